@@ -70,7 +70,7 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		return nil, newYAMLError(field, err)
 	}
 
-	return flattenMerges(root), nil
+	return expandMergeKeys(root), nil
 }
 
 // Maximum numbers of values in a text. They limit memory: each value needs some, and so does each line of a
@@ -170,9 +170,9 @@ func chooseStyle(n *yaml.Node) yaml.Style {
 	}
 }
 
-// flattenMerges replaces top-level merge keys (<<) by the keys that they merge, so that keys of the operator
-// do not hide those.
-func flattenMerges(root *yaml.Node) *yaml.Node {
+// expandMergeKeys replaces the top-level merge keys (<<) of YAML with the keys of the mappings to which
+// they refer. Otherwise a key of the operator would hide such a key of the user.
+func expandMergeKeys(root *yaml.Node) *yaml.Node {
 	out := *root
 	out.Content = nil
 
@@ -194,7 +194,7 @@ func flattenMerges(root *yaml.Node) *yaml.Node {
 	}
 
 	for _, m := range merged {
-		m = flattenMerges(resolveAlias(m))
+		m = expandMergeKeys(resolveAlias(m))
 		for i := 0; i < len(m.Content); i += 2 {
 			if lookup(&out, m.Content[i].Value) == nil {
 				out.Content = append(out.Content, m.Content[i], m.Content[i+1])
@@ -260,11 +260,12 @@ func mergeValue(path string, user, operator *yaml.Node) (*yaml.Node, error) {
 
 		return &out, nil
 	case user.Kind == yaml.MappingNode:
-		out := flattenMerges(user)
+		out := expandMergeKeys(user)
 
 		return out, mergeInto(path, out, operator)
 	case user.Value != operator.Value:
-		return nil, fmt.Errorf("%s line %d: is %q, but this machine has %q: remove the key, or use the variable",
+		return nil, fmt.Errorf("%s line %d: is %q, but this machine has %q: remove the key, "+
+			"or use the template variable with this value",
 			path, user.Line, user.Value, operator.Value)
 	default:
 		return user, nil

@@ -21,10 +21,12 @@ const (
 )
 
 // detectContentType returns the content type of user data, and false if it is unknown. Like cloud-init, it
-// compares the start of the text, ignores leading blanks and case, and prefers the longest match.
+// compares the start of the text, ignores a byte order mark, leading whitespace and case, and prefers the
+// longest match.
 func detectContentType(text string) (string, bool) {
 	start := strings.ToLower(strings.TrimLeft(strings.TrimPrefix(text, "\ufeff"), " \t\r\n"))
 
+	// A longer prefix comes before a shorter one that it starts with.
 	for _, k := range []struct{ prefix, contentType string }{
 		{"#cloud-config-archive", "text/cloud-config-archive"},
 		{"#cloud-config-jsonp", "text/cloud-config-jsonp"},
@@ -32,7 +34,7 @@ func detectContentType(text string) (string, bool) {
 		{"## template: jinja", "text/jinja2"},
 		{"#include-once", "text/x-include-once-url"},
 		{"#part-handler", "text/part-handler"},
-		{cloudConfig, typeCloudConfig},
+		{cloudConfigHeader, typeCloudConfig},
 		{"#include", "text/x-include-url"},
 		{"#!", "text/x-shellscript"},
 		{"content-type:", typeMultipart},

@@ -21,8 +21,8 @@ const (
 // maxOtherData is the maximum size of meta data and of the network configuration in bytes.
 const maxOtherData = 64 << 10
 
-// cloudConfig is the first line of user data that is merged as parsed YAML.
-const cloudConfig = "#cloud-config"
+// cloudConfigHeader is the first line of user data that is merged as parsed YAML.
+const cloudConfigHeader = "#cloud-config"
 
 // Render returns the boot data of one machine. Every error is caused by the template. It names the field, the
 // line if there is one, and the fix, and contains no credential.
@@ -104,7 +104,7 @@ func renderUserData(in *Input) ([]byte, error) {
 		out, err = buildMultipart(in, text, contentType)
 	default:
 		err = fmt.Errorf("%s line 1: the format is unknown to cloud-init: begin it with %s, #! and a shell, "+
-			"#include, #cloud-boothook, or a MIME header", fieldUserData, cloudConfig)
+			"#include, #cloud-boothook, or a MIME header", fieldUserData, cloudConfigHeader)
 	}
 
 	if err != nil {
@@ -120,7 +120,7 @@ func renderUserData(in *Input) ([]byte, error) {
 
 // removeHeader removes the #cloud-config line but keeps its line end, so that line numbers do not change.
 func removeHeader(text string) string {
-	start := strings.Index(strings.ToLower(text), cloudConfig)
+	start := strings.Index(strings.ToLower(text), cloudConfigHeader)
 	lead := text[:start]
 
 	rest := ""
@@ -161,5 +161,5 @@ func addHeader(root *yaml.Node) ([]byte, error) {
 		return nil, err
 	}
 
-	return append([]byte(cloudConfig+"\n"), body...), nil
+	return append([]byte(cloudConfigHeader+"\n"), body...), nil
 }

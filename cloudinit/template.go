@@ -37,27 +37,27 @@ func executeTemplate(field, text string, vars *Vars, limit int) (string, error) 
 	tmpl, err := templates.Parse(field, text,
 		templates.Limits{Output: limit, Work: workPerByte * limit}, newFunctions, nil)
 	if err != nil {
-		return "", newExecuteError(field, err, limit)
+		return "", wrapExecuteError(field, err, limit)
 	}
 
 	out, err := tmpl.Execute(vars)
 	if err != nil {
-		return "", newExecuteError(field, err, limit)
+		return "", wrapExecuteError(field, err, limit)
 	}
 
 	return out, nil
 }
 
-func newExecuteError(field string, err error, limit int) error {
-	reached, ok := templates.AsLimitError(err)
+func wrapExecuteError(field string, err error, limit int) error {
+	limitErr, ok := templates.AsLimitError(err)
 
 	switch {
 	case !ok:
 		return newTemplateError(field, err)
-	case reached.Kind == templates.OutputLimit:
+	case limitErr.Kind == templates.OutputLimit:
 		return newTooLargeError(field, "more than "+formatBytes(limit), limit)
 	default:
-		return fmt.Errorf("%s: %w", field, reached)
+		return fmt.Errorf("%s: %w", field, limitErr)
 	}
 }
 
@@ -209,7 +209,7 @@ func fieldNames(v any) []string {
 	return names
 }
 
-// redactError replaces secrets in the text of an error by "***". The result wraps no errors, because these
+// redactError replaces secrets in the text of an error with "***". The result wraps no errors, because these
 // would still contain the secrets. An ErrNetworkData stays one.
 func redactError(err error, secrets []string) error {
 	if err == nil {

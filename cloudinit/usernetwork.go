@@ -40,6 +40,9 @@ func renderUserNetwork(in *Input) ([]byte, error) {
 	return out, nil
 }
 
+// completeNetwork renders the user's network data and returns it as a network-config. It adds the machine's
+// addresses from the pool to version 2 and to network_data.json. For version 1, the user's text must
+// contain them. It returns nil if the text is empty and there is no pool.
 func completeNetwork(in *Input, hasPool bool) ([]byte, error) {
 	text, err := executeTemplate(fieldNetworkData, in.NetworkData, &in.Vars, maxOtherData)
 	if err != nil {

@@ -95,6 +95,8 @@ func (a *agent) lastMessages() string { return cmp.Or(a.lastOutput.text(), "it l
 // agentStopTimeout is how long the agent may take to stop before it is killed.
 const agentStopTimeout = 3 * time.Second
 
+// startAgent starts spire-agent and returns when the process has started or has failed to start. It copies
+// the agent's log to the service's log.
 func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 	// The command has no context, because the agent must outlive the step that starts it.
 	cmd := exec.Command(program, "run", "-config", files.config) //nolint:noctx,gosec // see above; the image's own agent
@@ -180,8 +182,9 @@ func parseAgentLog(line string) agentLogEntry {
 	return out
 }
 
-// shouldLog returns whether the line belongs in the machine's log. It excludes info and debug lines, the
-// agent's response while the agent has not received the machine's entry, and the message about its umask.
+// shouldLog returns whether the entry belongs in the machine's log. These entries do not: info, debug and trace
+// messages, entries without a message, "No identity issued", which the agent logs until it has received the
+// machine's SPIRE entry, and the message about the agent's umask.
 func (l agentLogEntry) shouldLog() bool {
 	switch l.Level {
 	case "info", "debug", "trace":

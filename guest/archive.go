@@ -77,6 +77,8 @@ type extraction struct {
 	remaining int64
 }
 
+// extractEntry extracts one entry and creates its parent directories. It replaces an existing file or link
+// by the name of a link, and rejects devices, pipes and links out of the directory.
 func (x *extraction) extractEntry(header *tar.Header, body io.Reader) error {
 	name, err := cleanEntryName(header.Name)
 	if err != nil {

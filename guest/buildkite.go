@@ -37,7 +37,7 @@ var (
 	buildkiteStarting   = regexp.MustCompile(`\bStarting job\b`)
 	buildkiteFinished   = regexp.MustCompile(`\bFinished job\b`)
 	buildkiteCanceling  = regexp.MustCompile(`\bCanceling job \S+ .*\(job (cancelled|timed out) on Buildkite\)`)
-	// If the job does not exist any more, Buildkite responds with 404, and the agent exits with code 0.
+	// If the job no longer exists, Buildkite responds with 404, and the agent exits with code 0.
 	buildkiteRejected = regexp.MustCompile(`rejected the call to acquire the job|/acquire: 404\b`)
 	buildkiteLocked   = regexp.MustCompile(`job is locked`)
 	buildkiteBadToken = regexp.MustCompile(`(?i)\b401\b|invalid (access )?token|unauthorized`)
@@ -104,7 +104,7 @@ func isDir(path string) bool {
 }
 
 func (buildkite) parseLine(line string) (event, bool) {
-	line = stripColors(line)
+	line = stripANSI(line)
 
 	switch {
 	case buildkiteRegistered.MatchString(line):
@@ -141,7 +141,7 @@ const (
 )
 
 // endAfterExit returns the end of a machine whose agent exited before the job finished. The special exit
-// codes describe the acquisition only if no job has started. Otherwise, the exit code is that of the job.
+// codes describe the acquisition only if no job has started. Otherwise, the exit code is the job's exit code.
 func (buildkite) endAfterExit(w *runnerWatch, code int) *endError {
 	output := w.lastOutput.text()
 

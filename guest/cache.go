@@ -122,16 +122,16 @@ func actionsCacheURL(c *guest.Config) string {
 }
 
 // checkReachable opens a TCP connection to the server of a URL and closes it.
-func checkReachable(ctx context.Context, base string) error {
-	server, err := url.Parse(base)
+func checkReachable(ctx context.Context, baseURL string) error {
+	server, err := url.Parse(baseURL)
 	if err != nil {
 		return fmt.Errorf("parse URL: %w", err)
 	}
 
-	port := map[string]string{"http": "80", "https": "443"}[server.Scheme]
+	defaultPort := map[string]string{"http": "80", "https": "443"}[server.Scheme]
 	dialer := net.Dialer{Timeout: cacheTimeout}
 
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), port)))
+	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(server.Hostname(), cmp.Or(server.Port(), defaultPort)))
 	if err != nil {
 		return fmt.Errorf("connect: %w", err)
 	}

@@ -188,7 +188,7 @@ func (q operatorRequest) send(
 	return nil, 0, newRefusal(refusal)
 }
 
-// requestCredential requests the runner's credential once. Its results are those of operatorRequest.send.
+// requestCredential requests the runner's credential once. It returns the results of operatorRequest.send.
 func requestCredential(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
 	request := operatorRequest{object: "the credential", url: url, bearer: bearer, maxBytes: MaxConfigBytes}
 

@@ -192,7 +192,7 @@ func newGiteaLaunch(s *Service, c *guest.Config, args ...string) launch {
 }
 
 func (giteaWords) parseLine(line string) (event, bool) {
-	line = stripColors(line)
+	line = stripANSI(line)
 
 	switch {
 	case giteaOnline.MatchString(line):

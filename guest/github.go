@@ -21,7 +21,7 @@ import (
 // to be registered, and run.sh.
 type gitHub struct{}
 
-// Exit codes of the runner's listener. The runner's own run.sh replaces most of them by 0 and prints a text,
+// Exit codes of the runner's listener. The runner's own run.sh replaces most of them with 0 and prints a text,
 // so the service checks both the exit code and the text.
 const (
 	exitOK            = 0

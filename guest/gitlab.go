@@ -90,7 +90,7 @@ func (gitLab) newLaunch(s *Service, c *guest.Config) launch {
 }
 
 func (gitLab) parseLine(line string) (event, bool) {
-	line = stripColors(line)
+	line = stripANSI(line)
 
 	switch {
 	case gitLabStarting.MatchString(line):

@@ -84,7 +84,7 @@ func (s *Service) newHooks(runAs *account, handle func(line string)) (*hooks, er
 	return h, nil
 }
 
-// close closes the pipe and waits until no more lines are handled. It accepts nil.
+// close closes the pipe, and waits for the goroutine that reads the pipe to end. It does nothing if h is nil.
 func (h *hooks) close() {
 	if h == nil {
 		return

@@ -142,6 +142,8 @@ type downloader struct {
 // errTerminal marks errors after which a retry cannot succeed.
 var errTerminal = errors.New("not retried")
 
+// run downloads the file in up to downloadAttempts attempts, with a delay that doubles. Each attempt
+// continues where the last one ended.
 func (d *downloader) run(ctx context.Context) error {
 	wait := downloadRetryDelay
 
@@ -169,6 +171,8 @@ func (d *downloader) run(ctx context.Context) error {
 	}
 }
 
+// runOnce makes one attempt. If earlier attempts have received a part of the file, it requests only the
+// rest.
 func (d *downloader) runOnce(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -290,6 +294,7 @@ type progress struct {
 	tenth          int64
 }
 
+// log logs the progress for each tenth of the file, and at least every progressInterval.
 func (p *progress) log(s *Service, got, total int64) {
 	now := s.clock.Now()
 	tenth := int64(0)

@@ -126,8 +126,8 @@ const (
 // ansiEscape matches the colours that programs print even to a pipe.
 var ansiEscape = regexp.MustCompile("\x1b\\[[0-9;]*[A-Za-z]")
 
-// stripColors removes the colours from a line.
-func stripColors(line string) string {
+// stripANSI removes ANSI escape sequences, such as colors, from a line.
+func stripANSI(line string) string {
 	if strings.IndexByte(line, '\x1b') < 0 {
 		return line
 	}

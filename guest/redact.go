@@ -10,7 +10,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// redactor replaces secrets in texts by "***". It keeps each secret forever, because a program can print a
+// redactor replaces secrets in texts with "***". It keeps each secret forever, because a program can print a
 // credential long after its use.
 type redactor struct {
 	mu        sync.RWMutex

@@ -275,7 +275,8 @@ func (w *runnerWatch) handleEvent(e event) *endError {
 	case eventCanceling:
 		w.jobMessage, w.jobResult = e.text, e.result
 	case eventCompleted:
-		if w.jobFinished = true; e.text != "" {
+		w.jobFinished = true
+		if e.text != "" {
 			w.jobMessage, w.jobResult = e.text, e.result
 		}
 
@@ -352,7 +353,8 @@ func (w *runnerWatch) endAfterExit(code int) *endError {
 	case w.jobFinished: // also if the job arrived at the idle timeout
 		return w.newJobDone()
 	case w.isRetrying && !w.jobStarted:
-		if w.isRetrying = false; w.restarts < maxRestarts {
+		w.isRetrying = false
+		if w.restarts < maxRestarts {
 			return nil
 		}
 
@@ -364,7 +366,8 @@ func (w *runnerWatch) endAfterExit(code int) *endError {
 
 // setResult records that the job has finished and derives its result from the exit code.
 func (w *runnerWatch) setResult(code int) {
-	if w.jobFinished = true; code == 0 {
+	w.jobFinished = true
+	if code == 0 {
 		w.jobMessage, w.jobResult = "success (exit code 0)", w.launch.success
 	} else {
 		w.jobMessage, w.jobResult = fmt.Sprintf("failure (exit code %d)", code), w.launch.failure

@@ -26,7 +26,7 @@ func (t *tail) add(line string) {
 		}
 
 		return r
-	}, stripColors(line))
+	}, stripANSI(line))
 
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -38,7 +38,7 @@ func (s *Service) createDeviceIdentity(ctx context.Context, dir string, cfg *gue
 		return "", err
 	}
 
-	cfg.DevID = nil // the code is not needed any more
+	cfg.DevID = nil // the code is no longer needed
 
 	files, err := key.WriteFiles(dir, device, chain)
 	if err != nil {
@@ -99,7 +99,8 @@ func (s *Service) requestCertificate(ctx context.Context, callback guest.Callbac
 		failure: "the operator certified no device identity",
 	}, func(ctx context.Context) (string, time.Duration, error) {
 		response, delay, err := operatorRequest{
-			object: "the certificate of the device identity", url: callback.URL, bearer: callback.Code, body: body, maxBytes: maxChainBytes,
+			object: "the certificate of the device identity", url: callback.URL, bearer: callback.Code, body: body,
+			maxBytes: maxChainBytes,
 		}.send(ctx, client, func(refusal guest.Refusal) error {
 			return newFailure(guest.ReasonAttestationRefused, "the device identity is not certified: %s", refusal.Message)
 		})

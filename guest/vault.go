@@ -31,6 +31,7 @@ type vault struct {
 // revokeTimeout limits the revocation of a token.
 const revokeTimeout = 5 * time.Second
 
+// openVault creates the client of the secrets manager, without a login.
 func openVault(secrets *guest.Secrets, id *identity, redactor *redactor) (*vault, error) {
 	client, err := newOperatorClient("secrets", secrets.CABundle, fetchTimeout)
 	if err != nil {

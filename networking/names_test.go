@@ -215,7 +215,7 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.HypervisorClusterRef.Name = w.namespace + "-2" })
 	w.eventually("the registration is at the other cluster", func() bool {
 		var reg hfv1.DNSRegistration
-		err := env.Client.Get(t.Context(), client.ObjectKey{Name: dns.NameFor(second)}, &reg)
+		err := env.Client.Get(t.Context(), client.ObjectKey{Name: dns.RegistrationName(second)}, &reg)
 
 		return err == nil && reg.Spec.HypervisorCluster == w.namespace+"-2" && reg.Status.RegisteredAt != nil
 	})

@@ -179,9 +179,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	}
 
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger)}
-	workloads := &connect.Workloads{
-		Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock,
-	}
+	workloads := &connect.Workloads{Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock}
 
 	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
 	if err != nil {

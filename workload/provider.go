@@ -45,7 +45,7 @@ type Provider interface {
 // Poller is a Provider that can list the jobs of its scope, for jobs whose webhook was lost or
 // never sent.
 type Poller interface {
-	// ListJobs returns the jobs that wait for a runner or run on one. If the platform has no job
+	// ListJobs returns the queued and the running jobs. If the platform has no job
 	// list for the whole scope, ListJobs lists the jobs of repositories, which are named as in
 	// RunnerJobs. If no repository is left to list, the error is NewRepositoriesMissingError.
 	//

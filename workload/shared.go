@@ -91,6 +91,8 @@ func (s *ListCache[T]) valueSince(oldest time.Time) (T, bool) {
 	return s.value, s.loaded && !s.startedAt.Before(oldest)
 }
 
+// refresh lists once for all concurrent callers, unless the cached list was started at oldest or later. If
+// ctx ends, refresh returns, but the shared call continues for the other callers.
 func (s *ListCache[T]) refresh(ctx context.Context, oldest time.Time) error {
 	done := s.flight.DoChan("list", func() (any, error) {
 		if _, fresh := s.valueSince(oldest); fresh {

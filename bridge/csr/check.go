@@ -158,6 +158,8 @@ func Check(object *certificatesv1.CertificateSigningRequest, facts Facts) *Refus
 	return nil
 }
 
+// parse parses a request and verifies its signature. It refuses a request that is not exactly one PEM
+// block, and a request whose common name does not name a node.
 func parse(object *certificatesv1.CertificateSigningRequest) (*parsedRequest, *Refusal) {
 	block, rest := pem.Decode(object.Spec.Request)
 	if block == nil || block.Type != pemRequestType || len(block.Headers) > 0 || len(bytes.TrimSpace(rest)) > 0 {

@@ -247,6 +247,7 @@ func (a *Approver) readKubeconfig(ctx context.Context, bridge *v1alpha1.DPFHCPBr
 	return data, err
 }
 
+// decidePending approves or refuses each pending request of a hosted cluster. It stops at the first error.
 func (a *Approver) decidePending(ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster) error {
 	pending, err := cluster.listPending(ctx)
 	if err != nil {
@@ -308,6 +309,8 @@ func (a *Approver) checkRequest(
 	return Check(object, facts), nil
 }
 
+// approve approves a request, counts it, and emits an event. It does nothing if the request was changed or
+// deleted in the meantime.
 func (a *Approver) approve(
 	ctx context.Context, bridge *v1alpha1.DPFHCPBridge, cluster *hostedCluster, object *certificatesv1.CertificateSigningRequest,
 ) error {

@@ -108,6 +108,8 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 	return h, nil
 }
 
+// open connects to a hosted cluster and starts its caches. It does not wait until they have synced: it
+// enqueues the bridge when they have, and at each relevant change of a node or a certificate request.
 func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) (*hostedCluster, error) {
 	if f.wrapTransport != nil {
 		config.Wrap(f.wrapTransport)
@@ -160,6 +162,8 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 	return h, nil
 }
 
+// watch indexes the nodes by address, and calls notify when a node or a certificate request is added or has
+// a relevant change.
 func (h *hostedCluster) watch(ctx context.Context, notify func()) error {
 	err := h.cache.IndexField(ctx, &corev1.Node{}, indexAddress, func(o client.Object) []string {
 		node, ok := o.(*corev1.Node)

@@ -109,10 +109,12 @@ func (s *scope) findOwner(ctx context.Context, index, value string) (client.Obje
 	return client.ObjectKeyFromObject(winner), nil
 }
 
-// hasPrecedence returns whether bridge a takes precedence over bridge b.
+// hasPrecedence returns whether bridge a takes precedence over bridge b: a bridge that has created its
+// HostedCluster precedes a bridge that has not, and an older bridge precedes a newer one.
 func hasPrecedence(a, b *v1alpha1.DPFHCPBridge) bool {
-	if madeA, madeB := a.Status.HostedClusterRef != nil, b.Status.HostedClusterRef != nil; madeA != madeB {
-		return madeA
+	hasClusterA, hasClusterB := a.Status.HostedClusterRef != nil, b.Status.HostedClusterRef != nil
+	if hasClusterA != hasClusterB {
+		return hasClusterA
 	}
 
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {

@@ -107,7 +107,7 @@ func (s *scope) newWriteError(err error, verb string, object client.Object, reas
 }
 
 // deleteObject deletes an object of another project if it belongs to the bridge. It returns true if the
-// bridge has no such object any more. It reads from the API server, because the cache may not have the
+// bridge no longer has such an object. It reads from the API server, because the cache may not have the
 // object yet.
 func (s *scope) deleteObject(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) (bool, error) {
 	object, err := s.getObject(ctx, s.APIReader, kind, key)
@@ -130,6 +130,7 @@ func (s *scope) deleteObject(ctx context.Context, kind schema.GroupVersionKind, 
 		return false, fmt.Errorf("delete %s %s: %w", kind.Kind, key, err)
 	}
 
+	// A finalizer may keep the object, so read it again.
 	after, err := s.getObject(ctx, s.APIReader, kind, key)
 
 	return err == nil && (after == nil || after.GetUID() != uid), err

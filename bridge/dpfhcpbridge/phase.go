@@ -15,7 +15,7 @@ import (
 const readyMessage = "the hosted cluster can be used"
 
 // Summarize sets the phase, the message and the reasons of Ready and HostedClusterCreated in the status.
-// It derives them from the conditions of the steps. The reasons are those of the requirements document.
+// It derives them from the conditions of the steps. The reasons come from the requirements document.
 func Summarize(obj step.Object) {
 	bridge, ok := obj.(*v1alpha1.DPFHCPBridge)
 	if !ok {

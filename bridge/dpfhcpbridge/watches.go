@@ -234,7 +234,8 @@ func (r *Reconciler) findBridgesOfService(ctx context.Context, obj client.Object
 }
 
 // findBridgesOfPool returns a request for the bridge that owns an IPAddressPool. If no bridge owns the
-// pool, it returns requests for the bridges whose address no pool had.
+// pool, it returns requests for all bridges that wait for a pool, because this pool may contain the address
+// of one of them.
 func (r *Reconciler) findBridgesOfPool(ctx context.Context, obj client.Object) []reconcile.Request {
 	if own := findLabeledBridge(ctx, obj); len(own) > 0 {
 		return own

@@ -47,6 +47,8 @@ func diffReplacedFields(object *unstructured.Unstructured, existing, desired fie
 	return out
 }
 
+// isEmpty returns true for nil, an empty mapping and an empty list, and false for the empty string, 0 and
+// false.
 func isEmpty(value any) bool {
 	switch value := value.(type) {
 	case fields:
@@ -78,6 +80,8 @@ func withRemovals(existing, desired any) any {
 	return out
 }
 
+// isSubset returns true if existing has every value of desired. A mapping may have more keys than desired,
+// but a list must have the same length.
 func isSubset(existing, desired any) bool {
 	switch desired := desired.(type) {
 	case fields:

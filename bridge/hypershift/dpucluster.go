@@ -32,8 +32,8 @@ func DecodeDPUCluster(object *unstructured.Unstructured) DPUCluster {
 		Type: stringField(object, "spec", "type"), Phase: stringField(object, "status", "phase"),
 		Kubeconfig: stringField(object, "spec", "kubeconfig"), MaxNodes: defaultMaxNodes,
 	}
-	if most, found := intField(object, "spec", "maxNodes"); found {
-		cluster.MaxNodes = most
+	if maxNodes, found := intField(object, "spec", "maxNodes"); found {
+		cluster.MaxNodes = maxNodes
 	}
 
 	cluster.Nodes, _ = intField(object, "status", "nodesCount")

@@ -69,5 +69,5 @@ func UserDataSecretName(pool *unstructured.Unstructured) string {
 	return userDataPrefix + pool.GetName() + "-" + version
 }
 
-// IsUserDataSecret returns whether the name is that of a Secret with user data.
+// IsUserDataSecret returns whether a Secret with this name holds user data.
 func IsUserDataSecret(name string) bool { return strings.HasPrefix(name, userDataPrefix) }

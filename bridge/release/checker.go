@@ -87,6 +87,9 @@ func (c *Checker) Check(ctx context.Context, image string, logins credentials.Do
 	}
 }
 
+// checkManifest returns nil if the registry has the image. It first sends a request without credentials,
+// because a public image may need none. If the registry responds with 401, checkManifest sends the request
+// again with the authorization that the registry requests.
 func (c *Checker) checkManifest(ctx context.Context, image string, ref Reference, logins credentials.DockerConfig) error {
 	url := "https://" + ref.Host() + "/v2/" + ref.Repository + "/manifests/" + ref.ManifestReference()
 	login, hasLogin := logins.LoginFor(ref.Registry + "/" + ref.Repository)

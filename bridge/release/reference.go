@@ -38,10 +38,10 @@ var (
 // Parse parses the name of an image. As usual, a name without a registry refers to Docker Hub, and a
 // name without a tag and a digest has the tag latest.
 func Parse(image string) (Reference, error) {
-	var ref Reference
-
 	name, digest, hasDigest := strings.Cut(image, "@")
-	if ref.Digest = digest; hasDigest && !digestPattern.MatchString(digest) {
+	ref := Reference{Digest: digest}
+
+	if hasDigest && !digestPattern.MatchString(digest) {
 		return Reference{}, fmt.Errorf("parse image %q: %w", image, errDigest)
 	}
 

@@ -117,6 +117,8 @@ func (a *Allocation) newMissingError(parent cursor, available []string) error {
 	return parent.wrapError(fmt.Errorf("%w: %q, it has %s", ErrNoInterface, a.Interface, strings.Join(available, ", ")))
 }
 
+// expandOpenStack adds the addresses of an allocation to network_data.json. It also sets the name and the
+// MAC address of the link, and the lists that the schema requires, if they are missing.
 func expandOpenStack(root cursor, a *Allocation) error {
 	link, err := findOSLink(root, a)
 	if err != nil {
@@ -313,6 +315,8 @@ func (c cursor) value() string {
 	return c.node.Value
 }
 
+// expandV2 adds the addresses of an allocation to a network-config of version 2. It returns an error if the
+// entry matches another MAC address.
 func expandV2(root cursor, a *Allocation) error {
 	entry, err := findV2Link(root, a)
 	if err != nil {

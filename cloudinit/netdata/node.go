@@ -129,6 +129,8 @@ func expand(n *yaml.Node, depth int, remaining *budget) (*yaml.Node, error) {
 	return &out, nil
 }
 
+// expandMapping copies the keys of n to out, and adds the keys of the mappings that merge keys (<<) refer
+// to. A key of n overrides a merged key, and an earlier merged mapping overrides a later one.
 func expandMapping(n, out *yaml.Node, depth int, remaining *budget) error {
 	var merged []*yaml.Node
 

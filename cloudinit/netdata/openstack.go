@@ -43,6 +43,8 @@ func (n *Network) EncodeOpenStack() ([]byte, error) { return n.encodeOpenStack(t
 // MAC address when it is known.
 func (n *Network) EncodeOpenStackTemplate() ([]byte, error) { return n.encodeOpenStack(false) }
 
+// encodeOpenStack encodes the network as network_data.json. It returns an error for settings that the
+// format does not support, and, if requireMAC is true, for a link without a MAC address.
 func (n *Network) encodeOpenStack(requireMAC bool) ([]byte, error) {
 	if err := n.Validate(); err != nil {
 		return nil, fmt.Errorf("encode network_data.json: %w", err)

@@ -304,6 +304,7 @@ func unsupportedSections() []string {
 	return []string{"bridges", "wifis", "modems", "tunnels", "vrfs", "dummy-devices", "virtual-ethernets", "nm-devices"}
 }
 
+// parseV2Link parses one entry of a section into l, and adds its name servers to dns.
 func parseV2Link(c cursor, section string, l *Link, dns *DNS) error {
 	if c.isPresent() && c.node.Kind != yaml.MappingNode {
 		return c.errorf("must be a mapping (key: value)")
@@ -361,6 +362,7 @@ func parseV2Match(c cursor, l *Link) error {
 	return parseCommon(match, "name", "macaddress", l)
 }
 
+// parseV2IP parses DHCP, addresses, routes and the deprecated keys gateway4 and gateway6 into l.
 func parseV2IP(c cursor, l *Link) error {
 	if err := parseV2DHCP(c, l); err != nil {
 		return err
@@ -412,6 +414,8 @@ func parseV2IP(c cursor, l *Link) error {
 	return nil
 }
 
+// parseV2DHCP parses the DHCP keys into l. NoDHCP is true only if both dhcp4 and dhcp6 are present and
+// false. The options are read only if dhcp4 is true.
 func parseV2DHCP(c cursor, l *Link) error {
 	var err error
 

@@ -153,7 +153,7 @@ func listKeys(value reflect.Value, prefix string, from comments) []key {
 
 var fieldName = regexp.MustCompile(`\b[A-Z]\w+\b`)
 
-// replaceFieldNames replaces the names of Go fields in a text by the names of the keys in the file.
+// replaceFieldNames replaces the names of Go fields in a text with the names of the keys in the file.
 func replaceFieldNames(text string, names map[string]string) string {
 	return fieldName.ReplaceAllStringFunc(text, func(name string) string {
 		if key, ok := names[name]; ok {

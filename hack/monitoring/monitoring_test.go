@@ -63,7 +63,7 @@ func TestRunbooks(t *testing.T) {
 
 		pages++
 
-		for _, part := range []string{"# " + alert.name + "\n", "## Meaning\n", "## Impact\n", "## Look\n", "## Fix\n"} {
+		for _, part := range []string{"# " + alert.name + "\n", "## Meaning\n", "## Impact\n", "## Diagnosis\n", "## Mitigation\n"} {
 			if !strings.Contains(string(page), part) {
 				t.Errorf("the page of %s lacks %q", alert.name, part)
 			}

@@ -43,7 +43,7 @@ func (r *release) writeManifests() error {
 
 var bareImage = regexp.MustCompile(`(?m)^(\s*(?:- )?image: )(hyperfleet(?:-platform)?)$`)
 
-// setImageNames replaces the short names of images in manifests by their full names and tags.
+// setImageNames replaces the short names of images in manifests with their full names and tags.
 func (r *release) setImageNames(text string) string {
 	return bareImage.ReplaceAllStringFunc(text, func(line string) string {
 		parts := bareImage.FindStringSubmatch(line)

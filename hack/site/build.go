@@ -26,11 +26,11 @@ const home = "index.html"
 type layoutData struct {
 	// Top is the relative path to the root folder of the site.
 	Top, Title, Version, Home string
-	Readers                   []audience
+	Audiences                 []audience
 	// Page is nil for pages that are not made from a Markdown file.
 	Page       *page
 	Body       template.HTML
-	Contents   []heading
+	TOC        []heading
 	Prev, Next *page
 }
 
@@ -51,22 +51,23 @@ func (s *site) renderFiles() (map[string][]byte, error) {
 			return nil, fmt.Errorf("render %s: %w", p.file, err)
 		}
 
-		if err := s.addFolderList(p, &body); err != nil {
+		if err := s.appendFileList(p, &body); err != nil {
 			return nil, err
 		}
 
-		sh := s.newLayoutData(p.Out, p.Title)
-		sh.Page, sh.Body, sh.Contents = p, template.HTML(body.String()), listContents(p.Headings) //nolint:gosec // our own pages
+		data := s.newLayoutData(p.Out, p.Title)
+		data.Page, data.TOC = p, newTOC(p.Headings)
+		data.Body = template.HTML(body.String()) //nolint:gosec // our own pages
 
 		if i > 0 {
-			sh.Prev = s.pages[i-1]
+			data.Prev = s.pages[i-1]
 		}
 
 		if i+1 < len(s.pages) {
-			sh.Next = s.pages[i+1]
+			data.Next = s.pages[i+1]
 		}
 
-		if out[p.Out], err = renderTemplate(layout, "page", sh); err != nil {
+		if out[p.Out], err = renderTemplate(layout, "page", data); err != nil {
 			return nil, err
 		}
 	}
@@ -75,7 +76,7 @@ func (s *site) renderFiles() (map[string][]byte, error) {
 		return nil, err
 	}
 
-	if err := s.addSources(layout, out); err != nil {
+	if err := s.renderLinkedFiles(layout, out); err != nil {
 		return nil, err
 	}
 
@@ -93,21 +94,21 @@ func (s *site) renderFiles() (map[string][]byte, error) {
 }
 
 func (s *site) newLayoutData(out, title string) layoutData {
-	return layoutData{Top: pathToTop(out), Title: title, Version: s.version, Home: home, Readers: s.readers}
+	return layoutData{Top: pathToTop(out), Title: title, Version: s.version, Home: home, Audiences: s.audiences}
 }
 
-func renderTemplate(layout *template.Template, name string, sh layoutData) ([]byte, error) {
+func renderTemplate(layout *template.Template, name string, data layoutData) ([]byte, error) {
 	var out bytes.Buffer
-	if err := layout.ExecuteTemplate(&out, name, sh); err != nil {
-		return nil, fmt.Errorf("render %s: %w", sh.Title, err)
+	if err := layout.ExecuteTemplate(&out, name, data); err != nil {
+		return nil, fmt.Errorf("render %s: %w", data.Title, err)
 	}
 
 	return out.Bytes(), nil
 }
 
-// listContents returns the headings of level 2 for the table of contents, or nil if a page has fewer than
-// three of them.
-func listContents(all []heading) []heading {
+// newTOC returns the table of contents of a page: its headings of level 2, or nil if it has fewer than three of
+// them.
+func newTOC(all []heading) []heading {
 	var out []heading
 
 	for _, h := range all {
@@ -123,9 +124,9 @@ func listContents(all []heading) []heading {
 	return out
 }
 
-// addSources adds the files and folders to which pages link. For a linked folder, it also adds the content of
-// the folder.
-func (s *site) addSources(layout *template.Template, out map[string][]byte) error {
+// renderLinkedFiles renders the files and folders in s.linked into out, and also the files in a linked
+// folder. It renders a text file as a page with its source, and copies an image.
+func (s *site) renderLinkedFiles(layout *template.Template, out map[string][]byte) error {
 	for queue := slices.Sorted(maps.Keys(s.linked)); len(queue) > 0; queue = queue[1:] {
 		file := queue[0]
 		local := filepath.Join(s.root, filepath.FromSlash(file))
@@ -166,10 +167,10 @@ func (s *site) addSources(layout *template.Template, out map[string][]byte) erro
 		}
 
 		if body != "" {
-			sh := s.newLayoutData(name, file)
-			sh.Body = body
+			data := s.newLayoutData(name, file)
+			data.Body = body
 
-			if out[name], err = renderTemplate(layout, "page", sh); err != nil {
+			if out[name], err = renderTemplate(layout, "page", data); err != nil {
 				return err
 			}
 		}
@@ -178,9 +179,9 @@ func (s *site) addSources(layout *template.Template, out map[string][]byte) erro
 	return nil
 }
 
-// addFolderList adds a list of the files in a folder to the README of the folder. It skips the root folder and
-// the folders below docs, which have their own indexes.
-func (s *site) addFolderList(p *page, body *bytes.Buffer) error {
+// appendFileList appends a list of the files in a folder to the README of the folder. It skips the root folder
+// and the folders below docs, which have their own indexes.
+func (s *site) appendFileList(p *page, body *bytes.Buffer) error {
 	folder := path.Dir(p.file)
 	if path.Base(p.file) != "README.md" || folder == "." || strings.HasPrefix(folder, "docs/") {
 		return nil

@@ -18,7 +18,8 @@ import (
 // sourceDir is the folder of the site for files that are not pages.
 const sourceDir = "source"
 
-// resolveLinks replaces the links of a page by links in the site, and records broken links.
+// resolveLinks replaces the destinations of a page's links and images with paths in the site, and records
+// broken links.
 func (s *site) resolveLinks(p *page) {
 	_ = ast.Walk(p.tree, func(node ast.Node, entering bool) (ast.WalkStatus, error) {
 		if !entering {

@@ -19,13 +19,14 @@ import (
 
 // site has the pages of a checkout.
 type site struct {
-	root    string
-	version string
-	readers []audience
+	root      string
+	version   string
+	audiences []audience
 	// pages has the pages in the order of the audiences. byFile has the same pages by file.
 	pages  []*page
 	byFile map[string]*page
-	// linked has the files and folders to which pages link and that are not pages.
+	// linked has the files and folders that are not pages, and to which a page links. The site shows their
+	// content.
 	linked map[string]bool
 	broken []brokenLink
 }
@@ -36,10 +37,11 @@ type page struct {
 	file, Out string
 	Title     string
 	// Name is the name of the page in lists.
-	Name   string
-	Reader string
-	source []byte
-	tree   ast.Node
+	Name string
+	// Audience is the title of the page's audience.
+	Audience string
+	source   []byte
+	tree     ast.Node
 	// anchors has the IDs in the page.
 	anchors  map[string]bool
 	Headings []heading
@@ -58,20 +60,20 @@ func markdown() goldmark.Markdown {
 	)
 }
 
-// loadSite loads the pages of all audiences. A page must not belong to two tasks.
+// loadSite loads the pages of all audiences, and returns an error if a page belongs to two tasks.
 func loadSite(root string, all []audience) (*site, error) {
 	resolved, err := resolvePages(root, all)
 	if err != nil {
 		return nil, err
 	}
 
-	s := &site{root: root, readers: resolved, byFile: map[string]*page{}, linked: map[string]bool{}}
+	s := &site{root: root, audiences: resolved, byFile: map[string]*page{}, linked: map[string]bool{}}
 
-	for i := range s.readers {
-		r := &s.readers[i]
+	for i := range s.audiences {
+		a := &s.audiences[i]
 
-		for j := range r.Tasks {
-			for _, file := range r.Tasks[j].pages {
+		for j := range a.Tasks {
+			for _, file := range a.Tasks[j].files {
 				p, err := s.loadPage(file)
 				if err != nil {
 					return nil, err
@@ -81,10 +83,10 @@ func loadSite(root string, all []audience) (*site, error) {
 					return nil, fmt.Errorf("page %s is listed twice in hack/site/nav.go: remove one of them", file)
 				}
 
-				p.Reader = r.Title
+				p.Audience = a.Title
 				s.byFile[file] = p
 				s.pages = append(s.pages, p)
-				r.Tasks[j].Pages = append(r.Tasks[j].Pages, p)
+				a.Tasks[j].Pages = append(a.Tasks[j].Pages, p)
 			}
 		}
 	}

@@ -13,11 +13,11 @@ import (
 // entry is a section of a page in the search index.
 type entry struct {
 	// URL is relative to the root folder of the site and includes the anchor.
-	URL     string `json:"u"`
-	Reader  string `json:"r"`
-	Title   string `json:"t"`
-	Heading string `json:"h,omitempty"`
-	Text    string `json:"x"`
+	URL      string `json:"u"`
+	Audience string `json:"r"`
+	Title    string `json:"t"`
+	Heading  string `json:"h,omitempty"`
+	Text     string `json:"x"`
 }
 
 // indexEntries returns one entry for each heading of a page.
@@ -47,7 +47,7 @@ func (p *page) indexEntries() []entry {
 
 		flush()
 
-		e := entry{URL: p.Out, Reader: p.Reader, Title: p.Title}
+		e := entry{URL: p.Out, Audience: p.Audience, Title: p.Title}
 
 		if h.Level > 1 {
 			id, _ := h.AttributeString("id")

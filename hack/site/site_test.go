@@ -201,7 +201,7 @@ func fixture(t *testing.T, files map[string]string) *site {
 
 	slices.Sort(pages)
 
-	s, err := loadSite(root, []audience{{Title: "R", Tasks: []task{{Title: "T", pages: pages}}}})
+	s, err := loadSite(root, []audience{{Title: "R", Tasks: []task{{Title: "T", files: pages}}}})
 	if err != nil {
 		t.Fatal(err)
 	}

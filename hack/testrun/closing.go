@@ -132,7 +132,7 @@ func quoteTail(text string) string {
 // printSlowest prints the slowest packages and tests, and the CPU time of the run.
 func (c *runSummary) printSlowest() {
 	packages := slices.DeleteFunc(slices.Collect(maps.Keys(c.first.packages)), func(name string) bool {
-		return c.first.packages[name].hasNoTests
+		return c.first.packages[name].ranNoTests
 	})
 	if len(packages) <= 1 {
 		return

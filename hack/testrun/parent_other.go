@@ -8,4 +8,4 @@ package main
 import "os/exec"
 
 // killWithParent does nothing, because only Linux can kill a child process with its parent.
-func endWithParent(*exec.Cmd) {}
+func killWithParent(*exec.Cmd) {}

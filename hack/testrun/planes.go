@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
-	"github.com/hyperfleet/hyperfleet/kit/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/lease"
+	"github.com/hyperfleet/hyperfleet/test/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 

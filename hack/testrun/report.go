@@ -37,10 +37,12 @@ type result struct {
 	skipped, failures []string
 	// passedIn is the number of passed tests and subtests by test function. failedFunctions are the test
 	// functions to run again. It is nil if the package failed for another reason.
-	passedIn                        map[string]int
-	failedFunctions                 []string
-	duration                        float64
-	finished, hasFailed, hasNoTests bool
+	passedIn            map[string]int
+	failedFunctions     []string
+	duration            float64
+	finished, hasFailed bool
+	// ranNoTests is true if the package has no tests or does not build.
+	ranNoTests bool
 	// completed is true if all test functions of a failed package have finished, so that the package did not
 	// panic or exit.
 	completed bool
@@ -282,10 +284,10 @@ func (r *report) handlePackage(e event) {
 
 		fmt.Fprintf(r.out, "ok    %-70s %s\n", e.Package, duration)
 	case "skip":
-		pkg.hasNoTests = true
+		pkg.ranNoTests = true
 		fmt.Fprintf(r.out, "none  %s\n", e.Package)
 	case "fail":
-		pkg.hasFailed, pkg.hasNoTests = true, e.FailedBuild != ""
+		pkg.hasFailed, pkg.ranNoTests = true, e.FailedBuild != ""
 
 		// Tests that were running when the package failed have no result. Only their output is available.
 		var output strings.Builder
@@ -327,13 +329,13 @@ func (r *report) finish() {
 	}
 }
 
-// failedPackages returns the packages whose tests failed. It does not return packages that do not build,
-// because a second attempt would not help.
+// failedPackages returns the packages whose tests failed. It leaves out the packages that do not build, because
+// a retry would not help.
 func (r *report) failedPackages() []string {
 	var out []string
 
 	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
-		if pkg := r.packages[name]; pkg.hasFailed && !pkg.hasNoTests {
+		if pkg := r.packages[name]; pkg.hasFailed && !pkg.ranNoTests {
 			out = append(out, name)
 		}
 	}

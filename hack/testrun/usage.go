@@ -35,9 +35,10 @@ type usage struct {
 	CPU time.Duration
 }
 
-// execute runs a test program and returns its exit code.
+// execute runs a test program, records its CPU time, and returns its exit code.
 func execute(program string, args []string) int {
-	// The kernel kills the program when the thread that started it exits.
+	// killWithParent makes the kernel kill the program when the thread that started it exits, so this goroutine
+	// keeps its thread.
 	runtime.LockOSThread()
 
 	cmd := exec.Command(program, args...) //nolint:noctx // go test has a timeout

@@ -172,6 +172,8 @@ func applyPushResult(host *v1alpha1.HostStatus, out Outcome, verdict Verdict, co
 	}
 }
 
+// recordRefusal counts a failed attempt of a host at its target configuration. At the maximum number of
+// attempts it sets the failure reason, which ends the retries.
 func recordRefusal(host *v1alpha1.HostStatus, out Outcome, contactTime metav1.Time, policy Policy) {
 	target := cmp.Or(out.Target, out.Hash)
 	if host.FailedHostConfigHash != target {
@@ -185,7 +187,7 @@ func recordRefusal(host *v1alpha1.HostStatus, out Outcome, contactTime metav1.Ti
 		attempts, maxAttempts, reason = &host.BootstrapAttempts, policy.MaxBootstrapAttempts, v1alpha1.FailureBootstrapExceededRetries
 	}
 
-	// Somebody has cleared the failure, so the count starts again.
+	// A count at the maximum means that a person has cleared the failure since then. Count from 0 again.
 	if int(*attempts) >= maxAttempts {
 		*attempts = 0
 	}

@@ -55,6 +55,8 @@ func rollOut(ctx context.Context, s *scope) step.Result {
 	return result
 }
 
+// newResult returns the result of the rollout step. The result is requeued when the rollout can continue,
+// or after requeueAfter if that is earlier and not 0. It also carries the condition RolloutStopped.
 func newResult(next rollout.State, report rollout.Report, now time.Time, requeueAfter time.Duration) step.Result {
 	delay := requeueAfter
 	if !report.Next.IsZero() && (requeueAfter == 0 || report.Next.Sub(now) < requeueAfter) {
@@ -70,12 +72,14 @@ func newResult(next rollout.State, report rollout.Report, now time.Time, requeue
 
 	switch report.Reason {
 	case rollout.ReasonConverged:
-		if result = step.Done().WithReason(report.Reason, message); requeueAfter > 0 {
+		result = step.Done().WithReason(report.Reason, message)
+		if requeueAfter > 0 {
 			result = step.WaitReady(requeueAfter, report.Reason, message)
 		}
 	case rollout.ReasonStopped, rollout.ReasonNoConfig:
-		// A person has to act, but the number of hosts is still checked meanwhile.
-		if result = step.Stall(report.Reason, message); requeueAfter > 0 {
+		// A person has to act. Until then, the number of hosts is still checked after requeueAfter.
+		result = step.Stall(report.Reason, message)
+		if requeueAfter > 0 {
 			result = step.Wait(requeueAfter, report.Reason, message)
 		}
 	default:
@@ -119,6 +123,8 @@ func newRolloutHost(obj machine.Object, desired drift.Desired, policy drift.Poli
 	return out
 }
 
+// newRolloutPolicy converts the spec to a policy. hosts is the number of hosts, for a maxUnavailable in
+// percent.
 func newRolloutPolicy(spec *v1alpha1.HostFleetSpec, hosts int) rollout.Policy {
 	r := spec.Rollout
 	out := rollout.Policy{

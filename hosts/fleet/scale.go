@@ -231,7 +231,9 @@ func (s *scope) listHosts(ctx context.Context) (hosts map[string]machine.Object,
 
 // createHost creates a host like the template host. The name is the first unused one, so a create
 // whose response was lost is not repeated under another name.
-func (s *scope) createHost(ctx context.Context, template machine.Object, usedNames map[string]bool, next scaling) (scaling, error) {
+func (s *scope) createHost(
+	ctx context.Context, template machine.Object, usedNames map[string]bool, next scaling,
+) (scaling, error) {
 	if template == nil {
 		next.reason, next.requeueAfter = "TemplateNotFound", 0
 		next.message += fmt.Sprintf(": templateHost %s is not a host of the fleet: set spec.templateHost to one of its hosts",

@@ -90,11 +90,12 @@ func (k *Kind) Provision(_ context.Context, host machine.Object) step.Result {
 	return step.Done()
 }
 
-// Access returns the access data of the spec.
+// Access returns the addresses and the user of the spec, and the SSH private key of the Secret that the spec
+// names. It returns an error if the Secret does not allow its use for these addresses.
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	m := linuxOf(host)
 
-	access := addressesOf(m)
+	access := newAccess(m)
 	access.User = m.Spec.User
 
 	var err error
@@ -107,7 +108,8 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 	return access, nil
 }
 
-func addressesOf(m *v1alpha1.LinuxMachine) machine.Access {
+// newAccess returns the addresses of the host, without the user and the key.
+func newAccess(m *v1alpha1.LinuxMachine) machine.Access {
 	return machine.Access{
 		Address:   net.JoinHostPort(m.Spec.Address, strconv.Itoa(int(m.Spec.Port))),
 		Fallbacks: machine.JoinHostsPort(m.Spec.FallbackAddresses, m.Spec.Port),
@@ -145,7 +147,7 @@ func (k *Kind) RenderPlan(
 	cfg.NodeName = m.Name
 
 	// The Secret is pushed to the host, so the host must be an allowed destination of the Secret.
-	destination := credential.NewDestination(addressesOf(m).Servers()...)
+	destination := credential.NewDestination(newAccess(m).Servers()...)
 
 	var err error
 

@@ -123,9 +123,10 @@ func serverName(mac *v1alpha1.ScalewayAppleSiliconMachine) string {
 // must differ.
 const ourPrefix = "hf-"
 
-// Access gets the user and the password from Scaleway. The password changes with each installation
-// and is not stored anywhere else. Access also verifies that the server still belongs to the
-// machine.
+// Access returns the address, the user and the password that Scaleway's API reports, the fallback addresses
+// of the spec, and the SSH private key of the Secret that the spec names. The password changes with each
+// installation and is not stored anywhere else. Access returns an error if the server no longer belongs to
+// the machine, or if the Secret does not allow its use for these addresses.
 func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine.Object) (machine.Access, error) {
 	mac := macOf(host)
 

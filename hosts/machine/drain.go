@@ -49,19 +49,19 @@ func needsDrain(s *scope) bool {
 	return s.fleet != nil && s.fleet.Spec.Drain != nil && s.fleet.DeletionTimestamp.IsZero() && s.status.Bootstrapped
 }
 
-// drainOrder returns the drain of the host's Node. The Node has the name of the host.
-func (s *scope) drainOrder() drain.Drainer {
+// newDrainer returns the Drainer of the host's Node. The Node has the name of the host.
+func (s *scope) newDrainer() drain.Drainer {
 	return drain.Drainer{
 		Node: s.obj.GetName(), Subject: "host", Timeout: s.fleet.Spec.Drain.Timeout.Duration,
-		Status: &s.status.Drain, Connect: s.openCluster, Clock: s.Clock,
+		Status: &s.status.Drain, Connect: s.connectCluster, Clock: s.Clock,
 		EmitWarning: func(reason, message string) {
 			s.Recorder.Eventf(s.fleet, s.obj, corev1.EventTypeWarning, reason, "Drain", "%s", message)
 		},
 	}
 }
 
-// openCluster connects to the cluster in which the host is a Node.
-func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
+// connectCluster connects to the cluster in which the host is a Node.
+func (s *scope) connectCluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.fleet.Spec.Drain.KubeconfigSecretRef
 
 	return drain.ConnectFromSecret(ctx, s.APIReader, client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}, ref.Key)
@@ -69,12 +69,12 @@ func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
 
 // drainNode evicts the Pods from the host's Node, for at most the timeout of the fleet's
 // spec.drain.
-func drainNode(ctx context.Context, s *scope) step.Result { return s.drainOrder().Reconcile(ctx) }
+func drainNode(ctx context.Context, s *scope) step.Result { return s.newDrainer().Reconcile(ctx) }
 
 // needsNodeDelete returns true if the host leaves behind a Node that nothing else deletes.
-func needsNodeDelete(s *scope) bool { return needsDrain(s) && s.drainOrder().ShouldDeleteNode() }
+func needsNodeDelete(s *scope) bool { return needsDrain(s) && s.newDrainer().ShouldDeleteNode() }
 
 // deleteNode deletes the Node of a released host.
 func deleteNode(ctx context.Context, s *scope) step.Result {
-	return s.drainOrder().DeleteNode(ctx, s.status.Conditions, v1alpha1.ConditionReleased)
+	return s.newDrainer().DeleteNode(ctx, s.status.Conditions, v1alpha1.ConditionReleased)
 }

@@ -62,7 +62,7 @@ type OSQuery struct {
 // desired returns the desired state of the host.
 func (s *scope) desired() drift.Desired { return Desired(s.hash, s.fleet) }
 
-// Desired returns the desired state of the hosts of a fleet. The hash is that of their kind.
+// Desired returns the desired state of the hosts of a fleet. The hash is the hash of their kind.
 func Desired(hash string, fleet *v1alpha1.HostFleet) drift.Desired {
 	out := drift.Desired{Hash: hash}
 	if fleet != nil && fleet.Spec.MacOS != nil {
@@ -110,7 +110,7 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonUpdateFailed,
 			"the fleet's spec.drain was removed: restore it, or remove spec.macOS")
 	case update.InstallStartedAt == nil:
-		if result := s.osDrainOrder().Reconcile(ctx); !result.IsDone() {
+		if result := s.newOSDrainer().Reconcile(ctx); !result.IsDone() {
 			return result
 		}
 
@@ -154,12 +154,12 @@ func (s *scope) osTimeout() time.Duration {
 	return cmp.Or(s.fleet.Spec.MacOS.Timeout.Duration, usual)
 }
 
-// osDrainOrder returns the drain of the host's Node for an update.
-func (s *scope) osDrainOrder() drain.Drainer {
-	order := s.drainOrder()
-	order.Status, order.Temporary = &s.status.OSUpdate.Drain, true
+// newOSDrainer returns the Drainer of the host's Node for an update of the operating system.
+func (s *scope) newOSDrainer() drain.Drainer {
+	drainer := s.newDrainer()
+	drainer.Status, drainer.Temporary = &s.status.OSUpdate.Drain, true
 
-	return order
+	return drainer
 }
 
 // startOSInstall records that the installation starts and starts it. The record comes first because
@@ -250,7 +250,7 @@ func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 	update := s.status.OSUpdate
 
 	if update.Drain != nil && s.fleet.Spec.Drain != nil {
-		ready, err := s.osDrainOrder().Uncordon(ctx)
+		ready, err := s.newOSDrainer().Uncordon(ctx)
 
 		switch {
 		case err != nil:
@@ -316,7 +316,8 @@ func (p *WorkerPool) queryOS(ctx context.Context, conn *ssh.Conn, work job, opti
 
 	drifted := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return excluded[label] })
 
-	if out.Result.LostParts = lost; len(drifted) > 0 {
+	out.Result.LostParts = lost
+	if len(drifted) > 0 {
 		out.Result = push.ApplyDrifted(ctx, conn, work.plan, drifted, options)
 	}
 }

@@ -184,8 +184,8 @@ func (p *WorkerPool) cancel(host types.UID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	if e := p.jobs[host]; e != nil {
-		e.cancel()
+	if job := p.jobs[host]; job != nil {
+		job.cancel()
 	}
 }
 
@@ -212,6 +212,8 @@ func (p *WorkerPool) runJob(ctx context.Context, work job) outcome {
 	return out
 }
 
+// runOnHost executes the job's action over one SSH connection and writes the result to out. The action
+// Connect without a known host key only fetches the key that the host presents, and does not log in.
 func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 	if work.action == drift.Connect && work.target.IsEmpty() {
 		out.HostKey, out.Err = p.dialer.HostKey(ctx, work.target)
@@ -227,7 +229,7 @@ func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 	}
 	defer conn.Close() //nolint:errcheck // all output was read before
 
-	// Between scripts, the connection does not watch the context.
+	// The connection watches the context only while it runs a script, so close it when the context ends.
 	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 

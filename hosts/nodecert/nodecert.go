@@ -233,6 +233,8 @@ func (w *PendingCredential) acceptCertificate(data, certificate []byte) error {
 
 var errMismatch = errors.New("the certificate is for another key or another name than requested")
 
+// parseLeaf parses a certificate. It returns errMismatch if the certificate has another key or another
+// common name than the request.
 func (w *PendingCredential) parseLeaf(certificate []byte) (*x509.Certificate, error) {
 	block, _ := pem.Decode(certificate)
 	if block == nil || block.Type != "CERTIFICATE" {

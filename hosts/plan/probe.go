@@ -105,9 +105,9 @@ func (p Plan) ParseProbe(out io.Reader) (map[string]State, error) {
 }
 
 func truncate(text string) string {
-	const most = 80
-	if len(text) > most {
-		return text[:most]
+	const maxLength = 80
+	if len(text) > maxLength {
+		return text[:maxLength]
 	}
 
 	return text

@@ -154,6 +154,8 @@ func planSecrets(p plan.Plan) []log.Secret {
 	return out
 }
 
+// pushParts applies the steps in order and stops at the first that fails. Then it verifies the host, also
+// after a failure. The result has all parts of the plan. Without steps, pushParts calls nothing.
 func pushParts(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options Options) Result {
 	if options.Clock == nil {
 		options.Clock = clock.RealClock{}

@@ -231,12 +231,12 @@ func (d *decision) updateStop() {
 		}
 	}
 
-	const most = 5
+	const maxNames = 5
 
 	s.StoppedHash, s.StoppedAt = s.Hash, d.now
 	s.StoppedReason = fmt.Sprintf(
 		"%d of %d hosts refused the configuration, including %v: fix the configuration, or resume the fleet to continue the rollout",
-		len(names), len(d.hosts), names[:min(len(names), most)])
+		len(names), len(d.hosts), names[:min(len(names), maxNames)])
 	d.report.Stopped = true
 }
 

@@ -171,9 +171,9 @@ func isError[E error](err error) bool {
 }
 
 func truncate(text string) string {
-	const most = 300
-	if len(text) > most {
-		text = strings.ToValidUTF8(text[:most], "") + "..."
+	const maxLength = 300
+	if len(text) > maxLength {
+		text = strings.ToValidUTF8(text[:maxLength], "") + "..."
 	}
 
 	return text

@@ -158,8 +158,8 @@ func (c *Client) Get(ctx context.Context, id string) (Server, error) {
 	})
 }
 
-// Order orders a server, whose delivery takes minutes. The order is never retried. IsOrderRejected
-// tells what an error means.
+// Order orders a server, whose delivery takes minutes. The order is never retried. After an
+// error, IsOrderRejected reports whether nothing was ordered.
 func (c *Client) Order(ctx context.Context, order Order) (Server, error) {
 	req := &applesilicon.CreateServerRequest{
 		Zone: c.zone, ProjectID: c.project, Name: order.Name, Type: order.Type,

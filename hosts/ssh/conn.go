@@ -123,7 +123,8 @@ func (c *Conn) becomeRoot(ctx context.Context) error {
 			return newError(Unreachable, err, "run sudo on "+c.target.name())
 		}
 
-		if c.sudoMode = mode; a.code == 0 {
+		c.sudoMode = mode
+		if a.code == 0 {
 			return nil
 		}
 
@@ -165,6 +166,8 @@ func (c *Conn) Run(ctx context.Context, script Script) (Output, error) {
 	return out, err
 }
 
+// run runs a script, and returns its output and the kind of failure. Secrets are redacted in both. If the
+// host does not respond within the script's timeout and gracePeriod, run closes the connection.
 func (c *Conn) run(ctx context.Context, script Script) (Output, error) {
 	runCtx, cancel := context.WithTimeout(ctx, script.Timeout+gracePeriod)
 	defer cancel()
@@ -227,6 +230,8 @@ func (c *Conn) exec(ctx context.Context, line string, input io.Reader) (commandR
 	}
 }
 
+// session runs a command line in a session and returns its exit code. The error is non-nil only if there is
+// no exit code.
 func (c *Conn) session(ctx context.Context, line string, input io.Reader, stdout, stderr io.Writer) (int, error) {
 	session, err := c.client.NewSession()
 	if err != nil {

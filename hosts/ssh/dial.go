@@ -121,6 +121,8 @@ func (d *Dialer) observe(operation string, start time.Time, err error) {
 	}
 }
 
+// newAuthMethods returns the methods for a login, first the private key and then the password. It returns
+// an error if the target has neither of them or has no user.
 func newAuthMethods(target Target) ([]cryptossh.AuthMethod, error) {
 	var methods []cryptossh.AuthMethod
 
@@ -218,6 +220,8 @@ func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.
 	}
 }
 
+// handshake verifies the host key and logs in. If it fails, it closes raw. Unless the host key is not
+// trusted, the error is a hostKeyError with the key that the host presented, if any.
 func (d *Dialer) handshake(
 	ctx context.Context, target Target, auth []cryptossh.AuthMethod, raw net.Conn,
 ) (*Conn, error) {

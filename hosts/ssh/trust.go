@@ -108,7 +108,7 @@ func (t Trust) verifyKey(address string, key cryptossh.PublicKey, now time.Time)
 	return checker.CheckHostKey(address, nil, key)
 }
 
-// fingerprint returns the fingerprint of a key. For a certificate it is that of the certified key.
+// fingerprint returns the fingerprint of a key. For a certificate it is the fingerprint of the certified key.
 func fingerprint(key cryptossh.PublicKey) string {
 	if cert, ok := key.(*cryptossh.Certificate); ok {
 		key = cert.Key
@@ -152,6 +152,8 @@ func (d *Dialer) HostKey(ctx context.Context, target Target) (string, error) {
 	return presentedKey, err
 }
 
+// fetchHostKey returns the fingerprint of the key that the host presents. It ends the handshake before a
+// login.
 func (d *Dialer) fetchHostKey(ctx context.Context, target Target) (string, error) {
 	raw, err := d.connect(ctx, target, dialAttempts)
 	if err != nil {

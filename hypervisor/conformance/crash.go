@@ -71,10 +71,10 @@ func (e *env) startMachine(c *claim) {
 
 func endStandby(c *claim) { c.spec.Standby = false }
 
-// Crashes runs each scene once for each boundary of a call that changes something. At the boundary,
-// the process ends, and a new process continues with the state that the claim records. The case
-// checks that the result is one machine that was started once, and that nothing is left after the
-// machine is deleted.
+// Crashes runs each scene once for each boundary of a call that changes something. A boundary is the point
+// right before or right after a call to the hypervisor. At the boundary, the process ends, and a new
+// process continues with the state that the claim records. The case checks that the result is one machine
+// that was started once, and that nothing is left after the machine is deleted.
 func Crashes(t *testing.T, newHarness HarnessFunc) {
 	t.Helper()
 	runCrashes(t, newHarness, Boundary.isWrite, 0)

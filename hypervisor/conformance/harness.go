@@ -70,8 +70,8 @@ type State struct {
 	Machines []ObservedMachine
 	// Seeds are the names of all cloud-init ISOs and Secrets.
 	Seeds []string
-	// TPMs of the templates, each identified as ObservedMachine.TPM is.
-	TPMs []string
+	// TemplateTPMs are the TPMs of the templates, each identified as ObservedMachine.TPM is.
+	TemplateTPMs []string
 	// Foreign describes the objects that existed at the start of the case and the machines of
 	// others. The text changes if any of these objects changes.
 	Foreign string

@@ -27,33 +27,34 @@ func testOwnTPM(e *env) {
 
 	p := e.connect(operatorA)
 
-	plain := e.newClaim(1)
-	plain.spec.Shape.TPM = true
+	fromPlainTemplate := e.newClaim(1) // its template has no TPM, so the hypervisor adds one
+	fromPlainTemplate.spec.Shape.TPM = true
 
 	if e.TPMTemplate == (hypervisor.TemplateRef{}) {
-		_, err := p.Resolve(e.Context(), plain.spec.Template, plain.spec.Shape)
+		_, err := p.Resolve(e.Context(), fromPlainTemplate.spec.Template, fromPlainTemplate.spec.Shape)
 		e.assertKind(err, hypervisor.Rejected)
 
 		return
 	}
 
-	if _, err := p.Resolve(e.Context(), e.TPMTemplate, plain.spec.Shape); err != nil {
+	if _, err := p.Resolve(e.Context(), e.TPMTemplate, fromPlainTemplate.spec.Shape); err != nil {
 		e.Fatal(err)
 	}
 
-	held := e.newTPMClaim(4)
-	held.spec.Standby = true
-	claims := []*claim{plain, e.newTPMClaim(2), e.newTPMClaim(3), held}
+	standby := e.newTPMClaim(4)
+	standby.spec.Standby = true
+	claims := []*claim{fromPlainTemplate, e.newTPMClaim(2), e.newTPMClaim(3), standby}
 
 	for _, c := range claims {
 		e.mustCreate(p, c)
 	}
 
-	endStandby(held)
-	e.mustCreate(p, held)
+	// Create starts a standby machine if it is called again after the standby has ended.
+	endStandby(standby)
+	e.mustCreate(p, standby)
 
 	state := e.Inspect()
-	seen := slices.Clone(state.TPMs)
+	seen := slices.Clone(state.TemplateTPMs)
 
 	for _, m := range state.Machines {
 		seen = append(seen, m.TPM)
@@ -62,7 +63,7 @@ func testOwnTPM(e *env) {
 	slices.Sort(seen)
 
 	different := len(slices.Compact(slices.Clone(seen))) == len(seen)
-	if len(state.TPMs) == 0 || len(state.Machines) != len(claims) || seen[0] == "" || !different {
+	if len(state.TemplateTPMs) == 0 || len(state.Machines) != len(claims) || seen[0] == "" || !different {
 		e.Errorf("want a different TPM for each of %d machines and for the template, got %q", len(claims), seen)
 	}
 
@@ -99,8 +100,8 @@ func newTPMCreationScene() scene {
 			e.resumeInNewProcess(c)
 
 			state := e.Inspect()
-			if state.Machines[0].TPM == "" || slices.Contains(state.TPMs, state.Machines[0].TPM) {
-				e.Errorf("want a TPM of its own, got %q; the TPMs of the templates are %q", state.Machines[0].TPM, state.TPMs)
+			if state.Machines[0].TPM == "" || slices.Contains(state.TemplateTPMs, state.Machines[0].TPM) {
+				e.Errorf("want a TPM of its own, got %q; the TPMs of the templates are %q", state.Machines[0].TPM, state.TemplateTPMs)
 			}
 		},
 	}

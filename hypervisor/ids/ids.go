@@ -197,8 +197,8 @@ func (a *Allocator[T]) ConfirmedIDs() map[int]bool {
 	return out
 }
 
-// Release frees the id of an owner whose machine no longer exists. It does nothing to the claim of
-// another owner.
+// Release frees the id of an owner whose machine no longer exists. It does nothing if the claim of
+// another owner holds the id.
 func (a *Allocator[T]) Release(id int, owner string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

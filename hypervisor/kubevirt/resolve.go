@@ -119,8 +119,8 @@ func (p *Provider) checkStorage(ctx context.Context, class string) error {
 	return p.checkExists(ctx, "", class, &storagev1.StorageClass{})
 }
 
-// checkNetwork returns an error if the NetworkAttachmentDefinition does not exist. The notation is that
-// of Multus: NAME or NAMESPACE/NAME.
+// checkNetwork returns an error if the NetworkAttachmentDefinition does not exist. The notation is as
+// in Multus: NAME or NAMESPACE/NAME.
 func (p *Provider) checkNetwork(ctx context.Context, network string) error {
 	if network == "" {
 		return nil

@@ -75,6 +75,8 @@ func (p *Provider) ensureSeedSecret(
 	return nil
 }
 
+// buildSeedSecret returns the Secret with the machine's cloud-init data. The VirtualMachine owns it, so
+// Kubernetes deletes both together.
 func (p *Provider) buildSeedSecret(
 	vm *virtv1.VirtualMachine, m hypervisor.Machine, seed hypervisor.Seed,
 ) (*corev1.Secret, error) {

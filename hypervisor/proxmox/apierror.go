@@ -198,6 +198,7 @@ const (
 	reasonNoUsableNode      = "NoNodeUsable"
 	reasonNodeUnreachable   = "NodeUnreachable"
 	reasonNodeLost          = "NodeLost"
+	reasonNotImplemented    = "NotImplemented"
 	reasonTemplateNotOnNode = "TemplateNotOnNode"
 )
 
@@ -280,6 +281,8 @@ func (c *client) classify(operation, method string, err error) error {
 	return c.classifyTransport(operation, method, err)
 }
 
+// classifyAPIError converts an error response of Proxmox VE to a hypervisor.Error. The status decides, or
+// else the text of the error.
 func (c *client) classifyAPIError(operation, method string, apiErr *APIError) error {
 	e := &hypervisor.Error{Message: operation, Err: apiErr}
 
@@ -297,7 +300,7 @@ func (c *client) classifyAPIError(operation, method string, apiErr *APIError) er
 	case isUnresponsiveStatus(apiErr.Status):
 		e.Kind, e.Reason, e.RetryAfter = kindWithoutResponse(method), reasonNodeUnreachable, c.jitter(initialNodeBackoff)
 	case apiErr.Status == http.StatusNotImplemented:
-		e.Kind, e.Reason = hypervisor.Rejected, "NotImplemented"
+		e.Kind, e.Reason = hypervisor.Rejected, reasonNotImplemented
 	case apiErr.Status == http.StatusBadRequest:
 		e.Kind, e.Reason = hypervisor.Rejected, "ParameterRefused"
 
@@ -324,6 +327,8 @@ func kindWithoutResponse(method string) hypervisor.Kind {
 	return hypervisor.UnknownOutcome
 }
 
+// classifyTransport converts the error of a request that got no response to a hypervisor.Error. If the
+// connection was never established, the request had no effect, so the kind is Unavailable.
 func (c *client) classifyTransport(operation, method string, err error) error {
 	if certificate, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
 		return &hypervisor.Error{

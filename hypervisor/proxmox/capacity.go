@@ -68,8 +68,8 @@ func addResources(a, b hypervisor.Resources) hypervisor.Resources {
 	return hypervisor.Resources{CPU: a.CPU + b.CPU, Memory: a.Memory + b.Memory, Disk: a.Disk + b.Disk}
 }
 
-// addDisk sets the node's disk space to that of the largest storage for disks, or of the default storage if
-// one is configured.
+// addDisk sets the node's disk space to the space of the largest storage for disks, or of the default
+// storage if one is configured.
 func (p *Provider) addDisk(ctx context.Context, n *hypervisor.Node) error {
 	if !n.Online {
 		return nil

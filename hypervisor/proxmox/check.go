@@ -212,6 +212,8 @@ func (p *Provider) checkStorages(ctx context.Context, granted permissions, info 
 	return unavailableErr
 }
 
+// checkNodeStorages verifies that a node has a storage for ISOs on which the principal has the privileges,
+// and that the default storage, if one is configured, accepts disk images.
 func (p *Provider) checkNodeStorages(ctx context.Context, granted permissions, node string) error {
 	iso, err := p.findISOStorage(ctx, node)
 	if err != nil {

@@ -147,7 +147,7 @@ func (c *client) jitter(d time.Duration) time.Duration { return wait.Jitter(d/2,
 
 func (c *client) close() { c.httpTransport.CloseIdleConnections() }
 
-// call sends one request with a timeout. The method and the path are those of the API viewer. The params
+// call sends one request with a timeout. The method and the path are as in Proxmox VE's API viewer. The params
 // are sent in the query of GET and DELETE, and in the body of POST and PUT. out can be nil.
 func (c *client) call(ctx context.Context, operation, method, path string, params map[string]string, out any) error {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
@@ -297,6 +297,7 @@ func (c *client) renewalTime() time.Time {
 	return c.renewAt
 }
 
+// logIn requests a ticket and stores it as the current session.
 func (c *client) logIn(ctx context.Context, username, password string) (*proxmox.Session, error) {
 	api := proxmox.NewClient(c.base, proxmox.WithHTTPClient(c.http), proxmox.WithUserAgent(userAgent))
 

@@ -151,14 +151,14 @@ func buildCPUOptions(config vmConfig, shape hypervisor.Shape) map[string]string 
 // growDisk grows the boot disk to the size of the shape. A disk never shrinks.
 func (p *Provider) growDisk(ctx context.Context, m *machine, spec hypervisor.MachineSpec, config vmConfig,
 ) (hypervisor.State, error) {
-	first, ok := findBootDisk(config)
-	if m.diskGrown || !ok || spec.Shape.Disk <= first.Bytes {
+	bootDisk, ok := findBootDisk(config)
+	if m.diskGrown || !ok || spec.Shape.Disk <= bootDisk.Bytes {
 		m.phase = m.configuredPhase()
 
 		return "", nil
 	}
 
-	upid, err := p.client.resizeDisk(ctx, m.node, m.id, first.Slot, formatSize(spec.Shape.Disk))
+	upid, err := p.client.resizeDisk(ctx, m.node, m.id, bootDisk.Slot, formatSize(spec.Shape.Disk))
 	if err != nil {
 		if !hypervisor.Is(err, hypervisor.Rejected) {
 			p.invalidate(m)
@@ -202,7 +202,7 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 		return err
 	}
 
-	if first, ok := findBootDisk(config); ok && first.Bytes >= spec.Shape.Disk {
+	if bootDisk, ok := findBootDisk(config); ok && bootDisk.Bytes >= spec.Shape.Disk {
 		m.diskGrown = true
 
 		return nil

@@ -158,7 +158,7 @@ func readState(s *pve.Server, occupied map[int]bool) conformance.State {
 			foreign = append(foreign, vm)
 
 			if vm.TPM != "" {
-				state.TPMs = append(state.TPMs, vm.TPM)
+				state.TemplateTPMs = append(state.TemplateTPMs, vm.TPM)
 			}
 
 			continue

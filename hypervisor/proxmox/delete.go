@@ -258,7 +258,7 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 	}
 
 	if hasReason(err, reasonPermissionDenied) {
-		return true, p.adoptDestroyTask(ctx, m, err)
+		return true, p.inspectDestroy(ctx, m, err)
 	}
 
 	if err != nil {
@@ -278,7 +278,8 @@ func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err erro
 	return true, nil
 }
 
-// finishDestroy processes the result of the destroy task.
+// finishDestroy processes the result of the destroy task. After a failure, the next step inspects the machine
+// again. If the VM was already deleted, or the result is unknown, finishDestroy returns no error.
 func (p *Provider) finishDestroy(m *machine) error {
 	exit, _ := m.task.result()
 	m.task = nil

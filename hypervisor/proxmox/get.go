@@ -121,7 +121,8 @@ func (p *Provider) recordListedRunning(m *machine, r resource, isStale bool) {
 	}
 }
 
-// confirmState reads the status of the machine itself.
+// confirmState reads the status of the machine itself instead of the list, and records whether the machine
+// runs, is stopped, or was lost with its node.
 func (p *Provider) confirmState(ctx context.Context, m *machine) (hypervisor.Machine, error) {
 	status, err := p.client.readStatus(ctx, m.node, m.id)
 

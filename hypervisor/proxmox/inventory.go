@@ -12,8 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// knownVM is the cached owner of a listed VM. An entry is valid as long as the key is unchanged. An entry
-// alone is never sufficient for a change of the VM.
+// knownVM caches what was read from the configuration of a listed VM: the ownership record, whether the record
+// is one of this operator, and the MAC address. The entry of a VM of another owner is valid only as long as the
+// key is unchanged. No entry is sufficient to change the VM: the record must be read again first.
 type knownVM struct {
 	key    string
 	isOwn  bool
@@ -21,16 +22,18 @@ type knownVM struct {
 	mac    string
 }
 
-// identityKey returns a key that changes when the VM of an ID may have been replaced by another VM.
-func identityKey(name, lock string) string { return name + "\x00" + lock }
+// cacheKey returns a key that changes if another VM may have taken a VM's ID, or if the VM's record may
+// have changed. The key includes the lock, because a VM that is still locked by its clone task may not have
+// its record yet.
+func cacheKey(name, lock string) string { return name + "\x00" + lock }
 
-// recordOwnership caches the owner of a VM.
-func (p *Provider) recordOwnership(id int, config vmConfig, record Record, ours bool) {
+// cacheVM caches the ownership record and the MAC address of a VM, and whether the VM belongs to this operator.
+func (p *Provider) cacheVM(id int, config vmConfig, record Record, isOwn bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	p.knownVMs[id] = knownVM{
-		key: identityKey(config["name"], config["lock"]), isOwn: ours, record: record, mac: parseMAC(config["net0"]),
+		key: cacheKey(config["name"], config["lock"]), isOwn: isOwn, record: record, mac: parseMAC(config["net0"]),
 	}
 }
 
@@ -98,7 +101,7 @@ func (p *Provider) lookupKnown(r resource) (knownVM, bool) {
 	known, ok := p.knownVMs[r.VMID]
 
 	// The list updates names with a delay, so the name of an owned VM may be outdated.
-	return known, ok && (known.isOwn || known.key == identityKey(r.Name, r.Lock))
+	return known, ok && (known.isOwn || known.key == cacheKey(r.Name, r.Lock))
 }
 
 // identifyVM reads the record of a listed VM and caches the owner for lookupKnown.
@@ -120,7 +123,7 @@ func (p *Provider) identifyVM(ctx context.Context, r resource) error {
 	defer p.mu.Unlock()
 
 	p.knownVMs[r.VMID] = knownVM{
-		key: identityKey(r.Name, r.Lock), isOwn: err == nil && p.id.owns(record, r.VMID), record: record, mac: parseMAC(config["net0"]),
+		key: cacheKey(r.Name, r.Lock), isOwn: err == nil && p.id.owns(record, r.VMID), record: record, mac: parseMAC(config["net0"]),
 	}
 
 	return nil

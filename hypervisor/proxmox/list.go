@@ -109,8 +109,8 @@ func deriveListedState(id identity, r resource) hypervisor.State {
 	}
 }
 
-// dropDeletedMachines drops the entries of machines whose deletion has ended, because no caller may call
-// Delete for them again. It sends no requests.
+// dropDeletedMachines drops the entries of machines whose deletion has ended, because it is possible that no
+// caller calls Delete for them again. It sends no requests.
 func (p *Provider) dropDeletedMachines() {
 	p.mu.Lock()
 

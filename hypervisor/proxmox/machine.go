@@ -278,8 +278,8 @@ func (p *Provider) inspect(ctx context.Context, m *machine) error {
 		p.invalidate(m)
 
 		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
-	case hasReason(err, reasonPermissionDenied):
-		return p.adoptDestroyTask(ctx, m, err)
+	case hasReason(err, reasonPermissionDenied): // the machine may have left its pool because it is being destroyed
+		return p.inspectDestroy(ctx, m, err)
 	case err != nil:
 		return err
 	}
@@ -338,7 +338,7 @@ func (p *Provider) evaluateConfig(ctx context.Context, m *machine, config vmConf
 	}
 
 	if config["lock"] == lockDestroyed {
-		return p.adoptDestroyTask(ctx, m, p.newBusyError(m, "Destroyed", "machine %d on node %s was just destroyed", m.id, m.node))
+		return p.inspectDestroy(ctx, m, p.newBusyError(m, "Destroyed", "machine %d on node %s was just destroyed", m.id, m.node))
 	}
 
 	return p.rejectID(m, config["name"])
@@ -363,7 +363,7 @@ func (p *Provider) isOwn(m *machine, config vmConfig) bool {
 	m.verifiedAt = p.clock.Now()
 	m.createdAt = record.CreatedAt
 	m.owner = record.Owner()
-	p.recordOwnership(m.id, config, record, true)
+	p.cacheVM(m.id, config, record, true)
 
 	return true
 }
@@ -412,26 +412,28 @@ func (m *machine) configuredPhase() phase {
 	return phaseConfigured
 }
 
-// evaluateStarted determines whether a configured machine runs, has run, or was never started. The status
-// alone does not distinguish the last two cases, so the start tasks of the node decide.
+// evaluateStarted determines whether a configured machine runs, has run, or was never started. The status of
+// a machine that has run is the same as that of a machine that was never started, so the node's start tasks of
+// the machine decide between these two.
 func (p *Provider) evaluateStarted(ctx context.Context, m *machine) error {
 	status, err := p.client.readStatus(ctx, m.node, m.id)
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		// The machine was deleted after its configuration was read. Its cloud-init ISO may still exist.
+		// The machine was deleted or migrated after its configuration was read. It must not be reported as
+		// deleted, because it may run on another node, or its cloud-init ISO may still exist.
 		p.invalidate(m)
 
 		return p.newBusyError(m, "Moved", "machine %d is no longer on node %s", m.id, m.node)
-	case hasReason(err, reasonPermissionDenied):
-		return p.adoptDestroyTask(ctx, m, err)
+	case hasReason(err, reasonPermissionDenied): // the machine may have left its pool because it is being destroyed
+		return p.inspectDestroy(ctx, m, err)
 	case err != nil:
 		return err
 	}
 
 	if status.Status == statusRunning {
 		p.setRunning(m, p.clock.Now())
-		m.runningAt = p.clock.Now()
+		m.runningAt = p.clock.Now() // the status was just read
 
 		return nil
 	}
@@ -469,7 +471,8 @@ func (p *Provider) evaluateTasks(m *machine, tasks []listedTask) {
 	}
 }
 
-// setRunning records that the machine was started.
+// setRunning sets the phase to running and starts to watch the machine. It does not set m.runningAt, because
+// only a read of the machine's status confirms that the machine runs.
 func (p *Provider) setRunning(m *machine, since time.Time) {
 	m.phase, m.task = phaseRunning, nil
 	m.startedAt = since

@@ -152,10 +152,11 @@ const (
 	taskDeleteISO = "imgdel"
 )
 
-// adoptDestroyTask looks for a running task that destroys the machine. Near the end of such a task, the VM
-// has no record and is no longer in its pool, so that the VM is invisible to a principal with privileges
-// only on the pool. If there is no task and the VM is still listed, adoptDestroyTask returns fallback.
-func (p *Provider) adoptDestroyTask(ctx context.Context, m *machine, fallback error) error {
+// inspectDestroy determines whether the machine is being destroyed or is already deleted. Call it if a call is
+// denied: near the end of a destroy task, the VM has no record and is no longer in its pool, so a principal
+// that has privileges only on the pool cannot see the VM. If no task destroys the VM and the VM is still
+// listed, inspectDestroy returns fallback.
+func (p *Provider) inspectDestroy(ctx context.Context, m *machine, fallback error) error {
 	tasks, err := p.client.listRunningTasks(ctx, m.node)
 	if err != nil {
 		return err

@@ -93,6 +93,8 @@ func compareDiskSpace(a, b candidate) int {
 	}
 }
 
+// newNoCapacityError returns an error that names, for each node, why it cannot take the machine. The reason
+// is reasonNodeExcluded if a storage of a node is excluded, and NoCapacity otherwise.
 func newNoCapacityError(candidates []candidate, shape hypervisor.Shape) error {
 	var problems []string
 

@@ -148,8 +148,9 @@ func (p *Provider) newWatcher() *watcher {
 		isClusterMember: p.isClusterMember, client: p.client, clock: p.clock, vmCache: p.vmCache,
 		cloneQueues: p.cloneQueues, wake: p.options.Wake,
 		taskInterval: p.options.TaskInterval, busyListAge: defaultBusyListAge, idleListAge: defaultIdleListAge,
-		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, nextPolls: map[string]time.Time{}, taskDurations: map[string]time.Duration{},
-		machines: map[string]*watchedMachine{},
+		ctx: ctx, cancel: cancel, tasks: map[string]*task{}, nextPolls: map[string]time.Time{},
+		taskDurations: map[string]time.Duration{},
+		machines:      map[string]*watchedMachine{},
 	}
 
 	if p.options.ListInterval > 0 {

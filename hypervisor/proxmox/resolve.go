@@ -229,9 +229,9 @@ func (p *Provider) checkSnippetsStorage(ctx context.Context, t hypervisor.Templa
 		storage.Storage, t.Node, storage.Content, storage.Storage, storage.Content)
 }
 
-// checkBridges verifies that the bridge exists on the nodes and that the principal may use it. If the
-// principal may not list the bridges of a node, checkBridges skips the node, because the clone call reports
-// the missing privilege.
+// checkBridges verifies that the bridge exists on the nodes and that the principal may use it. It skips the
+// nodes whose bridges it cannot list: the principal lacks the privilege, the node has no such API call, or the
+// node is unreachable. If the bridge cannot be used there, the clone call reports the error.
 func (p *Provider) checkBridges(ctx context.Context, granted permissions, nodes []hypervisor.Node, shape hypervisor.Shape) error {
 	bridge := cmp.Or(shape.Bridge, p.config.DefaultNetwork)
 	if bridge == "" {
@@ -245,7 +245,7 @@ func (p *Provider) checkBridges(ctx context.Context, granted permissions, nodes 
 		bridges, err := p.client.listBridges(ctx, n.Name)
 
 		switch {
-		case hasReason(err, reasonPermissionDenied), hasReason(err, "NotImplemented"), hasReason(err, reasonNodeUnreachable):
+		case hasReason(err, reasonPermissionDenied), hasReason(err, reasonNotImplemented), hasReason(err, reasonNodeUnreachable):
 			continue
 		case err != nil:
 			return err
@@ -257,7 +257,8 @@ func (p *Provider) checkBridges(ctx context.Context, granted permissions, nodes 
 
 			return newBridgeNotFoundError(n.Name, bridge, bridges)
 		case slices.ContainsFunc(bridges, func(b bridgeInfo) bool { return b.Iface == bridge && b.Type == "vnet" }):
-			// A virtual network belongs to an SDN zone of its own, so the path above does not apply.
+			// The bridge is a VNet of an SDN zone. Zones are configured for the whole cluster, so the other
+			// nodes need no check. missing is about the zone localnetwork, so it does not apply.
 			return nil
 		}
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// grantByPool replaces the grants on /vms by grants on the pool. The operator then sees a machine only
+// grantByPool replaces the grants on /vms with grants on the pool. The operator then sees a machine only
 // after its clone has ended, because Proxmox adds the machine to the pool at that time.
 func grantByPool(m *pve.Model) {
 	for i, grant := range m.ACL {

@@ -134,7 +134,8 @@ func (p *Provider) findTemplates(ctx context.Context, vms vmsByID, ref hyperviso
 	return out, nil
 }
 
-// describeTemplate returns a template with the details that its clones need.
+// describeTemplate returns a template with the storage and the size of its boot disk, and whether the nodes
+// share this storage. It returns an error if the template has no boot disk.
 func (p *Provider) describeTemplate(ctx context.Context, r resource) (hypervisor.Template, error) {
 	t := hypervisor.Template{ID: r.VMID, Name: r.Name, Node: r.Node}
 
@@ -143,15 +144,15 @@ func (p *Provider) describeTemplate(ctx context.Context, r resource) (hypervisor
 		return t, err
 	}
 
-	first, ok := findBootDisk(config)
+	bootDisk, ok := findBootDisk(config)
 	if !ok {
 		return t, hypervisor.Errorf(hypervisor.Rejected, "TemplateWithoutDisk",
 			"template %d (%s) on node %s has no disk to boot from", r.VMID, r.Name, r.Node)
 	}
 
-	t.Storage, t.DiskBytes = first.Storage, first.Bytes
+	t.Storage, t.DiskBytes = bootDisk.Storage, bootDisk.Bytes
 
-	storage, err := p.findStorage(ctx, r.Node, first.Storage)
+	storage, err := p.findStorage(ctx, r.Node, bootDisk.Storage)
 	if err != nil {
 		return t, err
 	}

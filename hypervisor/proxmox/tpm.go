@@ -62,10 +62,10 @@ func (p *Provider) writeConfig(ctx context.Context, m *machine, options map[stri
 // buildTPMOptions returns the option that adds a new TPM on the storage of the boot disk. It returns nil if
 // the machine needs no TPM, already has one, or has no disk.
 func buildTPMOptions(spec hypervisor.MachineSpec, config vmConfig) map[string]string {
-	first, ok := findBootDisk(config)
+	bootDisk, ok := findBootDisk(config)
 	if !spec.Shape.TPM || config[tpmSlot] != "" || !ok {
 		return nil
 	}
 
-	return map[string]string{tpmSlot: first.Storage + newTPMVolume}
+	return map[string]string{tpmSlot: bootDisk.Storage + newTPMVolume}
 }

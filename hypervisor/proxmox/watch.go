@@ -138,7 +138,10 @@ func (w *watcher) watchTask(upid string, owner hypervisor.Owner, onDone func()) 
 
 	t, ok := w.tasks[upid]
 	if !ok {
-		t = &task{watcher: w, upid: upid, node: parsed.Node, taskType: parsed.Type, startedAt: parsed.Start.Unix(), addedAt: w.clock.Now()}
+		t = &task{
+			watcher: w, upid: upid, node: parsed.Node, taskType: parsed.Type,
+			startedAt: parsed.Start.Unix(), addedAt: w.clock.Now(),
+		}
 		w.tasks[upid] = t
 	}
 
@@ -215,6 +218,7 @@ func (w *watcher) close() {
 	w.wg.Wait()
 }
 
+// loop polls until the provider closes or pollOnce has nothing to watch.
 func (w *watcher) loop() {
 	defer w.wg.Done()
 
@@ -236,8 +240,8 @@ func (w *watcher) loop() {
 			return
 		}
 
-		// While machines wait for a clone slot, the time between the end of one clone and the start of the
-		// next delays all of these machines.
+		// While machines wait for a clone slot, poll twice as often, because the end of a clone that is noticed
+		// late delays all of these machines.
 		interval = w.taskInterval
 		if waiting {
 			interval /= 2

@@ -322,6 +322,8 @@ func formatVLANRanges(ranges []v1alpha1.VLANRange) []string {
 	return out
 }
 
+// checkAddresses returns an error for the first static address or range of an address pool that lies
+// outside of all address ranges of the entry. An entry without address ranges allows all addresses.
 func checkAddresses(
 	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork,
 	newError func(reason, resource, name string, allowed any) error,

@@ -86,6 +86,8 @@ func checkAttributes(a tpm2.TPMAObject) error {
 	}
 }
 
+// parseRSA returns an RSA key of 2048 or 3072 bits that signs with RSASSA and SHA-256. It rejects all other
+// RSA keys.
 func parseRSA(public *tpm2.TPMTPublic) (crypto.PublicKey, error) {
 	parameters, err := public.Parameters.RSADetail()
 	if err != nil {
@@ -119,6 +121,8 @@ func parseRSA(public *tpm2.TPMTPublic) (crypto.PublicKey, error) {
 	return key, nil
 }
 
+// parseECC returns a key on the curve P-256 that signs with ECDSA and SHA-256. It rejects all other
+// elliptic curve keys.
 func parseECC(public *tpm2.TPMTPublic) (crypto.PublicKey, error) {
 	parameters, err := public.Parameters.ECCDetail()
 	if err != nil {

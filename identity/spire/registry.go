@@ -37,7 +37,7 @@ const (
 type Options struct {
 	// Address of the server's API. It is unix:///PATH of the admin socket, or host:port.
 	Address string
-	// WorkloadAPI is unix:///PATH of the socket of the operator's own agent. An Address host:port
+	// WorkloadAPI is unix:///PATH of the operator's own agent's socket. An Address host:port
 	// needs it.
 	WorkloadAPI string
 	// TrustDomain is the trust domain without spiffe://.

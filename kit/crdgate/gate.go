@@ -27,8 +27,9 @@ const (
 	callTimeout = 10 * time.Second
 )
 
-// Gate starts the controllers of an area when the API server serves all kinds that the area needs.
-// It is a manager.Runnable that runs on every replica.
+// Gate starts the controllers of an area when the API server serves all kinds that the area needs. An area
+// is a part of the operator with its own controllers, such as runners or networking. Gate is a
+// manager.Runnable that runs on every replica.
 type Gate struct {
 	// Area is the name of the area in the log.
 	Area string

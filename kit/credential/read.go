@@ -53,7 +53,7 @@ func ReadSecret(
 }
 
 // CheckMetadata reads the metadata of a Secret and calls check, which decides whether the values
-// may be read. It does not read the values. Errors are as those of ReadSecret.
+// may be read. It does not read the values. It returns the same errors as ReadSecret.
 func CheckMetadata(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, check func(metav1.Object) error,
 ) error {
@@ -90,7 +90,7 @@ func IsMissing(err error) bool {
 }
 
 // ReadKubeconfig reads a kubeconfig from a Secret. In addition to the checks, it checks that the
-// Secret may be sent to the API server of the kubeconfig. Errors are as those of ReadSecret and
+// Secret may be sent to the API server of the kubeconfig. It returns the same errors as ReadSecret and
 // CheckDestination.
 func ReadKubeconfig(
 	ctx context.Context, reader client.Reader, name types.NamespacedName, key string, checks ...func(*corev1.Secret) error,

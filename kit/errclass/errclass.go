@@ -31,7 +31,7 @@ type Error struct {
 	err    error
 }
 
-// New returns an error of the class. The reason is one CamelCase word. format and args are those of
+// New returns an error of the class. The reason is one CamelCase word. format and args are as in
 // fmt.Errorf, including %w.
 func New(class Class, reason, format string, args ...any) *Error {
 	return &Error{class: class, reason: reason, err: fmt.Errorf(format, args...)}

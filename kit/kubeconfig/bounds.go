@@ -18,7 +18,7 @@ const (
 	// ten thousand machines has about a hundred million bytes.
 	MaxResponseBytes = 128 << 20
 
-	// pingInterval and pingTimeout are those of client-go. HTTP/2 pings detect connections to
+	// pingInterval and pingTimeout are the same as in client-go. HTTP/2 pings detect connections to
 	// unreachable servers.
 	pingInterval, pingTimeout = 30 * time.Second, 15 * time.Second
 )

@@ -193,6 +193,7 @@ func isManifest(path string) bool {
 	return slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(base)) && !strings.HasPrefix(base, "kustomization.")
 }
 
+// readFile reads all objects of a YAML or JSON file and skips empty documents.
 func readFile(path string) ([]*unstructured.Unstructured, error) {
 	data, err := os.ReadFile(path)
 	if err != nil {

@@ -214,8 +214,8 @@ func (c *Cluster) startProgram(
 func (c *Cluster) Stop() error {
 	var errs []error
 
-	// Stop in the reverse order, so that no program waits for a stopped one. The data is not needed
-	// any more, so the processes are killed without a grace period.
+	// Stop in the reverse order, so that no program waits for a stopped one. The data is no longer
+	// needed, so the processes are killed without a grace period.
 	for _, process := range slices.Backward(c.procs) {
 		errs = append(errs, process.Kill())
 	}

@@ -64,8 +64,8 @@ func newRateLimits(clk clock.PassiveClock) *rateLimits {
 	}
 }
 
-// record stores the rate limit in the headers of a response: those of GitHub (X-RateLimit-*, with a
-// resource), or those of GitLab and Buildkite (RateLimit-*, IETF draft).
+// record stores the rate limit from the headers of a response: X-RateLimit-* of GitHub, with a resource,
+// or RateLimit-* of GitLab and Buildkite (IETF draft).
 func (r *rateLimits) record(from *transport, header http.Header) {
 	prefix := "X-RateLimit-"
 	if header.Get(prefix+"Remaining") == "" {

@@ -36,6 +36,8 @@ func FindBinaries(names ...string) (string, error) {
 		ErrBinariesNotFound, strings.Join(names, ", "), strings.Join(checked, ", "), EnvAssets)
 }
 
+// candidateDirs returns the directories in which programs are searched: the directory in EnvAssets, the
+// directory of this program, and bin in the checkout that contains the working directory.
 func candidateDirs() []string {
 	var dirs []string
 

@@ -34,9 +34,9 @@ type Spec struct {
 	// Args are the arguments after the program's name. Every user of the machine can see them, so they
 	// must not contain a secret.
 	Args []string
-	// Env is the environment as key=value. Default: that of this process.
+	// Env is the environment as key=value. Default: the environment of this process.
 	Env []string
-	// Dir is the working directory. Default: that of this process.
+	// Dir is the working directory. Default: the working directory of this process.
 	Dir string
 	// LogPath is the file to which standard output and standard error are appended. The file is
 	// created with mode 0600, and its directory is created, too. Default: the output is discarded.
@@ -76,7 +76,7 @@ func Start(ctx context.Context, spec Spec) (*Process, error) {
 	cmd := exec.Command(spec.Path, spec.Args...) //nolint:noctx,gosec // see above
 	cmd.Env, cmd.Dir = spec.Env, spec.Dir
 	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.SysProcAttr = ownGroup()
+	cmd.SysProcAttr = newSysProcAttr()
 
 	process := &Process{spec: spec, done: make(chan struct{})}
 	started := make(chan error, 1)

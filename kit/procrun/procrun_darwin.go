@@ -5,9 +5,9 @@ package procrun
 
 import "syscall"
 
-// ownGroup returns the attributes that put the child in a process group of its own. Darwin cannot
+// newSysProcAttr returns the attributes that put the child in a process group of its own. Darwin cannot
 // kill a child when its parent ends.
-func ownGroup() *syscall.SysProcAttr {
+func newSysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true}
 }
 

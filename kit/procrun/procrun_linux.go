@@ -5,9 +5,9 @@ package procrun
 
 import "syscall"
 
-// ownGroup returns the attributes that put the child in a process group of its own and make the
+// newSysProcAttr returns the attributes that put the child in a process group of its own and make the
 // kernel kill the child when the thread that started it ends.
-func ownGroup() *syscall.SysProcAttr {
+func newSysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 

@@ -39,7 +39,7 @@ func Soak(t testing.TB) {
 	t.Helper()
 
 	if !IsSoak() {
-		t.Skip("make soak runs it")
+		t.Skip("this test runs only with make soak")
 	}
 }
 

@@ -38,7 +38,7 @@ func Finalize[S any](
 		}
 	}
 
-	// The patch below replaces obj by the server's response, and so loses the status of this run.
+	// The patch below replaces obj with the server's response, and so loses the status of this run.
 	finalized, ok := obj.DeepCopyObject().(Object)
 	if !ok {
 		return ctrl.Result{}, fmt.Errorf("copy %T: the copy has no conditions", obj)

@@ -97,7 +97,7 @@ func (m *objectStates) deferWrite(obj client.Object, now time.Time) time.Duratio
 	return max(known.deferredAt.Add(maxWriteDelay).Sub(now), 0)
 }
 
-// restoreDeferred replaces obj by the object that an earlier run left without writing it. If obj
+// restoreDeferred replaces obj with the object that an earlier run left without writing it. If obj
 // has another resourceVersion than that object, it drops the deferred object instead.
 func (m *objectStates) restoreDeferred(obj client.Object) {
 	m.mu.Lock()

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrOutsideStep is the error of SaveStatus and SaveStatusAs if the context is not that of a step.
+// ErrOutsideStep is the error of SaveStatus and SaveStatusAs if the context does not belong to a step.
 var ErrOutsideStep = errors.New("save status: the context does not belong to a step")
 
 // statusPatcher patches an object's status with the difference to the object as it was last read or

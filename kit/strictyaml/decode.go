@@ -62,6 +62,7 @@ func (d *decoder) problemf(line, column int, path Path, hint, format string, arg
 	})
 }
 
+// decodeValue decodes a node into out. A null leaves out unchanged.
 func (d *decoder) decodeValue(in *node, out reflect.Value, path Path) {
 	if in.isNull() {
 		return
@@ -102,6 +103,8 @@ func (d *decoder) addTypeProblem(in *node, path Path, expected string) {
 	d.problemf(in.line, in.column, path, "", "is %s, want %s", describeValue(in), expected)
 }
 
+// decodeStruct decodes a mapping into the fields of a struct. An unknown key is a problem with the most
+// similar field as a suggestion.
 func (d *decoder) decodeStruct(in *node, out reflect.Value, path Path) {
 	if in.kind != yaml.MappingNode {
 		d.addTypeProblem(in, path, "a mapping of keys to values")

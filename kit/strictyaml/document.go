@@ -117,6 +117,8 @@ func (f *flattener) problemf(at *yaml.Node, format string, args ...any) {
 	f.problems = append(f.problems, Problem{File: f.file, Line: at.Line, Column: at.Column, Message: fmt.Sprintf(format, args...)})
 }
 
+// flatten copies a node with its aliases expanded. If the document is too deep or too large, flatten
+// reports this once and leaves out the rest.
 func (f *flattener) flatten(in *yaml.Node, depth int) *node {
 	f.nodes++
 
@@ -148,6 +150,8 @@ func (f *flattener) flatten(in *yaml.Node, depth int) *node {
 	return out
 }
 
+// flattenMapping copies the entries of a mapping, and then adds those of the mappings that merge keys (<<)
+// refer to. Keys that are not strings and duplicate keys are problems.
 func (f *flattener) flattenMapping(out *node, in *yaml.Node, depth int) {
 	var merges []*yaml.Node
 
@@ -246,7 +250,7 @@ func (d *Document) HasValue(path Path) bool {
 }
 
 // ProblemAt returns a problem with the value at a path, with the position of the value. If the
-// value does not exist, the position is that of the nearest enclosing value.
+// value does not exist, the problem has the position of the nearest enclosing value.
 func (d *Document) ProblemAt(path Path, format string, args ...any) Problem {
 	problem := Problem{File: d.file, Path: path.String(), Message: fmt.Sprintf(format, args...)}
 	current := d.root

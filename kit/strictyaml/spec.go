@@ -157,6 +157,8 @@ func (s *Spec[T]) filePath(flags *pflag.FlagSet, environ map[string]string) stri
 	return environ[s.EnvFile]
 }
 
+// readFile reads the configuration file into out. Without a file it returns an empty document, or an error
+// if a file is required.
 func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out *T) (*Document, error) {
 	path := s.filePath(flags, environ)
 

@@ -48,7 +48,7 @@ type templateCopy struct {
 // Parse parses a text. If the text uses a key that a map does not have, Execute returns an error.
 // Templates cannot call methods of values: with calls by name, the linker would have to keep all
 // methods of the program (ADR 0057). inspect is called with every template of the text before the
-// counting functions are inserted. inspect may be nil. Errors are those of text/template, or a
+// counting functions are inserted. inspect may be nil. Errors come from text/template, or are a
 // *LimitError.
 func Parse(name, text string, limits Limits, functions Functions, inspect func(*parse.Tree)) (*Template, error) {
 	if strings.Count(text, "{{") > MaxActions {

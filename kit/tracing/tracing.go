@@ -53,18 +53,18 @@ type Options struct {
 // the last span has ended. If a variable is invalid, Start returns an error that names the variable
 // but not its value.
 func Start(ctx context.Context, options Options) (stop func(), err error) {
-	on, err := isEnabled(os.Getenv)
-	if err != nil || !on {
+	enabled, err := isEnabled(os.Getenv)
+	if err != nil || !enabled {
 		return func() {}, err
 	}
 
-	found, err := parseSettings(os.Getenv)
+	exportSettings, err := parseSettings(os.Getenv)
 	if err != nil {
 		return nil, fmt.Errorf("set up tracing: %w", err)
 	}
 
 	options = options.withDefaults()
-	report := newReporter(options.Log, options.Clock, found.secrets)
+	report := newReporter(options.Log, options.Clock, exportSettings.secrets)
 
 	// Set the logger before creating the exporters, because they log the values of variables that they
 	// cannot parse.
@@ -76,7 +76,7 @@ func Start(ctx context.Context, options Options) (stop func(), err error) {
 		return nil, fmt.Errorf("set up tracing: %w", report.redactError(err))
 	}
 
-	spanExporter, err := newExporter(ctx, found, options.Output)
+	spanExporter, err := newExporter(ctx, exportSettings, options.Output)
 	if err != nil {
 		return nil, fmt.Errorf("set up tracing: create exporter: %w", report.redactError(err))
 	}
@@ -89,7 +89,7 @@ func Start(ctx context.Context, options Options) (stop func(), err error) {
 
 	otel.SetTracerProvider(provider)
 	otel.SetTextMapPropagator(propagation.TraceContext{})
-	options.Log.InfoContext(ctx, "spans are exported", "to", found.target(), "protocol", found.protocol)
+	options.Log.InfoContext(ctx, "spans are exported", "to", exportSettings.target(), "protocol", exportSettings.protocol)
 
 	return func() { shutdown(exportCtx, cancel, provider, report) }, nil
 }

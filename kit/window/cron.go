@@ -73,6 +73,8 @@ func parseCron(expression string) (cron, error) {
 	}, nil
 }
 
+// parse returns the values of a field as a bit set. The field is a list of values, ranges and steps, such
+// as 1-5,10-30/5.
 func (f field) parse(text string) (uint64, error) {
 	var set uint64
 

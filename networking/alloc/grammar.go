@@ -86,6 +86,7 @@ func parseCIDR(text string) (Range, error) {
 	return Range{First: prefix.Addr(), Last: last, Bits: prefix.Bits()}, nil
 }
 
+// parsePair parses FIRST-LAST. Both addresses must be of one family, and LAST must not be below FIRST.
 func parsePair(text string) (Range, error) {
 	parts := strings.Split(text, "-")
 	if len(parts) != 2 {

@@ -78,7 +78,7 @@ func Rebuild(name string, pools []*Pool, assignments []Assignment) (*Network, er
 }
 
 // SetPool adds a pool, or replaces the pool with the same name. Addresses in use stay with their owners.
-// SetPool returns the addresses in use that the pool does not contain any more, in ascending order. The
+// SetPool returns the addresses in use that the pool no longer contains, in ascending order. The
 // network does not allocate them again after their release. If SetPool returns an *OverlapError, the network
 // has not changed.
 func (n *Network) SetPool(pool *Pool) ([]Assignment, error) {

@@ -28,7 +28,7 @@ func (a u128) cmp(b u128) int {
 	}
 }
 
-// plus and minus wrap around, as unsigned integers do.
+// plus returns a + b. It wraps around, as unsigned integers do.
 func (a u128) plus(b u128) u128 {
 	lo, carry := bits.Add64(a.lo, b.lo, 0)
 	hi, _ := bits.Add64(a.hi, b.hi, carry)
@@ -36,6 +36,7 @@ func (a u128) plus(b u128) u128 {
 	return u128{hi: hi, lo: lo}
 }
 
+// minus returns a - b. It wraps around, as unsigned integers do.
 func (a u128) minus(b u128) u128 {
 	lo, borrow := bits.Sub64(a.lo, b.lo, 0)
 	hi, _ := bits.Sub64(a.hi, b.hi, borrow)

@@ -457,7 +457,7 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 }
 
 // A pool that grows, shrinks or is replaced takes no address from an owner and allocates no address twice.
-// It reports the addresses that it does not contain any more, and behaves like a map.
+// It reports the addresses that it no longer contains, and behaves like a map.
 func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 	t.Parallel()
 

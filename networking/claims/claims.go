@@ -96,7 +96,8 @@ func (c *ClaimReconciler) enqueueWaitingClaims(ctx context.Context, template cli
 	}, client.InNamespace(template.GetNamespace()))
 }
 
-// Reconcile allocates, checks or releases the addresses of one claim.
+// Reconcile allocates, verifies or releases the addresses of one claim. It allocates none to a machine that has
+// already started without addresses.
 func (c *ClaimReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var claim v1alpha1.MachineClaim
 
@@ -113,9 +114,11 @@ func (c *ClaimReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	case !claim.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, c.release(ctx, &claim)
 	case len(recordedAddresses(&claim)) > 0:
-		return c.confirm(ctx, &claim)
+		return c.verifyAddresses(ctx, &claim)
 	case hasStarted(&claim):
-		return reconcile.Result{}, nil // the machine started without addresses, so a change of its template does not apply
+		// The machine has started without addresses. If its template requests addresses since then, the change
+		// applies only to new machines.
+		return reconcile.Result{}, nil
 	default:
 		return c.allocate(ctx, &claim)
 	}
@@ -269,9 +272,9 @@ func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.Machi
 	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
-// confirm restores the recorded addresses into the address registry, and reports a conflict. A conflict
+// verifyAddresses restores the recorded addresses into the address registry, and reports a conflict. A conflict
 // occurs if a status was edited by hand, so that two machines have the same address.
-func (c *ClaimReconciler) confirm(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
+func (c *ClaimReconciler) verifyAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	condition, requeueAfter := newAllocatedCondition(strings.Join(recordedAddresses(claim), " ")), time.Duration(0)
 
 	if err := restore(c.Addresses, c.Registry, claim); err != nil {
@@ -326,7 +329,7 @@ func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineCl
 	// removes these addresses too.
 	err := c.writer().Apply(ctx, claim, map[string]any{})
 	if err != nil {
-		return claimstatus.IgnoreGone(err) // releaseDeleted handles a claim that does not exist any more
+		return claimstatus.IgnoreGone(err) // releaseDeleted handles a claim that no longer exists
 	}
 
 	c.Addresses.Release(owner)
@@ -334,7 +337,7 @@ func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineCl
 	return nil
 }
 
-// releaseDeleted releases the addresses of claims with this name that do not exist any more. Their machines
+// releaseDeleted releases the addresses of claims with this name that no longer exist. Their machines
 // do not exist either, because the finalizer of the runners area waits for the deletion of the machine.
 func (c *ClaimReconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) error {
 	owners := c.Addresses.OwnersWithPrefix(ownerKeyPrefix(name))

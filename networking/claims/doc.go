@@ -11,7 +11,7 @@
 // The runners area creates the machines. It reads the addresses from the status of a claim, and waits for
 // them before it creates a machine. The addresses are released after the machine is deleted. This is the
 // case when the condition VMCleanedUp of the claim is True and the status without the addresses is written,
-// or when the claim does not exist any more.
+// or when the claim no longer exists.
 //
 // A claim keeps its addresses when its template changes. A change of a pool affects only addresses that are
 // allocated later. A machine on standby gets its addresses when it is created, so its start does not wait

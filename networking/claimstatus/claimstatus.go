@@ -36,8 +36,8 @@ type Writer struct {
 	Type string
 }
 
-// Report writes the condition, unless the machine already has it. It returns no error if the machine does not
-// exist any more, or if another machine has its name now.
+// Report writes the condition, unless the machine already has it. It returns no error if the machine no longer
+// exists, or if another machine has its name now.
 func (w *Writer) Report(
 	ctx context.Context, machine Machine, status metav1.ConditionStatus, reason, message string,
 ) error {
@@ -115,8 +115,8 @@ func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]a
 	return nil
 }
 
-// IgnoreGone returns nil for the error that an object does not exist any more or that another object has
-// its name now. In both cases a watch event follows. It returns all other errors.
+// IgnoreGone returns nil for the error that an object no longer exists or that another object has
+// its name now. A watch event follows. It returns all other errors.
 func IgnoreGone(err error) error {
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -263,7 +263,7 @@ func TestADeadServerHoldsNoClaim(t *testing.T) {
 	claim := s.claim(s.space, "vm1", "192.0.2.7")
 	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
 
-	name := NameFor(claim)
+	name := RegistrationName(claim)
 
 	s.Stop(t)
 	s.remove(claim)
@@ -472,7 +472,7 @@ func TestSweep(t *testing.T) {
 
 	reg := &v1alpha1.DNSRegistration{}
 	s.eventually("the registration is given up", func() string {
-		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: NameFor(claim)}, reg); apierrors.IsNotFound(err) {
+		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: RegistrationName(claim)}, reg); apierrors.IsNotFound(err) {
 			return ""
 		}
 

@@ -18,7 +18,7 @@
 // machine and the record. The package never changes or deletes a record without our ownership record, and
 // never adds a record to a name that has a record of another writer. It creates the ownership record before the record
 // and deletes it after the record, so a crash at any point leaves no record without an ownership record.
-// The Sweeper deletes records whose DNSRegistration does not exist any more.
+// The Sweeper deletes records whose DNSRegistration no longer exists.
 //
 // All calls to DNS services go through libdns (github.com/libdns) with the providers route53, cloudflare
 // and rfc2136. The package only adds records and deletes records by their exact value. It never replaces

@@ -46,7 +46,7 @@ func addKubevirtMachines(mgr ctrl.Manager, opts Options) error {
 func FindRegistration(ctx context.Context, reader client.Reader, machine client.Object) (*v1alpha1.DNSRegistration, error) {
 	var reg v1alpha1.DNSRegistration
 
-	err := reader.Get(ctx, client.ObjectKey{Name: NameFor(machine)}, &reg)
+	err := reader.Get(ctx, client.ObjectKey{Name: RegistrationName(machine)}, &reg)
 	if apierrors.IsNotFound(err) {
 		return nil, nil //nolint:nilnil // a missing registration is not an error
 	}

@@ -222,7 +222,7 @@ func (m *MachineReconciler) create(ctx context.Context, machine claimstatus.Mach
 		return nil // a watch event for the deletion follows
 	}
 
-	reg := &v1alpha1.DNSRegistration{ObjectMeta: metav1.ObjectMeta{Name: NameFor(machine)}, Spec: intent.spec}
+	reg := &v1alpha1.DNSRegistration{ObjectMeta: metav1.ObjectMeta{Name: RegistrationName(machine)}, Spec: intent.spec}
 
 	err = m.Client.Create(ctx, reg)
 	if client.IgnoreAlreadyExists(err) != nil {
@@ -264,10 +264,11 @@ func isSameSpec(a, b v1alpha1.DNSRegistrationSpec) bool {
 	return a.FQDN == b.FQDN && slices.Equal(slices.Sorted(slices.Values(a.Addresses)), slices.Sorted(slices.Values(b.Addresses)))
 }
 
-// NameFor returns the name of a machine's registration. Registrations are cluster-scoped, so users of the
-// machine's namespace cannot change them, and an unreachable DNS server does not block the deletion of that
-// namespace.
-func NameFor(machine client.Object) string {
+// RegistrationName returns the name of a machine's DNSRegistration. It contains the namespace, because
+// registrations are cluster-scoped, and a part of the UID, so that a recreated machine gets another
+// registration. Registrations are cluster-scoped so that users of the machine's namespace cannot change
+// them, and an unreachable DNS server does not block the deletion of that namespace.
+func RegistrationName(machine client.Object) string {
 	const uidLength = 8
 
 	uid := string(machine.GetUID())

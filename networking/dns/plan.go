@@ -202,7 +202,7 @@ func planDelete(out *changes, listing *Listing, m listedOwnership) {
 	}
 }
 
-// planOrphans plans to delete all records of the operator whose machine has no registration any more.
+// planOrphans plans to delete all records of the operator whose machine no longer has a registration.
 // isKnown returns whether a machine with the UID has a registration.
 func planOrphans(listing *Listing, operator string, isKnown func(uid string) bool) changes {
 	var out changes

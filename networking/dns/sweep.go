@@ -46,7 +46,7 @@ func (s *Sweeper) Start(ctx context.Context) error {
 }
 
 // Sweep sweeps all zones once. It logs errors, and the next sweep tries the failed zones again. It also
-// removes the clients of clusters that have no DNS service any more.
+// removes the clients of clusters that no longer have a DNS service.
 func (s *Sweeper) Sweep(ctx context.Context) {
 	var clusters v1alpha1.HypervisorClusterList
 	if err := s.Live.List(ctx, &clusters); err != nil {

@@ -207,7 +207,7 @@ func NewVirtualMachine(
 	return vm, attachNetworkData(content, secret, format)
 }
 
-// addLabels returns the labels with those of the machine, its node pool and its cluster added.
+// addLabels adds the labels of the machine, its node pool and its cluster to labels, and returns the result.
 func addLabels(machine *v1alpha1.KubevirtMachine, labels map[string]string) map[string]string {
 	out := map[string]string{}
 	maps.Copy(out, labels)

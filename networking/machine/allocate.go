@@ -37,7 +37,7 @@ func allocate(ctx context.Context, s *scope) step.Result {
 	}
 
 	if len(s.machine.Status.AllocatedBootstrapAddresses[config.Interface]) > 0 {
-		return s.confirm()
+		return s.verifyAddresses()
 	}
 
 	pool := s.machine.Labels[v1alpha1.LabelNodePool]
@@ -72,9 +72,9 @@ func allocate(ctx context.Context, s *scope) step.Result {
 	return step.Done().WithReason("Allocated", formatAddresses(addresses))
 }
 
-// confirm restores the recorded addresses into the address registry, and stalls on a conflict. A conflict
-// occurs if a status was edited by hand, so that two machines have the same address.
-func (s *scope) confirm() step.Result {
+// verifyAddresses restores the recorded addresses into the address registry, and stalls on a conflict. A
+// conflict occurs if a status was edited by hand, so that two machines have the same address.
+func (s *scope) verifyAddresses() step.Result {
 	addresses, err := s.recordedAddresses()
 	if err != nil {
 		return s.stall("InvalidAddresses", err.Error())

@@ -177,7 +177,7 @@ func (s *scope) getObject(
 	return into, nil
 }
 
-// releaseDeleted releases the addresses of a machine that does not exist any more. Usually the finalizer
+// releaseDeleted releases the addresses of a machine that no longer exists. Usually the finalizer
 // has already released them. If somebody removed the finalizer by force, releaseDeleted waits until the
 // VirtualMachine and its instance are deleted.
 func (r *Reconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {

@@ -46,11 +46,11 @@ func (s *scope) loadPool(ctx context.Context) error {
 	return nil
 }
 
-// newDrainOrder returns the drain of the machine's Node.
-func (s *scope) newDrainOrder() drain.Drainer {
+// newDrainer returns the Drainer of the machine's Node.
+func (s *scope) newDrainer() drain.Drainer {
 	return drain.Drainer{
 		Node: s.machine.Name, Subject: "machine", Timeout: s.pool.Spec.Drain.Timeout.Duration,
-		Status: &s.machine.Status.Drain, Connect: s.openCluster, Clock: s.Clock,
+		Status: &s.machine.Status.Drain, Connect: s.connectCluster, Clock: s.Clock,
 		EmitWarning: func(reason, message string) {
 			s.Recorder.Eventf(s.pool, s.machine, corev1.EventTypeWarning, reason, "Drain", "%s", message)
 		},
@@ -63,11 +63,11 @@ func drainNode(ctx context.Context, s *scope) step.Result {
 		s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDraining, false
 	}
 
-	return s.newDrainOrder().Reconcile(ctx)
+	return s.newDrainer().Reconcile(ctx)
 }
 
-// openCluster connects to the cluster in which the machine is a Node.
-func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
+// connectCluster connects to the cluster in which the machine is a Node.
+func (s *scope) connectCluster(ctx context.Context) (*drain.Cluster, error) {
 	ref := s.pool.Spec.Drain.KubeconfigSecretRef
 
 	return drain.ConnectFromSecret(ctx, s.Live, client.ObjectKey{Namespace: s.machine.Namespace, Name: ref.Name}, ref.Key)
@@ -75,10 +75,10 @@ func (s *scope) openCluster(ctx context.Context) (*drain.Cluster, error) {
 
 // shouldDeleteNode returns whether the drain found the machine's Node. The reconciler must delete this
 // Node, because the cluster has no cloud controller that does.
-func shouldDeleteNode(s *scope) bool { return shouldDrain(s) && s.newDrainOrder().ShouldDeleteNode() }
+func shouldDeleteNode(s *scope) bool { return shouldDrain(s) && s.newDrainer().ShouldDeleteNode() }
 
 // deleteNode deletes the Node of the machine after its VirtualMachine is deleted. If this fails, the
 // deletion of the machine continues after one minute without it.
 func deleteNode(ctx context.Context, s *scope) step.Result {
-	return s.newDrainOrder().DeleteNode(ctx, s.machine.Status.Conditions, v1alpha1.ConditionVMDeleted)
+	return s.newDrainer().DeleteNode(ctx, s.machine.Status.Conditions, v1alpha1.ConditionVMDeleted)
 }

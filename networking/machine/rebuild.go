@@ -20,8 +20,8 @@ func NewReader(live client.Reader) pools.Reader {
 	return pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
 }
 
-// restoreWaiting adds a machine that found its pool exhausted to the queue of the pool again, before new
-// machines come.
+// restoreWaiting adds a machine that waits for an address to the queue of its pool again, so that it comes
+// before new machines.
 func restoreWaiting(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
 	waits := pools.IsWaiting(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
 	pool := machine.Labels[v1alpha1.LabelNodePool]
@@ -30,7 +30,7 @@ func restoreWaiting(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine)
 		return
 	}
 
-	// If the network is not known any more, the reconciler of the machine reports this.
+	// If the network is no longer known, the reconciler of the machine reports this.
 	if network, err := kubevirt.NetworkKey(machine); err == nil {
 		b.RestoreWaiting(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.OwnerKey(machine))
 	}

@@ -16,5 +16,5 @@
 // If the pool has too many machines, the reconciler first deletes machines without a VirtualMachine, then
 // machines that are not ready, and then the newest machines. With spec.drain, the Nodes of these machines
 // are drained first (package machine). The reconciler also replaces a machine that still waits for
-// addresses and does not match the pool any more, for example because bootstrapNetworkConfig was removed.
+// addresses and no longer matches the pool, for example because bootstrapNetworkConfig was removed.
 package nodepool

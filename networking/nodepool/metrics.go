@@ -34,7 +34,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 			continue
 		}
 
-		if waiting[status.Cluster] += 0; status.Waiting > 0 {
+		waiting[status.Cluster] += 0 // adds the cluster
+		if status.Waiting > 0 {
 			waiting[status.Cluster] = 1
 		}
 	}

@@ -188,7 +188,7 @@ func waitForMachines(_ context.Context, s *scope) step.Result {
 	return s.reportExhaustion(step.Done())
 }
 
-// deleteMachines deletes the pool's machines, and waits until they do not exist any more.
+// deleteMachines deletes the pool's machines, and waits until they no longer exist.
 func deleteMachines(ctx context.Context, s *scope) step.Result {
 	allMachines, err := s.listMachines(ctx, s.Live)
 	if err != nil {

@@ -116,7 +116,7 @@ func (s *scope) newObjectMeta(name string) metav1.ObjectMeta {
 	}
 }
 
-// deleteUnusedTemplates deletes the pool's templates that no machine uses any more.
+// deleteUnusedTemplates deletes the pool's templates that no machine uses any longer.
 func (s *scope) deleteUnusedTemplates(ctx context.Context, allMachines []v1alpha1.KubevirtMachine) error {
 	used := map[string]bool{s.template: true}
 	for i := range allMachines {

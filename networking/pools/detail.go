@@ -12,7 +12,7 @@ type Detail struct {
 	// Assignments are the addresses in use that the pool contains, and those that it contained before it
 	// shrank, in ascending order.
 	Assignments []alloc.Assignment
-	// IsOutside is true for each of these addresses that the pool does not contain any more.
+	// IsOutside is true for each of these addresses that the pool no longer contains.
 	IsOutside map[alloc.Assignment]bool
 	// FreeRanges are the addresses that can be allocated now, IPv4 first, as runs in the order of allocation.
 	FreeRanges []alloc.Range

@@ -148,6 +148,7 @@ func (b *AddressRegistry) reset() {
 	b.initMaps()
 }
 
+// readAll adds all pools, oldest first, and then all recorded addresses.
 func (b *AddressRegistry) readAll(ctx context.Context) error {
 	b.startup.mu.Lock()
 	pools, readers := b.startup.poolReaders, b.startup.readers
@@ -238,6 +239,7 @@ func (g gate) WaitForSync(ctx context.Context) error {
 // String returns the name of the source for the controller's log.
 func (gate) String() string { return "address registry" }
 
+// fill rebuilds the registry. It retries until it succeeds or ctx ends.
 func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {
 	logger := log.FromContext(ctx).WithName("pools")
 

@@ -189,7 +189,7 @@ func (b *AddressRegistry) removePool(networkName, name string) []func() {
 	delete(n.pools, name)
 
 	callbacks := n.collectCallbacks()
-	// The owners that waited for the pool must notice that it does not exist any more.
+	// The owners that waited for the pool must notice that it no longer exists.
 	for _, w := range n.queues[name] {
 		callbacks = append(callbacks, w.wake)
 	}
@@ -228,6 +228,8 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	return addresses, err
 }
 
+// acquire allocates addresses to an owner. If it cannot, it adds the owner to the pool's queue, or, after
+// an *alloc.UnavailableError, stores Wake for the next change of the network. The caller must hold mu.
 func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
 	n := b.ensureNetwork(r.Network)
 
@@ -279,7 +281,7 @@ func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) e
 
 	var callbacks []func()
 	if err == nil {
-		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it does not wait any more
+		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
 	}
 
 	b.mu.Unlock()
@@ -421,7 +423,7 @@ func (n *network) status(network, pool string) Status {
 	}
 }
 
-// AssignmentsOutside returns the addresses in use of a pool that the pool does not contain any more because
+// AssignmentsOutside returns the addresses in use of a pool that the pool no longer contains because
 // it shrank, in ascending order. The registry does not allocate them again after their release.
 func (b *AddressRegistry) AssignmentsOutside(pool string) []alloc.Assignment {
 	b.mu.Lock()

@@ -68,7 +68,7 @@ type subject struct {
 	// cluster has the settings that apply. If it is nil, the reconciler does not change the machine's
 	// condition, so the last result stays readable.
 	cluster *v1alpha1.HypervisorCluster
-	// disabled is true if no settings apply to the machine any more. The reconciler then removes the
+	// disabled is true if no settings apply to the machine any longer. The reconciler then removes the
 	// condition.
 	disabled bool
 	// fqdn is the machine's name, and domain is the domain in which the name must be.
@@ -225,7 +225,7 @@ func (r *Reconciler) isAwaitingRegistration(ctx context.Context, m *subject) (bo
 	}
 
 	var reg v1alpha1.DNSRegistration
-	if err := r.client.Get(ctx, client.ObjectKey{Name: dns.NameFor(m.object)}, &reg); err != nil {
+	if err := r.client.Get(ctx, client.ObjectKey{Name: dns.RegistrationName(m.object)}, &reg); err != nil {
 		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
 	}
 

@@ -84,7 +84,9 @@ func newDNSSchedule(settings *v1alpha1.HypervisorDNS) (schedule, bool) {
 		return schedule{}, false
 	}
 
-	return schedule{onReady: settings.Validation.ValidateOnReady, interval: durationOrZero(settings.Validation.ValidateInterval)}, true
+	validation := settings.Validation
+
+	return schedule{onReady: validation.ValidateOnReady, interval: durationOrZero(validation.ValidateInterval)}, true
 }
 
 // newNetworkSchedule returns the schedule of the network tests, and false if they are disabled. The

@@ -135,7 +135,7 @@ func newMalformedEvent(body []byte) cloudevents.Event {
 }
 
 // sanitizeLine cuts the text of an error to maxErrorText bytes, and replaces characters that a
-// CloudEvents attribute must not have by spaces.
+// CloudEvents attribute must not have with spaces.
 func sanitizeLine(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if r < ' ' || r >= 0x7f {

@@ -116,7 +116,19 @@ func attempt(t *testing.T, conf platform.Broker) (*broker.Broker, error) {
 		discreet(t, "metrics", fmt.Sprint(registry.Gather()))
 	})
 
-	b, err := broker.Open(t.Context(), conf, slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug})), registry)
+	logger := slog.New(slog.NewTextHandler(said, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	b, err := broker.Open(t.Context(), conf, logger, registry)
+
+	// On a busy machine the server may need longer than the client waits. Programs retry, too.
+	for range 5 {
+		if err == nil || !strings.Contains(err.Error(), "i/o timeout") {
+			break
+		}
+
+		registry = prometheus.NewRegistry()
+		b, err = broker.Open(t.Context(), conf, logger, registry)
+	}
+
 	if err != nil {
 		discreet(t, "error", err.Error())
 

@@ -36,7 +36,7 @@ type QueueOptions struct {
 	Conf platform.Broker
 	// Topic and Subscription are used in metrics and the log.
 	Topic, Subscription string
-	// GiveUp is called for an event that is not retried any more, before the next event of its key
+	// GiveUp is called for an event that is no longer retried, before the next event of its key
 	// is handled. If it fails, it is called again after a back-off. If it is nil, events are
 	// retried forever.
 	GiveUp func(Letter) error
@@ -147,11 +147,13 @@ func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive f
 	q.add(item)
 }
 
+// add adds a delivery to the lane of its resource, or folds it into a waiting delivery of the lane. If the
+// queue stops, it drops the delivery.
 func (q *Queue) add(item *delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	// The broker delivers the event again.
+	// Drop the delivery. The broker delivers the event again.
 	if q.isStopping {
 		return
 	}
@@ -173,7 +175,7 @@ func (q *Queue) add(item *delivery) {
 	keyLane.items = append(keyLane.items, item)
 	q.addHeld(1)
 
-	// Otherwise an earlier event of the lane is handled now or after its back-off, and then this one.
+	// If the lane has earlier deliveries, this one follows them, and the lane is or will be in the queue.
 	if len(keyLane.items) == 1 && !keyLane.isRunning {
 		q.queue.Add(key)
 	}

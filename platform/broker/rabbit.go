@@ -35,8 +35,8 @@ var (
 	errNoAnswer     = errors.New("RabbitMQ did not respond within " + rabbitCallTimeout.String())
 )
 
-// exchangeName returns the exchange of a topic. The layout is the same as that of the upstream
-// programs: each topic has an exchange, and each subscription has a queue, which one process
+// exchangeName returns the exchange of a topic. The layout is the same as in the programs of the
+// upstream HyperFleet project: each topic has an exchange, and each subscription has a queue, which one process
 // consumes at a time.
 func (b *Broker) exchangeName(topic string) string {
 	if strings.HasSuffix(topic, DeadLetterSuffix) {

@@ -191,7 +191,7 @@ func (c *rabbitConsumer) declareBoundQueue(conn *amqp.Connection, exchange, queu
 	if err != nil {
 		return err
 	}
-	defer channel.Close() //nolint:errcheck // the channel is not needed any more
+	defer channel.Close() //nolint:errcheck // the channel is no longer needed
 
 	if err := channel.QueueBind(queue, c.access.RoutingKey, exchange, false, nil); err != nil {
 		return fmt.Errorf("bind queue %s of RabbitMQ: %w", queue, err)

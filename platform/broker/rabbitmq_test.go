@@ -35,6 +35,11 @@ func TestRabbitMQ(t *testing.T) {
 
 	t.Run("it is killed", func(t *testing.T) { testKill(t, where) })
 
+	// More tests at a time than this take so much of two cores that the server does not respond in time.
+	const atOnce = 3
+
+	running := make(chan struct{}, atOnce)
+
 	for name, test := range map[string]func(*testing.T, *site){
 		"beside upstream's programs":                            testUpstream,
 		"dead letters":                                          func(t *testing.T, where *site) { t.Helper(); testDeadLetters(t, where.open(t)) },
@@ -52,6 +57,10 @@ func TestRabbitMQ(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
+			running <- struct{}{}
+			defer func() { <-running }()
+
 			test(t, where)
 		})
 	}

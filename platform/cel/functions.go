@@ -122,9 +122,9 @@ func toJSON(value ref.Val) ref.Val {
 	return types.String(data)
 }
 
-// digWithDefault returns the value at the path, or otherwise if the path leads to no value. It
+// digWithDefault returns the value at the path, or defaultValue if the path leads to no value. It
 // returns an error value for a path of more than maxDigParts parts.
-func digWithDefault(value, path, otherwise ref.Val) ref.Val {
+func digWithDefault(value, path, defaultValue ref.Val) ref.Val {
 	text, ok := path.(types.String)
 	if !ok {
 		return types.MaybeNoSuchOverloadErr(path)
@@ -137,7 +137,7 @@ func digWithDefault(value, path, otherwise ref.Val) ref.Val {
 
 	found, _ := dig(unwrapOptional(value), parts, new(int))
 	if found == nil {
-		return otherwise
+		return defaultValue
 	}
 
 	return found

@@ -190,6 +190,8 @@ func measureText(value ref.Val, size func(string) int) int {
 	return maxResultBytes - remaining
 }
 
+// subtractSize subtracts the size of a value as JSON from remaining. size returns the size of a string. It
+// stops when remaining is negative, and makes remaining negative if the value is too deep.
 func subtractSize(value ref.Val, size func(string) int, remaining *int, depth int) {
 	if *remaining < 0 {
 		return

@@ -34,6 +34,8 @@ type converter struct {
 // []any, string, int64, float64, bool or nil. Its errors contain no value.
 func toNative(value ref.Val) (any, error) { return new(converter).convert(value, 0) }
 
+// convert converts a CEL value to a value of a JSON document. Bytes become base64, and timestamps and
+// durations become strings. It returns an error if the value is too deep or has too many parts.
 func (c *converter) convert(value ref.Val, depth int) (any, error) {
 	if depth > maxNativeDepth {
 		return nil, errTooDeep

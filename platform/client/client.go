@@ -270,8 +270,8 @@ func (c *Client) send(ctx context.Context, req request) (*http.Response, error) 
 
 // drainBody reads the rest of the body, so that the connection can be reused, and closes it.
 func drainBody(resp *http.Response) {
-	const most = 64 << 10
+	const maxDrainBytes = 64 << 10
 
-	_, _ = io.CopyN(io.Discard, resp.Body, most)
+	_, _ = io.CopyN(io.Discard, resp.Body, maxDrainBytes)
 	_ = resp.Body.Close()
 }

@@ -115,7 +115,7 @@ func NewError(description string, resp *http.Response) *Error {
 	return apiErr
 }
 
-// sanitizeText replaces control characters of a server's text by spaces and cuts it to
+// sanitizeText replaces control characters of a server's text with spaces and cuts it to
 // maxDetailLength bytes, so that it fits into one line of an error.
 func sanitizeText(text string) string {
 	text = strings.Map(func(r rune) rune {

@@ -28,7 +28,7 @@ func Aggregate(in Input) []openapi.ResourceCondition {
 	}
 
 	for _, status := range in.countedReports() {
-		available := Reported(status, Available)
+		available := FindReported(status, Available)
 		out = append(out, in.keepTimes(openapi.ResourceCondition{
 			Type: entity.AdapterConditionType(status.Adapter), Status: available.Status, Reason: available.Reason,
 			Message:            available.Message,
@@ -135,7 +135,7 @@ func (in Input) findObstacle() (reason, message string) {
 		switch {
 		case !found || status.ObservedGeneration != in.Generation:
 			unreported = append(unreported, adapter)
-		case Reported(status, requiredType).Status != True:
+		case FindReported(status, requiredType).Status != True:
 			failed = append(failed, adapter)
 		}
 	}
@@ -195,7 +195,7 @@ func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 	for _, status := range reports {
 		isAtOneGeneration = isAtOneGeneration && status.ObservedGeneration == reports[0].ObservedGeneration
 
-		if Reported(status, Available).Status != True {
+		if FindReported(status, Available).Status != True {
 			failed = append(failed, status.Adapter)
 			hasFailedAtObserved = hasFailedAtObserved || status.ObservedGeneration == condition.ObservedGeneration
 		}

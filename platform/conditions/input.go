@@ -77,8 +77,8 @@ func Condition(list []openapi.ResourceCondition, conditionType string) (openapi.
 	return openapi.ResourceCondition{}, false
 }
 
-// Reported returns the condition of a type in a report. The result is empty if the report has none.
-func Reported(status openapi.AdapterStatus, conditionType string) openapi.AdapterCondition {
+// FindReported returns the condition of a type in a report. The result is empty if the report has none.
+func FindReported(status openapi.AdapterStatus, conditionType string) openapi.AdapterCondition {
 	for _, condition := range status.Conditions {
 		if condition.Type == conditionType {
 			return condition

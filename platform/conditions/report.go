@@ -15,8 +15,8 @@ import (
 const resolution = time.Second
 
 // DiscardReason returns why a report has to be discarded. The result is empty if the report has to
-// be stored. Stored is the adapter's stored report, nil if there is none. Generation is that of the
-// resource.
+// be stored. Stored is the adapter's stored report, nil if there is none. Generation is the
+// resource's generation.
 func DiscardReason(report openapi.StatusReport, stored *openapi.AdapterStatus, generation int32) string {
 	if report.ObservedTime.IsZero() {
 		return "the report has no observed_time"
@@ -30,7 +30,7 @@ func DiscardReason(report openapi.StatusReport, stored *openapi.AdapterStatus, g
 		return ""
 	}
 
-	if Reported(openapi.AdapterStatus{Conditions: report.Conditions}, Available).Status == Unknown {
+	if FindReported(openapi.AdapterStatus{Conditions: report.Conditions}, Available).Status == Unknown {
 		return "the report has Available=Unknown, and another report is stored"
 	}
 
@@ -71,7 +71,8 @@ func NewStatus(report openapi.StatusReport, stored *openapi.AdapterStatus, now t
 		condition.LastTransitionTime = &now
 
 		if stored != nil {
-			if previous := Reported(*stored, condition.Type); previous.Status == condition.Status && previous.LastTransitionTime != nil {
+			previous := FindReported(*stored, condition.Type)
+			if previous.Status == condition.Status && previous.LastTransitionTime != nil {
 				condition.LastTransitionTime = previous.LastTransitionTime
 			}
 		}
@@ -85,7 +86,7 @@ func NewStatus(report openapi.StatusReport, stored *openapi.AdapterStatus, now t
 // IsCounted returns true if a report takes part in the aggregation. A report with Available=Unknown
 // or without Available does not.
 func IsCounted(status openapi.AdapterStatus) bool {
-	available := Reported(status, Available).Status
+	available := FindReported(status, Available).Status
 
 	return available == True || available == False
 }

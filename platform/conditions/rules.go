@@ -118,6 +118,8 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 	return out, nil
 }
 
+// apply returns the condition of a rule, and false if the rule's when is false. It returns an error if the
+// output is not valid, and cuts a message that is too long.
 func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceCondition, bool, error) {
 	out := openapi.ResourceCondition{Type: r.conditionType}
 

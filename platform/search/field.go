@@ -264,6 +264,8 @@ type specField struct {
 	path []string
 }
 
+// compare returns a condition that compares the value at the path with value. For = it uses the index of
+// the spec where document supports this. A value of another JSON type meets no condition.
 func (f specField) compare(operator string, value token) (node, error) {
 	jsonType, operand, err := parseSpecValue(value)
 	if err != nil {

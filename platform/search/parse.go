@@ -159,6 +159,8 @@ func (p *parser) parseNot() (node, error) {
 	}
 }
 
+// parseComparison parses FIELD OPERATOR VALUE, FIELD [NOT] IN (...) or FIELD IS [NOT] NULL. It converts !=
+// to a negated =.
 func (p *parser) parseComparison() (node, error) {
 	target, err := p.parseField()
 	if err != nil {

@@ -48,6 +48,8 @@ func compileData(source map[string]any) (*data, error) {
 	return &data{tree: tree}, nil
 }
 
+// compileMap compiles each string in a mapping as an expression, keeps other scalars, and adds a problem
+// for each list.
 func compileMap(env *cel.Env, path strictyaml.Path, source map[string]any, problems *strictErrors) map[string]any {
 	out := map[string]any{}
 
@@ -105,6 +107,7 @@ func (d *data) build(ctx context.Context, e *entry, reason string) (map[string]a
 	return out, nil
 }
 
+// render evaluates the expressions of a compiled mapping. It leaves out keys whose value is null.
 func render(ctx context.Context, tree map[string]any, path string, vars map[string]any) (map[string]any, error) {
 	out := map[string]any{}
 

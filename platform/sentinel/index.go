@@ -40,7 +40,7 @@ type entry struct {
 	// response arrived.
 	requestTime, responseTime time.Time
 
-	// sentGeneration and sentTime are those of the last event that this process sent.
+	// sentGeneration and sentTime are the generation and the time of the last event that this process sent.
 	sentGeneration int32
 	sentTime       time.Time
 	// excludedGeneration is a generation whose event no adapter can handle. It is 0 if there is

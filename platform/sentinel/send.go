@@ -126,7 +126,7 @@ func (s *Sentinel) runPublisher(ctx context.Context) {
 }
 
 // prepareEvent creates the event of a resource from its current state. The event is nil if none is
-// due any more.
+// due any longer.
 func (s *Sentinel) prepareEvent(id string) (event *cloudevents.Event, reason string, generation int32) {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()

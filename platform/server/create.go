@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
+// createResource validates the request before it opens a transaction, and then creates the resource.
 func (s *Server) createResource(ctx context.Context, target scope, body openapi.ResourceCreate) (response, error) {
 	if err := validateIDs(target); err != nil {
 		return response{}, err
@@ -82,6 +83,8 @@ func (s *Server) findKindToCreate(target scope, body openapi.ResourceCreate) (*e
 	return kind, nil
 }
 
+// create inserts a resource with its first conditions, and records the change. A child also gets its
+// parent's tenancy.
 func (u *requestTx) create(ctx context.Context, target scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
 	if target.parent != nil {
 		parent, err := u.findResource(ctx, u.tx.Get, scope{kind: target.parent, id: target.parentID})

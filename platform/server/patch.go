@@ -24,6 +24,8 @@ func (s *Server) patchResource(ctx context.Context, target scope, body openapi.R
 		})
 }
 
+// patch applies a change to a locked resource, increments its generation and records the change. It writes
+// nothing if the resource already has the patched values.
 func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.ResourcePatch) (store.Resource, error) {
 	kind, err := u.registeredKind(r)
 	if err != nil {

@@ -21,16 +21,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// getResource returns a resource. If a condition is given and does not hold for the resource, it
-// returns not found.
+// getResource returns the resource that target names. If the search condition is not empty and does not
+// hold for the resource, getResource returns a not-found error.
 func (s *Server) getResource(ctx context.Context, target scope, condition string) (response, error) {
 	resource, err := s.findResource(ctx, s.store.Get, target)
-
-	out := response{http.StatusOK, s.toAPI(resource)}
-	if err != nil || condition == "" {
-		return out, err
+	if err != nil {
+		return response{}, err
 	}
 
+	out := response{http.StatusOK, s.toAPI(resource)}
+	if condition == "" {
+		return out, nil
+	}
+
+	// A condition that is valid alone cannot end the parentheses of the combined search below.
 	if _, err := search.Parse(condition); err != nil {
 		return response{}, newQueryError("search", err)
 	}
@@ -46,6 +50,7 @@ func (s *Server) getResource(ctx context.Context, target scope, condition string
 	return out, err
 }
 
+// listResources returns one page of resources, with only the requested fields if the query names any.
 func (s *Server) listResources(ctx context.Context, target scope, query openapi.ListResourcesParams) (response, error) {
 	fields, err := parseFields(query.Fields)
 	if err != nil {
@@ -104,6 +109,7 @@ func (s *Server) listResources(ctx context.Context, target scope, query openapi.
 	}}, nil
 }
 
+// listStatuses returns one page of the adapter statuses of a resource. search can only select adapters.
 func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.ListResourceStatusesParams) (response, error) {
 	if _, err := s.findResource(ctx, s.store.Get, target); err != nil {
 		return response{}, err
@@ -175,6 +181,8 @@ func newQueryError(field string, err error) error {
 	}
 }
 
+// listChanges returns the changes after a cursor. If there are none, it waits for one, up to the time in
+// the query or until the program shuts down.
 func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParams) (response, error) {
 	if err := s.checkKind(query.Kind); err != nil {
 		return response{}, err

@@ -39,6 +39,9 @@ func (s *Server) putStatus(ctx context.Context, target scope, report openapi.Sta
 	return runTx(ctx, s, func(ctx context.Context, u *requestTx) (response, error) { return u.report(ctx, target, report) })
 }
 
+// report stores an adapter's report and updates the conditions of the resource. It responds with 204 to a
+// report that it discards (conditions.DiscardReason). A report can also complete a deletion and so remove
+// the resource.
 func (u *requestTx) report(ctx context.Context, target scope, report openapi.StatusReport) (response, error) {
 	r, all, err := u.lockForReport(ctx, target)
 	if err != nil {
@@ -89,7 +92,7 @@ func (u *requestTx) report(ctx context.Context, target scope, report openapi.Sta
 		all = slices.Insert(all, index, stored)
 	}
 
-	// The statuses can't change while the resource is locked.
+	// Use these statuses for the rest of the transaction. They can't change, because the resource is locked.
 	u.statuses = map[string][]openapi.AdapterStatus{r.ID: all}
 
 	// The report can change conditions, or complete the deletion of the resource and of its owners.

@@ -33,7 +33,7 @@ type caller struct {
 	isUnrestricted bool
 	// roles are the caller's roles, sorted. adapters are the names as which the caller may report.
 	roles, adapters []string
-	// claims are those of the token. hasAllTenants is true if each of the caller's roles is for all
+	// claims are the token's claims. hasAllTenants is true if each of the caller's roles is for all
 	// tenants.
 	claims        map[string]any
 	hasAllTenants bool

@@ -36,7 +36,7 @@ const version = "v1"
 type Identity struct {
 	// Adapter and ResourceID are the values of the labels.
 	Adapter, ResourceID string
-	// Group, Kind, Namespace and Name are those of the object. The API version is not part of its
+	// Group, Kind, Namespace and Name identify the object. The API version is not part of its
 	// identity.
 	Group, Kind, Namespace, Name string
 }

@@ -35,8 +35,8 @@ type Ownership string
 const (
 	// Managed is an object that this adapter owns for this resource.
 	Managed Ownership = "Managed"
-	// Detached is an object that an adapter has handed over, as its annotation says. The adapter
-	// never changes it again.
+	// Detached is an object that has the annotation of DetachPatch: an adapter has given up its ownership. The
+	// adapter never changes it again.
 	Detached Ownership = "Detached"
 	// Unmarked is an object that has a generation but neither an owner nor the annotation of a
 	// detached object. The adapter never changes it, because it can belong to another program.
@@ -193,8 +193,9 @@ func parseGeneration(value string) (int64, error) {
 	return generation, nil
 }
 
-// DetachPatch returns the merge patch (RFC 7396) that hands an object over. The patch removes what
-// SetOwnership adds, except the generation, and names the adapter that detached the object. Other
+// DetachPatch returns the merge patch (RFC 7396) that detaches an object: the object stays in the
+// cluster, and the adapter no longer owns it. The patch removes the labels and the annotations that
+// SetOwnership adds, except the generation, and adds an annotation with the name of the adapter. Other
 // labels with the prefix hyperfleet.io/ stay, because selectors may need them.
 func (s *Stamper) DetachPatch() map[string]any {
 	return map[string]any{"metadata": map[string]any{

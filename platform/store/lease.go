@@ -19,7 +19,7 @@ const leaseAttempts = 3
 
 // PutLease gives a free or expired lease to the holder, or renews the holder's own lease. If ttl is
 // 0 or negative, it releases the holder's lease. It returns the current lease, whose holder is
-// empty if the lease is free. All times are those of the database.
+// empty if the lease is free. All times come from the database's clock.
 func (s *Store) PutLease(parent context.Context, name, holder string, ttl time.Duration) (openapi.Lease, error) {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()

@@ -105,6 +105,8 @@ type listStatement struct {
 	args        []any
 }
 
+// buildStatement returns the SQL that counts the matching resources and the SQL that reads one page of
+// them.
 func (q *ListQuery) buildStatement() (listStatement, error) {
 	args := &search.Args{}
 
@@ -132,6 +134,7 @@ select %[5]s from resource_rows r where r.id in (select id from page) order by %
 	}, nil
 }
 
+// buildWhere returns the SQL condition of the query, and adds its arguments to args.
 func (q *ListQuery) buildWhere(args *search.Args) (string, error) {
 	parts := []string{"true"}
 

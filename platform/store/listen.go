@@ -69,6 +69,8 @@ func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
 	}
 }
 
+// listenOnce wakes the waiters at each notification of another replica, until the connection fails or ctx
+// ends. It pings the server after listenIdleTimeout without a notification.
 func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	conn, err := s.startListening(ctx, config)
 	if err != nil {
@@ -76,7 +78,7 @@ func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // the caller gets the earlier error
 
-	// Changes before the start of listening would be missed otherwise.
+	// Wake once, because no notification arrives for changes that were committed before the listening started.
 	s.waker.wake()
 
 	for {

@@ -78,7 +78,7 @@ type Store struct {
 	// id distinguishes this store's notifications from those of other replicas.
 	id    string
 	waker *waker
-	// listenerDone is closed when waiters are not woken any more.
+	// listenerDone is closed when waiters are no longer woken.
 	listenerDone chan struct{}
 	// pendingAnnouncement holds one value if other replicas have to be notified.
 	pendingAnnouncement chan struct{}
@@ -147,6 +147,8 @@ func (s *Store) Ping(parent context.Context) error {
 	return nil
 }
 
+// poolConfig returns the configuration of the connections. It returns an error without the URL's text,
+// because the URL may contain a password.
 func poolConfig(options Options) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {

@@ -277,7 +277,7 @@ func (tx *Tx) InboundReferences(ctx context.Context, ids ...string) ([]InboundRe
 }
 
 // SetReferences replaces a resource's references and returns them as stored, each with the kind of
-// its target. It locks the targets. If a reference has a kind, it has to be that of its target.
+// its target. It locks the targets. If a reference has a kind, its target must have the same kind.
 // Errors: *TargetError.
 func (tx *Tx) SetReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
 	if err := tx.queries.ClearReferences(ctx, id); err != nil {
@@ -287,6 +287,8 @@ func (tx *Tx) SetReferences(ctx context.Context, id string, references map[strin
 	return tx.addReferences(ctx, id, references)
 }
 
+// addReferences locks the targets, checks them, and inserts the references of a resource. It returns the
+// references with the kinds of their targets.
 func (tx *Tx) addReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
 	if len(references) == 0 {
 		return nil, nil //nolint:nilnil // no references are a nil map everywhere

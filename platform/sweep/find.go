@@ -76,7 +76,7 @@ func (s *sweeper) listKinds(ctx context.Context) ([]resourceKind, error) {
 
 	for _, name := range s.Config.Kinds {
 		if !slices.ContainsFunc(out, func(k resourceKind) bool { return k.gvk.GroupKind().String() == name }) {
-			s.Log.WarnContext(ctx, "skip a kind of the configuration: the cluster does not serve it, or it can't be "+
+			s.Log.WarnContext(ctx, "skipped a kind of the configuration: the cluster does not serve it, or it can't be "+
 				"listed and deleted, or it is in excluded_kinds", "kind", name)
 		}
 	}

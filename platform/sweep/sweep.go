@@ -335,6 +335,7 @@ func (s *sweeper) recordAll(objects []*object, outcome, reason string) {
 	}
 }
 
+// record counts the outcome of an object, and adds the object to the report unless it is kept.
 func (s *sweeper) record(o *object, outcome, reason, message string) {
 	s.report.Outcomes[outcome]++
 

@@ -147,6 +147,7 @@ type clusterSecrets struct {
 	Kubeconfig            string
 }
 
+// readSecrets reads the credentials that a spec names. A field without a source is empty.
 func (c *Clusters) readSecrets(ctx context.Context, spec *v1alpha1.HypervisorClusterSpec) (clusterSecrets, error) {
 	var out clusterSecrets
 

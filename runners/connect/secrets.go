@@ -56,6 +56,10 @@ func (s *Secrets) Kubeconfig(ctx context.Context, sel v1alpha1.SecretKeySelector
 	return s.readValue(ctx, sel, namespace, credential.DestinationOfKubeconfig)
 }
 
+// readValue reads the selected value for an object in a namespace, or for the operator if namespace is
+// empty. A Secret of another namespace must allow the reader's namespace. The Secret must also allow the
+// destination, which can depend on the value. readValue returns an empty string if the selector is optional
+// and the value is missing or not allowed.
 func (s *Secrets) readValue(
 	ctx context.Context, sel v1alpha1.SecretKeySelector, namespace string, destination func(value []byte) credential.Destination,
 ) (string, error) {
@@ -86,8 +90,7 @@ func (s *Secrets) readValue(
 		err    error
 	)
 
-	// Before it reads a Secret of another namespace, it checks the Secret's metadata for the
-	// permission.
+	// Check the metadata of a Secret in another namespace for the permission before the Secret is read.
 	if key.Namespace != reader {
 		err = credential.CheckMetadata(ctx, s.Reader, key, sel.Key, checkAllowed)
 

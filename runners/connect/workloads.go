@@ -120,6 +120,8 @@ func (w *Workloads) getFresh(key string) workload.Provider {
 	return entry.provider
 }
 
+// store returns the cached provider of a key if it has the same settings and secrets. Otherwise it opens a
+// provider and caches it, and drops the providers that were not used for providerIdleTimeout.
 func (w *Workloads) store(key string, config workload.Config) (workload.Provider, error) {
 	digest, err := computeDigest(config.Secrets, config.Template.Spec.Bootstrap, config.Runner.Timeout)
 	if err != nil {

@@ -65,7 +65,7 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 
 		_, err := ledger.Record(ctx, batch.Namespace, job, receiveTime(job, batch.CreationTimestamp))
 		if apierrors.IsInvalid(err) {
-			r.Log.ErrorContext(ctx, "skip invalid job of batch", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
+			r.Log.ErrorContext(ctx, "skipped invalid job of batch", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
 
 			continue
 		}

@@ -120,10 +120,10 @@ func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 // the job, because the index by pool did not list the job yet.
 func newPoolChangedPredicate() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		previous, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
-		current, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+		previous, oldOK := e.ObjectOld.(*v1alpha1.RunnerJob)
+		current, newOK := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-		return ok && ok2 && current.Status.Pool != "" && previous.Status.Pool != current.Status.Pool
+		return oldOK && newOK && current.Status.Pool != "" && previous.Status.Pool != current.Status.Pool
 	}}
 }
 

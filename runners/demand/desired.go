@@ -251,6 +251,8 @@ func newPlan(in Input) *plan {
 	return p
 }
 
+// addClaim counts a claim by its state. A bound machine is idle only until its job starts, so it counts as
+// starting.
 func (p *plan) addClaim(claim Claim) {
 	switch claim.State {
 	case ClaimFinishing:
@@ -428,6 +430,8 @@ func (p *plan) explainSurplus(out *Decision) {
 	}
 }
 
+// scaleUp plans the creation and activation of the missing machines. After failures in a row, it plans none
+// until the back-off ends, and from probeAfter failures on only one at a time.
 func (p *plan) scaleUp(out *Decision) {
 	out.Reason = ReasonScalingUp
 	need := p.target - p.countUsable()

@@ -70,7 +70,7 @@ func NewJobMetrics(registerer prometheus.Registerer, extraLabels []string, maxCo
 	return m, nil
 }
 
-// observe counts a moment of a job that the previous timeline did not have.
+// observe counts an event that the job's previous timeline did not have.
 func (m *JobMetrics) observe(job *v1alpha1.RunnerJob, event v1alpha1.JobEvent) {
 	if m == nil {
 		return
@@ -114,11 +114,11 @@ func (m *JobMetrics) labelValues(job *v1alpha1.RunnerJob) []string {
 	return out
 }
 
-// firstTime returns the time of the first of the moments that the timeline has; zero if it has
-// none.
-func firstTime(timeline []v1alpha1.JobEvent, moments ...v1alpha1.JobMoment) time.Time {
-	for _, moment := range moments {
-		i := slices.IndexFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == moment })
+// firstTime returns the time of the first of the given kinds of events that the timeline has. It returns
+// zero if the timeline has none of them.
+func firstTime(timeline []v1alpha1.JobEvent, kinds ...v1alpha1.JobMoment) time.Time {
+	for _, kind := range kinds {
+		i := slices.IndexFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == kind })
 		if i >= 0 {
 			return timeline[i].Time.Time
 		}

@@ -58,6 +58,7 @@ func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Jo
 	}
 }
 
+// recordOnce creates the job, or merges the event into it. It returns false if the event changes nothing.
 func (l *Ledger) recordOnce(
 	ctx context.Context, reader client.Reader, key client.ObjectKey, event workload.Job, now time.Time,
 ) (bool, error) {

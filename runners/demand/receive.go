@@ -19,19 +19,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// listener is a pool that accepts webhooks.
-type listener struct {
+// webhookPool is a pool that accepts webhooks, with the selector of its webhook secret.
+type webhookPool struct {
 	Pool
 
-	secret v1alpha1.SecretKeySelector
+	secretRef v1alpha1.SecretKeySelector
 }
 
 // verifyAndParse verifies a webhook. It returns the webhook's job and the pools whose secret
 // verifies the signature.
 func (r *Receiver) verifyAndParse(
 	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
-) (workload.Job, []listener, *webhookResponse) {
-	refuse := func(out webhookResponse) (workload.Job, []listener, *webhookResponse) {
+) (workload.Job, []webhookPool, *webhookResponse) {
+	refuse := func(out webhookResponse) (workload.Job, []webhookPool, *webhookResponse) {
 		return workload.Job{}, nil, &out
 	}
 
@@ -40,13 +40,13 @@ func (r *Receiver) verifyAndParse(
 		return refuse(newMalformedResponse(err))
 	}
 
-	listeners, err := r.listListeners(ctx, platform)
+	pools, err := r.listWebhookPools(ctx, platform)
 	if err != nil {
 		return refuse(newUnavailableResponse(err))
 	}
 
-	covering := slices.DeleteFunc(slices.Clone(listeners), func(l listener) bool {
-		return !l.hasScopeOf(newScopeJob(scope, platform))
+	covering := slices.DeleteFunc(slices.Clone(pools), func(pool webhookPool) bool {
+		return !pool.hasScopeOf(newScopeJob(scope, platform))
 	})
 	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
 
@@ -56,11 +56,13 @@ func (r *Receiver) verifyAndParse(
 	}
 
 	if len(trusted) == 0 {
-		return refuse(r.rejectUnverified(ctx, header, body, listeners, verify, parser))
+		return refuse(r.rejectUnverified(ctx, header, body, pools, verify, parser))
 	}
 
 	job, namesJob, err := parser.ParseJob(header, body)
-	canAnyRun := func() bool { return slices.ContainsFunc(trusted, func(l listener) bool { return l.canRun(job) }) }
+	canAnyRun := func() bool {
+		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(job) })
+	}
 
 	switch {
 	case err != nil:
@@ -78,7 +80,7 @@ func newScopeJob(scope workload.Scope, platform string) workload.Job {
 }
 
 // record writes the job into the ledger of every namespace that has one of the pools.
-func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listener) webhookResponse {
+func (r *Receiver) record(ctx context.Context, job workload.Job, pools []webhookPool) webhookResponse {
 	namespaces := make([]string, 0, len(pools))
 	for _, pool := range pools {
 		namespaces = append(namespaces, pool.Namespace)
@@ -95,19 +97,19 @@ func (r *Receiver) record(ctx context.Context, job workload.Job, pools []listene
 	return newAcceptedResponse()
 }
 
-// listListeners returns the pools of a platform that accept webhooks.
-func (r *Receiver) listListeners(ctx context.Context, platform string) ([]listener, error) {
+// listWebhookPools returns the pools of a platform that accept webhooks and are not being deleted.
+func (r *Receiver) listWebhookPools(ctx context.Context, platform string) ([]webhookPool, error) {
 	pools, err := r.config.Platforms.readPools(ctx, r.config.Client, "")
 	if err != nil {
 		return nil, err
 	}
 
-	out := make([]listener, 0, len(pools))
+	out := make([]webhookPool, 0, len(pools))
 
 	for _, pool := range pools {
 		hook := pool.object.Spec.Workload.Webhook
 		if hook != nil && pool.Runner.Platform == platform && pool.object.DeletionTimestamp.IsZero() {
-			out = append(out, listener{Pool: pool.Pool, secret: hook.Secret.SecretKeyRef})
+			out = append(out, webhookPool{Pool: pool.Pool, secretRef: hook.Secret.SecretKeyRef})
 		}
 	}
 
@@ -183,9 +185,9 @@ func (p Platforms) readPools(ctx context.Context, reader client.Reader, namespac
 // findTrusted returns the pools whose secret verifies the webhook. If no secret does, it reads the
 // secrets again once, because a secret may have been rotated. The error is non-nil if the API
 // server is unreachable.
-func (r *Receiver) findTrusted(ctx context.Context, pools []listener, verify func([]byte) error) ([]listener, error) {
-	for _, age := range []time.Duration{maxSecretAge, minRereadAge} {
-		out, err := r.findVerifying(ctx, pools, verify, age)
+func (r *Receiver) findTrusted(ctx context.Context, pools []webhookPool, verify func([]byte) error) ([]webhookPool, error) {
+	for _, maxAge := range []time.Duration{maxSecretAge, minRereadAge} {
+		out, err := r.findMatchingPools(ctx, pools, verify, maxAge)
 		if err != nil || len(out) > 0 {
 			return out, err
 		}
@@ -194,20 +196,22 @@ func (r *Receiver) findTrusted(ctx context.Context, pools []listener, verify fun
 	return nil, nil
 }
 
-func (r *Receiver) findVerifying(
-	ctx context.Context, pools []listener, verify func([]byte) error, age time.Duration,
-) ([]listener, error) {
+// findMatchingPools returns the pools whose secret verifies the webhook. A cached secret is used if it is
+// at most maxAge old. findMatchingPools logs and skips a pool whose secret is misconfigured.
+func (r *Receiver) findMatchingPools(
+	ctx context.Context, pools []webhookPool, verify func([]byte) error, maxAge time.Duration,
+) ([]webhookPool, error) {
 	var (
-		out     []listener
+		out     []webhookPool
 		checked = map[string]bool{}
 	)
 
 	for _, pool := range pools {
-		secret, err := r.secrets.get(ctx, pool.secret, pool.Namespace, age)
+		secret, err := r.secrets.get(ctx, pool.secretRef, pool.Namespace, maxAge)
 
 		switch {
 		case err != nil && errclass.ClassOf(err) == errclass.Configuration:
-			r.config.Log.LogAttrs(ctx, slog.LevelWarn, "read webhook secret of pool",
+			r.config.Log.LogAttrs(ctx, slog.LevelWarn, "skipping pool: cannot read its webhook secret",
 				slog.String("namespace", pool.Namespace), slog.String("pool", pool.Name), slog.String("cause", err.Error()))
 
 			continue
@@ -239,10 +243,10 @@ var errUnverified = errors.New("no secret of a pool with the webhook's scope ver
 // the scope. Examples are the ping of a GitHub App, which has no scope, and a repository without a
 // pool.
 func (r *Receiver) rejectUnverified(
-	ctx context.Context, header http.Header, body []byte, all []listener, verify func([]byte) error,
+	ctx context.Context, header http.Header, body []byte, all []webhookPool, verify func([]byte) error,
 	parser workload.WebhookParser,
 ) webhookResponse {
-	known, err := r.findVerifying(ctx, all[:min(len(all), maxUnrelatedSecrets)], verify, maxSecretAge)
+	known, err := r.findMatchingPools(ctx, all[:min(len(all), maxUnrelatedSecrets)], verify, maxSecretAge)
 	if err != nil {
 		return newUnavailableResponse(err)
 	}

@@ -251,7 +251,7 @@ func (r *Receiver) handle(
 // verifies the signature.
 func (r *Receiver) readWebhook(
 	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
-) (workload.Job, []listener, *webhookResponse) {
+) (workload.Job, []webhookPool, *webhookResponse) {
 	connection := http.NewResponseController(w)
 
 	slot, err := r.readers.acquire(ctx, clientAddress(req), func() { _ = connection.SetReadDeadline(time.Now()) })

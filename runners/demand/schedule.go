@@ -25,7 +25,7 @@ type Window struct {
 // ScheduledMin returns the highest Min of the windows that are open now, or 0 if none is open. next
 // is the time at which that may change; zero means never. A window counts as closed if it is
 // invalid or if its Min is above maxReplicas. The error names each such window and the fix.
-func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int, next time.Time, err error) {
+func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (highestMin int, next time.Time, err error) {
 	var problems []error
 
 	for _, w := range windows {
@@ -41,7 +41,7 @@ func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int,
 		}
 
 		if open {
-			lowest = max(lowest, w.Min)
+			highestMin = max(highestMin, w.Min)
 		}
 
 		if next.IsZero() || boundary.Before(next) {
@@ -49,7 +49,7 @@ func ScheduledMin(windows []Window, maxReplicas int, now time.Time) (lowest int,
 		}
 	}
 
-	return lowest, next, errors.Join(problems...)
+	return highestMin, next, errors.Join(problems...)
 }
 
 // stateAt returns whether the window is open at a time, and when it closes or opens next.

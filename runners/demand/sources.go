@@ -241,7 +241,7 @@ func (s *Sources) recordStatus(pools []loadedPool, now SourceStatus) {
 func (s *Sources) syncSources(ctx context.Context, group *sync.WaitGroup) {
 	byProvider, err := s.groupByProvider(ctx)
 	if err != nil {
-		s.Log.WarnContext(ctx, "sync sources of jobs", "error", err)
+		s.Log.WarnContext(ctx, "could not sync job sources", "error", err)
 
 		return
 	}
@@ -378,7 +378,7 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 	s.Metrics.countSource(pools[0].Runner.Platform, "poll", err)
 
 	if err != nil {
-		s.Log.WarnContext(ctx, "poll CI platform", "pool", pools[0].Key().String(), "error", err)
+		s.Log.WarnContext(ctx, "could not poll CI platform", "pool", pools[0].Key().String(), "error", err)
 	}
 
 	wait := interval
@@ -478,7 +478,7 @@ func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loade
 
 	switch {
 	case err != nil:
-		s.Log.WarnContext(ctx, "request redelivery of failed webhooks; polls find their jobs",
+		s.Log.WarnContext(ctx, "could not request redelivery of failed webhooks; polls find their jobs",
 			"pool", pools[0].Key().String(), "error", err)
 	case count > 0:
 		s.Log.InfoContext(ctx, "requested redelivery of failed webhooks", "pool", pools[0].Key().String(), "count", count)

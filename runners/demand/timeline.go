@@ -89,8 +89,8 @@ type TimelineInput struct {
 
 // BuildTimeline returns the timeline of a job, oldest event first. It is pure.
 //
-// Each moment occurs once, with the time from its source: the platform or the machine's claim.
-// Waiting may occur again with another cause. An event of the previous timeline is never lost, even
+// Each kind of event occurs once, with the time from its source: the platform or the machine's claim.
+// Only Waiting may occur again, with another cause. An event of the previous timeline is never lost, even
 // if its source no longer exists. The only exception: if a machine ends before it runs the job, the
 // events of the next machine replace the events of this one. The same input again changes nothing.
 func BuildTimeline(input TimelineInput) []v1alpha1.JobEvent {
@@ -102,7 +102,7 @@ func BuildTimeline(input TimelineInput) []v1alpha1.JobEvent {
 	return t.sort()
 }
 
-// timelineBuilder is the state of one call of BuildTimeline. events holds the event of each moment
+// timelineBuilder is the state of one call of BuildTimeline. events holds the event of each kind
 // that occurs once, and waits holds the Waiting events.
 type timelineBuilder struct {
 	TimelineInput
@@ -125,27 +125,28 @@ func newTimelineBuilder(input TimelineInput) *timelineBuilder {
 	return t
 }
 
-// set writes the event of a moment, and overwrites an earlier event, whose source is worse.
-func (t *timelineBuilder) set(moment v1alpha1.JobMoment, timestamp time.Time, message string) {
-	t.events[moment] = newJobEvent(moment, timestamp, message)
+// set writes an event. It overwrites an earlier event of the same kind, because the new time comes from a
+// better source.
+func (t *timelineBuilder) set(kind v1alpha1.JobMoment, timestamp time.Time, message string) {
+	t.events[kind] = newJobEvent(kind, timestamp, message)
 }
 
-func newJobEvent(moment v1alpha1.JobMoment, timestamp time.Time, message string) v1alpha1.JobEvent {
+func newJobEvent(kind v1alpha1.JobMoment, timestamp time.Time, message string) v1alpha1.JobEvent {
 	return v1alpha1.JobEvent{
-		Moment: moment, Time: metav1.NewMicroTime(timestamp.UTC().Truncate(time.Microsecond)), Message: truncateMessage(message),
+		Moment: kind, Time: metav1.NewMicroTime(timestamp.UTC().Truncate(time.Microsecond)), Message: truncateMessage(message),
 	}
 }
 
-// timeOrNow returns the time of a moment in the timeline, or now if the moment is missing.
-func (t *timelineBuilder) timeOrNow(moment v1alpha1.JobMoment) time.Time {
-	if previous, ok := t.events[moment]; ok {
+// timeOrNow returns the time of a kind of event in the timeline, or now if the event is missing.
+func (t *timelineBuilder) timeOrNow(kind v1alpha1.JobMoment) time.Time {
+	if previous, ok := t.events[kind]; ok {
 		return previous.Time.Time
 	}
 
 	return t.Now
 }
 
-// addPlatformEvents adds the moments that the platform reports.
+// addPlatformEvents adds the events that the platform reports.
 func (t *timelineBuilder) addPlatformEvents() {
 	if timestamp := t.Job.QueuedAt; timestamp != nil {
 		t.set(v1alpha1.MomentQueued, timestamp.Time, "")
@@ -166,8 +167,8 @@ func (t *timelineBuilder) addPlatformEvents() {
 	}
 }
 
-// addStarted adds the moment at which a runner took the job. A canceled or skipped job may complete
-// without this moment.
+// addStarted adds the event Started: a runner took the job. A canceled or skipped job may complete
+// without this event.
 func (t *timelineBuilder) addStarted() {
 	ran := t.Job.RunnerName != "" || t.Job.State == v1alpha1.JobRunning
 	message := ""
@@ -197,7 +198,7 @@ func (t *timelineBuilder) finishTime() time.Time {
 	}
 }
 
-// addMachineEvents adds the moments that the machine's claim reports.
+// addMachineEvents adds the events that the machine's claim reports.
 func (t *timelineBuilder) addMachineEvents() {
 	if t.Machine == nil {
 		return
@@ -239,22 +240,22 @@ func (t *timelineBuilder) addMachineEvents() {
 // it.
 func claimPrefix(claim string) string { return "MachineClaim " + claim + ": " }
 
-// setOnce writes the event of a moment only if the moment is missing. A machine may move to another
-// node later; the event keeps the node of the time at which it happened.
-func (t *timelineBuilder) setOnce(moment v1alpha1.JobMoment, timestamp time.Time, message string) {
-	if _, known := t.events[moment]; !known {
-		t.set(moment, timestamp, message)
+// setOnce writes an event unless there is one of the same kind. A machine may move to another node later,
+// but the event keeps the node on which it happened.
+func (t *timelineBuilder) setOnce(kind v1alpha1.JobMoment, timestamp time.Time, message string) {
+	if _, known := t.events[kind]; !known {
+		t.set(kind, timestamp, message)
 	}
 }
 
 // deleteReplaced deletes the events of another machine, which was created for the job and ended
 // before it took the job.
 func (t *timelineBuilder) deleteReplaced() {
-	for _, moment := range []v1alpha1.JobMoment{
+	for _, kind := range []v1alpha1.JobMoment{
 		v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentDestroyed,
 	} {
-		if event, ok := t.events[moment]; ok && !strings.HasPrefix(event.Message, claimPrefix(t.Machine.Name)) {
-			delete(t.events, moment)
+		if event, ok := t.events[kind]; ok && !strings.HasPrefix(event.Message, claimPrefix(t.Machine.Name)) {
+			delete(t.events, kind)
 		}
 	}
 }
@@ -324,8 +325,8 @@ func (t *timelineBuilder) sort() []v1alpha1.JobEvent {
 
 	keys := map[v1alpha1.JobMoment]time.Time{}
 
-	for _, moment := range []v1alpha1.JobMoment{v1alpha1.MomentStarted, v1alpha1.MomentFinished} {
-		keys[moment] = t.sortKey(moment, out, keys)
+	for _, kind := range []v1alpha1.JobMoment{v1alpha1.MomentStarted, v1alpha1.MomentFinished} {
+		keys[kind] = t.sortKey(kind, out, keys)
 	}
 
 	key := func(e v1alpha1.JobEvent) time.Time {
@@ -337,18 +338,18 @@ func (t *timelineBuilder) sort() []v1alpha1.JobEvent {
 	}
 
 	slices.SortStableFunc(out, func(a, b v1alpha1.JobEvent) int {
-		return cmp.Or(key(a).Compare(key(b)), cmp.Compare(momentIndex(a.Moment), momentIndex(b.Moment)))
+		return cmp.Or(key(a).Compare(key(b)), cmp.Compare(kindIndex(a.Moment), kindIndex(b.Moment)))
 	})
 
 	return out[:min(len(out), maxEvents)]
 }
 
-// sortKey returns the time by which a moment is sorted. For a time in whole seconds it is the
-// latest time, within that second, of an event that must precede the moment.
+// sortKey returns the time by which the event of a kind is sorted. If the event's time is in whole seconds,
+// sortKey returns the latest time, within that second, of the events that must precede the event.
 func (t *timelineBuilder) sortKey(
-	moment v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time,
+	kind v1alpha1.JobMoment, events []v1alpha1.JobEvent, keys map[v1alpha1.JobMoment]time.Time,
 ) time.Time {
-	timestamp := t.events[moment].Time.Time
+	timestamp := t.events[kind].Time.Time
 	out := timestamp
 
 	if timestamp.IsZero() || timestamp.Nanosecond() != 0 {
@@ -362,7 +363,7 @@ func (t *timelineBuilder) sortKey(
 		}
 
 		isSameSecond := eventTime.Truncate(time.Second).Equal(timestamp)
-		if momentIndex(event.Moment) < momentIndex(moment) && isSameSecond && eventTime.After(out) {
+		if kindIndex(event.Moment) < kindIndex(kind) && isSameSecond && eventTime.After(out) {
 			out = eventTime
 		}
 	}
@@ -370,13 +371,13 @@ func (t *timelineBuilder) sortKey(
 	return out
 }
 
-// momentIndex returns the position of a moment in the usual order of a job.
-func momentIndex(moment v1alpha1.JobMoment) int {
+// kindIndex returns the position of a kind of event in the usual order of a job.
+func kindIndex(kind v1alpha1.JobMoment) int {
 	return slices.Index([]v1alpha1.JobMoment{
 		v1alpha1.MomentQueued, v1alpha1.MomentReceived, v1alpha1.MomentWaiting, v1alpha1.MomentDecided,
 		v1alpha1.MomentCloned, v1alpha1.MomentBooted, v1alpha1.MomentRegistered, v1alpha1.MomentStarted,
 		v1alpha1.MomentFinished, v1alpha1.MomentDestroyed,
-	}, moment)
+	}, kind)
 }
 
 // truncateMessage cuts a message to maxMessage bytes at a rune boundary.

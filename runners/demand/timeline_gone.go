@@ -106,10 +106,10 @@ func (r *JobReconciler) newClaimHandler() handler.Funcs {
 			}
 		},
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			previous, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
-			current, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
+			previous, oldOK := e.ObjectOld.(*v1alpha1.MachineClaim)
+			current, newOK := e.ObjectNew.(*v1alpha1.MachineClaim)
 
-			if !ok || !ok2 {
+			if !oldOK || !newOK {
 				return
 			}
 
@@ -200,11 +200,11 @@ func (r *JobReconciler) newPoolHandler() handler.Funcs {
 		CreateFunc: func(ctx context.Context, e event.CreateEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
 		DeleteFunc: func(ctx context.Context, e event.DeleteEvent, q queue) { enqueue(q, r.findLiveJobs(ctx, e.Object)) },
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			previous, ok := e.ObjectOld.(*v1alpha1.RunnerPool)
-			current, ok2 := e.ObjectNew.(*v1alpha1.RunnerPool)
+			previous, oldOK := e.ObjectOld.(*v1alpha1.RunnerPool)
+			current, newOK := e.ObjectNew.(*v1alpha1.RunnerPool)
 
 			switch {
-			case !ok || !ok2:
+			case !oldOK || !newOK:
 			case previous.Generation != current.Generation || previous.DeletionTimestamp.IsZero() != current.DeletionTimestamp.IsZero():
 				enqueue(q, r.findLiveJobs(ctx, current))
 			case findPoolCause(previous) != findPoolCause(current):

@@ -150,8 +150,8 @@ func reportServed(_ context.Context, s *scope) step.Result {
 	}
 }
 
-// publishNewEvents counts each new moment and emits a warning event for each new cause of the wait,
-// after the status is written. It emits nothing for moments without a problem, because the timeline
+// publishNewEvents counts each new event and emits a Kubernetes warning for each new cause of the wait,
+// after the status is written. It emits nothing for events without a problem, because the timeline
 // has them. It emits nothing for a pool at its maximum either: the pool's condition reports it, and
 // a thousand jobs may wait for the pool.
 func (s *scope) publishNewEvents() {
@@ -171,12 +171,12 @@ func (s *scope) publishNewEvents() {
 }
 
 // isSameEvent reports whether two timeline events are the same. Waiting events differ by their
-// times; all other moments occur once.
+// times. All other kinds of events occur once.
 func isSameEvent(a, b v1alpha1.JobEvent) bool {
 	return a.Moment == b.Moment && (a.Moment != v1alpha1.MomentWaiting || a.Time.Time.Equal(b.Time.Time))
 }
 
-// isDestroyed reports whether a timeline has its last moment, Destroyed.
+// isDestroyed reports whether a timeline has its last event, Destroyed.
 func isDestroyed(timeline []v1alpha1.JobEvent) bool {
 	return slices.ContainsFunc(timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 }

@@ -77,9 +77,9 @@ func (s *scope) recordSpans(event v1alpha1.JobEvent) {
 	tracing.EmitTrace(SpanContext(s.job), whole, parts...)
 }
 
-// newTimelineParts returns the spans between the moments of a job's timeline.
+// newTimelineParts returns the spans between the events of a job's timeline.
 func newTimelineParts(timeline []v1alpha1.JobEvent) []tracing.Span {
-	timeOf := func(moments ...v1alpha1.JobMoment) time.Time { return firstTime(timeline, moments...) }
+	timeOf := func(kinds ...v1alpha1.JobMoment) time.Time { return firstTime(timeline, kinds...) }
 	decided := cmp.Or(timeOf(v1alpha1.MomentDecided), timeOf(v1alpha1.MomentFinished))
 
 	parts := []tracing.Span{

@@ -44,12 +44,12 @@ func WarmIdle(idle int, maxIdle *int, arrivals []time.Time, startup time.Duratio
 	return count, recent[0].Add(WarmWindow)
 }
 
-// countBusiest returns the largest number of the sorted moments that lie within one span.
-func countBusiest(moments []time.Time, span time.Duration) int {
+// countBusiest returns the largest number of the sorted times that lie within one span.
+func countBusiest(times []time.Time, span time.Duration) int {
 	highest, first := 0, 0
 
-	for last, timestamp := range moments {
-		for timestamp.Sub(moments[first]) >= span {
+	for last, timestamp := range times {
+		for timestamp.Sub(times[first]) >= span {
 			first++
 		}
 

@@ -116,7 +116,8 @@ func WriteJSON(w http.ResponseWriter, status int, body any) {
 
 // RefusalTexts are the texts with which an endpoint reports its refusals.
 type RefusalTexts struct {
-	// Reason and Action are those of the event on the claim. LogMessage is the message of the log line.
+	// Reason and Action are the reason and the action of the event on the claim. LogMessage is the message
+	// of the log line.
 	Reason, Action, LogMessage string
 }
 

@@ -65,8 +65,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // enqueueDeletingCluster enqueues the cluster of a deleted claim if the cluster is being deleted and waits
-// for its last machine. It enqueues no other cluster, because claims are deleted all the time and clusters
-// are reconciled every Interval.
+// until its last machine is deleted. It enqueues no other cluster, because claims are deleted all the time
+// and clusters are reconciled every Interval.
 func (r *Reconciler) enqueueDeletingCluster(ctx context.Context, obj client.Object) []reconcile.Request {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
 	if !ok || claim.Status.VMRef == nil {

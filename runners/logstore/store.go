@@ -39,7 +39,7 @@ type Store struct {
 	Transport http.RoundTripper
 }
 
-// objectKey returns the object key of a log. It is derived from the claim and the text of the log, so a
+// objectKey returns the object key of a log: the prefix, the namespace, the claim, and a hash of the text, so a
 // repeated write, for example after a crash, writes the same object.
 func (s *Store) objectKey(log *v1alpha1.RunnerLog) string {
 	sum := sha256.Sum256([]byte(log.Spec.Text))

@@ -20,10 +20,10 @@ import (
 func newExternalChangePredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			before, ok := e.ObjectOld.(*v1alpha1.MachineClaim)
-			after, ok2 := e.ObjectNew.(*v1alpha1.MachineClaim)
+			before, oldOK := e.ObjectOld.(*v1alpha1.MachineClaim)
+			after, newOK := e.ObjectNew.(*v1alpha1.MachineClaim)
 
-			return !ok || !ok2 || isExternalChange(before, after)
+			return !oldOK || !newOK || isExternalChange(before, after)
 		},
 	}
 }

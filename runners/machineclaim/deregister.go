@@ -68,6 +68,9 @@ func deregister(ctx context.Context, s *scope) step.Result {
 	return s.removeRunner(ctx, provider)
 }
 
+// removeRunner removes the claim's runner from the CI platform. While the runner runs a job, it waits. If
+// the platform rejects the removal, or still lists the runner as busy although its machine has ended, the
+// runner stays and the step is done.
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 

@@ -75,7 +75,7 @@ func (d *poolDescs) collect(ch chan<- prometheus.Metric, pools []v1alpha1.Runner
 	}
 }
 
-// queue identifies the jobs that wait for one pool.
+// queue identifies the queued jobs of one pool.
 type queue struct{ namespace, pool string }
 
 // collectJobs sends the numbers of waiting jobs by cause, and the longest wait, by pool.

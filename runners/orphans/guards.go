@@ -31,9 +31,9 @@ const (
 	maxRunnerListAge = 10 * time.Second
 )
 
-// orphan identifies a resource without a claim: its kind (side), its cluster or namespace, and the UID of
-// its claim. For a runner, uid is the name of the runner.
-type orphan struct{ side, location, uid string }
+// orphan identifies something without a claim: its kind, its cluster or namespace, and the UID of its
+// claim. For a runner, uid is the name of the runner.
+type orphan struct{ kind, location, uid string }
 
 // isOldEnough records that this sweep has found the orphan, and reports whether it was first found at least
 // s.MinAge ago. It counts from the first sweep of this process that has found the orphan.
@@ -78,7 +78,7 @@ func (s *Sweeper) shouldHold(ctx context.Context, name string, orphaned []hyperv
 
 	var cluster v1alpha1.HypervisorCluster
 	if err := s.Live.Get(ctx, types.NamespacedName{Name: name}, &cluster); err != nil {
-		s.Log.WarnContext(ctx, "hold orphaned machines: their HypervisorCluster cannot be read", "cluster", name, "error", err)
+		s.Log.WarnContext(ctx, "orphaned machines are kept: their HypervisorCluster cannot be read", "cluster", name, "error", err)
 
 		return true
 	}
@@ -108,7 +108,7 @@ func (s *Sweeper) shouldHold(ctx context.Context, name string, orphaned []hyperv
 		"the operator keeps the machines until %s. To delete them sooner, set the annotation %s=true on HypervisorCluster %s",
 		len(orphaned), total, oldest.Add(holdPeriod).UTC().Format(time.RFC3339), v1alpha1.AnnotationRemoveOrphans, name)
 	s.Recorder.Eventf(&cluster, nil, corev1.EventTypeWarning, "OrphansHeld", "Sweep", "%s", message)
-	s.Log.WarnContext(ctx, "hold orphaned machines", "cluster", name, "machines", len(orphaned), "of", total)
+	s.Log.WarnContext(ctx, "orphaned machines are kept for now", "cluster", name, "machines", len(orphaned), "of", total)
 
 	return true
 }
@@ -156,10 +156,10 @@ func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (string, b
 }
 
 func newMachineOrphan(cluster string, m hypervisor.Machine) orphan {
-	side := sideMachine
+	kind := kindMachine
 	if m.State == hypervisor.StateRemains {
-		side = sideISO
+		kind = kindISO
 	}
 
-	return orphan{side, cluster, m.Owner.UID}
+	return orphan{kind, cluster, m.Owner.UID}
 }

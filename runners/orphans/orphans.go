@@ -56,10 +56,10 @@ type Sweeper struct {
 
 // Kinds of orphans, as values of the metric label side.
 const (
-	sideMachine  = "machine"
-	sideISO      = "iso"
-	sideRunner   = "runner"
-	sideIdentity = "identity"
+	kindMachine  = "machine"
+	kindISO      = "iso"
+	kindRunner   = "runner"
+	kindIdentity = "identity"
 )
 
 // Metrics counts deleted and held orphans.
@@ -90,9 +90,9 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) countRemoved(side string) {
+func (m *Metrics) countRemoved(kind string) {
 	if m != nil {
-		m.removals.WithLabelValues(side).Inc()
+		m.removals.WithLabelValues(kind).Inc()
 	}
 }
 
@@ -130,16 +130,16 @@ func (s *Sweeper) Sweep(ctx context.Context) {
 
 	s.Clusters.ForEach(func(name string, provider hypervisor.Provider) {
 		if err := s.sweepMachines(ctx, name, provider); err != nil {
-			s.Log.WarnContext(ctx, "sweep orphaned machines", "cluster", name, "error", err)
+			s.Log.WarnContext(ctx, "could not sweep orphaned machines", "cluster", name, "error", err)
 		}
 	})
 
 	if err := s.sweepRunners(ctx); err != nil {
-		s.Log.WarnContext(ctx, "sweep orphaned runners", "error", err)
+		s.Log.WarnContext(ctx, "could not sweep orphaned runners", "error", err)
 	}
 
 	if err := s.sweepIdentities(ctx); err != nil {
-		s.Log.WarnContext(ctx, "sweep orphaned identities", "error", err)
+		s.Log.WarnContext(ctx, "could not sweep orphaned identities", "error", err)
 	}
 }
 
@@ -165,19 +165,19 @@ func (s *Sweeper) sweepIdentities(ctx context.Context) error {
 	}
 
 	for _, id := range found {
-		if claims.uids[id.UID] || !s.isOldEnough(orphan{sideIdentity, id.Namespace, id.UID}) ||
-			s.isDryRun(ctx, sideIdentity, id.Path()) {
+		if claims.uids[id.UID] || !s.isOldEnough(orphan{kindIdentity, id.Namespace, id.UID}) ||
+			s.isDryRun(ctx, kindIdentity, id.Path()) {
 			continue
 		}
 
 		if err := s.Identity.Unregister(ctx, id); err != nil {
-			s.Log.WarnContext(ctx, "delete orphan", "side", sideIdentity, "identity", id.Path(), "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "side", kindIdentity, "identity", id.Path(), "error", err)
 
 			continue
 		}
 
-		s.Metrics.countRemoved(sideIdentity)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", sideIdentity, "identity", id.Path())
+		s.Metrics.countRemoved(kindIdentity)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", kindIdentity, "identity", id.Path())
 	}
 
 	return nil
@@ -206,27 +206,27 @@ func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hy
 
 	for _, m := range orphaned {
 		key := newMachineOrphan(cluster, m)
-		side := key.side
+		kind := key.kind
 
-		if !s.isOldEnough(key) || s.isDryRun(ctx, side, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
+		if !s.isOldEnough(key) || s.isDryRun(ctx, kind, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
 			continue
 		}
 
-		if reason, isBusy := s.isBusy(ctx, m.Owner); side == sideMachine && isBusy {
-			s.Log.WarnContext(ctx, "keep orphan for now", "side", side, "cluster", cluster, "id", m.ID, "reason", reason)
+		if reason, isBusy := s.isBusy(ctx, m.Owner); kind == kindMachine && isBusy {
+			s.Log.WarnContext(ctx, "orphan is kept for now", "side", kind, "cluster", cluster, "id", m.ID, "reason", reason)
 
 			continue
 		}
 
 		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
 		if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
-			s.Log.WarnContext(ctx, "delete orphan", "side", side, "cluster", cluster, "id", m.ID, "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "side", kind, "cluster", cluster, "id", m.ID, "error", err)
 
 			continue
 		}
 
-		s.Metrics.countRemoved(side)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", side, "cluster", cluster, "id", m.ID, "name", m.Name,
+		s.Metrics.countRemoved(kind)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", kind, "cluster", cluster, "id", m.ID, "name", m.Name,
 			"claim", m.Owner.Namespace+"/"+m.Owner.Name)
 	}
 
@@ -239,7 +239,7 @@ func (s *Sweeper) findOrphans(cluster string, found []hypervisor.Machine, claims
 
 	for _, m := range found {
 		if !claims.uids[m.Owner.UID] {
-			s.isOldEnough(newMachineOrphan(cluster, m))
+			s.isOldEnough(newMachineOrphan(cluster, m)) // records when the orphan was first found
 
 			out = append(out, m)
 		}
@@ -249,9 +249,9 @@ func (s *Sweeper) findOrphans(cluster string, found []hypervisor.Machine, claims
 }
 
 // isDryRun reports whether the sweeper must not delete the orphan. In this case it logs the orphan.
-func (s *Sweeper) isDryRun(ctx context.Context, side, name string) bool {
+func (s *Sweeper) isDryRun(ctx context.Context, kind, name string) bool {
 	if s.DryRun {
-		s.Log.InfoContext(ctx, "orphan would be deleted (dry run)", "side", side, "name", name)
+		s.Log.InfoContext(ctx, "orphan would be deleted (dry run)", "side", kind, "name", name)
 	}
 
 	return s.DryRun
@@ -314,7 +314,7 @@ func (s *Sweeper) sweepRunners(ctx context.Context) error {
 		seen[provider] = true
 
 		if err := s.sweepScope(ctx, pool, provider); err != nil {
-			s.Log.WarnContext(ctx, "sweep orphaned runners", "pool", client.ObjectKeyFromObject(pool), "error", err)
+			s.Log.WarnContext(ctx, "could not sweep orphaned runners", "pool", client.ObjectKeyFromObject(pool), "error", err)
 		}
 	}
 
@@ -343,22 +343,22 @@ func (s *Sweeper) sweepScope(ctx context.Context, pool *v1alpha1.RunnerPool, pro
 	}
 
 	for _, runner := range runners {
-		if claims.runners[runner.Name] || !s.isOldEnough(orphan{sideRunner, pool.Namespace, runner.Name}) ||
-			s.isDryRun(ctx, sideRunner, runner.Name) {
+		if claims.runners[runner.Name] || !s.isOldEnough(orphan{kindRunner, pool.Namespace, runner.Name}) ||
+			s.isDryRun(ctx, kindRunner, runner.Name) {
 			continue
 		}
 
 		err := provider.Deregister(ctx, runner.ID)
 		if err != nil && !workload.Is(err, workload.NotFound) {
-			s.Log.WarnContext(ctx, "delete orphan", "side", sideRunner, "runner", runner.Name, "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "side", kindRunner, "runner", runner.Name, "error", err)
 
 			continue
 		}
 
-		s.Metrics.countRemoved(sideRunner)
+		s.Metrics.countRemoved(kindRunner)
 		s.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "OrphanRemoved", "Sweep",
 			"deleted runner %s, because it belonged to no MachineClaim", runner.Name)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", sideRunner, "runner", runner.Name)
+		s.Log.InfoContext(ctx, "orphan deleted", "side", kindRunner, "runner", runner.Name)
 	}
 
 	return nil

@@ -22,12 +22,13 @@ import (
 // them.
 const pendingMaxAge = time.Minute
 
-// Inbox passes reports to the controller of claims in the same process. The controller writes the
-// reports together with their consequences in one write, without a conflict. In a process without
-// that controller the Handler writes the reports itself.
+// Inbox passes the reports of machines to the claim controller in the same process. The controller writes a
+// report into the claim's status in the same request as the changes that follow from the report. No conflict
+// occurs, because only the controller writes. In a process without that controller, the Handler writes the
+// reports itself.
 type Inbox struct {
-	// Enqueue enqueues a claim. If isUrgent is true, a machine waits for the write, and the claim
-	// comes first.
+	// Enqueue enqueues a claim. If isUrgent is true, a machine waits until its report is written, so the
+	// claim goes to the front of the queue.
 	Enqueue func(name types.NamespacedName, isUrgent bool)
 
 	mu      sync.Mutex
@@ -35,7 +36,7 @@ type Inbox struct {
 	pending map[types.UID]*pendingReports
 }
 
-// pendingReports holds the reports of one machine that are not written to the status yet.
+// pendingReports holds the reports of one machine that are not written to the claim's status yet.
 type pendingReports struct {
 	reports   []reportRecord
 	updatedAt time.Time
@@ -177,12 +178,12 @@ func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
 	}
 
 	count := len(entry.reports)
-	callAfterWrite(ctx, func() { b.deleteRecorded(claim.UID, entry, count) })
+	callAfterWrite(ctx, func() { b.markSaved(claim.UID, entry, count) })
 }
 
-// deleteRecorded deletes the first count reports, which are written to the status. Later reports
-// stay.
-func (b *Inbox) deleteRecorded(uid types.UID, entry *pendingReports, count int) {
+// markSaved closes the channel saved of the first count reports, and deletes these reports. Call it after they
+// were written to the status. Reports that arrived during the write stay.
+func (b *Inbox) markSaved(uid types.UID, entry *pendingReports, count int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -194,6 +195,7 @@ func (b *Inbox) deleteRecorded(uid types.UID, entry *pendingReports, count int) 
 
 	entry.reports = entry.reports[count:]
 
+	// put may have replaced the entry, if it was older than pendingMaxAge.
 	if len(entry.reports) == 0 && b.pending[uid] == entry {
 		delete(b.pending, uid)
 	}
@@ -234,9 +236,8 @@ func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, cli
 	return changed, client.MergeFrom(claim)
 }
 
-// needsRecord reports whether the machine gets its response only after the report is written,
-// because no other source has the information. The loss of any other report with the process does
-// no harm.
+// needsRecord reports whether the machine gets its response only after the report is written. This is the case
+// if no other source has the information. If any other report is lost with the process, nothing is missing.
 func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
 	info := claim.Status.BootstrapInfo
 	bound := info != nil && info.BoundJob != ""
@@ -251,8 +252,8 @@ func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim,
 	}
 }
 
-// hasJob reports whether the platform has reported which job the machine has. The platform then
-// also reports the end of the job.
+// hasJob reports whether the platform has reported which job the machine has. If it has, it also reports
+// the end of the job.
 func (h *Handler) hasJob(ctx context.Context, claim *v1alpha1.MachineClaim) bool {
 	if h.Logs == nil {
 		return false

@@ -63,7 +63,7 @@ func (s *LogGarbageCollector) Start(ctx context.Context) error {
 			return nil
 		case <-ticker.C():
 			if err := s.Sweep(ctx); err != nil {
-				s.Log.WarnContext(ctx, "delete logs without a job", "error", err)
+				s.Log.WarnContext(ctx, "could not delete logs without a job", "error", err)
 			}
 		}
 	}
@@ -115,7 +115,8 @@ func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.Partial
 			return nil, fmt.Errorf("list logs: %w", err)
 		}
 
-		if all = append(all, page.Items...); page.Continue == "" {
+		all = append(all, page.Items...)
+		if page.Continue == "" {
 			return all, nil
 		}
 	}

@@ -89,10 +89,10 @@ func (r *Reconciler) findPools(ctx context.Context, obj client.Object) []reconci
 func newJobPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			previous, ok := e.ObjectOld.(*v1alpha1.RunnerJob)
-			current, ok2 := e.ObjectNew.(*v1alpha1.RunnerJob)
+			previous, oldOK := e.ObjectOld.(*v1alpha1.RunnerJob)
+			current, newOK := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-			return !ok || !ok2 || hasDemandChanged(&previous.Spec, &current.Spec)
+			return !oldOK || !newOK || hasDemandChanged(&previous.Spec, &current.Spec)
 		},
 	}
 }
@@ -109,10 +109,10 @@ func hasDemandChanged(previous, current *v1alpha1.RunnerJobSpec) bool {
 func newClusterReadyPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
-			previous, ok := e.ObjectOld.(*v1alpha1.HypervisorCluster)
-			current, ok2 := e.ObjectNew.(*v1alpha1.HypervisorCluster)
+			previous, oldOK := e.ObjectOld.(*v1alpha1.HypervisorCluster)
+			current, newOK := e.ObjectNew.(*v1alpha1.HypervisorCluster)
 
-			return !ok || !ok2 || step.IsReady(previous) != step.IsReady(current)
+			return !oldOK || !newOK || step.IsReady(previous) != step.IsReady(current)
 		},
 	}
 }

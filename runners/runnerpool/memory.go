@@ -182,9 +182,9 @@ func isActivatedWithoutCapacity(claim *v1alpha1.MachineClaim) bool {
 		return false
 	}
 
-	made := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
+	provisioned := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
 
-	return made != nil && made.Status == metav1.ConditionFalse && isNoCapacity(made.Reason)
+	return provisioned != nil && provisioned.Status == metav1.ConditionFalse && isNoCapacity(provisioned.Reason)
 }
 
 // isNoCapacity reports whether a condition's reason means that a claim waits for capacity: its

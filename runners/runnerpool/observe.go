@@ -73,6 +73,8 @@ func observe(ctx context.Context, s *scope) step.Result {
 	return s.addSourceCondition(step.Done())
 }
 
+// readView reads the claims and jobs of the pool, and evaluates the state of each machine and the queued
+// jobs that have no machine yet. Claims that the cache does not show yet are included.
 func (s *scope) readView(ctx context.Context) (*view, error) {
 	var (
 		claims v1alpha1.MachineClaimList

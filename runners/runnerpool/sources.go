@@ -48,9 +48,9 @@ func (s *source) isOutdated(claim *v1alpha1.MachineClaim) bool {
 		return true
 	}
 
-	made := claim.Annotations[v1alpha1.AnnotationTemplateHash]
+	claimHash := claim.Annotations[v1alpha1.AnnotationTemplateHash]
 
-	return s.isUsable() && made != "" && made != s.hash
+	return s.isUsable() && claimHash != "" && claimHash != s.hash
 }
 
 // findSources finds the pool's templates and checks whether machines can be created from them.

@@ -177,6 +177,8 @@ func newMissingProgramError(template *v1alpha1.HypervisorMachineTemplate, runner
 		template.Name, architecture(runner))
 }
 
+// newGuestConfig returns the configuration of the bootstrap service. It contains the credential only if the
+// bootstrap method delivers it with the cloud-init data.
 func newGuestConfig(in Input) *guest.Config {
 	config := &guest.Config{
 		Method:      in.Template.Spec.Bootstrap.Method,
@@ -355,6 +357,8 @@ func newVars(in Input, config *guest.Config) cloudinit.Vars {
 	return out
 }
 
+// addNetwork sets the template variables of the network. An address pool takes precedence over a static
+// address.
 func addNetwork(out *cloudinit.Vars, claim *v1alpha1.MachineClaim, network *v1alpha1.MachineNetwork) {
 	if network == nil {
 		return

@@ -218,6 +218,8 @@ func truncateHostname(name string) string {
 	return cut
 }
 
+// newNetworkOptions returns the addresses, gateways and name servers of the machine. An address pool takes
+// precedence over a static address, and the name servers of either take precedence over names.
 func newNetworkOptions(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.NetworkOptions {

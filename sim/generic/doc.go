@@ -13,7 +13,7 @@
 //	                     +------- cancel -----+-----------------------+
 //
 // A webhook is one JSON object with id, source, name, state, conclusion, labels and url. Its
-// signature is that of Standard Webhooks or X-Hub-Signature-256. Commands call
+// signature is as in Standard Webhooks, or X-Hub-Signature-256. Commands call
 //
 //	GET  /jobs/{id}            returns the job
 //	POST /jobs/{id}/started    {"by": "..."}

@@ -191,7 +191,9 @@ func cutFirstLine(text string) string {
 	return line
 }
 
-func (s *Server) writeResponse(w http.ResponseWriter, input *openapi3filter.RequestValidationInput, header http.Header, out response) {
+func (s *Server) writeResponse(
+	w http.ResponseWriter, input *openapi3filter.RequestValidationInput, header http.Header, out response,
+) {
 	var body []byte
 	if out.body != nil {
 		text, err := json.Marshal(out.body)

@@ -353,7 +353,7 @@ func (s *Server) matchesFilter(c *call, r *runner) bool {
 	return true
 }
 
-// isWithin reports whether a path is that of a group or of an object in the group.
+// isWithin reports whether a path names a group or an object in the group.
 func isWithin(path, group string) bool { return path == group || strings.HasPrefix(path, group+"/") }
 
 // serves reports whether the runner may run jobs of a project.

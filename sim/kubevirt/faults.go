@@ -59,7 +59,7 @@ func (c *Cluster) ForceDeleteInstance(ctx context.Context, key types.NamespacedN
 	return nil
 }
 
-// FailNode makes a node fail. All machines on the node fail, and no machine is scheduled on it any more.
+// FailNode makes a node fail. All machines on the node fail, and no new machine is scheduled on it.
 func (c *Cluster) FailNode(ctx context.Context, node string) error {
 	c.mu.Lock()
 	c.lostNodes[node] = true

@@ -47,8 +47,8 @@ type Options struct {
 	Guest func(Guest)
 	// Images are the containerDisk images that can be pulled. If it is empty, all images can.
 	Images []string
-	// Webhook returns the causes for which KubeVirt's own webhook rejects a VirtualMachine
-	// (test/upstream). A result that differs from that of Validate is a violation or a problem. May be nil.
+	// Webhook returns the causes for which KubeVirt's own webhook rejects a VirtualMachine (test/upstream).
+	// A result that differs from the result of Validate is a violation or a problem. May be nil.
 	Webhook func(context.Context, *virtv1.VirtualMachine) ([]string, error)
 	// Clock is the cluster's clock. Default: the real clock.
 	Clock clock.WithTicker
@@ -58,7 +58,7 @@ type Options struct {
 type Guest struct {
 	// Context ends when the machine is powered off.
 	Context context.Context //nolint:containedctx // a value for callbacks
-	// Namespace and Name are those of the machine, and Node is the node on which it was started.
+	// Namespace and Name identify the machine, and Node is the node on which it was started.
 	Namespace, Name, Node string
 	// Drive holds the files of the cloud-init ISO by name. It is nil if the machine has no ISO.
 	Drive map[string][]byte

@@ -19,7 +19,7 @@ type FaultKind string
 const (
 	// Fail ends the script with exit code 1 before the script does anything.
 	Fail FaultKind = "fail"
-	// Hang replaces the script by one that runs until it receives a signal.
+	// Hang replaces the script with one that runs until it receives a signal.
 	Hang FaultKind = "hang"
 	// Cut closes the connection after half of the script's input. The script continues with that
 	// half.

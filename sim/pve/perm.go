@@ -196,7 +196,7 @@ func (s *Server) hasAnyPrivilege(caller identity, path string, privs ...string) 
 	return slices.ContainsFunc(privs, func(p string) bool { return granted[p] })
 }
 
-// expandPath replaces the variables of a permission path, such as /vms/{vmid}, by the variables and
+// expandPath replaces the variables of a permission path, such as /vms/{vmid}, with the variables and
 // parameters of the call.
 func expandPath(c *call, path string) string {
 	for k, v := range c.vars {

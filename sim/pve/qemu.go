@@ -151,7 +151,7 @@ func destroyVM(s *Server, c *call) (any, error) {
 			return dief("interrupted by signal")
 		}
 		m.lastRun.waitForExit()
-		// Only the lock remains of a VM whose disks are deleted. The VM is in no pool any more, so a
+		// Only the lock remains of a VM whose disks are deleted. The VM is no longer in a pool, so a
 		// caller whose privileges come from the pool can no longer see it.
 		s.mu.Lock()
 		s.deleteVMResources(m)

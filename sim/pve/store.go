@@ -123,7 +123,7 @@ func (st *store) nextDiskID(vmid int, base *volume) string {
 	}
 }
 
-// toRawName replaces the extension .qcow2 of a volume id by .raw.
+// toRawName replaces the extension .qcow2 of a volume id with .raw.
 func toRawName(id string) string {
 	if base, ok := strings.CutSuffix(id, ".qcow2"); ok {
 		return base + ".raw"

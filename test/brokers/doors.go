@@ -78,7 +78,7 @@ func (s *Server) SetUsers(t testing.TB, users ...User) {
 		s.writeDefinitions(t, users), newCloseExpression("user", names...)))
 }
 
-// TLSListener is a port on which a server accepts TLS connections. It does not exist any more after the
+// TLSListener is a port on which a server accepts TLS connections. It no longer exists after the
 // server was killed.
 type TLSListener struct {
 	// URL is the URL for clients, without a user.

@@ -80,7 +80,7 @@ func TestABusyOrphanIsLeft(t *testing.T) {
 	f.Log = &logged
 	f.Start()
 	f.Eventually("the sweep leaves it", func() (bool, string) {
-		return strings.Contains(logged.String(), "keep orphan for now"), logged.String()
+		return strings.Contains(logged.String(), "orphan is kept for now"), logged.String()
 	})
 
 	if n := len(f.PVE.Snapshot().CreatedVMs()); n != 1 {

@@ -18,49 +18,49 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// Moment is the time at which the operator is killed, relative to a call.
-type Moment string
+// Timing says when the operator is killed, relative to a call.
+type Timing string
 
-// The moments.
+// Values of Timing.
 const (
 	// Before kills the operator before the call takes effect. The call never takes effect.
-	Before Moment = "before"
+	Before Timing = "before"
 	// After kills the operator after the call has taken effect, and before it receives the response.
-	After Moment = "after"
+	After Timing = "after"
 	// Late kills the operator before the call takes effect. The call takes effect after the next operator
 	// has started.
-	Late Moment = "late"
+	Late Timing = "late"
 )
 
 // Call identifies one call in a lifecycle.
 type Call struct {
-	// Side is the server of the call: pve, forge or kube. Side webhook is a call to the operator.
-	Side   string
+	// Server is the called server: pve, forge or kube, or webhook for a call to the operator.
+	Server string
 	Method string
 	// Pattern is the path with placeholders for the names of objects.
 	Pattern string
-	// Nth is the number of the call among those with the same side, method and pattern, from 1.
+	// Nth is the number of the call among those with the same server, method and pattern, from 1.
 	Nth int
 }
 
 func (c Call) String() string {
 	if c.Nth == 1 {
-		return fmt.Sprintf("%s %s %s", c.Side, c.Method, c.Pattern)
+		return fmt.Sprintf("%s %s %s", c.Server, c.Method, c.Pattern)
 	}
 
-	return fmt.Sprintf("%s %s %s #%d", c.Side, c.Method, c.Pattern, c.Nth)
+	return fmt.Sprintf("%s %s %s #%d", c.Server, c.Method, c.Pattern, c.Nth)
 }
 
 // isWrite returns true if the call can change anything.
 func (c Call) isWrite() bool { return c.Method != http.MethodGet }
 
-// Boundary is a point at which the operator is killed.
+// Boundary is a point at which the operator is killed: before or after one call of a lifecycle.
 type Boundary struct {
 	Call   Call
-	Moment Moment
+	Timing Timing
 }
 
-func (b Boundary) String() string { return string(b.Moment) + " " + b.Call.String() }
+func (b Boundary) String() string { return string(b.Timing) + " " + b.Call.String() }
 
 // Name returns the name of the boundary's subtest.
 func (b Boundary) Name() string {
@@ -72,7 +72,7 @@ func Boundaries(calls []Call) []Boundary {
 	var out []Boundary
 
 	for _, call := range calls {
-		if call.Side == sideWebhook {
+		if call.Server == serverWebhook {
 			// The CI platform must redeliver a webhook that it sends while no operator runs.
 			out = append(out, Boundary{call, After})
 
@@ -85,7 +85,7 @@ func Boundaries(calls []Call) []Boundary {
 		}
 
 		out = append(out, Boundary{call, After})
-		if call.Side == sidePVE {
+		if call.Server == serverPVE {
 			out = append(out, Boundary{call, Late})
 		}
 	}
@@ -98,36 +98,36 @@ func Boundaries(calls []Call) []Boundary {
 func KeyBoundaries() map[string][]Boundary {
 	const vm = "/nodes/NODE/qemu/VM"
 
-	call := func(method, pattern string) Call { return Call{sidePVE, method, pattern, 1} }
+	call := func(method, pattern string) Call { return Call{serverPVE, method, pattern, 1} }
 	clone := call(http.MethodPost, "/nodes/NODE/qemu/TEMPLATE/clone")
 
 	return map[string][]Boundary{
 		JobRuns: {
-			{Call{sideWebhook, http.MethodPost, "/webhooks/github", 1}, After},
+			{Call{serverWebhook, http.MethodPost, "/webhooks/github", 1}, After},
 			{clone, Before}, // the VM's id is recorded in the claim's status
 			{clone, After},
 			{clone, Late},
-			{Call{sideForge, http.MethodPost, "/actions/runners/generate-jitconfig", 1}, After},
+			{Call{serverForge, http.MethodPost, "/actions/runners/generate-jitconfig", 1}, After},
 			{call(http.MethodPost, vm+"/status/start"), After},
 			{call(http.MethodDelete, vm), Before},
 		},
 		Cancelled: {
-			{Call{sideForge, http.MethodDelete, "/actions/runners/ID", 1}, After},
+			{Call{serverForge, http.MethodDelete, "/actions/runners/ID", 1}, After},
 		},
 		Addressed: {
-			{Call{sideKube, http.MethodPatch, patternAddress, 1}, After},
-			{Call{sideKube, http.MethodPatch, patternFinalizer, 1}, Before},
+			{Call{serverKube, http.MethodPatch, patternAddress, 1}, After},
+			{Call{serverKube, http.MethodPatch, patternFinalizer, 1}, Before},
 		},
 	}
 }
 
 const (
-	sidePVE   = "pve"
-	sideForge = "forge"
-	// sideKube is the API server. Only writes about addresses count.
-	sideKube = "kube"
-	// sideWebhook is the first webhook, which contains the job.
-	sideWebhook = "webhook"
+	serverPVE   = "pve"
+	serverForge = "forge"
+	// serverKube is the API server. Only writes about addresses count.
+	serverKube = "kube"
+	// serverWebhook is the first webhook, which contains the job.
+	serverWebhook = "webhook"
 )
 
 // Patterns of writes to the API server. Each has the path of a claim or of its status, and after the colon
@@ -173,7 +173,7 @@ func (n placeholders) convertPVE(c pve.Call) (Call, bool) {
 		return Call{}, false
 	}
 
-	call := Call{Side: sidePVE, Method: c.Method, Pattern: n.generalize(c.Path)}
+	call := Call{Server: serverPVE, Method: c.Method, Pattern: n.generalize(c.Path)}
 
 	return call, call.isWrite() || strings.Contains(call.Pattern, "/qemu/VM")
 }
@@ -181,7 +181,7 @@ func (n placeholders) convertPVE(c pve.Call) (Call, bool) {
 // convertForge converts a request to the CI platform in the same way. It returns true for requests that
 // create or delete a runner. Requests of the runners themselves have other paths.
 func (n placeholders) convertForge(r *http.Request) (Call, bool) {
-	call := Call{Side: sideForge, Method: r.Method, Pattern: n.generalize(r.URL.Path)}
+	call := Call{Server: serverForge, Method: r.Method, Pattern: n.generalize(r.URL.Path)}
 
 	return call, call.isWrite() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
 }
@@ -189,7 +189,7 @@ func (n placeholders) convertForge(r *http.Request) (Call, bool) {
 // convertKube converts a request to the API server in the same way. It returns true for writes that
 // allocate or release an address.
 func convertKube(r *http.Request) (Call, bool) {
-	call := Call{Side: sideKube, Method: r.Method}
+	call := Call{Server: serverKube, Method: r.Method}
 
 	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/machineclaims/") {
 		return call, false

@@ -307,7 +307,7 @@ func (w *Fixture) Restart() error {
 		return fmt.Errorf("the boundary was not reached: the calls were %v", w.Calls())
 	}
 
-	if w.trap.boundary.Moment == Before && w.trap.boundary.Call.Side == sidePVE {
+	if w.trap.boundary.Timing == Before && w.trap.boundary.Call.Server == serverPVE {
 		<-w.trap.callDone // the fault for the killed call is removed before the next operator makes calls
 	}
 

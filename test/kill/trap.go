@@ -35,9 +35,9 @@ type trap struct {
 	// kill kills the operator and returns when its process has ended.
 	kill func()
 	fail func(format string, args ...any)
-	// killed is closed when the operator's process has ended. callDone is closed when the call at the boundary
-	// has ended, for moments Before and Late of the hypervisor. restarted is closed when the next operator has
-	// started.
+	// killed is closed when the operator's process has ended. callDone is closed when the call at the
+	// boundary has ended, for the timings Before and Late of calls to the hypervisor. restarted is closed
+	// when the next operator has started.
 	killed, callDone, restarted chan struct{}
 
 	mu      sync.Mutex
@@ -76,13 +76,13 @@ func (t *trap) listCalls() []Call {
 	return append([]Call(nil), t.calls...)
 }
 
-// isBoundary returns true if the call is the one of the boundary, at one of the moments.
-func (t *trap) isBoundary(call Call, moments ...Moment) bool {
+// isBoundary returns true if the boundary is at this call and has one of the timings.
+func (t *trap) isBoundary(call Call, timings ...Timing) bool {
 	if t.boundary == nil || call != t.boundary.Call {
 		return false
 	}
 
-	return slices.Contains(moments, t.boundary.Moment)
+	return slices.Contains(timings, t.boundary.Timing)
 }
 
 // killOperator kills the operator, and signals that it has ended.
@@ -127,7 +127,7 @@ func (t *trap) onCall(server *pve.Server) func(pve.Call) {
 		t.pending[c.Seq] = call
 		t.mu.Unlock()
 
-		switch t.boundary.Moment {
+		switch t.boundary.Timing {
 		case Before:
 			// Make the hypervisor fail the call, so that the call takes no effect.
 			t.removeFault = server.AddFault(pve.Fault{Kind: pve.FaultError, Method: c.Method, Path: c.Path, Count: 1})
@@ -222,7 +222,7 @@ func (t *trap) startProxy(tb testing.TB, server http.Handler, parse func(*http.R
 			panic(http.ErrAbortHandler)
 		}
 
-		if call.Side == sideKube {
+		if call.Server == serverKube {
 			call.Nth = 1 // the operator repeats a write after a conflict
 		}
 
@@ -235,7 +235,7 @@ func (t *trap) startProxy(tb testing.TB, server http.Handler, parse func(*http.R
 		recorder := httptest.NewRecorder()
 		server.ServeHTTP(recorder, r)
 
-		if (call.Side != sideKube || recorder.Code == http.StatusOK) && sprung.CompareAndSwap(false, true) {
+		if (call.Server != serverKube || recorder.Code == http.StatusOK) && sprung.CompareAndSwap(false, true) {
 			t.killOperator()
 			panic(http.ErrAbortHandler)
 		}
@@ -265,7 +265,9 @@ func (t *trap) wrapWebhooks(operator http.Handler) http.Handler {
 		)
 
 		if strings.HasPrefix(r.URL.Path, "/webhooks/") {
-			first.Do(func() { call, isFirst = t.record(Call{Side: sideWebhook, Method: r.Method, Pattern: r.URL.Path}), true })
+			first.Do(func() {
+				call, isFirst = t.record(Call{Server: serverWebhook, Method: r.Method, Pattern: r.URL.Path}), true
+			})
 		}
 
 		if !isFirst || !t.isBoundary(call, After) {

@@ -17,9 +17,9 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/hyperfleet/hyperfleet/kit/pgproc"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/lease"
+	"github.com/hyperfleet/hyperfleet/test/pgproc"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/kit/pgproc"
+	"github.com/hyperfleet/hyperfleet/test/pgproc"
 )
 
 func TestTheServerEndsWithItsContext(t *testing.T) {

@@ -94,6 +94,7 @@ func (c *client) call(ctx context.Context, method, path string, body, out any) e
 	}
 }
 
+// send sends a request and decodes the response into out. It redacts the token in errors.
 func (c *client) send(ctx context.Context, method, path string, body, out any) error {
 	var text []byte
 

@@ -56,6 +56,7 @@ func New(config Config) (workload.Provider, error) {
 	return newProvider(config, clock.RealClock{})
 }
 
+// newProvider validates the configuration and creates a provider. It makes no calls.
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	endpoint, _, err := parseEndpoint(config.Endpoint)
 

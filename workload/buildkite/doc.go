@@ -5,7 +5,7 @@
 //
 // Each agent is started for one job, which it acquires by the job's id (buildkite-agent start
 // --acquire-job). The provider is a stack of Buildkite's Stacks API
-// (https://buildkite.com/docs/apis/agent-api/stacks). It lists the jobs that wait in one queue of a
+// (https://buildkite.com/docs/apis/agent-api/stacks). It lists the queued jobs of one queue of a
 // cluster, reserves a job, and gets a job acquisition token for it
 // (https://buildkite.com/docs/agent/self-hosted/tokens). Only this token reaches the machine. With
 // it, one agent can register for that job only, and the token expires with the reservation.
@@ -18,7 +18,7 @@
 // Buildkite shows a queue as disconnected if nothing listed its jobs for about 30 seconds, so
 // ListJobs must be called more often than that.
 //
-// Webhooks are those of https://buildkite.com/docs/apis/webhooks/pipelines/job-events.
+// Webhooks are as in https://buildkite.com/docs/apis/webhooks/pipelines/job-events.
 //
 // This package has its own client because github.com/buildkite/stacksapi at v1.0.2 has no call for
 // job acquisition tokens, does not decode cluster_queue.dispatch_paused, and puts whole responses

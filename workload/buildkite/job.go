@@ -30,7 +30,7 @@ const stateReserved = "reserved"
 // URL and id, so webhooks and polls must produce the same URL.
 const webHost = "buildkite.com"
 
-// payload contains the used fields of an event. Its objects are those of the REST API
+// payload contains the used fields of an event. Its objects are as in the REST API
 // (https://buildkite.com/docs/apis/rest-api/jobs).
 type payload struct {
 	Job          *jobPayload    `json:"job"`
@@ -200,6 +200,8 @@ func isJobID(text string) bool {
 	return regexp.MustCompile(`^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$`).MatchString(text)
 }
 
+// toJob converts the payload of a webhook to a job. It returns ErrPayload if the job, its scope or its
+// state is missing or unknown.
 func (p *payload) toJob() (workload.Job, error) {
 	organization, pipeline := p.parseScope()
 

@@ -116,10 +116,9 @@ func (p *provider) Validate(ctx context.Context) error {
 	return nil
 }
 
-// ListJobs returns the jobs that wait in the queue and that nobody has reserved. If it is called
-// less often than every 30 seconds, Buildkite shows the queue as disconnected. While the queue is
-// paused, none of its jobs may start, so ListJobs returns the jobs in state Waiting, together with
-// an error of kind RateLimited.
+// ListJobs returns the queued jobs that nobody has reserved. If it is called less often than every 30
+// seconds, Buildkite shows the queue as disconnected. While the queue is paused, none of its jobs may
+// start, so ListJobs returns the jobs in state Waiting, together with an error of kind RateLimited.
 func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	var out []workload.Job
 

@@ -72,6 +72,8 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	return ErrNoSignature
 }
 
+// verifyStandard verifies the signatures of Standard Webhooks: one of the first maxSignatures must match,
+// and the timestamp must be at most maxSkew away from now.
 func (w Webhooks) verifyStandard(header http.Header, signatures string, body, secret []byte) error {
 	key, err := signingKey(secret)
 	if err != nil {

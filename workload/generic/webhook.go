@@ -94,6 +94,7 @@ func (Webhooks) ParseJob(_ http.Header, body []byte) (workload.Job, bool, error)
 	return job, err == nil, err
 }
 
+// toJob validates a payload and converts it to a job. A conclusion is allowed only in state completed.
 func (p *payload) toJob() (workload.Job, error) {
 	source, err := parseSource(p.Source)
 	if err != nil {

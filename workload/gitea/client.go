@@ -79,6 +79,8 @@ func (c *client) registerRunner(ctx context.Context, body, into any) error {
 	return err
 }
 
+// call sends a request and decodes the response into out, if out is not nil. It returns the headers of the
+// response, and redacts secrets in errors.
 func (c *client) call(
 	ctx context.Context, method, path string, body, out any, setHeaders func(http.Header),
 ) (http.Header, error) {

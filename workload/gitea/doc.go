@@ -23,7 +23,7 @@
 //     Forgejo cannot, but its runners take only the job that they were created for.
 //   - Forgejo removes a job from its job list when the job ends. Its task list contains the result.
 //
-// Wire formats are those of the servers' sources (Forgejo 15, Gitea 1.27): routers/api/v1,
+// Wire formats are as in the servers' sources (Forgejo 15, Gitea 1.27): routers/api/v1,
 // modules/structs and, for webhooks, services/webhook. Forgejo is recognized by its version, which
 // ends in +gitea-VERSION.
 package gitea

@@ -182,8 +182,8 @@ func (p *provider) convertForgejoJob(j *forgejoJob, repository string) (workload
 	}, nil
 }
 
-// ListJobs returns the jobs of the scope that wait for a runner or run on one, and the jobs that
-// have completed since the last call.
+// ListJobs returns the queued and the running jobs of the scope, and the jobs that have completed since
+// the last call.
 func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	out, err := p.listOpenJobs(ctx)
 	if err != nil {
@@ -312,6 +312,8 @@ type task struct {
 	listedAt time.Time
 }
 
+// listOpenForgejoJobs lists the open jobs. It leaves out jobs that it cannot convert. If the names of some
+// repositories cannot be read, it returns the other jobs and the first error.
 func (p *provider) listOpenForgejoJobs(ctx context.Context) ([]workload.Job, error) {
 	found, err := p.listForgejoJobs(ctx)
 	if err != nil {

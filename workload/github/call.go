@@ -31,7 +31,7 @@ type request struct {
 }
 
 // send makes a call and decodes its response into out, unless out is nil. If the budget does not
-// allow the call, the error has kind RateLimited. Other errors are those of the library. Pass them
+// allow the call, the error has kind RateLimited. Other errors come from the library. Pass them
 // to explain.
 func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, error) {
 	if r.method == "" {

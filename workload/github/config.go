@@ -74,6 +74,8 @@ func New(config Config) (workload.Provider, error) {
 	return openProvider(config, clock.RealClock{})
 }
 
+// newProvider validates the settings and creates a provider. It makes no calls. Providers with the same
+// credential share their rate limit budget.
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	if config.Settings == nil {
 		return nil, workload.NewRejected(ReasonConfig, "the GitHub settings are missing: set bootstrap.config.github in the template")
@@ -222,6 +224,8 @@ func isValidName(name string) bool {
 	return regexp.MustCompile(`^[A-Za-z0-9_.-]+$`).MatchString(name) && strings.Trim(name, ".") != ""
 }
 
+// resolveURLs returns the URLs of the API, of registration tokens and of runners. The settings can override
+// each of them.
 func resolveURLs(config *Settings) (urls, error) {
 	target, err := parseScope(config)
 	if err != nil {
@@ -266,6 +270,8 @@ func (s *Settings) listServers() []string {
 	return slices.Compact(out)
 }
 
+// parseScope returns the scope of the settings. A repository, as name or owner/name, takes precedence over
+// an organization, and an organization over an enterprise.
 func parseScope(config *Settings) (scope, error) {
 	parsed := scope{owner: config.Organization}
 

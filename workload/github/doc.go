@@ -15,7 +15,7 @@
 // polls stop first, reading single jobs slows down, and removing runners continues until no call is
 // left.
 //
-// Wire formats are those of the REST API version 2022-11-28 (https://docs.github.com/rest/actions)
+// Wire formats are as in the REST API version 2022-11-28 (https://docs.github.com/rest/actions)
 // and of the webhook workflow_job
 // (https://docs.github.com/webhooks/webhook-events-and-payloads#workflow_job).
 package github

@@ -75,6 +75,8 @@ func (p *provider) fetchRunners(ctx context.Context) (map[string]workload.Runner
 	}
 }
 
+// fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
+// pages, because a runner can then be missing.
 func (p *provider) fetchRunnersOnce(ctx context.Context) (map[string]workload.Runner, bool, error) {
 	runners, total := map[string]workload.Runner{}, -1
 	isStable := true

@@ -4,7 +4,6 @@
 package github
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -144,9 +143,10 @@ func listSecrets(bootstrap *v1alpha1.GitHubBootstrap) map[string]v1alpha1.Secret
 	return out
 }
 
-// MatchJob applies GitHub's rules: a runner takes the jobs of its scope if it has all labels of the
-// job. Labels are case-insensitive. A job without labels never runs on a self-hosted runner. The
-// jobs of a runner scale set come from the set's own queue and run only on the set's runners.
+// MatchJob applies GitHub's rules: a runner takes a job of its scope if it has all of the job's
+// labels. Labels are case-insensitive. A job without labels never runs on a self-hosted runner. If
+// the runner or the job belongs to a runner scale set, the other one must belong to the same set, and
+// the labels do not matter. Queue is the name of the scale set.
 func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
 	jobScope := workload.Scope{Repository: job.Repository, Organization: job.Organization}
 	match := workload.JobMatch{InScope: isInScope(runner.Scope, jobScope)}
@@ -154,8 +154,12 @@ func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.
 	switch {
 	case !match.InScope:
 		return match
+	case runner.Queue != job.Queue && runner.Queue != "":
+		match.Message = "the runners belong to runner scale set " + runner.Queue + ", and run only the jobs of this set"
+
+		return match
 	case runner.Queue != job.Queue:
-		match.Message = "the jobs of runner scale set " + cmp.Or(runner.Queue, job.Queue) + " run only on the runners of this set"
+		match.Message = "the job belongs to runner scale set " + job.Queue + ", and runs only on the runners of this set"
 
 		return match
 	case runner.Queue != "":
@@ -165,7 +169,7 @@ func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.
 	}
 
 	match.MissingLabels = slices.DeleteFunc(slices.Clone(job.Labels), func(label string) bool {
-		return slices.ContainsFunc(runner.Labels, func(have string) bool { return strings.EqualFold(have, label) })
+		return slices.ContainsFunc(runner.Labels, func(runnerLabel string) bool { return strings.EqualFold(runnerLabel, label) })
 	})
 	match.Matched = len(job.Labels) > 0 && len(match.MissingLabels) == 0
 
@@ -226,6 +230,8 @@ func newSettings(bootstrap *v1alpha1.GitHubBootstrap, scope workload.Scope) *Set
 	return out
 }
 
+// resolveSettings returns the settings of the template with the token or the App credentials of the
+// secrets.
 func resolveSettings(config workload.Config) (*Settings, error) {
 	bootstrap := findBootstrap(config.Template)
 	if bootstrap == nil {

@@ -204,7 +204,8 @@ func (p *provider) explainHook(target scope, action, requirement string, err err
 	return p.explainScope(target, action, requirement, err)
 }
 
-// listFailedDeliveries returns the last deliveries of events that failed since then, oldest first.
+// listFailedDeliveries returns the last delivery of each event whose last delivery failed after since,
+// oldest first.
 func (p *provider) listFailedDeliveries(ctx context.Context, hook *webhook, since time.Time) ([]delivery, error) {
 	var out []delivery
 

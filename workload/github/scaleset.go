@@ -155,7 +155,8 @@ func (s *scaleSetProvider) ensureSet(ctx context.Context) (scaleSet, error) {
 		return scaleSet{}, err
 	}
 
-	if s.set = &set; s.jobs == nil || s.jobs.prefix != s.buildTally(set).prefix {
+	s.set = &set
+	if s.jobs == nil || s.jobs.prefix != s.buildTally(set).prefix {
 		created := s.buildTally(set)
 		s.jobs = &created
 	}

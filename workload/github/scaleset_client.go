@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// The protocol is that of GitHub's own client, https://github.com/actions/scaleset. This package
+// The protocol is the same as in GitHub's own client, https://github.com/actions/scaleset. This package
 // does not use that client because it accepts no round tripper, so its calls could not be counted
 // or restricted to the configured hosts. It also derives addresses only from the repository's
 // address, acknowledges messages before they are handled, and puts responses into error texts.

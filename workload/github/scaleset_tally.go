@@ -78,7 +78,8 @@ type jobUpdate struct {
 // a missing time.
 type lenientTime struct{ time.Time }
 
-// UnmarshalJSON never returns an error, so that an invalid time does not lose a message.
+// UnmarshalJSON decodes a time. It leaves the time zero if the text is invalid or if it is the zero time of the
+// service, 0001-01-01. It never returns an error, so that an invalid time does not lose a message.
 func (t *lenientTime) UnmarshalJSON(text []byte) error {
 	if parsed, err := time.Parse(time.RFC3339Nano, strings.Trim(string(text), `"`)); err == nil && parsed.Year() > 1 {
 		t.Time = parsed

@@ -195,6 +195,8 @@ func (Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, e
 	return job, true, nil
 }
 
+// toJob converts the payload of a webhook to a job. It cuts long texts, and returns an error if the job,
+// its repository, its labels or its state is missing or invalid.
 func (p *payload) toJob() (workload.Job, error) {
 	switch {
 	case p.Job == nil || p.Job.ID <= 0:

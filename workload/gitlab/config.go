@@ -46,6 +46,7 @@ func New(config Config) (workload.Provider, error) {
 	return newProvider(config, clock.RealClock{})
 }
 
+// newProvider validates the configuration and creates a provider. It makes no calls.
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	base, err := parseURL(config.URL)
 	if err != nil {
@@ -133,7 +134,7 @@ func listServers(address string) []string {
 	return []string{httpbound.Server(parsed)}
 }
 
-// Kinds of scopes. Their values are those of the API's runner_type.
+// Kinds of scopes. Their values are values of the API's runner_type.
 const (
 	projectScope  = "project_type"
 	groupScope    = "group_type"

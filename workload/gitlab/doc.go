@@ -24,7 +24,7 @@
 // Calls use GitLab's own client library, gitlab.com/gitlab-org/api/client-go, for paths, parameters
 // and paging. This package handles retries, rate limits and secrets itself.
 //
-// Wire formats are those of the REST API v4 (https://docs.gitlab.com/api/runners/,
+// Wire formats are as in the REST API v4 (https://docs.gitlab.com/api/runners/,
 // https://docs.gitlab.com/api/jobs/) and of job events
 // (https://docs.gitlab.com/user/project/integrations/webhook_events/#job-events).
 package gitlab

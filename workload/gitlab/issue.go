@@ -68,6 +68,7 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 	return out, nil
 }
 
+// validateRequest returns an error for a runner that GitLab would reject or that would get no jobs.
 func validateRequest(req workload.RunnerRequest) error {
 	if !isValidRunnerName(req.Name) {
 		return workload.NewRejected(ReasonRequest,
@@ -122,7 +123,8 @@ func (p *provider) buildOptions(req workload.RunnerRequest, location scopeLocati
 	return out
 }
 
-// removeRemnants removes the runners of that name that an earlier attempt left.
+// removeRemnants removes the runners of this name that an earlier attempt has created. It returns a
+// conflict error if one of them is online or runs a job.
 func (p *provider) removeRemnants(ctx context.Context, name string) error {
 	found, err := p.findRunners(ctx, name, maxRemnantsAge)
 	if err != nil {

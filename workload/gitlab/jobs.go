@@ -142,7 +142,7 @@ func (p *provider) listRecentProjects(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
-// listProjectJobs returns the jobs of one project that wait for a runner or run on one.
+// listProjectJobs returns the queued and the running jobs of one project.
 func (p *provider) listProjectJobs(ctx context.Context, project string) ([]workload.Job, error) {
 	opts := &gl.ListJobsOptions{
 		ListOptions: gl.ListOptions{PerPage: perPage}, Scope: &[]gl.BuildStateValue{gl.Pending, gl.Running},

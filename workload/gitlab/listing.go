@@ -56,6 +56,8 @@ func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) 
 	}
 }
 
+// fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
+// pages, because a runner can then be missing.
 func (p *provider) fetchRunnersOnce(ctx context.Context) ([]workload.Runner, bool, error) {
 	var (
 		out      []workload.Runner

@@ -19,7 +19,7 @@ import (
 
 // Headers of a delivery
 // (https://docs.gitlab.com/user/project/integrations/webhooks/#webhook-request-headers), in Go's
-// canonical form. The signature headers are those of the Standard Webhooks specification
+// canonical form. The signature headers are as in the Standard Webhooks specification
 // (https://www.standardwebhooks.com).
 const (
 	HeaderEvent = "X-Gitlab-Event"
@@ -82,6 +82,8 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 	return nil
 }
 
+// verifySignature verifies the signature with the decoded key, and then the age of the timestamp. One of
+// several signatures must match.
 func (w Webhooks) verifySignature(header http.Header, body []byte, encoded string) error {
 	key, err := base64.StdEncoding.DecodeString(encoded)
 	if err != nil || len(key) == 0 {

@@ -105,11 +105,12 @@ type payload struct {
 // invalid time counts as no time, so that a job with an unexpected time is not lost.
 type jsonTime struct{ time.Time }
 
-// UnmarshalJSON decodes a time. It never returns an error.
-func (s *jsonTime) UnmarshalJSON(data []byte) error {
+// UnmarshalJSON decodes a time in RFC 3339 or in GitLab's own layout. It leaves any other value zero and never
+// returns an error, so that one unknown time does not lose the webhook.
+func (t *jsonTime) UnmarshalJSON(data []byte) error {
 	for _, layout := range []string{time.RFC3339, "2006-01-02 15:04:05 UTC"} {
 		if parsed, err := time.Parse(`"`+layout+`"`, string(data)); err == nil {
-			s.Time = parsed.UTC()
+			t.Time = parsed.UTC()
 		}
 	}
 
@@ -178,6 +179,8 @@ func (Webhooks) ParseJob(header http.Header, body []byte) (workload.Job, bool, e
 	}
 }
 
+// toJob converts the payload of a webhook to a job. The labels are unknown, because the webhook does not
+// contain the job's tags. It returns ErrPayload if a required field is missing.
 func (p *payload) toJob() (workload.Job, error) {
 	path := p.projectPath()
 

@@ -37,7 +37,7 @@ type machineAccess struct {
 	// webhookURL is the URL to which forgesim sends webhooks. The proxy forwards them to the operator over
 	// TLS, because forgesim does not trust the operator's certificate.
 	webhookURL string
-	servers    []*http.Server
+	proxies    []*http.Server
 }
 
 // openMachineAccess creates the certificate and starts the webhook proxy if machines are real.
@@ -93,7 +93,7 @@ func (g *machineAccess) startProxy(
 		Handler:           &httputil.ReverseProxy{Rewrite: rewrite, Transport: transport, ErrorLog: quiet},
 		ReadHeaderTimeout: callTimeout, ErrorLog: quiet,
 	}
-	g.servers = append(g.servers, server)
+	g.proxies = append(g.proxies, server)
 
 	go func() { _ = server.Serve(listener) }() // until it is closed
 
@@ -105,15 +105,15 @@ func (s *stack) machineListenAddress(port int) string {
 	return net.JoinHostPort(s.options.listenAddress(), strconv.Itoa(port))
 }
 
-// close stops the proxies. It does nothing on nil.
+// close stops the proxies. It does nothing if g is nil.
 func (g *machineAccess) close() error {
 	if g == nil {
 		return nil
 	}
 
 	var errs []error
-	for _, server := range g.servers {
-		errs = append(errs, server.Close())
+	for _, proxy := range g.proxies {
+		errs = append(errs, proxy.Close())
 	}
 
 	return errors.Join(errs...)

@@ -18,8 +18,8 @@ type Latencies struct {
 	// QueuedToClone is the time from the queueing of a job at the CI platform to the clone request. The
 	// n-th job is paired with the n-th clone. Delays by lost webhooks are included.
 	QueuedToClone Latency `json:"queuedToClone"`
-	// ReceivedToClaim is the time from the moment at which the operator learns of a job to the creation of
-	// a claim. The n-th job is paired with the n-th claim, because any machine can run any job.
+	// ReceivedToClaim is the time from the operator's first knowledge of a job to the creation of a claim.
+	// The n-th job is paired with the n-th claim, because any machine can run any job.
 	ReceivedToClaim Latency `json:"receivedToClaim"`
 	// ClaimToClone is the time from the creation of the claim to the clone request. It consists mostly of
 	// the wait for a free clone slot.
@@ -33,8 +33,8 @@ type Latencies struct {
 	Registered Latency `json:"registered"`
 	// JobStart is the time from the runner being online until it has a job.
 	JobStart Latency `json:"jobStart"`
-	// Destroyed is the time from the moment at which the operator sees that the VM has stopped to the
-	// deletion of the claim.
+	// Destroyed is the time from the operator's observation that the VM has stopped to the deletion of the
+	// claim.
 	Destroyed Latency `json:"destroyed"`
 	// Life is the time from the creation to the deletion of the claim.
 	Life Latency `json:"life"`

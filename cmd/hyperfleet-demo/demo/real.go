@@ -40,8 +40,9 @@ type realOptions struct {
 }
 
 func (o *realOptions) bind(flags *pflag.FlagSet) {
-	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorSimulated, "sim, or real to create real machines on the Proxmox VE cluster "+
-		"in the PVE_* environment variables (go doc ./test/realpve)")
+	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorSimulated,
+		"sim, or real to create real machines on the Proxmox VE cluster "+
+			"in the PVE_* environment variables (go doc ./test/realpve)")
 	flags.StringVar(&o.Address, "address", "", "real: IP `address` at which machines on the Proxmox VE cluster reach this computer")
 }
 

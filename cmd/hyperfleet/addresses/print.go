@@ -146,7 +146,8 @@ func (p printer) printTable(rows [][]string) error {
 
 	for _, row := range rows {
 		for i, cell := range row {
-			if row[i] = cli.SanitizeLine(cell); i < len(row)-1 {
+			row[i] = cli.SanitizeLine(cell)
+			if i < len(row)-1 {
 				row[i] = cmp.Or(row[i], "-")
 			}
 		}

@@ -61,14 +61,17 @@ func (p printer) printList(jobs []v1alpha1.RunnerJob, opts options) error {
 
 	for _, job := range views {
 		cells := []string{
-			job.Job, formatState(job), job.Pool, job.Repository, job.Name, formatSpan(job), job.Machine, formatCause(job.Cause),
+			job.Job, formatState(job), job.Pool, job.Repository, job.Name, formatWaitOrRun(job), job.Machine, formatCause(job.Cause),
 		}
 		if opts.allNamespaces {
 			cells = append([]string{job.Namespace}, cells...)
 		}
 
+		// Every empty cell except the last one becomes a dash. A tabwriter needs no last cell.
 		for i, cell := range cells {
-			if cells[i] = cli.SanitizeLine(cell); cell == "" && i < len(cells)-1 {
+			cells[i] = cli.SanitizeLine(cell)
+
+			if cell == "" && i < len(cells)-1 {
 				cells[i] = "-"
 			}
 		}
@@ -92,8 +95,8 @@ func formatState(job Job) string {
 	return string(job.State)
 }
 
-// formatSpan returns how long a job has run, or how long it has waited if it has not started.
-func formatSpan(job Job) string {
+// formatWaitOrRun returns how long a job has run, or how long it has waited if it has not started.
+func formatWaitOrRun(job Job) string {
 	if job.RanSeconds != nil {
 		return FormatDuration(*job.RanSeconds)
 	}
@@ -249,33 +252,33 @@ func (p printer) printMachines(title string, machines []VM) {
 	}
 }
 
-func (p printer) printTimeline(moments []TimelineEntry) {
-	if len(moments) == 0 {
+func (p printer) printTimeline(timeline []TimelineEntry) {
+	if len(timeline) == 0 {
 		fmt.Fprintln(p.out, "\nNo timeline yet: the operator has not reconciled the job.")
 
 		return
 	}
 
-	first := moments[0].Time.In(p.location)
+	first := timeline[0].Time.In(p.location)
 	fmt.Fprintf(p.out, "\nTimeline, from %s:\n", first.Format("2006-01-02 15:04:05 MST"))
 
 	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
 
-	for i, m := range moments {
+	for i, entry := range timeline {
 		elapsed := ""
 		if i > 0 {
-			elapsed = "+" + FormatInterval(m.AfterSeconds)
+			elapsed = "+" + FormatInterval(entry.AfterSeconds)
 		}
 
 		fmt.Fprintln(table, strings.TrimRight(fmt.Sprintf("  %s\t%s\t%s\t%s",
-			m.Time.In(p.location).Format("15:04:05"), elapsed, m.Moment, cli.SanitizeLine(m.Message)), "\t "))
+			entry.Time.In(p.location).Format("15:04:05"), elapsed, entry.Moment, cli.SanitizeLine(entry.Message)), "\t "))
 	}
 
 	_ = table.Flush() // a closed output is not an error
 }
 
-// FormatInterval returns the time between two moments: in milliseconds below 1 s, with one decimal below 10
-// s, and in the format of kubectl otherwise.
+// FormatInterval returns the time between two events: in milliseconds below 1 s, with one decimal below 10 s,
+// and in the format of kubectl otherwise.
 func FormatInterval(seconds float64) string {
 	const exact = 10
 

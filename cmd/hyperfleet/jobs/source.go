@@ -254,7 +254,8 @@ func findJob(jobs []v1alpha1.RunnerJob, id, scope string) (*v1alpha1.RunnerJob, 
 		case 1:
 			return matching[0], nil
 		default:
-			return nil, fmt.Errorf("several jobs match %q: give the RunnerJob name of one, with --namespace:\n%s", id, formatJobs(matching))
+			return nil, fmt.Errorf("several jobs match %q: give the RunnerJob name of one, with --namespace:\n%s",
+				id, formatJobs(matching))
 		}
 	}
 
@@ -279,10 +280,10 @@ func normalizeURL(text string) string {
 
 // formatJobs returns one line for each of the first 10 jobs.
 func formatJobs(jobs []*v1alpha1.RunnerJob) string {
-	const most = 10
+	const maxNames = 10
 
 	out := make([]string, 0, len(jobs))
-	for _, job := range jobs[:min(len(jobs), most)] {
+	for _, job := range jobs[:min(len(jobs), maxNames)] {
 		out = append(out, fmt.Sprintf("  %s/%s  %s  %s  %s",
 			job.Namespace, job.Name, job.Spec.State, cli.SanitizeLine(job.Spec.Repository), cli.SanitizeLine(job.Spec.Name)))
 	}

@@ -81,7 +81,7 @@ type Details struct {
 	NotStored string `json:"-"`
 }
 
-// TimelineEntry is one moment in the timeline of a job or a machine.
+// TimelineEntry is one event in the timeline of a job or a machine.
 type TimelineEntry struct {
 	Moment  v1alpha1.JobMoment `json:"moment"`
 	Time    time.Time          `json:"time"`
@@ -141,10 +141,10 @@ func newCause(job *v1alpha1.RunnerJob) *Cause {
 // measureTimes returns how long a job has waited and run until now. ran is negative if the job has not
 // started.
 func measureTimes(job *v1alpha1.RunnerJob, now time.Time) (waited, ran time.Duration) {
-	start, end := momentTime(job, v1alpha1.MomentStarted), now
+	start, end := eventTime(job, v1alpha1.MomentStarted), now
 
 	if job.Spec.State == v1alpha1.JobCompleted {
-		end = cmp.Or(momentTime(job, v1alpha1.MomentFinished), now)
+		end = cmp.Or(eventTime(job, v1alpha1.MomentFinished), now)
 	}
 
 	if start.IsZero() {
@@ -154,18 +154,18 @@ func measureTimes(job *v1alpha1.RunnerJob, now time.Time) (waited, ran time.Dura
 	return max(start.Sub(queuedAt(job)), 0), max(end.Sub(start), 0)
 }
 
-// momentTime returns the time of a moment from the timeline of the job. If the timeline does not have the
-// moment, it uses the time that the CI platform reported, and otherwise returns the zero time.
-func momentTime(job *v1alpha1.RunnerJob, name v1alpha1.JobMoment) time.Time {
-	i := slices.IndexFunc(job.Status.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == name })
+// eventTime returns the time of a kind of event from the timeline of the job. If the timeline does not have the
+// event, it uses the time that the CI platform reported, and otherwise returns the zero time.
+func eventTime(job *v1alpha1.RunnerJob, kind v1alpha1.JobMoment) time.Time {
+	i := slices.IndexFunc(job.Status.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == kind })
 	if i >= 0 {
 		return job.Status.Timeline[i].Time.Time
 	}
 
 	switch {
-	case name == v1alpha1.MomentStarted && job.Spec.StartedAt != nil && job.Spec.RunnerName != "":
+	case kind == v1alpha1.MomentStarted && job.Spec.StartedAt != nil && job.Spec.RunnerName != "":
 		return job.Spec.StartedAt.Time
-	case name == v1alpha1.MomentFinished && job.Spec.CompletedAt != nil:
+	case kind == v1alpha1.MomentFinished && job.Spec.CompletedAt != nil:
 		return job.Spec.CompletedAt.Time
 	default:
 		return time.Time{}
@@ -178,13 +178,13 @@ func newDetails(objects *jobObjects, now time.Time) Details {
 	var previous time.Time
 
 	for _, event := range objects.job.Status.Timeline {
-		m := TimelineEntry{Moment: event.Moment, Time: event.Time.UTC(), Message: event.Message}
+		entry := TimelineEntry{Moment: event.Moment, Time: event.Time.UTC(), Message: event.Message}
 		if !previous.IsZero() {
-			m.AfterSeconds = max(m.Time.Sub(previous), 0).Seconds()
+			entry.AfterSeconds = max(entry.Time.Sub(previous), 0).Seconds()
 		}
 
-		previous = m.Time
-		out.Timeline = append(out.Timeline, m)
+		previous = entry.Time
+		out.Timeline = append(out.Timeline, entry)
 	}
 
 	if objects.claim != nil {

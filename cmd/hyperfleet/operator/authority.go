@@ -104,6 +104,8 @@ func serverNames(cfg config.OperatorConfig) []string {
 	return names
 }
 
+// newAuthority returns the data of a Secret with a new CA certificate, which signs itself, and its private
+// key.
 func newAuthority(now time.Time, namespace string) (map[string][]byte, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

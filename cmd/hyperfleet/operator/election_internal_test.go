@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/fence"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 

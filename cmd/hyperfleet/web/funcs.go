@@ -153,7 +153,7 @@ func splitWords(reason string) string {
 	return strings.ToLower(out.String())
 }
 
-// phase is the part of a lifecycle between two moments of the timeline.
+// phase is the part of a lifecycle between two events of the timeline.
 type phase struct {
 	Name, Tone string
 	Seconds    float64
@@ -161,9 +161,10 @@ type phase struct {
 	X, Width float64
 }
 
-// newPhases divides a timeline into phases, and merges consecutive phases of the same name. The last phase
-// lasts until now, unless the machine was destroyed.
-func newPhases(moments []jobs.TimelineEntry, now time.Time) []phase {
+// newPhases divides a timeline into phases, merges consecutive phases of the same name, and places them side by
+// side in a bar of totalWidth units. A phase lasts until the next event, and the last phase until now. The
+// event Destroyed starts no phase.
+func newPhases(timeline []jobs.TimelineEntry, now time.Time) []phase {
 	const totalWidth, minWidth = 1000.0, 6.0
 
 	type phaseStyle struct{ name, tone string }
@@ -171,7 +172,7 @@ func newPhases(moments []jobs.TimelineEntry, now time.Time) []phase {
 	styles := map[v1alpha1.JobMoment]phaseStyle{
 		v1alpha1.MomentQueued: {"queued", "wait"}, v1alpha1.MomentReceived: {"queued", "wait"},
 		v1alpha1.MomentWaiting: {"queued", "wait"},
-		// The phase includes the time for which the job waits before its machine is created.
+		// This phase is not called cloning, because the job may wait for its machine before the clone starts.
 		v1alpha1.MomentDecided: {"until cloned", "clone"},
 		v1alpha1.MomentCloned:  {"booting", "boot"}, v1alpha1.MomentBooted: {"booting", "boot"},
 		v1alpha1.MomentRegistered: {"idle", "idle"}, v1alpha1.MomentStarted: {"job", "run"},
@@ -183,18 +184,18 @@ func newPhases(moments []jobs.TimelineEntry, now time.Time) []phase {
 		total float64
 	)
 
-	for i, moment := range moments {
+	for i, entry := range timeline {
 		end := now
-		if i+1 < len(moments) {
-			end = moments[i+1].Time
+		if i+1 < len(timeline) {
+			end = timeline[i+1].Time
 		}
 
-		style, ok := styles[moment.Moment]
-		if !ok || moment.Moment == v1alpha1.MomentDestroyed {
+		style, ok := styles[entry.Moment]
+		if !ok {
 			continue
 		}
 
-		seconds := max(end.Sub(moment.Time), 0).Seconds()
+		seconds := max(end.Sub(entry.Time), 0).Seconds()
 		total += seconds
 
 		if last := len(out) - 1; last >= 0 && out[last].Name == style.name {
@@ -217,20 +218,20 @@ func newPhases(moments []jobs.TimelineEntry, now time.Time) []phase {
 	return out
 }
 
-// Moments of a machine that a job's timeline does not have.
+// Events of a machine that a job's timeline does not have.
 const (
 	momentCreated v1alpha1.JobMoment = "Created"
 	momentPlaced  v1alpha1.JobMoment = "Placed"
 	momentStopped v1alpha1.JobMoment = "Stopped"
 )
 
-// newMoments returns the timeline of a machine.
-func newMoments(claim *v1alpha1.MachineClaim) []jobs.TimelineEntry {
+// newTimeline returns the timeline of a machine.
+func newTimeline(claim *v1alpha1.MachineClaim) []jobs.TimelineEntry {
 	out := []jobs.TimelineEntry{{Moment: momentCreated, Time: claim.CreationTimestamp.Time}}
 	times := cmp.Or(claim.Status.Times, &v1alpha1.MachineTimes{})
 
-	for _, moment := range []struct {
-		moment  v1alpha1.JobMoment
+	for _, event := range []struct {
+		kind    v1alpha1.JobMoment
 		time    *metav1.MicroTime
 		message string
 	}{
@@ -241,14 +242,14 @@ func newMoments(claim *v1alpha1.MachineClaim) []jobs.TimelineEntry {
 		{v1alpha1.MomentStarted, times.JobStarted, "the runner took a job"},
 		{momentStopped, times.Stopped, "the VM was powered off: " + claim.Status.EndReason},
 	} {
-		if moment.time == nil {
+		if event.time == nil {
 			continue
 		}
 
 		previous := out[len(out)-1].Time
 		out = append(out, jobs.TimelineEntry{
-			Moment: moment.moment, Time: moment.time.Time, Message: moment.message,
-			AfterSeconds: max(moment.time.Sub(previous), 0).Seconds(),
+			Moment: event.kind, Time: event.time.Time, Message: event.message,
+			AfterSeconds: max(event.time.Sub(previous), 0).Seconds(),
 		})
 	}
 

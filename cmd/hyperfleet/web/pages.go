@@ -313,8 +313,8 @@ func (h *handler) renderMachines(r *http.Request) (*page, error) {
 type machinePage struct {
 	machine
 
-	Moments []jobs.TimelineEntry
-	Phases  []phase
+	Timeline []jobs.TimelineEntry
+	Phases   []phase
 }
 
 func (h *handler) renderMachine(r *http.Request) (*page, error) {
@@ -323,10 +323,10 @@ func (h *handler) renderMachine(r *http.Request) (*page, error) {
 		return nil, fmt.Errorf("get MachineClaim: %w", err)
 	}
 
-	moments := newMoments(&claim)
+	timeline := newTimeline(&claim)
 
 	return &page{Title: claim.Name, Area: "machine", Live: true, Data: machinePage{
-		newMachine(&claim), moments, newPhases(moments, h.Clock.Now()),
+		newMachine(&claim), timeline, newPhases(timeline, h.Clock.Now()),
 	}}, nil
 }
 

@@ -21,7 +21,7 @@ func printGrowth() error {
 	// The prefix has 16,777,214 addresses.
 	const widePrefix = "10.0.0.0/8"
 
-	names := make([]string, many+singles)
+	names := make([]string, many+acquireCount)
 	for i := range names {
 		names[i] = "machine-" + strconv.Itoa(i)
 	}

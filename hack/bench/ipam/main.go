@@ -27,8 +27,8 @@ const prefix = "10.0.0.0/16"
 // measure. The result is the mean.
 const repetitions = 20
 
-// singles is the number of addresses that are acquired one by one in addition to the addresses in use.
-const singles = 50
+// acquireCount is how many addresses are acquired to measure the mean time of one acquire.
+const acquireCount = 50
 
 func main() {
 	count := flag.Int("addresses", 16_000, "number of addresses to allocate")
@@ -55,7 +55,7 @@ type peer interface {
 }
 
 func run(count int) error {
-	names := make([]string, count+singles)
+	names := make([]string, count+acquireCount)
 	for i := range names {
 		names[i] = "machine-" + strconv.Itoa(i)
 	}
@@ -223,10 +223,10 @@ func (t *goIPAM) acquire(count int) error {
 }
 
 func (t *goIPAM) measureAcquire() (time.Duration, error) {
-	acquired := make([]*goipam.IP, 0, singles)
+	acquired := make([]*goipam.IP, 0, acquireCount)
 	start := time.Now()
 
-	for range singles {
+	for range acquireCount {
 		ip, err := t.ipam.AcquireIP(context.Background(), t.cidr)
 		if err != nil {
 			return 0, err
@@ -243,5 +243,5 @@ func (t *goIPAM) measureAcquire() (time.Duration, error) {
 		}
 	}
 
-	return duration / singles, nil
+	return duration / acquireCount, nil
 }

@@ -16,8 +16,8 @@ import (
 // whereabouts is the allocator of whereabouts with its list of reservations. whereabouts itself reads the list from the
 // API server and writes it back for each address. This is not measured here.
 type whereabouts struct {
-	config types.RangeConfiguration
-	list   []types.IPReservation
+	config       types.RangeConfiguration
+	reservations []types.IPReservation
 }
 
 func newWhereabouts() *whereabouts {
@@ -31,29 +31,29 @@ func newWhereabouts() *whereabouts {
 
 func (w *whereabouts) acquire(count int) error {
 	for range count {
-		name := strconv.Itoa(len(w.list))
+		name := strconv.Itoa(len(w.reservations))
 
-		_, list, err := allocate.AssignIP(w.config, w.list, name, "default/"+name, "net1")
+		_, reservations, err := allocate.AssignIP(w.config, w.reservations, name, "default/"+name, "net1")
 		if err != nil {
 			return err
 		}
 
-		w.list = list
+		w.reservations = reservations
 	}
 
 	return nil
 }
 
 func (w *whereabouts) measureAcquire() (time.Duration, error) {
-	initial := len(w.list)
+	initial := len(w.reservations)
 	start := time.Now()
 
-	if err := w.acquire(singles); err != nil {
+	if err := w.acquire(acquireCount); err != nil {
 		return 0, err
 	}
 
 	duration := time.Since(start)
-	w.list = w.list[:initial]
+	w.reservations = w.reservations[:initial]
 
-	return duration / singles, nil
+	return duration / acquireCount, nil
 }

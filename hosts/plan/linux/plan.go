@@ -158,6 +158,7 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 	s.addTo(d, "node-exporter-service", stableSeconds)
 }
 
+// renderAgent adds the kubeconfig, the program and the service of the agent to the draft.
 func renderAgent(d *plan.Draft, cfg Config) {
 	place := parts.FileSpec{Path: kubeconfigPath, Mode: 0o600, Owner: rootOwner}
 	kubeconfig := parts.NewSecret(plan.KubeconfigLabel, place, cfg.Kubeconfig)

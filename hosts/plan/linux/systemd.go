@@ -18,7 +18,9 @@ type service struct {
 	name, description, start string
 	// oneshot is true for a service whose program runs once and ends.
 	oneshot bool
-	before  string
+	// before is the target that starts only after the service. If it is empty, the service starts after
+	// network-online.target.
+	before string
 }
 
 func (s service) path() string { return "/etc/systemd/system/" + s.name + ".service" }
@@ -54,8 +56,8 @@ func (s service) restartPart(label string, stable int) plan.Part {
 		s.unitVar(), plan.Var{Name: "STABLE", Value: strconv.Itoa(stable)})
 }
 
-// renderUnit returns the unit file. With KillMode=process, machines that the service has started
-// keep running when the service restarts.
+// renderUnit returns the unit file. With KillMode=process, the processes of VMs that a daemon has
+// started keep running when systemd restarts the daemon.
 func (s service) renderUnit() string {
 	var b strings.Builder
 

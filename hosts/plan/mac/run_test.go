@@ -63,7 +63,7 @@ func firewall(t *testing.T) (plantest.Host, string) {
 
 	host.Write("rules", text)
 	host.Write("pf.conf", stockPF)
-	host.Program("loader", plan.Render(readScript("pf"), vars...))
+	host.AddProgram("loader", plan.Render(readScript("pf"), vars...))
 
 	return host, plan.Render(readScript("firewall"), append(vars, plan.Var{Name: "LOADER", Value: "loader"})...)
 }

@@ -21,24 +21,24 @@ type Host struct {
 	Dir string
 }
 
-// NewHost returns a host with the programs, given by name and bash script. Its sleep returns at
+// NewHost returns a fake host whose programs are the given bash scripts, by name. Its sleep returns at
 // once, and its chown does nothing.
 func NewHost(t *testing.T, programs map[string]string) Host {
 	t.Helper()
 
 	h := Host{t: t, Dir: t.TempDir()}
-	h.Program("sleep", "")
-	h.Program("chown", "")
+	h.AddProgram("sleep", "")
+	h.AddProgram("chown", "")
 
 	for name, script := range programs {
-		h.Program(name, script)
+		h.AddProgram(name, script)
 	}
 
 	return h
 }
 
-// Program adds a program.
-func (h Host) Program(name, script string) {
+// AddProgram adds a program.
+func (h Host) AddProgram(name, script string) {
 	h.t.Helper()
 
 	text := "#!/bin/bash\nset -u\nprintf '%s %s\\n' " + name + " \"$*\" >>\"$HOST/calls\"\n" + script + "\n"

@@ -20,8 +20,8 @@ import (
 
 const maxGolden = 100 << 10
 
-// golden compares the pushed parts with golden files. The flag -update writes the files.
-func (k Kind[C]) golden(t *testing.T) {
+// testGolden compares the pushed parts with golden files. The flag -update writes the files.
+func (k Kind[C]) testGolden(t *testing.T) {
 	p := k.plan(t, k.One)
 	got := map[string]string{"probe.sh": p.ProbeScript()}
 
@@ -94,9 +94,9 @@ func write(t *testing.T, dir string, files map[string]string) {
 	}
 }
 
-// scripts runs bash and shellcheck on every script of a plan: the scripts that are run, those that
+// testScripts runs bash and shellcheck on every script of a plan: the scripts that are run, those that
 // stay on the host, and the probe.
-func (k Kind[C]) scripts(t *testing.T) {
+func (k Kind[C]) testScripts(t *testing.T) {
 	bash, shellcheck := Tool(t, "bash", "bash"), Tool(t, "shellcheck", "shellcheck")
 	seen := map[string]bool{}
 

@@ -33,16 +33,16 @@ type Kind[C any] struct {
 func Run[C any](t *testing.T, k Kind[C]) {
 	t.Helper()
 
-	t.Run("each field belongs to one host or to all", k.tags)
-	t.Run("the two configurations differ in each field", k.differ)
-	t.Run("hash is stable", k.stable)
-	t.Run("hash and fields", k.fields)
-	t.Run("hash is of what is pushed", k.pushed)
-	t.Run("hashed parts and applied parts are the same", k.complete)
-	t.Run("dropping any part fails", k.mutations)
-	t.Run("no secret leaves but on standard input", k.secrets)
-	t.Run("golden", k.golden)
-	t.Run("scripts", k.scripts)
+	t.Run("each field belongs to one host or to all", k.testTags)
+	t.Run("the two configurations differ in each field", k.testConfigsDiffer)
+	t.Run("hash is stable", k.testHashStable)
+	t.Run("hash and fields", k.testFields)
+	t.Run("hash is of what is pushed", k.testHashOfPlan)
+	t.Run("hashed parts and applied parts are the same", k.testParts)
+	t.Run("dropping any part fails", k.testPartMutations)
+	t.Run("no secret leaves but on standard input", k.testSecrets)
+	t.Run("golden", k.testGolden)
+	t.Run("scripts", k.testScripts)
 }
 
 func (k Kind[C]) plan(t *testing.T, cfg C) plan.Plan {
@@ -56,13 +56,13 @@ func (k Kind[C]) plan(t *testing.T, cfg C) plan.Plan {
 	return p
 }
 
-func (k Kind[C]) tags(t *testing.T) {
+func (k Kind[C]) testTags(t *testing.T) {
 	if err := plan.ValidateTags[C](); err != nil {
 		t.Error(err)
 	}
 }
 
-func (k Kind[C]) differ(t *testing.T) {
+func (k Kind[C]) testConfigsDiffer(t *testing.T) {
 	one, other := reflect.ValueOf(k.One), reflect.ValueOf(k.Other)
 	for i := range one.NumField() {
 		if reflect.DeepEqual(one.Field(i).Interface(), other.Field(i).Interface()) {
@@ -71,7 +71,7 @@ func (k Kind[C]) differ(t *testing.T) {
 	}
 }
 
-func (k Kind[C]) stable(t *testing.T) {
+func (k Kind[C]) testHashStable(t *testing.T) {
 	want := k.Hash(k.One)
 
 	for range 20 {
@@ -81,9 +81,9 @@ func (k Kind[C]) stable(t *testing.T) {
 	}
 }
 
-// fields changes one field at a time. A per-host field must not change the hash. A fleet field must
+// testFields changes one field at a time. A per-host field must not change the hash. A fleet field must
 // change it, except for fields that only affect new hosts.
-func (k Kind[C]) fields(t *testing.T) {
+func (k Kind[C]) testFields(t *testing.T) {
 	fields := reflect.TypeFor[C]()
 	for i := range fields.NumField() {
 		field := fields.Field(i)
@@ -112,16 +112,16 @@ func input(steps []plan.Part) string {
 	return b.String()
 }
 
-// pushed compares the hash with the hash of the plan, because the same code renders both. Per-host
-// values must not add or remove parts.
-func (k Kind[C]) pushed(t *testing.T) {
+// testHashOfPlan checks that Hash returns the hash of the plan that Render returns, without the values of one
+// host. The values of one host must not add or remove parts.
+func (k Kind[C]) testHashOfPlan(t *testing.T) {
 	p, err := k.Draft(plan.ClearPerHost(k.One)).Plan()
 	if err != nil {
-		t.Fatalf("without the values of a host the plan has to render still: %v", err)
+		t.Fatalf("a plan without the values of one host cannot be rendered: %v", err)
 	}
 
 	if p.Hash() != k.Hash(k.One) {
-		t.Error("the hash is not that of the plan")
+		t.Error("the hash is not the hash of the plan")
 	}
 
 	if diff := gocmp.Diff(list(p), list(k.plan(t, k.One))); diff != "" {
@@ -162,7 +162,7 @@ func checkApplied(p plan.Plan) error {
 	return nil
 }
 
-func (k Kind[C]) complete(t *testing.T) {
+func (k Kind[C]) testParts(t *testing.T) {
 	if err := k.checkParts(k.plan(t, k.One)); err != nil {
 		t.Error(err)
 	}
@@ -184,9 +184,9 @@ func (k Kind[C]) complete(t *testing.T) {
 	}
 }
 
-// mutations makes sure that the test complete can fail: if a part is missing, if a part has another
+// testPartMutations makes sure that testParts can fail: if a part is missing, if a part has another
 // schedule, and if a part has one more or one changed byte.
-func (k Kind[C]) mutations(t *testing.T) {
+func (k Kind[C]) testPartMutations(t *testing.T) {
 	p := k.plan(t, k.One)
 
 	for i, part := range p.Parts() {
@@ -229,8 +229,8 @@ func with(part plan.Part, change func(*plan.Part)) plan.Part {
 	return part
 }
 
-// secrets looks for every secret of the configuration in everything except the input of scripts.
-func (k Kind[C]) secrets(t *testing.T) {
+// testSecrets looks for every secret of the configuration in everything except the input of scripts.
+func (k Kind[C]) testSecrets(t *testing.T) {
 	p := k.plan(t, k.One)
 	v := reflect.ValueOf(k.One)
 

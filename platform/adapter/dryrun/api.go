@@ -66,7 +66,7 @@ type api struct {
 
 	// host is the host of the fleet API. Calls to other hosts are matched by their whole URL.
 	host string
-	// id, kind and generation are those of the event's resource.
+	// id, kind and generation belong to the event's resource.
 	id, kind   string
 	generation int32
 
@@ -213,6 +213,8 @@ func (a *api) defaultResponse(call Call) (CannedResponse, bool) {
 	}
 }
 
+// newHTTPResponse returns the canned response as an HTTP response. It writes a text body unchanged and
+// encodes any other body as JSON.
 func (a *CannedResponse) newHTTPResponse(r *http.Request) (*http.Response, error) {
 	header := http.Header{"Content-Type": {"application/json"}}
 	if a.StatusCode >= http.StatusBadRequest {

@@ -133,7 +133,7 @@ func (s *Source) Subscribe(ctx context.Context, _, _ string, handle broker.Handl
 	return nil
 }
 
-// handleDeadLetter handles an event that the queue does not retry any more. The queue has logged the
+// handleDeadLetter handles an event that the queue no longer retries. The queue has logged the
 // reason. After too many attempts, the event is sent again at the interval of resources that are not
 // reconciled, because its error may be transient. After any other reason, the resource is excluded until it
 // changes.

@@ -19,7 +19,7 @@ import (
 type StatusError struct {
 	// Status is the HTTP status.
 	Status int
-	// Code and Title are those of the fleet API's problem (RFC 9457). Both are empty without a problem.
+	// Code and Title come from the fleet API's problem (RFC 9457). Both are empty without a problem.
 	Code, Title string
 	// Gone is true if a problem of the fleet API states that the resource does not exist. It is false
 	// for any other response with status 404.

@@ -108,6 +108,7 @@ func (r *run) readResource(ctx context.Context) error {
 	return nil
 }
 
+// renderRequest renders the templates of a call. It rejects a header value with more than one line.
 func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 	request := httpcall.Request{
 		Method: call.Method, Timeout: call.Timeout, Attempts: call.Attempts, Backoff: call.Backoff, Header: http.Header{},

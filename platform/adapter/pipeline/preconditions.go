@@ -51,6 +51,9 @@ func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 	}
 }
 
+// evaluatePrecondition calls the API if the precondition has a call, and returns whether all conditions and
+// the expression are met. It evaluates all conditions even if one is not met, so that the step has the
+// result of each.
 func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Precondition, step *Step) (bool, error) {
 	if precondition.APICall != nil {
 		response, err := r.fetch(ctx, precondition.APICall, step)

@@ -60,7 +60,7 @@ type Step struct {
 	When  *resources.Gate `json:"when,omitempty"`
 	Value any             `json:"value,omitempty"`
 	Call  *Call           `json:"call,omitempty"`
-	// Captured, Conditions and Expression are those of a precondition.
+	// Captured, Conditions and Expression are the results of a precondition.
 	Captured   []Step           `json:"captured,omitempty"`
 	Conditions []ConditionTrace `json:"conditions,omitempty"`
 	Expression *resources.Gate  `json:"expression,omitempty"`

@@ -233,14 +233,14 @@ func newManaged(current *unstructured.Unstructured, versions []*unstructured.Uns
 // has a later generation, it returns that version, so that the event is recognized as stale.
 func (r *run) currentVersion(versions []*unstructured.Unstructured) *unstructured.Unstructured {
 	latest := slices.MaxFunc(versions, func(a, b *unstructured.Unstructured) int {
-		return cmp.Compare(generationOf(a), generationOf(b))
+		return cmp.Compare(appliedGeneration(a), appliedGeneration(b))
 	})
-	if generationOf(latest) > r.in.Generation {
+	if appliedGeneration(latest) > r.in.Generation {
 		return latest
 	}
 
 	if i := slices.IndexFunc(versions, func(o *unstructured.Unstructured) bool {
-		return generationOf(o) == r.in.Generation && o.GetDeletionTimestamp() == nil
+		return appliedGeneration(o) == r.in.Generation && o.GetDeletionTimestamp() == nil
 	}); i >= 0 {
 		return versions[i]
 	}
@@ -248,8 +248,10 @@ func (r *run) currentVersion(versions []*unstructured.Unstructured) *unstructure
 	return versions[0]
 }
 
-// generationOf returns the generation of an object, and 0 if the annotation is missing or not a number.
-func generationOf(object *unstructured.Unstructured) int64 {
+// appliedGeneration returns the generation of the annotation hyperfleet.io/generation, for which the
+// adapter has applied the object. It returns 0 if the annotation is missing or not an integer greater than
+// 0.
+func appliedGeneration(object *unstructured.Unstructured) int64 {
 	generation, _ := stamp.Generation(object)
 
 	return generation
@@ -309,7 +311,7 @@ func (r *run) compareNewest(a, b *unstructured.Unstructured) int {
 
 	return cmp.Or(
 		b.GetCreationTimestamp().Compare(a.GetCreationTimestamp().Time),
-		cmp.Compare(generationOf(b), generationOf(a)),
+		cmp.Compare(appliedGeneration(b), appliedGeneration(a)),
 		cmp.Compare(b.GetName(), a.GetName()),
 	)
 }

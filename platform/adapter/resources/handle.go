@@ -138,7 +138,7 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 	}
 
 	if e.objects.current != nil {
-		state.Generation = cmp.Compare(generationOf(e.objects.current), r.in.Generation)
+		state.Generation = cmp.Compare(appliedGeneration(e.objects.current), r.in.Generation)
 	}
 
 	decision := gates.Decide(state)

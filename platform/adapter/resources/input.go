@@ -32,7 +32,7 @@ type Input struct {
 	Clients map[string]transport.Client
 	// Stamper sets the ownership labels and annotations of objects, and checks them.
 	Stamper *stamp.Stamper
-	// ResourceID and Generation are those of the API's resource in the event.
+	// ResourceID and Generation are the ID and the generation of the API's resource, as the event has them.
 	ResourceID string
 	Generation int64
 	// Deleting is true if the API's resource is being deleted.

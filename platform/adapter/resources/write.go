@@ -57,7 +57,7 @@ func (r *run) update(ctx context.Context, e *entry, live, object *unstructured.U
 // isUpToDate reports whether the live object needs no apply, because the manifest sets its own generation
 // and the live object has the same or a later generation. It sets the reason of the outcome in this case.
 func (r *run) isUpToDate(live, object *unstructured.Unstructured, out *Outcome) bool {
-	desired, current := generationOf(object), generationOf(live)
+	desired, current := appliedGeneration(object), appliedGeneration(live)
 
 	switch {
 	case desired == r.in.Generation || current < desired:
@@ -133,7 +133,7 @@ func (r *run) handleExisting(
 	}
 }
 
-// replaceObject replaces the discovered object by the object that a write has returned.
+// replaceObject replaces the discovered object with the object that a write has returned.
 func (r *run) replaceObject(e *entry, object *unstructured.Unstructured) error {
 	versions := slices.Clone(e.objects.versions)
 

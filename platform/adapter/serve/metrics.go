@@ -59,10 +59,11 @@ func newMeters(
 	// Upstream's dashboards select an adapter by this label.
 	set := metrics.NewSet("adapter", prometheus.Labels{"adapter_name": identity.Name})
 	m := &meters{
-		up:       set.NewGauge("up", "1 while the adapter handles events."),
-		build:    set.NewGaugeVec("build_info", "Versions of the program and the task file.", "version", "framework_version"),
-		events:   set.NewCounterVec("events_processed_total", "Events by result: success, failed, skipped.", "status"),
-		duration: set.NewHistogramVec("event_processing_duration_seconds", "Duration of events, in seconds.", buckets).WithLabelValues(),
+		up:     set.NewGauge("up", "1 while the adapter handles events."),
+		build:  set.NewGaugeVec("build_info", "Versions of the program and the task file.", "version", "framework_version"),
+		events: set.NewCounterVec("events_processed_total", "Events by result: success, failed, skipped.", "status"),
+		duration: set.NewHistogramVec("event_processing_duration_seconds", "Duration of events, in seconds.", buckets).
+			WithLabelValues(),
 		requeues: set.NewCounterVec("looks_total",
 			"Events handled again because an object had changed, by result: success, failed, skipped.", "status"),
 		errors: set.NewCounterVec("errors_total", "Failed events, by the phase that failed.", "error_type"),

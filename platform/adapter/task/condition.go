@@ -56,8 +56,8 @@ func (c Condition) IsMet(vars map[string]any) (bool, error) {
 
 // isEqual reports whether two values are equal. It compares integers and floats by their numeric value.
 func isEqual(a, b any) bool {
-	left, isLeftNumber := toNumber(a)
-	right, isRightNumber := toNumber(b)
+	left, isLeftNumber := numericToFloat64(a)
+	right, isRightNumber := numericToFloat64(b)
 
 	if isLeftNumber && isRightNumber {
 		return left == right
@@ -66,7 +66,7 @@ func isEqual(a, b any) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-func toNumber(value any) (float64, bool) {
+func numericToFloat64(value any) (float64, bool) {
 	switch typed := value.(type) {
 	case int64:
 		return float64(typed), true
@@ -120,8 +120,8 @@ func (c Condition) compareOrdered(value any) (bool, error) {
 }
 
 func compareValues(a, b any) (order int, ok bool) {
-	left, isLeftNumber := toNumber(a)
-	right, isRightNumber := toNumber(b)
+	left, isLeftNumber := numericToFloat64(a)
+	right, isRightNumber := numericToFloat64(b)
 
 	if isLeftNumber && isRightNumber {
 		return cmp.Compare(left, right), true

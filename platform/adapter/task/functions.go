@@ -49,7 +49,7 @@ func (i instant) String() string { return i.Format(time.RFC3339) }
 
 // newFunctions returns the functions of templates. The package documentation lists them.
 func newFunctions(clk clock.PassiveClock, budget *templates.Budget) template.FuncMap {
-	made := func(growth int, f func(string) string) func(any) (string, error) {
+	newTextFunc := func(growth int, f func(string) string) func(any) (string, error) {
 		return func(v any) (string, error) {
 			if err := budget.CheckWork(growth * templates.MaxPrintedSize(v)); err != nil {
 				return "", err
@@ -77,17 +77,17 @@ func newFunctions(clk clock.PassiveClock, budget *templates.Budget) template.Fun
 		"now":        func() instant { return instant{clk.Now().UTC()} },
 		"date":       newDateFunc(budget),
 		"dateFormat": newDateFunc(budget),
-		"lower":      made(maxCaseGrowth, strings.ToLower),
-		"upper":      made(maxCaseGrowth, strings.ToUpper),
-		"title":      made(maxCaseGrowth, toTitle),
-		"trim":       made(1, strings.TrimSpace),
-		"quote":      made(maxQuoteGrowth, strconv.Quote),
+		"lower":      newTextFunc(maxCaseGrowth, strings.ToLower),
+		"upper":      newTextFunc(maxCaseGrowth, strings.ToUpper),
+		"title":      newTextFunc(maxCaseGrowth, toTitle),
+		"trim":       newTextFunc(1, strings.TrimSpace),
+		"quote":      newTextFunc(maxQuoteGrowth, strconv.Quote),
 		"default":    withDefault,
 		"int":        func(v any) (int, error) { n, err := toInt64(v); return int(n), err },
 		"int64":      toInt64,
 		"float":      toFloat64,
 		"float64":    toFloat64,
-		"string":     made(1, func(s string) string { return s }),
+		"string":     newTextFunc(1, func(s string) string { return s }),
 		"replace":    replace,
 		pipedPrefix + "replace": func(before, after, s any) (string, error) {
 			return replace(s, before, after)
@@ -207,10 +207,10 @@ func parseTime(value any) (time.Time, bool) {
 	}
 }
 
-// withDefault returns the value, or otherwise if the value is null, empty, zero or false.
-func withDefault(otherwise, value any) any {
+// withDefault returns the value, or defaultValue if the value is null, empty, zero or false.
+func withDefault(defaultValue, value any) any {
 	if value == nil || reflect.ValueOf(value).IsZero() {
-		return otherwise
+		return defaultValue
 	}
 
 	return value
@@ -240,12 +240,12 @@ func toInt64(value any) (int64, error) {
 }
 
 func toFloat64(value any) (float64, error) {
-	if out, ok := toNumber(value); ok {
+	if out, ok := numericToFloat64(value); ok {
 		return out, nil
 	}
 
-	if typed, ok := value.(string); ok {
-		if out, err := strconv.ParseFloat(strings.TrimSpace(typed), 64); err == nil {
+	if text, ok := value.(string); ok {
+		if out, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
 			return out, nil
 		}
 	}

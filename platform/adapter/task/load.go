@@ -251,21 +251,23 @@ func (l *loader) createEnvironments() error {
 	return err
 }
 
-// compileExpression compiles an expression. If the expression is invalid, it adds problems and
-// returns nil. A gate has to yield a bool.
-func (l *loader) compileExpression(env *cel.Env, keyPath strictyaml.Path, text string, gate bool) *cel.Program {
+// compileExpression compiles an expression. If isCondition is true, the expression must yield a bool. If the
+// expression does not compile, compileExpression adds problems and returns nil. It also adds a problem for each
+// name that has no value at this position in the file.
+func (l *loader) compileExpression(env *cel.Env, keyPath strictyaml.Path, text string, isCondition bool) *cel.Program {
 	compile := env.Compile
-	if gate {
+	if isCondition {
 		compile = env.CompileBool
 	}
 
 	program, err := compile(text)
 
-	var failed *cel.CompileError
-	if errors.As(err, &failed) {
-		for _, issue := range failed.Issues {
-			problem, ok := l.doc.ProblemInside(keyPath, issue.Line, issue.Column, "%s", issue.Message)
-			if !ok {
+	// An invalid expression has no other errors than a CompileError.
+	var compileErr *cel.CompileError
+	if errors.As(err, &compileErr) {
+		for _, issue := range compileErr.Issues {
+			problem, isLocated := l.doc.ProblemInside(keyPath, issue.Line, issue.Column, "%s", issue.Message)
+			if !isLocated {
 				problem.Message += fmt.Sprintf(", at %d:%d of the expression", issue.Line, issue.Column)
 			}
 
@@ -281,8 +283,8 @@ func (l *loader) compileExpression(env *cel.Env, keyPath strictyaml.Path, text s
 	}
 
 	for _, name := range program.Variables() {
-		if description := l.declared[name]; description != "" && !l.available[name] ||
-			name == varResources && !l.available[varResources] {
+		// Names that this file does not declare, such as item, always have a value, except for resources.
+		if isDeclared := l.declared[name] != "" || name == varResources; isDeclared && !l.available[name] {
 			l.reportUnavailable(keyPath, name)
 		}
 	}

@@ -26,13 +26,15 @@ func (l *loader) compileManifest(keyPath strictyaml.Path, in *adapter.Resource, 
 			return
 		}
 
-		out.Manifest = l.compileMapping(keyPath, typed)
+		out.Manifest = l.compileManifestTree(keyPath, typed)
 	default:
 		l.addProblem(keyPath, "want an object, a block string or {ref: PATH}")
 	}
 }
 
-func (l *loader) compileMapping(keyPath strictyaml.Path, in map[string]any) *Manifest {
+// compileManifestTree compiles a manifest that is a mapping, and adds a problem for each missing required
+// key.
+func (l *loader) compileManifestTree(keyPath strictyaml.Path, in map[string]any) *Manifest {
 	for _, key := range []string{"apiVersion", "kind", "metadata"} {
 		if !l.doc.HasValue(keyPath.Append(key)) {
 			l.addProblem(keyPath, "a manifest needs %s", key)
@@ -86,7 +88,7 @@ func (l *loader) compileReference(keyPath strictyaml.Path, name string) (out *Ma
 
 	switch {
 	case err == nil:
-		l.withDocument(doc, func() { out = l.compileMapping(nil, in) })
+		l.withDocument(doc, func() { out = l.compileManifestTree(nil, in) })
 	case !strings.Contains(string(data), "{{"):
 		l.problems = append(l.problems, toProblems(err)...)
 	default:
@@ -155,6 +157,8 @@ func (l *loader) compileTree(keyPath strictyaml.Path, in any, leaves bool) *Tree
 	return &Tree{root: l.compileNode(keyPath, in, leaves)}
 }
 
+// compileNode compiles a value of a tree: strings and keys become templates, and numbers, booleans and
+// nulls stay as they are.
 func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
 	switch typed := in.(type) {
 	case string:

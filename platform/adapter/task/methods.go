@@ -130,7 +130,7 @@ func lookUpField(value any, name string, args []any) (any, error) {
 	return found, nil
 }
 
-// replaceMethods replaces the fields of a command that may be methods by calls of methodFunction.
+// replaceMethods replaces the fields of a command that may be methods with calls of methodFunction.
 func (w *walker) replaceMethods(command *parse.CommandNode) {
 	for i, arg := range command.Args[1:] {
 		if call := w.newMethodCall(arg); call != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// Migration is a file of upstream's adapter that was rewritten for this adapter.
+// Migration is a file of upstream's adapter, the adapter of the upstream HyperFleet project, that was
+// rewritten for this adapter.
 type Migration struct {
 	// Text is the rewritten content of the file.
 	Text []byte

@@ -247,6 +247,8 @@ func (l *loader) compileCapture(keyPath strictyaml.Path, in *adapter.Capture) Ca
 	return out
 }
 
+// compileCondition compiles a condition, and adds problems for an unknown operator and for values that do
+// not fit it. in and notIn also accept their list as value.
 func (l *loader) compileCondition(keyPath strictyaml.Path, in *adapter.Condition) Condition {
 	out := Condition{Operator: in.Operator, Value: in.Value, Values: in.Values}
 

@@ -100,6 +100,7 @@ func (l *loader) compileTransport(keyPath strictyaml.Path, in *adapter.Transport
 	}
 }
 
+// compileDiscovery compiles a discovery, which must have either a name or labels.
 func (l *loader) compileDiscovery(keyPath strictyaml.Path, in *adapter.Discovery) Discovery {
 	out := Discovery{
 		APIVersion: in.APIVersion, Kind: in.Kind,
@@ -141,6 +142,8 @@ func (l *loader) compileDiscovery(keyPath strictyaml.Path, in *adapter.Discovery
 	return out
 }
 
+// compileLifecycle compiles the gates and patches of an entry, including those in deprecated fields, and
+// adds problems for gates that contradict each other.
 func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	out.PropagationPolicy = "Background"
 
@@ -260,6 +263,8 @@ func (l *loader) checkContradictions(keyPath strictyaml.Path, in *adapter.Resour
 	}
 }
 
+// compileOwner sets the owner of an entry's objects. The owner must be an earlier entry, and both entries
+// must have the transport kubernetes.
 func (l *loader) compileOwner(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if in.Owner == nil {
 		return

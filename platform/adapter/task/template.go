@@ -125,7 +125,7 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 
 // walker finds the variables that a template uses and rewrites the template's tree: it renames
 // functions whose text is piped in, appends functions of this package to pipes of actions and
-// ranges, and replaces calls of methods by function calls.
+// ranges, and replaces calls of methods with function calls.
 type walker struct {
 	// isDotRoot is true if the dot is the value that the template was called with. It is false
 	// inside range and with.
@@ -143,6 +143,8 @@ func (w *walker) addReference(names []string) {
 	w.references = append(w.references, found)
 }
 
+// walkNode handles a node and all nodes below it. In range and with, the dot is not the root, so fields of
+// the dot are no variables.
 func (w *walker) walkNode(in parse.Node) {
 	switch typed := in.(type) {
 	case *parse.ListNode:

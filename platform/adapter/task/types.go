@@ -110,7 +110,7 @@ type Resource struct {
 
 // Discovery finds objects by name or by labels.
 type Discovery struct {
-	// APIVersion and Kind are those of the objects. Both are empty if only the manifest has them.
+	// APIVersion and Kind are the kind of the objects. Both are empty if only the manifest has them.
 	APIVersion, Kind string
 	// Namespace is nil for cluster-scoped objects and for objects in any namespace.
 	Namespace *Template

@@ -20,7 +20,7 @@ import (
 // callTimeout is the timeout of every call.
 const callTimeout = 15 * time.Second
 
-// statusError is an error response of the server. Its text is that of the real agent.
+// statusError is an error response of the server. The real agent prints the same text.
 type statusError struct {
 	code       int
 	text       string

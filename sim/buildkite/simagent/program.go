@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// Exit codes of the real agent. With --reflect-exit-status, the exit code is that of the job.
+// Exit codes of the real agent. With --reflect-exit-status, the exit code is the job's exit code.
 const (
 	ExitSuccess     = 0
 	ExitFatal       = 1

@@ -12,7 +12,7 @@
 // long, and no other process can connect. On Linux, QEMU ends with the process that started it, even
 // if that process is killed.
 //
-// The protocols are those of QEMU (QMP: docs/interop/qmp-spec; guest agent:
+// The protocols are defined by QEMU (QMP: docs/interop/qmp-spec; guest agent:
 // docs/interop/qemu-ga-ref). Each client in this package has about a hundred lines. The existing
 // libraries require a socket in the file system.
 package vm

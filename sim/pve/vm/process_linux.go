@@ -5,8 +5,8 @@ package vm
 
 import "syscall"
 
-// newSysProcAttr puts the child into a process group of its own. The kernel kills the child when the
-// thread that started it ends.
+// newSysProcAttr returns the attributes that put the child in a process group of its own and make the
+// kernel kill the child when the thread that started it ends.
 func newSysProcAttr() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }

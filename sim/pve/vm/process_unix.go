@@ -7,6 +7,6 @@ package vm
 
 import "syscall"
 
-// newSysProcAttr puts the child into a process group of its own. Systems other than Linux cannot
-// kill the child when its parent ends.
-func dieWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }
+// newSysProcAttr returns the attributes that put the child in a process group of its own. Systems other
+// than Linux cannot kill the child when its parent ends.
+func newSysProcAttr() *syscall.SysProcAttr { return &syscall.SysProcAttr{Setpgid: true} }

@@ -15,10 +15,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/kit/pgproc"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 

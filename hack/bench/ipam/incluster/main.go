@@ -23,8 +23,8 @@ const (
 	// prefix has 65,534 addresses.
 	prefix = "10.0.0.0/16"
 	bits   = 16
-	// singles is the number of addresses that are acquired one by one in addition to the addresses in use.
-	singles = 20
+	// acquireCount is how many addresses are acquired to measure the mean time of one acquire.
+	acquireCount = 20
 )
 
 func main() {
@@ -77,13 +77,13 @@ func run(count int) error {
 
 		start = time.Now()
 
-		for i := range singles {
+		for i := range acquireCount {
 			if _, err := network.Acquire("p", "more-"+strconv.Itoa(i)); err != nil {
 				return err
 			}
 		}
 
-		printLine(fmt.Sprintf("one more with %d in use", target), time.Since(start)/singles, peerAcquireTime)
+		printLine(fmt.Sprintf("one more with %d in use", target), time.Since(start)/acquireCount, peerAcquireTime)
 	}
 
 	printLine(fmt.Sprintf("filling %d addresses", count), fillTime, peerFillTime)
@@ -122,14 +122,14 @@ func measureAcquire(inUse []string) (time.Duration, error) {
 	start := time.Now()
 	addresses := inUse
 
-	for range singles {
+	for range acquireCount {
 		var err error
 		if addresses, err = acquire(addresses); err != nil {
 			return 0, err
 		}
 	}
 
-	return time.Since(start) / singles, nil
+	return time.Since(start) / acquireCount, nil
 }
 
 // newNetwork returns a network with count addresses in use.

@@ -25,7 +25,7 @@ type settings struct{ literalTilde, followLinks, fixedDir bool }
 // Option is an option for parsing or walking a pattern.
 type Option func(*settings)
 
-// ExpandTilde replaces a leading ~ by the home directory. It is enabled by default.
+// ExpandTilde replaces a leading ~ with the home directory. It is enabled by default.
 func ExpandTilde(enabled bool) Option { return func(s *settings) { s.literalTilde = !enabled } }
 
 // TraverseSymlinks follows symbolic links to directories. It is disabled by default.

@@ -13,7 +13,7 @@ import (
 
 	clocktest "k8s.io/utils/clock/testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/fence"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
 )
 
 // answer is a transport that returns one status and counts its calls.

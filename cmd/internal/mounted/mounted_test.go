@@ -15,7 +15,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/kit/mounted"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
 	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 )
 

@@ -51,6 +51,8 @@ func (f *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context
 	return ctx, cancel
 }
 
+// watch polls the link that Kubernetes changes when the mounted object changes. If the new configuration is
+// valid, watch calls cancel and returns. If it is invalid, watch logs this and continues.
 func (f *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slog.Logger) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
