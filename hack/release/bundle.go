@@ -234,7 +234,9 @@ func (p *bundleParts) addDeployment(o object) {
 		}
 	}
 
-	p.deployments = append(p.deployments, map[string]any{"name": o.name(), "label": o.field("metadata", "labels"), "spec": o["spec"]})
+	p.deployments = append(p.deployments, map[string]any{
+		"name": o.name(), "label": o.field("metadata", "labels"), "spec": o["spec"],
+	})
 }
 
 // filterDeployed returns the permissions of ServiceAccounts that a Deployment of the bundle uses.

@@ -112,7 +112,8 @@ func (r *release) run(ctx context.Context) error {
 		run  func() error
 	}{
 		{"programs", func() error { return r.buildPrograms(ctx) }}, {"images", r.writeImages}, {"charts", r.packCharts},
-		{"manifests", r.writeManifests}, {"deploy", r.packDeploy}, {"bundle", r.writeBundle}, {"site", func() error { return r.packSite(ctx) }},
+		{"manifests", r.writeManifests}, {"deploy", r.packDeploy}, {"bundle", r.writeBundle},
+		{"site", func() error { return r.packSite(ctx) }},
 		{"SBOM", r.writeSBOM}, {"notes", r.writeNotes}, {"checksums", r.writeChecksums}, {"signature", r.sign},
 	} {
 		start := time.Now()

@@ -85,12 +85,13 @@ type UnavailableError struct {
 // Error returns a message with the reason and with what to do.
 func (e *UnavailableError) Error() string {
 	explanation := map[Refusal]string{
-		RefusedNotInPool:     "the pool does not have it: request an address of the pool, or add this address to the pool",
-		RefusedExcluded:      "the pool excludes it: request another address",
-		RefusedGateway:       "it is a gateway: request another address",
-		RefusedReserved:      "it is the network, broadcast or anycast address of its subnet: request another address",
-		RefusedInUse:         e.Holder + " has it: request another address, or delete that machine",
-		RefusedSecondAddress: e.Holder + " has or requests another address of this family: a machine gets only one address of each family",
+		RefusedNotInPool: "the pool does not have it: request an address of the pool, or add this address to the pool",
+		RefusedExcluded:  "the pool excludes it: request another address",
+		RefusedGateway:   "it is a gateway: request another address",
+		RefusedReserved:  "it is the network, broadcast or anycast address of its subnet: request another address",
+		RefusedInUse:     e.Holder + " has it: request another address, or delete that machine",
+		RefusedSecondAddress: e.Holder + " has or requests another address of this family: " +
+			"a machine gets only one address of each family",
 	}[e.Refusal]
 
 	return fmt.Sprintf("address %s of pool %s on network %s: %s", e.Address, e.Pool, e.Network, explanation)

@@ -58,7 +58,9 @@ func isRegistrable(addr netip.Addr) bool {
 // buildRecords returns the records of a machine, and the addresses without a configured reverse zone. It
 // returns an error of class Configuration if the name is in none of the zones or is too long, or if no
 // address can be registered.
-func buildRecords(spec v1alpha1.DNSRegistrationSpec, zones []string) (records []v1alpha1.DNSRecord, unreversed []string, err error) {
+func buildRecords(
+	spec v1alpha1.DNSRegistrationSpec, zones []string,
+) (records []v1alpha1.DNSRecord, unreversed []string, err error) {
 	name := canonicalName(spec.FQDN)
 
 	zone, ok := findZone(zones, name)

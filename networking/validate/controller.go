@@ -234,7 +234,8 @@ func (r *Reconciler) isAwaitingRegistration(ctx context.Context, m *subject) (bo
 
 // stateFor returns the state of the machine, or a new state if the machine or its settings have changed.
 func (r *Reconciler) stateFor(m *subject, lookupSchedule, testSchedule schedule) state {
-	fingerprint := fmt.Sprintf("%s %s %s %s %s/%d", m.object.GetUID(), m.fqdn, m.domain, m.addrs, m.cluster.UID, m.cluster.Generation)
+	fingerprint := fmt.Sprintf("%s %s %s %s %s/%d",
+		m.object.GetUID(), m.fqdn, m.domain, m.addrs, m.cluster.UID, m.cluster.Generation)
 
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -45,9 +45,10 @@ func waitForAddress(_ context.Context, s *scope) step.Result {
 		return step.Wait(networkingTimeout-waited, "AddressPending", "waiting for an address of the template's pool")
 	}
 
-	return step.Wait(resyncInterval, ReasonNetworkingOff, "no controller allocates an address of the template's pool for the machine: "+
-		"run the operator with controllers: [networking], or remove network.static.pool from HypervisorMachineTemplate "+
-		s.template.Name)
+	return step.Wait(resyncInterval, ReasonNetworkingOff,
+		"no controller allocates an address of the template's pool for the machine: "+
+			"run the operator with controllers: [networking], or remove network.static.pool from HypervisorMachineTemplate "+
+			s.template.Name)
 }
 
 // hasAddresses reports whether the claim has addresses and the condition AddressAllocated is True.

@@ -262,7 +262,8 @@ func (s *Server) redeliver(c *call) response {
 		return newNotFound()
 	}
 	redelivery := delivery{
-		hook: d.hook, guid: d.guid, action: d.action, installationID: d.installationID, repoID: d.repoID, redelivery: true, body: d.body,
+		hook: d.hook, guid: d.guid, action: d.action, installationID: d.installationID, repoID: d.repoID, redelivery: true,
+		body: d.body,
 	}
 	s.queueDelivery(engine.Webhook[delivery]{Unordered: true, Payload: redelivery})
 	return response{status: http.StatusAccepted, body: map[string]any{}}

@@ -52,7 +52,9 @@ func (l *budgetRegistry) budgetFor(clk clock.PassiveClock, name ...string) *budg
 
 // credentialBudgets returns the budget of an installation or token, and the budget of the App
 // itself, whose calls GitHub counts separately. The App's budget is nil if no App is used.
-func (l *budgetRegistry) credentialBudgets(clk clock.PassiveClock, api string, config *Settings) (scopeBudget, appBudget *budget) {
+func (l *budgetRegistry) credentialBudgets(
+	clk clock.PassiveClock, api string, config *Settings,
+) (scopeBudget, appBudget *budget) {
 	if config.App == nil {
 		return l.budgetFor(clk, api, "token", strings.TrimSpace(config.Token)), nil
 	}

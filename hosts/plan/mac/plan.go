@@ -157,7 +157,8 @@ func renderNodeExporter(d *plan.Draft, cfg Config) {
 	d.Add(newProgram("node-exporter", exporterPath, cfg.NodeExporterBinary, "node-exporter-job"),
 		parts.ValidateBinary("nodeExporterBinary", cfg.NodeExporterBinary))
 	d.Add(newHelper("node-exporter-run", runPath, parts.RenderExporterRun(exporterPath, cli), "node-exporter-job"), nil)
-	addJob(d, "node-exporter", job{name: "io.hyperfleet.node-exporter", arguments: []string{runPath}, keepAlive: true}, stableSeconds)
+	exporter := job{name: "io.hyperfleet.node-exporter", arguments: []string{runPath}, keepAlive: true}
+	addJob(d, "node-exporter", exporter, stableSeconds)
 }
 
 func renderKubelet(d *plan.Draft, cfg Config) {
