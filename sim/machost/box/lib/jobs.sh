@@ -22,18 +22,24 @@ read_line() {
 # pause waits for $1 seconds. It starts no process, because processes make a simulated host slow.
 pause() { read -rt "$1" <>/sim/never || true; }
 
+# wait_ended waits for at most 2 s until a process has ended. A process that nobody has waited for yet has ended.
+wait_ended() {
+	local i
+	for ((i = 0; i < 100; i++)); do
+		[ -e "/proc/$1/exe" ] || break
+		pause 0.02
+	done
+}
+
 # stop_job stops the job with the directory $1. If $2 is "group", it also kills the job's process group.
 stop_job() {
-	local keeper pid i
+	local keeper pid
 	keeper=$(read_line "$1/keeper") pid=$(read_line "$1/pid")
 	[ -z "$keeper" ] || kill -KILL "$keeper" 2>/dev/null
 	rm -f "$1/pid" "$1/keeper"
 	[ -n "$pid" ] || return 0
 	kill -TERM "$pid" 2>/dev/null
-	for ((i = 0; i < 100; i++)); do
-		kill -0 "$pid" 2>/dev/null || break
-		pause 0.02
-	done
+	wait_ended "$pid"
 	kill -KILL "$pid" 2>/dev/null
 	[ "${2:-}" != group ] || kill -KILL -- "-$pid" 2>/dev/null
 	return 0

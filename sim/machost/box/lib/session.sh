@@ -31,7 +31,7 @@ login_user() {
 # logout_user ends the session, its jobs and its machines. A machine can outlive the job that started
 # it and then belongs to no job's process group, so logout_user kills machines by their process ids.
 logout_user() {
-	local job machine pid i
+	local job machine pid
 	rm -f "$session"
 	for job in /sim/run/gui/*; do
 		[ ! -d "$job" ] || stop_job "$job" group
@@ -40,11 +40,7 @@ logout_user() {
 	for machine in /var/run/machines/*; do
 		pid=$(read_line "$machine")
 		if [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; then
-			# A process takes a moment to end after its signal.
-			for ((i = 0; i < 100; i++)); do
-				[ -e "/proc/$pid/exe" ] || break
-				pause 0.02
-			done
+			wait_ended "$pid"
 		fi
 		rm -f "$machine"
 	done

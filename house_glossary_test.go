@@ -1,0 +1,65 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hyperfleet_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/spelling"
+)
+
+const maxTerms = 40
+
+// TestGlossary: pages and code use the field's words, and the glossary is short enough to be read.
+func TestGlossary(t *testing.T) {
+	t.Parallel()
+
+	const glossary = "docs/reference/glossary.md"
+
+	terms, checked, checkWords := 0, 0, spelling.NewWordCheck()
+
+	walk(t, func(name string) {
+		if !isProse(filepath.ToSlash(name)) {
+			return
+		}
+
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		checked++
+
+		checkWords(t, name, text)
+
+		if filepath.ToSlash(name) == glossary {
+			terms = strings.Count(string(text), "\n| ") - strings.Count(string(text), "\n| Term ")
+		}
+	})
+
+	if checked == 0 {
+		t.Fatal("no pages and no code were found")
+	}
+
+	if terms == 0 || terms > maxTerms {
+		t.Errorf("%s has %d terms, want 1 to %d", glossary, terms, maxTerms)
+	}
+}
+
+// isProse reports whether a file is a page, or Go code that is neither a test nor generated. The changelog and
+// decisions quote what former releases said.
+func isProse(name string) bool {
+	for _, folder := range []string{"/testdata/", "/test/", "/adr/", "/node_modules/"} {
+		if strings.Contains("/"+name, folder) {
+			return false
+		}
+	}
+
+	isCode := strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go") && !strings.HasPrefix(filepath.Base(name), "zz_")
+
+	return isCode || strings.HasSuffix(name, ".md") && name != "CHANGELOG.md"
+}
