@@ -18,7 +18,8 @@ COMMIT_TIME := $(shell TZ=UTC0 git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ
 # git, too.
 export GIT_OPTIONAL_LOCKS = 0
 MODIFIED := $(shell test -z "$$(git --no-optional-locks status --porcelain 2>/dev/null)" || echo true)
-version_package := github.com/hyperfleet/hyperfleet/cmd/internal/version
+module := github.com/hyperfleet/hyperfleet
+version_package := $(module)/cmd/internal/version
 LDFLAGS := -s -w $(foreach set,tag=$(VERSION) commit=$(COMMIT) commitTime=$(COMMIT_TIME) modified=$(MODIFIED),-X $(version_package).$(set))
 # Disable gRPC's trace pages, which no program serves, because they keep unused code in programs (ADR 0057).
 TAGS := grpcnotrace
@@ -35,7 +36,7 @@ KEY ?=
 
 # Settings of `make test`. PKG=./kit/... and RUN=TestName select tests. COUNT=1 also runs tests with a cached result.
 # RACE=yes runs the test programs in hack/testrun/race.txt with the race detector, which compiles all their packages
-# again. Some tests have their own targets: the end-to-end tests in test/e2e, tests with SPIRE in their names
+# again. RACE=only runs no others, and RACE=rest only the others. Some tests have their own targets: the end-to-end tests in test/e2e, tests with SPIRE in their names
 # (make e2e-spire), and tests whose names end with Upstream (make e2e-kubevirt, make e2e-bridge). The programs that these
 # tests need take longer to build than all others. The slowest packages come first, so that they do not run alone at the
 # end, and packages that mostly wait run in parallel with packages that need the CPU.
@@ -44,7 +45,9 @@ RUN ?= .
 SKIP := SPIRE|Upstream\b
 COUNT ?=
 RACE ?=
-RACED := $(if $(RACE),-race hack/testrun/race.txt)
+RACED := $(if $(filter yes only,$(RACE)),-race hack/testrun/race.txt)
+raced_programs = $(foreach program,$(shell sed -n 's/^\([a-z][^:]*\):.*/\1/p' hack/testrun/race.txt | sort -u),./$(program) $(module)/$(program))
+PACKAGES = $(if $(filter only,$(RACE)),$(filter $(raced_programs),$(PKG)),$(if $(filter rest,$(RACE)),$(filter-out $(raced_programs),$(PKG)),$(PKG)))
 TEST_TIMEOUT ?= 30m
 # The revision with which `make test-changed` compares: the last commit, or the base of your branch.
 BASE ?= HEAD
@@ -75,7 +78,7 @@ define JUDGED
 $(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
 endef
 
-.PHONY: help setup build release freeze site test test-changed bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
+.PHONY: help setup build release freeze site test test-changed compile-tests bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -106,10 +109,13 @@ site: ## build the documentation site in dist/site, which works without a server
 	@$(as_programs) go run ./hack/site -dist "$(DIST)/site" -version "$(VERSION)"
 
 test: testrun ## run all tests without a valid cached result (PKG=./kit/... RUN=TestName COUNT=1 RACE=yes)
-	@$(as_programs) bin/testrun $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+	@$(as_programs) bin/testrun $(RACED) $(PACKAGES) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
 
 test-changed: testrun ## run the tests of packages that depend on changes since BASE=HEAD
-	@$(as_programs) bin/testrun -changed $(BASE) $(RACED) $(PKG) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+	@$(as_programs) bin/testrun -changed $(BASE) $(RACED) $(PACKAGES) -- $(TEST_FLAGS) -run '$(RUN)' '-skip=$(SKIP)'
+
+compile-tests: ## compile what the tests need and run nothing (PKG=./kit/... RACE=only)
+	@$(as_programs) $(if $(RACED),CGO_ENABLED=1) go list $(if $(RACED),-race) -test -deps -export $(PACKAGES) >/dev/null
 
 bench-tests: ## measure the time to build and run the tests, in units of the build time of kube-apiserver
 	@hack/bench-tests.sh

@@ -222,6 +222,15 @@ lock_tool() {
 	fi
 }
 
+# A first build writes about 10 GB to each of these folders. A full disk makes builds and servers fail in many ways.
+for folder in "$root" "$(go env GOCACHE)" "${TMPDIR:-/tmp}"; do
+	mkdir -p "$folder"
+	free=$(df -Pk "$folder" | awk 'NR == 2 {print int($4 / 1024 / 1024)}')
+	if [ "$free" -lt 10 ]; then
+		echo "setup: warning: $folder has $free GB of free space: a first build and a run of all tests need 10 GB"
+	fi
+done
+
 steps=${#plan[@]}
 for entry in "${plan[@]}"; do
 	step=$((step + 1))

@@ -47,6 +47,16 @@ func newHostile(t *testing.T) *hostile {
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	h.platform = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprintln(&h.sent, r.URL, r.Header)
+
+		// The tenant may also name this server as a GitLab, Gitea or Buildkite, whose paths GitHub does not have.
+		isGitHub := strings.HasPrefix(r.URL.Path, "/api/v3/") ||
+			!strings.HasPrefix(r.URL.Path, "/api/") && !strings.HasPrefix(r.URL.Path, "/stacks/")
+		if !isGitHub {
+			http.NotFound(w, r)
+
+			return
+		}
+
 		forward.ServeHTTP(w, r)
 	}))
 	t.Cleanup(h.platform.Close)
