@@ -212,9 +212,10 @@ func (l *life) crashes() {
 
 	bad := l.render(l.t, "2", another, true)
 
+	// On a slow host, the script may see none of the short-lived processes.
 	result := l.follow(bad, nil)
 	if ssh.KindOf(result.Err) != ssh.Rejected || !slices.Contains(result.Labels(push.Failed), l.job) ||
-		!strings.Contains(result.Err.Error(), "did not run") {
+		!strings.Contains(result.Err.Error(), "did not run") && !strings.Contains(result.Err.Error(), "did not restart") {
 		l.t.Errorf("a program that crashes: failed %q: %v", result.Labels(push.Failed), result.Err)
 	}
 
