@@ -40,9 +40,37 @@ func TestWalks(t *testing.T) {
 		addFunctions(t, functions, file)
 	}
 
+	// At most so many files, by the number of the walk.
+	limits := map[string]int{"2": 20, "4": 13}
+
 	for _, section := range sections {
 		title, _, _ := strings.Cut(section, "\n")
 		checkWalk(t, title, readHops(section), functions)
+
+		number, _, _ := strings.Cut(title, ".")
+		if limit := limits[number]; limit > 0 {
+			checkFiles(t, title, readHops(section), limit)
+		}
+	}
+}
+
+// checkFiles checks that a walk goes through at most so many files, and comes back to none that it has left. Only
+// generated files may be entered again.
+func checkFiles(t *testing.T, title string, hops []walkHop, limit int) {
+	t.Helper()
+
+	files, last := map[string]bool{}, ""
+
+	for _, hop := range hops {
+		if hop.file != last && files[hop.file] && !strings.Contains(hop.file, "/zz_generated.") {
+			t.Errorf("%s, row %s: the walk comes back to %s", title, hop.number, hop.file)
+		}
+
+		files[hop.file], last = true, hop.file
+	}
+
+	if len(files) > limit {
+		t.Errorf("%s: %d files, want at most %d", title, len(files), limit)
 	}
 }
 

@@ -131,7 +131,7 @@ func ApplyResult(host *v1alpha1.HostStatus, out Outcome, policy Policy) Verdict 
 	switch {
 	case out.Action == Probe && verdict == Succeeded:
 		host.LastProbeTime = &contactTime
-		host.LostParts = push.FindDrifted(out.Plan, out.AppliedDigests, out.States)
+		host.LostParts = out.Plan.FindDrifted(out.AppliedDigests, out.Plan.LostParts(out.States))
 	case out.Action.IsPush():
 		applyPushResult(host, out, verdict, contactTime, policy)
 	}

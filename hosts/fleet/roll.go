@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-// rollOut grants permits and reports how far the rollout of the fleet's configuration is.
+// rollOut grants permits, and writes them and how far the rollout of the fleet's configuration is to the status.
 func rollOut(ctx context.Context, s *scope) step.Result {
 	objects, err := machine.List(ctx, s.Client, s.kind, s.fleet.Namespace, s.fleet.Name)
 	if err != nil {
@@ -37,7 +37,21 @@ func rollOut(ctx context.Context, s *scope) step.Result {
 
 	policy, state := newRolloutPolicy(&s.fleet.Spec, len(hosts)), newRolloutState(&s.fleet.Status)
 	next, report := rollout.Decide(policy, state, hosts, desired.Target(), now)
-	writeStatus(&s.fleet.Status, next, desired, report)
+
+	status := &s.fleet.Status
+	status.HostConfigHash, status.MacOSVersion, status.LastPermit = desired.Hash, desired.OSVersion, next.LastPermit
+	status.StoppedHash, status.StoppedReason = next.StoppedHash, next.StoppedReason
+	status.RolloutStarted, status.StoppedAt = newMetaTime(next.Started), newMetaTime(next.StoppedAt)
+	status.Permits = nil
+
+	for _, p := range next.Permits {
+		status.Permits = append(status.Permits, v1alpha1.HostPermit{
+			Host: p.Host, Number: p.Number, Hash: p.Hash, What: string(p.Action),
+		})
+	}
+
+	status.Hosts, status.Converged, status.Drifted = toInt32(report.Hosts), toInt32(report.Converged), toInt32(report.Drifted)
+	status.Failed, status.Unreachable = toInt32(report.Failed), toInt32(report.Unreachable)
 	s.Metrics.set(s.fleet, report)
 
 	result := newResult(next, report, now, s.requeueAfter)
@@ -188,22 +202,6 @@ func newRolloutState(status *v1alpha1.HostFleetStatus) rollout.State {
 	}
 
 	return out
-}
-
-func writeStatus(status *v1alpha1.HostFleetStatus, state rollout.State, desired drift.Desired, report rollout.Report) {
-	status.HostConfigHash, status.MacOSVersion, status.LastPermit = desired.Hash, desired.OSVersion, state.LastPermit
-	status.StoppedHash, status.StoppedReason = state.StoppedHash, state.StoppedReason
-	status.RolloutStarted, status.StoppedAt = newMetaTime(state.Started), newMetaTime(state.StoppedAt)
-	status.Permits = nil
-
-	for _, p := range state.Permits {
-		status.Permits = append(status.Permits, v1alpha1.HostPermit{
-			Host: p.Host, Number: p.Number, Hash: p.Hash, What: string(p.Action),
-		})
-	}
-
-	status.Hosts, status.Converged, status.Drifted = toInt32(report.Hosts), toInt32(report.Converged), toInt32(report.Drifted)
-	status.Failed, status.Unreachable = toInt32(report.Failed), toInt32(report.Unreachable)
 }
 
 func toInt32(n int) int32 { return int32(n) } //nolint:gosec // G115: a fleet has fewer than 2^31 hosts

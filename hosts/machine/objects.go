@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -50,16 +49,6 @@ func Items(list client.ObjectList) ([]Object, error) {
 	})
 
 	return out, err
-}
-
-// lostStates converts the labels of lost parts to the form that package push takes.
-func lostStates(lost []string) map[string]plan.State {
-	out := map[string]plan.State{}
-	for _, label := range lost {
-		out[label] = plan.Lost
-	}
-
-	return out
 }
 
 // Kubeconfig returns the credential with which a host joins its cluster: the one that its spec

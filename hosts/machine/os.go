@@ -318,7 +318,7 @@ func (p *WorkerPool) queryOS(ctx context.Context, conn *ssh.Conn, work job, opti
 
 	out.Result.LostParts = lost
 	if len(drifted) > 0 {
-		out.Result = push.ApplyDrifted(ctx, conn, work.plan, drifted, options)
+		out.Result = push.Apply(ctx, conn, work.plan, work.plan.DriftSteps(drifted...), options)
 	}
 }
 

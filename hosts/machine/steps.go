@@ -453,7 +453,7 @@ func (s *scope) startJob(ctx context.Context, work job) step.Result {
 	work.enqueue = s.finishedJobs.EnqueueFunc(client.ObjectKeyFromObject(s.obj))
 
 	if work.action.IsPush() {
-		work.drifted = push.FindDrifted(work.plan, work.appliedDigests, lostStates(s.status.LostParts))
+		work.drifted = work.plan.FindDrifted(work.appliedDigests, s.status.LostParts)
 
 		if needsCredential(s) && hasKubeconfigPart(work) {
 			if result := s.issueCredential(ctx, &work, access); !result.IsDone() {
@@ -461,7 +461,16 @@ func (s *scope) startJob(ctx context.Context, work job) step.Result {
 			}
 		}
 
-		if err := s.recordPush(ctx, work); err != nil {
+		// From here on the host counts as having no complete configuration.
+		started := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
+		if s.status.Push != nil {
+			started = s.status.Push.Started
+		}
+
+		s.status.Push = &v1alpha1.HostPush{Permit: work.permit, Hash: work.hash, What: string(work.action), Started: started}
+		s.status.HostConfigHash = ""
+
+		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 	}
@@ -493,20 +502,6 @@ func (s *scope) addOSQuery(access Access, work *job) {
 			work.osQuery = OSQuery{}
 		}
 	}
-}
-
-// recordPush records that a push starts. From then on the host counts as having no complete
-// configuration.
-func (s *scope) recordPush(ctx context.Context, work job) error {
-	started := metav1.NewTime(s.Clock.Now()).Rfc3339Copy()
-	if s.status.Push != nil {
-		started = s.status.Push.Started
-	}
-
-	s.status.Push = &v1alpha1.HostPush{Permit: work.permit, Hash: work.hash, What: string(work.action), Started: started}
-	s.status.HostConfigHash = ""
-
-	return step.SaveStatus(ctx)
 }
 
 // recordCannotStart records that a job could not start, for example because a Secret is missing.

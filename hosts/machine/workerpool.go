@@ -247,10 +247,12 @@ func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:
-		out.Result = push.ApplyAll(ctx, conn, work.plan, options)
+		out.Result = push.Apply(ctx, conn, work.plan, work.plan.FirstBootSteps(), options)
 	default:
-		out.Result = push.ApplyDrifted(ctx, conn, work.plan, work.drifted, options)
-		if out.Result.Err == nil && len(work.plan.DriftSteps(work.drifted...)) == 0 {
+		steps := work.plan.DriftSteps(work.drifted...)
+
+		out.Result = push.Apply(ctx, conn, work.plan, steps, options)
+		if out.Result.Err == nil && len(steps) == 0 {
 			out.Result.LostParts, out.Result.Err = probeLostParts(ctx, conn, work.plan, options)
 		}
 	}

@@ -54,3 +54,23 @@ func Diff(desired, actual []Digest) []Change {
 
 	return out
 }
+
+// FindDrifted returns the labels of the parts that a host needs: the parts whose digest differs from the
+// applied one, and the lost parts. Both inputs may be nil. Without applied digests the state of the host is
+// unknown, so all parts that are always applied count as drifted.
+func (p Plan) FindDrifted(applied []Digest, lost []string) []string {
+	stale := map[string]bool{}
+	for _, change := range Diff(p.Digests(), applied) {
+		stale[change.Label] = true
+	}
+
+	var out []string
+
+	for _, part := range p.parts {
+		if part.IsHashed() && (stale[part.Label] || slices.Contains(lost, part.Label)) {
+			out = append(out, part.Label)
+		}
+	}
+
+	return out
+}

@@ -25,7 +25,7 @@ func TestConsoleSession(t *testing.T) {
 	p := running(t, "1")
 	conn := dial(t, target)
 
-	if result := push.ApplyAll(t.Context(), conn, p, push.Options{}); result.Err != nil {
+	if result := push.Apply(t.Context(), conn, p, p.FirstBootSteps(), push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -45,7 +45,8 @@ func TestConsoleSession(t *testing.T) {
 	// The machine survives a restart of its kubelet and is not a child of the next kubelet.
 	next := running(t, "2")
 
-	if result := push.ApplyDrifted(t.Context(), conn, next, []string{"tart-kubelet-install", "launchd"}, push.Options{}); result.Err != nil {
+	changed := next.DriftSteps("tart-kubelet-install", "launchd")
+	if result := push.Apply(t.Context(), conn, next, changed, push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -68,7 +69,7 @@ func TestConsoleSession(t *testing.T) {
 		t.Fatalf("lost: %v", lost)
 	}
 
-	if result := push.ApplyDrifted(t.Context(), conn, next, lost, push.Options{}); result.Err != nil {
+	if result := push.Apply(t.Context(), conn, next, next.DriftSteps(lost...), push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -141,7 +142,9 @@ func TestNoConsoleSession(t *testing.T) {
 			console.Reapplies = nil
 			alone, err := plan.New(console)
 
-			result := push.ApplyAll(t.Context(), dial(t, target), must(t, alone, err), push.Options{})
+			alone = must(t, alone, err)
+
+			result := push.Apply(t.Context(), dial(t, target), alone, alone.FirstBootSteps(), push.Options{})
 			if result.Err == nil || !strings.Contains(result.Err.Error(), tc.says) {
 				t.Errorf("%v, want %q", result.Err, tc.says)
 			}

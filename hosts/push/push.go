@@ -26,11 +26,6 @@ const (
 	DefaultProbeTimeout = 2 * time.Minute
 )
 
-// Host runs scripts. [ssh.Conn] implements it.
-type Host interface {
-	Run(ctx context.Context, script ssh.Script) (ssh.Output, error)
-}
-
 // Options are the options of a push. Zero values stand for the defaults.
 type Options struct {
 	// Timeout of each part. Default: [ssh.DefaultTimeout].
@@ -96,40 +91,70 @@ func (r Result) Labels(outcome Outcome) []string {
 	return out
 }
 
-// ApplyAll applies all parts to a new host.
-func ApplyAll(ctx context.Context, host Host, p plan.Plan, options Options) Result {
-	return pushParts(ctx, host, p, p.FirstBootSteps(), options)
-}
-
-// ApplyDrifted applies the drifted parts, and the parts that they reapply, to a bootstrapped host.
-// It never applies parts of the first boot.
-func ApplyDrifted(ctx context.Context, host Host, p plan.Plan, drifted []string, options Options) Result {
-	return pushParts(ctx, host, p, p.DriftSteps(drifted...), options)
-}
-
-// FindDrifted returns the labels of the parts that a host needs: the parts whose digest differs
-// from the applied one, and the lost parts. Both inputs may be nil. Without applied digests the
-// state of the host is unknown, so all parts that are always applied count as drifted.
-func FindDrifted(p plan.Plan, applied []plan.Digest, states map[string]plan.State) []string {
-	stale := map[string]bool{}
-	for _, change := range plan.Diff(p.Digests(), applied) {
-		stale[change.Label] = true
+// Apply applies the steps of a plan in order and stops at the first that fails. Then it verifies the host, also
+// after a failure. The result has all parts of the plan. Without steps, Apply calls nothing.
+func Apply(ctx context.Context, conn *ssh.Conn, p plan.Plan, steps []plan.Part, options Options) Result {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
 	}
 
-	var out []string
+	var result Result
 
 	for _, part := range p.Parts() {
-		if part.IsHashed() && (stale[part.Label] || states[part.Label] == plan.Lost) {
-			out = append(out, part.Label)
+		outcome := Unchanged
+		if slices.ContainsFunc(steps, func(s plan.Part) bool { return s.Label == part.Label }) {
+			outcome = NotReached
+		}
+
+		result.Parts = append(result.Parts, Part{Label: part.Label, Outcome: outcome})
+	}
+
+	if len(steps) == 0 {
+		return result
+	}
+
+	for _, step := range steps {
+		part := applyPart(ctx, conn, step, planSecrets(p), options)
+		setPart(&result, part)
+
+		if part.Err != nil {
+			result.Err = fmt.Errorf("push %s: %w", part.Label, part.Err)
+
+			break
 		}
 	}
 
-	return out
+	verify(ctx, conn, p, options, &result)
+
+	return result
+}
+
+func applyPart(ctx context.Context, conn *ssh.Conn, step plan.Part, secrets []log.Secret, options Options) Part {
+	if options.OnStart != nil {
+		options.OnStart(step.Label)
+	}
+
+	start := options.Clock.Now()
+	_, err := conn.Run(ctx, ssh.Script{
+		Label: step.Label, Input: strings.NewReader(step.Input()),
+		Timeout: options.Timeout, Secrets: secrets,
+	})
+
+	part := Part{Label: step.Label, Outcome: Applied, Err: err, Duration: options.Clock.Since(start)}
+	if err != nil {
+		part.Outcome = Failed
+	}
+
+	if options.OnEnd != nil {
+		options.OnEnd(part)
+	}
+
+	return part
 }
 
 // Probe returns the state of each hashed part on the host.
-func Probe(ctx context.Context, host Host, p plan.Plan, options Options) (map[string]plan.State, error) {
-	out, err := host.Run(ctx, ssh.Script{
+func Probe(ctx context.Context, conn *ssh.Conn, p plan.Plan, options Options) (map[string]plan.State, error) {
+	out, err := conn.Run(ctx, ssh.Script{
 		Label: probeLabel, Input: strings.NewReader(p.ProbeScript()),
 		Timeout:    cmp.Or(options.ProbeTimeout, DefaultProbeTimeout),
 		Concurrent: options.Concurrent,
@@ -154,67 +179,6 @@ func planSecrets(p plan.Plan) []log.Secret {
 	return out
 }
 
-// pushParts applies the steps in order and stops at the first that fails. Then it verifies the host, also
-// after a failure. The result has all parts of the plan. Without steps, pushParts calls nothing.
-func pushParts(ctx context.Context, host Host, p plan.Plan, steps []plan.Part, options Options) Result {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
-	var result Result
-
-	for _, part := range p.Parts() {
-		outcome := Unchanged
-		if slices.ContainsFunc(steps, func(s plan.Part) bool { return s.Label == part.Label }) {
-			outcome = NotReached
-		}
-
-		result.Parts = append(result.Parts, Part{Label: part.Label, Outcome: outcome})
-	}
-
-	if len(steps) == 0 {
-		return result
-	}
-
-	for _, step := range steps {
-		part := apply(ctx, host, step, planSecrets(p), options)
-		setPart(&result, part)
-
-		if part.Err != nil {
-			result.Err = fmt.Errorf("push %s: %w", part.Label, part.Err)
-
-			break
-		}
-	}
-
-	verify(ctx, host, p, options, &result)
-
-	return result
-}
-
-func apply(ctx context.Context, host Host, step plan.Part, secrets []log.Secret, options Options) Part {
-	if options.OnStart != nil {
-		options.OnStart(step.Label)
-	}
-
-	start := options.Clock.Now()
-	_, err := host.Run(ctx, ssh.Script{
-		Label: step.Label, Input: strings.NewReader(step.Input()),
-		Timeout: options.Timeout, Secrets: secrets,
-	})
-
-	part := Part{Label: step.Label, Outcome: Applied, Err: err, Duration: options.Clock.Since(start)}
-	if err != nil {
-		part.Outcome = Failed
-	}
-
-	if options.OnEnd != nil {
-		options.OnEnd(part)
-	}
-
-	return part
-}
-
 func setPart(r *Result, part Part) {
 	for i := range r.Parts {
 		if r.Parts[i].Label == part.Label {
@@ -225,7 +189,7 @@ func setPart(r *Result, part Part) {
 
 // verify probes the host to check that the applied parts are there. It does not probe a host that
 // is unreachable or that timed out.
-func verify(ctx context.Context, host Host, p plan.Plan, options Options, r *Result) {
+func verify(ctx context.Context, conn *ssh.Conn, p plan.Plan, options Options, r *Result) {
 	if kind := ssh.KindOf(r.Err); r.Err != nil && kind != ssh.Rejected {
 		return
 	}
@@ -234,7 +198,7 @@ func verify(ctx context.Context, host Host, p plan.Plan, options Options, r *Res
 	// running and must not be stopped.
 	options.Concurrent = true
 
-	states, err := Probe(ctx, host, p, options)
+	states, err := Probe(ctx, conn, p, options)
 	if err != nil {
 		r.Err = errors.Join(r.Err, fmt.Errorf("probe after push: %w", err))
 

@@ -104,7 +104,7 @@ func (l *life) boot() {
 		}
 	})
 
-	result := push.ApplyAll(l.t.Context(), l.conn, l.has, push.Options{})
+	result := push.Apply(l.t.Context(), l.conn, l.has, l.has.FirstBootSteps(), push.Options{})
 
 	cancel()
 	watching.Wait()
@@ -142,7 +142,8 @@ func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
 	l.t.Helper()
 
 	before := l.host.Machines(l.t.Context())
-	result := push.ApplyDrifted(l.t.Context(), l.conn, p, push.FindDrifted(p, l.has.Digests(), states), push.Options{})
+	steps := p.DriftSteps(p.FindDrifted(l.has.Digests(), p.LostParts(states))...)
+	result := push.Apply(l.t.Context(), l.conn, p, steps, push.Options{})
 
 	if diff := cmp.Diff(before, l.host.Machines(l.t.Context())); diff != "" || before["one"] == "" {
 		l.t.Errorf("the machine did not survive the push: %s", diff)

@@ -129,7 +129,7 @@ func TestTrouble(t *testing.T) {
 			host, target := reach(t, machost.Options{Name: "h"})
 
 			old := small(t, "old", fine)
-			if result := push.ApplyAll(t.Context(), dial(t, target), old, push.Options{}); result.Err != nil {
+			if result := push.Apply(t.Context(), dial(t, target), old, old.FirstBootSteps(), push.Options{}); result.Err != nil {
 				t.Fatal(result.Err)
 			}
 
@@ -145,9 +145,9 @@ func TestTrouble(t *testing.T) {
 			}
 
 			next := small(t, "new", tc.script)
-			all := push.FindDrifted(next, nil, nil)
+			all := next.FindDrifted(nil, nil)
 
-			result := push.ApplyDrifted(t.Context(), conn, next, all, push.Options{Timeout: limit(tc.kind)})
+			result := push.Apply(t.Context(), conn, next, next.DriftSteps(all...), push.Options{Timeout: limit(tc.kind)})
 			if got := ssh.KindOf(result.Err); got != tc.kind || !strings.Contains(result.Err.Error(), tc.says) {
 				t.Errorf("kind %q: %v", got, result.Err)
 			}
@@ -166,7 +166,9 @@ func TestTrouble(t *testing.T) {
 				tc.fix(t, host)
 			}
 
-			fixed := push.ApplyDrifted(t.Context(), redial(t, target), small(t, "new", fine), all, push.Options{})
+			repaired := small(t, "new", fine)
+
+			fixed := push.Apply(t.Context(), redial(t, target), repaired, repaired.DriftSteps(all...), push.Options{})
 			if fixed.Err != nil {
 				t.Error(fixed.Err)
 			}
@@ -259,14 +261,14 @@ func TestOneScriptAtATime(t *testing.T) {
 		hangs(t, host)
 	})
 
-	result := push.ApplyAll(ctx, gone, p, push.Options{})
+	result := push.Apply(ctx, gone, p, p.FirstBootSteps(), push.Options{})
 	if !errors.Is(result.Err, context.Canceled) {
 		t.Fatal(result.Err)
 	}
 
 	_ = gone.Close()
 
-	if result := push.ApplyAll(t.Context(), dial(t, target), p, push.Options{}); result.Err != nil {
+	if result := push.Apply(t.Context(), dial(t, target), p, p.FirstBootSteps(), push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
@@ -291,7 +293,7 @@ func TestALookBesideAPush(t *testing.T) {
 	operator := dial(t, target)
 	ended := make(chan error, 1)
 
-	go func() { ended <- push.ApplyAll(ctx, operator, p, push.Options{}).Err }()
+	go func() { ended <- push.Apply(ctx, operator, p, p.FirstBootSteps(), push.Options{}).Err }()
 
 	hangs(t, host)
 
@@ -330,7 +332,7 @@ func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 	before, next := dial(t, target), dial(t, target)
 	ended, looked := make(chan push.Result, 1), make(chan error, 1)
 
-	go func() { ended <- push.ApplyAll(t.Context(), before, p, push.Options{}) }()
+	go func() { ended <- push.Apply(t.Context(), before, p, p.FirstBootSteps(), push.Options{}) }()
 
 	hangs(t, host)
 
@@ -376,14 +378,15 @@ func TestManyHosts(t *testing.T) {
 			host, target := reach(t, machost.Options{Light: true})
 			conn := dial(t, target)
 
-			if result := push.ApplyAll(t.Context(), conn, p, push.Options{}); result.Err != nil || len(host.Digests()) != 4 {
+			result := push.Apply(t.Context(), conn, p, p.FirstBootSteps(), push.Options{})
+			if result.Err != nil || len(host.Digests()) != 4 {
 				t.Errorf("%v: %v", result.Err, host.Digests())
 			}
 
 			host.DropScript("last")
 
 			states, err := push.Probe(t.Context(), conn, p, push.Options{})
-			if diff := cmp.Diff([]string{"last"}, push.FindDrifted(p, p.Digests(), states)); diff != "" || err != nil {
+			if diff := cmp.Diff([]string{"last"}, p.FindDrifted(p.Digests(), p.LostParts(states))); diff != "" || err != nil {
 				t.Errorf("%v: %s", err, diff)
 			}
 		})

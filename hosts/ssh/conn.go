@@ -11,19 +11,14 @@ import (
 	"io"
 	"strings"
 	"sync"
-	"time"
 
 	cryptossh "golang.org/x/crypto/ssh"
 
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-const (
-	checkTimeout = 30 * time.Second
-	// maxMissedKeepAlives is how many keep-alives in a row may get no response before the
-	// connection is closed.
-	maxMissedKeepAlives = 3
-)
+// maxMissedKeepAlives is how many keep-alives in a row may get no response before the connection is closed.
+const maxMissedKeepAlives = 3
 
 // Conn is a connection to a host. The scripts of one connection run one after the other.
 type Conn struct {
@@ -100,42 +95,6 @@ func (c *Conn) keepAlive() {
 	}
 }
 
-// becomeRoot finds out how the user becomes root: without sudo, with sudo, or with sudo and a
-// password.
-func (c *Conn) becomeRoot(ctx context.Context) error {
-	if c.target.User == rootUser {
-		return nil
-	}
-
-	modes := []sudoMode{sudoDirect}
-	if !c.target.Password.IsEmpty() {
-		modes = append(modes, sudoPrompt)
-	}
-
-	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
-	defer cancel()
-
-	message := ""
-
-	for _, mode := range modes {
-		a, err := c.exec(ctx, string(mode)+"/usr/bin/true", c.passwordInput(mode))
-		if err != nil {
-			return newError(Unreachable, err, "run sudo on "+c.target.name())
-		}
-
-		c.sudoMode = mode
-		if a.code == 0 {
-			return nil
-		}
-
-		message = a.stderr.text()
-	}
-
-	return newError(SudoRefused, nil, fmt.Sprintf(
-		"user %s can't become root on %s with sudo: add a sudo rule with NOPASSWD for the user: %s",
-		c.target.User, c.target.name(), lastLines(redact(message, c.target.Password, c.target.PrivateKey))))
-}
-
 func (c *Conn) passwordInput(mode sudoMode) io.Reader {
 	if mode != sudoPrompt {
 		return strings.NewReader("")
@@ -154,28 +113,25 @@ type Output struct {
 // Run runs a script as root. If the script fails, Run returns both its output and an error, whose
 // message contains the last lines of standard error. If the context ends first, the script keeps
 // running and its output is lost.
-func (c *Conn) Run(ctx context.Context, script Script) (Output, error) {
+//
+// Secrets are redacted in the output and the error. If the host does not respond within the script's timeout and
+// gracePeriod, Run closes the connection.
+func (c *Conn) Run(ctx context.Context, script Script) (out Output, err error) {
 	c.runLock.Lock()
 	defer c.runLock.Unlock()
 
 	script.Timeout = cmp.Or(script.Timeout, DefaultTimeout)
+
 	start := c.dialer.Clock.Now()
-	out, err := c.run(ctx, script)
-	c.dialer.observe("run", start, err)
+	defer func() { c.dialer.observe("run", start, err) }()
 
-	return out, err
-}
-
-// run runs a script, and returns its output and the kind of failure. Secrets are redacted in both. If the
-// host does not respond within the script's timeout and gracePeriod, run closes the connection.
-func (c *Conn) run(ctx context.Context, script Script) (Output, error) {
 	runCtx, cancel := context.WithTimeout(ctx, script.Timeout+gracePeriod)
 	defer cancel()
 
 	a, err := c.exec(runCtx, commandLine(c.sudoMode, script), io.MultiReader(c.passwordInput(c.sudoMode), script.Input))
 	secrets := append([]log.Secret{c.target.Password, c.target.PrivateKey}, script.Secrets...)
 	text, truncated := a.stdout.text()
-	out := Output{Stdout: redact(text, secrets...), Truncated: truncated}
+	out = Output{Stdout: redact(text, secrets...), Truncated: truncated}
 	stderr := a.stderr.text()
 	operation := fmt.Sprintf("run %s on %s", script.Label, c.target.name())
 	message := lastLines(redact(stderr, secrets...))

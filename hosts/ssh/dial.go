@@ -27,6 +27,9 @@ const (
 
 	dialAttempts   = 2
 	dialRetryDelay = time.Second
+
+	// checkTimeout limits how long it takes to find out how the user becomes root.
+	checkTimeout = 30 * time.Second
 )
 
 // Target is a host and the login for it.
@@ -197,34 +200,15 @@ func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthM
 	return conn, err
 }
 
-// dialAddress connects to one address, with the given number of attempts, and logs in.
+// dialAddress connects to one address, with the given number of attempts, verifies the host key and logs in. If
+// the login fails although the host key is trusted, the error is a hostKeyError with the key that the host
+// presented, if any.
 func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptossh.AuthMethod, attempts int) (*Conn, error) {
 	raw, err := d.connect(ctx, target, attempts)
 	if err != nil {
 		return nil, err
 	}
 
-	return d.handshake(ctx, target, auth, raw)
-}
-
-func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.Conn, error) {
-	for attempt := 1; ; attempt++ {
-		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
-		if err == nil {
-			return raw, nil
-		}
-
-		if attempt == attempts || ctx.Err() != nil || retry.Sleep(ctx, d.Clock, dialRetryDelay) != nil {
-			return nil, newError(Unreachable, err, "connect to "+target.name())
-		}
-	}
-}
-
-// handshake verifies the host key and logs in. If it fails, it closes raw. Unless the host key is not
-// trusted, the error is a hostKeyError with the key that the host presented, if any.
-func (d *Dialer) handshake(
-	ctx context.Context, target Target, auth []cryptossh.AuthMethod, raw net.Conn,
-) (*Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
 	defer cancel()
 
@@ -255,6 +239,19 @@ func (d *Dialer) handshake(
 	return nil, &hostKeyError{hostKey: presentedKey, error: d.loginError(ctx, target, err)}
 }
 
+func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.Conn, error) {
+	for attempt := 1; ; attempt++ {
+		raw, err := (&net.Dialer{Timeout: d.DialTimeout}).DialContext(ctx, "tcp", target.Address)
+		if err == nil {
+			return raw, nil
+		}
+
+		if attempt == attempts || ctx.Err() != nil || retry.Sleep(ctx, d.Clock, dialRetryDelay) != nil {
+			return nil, newError(Unreachable, err, "connect to "+target.name())
+		}
+	}
+}
+
 // loginError returns the error for a failure after connecting, except for an untrusted host key.
 func (d *Dialer) loginError(ctx context.Context, target Target, err error) *Error {
 	name := target.name()
@@ -274,4 +271,40 @@ func (d *Dialer) loginError(ctx context.Context, target Target, err error) *Erro
 // methods failed, and that of OpenSSH, which disconnects after MaxAuthTries.
 func isAuthRefusal(text string) bool {
 	return strings.Contains(text, "unable to authenticate") || strings.Contains(text, "Too many authentication failures")
+}
+
+// becomeRoot finds out how the user becomes root: without sudo, with sudo, or with sudo and a
+// password.
+func (c *Conn) becomeRoot(ctx context.Context) error {
+	if c.target.User == rootUser {
+		return nil
+	}
+
+	modes := []sudoMode{sudoDirect}
+	if !c.target.Password.IsEmpty() {
+		modes = append(modes, sudoPrompt)
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+	defer cancel()
+
+	message := ""
+
+	for _, mode := range modes {
+		a, err := c.exec(ctx, string(mode)+"/usr/bin/true", c.passwordInput(mode))
+		if err != nil {
+			return newError(Unreachable, err, "run sudo on "+c.target.name())
+		}
+
+		c.sudoMode = mode
+		if a.code == 0 {
+			return nil
+		}
+
+		message = a.stderr.text()
+	}
+
+	return newError(SudoRefused, nil, fmt.Sprintf(
+		"user %s can't become root on %s with sudo: add a sudo rule with NOPASSWD for the user: %s",
+		c.target.User, c.target.name(), lastLines(redact(message, c.target.Password, c.target.PrivateKey))))
 }

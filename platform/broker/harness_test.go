@@ -267,10 +267,8 @@ func (l *local) queue(topic string) *broker.Queue {
 	return l.queues[topic]
 }
 
-func (l *local) Publish(_ context.Context, topic string, event cloudevents.Event) error {
-	l.queue(topic).Add(event)
-
-	return nil
+func (l *local) Publish(ctx context.Context, topic string, event cloudevents.Event) error {
+	return l.queue(topic).Publish(ctx, topic, event)
 }
 
 func (l *local) PublishRaw(_ context.Context, topic string, body []byte) error {

@@ -53,8 +53,6 @@ type QueueOptions struct {
 type Queue struct {
 	QueueOptions
 
-	handle func(cloudevents.Event) error
-
 	// queue has the keys of lanes whose first event is to be handled, and of those whose first
 	// event waits for its next attempt. Only one worker handles a key at a time.
 	queue workqueue.TypedRateLimitingInterface[string]
@@ -100,12 +98,11 @@ func NewQueue(options QueueOptions) *Queue {
 // waits for running handlers, whose context is not canceled. It may be called only once.
 func (q *Queue) Run(ctx context.Context, handle Handler) {
 	workCtx := context.WithoutCancel(ctx)
-	q.handle = func(event cloudevents.Event) error { return handle(withTrace(workCtx, event), event.Clone()) }
 
 	var workers sync.WaitGroup
 
 	for range q.Conf.Parallelism {
-		workers.Go(q.runWorker)
+		workers.Go(func() { q.runWorker(workCtx, handle) })
 	}
 
 	<-ctx.Done()
@@ -122,13 +119,19 @@ func (q *Queue) Run(ctx context.Context, handle Handler) {
 	}
 }
 
-// Add adds an event. After Run has ended, it drops the event.
-func (q *Queue) Add(event cloudevents.Event) {
+// Publish adds an event of this process. It ignores the topic, because a queue has only one, and never fails.
+// After Run has ended, it drops the event.
+func (q *Queue) Publish(_ context.Context, _ string, event cloudevents.Event) error {
 	q.Metrics.published.WithLabelValues(q.Topic).Inc()
 	q.add(&delivery{
 		Letter: Letter{Event: event}, ack: func() error { return nil }, isAlive: func() bool { return true },
 	})
+
+	return nil
 }
+
+// Health returns nil, because a queue needs no connection.
+func (*Queue) Health(context.Context) error { return nil }
 
 // addDelivery adds a message from a broker, which has already been delivered so many times.
 func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive func() bool) {
@@ -211,7 +214,7 @@ func (q *Queue) fold(keyLane *lane, item *delivery) bool {
 }
 
 // runWorker handles the first events of lanes until the queue shuts down.
-func (q *Queue) runWorker() {
+func (q *Queue) runWorker(ctx context.Context, handle Handler) {
 	for {
 		key, isShutDown := q.queue.Get()
 		if isShutDown {
@@ -219,7 +222,7 @@ func (q *Queue) runWorker() {
 		}
 
 		if item := q.nextDelivery(key); item != nil {
-			q.finish(key, item, q.process(item))
+			q.finish(key, item, q.process(ctx, item, handle))
 		}
 
 		q.queue.Done(key)
@@ -251,11 +254,11 @@ func (q *Queue) nextDelivery(key string) *delivery {
 }
 
 // process handles an event or gives it up. It returns an error if the event has to be retried.
-func (q *Queue) process(item *delivery) error {
+func (q *Queue) process(ctx context.Context, item *delivery, handle Handler) error {
 	if item.Reason == "" {
 		item.Attempts++
 
-		err := q.callHandler(item)
+		err := q.callHandler(ctx, item, handle)
 		if err == nil {
 			q.countResult(resultDone)
 
@@ -305,7 +308,7 @@ func (q *Queue) shouldGiveUp(item *delivery, err error) bool {
 }
 
 // callHandler calls the handler. It converts a panic to an error.
-func (q *Queue) callHandler(item *delivery) (err error) {
+func (q *Queue) callHandler(ctx context.Context, item *delivery, handle Handler) (err error) {
 	start := time.Now()
 
 	defer func() {
@@ -321,7 +324,7 @@ func (q *Queue) callHandler(item *delivery) (err error) {
 		q.Metrics.duration.WithLabelValues(q.Topic, q.Subscription).Observe(time.Since(start).Seconds())
 	}()
 
-	return q.handle(item.Event)
+	return handle(withTrace(ctx, item.Event), item.Event.Clone())
 }
 
 // withTrace returns a context that continues the trace of the event.

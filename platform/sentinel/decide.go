@@ -39,6 +39,83 @@ const (
 	ReasonStarted = "started"
 )
 
+// enqueueDue evaluates resources and enqueues those whose event is due. Stale resources are read
+// first.
+func (s *Sentinel) enqueueDue(ids ...string) {
+	if !s.lease.isHeld() {
+		s.metrics.skipped.WithLabelValues(skippedStandby).Add(float64(len(ids)))
+
+		return
+	}
+
+	for _, id := range ids {
+		if s.shouldEnqueue(id) {
+			s.queue.Add(id)
+		}
+	}
+
+	select {
+	case s.recheck <- struct{}{}:
+	default:
+	}
+}
+
+// shouldEnqueue returns true if a resource has to be enqueued.
+func (s *Sentinel) shouldEnqueue(id string) bool {
+	s.index.mu.Lock()
+	defer s.index.mu.Unlock()
+
+	e, now := s.index.entries[id], s.clock.Now()
+
+	switch {
+	case e == nil, e.isQueued:
+		return false
+	case e.isSending:
+		e.needsRecheck = true
+
+		return false
+	case now.Before(e.retryTime):
+		s.metrics.skipped.WithLabelValues(skippedBackoff).Inc()
+
+		return false
+	}
+
+	reason, ok := s.evaluate(e, now)
+	if ok && s.decider.canChangeByReport(e, reason) && !s.isFresh(e, now) {
+		s.index.stale[id] = true
+
+		return false
+	}
+
+	e.isQueued = ok
+
+	return ok
+}
+
+// isFresh returns true if the known state of the resource is so recent that it does not have to be
+// read again: it was requested after the last event of this process, and received less than one
+// poll interval ago.
+func (s *Sentinel) isFresh(e *entry, now time.Time) bool {
+	return e.requestTime.After(e.sentTime) && now.Sub(e.responseTime) < s.conf.PollInterval
+}
+
+// evaluate returns the reason of a due event, and false if no event is due. It also returns false
+// if an expression fails. The caller holds the index's mu.
+func (s *Sentinel) evaluate(e *entry, now time.Time) (string, bool) {
+	reason, err := s.decider.decide(context.Background(), e, now)
+
+	switch {
+	case err != nil:
+		s.metrics.expressionErrors.Inc()
+		s.metrics.skipped.WithLabelValues(skippedError).Inc()
+		s.log.Error("could not evaluate message_decision: send no event", "id", e.id, "error", err)
+	case reason == "":
+		s.metrics.skipped.WithLabelValues(skippedNotDue).Inc()
+	}
+
+	return reason, err == nil && reason != ""
+}
+
 // decider decides whether an event is due. The reason is empty if no event is due.
 type decider interface {
 	decide(ctx context.Context, e *entry, now time.Time) (reason string, err error)

@@ -158,36 +158,27 @@ func (s *Sentinel) verifyDue(ctx context.Context) {
 	}
 }
 
-// refresh reads resources and enqueues those whose event is due.
+// refresh reads resources by ID and enqueues those whose event is due. It removes resources that the API does
+// not return, because they do not match the selector or do not exist.
 func (s *Sentinel) refresh(ctx context.Context, resourceIDs []string) error {
 	for ids := range slices.Chunk(resourceIDs, maxIDsPerSearch) {
-		if err := s.readByID(ctx, ids); err != nil {
+		quoted := make([]string, len(ids))
+		for i, id := range ids {
+			quoted[i] = quote(id)
+		}
+
+		listedIDs, requestTime, err := s.listPage(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
+		if err != nil {
 			return err
 		}
 
-		s.enqueueDue(ids...)
-	}
-
-	return nil
-}
-
-// readByID reads resources by ID. It removes resources that the API does not return, because they
-// do not match the selector or do not exist.
-func (s *Sentinel) readByID(ctx context.Context, ids []string) error {
-	quoted := make([]string, len(ids))
-	for i, id := range ids {
-		quoted[i] = quote(id)
-	}
-
-	listedIDs, requestTime, err := s.listPage(ctx, "id in ("+strings.Join(quoted, ", ")+")", client.MaxPageSize)
-	if err != nil {
-		return err
-	}
-
-	for _, id := range ids {
-		if !slices.Contains(listedIDs, id) {
-			s.index.remove(id, requestTime)
+		for _, id := range ids {
+			if !slices.Contains(listedIDs, id) {
+				s.index.remove(id, requestTime)
+			}
 		}
+
+		s.enqueueDue(ids...)
 	}
 
 	return nil

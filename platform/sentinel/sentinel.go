@@ -50,7 +50,7 @@ type Options struct {
 	Clock clock.WithTickerAndDelayedExecution
 }
 
-// Publisher accepts events. It is a *broker.Broker, or a queue in this process.
+// Publisher accepts events. It is a *broker.Broker, or a *broker.Queue of this process.
 type Publisher interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
 	Health(ctx context.Context) error

@@ -20,15 +20,76 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-// createResource validates the request before it opens a transaction, and then creates the resource.
-func (s *Server) createResource(ctx context.Context, target scope, body openapi.ResourceCreate) (response, error) {
-	if err := validateIDs(target); err != nil {
+// CreateResource creates a resource.
+func (s *Server) CreateResource(w http.ResponseWriter, r *http.Request) {
+	out, err := s.createResource(r)
+	s.writeResponse(w, r, out, err)
+}
+
+// createResource validates the request, and then creates the resource and records the change in one transaction.
+func (s *Server) createResource(r *http.Request) (response, error) {
+	ctx := r.Context()
+	target := requestFromContext(ctx).scope
+
+	body, err := decodeBody[openapi.ResourceCreate](r)
+	if err != nil {
 		return response{}, err
+	}
+
+	kind, resource, err := s.newResource(ctx, target, body)
+	if err != nil {
+		return response{}, err
+	}
+
+	out, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
+		next := resource
+		next.CreatedTime, next.UpdatedTime, next.CreatedBy, next.UpdatedBy = u.now, u.now, u.caller, u.caller
+
+		if err := u.setOwner(ctx, target, &next); err != nil {
+			return next, err
+		}
+
+		if err := u.checkVisible(ctx, next.References); err != nil {
+			return next, err
+		}
+
+		list, err := u.evaluateConditions(ctx, kind, next, conditions.Input{
+			Generation: next.Generation, UpdatedTime: next.UpdatedTime, Required: kind.RequiredAdapters,
+		})
+		if err != nil {
+			return next, err
+		}
+
+		next.Conditions = list
+
+		created, err := u.tx.Insert(ctx, next)
+
+		switch {
+		case errors.Is(err, store.ErrExists):
+			return next, newProblem(CodeExists, "a %s named %s exists; it may be in deletion", kind.Kind, next.Name)
+		case errors.Is(err, store.ErrOwnerMissing):
+			return next, newNotFound(next.OwnerKind, next.OwnerID)
+		case err != nil:
+			return next, err
+		}
+
+		return created, u.tx.RecordChange(ctx, created, store.OperationCreated)
+	})
+
+	return response{http.StatusCreated, s.toAPI(out)}, err
+}
+
+// newResource validates the body of a request, and returns the resource that it describes.
+func (s *Server) newResource(
+	ctx context.Context, target scope, body openapi.ResourceCreate,
+) (*entity.Kind, store.Resource, error) {
+	if err := validateIDs(target); err != nil {
+		return nil, store.Resource{}, err
 	}
 
 	kind, err := s.findKindToCreate(target, body)
 	if err != nil {
-		return response{}, err
+		return nil, store.Resource{}, err
 	}
 
 	problems := fieldErrors(kind.ValidateSpec(body.Spec))
@@ -40,28 +101,23 @@ func (s *Server) createResource(ctx context.Context, target scope, body openapi.
 
 	references := problems.validateReferences(kind, body.References)
 	if err := problems.err(); err != nil {
-		return response{}, err
+		return nil, store.Resource{}, err
 	}
 
 	spec, err := json.Marshal(body.Spec)
 	if err != nil {
-		return response{}, fmt.Errorf("encode spec: %w", err)
+		return nil, store.Resource{}, fmt.Errorf("encode spec: %w", err)
 	}
 
 	id, err := uuid.NewV7()
 	if err != nil {
-		return response{}, fmt.Errorf("create ID: %w", err)
+		return nil, store.Resource{}, fmt.Errorf("create ID: %w", err)
 	}
 
-	out, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.Resource, error) {
-		return u.create(ctx, target, kind, store.Resource{
-			ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
-			Tenancy: maps.Clone(requestFromContext(ctx).tenancy), Generation: 1, CreatedTime: u.now, UpdatedTime: u.now,
-			CreatedBy: u.caller, UpdatedBy: u.caller,
-		})
-	})
-
-	return response{http.StatusCreated, s.toAPI(out)}, err
+	return kind, store.Resource{
+		ID: id.String(), Kind: kind.Kind, Name: body.Name, Spec: spec, Labels: body.Labels, References: references,
+		Tenancy: maps.Clone(requestFromContext(ctx).tenancy), Generation: 1,
+	}, nil
 }
 
 // findKindToCreate returns the kind of the resource that a request creates.
@@ -83,46 +139,23 @@ func (s *Server) findKindToCreate(target scope, body openapi.ResourceCreate) (*e
 	return kind, nil
 }
 
-// create inserts a resource with its first conditions, and records the change. A child also gets its
-// parent's tenancy.
-func (u *requestTx) create(ctx context.Context, target scope, kind *entity.Kind, r store.Resource) (store.Resource, error) {
-	if target.parent != nil {
-		parent, err := u.findResource(ctx, u.tx.Get, scope{kind: target.parent, id: target.parentID})
-		if err != nil {
-			return r, err
-		}
-
-		r.OwnerID, r.OwnerKind = parent.ID, parent.Kind
-
-		// A resource below a tenant's resource belongs to the same tenant.
-		tenancy := maps.Clone(parent.Tenancy)
-		maps.Copy(tenancy, r.Tenancy)
-		r.Tenancy = tenancy
+// setOwner makes a resource a child of the scope's parent, if the scope has one. A child also gets its parent's
+// tenancy, because both belong to the same tenant.
+func (u *requestTx) setOwner(ctx context.Context, target scope, r *store.Resource) error {
+	if target.parent == nil {
+		return nil
 	}
 
-	if err := u.checkVisible(ctx, r.References); err != nil {
-		return r, err
-	}
-
-	list, err := u.evaluateConditions(ctx, kind, r, conditions.Input{
-		Generation: r.Generation, UpdatedTime: r.UpdatedTime, Required: kind.RequiredAdapters,
-	})
+	parent, err := u.findResource(ctx, u.tx.Get, scope{kind: target.parent, id: target.parentID})
 	if err != nil {
-		return r, err
+		return err
 	}
 
-	r.Conditions = list
+	r.OwnerID, r.OwnerKind = parent.ID, parent.Kind
 
-	out, err := u.tx.Insert(ctx, r)
+	tenancy := maps.Clone(parent.Tenancy)
+	maps.Copy(tenancy, r.Tenancy)
+	r.Tenancy = tenancy
 
-	switch {
-	case errors.Is(err, store.ErrExists):
-		return r, newProblem(CodeExists, "a %s named %s exists; it may be in deletion", kind.Kind, r.Name)
-	case errors.Is(err, store.ErrOwnerMissing):
-		return r, newNotFound(r.OwnerKind, r.OwnerID)
-	case err != nil:
-		return r, err
-	}
-
-	return out, u.recordChange(ctx, out, store.OperationCreated)
+	return nil
 }

@@ -28,6 +28,12 @@ type node struct {
 	children []*node
 }
 
+// DeleteResource requests the deletion of a resource.
+func (s *Server) DeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
+	out, err := s.deleteResource(r.Context(), requestFromContext(r.Context()).scope)
+	s.writeResponse(w, r, out, err)
+}
+
 func (s *Server) deleteResource(ctx context.Context, target scope) (response, error) {
 	return s.changeResource(ctx, target, http.StatusAccepted,
 		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
@@ -234,17 +240,30 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, er
 		return false, err
 	}
 
-	return false, u.recordChange(ctx, n.Resource, store.OperationDeleting)
+	return false, u.tx.RecordChange(ctx, n.Resource, store.OperationDeleting)
 }
 
-func (s *Server) forceDeleteResource(ctx context.Context, target scope, body openapi.ForceDelete) (response, error) {
+// ForceDeleteResource removes a resource that is being deleted.
+func (s *Server) ForceDeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
+	out, err := s.forceDeleteResource(r)
+	s.writeResponse(w, r, out, err)
+}
+
+func (s *Server) forceDeleteResource(r *http.Request) (response, error) {
+	ctx := r.Context()
+
+	body, err := decodeBody[openapi.ForceDelete](r)
+	if err != nil {
+		return response{}, err
+	}
+
 	entry, err := runTx(ctx, s, func(ctx context.Context, u *requestTx) (store.AuditEntry, error) {
-		r, err := u.findResource(ctx, u.tx.GetForUpdate, target)
+		found, err := u.findResource(ctx, u.tx.GetForUpdate, requestFromContext(ctx).scope)
 		if err != nil {
 			return store.AuditEntry{}, err
 		}
 
-		return u.forceDelete(ctx, r, body.Reason)
+		return u.forceDelete(ctx, found, body.Reason)
 	})
 	if err != nil {
 		return response{}, err
@@ -282,7 +301,7 @@ func (u *requestTx) forceDelete(ctx context.Context, r store.Resource, reason st
 	}
 
 	for _, n := range slices.Backward(tree.nodes()) {
-		if err := u.recordChange(ctx, n.Resource, store.OperationRemoved); err != nil {
+		if err := u.tx.RecordChange(ctx, n.Resource, store.OperationRemoved); err != nil {
 			return store.AuditEntry{}, err
 		}
 	}

@@ -4,8 +4,8 @@
 // Package server implements the fleet API (api/openapi): resources of registered kinds, the statuses
 // that adapters report, the conditions that are computed from them, the change feed, and leases.
 //
-//	request ─► limits, caller ─► route ─► contract ─► operation ─► fleet ─► store (one
-//	           (middleware.go)   (mux.go) (contract.go)  (operations.go)      transaction)
+//	request ─► limits, caller ─► route ─► contract ─► operation ─► store (one transaction,
+//	           (middleware.go)   (mux.go) (contract.go) (create.go, ...)   request_tx.go)
 //
 // Flat, nested and root routes differ only in how they name a resource, which is the scope. Everything
 // else is the same for all of them. Errors are *Error values. The outermost layer writes them as

@@ -30,7 +30,8 @@ func TestPanic(t *testing.T) {
 
 	s := &Server{clock: clock.RealClock{}, log: slog.New(slog.NewTextHandler(&log, nil))}
 	s.metrics, _ = s.newMetrics(nil)
-	s.routes = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("the cause") })
+	s.routes = &mux{ServeMux: http.NewServeMux(), server: s}
+	s.routes.ServeMux.HandleFunc("/", func(http.ResponseWriter, *http.Request) { panic("the cause") })
 
 	w := httptest.NewRecorder()
 	s.ServeHTTP(w, httptest.NewRequest(http.MethodGet, BasePath+"/clusters", http.NoBody))

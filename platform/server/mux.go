@@ -39,31 +39,29 @@ func nestedPattern(pattern string) string {
 
 // HandleFunc registers a route with all paths that name its resources.
 func (m *mux) HandleFunc(pattern string, handler func(http.ResponseWriter, *http.Request)) {
-	m.handle(pattern, handler)
-
+	patterns := []string{pattern}
 	if strings.Contains(pattern, BasePath+"/resources") {
-		m.handle(pluralPattern(pattern), handler)
-		m.handle(nestedPattern(pattern), handler)
-	}
-}
-
-func (m *mux) handle(pattern string, handler func(http.ResponseWriter, *http.Request)) {
-	route, err := m.server.findRoute(pattern)
-	if err != nil {
-		m.errs = append(m.errs, err)
-
-		return
+		patterns = append(patterns, pluralPattern(pattern), nestedPattern(pattern))
 	}
 
-	m.ServeMux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
-		if err := m.server.prepareRequest(r, route); err != nil {
-			m.server.writeError(w, r, err)
+	for _, pattern := range patterns {
+		route, err := m.server.findRoute(pattern)
+		if err != nil {
+			m.errs = append(m.errs, err)
 
-			return
+			continue
 		}
 
-		handler(w, r)
-	})
+		m.ServeMux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if err := m.server.prepareRequest(r, route); err != nil {
+				m.server.writeError(w, r, err)
+
+				return
+			}
+
+			handler(w, r)
+		})
+	}
 }
 
 // registerDisallowedMethods registers the methods that the paths of the OpenAPI document do not

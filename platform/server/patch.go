@@ -17,8 +17,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
-func (s *Server) patchResource(ctx context.Context, target scope, body openapi.ResourcePatch) (response, error) {
-	return s.changeResource(ctx, target, http.StatusOK,
+// PatchResource changes a resource.
+func (s *Server) PatchResource(w http.ResponseWriter, r *http.Request, _ string) {
+	out, err := s.patchResource(r)
+	s.writeResponse(w, r, out, err)
+}
+
+func (s *Server) patchResource(r *http.Request) (response, error) {
+	body, err := decodeBody[openapi.ResourcePatch](r)
+	if err != nil {
+		return response{}, err
+	}
+
+	return s.changeResource(r.Context(), requestFromContext(r.Context()).scope, http.StatusOK,
 		func(ctx context.Context, u *requestTx, r store.Resource) (store.Resource, error) {
 			return u.patch(ctx, r, body)
 		})
@@ -67,7 +78,7 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 		return r, err
 	}
 
-	return stored, u.recordChange(ctx, stored, store.OperationUpdated)
+	return stored, u.tx.RecordChange(ctx, stored, store.OperationUpdated)
 }
 
 // applyPatch validates a patch and returns the patched resource. References are nil if the patch

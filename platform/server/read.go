@@ -21,6 +21,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
+// GetResource returns a resource.
+func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
+	out, err := s.getResource(r.Context(), requestFromContext(r.Context()).scope, ptr.Deref(params.Search, ""))
+	s.writeResponse(w, r, out, err)
+}
+
 // getResource returns the resource that target names. If the search condition is not empty and does not
 // hold for the resource, getResource returns a not-found error.
 func (s *Server) getResource(ctx context.Context, target scope, condition string) (response, error) {
@@ -48,6 +54,12 @@ func (s *Server) getResource(ctx context.Context, target scope, condition string
 	}
 
 	return out, err
+}
+
+// ListResources returns a page of resources.
+func (s *Server) ListResources(w http.ResponseWriter, r *http.Request, params openapi.ListResourcesParams) {
+	out, err := s.listResources(r.Context(), requestFromContext(r.Context()).scope, params)
+	s.writeResponse(w, r, out, err)
 }
 
 // listResources returns one page of resources, with only the requested fields if the query names any.
@@ -107,6 +119,14 @@ func (s *Server) listResources(ctx context.Context, target scope, query openapi.
 	return response{http.StatusOK, map[string]any{
 		"items": fields.selectFrom(items), "page": page.Page, "size": page.Size, "total": page.Total,
 	}}, nil
+}
+
+// ListResourceStatuses returns the statuses that adapters have reported for a resource.
+func (s *Server) ListResourceStatuses(
+	w http.ResponseWriter, r *http.Request, _ string, params openapi.ListResourceStatusesParams,
+) {
+	out, err := s.listStatuses(r.Context(), requestFromContext(r.Context()).scope, params)
+	s.writeResponse(w, r, out, err)
 }
 
 // listStatuses returns one page of the adapter statuses of a resource. search can only select adapters.
@@ -181,6 +201,12 @@ func newQueryError(field string, err error) error {
 	}
 }
 
+// ListChanges returns the changes after a cursor.
+func (s *Server) ListChanges(w http.ResponseWriter, r *http.Request, params openapi.ListChangesParams) {
+	out, err := s.listChanges(r.Context(), params)
+	s.writeResponse(w, r, out, err)
+}
+
 // listChanges returns the changes after a cursor. If there are none, it waits for one, up to the time in
 // the query or until the program shuts down.
 func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParams) (response, error) {
@@ -243,21 +269,4 @@ func (s *Server) ownerKind(change store.Change) string {
 	}
 
 	return kind.Parent.Kind
-}
-
-func (s *Server) putLease(ctx context.Context, name string, body openapi.LeaseRequest) (response, error) {
-	lease, err := s.store.PutLease(ctx, name, body.Holder, time.Duration(body.TtlSeconds)*time.Second)
-	if err != nil {
-		return response{}, err
-	}
-
-	if previous, isKnown := s.holders.Get(name); isKnown && previous == lease.Holder {
-		requestFromContext(ctx).isQuiet = true
-	}
-
-	s.holders.Add(name, lease.Holder)
-
-	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
-
-	return response{http.StatusOK, lease}, nil
 }

@@ -6,7 +6,6 @@ package server
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -327,7 +326,7 @@ func (u *requestTx) updateOrRemove(ctx context.Context, kind *entity.Kind, r *st
 			return false, nil
 		}
 
-		return false, u.recordChange(ctx, *r, store.OperationStatus)
+		return false, u.tx.RecordChange(ctx, *r, store.OperationStatus)
 	}
 
 	return true, u.removeResource(ctx, *r)
@@ -339,14 +338,5 @@ func (u *requestTx) removeResource(ctx context.Context, r store.Resource) error 
 		return err
 	}
 
-	return u.recordChange(ctx, r, store.OperationRemoved)
-}
-
-// recordChange adds a change to the change feed.
-func (u *requestTx) recordChange(ctx context.Context, r store.Resource, operation string) error {
-	if err := u.tx.RecordChange(ctx, r, operation); err != nil {
-		return fmt.Errorf("record change of %s %s (%s): %w", r.Kind, r.ID, operation, err)
-	}
-
-	return nil
+	return u.tx.RecordChange(ctx, r, store.OperationRemoved)
 }

@@ -78,11 +78,14 @@ type Server struct {
 	contract *openapi3.T
 	issuers  []issuer
 	metrics  *serverMetrics
-	routes   http.Handler
+	routes   *mux
 	// holders are the last holders of leases, by the name of the lease.
 	holders *lru.Cache
 }
 
+// The generated interface has the operations on /resources. Requests to collections of kinds and
+// below parents use the same operations. The request's scope says which resources the path names.
+// The parameters that the generated code reads from the path are ignored.
 var _ ServerInterface = (*Server)(nil)
 
 // New returns the handler of the API. The error names everything that is wrong with the registered
@@ -150,14 +153,14 @@ func (s *Server) load() error {
 
 // registerRoutes registers the routes.
 func (s *Server) registerRoutes() error {
-	routes := &mux{ServeMux: http.NewServeMux(), server: s}
-	s.routes = HandlerWithOptions(s, StdHTTPServerOptions{
-		BaseURL: BasePath, BaseRouter: routes,
+	s.routes = &mux{ServeMux: http.NewServeMux(), server: s}
+	HandlerWithOptions(s, StdHTTPServerOptions{
+		BaseURL: BasePath, BaseRouter: s.routes,
 		ErrorHandlerFunc: func(w http.ResponseWriter, r *http.Request, err error) { s.writeError(w, r, newMalformed(err)) },
 	})
-	routes.registerDisallowedMethods()
+	s.routes.registerDisallowedMethods()
 
-	return errors.Join(routes.errs...)
+	return errors.Join(s.routes.errs...)
 }
 
 // newMalformed returns an error for a value that the generated code could not parse although it

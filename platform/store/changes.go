@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"k8s.io/utils/ptr"
@@ -85,12 +86,44 @@ func (tx *Tx) RecordChange(ctx context.Context, resource Resource, operation str
 		Generation: resource.Generation, Operation: operation,
 	})
 	if err != nil {
-		return fmt.Errorf("record change of %s: %w", resource.ID, classifyError(err))
+		return fmt.Errorf("record change of %s %s (%s): %w", resource.Kind, resource.ID, operation, classifyError(err))
 	}
 
 	tx.hasChanges = true
 
 	return nil
+}
+
+// waker notifies any number of waiters that the feed may have changed.
+type waker struct {
+	mu    sync.Mutex
+	woken chan struct{}
+}
+
+// nextWake returns a channel that is closed at the next call of wake.
+func (w *waker) nextWake() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return w.woken
+}
+
+func (w *waker) wake() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	close(w.woken)
+	w.woken = make(chan struct{})
+}
+
+// announce wakes waiters of this replica, and schedules a notification of the other replicas.
+func (s *Store) announce() {
+	s.waker.wake()
+
+	select {
+	case s.pendingAnnouncement <- struct{}{}:
+	default:
+	}
 }
 
 // Changes reads the feed; see the package documentation for its order. It returns when there is a

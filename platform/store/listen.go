@@ -6,7 +6,6 @@ package store
 import (
 	"context"
 	"errors"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -22,28 +21,6 @@ const (
 	// listenIdleTimeout is the time without a notification after which the connection is checked.
 	listenIdleTimeout = 30 * time.Second
 )
-
-// waker notifies any number of waiters that the feed may have changed.
-type waker struct {
-	mu    sync.Mutex
-	woken chan struct{}
-}
-
-// nextWake returns a channel that is closed at the next call of wake.
-func (w *waker) nextWake() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	return w.woken
-}
-
-func (w *waker) wake() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-
-	close(w.woken)
-	w.woken = make(chan struct{})
-}
 
 // listen wakes waiters at each change until ctx ends. While it has no connection, waiters only
 // poll.
@@ -124,16 +101,6 @@ func runWithTimeout(parent context.Context, limit time.Duration, do func(context
 	defer cancel()
 
 	return do(ctx)
-}
-
-// announce wakes waiters of this replica, and schedules a notification of the other replicas.
-func (s *Store) announce() {
-	s.waker.wake()
-
-	select {
-	case s.pendingAnnouncement <- struct{}{}:
-	default:
-	}
 }
 
 // runAnnouncer notifies other replicas of changes until ctx ends. The notification is sent after

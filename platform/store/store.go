@@ -33,10 +33,6 @@ const (
 	// peak that needs it.
 	minConns          = 4
 	connsPerProcessor = 2
-
-	// txAttempts is how often a transaction is run that PostgreSQL aborted because of a conflict
-	// with another one.
-	txAttempts = 10
 )
 
 // Options configure Open.
@@ -177,48 +173,6 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 	}
 
 	return config, nil
-}
-
-// InTx runs a function in one transaction. It commits the transaction if the function returns nil.
-// Otherwise it rolls back and returns the function's error. If PostgreSQL aborts the transaction
-// because of a conflict with another one, or the connection is lost before the commit, InTx runs
-// the function again. So the function must have no effects other than those of tx.
-func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *Tx) error) error {
-	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
-	defer cancel()
-
-	for attempt := 1; ; attempt++ {
-		hasChanges, isCommitting, err := s.runInSession(ctx, run)
-		if err == nil && hasChanges {
-			s.announce()
-		}
-
-		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.shouldRetry(err, isCommitting) {
-			return classifyError(err)
-		}
-	}
-}
-
-// runInSession runs one transaction. It returns whether the transaction recorded a change, and
-// whether the error is that of the commit. In that case the transaction may have been committed.
-func (s *Store) runInSession(
-	ctx context.Context, run func(ctx context.Context, tx *Tx) error,
-) (hasChanges, isCommitting bool, err error) {
-	conn, err := s.pool.Acquire(ctx)
-	if err != nil {
-		return false, false, err
-	}
-	defer conn.Release()
-
-	session := newSession(conn.Conn())
-	defer session.rollback(ctx)
-
-	tx := &Tx{queries: db.New(session), deferred: db.New(queryRecorder{&session.pending}), session: session}
-	if err := run(ctx, tx); err != nil {
-		return false, false, err
-	}
-
-	return tx.hasChanges, true, session.commit(ctx)
 }
 
 // runRead runs queries that only read. It repeats them once if the connection was lost.

@@ -200,12 +200,7 @@ func setAction(out *hostDiff, area *hosts.Area, status *infrav1.HostStatus, desi
 	default:
 	}
 
-	states := map[string]plan.State{}
-	for _, label := range out.LostParts {
-		states[label] = plan.Lost
-	}
-
-	steps := p.DriftSteps(push.FindDrifted(p, applied, states)...)
+	steps := p.DriftSteps(p.FindDrifted(applied, out.LostParts)...)
 
 	switch d.NextAction {
 	case drift.FirstBoot:

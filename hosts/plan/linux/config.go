@@ -5,7 +5,6 @@ package linux
 
 import (
 	"errors"
-	"fmt"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
@@ -45,20 +44,6 @@ type Config struct {
 	// NodeExporterBinary exports the host's metrics.
 	NodeExporterBinary plan.Content `host:"fleet"`
 }
-
-// Render returns the plan of one host. Its error lists all missing or invalid fields, each with the
-// fix.
-func Render(cfg Config) (plan.Plan, error) {
-	p, err := renderDraft(cfg).Plan()
-	if err := errors.Join(validateHost(cfg), err); err != nil {
-		return plan.Plan{}, fmt.Errorf("render plan of host %q: %w", cfg.NodeName, err)
-	}
-
-	return p, nil
-}
-
-// HostConfigHash returns the digest of what all hosts of a fleet get.
-func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, renderDraft) }
 
 // validateHost validates the fields that belong to one host.
 func validateHost(cfg Config) error {

@@ -39,6 +39,20 @@ const (
 	stableSeconds = 10
 )
 
+// Render returns the plan of one host. Its error lists all missing or invalid fields, each with the
+// fix.
+func Render(cfg Config) (plan.Plan, error) {
+	p, err := renderDraft(cfg).Plan()
+	if err := errors.Join(validateHost(cfg), err); err != nil {
+		return plan.Plan{}, fmt.Errorf("render plan of host %q: %w", cfg.NodeName, err)
+	}
+
+	return p, nil
+}
+
+// HostConfigHash returns the digest of what all hosts of a fleet get.
+func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, renderDraft) }
+
 // renderDraft renders the parts of a host in order. The agent comes last, after everything that its
 // machines need.
 func renderDraft(cfg Config) *plan.Draft {

@@ -71,20 +71,6 @@ type Config struct {
 	NodeExporterBinary plan.Content `host:"fleet"`
 }
 
-// Render returns the plan of one host. Its error lists all missing or invalid fields, each with the
-// fix.
-func Render(cfg Config) (plan.Plan, error) {
-	p, err := renderDraft(cfg).Plan()
-	if err := errors.Join(validateHost(cfg), err); err != nil {
-		return plan.Plan{}, fmt.Errorf("render plan of host %q: %w", cfg.NodeName, err)
-	}
-
-	return p, nil
-}
-
-// HostConfigHash returns the digest of what all hosts of a fleet get.
-func HostConfigHash(cfg Config) string { return plan.HostConfigHash(cfg, renderDraft) }
-
 // consoleUser returns the user of the console session. A configuration for all hosts has no user,
 // so it gets a placeholder.
 func (c Config) consoleUser() string { return cmp.Or(c.SSHUser, "user") }

@@ -49,19 +49,6 @@ type Source struct {
 	drained chan struct{}
 }
 
-// queuePublisher implements sentinel.Publisher with the queue.
-type queuePublisher struct{ *broker.Queue }
-
-// Publish implements sentinel.Publisher.
-func (l queuePublisher) Publish(_ context.Context, _ string, event cloudevents.Event) error {
-	l.Add(event)
-
-	return nil
-}
-
-// Health implements sentinel.Publisher.
-func (queuePublisher) Health(context.Context) error { return nil }
-
 // New creates a source. It sends no requests.
 func New(options Options) (*Source, error) {
 	metrics, err := broker.NewMetrics(options.Metrics)
@@ -98,7 +85,7 @@ func New(options Options) (*Source, error) {
 	}
 
 	s.sentinel, err = sentinel.New(sentinel.Options{
-		Conf: conf, API: options.API, Broker: queuePublisher{s.queue}, ShouldResendAll: true, Drain: func() { <-s.drained },
+		Conf: conf, API: options.API, Broker: s.queue, ShouldResendAll: true, Drain: func() { <-s.drained },
 		Log: options.Log, Metrics: options.Metrics,
 	})
 	if err != nil {

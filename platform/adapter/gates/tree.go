@@ -17,6 +17,35 @@ const (
 	no  = "no"
 )
 
+// Decide walks the tree with a state and returns the decision.
+func Decide(state State) Decision {
+	nodes := tree()
+	current := nodes[root]
+
+	decision := Decision{Path: make([]Step, 0, len(nodes))}
+
+	for {
+		answer := current.answer(state)
+		decision.Path = append(decision.Path, Step{Question: current.question, Answer: answer})
+
+		if answer == Unset.String() {
+			answer = current.unset
+		}
+
+		next := current.branches[slices.IndexFunc(current.branches, func(b branch) bool { return b.answer == answer })]
+		if next.end == nil {
+			current = nodes[next.node]
+
+			continue
+		}
+
+		decision.Outcome, decision.Reason = next.end.outcome, next.end.reason
+		decision.Actions = next.end.listActions(state)
+
+		return decision
+	}
+}
+
 // node is one question of the tree.
 type node struct {
 	name, question string

@@ -114,7 +114,7 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 
 	ping := numbered("ping", 0)
 	ping.SetID("ping")
-	through.Add(ping)
+	through.add(ping)
 	<-hears
 
 	left.Add(n)
@@ -123,7 +123,7 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	begin := time.Now()
 
 	for i := range n {
-		through.Add(numbered(ids[i%len(ids)], i))
+		through.add(numbered(ids[i%len(ids)], i))
 	}
 
 	left.Wait()

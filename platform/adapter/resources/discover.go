@@ -23,32 +23,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// run is the state of the resources phase of one event.
-type run struct {
-	in      Input
-	vars    map[string]any
-	entries []*entry
-	result  Result
-	// hasFailed is true if writing an entry has failed. Later entries are then not written.
-	hasFailed bool
-	// isStale is true if this process has handled a later generation before.
-	isStale bool
-}
-
-// entry is one entry of the task's resources with its discovered objects.
-type entry struct {
-	*task.Resource
-
-	client transport.Client
-
-	// query selects the objects of the entry.
-	query transport.Query
-
-	objects objectSet
-	// isLive is true if objects is the result of a live read.
-	isLive bool
-}
-
 // objectSet is the result of a discovery.
 type objectSet struct {
 	state gates.ObjectState
@@ -58,32 +32,6 @@ type objectSet struct {
 	current *unstructured.Unstructured
 	// versions are all managed objects including current, sorted from the newest to the oldest.
 	versions []*unstructured.Unstructured
-}
-
-// discoverAll discovers the objects of all entries before any gate is evaluated. If the discovery of one
-// entry fails, it returns false and no entry is handled, because gates may read the failed entry.
-func (r *run) discoverAll(ctx context.Context) bool {
-	for i, e := range r.entries {
-		err := r.setQuery(ctx, e)
-		if err == nil {
-			err = r.discover(ctx, e, transport.Cached)
-		}
-
-		if err == nil {
-			continue
-		}
-
-		for j := range r.result.Outcomes {
-			r.result.Outcomes[j].Reason = ReasonEarlierFailed
-			r.result.Outcomes[j].Message = fmt.Sprintf("discovery of %s failed", e.Name)
-		}
-
-		r.result.Outcomes[i].setFailure(ReasonDiscovery, err)
-
-		return false
-	}
-
-	return true
 }
 
 // setQuery renders the query of an entry.

@@ -77,7 +77,7 @@ func (l *looked) tell(t *testing.T, id, eventID string) {
 
 	e := reconcile(id, 1)
 	e.SetID(eventID)
-	l.events.Add(e)
+	l.events.add(e)
 
 	if got := <-l.handled; got != eventID {
 		t.Fatalf("handled %s, want %s", got, eventID)
@@ -145,7 +145,7 @@ func TestLooksAreOfTheLastEvent(t *testing.T) {
 
 		unknown := reconcile("x", 1)
 		unknown.SetExtension("partitionkey", nil)
-		l.events.Add(unknown)
+		l.events.add(unknown)
 		<-l.handled
 
 		for _, id := range []string{"a", "gone", "b", "x"} {

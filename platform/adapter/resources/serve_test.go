@@ -175,7 +175,7 @@ func TestTheDrainIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := newSource(t, platform.Broker{})
-		events.Add(reconcile(uuid.NewString(), 1))
+		events.add(reconcile(uuid.NewString(), 1))
 
 		ctx, end := context.WithCancel(t.Context())
 		begun, ended := make(chan struct{}), make(chan error, 1)

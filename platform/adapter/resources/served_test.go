@@ -104,6 +104,9 @@ func newSource(t testing.TB, conf platform.Broker) *source {
 	return s
 }
 
+// add puts an event in line.
+func (s *source) add(event cloudevents.Event) { _ = s.Publish(context.Background(), s.Topic, event) }
+
 // Subscribe implements serve.Source.
 func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.Handler) error {
 	switch {
@@ -219,7 +222,7 @@ func (s *served) tells(metric string) bool {
 // send puts an event of a cluster in line.
 func (s *served) send(id string, generation int32) {
 	s.t.Helper()
-	s.source.Add(reconcile(id, generation))
+	s.source.add(reconcile(id, generation))
 }
 
 // reconcile is what Sentinel sends of a cluster.

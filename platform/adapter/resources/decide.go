@@ -9,101 +9,10 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
-
-// maxAttempts is the maximum number of attempts to write an entry whose object another program changes at
-// the same time. After that, the event is delivered again.
-const maxAttempts = 3
-
-// handleEntry decides about one entry and executes the decision.
-func (r *run) handleEntry(ctx context.Context, i int) {
-	e, out := r.entries[i], &r.result.Outcomes[i]
-
-	var decision gates.Decision
-
-	for attempts := 0; ; {
-		decision = r.decide(ctx, e, out)
-
-		if decision.Outcome != gates.Act && (e.isLive || out.Err == nil && !out.Pending) {
-			break
-		}
-
-		// The decision may be based on a cached read. A write, a failure and a pending deletion need a
-		// decision on a live read, because the cache may be outdated.
-		if e.isLive {
-			err := r.execute(ctx, e, decision, out)
-			if err == nil {
-				break
-			}
-
-			attempts++
-
-			if !isOutdated(err) || attempts == maxAttempts {
-				out.setFailure(errclass.ReasonOf(err, string(decision.Reason)), err)
-
-				break
-			}
-		}
-
-		if err := r.discover(ctx, e, transport.Live); err != nil {
-			out.setFailure(ReasonDiscovery, err)
-
-			break
-		}
-	}
-
-	if out.Reason == string(gates.ReasonUnchanged) {
-		r.renewIdentity(ctx, e)
-	}
-
-	r.finishEntry(ctx, e, decision, out)
-}
-
-// finishEntry prunes earlier versions, completes the outcome and logs it.
-func (r *run) finishEntry(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
-	if out.Err == nil && decision.HasAction(gates.Prune) && !r.isStale {
-		if err := r.prune(ctx, e, out); err != nil {
-			out.setFailure(errclass.ReasonOf(err, string(gates.Prune)), err)
-		}
-	}
-
-	if e.objects.current != nil {
-		out.Object = transport.RefTo(e.objects.current).String()
-	}
-
-	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
-		r.hasFailed = true
-	}
-
-	if out.Err == nil && out.Reason == string(gates.ReasonNotManaged) {
-		r.in.Log.WarnContext(ctx, "resource is being deleted, but its object is not managed and is not deleted",
-			"name", e.Name, "object", out.Object, "message", out.Message)
-	}
-
-	if out.Operation != None || len(out.Pruned) > 0 {
-		attributes := []any{"name", e.Name, "operation", out.Operation, "reason", out.Reason, "object", out.Object}
-		if out.Message != "" {
-			attributes = append(attributes, "message", out.Message)
-		}
-
-		if len(out.Pruned) > 0 {
-			attributes = append(attributes, "pruned", out.Pruned)
-		}
-
-		r.in.Log.InfoContext(ctx, "resource", attributes...)
-	}
-}
-
-// isOutdated reports whether an error means that the object has changed since it was read, so that the
-// object has to be discovered again.
-func isOutdated(err error) bool {
-	return errors.Is(err, transport.ErrConflict) || errors.Is(err, transport.ErrExists) ||
-		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
-}
 
 // decide evaluates the gates, walks the decision tree and writes the decision to the outcome.
 func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision {
@@ -186,24 +95,4 @@ func (r *run) newNotManagedError(e *entry) error {
 		"%s exists and is not managed: %s; the adapter does not change it. To hand it over, delete it "+
 			"(kubectl delete --cascade=orphan keeps its dependents), and the adapter creates its own; otherwise rename one of the two",
 		transport.RefTo(e.objects.current), e.objects.reason)
-}
-
-// execute executes a decision on the discovered objects.
-func (r *run) execute(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
-	if decision.HasAction(gates.Patch) {
-		return r.patch(ctx, e, decision, out)
-	}
-
-	switch verb := decision.Actions[0].Verb; verb {
-	case gates.Detach:
-		return r.detach(ctx, e, out)
-	case gates.Delete:
-		return r.delete(ctx, e, out)
-	case gates.Recreate:
-		return r.recreate(ctx, e, out)
-	case gates.Apply:
-		return r.apply(ctx, e, out)
-	default:
-		return fmt.Errorf("execute decision: unknown action %s", verb)
-	}
 }
