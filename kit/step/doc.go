@@ -12,6 +12,13 @@
 //	Stall(reason, message)            a person has to act first
 //	Fail(err)                         retry with back-off
 //
+// A function that may stop the step that calls it returns a Result, too. Done means that the step
+// continues. The step returns any other result as it is:
+//
+//	if result := s.checkBackoff(); !result.IsDone() {
+//		return result
+//	}
+//
 // Steps never write conditions. Reconcile and ReconcileSteps derive the conditions from the list:
 //
 //   - A step's condition is True if the step is done. Otherwise the condition is False and has the

@@ -137,6 +137,15 @@ func (r Result) WithCondition(condition string, status metav1.ConditionStatus, r
 	return r
 }
 
+// ChooseSooner returns the shorter of two delays, such as those of requeues. A delay of 0 means never.
+func ChooseSooner(a, b time.Duration) time.Duration {
+	if a <= 0 || b <= 0 {
+		return max(a, b, 0)
+	}
+
+	return min(a, b)
+}
+
 // IsDone returns whether the step is done.
 func (r Result) IsDone() bool { return r.outcome == outcomeDone }
 

@@ -329,3 +329,17 @@ func TestStepsThatDoNotApply(t *testing.T) {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 }
+
+// A delay of 0 means never, so any other delay is sooner.
+func TestChooseSooner(t *testing.T) {
+	t.Parallel()
+
+	for _, tc := range []struct{ a, b, want time.Duration }{
+		{0, 0, 0}, {0, time.Minute, time.Minute}, {time.Minute, 0, time.Minute},
+		{time.Second, time.Minute, time.Second}, {time.Minute, time.Second, time.Second}, {-time.Second, time.Minute, time.Minute},
+	} {
+		if got := step.ChooseSooner(tc.a, tc.b); got != tc.want {
+			t.Errorf("ChooseSooner(%s, %s) = %s, want %s", tc.a, tc.b, got, tc.want)
+		}
+	}
+}

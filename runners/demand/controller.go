@@ -158,9 +158,7 @@ type scope struct {
 
 // requeueIn makes the next reconcile run after the delay, unless an earlier one is scheduled.
 func (s *scope) requeueIn(delay time.Duration) {
-	if delay = max(delay, time.Millisecond); s.requeueAfter == 0 || delay < s.requeueAfter {
-		s.requeueAfter = delay
-	}
+	s.requeueAfter = step.ChooseSooner(s.requeueAfter, max(delay, time.Millisecond))
 }
 
 func steps() []step.Step[*scope] {
@@ -221,8 +219,8 @@ func (r *JobReconciler) Reconcile(ctx context.Context, req reconcile.Request) (r
 		s.publishNewEvents()
 	}
 
-	if err == nil && s.requeueAfter > 0 && (result.RequeueAfter == 0 || s.requeueAfter < result.RequeueAfter) {
-		result.RequeueAfter = s.requeueAfter
+	if err == nil {
+		result.RequeueAfter = step.ChooseSooner(result.RequeueAfter, s.requeueAfter)
 	}
 
 	return result, err

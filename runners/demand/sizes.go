@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 // Decide returns which machines a pool creates, starts and deletes now.
@@ -151,10 +153,7 @@ func joinDecisions(in Input, sizes []string, parts map[string]Decision) (Decisio
 		out.Desired += part.Desired
 		out.Delete = append(out.Delete, part.Delete...)
 		needsCapacity = needsCapacity || part.Create > 0 || part.Reason == ReasonFinishing
-
-		if part.RequeueAfter > 0 && (out.RequeueAfter == 0 || part.RequeueAfter < out.RequeueAfter) {
-			out.RequeueAfter = part.RequeueAfter
-		}
+		out.RequeueAfter = step.ChooseSooner(out.RequeueAfter, part.RequeueAfter)
 
 		if out.Reason == ReasonSteady && part.Reason != ReasonSteady {
 			out.Reason, out.Message = part.Reason, "size "+size+": "+part.Message

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -427,9 +428,7 @@ func shortestPollInterval(pools []loadedPool) time.Duration {
 	shortest := time.Duration(0)
 
 	for _, pool := range pools {
-		if interval := poolPollInterval(pool); interval > 0 && (shortest == 0 || interval < shortest) {
-			shortest = interval
-		}
+		shortest = step.ChooseSooner(shortest, poolPollInterval(pool))
 	}
 
 	return shortest

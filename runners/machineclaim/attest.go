@@ -117,13 +117,13 @@ func attest(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, ended := s.endIfRefused(ctx, isAttestationRefusal); ended {
+	if result := s.endIfRefused(ctx, isAttestationRefusal); !result.IsDone() {
 		return result
 	}
 
-	gone, result := s.observeMachine(ctx)
-	if !result.IsDone() {
-		return result
+	gone, err := s.observeMachine(ctx)
+	if err != nil {
+		return waitForHypervisor(err)
 	}
 
 	if gone {
@@ -132,13 +132,14 @@ func attest(ctx context.Context, s *scope) step.Result {
 		return step.Wait(requeueNow, reasonNotAttested, "the VM stopped before the machine had attested")
 	}
 
-	result, message := s.waitWithinTimeout("WaitingForAttestation", "the machine must attest and be online",
-		"the machine has not attested")
-	if message != "" {
-		return s.endInTwoReconciles(ctx, guest.ReasonAttestationTimeout, message)
+	timeout, remaining := s.bootstrapTimeout()
+	if remaining <= 0 {
+		return s.endInTwoReconciles(ctx, guest.ReasonAttestationTimeout,
+			fmt.Sprintf("the machine has not attested within %s of the VM's start", timeout))
 	}
 
-	return result
+	return step.Wait(min(remaining, pollInterval), "WaitingForAttestation",
+		fmt.Sprintf("the VM runs; the machine must attest and be online within %s of its start", timeout)).DeferWrite()
 }
 
 // hasEnded reports whether an earlier reconcile has ended the machine after its start. An end before the
@@ -190,14 +191,15 @@ func (s *scope) hasAttested(ctx context.Context) bool {
 	return err == nil && attested
 }
 
-// endIfRefused ends a machine that has reported a failure with a matching reason.
-func (s *scope) endIfRefused(ctx context.Context, matches func(reason string) bool) (step.Result, bool) {
+// endIfRefused ends a machine that has reported a failure with a matching reason. It returns Done if the
+// machine has reported none.
+func (s *scope) endIfRefused(ctx context.Context, matches func(reason string) bool) step.Result {
 	info := s.claim.Status.BootstrapInfo
 	if guest.Phase(info.GuestPhase) != guest.PhaseFailed || !matches(info.GuestReason) {
-		return step.Result{}, false
+		return step.Done()
 	}
 
-	return s.endInTwoReconciles(ctx, info.GuestReason, info.GuestMessage), true
+	return s.endInTwoReconciles(ctx, info.GuestReason, info.GuestMessage)
 }
 
 // isAttestationRefusal reports whether a machine that failed with the reason could not attest.

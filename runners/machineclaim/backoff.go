@@ -46,21 +46,21 @@ func backoffAfter(failures int32) time.Duration {
 	return delay
 }
 
-// checkBackoff returns true if the back-off of the step is not over. The result then repeats the reason and
-// message of the last failure. The step must not call any API in this case, whatever has enqueued the
+// checkBackoff returns Done if the back-off of the step is over. Otherwise it returns a wait with the reason
+// and message of the last failure. The step must not call any API in this case, whatever has enqueued the
 // claim.
-func (s *scope) checkBackoff(condition string) (step.Result, bool) {
+func (s *scope) checkBackoff(condition string) step.Result {
 	backoff, _ := s.lastAttempts()
 	if backoff == nil || backoff.Step != condition {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	remaining := backoff.Until.Sub(s.Clock.Now())
 	if remaining <= 0 {
-		return step.Result{}, false
+		return step.Done()
 	}
 
-	return s.waitWithLastFailure(condition, remaining), true
+	return s.waitWithLastFailure(condition, remaining)
 }
 
 // lastAttempts returns the back-off and the number of failed attempts of the claim. They come from the
@@ -219,25 +219,25 @@ func (s *scope) failClaim(result step.Result) step.Result {
 }
 
 // restoreFailure fails the claim again if it has failed before but the API server refused the status
-// update. It returns false otherwise.
-func (s *scope) restoreFailure() (step.Result, bool) {
+// update. Otherwise it returns Done.
+func (s *scope) restoreFailure() step.Result {
 	name := client.ObjectKeyFromObject(s.claim)
 
 	record, ok := s.breakers.attemptsOf(name)
 	if !ok || !record.failed {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	if s.claim.Status.Phase == v1alpha1.MachineClaimFailed {
 		record.failed = false // the failure is recorded, and later attempts are counted from zero
 		s.breakers.recordAttempts(name, record)
 
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	s.claim.Status.Attempts, s.claim.Status.Backoff = record.attempts, &record.backoff
 
-	return s.failClaim(step.Stall(record.reason, record.message)), true
+	return s.failClaim(step.Stall(record.reason, record.message))
 }
 
 // isAttempt reports whether an error counts as a failed attempt. An error because a server is unreachable,
@@ -260,9 +260,9 @@ func isAttempt(err error) bool {
 }
 
 // admit checks the circuit breakers of the given causes. While a breaker is open, only one claim a second
-// may make an attempt. If the claim must wait, admit returns false and a result with the message of the
-// last failure.
-func (s *scope) admit(condition string, causes ...string) (step.Result, bool) {
+// may make an attempt. If the claim must wait, admit returns a wait with the message of the last failure,
+// and otherwise Done.
+func (s *scope) admit(condition string, causes ...string) step.Result {
 	name, now := client.ObjectKeyFromObject(s.claim), s.Clock.Now()
 
 	for _, cause := range causes {
@@ -272,11 +272,11 @@ func (s *scope) admit(condition string, causes ...string) (step.Result, bool) {
 		}
 
 		if backoff := s.claim.Status.Backoff; backoff != nil && backoff.Step == condition {
-			return s.waitWithLastFailure(condition, remaining), false
+			return s.waitWithLastFailure(condition, remaining)
 		}
 
-		return step.Wait(remaining, "BackingOff", "other machines fail with: "+last), false
+		return step.Wait(remaining, "BackingOff", "other machines fail with: "+last)
 	}
 
-	return step.Result{}, true
+	return step.Done()
 }

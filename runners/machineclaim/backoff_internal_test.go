@@ -79,11 +79,11 @@ func TestPropertyBackoffHolds(t *testing.T) {
 			at := random.IntN(claims)
 			s := &scope{Reconciler: r, claim: objects[at]}
 
-			if _, mustWait := s.checkBackoff(v1alpha1.ConditionProvisioned); mustWait {
+			if !s.checkBackoff(v1alpha1.ConditionProvisioned).IsDone() {
 				continue
 			}
 
-			if _, ok := s.admit(v1alpha1.ConditionProvisioned, s.hypervisorCause()); !ok {
+			if !s.admit(v1alpha1.ConditionProvisioned, s.hypervisorCause()).IsDone() {
 				continue
 			}
 
@@ -130,21 +130,21 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 
 	fresh := claim("fresh")
 
-	result, ok := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause())
-	if ok || result.Message() != "other machines fail with: boom" {
-		t.Fatalf("a new claim while the circuit breaker of its node is open: %v, %s", ok, result)
+	result := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause())
+	if result.IsDone() || result.Message() != "other machines fail with: boom" {
+		t.Fatalf("a new claim while the circuit breaker of its node is open: %s", result)
 	}
 
 	other := claim("other")
 	other.claim.Status.VMRef.Node = "pve2"
 
-	if _, ok := other.admit(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !ok {
+	if result := other.admit(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !result.IsDone() {
 		t.Error("machines on another node wait as well")
 	}
 
 	claim("failed0").recordSuccess(fresh.hypervisorCause())
 
-	if _, ok := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause()); !ok {
+	if result := fresh.admit(v1alpha1.ConditionProvisioned, fresh.hypervisorCause()); !result.IsDone() {
 		t.Error("the claim still waits although the node works again")
 	}
 }

@@ -51,13 +51,13 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, ended := s.endIfRefused(ctx, isCredentialRefusal); ended {
+	if result := s.endIfRefused(ctx, isCredentialRefusal); !result.IsDone() {
 		return result
 	}
 
-	gone, result := s.observeMachine(ctx)
-	if !result.IsDone() {
-		return result
+	gone, err := s.observeMachine(ctx)
+	if err != nil {
+		return waitForHypervisor(err)
 	}
 
 	if gone {
@@ -66,29 +66,24 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return step.Done().WithReason("BootstrapFailed", "the VM stopped before its runner was online")
 	}
 
-	result, message := s.waitWithinTimeout("WaitingForRunner", "the runner must be online", "the runner was not online")
-	if message != "" {
-		return s.endMachine(ctx, "BootstrapTimeout", message)
+	timeout, remaining := s.bootstrapTimeout()
+	if remaining <= 0 {
+		return s.endMachine(ctx, "BootstrapTimeout", fmt.Sprintf("the runner was not online within %s of the VM's start", timeout))
 	}
 
-	return result
+	return step.Wait(min(remaining, pollInterval), "WaitingForRunner",
+		fmt.Sprintf("the VM runs; the runner must be online within %s of its start", timeout)).DeferWrite()
 }
 
-// waitWithinTimeout returns a wait while the bootstrap timeout is not over, and a message with the failure
-// afterwards. condition and failure are clauses of the messages.
-func (s *scope) waitWithinTimeout(reason, condition, failure string) (step.Result, string) {
-	timeout := defaultBootstrapTimeout
+// bootstrapTimeout returns the bootstrap timeout of the claim, and how much of it is left since the VM was
+// started.
+func (s *scope) bootstrapTimeout() (timeout, remaining time.Duration) {
+	timeout = defaultBootstrapTimeout
 	if l := s.claim.Spec.Lifecycle; l != nil && l.BootstrapTimeout != nil {
 		timeout = l.BootstrapTimeout.Duration
 	}
 
-	remaining := timeout - s.elapsedSince(s.times().Started)
-	if remaining > 0 {
-		return step.Wait(min(remaining, pollInterval), reason,
-			fmt.Sprintf("the VM runs; %s within %s of its start", condition, timeout)).DeferWrite(), ""
-	}
-
-	return step.Result{}, fmt.Sprintf("%s within %s of the VM's start", failure, timeout)
+	return timeout, timeout - s.elapsedSince(s.times().Started)
 }
 
 // findJob looks for the job that the runner has taken, and records it in the claim's status.
@@ -159,8 +154,9 @@ func (s *scope) timeSinceShutdownNotice() time.Duration {
 }
 
 // observeMachine reads the machine from the hypervisor, and records its node and addresses in the claim's
-// status. It returns true if the VM has stopped or does not exist.
-func (s *scope) observeMachine(ctx context.Context) (bool, step.Result) {
+// status. gone is true if the VM has stopped or does not exist. If the hypervisor does not tell, the step
+// waits (waitForHypervisor).
+func (s *scope) observeMachine(ctx context.Context) (gone bool, err error) {
 	ref := s.machineRef()
 	ref.PowerOffReported = s.timeSinceShutdownNotice() > powerOffTime
 
@@ -168,9 +164,9 @@ func (s *scope) observeMachine(ctx context.Context) (bool, step.Result) {
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return true, step.Done()
+		return true, nil
 	case err != nil:
-		return false, step.Wait(pollInterval, "HypervisorUnavailable", err.Error())
+		return false, err
 	}
 
 	s.claim.Status.VMRef.Node = machine.Node
@@ -184,5 +180,11 @@ func (s *scope) observeMachine(ctx context.Context) (bool, step.Result) {
 		info.MACAddress = machine.MAC
 	}
 
-	return machine.State == hypervisor.StateStopped, step.Done()
+	return machine.State == hypervisor.StateStopped, nil
+}
+
+// waitForHypervisor returns the result of a step that could not read the machine. The machine itself may be
+// well, so it is neither a failure of the claim nor counted as one.
+func waitForHypervisor(err error) step.Result {
+	return step.Wait(pollInterval, "HypervisorUnavailable", err.Error())
 }

@@ -65,7 +65,7 @@ type Reconciler struct {
 	// retired holds the claims that the controller has deleted, and deregistered the claims whose runner no
 	// longer exists. Later reconciles of these claims skip the API call.
 	retired, deregistered claimSet
-	// placing is locked while a machine is placed on a cluster with a quota.
+	// placementLock is held while a machine is placed on a cluster with a quota.
 	placementLock sync.Mutex
 }
 
@@ -124,21 +124,22 @@ type scope struct {
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
 	names    vmspec.Names
-	// leftBehind is true if the VM has another owner, and was not touched.
+	// isLeftBehind is true if the VM has another owner, and was not touched.
 	isLeftBehind bool
 }
 
+// newPlan returns the steps of a claim. The comment of a step says what normally holds once the step is done.
 func newPlan() step.Plan[*scope] {
 	attests, registered := (*scope).hasIdentity, (*scope).isRegistered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
-		{Name: "Reported", Run: applyReport},                          // the latest report of the machine
+		{Name: "Reported", Run: applyReport},                          // the status has the machine's latest report
 		{Condition: v1alpha1.ConditionTemplateResolved, Run: resolve}, // template and cluster are ready
-		{Name: "AddressAllocated", Run: waitForAddress},               // has its addresses if the template has a pool
+		{Name: "AddressAllocated", Run: waitForAddress},               // machine has its addresses if its template has a pool
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // ID and node are recorded
 		// The identity provider accepts our credentials.
 		{Condition: v1alpha1.ConditionIdentityReady, AppliesTo: attests, Run: checkIdentityProvider},
-		{Name: "JobBound", Run: bindJob},                           // has its job if the platform binds runners to jobs
+		{Name: "JobBound", Run: bindJob},                           // machine has its job if the platform binds runners to jobs
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM is created and powered on
 		// The machine has attested.
 		{Condition: v1alpha1.ConditionAttested, AppliesTo: attests, Run: attest},
@@ -147,13 +148,13 @@ func newPlan() step.Plan[*scope] {
 		{Condition: "Finished", Run: follow},                        // job is done, VM is off
 		{Condition: "Retired", Run: retire},                         // claim is deleted
 	}, DeletionSteps: []step.Step[*scope]{
-		{Name: "Reported", Run: applyReport},                                       // the last report of the machine
-		{Name: "JobSynced", Run: syncJob},                                          // the final state of its job
+		{Name: "Reported", Run: applyReport},                                       // the status has the machine's last report
+		{Name: "JobSynced", Run: syncJob},                                          // RunnerJob has the final state of the job
 		{Condition: conditionDeregistered, Run: deregister},                        // runner is removed from the CI platform
 		{Name: "Evicted", AppliesTo: registered, Run: evictIdentity},               // machine gets no new SVID
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                   // VM and cloud-init ISO are deleted
 		{Condition: "IdentityRemoved", AppliesTo: registered, Run: removeIdentity}, // registration is deleted
-		{Name: "DestroyedEmitted", Run: emitDestroyed},                             // event and metrics, once
+		{Name: "DestroyedEmitted", Run: emitDestroyed},                             // event and metrics are emitted, once
 	}}
 }
 

@@ -41,7 +41,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, mustWait := s.checkBackoff(conditionDeregistered); mustWait {
+	if result := s.checkBackoff(conditionDeregistered); !result.IsDone() {
 		return result
 	}
 
@@ -74,7 +74,7 @@ func deregister(ctx context.Context, s *scope) step.Result {
 func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) step.Result {
 	info := s.claim.Status.BootstrapInfo
 
-	if result, mustWait := s.waitForSharedList(); mustWait {
+	if result := s.waitForSharedList(); !result.IsDone() {
 		return result
 	}
 
@@ -160,20 +160,21 @@ func (s *scope) maxListAge() time.Duration {
 
 // waitForSharedList delays a claim whose machine stopped shortly after the last list of runners. So
 // machines that stop one after the other share a list. Otherwise each of them would cause a list.
-func (s *scope) waitForSharedList() (step.Result, bool) {
+// waitForSharedList returns Done if the claim can use a list or start one.
+func (s *scope) waitForSharedList() step.Result {
 	stopped := s.times().Stopped
 	if stopped == nil {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	remaining := s.runnerLists.delay(s.platformCause(), stopped.Time, s.Clock.Now())
 	if remaining == 0 {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	return step.Wait(remaining, "RunnerLookedFor", fmt.Sprintf(
 		"searching for runner %s together with the runners of other stopped machines",
-		s.claim.Status.BootstrapInfo.RunnerName)).DeferWrite(), true
+		s.claim.Status.BootstrapInfo.RunnerName)).DeferWrite()
 }
 
 // canInterrupt reports whether a machine may be deleted although its runner is listed as busy: the machine
@@ -192,7 +193,7 @@ func (s *scope) canInterrupt(ctx context.Context) bool {
 		return false
 	}
 
-	gone, result := s.observeMachine(ctx)
+	gone, err := s.observeMachine(ctx)
 
-	return gone && result.IsDone()
+	return gone && err == nil
 }

@@ -30,7 +30,7 @@ func destroy(ctx context.Context, s *scope) step.Result {
 				" is deleted as soon as it is connected")
 	}
 
-	if result, mustWait := s.checkBackoff(v1alpha1.ConditionVMCleanedUp); mustWait {
+	if result := s.checkBackoff(v1alpha1.ConditionVMCleanedUp); !result.IsDone() {
 		return result
 	}
 

@@ -27,9 +27,9 @@ func follow(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	gone, result := s.observeMachine(ctx)
-	if !result.IsDone() {
-		return result
+	gone, err := s.observeMachine(ctx)
+	if err != nil {
+		return waitForHypervisor(err)
 	}
 
 	if gone {
@@ -169,12 +169,13 @@ func checkLimits(l lifetimeLimits, m milestones, now time.Time) limitCheck {
 
 		remaining := limit - now.Sub(since)
 
-		switch {
-		case remaining <= 0:
+		if remaining <= 0 {
 			v.reason, v.message = reason, fmt.Sprintf("%s for longer than %s", subject, limit)
-		case v.remaining == 0 || remaining < v.remaining:
-			v.remaining = remaining
+
+			return
 		}
+
+		v.remaining = step.ChooseSooner(v.remaining, remaining)
 	}
 
 	check(l.maxLifetime, m.created, ReasonMaxLifetime, "the machine has existed")

@@ -27,33 +27,42 @@ const (
 
 // keepFailed keeps the VM of a failed machine for debugging if its pool has spec.lifecycle.keepFailed and
 // has not yet kept the configured number of machines. It first deregisters the runner, so that the runner
-// takes no job. It returns true while the VM is kept. The claim keeps its finalizer, so anyone can delete
-// the claim at any time and the VM is deleted.
-func (s *scope) keepFailed(ctx context.Context) (step.Result, bool) {
+// takes no job. It returns Done if the VM is not kept, or no longer. The claim keeps its finalizer, so anyone
+// can delete the claim at any time and the VM is deleted.
+func (s *scope) keepFailed(ctx context.Context) step.Result {
 	status := &s.claim.Status
 
 	if until := status.KeptUntil; until != nil {
-		remaining := until.Sub(s.Clock.Now())
 		status.Phase = v1alpha1.MachineClaimFailed
 
-		return step.Wait(remaining, reasonKept, s.consoleMessage()), remaining > 0
+		remaining := until.Sub(s.Clock.Now())
+		if remaining <= 0 {
+			return step.Done()
+		}
+
+		return step.Wait(remaining, reasonKept, s.consoleMessage())
 	}
 
 	if !shouldKeep(s.claim) {
-		return step.Result{}, false
+		return step.Done()
 	}
 
-	if full, err := s.hasKeptEnough(ctx); err != nil || full {
-		return step.Fail(err), err != nil
+	full, err := s.hasKeptEnough(ctx)
+	if err != nil {
+		return step.Fail(err)
 	}
 
-	_, err := s.provider.Get(ctx, s.machineRef())
+	if full {
+		return step.Done()
+	}
+
+	_, err = s.provider.Get(ctx, s.machineRef())
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	if result := deregister(ctx, s); !result.IsDone() {
-		return result, true
+		return result
 	}
 
 	keepTime := toDuration(s.claim.Spec.Lifecycle.KeepFailed.Time)
@@ -65,7 +74,7 @@ func (s *scope) keepFailed(ctx context.Context) (step.Result, bool) {
 	status.Phase = v1alpha1.MachineClaimFailed
 	s.eventf(ctx, corev1.EventTypeWarning, reasonKept, "Keep", "%s", s.consoleMessage())
 
-	return step.Wait(keepTime, reasonKept, s.consoleMessage()), true
+	return step.Wait(keepTime, reasonKept, s.consoleMessage())
 }
 
 // shouldKeep reports whether the pool keeps failed machines and this machine has failed: it was started and

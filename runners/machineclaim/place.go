@@ -23,11 +23,11 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, mustWait := s.checkBackoff(v1alpha1.ConditionPlaced); mustWait {
+	if result := s.checkBackoff(v1alpha1.ConditionPlaced); !result.IsDone() {
 		return result
 	}
 
-	if result, ok := s.admit(v1alpha1.ConditionPlaced, s.hypervisorCause()); !ok {
+	if result := s.admit(v1alpha1.ConditionPlaced, s.hypervisorCause()); !result.IsDone() {
 		return result
 	}
 

@@ -38,11 +38,11 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result, mustWait := s.checkProvisionBackoff(); mustWait {
+	if result := s.checkProvisionBackoff(); !result.IsDone() {
 		return result
 	}
 
-	if result, ok := s.recheckAccess(ctx); !ok {
+	if result := s.recheckAccess(ctx); !result.IsDone() {
 		return result
 	}
 
@@ -146,29 +146,29 @@ func (s *scope) recordCreateRequest(ctx context.Context) error {
 	return step.SaveStatusAs(ctx, step.Wait(pollInterval, string(hypervisor.StateCreating), "creating the VM at the hypervisor"))
 }
 
-// checkProvisionBackoff returns true and a result if the hypervisor must not be called in this reconcile:
-// the claim has failed, its back-off is not over, or a circuit breaker is open. A machine that is being
-// created without errors is not stopped by the circuit breakers.
-func (s *scope) checkProvisionBackoff() (step.Result, bool) {
+// checkProvisionBackoff returns Done if the hypervisor may be called in this reconcile. It must not be
+// called if the claim has failed, its back-off is not over, or a circuit breaker is open. A machine that is
+// being created without errors is not stopped by the circuit breakers.
+func (s *scope) checkProvisionBackoff() step.Result {
 	status := &s.claim.Status
 
-	if result, failed := s.restoreFailure(); failed {
-		return result, true
+	if result := s.restoreFailure(); !result.IsDone() {
+		return result
 	}
 
 	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.Spec.RunnerPoolRef != nil {
 		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
 		if last != nil && last.Status == metav1.ConditionFalse {
-			return step.Stall(last.Reason, last.Message), true // its pool creates another claim
+			return step.Stall(last.Reason, last.Message) // its pool creates another claim
 		}
 	}
 
-	if result, mustWait := s.checkBackoff(v1alpha1.ConditionProvisioned); mustWait {
-		return result, true
+	if result := s.checkBackoff(v1alpha1.ConditionProvisioned); !result.IsDone() {
+		return result
 	}
 
 	if status.Backoff == nil && s.times().CloneStarted != nil {
-		return step.Result{}, false
+		return step.Done()
 	}
 
 	causes := []string{s.hypervisorCause()}
@@ -176,9 +176,7 @@ func (s *scope) checkProvisionBackoff() (step.Result, bool) {
 		causes = append(causes, s.platformCause())
 	}
 
-	result, ok := s.admit(v1alpha1.ConditionProvisioned, causes...)
-
-	return result, !ok
+	return s.admit(v1alpha1.ConditionProvisioned, causes...)
 }
 
 // createMachine creates the VM and starts it, unless the machine is on standby.

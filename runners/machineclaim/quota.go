@@ -53,19 +53,19 @@ func (s *scope) checkAccess(ctx context.Context) (*v1alpha1.NamespaceAccess, err
 }
 
 // recheckAccess repeats the check before the machine is created and started, because its template may have
-// changed since it was placed, and a person may have written the placement to the status. It returns false
-// and a result if access is denied.
-func (s *scope) recheckAccess(ctx context.Context) (step.Result, bool) {
-	if _, err := s.checkAccess(ctx); err != nil {
-		result := connect.NewErrorResult(err, pollInterval, tenancy.ReasonNamespace)
-		if errclass.ClassOf(err) == errclass.Configuration {
-			result = step.Wait(resyncInterval, errclass.ReasonOf(err, tenancy.ReasonNamespace), err.Error())
-		}
+// changed since it was placed, and a person may have written the placement to the status. It returns Done
+// if the machine is allowed.
+func (s *scope) recheckAccess(ctx context.Context) step.Result {
+	_, err := s.checkAccess(ctx)
 
-		return result, false
+	switch {
+	case err == nil:
+		return step.Done()
+	case errclass.ClassOf(err) == errclass.Configuration:
+		return step.Wait(resyncInterval, errclass.ReasonOf(err, tenancy.ReasonNamespace), err.Error())
+	default:
+		return connect.NewErrorResult(err, pollInterval, tenancy.ReasonNamespace)
 	}
-
-	return step.Result{}, true
 }
 
 // usedQuota returns the resources of all machines of the claim's namespace on its cluster, including this

@@ -24,7 +24,7 @@ func retire(ctx context.Context, s *scope) step.Result {
 // deleteClaim deletes the claim, unless its failed machine must be kept. It first writes the status with
 // the reason, because the deletion steps read nothing else.
 func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Result {
-	if result, kept := s.keepFailed(ctx); kept {
+	if result := s.keepFailed(ctx); !result.IsDone() {
 		return result
 	}
 

@@ -30,7 +30,7 @@ func (s *scope) keepStandby(ctx context.Context) step.Result {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		return s.endMachine(ctx, ReasonVanished, "the VM was deleted while it was on standby")
 	case err != nil:
-		return step.Wait(pollInterval, "HypervisorUnavailable", err.Error())
+		return waitForHypervisor(err)
 	case machine.State == hypervisor.StateRunning, machine.State == hypervisor.StateStopped:
 		return s.endMachine(ctx, ReasonStartedByHand,
 			"the VM was started while it was on standby; it cannot be used, because it has no cloud-init ISO")

@@ -162,8 +162,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	result, err := step.ReconcileSteps(ctx, r.Runner, &pool, steps(), s)
-	if err == nil && s.requeueAfter > 0 && (result.RequeueAfter == 0 || s.requeueAfter < result.RequeueAfter) {
-		result.RequeueAfter = s.requeueAfter
+	if err == nil {
+		result.RequeueAfter = step.ChooseSooner(result.RequeueAfter, s.requeueAfter)
 	}
 
 	return result, err

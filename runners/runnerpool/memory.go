@@ -45,7 +45,7 @@ const (
 // ready to use.
 type throttle struct{ notBefore time.Time }
 
-// recordRead starts the wait after a read that started at begun and has ended now.
+// recordRead starts the wait after a read that began at start and has ended now.
 func (r *throttle) recordRead(start, now time.Time) {
 	r.notBefore = now.Add(min(throttleFactor*now.Sub(start), maxThrottle))
 }

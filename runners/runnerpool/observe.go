@@ -31,6 +31,17 @@ type view struct {
 	arrivals []time.Time
 }
 
+// findClaim returns the claim that a decision names. It returns nil for a claim that is new and not in the
+// cache yet.
+func (v *view) findClaim(name string) *v1alpha1.MachineClaim {
+	index := slices.IndexFunc(v.claims, func(c v1alpha1.MachineClaim) bool { return c.Name == name })
+	if index < 0 {
+		return nil
+	}
+
+	return &v.claims[index]
+}
+
 // observe counts the pool's claims and jobs and writes the numbers into the status.
 func observe(ctx context.Context, s *scope) step.Result {
 	start := s.Clock.Now()

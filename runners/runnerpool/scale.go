@@ -55,14 +55,16 @@ func scale(ctx context.Context, s *scope) step.Result {
 	err := s.createClaims(ctx, s.planMachines(&decision))
 	if isOverQuota(err) {
 		s.quotaBackoff.record(err.Error(), len(s.view.claims), s.Clock.Now())
-		quotaMessage = s.applyQuotaBackoff(&decision)
+		quotaMessage = s.applyQuotaBackoff(&decision) // so that no event says that machines are created
 		err = nil
 	}
 
 	errs = append(errs, err)
 
 	for _, deletion := range decision.Delete {
-		errs = append(errs, s.deleteClaim(ctx, deletion.Name, deletion.Reason, deletion.Message))
+		if claim := s.view.findClaim(deletion.Name); claim != nil {
+			errs = append(errs, s.deleteClaim(ctx, claim, deletion.Reason, deletion.Message))
+		}
 	}
 
 	errs = append(errs, s.deleteFailedClaims(ctx))
@@ -150,9 +152,7 @@ func (s *scope) applyQuotaBackoff(decision *demand.Decision) string {
 
 // requeueIn makes the next reconcile run after the delay, unless an earlier one is scheduled.
 func (s *scope) requeueIn(remaining time.Duration) {
-	if s.requeueAfter == 0 || remaining < s.requeueAfter {
-		s.requeueAfter = remaining
-	}
+	s.requeueAfter = step.ChooseSooner(s.requeueAfter, remaining)
 }
 
 // isOverQuota reports whether the API server rejected a claim because of a ResourceQuota that is
@@ -247,12 +247,12 @@ func (s *scope) activate(ctx context.Context, names []string) error {
 	var errs []error
 
 	for _, name := range names {
-		index := slices.IndexFunc(s.view.claims, func(c v1alpha1.MachineClaim) bool { return c.Name == name })
-		if index < 0 {
-			continue // the claim is new and not in the cache yet
+		found := s.view.findClaim(name)
+		if found == nil {
+			continue
 		}
 
-		claim := s.view.claims[index].DeepCopy()
+		claim := found.DeepCopy()
 		previous := claim.DeepCopy()
 		claim.Spec.Standby = false
 
@@ -411,20 +411,13 @@ func newClaim(pool *v1alpha1.RunnerPool, request machineRequest, name string) *v
 }
 
 // deleteClaim deletes one claim. The claim's own steps then remove the runner and the VM.
-func (s *scope) deleteClaim(ctx context.Context, name, reason, message string) error {
-	for i := range s.view.claims {
-		claim := &s.view.claims[i]
-		if claim.Name != name {
-			continue
-		}
-
-		err := s.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
-		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			return fmt.Errorf("delete claim %s: %w", name, err)
-		}
-
-		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, reason, "Scale", "%s", message)
+func (s *scope) deleteClaim(ctx context.Context, claim *v1alpha1.MachineClaim, reason, message string) error {
+	err := s.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
+	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 	}
+
+	s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, reason, "Scale", "%s", message)
 
 	return nil
 }
@@ -452,7 +445,7 @@ func (s *scope) deleteFailedClaims(ctx context.Context) error {
 			continue
 		}
 
-		if err := s.deleteClaim(ctx, claim.Name, "FailedClaimRemoved", "the machine failed: "+claim.Status.EndReason); err != nil {
+		if err := s.deleteClaim(ctx, claim, "FailedClaimRemoved", "the machine failed: "+claim.Status.EndReason); err != nil {
 			return err
 		}
 	}
