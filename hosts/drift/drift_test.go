@@ -4,6 +4,7 @@
 package drift_test
 
 import (
+	"cmp"
 	"testing"
 	"time"
 
@@ -42,50 +43,63 @@ func TestHostConfigDrift(t *testing.T) {
 		return out
 	}
 
+	const exceeded = v1alpha1.FailureUpdateExceededRetries
+
 	cases := map[string]struct {
 		host    status
 		desired string
 		want    drift.Action
-		next    drift.Action
-		until   time.Duration
-		heal    bool
+		// next is the action after the want, if it is another one.
+		next drift.Action
+		// until is how long a Wait takes.
+		until time.Duration
+		// clears is true if the recorded failure has to be cleared.
+		clears bool
 	}{
-		"match":                            {status{Bootstrapped: true, HostConfigHash: "a"}, "a", drift.Nothing, drift.Nothing, 0, false},
-		"mismatch":                         {status{Bootstrapped: true, HostConfigHash: "a"}, "b", drift.Update, drift.Update, 0, false},
-		"empty machine hash drifts once":   {status{Bootstrapped: true}, "b", drift.Update, drift.Update, 0, false},
-		"empty operator hash never drifts": {status{Bootstrapped: true, HostConfigHash: "a"}, "", drift.Nothing, drift.Nothing, 0, false},
-		"empty operator hash, new host":    {status{}, "", drift.Nothing, drift.Nothing, 0, false},
-		"new host":                         {status{}, "b", drift.FirstBoot, drift.FirstBoot, 0, false},
-		"lost a part":                      {status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, "a", drift.Repair, drift.Repair, 0, false},
+		"match":                            {host: status{Bootstrapped: true, HostConfigHash: "a"}, desired: "a", want: drift.Nothing},
+		"mismatch":                         {host: status{Bootstrapped: true, HostConfigHash: "a"}, desired: "b", want: drift.Update},
+		"empty machine hash drifts once":   {host: status{Bootstrapped: true}, desired: "b", want: drift.Update},
+		"empty operator hash never drifts": {host: status{Bootstrapped: true, HostConfigHash: "a"}, desired: "", want: drift.Nothing},
+		"empty operator hash, new host":    {host: status{}, desired: "", want: drift.Nothing},
+		"new host":                         {host: status{}, desired: "b", want: drift.FirstBoot},
+		"lost a part": {
+			host: status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, desired: "a", want: drift.Repair,
+		},
 		"lost a part, and is to be another": {
-			status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, "b", drift.Update, drift.Update, 0, false,
+			host: status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, desired: "b", want: drift.Update,
 		},
-		"refused once, a moment ago":       {refused(1, time.Second), "b", drift.Wait, drift.Update, time.Minute - time.Second, false},
-		"refused once, long ago":           {refused(1, time.Hour), "b", drift.Update, drift.Update, 0, false},
-		"refused three times":              {refused(3, 0), "b", drift.Wait, drift.Update, 4 * time.Minute, false},
-		"refused another configuration":    {refused(3, 0), "c", drift.Update, drift.Update, 0, false},
-		"failed for good":                  {failed(v1alpha1.FailureUpdateExceededRetries), "b", drift.Terminal, drift.Update, 0, false},
-		"failed for good, config moved on": {failed(v1alpha1.FailureUpdateExceededRetries), "c", drift.Update, drift.Update, 0, true},
+		"refused once, a moment ago": {
+			host: refused(1, time.Second), desired: "b", want: drift.Wait, next: drift.Update, until: time.Minute - time.Second,
+		},
+		"refused once, long ago": {host: refused(1, time.Hour), desired: "b", want: drift.Update},
+		"refused three times": {
+			host: refused(3, 0), desired: "b", want: drift.Wait, next: drift.Update, until: 4 * time.Minute,
+		},
+		"refused another configuration":    {host: refused(3, 0), desired: "c", want: drift.Update},
+		"failed for good":                  {host: failed(exceeded), desired: "b", want: drift.Terminal, next: drift.Update},
+		"failed for good, config moved on": {host: failed(exceeded), desired: "c", want: drift.Update, clears: true},
 		"failed for good, back to the old": {
-			status{
-				Bootstrapped: true, FailedHostConfigHash: "b", UpdateAttempts: 5, LastUpdateFailureTime: ago(0),
-				FailureReason: v1alpha1.FailureUpdateExceededRetries,
-			}, "a", drift.Update, drift.Update, 0, true,
+			host: status{
+				Bootstrapped: true, FailedHostConfigHash: "b", UpdateAttempts: 5, LastUpdateFailureTime: ago(0), FailureReason: exceeded,
+			},
+			desired: "a", want: drift.Update, clears: true,
 		},
-		"failed for good, no config":          {failed(v1alpha1.FailureUpdateExceededRetries), "", drift.Terminal, drift.Nothing, 0, false},
-		"another host by its key":             {failed(v1alpha1.FailureHostKeyChanged), "c", drift.Terminal, drift.Update, 0, false},
-		"failure cleared by hand starts anew": {refused(5, 0), "b", drift.Update, drift.Update, 0, false},
+		"failed for good, no config": {host: failed(exceeded), desired: "", want: drift.Terminal, next: drift.Nothing},
+		"another host by its key": {
+			host: failed(v1alpha1.FailureHostKeyChanged), desired: "c", want: drift.Terminal, next: drift.Update,
+		},
+		"failure cleared by hand starts anew": {host: refused(5, 0), desired: "b", want: drift.Update},
 		"first boot refused twice": {
-			status{FailedHostConfigHash: "b", BootstrapAttempts: 2, LastUpdateFailureTime: ago(0)},
-			"b", drift.Wait, drift.FirstBoot, 2 * time.Minute, false,
+			host:    status{FailedHostConfigHash: "b", BootstrapAttempts: 2, LastUpdateFailureTime: ago(0)},
+			desired: "b", want: drift.Wait, next: drift.FirstBoot, until: 2 * time.Minute,
 		},
 		"unreachable has refused nothing": {
-			status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
-			"b", drift.Wait, drift.Update, 29 * time.Minute, false,
+			host:    status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
+			desired: "b", want: drift.Wait, next: drift.Update, until: 29 * time.Minute,
 		},
 		"unreachable and in no drift": {
-			status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
-			"a", drift.Nothing, drift.Nothing, 0, false,
+			host:    status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
+			desired: "a", want: drift.Nothing,
 		},
 	}
 	for name, tc := range cases {
@@ -93,8 +107,9 @@ func TestHostConfigDrift(t *testing.T) {
 			t.Parallel()
 
 			got := drift.Decide(&tc.host, drift.Desired{Hash: tc.desired}, policy(), now())
-			if got.Action != tc.want || got.NextAction != tc.next || got.ShouldClearFailure != tc.heal {
-				t.Errorf("Decide() = %+v: want %s, then %s, heal %v", got, tc.want, tc.next, tc.heal)
+			next := cmp.Or(tc.next, tc.want)
+			if got.Action != tc.want || got.NextAction != next || got.ShouldClearFailure != tc.clears {
+				t.Errorf("Decide() = %+v: want %s, then %s, and that it clears the failure: %v", got, tc.want, next, tc.clears)
 			}
 
 			if tc.want == drift.Wait && !got.RetryTime.Equal(now().Add(tc.until)) {

@@ -4,8 +4,8 @@
 // Package machine reconciles one host of any kind. It provisions a reachable machine, runs the
 // first boot, keeps the host at its fleet's configuration and repairs drift.
 //
-//	FleetFound ─► Provisioned ─► Bootstrapped ─► Converged ─► Intact
-//	                 (kind)       first boot      update       probe, repair
+//	FleetFound ─► Provisioned ─► HostKeyPinned ─► Bootstrapped ─► Converged ─► Intact
+//	                 (kind)                        first boot      update       probe, repair
 //
 // A host that is being deleted is drained first if its fleet has spec.drain, and its Node is
 // deleted last:

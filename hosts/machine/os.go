@@ -100,16 +100,16 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	remaining := s.osTimeLeft()
 
 	switch {
-	case update.EndedAt != nil:
-	case update.Label == "" && remaining > 0:
+	case update.EndedAt != nil: // it has succeeded or failed: the Node returns to service below
+	case update.Label == "" && remaining > 0: // the label is looked up
 		return s.queryOS(ctx, OSOffer, remaining)
-	case update.Label == "":
+	case update.Label == "": // the lookup took too long
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack,
 			"the host could not be queried for updates: "+s.status.ContactMessage)
-	case update.InstallStartedAt == nil && s.fleet.Spec.Drain == nil:
+	case update.InstallStartedAt == nil && s.fleet.Spec.Drain == nil: // the Node cannot be drained
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonUpdateFailed,
 			"the fleet's spec.drain was removed: restore it, or remove spec.macOS")
-	case update.InstallStartedAt == nil:
+	case update.InstallStartedAt == nil: // the Node is drained, then the installation starts
 		if result := s.newOSDrainer().Reconcile(ctx); !result.IsDone() {
 			return result
 		}
@@ -119,11 +119,11 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 		}
 
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drain.ReasonTimedOut, update.Drain.Message)
-	case remaining > 0:
+	case remaining > 0: // the installation runs, or the host restarts
 		return s.queryOS(ctx, OSInstall, remaining)
-	case update.AwaySince == nil:
+	case update.AwaySince == nil: // the installation took too long
 		return s.queryOS(ctx, OSCancel, 0)
-	default:
+	default: // the host has not come back
 		s.failHostNotBack()
 	}
 

@@ -152,42 +152,38 @@ type scope struct {
 }
 
 func (r *Reconciler) plan() step.Plan[*scope] {
-	newStep := func(name, condition string, run func(context.Context, *scope) step.Result) step.Step[*scope] {
-		return step.Step[*scope]{Name: name, Condition: condition, Run: func(ctx context.Context, s *scope) step.Result {
-			result := run(ctx, s)
-			s.updatePhase()
-
-			return result
-		}}
-	}
-
-	onlyIf := func(applies func(*scope) bool, conditional step.Step[*scope]) step.Step[*scope] {
-		conditional.AppliesTo = applies
-
-		return conditional
-	}
-
 	return step.Plan[*scope]{
 		Finalizer:  v1alpha1.FinalizerHost,
 		ReadyEvent: &step.ReadyEvent{Reason: "HostReady", Message: "the host can run machines and has its fleet's configuration"},
 		Steps: []step.Step[*scope]{
-			newStep("ResultCollected", "", collectResult), // save the result of a finished job first
-			newStep("", v1alpha1.ConditionFleetFound, findFleet),
-			newStep("", v1alpha1.ConditionProvisioned, provision),
-			newStep("", v1alpha1.ConditionHostKeyPinned, pinHostKey), // before anything is sent to the host
-			newStep("", v1alpha1.ConditionBootstrapped, bootstrap),
-			newStep("CredentialRenewed", "", renewCredential),
-			newStep("", v1alpha1.ConditionConverged, converge),
-			newStep("", v1alpha1.ConditionIntact, inspect),
-			newStep("Resting", "", scheduleNext),
+			{Name: "ResultCollected", Run: withPhase(collectResult)}, // save the result of a finished job first
+			{Condition: v1alpha1.ConditionFleetFound, Run: withPhase(findFleet)},
+			{Condition: v1alpha1.ConditionProvisioned, Run: withPhase(provision)},
+			{Condition: v1alpha1.ConditionHostKeyPinned, Run: withPhase(pinHostKey)}, // before anything is sent to the host
+			{Condition: v1alpha1.ConditionBootstrapped, Run: withPhase(bootstrap)},
+			{Name: "CredentialRenewed", Run: withPhase(renewCredential)},
+			{Condition: v1alpha1.ConditionConverged, Run: withPhase(converge)},
+			{Condition: v1alpha1.ConditionIntact, Run: withPhase(inspect)},
+			{Name: "Resting", Run: withPhase(scheduleNext)},
 		},
 		DeletionSteps: []step.Step[*scope]{
-			newStep("ResultCollected", "", collectResult),
-			onlyIf(needsDrain, newStep("", v1alpha1.ConditionNodeDrained, drainNode)),
-			onlyIf(needsCredentialRemoval, newStep("", v1alpha1.ConditionNodeCredentialRemoved, removeCredential)),
-			newStep("", v1alpha1.ConditionReleased, release),
-			onlyIf(needsNodeDelete, newStep("", v1alpha1.ConditionNodeDeleted, deleteNode)), // no process can rejoin it now
+			{Name: "ResultCollected", Run: withPhase(collectResult)},
+			{Condition: v1alpha1.ConditionNodeDrained, AppliesTo: needsDrain, Run: withPhase(drainNode)},
+			{Condition: v1alpha1.ConditionNodeCredentialRemoved, AppliesTo: needsCredentialRemoval, Run: withPhase(removeCredential)},
+			{Condition: v1alpha1.ConditionReleased, Run: withPhase(release)},
+			// No process can rejoin the Node now.
+			{Condition: v1alpha1.ConditionNodeDeleted, AppliesTo: needsNodeDelete, Run: withPhase(deleteNode)},
 		},
+	}
+}
+
+// withPhase returns a step that also updates the phase of the host, whatever its result is.
+func withPhase(run func(context.Context, *scope) step.Result) func(context.Context, *scope) step.Result {
+	return func(ctx context.Context, s *scope) step.Result {
+		result := run(ctx, s)
+		s.updatePhase()
+
+		return result
 	}
 }
 

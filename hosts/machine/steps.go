@@ -202,7 +202,7 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 
 	s.clearFailure(d)
 
-	if r, isBlocked := s.blockedResult(d); isBlocked && !isResumed {
+	if r := s.blockedResult(d); !r.IsDone() && !isResumed {
 		return r
 	}
 
@@ -224,32 +224,26 @@ func converge(ctx context.Context, s *scope) step.Result {
 		return s.waitForJob()
 	}
 
-	permit := s.openPermit()
-
-	switch running := s.status.Push; {
-	case running == nil:
-	case running.What == string(drift.OSUpdate):
+	switch started := s.status.Push; {
+	case started == nil:
+	case started.What == string(drift.OSUpdate):
 		// A started update runs to its end, even if the desired state has changed.
 		if result := s.continueOSUpdate(ctx); !result.IsDone() {
 			return result
 		}
-
-		permit = s.openPermit()
+	case started.Hash == s.hash:
+		// The job of the push was interrupted. It is repeated under the same permit.
+		return s.startJob(ctx, job{action: drift.Action(started.What), permit: started.Permit})
 	default:
-		if running.Hash == s.hash {
-			return s.startJob(ctx, job{action: drift.Action(running.What), permit: running.Permit})
-		}
-
 		// A process with another configuration started the push. The new configuration needs its own permit.
-		s.status.LastPermit, s.status.Push = max(s.status.LastPermit, running.Permit), nil
-		permit = s.openPermit()
+		s.status.LastPermit, s.status.Push = max(s.status.LastPermit, started.Permit), nil
 	}
 
 	if s.needsOSVersion() {
 		return s.startJob(ctx, job{action: drift.Probe})
 	}
 
-	return s.runAction(ctx, permit)
+	return s.runAction(ctx, s.openPermit())
 }
 
 // needsOSVersion returns true if the fleet names a version of the operating system and the host's
@@ -271,9 +265,8 @@ func (s *scope) runAction(ctx context.Context, permit *v1alpha1.HostPermit) step
 		return step.Done()
 	case d.Action == drift.Terminal || d.Action == drift.Wait:
 		s.returnPermit(permit)
-		r, _ := s.blockedResult(d)
 
-		return r
+		return s.blockedResult(d)
 	case permit == nil:
 		return step.WaitReady(resyncInterval, reasonPermit, fmt.Sprintf("%s waits for a permit of fleet %s", d.Action, s.fleet.Name))
 	case permit.Hash != s.desired().Target() || s.fleet.Spec.Paused || permit.What != string(d.Action):
@@ -321,23 +314,24 @@ func (s *scope) returnPermit(permit *v1alpha1.HostPermit) {
 	}
 }
 
-// blockedResult returns the step's result and true if the host failed terminally or backs off.
-func (s *scope) blockedResult(d drift.Decision) (step.Result, bool) {
+// blockedResult returns the result of a step for a host that failed terminally or backs off. It returns
+// Done for other hosts.
+func (s *scope) blockedResult(d drift.Decision) step.Result {
 	switch d.Action {
 	case drift.Terminal:
-		return step.Stall(s.status.FailureReason, s.status.FailureMessage), true
+		return step.Stall(s.status.FailureReason, s.status.FailureMessage)
 	case drift.Wait:
 		delay := d.RetryTime.Sub(s.Clock.Now())
 		if s.status.ContactAttempts > 0 {
-			return step.Wait(delay, s.status.ContactReason, s.contactMessage()), true
+			return step.Wait(delay, s.status.ContactReason, s.contactMessage())
 		}
 
 		message := fmt.Sprintf("the host refused configuration %.12s (attempt %d): the next attempt is at %s",
 			s.status.FailedHostConfigHash, d.Attempts, d.RetryTime.UTC().Format(time.RFC3339))
 
-		return step.Wait(delay, reasonBackingOff, message), true
+		return step.Wait(delay, reasonBackingOff, message)
 	default:
-		return step.Done(), false
+		return step.Done()
 	}
 }
 
@@ -419,9 +413,7 @@ func scheduleNext(_ context.Context, s *scope) step.Result {
 	}
 
 	if s.status.NodeCredential != nil && needsCredential(s) {
-		if renewal := max(s.renewalDelay(), time.Second); delay == 0 || renewal < delay {
-			delay = renewal
-		}
+		delay = step.ChooseSooner(delay, max(s.renewalDelay(), time.Second))
 	}
 
 	if delay == 0 {
