@@ -69,7 +69,8 @@ func reconcileIgnition(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get ConfigMap %s: %w", client.ObjectKeyFromObject(desired), err))
 	}
 
-	if err == nil && !s.isOwn(existing) {
+	exists := err == nil
+	if exists && !s.isOwn(existing) {
 		return step.Stall(v1alpha1.ReasonInUse, fmt.Sprintf(
 			"ConfigMap %s exists and does not belong to this bridge: delete it", client.ObjectKeyFromObject(desired)))
 	}
@@ -79,23 +80,13 @@ func reconcileIgnition(ctx context.Context, s *scope) step.Result {
 
 	s.bridge.Status.IgnitionConfigMapRef = &v1alpha1.LocalObjectReference{Name: desired.Name}
 
-	if err == nil && existing.Annotations[annotationInputs] == digest &&
-		existing.Data[templateKey] != "" && existing.Labels[bfcfgTemplatePrefix] == "true" {
+	if exists && isTemplateCurrent(existing, digest) {
 		return done
 	}
 
-	source, err := ignition.ParseUserData(userData)
-	if err == nil {
-		inputs.Worker, err = s.Ignition.Fetch(ctx, source)
-	}
-
-	if err != nil {
-		return step.Wait(pollInterval, v1alpha1.ReasonIgnitionUnreachable, err.Error())
-	}
-
-	text, err := ignition.BuildTemplate(inputs)
-	if err != nil {
-		return step.Stall(v1alpha1.ReasonIgnitionInvalid, err.Error())
+	text, result := s.buildTemplate(ctx, inputs, userData)
+	if !result.IsDone() {
+		return result
 	}
 
 	desired.Annotations[annotationInputs] = digest
@@ -106,6 +97,33 @@ func reconcileIgnition(ctx context.Context, s *scope) step.Result {
 	}
 
 	return done
+}
+
+// isTemplateCurrent returns whether a ConfigMap holds the template that was built from the inputs with this
+// digest, and DPF can find it.
+func isTemplateCurrent(existing *corev1.ConfigMap, digest string) bool {
+	return existing.Annotations[annotationInputs] == digest &&
+		existing.Data[templateKey] != "" && existing.Labels[bfcfgTemplatePrefix] == "true"
+}
+
+// buildTemplate fetches the worker's ignition from the server that the user data names, and builds the
+// template.
+func (s *scope) buildTemplate(ctx context.Context, inputs ignition.Inputs, userData []byte) (string, step.Result) {
+	source, err := ignition.ParseUserData(userData)
+	if err == nil {
+		inputs.Worker, err = s.Ignition.Fetch(ctx, source)
+	}
+
+	if err != nil {
+		return "", step.Wait(pollInterval, v1alpha1.ReasonIgnitionUnreachable, err.Error())
+	}
+
+	text, err := ignition.BuildTemplate(inputs)
+	if err != nil {
+		return "", step.Stall(v1alpha1.ReasonIgnitionInvalid, err.Error())
+	}
+
+	return text, step.Done()
 }
 
 // readIgnitionInputs reads the inputs of the template and the user data, which names the server of the

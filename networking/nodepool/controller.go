@@ -96,8 +96,6 @@ type scope struct {
 	// spec is the spec of new machines, and template the name of their template. ensureTemplate sets both.
 	spec     v1alpha1.KubevirtMachineSpec
 	template string
-	// machines are the machines of the pool that are not being deleted. scaleMachines sets them.
-	machines []v1alpha1.KubevirtMachine
 }
 
 func newPlan() step.Plan[*scope] {

@@ -83,9 +83,10 @@ func (s *scope) listMachines(ctx context.Context, from client.Reader) ([]v1alpha
 	}), nil
 }
 
-// updateCounts writes the numbers of machines into the status.
+// updateCounts writes the numbers of machines into the status. It returns the result with the condition
+// IPPoolExhausted.
 func (s *scope) updateCounts(allMachines []v1alpha1.KubevirtMachine, result step.Result) step.Result {
-	s.machines = kubevirt.ExcludeDeleting(allMachines)
+	machines := kubevirt.ExcludeDeleting(allMachines)
 	ready, draining := 0, 0
 
 	for i := range allMachines {
@@ -94,14 +95,14 @@ func (s *scope) updateCounts(allMachines []v1alpha1.KubevirtMachine, result step
 		}
 	}
 
-	for i := range s.machines {
-		if s.machines[i].Status.Ready {
+	for i := range machines {
+		if machines[i].Status.Ready {
 			ready++
 		}
 	}
 
 	status := &s.pool.Status
-	status.Replicas, status.ReadyReplicas = int32(len(s.machines)), int32(ready) //nolint:gosec // G115: at most 10000
+	status.Replicas, status.ReadyReplicas = int32(len(machines)), int32(ready) //nolint:gosec // G115: at most 10000
 	status.DrainingReplicas = int32(draining)
 	status.Selector = labels.Set{v1alpha1.LabelNodePool: s.pool.Name}.String()
 
