@@ -29,7 +29,12 @@ func (s *Server) findRoute(pattern string) (*routers.Route, error) {
 		return nil, fmt.Errorf("route %s: the OpenAPI document has no such operation", pattern)
 	}
 
-	return &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: item.GetOperation(method)}, nil
+	operation := item.GetOperation(method)
+	if method != http.MethodGet && requiredRoles(operation.OperationID) == nil {
+		return nil, fmt.Errorf("route %s: add operation %s to requiredRoles", pattern, operation.OperationID)
+	}
+
+	return &routers.Route{Spec: s.contract, Path: path, PathItem: item, Method: method, Operation: operation}, nil
 }
 
 // validateRequest returns what is wrong with a request according to the OpenAPI document.

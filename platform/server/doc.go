@@ -4,8 +4,18 @@
 // Package server implements the fleet API (api/openapi): resources of registered kinds, the statuses
 // that adapters report, the conditions that are computed from them, the change feed, and leases.
 //
-//	request ─► limits, caller ─► route ─► contract ─► operation ─► store (one transaction,
-//	           (middleware.go)   (mux.go) (contract.go) (create.go, ...)   request_tx.go)
+//	request ─► limits, caller ─► route ─► operation ─► store (one transaction,
+//	           (middleware.go)   (mux.go) (create.go, ...)  request_tx.go)
+//
+// A request passes these checks in this order. The first check that fails writes the response:
+//
+//	limits    its time and the size of its body               ServeHTTP
+//	caller    a token of a trusted issuer names the caller    authenticate
+//	tenant    the token or a header names the tenant          resolveTenancy
+//	route     the API has an operation with this path         mux.ServeHTTP
+//	scope     the path names registered kinds                 parseScope
+//	role      the caller's roles allow the operation          authorize
+//	contract  parameters and body match the OpenAPI document  validateRequest
 //
 // Flat, nested and root routes differ only in how they name a resource, which is the scope. Everything
 // else is the same for all of them. Errors are *Error values. The outermost layer writes them as

@@ -152,34 +152,13 @@ func (s *Server) logRequest(ctx context.Context, r *http.Request, status int, to
 
 // serveWithRecovery handles a request, and responds with a problem if the handler panics.
 func (s *Server) serveWithRecovery(w *recorder, r *http.Request, info *request) {
-	defer func() {
-		panicValue := recover()
-		if panicValue == nil {
-			return
-		}
-
-		s.log.ErrorContext(r.Context(), "the handler of a request panicked", slog.String("requestId", info.id),
-			slog.String("panic", fmt.Sprint(panicValue)), slog.String("stack", string(debug.Stack())))
-
-		if w.status == 0 {
-			writeProblem(w, r, newProblem(CodeInternal, "request %s", info.id), s.clock.Now().UTC())
-		}
-	}()
+	defer s.recoverPanic(w, r, info)
 
 	if s.serveDocument(w, r) {
 		return
 	}
 
-	principal, err := s.authenticate(r)
-	if err != nil {
-		s.writeError(w, r, err)
-
-		return
-	}
-
-	info.caller = principal
-
-	if info.tenancy, err = s.resolveTenancy(r, principal); err != nil {
+	if err := s.identifyCaller(r, info); err != nil {
 		s.writeError(w, r, err)
 
 		return
@@ -190,6 +169,32 @@ func (s *Server) serveWithRecovery(w *recorder, r *http.Request, info *request) 
 	}
 
 	s.routes.ServeHTTP(w, r)
+}
+
+// recoverPanic logs a panic of the handler, and responds with a problem. It must be deferred.
+func (s *Server) recoverPanic(w *recorder, r *http.Request, info *request) {
+	panicValue := recover()
+	if panicValue == nil {
+		return
+	}
+
+	s.log.ErrorContext(r.Context(), "the handler of a request panicked", slog.String("requestId", info.id),
+		slog.String("panic", fmt.Sprint(panicValue)), slog.String("stack", string(debug.Stack())))
+
+	if w.status == 0 {
+		writeProblem(w, r, newProblem(CodeInternal, "request %s", info.id), s.clock.Now().UTC())
+	}
+}
+
+// identifyCaller finds out who sent a request, and for which tenant.
+func (s *Server) identifyCaller(r *http.Request, info *request) (err error) {
+	if info.caller, err = s.authenticate(r); err != nil {
+		return err
+	}
+
+	info.tenancy, err = s.resolveTenancy(r, info.caller)
+
+	return err
 }
 
 // writeError responds with a problem, and logs the details that the caller must not see.

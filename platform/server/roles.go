@@ -148,34 +148,42 @@ func (c caller) hasRole(roles ...string) bool {
 // reports as itself is checked later by authorizeReport, because it depends on the body.
 func (s *Server) authorize(r *http.Request, route *routers.Route) error {
 	principal := requestFromContext(r.Context()).caller
-	requiredRoles := []string{platform.RoleWriter, platform.RoleAdmin}
+	roles := requiredRoles(route.Operation.OperationID)
 
 	switch {
 	case principal.isUnrestricted:
 		return nil
-	case route.Method == http.MethodGet:
-		if len(principal.roles) == 0 {
-			return newProblem(CodeForbidden, "no entry in roles matches the token")
-		}
-
+	case route.Method == http.MethodGet && len(principal.roles) == 0:
+		return newProblem(CodeForbidden, "no entry in roles matches the token")
+	case route.Method == http.MethodGet, principal.hasRole(roles...):
 		return nil
-	case strings.HasSuffix(route.Path, "/statuses"):
-		requiredRoles = []string{platform.RoleAdapter}
-	case strings.HasSuffix(route.Path, "/force-delete"):
-		requiredRoles = []string{platform.RoleAdmin}
-	case strings.HasPrefix(route.Path, "/leases/"):
-		if principal.ownsLease(r.PathValue("name")) {
-			return nil
-		}
-
-		requiredRoles = []string{platform.RoleSentinel}
+	case route.Operation.OperationID == operationPutLease && principal.ownsLease(r.PathValue("name")):
+		return nil
+	default:
+		return newProblem(CodeForbidden, "this requires the role %s", strings.Join(roles, " or "))
 	}
+}
 
-	if principal.hasRole(requiredRoles...) {
+const operationPutLease = "putLease"
+
+// requiredRoles returns the roles of which a caller needs one for an operation that writes, by the
+// operation's ID in the OpenAPI document. It returns nil for other operations. The server does not
+// start if an operation that writes is missing here (findRoute).
+func requiredRoles(operation string) []string {
+	switch operation {
+	case "createResource", "createKind", "createChild",
+		"patchResource", "patchKind", "patchChild",
+		"deleteResource", "deleteKind", "deleteChild":
+		return []string{platform.RoleWriter, platform.RoleAdmin}
+	case "forceDeleteResource", "forceDeleteKind", "forceDeleteChild":
+		return []string{platform.RoleAdmin}
+	case "putResourceStatus", "putKindStatus", "putChildStatus":
+		return []string{platform.RoleAdapter}
+	case operationPutLease:
+		return []string{platform.RoleSentinel}
+	default:
 		return nil
 	}
-
-	return newProblem(CodeForbidden, "this requires the role %s", strings.Join(requiredRoles, " or "))
 }
 
 // ownsLease returns true if the caller may use a lease because it belongs to one of the caller's
