@@ -44,11 +44,10 @@ type upload struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A real cluster completes a call even if the client has disconnected.
 	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.getEntryNode()}
-	isCut := false
-	data, err := s.serve(c, r, &isCut)
+	data, err := s.serve(c, r)
 	drainBody(r.Body)
 	s.recordCallEnd(c, err)
-	if isCut {
+	if findFault(c.faults, FaultCutConnection) != nil {
 		cutConnection(w)
 		return
 	}
@@ -56,9 +55,8 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serve runs a call through the stages of pveproxy: find the route, authenticate, parse the
-// parameters, check the permissions, validate the parameters, and run the handler. serve sets isCut
-// if a fault cuts the connection.
-func (s *Server) serve(c *call, r *http.Request, isCut *bool) (any, error) {
+// parameters, wait for a worker, check the permissions, validate the parameters, and run the handler.
+func (s *Server) serve(c *call, r *http.Request) (any, error) {
 	rel, ok := strings.CutPrefix(c.path, apiPrefix)
 	if !ok {
 		s.recordViolation(c, "no such file")
@@ -98,7 +96,6 @@ func (s *Server) serve(c *call, r *http.Request, isCut *bool) (any, error) {
 		return nil, err
 	}
 	data, err := s.runHandler(c)
-	*isCut = findFault(c.faults, FaultCutConnection) != nil
 	if f := findFault(c.faults, FaultProxyTimeout); f != nil {
 		s.sleep(c.ctx, f.Delay)
 		return nil, &apiError{status: statusProxyTimeout, reason: f.reasonOr("Connection timed out")}

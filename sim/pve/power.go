@@ -214,7 +214,7 @@ func (s *Server) cancelShutdowns(c *call) {
 	s.mu.Lock()
 	var running []*task
 	for _, t := range s.taskOrder {
-		if t.exit == "" && t.kind == "qmshutdown" && t.id == strconv.Itoa(c.vmid) && s.canStopTask(c, t) {
+		if t.isRunning() && t.kind == "qmshutdown" && t.id == strconv.Itoa(c.vmid) && s.canStopTask(c, t) {
 			running = append(running, t)
 		}
 	}
@@ -234,26 +234,41 @@ func shutdownVM(s *Server, c *call) (any, error) {
 		timeout = time.Duration(c.intParam("timeout")) * time.Second
 	}
 	return s.forkVM(c, "qmshutdown", func(ctx context.Context, _ *task) error {
-		s.mu.Lock()
-		m, err := s.findVM(c.node, c.vmid)
-		if err == nil && m.running && !c.boolParam("skiplock") {
-			err = m.checkLock()
-		}
-		if err != nil || !m.running {
-			s.mu.Unlock()
+		m, run, err := s.findRun(c)
+		if err != nil || m == nil {
 			return err
 		}
-		run := m.guest
-		s.mu.Unlock()
 		if !s.requestPowerOff(ctx, run, timeout) && (!c.boolParam("forceStop") || ctx.Err() != nil) {
 			return dief("VM quit/powerdown failed - got timeout")
 		}
-		s.mu.Lock()
-		s.powerOff(m)
-		s.mu.Unlock()
-		run.waitForExit()
+		s.endRun(m, run)
 		return nil
 	})
+}
+
+// findRun returns the VM of a call and its run, or nil if the VM does not run. It returns an error if a task
+// has locked the VM.
+func (s *Server) findRun(c *call) (*machine, *guestRun, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	m, err := s.findVM(c.node, c.vmid)
+	if err != nil || !m.running {
+		return nil, nil, err
+	}
+	if !c.boolParam("skiplock") {
+		if err := m.checkLock(); err != nil {
+			return nil, nil, err
+		}
+	}
+	return m, m.guest, nil
+}
+
+// endRun ends a VM and waits for the end of its process.
+func (s *Server) endRun(m *machine, run *guestRun) {
+	s.mu.Lock()
+	s.powerOff(m)
+	s.mu.Unlock()
+	run.waitForExit()
 }
 
 // requestPowerOff presses the power button and waits until the guest has powered off. It returns

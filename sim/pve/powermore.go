@@ -84,24 +84,17 @@ func rebootVM(s *Server, c *call) (any, error) {
 		timeout = time.Duration(c.intParam("timeout")) * time.Second
 	}
 	return s.forkVM(c, "qmreboot", func(ctx context.Context, t *task) error {
-		s.mu.Lock()
-		m, err := s.findRunningVM(c)
-		if err == nil {
-			err = m.checkLock()
-		}
+		m, run, err := s.findRun(c)
 		if err != nil {
-			s.mu.Unlock()
 			return err
 		}
-		run := m.guest
-		s.mu.Unlock()
+		if m == nil {
+			return dief("VM %d not running", c.vmid)
+		}
 		if !s.requestPowerOff(ctx, run, timeout) {
 			return dief("VM quit/powerdown failed - got timeout")
 		}
-		s.mu.Lock()
-		s.powerOff(m)
-		s.mu.Unlock()
-		run.waitForExit()
+		s.endRun(m, run)
 		return s.bootVM(ctx, c, t)
 	})
 }

@@ -28,7 +28,7 @@ type task struct {
 	id       string
 	user     string
 	tokenID  string
-	exit     string // the exit status; empty while the task runs
+	exit     string // the exit status, set when the task ends
 	log      []string
 	lost     bool // the log is lost, and the exit status is unknown
 	warnings int
@@ -36,6 +36,8 @@ type task struct {
 	done     chan struct{}
 	faults   []*faultRule
 }
+
+func (t *task) isRunning() bool { return t.exit == "" }
 
 // printf adds a line to the task's log.
 func (s *Server) printf(t *task, format string, args ...any) {

@@ -87,7 +87,7 @@ func (t *task) encodeStatus() map[string]any {
 	if t.tokenID != "" {
 		out["tokenid"] = t.tokenID
 	}
-	if t.exit != "" {
+	if !t.isRunning() {
 		out["status"], out["exitstatus"] = "stopped", t.exit
 	}
 	return out
@@ -102,7 +102,7 @@ func getTaskLog(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if t == nil || t.lost && t.exit != "" {
+	if t == nil || t.lost && !t.isRunning() {
 		return listPage{[]map[string]any{{"n": 1, "t": "unable to open file - No such file or directory"}}, 1}, nil
 	}
 	start, limit := c.intParam("start"), c.intParam("limit")
@@ -137,7 +137,7 @@ func (t *task) newListRow() map[string]any {
 	out := t.encodeStatus()
 	delete(out, "exitstatus")
 	delete(out, "status")
-	if t.exit != "" {
+	if !t.isRunning() {
 		out["endtime"], out["status"] = t.end.Unix(), t.exit
 	}
 	return out
@@ -154,10 +154,10 @@ func listClusterTasks(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, n := range s.listMembers() {
 		for i, t := range s.listRecentTasks(n.Name) {
-			if (t.exit == "" || i < maxTasks) && (all || c.auth.principal() == t.user) {
+			if (t.isRunning() || i < maxTasks) && (all || c.auth.principal() == t.user) {
 				row := t.newListRow()
 				delete(row, "pstart")
-				if t.exit != "" {
+				if !t.isRunning() {
 					delete(row, "pid")
 					row["saved"] = "1"
 				}
@@ -175,7 +175,7 @@ func (s *Server) listRecentTasks(node string) []*task {
 	for _, t := range slices.Backward(s.taskOrder) {
 		switch {
 		case t.node != node:
-		case t.exit == "":
+		case t.isRunning():
 			running = append(running, t)
 		default:
 			ended = append(ended, t)
@@ -196,7 +196,7 @@ func listNodeTasks(s *Server, c *call) (any, error) {
 	}
 	for _, t := range s.listRecentTasks(c.node) {
 		row := t.newListRow()
-		if t.exit == "" { // unlike in the archive, user contains the token
+		if t.isRunning() { // unlike in the archive, user contains the token
 			row["status"], row["user"], row["saved"] = "RUNNING", t.principal(), "0"
 			delete(row, "tokenid")
 		}
@@ -214,7 +214,7 @@ func listNodeTasks(s *Server, c *call) (any, error) {
 // isListedAsOwn is like [isOwnTask], except that a user does not own the running tasks of the user's
 // tokens.
 func isListedAsOwn(caller identity, t *task) bool {
-	if t.exit == "" {
+	if t.isRunning() {
 		return caller.principal() == t.principal()
 	}
 	return isOwnTask(caller, t.principal())
@@ -226,7 +226,7 @@ func (c *call) matchesTask(t *task, user string) bool {
 	source := firstNonEmpty(c.param("source"), "archive")
 	started := int(t.start.Unix())
 	switch {
-	case source == "active" && t.exit != "", source == "archive" && t.exit == "",
+	case source == "active" && !t.isRunning(), source == "archive" && t.isRunning(),
 		c.hasParam("userfilter") && !strings.Contains(strings.ToLower(user), strings.ToLower(c.param("userfilter"))),
 		c.hasParam("typefilter") && c.param("typefilter") != t.kind,
 		c.hasParam("vmid") && c.param("vmid") != t.id,
@@ -253,7 +253,7 @@ func checkTaskStates(v string) error {
 // statusType returns the type of a task's exit status, by which a listing can be filtered.
 func (t *task) statusType() string {
 	switch {
-	case t.exit == "", t.exit == taskUnexpected:
+	case t.isRunning(), t.exit == taskUnexpected:
 		return "unknown"
 	case t.exit == taskOK:
 		return "ok"
