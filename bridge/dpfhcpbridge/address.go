@@ -171,28 +171,3 @@ func (s *scope) canCreatePool(vip string) bool {
 
 	return false
 }
-
-// reconcileAddressPool creates an IPAddressPool with the bridge's addresses and its L2Advertisement if
-// no other pool has them. MetalLB does not allow two pools with the same address.
-func reconcileAddressPool(ctx context.Context, s *scope) step.Result {
-	if s.pool != "" {
-		return step.Done()
-	}
-
-	for _, desired := range []*unstructured.Unstructured{
-		hypershift.NewAddressPool(s.bridge, s.MetalLBNamespace), hypershift.NewAdvertisement(s.bridge, s.MetalLBNamespace),
-	} {
-		existing, err := s.getObject(ctx, s.Cache, desired.GroupVersionKind(), client.ObjectKeyFromObject(desired))
-		if err == nil {
-			_, err = s.applyObject(ctx, existing, desired, v1alpha1.ReasonServiceCreationFailed)
-		}
-
-		if err != nil {
-			result := step.FromError(err, resyncInterval)
-
-			return result.WithCondition(v1alpha1.ConditionServiceExposureReady, metav1.ConditionFalse, result.Reason(), result.Message())
-		}
-	}
-
-	return step.Done()
-}

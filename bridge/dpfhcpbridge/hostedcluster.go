@@ -169,3 +169,15 @@ func checkNodePool(ctx context.Context, s *scope) step.Result {
 
 	return step.Done().WithReason(v1alpha1.ReasonNodesReady, fmt.Sprintf("%d DPUs have joined", s.dpuCluster.Nodes))
 }
+
+// deleteHostedCluster deletes the HostedCluster and waits until HyperShift has deleted the control
+// plane.
+func deleteHostedCluster(ctx context.Context, s *scope) step.Result {
+	return s.deleteAndWait(ctx, hypershift.HostedClusterKind(), client.ObjectKeyFromObject(s.bridge))
+}
+
+// deleteNodePool deletes the NodePool and waits until it is gone. HyperShift has usually deleted it by
+// then.
+func deleteNodePool(ctx context.Context, s *scope) step.Result {
+	return s.deleteAndWait(ctx, hypershift.NodePoolKind(), client.ObjectKeyFromObject(s.bridge))
+}

@@ -30,6 +30,11 @@ const (
 	defaultAPIPort = 6443
 )
 
+// kubeconfigSecretName returns the name of the Secret with the kubeconfig in the DPUCluster's namespace.
+// A DPUCluster's spec.kubeconfig cannot be changed, so every bridge that serves the DPUCluster uses the
+// same name.
+func kubeconfigSecretName(cluster string) string { return cluster + "-hcp-kubeconfig" }
+
 // readKubeconfig waits for the administrator's kubeconfig and records the endpoints of the cluster in
 // the status.
 func readKubeconfig(ctx context.Context, s *scope) step.Result {
@@ -104,6 +109,18 @@ func publishKubeconfig(ctx context.Context, s *scope) step.Result {
 	err = s.Client.Patch(ctx, object, client.RawPatch(types.MergePatchType, patch), client.FieldOwner(fieldOwner))
 	if err != nil {
 		return step.FromError(s.newWriteError(err, "patch", object, v1alpha1.ReasonWaitingForInfrastructure), resyncInterval)
+	}
+
+	return step.Done()
+}
+
+// deletePublishedKubeconfig deletes the Secret with the kubeconfig from the DPUCluster's namespace. The
+// DPUCluster still names the Secret, because its spec.kubeconfig cannot be changed.
+func deletePublishedKubeconfig(ctx context.Context, s *scope) step.Result {
+	key := dpuClusterKey(s.bridge)
+
+	if err := s.deleteSecret(ctx, client.ObjectKey{Namespace: key.Namespace, Name: kubeconfigSecretName(key.Name)}); err != nil {
+		return step.Fail(err)
 	}
 
 	return step.Done()

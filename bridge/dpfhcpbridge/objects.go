@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 // getObject reads an object of another project. It returns nil if the object does not exist or its CRD
@@ -134,4 +135,21 @@ func (s *scope) deleteObject(ctx context.Context, kind schema.GroupVersionKind, 
 	after, err := s.getObject(ctx, s.APIReader, kind, key)
 
 	return err == nil && (after == nil || after.GetUID() != uid), err
+}
+
+// reasonDeleting is the reason while the deletion waits for an object to disappear.
+const reasonDeleting = "Deleting"
+
+// deleteAndWait deletes an object and waits until it is gone.
+func (s *scope) deleteAndWait(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) step.Result {
+	gone, err := s.deleteObject(ctx, kind, key)
+	if err != nil {
+		return step.Fail(err)
+	}
+
+	if !gone {
+		return step.Wait(pollInterval, reasonDeleting, fmt.Sprintf("%s %s is being deleted", kind.Kind, key))
+	}
+
+	return step.Done()
 }

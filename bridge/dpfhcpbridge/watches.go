@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -26,6 +27,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 )
+
+// installedProjects holds which projects' kinds are installed and watched.
+type installedProjects struct{ hyperShift, metalLB, dpf atomic.Bool }
 
 // dynamicWatches holds what is needed to add watches to the running controller.
 type dynamicWatches struct {

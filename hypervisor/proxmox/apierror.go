@@ -294,11 +294,11 @@ func (c *client) classifyAPIError(operation, method string, apiErr *APIError) er
 	case apiErr.Status == http.StatusForbidden:
 		e.Kind, e.Reason, e.Message = hypervisor.Rejected, reasonPermissionDenied, operation+": "+c.explainDenial(apiErr.Reason)
 	case apiErr.Status == http.StatusTooManyRequests:
-		e.Kind, e.Reason, e.RetryAfter = hypervisor.Busy, "TooManyRequests", c.jitter(busyRetryDelay)
+		e.Kind, e.Reason, e.RetryAfter = hypervisor.Busy, "TooManyRequests", jitter(busyRetryDelay)
 	case isRetryableStatus(apiErr.Status):
 		e.Kind, e.Reason = kindWithoutResponse(method), "ProxyError"
 	case isUnresponsiveStatus(apiErr.Status):
-		e.Kind, e.Reason, e.RetryAfter = kindWithoutResponse(method), reasonNodeUnreachable, c.jitter(initialNodeBackoff)
+		e.Kind, e.Reason, e.RetryAfter = kindWithoutResponse(method), reasonNodeUnreachable, jitter(initialNodeBackoff)
 	case apiErr.Status == http.StatusNotImplemented:
 		e.Kind, e.Reason = hypervisor.Rejected, reasonNotImplemented
 	case apiErr.Status == http.StatusBadRequest:
@@ -310,7 +310,7 @@ func (c *client) classifyAPIError(operation, method string, apiErr *APIError) er
 	default:
 		e.Kind, e.Reason = classifyText(apiErr.Reason)
 		if e.Kind == hypervisor.Busy {
-			e.RetryAfter = c.jitter(busyRetryDelay)
+			e.RetryAfter = jitter(busyRetryDelay)
 		}
 	}
 

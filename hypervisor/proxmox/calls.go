@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -13,7 +14,79 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/luthermonson/go-proxmox"
 )
+
+const (
+	// callTimeout is longer than the 30 s after which Proxmox reports that a node did not respond to the
+	// connected node.
+	callTimeout   = 40 * time.Second
+	uploadTimeout = 2 * time.Minute
+)
+
+// call sends one request with a timeout. The method and the path are as in Proxmox VE's API viewer. The params
+// are sent in the query of GET and DELETE, and in the body of POST and PUT. out can be nil.
+func (c *client) call(ctx context.Context, operation, method, path string, params map[string]string, out any) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+
+	if len(params) > 0 && (method == http.MethodGet || method == http.MethodDelete) {
+		query := url.Values{}
+		for k, v := range params {
+			query.Set(k, v)
+		}
+
+		path += "?" + query.Encode()
+		params = nil
+	}
+
+	err := c.withSession(ctx, func(api *proxmox.Client) error {
+		switch method {
+		case http.MethodGet:
+			return api.Get(ctx, path, out)
+		case http.MethodPost:
+			return api.Post(ctx, path, nonNilParams(params), out)
+		case http.MethodPut:
+			return api.Put(ctx, path, nonNilParams(params), out)
+		default:
+			return api.Delete(ctx, path, out)
+		}
+	})
+
+	return c.classify(operation, method, err)
+}
+
+// nonNilParams returns an empty map instead of a nil map, so that each POST and PUT has a body.
+func nonNilParams(params map[string]string) any {
+	if params == nil {
+		return map[string]string{}
+	}
+
+	return params
+}
+
+// upload sends a file to a storage and returns the UPID of the task that moves the file to its final place.
+func (c *client) upload(ctx context.Context, operation, path, name string, content []byte) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
+	defer cancel()
+
+	var upid string
+
+	// The library's upload method takes no context, so an interceptor adds the context to the request.
+	withContext := proxmox.WithRequestInterceptor(func(req *http.Request) error {
+		*req = *req.WithContext(ctx)
+
+		return nil
+	})
+
+	err := c.withSession(ctx, func(api *proxmox.Client) error {
+		return api.UploadReader(path, map[string]string{"content": "iso"}, name,
+			bytes.NewReader(content), int64(len(content)), &upid)
+	}, withContext)
+
+	return upid, c.classify(operation, http.MethodPost, err)
+}
 
 // The methods below are the API calls of this package. Each one is documented on its page of the API viewer
 // (https://pve.proxmox.com/pve-docs/api-viewer/).
@@ -49,12 +122,23 @@ type resource struct {
 	HAState string `json:"hastate"`
 }
 
-func (c *client) listResources(ctx context.Context) ([]resource, error) {
-	var out []resource
+// vmsByID is a list of the cluster's VMs by their IDs.
+type vmsByID map[int]resource
 
-	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
+func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
+	var resources []resource
 
-	return out, err
+	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &resources)
+	if err != nil {
+		return nil, err
+	}
+
+	out := make(vmsByID, len(resources))
+	for _, r := range resources {
+		out[r.VMID] = r
+	}
+
+	return out, nil
 }
 
 // nodeInfo is one entry of /nodes.

@@ -4,7 +4,6 @@
 package proxmox
 
 import (
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -17,7 +16,6 @@ import (
 	"time"
 
 	"github.com/luthermonson/go-proxmox"
-	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -25,11 +23,7 @@ import (
 )
 
 const (
-	// callTimeout is longer than the 30 s after which Proxmox reports that a node did not respond to the
-	// connected node.
-	callTimeout   = 40 * time.Second
-	uploadTimeout = 2 * time.Minute
-	dialTimeout   = 10 * time.Second
+	dialTimeout = 10 * time.Second
 	// ticketRenewAfter is the age at which the client renews a ticket. Proxmox accepts a ticket for two
 	// hours.
 	ticketRenewAfter = 90 * time.Minute
@@ -49,9 +43,8 @@ type client struct {
 	httpTransport *http.Transport
 	clock         clock.WithTicker
 
-	// loginMu is held while a ticket is requested. mu guards session and renewAt.
+	// loginMu guards session and renewAt, and is held while a ticket is requested.
 	loginMu sync.Mutex
-	mu      sync.Mutex
 	session *proxmox.Session
 	renewAt time.Time
 }
@@ -93,7 +86,7 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 		next = options.WrapTransport(next)
 	}
 
-	c.transport = newTransport(next, clk, c.jitter, config.CallsPerNode)
+	c.transport = newTransport(next, clk, config.CallsPerNode)
 	c.http = &http.Client{
 		Transport: c.transport,
 		// The client follows no redirect, because a redirect could send the credentials to another server.
@@ -142,73 +135,7 @@ func (c *client) principal() string {
 	}
 }
 
-// jitter returns a random duration between 0.5 and 1.5 times d.
-func (c *client) jitter(d time.Duration) time.Duration { return wait.Jitter(d/2, 2) }
-
 func (c *client) close() { c.httpTransport.CloseIdleConnections() }
-
-// call sends one request with a timeout. The method and the path are as in Proxmox VE's API viewer. The params
-// are sent in the query of GET and DELETE, and in the body of POST and PUT. out can be nil.
-func (c *client) call(ctx context.Context, operation, method, path string, params map[string]string, out any) error {
-	ctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-
-	if len(params) > 0 && (method == http.MethodGet || method == http.MethodDelete) {
-		query := url.Values{}
-		for k, v := range params {
-			query.Set(k, v)
-		}
-
-		path += "?" + query.Encode()
-		params = nil
-	}
-
-	err := c.withSession(ctx, func(api *proxmox.Client) error {
-		switch method {
-		case http.MethodGet:
-			return api.Get(ctx, path, out)
-		case http.MethodPost:
-			return api.Post(ctx, path, nonNilParams(params), out)
-		case http.MethodPut:
-			return api.Put(ctx, path, nonNilParams(params), out)
-		default:
-			return api.Delete(ctx, path, out)
-		}
-	})
-
-	return c.classify(operation, method, err)
-}
-
-// nonNilParams returns an empty map instead of a nil map, so that each POST and PUT has a body.
-func nonNilParams(params map[string]string) any {
-	if params == nil {
-		return map[string]string{}
-	}
-
-	return params
-}
-
-// upload sends a file to a storage and returns the UPID of the task that moves the file to its final place.
-func (c *client) upload(ctx context.Context, operation, path, name string, content []byte) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, uploadTimeout)
-	defer cancel()
-
-	var upid string
-
-	// The library's upload method takes no context, so an interceptor adds the context to the request.
-	withContext := proxmox.WithRequestInterceptor(func(req *http.Request) error {
-		*req = *req.WithContext(ctx)
-
-		return nil
-	})
-
-	err := c.withSession(ctx, func(api *proxmox.Client) error {
-		return api.UploadReader(path, map[string]string{"content": "iso"}, name,
-			bytes.NewReader(content), int64(len(content)), &upid)
-	}, withContext)
-
-	return upid, c.classify(operation, http.MethodPost, err)
-}
 
 // withSession runs do with a library client for the current session. If the server rejects the ticket,
 // withSession gets a new ticket and runs do once more.
@@ -269,8 +196,8 @@ func (c *client) ensureSession(ctx context.Context, stale *proxmox.Session) (*pr
 	c.loginMu.Lock()
 	defer c.loginMu.Unlock()
 
-	old := c.currentSession()
-	if old != nil && old != stale && c.clock.Now().Before(c.renewalTime()) {
+	old := c.session
+	if old != nil && old != stale && c.clock.Now().Before(c.renewAt) {
 		return old, nil
 	}
 
@@ -283,21 +210,7 @@ func (c *client) ensureSession(ctx context.Context, stale *proxmox.Session) (*pr
 	return c.logIn(ctx, c.credentials.Username, c.credentials.Password)
 }
 
-func (c *client) currentSession() *proxmox.Session {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return c.session
-}
-
-func (c *client) renewalTime() time.Time {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return c.renewAt
-}
-
-// logIn requests a ticket and stores it as the current session.
+// logIn requests a ticket and stores it as the current session. The caller must hold loginMu.
 func (c *client) logIn(ctx context.Context, username, password string) (*proxmox.Session, error) {
 	api := proxmox.NewClient(c.base, proxmox.WithHTTPClient(c.http), proxmox.WithUserAgent(userAgent))
 
@@ -318,9 +231,7 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 		session.Username = username
 	}
 
-	c.mu.Lock()
 	c.session, c.renewAt = session, c.clock.Now().Add(ticketRenewAfter)
-	c.mu.Unlock()
 
 	return session, nil
 }

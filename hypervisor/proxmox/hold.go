@@ -67,7 +67,7 @@ func (p *Provider) newNoMemoryError(m *machine, reason string) error {
 	m.message = fmt.Sprintf("machine %d is prepared and waits to be started, because node %s %s", m.id, m.node, reason)
 
 	return &hypervisor.Error{
-		Kind: hypervisor.NoCapacity, Reason: "NoCapacity", Message: m.message, RetryAfter: p.client.jitter(busyRetryDelay),
+		Kind: hypervisor.NoCapacity, Reason: "NoCapacity", Message: m.message, RetryAfter: jitter(busyRetryDelay),
 	}
 }
 

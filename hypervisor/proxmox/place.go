@@ -5,12 +5,140 @@ package proxmox
 
 import (
 	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
+
+// Reserve chooses an ID and a node; see hypervisor.Provider.
+func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
+	var out hypervisor.Reservation
+
+	if spec.Owner.UID == "" {
+		return out, errors.New("reserve an id: the owner of the machine has no UID")
+	}
+
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+		return out, err
+	}
+
+	if id, existing, ok := p.ids.ReservationFor(spec.Owner.UID); ok {
+		out.ID, out.Node = id, existing.node
+
+		return out, nil
+	}
+
+	vms, _, err := p.vmCache.get(ctx, p.watcher.busyListAge)
+	if err != nil {
+		return out, err
+	}
+
+	if id, ok, err := p.findByClaim(ctx, vms, spec.Owner.UID); err != nil {
+		return out, err
+	} else if ok {
+		out.ID, out.Node = id, vms[id].Node
+
+		return out, nil
+	}
+
+	candidates, err := p.listCandidates(ctx, vms, spec)
+	if err != nil {
+		return out, err
+	}
+
+	// The lock makes each parallel placement see the reservations of the others.
+	p.placementMu.Lock()
+	defer p.placementMu.Unlock()
+
+	reserved, queue := p.sumReservations(vms)
+
+	for i := range candidates {
+		c := &candidates[i]
+		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
+	}
+
+	chosen, err := chooseNode(candidates, spec)
+	if err != nil {
+		return out, err
+	}
+
+	p.breaker.recordPlacement(spec.Owner.UID, chosen.Sites...)
+
+	out.Node = chosen.Node
+
+	own := memoryReservation{node: chosen.Node, memory: spec.Shape.Memory}
+	if spec.Standby {
+		own.memory = 0
+	}
+
+	out.ID, err = p.ids.Reserve(spec.Owner.UID, own, func(id int) bool {
+		_, used := vms[id]
+
+		return used
+	})
+
+	return out, err
+}
+
+// listCandidates returns the nodes on which a machine could be placed.
+func (p *Provider) listCandidates(ctx context.Context, vms vmsByID, spec hypervisor.MachineSpec) ([]candidate, error) {
+	templates, err := p.findTemplates(ctx, vms, spec.Template)
+	if err != nil {
+		return nil, err
+	}
+
+	nodes, err := p.listNodeLoads(ctx, vms)
+	if err != nil {
+		return nil, err
+	}
+
+	var all []candidate
+
+	for _, n := range nodes {
+		t, ok := selectTemplate(templates, n.Name)
+		if !ok {
+			continue
+		}
+
+		all = append(all, candidate{
+			Node: n.Name, Template: t, Online: n.Online, Trouble: n.OfflineReason, Cores: n.Total.CPU,
+			unreserved: n.unreserved, TotalMemory: n.Total.Memory,
+		})
+		p.checkCandidateStorage(ctx, &all[len(all)-1], spec)
+	}
+
+	return all, nil
+}
+
+// checkCandidateStorage checks whether the target storage is available and has space, and whether the
+// candidate is excluded. It fills the fields of the candidate.
+func (p *Provider) checkCandidateStorage(ctx context.Context, c *candidate, spec hypervisor.MachineSpec) {
+	if !c.Online {
+		return
+	}
+
+	name := p.selectStorage(c.Template, spec.Shape)
+
+	storage, err := p.findStorage(ctx, c.Node, name)
+
+	switch {
+	case err != nil:
+		c.Trouble = err.Error()
+	case !storage.isUsable():
+		c.Trouble = fmt.Sprintf("cannot use storage %s because the storage is not active", name)
+	}
+
+	c.Online = c.Trouble == ""
+	c.HasDiskSpace = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
+	templateTarget, storageTarget := newTemplateSite(c.Node, c.Template.ID), newStorageSite(storage.cloneQueueKey(c.Node))
+	c.Sites = []site{templateTarget, storageTarget}
+	c.StorageExclusion = p.breaker.exclusionReason(spec.Owner.UID, storageTarget)
+	c.TemplateExclusion = p.breaker.exclusionReason(spec.Owner.UID, templateTarget)
+}
 
 // candidate is a node on which a machine could be placed, with the template for the clone.
 type candidate struct {

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
-
-	"sync"
 
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -64,7 +64,6 @@ type nodeBackoff struct {
 type transport struct {
 	next         http.RoundTripper
 	clock        clock.WithTicker
-	jitter       func(time.Duration) time.Duration
 	callsPerNode int64
 
 	mu        sync.Mutex
@@ -72,13 +71,15 @@ type transport struct {
 	backoffs  map[string]nodeBackoff
 }
 
-func newTransport(next http.RoundTripper, clk clock.WithTicker, jitter func(time.Duration) time.Duration, perNode int,
-) *transport {
+func newTransport(next http.RoundTripper, clk clock.WithTicker, perNode int) *transport {
 	return &transport{
-		next: next, clock: clk, jitter: jitter, callsPerNode: int64(max(perNode, 1)),
+		next: next, clock: clk, callsPerNode: int64(max(perNode, 1)),
 		callSlots: map[string]*semaphore.Weighted{}, backoffs: map[string]nodeBackoff{},
 	}
 }
+
+// jitter returns a random duration between 0.5 and 1.5 times d.
+func jitter(d time.Duration) time.Duration { return wait.Jitter(d/2, 2) }
 
 // RoundTrip sends the request; see transport.
 func (t *transport) RoundTrip(req *http.Request) (*http.Response, error) {
@@ -151,7 +152,7 @@ func (t *transport) recordResponse(node string, err error) {
 			delay = min(2*q.delay, maxNodeBackoff) //nolint:mnd // the delay doubles
 		}
 
-		t.backoffs[node] = nodeBackoff{until: t.clock.Now().Add(t.jitter(delay)), delay: delay, cause: apiErr}
+		t.backoffs[node] = nodeBackoff{until: t.clock.Now().Add(jitter(delay)), delay: delay, cause: apiErr}
 	case err == nil, ok:
 		delete(t.backoffs, node)
 	}
@@ -167,7 +168,7 @@ func (t *transport) sendWithRetries(req *http.Request) (*http.Response, error) {
 			return res, err
 		}
 
-		if retry.Sleep(req.Context(), t.clock, t.jitter(delay)) != nil {
+		if retry.Sleep(req.Context(), t.clock, jitter(delay)) != nil {
 			return nil, err
 		}
 

@@ -533,20 +533,3 @@ const (
 	statusRunning = "running"
 	statusStopped = "stopped"
 )
-
-// vmsByID is a list of the cluster's VMs by their IDs.
-type vmsByID map[int]resource
-
-func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
-	resources, err := c.listResources(ctx)
-	if err != nil {
-		return nil, err
-	}
-
-	out := make(vmsByID, len(resources))
-	for _, r := range resources {
-		out[r.VMID] = r
-	}
-
-	return out, nil
-}

@@ -4,10 +4,12 @@
 package nodepool
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -21,7 +23,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
 const (
@@ -43,14 +44,14 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	change := kubevirt.PlanChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
-	if !change.IsEmpty() {
+	change := planChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
+	if !change.isEmpty() {
 		// The cache may not have new machines yet, so list the machines from the API server before a change.
 		if allMachines, err = s.listMachines(ctx, s.Live); err != nil {
 			return step.Fail(err)
 		}
 
-		change = kubevirt.PlanChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
+		change = planChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
 	}
 
 	if err := s.applyChange(ctx, change); err != nil {
@@ -61,11 +62,101 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	if !change.IsEmpty() {
+	if !change.isEmpty() {
 		return s.updateCounts(allMachines, step.Wait(continueDelay, "Scaling", change.String()))
 	}
 
 	return s.updateCounts(allMachines, step.Done())
+}
+
+// machineChange is the number of machines to create for a pool, and the machines to delete.
+type machineChange struct {
+	create int
+	delete []v1alpha1.KubevirtMachine
+}
+
+// isEmpty returns whether there is nothing to create or delete.
+func (c machineChange) isEmpty() bool { return c.create == 0 && len(c.delete) == 0 }
+
+// String returns the message for the condition.
+func (c machineChange) String() string {
+	return fmt.Sprintf("creating %s, deleting %d", english.Plural(c.create, "machine", ""), len(c.delete))
+}
+
+// excludeDeleting returns the machines that are not being deleted.
+func excludeDeleting(machines []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMachine {
+	out := make([]v1alpha1.KubevirtMachine, 0, len(machines))
+
+	for i := range machines {
+		if machines[i].DeletionTimestamp == nil {
+			out = append(out, machines[i])
+		}
+	}
+
+	return out
+}
+
+// planChange returns the change that brings the existing machines to the spec and the number of replicas.
+func planChange(machines []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec, replicas int) machineChange {
+	var (
+		out  machineChange
+		keep []v1alpha1.KubevirtMachine
+	)
+
+	for _, m := range excludeDeleting(machines) {
+		if isOutdated(&m, spec) {
+			out.delete = append(out.delete, m)
+		} else {
+			keep = append(keep, m)
+		}
+	}
+
+	if surplus := len(keep) - replicas; surplus > 0 {
+		slices.SortStableFunc(keep, compareDeletionOrder)
+		out.delete = append(out.delete, keep[:surplus]...)
+	}
+
+	out.create = max(0, replicas-len(keep))
+
+	return out
+}
+
+// isOutdated returns whether a machine without addresses and VirtualMachine does not match the network
+// configuration of spec any more. Different subnets do not make a machine outdated, because its addresses
+// will come from the current pool.
+func isOutdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bool {
+	current, desired := m.Spec.BootstrapNetworkConfig, spec.BootstrapNetworkConfig
+	if current == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || m.Status.Ready || progressOf(m) > 0 {
+		return false
+	}
+
+	if desired == nil || current.NetworkName != desired.NetworkName {
+		return true
+	}
+
+	return current.NetworkData != nil && desired.NetworkData != nil && *current.NetworkData != *desired.NetworkData
+}
+
+// compareDeletionOrder compares machines for sorting. Machines with the least progress are deleted first,
+// and then the newest machines, because they probably run the fewest workloads.
+func compareDeletionOrder(x, y v1alpha1.KubevirtMachine) int {
+	return cmp.Or(
+		cmp.Compare(progressOf(&x), progressOf(&y)),
+		y.CreationTimestamp.Compare(x.CreationTimestamp.Time),
+		strings.Compare(x.Name, y.Name),
+	)
+}
+
+// progressOf returns the progress of a machine: 0 without a VirtualMachine, 1 with one, and 2 if it is ready.
+func progressOf(m *v1alpha1.KubevirtMachine) int {
+	switch {
+	case m.Status.Ready:
+		return 2
+	case m.Status.Phase == "" || m.Status.Phase == v1alpha1.KubevirtMachinePending:
+		return 0
+	default:
+		return 1
+	}
 }
 
 // listMachines returns the machines that the pool owns.
@@ -86,7 +177,7 @@ func (s *scope) listMachines(ctx context.Context, from client.Reader) ([]v1alpha
 // updateCounts writes the numbers of machines into the status. It returns the result with the condition
 // IPPoolExhausted.
 func (s *scope) updateCounts(allMachines []v1alpha1.KubevirtMachine, result step.Result) step.Result {
-	machines := kubevirt.ExcludeDeleting(allMachines)
+	machines := excludeDeleting(allMachines)
 	ready, draining := 0, 0
 
 	for i := range allMachines {
@@ -110,7 +201,7 @@ func (s *scope) updateCounts(allMachines []v1alpha1.KubevirtMachine, result step
 }
 
 // applyChange deletes and creates machines, at most maxChangesPerReconcile.
-func (s *scope) applyChange(ctx context.Context, c kubevirt.Change) error {
+func (s *scope) applyChange(ctx context.Context, c machineChange) error {
 	var group errgroup.Group
 
 	group.SetLimit(maxConcurrentChanges)
@@ -118,9 +209,9 @@ func (s *scope) applyChange(ctx context.Context, c kubevirt.Change) error {
 	errs := make([]error, maxChangesPerReconcile)
 	started := 0
 
-	for i := range c.Delete[:min(len(c.Delete), maxChangesPerReconcile)] {
+	for i := range c.delete[:min(len(c.delete), maxChangesPerReconcile)] {
 		group.Go(func() error {
-			errs[i] = s.deleteMachine(ctx, &c.Delete[i])
+			errs[i] = s.deleteMachine(ctx, &c.delete[i])
 
 			return nil
 		})
@@ -128,7 +219,7 @@ func (s *scope) applyChange(ctx context.Context, c kubevirt.Change) error {
 		started++
 	}
 
-	for i := started; i < min(started+c.Create, maxChangesPerReconcile); i++ {
+	for i := started; i < min(started+c.create, maxChangesPerReconcile); i++ {
 		group.Go(func() error {
 			errs[i] = s.createMachine(ctx)
 
@@ -197,12 +288,12 @@ func deleteMachines(ctx context.Context, s *scope) step.Result {
 	}
 
 	if len(allMachines) > 0 {
-		if err := s.applyChange(ctx, kubevirt.Change{Delete: kubevirt.ExcludeDeleting(allMachines)}); err != nil {
+		if err := s.applyChange(ctx, machineChange{delete: excludeDeleting(allMachines)}); err != nil {
 			return step.Fail(err)
 		}
 
 		after := machinesRetry
-		if len(kubevirt.ExcludeDeleting(allMachines)) > maxChangesPerReconcile {
+		if len(excludeDeleting(allMachines)) > maxChangesPerReconcile {
 			after = continueDelay
 		}
 

@@ -5,12 +5,8 @@ package pools
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
-	"maps"
-	"net/netip"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
@@ -25,20 +21,6 @@ type Pool struct {
 	Cluster string
 	// Addresses is the pool itself. Its name must be unique in the address registry.
 	Addresses *alloc.Pool
-}
-
-// Request is a request for the addresses of an owner.
-type Request struct {
-	Network, Pool string
-	// Owner identifies one interface of one machine. Errors show it, so it should be readable, such as
-	// NAMESPACE/NAME/UID.
-	Owner string
-	// Requested are the addresses to allocate. For a family without a requested address, the registry
-	// allocates the lowest free address.
-	Requested []netip.Addr
-	// Wake is called once after a failed request, when a new request can succeed. It can run on any
-	// goroutine. It must not block or call the address registry.
-	Wake func()
 }
 
 // Status is the usage of a pool.
@@ -82,15 +64,6 @@ type network struct {
 	// blocked has callbacks for owners and pools whose addresses belong to another owner or pool. They are
 	// called at the next change of the network. The key is the owner, or poolPrefix and the pool.
 	blocked map[string]func()
-}
-
-// waiter is an owner in a queue. It stays in the queue until it has its addresses or stops waiting, so the
-// registry keeps free addresses for it after the call of wake.
-type waiter struct {
-	owner string
-	wake  func()
-	// woken is true after the call of wake, until the owner makes another request.
-	woken bool
 }
 
 // New returns an empty address registry. It is ready after the rebuild that its Gate starts.
@@ -206,184 +179,6 @@ func (b *AddressRegistry) deleteIfEmpty(name string) {
 	if n != nil && len(n.pools)+len(n.queues)+len(n.blocked) == 0 && len(n.addresses.Assignments()) == 0 {
 		delete(b.networks, name)
 	}
-}
-
-// Acquire allocates one address of each family of the pool to an owner. The owner keeps the addresses that it
-// already has, so Acquire is idempotent. Acquire returns the addresses with their prefix lengths, IPv4 first.
-//
-// The errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. After an error nothing
-// was allocated, and the owner waits: Acquire adds it to the pool's queue, and Wake is called when the pool
-// has an address for it. The queue is served in order, and the registry keeps the address for the owner in
-// the meantime. Call Release or StopWaiting for an owner that will not call Acquire again. After an
-// *alloc.UnavailableError, the owner is not added to the queue, and Wake is called at the next change of the
-// network.
-func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
-	b.mu.Lock()
-	callbacks := b.removeFromOtherQueues(r)
-	addresses, err := b.acquire(r)
-	b.mu.Unlock()
-
-	callAll(callbacks)
-
-	return addresses, err
-}
-
-// acquire allocates addresses to an owner. If it cannot, it adds the owner to the pool's queue, or, after
-// an *alloc.UnavailableError, stores Wake for the next change of the network. The caller must hold mu.
-func (b *AddressRegistry) acquire(r Request) ([]netip.Prefix, error) {
-	n := b.ensureNetwork(r.Network)
-
-	var got []netip.Prefix
-
-	err := n.checkTurn(r)
-	if err == nil {
-		got, err = n.addresses.Acquire(r.Pool, r.Owner, r.Requested...)
-	}
-
-	var unavailable *alloc.UnavailableError
-
-	switch {
-	case err == nil:
-		n.dequeue(r.Owner)
-	case errors.As(err, &unavailable):
-		n.block(r.Owner, r.Wake)
-	default:
-		n.enqueue(r)
-	}
-
-	if err != nil {
-		b.deleteIfEmpty(r.Network) // the request may have created it, and may have left nothing in it
-
-		return nil, fmt.Errorf("acquire addresses for %s: %w", r.Owner, err)
-	}
-
-	return got, nil
-}
-
-// RestoreWaiting adds an owner that is recorded as waiting to the end of the pool's queue, so a restart does
-// not change the order of the queue. It does nothing if the owner has an address. The owner must still call
-// Acquire, because the registry has no Wake callback for it.
-func (b *AddressRegistry) RestoreWaiting(network, pool, owner string) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	if n := b.ensureNetwork(network); len(n.addresses.AddressesOf(owner)) == 0 {
-		n.enqueue(Request{Network: network, Pool: pool, Owner: owner, Wake: func() {}})
-	}
-}
-
-// Restore records that an address is in use. It does not check the address against the pools. The error is an
-// *alloc.ConflictError if another owner has the address. In this case the other owner keeps it.
-func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) error {
-	b.mu.Lock()
-	n := b.ensureNetwork(network)
-	err := n.addresses.Restore(assignment)
-
-	var callbacks []func()
-	if err == nil {
-		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
-	}
-
-	b.mu.Unlock()
-
-	callAll(callbacks)
-
-	if err != nil {
-		return fmt.Errorf("restore addresses of %s: %w", assignment.Owner, err)
-	}
-
-	return nil
-}
-
-// StopWaiting removes an owner from all queues. The owner keeps its addresses.
-func (b *AddressRegistry) StopWaiting(owner string) {
-	b.mu.Lock()
-
-	var callbacks []func()
-
-	for name, n := range b.networks {
-		n.dequeue(owner)
-
-		callbacks = append(callbacks, n.collectCallbacks()...)
-
-		b.deleteIfEmpty(name)
-	}
-
-	b.mu.Unlock()
-
-	callAll(callbacks)
-}
-
-// Release releases all addresses of an owner, removes the owner from all queues, and returns the released
-// addresses. It calls Wake of the waiting owners that can get addresses now. It is idempotent.
-func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
-	b.mu.Lock()
-
-	var (
-		freed     []alloc.Assignment
-		callbacks []func()
-	)
-
-	for name, n := range b.networks {
-		n.dequeue(owner)
-
-		released := n.addresses.Release(owner)
-		freed = append(freed, released...)
-		// Do this also if the owner had no addresses: the registry may have kept free addresses for it.
-		callbacks = append(callbacks, n.collectCallbacks()...)
-
-		b.deleteIfEmpty(name)
-	}
-
-	b.mu.Unlock()
-
-	callAll(callbacks)
-
-	return freed
-}
-
-// AddressesOf returns all addresses of an owner on all networks, IPv4 first.
-func (b *AddressRegistry) AddressesOf(owner string) []netip.Prefix {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	var out []netip.Prefix
-	for _, n := range b.networks {
-		out = append(out, n.addresses.AddressesOf(owner)...)
-	}
-
-	slices.SortFunc(out, func(x, y netip.Prefix) int { return x.Addr().Compare(y.Addr()) })
-
-	return out
-}
-
-// OwnersWithPrefix returns the owners that have or wait for an address and whose text begins with prefix, in
-// alphabetical order. It reads the whole address registry, so it is only for rare operations.
-func (b *AddressRegistry) OwnersWithPrefix(prefix string) []string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-
-	found := map[string]bool{}
-
-	for _, n := range b.networks {
-		for _, assignment := range n.addresses.Assignments() {
-			found[assignment.Owner] = true
-		}
-
-		for _, list := range n.queues {
-			for _, w := range list {
-				found[w.owner] = true
-			}
-		}
-
-		for key := range n.blocked {
-			found[key] = true
-		}
-	}
-
-	maps.DeleteFunc(found, func(owner string, _ bool) bool { return !strings.HasPrefix(owner, prefix) })
-
-	return slices.Sorted(maps.Keys(found))
 }
 
 // Status returns the status of a pool, and false if the registry does not have the pool.

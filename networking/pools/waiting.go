@@ -9,6 +9,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
+// waiter is an owner in a queue. It stays in the queue until it has its addresses or stops waiting, so the
+// registry keeps free addresses for it after the call of wake.
+type waiter struct {
+	owner string
+	wake  func()
+	// woken is true after the call of wake, until the owner makes another request.
+	woken bool
+}
+
 // checkTurn returns an *alloc.ExhaustedError unless the pool has an address for the owner and for all owners
 // before it in the queue. It returns nil for an owner that already has addresses, because such an owner can
 // always request its addresses again and get the missing ones.

@@ -128,3 +128,18 @@ func choosePool(job workload.Job, pools []Pool, taken map[types.NamespacedName]i
 
 	return first, found
 }
+
+// ListQueuedSizes returns the sizes of the queued jobs that a pool serves, in the order in which
+// their machines should be created.
+func ListQueuedSizes(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) []Size {
+	var out []Size
+
+	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
+		if pool.Key() == key && job.Spec.State == v1alpha1.JobQueued {
+			size, _ := pool.ParseSize(job.Spec)
+			out = append(out, size)
+		}
+	})
+
+	return out
+}

@@ -6,10 +6,12 @@ package demand
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -98,4 +100,157 @@ func updateMetadata(object *v1alpha1.RunnerJob, now time.Time) {
 
 	object.Labels[v1alpha1.LabelPlatform] = object.Spec.Platform
 	object.Labels[v1alpha1.LabelJobState] = string(object.Spec.State)
+}
+
+// maxDirectWrites is how many webhooks are written one by one at the same time. Further webhooks
+// are a burst and are written in batches. Each batch costs two writes more than its jobs.
+const maxDirectWrites = 16
+
+// inbox writes the jobs of webhooks: each into its RunnerJob, or many into one RunnerJobBatch if
+// webhooks arrive faster than the API server accepts writes.
+type inbox struct {
+	ledger      *Ledger
+	clock       clock.PassiveClock
+	directSlots chan struct{}
+
+	mu sync.Mutex
+	// openBatches holds, by namespace, the batches that still accept jobs. The first job of a batch
+	// starts the write, which runs as soon as the previous batch is written.
+	openBatches map[string]*batch
+	// locks holds the locks of the namespaces that have a batch to write.
+	locks map[string]*namespaceLock
+}
+
+// namespaceLock lets one batch of a namespace be written at a time.
+type namespaceLock struct {
+	sync.Mutex
+
+	users int
+}
+
+// batch holds the jobs of a RunnerJobBatch that is not written yet.
+type batch struct {
+	jobs []workload.Job
+	done chan struct{}
+	err  error
+}
+
+func newInbox(ledger *Ledger, c clock.PassiveClock) *inbox {
+	return &inbox{
+		ledger: ledger, clock: c, directSlots: make(chan struct{}, maxDirectWrites),
+		openBatches: map[string]*batch{}, locks: map[string]*namespaceLock{},
+	}
+}
+
+// record writes the job into the namespace's ledger or into a batch. If it returns nil, the job
+// survives the end of this process.
+func (b *inbox) record(ctx context.Context, namespace string, job workload.Job) error {
+	select {
+	case b.directSlots <- struct{}{}:
+		defer func() { <-b.directSlots }()
+
+		_, err := b.ledger.Record(ctx, namespace, job, b.clock.Now())
+
+		return err
+	default:
+		return b.joinBatch(ctx, namespace, job)
+	}
+}
+
+// joinBatch adds the job to the namespace's open batch and waits until the batch is written.
+func (b *inbox) joinBatch(ctx context.Context, namespace string, job workload.Job) error {
+	received := metav1.NewMicroTime(b.clock.Now())
+	job.ReceivedAt = &received
+
+	b.mu.Lock()
+
+	current, ok := b.openBatches[namespace]
+	if !ok || len(current.jobs) == v1alpha1.MaxBatch {
+		current = &batch{done: make(chan struct{})}
+		b.openBatches[namespace] = current
+
+		// The batch is shared: the end of the first caller's context must not cancel the others'
+		// write.
+		go b.writeBatch(context.WithoutCancel(ctx), namespace, current) //nolint:contextcheck // see above
+	}
+
+	current.jobs = append(current.jobs, job)
+	b.mu.Unlock()
+
+	select {
+	case <-current.done:
+		return current.err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// writeBatch writes a batch once the previous batch of the namespace is written. Until then the
+// batch accepts more jobs. A batch of one job is written as a RunnerJob.
+func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch) {
+	defer b.lockNamespace(namespace)()
+
+	b.mu.Lock()
+	if b.openBatches[namespace] == current {
+		delete(b.openBatches, namespace)
+	}
+	b.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(ctx, receiveTimeout)
+	defer cancel()
+
+	defer close(current.done)
+
+	if len(current.jobs) == 1 {
+		_, current.err = b.ledger.Record(ctx, namespace, current.jobs[0], receiveTime(current.jobs[0], metav1.Time{}))
+
+		return
+	}
+
+	object := &v1alpha1.RunnerJobBatch{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "burst-"},
+		Spec:       v1alpha1.RunnerJobBatchSpec{Jobs: current.jobs},
+	}
+	if err := b.ledger.Client.Create(ctx, object); err != nil {
+		current.err = fmt.Errorf("create batch of %d jobs in namespace %s: %w", len(current.jobs), namespace, err)
+	}
+}
+
+// lockNamespace locks the namespace for the write of a batch. The returned function unlocks the
+// namespace, and deletes a lock that nothing else uses.
+func (b *inbox) lockNamespace(namespace string) (unlock func()) {
+	b.mu.Lock()
+
+	own, ok := b.locks[namespace]
+	if !ok {
+		own = &namespaceLock{}
+		b.locks[namespace] = own
+	}
+
+	own.users++
+	b.mu.Unlock()
+
+	own.Lock()
+
+	return func() {
+		own.Unlock()
+
+		b.mu.Lock()
+		defer b.mu.Unlock()
+
+		own.users--
+		if own.users == 0 {
+			delete(b.locks, namespace)
+		}
+	}
+}
+
+// receiveTime returns when the operator received a job of a batch. If the job has no time, it
+// returns fallback.
+func receiveTime(job workload.Job, fallback metav1.Time) time.Time {
+	if job.ReceivedAt != nil {
+		return job.ReceivedAt.Time
+	}
+
+	return fallback.Time
 }

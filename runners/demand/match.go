@@ -9,82 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/types"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
-
-// Pool holds what is needed of a RunnerPool to decide which jobs it serves.
-type Pool struct {
-	Namespace, Name string
-	// Priority among the pools that can run a job; the highest comes first.
-	Priority int32
-	// Max is how many machines the pool may have.
-	Max int
-	// Runner describes the pool's runners.
-	Runner workload.RunnerSpec
-	// SizeLabels are the labels with which jobs may request a size. Template is the name of the
-	// pool's first template.
-	SizeLabels *v1alpha1.SizeLabels
-	Template   string
-	// Templates of the pool's namespace that are known.
-	Templates Templates
-	// Rules of the pool's platform. Nil means that the platform is unknown and the pool can run no
-	// job.
-	Rules Rules
-}
-
-// Rules decide which jobs a platform assigns to which runners; see workload.Platform.
-type Rules interface {
-	MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch
-}
-
-// Platforms by workload type.
-type Platforms map[string]workload.Platform
-
-// isHosted reports whether a job is for the platform's own machines, unless a pool can run it. An
-// organization's webhook sends these jobs too, and the operator has nothing to do for them.
-func (p Platforms) isHosted(job workload.Job) bool {
-	platform, ok := p[job.Platform]
-	if !ok {
-		return false
-	}
-
-	hosted := platform.Traits().IsHostedJob
-
-	return hosted != nil && hosted(job.Labels)
-}
-
-// NewPool returns the Pool of a RunnerPool. The pool's template may be missing from templates. A
-// pool whose scope is set in a missing template can run no job.
-func (p Platforms) NewPool(pool *v1alpha1.RunnerPool, templates Templates) Pool {
-	out := Pool{
-		Namespace: pool.Namespace, Name: pool.Name, Priority: pool.Spec.Priority, Max: int(pool.Spec.Scaling.MaxReplicas),
-		Runner:     workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
-		SizeLabels: pool.Spec.SizeLabels, Template: pool.Spec.TemplateRef.Name, Templates: templates,
-	}
-
-	if pool.Spec.Paused {
-		out.Max = 0 // other pools serve its jobs, or the jobs wait until it resumes
-	}
-
-	platform, ok := p[pool.Spec.Workload.Type]
-	if !ok {
-		return out
-	}
-
-	// The error is ignored here: the conditions of the template and of the claims report it.
-	out.Runner, _ = platform.ResolveRunner(templates[out.Template], pool.Spec.Workload)
-	out.Rules = platform
-
-	return out
-}
-
-// Key returns the pool's namespace and name.
-func (p Pool) Key() types.NamespacedName {
-	return types.NamespacedName{Namespace: p.Namespace, Name: p.Name}
-}
 
 // evaluateFit applies the platform's rules to the job and to the runner that the pool would create
 // for it, which has the labels of the size that the job requests.

@@ -139,10 +139,6 @@ type webhookResponse struct {
 	cause error
 }
 
-func newAcceptedResponse() webhookResponse {
-	return webhookResponse{status: http.StatusAccepted, result: "accepted"}
-}
-
 func newIgnoredResponse() webhookResponse {
 	return webhookResponse{status: http.StatusNoContent, result: "ignored"}
 }
@@ -205,7 +201,7 @@ func (r *Receiver) findParser(name string) (string, workload.WebhookParser) {
 }
 
 // handle checks everything that needs no body, reads and verifies the webhook, waits for a free
-// slot, and records the job.
+// slot, and writes the job into the ledger of every namespace that has one of the pools.
 func (r *Receiver) handle(
 	ctx context.Context, w http.ResponseWriter, req *http.Request, platform string, parser workload.WebhookParser,
 ) webhookResponse {
@@ -244,7 +240,20 @@ func (r *Receiver) handle(
 		return newUnavailableResponse(ctx.Err())
 	}
 
-	return r.record(ctx, job, pools)
+	namespaces := make([]string, 0, len(pools))
+	for _, pool := range pools {
+		namespaces = append(namespaces, pool.Namespace)
+	}
+
+	slices.Sort(namespaces)
+
+	for _, namespace := range slices.Compact(namespaces) {
+		if err := r.inbox.record(ctx, namespace, job); err != nil {
+			return newUnavailableResponse(err)
+		}
+	}
+
+	return webhookResponse{status: http.StatusAccepted, result: "accepted"}
 }
 
 // readWebhook reads and verifies a webhook. It returns the webhook's job and the pools whose secret
@@ -275,6 +284,54 @@ func (r *Receiver) readWebhook(
 	}
 
 	return r.verifyAndParse(ctx, req.Header, body, platform, parser)
+}
+
+// verifyAndParse verifies a webhook. It returns the webhook's job and the pools whose secret
+// verifies the signature.
+func (r *Receiver) verifyAndParse(
+	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
+) (workload.Job, []webhookPool, *webhookResponse) {
+	refuse := func(out webhookResponse) (workload.Job, []webhookPool, *webhookResponse) {
+		return workload.Job{}, nil, &out
+	}
+
+	scope, err := parser.ParseScope(header, body)
+	if err != nil {
+		return refuse(newMalformedResponse(err))
+	}
+
+	pools, err := r.listWebhookPools(ctx, platform)
+	if err != nil {
+		return refuse(newUnavailableResponse(err))
+	}
+
+	covering := slices.DeleteFunc(slices.Clone(pools), func(pool webhookPool) bool {
+		return !pool.hasScopeOf(newScopeJob(scope, platform))
+	})
+	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
+
+	trusted, err := r.findTrusted(ctx, covering, verify)
+	if err != nil {
+		return refuse(newUnavailableResponse(err))
+	}
+
+	if len(trusted) == 0 {
+		return refuse(r.rejectUnverified(ctx, header, body, pools, verify, parser))
+	}
+
+	job, namesJob, err := parser.ParseJob(header, body)
+	canAnyRun := func() bool {
+		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(job) })
+	}
+
+	switch {
+	case err != nil:
+		return refuse(newMalformedResponse(err))
+	case !namesJob || r.config.Platforms.isHosted(job) && !canAnyRun():
+		return refuse(newIgnoredResponse())
+	}
+
+	return job, trusted, nil
 }
 
 func (r *Receiver) newTooLargeResponse() webhookResponse {

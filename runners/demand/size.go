@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -218,19 +217,4 @@ func (p Pool) checkDisk(size Size) string {
 	}
 
 	return ""
-}
-
-// ListQueuedSizes returns the sizes of the queued jobs that a pool serves, in the order in which
-// their machines should be created.
-func ListQueuedSizes(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) []Size {
-	var out []Size
-
-	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
-		if pool.Key() == key && job.Spec.State == v1alpha1.JobQueued {
-			size, _ := pool.ParseSize(job.Spec)
-			out = append(out, size)
-		}
-	})
-
-	return out
 }

@@ -58,14 +58,3 @@ func countBusiest(times []time.Time, span time.Duration) int {
 
 	return highest
 }
-
-// Median returns the median of the durations, or DefaultStartup if there are none.
-func Median(durations []time.Duration) time.Duration {
-	if len(durations) == 0 {
-		return DefaultStartup
-	}
-
-	sorted := slices.Sorted(slices.Values(durations))
-
-	return sorted[len(sorted)/2] //nolint:mnd // the middle
-}

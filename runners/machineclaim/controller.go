@@ -30,8 +30,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
-// reconcileTimeout limits one reconcile of one claim.
-const reconcileTimeout = 2 * time.Minute
+const (
+	// reconcileTimeout limits one reconcile of one claim.
+	reconcileTimeout = 2 * time.Minute
+	// pollInterval is how often external state that causes no event is polled.
+	pollInterval = 5 * time.Second
+	// resyncInterval is how often a machine is read even if its provider has reported no change.
+	resyncInterval = 30 * time.Second
+)
 
 // Reconciler reconciles MachineClaims.
 type Reconciler struct {

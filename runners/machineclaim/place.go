@@ -5,7 +5,11 @@ package machineclaim
 
 import (
 	"context"
+	"fmt"
 	"strconv"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -14,6 +18,127 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
+
+// reasonTemplateNotFound is the reason of a claim whose template does not exist.
+const reasonTemplateNotFound = "TemplateNotFound"
+
+// resolve loads the template, the cluster and its connection. Template and cluster must be ready before a
+// machine is created. A machine that exists is reconciled even if they are not ready.
+func resolve(ctx context.Context, s *scope) step.Result {
+	if s.claim.Status.Phase == "" {
+		s.claim.Status.Phase = v1alpha1.MachineClaimPending
+	}
+
+	if result := s.load(ctx); !result.IsDone() {
+		return result
+	}
+
+	if s.claim.Status.VMRef != nil {
+		return step.Done()
+	}
+
+	return checkReady(s.template, s.cluster)
+}
+
+// checkReady returns Done if the template and the cluster are ready, and a wait otherwise. It is pure.
+func checkReady(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) step.Result {
+	if !step.IsReady(template) {
+		return step.Wait(0, "TemplateNotReady",
+			fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", template.Name, step.NotReadyMessage(template)))
+	}
+
+	if !step.IsReady(cluster) {
+		return step.Wait(pollInterval, "ClusterNotReady",
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", cluster.Name, step.NotReadyMessage(cluster)))
+	}
+
+	return step.Done()
+}
+
+// load sets the template, the cluster and the provider of the scope. It sets the template even if the
+// cluster does not exist or is not connected, because deregistration of the runner needs only the template.
+func (s *scope) load(ctx context.Context) step.Result {
+	var template v1alpha1.HypervisorMachineTemplate
+
+	name := client.ObjectKey{Namespace: s.claim.Namespace, Name: s.claim.Spec.TemplateRef.Name}
+
+	err := s.Client.Get(ctx, name, &template)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Wait(0, reasonTemplateNotFound,
+			fmt.Sprintf("HypervisorMachineTemplate %q does not exist in namespace %s: create it, or delete this claim",
+				name.Name, name.Namespace))
+	case err != nil:
+		return step.Fail(fmt.Errorf("get template %s: %w", name, err))
+	}
+
+	applySize(&template, s.claim.Spec.Size)
+	applyPlacedSize(&template, s.claim.Status.VMRef)
+	s.template = &template
+
+	clusterName := template.Spec.HypervisorClusterRef.Name
+	if s.claim.Status.VMRef != nil {
+		clusterName = s.claim.Status.VMRef.HypervisorCluster
+	}
+
+	var cluster v1alpha1.HypervisorCluster
+
+	err = s.Client.Get(ctx, client.ObjectKey{Name: clusterName}, &cluster)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Wait(pollInterval, "ClusterNotFound", fmt.Sprintf("HypervisorCluster %q does not exist", clusterName))
+	case err != nil:
+		return step.Fail(fmt.Errorf("get cluster %s: %w", clusterName, err))
+	}
+
+	provider, ok := s.Clusters.Get(clusterName)
+	if !ok {
+		notConnected := step.Wait(connect.StartupRequeueDelay, "ClusterNotConnected",
+			fmt.Sprintf("HypervisorCluster %q is not connected: %s", clusterName, step.NotReadyMessage(&cluster)))
+		if step.IsReady(&cluster) { // the operator has just started
+			return notConnected.DeferWrite()
+		}
+
+		return notConnected
+	}
+
+	s.cluster, s.provider = &cluster, provider
+	s.names = vmspec.NewNames(s.claim, &template, &cluster, s.Settings.NamespaceInHostname)
+
+	return step.Done()
+}
+
+// applySize overrides the resources of the template with the size in the claim. It changes the passed copy
+// of the template only.
+func applySize(template *v1alpha1.HypervisorMachineTemplate, size *v1alpha1.MachineSize) {
+	if size == nil {
+		return
+	}
+
+	resources := &template.Spec.Resources
+	if size.CPU != nil {
+		resources.CPU = *size.CPU
+	}
+
+	if size.Memory != nil {
+		resources.Memory = *size.Memory
+	}
+
+	if size.Disk != nil {
+		resources.Disk = size.Disk
+	}
+}
+
+// applyPlacedSize overrides the CPU and memory of the template with those that were recorded when the
+// machine was placed, and that the quota counts. So a later change of the template does not change the size
+// of the machine.
+func applyPlacedSize(template *v1alpha1.HypervisorMachineTemplate, vm *v1alpha1.VMReference) {
+	if vm != nil && vm.Resources != nil && vm.Resources.CPU > 0 {
+		template.Spec.Resources.CPU, template.Spec.Resources.Memory = vm.Resources.CPU, vm.Resources.Memory
+	}
+}
 
 // place reserves an ID and a node for the machine, and records them in the claim's status before the
 // machine is created.
@@ -40,7 +165,7 @@ func place(ctx context.Context, s *scope) step.Result {
 		defer s.placementLock.Unlock()
 	}
 
-	reserved, err := s.provider.Reserve(ctx, vmspec.NewMachineSpec(s.claim, s.template, s.names))
+	reserved, err := s.provider.Reserve(ctx, s.newMachineSpec())
 	if hypervisor.Is(err, hypervisor.NoCapacity) {
 		return connect.NewErrorResult(err, pollInterval, "NoCapacity") // not a failure: the machine waits for free capacity
 	}
@@ -74,4 +199,42 @@ func place(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
+}
+
+// machineRef returns the reference to the claim's machine, with the ownership record that the machine carries
+// at the hypervisor. The ID is 0 until an ID is reserved.
+func (s *scope) machineRef() hypervisor.MachineRef {
+	ref := hypervisor.MachineRef{Owner: hypervisor.Owner{
+		Namespace: s.claim.Namespace, Name: s.claim.Name, UID: string(s.claim.UID),
+	}}
+	if s.claim.Spec.RunnerPoolRef != nil {
+		ref.Owner.Pool = s.claim.Spec.RunnerPoolRef.Name
+	}
+
+	if s.claim.Status.VMRef != nil {
+		ref.ID, _ = strconv.Atoi(s.claim.Status.VMRef.VMID)
+	}
+
+	return ref
+}
+
+// newMachineSpec returns the specification of the claim's machine for the hypervisor.
+func (s *scope) newMachineSpec() hypervisor.MachineSpec {
+	ref := s.machineRef()
+	spec := hypervisor.MachineSpec{
+		Owner:    ref.Owner,
+		ID:       ref.ID,
+		Hostname: s.names.Hostname,
+		Template: vmspec.NewTemplateRef(s.template),
+		Shape:    vmspec.NewShape(s.template),
+		Strategy: hypervisor.Strategy(s.claim.Spec.Placement),
+		Standby:  s.claim.Spec.Standby,
+		Network:  vmspec.NewNetworkOptions(s.claim, s.template, s.names),
+	}
+
+	if s.claim.Status.VMRef != nil {
+		spec.Node = s.claim.Status.VMRef.Node
+	}
+
+	return spec
 }

@@ -12,7 +12,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -181,7 +180,7 @@ func (s *scope) checkProvisionBackoff() step.Result {
 
 // createMachine creates the VM and starts it, unless the machine is on standby.
 func (s *scope) createMachine(ctx context.Context) (hypervisor.Machine, error) {
-	spec := vmspec.NewMachineSpec(s.claim, s.template, s.names)
+	spec := s.newMachineSpec()
 	if s.claim.Spec.Standby {
 		return s.provider.Ensure(ctx, spec)
 	}

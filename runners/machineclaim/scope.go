@@ -12,10 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
-	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // times returns the recorded times of the machine. The caller may change them.
@@ -61,8 +59,6 @@ func (s *scope) elapsedSince(t *metav1.MicroTime) time.Duration {
 
 	return s.Clock.Since(t.Time)
 }
-
-func (s *scope) machineRef() hypervisor.MachineRef { return vmspec.NewMachineRef(s.claim) }
 
 // eventf emits an event and a log line after the status is written.
 func (s *scope) eventf(ctx context.Context, kind, reason, action, format string, args ...any) {

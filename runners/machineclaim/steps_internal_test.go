@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 func TestAddress(t *testing.T) {
@@ -243,5 +244,24 @@ func TestBothTemplateAndClusterGate(t *testing.T) {
 
 	if got := checkReady(&v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}); got.IsDone() {
 		t.Error("a template without conditions counts as ready")
+	}
+}
+
+func TestSpecHoldsAndPlaces(t *testing.T) {
+	t.Parallel()
+
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a", UID: "u"}}
+	s := &scope{claim: claim, template: &v1alpha1.HypervisorMachineTemplate{}}
+
+	got := s.newMachineSpec()
+	if got.Standby || got.Strategy != "" {
+		t.Errorf("the default is a started machine with strategy spread: %+v", got)
+	}
+
+	claim.Spec.Standby, claim.Spec.Placement = true, v1alpha1.PlacementPack
+
+	got = s.newMachineSpec()
+	if !got.Standby || got.Strategy != hypervisor.Pack {
+		t.Errorf("on standby and packed: %+v", got)
 	}
 }

@@ -4,6 +4,7 @@
 package runnerpool
 
 import (
+	"slices"
 	"sync"
 	"time"
 
@@ -122,8 +123,16 @@ func startupDuration(claim *v1alpha1.MachineClaim) time.Duration {
 	return max(claim.Status.Times.Ready.Sub(requested), 0)
 }
 
-// median returns the median start-up time of the pool's machines.
-func (s *startups) median() time.Duration { return demand.Median(s.durations) }
+// median returns the median start-up time of the pool's machines, or demand.DefaultStartup if none is known.
+func (s *startups) median() time.Duration {
+	if len(s.durations) == 0 {
+		return demand.DefaultStartup
+	}
+
+	sorted := slices.Sorted(slices.Values(s.durations))
+
+	return sorted[len(sorted)/2] //nolint:mnd // the middle
+}
 
 // fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
 const fullPeriod = time.Minute

@@ -7,35 +7,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/rand"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-const (
-	// defaultScaleDownDelay applies to pools that set no delay.
-	defaultScaleDownDelay = 5 * time.Minute
-	// maxConcurrentCreates and maxCreatesPerReconcile limit the claims that one reconcile creates.
-	maxConcurrentCreates   = 16
-	maxCreatesPerReconcile = 128
-	// suffixLength is the length of the random suffix of a claim's name.
-	suffixLength = 5
-)
+// defaultScaleDownDelay applies to pools that set no delay.
+const defaultScaleDownDelay = 5 * time.Minute
 
 // scale starts and creates the missing machines and deletes the surplus ones.
 func scale(ctx context.Context, s *scope) step.Result {
@@ -170,7 +157,7 @@ func isQuotaMessage(text string) bool {
 // schedules are used.
 func (s *scope) newInput() (demand.Input, error) {
 	spec, status, now := &s.pool.Spec, &s.pool.Status, s.Clock.Now()
-	scheduled, boundary, scheduleErr := demand.ScheduledMin(newWindows(spec.Scaling.Schedules), int(spec.Scaling.MaxReplicas), now)
+	scheduled, boundary, scheduleErr := demand.ScheduledMin(spec.Scaling.Schedules, spec.Scaling.MaxReplicas, now)
 	in := demand.Input{
 		Min: max(int(spec.Scaling.MinReplicas), scheduled), Max: int(spec.Scaling.MaxReplicas),
 		Queued: s.view.count.Queued, Claims: s.view.states, Paused: spec.Paused,
@@ -226,229 +213,4 @@ func (s *scope) addWarm(in *demand.Input, warm *v1alpha1.Warm) {
 	if !decreasesAt.IsZero() && (in.Boundary.IsZero() || decreasesAt.Before(in.Boundary)) {
 		in.Boundary = decreasesAt
 	}
-}
-
-func newWindows(schedules []v1alpha1.Schedule) []demand.Window {
-	out := make([]demand.Window, 0, len(schedules))
-
-	for _, schedule := range schedules {
-		out = append(out, demand.Window{
-			Name: schedule.Name, Start: schedule.Start, TimeZone: schedule.TimeZone,
-			Duration: schedule.Duration.Duration, Min: int(schedule.MinReplicas),
-		})
-	}
-
-	return out
-}
-
-// activate starts machines that are on standby. If a claim was deleted in the meantime, the next
-// reconcile replaces the machine.
-func (s *scope) activate(ctx context.Context, names []string) error {
-	var errs []error
-
-	for _, name := range names {
-		found := s.view.findClaim(name)
-		if found == nil {
-			continue
-		}
-
-		claim := found.DeepCopy()
-		previous := claim.DeepCopy()
-		claim.Spec.Standby = false
-
-		err := s.Client.Patch(ctx, claim, client.MergeFrom(previous))
-		if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("activate claim %s: %w", name, err))
-
-			continue
-		}
-
-		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "the pool needs the machine and starts it")
-	}
-
-	return errors.Join(errs...)
-}
-
-// machineRequest is a machine to create.
-type machineRequest struct {
-	source  *source
-	standby bool
-	size    demand.Size
-}
-
-// planMachines returns the machines that this reconcile creates, from the usable templates, at most
-// maxCreatesPerReconcile. The new claims trigger the next reconcile, which creates the rest.
-func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
-	var out []machineRequest
-
-	strategy := ""
-	if s.pool.Spec.Placement != nil {
-		strategy = s.pool.Spec.Placement.Strategy
-	}
-
-	add := func(n int, standby bool, size demand.Size) {
-		n = min(n, maxCreatesPerReconcile-len(out))
-
-		for _, source := range chooseSources(strategy, filterByImage(s.sources, size.Template), n) {
-			for i := range s.sources { // the next choice counts the machine
-				if s.sources[i].name == source.name {
-					s.sources[i].machines++
-				}
-			}
-
-			out = append(out, machineRequest{source, standby, size})
-		}
-	}
-
-	add(decision.Create, false, demand.Size{})
-
-	remaining := maps.Clone(decision.CreateBySize)
-
-	for _, size := range s.view.sizes {
-		if remaining[size.Key()] > 0 {
-			remaining[size.Key()]--
-			add(1, false, size)
-		}
-	}
-
-	add(decision.CreateStandby, true, demand.Size{})
-
-	return out
-}
-
-// createClaims creates the claims, several at a time, so that a burst of jobs does not wait for one
-// write after the other.
-func (s *scope) createClaims(ctx context.Context, all []machineRequest) error {
-	var (
-		group         errgroup.Group
-		quotaExceeded atomic.Bool
-	)
-
-	group.SetLimit(maxConcurrentCreates)
-
-	for _, request := range all {
-		group.Go(func() error {
-			if quotaExceeded.Load() {
-				return nil // the quota would reject the others, too
-			}
-
-			err := s.createClaim(ctx, request)
-			if isOverQuota(err) {
-				quotaExceeded.Store(true)
-			}
-
-			return err
-		})
-	}
-
-	return group.Wait()
-}
-
-// createClaim creates one claim, with its finalizer from the start.
-func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
-	claim := newClaim(s.pool, request, s.pool.Name+"-"+rand.String(suffixLength))
-	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
-		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
-	}
-
-	err := s.Client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) {
-		return nil // the next reconcile uses another name
-	}
-
-	if err != nil {
-		return fmt.Errorf("create claim %s: %w", claim.Name, err)
-	}
-
-	s.expectations.expect(claim.Name, expectedClaim{
-		createdAt: s.Clock.Now(), source: request.source.name, standby: request.standby, size: request.size.Key(),
-	})
-
-	return nil
-}
-
-// newClaim returns the claim of one machine of the pool. It is pure.
-func newClaim(pool *v1alpha1.RunnerPool, request machineRequest, name string) *v1alpha1.MachineClaim {
-	source := request.source
-	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{
-			Namespace: pool.Namespace, Name: name,
-			Labels:      map[string]string{},
-			Annotations: map[string]string{},
-			Finalizers:  []string{v1alpha1.FinalizerVMCleanup},
-		},
-		Spec: v1alpha1.MachineClaimSpec{
-			TemplateRef:    v1alpha1.LocalObjectReference{Name: source.name},
-			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: pool.Name},
-			WorkloadConfig: *pool.Spec.Workload.DeepCopy(),
-			Standby:        request.standby,
-			Lifecycle:      pool.Spec.Lifecycle.DeepCopy(),
-		},
-	}
-	claim.Spec.WorkloadConfig.Webhook = nil
-
-	if request.size.Key() != "" {
-		claim.Spec.Size = request.size.DeepCopy()
-	}
-
-	if pool.Spec.Placement != nil {
-		claim.Spec.Placement = pool.Spec.Placement.Strategy
-	}
-
-	if metadata := source.template.Spec.Metadata; metadata != nil {
-		maps.Copy(claim.Labels, metadata.Labels)
-		maps.Copy(claim.Annotations, metadata.Annotations)
-	}
-
-	claim.Annotations[v1alpha1.AnnotationTemplateHash] = source.hash
-	claim.Labels[v1alpha1.LabelRunnerPool] = pool.Name
-
-	if claim.Labels[v1alpha1.LabelTemplate] == "" {
-		claim.Labels[v1alpha1.LabelTemplate] = source.name
-	}
-
-	return claim
-}
-
-// deleteClaim deletes one claim. The claim's own steps then remove the runner and the VM.
-func (s *scope) deleteClaim(ctx context.Context, claim *v1alpha1.MachineClaim, reason, message string) error {
-	err := s.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
-	}
-
-	s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, reason, "Scale", "%s", message)
-
-	return nil
-}
-
-// deleteFailedClaims deletes the claims that failed before they had a machine, once the back-off
-// after their failure is over. Until then a person can inspect them.
-func (s *scope) deleteFailedClaims(ctx context.Context) error {
-	backoff := demand.Backoff(int(s.pool.Status.FailedClaims))
-
-	for i := range s.view.claims {
-		claim := &s.view.claims[i]
-		kept := claim.Status.KeptUntil != nil // the claim's own reconciler deletes such a claim
-		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() || kept {
-			continue
-		}
-
-		remaining := backoff
-		if claim.Status.Times != nil && claim.Status.Times.Ended != nil {
-			remaining = backoff - s.Clock.Since(claim.Status.Times.Ended.Time)
-		}
-
-		if remaining > 0 {
-			s.requeueIn(remaining)
-
-			continue
-		}
-
-		if err := s.deleteClaim(ctx, claim, "FailedClaimRemoved", "the machine failed: "+claim.Status.EndReason); err != nil {
-			return err
-		}
-	}
-
-	return nil
 }

@@ -110,48 +110,6 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 	return shape
 }
 
-// NewOwner returns the ownership record that the claim's machine carries at the hypervisor.
-func NewOwner(claim *v1alpha1.MachineClaim) hypervisor.Owner {
-	owner := hypervisor.Owner{Namespace: claim.Namespace, Name: claim.Name, UID: string(claim.UID)}
-	if claim.Spec.RunnerPoolRef != nil {
-		owner.Pool = claim.Spec.RunnerPoolRef.Name
-	}
-
-	return owner
-}
-
-// NewMachineRef returns the reference to the claim's machine. Its ID is 0 until an ID is reserved.
-func NewMachineRef(claim *v1alpha1.MachineClaim) hypervisor.MachineRef {
-	ref := hypervisor.MachineRef{Owner: NewOwner(claim)}
-	if claim.Status.VMRef != nil {
-		ref.ID, _ = strconv.Atoi(claim.Status.VMRef.VMID)
-	}
-
-	return ref
-}
-
-// NewMachineSpec returns the specification of the claim's machine for the hypervisor.
-func NewMachineSpec(
-	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
-) hypervisor.MachineSpec {
-	spec := hypervisor.MachineSpec{
-		Owner:    NewOwner(claim),
-		ID:       NewMachineRef(claim).ID,
-		Hostname: names.Hostname,
-		Template: NewTemplateRef(template),
-		Shape:    NewShape(template),
-		Strategy: hypervisor.Strategy(claim.Spec.Placement),
-		Standby:  claim.Spec.Standby,
-		Network:  newNetworkOptions(claim, template, names),
-	}
-
-	if claim.Status.VMRef != nil {
-		spec.Node = claim.Status.VMRef.Node
-	}
-
-	return spec
-}
-
 // Names holds the host name of a machine and its DNS settings.
 type Names struct {
 	Hostname, FQDN string
@@ -218,9 +176,9 @@ func truncateHostname(name string) string {
 	return cut
 }
 
-// newNetworkOptions returns the addresses, gateways and name servers of the machine. An address pool takes
+// NewNetworkOptions returns the addresses, gateways and name servers of the machine. An address pool takes
 // precedence over a static address, and the name servers of either take precedence over names.
-func newNetworkOptions(
+func NewNetworkOptions(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.NetworkOptions {
 	out := hypervisor.NetworkOptions{DNSServers: names.Servers, SearchDomains: names.Search}

@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -81,24 +80,5 @@ func TestLongHostnameKeepsItsRandomEnd(t *testing.T) {
 	names := vmspec.NewNames(claim, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}, true)
 	if len(names.Hostname) > 63 || !strings.HasSuffix(names.Hostname, "-x7k2p") || strings.HasPrefix(names.Hostname, "-") {
 		t.Errorf("host name %q", names.Hostname)
-	}
-}
-
-func TestSpecHoldsAndPlaces(t *testing.T) {
-	t.Parallel()
-
-	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a", UID: "u"}}
-	template := &v1alpha1.HypervisorMachineTemplate{}
-
-	got := vmspec.NewMachineSpec(claim, template, vmspec.Names{})
-	if got.Standby || got.Strategy != "" {
-		t.Errorf("the default is a started machine with strategy spread: %+v", got)
-	}
-
-	claim.Spec.Standby, claim.Spec.Placement = true, v1alpha1.PlacementPack
-
-	got = vmspec.NewMachineSpec(claim, template, vmspec.Names{})
-	if !got.Standby || got.Strategy != hypervisor.Pack {
-		t.Errorf("on standby and packed: %+v", got)
 	}
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubevirt_test
+package nodepool
 
 import (
 	"testing"
@@ -11,7 +11,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
 // static returns a spec with static addresses on a network.
@@ -49,7 +48,7 @@ func hasAddress(m *v1alpha1.KubevirtMachine) {
 
 func asksDHCP(m *v1alpha1.KubevirtMachine) { m.Spec = v1alpha1.KubevirtMachineSpec{} }
 
-func TestDecide(t *testing.T) {
+func TestPlanChange(t *testing.T) {
 	t.Parallel()
 
 	blue := static("blue", "10.0.0.0/24")
@@ -95,14 +94,14 @@ func TestDecide(t *testing.T) {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			got := kubevirt.PlanChange(tc.machines, tc.spec, tc.replicas)
-			if got.Create != tc.create {
-				t.Errorf("makes %d machines, want %d", got.Create, tc.create)
+			got := planChange(tc.machines, tc.spec, tc.replicas)
+			if got.create != tc.create {
+				t.Errorf("makes %d machines, want %d", got.create, tc.create)
 			}
 
 			var removed []string
-			for i := range got.Delete {
-				removed = append(removed, got.Delete[i].Name)
+			for i := range got.delete {
+				removed = append(removed, got.delete[i].Name)
 			}
 
 			if diff := cmp.Diff(tc.remove, removed); diff != "" {

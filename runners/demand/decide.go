@@ -168,6 +168,26 @@ func Backoff(failures int) time.Duration {
 	return wait
 }
 
+// Decide returns which machines a pool creates, starts and deletes now.
+//
+// A machine has one size and counts only for jobs of that size. Decide decides for each size
+// separately and splits Max among the sizes in the order of the jobs. Min and the warm machines are
+// of the pool's own size, and use the capacity that the jobs leave free.
+func Decide(in Input) Decision {
+	sizes := listSizes(in)
+	if len(sizes) == 0 {
+		return decideSize(in)
+	}
+
+	out, needsCapacity := decideSizes(in, sizes, false)
+	if needsCapacity {
+		// Delete idle machines of other sizes without a delay, to free capacity for the jobs.
+		out, _ = decideSizes(in, sizes, true)
+	}
+
+	return out
+}
+
 // decideSize is Decide for machines of one size.
 //
 // The target is the number of queued and running jobs plus WarmIdle, but at least Min and at most Max.
@@ -285,150 +305,6 @@ func (p *plan) countUsable() int { return p.busy + len(p.starting) + len(p.idle)
 
 // freeCapacity returns how many machines may be created, with every existing machine counted.
 func (p *plan) freeCapacity() int { return max(p.in.Max-len(p.in.Claims), 0) }
-
-// expire removes the machines from the plan that are too old or idle for too long, and returns their
-// deletions.
-func (p *plan) expire() []Deletion {
-	var deletions []Deletion
-
-	old := func(claim Claim) bool {
-		if !p.isDue(claim.CreatedAt, p.in.MaxLifetime) {
-			return false
-		}
-
-		deletions = append(deletions, Deletion{claim.Name, DeleteMaxLifetime,
-			fmt.Sprintf("the machine is older than the pool's lifecycle.maxLifetime of %s", p.in.MaxLifetime)})
-
-		return true
-	}
-
-	p.idle = slices.DeleteFunc(p.idle, func(claim Claim) bool {
-		if old(claim) {
-			return true
-		}
-
-		stale := p.isDue(claim.IdleSince, p.in.IdleTimeout)
-		if stale {
-			deletions = append(deletions, Deletion{claim.Name, DeleteIdleTimeout, fmt.Sprintf(
-				"the runner had no job for the pool's lifecycle.idleTimeout of %s", p.in.IdleTimeout)})
-		}
-
-		return stale
-	})
-	p.starting = slices.DeleteFunc(p.starting, old)
-	p.standby = slices.DeleteFunc(p.standby, old)
-
-	return deletions
-}
-
-// deleteStuck removes the machines from the plan that wait for capacity while other clusters or nodes may
-// have some, and returns their deletions.
-func (p *plan) deleteStuck() []Deletion {
-	var deletions []Deletion
-
-	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
-		stuck := claim.Stuck && !claim.Bound
-		if stuck {
-			deletions = append(deletions, Deletion{
-				claim.Name, DeleteStuck, "its cluster or node has no free capacity; the pool creates a machine elsewhere",
-			})
-		}
-
-		return stuck
-	})
-
-	return deletions
-}
-
-// replaceShare limits how many machines are replaced at the same time: one of replaceShare, a quarter.
-const replaceShare = 4
-
-// replace removes the outdated machines from the plan that are deleted now, and returns their deletions.
-//
-// Outdated machines that are being deleted and new machines that are not ready yet count against the
-// limit, so that the replacement stops if new machines do not become ready. An idle machine that a queued
-// job may be about to take is kept. All idle machines are kept while new machines fail.
-func (p *plan) replace() []Deletion {
-	pending := func(claims []Claim) int {
-		n := 0
-
-		for _, claim := range claims {
-			if !claim.Outdated && !claim.Prepared {
-				n++
-			}
-		}
-
-		return n
-	}
-
-	remaining := max(1, (p.countUsable()+len(p.standby))/replaceShare) -
-		p.outgoing - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
-
-	var deletions []Deletion
-
-	take := func(claims []Claim, limit int) []Claim {
-		return slices.DeleteFunc(claims, func(claim Claim) bool {
-			if !claim.Outdated || claim.Bound || remaining <= 0 || limit <= 0 {
-				return false
-			}
-
-			deletions = append(deletions, Deletion{
-				claim.Name, DeleteOutdated, "the pool's template or workload changed after the machine was created",
-			})
-			remaining--
-			limit--
-
-			return true
-		})
-	}
-
-	idle := len(p.idle) - p.in.Queued
-	if p.in.Failures >= probeAfter {
-		idle = 0
-	}
-
-	p.standby = take(p.standby, len(p.standby))
-	p.starting = take(p.starting, len(p.starting))
-	p.idle = take(p.idle, idle)
-
-	return deletions
-}
-
-// scaleDown removes up to surplus idle machines from the plan, after ScaleDownDelay, and returns their
-// deletions.
-func (p *plan) scaleDown(surplus int) []Deletion {
-	var deletions []Deletion
-
-	limit := min(surplus, max(len(p.idle)-p.in.Queued, 0))
-
-	for _, claim := range p.idle[:limit] {
-		if !p.in.Now.Before(claim.IdleSince.Add(p.in.ScaleDownDelay)) {
-			deletions = append(deletions, Deletion{claim.Name, DeleteSurplus, fmt.Sprintf(
-				"the pool needs %s, and the runner had no job for the pool's scaling.scaleDownDelay of %s",
-				formatMachines(p.target), p.in.ScaleDownDelay)})
-
-			continue
-		}
-
-		p.scheduleAt(claim.IdleSince.Add(p.in.ScaleDownDelay))
-	}
-
-	// The machines are ordered by idle time, so the deleted machines are the first ones.
-	p.idle = p.idle[len(deletions):]
-
-	return deletions
-}
-
-func (p *plan) explainSurplus(out *Decision) {
-	out.Reason = ReasonIdleSurplus
-	out.Message = fmt.Sprintf("the pool needs %s and has %d: idle machines are kept for scaling.scaleDownDelay of %s, "+
-		"busy machines until their jobs end", formatMachines(p.target), p.countUsable(), p.in.ScaleDownDelay)
-
-	if len(out.Delete) > 0 {
-		out.Reason = ReasonScalingDown
-		out.Message = fmt.Sprintf("deleting %s: the pool needs %d", formatMachines(len(out.Delete)), p.target)
-	}
-}
 
 // scaleUp plans the creation and activation of the missing machines. After failures in a row, it plans none
 // until the back-off ends, and from probeAfter failures on only one at a time.

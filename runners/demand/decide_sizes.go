@@ -12,26 +12,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// Decide returns which machines a pool creates, starts and deletes now.
-//
-// A machine has one size and counts only for jobs of that size. Decide decides for each size
-// separately and splits Max among the sizes in the order of the jobs. Min and the warm machines are
-// of the pool's own size, and use the capacity that the jobs leave free.
-func Decide(in Input) Decision {
-	sizes := listSizes(in)
-	if len(sizes) == 0 {
-		return decideSize(in)
-	}
-
-	out, needsCapacity := decideSizes(in, sizes, false)
-	if needsCapacity {
-		// Delete idle machines of other sizes without a delay, to free capacity for the jobs.
-		out, _ = decideSizes(in, sizes, true)
-	}
-
-	return out
-}
-
 // listSizes returns the sizes, other than the pool's own, that jobs request or machines have.
 // Requested sizes come first, in the order of the jobs.
 func listSizes(in Input) []string {
