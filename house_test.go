@@ -206,8 +206,8 @@ func TestImportRule(t *testing.T) {
 	}
 }
 
-// TestAnswersAreBounded: clients of the product get their transport of kit/httpbound, and none
-// has the usual one because it names none. One that makes its own puts httpbound on it, as one does
+// TestAnswersAreBounded: clients of the product get their transport of kit/bounds, and none
+// has the usual one because it names none. One that makes its own puts kit/bounds on it, as one does
 // that client-go makes; simulators, tests and guests serve nobody else.
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
@@ -216,8 +216,8 @@ func TestAnswersAreBounded(t *testing.T) {
 	made := regexp.MustCompile(`http\.Transport\{|(rest\.(HTTPClientFor|TransportFor)|cache\.New|metadata\.NewForConfig)\(`)
 	client := regexp.MustCompile(`http\.Client(\{[^}]*|\))`)
 	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity", "kit", "hypervisor"}
-	own := regexp.MustCompile(`^kit/(httpbound|kubeproc)/`)
-	bounds := regexp.MustCompile(`(httpbound\.(LimitBodiesTo|LimitBodies)|kubeconfigs?\.LimitResponses)\(|HTTPClient:`)
+	own := regexp.MustCompile(`^kit/(bounds|kubeproc)/`)
+	bounds := regexp.MustCompile(`(bounds\.(LimitBodiesTo|LimitBodies)|kubeconfigs?\.LimitResponses)\(|HTTPClient:`)
 
 	for _, file := range goFiles(t) {
 		if file.test() || !slices.Contains(product, file.folder()) {
@@ -225,16 +225,16 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 
 		if found := unbounded.Find(file.source); found != nil && !own.MatchString(file.path) {
-			t.Errorf("%s: %s has no bounds: use kit/httpbound", file.path, found)
+			t.Errorf("%s: %s has no bounds: use kit/bounds", file.path, found)
 		}
 
 		if found := made.Find(file.source); found != nil && !bounds.Match(file.source) && !own.MatchString(file.path) {
-			t.Errorf("%s: %s has no bounds: put kit/httpbound on it", file.path, found)
+			t.Errorf("%s: %s has no bounds: put kit/bounds on it", file.path, found)
 		}
 
 		for _, found := range client.FindAll(file.source, -1) {
 			if !bytes.Contains(found, []byte("Transport:")) && !own.MatchString(file.path) {
-				t.Errorf("%s: %s names no transport, before all else: use kit/httpbound", file.path, found)
+				t.Errorf("%s: %s names no transport, before all else: use kit/bounds", file.path, found)
 			}
 		}
 	}

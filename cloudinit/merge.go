@@ -11,7 +11,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // parseYAML parses one YAML mapping. An empty text is an empty mapping. Errors contain field and the line
@@ -24,7 +24,7 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 		maxValues, remaining = maxUserValues, budget{values: 2 * maxUserValues, bytes: DefaultMaxUserData}
 	}
 
-	if err := inputbound.CheckYAML([]byte(text), maxValues); err != nil {
+	if err := bounds.CheckYAML([]byte(text), maxValues); err != nil {
 		return nil, fmt.Errorf("%s: after rendering, %w: write large files in base64, or let the machine download them", field, err)
 	}
 
@@ -62,7 +62,7 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 
 	root = expandAliases(root, &remaining)
 	if remaining.values < 0 || remaining.bytes < 0 {
-		return nil, fmt.Errorf("%s: %w after its aliases are expanded: write it without aliases", field, inputbound.ErrTooLarge)
+		return nil, fmt.Errorf("%s: %w after its aliases are expanded: write it without aliases", field, bounds.ErrTooLarge)
 	}
 
 	var values map[string]any // finds errors such as values that do not match their tags

@@ -16,7 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // userOverrides says which of the operator's parts the template provides itself, like the sample in document
@@ -156,7 +156,7 @@ func decodeEntryContent(entry *yaml.Node) (string, error) {
 // overlayConfig parses the template's configuration strictly and returns the operator's configuration with
 // the template's values. Empty values in the template override nothing.
 func overlayConfig(operator *guest.Config, text string) (string, error) {
-	if err := inputbound.CheckJSON([]byte(text), maxOtherValues); err != nil {
+	if err := bounds.CheckJSON([]byte(text), maxOtherValues); err != nil {
 		return "", fmt.Errorf("is not a runner configuration: %w", err)
 	}
 

@@ -23,9 +23,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
@@ -39,7 +39,7 @@ type macFixture struct {
 	sim       *sim.Simulator
 	clock     *testclock.FakeClock
 	kind      *mac.Kind
-	reach     *httpbound.EgressPolicy
+	reach     *bounds.EgressPolicy
 }
 
 func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
@@ -70,10 +70,10 @@ func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
 }
 
 // reach allows a server, as an administrator would.
-func reach(t *testing.T, server string) *httpbound.EgressPolicy {
+func reach(t *testing.T, server string) *bounds.EgressPolicy {
 	t.Helper()
 
-	out, err := httpbound.NewEgressPolicy([]string{server}, nil)
+	out, err := bounds.NewEgressPolicy([]string{server}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

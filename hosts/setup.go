@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -38,7 +38,7 @@ type Area struct {
 	Transport func(http.RoundTripper) http.RoundTripper
 	// Reach limits the addresses of the servers that the Secrets of hosts may name. If Reach is
 	// nil, only public addresses are allowed.
-	Reach *httpbound.EgressPolicy
+	Reach *bounds.EgressPolicy
 }
 
 // Setup adds the area's controllers to the manager. It loads the configuration and the files that

@@ -29,7 +29,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
@@ -66,7 +66,7 @@ type fixture struct {
 	hosts           map[string]*machost.Host
 	registry        *prometheus.Registry
 	// reach limits the addresses of cloud APIs.
-	reach *httpbound.EgressPolicy
+	reach *bounds.EgressPolicy
 	// clockOffset is how far the operator's clock is ahead.
 	clockOffset time.Duration
 	stop        func()

@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // FingerprintError is the error for a server that presents another certificate than the pinned
@@ -47,7 +47,7 @@ func NewTLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Co
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
 
 	if len(certPEM) > 0 || len(keyPEM) > 0 {
-		if err := inputbound.CheckPrivateKey(keyPEM); err != nil {
+		if err := bounds.CheckPrivateKey(keyPEM); err != nil {
 			return nil, fmt.Errorf("parse client certificate: clientKey is %w", err)
 		}
 
@@ -74,7 +74,7 @@ func NewTLSConfig(spec *v1alpha1.HypervisorTLS, certPEM, keyPEM []byte) (*tls.Co
 		pinCertificate(config, want)
 	case len(spec.CABundle) > 0:
 		var err error
-		if config.RootCAs, err = inputbound.ParseCABundle(spec.CABundle, nil); err != nil {
+		if config.RootCAs, err = bounds.ParseCABundle(spec.CABundle, nil); err != nil {
 			return nil, fmt.Errorf("parse tls.caBundle: %w", err)
 		}
 	case spec.InsecureSkipVerify:

@@ -11,15 +11,15 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 	t.Parallel()
 
-	reach, err := httpbound.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
+	reach, err := bounds.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/handover"
@@ -105,7 +105,7 @@ func (w *handoverWorld) operator() *httptest.Server {
 		w.t.Fatal(err)
 	}
 
-	reach, err := httpbound.NewEgressPolicy([]string{w.github.URL}, nil)
+	reach, err := bounds.NewEgressPolicy([]string{w.github.URL}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
@@ -51,7 +51,7 @@ func (a *Area) logStoreControllers(mgr ctrl.Manager, secrets *connect.Secrets) (
 
 	transport := a.Transports.LogStore
 	if transport == nil {
-		transport = httpbound.SharedTransport()
+		transport = bounds.SharedTransport()
 	}
 
 	return []func(ctrl.Manager) error{(&logstore.Reconciler{

@@ -24,7 +24,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
 	"github.com/hyperfleet/hyperfleet/runners/report"
@@ -60,7 +60,7 @@ func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWo
 			Endpoint: url, Region: s3.Region, Bucket: bucket, Prefix: "hyperfleet/", Secret: "log-store",
 		},
 		Secrets:   &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace},
-		Transport: httpbound.SharedTransport(),
+		Transport: bounds.SharedTransport(),
 	}
 
 	return w

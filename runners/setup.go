@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/trigger"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -244,7 +244,7 @@ func (a *Area) newMachineMetrics() (*step.Metrics, *machineclaim.Metrics, error)
 }
 
 func (a *Area) newSecrets(mgr ctrl.Manager) (*connect.Secrets, error) {
-	reach, err := httpbound.NewEgressPolicy(a.Config.PlatformURLs, a.Config.PlatformNetworks)
+	reach, err := bounds.NewEgressPolicy(a.Config.PlatformURLs, a.Config.PlatformNetworks)
 	if err != nil {
 		return nil, fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
 	}

@@ -49,7 +49,7 @@ type Traits struct {
 	// IsConfigured reports whether a template has settings of the platform. It is nil if templates
 	// have no settings for the platform.
 	IsConfigured func(*v1alpha1.BootstrapConfig) bool
-	// PublicServers are the platform's public servers, in the form that httpbound.Server returns.
+	// PublicServers are the platform's public servers, in the form that bounds.Server returns.
 	PublicServers []string
 	// IsHostedJob reports whether a job with these labels runs on the platform's own machines. The
 	// platform sends webhooks for such jobs too. It is nil if the platform has no such machines.
@@ -93,7 +93,7 @@ type RunnerSpec struct {
 	Command []string
 	// Secrets that Open needs, by a key that the platform defines.
 	Secrets map[string]v1alpha1.SecretValueSource
-	// Servers that receive the Secrets, in the form that httpbound.Server returns. Servers is empty
+	// Servers that receive the Secrets, in the form that bounds.Server returns. Servers is empty
 	// if the settings name no valid server. Open then returns the error.
 	Servers []string
 	// Timeout of one call to the platform. Zero means the default.
@@ -128,7 +128,7 @@ type Config struct {
 	Secrets map[string]string
 	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
+	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
 	Network http.RoundTripper
 	// Clock is the provider's clock. Read it with ClockOrReal.
 	Clock clock.Clock

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/crypto/ssh"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 var (
@@ -36,12 +36,12 @@ const (
 )
 
 func checkKeysSize(text []byte) error {
-	if err := inputbound.CheckSize(text, maxKeys); err != nil {
+	if err := bounds.CheckSize(text, maxKeys); err != nil {
 		return err
 	}
 
 	if lines := bytes.Count(text, []byte("\n")); lines > maxLines {
-		return fmt.Errorf("%w: it has %d lines, and at most %d are allowed", inputbound.ErrTooLarge, lines, maxLines)
+		return fmt.Errorf("%w: it has %d lines, and at most %d are allowed", bounds.ErrTooLarge, lines, maxLines)
 	}
 
 	return nil
@@ -96,7 +96,7 @@ func ParseDockerConfig(text []byte) (DockerConfig, error) {
 			Password string `json:"password"`
 		} `json:"auths"`
 	}
-	if err := inputbound.CheckJSON(text, maxValues); err != nil {
+	if err := bounds.CheckJSON(text, maxValues); err != nil {
 		return nil, err
 	}
 

@@ -13,8 +13,8 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
+
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -31,12 +31,12 @@ type Client struct {
 // Fetch returns the ignition of a source. It retries failed requests and does not follow redirects.
 // Errors never contain the token.
 func (c *Client) Fetch(ctx context.Context, source Source) ([]byte, error) {
-	roots, err := inputbound.ParseCABundle(source.CABundle, nil)
+	roots, err := bounds.ParseCABundle(source.CABundle, nil)
 	if err != nil {
 		return nil, fmt.Errorf("fetch ignition: parse CA bundle of the server in the user data: %w", err)
 	}
 
-	baseTransport := httpbound.NewTransport()
+	baseTransport := bounds.NewTransport()
 	baseTransport.TLSClientConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
 	baseTransport.Proxy = nil // the server runs in the management cluster
 
@@ -50,7 +50,7 @@ func (c *Client) Fetch(ctx context.Context, source Source) ([]byte, error) {
 	idempotent := func(*http.Request) bool { return true }
 	// The client does not follow redirects, so that the token is sent to no other server.
 	client := &http.Client{
-		Transport: retry.NewTransport(httpbound.LimitBodies(transport), c.Clock, idempotent), Timeout: callTimeout,
+		Transport: retry.NewTransport(bounds.LimitBodies(transport), c.Clock, idempotent), Timeout: callTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 
@@ -73,7 +73,7 @@ func (c *Client) Fetch(ctx context.Context, source Source) ([]byte, error) {
 
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxWorkerBytes+1))
 	if err == nil {
-		err = inputbound.CheckSize(body, maxWorkerBytes)
+		err = bounds.CheckSize(body, maxWorkerBytes)
 	}
 
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // Source is the location at which HyperShift serves a worker's ignition.
@@ -51,7 +51,7 @@ func ParseUserData(value []byte) (Source, error) {
 		} `json:"ignition"`
 	}
 
-	if err := inputbound.CheckJSON(value, maxUserDataValues); err != nil {
+	if err := bounds.CheckJSON(value, maxUserDataValues); err != nil {
 		return Source{}, fmt.Errorf("parse user data: %w", err)
 	}
 

@@ -16,7 +16,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 type (
@@ -117,7 +117,7 @@ const maxInputBytes = 256 << 10
 
 // validate returns an error if an input is too large.
 func (in *Inputs) validate() error {
-	if err := inputbound.CheckSize(in.Worker, maxWorkerBytes); err != nil {
+	if err := bounds.CheckSize(in.Worker, maxWorkerBytes); err != nil {
 		return fmt.Errorf("read HyperShift's ignition: %w", err)
 	}
 
@@ -127,7 +127,7 @@ func (in *Inputs) validate() error {
 	}{{"target.ign", len(in.Target)}, {"live.ign", len(in.Live)}, {"DPUFlavor", estimateSize(in.Flavor)}} {
 		if input.size > maxInputBytes {
 			return fmt.Errorf("read %s: %w: it has %d bytes, and at most %d are allowed",
-				input.name, inputbound.ErrTooLarge, input.size, maxInputBytes)
+				input.name, bounds.ErrTooLarge, input.size, maxInputBytes)
 		}
 	}
 
@@ -177,7 +177,7 @@ func encode(config fields) (string, error) {
 
 // parseConfig parses an ignition of spec 3. name is the name of the input for errors.
 func parseConfig(name string, text []byte) (fields, error) {
-	if err := inputbound.CheckJSON(text, maxJSONValues); err != nil {
+	if err := bounds.CheckJSON(text, maxJSONValues); err != nil {
 		return nil, fmt.Errorf("parse %s: %w", name, err)
 	}
 
@@ -216,7 +216,7 @@ func setMachineOS(config fields, image string) error {
 		}
 	}
 
-	if err := inputbound.CheckJSON(text, maxJSONValues); err != nil {
+	if err := bounds.CheckJSON(text, maxJSONValues); err != nil {
 		return fmt.Errorf("parse %s: %w", machineConfigPath, err)
 	}
 
@@ -234,7 +234,7 @@ func setMachineOS(config fields, image string) error {
 
 	changed, err := encode(machine)
 	if err == nil {
-		err = inputbound.CheckSize([]byte(changed), maxWorkerBytes) // replacing invalid UTF-8 may have made the text longer
+		err = bounds.CheckSize([]byte(changed), maxWorkerBytes) // replacing invalid UTF-8 may have made the text longer
 	}
 
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -41,7 +41,7 @@ func New(transport http.RoundTripper, clk clock.Clock) *Checker {
 	idempotent := func(r *http.Request) bool { return r.Method == http.MethodHead || r.Method == http.MethodGet }
 
 	return &Checker{
-		client: &http.Client{Transport: retry.NewTransport(httpbound.LimitBodies(transport), clk, idempotent), Timeout: callTimeout},
+		client: &http.Client{Transport: retry.NewTransport(bounds.LimitBodies(transport), clk, idempotent), Timeout: callTimeout},
 		cache:  lru.New(maxCachedResults),
 	}
 }

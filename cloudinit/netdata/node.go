@@ -15,7 +15,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // Limits of the input.
@@ -43,7 +43,7 @@ func decodeTree(data []byte) (root *yaml.Node, isJSON bool, err error) {
 		return nil, false, fmt.Errorf("network data: has %d bytes, more than the limit of %d", len(data), maxData)
 	}
 
-	if err := inputbound.CheckYAML(data, maxValues); err != nil {
+	if err := bounds.CheckYAML(data, maxValues); err != nil {
 		return nil, false, fmt.Errorf("network data: %w", err)
 	}
 

@@ -21,10 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -49,7 +49,7 @@ type Options struct {
 	Transport func(http.RoundTripper) http.RoundTripper
 	// Reach limits the addresses of the API endpoints that Secrets may name. If Reach is nil, only
 	// public addresses are allowed.
-	Reach *httpbound.EgressPolicy
+	Reach *bounds.EgressPolicy
 }
 
 // Kind implements machine.Kind for ScalewayAppleSiliconMachines.
@@ -304,7 +304,7 @@ func (k *Kind) publicKey(ctx context.Context, mac *v1alpha1.ScalewayAppleSilicon
 		return "", err
 	}
 
-	if err := inputbound.CheckPrivateKey([]byte(key.Reveal())); err != nil {
+	if err := bounds.CheckPrivateKey([]byte(key.Reveal())); err != nil {
 		return "", errclass.New(errclass.Configuration, "SSHKeyInvalid", "secret %s, key %s: %w", ref.Name, ref.Key, err)
 	}
 

@@ -18,7 +18,7 @@ import (
 	"github.com/scaleway/scaleway-sdk-go/scw"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -152,7 +152,7 @@ func (cfg Config) validate() error {
 	}
 
 	u, err := url.Parse(cfg.Endpoint)
-	if err != nil || u.User != nil || u.Path != "" || !httpbound.IsSecureURL(u) {
+	if err != nil || u.User != nil || u.Path != "" || !bounds.IsSecureURL(u) {
 		errs = append(errs, errors.New("the endpoint must be a URL such as "+Endpoint+", without path and user"))
 	}
 

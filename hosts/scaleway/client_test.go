@@ -18,8 +18,8 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
@@ -62,7 +62,7 @@ func config(endpoint string) scaleway.Config {
 	return scaleway.Config{
 		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
 		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instant{},
-		Network: httpbound.SharedTransport(),
+		Network: bounds.SharedTransport(),
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 
 	"github.com/scaleway/scaleway-sdk-go/scw"
 
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // Kind tells the caller what to do about an error.
@@ -106,7 +106,7 @@ func (c *Client) newError(operation string, err error) error {
 		return nil
 	}
 
-	if addressErr, ok := errors.AsType[*httpbound.AddressError](err); ok {
+	if addressErr, ok := errors.AsType[*bounds.AddressError](err); ok {
 		return &Error{Kind: Denied, Message: operation + ": SCW_API_URL is not allowed: " + addressErr.Error(), cause: addressErr}
 	}
 

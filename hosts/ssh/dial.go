@@ -15,7 +15,7 @@ import (
 	cryptossh "golang.org/x/crypto/ssh"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -130,7 +130,7 @@ func newAuthMethods(target Target) ([]cryptossh.AuthMethod, error) {
 	var methods []cryptossh.AuthMethod
 
 	if !target.PrivateKey.IsEmpty() {
-		if err := inputbound.CheckPrivateKey([]byte(target.PrivateKey.Reveal())); err != nil {
+		if err := bounds.CheckPrivateKey([]byte(target.PrivateKey.Reveal())); err != nil {
 			return nil, fmt.Errorf("the private key can't be used: %w", err)
 		}
 

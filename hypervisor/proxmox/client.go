@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 const (
@@ -76,12 +76,12 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 		TLSClientConfig:        tlsConfig,
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  0,
-		MaxResponseHeaderBytes: httpbound.MaxHeaderBytes,
+		MaxResponseHeaderBytes: bounds.MaxHeaderBytes,
 		MaxIdleConnsPerHost:    idleConns,
 		IdleConnTimeout:        idleLifetime,
 	}
 
-	next := httpbound.LimitBodiesTo(c.httpTransport, maxResponseBytes)
+	next := bounds.LimitBodiesTo(c.httpTransport, maxResponseBytes)
 	if options.WrapTransport != nil {
 		next = options.WrapTransport(next)
 	}

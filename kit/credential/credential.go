@@ -11,8 +11,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
@@ -21,7 +21,7 @@ const ReasonServerNotAllowed = "ServerNotAllowed"
 
 // Destination is the set of servers that a value of a Secret is sent to. The zero value has no servers.
 type Destination struct {
-	// Servers are the servers, in the form of httpbound.Server.
+	// Servers are the servers, in the form of bounds.Server.
 	Servers []string
 	// DefaultServers are the servers that a Secret without a list of allowed servers may be sent to.
 	// They are the public servers of a platform, or the servers in the object that refers to the
@@ -37,7 +37,7 @@ func NewDestination(named ...string) Destination {
 
 	for _, server := range named {
 		if server != "" {
-			servers = append(servers, httpbound.NormalizeServer(server))
+			servers = append(servers, bounds.NormalizeServer(server))
 		}
 	}
 
@@ -52,7 +52,7 @@ func DestinationOfURL(text string) Destination {
 		return Destination{}
 	}
 
-	return NewDestination(httpbound.Server(parsed))
+	return NewDestination(bounds.Server(parsed))
 }
 
 // DestinationOfKubeconfig returns the destination for the API server of the current context of a
@@ -71,7 +71,7 @@ func DestinationOfKubeconfig(text []byte) Destination {
 // the Secret has the annotation with its allowed servers, only this list counts. Otherwise the
 // default servers and the servers that an administrator has listed in policy are allowed. policy
 // may be nil. The error has class Configuration and says how to allow the server.
-func CheckDestination(secret metav1.Object, destination Destination, policy *httpbound.EgressPolicy) error {
+func CheckDestination(secret metav1.Object, destination Destination, policy *bounds.EgressPolicy) error {
 	list, hasList := secret.GetAnnotations()[v1alpha1.AnnotationAllowedServers]
 
 	for _, server := range destination.Servers {
@@ -79,7 +79,7 @@ func CheckDestination(secret metav1.Object, destination Destination, policy *htt
 		fix := ", or list the server in runners.platformURLs of the operator's configuration"
 
 		if hasList {
-			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return httpbound.NormalizeServer(a) == server })
+			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return bounds.NormalizeServer(a) == server })
 			fix = ""
 		}
 

@@ -9,7 +9,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -27,7 +27,7 @@ const (
 // does not limit watches, which have no end. client-go limits each event of a watch.
 func LimitResponses(config *rest.Config) {
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		bounded := httpbound.LimitBodiesTo(next, MaxResponseBytes)
+		bounded := bounds.LimitBodiesTo(next, MaxResponseBytes)
 
 		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			if IsWatch(r) {
@@ -57,7 +57,7 @@ func setTransport(config *rest.Config) error {
 		return errServer
 	}
 
-	transport := httpbound.NewTransport()
+	transport := bounds.NewTransport()
 	transport.TLSClientConfig = tls
 	transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: pingInterval, PingTimeout: pingTimeout}
 

@@ -18,7 +18,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -45,7 +45,7 @@ func Connect(data []byte, kinds Kinds) (c client.Client, closeIdle func(), err e
 	// A reconcile makes few calls and each has a timeout, so client-side rate limiting is not needed.
 	config.QPS = -1
 
-	wrapped, err := rest.HTTPWrappersForConfig(config, withoutRetries(httpbound.LimitBodies(config.Transport)))
+	wrapped, err := rest.HTTPWrappersForConfig(config, withoutRetries(bounds.LimitBodies(config.Transport)))
 	if err != nil {
 		return nil, nil, errors.New("read kubeconfig: it has invalid credentials")
 	}

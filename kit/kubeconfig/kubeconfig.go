@@ -11,7 +11,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // maxValues is the maximum number of values of a kubeconfig. A kubeconfig of one cluster has about
@@ -119,9 +119,9 @@ func NewWithClientCertificate(data, certificate, key []byte) ([]byte, error) {
 }
 
 func load(data []byte) (*clientcmdapi.Config, error) {
-	err := inputbound.CheckYAML(data, maxValues)
+	err := bounds.CheckYAML(data, maxValues)
 	if err == nil {
-		err = inputbound.RejectAnchors(data)
+		err = bounds.RejectAnchors(data)
 	}
 
 	if err != nil {
@@ -157,7 +157,7 @@ func checkSelfContained(config *clientcmdapi.Config) error {
 			continue
 		}
 
-		if err := inputbound.CheckPrivateKey(user.ClientKeyData); err != nil {
+		if err := bounds.CheckPrivateKey(user.ClientKeyData); err != nil {
 			return fmt.Errorf("read kubeconfig: user %q: client-key-data: %w", name, err)
 		}
 	}

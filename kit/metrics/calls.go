@@ -21,7 +21,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 const tracerName = "github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -73,7 +73,7 @@ func NewCallMetrics(registerer prometheus.Registerer, clk clock.PassiveClock) (*
 }
 
 // WrapTransport returns a transport that measures each request. If next is nil, it wraps
-// httpbound.SharedTransport. If the context of a request has a span, the request becomes a child
+// bounds.SharedTransport. If the context of a request has a span, the request becomes a child
 // span. operation returns the name of a request's operation, which should not be the path, because
 // paths contain names of objects. If operation is nil, the HTTP method is used. After 64 distinct
 // operations, further operations are reported as "other".
@@ -81,7 +81,7 @@ func (c *CallMetrics) WrapTransport(
 	system string, operation func(*http.Request) string, next http.RoundTripper,
 ) http.RoundTripper {
 	if next == nil {
-		next = httpbound.SharedTransport()
+		next = bounds.SharedTransport()
 	}
 
 	if operation == nil {

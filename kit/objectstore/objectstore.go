@@ -16,7 +16,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -56,7 +56,7 @@ func ValidateEndpoint(endpoint string) error {
 	switch {
 	case err != nil, u.Host == "", u.User != nil, strings.Trim(u.Path, "/") != "", u.RawQuery != "", u.Fragment != "":
 		return errors.New("it must be a URL such as https://s3.example.com, without a path")
-	case !httpbound.IsSecureURL(u):
+	case !bounds.IsSecureURL(u):
 		return errors.New("it must be https, because logs are sent to it (http is allowed on loopback only)")
 	default:
 		return nil

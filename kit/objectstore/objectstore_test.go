@@ -15,7 +15,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
@@ -23,7 +23,7 @@ import (
 func open(t *testing.T, place objectstore.Location, keys objectstore.Credentials) *objectstore.Store {
 	t.Helper()
 
-	store, err := objectstore.New(place, keys, httpbound.SharedTransport())
+	store, err := objectstore.New(place, keys, bounds.SharedTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,9 +17,9 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -177,7 +177,7 @@ func (s *Services) clientFor(
 		return current.client, nil
 	}
 
-	settings := Settings{Provider: provider, Credentials: credentials, Transport: httpbound.SharedTransport()}
+	settings := Settings{Provider: provider, Credentials: credentials, Transport: bounds.SharedTransport()}
 	if s.Transport != nil {
 		settings.Transport = s.Transport(provider.Type, settings.Transport)
 	}

@@ -18,7 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // groupVersion returns the API group and version of the KubeVirt kinds.
@@ -72,7 +72,7 @@ const maxValues = 10000
 
 // CheckTemplate returns an error if a virtualMachineTemplate has too many values to be parsed.
 func CheckTemplate(raw []byte) error {
-	if err := inputbound.CheckJSON(raw, maxValues); err != nil {
+	if err := bounds.CheckJSON(raw, maxValues); err != nil {
 		return fmt.Errorf("parse virtualMachineTemplate: %w", err)
 	}
 

@@ -21,7 +21,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 var (
@@ -137,7 +137,7 @@ func (a access) tlsConfig() (*tls.Config, error) {
 
 	if a.CAFile != "" {
 		var err error
-		if config, err = httpbound.LoadTLSConfig(a.CAFile, nil); err != nil {
+		if config, err = bounds.LoadTLSConfig(a.CAFile, nil); err != nil {
 			return nil, fmt.Errorf("%s.ca_file: %w", configPath, err)
 		}
 	}

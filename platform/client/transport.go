@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -57,7 +57,7 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 // NewNetworkTransport returns a transport for connections to a fleet API. If caFile is not empty,
 // the API's certificate has to be signed by a CA in that file.
 func NewNetworkTransport(caFile string) (*http.Transport, error) {
-	network := httpbound.NewTransport()
+	network := bounds.NewTransport()
 	network.MaxIdleConnsPerHost = maxIdleConns
 
 	if caFile == "" {
@@ -65,7 +65,7 @@ func NewNetworkTransport(caFile string) (*http.Transport, error) {
 	}
 
 	var err error
-	if network.TLSClientConfig, err = httpbound.LoadTLSConfig(caFile, nil); err != nil {
+	if network.TLSClientConfig, err = bounds.LoadTLSConfig(caFile, nil); err != nil {
 		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
 	}
 

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
@@ -52,16 +52,16 @@ type keySet struct {
 }
 
 func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.CallMetrics) (*keySet, error) {
-	transport := httpbound.NewTransport()
+	transport := bounds.NewTransport()
 
 	if config.JWKCertCAFile != "" {
 		var err error
-		if transport.TLSClientConfig, err = httpbound.LoadTLSConfig(config.JWKCertCAFile, nil); err != nil {
+		if transport.TLSClientConfig, err = bounds.LoadTLSConfig(config.JWKCertCAFile, nil); err != nil {
 			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
 	}
 
-	tripper := httpbound.LimitBodies(transport)
+	tripper := bounds.LimitBodies(transport)
 	if calls != nil {
 		tripper = calls.WrapTransport("jwks", nil, tripper)
 	}

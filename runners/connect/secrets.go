@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 )
 
 // reasonSecretNotAllowed is the reason of an error for a Secret that does not allow another
@@ -30,7 +30,7 @@ type Secrets struct {
 	// OperatorNamespace is the default namespace of cluster-wide objects' Secrets.
 	OperatorNamespace string
 	// Reach holds the servers that an administrator listed.
-	Reach *httpbound.EgressPolicy
+	Reach *bounds.EgressPolicy
 }
 
 // Value returns the value that sel selects for an object in namespace, for a use in which the value

@@ -20,7 +20,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -276,7 +276,7 @@ func (r *Receiver) readWebhook(
 		return workload.Job{}, nil, rejection
 	}
 
-	if err := inputbound.CheckJSON(body, maxJSONValues); err != nil {
+	if err := bounds.CheckJSON(body, maxJSONValues); err != nil {
 		return workload.Job{}, nil, &webhookResponse{
 			status: http.StatusRequestEntityTooLarge, result: "tooLarge", cause: err,
 			Error: "the webhook's body is " + err.Error(), Fix: "send workflow_job events only",

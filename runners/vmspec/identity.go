@@ -10,8 +10,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -182,7 +182,7 @@ func checkSecrets(template *v1alpha1.HypervisorMachineTemplate) error {
 		return nil
 	}
 
-	if _, err := inputbound.ParseCABundle([]byte(config.ExternalSecrets.CABundle), nil); err != nil {
+	if _, err := bounds.ParseCABundle([]byte(config.ExternalSecrets.CABundle), nil); err != nil {
 		return errclass.New(errclass.Configuration, "ExternalSecretsInvalid",
 			"use template %s: parse spec.bootstrap.config.externalSecrets.caBundle: %w", template.Name, err)
 	}

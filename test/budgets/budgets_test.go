@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
@@ -186,7 +186,7 @@ func TestSizes(t *testing.T) {
 
 // refused tells whether an error is about a limit. Those of package cloudinit wrap nothing.
 func refused(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), inputbound.ErrTooLarge.Error()) || strings.Contains(err.Error(), "more than "))
+	return err != nil && (strings.Contains(err.Error(), bounds.ErrTooLarge.Error()) || strings.Contains(err.Error(), "more than "))
 }
 
 func readKubeconfig(text string) error {
@@ -294,7 +294,7 @@ func readWebhook(platform, header, event string) func(string) error {
 
 		switch answer.Code {
 		case http.StatusRequestEntityTooLarge:
-			return fmt.Errorf("%w: %s", inputbound.ErrTooLarge, answer.Body)
+			return fmt.Errorf("%w: %s", bounds.ErrTooLarge, answer.Body)
 		case http.StatusNotFound:
 			return fmt.Errorf("%d: %s", answer.Code, answer.Body)
 		}

@@ -30,7 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -105,7 +105,7 @@ func readUserDataOfHyperShift(text string) error {
 		return err
 	}
 
-	_, err = inputbound.ParseCABundle(source.CABundle, nil)
+	_, err = bounds.ParseCABundle(source.CABundle, nil)
 
 	return err
 }
@@ -134,7 +134,7 @@ func readReport(text string) error {
 
 	switch answer.Code {
 	case http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%w: %s", inputbound.ErrTooLarge, answer.Body)
+		return fmt.Errorf("%w: %s", bounds.ErrTooLarge, answer.Body)
 	case http.StatusGone, http.StatusBadRequest: // it was read
 		return nil
 	default:
@@ -230,7 +230,7 @@ func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 			t.Errorf("%s: real ones: error %.200v", name, err)
 		}
 
-		if err := all[tt.kind].read(tt.refused); !errors.Is(err, inputbound.ErrTooLarge) {
+		if err := all[tt.kind].read(tt.refused); !errors.Is(err, bounds.ErrTooLarge) {
 			t.Errorf("%s: error %.200v, want that it is too large", name, err)
 		}
 	}

@@ -18,7 +18,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -49,7 +49,7 @@ type client struct {
 func newClient(config Config, endpoint string, clk clock.Clock) *client {
 	transport := config.Network
 	if transport == nil {
-		transport = httpbound.SharedTransport()
+		transport = bounds.SharedTransport()
 	}
 
 	if config.Transport != nil {
@@ -79,7 +79,7 @@ func (c *client) call(ctx context.Context, method, path string, body, out any) e
 	for attempt := 1; ; attempt++ {
 		err := c.send(ctx, method, path, body, out)
 		response, isResponse := errors.AsType[*responseError](err)
-		_, isTooLarge := errors.AsType[*httpbound.TooLargeError](err)
+		_, isTooLarge := errors.AsType[*bounds.ResponseTooLargeError](err)
 
 		rejected := isResponse && response.status < http.StatusInternalServerError
 
@@ -141,7 +141,7 @@ func (c *client) decodeResponse(resp *http.Response, out any) error {
 	}
 
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		if tooLarge, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
+		if tooLarge, ok := errors.AsType[*bounds.ResponseTooLargeError](err); ok {
 			return fmt.Errorf("decode the response: %w", tooLarge)
 		}
 

@@ -16,7 +16,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -46,7 +46,7 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
+	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
 	Network http.RoundTripper
 }
 
@@ -94,7 +94,7 @@ func parseEndpoint(text string) (string, *url.URL, error) {
 	case err != nil || base.Scheme != "https" && base.Scheme != "http" || base.Host == "" || base.User != nil:
 		return "", nil, workload.NewRejected(ReasonConfig,
 			"bootstrap.config.buildkite.endpoint must be an http(s) URL without credentials, such as "+publicEndpoint)
-	case !httpbound.IsSecureURL(base):
+	case !bounds.IsSecureURL(base):
 		return "", nil, workload.NewRejected(ReasonConfig,
 			"bootstrap.config.buildkite.endpoint uses plain http, which would expose the agent token: use https")
 	}

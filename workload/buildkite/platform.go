@@ -12,8 +12,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -84,7 +84,7 @@ func (Platform) ResolveRunner(
 	out.Secrets = map[string]v1alpha1.SecretValueSource{secretToken: bootstrap.Credentials}
 
 	if _, base, err := parseEndpoint(bootstrap.Endpoint); err == nil {
-		out.Servers = []string{httpbound.Server(base)}
+		out.Servers = []string{bounds.Server(base)}
 	}
 
 	if out.Scope.Organization == "" {

@@ -17,7 +17,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -47,7 +47,7 @@ type client struct {
 func newClient(config Config, base, token string, clk clock.Clock) *client {
 	transport := config.Network
 	if transport == nil {
-		transport = httpbound.SharedTransport()
+		transport = bounds.SharedTransport()
 	}
 
 	if config.Transport != nil {
@@ -125,7 +125,7 @@ func (c *client) call(
 	}
 
 	if err := json.NewDecoder(resp.Body).Decode(out); err != nil {
-		if tooLarge, ok := errors.AsType[*httpbound.TooLargeError](err); ok {
+		if tooLarge, ok := errors.AsType[*bounds.ResponseTooLargeError](err); ok {
 			return nil, fmt.Errorf("decode the response: %w", tooLarge)
 		}
 

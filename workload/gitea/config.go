@@ -12,7 +12,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -29,7 +29,7 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
+	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
 	Network http.RoundTripper
 }
 
@@ -80,7 +80,7 @@ func (k kind) parseURL(address string) (string, error) {
 	switch {
 	case err != nil || parsed.Host == "" || parsed.Scheme != "https" && parsed.Scheme != "http":
 		return reject("is not an http(s) URL: use a URL such as https://git.example.com")
-	case !httpbound.IsSecureURL(parsed):
+	case !bounds.IsSecureURL(parsed):
 		return reject("uses plain http, which would expose the access token: use https")
 	case parsed.User != nil:
 		return reject("contains credentials: put the access token into a Secret instead")
@@ -103,7 +103,7 @@ func (k kind) listServers(address string) []string {
 		return nil
 	}
 
-	return []string{httpbound.Server(parsed)}
+	return []string{bounds.Server(parsed)}
 }
 
 // scope is a repository or an organization, or the whole instance if both are empty.

@@ -17,7 +17,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -35,7 +35,7 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
+	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
 	Network http.RoundTripper
 
 	// limits are the budgets that the providers of one Platform share.
@@ -263,7 +263,7 @@ func (s *Settings) listServers() []string {
 
 	for _, text := range []string{urls.api, urls.registrationToken} {
 		if parsed, err := url.Parse(text); err == nil {
-			out = append(out, httpbound.Server(parsed))
+			out = append(out, bounds.Server(parsed))
 		}
 	}
 
@@ -340,7 +340,7 @@ func validateURL(field, text string) error {
 	case parsed.Scheme != "https" && parsed.Scheme != "http", parsed.Host == "":
 		return workload.NewRejected(ReasonConfig,
 			fmt.Sprintf("%s %q is not an http(s) URL: use a URL such as https://api.github.com", field, text))
-	case field != runnerURLs && !httpbound.IsSecureURL(parsed):
+	case field != runnerURLs && !bounds.IsSecureURL(parsed):
 		return workload.NewRejected(ReasonConfig,
 			fmt.Sprintf("%s %q uses plain http, which would expose the credentials: use https", field, text))
 	case strings.ContainsAny(parsed.Path, "{}"):

@@ -21,7 +21,7 @@ import (
 
 	"github.com/golang-jwt/jwt/v4"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -233,7 +233,7 @@ func (s *serviceClient) forgetToken(token string) {
 func (s *serviceClient) parseServiceURL(field, text string) (*url.URL, error) {
 	out, err := url.Parse(text)
 	if err != nil || out.Host == "" || out.User != nil ||
-		out.Scheme != "https" && (!httpbound.IsSecureURL(out) || strings.HasPrefix(s.urls.api, "https:")) {
+		out.Scheme != "https" && (!bounds.IsSecureURL(out) || strings.HasPrefix(s.urls.api, "https:")) {
 		return nil, fmt.Errorf("parse GitHub's response: %s is not a valid service URL", field)
 	}
 

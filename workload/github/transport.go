@@ -13,8 +13,8 @@ import (
 	"github.com/bradleyfalzon/ghinstallation/v2"
 	"github.com/golang-jwt/jwt/v4"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
+
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -37,7 +37,7 @@ func (c *Config) networkTransport() http.RoundTripper {
 		return c.Network
 	}
 
-	return httpbound.SharedTransport()
+	return bounds.SharedTransport()
 }
 
 // restrictHosts returns a round tripper that rejects requests to hosts that are not configured,
@@ -88,7 +88,7 @@ func authenticateAsInstallation(next http.RoundTripper, app *App, api string) (h
 // authenticateAsApp returns a round tripper that authenticates as the App itself, which only a few
 // calls need.
 func authenticateAsApp(next http.RoundTripper, app *App, api string) (*ghinstallation.AppsTransport, error) {
-	if err := inputbound.CheckPrivateKey(app.PrivateKey); err != nil {
+	if err := bounds.CheckPrivateKey(app.PrivateKey); err != nil {
 		return nil, workload.NewRejected(ReasonCredentials, "the GitHub App's privateKey is "+err.Error())
 	}
 

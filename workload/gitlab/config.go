@@ -14,7 +14,7 @@ import (
 	gl "gitlab.com/gitlab-org/api/client-go"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -36,7 +36,7 @@ type Config struct {
 	Timeout time.Duration
 	// Transport wraps the HTTP transport, for metrics and traces. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Network is the innermost HTTP transport. Nil means httpbound.SharedTransport.
+	// Network is the innermost HTTP transport. Nil means bounds.SharedTransport.
 	Network http.RoundTripper
 }
 
@@ -105,7 +105,7 @@ func parseURL(address string) (string, error) {
 		// The URL is not quoted, because an invalid URL can contain a token.
 		return "", workload.NewRejected(ReasonConfig,
 			"the url in workload.config.gitlab is not an http(s) URL: use a URL such as https://gitlab.example.com")
-	case !httpbound.IsSecureURL(parsed):
+	case !bounds.IsSecureURL(parsed):
 		return "", workload.NewRejected(ReasonConfig,
 			"the url in workload.config.gitlab uses plain http, which would expose the access token: use https")
 	case parsed.User != nil:
@@ -131,7 +131,7 @@ func listServers(address string) []string {
 		return nil
 	}
 
-	return []string{httpbound.Server(parsed)}
+	return []string{bounds.Server(parsed)}
 }
 
 // Kinds of scopes. Their values are values of the API's runner_type.

@@ -11,7 +11,7 @@ import (
 
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -22,7 +22,7 @@ import (
 func (p *provider) transport(config Config) http.RoundTripper {
 	network := config.Network
 	if network == nil {
-		network = httpbound.SharedTransport()
+		network = bounds.SharedTransport()
 	}
 
 	next := observeResponses(network, p.limit)

@@ -14,9 +14,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
@@ -84,7 +84,7 @@ func (d *doctor) testLogStore(ctx context.Context, store config.LogStore) {
 	defer stop()
 
 	result, err := (&logstore.Store{
-		Config: store, Transport: httpbound.SharedTransport(),
+		Config: store, Transport: bounds.SharedTransport(),
 		Secrets: &connect.Secrets{Reader: d.client, OperatorNamespace: d.operatorNamespace},
 	}).Check(ctx)
 

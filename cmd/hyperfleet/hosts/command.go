@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/hosts"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // commandTimeout limits the duration of each command.
@@ -133,7 +133,7 @@ func loadArea(file string) (*hosts.Area, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	reach, err := httpbound.NewEgressPolicy(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
+	reach, err := bounds.NewEgressPolicy(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}

@@ -13,7 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 )
 
@@ -49,7 +49,7 @@ func readStoredLog(ctx context.Context, stored *v1alpha1.StoredLog, env func(str
 
 	store, err := objectstore.New(objectstore.Location{
 		Endpoint: stored.Endpoint, Region: stored.Region, Bucket: stored.Bucket,
-	}, keys, httpbound.SharedTransport())
+	}, keys, bounds.SharedTransport())
 	if err == nil {
 		text, err = store.Get(ctx, stored.Key, guest.MaxLog)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
@@ -21,7 +21,7 @@ func TestReadStored(t *testing.T) {
 	server.CreateBucket(t, "logs")
 
 	store, err := objectstore.New(objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"},
-		objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret}, httpbound.SharedTransport())
+		objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret}, bounds.SharedTransport())
 	if err != nil {
 		t.Fatal(err)
 	}

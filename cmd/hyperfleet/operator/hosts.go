@@ -17,7 +17,7 @@ import (
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -27,7 +27,7 @@ func addHostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorCo
 		return nil
 	}
 
-	reach, err := httpbound.NewEgressPolicy(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
+	reach, err := bounds.NewEgressPolicy(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
 	if err != nil {
 		return fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
 	}

@@ -21,7 +21,7 @@ import (
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -141,10 +141,10 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 	rejectIf(cfg.Namespace == "", "namespace", "it must name the namespace that the operator runs in")
 	addError("guest.url", validateGuestURL(cfg.Guest.URL))
 
-	_, err = httpbound.NewEgressPolicy(cfg.Runners.PlatformURLs, nil)
+	_, err = bounds.NewEgressPolicy(cfg.Runners.PlatformURLs, nil)
 	addError("runners.platformURLs", err)
 
-	_, err = httpbound.NewEgressPolicy(nil, cfg.Runners.PlatformNetworks)
+	_, err = bounds.NewEgressPolicy(nil, cfg.Runners.PlatformNetworks)
 	addError("runners.platformNetworks", err)
 
 	return errors.Join(errs...)

@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
 
@@ -59,7 +59,7 @@ func (t *Transports) wrapHostedCluster(next http.RoundTripper) http.RoundTripper
 // newTransport returns a transport that trusts the CAs of the system and the CAs in caFile, if it is not
 // empty. setting is the name of the setting for error messages.
 func newTransport(setting, caFile string) (http.RoundTripper, error) {
-	transport := httpbound.NewTransport()
+	transport := bounds.NewTransport()
 
 	if caFile == "" {
 		return transport, nil
@@ -70,7 +70,7 @@ func newTransport(setting, caFile string) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("read the CAs of the system: %w", err)
 	}
 
-	if transport.TLSClientConfig, err = httpbound.LoadTLSConfig(caFile, pool); err != nil {
+	if transport.TLSClientConfig, err = bounds.LoadTLSConfig(caFile, pool); err != nil {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	}
 
@@ -84,7 +84,7 @@ func (t *Transports) newLogStoreTransport(caFile string) (http.RoundTripper, err
 		return nil, err
 	}
 
-	return t.calls.WrapTransport("log-store", nil, t.guardWrites(httpbound.LimitBodies(base))), nil
+	return t.calls.WrapTransport("log-store", nil, t.guardWrites(bounds.LimitBodies(base))), nil
 }
 
 // ObserveSPIRE records the duration and the result of a call to the SPIRE server in the metrics.

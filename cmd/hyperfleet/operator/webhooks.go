@@ -15,7 +15,7 @@ import (
 	"sync"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -110,7 +110,7 @@ func readCABundle(file string) (string, error) {
 		return "", fmt.Errorf("read guest.caFile: %w", err)
 	}
 
-	if _, err := inputbound.ParseCABundle(raw, nil); err != nil {
+	if _, err := bounds.ParseCABundle(raw, nil); err != nil {
 		return "", fmt.Errorf("parse guest.caFile %s: %w", file, err)
 	}
 

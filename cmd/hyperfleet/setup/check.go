@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -170,7 +170,7 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 		allowedURLs = []string{a.GitHubURL} // the user chose this server, so any address is allowed
 	}
 
-	reach, err := httpbound.NewEgressPolicy(allowedURLs, nil)
+	reach, err := bounds.NewEgressPolicy(allowedURLs, nil)
 	if err != nil {
 		return err
 	}

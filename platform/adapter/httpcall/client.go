@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/client"
@@ -45,7 +45,7 @@ const (
 type Options struct {
 	// API is the complete configuration of the fleet API. It contains the defaults of all calls.
 	API adapter.HyperFleetAPI
-	// Transport sends the requests. Default: the transport of kit/httpbound.
+	// Transport sends the requests. Default: the transport of kit/bounds.
 	Transport http.RoundTripper
 	// Calls, if set, counts and times each attempt.
 	Calls *metrics.CallMetrics
@@ -124,11 +124,11 @@ func (c *Client) newTransport(options Options) (http.RoundTripper, error) {
 			return nil, fmt.Errorf("clients.%w", err)
 		}
 
-		plain := httpbound.NewTransport()
+		plain := bounds.NewTransport()
 		plain.MaxIdleConnsPerHost = own.MaxIdleConnsPerHost
 		own.ResponseHeaderTimeout, plain.ResponseHeaderTimeout = 0, 0 // each attempt has its own timeout
 
-		toAPI, toOthers = httpbound.LimitBodies(own), httpbound.LimitBodies(plain)
+		toAPI, toOthers = bounds.LimitBodies(own), bounds.LimitBodies(plain)
 	}
 
 	if options.Calls != nil {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package httpbound
+package bounds
 
 import (
 	"crypto/tls"
@@ -14,8 +14,6 @@ import (
 	"os"
 	"sync"
 	"time"
-
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
 )
 
 const (
@@ -29,8 +27,8 @@ const (
 	headerTimeout = 2 * time.Minute
 )
 
-// TooLargeError is the error for a response body that exceeds the limit.
-type TooLargeError struct {
+// ResponseTooLargeError is the error for a response body that exceeds the limit.
+type ResponseTooLargeError struct {
 	// Host is the host of the server.
 	Host string
 	// Limit is the limit in bytes.
@@ -38,7 +36,7 @@ type TooLargeError struct {
 }
 
 // Error names the server and the limit.
-func (e *TooLargeError) Error() string {
+func (e *ResponseTooLargeError) Error() string {
 	return fmt.Sprintf("the response of %s has more than %d bytes: check that the URL is that of the API", e.Host, e.Limit)
 }
 
@@ -50,7 +48,7 @@ func LoadTLSConfig(file string, base *x509.CertPool) (*tls.Config, error) {
 		return nil, err
 	}
 
-	pool, err := inputbound.ParseCABundle(pem, base)
+	pool, err := ParseCABundle(pem, base)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", file, err)
 	}
@@ -82,7 +80,7 @@ var sharedTransport = sync.OnceValue(func() http.RoundTripper { return LimitBodi
 func SharedTransport() http.RoundTripper { return sharedTransport() }
 
 // LimitBodies wraps a transport and limits its response bodies to MaxBodyBytes. Reading beyond the
-// limit returns a *TooLargeError.
+// limit returns a *ResponseTooLargeError.
 func LimitBodies(next http.RoundTripper) http.RoundTripper { return LimitBodiesTo(next, MaxBodyBytes) }
 
 // LimitBodiesTo does the same as LimitBodies with a given limit. Use it for servers that an
@@ -107,7 +105,7 @@ func (b limitedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if resp.ContentLength > b.limit {
 		_ = resp.Body.Close()
 
-		return nil, &TooLargeError{Host: r.URL.Host, Limit: b.limit}
+		return nil, &ResponseTooLargeError{Host: r.URL.Host, Limit: b.limit}
 	}
 
 	resp.Body = &limitedBody{ReadCloser: resp.Body, remaining: b.limit, limit: b.limit, host: r.URL.Host}
@@ -132,7 +130,7 @@ type limitedBody struct {
 // Read reads up to the limit, plus one byte to detect a body that exceeds the limit.
 func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.remaining < 0 {
-		return 0, &TooLargeError{Host: b.host, Limit: b.limit}
+		return 0, &ResponseTooLargeError{Host: b.host, Limit: b.limit}
 	}
 
 	if int64(len(p)) > b.remaining+1 {
@@ -141,7 +139,7 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 
 	n, err := b.ReadCloser.Read(p)
 	if b.remaining -= int64(n); b.remaining < 0 {
-		return n - 1, &TooLargeError{Host: b.host, Limit: b.limit}
+		return n - 1, &ResponseTooLargeError{Host: b.host, Limit: b.limit}
 	}
 
 	return n, err

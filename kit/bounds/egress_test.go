@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package httpbound_test
+package bounds_test
 
 import (
 	"errors"
@@ -11,13 +11,13 @@ import (
 	"net/url"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
-func reach(t *testing.T, urls, networks []string) *httpbound.EgressPolicy {
+func policy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
 	t.Helper()
 
-	out, err := httpbound.NewEgressPolicy(urls, networks)
+	out, err := bounds.NewEgressPolicy(urls, networks)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,28 +42,28 @@ func TestDialledAddressCounts(t *testing.T) {
 	byName := "http://localhost:" + port
 
 	for name, tt := range map[string]struct {
-		reach   *httpbound.EgressPolicy
+		policy  *bounds.EgressPolicy
 		url     string
 		refused bool
 	}{
-		"nothing listed":        {reach(t, nil, nil), server.URL, true},
-		"nothing listed, name":  {reach(t, nil, nil), byName, true},
-		"no reach at all":       {nil, byName, true},
-		"another port":          {reach(t, []string{"http://127.0.0.1:1"}, nil), server.URL, true},
-		"another network":       {reach(t, nil, []string{"10.0.0.0/8"}), byName, true},
-		"the address is listed": {reach(t, []string{server.URL + "/api/v3"}, nil), server.URL, false},
-		"the name is listed":    {reach(t, []string{byName}, nil), byName, false},
-		"the other is listed":   {reach(t, []string{server.URL}, nil), byName, true},
-		"its network is listed": {reach(t, nil, []string{"127.0.0.0/8", "::1/128"}), byName, false},
+		"nothing listed":        {policy(t, nil, nil), server.URL, true},
+		"nothing listed, name":  {policy(t, nil, nil), byName, true},
+		"no policy at all":      {nil, byName, true},
+		"another port":          {policy(t, []string{"http://127.0.0.1:1"}, nil), server.URL, true},
+		"another network":       {policy(t, nil, []string{"10.0.0.0/8"}), byName, true},
+		"the address is listed": {policy(t, []string{server.URL + "/api/v3"}, nil), server.URL, false},
+		"the name is listed":    {policy(t, []string{byName}, nil), byName, false},
+		"the other is listed":   {policy(t, []string{server.URL}, nil), byName, true},
+		"its network is listed": {policy(t, nil, []string{"127.0.0.0/8", "::1/128"}), byName, false},
 	} {
 		called = false
-		resp, err := (&http.Client{Transport: tt.reach.Transport()}).Get(tt.url)
+		resp, err := (&http.Client{Transport: tt.policy.Transport()}).Get(tt.url)
 
 		if err == nil {
 			_ = resp.Body.Close()
 		}
 
-		_, refused := errors.AsType[*httpbound.AddressError](err)
+		_, refused := errors.AsType[*bounds.AddressError](err)
 		if refused != tt.refused || called == tt.refused || !refused && err != nil {
 			t.Errorf("%s: error %v, called %v, want refused %v", name, err, called, tt.refused)
 		}
@@ -73,7 +73,7 @@ func TestDialledAddressCounts(t *testing.T) {
 func TestAddressesThatAreNotPublic(t *testing.T) {
 	t.Parallel()
 
-	transport := reach(t, nil, nil).Transport()
+	transport := policy(t, nil, nil).Transport()
 
 	for _, host := range []string{
 		"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "10.96.0.1", "172.16.0.1",
@@ -85,7 +85,7 @@ func TestAddressesThatAreNotPublic(t *testing.T) {
 			_ = resp.Body.Close()
 		}
 
-		if _, refused := errors.AsType[*httpbound.AddressError](err); !refused {
+		if _, refused := errors.AsType[*bounds.AddressError](err); !refused {
 			t.Errorf("%s: error %v, want it refused before it is called", host, err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestNamesOfServers(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got := httpbound.Server(parsed); got != want {
+		if got := bounds.Server(parsed); got != want {
 			t.Errorf("Server(%s) = %s, want %s", text, got, want)
 		}
 	}
@@ -116,7 +116,7 @@ func TestListsThatCannotBeRead(t *testing.T) {
 	for _, lists := range [][2][]string{
 		{{"http://git.example.com"}, nil}, {{"git.example.com"}, nil}, {{"https://u:p@git.example.com"}, nil}, {nil, {"10.0.0.1"}},
 	} {
-		if _, err := httpbound.NewEgressPolicy(lists[0], lists[1]); err == nil {
+		if _, err := bounds.NewEgressPolicy(lists[0], lists[1]); err == nil {
 			t.Errorf("%v was taken", lists)
 		}
 	}

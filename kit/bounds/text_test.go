@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package inputbound_test
+package bounds_test
 
 import (
 	"cmp"
@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/inputbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 func TestBounds(t *testing.T) {
@@ -36,15 +36,15 @@ func TestBounds(t *testing.T) {
 		"an anchor in a list":    {"[&x 1]", true, "has an anchor"},
 		"an anchor at the start": {"&x a: 1", true, "has an anchor"},
 	} {
-		check := inputbound.CheckJSON
+		check := bounds.CheckJSON
 		if tt.yaml {
 			check = func(text []byte, most int) error {
-				return cmp.Or(inputbound.RejectAnchors(text), inputbound.CheckYAML(text, most))
+				return cmp.Or(bounds.RejectAnchors(text), bounds.CheckYAML(text, most))
 			}
 		}
 
 		err := check([]byte(tt.text), 8)
-		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !errors.Is(err, inputbound.ErrTooLarge)) {
+		if (err == nil) != (tt.want == "") || err != nil && (!strings.Contains(err.Error(), tt.want) || !errors.Is(err, bounds.ErrTooLarge)) {
 			t.Errorf("%s: error %v, want %q", name, err, tt.want)
 		}
 	}
@@ -59,7 +59,7 @@ func FuzzJSON(f *testing.F) {
 		const most = 16
 
 		var value any
-		if inputbound.CheckJSON(text, most) != nil || json.Unmarshal(text, &value) != nil {
+		if bounds.CheckJSON(text, most) != nil || json.Unmarshal(text, &value) != nil {
 			return
 		}
 

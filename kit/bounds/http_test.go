@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package httpbound_test
+package bounds_test
 
 import (
 	"bytes"
@@ -14,7 +14,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/httpbound"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 func get(t *testing.T, handler http.HandlerFunc) ([]byte, error) {
@@ -23,7 +23,7 @@ func get(t *testing.T, handler http.HandlerFunc) ([]byte, error) {
 	server := httptest.NewServer(handler)
 	t.Cleanup(server.Close)
 
-	resp, err := (&http.Client{Transport: httpbound.SharedTransport()}).Get(server.URL)
+	resp, err := (&http.Client{Transport: bounds.SharedTransport()}).Get(server.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -40,9 +40,9 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 		gzip    bool
 		refused bool
 	}{
-		"all that may be": {httpbound.MaxBodyBytes, false, false},
-		"one more":        {httpbound.MaxBodyBytes + 1, false, true},
-		"small, gzip":     {httpbound.MaxBodyBytes, true, false},
+		"all that may be": {bounds.MaxBodyBytes, false, false},
+		"one more":        {bounds.MaxBodyBytes + 1, false, true},
+		"small, gzip":     {bounds.MaxBodyBytes, true, false},
 		"large, gzip":     {300 << 20, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -68,12 +68,12 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 				_ = out.Close()
 			})
 
-			_, large := errors.AsType[*httpbound.TooLargeError](err)
+			_, large := errors.AsType[*bounds.ResponseTooLargeError](err)
 			if large != tt.refused || !large && err != nil {
 				t.Errorf("error %v, want one of the limit: %v", err, tt.refused)
 			}
 
-			if len(got) > httpbound.MaxBodyBytes || !tt.refused && len(got) != tt.size {
+			if len(got) > bounds.MaxBodyBytes || !tt.refused && len(got) != tt.size {
 				t.Errorf("%d bytes were read", len(got))
 			}
 		})
@@ -94,7 +94,7 @@ func TestCredentialsGoWhereNobodyListens(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got := httpbound.IsSecureURL(parsed); got != want {
+		if got := bounds.IsSecureURL(parsed); got != want {
 			t.Errorf("Safe(%s) = %v, want %v", text, got, want)
 		}
 	}
