@@ -240,7 +240,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestOneEventSource: what comes from outside the API server asks for passes through kit/trigger.
+// TestOneEventSource: what comes from outside the API server asks for passes through kit/watch.
 func TestOneEventSource(t *testing.T) {
 	t.Parallel()
 
@@ -248,7 +248,7 @@ func TestOneEventSource(t *testing.T) {
 
 	for _, file := range goFiles(t) {
 		if found := other.Find(file.source); found != nil && !file.test() {
-			t.Errorf("%s: %s is another event source: use kit/trigger", file.path, found)
+			t.Errorf("%s: %s is another event source: use kit/watch", file.path, found)
 		}
 	}
 }

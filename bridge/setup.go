@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
-	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // Area holds what the bridge area needs from its process.
@@ -132,7 +132,7 @@ func (a *Area) startWhenInstalled(
 		return start(ctx, mgr)
 	}
 
-	gate := &crdgate.Gate{
+	gate := &watch.Gate{
 		Area: "bridge: " + name, Kinds: required, Manager: mgr, Clock: a.Clock, Log: a.Log, SetupWithManager: start,
 	}
 	if err := mgr.Add(gate); err != nil {

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/crdgate"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
@@ -80,7 +80,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	gate := &crdgate.Gate{
+	gate := &watch.Gate{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
 		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error { return a.addKubeVirt(mgr, addresses, registry, steps) },

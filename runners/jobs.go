@@ -10,7 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
@@ -21,7 +21,7 @@ type jobParts struct {
 	receiver    http.Handler
 	sources     *demand.Sources
 	// sourcesChanged enqueues the pools whose job source has changed state.
-	sourcesChanged *trigger.Source
+	sourcesChanged *watch.Source
 }
 
 // newJobParts creates the components that keep the RunnerJobs up to date, and registers their metrics.
@@ -50,7 +50,7 @@ func (a *Area) newJobParts(
 		MaxBody: a.MaxBodyBytes, Clock: a.Clock, Metrics: metrics, Log: a.Log,
 	})
 
-	sourcesChanged := &trigger.Source{}
+	sourcesChanged := &watch.Source{}
 	sources := &demand.Sources{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Providers: workloads, Platforms: a.Platforms,
 		WebhookURL: a.WebhookURL, Clock: a.Clock, Metrics: metrics, Log: a.Log, EnqueuePool: sourcesChanged.Enqueue,

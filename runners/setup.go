@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/devid"
@@ -170,7 +170,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	runner := func(controller string) *step.Reconciler {
 		return a.newReconciler(mgr, controller, stepMetrics, recorder)
 	}
-	claimTrigger := &trigger.Source{}
+	claimTrigger := &watch.Source{}
 	inbox := &report.Inbox{Enqueue: claimTrigger.EnqueueWithUrgency}
 
 	secrets, err := a.newSecrets(mgr)
@@ -263,7 +263,7 @@ func (a *Area) newReconciler(
 }
 
 // hypervisorOptions returns the options of every hypervisor connection.
-func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *trigger.Source) hypervisor.Options {
+func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *watch.Source) hypervisor.Options {
 	return hypervisor.Options{
 		OperatorUID:   a.Settings.OperatorUID,
 		Wake:          machineclaim.NewWakeFunc(claimTrigger),

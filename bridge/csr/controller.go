@@ -34,7 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 const (
@@ -74,7 +74,7 @@ type Approver struct {
 	clusters  *hostedClusters
 	decisions *prometheus.CounterVec
 	// clusterEvents enqueues bridges when something changed in their hosted clusters.
-	clusterEvents trigger.Source
+	clusterEvents watch.Source
 
 	mu sync.Mutex
 	// reportedReasons holds the reasons of the refusals that were reported, by the request's UID.

@@ -24,8 +24,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // installedProjects holds which projects' kinds are installed and watched.
@@ -36,7 +36,7 @@ type dynamicWatches struct {
 	manager    ctrl.Manager
 	controller controller.Controller
 	// installEvents enqueues bridges after another project's kinds were installed.
-	installEvents trigger.Source
+	installEvents watch.Source
 }
 
 // SetupWithManager adds the controller to a manager, with the watches of kinds that are always
@@ -157,7 +157,7 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 
 // findBridges returns requests for the bridges with the value in the index.
 func (r *Reconciler) findBridges(ctx context.Context, index, value string) []reconcile.Request {
-	return objects.ListRequests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
+	return watch.ListRequests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
 		client.MatchingFields{index: value})
 }
 

@@ -24,7 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 const (
@@ -64,7 +64,7 @@ type Reconciler struct {
 	Settings   Settings
 
 	// finishedJobs enqueues hosts whose job has ended.
-	finishedJobs trigger.Source
+	finishedJobs watch.Source
 	// pendingCredentials are credentials that are not on their host yet.
 	pendingCredentials pendingCredentials
 }

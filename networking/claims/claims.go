@@ -25,8 +25,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -61,7 +61,7 @@ type ClaimReconciler struct {
 	// Concurrency is the number of claims that are reconciled at the same time.
 	Concurrency int
 
-	changed trigger.Source
+	changed watch.Source
 }
 
 func (c *ClaimReconciler) writer() *claimstatus.Writer {
@@ -91,7 +91,7 @@ func (c *ClaimReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueWaitingClaims enqueues the claims of a template that have no address.
 func (c *ClaimReconciler) enqueueWaitingClaims(ctx context.Context, template client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+	return watch.ListRequests(ctx, c.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
 		return claim.Spec.TemplateRef.Name == template.GetName() && len(recordedAddresses(claim)) == 0
 	}, client.InNamespace(template.GetNamespace()))
 }

@@ -15,7 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -24,7 +24,7 @@ import (
 // address registry. It skips templates whose cluster does not exist or does not allow them.
 func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.PoolObject, error) {
-		templates, err := objects.ListAll[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
+		templates, err := watch.ListAll[*v1alpha1.HypervisorMachineTemplate](ctx, live, &v1alpha1.HypervisorMachineTemplateList{})
 		if err != nil {
 			return nil, fmt.Errorf("list templates: %w", err)
 		}

@@ -25,8 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -52,7 +52,7 @@ type TemplateReconciler struct {
 	Registry  *TemplateRegistry
 	Clock     clock.WithTicker
 
-	changed trigger.Source
+	changed watch.Source
 }
 
 func (t *TemplateReconciler) writer() *claimstatus.Writer {
@@ -86,7 +86,7 @@ func (t *TemplateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueForCluster enqueues the templates of a cluster, because they use the default network of the cluster.
 func (t *TemplateReconciler) enqueueForCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
+	return watch.ListRequests(ctx, t.Client, &v1alpha1.HypervisorMachineTemplateList{},
 		func(template *v1alpha1.HypervisorMachineTemplate) bool {
 			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
 		})

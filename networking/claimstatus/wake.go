@@ -15,7 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // NewClaimController returns the builder of a controller of MachineClaims. The controller also reconciles a
@@ -75,7 +75,7 @@ func KindOf(reg *v1alpha1.DNSRegistration) string {
 // enqueueClaimsOfCluster returns a function that enqueues the claims whose VM is on a cluster.
 func enqueueClaimsOfCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		return objects.ListRequests(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+		return watch.ListRequests(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
 			return claim.Status.VMRef != nil && claim.Status.VMRef.HypervisorCluster == cluster.GetName()
 		})
 	}
@@ -85,7 +85,7 @@ func enqueueClaimsOfCluster(reader client.Reader) handler.MapFunc {
 // names are in the DNS zones of a cluster.
 func enqueueMachinesOfCluster(reader client.Reader) handler.MapFunc {
 	return func(ctx context.Context, cluster client.Object) []reconcile.Request {
-		pools := objects.ListRequests(ctx, reader, &infrav1.KubevirtNodePoolList{}, func(pool *infrav1.KubevirtNodePool) bool {
+		pools := watch.ListRequests(ctx, reader, &infrav1.KubevirtNodePoolList{}, func(pool *infrav1.KubevirtNodePool) bool {
 			return pool.Spec.DNS != nil && pool.Spec.DNS.HypervisorClusterRef.Name == cluster.GetName()
 		})
 
@@ -106,6 +106,6 @@ func enqueueMachinesOfPool(reader client.Reader) handler.MapFunc {
 }
 
 func listMachineRequests(ctx context.Context, reader client.Reader, pool client.ObjectKey) []reconcile.Request {
-	return objects.ListRequests[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{}, nil,
+	return watch.ListRequests[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{}, nil,
 		client.InNamespace(pool.Namespace), client.MatchingLabels{infrav1.LabelNodePool: pool.Name})
 }

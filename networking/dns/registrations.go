@@ -21,8 +21,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
@@ -80,7 +80,7 @@ func (r *RegistrationReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueForCluster enqueues the registrations of a cluster whose settings have changed.
 func (r *RegistrationReconciler) enqueueForCluster(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, r.Client, &v1alpha1.DNSRegistrationList{}, func(reg *v1alpha1.DNSRegistration) bool {
+	return watch.ListRequests(ctx, r.Client, &v1alpha1.DNSRegistrationList{}, func(reg *v1alpha1.DNSRegistration) bool {
 		return reg.Spec.HypervisorCluster == cluster.GetName()
 	})
 }

@@ -22,7 +22,7 @@ import (
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -48,7 +48,7 @@ type Reconciler struct {
 	// Concurrency is the number of machines that are reconciled at the same time.
 	Concurrency int
 
-	changed trigger.Source
+	changed watch.Source
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;patch

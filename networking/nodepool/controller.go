@@ -22,7 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
@@ -47,7 +47,7 @@ type Reconciler struct {
 	PoolOwner func(pool string) string
 	Clock     clock.WithTicker
 
-	changed trigger.Source
+	changed watch.Source
 }
 
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtnodepools,verbs=list;watch;patch

@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -170,7 +170,7 @@ func clampInt64(n uint64) int64 {
 // NewPoolReader returns a reader that adds the addresses of all node pools to an address registry.
 func NewPoolReader(live client.Reader) pools.PoolReader {
 	return func(ctx context.Context) ([]pools.PoolObject, error) {
-		listed, err := objects.ListAll[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
+		listed, err := watch.ListAll[*v1alpha1.KubevirtNodePool](ctx, live, &v1alpha1.KubevirtNodePoolList{})
 		if err != nil {
 			return nil, fmt.Errorf("list node pools: %w", err)
 		}

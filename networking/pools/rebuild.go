@@ -23,7 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
@@ -50,7 +50,7 @@ func NewMachineReader[T client.Object](
 	restoreWaiting func(*AddressRegistry, T),
 ) Reader {
 	return func(ctx context.Context, b *AddressRegistry) error {
-		machines, err := objects.ListAll[T](ctx, live, list)
+		machines, err := watch.ListAll[T](ctx, live, list)
 		if err != nil {
 			return fmt.Errorf("list machines: %w", err)
 		}

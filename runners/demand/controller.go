@@ -23,8 +23,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -130,7 +130,7 @@ func newPoolChangedPredicate() predicate.Predicate {
 // findLiveJobs returns requests for the jobs in obj's namespace that are not completed, because
 // another pool may serve them now.
 func (r *JobReconciler) findLiveJobs(ctx context.Context, obj client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
+	return watch.ListRequests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
 		return job.Spec.State != v1alpha1.JobCompleted
 	}, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy)
 }

@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/property"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
@@ -52,7 +52,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 	property.Check(t, "tries are bounded", property.Options{Runs: 40, Workers: 2}, prop.ForAll(func(claims, restarts int, seed uint64) string {
 		random := rand.New(rand.NewPCG(seed, 1))
 		clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
-		r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
+		r := &Reconciler{Clock: clk, Trigger: &watch.Source{}}
 		machineIdentity := make([][]time.Time, claims)
 		objects := make([]*v1alpha1.MachineClaim, claims)
 
@@ -73,7 +73,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 
 			if restarts > 0 && random.IntN(20000) == 0 {
 				restarts--
-				r = &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
+				r = &Reconciler{Clock: clk, Trigger: &watch.Source{}}
 			}
 
 			at := random.IntN(claims)
@@ -115,7 +115,7 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 	t.Parallel()
 
 	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
-	r := &Reconciler{Clock: clk, Trigger: &trigger.Source{}}
+	r := &Reconciler{Clock: clk, Trigger: &watch.Source{}}
 
 	claim := func(name string) *scope {
 		c := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: name}}

@@ -22,9 +22,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -52,7 +52,7 @@ type Reconciler struct {
 	// Reports applies the reports of machines to their claims. It may be nil.
 	Reports Reports
 	// Trigger enqueues claims whose machine has changed or whose report has arrived.
-	Trigger *trigger.Source
+	Trigger *watch.Source
 	// Settings apply to every machine.
 	Settings vmspec.Settings
 	Metrics  *Metrics
@@ -104,7 +104,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueWaitingClaims enqueues the claims of a changed template that have no machine yet.
 func (r *Reconciler) enqueueWaitingClaims(ctx context.Context, template client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
+	return watch.ListRequests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
 		return claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil
 	}, client.InNamespace(template.GetNamespace()))
 }
@@ -116,7 +116,7 @@ func (r *Reconciler) enqueueClaimOfJob(ctx context.Context, obj client.Object) [
 		return nil
 	}
 
-	return objects.ListRequests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
+	return watch.ListRequests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
 		client.InNamespace(job.Namespace), client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
 }
 
@@ -195,7 +195,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 }
 
 // NewWakeFunc returns a function with which a provider enqueues the claim of a machine that has changed.
-func NewWakeFunc(source *trigger.Source) func(hypervisor.Owner) {
+func NewWakeFunc(source *watch.Source) func(hypervisor.Owner) {
 	return func(owner hypervisor.Owner) {
 		source.Enqueue(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
 	}

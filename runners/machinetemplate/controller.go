@@ -19,8 +19,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
@@ -72,7 +72,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueTemplates enqueues the templates of a cluster.
 func (r *Reconciler) enqueueTemplates(ctx context.Context, cluster client.Object) []reconcile.Request {
-	return objects.ListRequests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
+	return watch.ListRequests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
 		func(template *v1alpha1.HypervisorMachineTemplate) bool {
 			return template.Spec.HypervisorClusterRef.Name == cluster.GetName()
 		})

@@ -21,9 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+
 	"github.com/hyperfleet/hyperfleet/kit/step"
-	"github.com/hyperfleet/hyperfleet/kit/trigger"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -43,7 +43,7 @@ type Reconciler struct {
 	// Sources returns the status of the job sources, and Trigger enqueues a pool when that status
 	// changes. Either may be nil.
 	Sources SourceStatuses
-	Trigger *trigger.Source
+	Trigger *watch.Source
 
 	memories memories
 }
@@ -80,7 +80,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 // findPools returns requests for the pools in obj's namespace, or for all pools if obj has no
 // namespace. All of them are needed, because each reconcile decides again which pool serves a job.
 func (r *Reconciler) findPools(ctx context.Context, obj client.Object) []reconcile.Request {
-	return objects.ListRequests[*v1alpha1.RunnerPool](ctx, r.Client, &v1alpha1.RunnerPoolList{}, nil,
+	return watch.ListRequests[*v1alpha1.RunnerPool](ctx, r.Client, &v1alpha1.RunnerPoolList{}, nil,
 		client.InNamespace(obj.GetNamespace()))
 }
 

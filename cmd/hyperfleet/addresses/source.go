@@ -18,7 +18,7 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
@@ -122,12 +122,12 @@ func readPools(ctx context.Context, reader client.Reader, q query) ([]Pool, erro
 		return nil, err
 	}
 
-	nodePools, err := objects.ListAll[*infrav1.KubevirtNodePool](ctx, reader, &infrav1.KubevirtNodePoolList{})
+	nodePools, err := watch.ListAll[*infrav1.KubevirtNodePool](ctx, reader, &infrav1.KubevirtNodePoolList{})
 	if err != nil {
 		return nil, fmt.Errorf("list node pools: %w", err)
 	}
 
-	templates, err := objects.ListAll[*hfv1.HypervisorMachineTemplate](ctx, reader, &hfv1.HypervisorMachineTemplateList{})
+	templates, err := watch.ListAll[*hfv1.HypervisorMachineTemplate](ctx, reader, &hfv1.HypervisorMachineTemplateList{})
 	if err != nil {
 		return nil, fmt.Errorf("list templates: %w", err)
 	}
@@ -295,7 +295,7 @@ func conditionSince(condition *metav1.Condition, status metav1.ConditionStatus) 
 
 // listOwners returns all KubevirtMachines and MachineClaims by their keys in the address registry.
 func listOwners(ctx context.Context, reader client.Reader) (map[string]owner, error) {
-	machines, err := objects.ListAll[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{})
+	machines, err := watch.ListAll[*infrav1.KubevirtMachine](ctx, reader, &infrav1.KubevirtMachineList{})
 	if err != nil {
 		return nil, fmt.Errorf("list machines: %w", err)
 	}
@@ -309,7 +309,7 @@ func listOwners(ctx context.Context, reader client.Reader) (map[string]owner, er
 		}
 	}
 
-	machineClaims, err := objects.ListAll[*hfv1.MachineClaim](ctx, reader, &hfv1.MachineClaimList{})
+	machineClaims, err := watch.ListAll[*hfv1.MachineClaim](ctx, reader, &hfv1.MachineClaimList{})
 	if err != nil {
 		return nil, fmt.Errorf("list claims: %w", err)
 	}

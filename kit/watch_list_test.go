@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
-	"github.com/hyperfleet/hyperfleet/kit/objects"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 var errList = errors.New("the server is gone")
@@ -81,7 +81,7 @@ func TestAllPages(t *testing.T) {
 
 	from := &lister{names: numbered(1201)}
 
-	got, err := objects.ListAll[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
+	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -103,7 +103,7 @@ func TestAllPages(t *testing.T) {
 func TestHalfAListIsNone(t *testing.T) {
 	t.Parallel()
 
-	got, err := objects.ListAll[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
+	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
 	if !errors.Is(err, errList) || got != nil {
 		t.Errorf("%d objects, error %v", len(got), err)
 	}
@@ -118,14 +118,14 @@ func TestRequestsOfThoseConcerned(t *testing.T) {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}
 	}
 
-	got := objects.ListRequests(t.Context(), cache, &corev1.ConfigMapList{}, func(object *corev1.ConfigMap) bool {
+	got := watch.ListRequests(t.Context(), cache, &corev1.ConfigMapList{}, func(object *corev1.ConfigMap) bool {
 		return object.Name != "1"
 	})
 	if diff := cmp.Diff([]reconcile.Request{request("0"), request("2")}, got); diff != "" {
 		t.Errorf("some (-want +got):\n%s", diff)
 	}
 
-	got = objects.ListRequests[*corev1.ConfigMap](t.Context(), cache, &corev1.ConfigMapList{}, nil)
+	got = watch.ListRequests[*corev1.ConfigMap](t.Context(), cache, &corev1.ConfigMapList{}, nil)
 	if diff := cmp.Diff([]reconcile.Request{request("0"), request("1"), request("2")}, got); diff != "" {
 		t.Errorf("all (-want +got):\n%s", diff)
 	}

@@ -23,7 +23,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 
-	"github.com/hyperfleet/hyperfleet/kit/crdgate"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // kubeVirtComes simulates the discovery of an API server that first does not serve a group, then
@@ -91,7 +91,7 @@ func TestGate(t *testing.T) {
 
 	group := schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
 	errOpen := errors.New("the end")
-	gate := &crdgate.Gate{
+	gate := &watch.Gate{
 		Area:    "machines",
 		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
 		Manager: &noting{host: kubeVirtComes(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
@@ -135,7 +135,7 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 			asked.Store(4) // all kinds are served
 
 			mgr := &noting{host: kubeVirtComes(t, &asked).URL}
-			gate := &crdgate.Gate{
+			gate := &watch.Gate{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 				SetupWithManager: func(_ context.Context, given ctrl.Manager) error {
@@ -170,7 +170,7 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	gate := &crdgate.Gate{
+	gate := &watch.Gate{
 		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 		Manager: &noting{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		SetupWithManager: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },

@@ -1,0 +1,13 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package watch contains what controllers need in addition to controller-runtime's watches:
+//
+//   - [Source] enqueues reconcile requests for events from outside the Kubernetes API, for example when
+//     a hypervisor task ends, a machine reports, a CI platform responds, or work on a host is complete
+//   - [ListRequests] returns the objects that an event about another object affects, and [ListAll] all
+//     objects of a kind, page by page
+//   - [Gate] waits for kinds of other projects whose CustomResourceDefinitions may be installed after
+//     the operator. It logs once that it waits, and then starts the controllers that need the kinds
+//     without a restart
+package watch
