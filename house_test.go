@@ -217,7 +217,7 @@ func TestAnswersAreBounded(t *testing.T) {
 	client := regexp.MustCompile(`http\.Client(\{[^}]*|\))`)
 	product := []string{"workload", "networking", "hosts", "bridge", "platform", "runners", "identity", "kit", "hypervisor"}
 	own := regexp.MustCompile(`^kit/(bounds|kubeproc)/`)
-	bounds := regexp.MustCompile(`(bounds\.(LimitBodiesTo|LimitBodies)|kubeconfigs?\.LimitResponses)\(|HTTPClient:`)
+	bounds := regexp.MustCompile(`(bounds\.(LimitBodiesTo|LimitBodies)|credential\.LimitResponses)\(|HTTPClient:`)
 
 	for _, file := range goFiles(t) {
 		if file.test() || !slices.Contains(product, file.folder()) {

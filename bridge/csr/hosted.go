@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	kubeconfigs "github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 )
 
 // callTimeout bounds one call to a hosted cluster.
@@ -92,7 +92,7 @@ func (f *hostedClusters) getOrOpen(bridge, dpuCluster types.NamespacedName, kube
 		return nil, context.Canceled
 	}
 
-	config, err := kubeconfigs.RESTConfigWithoutProxy(kubeconfig)
+	config, err := credential.RESTConfigWithoutProxy(kubeconfig)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +115,7 @@ func (f *hostedClusters) open(bridge types.NamespacedName, config *rest.Config) 
 		config.Wrap(f.wrapTransport)
 	}
 
-	kubeconfigs.LimitResponses(config)
+	credential.LimitResponses(config)
 
 	calls := rest.CopyConfig(config)
 	calls.Timeout = callTimeout

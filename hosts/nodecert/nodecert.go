@@ -26,8 +26,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
@@ -105,7 +105,7 @@ func (w *PendingCredential) Advance(ctx context.Context, data []byte, lifetime t
 		return nil
 	}
 
-	cluster, closeClient, err := kubeconfig.Connect(data, kubeconfig.Kinds{
+	cluster, closeClient, err := credential.Connect(data, credential.Kinds{
 		AddToScheme: []func(*runtime.Scheme) error{certificatesv1.AddToScheme},
 		Scopes: map[schema.GroupVersionKind]meta.RESTScope{
 			certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"): meta.RESTScopeRoot,
@@ -170,7 +170,7 @@ func (w *PendingCredential) callError(operation string, err error) error {
 			"permissions that the hosts guide lists", operation, w.name)
 	}
 
-	return fmt.Errorf("%s %s: %w", operation, w.name, kubeconfig.RedactError(err))
+	return fmt.Errorf("%s %s: %w", operation, w.name, credential.RedactError(err))
 }
 
 // checkRefused returns an error if the request was denied or its signing failed.
@@ -221,7 +221,7 @@ func (w *PendingCredential) acceptCertificate(data, certificate []byte) error {
 		return fmt.Errorf("read certificate of %s: %w", w.name, err)
 	}
 
-	text, err := kubeconfig.NewWithClientCertificate(data, certificate, w.key)
+	text, err := credential.NewKubeconfig(data, certificate, w.key)
 	if err != nil {
 		return err
 	}

@@ -7,7 +7,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 )
 
 // newRESTConfig returns the configuration for the cluster's API server. It is the configuration in the
@@ -23,7 +23,7 @@ func newRESTConfig(config hypervisor.Config, local *rest.Config) (*rest.Config, 
 		return rest.CopyConfig(local), nil
 	}
 
-	parsed, err := kubeconfig.RESTConfig(config.Kubeconfig)
+	parsed, err := credential.RESTConfig(config.Kubeconfig)
 	if err != nil {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "KubeconfigInvalid", "%v", err)
 	}

@@ -23,7 +23,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -142,9 +142,9 @@ func (p *Provider) createClients() error {
 		p.rest.Wrap(p.options.WrapTransport)
 	}
 
-	kubeconfig.LimitResponses(p.rest)
+	credential.LimitResponses(p.rest)
 	p.rest.Wrap(func(next http.RoundTripper) http.RoundTripper {
-		isRead := func(r *http.Request) bool { return r.Method == http.MethodGet && !kubeconfig.IsWatch(r) }
+		isRead := func(r *http.Request) bool { return r.Method == http.MethodGet && !credential.IsWatch(r) }
 
 		return retry.NewTransport(next, p.clock, isRead)
 	})

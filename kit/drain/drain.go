@@ -22,7 +22,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
 const (
@@ -44,7 +43,7 @@ type Cluster struct {
 // Connect returns a client of the cluster in a kubeconfig. The client has connections of its own,
 // which Close closes.
 func Connect(data []byte) (*Cluster, error) {
-	c, closeIdle, err := kubeconfig.Connect(data, kubeconfig.Kinds{
+	c, closeIdle, err := credential.Connect(data, credential.Kinds{
 		AddToScheme: []func(*runtime.Scheme) error{corev1.AddToScheme, policyv1.AddToScheme},
 		Scopes: map[schema.GroupVersionKind]meta.RESTScope{
 			corev1.SchemeGroupVersion.WithKind("Node"): meta.RESTScopeRoot,
@@ -95,7 +94,7 @@ func (c *Cluster) Drain(ctx context.Context, name string, temporary bool) (Progr
 	}
 
 	if err != nil {
-		return Progress{}, fmt.Errorf("get node %s: %w", name, kubeconfig.RedactError(err))
+		return Progress{}, fmt.Errorf("get node %s: %w", name, credential.RedactError(err))
 	}
 
 	if err := c.cordon(ctx, node, temporary); err != nil {
@@ -131,7 +130,7 @@ func (c *Cluster) DeleteNode(ctx context.Context, name string, uid types.UID) er
 			"delete node %s: the kubeconfig's user has no permission: grant it `delete` on nodes", name)
 	}
 
-	return fmt.Errorf("delete node %s: %w", name, kubeconfig.RedactError(err))
+	return fmt.Errorf("delete node %s: %w", name, credential.RedactError(err))
 }
 
 // Uncordon makes a Node schedulable again if Drain cordoned it temporarily, and returns whether the
@@ -146,7 +145,7 @@ func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
 	}
 
 	if err != nil {
-		return false, fmt.Errorf("get node %s: %w", name, kubeconfig.RedactError(err))
+		return false, fmt.Errorf("get node %s: %w", name, credential.RedactError(err))
 	}
 
 	if _, hasAnnotation := node.Annotations[v1alpha1.AnnotationCordonedForUpdate]; !hasAnnotation {
@@ -158,7 +157,7 @@ func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
 	delete(node.Annotations, v1alpha1.AnnotationCordonedForUpdate)
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return false, fmt.Errorf("uncordon node %s: %w", name, kubeconfig.RedactError(err))
+		return false, fmt.Errorf("uncordon node %s: %w", name, credential.RedactError(err))
 	}
 
 	return isReady(node), nil
@@ -179,7 +178,7 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, temporary bool)
 	}
 
 	if err := client.IgnoreNotFound(c.client.Patch(ctx, node, client.MergeFrom(before))); err != nil {
-		return fmt.Errorf("cordon node %s: %w", node.Name, kubeconfig.RedactError(err))
+		return fmt.Errorf("cordon node %s: %w", node.Name, credential.RedactError(err))
 	}
 
 	return nil
@@ -197,7 +196,7 @@ func (c *Cluster) listPods(ctx context.Context, node string) ([]corev1.Pod, erro
 
 		err := c.client.List(ctx, &page, client.MatchingFields{"spec.nodeName": node}, client.Limit(pageSize), client.Continue(next))
 		if err != nil {
-			return nil, fmt.Errorf("list pods of node %s: %w", node, kubeconfig.RedactError(err))
+			return nil, fmt.Errorf("list pods of node %s: %w", node, credential.RedactError(err))
 		}
 
 		if len(out)+len(page.Items) > maxPods {
@@ -283,7 +282,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 			case apierrors.IsTooManyRequests(err):
 				out.BlockedPods = append(out.BlockedPods, name+describeBudget(err))
 			default:
-				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, kubeconfig.RedactError(err)))
+				problems = append(problems, fmt.Errorf("evict pod %s: %w", name, credential.RedactError(err)))
 			}
 		}
 

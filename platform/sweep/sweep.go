@@ -22,7 +22,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
@@ -78,7 +78,7 @@ func newSweeper(options Options) (*sweeper, error) {
 	kube.QPS, kube.Burst = kubeQPS, kubeBurst
 	kube.UserAgent = "hyperfleet-sweep"
 	kube.WarningHandler = rest.NoWarnings{} // sweep lists all kinds, including deprecated ones
-	kubeconfig.LimitResponses(kube)
+	credential.LimitResponses(kube)
 
 	discoveryClient, err := discovery.NewDiscoveryClientForConfig(kube)
 	if err != nil {

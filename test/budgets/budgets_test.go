@@ -27,7 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
@@ -190,7 +190,7 @@ func refused(err error) bool {
 }
 
 func readKubeconfig(text string) error {
-	_, err := kubeconfig.RESTConfig([]byte(text))
+	_, err := credential.RESTConfig([]byte(text))
 
 	return err
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -40,7 +40,7 @@ func TestLargeKeysAreRefused(t *testing.T) {
 			return err
 		},
 		"kubeconfig": func() error {
-			_, err := kubeconfig.RESTConfig([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
+			_, err := credential.RESTConfig([]byte(`{apiVersion: v1, kind: Config, users: [{name: a, user: {client-key-data: ` +
 				base64.StdEncoding.EncodeToString([]byte(large)) + `}}]}`))
 
 			return err

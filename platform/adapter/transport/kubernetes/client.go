@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -92,7 +92,7 @@ func New(options Options) (*Client, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 
 	config := rest.CopyConfig(options.Config)
-	kubeconfig.LimitResponses(config)
+	credential.LimitResponses(config)
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
 		if options.Calls != nil {
 			next = options.Calls.WrapTransport(options.System, operationName, next)
@@ -158,7 +158,7 @@ func (c *Client) withTimeout(ctx context.Context) (context.Context, context.Canc
 
 // operation returns the name of a call in metrics.
 func operationName(request *http.Request) string {
-	if kubeconfig.IsWatch(request) {
+	if credential.IsWatch(request) {
 		return "watch"
 	}
 
@@ -168,5 +168,5 @@ func operationName(request *http.Request) string {
 // isRetryable reports whether a request is a read, which can be retried. Writes are not retried here,
 // because the adapter handles the event again.
 func isRetryable(request *http.Request) bool {
-	return request.Method == http.MethodGet && !kubeconfig.IsWatch(request)
+	return request.Method == http.MethodGet && !credential.IsWatch(request)
 }

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package kubeconfig
+package credential
 
 import (
 	"errors"
@@ -66,25 +66,20 @@ func RESTConfigWithoutProxy(data []byte) (*rest.Config, error) {
 	return config, nil
 }
 
-// ServerURL returns the URL of the API server of the kubeconfig's current context.
-func ServerURL(data []byte) (string, error) {
-	parsed, err := load(data)
-	if err != nil {
-		return "", err
+// currentCluster returns the cluster of the kubeconfig's current context.
+func currentCluster(config *clientcmdapi.Config) (*clientcmdapi.Cluster, error) {
+	current := config.Contexts[config.CurrentContext]
+	if current == nil || config.Clusters[current.Cluster] == nil {
+		return nil, errNoContext
 	}
 
-	current := parsed.Contexts[parsed.CurrentContext]
-	if current == nil || parsed.Clusters[current.Cluster] == nil {
-		return "", errNoContext
-	}
-
-	return parsed.Clusters[current.Cluster].Server, nil
+	return config.Clusters[current.Cluster], nil
 }
 
-// NewWithClientCertificate returns a new kubeconfig for the cluster of the current context in data.
-// The new kubeconfig authenticates with the given client certificate and key in PEM. It contains
-// the server and its CA, and nothing else of data.
-func NewWithClientCertificate(data, certificate, key []byte) ([]byte, error) {
+// NewKubeconfig returns a new kubeconfig for the cluster of the current context in data. The new
+// kubeconfig authenticates with the given client certificate and key in PEM. It contains the server
+// and its CA, and nothing else of data.
+func NewKubeconfig(data, certificate, key []byte) ([]byte, error) {
 	parsed, err := load(data)
 	if err != nil {
 		return nil, err
@@ -94,14 +89,14 @@ func NewWithClientCertificate(data, certificate, key []byte) ([]byte, error) {
 		return nil, err
 	}
 
-	current := parsed.Contexts[parsed.CurrentContext]
-	if current == nil || parsed.Clusters[current.Cluster] == nil {
-		return nil, errNoContext
+	from, err := currentCluster(parsed)
+	if err != nil {
+		return nil, err
 	}
 
 	const name = "hyperfleet"
 
-	from, out := parsed.Clusters[current.Cluster], clientcmdapi.NewConfig()
+	out := clientcmdapi.NewConfig()
 	out.CurrentContext = name
 	out.Contexts[name] = &clientcmdapi.Context{Cluster: name, AuthInfo: name}
 	out.AuthInfos[name] = &clientcmdapi.AuthInfo{ClientCertificateData: certificate, ClientKeyData: key}

@@ -13,7 +13,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
 )
 
 // ReasonServerNotAllowed is the reason of the error of CheckDestination.
@@ -59,12 +58,17 @@ func DestinationOfURL(text string) Destination {
 // kubeconfig. If the text is not a valid kubeconfig, the destination is empty. Such a kubeconfig
 // cannot be used to send anything.
 func DestinationOfKubeconfig(text []byte) Destination {
-	server, err := kubeconfig.ServerURL(text)
+	parsed, err := load(text)
 	if err != nil {
 		return Destination{}
 	}
 
-	return DestinationOfURL(server)
+	cluster, err := currentCluster(parsed)
+	if err != nil {
+		return Destination{}
+	}
+
+	return DestinationOfURL(cluster.Server)
 }
 
 // CheckDestination returns an error if the Secret's value may not be sent to one of the servers. If

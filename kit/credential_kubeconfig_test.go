@@ -4,11 +4,12 @@
 package kit_test
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/kubeconfig"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 )
 
 // A kubeconfig that is not self-contained is rejected, and the error does not quote its content.
@@ -32,7 +33,7 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 	} {
 		text := []byte(strings.NewReplacer("CONTEXT", tt.context, "MORE", tt.cluster, "USER", tt.user).Replace(frame))
 
-		config, err := kubeconfig.RESTConfig(text)
+		config, err := credential.RESTConfig(text)
 
 		switch {
 		case tt.says == "" && (err != nil || config.Host != tt.server):
@@ -41,8 +42,9 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 			t.Errorf("%s: want a refusal that says %q, got %v", name, tt.says, err)
 		}
 
-		if server, err := kubeconfig.ServerURL(text); server != tt.server || (err == nil) != (tt.server != "") {
-			t.Errorf("%s: server %q, %v; want %q", name, server, err, tt.server)
+		server := strings.Join(credential.DestinationOfKubeconfig(text).Servers, ",")
+		if "https://"+server != cmp.Or(tt.server, "https://") {
+			t.Errorf("%s: server %q, want %q", name, server, tt.server)
 		}
 	}
 }
@@ -57,17 +59,17 @@ func TestProxiesOfOthersAreRefused(t *testing.T) {
 		text := fmt.Appendf(nil, `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}],
 			clusters: [{name: a, cluster: {server: "https://192.0.2.1:6443", proxy-url: %q}}], users: [{name: a, user: {token: s3cr3t}}]}`, url)
 
-		if _, err := kubeconfig.RESTConfig(text); err != nil {
+		if _, err := credential.RESTConfig(text); err != nil {
 			t.Errorf("an administrator's, proxy %q: %v", url, err)
 		}
 
-		_, err := kubeconfig.RESTConfigWithoutProxy(text)
+		_, err := credential.RESTConfigWithoutProxy(text)
 		if wanted != (err == nil) || err != nil && !strings.Contains(err.Error(), "remove proxy-url") {
 			t.Errorf("proxy %q: %v", url, err)
 		}
 	}
 
-	if _, err := kubeconfig.RESTConfigWithoutProxy([]byte("s3cr3t: [")); err == nil {
+	if _, err := credential.RESTConfigWithoutProxy([]byte("s3cr3t: [")); err == nil {
 		t.Error("what is no kubeconfig is taken")
 	}
 }
