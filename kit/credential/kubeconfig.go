@@ -28,6 +28,19 @@ var (
 	errNoContext    = errors.New("read kubeconfig: its current-context must refer to an existing context, cluster and user")
 )
 
+// LoadKubeconfig returns the client configuration in a kubeconfig file of the administrator, which may
+// refer to programs and files. If the path is empty, it returns that of the pod that the program runs in.
+func LoadKubeconfig(path string) (*rest.Config, error) {
+	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: path}
+
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	if err != nil {
+		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
+	}
+
+	return config, nil
+}
+
 // RESTConfig returns a client configuration for the API server of the kubeconfig's current context.
 // It rejects a kubeconfig that would make the operator run programs or read its own files. The
 // configuration has its own connections with limited response headers. LimitResponses also limits

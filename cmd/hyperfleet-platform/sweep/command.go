@@ -14,11 +14,11 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
-	"k8s.io/client-go/tools/clientcmd"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -171,7 +171,7 @@ func newOptions(config platform.Sweep, logger *slog.Logger) (sweep.Options, erro
 		return sweep.Options{}, err
 	}
 
-	kube, err := clientcmd.BuildConfigFromFlags("", config.KubeConfigPath)
+	kube, err := credential.LoadKubeconfig(config.KubeConfigPath)
 	if err != nil {
 		return sweep.Options{}, fmt.Errorf("kube_config_path: %w", err)
 	}

@@ -15,13 +15,13 @@ import (
 
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -209,22 +209,13 @@ func newLogger(cfg v1alpha1.Log) (*slog.Logger, error) {
 }
 
 func loadKubeConfig(file string) (*rest.Config, error) {
-	if file == "" {
-		cfg, err := ctrl.GetConfig()
-		if err != nil {
-			return nil, fmt.Errorf("find the API server: use --kubeconfig, or run the operator in a pod: %w", err)
-		}
-
-		return cfg, nil
+	if file != "" {
+		return credential.LoadKubeconfig(file)
 	}
 
-	if _, err := os.Stat(file); err != nil {
-		return nil, fmt.Errorf("read kubeconfig: %w", err)
-	}
-
-	cfg, err := clientcmd.BuildConfigFromFlags("", file)
+	cfg, err := ctrl.GetConfig()
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w", file, err)
+		return nil, fmt.Errorf("find the API server: use --kubeconfig, or run the operator in a pod: %w", err)
 	}
 
 	return cfg, nil

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 
@@ -71,12 +70,9 @@ var _ transport.Client = (*Client)(nil)
 // LoadConfig loads the configuration of the cluster from the kubeconfig, or from the pod that the program
 // runs in if the path is empty. A qps or burst of 0 means the default, 100 and 200.
 func LoadConfig(kubeConfigPath string, qps float32, burst int) (*rest.Config, error) {
-	rules := &clientcmd.ClientConfigLoadingRules{ExplicitPath: kubeConfigPath}
-
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{}).ClientConfig()
+	config, err := credential.LoadKubeconfig(kubeConfigPath)
 	if err != nil {
-		return nil, fmt.Errorf("read kubeconfig %s: %w; outside a cluster, set clients.kubernetes.kube_config_path",
-			kubeConfigPath, err)
+		return nil, fmt.Errorf("%w; outside a cluster, set clients.kubernetes.kube_config_path", err)
 	}
 
 	config.QPS, config.Burst = cmp.Or(qps, defaultQPS), cmp.Or(burst, defaultBurst)
