@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/readiness"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/metrics"
 )
 
@@ -108,9 +108,9 @@ func TestCollect(t *testing.T) {
 	reader := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(measured(now)...).Build()
 	elected := make(chan struct{})
 	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
-	ready := readiness.New(reader, elected,
-		readiness.Kind{Name: "HypervisorCluster", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
-		readiness.Kind{Name: "RunnerJob", NewList: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
+	ready := step.NewReadinessCollector(reader, elected,
+		step.ReadinessKind{Name: "HypervisorCluster", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
+		step.ReadinessKind{Name: "RunnerJob", NewList: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
 
 	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(ready); n != 0 {
 		t.Errorf("%d series of a replica that does not lead", n)

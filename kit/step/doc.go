@@ -44,6 +44,9 @@
 // Each step produces one OpenTelemetry span and one sample of hyperfleet_step_duration_seconds,
 // both under the step's name. If a step panics, the step counts as failed.
 //
+// [ReadinessCollector] exports the condition Ready of all objects of a kind as metrics. It reads the
+// objects from a cache at each scrape.
+//
 // Events, counters and log lines must report only what the status already records. For that,
 // steps pass callbacks to OnSaved, which run once, after the status was written. The package
 // itself logs each condition that changed (INFO) and each new cause for which an object is not

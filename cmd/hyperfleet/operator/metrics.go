@@ -17,7 +17,7 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/kit/readiness"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
@@ -30,12 +30,12 @@ func registerMetrics(registry prometheus.Registerer, mgr ctrl.Manager, areas []s
 		return err
 	}
 
-	var kinds []readiness.Kind
+	var kinds []step.ReadinessKind
 	for _, area := range areas {
 		kinds = append(kinds, readinessKinds(area)...)
 	}
 
-	if err := registry.Register(readiness.New(mgr.GetClient(), mgr.Elected(), kinds...)); err != nil {
+	if err := registry.Register(step.NewReadinessCollector(mgr.GetClient(), mgr.Elected(), kinds...)); err != nil {
 		return fmt.Errorf("register readiness metrics: %w", err)
 	}
 
@@ -44,8 +44,8 @@ func registerMetrics(registry prometheus.Registerer, mgr ctrl.Manager, areas []s
 
 // readinessKinds returns the kinds of an area that have the condition Ready. Objects that people create have
 // a metric each. Objects that are created and deleted with jobs are only counted.
-func readinessKinds(area string) []readiness.Kind {
-	return map[string][]readiness.Kind{
+func readinessKinds(area string) []step.ReadinessKind {
+	return map[string][]step.ReadinessKind{
 		config.AreaRunners: {
 			{Name: "HypervisorCluster", PerObject: true, NewList: func() client.ObjectList { return &v1alpha1.HypervisorClusterList{} }},
 			{Name: "HypervisorMachineTemplate", PerObject: true, NewList: func() client.ObjectList {

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package readiness
+package step
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 const (
@@ -25,8 +24,8 @@ const (
 	maxReasons = 64
 )
 
-// Kind is a kind of objects whose readiness is exported.
-type Kind struct {
+// ReadinessKind is a kind of objects whose readiness is exported.
+type ReadinessKind struct {
 	// Name is the kind as in manifests.
 	Name string
 	// NewList returns an empty list of the kind.
@@ -36,20 +35,20 @@ type Kind struct {
 	PerObject bool
 }
 
-// Collector collects hyperfleet_objects{kind,namespace,ready,reason}, and for kinds with PerObject also
+// ReadinessCollector collects hyperfleet_objects{kind,namespace,ready,reason}, and for kinds with PerObject also
 // hyperfleet_object_ready{kind,namespace,name}.
-type Collector struct {
+type ReadinessCollector struct {
 	reader  client.Reader
 	elected <-chan struct{}
-	kinds   []Kind
+	kinds   []ReadinessKind
 	reasons map[string]*metrics.LabelLimiter
 
 	countDesc, objectDesc *prometheus.Desc
 }
 
-// New returns a collector that reads from a cache. It collects nothing until elected is closed.
-func New(reader client.Reader, elected <-chan struct{}, kinds ...Kind) *Collector {
-	out := &Collector{
+// NewReadinessCollector returns a collector that reads from a cache. It collects nothing until elected is closed.
+func NewReadinessCollector(reader client.Reader, elected <-chan struct{}, kinds ...ReadinessKind) *ReadinessCollector {
+	out := &ReadinessCollector{
 		reader: reader, elected: elected, kinds: kinds, reasons: map[string]*metrics.LabelLimiter{},
 		countDesc: prometheus.NewDesc("hyperfleet_objects",
 			"Objects of a kind by their condition Ready (True, False, Unknown) and its reason.",
@@ -66,14 +65,14 @@ func New(reader client.Reader, elected <-chan struct{}, kinds ...Kind) *Collecto
 }
 
 // Describe sends the descriptions of the metrics.
-func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
+func (c *ReadinessCollector) Describe(ch chan<- *prometheus.Desc) {
 	ch <- c.countDesc
 	ch <- c.objectDesc
 }
 
 // Collect reads the cache and sends the metrics. If the objects of one kind cannot be read, Collect
 // sends an invalid metric for that kind and still collects the other kinds.
-func (c *Collector) Collect(ch chan<- prometheus.Metric) {
+func (c *ReadinessCollector) Collect(ch chan<- prometheus.Metric) {
 	select {
 	case <-c.elected:
 	default:
@@ -92,7 +91,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 }
 
 // collectKind sends the metrics of one kind.
-func (c *Collector) collectKind(ctx context.Context, ch chan<- prometheus.Metric, kind Kind) error {
+func (c *ReadinessCollector) collectKind(ctx context.Context, ch chan<- prometheus.Metric, kind ReadinessKind) error {
 	list := kind.NewList()
 	if err := c.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("list %s: %w", kind.Name, err)
@@ -108,13 +107,13 @@ func (c *Collector) collectKind(ctx context.Context, ch chan<- prometheus.Metric
 	count := map[group]int{}
 
 	for i, item := range items {
-		obj, ok := item.(step.Object)
+		obj, ok := item.(Object)
 		if !ok {
 			return fmt.Errorf("read list of %s: type %T has no conditions", kind.Name, item)
 		}
 
 		status, reason := metav1.ConditionUnknown, "NotSeen"
-		if condition := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready); condition != nil {
+		if condition := meta.FindStatusCondition(*obj.StatusConditions(), Ready); condition != nil {
 			status, reason = condition.Status, condition.Reason
 		}
 
