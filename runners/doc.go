@@ -14,5 +14,5 @@
 //   - vmspec/ converts templates and claims into the inputs of the hypervisor, cloud-init and guest packages.
 //   - guestapi/, handover/, devid/ and report/ serve the HTTP endpoints that machines call.
 //   - orphans/ deletes machines, runners, ISOs and identities whose claim is gone.
-//   - logstore/ copies runner logs to S3-compatible storage.
+//   - logstore/ copies runner logs to S3-compatible storage, which objectstore/ writes and reads.
 package runners

@@ -13,7 +13,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 )
 
 const (

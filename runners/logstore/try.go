@@ -7,7 +7,7 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 )
 
 // checkKey is the object key after the prefix. It is constant, so that at most one object is left over if

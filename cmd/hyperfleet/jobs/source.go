@@ -18,7 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 )
 
 // pageSize is the maximum number of jobs that one list request returns.

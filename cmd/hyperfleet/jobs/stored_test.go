@@ -9,7 +9,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 

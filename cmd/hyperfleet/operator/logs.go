@@ -9,8 +9,8 @@ import (
 	"slices"
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 )
 
 // maxLogPrefix is the maximum length of the prefix. A key has at most 1024 bytes, and also contains the

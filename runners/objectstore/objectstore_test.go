@@ -16,7 +16,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
-	"github.com/hyperfleet/hyperfleet/kit/objectstore"
+	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
