@@ -5,25 +5,23 @@ package crds
 
 import (
 	"context"
-	"path/filepath"
 
 	"k8s.io/client-go/rest"
 
-	"github.com/hyperfleet/hyperfleet/kit/gomod"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
 // HyperShiftModule returns the Go module that contains the CRDs HostedCluster and NodePool.
-func HyperShiftModule() gomod.Module {
-	return gomod.Module{
+func HyperShiftModule() kubeproc.Module {
+	return kubeproc.Module{
 		Path: "github.com/openshift/hypershift", Version: "v0.1.82",
 		Sum: "h1:iIzHGjWKSCrAstypC+qZrlEROGFrvsuvo4SL/p9VP38=",
 	}
 }
 
 // MetalLBModule returns the Go module that contains the CRDs IPAddressPool and L2Advertisement.
-func MetalLBModule() gomod.Module {
-	return gomod.Module{
+func MetalLBModule() kubeproc.Module {
+	return kubeproc.Module{
 		Path: "go.universe.tf/metallb", Version: "v0.16.2",
 		Sum: "h1:RCSAGoZmqcvTg0e56+Okbwz8iTuQVX30JpKX5mYEPUM=",
 	}
@@ -31,16 +29,16 @@ func MetalLBModule() gomod.Module {
 
 // InstallHyperShift installs the CRDs HostedCluster and NodePool on an API server.
 func InstallHyperShift(ctx context.Context, config *rest.Config) error {
-	const folder = "cmd/install/assets/crds/hypershift-operator/zz_generated.crd-manifests"
+	const folder = "cmd/install/assets/crds/hypershift-operator/zz_generated.crd-manifests/"
 
-	return install(ctx, config, HyperShiftModule(), folder,
-		"hostedclusters-Hypershift-Default.crd.yaml", "nodepools-Default.crd.yaml")
+	return HyperShiftModule().Apply(ctx, config,
+		folder+"hostedclusters-Hypershift-Default.crd.yaml", folder+"nodepools-Default.crd.yaml")
 }
 
 // InstallMetalLB installs the CRDs IPAddressPool and L2Advertisement on an API server.
 func InstallMetalLB(ctx context.Context, config *rest.Config) error {
-	return install(ctx, config, MetalLBModule(), "config/crd/bases",
-		"metallb.io_ipaddresspools.yaml", "metallb.io_l2advertisements.yaml")
+	return MetalLBModule().Apply(ctx, config,
+		"config/crd/bases/metallb.io_ipaddresspools.yaml", "config/crd/bases/metallb.io_l2advertisements.yaml")
 }
 
 // InstallDPUCluster installs the CRDs DPUCluster and DPUFlavor on an API server.
@@ -68,18 +66,4 @@ func Install(ctx context.Context, config *rest.Config) error {
 	}
 
 	return nil
-}
-
-func install(ctx context.Context, config *rest.Config, module gomod.Module, folder string, files ...string) error {
-	dir, err := module.Download(ctx)
-	if err != nil {
-		return err
-	}
-
-	paths := make([]string, 0, len(files))
-	for _, file := range files {
-		paths = append(paths, filepath.Join(dir, filepath.FromSlash(folder), file))
-	}
-
-	return kubeproc.Apply(ctx, config, paths...)
 }

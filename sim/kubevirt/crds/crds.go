@@ -24,7 +24,6 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"github.com/hyperfleet/hyperfleet/kit/gomod"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
@@ -179,8 +178,8 @@ func unquoteLiteral(expr ast.Expr) (string, bool) {
 }
 
 // kubevirtModule returns KubeVirt's Go module.
-func kubevirtModule() gomod.Module {
-	return gomod.Module{
+func kubevirtModule() kubeproc.Module {
+	return kubeproc.Module{
 		Path: "kubevirt.io/kubevirt", Version: Version, Sum: "h1:eauQfI39dRALNciMIQtR7UsbTUjUft5V6IBO57Icl/k=",
 	}
 }

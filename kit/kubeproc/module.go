@@ -1,16 +1,21 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gomod
+package kubeproc
 
 import (
 	"context"
 	"encoding/json"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+
+	"k8s.io/client-go/rest"
 )
 
-// Module is a module with a known checksum.
+// Module is a Go module whose files are read but not imported, such as the CustomResourceDefinitions of
+// another project. It is not in our go.mod files. The go command downloads it, and its checksum is
+// compared with Sum.
 type Module struct {
 	Path, Version string
 	// Sum is the checksum of the module's files in the format of the checksum database, h1:...
@@ -36,4 +41,19 @@ func (m Module) Download(ctx context.Context) (string, error) {
 	}
 
 	return found.Dir, nil
+}
+
+// Apply does what [Apply] does with files of the module. It downloads the module.
+func (m Module) Apply(ctx context.Context, config *rest.Config, files ...string) error {
+	dir, err := m.Download(ctx)
+	if err != nil {
+		return err
+	}
+
+	paths := make([]string, 0, len(files))
+	for _, file := range files {
+		paths = append(paths, filepath.Join(dir, filepath.FromSlash(file)))
+	}
+
+	return Apply(ctx, config, paths...)
 }

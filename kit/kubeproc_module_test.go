@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package gomod_test
+package kit_test
 
 import (
 	"os"
@@ -9,20 +9,20 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/hyperfleet/hyperfleet/kit/gomod"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// cmp is a module that other tests need, so this test downloads nothing.
-func cmp() gomod.Module {
-	return gomod.Module{
+// goCmp is a module that other tests need, so this test downloads nothing.
+func goCmp() kubeproc.Module {
+	return kubeproc.Module{
 		Path: "github.com/google/go-cmp", Version: "v0.7.0", Sum: "h1:wk8382ETsv4JYUZwIsn6YpYiWiBsYLSJiTsyBybVuN8=",
 	}
 }
 
-func TestDir(t *testing.T) {
+func TestModuleDir(t *testing.T) {
 	t.Parallel()
 
-	dir, err := cmp().Download(t.Context())
+	dir, err := goCmp().Download(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +32,10 @@ func TestDir(t *testing.T) {
 	}
 }
 
-func TestOtherContentIsRefused(t *testing.T) {
+func TestOtherContentOfAModuleIsRefused(t *testing.T) {
 	t.Parallel()
 
-	module := cmp()
+	module := goCmp()
 	module.Sum = "h1:other"
 
 	if dir, err := module.Download(t.Context()); err == nil || !strings.Contains(err.Error(), "want h1:other") {
@@ -46,7 +46,7 @@ func TestOtherContentIsRefused(t *testing.T) {
 func TestNoSuchModule(t *testing.T) {
 	t.Parallel()
 
-	_, err := gomod.Module{Path: "not a module", Version: "v1.0.0"}.Download(t.Context())
+	_, err := kubeproc.Module{Path: "not a module", Version: "v1.0.0"}.Download(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "download not a module@v1.0.0") {
 		t.Errorf("got %v", err)
 	}
