@@ -288,7 +288,7 @@ func TestScalewayAtAPrivateAddress(t *testing.T) {
 	w := newMacFixture(t, sim.Options{})
 	w.machine("a", nil)
 
-	w.reach = nil
+	w.egress = nil
 	w.restart()
 	w.expect(w.provision("a"), "ScalewayDenied")
 	w.servers(0)

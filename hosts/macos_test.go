@@ -71,7 +71,7 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	}})
-	m.reach = reach(t, server.URL)
+	m.egress = egress(t, server.URL)
 	m.kubeconfig(env.Config)
 	m.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: macFleetName}, Spec: infrav1.HostFleetSpec{
 		HostKind: mac.Name, Rollout: rollout(1),

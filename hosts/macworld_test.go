@@ -39,7 +39,7 @@ type macFixture struct {
 	sim       *sim.Simulator
 	clock     *testclock.FakeClock
 	kind      *mac.Kind
-	reach     *bounds.EgressPolicy
+	egress    *bounds.EgressPolicy
 }
 
 func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
@@ -63,14 +63,14 @@ func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
 	})
 	private, _ := machosttest.NewKey(t)
 	w.secret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
-	w.reach = reach(t, server.URL)
+	w.egress = egress(t, server.URL)
 	w.restart()
 
 	return w
 }
 
-// reach allows a server, as an administrator would.
-func reach(t *testing.T, server string) *bounds.EgressPolicy {
+// egress allows a server, as an administrator would.
+func egress(t *testing.T, server string) *bounds.EgressPolicy {
 	t.Helper()
 
 	out, err := bounds.NewEgressPolicy([]string{server}, nil)
@@ -83,7 +83,7 @@ func reach(t *testing.T, server string) *bounds.EgressPolicy {
 
 // restart replaces the kind, as a restart of the operator would.
 func (w *macFixture) restart() {
-	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: instantClock{w.clock}, Reach: w.reach})
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: instantClock{w.clock}, Egress: w.egress})
 }
 
 // instantClock is a clock whose timers fire at once.

@@ -36,9 +36,9 @@ type Area struct {
 	Calls *metrics.CallMetrics
 	// Transport wraps the transport to cloud APIs. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Reach limits the addresses of the servers that the Secrets of hosts may name. If Reach is
+	// Egress limits the addresses of the servers that the Secrets of hosts may name. If Egress is
 	// nil, only public addresses are allowed.
-	Reach *bounds.EgressPolicy
+	Egress *bounds.EgressPolicy
 }
 
 // Setup adds the area's controllers to the manager. It loads the configuration and the files that
@@ -122,7 +122,7 @@ func (a *Area) Kinds(apiReader client.Reader) ([]machine.Kind, error) {
 
 	macs := mac.New(mac.Options{
 		APIReader: apiReader, Secrets: machine.KubeSecrets{Reader: apiReader}, Fleet: macFleet, Clock: a.Clock,
-		Transport: a.Transport, Reach: a.Reach,
+		Transport: a.Transport, Egress: a.Egress,
 	})
 
 	return []machine.Kind{linux.New(linuxFleet), macs}, nil

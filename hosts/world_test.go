@@ -66,7 +66,7 @@ type fixture struct {
 	hosts           map[string]*machost.Host
 	registry        *prometheus.Registry
 	// reach limits the addresses of cloud APIs.
-	reach *bounds.EgressPolicy
+	egress *bounds.EgressPolicy
 	// clockOffset is how far the operator's clock is ahead.
 	clockOffset time.Duration
 	stop        func()
@@ -248,7 +248,7 @@ func (w *fixture) start() {
 	calls, err := metrics.NewCallMetrics(w.registry, nil)
 	w.must(err)
 
-	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: offsetClock{offset: w.clockOffset}, Calls: calls, Reach: w.reach}
+	area := &hosts.Area{Config: w.cfg, Registry: w.registry, Clock: offsetClock{offset: w.clockOffset}, Calls: calls, Egress: w.egress}
 	w.stop = env.StartManager(w.t, w.namespace, area.Setup)
 }
 

@@ -19,7 +19,7 @@ import (
 func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 	t.Parallel()
 
-	reach, err := bounds.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
+	egress, err := bounds.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 			secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: *tt.list}
 		}
 
-		err := credential.CheckDestination(secret, credential.Destination{Servers: tt.servers, DefaultServers: []string{public}}, reach)
+		err := credential.CheckDestination(secret, credential.Destination{Servers: tt.servers, DefaultServers: []string{public}}, egress)
 		if (err == nil) != tt.allowed || err != nil && errclass.ReasonOf(err, "") != credential.ReasonServerNotAllowed {
 			t.Errorf("%s: error %v, want allowed %v", name, err, tt.allowed)
 		}

@@ -105,12 +105,12 @@ func (w *handoverWorld) operator() *httptest.Server {
 		w.t.Fatal(err)
 	}
 
-	reach, err := bounds.NewEgressPolicy([]string{w.github.URL}, nil)
+	egress, err := bounds.NewEgressPolicy([]string{w.github.URL}, nil)
 	if err != nil {
 		w.t.Fatal(err)
 	}
 	workloads := &connect.Workloads{
-		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace, Reach: reach},
+		Secrets: &connect.Secrets{Reader: env.Client, OperatorNamespace: w.namespace, Egress: egress},
 		Platforms: map[string]workload.Platform{
 			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
 		},

@@ -46,6 +46,8 @@ type Area struct {
 	// Namespace is the namespace that the operator runs in.
 	Namespace string
 	Settings  vmspec.Settings
+	// Egress limits the servers that users name. If it is nil, only public addresses are allowed.
+	Egress *bounds.EgressPolicy
 	// Hypervisors are keyed by spec.provider, Platforms by workload type.
 	Hypervisors map[string]hypervisor.Factory
 	Platforms   map[string]workload.Platform
@@ -173,11 +175,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	claimTrigger := &watch.Source{}
 	inbox := &report.Inbox{Enqueue: claimTrigger.EnqueueWithUrgency}
 
-	secrets, err := a.newSecrets(mgr)
-	if err != nil {
-		return nil, err
-	}
-
+	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace, Egress: a.Egress}
 	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger)}
 	workloads := &connect.Workloads{Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock}
 
@@ -241,15 +239,6 @@ func (a *Area) newMachineMetrics() (*step.Metrics, *machineclaim.Metrics, error)
 	}
 
 	return steps, claims, nil
-}
-
-func (a *Area) newSecrets(mgr ctrl.Manager) (*connect.Secrets, error) {
-	reach, err := bounds.NewEgressPolicy(a.Config.PlatformURLs, a.Config.PlatformNetworks)
-	if err != nil {
-		return nil, fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
-	}
-
-	return &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace, Reach: reach}, nil
 }
 
 // newReconciler returns the step reconciler of one controller.

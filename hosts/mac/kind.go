@@ -47,9 +47,9 @@ type Options struct {
 	Clock clock.Clock
 	// Transport wraps the transport to Scaleway's API, for example for metrics. It may be nil.
 	Transport func(http.RoundTripper) http.RoundTripper
-	// Reach limits the addresses of the API endpoints that Secrets may name. If Reach is nil, only
+	// Egress limits the addresses of the API endpoints that Secrets may name. If Egress is nil, only
 	// public addresses are allowed.
-	Reach *bounds.EgressPolicy
+	Egress *bounds.EgressPolicy
 }
 
 // Kind implements machine.Kind for ScalewayAppleSiliconMachines.
@@ -284,7 +284,7 @@ func (k *Kind) newClient(ctx context.Context, mac *v1alpha1.ScalewayAppleSilicon
 
 	api, err := scaleway.New(scaleway.Config{
 		AccessKey: access.Reveal(), SecretKey: secret, ProjectID: project.Reveal(), Endpoint: endpoint.Reveal(),
-		Zone: mac.Spec.Zone, Network: k.Reach.Transport(), Transport: k.Transport, Clock: k.Clock,
+		Zone: mac.Spec.Zone, Network: k.Egress.Transport(), Transport: k.Transport, Clock: k.Clock,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("secret %s: %w", mac.Spec.CredentialsSecretRef.Name, err)

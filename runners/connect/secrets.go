@@ -29,8 +29,8 @@ type Secrets struct {
 	Reader client.Reader
 	// OperatorNamespace is the default namespace of cluster-wide objects' Secrets.
 	OperatorNamespace string
-	// Reach holds the servers that an administrator listed.
-	Reach *bounds.EgressPolicy
+	// Egress limits the servers that users name.
+	Egress *bounds.EgressPolicy
 }
 
 // Value returns the value that sel selects for an object in namespace, for a use in which the value
@@ -104,7 +104,7 @@ func (s *Secrets) readValue(
 		secret, err = credential.ReadSecret(ctx, s.Reader, key, sel.Key,
 			func(secret *corev1.Secret) error { return checkAllowed(secret) },
 			func(secret *corev1.Secret) error {
-				return credential.CheckDestination(secret, destination(value(secret)), s.Reach)
+				return credential.CheckDestination(secret, destination(value(secret)), s.Egress)
 			})
 	}
 

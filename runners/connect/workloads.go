@@ -184,7 +184,7 @@ func (w *Workloads) newConfig(
 ) (workload.Config, error) {
 	out := workload.Config{
 		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
-		Network: w.Secrets.Reach.Transport(), Clock: w.clock(),
+		Network: w.Secrets.Egress.Transport(), Clock: w.clock(),
 	}
 	if w.Transport != nil {
 		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }

@@ -411,9 +411,14 @@ func (f *Fleet) newManager(ctx context.Context) (ctrl.Manager, http.Handler, err
 		return nil, nil, err
 	}
 
+	egress, err := operator.NewEgressPolicy(f.Runners)
+	if err != nil {
+		return nil, nil, err
+	}
+
 	f.Registry = prometheus.NewRegistry()
 	area := &runners.Area{
-		Config: f.Runners, Namespace: f.Namespace,
+		Config: f.Runners, Namespace: f.Namespace, Egress: egress,
 		Settings: vmspec.Settings{
 			OperatorUID: f.OperatorUID, GuestURL: f.Front.URL, ReportKey: f.ReportKey,
 			TrustDomain: f.TrustDomain, HasDevIDAuthority: f.DevID.CertFile != "",

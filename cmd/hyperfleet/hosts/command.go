@@ -18,7 +18,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/hosts"
-	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 // commandTimeout limits the duration of each command.
@@ -133,12 +132,12 @@ func loadArea(file string) (*hosts.Area, error) {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	reach, err := bounds.NewEgressPolicy(config.Runners.PlatformURLs, config.Runners.PlatformNetworks)
+	egress, err := operator.NewEgressPolicy(config.Runners)
 	if err != nil {
 		return nil, fmt.Errorf("read configuration: %w", err)
 	}
 
-	return &hosts.Area{Config: config.Hosts, Clock: clock.RealClock{}, Reach: reach}, nil
+	return &hosts.Area{Config: config.Hosts, Clock: clock.RealClock{}, Egress: egress}, nil
 }
 
 func newPause(opts *cli.Kube) *cobra.Command {

@@ -17,7 +17,6 @@ import (
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
-	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -27,13 +26,8 @@ func addHostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorCo
 		return nil
 	}
 
-	reach, err := bounds.NewEgressPolicy(cfg.Runners.PlatformURLs, cfg.Runners.PlatformNetworks)
-	if err != nil {
-		return fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
-	}
-
 	area := &hosts.Area{
-		Reach:  reach,
+		Egress: transports.egress,
 		Config: cfg.Hosts, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Calls: transports.calls,
 		Transport: func(next http.RoundTripper) http.RoundTripper {
 			return transports.calls.WrapTransport("scaleway", scaleway.Operation, transports.guardWrites(next))

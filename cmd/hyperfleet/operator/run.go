@@ -67,6 +67,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
+	if transports.egress, err = NewEgressPolicy(cfg.Runners); err != nil {
+		return err
+	}
+
 	registry, err := NewSPIRERegistry(cfg.Identity.SPIRE, identity.uid, transports.ObserveSPIRE)
 	if err != nil {
 		return err
@@ -114,7 +118,7 @@ func addRunners(
 	}
 
 	area := &runners.Area{
-		Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings,
+		Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings, Egress: transports.egress,
 		Hypervisors: hypervisors(kube, transports),
 		Platforms:   Platforms(),
 		Transports: runners.Transports{

@@ -11,6 +11,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -22,6 +23,8 @@ type Transports struct {
 	calls *metrics.CallMetrics
 	// guardWrites rejects requests that change something when this process may no longer be the leader.
 	guardWrites func(http.RoundTripper) http.RoundTripper
+	// egress limits the servers that users configure. All areas share its connections.
+	egress *bounds.EgressPolicy
 }
 
 // NewTransports returns transports whose metrics are registered with the given registry.
@@ -32,6 +35,17 @@ func NewTransports(registerer prometheus.Registerer, leading func(http.RoundTrip
 	}
 
 	return &Transports{calls: calls, guardWrites: leading}, nil
+}
+
+// NewEgressPolicy returns the policy for the servers that users configure. It allows the servers and networks
+// that the administrator lists in the configuration.
+func NewEgressPolicy(cfg config.Runners) (*bounds.EgressPolicy, error) {
+	policy, err := bounds.NewEgressPolicy(cfg.PlatformURLs, cfg.PlatformNetworks)
+	if err != nil {
+		return nil, fmt.Errorf("parse runners.platformURLs and runners.platformNetworks: %w", err)
+	}
+
+	return policy, nil
 }
 
 // wrapHypervisor wraps the transport of calls to Proxmox VE.

@@ -170,13 +170,13 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 		allowedURLs = []string{a.GitHubURL} // the user chose this server, so any address is allowed
 	}
 
-	reach, err := bounds.NewEgressPolicy(allowedURLs, nil)
+	egress, err := bounds.NewEgressPolicy(allowedURLs, nil)
 	if err != nil {
 		return err
 	}
 
 	platforms := &connect.Workloads{
-		Secrets:   &connect.Secrets{Reader: objects.secrets, OperatorNamespace: a.OperatorNamespace, Reach: reach},
+		Secrets:   &connect.Secrets{Reader: objects.secrets, OperatorNamespace: a.OperatorNamespace, Egress: egress},
 		Platforms: operator.Platforms(),
 	}
 
