@@ -88,7 +88,7 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 				FleetName: macFleetName, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHPort: int32(port),
-				SSHHostKeyChecking:  infrav1.HostKeyAcceptNew,
+				SSHHostKeys:         infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 				SSHKeySecretRef:     infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 				KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"},
 			},

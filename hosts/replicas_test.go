@@ -96,7 +96,7 @@ func (w *fixture) createMacFleet(spec infrav1.HostFleetSpec) {
 		ObjectMeta: metav1.ObjectMeta{Name: "box"},
 		Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 			FleetName: "macs", Type: "M2-M", PrivateNetworkVLAN: 7, CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"},
-			SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"}, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
+			SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"}, SSHHostKeys: infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 		},
 	})
 }

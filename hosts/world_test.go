@@ -169,7 +169,7 @@ func (w *fixture) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) 
 	port, _ := strconv.ParseInt(portText, 10, 32)
 
 	spec := infrav1.LinuxMachineSpec{
-		FleetName: fleetName, Address: address, Port: int32(port), User: user, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
+		FleetName: fleetName, Address: address, Port: int32(port), User: user, SSHHostKeys: infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 		SSHKeySecretRef: infrav1.LocalSecretKeySelector{Name: "hosts", Key: "key"},
 	}
 	change(&spec)

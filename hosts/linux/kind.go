@@ -118,9 +118,7 @@ func newAccess(m *v1alpha1.LinuxMachine) machine.Access {
 
 // HostKeys returns what the spec says about the host's key.
 func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
-	spec := linuxOf(host).Spec
-
-	return machine.NewHostKeys(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+	return machine.NewHostKeys(linuxOf(host).Spec.SSHHostKeys)
 }
 
 // HasKubeconfig returns true if the spec names a kubeconfig.

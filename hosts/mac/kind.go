@@ -171,9 +171,7 @@ func (k *Kind) Access(ctx context.Context, secrets machine.Secrets, host machine
 // HostKeys returns what the spec says about the host's key. Scaleway's API does not return host
 // keys.
 func (k *Kind) HostKeys(host machine.Object) machine.HostKeys {
-	spec := macOf(host).Spec
-
-	return machine.NewHostKeys(spec.SSHHostKey, spec.SSHHostCertAuthorities, spec.SSHHostKeyChecking)
+	return machine.NewHostKeys(macOf(host).Spec.SSHHostKeys)
 }
 
 // HasKubeconfig returns true if the spec names a kubeconfig.

@@ -104,10 +104,10 @@ type HostKeys struct {
 	AcceptNew bool
 }
 
-// NewHostKeys returns the HostKeys of the three fields of a spec.
-func NewHostKeys(key string, authorities []v1alpha1.SSHCertAuthority, checking v1alpha1.SSHHostKeyChecking) HostKeys {
-	out := HostKeys{Trust: ssh.Trust{HostKey: key}, AcceptNew: checking == v1alpha1.HostKeyAcceptNew}
-	for _, authority := range authorities {
+// NewHostKeys returns the HostKeys of the fields of a spec.
+func NewHostKeys(spec v1alpha1.SSHHostKeys) HostKeys {
+	out := HostKeys{Trust: ssh.Trust{HostKey: spec.SSHHostKey}, AcceptNew: spec.SSHHostKeyChecking == v1alpha1.HostKeyAcceptNew}
+	for _, authority := range spec.SSHHostCertAuthorities {
 		out.CertAuthorities = append(out.CertAuthorities, string(authority))
 	}
 

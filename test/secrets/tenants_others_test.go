@@ -327,14 +327,14 @@ func (h *hostile) linuxAt(fleetName, at string, key, kubeconfig infrav1.LocalSec
 
 	return &infrav1.LinuxMachine{ObjectMeta: h.name("host"), Spec: infrav1.LinuxMachineSpec{
 		FleetName: fleetName, Address: host, Port: int32(port), User: hostUser, SSHKeySecretRef: key, KubeconfigSecretRef: kubeconfig,
-		SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
+		SSHHostKeys: infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 	}}
 }
 
 func (h *hostile) mac() *infrav1.ScalewayAppleSiliconMachine {
 	return &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: h.name("mac"), Spec: infrav1.ScalewayAppleSiliconMachineSpec{
 		FleetName: h.fleetName(), Type: "M4-S", Zone: "fr-par-1", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: h.secretName()},
-		SSHKeySecretRef: h.ref("key"), KubeconfigSecretRef: h.ref("kubeconfig"), SSHPort: 22, SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
+		SSHKeySecretRef: h.ref("key"), KubeconfigSecretRef: h.ref("kubeconfig"), SSHPort: 22, SSHHostKeys: infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 	}}
 }
 

@@ -95,6 +95,32 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.matches('^(ssh-ed25519|ssh-rsa|ecdsa-sha2-nistp(256|384|521)|sk-(ssh-ed25519|ecdsa-sha2-nistp256)@openssh[.]com) [A-Za-z0-9+/]+={0,2}( [^[:cntrl:]]*)?$')",message="sshHostCertAuthorities must be public keys: a type such as ssh-ed25519, a space and the key, as in a .pub file of ssh-keygen"
 type SSHCertAuthority string
 
+// SSHHostKeys says how the operator verifies the key of a host's SSH server.
+type SSHHostKeys struct {
+	// sshHostKey is the fingerprint of the key of the host's SSH server, as `ssh-keygen -lf
+	// /etc/ssh/ssh_host_ed25519_key.pub` prints it on the host. The operator sends nothing to a host
+	// that shows another key. Each installation of a host creates a new key.
+	// +optional
+	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
+	SSHHostKey string `json:"sshHostKey,omitempty"`
+	// sshHostCertAuthorities are the public keys of the certificate authorities that certify host keys,
+	// as after @cert-authority in OpenSSH's known_hosts. The operator sends nothing to a host unless the
+	// host shows the key in sshHostKey or a valid certificate of one of these authorities for the dialed
+	// address.
+	// +optional
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	SSHHostCertAuthorities []SSHCertAuthority `json:"sshHostCertAuthorities,omitempty"`
+	// sshHostKeyChecking defines how the operator treats a host that neither sshHostKey nor
+	// sshHostCertAuthorities identify. With Strict, the default, the operator sends nothing to the host.
+	// With AcceptNew it trusts the key that the host shows first, as with
+	// StrictHostKeyChecking=accept-new of OpenSSH. Everyone who can answer at the address at that time
+	// can choose the key. A key that is recorded in the status stays trusted.
+	// +optional
+	SSHHostKeyChecking SSHHostKeyChecking `json:"sshHostKeyChecking,omitempty"`
+}
+
 // LocalSecretKeySelector selects a key of a Secret in the object's own namespace.
 type LocalSecretKeySelector struct {
 	// name is the name of the Secret.

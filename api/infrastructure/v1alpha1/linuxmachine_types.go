@@ -8,6 +8,8 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // LinuxMachineSpec defines the connection to a Linux host. The configuration that is pushed to the host
 // is defined in the operator's configuration.
 type LinuxMachineSpec struct {
+	SSHHostKeys `json:",inline"`
+
 	// fleetName is the name of the host's HostFleet, in the host's namespace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -42,28 +44,6 @@ type LinuxMachineSpec struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z_][a-z0-9_-]*$')",message="user must be the name of a user: lower-case letters, digits, '-' and '_'"
 	User string `json:"user,omitempty"`
-	// sshHostKey is the fingerprint of the key of the host's SSH server, as `ssh-keygen -lf
-	// /etc/ssh/ssh_host_ed25519_key.pub` prints it. The operator sends nothing to a host that shows
-	// another key.
-	// +optional
-	// +kubebuilder:validation:MaxLength=50
-	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
-	SSHHostKey string `json:"sshHostKey,omitempty"`
-	// sshHostCertAuthorities are the public keys of the certificate authorities that certify host keys,
-	// as after @cert-authority in OpenSSH's known_hosts. The operator sends nothing to a host unless the
-	// host shows the key in sshHostKey or a valid certificate of one of these authorities for the dialed
-	// address.
-	// +optional
-	// +kubebuilder:validation:MaxItems=4
-	// +listType=atomic
-	SSHHostCertAuthorities []SSHCertAuthority `json:"sshHostCertAuthorities,omitempty"`
-	// sshHostKeyChecking defines how the operator treats a host that neither sshHostKey nor
-	// sshHostCertAuthorities identify. With Strict, the default, the operator sends nothing to the host.
-	// With AcceptNew it trusts the key that the host shows first, as with
-	// StrictHostKeyChecking=accept-new of OpenSSH. Everyone who can answer at the address at that time
-	// can choose the key. A key that is recorded in the status stays trusted.
-	// +optional
-	SSHHostKeyChecking SSHHostKeyChecking `json:"sshHostKeyChecking,omitempty"`
 	// sshKeySecretRef selects the private key to log in with, in OpenSSH or PEM format.
 	SSHKeySecretRef LocalSecretKeySelector `json:"sshKeySecretRef"`
 	// kubeconfigSecretRef selects the kubeconfig with which the host's agent joins its cluster. It is

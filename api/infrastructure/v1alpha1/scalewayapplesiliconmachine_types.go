@@ -35,6 +35,8 @@ type ScalewaySecretRef struct {
 // +kubebuilder:validation:XValidation:rule="has(self.adoptPoolPrefix) == has(oldSelf.adoptPoolPrefix) && (!has(self.adoptPoolPrefix) || self.adoptPoolPrefix == oldSelf.adoptPoolPrefix)",message="adoptPoolPrefix cannot be changed: delete the machine and create a new one"
 // +kubebuilder:validation:XValidation:rule="!(has(self.os) && has(self.adoptPoolPrefix))",message="os is only allowed for servers that are ordered, because servers of a pool already have an operating system: leave out os or adoptPoolPrefix"
 type ScalewayAppleSiliconMachineSpec struct {
+	SSHHostKeys `json:",inline"`
+
 	// fleetName is the name of the host's HostFleet, in the host's namespace.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -99,28 +101,6 @@ type ScalewayAppleSiliconMachineSpec struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	SSHPort int32 `json:"sshPort,omitempty"`
-	// sshHostKey is the fingerprint of the key of the Mac's SSH server, as `ssh-keygen -lf
-	// /etc/ssh/ssh_host_ed25519_key.pub` prints it on the Mac. The operator sends nothing to a Mac that
-	// shows another key. Scaleway's API does not return the key, and each installation creates a new key.
-	// +optional
-	// +kubebuilder:validation:MaxLength=50
-	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint: SHA256: and 43 characters, as ssh-keygen -l prints it"
-	SSHHostKey string `json:"sshHostKey,omitempty"`
-	// sshHostCertAuthorities are the public keys of the certificate authorities that certify host keys,
-	// as after @cert-authority in OpenSSH's known_hosts. The operator sends nothing to a host unless the
-	// host shows the key in sshHostKey or a valid certificate of one of these authorities for the dialed
-	// address.
-	// +optional
-	// +kubebuilder:validation:MaxItems=4
-	// +listType=atomic
-	SSHHostCertAuthorities []SSHCertAuthority `json:"sshHostCertAuthorities,omitempty"`
-	// sshHostKeyChecking defines how the operator treats a host that neither sshHostKey nor
-	// sshHostCertAuthorities identify. With Strict, the default, the operator sends nothing to the host.
-	// With AcceptNew it trusts the key that the host shows first, as with
-	// StrictHostKeyChecking=accept-new of OpenSSH. Everyone who can answer at the address at that time
-	// can choose the key. A key that is recorded in the status stays trusted.
-	// +optional
-	SSHHostKeyChecking SSHHostKeyChecking `json:"sshHostKeyChecking,omitempty"`
 	// privateNetworkVLAN is the VLAN tag of the private network at this host. It is required if the
 	// operator's configuration has a private network.
 	// +optional

@@ -200,7 +200,7 @@ func (w *world) fleets() {
 		spec := infrav1.ScalewayAppleSiliconMachineSpec{
 			FleetName: "macs", CredentialsSecretRef: infrav1.ScalewaySecretRef{Name: "scaleway"}, SSHKeySecretRef: selector("key"),
 			KubeconfigSecretRef: selector("kubeconfig"), TailscaleAuthKeySecretRef: &tailnet, SSHPort: int32(w.site.port),
-			SSHHostKeyChecking: infrav1.HostKeyAcceptNew,
+			SSHHostKeys: infrav1.SSHHostKeys{SSHHostKeyChecking: infrav1.HostKeyAcceptNew},
 		}
 		if i < adopted {
 			spec.AdoptPoolPrefix = poolPrefix
@@ -213,7 +213,7 @@ func (w *world) fleets() {
 	w.create(&infrav1.LinuxMachine{
 		ObjectMeta: metav1.ObjectMeta{Name: "rack-1"},
 		Spec: infrav1.LinuxMachineSpec{
-			FleetName: "racks", Address: at.Addr().String(), Port: int32(at.Port()), User: w.sshd.User, SSHHostKey: w.sshd.HostKey,
+			FleetName: "racks", Address: at.Addr().String(), Port: int32(at.Port()), User: w.sshd.User, SSHHostKeys: infrav1.SSHHostKeys{SSHHostKey: w.sshd.HostKey},
 			SSHKeySecretRef:           selector("key"),
 			TailscaleAuthKeySecretRef: &tailnet,
 		},
