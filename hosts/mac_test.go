@@ -86,7 +86,7 @@ func TestAccessAndPlan(t *testing.T) {
 	object := w.get("mac-1")
 	server := w.servers(1)[0]
 
-	access, err := w.kind.Access(t.Context(), macSecrets{}, object)
+	access, err := w.kind.Access(t.Context(), kubeSecrets(), object)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,7 +96,7 @@ func TestAccessAndPlan(t *testing.T) {
 		t.Errorf("access %+v", access)
 	}
 
-	p, err := w.kind.RenderPlan(t.Context(), macSecrets{}, object, access)
+	p, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), object, access)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -118,7 +118,7 @@ func TestAccessAndPlan(t *testing.T) {
 
 	w.sim.Rename(server.ID, "theirs")
 
-	if _, err := w.kind.Access(t.Context(), macSecrets{}, object); errclass.ReasonOf(err, "") != "ServerRenamed" {
+	if _, err := w.kind.Access(t.Context(), kubeSecrets(), object); errclass.ReasonOf(err, "") != "ServerRenamed" {
 		t.Errorf("access to a server that others have: %v", err)
 	}
 
@@ -138,17 +138,17 @@ func TestConfigurationThatCannotBeRendered(t *testing.T) {
 
 	cfg := macFleet()
 	cfg.VMCachePNCIDR = "10.0.0.0/99"
-	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: cfg})
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets(), Fleet: cfg})
 
 	access := machine.Access{Password: log.NewSecret("of-m1")} // the status records the user
-	_, err := w.kind.RenderPlan(t.Context(), macSecrets{}, w.get("mac-1"), access)
+	_, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.get("mac-1"), access)
 	if errclass.ClassOf(err) != errclass.Configuration || errclass.ReasonOf(err, "") != "ConfigNotRendered" ||
 		!strings.Contains(err.Error(), "10.0.0.0/99") {
 		t.Errorf("%v", err)
 	}
 
-	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}})
-	if _, err := w.kind.RenderPlan(t.Context(), macSecrets{}, w.get("mac-1"), access); w.kind.Hash() != "" || errclass.ReasonOf(err, "") != "NoConfiguration" {
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets()})
+	if _, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.get("mac-1"), access); w.kind.Hash() != "" || errclass.ReasonOf(err, "") != "NoConfiguration" {
 		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
 	}
 }
@@ -247,7 +247,7 @@ func TestBadSecrets(t *testing.T) {
 	w.machine("b", func(s *macSpec) { s.CredentialsSecretRef.Name = "bad-api" })
 	w.machine("c", func(s *macSpec) { s.SSHKeySecretRef.Name = "no-key" })
 
-	for name, want := range map[string]string{"a": "SecretMissing", "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
+	for name, want := range map[string]string{"a": credential.ReasonSecretNotFound, "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
 		w.expect(w.provision(name), want)
 
 		message := w.get(name).Status.Conditions[0].Message

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -21,12 +20,10 @@ import (
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	macplan "github.com/hyperfleet/hyperfleet/hosts/plan/mac"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
-	"github.com/hyperfleet/hyperfleet/kit/credential"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
@@ -83,7 +80,7 @@ func egress(t *testing.T, server string) *bounds.EgressPolicy {
 
 // restart replaces the kind, as a restart of the operator would.
 func (w *macFixture) restart() {
-	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: macSecrets{}, Fleet: macFleet(), Clock: instantClock{w.clock}, Egress: w.egress})
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets(), Fleet: macFleet(), Clock: instantClock{w.clock}, Egress: w.egress})
 }
 
 // instantClock is a clock whose timers fire at once.
@@ -98,25 +95,7 @@ func macFleet() macplan.Config {
 	}
 }
 
-// macSecrets reads Secrets from the API server.
-type macSecrets struct{}
-
-func (macSecrets) Secret(
-	ctx context.Context, namespace string, ref infrav1.LocalSecretKeySelector, to credential.Destination,
-) (log.Secret, error) {
-	var secret corev1.Secret
-
-	err := env.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: ref.Name}, &secret)
-	if apierrors.IsNotFound(err) || err == nil && len(secret.Data[ref.Key]) == 0 {
-		return log.Secret{}, errclass.New(errclass.Configuration, "SecretMissing", "secret %s has no key %s", ref.Name, ref.Key)
-	}
-
-	if err == nil {
-		err = credential.CheckDestination(&secret, to, nil)
-	}
-
-	return log.NewSecret(string(secret.Data[ref.Key])), err
-}
+func kubeSecrets() machine.KubeSecrets { return machine.KubeSecrets{Reader: env.Client} }
 
 func (w *macFixture) secret(name string, data map[string]string) {
 	w.t.Helper()

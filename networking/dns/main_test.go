@@ -94,12 +94,13 @@ func operate(t *testing.T) {
 
 func readSecret(reader client.Reader) SecretReader {
 	return func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Destination) (string, error) {
-		var secret corev1.Secret
-		if err := reader.Get(ctx, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, &secret); err != nil {
+		secret, err := credential.ReadSecret(ctx, reader, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, sel.Key,
+			func(secret *corev1.Secret) error { return credential.CheckDestination(secret, to, nil) })
+		if err != nil {
 			return "", err
 		}
 
-		return string(secret.Data[sel.Key]), credential.CheckDestination(&secret, to, nil)
+		return string(secret.Data[sel.Key]), nil
 	}
 }
 
