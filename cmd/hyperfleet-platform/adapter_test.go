@@ -73,7 +73,7 @@ func TestAdapterValidate(t *testing.T) {
 		"undeclared environment":   {[]string{"validate", secret, "--config", config}, 1, []string{"unknown env.HOME"}},
 		"no file":                  {[]string{"validate"}, 2, []string{"pass at least one task file"}},
 		"file that is not there":   {[]string{"validate", "/none/x.yaml"}, 1, []string{"error: /none/x.yaml"}},
-		"another output":           {[]string{"validate", fine, "-o", "xml"}, 2, []string{"use text, json or rbac"}},
+		"another output":           {[]string{"validate", fine, "-o", "xml"}, 2, []string{"use text, json, yaml or rbac"}},
 		"example of the reference": {[]string{"validate", "../../platform/adapter/task/testdata/seed/configuration-reference.yaml"}, 0, []string{"0 errors"}},
 	}
 
@@ -111,6 +111,10 @@ func TestAdapterValidateAsJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || got.Valid || len(got.Problems) != 1 ||
 		got.Problems[0].Line != 1 || got.Problems[0].Hint == "" || got.Warnings == nil {
 		t.Errorf("exit code %d, report: %s, %v", code, out, err)
+	}
+
+	if out, code := runAdapter(t, "validate", "-o", "yaml", file(t, "good.yaml", goodTask)); code != 0 || !strings.HasSuffix(out, "\nvalid: true\nwarnings: []\n") {
+		t.Errorf("exit code %d, YAML: %s", code, out)
 	}
 }
 
@@ -213,7 +217,6 @@ func TestAdapterDryRun(t *testing.T) {
 		"no such file":            {[]string{"--task", taskFile, "--event", "/nowhere"}, 1, "/nowhere"},
 		"a task that is wrong":    {[]string{"--task", file(t, "bad.yaml", "parms: []\n"), "--event", event}, 1, "bad.yaml:1:1"},
 		"an event that fails":     {[]string{"--task", taskFile, "--event", file(t, "e.json", strings.Replace(testEvent, `"generation":1`, `"generation":"one"`, 1))}, 1, "moved to the dead letters"},
-		"an unknown output":       {[]string{"--task", taskFile, "--event", event, "--output", "xml"}, 2, "text or json"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, code := runAdapter(t, append([]string{"dry-run"}, tc.args...)...)
@@ -221,6 +224,10 @@ func TestAdapterDryRun(t *testing.T) {
 				t.Errorf("exit code %d, want %d and %q:\n%s", code, tc.code, tc.want, out)
 			}
 		})
+	}
+
+	if out, _ := runAdapter(t, "dry-run", "--task", taskFile, "--event", event, "-o", "yaml"); !strings.Contains(out, "\nresources:\n") {
+		t.Errorf("YAML is:\n%s", out)
 	}
 
 	out, _ := runAdapter(t, "dry-run", "--task", taskFile, "--event", event, "--output", "json")

@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/root"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
@@ -45,7 +46,20 @@ func file(t *testing.T, name, text string) string {
 func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	t.Parallel()
 
-	spelling.CheckFlags(t, newCommand())
+	spelling.CheckFlags(t, root.New())
+}
+
+// TestOutputFormats checks the formats of each command with --output.
+func TestOutputFormats(t *testing.T) {
+	t.Parallel()
+
+	spelling.CheckOutput(t, root.New, map[string][]string{
+		"adapter validate":    {"text", "json", "yaml", "rbac"},
+		"adapter dry-run":     {"text", "json", "yaml"},
+		"adapter config-dump": {"yaml", "json"},
+		"sweep":               {"text", "json", "yaml"},
+		"version":             {"text", "json", "yaml"},
+	})
 }
 
 func must(t testing.TB, err error) {

@@ -8,23 +8,8 @@ package main
 import (
 	"os"
 
-	"github.com/spf13/cobra"
-
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/adapter"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/api"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sweep"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/root"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-func main() { os.Exit(run(os.Args[1:])) }
-
-func run(args []string) int { return cli.Run(newCommand(), args) }
-
-func newCommand() *cobra.Command {
-	root := &cobra.Command{Use: "hyperfleet-platform", Short: "The fleet platform: API, Sentinel, adapter and sweep"}
-	root.AddCommand(adapter.New(), api.New(), sentinel.New(), sweep.New())
-	cli.AddVersion(root)
-
-	return root
-}
+func main() { os.Exit(cli.Run(root.New(), os.Args[1:])) }

@@ -43,7 +43,7 @@ var database *postgres.Server
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envProgram) != "" {
-		os.Exit(run(os.Args[1:]))
+		main()
 	}
 
 	os.Exit(postgres.Run(m, func(s *postgres.Server) { database = s }))

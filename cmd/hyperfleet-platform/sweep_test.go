@@ -21,7 +21,6 @@ func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
 		"an unknown field": {
 			config: "identity_key_file: /k\ndeletes: true\n", want: []string{":2:1", "deletes", "delete"},
 		},
-		"an unknown output":  {args: []string{"--output=yaml"}, want: []string{"text or json"}},
 		"an endless share":   {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
 		"a cap of nothing":   {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
 		"an interval":        {config: "interval: 10m\n", want: []string{"interval", "unknown field"}},

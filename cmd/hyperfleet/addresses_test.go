@@ -160,7 +160,13 @@ func TestAddressesOfASharedPool(t *testing.T) {
 		c.Status.NetworkInfo = &hfv1.NetworkInfo{Addresses: []string{"10.9.0.10/24"}, AddressNetwork: namespace + "/machines"}
 	})
 
-	for _, name := range []string{"linux", "hypervisormachinetemplate/linux-large"} {
+	const named = "hypervisormachinetemplate.hyperfleet.io/"
+
+	if got := execute(t, env.Config, "addresses", "linux", "-n", namespace, "-o", "name"); got.err != nil || got.out != named+"linux\n"+named+"linux-large\n" {
+		t.Errorf("the names are %+v", got)
+	}
+
+	for _, name := range []string{"linux", "hypervisormachinetemplate/linux-large", named + "linux"} {
 		shown := execute(t, env.Config, "addresses", name, "-n", namespace, "--output", "json")
 
 		var got struct{ Pools []addresses.Pool }
@@ -211,6 +217,14 @@ func TestAddressesList(t *testing.T) {
 		t.Errorf("%v (-want +got):\n%s", got.err, diff)
 	}
 
+	got = execute(t, env.Config, "addresses", "-n", namespace, "-o", "wide")
+	want = "POOL NETWORK ADDRESSES IN USE FREE WAITING MACHINES FREE RANGES PROBLEM\n" +
+		"KubevirtNodePool NS/workers NS/vlan20 4 1 3 0 3 10.0.0.11-10.0.0.13\n"
+
+	if diff := cmp.Diff(columns(want), columns(strings.ReplaceAll(got.out, namespace, "NS"))); diff != "" {
+		t.Errorf("%v (-want +got):\n%s", got.err, diff)
+	}
+
 	// Addresses of the two families are counted separately.
 	execute(t, env.Config, "addresses", "-A").expectSuccess(t, namespace+"/workers", other+"/more", "2 + 16")
 }
@@ -224,10 +238,9 @@ func TestAddressesFail(t *testing.T) {
 		want string
 		code int
 	}{
-		"no such pool":   {[]string{"none", "-n", namespace}, `"none" with static addresses in namespace ` + namespace, cli.ExitFailed},
-		"two pools":      {[]string{"a", "b"}, "give one pool", cli.ExitUsage},
-		"another output": {[]string{"--output", "xml"}, "use table or json", cli.ExitUsage},
-		"both scopes":    {[]string{"-A", "-n", namespace}, "mutually exclusive", cli.ExitUsage},
+		"no such pool": {[]string{"none", "-n", namespace}, `"none" with static addresses in namespace ` + namespace, cli.ExitFailed},
+		"two pools":    {[]string{"a", "b"}, "give one pool", cli.ExitUsage},
+		"both scopes":  {[]string{"-A", "-n", namespace}, "mutually exclusive", cli.ExitUsage},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,8 +17,10 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/root"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 func TestExitCode(t *testing.T) {
@@ -63,10 +65,10 @@ func TestMistyped(t *testing.T) {
 		"look here":          "tool: unexpected argument here (see tool look --help)\n",
 		"install":            "tool: unknown command install (see tool --help)\n",
 	} {
-		root := &cobra.Command{Use: "tool"}
+		tool := &cobra.Command{Use: "tool"}
 		look := &cobra.Command{Use: "look", Args: cobra.NoArgs, RunE: func(*cobra.Command, []string) error { return nil }}
 		look.Flags().String("output", "", "form")
-		root.AddCommand(look)
+		tool.AddCommand(look)
 
 		code, said := 0, ""
 
@@ -81,7 +83,7 @@ func TestMistyped(t *testing.T) {
 
 			defer func() { os.Stderr = stderr }()
 
-			code = cli.Run(root, strings.Fields(given))
+			code = cli.Run(tool, strings.Fields(given))
 
 			if err := write.Close(); err != nil {
 				t.Fatal(err)
@@ -180,10 +182,23 @@ func TestVersion(t *testing.T) {
 
 	var info version.Info
 
-	got := execute(t, nil, "version", "--output", "json")
+	got := execute(t, nil, "version", "-o", "json")
 	if err := json.Unmarshal([]byte(got.out), &info); err != nil || info != version.Read() {
 		t.Errorf("json is %s (%v), want %+v", got.out, err, version.Read())
 	}
+}
 
-	execute(t, nil, "version", "--output", "xml").expectFailure(t, cli.ExitFailed, `print version: unknown output "xml": use text or json`)
+// TestOutputFormats checks the formats of each command with --output.
+func TestOutputFormats(t *testing.T) {
+	t.Parallel()
+
+	spelling.CheckOutput(t, root.New, map[string][]string{
+		"jobs":       {"table", "wide", "name", "json", "yaml"},
+		"job":        {"table", "json", "yaml"},
+		"addresses":  {"table", "wide", "name", "json", "yaml"},
+		"hosts diff": {"table", "wide", "name", "json", "yaml"},
+		"doctor":     {"table", "json", "yaml"},
+		"uninstall":  {"text", "json", "yaml"},
+		"version":    {"text", "json", "yaml"},
+	})
 }

@@ -506,6 +506,7 @@ warning   CRDs of bridge: none is installed, so the area is disabled: to enable 
 
 // testForbidden checks that doctor reports what it has no permission to read.
 func (i installation) testForbidden(t *testing.T) {
+	execute(t, i.User(t, "visitor"), "doctor", "-o", "yaml").expectSuccess(t, "apiServer: v1.", "\nwarnings: 8\n")
 	execute(t, i.User(t, "visitor"), "doctor").expectSuccess(t,
 		"warning   operators: no permission to read: leases.coordination.k8s.io is forbidden", "warning   CRDs: no permission to read: customresourcedefinitions",
 		"warning   objects of runners: no permission to list hypervisorclusters, hypervisormachinetemplates, machineclaims, runnerjobbatches, "+
@@ -519,7 +520,7 @@ func (i installation) testCommandLine(t *testing.T) {
 		want string
 	}{
 		{[]string{"now"}, 2, "doctor: the command takes no arguments"},
-		{[]string{"--output", "xml"}, 2, `doctor: unknown output "xml": use table or json`},
+		{[]string{"--try", "linux", "-o", "yaml"}, 2, "doctor: --try cannot ask for confirmation with --output yaml: add --yes"},
 		{[]string{"--waiting", "0s"}, 2, "doctor: --waiting 0s: give a duration above 0, such as 10m0s"},
 		{[]string{"--nothing"}, 2, "unknown flag: --nothing"},
 		{[]string{"--context", "none"}, 1, "doctor: find the API server"},

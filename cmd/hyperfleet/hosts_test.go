@@ -136,6 +136,15 @@ func TestHostsDiff(t *testing.T) {
 		t.Errorf("%+v", all)
 	}
 
+	const named = "linuxmachine.infrastructure.hyperfleet.io/"
+
+	got = execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "-o", "name", named+"c-old")
+	if got.err != nil || got.out != named+"c-old\n" {
+		t.Errorf("the name is %+v", got)
+	}
+
+	execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "-o", "wide", "c-old").expectSuccess(t, " KIND ", " LinuxMachine ")
+
 	got = execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace, "c-old")
 	got.expectSuccess(t, "agent (added), agent-service")
 
@@ -249,7 +258,8 @@ func TestHostsPush(t *testing.T) {
 	for name, args := range map[string][]string{"some": nil, "every": {"--all"}} {
 		linuxHost(t, namespace, name, failedHost())
 
-		execute(t, env.Config, append([]string{"hosts", "push", name, "-n", namespace, "--no-wait"}, args...)...).expectSuccess(t, "the operator pushes when the fleet permits it")
+		host := "linuxmachine.infrastructure.hyperfleet.io/" + name // as hosts diff -o name prints it
+		execute(t, env.Config, append([]string{"hosts", "push", host, "-n", namespace, "--no-wait"}, args...)...).expectSuccess(t, "the operator pushes when the fleet permits it")
 
 		want := infrav1.HostStatus{Bootstrapped: true, Parts: failedHost().Parts}
 		if args != nil {
@@ -371,7 +381,7 @@ func TestHostsFail(t *testing.T) {
 		"unknown fleet":    {[]string{"resume", "none", "-n", "default"}, "get fleet none in namespace default"},
 		"no host":          {[]string{"push"}, "give the name of one host"},
 		"no such host":     {[]string{"push", "none", "-n", "default"}, "host none not found in namespace default"},
-		"unknown output":   {[]string{"diff", "--config", file, "--output", "xml"}, "use table or json"},
+		"not a host":       {[]string{"push", "pod/none", "-n", "default"}, "host pod/none not found in namespace default"},
 		"unknown host":     {[]string{"diff", "--config", file, "-n", "default", "none"}, "host none not found"},
 		"no configuration": {[]string{"diff", "--config", filepath.Join(t.TempDir(), "none")}, "read configuration"},
 	} {

@@ -22,9 +22,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -269,6 +271,7 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	where := "VM " + claim.Status.VMRef.VMID + " on node " + claim.Status.VMRef.Node
 
 	execute(t, f.Env.Config, "uninstall").expectSuccess(t, "1 machine\n", where, "1 of kind RunnerPool", "Nothing was changed")
+	checkInventory(t, f, claim)
 	checkWithoutOperator(t, f, where)
 
 	// The operator waits until the job has ended, and then deletes the machine.
@@ -304,6 +307,37 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	}
 
 	f.Stop()
+}
+
+// checkInventory checks the inventory that uninstall prints, and that it deletes nothing while there are hosts.
+func checkInventory(t *testing.T, f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
+	t.Helper()
+
+	hosts := &infrav1.HostFleet{
+		ObjectMeta: metav1.ObjectMeta{Name: "racks", Namespace: f.Namespace}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name},
+	}
+	f.Env.Create(t, hosts)
+	execute(t, f.Env.Config, "uninstall").expectSuccess(t, "1 of kind HostFleet, which you have to delete first\n")
+	execute(t, f.Env.Config, "uninstall", "--yes").expectFailure(t, cli.ExitFailed, "found 1 of kind HostFleet: these objects represent real hosts")
+
+	var got struct {
+		Machines []struct{ Namespace, Claim, ID, Node string }
+		Objects  map[string]int
+		Blocking map[string]int
+	}
+
+	printed := execute(t, f.Env.Config, "uninstall", "-o", "json")
+	if err := json.Unmarshal([]byte(printed.out), &got); err != nil || len(got.Machines) != 1 || got.Objects["RunnerPool"] != 1 || got.Blocking["HostFleet"] != 1 {
+		t.Fatalf("%v: %+v", err, printed)
+	}
+
+	if m, vm := got.Machines[0], claim.Status.VMRef; m.Namespace != claim.Namespace || m.Claim != claim.Name || m.ID != vm.VMID || m.Node != vm.Node {
+		t.Errorf("the machine is %+v", m)
+	}
+
+	execute(t, f.Env.Config, "uninstall", "-o", "yaml").expectSuccess(t, "machines:\n- claim: "+claim.Name+"\n")
+	execute(t, f.Env.Config, "uninstall", "--yes", "-o", "json").expectFailure(t, cli.ExitUsage, "--output json prints what exists: remove --yes")
+	must(t, f.Env.Client.Delete(t.Context(), hosts))
 }
 
 // checkWithoutOperator checks that uninstall reports the remaining machines if no operator runs, and deletes nothing else.

@@ -5,7 +5,10 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
@@ -56,6 +59,41 @@ func TestJobsCommand(t *testing.T) {
 
 	execute(t, env.Config, "jobs", "-n", namespace).expectSuccess(t,
 		"JOB ", "WAITING/RUNNING FOR", "github-actions-29679400040", "AtMaximum: RunnerPool linux-large has all", "linux-large-m010")
+	execute(t, env.Config, "jobs", "-n", namespace, "-o", "yaml").expectSuccess(t, "jobs:\n- cause:\n", "  platformId: \"29679400040\"\n")
+}
+
+// TestJobsGuide runs the commands of docs/guides/jobs.md in a shell.
+func TestJobsGuide(t *testing.T) {
+	t.Parallel()
+
+	namespace := seeded(t)
+	page, err := os.ReadFile("../../docs/guides/jobs.md")
+	must(t, err)
+
+	_, block, found := strings.Cut(string(page), "<!-- run: TestJobsGuide -->\n```sh\n")
+	if !found || namespace != "ci" {
+		t.Fatalf("the page has no commands to run, or the namespace is %s", namespace)
+	}
+
+	commands, _, _ := strings.Cut(block, "```")
+	program, err := filepath.Abs(os.Args[0])
+	must(t, err)
+
+	dir := t.TempDir()
+	must(t, os.Symlink(program, filepath.Join(dir, "hyperfleet")))
+
+	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -eu -o pipefail\n"+commands)
+	cmd.Env = []string{
+		envProgram + "=1", "PATH=" + dir + ":" + os.Getenv("PATH"), "KUBECONFIG=" + env.Kubeconfig(t, env.Config), "HOME=" + dir,
+	}
+
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+
+	contains(t, string(out), "RUNNER", "URL", "https://github.com/", "  job: github-actions-29679400071\n",
+		"Job         ci/github-actions-29679400070\n", "Job         ci/github-actions-29679400071\n")
 }
 
 func TestJobCommand(t *testing.T) {
@@ -72,7 +110,8 @@ func TestJobCommand(t *testing.T) {
 			[]string{"github-actions-29679400040"},
 			[]string{"Cause", "AtMaximum: ", "Machines that may run the job:\n  linux-large-m003, Bootstrapping", "Waiting"},
 		},
-		"that runs": {[]string{"29679400010"}, []string{"State       Running, ", "Machine     linux-large-m010, Ready, VM 100110 on node rack-a-3"}},
+		"by the name that -o name prints": {[]string{"runnerjob.hyperfleet.io/github-actions-29679400010"}, []string{"State       Running, "}},
+		"that runs":                       {[]string{"29679400010"}, []string{"State       Running, ", "Machine     linux-large-m010, Ready, VM 100110 on node rack-a-3"}},
 		"that is over, by its address": {
 			[]string{"https://github.com/acme/checkout/actions/runs/10683749869/job/29679400020?pr=1"},
 			[]string{"Completed (failure)", "Destroyed", "Log, from RunnerLog github-actions-29679400020-log:\n  √ Connected"},
@@ -111,7 +150,7 @@ func TestJobCommandsFail(t *testing.T) {
 		"an id to the list":     {[]string{"jobs", "gh-7"}, 2, "`hyperfleet job gh-7`"},
 		"an unknown flag":       {[]string{"jobs", "--colour"}, 2, "--colour"},
 		"an unknown state":      {[]string{"jobs", "--state", "lost"}, 2, `unknown state "lost": use waiting, queued, running or completed`},
-		"an unknown output":     {[]string{"job", "gh-7", "--output", "xml"}, 2, `unknown output "xml": use table or json`},
+		"an unknown output":     {[]string{"jobs", "-o", "xml"}, 2, `invalid argument "xml" for "-o, --output" flag: use table, wide,`},
 		"two scopes":            {[]string{"jobs", "-A", "-n", "ci"}, 2, "mutually exclusive"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/root"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -48,7 +49,7 @@ type executed struct {
 func run(ctx context.Context, t *testing.T, in io.Reader, out io.Writer, on *rest.Config, args ...string) error {
 	t.Helper()
 
-	cmd := newRootCommand()
+	cmd := root.New()
 	cmd.SilenceUsage, cmd.SilenceErrors = true, true
 	cmd.SetIn(in)
 	cmd.SetOut(out)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/root"
 	"github.com/hyperfleet/hyperfleet/test/otlp"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
@@ -67,10 +68,10 @@ func TestOperatorExports(t *testing.T) {
 func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
 	t.Parallel()
 
-	root := newRootCommand()
-	spelling.CheckFlags(t, root)
+	program := root.New()
+	spelling.CheckFlags(t, program)
 
-	cmd, _, err := root.Find([]string{"operator"})
+	cmd, _, err := program.Find([]string{"operator"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command release builds all files of a release in one folder: programs, image archives, charts, manifests,
-// an OLM bundle, a documentation site, an SBOM, release notes and checksums. With a key, it also signs the
+// an OLM bundle, a documentation site, manual pages, an SBOM, release notes and checksums. With a key, it also signs the
 // checksums. It needs no network and no container engine, and builds of the same commit are identical.
 package main
 
@@ -114,6 +114,7 @@ func (r *release) run(ctx context.Context) error {
 		{"programs", func() error { return r.buildPrograms(ctx) }}, {"images", r.writeImages}, {"charts", r.packCharts},
 		{"manifests", r.writeManifests}, {"deploy", r.packDeploy}, {"bundle", r.writeBundle},
 		{"site", func() error { return r.packSite(ctx) }},
+		{"manual pages", func() error { return r.packManualPages(ctx) }},
 		{"SBOM", r.writeSBOM}, {"notes", r.writeNotes}, {"checksums", r.writeChecksums}, {"signature", r.sign},
 	} {
 		start := time.Now()

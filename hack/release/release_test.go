@@ -20,6 +20,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -292,6 +293,60 @@ func TestSite(t *testing.T) {
 
 	if files["hyperfleet-docs-1.2.3/docs/start/runners.html"] == nil || files["hyperfleet-docs-1.2.3/search-index.js"] == nil {
 		t.Error("the site lacks pages")
+	}
+}
+
+// TestManualPages checks that the release has a page for each command, with its version and date, and that the page of
+// a program names its subcommands.
+func TestManualPages(t *testing.T) {
+	r, again := fake(t), fake(t)
+	if err := r.packManualPages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	// Neither the time zone nor the environment changes the pages.
+	t.Setenv("TZ", "Pacific/Kiritimati")
+	t.Setenv("HYPERFLEET_TASK_CONFIG", "/of/the/builder")
+
+	const archive, folder = "hyperfleet-man-1.2.3.tgz", "share/man/man1/"
+
+	if err := again.packManualPages(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if !bytes.Equal(read(t, r.file(archive)), read(t, again.file(archive))) {
+		t.Error("the same release has other pages")
+	}
+
+	files := unpacked(t, r, archive)
+
+	for program, commands := range map[string]string{
+		"hyperfleet":          "operator init doctor hosts jobs job addresses top web uninstall version completion",
+		"hyperfleet-platform": "adapter api sentinel sweep version completion",
+	} {
+		page := string(files[folder+program+".1"])
+
+		for command := range strings.FieldsSeq(commands) {
+			name := program + "-" + command
+			if files[folder+name+".1"] == nil || !strings.Contains(page, name+"(1)") {
+				t.Errorf("%s has no page, or the page of %s does not name it", name, program)
+			}
+		}
+
+		for file := range files {
+			command, isPage := strings.CutPrefix(strings.TrimSuffix(file, ".1"), folder+program+"-")
+			if isPage && !strings.Contains(command, "-") && command != "platform" && !slices.Contains(strings.Fields(commands), command) {
+				t.Errorf("this test does not have the command %s of %s", command, program)
+			}
+		}
+
+		if title := `.TH "` + strings.ToUpper(program) + `" "1" "Jan 2026" "HyperFleet v1.2.3" "HyperFleet Manual"`; !strings.Contains(page, title) {
+			t.Errorf("the page of %s has another title:\n%s", program, page)
+		}
+	}
+
+	if page := string(files[folder+"hyperfleet-hosts-diff.1"]); !strings.Contains(page, `\fB-o\fP, \fB--output\fP="table"`) {
+		t.Errorf("a page lacks its flags:\n%s", page)
 	}
 }
 

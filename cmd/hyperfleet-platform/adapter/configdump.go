@@ -4,16 +4,14 @@
 package adapter
 
 import (
-	"encoding/json"
-
 	"github.com/spf13/cobra"
 
-	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
 func newConfigDump() *cobra.Command {
-	var output string
+	var output cli.Output
 
 	spec := task.NewDeploymentSpec(false)
 
@@ -22,28 +20,15 @@ func newConfigDump() *cobra.Command {
 		Short: "Print the effective deployment configuration",
 		Long: `Print the effective deployment configuration. Flags override HYPERFLEET_* environment
 variables, variables override the file, and the file overrides the defaults. Header values and
-passwords in URLs are redacted. --output text prints YAML.`,
+passwords in URLs are redacted.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := validateOutput(output); err != nil {
-				return err
-			}
-
 			deployment, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return err
 			}
 
-			redacted := task.Redact(deployment)
-
-			if output == outputJSON {
-				encoder := json.NewEncoder(cmd.OutOrStdout())
-				encoder.SetIndent("", "  ")
-
-				return encoder.Encode(redacted)
-			}
-
-			return strictyaml.Write(cmd.OutOrStdout(), redacted)
+			return output.Print(cmd.OutOrStdout(), cli.Content{Data: task.Redact(deployment)})
 		},
 	}
 
@@ -52,7 +37,7 @@ passwords in URLs are redacted. --output text prints YAML.`,
 		cmd.RunE = func(*cobra.Command, []string) error { return err }
 	}
 
-	addOutputFlag(cmd, &output)
+	output.AddFlag(cmd, cli.OutputYAML, cli.OutputJSON)
 
 	return cmd
 }

@@ -6,7 +6,7 @@ package adapter
 import (
 	"context"
 	"errors"
-	"fmt"
+	"io"
 	"log/slog"
 	"maps"
 	"os"
@@ -24,8 +24,9 @@ import (
 
 // dryRunFlags are the flags of dry-run.
 type dryRunFlags struct {
-	task, event, responses, discovery, output string
+	task, event, responses, discovery string
 
+	output  cli.Output
 	env     map[string]string
 	verbose bool
 }
@@ -56,17 +57,13 @@ invalid, and 2 if the command line is invalid.`,
 		"additional variables for the task file, NAME=VALUE; the task file also gets the environment variables that the "+
 			"deployment configuration lists")
 	set.BoolVar(&flags.verbose, "verbose", false, "also print the requests, and the objects on the cluster at the end")
-	addOutputFlag(cmd, &flags.output)
+	flags.output.AddFlag(cmd, cli.OutputText, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
 func runDryRun(cmd *cobra.Command, flags dryRunFlags) error {
-	if err := validateOutput(flags.output); err != nil {
-		return err
-	}
-
 	if flags.task == "" || flags.event == "" {
 		return cli.Usage(errors.New("set --task and --event"))
 	}
@@ -81,14 +78,11 @@ func runDryRun(cmd *cobra.Command, flags dryRunFlags) error {
 		return err
 	}
 
-	if flags.output == outputJSON {
-		err = report.JSON(cmd.OutOrStdout())
-	} else {
-		err = report.Text(cmd.OutOrStdout(), flags.verbose)
-	}
-
+	err = flags.output.Print(cmd.OutOrStdout(), cli.Content{Data: report, Print: func(out io.Writer, _ bool) error {
+		return report.Text(out, flags.verbose)
+	}})
 	if err != nil {
-		return fmt.Errorf("print trace: %w", err)
+		return err
 	}
 
 	if report.Result.Status == pipeline.Failed {

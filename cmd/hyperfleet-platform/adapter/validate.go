@@ -4,7 +4,6 @@
 package adapter
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// report is the result of validate. With --output json, validate prints its JSON form.
+// report is the result of validate. With -o json, validate prints its JSON form.
 type report struct {
 	Valid    bool                `json:"valid"`
 	Files    []string            `json:"files"`
@@ -29,7 +28,10 @@ type report struct {
 }
 
 func newValidate() *cobra.Command {
-	var output, namespace string
+	var (
+		output    cli.Output
+		namespace string
+	)
 
 	cmd := &cobra.Command{
 		Use:   "validate FILE...",
@@ -46,20 +48,16 @@ files need. In this case, problems go to standard error.
 The exit code is 0 if there are no problems, 1 if there are problems, and 2 if the command line
 is invalid. A warning is about a deprecated or discouraged form that still works.`,
 		RunE: func(cmd *cobra.Command, files []string) error {
-			if output != outputRBAC && validateOutput(output) != nil {
-				return cli.Usagef("unknown output %q: use text, json or rbac", output)
-			}
-
 			if len(files) == 0 {
 				return cli.Usage(errors.New("pass at least one task file"))
 			}
 
-			if output == outputRBAC {
+			if output.String() == outputRBAC {
 				return printRBAC(cmd, files, namespace)
 			}
 
 			result := validate(cmd, files)
-			if err := result.print(cmd.OutOrStdout(), output); err != nil {
+			if err := output.Print(cmd.OutOrStdout(), cli.Content{Data: result, Print: result.print}); err != nil {
 				return err
 			}
 
@@ -72,7 +70,7 @@ is invalid. A warning is about a deprecated or discouraged form that still works
 	}
 
 	cmd.Flags().String("config", "", "deployment configuration (env "+task.EnvDeployment+")")
-	cmd.Flags().StringVarP(&output, "output", "o", outputText, "output format: text, json or rbac")
+	output.AddFlag(cmd, cli.OutputText, cli.OutputJSON, cli.OutputYAML, outputRBAC)
 	cmd.Flags().StringVar(&namespace, "namespace", "hyperfleet-system", "namespace of the ServiceAccount, with --output rbac")
 
 	return cmd
@@ -126,14 +124,8 @@ func (r *report) add(file string, err error) {
 	r.Problems = append(r.Problems, problems...)
 }
 
-func (r *report) print(w io.Writer, output string) error {
-	if output == outputJSON {
-		encoder := json.NewEncoder(w)
-		encoder.SetIndent("", "  ")
-
-		return encoder.Encode(r)
-	}
-
+// print prints the report as text.
+func (r *report) print(w io.Writer, _ bool) error {
 	for _, warning := range r.Warnings {
 		if _, err := fmt.Fprintln(w, "warning:", warning); err != nil {
 			return err

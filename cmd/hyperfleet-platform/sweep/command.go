@@ -5,7 +5,6 @@ package sweep
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -34,16 +33,11 @@ const (
 	exitStopped    = 4
 )
 
-const (
-	outputText = "text"
-	outputJSON = "json"
-)
-
 // New returns the command `hyperfleet-platform sweep`.
 func New() *cobra.Command {
-	spec := newSpec()
-	output := outputText
+	var output cli.Output
 
+	spec := newSpec()
 	cmd := &cobra.Command{
 		Use:   "sweep",
 		Short: "Delete objects whose resource was force-deleted from the fleet API",
@@ -56,10 +50,6 @@ failed, 2 if the configuration is invalid, 3 if it could not check all objects o
 orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJob.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if output != outputText && output != outputJSON {
-				return cli.Usagef("unknown output %q: use text or json", output)
-			}
-
 			config, err := spec.Load(cmd.Flags())
 			if err != nil {
 				return cli.Usage(err)
@@ -72,7 +62,7 @@ orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJ
 		},
 	}
 	cmd.SetContext(context.Background())
-	cmd.Flags().StringVar(&output, "output", outputText, "output format: text, or json for one object")
+	output.AddFlag(cmd, cli.OutputText, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	if err := spec.AddFlags(cmd.Flags()); err != nil {
@@ -122,7 +112,7 @@ func validate(c *platform.Sweep) error {
 }
 
 // run runs sweep once and prints the report.
-func run(ctx context.Context, config platform.Sweep, output string, out, diagnostics io.Writer) error {
+func run(ctx context.Context, config platform.Sweep, output cli.Output, out, diagnostics io.Writer) error {
 	// Both values were validated with the configuration.
 	level, _ := log.ParseLevel(config.Log.Level)
 	format, _ := log.ParseFormat(config.Log.Format)
@@ -146,8 +136,9 @@ func run(ctx context.Context, config platform.Sweep, output string, out, diagnos
 		return err
 	}
 
-	if err := writeReport(out, &report, output); err != nil {
-		return fmt.Errorf("print report: %w", err)
+	content := cli.Content{Data: report, Print: func(out io.Writer, _ bool) error { return report.Print(out) }}
+	if err := output.Print(out, content); err != nil {
+		return err
 	}
 
 	switch {
@@ -177,12 +168,4 @@ func newOptions(config platform.Sweep, logger *slog.Logger) (sweep.Options, erro
 	}
 
 	return sweep.Options{Config: config, Kube: kube, API: api, Keys: keys, Log: logger}, nil
-}
-
-func writeReport(out io.Writer, report *sweep.Report, output string) error {
-	if output == outputJSON {
-		return json.NewEncoder(out).Encode(report)
-	}
-
-	return report.Print(out)
 }

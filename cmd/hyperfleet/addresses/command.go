@@ -5,6 +5,7 @@ package addresses
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,14 +24,10 @@ type options struct {
 	cli.Kube
 
 	allNamespaces bool
-	output        string
+	output        cli.Output
 }
 
 func (o *options) validate(args []string) error {
-	if err := cli.ValidateOutput(o.output); err != nil {
-		return err
-	}
-
 	if o.allNamespaces && o.Namespace != "" {
 		return cli.Usagef("--namespace and --all-namespaces are mutually exclusive: use one of them")
 	}
@@ -60,7 +57,7 @@ of all namespaces, and needs the permission to list them.
 
 The exit code is 0 on success; 1 if the pool does not exist or the API server does not respond; 2 if
 the command line is invalid.`,
-		Example: "  hyperfleet addresses -A\n  hyperfleet addresses workers -n ci --output json",
+		Example: "  hyperfleet addresses -A -o wide\n  hyperfleet addresses workers -n ci -o json",
 		Args:    cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := opts.validate(args); err != nil {
@@ -89,22 +86,20 @@ the command line is invalid.`,
 				return fmt.Errorf("addresses: %w", err)
 			}
 
-			p := printer{cmd.OutOrStdout(), clock.RealClock{}.Now()}
-
-			switch {
-			case opts.output == cli.OutputJSON:
-				return cli.PrintJSON(p.out, map[string]any{"pools": pools})
-			case filter.pool == "":
-				return p.printList(pools)
-			default:
-				return p.printDetails(pools)
+			content := newList(pools)
+			if filter.pool != "" {
+				content.Print = func(out io.Writer, _ bool) error {
+					return printer{out, clock.RealClock{}.Now()}.printDetails(pools)
+				}
 			}
+
+			return opts.output.Print(cmd.OutOrStdout(), content)
 		},
 	}
 	flags := cmd.Flags()
 	opts.AddFlags(flags, "the pools")
 	flags.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", false, "show the pools of all namespaces")
-	flags.StringVar(&opts.output, "output", cli.OutputTable, "output format: table or json")
+	opts.output.AddFlag(cmd, cli.OutputTable, cli.OutputWide, cli.OutputName, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd

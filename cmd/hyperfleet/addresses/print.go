@@ -4,45 +4,52 @@
 package addresses
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/duration"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// printer writes pools as text.
-type printer struct {
-	out io.Writer
-	now time.Time
-}
-
-// printList prints a table with one row for each pool.
-func (p printer) printList(pools []Pool) error {
-	if len(pools) == 0 {
-		fmt.Fprintln(p.out, "No pools of static addresses found.")
-
-		return nil
-	}
-
-	rows := [][]string{{"POOL", "NETWORK", "ADDRESSES", "IN USE", "FREE", "WAITING", "PROBLEM"}}
+// newList returns the list of pools in all formats.
+func newList(pools []Pool) cli.Content {
+	var names []string
 
 	for _, pool := range pools {
-		rows = append(rows, []string{
-			formatOwners(pool.Owners), pool.Network,
-			formatCounts(pool, func(u Usage) uint64 { return u.Size }),
-			formatCounts(pool, func(u Usage) uint64 { return u.Size - u.Free }),
-			formatCounts(pool, func(u Usage) uint64 { return u.Free }), strconv.Itoa(len(pool.WaitingMachines)), pool.Problem,
-		})
+		for _, owner := range pool.Owners {
+			names = append(names, owner.objectName())
+		}
 	}
 
-	return p.printTable(rows)
+	return cli.Content{Data: map[string]any{"pools": pools}, Names: names, Print: func(out io.Writer, isWide bool) error {
+		if len(pools) == 0 {
+			_, err := fmt.Fprintln(out, "No pools of static addresses found.")
+
+			return err
+		}
+
+		return cli.PrintTable(out, pools, listColumns(), isWide)
+	}}
+}
+
+// listColumns returns the columns of the list of pools.
+func listColumns() []screen.Column[Pool] {
+	return []screen.Column[Pool]{
+		{Title: "POOL", Cell: func(p Pool) string { return formatOwners(p.Owners) }},
+		{Title: "NETWORK", Cell: func(p Pool) string { return p.Network }},
+		{Title: "ADDRESSES", Cell: func(p Pool) string { return formatCounts(p, func(u Usage) uint64 { return u.Size }) }},
+		{Title: "IN USE", Cell: func(p Pool) string { return formatCounts(p, func(u Usage) uint64 { return u.Size - u.Free }) }},
+		{Title: "FREE", Cell: func(p Pool) string { return formatCounts(p, func(u Usage) uint64 { return u.Free }) }},
+		{Title: "WAITING", Cell: func(p Pool) string { return strconv.Itoa(len(p.WaitingMachines)) }},
+		{Title: "MACHINES", Wide: true, Cell: func(p Pool) string { return strconv.FormatUint(p.Machines, 10) }},
+		{Title: "FREE RANGES", Wide: true, Cell: formatFree},
+		{Title: "PROBLEM", Cell: func(p Pool) string { return p.Problem }},
+	}
 }
 
 // formatCounts returns the count of each address family that the pool has, IPv4 first, such as "2 + 16".
@@ -67,6 +74,12 @@ func formatOwners(owners []Object) string {
 	}
 
 	return owners[0].Kind + " " + strings.Join(out, ", ")
+}
+
+// printer writes the details of pools as text.
+type printer struct {
+	out io.Writer
+	now time.Time
 }
 
 // printDetails prints all details of each pool.
@@ -115,22 +128,35 @@ func (p printer) printMachines(pool Pool) error {
 		return nil
 	}
 
-	rows := [][]string{{"ADDRESS", "MACHINE", "PHASE", "SINCE", "NOTE"}}
+	rows := make([]machineRow, 0, len(pool.Addresses)+len(pool.WaitingMachines))
 
 	for _, a := range pool.Addresses {
-		note := ""
+		row := machineRow{address: a.Address, machine: a.Machine, phase: a.Phase, since: a.Since}
 		if a.IsOutside {
-			note = "no longer part of the pool"
+			row.note = "no longer part of the pool"
 		}
 
-		rows = append(rows, []string{a.Address, a.Machine.Kind + " " + a.Machine.String(), a.Phase, p.formatAge(a.Since), note})
+		rows = append(rows, row)
 	}
 
 	for _, w := range pool.WaitingMachines {
-		rows = append(rows, []string{"", w.Machine.Kind + " " + w.Machine.String(), "", p.formatAge(w.Since), "waits for an address"})
+		rows = append(rows, machineRow{machine: w.Machine, since: w.Since, note: "waits for an address"})
 	}
 
-	return p.printTable(rows)
+	return cli.PrintTable(p.out, rows, []screen.Column[machineRow]{
+		{Title: "ADDRESS", Cell: func(r machineRow) string { return r.address }},
+		{Title: "MACHINE", Cell: func(r machineRow) string { return r.machine.Kind + " " + r.machine.String() }},
+		{Title: "PHASE", Cell: func(r machineRow) string { return r.phase }},
+		{Title: "SINCE", Cell: func(r machineRow) string { return p.formatAge(r.since) }},
+		{Title: "NOTE", Cell: func(r machineRow) string { return r.note }},
+	}, false)
+}
+
+// machineRow is one row of the table of the machines that have an address of a pool or wait for one.
+type machineRow struct {
+	address, phase, note string
+	machine              Object
+	since                *time.Time
 }
 
 func (p printer) formatAge(since *time.Time) string {
@@ -139,25 +165,4 @@ func (p printer) formatAge(since *time.Time) string {
 	}
 
 	return duration.HumanDuration(p.now.Sub(*since))
-}
-
-func (p printer) printTable(rows [][]string) error {
-	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-
-	for _, row := range rows {
-		for i, cell := range row {
-			row[i] = cli.SanitizeLine(cell)
-			if i < len(row)-1 {
-				row[i] = cmp.Or(row[i], "-")
-			}
-		}
-
-		fmt.Fprintln(table, strings.TrimRight(strings.Join(row, "\t"), "\t"))
-	}
-
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
-
-	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
@@ -40,7 +41,7 @@ const (
 type query struct {
 	// namespace of the objects that own the pools; if it is empty, the query selects all namespaces.
 	namespace string
-	// pool is the name of an owner, or KIND/NAME; if it is empty, the query selects all pools.
+	// pool is the name of an owner, KIND/NAME or KIND.GROUP/NAME; if it is empty, the query selects all pools.
 	pool string
 }
 
@@ -53,6 +54,16 @@ type Object struct {
 
 // String returns NAMESPACE/NAME.
 func (o Object) String() string { return o.Namespace + "/" + o.Name }
+
+// objectName returns the name of the object as kubectl prints it.
+func (o Object) objectName() string {
+	group := infrav1.GroupVersion.Group
+	if o.Kind == kindTemplate || o.Kind == kindClaim {
+		group = hfv1.GroupVersion.Group
+	}
+
+	return cli.ObjectName(group, o.Kind, o.Name)
+}
 
 // Usage counts the addresses of one family in a pool.
 type Usage struct {
@@ -175,7 +186,7 @@ func (q query) matches(o Object) bool {
 	}
 
 	return (q.namespace == "" || o.Namespace == q.namespace) && (name == "" || o.Name == name) &&
-		(kind == "" || strings.EqualFold(kind, o.Kind) || strings.EqualFold(kind, o.Kind+"s"))
+		(kind == "" || strings.EqualFold(kind, o.Kind) || strings.EqualFold(kind, o.Kind+"s") || q.pool == o.objectName())
 }
 
 // falseMessage returns the message of the named condition if the condition is False, and "" otherwise.

@@ -36,7 +36,7 @@ type options struct {
 
 	operatorNamespace string
 	maxWait           time.Duration
-	output            string
+	output            cli.Output
 	// template is the HypervisorMachineTemplate to test. assumeYes skips the confirmation.
 	template     string
 	assumeYes    bool
@@ -72,7 +72,7 @@ machine.
 
 The exit code is 0 if there are no problems, even if there are warnings; 1 if there is a problem, if
 the API server does not respond, or if you do not confirm --try; 2 if the command line is invalid.`,
-		Example: "  hyperfleet doctor\n  hyperfleet doctor -n ci --waiting 3m --output json\n  hyperfleet doctor -n ci --try linux",
+		Example: "  hyperfleet doctor\n  hyperfleet doctor -n ci --waiting 3m -o json\n  hyperfleet doctor -n ci --try linux",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("doctor: the command takes no arguments: use --namespace to check the objects of one namespace")
@@ -107,7 +107,7 @@ the API server does not respond, or if you do not confirm --try; 2 if the comman
 		defaultTrialTimeout,
 		"with --try: how long the machine may take until its first report",
 	)
-	cmd.Flags().StringVar(&opts.output, "output", cli.OutputTable, "output format: table or json")
+	opts.output.AddFlag(cmd, cli.OutputTable, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
@@ -123,11 +123,11 @@ func (o *options) validate() error {
 		return cli.Usagef("--yes has an effect only with --try: give a template with --try")
 	case o.trialTimeout <= 0:
 		return cli.Usagef("--try-timeout %s: give a duration above 0, such as %s", o.trialTimeout, defaultTrialTimeout)
-	case o.template != "" && o.output == cli.OutputJSON && !o.assumeYes:
-		return cli.Usagef("--try cannot ask for confirmation with --output json: add --yes")
+	case o.template != "" && !o.output.IsForPeople() && !o.assumeYes:
+		return cli.Usagef("--try cannot ask for confirmation with --output %s: add --yes", &o.output)
 	}
 
-	return cli.ValidateOutput(o.output)
+	return nil
 }
 
 func run(cmd *cobra.Command, opts options) error {
@@ -166,14 +166,18 @@ func run(cmd *cobra.Command, opts options) error {
 	return opts.printReport(cmd, cluster, &d.report)
 }
 
-// printReport prints the report, and tests the template that --try names. The text format prints the progress
-// of the test machine while it happens. JSON is printed as one object after the test.
+// printReport prints the report, and tests the template that --try names. For people, it prints the progress of
+// the test machine while it happens. For programs, it prints one object after the test.
 func (o *options) printReport(cmd *cobra.Command, cluster *cli.Cluster, report *Report) error {
-	out, progress := cmd.OutOrStdout(), cmd.OutOrStdout()
-	if o.output == cli.OutputJSON {
-		progress = io.Discard
-	} else if err := report.print(out, o.output); err != nil {
-		return fmt.Errorf("doctor: %w", err)
+	out, progress := cmd.OutOrStdout(), io.Discard
+	content := cli.Content{Data: report, Print: report.print}
+
+	if o.output.IsForPeople() {
+		progress = out
+
+		if err := o.output.Print(out, content); err != nil {
+			return fmt.Errorf("doctor: %w", err)
+		}
 	}
 
 	if o.template != "" {
@@ -182,8 +186,8 @@ func (o *options) printReport(cmd *cobra.Command, cluster *cli.Cluster, report *
 		}
 	}
 
-	if o.output == cli.OutputJSON {
-		if err := report.print(out, o.output); err != nil {
+	if !o.output.IsForPeople() {
+		if err := o.output.Print(out, content); err != nil {
 			return fmt.Errorf("doctor: %w", err)
 		}
 	}

@@ -77,11 +77,8 @@ func (r *Report) addf(level Level, subject, format string, args ...any) {
 	r.add(Finding{Level: level, Subject: subject, Message: fmt.Sprintf(format, args...)})
 }
 
-func (r *Report) print(out io.Writer, form string) error {
-	if form == cli.OutputJSON {
-		return cli.PrintJSON(out, r)
-	}
-
+// print prints the report as text.
+func (r *Report) print(out io.Writer, _ bool) error {
 	var text strings.Builder
 
 	fmt.Fprintf(&text, "%-8s  API server: %s\n", OK, cli.SanitizeLine(r.APIServer))
@@ -96,11 +93,9 @@ func (r *Report) print(out io.Writer, form string) error {
 
 	fmt.Fprintf(&text, "\n%s, %s\n", english.Plural(r.Problems, "problem", ""), english.Plural(r.Warnings, "warning", ""))
 
-	if _, err := io.WriteString(out, text.String()); err != nil {
-		return fmt.Errorf("print: %w", err)
-	}
+	_, err := io.WriteString(out, text.String())
 
-	return nil
+	return err
 }
 
 // formatLine returns the finding as one line. If the finding has a reason, the line has the reason instead of

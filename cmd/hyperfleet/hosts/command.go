@@ -56,8 +56,9 @@ func connect(opts *cli.Kube) (*source, error) {
 
 func newDiff(opts *cli.Kube) *cobra.Command {
 	var (
-		query        query
-		file, format string
+		query  query
+		file   string
+		output cli.Output
 	)
 
 	cmd := &cobra.Command{
@@ -70,15 +71,11 @@ which parts no longer match the last push.
 
 Run the command where the operator's files are, such as in the operator's pod.`,
 		Example: "  hyperfleet hosts diff --config operator.yaml -n ci --fleet racks\n" +
-			"  hyperfleet hosts diff --config operator.yaml -n ci rack-1 --probe --output json",
+			"  hyperfleet hosts diff --config operator.yaml -n ci rack-1 --probe -o json",
 		Args: cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 1 {
 				query.host = args[0]
-			}
-
-			if err := cli.ValidateOutput(format); err != nil {
-				return fmt.Errorf("hosts diff: %w", err)
 			}
 
 			ctx, stop := cli.WithTimeout(cmd, commandTimeout)
@@ -99,14 +96,14 @@ Run the command where the operator's files are, such as in the operator's pod.`,
 				return fmt.Errorf("hosts diff: %w", err)
 			}
 
-			return printDiffs(cmd.OutOrStdout(), diffs, format)
+			return output.Print(cmd.OutOrStdout(), newList(diffs))
 		},
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&file, "config", "", "file with the operator's configuration; default: HYPERFLEET_CONFIG")
 	flags.StringVar(&query.fleet, "fleet", "", "only hosts of this fleet")
 	flags.BoolVar(&query.probe, "probe", false, "ask the hosts over SSH which parts no longer match the last push")
-	flags.StringVar(&format, "output", cli.OutputTable, "output format: table or json")
+	output.AddFlag(cmd, cli.OutputTable, cli.OutputWide, cli.OutputName, cli.OutputJSON, cli.OutputYAML)
 
 	return cmd
 }

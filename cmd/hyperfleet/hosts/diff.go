@@ -10,13 +10,13 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
@@ -27,7 +27,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// query selects hosts by fleet and name. An empty field selects all. probe contacts the hosts over SSH.
+// query selects hosts by fleet and by name, or by the name that objectName returns. An empty field selects all.
+// probe contacts the hosts over SSH.
 type query struct {
 	fleet, host string
 	probe       bool
@@ -92,6 +93,11 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 	out := []hostDiff{}
 
 	for _, kind := range kinds {
+		name, isOfKind := nameOfKind(kind, q.host)
+		if !isOfKind {
+			continue
+		}
+
 		list := kind.NewList()
 
 		err := s.client.List(ctx, list, client.InNamespace(s.namespace))
@@ -109,7 +115,7 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 		}
 
 		for _, host := range diffs {
-			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (q.host == "" || host.GetName() == q.host) {
+			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (name == "" || host.GetName() == name) {
 				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
 			}
 		}
@@ -122,6 +128,14 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 	slices.SortStableFunc(out, func(a, b hostDiff) int { return cmp.Or(cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name)) })
 
 	return out, nil
+}
+
+// nameOfKind returns the name in an argument NAME or KIND.GROUP/NAME. isOfKind is false for the name of another
+// kind.
+func nameOfKind(kind machine.Catalog, argument string) (name string, isOfKind bool) {
+	name, isQualified := strings.CutPrefix(argument, objectName(kind.Name(), ""))
+
+	return name, isQualified || !strings.Contains(name, "/")
 }
 
 // listFleets returns the fleets of the namespace by name. It returns an empty map if the CRD is not
@@ -248,27 +262,36 @@ func (s *source) probe(
 	return append([]string{}, p.LostParts(states)...), nil
 }
 
-// printDiffs prints the differences as a table or as JSON.
-func printDiffs(w io.Writer, diffs []hostDiff, format string) error {
-	if format == cli.OutputJSON {
-		return cli.PrintJSON(w, diffs)
-	}
-
-	if len(diffs) == 0 {
-		_, err := fmt.Fprintln(w, "No hosts found.")
-
-		return err
-	}
-
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "HOST\tFLEET\tAPPLIED\tDESIRED\tACTION\tPARTS")
-
+// newList returns the list of the differences in all formats.
+func newList(diffs []hostDiff) cli.Content {
+	names := make([]string, 0, len(diffs))
 	for _, d := range diffs {
-		fmt.Fprintf(table, "%s\t%s\t%.12s\t%.12s\t%s\t%s\n", d.Name, d.Fleet,
-			cmp.Or(d.Applied, "-"), cmp.Or(d.Desired, "-"), cmp.Or(d.Action, "?"), formatParts(d))
+		names = append(names, objectName(d.Kind, d.Name))
 	}
 
-	return table.Flush()
+	return cli.Content{Data: diffs, Names: names, Print: func(out io.Writer, isWide bool) error {
+		if len(diffs) == 0 {
+			_, err := fmt.Fprintln(out, "No hosts found.")
+
+			return err
+		}
+
+		return cli.PrintTable(out, diffs, []screen.Column[hostDiff]{
+			{Title: "HOST", Cell: func(d hostDiff) string { return d.Name }},
+			{Title: "FLEET", Cell: func(d hostDiff) string { return d.Fleet }},
+			{Title: "APPLIED", Cell: func(d hostDiff) string { return fmt.Sprintf("%.12s", d.Applied) }},
+			{Title: "DESIRED", Cell: func(d hostDiff) string { return fmt.Sprintf("%.12s", d.Desired) }},
+			{Title: "ACTION", Cell: func(d hostDiff) string { return cmp.Or(d.Action, "?") }},
+			{Title: "KIND", Wide: true, Cell: func(d hostDiff) string { return d.Kind }},
+			{Title: "MACOS", Wide: true, Cell: func(d hostDiff) string { return d.OSVersion }},
+			{Title: "PARTS", Cell: formatParts},
+		}, isWide)
+	}}
+}
+
+// objectName returns the name of a host as kubectl prints it.
+func objectName(kind, name string) string {
+	return cli.ObjectName(infrav1.GroupVersion.Group, kind, name)
 }
 
 // formatParts describes the parts that differ or would be pushed, the macOS update, and the reason or the
@@ -298,7 +321,7 @@ func formatParts(d hostDiff) string {
 	cells := []string{cmp.Or(strings.Join(out, ", "), "-")}
 	for _, message := range []string{d.Reason, d.Error} {
 		if message != "" {
-			cells = append(cells, strings.Join(strings.Fields(message), " "))
+			cells = append(cells, message)
 		}
 	}
 

@@ -84,16 +84,22 @@ stopped rollout. The command fails for a host whose SSH host key has changed.`,
 	return cmd
 }
 
-// findHost returns the host of any kind with the given name, and the name of its fleet. It returns an error
-// if hosts of both kinds have that name.
-func (s *source) findHost(ctx context.Context, name string) (host machine.Object, fleet string, err error) {
+// findHost returns the host that the argument names, and the name of its fleet. It returns an error if hosts of
+// both kinds have that name.
+func (s *source) findHost(ctx context.Context, argument string) (host machine.Object, fleet string, err error) {
 	for _, kind := range []machine.Catalog{&linux.Kind{}, &mac.Kind{}} {
+		name, isOfKind := nameOfKind(kind, argument)
+		if !isOfKind {
+			continue
+		}
+
 		diffs := kind.New()
 		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, diffs)
 
 		switch {
 		case err == nil && host != nil:
-			return nil, "", fmt.Errorf("namespace %s has two hosts named %s, one of each kind: rename one of them", s.namespace, name)
+			return nil, "", fmt.Errorf("namespace %s has two hosts named %s: put the kind before the name, such as %s",
+				s.namespace, name, objectName(kind.Name(), name))
 		case err == nil:
 			host, fleet = diffs, kind.FleetName(diffs)
 		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
@@ -104,7 +110,7 @@ func (s *source) findHost(ctx context.Context, name string) (host machine.Object
 
 	if host == nil {
 		return nil, "", fmt.Errorf("host %s not found in namespace %s: "+
-			"run `kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` to list the hosts", name, s.namespace)
+			"run `kubectl get linuxmachines,scalewayapplesiliconmachines -n %[2]s` to list the hosts", argument, s.namespace)
 	}
 
 	return host, fleet, nil

@@ -6,6 +6,7 @@ package jobs
 import (
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -25,22 +26,18 @@ type options struct {
 	cli.Kube
 
 	allNamespaces bool
-	output        string
+	output        cli.Output
 }
 
-func (o *options) addFlags(cmd *cobra.Command) {
+func (o *options) addFlags(cmd *cobra.Command, formats ...string) {
 	flags := cmd.Flags()
 	o.AddFlags(flags, "the jobs")
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show the jobs of all namespaces")
-	flags.StringVar(&o.output, "output", cli.OutputTable, "output format: table or json")
+	o.output.AddFlag(cmd, formats...)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 }
 
 func (o *options) validate() error {
-	if err := cli.ValidateOutput(o.output); err != nil {
-		return err
-	}
-
 	if o.allNamespaces && o.Namespace != "" {
 		return cli.Usagef("--namespace and --all-namespaces are mutually exclusive: use one of them")
 	}
@@ -63,8 +60,9 @@ completed jobs. The operator deletes completed jobs after the time that runners.
 
 The exit code is 0 on success, even if there are no jobs; 1 if the API server does not respond; 2 if
 the command line is invalid.`,
-		Example: "  hyperfleet jobs -n ci --state queued\n  hyperfleet jobs -A --pool linux --output json",
-		Args:    rejectArguments,
+		Example: "  hyperfleet jobs -n ci --state queued\n  hyperfleet jobs -A --pool linux -o wide\n" +
+			"  hyperfleet jobs -n ci --state queued -o name | xargs -n 1 hyperfleet job -n ci",
+		Args: rejectArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := errors.Join(opts.validate(), filter.validate()); err != nil {
 				return cli.Usagef("jobs: %w", err)
@@ -83,10 +81,12 @@ the command line is invalid.`,
 				return fmt.Errorf("jobs: %w", err)
 			}
 
-			return printer{cmd.OutOrStdout(), clock.RealClock{}.Now(), time.Local}.printList(filter.apply(all), opts)
+			list := newList(filter.apply(all), clock.RealClock{}.Now(), opts.allNamespaces)
+
+			return opts.output.Print(cmd.OutOrStdout(), list)
 		},
 	}
-	opts.addFlags(cmd)
+	opts.addFlags(cmd, cli.OutputTable, cli.OutputWide, cli.OutputName, cli.OutputJSON, cli.OutputYAML)
 	cmd.Flags().StringSliceVar(&filter.states, "state", nil, "only jobs in these states: waiting, queued, running, completed")
 	cmd.Flags().StringVar(&filter.pool, "pool", "", "only jobs of this RunnerPool")
 
@@ -140,12 +140,16 @@ respond; 2 if the command line is invalid.`,
 				return fmt.Errorf("job: %w", err)
 			}
 
-			now := clock.RealClock{}.Now()
+			details := newDetails(matching, clock.RealClock{}.Now())
 
-			return printer{cmd.OutOrStdout(), now, time.Local}.printDetails(newDetails(matching, now), opts.output, log)
+			return opts.output.Print(cmd.OutOrStdout(), cli.Content{Data: details, Print: func(out io.Writer, _ bool) error {
+				printer{out, time.Local}.printDetails(details, log)
+
+				return nil
+			}})
 		},
 	}
-	opts.addFlags(cmd)
+	opts.addFlags(cmd, cli.OutputTable, cli.OutputJSON, cli.OutputYAML)
 	cmd.Flags().BoolVar(&log, "log", false, "print the whole log that was kept instead of its last lines")
 
 	return cmd

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
 const (
@@ -25,65 +26,60 @@ const (
 	lastLines = 20
 )
 
-// printer writes jobs as text or as JSON.
+// printer writes the details of a job as text.
 type printer struct {
 	out io.Writer
-	now time.Time
 	// location is the time zone of the printed times.
 	location *time.Location
 }
 
-// printList prints jobs as a table or as JSON.
-func (p printer) printList(jobs []v1alpha1.RunnerJob, opts options) error {
-	views := make([]Job, 0, len(jobs))
+// newList returns the list of jobs in all formats. The table has the namespaces if allNamespaces is true.
+func newList(jobs []v1alpha1.RunnerJob, now time.Time, allNamespaces bool) cli.Content {
+	views, names := make([]Job, 0, len(jobs)), make([]string, 0, len(jobs))
+
 	for i := range jobs {
-		views = append(views, NewJob(&jobs[i], p.now))
+		views = append(views, NewJob(&jobs[i], now))
+		names = append(names, objectName(&jobs[i]))
 	}
 
-	if opts.output == cli.OutputJSON {
-		return cli.PrintJSON(p.out, map[string]any{"jobs": views})
-	}
+	return cli.Content{Data: map[string]any{"jobs": views}, Names: names, Print: func(out io.Writer, isWide bool) error {
+		if len(views) == 0 {
+			_, err := fmt.Fprintln(out, "No jobs found.")
 
-	if len(views) == 0 {
-		fmt.Fprintln(p.out, "No jobs found.")
-
-		return nil
-	}
-
-	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	header := "JOB\tSTATE\tPOOL\tREPOSITORY\tNAME\tWAITING/RUNNING FOR\tMACHINE\tCAUSE"
-
-	if opts.allNamespaces {
-		header = "NAMESPACE\t" + header
-	}
-
-	fmt.Fprintln(table, header)
-
-	for _, job := range views {
-		cells := []string{
-			job.Job, formatState(job), job.Pool, job.Repository, job.Name, formatWaitOrRun(job), job.Machine, formatCause(job.Cause),
-		}
-		if opts.allNamespaces {
-			cells = append([]string{job.Namespace}, cells...)
+			return err
 		}
 
-		// Every empty cell except the last one becomes a dash. A tabwriter needs no last cell.
-		for i, cell := range cells {
-			cells[i] = cli.SanitizeLine(cell)
+		return cli.PrintTable(out, views, listColumns(allNamespaces, isWide), isWide)
+	}}
+}
 
-			if cell == "" && i < len(cells)-1 {
-				cells[i] = "-"
-			}
-		}
+// objectName returns the name of a RunnerJob as kubectl prints it.
+func objectName(job *v1alpha1.RunnerJob) string {
+	return cli.ObjectName(v1alpha1.GroupVersion.Group, "RunnerJob", job.Name)
+}
 
-		fmt.Fprintln(table, strings.TrimRight(strings.Join(cells, "\t"), "\t"))
+// listColumns returns the columns of the list of jobs. The cause is last, because it is long.
+func listColumns(allNamespaces, isWide bool) []screen.Column[Job] {
+	columns := []screen.Column[Job]{
+		{Title: "JOB", Cell: func(j Job) string { return j.Job }},
+		{Title: "STATE", Cell: formatState},
+		{Title: "POOL", Cell: func(j Job) string { return j.Pool }},
+		{Title: "REPOSITORY", Cell: func(j Job) string { return j.Repository }},
+		{Title: "NAME", Cell: func(j Job) string { return j.Name }},
+		{Title: "WAITING/RUNNING FOR", Cell: formatWaitOrRun},
+		{Title: "MACHINE", Cell: func(j Job) string { return j.Machine }},
+		{Title: "RUNNER", Wide: true, Cell: func(j Job) string { return j.Runner }},
+		{Title: "WORKFLOW", Wide: true, Cell: func(j Job) string { return j.Workflow }},
+		{Title: "LABELS", Wide: true, Cell: func(j Job) string { return strings.Join(j.Labels, ",") }},
+		{Title: "URL", Wide: true, Cell: func(j Job) string { return j.URL }},
+		{Title: "CAUSE", Cell: func(j Job) string { return formatCause(j.Cause, isWide) }},
 	}
 
-	if err := table.Flush(); err != nil {
-		return fmt.Errorf("print: %w", err)
+	if allNamespaces {
+		return append([]screen.Column[Job]{{Title: "NAMESPACE", Cell: func(j Job) string { return j.Namespace }}}, columns...)
 	}
 
-	return nil
+	return columns
 }
 
 // formatState returns the state of a job, with its conclusion if it has one.
@@ -109,14 +105,15 @@ func FormatDuration(seconds float64) string {
 	return duration.HumanDuration(time.Duration(seconds * float64(time.Second)))
 }
 
-// formatCause returns the cause in at most maxCause characters, and "" if there is no cause.
-func formatCause(cause *Cause) string {
+// formatCause returns the cause, and "" if there is no cause. Unless isWhole is true, it returns at most
+// maxCause characters.
+func formatCause(cause *Cause, isWhole bool) string {
 	if cause == nil {
 		return ""
 	}
 
 	text := []rune(strings.TrimSuffix(cause.Reason+": "+cause.Message, ": "))
-	if len(text) > maxCause {
+	if len(text) > maxCause && !isWhole {
 		return strings.TrimSpace(string(text[:maxCause-3])) + "..."
 	}
 
@@ -124,25 +121,18 @@ func formatCause(cause *Cause) string {
 }
 
 // WriteDetails prints the details of a job as text, with the last lines of its log.
-func WriteDetails(out io.Writer, details Details, now time.Time, location *time.Location) {
-	p := printer{out, now, location}
-	_ = p.printDetails(details, cli.OutputTable, false) // only JSON can fail
+func WriteDetails(out io.Writer, details Details, location *time.Location) {
+	printer{out, location}.printDetails(details, false)
 }
 
-// printDetails prints the details of a job as text or as JSON. The text has the last lines of the log, or the
-// whole log if wholeLog is true.
-func (p printer) printDetails(details Details, output string, wholeLog bool) error {
-	if output == cli.OutputJSON {
-		return cli.PrintJSON(p.out, details)
-	}
-
+// printDetails prints the details of a job, with the last lines of its log, or with the whole log if wholeLog
+// is true.
+func (p printer) printDetails(details Details, wholeLog bool) {
 	p.printFacts(details)
 	p.printMachines("Machines that may run the job:", details.Coming)
 	p.printMachines("Failed machines of the pool that are kept for inspection:", details.Kept)
 	p.printTimeline(details.Timeline)
 	p.printLog(details, wholeLog)
-
-	return nil
 }
 
 func (p printer) printFacts(job Details) {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/cobra"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -122,27 +123,44 @@ func TestList(t *testing.T) {
 		}),
 	}
 	cases := map[string]struct {
-		jobs []v1alpha1.RunnerJob
-		opts options
+		jobs          []v1alpha1.RunnerJob
+		format        string
+		allNamespaces bool
 	}{
-		"list.txt":       {jobs, options{output: cli.OutputTable}},
-		"list-all.txt":   {jobs, options{output: cli.OutputTable, allNamespaces: true}},
-		"list.json":      {jobs, options{output: cli.OutputJSON}},
-		"list-none.txt":  {nil, options{output: cli.OutputTable}},
-		"list-none.json": {nil, options{output: cli.OutputJSON}},
+		"list.txt":       {jobs: jobs, format: cli.OutputTable},
+		"list-all.txt":   {jobs: jobs, format: cli.OutputTable, allNamespaces: true},
+		"list-wide.txt":  {jobs: jobs, format: cli.OutputWide},
+		"list-name.txt":  {jobs: jobs, format: cli.OutputName},
+		"list.json":      {jobs: jobs, format: cli.OutputJSON},
+		"list.yaml":      {jobs: jobs, format: cli.OutputYAML},
+		"list-none.txt":  {format: cli.OutputTable},
+		"list-none.json": {format: cli.OutputJSON},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var out bytes.Buffer
-			if err := (printer{&out, at(400), time.UTC}).printList(tc.jobs, tc.opts); err != nil {
-				t.Fatal(err)
-			}
-
-			golden(t, name, out.String())
+			golden(t, name, printed(t, tc.format, newList(tc.jobs, at(400), tc.allNamespaces)))
 		})
 	}
+}
+
+// printed returns the content as a command with the format prints it.
+func printed(t *testing.T, format string, content cli.Content) string {
+	t.Helper()
+
+	var (
+		flag cli.Output
+		out  bytes.Buffer
+	)
+
+	flag.AddFlag(&cobra.Command{}, format)
+
+	if err := flag.Print(&out, content); err != nil {
+		t.Fatal(err)
+	}
+
+	return out.String()
 }
 
 func claim(name string, edits ...func(*v1alpha1.MachineClaim)) v1alpha1.MachineClaim {
@@ -190,9 +208,8 @@ func TestExplain(t *testing.T) {
 	}}
 
 	cases := map[string]struct {
-		of     *jobObjects
-		output string
-		all    bool
+		of  *jobObjects
+		all bool
 	}{
 		"job-waits.txt": {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum))}},
 		"job-coming.txt": {of: &jobObjects{
@@ -208,20 +225,26 @@ func TestExplain(t *testing.T) {
 		"job-done-log.txt":  {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},
 		"job-no-log.txt":    {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), logProblem: "no permission to read RunnerLog gh-29679449520-log"}},
 		"job-cancelled.txt": {of: &jobObjects{job: sample("29679449519", v1alpha1.JobCompleted, func(j *v1alpha1.RunnerJob) { j.Spec.Conclusion, j.Spec.CompletedAt = "cancelled", whole(30) })}},
-		"job-done.json":     {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}, output: cli.OutputJSON},
+		"job-done.json":     {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(2, false)}},
 		"job-waits.json": {of: &jobObjects{
 			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "AtMaximum", atMaximum)), candidates: []v1alpha1.MachineClaim{claim("linux-x7k2p")},
-		}, output: cli.OutputJSON},
+		}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var out bytes.Buffer
-			if err := (printer{&out, at(400), time.UTC}).printDetails(newDetails(tc.of, at(400)), tc.output, tc.all); err != nil {
-				t.Fatal(err)
+			details := newDetails(tc.of, at(400))
+
+			if strings.HasSuffix(name, ".json") {
+				golden(t, name, printed(t, cli.OutputJSON, cli.Content{Data: details}))
+
+				return
 			}
 
+			var out bytes.Buffer
+
+			printer{&out, time.UTC}.printDetails(details, tc.all)
 			golden(t, name, out.String())
 		})
 	}

@@ -233,7 +233,9 @@ func findJob(jobs []v1alpha1.RunnerJob, id, scope string) (*v1alpha1.RunnerJob, 
 	jobURL := normalizeURL(id)
 
 	for _, matches := range []func(*v1alpha1.RunnerJob) bool{
-		func(j *v1alpha1.RunnerJob) bool { return j.Name == id || j.Namespace+"/"+j.Name == id },
+		func(j *v1alpha1.RunnerJob) bool {
+			return slices.Contains([]string{j.Name, j.Namespace + "/" + j.Name, objectName(j)}, id)
+		},
 		func(j *v1alpha1.RunnerJob) bool { return j.Spec.ID == id },
 		func(j *v1alpha1.RunnerJob) bool { return jobURL != "" && normalizeURL(j.Spec.URL) == jobURL },
 		// The URL of a workflow run is a prefix of the URLs of its jobs.

@@ -364,7 +364,7 @@ func (w *watcher) loadDetail(ctx context.Context, now snapshot) []string {
 
 		var out bytes.Buffer
 
-		jobs.WriteDetails(&out, details, w.clock.Now(), time.Local) //nolint:gosmopolitan // times are in the user's time zone
+		jobs.WriteDetails(&out, details, time.Local) //nolint:gosmopolitan // times are in the user's time zone
 
 		return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
 	}

@@ -5,6 +5,7 @@ package uninstall
 
 import (
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -34,6 +35,7 @@ type options struct {
 	keepCRDs  bool
 	drainOnly bool
 	timeout   time.Duration
+	output    cli.Output
 }
 
 // New returns the command `hyperfleet uninstall`.
@@ -46,12 +48,10 @@ func New() *cobra.Command {
 		Long: `Delete HyperFleet from a cluster in an order that leaves no machine behind. Without --yes, the command
 only shows the objects that exist. With --yes, it:
 
-  1. pauses every RunnerPool and deletes every MachineClaim. The operator deletes idle machines
-     immediately, and busy machines when their jobs have ended;
+  1. pauses every RunnerPool, and deletes every MachineClaim. Busy machines first finish their jobs;
   2. waits until the operator has deleted all machines, with their runners and ISO images;
   3. deletes the pools, templates, jobs and HypervisorClusters;
-  4. deletes the operator's Deployments, its RBAC roles and the CRDs. It keeps the namespace, because
-     the namespace contains your Secrets.
+  4. deletes the operator's Deployments, RBAC roles and CRDs, but not the namespace with your Secrets.
 
 If objects still exist after --timeout, the command lists them. It then keeps the operator, because
 only the operator can delete the objects, and you can run the command again. The command does not
@@ -62,7 +62,7 @@ Helm chart runs the command with --drain before it is uninstalled.
 
 The exit code is 0 if everything was deleted, or without --yes; 1 if objects still exist; 2 if the
 command line is invalid.`,
-		Example: "  hyperfleet uninstall\n  hyperfleet uninstall --yes --timeout 3h\n" +
+		Example: "  hyperfleet uninstall\n  hyperfleet uninstall -o yaml\n  hyperfleet uninstall --yes --timeout 3h\n" +
 			"  hyperfleet uninstall --drain --yes",
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -72,12 +72,8 @@ command line is invalid.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if opts.timeout <= 0 {
-				return cli.Usagef("uninstall: --timeout %s: give a duration above 0, such as %s", opts.timeout, defaultTimeout)
-			}
-
-			if opts.drainOnly && opts.keepCRDs {
-				return cli.Usagef("uninstall: --drain always keeps the CRDs: remove --keep-crds")
+			if err := opts.validate(); err != nil {
+				return fmt.Errorf("uninstall: %w", err)
 			}
 
 			return run(cmd, opts)
@@ -90,9 +86,23 @@ command line is invalid.`,
 	cmd.Flags().BoolVar(&opts.drainOnly, "drain", false, "only pause the pools and delete the machines")
 	cmd.Flags().DurationVar(&opts.timeout, "timeout", defaultTimeout,
 		"how long the command may take, including the time for the jobs of busy machines")
+	opts.output.AddFlag(cmd, cli.OutputText, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
+}
+
+func (o *options) validate() error {
+	switch {
+	case o.timeout <= 0:
+		return cli.Usagef("--timeout %s: give a duration above 0, such as %s", o.timeout, defaultTimeout)
+	case o.drainOnly && o.keepCRDs:
+		return cli.Usagef("--drain always keeps the CRDs: remove --keep-crds")
+	case o.assumeYes && !o.output.IsForPeople():
+		return cli.Usagef("--output %s prints what exists: remove --yes", &o.output)
+	}
+
+	return nil
 }
 
 func run(cmd *cobra.Command, opts options) error {
@@ -118,18 +128,20 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("uninstall: %w", err)
 	}
 
-	u.printInventory(existing)
+	err = opts.output.Print(u.out, cli.Content{Data: existing, Print: func(out io.Writer, _ bool) error {
+		_, err := io.WriteString(out, u.formatInventory(existing))
 
-	if !opts.assumeYes {
-		_, _ = fmt.Fprintln(u.out, "\nNothing was changed. Use --yes to delete all of this.")
+		return err
+	}})
 
-		return nil
-	}
-
-	if opts.drainOnly {
+	switch {
+	case err != nil:
+	case opts.assumeYes && opts.drainOnly:
 		err = u.drainMachines(ctx)
-	} else {
+	case opts.assumeYes:
 		err = u.uninstallAll(ctx, existing)
+	case opts.output.IsForPeople():
+		_, err = fmt.Fprintln(u.out, "\nNothing was changed. Use --yes to delete all of this.")
 	}
 
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/deploy"
 )
 
@@ -41,23 +43,39 @@ type uninstaller struct {
 	drainOnly bool
 }
 
-// inventory has the objects of an installation.
+// inventory has the objects of an installation. It is the JSON output: fields may be added, but not removed or
+// changed.
 type inventory struct {
 	claims []v1alpha1.MachineClaim
-	// otherObjects describes the objects of other areas, such as "3 hostfleets". They represent hosts and
-	// clusters.
-	otherObjects []string
-	// counts is the number of objects of the runners area by kind, without MachineClaims.
-	counts map[string]int
+	// Machines are the machines of the MachineClaims.
+	Machines []machine `json:"machines"`
+	// Objects is the number of objects of the runners area by kind, without MachineClaims.
+	Objects map[string]int `json:"objects"`
+	// Blocking is the number of objects of other areas by kind. They represent hosts and clusters.
+	Blocking map[string]int `json:"blocking"`
+}
+
+// machine is the machine of a MachineClaim.
+type machine struct {
+	Namespace string `json:"namespace"`
+	jobs.VM
 }
 
 // takeInventory lists the objects of the installation. With --drain it lists only MachineClaims.
 func (u *uninstaller) takeInventory(ctx context.Context) (*inventory, error) {
-	out := &inventory{counts: map[string]int{}}
+	out := &inventory{Machines: []machine{}, Objects: map[string]int{}, Blocking: map[string]int{}}
 
 	var err error
-	if out.claims, err = u.listClaims(ctx); err != nil || u.drainOnly {
-		return out, err
+	if out.claims, err = u.listClaims(ctx); err != nil {
+		return nil, err
+	}
+
+	for i := range out.claims {
+		out.Machines = append(out.Machines, machine{out.claims[i].Namespace, jobs.NewVM(&out.claims[i])})
+	}
+
+	if u.drainOnly {
+		return out, nil
 	}
 
 	crds, err := loadCRDs()
@@ -76,9 +94,9 @@ func (u *uninstaller) takeInventory(ctx context.Context) (*inventory, error) {
 		switch {
 		case n == 0 || kind == "MachineClaim":
 		case crd.Spec.Group == v1alpha1.GroupVersion.Group && kind != "DNSRegistration":
-			out.counts[kind] = n
+			out.Objects[kind] = n
 		default:
-			out.otherObjects = append(out.otherObjects, fmt.Sprintf("%d %s", n, crd.Spec.Names.Plural))
+			out.Blocking[kind] = n
 		}
 	}
 
@@ -153,33 +171,33 @@ func (u *uninstaller) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, 
 	return claims.Items, nil
 }
 
-// printInventory prints the machines and the number of other objects.
-func (u *uninstaller) printInventory(i *inventory) {
-	w := u.out
-
-	if u.drainOnly {
-		_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), formatMachines(i.claims))
-
-		return
+// formatInventory returns one line for each machine and for each kind of other objects.
+func (u *uninstaller) formatInventory(i *inventory) string {
+	if !u.drainOnly && len(i.claims)+len(i.Objects)+len(i.Blocking) == 0 {
+		return "There are no objects of HyperFleet in this cluster. The operator, its roles and the CRDs may be installed.\n"
 	}
 
-	if len(i.claims)+len(i.counts)+len(i.otherObjects) == 0 {
-		_, _ = fmt.Fprintln(w, "There are no objects of HyperFleet in this cluster. "+
-			"The operator, its roles and the CRDs may be installed.")
+	out := english.Plural(len(i.claims), "machine", "") + "\n" + formatMachines(i.claims)
 
-		return
+	for _, line := range formatCounts(i.Objects) {
+		out += line + "\n"
 	}
 
-	_, _ = fmt.Fprintf(w, "%s\n%s", english.Plural(len(i.claims), "machine", ""), formatMachines(i.claims))
-
-	kinds := make([]string, 0, len(i.counts))
-	for kind, n := range i.counts {
-		kinds = append(kinds, fmt.Sprintf("%d of kind %s\n", n, kind))
+	for _, line := range formatCounts(i.Blocking) {
+		out += line + ", which you have to delete first\n"
 	}
 
-	slices.Sort(kinds)
+	return out
+}
 
-	_, _ = io.WriteString(w, strings.Join(kinds, ""))
+// formatCounts returns the numbers of objects by kind, such as "3 of kind HostFleet", sorted by kind.
+func formatCounts(counts map[string]int) []string {
+	out := make([]string, 0, len(counts))
+	for _, kind := range slices.Sorted(maps.Keys(counts)) {
+		out = append(out, fmt.Sprintf("%d of kind %s", counts[kind], kind))
+	}
+
+	return out
 }
 
 // formatMachines returns one line for each claim, with the location of its machine, its phase, and its
@@ -213,8 +231,8 @@ var errOtherObjects = errors.New("these objects represent real hosts and cluster
 // uninstallAll deletes everything in order. It returns an error, and deletes nothing, if objects of other
 // areas exist.
 func (u *uninstaller) uninstallAll(ctx context.Context, existing *inventory) error {
-	if len(existing.otherObjects) > 0 {
-		return fmt.Errorf("found %s: %w", strings.Join(existing.otherObjects, ", "), errOtherObjects)
+	if len(existing.Blocking) > 0 {
+		return fmt.Errorf("found %s: %w", strings.Join(formatCounts(existing.Blocking), ", "), errOtherObjects)
 	}
 
 	stages := append(drainStages(u),

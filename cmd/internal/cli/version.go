@@ -4,6 +4,9 @@
 package cli
 
 import (
+	"fmt"
+	"io"
+
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
@@ -13,17 +16,23 @@ import (
 // longer version template of cobra would use reflection on methods, which keeps all unused code in the
 // program (ADR 0057).
 func AddVersion(root *cobra.Command) {
-	var output string
+	var output Output
 
 	cmd := &cobra.Command{
 		Use:   "version",
 		Short: "Print the version, the commit and the Go version",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return version.Read().Print(cmd.OutOrStdout(), output)
+			info := version.Read()
+
+			return output.Print(cmd.OutOrStdout(), Content{Data: info, Print: func(out io.Writer, _ bool) error {
+				_, err := fmt.Fprintln(out, info)
+
+				return err
+			}})
 		},
 	}
-	cmd.Flags().StringVar(&output, "output", "text", "output format: text or json")
+	output.AddFlag(cmd, OutputText, OutputJSON, OutputYAML)
 	root.AddCommand(cmd)
 
 	root.Version = version.Read().Version

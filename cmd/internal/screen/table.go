@@ -14,10 +14,11 @@ import (
 const ColumnGap = 2
 
 // Column is one column of a table. If the terminal is too narrow, columns with a lower Keep are removed
-// first. Right aligns the cells to the right.
+// first. Right aligns the cells to the right. Wide columns are only in the output of commands with -o wide.
 type Column[R any] struct {
 	Title string
 	Right bool
+	Wide  bool
 	Keep  int
 	Cell  func(R) string
 }

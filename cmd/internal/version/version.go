@@ -5,9 +5,7 @@ package version
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
-	"io"
 	"runtime"
 	"runtime/debug"
 )
@@ -21,7 +19,7 @@ var (
 	modified                string
 )
 
-// Info describes this executable. `hyperfleet version --output json` prints its JSON form.
+// Info describes this executable. `hyperfleet version -o json` prints its JSON form.
 type Info struct {
 	// Version is a tag, the output of git describe, a pseudo-version, or "(devel)".
 	Version string `json:"version"`
@@ -74,26 +72,6 @@ func (i Info) withBuildInfo(build *debug.BuildInfo) Info {
 	}
 
 	return i
-}
-
-// Print prints the info. output is text or json.
-func (i Info) Print(w io.Writer, output string) error {
-	var err error
-
-	switch output {
-	case "json":
-		err = json.NewEncoder(w).Encode(i)
-	case "text":
-		_, err = fmt.Fprintln(w, i)
-	default:
-		return fmt.Errorf("print version: unknown output %q: use text or json", output)
-	}
-
-	if err != nil {
-		return fmt.Errorf("print version: %w", err)
-	}
-
-	return nil
 }
 
 // String returns the text form, with one line for each field.

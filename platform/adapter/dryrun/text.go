@@ -46,15 +46,6 @@ func (r *Report) Text(w io.Writer, verbose bool) error {
 	return err
 }
 
-// JSON writes the report as one JSON object for programs.
-func (r *Report) JSON(w io.Writer) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false) // expressions contain & and <
-	encoder.SetIndent("", "  ")
-
-	return encoder.Encode(r)
-}
-
 // writer collects the lines of the text.
 type writer struct{ strings.Builder }
 

@@ -116,7 +116,10 @@ func TestDryRunGolden(t *testing.T) {
 
 			var encoded bytes.Buffer
 
-			must(t, report.JSON(&encoded))
+			encoder := json.NewEncoder(&encoded)
+			encoder.SetEscapeHTML(false)
+			encoder.SetIndent("", "  ")
+			must(t, encoder.Encode(report))
 			golden(t, name+".json", encoded.Bytes())
 		})
 	}

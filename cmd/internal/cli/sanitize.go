@@ -4,39 +4,9 @@
 package cli
 
 import (
-	"encoding/json"
-	"fmt"
-	"io"
 	"strings"
 	"unicode"
 )
-
-// Output formats of commands that list objects.
-const (
-	OutputTable = "table"
-	OutputJSON  = "json"
-)
-
-// ValidateOutput returns an error if format is not OutputTable or OutputJSON.
-func ValidateOutput(format string) error {
-	if format != OutputTable && format != OutputJSON {
-		return Usagef("unknown output %q: use table or json", format)
-	}
-
-	return nil
-}
-
-// PrintJSON prints a value as indented JSON.
-func PrintJSON(out io.Writer, value any) error {
-	encoder := json.NewEncoder(out)
-	encoder.SetIndent("", "  ")
-
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("print JSON: %w", err)
-	}
-
-	return nil
-}
 
 // SanitizeLine sanitizes untrusted text and joins it to one line.
 func SanitizeLine(text string) string {
