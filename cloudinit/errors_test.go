@@ -71,7 +71,9 @@ func TestBadTemplates(t *testing.T) {
 		"template without end":     {user("a: {{ range 1000000000000000 }}{{ end }}"), []string{"cloudInit.userData", "100000 steps"}},
 		"template calls itself":    {user(`a: {{ define "x" }}{{ template "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`), []string{"more than 100 deep"}},
 		"text doubles":             {user(doubling()), []string{"cloudInit.userData", "more than 2097152 bytes of text"}},
-		"limit of the caller":      {func(in *cloudinit.Input) { in.MaxUserData = 100 }, []string{"100 bytes"}},
+		"merged text too large": {func(in *cloudinit.Input) {
+			in.UserData = "#cloud-config\na: '" + strings.Repeat("x", cloudinit.MaxUserData-100) + "'"
+		}, []string{"cloudInit.userData", " bytes", "512 KiB"}},
 		"program too large": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"
 			in.Vars.BootstrapServiceBinary = cloudinit.NewBinary(bytes.NewReader(make([]byte, 7<<20)), 7<<20)
@@ -112,7 +114,6 @@ func TestBadTemplates(t *testing.T) {
 		"static, mixed families":  {network(staticNetwork("10.0.0.3", "24", "fe80::1")), []string{"network.static.gateway"}},
 		"static, v6 mask":         {network(staticNetwork("2001:db8::1", "255.255.0.0", "")), []string{"does not fit"}},
 		"bad name server":         {func(in *cloudinit.Input) { in.DNS.Servers = []string{"dns.example"} }, []string{"network.dns.servers"}},
-		"bad MAC":                 {func(in *cloudinit.Input) { in.MAC = "xx" }, []string{"MAC address"}},
 		"long identifier":         {network(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{ClientIdentifier: strings.Repeat("x", 200)}}), []string{"clientIdentifier", "at most 124"}},
 		"bad lease time":          {network(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{LeaseTime: &metav1.Duration{Duration: time.Millisecond}}}), []string{"leaseTime"}},
 		"no identity":             {func(in *cloudinit.Input) { in.InstanceID = "" }, []string{"instance id"}},

@@ -12,9 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// DefaultMaxUserData is the default of Input.MaxUserData in bytes. An ISO could contain more, but every stage
-// of cloud-init reads the whole user data.
-const DefaultMaxUserData = 512 << 10
+// MaxUserData is the maximum size of the user data in bytes. An ISO could contain more, but every stage of
+// cloud-init reads the whole user data.
+const MaxUserData = 512 << 10
 
 // Input is the complete input for the boot data of one machine.
 type Input struct {
@@ -37,11 +37,6 @@ type Input struct {
 	// Addresses are the addresses that were allocated to the machine from the pool in Network, at most one of
 	// each family.
 	Addresses []netip.Prefix
-	// MAC is the MAC address of the first network device. If it is empty, the device is matched by its kernel
-	// name, e*.
-	MAC string
-	// MaxUserData is the maximum size of the user data in bytes. Zero means DefaultMaxUserData.
-	MaxUserData int
 }
 
 // Delivery says how the bootstrap service gets into a machine.

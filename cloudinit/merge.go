@@ -21,7 +21,7 @@ func parseYAML(field, text string) (*yaml.Node, error) {
 
 	maxValues, remaining := maxOtherValues, budget{values: 2 * maxOtherValues, bytes: maxOtherData}
 	if field == fieldUserData {
-		maxValues, remaining = maxUserValues, budget{values: 2 * maxUserValues, bytes: DefaultMaxUserData}
+		maxValues, remaining = maxUserValues, budget{values: 2 * maxUserValues, bytes: MaxUserData}
 	}
 
 	if err := bounds.CheckYAML([]byte(text), maxValues); err != nil {

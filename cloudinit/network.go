@@ -17,27 +17,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
 )
 
-// Names of the first network device in the operator's network configuration. If the MAC address is known, the
-// device is renamed to deviceName, which every network renderer of cloud-init supports. Only netplan supports
-// matching by a pattern.
-const (
-	deviceName = "eth0"
-	patternID  = "primary"
-)
+// patternID is the ID of the first network device if it is matched by a pattern. Only cloud-init's renderer for
+// netplan supports patterns.
+const patternID = "primary"
 
 // anyDevice is a pattern that matches the names that Linux gives to Ethernet devices.
 const anyDevice = "e*"
 
 // linkID returns the ID of the first network device in the network configuration.
 func linkID(in *Input) string {
-	switch {
-	case in.MAC != "":
-		return deviceName
-	case in.Network == nil || in.Network.Interface == "" || strings.ContainsAny(in.Network.Interface, "*?"):
+	if in.Network == nil || in.Network.Interface == "" || strings.ContainsAny(in.Network.Interface, "*?") {
 		return patternID
-	default:
-		return in.Network.Interface // a device with this name needs no match, so all renderers support it
 	}
+
+	return in.Network.Interface // a device with this name needs no match, so all renderers support it
 }
 
 // renderNetwork returns the user's network-config, or else that of the mode. It returns nil if cloud-init
@@ -54,15 +47,6 @@ func renderNetwork(in *Input) ([]byte, error) {
 
 	network := &netdata.Network{Links: []netdata.Link{{ID: linkID(in), Name: cmp.Or(spec.Interface, anyDevice)}}}
 	link := &network.Links[0]
-
-	if in.MAC != "" {
-		mac, err := net.ParseMAC(in.MAC)
-		if err != nil {
-			return nil, fmt.Errorf("network: %q is not a MAC address: %w", in.MAC, err)
-		}
-
-		link.MAC, link.Name = mac.String(), deviceName
-	}
 
 	var err error
 

@@ -37,10 +37,6 @@ func render(in *Input) (Output, error) {
 		return Output{}, errors.New("render cloud-init data: the instance id and the host name must be set")
 	}
 
-	if in.MaxUserData == 0 {
-		in.MaxUserData = DefaultMaxUserData
-	}
-
 	userData, err := renderUserData(in)
 	if err != nil {
 		return Output{}, err
@@ -88,7 +84,7 @@ func renderMetaData(in *Input) ([]byte, error) {
 
 // renderUserData merges the user data of the user and of the operator.
 func renderUserData(in *Input) ([]byte, error) {
-	text, err := executeTemplate(fieldUserData, in.UserData, &in.Vars, in.MaxUserData)
+	text, err := executeTemplate(fieldUserData, in.UserData, &in.Vars, MaxUserData)
 	if err != nil {
 		return nil, err
 	}
@@ -111,8 +107,8 @@ func renderUserData(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	if len(out) > in.MaxUserData {
-		return nil, newTooLargeError(fieldUserData, fmt.Sprintf("%d bytes", len(out)), in.MaxUserData)
+	if len(out) > MaxUserData {
+		return nil, newTooLargeError(fieldUserData, fmt.Sprintf("%d bytes", len(out)), MaxUserData)
 	}
 
 	return out, nil

@@ -234,8 +234,7 @@ func TestNetplan(t *testing.T) {
 		change func(*cloudinit.Input)
 		want   []string
 	}{
-		"dhcp":     {func(*cloudinit.Input) {}, []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac", "Hostname=ci-abc", "Domains=hf.local"}},
-		"with mac": {func(in *cloudinit.Input) { in.MAC = "BC:24:11:00:00:01" }, []string{"MACAddress=bc:24:11:00:00:01", "Name=eth0"}},
+		"dhcp": {func(*cloudinit.Input) {}, []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac", "Hostname=ci-abc", "Domains=hf.local"}},
 		"dhcp without": {func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{UseDNS: &no, UseRoutes: &no, SendHostname: &no}}
 		}, []string{"UseDNS=false", "UseRoutes=false", "SendHostname=false"}},

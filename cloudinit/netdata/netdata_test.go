@@ -93,11 +93,7 @@ func TestTemplate(t *testing.T) {
 	machine, template := dual(), dual()
 	template.Links[0].MAC, template.Links[0].Addresses = "", nil
 
-	if _, err := template.EncodeOpenStack(); err == nil || !strings.Contains(err.Error(), `link "eno101": has no MAC address`) {
-		t.Errorf("written without a MAC address: %v", err)
-	}
-
-	data, err := template.EncodeOpenStackTemplate()
+	data, err := template.EncodeOpenStack()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -31,21 +31,14 @@ const (
 	typeVLAN     = "vlan"
 )
 
-// EncodeOpenStack encodes the network as network_data.json for a config drive. The schema requires a MAC
-// address for every link. The schema has no key for search domains, so they are written as dns_search of each
+// EncodeOpenStack encodes the network as network_data.json for a config drive. It returns an error for settings
+// that the format does not support. The schema requires a MAC address for every link. If a link has none, Expand
+// adds it when it is known. The schema has no key for search domains, so they are written as dns_search of each
 // network, where cloud-init expects them.
 //
 // A single address (/32) gets the netmask 255.255.255.255. Parsers expect this netmask, although the pattern
 // in the published schema does not allow it.
-func (n *Network) EncodeOpenStack() ([]byte, error) { return n.encodeOpenStack(true) }
-
-// EncodeOpenStackTemplate is like EncodeOpenStack, but it allows links without a MAC address. Expand adds the
-// MAC address when it is known.
-func (n *Network) EncodeOpenStackTemplate() ([]byte, error) { return n.encodeOpenStack(false) }
-
-// encodeOpenStack encodes the network as network_data.json. It returns an error for settings that the
-// format does not support, and, if requireMAC is true, for a link without a MAC address.
-func (n *Network) encodeOpenStack(requireMAC bool) ([]byte, error) {
+func (n *Network) EncodeOpenStack() ([]byte, error) {
 	if err := n.Validate(); err != nil {
 		return nil, fmt.Errorf("encode network_data.json: %w", err)
 	}
@@ -56,8 +49,6 @@ func (n *Network) encodeOpenStack(requireMAC bool) ([]byte, error) {
 		l := &n.Links[i]
 
 		switch {
-		case l.MAC == "" && requireMAC:
-			return nil, fmt.Errorf("encode network_data.json: link %q: has no MAC address", l.ID)
 		case l.Options != nil:
 			return nil, fmt.Errorf("encode network_data.json: link %q: the format does not support DHCP options", l.ID)
 		case strings.ContainsAny(l.Name, "*?["):

@@ -147,7 +147,7 @@ func newNetworkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string
 			network.DNS.Servers = append(network.DNS.Servers, server)
 		}
 
-		rendered, err := network.EncodeOpenStackTemplate()
+		rendered, err := network.EncodeOpenStack()
 		if err != nil {
 			return "", fmt.Errorf("render network data: %w", err)
 		}
@@ -175,7 +175,7 @@ func RenderNetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Pref
 	if data == "" {
 		network := netdata.Network{Links: []netdata.Link{{ID: config.Interface, Name: config.Interface}}}
 
-		rendered, err := network.EncodeOpenStackTemplate()
+		rendered, err := network.EncodeOpenStack()
 		if err != nil {
 			return nil, "", fmt.Errorf("render network data: %w", err)
 		}

@@ -53,7 +53,7 @@ type kind struct {
 func kinds() map[string]kind {
 	const (
 		object = 1 << 20 // what a Secret or a ConfigMap may hold, and about what an object may
-		user   = cloudinit.DefaultMaxUserData
+		user   = cloudinit.MaxUserData
 		other  = 64 << 10
 	)
 
