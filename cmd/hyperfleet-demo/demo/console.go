@@ -33,13 +33,12 @@ type console struct {
 	lastView view
 }
 
-// newConsole returns a console that writes to out. It draws the live block only if out is a terminal
-// and plain is false.
-func newConsole(out io.Writer, plain bool, c clock.PassiveClock) *console {
+// newConsole returns a console that writes to out. It draws the live block only if out is a terminal.
+func newConsole(out io.Writer, c clock.PassiveClock) *console {
 	con := &console{out: out, clock: c, start: c.Now()}
 
 	file, ok := out.(*os.File)
-	if !ok || plain || !screen.IsTerminal(file) {
+	if !ok || !screen.IsTerminal(file) {
 		return con
 	}
 

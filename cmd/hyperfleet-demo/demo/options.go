@@ -37,17 +37,18 @@ type Options struct {
 	Unlimited bool
 	// Output is text or json.
 	Output string
-	// Timeout is the timeout of the run. Cleanup is the timeout from the end of the last job until all
-	// machines, claims, runners and ISOs are deleted.
-	Timeout, Cleanup time.Duration
+	// Timeout is the timeout of the run.
+	Timeout time.Duration
 	// Hold keeps all processes running after the jobs, until an interrupt.
 	Hold bool
 	// Keep keeps the working directory with all logs.
 	Keep bool
-	// Plain appends lines instead of drawing a live table.
-	Plain bool
 	// LogLevel is the log level of the operator.
 	LogLevel string
+
+	// cleanupTimeout is the timeout from the end of the last job until all machines, claims, runners and
+	// ISOs are deleted. It depends on the flags.
+	cleanupTimeout time.Duration
 
 	vmOptions
 	realOptions
@@ -77,13 +78,9 @@ func (o *Options) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Output, "output", outputText, "output format: text, or json for one object as the last line of stdout")
 	flags.DurationVar(&o.Timeout, "timeout", minTimeout,
 		"timeout of the run; unless this flag is set, three times the shortest possible run time is added")
-	flags.DurationVar(&o.Cleanup, "cleanup-timeout", minCleanupTimeout,
-		"timeout for the deletion of machines, claims, runners and cloud-init ISOs after the last job; unless this flag is "+
-			"set, one second for every ten machines is added")
 	flags.BoolVar(&o.Hold, "hold", false,
 		"keep all processes running after the jobs until Ctrl-C, and print how to inspect them")
 	flags.BoolVar(&o.Keep, "keep", false, "keep the working directory with all logs")
-	flags.BoolVar(&o.Plain, "plain", false, "append lines instead of drawing a live table")
 	o.vmOptions.bind(flags)
 	o.realOptions.bind(flags)
 	flags.StringVar(&o.LogLevel, "log-level", "INFO", "the operator's log level: DEBUG, INFO, WARN or ERROR")
@@ -107,7 +104,7 @@ func (o *Options) validate() error {
 		flag  string
 		value time.Duration
 	}{
-		{"job", o.Job}, {"clone", o.Clone}, {"boot", o.Boot}, {"timeout", o.Timeout}, {"cleanup-timeout", o.Cleanup},
+		{"job", o.Job}, {"clone", o.Clone}, {"boot", o.Boot}, {"timeout", o.Timeout},
 	} {
 		if duration.value <= 0 {
 			errs = append(errs, fmt.Errorf("--%s must be above zero, not %s", duration.flag, duration.value))
@@ -156,8 +153,8 @@ const (
 	cleanupPerMachine = 100 * time.Millisecond
 )
 
-// setTimeouts extends the timeouts that the user did not set, depending on the number of jobs, the number
-// of machines and the configured delays.
+// setTimeouts sets the timeouts depending on the number of jobs, the number of machines and the configured
+// delays. It does not change a timeout that the user set.
 func (o *Options) setTimeouts(set func(flag string) bool) {
 	if !set("timeout") && o.Nodes > 0 && o.ParallelClones > 0 {
 		m := o.hypervisorModel()
@@ -167,9 +164,7 @@ func (o *Options) setTimeouts(set func(flag string) bool) {
 		})
 	}
 
-	if !set("cleanup-timeout") {
-		o.Cleanup += time.Duration(min(o.totalJobs(), o.Max)) * cleanupPerMachine
-	}
+	o.cleanupTimeout = minCleanupTimeout + time.Duration(min(o.totalJobs(), o.Max))*cleanupPerMachine
 }
 
 // totalJobs returns the number of jobs that are queued for all pools.

@@ -28,7 +28,7 @@ func run(ctx context.Context, o Options, stdout, progress io.Writer) error {
 	log.SetLogger(logr.Discard())
 
 	clk := clock.RealClock{}
-	con := newConsole(progress, o.Plain, clk)
+	con := newConsole(progress, clk)
 
 	defer con.close()
 
@@ -160,8 +160,8 @@ func (s *stack) runJobs(ctx context.Context) error {
 		}
 	}
 
-	ctx, cancel := context.WithTimeoutCause(ctx, s.options.Cleanup,
-		fmt.Errorf("timed out after %s: set a longer --cleanup-timeout", s.options.Cleanup))
+	ctx, cancel := context.WithTimeoutCause(ctx, s.options.cleanupTimeout,
+		fmt.Errorf("timed out %s after the end of the last job", s.options.cleanupTimeout))
 	defer cancel()
 
 	state, err = s.pollUntil(ctx, pollInterval, observation.isClean)

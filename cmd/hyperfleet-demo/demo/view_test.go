@@ -147,7 +147,7 @@ func TestConsolePlain(t *testing.T) {
 	var out bytes.Buffer
 
 	clock := clocktesting.NewFakePassiveClock(time.Unix(0, 0))
-	con := newConsole(&out, false, clock)
+	con := newConsole(&out, clock)
 
 	if err := con.runStep("apply CRDs", func() (string, error) {
 		clock.SetTime(time.Unix(2, 0))

@@ -72,9 +72,11 @@ func (o *Options) setDefaults(set func(flag string) bool, beside string) {
 		return
 	}
 
+	o.cleanupTimeout = realCleanup
+
 	for flag, apply := range map[string]func(){
 		"jobs": func() { o.Jobs = realJobs }, "max": func() { o.Max = realJobs }, "nodes": func() { o.Nodes = realNodes },
-		"timeout": func() { o.Timeout = realTimeout }, "cleanup-timeout": func() { o.Cleanup = realCleanup },
+		"timeout": func() { o.Timeout = realTimeout },
 	} {
 		if !set(flag) {
 			apply()

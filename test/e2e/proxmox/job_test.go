@@ -59,7 +59,7 @@ func TestJob(t *testing.T) {
 	var out bytes.Buffer
 
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "hyperfleet-demo"),
-		"--hypervisor", "real", "--address", address, "--jobs", jobs, "--max", jobs, "--plain", "--output", "json")
+		"--hypervisor", "real", "--address", address, "--jobs", jobs, "--max", jobs, "--output", "json")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
 	cmd.Stdout, cmd.Stderr = &out, &lines{say: sayf}
 
