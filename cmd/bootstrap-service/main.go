@@ -28,7 +28,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	config := flags.String("config", api.ConfigPath, "configuration file of the runner; the file is deleted after it is read")
 	root := flags.String("root", "/", "prefix of all absolute paths; the machine is powered off only if the prefix is /")
-	skipPowerOff := flags.Bool("no-poweroff", false, "do not power off the machine at the end")
 	printVersion := flags.Bool("version", false, "print the version and exit")
 
 	switch err := flags.Parse(args); {
@@ -46,7 +45,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	defer cancel()
 
 	opts := guest.Options{ConfigPath: *config, Root: *root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
-	if filepath.Clean(*root) == "/" && !*skipPowerOff {
+	if filepath.Clean(*root) == "/" {
 		opts.PowerOff = guest.PowerOff
 	}
 

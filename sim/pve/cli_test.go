@@ -72,7 +72,7 @@ func exports(t *testing.T, r io.Reader, n int) map[string]string {
 // TestServe connects to the cluster and to its control API with the output of -E.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1", "--guest", "script", "--guest-stays", "1s")
+	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1")
 	if body := ask(t.Context(), t, env, http.MethodGet, "/nodes", ""); !bytes.Contains(body, []byte(`"pve5"`)) {
 		t.Errorf("nodes: %s", body)
 	}
@@ -119,8 +119,6 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--control", "0.0.0.0:0"}, "loopback"},
 		{[]string{"--control", "here"}, "--control"},
 		{[]string{"--faults", "nope=1"}, "unknown name"},
-		{[]string{"--guest", "exec"}, "requires a program"},
-		{[]string{"--guest", "x"}, "unknown kind"},
 		{[]string{"--model", "/does/not/exist"}, "read model"},
 		{[]string{"--listen", "127.0.0.1:x"}, "listen on"},
 		{[]string{"extra"}, "unknown command"},
@@ -128,8 +126,8 @@ func TestBadFlags(t *testing.T) {
 		{[]string{"--backend", "qemu"}, "requires --image"},
 		{[]string{"--backend", "qemu", "--image", "/does/not/exist"}, "no such file"},
 		{[]string{"--backend", "qemu", "--image", os.DevNull, "--accel", "warp"}, "use tcg or kvm"},
-		{[]string{"--backend", "qemu", "--image", os.DevNull, "--guest", "exec"}, "--guest cannot be used"},
 		{[]string{"--kernel", os.DevNull}, "--kernel requires --backend qemu"},
+		{[]string{"--image", os.DevNull}, "--image requires --backend qemu"},
 	} {
 		cmd := cli.New()
 		cmd.SetArgs(tc.args)
@@ -148,8 +146,14 @@ func TestKilled(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, asProgram, "-E", "--nodes", "1", "--status-lag", "0s", "--backend", "qemu",
-		"--image", vmtest.Disk(t, vmtest.Hangs), "--work-dir", t.TempDir(), "--disk-slot", "virtio0", "--cloud-init-slot", "ide0")
+	model := filepath.Join(t.TempDir(), "model.yaml")
+	text := "guest: {workDir: " + t.TempDir() + "}\n" +
+		"templates: [{name: t, vmid: 9001, storage: local-lvm, diskSlot: virtio0, cloudInitSlot: ide0}]\n"
+	if err := os.WriteFile(model, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(ctx, self, asProgram, "-E", "--model", model, "--nodes", "1", "--status-lag", "0s", "--backend", "qemu",
+		"--image", vmtest.Disk(t, vmtest.Hangs))
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

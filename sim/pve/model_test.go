@@ -49,6 +49,7 @@ func TestBadModels(t *testing.T) {
 		{"templates: [{name: t, vmid: 900, storage: nope}]", "unknown storage"},
 		{"vms: [{vmid: 100, name: x, node: nope}]", "unknown node"},
 		{"guest: {kind: exec}", "requires a program"},
+		{"guest: {kind: x}", "unknown kind"},
 		{"faults: [{kind: nope}]", "unknown kind"},
 		{"faults: [{kind: slow, path: '['}]", "syntax error"},
 		{"faults: [{kind: slow, probability: 2}]", "between 0 and 1"},

@@ -21,7 +21,6 @@ type buildkiteFlags struct {
 
 	tokenFile, organization, repository string
 	queues                              list
-	plainToken                          bool
 	lost                                time.Duration
 }
 
@@ -31,7 +30,6 @@ func parseBuildkite(args []string, stderr io.Writer) (buildkiteFlags, error) {
 		listen: "127.0.0.1:8480", control: "127.0.0.1:8481", api: "address of the agent API",
 		secret: "the webhook token", injected: "webhookLost=0.1,jitDelay=2s",
 	}, stderr)
-	set.BoolVar(&f.plainToken, "webhook-plain-token", false, "send the webhook token itself instead of a signature")
 	set.StringVar(&f.tokenFile, "token-file", "", "file with the cluster's agent token")
 	set.StringVar(&f.organization, "organization", "acme", "slug of the organization; its pipelines are created when jobs name them")
 	set.StringVar(&f.repository, "repository", "",
@@ -45,7 +43,7 @@ func parseBuildkite(args []string, stderr io.Writer) (buildkiteFlags, error) {
 func (f *buildkiteFlags) newOptions() (buildkite.Options, error) {
 	opts := buildkite.Options{
 		Organization: f.organization, Repository: f.repository, Queues: f.queues, Seed: f.seed, Log: f.log,
-		LostTimeout: f.lost, PlainToken: f.plainToken,
+		LostTimeout: f.lost,
 	}
 	var err error
 	if opts.Faults, opts.Webhook, err = f.readFaultsAndWebhook(); err != nil {

@@ -28,11 +28,11 @@ const defaultPAT = "ghp_simulatedpersonalaccesstoken0000000"
 type gitHubFlags struct {
 	common
 
-	url, patFile, appKeyFile, enterprise string
-	appID                                int64
-	orgs, repos                          list
-	unlimited                            bool
-	pickup, lost                         time.Duration
+	url, patFile, appKeyFile string
+	appID                    int64
+	orgs, repos              list
+	unlimited                bool
+	lost                     time.Duration
 }
 
 // list is a flag that may be repeated and may hold several values with commas.
@@ -62,8 +62,6 @@ func parseGitHub(args []string, stderr io.Writer) (gitHubFlags, error) {
 	set.StringVar(&f.appKeyFile, "app-key-file", "", "PEM file with the App's private or public key")
 	set.Var(&f.orgs, "org", "organisation; has a repository ORG/demo unless --repo names a repository of it (repeatable)")
 	set.Var(&f.repos, "repo", "repository OWNER/NAME (repeatable)")
-	set.StringVar(&f.enterprise, "enterprise", "", "slug of an enterprise that contains all organisations")
-	set.DurationVar(&f.pickup, "pickup-timeout", 0, "time after which an offered job returns to the queue (default 1m)")
 	set.BoolVar(&f.unlimited, "no-rate-limits", false, "allow any number of calls, as GitHub Enterprise Server does by default")
 	set.DurationVar(&f.lost, "lost-timeout", 0, "time without a call of the runner after which its running job fails (default 10m)")
 	err := parseFlags(set, args) // parse fills f: a call in the return statement might run after f is copied
@@ -91,8 +89,7 @@ func startGitHub(args []string, stderr io.Writer) (*instance, error) {
 
 func (f *gitHubFlags) newOptions() (github.Options, error) {
 	opts := github.Options{
-		URL: f.url, Enterprise: f.enterprise, Seed: f.seed, Log: f.log,
-		PickupTimeout: f.pickup, LostTimeout: f.lost, Unlimited: f.unlimited,
+		URL: f.url, Seed: f.seed, Log: f.log, LostTimeout: f.lost, Unlimited: f.unlimited,
 	}
 	f.addRepos(&opts)
 	var err error

@@ -22,7 +22,7 @@ type gitLabFlags struct {
 
 	tokenFile, url string
 	projects       list
-	lost, timeout  time.Duration
+	lost           time.Duration
 }
 
 func parseGitLab(args []string, stderr io.Writer) (gitLabFlags, error) {
@@ -35,13 +35,12 @@ func parseGitLab(args []string, stderr io.Writer) (gitLabFlags, error) {
 	set.StringVar(&f.tokenFile, "token-file", "", "file with the access token that the simulator accepts")
 	set.Var(&f.projects, "project", "full path of a project, such as group/project (repeatable; default: gitlab-org/demo)")
 	set.DurationVar(&f.lost, "lost-timeout", 0, "time without a call of the runner after which its running job fails (default 1h)")
-	set.DurationVar(&f.timeout, "job-timeout", 0, "time after which a running job fails (default 1h)")
 	err := parseFlags(set, args) // parse fills f: a call in the return statement might run after f is copied
 	return f, err
 }
 
 func (f *gitLabFlags) newOptions() (gitlab.Options, error) {
-	opts := gitlab.Options{Seed: f.seed, Log: f.log, LostTimeout: f.lost, JobTimeout: f.timeout}
+	opts := gitlab.Options{Seed: f.seed, Log: f.log, LostTimeout: f.lost}
 	if len(f.projects) == 0 {
 		f.projects = list{"gitlab-org/demo"}
 	}

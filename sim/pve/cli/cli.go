@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -23,14 +22,12 @@ import (
 
 // options holds the values of the flags.
 type options struct {
-	listen, control, model, guest, program, image, faults, env string
-
-	backend, workDir, diskSlot, ciSlot string
+	listen, control, model, faults, env, backend string
 
 	qemu pve.QEMU
 
-	nodes, clones                   int
-	clone, boot, stayUp, lag, login time.Duration
+	nodes, clones int
+	clone, lag    time.Duration
 }
 
 // New returns the command. The command serves until its context ends.
@@ -66,25 +63,14 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	f.StringVar(&o.model, "model", "", "YAML `file` describing the cluster (default: three nodes)")
 	f.IntVar(&o.nodes, "nodes", 0, "number of nodes, named pve1, pve2 and so on (default: the model's)")
 	f.DurationVar(&o.clone, "clone-delay", 0, "time to clone a VM")
-	f.DurationVar(&o.boot, "boot-delay", 0, "time to boot a VM")
-	f.DurationVar(&o.login, "login-delay", 0, "delay of the response to a failed login; real clusters use 3s")
 	f.IntVar(&o.clones, "parallel-clones", 0, "maximum number of parallel clones per storage")
 	f.DurationVar(&o.lag, "status-lag", 0, "age of the status in the cluster listing")
-	f.StringVar(&o.guest, "guest", "", "what a booted VM does: nothing, script or exec")
-	f.DurationVar(&o.stayUp, "guest-stays", 0, "time after which a script guest powers off")
-	f.StringVar(&o.program, "bootstrap-service", "", "`program` that an exec guest runs")
-	f.StringVar(&o.image, "image", "",
-		"the template's disk: a `directory` with its files, or with --backend qemu a qcow2 or raw image")
 	f.StringVar(&o.backend, "backend", backendSim, "how VMs run: sim (simulated) or qemu (QEMU processes)")
+	f.StringVar(&o.qemu.Image, "image", "", "qemu: disk of the templates, a qcow2 or raw `file`")
 	f.StringVar(&o.qemu.Kernel, "kernel", "", "qemu: kernel `file` that replaces the image's boot loader")
 	f.StringVar(&o.qemu.Initrd, "initrd", "", "qemu: initial ramdisk `file` for the kernel")
 	f.StringVar(&o.qemu.Append, "append", "", "qemu: `arguments` of the kernel, such as 'root=/dev/sda console=ttyS0'")
 	f.StringVar(&o.qemu.Accel, "accel", "tcg", "qemu: tcg (software emulation) or kvm")
-	f.StringVar(&o.diskSlot, "disk-slot", "", "slot of the template's disk, such as virtio0 (default: scsi0)")
-	f.StringVar(&o.ciSlot, "cloud-init-slot", "",
-		"slot of the template's cloud-init drive, such as scsi1 (default: ide2)")
-	f.StringVar(&o.workDir, "work-dir", "",
-		"existing `directory` for the VMs' files; consoles stay in its subdirectory serial (default: a temporary directory)")
 	f.StringVar(&o.faults, "faults", "",
 		"faults by name and probability, such as vm-crash=0.1: "+strings.Join(pve.FaultNames(), ", "))
 	f.StringVarP(&o.env, "env", "E", "", "print export lines when the API listens, or with -E=FILE write them to the file")
@@ -107,26 +93,10 @@ func (o *options) buildModel(cmd *cobra.Command) (pve.Model, error) {
 	}
 	set("nodes", func() { m = m.WithNodes(o.nodes) })
 	set("clone-delay", func() { m.Delays.Clone = o.clone })
-	set("boot-delay", func() { m.Delays.Boot = o.boot })
-	set("login-delay", func() { m.Delays.LoginFailure = o.login })
 	set("parallel-clones", func() { m.Limits.ClonesPerStorage = o.clones })
 	set("status-lag", func() { m.StatusLag = o.lag })
-	set("guest", func() { m.Guest.Kind = pve.GuestKind(o.guest) })
-	set("guest-stays", func() { m.Guest.StayUp = o.stayUp })
-	set("work-dir", func() { m.Guest.WorkDir = o.workDir })
-	for i := range m.Templates { // LoadModel and DefaultModel return new slices
-		set("disk-slot", func() { m.Templates[i].DiskSlot = o.diskSlot })
-		set("cloud-init-slot", func() { m.Templates[i].CloudInitSlot = o.ciSlot })
-	}
 	if err := o.applyBackend(cmd, &m); err != nil {
 		return m, err
-	}
-	if o.program != "" {
-		abs, err := filepath.Abs(o.program)
-		if err != nil {
-			return m, fmt.Errorf("find program: %w", err)
-		}
-		m.Guest.Program = abs
 	}
 	faults, err := pve.ParseFaults(o.faults)
 	if err != nil {
@@ -147,28 +117,20 @@ func (o *options) applyBackend(cmd *cobra.Command, m *pve.Model) error {
 	isSet := cmd.Flags().Changed
 	switch o.backend {
 	case backendSim:
-		for _, name := range []string{"kernel", "initrd", "append", "accel"} {
+		for _, name := range []string{"image", "kernel", "initrd", "append", "accel"} {
 			if isSet(name) {
 				return fmt.Errorf("--%s requires --backend qemu", name)
 			}
-		}
-		if isSet("image") {
-			m.Guest.ImageDir = o.image
 		}
 		return nil
 	case backendQEMU:
 	default:
 		return fmt.Errorf("--backend must be sim or qemu, not %q", o.backend)
 	}
-	for _, name := range []string{"guest", "guest-stays", "bootstrap-service", "boot-delay"} {
-		if isSet(name) {
-			return fmt.Errorf("--%s cannot be used with --backend qemu: the VM's image defines what the VM does", name)
-		}
-	}
 	m.Guest.Kind = pve.GuestQEMU
 	q := &m.Guest.QEMU
 	for name, set := range map[string]func(){
-		"image": func() { q.Image = o.image }, "kernel": func() { q.Kernel = o.qemu.Kernel },
+		"image": func() { q.Image = o.qemu.Image }, "kernel": func() { q.Kernel = o.qemu.Kernel },
 		"initrd": func() { q.Initrd = o.qemu.Initrd }, "append": func() { q.Append = o.qemu.Append },
 		"accel": func() { q.Accel = o.qemu.Accel },
 	} {
