@@ -57,7 +57,7 @@ func findField(first token, parts []token) (field, error) {
 // field.
 func findColumn(name string) field {
 	newColumn := func(column string, kind valueKind) field {
-		return columnField{kind: kind, expression: func(alias string, _ *Args) string { return alias + "." + column }}
+		return columnField{kind: kind, expression: func(*Args) string { return "r." + column }}
 	}
 
 	switch name {
@@ -71,8 +71,8 @@ func findColumn(name string) field {
 		return newColumn(name, kindText)
 	case "created_by", "updated_by", "deleted_by":
 		// The column is an empty string if the resource does not have the field.
-		return columnField{kind: kindText, expression: func(alias string, _ *Args) string {
-			return "nullif(" + alias + "." + name + ", '')"
+		return columnField{kind: kindText, expression: func(*Args) string {
+			return "nullif(r." + name + ", '')"
 		}}
 	case "generation":
 		return newColumn(name, kindNumber)
@@ -87,8 +87,8 @@ func findColumn(name string) field {
 func newKeyField(column, key string) field {
 	return columnField{
 		kind: kindText,
-		expression: func(alias string, args *Args) string {
-			return "(" + alias + "." + column + " ->> " + args.Add(key) + "::text)"
+		expression: func(args *Args) string {
+			return "(r." + column + " ->> " + args.Add(key) + "::text)"
 		},
 		column: column, document: func(value any) any { return map[string]any{key: value} },
 	}
@@ -179,7 +179,7 @@ func addCollation(expression string, kind valueKind, operator string) string {
 type columnField struct {
 	kind valueKind
 	// expression returns the SQL for the value of the field.
-	expression func(alias string, args *Args) string
+	expression func(args *Args) string
 	// column is a JSON column. If it is set, equality is tested by containment of what document
 	// returns for the value, for which the column has an index.
 	column   string
@@ -192,17 +192,17 @@ func (f columnField) compare(operator string, value token) (node, error) {
 		return nil, err
 	}
 
-	return func(alias string, args *Args) string {
+	return func(args *Args) string {
 		if operator == "=" && f.column != "" {
-			return formatContains(alias+"."+f.column, f.document(operand.value), args)
+			return formatContains("r."+f.column, f.document(operand.value), args)
 		}
 
-		return addCollation(f.expression(alias, args), f.kind, operator) + " " + operator + " " + operand.addTo(args)
+		return addCollation(f.expression(args), f.kind, operator) + " " + operator + " " + operand.addTo(args)
 	}, nil
 }
 
 func (f columnField) testNull() node {
-	return func(alias string, args *Args) string { return f.expression(alias, args) + " is null" }
+	return func(args *Args) string { return f.expression(args) + " is null" }
 }
 
 // formatContains returns a containment test. The indexes on JSON columns support it.
@@ -239,11 +239,11 @@ func newConditionField(parts []token) (field, error) {
 		return columnField{kind: kindTime, expression: formatConditionPath(conditionType, subfield, "::timestamptz")}, nil
 	case subfield == "last_updated_time":
 		// A report that repeats the previous one only updates the column reported.
-		return columnField{kind: kindTime, expression: func(alias string, args *Args) string {
+		return columnField{kind: kindTime, expression: func(args *Args) string {
 			conditionType := args.Add(conditionType) + "::text"
 
-			return "greatest((" + alias + ".conditions -> " + conditionType + " ->> " + args.Add(subfield) + "::text)::timestamptz, (" +
-				alias + ".reported ->> " + conditionType + ")::timestamptz)"
+			return "greatest((r.conditions -> " + conditionType + " ->> " + args.Add(subfield) + "::text)::timestamptz, (" +
+				"r.reported ->> " + conditionType + ")::timestamptz)"
 		}}, nil
 	default:
 		return nil, &Error{Column: parts[1].column, Message: fmt.Sprintf(
@@ -253,9 +253,9 @@ func newConditionField(parts []token) (field, error) {
 }
 
 // formatConditionPath returns the SQL for a field of a condition, with a cast.
-func formatConditionPath(conditionType, subfield, cast string) func(alias string, args *Args) string {
-	return func(alias string, args *Args) string {
-		return "(" + alias + ".conditions -> " + args.Add(conditionType) + "::text ->> " + args.Add(subfield) + "::text)" + cast
+func formatConditionPath(conditionType, subfield, cast string) func(args *Args) string {
+	return func(args *Args) string {
+		return "(r.conditions -> " + args.Add(conditionType) + "::text ->> " + args.Add(subfield) + "::text)" + cast
 	}
 }
 
@@ -277,11 +277,11 @@ func (f specField) compare(operator string, value token) (node, error) {
 	}
 
 	if part, ok := f.document(operator, jsonType, operand); ok {
-		return func(alias string, args *Args) string { return formatContains(alias+".spec", part, args) }, nil
+		return func(args *Args) string { return formatContains("r.spec", part, args) }, nil
 	}
 
-	return func(alias string, args *Args) string {
-		place := f.formatPath(alias, args)
+	return func(args *Args) string {
+		place := f.formatPath(args)
 		text := "(" + place + " #>> '{}')"
 
 		switch jsonType {
@@ -348,11 +348,11 @@ func parseSpecValue(value token) (string, typedValue, error) {
 }
 
 func (f specField) testNull() node {
-	return func(alias string, args *Args) string {
-		return "coalesce(jsonb_typeof(" + f.formatPath(alias, args) + "), 'null') = 'null'"
+	return func(args *Args) string {
+		return "coalesce(jsonb_typeof(" + f.formatPath(args) + "), 'null') = 'null'"
 	}
 }
 
-func (f specField) formatPath(alias string, args *Args) string {
-	return "(" + alias + ".spec #> " + args.Add(f.path) + "::text[])"
+func (f specField) formatPath(args *Args) string {
+	return "(r.spec #> " + args.Add(f.path) + "::text[])"
 }

@@ -4,22 +4,21 @@
 package search
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 )
 
 // ParseOrder converts an order such as "name asc, created_time desc" to the SQL order for the table
-// or view of resources with the alias. The order is total: resources that are equal otherwise are
+// of resources with the alias r. The order is total: resources that are equal otherwise are
 // ordered by id. An empty text means newest first. Errors: *Error.
-func ParseOrder(alias, text string) (string, error) {
+func ParseOrder(text string) (string, error) {
 	tokens, err := lex(text)
 	if err != nil {
 		return "", err
 	}
 
 	if tokens[0].kind == tokenEnd {
-		return fmt.Sprintf("%[1]s.created_time desc, %[1]s.id desc", alias), nil
+		return "r.created_time desc, r.id desc", nil
 	}
 
 	p := &parser{tokens: tokens}
@@ -49,7 +48,7 @@ func ParseOrder(alias, text string) (string, error) {
 			p.accept("asc")
 		}
 
-		parts = append(parts, formatOrderPart(alias, field.text, direction))
+		parts = append(parts, formatOrderPart(field.text, direction))
 
 		if !p.accept(",") {
 			break
@@ -61,7 +60,7 @@ func ParseOrder(alias, text string) (string, error) {
 	}
 
 	if !slices.Contains(fields, "id") {
-		parts = append(parts, formatOrderPart(alias, "id", direction))
+		parts = append(parts, formatOrderPart("id", direction))
 	}
 
 	return strings.Join(parts, ", "), nil
@@ -76,7 +75,7 @@ func orderFields() []string {
 
 // formatOrderPart returns the SQL for one field. It contains no text of the caller, because the
 // field is one of orderFields.
-func formatOrderPart(alias, field, direction string) string {
+func formatOrderPart(field, direction string) string {
 	switch field {
 	case "kind", "name", "created_by", "updated_by", "deleted_by":
 		field += ` collate "C"`
@@ -87,5 +86,5 @@ func formatOrderPart(alias, field, direction string) string {
 		direction += " nulls last"
 	}
 
-	return alias + "." + field + " " + direction
+	return "r." + field + " " + direction
 }

@@ -22,7 +22,7 @@ type Condition struct {
 }
 
 // node returns the SQL of a part of a condition. The SQL may be NULL instead of false.
-type node func(alias string, args *Args) string
+type node func(args *Args) string
 
 // Parse parses a condition. Errors: *Error.
 func Parse(text string) (*Condition, error) {
@@ -45,10 +45,10 @@ func Parse(text string) (*Condition, error) {
 	return &Condition{root: root}, nil
 }
 
-// SQL returns the condition for the table or view of resources with the alias. It adds the values
-// of the condition to args.
-func (c *Condition) SQL(alias string, args *Args) string {
-	return "(" + c.root(alias, args) + ")"
+// SQL returns the condition for the table of resources with the alias r. It adds the values of the
+// condition to args.
+func (c *Condition) SQL(args *Args) string {
+	return "(" + c.root(args) + ")"
 }
 
 // Args are the arguments of an SQL statement.
@@ -287,10 +287,10 @@ func (p *parser) parseField() (field, error) {
 
 // joinNodes joins parts with the word "and" or "or".
 func joinNodes(word string, parts []node) node {
-	return func(alias string, args *Args) string {
+	return func(args *Args) string {
 		texts := make([]string, 0, len(parts))
 		for _, part := range parts {
-			texts = append(texts, part(alias, args))
+			texts = append(texts, part(args))
 		}
 
 		return "(" + strings.Join(texts, " "+word+" ") + ")"
@@ -299,5 +299,5 @@ func joinNodes(word string, parts []node) node {
 
 // negate returns a node that is true if its part is false or NULL.
 func negate(part node) node {
-	return func(alias string, args *Args) string { return "(" + part(alias, args) + ") is not true" }
+	return func(args *Args) string { return "(" + part(args) + ") is not true" }
 }

@@ -115,7 +115,7 @@ func (q *ListQuery) buildStatement() (listStatement, error) {
 		return listStatement{}, err
 	}
 
-	order, err := search.ParseOrder("r", q.Order)
+	order, err := search.ParseOrder(q.Order)
 	if err != nil {
 		return listStatement{}, err
 	}
@@ -165,7 +165,7 @@ func (q *ListQuery) buildWhere(args *search.Args) (string, error) {
 			return "", err
 		}
 
-		parts = append(parts, condition.SQL("r", args))
+		parts = append(parts, condition.SQL(args))
 	}
 
 	return strings.Join(parts, " and "), nil

@@ -202,7 +202,7 @@ func runAdapter(
 		return fmt.Errorf("identity_key_file: %w", err)
 	}
 
-	looks := serve.NewRequeuer(nil)
+	looks := serve.NewRequeuer()
 
 	clients, watches, err := newTransports(deployment, loaded, kubernetes.Options{
 		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, Log: logger,

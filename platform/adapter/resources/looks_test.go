@@ -40,7 +40,7 @@ func inTime(t *testing.T, test func(*testing.T, *looked)) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		l := &looked{
-			requeuer: serve.NewRequeuer(nil), events: newSource(t, platform.Broker{Parallelism: 2}), handled: make(chan string, 100),
+			requeuer: serve.NewRequeuer(), events: newSource(t, platform.Broker{Parallelism: 2}), handled: make(chan string, 100),
 			hold: make(chan struct{}),
 		}
 		close(l.hold)

@@ -261,7 +261,7 @@ func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
 	listening := httptest.NewServer(api)
 	t.Cleanup(listening.Close)
 
-	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer(nil)}
+	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer()}
 	deployment := landing()
 	deployment.Clients.HyperFleetAPI.BaseURL = w.url
 

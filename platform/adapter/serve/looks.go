@@ -4,7 +4,6 @@
 package serve
 
 import (
-	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -45,7 +44,7 @@ const (
 // The Requeuer gives no guarantee. Resources without a stored event and failed events wait for
 // Sentinel. Handling an event twice is safe, because the pipeline reads the current state from the API.
 type Requeuer struct {
-	clock clock.WithTicker
+	clock clock.PassiveClock
 	queue workqueue.TypedDelayingInterface[string]
 	// records are the last events, by resource.
 	records *lru.Cache
@@ -65,13 +64,12 @@ type record struct {
 	delay      time.Duration
 }
 
-// NewRequeuer creates a Requeuer. If timer is nil, it uses the real clock.
-func NewRequeuer(timer clock.WithTicker) *Requeuer {
-	timer = cmp.Or[clock.WithTicker](timer, clock.RealClock{})
-
-	queue := workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[string]{Clock: timer})
-
-	return &Requeuer{clock: timer, queue: queue, records: lru.New(maxResources), inProgress: map[string]int{}}
+// NewRequeuer creates a Requeuer.
+func NewRequeuer() *Requeuer {
+	return &Requeuer{
+		clock: clock.RealClock{}, queue: workqueue.NewTypedDelayingQueue[string](), records: lru.New(maxResources),
+		inProgress: map[string]int{},
+	}
 }
 
 // EnqueueChange requeues the resource because one of its objects has changed or was deleted. It does

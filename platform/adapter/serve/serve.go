@@ -155,7 +155,7 @@ func newServer(options Options) (*server, error) {
 
 	// Create a Requeuer only if none is given, because its queue runs until it is shut down.
 	if options.Requeuer == nil {
-		options.Requeuer = NewRequeuer(nil)
+		options.Requeuer = NewRequeuer()
 	}
 
 	meters, err := newMeters(options.Registry, options.Clock, options.Deployment.Adapter, options.Version)
