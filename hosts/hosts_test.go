@@ -5,7 +5,6 @@ package hosts_test
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -30,7 +29,7 @@ import (
 func (w *fixture) planConfig() linuxplan.Config {
 	w.t.Helper()
 
-	out, err := linux.Load(w.cfg.Linux, os.ReadFile)
+	out, err := linux.Load(w.cfg.Linux)
 	w.must(err)
 
 	return out
@@ -443,7 +442,7 @@ func checkReconcileWithoutDrift(t *testing.T, n int) {
 func (w *fixture) createConvergedMacs(n int) {
 	w.t.Helper()
 
-	programs, err := mac.Load(w.cfg.Mac, os.ReadFile)
+	programs, err := mac.Load(w.cfg.Mac)
 	w.must(err)
 
 	none := infrav1.LocalSecretKeySelector{Name: "none", Key: "key"}

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"os"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -110,12 +109,12 @@ func (a *Area) Policy() drift.Policy {
 // Kinds returns all kinds of hosts, each with its part of the configuration. The reader live must
 // read from the API server, not from a cache. To add a kind, only this function has to change.
 func (a *Area) Kinds(apiReader client.Reader) ([]machine.Kind, error) {
-	linuxFleet, err := linux.Load(a.Config.Linux, os.ReadFile)
+	linuxFleet, err := linux.Load(a.Config.Linux)
 	if err != nil {
 		return nil, err
 	}
 
-	macFleet, err := mac.Load(a.Config.Mac, os.ReadFile)
+	macFleet, err := mac.Load(a.Config.Mac)
 	if err != nil {
 		return nil, err
 	}

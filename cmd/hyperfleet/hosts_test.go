@@ -77,7 +77,7 @@ func TestHostsDiff(t *testing.T) {
 		MaxPods: config.Default().Hosts.Linux.MaxPods, VMCIDR: "192.168.122.0/24",
 		AgentFile:        filepath.Join(filepath.Dir(file), "agent"),
 		NodeExporterFile: filepath.Join(filepath.Dir(file), "exporter"),
-	}, os.ReadFile)
+	})
 	must(t, err)
 
 	parts := func(name string, without ...string) []infrav1.HostPart {
@@ -165,7 +165,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	cfg, err := mac.Load(config.MacHosts{
 		MaxPods: 2, TartKubeletFile: filepath.Join(dir, "agent"), TartFile: filepath.Join(dir, "agent"),
 		NodeExporterFile: filepath.Join(dir, "exporter"),
-	}, os.ReadFile)
+	})
 	must(t, err)
 
 	env.Create(t, &infrav1.HostFleet{

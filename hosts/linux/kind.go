@@ -187,14 +187,14 @@ func (k *Kind) Release(context.Context, machine.Object) step.Result { return ste
 // Load converts the operator's configuration to the configuration that all hosts share, and reads
 // the files that it names. It returns an error if a file can't be read. Other errors of the
 // configuration are reported by the hosts' conditions when their plans are rendered.
-func Load(cfg config.LinuxHosts, read func(path string) ([]byte, error)) (linuxplan.Config, error) {
+func Load(cfg config.LinuxHosts) (linuxplan.Config, error) {
 	out := linuxplan.Config{
 		MaxPods: cfg.MaxPods, NodeLabels: cfg.NodeLabels,
 		VMCIDR: cfg.VMCIDR, VMEgressCIDRs: cfg.VMEgressCIDRs, VMDNSIP: cfg.VMDNSIP,
 		Tailnet: cfg.Tailnet.Enabled, TailscaleTags: cfg.Tailnet.Tags, TailscaleAcceptRoutes: cfg.Tailnet.AcceptRoutes,
 	}
 
-	return out, plan.ReadFiles(read,
+	return out, plan.ReadFiles(
 		plan.Source{Field: "hosts.linux.agentFile", Path: cfg.AgentFile, Target: &out.AgentBinary},
 		plan.Source{Field: "hosts.linux.nodeExporterFile", Path: cfg.NodeExporterFile, Target: &out.NodeExporterBinary},
 		plan.Source{Field: "hosts.linux.tailnet.cliFile", Path: cfg.Tailnet.CLIFile, Target: &out.TailscaleBinary},

@@ -12,14 +12,14 @@ import (
 // Load converts the operator's configuration to the configuration that all Macs share, and reads
 // the files that it names. It returns an error if a file can't be read. Other errors of the
 // configuration are reported by the hosts' conditions when their plans are rendered.
-func Load(cfg config.MacHosts, read func(path string) ([]byte, error)) (macplan.Config, error) {
+func Load(cfg config.MacHosts) (macplan.Config, error) {
 	out := macplan.Config{
 		MaxPods: cfg.MaxPods, NodeLabels: cfg.NodeLabels,
 		VMKuraEgressCIDR: cfg.VMEgressCIDR, VMClusterDNSIP: cfg.VMDNSIP, VMCachePNCIDR: cfg.PrivateNetworkCIDR,
 		Tailnet: cfg.Tailnet.Enabled, TailscaleTags: cfg.Tailnet.Tags, TailscaleAcceptRoutes: cfg.Tailnet.AcceptRoutes,
 	}
 
-	return out, plan.ReadFiles(read,
+	return out, plan.ReadFiles(
 		plan.Source{Field: "hosts.mac.tartKubeletFile", Path: cfg.TartKubeletFile, Target: &out.TartKubeletBinary},
 		plan.Source{Field: "hosts.mac.tartFile", Path: cfg.TartFile, Target: &out.TartTarball},
 		plan.Source{Field: "hosts.mac.nodeExporterFile", Path: cfg.NodeExporterFile, Target: &out.NodeExporterBinary},

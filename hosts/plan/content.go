@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"os"
 )
 
 // Content is the text or program that a part carries, with its digest.
@@ -53,7 +54,7 @@ type Source struct {
 
 // ReadFiles reads files into contents. It reads as many files as possible and returns one joined
 // error for those that can't be read.
-func ReadFiles(read func(path string) ([]byte, error), files ...Source) error {
+func ReadFiles(files ...Source) error {
 	var errs []error
 
 	for _, file := range files {
@@ -61,7 +62,7 @@ func ReadFiles(read func(path string) ([]byte, error), files ...Source) error {
 			continue
 		}
 
-		data, err := read(file.Path)
+		data, err := os.ReadFile(file.Path)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("read %s: %w", file.Field, err))
 
