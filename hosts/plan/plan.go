@@ -133,16 +133,6 @@ func (p Plan) DriftSteps(drifted ...string) []Part {
 	return steps
 }
 
-// AllDriftSteps returns the parts to apply to a bootstrapped host whose state is unknown.
-func (p Plan) AllDriftSteps() []Part {
-	var labels []string
-	for _, part := range p.parts {
-		labels = append(labels, part.Label)
-	}
-
-	return p.DriftSteps(labels...)
-}
-
 func indexOf(parts []Part, label string) int {
 	return slices.IndexFunc(parts, func(p Part) bool { return p.Label == label })
 }

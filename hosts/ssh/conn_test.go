@@ -17,7 +17,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
-	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
@@ -102,7 +101,6 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		at     func(*testing.T, *ssh.Target)
 		change func(*ssh.Target)
 		kind   ssh.Kind
-		class  errclass.Class
 		says   string
 	}{
 		"key":      {at: light(nothing)},
@@ -112,20 +110,20 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		}},
 		"wrong key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = other },
-			kind: ssh.AuthRefused, class: errclass.Configuration, says: "h refused the login of user m1",
+			kind: ssh.AuthRefused, says: "h refused the login of user m1",
 		},
 		"wrong password": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret("wrong-password") },
-			kind: ssh.AuthRefused, class: errclass.Configuration, says: "check the user, the password and the private key",
+			kind: ssh.AuthRefused, says: "check the user, the password and the private key",
 		},
 		"no passwords at all": {
 			at:     light(func(h *machost.Host) { h.RefusePasswords(true) }),
 			change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret(password) },
-			kind:   ssh.AuthRefused, class: errclass.Configuration,
+			kind:   ssh.AuthRefused,
 		},
 		"another user": {
 			at: light(nothing), change: func(g *ssh.Target) { g.User = "somebody" },
-			kind: ssh.AuthRefused, class: errclass.Configuration, says: "somebody",
+			kind: ssh.AuthRefused, says: "somebody",
 		},
 		"no sudo": {
 			at: light(func(h *machost.Host) {
@@ -133,42 +131,42 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 					panic(err)
 				}
 			}),
-			kind: ssh.SudoRefused, class: errclass.Configuration, says: "NOPASSWD",
+			kind: ssh.SudoRefused, says: "NOPASSWD",
 		},
 		"another host key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "SHA256:another" },
-			kind: ssh.HostKeyChanged, class: errclass.Configuration, says: "instead of SHA256:another",
+			kind: ssh.HostKeyChanged, says: "instead of SHA256:another",
 		},
 		"host is down": {
 			at:   light(func(h *machost.Host) { h.SetDown(true) }),
-			kind: ssh.Unreachable, class: errclass.Transient, says: "log in to h",
+			kind: ssh.Unreachable, says: "log in to h",
 		},
 		"nobody listens": {
 			at:   func(_ *testing.T, g *ssh.Target) { g.Address = "127.0.0.1:1" },
-			kind: ssh.Unreachable, class: errclass.Transient, says: "connect to h",
+			kind: ssh.Unreachable, says: "connect to h",
 		},
 		"no SSH server": {
 			at: func(t *testing.T, g *ssh.Target) {
 				t.Helper()
 				g.Address = silent(t, "HTTP/1.0 400 Bad Request\r\n\r\n")
 			},
-			kind: ssh.Unreachable, class: errclass.Transient, says: "log in to h",
+			kind: ssh.Unreachable, says: "log in to h",
 		},
 		"no answer": {
 			at:   func(t *testing.T, g *ssh.Target) { t.Helper(); g.Address = silent(t, "") },
-			kind: ssh.Unreachable, class: errclass.Transient, says: "no response within",
+			kind: ssh.Unreachable, says: "no response within",
 		},
 		"no credentials": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.Secret{} },
-			kind: ssh.Misconfigured, class: errclass.Configuration, says: "neither a password nor a private key",
+			kind: ssh.Misconfigured, says: "neither a password nor a private key",
 		},
 		"a key that is none": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.NewSecret("-----BEGIN-" + password) },
-			kind: ssh.Misconfigured, class: errclass.Configuration, says: "must be PEM",
+			kind: ssh.Misconfigured, says: "must be PEM",
 		},
 		"a pin that is none": {
 			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "aa:bb" },
-			kind: ssh.Misconfigured, class: errclass.Configuration, says: "ssh-keygen -l",
+			kind: ssh.Misconfigured, says: "ssh-keygen -l",
 		},
 	}
 	for name, tc := range cases {
@@ -188,8 +186,8 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 			}
 
 			_, err := dial(t, target, options)
-			if got := ssh.KindOf(err); got != tc.kind || ssh.Class(err) != tc.class {
-				t.Fatalf("kind %q, class %q: %v", got, ssh.Class(err), err)
+			if got := ssh.KindOf(err); got != tc.kind {
+				t.Fatalf("kind %q: %v", got, err)
 			}
 
 			if err == nil {

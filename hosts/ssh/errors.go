@@ -49,20 +49,6 @@ var ErrHostKeyChanged = errors.New("host key has changed")
 // KindOf returns the kind of an error of this package, or an empty kind for other errors.
 func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 
-// Class returns the class of an error. For an error of this package, the kind determines the class.
-func Class(err error) errclass.Class {
-	switch KindOf(err) {
-	case AuthRefused, HostKeyChanged, HostCertificateRefused, SudoRefused, Misconfigured:
-		return errclass.Configuration
-	case Rejected, NotKept:
-		return errclass.Permanent
-	case Unreachable, TimedOut:
-		return errclass.Transient
-	default:
-		return errclass.ClassOf(err)
-	}
-}
-
 func newError(kind Kind, err error, message string) *Error {
 	return &Error{Kind: kind, Reason: string(kind), Message: message, Err: err}
 }

@@ -180,7 +180,7 @@ func TestSecret(t *testing.T) {
 		t.Errorf("none = %q, full = %q", none, full)
 	}
 
-	if full.Reveal() != "hunter2" || !full.Equal(log.NewSecret("hunter2")) || full.Equal(none) {
+	if full.Reveal() != "hunter2" || none.Reveal() != "" {
 		t.Error("a secret does not keep its text")
 	}
 }

@@ -4,7 +4,6 @@
 package log
 
 import (
-	"crypto/subtle"
 	"encoding/json"
 	"fmt"
 	"log/slog"
@@ -35,11 +34,6 @@ func (s Secret) Reveal() string {
 
 // IsEmpty returns whether the secret has no text.
 func (s Secret) IsEmpty() bool { return s.Reveal() == "" }
-
-// Equal compares two secrets of the same length in constant time.
-func (s Secret) Equal(other Secret) bool {
-	return subtle.ConstantTimeCompare([]byte(s.Reveal()), []byte(other.Reveal())) == 1
-}
 
 // String returns Redacted, or "" if the secret is empty.
 func (s Secret) String() string {

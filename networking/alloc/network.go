@@ -369,14 +369,6 @@ func sortedPrefixes(assignments []Assignment) []netip.Prefix {
 	return out
 }
 
-// Holder returns the owner of an address, and false if the address has no owner.
-func (n *Network) Holder(addr netip.Addr) (string, bool) {
-	n.mu.RLock()
-	defer n.mu.RUnlock()
-
-	return n.assignments.holder(addr.Unmap())
-}
-
 // Assignments returns all addresses in use in ascending order, IPv4 first. Rebuild with these assignments
 // returns the same network.
 func (n *Network) Assignments() []Assignment {

@@ -172,9 +172,6 @@ func (p *Pool) PrefixFor(addr netip.Addr) (netip.Prefix, bool) {
 	return netip.PrefixFrom(addr, bits), true
 }
 
-// Gateways returns a copy of the pool's gateways, in the order of the Spec.
-func (p *Pool) Gateways() []netip.Addr { return slices.Clone(p.gateways) }
-
 // Overlap returns the first run of addresses that both pools allocate, and false if there is none.
 func (p *Pool) Overlap(q *Pool) (Range, bool) {
 	for i := range p.parts {

@@ -81,8 +81,8 @@ func TestPrefixLength(t *testing.T) {
 			t.Parallel()
 
 			p := pool(t, "p", tc.spec)
-			if p.Name() != "p" || len(p.Gateways()) != len(tc.spec.Gateways) {
-				t.Errorf("pool %s has the gateways %v", p.Name(), p.Gateways())
+			if p.Name() != "p" {
+				t.Errorf("the pool's name is %s", p.Name())
 			}
 
 			for text, want := range tc.want {

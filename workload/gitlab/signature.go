@@ -24,11 +24,7 @@ import (
 const (
 	HeaderEvent = "X-Gitlab-Event"
 	// HeaderToken contains the secret token itself.
-	HeaderToken = "X-Gitlab-Token" //nolint:gosec // the name of a header
-	// HeaderUUID is the UUID of the event. It is the same for all webhooks that the event triggers.
-	HeaderUUID = "X-Gitlab-Event-Uuid"
-	// HeaderInstance is the URL of the instance that sends the webhook.
-	HeaderInstance  = "X-Gitlab-Instance"
+	HeaderToken     = "X-Gitlab-Token" //nolint:gosec // the name of a header
 	HeaderID        = "Webhook-Id"
 	HeaderTimestamp = "Webhook-Timestamp"
 	HeaderSignature = "Webhook-Signature"

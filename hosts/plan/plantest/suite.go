@@ -150,8 +150,16 @@ func (k Kind[C]) checkParts(p plan.Plan) error {
 
 // checkApplied returns an error if the hashed parts differ from those that a drifted host gets.
 func checkApplied(p plan.Plan) error {
-	var steps []plan.Digest
-	for _, part := range p.AllDriftSteps() {
+	var (
+		labels []string
+		steps  []plan.Digest
+	)
+
+	for _, part := range p.Parts() {
+		labels = append(labels, part.Label)
+	}
+
+	for _, part := range p.DriftSteps(labels...) {
 		steps = append(steps, part.Digest())
 	}
 
