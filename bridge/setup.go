@@ -10,6 +10,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go4.org/netipx"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
@@ -143,8 +144,8 @@ func (a *Area) startWhenInstalled(
 }
 
 // ParseRanges parses address ranges.
-func ParseRanges(entries []string) ([]address.Range, error) {
-	out := make([]address.Range, 0, len(entries))
+func ParseRanges(entries []string) ([]netipx.IPRange, error) {
+	out := make([]netipx.IPRange, 0, len(entries))
 
 	for _, entry := range entries {
 		r, err := address.Parse(entry)

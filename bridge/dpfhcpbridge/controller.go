@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
@@ -62,7 +62,7 @@ type Reconciler struct {
 	// HyperShiftNamespace and MetalLBNamespace are the namespaces in which these operators run.
 	HyperShiftNamespace, MetalLBNamespace string
 	// Ranges are the address ranges for which the controller may create IPAddressPools.
-	Ranges []address.Range
+	Ranges []netipx.IPRange
 	// Concurrency is how many bridges are reconciled at a time.
 	Concurrency int
 

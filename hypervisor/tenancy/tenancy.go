@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 
+	"go4.org/netipx"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -358,34 +359,21 @@ func checkAddresses(
 // containsRange reports whether the outer range contains all addresses of the inner range. Both have
 // the format of v1alpha1.AddressRange. It returns false if one of them is not valid.
 func containsRange(outer, inner string) bool {
-	outerFirst, outerLast, outerOK := parseRange(outer)
-	innerFirst, innerLast, innerOK := parseRange(inner)
+	outerRange, innerRange := parseRange(outer), parseRange(inner)
 
-	return outerOK && innerOK && outerFirst.BitLen() == innerFirst.BitLen() &&
-		outerFirst.Compare(innerFirst) <= 0 && innerLast.Compare(outerLast) <= 0
+	return outerRange.Contains(innerRange.From()) && outerRange.Contains(innerRange.To())
 }
 
-// parseRange returns the first and the last address of a CIDR or of a range FIRST-LAST. ok is false
-// if the text is neither, or if a range ends before it starts.
-func parseRange(text string) (first, last netip.Addr, ok bool) {
+// parseRange parses a CIDR or a range FIRST-LAST. It returns a range that is not valid, and contains no
+// address, if the text is neither, or if the range ends before it starts.
+func parseRange(text string) netipx.IPRange {
 	if prefix, err := netip.ParsePrefix(strings.TrimSpace(text)); err == nil {
-		bytes := prefix.Masked().Addr().AsSlice()
-		for bit := prefix.Bits(); bit < len(bytes)*8; bit++ {
-			bytes[bit/8] |= 1 << (7 - bit%8)
-		}
-
-		last, ok = netip.AddrFromSlice(bytes)
-
-		return prefix.Masked().Addr(), last, ok
+		return netipx.RangeOfPrefix(prefix)
 	}
 
-	firstText, lastText, ok := strings.Cut(text, "-")
-	if !ok {
-		return netip.Addr{}, netip.Addr{}, false
-	}
+	firstText, lastText, _ := strings.Cut(text, "-")
+	first, _ := netip.ParseAddr(strings.TrimSpace(firstText))
+	last, _ := netip.ParseAddr(strings.TrimSpace(lastText))
 
-	first, err := netip.ParseAddr(strings.TrimSpace(firstText))
-	last, lastErr := netip.ParseAddr(strings.TrimSpace(lastText))
-
-	return first.Unmap(), last.Unmap(), err == nil && lastErr == nil && first.Compare(last) <= 0
+	return netipx.IPRangeFrom(first.Unmap(), last.Unmap())
 }

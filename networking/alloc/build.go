@@ -8,6 +8,8 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+
+	"go4.org/netipx"
 )
 
 // Roles of reserved addresses.
@@ -251,7 +253,7 @@ func isLinkLocal(addr netip.Addr) bool { return addr.Is6() && addr.IsLinkLocalUn
 func (p *part) reserve() {
 	p.reserved = map[netip.Addr]string{}
 	reserveIn := func(subnet netip.Prefix) {
-		for _, addr := range []netip.Addr{subnet.Addr(), lastAddress(subnet)} {
+		for _, addr := range []netip.Addr{subnet.Addr(), netipx.PrefixLastIP(subnet)} {
 			if role := roleOf(subnet, addr); role != "" {
 				p.reserved[addr] = fmt.Sprintf("the %s address of %s", role, subnet)
 			}
@@ -280,7 +282,7 @@ func roleOf(subnet netip.Prefix, addr netip.Addr) string {
 		return ""
 	case addr == subnet.Addr():
 		return networkAddress
-	case addr == lastAddress(subnet):
+	case addr == netipx.PrefixLastIP(subnet):
 		return broadcastAddress
 	default:
 		return ""

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
+
+	"go4.org/netipx"
 )
 
 // Range is one entry of a list of addresses. It contains all addresses from First to Last, including both.
@@ -81,9 +83,7 @@ func parseCIDR(text string) (Range, error) {
 			prefix.Masked(), prefix.Addr(), prefix.Addr().BitLen())
 	}
 
-	last := lastAddress(prefix)
-
-	return Range{First: prefix.Addr(), Last: last, Bits: prefix.Bits()}, nil
+	return Range{First: prefix.Addr(), Last: netipx.PrefixLastIP(prefix), Bits: prefix.Bits()}, nil
 }
 
 // parsePair parses FIRST-LAST. Both addresses must be of one family, and LAST must not be below FIRST.
@@ -126,30 +126,5 @@ func parseAddr(text string) (netip.Addr, error) {
 		return netip.Addr{}, fmt.Errorf("%q is an IPv4 address written as IPv6: write %s", text, addr.Unmap())
 	default:
 		return addr, nil
-	}
-}
-
-// lastAddress returns the last address of a prefix.
-func lastAddress(prefix netip.Prefix) netip.Addr {
-	// FamilyOf is wrong here, because ::ffff:0:0/96 is an IPv6 prefix.
-	family := IPv6
-	if prefix.Addr().Is4() {
-		family = IPv4
-	}
-
-	return family.toAddr(toUint128(prefix.Masked().Addr()).plus(prefixSize(family, prefix.Bits())).previous())
-}
-
-// prefixSize returns the number of addresses in a prefix of this length. The size of ::/0 wraps to 0.
-func prefixSize(family Family, bits int) u128 {
-	host := family.bits() - bits
-
-	switch {
-	case host >= 128:
-		return u128{}
-	case host >= 64:
-		return u128{hi: 1 << (host - 64)}
-	default:
-		return u128{lo: 1 << host}
 	}
 }

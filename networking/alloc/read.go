@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+
+	"go4.org/netipx"
 )
 
 // SpecError is one problem in a Spec.
@@ -93,7 +95,7 @@ func checkUsable(r rangeEntry) []error {
 
 	for _, text := range forbidden[r.Family()] {
 		prefix := netip.MustParsePrefix(text)
-		if r.span().overlaps(span{first: toUint128(prefix.Addr()), last: toUint128(lastAddress(prefix))}) {
+		if r.span().overlaps(span{first: toUint128(prefix.Addr()), last: toUint128(netipx.PrefixLastIP(prefix))}) {
 			return []error{&SpecError{
 				Field: r.field, Value: r.String(),
 				Problem: fmt.Sprintf("it has addresses of %s, which no machine can use: remove these addresses", prefix),
