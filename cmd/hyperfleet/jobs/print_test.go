@@ -150,13 +150,13 @@ func printed(t *testing.T, format string, content cli.Content) string {
 	t.Helper()
 
 	var (
-		flag cli.Output
-		out  bytes.Buffer
+		output cli.Output
+		out    bytes.Buffer
 	)
 
-	flag.AddFlag(&cobra.Command{}, format)
+	output.AddFlag(&cobra.Command{}, format)
 
-	if err := flag.Print(&out, content); err != nil {
+	if err := output.Print(&out, content); err != nil {
 		t.Fatal(err)
 	}
 

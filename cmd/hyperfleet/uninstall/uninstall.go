@@ -177,17 +177,19 @@ func (u *uninstaller) formatInventory(i *inventory) string {
 		return "There are no objects of HyperFleet in this cluster. The operator, its roles and the CRDs may be installed.\n"
 	}
 
-	out := english.Plural(len(i.claims), "machine", "") + "\n" + formatMachines(i.claims)
+	var out strings.Builder
+
+	fmt.Fprintf(&out, "%s\n%s", english.Plural(len(i.claims), "machine", ""), formatMachines(i.claims))
 
 	for _, line := range formatCounts(i.Objects) {
-		out += line + "\n"
+		fmt.Fprintln(&out, line)
 	}
 
 	for _, line := range formatCounts(i.Blocking) {
-		out += line + ", which you have to delete first\n"
+		fmt.Fprintln(&out, line+", which you have to delete first")
 	}
 
-	return out
+	return out.String()
 }
 
 // formatCounts returns the numbers of objects by kind, such as "3 of kind HostFleet", sorted by kind.
