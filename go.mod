@@ -35,6 +35,7 @@ require (
 	github.com/oapi-codegen/runtime v1.6.0
 	github.com/pressly/goose/v3 v3.28.0
 	github.com/prometheus/client_golang v1.24.1
+	github.com/prometheus/client_model v0.6.2
 	github.com/prometheus/common v0.70.1
 	github.com/rabbitmq/amqp091-go v1.10.0
 	github.com/scaleway/scaleway-sdk-go v1.39.0
@@ -162,7 +163,6 @@ require (
 	github.com/oasdiff/yaml3 v0.0.14 // indirect
 	github.com/openshift/custom-resource-status v1.1.2 // indirect
 	github.com/pmezard/go-difflib v1.0.1-0.20181226105442-5d4384ee4fb2 // indirect
-	github.com/prometheus/client_model v0.6.2 // indirect
 	github.com/prometheus/procfs v0.22.0 // indirect
 	github.com/ryanuber/go-glob v1.0.0 // indirect
 	github.com/santhosh-tekuri/jsonschema/v6 v6.0.3 // indirect

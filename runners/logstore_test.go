@@ -5,6 +5,7 @@ package runners_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -29,6 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/test/s3"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const (
@@ -106,22 +108,7 @@ func (w *logWorld) log(t *testing.T, name string) *v1alpha1.RunnerLog {
 func (w *logWorld) written(t *testing.T, outcome string) float64 {
 	t.Helper()
 
-	families, err := w.metrics.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			if metric.GetLabel()[0].GetValue() == outcome {
-				return metric.GetCounter().GetValue()
-			}
-		}
-	}
-
-	t.Fatalf("no outcome %s", outcome)
-
-	return 0
+	return scrape.SumOf(t, w.metrics, "hyperfleet_runner_log_writes_total", fmt.Sprintf("outcome=%q", outcome))
 }
 
 // A log is moved to the store, and the RunnerLog holds its location. This also works if the job of the log

@@ -4,7 +4,6 @@
 package runners_test
 
 import (
-	"bytes"
 	"slices"
 	"strings"
 	"testing"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
-	"github.com/prometheus/common/expfmt"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -23,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/metrics"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 func readyAs(status metav1.ConditionStatus, reason string) []metav1.Condition {
@@ -121,22 +120,14 @@ func TestCollect(t *testing.T) {
 	registry := prometheus.NewPedanticRegistry()
 	registry.MustRegister(pools, ready)
 
-	families, err := registry.Gather()
+	text, err := scrape.Render(registry)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	var text bytes.Buffer
-
-	for _, family := range families {
-		if _, err := expfmt.MetricFamilyToText(&text, family); err != nil {
-			t.Fatal(err)
-		}
-	}
-
 	var got []string
 
-	for line := range strings.Lines(text.String()) {
+	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
 			got = append(got, strings.TrimSpace(line))
 		}

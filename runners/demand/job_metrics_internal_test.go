@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 // TestJobMetrics: a job is counted by its pool and, if that is asked for, by its repository, of
@@ -62,20 +63,11 @@ hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",r
 		t.Error(err)
 	}
 
-	families, err := registry.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	sums := map[string]float64{}
-
-	for _, family := range families {
-		for _, series := range family.GetMetric() {
-			sums[family.GetName()] += series.GetHistogram().GetSampleSum()
+	for name, want := range map[string]float64{
+		"hyperfleet_job_queue_duration_seconds_sum": 80, "hyperfleet_job_run_duration_seconds_sum": 240,
+	} {
+		if got := scrape.SumOf(t, registry, name, ""); got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
 		}
-	}
-
-	if sums["hyperfleet_job_queue_duration_seconds"] != 80 || sums["hyperfleet_job_run_duration_seconds"] != 240 {
-		t.Errorf("sums %v", sums)
 	}
 }

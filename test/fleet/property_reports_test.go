@@ -28,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 // Any change of any kind's spec is reconciled: the object's status comes to speak of the
@@ -167,7 +168,7 @@ func observability(t *testing.T, w *world) {
 		default:
 		}
 
-		before := w.total("hyperfleet_machine_phase_duration_seconds") + w.total("hyperfleet_machine_ended_total")
+		before := w.lifeEvents()
 
 		return first(
 			func() string { return w.make(claim) },
@@ -192,7 +193,7 @@ func observability(t *testing.T, w *world) {
 			func() string {
 				lived.Add(1)
 
-				if now := w.total("hyperfleet_machine_phase_duration_seconds") + w.total("hyperfleet_machine_ended_total"); now <= before {
+				if now := w.lifeEvents(); now <= before {
 					return "no metric has moved"
 				}
 
@@ -229,7 +230,7 @@ func (w *world) awaitCounts() string {
 		"VMStopped":    nil,
 		"Started":      func() float64 { return w.phaseCount("provisioned") },
 		"RunnerOnline": func() float64 { return w.phaseCount("bootstrapped") },
-		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total") },
+		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total", "") },
 	}
 
 	return w.Await("events and metrics agreeing", func() (bool, string) {
@@ -298,34 +299,22 @@ func (w *world) events() []eventsv1.Event {
 	return events.Items
 }
 
-// total sums a metric over its labels, or over those with the value: a counter's values, a
-// histogram's observations.
-func (w *world) total(name string, values ...string) float64 {
-	families, err := w.Registry.Gather()
-	if err != nil {
-		return -1
-	}
-
-	sum := 0.0
-
-	for _, family := range families {
-		for _, metric := range family.GetMetric() {
-			wanted := family.GetName() == name && len(values) == 0
-
-			for _, label := range metric.GetLabel() {
-				wanted = wanted || family.GetName() == name && slices.Contains(values, label.GetValue())
-			}
-
-			if wanted {
-				sum += metric.GetCounter().GetValue() + float64(metric.GetHistogram().GetSampleCount())
-			}
-		}
-	}
-
-	return sum
+// total sums a metric over its series, or over those with the labels.
+func (w *world) total(name, labels string) float64 {
+	return scrape.SumOf(w.T, w.Registry, name, labels)
 }
 
-// phaseCount is how many machines have gone through a phase.
+// lifeEvents is how many phases and ends of machines are in the metrics.
+func (w *world) lifeEvents() float64 {
+	return w.phaseCount("") + w.total("hyperfleet_machine_ended_total", "")
+}
+
+// phaseCount is how many machines have gone through a phase, or through any.
 func (w *world) phaseCount(phase string) float64 {
-	return w.total("hyperfleet_machine_phase_duration_seconds", phase)
+	labels := ""
+	if phase != "" {
+		labels = fmt.Sprintf("phase=%q", phase)
+	}
+
+	return w.total("hyperfleet_machine_phase_duration_seconds_count", labels)
 }

@@ -7,14 +7,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
+	"iter"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/common/model"
 )
 
 // ErrNoSeries is the error of Sum if there is no such series yet.
@@ -40,16 +44,18 @@ func Sum(ctx context.Context, url, name, labels string) (float64, error) {
 	}
 	defer response.Body.Close() //nolint:errcheck // the body was only read
 
-	page, err := io.ReadAll(response.Body)
-
-	switch {
-	case err != nil:
-		return 0, fmt.Errorf("read metrics: %w", err)
-	case response.StatusCode != http.StatusOK:
+	if response.StatusCode != http.StatusOK {
 		return 0, fmt.Errorf("read metrics at %s: %s", url, response.Status)
 	}
 
-	return sumSeries(string(page), name, labels)
+	parser := expfmt.NewTextParser(model.LegacyValidation)
+
+	families, err := parser.TextToMetricFamilies(response.Body)
+	if err != nil {
+		return 0, fmt.Errorf("read metrics at %s: %w", url, err)
+	}
+
+	return sumSeries(maps.Values(families), name, labels)
 }
 
 // Render returns the metrics of a registry in Prometheus' text format.
@@ -71,12 +77,12 @@ func Render(gatherer prometheus.Gatherer) (string, error) {
 func SumOf(t testing.TB, gatherer prometheus.Gatherer, name, labels string) float64 {
 	t.Helper()
 
-	page, err := Render(gatherer)
+	families, err := gatherer.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	total, err := sumSeries(page, name, labels)
+	total, err := sumSeries(slices.Values(families), name, labels)
 	if err != nil && !errors.Is(err, ErrNoSeries) {
 		t.Fatal(err)
 	}
@@ -84,26 +90,20 @@ func SumOf(t testing.TB, gatherer prometheus.Gatherer, name, labels string) floa
 	return total
 }
 
-func sumSeries(page, name, labels string) (float64, error) {
+func sumSeries(families iter.Seq[*dto.MetricFamily], name, labels string) (float64, error) {
 	total, found := 0.0, false
 
-	for line := range strings.Lines(page) {
-		rest, hasName := strings.CutPrefix(line, name)
-		if !hasName || rest[0] != ' ' && rest[0] != '{' {
+	for family := range families {
+		part, hasName := strings.CutPrefix(name, family.GetName())
+		if !hasName {
 			continue
 		}
 
-		end := strings.LastIndexByte(rest, ' ')
-		if !strings.Contains(rest[:end], labels) {
-			continue
+		for _, metric := range family.GetMetric() {
+			if value, ok := partOf(metric, part); ok && strings.Contains(formatLabels(metric), labels) {
+				total, found = total+value, true
+			}
 		}
-
-		var value float64
-		if _, err := fmt.Sscan(rest[end+1:], &value); err != nil {
-			return 0, fmt.Errorf("read metric %s: %q: %w", name, line, err)
-		}
-
-		total, found = total+value, true
 	}
 
 	if !found {
@@ -111,4 +111,31 @@ func sumSeries(page, name, labels string) (float64, error) {
 	}
 
 	return total, nil
+}
+
+// partOf returns the value of a metric, or the part _sum or _count of a histogram or summary.
+func partOf(metric *dto.Metric, part string) (value float64, ok bool) {
+	histogram, summary := metric.GetHistogram(), metric.GetSummary()
+	isSingle := histogram == nil && summary == nil
+
+	switch part {
+	case "":
+		return metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue(), isSingle
+	case "_sum":
+		return histogram.GetSampleSum() + summary.GetSampleSum(), !isSingle
+	case "_count":
+		return float64(histogram.GetSampleCount() + summary.GetSampleCount()), !isSingle
+	default:
+		return 0, false
+	}
+}
+
+// formatLabels formats the labels of a metric as in Prometheus' text format.
+func formatLabels(metric *dto.Metric) string {
+	var out []string
+	for _, label := range metric.GetLabel() {
+		out = append(out, fmt.Sprintf("%s=%q", label.GetName(), label.GetValue()))
+	}
+
+	return strings.Join(out, ",")
 }
