@@ -72,9 +72,7 @@ func TestMain(m *testing.M) {
 		images.Push(repository, tag)
 	}
 
-	code := kube.Run(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme), kube.WithControllerManager(),
-		kube.WithUses("../test/access/testdata/uses.yaml", "bridge", "hyperfleet-bridge"))
+	code := kube.Run(m, &env, kube.ForArea("bridge"), kube.WithControllerManager())
 
 	served.Close()
 

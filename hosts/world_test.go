@@ -5,7 +5,6 @@ package hosts_test
 
 import (
 	"fmt"
-	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,14 +22,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
-	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
@@ -49,10 +46,7 @@ const (
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.ToLogr(slog.New(slog.DiscardHandler)))
-
-	os.Exit(kube.Run(m, func(e *kube.Env) { env = e }, kube.WithControllerManager(), kube.WithCRDs("../deploy/crds"), kube.WithScheme(infrav1.AddToScheme),
-		kube.WithUses("../test/access/testdata/uses.yaml", "hosts", "hyperfleet-hosts")))
+	kube.Main(m, &env, kube.ForArea("hosts"), kube.WithControllerManager())
 }
 
 // fixture is a namespace with a fleet of simulated Linux hosts. Tests start and stop the area's

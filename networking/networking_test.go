@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"strings"
 	"testing"
 	"time"
@@ -22,13 +21,11 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
-	kitlog "github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking"
 	"github.com/hyperfleet/hyperfleet/networking/dns"
@@ -48,17 +45,7 @@ const (
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	log.SetLogger(kitlog.ToLogr(slog.New(slog.DiscardHandler)))
-
-	os.Exit(kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.Install(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithCRDs("../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme),
-		kube.WithUses("../test/access/testdata/uses.yaml", "networking", "hyperfleet-networking")))
+	kube.Main(m, &env, kube.ForArea("networking"), kube.WithSetup(crds.Install))
 }
 
 // world is a fixture with a namespace and the controllers of the area, which the test can restart.

@@ -13,12 +13,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -45,9 +43,7 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
-		kube.WithUses("../test/access/testdata/uses.yaml", "runners/logstore", "hyperfleet-runners"))
+	kube.Main(m, &env, kube.ForArea("runners"))
 }
 
 // until polls the condition until it is true or the timeout is over.

@@ -24,7 +24,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
-	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -37,8 +36,8 @@ import (
 func TestInstallation(t *testing.T) { //nolint:tparallel // one step after the other
 	t.Parallel()
 
-	i := installation{kube.Start(t, kube.WithScheme(live.AddToScheme),
-		kube.WithCRDs("../../deploy/crds", "../../deploy/base/namespace.yaml", "../../deploy/rbac", "../../deploy/base/tenancy.yaml"))}
+	i := installation{kube.Start(t, kube.WithCRDs(
+		"../../deploy/crds", "../../deploy/base/namespace.yaml", "../../deploy/rbac", "../../deploy/base/tenancy.yaml"))}
 
 	t.Run("nothing is wrong", i.testNoProblems)
 	t.Run("objects", i.testObjects)

@@ -13,9 +13,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	"k8s.io/client-go/rest"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
@@ -35,8 +33,7 @@ func TestMain(m *testing.M) {
 		main()
 	}
 
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(live.AddToScheme))
+	kube.Main(m, &env, kube.WithCRDs("../../deploy/crds"))
 }
 
 // executed is the output and the error of a command.

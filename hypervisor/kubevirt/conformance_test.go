@@ -7,21 +7,17 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
-	"fmt"
 	"net/http"
-	"os"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -43,20 +39,11 @@ var env *kube.Env
 const maxParallel = "6"
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
 	if err := flag.Set("test.parallel", maxParallel); err != nil {
 		panic(err)
 	}
 
-	kube.Main(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.Install(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithScheme(virtv1.AddToScheme))
+	kube.Main(m, &env, kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(crds.Install))
 }
 
 func newHarness(t *testing.T) conformance.Harness {

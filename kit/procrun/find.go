@@ -49,21 +49,30 @@ func candidateDirs() []string {
 		dirs = append(dirs, filepath.Dir(self))
 	}
 
-	dir, err := os.Getwd()
-	for err == nil {
-		if _, statErr := os.Stat(filepath.Join(dir, "go.mod")); statErr == nil {
-			return append(dirs, filepath.Join(dir, "bin"))
-		}
-
-		parent := filepath.Dir(dir)
-		if parent == dir {
-			break
-		}
-
-		dir = parent
+	if root, err := FindModuleRoot(); err == nil {
+		dirs = append(dirs, filepath.Join(root, "bin"))
 	}
 
 	return dirs
+}
+
+// FindModuleRoot returns the nearest folder with a go.mod: the working directory, or one above it.
+func FindModuleRoot() (string, error) {
+	root, err := os.Getwd()
+
+	for err == nil {
+		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
+			return root, nil
+		}
+
+		if filepath.Dir(root) == root {
+			err = os.ErrNotExist
+		}
+
+		root = filepath.Dir(root)
+	}
+
+	return "", fmt.Errorf("find the module root: %w", err)
 }
 
 // hasPrograms returns whether every name is an executable file in dir.

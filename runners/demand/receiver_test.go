@@ -5,6 +5,7 @@ package demand_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/hex"
 	"encoding/json"
 	"net/http"
@@ -15,14 +16,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -39,17 +39,11 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) {
-		var err error
+	kube.Main(m, &env, kube.ForArea("runners"), kube.WithSetup(func(context.Context, *rest.Config) (err error) {
+		operator, err = env.ClientAs("hyperfleet-runners")
 
-		env = e
-		if operator, err = e.ClientAs("hyperfleet-runners"); err != nil {
-			panic(err)
-		}
-	},
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme),
-		kube.WithUses("../../test/access/testdata/uses.yaml", "runners/demand", "hyperfleet-runners"))
+		return err
+	}))
 }
 
 // own makes names of one test: pools of all namespaces hear a webhook.

@@ -4,9 +4,7 @@
 package hypershift_test
 
 import (
-	"context"
 	"fmt"
-	"os"
 	"testing"
 	"time"
 
@@ -30,14 +28,7 @@ const patience = 2 * time.Minute
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	os.Exit(kube.Run(m, func(e *kube.Env) {
-		env = e
-
-		if err := crds.Install(context.Background(), e.Config); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}, kube.WithControllerManager()))
+	kube.Main(m, &env, kube.WithControllerManager(), kube.WithSetup(crds.Install))
 }
 
 func gvk(group, version, kind string) schema.GroupVersionKind {

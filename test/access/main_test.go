@@ -4,13 +4,8 @@
 package access_test
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"testing"
-
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -23,18 +18,9 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
 	os.Exit(postgres.RunWith(func(s *postgres.Server) int {
 		database = s
 
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := crds.InstallHub(context.Background(), e.Config); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-		}, kube.WithControllerManager())
+		return kube.Run(m, &env, kube.WithControllerManager(), kube.WithSetup(crds.InstallHub))
 	}))
 }

@@ -10,9 +10,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
-	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
-	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -20,8 +17,7 @@ import (
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	kube.Main(m, func(e *kube.Env) { env = e },
-		kube.WithCRDs("../../deploy/crds"), kube.WithScheme(hfv1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme))
+	kube.Main(m, &env, kube.WithCRDs("../../deploy/crds"))
 }
 
 // parse reads one object.

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
 const module = "github.com/hyperfleet/hyperfleet/"
@@ -98,29 +100,10 @@ func build(ctx context.Context, dir string, names ...string) error {
 	return nil
 }
 
-// findModuleRoot returns the root directory of the module that contains the test.
-func findModuleRoot() (string, error) {
-	root, err := os.Getwd()
-
-	for err == nil {
-		if _, missing := os.Stat(filepath.Join(root, "go.mod")); missing == nil {
-			return root, nil
-		}
-
-		if filepath.Dir(root) == root {
-			err = os.ErrNotExist
-		}
-
-		root = filepath.Dir(root)
-	}
-
-	return "", fmt.Errorf("find the module root: %w", err)
-}
-
 // lockBinDir locks the directory for built programs, and returns the directory and a function that unlocks
 // it. It waits until no other process holds the lock.
 func lockBinDir() (binDir string, release func(), err error) {
-	root, err := findModuleRoot()
+	root, err := procrun.FindModuleRoot()
 	if err != nil {
 		return "", nil, err
 	}

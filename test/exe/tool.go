@@ -60,7 +60,7 @@ func findInstalled(program string) (string, error) {
 }
 
 func installGroup(group string) error {
-	root, err := findModuleRoot()
+	root, err := procrun.FindModuleRoot()
 	if err != nil {
 		return fmt.Errorf("install tools %s: %w", group, err)
 	}

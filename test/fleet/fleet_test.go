@@ -5,21 +5,16 @@ package fleet_test
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"os"
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
-	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/client-go/rest"
 	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -38,7 +33,6 @@ const sideBySide = "8"
 func TestMain(m *testing.M) { os.Exit(runGuest(m)) }
 
 func runGuest(m *testing.M) int {
-	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
 	flag.Parse()
 
 	if err := flag.Set("test.parallel", sideBySide); err != nil {
@@ -48,15 +42,8 @@ func runGuest(m *testing.M) int {
 	return exe.RunWith(func(dir string) int {
 		programs = dir
 
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := errors.Join(crds.Install(context.Background(), e.Config), e.Client.Create(context.Background(), definitions())); err != nil {
-				panic(err)
-			}
-		}, kube.WithCRDs("../../deploy/crds"),
-			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, virtv1.AddToScheme, apiextensionsv1.AddToScheme),
-			kube.WithUses("../../test/access/testdata/uses.yaml", "test/fleet", "hyperfleet-runners"))
+		return kube.Run(m, &env, kube.ForArea("runners"), kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(crds.Install,
+			func(ctx context.Context, _ *rest.Config) error { return env.Client.Create(ctx, definitions()) }))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 

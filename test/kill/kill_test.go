@@ -11,10 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kill"
@@ -27,14 +23,11 @@ var (
 	env    *kube.Env
 )
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(build(m))
-}
+func TestMain(m *testing.M) { os.Exit(build(m)) }
 
 // build makes the program from what is here, unless HYPERFLEET_BIN names one.
 func build(m *testing.M) int {
-	run := func() int { return kube.Run(m, func(e *kube.Env) { env = e }, kinds()...) }
+	run := func() int { return kube.Run(m, &env, kinds()...) }
 
 	binary = os.Getenv("HYPERFLEET_BIN")
 	if binary != "" {
@@ -50,7 +43,7 @@ func build(m *testing.M) int {
 
 // kinds are what the operator's API server knows.
 func kinds() []kube.Option {
-	return []kube.Option{kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme)}
+	return []kube.Option{kube.WithCRDs("../../deploy/crds")}
 }
 
 // trial kills operators, side by side. An operator looks after all of its API server, so that

@@ -12,7 +12,7 @@
 //	var env *kube.Env
 //
 //	func TestMain(m *testing.M) {
-//		kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../deploy/crds"))
+//		kube.Main(m, &env, kube.ForArea("runners"))
 //	}
 //
 //	func TestClaim(t *testing.T) {

@@ -8,9 +8,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -18,9 +20,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
+	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/lease"
 )
@@ -33,10 +40,22 @@ type Option func(*options)
 
 type options struct {
 	paths                 []string
+	withOwnCRDs           bool
 	withControllerManager bool
 	addScheme             []func(*runtime.Scheme) error
-	// usesFile declares which API calls the tests of the program make by each account (WithUses).
-	usesFile, program, account string
+	setups                []func(context.Context, *rest.Config) error
+	// comparesUses and account are set by WithUses.
+	comparesUses bool
+	account      string
+}
+
+// ForArea applies the CRDs of the operator, and compares the API calls of the area's account with those that
+// are declared (WithUses).
+func ForArea(area string) Option {
+	return func(o *options) {
+		o.withOwnCRDs = true
+		WithUses("hyperfleet-" + area)(o)
+	}
 }
 
 // WithCRDs applies the CRDs and other objects in the YAML files at the paths. A path is a file or
@@ -52,9 +71,14 @@ func WithControllerManager() Option {
 }
 
 // WithScheme adds kinds to the scheme of the environment's clients. The scheme always contains Kubernetes'
-// own kinds and CustomResourceDefinition.
+// own kinds, CustomResourceDefinition and the kinds of the operator.
 func WithScheme(add ...func(*runtime.Scheme) error) Option {
 	return func(o *options) { o.addScheme = append(o.addScheme, add...) }
+}
+
+// WithSetup calls functions, for example to install CRDs, before the tests run.
+func WithSetup(setups ...func(context.Context, *rest.Config) error) Option {
+	return func(o *options) { o.setups = append(o.setups, setups...) }
 }
 
 // Env is a running API server.
@@ -92,8 +116,8 @@ const (
 func Start(t testing.TB, opts ...Option) *Env {
 	t.Helper()
 
-	env, err := start(context.Background(), opts)
-	if err != nil {
+	var env *Env
+	if err := start(context.Background(), &env, opts); err != nil {
 		t.Fatal(err)
 	}
 
@@ -110,34 +134,31 @@ func Start(t testing.TB, opts ...Option) *Env {
 	return env
 }
 
-// Main starts an empty API server, calls use with it, runs the tests, stops the server, and exits with the
-// tests' exit code.
-func Main(m *testing.M, use func(*Env), opts ...Option) {
-	os.Exit(Run(m, use, opts...))
+// Main starts an empty API server and sets env to it, runs the tests, stops the server, and exits with the
+// tests' exit code. Logs of controller-runtime are discarded, unless the caller has set its logger.
+func Main(m *testing.M, env **Env, opts ...Option) {
+	os.Exit(Run(m, env, opts...))
 }
 
 // Run does what Main does, but returns the exit code, for a TestMain with further steps.
-func Run(m *testing.M, use func(*Env), opts ...Option) int {
-	env, err := start(context.Background(), opts)
-	if err != nil {
+func Run(m *testing.M, env **Env, opts ...Option) int {
+	if err := start(context.Background(), env, opts); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
 		return 1
 	}
 
-	use(env)
-
 	code := m.Run()
 
 	if code == 0 {
-		if err := env.compareUses(opts); err != nil {
+		if err := (*env).compareUses(opts); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 
 			code = 1
 		}
 	}
 
-	if err := env.stop(); err != nil {
+	if err := (*env).stop(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 
 		return 1
@@ -146,24 +167,27 @@ func Run(m *testing.M, use func(*Env), opts ...Option) int {
 	return code
 }
 
-func start(ctx context.Context, opts []Option) (*Env, error) {
+// start starts an API server, and sets env before it calls the functions of WithSetup, which may use it.
+func start(ctx context.Context, env **Env, opts []Option) error {
 	settings := &options{}
 	for _, opt := range opts {
 		opt(settings)
 	}
 
-	env := &Env{Scheme: runtime.NewScheme(), uses: &useRecorder{calls: map[string]map[Use]bool{}}, account: settings.account}
+	ctrl.SetLogger(logr.Discard())
 
-	if err := env.setUp(ctx, settings); err != nil {
-		return nil, errors.Join(err, env.stop())
+	*env = &Env{Scheme: runtime.NewScheme(), uses: &useRecorder{calls: map[string]map[Use]bool{}}, account: settings.account}
+
+	if err := (*env).setUp(ctx, settings); err != nil {
+		return errors.Join(err, (*env).stop())
 	}
 
-	return env, nil
+	return nil
 }
 
 func (e *Env) setUp(ctx context.Context, settings *options) error {
 	adders := append([]func(*runtime.Scheme) error{
-		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme,
+		clientgoscheme.AddToScheme, apiextensionsv1.AddToScheme, hfv1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme,
 	}, settings.addScheme...)
 
 	for _, add := range adders {
@@ -185,7 +209,26 @@ func (e *Env) setUp(ctx context.Context, settings *options) error {
 		return fmt.Errorf("create client: %w", err)
 	}
 
-	return kubeproc.Apply(ctx, e.Config, settings.paths...)
+	if settings.withOwnCRDs {
+		root, err := procrun.FindModuleRoot()
+		if err != nil {
+			return err
+		}
+
+		settings.paths = append(settings.paths, filepath.Join(root, "deploy", "crds"))
+	}
+
+	if err := kubeproc.Apply(ctx, e.Config, settings.paths...); err != nil {
+		return err
+	}
+
+	for _, setup := range settings.setups {
+		if err := setup(ctx, e.Config); err != nil {
+			return fmt.Errorf("set up test API server: %w", err)
+		}
+	}
+
+	return nil
 }
 
 // acquireCluster leases a control plane from the test run. If there is no test run, it starts a control

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -55,12 +57,15 @@ var (
 	errUndeclared = errors.New("the account makes the call, but the use is not declared")
 )
 
-// WithUses compares the API calls of the areas' accounts with a file that declares the uses by account and
+// usesFile declares the uses of accounts by account and program.
+const usesFile = "test/access/testdata/uses.yaml"
+
+// WithUses compares the API calls of the areas' accounts with the file that declares the uses by account and
 // program. test/access compares the RBAC roles with the same file. If all tests of the program were run,
 // the run fails if an account has not made a declared call, or has made a call that is not declared. The
 // manager of StartManager has the given account. RecordUses sets the account of other clients.
-func WithUses(file, program, account string) Option {
-	return func(o *options) { o.usesFile, o.program, o.account = file, program, account }
+func WithUses(account string) Option {
+	return func(o *options) { o.comparesUses, o.account = true, account }
 }
 
 // RecordUses returns a copy of a client configuration whose calls are recorded as uses of an area's account.
@@ -198,21 +203,33 @@ func readUses(r *http.Request, use Use) []Use {
 	return []Use{use, list}
 }
 
-// compareUses compares the recorded uses with the file of WithUses.
+// compareUses compares the recorded uses with the file of WithUses if all tests of the program have run.
 func (e *Env) compareUses(opts []Option) error {
 	var settings options
 	for _, opt := range opts {
 		opt(&settings)
 	}
 
-	return e.uses.compare(settings.usesFile, settings.program)
-}
-
-// compare compares the recorded uses with the file. It returns nil if not all tests of the program have run.
-func (u *useRecorder) compare(file, program string) error {
-	if file == "" || !isFullRun() {
+	if !settings.comparesUses || !isFullRun() {
 		return nil
 	}
+
+	return e.uses.compare()
+}
+
+// compare compares the recorded uses with the file. The program has the name of the package's directory.
+func (u *useRecorder) compare() error {
+	root, err := procrun.FindModuleRoot()
+	if err != nil {
+		return fmt.Errorf("read uses of accounts: %w", err)
+	}
+
+	dir, err := os.Getwd()
+	if err != nil {
+		return fmt.Errorf("read uses of accounts: %w", err)
+	}
+
+	program, file := strings.TrimPrefix(filepath.ToSlash(dir), filepath.ToSlash(root)+"/"), filepath.Join(root, usesFile)
 
 	raw, err := os.ReadFile(file)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	kubevirtcrds "github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
@@ -40,8 +41,8 @@ func withImages(run func() int) int {
 }
 
 // prepare makes what a management cluster has: the kinds of other projects, a Node, a storage class.
-func prepare(ctx context.Context) error {
-	err := errors.Join(kubevirtcrds.Install(ctx, env.Config), crds.Install(ctx, env.Config))
+func prepare(ctx context.Context, config *rest.Config) error {
+	err := errors.Join(kubevirtcrds.Install(ctx, config), crds.Install(ctx, config))
 	if err != nil {
 		return err
 	}

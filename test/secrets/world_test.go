@@ -22,20 +22,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 	"k8s.io/apimachinery/pkg/util/uuid"
 	virtv1 "kubevirt.io/api/core/v1"
-	ctrl "sigs.k8s.io/controller-runtime"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
-	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/execguest"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	simgithub "github.com/hyperfleet/hyperfleet/sim/github"
@@ -60,8 +56,6 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
 	// The operator's steps take the tracer of the process.
 	spans = tracetest.NewInMemoryExporter()
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
@@ -74,14 +68,8 @@ func build(m *testing.M) int {
 	return exe.RunWith(func(dir string) int {
 		programs = dir
 
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := prepare(context.Background()); err != nil {
-				panic(err)
-			}
-		}, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"), kube.WithControllerManager(),
-			kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme, bridgev1.AddToScheme, virtv1.AddToScheme))
+		return kube.Run(m, &env, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"),
+			kube.WithControllerManager(), kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(prepare))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 

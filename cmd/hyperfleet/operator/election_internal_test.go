@@ -9,12 +9,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -25,9 +23,7 @@ import (
 var env *kube.Env
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	kube.Main(m, func(e *kube.Env) { env = e }, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"),
-		kube.WithUses("../../../test/access/testdata/uses.yaml", "cmd/hyperfleet/operator", kube.EveryArea))
+	kube.Main(m, &env, kube.WithCRDs("../../../deploy/crds", "../../../deploy/base/namespace.yaml"), kube.WithUses(kube.EveryArea))
 }
 
 // runElection runs the operator of an area without controllers until it is the leader, and stops it.

@@ -5,7 +5,6 @@ package resources_test
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"os"
 	"strings"
@@ -13,13 +12,12 @@ import (
 	"testing/fstest"
 	"time"
 
-	"github.com/go-logr/logr"
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -59,19 +57,12 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-
 	ctx, cancel := context.WithCancel(context.Background())
 
 	code := fleetapi.RunWith(func(a *fleetapi.API) { api = a }, func() int {
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := prepare(ctx); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-		}, kube.WithCRDs("testdata/admission"))
+		return kube.Run(m, &env, kube.WithCRDs("testdata/admission"), kube.WithSetup(func(context.Context, *rest.Config) error {
+			return prepare(ctx)
+		}))
 	}, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}})
 
 	cancel()

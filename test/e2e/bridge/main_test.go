@@ -14,9 +14,9 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -44,21 +44,14 @@ func run(m *testing.M) int {
 	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
-		return kube.Run(m, func(e *kube.Env) {
-			env = e
-
-			if err := furnish(context.Background()); err != nil {
-				fmt.Fprintln(os.Stderr, err)
-				os.Exit(1)
-			}
-		}, kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/bridge.yaml"),
-			kube.WithControllerManager(), kube.WithScheme(v1alpha1.AddToScheme))
+		return kube.Run(m, &env, kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/bridge.yaml"),
+			kube.WithControllerManager(), kube.WithSetup(furnish))
 	}, "cmd/hyperfleet")
 }
 
 // furnish makes what a management cluster has before its first bridge.
-func furnish(ctx context.Context) error {
-	if err := crds.Install(ctx, env.Config); err != nil {
+func furnish(ctx context.Context, config *rest.Config) error {
+	if err := crds.Install(ctx, config); err != nil {
 		return err
 	}
 

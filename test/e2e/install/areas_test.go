@@ -31,7 +31,7 @@ const patience = 3 * time.Minute
 func TestAreas(t *testing.T) {
 	t.Parallel()
 
-	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	env := kube.Start(t)
 	u := newUser(t, env, "")
 	u.must(env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}))
 	u.file("values.yaml", `

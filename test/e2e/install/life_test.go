@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -167,7 +166,7 @@ func blocksOf(t *testing.T, file, marker string) []string {
 // A new user goes by the page, word for word but for the names of their own servers, from
 // nothing to the first finished job.
 func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
-	f := fleet.New(t, kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme)), fleet.Options{})
+	f := fleet.New(t, kube.Start(t), fleet.Options{})
 	u := newUser(t, f.Env, f.GitHub.URL)
 	u.file("pve-token", pve.DefaultSecret)
 	u.file("github-token", githubtest.PAT)

@@ -8,9 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
-
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
 )
 
 // What `make e2e-install` has made, and where: the release, and helm.
@@ -22,11 +19,6 @@ const (
 	// nothing works by chance.
 	space = "fleet-system"
 )
-
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(m.Run())
-}
 
 // released is a file of the release.
 func released(t testing.TB, name string) string {

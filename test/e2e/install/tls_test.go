@@ -22,7 +22,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
@@ -93,7 +92,7 @@ func ready(t *testing.T, pod *kubelet.Pod) {
 func installed(t *testing.T) (*user, *kubelet.Pod) {
 	t.Helper()
 
-	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	env := kube.Start(t)
 	u := newUser(t, env, "")
 	u.types(tutorialBlocks(t)[0])
 
@@ -152,7 +151,7 @@ func given(t *testing.T) ([]byte, []byte) {
 func TestGivenCertificate(t *testing.T) {
 	t.Parallel()
 
-	env := kube.Start(t, kube.WithScheme(v1alpha1.AddToScheme))
+	env := kube.Start(t)
 	u := newUser(t, env, "")
 
 	page, err := os.ReadFile(tlsPage)

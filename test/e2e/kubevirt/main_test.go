@@ -8,10 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 
-	"k8s.io/apimachinery/pkg/runtime"
 	virtv1 "kubevirt.io/api/core/v1"
 
-	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
@@ -32,9 +30,8 @@ func run(m *testing.M) int {
 	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
-		return kube.Run(m, func(e *kube.Env) { env = e },
+		return kube.Run(m, &env,
 			kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/networking.yaml", deploy+"base/networking.yaml"),
-			kube.WithControllerManager(),
-			kube.WithScheme(infrav1.AddToScheme, func(s *runtime.Scheme) error { return virtv1.AddToScheme(s) }))
+			kube.WithControllerManager(), kube.WithScheme(virtv1.AddToScheme))
 	}, "cmd/hyperfleet")
 }

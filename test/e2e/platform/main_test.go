@@ -8,9 +8,6 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
@@ -20,8 +17,6 @@ var binary string
 func TestMain(m *testing.M) { os.Exit(run(m)) }
 
 func run(m *testing.M) int {
-	ctrl.SetLogger(logr.Discard())
-
 	return exe.RunWith(func(dir string) int {
 		binary = filepath.Join(dir, "hyperfleet-platform")
 

@@ -13,9 +13,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/go-logr/logr"
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
@@ -39,11 +36,8 @@ func TestMain(m *testing.M) {
 		os.Exit(thief(os.Args[1:]))
 	}
 
-	ctrl.SetLogger(logr.Discard()) // each fleet hands its manager a logger of its own
-
 	os.Exit(withPrograms(func() int {
-		return kube.Run(m, func(e *kube.Env) { env = e },
-			kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+		return kube.Run(m, &env, kube.WithCRDs("../../../deploy/crds"))
 	}))
 }
 

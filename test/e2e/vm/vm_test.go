@@ -5,18 +5,15 @@ package vm_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
@@ -34,11 +31,6 @@ const patience = 10 * time.Minute
 // goal is the part of the untuned boot that may pass from webhook to job.
 const goal = 0.5
 
-func TestMain(m *testing.M) {
-	ctrl.SetLogger(logr.Discard())
-	os.Exit(m.Run())
-}
-
 // job is what runs in the machine. It fails unless it is an ordinary user, on the disk that
 // was asked for, who can read neither what the machine was told nor its identity.
 const job = `set -eu
@@ -52,7 +44,7 @@ if ls /run/hyperfleet/spire || cat /var/lib/cloud/instance/user-data.txt; then e
 func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots are to have the machine for themselves
 	images := vm.FindImages(t)
 	logs := images.CreateLogDir(t)
-	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme))
+	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"))
 
 	sayf := progress.NewPrinter(t)
 	before := untuned(t, images, logs, "before", sayf)
