@@ -48,7 +48,7 @@ func TestBadTemplates(t *testing.T) {
 		"unknown function":     {user("a: {{ env `HOME` }}"), []string{"line 2", "unknown function env", "toJson and base64"}},
 		"no file access":       {user("a: {{ readFile `/etc/passwd` }}"), []string{"unknown function readFile"}},
 		"bad YAML":             {user("a: 1\n  b: 2"), []string{"cloudInit.userData", "line 3", "fix the template"}},
-		"double key":           {user("a: 1\na: 2"), []string{`"a" already defined`}},
+		"double key":           {user("a: 1\na: 2"), []string{"duplicate key a, first used in line 2"}},
 		"not a mapping":        {user("- a"), []string{"must be a YAML mapping", "not a list"}},
 		"two documents":        {user("a: 1\n---\nb: 2"), []string{"line 3", "second YAML document"}},
 		"unknown anchor":       {user("a: *nope"), []string{"unknown anchor"}},

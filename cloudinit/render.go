@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Names of the user's texts in a HypervisorMachineTemplate.
@@ -79,7 +81,7 @@ func renderMetaData(in *Input) ([]byte, error) {
 		return nil, err
 	}
 
-	return encodeYAML(root)
+	return strictyaml.Encode(root)
 }
 
 // renderUserData merges the user data of the user and of the operator.
@@ -152,7 +154,7 @@ func mergeCloudConfig(in *Input, text string) ([]byte, error) {
 }
 
 func addHeader(root *yaml.Node) ([]byte, error) {
-	body, err := encodeYAML(root)
+	body, err := strictyaml.Encode(root)
 	if err != nil {
 		return nil, err
 	}

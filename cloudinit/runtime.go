@@ -11,6 +11,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // writeFile is an entry of write_files in a cloud-config.
@@ -49,8 +50,8 @@ func canStartEarly(in *Input, root *yaml.Node) bool {
 		switch root.Content[i].Value {
 		case "bootcmd", "hostname", "fqdn": // these run before write_files or do not affect the service
 		case "write_files":
-			for _, entry := range resolveAlias(root.Content[i+1]).Content {
-				if lookup(resolveAlias(entry), "defer") != nil {
+			for _, entry := range root.Content[i+1].Content {
+				if strictyaml.Lookup(entry, "defer") != nil {
 					return false
 				}
 			}

@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // userOverrides says which of the operator's parts the template provides itself, like the sample in document
@@ -32,7 +33,7 @@ type userOverrides struct {
 func findOverrides(in *Input, root *yaml.Node) (userOverrides, error) {
 	var overrides userOverrides
 
-	entries := lookup(root, "write_files")
+	entries := strictyaml.Lookup(root, "write_files")
 	if entries == nil || entries.Kind != yaml.SequenceNode {
 		return overrides, nil
 	}
@@ -40,9 +41,9 @@ func findOverrides(in *Input, root *yaml.Node) (userOverrides, error) {
 	found := map[string]*yaml.Node{}
 
 	for i, e := range entries.Content {
-		entry := resolveAlias(e)
+		entry := e
 
-		p := lookup(entry, "path")
+		p := strictyaml.Lookup(entry, "path")
 		if p == nil {
 			continue
 		}
@@ -111,30 +112,26 @@ func completeConfig(in *Input, entry *yaml.Node) error {
 		return err
 	}
 
-	for i := 0; i+1 < len(entry.Content); i += 2 {
-		entry.Content[i+1] = resolveAlias(entry.Content[i+1])
-	}
-
-	setKey(entry, "content", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: merged})
-	setKey(entry, "encoding", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "text/plain"})
-	setKey(entry, "permissions", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode})
+	strictyaml.SetKey(entry, "content", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: merged})
+	strictyaml.SetKey(entry, "encoding", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "text/plain"})
+	strictyaml.SetKey(entry, "permissions", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode})
 
 	return nil
 }
 
 // decodeEntryContent returns the decoded content of an entry of write_files.
 func decodeEntryContent(entry *yaml.Node) (string, error) {
-	if a := lookup(entry, "append"); a != nil && a.Value != "false" {
+	if a := strictyaml.Lookup(entry, "append"); a != nil && a.Value != "false" {
 		return "", errors.New("append is not supported for this file")
 	}
 
-	content := lookup(entry, "content")
+	content := strictyaml.Lookup(entry, "content")
 	if content == nil || content.Kind != yaml.ScalarNode {
 		return "", errors.New("the entry has no content")
 	}
 
 	encoding := ""
-	if e := lookup(entry, "encoding"); e != nil {
+	if e := strictyaml.Lookup(entry, "encoding"); e != nil {
 		encoding = strings.ToLower(e.Value)
 	}
 
@@ -276,13 +273,13 @@ func overrideValues(base, override map[string]any) {
 
 // hasStartCommand returns whether the user's runcmd starts the bootstrap service.
 func hasStartCommand(root *yaml.Node) bool {
-	commands := lookup(root, "runcmd")
+	commands := strictyaml.Lookup(root, "runcmd")
 	if commands == nil || commands.Kind != yaml.SequenceNode {
 		return false
 	}
 
 	for _, c := range commands.Content {
-		words := strings.Fields(commandText(resolveAlias(c)))
+		words := strings.Fields(commandText(c))
 		text := strings.Join(words, " ")
 		hasUnit := strings.Contains(text, strings.TrimSuffix(guest.ServiceUnit, ".service"))
 		isStart := strings.Contains(text, "systemctl") && (strings.Contains(text, "start ") || strings.Contains(text, "--now"))
@@ -303,7 +300,7 @@ func commandText(n *yaml.Node) string {
 
 	words := make([]string, len(n.Content))
 	for i, c := range n.Content {
-		words[i] = resolveAlias(c).Value
+		words[i] = c.Value
 	}
 
 	return strings.Join(words, " ")

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/hyperfleet/hyperfleet/cloudinit/netdata"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // ErrNetworkData marks the errors of Render that cloudInit.networkData causes.
@@ -75,7 +76,7 @@ func completeNetwork(in *Input, hasPool bool) ([]byte, error) {
 		root = inner
 	}
 
-	return encodeYAML(root)
+	return strictyaml.Encode(root)
 }
 
 // unwrapNetwork returns the value of the key network if it is the only key, and nil otherwise.
@@ -84,7 +85,7 @@ func unwrapNetwork(root *yaml.Node) *yaml.Node {
 		return nil
 	}
 
-	return lookup(root, "network")
+	return strictyaml.Lookup(root, "network")
 }
 
 // networkVersion returns the version of a network-config. It returns the empty string if there is no version.
@@ -93,7 +94,7 @@ func networkVersion(root *yaml.Node) string {
 		root = inner
 	}
 
-	if version := lookup(root, "version"); version != nil {
+	if version := strictyaml.Lookup(root, "version"); version != nil {
 		return version.Value
 	}
 
@@ -101,7 +102,7 @@ func networkVersion(root *yaml.Node) string {
 }
 
 func isOpenStack(root *yaml.Node) bool {
-	return lookup(root, "version") == nil && (lookup(root, "links") != nil || lookup(root, "networks") != nil)
+	return strictyaml.Lookup(root, "version") == nil && (strictyaml.Lookup(root, "links") != nil || strictyaml.Lookup(root, "networks") != nil)
 }
 
 // requireAddress returns an error if version 1 contains none of the addresses, because addresses cannot be

@@ -10,6 +10,8 @@ import (
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // cursor is a position in network data with its path for errors. The node of a missing position is nil.
@@ -31,7 +33,7 @@ func (c cursor) get(key string) cursor {
 		return cursor{path: path}
 	}
 
-	return cursor{path: path, node: lookup(c.node, key)}
+	return cursor{path: path, node: strictyaml.Lookup(c.node, key)}
 }
 
 func (c cursor) errorf(format string, args ...any) error {

@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Allocation contains the addresses that were allocated for one interface of a machine.
@@ -63,12 +65,12 @@ func Expand(data []byte, a Allocation) ([]byte, Format, error) {
 		return nil, "", err
 	}
 
-	encode := encodeYAML
+	var out []byte
 	if format == FormatOpenStack || isJSON {
-		encode = encodeJSON
+		out, err = encodeJSON(root)
+	} else {
+		out, err = strictyaml.Encode(root)
 	}
-
-	out, err := encode(root)
 
 	return out, format, err
 }
@@ -135,7 +137,7 @@ func expandOpenStack(root cursor, a *Allocation) error {
 			return link.wrapError(err)
 		}
 
-		setKey(link.node, "name", newText(a.Interface))
+		strictyaml.SetKey(link.node, "name", newText(a.Interface))
 	}
 
 	if err := a.setMAC(link); err != nil {
@@ -144,7 +146,7 @@ func expandOpenStack(root cursor, a *Allocation) error {
 
 	for _, key := range []string{keyNetworks, keyServices} { // the schema requires both
 		if !root.get(key).isPresent() {
-			setKey(root.node, key, newList())
+			strictyaml.SetKey(root.node, key, newList())
 		}
 	}
 
@@ -197,7 +199,7 @@ func (a *Allocation) setMAC(link cursor) error {
 
 	field := link.get(key)
 	if !field.isPresent() {
-		setKey(link.node, key, newText(a.MAC))
+		strictyaml.SetKey(link.node, key, newText(a.MAC))
 
 		return nil
 	}
@@ -288,10 +290,10 @@ func setOSAddress(c cursor, p netip.Prefix) error {
 			return err
 		}
 	} else {
-		setKey(c.node, "netmask", newText(formatMask(p)))
+		strictyaml.SetKey(c.node, "netmask", newText(formatMask(p)))
 	}
 
-	setKey(c.node, "ip_address", newText(p.Addr().String()))
+	strictyaml.SetKey(c.node, "ip_address", newText(p.Addr().String()))
 
 	return nil
 }
@@ -336,7 +338,7 @@ func expandV2(root cursor, a *Allocation) error {
 
 	addresses := entry.get("addresses")
 	if !addresses.isPresent() && len(a.Addresses) > 0 {
-		setKey(entry.node, "addresses", newList())
+		strictyaml.SetKey(entry.node, "addresses", newList())
 
 		addresses = entry.get("addresses")
 	}
@@ -393,7 +395,7 @@ func findV2Link(root cursor, a *Allocation) (cursor, error) {
 
 			if c.get("set-name").value() == a.Interface || names[i] == a.Interface && !c.get("set-name").isPresent() {
 				if !c.isPresent() { // the entry has only a name
-					setKey(root.get(section).node, names[i], newMapping())
+					strictyaml.SetKey(root.get(section).node, names[i], newMapping())
 				}
 
 				return root.get(section).get(names[i]), nil

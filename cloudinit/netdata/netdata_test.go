@@ -253,7 +253,7 @@ func TestExpandRefuses(t *testing.T) {
 		"another format":         {data: "hello: world", a: fits, want: "is neither OpenStack's"},
 		"version 1":              {data: "version: 1\nconfig: []", a: fits, want: `version: "1": only version 2 is supported`},
 		"a list":                 {data: "- a", a: fits, want: "must be a mapping"},
-		"a double key":           {data: "version: 2\nversion: 2", a: fits, want: `the key "version" occurs twice`},
+		"a double key":           {data: "version: 2\nversion: 2", a: fits, want: "duplicate key version, first used in line 1"},
 		"two documents":          {data: "version: 2\n---\nversion: 2", a: fits, want: "second YAML document"},
 		"networks that are none": {data: `{"links":[{"id":"eno101"}],"networks":{}}`, a: fits, want: "networks: must be a list"},
 		"bad interface":          {data: `{"links":[{"id":"no name"}]}`, a: netdata.Allocation{Interface: "no name"}, want: `links[0]: interface name "no name"`},

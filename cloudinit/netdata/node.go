@@ -8,7 +8,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Limits of the input.
@@ -51,131 +51,21 @@ func decodeTree(data []byte) (root *yaml.Node, isJSON bool, err error) {
 	if isJSON {
 		root, err = decodeJSON(data)
 	} else {
-		root, err = decodeYAML(data)
+		root, err = strictyaml.ParseTree(data, strictyaml.TreeOptions{MaxNodes: maxNodes, MaxBytes: maxData})
 	}
 
-	if err != nil {
+	switch {
+	case err != nil && isJSON, errors.Is(err, bounds.ErrTooLarge):
 		return nil, false, fmt.Errorf("network data: %w", err)
-	}
-
-	if root.Kind != yaml.MappingNode {
+	case err != nil:
+		return nil, false, fmt.Errorf("network data: is neither JSON nor YAML: %w", strictyaml.First(err))
+	case root.Kind != yaml.MappingNode:
 		return nil, false, fmt.Errorf("network data line %d: must be a mapping (key: value)", root.Line)
+	case !isJSON && len(root.Content) == 0:
+		return nil, false, errors.New("network data: is empty")
+	default:
+		return root, isJSON, nil
 	}
-
-	return root, isJSON, nil
-}
-
-func decodeYAML(data []byte) (*yaml.Node, error) {
-	dec := yaml.NewDecoder(bytes.NewReader(data))
-
-	var doc yaml.Node
-	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
-		return nil, errors.New("is empty")
-	} else if err != nil {
-		return nil, fmt.Errorf("is neither JSON nor YAML: %s", strings.TrimPrefix(err.Error(), "yaml: "))
-	}
-
-	var second yaml.Node
-	if err := dec.Decode(&second); !errors.Is(err, io.EOF) {
-		return nil, errors.New("has a second YAML document or an invalid end: only one document is supported, " +
-			"remove the text after the line ---")
-	}
-
-	return expand(doc.Content[0], 0, &budget{values: maxNodes, bytes: maxData})
-}
-
-// budget contains how many values and bytes a tree may still add when its aliases are expanded.
-type budget struct{ values, bytes int }
-
-// expand copies a tree and expands its aliases and merge keys.
-func expand(n *yaml.Node, depth int, remaining *budget) (*yaml.Node, error) {
-	if n.Kind == yaml.AliasNode {
-		return expand(n.Alias, depth+1, remaining)
-	}
-
-	remaining.values--
-	remaining.bytes -= len(n.Value)
-
-	if depth > maxDepth || remaining.values < 0 || remaining.bytes < 0 {
-		return nil, fmt.Errorf("line %d: is more than %d levels deep, or has more than %d values or %d bytes",
-			n.Line, maxDepth, maxNodes, maxData)
-	}
-
-	out := *n
-	out.Anchor, out.Alias, out.Content = "", nil, nil
-
-	if n.Kind == yaml.ScalarNode {
-		// The library writes some block texts in a form that it cannot parse, so they are quoted.
-		if strings.ContainsAny(n.Value, "\r\n\u0085\u2028\u2029") || n.Style&(yaml.LiteralStyle|yaml.FoldedStyle) != 0 {
-			out.Style = n.Style&^(yaml.LiteralStyle|yaml.FoldedStyle|yaml.SingleQuotedStyle) | yaml.DoubleQuotedStyle
-		}
-
-		return &out, nil
-	}
-
-	if n.Kind == yaml.MappingNode {
-		return &out, expandMapping(n, &out, depth, remaining)
-	}
-
-	for _, c := range n.Content {
-		child, err := expand(c, depth+1, remaining)
-		if err != nil {
-			return nil, err
-		}
-
-		out.Content = append(out.Content, child)
-	}
-
-	return &out, nil
-}
-
-// expandMapping copies the keys of n to out, and adds the keys of the mappings that merge keys (<<) refer
-// to. A key of n overrides a merged key, and an earlier merged mapping overrides a later one.
-func expandMapping(n, out *yaml.Node, depth int, remaining *budget) error {
-	var merged []*yaml.Node
-
-	ownKeys := map[string]bool{}
-
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, err := expand(n.Content[i], depth+1, remaining)
-		if err != nil {
-			return err
-		}
-
-		value, err := expand(n.Content[i+1], depth+1, remaining)
-		if err != nil {
-			return err
-		}
-
-		switch {
-		case key.Kind != yaml.ScalarNode:
-			return fmt.Errorf("line %d: a key must be a single value", key.Line)
-		case key.Tag == "!!merge" && value.Kind == yaml.SequenceNode:
-			merged = append(merged, value.Content...)
-		case key.Tag == "!!merge":
-			merged = append(merged, value)
-		case ownKeys[key.Value]:
-			return fmt.Errorf("line %d: the key %q occurs twice", key.Line, key.Value)
-		default:
-			ownKeys[key.Value] = true
-			out.Content = append(out.Content, key, value)
-		}
-	}
-
-	for _, m := range merged {
-		if m.Kind != yaml.MappingNode {
-			return fmt.Errorf("line %d: << must refer to mappings", m.Line)
-		}
-
-		for i := 0; i+1 < len(m.Content); i += 2 {
-			if key := m.Content[i].Value; !ownKeys[key] {
-				ownKeys[key] = true
-				out.Content = append(out.Content, m.Content[i], m.Content[i+1])
-			}
-		}
-	}
-
-	return nil
 }
 
 func decodeJSON(data []byte) (*yaml.Node, error) {
@@ -353,24 +243,6 @@ func writeJSONString(b *bytes.Buffer, s string) {
 	b.Truncate(b.Len() - 1) // removes the newline
 }
 
-// encodeYAML encodes a tree as YAML with an indent of two spaces.
-func encodeYAML(root *yaml.Node) ([]byte, error) {
-	var b bytes.Buffer
-
-	enc := yaml.NewEncoder(&b)
-	enc.SetIndent(2)
-
-	if err := enc.Encode(root); err != nil {
-		return nil, fmt.Errorf("encode network data as YAML: %w", err)
-	}
-
-	if err := enc.Close(); err != nil {
-		return nil, fmt.Errorf("encode network data as YAML: %w", err)
-	}
-
-	return b.Bytes(), nil
-}
-
 // newText returns a node with a string. The library quotes strings to which a YAML 1.1 parser, such as
 // cloud-init's, would give another type. For example, 52:54:00:12:34:56 is a number in YAML 1.1.
 func newText(s string) *yaml.Node {
@@ -410,34 +282,6 @@ func newTexts[T fmt.Stringer](items []T) *yaml.Node {
 // addKey adds a key at the end of a mapping.
 func addKey(m *yaml.Node, key string, value *yaml.Node) {
 	m.Content = append(m.Content, newText(key), value)
-}
-
-// setKey replaces the value of a key, or adds the key at the end.
-func setKey(m *yaml.Node, key string, value *yaml.Node) {
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		if m.Content[i].Value == key {
-			m.Content[i+1] = value
-
-			return
-		}
-	}
-
-	addKey(m, key, value)
-}
-
-// lookup returns the value of a key. It returns nil if the key is missing or its value is null.
-func lookup(m *yaml.Node, key string) *yaml.Node {
-	for i := 0; i+1 < len(m.Content); i += 2 {
-		if m.Content[i].Value == key {
-			if m.Content[i+1].ShortTag() == tagNull {
-				return nil
-			}
-
-			return m.Content[i+1]
-		}
-	}
-
-	return nil
 }
 
 // keys returns the keys of a mapping in their order.

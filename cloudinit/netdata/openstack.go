@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Keys and values of network_data.json.
@@ -81,7 +83,7 @@ func (n *Network) EncodeOpenStack() ([]byte, error) {
 
 	// A network with DHCP and its own routes needs the list of accepted options: see newAcceptOptions.
 	for _, network := range networks.Content {
-		if lookup(network, "routes") != nil && lookup(network, "type").Value == typeIPv4DHCP {
+		if strictyaml.Lookup(network, "routes") != nil && strictyaml.Lookup(network, "type").Value == typeIPv4DHCP {
 			addKey(network, "accept_dhcp_option", newAcceptOptions(len(n.DNS.Servers) > 0))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Format is a format of network data.
@@ -63,7 +65,7 @@ func Parse(data []byte) (*Network, Format, error) {
 // the value of the key network, as in netplan's own files.
 func detectFormat(root *yaml.Node) (Format, cursor, error) {
 	start := cursor{node: root}
-	if inner := lookup(root, "network"); inner != nil && inner.Kind == yaml.MappingNode {
+	if inner := strictyaml.Lookup(root, "network"); inner != nil && inner.Kind == yaml.MappingNode {
 		start = cursor{path: "network", node: inner}
 	}
 
@@ -74,7 +76,7 @@ func detectFormat(root *yaml.Node) (Format, cursor, error) {
 		return FormatV2, start, nil
 	case version.isPresent():
 		return "", start, version.errorf("%q: only version 2 is supported", version.node.Value)
-	case lookup(root, keyLinks) != nil || lookup(root, keyNetworks) != nil:
+	case strictyaml.Lookup(root, keyLinks) != nil || strictyaml.Lookup(root, keyNetworks) != nil:
 		return FormatOpenStack, cursor{node: root}, nil
 	default:
 		return "", start, start.errorf("is neither OpenStack's format (links, networks, services) nor cloud-init's (version: 2)")

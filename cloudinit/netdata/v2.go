@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
 // Sections of network-config version 2 that the model supports.
@@ -42,7 +44,7 @@ func (n *Network) EncodeV2() ([]byte, error) {
 			sections[l.section()] = newMapping()
 		}
 
-		if lookup(sections[l.section()], l.key()) != nil {
+		if strictyaml.Lookup(sections[l.section()], l.key()) != nil {
 			return nil, fmt.Errorf("encode network-config: two links have the key %q", l.key())
 		}
 
@@ -62,7 +64,7 @@ func (n *Network) EncodeV2() ([]byte, error) {
 		}
 	}
 
-	return encodeYAML(root)
+	return strictyaml.Encode(root)
 }
 
 // key returns the key of the link in version 2.
@@ -120,7 +122,7 @@ func (n *Network) addV2DNS(sections map[string]*yaml.Node) error {
 			addKey(ns, "addresses", newTexts(n.DNS.Servers))
 		}
 
-		addKey(lookup(sections[l.section()], l.key()), "nameservers", ns)
+		addKey(strictyaml.Lookup(sections[l.section()], l.key()), "nameservers", ns)
 
 		isWritten = true
 	}

@@ -6,7 +6,9 @@ package strictyaml
 import (
 	"encoding"
 	"fmt"
+	"maps"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -22,12 +24,9 @@ func (d *Document) Decode(out any) error { return d.DecodeAt(nil, out) }
 // the struct and whose concrete type is known later. If the document has no value at the path,
 // DecodeAt does nothing.
 func (d *Document) DecodeAt(path Path, out any) error {
-	current := d.root
-
-	for _, step := range path {
-		if current = current.child(step); current == nil {
-			return nil
-		}
+	current := d.at(path)
+	if current == nil {
+		return nil
 	}
 
 	target := reflect.ValueOf(out)
@@ -63,15 +62,15 @@ func (d *decoder) problemf(line, column int, path Path, hint, format string, arg
 }
 
 // decodeValue decodes a node into out. A null leaves out unchanged.
-func (d *decoder) decodeValue(in *node, out reflect.Value, path Path) {
-	if in.isNull() {
+func (d *decoder) decodeValue(in *yaml.Node, out reflect.Value, path Path) {
+	if isNull(in) {
 		return
 	}
 
-	if out.CanAddr() && in.kind == yaml.ScalarNode {
+	if out.CanAddr() && in.Kind == yaml.ScalarNode {
 		if text, ok := out.Addr().Interface().(encoding.TextUnmarshaler); ok {
-			if err := text.UnmarshalText([]byte(in.text)); err != nil {
-				d.problemf(in.line, in.column, path, "", "%v", err)
+			if err := text.UnmarshalText([]byte(in.Value)); err != nil {
+				d.problemf(in.Line, in.Column, path, "", "%v", err)
 			}
 
 			return
@@ -99,14 +98,14 @@ func (d *decoder) decodeValue(in *node, out reflect.Value, path Path) {
 }
 
 // addTypeProblem reports that a value has the wrong type.
-func (d *decoder) addTypeProblem(in *node, path Path, expected string) {
-	d.problemf(in.line, in.column, path, "", "is %s, want %s", describeValue(in), expected)
+func (d *decoder) addTypeProblem(in *yaml.Node, path Path, expected string) {
+	d.problemf(in.Line, in.Column, path, "", "is %s, want %s", describeValue(in), expected)
 }
 
 // decodeStruct decodes a mapping into the fields of a struct. An unknown key is a problem with the most
 // similar field as a suggestion.
-func (d *decoder) decodeStruct(in *node, out reflect.Value, path Path) {
-	if in.kind != yaml.MappingNode {
+func (d *decoder) decodeStruct(in *yaml.Node, out reflect.Value, path Path) {
+	if in.Kind != yaml.MappingNode {
 		d.addTypeProblem(in, path, "a mapping of keys to values")
 
 		return
@@ -114,20 +113,16 @@ func (d *decoder) decodeStruct(in *node, out reflect.Value, path Path) {
 
 	fields := fieldsByName(out.Type())
 
-	for _, entry := range in.entries {
-		index, ok := fields[entry.name]
+	for key, value := range entries(in) {
+		index, ok := fields[key.Value]
 		if !ok {
-			known := make([]string, 0, len(fields))
-			for name := range fields {
-				known = append(known, name)
-			}
-
-			d.problemf(entry.line, entry.column, path.Append(entry.name), SuggestName(entry.name, known), "unknown field")
+			known := slices.Collect(maps.Keys(fields))
+			d.problemf(key.Line, key.Column, path.Append(key.Value), SuggestName(key.Value, known), "unknown field")
 
 			continue
 		}
 
-		d.decodeValue(entry.value, out.Field(index), path.Append(entry.name))
+		d.decodeValue(value, out.Field(index), path.Append(key.Value))
 	}
 }
 
@@ -154,47 +149,47 @@ func fieldName(field reflect.StructField) string {
 	return name
 }
 
-func (d *decoder) decodeSlice(in *node, out reflect.Value, path Path) {
-	if in.kind != yaml.SequenceNode {
+func (d *decoder) decodeSlice(in *yaml.Node, out reflect.Value, path Path) {
+	if in.Kind != yaml.SequenceNode {
 		d.addTypeProblem(in, path, "a list")
 
 		return
 	}
 
-	list := reflect.MakeSlice(out.Type(), len(in.items), len(in.items))
-	for i, item := range in.items {
+	list := reflect.MakeSlice(out.Type(), len(in.Content), len(in.Content))
+	for i, item := range in.Content {
 		d.decodeValue(item, list.Index(i), path.Append(i))
 	}
 
 	out.Set(list)
 }
 
-func (d *decoder) decodeMap(in *node, out reflect.Value, path Path) {
-	if in.kind != yaml.MappingNode {
+func (d *decoder) decodeMap(in *yaml.Node, out reflect.Value, path Path) {
+	if in.Kind != yaml.MappingNode {
 		d.addTypeProblem(in, path, "a mapping of keys to values")
 
 		return
 	}
 
-	values := reflect.MakeMapWithSize(out.Type(), len(in.entries))
+	values := reflect.MakeMapWithSize(out.Type(), len(in.Content)/2)
 
-	for _, entry := range in.entries {
-		value := reflect.New(out.Type().Elem()).Elem()
-		d.decodeValue(entry.value, value, path.Append(entry.name))
-		values.SetMapIndex(reflect.ValueOf(entry.name).Convert(out.Type().Key()), value)
+	for key, value := range entries(in) {
+		decoded := reflect.New(out.Type().Elem()).Elem()
+		d.decodeValue(value, decoded, path.Append(key.Value))
+		values.SetMapIndex(reflect.ValueOf(key.Value).Convert(out.Type().Key()), decoded)
 	}
 
 	out.Set(values)
 }
 
-func (d *decoder) decodeScalar(in *node, out reflect.Value, path Path) {
-	if in.kind != yaml.ScalarNode || !isScalarOf(in, out.Type()) {
+func (d *decoder) decodeScalar(in *yaml.Node, out reflect.Value, path Path) {
+	if in.Kind != yaml.ScalarNode || !isScalarOf(in, out.Type()) {
 		d.addTypeProblem(in, path, describeType(out.Type()))
 
 		return
 	}
 
-	value, err := parseValue(out.Type(), in.text)
+	value, err := parseValue(out.Type(), in.Value)
 	if err != nil {
 		d.addTypeProblem(in, path, describeType(out.Type()))
 
@@ -206,37 +201,37 @@ func (d *decoder) decodeScalar(in *node, out reflect.Value, path Path) {
 
 // isScalarOf returns whether a scalar may be decoded into a field of the type. A string is not
 // converted to a number, nor a number to a string.
-func isScalarOf(in *node, kind reflect.Type) bool {
+func isScalarOf(in *yaml.Node, kind reflect.Type) bool {
 	if kind == reflect.TypeFor[time.Duration]() {
-		return in.tag == "!!str"
+		return in.ShortTag() == tagString
 	}
 
 	switch kind.Kind() {
 	case reflect.String:
-		return in.tag == "!!str" || in.tag == "!!timestamp"
+		return in.ShortTag() == tagString || in.ShortTag() == "!!timestamp"
 	case reflect.Bool:
-		return in.tag == "!!bool"
+		return in.ShortTag() == "!!bool"
 	case reflect.Float32, reflect.Float64:
-		return in.tag == "!!float" || in.tag == "!!int"
+		return in.ShortTag() == "!!float" || in.ShortTag() == "!!int"
 	default:
-		return in.tag == "!!int"
+		return in.ShortTag() == "!!int"
 	}
 }
 
 // toAny converts a value into map[string]any, []any, string, int64, float64, bool or nil. A date
 // becomes a string as it is written in the file.
-func toAny(in *node) any {
-	switch in.kind {
+func toAny(in *yaml.Node) any {
+	switch in.Kind {
 	case yaml.MappingNode:
-		out := make(map[string]any, len(in.entries))
-		for _, entry := range in.entries {
-			out[entry.name] = toAny(entry.value)
+		out := make(map[string]any, len(in.Content)/2)
+		for key, value := range entries(in) {
+			out[key.Value] = toAny(value)
 		}
 
 		return out
 	case yaml.SequenceNode:
-		out := make([]any, len(in.items))
-		for i, item := range in.items {
+		out := make([]any, len(in.Content))
+		for i, item := range in.Content {
 			out[i] = toAny(item)
 		}
 
@@ -246,37 +241,37 @@ func toAny(in *node) any {
 	}
 }
 
-func scalarToAny(in *node) any {
-	switch in.tag {
-	case "!!null":
+func scalarToAny(in *yaml.Node) any {
+	switch in.ShortTag() {
+	case tagNull:
 		return nil
 	case "!!bool":
-		return strings.EqualFold(in.text, "true")
+		return strings.EqualFold(in.Value, "true")
 	case "!!int":
-		if number, err := strconv.ParseInt(strings.ReplaceAll(in.text, "_", ""), 0, 64); err == nil {
+		if number, err := strconv.ParseInt(strings.ReplaceAll(in.Value, "_", ""), 0, 64); err == nil {
 			return number
 		}
 	case "!!float":
 		var number float64
-		if err := (&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: in.text}).Decode(&number); err == nil {
+		if err := (&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: in.Value}).Decode(&number); err == nil {
 			return number
 		}
 	}
 
-	return in.text
+	return in.Value
 }
 
-func describeValue(in *node) string {
+func describeValue(in *yaml.Node) string {
 	switch {
-	case in.kind == yaml.MappingNode:
+	case in.Kind == yaml.MappingNode:
 		return "a mapping"
-	case in.kind == yaml.SequenceNode:
+	case in.Kind == yaml.SequenceNode:
 		return "a list"
-	case in.tag == "!!str" && len(in.text) <= 40:
-		return strconv.Quote(in.text)
-	case in.tag == "!!str":
+	case in.ShortTag() == tagString && len(in.Value) <= 40:
+		return strconv.Quote(in.Value)
+	case in.ShortTag() == tagString:
 		return "a string"
 	default:
-		return in.text
+		return in.Value
 	}
 }

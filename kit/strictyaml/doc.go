@@ -9,6 +9,8 @@
 //	err = doc.Decode(&task)                       // Problems, or nil
 //	problem := doc.ProblemAt(strictyaml.Path{"resources", 0, "name"}, "name it")
 //
+// [ParseTree] and [Encode] do the same for texts that are changed and not decoded, such as cloud-init data.
+//
 // Durations are strings such as 10s. If a value is not set, or is null, the struct keeps its value,
 // so set defaults before decoding. Anchors, aliases and merge keys are supported, with a limit on
 // their expansion.

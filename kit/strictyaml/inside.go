@@ -15,15 +15,9 @@ import (
 // the problem has the position of the whole string and ok is false.
 func (d *Document) ProblemInside(path Path, line, column int, format string, args ...any) (problem Problem, ok bool) {
 	problem = d.ProblemAt(path, format, args...)
-	current := d.root
 
-	for _, step := range path {
-		if current = current.child(step); current == nil {
-			return problem, false
-		}
-	}
-
-	if current.kind != yaml.ScalarNode || line < 1 || column < 1 {
+	current := d.at(path)
+	if current == nil || current.Kind != yaml.ScalarNode || line < 1 || column < 1 {
 		return problem, false
 	}
 
@@ -31,7 +25,7 @@ func (d *Document) ProblemInside(path Path, line, column int, format string, arg
 
 	// offset is the position in characters after all lines of the string are joined.
 	offset := column - 1
-	for _, previous := range strings.SplitAfter(current.text, "\n")[:min(line-1, strings.Count(current.text, "\n"))] {
+	for _, previous := range strings.SplitAfter(current.Value, "\n")[:min(line-1, strings.Count(current.Value, "\n"))] {
 		offset += len([]rune(previous))
 	}
 
@@ -41,11 +35,11 @@ func (d *Document) ProblemInside(path Path, line, column int, format string, arg
 	}
 
 	separator := "\n"
-	if current.style&yaml.FoldedStyle != 0 || current.style&yaml.LiteralStyle == 0 {
+	if current.Style&yaml.FoldedStyle != 0 || current.Style&yaml.LiteralStyle == 0 {
 		separator = " "
 	}
 
-	if strings.TrimRight(strings.Join(texts, separator), "\n ") != strings.TrimRight(current.text, "\n ") {
+	if strings.TrimRight(strings.Join(texts, separator), "\n ") != strings.TrimRight(current.Value, "\n ") {
 		return problem, false
 	}
 
@@ -70,8 +64,8 @@ type rawLine struct {
 
 // rawLines returns the parts of a scalar: one part for a string on one line, or one part for each
 // line of a block.
-func (d *Document) rawLines(scalar *node) []rawLine {
-	if scalar.style&(yaml.FoldedStyle|yaml.LiteralStyle) == 0 {
+func (d *Document) rawLines(scalar *yaml.Node) []rawLine {
+	if scalar.Style&(yaml.FoldedStyle|yaml.LiteralStyle) == 0 {
 		return d.inlineText(scalar)
 	}
 
@@ -79,7 +73,7 @@ func (d *Document) rawLines(scalar *node) []rawLine {
 
 	indent := -1
 
-	for i := scalar.line; i < len(d.lines); i++ {
+	for i := scalar.Line; i < len(d.lines); i++ {
 		line := strings.TrimRight(d.lines[i], "\r")
 		content := strings.TrimLeft(line, " ")
 
@@ -99,22 +93,22 @@ func (d *Document) rawLines(scalar *node) []rawLine {
 }
 
 // inlineText returns the part of a plain or quoted scalar on one line.
-func (d *Document) inlineText(scalar *node) []rawLine {
-	if scalar.line < 1 || scalar.line > len(d.lines) {
+func (d *Document) inlineText(scalar *yaml.Node) []rawLine {
+	if scalar.Line < 1 || scalar.Line > len(d.lines) {
 		return nil
 	}
 
-	runes := []rune(d.lines[scalar.line-1])
+	runes := []rune(d.lines[scalar.Line-1])
 
-	column := scalar.column
-	if scalar.style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
+	column := scalar.Column
+	if scalar.Style&(yaml.SingleQuotedStyle|yaml.DoubleQuotedStyle) != 0 {
 		column++
 	}
 
-	text := []rune(scalar.text)
+	text := []rune(scalar.Value)
 	if column < 1 || column-1+len(text) > len(runes) {
 		return nil
 	}
 
-	return []rawLine{{line: scalar.line, column: column, text: runes[column-1 : column-1+len(text)]}}
+	return []rawLine{{line: scalar.Line, column: column, text: runes[column-1 : column-1+len(text)]}}
 }

@@ -54,21 +54,27 @@ type Problem struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// String formats the problem as one line: file:line:column: path: message (hint).
+// String formats the problem as one line: file:line:column: path: message (hint). If the problem has no
+// file, it begins with the word line.
 func (p Problem) String() string {
-	var out strings.Builder
+	var place []string
 
-	out.WriteString(p.File)
-
-	if p.Line > 0 {
-		fmt.Fprintf(&out, ":%d:%d", p.Line, p.Column)
+	switch {
+	case p.File == "" && p.Line > 0:
+		place = append(place, fmt.Sprintf("line %d", p.Line))
+	case p.File != "" && p.Line > 0:
+		place = append(place, fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column))
+	case p.File != "":
+		place = append(place, p.File)
 	}
 
 	if p.Path != "" {
-		out.WriteString(": " + p.Path)
+		place = append(place, p.Path)
 	}
 
-	out.WriteString(": " + p.Message)
+	var out strings.Builder
+
+	out.WriteString(strings.Join(append(place, p.Message), ": "))
 
 	if p.Hint != "" {
 		out.WriteString(" (" + p.Hint + ")")
@@ -95,6 +101,15 @@ func (p Problems) Error() string {
 	}
 
 	return strings.Join(lines, "\n")
+}
+
+// First returns an error with only the first problem if err is of type Problems, and otherwise err.
+func First(err error) error {
+	if problems := asProblems(err); len(problems) > 0 {
+		return problems[:1]
+	}
+
+	return err
 }
 
 // Err returns nil if there is no problem. Otherwise it returns the result of Sorted.

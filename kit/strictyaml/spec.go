@@ -167,7 +167,7 @@ func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out 
 			return nil, Problems{{File: "--" + fileFlag, Message: "no configuration file is given"}}
 		}
 
-		return &Document{file: "configuration", root: &node{}}, nil
+		return &Document{file: "configuration", root: &yaml.Node{}}, nil
 	}
 
 	data, err := readFile(path)
@@ -194,11 +194,11 @@ func (s *Spec[T]) checkIdentity(doc *Document) Problems {
 	var problems Problems
 
 	for _, required := range []struct{ key, value string }{{keyAPIVersion, s.APIVersion}, {keyKind, s.Kind}} {
-		switch entry := doc.root.findEntry(required.key); {
-		case entry == nil || entry.value.isNull():
+		switch value := Lookup(doc.root, required.key); {
+		case value == nil:
 			problems = append(problems, doc.ProblemAt(nil, "%s is missing: want %s", required.key, required.value))
-		case entry.value.text != required.value:
-			problems = append(problems, doc.ProblemAt(Path{required.key}, "is %s, want %s", describeValue(entry.value), required.value))
+		case value.Value != required.value:
+			problems = append(problems, doc.ProblemAt(Path{required.key}, "is %s, want %s", describeValue(value), required.value))
 		}
 	}
 
@@ -294,12 +294,12 @@ func asProblems(err error) Problems {
 
 // Write writes a configuration as YAML. Decoding the output results in the same configuration.
 func Write(w io.Writer, value any) error {
-	encoder := yaml.NewEncoder(w)
-	encoder.SetIndent(2)
-
-	if err := encoder.Encode(value); err != nil {
-		return fmt.Errorf("print configuration: %w", err)
+	text, err := Encode(value)
+	if err != nil {
+		return err
 	}
 
-	return encoder.Close()
+	_, err = w.Write(text)
+
+	return err
 }

@@ -115,10 +115,10 @@ func TestProblemsHaveTheirPlace(t *testing.T) {
 		"key with a dot":     {"map: {a.b: [1]}", []string{`f:1:12: map["a.b"]: is a list, want a string (numbers in quotes)`}},
 		"number as key":      {"any: {1: x}", []string{"f:1:7: key 1 is not a string: put it in quotes"}},
 		"no mapping":         {"- a", []string{"f:1:1: is a list, want a mapping of keys to values"}},
-		"two documents":      {"name: a\n---\nname: b\n", []string{"f:2:1: a second document (a file must have one document: remove the line --- and everything after it)"}},
+		"two documents":      {"name: a\n---\nname: b\n", []string{"f:2:1: a second YAML document (only one document is allowed: remove the line --- and everything after it)"}},
 		"no YAML":            {"name: a\n\tx: y\n", []string{"f:2:1: invalid YAML: found a tab character that violates indentation"}},
 		"too large a number": {"small: 3000000000", []string{"f:1:8: small: is 3000000000, want a whole number"}},
-		"aliases of aliases": {bombs.String(), []string{"expands to more than 200000 values"}},
+		"aliases of aliases": {bombs.String(), []string{"expand to more than 400000 keys and values"}},
 		"merge of a text":    {"group:\n  <<: x\n", []string{"f:2:7: << requires a mapping or a list of mappings"}},
 	}
 
