@@ -310,6 +310,22 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 	}
 }
 
+// A pool tells which labels its runners have, also if it lists none.
+func TestLabelsOfRunnersAreTold(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Workload.Config.GitHub.Labels = nil })
+	w.pass(0)
+	w.condition("Observed", metav1.ConditionTrue, "Counted", `the runners have the labels "self-hosted", "hyperfleet", "ephemeral"`)
+
+	w.update(func(spec *v1alpha1.RunnerPoolSpec) {
+		spec.Workload.Config.GitHub.Labels, spec.Workload.Config.GitHub.ScaleSet = []string{"linux x64"}, "acme"
+	})
+	w.pass(time.Second)
+	w.pass(10 * time.Second) // an update with the same reason is not written at once
+	w.condition("Observed", metav1.ConditionTrue, "Counted", `"ephemeral", "linux x64", and take only jobs of the queue "acme"`)
+}
+
 func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	t.Parallel()
 

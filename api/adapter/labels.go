@@ -24,6 +24,7 @@ const (
 	// AnnotationDetached is the name of the adapter that has detached the object and no longer manages
 	// it. An object without this annotation and without LabelAdapter has no adapter.
 	AnnotationDetached = "hyperfleet.io/detached"
-	// Prefix is the prefix of all of these keys. Authors also use it for their own labels.
+	// Prefix is the prefix of all of these keys. Authors of task files may also use it for labels of
+	// their own.
 	Prefix = "hyperfleet.io/"
 )

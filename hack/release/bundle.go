@@ -30,8 +30,9 @@ const (
 	channel            = "alpha"
 	// suggestedNamespace is the default namespace of the operator.
 	suggestedNamespace = "hyperfleet-system"
-	// minKubeVersion is the first version of Kubernetes with ValidatingAdmissionPolicies.
-	minKubeVersion = "1.30.0"
+	// minKubeVersion is the first version of Kubernetes that accepts new CRDs whose rules use CEL's format
+	// library.
+	minKubeVersion = "1.32.0"
 )
 
 // object is a Kubernetes object.

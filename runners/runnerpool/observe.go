@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -18,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // view holds the claims and jobs of a pool that one reconcile reads.
@@ -29,6 +32,8 @@ type view struct {
 	sizes []demand.Size
 	// arrivals are the times at which the operator received the pool's jobs.
 	arrivals []time.Time
+	// runners describes the pool's runners.
+	runners string
 }
 
 // findClaim returns the claim that a decision names. It returns nil for a claim that is new and not in the
@@ -81,7 +86,7 @@ func observe(ctx context.Context, s *scope) step.Result {
 
 	countFailures(status, read.claims)
 
-	return s.addSourceCondition(step.Done())
+	return s.addSourceCondition(step.Done().WithReason("Counted", read.runners))
 }
 
 // readView reads the claims and jobs of the pool, and evaluates the state of each machine and the queued
@@ -113,6 +118,12 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	out := &view{count: demand.CountJobs(jobs.Items, pools)[key], arrivals: listArrivals(jobs.Items, pools, s.pool.Name)}
 	byRunner := make(map[string]v1alpha1.JobState, len(jobs.Items))
 
+	for i := range pools {
+		if pools[i].Key() == key {
+			out.runners = describeRunners(pools[i].Runner)
+		}
+	}
+
 	for i := range jobs.Items {
 		if job := &jobs.Items[i].Spec; job.RunnerName != "" {
 			byRunner[job.RunnerName] = job.State
@@ -141,6 +152,26 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	out.count.Queued = len(out.sizes)
 
 	return out, nil
+}
+
+// describeRunners returns which jobs the runners take: their labels with those that the platform adds, and
+// their queue. Labels are quoted, because they may contain spaces.
+func describeRunners(runner workload.RunnerSpec) string {
+	out := "the runners have no labels"
+	if len(runner.Labels) > 0 {
+		quoted := make([]string, 0, len(runner.Labels))
+		for _, label := range runner.Labels {
+			quoted = append(quoted, strconv.Quote(label))
+		}
+
+		out = "the runners have the labels " + strings.Join(quoted, ", ")
+	}
+
+	if runner.Queue != "" {
+		out += ", and take only jobs of the queue " + strconv.Quote(runner.Queue)
+	}
+
+	return out
 }
 
 // removeTaken removes the given numbers of sizes, by their keys.

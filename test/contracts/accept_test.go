@@ -135,6 +135,23 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		{"time in parts", basePool, change{"spec.lifecycle": anyMap{"maxLifetime": "1h30m", "idleTimeout": "1.5h", "jobTimeout": "999h59m59.123s"}}},
 		{"no delay", basePool, change{"spec.scaling": anyMap{"scaleDownDelay": "0s"}}},
 		{"pool without machines", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}},
+		{"labels with spaces", basePool, change{"spec.workload.config.github.labels": list{"linux x64"}}},
+		{"no labels of its own", basePool, change{"spec.workload.config.github.labels": list{}}},
+		{"tags with spaces", basePool, change{"spec.workload": anyMap{
+			"type": "gitlab-ci", "config": anyMap{"gitlab": anyMap{"url": "https://g", "tags": list{"linux x64"}}},
+		}}},
+		{"jobs without tags", basePool, change{"spec.workload": anyMap{
+			"type": "gitlab-ci", "config": anyMap{"gitlab": anyMap{"url": "https://g", "runUntagged": true}},
+		}}},
+		{"agents' tags of every form", basePool, change{"spec.workload": anyMap{"type": "buildkite", "config": anyMap{"buildkite": anyMap{
+			"organization": "a", "tags": list{"os=linux", "docker", " gpu = a100 80 GB\n", "queues=2"},
+		}}}}},
+		{"agents without tags", basePool, change{"spec.workload": anyMap{"type": "buildkite", "config": anyMap{"buildkite": anyMap{"organization": "a"}}}}},
+		{"machines without labels", basePool, change{"spec.workload": anyMap{"type": "generic", "config": anyMap{"generic": anyMap{
+			"source": "nightly", "command": list{"/usr/bin/make"}, "labels": list{},
+		}}}}},
+		{"size in bytes", baseClaim, change{"spec.size": anyMap{"memory": int64(8589934592), "disk": "50G"}}},
+		{"limits of namespaces", baseCluster, accessTo("addresses", list{"10.0.0.0/24", "10.0.0.1 - 10.0.0.9", "fd00::/64"})},
 		{"named runner", baseClaim, change{"spec.workloadConfig": anyMap{
 			"type": "github-actions", "config": anyMap{"github": anyMap{"runnerName": "runner-abc123"}},
 		}}},

@@ -39,7 +39,9 @@ spec:
 func bridgeRejections() []rejection {
 	const (
 		required = "Required value"
-		pattern  = "should match"
+		domain   = "baseDomain must be a DNS domain in lower case with at least one dot, such as clusters.example.com"
+		release  = "ocpReleaseImage must be the name of an image such as quay.io/openshift-release-dev/ocp-release"
+		category = "clusterType must be lower-case letters, digits and '-', with a letter or digit first and last"
 		image    = "spec.ocpReleaseImage"
 		address  = "spec.metalLBVirtualIP"
 		vip      = "metalLBVirtualIP must be an IPv4 or IPv6 address in its shortest form, or one of each"
@@ -79,19 +81,20 @@ func bridgeRejections() []rejection {
 		row("addresses with a blank", address, "10.0.0.1, fd00::1", vip),
 		row("address and a comma", address, "10.0.0.1,", vip),
 		row("address with length", address, "10.0.0.1/32", vip),
-		row("domain in capitals", "spec.baseDomain", "Clusters.example.com", pattern),
-		row("domain of one word", "spec.baseDomain", "localhost", pattern),
-		row("domain with a dot at its end", "spec.baseDomain", "example.com.", pattern),
-		row("domain with two dots", "spec.baseDomain", "a..example.com", pattern),
-		row("domain that begins with a hyphen", "spec.baseDomain", "-a.example.com", pattern),
+		row("domain in capitals", "spec.baseDomain", "Clusters.example.com", domain),
+		row("domain of one word", "spec.baseDomain", "localhost", domain),
+		row("domain with a dot at its end", "spec.baseDomain", "example.com.", domain),
+		row("domain with two dots", "spec.baseDomain", "a..example.com", domain),
+		row("domain that begins with a hyphen", "spec.baseDomain", "-a.example.com", domain),
 		row("provisioning within seconds", "spec.provisioningTimeout", "30s", "provisioningTimeout must be a time of at least one minute"),
 		row("provisioning without a unit", "spec.provisioningTimeout", "30", "provisioningTimeout must be a time of at least one minute"),
-		row("image with a blank", image, "quay.io/a b:1.2.3", pattern),
-		row("image with a scheme", image, "https://quay.io/a?b:1.2.3", pattern),
-		row("image in capitals", image, "Quay.io/openshift:4.15.0", pattern),
-		row("type in capitals", "spec.clusterType", "Production", pattern),
-		row("type with a hyphen at its end", "spec.clusterType", "dpf-", pattern),
-		row("type with a dot", "spec.clusterType", "dpf.dev", pattern),
+		row("image with a blank", image, "quay.io/a b:1.2.3", release),
+		row("image with a scheme", image, "https://quay.io/a?b:1.2.3", release),
+		row("image in capitals", image, "Quay.io/openshift:4.15.0", release),
+		row("DPUs' image in capitals", "spec.dpuIgnition", anyMap{"flavorName": "a", "machineOSURL": "Quay.io/os:4.19.0"}, "machineOSURL must be the name of an image such as"),
+		row("type in capitals", "spec.clusterType", "Production", category),
+		row("type with a hyphen at its end", "spec.clusterType", "dpf-", category),
+		row("type with a dot", "spec.clusterType", "dpf.dev", category),
 		row("word for a policy", "spec.controlPlaneAvailabilityPolicy", "HA", "Unsupported value"),
 		row("word for a choice", "spec.exposeThroughLoadBalancer", "yes", "must be of type boolean"),
 		row("cluster without namespace", "spec.dpuClusterRef.namespace", removed{}, required),
@@ -162,7 +165,10 @@ func bridgeNetworkRejections() []rejection {
 }
 
 func bridgePlacementRejections() []rejection {
-	const at = "spec.controlPlane"
+	const (
+		at    = "spec.controlPlane"
+		value = "write the value of a label, such as team-a: letters, digits, '-', '_' and '.'"
+	)
 
 	toleration := func(of anyMap) change { return change{at: anyMap{"tolerations": list{of}}} }
 
@@ -172,16 +178,17 @@ func bridgePlacementRejections() []rejection {
 			"nodeSelector must have valid Kubernetes keys",
 		},
 		{
-			"selector by no value", change{at: anyMap{"nodeSelector": anyMap{"a": "b c"}}}, at + ".nodeSelector.a", "should match",
+			"selector by no value", change{at: anyMap{"nodeSelector": anyMap{"a": "b c"}}}, at + ".nodeSelector[a]", value,
 		},
 		{"label by no key", change{at: anyMap{"labels": anyMap{"a b": "c"}}}, at + ".labels", "labels must have valid Kubernetes keys"},
-		{"label by no value", change{at: anyMap{"labels": anyMap{"a": "b c"}}}, at + ".labels.a", "should match"},
+		{"label by no value", change{at: anyMap{"labels": anyMap{"a": "b c"}}}, at + ".labels[a]", value},
 		{"toleration of nothing", toleration(anyMap{}), at, "needs operator Exists"},
 		{"toleration of any taint's value", toleration(anyMap{"operator": "Equal"}), at, "needs operator Exists"},
 		{
 			"toleration of a value that need not be", toleration(anyMap{"key": "a", "operator": "Exists", "value": "b"}), at,
 			"operator Exists must not have a value",
 		},
+		{"toleration of no value", toleration(anyMap{"key": "a", "value": "b c"}), at + ".tolerations[0].value", value},
 		{"toleration for a while of what moves nobody", toleration(anyMap{"key": "a", "tolerationSeconds": int64(1)}), at, "needs effect NoExecute"},
 		{"toleration by another operator", toleration(anyMap{"key": "a", "operator": "In"}), at, "Unsupported value"},
 		{"toleration of another effect", toleration(anyMap{"key": "a", "effect": "NoWork"}), at, "Unsupported value"},

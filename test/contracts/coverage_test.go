@@ -97,6 +97,44 @@ func TestEveryRuleHasARow(t *testing.T) {
 	}
 }
 
+// barePatterns are the fields of specs that have a pattern and no rule, each with the reason.
+func barePatterns() map[string]string {
+	return map[string]string{
+		"HypervisorCluster spec.allowedNamespaces.[].quota.memory": "before Kubernetes 1.34 the API server ignores the maxLength " +
+			"of a quantity, and any rule about 64 quantities exceeds its cost budget",
+	}
+}
+
+// The API server answers a violated pattern with the pattern. A rule has a message, which says what to write.
+func TestNoSpecHasABarePattern(t *testing.T) {
+	t.Parallel()
+
+	allowed := barePatterns()
+
+	for kind, crd := range definitions(t) {
+		// Only programs write the rest of an object, and users cannot act on what is refused there.
+		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
+
+		walk(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+			if schema.Pattern == "" {
+				return
+			}
+
+			field := kind + " " + path
+			if _, ok := allowed[field]; !ok {
+				t.Errorf("%s has the pattern %s: replace Pattern by XValidation with matches and a message (with Schemaless and "+
+					"XIntOrString for a quantity)", field, schema.Pattern)
+			}
+
+			delete(allowed, field)
+		})
+	}
+
+	for field := range allowed {
+		t.Errorf("barePatterns lists %s, which has no pattern", field)
+	}
+}
+
 func anyContained(text string, parts []string) bool {
 	for _, part := range parts {
 		if strings.Contains(text, part) {

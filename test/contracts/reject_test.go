@@ -21,6 +21,12 @@ type rejection struct {
 	path, want string
 }
 
+// pattern is how the API server refuses what a bare pattern does not match.
+const pattern = "should match"
+
+// unit ends the message about a quantity.
+const unit = ": write a number and the unit Mi, Gi or Ti, such as "
+
 // rejections gives, per kind, at least one row for each of its rules.
 func rejections() map[string][]rejection {
 	return map[string][]rejection{
@@ -56,6 +62,10 @@ func TestBadInputIsRefusedWithWords(t *testing.T) {
 					if !strings.Contains(err.Error(), want) {
 						t.Errorf("want %q in:\n%v", want, err)
 					}
+				}
+
+				if strings.Contains(err.Error(), pattern) && row.want != pattern {
+					t.Errorf("a regular expression does not say what to write:\n%v", err)
 				}
 			})
 		}
@@ -119,6 +129,9 @@ func clusterNetworkRejections() []rejection {
 			}},
 			"spec.allowedNamespaces", "vlans: min must not be above max",
 		},
+		{"one address for namespaces", accessTo("addresses", list{"10.0.0.0/24", "10.0.0.5"}), "allowedNamespaces[0].addresses[1]", "write a CIDR such as 192.168.9.0/24, or a first and a last address such as"},
+		{"domain of namespaces with a dot at its end", accessTo("domains", list{"ci.example.com."}), "allowedNamespaces[0].domains[0]", "write a DNS name without a trailing dot, such as ci.example.com"},
+		{"quota with a unit of disks", accessTo("quota", anyMap{"memory": "64GB"}), "allowedNamespaces[0].quota.memory", pattern},
 		{"tag key with a slash", change{"spec.tags": anyMap{"a/b": "c"}}, "spec.tags", "tags must have keys of letters"},
 		{"tag value with a blank", change{"spec.tags": anyMap{"a": "b c"}}, "spec.tags", "tags must have values of letters"},
 		{"tag value without end", change{"spec.tags": anyMap{"a": strings.Repeat("b", 64)}}, "spec.tags", "at most 63 characters"},
@@ -141,6 +154,11 @@ func clusterNetworkRejections() []rejection {
 	}
 }
 
+// accessTo is one entry of a cluster's namespaces with a limit.
+func accessTo(limit string, value any) change {
+	return change{"spec.allowedNamespaces": list{anyMap{"names": list{"ci"}, limit: value}}}
+}
+
 const proxmox = "spec.template.proxmox"
 
 func templateRejections() []rejection {
@@ -158,12 +176,13 @@ func templateRejections() []rejection {
 		{"unknown source", change{proxmox + ".cloudInitSource": "floppy"}, proxmox + ".cloudInitSource", `"nocloud", "builtin"`},
 
 		{"no processor", change{"spec.resources.cpu": int64(0)}, "spec.resources.cpu", "greater than or equal to 1"},
-		{"memory without a unit", change{"spec.resources.memory": int64(8)}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
-		{"memory as a small text", change{"spec.resources.memory": "8"}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
-		{"memory in words", change{"spec.resources.memory": "much"}, "spec.resources.memory", "should match"},
-		{"memory with an exponent", change{"spec.resources.memory": "1e999999999"}, "spec.resources.memory", "memory must be at least 64Mi; write it with a unit"},
-		{"disk with an exponent below one", change{"spec.resources.disk": "1e-999999999"}, "spec.resources.disk", "disk must be at least 1Mi; write it with a unit"},
-		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi; write it with a unit"},
+		{"memory without a unit", change{"spec.resources.memory": int64(8)}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"memory as a small text", change{"spec.resources.memory": "8"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"memory in words", change{"spec.resources.memory": "much"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"memory with a unit of disks", change{"spec.resources.memory": "8GB"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"memory with an exponent", change{"spec.resources.memory": "1e999999999"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"disk with an exponent below one", change{"spec.resources.disk": "1e-999999999"}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
+		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
 
 		{"unknown attestation", change{"spec.attestation": anyMap{"method": "trust"}}, "spec.attestation.method", `"join-token", "tpm"`},
 		{"token life in words", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
@@ -370,6 +389,9 @@ func workloadRejections(path string) []rejection {
 	ofGitLab := func(settings anyMap) change {
 		return change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"gitlab": settings}}}
 	}
+	ofBuildkite := func(tag string) change {
+		return change{path: anyMap{"type": "buildkite", "config": anyMap{"buildkite": anyMap{"organization": "a", "tags": list{tag}}}}}
+	}
 	ofForgejo := func(settings anyMap) change {
 		all := anyMap{"url": "https://git.example.com", "labels": list{"linux"}}
 		maps.Copy(all, settings)
@@ -400,7 +422,15 @@ func workloadRejections(path string) []rejection {
 		{"Forgejo's repository without owner", ofForgejo(anyMap{"repository": "app"}), "forgejo.repository", "repository must be owner/name"},
 		{"Forgejo's organisation by URL", ofForgejo(anyMap{"organization": "https://a"}), "forgejo.organization", "organization must be the name of an organization"},
 		{"repository and organisation", ofForgejo(anyMap{"repository": "a/b", "organization": "a"}), "config.forgejo", "choose at most one of repository and organization"},
-		{"labels with an image", ofForgejo(anyMap{"labels": list{"linux:docker://a"}}), "forgejo.labels", "should match"},
+		{"labels with an image", ofForgejo(anyMap{"labels": list{"linux:docker://a"}}), "forgejo.labels[0]", "write a label without spaces, commas and colons, such as linux"},
+		{"labels in one text for Forgejo", ofForgejo(anyMap{"labels": list{"linux x64"}}), "forgejo.labels[0]", "write a label without spaces, commas and colons, such as linux"},
+		{"no labels for Forgejo", ofForgejo(anyMap{"labels": list{}}), "forgejo.labels", "should have at least 1 items"},
+		{"GitLab's tags in one text", ofGitLab(anyMap{"url": "https://g", "tags": list{"linux,docker"}}), "gitlab.tags[0]", "a tag must not contain a comma: write each tag as a separate item"},
+		{"Buildkite's tags in one text", ofBuildkite("os=linux,docker=true"), "buildkite.tags[0]", "write a tag as key=value, without commas, such as os=linux"},
+		{"Buildkite's tag without a key", ofBuildkite("=linux"), "buildkite.tags[0]", "write a tag as key=value, without commas, such as os=linux"},
+		{"Buildkite's tag of blanks", ofBuildkite(" "), "buildkite.tags[0]", "write a tag as key=value, without commas, such as os=linux"},
+		{"Buildkite's queue as a tag", ofBuildkite("queue=linux"), "buildkite.tags[0]", "a tag must not name the queue: set buildkite.queue instead"},
+		{"Buildkite's queue without a name", ofBuildkite("queue"), "buildkite.tags[0]", "a tag must not name the queue: set buildkite.queue instead"},
 		{"generic without settings", change{path: anyMap{"type": "generic"}}, path, "generic needs workload.config.generic"},
 		{"other platform's settings", change{path: anyMap{"type": "gitlab-ci", "config": anyMap{"github": anyMap{}}}}, path, "gitlab-ci needs workload.config.gitlab"},
 		{"labels in one text", ofGitHub(anyMap{"labels": list{"linux,x64"}}), path + ".config.github.labels", "labels must not contain a comma"},
@@ -448,9 +478,9 @@ func poolRejections() []rejection {
 				"spec.lifecycle": anyMap{"keepFailed": anyMap{"machines": int64(2)}}, "spec.scaling": anyMap{"maxReplicas": int64(2)},
 			}, "spec", "lifecycle.keepFailed.machines must be below scaling.maxReplicas",
 		},
-		{"memory without a unit", change{"spec.sizeLabels": anyMap{"maxMemory": "64"}}, "spec.sizeLabels.maxMemory", "write it with a unit such as 64Gi"},
-		{"disk with an exponent", change{"spec.sizeLabels": anyMap{"maxDisk": "1e999999999"}}, "spec.sizeLabels.maxDisk", "write it with a unit such as 200Gi"},
-		{"disk without a unit", change{"spec.sizeLabels": anyMap{"maxDisk": "200"}}, "spec.sizeLabels.maxDisk", "write it with a unit such as 200Gi"},
+		{"memory without a unit", change{"spec.sizeLabels": anyMap{"maxMemory": "64"}}, "spec.sizeLabels.maxMemory", "maxMemory must be at least 64Mi" + unit + "64Gi"},
+		{"disk with an exponent", change{"spec.sizeLabels": anyMap{"maxDisk": "1e999999999"}}, "spec.sizeLabels.maxDisk", "maxDisk must be at least 1Mi" + unit + "200Gi"},
+		{"disk without a unit", change{"spec.sizeLabels": anyMap{"maxDisk": "200"}}, "spec.sizeLabels.maxDisk", "maxDisk must be at least 1Mi" + unit + "200Gi"},
 		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},
@@ -468,6 +498,21 @@ func poolRejections() []rejection {
 			}, "spec", "created for one job and cannot wait for others",
 		},
 		{"label twice", change{"spec.workload.config.github.labels": list{"a", "a"}}, "labels[1]", "Duplicate value"},
+		{
+			"runners that GitLab gives no job", change{"spec.workload": anyMap{
+				"type": "gitlab-ci", "config": anyMap{"gitlab": anyMap{"url": "https://g", "tags": list{}}},
+			}}, "spec.workload", "config.gitlab needs tags or runUntagged",
+		},
+		{
+			"label that no job can request", change{"spec.workload": anyMap{"type": "generic", "config": anyMap{"generic": anyMap{
+				"source": "nightly", "command": list{"/usr/bin/make"}, "labels": list{"linux,gpu"},
+			}}}}, "spec.workload", "config.generic.labels must not contain a comma",
+		},
+		{
+			"image with a space", change{"spec.sizeLabels": anyMap{"images": list{
+				anyMap{"name": "ubuntu 24.04", "templateRef": anyMap{"name": "a"}},
+			}}}, "spec.sizeLabels.images[0].name", "name must be letters, digits, '_', '.' and '-' with a letter or digit first, such as ubuntu-24.04",
+		},
 	})
 }
 
@@ -476,5 +521,7 @@ func claimRejections() []rejection {
 		{"name too long for a host", change{"metadata.name": strings.Repeat("a", 64)}, "", "because it is the host name of its machine"},
 		{"name with a dot", change{"metadata.name": "a.b"}, "", "because it is the host name of its machine"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
+		{"memory with a unit of disks", change{"spec.size": anyMap{"memory": "8GB"}}, "spec.size.memory", "memory must be a quantity" + unit + "8Gi"},
+		{"disk with an exponent", change{"spec.size": anyMap{"disk": "1e999999999"}}, "spec.size.disk", "disk must be a quantity" + unit + "50Gi"},
 	})
 }

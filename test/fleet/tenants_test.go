@@ -80,7 +80,7 @@ func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alp
 		"gitlab": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {
 			*config = v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: token}}
 			*load = v1alpha1.Workload{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{
-				GitLab: &v1alpha1.GitLabCIConfig{URL: url, ProjectID: "acme/shop"},
+				GitLab: &v1alpha1.GitLabCIConfig{URL: url, ProjectID: "acme/shop", Tags: []string{"linux"}},
 			}}
 		},
 		"buildkite": func(config *v1alpha1.BootstrapConfig, load *v1alpha1.Workload) {

@@ -148,7 +148,9 @@ func (h *hostile) workload() v1alpha1.Workload {
 		{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{
 			Labels: []string{"linux"}, ScaleSet: pick(h, "", "set"),
 		}}},
-		{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: h.server(), ProjectID: "acme/shop"}}},
+		{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{
+			URL: h.server(), ProjectID: "acme/shop", Tags: []string{"linux"},
+		}}},
 		{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"}}},
 		{Type: v1alpha1.WorkloadGiteaActions, Config: &v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{
 			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},

@@ -192,6 +192,11 @@ func (c *comparison) compareRules(path string, oldSchema, newSchema *apiextensio
 	}
 
 	known := map[string]bool{}
+	// A rule that matches the old pattern accepts the same values.
+	for _, format := range []string{"self.matches('%s')", "self.matches(r'%s')", "type(self) == int || string(self).matches('%s')"} {
+		known[fmt.Sprintf(format, oldSchema.Pattern)] = oldSchema.Pattern != ""
+	}
+
 	for _, rule := range oldSchema.XValidations {
 		known[rule.Rule] = true
 	}

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -113,6 +115,61 @@ func TestObjectsStayValid(t *testing.T) {
 
 			for _, object := range stored {
 				survives(t, env, object)
+			}
+		})
+	}
+}
+
+// A pool that a release has stored, and whose workload today's kinds reject, can still be paused, as a drain does.
+func TestStoredPoolsCanBePaused(t *testing.T) {
+	t.Parallel()
+
+	for _, release := range releases(t) {
+		t.Run(filepath.Base(release), func(t *testing.T) {
+			t.Parallel()
+
+			env := start(t, filepath.Join(release, "crds"))
+			namespace := env.Namespace(t)
+
+			pools := []*v1alpha1.RunnerPool{}
+
+			for name, load := range map[string]v1alpha1.Workload{
+				"gitlab": {Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{
+					GitLab: &v1alpha1.GitLabCIConfig{URL: "https://gitlab.example.com"},
+				}},
+				"generic": {Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{
+					Generic: &v1alpha1.GenericConfig{Source: "nightly", Labels: []string{"linux,gpu"}, Command: []string{"/usr/bin/make"}},
+				}},
+				"buildkite": {Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{
+					Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme", Tags: []string{"queue=linux"}},
+				}},
+			} {
+				pool := &v1alpha1.RunnerPool{
+					ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+					Spec: v1alpha1.RunnerPoolSpec{
+						TemplateRef: v1alpha1.LocalObjectReference{Name: "debian"}, Workload: load,
+						Scaling: v1alpha1.Scaling{MaxReplicas: 2},
+					},
+				}
+				env.Create(t, pool)
+
+				pools = append(pools, pool)
+			}
+
+			env.Apply(t, today)
+
+			for _, pool := range pools {
+				another := pool.DeepCopy()
+				another.Name, another.ResourceVersion, another.UID = pool.Name+"-2", "", ""
+
+				if err := env.Client.Create(t.Context(), another, client.DryRunAll); !apierrors.IsInvalid(err) {
+					t.Errorf("create another pool %s: %v", pool.Name, err)
+				}
+
+				pool.Spec.Paused = true
+				if err := env.Client.Update(t.Context(), pool); err != nil {
+					t.Errorf("pause pool %s: %v", pool.Name, err)
+				}
 			}
 		})
 	}

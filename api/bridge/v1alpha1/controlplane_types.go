@@ -126,7 +126,7 @@ type ControlPlane struct {
 // LabelValue is the value of a Kubernetes label.
 //
 // +kubebuilder:validation:MaxLength=63
-// +kubebuilder:validation:Pattern=`^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$`
+// +kubebuilder:validation:XValidation:rule="self.matches('^(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?$')",message="write the value of a label, such as team-a: letters, digits, '-', '_' and '.', with a letter or digit first and last"
 type LabelValue string
 
 // Toleration is a toleration of a taint, as in a Pod.

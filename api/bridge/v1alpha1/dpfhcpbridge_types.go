@@ -26,8 +26,8 @@ const (
 	ConditionNodePoolReady        = "NodePoolReady"
 	ConditionDPUClusterValid      = "DPUClusterValid"
 	ConditionServiceExposureReady = "ServiceExposureReady"
-	// The following conditions are not in the requirements document. They exist so that DPUClusterValid
-	// is only about the DPUCluster.
+	// The following conditions are about other objects that the bridge needs, so that DPUClusterValid is
+	// only about the DPUCluster.
 	ConditionSecretsValid      = "SecretsValid"
 	ConditionStorageClassValid = "StorageClassValid"
 	ConditionReleaseImageValid = "ReleaseImageValid"
@@ -164,16 +164,16 @@ type DPFHCPBridgeSpec struct {
 	// ingress is *.apps.NAME.BASEDOMAIN.
 	//
 	// +required
-	// +kubebuilder:validation:Pattern=`^([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}$`
 	// +kubebuilder:validation:MinLength=4
 	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^([a-z0-9]+(-[a-z0-9]+)*\.)+[a-z]{2,}$')`,message="baseDomain must be a DNS domain in lower case with at least one dot, such as clusters.example.com"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="baseDomain is immutable"
 	BaseDomain string `json:"baseDomain"`
 
 	// ocpReleaseImage is the OpenShift release image, by tag or digest. A change upgrades the cluster.
 	//
 	// +required
-	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9][a-zA-Z0-9._\-:/@]*$')`,message="ocpReleaseImage must be the name of an image such as quay.io/openshift-release-dev/ocp-release:4.20.0-x86_64"
 	// +kubebuilder:validation:MinLength=10
 	// +kubebuilder:validation:MaxLength=512
 	OCPReleaseImage string `json:"ocpReleaseImage"`
@@ -261,9 +261,9 @@ type DPFHCPBridgeSpec struct {
 	// as a label.
 	//
 	// +required
-	// +kubebuilder:validation:Pattern=`^[a-z0-9]([-a-z0-9]*[a-z0-9])?$`
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[a-z0-9]([-a-z0-9]*[a-z0-9])?$')",message="clusterType must be lower-case letters, digits and '-', with a letter or digit first and last, such as dpf-production"
 	ClusterType string `json:"clusterType"`
 }
 
@@ -280,7 +280,7 @@ type DPUIgnition struct {
 	// drivers. Change it together with ocpReleaseImage.
 	//
 	// +required
-	// +kubebuilder:validation:Pattern=`^[a-z0-9][a-zA-Z0-9._\-:/@]*$`
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[a-z0-9][a-zA-Z0-9._\-:/@]*$')`,message="machineOSURL must be the name of an image such as quay.io/example/bluefield-os:4.20.0"
 	// +kubebuilder:validation:MinLength=10
 	// +kubebuilder:validation:MaxLength=512
 	MachineOSURL string `json:"machineOSURL"`

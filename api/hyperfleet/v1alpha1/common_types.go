@@ -3,8 +3,8 @@
 
 package v1alpha1
 
-// LocalObjectReference names an object of a known kind. The object is in the namespace of the object
-// that refers to it, or cluster-scoped if its kind has no namespace.
+// LocalObjectReference names an object whose kind the referring field defines. The object is in the
+// namespace of the object that refers to it, unless its kind is cluster-scoped.
 type LocalObjectReference struct {
 	// name is the name of the object.
 	// +kubebuilder:validation:MinLength=1

@@ -109,8 +109,8 @@ type HypervisorClusterSpec struct {
 	// +optional
 	Network *HypervisorNetwork `json:"network,omitempty"`
 
-	// tags describe the cluster. Its machines get them as tags key-value. Keys and values may contain
-	// only letters, digits, '_', '-', '+' and '.'.
+	// tags describe the cluster. Each of its machines gets them as tags of the form KEY-VALUE. Keys and
+	// values may contain only letters, digits, '_', '-', '+' and '.'.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=10
 	// +kubebuilder:validation:XValidation:rule="self.all(k, size(k) <= 63 && size(self[k]) <= 63)",message="tags must have keys and values of at most 63 characters"

@@ -179,12 +179,16 @@ type MachineResources struct {
 	// +kubebuilder:validation:Maximum=1024
 	CPU int32 `json:"cpu"`
 	// memory is the amount of memory, e.g. 8Gi. It is rounded up to whole MiB.
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi: write a number and the unit Mi, Gi or Ti, such as 8Gi"
 	Memory resource.Quantity `json:"memory"`
 	// disk is the size of the first disk, e.g. 50Gi. A disk can only grow, so the value must not be
 	// smaller than the template's disk. Default: the size of the template's disk.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi; write it with a unit such as 50Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi: write a number and the unit Mi, Gi or Ti, such as 50Gi"
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 

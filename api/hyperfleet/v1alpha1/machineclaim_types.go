@@ -107,13 +107,13 @@ type MachineSize struct {
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$')",message="memory must be a quantity: write a number and the unit Mi, Gi or Ti, such as 8Gi"
 	Memory *resource.Quantity `json:"memory,omitempty"`
 	// disk is the size of the first disk.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString
-	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
+	// +kubebuilder:validation:XValidation:rule="type(self) == int || string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$')",message="disk must be a quantity: write a number and the unit Mi, Gi or Ti, such as 50Gi"
 	Disk *resource.Quantity `json:"disk,omitempty"`
 }
 

@@ -61,7 +61,7 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=90
-	// +kubebuilder:validation:items:Pattern=`^[0-9A-Fa-f:.]+(/[0-9]{1,3}| ?- ?[0-9A-Fa-f:.]+)$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[0-9A-Fa-f:.]+(/[0-9]{1,3}| ?- ?[0-9A-Fa-f:.]+)$')",message="write a CIDR such as 192.168.9.0/24, or a first and a last address such as 192.168.9.1-192.168.9.5"
 	Addresses []string `json:"addresses,omitempty"`
 	// domains are the DNS domains, including their subdomains, in which machines may have names. The
 	// cluster's dns.domain is allowed only if it is listed.
@@ -70,7 +70,7 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=253
-	// +kubebuilder:validation:items:Pattern=`^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$`
+	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$')",message="write a DNS name without a trailing dot, such as ci.example.com"
 	Domains []string `json:"domains,omitempty"`
 	// quota limits the resources of each namespace.
 	// +optional
@@ -109,7 +109,7 @@ type NamespaceQuota struct {
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	CPU *int32 `json:"cpu,omitempty"`
-	// memory is the maximum amount of memory, e.g. 64Gi.
+	// memory is the maximum amount of memory: a number and the unit Mi, Gi or Ti, e.g. 64Gi.
 	// +optional
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:validation:XIntOrString

@@ -27,6 +27,8 @@ type RunnerPoolSpec struct {
 	TemplateRef LocalObjectReference `json:"templateRef"`
 
 	// workload is the CI platform whose jobs the pool's machines run.
+	// +kubebuilder:validation:XValidation:rule="self.type != 'gitlab-ci' || !has(self.config) || !has(self.config.gitlab) || (has(self.config.gitlab.tags) && size(self.config.gitlab.tags) > 0) || (has(self.config.gitlab.runUntagged) && self.config.gitlab.runUntagged)",message="config.gitlab needs tags or runUntagged, because GitLab assigns no job to runners with neither: list a tag of your jobs, or set runUntagged to true"
+	// +kubebuilder:validation:XValidation:rule="self.type != 'generic' || !has(self.config) || !has(self.config.generic) || !has(self.config.generic.labels) || self.config.generic.labels.all(l, !l.contains(','))",message="config.generic.labels must not contain a comma, because no job can request such a label: write each label as a separate item"
 	Workload Workload `json:"workload"`
 
 	// scaling defines the number of machines.
@@ -66,9 +68,9 @@ type RunnerPoolSpec struct {
 }
 
 // SizeLabels are the labels with which a job may request the size or the image of its machine: cpu=8,
-// memory=16Gi, disk=100Gi and image=NAME. A job cannot request what is not set here. A job is refused if
-// it requests more than allowed, requests the same resource twice, or uses a value that is not valid.
-// Its condition Matched says why. Warm machines and machines of minReplicas have the size of the
+// memory=16Gi, disk=100Gi and image=NAME. A job cannot request what is not set here. A job that requests
+// more than allowed, requests the same resource twice, or uses a value that is not valid gets no machine,
+// and its condition Matched says why. Warm machines and machines of minReplicas have the size of the
 // template.
 type SizeLabels struct {
 	// maxCPU is the maximum number of CPU cores that a job may request with cpu=N.
@@ -78,12 +80,16 @@ type SizeLabels struct {
 	MaxCPU *int32 `json:"maxCPU,omitempty"`
 	// maxMemory is the maximum amount of memory that a job may request with memory=QUANTITY.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi; write it with a unit such as 64Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="maxMemory must be at least 64Mi: write a number and the unit Mi, Gi or Ti, such as 64Gi"
 	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
 	// maxDisk is the maximum size of the first disk that a job may request with disk=QUANTITY. A disk can
-	// only grow, so a size below that of the template is refused.
+	// only grow, so a job that requests less than the template has gets no machine.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi; write it with a unit such as 200Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="maxDisk must be at least 1Mi: write a number and the unit Mi, Gi or Ti, such as 200Gi"
 	MaxDisk *resource.Quantity `json:"maxDisk,omitempty"`
 	// images are the images that a job may request with image=NAME.
 	// +optional
@@ -98,7 +104,7 @@ type ImageChoice struct {
 	// name is the name in the label image=NAME.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9][A-Za-z0-9_.-]*$`
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_.-]*$')",message="name must be letters, digits, '_', '.' and '-' with a letter or digit first, such as ubuntu-24.04"
 	Name string `json:"name"`
 	// templateRef names the HypervisorMachineTemplate of the machine, in the pool's namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`

@@ -73,7 +73,10 @@ type GitHubActionsConfig struct {
 	// +kubebuilder:validation:MaxLength=201
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$')",message="repository must be written owner/name, e.g. example/app"
 	Repository string `json:"repository,omitempty"`
-	// labels are the labels of the runners. A runner takes jobs of which it has all labels.
+	// labels are the labels of the runners, in addition to self-hosted, hyperfleet and ephemeral, which
+	// every runner has. A runner takes jobs of which it has all labels, whatever their case. A label may
+	// contain spaces: "linux x64" is one label, which a job must request in the same way. Runners of a
+	// scaleSet take its jobs, whatever their labels are.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
@@ -118,12 +121,13 @@ type GiteaConfig struct {
 	// +kubebuilder:validation:MaxLength=100
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="organization must be the name of an organization, not a URL"
 	Organization string `json:"organization,omitempty"`
-	// labels are the labels of the runners. A job runs on a runner that has all labels in its runs-on.
+	// labels are the labels of the runners, without :host or an image. A runner takes jobs of which it
+	// has all labels, in the same spelling.
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=255
-	// +kubebuilder:validation:items:Pattern=`^[^\s,:]+$`
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^[^\s,:]+$')`,message="write a label without spaces, commas and colons, such as linux: leave out :host or an image"
 	Labels []string `json:"labels"`
 }
 
@@ -142,11 +146,14 @@ type GitLabCIConfig struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	GroupID string `json:"groupId,omitempty"`
-	// tags are the tags of the runners.
+	// tags are the tags of the runners. A runner takes jobs of which it has all tags, in the same
+	// spelling. A tag may contain spaces. Without tags, runners only take jobs without tags, and need
+	// runUntagged for them.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:XValidation:rule="!self.contains(',')",message="a tag must not contain a comma: write each tag as a separate item"
 	Tags []string `json:"tags,omitempty"`
 	// description is the description of the runners.
 	// +optional
@@ -167,13 +174,17 @@ type BuildkiteConfig struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue,omitempty"`
-	// tags are the tags of the agents, as key=value.
+	// tags are the tags of the agents, as key=value. A tag without a value has the value true. An agent
+	// takes jobs of its queue if it has a tag for each of the job's agent query rules. Without tags, it
+	// only takes jobs that request nothing but the queue.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:XValidation:rule=`self.matches(r'^\s*[^=,\s][^,\n]*\s*$')`,message="write a tag as key=value, without commas, such as os=linux"
+	// +kubebuilder:validation:items:XValidation:rule=`!self.matches(r'^\s*queue(=|\s*$)')`,message="a tag must not name the queue: set buildkite.queue instead"
 	Tags []string `json:"tags,omitempty"`
-	// metadata is the metadata of the stack.
+	// metadata is shown by Buildkite for the stack as which the operator registers with the queue.
 	// +optional
 	// +kubebuilder:validation:MaxProperties=64
 	Metadata map[string]string `json:"metadata,omitempty"`
@@ -187,7 +198,9 @@ type GenericConfig struct {
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9][A-Za-z0-9_./-]*$')",message="generic.source must be a name of letters, digits, '_', '.', '/' and '-'"
 	Source string `json:"source"`
-	// labels are the labels of the machines. A machine takes jobs of which it has all labels.
+	// labels are the labels of the machines. A machine takes jobs of its source of which it has all
+	// labels, whatever their case. A label may contain spaces. Without labels, a machine only takes jobs
+	// without labels.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MaxItems=100

@@ -169,7 +169,9 @@ type KubevirtPersistentVolume struct {
 	// size is the size of the disk.
 	// +optional
 	// +kubebuilder:default="32Gi"
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="size must be at least 1Mi; write it with a unit such as 32Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="size must be at least 1Mi: write a number and the unit Mi, Gi or Ti, such as 32Gi"
 	Size resource.Quantity `json:"size,omitempty"`
 	// storageClass is the StorageClass of the claim. Default: the default StorageClass of the cluster.
 	// +optional
@@ -199,7 +201,9 @@ type KubevirtCompute struct {
 	// memory is the amount of memory.
 	// +optional
 	// +kubebuilder:default="8Gi"
-	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi; write it with a unit such as 8Gi"
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 67108864 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('64Mi')) >= 0)",message="memory must be at least 64Mi: write a number and the unit Mi, Gi or Ti, such as 8Gi"
 	Memory resource.Quantity `json:"memory,omitempty"`
 	// hugepages is the size of the huge pages that back the memory.
 	// +optional

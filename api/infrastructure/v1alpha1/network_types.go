@@ -116,14 +116,14 @@ type VirtualMachineBootstrapNetworkConfig struct {
 	// +kubebuilder:validation:MaxLength=200
 	NetworkName string `json:"networkName"`
 
-	// subnets are the addresses to allocate, as addresses of a KubevirtNodePool. For a machine of a node
-	// pool, the current addresses of the pool are used instead.
+	// subnets are the addresses to allocate, in the format of the addresses of a KubevirtNodePool. For a
+	// machine of a node pool, the current addresses of the pool are used instead.
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	Subnets []AddressRange `json:"subnets"`
 
-	// excludedAddresses are never allocated.
+	// excludedAddresses are never allocated. They have the same format as subnets.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MaxItems=64
