@@ -26,11 +26,11 @@ func newCredentialFixture(t *testing.T, names ...string) *fixture {
 	t.Helper()
 
 	w := newFixture(t, 0, rollout(1))
-	w.kubeconfig(env.Config)
+	w.writeKubeconfig(env.Config)
 	w.enableNodeCredentials()
 
 	for _, name := range names {
-		w.hostWith(name, func(*infrav1.LinuxMachineSpec) {})
+		w.createHostWith(name, func(*infrav1.LinuxMachineSpec) {})
 	}
 
 	return w
@@ -62,14 +62,14 @@ func (w *fixture) pushedKubeconfig(name string) (string, client.Client) {
 }
 
 // A host gets a credential of its own Node, which gives no access to other Nodes.
-func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
+func TestHostsGetNodeCredentials(t *testing.T) {
 	t.Parallel()
 
 	const name, other = "credential-a", "credential-b"
 
 	w := newCredentialFixture(t, name, other)
-	w.start()
-	w.converged(2)
+	w.startOperator()
+	w.waitUntilConverged(2)
 
 	_, node := w.pushedKubeconfig(name)
 
@@ -77,7 +77,7 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 	w.must(node.Create(t.Context(), who))
 
 	if diff := cmp.Diff([]string{"system:node:" + name, "system:nodes"}, append([]string{who.Status.UserInfo.Username}, who.Status.UserInfo.Groups[0])); diff != "" {
-		t.Errorf("the holder is another one: %s", diff)
+		t.Errorf("user of the credential: %s", diff)
 	}
 
 	for _, node := range []string{name, other} {
@@ -92,17 +92,17 @@ func TestHostsAreGivenTheirNodesCredentials(t *testing.T) {
 	theirs.Labels = map[string]string{"mine": "now"}
 
 	if err := node.Patch(t.Context(), theirs, client.MergeFrom(base)); !apierrors.IsForbidden(err) {
-		t.Errorf("it may change another Node: %v", err)
+		t.Errorf("the credential may change another Node: %v", err)
 	}
 
 	secret := &corev1.Secret{}
 	if err := node.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "hosts"}, secret); !apierrors.IsForbidden(err) {
-		t.Errorf("it may read a Secret that no pod of its Node has: %v", err)
+		t.Errorf("the credential may read a Secret that no pod of its Node uses: %v", err)
 	}
 
-	got := w.get(name).Status.NodeCredential
+	got := w.getHost(name).Status.NodeCredential
 	if got == nil || time.Until(got.Until.Time) > 3*time.Hour || time.Until(got.Until.Time) < 2*time.Hour {
-		t.Errorf("on record is %+v", got)
+		t.Errorf("the status has %+v", got)
 	}
 
 	w.waitForCondition(name, infrav1.ConditionNodeCredentialCurrent, "True Current: the credential is valid until ")
@@ -116,8 +116,8 @@ func TestCredentialsAreRenewed(t *testing.T) {
 	names := []string{"renewed-a", "renewed-b", "renewed-c"}
 
 	w := newCredentialFixture(t, names...)
-	w.start()
-	w.converged(len(names))
+	w.startOperator()
+	w.waitUntilConverged(len(names))
 
 	runs, texts := map[string]int{}, map[string]string{}
 	for _, name := range names {
@@ -126,12 +126,12 @@ func TestCredentialsAreRenewed(t *testing.T) {
 	}
 
 	w.restart("agent one")
-	w.converged(len(names))
+	w.waitUntilConverged(len(names))
 	w.resetMaxBusy()
 
 	for _, name := range names {
 		if more := w.scriptLabels(name)[runs[name]:]; len(more) > 0 {
-			t.Errorf("%s was sent %v by a new operator", name, more)
+			t.Errorf("a new operator ran %[2]v on %[1]s, want no scripts", name, more)
 		}
 
 		w.patchStatus(name, func(s *infrav1.LinuxMachineStatus) {
@@ -140,8 +140,8 @@ func TestCredentialsAreRenewed(t *testing.T) {
 	}
 
 	for _, name := range names {
-		w.eventually(name+" is renewed", func() string {
-			if c := w.get(name).Status.NodeCredential; time.Until(c.Until.Time) < time.Hour {
+		w.eventually("the credential of "+name+" is renewed", func() string {
+			if c := w.getHost(name).Status.NodeCredential; time.Until(c.Until.Time) < time.Hour {
 				return c.Until.String()
 			}
 
@@ -149,17 +149,17 @@ func TestCredentialsAreRenewed(t *testing.T) {
 		})
 
 		if diff := cmp.Diff([]string{"kubeconfig", "agent-service"}, w.scriptLabels(name)[runs[name]:]); diff != "" {
-			t.Errorf("%s: more or less than the credential: %s", name, diff)
+			t.Errorf("%s: pushed more or less than the credential: %s", name, diff)
 		}
 
 		text, node := w.pushedKubeconfig(name)
 		if text == texts[name] || node.Create(t.Context(), &authenticationv1.SelfSubjectReview{}) != nil {
-			t.Errorf("%s has the old credential, or none that is taken", name)
+			t.Errorf("%s has the old credential, or an invalid one", name)
 		}
 	}
 
 	if most := w.maxBusyHosts(); most != 1 {
-		t.Errorf("%d hosts at a time, 1 is allowed", most)
+		t.Errorf("pushes to %d hosts at a time, want 1", most)
 	}
 }
 
@@ -169,35 +169,35 @@ func ago(d time.Duration) metav1.Time {
 
 // An error that prevents a credential is reported and does not count against the host. The host
 // continues when the error is fixed.
-func TestCredentialsThatAreNotMade(t *testing.T) {
+func TestCredentialErrors(t *testing.T) {
 	t.Parallel()
 
 	const name = "uncredentialed"
 
 	w := newCredentialFixture(t, name)
-	w.kubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
-	w.start()
+	w.writeKubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
+	w.startOperator()
 	w.waitForCondition(name, infrav1.ConditionBootstrapped, "NodeCredentialForbidden: create certificate signing request hyperfleet-"+name)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.NodeCredentials = nil })
 	w.waitForCondition(name, infrav1.ConditionBootstrapped, "NoKubeconfig: the host has no credential to join its cluster")
-	w.kubeconfig(env.Config)
+	w.writeKubeconfig(env.Config)
 	w.enableNodeCredentials()
-	w.converged(1)
+	w.waitUntilConverged(1)
 
-	if s := w.get(name).Status; s.BootstrapAttempts != 0 || s.FailureReason != "" {
-		t.Errorf("it counts against the host: %+v", s)
+	if s := w.getHost(name).Status; s.BootstrapAttempts != 0 || s.FailureReason != "" {
+		t.Errorf("the error counts against the host: %+v", s)
 	}
 
 	// A kubeconfig that the host's spec names replaces the issued one.
-	m := w.get(name)
+	m := w.getHost(name)
 	base := m.DeepCopy()
 	m.Spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
 
 	w.must(env.Client.Patch(t.Context(), m, client.MergeFrom(base)))
 
-	w.eventually("the host has the named one", func() string {
-		if text := w.hosts[name].Payload("kubeconfig"); !strings.HasPrefix(text, kubeconfig) || w.get(name).Status.NodeCredential != nil {
-			return "it has another"
+	w.eventually("the host has the named kubeconfig", func() string {
+		if text := w.hosts[name].Payload("kubeconfig"); !strings.HasPrefix(text, kubeconfig) || w.getHost(name).Status.NodeCredential != nil {
+			return "it has another kubeconfig"
 		}
 
 		return ""
@@ -212,13 +212,13 @@ func TestCredentialsAreRemoved(t *testing.T) {
 	const name, away, keyless = "given-up", "given-up-and-away", "given-up-without-a-key"
 
 	w := newCredentialFixture(t, name, away, keyless)
-	w.start()
-	w.converged(3)
+	w.startOperator()
+	w.waitUntilConverged(3)
 	w.deleteHost(name)
 	w.waitForDeletion(name)
 
 	if runs := w.scriptLabels(name); runs[len(runs)-1] != "leave" {
-		t.Errorf("the last thing that was done is %v", runs)
+		t.Errorf("want the credential's removal as the last script: %v", runs)
 	}
 
 	w.hosts[away].SetDown(true)
@@ -245,8 +245,8 @@ func TestKeysOfHostsAreInNoObject(t *testing.T) {
 	const name = "secretive"
 
 	w := newCredentialFixture(t, name)
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 
 	text, _ := w.pushedKubeconfig(name)
 	config, err := clientcmd.Load([]byte(text[:strings.LastIndex(strings.TrimSpace(text), "\n")]))
@@ -263,11 +263,11 @@ func TestKeysOfHostsAreInNoObject(t *testing.T) {
 		return !strings.HasPrefix(r.Name, "hyperfleet-"+name+"-")
 	})
 	if len(ours) != 1 || strings.Contains(string(ours[0].Spec.Request), key) {
-		t.Errorf("%d requests, or one with the key", len(ours))
+		t.Errorf("%d certificate signing requests, or one of them contains the key", len(ours))
 	}
 
 	var secrets corev1.SecretList
 	if err := env.Client.List(t.Context(), &secrets, client.InNamespace(w.namespace)); err != nil || len(secrets.Items) != 2 {
-		t.Errorf("%d Secrets, want those of the test alone: %v", len(secrets.Items), err)
+		t.Errorf("%d Secrets, want only those of the test: %v", len(secrets.Items), err)
 	}
 }

@@ -31,7 +31,7 @@ func newNodeFixture(t *testing.T, timeout time.Duration, names ...string) *fixtu
 	t.Helper()
 
 	w := newFixture(t, 0, rollout(1))
-	w.kubeconfig(env.Config)
+	w.writeKubeconfig(env.Config)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) {
 		spec.Drain = &infrav1.NodeDrain{
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: nodesKubeconfig, Key: "kubeconfig"},
@@ -40,18 +40,18 @@ func newNodeFixture(t *testing.T, timeout time.Duration, names ...string) *fixtu
 	})
 
 	for _, name := range names {
-		w.host(name)
+		w.createHost(name)
 		env.CreateNode(t, name, nil)
 	}
 
-	w.start()
-	w.converged(len(names))
+	w.startOperator()
+	w.waitUntilConverged(len(names))
 
 	return w
 }
 
-// kubeconfig creates or updates the Secret with the cluster's kubeconfig.
-func (w *fixture) kubeconfig(config *rest.Config) {
+// writeKubeconfig creates or updates the Secret with the cluster's kubeconfig.
+func (w *fixture) writeKubeconfig(config *rest.Config) {
 	w.t.Helper()
 
 	data, err := kubeproc.Kubeconfig(config)
@@ -84,9 +84,9 @@ func (w *fixture) deleteHost(name string) {
 // waitForCondition waits until a condition of a host contains a text.
 func (w *fixture) waitForCondition(name, condition, want string) {
 	w.t.Helper()
-	w.eventually(condition+" of "+name+" says "+want, func() string {
+	w.eventually(condition+" of "+name+" contains "+want, func() string {
 		last := "nothing"
-		if c := meta.FindStatusCondition(w.get(name).Status.Conditions, condition); c != nil {
+		if c := meta.FindStatusCondition(w.getHost(name).Status.Conditions, condition); c != nil {
 			last = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 		}
 
@@ -159,7 +159,7 @@ func (w *fixture) hasPod(name string) bool {
 // the budget after two minutes.
 func (w *fixture) allowEviction(budget, pod string) {
 	w.t.Helper()
-	w.eventually("pod "+pod+" goes", func() string {
+	w.eventually("pod "+pod+" is evicted", func() string {
 		if !w.hasPod(pod) {
 			return ""
 		}
@@ -171,7 +171,7 @@ func (w *fixture) allowEviction(budget, pod string) {
 			env.SetBudget(w.t, w.namespace, budget, 1)
 		}
 
-		return fmt.Sprintf("it is there: %+v", of.Status)
+		return fmt.Sprintf("the pod exists: %+v", of.Status)
 	})
 }
 
@@ -197,25 +197,25 @@ func TestHostsAreDrained(t *testing.T) {
 		w.namespace, leaves))
 
 	if node := env.GetNode(t, leaves); node == nil || !node.Spec.Unschedulable || w.hasPod("free-"+leaves) || !w.hasPod("kept-"+leaves) {
-		t.Errorf("node %+v, free pod there %v, kept pod there %v", node, w.hasPod("free-"+leaves), w.hasPod("kept-"+leaves))
+		t.Errorf("node %+v, free pod exists %v, kept pod exists %v", node, w.hasPod("free-"+leaves), w.hasPod("kept-"+leaves))
 	}
 
-	started := w.get(leaves).Status.Drain.StartedAt
+	started := w.getHost(leaves).Status.Drain.StartedAt
 	w.restart("agent one")
 
-	if now := w.get(leaves).Status.Drain; !now.StartedAt.Equal(&started) || now.EndedAt != nil {
-		t.Errorf("after a restart the drain is %+v, and it began at %s", now, started)
+	if now := w.getHost(leaves).Status.Drain; !now.StartedAt.Equal(&started) || now.EndedAt != nil {
+		t.Errorf("drain after a restart: %+v, want it to have started at %s", now, started)
 	}
 
 	w.allowEviction("kept", "kept-"+leaves)
 	w.waitForDeletion(leaves)
 
 	if env.GetNode(t, leaves) != nil || w.hasPod("kept-"+leaves) {
-		t.Error("its Node or its pod is there")
+		t.Error("the Node or its pod still exists")
 	}
 
 	if node := env.GetNode(t, stays); node == nil || node.Spec.Unschedulable || !w.hasPod("free-"+stays) || !w.hasPod("kept-"+stays) {
-		t.Errorf("%s, which stays, was drained too", stays)
+		t.Errorf("%s was drained although it is not deleted", stays)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestDrainOfAHostThatHangs(t *testing.T) {
 	w.waitForEvent(fleetName, "DrainTimedOut")
 
 	if env.GetNode(t, name) != nil || !w.hasPod("kept") {
-		t.Errorf("its Node is there: %v; its pod is there: %v", env.GetNode(t, name) != nil, w.hasPod("kept"))
+		t.Errorf("the Node exists: %v; its pod exists: %v", env.GetNode(t, name) != nil, w.hasPod("kept"))
 	}
 }
 
@@ -246,12 +246,12 @@ func TestDrainOfAHostWithoutItsCluster(t *testing.T) {
 	const name = "forbidden"
 
 	w := newNodeFixture(t, time.Hour, name)
-	w.kubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
+	w.writeKubeconfig(env.ServiceAccount(t, w.namespace, "nobody"))
 	w.deleteHost(name)
 	w.waitForCondition(name, infrav1.ConditionNodeDrained, "the API server of the Node's cluster returned 403 Forbidden")
 	w.waitForCondition(name, infrav1.ConditionNodeDrained, "deletion of the host continues in 59m")
 
-	w.kubeconfig(w.drainUserConfig())
+	w.writeKubeconfig(w.drainUserConfig())
 	w.waitForDeletion(name)
 	w.waitForEvent(fleetName, "NodeLeft")
 
@@ -261,7 +261,7 @@ func TestDrainOfAHostWithoutItsCluster(t *testing.T) {
 }
 
 // A host without a fleet, or without a first boot, is released without a drain.
-func TestHostsThatAreNotDrained(t *testing.T) {
+func TestHostsWithoutDrain(t *testing.T) {
 	t.Parallel()
 
 	const booted, fresh = "orphan", "never-booted"
@@ -269,7 +269,7 @@ func TestHostsThatAreNotDrained(t *testing.T) {
 	w := newNodeFixture(t, time.Hour, booted)
 	env.CreatePod(t, w.namespace, booted, "pod", nil)
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Paused = true })
-	w.host(fresh)
+	w.createHost(fresh)
 	env.CreateNode(t, fresh, nil)
 	w.waitForCondition(fresh, infrav1.ConditionBootstrapped, "Paused")
 	w.deleteHost(fresh)

@@ -54,17 +54,17 @@ func rollout(most int) infrav1.HostRollout {
 
 // New hosts are bootstrapped. Then another configuration is rolled out: first to a canary, never to
 // more hosts at a time than allowed, and only the changed parts.
-func TestFleetFollowsItsConfiguration(t *testing.T) {
+func TestFleetRollsOutConfiguration(t *testing.T) {
 	t.Parallel()
 
 	const n = 6
 
 	w := newFixture(t, n, rollout(2))
-	w.start()
-	first := w.converged(n)
+	w.startOperator()
+	first := w.waitUntilConverged(n)
 
 	for name, host := range w.hosts {
-		m, p := w.get(name), w.renderPlan(name)
+		m, p := w.getHost(name), w.renderPlan(name)
 
 		var labels []string
 		for _, part := range p.Parts() {
@@ -72,7 +72,7 @@ func TestFleetFollowsItsConfiguration(t *testing.T) {
 		}
 
 		if diff := cmp.Diff(labels, w.scriptLabels(name)); diff != "" {
-			t.Errorf("%s: not all parts, once each, in order: %s", name, diff)
+			t.Errorf("%s: want all parts once, in order: %s", name, diff)
 		}
 
 		if m.Status.SSHHostKey != host.HostKey() || m.Status.Phase != infrav1.HostReady || !m.Status.Bootstrapped {
@@ -80,7 +80,7 @@ func TestFleetFollowsItsConfiguration(t *testing.T) {
 		}
 
 		if diff := cmp.Diff(p.Digests(), partsOf(m)); diff != "" {
-			t.Errorf("%s has not what the plan has: %s", name, diff)
+			t.Errorf("%s: status and plan differ: %s", name, diff)
 		}
 	}
 
@@ -93,17 +93,17 @@ func TestFleetFollowsItsConfiguration(t *testing.T) {
 
 	w.restart("agent two")
 
-	if second := w.converged(n); second == first {
-		t.Error("another agent, and the same hash")
+	if second := w.waitUntilConverged(n); second == first {
+		t.Error("another agent has the same hash")
 	}
 
 	if most := w.maxBusyHosts(); most > 2 || most < 1 {
-		t.Errorf("%d hosts at a time, 2 are allowed", most)
+		t.Errorf("pushes to %d hosts at a time, want at most 2", most)
 	}
 
 	for name := range w.hosts {
 		if diff := cmp.Diff([]string{"agent", "agent-service"}, w.scriptLabels(name)[before[name]:]); diff != "" {
-			t.Errorf("%s: more or less than has changed: %s", name, diff)
+			t.Errorf("%s: want only the changed parts: %s", name, diff)
 		}
 	}
 
@@ -132,8 +132,8 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	const n = 4
 
 	w := newFixture(t, n, rollout(3))
-	w.start()
-	good := w.converged(n)
+	w.startOperator()
+	good := w.waitUntilConverged(n)
 
 	for _, host := range w.hosts {
 		host.Inject(machost.Fault{Label: "agent", Kind: machost.Fail})
@@ -144,7 +144,7 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	var stopped *infrav1.HostFleet
 
 	w.eventually("stop", func() string {
-		if stopped = w.fleet(); stopped.Status.StoppedHash == "" || len(stopped.Status.Permits) > 0 {
+		if stopped = w.getFleet(); stopped.Status.StoppedHash == "" || len(stopped.Status.Permits) > 0 {
 			return fmt.Sprintf("%+v", stopped.Status)
 		}
 
@@ -161,10 +161,10 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 		switch {
 		case m.Status.FailedHostConfigHash == "":
 			if m.Status.HostConfigHash != good {
-				t.Errorf("%s was touched: %+v", m.Name, m.Status)
+				t.Errorf("%s was changed: %+v", m.Name, m.Status)
 			}
 		case canary != "":
-			t.Errorf("%s failed, and so did %s", canary, m.Name)
+			t.Errorf("both %s and %s failed, want only the canary", canary, m.Name)
 		default:
 			canary = m.Name
 
@@ -187,24 +187,24 @@ func TestBadConfigurationStopsAtTheCanary(t *testing.T) {
 	}
 
 	w.restart("agent fixed")
-	w.converged(n)
+	w.waitUntilConverged(n)
 
-	if m := w.get(canary); m.Status.FailedHostConfigHash != "" || m.Status.UpdateAttempts != 0 {
-		t.Errorf("it has converged, and still: %+v", m.Status)
+	if m := w.getHost(canary); m.Status.FailedHostConfigHash != "" || m.Status.UpdateAttempts != 0 {
+		t.Errorf("the converged host still has a failure: %+v", m.Status)
 	}
 }
 
 func isAgent(d plan.Digest) bool { return d.Label == "agent" }
 
 // A host that refuses a configuration too often fails terminally until the configuration changes.
-func TestFailedForGoodHealsByItself(t *testing.T) {
+func TestTerminalFailureEndsWithNewConfiguration(t *testing.T) {
 	t.Parallel()
 
 	r := rollout(1)
 	r.FailureThreshold = 10
 	w := newFixture(t, 1, r)
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 	w.hosts["rack-00"].Inject(machost.Fault{Label: "agent", Kind: machost.Fail})
 	w.restart("agent bad")
 
@@ -212,7 +212,7 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 		return m.Status.FailureReason != infrav1.FailureUpdateExceededRetries || m.Status.Phase != infrav1.HostFailed || m.Status.Ready
 	})
 
-	if m := w.get("rack-00"); int(m.Status.UpdateAttempts) != w.cfg.MaxUpdateAttempts || !strings.Contains(m.Status.FailureMessage, "agent") {
+	if m := w.getHost("rack-00"); int(m.Status.UpdateAttempts) != w.cfg.MaxUpdateAttempts || !strings.Contains(m.Status.FailureMessage, "agent") {
 		t.Errorf("%+v", m.Status)
 	}
 
@@ -221,28 +221,28 @@ func TestFailedForGoodHealsByItself(t *testing.T) {
 	w.patchFleet(func(s *infrav1.HostFleetSpec) { s.ResumedAt = new(metav1.Now()) })
 	w.patchStatus("rack-00", func(s *infrav1.LinuxMachineStatus) { s.Phase = infrav1.HostReady })
 	w.eventually("stay failed", func() string {
-		return strings.TrimPrefix(string(w.get("rack-00").Status.Phase), string(infrav1.HostFailed))
+		return strings.TrimPrefix(string(w.getHost("rack-00").Status.Phase), string(infrav1.HostFailed))
 	})
 
 	if after := len(w.scriptLabels("rack-00")); after != runs {
-		t.Errorf("%d scripts more", after-runs)
+		t.Errorf("%d scripts ran on a failed host", after-runs)
 	}
 
 	w.hosts["rack-00"].ClearFaults()
 	w.restart("agent well")
-	w.converged(1)
+	w.waitUntilConverged(1)
 }
 
 // If an operator is killed during a push, the permit stays recorded. The next operator continues
 // with the same host, and pushes to no more hosts at a time than allowed.
-func TestKilledInTheMiddle(t *testing.T) {
+func TestOperatorKilledDuringPush(t *testing.T) {
 	t.Parallel()
 
 	const n = 4
 
 	w := newFixture(t, n, rollout(1))
-	w.start()
-	w.converged(n)
+	w.startOperator()
+	w.waitUntilConverged(n)
 	w.resetMaxBusy()
 
 	goOn := w.blockScripts("agent")
@@ -260,10 +260,10 @@ func TestKilledInTheMiddle(t *testing.T) {
 			}
 		}
 
-		return "nobody is pushed to"
+		return "no push is in progress"
 	})
 
-	permits := w.fleet().Status.Permits
+	permits := w.getFleet().Status.Permits
 	if len(permits) != 1 || permits[0].Host != held.Name || held.Status.Push.Permit != permits[0].Number || held.Status.HostConfigHash != "" {
 		t.Errorf("permits %+v, push %+v", permits, held.Status.Push)
 	}
@@ -271,25 +271,25 @@ func TestKilledInTheMiddle(t *testing.T) {
 	w.stop()
 	goOn()
 	w.restart("agent two")
-	w.converged(n)
+	w.waitUntilConverged(n)
 
 	if most := w.maxBusyHosts(); most > 1 {
-		t.Errorf("%d hosts at a time", most)
+		t.Errorf("pushes to %d hosts at a time", most)
 	}
 
-	if m := w.get(held.Name); m.Status.LastPermit != permits[0].Number {
-		t.Errorf("%s went on under permit %d, not %d", m.Name, m.Status.LastPermit, permits[0].Number)
+	if m := w.getHost(held.Name); m.Status.LastPermit != permits[0].Number {
+		t.Errorf("%s continued with permit %d, want %d", m.Name, m.Status.LastPermit, permits[0].Number)
 	}
 }
 
 // A host whose status shows nothing to push is still probed before it counts as converged, because
 // an earlier push may have been interrupted before its probe.
-func TestNothingToPushIsStillLookedAt(t *testing.T) {
+func TestHostWithNothingToPushIsProbed(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 1, rollout(1))
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 
 	before := len(w.scriptLabels("rack-00"))
 	w.hosts["rack-00"].DropScript("agent")
@@ -301,7 +301,7 @@ func TestNothingToPushIsStillLookedAt(t *testing.T) {
 
 		return ""
 	})
-	w.converged(1)
+	w.waitUntilConverged(1)
 }
 
 // A probe finds what a host has lost, and only that is repaired.
@@ -310,8 +310,8 @@ func TestLostPartsAreRepaired(t *testing.T) {
 
 	w := newFixture(t, 2, rollout(1))
 	w.cfg.ProbeInterval = 300 * time.Millisecond
-	w.start()
-	w.converged(2)
+	w.startOperator()
+	w.waitUntilConverged(2)
 
 	before := len(w.scriptLabels("rack-01"))
 	w.hosts["rack-01"].DropScript("firewall-rules")
@@ -322,7 +322,7 @@ func TestLostPartsAreRepaired(t *testing.T) {
 
 		return ""
 	})
-	w.converged(2)
+	w.waitUntilConverged(2)
 
 	if diff := cmp.Diff([]string{"firewall-rules", "firewall"}, w.scriptLabels("rack-01")[before:]); diff != "" {
 		t.Error(diff)
@@ -336,17 +336,17 @@ func hasReason(conditions []metav1.Condition, condition, reason string) bool {
 }
 
 // If a host is deleted during a push, the push is canceled and the host is released.
-func TestDeletedInTheMiddle(t *testing.T) {
+func TestHostDeletedDuringPush(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 1, rollout(1))
 	w.blockScripts("tailscale")
-	w.start()
+	w.startOperator()
 	w.waitWhile("rack-00", "hang", func(m *infrav1.LinuxMachine) bool {
 		return m.Status.Push == nil || m.Status.Phase != infrav1.HostBootstrapping
 	})
 
-	w.must(env.Client.Delete(t.Context(), w.get("rack-00")))
+	w.must(env.Client.Delete(t.Context(), w.getHost("rack-00")))
 
 	w.eventually("go", func() string {
 		if left := w.listHosts(); len(left) > 0 {
@@ -359,7 +359,7 @@ func TestDeletedInTheMiddle(t *testing.T) {
 
 // Reconciles of many hosts without drift open no connection, read no Secret and render no plan. The
 // hosts and Secrets do not exist, so each attempt would be visible.
-func TestPassWithoutDriftCostsNothing(t *testing.T) {
+func TestReconcileWithoutDriftCostsNothing(t *testing.T) {
 	t.Parallel()
 	checkReconcileWithoutDrift(t, 40)
 }
@@ -409,10 +409,10 @@ func checkReconcileWithoutDrift(t *testing.T, n int) {
 
 	w.configureMacs()
 	w.createConvergedMacs(n / 10)
-	w.start()
-	w.converged(n)
-	w.eventually("Macs are content with their macOS", func() string {
-		if f := w.fleetOf("macs"); int(f.Status.Converged) != n/10 || f.Status.MacOSVersion == "" {
+	w.startOperator()
+	w.waitUntilConverged(n)
+	w.eventually("all Macs have converged", func() string {
+		if f := w.getFleetByName("macs"); int(f.Status.Converged) != n/10 || f.Status.MacOSVersion == "" {
 			return fmt.Sprintf("%+v", f.Status)
 		}
 

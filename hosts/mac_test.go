@@ -36,20 +36,20 @@ func TestOrderedMachine(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("mac-1", func(s *macSpec) { s.OS = "macos-sonoma-14.6" })
+	w.createMachine("mac-1", func(s *macSpec) { s.OS = "macos-sonoma-14.6" })
 
-	w.expect(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "ServerWorking")
 
-	server := w.servers(1)[0]
+	server := w.requireServers(1)[0]
 	if len(server.SSHKeys) != 1 || server.OS != "macos-sonoma-14.6" || server.Type != "M4-S" {
-		t.Errorf("ordered %+v: want the operator's key on it, and the system", server)
+		t.Errorf("ordered %+v: want the operator's key and the operating system", server)
 	}
 
 	w.clock.Step(10 * time.Minute)
-	w.expect(w.provision("mac-1"), "Done")
+	w.requireResult(w.provision("mac-1"), "Done")
 
-	got := w.get("mac-1")
-	server = w.servers(1)[0]
+	got := w.getMachine("mac-1")
+	server = w.requireServers(1)[0]
 	want := infrav1.ScalewayAppleSiliconMachineStatus{
 		HostStatus: infrav1.HostStatus{
 			ObservedGeneration: 1, Phase: infrav1.HostProvisioning,
@@ -65,14 +65,14 @@ func TestOrderedMachine(t *testing.T) {
 	}
 
 	if name := "hf-mac-1-" + string(got.UID); server.Name != name {
-		t.Errorf("the server is named %s, want %s", server.Name, name)
+		t.Errorf("server name %s, want %s", server.Name, name)
 	}
 
 	calls := w.sim.Calls()
-	w.expect(w.provision("mac-1"), "Done")
+	w.requireResult(w.provision("mac-1"), "Done")
 
 	if diff := cmp.Diff(calls, w.sim.Calls()); diff != "" {
-		t.Errorf("a machine with a server asks Scaleway again:\n%s", diff)
+		t.Errorf("a machine with a server calls Scaleway again:\n%s", diff)
 	}
 }
 
@@ -80,11 +80,11 @@ func TestAccessAndPlan(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("mac-1", func(s *macSpec) { s.SSHPort, s.HostCPU = 2222, 4 })
+	w.createMachine("mac-1", func(s *macSpec) { s.SSHPort, s.HostCPU = 2222, 4 })
 	w.provisionFully("mac-1")
 
-	object := w.get("mac-1")
-	server := w.servers(1)[0]
+	object := w.getMachine("mac-1")
+	server := w.requireServers(1)[0]
 
 	access, err := w.kind.Access(t.Context(), kubeSecrets(), object)
 	if err != nil {
@@ -113,19 +113,19 @@ func TestAccessAndPlan(t *testing.T) {
 
 	kubeconfig, _ := p.FindPart("kubeconfig")
 	if kubeconfig.Secret.Reveal() != "kubeconfig of "+t.Name() {
-		t.Error("the plan has another kubeconfig")
+		t.Error("the plan has the wrong kubeconfig")
 	}
 
 	w.sim.Rename(server.ID, "theirs")
 
 	if _, err := w.kind.Access(t.Context(), kubeSecrets(), object); errclass.ReasonOf(err, "") != "ServerRenamed" {
-		t.Errorf("access to a server that others have: %v", err)
+		t.Errorf("access to a server of another machine: %v", err)
 	}
 
 	w.kind.RecordPush(object)
 
-	if object.Status.TartKubeletBinarySHA != macFleet().TartKubeletBinary.SHA256() {
-		t.Errorf("stamped %q", object.Status.TartKubeletBinarySHA)
+	if object.Status.TartKubeletBinarySHA != newMacConfig().TartKubeletBinary.SHA256() {
+		t.Errorf("the status has checksum %q", object.Status.TartKubeletBinarySHA)
 	}
 }
 
@@ -133,22 +133,22 @@ func TestConfigurationThatCannotBeRendered(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("mac-1", nil)
+	w.createMachine("mac-1", nil)
 	w.provisionFully("mac-1")
 
-	cfg := macFleet()
+	cfg := newMacConfig()
 	cfg.VMCachePNCIDR = "10.0.0.0/99"
 	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets(), Fleet: cfg})
 
 	access := machine.Access{Password: log.NewSecret("of-m1")} // the status records the user
-	_, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.get("mac-1"), access)
+	_, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.getMachine("mac-1"), access)
 	if errclass.ClassOf(err) != errclass.Configuration || errclass.ReasonOf(err, "") != "ConfigNotRendered" ||
 		!strings.Contains(err.Error(), "10.0.0.0/99") {
 		t.Errorf("%v", err)
 	}
 
 	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets()})
-	if _, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.get("mac-1"), access); w.kind.Hash() != "" || errclass.ReasonOf(err, "") != "NoConfiguration" {
+	if _, err := w.kind.RenderPlan(t.Context(), kubeSecrets(), w.getMachine("mac-1"), access); w.kind.Hash() != "" || errclass.ReasonOf(err, "") != "NoConfiguration" {
 		t.Errorf("without a kubelet: hash %q, %v", w.kind.Hash(), err)
 	}
 }
@@ -158,51 +158,51 @@ func TestCrashAfterTheOrder(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("mac-1", nil)
-	w.expect(w.provision("mac-1"), "ServerWorking")
+	w.createMachine("mac-1", nil)
+	w.requireResult(w.provision("mac-1"), "ServerWorking")
 
 	now := metav1.NewTime(w.clock.Now())
 	w.updateStatus("mac-1", func(s *macStatus) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
 	w.restart()
 
-	w.expect(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "ServerWorking")
 
-	if got := w.get("mac-1").Status; got.ServerID != w.servers(1)[0].ID || got.OrderedAt != nil {
+	if got := w.getMachine("mac-1").Status; got.ServerID != w.requireServers(1)[0].ID || got.OrderedAt != nil {
 		t.Errorf("status %+v: want the server that was ordered", got)
 	}
 }
 
 // The response to an order is lost. The order was executed, or not.
-func TestLostAnswerToAnOrder(t *testing.T) {
+func TestLostOrderResponse(t *testing.T) {
 	t.Parallel()
 
-	for name, carriedOut := range map[string]bool{"carried out": true, "not carried out": false} {
+	for name, carriedOut := range map[string]bool{"executed": true, "not executed": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			w := newMacFixture(t, sim.Options{})
-			w.machine("mac-1", nil)
+			w.createMachine("mac-1", nil)
 			w.sim.Inject(sim.Fault{Method: post, Path: "/servers", Status: 504, RunsCall: carriedOut, Times: 1})
 
 			if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") {
-				t.Fatalf("the pass came to %s", got)
+				t.Fatalf("the reconcile ended with %s", got)
 			}
 
 			if carriedOut {
-				w.expect(w.provision("mac-1"), "ServerWorking")
+				w.requireResult(w.provision("mac-1"), "ServerWorking")
 			} else {
-				w.expect(w.provision("mac-1"), "OrderUnknown")
-				w.servers(0)
+				w.requireResult(w.provision("mac-1"), "OrderUnknown")
+				w.requireServers(0)
 				w.clock.Step(3 * time.Minute)
-				w.expect(w.provision("mac-1"), "ServerWorking")
+				w.requireResult(w.provision("mac-1"), "ServerWorking")
 			}
 
-			w.servers(1)
+			w.requireServers(1)
 		})
 	}
 }
 
-func TestTroubleWithOrders(t *testing.T) {
+func TestOrderErrors(t *testing.T) {
 	t.Parallel()
 
 	tests := map[string]struct {
@@ -219,17 +219,17 @@ func TestTroubleWithOrders(t *testing.T) {
 			t.Parallel()
 
 			w := newMacFixture(t, sim.Options{})
-			w.machine("mac-1", nil)
+			w.createMachine("mac-1", nil)
 			w.sim.Inject(tc.fault)
-			w.expect(w.provision("mac-1"), tc.want)
+			w.requireResult(w.provision("mac-1"), tc.want)
 
-			if w.get("mac-1").Status.OrderedAt != nil {
-				t.Error("an order that was refused is on record as open")
+			if w.getMachine("mac-1").Status.OrderedAt != nil {
+				t.Error("the status still has an open order that was rejected")
 			}
 
 			w.sim.ClearFaults()
-			w.expect(w.provision("mac-1"), "ServerWorking")
-			w.servers(1)
+			w.requireResult(w.provision("mac-1"), "ServerWorking")
+			w.requireServers(1)
 		})
 	}
 }
@@ -238,36 +238,36 @@ func TestBadSecrets(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.secret("no-key", map[string]string{"key": "not a key but secret"})
-	w.secret("bad-api", map[string]string{
+	w.createSecret("no-key", map[string]string{"key": "not a key but secret"})
+	w.createSecret("bad-api", map[string]string{
 		infrav1.ScalewayAccessKey: "SCW", infrav1.ScalewaySecretKey: "secret-and-no-uuid", infrav1.ScalewayProjectID: "x",
 	})
 
-	w.machine("a", func(s *macSpec) { s.CredentialsSecretRef.Name = "absent" })
-	w.machine("b", func(s *macSpec) { s.CredentialsSecretRef.Name = "bad-api" })
-	w.machine("c", func(s *macSpec) { s.SSHKeySecretRef.Name = "no-key" })
+	w.createMachine("a", func(s *macSpec) { s.CredentialsSecretRef.Name = "absent" })
+	w.createMachine("b", func(s *macSpec) { s.CredentialsSecretRef.Name = "bad-api" })
+	w.createMachine("c", func(s *macSpec) { s.SSHKeySecretRef.Name = "no-key" })
 
 	for name, want := range map[string]string{"a": credential.ReasonSecretNotFound, "b": "ScalewayDenied", "c": "SSHKeyInvalid"} {
-		w.expect(w.provision(name), want)
+		w.requireResult(w.provision(name), want)
 
-		message := w.get(name).Status.Conditions[0].Message
+		message := w.getMachine(name).Status.Conditions[0].Message
 		if strings.Contains(message, "secret-and-no-uuid") || strings.Contains(message, "but secret") {
 			t.Errorf("%s: the message has the secret: %s", name, message)
 		}
 	}
 
-	w.servers(0)
+	w.requireServers(0)
 }
 
 // A Scaleway key is sent only to an API that its Secret allows, whatever endpoint the Secret
 // contains.
-func TestScalewayKeysNameTheirServer(t *testing.T) {
+func TestScalewayKeysAreSentOnlyToListedServers(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("a", nil)
+	w.createMachine("a", nil)
 
-	m := w.get("a")
+	m := w.getMachine("a")
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: m.Spec.CredentialsSecretRef.Name}}
 
 	allow := func(servers string) {
@@ -276,26 +276,26 @@ func TestScalewayKeysNameTheirServer(t *testing.T) {
 	}
 
 	allow("api.scaleway.com")
-	w.expect(w.provision("a"), credential.ReasonServerNotAllowed)
-	w.servers(0)
+	w.requireResult(w.provision("a"), credential.ReasonServerNotAllowed)
+	w.requireServers(0)
 }
 
 // The author of a Secret can make the operator call only public servers, unless an administrator
 // lists the server.
-func TestScalewayAtAPrivateAddress(t *testing.T) {
+func TestScalewayAtPrivateAddress(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("a", nil)
+	w.createMachine("a", nil)
 
 	w.egress = nil
 	w.restart()
-	w.expect(w.provision("a"), "ScalewayDenied")
-	w.servers(0)
+	w.requireResult(w.provision("a"), "ScalewayDenied")
+	w.requireServers(0)
 
-	message := meta.FindStatusCondition(w.get("a").Status.Conditions, infrav1.ConditionProvisioned).Message
+	message := meta.FindStatusCondition(w.getMachine("a").Status.Conditions, infrav1.ConditionProvisioned).Message
 	if !strings.Contains(message, "127.0.0.1, which is not public") || len(w.sim.Keys()) > 0 {
-		t.Errorf("it has the keys %v, and the condition says %s", w.sim.Keys(), message)
+		t.Errorf("Scaleway has keys %v, and the condition is %s", w.sim.Keys(), message)
 	}
 }
 
@@ -319,7 +319,7 @@ func TestAdoptionIsExclusive(t *testing.T) {
 	}
 
 	for _, name := range all {
-		w.machine(name, func(s *macSpec) { s.AdoptPoolPrefix = "mac-pool-" })
+		w.createMachine(name, func(s *macSpec) { s.AdoptPoolPrefix = "mac-pool-" })
 	}
 
 	for range 3 {
@@ -335,10 +335,10 @@ func TestAdoptionIsExclusive(t *testing.T) {
 	has := map[string]string{}
 
 	for _, name := range all {
-		got := w.get(name)
+		got := w.getMachine(name)
 		if id := got.Status.ServerID; id != "" {
 			if other := has[id]; other != "" {
-				t.Errorf("%s and %s have one server", other, name)
+				t.Errorf("%s and %s have the same server", other, name)
 			}
 
 			has[id] = name
@@ -349,8 +349,8 @@ func TestAdoptionIsExclusive(t *testing.T) {
 		t.Errorf("%d machines have a server, want 12", len(has))
 	}
 
-	for _, server := range w.servers(14) {
-		if owner := has[server.ID]; owner != "" && server.Name != "hf-"+owner+"-"+string(w.get(owner).UID) {
+	for _, server := range w.requireServers(14) {
+		if owner := has[server.ID]; owner != "" && server.Name != "hf-"+owner+"-"+string(w.getMachine(owner).UID) {
 			t.Errorf("server of %s is named %s", owner, server.Name)
 		}
 	}
@@ -362,15 +362,15 @@ func TestAdoptionThatAnotherClusterWins(t *testing.T) {
 
 	w := newMacFixture(t, sim.Options{})
 	first, second := w.sim.AddServer("pool-1", "M4-S"), w.sim.AddServer("pool-2", "M4-S")
-	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
+	w.createMachine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 
-	w.expect(w.provision("mac-1"), "Adopting")
+	w.requireResult(w.provision("mac-1"), "Adopting")
 	w.sim.Rename(first.ID, "hf-theirs-uid")
-	w.expect(w.provision("mac-1"), "AdoptedByOther")
-	w.expect(w.provision("mac-1"), "Adopting")
-	w.expect(w.provision("mac-1"), "Done")
+	w.requireResult(w.provision("mac-1"), "AdoptedByOther")
+	w.requireResult(w.provision("mac-1"), "Adopting")
+	w.requireResult(w.provision("mac-1"), "Done")
 
-	if got := w.get("mac-1").Status; got.ServerID != second.ID || got.PoolName != "pool-2" {
+	if got := w.getMachine("mac-1").Status; got.ServerID != second.ID || got.PoolName != "pool-2" {
 		t.Errorf("status %+v", got)
 	}
 }
@@ -381,33 +381,33 @@ func TestCrashDuringAdoption(t *testing.T) {
 
 	w := newMacFixture(t, sim.Options{})
 	server := w.sim.AddServer("pool-1", "M4-S")
-	w.machine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
+	w.createMachine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = "pool-" })
 	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 502})
 
-	if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") || w.get("mac-1").Status.ServerID != server.ID {
-		t.Fatalf("the pass came to %s", got)
+	if got := w.provision("mac-1"); !strings.HasPrefix(got, "fail: ") || w.getMachine("mac-1").Status.ServerID != server.ID {
+		t.Fatalf("the reconcile ended with %s", got)
 	}
 
 	w.sim.ClearFaults()
 	w.restart()
-	w.expect(w.provision("mac-1"), "Adopting")
-	w.expect(w.provision("mac-1"), "Done")
+	w.requireResult(w.provision("mac-1"), "Adopting")
+	w.requireResult(w.provision("mac-1"), "Done")
 }
 
-func TestServerInTrouble(t *testing.T) {
+func TestServerError(t *testing.T) {
 	t.Parallel()
 
 	w := newMacFixture(t, sim.Options{})
-	w.machine("mac-1", nil)
+	w.createMachine("mac-1", nil)
 	w.provisionFully("mac-1")
 
 	now := metav1.NewTime(w.clock.Now())
 	w.updateStatus("mac-1", func(s *macStatus) { s.UnreachableSince = &now })
 
-	id := w.get("mac-1").Status.ServerID
+	id := w.getMachine("mac-1").Status.ServerID
 
 	w.sim.SetError(id)
-	w.expect(w.provision("mac-1"), "ServerBroken")
+	w.requireResult(w.provision("mac-1"), "ServerBroken")
 	w.sim.RemoveServer(id)
-	w.expect(w.provision("mac-1"), "ServerGone")
+	w.requireResult(w.provision("mac-1"), "ServerGone")
 }

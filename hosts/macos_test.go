@@ -52,7 +52,7 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 
 	port := loopback.Port(t)
 	cloud := sim.New(sim.Options{DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond,
-		Address: func(server sim.Server) string { return m.deliver(server, port) }})
+		Address: func(server sim.Server) string { return m.startMac(server, port) }})
 	server := httptest.NewServer(cloud)
 
 	t.Cleanup(func() {
@@ -60,7 +60,7 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 
 		for _, box := range m.boxes {
 			if unknown := box.UnknownCalls(); len(unknown) > 0 {
-				t.Errorf("a Mac does not know %v", unknown)
+				t.Errorf("a Mac got unknown calls %v", unknown)
 			}
 
 			_ = box.Close()
@@ -71,8 +71,8 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	}})
-	m.egress = egress(t, server.URL)
-	m.kubeconfig(env.Config)
+	m.egress = allowServer(t, server.URL)
+	m.writeKubeconfig(env.Config)
 	m.create(&infrav1.HostFleet{ObjectMeta: metav1.ObjectMeta{Name: macFleetName}, Spec: infrav1.HostFleetSpec{
 		HostKind: mac.Name, Rollout: rollout(1),
 		Drain: &infrav1.NodeDrain{
@@ -95,10 +95,10 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 		})
 	}
 
-	m.start()
+	m.startOperator()
 	m.eventually("all Macs have their configuration", func() string {
-		if f := m.macFleet(); int(f.Status.Converged) != len(names) {
-			return fmt.Sprintf("%+v; %v", f.Status, m.mac(names[0]).Status.Conditions)
+		if f := m.getMacFleet(); int(f.Status.Converged) != len(names) {
+			return fmt.Sprintf("%+v; %v", f.Status, m.getMac(names[0]).Status.Conditions)
 		}
 
 		return ""
@@ -116,13 +116,13 @@ func (w *fixture) configureMacs() {
 
 	w.cfg.RetryBase, w.cfg.RetryCap, w.cfg.MaxUpdateAttempts = 100*time.Millisecond, time.Second, 50
 	w.cfg.Mac = config.MacHosts{
-		TartKubeletFile: w.program("kubelet", programs.Kubelet), TartFile: w.program("tart", programs.Tart),
-		NodeExporterFile: w.program("exporter", programs.NodeExporter), MaxPods: 2, VMEgressCIDR: "10.21.0.0/16",
+		TartKubeletFile: w.writeProgram("kubelet", programs.Kubelet), TartFile: w.writeProgram("tart", programs.Tart),
+		NodeExporterFile: w.writeProgram("exporter", programs.NodeExporter), MaxPods: 2, VMEgressCIDR: "10.21.0.0/16",
 	}
 }
 
-// deliver starts the Mac of a server, at its own address.
-func (m *macsFixture) deliver(server sim.Server, port int) string {
+// startMac starts the Mac of a server, at its own address.
+func (m *macsFixture) startMac(server sim.Server, port int) string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -132,7 +132,7 @@ func (m *macsFixture) deliver(server sim.Server, port int) string {
 
 	box, err := machost.Start(context.Background(), machost.Options{
 		Name: name, Address: net.JoinHostPort(address, strconv.Itoa(port)), Password: server.Password,
-		AuthorizedKeys: slices.Clone(server.SSHKeys), Watch: func(run machost.Run) { m.watchOS(name, run) },
+		AuthorizedKeys: slices.Clone(server.SSHKeys), Watch: func(run machost.Run) { m.checkInstallation(name, run) },
 	})
 	if err != nil {
 		m.t.Errorf("start %s: %v", name, err)
@@ -145,8 +145,8 @@ func (m *macsFixture) deliver(server sim.Server, port int) string {
 	return address
 }
 
-// watchOS checks that an installation only runs on a Mac whose Node is drained.
-func (m *macsFixture) watchOS(name string, run machost.Run) {
+// checkInstallation checks that an installation only runs on a Mac whose Node is drained.
+func (m *macsFixture) checkInstallation(name string, run machost.Run) {
 	if run.Label != "macos-install" || run.Ended {
 		return
 	}
@@ -159,7 +159,7 @@ func (m *macsFixture) watchOS(name string, run machost.Run) {
 	defer m.mu.Unlock()
 
 	if err != nil || !node.Spec.Unschedulable || pod == nil {
-		m.problems = append(m.problems, fmt.Sprintf("%s is updated: cordoned %t, its pod: %v", name, node.Spec.Unschedulable, pod))
+		m.problems = append(m.problems, fmt.Sprintf("%s is being updated: cordoned %t, its pod: %v", name, node.Spec.Unschedulable, pod))
 	}
 
 	m.updating[name] = true
@@ -179,9 +179,9 @@ func (m *macsFixture) desiredVersion() string {
 	return f.Spec.MacOS.Version
 }
 
-func (m *macsFixture) macFleet() *infrav1.HostFleet { return m.fleetOf(macFleetName) }
+func (m *macsFixture) getMacFleet() *infrav1.HostFleet { return m.getFleetByName(macFleetName) }
 
-func (m *macsFixture) mac(name string) *infrav1.ScalewayAppleSiliconMachine {
+func (m *macsFixture) getMac(name string) *infrav1.ScalewayAppleSiliconMachine {
 	m.t.Helper()
 
 	box := &infrav1.ScalewayAppleSiliconMachine{}
@@ -201,7 +201,7 @@ func (m *macsFixture) setVersion(version string, timeout time.Duration, fault ma
 		m.must(box.SetUpdateFault(fault))
 	}
 
-	f := m.macFleet()
+	f := m.getMacFleet()
 	base := f.DeepCopy()
 	f.Spec.MacOS = &infrav1.HostMacOS{Version: version, Timeout: metav1.Duration{Duration: timeout}}
 
@@ -212,21 +212,21 @@ func (m *macsFixture) setVersion(version string, timeout time.Duration, fault ma
 func (m *macsFixture) waitForUpdate(version string) {
 	m.t.Helper()
 	m.eventually("all Macs have macOS "+version, func() string {
-		f := m.macFleet()
+		f := m.getMacFleet()
 		if f.Status.Converged != f.Status.Hosts || len(f.Status.Permits) > 0 || f.Status.MacOSVersion != version {
-			var said []string
+			var conditions []string
 			for name := range m.boxes {
-				said = append(said, fmt.Sprintf("%+v", m.mac(name).Status.Conditions))
+				conditions = append(conditions, fmt.Sprintf("%+v", m.getMac(name).Status.Conditions))
 			}
 
-			return fmt.Sprintf("%+v: %v", f.Status, said)
+			return fmt.Sprintf("%+v: %v", f.Status, conditions)
 		}
 
 		return ""
 	})
 
 	for name, box := range m.boxes {
-		status := m.mac(name).Status
+		status := m.getMac(name).Status
 		if box.MacOSVersion() != version || status.OSVersion != version || status.OSUpdate != nil || status.Push != nil || !status.Ready {
 			m.t.Errorf("%s has macOS %s, and its status is %+v", name, box.MacOSVersion(), status.HostStatus)
 		}
@@ -251,9 +251,9 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 	m.setVersion("15.3.1", time.Hour, machost.UpdateFaultNone, "15.3.1", "15.4")
 	m.eventually("an update runs", func() string {
 		for name := range m.boxes {
-			if s := m.mac(name).Status; s.OSUpdate != nil && s.OSUpdate.InstallStartedAt != nil {
+			if s := m.getMac(name).Status; s.OSUpdate != nil && s.OSUpdate.InstallStartedAt != nil {
 				if s.Phase != infrav1.HostUpdating || s.Ready || meta.IsStatusConditionTrue(s.Conditions, "Ready") {
-					t.Errorf("while it is updated, %s is %s: %v", name, s.Phase, s.Conditions)
+					t.Errorf("during the update, %s is %s: %v", name, s.Phase, s.Conditions)
 				}
 
 				return ""
@@ -264,11 +264,11 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 	})
 
 	m.stop()
-	m.start()
+	m.startOperator()
 	m.waitForUpdate("15.3.1")
 
 	if m.maxUpdating != 1 || len(m.problems) > 0 {
-		t.Errorf("%d at a time; %v", m.maxUpdating, m.problems)
+		t.Errorf("%d updates at a time; %v", m.maxUpdating, m.problems)
 	}
 
 	for name, box := range m.boxes {
@@ -286,7 +286,7 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 		}
 
 		if begun != 1 || !strings.Contains(box.ReadFile("/etc/pf.conf"), "hyperfleet") {
-			t.Errorf("%s: softwareupdate was begun %d times; pf.conf is\n%s", name, begun, box.ReadFile("/etc/pf.conf"))
+			t.Errorf("%s: softwareupdate ran %d times, want once; pf.conf:\n%s", name, begun, box.ReadFile("/etc/pf.conf"))
 		}
 
 		m.waitForEvent(name, "MacOSUpdated")
@@ -294,8 +294,8 @@ func TestMacsAreUpdatedOneAfterTheOther(t *testing.T) {
 
 	// A Mac with a later version is not updated.
 	m.setVersion("15.3", time.Hour, machost.UpdateFaultNone)
-	m.eventually("the fleet is content", func() string {
-		if f := m.macFleet(); f.Status.MacOSVersion != "15.3" || int(f.Status.Converged) != len(m.boxes) {
+	m.eventually("the fleet has converged", func() string {
+		if f := m.getMacFleet(); f.Status.MacOSVersion != "15.3" || int(f.Status.Converged) != len(m.boxes) {
 			return fmt.Sprintf("%+v", f.Status)
 		}
 
@@ -344,7 +344,7 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 	m.waitForStop("15.5", "DrainTimedOut")
 
 	if after := m.countInstalls(); after != before {
-		t.Errorf("%d installations in spite of the drain", after-before)
+		t.Errorf("%d installations although the drain hangs", after-before)
 	}
 
 	env.SetBudget(t, m.namespace, "kept", 2)
@@ -359,8 +359,8 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 	m.setVersion("15.7", 4*time.Second, machost.UpdateHostUnreachable, "15.7")
 	gone := m.waitForStop("15.7", "HostNotBack: the host has been unreachable since")
 
-	if s := m.mac(gone).Status; s.UnreachableSince == nil {
-		t.Errorf("%s is not said to be unreachable: %+v", gone, s.HostStatus)
+	if s := m.getMac(gone).Status; s.UnreachableSince == nil {
+		t.Errorf("the status of %s is not unreachable: %+v", gone, s.HostStatus)
 	}
 
 	m.must(m.boxes[gone].SetUpdateFault(machost.UpdateFaultNone))
@@ -378,33 +378,33 @@ func (m *macsFixture) waitForStop(version, want string) string {
 
 	var refused []string
 
-	m.eventually("macOS "+version+" is refused: "+want, func() string {
+	m.eventually("macOS "+version+" is rejected: "+want, func() string {
 		refused = nil
 
-		var said strings.Builder
+		var statuses strings.Builder
 
 		for name := range m.boxes {
-			s := m.mac(name).Status
-			fmt.Fprintf(&said, "%s: %s %+v %v; ", name, s.FailedHostConfigHash, s.OSUpdate, s.Conditions)
+			s := m.getMac(name).Status
+			fmt.Fprintf(&statuses, "%s: %s %+v %v; ", name, s.FailedHostConfigHash, s.OSUpdate, s.Conditions)
 
 			if strings.HasSuffix(s.FailedHostConfigHash, "+macos-"+version) && s.OSUpdate == nil {
 				refused = append(refused, name)
 			}
 		}
 
-		f := m.macFleet()
+		f := m.getMacFleet()
 		if len(refused) == 0 || !strings.HasSuffix(f.Status.StoppedHash, "+macos-"+version) || len(f.Status.Permits) > 0 {
-			return fmt.Sprintf("%+v: %s", f.Status, said.String())
+			return fmt.Sprintf("%+v: %s", f.Status, statuses.String())
 		}
 
 		return ""
 	})
 
 	if len(refused) != 1 {
-		m.t.Errorf("%v have refused it, want the first alone", refused)
+		m.t.Errorf("%v rejected the update, want only one Mac", refused)
 	}
 
-	m.eventually("an event says "+want, func() string {
+	m.eventually("an event contains "+want, func() string {
 		if notes := m.eventNotes(refused[0], "MacOSUpdateFailed"); !strings.Contains(notes, "update to macOS "+version+": "+want) {
 			return notes
 		}
@@ -414,7 +414,7 @@ func (m *macsFixture) waitForStop(version, want string) string {
 
 	for name := range m.boxes {
 		if node := env.GetNode(m.t, name); node.Spec.Unschedulable {
-			m.t.Errorf("node %s is left cordoned", name)
+			m.t.Errorf("node %s is still cordoned", name)
 		}
 	}
 

@@ -30,7 +30,7 @@ import (
 // A certificate is pushed to a host only if it is for the generated key and for the host's Node.
 // The kubeconfig with it contains no other credential of the operator. The simulated cluster
 // returns wrong certificates, which a real API server does not.
-func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
+func TestForeignCertificatesAreRejected(t *testing.T) {
 	t.Parallel()
 
 	other, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -41,9 +41,9 @@ func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 	for name, tt := range map[string]struct {
 		kind, common string
 		key          any
-		says         string
+		wantText     string
 	}{
-		"as asked for":   {"CERTIFICATE", "system:node:rack-1", nil, ""},
+		"as requested":   {"CERTIFICATE", "system:node:rack-1", nil, ""},
 		"another Node":   {"CERTIFICATE", "system:node:rack-2", nil, "another name"},
 		"another key":    {"CERTIFICATE", "system:node:rack-1", &other.PublicKey, "another key"},
 		"no certificate": {"PRIVATE KEY", "system:node:rack-1", nil, "not a PEM certificate"},
@@ -79,9 +79,9 @@ func TestCertificatesOfOthersAreNotTaken(t *testing.T) {
 		err = w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
 
 		switch {
-		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || w.Credential != nil):
-			t.Errorf("%s: %v, issued %v; want a refusal that says %q", name, err, w.Credential, tt.says)
-		case tt.says == "" && (err != nil || strings.Contains(w.Credential.Kubeconfig.Reveal(), "s3cr3t") ||
+		case tt.wantText != "" && (err == nil || !strings.Contains(err.Error(), tt.wantText) || w.Credential != nil):
+			t.Errorf("%s: %v, issued %v; want an error with %q", name, err, w.Credential, tt.wantText)
+		case tt.wantText == "" && (err != nil || strings.Contains(w.Credential.Kubeconfig.Reveal(), "s3cr3t") ||
 			!strings.Contains(w.Credential.Kubeconfig.Reveal(), cluster.URL)):
 			t.Errorf("%s: %v", name, err)
 		}

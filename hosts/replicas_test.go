@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 )
 
-// macs returns the names of the Macs that are not being deleted.
-func (w *fixture) macs() []string {
+// listMacNames returns the names of the Macs that are not being deleted.
+func (w *fixture) listMacNames() []string {
 	w.t.Helper()
 
 	var list infrav1.ScalewayAppleSiliconMachineList
@@ -46,7 +46,7 @@ func (w *fixture) macs() []string {
 func (w *fixture) markBooted() {
 	w.t.Helper()
 
-	for _, name := range w.macs() {
+	for _, name := range w.listMacNames() {
 		m := &infrav1.ScalewayAppleSiliconMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"status":{"bootstrapped":true}}`))
 
@@ -67,7 +67,7 @@ func (w *fixture) scale(n int32) {
 // waitForReplicas waits until the ReplicasMet condition of the Mac fleet contains a text.
 func (w *fixture) waitForReplicas(want string) {
 	w.t.Helper()
-	w.eventually("the fleet says "+want, func() string {
+	w.eventually("ReplicasMet contains "+want, func() string {
 		fleet := &infrav1.HostFleet{}
 		if err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "macs"}, fleet); err != nil {
 			return err.Error()
@@ -82,7 +82,7 @@ func (w *fixture) waitForReplicas(want string) {
 			return ""
 		}
 
-		return last + fmt.Sprint(w.macs())
+		return last + fmt.Sprint(w.listMacNames())
 	})
 }
 
@@ -103,7 +103,7 @@ func (w *fixture) createMacFleet(spec infrav1.HostFleetSpec) {
 
 // A fleet orders missing hosts like its template host, and deletes surplus hosts: the newest first,
 // and none that a person created. A restart changes nothing.
-func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
+func TestFleetReplicas(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 0, infrav1.HostRollout{})
@@ -111,10 +111,10 @@ func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 	w.createMacFleet(infrav1.HostFleetSpec{
 		Replicas: new(int32(3)), TemplateHost: "box", Rollout: infrav1.HostRollout{MaxUnavailable: new(intstr.FromInt32(1))},
 	})
-	w.start()
+	w.startOperator()
 	w.waitForReplicas("True Met: 3 hosts, want 3")
 
-	if diff := cmp.Diff([]string{"box", "macs-1", "macs-2"}, w.macs()); diff != "" {
+	if diff := cmp.Diff([]string{"box", "macs-1", "macs-2"}, w.listMacNames()); diff != "" {
 		t.Fatal(diff)
 	}
 
@@ -122,27 +122,27 @@ func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "macs-1"}, made))
 
 	if made.Spec.Type != "M2-M" || made.Spec.PrivateNetworkVLAN != 0 || made.Annotations[infrav1.AnnotationMadeByFleet] != "macs" {
-		t.Errorf("made was %+v, %v", made.Spec, made.Annotations)
+		t.Errorf("created Mac: %+v, %v", made.Spec, made.Annotations)
 	}
 
 	w.scale(4)
 	w.waitForReplicas("False HostsBooting: 3 hosts, want 4: 3 wait for their first boot")
 	w.stop()
-	w.start()
+	w.startOperator()
 	w.markBooted()
 	w.waitForReplicas("True Met: 4 hosts, want 4")
 	w.markBooted()
 	w.scale(2)
 	w.waitForReplicas("True Met: 2 hosts, want 2")
 
-	if diff := cmp.Diff([]string{"box", "macs-1"}, w.macs()); diff != "" {
+	if diff := cmp.Diff([]string{"box", "macs-1"}, w.listMacNames()); diff != "" {
 		t.Error(diff)
 	}
 
 	w.scale(0)
 	w.waitForReplicas("False HostsMadeByHand: 1 host, want 0")
 
-	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
+	if diff := cmp.Diff([]string{"box"}, w.listMacNames()); diff != "" {
 		t.Error(diff)
 	}
 
@@ -156,12 +156,12 @@ func TestFleetHasAsManyHostsAsItShould(t *testing.T) {
 }
 
 // A problem that keeps a fleet from having its number of hosts is reported, and no host is created.
-func TestFleetThatCannotHaveItsHosts(t *testing.T) {
+func TestFleetReplicasErrors(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 0, infrav1.HostRollout{})
 	w.createMacFleet(infrav1.HostFleetSpec{Replicas: new(int32(2)), TemplateHost: "other", Paused: true})
-	w.start()
+	w.startOperator()
 	w.waitForReplicas("False Paused: 1 host, want 2")
 
 	patch := func(object client.Object, name, with string) {
@@ -177,14 +177,14 @@ func TestFleetThatCannotHaveItsHosts(t *testing.T) {
 	patch(&infrav1.HostFleet{}, "macs", `{"spec":{"templateHost":"box"}}`)
 	w.waitForReplicas("False HostKeyUnknown: 1 host, want 2: the host key of a new host would be unknown")
 
-	if diff := cmp.Diff([]string{"box"}, w.macs()); diff != "" {
+	if diff := cmp.Diff([]string{"box"}, w.listMacNames()); diff != "" {
 		t.Error(diff)
 	}
 
-	w.host("rack")
+	w.createHost("rack")
 	w.patchFleet(func(spec *infrav1.HostFleetSpec) { spec.Replicas, spec.TemplateHost = new(int32(2)), "rack" })
-	w.eventually("racks are not ordered", func() string {
-		if c := meta.FindStatusCondition(w.fleet().Status.Conditions, infrav1.ConditionReplicasMet); c == nil || c.Reason != "HostsNotOrdered" {
+	w.eventually("Linux hosts cannot be ordered", func() string {
+		if c := meta.FindStatusCondition(w.getFleet().Status.Conditions, infrav1.ConditionReplicasMet); c == nil || c.Reason != "HostsNotOrdered" {
 			return c.String()
 		}
 

@@ -53,18 +53,18 @@ func runAdapter(t *testing.T, args ...string) (out string, code int) {
 func TestAdapterValidate(t *testing.T) {
 	t.Parallel()
 
-	bad := file(t, "bad.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .idd }}\"", 1)+"  lifecycle: {delete: {when: {expression: deleting}}}\n")
-	fine := file(t, "task.yaml", goodTask)
-	config := file(t, "config.yaml", goodDeployment)
-	worse := file(t, "worse.yaml", strings.Replace(goodDeployment, "topic", "topics", 1))
-	secret := file(t, "env.yaml", strings.Replace(goodTask, "REGION", "HOME", 1))
+	bad := writeFile(t, "bad.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .idd }}\"", 1)+"  lifecycle: {delete: {when: {expression: deleting}}}\n")
+	fine := writeFile(t, "task.yaml", goodTask)
+	config := writeFile(t, "config.yaml", goodDeployment)
+	worse := writeFile(t, "worse.yaml", strings.Replace(goodDeployment, "topic", "topics", 1))
+	secret := writeFile(t, "env.yaml", strings.Replace(goodTask, "REGION", "HOME", 1))
 
 	cases := map[string]struct {
 		args []string
 		code int
 		want []string
 	}{
-		"fine, with config": {[]string{"validate", fine, "--config", config}, 0, []string{"0 errors, 0 warnings"}},
+		"valid, with config": {[]string{"validate", fine, "--config", config}, 0, []string{"0 errors, 0 warnings"}},
 		"everything at once": {[]string{"validate", bad, fine}, 1, []string{
 			bad + ":6:36: resources[0].manifest.kind: unknown variable idd (did you mean id?)",
 			bad + ":8:43: resources[0].lifecycle.delete.when.expression: unknown variable or function deleting", "2 errors",
@@ -98,7 +98,7 @@ func TestAdapterValidate(t *testing.T) {
 func TestAdapterValidateAsJSON(t *testing.T) {
 	t.Parallel()
 
-	out, code := runAdapter(t, "validate", "-o", "json", file(t, "bad.yaml", "resorces: []\n"))
+	out, code := runAdapter(t, "validate", "-o", "json", writeFile(t, "bad.yaml", "resorces: []\n"))
 
 	var got struct {
 		Valid    bool
@@ -113,7 +113,7 @@ func TestAdapterValidateAsJSON(t *testing.T) {
 		t.Errorf("exit code %d, report: %s, %v", code, out, err)
 	}
 
-	if out, code := runAdapter(t, "validate", "-o", "yaml", file(t, "good.yaml", goodTask)); code != 0 || !strings.HasSuffix(out, "\nvalid: true\nwarnings: []\n") {
+	if out, code := runAdapter(t, "validate", "-o", "yaml", writeFile(t, "good.yaml", goodTask)); code != 0 || !strings.HasSuffix(out, "\nvalid: true\nwarnings: []\n") {
 		t.Errorf("exit code %d, YAML: %s", code, out)
 	}
 }
@@ -138,8 +138,8 @@ func TestAdapterAccessOfSamples(t *testing.T) {
 func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 	t.Parallel()
 
-	one := file(t, "one.yaml", goodTask)
-	two := file(t, "two.yaml", goodTask+"  lifecycle: {delete: {when: {expression: 'true'}}}\n"+
+	one := writeFile(t, "one.yaml", goodTask)
+	two := writeFile(t, "two.yaml", goodTask+"  lifecycle: {delete: {when: {expression: 'true'}}}\n"+
 		"- name: work\n  transport: {client: maestro, maestro: {target_cluster: c}}\n"+
 		"  manifest: {apiVersion: work.open-cluster-management.io/v1, kind: ManifestWork, metadata: {name: x}, spec: {}}\n"+
 		"  discovery: {by_name: x}\n")
@@ -159,12 +159,12 @@ func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 		}
 	}
 
-	unknown := file(t, "unknown.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .id }}\"", 1))
+	unknown := writeFile(t, "unknown.yaml", strings.Replace(goodTask, "Namespace", "\"{{ .id }}\"", 1))
 	if out, code := runAdapter(t, "validate", unknown, "-o", "rbac"); code != 1 || !strings.Contains(out, "the kind is unknown before an event") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 
-	if out, code := runAdapter(t, "validate", file(t, "bad.yaml", "resorces: []\n"), "-o", "rbac"); code != 1 || strings.Contains(out, "ClusterRole") {
+	if out, code := runAdapter(t, "validate", writeFile(t, "bad.yaml", "resorces: []\n"), "-o", "rbac"); code != 1 || strings.Contains(out, "ClusterRole") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }
@@ -172,7 +172,7 @@ func TestAdapterAccessOfSeveralFiles(t *testing.T) {
 func TestAdapterConfigDump(t *testing.T) {
 	t.Parallel()
 
-	config := file(t, "config.yaml", goodDeployment)
+	config := writeFile(t, "config.yaml", goodDeployment)
 
 	out, code := runAdapter(t, "config-dump", "--config", config, "--clients-hyperfleet-api-timeout=3s", "--environment", "A,B")
 	if code != 0 || strings.Contains(out, "s3cret") {
@@ -185,7 +185,7 @@ func TestAdapterConfigDump(t *testing.T) {
 		}
 	}
 
-	again, code := runAdapter(t, "config-dump", "-o", "json", "--config", file(t, "again.yaml", out))
+	again, code := runAdapter(t, "config-dump", "-o", "json", "--config", writeFile(t, "again.yaml", out))
 	if code != 0 || !json.Valid([]byte(again)) {
 		t.Errorf("the printed configuration cannot be loaded: %d\n%s", code, again)
 	}
@@ -199,8 +199,8 @@ const testEvent = `{"specversion":"1.0","id":"e1","source":"hyperfleet-sentinel"
 "datacontenttype":"application/json","data":{"id":"c1","kind":"Cluster","generation":1}}`
 
 func TestAdapterDryRun(t *testing.T) {
-	taskFile, event := file(t, "task.yaml", goodTask), file(t, "event.json", testEvent)
-	config := file(t, "config.yaml", strings.Replace(goodDeployment, "user:s3cret@", "", 1))
+	taskFile, event := writeFile(t, "task.yaml", goodTask), writeFile(t, "event.json", testEvent)
+	config := writeFile(t, "config.yaml", strings.Replace(goodDeployment, "user:s3cret@", "", 1))
 
 	t.Setenv("REGION", "north")
 
@@ -213,10 +213,10 @@ func TestAdapterDryRun(t *testing.T) {
 		"a variable is listed":    {[]string{"--task", taskFile, "--event", event, "--config", config}, 0, `= "north"`},
 		"a variable is given":     {[]string{"--task", taskFile, "--event", event, "--env", "REGION=south"}, 0, `= "south"`},
 		"verbose":                 {[]string{"--task", taskFile, "--event", event, "--verbose"}, 0, "Final objects on the cluster"},
-		"nothing to play":         {[]string{"--task", taskFile}, 2, "--event"},
+		"no event":                {[]string{"--task", taskFile}, 2, "--event"},
 		"no such file":            {[]string{"--task", taskFile, "--event", "/nowhere"}, 1, "/nowhere"},
-		"a task that is wrong":    {[]string{"--task", file(t, "bad.yaml", "parms: []\n"), "--event", event}, 1, "bad.yaml:1:1"},
-		"an event that fails":     {[]string{"--task", taskFile, "--event", file(t, "e.json", strings.Replace(testEvent, `"generation":1`, `"generation":"one"`, 1))}, 1, "moved to the dead letters"},
+		"an invalid task":         {[]string{"--task", writeFile(t, "bad.yaml", "parms: []\n"), "--event", event}, 1, "bad.yaml:1:1"},
+		"an event that fails":     {[]string{"--task", taskFile, "--event", writeFile(t, "e.json", strings.Replace(testEvent, `"generation":1`, `"generation":"one"`, 1))}, 1, "moved to the dead letters"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, code := runAdapter(t, append([]string{"dry-run"}, tc.args...)...)
@@ -242,30 +242,30 @@ func TestAdapterDryRun(t *testing.T) {
 }
 
 func TestAdapterServeNeedsItsFiles(t *testing.T) {
-	taskFile, config := file(t, "task.yaml", goodTask), file(t, "config.yaml", goodDeployment)
-	events := file(t, "broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n")
+	taskFile, config := writeFile(t, "task.yaml", goodTask), writeFile(t, "config.yaml", goodDeployment)
+	events := writeFile(t, "broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n")
 
 	for name, tc := range map[string]struct {
 		args []string
 		code int
 		want string
 	}{
-		"no configuration":      {nil, 1, "no configuration file"},
-		"no task file":          {[]string{"--config", config, "--broker-config", events}, 2, "--task-config"},
-		"no broker":             {[]string{"--config", config, "--task-config", taskFile}, 1, "broker.type"},
-		"a broker inside of it": {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {type: memory}\n")}, 1, "events.source: api"},
-		"an unknown key":        {[]string{"--config", config, "--task-config", taskFile, "--broker-config", file(t, "b.yaml", "broker: {kind: x}\n")}, 1, "broker.kind"},
-		"a broker that nobody asks": {[]string{
-			"--config", file(t, "c.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "events: {resource_type: clusters}\n", 1)),
+		"no configuration":    {nil, 1, "no configuration file"},
+		"no task file":        {[]string{"--config", config, "--broker-config", events}, 2, "--task-config"},
+		"no broker":           {[]string{"--config", config, "--task-config", taskFile}, 1, "broker.type"},
+		"an in-memory broker": {[]string{"--config", config, "--task-config", taskFile, "--broker-config", writeFile(t, "b.yaml", "broker: {type: memory}\n")}, 1, "events.source: api"},
+		"an unknown key":      {[]string{"--config", config, "--task-config", taskFile, "--broker-config", writeFile(t, "b.yaml", "broker: {kind: x}\n")}, 1, "broker.kind"},
+		"an unused broker": {[]string{
+			"--config", writeFile(t, "c.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "events: {resource_type: clusters}\n", 1)),
 			"--task-config", taskFile, "--broker-config", events,
 		}, 2, "events.source: broker"},
-		"nothing to follow": {[]string{
-			"--config", file(t, "d.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "", 1)),
+		"no resource type": {[]string{
+			"--config", writeFile(t, "d.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n", "", 1)),
 			"--task-config", taskFile,
 		}, 1, "events.resource_type"},
-		"no key":                     {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events}, 1, "identity_key_file"},
-		"another framework":          {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events, "--adapter-framework-version", "0.1"}, 1, ""},
-		"a task file that is broken": {[]string{"--config", config, "--task-config", file(t, "t.yaml", "params: 1\n"), "--broker-config", events}, 1, "t.yaml:1"},
+		"no key":               {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events}, 1, "identity_key_file"},
+		"another framework":    {[]string{"--config", config, "--task-config", taskFile, "--broker-config", events, "--adapter-framework-version", "0.1"}, 1, ""},
+		"an invalid task file": {[]string{"--config", config, "--task-config", writeFile(t, "t.yaml", "params: 1\n"), "--broker-config", events}, 1, "t.yaml:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			out, code := runAdapter(t, append([]string{"serve"}, tc.args...)...)

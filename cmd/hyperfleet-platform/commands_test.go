@@ -33,8 +33,8 @@ func execute(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// file writes a file to a temporary folder and returns its path.
-func file(t *testing.T, name, text string) string {
+// writeFile writes a file to a temporary folder and returns its path.
+func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), name)

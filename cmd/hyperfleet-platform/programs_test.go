@@ -31,8 +31,8 @@ const (
 	// envProgram makes the test binary run as hyperfleet-platform.
 	envProgram = "HYPERFLEETTEST_PROGRAM"
 
-	patience = 3 * time.Minute
-	lookAt   = 50 * time.Millisecond
+	waitTimeout  = 3 * time.Minute
+	pollInterval = 50 * time.Millisecond
 	// exportToken is in the headers of trace exports. apiWord is in requests of users to the API.
 	exportToken = "t0ken-of-the-receiver"
 	apiWord     = "w0rd-of-a-user"
@@ -63,7 +63,7 @@ type installation struct {
 	env     []string
 }
 
-func install(t *testing.T, env ...string) *installation {
+func newInstallation(t *testing.T, env ...string) *installation {
 	t.Helper()
 
 	in := &installation{
@@ -141,7 +141,7 @@ func (in *installation) write(name, text string) {
 	}
 }
 
-func (in *installation) log(name string) string {
+func (in *installation) readLog(name string) string {
 	in.t.Helper()
 
 	data, err := os.ReadFile(filepath.Join(in.dir, name+".log"))
@@ -165,7 +165,7 @@ func (in *installation) start(name, prefix string, args ...string) {
 	in.metrics[name] = loopback.Address(in.t)
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
-		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), GracePeriod: patience,
+		Name: name, Path: self, Args: args, Dir: in.dir, LogPath: filepath.Join(in.dir, name+".log"), GracePeriod: waitTimeout,
 		Env: append([]string{prefix + "HEALTH_ADDRESS=" + health, prefix + "METRICS_ADDRESS=" + in.metrics[name]}, in.env...),
 	})
 	if err != nil {
@@ -174,7 +174,7 @@ func (in *installation) start(name, prefix string, args ...string) {
 
 	in.processes[name] = process
 
-	ctx, cancel := context.WithTimeout(in.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(in.t.Context(), waitTimeout)
 	defer cancel()
 
 	if err := process.WaitReady(ctx, func(ctx context.Context) error {
@@ -199,7 +199,7 @@ func (in *installation) startAll() {
 func (in *installation) stop() {
 	for name, process := range in.processes {
 		if err := process.Stop(); err != nil || process.ExitCode() != 0 {
-			in.t.Errorf("end %s: %v, exit code %d\n%s", name, err, process.ExitCode(), process.LogTail())
+			in.t.Errorf("stop %s: %v, exit code %d\n%s", name, err, process.ExitCode(), process.LogTail())
 		}
 	}
 
@@ -245,16 +245,16 @@ func (in *installation) create(name string) string {
 	return made.ID
 }
 
-func (in *installation) eventually(what string, is func() bool) {
+func (in *installation) eventually(what string, condition func() bool) {
 	in.t.Helper()
 
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); !condition(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
 			for name := range in.processes {
-				in.t.Logf("%s:\n%s", name, in.log(name))
+				in.t.Logf("%s:\n%s", name, in.readLog(name))
 			}
 
-			in.t.Fatalf("timed out after %s: %s", patience, what)
+			in.t.Fatalf("timed out after %s: %s", waitTimeout, what)
 		}
 	}
 }
@@ -281,13 +281,13 @@ func call(ctx context.Context, method, url, body string) (string, error) {
 	return string(text), err
 }
 
-// TestTheProgramsTogether checks the trace of one change through all programs, the metrics of Sentinel, and that each
+// TestProgramsTogether checks the trace of one change through all programs, the metrics of Sentinel, and that each
 // program stops cleanly for different reasons.
-func TestTheProgramsTogether(t *testing.T) {
+func TestProgramsTogether(t *testing.T) {
 	t.Parallel()
 
 	receiver := otlp.StartGRPC(t)
-	in := install(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL,
+	in := newInstallation(t, "HYPERFLEET_TRACING_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL,
 		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_EXPORTER_OTLP_HEADERS=authorization=Bearer%20"+exportToken)
 	in.startAll()
 
@@ -302,15 +302,15 @@ func TestTheProgramsTogether(t *testing.T) {
 		}
 	}
 
-	in.seesMetrics()
-	in.endsWithItsFile()
-	in.endsWhileSomebodyWaits()
+	in.checkMetrics()
+	in.checkStopOnChangedFile()
+	in.checkStopDuringLongPoll()
 	in.stop() // the programs export the remaining spans
-	follows(t, in, receiver.Spans(), id)
+	checkTrace(t, in, receiver.Spans(), id)
 }
 
-// seesMetrics checks the metrics of Sentinel.
-func (in *installation) seesMetrics() {
+// checkMetrics checks the metrics of Sentinel.
+func (in *installation) checkMetrics() {
 	in.t.Helper()
 
 	page, err := call(in.t.Context(), http.MethodGet, "http://"+in.metrics["sentinel"]+"/metrics", "")
@@ -329,11 +329,12 @@ func (in *installation) seesMetrics() {
 	}
 }
 
-// endsWithItsFile changes the mounted configuration of Sentinel, and checks that Sentinel stops cleanly.
-func (in *installation) endsWithItsFile() {
+// checkStopOnChangedFile changes the mounted configuration of Sentinel, and checks that Sentinel stops
+// cleanly.
+func (in *installation) checkStopOnChangedFile() {
 	in.t.Helper()
 
-	ctx, cancel := context.WithTimeout(in.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(in.t.Context(), waitTimeout)
 	defer cancel()
 
 	volume.Mount(in.t, in.mounted, map[string]string{"sentinel.yaml": in.sentinel + "\npoll_interval: 3s\n"})
@@ -343,8 +344,9 @@ func (in *installation) endsWithItsFile() {
 	}
 }
 
-// endsWhileSomebodyWaits stops the API while a client waits for changes, and checks that the client gets a response.
-func (in *installation) endsWhileSomebodyWaits() {
+// checkStopDuringLongPoll stops the API while a client waits for changes, and checks that the client gets a
+// response.
+func (in *installation) checkStopDuringLongPoll() {
 	in.t.Helper()
 
 	changes := in.api + "/api/hyperfleet/v1/changes"
@@ -362,7 +364,7 @@ func (in *installation) endsWhileSomebodyWaits() {
 
 	go func() { answered <- cursor("?wait=55&after=" + now) }()
 
-	in.eventually("somebody waits", func() bool {
+	in.eventually("a client waits for changes", func() bool {
 		page, err := call(in.t.Context(), http.MethodGet, "http://"+in.metrics["api"]+"/metrics", "")
 
 		return err == nil && strings.Contains(page, "hyperfleet_api_requests_in_flight 1")
@@ -376,13 +378,13 @@ func (in *installation) endsWhileSomebodyWaits() {
 		in.t.Errorf("the waiting client got the cursor %q, want %q", next, now)
 	}
 
-	if strings.Contains(in.log("api"), in.database) {
-		in.t.Error("the database's URL is in the log")
+	if strings.Contains(in.readLog("api"), in.database) {
+		in.t.Error("the log contains the URL of the database")
 	}
 }
 
-// follows checks the spans of the change of one resource.
-func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
+// checkTrace checks the spans of the change of one resource.
+func checkTrace(t *testing.T, in *installation, spans []otlp.Span, id string) {
 	t.Helper()
 
 	children := map[string][]otlp.Span{}
@@ -409,7 +411,7 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 	events := children[sent.ID]
 	if len(events) != 1 || events[0].Name != "adapter event" || events[0].Service != "hyperfleet-adapter-teller" ||
 		events[0].TraceID != sent.TraceID || events[0].Attributes["hyperfleet.resource.id"] != id {
-		t.Fatalf("below Sentinel's span: %+v", events)
+		t.Fatalf("children of Sentinel's span: %+v", events)
 	}
 
 	seen := map[string]bool{}
@@ -418,7 +420,7 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 		requests := children[made.ID]
 		if len(requests) != 1 || made.Service != events[0].Service || made.Kind != tracepb.Span_SPAN_KIND_CLIENT ||
 			requests[0].TraceID != sent.TraceID || requests[0].Service != "hyperfleet-api" || requests[0].Kind != tracepb.Span_SPAN_KIND_SERVER {
-			t.Errorf("call %+v, and below it %+v", made, requests)
+			t.Errorf("call %+v with children %+v", made, requests)
 
 			continue
 		}
@@ -427,20 +429,20 @@ func follows(t *testing.T, in *installation, spans []otlp.Span, id string) {
 	}
 
 	if !seen["GET /{plural}/{id}"] || !seen["PUT /{plural}/{id}/statuses"] {
-		t.Errorf("below the calls of the adapter's span there are %v", seen)
+		t.Errorf("children of the adapter's calls: %v", seen)
 	}
 
 	for _, name := range []string{"api", "sentinel", "adapter"} {
 		// The log lines of the event have its trace ID.
-		said := in.log(name)
-		if strings.Contains(said, exportToken) || !strings.Contains(said, "spans are exported") || !strings.Contains(said, sent.TraceID) {
-			t.Errorf("log of %s, with trace %s:\n%s", name, sent.TraceID, said)
+		log := in.readLog(name)
+		if strings.Contains(log, exportToken) || !strings.Contains(log, "spans are exported") || !strings.Contains(log, sent.TraceID) {
+			t.Errorf("log of %s, with trace %s:\n%s", name, sent.TraceID, log)
 		}
 	}
 }
 
-// once runs a program until it exits, and returns its output and exit code.
-func once(t *testing.T, dir string, env []string, args ...string) (text string, code int) {
+// runOnce runs a program until it exits, and returns its output and exit code.
+func runOnce(t *testing.T, dir string, env []string, args ...string) (text string, code int) {
 	t.Helper()
 
 	self, err := os.Executable()
@@ -452,7 +454,7 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	})
 	must(t, err)
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
 	_ = process.Wait(ctx) // the caller checks the exit code
@@ -463,9 +465,9 @@ func once(t *testing.T, dir string, env []string, args ...string) (text string, 
 	return string(data), process.ExitCode()
 }
 
-// TestEachProgramReadsItsSettingsOfTracing starts each program without its servers, because a program reads the
+// TestProgramsReadTracingSettings starts each program without its servers, because a program reads the
 // settings for tracing before it connects to its servers.
-func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
+func TestProgramsReadTracingSettings(t *testing.T) {
 	t.Parallel()
 
 	const nowhere = "http://127.0.0.1:1"
@@ -497,26 +499,27 @@ func TestEachProgramReadsItsSettingsOfTracing(t *testing.T) {
 			receiver := otlp.StartHTTP(t)
 			env := []string{"OTEL_EXPORTER_OTLP_ENDPOINT=" + receiver.URL, "PATH=" + os.Getenv("PATH")}
 
-			said, code := once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=perhaps"), args...)
-			if want := `HYPERFLEET_TRACING_ENABLED: "perhaps": want true or false`; code == 0 || !strings.Contains(said, want) {
-				t.Errorf("exit code %d, want an error with %q:\n%s", code, want, said)
+			output, code := runOnce(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=perhaps"), args...)
+			if want := `HYPERFLEET_TRACING_ENABLED: "perhaps": want true or false`; code == 0 || !strings.Contains(output, want) {
+				t.Errorf("exit code %d, want an error with %q:\n%s", code, want, output)
 			}
 
-			// TestTheProgramsTogether checks the exports of the other programs.
+			// TestProgramsTogether checks the exports of the other programs.
 			if name == "sweep" {
-				said, code = once(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
-				if code == 0 || !strings.Contains(said, "spans are exported") || !strings.Contains(said, receiver.URL) {
-					t.Errorf("exit code %d:\n%s", code, said)
+				output, code = runOnce(t, dir, append(env, "HYPERFLEET_TRACING_ENABLED=true"), args...)
+				if code == 0 || !strings.Contains(output, "spans are exported") || !strings.Contains(output, receiver.URL) {
+					t.Errorf("exit code %d:\n%s", code, output)
 				}
 
-				failedRun(t, receiver.Spans())
+				checkFailedRun(t, receiver.Spans())
 			}
 		})
 	}
 }
 
-// failedRun checks that the spans have one failed run of sweep, and that all other spans are calls of this run.
-func failedRun(t *testing.T, spans []otlp.Span) {
+// checkFailedRun checks that the spans have one failed run of sweep, and that all other spans are calls of
+// this run.
+func checkFailedRun(t *testing.T, spans []otlp.Span) {
 	t.Helper()
 
 	at := slices.IndexFunc(spans, func(s otlp.Span) bool { return s.Name == "sweep run" && s.Failed })

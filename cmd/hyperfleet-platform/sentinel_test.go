@@ -48,7 +48,7 @@ func TestSentinelValidate(t *testing.T) {
 			config: strings.ReplaceAll(strings.ReplaceAll(goodSentinel, "old && ", "odl && "), "resource.labels.shard", "resourc.id"),
 			want:   []string{"message_decision.result", "odl", "message_data.shard", "resourc"},
 		},
-		"a result that is no bool": {
+		"a result that is not a bool": {
 			config: strings.ReplaceAll(goodSentinel, "old && resource.generation > 0", `"yes"`), want: []string{"message_decision.result", "bool"},
 		},
 		"numbers": {
@@ -58,7 +58,7 @@ func TestSentinelValidate(t *testing.T) {
 		"an unknown flag": {config: goodSentinel, args: []string{"--pol-interval=3s"}, want: []string{"--pol-interval"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			err := runSentinel(t, append([]string{"config", "validate", "--config", file(t, "sentinel.yaml", tc.config)}, tc.args...)...)
+			err := runSentinel(t, append([]string{"config", "validate", "--config", writeFile(t, "sentinel.yaml", tc.config)}, tc.args...)...)
 			if len(tc.want) == 0 {
 				must(t, err)
 
@@ -71,7 +71,7 @@ func TestSentinelValidate(t *testing.T) {
 
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v\nlacks %q", err, want)
+					t.Errorf("error %v\ndoes not contain %q", err, want)
 				}
 			}
 		})
@@ -79,9 +79,9 @@ func TestSentinelValidate(t *testing.T) {
 }
 
 func TestSentinelBrokerFile(t *testing.T) {
-	t.Setenv(sentinel.EnvBroker, file(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
+	t.Setenv(sentinel.EnvBroker, writeFile(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
-	config := file(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
+	config := writeFile(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
 	must(t, runSentinel(t, "config", "validate", "--config", config))
 
 	// Check that Sentinel tries to connect to RabbitMQ.

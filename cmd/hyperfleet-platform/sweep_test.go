@@ -11,7 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
-func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
+func TestInvalidSweepConfigurations(t *testing.T) {
 	for name, tc := range map[string]struct {
 		config string
 		args   []string
@@ -21,15 +21,15 @@ func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
 		"an unknown field": {
 			config: "identity_key_file: /k\ndeletes: true\n", want: []string{":2:1", "deletes", "delete"},
 		},
-		"an endless share":   {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
-		"a cap of nothing":   {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
-		"an interval":        {config: "interval: 10m\n", want: []string{"interval", "unknown field"}},
-		"a level of no name": {config: "log: {level: loud}\n", want: []string{"log.level"}},
+		"a share above 1":      {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
+		"a limit of 0":         {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
+		"an interval":          {config: "interval: 10m\n", want: []string{"interval", "unknown field"}},
+		"an unknown log level": {config: "log: {level: loud}\n", want: []string{"log.level"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			args := append([]string{}, tc.args...)
 			if tc.config != "" {
-				args = append(args, "--config", file(t, "file", tc.config))
+				args = append(args, "--config", writeFile(t, "file", tc.config))
 			}
 
 			_, err := execute(t, sweep.New(), args...)
@@ -39,19 +39,19 @@ func TestSweepConfigurationsThatCanNotBeMeant(t *testing.T) {
 
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("%v lacks %q", err, want)
+					t.Errorf("error %v does not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-func TestSweepCanNotRunWithoutItsParts(t *testing.T) {
-	key := file(t, "file", strings.Repeat("k", 40))
+func TestSweepMissingFiles(t *testing.T) {
+	key := writeFile(t, "file", strings.Repeat("k", 40))
 
 	for name, args := range map[string][]string{
 		"no key":      {"--identity-key-file=/nowhere"},
-		"a short key": {"--identity-key-file=" + file(t, "file", "short")},
+		"a short key": {"--identity-key-file=" + writeFile(t, "file", "short")},
 		"no cluster":  {"--identity-key-file=" + key, "--kube-config-path=/nowhere"},
 	} {
 		_, err := execute(t, sweep.New(), append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)

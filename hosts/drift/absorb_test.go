@@ -59,34 +59,34 @@ func TestApplyResult(t *testing.T) {
 	}
 
 	cases := map[string]struct {
-		what   drift.Action
-		err    error
-		result push.Result
-		said   drift.Verdict
-		parts  map[string]string
-		want   v1alpha1.HostStatus
+		what    drift.Action
+		err     error
+		result  push.Result
+		verdict drift.Verdict
+		parts   map[string]string
+		want    v1alpha1.HostStatus
 	}{
-		"all is there": {
+		"all applied": {
 			drift.Update, nil, result(nil, push.Applied, push.Applied, push.Unchanged),
 			drift.Succeeded, sums,
 			v1alpha1.HostStatus{Bootstrapped: true, HostConfigHash: "new", LastPermit: 7},
 		},
-		"the first was refused": {
+		"the first part was rejected": {
 			drift.Update, nil, result(fault(ssh.Rejected), push.Failed, push.NotReached, push.Unchanged),
 			drift.Refused, map[string]string{"c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
 		},
-		"the second hung": {
+		"the second part timed out": {
 			drift.Repair, nil, result(fault(ssh.TimedOut), push.Applied, push.Failed, push.Unchanged),
 			drift.Refused, map[string]string{"a": sums["a"], "c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailedHostConfigHash: "new", UpdateAttempts: 1},
 		},
-		"cut off in the middle": {
+		"connection lost during the push": {
 			drift.Update, nil, result(fault(ssh.Unreachable), push.Applied, push.Failed, push.Unchanged),
 			drift.Unreachable, map[string]string{"a": sums["a"], "c": sums["c"]},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "Unreachable"},
 		},
-		"nobody got in": {
+		"login refused": {
 			drift.Update, fault(ssh.AuthRefused), push.Result{},
 			drift.Unreachable, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, ContactAttempts: 1, ContactReason: "AuthRefused"},
@@ -96,12 +96,12 @@ func TestApplyResult(t *testing.T) {
 			drift.HostKeyChanged, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailureReason: v1alpha1.FailureHostKeyChanged},
 		},
-		"a first boot was refused": {
+		"a first boot was rejected": {
 			drift.FirstBoot, nil, result(fault(ssh.NotKept), push.Applied, push.Applied, push.Failed),
 			drift.Refused, map[string]string{"a": sums["a"], "b": sums["b"]},
 			v1alpha1.HostStatus{LastPermit: 7, FailedHostConfigHash: "new", BootstrapAttempts: 1},
 		},
-		"a probe that fails is no refusal": {
+		"a failed probe is no rejection": {
 			drift.Probe, fault(ssh.Rejected), push.Result{},
 			drift.Unreachable, map[string]string{"a": "old", "b": "old", "c": sums["c"], "gone": "x"},
 			v1alpha1.HostStatus{Bootstrapped: true, ContactAttempts: 1, ContactReason: "Rejected"},
@@ -120,8 +120,8 @@ func TestApplyResult(t *testing.T) {
 				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, Time: time.Unix(1, 0),
 			}
 
-			if verdict := drift.ApplyResult(&host, out, policy); verdict != tc.said {
-				t.Errorf("it says %s, want %s", verdict, tc.said)
+			if verdict := drift.ApplyResult(&host, out, policy); verdict != tc.verdict {
+				t.Errorf("verdict %s, want %s", verdict, tc.verdict)
 			}
 
 			got := map[string]string{}
@@ -134,7 +134,7 @@ func TestApplyResult(t *testing.T) {
 			}
 
 			if (host.Push == nil) != tc.what.IsPush() {
-				t.Errorf("push on record: %+v", host.Push)
+				t.Errorf("the status still has a push: %+v", host.Push)
 			}
 
 			left := v1alpha1.HostStatus{
@@ -159,11 +159,11 @@ func TestKeysArePinnedOnce(t *testing.T) {
 		err    error
 		want   string
 	}{
-		"first sight":       {"", nil, "SHA256:shown"},
-		"nobody got in":     {"", &ssh.Error{Kind: ssh.AuthRefused}, "SHA256:shown"},
+		"first connection":  {"", nil, "SHA256:shown"},
+		"login refused":     {"", &ssh.Error{Kind: ssh.AuthRefused}, "SHA256:shown"},
 		"changed":           {"SHA256:pinned", &ssh.Error{Kind: ssh.HostKeyChanged, Err: ssh.ErrHostKeyChanged}, "SHA256:pinned"},
 		"changed, unpinned": {"", &ssh.Error{Kind: ssh.HostKeyChanged}, ""},
-		"another trouble":   {"SHA256:pinned", errors.New("no route"), "SHA256:pinned"},
+		"another error":     {"SHA256:pinned", errors.New("no route"), "SHA256:pinned"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

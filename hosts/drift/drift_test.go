@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-func policy() drift.Policy {
+func newPolicy() drift.Policy {
 	return drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, Base: time.Minute, Cap: 30 * time.Minute}
 }
 
@@ -65,39 +65,39 @@ func TestHostConfigDrift(t *testing.T) {
 		"lost a part": {
 			host: status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, desired: "a", want: drift.Repair,
 		},
-		"lost a part, and is to be another": {
+		"lost a part, and has another configuration to apply": {
 			host: status{Bootstrapped: true, HostConfigHash: "a", LostParts: []string{"x"}}, desired: "b", want: drift.Update,
 		},
-		"refused once, a moment ago": {
+		"rejected once, recently": {
 			host: refused(1, time.Second), desired: "b", want: drift.Wait, next: drift.Update, until: time.Minute - time.Second,
 		},
-		"refused once, long ago": {host: refused(1, time.Hour), desired: "b", want: drift.Update},
-		"refused three times": {
+		"rejected once, long ago": {host: refused(1, time.Hour), desired: "b", want: drift.Update},
+		"rejected three times": {
 			host: refused(3, 0), desired: "b", want: drift.Wait, next: drift.Update, until: 4 * time.Minute,
 		},
-		"refused another configuration":    {host: refused(3, 0), desired: "c", want: drift.Update},
-		"failed for good":                  {host: failed(exceeded), desired: "b", want: drift.Terminal, next: drift.Update},
-		"failed for good, config moved on": {host: failed(exceeded), desired: "c", want: drift.Update, clears: true},
-		"failed for good, back to the old": {
+		"rejected another configuration":    {host: refused(3, 0), desired: "c", want: drift.Update},
+		"failed terminally":                {host: failed(exceeded), desired: "b", want: drift.Terminal, next: drift.Update},
+		"failed terminally, new configuration": {host: failed(exceeded), desired: "c", want: drift.Update, clears: true},
+		"failed terminally, back to the old configuration": {
 			host: status{
 				Bootstrapped: true, FailedHostConfigHash: "b", UpdateAttempts: 5, LastUpdateFailureTime: ago(0), FailureReason: exceeded,
 			},
 			desired: "a", want: drift.Update, clears: true,
 		},
-		"failed for good, no config": {host: failed(exceeded), desired: "", want: drift.Terminal, next: drift.Nothing},
-		"another host by its key": {
+		"failed terminally, no configuration": {host: failed(exceeded), desired: "", want: drift.Terminal, next: drift.Nothing},
+		"changed host key": {
 			host: failed(v1alpha1.FailureHostKeyChanged), desired: "c", want: drift.Terminal, next: drift.Update,
 		},
-		"failure cleared by hand starts anew": {host: refused(5, 0), desired: "b", want: drift.Update},
-		"first boot refused twice": {
+		"failure cleared by hand": {host: refused(5, 0), desired: "b", want: drift.Update},
+		"first boot rejected twice": {
 			host:    status{FailedHostConfigHash: "b", BootstrapAttempts: 2, LastUpdateFailureTime: ago(0)},
 			desired: "b", want: drift.Wait, next: drift.FirstBoot, until: 2 * time.Minute,
 		},
-		"unreachable has refused nothing": {
+		"unreachable, with drift": {
 			host:    status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
 			desired: "b", want: drift.Wait, next: drift.Update, until: 29 * time.Minute,
 		},
-		"unreachable and in no drift": {
+		"unreachable, without drift": {
 			host:    status{Bootstrapped: true, HostConfigHash: "a", ContactAttempts: 9, LastContactTime: ago(time.Minute)},
 			desired: "a", want: drift.Nothing,
 		},
@@ -106,7 +106,7 @@ func TestHostConfigDrift(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := drift.Decide(&tc.host, drift.Desired{Hash: tc.desired}, policy(), now())
+			got := drift.Decide(&tc.host, drift.Desired{Hash: tc.desired}, newPolicy(), now())
 			next := cmp.Or(tc.next, tc.want)
 			if got.Action != tc.want || got.NextAction != next || got.ShouldClearFailure != tc.clears {
 				t.Errorf("Decide() = %+v: want %s, then %s, and that it clears the failure: %v", got, tc.want, next, tc.clears)
@@ -119,8 +119,8 @@ func TestHostConfigDrift(t *testing.T) {
 			// With the hash recorded after the push, the host has converged.
 			if got.Action == drift.Update {
 				stamped := status{Bootstrapped: true, HostConfigHash: tc.desired}
-				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, policy(), now()); again.Action != drift.Nothing {
-					t.Errorf("it drifts a second time: %+v", again)
+				if again := drift.Decide(&stamped, drift.Desired{Hash: tc.desired}, newPolicy(), now()); again.Action != drift.Nothing {
+					t.Errorf("the host drifts a second time: %+v", again)
 				}
 			}
 		})
@@ -132,7 +132,7 @@ func TestBackoff(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "grows to the cap", property.Options{}, prop.ForAll(func(n int) bool {
-		p := policy()
+		p := newPolicy()
 		a, b := p.Backoff(n), p.Backoff(n+1)
 
 		return a >= p.Base && a <= b && b <= p.Cap && (n < 6 || a == p.Cap)
@@ -166,24 +166,24 @@ func TestOSVersionDrift(t *testing.T) {
 		want    drift.Action
 	}{
 		"older":                         {current("15.2"), wanted, drift.OSUpdate},
-		"older by a number":             {current("15.2.10"), wanted, drift.OSUpdate},
-		"nine is before ten":            {current("15.9"), drift.Desired{Hash: "a", OSVersion: "15.10"}, drift.OSUpdate},
-		"a major version":               {current("15.3"), drift.Desired{Hash: "a", OSVersion: "26.1"}, drift.OSUpdate},
+		"older patch version":           {current("15.2.10"), wanted, drift.OSUpdate},
+		"versions compare as numbers":   {current("15.9"), drift.Desired{Hash: "a", OSVersion: "15.10"}, drift.OSUpdate},
+		"older major version":           {current("15.3"), drift.Desired{Hash: "a", OSVersion: "26.1"}, drift.OSUpdate},
 		"the same":                      {current("15.3"), wanted, drift.Nothing},
 		"the same, longer":              {current("15.3.0"), wanted, drift.Nothing},
 		"newer":                         {current("15.3.1"), wanted, drift.Nothing},
-		"not known":                     {current(""), wanted, drift.Nothing},
-		"not told":                      {current(drift.UnknownOS), wanted, drift.Nothing},
+		"version unknown":               {current(""), wanted, drift.Nothing},
+		"version not reported":          {current(drift.UnknownOS), wanted, drift.Nothing},
 		"none wanted":                   {current("15.2"), drift.Desired{Hash: "a"}, drift.Nothing},
-		"its configuration comes first": {current("15.2"), drift.Desired{Hash: "b", OSVersion: "15.3"}, drift.Update},
-		"what it has lost comes first":  {lost, wanted, drift.Repair},
-		"refused a moment ago":          {refused(wanted.Target()), wanted, drift.Wait},
-		"refused with another version":  {refused("a+macos-15.2.1"), wanted, drift.OSUpdate},
+		"configuration first":           {current("15.2"), drift.Desired{Hash: "b", OSVersion: "15.3"}, drift.Update},
+		"repair first":                  {lost, wanted, drift.Repair},
+		"rejected recently":             {refused(wanted.Target()), wanted, drift.Wait},
+		"rejected with another version": {refused("a+macos-15.2.1"), wanted, drift.OSUpdate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := drift.Decide(&tc.host, tc.desired, policy(), now()); got.Action != tc.want {
+			if got := drift.Decide(&tc.host, tc.desired, newPolicy(), now()); got.Action != tc.want {
 				t.Errorf("Decide() = %+v, want %s", got, tc.want)
 			}
 		})

@@ -46,6 +46,6 @@ func TestMetricsEndWithTheirFleets(t *testing.T) { //nolint:paralleltest // the 
 	})
 
 	if left, err := registry.Gather(); err != nil || len(left) > 0 {
-		t.Errorf("%d metrics are left (error %v)", len(left), err)
+		t.Errorf("%d metrics of deleted fleets remain (error %v)", len(left), err)
 	}
 }

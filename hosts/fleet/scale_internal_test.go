@@ -10,7 +10,7 @@ import (
 
 // A fleet creates one host at a time and limits the hosts without a first boot. It deletes only
 // hosts that it created, in the order of compareForDeletion.
-func TestDecideHowManyHosts(t *testing.T) {
+func TestDecideReplicas(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -32,18 +32,18 @@ func TestDecideHowManyHosts(t *testing.T) {
 		again  time.Duration
 		reason string
 	}{
-		"as many as wanted":              {[]replica{byHand, old}, 2, false, "", 0, "Met"},
-		"one that leaves does not count": {[]replica{byHand, deleting}, 1, false, "", 0, "Met"},
-		"one is missing":                 {[]replica{byHand, old}, 3, true, "", orderInterval, "Ordering"},
-		"in its place":                   {[]replica{byHand, deleting}, 2, true, "", orderInterval, "Ordering"},
-		"one was made just now":          {[]replica{byHand, host("new", true, true, true, 3*time.Second)}, 3, false, "", 7 * time.Second, "Ordering"},
-		"too many to be booted":          {[]replica{byHand, booting, booting, booting}, 9, false, "", 0, "HostsBooting"},
-		"never booted goes first":        {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "Returning"},
-		"then what carries nothing":      {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "Returning"},
-		"then the newest":                {[]replica{byHand, old, young}, 2, false, "young", 0, "Returning"},
-		"not what was made by hand":      {[]replica{byHand, byHand}, 1, false, "", 0, "HostsMadeByHand"},
-		"one at a time":                  {[]replica{old, young, deleting}, 1, false, "", 0, "HostsLeaving"},
-		"none at all":                    {[]replica{old}, 0, false, "old", 0, "Returning"},
+		"as many as wanted":                            {[]replica{byHand, old}, 2, false, "", 0, "Met"},
+		"a host being deleted does not count":          {[]replica{byHand, deleting}, 1, false, "", 0, "Met"},
+		"one is missing":                               {[]replica{byHand, old}, 3, true, "", orderInterval, "Ordering"},
+		"replacement of a host being deleted":          {[]replica{byHand, deleting}, 2, true, "", orderInterval, "Ordering"},
+		"a host was created recently":                  {[]replica{byHand, host("new", true, true, true, 3*time.Second)}, 3, false, "", 7 * time.Second, "Ordering"},
+		"too many hosts without a first boot":          {[]replica{byHand, booting, booting, booting}, 9, false, "", 0, "HostsBooting"},
+		"a host without a first boot is deleted first": {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "Returning"},
+		"then a broken host":                           {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "Returning"},
+		"then the newest host":                         {[]replica{byHand, old, young}, 2, false, "young", 0, "Returning"},
+		"no host that a person created":                {[]replica{byHand, byHand}, 1, false, "", 0, "HostsMadeByHand"},
+		"one deletion at a time":                       {[]replica{old, young, deleting}, 1, false, "", 0, "HostsLeaving"},
+		"zero hosts":                                   {[]replica{old}, 0, false, "old", 0, "Returning"},
 	} {
 		got := decideScaling(tt.all, tt.want, 1, now)
 		if got.shouldCreate != tt.add || got.deleteName != tt.remove || got.requeueAfter != tt.again || got.reason != tt.reason || got.isMet != (tt.reason == "Met") {

@@ -13,20 +13,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-func file(label string, reapplies ...string) plan.Part {
+func newFilePart(label string, reapplies ...string) plan.Part {
 	return plan.Part{
 		Label: label, Kind: plan.File, Schedule: plan.Always, Path: "/etc/" + label, Mode: 0o644, Owner: "root:root",
 		Content: plan.NewText(label), Apply: "cat >/etc/" + label, Probe: "test -e /etc/" + label, Reapplies: reapplies,
 	}
 }
 
-func with(part plan.Part, change func(*plan.Part)) plan.Part {
+func changePart(part plan.Part, change func(*plan.Part)) plan.Part {
 	change(&part)
 
 	return part
 }
 
-func labels(parts []plan.Part) []string {
+func listLabels(parts []plan.Part) []string {
 	var out []string
 	for _, part := range parts {
 		out = append(out, part.Label)
@@ -61,29 +61,29 @@ func TestDrifted(t *testing.T) {
 	}
 }
 
-func TestNewRefuses(t *testing.T) {
+func TestNewErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
 		parts []plan.Part
 		want  string
 	}{
-		"label with a space":   {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Label = "a b" })}, "words of a-z"},
-		"two of a label":       {[]plan.Part{file("a"), file("a")}, "used twice"},
-		"unknown kind":         {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Kind = "link" })}, "file, unit, binary or script"},
-		"no pass":              {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Schedule = "" })}, "always or first-boot"},
-		"nothing that applies": {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Apply = "" })}, "Apply script is missing"},
-		"no probe":             {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Probe = "" })}, "probe is missing"},
-		"content and a secret": {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Secret = log.NewSecret("s") })}, "content and a secret"},
-		"relative path":        {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Path = "etc/a" })}, "absolute"},
-		"path that climbs":     {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Path = "/etc/../a" })}, "without . and .."},
-		"all may write":        {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Mode = 0o666 })}, "only the owner may have write permission"},
-		"no mode":              {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Mode = 0 })}, "mode 0"},
-		"owner without group":  {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Owner = "root" })}, "user:group"},
-		"script with a path":   {[]plan.Part{with(file("a"), func(p *plan.Part) { p.Kind = plan.Script })}, "leaves no file"},
-		"reapplies an earlier": {[]plan.Part{file("a"), file("b", "a")}, "not a later part"},
+		"label with a space":   {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Label = "a b" })}, "words of a-z"},
+		"duplicate label":      {[]plan.Part{newFilePart("a"), newFilePart("a")}, "used twice"},
+		"unknown kind":         {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Kind = "link" })}, "file, unit, binary or script"},
+		"no schedule":          {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Schedule = "" })}, "always or first-boot"},
+		"no script":            {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Apply = "" })}, "Apply script is missing"},
+		"no probe":             {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Probe = "" })}, "probe is missing"},
+		"content and a secret": {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Secret = log.NewSecret("s") })}, "content and a secret"},
+		"relative path":        {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Path = "etc/a" })}, "absolute"},
+		"path that climbs":     {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Path = "/etc/../a" })}, "without . and .."},
+		"world-writable":       {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Mode = 0o666 })}, "only the owner may have write permission"},
+		"no mode":              {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Mode = 0 })}, "mode 0"},
+		"owner without group":  {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Owner = "root" })}, "user:group"},
+		"script with a path":   {[]plan.Part{changePart(newFilePart("a"), func(p *plan.Part) { p.Kind = plan.Script })}, "leaves no file"},
+		"reapplies an earlier": {[]plan.Part{newFilePart("a"), newFilePart("b", "a")}, "not a later part"},
 		"reapplies on first boot": {
-			[]plan.Part{file("a", "b"), with(file("b"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })},
+			[]plan.Part{newFilePart("a", "b"), changePart(newFilePart("b"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })},
 			"not a later part that is always applied",
 		},
 	}
@@ -93,7 +93,7 @@ func TestNewRefuses(t *testing.T) {
 
 			p, err := plan.New(tc.parts...)
 			if err == nil || !strings.Contains(err.Error(), tc.want) || len(p.Parts()) != 0 {
-				t.Errorf("New() = %v, %v: want an error that says %q", labels(p.Parts()), err, tc.want)
+				t.Errorf("New() = %v, %v: want an error with %q", listLabels(p.Parts()), err, tc.want)
 			}
 		})
 	}
@@ -102,30 +102,30 @@ func TestNewRefuses(t *testing.T) {
 func TestDriftSteps(t *testing.T) {
 	t.Parallel()
 
-	once := with(file("once"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })
-	p := mustNew(t, once, file("program", "job"), file("unit", "job"), file("job", "network"), file("other"), file("network"))
+	once := changePart(newFilePart("once"), func(p *plan.Part) { p.Schedule = plan.FirstBoot })
+	p := mustNew(t, once, newFilePart("program", "job"), newFilePart("unit", "job"), newFilePart("job", "network"), newFilePart("other"), newFilePart("network"))
 
 	cases := map[string]struct {
 		drifted, want []string
 	}{
-		"nothing":                          {nil, nil},
-		"alone":                            {[]string{"other"}, []string{"other"}},
-		"with what has to follow":          {[]string{"unit"}, []string{"unit", "job", "network"}},
-		"in the plan's order, each once":   {[]string{"unit", "program"}, []string{"program", "unit", "job", "network"}},
-		"never what is for the first boot": {[]string{"once", "other"}, []string{"other"}},
-		"what the plan does not have":      {[]string{"gone"}, nil},
+		"nothing":                        {nil, nil},
+		"alone":                          {[]string{"other"}, []string{"other"}},
+		"with dependent parts":           {[]string{"unit"}, []string{"unit", "job", "network"}},
+		"in the plan's order, once each": {[]string{"unit", "program"}, []string{"program", "unit", "job", "network"}},
+		"no parts of the first boot":     {[]string{"once", "other"}, []string{"other"}},
+		"unknown part":                   {[]string{"gone"}, nil},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if diff := cmp.Diff(tc.want, labels(p.DriftSteps(tc.drifted...))); diff != "" {
+			if diff := cmp.Diff(tc.want, listLabels(p.DriftSteps(tc.drifted...))); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 
-	if diff := cmp.Diff(labels(p.Parts()), labels(p.FirstBootSteps())); diff != "" {
+	if diff := cmp.Diff(listLabels(p.Parts()), listLabels(p.FirstBootSteps())); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -133,8 +133,8 @@ func TestDriftSteps(t *testing.T) {
 func TestDiffNamesParts(t *testing.T) {
 	t.Parallel()
 
-	before := mustNew(t, file("a"), file("b"), file("c")).Digests()
-	after := mustNew(t, file("d"), file("a"), with(file("b"), func(p *plan.Part) { p.Mode = 0o600 })).Digests()
+	before := mustNew(t, newFilePart("a"), newFilePart("b"), newFilePart("c")).Digests()
+	after := mustNew(t, newFilePart("d"), newFilePart("a"), changePart(newFilePart("b"), func(p *plan.Part) { p.Mode = 0o600 })).Digests()
 	want := []plan.Change{{Label: "d", Kind: plan.Added}, {Label: "b", Kind: plan.Changed}, {Label: "c", Kind: plan.Removed}}
 
 	if diff := cmp.Diff(want, plan.Diff(after, before)); diff != "" {
@@ -145,13 +145,13 @@ func TestDiffNamesParts(t *testing.T) {
 func TestProbeAndSecretAreInNoDigest(t *testing.T) {
 	t.Parallel()
 
-	bare := with(file("a"), func(p *plan.Part) { p.Content = plan.Content{} })
+	bare := changePart(newFilePart("a"), func(p *plan.Part) { p.Content = plan.Content{} })
 	for name, change := range map[string]func(*plan.Part){
 		"probe":  func(p *plan.Part) { p.Probe = "true" },
 		"secret": func(p *plan.Part) { p.Secret = log.NewSecret("s") },
 	} {
-		if with(bare, change).Digest() != bare.Digest() {
-			t.Errorf("another %s gives another digest", name)
+		if changePart(bare, change).Digest() != bare.Digest() {
+			t.Errorf("a change of the %s changes the digest", name)
 		}
 	}
 }
@@ -162,7 +162,7 @@ type config struct {
 	Own    string   `host:"per-host"`
 }
 
-func TestFleetZeroesWhatBelongsToOneHost(t *testing.T) {
+func TestClearPerHost(t *testing.T) {
 	t.Parallel()
 
 	got := plan.ClearPerHost(config{Common: "a", Lists: []string{"b"}, Own: "c"})
@@ -171,7 +171,7 @@ func TestFleetZeroesWhatBelongsToOneHost(t *testing.T) {
 	}
 }
 
-func TestCheckTagsFinds(t *testing.T) {
+func TestValidateTags(t *testing.T) {
 	t.Parallel()
 
 	if err := plan.ValidateTags[config](); err != nil {
@@ -185,23 +185,23 @@ func TestCheckTagsFinds(t *testing.T) {
 	if err := plan.ValidateTags[struct {
 		Both string `host:"fleet,per-host"`
 	}](); err == nil {
-		t.Error("a field with both is not found")
+		t.Error("a field with both tags was accepted")
 	}
 }
 
 func TestReadProbe(t *testing.T) {
 	t.Parallel()
 
-	p := mustNew(t, file("a"), file("b"))
+	p := mustNew(t, newFilePart("a"), newFilePart("b"))
 	cases := map[string]struct{ out, wrong string }{
-		"whole":           {out: "a intact\nb lost\n"},
-		"cut short":       {out: "a intact\n", wrong: "part b is missing"},
-		"nothing":         {wrong: "part a is missing"},
-		"twice":           {out: "a intact\na lost\nb lost\n", wrong: "appears twice"},
-		"a state of none": {out: "a fine\nb lost\n", wrong: "must be intact or lost"},
-		"a foreign part":  {out: "c lost\n", wrong: "unexpected line"},
-		"a banner":        {out: "Welcome!\na intact\nb lost\n", wrong: "unexpected line"},
-		"an endless line": {out: strings.Repeat("x", 1<<20), wrong: "parse probe output"},
+		"complete":         {out: "a intact\nb lost\n"},
+		"truncated":        {out: "a intact\n", wrong: "part b is missing"},
+		"nothing":          {wrong: "part a is missing"},
+		"twice":            {out: "a intact\na lost\nb lost\n", wrong: "appears twice"},
+		"an unknown state": {out: "a fine\nb lost\n", wrong: "must be intact or lost"},
+		"a foreign part":   {out: "c lost\n", wrong: "unexpected line"},
+		"a banner":         {out: "Welcome!\na intact\nb lost\n", wrong: "unexpected line"},
+		"an endless line":  {out: strings.Repeat("x", 1<<20), wrong: "parse probe output"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestReadProbe(t *testing.T) {
 			states, err := p.ParseProbe(strings.NewReader(tc.out))
 			if tc.wrong != "" {
 				if err == nil || !strings.Contains(err.Error(), tc.wrong) || len(err.Error()) > 200 {
-					t.Errorf("error %v does not say %q in short", err, tc.wrong)
+					t.Errorf("error %v is too long or does not contain %q", err, tc.wrong)
 				}
 
 				return
@@ -228,7 +228,7 @@ func FuzzReadProbe(f *testing.F) {
 	f.Add("a lost")
 	f.Add("\n\x00 \xff")
 
-	p, err := plan.New(file("a"), file("b"))
+	p, err := plan.New(newFilePart("a"), newFilePart("b"))
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -20,11 +20,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// draft returns a plan of three parts, of which one depends on a per-host field.
-func draft(cfg config) *plan.Draft {
+// newDraft returns a plan of three parts, of which one depends on a per-host field.
+func newDraft(cfg config) *plan.Draft {
 	d := &plan.Draft{}
 	text := func(label, text string) plan.Part {
-		return with(file(label), func(p *plan.Part) { p.Content = plan.NewText(text) })
+		return changePart(newFilePart(label), func(p *plan.Part) { p.Content = plan.NewText(text) })
 	}
 
 	var err error
@@ -39,7 +39,7 @@ func draft(cfg config) *plan.Draft {
 	return d
 }
 
-func hash(cfg config) string { return plan.HostConfigHash(cfg, draft) }
+func hash(cfg config) string { return plan.HostConfigHash(cfg, newDraft) }
 
 func words() gopter.Gen {
 	return gen.OneGenOf(gen.AnyString(), gen.AlphaString().Map(func(s string) string { return "bad " + s }))
@@ -48,7 +48,7 @@ func words() gopter.Gen {
 func TestHashProperties(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "the hash does not know the host", property.Options{}, prop.ForAll(
+	property.Check(t, "the hash does not depend on the host", property.Options{}, prop.ForAll(
 		func(common string, own, lists []string) bool {
 			return hash(config{Common: common, Own: own[0], Lists: lists}) == hash(config{Common: common, Own: own[1], Lists: lists})
 		}, words(), gen.SliceOfN(2, gen.AnyString()), gen.SliceOf(gen.AnyString())))
@@ -68,7 +68,7 @@ func TestHashProperties(t *testing.T) {
 func TestQuotedTextsStayOneWord(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "bash prints a variable as it was given", property.Options{}, prop.ForAll(
+	property.Check(t, "bash prints a variable unchanged", property.Options{}, prop.ForAll(
 		func(text string) string {
 			text = strings.ReplaceAll(text, "\x00", "")
 
@@ -83,12 +83,12 @@ func TestQuotedTextsStayOneWord(t *testing.T) {
 		}, gen.OneGenOf(gen.AnyString(), gen.RegexMatch("['\"$`;\\\\ \\n!]{0,12}"))))
 }
 
-// pick generates parts from numbers: the schedule, the text and the dependents of each part.
-func pick(numbers []int) []plan.Part {
+// newParts generates parts from numbers: the schedule, the text and the dependents of each part.
+func newParts(numbers []int) []plan.Part {
 	var parts []plan.Part
 
 	for i, n := range numbers {
-		part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Content = plan.NewText(strconv.Itoa(n % 3)) })
+		part := changePart(newFilePart(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Content = plan.NewText(strconv.Itoa(n % 3)) })
 		if n%5 == 0 {
 			part.Schedule = plan.FirstBoot
 		}
@@ -107,9 +107,9 @@ func pick(numbers []int) []plan.Part {
 	return parts
 }
 
-// broken returns a description of a violated invariant of the plan, or an empty string.
-func broken(numbers []int) string {
-	parts := pick(numbers)
+// findViolation returns a description of a violated invariant of the plan, or an empty string.
+func findViolation(numbers []int) string {
+	parts := newParts(numbers)
 
 	p, err := plan.New(parts...)
 	if err != nil {
@@ -117,7 +117,7 @@ func broken(numbers []int) string {
 	}
 
 	for i, part := range parts {
-		steps := labels(p.DriftSteps(part.Label))
+		steps := listLabels(p.DriftSteps(part.Label))
 		if slices.Contains(steps, part.Label) != part.IsHashed() {
 			return part.Label + " is applied or hashed alone"
 		}
@@ -142,23 +142,23 @@ func broken(numbers []int) string {
 
 		if changes := plan.Diff(q.Digests(), p.Digests()); part.IsHashed() &&
 			!slices.Equal(changes, []plan.Change{{Label: part.Label, Kind: plan.Changed}}) {
-			return fmt.Sprintf("a change of %s is told as %v", part.Label, changes)
+			return fmt.Sprintf("a change of %s is reported as %v", part.Label, changes)
 		}
 	}
 
 	return ""
 }
 
-func TestWhatIsHashedIsWhatIsApplied(t *testing.T) {
+func TestHashCoversAppliedParts(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "of any plan", property.Options{}, prop.ForAll(broken, gen.SliceOfN(7, gen.IntRange(0, 1000))))
+	property.Check(t, "the invariants hold for any plan", property.Options{}, prop.ForAll(findViolation, gen.SliceOfN(7, gen.IntRange(0, 1000))))
 }
 
-func TestProbeScriptTellsOfEachPart(t *testing.T) {
+func TestProbeScriptReportsEachPart(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "a part is lost where any of its commands fails", property.Options{}, prop.ForAll(
+	property.Check(t, "a part is lost if one of its commands fails", property.Options{}, prop.ForAll(
 		func(fails []bool) string {
 			var (
 				parts []plan.Part
@@ -166,7 +166,7 @@ func TestProbeScriptTellsOfEachPart(t *testing.T) {
 			)
 
 			for i, f := range fails {
-				part := with(file(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Probe = "true\necho noise\ncat" })
+				part := changePart(newFilePart(fmt.Sprintf("part-%d", i)), func(p *plan.Part) { p.Probe = "true\necho noise\ncat" })
 				if f {
 					// The last command succeeds, but the command before it fails.
 					part.Probe = "test a = b\ntrue"

@@ -21,16 +21,16 @@ import (
 func TestConsoleSession(t *testing.T) {
 	t.Parallel()
 
-	host, target := reach(t, machost.Options{Name: "h"})
-	p := running(t, "1")
-	conn := dial(t, target)
+	host, target := startHost(t, machost.Options{Name: "h"})
+	p := newMachinePlan(t, "1")
+	conn := dialHost(t, target)
 
 	if result := push.Apply(t.Context(), conn, p, p.FirstBootSteps(), push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
 	if got := host.ReadFile("/sim/run/session"); got != "m1\n" {
-		t.Fatalf("at the console: %q", got)
+		t.Fatalf("user of the console session: %q", got)
 	}
 
 	if err := host.StartMachine(t.Context(), "one"); err != nil {
@@ -39,11 +39,11 @@ func TestConsoleSession(t *testing.T) {
 
 	// A process of the system session or of an SSH session can't start a machine.
 	if out, err := host.Exec(t.Context(), "/sim/bin/vz"); err == nil || !strings.Contains(out, "Failed to get current host key") {
-		t.Errorf("a machine outside of the session: %v", err)
+		t.Errorf("a machine started outside of the session: %v", err)
 	}
 
 	// The machine survives a restart of its kubelet and is not a child of the next kubelet.
-	next := running(t, "2")
+	next := newMachinePlan(t, "2")
 
 	changed := next.DriftSteps("tart-kubelet-install", "launchd")
 	if result := push.Apply(t.Context(), conn, next, changed, push.Options{}); result.Err != nil {
@@ -51,7 +51,7 @@ func TestConsoleSession(t *testing.T) {
 	}
 
 	if _, ok := host.Machines(t.Context())["one"]; !ok {
-		t.Error("the machine did not survive another kubelet")
+		t.Error("the machine was lost with a new kubelet")
 	}
 
 	if err := host.Logout(t.Context()); err != nil {
@@ -59,14 +59,14 @@ func TestConsoleSession(t *testing.T) {
 	}
 
 	if left := host.Machines(t.Context()); len(left) != 0 {
-		t.Errorf("%v run without a session", left)
+		t.Errorf("machines %v run without a session", left)
 	}
 
 	states, err := push.Probe(t.Context(), conn, next, push.Options{})
 	lost := next.LostParts(must(t, states, err))
 
 	if !slices.Contains(lost, "console") || !slices.Contains(lost, "launchd") {
-		t.Fatalf("lost: %v", lost)
+		t.Fatalf("lost parts: %v", lost)
 	}
 
 	if result := push.Apply(t.Context(), conn, next, next.DriftSteps(lost...), push.Options{}); result.Err != nil {
@@ -77,22 +77,22 @@ func TestConsoleSession(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for _, process := range processes(t, host) {
+	for _, process := range listProcesses(t, host) {
 		if strings.Contains(process, userPassword) {
 			t.Errorf("a process shows the password: %s", process)
 		}
 	}
 
 	if unknown := host.UnknownCalls(); len(unknown) > 0 {
-		t.Errorf("unknown: %q", unknown)
+		t.Errorf("unknown calls: %q", unknown)
 	}
 }
 
-// running returns the part of a Mac's plan that runs machines.
-func running(t *testing.T, version string) plan.Plan {
+// newMachinePlan returns the part of a Mac's plan that runs machines.
+func newMachinePlan(t *testing.T, version string) plan.Plan {
 	t.Helper()
 
-	all, err := mac.Render(macConfig(t, version))
+	all, err := mac.Render(newMacConfig(t, version))
 	all = must(t, all, err)
 
 	var parts []plan.Part
@@ -109,7 +109,7 @@ func running(t *testing.T, version string) plan.Plan {
 	return must(t, out, err)
 }
 
-func processes(t *testing.T, host *machost.Host) []string {
+func listProcesses(t *testing.T, host *machost.Host) []string {
 	t.Helper()
 
 	all, err := host.Processes(t.Context())
@@ -121,19 +121,19 @@ func processes(t *testing.T, host *machost.Host) []string {
 func TestNoConsoleSession(t *testing.T) {
 	t.Parallel()
 
-	for name, tc := range map[string]struct{ password, before, says string }{
-		"another password": {"wrong", "true", "m1 is not logged in at the console"},
-		"FileVault":        {userPassword, "touch /sim/filevault", "turn FileVault off with fdesetup disable"},
+	for name, tc := range map[string]struct{ password, before, wantText string }{
+		"wrong password": {"wrong", "true", "m1 is not logged in at the console"},
+		"FileVault":      {userPassword, "touch /sim/filevault", "turn FileVault off with fdesetup disable"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			host, target := reach(t, machost.Options{Name: "h"})
+			host, target := startHost(t, machost.Options{Name: "h"})
 			if _, err := host.Exec(t.Context(), tc.before); err != nil {
 				t.Fatal(err)
 			}
 
-			cfg := macConfig(t, "1")
+			cfg := newMacConfig(t, "1")
 			cfg.UserPassword = log.NewSecret(tc.password)
 			p, err := mac.Render(cfg)
 			p = must(t, p, err)
@@ -144,9 +144,9 @@ func TestNoConsoleSession(t *testing.T) {
 
 			alone = must(t, alone, err)
 
-			result := push.Apply(t.Context(), dial(t, target), alone, alone.FirstBootSteps(), push.Options{})
-			if result.Err == nil || !strings.Contains(result.Err.Error(), tc.says) {
-				t.Errorf("%v, want %q", result.Err, tc.says)
+			result := push.Apply(t.Context(), dialHost(t, target), alone, alone.FirstBootSteps(), push.Options{})
+			if result.Err == nil || !strings.Contains(result.Err.Error(), tc.wantText) {
+				t.Errorf("%v, want %q", result.Err, tc.wantText)
 			}
 		})
 	}

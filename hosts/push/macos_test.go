@@ -14,16 +14,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 )
 
-// asker runs steps of a macOS update on a Mac, with a new connection when needed.
-type asker struct {
+// updateRunner runs steps of a macOS update on a Mac, with a new connection when needed.
+type updateRunner struct {
 	t        *testing.T
 	host     *machost.Host
 	target   ssh.Target
 	password string
 }
 
-// ask returns the output of a step after the version.
-func (a asker) ask(step, attempt string) string {
+// runStep returns the output of a step after the version.
+func (a updateRunner) runStep(step, attempt string) string {
 	a.t.Helper()
 
 	conn, err := ssh.New(ssh.Options{}).Dial(a.t.Context(), a.target)
@@ -44,18 +44,18 @@ func (a asker) ask(step, attempt string) string {
 	return strings.TrimSpace(out.Stdout)
 }
 
-// until repeats a step until the output contains a text.
-func (a asker) until(step, attempt, want string) string {
+// waitForOutput repeats a step until the output contains a text.
+func (a updateRunner) waitForOutput(step, attempt, want string) string {
 	a.t.Helper()
 
-	said := ""
+	output := ""
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if said = a.ask(step, attempt); strings.Contains(said, want) {
-			return said
+		if output = a.runStep(step, attempt); strings.Contains(output, want) {
+			return output
 		}
 	}
 
-	a.t.Fatalf("the host says %q and never %q", said, want)
+	a.t.Fatalf("the output is %q, want it to contain %q", output, want)
 
 	return ""
 }
@@ -65,8 +65,8 @@ func (a asker) until(step, attempt, want string) string {
 func TestMacOSUpdate(t *testing.T) {
 	t.Parallel()
 
-	host, target := reach(t, machost.Options{Name: "h"})
-	a := asker{t: t, host: host, target: target, password: userPassword}
+	host, target := startHost(t, machost.Options{Name: "h"})
+	a := updateRunner{t: t, host: host, target: target, password: userPassword}
 
 	set := func(offers ...string) {
 		if err := host.SetMacOS("15.2", offers...); err != nil {
@@ -80,15 +80,15 @@ func TestMacOSUpdate(t *testing.T) {
 		{"version", "version 15.2"},
 		{"offer", "version 15.2\noffered macOS Sequoia 15.3.1-24D60"},
 	} {
-		if got := a.ask(c.step, ""); got != c.want {
-			t.Errorf("%s: the host says %q, want %q", c.step, got, c.want)
+		if got := a.runStep(c.step, ""); got != c.want {
+			t.Errorf("%s: output %q, want %q", c.step, got, c.want)
 		}
 	}
 
 	set("15.3", "15.4")
 
-	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateNotOffered Apple does not offer macOS 15.3.1 to this Mac; offered: 15.3 15.4") {
-		t.Errorf("the host says %q", got)
+	if got := a.runStep("offer", ""); !strings.Contains(got, "failed UpdateNotOffered Apple does not offer macOS 15.3.1 to this Mac; offered: 15.3 15.4") {
+		t.Errorf("output %q", got)
 	}
 
 	for i, c := range []struct {
@@ -116,17 +116,17 @@ func TestMacOSUpdate(t *testing.T) {
 			with.password = "another"
 		}
 
-		with.until("install", string(rune('a'+i)), c.want)
+		with.waitForOutput("install", string(rune('a'+i)), c.want)
 	}
 
 	// Canceling stops an update that hangs, and no other process.
-	if got := a.ask("cancel", "g"); !strings.Contains(got, "failed UpdateTimedOut the update was stopped because its time was up: ") {
-		t.Errorf("the host says %q", got)
+	if got := a.runStep("cancel", "g"); !strings.Contains(got, "failed UpdateTimedOut the update was stopped because its time was up: ") {
+		t.Errorf("output %q", got)
 	}
 
-	for _, process := range processes(t, host) {
+	for _, process := range listProcesses(t, host) {
 		if strings.Contains(process, "softwareupdate") {
-			t.Errorf("it goes on: %s", process)
+			t.Errorf("the canceled update still runs: %s", process)
 		}
 	}
 
@@ -134,15 +134,15 @@ func TestMacOSUpdate(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if got := a.ask("offer", ""); !strings.Contains(got, "failed UpdateServersUnreachable") {
-		t.Errorf("the host says %q", got)
+	if got := a.runStep("offer", ""); !strings.Contains(got, "failed UpdateServersUnreachable") {
+		t.Errorf("output %q", got)
 	}
 
 	if err := host.SetUpdateFault(machost.UpdateFaultNone); err != nil {
 		t.Fatal(err)
 	}
 
-	a.until("install", "z", "version 15.3.1")
+	a.waitForOutput("install", "z", "version 15.3.1")
 
 	begun := 0
 
@@ -157,10 +157,10 @@ func TestMacOSUpdate(t *testing.T) {
 	}
 
 	if begun != 8 {
-		t.Errorf("softwareupdate was begun %d times, want once for each try", begun)
+		t.Errorf("softwareupdate ran %d times, want once for each attempt", begun)
 	}
 
 	if unknown := host.UnknownCalls(); len(unknown) > 0 {
-		t.Errorf("unknown: %q", unknown)
+		t.Errorf("unknown calls: %q", unknown)
 	}
 }

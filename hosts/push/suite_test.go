@@ -33,27 +33,27 @@ const (
 
 // Hosts of both kinds go through their lifecycle, one behind the simulator's SSH server and one
 // behind OpenSSH. TestSoakLifeOfAHost swaps the servers.
-func TestLifeOfAHost(t *testing.T) {
+func TestHostLifecycle(t *testing.T) {
 	t.Parallel()
-	lives(t, map[machost.System]string{machost.Mac: simulator, machost.Linux: openssh})
+	testLifecycles(t, map[machost.System]string{machost.Mac: simulator, machost.Linux: openssh})
 }
 
 func TestSoakLifeOfAHost(t *testing.T) {
 	t.Parallel()
 	property.Soak(t)
-	lives(t, map[machost.System]string{machost.Mac: openssh, machost.Linux: simulator})
+	testLifecycles(t, map[machost.System]string{machost.Mac: openssh, machost.Linux: simulator})
 }
 
-func lives(t *testing.T, doors map[machost.System]string) {
+func testLifecycles(t *testing.T, doors map[machost.System]string) {
 	t.Helper()
 
-	for _, s := range systems() {
+	for _, s := range newSystems() {
 		door := doors[s.name]
 
 		t.Run(string(s.name)+" behind "+door, func(t *testing.T) {
 			t.Parallel()
 
-			host, target := reach(t, machost.Options{Name: "h", System: s.name})
+			host, target := startHost(t, machost.Options{Name: "h", System: s.name})
 
 			if door == openssh {
 				sshd, err := host.StartOpenSSH(t.Context())
@@ -66,16 +66,16 @@ func lives(t *testing.T, doors map[machost.System]string) {
 				target.Address, target.User, target.HostKey = sshd.Address(), sshd.User, sshd.HostKey
 			}
 
-			l := life{system: s, t: t, host: host, conn: dial(t, target)}
-			l.boot()
-			l.changes()
-			l.loses()
-			l.crashes()
+			l := hostLifecycle{system: s, t: t, host: host, conn: dialHost(t, target)}
+			l.firstBoot()
+			l.testChanges()
+			l.testLostParts()
+			l.testCrash()
 		})
 	}
 }
 
-type life struct {
+type hostLifecycle struct {
 	system
 
 	t    *testing.T
@@ -84,8 +84,8 @@ type life struct {
 	has  plan.Plan
 }
 
-// boot applies all parts, while a goroutine watches the processes of the host.
-func (l *life) boot() {
+// firstBoot applies all parts, while a goroutine watches the processes of the host.
+func (l *hostLifecycle) firstBoot() {
 	l.t.Helper()
 	l.has = l.render(l.t, "1", egress, false)
 
@@ -118,18 +118,18 @@ func (l *life) boot() {
 	}
 
 	if !slices.ContainsFunc(slices.Collect(maps.Keys(seen)), func(s string) bool { return strings.Contains(s, "hyperfleet-script") }) {
-		l.t.Error("whoever watched saw no script")
+		l.t.Error("the watcher of processes saw no script")
 	}
 
 	for _, secret := range []string{tailnetKey, kubeToken} {
 		if strings.Contains(strings.Join(slices.Collect(maps.Keys(seen)), "\n"), secret) ||
 			strings.Contains(strings.Join(l.host.Calls(), "\n"), secret) {
-			l.t.Errorf("%s was an argument", secret)
+			l.t.Errorf("%s was an argument of a process", secret)
 		}
 	}
 
 	if !strings.Contains(l.host.ReadFile(l.secretPath), kubeToken) {
-		l.t.Error("the kubeconfig is not there")
+		l.t.Error("the kubeconfig is missing")
 	}
 
 	if err := l.host.StartMachine(l.t.Context(), "one"); err != nil {
@@ -137,8 +137,8 @@ func (l *life) boot() {
 	}
 }
 
-// follow applies the drifted parts, and requires that the machine keeps running.
-func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
+// applyDrift applies the drifted parts, and requires that the machine keeps running.
+func (l *hostLifecycle) applyDrift(p plan.Plan, states map[string]plan.State) push.Result {
 	l.t.Helper()
 
 	before := l.host.Machines(l.t.Context())
@@ -146,49 +146,49 @@ func (l *life) follow(p plan.Plan, states map[string]plan.State) push.Result {
 	result := push.Apply(l.t.Context(), l.conn, p, steps, push.Options{})
 
 	if diff := cmp.Diff(before, l.host.Machines(l.t.Context())); diff != "" || before["one"] == "" {
-		l.t.Errorf("the machine did not survive the push: %s", diff)
+		l.t.Errorf("machines changed during the push: %s", diff)
 	}
 
 	for _, part := range p.Parts() {
 		if part.Schedule == plan.FirstBoot && !slices.Contains(result.Labels(push.Unchanged), part.Label) {
-			l.t.Errorf("%s is of the first boot and was applied again", part.Label)
+			l.t.Errorf("part %s of the first boot was applied again", part.Label)
 		}
 	}
 
 	return result
 }
 
-func (l *life) changes() {
+func (l *hostLifecycle) testChanges() {
 	l.t.Helper()
 
 	next := l.render(l.t, "1", another, false)
 
-	result := l.follow(next, nil)
+	result := l.applyDrift(next, nil)
 	if result.Err != nil || !slices.Contains(result.Labels(push.Applied), l.rules) ||
 		slices.Contains(result.Labels(push.Applied), l.kubelet) {
-		l.t.Errorf("another rule: applied %q: %v", result.Labels(push.Applied), result.Err)
+		l.t.Errorf("changed rule: applied %q: %v", result.Labels(push.Applied), result.Err)
 	}
 
 	l.has = next
 	next = l.render(l.t, "2", another, false)
 
-	result = l.follow(next, nil)
+	result = l.applyDrift(next, nil)
 	if applied := result.Labels(push.Applied); result.Err != nil || slices.Contains(applied, l.rules) ||
 		!slices.Contains(applied, l.kubelet) || !slices.Contains(applied, l.job) {
-		l.t.Errorf("another program: applied %q: %v", applied, result.Err)
+		l.t.Errorf("changed program: applied %q: %v", applied, result.Err)
 	}
 
 	l.has = next
 
-	if result := l.follow(next, nil); result.Err != nil || len(result.Labels(push.Applied)) > 0 {
-		l.t.Errorf("nothing has changed: applied %q: %v", result.Labels(push.Applied), result.Err)
+	if result := l.applyDrift(next, nil); result.Err != nil || len(result.Labels(push.Applied)) > 0 {
+		l.t.Errorf("no change: applied %q: %v", result.Labels(push.Applied), result.Err)
 	}
 }
 
-func (l *life) loses() {
+func (l *hostLifecycle) testLostParts() {
 	l.t.Helper()
 
-	if _, err := l.host.Exec(l.t.Context(), l.lose); err != nil {
+	if _, err := l.host.Exec(l.t.Context(), l.removeFirewall); err != nil {
 		l.t.Fatal(err)
 	}
 
@@ -198,30 +198,30 @@ func (l *life) loses() {
 	}
 
 	if lost := l.has.LostParts(states); !slices.Contains(lost, "firewall") {
-		l.t.Errorf("lost %q", lost)
+		l.t.Errorf("lost parts %q", lost)
 	}
 
-	if result := l.follow(l.has, states); result.Err != nil || len(result.LostParts) > 0 {
+	if result := l.applyDrift(l.has, states); result.Err != nil || len(result.LostParts) > 0 {
 		l.t.Errorf("after the repair: lost %q: %v", result.LostParts, result.Err)
 	}
 }
 
-// crashes pushes a program that ends at once. The push fails although the program arrived
-// completely, and the next push fixes it.
-func (l *life) crashes() {
+// testCrash pushes a program that ends at once. The push fails although the program arrived completely, and
+// the next push fixes it.
+func (l *hostLifecycle) testCrash() {
 	l.t.Helper()
 
 	bad := l.render(l.t, "2", another, true)
 
 	// On a slow host, the script may see none of the short-lived processes.
-	result := l.follow(bad, nil)
+	result := l.applyDrift(bad, nil)
 	if ssh.KindOf(result.Err) != ssh.Rejected || !slices.Contains(result.Labels(push.Failed), l.job) ||
 		!strings.Contains(result.Err.Error(), "did not run") && !strings.Contains(result.Err.Error(), "did not restart") {
-		l.t.Errorf("a program that crashes: failed %q: %v", result.Labels(push.Failed), result.Err)
+		l.t.Errorf("crashing program: failed %q: %v", result.Labels(push.Failed), result.Err)
 	}
 
 	l.has = bad
-	if result := l.follow(l.render(l.t, "3", another, false), nil); result.Err != nil {
+	if result := l.applyDrift(l.render(l.t, "3", another, false), nil); result.Err != nil {
 		l.t.Error(result.Err)
 	}
 }

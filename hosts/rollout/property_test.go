@@ -35,8 +35,8 @@ type fixture struct {
 	bad map[string]bool
 }
 
-// act lets one host take one step. A push starts only under an unused permit.
-func (w *fixture) act(i int) {
+// takeStep lets one host take one step. A push starts only under an unused permit.
+func (w *fixture) takeStep(i int) {
 	host := &w.hosts[i]
 
 	switch {
@@ -46,18 +46,18 @@ func (w *fixture) act(i int) {
 				if permit.Hash == w.hash && w.random.IntN(4) > 0 {
 					w.works[i], host.Pushing, host.Applied = permit.Number, true, ""
 				} else {
-					host.LastPermit = permit.Number // given back
+					host.LastPermit = permit.Number // released
 				}
 			}
 		}
 	case w.random.IntN(3) == 0:
 		host.LastPermit, host.Pushing = w.works[i], false
 		w.works[i] = 0
-		w.end(host)
+		w.finishPush(host)
 	}
 }
 
-func (w *fixture) end(host *rollout.Host) {
+func (w *fixture) finishPush(host *rollout.Host) {
 	switch chance := w.random.IntN(10); {
 	case chance == 0:
 		host.Unreachable, host.Action, host.NotBefore = true, drift.Update, w.now.Add(time.Minute)
@@ -81,8 +81,8 @@ func (w *fixture) setConfig(hash string) {
 	}
 }
 
-// check returns an error if an invariant is violated.
-func (w *fixture) check(before rollout.State) error {
+// checkInvariants returns an error if an invariant is violated.
+func (w *fixture) checkInvariants(before rollout.State) error {
 	limit := max(1, w.policy.MaxUnavailable)
 
 	working, converged := 0, 0
@@ -106,21 +106,21 @@ func (w *fixture) check(before rollout.State) error {
 
 	switch {
 	case len(w.state.Permits) > limit:
-		return fmt.Errorf("%d permits, %d allowed", len(w.state.Permits), limit)
+		return fmt.Errorf("%d permits, limit %d", len(w.state.Permits), limit)
 	case working > limit:
-		return fmt.Errorf("%d hosts are pushed to, %d allowed", working, limit)
+		return fmt.Errorf("pushes to %d hosts, limit %d", working, limit)
 	case w.policy.Paused && w.state.LastPermit != before.LastPermit:
-		return errors.New("a permit while the fleet is paused")
+		return errors.New("the paused fleet has a permit")
 	case w.state.StoppedHash == w.hash && updates > 0:
-		return errors.New("a permit for a configuration that was stopped")
+		return errors.New("a permit for a stopped configuration")
 	case converged < min(w.policy.Canary, len(w.hosts)) && updates > w.policy.Canary-converged:
-		return fmt.Errorf("%d updates with %d of %d canaries", updates, converged, w.policy.Canary)
+		return fmt.Errorf("%d updates while %d of %d canaries have converged", updates, converged, w.policy.Canary)
 	}
 
 	for i := range w.hosts {
 		for _, permit := range w.state.Permits {
 			if permit.Host == w.hosts[i].Name && w.works[i] != 0 && permit.Number != w.works[i] {
-				return fmt.Errorf("host %s works under permit %d and has %d", permit.Host, w.works[i], permit.Number)
+				return fmt.Errorf("host %s is pushed to with permit %d, but has permit %d", permit.Host, w.works[i], permit.Number)
 			}
 		}
 	}
@@ -128,12 +128,12 @@ func (w *fixture) check(before rollout.State) error {
 	return nil
 }
 
-func newWorld(seed uint64) *fixture {
+func newFixture(seed uint64) *fixture {
 	random := rand.New(rand.NewPCG(seed, 1))
-	hosts := drifted(1 + random.IntN(30))
+	hosts := newDriftedHosts(1 + random.IntN(30))
 
 	return &fixture{
-		random: random, hosts: hosts, works: make([]int64, len(hosts)), now: start(), hash: "new",
+		random: random, hosts: hosts, works: make([]int64, len(hosts)), now: startTime(), hash: "new",
 		bad: map[string]bool{"bad": true},
 		policy: rollout.Policy{
 			MaxUnavailable: 1 + random.IntN(6), Canary: random.IntN(4), Threshold: 1 + random.IntN(3),
@@ -150,17 +150,17 @@ func (w *fixture) decide() error {
 
 	w.state, _ = rollout.Decide(w.policy, w.state, w.hosts, w.hash, w.now)
 
-	return w.check(before)
+	return w.checkInvariants(before)
 }
 
 // In all cases, no more hosts than allowed are in flight, canaries go first, and no update starts
 // while the fleet is paused or the rollout is stopped. A good configuration reaches all hosts in
 // the end.
-func TestRolloutKeepsItsPromises(t *testing.T) {
+func TestRolloutInvariants(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "limits hold and good configurations arrive", property.Options{}, prop.ForAll(func(seed uint64) (bool, error) {
-		w := newWorld(seed)
+	property.Check(t, "limits hold and good configurations reach all hosts", property.Options{}, prop.ForAll(func(seed uint64) (bool, error) {
+		w := newFixture(seed)
 
 		for step := range 300 {
 			switch w.random.IntN(60) {
@@ -170,11 +170,11 @@ func TestRolloutKeepsItsPromises(t *testing.T) {
 				w.setConfig([]string{"new", "bad", "newer"}[w.random.IntN(3)])
 			case 2:
 				w.policy.ResumedAt = w.now
-			case 3, 4, 5: // a host that is off by itself
+			case 3, 4, 5: // one host takes a step
 				w.hosts[w.random.IntN(len(w.hosts))].Unreachable = true
 			}
 
-			w.act(w.random.IntN(len(w.hosts)))
+			w.takeStep(w.random.IntN(len(w.hosts)))
 			w.now = w.now.Add(10 * time.Second)
 
 			if w.random.IntN(3) == 0 {
@@ -197,7 +197,7 @@ func (w *fixture) converge() error {
 
 	for range 5000 {
 		for i := range w.hosts {
-			w.act(i)
+			w.takeStep(i)
 		}
 
 		w.now = w.now.Add(time.Minute)
@@ -210,5 +210,5 @@ func (w *fixture) converge() error {
 		}
 	}
 
-	return fmt.Errorf("hosts are left: %+v", w.hosts)
+	return fmt.Errorf("hosts have not converged: %+v", w.hosts)
 }

@@ -18,10 +18,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/window"
 )
 
-func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) } // a Friday
+func startTime() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) } // a Friday
 
-// drifted returns n hosts whose configuration is not "new".
-func drifted(n int) []rollout.Host {
+// newDriftedHosts returns n hosts whose configuration is not "new".
+func newDriftedHosts(n int) []rollout.Host {
 	out := make([]rollout.Host, n)
 	for i := range out {
 		out[i] = rollout.Host{Name: fmt.Sprintf("h%04d", i), Action: drift.Update, Applied: "old"}
@@ -30,14 +30,14 @@ func drifted(n int) []rollout.Host {
 	return out
 }
 
-func change(hosts []rollout.Host, i int, f func(*rollout.Host)) []rollout.Host {
+func changeHost(hosts []rollout.Host, i int, f func(*rollout.Host)) []rollout.Host {
 	hosts = slices.Clone(hosts)
 	f(&hosts[i])
 
 	return hosts
 }
 
-func have(host *rollout.Host) { host.Action, host.Applied = drift.Nothing, "new" }
+func setApplied(host *rollout.Host) { host.Action, host.Applied = drift.Nothing, "new" }
 
 func TestDecide(t *testing.T) {
 	t.Parallel()
@@ -49,9 +49,9 @@ func TestDecide(t *testing.T) {
 
 		return p
 	}
-	first := change(drifted(6), 0, have)
+	first := changeHost(newDriftedHosts(6), 0, setApplied)
 	failed := func(h *rollout.Host) { h.Failed, h.Action = true, drift.Terminal }
-	refused := func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", start() }
+	refused := func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", startTime() }
 
 	cases := map[string]struct {
 		policy  rollout.Policy
@@ -61,48 +61,48 @@ func TestDecide(t *testing.T) {
 		reason  string
 		next    time.Duration
 	}{
-		"no hosts":                   {policy, nil, "new", 0, rollout.ReasonConverged, 0},
-		"no configuration":           {policy, drifted(3), "", 0, rollout.ReasonNoConfig, 0},
-		"canary first":               {policy, drifted(6), "new", 1, rollout.ReasonRolling, 0},
-		"then as many as may be":     {policy, first, "new", 3, rollout.ReasonRolling, 0},
-		"two canaries":               {with(func(p *rollout.Policy) { p.Canary = 2 }), drifted(6), "new", 2, rollout.ReasonRolling, 0},
-		"no canaries":                {with(func(p *rollout.Policy) { p.Canary = 0 }), drifted(6), "new", 3, rollout.ReasonRolling, 0},
-		"more canaries than may be":  {with(func(p *rollout.Policy) { p.Canary = 5 }), drifted(6), "new", 3, rollout.ReasonRolling, 0},
-		"more canaries than hosts":   {with(func(p *rollout.Policy) { p.Canary = 5 }), first[:2], "new", 1, rollout.ReasonRolling, 0},
-		"paused":                     {with(func(p *rollout.Policy) { p.Paused = true }), drifted(6), "new", 0, rollout.ReasonPaused, 0},
-		"one refused: stopped":       {policy, change(first, 1, refused), "new", 0, rollout.ReasonStopped, 0},
-		"one refused, two may":       {with(func(p *rollout.Policy) { p.Threshold = 2 }), change(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
-		"one refused, and forgiven":  {with(func(p *rollout.Policy) { p.ResumedAt = start().Add(1) }), change(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
-		"one refused another config": {policy, change(first, 1, func(h *rollout.Host) { h.Refused, h.RefusedAt = "older", start() }), "new", 3, rollout.ReasonRolling, 0},
-		"failed for good is unavailable": {
-			policy, change(first, 1, failed), "new", 2, rollout.ReasonRolling, 0,
+		"no hosts":                           {policy, nil, "new", 0, rollout.ReasonConverged, 0},
+		"no configuration":                   {policy, newDriftedHosts(3), "", 0, rollout.ReasonNoConfig, 0},
+		"canary first":                       {policy, newDriftedHosts(6), "new", 1, rollout.ReasonRolling, 0},
+		"then up to the limit":               {policy, first, "new", 3, rollout.ReasonRolling, 0},
+		"two canaries":                       {with(func(p *rollout.Policy) { p.Canary = 2 }), newDriftedHosts(6), "new", 2, rollout.ReasonRolling, 0},
+		"no canaries":                        {with(func(p *rollout.Policy) { p.Canary = 0 }), newDriftedHosts(6), "new", 3, rollout.ReasonRolling, 0},
+		"more canaries than the limit":       {with(func(p *rollout.Policy) { p.Canary = 5 }), newDriftedHosts(6), "new", 3, rollout.ReasonRolling, 0},
+		"more canaries than hosts":           {with(func(p *rollout.Policy) { p.Canary = 5 }), first[:2], "new", 1, rollout.ReasonRolling, 0},
+		"paused":                             {with(func(p *rollout.Policy) { p.Paused = true }), newDriftedHosts(6), "new", 0, rollout.ReasonPaused, 0},
+		"one rejected: stopped":              {policy, changeHost(first, 1, refused), "new", 0, rollout.ReasonStopped, 0},
+		"one rejected, threshold two":        {with(func(p *rollout.Policy) { p.Threshold = 2 }), changeHost(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
+		"one rejected, resumed":              {with(func(p *rollout.Policy) { p.ResumedAt = startTime().Add(1) }), changeHost(first, 1, refused), "new", 3, rollout.ReasonRolling, 0},
+		"one rejected another configuration": {policy, changeHost(first, 1, func(h *rollout.Host) { h.Refused, h.RefusedAt = "older", startTime() }), "new", 3, rollout.ReasonRolling, 0},
+		"failed terminally is unavailable": {
+			policy, changeHost(first, 1, failed), "new", 2, rollout.ReasonRolling, 0,
 		},
-		"unreachable is unavailable, and may go itself": {
+		"unreachable is unavailable, and gets a permit": {
 			with(func(p *rollout.Policy) { p.MaxUnavailable = 1 }),
-			change(first, 1, func(h *rollout.Host) { h.Unreachable = true }), "new", 1, rollout.ReasonRolling, 0,
+			changeHost(first, 1, func(h *rollout.Host) { h.Unreachable = true }), "new", 1, rollout.ReasonRolling, 0,
 		},
-		"too many unavailable that can't go": {
-			with(func(p *rollout.Policy) { p.MaxUnavailable = 1 }), change(first, 1, failed), "new", 0, rollout.ReasonWaiting, 0,
+		"too many unavailable without a permit": {
+			with(func(p *rollout.Policy) { p.MaxUnavailable = 1 }), changeHost(first, 1, failed), "new", 0, rollout.ReasonWaiting, 0,
 		},
 		"a host waits": {
-			policy, change(first[:2], 1, func(h *rollout.Host) { h.NotBefore = start().Add(time.Minute) }),
+			policy, changeHost(first[:2], 1, func(h *rollout.Host) { h.NotBefore = startTime().Add(time.Minute) }),
 			"new", 0, rollout.ReasonWaiting, time.Minute,
 		},
-		"a host that leaves": {
-			policy, change(first[:2], 1, func(h *rollout.Host) { h.Leaving = true }), "new", 0, rollout.ReasonWaiting, 0,
+		"a host being deleted": {
+			policy, changeHost(first[:2], 1, func(h *rollout.Host) { h.Leaving = true }), "new", 0, rollout.ReasonWaiting, 0,
 		},
 		"repairs wait for no canary, stop or window": {
 			with(func(p *rollout.Policy) {
 				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 9 * * *", Duration: time.Hour}}}
 			}),
-			change(change(drifted(3), 1, refused), 0, func(h *rollout.Host) { h.Action, h.Applied = drift.Repair, "new" }),
+			changeHost(changeHost(newDriftedHosts(3), 1, refused), 0, func(h *rollout.Host) { h.Action, h.Applied = drift.Repair, "new" }),
 			"new", 1, rollout.ReasonStopped, 5*time.Hour + 55*time.Minute + 55*time.Second,
 		},
 		"outside the window": {
 			with(func(p *rollout.Policy) {
 				p.Windows = []rollout.Window{{Window: window.Window{Start: "0 9 * * *", Duration: time.Hour}}}
 			}),
-			drifted(3), "new", 0, rollout.ReasonWindow, 5*time.Hour + 55*time.Minute + 55*time.Second,
+			newDriftedHosts(3), "new", 0, rollout.ReasonWindow, 5*time.Hour + 55*time.Minute + 55*time.Second,
 		},
 		"inside the window": {
 			with(func(p *rollout.Policy) {
@@ -110,18 +110,18 @@ func TestDecide(t *testing.T) {
 			}),
 			first, "new", 3, rollout.ReasonRolling, 55*time.Minute + 55*time.Second,
 		},
-		"a window of no sense is closed": {
+		"an invalid window is closed": {
 			with(func(p *rollout.Policy) {
 				p.Windows = []rollout.Window{{Window: window.Window{Start: "at night", Duration: time.Hour}}}
 			}),
-			drifted(3), "new", 0, rollout.ReasonWindow, 0,
+			newDriftedHosts(3), "new", 0, rollout.ReasonWindow, 0,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			state, report := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, start())
+			state, report := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, startTime())
 			if len(state.Permits) != tc.permits || report.Reason != tc.reason {
 				t.Errorf("%d permits and %s (%s), want %d and %s", len(state.Permits), report.Reason, report.Message, tc.permits, tc.reason)
 			}
@@ -133,7 +133,7 @@ func TestDecide(t *testing.T) {
 				}
 			}
 
-			other, _ := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, start())
+			other, _ := rollout.Decide(tc.policy, rollout.State{}, tc.hosts, tc.desired, startTime())
 			for i := range other.Permits {
 				if other.Permits[i].Action == drift.OSUpdate {
 					other.Permits[i].Action = drift.Update
@@ -141,11 +141,11 @@ func TestDecide(t *testing.T) {
 			}
 
 			if diff := cmp.Diff(state, other); diff != "" {
-				t.Errorf("updates of operating systems go another way:\n%s", diff)
+				t.Errorf("updates of operating systems differ:\n%s", diff)
 			}
 
-			if next := report.Next; tc.next == 0 != next.IsZero() || tc.next > 0 && !next.Equal(start().Add(tc.next)) {
-				t.Errorf("looks again at %s, want after %s", next, tc.next)
+			if next := report.Next; tc.next == 0 != next.IsZero() || tc.next > 0 && !next.Equal(startTime().Add(tc.next)) {
+				t.Errorf("next reconcile at %s, want after %s", next, tc.next)
 			}
 		})
 	}
@@ -158,14 +158,14 @@ func TestJitter(t *testing.T) {
 	const spread = time.Hour
 
 	policy := rollout.Policy{MaxUnavailable: 1000, Canary: 1, Threshold: 1, Jitter: spread}
-	hosts := change(drifted(200), 0, have)
-	state, at := rollout.State{}, start()
+	hosts := changeHost(newDriftedHosts(200), 0, setApplied)
+	state, at := rollout.State{}, startTime()
 
 	var counts []int
 
 	for range 5 {
 		state, _ = rollout.Decide(policy, state, hosts, "new", at)
-		again, _ := rollout.Decide(policy, rollout.State{Hash: "new", Started: start()}, hosts, "new", at)
+		again, _ := rollout.Decide(policy, rollout.State{Hash: "new", Started: startTime()}, hosts, "new", at)
 
 		if len(again.Permits) != len(state.Permits) {
 			t.Errorf("%d permits one by one, %d at once", len(state.Permits), len(again.Permits))
@@ -176,7 +176,7 @@ func TestJitter(t *testing.T) {
 	}
 
 	if counts[0] > 10 || counts[2] < 50 || counts[2] > 150 || counts[4] != 199 {
-		t.Errorf("permits over the hour: %v", counts)
+		t.Errorf("permits in each interval: %v", counts)
 	}
 }
 
@@ -186,29 +186,29 @@ func TestStopStays(t *testing.T) {
 	t.Parallel()
 
 	policy := rollout.Policy{MaxUnavailable: 3, Threshold: 1}
-	hosts := change(drifted(4), 2, func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", start() })
+	hosts := changeHost(newDriftedHosts(4), 2, func(h *rollout.Host) { h.Refused, h.RefusedAt = "new", startTime() })
 
-	state, report := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	state, report := rollout.Decide(policy, rollout.State{}, hosts, "new", startTime())
 	if !report.Stopped || !strings.Contains(state.StoppedReason, "h0002") || len(state.Permits) != 0 {
 		t.Fatalf("%+v %+v", state, report)
 	}
 
-	without, again := rollout.Decide(policy, state, drifted(2), "new", start().Add(time.Minute))
+	without, again := rollout.Decide(policy, state, newDriftedHosts(2), "new", startTime().Add(time.Minute))
 	if again.Stopped || again.Reason != rollout.ReasonStopped || len(without.Permits) != 0 {
 		t.Errorf("without the host: %+v %+v", without, again)
 	}
 
-	if other, _ := rollout.Decide(policy, state, hosts, "newer", start().Add(time.Minute)); len(other.Permits) != 3 || other.StoppedHash != "" {
+	if other, _ := rollout.Decide(policy, state, hosts, "newer", startTime().Add(time.Minute)); len(other.Permits) != 3 || other.StoppedHash != "" {
 		t.Errorf("another configuration: %+v", other)
 	}
 
 	// Times have whole seconds, so a resume may have the same second as the stop.
-	policy.ResumedAt = start()
-	if resumed, _ := rollout.Decide(policy, state, hosts, "new", start()); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
+	policy.ResumedAt = startTime()
+	if resumed, _ := rollout.Decide(policy, state, hosts, "new", startTime()); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
 		t.Errorf("resumed in the second of its stop: %+v", resumed)
 	}
 
-	policy.ResumedAt = start().Add(time.Minute)
+	policy.ResumedAt = startTime().Add(time.Minute)
 	if resumed, _ := rollout.Decide(policy, state, hosts, "new", policy.ResumedAt); len(resumed.Permits) != 3 || resumed.StoppedHash != "" {
 		t.Errorf("resumed: %+v", resumed)
 	}
@@ -220,9 +220,9 @@ func TestPermitsAreUsedOnce(t *testing.T) {
 	t.Parallel()
 
 	policy := rollout.Policy{MaxUnavailable: 1, Threshold: 9}
-	hosts := drifted(2)
+	hosts := newDriftedHosts(2)
 
-	state, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	state, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", startTime())
 	if len(state.Permits) != 1 || state.Permits[0].Number != 1 || state.Permits[0].Hash != "new" {
 		t.Fatalf("%+v", state)
 	}
@@ -233,38 +233,38 @@ func TestPermitsAreUsedOnce(t *testing.T) {
 		change func(*rollout.Host)
 		number int64
 	}{
-		{"it begins", func(h *rollout.Host) { h.Pushing = true }, 1},
-		{"its number is noted while it is pushed to", func(h *rollout.Host) { h.LastPermit = 1 }, 1},
-		{"it wants nothing any more", func(h *rollout.Host) { h.Action, h.Applied = drift.Nothing, "new" }, 1},
-		{"it is deleted in the middle", func(h *rollout.Host) { h.Leaving = true }, 1},
-		{"it is done", func(h *rollout.Host) { h.Pushing = false }, 2},
+		{"the push starts", func(h *rollout.Host) { h.Pushing = true }, 1},
+		{"the permit is recorded during the push", func(h *rollout.Host) { h.LastPermit = 1 }, 1},
+		{"the host has no drift", func(h *rollout.Host) { h.Action, h.Applied = drift.Nothing, "new" }, 1},
+		{"the host is deleted during the push", func(h *rollout.Host) { h.Leaving = true }, 1},
+		{"the push ends", func(h *rollout.Host) { h.Pushing = false }, 2},
 	}
 
 	for _, step := range steps {
 		step.change(&hosts[i])
 
-		state, _ = rollout.Decide(policy, state, hosts, "new", start())
+		state, _ = rollout.Decide(policy, state, hosts, "new", startTime())
 		if len(state.Permits) != 1 || state.Permits[0].Number != step.number {
 			t.Errorf("%s: permits %+v, want number %d", step.what, state.Permits, step.number)
 		}
 	}
 
-	state, _ = rollout.Decide(policy, state, hosts[:0], "new", start())
+	state, _ = rollout.Decide(policy, state, hosts[:0], "new", startTime())
 	if len(state.Permits) != 0 {
-		t.Errorf("permits of hosts that are gone: %+v", state.Permits)
+		t.Errorf("permits of deleted hosts: %+v", state.Permits)
 	}
 }
 
-func TestOrderOfHostsIsNoMatter(t *testing.T) {
+func TestHostOrderDoesNotMatter(t *testing.T) {
 	t.Parallel()
 
 	policy := rollout.Policy{MaxUnavailable: 4, Threshold: 1}
-	hosts := drifted(20)
-	want, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	hosts := newDriftedHosts(20)
+	want, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", startTime())
 
 	rand.New(rand.NewPCG(1, 2)).Shuffle(len(hosts), func(i, j int) { hosts[i], hosts[j] = hosts[j], hosts[i] })
 
-	got, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", start())
+	got, _ := rollout.Decide(policy, rollout.State{}, hosts, "new", startTime())
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
 	}

@@ -24,33 +24,33 @@ import (
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
 )
 
-// instant is a clock whose timers fire at once.
-type instant struct{ clock.RealClock }
+// instantClock is a clock whose timers fire at once.
+type instantClock struct{ clock.RealClock }
 
-func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
 
-type world struct {
+type fixture struct {
 	sim    *sim.Simulator
 	clock  *testclock.FakeClock
 	client *scaleway.Client
 }
 
-func newWorld(t *testing.T, opts sim.Options) world {
+func newFixture(t *testing.T, opts sim.Options) fixture {
 	t.Helper()
 
 	clk := testclock.NewFakeClock(time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC))
 	opts.Clock = clk
-	w := world{sim: sim.New(opts), clock: clk}
+	w := fixture{sim: sim.New(opts), clock: clk}
 
 	server := httptest.NewServer(w.sim)
 	t.Cleanup(server.Close)
 	t.Cleanup(func() {
 		if v := w.sim.Violations(); len(v) > 0 {
-			t.Errorf("the contract was broken: %v", v)
+			t.Errorf("a call violated Scaleway's contract: %v", v)
 		}
 	})
 
-	client, err := scaleway.New(config(server.URL))
+	client, err := scaleway.New(newConfig(server.URL))
 	must(t, err)
 
 	w.client = client
@@ -58,18 +58,18 @@ func newWorld(t *testing.T, opts sim.Options) world {
 	return w
 }
 
-func config(endpoint string) scaleway.Config {
+func newConfig(endpoint string) scaleway.Config {
 	return scaleway.Config{
 		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
-		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instant{},
+		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instantClock{},
 		Network: bounds.SharedTransport(),
 	}
 }
 
-func TestLifeOfAServer(t *testing.T) {
+func TestServerLifecycle(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 	ctx := t.Context()
 
 	must(t, w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"))
@@ -102,13 +102,13 @@ func TestLifeOfAServer(t *testing.T) {
 	}
 
 	if strings.Contains(fmt.Sprintf("%+v", got), got.Password.Reveal()) {
-		t.Error("the password shows in the printed server")
+		t.Error("the printed server contains the password")
 	}
 
 	must(t, w.client.Reboot(ctx, got.ID))
 
 	if err := w.client.Wipe(ctx, got.ID); !scaleway.IsKind(err, scaleway.Busy) {
-		t.Errorf("wipe of a server that restarts: %v, want Busy", err)
+		t.Errorf("reinstall of a restarting server: %v, want Busy", err)
 	}
 
 	w.clock.Step(2 * time.Minute)
@@ -118,7 +118,7 @@ func TestLifeOfAServer(t *testing.T) {
 	checkEnd(t, w, got)
 }
 
-func checkEnd(t *testing.T, w world, got scaleway.Server) {
+func checkEnd(t *testing.T, w fixture, got scaleway.Server) {
 	t.Helper()
 
 	ctx := t.Context()
@@ -130,24 +130,24 @@ func checkEnd(t *testing.T, w world, got scaleway.Server) {
 	must(t, w.client.ScheduleDeletion(ctx, got.ID))
 
 	if _, ok, err := w.client.Find(ctx, "mac-1"); ok || err != nil {
-		t.Errorf("a server that leaves was found: %v", err)
+		t.Errorf("found a server that is being deleted: %v", err)
 	}
 
 	w.clock.Step(24 * time.Hour)
 
 	if _, err := w.client.Get(ctx, got.ID); !scaleway.IsKind(err, scaleway.NotFound) {
-		t.Errorf("get after its end: %v, want NotFound", err)
+		t.Errorf("get after deletion: %v, want NotFound", err)
 	}
 
 	if err := w.client.Delete(ctx, got.ID); !scaleway.IsKind(err, scaleway.NotFound) {
-		t.Errorf("delete after its end: %v, want NotFound", err)
+		t.Errorf("delete after deletion: %v, want NotFound", err)
 	}
 }
 
 func TestHardware(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 
 	got, err := w.client.Hardware(t.Context(), "M4-S")
 	must(t, err)
@@ -161,15 +161,15 @@ func TestHardware(t *testing.T) {
 	}
 
 	if _, err := w.client.FindOS(t.Context(), "M4-S", "macos-sonoma"); !scaleway.IsKind(err, scaleway.Rejected) {
-		t.Errorf("a prefix of names is no name: %v", err)
+		t.Errorf("a prefix of a name: %v", err)
 	}
 }
 
 // There are more servers than fit on one page.
-func TestListIsWhole(t *testing.T) {
+func TestListReadsAllPages(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 	for i := range 230 {
 		w.sim.AddServer(fmt.Sprint("pool-", i), "M4-S")
 	}
@@ -196,24 +196,24 @@ func TestErrors(t *testing.T) {
 		class   errclass.Class
 		decided bool
 	}{
-		"out of stock":        {sim.Fault{Status: 503, Type: "out_of_stock"}, scaleway.OutOfStock, errclass.Resource, true},
-		"quota":               {sim.Fault{Status: 403, Type: "quotas_exceeded"}, scaleway.Quota, errclass.Resource, true},
-		"in transit":          {sim.Fault{Status: 409, Type: "transient_state"}, scaleway.Busy, errclass.Resource, true},
-		"locked":              {sim.Fault{Status: 423, Type: "locked"}, scaleway.Busy, errclass.Resource, true},
-		"too many requests":   {sim.Fault{Status: 429}, scaleway.Busy, errclass.Resource, true},
-		"no permission":       {sim.Fault{Status: 403, Type: "permissions_denied"}, scaleway.Denied, errclass.Configuration, true},
-		"no such key":         {sim.Fault{Status: 401, Type: "denied_authentication"}, scaleway.Denied, errclass.Configuration, true},
-		"bad argument":        {sim.Fault{Status: 400, Type: "invalid_arguments"}, scaleway.Rejected, errclass.Configuration, true},
-		"bad request":         {sim.Fault{Status: 400}, scaleway.Rejected, errclass.Configuration, true},
-		"outage":              {sim.Fault{Status: 502}, scaleway.Unavailable, errclass.Transient, false},
-		"outage, but ordered": {sim.Fault{Status: 504, RunsCall: true}, scaleway.Unavailable, errclass.Transient, false},
+		"out of stock":           {sim.Fault{Status: 503, Type: "out_of_stock"}, scaleway.OutOfStock, errclass.Resource, true},
+		"quota":                  {sim.Fault{Status: 403, Type: "quotas_exceeded"}, scaleway.Quota, errclass.Resource, true},
+		"transient state":        {sim.Fault{Status: 409, Type: "transient_state"}, scaleway.Busy, errclass.Resource, true},
+		"locked":                 {sim.Fault{Status: 423, Type: "locked"}, scaleway.Busy, errclass.Resource, true},
+		"too many requests":      {sim.Fault{Status: 429}, scaleway.Busy, errclass.Resource, true},
+		"no permission":          {sim.Fault{Status: 403, Type: "permissions_denied"}, scaleway.Denied, errclass.Configuration, true},
+		"no such key":            {sim.Fault{Status: 401, Type: "denied_authentication"}, scaleway.Denied, errclass.Configuration, true},
+		"bad argument":           {sim.Fault{Status: 400, Type: "invalid_arguments"}, scaleway.Rejected, errclass.Configuration, true},
+		"bad request":            {sim.Fault{Status: 400}, scaleway.Rejected, errclass.Configuration, true},
+		"outage":                 {sim.Fault{Status: 502}, scaleway.Unavailable, errclass.Transient, false},
+		"outage after the order": {sim.Fault{Status: 504, RunsCall: true}, scaleway.Unavailable, errclass.Transient, false},
 	}
 
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, sim.Options{})
+			w := newFixture(t, sim.Options{})
 			tc.fault.Method = http.MethodPost
 			w.sim.Inject(tc.fault)
 
@@ -223,7 +223,7 @@ func TestErrors(t *testing.T) {
 			}
 
 			if n := w.sim.Calls()["POST /apple-silicon/v1alpha1/zones/fr-par-1/servers"]; n != 1 {
-				t.Errorf("%d orders, want one: an order is not repeated", n)
+				t.Errorf("%d orders, want one without retries", n)
 			}
 
 			if len(w.sim.Servers()) == 1 != tc.fault.RunsCall {
@@ -236,7 +236,7 @@ func TestErrors(t *testing.T) {
 func TestOutageOfReadsPasses(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 	w.sim.AddServer("mac-1", "M4-S")
 	w.sim.Inject(sim.Fault{Status: 502, Times: 2})
 
@@ -251,10 +251,10 @@ func TestOutageOfReadsPasses(t *testing.T) {
 	}
 }
 
-func TestSlowAnswers(t *testing.T) {
+func TestSlowResponses(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 	w.sim.Inject(sim.Fault{Delay: time.Hour})
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -265,10 +265,10 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
-func TestDisabledKeyIsTold(t *testing.T) {
+func TestDisabledKeyIsRejected(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t, sim.Options{})
+	w := newFixture(t, sim.Options{})
 	w.sim.AddKey(sim.Key{Name: "old", PublicKey: "ssh-ed25519 AAAA", Disabled: true})
 
 	if err := w.client.EnsureKey(t.Context(), "fleet", "ssh-ed25519 AAAA"); !scaleway.IsKind(err, scaleway.Rejected) {
@@ -276,12 +276,12 @@ func TestDisabledKeyIsTold(t *testing.T) {
 	}
 }
 
-func TestBadSettingsAreToldWithoutTheSecret(t *testing.T) {
+func TestInvalidSettingsErrorHasNoSecret(t *testing.T) {
 	t.Parallel()
 
 	const secret = "not-a-uuid-but-secret"
 
-	cfg := config("https://user@host/path")
+	cfg := newConfig("https://user@host/path")
 	cfg.AccessKey, cfg.SecretKey, cfg.ProjectID, cfg.Zone = "SCW", log.NewSecret(secret), "mine", "paris"
 
 	_, err := scaleway.New(cfg)
@@ -290,14 +290,14 @@ func TestBadSettingsAreToldWithoutTheSecret(t *testing.T) {
 	}
 
 	for _, endpoint := range []string{"http://api.example.com", "http://169.254.169.254"} {
-		if _, err := scaleway.New(config(endpoint)); !scaleway.IsKind(err, scaleway.Denied) {
+		if _, err := scaleway.New(newConfig(endpoint)); !scaleway.IsKind(err, scaleway.Denied) {
 			t.Errorf("%s is called without TLS: %v", endpoint, err)
 		}
 	}
 
 	for _, word := range []string{"access key", "secret key", "project", "zone", "endpoint"} {
 		if !strings.Contains(err.Error(), word) {
-			t.Errorf("%v: does not tell of the %s", err, word)
+			t.Errorf("%v: does not contain %q", err, word)
 		}
 	}
 }
@@ -312,7 +312,7 @@ func TestSecretKeyIsNotRepeated(t *testing.T) {
 	}))
 	defer echo.Close()
 
-	client, err := scaleway.New(config(echo.URL))
+	client, err := scaleway.New(newConfig(echo.URL))
 	must(t, err)
 
 	_, err = client.List(t.Context())

@@ -24,14 +24,14 @@ import (
 )
 
 const (
-	patience = 3 * time.Minute
-	password = "correct horse battery staple"
+	waitTimeout = 3 * time.Minute
+	password    = "correct horse battery staple"
 )
 
-func dial(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, error) {
+func dialHost(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, error) {
 	t.Helper()
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
 	conn, err := ssh.New(options).Dial(ctx, target)
@@ -42,17 +42,17 @@ func dial(t *testing.T, target ssh.Target, options ssh.Options) (*ssh.Conn, erro
 	return conn, err
 }
 
-// pinned trusts the host's current key.
-func pinned(host *machost.Host) ssh.Trust { return ssh.Trust{HostKey: host.HostKey()} }
+// trustHostKey trusts the host's current key.
+func trustHostKey(host *machost.Host) ssh.Trust { return ssh.Trust{HostKey: host.HostKey()} }
 
-func run(t *testing.T, conn *ssh.Conn, script string, limit time.Duration) (ssh.Output, error) {
+func runScript(t *testing.T, conn *ssh.Conn, script string, limit time.Duration) (ssh.Output, error) {
 	t.Helper()
 
 	return conn.Run(t.Context(), ssh.Script{Label: "test", Input: strings.NewReader(script), Timeout: limit})
 }
 
-// silent starts a server that accepts connections and sends nothing or a text that is not SSH.
-func silent(t *testing.T, says string) string {
+// startNonSSHServer starts a server that accepts connections and sends nothing or a text that is not SSH.
+func startNonSSHServer(t *testing.T, wantText string) string {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -67,13 +67,13 @@ func silent(t *testing.T, says string) string {
 				return
 			}
 
-			if says == "" {
+			if wantText == "" {
 				go func() { _, _ = io.Copy(io.Discard, conn) }()
 
 				continue
 			}
 
-			_, _ = io.WriteString(conn, says)
+			_, _ = io.WriteString(conn, wantText)
 			_ = conn.Close()
 		}
 	}()
@@ -81,7 +81,7 @@ func silent(t *testing.T, says string) string {
 	return listener.Addr().String()
 }
 
-func TestDialSortsWhatIsWrong(t *testing.T) {
+func TestDialErrors(t *testing.T) {
 	t.Parallel()
 
 	private, line := machosttest.NewKey(t)
@@ -98,10 +98,10 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 	nothing := func(*machost.Host) {}
 
 	cases := map[string]struct {
-		at     func(*testing.T, *ssh.Target)
-		change func(*ssh.Target)
-		kind   ssh.Kind
-		says   string
+		at       func(*testing.T, *ssh.Target)
+		change   func(*ssh.Target)
+		kind     ssh.Kind
+		wantText string
 	}{
 		"key":      {at: light(nothing)},
 		"password": {at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret(password) }},
@@ -110,11 +110,11 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		}},
 		"wrong key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = other },
-			kind: ssh.AuthRefused, says: "h refused the login of user m1",
+			kind: ssh.AuthRefused, wantText: "h refused the login of user m1",
 		},
 		"wrong password": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey, g.Password = log.Secret{}, log.NewSecret("wrong-password") },
-			kind: ssh.AuthRefused, says: "check the user, the password and the private key",
+			kind: ssh.AuthRefused, wantText: "check the user, the password and the private key",
 		},
 		"no passwords at all": {
 			at:     light(func(h *machost.Host) { h.RefusePasswords(true) }),
@@ -123,7 +123,7 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 		},
 		"another user": {
 			at: light(nothing), change: func(g *ssh.Target) { g.User = "somebody" },
-			kind: ssh.AuthRefused, says: "somebody",
+			kind: ssh.AuthRefused, wantText: "somebody",
 		},
 		"no sudo": {
 			at: light(func(h *machost.Host) {
@@ -131,42 +131,42 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 					panic(err)
 				}
 			}),
-			kind: ssh.SudoRefused, says: "NOPASSWD",
+			kind: ssh.SudoRefused, wantText: "NOPASSWD",
 		},
 		"another host key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "SHA256:another" },
-			kind: ssh.HostKeyChanged, says: "instead of SHA256:another",
+			kind: ssh.HostKeyChanged, wantText: "instead of SHA256:another",
 		},
 		"host is down": {
 			at:   light(func(h *machost.Host) { h.SetDown(true) }),
-			kind: ssh.Unreachable, says: "log in to h",
+			kind: ssh.Unreachable, wantText: "log in to h",
 		},
-		"nobody listens": {
+		"no server": {
 			at:   func(_ *testing.T, g *ssh.Target) { g.Address = "127.0.0.1:1" },
-			kind: ssh.Unreachable, says: "connect to h",
+			kind: ssh.Unreachable, wantText: "connect to h",
 		},
 		"no SSH server": {
 			at: func(t *testing.T, g *ssh.Target) {
 				t.Helper()
-				g.Address = silent(t, "HTTP/1.0 400 Bad Request\r\n\r\n")
+				g.Address = startNonSSHServer(t, "HTTP/1.0 400 Bad Request\r\n\r\n")
 			},
-			kind: ssh.Unreachable, says: "log in to h",
+			kind: ssh.Unreachable, wantText: "log in to h",
 		},
-		"no answer": {
-			at:   func(t *testing.T, g *ssh.Target) { t.Helper(); g.Address = silent(t, "") },
-			kind: ssh.Unreachable, says: "no response within",
+		"no response": {
+			at:   func(t *testing.T, g *ssh.Target) { t.Helper(); g.Address = startNonSSHServer(t, "") },
+			kind: ssh.Unreachable, wantText: "no response within",
 		},
 		"no credentials": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.Secret{} },
-			kind: ssh.Misconfigured, says: "neither a password nor a private key",
+			kind: ssh.Misconfigured, wantText: "neither a password nor a private key",
 		},
-		"a key that is none": {
+		"an invalid key": {
 			at: light(nothing), change: func(g *ssh.Target) { g.PrivateKey = log.NewSecret("-----BEGIN-" + password) },
-			kind: ssh.Misconfigured, says: "must be PEM",
+			kind: ssh.Misconfigured, wantText: "must be PEM",
 		},
-		"a pin that is none": {
+		"an invalid pin": {
 			at: light(nothing), change: func(g *ssh.Target) { g.HostKey = "aa:bb" },
-			kind: ssh.Misconfigured, says: "ssh-keygen -l",
+			kind: ssh.Misconfigured, wantText: "ssh-keygen -l",
 		},
 	}
 	for name, tc := range cases {
@@ -181,11 +181,11 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 			}
 
 			options := ssh.Options{}
-			if name == "no answer" {
+			if name == "no response" {
 				options.HandshakeTimeout = 100 * time.Millisecond
 			}
 
-			_, err := dial(t, target, options)
+			_, err := dialHost(t, target, options)
 			if got := ssh.KindOf(err); got != tc.kind {
 				t.Fatalf("kind %q: %v", got, err)
 			}
@@ -194,19 +194,19 @@ func TestDialSortsWhatIsWrong(t *testing.T) {
 				return
 			}
 
-			if !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("%v does not say %q", err, tc.says)
+			if !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("%v does not contain %q", err, tc.wantText)
 			}
 
 			for _, secret := range []string{password, "wrong-password", target.PrivateKey.Reveal()} {
 				if secret != "" && strings.Contains(err.Error(), secret) {
-					t.Errorf("a secret is in %v", err)
+					t.Errorf("error contains a secret: %v", err)
 				}
 			}
 
 			presentedKey := tc.kind == ssh.AuthRefused || tc.kind == ssh.SudoRefused
 			if presentedKey && !strings.HasPrefix(ssh.HostKeyOf(err), "SHA256:") {
-				t.Error("the host had shown its key, and the error has none to pin")
+				t.Error("the error does not have the key that the host presented")
 			}
 		})
 	}
@@ -219,18 +219,18 @@ func TestHostKeyIsPinned(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{Light: true, Password: password, AuthorizedKeys: []string{line}})
 	target := ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Password: log.NewSecret(password)}
 
-	if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.Misconfigured || host.Logins() > 0 {
-		t.Fatalf("no key is known: %v, and %d logins", err, host.Logins())
+	if _, err := dialHost(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.Misconfigured || host.Logins() > 0 {
+		t.Fatalf("unknown key: %v, and %d logins", err, host.Logins())
 	}
 
 	presentedKey, err := ssh.New(ssh.Options{}).HostKey(t.Context(), target)
 	if err != nil || presentedKey != host.HostKey() || host.Logins() > 0 {
-		t.Fatalf("asked for its key: %v, and %d logins", err, host.Logins())
+		t.Fatalf("request for the key: %v, and %d logins", err, host.Logins())
 	}
 
 	target.HostKey = presentedKey
 
-	conn, err := dial(t, target, ssh.Options{})
+	conn, err := dialHost(t, target, ssh.Options{})
 	if err != nil || conn.HostKey() != presentedKey {
 		t.Fatal(err)
 	}
@@ -239,43 +239,43 @@ func TestHostKeyIsPinned(t *testing.T) {
 
 	logins := host.Logins()
 
-	_, err = dial(t, target, ssh.Options{})
+	_, err = dialHost(t, target, ssh.Options{})
 	if !errors.Is(err, ssh.ErrHostKeyChanged) || host.Logins() != logins {
-		t.Errorf("another key: %v, and %d logins more", err, host.Logins()-logins)
+		t.Errorf("another key: %v, and %d more logins", err, host.Logins()-logins)
 	}
 }
 
 // A host that is unreachable at its address is reached at a fallback address, but only if it
 // presents a trusted key. Nothing is sent to a host with another key.
-func TestOtherAddresses(t *testing.T) {
+func TestFallbackAddresses(t *testing.T) {
 	t.Parallel()
 
 	private, line := machosttest.NewKey(t)
 	options := machost.Options{Light: true, AuthorizedKeys: []string{line}}
 	host, stranger := machosttest.Start(t, options), machosttest.Start(t, options)
-	nobody := machosttest.Start(t, options)
-	nobody.SetDown(true)
+	unreachable := machosttest.Start(t, options)
+	unreachable.SetDown(true)
 
-	gone := nobody.Address()
+	gone := unreachable.Address()
 	known := ssh.Target{Address: gone, Fallbacks: []string{stranger.Address(), host.Address()}, User: "m1", PrivateKey: private, Trust: ssh.Trust{HostKey: host.HostKey()}}
 	quick := ssh.Options{DialTimeout: time.Second, HandshakeTimeout: 5 * time.Second}
 
-	conn, err := dial(t, known, quick)
+	conn, err := dialHost(t, known, quick)
 	if err != nil || conn.Address() != host.Address() {
-		t.Fatalf("reached at %v: %v", conn, err)
+		t.Fatalf("connected to %v: %v", conn, err)
 	}
 
 	if stranger.Logins() > 0 {
-		t.Error("somebody logged in at a host with another key")
+		t.Error("the operator logged in to a host with another key")
 	}
 
 	known.Fallbacks = known.Fallbacks[:1]
-	if _, err := dial(t, known, quick); ssh.KindOf(err) != ssh.Unreachable || !strings.Contains(err.Error(), stranger.HostKey()) {
-		t.Errorf("another host alone: %v", err)
+	if _, err := dialHost(t, known, quick); ssh.KindOf(err) != ssh.Unreachable || !strings.Contains(err.Error(), stranger.HostKey()) {
+		t.Errorf("only another host: %v", err)
 	}
 
 	known.Address, known.Fallbacks = stranger.Address(), []string{host.Address()}
-	if _, err := dial(t, known, quick); ssh.KindOf(err) != ssh.HostKeyChanged {
+	if _, err := dialHost(t, known, quick); ssh.KindOf(err) != ssh.HostKeyChanged {
 		t.Errorf("another host at its own address: %v", err)
 	}
 }
@@ -285,36 +285,36 @@ func TestRun(t *testing.T) {
 
 	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{Password: password, AuthorizedKeys: []string{line}})
-	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)}
+	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)}
 
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
-	conn, err := dial(t, target, ssh.Options{Calls: calls})
+	conn, err := dialHost(t, target, ssh.Options{Calls: calls})
 	must(t, err)
 
 	cases := map[string]struct {
-		script string
-		limit  time.Duration
-		stdout string
-		kind   ssh.Kind
-		says   []string
+		script   string
+		limit    time.Duration
+		stdout   string
+		kind     ssh.Kind
+		wantText []string
 	}{
 		"reads what follows it": {script: "main() { cat; }\nmain; exit 0\nthe payload\n", stdout: "the payload\n"},
 		"leaves its input":      {script: "exit 0\n" + strings.Repeat("x", 4<<20)},
-		"ends with an error":    {script: "echo one >&2; echo two >&2; exit 7\n", kind: ssh.Rejected, says: []string{"run test on h: the script exited with code 7: one; two"}},
-		"says nothing":          {script: "exit 9\n", kind: ssh.Rejected, says: []string{"exited with code 9: no output"}},
-		"is killed":             {script: "kill -KILL $$\n", kind: ssh.Rejected, says: []string{"exited with code 137"}},
-		"its last lines": {
+		"ends with an error":    {script: "echo one >&2; echo two >&2; exit 7\n", kind: ssh.Rejected, wantText: []string{"run test on h: the script exited with code 7: one; two"}},
+		"prints nothing":        {script: "exit 9\n", kind: ssh.Rejected, wantText: []string{"exited with code 9: no output"}},
+		"is killed":             {script: "kill -KILL $$\n", kind: ssh.Rejected, wantText: []string{"exited with code 137"}},
+		"prints many lines": {
 			script: "for ((i = 0; i < 5000; i++)); do echo line $i; done >&2; exit 1\n",
-			kind:   ssh.Rejected, says: []string{"line 4990", "line 4999"},
+			kind:   ssh.Rejected, wantText: []string{"line 4990", "line 4999"},
 		},
-		"quotes the password":    {script: "echo '" + password + "' >&2; exit 1\n", kind: ssh.Rejected},
-		"ends with 124":          {script: "exit 124\n", kind: ssh.Rejected, says: []string{"exited with code 124"}},
-		"hangs":                  {script: "/bin/sleep 1000\n", limit: time.Second, kind: ssh.TimedOut, says: []string{"stopped after its timeout of 1s"}},
-		"hangs and will not end": {script: "trap '' TERM; while :; do /bin/sleep 1; done\n", limit: time.Second, kind: ssh.TimedOut},
+		"quotes the password":       {script: "echo '" + password + "' >&2; exit 1\n", kind: ssh.Rejected},
+		"ends with 124":             {script: "exit 124\n", kind: ssh.Rejected, wantText: []string{"exited with code 124"}},
+		"hangs":                     {script: "/bin/sleep 1000\n", limit: time.Second, kind: ssh.TimedOut, wantText: []string{"stopped after its timeout of 1s"}},
+		"hangs and ignores SIGTERM": {script: "trap '' TERM; while :; do /bin/sleep 1; done\n", limit: time.Second, kind: ssh.TimedOut},
 		"leaves a child that hangs": {
 			script: "/bin/sleep 1001 & sleep 1002\n", limit: time.Second, kind: ssh.TimedOut,
 		},
@@ -329,30 +329,30 @@ func TestRun(t *testing.T) {
 	}) {
 		tc := cases[name]
 
-		out, err := run(t, conn, tc.script, tc.limit)
+		out, err := runScript(t, conn, tc.script, tc.limit)
 		if ssh.KindOf(err) != tc.kind || out.Stdout != tc.stdout {
-			t.Errorf("%s: said %q: %v", name, out.Stdout, err)
+			t.Errorf("%s: output %q: %v", name, out.Stdout, err)
 		}
 
-		for _, says := range tc.says {
-			if err == nil || !strings.Contains(err.Error(), says) {
-				t.Errorf("%s: %v does not say %q", name, err, says)
+		for _, wantText := range tc.wantText {
+			if err == nil || !strings.Contains(err.Error(), wantText) {
+				t.Errorf("%s: %v does not contain %q", name, err, wantText)
 			}
 		}
 
 		if err != nil && (len(err.Error()) > 2<<10 || strings.Contains(err.Error(), "\n")) {
-			t.Errorf("%s: %d bytes or many lines: %v", name, len(err.Error()), err)
+			t.Errorf("%s: error of %d bytes, or with several lines: %v", name, len(err.Error()), err)
 		}
 	}
 
 	processes, err := host.Processes(t.Context())
 	if err != nil || strings.Contains(strings.Join(processes, "\n"), "/bin/sleep 1") {
-		t.Errorf("what hung still runs: %v\n%s", err, strings.Join(processes, "\n"))
+		t.Errorf("a stopped process still runs: %v\n%s", err, strings.Join(processes, "\n"))
 	}
 
 	families, err := registry.Gather()
 	if err != nil || len(families) != 1 || len(families[0].GetMetric()) != 4 {
-		t.Errorf("metrics of dial, and of run that went well, that did not and that took too long: %v %v", families, err)
+		t.Errorf("want metrics of dial, and of successful, failed and timed out runs: %v %v", families, err)
 	}
 }
 
@@ -360,25 +360,25 @@ func TestSudoWithAPassword(t *testing.T) {
 	t.Parallel()
 
 	host := machosttest.Start(t, machost.Options{Password: password})
-	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password), Trust: pinned(host)}
+	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password), Trust: trustHostKey(host)}
 
 	must(t, host.SetSudo(machost.SudoPassword))
 
-	conn, err := dial(t, target, ssh.Options{})
+	conn, err := dialHost(t, target, ssh.Options{})
 	must(t, err)
 
-	out, err := run(t, conn, "cat\nline\n", 0)
+	out, err := runScript(t, conn, "cat\nline\n", 0)
 	if diff := cmp.Diff("line\n", out.Stdout); diff != "" || err != nil {
 		t.Errorf("%v: %s", err, diff)
 	}
 
 	if strings.Contains(strings.Join(host.Calls(), "\n"), password) {
-		t.Error("the password was an argument")
+		t.Error("the password was an argument of a process")
 	}
 
 	must(t, host.SetSudo(machost.SudoRefused))
 
-	if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.SudoRefused || !strings.Contains(err.Error(), "sudoers") {
+	if _, err := dialHost(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.SudoRefused || !strings.Contains(err.Error(), "sudoers") {
 		t.Error(err)
 	}
 }
@@ -390,14 +390,14 @@ func TestKeepAliveCutsADeadConnection(t *testing.T) {
 	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
 
-	conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)},
+	conn, err := dialHost(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)},
 		ssh.Options{KeepAlive: 50 * time.Millisecond})
 	must(t, err)
 
 	host.SetFrozen(true)
 	defer host.SetFrozen(false)
 
-	if _, err := run(t, conn, "true\n", patience); ssh.KindOf(err) != ssh.Unreachable {
+	if _, err := runScript(t, conn, "true\n", waitTimeout); ssh.KindOf(err) != ssh.Unreachable {
 		t.Error(err)
 	}
 }
@@ -409,10 +409,10 @@ func TestOutputIsBounded(t *testing.T) {
 	private, line := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
 
-	conn, err := dial(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: pinned(host)}, ssh.Options{})
+	conn, err := dialHost(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)}, ssh.Options{})
 	must(t, err)
 
-	out, err := run(t, conn, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2\n", 0)
+	out, err := runScript(t, conn, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2\n", 0)
 	if err != nil || !out.Truncated || len(out.Stdout) != 256<<10 {
 		t.Errorf("%d bytes, cut %v: %v", len(out.Stdout), out.Truncated, err)
 	}

@@ -34,13 +34,13 @@ func TestRedact(t *testing.T) {
 		secrets []log.Secret
 		want    string
 	}{
-		"no secret":         {"text", nil, "text"},
-		"an empty one":      {"text", []log.Secret{{}, log.NewSecret(""), log.NewSecret("\n")}, "text"},
-		"a short one":       {"pw is pw", []log.Secret{log.NewSecret("pw\n")}, "REDACTED is REDACTED"},
-		"a line of it":      {"bad: - user: {token: eyJhbGciOiJSUzI1NiJ9}!", []log.Secret{kubeconfig}, "bad: REDACTED!"},
-		"a word of it":      {"bad token eyJhbGciOiJSUzI1NiJ9}", []log.Secret{kubeconfig}, "bad token REDACTED"},
-		"everybody's words": {"users: apiVersion: v1", []log.Secret{kubeconfig}, "users: REDACTED"},
-		"one in another": {
+		"no secret":            {"text", nil, "text"},
+		"an empty secret":      {"text", []log.Secret{{}, log.NewSecret(""), log.NewSecret("\n")}, "text"},
+		"a short secret":       {"pw is pw", []log.Secret{log.NewSecret("pw\n")}, "REDACTED is REDACTED"},
+		"a line of the secret": {"bad: - user: {token: eyJhbGciOiJSUzI1NiJ9}!", []log.Secret{kubeconfig}, "bad: REDACTED!"},
+		"a word of the secret": {"bad token eyJhbGciOiJSUzI1NiJ9}", []log.Secret{kubeconfig}, "bad token REDACTED"},
+		"common words":         {"users: apiVersion: v1", []log.Secret{kubeconfig}, "users: REDACTED"},
+		"one secret in another": {
 			"secret-and-more-of-it", []log.Secret{log.NewSecret("secret"), log.NewSecret("secret-and-more-of-it")}, "REDACTED",
 		},
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
 )
 
-// authority returns a key that certifies hosts, and its line of a .pub file.
-func authority(t *testing.T) (cryptossh.Signer, string) {
+// newAuthority returns a key that certifies hosts, and its line of a .pub file.
+func newAuthority(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
 	private, line := machosttest.NewKey(t)
@@ -29,8 +29,8 @@ func authority(t *testing.T) (cryptossh.Signer, string) {
 	return signer, line
 }
 
-// sha1 returns a signer with the obsolete SHA-1 algorithm.
-func sha1(t *testing.T) (cryptossh.Signer, string) {
+// newSHA1Signer returns a signer with the obsolete SHA-1 algorithm.
+func newSHA1Signer(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -55,9 +55,9 @@ func sha1(t *testing.T) (cryptossh.Signer, string) {
 func TestCertifiedHosts(t *testing.T) {
 	t.Parallel()
 
-	ours, line := authority(t)
-	others, otherLine := authority(t)
-	old, oldLine := sha1(t)
+	ours, line := newAuthority(t)
+	others, otherLine := newAuthority(t)
+	old, oldLine := newSHA1Signer(t)
 
 	cases := map[string]struct {
 		// by signs the certificate that the host presents. It is nil for no certificate.
@@ -65,42 +65,42 @@ func TestCertifiedHosts(t *testing.T) {
 		change func(*cryptossh.Certificate)
 		trust  ssh.Trust
 		// own pins the host's own key.
-		own  bool
-		says string
+		own      bool
+		wantText string
 	}{
-		"certified":           {by: ours},
-		"one of two":          {by: others, trust: ssh.Trust{CertAuthorities: []string{line, otherLine}}},
-		"two names":           {by: ours, change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-1", "127.0.0.1"} }},
-		"no certificate":      {says: "presented no certificate"},
-		"no certificate, pin": {own: true},
-		"another pin":         {trust: ssh.Trust{CertAuthorities: []string{line}, HostKey: "SHA256:another"}, says: "presented no certificate"},
-		"wrong authority":     {by: others, says: "no authorities for hostname"},
-		"by nobody of two":    {by: others, trust: ssh.Trust{CertAuthorities: []string{line, oldLine}}, says: "no authorities for hostname"},
+		"certified":               {by: ours},
+		"one of two":              {by: others, trust: ssh.Trust{CertAuthorities: []string{line, otherLine}}},
+		"two names":               {by: ours, change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"rack-1", "127.0.0.1"} }},
+		"no certificate":          {wantText: "presented no certificate"},
+		"no certificate, pin":     {own: true},
+		"another pin":             {trust: ssh.Trust{CertAuthorities: []string{line}, HostKey: "SHA256:another"}, wantText: "presented no certificate"},
+		"wrong authority":         {by: others, wantText: "no authorities for hostname"},
+		"none of two authorities": {by: others, trust: ssh.Trust{CertAuthorities: []string{line, oldLine}}, wantText: "no authorities for hostname"},
 		"expired": {
-			by: ours, says: "cert has expired",
+			by: ours, wantText: "cert has expired",
 			change: func(c *cryptossh.Certificate) { c.ValidBefore = uint64(time.Now().Add(-time.Minute).Unix()) },
 		},
 		"not yet": {
-			by: ours, says: "cert is not yet valid",
+			by: ours, wantText: "cert is not yet valid",
 			change: func(c *cryptossh.Certificate) { c.ValidAfter = uint64(time.Now().Add(time.Minute).Unix()) },
 		},
 		"of another host": {
-			by: ours, says: `principal "127.0.0.1" not in the set`,
+			by: ours, wantText: `principal "127.0.0.1" not in the set`,
 			change: func(c *cryptossh.Certificate) { c.ValidPrincipals = []string{"127.0.0.2"} },
 		},
 		"of all hosts": {
-			by: ours, says: "names no host",
+			by: ours, wantText: "names no host",
 			change: func(c *cryptossh.Certificate) { c.ValidPrincipals = nil },
 		},
 		"of a user": {
-			by: ours, says: "has type 1",
+			by: ours, wantText: "has type 1",
 			change: func(c *cryptossh.Certificate) { c.CertType = cryptossh.UserCert },
 		},
-		"of what we don't know": {
-			by: ours, says: "unsupported critical option",
+		"unknown critical option": {
+			by: ours, wantText: "unsupported critical option",
 			change: func(c *cryptossh.Certificate) { c.CriticalOptions = map[string]string{"verify-required": ""} },
 		},
-		"signed with SHA-1": {by: old, trust: ssh.Trust{CertAuthorities: []string{oldLine}}, says: "SHA-1"},
+		"signed with SHA-1": {by: old, trust: ssh.Trust{CertAuthorities: []string{oldLine}}, wantText: "SHA-1"},
 	}
 
 	for name, tc := range cases {
@@ -123,8 +123,8 @@ func TestCertifiedHosts(t *testing.T) {
 				trust.HostKey = host.HostKey()
 			}
 
-			conn, err := dial(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trust}, ssh.Options{})
-			if tc.says == "" {
+			conn, err := dialHost(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trust}, ssh.Options{})
+			if tc.wantText == "" {
 				if err != nil || conn.HostKey() != host.HostKey() {
 					t.Error(err)
 				}
@@ -132,27 +132,27 @@ func TestCertifiedHosts(t *testing.T) {
 				return
 			}
 
-			if ssh.KindOf(err) != ssh.HostCertificateRefused || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("kind %q, and not that %s: %v", ssh.KindOf(err), tc.says, err)
+			if ssh.KindOf(err) != ssh.HostCertificateRefused || !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("kind %q, want an error with %q: %v", ssh.KindOf(err), tc.wantText, err)
 			}
 
 			if ssh.HostKeyOf(err) != "" || host.Logins() > 0 {
-				t.Errorf("%d logins, and the key %q to be pinned", host.Logins(), ssh.HostKeyOf(err))
+				t.Errorf("%d logins, and key %q in the error", host.Logins(), ssh.HostKeyOf(err))
 			}
 		})
 	}
 }
 
 // An authority must be exactly one public key without options.
-func TestAuthoritiesThatAreNone(t *testing.T) {
+func TestInvalidAuthorities(t *testing.T) {
 	t.Parallel()
 
 	private, line := machosttest.NewKey(t)
 
 	for name, text := range map[string]string{
-		"nothing": " ", "a word": "ssh-ed25519", "a key cut off": line[:40], "two": line + line, "options": `command="x" ` + line,
+		"nothing": " ", "one word": "ssh-ed25519", "a truncated key": line[:40], "two": line + line, "options": `command="x" ` + line,
 	} {
-		_, err := dial(t, ssh.Target{
+		_, err := dialHost(t, ssh.Target{
 			Address: "127.0.0.1:1", User: "m1", PrivateKey: private, Trust: ssh.Trust{CertAuthorities: []string{line, text}},
 		}, ssh.Options{})
 		if ssh.KindOf(err) != ssh.Misconfigured || !strings.Contains(err.Error(), "certificate authority 2") {
@@ -165,8 +165,8 @@ func TestAuthoritiesThatAreNone(t *testing.T) {
 func TestCertifiedByOpenSSH(t *testing.T) {
 	t.Parallel()
 
-	ours, line := authority(t)
-	others, _ := authority(t)
+	ours, line := newAuthority(t)
+	others, _ := newAuthority(t)
 	private, authorized := machosttest.NewKey(t)
 	host := machosttest.Start(t, machost.Options{System: machost.Linux, AuthorizedKeys: []string{authorized}})
 
@@ -178,11 +178,11 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	target := ssh.Target{
 		Address: sshd.Address(), User: sshd.User, PrivateKey: private, Trust: ssh.Trust{CertAuthorities: []string{line}},
 	}
-	refused := func(says string) {
+	refused := func(wantText string) {
 		t.Helper()
 
-		if _, err := dial(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.HostCertificateRefused || !strings.Contains(err.Error(), says) {
-			t.Errorf("not that %s: %v", says, err)
+		if _, err := dialHost(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.HostCertificateRefused || !strings.Contains(err.Error(), wantText) {
+			t.Errorf("want an error with %q: %v", wantText, err)
 		}
 	}
 	certify := func(by cryptossh.Signer, change func(*cryptossh.Certificate)) {
@@ -198,13 +198,13 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	refused(`principal "127.0.0.1"`)
 	certify(ours, nil)
 
-	conn, err := dial(t, target, ssh.Options{})
+	conn, err := dialHost(t, target, ssh.Options{})
 	if err != nil || conn.HostKey() != sshd.HostKey {
-		t.Errorf("certified: %v", err)
+		t.Errorf("host with certificate: %v", err)
 	}
 
 	target.Trust = ssh.Trust{HostKey: sshd.HostKey}
-	if _, err := dial(t, target, ssh.Options{}); err != nil {
-		t.Errorf("pinned, and certified beside: %v", err)
+	if _, err := dialHost(t, target, ssh.Options{}); err != nil {
+		t.Errorf("pinned host with certificate: %v", err)
 	}
 }

@@ -31,12 +31,12 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	patience = 2 * time.Minute
-	warmUp   = "test.warmup"
-	// lookAt is the interval at which tests check for an expected result.
-	lookAt = 50 * time.Millisecond
-	// quiet is how long tests wait to see that nothing happens.
-	quiet = 300 * time.Millisecond
+	waitTimeout = 2 * time.Minute
+	warmUp      = "test.warmup"
+	// pollInterval is the interval at which tests check for an expected result.
+	pollInterval = 50 * time.Millisecond
+	// quietPeriod is how long tests wait to see that nothing happens.
+	quietPeriod = 300 * time.Millisecond
 )
 
 var errHandler = errors.New("not today")
@@ -49,12 +49,12 @@ type bus interface {
 	Folded(topic, id string) int
 }
 
-func common() platform.Broker {
+func newConfig() platform.Broker {
 	return platform.Broker{Parallelism: 8, MaxDeliveries: 3, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond}
 }
 
-// event returns a test event. Its number gives its position among the events of its key.
-func event(t *testing.T, key string, number int) cloudevents.Event {
+// newEvent returns a test event. Its number gives its position among the events of its key.
+func newEvent(t *testing.T, key string, number int) cloudevents.Event {
 	t.Helper()
 
 	e := cloudevents.NewEvent()
@@ -68,7 +68,7 @@ func event(t *testing.T, key string, number int) cloudevents.Event {
 	return e
 }
 
-func saying(t *testing.T, e cloudevents.Event) (string, int) {
+func parseEvent(t *testing.T, e cloudevents.Event) (string, int) {
 	t.Helper()
 
 	var data events.Data
@@ -91,7 +91,7 @@ func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (en
 
 	warm := make(chan struct{})
 	begun := sync.OnceFunc(func() { close(warm) })
-	end = start(t, b, topic, id, func(ctx context.Context, e cloudevents.Event) error {
+	end = startSubscription(t, b, topic, id, func(ctx context.Context, e cloudevents.Event) error {
 		if e.Type() == warmUp {
 			begun()
 
@@ -101,10 +101,10 @@ func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (en
 		return handle(ctx, e)
 	})
 
-	deadline := time.After(patience)
+	deadline := time.After(waitTimeout)
 
 	for i := 0; ; i++ {
-		e := event(t, "warm-up", i)
+		e := newEvent(t, "warm-up", i)
 		e.SetType(warmUp)
 		publish(t, b, topic, e)
 
@@ -113,12 +113,12 @@ func subscribe(t *testing.T, b bus, topic, id string, handle broker.Handler) (en
 			return end
 		case <-time.After(100 * time.Millisecond):
 		case <-deadline:
-			t.Fatalf("subscription %s to %s does not begin", id, topic)
+			t.Fatalf("subscription %s to %s does not start", id, topic)
 		}
 	}
 }
 
-func start(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
+func startSubscription(t *testing.T, b bus, topic, id string, handle broker.Handler) (end func()) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,33 +138,33 @@ func start(t *testing.T, b bus, topic, id string, handle broker.Handler) (end fu
 	return end
 }
 
-// record records the events that were handled.
-type record struct {
+// recorder records the events that were handled.
+type recorder struct {
 	t  *testing.T
 	mu sync.Mutex
-	// got has the numbers by key in the order of handling.
-	got map[string][]int
+	// numbers has the numbers by key in the order of handling.
+	numbers map[string][]int
 	// busy has the keys whose event is being handled, to detect two at the same time.
 	busy map[string]bool
 	most int
 }
 
-func newRecord(t *testing.T) *record {
+func newRecorder(t *testing.T) *recorder {
 	t.Helper()
 
-	return &record{t: t, got: map[string][]int{}, busy: map[string]bool{}}
+	return &recorder{t: t, numbers: map[string][]int{}, busy: map[string]bool{}}
 }
 
-func (r *record) handle(_ context.Context, e cloudevents.Event) error {
+func (r *recorder) handle(_ context.Context, e cloudevents.Event) error {
 	if e.Type() == warmUp {
 		return nil
 	}
 
-	key, number := saying(r.t, e)
+	key, number := parseEvent(r.t, e)
 
 	r.mu.Lock()
 	if r.busy[key] {
-		r.t.Errorf("two events of %s at once", key)
+		r.t.Errorf("two events of %s are handled at the same time", key)
 	}
 
 	r.busy[key] = true
@@ -177,17 +177,17 @@ func (r *record) handle(_ context.Context, e cloudevents.Event) error {
 	defer r.mu.Unlock()
 
 	delete(r.busy, key)
-	r.got[key] = append(r.got[key], number)
+	r.numbers[key] = append(r.numbers[key], number)
 
 	return nil
 }
 
-func (r *record) copy() map[string][]int {
+func (r *recorder) snapshot() map[string][]int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
 	out := map[string][]int{}
-	for key, list := range r.got {
+	for key, list := range r.numbers {
 		out[key] = append([]int(nil), list...)
 	}
 
@@ -195,20 +195,20 @@ func (r *record) copy() map[string][]int {
 }
 
 // eventually waits until a condition is true.
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
-	for !holds() {
+	deadline := time.Now().Add(waitTimeout)
+	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
-func total(list map[string][]int) int {
+func countEvents(list map[string][]int) int {
 	sum := 0
 	for _, item := range list {
 		sum += len(item)
@@ -217,16 +217,15 @@ func total(list map[string][]int) int {
 	return sum
 }
 
-func topicOf(t *testing.T) string {
+func newTopic(t *testing.T) string {
 	t.Helper()
 
 	return "t" + strings.ReplaceAll(uuid.NewString(), "-", "")
 }
 
-// local has queues of this process, one for each topic and subscription. When a queue gives up an
-// event, the event goes to the queue of its dead letters in the form in which a broker publishes
-// it.
-type local struct {
+// localBus has queues of this process, one for each topic and subscription. When a queue gives up an event,
+// the event goes to the queue of its dead letters in the form in which a broker publishes it.
+type localBus struct {
 	conf    platform.Broker
 	metrics *broker.Metrics
 
@@ -234,16 +233,16 @@ type local struct {
 	queues map[string]*broker.Queue
 }
 
-func newLocal(t *testing.T, conf platform.Broker) bus {
+func newLocalBus(t *testing.T, conf platform.Broker) bus {
 	t.Helper()
 
 	metrics, err := broker.NewMetrics(nil)
 	must(t, err)
 
-	return &local{conf: conf, metrics: metrics, queues: map[string]*broker.Queue{}}
+	return &localBus{conf: conf, metrics: metrics, queues: map[string]*broker.Queue{}}
 }
 
-func (l *local) queue(topic string) *broker.Queue {
+func (l *localBus) queue(topic string) *broker.Queue {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -267,23 +266,23 @@ func (l *local) queue(topic string) *broker.Queue {
 	return l.queues[topic]
 }
 
-func (l *local) Publish(ctx context.Context, topic string, event cloudevents.Event) error {
+func (l *localBus) Publish(ctx context.Context, topic string, event cloudevents.Event) error {
 	return l.queue(topic).Publish(ctx, topic, event)
 }
 
-func (l *local) PublishRaw(_ context.Context, topic string, body []byte) error {
+func (l *localBus) PublishRaw(_ context.Context, topic string, body []byte) error {
 	l.queue(topic).AddRaw(body)
 
 	return nil
 }
 
-func (l *local) Subscribe(ctx context.Context, topic, _ string, handle broker.Handler) error {
+func (l *localBus) Subscribe(ctx context.Context, topic, _ string, handle broker.Handler) error {
 	l.queue(topic).Run(ctx, handle)
 
 	return nil
 }
 
-func (l *local) Folded(topic, id string) int { return l.metrics.Folded(topic, id) }
+func (l *localBus) Folded(topic, id string) int { return l.metrics.Folded(topic, id) }
 
 func must(t testing.TB, err error) {
 	t.Helper()

@@ -35,7 +35,7 @@ func TestPropertyDialThatEnds(t *testing.T) {
 	dials := property.Options{Runs: 100, Brief: 20}.RunCount()
 
 	ca, clients := brokers.NewCA(t), brokers.NewCA(t)
-	stranger := ca.IssueClient(t, "who")
+	otherClient := ca.IssueClient(t, "who")
 	secured := serverConfig(t, ca.IssueServer(t), clients)
 	open := &tls.Config{Certificates: secured.Certificates, MinVersion: tls.VersionTLS12}
 
@@ -43,23 +43,23 @@ func TestPropertyDialThatEnds(t *testing.T) {
 	older.MaxVersion = tls.VersionTLS12
 
 	for name, row := range map[string]struct {
-		scheme string
-		own    *brokers.Cert
-		serve  func(net.Conn)
-		says   string
-		not    string
+		scheme   string
+		own      *brokers.Cert
+		serve    func(net.Conn)
+		wantText string
+		not      string
 	}{
-		"no certificate":             {"amqps", nil, over(secured, closes), "broker.rabbitmq.cert_file: it is not set", "rejects"},
-		"one that is refused":        {"amqps", stranger, over(secured, closes), "broker.rabbitmq.cert_file: the server rejects " + stranger.File, "not set"},
-		"no certificate, TLS 1.2":    {"amqps", nil, over(older, closes), "broker.rabbitmq.cert_file: it is not set", "rejects"},
-		"an end in the handshake":    {"amqps", nil, closes, "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
-		"an end after it":            {"amqps", nil, over(open, closes), "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
-		"a reset in the handshake":   {"amqps", stranger, heard(resets), "broker.rabbitmq.cert_file: the server rejects " + stranger.File + ", or the server is shutting down", ""},
-		"a reset after it":           {"amqps", stranger, over(open, resets), "broker.rabbitmq.cert_file: the server rejects " + stranger.File + ", or the server is shutting down", ""},
-		"an end after words of AMQP": {"amqps", nil, over(open, speaks), "", "cert_file"},
-		"no TLS":                     {"amqp", nil, closes, "", "cert_file"},
-		"a reset without TLS":        {"amqp", nil, resets, "", "cert_file"},
-		"no TLS on the other side":   {"amqps", nil, speaks, "broker.rabbitmq.url: the server does not use TLS on this port", "cert_file"},
+		"no certificate":               {"amqps", nil, serveTLS(secured, closeConn), "broker.rabbitmq.cert_file: it is not set", "rejects"},
+		"a rejected certificate":       {"amqps", otherClient, serveTLS(secured, closeConn), "broker.rabbitmq.cert_file: the server rejects " + otherClient.File, "not set"},
+		"no certificate, TLS 1.2":      {"amqps", nil, serveTLS(older, closeConn), "broker.rabbitmq.cert_file: it is not set", "rejects"},
+		"a close in the handshake":     {"amqps", nil, closeConn, "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
+		"a close after the handshake":  {"amqps", nil, serveTLS(open, closeConn), "broker.rabbitmq.cert_file: it is not set, and the server may require it, or the server is shutting down", ""},
+		"a reset in the handshake":     {"amqps", otherClient, afterFirstByte(resetConn), "broker.rabbitmq.cert_file: the server rejects " + otherClient.File + ", or the server is shutting down", ""},
+		"a reset after the handshake":  {"amqps", otherClient, serveTLS(open, resetConn), "broker.rabbitmq.cert_file: the server rejects " + otherClient.File + ", or the server is shutting down", ""},
+		"a close after AMQP's version": {"amqps", nil, serveTLS(open, sendAMQPVersion), "", "cert_file"},
+		"no TLS":                       {"amqp", nil, closeConn, "", "cert_file"},
+		"a reset without TLS":          {"amqp", nil, resetConn, "", "cert_file"},
+		"a server without TLS":         {"amqps", nil, sendAMQPVersion, "broker.rabbitmq.url: the server does not use TLS on this port", "cert_file"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -76,12 +76,12 @@ func TestPropertyDialThatEnds(t *testing.T) {
 			for range dials {
 				_, err := how.dial()
 				if err == nil {
-					t.Fatal("it is connected")
+					t.Fatal("the connection succeeded")
 				}
 
-				_, says, _ := strings.Cut(err.Error(), ": ")
-				if !strings.HasPrefix(says, row.says) || (row.not != "" && strings.Contains(says, row.not)) {
-					t.Fatalf("it says %q, want %q first, and no %q", says, row.says, row.not)
+				_, message, _ := strings.Cut(err.Error(), ": ")
+				if !strings.HasPrefix(message, row.wantText) || (row.not != "" && strings.Contains(message, row.not)) {
+					t.Fatalf("error %q, want prefix %q, and not %q", message, row.wantText, row.not)
 				}
 			}
 		})
@@ -135,12 +135,12 @@ func listen(t *testing.T, serve func(net.Conn)) string {
 	return listener.Addr().String()
 }
 
-// over adds TLS below a server's protocol.
-func over(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
+// serveTLS adds TLS below a server's protocol.
+func serveTLS(config *tls.Config, serve func(net.Conn)) func(net.Conn) {
 	return func(conn net.Conn) {
 		upper := tls.Server(conn, config)
 		if upper.Handshake() != nil {
-			_ = conn.Close() // what the client has written may be unread: it is a reset then
+			_ = conn.Close() // a reset if the client's data is unread
 
 			return
 		}
@@ -169,17 +169,17 @@ func TestQueryOfTheURL(t *testing.T) {
 	}
 }
 
-// heard waits for a client's first byte.
-func heard(serve func(net.Conn)) func(net.Conn) {
+// afterFirstByte waits for a client's first byte.
+func afterFirstByte(serve func(net.Conn)) func(net.Conn) {
 	return func(conn net.Conn) {
 		_, _ = io.ReadFull(conn, make([]byte, 1))
 		serve(conn)
 	}
 }
 
-func closes(conn net.Conn) { _ = conn.Close() }
+func closeConn(conn net.Conn) { _ = conn.Close() }
 
-func resets(conn net.Conn) {
+func resetConn(conn net.Conn) {
 	below := conn
 	if upper, ok := conn.(*tls.Conn); ok {
 		below = upper.NetConn()
@@ -192,16 +192,16 @@ func resets(conn net.Conn) {
 	_ = below.Close()
 }
 
-// speaks responds like a server that uses another version of AMQP.
-func speaks(conn net.Conn) {
+// sendAMQPVersion responds like a server that uses another version of AMQP.
+func sendAMQPVersion(conn net.Conn) {
 	_, _ = io.ReadFull(conn, make([]byte, len("AMQP0091")))
 	_, _ = io.WriteString(conn, "AMQP\x00\x01\x00\x00")
 	_ = conn.Close()
 }
 
-// TestWhatComesAtTheEnd checks that an event that is delivered during the last handler call is
+// TestDeliveriesDuringShutdown checks that an event that is delivered during the last handler call is
 // neither handled nor acknowledged. The broker delivers it again.
-func TestWhatComesAtTheEnd(t *testing.T) {
+func TestDeliveriesDuringShutdown(t *testing.T) {
 	t.Parallel()
 
 	metrics, err := NewMetrics(nil)
@@ -261,13 +261,13 @@ func TestWhatComesAtTheEnd(t *testing.T) {
 	}
 
 	if held := testutil.ToFloat64(metrics.held.WithLabelValues("topic", "adapter")); held != 0 {
-		t.Errorf("%v events are held at the end", held)
+		t.Errorf("%v events are still in progress", held)
 	}
 }
 
-// TestTroubles checks that a problem counts for a minute after it was last recorded, or until it is
+// TestRecordedProblems checks that a problem counts for a minute after it was last recorded, or until it is
 // over.
-func TestTroubles(t *testing.T) {
+func TestRecordedProblems(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -297,6 +297,6 @@ func TestTroubles(t *testing.T) {
 		is("a minute later", "gone")
 
 		known.set("consume", nil)
-		is("when all is over", "")
+		is("after both are over", "")
 	})
 }

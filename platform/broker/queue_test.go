@@ -29,16 +29,19 @@ func TestQueue(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]func(*testing.T, bus){
-		"a failing event waits alone": testRetry,
-		"dead letters":                testDeadLetters,
-		"what is no event":            testMalformed,
-		"panics":                      testPanic,
-		"the end waits":               func(t *testing.T, b bus) { t.Helper(); testWaits(t, b, topicOf(t), func(end func()) { end() }) },
-		"the same again is folded":    testFold,
+		"a failing event does not block others": testRetry,
+		"dead letters":                          testDeadLetters,
+		"malformed messages":                    testMalformed,
+		"panics":                                testPanic,
+		"a shutdown waits": func(t *testing.T, b bus) {
+			t.Helper()
+			testShutdownWaits(t, b, newTopic(t), func(end func()) { end() })
+		},
+		"equal events are folded": testFold,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			test(t, newLocal(t, common()))
+			test(t, newLocalBus(t, newConfig()))
 		})
 	}
 }
@@ -46,7 +49,7 @@ func TestQueue(t *testing.T) {
 func testRetry(t *testing.T, b bus) {
 	t.Helper()
 
-	topic := topicOf(t)
+	topic := newTopic(t)
 
 	var (
 		others atomic.Int32
@@ -54,9 +57,9 @@ func testRetry(t *testing.T, b bus) {
 		open   atomic.Bool
 	)
 
-	order := newRecord(t)
+	order := newRecorder(t)
 	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
-		key, number := saying(t, e)
+		key, number := parseEvent(t, e)
 		if key != "bad" {
 			others.Add(1)
 
@@ -72,36 +75,36 @@ func testRetry(t *testing.T, b bus) {
 		return order.handle(ctx, e)
 	})
 
-	publish(t, b, topic, event(t, "bad", 0))
-	publish(t, b, topic, event(t, "bad", 1))
+	publish(t, b, topic, newEvent(t, "bad", 0))
+	publish(t, b, topic, newEvent(t, "bad", 1))
 
 	const many = 40
 	for i := range many {
-		publish(t, b, topic, event(t, "good-"+strconv.Itoa(i), 0))
+		publish(t, b, topic, newEvent(t, "good-"+strconv.Itoa(i), 0))
 	}
 
-	eventually(t, "others pass", func() bool { return others.Load() == many })
+	eventually(t, "events of other keys are handled", func() bool { return others.Load() == many })
 	open.Store(true)
-	eventually(t, "both of the key are handled", func() bool { return total(order.copy()) == 2 })
+	eventually(t, "both events of the key are handled", func() bool { return countEvents(order.snapshot()) == 2 })
 
-	if diff := cmp.Diff([]int{0, 1}, order.copy()["bad"]); diff != "" || tries.Load() < 2 {
-		t.Errorf("tries %d, -want +got:\n%s", tries.Load(), diff)
+	if diff := cmp.Diff([]int{0, 1}, order.snapshot()["bad"]); diff != "" || tries.Load() < 2 {
+		t.Errorf("%d attempts, -want +got:\n%s", tries.Load(), diff)
 	}
 }
 
 func testDeadLetters(t *testing.T, b bus) {
 	t.Helper()
 
-	topic := topicOf(t)
+	topic := newTopic(t)
 
 	var tries sync.Map
 
 	dead := make(chan cloudevents.Event, 10)
-	after := newRecord(t)
+	after := newRecorder(t)
 
-	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", sendTo(dead))
 	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
-		key, number := saying(t, e)
+		key, number := parseEvent(t, e)
 		count, _ := tries.LoadOrStore(key, &atomic.Int32{})
 
 		if number == 0 {
@@ -119,8 +122,8 @@ func testDeadLetters(t *testing.T, b bus) {
 	})
 
 	for _, key := range []string{"poisoned", "hopeless"} {
-		publish(t, b, topic, event(t, key, 0))
-		publish(t, b, topic, event(t, key, 1))
+		publish(t, b, topic, newEvent(t, key, 0))
+		publish(t, b, topic, newEvent(t, key, 1))
 	}
 
 	got := map[string]map[string]any{}
@@ -128,9 +131,9 @@ func testDeadLetters(t *testing.T, b bus) {
 	for range 2 {
 		select {
 		case e := <-dead:
-			key, _ := saying(t, e)
+			key, _ := parseEvent(t, e)
 			got[key] = e.Extensions()
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatalf("dead letters: %v", got)
 		}
 	}
@@ -150,17 +153,17 @@ func testDeadLetters(t *testing.T, b bus) {
 		}
 	}
 
-	eventually(t, "later events of the keys are handled", func() bool { return total(after.copy()) == 2 })
+	eventually(t, "later events of the keys are handled", func() bool { return countEvents(after.snapshot()) == 2 })
 }
 
 func testMalformed(t *testing.T, b bus) {
 	t.Helper()
 
-	topic := topicOf(t)
+	topic := newTopic(t)
 	dead := make(chan cloudevents.Event, 10)
-	r := newRecord(t)
+	r := newRecorder(t)
 
-	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", into(dead))
+	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", sendTo(dead))
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
@@ -171,20 +174,20 @@ func testMalformed(t *testing.T, b bus) {
 			if e.Type() != broker.TypeMalformed || string(e.Data()) != body || e.Extensions()[broker.ExtensionReason] != "malformed" {
 				t.Errorf("body %q: dead letter %v", body, e)
 			}
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatalf("body %q: no dead letter", body)
 		}
 	}
 
-	publish(t, b, topic, event(t, "a", 1))
-	eventually(t, "events are handled after it", func() bool { return total(r.copy()) == 1 })
+	publish(t, b, topic, newEvent(t, "a", 1))
+	eventually(t, "events are handled after it", func() bool { return countEvents(r.snapshot()) == 1 })
 }
 
 func testPanic(t *testing.T, b bus) {
 	t.Helper()
 
-	topic := topicOf(t)
-	r := newRecord(t)
+	topic := newTopic(t)
+	r := newRecorder(t)
 
 	var tries atomic.Int32
 
@@ -195,21 +198,21 @@ func testPanic(t *testing.T, b bus) {
 
 		return r.handle(ctx, e)
 	})
-	publish(t, b, topic, event(t, "a", 1))
-	eventually(t, "the event is handled", func() bool { return total(r.copy()) == 1 })
+	publish(t, b, topic, newEvent(t, "a", 1))
+	eventually(t, "the event is handled", func() bool { return countEvents(r.snapshot()) == 1 })
 }
 
 func testFold(t *testing.T, b bus) {
 	t.Helper()
 
-	topic := topicOf(t)
+	topic := newTopic(t)
 
 	var handled atomic.Int32
 
 	begun, free := make(chan struct{}, 100), make(chan struct{})
-	last := newRecord(t)
+	last := newRecorder(t)
 	subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
-		if _, number := saying(t, e); number == 2 {
+		if _, number := parseEvent(t, e); number == 2 {
 			return last.handle(ctx, e)
 		}
 
@@ -219,29 +222,29 @@ func testFold(t *testing.T, b bus) {
 
 		return nil
 	})
-	publish(t, b, topic, event(t, "a", 1))
+	publish(t, b, topic, newEvent(t, "a", 1))
 	<-begun
 
 	const same = 30
 	for range same {
-		publish(t, b, topic, event(t, "a", 1))
+		publish(t, b, topic, newEvent(t, "a", 1))
 	}
 
-	publish(t, b, topic, event(t, "a", 2))
+	publish(t, b, topic, newEvent(t, "a", 2))
 
 	// The broker delivers the events while the first one is being handled. After that, one event
 	// remains.
 	eventually(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
 	close(free)
-	eventually(t, "the last is handled", func() bool { return total(last.copy()) == 1 })
+	eventually(t, "the last event is handled", func() bool { return countEvents(last.snapshot()) == 1 })
 
 	if got := handled.Load(); got != 2 {
-		t.Errorf("%d of %d equal events handled, want the one in work and one after it", got, same+1)
+		t.Errorf("%d of %d equal events were handled, want the one in progress and one after it", got, same+1)
 	}
 }
 
-// testWaits ends a subscription while an event is being handled.
-func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
+// testShutdownWaits ends a subscription while an event is being handled.
+func testShutdownWaits(t *testing.T, b bus, topic string, ends func(end func())) {
 	t.Helper()
 
 	var done atomic.Bool
@@ -255,7 +258,7 @@ func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
 
 		return nil
 	})
-	publish(t, b, topic, event(t, "a", 1))
+	publish(t, b, topic, newEvent(t, "a", 1))
 	<-begun
 
 	ended := make(chan struct{})
@@ -268,20 +271,20 @@ func testWaits(t *testing.T, b bus, topic string, ends func(end func())) {
 
 	select {
 	case <-ended:
-		t.Error("the subscription has ended while an event is in work")
-	case <-time.After(quiet):
+		t.Error("the subscription ended while an event was in progress")
+	case <-time.After(quietPeriod):
 	}
 
 	close(free)
 	<-ended
 
 	if !done.Load() {
-		t.Error("the handler's context had ended")
+		t.Error("the handler's context was canceled")
 	}
 }
 
-// into returns a handler that sends events to a channel.
-func into(to chan<- cloudevents.Event) broker.Handler {
+// sendTo returns a handler that sends events to a channel.
+func sendTo(to chan<- cloudevents.Event) broker.Handler {
 	return func(_ context.Context, e cloudevents.Event) error {
 		to <- e
 
@@ -302,11 +305,11 @@ func TestPropertyOrder(t *testing.T) {
 	)
 
 	property.Check(t, "order", property.Options{Brief: 10}, prop.ForAll(func(draws []int) bool {
-		b := newLocal(t, platform.Broker{
+		b := newLocalBus(t, platform.Broker{
 			Parallelism: 3, MaxDeliveries: tries, MinBackoff: time.Millisecond, MaxBackoff: 2 * time.Millisecond,
 		})
 
-		want, got, dead := map[string][]int{}, newRecord(t), newRecord(t)
+		want, got, dead := map[string][]int{}, newRecorder(t), newRecorder(t)
 
 		var (
 			mu    sync.Mutex
@@ -314,10 +317,10 @@ func TestPropertyOrder(t *testing.T) {
 		)
 
 		wantDead := 0
-		topic := topicOf(t)
+		topic := newTopic(t)
 		defer subscribe(t, b, topic+broker.DeadLetterSuffix, "dead", dead.handle)()
 		defer subscribe(t, b, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
-			_, number := saying(t, e)
+			_, number := parseEvent(t, e)
 
 			mu.Lock()
 			tried[number]++
@@ -333,7 +336,7 @@ func TestPropertyOrder(t *testing.T) {
 
 		for number, draw := range draws {
 			key := "key-" + strconv.Itoa(draw%keyCount)
-			publish(t, b, topic, event(t, key, number))
+			publish(t, b, topic, newEvent(t, key, number))
 
 			if draw/keyCount < tries {
 				want[key] = append(want[key], number)
@@ -342,17 +345,17 @@ func TestPropertyOrder(t *testing.T) {
 			}
 		}
 
-		eventually(t, "all are done", func() bool {
-			return total(got.copy()) >= total(want) && total(dead.copy()) >= wantDead
+		eventually(t, "all events are done", func() bool {
+			return countEvents(got.snapshot()) >= countEvents(want) && countEvents(dead.snapshot()) >= wantDead
 		})
 
-		if diff := cmp.Diff(want, got.copy()); diff != "" {
+		if diff := cmp.Diff(want, got.snapshot()); diff != "" {
 			t.Errorf("-want +got:\n%s", diff)
 
 			return false
 		}
 
-		return total(dead.copy()) == wantDead
+		return countEvents(dead.snapshot()) == wantDead
 	}, gen.SliceOfN(20, gen.IntRange(0, keyCount*(tries+1)-1))))
 }
 
@@ -369,17 +372,17 @@ func FuzzDelivery(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, body []byte) {
-		b := newLocal(t, platform.Broker{Parallelism: 1})
+		b := newLocalBus(t, platform.Broker{Parallelism: 1})
 		came, dead := make(chan cloudevents.Event, 2), make(chan cloudevents.Event, 2)
 
-		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", into(dead))
-		subscribe(t, b, "fuzz", "adapter", into(came))
+		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", sendTo(dead))
+		subscribe(t, b, "fuzz", "adapter", sendTo(came))
 
 		must(t, b.PublishRaw(t.Context(), "fuzz", body))
 
 		select {
 		case <-t.Context().Done():
-			t.Fatal("it is nowhere")
+			t.Fatal("the message was neither handled nor became a dead letter")
 		case e := <-came:
 			if err := e.Validate(); err != nil {
 				t.Errorf("handled: %v", err)

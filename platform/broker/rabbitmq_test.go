@@ -28,32 +28,32 @@ import (
 func TestRabbitMQ(t *testing.T) {
 	t.Parallel()
 
-	where := &site{server: brokers.StartRabbitMQ(t, users()...)}
-	where.conf = common()
+	where := &testServer{server: brokers.StartRabbitMQ(t, newUsers()...)}
+	where.conf = newConfig()
 	where.conf.Type = platform.BrokerRabbitMQ
-	where.conf = where.inFile(t, where.as(user))
+	where.conf = where.newFileConfig(t, where.newURL(user))
 
-	t.Run("it is killed", func(t *testing.T) { testKill(t, where) })
+	t.Run("the server is killed", func(t *testing.T) { testKill(t, where) })
 
 	// More tests at a time than this take so much of two cores that the server does not respond in time.
 	const atOnce = 3
 
 	running := make(chan struct{}, atOnce)
 
-	for name, test := range map[string]func(*testing.T, *site){
-		"beside upstream's programs":                            testUpstream,
-		"dead letters":                                          func(t *testing.T, where *site) { t.Helper(); testDeadLetters(t, where.open(t)) },
-		"what is no event":                                      func(t *testing.T, where *site) { t.Helper(); testMalformed(t, where.open(t)) },
-		"the next one begins when the last one is done":         testHandOver,
-		"events of a holder that is gone are another's":         testLostHolder,
-		"a closed broker ends when the last one is done":        testClose,
-		"a closed broker takes nothing, and bad names are told": testRefusals,
-		"the least permissions":                                 testLeastRights,
-		"another host":                                          testAnotherHost,
-		"passwords change":                                      testRotation,
-		"permissions go":                                        testPermissions,
-		"TLS":                                                   testTLS,
-		"client certificates":                                   testClientCertificate,
+	for name, test := range map[string]func(*testing.T, *testServer){
+		"beside upstream's programs":                        testUpstream,
+		"dead letters":                                      func(t *testing.T, where *testServer) { t.Helper(); testDeadLetters(t, where.openBroker(t)) },
+		"malformed messages":                                func(t *testing.T, where *testServer) { t.Helper(); testMalformed(t, where.openBroker(t)) },
+		"a handover waits for events in progress":           testHandOver,
+		"events of a lost process are delivered to another": testLostHolder,
+		"a closed broker waits for events in progress":      testClose,
+		"a closed broker and invalid names return errors":   testRejections,
+		"minimal permissions":                               testMinimalPermissions,
+		"another host":                                      testAnotherHost,
+		"passwords change":                                  testRotation,
+		"permissions are removed":                           testPermissions,
+		"TLS":                                               testTLS,
+		"client certificates":                               testClientCertificate,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -72,13 +72,13 @@ const upstreamEvent = `{"specversion":"1.0","id":"u1","source":"hyperfleet-senti
 
 // testUpstream checks that exchanges, queues and keys are the same as those of upstream's programs,
 // which may have created them before. Each program can then replace the other.
-func testUpstream(t *testing.T, where *site) {
+func testUpstream(t *testing.T, where *testServer) {
 	t.Helper()
 
 	for _, quorum := range []bool{false, true} {
 		conf := where.conf
 		conf.RabbitMQ.Quorum = quorum
-		b, topic, r := opened(t, conf), topicOf(t), newRecord(t)
+		b, topic, r := mustOpen(t, conf), newTopic(t), newRecorder(t)
 
 		// This is what upstream's subscriber does, with another type of exchange than ours.
 		onChannel(t, where, func(channel *amqp.Channel) error {
@@ -94,11 +94,11 @@ func testUpstream(t *testing.T, where *site) {
 			return channel.PublishWithContext(t.Context(), topic, "", false, false,
 				amqp.Publishing{Body: []byte(upstreamEvent), Headers: amqp.Table{"_watermill_message_uuid": "u1"}})
 		})
-		eventually(t, "upstream's event is handled", func() bool { return slices.Contains(r.copy()["c1"], 4) })
+		eventually(t, "upstream's event is handled", func() bool { return slices.Contains(r.snapshot()["c1"], 4) })
 		end()
 
 		// Upstream's subscriber receives our events.
-		publish(t, b, topic, event(t, "ours", 7))
+		publish(t, b, topic, newEvent(t, "ours", 7))
 		onChannel(t, where, func(channel *amqp.Channel) error {
 			from, err := channel.Consume(topic+"-adapter", "", false, false, false, false, nil)
 			if err != nil {
@@ -118,7 +118,7 @@ func testUpstream(t *testing.T, where *site) {
 				}
 			}
 
-			return errors.New("it did not come")
+			return errors.New("the event was not delivered")
 		})
 	}
 }
@@ -136,7 +136,7 @@ func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	for number := range perKey {
 		for k := range keys {
 			key := "key-" + strconv.Itoa(k)
-			publish(t, b, topic, event(t, key, number))
+			publish(t, b, topic, newEvent(t, key, number))
 			want[key] = append(want[key], number)
 		}
 	}
@@ -144,9 +144,9 @@ func publishAll(t *testing.T, b bus, topic string) map[string][]int {
 	return want
 }
 
-// once removes duplicates: a message that RabbitMQ confirms too late is published again before any
-// other message.
-func once(got map[string][]int) map[string][]int {
+// removeDuplicates removes duplicates: a message that RabbitMQ confirms too late is published again before
+// any other message.
+func removeDuplicates(got map[string][]int) map[string][]int {
 	for key, numbers := range got {
 		got[key] = slices.Compact(numbers)
 	}
@@ -158,33 +158,33 @@ func once(got map[string][]int) map[string][]int {
 func testFanOut(t *testing.T, b *broker.Broker) {
 	t.Helper()
 
-	topic := topicOf(t)
-	first, second := newRecord(t), newRecord(t)
+	topic := newTopic(t)
+	first, second := newRecorder(t), newRecorder(t)
 	subscribe(t, b, topic, "first", first.handle)
 	subscribe(t, b, topic, "second.b", second.handle)
 
 	want := publishAll(t, b, topic)
 
-	for name, r := range map[string]*record{"first": first, "second": second} {
-		eventually(t, name+" has all", func() bool { return total(once(r.copy())) >= keys*perKey })
+	for name, r := range map[string]*recorder{"first": first, "second": second} {
+		eventually(t, name+" has all events", func() bool { return countEvents(removeDuplicates(r.snapshot())) >= keys*perKey })
 
-		if diff := cmp.Diff(want, once(r.copy())); diff != "" {
+		if diff := cmp.Diff(want, removeDuplicates(r.snapshot())); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
 		}
 
 		if r.most < 2 {
-			t.Errorf("%s: never two keys at once", name)
+			t.Errorf("%s: events of different keys were never handled at the same time", name)
 		}
 	}
 }
 
 // testClose checks that a subscription ends when its broker is closed, and that events that are
 // acknowledged then are not delivered again.
-func testClose(t *testing.T, where *site) {
+func testClose(t *testing.T, where *testServer) {
 	t.Helper()
 
-	b, topic, r := where.open(t), topicOf(t), newRecord(t)
-	testWaits(t, b, topic, func(end func()) {
+	b, topic, r := where.openBroker(t), newTopic(t), newRecorder(t)
+	testShutdownWaits(t, b, topic, func(end func()) {
 		b.Close()
 		end()
 	})
@@ -193,23 +193,23 @@ func testClose(t *testing.T, where *site) {
 		t.Error("a closed broker is healthy")
 	}
 
-	next := where.open(t)
-	start(t, next, topic, "adapter", r.handle)
-	publish(t, next, topic, event(t, "a", 2))
-	eventually(t, "the next event is handled", func() bool { return total(r.copy()) > 0 })
+	next := where.openBroker(t)
+	startSubscription(t, next, topic, "adapter", r.handle)
+	publish(t, next, topic, newEvent(t, "a", 2))
+	eventually(t, "the next event is handled", func() bool { return countEvents(r.snapshot()) > 0 })
 
-	if diff := cmp.Diff(map[string][]int{"a": {2}}, r.copy()); diff != "" {
+	if diff := cmp.Diff(map[string][]int{"a": {2}}, r.snapshot()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
 
 // testLostHolder has a process that disappears while it handles events.
-func testLostHolder(t *testing.T, where *site) {
+func testLostHolder(t *testing.T, where *testServer) {
 	t.Helper()
 
-	line := forward(t, where.server.Address)
-	topic, r := topicOf(t), newRecord(t)
-	gone, stays := opened(t, where.inFile(t, strings.Replace(where.as(user), where.server.Address, line.address, 1))), where.open(t)
+	line := startForwarder(t, where.server.Address)
+	topic, r := newTopic(t), newRecorder(t)
+	gone, stays := mustOpen(t, where.newFileConfig(t, strings.Replace(where.newURL(user), where.server.Address, line.address, 1))), where.openBroker(t)
 	begun, free := make(chan struct{}, 100), make(chan struct{})
 
 	subscribe(t, gone, topic, "adapter", func(context.Context, cloudevents.Event) error {
@@ -219,34 +219,34 @@ func testLostHolder(t *testing.T, where *site) {
 		return errHandler
 	})
 	t.Cleanup(sync.OnceFunc(func() { close(free) }))
-	publish(t, stays, topic, event(t, "a", 1))
-	publish(t, stays, topic, event(t, "a", 2))
-	publish(t, stays, topic, event(t, "b", 1))
+	publish(t, stays, topic, newEvent(t, "a", 1))
+	publish(t, stays, topic, newEvent(t, "a", 2))
+	publish(t, stays, topic, newEvent(t, "b", 1))
 	<-begun
 	<-begun
 
-	start(t, stays, topic, "adapter", r.handle)
+	startSubscription(t, stays, topic, "adapter", r.handle)
 	line.end()
-	eventually(t, "another handles them", func() bool {
-		got := r.copy()
+	eventually(t, "another process handles the events", func() bool {
+		got := r.snapshot()
 
 		return len(got["a"]) >= 2 && len(got["b"]) >= 1
 	})
 
-	if got := r.copy()["a"]; got[len(got)-1] != 2 {
-		t.Errorf("events of a in order %v", got)
+	if got := r.snapshot()["a"]; got[len(got)-1] != 2 {
+		t.Errorf("numbers of the events of a: %v", got)
 	}
 }
 
 // testHandOver checks that a process that shuts down lets the next one begin only after its
 // handlers have returned.
-func testHandOver(t *testing.T, where *site) {
+func testHandOver(t *testing.T, where *testServer) {
 	t.Helper()
 
-	topic := topicOf(t)
-	item, two := where.open(t), where.open(t)
+	topic := newTopic(t)
+	item, two := where.openBroker(t), where.openBroker(t)
 	begun, free := make(chan struct{}, 10), make(chan struct{})
-	first, second := newRecord(t), newRecord(t)
+	first, second := newRecorder(t), newRecorder(t)
 
 	end := subscribe(t, item, topic, "adapter", func(ctx context.Context, e cloudevents.Event) error {
 		begun <- struct{}{}
@@ -254,15 +254,15 @@ func testHandOver(t *testing.T, where *site) {
 
 		return first.handle(ctx, e)
 	})
-	start(t, two, topic, "adapter", second.handle)
-	publish(t, two, topic, event(t, "a", 1))
+	startSubscription(t, two, topic, "adapter", second.handle)
+	publish(t, two, topic, newEvent(t, "a", 1))
 	<-begun
 
 	want := []int{}
 
 	for number := 2; number <= 10; number++ {
 		want = append(want, number)
-		publish(t, two, topic, event(t, "a", number))
+		publish(t, two, topic, newEvent(t, "a", number))
 	}
 
 	ended := make(chan struct{})
@@ -275,42 +275,42 @@ func testHandOver(t *testing.T, where *site) {
 
 	for number := 11; number <= 20; number++ {
 		want = append(want, number)
-		publish(t, two, topic, event(t, "a", number))
+		publish(t, two, topic, newEvent(t, "a", number))
 	}
 
-	time.Sleep(quiet)
+	time.Sleep(quietPeriod)
 
-	if got := second.copy(); len(got) != 0 {
-		t.Errorf("handled by the next one while the first is at work: %v", got)
+	if got := second.snapshot(); len(got) != 0 {
+		t.Errorf("the next process handled events while the first was working: %v", got)
 	}
 
 	close(free)
 	<-ended
-	eventually(t, "the next one goes on", func() bool { return total(second.copy()) >= len(want) })
+	eventually(t, "the next process continues", func() bool { return countEvents(second.snapshot()) >= len(want) })
 
-	if diff := cmp.Diff(map[string][]int{"a": {1}}, first.copy()); diff != "" {
-		t.Errorf("the first: -want +got:\n%s", diff)
+	if diff := cmp.Diff(map[string][]int{"a": {1}}, first.snapshot()); diff != "" {
+		t.Errorf("the first process: -want +got:\n%s", diff)
 	}
 
-	if diff := cmp.Diff(map[string][]int{"a": want}, second.copy()); diff != "" {
-		t.Errorf("the next one: -want +got:\n%s", diff)
+	if diff := cmp.Diff(map[string][]int{"a": want}, second.snapshot()); diff != "" {
+		t.Errorf("the next process: -want +got:\n%s", diff)
 	}
 }
 
-func testRefusals(t *testing.T, where *site) {
+func testRejections(t *testing.T, where *testServer) {
 	t.Helper()
 
-	b := where.open(t)
+	b := where.openBroker(t)
 	bare := cloudevents.NewEvent()
-	big := event(t, "a", 1)
+	big := newEvent(t, "a", 1)
 
 	must(t, big.SetData("text/plain", strings.Repeat("x", 600<<10)))
 
 	nothing := func(context.Context, cloudevents.Event) error { return nil }
 
 	for name, err := range map[string]error{
-		"topic":        b.Publish(t.Context(), "a b", event(t, "a", 1)),
-		"wildcard":     b.Publish(t.Context(), "a.*", event(t, "a", 1)),
+		"topic":        b.Publish(t.Context(), "a b", newEvent(t, "a", 1)),
+		"wildcard":     b.Publish(t.Context(), "a.*", newEvent(t, "a", 1)),
 		"event":        b.Publish(t.Context(), "topic", bare),
 		"size":         b.Publish(t.Context(), "topic", big),
 		"subscription": b.Subscribe(t.Context(), "topic", "", nothing),
@@ -326,17 +326,17 @@ func testRefusals(t *testing.T, where *site) {
 
 	b.Close()
 
-	if err := b.Publish(t.Context(), "topic", event(t, "a", 1)); err == nil {
-		t.Error("a closed broker publishes")
+	if err := b.Publish(t.Context(), "topic", newEvent(t, "a", 1)); err == nil {
+		t.Error("Publish() on a closed broker succeeded")
 	}
 
 	if err := b.Subscribe(t.Context(), "topic", "a", nothing); err == nil {
-		t.Error("a closed broker subscribes")
+		t.Error("Subscribe() on a closed broker succeeded")
 	}
 }
 
 // testKill checks that published events are handled even if the broker is killed.
-func testKill(t *testing.T, where *site) {
+func testKill(t *testing.T, where *testServer) {
 	t.Helper()
 
 	const (
@@ -344,7 +344,7 @@ func testKill(t *testing.T, where *site) {
 		few     = 20
 	)
 
-	b, topic, r := where.open(t), topicOf(t), newRecord(t)
+	b, topic, r := where.openBroker(t), newTopic(t), newRecorder(t)
 	subscribe(t, b, topic, "adapter", r.handle)
 
 	var sent sync.WaitGroup
@@ -361,13 +361,13 @@ func testKill(t *testing.T, where *site) {
 			}
 
 			if number > few {
-				time.Sleep(lookAt)
+				time.Sleep(pollInterval)
 			}
 
 			for k := range 5 {
-				e := event(t, "key-"+strconv.Itoa(k), number)
+				e := newEvent(t, "key-"+strconv.Itoa(k), number)
 				for b.Publish(context.Background(), topic, e) != nil {
-					time.Sleep(lookAt)
+					time.Sleep(pollInterval)
 				}
 			}
 		}
@@ -376,12 +376,12 @@ func testKill(t *testing.T, where *site) {
 	<-begun
 	close(dying)
 	where.server.Kill(t)
-	eventually(t, "the broker is said to be ill", func() bool { return b.Health(t.Context()) != nil })
+	eventually(t, "the broker is unhealthy", func() bool { return b.Health(t.Context()) != nil })
 	where.server.Restart(t)
 	sent.Wait()
 
-	eventually(t, "all are handled", func() bool {
-		got := r.copy()
+	eventually(t, "all events are handled", func() bool {
+		got := r.snapshot()
 		for k := range 5 {
 			seen := map[int]bool{}
 			for _, number := range got["key-"+strconv.Itoa(k)] {
@@ -395,14 +395,14 @@ func testKill(t *testing.T, where *site) {
 
 		return true
 	})
-	eventually(t, "the broker is well again", func() bool { return b.Health(t.Context()) == nil })
+	eventually(t, "the broker is healthy again", func() bool { return b.Health(t.Context()) == nil })
 }
 
 // onChannel runs a call on a channel with a timeout.
-func onChannel(t *testing.T, where *site, calls func(*amqp.Channel) error) {
+func onChannel(t *testing.T, where *testServer, calls func(*amqp.Channel) error) {
 	t.Helper()
 
-	conn, err := amqp.Dial(where.as(user))
+	conn, err := amqp.Dial(where.newURL(user))
 	must(t, err)
 
 	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })

@@ -19,9 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-var update = flag.Bool("update", false, "write the golden list of functions")
+var update = flag.Bool("update", false, "rewrite the golden list of functions")
 
-func env(t testing.TB, options cel.Options) *cel.Env {
+func newEnv(t testing.TB, options cel.Options) *cel.Env {
 	t.Helper()
 
 	if options.Clock == nil {
@@ -38,7 +38,7 @@ func env(t testing.TB, options cel.Options) *cel.Env {
 	return out
 }
 
-func vars() map[string]any {
+func newVars() map[string]any {
 	conditions := []any{
 		map[string]any{"type": "Ready", "status": "True", "last_transition_time": "2026-05-06T07:07:09Z"},
 		map[string]any{"type": "Kube", "status": "False", "lastTransitionTime": "2026-05-06T06:08:09+00:00"},
@@ -109,7 +109,7 @@ func TestFunctions(t *testing.T) {
 		`{"a": x["null"]}`:                                                  map[string]any{"a": nil},
 	}
 
-	e := env(t, cel.Options{})
+	e := newEnv(t, cel.Options{})
 
 	for expression, want := range cases {
 		t.Run(expression, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestFunctions(t *testing.T) {
 			program, err := e.Compile(expression)
 			must(t, err)
 
-			got, err := program.Eval(t.Context(), vars())
+			got, err := program.Eval(t.Context(), newVars())
 			must(t, err)
 
 			if diff := cmp.Diff(want, got); diff != "" {
@@ -128,7 +128,7 @@ func TestFunctions(t *testing.T) {
 	}
 }
 
-func TestWhatDoesNotCompile(t *testing.T) {
+func TestCompileErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]string{
@@ -152,7 +152,7 @@ func TestWhatDoesNotCompile(t *testing.T) {
 		`"` + strings.Repeat("a", cel.MaxExpressionLength) + `"`:           "exceeds limit",
 	}
 
-	e := env(t, cel.Options{})
+	e := newEnv(t, cel.Options{})
 
 	for expression, want := range cases {
 		t.Run(expression[:min(20, len(expression))], func(t *testing.T) {
@@ -174,7 +174,7 @@ func TestWhatDoesNotCompile(t *testing.T) {
 	}
 }
 
-func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
+func TestEvaluationErrorsContainNoValues(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -201,7 +201,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 		`dig(x, "` + strings.Repeat("a.", 40) + `") == 1`: {"more than 32 parts", nil},
 	}
 
-	e := env(t, cel.Options{Timeout: time.Minute})
+	e := newEnv(t, cel.Options{Timeout: time.Minute})
 
 	for expression, test := range cases {
 		t.Run(expression, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 			program, err := e.Compile(expression)
 			must(t, err)
 
-			_, err = program.EvalBool(t.Context(), vars())
+			_, err = program.EvalBool(t.Context(), newVars())
 
 			var failed *cel.EvalError
 			if !errors.As(err, &failed) || !strings.Contains(err.Error(), test.want) {
@@ -218,7 +218,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 			}
 
 			if strings.Contains(err.Error(), "s3cret") {
-				t.Errorf("the error holds a value: %v", err)
+				t.Errorf("the error contains a value: %v", err)
 			}
 
 			if test.cause != nil && !errors.Is(err, test.cause) {
@@ -231,7 +231,7 @@ func TestErrorsOfEvaluationHoldNoValue(t *testing.T) {
 func TestCostLimit(t *testing.T) {
 	t.Parallel()
 
-	e := env(t, cel.Options{Timeout: time.Minute, CostLimit: 5000})
+	e := newEnv(t, cel.Options{Timeout: time.Minute, CostLimit: 5000})
 
 	for expression, within := range map[string]bool{
 		`lists.range(100).all(i, i >= 0)`:                              true,
@@ -242,7 +242,7 @@ func TestCostLimit(t *testing.T) {
 		program, err := e.Compile(expression)
 		must(t, err)
 
-		if _, err := program.Eval(t.Context(), vars()); errors.Is(err, cel.ErrCostLimit) == within {
+		if _, err := program.Eval(t.Context(), newVars()); errors.Is(err, cel.ErrCostLimit) == within {
 			t.Errorf("%s: %v", expression, err)
 		}
 	}
@@ -251,28 +251,28 @@ func TestCostLimit(t *testing.T) {
 func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 
-	program, err := env(t, cel.Options{Timeout: time.Nanosecond}).Compile(`lists.range(1000).all(i, i >= 0)`)
+	program, err := newEnv(t, cel.Options{Timeout: time.Nanosecond}).Compile(`lists.range(1000).all(i, i >= 0)`)
 	must(t, err)
 
-	if _, err := program.Eval(t.Context(), vars()); !errors.Is(err, cel.ErrTimeout) {
+	if _, err := program.Eval(t.Context(), newVars()); !errors.Is(err, cel.ErrTimeout) {
 		t.Errorf("error: %v", err)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	program, err = env(t, cel.Options{}).Compile(`lists.range(1000).all(i, i >= 0)`)
+	program, err = newEnv(t, cel.Options{}).Compile(`lists.range(1000).all(i, i >= 0)`)
 	must(t, err)
 
-	if _, err := program.Eval(ctx, vars()); !errors.Is(err, context.Canceled) {
+	if _, err := program.Eval(ctx, newVars()); !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
 	}
 }
 
-func TestWhatAProgramReads(t *testing.T) {
+func TestProgramVariables(t *testing.T) {
 	t.Parallel()
 
-	e := env(t, cel.Options{})
+	e := newEnv(t, cel.Options{})
 
 	program, err := e.Compile(`resources.?job.hasValue() && list.exists(c, c.type == x.kind) && has(resources.namespace.a)`)
 	must(t, err)
@@ -295,7 +295,7 @@ func TestWhatAProgramReads(t *testing.T) {
 		must(t, err)
 
 		if _, ok := program.EvalConstant(); ok {
-			t.Errorf("%s is taken for a constant", expression)
+			t.Errorf("%s counts as a constant", expression)
 		}
 	}
 }
@@ -303,7 +303,7 @@ func TestWhatAProgramReads(t *testing.T) {
 func TestExtend(t *testing.T) {
 	t.Parallel()
 
-	e, err := env(t, cel.Options{}).Extend(cel.Variable{Name: "y"}, cel.Variable{Name: "resources"})
+	e, err := newEnv(t, cel.Options{}).Extend(cel.Variable{Name: "y"}, cel.Variable{Name: "resources"})
 	must(t, err)
 
 	if _, err := e.Compile(`y && x && resources.any`); err != nil {
@@ -316,7 +316,7 @@ func TestExtend(t *testing.T) {
 func TestSandbox(t *testing.T) {
 	t.Parallel()
 
-	got := strings.Join(env(t, cel.Options{}).Functions(), "\n") + "\n"
+	got := strings.Join(newEnv(t, cel.Options{}).Functions(), "\n") + "\n"
 	path := filepath.Join("testdata", "functions.txt")
 
 	if *update {
@@ -341,7 +341,7 @@ func FuzzCompileAndEval(f *testing.F) {
 		f.Add(seed)
 	}
 
-	e := env(f, cel.Options{CostLimit: 100_000})
+	e := newEnv(f, cel.Options{CostLimit: 100_000})
 
 	f.Fuzz(func(t *testing.T, expression string) {
 		program, err := e.Compile(expression)
@@ -349,8 +349,8 @@ func FuzzCompileAndEval(f *testing.F) {
 			return
 		}
 
-		if _, err := program.Eval(t.Context(), vars()); err != nil && strings.Contains(err.Error(), "s3cret") && !strings.Contains(expression, "s3cret") {
-			t.Errorf("the error holds a value: %v", err)
+		if _, err := program.Eval(t.Context(), newVars()); err != nil && strings.Contains(err.Error(), "s3cret") && !strings.Contains(expression, "s3cret") {
+			t.Errorf("the error contains a value: %v", err)
 		}
 	})
 }

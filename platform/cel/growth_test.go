@@ -11,9 +11,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/cel"
 )
 
-// TestResultsAreMeasuredBeforeTheyAreMade checks that an expression whose result would have
+// TestResultSizesAreCheckedBeforeAllocation checks that an expression whose result would have
 // terabytes fails before anything is allocated for the result.
-func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
+func TestResultSizesAreCheckedBeforeAllocation(t *testing.T) {
 	const maxGrowth = 64 << 20
 
 	long := strings.Repeat("x", 2500)
@@ -48,7 +48,7 @@ func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
 	} {
 		name, _, _ := strings.Cut(expression, long)
 		t.Run(name[:min(len(name), 50)], func(t *testing.T) {
-			program, err := env(t, cel.Options{Variables: cel.NewDynVariables("x", "list")}).Compile(expression)
+			program, err := newEnv(t, cel.Options{Variables: cel.NewDynVariables("x", "list")}).Compile(expression)
 			must(t, err)
 
 			var before, after runtime.MemStats
@@ -64,7 +64,7 @@ func TestResultsAreMeasuredBeforeTheyAreMade(t *testing.T) {
 			}
 
 			if grown := after.TotalAlloc - before.TotalAlloc; grown > maxGrowth {
-				t.Errorf("the evaluation allocated %d bytes, at most %d", grown, maxGrowth)
+				t.Errorf("the evaluation allocated %d bytes, want at most %d", grown, maxGrowth)
 			}
 		})
 	}

@@ -31,14 +31,14 @@ import (
 
 const id = "0197f0a0-0000-7000-8000-000000000001"
 
-// peer is a server that returns responses that the real API cannot be made to return.
-func peer(t *testing.T, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
+// newPeer returns a client of a server whose responses the real API cannot be made to return.
+func newPeer(t *testing.T, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
 	t.Helper()
 
-	return peerWithin(t, 2*time.Second, handle)
+	return newPeerWithTimeout(t, 2*time.Second, handle)
 }
 
-func peerWithin(t *testing.T, timeout time.Duration, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
+func newPeerWithTimeout(t *testing.T, timeout time.Duration, handle http.HandlerFunc) (*client.Client, *prometheus.Registry) {
 	t.Helper()
 
 	server := httptest.NewServer(handle)
@@ -55,25 +55,25 @@ func peerWithin(t *testing.T, timeout time.Duration, handle http.HandlerFunc) (*
 	return c, registry
 }
 
-func problem(status int, code string) (string, string) {
+func newProblem(status int, code string) (string, string) {
 	return "application/problem+json; charset=utf-8",
 		fmt.Sprintf(`{"type":"about:blank","title":"No","status":%d,"code":%q,"detail":"because\nof it"}`, status, code)
 }
 
-// TestKindsOfErrors checks that only a well-formed response of the API means that a resource does
+// TestErrorKinds checks that only a well-formed response of the API means that a resource does
 // not exist.
-func TestKindsOfErrors(t *testing.T) {
+func TestErrorKinds(t *testing.T) {
 	t.Parallel()
 
 	html := func(int, string) (string, string) { return "text/html", "<h1>404 page not found</h1>" }
 	wrongType := func(status int, code string) (string, string) {
-		_, body := problem(status, code)
+		_, body := newProblem(status, code)
 
 		return "application/json", body
 	}
-	wrongStatus := func(int, string) (string, string) { return problem(http.StatusOK, "HYPERFLEET-NTF-001") }
+	wrongStatus := func(int, string) (string, string) { return newProblem(http.StatusOK, "HYPERFLEET-NTF-001") }
 	cut := func(status int, code string) (string, string) {
-		kind, body := problem(status, code)
+		kind, body := newProblem(status, code)
 
 		return kind, body[:len(body)-3]
 	}
@@ -85,26 +85,26 @@ func TestKindsOfErrors(t *testing.T) {
 		is        error
 		temporary bool
 	}{
-		"no such resource":           {404, "HYPERFLEET-NTF-001", problem, client.ErrNotFound, false},
-		"no such route":              {404, "HYPERFLEET-NTF-000", problem, nil, false},
-		"a 404 of somebody else":     {404, "", html, nil, true},
+		"no such resource":           {404, "HYPERFLEET-NTF-001", newProblem, client.ErrNotFound, false},
+		"no such route":              {404, "HYPERFLEET-NTF-000", newProblem, nil, false},
+		"a 404 of another server":    {404, "", html, nil, true},
 		"of another content type":    {404, "HYPERFLEET-NTF-001", wrongType, nil, true},
 		"of another status":          {404, "", wrongStatus, nil, true},
 		"cut off":                    {404, "HYPERFLEET-NTF-001", cut, nil, true},
-		"of another maker":           {404, "NTF-001", problem, nil, true},
-		"that code, another status":  {400, "HYPERFLEET-NTF-001", problem, nil, false},
-		"a cursor that is gone":      {410, "HYPERFLEET-VAL-010", problem, client.ErrCursorGone, false},
-		"gone, says somebody else":   {410, "", html, nil, true},
-		"a conflict":                 {409, "HYPERFLEET-CNF-003", problem, nil, true},
-		"a refusal":                  {422, "HYPERFLEET-VAL-001", problem, nil, false},
-		"too many":                   {429, "HYPERFLEET-LIM-001", problem, nil, true},
-		"out of order":               {503, "HYPERFLEET-INT-001", problem, nil, true},
+		"a code of another API":      {404, "NTF-001", newProblem, nil, true},
+		"that code, another status":  {400, "HYPERFLEET-NTF-001", newProblem, nil, false},
+		"a cursor that is gone":      {410, "HYPERFLEET-VAL-010", newProblem, client.ErrCursorGone, false},
+		"a 410 of another server":    {410, "", html, nil, true},
+		"a conflict":                 {409, "HYPERFLEET-CNF-003", newProblem, nil, true},
+		"a rejection":                {422, "HYPERFLEET-VAL-001", newProblem, nil, false},
+		"too many":                   {429, "HYPERFLEET-LIM-001", newProblem, nil, true},
+		"unavailable":                {503, "HYPERFLEET-INT-001", newProblem, nil, true},
 		"a redirect is not followed": {302, "", html, nil, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			c, _ := peer(t, func(w http.ResponseWriter, _ *http.Request) {
+			c, _ := newPeer(t, func(w http.ResponseWriter, _ *http.Request) {
 				kind, body := tc.answer(tc.status, tc.code)
 				w.Header().Set("Content-Type", kind)
 				w.Header().Set("Location", "http://127.0.0.1:1/")
@@ -123,7 +123,7 @@ func TestKindsOfErrors(t *testing.T) {
 				}
 			}
 
-			if got := temporary(err); got != tc.temporary {
+			if got := isTemporary(err); got != tc.temporary {
 				t.Errorf("Temporary(%v) = %t", err, got)
 			}
 
@@ -148,7 +148,7 @@ func TestCalls(t *testing.T) {
 		"/changes":         `{"items":[],"next":"n"}`,
 		"/leases/a.b":      `{"name":"a.b","holder":"me","expires_in_seconds":2.5}`,
 	}
-	c, registry := peer(t, func(w http.ResponseWriter, r *http.Request) {
+	c, registry := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		path := strings.TrimPrefix(r.URL.Path, client.BasePath)
 		query := r.URL.Query().Encode()
@@ -213,12 +213,12 @@ func TestCalls(t *testing.T) {
 
 	for operation, want := range map[string]float64{"get": 1, "list": 2, "changes": 2, "leases": 1, "put-status": 1} {
 		if got := scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+operation+`"`); got != want {
-			t.Errorf("%v calls %s are counted, want %v", got, operation, want)
+			t.Errorf("%v calls of %s are counted, want %v", got, operation, want)
 		}
 	}
 }
 
-func TestTriesAndTimeouts(t *testing.T) {
+func TestRetriesAndTimeouts(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -227,17 +227,17 @@ func TestTriesAndTimeouts(t *testing.T) {
 		want    string
 		tries   int32
 	}{
-		"an outage passes":     {answers: []int{503, 500, 200}, tries: 3},
-		"an outage stays":      {answers: []int{503, 503, 503, 200}, want: "status 503", tries: 3},
-		"a refusal is final":   {answers: []int{400, 200}, want: "400", tries: 1},
-		"silence, then answer": {answers: []int{0, 200}, tries: 2},
+		"a short outage":             {answers: []int{503, 500, 200}, tries: 3},
+		"a long outage":              {answers: []int{503, 503, 503, 200}, want: "status 503", tries: 3},
+		"a rejection is final":       {answers: []int{400, 200}, want: "400", tries: 1},
+		"a timeout, then a response": {answers: []int{0, 200}, tries: 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			var tries atomic.Int32
 
-			c, _ := peer(t, func(w http.ResponseWriter, r *http.Request) {
+			c, _ := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
 				status := tc.answers[tries.Add(1)-1]
 				if status == 0 {
 					// The body is read, so that the server notices the end of the request.
@@ -258,17 +258,17 @@ func TestTriesAndTimeouts(t *testing.T) {
 			}
 
 			if tries.Load() != tc.tries {
-				t.Errorf("%d tries", tries.Load())
+				t.Errorf("%d attempts", tries.Load())
 			}
 		})
 	}
 }
 
-// TestAWaitIsNoTimeout checks that a request for changes may take as long as its wait.
-func TestAWaitIsNoTimeout(t *testing.T) {
+// TestLongPollOutlastsTheTimeout checks that a request for changes may take as long as its wait.
+func TestLongPollOutlastsTheTimeout(t *testing.T) {
 	t.Parallel()
 
-	c, _ := peerWithin(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
+	c, _ := newPeerWithTimeout(t, 50*time.Millisecond, func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-r.Context().Done():
@@ -329,12 +329,12 @@ func TestNew(t *testing.T) {
 	must(t, os.WriteFile(noPEM, []byte("no"), 0o600))
 
 	for name, conf := range map[string]platform.APIClient{
-		"nothing":      {},
-		"no scheme":    {BaseURL: "api:8000"},
-		"a password":   {BaseURL: "http://me:hunter2@api"},
-		"a query":      {BaseURL: "http://api?x=y"},
-		"no CA":        {BaseURL: "https://api", CAFile: "/nowhere"},
-		"a CA, no PEM": {BaseURL: "https://api", CAFile: noPEM},
+		"nothing":       {},
+		"no scheme":     {BaseURL: "api:8000"},
+		"a password":    {BaseURL: "http://me:hunter2@api"},
+		"a query":       {BaseURL: "http://api?x=y"},
+		"no CA":         {BaseURL: "https://api", CAFile: "/nowhere"},
+		"an invalid CA": {BaseURL: "https://api", CAFile: noPEM},
 	} {
 		if _, err := client.New(conf, client.Options{}); err == nil || strings.Contains(err.Error(), "hunter2") {
 			t.Errorf("%s: %v", name, err)
@@ -342,29 +342,29 @@ func TestNew(t *testing.T) {
 	}
 }
 
-// TestAnswersThatAreNone checks that a response that only resembles one of the API is an error.
-func TestAnswersThatAreNone(t *testing.T) {
+// TestInvalidResponses checks that a response that only resembles one of the API is an error.
+func TestInvalidResponses(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct{ kind, body string }{
-		"a page":    {"text/html", "<html>"},
-		"cut off":   {"application/json", `{"id":"`},
-		"no object": {"application/json", `[]`},
+		"an HTML page":   {"text/html", "<html>"},
+		"cut off":        {"application/json", `{"id":"`},
+		"no JSON object": {"application/json", `[]`},
 	} {
-		c, _ := peer(t, func(w http.ResponseWriter, _ *http.Request) {
+		c, _ := newPeer(t, func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", tc.kind)
 			_, _ = io.WriteString(w, tc.body)
 		})
 
-		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !temporary(err) {
+		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !isTemporary(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
-// temporary returns true if the failed call may succeed later, which is the case unless the fleet
-// API itself rejected it.
-func temporary(err error) bool {
+// isTemporary returns true if the failed call may succeed later, which is the case unless the fleet API
+// itself rejected it.
+func isTemporary(err error) bool {
 	answer, ok := errors.AsType[*client.Error](err)
 
 	return !ok || answer.IsTransient()

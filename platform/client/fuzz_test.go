@@ -33,13 +33,13 @@ func FuzzProblem(f *testing.F) {
 			Body: io.NopCloser(strings.NewReader(body)),
 		})
 
-		var said struct {
+		var decoded struct {
 			Status int    `json:"status"`
 			Code   string `json:"code"`
 		}
 
-		well := json.NewDecoder(strings.NewReader(body)).Decode(&said) == nil && said.Status == http.StatusNotFound &&
-			said.Code == codeNoResource
+		well := json.NewDecoder(strings.NewReader(body)).Decode(&decoded) == nil && decoded.Status == http.StatusNotFound &&
+			decoded.Code == codeNoResource
 
 		if errors.Is(err, ErrNotFound) && !well {
 			t.Errorf("%q says that the resource is gone", body)

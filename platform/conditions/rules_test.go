@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 )
 
-func mapped(when, status, reason, message string) platform.MappedCondition {
+func newRule(when, status, reason, message string) platform.MappedCondition {
 	expression := func(text string) platform.Expression { return platform.Expression{Expression: text} }
 
 	return platform.MappedCondition{
@@ -29,8 +29,8 @@ func TestRules(t *testing.T) {
 	t.Parallel()
 
 	data := map[string]any{"quota": 25.0, "text": "secret-text"}
-	in := conditions.Input{Generation: 3, UpdatedTime: at(0), Statuses: []openapi.AdapterStatus{{
-		Adapter: "a", ObservedGeneration: 2, LastReportTime: at(9), Data: &data,
+	in := conditions.Input{Generation: 3, UpdatedTime: addSeconds(0), Statuses: []openapi.AdapterStatus{{
+		Adapter: "a", ObservedGeneration: 2, LastReportTime: addSeconds(9), Data: &data,
 		Conditions: []openapi.AdapterCondition{{Type: "Ready", Status: "True", Reason: "R"}, {Type: "Dim", Status: "Unknown"}},
 	}}}
 	resource := map[string]any{"name": "home", "generation": int64(3)}
@@ -41,17 +41,17 @@ func TestRules(t *testing.T) {
 		want string
 		err  string
 	}{
-		{name: "holds", rule: mapped("resource.generation == 3", `"True"`, `"Reason"`, `"of " + resource.name`), want: "True Reason of home"},
-		{name: "does not hold", rule: mapped("resource.generation == 4", `"True"`, `"Reason"`, `"m"`)},
-		{name: "small letters", rule: mapped("true", `"false"`, `"Reason"`, `""`), want: "False Reason "},
-		{name: "of a report", rule: mapped("true", `statuses[0].conditions[0].status`, `statuses[0].conditions[0].reason`, `string(dig(statuses[0], "data.quota"))`), want: "True R 25"},
-		{name: "Unknown is left out", rule: mapped(`statuses[0].conditions.exists(c, c.type == "Dim")`, `"True"`, `"Reason"`, `""`)},
-		{name: "another status", rule: mapped("true", `"Maybe"`, `"Reason"`, `""`), err: "True or False"},
-		{name: "no text", rule: mapped("true", `"True"`, `3`, `""`), err: "output.reason"},
-		{name: "an error in the gate", rule: mapped("resource.missing == 1", `"True"`, `"Reason"`, `""`), err: "no such key"},
-		{name: "an error in the message", rule: mapped("true", `"True"`, `"Reason"`, `string(int(statuses[0].data.text))`), err: "output.message"},
-		{name: "long reason", rule: mapped("true", `"True"`, `"`+strings.Repeat("r", 257)+`"`, `""`), err: "256"},
-		{name: "too expensive", rule: mapped("[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, a+b+c+d > 0))))", `"True"`, `""`, `""`), err: "cost limit"},
+		{name: "holds", rule: newRule("resource.generation == 3", `"True"`, `"Reason"`, `"of " + resource.name`), want: "True Reason of home"},
+		{name: "does not hold", rule: newRule("resource.generation == 4", `"True"`, `"Reason"`, `"m"`)},
+		{name: "lower case", rule: newRule("true", `"false"`, `"Reason"`, `""`), want: "False Reason "},
+		{name: "from a report", rule: newRule("true", `statuses[0].conditions[0].status`, `statuses[0].conditions[0].reason`, `string(dig(statuses[0], "data.quota"))`), want: "True R 25"},
+		{name: "Unknown is left out", rule: newRule(`statuses[0].conditions.exists(c, c.type == "Dim")`, `"True"`, `"Reason"`, `""`)},
+		{name: "another status", rule: newRule("true", `"Maybe"`, `"Reason"`, `""`), err: "True or False"},
+		{name: "not a string", rule: newRule("true", `"True"`, `3`, `""`), err: "output.reason"},
+		{name: "an error in the gate", rule: newRule("resource.missing == 1", `"True"`, `"Reason"`, `""`), err: "no such key"},
+		{name: "an error in the message", rule: newRule("true", `"True"`, `"Reason"`, `string(int(statuses[0].data.text))`), err: "output.message"},
+		{name: "long reason", rule: newRule("true", `"True"`, `"`+strings.Repeat("r", 257)+`"`, `""`), err: "256"},
+		{name: "too expensive", rule: newRule("[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, a+b+c+d > 0))))", `"True"`, `""`, `""`), err: "cost limit"},
 	} {
 		rules, err := conditions.Compile([]platform.MappedCondition{tc.rule}, clock.RealClock{})
 		if err != nil {
@@ -71,7 +71,7 @@ func TestRules(t *testing.T) {
 		if len(got) == 1 {
 			text = got[0].Status + " " + got[0].Reason + " " + got[0].Message
 
-			if got[0].ObservedGeneration != 3 || !got[0].LastUpdatedTime.Equal(at(9)) {
+			if got[0].ObservedGeneration != 3 || !got[0].LastUpdatedTime.Equal(addSeconds(9)) {
 				t.Errorf("%s: %+v", tc.name, got[0])
 			}
 		}
@@ -86,7 +86,7 @@ func TestLongMessagesAreCut(t *testing.T) {
 	t.Parallel()
 
 	rules, err := conditions.Compile([]platform.MappedCondition{
-		mapped("true", `"True"`, `""`, `"`+strings.Repeat("é", 1500)+`"`),
+		newRule("true", `"True"`, `""`, `"`+strings.Repeat("é", 1500)+`"`),
 	}, clock.RealClock{})
 	if err != nil {
 		t.Fatal(err)
@@ -102,12 +102,12 @@ func TestCompileNamesAllErrors(t *testing.T) {
 	t.Parallel()
 
 	_, err := conditions.Compile([]platform.MappedCondition{
-		mapped("statusses.size() > 0", `"True"`, `nope()`, ""), mapped("1", `"True"`, `""`, `""`),
+		newRule("statusses.size() > 0", `"True"`, `nope()`, ""), newRule("1", `"True"`, `""`, `""`),
 	}, clock.RealClock{})
 
 	for _, want := range []string{"conditions[0]", "statusses", "nope", "output.message", "conditions[1]", "bool"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v lacks %q", err, want)
+			t.Errorf("error %v does not contain %q", err, want)
 		}
 	}
 }

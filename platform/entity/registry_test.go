@@ -44,7 +44,7 @@ func TestRegistry(t *testing.T) {
 	}
 
 	if registry.ByPlural("dragons") != nil || len(registry.Kinds()) != 3 {
-		t.Error("a kind that nobody registered")
+		t.Error("an unregistered kind was found")
 	}
 
 	for name, wrong := range map[string]bool{"ab": true, "abc": false, "a-b": false, "Abc": true, "a.b": true, "-ab": true, strings.Repeat("a", 16): true} {
@@ -54,7 +54,7 @@ func TestRegistry(t *testing.T) {
 	}
 }
 
-func TestRegistriesThatAreNotValid(t *testing.T) {
+func TestInvalidRegistries(t *testing.T) {
 	t.Parallel()
 
 	ref := func(target string, low, high int) []platform.ReferenceRule {
@@ -68,26 +68,26 @@ func TestRegistriesThatAreNotValid(t *testing.T) {
 	}{
 		{"none", nil, []string{"at least one"}},
 		{"unknown parent", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}}, []string{`parent_kind "B" is not registered`}},
-		{"a ring of owners", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "A"}}, []string{"entities[0]", "A -> B -> A", "entities[1]"}},
-		{"a chain into a ring", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "C"}, {Kind: "C", Plural: "cs", ParentKind: "B"}}, []string{"B -> C -> B"}},
-		{"a kind twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "A", Plural: "bs"}}, []string{"registered more than once"}},
-		{"a plural twice", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "B", Plural: "as"}}, []string{"already has plural"}},
+		{"a cycle of owners", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "A"}}, []string{"entities[0]", "A -> B -> A", "entities[1]"}},
+		{"a chain into a cycle", []platform.Entity{{Kind: "A", Plural: "as", ParentKind: "B"}, {Kind: "B", Plural: "bs", ParentKind: "C"}, {Kind: "C", Plural: "cs", ParentKind: "B"}}, []string{"B -> C -> B"}},
+		{"a duplicate kind", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "A", Plural: "bs"}}, []string{"registered more than once"}},
+		{"a duplicate plural", []platform.Entity{{Kind: "A", Plural: "as"}, {Kind: "B", Plural: "as"}}, []string{"already has plural"}},
 		{"reserved plurals", []platform.Entity{{Kind: "A", Plural: "resources"}, {Kind: "B", Plural: "changes"}, {Kind: "C", Plural: "leases"}, {Kind: "D", Plural: "statuses"}}, []string{"resources", "changes", "leases", "statuses"}},
 		{"names", []platform.Entity{{Kind: "a b", Plural: "A"}}, []string{`kind "a b"`, `plural "A"`}},
 		{"bounds of names", []platform.Entity{{Kind: "A", Plural: "as", NameMinLen: 9, NameMaxLen: 3}, {Kind: "B", Plural: "bs", NameMaxLen: 64}}, []string{"name_min_len 9", "name_max_len 64"}},
-		{"a policy", []platform.Entity{{Kind: "A", Plural: "as", OnParentDelete: "orphan"}}, []string{"restrict or cascade"}},
-		{"a target", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 0, 0)}}, []string{`target_kind "B"`}},
+		{"an unknown policy", []platform.Entity{{Kind: "A", Plural: "as", OnParentDelete: "orphan"}}, []string{"restrict or cascade"}},
+		{"an unknown target", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 0, 0)}}, []string{`target_kind "B"`}},
 		{"max below min", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 3, 2)}}, []string{"max must not be less than min"}},
-		{"a reference twice", []platform.Entity{{Kind: "A", Plural: "as", References: append(ref("A", 0, 0), ref("A", 0, 0)...)}}, []string{"listed more than once"}},
-		{"a form of references", []platform.Entity{{Kind: "A", Plural: "as", References: []platform.ReferenceRule{{RefType: "A b", TargetKind: "A"}}}}, []string{"ref_type"}},
-		{"a ring of requirements", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 1, 0)}, {Kind: "B", Plural: "bs", References: ref("A", 1, 1)}}, []string{"A -> B -> A"}},
+		{"a duplicate reference", []platform.Entity{{Kind: "A", Plural: "as", References: append(ref("A", 0, 0), ref("A", 0, 0)...)}}, []string{"listed more than once"}},
+		{"an invalid reference type", []platform.Entity{{Kind: "A", Plural: "as", References: []platform.ReferenceRule{{RefType: "A b", TargetKind: "A"}}}}, []string{"ref_type"}},
+		{"a cycle of required references", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 1, 0)}, {Kind: "B", Plural: "bs", References: ref("A", 1, 1)}}, []string{"A -> B -> A"}},
 		{"requires itself", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 1, 1)}}, []string{"A -> A"}},
 		{"requires its child", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 1, 1)}, {Kind: "B", Plural: "bs", ParentKind: "A"}}, []string{"A -> B -> A"}},
-		{"adapters that look alike", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a-b", "aB", "a-B"}}}, []string{`"aB"`}},
-		{"an adapter twice", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a", "a"}}}, []string{"ASuccessful"}},
-		{"a mapped condition of ours", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a"}, Conditions: []platform.MappedCondition{{Type: "Reconciled"}, {Type: "ASuccessful"}, {Type: "x"}}}}, []string{"already sets type Reconciled", "already sets type ASuccessful", "conditions[2]"}},
+		{"adapters with the same condition", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a-b", "aB", "a-B"}}}, []string{`"aB"`}},
+		{"a duplicate adapter", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a", "a"}}}, []string{"ASuccessful"}},
+		{"a mapped condition that is reserved", []platform.Entity{{Kind: "A", Plural: "as", RequiredAdapters: []string{"a"}, Conditions: []platform.MappedCondition{{Type: "Reconciled"}, {Type: "ASuccessful"}, {Type: "x"}}}}, []string{"already sets type Reconciled", "already sets type ASuccessful", "conditions[2]"}},
 		{"a schema without a name", []platform.Entity{{Kind: "A", Plural: "as", RequireSpecSchema: true}}, []string{"spec_schema_name"}},
-		{"a schema that is not there", []platform.Entity{{Kind: "A", Plural: "as", RequireSpecSchema: true, SpecSchemaName: "S"}}, []string{`no schema "S"`}},
+		{"a missing schema", []platform.Entity{{Kind: "A", Plural: "as", RequireSpecSchema: true, SpecSchemaName: "S"}}, []string{`no schema "S"`}},
 		{"all at once", []platform.Entity{{Kind: "a", Plural: "as", ParentKind: "Z"}, {Kind: "B", Plural: "as", NameMinLen: -1}}, []string{"entities[0]", "parent_kind", "name_min_len", "already has plural"}},
 	} {
 		_, err := entity.New(tc.entities, nil)
@@ -99,7 +99,7 @@ func TestRegistriesThatAreNotValid(t *testing.T) {
 
 		for _, want := range tc.want {
 			if !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v lacks %q", tc.name, err, want)
+				t.Errorf("%s: error %v does not contain %q", tc.name, err, want)
 			}
 		}
 	}
@@ -165,7 +165,7 @@ components:
 			fields = append(fields, one.Field)
 
 			if strings.Contains(one.Message, "moon") {
-				t.Errorf("%s: the value is told: %s", tc.name, one.Message)
+				t.Errorf("%s: the message contains the value: %s", tc.name, one.Message)
 			}
 		}
 
@@ -179,7 +179,7 @@ components:
 	}
 
 	if _, err := entity.LoadSchemas(t.Context(), path+".none"); err == nil {
-		t.Error("a file that is not there")
+		t.Error("a missing file was loaded")
 	}
 
 	if doc, err := entity.LoadSchemas(t.Context(), ""); doc != nil || err != nil {

@@ -3,5 +3,5 @@
 
 package sentinel
 
-// Round exports round.
+// Round is the interval between reads of the change feed.
 const Round = changesInterval

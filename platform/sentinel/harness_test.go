@@ -32,13 +32,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 var database *postgres.Server
 
 func TestMain(m *testing.M) {
-	if os.Getenv(envResting) != "" {
-		os.Exit(rest())
+	if os.Getenv(envIdle) != "" {
+		os.Exit(runIdle())
 	}
 
 	// The tests wait for intervals more than for a processor. The caller can set another number.
@@ -100,8 +100,8 @@ func (a *api) report(id string, generation int32, available string) {
 	}, nil)
 }
 
-// conf returns a configuration with intervals that are short enough for tests.
-func conf(url string) platform.Sentinel {
+// newConfig returns a configuration with intervals that are short enough for tests.
+func newConfig(url string) platform.Sentinel {
 	c := sentinel.Defaults()
 	c.ResourceType = "clusters"
 	c.Clients.HyperFleetAPI.BaseURL = url
@@ -111,34 +111,34 @@ func conf(url string) platform.Sentinel {
 	return c
 }
 
-// adapter is a broker that records what a Sentinel sends.
-type adapter struct {
+// recordingBroker is a broker that records what a Sentinel sends.
+type recordingBroker struct {
 	t *testing.T
-	// refuse makes Publish fail for events of one resource.
-	mu     sync.Mutex
-	refuse map[string]bool
-	tries  map[string]int
-	// got has the events by resource.
-	got map[string][]cloudevents.Event
+	// rejected has the resource for whose events Publish fails.
+	mu       sync.Mutex
+	rejected map[string]bool
+	tries    map[string]int
+	// events has the events by resource.
+	events map[string][]cloudevents.Event
 }
 
-var errRefused = errors.New("the broker is full")
+var errRejected = errors.New("the broker rejects the event")
 
-func newAdapter(t *testing.T) *adapter {
+func newRecordingBroker(t *testing.T) *recordingBroker {
 	t.Helper()
 
-	return &adapter{t: t, refuse: map[string]bool{}, tries: map[string]int{}, got: map[string][]cloudevents.Event{}}
+	return &recordingBroker{t: t, rejected: map[string]bool{}, tries: map[string]int{}, events: map[string][]cloudevents.Event{}}
 }
 
 // Publish records the encoded events of clusters, and rejects some of them.
-func (a *adapter) Publish(_ context.Context, topic string, e cloudevents.Event) error {
+func (a *recordingBroker) Publish(_ context.Context, topic string, e cloudevents.Event) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
 	a.tries[e.Subject()]++
 
-	if a.refuse[e.Subject()] {
-		return errRefused
+	if a.rejected[e.Subject()] {
+		return errRejected
 	}
 
 	body, err := json.Marshal(e)
@@ -153,57 +153,57 @@ func (a *adapter) Publish(_ context.Context, topic string, e cloudevents.Event) 
 	}
 
 	if topic == "clusters" {
-		a.got[e.Subject()] = append(a.got[e.Subject()], e)
+		a.events[e.Subject()] = append(a.events[e.Subject()], e)
 	}
 
 	return nil
 }
 
 // Health always succeeds.
-func (a *adapter) Health(context.Context) error { return nil }
+func (a *recordingBroker) Health(context.Context) error { return nil }
 
-func (a *adapter) set(id string, refused bool) {
+func (a *recordingBroker) setRejected(id string, refused bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	a.refuse[id] = refused
+	a.rejected[id] = refused
 }
 
-// of returns the events of a resource.
-func (a *adapter) of(id string) []cloudevents.Event {
+// listEvents returns the events of a resource.
+func (a *recordingBroker) listEvents(id string) []cloudevents.Event {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	return slices.Clone(a.got[id])
+	return slices.Clone(a.events[id])
 }
 
-// await waits for a number of events of a resource, and returns the last one.
-func (a *adapter) await(id string, count int) map[string]any {
+// waitForEvents waits for a number of events of a resource, and returns the last one.
+func (a *recordingBroker) waitForEvents(id string, count int) map[string]any {
 	a.t.Helper()
 
 	var list []cloudevents.Event
 
-	eventually(a.t, "events of "+id, func() bool {
-		list = a.of(id)
+	eventually(a.t, "events of "+id+" are sent", func() bool {
+		list = a.listEvents(id)
 
 		return len(list) >= count
 	})
 
-	var said map[string]any
-	if err := list[len(list)-1].DataAs(&said); err != nil {
+	var data map[string]any
+	if err := list[len(list)-1].DataAs(&data); err != nil {
 		a.t.Fatal(err)
 	}
 
-	return said
+	return data
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
+func eventually(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
-	for !holds() {
+	deadline := time.Now().Add(waitTimeout)
+	for !condition() {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 
 		time.Sleep(20 * time.Millisecond)
@@ -217,27 +217,27 @@ type replica struct {
 	metrics *prometheus.Registry
 	log     *capture.Buffer
 	end     func()
-	// meddle, if it is set, responds to requests in place of the API. If it returns nil, the
-	// request is passed on.
-	mu     sync.Mutex
-	meddle func(*http.Request) (*http.Response, error)
+	// interceptor, if it is set, responds to requests in place of the API. If it returns nil, the request
+	// is passed on.
+	mu          sync.Mutex
+	interceptor func(*http.Request) (*http.Response, error)
 }
 
-func (r *replica) set(meddle func(*http.Request) (*http.Response, error)) {
+func (r *replica) intercept(meddle func(*http.Request) (*http.Response, error)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	r.meddle = meddle
+	r.interceptor = meddle
 }
 
-func run(t *testing.T, c platform.Sentinel, to sentinel.Publisher) *replica {
+func startReplica(t *testing.T, c platform.Sentinel, to sentinel.Publisher) *replica {
 	t.Helper()
 
-	return runAt(t, c, to, nil)
+	return startReplicaAt(t, c, to, nil)
 }
 
-// runAt runs a replica with its own clock.
-func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.WithTickerAndDelayedExecution) *replica {
+// startReplicaAt starts a replica with its own clock.
+func startReplicaAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.WithTickerAndDelayedExecution) *replica {
 	t.Helper()
 
 	r := &replica{metrics: prometheus.NewRegistry(), log: &capture.Buffer{}}
@@ -245,7 +245,7 @@ func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.Wi
 	calls, err := client.New(c.Clients.HyperFleetAPI, client.Options{Transport: retry.RoundTripperFunc(
 		func(request *http.Request) (*http.Response, error) {
 			r.mu.Lock()
-			meddle := r.meddle
+			meddle := r.interceptor
 			r.mu.Unlock()
 
 			if meddle != nil {
@@ -292,16 +292,16 @@ func runAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at clock.Wi
 	return r
 }
 
-// ready waits until all resources have been listed.
-func (r *replica) ready(t *testing.T) *replica {
+// waitUntilReady waits until all resources have been listed.
+func (r *replica) waitUntilReady(t *testing.T) *replica {
 	t.Helper()
 	eventually(t, "sentinel is ready", func() bool { return r.CheckReady(t.Context()) == nil })
 
 	return r
 }
 
-// metric returns the sum of a metric's values whose labels contain the text.
-func (r *replica) metric(t *testing.T, name, text string) float64 {
+// sumMetric returns the sum of a metric's values whose labels contain the text.
+func (r *replica) sumMetric(t *testing.T, name, text string) float64 {
 	t.Helper()
 
 	return scrape.SumOf(t, r.metrics, "hyperfleet_sentinel_"+name, text)

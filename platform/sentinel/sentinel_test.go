@@ -29,24 +29,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
 
-func TestChangesAreToldAtOnce(t *testing.T) {
+func TestChangesArePublishedAtOnce(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
+	a, to := serve(t), newRecordingBroker(t)
 	before := a.create("/clusters", "before", nil)
-	s := run(t, conf(a.url), to).ready(t)
+	s := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
-	to.await(before.Id, 1)
+	to.waitForEvents(before.Id, 1)
 
 	created := a.create("/clusters", "after", nil)
-	said := to.await(created.Id, 1)
+	data := to.waitForEvents(created.Id, 1)
 	want := map[string]any{"id": created.Id, "kind": "Cluster", "href": created.Href, "generation": 1.0}
 
-	if diff := cmp.Diff(want, said); diff != "" {
+	if diff := cmp.Diff(want, data); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
-	e := to.of(created.Id)[0]
+	e := to.listEvents(created.Id)[0]
 	if e.Type() != "io.hyperfleet.cluster.reconcile" || e.Source() != events.Source || e.SpecVersion() != "1.0" ||
 		e.Extensions()[events.PartitionKey] != created.Id || len(e.Extensions()[events.ExtensionTraceParent].(string)) != 55 {
 		t.Errorf("event %v", e)
@@ -54,78 +54,78 @@ func TestChangesAreToldAtOnce(t *testing.T) {
 
 	a.do(http.MethodPatch, "/clusters/"+created.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
 
-	if said := to.await(created.Id, 2); said["generation"] != 2.0 {
-		t.Errorf("after a change: %v", said)
+	if data := to.waitForEvents(created.Id, 2); data["generation"] != 2.0 {
+		t.Errorf("event after a change: %v", data)
 	}
 
 	a.report(created.Id, 2, "True")
 	a.do(http.MethodDelete, "/clusters/"+created.Id, nil, nil)
 
-	if said := to.await(created.Id, 3); said["generation"] != 3.0 {
-		t.Errorf("after the deletion: %v", said)
+	if data := to.waitForEvents(created.Id, 3); data["generation"] != 3.0 {
+		t.Errorf("event after the deletion: %v", data)
 	}
 
 	// A report does not cause an event.
-	if got := len(to.of(created.Id)); got != 3 {
+	if got := len(to.listEvents(created.Id)); got != 3 {
 		t.Errorf("%d events, want 3", got)
 	}
 
-	if got := s.metric(t, "events_published_total", `"changed"`); got != 2 {
-		t.Errorf("%g events for changes", got)
+	if got := s.sumMetric(t, "events_published_total", `"changed"`); got != 2 {
+		t.Errorf("metric counts %g events for changes", got)
 	}
 }
 
-func TestCadences(t *testing.T) {
+func TestResyncIntervals(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	c := conf(a.url)
+	a, to := serve(t), newRecordingBroker(t)
+	c := newConfig(a.url)
 	c.MaxAgeNotReconciled, c.MaxAgeReconciled = 100*time.Millisecond, time.Second
-	s := run(t, c, to).ready(t)
+	s := startReplica(t, c, to).waitUntilReady(t)
 
 	failing, well := a.create("/clusters", "failing", nil), a.create("/clusters", "well", nil)
 	a.report(failing.Id, 1, "False")
 	a.report(well.Id, 1, "True")
 
-	to.await(failing.Id, 5)
-	eventually(t, "drift is looked for", func() bool { return s.metric(t, "events_published_total", `"drift"`) > 0 })
+	to.waitForEvents(failing.Id, 5)
+	eventually(t, "an event for drift is sent", func() bool { return s.sumMetric(t, "events_published_total", `"drift"`) > 0 })
 
-	bad, good := len(to.of(failing.Id)), len(to.of(well.Id))
+	bad, good := len(to.listEvents(failing.Id)), len(to.listEvents(well.Id))
 	if good*2 > bad {
-		t.Errorf("%d events of the reconciled, %d of the other", good, bad)
+		t.Errorf("%d events of the reconciled resource, %d of the failing one", good, bad)
 	}
 }
 
 func TestSelectorAndChildren(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	c := conf(a.url)
+	a, to := serve(t), newRecordingBroker(t)
+	c := newConfig(a.url)
 	c.ResourceType, c.Topic = "nodepools", "clusters"
 	c.ResourceSelector = []platform.LabelSelector{{Label: "example.io/tier", Value: "gold"}}
 	parent := a.create("/clusters", "parent", nil)
-	run(t, c, to).ready(t)
+	startReplica(t, c, to).waitUntilReady(t)
 
 	other := a.create("/clusters/"+parent.Id+"/nodepools", "other", nil)
 	pool := a.create("/clusters/"+parent.Id+"/nodepools", "pool", map[string]string{"example.io/tier": "gold"})
 
-	said := to.await(pool.Id, 1)
+	data := to.waitForEvents(pool.Id, 1)
 	want := map[string]any{"id": parent.Id, "kind": "Cluster", "href": parent.Href}
 
-	if diff := cmp.Diff(want, said["owner_references"]); diff != "" {
+	if diff := cmp.Diff(want, data["owner_references"]); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
 	// A resource begins to match the selector, and later stops.
 	a.do(http.MethodPatch, "/resources/"+other.Id, map[string]any{"labels": map[string]string{"example.io/tier": "gold"}}, nil)
-	to.await(other.Id, 1)
+	to.waitForEvents(other.Id, 1)
 	a.do(http.MethodPatch, "/resources/"+pool.Id, map[string]any{"labels": map[string]string{}}, nil)
 	a.do(http.MethodPatch, "/resources/"+pool.Id, map[string]any{"spec": map[string]any{}}, nil)
 	a.do(http.MethodPatch, "/resources/"+other.Id, map[string]any{"spec": map[string]any{}}, nil)
-	to.await(other.Id, 2)
+	to.waitForEvents(other.Id, 2)
 
-	if got := len(to.of(pool.Id)); got != 1 {
-		t.Errorf("%d events of a resource that does not match any more", got)
+	if got := len(to.listEvents(pool.Id)); got != 1 {
+		t.Errorf("%d events of a resource that no longer matches", got)
 	}
 }
 
@@ -134,11 +134,11 @@ func TestSelectorAndChildren(t *testing.T) {
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	first := run(t, conf(a.url), to).ready(t)
-	eventually(t, "the first leads", func() bool { return first.metric(t, "leader", "") == 1 })
+	a, to := serve(t), newRecordingBroker(t)
+	first := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
+	eventually(t, "the first replica is the leader", func() bool { return first.sumMetric(t, "leader", "") == 1 })
 
-	second := run(t, conf(a.url), to).ready(t)
+	second := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
 	ids := make([]string, 30)
 	for i := range ids {
@@ -146,37 +146,37 @@ func TestReplicas(t *testing.T) {
 	}
 
 	for _, id := range ids {
-		to.await(id, 1)
+		to.waitForEvents(id, 1)
 		a.report(id, 1, "True")
 	}
 
 	for _, id := range ids {
-		if got := len(to.of(id)); got != 1 {
+		if got := len(to.listEvents(id)); got != 1 {
 			t.Errorf("%d events of %s with two replicas", got, id)
 		}
 	}
 
-	if first.metric(t, "leader", "") != 1 || second.metric(t, "leader", "") != 0 {
-		t.Error("not one leads")
+	if first.sumMetric(t, "leader", "") != 1 || second.sumMetric(t, "leader", "") != 0 {
+		t.Error("want exactly the first replica to be the leader")
 	}
 
 	// A replica without a connection stops sending before another one begins.
-	first.set(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })
+	first.intercept(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })
 	a.do(http.MethodPatch, "/clusters/"+ids[0], map[string]any{"spec": map[string]any{}}, nil)
-	to.await(ids[0], 2)
-	eventually(t, "the first knows", func() bool {
-		return first.metric(t, "leader", "") == 0 && second.metric(t, "leader", "") == 1
+	to.waitForEvents(ids[0], 2)
+	eventually(t, "the second replica is the leader", func() bool {
+		return first.sumMetric(t, "leader", "") == 0 && second.sumMetric(t, "leader", "") == 1
 	})
 
-	if got := second.metric(t, "events_published_total", ""); got != 1 {
-		t.Errorf("the second sent %g events, want the one change", got)
+	if got := second.sumMetric(t, "events_published_total", ""); got != 1 {
+		t.Errorf("the second replica sent %g events, want one for the change", got)
 	}
 
 	// A replica that shuts down releases its lease.
-	first.set(nil)
+	first.intercept(nil)
 	second.end()
 	a.do(http.MethodPatch, "/clusters/"+ids[1], map[string]any{"spec": map[string]any{}}, nil)
-	to.await(ids[1], 2)
+	to.waitForEvents(ids[1], 2)
 }
 
 // Changes in quick succession are read together, and each resource gets an event.
@@ -185,12 +185,12 @@ func TestABurstOfChangesIsReadTogether(t *testing.T) {
 
 	const burst = 60
 
-	a, to := serve(t), newAdapter(t)
+	a, to := serve(t), newRecordingBroker(t)
 
 	var lists atomic.Int64
 
-	s := run(t, conf(a.url), to).ready(t)
-	s.set(func(r *http.Request) (*http.Response, error) {
+	s := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
+	s.intercept(func(r *http.Request) (*http.Response, error) {
 		if strings.Contains(r.URL.Query().Get("search"), "id in ") {
 			lists.Add(1)
 		}
@@ -206,46 +206,46 @@ func TestABurstOfChangesIsReadTogether(t *testing.T) {
 	}
 
 	for _, id := range ids {
-		to.await(id, 1)
+		to.waitForEvents(id, 1)
 	}
 
 	took := time.Since(begun)
 	if got := lists.Load(); got == 0 || got > int64(took/sentinel.Round)+2 {
-		t.Errorf("%d lists in %s for %d resources made one after another", got, took, burst)
+		t.Errorf("%d lists in %s for %d resources that were created one after another", got, took, burst)
 	}
 }
 
-func TestABrokerThatRefusesHoldsUpNobodyElse(t *testing.T) {
+func TestRejectedEventsDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	s := run(t, conf(a.url), to).ready(t)
+	a, to := serve(t), newRecordingBroker(t)
+	s := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
 	// The ID is known only after the first event, so the event of the change is rejected.
 	bad, good := a.create("/clusters", "bad", nil), a.create("/clusters", "good", nil)
-	to.await(bad.Id, 1)
-	to.await(good.Id, 1)
-	to.set(bad.Id, true)
+	to.waitForEvents(bad.Id, 1)
+	to.waitForEvents(good.Id, 1)
+	to.setRejected(bad.Id, true)
 	a.do(http.MethodPatch, "/clusters/"+bad.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
 	a.do(http.MethodPatch, "/clusters/"+good.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
-	to.await(good.Id, 2)
-	eventually(t, "it is tried again", func() bool { return s.metric(t, "broker_errors_total", `"publish"`) >= 2 })
-	to.set(bad.Id, false)
+	to.waitForEvents(good.Id, 2)
+	eventually(t, "the rejected event is retried", func() bool { return s.sumMetric(t, "broker_errors_total", `"publish"`) >= 2 })
+	to.setRejected(bad.Id, false)
 
-	if said := to.await(bad.Id, 2); said["generation"] != 2.0 {
-		t.Errorf("said %v", said)
+	if data := to.waitForEvents(bad.Id, 2); data["generation"] != 2.0 {
+		t.Errorf("event %v", data)
 	}
 }
 
-func TestTheAPIGoesAndComesBack(t *testing.T) {
+func TestAPIOutage(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	s := run(t, conf(a.url), to).ready(t)
+	a, to := serve(t), newRecordingBroker(t)
+	s := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
 	var down atomic.Bool
 
-	s.set(func(*http.Request) (*http.Response, error) {
+	s.intercept(func(*http.Request) (*http.Response, error) {
 		if down.Load() {
 			return nil, errors.New("connection refused")
 		}
@@ -255,21 +255,21 @@ func TestTheAPIGoesAndComesBack(t *testing.T) {
 	down.Store(true)
 
 	created := a.create("/clusters", "meanwhile", nil)
-	eventually(t, "errors are counted", func() bool { return s.metric(t, "api_errors_total", "") > 0 })
+	eventually(t, "errors are counted", func() bool { return s.sumMetric(t, "api_errors_total", "") > 0 })
 	down.Store(false)
-	to.await(created.Id, 1)
+	to.waitForEvents(created.Id, 1)
 }
 
-func TestACursorThatIsGone(t *testing.T) {
+func TestExpiredCursor(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	s := run(t, conf(a.url), to).ready(t)
+	a, to := serve(t), newRecordingBroker(t)
+	s := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
 	// All cursors are rejected until Sentinel requests a new one.
 	var listed atomic.Bool
 
-	s.set(func(r *http.Request) (*http.Response, error) {
+	s.intercept(func(r *http.Request) (*http.Response, error) {
 		if strings.HasSuffix(r.URL.Path, "/changes") && !r.URL.Query().Has("after") {
 			listed.Store(true)
 		}
@@ -285,20 +285,20 @@ func TestACursorThatIsGone(t *testing.T) {
 	})
 
 	first := a.create("/clusters", "first", nil)
-	to.await(first.Id, 1)
+	to.waitForEvents(first.Id, 1)
 	second := a.create("/clusters", "second", nil)
-	to.await(second.Id, 1)
-	eventually(t, "all is listed again", func() bool { return s.metric(t, "change_cursors_gone_total", "") == 1 })
+	to.waitForEvents(second.Id, 1)
+	eventually(t, "all resources are listed again", func() bool { return s.sumMetric(t, "change_cursors_gone_total", "") == 1 })
 	third := a.create("/clusters", "third", nil)
-	to.await(third.Id, 1)
+	to.waitForEvents(third.Id, 1)
 }
 
 func TestExpressions(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
+	a, to := serve(t), newRecordingBroker(t)
 	existing := a.create("/clusters", "existing", map[string]string{"shard": "none"})
-	c := conf(a.url)
+	c := newConfig(a.url)
 	c.MessageDecision = &platform.Decision{
 		Params: []platform.DecisionParam{
 			{Name: "reconciled", Expr: `condition("Reconciled") // of all adapters`},
@@ -312,7 +312,7 @@ func TestExpressions(t *testing.T) {
 		"shard": "resource.labels.shard", "why": "reason", "nothing": "resource.?nothing",
 		"origin": map[string]any{"region": `"eu"`, "number": 3},
 	}
-	s := run(t, c, to).ready(t)
+	s := startReplica(t, c, to).waitUntilReady(t)
 
 	created := a.create("/clusters", "created", map[string]string{"shard": "a"})
 	bare := a.create("/clusters", "bare", nil)
@@ -321,14 +321,14 @@ func TestExpressions(t *testing.T) {
 		"shard": "a", "why": "message_decision", "origin": map[string]any{"region": "eu", "number": 3.0},
 	}
 
-	if diff := cmp.Diff(want, to.await(created.Id, 1)); diff != "" {
+	if diff := cmp.Diff(want, to.waitForEvents(created.Id, 1)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
-	eventually(t, "the error is counted", func() bool { return s.metric(t, "expression_errors_total", "") > 0 })
+	eventually(t, "the error is counted", func() bool { return s.sumMetric(t, "expression_errors_total", "") > 0 })
 
-	if len(to.of(bare.Id)) != 0 || len(to.of(existing.Id)) != 0 {
-		t.Error("events of resources that the decision is not true of")
+	if len(to.listEvents(bare.Id)) != 0 || len(to.listEvents(existing.Id)) != 0 {
+		t.Error("events of resources for which the decision is false")
 	}
 
 	if err := s.CheckReady(t.Context()); err != nil {
@@ -340,17 +340,17 @@ func TestExpressions(t *testing.T) {
 	}
 
 	if text := s.log.String(); !strings.Contains(text, "[Qutoa]") {
-		t.Error("no warning of a condition that no resource has")
+		t.Error("no warning about a condition that no resource has")
 	}
 }
 
 // The change feed does not contain reports that repeat the previous one. An expression that depends
 // on the time of the last report is evaluated with the state that was read last, which may be too
 // old. So Sentinel reads the resource again before it sends an event.
-func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
+func TestRepeatedReportsAreNotDue(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
+	a, to := serve(t), newRecordingBroker(t)
 	old, again := a.create("/clusters", "old", nil), a.create("/clusters", "again", nil)
 
 	for _, one := range []openapi.Resource{old, again} {
@@ -363,30 +363,30 @@ func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
 	reported, begin := time.Now(), time.Now()
 	stamp := func(at time.Time) string { return `timestamp("` + at.UTC().Format(time.RFC3339Nano) + `")` }
 
-	c := conf(a.url)
+	c := newConfig(a.url)
 	c.RelistInterval = 24 * time.Hour
 	c.MessageDecision = &platform.Decision{
 		Result: "now > " + stamp(begin.Add(time.Hour)) + ` && condition("Reconciled").last_updated_time < ` + stamp(reported),
 	}
 
 	at := clocktesting.NewFakeClock(begin)
-	s := runAt(t, c, to, at).ready(t)
-	pages := s.metric(t, "list_pages_total", "")
+	s := startReplicaAt(t, c, to, at).waitUntilReady(t)
+	pages := s.sumMetric(t, "list_pages_total", "")
 
 	a.report(again.Id, 1, "True")
 	at.Step(time.Hour)
-	eventually(t, "events of what was not reported again", func() bool {
+	eventually(t, "events of the resource without a repeated report are sent", func() bool {
 		at.Step(c.PollInterval)
 
-		return len(to.of(old.Id)) > 2
+		return len(to.listEvents(old.Id)) > 2
 	})
 
-	if sent := to.of(again.Id); len(sent) != 0 {
-		t.Errorf("%d events of what was reported again", len(sent))
+	if sent := to.listEvents(again.Id); len(sent) != 0 {
+		t.Errorf("%d events of the resource with a repeated report", len(sent))
 	}
 
-	if s.metric(t, "list_pages_total", "") == pages {
-		t.Error("nothing was read again")
+	if s.sumMetric(t, "list_pages_total", "") == pages {
+		t.Error("the resource was not read again")
 	}
 }
 
@@ -394,12 +394,12 @@ func TestWhatWasReportedAgainIsNotDue(t *testing.T) {
 func TestRelist(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	c := conf(a.url)
+	a, to := serve(t), newRecordingBroker(t)
+	c := newConfig(a.url)
 	c.RelistInterval, c.PageSize = time.Second, 2
-	s := run(t, c, to).ready(t)
+	s := startReplica(t, c, to).waitUntilReady(t)
 
-	s.set(func(r *http.Request) (*http.Response, error) {
+	s.intercept(func(r *http.Request) (*http.Response, error) {
 		if !strings.HasSuffix(r.URL.Path, "/changes") {
 			return nil, nil //nolint:nilnil // the request passes
 		}
@@ -415,32 +415,32 @@ func TestRelist(t *testing.T) {
 	}
 
 	for _, id := range ids {
-		to.await(id, 1)
+		to.waitForEvents(id, 1)
 	}
 
 	a.do(http.MethodDelete, "/clusters/"+ids[2], nil, nil)
 	a.do(http.MethodPost, "/clusters/"+ids[2]+"/force-delete", map[string]any{"reason": "a test"}, nil)
-	eventually(t, "it is forgotten", func() bool { return s.metric(t, "known_resources", "") == 4 })
+	eventually(t, "the removed resource is forgotten", func() bool { return s.sumMetric(t, "known_resources", "") == 4 })
 }
 
 func TestAnUnknownCollectionIsNotReady(t *testing.T) {
 	t.Parallel()
 
-	a, to := serve(t), newAdapter(t)
-	c := conf(a.url)
+	a, to := serve(t), newRecordingBroker(t)
+	c := newConfig(a.url)
 	c.ResourceType = "castles"
-	s := run(t, c, to)
+	s := startReplica(t, c, to)
 
-	eventually(t, "it is said", func() bool { return strings.Contains(s.log.String(), "castles") })
+	eventually(t, "the log names the unknown collection", func() bool { return strings.Contains(s.log.String(), "castles") })
 
 	if err := s.CheckReady(t.Context()); err == nil {
-		t.Error("ready")
+		t.Error("ready with an unknown collection")
 	}
 }
 
 // The tests of this file set the trace provider of the whole process, so they are not parallel.
 
-func record(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter {
+func recordSpans(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter {
 	t.Helper()
 
 	spans := tracetest.NewInMemoryExporter()
@@ -450,8 +450,8 @@ func record(t *testing.T, sampler sdktrace.Sampler) *tracetest.InMemoryExporter 
 	return spans
 }
 
-// sendings returns the spans of Sentinel. The API of these tests runs in the same process.
-func sendings(spans *tracetest.InMemoryExporter) tracetest.SpanStubs {
+// listSendSpans returns the spans of Sentinel. The API of these tests runs in the same process.
+func listSendSpans(spans *tracetest.InMemoryExporter) tracetest.SpanStubs {
 	return slices.DeleteFunc(spans.GetSpans(), func(one tracetest.SpanStub) bool { return one.Name != "send event" })
 }
 
@@ -459,16 +459,16 @@ func sendings(spans *tracetest.InMemoryExporter) tracetest.SpanStubs {
 func sendTwo(t *testing.T) (*replica, []string) {
 	t.Helper()
 
-	a, to := serve(t), newAdapter(t)
-	r := run(t, conf(a.url), to).ready(t)
+	a, to := serve(t), newRecordingBroker(t)
+	r := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
 	var parents []string
 
 	for _, name := range []string{"one", "two"} {
 		made := a.create("/clusters", name, nil)
-		to.await(made.Id, 1)
+		to.waitForEvents(made.Id, 1)
 
-		parent, _ := to.of(made.Id)[0].Extensions()[events.ExtensionTraceParent].(string)
+		parent, _ := to.listEvents(made.Id)[0].Extensions()[events.ExtensionTraceParent].(string)
 		parents = append(parents, parent)
 	}
 
@@ -477,7 +477,7 @@ func sendTwo(t *testing.T) (*replica, []string) {
 	return r, parents
 }
 
-func TestTheTraceOfEvents(t *testing.T) {
+func TestEventTraces(t *testing.T) {
 	for name, tc := range map[string]struct {
 		sampler  sdktrace.Sampler
 		flags    string
@@ -490,7 +490,7 @@ func TestTheTraceOfEvents(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spans := tracetest.NewInMemoryExporter()
 			if tc.sampler != nil {
-				spans = record(t, tc.sampler)
+				spans = recordSpans(t, tc.sampler)
 			}
 
 			r, parents := sendTwo(t)
@@ -505,11 +505,11 @@ func TestTheTraceOfEvents(t *testing.T) {
 				}
 
 				if !strings.Contains(r.log.String(), "traceId="+parent[3:35]) {
-					t.Errorf("no line of the log has the trace %s", parent[3:35])
+					t.Errorf("no log line has trace ID %s", parent[3:35])
 				}
 			}
 
-			got := sendings(spans)
+			got := listSendSpans(spans)
 			if len(got) != tc.exported {
 				t.Fatalf("%d spans", len(got))
 			}
@@ -525,21 +525,21 @@ func TestTheTraceOfEvents(t *testing.T) {
 	}
 }
 
-// TestASpanOfAnEventThatIsNotTaken checks that the span of a rejected event has an error without
+// TestSpanOfARejectedEvent checks that the span of a rejected event has an error without
 // the broker's text, which can contain its address.
-func TestASpanOfAnEventThatIsNotTaken(t *testing.T) {
-	spans := record(t, sdktrace.AlwaysSample())
-	a, to := serve(t), newAdapter(t)
+func TestSpanOfARejectedEvent(t *testing.T) {
+	spans := recordSpans(t, sdktrace.AlwaysSample())
+	a, to := serve(t), newRecordingBroker(t)
 	made := a.create("/clusters", "refused", nil)
-	to.set(made.Id, true)
+	to.setRejected(made.Id, true)
 
-	r := run(t, conf(a.url), to).ready(t)
-	eventually(t, "the event is refused", func() bool { return strings.Contains(r.log.String(), errRefused.Error()) })
-	to.set(made.Id, false)
-	to.await(made.Id, 1)
+	r := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
+	eventually(t, "the event is rejected", func() bool { return strings.Contains(r.log.String(), errRejected.Error()) })
+	to.setRejected(made.Id, false)
+	to.waitForEvents(made.Id, 1)
 	r.end()
 
-	got := sendings(spans)
+	got := listSendSpans(spans)
 	if len(got) < 2 || got[0].Status.Code != codes.Error || got[0].Status.Description != "publish" || len(got[0].Events) != 0 ||
 		got[len(got)-1].Status.Code != codes.Unset {
 		t.Errorf("spans %+v", got)

@@ -70,7 +70,7 @@ func (i *issuer) rotate(id string) {
 
 func (i *issuer) claims(subject string) map[string]any {
 	return map[string]any{
-		"iss": "https://issuer.example", "aud": "hyperfleet", "sub": subject, "exp": start().Add(time.Hour).Unix(),
+		"iss": "https://issuer.example", "aud": "hyperfleet", "sub": subject, "exp": startTime().Add(time.Hour).Unix(),
 	}
 }
 
@@ -107,7 +107,7 @@ func serveWithTokens(t *testing.T) (*api, *issuer) {
 	}), from
 }
 
-func (a *api) token(token string) *api { return a.with("Authorization", "Bearer "+token) }
+func (a *api) withToken(token string) *api { return a.withHeader("Authorization", "Bearer "+token) }
 
 func TestTokens(t *testing.T) {
 	t.Parallel()
@@ -115,14 +115,14 @@ func TestTokens(t *testing.T) {
 	a, from := serveWithTokens(t)
 
 	got := a.do("GET", "/clusters", nil)
-	problemOf(t, got, "HYPERFLEET-AUT-001")
+	requireProblem(t, got, "HYPERFLEET-AUT-001")
 
 	if got.status != 401 || got.header.Get("WWW-Authenticate") != "Bearer" {
 		t.Errorf("%d %s", got.status, got.header)
 	}
 
-	problemOf(t, a.with("Authorization", "Basic YTpi").do("GET", "/clusters", nil), "HYPERFLEET-AUT-001")
-	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+	requireProblem(t, a.withHeader("Authorization", "Basic YTpi").do("GET", "/clusters", nil), "HYPERFLEET-AUT-001")
+	as[openapi.ResourceList](t, a.withToken(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
 
 	other := newIssuer(t)
 	unsigned, _, _ := strings.Cut(from.sign(from.claims("ada")), ".")
@@ -130,22 +130,22 @@ func TestTokens(t *testing.T) {
 	symmetric, _ := jwt.Signed(shared).Claims(from.claims("ada")).Serialize()
 
 	for name, token := range map[string]string{
-		"no JWT":              "x",
-		"a part":              unsigned,
-		"a shared key":        symmetric,
-		"no algorithm":        "eyJhbGciOiJub25lIn0.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwic3ViIjoiYWRhIn0.",
-		"keys of another":     other.sign(from.claims("ada")),
-		"expired":             from.sign(changedClaims(from, "exp", start().Add(-2*time.Minute).Unix())),
-		"without an end":      from.sign(changedClaims(from, "exp", nil)),
-		"not yet":             from.sign(changedClaims(from, "nbf", start().Add(2*time.Minute).Unix())),
-		"another issuer":      from.sign(changedClaims(from, "iss", "https://other.example")),
-		"another audience":    from.sign(changedClaims(from, "aud", "other")),
-		"without a subject":   from.sign(changedClaims(from, "sub", nil)),
-		"a subject too long":  from.sign(changedClaims(from, "sub", longText(257))),
-		"a subject of a type": from.sign(changedClaims(from, "sub", "")),
+		"no JWT":                 "x",
+		"an unsigned token":      unsigned,
+		"a shared key":           symmetric,
+		"no algorithm":           "eyJhbGciOiJub25lIn0.eyJpc3MiOiJodHRwczovL2lzc3Vlci5leGFtcGxlIiwic3ViIjoiYWRhIn0.",
+		"keys of another issuer": other.sign(from.claims("ada")),
+		"expired":                from.sign(changedClaims(from, "exp", startTime().Add(-2*time.Minute).Unix())),
+		"no expiry":              from.sign(changedClaims(from, "exp", nil)),
+		"not yet":                from.sign(changedClaims(from, "nbf", startTime().Add(2*time.Minute).Unix())),
+		"another issuer":         from.sign(changedClaims(from, "iss", "https://other.example")),
+		"another audience":       from.sign(changedClaims(from, "aud", "other")),
+		"without a subject":      from.sign(changedClaims(from, "sub", nil)),
+		"a subject too long":     from.sign(changedClaims(from, "sub", longText(257))),
+		"an empty subject":       from.sign(changedClaims(from, "sub", "")),
 	} {
-		got := a.token(token).do("GET", "/clusters", nil)
-		if what := problemOf(t, got, "HYPERFLEET-AUT-002"); got.status != 401 || strings.Contains(what.Detail, token) {
+		got := a.withToken(token).do("GET", "/clusters", nil)
+		if what := requireProblem(t, got, "HYPERFLEET-AUT-002"); got.status != 401 || strings.Contains(what.Detail, token) {
 			t.Errorf("%s: %d %s", name, got.status, what.Detail)
 		}
 	}
@@ -173,38 +173,38 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	old := from.sign(from.claims("ada"))
 
 	from.down.Store(true)
-	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
+	requireProblem(t, a.withToken(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
 	asked := from.asked.Load()
-	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
+	requireProblem(t, a.withToken(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
 	if from.asked.Load() != asked {
-		t.Error("the issuer was asked again at once")
+		t.Error("the keys were read again at once")
 	}
 
 	from.down.Store(false)
 	a.clock.Step(11 * time.Second)
-	as[openapi.ResourceList](t, a.token(old).do("GET", "/clusters", nil), 200)
+	as[openapi.ResourceList](t, a.withToken(old).do("GET", "/clusters", nil), 200)
 
 	from.rotate("second")
 	asked = from.asked.Load()
 
 	for range 3 {
-		problemOf(t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
+		requireProblem(t, a.withToken(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
 	}
 
 	if from.asked.Load() != asked {
-		t.Error("tokens make the server ask the issuer")
+		t.Error("invalid tokens make the server read the issuer's keys")
 	}
 
 	a.clock.Step(11 * time.Second)
-	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
-	problemOf(t, a.token(old).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
+	as[openapi.ResourceList](t, a.withToken(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+	requireProblem(t, a.withToken(old).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
 
 	// If an issuer is unavailable, tokens with known keys are still accepted.
 	from.down.Store(true)
 	a.clock.Step(16 * time.Minute)
-	as[openapi.ResourceList](t, a.token(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
+	as[openapi.ResourceList](t, a.withToken(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), 200)
 }
 
 // TestRoles checks that each token has the permissions of its role and no others.
@@ -216,7 +216,7 @@ func TestRoles(t *testing.T) {
 		claims := from.claims(subject)
 		maps.Copy(claims, more)
 
-		return a.token(from.sign(claims))
+		return a.withToken(from.sign(claims))
 	}
 	callers := map[string]*api{
 		"nobody": as("stranger", map[string]any{"groups": []string{"staff"}}), "reader": as("eve", map[string]any{"groups": "viewers"}),
@@ -252,19 +252,19 @@ func TestRoles(t *testing.T) {
 			if may := slices.Contains(strings.Fields(tc.may), name); may == (got.status == http.StatusForbidden) {
 				t.Errorf("%s, %s %s: %d %s", name, tc.method, tc.path, got.status, got.body)
 			} else if !may {
-				problemOf(t, got, "HYPERFLEET-AUZ-001")
+				requireProblem(t, got, "HYPERFLEET-AUZ-001")
 			}
 		}
 	}
 }
 
-// TestReportsOfOthers checks that an adapter can report only as itself, and that a person cannot
+// TestAdaptersReportOnlyAsThemselves checks that an adapter can report only as itself, and that a person cannot
 // report at all. Otherwise they could make a resource look reconciled or finalized.
-func TestReportsOfOthers(t *testing.T) {
+func TestAdaptersReportOnlyAsThemselves(t *testing.T) {
 	t.Parallel()
 
 	a, from := serveWithTokens(t)
-	token := func(subject string) *api { return a.token(from.sign(from.claims(subject))) }
+	token := func(subject string) *api { return a.withToken(from.sign(from.claims(subject))) }
 	person, dns := token("root"), token("adapter-dns")
 	cluster := person.create("/clusters", "home", nil)
 	at := "/clusters/" + cluster.Id
@@ -273,29 +273,29 @@ func TestReportsOfOthers(t *testing.T) {
 
 	for _, adapter := range []string{"dns", "namespace"} {
 		report := a.statusReport(adapter, 2, "True", "Finalized")
-		problemOf(t, person.do("PUT", at+"/statuses", report), "HYPERFLEET-AUZ-001")
+		requireProblem(t, person.do("PUT", at+"/statuses", report), "HYPERFLEET-AUZ-001")
 	}
 
-	problemOf(t, dns.do("PUT", at+"/statuses", a.statusReport("namespace", 2, "True", "Finalized")), "HYPERFLEET-AUZ-001")
+	requireProblem(t, dns.do("PUT", at+"/statuses", a.statusReport("namespace", 2, "True", "Finalized")), "HYPERFLEET-AUZ-001")
 	as[openapi.Resource](t, person.do("GET", at, nil), 200)
 	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 2, "True", "Finalized")), 201)
 }
 
-// TestAdaptersThatNobodyKnows checks that reports of unknown adapters cannot fill the database.
-func TestAdaptersThatNobodyKnows(t *testing.T) {
+// TestUnknownAdapters checks that reports of unknown adapters cannot fill the database.
+func TestUnknownAdapters(t *testing.T) {
 	t.Parallel()
 
 	a := serve(t, nil)
 	at := "/clusters/" + a.create("/clusters", "home", nil).Id + "/statuses"
 
-	what := problemOf(t, a.do("PUT", at, a.statusReport("invented", 1, "True")), "HYPERFLEET-VAL-001")
+	what := requireProblem(t, a.do("PUT", at, a.statusReport("unknown", 1, "True")), "HYPERFLEET-VAL-001")
 	if what.Errors[0].Field != "adapter" {
 		t.Errorf("%+v", what)
 	}
 
 	large := a.statusReport("dns", 1, "True")
 	large.Data = &map[string]any{"x": longText(300 << 10)}
-	problemOf(t, a.do("PUT", at, large), "HYPERFLEET-VAL-104")
+	requireProblem(t, a.do("PUT", at, large), "HYPERFLEET-VAL-104")
 
 	if got := as[openapi.StatusList](t, a.do("GET", at, nil), 200); got.Total != 0 {
 		t.Errorf("%+v", got)
@@ -308,7 +308,7 @@ func TestWritesAreAudited(t *testing.T) {
 	t.Parallel()
 
 	a, from := serveWithTokens(t)
-	token := func(subject string) *api { return a.token(from.sign(from.claims(subject))) }
+	token := func(subject string) *api { return a.withToken(from.sign(from.claims(subject))) }
 	person, dns, sentinel := token("root"), token("adapter-dns"), token("sentinel")
 	cluster := person.create("/clusters", "home", nil)
 	at := "/clusters/" + cluster.Id
@@ -319,7 +319,7 @@ func TestWritesAreAudited(t *testing.T) {
 
 	as[openapi.AdapterStatus](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), 201)
 	as[struct{}](t, dns.do("PUT", at+"/statuses", a.statusReport("dns", 1, "Unknown")), 204)
-	problemOf(t, dns.do("DELETE", at, nil), "HYPERFLEET-AUZ-001")
+	requireProblem(t, dns.do("DELETE", at, nil), "HYPERFLEET-AUZ-001")
 
 	for range 3 {
 		as[openapi.Lease](t, sentinel.do("PUT", "/leases/clusters", `{"holder":"h","ttl_seconds":5}`), 200)
@@ -357,6 +357,6 @@ func TestWritesAreAudited(t *testing.T) {
 		"sentinel[sentinel] PUT 200", "root[admin] DELETE 202", "root[admin] POST 204",
 	}
 	if !slices.Equal(got, want) {
-		t.Errorf("audited are %q, want %q", got, want)
+		t.Errorf("audit log %q, want %q", got, want)
 	}
 }

@@ -28,7 +28,7 @@ func BenchmarkNoChange(b *testing.B) {
 
 	b.Cleanup(opened.Close)
 
-	handler, err := server.New(server.Options{Store: opened, Entities: kinds()})
+	handler, err := server.New(server.Options{Store: opened, Entities: newEntities()})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -23,15 +23,15 @@ func TestKindWithoutAdapters(t *testing.T) {
 	channel := a.create("/channels", "stable", nil)
 
 	if len(channel.Status.Conditions) != 0 {
-		t.Errorf("nothing is to be reconciled: %+v", channel.Status)
+		t.Errorf("want no condition to reconcile: %+v", channel.Status)
 	}
 
 	if got := as[openapi.Resource](t, a.do("DELETE", "/channels/"+channel.Id, nil), 202); got.DeletedTime == nil || got.Generation != 2 {
 		t.Errorf("%+v", got)
 	}
 
-	if !a.gone(channel.Id) {
-		t.Error("nobody has to finalize it, and it is there")
+	if !a.isGone(channel.Id) {
+		t.Error("the resource exists, although no adapter has to finalize it")
 	}
 
 	a.create("/channels", "stable", nil)
@@ -47,7 +47,7 @@ func TestRestrict(t *testing.T) {
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	backup := a.create("/clusters/"+cluster.Id+"/backups", "nightly", nil)
 
-	what := problemOf(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
+	what := requireProblem(t, a.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
 	if !strings.Contains(what.Detail, "Backup nightly") || strings.Contains(what.Detail, "NodePool") {
 		t.Errorf("detail %q", what.Detail)
 	}
@@ -62,10 +62,10 @@ func TestRestrict(t *testing.T) {
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 
 	// The tree is being deleted.
-	problemOf(t, a.do("POST", "/clusters/"+cluster.Id+"/nodepools", `{"name":"late","spec":{}}`), "HYPERFLEET-CNF-003")
-	problemOf(t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
-	problemOf(t, a.do("PATCH", "/nodepools/"+pool.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
-	problemOf(t, a.do("POST", "/clusters", `{"name":"home","spec":{}}`), "HYPERFLEET-CNF-001")
+	requireProblem(t, a.do("POST", "/clusters/"+cluster.Id+"/nodepools", `{"name":"late","spec":{}}`), "HYPERFLEET-CNF-003")
+	requireProblem(t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	requireProblem(t, a.do("PATCH", "/nodepools/"+pool.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	requireProblem(t, a.do("POST", "/clusters", `{"name":"home","spec":{}}`), "HYPERFLEET-CNF-001")
 }
 
 // TestRequiredReferences checks that required references prevent the deletion of their target.
@@ -82,7 +82,7 @@ func TestRequiredReferences(t *testing.T) {
 		t.Error(diff)
 	}
 
-	what := problemOf(t, a.do("DELETE", "/channels/"+one.Id, nil), "HYPERFLEET-CNF-101")
+	what := requireProblem(t, a.do("DELETE", "/channels/"+one.Id, nil), "HYPERFLEET-CNF-101")
 	if !strings.Contains(what.Detail, version.Id) {
 		t.Errorf("detail %q", what.Detail)
 	}
@@ -95,7 +95,7 @@ func TestRequiredReferences(t *testing.T) {
 	}
 
 	as[openapi.Resource](t, a.do("DELETE", "/channels/"+one.Id, nil), 202)
-	problemOf(t, a.do("PATCH", "/versions/"+version.Id, `{"references":{}}`), "HYPERFLEET-VAL-001")
+	requireProblem(t, a.do("PATCH", "/versions/"+version.Id, `{"references":{}}`), "HYPERFLEET-VAL-001")
 
 	// The deletion clears the references of the referrer itself.
 	if got := as[openapi.Resource](t, a.do("DELETE", "/versions/"+version.Id, nil), 202); got.References != nil {
@@ -121,9 +121,9 @@ func TestWeakReferences(t *testing.T) {
 		return out
 	}
 	version := a.create("/versions", "v1", map[string]any{"references": link(hint.Id, cluster.Id)})
-	a.say(version.Id, "images", 1, "True")
+	a.report(version.Id, "images", 1, "True")
 
-	if got := condition(a.get(version), "Reconciled"); got.Status != "True" {
+	if got := findCondition(a.get(version), "Reconciled"); got.Status != "True" {
 		t.Fatalf("%+v", got)
 	}
 
@@ -132,7 +132,7 @@ func TestWeakReferences(t *testing.T) {
 		as[openapi.Resource](t, a.do("DELETE", tc.path+tc.id, nil), 202)
 
 		got := a.get(version)
-		if now := condition(got, "Reconciled"); now.Status != "False" || now.Reason != "ReferenceMissing" || !strings.Contains(now.Message, tc.id) {
+		if now := findCondition(got, "Reconciled"); now.Status != "False" || now.Reason != "ReferenceMissing" || !strings.Contains(now.Message, tc.id) {
 			t.Errorf("%+v", now)
 		}
 
@@ -142,22 +142,22 @@ func TestWeakReferences(t *testing.T) {
 	}
 
 	// Neither a report nor another change fixes it.
-	a.say(version.Id, "images", 1, "True")
+	a.report(version.Id, "images", 1, "True")
 	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, `{"labels":{"a":"b"}}`), 200)
-	a.say(version.Id, "images", 2, "True")
+	a.report(version.Id, "images", 2, "True")
 
-	if got := condition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
+	if got := findCondition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
 		t.Errorf("%+v", got)
 	}
 
 	// A new reference to a target that is being deleted, or was removed, is rejected.
-	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(channel.Id, cluster.Id)}), "HYPERFLEET-CNF-003")
-	problemOf(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(hint.Id)}), "HYPERFLEET-VAL-001")
+	requireProblem(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(channel.Id, cluster.Id)}), "HYPERFLEET-CNF-003")
+	requireProblem(t, a.do("POST", "/versions", map[string]any{"name": "v2", "spec": map[string]any{}, "references": link(hint.Id)}), "HYPERFLEET-VAL-001")
 
 	as[openapi.Resource](t, a.do("PATCH", "/versions/"+version.Id, map[string]any{"references": link()}), 200)
-	a.say(version.Id, "images", 3, "True")
+	a.report(version.Id, "images", 3, "True")
 
-	if got := condition(a.get(version), "Reconciled"); got.Status != "True" {
+	if got := findCondition(a.get(version), "Reconciled"); got.Status != "True" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -175,17 +175,17 @@ func TestForceDelete(t *testing.T) {
 	}})
 	at := "/clusters/" + cluster.Id
 
-	problemOf(t, a.do("POST", at+"/force-delete", `{"reason":"stuck"}`), "HYPERFLEET-CNF-003")
+	requireProblem(t, a.do("POST", at+"/force-delete", `{"reason":"stuck"}`), "HYPERFLEET-CNF-003")
 	as[openapi.Resource](t, a.do("DELETE", at, nil), 202)
 	as[struct{}](t, a.do("POST", at+"/force-delete", `{"reason":"the DNS is gone for good"}`), 204)
 
-	if !a.gone(cluster.Id) || !a.gone(pool.Id) {
-		t.Error("something is left")
+	if !a.isGone(cluster.Id) || !a.isGone(pool.Id) {
+		t.Error("a resource of the tree still exists")
 	}
 
-	problemOf(t, a.do("POST", at+"/force-delete", `{"reason":"again"}`), "HYPERFLEET-NTF-001")
+	requireProblem(t, a.do("POST", at+"/force-delete", `{"reason":"again"}`), "HYPERFLEET-NTF-001")
 
-	if got := condition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
+	if got := findCondition(a.get(version), "Reconciled"); got.Reason != "ReferenceMissing" {
 		t.Errorf("%+v", got)
 	}
 
@@ -195,7 +195,7 @@ func TestForceDelete(t *testing.T) {
 	}
 
 	want := store.AuditEntry{
-		At: start(), Actor: "anonymous", Action: "force-delete", Reason: "the DNS is gone for good", ResourceID: cluster.Id, Kind: "Cluster",
+		At: startTime(), Actor: "anonymous", Action: "force-delete", Reason: "the DNS is gone for good", ResourceID: cluster.Id, Kind: "Cluster",
 		Name: "home", Removed: []string{cluster.Id, pool.Id},
 	}
 	if diff := cmp.Diff(want, entries[0]); diff != "" {
@@ -203,7 +203,7 @@ func TestForceDelete(t *testing.T) {
 	}
 
 	if !strings.Contains(a.log.String(), `"reason":"the DNS is gone for good"`) {
-		t.Error("the log does not tell of it")
+		t.Error("the log does not contain the forced deletion")
 	}
 }
 
@@ -217,12 +217,12 @@ func TestForceDeleteOfAChild(t *testing.T) {
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
-	a.say(cluster.Id, "dns", 2, "True", "Finalized")
-	a.say(cluster.Id, "namespace", 2, "True", "Finalized")
+	a.report(cluster.Id, "dns", 2, "True", "Finalized")
+	a.report(cluster.Id, "namespace", 2, "True", "Finalized")
 	as[struct{}](t, a.do("POST", "/clusters/"+cluster.Id+"/nodepools/"+pool.Id+"/force-delete", `{"reason":"r"}`), 204)
 
-	if !a.gone(pool.Id) || !a.gone(cluster.Id) {
-		t.Error("the parent was waiting for the child alone, and is there")
+	if !a.isGone(pool.Id) || !a.isGone(cluster.Id) {
+		t.Error("the parent still exists, although it only waited for the child")
 	}
 }
 
@@ -241,25 +241,25 @@ func TestChanges(t *testing.T) {
 	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), 200)
-	a.say(cluster.Id, "dns", 2, "True")
+	a.report(cluster.Id, "dns", 2, "True")
 	// A repeated report is not a change.
 	a.clock.Step(time.Minute)
-	a.say(cluster.Id, "dns", 2, "True")
+	a.report(cluster.Id, "dns", 2, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
-	a.say(cluster.Id, "dns", 3, "True", "Finalized")
-	a.say(cluster.Id, "namespace", 3, "True", "Finalized")
-	a.say(pool.Id, "machines", 2, "True", "Finalized")
+	a.report(cluster.Id, "dns", 3, "True", "Finalized")
+	a.report(cluster.Id, "namespace", 3, "True", "Finalized")
+	a.report(pool.Id, "machines", 2, "True", "Finalized")
 
-	var told []string
+	var changes []string
 
-	for next := cursor.Next; len(told) < 20; {
+	for next := cursor.Next; len(changes) < 20; {
 		page := as[openapi.ChangeList](t, a.do("GET", "/changes?limit=3&after="+next, nil), 200)
 		if len(page.Items) == 0 {
 			break
 		}
 
 		for _, one := range page.Items {
-			told = append(told, one.Kind+" "+one.Operation)
+			changes = append(changes, one.Kind+" "+one.Operation)
 
 			if one.Href != cluster.Href && one.Href != pool.Href {
 				t.Errorf("href %s", one.Href)
@@ -273,7 +273,7 @@ func TestChanges(t *testing.T) {
 		"Cluster created", "NodePool created", "Cluster updated", "Cluster status", "NodePool deleting", "Cluster deleting",
 		"Cluster status", "Cluster status", "NodePool removed", "Cluster removed",
 	}
-	if diff := cmp.Diff(want, told); diff != "" {
+	if diff := cmp.Diff(want, changes); diff != "" {
 		t.Error(diff)
 	}
 
@@ -303,6 +303,6 @@ func TestLargeTree(t *testing.T) {
 	as[openapi.Resource](t, gone, 202)
 
 	if got := as[openapi.ResourceList](t, a.do("GET", "/nodepools?search=deleted_time%3E%272020-01-01T00:00:00Z%27", nil), 200); got.Total != 200 {
-		t.Errorf("%d are being deleted", got.Total)
+		t.Errorf("%d resources are being deleted", got.Total)
 	}
 }

@@ -40,11 +40,11 @@ func TestMain(m *testing.M) {
 	postgres.Main(m, func(s *postgres.Server) { database = s })
 }
 
-// start is the start time of the tests' clock.
-func start() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+// startTime is the start time of the tests' clock.
+func startTime() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-// kinds returns the kinds of most tests.
-func kinds() []platform.Entity {
+// newEntities returns the kinds of most tests.
+func newEntities() []platform.Entity {
 	expression := func(text string) platform.Expression { return platform.Expression{Expression: text} }
 
 	return []platform.Entity{
@@ -124,11 +124,11 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	t.Cleanup(opened.Close)
 
 	a := &api{
-		t: t, database: keptAt, clock: clocktesting.NewFakeClock(start()), store: opened, metrics: prometheus.NewRegistry(), log: &capture.Buffer{},
+		t: t, database: keptAt, clock: clocktesting.NewFakeClock(startTime()), store: opened, metrics: prometheus.NewRegistry(), log: &capture.Buffer{},
 		header: http.Header{}, routes: http.NewServeMux(),
 	}
 	options := server.Options{
-		Store: opened, Entities: kinds(), Adapters: []string{"other", "stranger", "at0", "at35"}, Clock: a.clock, Metrics: a.metrics,
+		Store: opened, Entities: newEntities(), Adapters: []string{"other", "stranger", "at0", "at35"}, Clock: a.clock, Metrics: a.metrics,
 		Log: slog.New(slog.NewJSONHandler(a.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	}
 
@@ -171,7 +171,7 @@ type reply struct {
 	body   []byte
 }
 
-// as decodes a response that has to have the expected status.
+// as decodes a response, which has to have the expected status.
 func as[T any](t *testing.T, got reply, status int) T {
 	t.Helper()
 
@@ -190,8 +190,8 @@ func as[T any](t *testing.T, got reply, status int) T {
 	return out
 }
 
-// with returns the same API for a caller with another header.
-func (a *api) with(name, value string) *api {
+// withHeader returns the same API for a caller with another header.
+func (a *api) withHeader(name, value string) *api {
 	out := *a
 	out.header = a.header.Clone()
 	out.header.Set(name, value)
@@ -203,7 +203,7 @@ func (a *api) with(name, value string) *api {
 func (a *api) do(method, path string, body any) reply {
 	a.t.Helper()
 
-	got, err := a.try(a.t.Context(), method, path, body)
+	got, err := a.tryRequest(a.t.Context(), method, path, body)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -211,7 +211,7 @@ func (a *api) do(method, path string, body any) reply {
 	return got
 }
 
-func (a *api) try(ctx context.Context, method, path string, body any) (reply, error) {
+func (a *api) tryRequest(ctx context.Context, method, path string, body any) (reply, error) {
 	var text []byte
 
 	switch typed := body.(type) {
@@ -246,12 +246,12 @@ func (a *api) try(ctx context.Context, method, path string, body any) (reply, er
 
 	got := reply{response.StatusCode, response.Header, data}
 
-	return got, a.fits(r, got)
+	return got, a.checkContract(r, got)
 }
 
-// fits validates a response against the OpenAPI document. If the document does not have the route,
+// checkContract validates a response against the OpenAPI document. If the document does not have the route,
 // the response has to be a problem.
-func (a *api) fits(r *http.Request, got reply) error {
+func (a *api) checkContract(r *http.Request, got reply) error {
 	_, pattern := a.routes.Handler(r)
 	if pattern == "" {
 		if got.header.Get("Content-Type") != "application/problem+json" {
@@ -295,9 +295,8 @@ func (a *api) get(r openapi.Resource) openapi.Resource {
 	return as[openapi.Resource](a.t, a.do("GET", "/resources/"+r.Id, nil), 200)
 }
 
-// gone returns true if the API responds with a well-formed problem that the resource does not
-// exist.
-func (a *api) gone(id string) bool {
+// isGone returns true if the API responds with a well-formed problem that the resource does not exist.
+func (a *api) isGone(id string) bool {
 	a.t.Helper()
 
 	got := a.do("GET", "/resources/"+id, nil)
@@ -306,7 +305,7 @@ func (a *api) gone(id string) bool {
 	}
 
 	if code := as[openapi.Problem](a.t, got, 404).Code; code != "HYPERFLEET-NTF-001" {
-		a.t.Fatalf("gone with %s", code)
+		a.t.Fatalf("not found with code %s", code)
 	}
 
 	return true
@@ -329,21 +328,21 @@ func (a *api) statusReport(adapter string, generation int32, available string, m
 	return out
 }
 
-// say sends a report that has to be accepted.
-func (a *api) say(id, adapter string, generation int32, available string, more ...string) {
+// report sends a status report that has to be accepted.
+func (a *api) report(id, adapter string, generation int32, available string, more ...string) {
 	a.t.Helper()
 	as[openapi.AdapterStatus](a.t, a.do("PUT", "/resources/"+id+"/statuses",
 		a.statusReport(adapter, generation, available, more...)), 201)
 }
 
-func condition(r openapi.Resource, conditionType string) openapi.ResourceCondition {
+func findCondition(r openapi.Resource, conditionType string) openapi.ResourceCondition {
 	found, _ := conditions.Condition(r.Status.Conditions, conditionType)
 
 	return found
 }
 
-// problemOf decodes a problem that has to have the code.
-func problemOf(t *testing.T, got reply, code string) openapi.Problem {
+// requireProblem decodes a problem that has to have the code.
+func requireProblem(t *testing.T, got reply, code string) openapi.Problem {
 	t.Helper()
 
 	var out openapi.Problem

@@ -42,7 +42,7 @@ func TestPanic(t *testing.T) {
 	}
 
 	if strings.Contains(w.Body.String(), "the cause") || !strings.Contains(log.String(), "the cause") {
-		t.Errorf("answer %s, log %s", w.Body, &log)
+		t.Errorf("response %s, log %s", w.Body, &log)
 	}
 }
 
@@ -106,7 +106,7 @@ func TestReference(t *testing.T) {
 
 	for _, code := range allCodes() {
 		if want := fmt.Sprintf("| `%s` | %d |", code.ID, code.Status); !strings.Contains(string(page), want) {
-			t.Errorf("the page lacks %s", want)
+			t.Errorf("the reference does not contain %s", want)
 		}
 	}
 
@@ -114,7 +114,7 @@ func TestReference(t *testing.T) {
 		conditions.ReasonReconciledAll, conditions.ReasonMissingAdapters, conditions.ReasonFailedAdapters, conditions.ReasonWaitingForChildren, conditions.ReasonReferenceMissing,
 	} {
 		if !strings.Contains(string(page), "| `"+reason+"` |") {
-			t.Errorf("the page lacks reason %s", reason)
+			t.Errorf("the reference does not contain reason %s", reason)
 		}
 	}
 
@@ -136,7 +136,7 @@ func TestReference(t *testing.T) {
 		name, _, _ := strings.Cut(rest, `"`)
 
 		if !strings.Contains(string(page), "| `"+name+"` |") {
-			t.Errorf("the page lacks metric %s", name)
+			t.Errorf("the reference does not contain metric %s", name)
 		}
 	}
 }

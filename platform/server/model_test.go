@@ -19,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 )
 
-// player makes random requests for one cluster and the resources around it.
-type player struct {
+// randomCaller makes random requests for one cluster and the resources around it.
+type randomCaller struct {
 	*api
 
 	dice    *rand.Rand
@@ -28,16 +28,16 @@ type player struct {
 	channel string
 }
 
-// act makes one request. Any response other than an internal error is valid, because requests may
+// makeRequest makes one request. Any response other than an internal error is valid, because requests may
 // be rejected for a reason.
-func (p *player) act() error {
+func (p *randomCaller) makeRequest() error {
 	pools, err := p.list("/clusters/" + p.cluster + "/nodepools")
 	if err != nil {
 		return err
 	}
 
 	target := openapi.Resource{Id: p.cluster, Kind: "Cluster", Generation: 1}
-	if got, err := p.try(p.t.Context(), "GET", "/clusters/"+p.cluster, nil); err == nil && got.status == 200 {
+	if got, err := p.tryRequest(p.t.Context(), "GET", "/clusters/"+p.cluster, nil); err == nil && got.status == 200 {
 		target = as[openapi.Resource](p.t, got, 200)
 	}
 
@@ -45,9 +45,9 @@ func (p *player) act() error {
 		target = pools[p.dice.IntN(len(pools))]
 	}
 
-	method, path, body := p.choose(target)
+	method, path, body := p.chooseRequest(target)
 
-	got, err := p.try(p.t.Context(), method, path, body)
+	got, err := p.tryRequest(p.t.Context(), method, path, body)
 	if err != nil {
 		return err
 	}
@@ -59,7 +59,7 @@ func (p *player) act() error {
 	return nil
 }
 
-func (p *player) choose(target openapi.Resource) (method, path string, body any) {
+func (p *randomCaller) chooseRequest(target openapi.Resource) (method, path string, body any) {
 	at := "/resources/" + target.Id
 	name := fmt.Sprintf("p%d", p.dice.IntN(6))
 
@@ -98,7 +98,7 @@ func (p *player) choose(target openapi.Resource) (method, path string, body any)
 }
 
 func (a *api) list(path string) ([]openapi.Resource, error) {
-	got, err := a.try(a.t.Context(), "GET", path+"?size=100", nil)
+	got, err := a.tryRequest(a.t.Context(), "GET", path+"?size=100", nil)
 	if err != nil || got.status == 404 {
 		return nil, err
 	}
@@ -106,9 +106,9 @@ func (a *api) list(path string) ([]openapi.Resource, error) {
 	return as[openapi.ResourceList](a.t, got, 200).Items, nil
 }
 
-// sound returns what is wrong with the current resources. Each resource needs the conditions that
-// follow from its reports, and no resource may exist that should have been removed.
-func (a *api) sound(all []openapi.Resource) []string {
+// findInconsistencies returns what is wrong with the current resources. Each resource needs the conditions
+// that follow from its reports, and no resource may exist that should have been removed.
+func (a *api) findInconsistencies(all []openapi.Resource) []string {
 	var wrong []string
 
 	byID := map[string]openapi.Resource{}
@@ -123,7 +123,7 @@ func (a *api) sound(all []openapi.Resource) []string {
 	}
 
 	required := map[string][]string{}
-	for _, kind := range kinds() {
+	for _, kind := range newEntities() {
 		required[kind.Kind] = kind.RequiredAdapters
 	}
 
@@ -143,18 +143,18 @@ func (a *api) sound(all []openapi.Resource) []string {
 		}
 
 		if conditions.IsFinished(in) {
-			wrong = append(wrong, fmt.Sprintf("%s %s should be gone", one.Kind, one.Name))
+			wrong = append(wrong, fmt.Sprintf("%s %s should have been removed", one.Kind, one.Name))
 		}
 
 		want, _ := conditions.Condition(conditions.Aggregate(in), "Reconciled")
-		if got := condition(one, "Reconciled"); got.Status != want.Status || got.Reason != want.Reason || got.Message != want.Message ||
+		if got := findCondition(one, "Reconciled"); got.Status != want.Status || got.Reason != want.Reason || got.Message != want.Message ||
 			got.ObservedGeneration != want.ObservedGeneration {
 			wrong = append(wrong, fmt.Sprintf("%s %s: %s", one.Kind, one.Name, cmp.Diff(want, got)))
 		}
 
 		if owner := one.OwnerReferences; owner != nil {
 			if parent, there := byID[owner.Id]; !there || parent.DeletedTime != nil && one.DeletedTime == nil {
-				wrong = append(wrong, fmt.Sprintf("%s %s is left behind by its parent", one.Kind, one.Name))
+				wrong = append(wrong, fmt.Sprintf("%s %s exists without its parent", one.Kind, one.Name))
 			}
 		}
 	}
@@ -162,8 +162,8 @@ func (a *api) sound(all []openapi.Resource) []string {
 	return wrong
 }
 
-// follow replays the change feed and compares the result with the current resources.
-func (a *api) follow(cursor string) (map[string]int32, []string) {
+// replayChanges replays the change feed and compares the result with the current resources.
+func (a *api) replayChanges(cursor string) (map[string]int32, []string) {
 	there := map[string]int32{}
 
 	var wrong []string
@@ -211,9 +211,9 @@ func TestPropertyWhateverHappens(t *testing.T) {
 
 		for worker := range uint64(3) {
 			group.Go(func() {
-				p := &player{api: a, dice: rand.New(rand.NewPCG(seed, worker)), cluster: cluster.Id, channel: channel.Id}
+				p := &randomCaller{api: a, dice: rand.New(rand.NewPCG(seed, worker)), cluster: cluster.Id, channel: channel.Id}
 				for range 7 {
-					if err := p.act(); err != nil {
+					if err := p.makeRequest(); err != nil {
 						failed.Store(err.Error(), true)
 					}
 				}
@@ -227,8 +227,8 @@ func TestPropertyWhateverHappens(t *testing.T) {
 			return err.Error()
 		}
 
-		told, wrong := a.follow(cursor)
-		wrong = append(wrong, a.sound(all)...)
+		replayed, wrong := a.replayChanges(cursor)
+		wrong = append(wrong, a.findInconsistencies(all)...)
 
 		failed.Range(func(key, _ any) bool {
 			wrong = append(wrong, fmt.Sprint(key))
@@ -244,19 +244,19 @@ func TestPropertyWhateverHappens(t *testing.T) {
 			}
 		}
 
-		if diff := cmp.Diff(now, told); diff != "" {
-			wrong = append(wrong, "the changes tell something else: "+diff)
+		if diff := cmp.Diff(now, replayed); diff != "" {
+			wrong = append(wrong, "the changes do not match the resources: "+diff)
 		}
 
-		wrong = append(wrong, a.end(cluster.Id, rand.New(rand.NewPCG(seed, 9)))...)
+		wrong = append(wrong, a.deleteTree(cluster.Id, rand.New(rand.NewPCG(seed, 9)))...)
 
 		return strings.Join(wrong, "\n")
 	}, gen.UInt64()))
 }
 
-// end deletes a tree and lets its adapters finalize it in any order. It returns what remains, which
-// has to be nothing.
-func (a *api) end(cluster string, dice *rand.Rand) []string {
+// deleteTree deletes a tree and lets its adapters finalize it in any order. It returns the remaining
+// resources, of which there must be none.
+func (a *api) deleteTree(cluster string, dice *rand.Rand) []string {
 	a.do("DELETE", "/clusters/"+cluster, nil)
 
 	tree, err := a.list("/clusters/" + cluster + "/nodepools")
@@ -300,9 +300,9 @@ func (a *api) end(cluster string, dice *rand.Rand) []string {
 		case "Channel":
 		case "Version":
 			a.do("DELETE", "/resources/"+one.Id, nil)
-			a.do("POST", "/resources/"+one.Id+"/force-delete", `{"reason":"the run is over"}`)
+			a.do("POST", "/resources/"+one.Id+"/force-delete", `{"reason":"end of the run"}`)
 		default:
-			wrong = append(wrong, fmt.Sprintf("%s %s is left: %+v", one.Kind, one.Name, condition(one, "Reconciled")))
+			wrong = append(wrong, fmt.Sprintf("%s %s still exists: %+v", one.Kind, one.Name, findCondition(one, "Reconciled")))
 		}
 	}
 

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
-func TestTheResource(t *testing.T) {
+func TestResource(t *testing.T) {
 	t.Parallel()
 
 	a := serve(t, nil)
@@ -27,7 +27,7 @@ func TestTheResource(t *testing.T) {
 	}
 
 	want := openapi.Resource{
-		CreatedTime: start(), UpdatedTime: start(), CreatedBy: "anonymous", UpdatedBy: "anonymous", Generation: 1, Id: pool.Id, Kind: "NodePool", Name: "workers",
+		CreatedTime: startTime(), UpdatedTime: startTime(), CreatedBy: "anonymous", UpdatedBy: "anonymous", Generation: 1, Id: pool.Id, Kind: "NodePool", Name: "workers",
 		Href: "/api/hyperfleet/v1/clusters/" + cluster.Id + "/nodepools/" + pool.Id,
 		OwnerReferences: &openapi.ResourceReference{
 			Id: cluster.Id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + cluster.Id,
@@ -37,12 +37,12 @@ func TestTheResource(t *testing.T) {
 			{
 				Type: "LastKnownReconciled", Status: "False", Reason: "NeverReconciled",
 				Message:     "the required adapters have not all been available at one generation",
-				CreatedTime: start(), LastUpdatedTime: start(), LastTransitionTime: start(),
+				CreatedTime: startTime(), LastUpdatedTime: startTime(), LastTransitionTime: startTime(),
 			},
 			{
 				Type: "Reconciled", Status: "False", Reason: "ReconciledMissingAdapters",
 				Message:     "no report on generation 1 from machines",
-				CreatedTime: start(), LastUpdatedTime: start(), LastTransitionTime: start(),
+				CreatedTime: startTime(), LastUpdatedTime: startTime(), LastTransitionTime: startTime(),
 			},
 		}},
 	}
@@ -76,7 +76,7 @@ func TestList(t *testing.T) {
 		{"newest first", "/clusters", []string{"three", "two", "one"}, 3},
 		{"a page", "/clusters?order=name+asc&size=2&page=2", []string{"two"}, 3},
 		{"by label", "/clusters?order=name&search=labels.first%3D%27t%27", []string{"three", "two"}, 2},
-		{"of one kind of all", "/resources?kind=Version", []string{"v1"}, 1},
+		{"all of one kind", "/resources?kind=Version", []string{"v1"}, 1},
 		{"by reference", "/versions?ref_type=channel&ref_target_id=" + channel.Id, []string{"v1"}, 1},
 		{"by another reference", "/versions?ref_type=channel&ref_target_id=" + version.Id, nil, 0},
 	} {
@@ -107,7 +107,7 @@ func TestList(t *testing.T) {
 
 	deleting := as[openapi.Resource](t, a.do("DELETE", "/clusters/"+one.Id, nil), 202)
 	if got := as[openapi.ResourceList](t, a.do("GET", "/clusters", nil), 200); got.Total != 3 {
-		t.Errorf("what is being deleted is not listed: %s is missing", deleting.Name)
+		t.Errorf("a deleting resource is not listed: %s is missing", deleting.Name)
 	}
 }
 
@@ -132,23 +132,23 @@ func TestProblems(t *testing.T) {
 		field              string
 	}{
 		{"no such route", "GET", "/", nil, 404, "HYPERFLEET-NTF-000", ""},
-		{"no such kind", "GET", "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
-		{"no such kind below", "GET", at + "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
-		{"a kind that is not below", "GET", at + "/channels", nil, 404, "HYPERFLEET-NTF-000", ""},
+		{"unknown kind in the path", "GET", "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
+		{"unknown child kind", "GET", at + "/dragons", nil, 404, "HYPERFLEET-NTF-000", ""},
+		{"a kind that is no child", "GET", at + "/channels", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"too deep", "GET", at + "/nodepools/" + pool.Id + "/statuses/x", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"a path that ends in a slash", "GET", "/clusters/", nil, 404, "HYPERFLEET-NTF-000", ""},
 		{"no such resource", "GET", "/clusters/" + missing, nil, 404, "HYPERFLEET-NTF-001", ""},
 		{"of another kind", "GET", "/channels/" + cluster.Id, nil, 404, "HYPERFLEET-NTF-001", ""},
 		{"of another parent", "GET", "/clusters/" + other.Id + "/nodepools/" + pool.Id, nil, 404, "HYPERFLEET-NTF-001", ""},
-		{"a list below a parent that is not there", "GET", "/clusters/" + missing + "/nodepools", nil, 404, "HYPERFLEET-NTF-001", ""},
-		{"statuses of none", "GET", "/clusters/" + missing + "/statuses", nil, 404, "HYPERFLEET-NTF-001", ""},
-		{"report on none", "PUT", "/resources/" + missing + "/statuses", a.statusReport("dns", 1, "True"), 404, "HYPERFLEET-NTF-001", ""},
-		{"delete none", "DELETE", "/clusters/" + missing, nil, 404, "HYPERFLEET-NTF-001", ""},
-		{"force-delete none", "POST", "/clusters/" + missing + "/force-delete", `{"reason":"r"}`, 404, "HYPERFLEET-NTF-001", ""},
-		{"below no parent", "POST", "/clusters/" + missing + "/nodepools", `{"name":"x","spec":{}}`, 404, "HYPERFLEET-NTF-001", ""},
-		{"not an id", "GET", "/clusters/none", nil, 400, "HYPERFLEET-VAL-001", "id"},
-		{"not an id, of braces", "GET", "/clusters/%7B0198c0de-0000-7000-8000-000000000000%7D", nil, 400, "HYPERFLEET-VAL-001", "id"},
-		{"not an id, reported on", "PUT", "/resources/none/statuses", a.statusReport("dns", 1, "True"), 400, "HYPERFLEET-VAL-001", "id"},
+		{"a list below a missing parent", "GET", "/clusters/" + missing + "/nodepools", nil, 404, "HYPERFLEET-NTF-001", ""},
+		{"statuses of a missing resource", "GET", "/clusters/" + missing + "/statuses", nil, 404, "HYPERFLEET-NTF-001", ""},
+		{"report on a missing resource", "PUT", "/resources/" + missing + "/statuses", a.statusReport("dns", 1, "True"), 404, "HYPERFLEET-NTF-001", ""},
+		{"delete a missing resource", "DELETE", "/clusters/" + missing, nil, 404, "HYPERFLEET-NTF-001", ""},
+		{"force-delete a missing resource", "POST", "/clusters/" + missing + "/force-delete", `{"reason":"r"}`, 404, "HYPERFLEET-NTF-001", ""},
+		{"below a missing parent", "POST", "/clusters/" + missing + "/nodepools", `{"name":"x","spec":{}}`, 404, "HYPERFLEET-NTF-001", ""},
+		{"an invalid id", "GET", "/clusters/none", nil, 400, "HYPERFLEET-VAL-001", "id"},
+		{"an id in braces", "GET", "/clusters/%7B0198c0de-0000-7000-8000-000000000000%7D", nil, 400, "HYPERFLEET-VAL-001", "id"},
+		{"report on an invalid id", "PUT", "/resources/none/statuses", a.statusReport("dns", 1, "True"), 400, "HYPERFLEET-VAL-001", "id"},
 		{"POST to statuses", "POST", at + "/statuses", a.statusReport("dns", 1, "True"), 405, "HYPERFLEET-VAL-102", ""},
 		{"GET of force-delete", "GET", at + "/force-delete", nil, 405, "HYPERFLEET-VAL-102", ""},
 		{"a child on its flat route", "POST", "/nodepools", `{"name":"x","spec":{}}`, 422, "HYPERFLEET-VAL-101", ""},
@@ -162,24 +162,24 @@ func TestProblems(t *testing.T) {
 		{"no spec", "POST", "/clusters", `{"name":"abc"}`, 400, "HYPERFLEET-VAL-001", "spec"},
 		{"unknown field", "POST", "/clusters", `{"name":"abc","spec":{},"sepc":1}`, 400, "HYPERFLEET-VAL-001", "body"},
 		{"short name", "POST", "/clusters", `{"name":"ab","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
-		{"name of other characters", "POST", "/clusters", `{"name":"Ab_c","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
+		{"invalid characters in the name", "POST", "/clusters", `{"name":"Ab_c","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"label", "POST", "/clusters", `{"name":"abc","spec":{},"labels":{"a b":"c"}}`, 400, "HYPERFLEET-VAL-001", "labels.a b"},
 		{"label value", "POST", "/clusters", `{"name":"abc","spec":{},"labels":{"a":"c d"}}`, 400, "HYPERFLEET-VAL-001", "labels.a"},
 		{"NUL", "POST", "/clusters", `{"name":"abc","spec":{"a":"\u0000"}}`, 400, "HYPERFLEET-VAL-001", ""},
-		{"a reference of no type", "POST", "/clusters", `{"name":"abc","spec":{},"references":{"x":[{"id":"y"}]}}`, 400, "HYPERFLEET-VAL-001", "references.x"},
+		{"unknown reference type", "POST", "/clusters", `{"name":"abc","spec":{},"references":{"x":[{"id":"y"}]}}`, 400, "HYPERFLEET-VAL-001", "references.x"},
 		{"too few references", "POST", "/versions", `{"name":"abc","spec":{}}`, 400, "HYPERFLEET-VAL-001", "references.channel"},
-		{"a reference twice", "POST", "/versions", refs(channel.Id, channel.Id), 400, "HYPERFLEET-VAL-001", "references.channel[1]"},
-		{"a reference to none", "POST", "/versions", refs(missing), 400, "HYPERFLEET-VAL-001", "references.channel"},
+		{"a duplicate reference", "POST", "/versions", refs(channel.Id, channel.Id), 400, "HYPERFLEET-VAL-001", "references.channel[1]"},
+		{"a reference to a missing resource", "POST", "/versions", refs(missing), 400, "HYPERFLEET-VAL-001", "references.channel"},
 		{"a reference to another kind", "POST", "/versions", refs(cluster.Id), 400, "HYPERFLEET-VAL-001", "references.channel"},
 		{"too large", "POST", "/clusters", large, 413, "HYPERFLEET-VAL-104", ""},
 		{"the name is taken", "POST", "/clusters", `{"name":"home","spec":{}}`, 409, "HYPERFLEET-CNF-001", ""},
 		{"PATCH of an unknown field", "PATCH", at, `{"name":"other"}`, 400, "HYPERFLEET-VAL-001", "body"},
-		{"a reason is needed", "POST", at + "/force-delete", `{"reason":""}`, 400, "HYPERFLEET-VAL-001", "reason"},
-		{"a shorter reason is needed", "POST", at + "/force-delete", `{"reason":"` + longText(1025) + `"}`, 400, "HYPERFLEET-VAL-001", "reason"},
+		{"an empty reason", "POST", at + "/force-delete", `{"reason":""}`, 400, "HYPERFLEET-VAL-001", "reason"},
+		{"a reason that is too long", "POST", at + "/force-delete", `{"reason":"` + longText(1025) + `"}`, 400, "HYPERFLEET-VAL-001", "reason"},
 		{"page", "GET", "/clusters?page=0", nil, 400, "HYPERFLEET-VAL-001", "page"},
 		{"size", "GET", "/clusters?size=101", nil, 400, "HYPERFLEET-VAL-001", "size"},
 		{"unknown parameter", "GET", "/clusters?serach=x", nil, 400, "HYPERFLEET-VAL-001", "serach"},
-		{"parameter twice", "GET", "/clusters?page=1&page=2", nil, 400, "HYPERFLEET-VAL-001", "page"},
+		{"a duplicate parameter", "GET", "/clusters?page=1&page=2", nil, 400, "HYPERFLEET-VAL-001", "page"},
 		{"search", "GET", "/clusters?search=name%3D", nil, 400, "HYPERFLEET-VAL-007", ""},
 		{"order", "GET", "/clusters?order=moon", nil, 400, "HYPERFLEET-VAL-007", ""},
 		{"fields", "GET", "/clusters?fields=moon", nil, 400, "HYPERFLEET-VAL-007", "fields"},
@@ -190,7 +190,7 @@ func TestProblems(t *testing.T) {
 		{"wait", "GET", "/changes?wait=56", nil, 400, "HYPERFLEET-VAL-001", "wait"},
 		{"lease name", "PUT", "/leases/A", `{"holder":"h","ttl_seconds":1}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"lease ttl", "PUT", "/leases/a", `{"holder":"h","ttl_seconds":301}`, 400, "HYPERFLEET-VAL-001", "ttl_seconds"},
-		{"a generation beyond its type", "PUT", at + "/statuses", `{"adapter":"dns","observed_generation":9000000000,"observed_time":"2026-03-01T12:00:00Z","conditions":[]}`, 400, "HYPERFLEET-VAL-001", ""},
+		{"a generation out of range", "PUT", at + "/statuses", `{"adapter":"dns","observed_generation":9000000000,"observed_time":"2026-03-01T12:00:00Z","conditions":[]}`, 400, "HYPERFLEET-VAL-001", ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -200,9 +200,9 @@ func TestProblems(t *testing.T) {
 				t.Errorf("status %d, want %d: %s", got.status, tc.status, got.body)
 			}
 
-			what := problemOf(t, got, tc.code)
+			what := requireProblem(t, got, tc.code)
 			if tc.status == 405 && got.header.Get("Allow") == "" {
-				t.Error("no Allow")
+				t.Error("the response has no Allow header")
 			}
 
 			if tc.field == "" {
@@ -215,8 +215,8 @@ func TestProblems(t *testing.T) {
 		})
 	}
 
-	text := a.with("Content-Type", "text/plain")
-	problemOf(t, text.do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-VAL-105")
+	text := a.withHeader("Content-Type", "text/plain")
+	requireProblem(t, text.do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-VAL-105")
 
 	if got := a.do("POST", at+"/statuses", `{}`); got.header.Get("Allow") != "GET, PUT" {
 		t.Errorf("Allow %s", got.header.Get("Allow"))

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-func TestNewSaysAllThatIsWrong(t *testing.T) {
+func TestNewReportsAllErrors(t *testing.T) {
 	t.Parallel()
 
 	opened, err := store.Open(t.Context(), store.Options{URL: database.NewDatabase(t)})
@@ -30,7 +30,7 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 	}})
 	for _, want := range []string{"parent_kind", "nope", "output.status"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v lacks %q", err, want)
+			t.Errorf("error %v does not contain %q", err, want)
 		}
 	}
 
@@ -38,8 +38,8 @@ func TestNewSaysAllThatIsWrong(t *testing.T) {
 		{IssuerURL: "i"}, {JWKCertURL: "u"}, {IssuerURL: "i", JWKCertURL: "u", JWKCertFile: "f"},
 		{IssuerURL: "i", JWKCertURL: "u", JWKCertCAFile: "/none"},
 	} {
-		if _, err := server.New(server.Options{Store: opened, Entities: kinds(), Issuers: []platform.Issuer{conf}}); err == nil {
-			t.Errorf("%+v is taken", conf)
+		if _, err := server.New(server.Options{Store: opened, Entities: newEntities(), Issuers: []platform.Issuer{conf}}); err == nil {
+			t.Errorf("%+v was accepted", conf)
 		}
 	}
 }
@@ -57,7 +57,7 @@ func TestLongPoll(t *testing.T) {
 		out := make(chan reply, 1)
 
 		go func() {
-			got, err := a.try(t.Context(), "GET", "/changes?wait=55&after="+cursor, nil)
+			got, err := a.tryRequest(t.Context(), "GET", "/changes?wait=55&after="+cursor, nil)
 			if err != nil {
 				t.Error(err)
 			}
@@ -100,8 +100,8 @@ func TestMetrics(t *testing.T) {
 	a.create("/clusters", "other", nil)
 	a.create("/channels", "stable", nil)
 	a.clock.Step(31 * time.Minute)
-	a.say(cluster.Id, "dns", 1, "True")
-	a.say(cluster.Id, "namespace", 1, "True")
+	a.report(cluster.Id, "dns", 1, "True")
+	a.report(cluster.Id, "namespace", 1, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 	a.do("GET", "/dragons/x/y/z/a/b", nil)
 	a.do("GET", "/dragons", nil)
@@ -130,12 +130,12 @@ func TestMetrics(t *testing.T) {
 		`hyperfleet_api_requests_total{code="404",method="none",path="none"} 1`,
 	} {
 		if !strings.Contains(text, want) {
-			t.Errorf("the metrics lack %s", want)
+			t.Errorf("the metrics do not contain %s", want)
 		}
 	}
 
 	if strings.Contains(text, cluster.Id) || strings.Contains(text, "dragons") {
-		t.Error("names from outside are in the metrics")
+		t.Error("the metrics contain names from requests")
 	}
 
 	// A second scrape shortly after the first one does not query the database.
@@ -143,19 +143,19 @@ func TestMetrics(t *testing.T) {
 	a.create("/clusters", "third", nil)
 
 	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
-		t.Error("the counts were not kept")
+		t.Error("the counts were not cached")
 	}
 
 	a.clock.Step(6 * time.Second)
 
 	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
-		t.Error("the counts were kept for too long")
+		t.Error("the counts were cached for too long")
 	}
 }
 
-// TestDatabaseAway checks that the server responds with a problem that tells clients to retry, and
+// TestDatabaseUnavailable checks that the server responds with a problem that tells clients to retry, and
 // keeps running.
-func TestDatabaseAway(t *testing.T) {
+func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 
 	own := postgres.Start(t)
@@ -179,7 +179,7 @@ func TestDatabaseAway(t *testing.T) {
 		a.do("POST", "/clusters", `{"name":"other","spec":{}}`),
 		a.do("PUT", "/leases/a", `{"holder":"h","ttl_seconds":1}`),
 	} {
-		problemOf(t, got, "HYPERFLEET-SVC-001")
+		requireProblem(t, got, "HYPERFLEET-SVC-001")
 
 		if got.status != 503 || got.header.Get("Retry-After") == "" {
 			t.Errorf("%d %s", got.status, got.header)
@@ -190,7 +190,7 @@ func TestDatabaseAway(t *testing.T) {
 
 	for try := 0; a.do("GET", "/clusters/"+cluster.Id, nil).status != 200; try++ {
 		if try == 100 {
-			t.Fatal("the database is back, and the API does not answer")
+			t.Fatal("the API does not respond, although the database is available again")
 		}
 	}
 }
@@ -201,25 +201,25 @@ func TestRequestIDs(t *testing.T) {
 
 	a := serve(t, nil)
 
-	if got := a.with("X-Request-Id", "abc-1").do("GET", "/clusters", nil).header.Get("X-Request-Id"); got != "abc-1" {
+	if got := a.withHeader("X-Request-Id", "abc-1").do("GET", "/clusters", nil).header.Get("X-Request-Id"); got != "abc-1" {
 		t.Error(got)
 	}
 
 	for _, id := range []string{"", "a b", longText(65), `a"b`} {
-		if got := a.with("X-Request-Id", id).do("GET", "/clusters", nil).header.Get("X-Request-Id"); got == id || len(got) != 36 {
+		if got := a.withHeader("X-Request-Id", id).do("GET", "/clusters", nil).header.Get("X-Request-Id"); got == id || len(got) != 36 {
 			t.Errorf("%q: %q", id, got)
 		}
 	}
 
-	traced := a.with("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
-	if got := problemOf(t, traced.do("GET", "/dragons", nil), "HYPERFLEET-NTF-000"); got.TraceId != "0af7651916cd43dd8448eb211c80319c" {
+	traced := a.withHeader("Traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	if got := requireProblem(t, traced.do("GET", "/dragons", nil), "HYPERFLEET-NTF-000"); got.TraceId != "0af7651916cd43dd8448eb211c80319c" {
 		t.Errorf("trace %q", got.TraceId)
 	}
 }
 
-// TestKindThatIsNotRegisteredAnyMore checks that resources of such a kind can be read. A response
+// TestUnregisteredKind checks that resources of such a kind can be read. A response
 // that they do not exist would make sweep delete their objects.
-func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
+func TestUnregisteredKind(t *testing.T) {
 	t.Parallel()
 
 	url := database.NewDatabase(t)
@@ -247,8 +247,8 @@ func TestKindThatIsNotRegisteredAnyMore(t *testing.T) {
 	}
 
 	at := "/resources/" + pool.Id
-	problemOf(t, after.do("PATCH", at, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
-	problemOf(t, after.do("DELETE", at, nil), "HYPERFLEET-CNF-003")
-	problemOf(t, after.do("PUT", at+"/statuses", after.statusReport("machines", 1, "True")), "HYPERFLEET-CNF-003")
-	problemOf(t, after.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
+	requireProblem(t, after.do("PATCH", at, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
+	requireProblem(t, after.do("DELETE", at, nil), "HYPERFLEET-CNF-003")
+	requireProblem(t, after.do("PUT", at+"/statuses", after.statusReport("machines", 1, "True")), "HYPERFLEET-CNF-003")
+	requireProblem(t, after.do("DELETE", "/clusters/"+cluster.Id, nil), "HYPERFLEET-CNF-101")
 }

@@ -35,25 +35,25 @@ func TestIssuers(t *testing.T) {
 		return robots.sign(map[string]any{"iss": "https://robots.example", "client": name, "exp": people.claims("")["exp"]})
 	}
 
-	if made := a.token(people.sign(people.claims("ada"))).create("/clusters", "home", nil); made.CreatedBy != "ada" {
+	if made := a.withToken(people.sign(people.claims("ada"))).create("/clusters", "home", nil); made.CreatedBy != "ada" {
 		t.Errorf("%+v", made)
 	}
 
 	for _, header := range []string{robot("root"), "Bearer " + robot("root")} {
-		as[openapi.ResourceList](t, a.with("X-Robot", header).do("GET", "/clusters", nil), 200)
+		as[openapi.ResourceList](t, a.withHeader("X-Robot", header).do("GET", "/clusters", nil), 200)
 	}
 
-	problemOf(t, a.with("X-Robot", robot("eve")).do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-AUZ-001")
+	requireProblem(t, a.withHeader("X-Robot", robot("eve")).do("POST", "/clusters", `{"name":"abc","spec":{}}`), "HYPERFLEET-AUZ-001")
 
 	for name, tc := range map[string]struct{ header, token, code string }{
-		"the other's header":  {"Authorization", "Bearer " + robot("root"), "HYPERFLEET-AUT-002"},
-		"the header's other":  {"X-Robot", people.sign(people.claims("ada")), "HYPERFLEET-AUT-002"},
-		"the other's keys":    {"X-Robot", people.sign(map[string]any{"iss": "https://robots.example", "client": "root", "exp": people.claims("")["exp"]}), "HYPERFLEET-AUT-002"},
-		"the other's role":    {"Authorization", "Bearer " + people.sign(people.claims("root")), "HYPERFLEET-AUZ-001"},
-		"no word Bearer":      {"Authorization", people.sign(people.claims("ada")), "HYPERFLEET-AUT-001"},
-		"the audience counts": {"Authorization", "Bearer " + people.sign(changedClaims(people, "aud", "other")), "HYPERFLEET-AUT-002"},
+		"the other issuer's header": {"Authorization", "Bearer " + robot("root"), "HYPERFLEET-AUT-002"},
+		"the other issuer's token":  {"X-Robot", people.sign(people.claims("ada")), "HYPERFLEET-AUT-002"},
+		"the other issuer's keys":   {"X-Robot", people.sign(map[string]any{"iss": "https://robots.example", "client": "root", "exp": people.claims("")["exp"]}), "HYPERFLEET-AUT-002"},
+		"the other issuer's role":   {"Authorization", "Bearer " + people.sign(people.claims("root")), "HYPERFLEET-AUZ-001"},
+		"no word Bearer":            {"Authorization", people.sign(people.claims("ada")), "HYPERFLEET-AUT-001"},
+		"another audience":          {"Authorization", "Bearer " + people.sign(changedClaims(people, "aud", "other")), "HYPERFLEET-AUT-002"},
 	} {
-		if what := problemOf(t, a.with(tc.header, tc.token).do("GET", "/clusters", nil), tc.code); strings.Contains(what.Detail, tc.token) {
+		if what := requireProblem(t, a.withHeader(tc.header, tc.token).do("GET", "/clusters", nil), tc.code); strings.Contains(what.Detail, tc.token) {
 			t.Errorf("%s: %s", name, what.Detail)
 		}
 	}
@@ -75,21 +75,21 @@ func TestTenancyByClaims(t *testing.T) {
 		}
 	})
 	who := func(name string, org any) *api {
-		return a.token(from.sign(map[string]any{
+		return a.withToken(from.sign(map[string]any{
 			"iss": "https://issuer.example", "aud": "hyperfleet", "sub": name, "exp": from.claims("")["exp"], "org": map[string]any{"id": org},
 		}))
 	}
 	one, two, all := who("ada", "one"), who("eve", "two"), who("sweep", nil)
 
-	for name, org := range map[string]any{"nobody": nil, "many": []string{"one", "two"}, "stranger": ""} {
-		problemOf(t, who(name, org).do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
+	for name, org := range map[string]any{"nobody": nil, "many": []string{"one", "two"}, "empty": ""} {
+		requireProblem(t, who(name, org).do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
 	}
 
 	before := as[openapi.ChangeList](t, one.do("GET", "/changes", nil), 200).Next
 	cluster := one.create("/clusters", "home", nil)
 	other := two.create("/clusters", "home", nil)
 	// The header for the other way to name a tenant is ignored.
-	as[openapi.Resource](t, one.with("X-HyperFleet-System", "true").do("GET", "/clusters/"+cluster.Id, nil), 200)
+	as[openapi.Resource](t, one.withHeader("X-HyperFleet-System", "true").do("GET", "/clusters/"+cluster.Id, nil), 200)
 
 	if cluster.Tenancy["organization"] != "one" || other.Tenancy["organization"] != "two" {
 		t.Errorf("%+v %+v", cluster, other)
@@ -101,12 +101,12 @@ func TestTenancyByClaims(t *testing.T) {
 	}{{one, 1}, {two, 1}, {all, 2}} {
 		for _, path := range []string{"/clusters", "/resources?search=name='home'", "/clusters?search=tenancy.organization!='x'"} {
 			if got := as[openapi.ResourceList](t, tc.who.do("GET", path, nil), 200); got.Total != tc.want {
-				t.Errorf("%s: %d are seen, want %d", path, got.Total, tc.want)
+				t.Errorf("%s: %d resources, want %d", path, got.Total, tc.want)
 			}
 		}
 
 		if got := as[openapi.ChangeList](t, tc.who.do("GET", "/changes?after="+before, nil), 200); len(got.Items) != tc.want {
-			t.Errorf("%d changes are told, want %d", len(got.Items), tc.want)
+			t.Errorf("%d changes, want %d", len(got.Items), tc.want)
 		}
 	}
 
@@ -118,14 +118,14 @@ func TestTenancyByClaims(t *testing.T) {
 		{"GET", at, nil}, {"PATCH", at, `{"spec":{}}`}, {"DELETE", at, nil}, {"GET", at + "/statuses", nil},
 		{"POST", at + "/nodepools", `{"name":"abc","spec":{}}`}, {"POST", at + "/force-delete", `{"reason":"r"}`},
 	} {
-		problemOf(t, two.do(request.method, request.path, request.body), "HYPERFLEET-NTF-001")
+		requireProblem(t, two.do(request.method, request.path, request.body), "HYPERFLEET-NTF-001")
 	}
 
 	as[openapi.AdapterStatus](t, who("dns", nil).do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), http.StatusCreated)
 
 	if got, alone := two.do("GET", at, nil), all.do("GET", at, nil); got.header.Get(openapi.HeaderTenant) == "" ||
 		alone.header.Get(openapi.HeaderTenant) != "" {
-		t.Errorf("who sees one tenant alone is not told: %v, %v", got.header, alone.header)
+		t.Errorf("only responses for one tenant must have the tenant header: %v, %v", got.header, alone.header)
 	}
 
 	// A reference to another tenant's resource is rejected like one to a missing resource.
@@ -140,7 +140,7 @@ func TestTenancyByClaims(t *testing.T) {
 		{"POST", "/versions", refer(foreign.Id, `"name":"v2",`)}, {"PATCH", "/versions/" + version.Id, refer(foreign.Id, "")},
 	} {
 		got := one.do(request[0], request[1], request[2])
-		if what := problemOf(t, got, "HYPERFLEET-VAL-001"); !strings.Contains(string(got.body), "no such resource") {
+		if what := requireProblem(t, got, "HYPERFLEET-VAL-001"); !strings.Contains(string(got.body), "no such resource") {
 			t.Errorf("%+v", what)
 		}
 	}
@@ -157,9 +157,9 @@ func TestTenancyByHeaders(t *testing.T) {
 			{Key: "project", Header: "X-HyperFleet-Project"},
 		}}
 	})
-	problemOf(t, a.do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
-	one, two := a.with("X-HyperFleet-Organization", "one"), a.with("X-HyperFleet-Organization", "two")
-	a = a.with("X-HyperFleet-System", "true")
+	requireProblem(t, a.do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
+	one, two := a.withHeader("X-HyperFleet-Organization", "one"), a.withHeader("X-HyperFleet-Organization", "two")
+	a = a.withHeader("X-HyperFleet-System", "true")
 	cluster := one.create("/clusters", "home", nil)
 	two.create("/clusters", "home", nil)
 
@@ -168,8 +168,8 @@ func TestTenancyByHeaders(t *testing.T) {
 	}
 
 	// A request that names more dimensions sees fewer resources.
-	if got := as[openapi.ResourceList](t, one.with("X-HyperFleet-Project", "p").do("GET", "/resources", nil), 200); got.Total != 0 {
-		t.Errorf("%d of another project are seen", got.Total)
+	if got := as[openapi.ResourceList](t, one.withHeader("X-HyperFleet-Project", "p").do("GET", "/resources", nil), 200); got.Total != 0 {
+		t.Errorf("%d resources of another project are visible", got.Total)
 	}
 
 	// A child that is created without the header also belongs to the tenant.
@@ -181,9 +181,9 @@ func TestTenancyByHeaders(t *testing.T) {
 		want int
 	}{{one, 2}, {two, 1}, {a, 3}} {
 		if got := as[openapi.ResourceList](t, tc.who.do("GET", "/resources", nil), 200); got.Total != tc.want {
-			t.Errorf("%d are seen, want %d", got.Total, tc.want)
+			t.Errorf("%d resources, want %d", got.Total, tc.want)
 		}
 	}
 
-	problemOf(t, two.do("PUT", "/clusters/"+cluster.Id+"/statuses", a.statusReport("dns", 1, "True")), "HYPERFLEET-NTF-001")
+	requireProblem(t, two.do("PUT", "/clusters/"+cluster.Id+"/statuses", a.statusReport("dns", 1, "True")), "HYPERFLEET-NTF-001")
 }

@@ -91,7 +91,7 @@ func TestUpstreamOperations(t *testing.T) {
 			continue
 		}
 
-		answer := lacks(t, tc.operation, got.body, tc.has)
+		answer := requireFields(t, tc.operation, got.body, tc.has)
 		if items, ok := answer["items"].([]any); ok && len(items) != 1 && !strings.Contains(path, "resources/") {
 			t.Errorf("%s: %d items", tc.operation, len(items))
 		}
@@ -102,8 +102,8 @@ func TestUpstreamOperations(t *testing.T) {
 	}
 }
 
-// lacks reports the fields that a response does not have, and returns the response.
-func lacks(t *testing.T, what string, body []byte, fields []string) map[string]any {
+// requireFields reports missing fields of a response, and returns the response.
+func requireFields(t *testing.T, what string, body []byte, fields []string) map[string]any {
 	t.Helper()
 
 	var answer map[string]any
@@ -162,7 +162,7 @@ func TestStatusesByPage(t *testing.T) {
 	}
 
 	for _, query := range []string{"?order=name", "?order=adapter%20up", "?search=adapter", "?search=name%3D'a'", "?search=adapter%3D'a'%20x"} {
-		problemOf(t, a.do("GET", at+query, nil), "HYPERFLEET-VAL-007")
+		requireProblem(t, a.do("GET", at+query, nil), "HYPERFLEET-VAL-007")
 	}
 }
 
@@ -198,6 +198,6 @@ func TestDocument(t *testing.T) {
 			continue
 		}
 
-		lacks(t, path, body, has)
+		requireFields(t, path, body, has)
 	}
 }

@@ -28,7 +28,7 @@ const (
 	newKey     = "new-key-new-key-new-key-new-key-new-key"
 )
 
-func keysOf(t testing.TB, lines ...string) *stamp.Keys {
+func newKeys(t testing.TB, lines ...string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(strings.Join(lines, "\n")))
@@ -37,7 +37,7 @@ func keysOf(t testing.TB, lines ...string) *stamp.Keys {
 	return keys
 }
 
-func configMap(labels, annotations map[string]any) *unstructured.Unstructured {
+func newConfigMap(labels, annotations map[string]any) *unstructured.Unstructured {
 	metadata := map[string]any{"name": "web", "namespace": "shop"}
 	if labels != nil {
 		metadata["labels"] = labels
@@ -50,7 +50,7 @@ func configMap(labels, annotations map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}}
 }
 
-func mark() stamp.Owner {
+func newOwner() stamp.Owner {
 	return stamp.Owner{ResourceID: resourceID, ResourceName: "config", Generation: 7}
 }
 
@@ -67,7 +67,7 @@ func TestStampFillsGapsOnly(t *testing.T) {
 			},
 			wantAnnotations: map[string]string{adapter.AnnotationGeneration: "7"},
 		},
-		"the manifest's own stays": {
+		"labels of the manifest stay": {
 			labels:      map[string]any{adapter.LabelResourceID: "own", adapter.LabelAdapter: "other", "app": "web"},
 			annotations: map[string]any{adapter.AnnotationGeneration: "3", "note": "x"},
 			wantLabels: map[string]string{
@@ -75,7 +75,7 @@ func TestStampFillsGapsOnly(t *testing.T) {
 			},
 			wantAnnotations: map[string]string{adapter.AnnotationGeneration: "3", "note": "x"},
 		},
-		"an identity that the manifest brings is not believed": {
+		"an identity in the manifest is replaced": {
 			annotations: map[string]any{adapter.AnnotationIdentity: "v1.00000000.AAAA"},
 			wantLabels: map[string]string{
 				adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID, adapter.LabelResourceName: "config",
@@ -87,10 +87,10 @@ func TestStampFillsGapsOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			object := configMap(tc.labels, tc.annotations)
-			keys := keysOf(t, oldKey)
+			object := newConfigMap(tc.labels, tc.annotations)
+			keys := newKeys(t, oldKey)
 
-			must(t, stamp.New("dns", keys).SetOwnership(object, mark()))
+			must(t, stamp.New("dns", keys).SetOwnership(object, newOwner()))
 
 			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(stamp.Identity{
 				Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web",
@@ -107,7 +107,7 @@ func TestStampFillsGapsOnly(t *testing.T) {
 	}
 }
 
-func TestStampRefuses(t *testing.T) {
+func TestStampErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -116,25 +116,25 @@ func TestStampRefuses(t *testing.T) {
 		noKeys bool
 		want   string
 	}{
-		"a generation that is a word": {
-			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: mark(), want: `"latest" is not an integer`,
+		"a generation that is not a number": {
+			object: newConfigMap(nil, map[string]any{adapter.AnnotationGeneration: "latest"}), mark: newOwner(), want: `"latest" is not an integer`,
 		},
-		"a generation below 1": {object: configMap(nil, nil), mark: stamp.Owner{ResourceID: resourceID, ResourceName: "config"}, want: `"0" is not an integer`},
-		"a generation that is no text": {
-			object: configMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: mark(), want: "quote numbers",
+		"a generation below 1": {object: newConfigMap(nil, nil), mark: stamp.Owner{ResourceID: resourceID, ResourceName: "config"}, want: `"0" is not an integer`},
+		"a generation that is not a string": {
+			object: newConfigMap(nil, map[string]any{adapter.AnnotationGeneration: int64(7)}), mark: newOwner(), want: "quote numbers",
 		},
-		"an id that is no label": {object: configMap(nil, nil), mark: stamp.Owner{ResourceID: "a/b", ResourceName: "config", Generation: 1}, want: "not a valid label value"},
-		"no id":                  {object: configMap(nil, nil), mark: stamp.Owner{ResourceName: "config", Generation: 1}, want: "resource-id is empty"},
-		"labels that are a list": {object: withMetadata("labels", []any{"x"}), mark: mark(), want: ".metadata.labels accessor error"},
+		"an id that is not a label value": {object: newConfigMap(nil, nil), mark: stamp.Owner{ResourceID: "a/b", ResourceName: "config", Generation: 1}, want: "not a valid label value"},
+		"no id":                           {object: newConfigMap(nil, nil), mark: stamp.Owner{ResourceName: "config", Generation: 1}, want: "resource-id is empty"},
+		"labels that are a list":          {object: withMetadata("labels", []any{"x"}), mark: newOwner(), want: ".metadata.labels accessor error"},
 		"another adapter, without key": {
-			object: configMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: mark(), noKeys: true, want: "remove them",
+			object: newConfigMap(map[string]any{adapter.LabelAdapter: "x"}, nil), mark: newOwner(), noKeys: true, want: "remove them",
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			keys := keysOf(t, oldKey)
+			keys := newKeys(t, oldKey)
 			if tc.noKeys {
 				keys = nil
 			}
@@ -147,14 +147,14 @@ func TestStampRefuses(t *testing.T) {
 			}
 
 			if diff := cmp.Diff(before, tc.object); diff != "" {
-				t.Errorf("a refused object was changed: %s", diff)
+				t.Errorf("the object was changed despite the error: %s", diff)
 			}
 		})
 	}
 }
 
 func withMetadata(field string, value any) *unstructured.Unstructured {
-	object := configMap(nil, nil)
+	object := newConfigMap(nil, nil)
 	if err := unstructured.SetNestedField(object.Object, value, "metadata", field); err != nil {
 		panic(err)
 	}
@@ -165,7 +165,7 @@ func withMetadata(field string, value any) *unstructured.Unstructured {
 // change changes an object that has ownership labels.
 type change func(object *unstructured.Unstructured)
 
-func label(key, value string) change {
+func setLabel(key, value string) change {
 	return func(o *unstructured.Unstructured) {
 		labels := o.GetLabels()
 		labels[key] = value
@@ -173,14 +173,14 @@ func label(key, value string) change {
 	}
 }
 
-func named(name string) change { return func(o *unstructured.Unstructured) { o.SetName(name) } }
+func setName(name string) change { return func(o *unstructured.Unstructured) { o.SetName(name) } }
 
-func annotated(with map[string]string) change {
+func setAnnotations(with map[string]string) change {
 	return func(o *unstructured.Unstructured) { o.SetAnnotations(with) }
 }
 
-// bare removes the ownership labels and the identity.
-func bare(o *unstructured.Unstructured) {
+// removeOwnership removes the ownership labels and the identity.
+func removeOwnership(o *unstructured.Unstructured) {
 	o.SetLabels(nil)
 	o.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
 }
@@ -194,30 +194,30 @@ func TestStanding(t *testing.T) {
 		want    stamp.Ownership
 		reason  string
 	}{
-		"as stamped":                                  {want: stamp.Managed},
-		"as stamped, without keys":                    {noKeys: true, want: stamp.Managed},
-		"marks taken off":                             {changes: []change{bare}, want: stamp.Unmarked, reason: "neither label"},
-		"handed over":                                 {changes: []change{bare, annotated(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.Detached, reason: `adapter "dns" detached`},
-		"nothing of ours":                             {changes: []change{bare, annotated(nil)}, want: stamp.Foreign, reason: "no label"},
-		"another adapter's label":                     {changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
-		"another adapter's object":                    {noKeys: true, changes: []change{label(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
-		"another resource's object":                   {noKeys: true, changes: []change{label(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "to resource"},
-		"renamed entry of a task file":                {changes: []change{label(adapter.LabelResourceName, "renamed")}, want: stamp.Managed},
-		"another resource's, whatever its label says": {changes: []change{named("else")}, want: stamp.Foreign, reason: "the labels and the identity do not match"},
-		"labels alone":                                {changes: []change{annotated(nil)}, want: stamp.Foreign, reason: "does not prove this"},
-		"copied onto another object":                  {changes: []change{label(adapter.LabelAdapter, "vpn"), named("else")}, want: stamp.Foreign, reason: `adapter "vpn"`},
+		"as stamped":                   {want: stamp.Managed},
+		"as stamped, without keys":     {noKeys: true, want: stamp.Managed},
+		"labels removed":               {changes: []change{removeOwnership}, want: stamp.Unmarked, reason: "neither label"},
+		"handed over":                  {changes: []change{removeOwnership, setAnnotations(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.Detached, reason: `adapter "dns" detached`},
+		"no ownership record":          {changes: []change{removeOwnership, setAnnotations(nil)}, want: stamp.Foreign, reason: "no label"},
+		"another adapter's label":      {changes: []change{setLabel(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
+		"another adapter's object":     {noKeys: true, changes: []change{setLabel(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
+		"another resource's object":    {noKeys: true, changes: []change{setLabel(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "to resource"},
+		"renamed entry of a task file": {changes: []change{setLabel(adapter.LabelResourceName, "renamed")}, want: stamp.Managed},
+		"identity of another object":   {changes: []change{setName("else")}, want: stamp.Foreign, reason: "the labels and the identity do not match"},
+		"labels alone":                 {changes: []change{setAnnotations(nil)}, want: stamp.Foreign, reason: "does not prove this"},
+		"copied onto another object":   {changes: []change{setLabel(adapter.LabelAdapter, "vpn"), setName("else")}, want: stamp.Foreign, reason: `adapter "vpn"`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			keys := keysOf(t, oldKey)
+			keys := newKeys(t, oldKey)
 			if tc.noKeys {
 				keys = nil
 			}
 
-			stamper, object := stamp.New("dns", keys), configMap(nil, nil)
-			must(t, stamper.SetOwnership(object, mark()))
+			stamper, object := stamp.New("dns", keys), newConfigMap(nil, nil)
+			must(t, stamper.SetOwnership(object, newOwner()))
 
 			for _, change := range tc.changes {
 				change(object)
@@ -235,10 +235,10 @@ func TestStanding(t *testing.T) {
 func TestDetachment(t *testing.T) {
 	t.Parallel()
 
-	object := configMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
-	stamper := stamp.New("dns", keysOf(t, oldKey))
+	object := newConfigMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
+	stamper := stamp.New("dns", newKeys(t, oldKey))
 
-	must(t, stamper.SetOwnership(object, mark()))
+	must(t, stamper.SetOwnership(object, newOwner()))
 
 	before, _ := json.Marshal(object)
 	patch, _ := json.Marshal(stamper.DetachPatch())
@@ -262,7 +262,7 @@ func TestDetachment(t *testing.T) {
 func TestVerify(t *testing.T) {
 	t.Parallel()
 
-	signed := keysOf(t, oldKey)
+	signed := newKeys(t, oldKey)
 	configMaps := schema.GroupKind{Kind: "ConfigMap"}
 
 	cases := map[string]struct {
@@ -274,15 +274,15 @@ func TestVerify(t *testing.T) {
 		"as stamped":               {keys: []string{oldKey}},
 		"a new key before the old": {keys: []string{newKey, oldKey}},
 		"the old key is gone":      {keys: []string{newKey}, want: stamp.ErrUnknownKey},
-		"another name":             {keys: []string{oldKey}, change: named("db"), want: stamp.ErrForged},
+		"another name":             {keys: []string{oldKey}, change: setName("db"), want: stamp.ErrForged},
 		"another namespace":        {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetNamespace("db") }, want: stamp.ErrForged},
 		"another kind":             {keys: []string{oldKey}, kind: schema.GroupKind{Kind: "Secret"}, want: stamp.ErrForged},
-		"another resource":         {keys: []string{oldKey}, change: label(adapter.LabelResourceID, otherID), want: stamp.ErrForged},
-		"another adapter":          {keys: []string{oldKey}, change: label(adapter.LabelAdapter, "vpn"), want: stamp.ErrForged},
-		"labels alone":             {keys: []string{oldKey}, change: annotated(nil), want: stamp.ErrNoIdentity},
+		"another resource":         {keys: []string{oldKey}, change: setLabel(adapter.LabelResourceID, otherID), want: stamp.ErrForged},
+		"another adapter":          {keys: []string{oldKey}, change: setLabel(adapter.LabelAdapter, "vpn"), want: stamp.ErrForged},
+		"labels alone":             {keys: []string{oldKey}, change: setAnnotations(nil), want: stamp.ErrNoIdentity},
 		"identity alone":           {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetLabels(nil) }, want: stamp.ErrNoIdentity},
 		"a later version": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
-			annotated(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})(o)
+			setAnnotations(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})(o)
 		}, want: stamp.ErrUnknownKey},
 		"another API group": {
 			keys: []string{oldKey}, kind: schema.GroupKind{Group: "example.com", Kind: "ConfigMap"}, want: stamp.ErrForged,
@@ -295,8 +295,8 @@ func TestVerify(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			object := configMap(nil, nil)
-			must(t, stamp.New("dns", signed).SetOwnership(object, mark()))
+			object := newConfigMap(nil, nil)
+			must(t, stamp.New("dns", signed).SetOwnership(object, newOwner()))
 
 			if tc.change != nil {
 				tc.change(object)
@@ -306,7 +306,7 @@ func TestVerify(t *testing.T) {
 				tc.kind = configMaps
 			}
 
-			if err := keysOf(t, tc.keys...).Verify(object, tc.kind); !errors.Is(err, tc.want) {
+			if err := newKeys(t, tc.keys...).Verify(object, tc.kind); !errors.Is(err, tc.want) {
 				t.Fatalf("Verify() = %v, want %v", err, tc.want)
 			}
 		})
@@ -316,17 +316,17 @@ func TestVerify(t *testing.T) {
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 
-	object, kind := configMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
-	must(t, stamp.New("dns", keysOf(t, oldKey)).SetOwnership(object, mark()))
+	object, kind := newConfigMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
+	must(t, stamp.New("dns", newKeys(t, oldKey)).SetOwnership(object, newOwner()))
 
 	for name, tc := range map[string]struct {
 		keys *stamp.Keys
 		want bool
 	}{
 		"none":             {},
-		"the same":         {keys: keysOf(t, oldKey)},
-		"a new one second": {keys: keysOf(t, oldKey, newKey)},
-		"a new one first":  {keys: keysOf(t, newKey, oldKey), want: true},
+		"the same":         {keys: newKeys(t, oldKey)},
+		"a new one second": {keys: newKeys(t, oldKey, newKey)},
+		"a new one first":  {keys: newKeys(t, newKey, oldKey), want: true},
 	} {
 		value, renewed := stamp.New("dns", tc.keys).RenewedIdentity(object, kind, resourceID)
 		if renewed != tc.want {
@@ -334,7 +334,7 @@ func TestRenewed(t *testing.T) {
 		}
 
 		if renewed && !strings.HasPrefix(tc.keys.Sign(stamp.Identity{}), value[:len("v1.12345678.")]) {
-			t.Errorf("%s: %s is not by the first key", name, value)
+			t.Errorf("%s: %s is not signed with the first key", name, value)
 		}
 	}
 }
@@ -343,12 +343,12 @@ func TestReadKeys(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ text, want string }{
-		"one":            {text: oldKey + "\n"},
-		"comment, empty": {text: "# of May\n\n" + newKey + "\r\n" + oldKey},
-		"short":          {text: oldKey + "\nshort\n", want: "line 2: a key needs at least 32 characters, this one has 5"},
-		"binary":         {text: strings.Repeat("\x00", 40), want: "line 1: a key has to be printable"},
-		"empty":          {text: "\n# nothing\n", want: "the file has no key"},
-		"huge":           {text: strings.Repeat("x", 65<<10), want: "larger than"},
+		"one":                    {text: oldKey + "\n"},
+		"comment and empty line": {text: "# of May\n\n" + newKey + "\r\n" + oldKey},
+		"short":                  {text: oldKey + "\nshort\n", want: "line 2: a key needs at least 32 characters, this one has 5"},
+		"binary":                 {text: strings.Repeat("\x00", 40), want: "line 1: a key has to be printable"},
+		"empty":                  {text: "\n# nothing\n", want: "the file has no key"},
+		"huge":                   {text: strings.Repeat("x", 65<<10), want: "larger than"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -388,7 +388,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add("v1..")
 	f.Add("v1.x.y.z")
 	f.Fuzz(func(t *testing.T, value string) {
-		object := configMap(
+		object := newConfigMap(
 			map[string]any{adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID},
 			map[string]any{adapter.AnnotationIdentity: value})
 

@@ -9,13 +9,13 @@ import (
 	"testing"
 )
 
-func TestCursorsComeBack(t *testing.T) {
+func TestCursorsRoundTrip(t *testing.T) {
 	t.Parallel()
 
 	for _, want := range []cursor{{}, {epoch: 1, seq: 1}, {epoch: math.MaxUint32, seq: math.MaxInt64}} {
 		text := want.encode()
 		if got, err := parseCursor(text); err != nil || got != want || len(text) > 64 {
-			t.Errorf("%+v as %s came back as %+v, error %v", want, text, got, err)
+			t.Errorf("%+v encoded as %s was decoded as %+v, error %v", want, text, got, err)
 		}
 	}
 }
@@ -30,7 +30,7 @@ func FuzzParseCursor(f *testing.F) {
 		case err != nil && !errors.Is(err, ErrCursorMalformed):
 			t.Errorf("%q: error %v", text, err)
 		case err == nil && (got.epoch < 0 || got.seq < 0):
-			t.Errorf("%q is %+v", text, got)
+			t.Errorf("%q was decoded as %+v", text, got)
 		}
 	})
 }

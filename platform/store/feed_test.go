@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
-func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
+func readChanges(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
 	t.Helper()
 
 	feed, err := s.Changes(context.Background(), query)
@@ -32,27 +32,27 @@ func changes(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
 	return feed
 }
 
-func now(t testing.TB, s *store.Store) string {
+func readLatestCursor(t testing.TB, s *store.Store) string {
 	t.Helper()
 
-	feed := changes(t, s, store.ChangeQuery{})
+	feed := readChanges(t, s, store.ChangeQuery{})
 	if len(feed.Items) > 0 {
-		t.Fatalf("without a cursor there are %d changes, want none", len(feed.Items))
+		t.Fatalf("%d changes without a cursor, want none", len(feed.Items))
 	}
 
 	return feed.Next
 }
 
-func TestTheFeedTellsWhatHappened(t *testing.T) {
-	s := fresh(t)
-	insert(t, s, cluster("before"))
-	start := now(t, s)
+func TestFeedContents(t *testing.T) {
+	s := newStore(t)
+	insert(t, s, newCluster("before"))
+	start := readLatestCursor(t, s)
 
-	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 || feed.Next != start {
-		t.Errorf("nothing happened, and the feed says %+v", feed)
+	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 || feed.Next != start {
+		t.Errorf("changes without a write: %+v", feed)
 	}
 
-	c := cluster("c")
+	c := newCluster("c")
 	c.Tenancy = map[string]string{"organization": "o1"}
 	stored := insert(t, s, c)[0]
 	pool := insert(t, s, store.Resource{
@@ -66,16 +66,16 @@ func TestTheFeedTellsWhatHappened(t *testing.T) {
 		query store.ChangeQuery
 		want  []store.Change
 	}{
-		"all":         {store.ChangeQuery{}, []store.Change{ofCluster, ofPool}},
-		"of a kind":   {store.ChangeQuery{Kind: "NodePool"}, []store.Change{ofPool}},
-		"of a tenant": {store.ChangeQuery{Tenancy: map[string]string{"organization": "o1"}}, []store.Change{ofCluster}},
-		"a page":      {store.ChangeQuery{Limit: 1}, []store.Change{ofCluster}},
-		"of no one":   {store.ChangeQuery{Kind: "Gadget"}, nil},
+		"all":               {store.ChangeQuery{}, []store.Change{ofCluster, ofPool}},
+		"of a kind":         {store.ChangeQuery{Kind: "NodePool"}, []store.Change{ofPool}},
+		"of a tenant":       {store.ChangeQuery{Tenancy: map[string]string{"organization": "o1"}}, []store.Change{ofCluster}},
+		"a page":            {store.ChangeQuery{Limit: 1}, []store.Change{ofCluster}},
+		"of an unused kind": {store.ChangeQuery{Kind: "Gadget"}, nil},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			tc.query.After = start
-			feed := changes(t, s, tc.query)
+			feed := readChanges(t, s, tc.query)
 
 			if diff := cmp.Diff(tc.want, feed.Items); diff != "" {
 				t.Errorf("changes (-want +got):\n%s", diff)
@@ -86,16 +86,16 @@ func TestTheFeedTellsWhatHappened(t *testing.T) {
 				tc.want = []store.Change{ofPool}
 			}
 
-			if rest := changes(t, s, tc.query); name == "a page" && len(rest.Items) != 1 || name != "a page" && len(rest.Items) > 0 {
-				t.Errorf("after it there are %+v", rest.Items)
+			if rest := readChanges(t, s, tc.query); name == "a page" && len(rest.Items) != 1 || name != "a page" && len(rest.Items) > 0 {
+				t.Errorf("changes after the cursor: %+v", rest.Items)
 			}
 		})
 	}
 }
 
-// writer commits and rolls back slow transactions that change several resources. It always changes
+// runWriter commits and rolls back slow transactions that change several resources. It always changes
 // them in the same order, so that the transactions do not deadlock.
-func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
+func runWriter(s *store.Store, ids []string, seed uint64, rounds int) error {
 	random := rand.New(rand.NewPCG(seed, 1))
 
 	for range rounds {
@@ -105,7 +105,7 @@ func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
 					continue
 				}
 
-				if err := change(ctx, tx, id); err != nil {
+				if err := updateResource(ctx, tx, id); err != nil {
 					return err
 				}
 
@@ -126,10 +126,10 @@ func writer(s *store.Store, ids []string, seed uint64, rounds int) error {
 	return nil
 }
 
-// follow reads the feed until it has seen every resource's last generation, and returns which
+// followFeed reads the feed until it has seen every resource's last generation, and returns which
 // changes were out of order. The last generations are known after the writers have ended.
-func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last func() map[string]int32) error {
-	heard := map[string]int32{}
+func followFeed(s *store.Store, after string, limit int, ended <-chan struct{}, last func() map[string]int32) error {
+	generations := map[string]int32{}
 
 	for {
 		var final map[string]int32
@@ -147,18 +147,18 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 		after = feed.Next
 
 		for _, change := range feed.Items {
-			before := max(heard[change.ID], 1)
+			before := max(generations[change.ID], 1)
 			if change.Generation != before+1 {
-				return fmt.Errorf("heard of generation %d of %s after %d", change.Generation, change.ID, before)
+				return fmt.Errorf("got generation %d of %s after generation %d", change.Generation, change.ID, before)
 			}
 
-			heard[change.ID] = change.Generation
+			generations[change.ID] = change.Generation
 		}
 
 		if final != nil && len(feed.Items) == 0 {
 			for id, generation := range final {
-				if max(heard[id], 1) != generation {
-					return fmt.Errorf("heard of %s up to generation %d, and it has %d", id, heard[id], generation)
+				if max(generations[id], 1) != generation {
+					return fmt.Errorf("got changes of %s up to generation %d, want up to %d", id, generations[id], generation)
 				}
 			}
 
@@ -171,17 +171,17 @@ func follow(s *store.Store, after string, limit int, ended <-chan struct{}, last
 func TestPropertyTheFeedMissesNothing(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
 	// There are two replicas. Each receives the changes of the other.
-	s, other := open(t, url), open(t, url)
+	s, other := openStore(t, url), openStore(t, url)
 
 	run := 0
 
-	property.Check(t, "each follower hears each resource's changes once, in order", property.Options{Brief: 10}, prop.ForAll(
+	property.Check(t, "each follower gets each resource's changes once, in order", property.Options{Brief: 10}, prop.ForAll(
 		func(seed uint64, resources, writers, limit int) (bool, error) {
 			run++
 
 			var clusters []store.Resource
 			for i := range resources {
-				clusters = append(clusters, cluster(fmt.Sprintf("c%d-%d", run, i)))
+				clusters = append(clusters, newCluster(fmt.Sprintf("c%d-%d", run, i)))
 			}
 
 			var ids []string
@@ -189,7 +189,7 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 				ids = append(ids, c.ID)
 			}
 
-			start := now(t, s)
+			start := readLatestCursor(t, s)
 			ended := make(chan struct{})
 			results := make(chan error, 2)
 			last := func() map[string]int32 {
@@ -202,7 +202,7 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 			}
 
 			for _, reader := range []*store.Store{s, other} {
-				go func() { results <- follow(reader, start, limit, ended, last) }()
+				go func() { results <- followFeed(reader, start, limit, ended, last) }()
 			}
 
 			var (
@@ -211,7 +211,7 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 			)
 
 			for w := range writers {
-				group.Go(func() { failed <- writer(s, ids, seed+uint64(w), 4) })
+				group.Go(func() { failed <- runWriter(s, ids, seed+uint64(w), 4) })
 			}
 
 			group.Wait()
@@ -229,8 +229,8 @@ func TestPropertyTheFeedMissesNothing(t *testing.T) {
 	))
 }
 
-// change updates a resource.
-func change(ctx context.Context, tx *store.Tx, id string) error {
+// updateResource updates a resource.
+func updateResource(ctx context.Context, tx *store.Tx, id string) error {
 	r, err := tx.GetForUpdate(ctx, id)
 	if err != nil {
 		return err
@@ -241,12 +241,12 @@ func change(ctx context.Context, tx *store.Tx, id string) error {
 		return err
 	}
 
-	return recorded(ctx, tx, r, store.OperationUpdated)
+	return recordChange(ctx, tx, r, store.OperationUpdated)
 }
 
-// recorded records a change that the database has before the transaction ends, because the next
+// recordChange records a change that the database has before the transaction ends, because the next
 // read sends it.
-func recorded(ctx context.Context, tx *store.Tx, r store.Resource, operation string) error {
+func recordChange(ctx context.Context, tx *store.Tx, r store.Resource, operation string) error {
 	if err := tx.RecordChange(ctx, r, operation); err != nil {
 		return err
 	}
@@ -259,9 +259,9 @@ func recorded(ctx context.Context, tx *store.Tx, r store.Resource, operation str
 // An order by transaction ID is wrong in this case: the second writer's transaction is older than
 // that of a third party, and the first writer's is younger than both.
 func TestAnOldTransactionDoesNotReorder(t *testing.T) {
-	s := fresh(t)
-	stored := insert(t, s, cluster("contended"), cluster("bystander"), cluster("third"))
-	start := now(t, s)
+	s := newStore(t)
+	stored := insert(t, s, newCluster("contended"), newCluster("bystander"), newCluster("third"))
+	start := readLatestCursor(t, s)
 
 	step := make(chan struct{})
 
@@ -272,14 +272,14 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 
 	group.Go(func() { // the second writer, which begins first
 		err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-			if err := change(ctx, tx, stored[1].ID); err != nil {
+			if err := updateResource(ctx, tx, stored[1].ID); err != nil {
 				return err
 			}
 
 			close(begun)
 			<-step
 
-			return change(ctx, tx, stored[0].ID)
+			return updateResource(ctx, tx, stored[0].ID)
 		})
 		if err != nil {
 			t.Error(err)
@@ -291,7 +291,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 
 	group.Go(func() { // the third party, which stays
 		err := s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-			if err := change(ctx, tx, stored[2].ID); err != nil {
+			if err := updateResource(ctx, tx, stored[2].ID); err != nil {
 				return err
 			}
 
@@ -307,24 +307,24 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	<-held
 
 	// The first writer begins last and commits first.
-	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return change(ctx, tx, stored[0].ID) }))
+	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return updateResource(ctx, tx, stored[0].ID) }))
 
-	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
-		t.Errorf("told %+v while older changes may still come", feed.Items)
+	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
+		t.Errorf("got %+v while older transactions are open", feed.Items)
 	}
 
 	close(step)
 
-	var heard []int32
+	var generations []int32
 
 	after := start
 	listen := func() {
-		feed := changes(t, s, store.ChangeQuery{After: after, Wait: 50 * time.Millisecond})
+		feed := readChanges(t, s, store.ChangeQuery{After: after, Wait: 50 * time.Millisecond})
 		after = feed.Next
 
 		for _, c := range feed.Items {
 			if c.ID == stored[0].ID {
-				heard = append(heard, c.Generation)
+				generations = append(generations, c.Generation)
 			}
 		}
 	}
@@ -336,91 +336,91 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	close(release)
 	group.Wait()
 
-	for deadline := time.Now().Add(patience); len(heard) < 2 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(waitTimeout); len(generations) < 2 && time.Now().Before(deadline); {
 		listen()
 	}
 
-	if diff := cmp.Diff([]int32{2, 3}, heard); diff != "" {
+	if diff := cmp.Diff([]int32{2, 3}, generations); diff != "" {
 		t.Errorf("generations of the contended resource (-want +got):\n%s", diff)
 	}
 }
 
-func TestWhoWaitsIsWoken(t *testing.T) {
+func TestWaitersAreWoken(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
-	s, other := open(t, url), open(t, url)
-	start := now(t, s)
-	heard := make(chan store.Feed, 2)
+	s, other := openStore(t, url), openStore(t, url)
+	start := readLatestCursor(t, s)
+	feeds := make(chan store.Feed, 2)
 
 	for _, reader := range []*store.Store{s, other} {
 		go func() {
-			feed, err := reader.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 2 * patience})
+			feed, err := reader.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 2 * waitTimeout})
 			if err != nil {
 				t.Error(err)
 			}
 
-			heard <- feed
+			feeds <- feed
 		}()
 	}
 
-	insert(t, s, cluster("c"))
+	insert(t, s, newCluster("c"))
 
 	for range 2 {
 		select {
-		case feed := <-heard:
+		case feed := <-feeds:
 			if len(feed.Items) != 1 {
-				t.Errorf("woken with %d changes, want 1", len(feed.Items))
+				t.Errorf("a waiting reader got %d changes, want 1", len(feed.Items))
 			}
-		case <-time.After(patience):
-			t.Fatal("nobody was woken")
+		case <-time.After(waitTimeout):
+			t.Fatal("the waiting reader was not woken")
 		}
 	}
 }
 
 func TestWaitingEnds(t *testing.T) {
-	s := fresh(t)
-	start := now(t, s)
+	s := newStore(t)
+	start := readLatestCursor(t, s)
 
-	if feed := changes(t, s, store.ChangeQuery{After: start, Wait: time.Millisecond}); feed.Next == "" || len(feed.Items) > 0 {
-		t.Errorf("after the wait: %+v, want a cursor alone", feed)
+	if feed := readChanges(t, s, store.ChangeQuery{After: start, Wait: time.Millisecond}); feed.Next == "" || len(feed.Items) > 0 {
+		t.Errorf("after the wait: %+v, want only a cursor", feed)
 	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	if _, err := s.Changes(ctx, store.ChangeQuery{After: start, Wait: patience}); !errors.Is(err, context.Canceled) {
-		t.Errorf("a caller that has gone: error %v, want %v", err, context.Canceled)
+	if _, err := s.Changes(ctx, store.ChangeQuery{After: start, Wait: waitTimeout}); !errors.Is(err, context.Canceled) {
+		t.Errorf("a canceled caller: error %v, want %v", err, context.Canceled)
 	}
 
 	done := make(chan error, 1)
 
 	go func() {
-		_, err := s.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 10 * patience})
+		_, err := s.Changes(context.Background(), store.ChangeQuery{After: start, Wait: 10 * waitTimeout})
 		done <- err
 	}()
 
 	s.Close()
 
 	select {
-	case <-done: // with an error or without, as it happens to be
-	case <-time.After(patience):
-		t.Error("a closed store keeps its callers waiting")
+	case <-done: // with or without an error
+	case <-time.After(waitTimeout):
+		t.Error("callers of a closed store still wait")
 	}
 }
 
-func TestCursorsThatAreOfNoUse(t *testing.T) {
-	s := fresh(t)
-	old := now(t, s)
+func TestUnusableCursors(t *testing.T) {
+	s := newStore(t)
+	old := readLatestCursor(t, s)
 
-	insert(t, s, cluster("a"), cluster("b"))
-	between := changes(t, s, store.ChangeQuery{After: old, Limit: 1}).Next
-	current := now(t, s)
+	insert(t, s, newCluster("a"), newCluster("b"))
+	between := readChanges(t, s, store.ChangeQuery{After: old, Limit: 1}).Next
+	current := readLatestCursor(t, s)
 
 	if removed, err := s.PruneChanges(t.Context(), time.Hour); err != nil || removed != 0 {
-		t.Fatalf("pruned %d young changes, error %v", removed, err)
+		t.Fatalf("pruned %d recent changes, error %v", removed, err)
 	}
 
-	if feed := changes(t, s, store.ChangeQuery{After: old}); len(feed.Items) != 2 {
-		t.Fatalf("heard of %d changes, want 2", len(feed.Items))
+	if feed := readChanges(t, s, store.ChangeQuery{After: old}); len(feed.Items) != 2 {
+		t.Fatalf("got %d changes, want 2", len(feed.Items))
 	}
 
 	if removed, err := s.PruneChanges(t.Context(), 0); err != nil || removed != 2 {
@@ -429,25 +429,25 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 
 	// The database is created instead of copied, because a copy would have the same epoch. It has
 	// the same number of changes, so that only the epoch differs.
-	other := open(t, server.NewDatabase(t))
+	other := openStore(t, server.NewDatabase(t))
 	for range 2 {
-		insert(t, other, cluster(strconv.FormatUint(rand.Uint64(), 10)))
+		insert(t, other, newCluster(strconv.FormatUint(rand.Uint64(), 10)))
 	}
 
 	cases := map[string]struct {
 		cursor string
 		want   error
 	}{
-		"from before what was pruned":  {old, store.ErrCursorGone},
-		"from amid what was pruned":    {between, store.ErrCursorGone},
-		"of now":                       {current, nil},
-		"of another database":          {now(t, other), store.ErrCursorGone},
-		"of the future":                {"Af____8P_wE", store.ErrCursorGone},
-		"no base64":                    {"%", store.ErrCursorMalformed},
-		"of another version":           {"AgEB", store.ErrCursorMalformed},
-		"too short":                    {"AQE", store.ErrCursorMalformed},
-		"too long":                     {current + "AAAA", store.ErrCursorMalformed},
-		"a number beyond the database": {"AQH__________________wE", store.ErrCursorMalformed},
+		"before pruned changes":  {old, store.ErrCursorGone},
+		"between pruned changes": {between, store.ErrCursorGone},
+		"current":                {current, nil},
+		"of another database":    {readLatestCursor(t, other), store.ErrCursorGone},
+		"of the future":          {"Af____8P_wE", store.ErrCursorGone},
+		"not base64":             {"%", store.ErrCursorMalformed},
+		"of another version":     {"AgEB", store.ErrCursorMalformed},
+		"too short":              {"AQE", store.ErrCursorMalformed},
+		"too long":               {current + "AAAA", store.ErrCursorMalformed},
+		"a number out of range":  {"AQH__________________wE", store.ErrCursorMalformed},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -458,20 +458,20 @@ func TestCursorsThatAreOfNoUse(t *testing.T) {
 	}
 }
 
-func TestPruningLeavesWhatMayStillCome(t *testing.T) {
+func TestPruningKeepsPendingChanges(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
-	s := open(t, url)
-	start := now(t, s)
+	s := openStore(t, url)
+	start := readLatestCursor(t, s)
 	there, finish, ended := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 
 	go func() {
 		ended <- s.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
-			r, err := tx.Insert(ctx, cluster("slow"))
+			r, err := tx.Insert(ctx, newCluster("slow"))
 			if err != nil {
 				return err
 			}
 
-			if err := recorded(ctx, tx, r, store.OperationCreated); err != nil {
+			if err := recordChange(ctx, tx, r, store.OperationCreated); err != nil {
 				return err
 			}
 
@@ -483,24 +483,24 @@ func TestPruningLeavesWhatMayStillCome(t *testing.T) {
 	}()
 
 	<-there
-	insert(t, s, cluster("quick"))
+	insert(t, s, newCluster("quick"))
 
 	if removed, err := s.PruneChanges(t.Context(), 0); err != nil || removed != 0 {
-		t.Fatalf("pruned %d changes, error %v; nobody could have heard of them", removed, err)
+		t.Fatalf("pruned %d changes that no reader could have read, error %v", removed, err)
 	}
 
 	close(finish)
 
 	must(t, <-ended)
 
-	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
-		t.Errorf("heard of %d changes, want 2", len(feed.Items))
+	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
+		t.Errorf("got %d changes, want 2", len(feed.Items))
 	}
 }
 
-func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
+func TestChangeNumberWrapsAround(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
-	s := open(t, url)
+	s := openStore(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)
 	must(t, err)
@@ -511,14 +511,14 @@ func TestTheNumberOfTheFeedGoesRound(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	after := now(t, s)
+	after := readLatestCursor(t, s)
 
 	for i := range 5 {
-		c := insert(t, s, cluster(fmt.Sprint("c", i)))[0]
+		c := insert(t, s, newCluster(fmt.Sprint("c", i)))[0]
 
-		feed := changes(t, s, store.ChangeQuery{After: after, Wait: patience})
+		feed := readChanges(t, s, store.ChangeQuery{After: after, Wait: waitTimeout})
 		if len(feed.Items) != 1 || feed.Items[0].ID != c.ID {
-			t.Fatalf("change %d: heard %+v", i, feed.Items)
+			t.Fatalf("change %d: got %+v", i, feed.Items)
 		}
 
 		after = feed.Next

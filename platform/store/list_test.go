@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
-func names(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) {
+func listNames(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) {
 	t.Helper()
 
 	resources, total, err := s.List(context.Background(), query)
@@ -42,26 +42,26 @@ func names(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) 
 	return found, total
 }
 
-// zoo returns resources that differ in every field that a search can use.
-func zoo(t testing.TB, s *store.Store) map[string]store.Resource {
+// insertSamples stores resources that differ in every field that a search can use.
+func insertSamples(t testing.TB, s *store.Store) map[string]store.Resource {
 	t.Helper()
 
-	ant, bee := cluster("ant"), cluster("bee")
+	ant, bee := newCluster("ant"), newCluster("bee")
 	ant.Labels = map[string]string{"tier": "gold", "example.io/team": "a", "quoted'key": "x"}
 	ant.Spec = json.RawMessage(`{"replicas": 3, "on": true, "region": {"name": "eu"}, "list": ["x", "y"], "none": null}`)
-	ant.Conditions = reconciled("True", day())
+	ant.Conditions = newReconciled("True", newTime())
 	bee.Labels = map[string]string{"tier": "silver"}
-	bee.Generation, bee.CreatedTime = 2, day().Add(time.Second)
+	bee.Generation, bee.CreatedTime = 2, newTime().Add(time.Second)
 	bee.Spec = json.RawMessage(`{"replicas": "3", "on": false, "region": {"name": "us"}}`)
-	bee.Conditions = reconciled("False", day().Add(time.Hour))
+	bee.Conditions = newReconciled("False", newTime().Add(time.Hour))
 	bee.Tenancy = map[string]string{"organization": "o1", "project": "p"}
 
 	stored := insert(t, s, ant, bee)
 
-	deleted := day().Add(time.Minute)
+	deleted := newTime().Add(time.Minute)
 	cow := store.Resource{
 		Kind: "NodePool", Name: "cow", Spec: json.RawMessage(`{}`), Generation: 3, OwnerID: stored[0].ID, OwnerKind: "Cluster",
-		CreatedTime: day().Add(2 * time.Second), UpdatedTime: day(), DeletedTime: &deleted, DeletedBy: "bob",
+		CreatedTime: newTime().Add(2 * time.Second), UpdatedTime: newTime(), DeletedTime: &deleted, DeletedBy: "bob",
 		References: map[string][]store.Ref{"uses": {{ID: stored[1].ID}, {ID: stored[0].ID}}, "likes": {{ID: stored[0].ID}}},
 	}
 
@@ -74,32 +74,32 @@ func zoo(t testing.TB, s *store.Store) map[string]store.Resource {
 }
 
 func TestList(t *testing.T) {
-	s := fresh(t)
-	all := zoo(t, s)
+	s := newStore(t)
+	all := insertSamples(t, s)
 
 	cases := map[string]struct {
 		query store.ListQuery
 		want  []string
 		total int
 	}{
-		"everything, newest first": {store.ListQuery{}, []string{"cow", "bee", "ant"}, 3},
-		"of a kind":                {store.ListQuery{Kind: "Cluster"}, []string{"bee", "ant"}, 2},
-		"below a parent":           {store.ListQuery{ParentID: all["ant"].ID}, []string{"cow"}, 1},
-		"below nobody":             {store.ListQuery{ParentID: "x"}, nil, 0},
-		"first page":               {store.ListQuery{Order: "name", Size: 2}, []string{"ant", "bee"}, 3},
-		"second page":              {store.ListQuery{Order: "name", Size: 2, Page: 2}, []string{"cow"}, 3},
-		"a page beyond":            {store.ListQuery{Page: 9}, nil, 3},
-		"a page beyond all bounds": {store.ListQuery{Page: 1 << 62, Size: 100}, nil, 3},
-		"who refers to ant":        {store.ListQuery{RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
-		"by type":                  {store.ListQuery{RefType: "likes", RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
-		"not by that type":         {store.ListQuery{RefType: "likes", RefTargetID: all["bee"].ID}, nil, 0},
-		"of a tenant":              {store.ListQuery{Tenancy: map[string]string{"organization": "o1"}}, []string{"bee"}, 1},
-		"of nobody":                {store.ListQuery{Tenancy: map[string]string{"organization": "o2"}}, nil, 0},
-		"upwards by deletion":      {store.ListQuery{Order: "deleted_time asc, name desc"}, []string{"cow", "bee", "ant"}, 3},
+		"all, newest first":           {store.ListQuery{}, []string{"cow", "bee", "ant"}, 3},
+		"of a kind":                   {store.ListQuery{Kind: "Cluster"}, []string{"bee", "ant"}, 2},
+		"below a parent":              {store.ListQuery{ParentID: all["ant"].ID}, []string{"cow"}, 1},
+		"below a missing parent":      {store.ListQuery{ParentID: "x"}, nil, 0},
+		"first page":                  {store.ListQuery{Order: "name", Size: 2}, []string{"ant", "bee"}, 3},
+		"second page":                 {store.ListQuery{Order: "name", Size: 2, Page: 2}, []string{"cow"}, 3},
+		"a page after the last":       {store.ListQuery{Page: 9}, nil, 3},
+		"a page out of range":         {store.ListQuery{Page: 1 << 62, Size: 100}, nil, 3},
+		"referrers of ant":            {store.ListQuery{RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
+		"referrers by type":           {store.ListQuery{RefType: "likes", RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
+		"no referrers by type":        {store.ListQuery{RefType: "likes", RefTargetID: all["bee"].ID}, nil, 0},
+		"of a tenant":                 {store.ListQuery{Tenancy: map[string]string{"organization": "o1"}}, []string{"bee"}, 1},
+		"of another tenant":           {store.ListQuery{Tenancy: map[string]string{"organization": "o2"}}, nil, 0},
+		"by deletion time, ascending": {store.ListQuery{Order: "deleted_time asc, name desc"}, []string{"cow", "bee", "ant"}, 3},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
-			got, total := names(t, s, tc.query)
+			got, total := listNames(t, s, tc.query)
 			if diff := cmp.Diff(tc.want, got); diff != "" || total != tc.total {
 				t.Errorf("total %d, want %d; names (-want +got):\n%s", total, tc.total, diff)
 			}
@@ -108,8 +108,8 @@ func TestList(t *testing.T) {
 }
 
 func TestSearch(t *testing.T) {
-	s := fresh(t)
-	all := zoo(t, s)
+	s := newStore(t)
+	all := insertSamples(t, s)
 
 	// Combinations of conditions and orders are tested in TestPropertySearchMeansWhatItSays.
 	cases := map[string][]string{
@@ -148,7 +148,7 @@ func TestSearch(t *testing.T) {
 	}
 	for text, want := range cases {
 		t.Run(text, func(t *testing.T) {
-			got, total := names(t, s, store.ListQuery{Search: text, Order: "name"})
+			got, total := listNames(t, s, store.ListQuery{Search: text, Order: "name"})
 			if diff := cmp.Diff(want, got); diff != "" || total != len(want) {
 				t.Errorf("total %d; names (-want +got):\n%s", total, diff)
 			}
@@ -157,11 +157,11 @@ func TestSearch(t *testing.T) {
 
 	var wrong *search.Error
 	if _, _, err := s.List(t.Context(), store.ListQuery{Search: "shoe_size='x'"}); !errors.As(err, &wrong) {
-		t.Errorf("a wrong condition: error %v, want one with a column", err)
+		t.Errorf("invalid condition: error %v, want one with a column", err)
 	}
 
 	if _, _, err := s.List(t.Context(), store.ListQuery{Order: "shoe_size"}); !errors.As(err, &wrong) {
-		t.Errorf("a wrong order: error %v, want one with a column", err)
+		t.Errorf("invalid order: error %v, want one with a column", err)
 	}
 }
 
@@ -171,7 +171,7 @@ type condition struct {
 	is   func(store.Resource) bool
 }
 
-func atom() gopter.Gen {
+func genAtom() gopter.Gen {
 	values := []string{"", "a", "b", "B", "ä", "it's", `"`, `\`, "%"}
 	less := func(operator string, compared int) bool {
 		return map[string]bool{
@@ -233,14 +233,14 @@ func atom() gopter.Gen {
 	})
 }
 
-func conditions(depth int) gopter.Gen {
+func genConditions(depth int) gopter.Gen {
 	if depth == 0 {
-		return atom()
+		return genAtom()
 	}
 
-	inner, other := conditions(depth-1), conditions(depth-1)
+	inner, other := genConditions(depth-1), genConditions(depth-1)
 
-	return gen.OneGenOf(atom(),
+	return gen.OneGenOf(genAtom(),
 		inner.Map(func(a condition) condition {
 			return condition{"not (" + a.text + ")", func(r store.Resource) bool { return !a.is(r) }}
 		}),
@@ -259,19 +259,19 @@ func conditions(depth int) gopter.Gen {
 
 // Feature: hyperfleet-operator, Property: a search finds the resources of which its condition is true, and no others
 func TestPropertySearchMeansWhatItSays(t *testing.T) {
-	s := fresh(t)
+	s := newStore(t)
 
 	var all []store.Resource
 
 	for i, value := range []string{"", "a", "b", "B", "ä", "it's", `"`, `\`, "%", "absent"} {
-		r := cluster(value + strconv.Itoa(i))
+		r := newCluster(value + strconv.Itoa(i))
 		r.Generation = int32(i + 1)
 
 		if value != "absent" {
 			r.Labels = map[string]string{"k": value, "x.y/z": "b"}
 			spec, _ := json.Marshal(map[string]any{"v": value})
 			r.Spec, r.Name = spec, "n"+value
-			r.Conditions = reconciled(value, day())
+			r.Conditions = newReconciled(value, newTime())
 			r.Conditions[0].Type = "C"
 		}
 
@@ -284,7 +284,7 @@ func TestPropertySearchMeansWhatItSays(t *testing.T) {
 
 	all = insert(t, s, all...)
 
-	property.Check(t, "found are those it is true of", property.Options{Runs: 300}, prop.ForAll(func(c condition) (bool, error) {
+	property.Check(t, "a search finds the resources for which its condition is true", property.Options{Runs: 300}, prop.ForAll(func(c condition) (bool, error) {
 		found, total, err := s.List(t.Context(), store.ListQuery{Search: c.text, Order: "generation", Size: 100})
 		if err != nil {
 			return false, fmt.Errorf("%s: %w", c.text, err)
@@ -307,12 +307,12 @@ func TestPropertySearchMeansWhatItSays(t *testing.T) {
 		}
 
 		return true, nil
-	}, conditions(3)))
+	}, genConditions(3)))
 }
 
-// crowd fills a database with a number of resources. One in ten is a node pool, one in a hundred is
+// insertMany fills a database with a number of resources. One in ten is a node pool, one in a hundred is
 // gold, one in fifty is not reconciled, and one in forty is not available.
-func crowd(t testing.TB, url string, number int) {
+func insertMany(t testing.TB, url string, number int) {
 	t.Helper()
 
 	conn, err := pgx.Connect(context.Background(), url)
@@ -339,12 +339,12 @@ func crowd(t testing.TB, url string, number int) {
 	}
 }
 
-const crowded = 10_000
+const crowdSize = 10_000
 
-func TestIndexesAnswerSearches(t *testing.T) {
+func TestSearchesUseIndexes(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
-	s := open(t, url)
-	crowd(t, url, crowded)
+	s := openStore(t, url)
+	insertMany(t, url, crowdSize)
 
 	cases := map[string]struct {
 		query store.ListQuery
@@ -353,14 +353,14 @@ func TestIndexesAnswerSearches(t *testing.T) {
 		indexes []string
 	}{
 		"label": {
-			store.ListQuery{Kind: "Cluster", Search: "labels.tier='gold'"}, crowded / 100, []string{"resources_labels"},
+			store.ListQuery{Kind: "Cluster", Search: "labels.tier='gold'"}, crowdSize / 100, []string{"resources_labels"},
 		},
 		"condition": {
-			store.ListQuery{Kind: "Cluster", Search: "status.conditions.Available='False'"}, crowded / 40,
+			store.ListQuery{Kind: "Cluster", Search: "status.conditions.Available='False'"}, crowdSize / 40,
 			[]string{"resources_conditions"},
 		},
-		"condition that is asked for most": {
-			store.ListQuery{Kind: "Cluster", Search: "status.conditions.Reconciled='False'"}, crowded / 50,
+		"the most frequent condition": {
+			store.ListQuery{Kind: "Cluster", Search: "status.conditions.Reconciled='False'"}, crowdSize / 50,
 			[]string{"resources_not_reconciled", "resources_conditions"},
 		},
 		"label and condition": {
@@ -371,7 +371,7 @@ func TestIndexesAnswerSearches(t *testing.T) {
 			store.ListQuery{Search: "labels.shard in ('50', '51')"}, 20, []string{"resources_labels"},
 		},
 		"a field of the spec": {
-			store.ListQuery{Kind: "Cluster", Search: "spec.network.vlan = 80"}, crowded / 1000, []string{"resources_spec"},
+			store.ListQuery{Kind: "Cluster", Search: "spec.network.vlan = 80"}, crowdSize / 1000, []string{"resources_spec"},
 		},
 		"one of two numbers of the spec": {
 			store.ListQuery{Search: "spec.network.vlan in (50, 51)"}, 20, []string{"resources_spec"},
@@ -399,7 +399,7 @@ func TestIndexesAnswerSearches(t *testing.T) {
 				t.Errorf("the page uses none of %s:\n%s", wants, page)
 			}
 
-			if _, total := names(t, s, tc.query); total != tc.total {
+			if _, total := listNames(t, s, tc.query); total != tc.total {
 				t.Errorf("found %d, want %d", total, tc.total)
 			}
 		})
@@ -417,8 +417,8 @@ func BenchmarkReads(b *testing.B) {
 	const many = 50_000
 
 	url := fleetapi.NewDatabase(b, server)
-	s := open(b, url)
-	crowd(b, url, many)
+	s := openStore(b, url)
+	insertMany(b, url, many)
 
 	first, _, err := s.List(context.Background(), store.ListQuery{Size: 1})
 	if err != nil {
@@ -467,8 +467,8 @@ func BenchmarkReads(b *testing.B) {
 // with 50,000 resources.
 func BenchmarkFeedLag(b *testing.B) {
 	url := fleetapi.NewDatabase(b, server)
-	writer, reader := open(b, url), open(b, url)
-	crowd(b, url, 50_000)
+	writer, reader := openStore(b, url), openStore(b, url)
+	insertMany(b, url, 50_000)
 
 	all, _, err := writer.List(b.Context(), store.ListQuery{Size: 100})
 	if err != nil {
@@ -477,28 +477,28 @@ func BenchmarkFeedLag(b *testing.B) {
 
 	var took durations
 
-	at := now(b, reader)
+	at := readLatestCursor(b, reader)
 
 	for i := 0; b.Loop(); i++ {
-		heard := make(chan store.Feed, 1)
+		feeds := make(chan store.Feed, 1)
 
 		go func() {
-			feed, err := reader.Changes(b.Context(), store.ChangeQuery{After: at, Wait: patience})
+			feed, err := reader.Changes(b.Context(), store.ChangeQuery{After: at, Wait: waitTimeout})
 			if err != nil {
 				b.Error(err)
 			}
 
-			heard <- feed
+			feeds <- feed
 		}()
 
 		err := writer.InTx(b.Context(), func(ctx context.Context, tx *store.Tx) error {
-			return change(ctx, tx, all[i%len(all)].ID)
+			return updateResource(ctx, tx, all[i%len(all)].ID)
 		})
 		if err != nil {
 			b.Fatal(err)
 		}
 
-		took.time(func() { at = (<-heard).Next })
+		took.time(func() { at = (<-feeds).Next })
 	}
 
 	took.report(b)

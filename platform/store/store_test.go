@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-// patience is the timeout for results that are certain, on a busy machine.
-const patience = time.Minute
+// waitTimeout is the timeout for results that are certain, on a busy machine.
+const waitTimeout = time.Minute
 
 var server *postgres.Server
 
@@ -31,10 +31,10 @@ func TestMain(m *testing.M) {
 	postgres.Main(m, func(s *postgres.Server) { server = s })
 }
 
-func open(t testing.TB, url string) *store.Store {
+func openStore(t testing.TB, url string) *store.Store {
 	t.Helper()
 
-	s, err := store.Open(context.Background(), store.Options{URL: url, Timeout: patience})
+	s, err := store.Open(context.Background(), store.Options{URL: url, Timeout: waitTimeout})
 	must(t, err)
 
 	t.Cleanup(s.Close)
@@ -42,23 +42,23 @@ func open(t testing.TB, url string) *store.Store {
 	return s
 }
 
-func fresh(t testing.TB) *store.Store {
+func newStore(t testing.TB) *store.Store {
 	t.Helper()
 
-	return open(t, fleetapi.NewDatabase(t, server))
+	return openStore(t, fleetapi.NewDatabase(t, server))
 }
 
-// day returns the time at which everything in these tests happens.
-func day() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC) }
+// newTime returns the time at which everything in these tests happens.
+func newTime() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 123456789, time.UTC) }
 
-func cluster(name string) store.Resource {
+func newCluster(name string) store.Resource {
 	return store.Resource{
 		Kind: "Cluster", Name: name, Spec: json.RawMessage(`{"replicas": 3}`), Generation: 1,
-		CreatedTime: day(), UpdatedTime: day(), CreatedBy: "ann",
+		CreatedTime: newTime(), UpdatedTime: newTime(), CreatedBy: "ann",
 	}
 }
 
-func reconciled(status string, since time.Time) []openapi.ResourceCondition {
+func newReconciled(status string, since time.Time) []openapi.ResourceCondition {
 	return []openapi.ResourceCondition{{
 		Type: "Reconciled", Status: status, ObservedGeneration: 1, CreatedTime: since, LastUpdatedTime: since, LastTransitionTime: since,
 	}}
@@ -102,18 +102,18 @@ func getResource(t testing.TB, s *store.Store, id string) store.Resource {
 	return r
 }
 
-func TestWhatIsStoredComesBack(t *testing.T) {
-	s := fresh(t)
+func TestStoredResourcesRoundTrip(t *testing.T) {
+	s := newStore(t)
 
-	target := insert(t, s, cluster("target"))[0]
-	deleted := day().Add(time.Hour)
+	target := insert(t, s, newCluster("target"))[0]
+	deleted := newTime().Add(time.Hour)
 	given := store.Resource{
 		Kind: "NodePool", Name: "pool", Spec: json.RawMessage(`{"big": 12345678901234567890, "deep": {"a": [1, null, "x"]}}`),
 		Labels: map[string]string{"example.io/tier": "gold"}, Tenancy: map[string]string{"organization": "o1"}, Generation: 7,
-		CreatedTime: day(), UpdatedTime: day().Add(time.Minute), DeletedTime: &deleted,
+		CreatedTime: newTime(), UpdatedTime: newTime().Add(time.Minute), DeletedTime: &deleted,
 		CreatedBy: "ann", UpdatedBy: "bob", DeletedBy: "cid", OwnerID: target.ID, OwnerKind: "Cluster",
 		References: map[string][]store.Ref{"uses": {{ID: target.ID}}},
-		Conditions: append(reconciled("False", day()), openapi.ResourceCondition{Type: "Available", Status: "True", Reason: "r", Message: "m"}),
+		Conditions: append(newReconciled("False", newTime()), openapi.ResourceCondition{Type: "Available", Status: "True", Reason: "r", Message: "m"}),
 	}
 
 	stored := insert(t, s, given)[0]
@@ -127,23 +127,23 @@ func TestWhatIsStoredComesBack(t *testing.T) {
 		return strings.ReplaceAll(string(raw), " ", "")
 	})
 	if diff := cmp.Diff(stored, got, compact); diff != "" {
-		t.Errorf("what Insert returned and what Get reads (-insert +get):\n%s", diff)
+		t.Errorf("results of Insert and Get differ (-insert +get):\n%s", diff)
 	}
 
-	if got.CreatedTime != day().Truncate(time.Microsecond) || got.Conditions[0].Type != "Available" ||
+	if got.CreatedTime != newTime().Truncate(time.Microsecond) || got.Conditions[0].Type != "Available" ||
 		got.References["uses"][0] != (store.Ref{ID: target.ID, Kind: "Cluster"}) || !got.IsDeleting() {
 		t.Errorf("read %+v", got)
 	}
 }
 
-func TestManyReplicasOpenAtOnce(t *testing.T) {
+func TestConcurrentOpen(t *testing.T) {
 	url := server.NewDatabase(t)
 
 	var group sync.WaitGroup
 
 	for range 8 {
 		group.Go(func() {
-			s, err := store.Open(context.Background(), store.Options{URL: url, MaxConns: 2, Timeout: patience})
+			s, err := store.Open(context.Background(), store.Options{URL: url, MaxConns: 2, Timeout: waitTimeout})
 			if err != nil {
 				t.Error(err)
 
@@ -157,13 +157,13 @@ func TestManyReplicasOpenAtOnce(t *testing.T) {
 	group.Wait()
 
 	// Open runs once more with the existing schema.
-	insert(t, open(t, url), cluster("after"))
+	insert(t, openStore(t, url), newCluster("after"))
 }
 
-func TestErrorsThatCallersTellApart(t *testing.T) {
-	s := fresh(t)
-	owner := insert(t, s, cluster("owner"))[0]
-	dying := insert(t, s, func() store.Resource { c := cluster("dying"); c.DeletedTime = &c.CreatedTime; return c }())[0]
+func TestErrorKinds(t *testing.T) {
+	s := newStore(t)
+	owner := insert(t, s, newCluster("owner"))[0]
+	dying := insert(t, s, func() store.Resource { c := newCluster("dying"); c.DeletedTime = &c.CreatedTime; return c }())[0]
 	absent := uuid.NewString()
 
 	below := func(id string) store.Resource {
@@ -179,53 +179,53 @@ func TestErrorsThatCallersTellApart(t *testing.T) {
 		}
 	}
 	with := func(change func(*store.Resource)) store.Resource {
-		c := cluster("owner")
+		c := newCluster("owner")
 		change(&c)
 
 		return c
 	}
-	other := insert(t, s, cluster("other"))[0]
+	other := insert(t, s, newCluster("other"))[0]
 
 	cases := map[string]struct {
 		do   func(ctx context.Context, tx *store.Tx) error
 		want error
 	}{
-		"a name that is taken":                {inserts(cluster("owner")), store.ErrExists},
-		"a name of one that is being deleted": {inserts(cluster("dying")), store.ErrExists},
-		"the same name of another kind":       {inserts(with(func(c *store.Resource) { c.Kind = "Other" })), nil},
-		"the same name below another owner":   {inserts(below(other.ID)), nil},
+		"an existing name":                  {inserts(newCluster("owner")), store.ErrExists},
+		"a name of a deleting resource":     {inserts(newCluster("dying")), store.ErrExists},
+		"the same name of another kind":     {inserts(with(func(c *store.Resource) { c.Kind = "Other" })), nil},
+		"the same name below another owner": {inserts(below(other.ID)), nil},
 		"the same name of another tenant": {
 			inserts(with(func(c *store.Resource) { c.Tenancy = map[string]string{"organization": "o2"} })), nil,
 		},
-		"a tenancy beyond all bounds": {
+		"a tenancy that is too large": {
 			inserts(with(func(c *store.Resource) { c.Tenancy = map[string]string{"organization": strings.Repeat("o", 5000)} })), store.ErrUnstorable,
 		},
 		"a NUL in a spec": {
 			inserts(with(func(c *store.Resource) { c.Name, c.Spec = "nul", json.RawMessage(`{"a": "\u0000"}`) })), store.ErrUnstorable,
 		},
-		"a NUL in a name":                {inserts(cluster("a\x00b")), store.ErrUnstorable},
-		"an owner that is not there":     {inserts(below(absent)), store.ErrOwnerMissing},
-		"an owner that is being deleted": {inserts(below(dying.ID)), store.ErrOwnerDeleting},
-		"one with children": {func(ctx context.Context, tx *store.Tx) error {
+		"a NUL in a name":  {inserts(newCluster("a\x00b")), store.ErrUnstorable},
+		"a missing owner":  {inserts(below(absent)), store.ErrOwnerMissing},
+		"a deleting owner": {inserts(below(dying.ID)), store.ErrOwnerDeleting},
+		"delete a resource with children": {func(ctx context.Context, tx *store.Tx) error {
 			return tx.Remove(ctx, owner.ID)
 		}, store.ErrHasChildren},
-		"one with all its children": {func(ctx context.Context, tx *store.Tx) error {
+		"delete a resource and its children": {func(ctx context.Context, tx *store.Tx) error {
 			return errors.Join(tx.Remove(ctx, owner.ID, child.ID), errRollBack)
 		}, errRollBack},
-		"what is not there": {func(ctx context.Context, tx *store.Tx) error {
+		"delete a missing resource": {func(ctx context.Context, tx *store.Tx) error {
 			_, err := tx.GetForUpdate(ctx, absent)
 
 			return err
 		}, store.ErrNotFound},
-		"what is no id": {func(ctx context.Context, tx *store.Tx) error {
+		"an invalid id": {func(ctx context.Context, tx *store.Tx) error {
 			_, err := tx.Get(ctx, "{"+owner.ID+"}")
 
 			return err
 		}, store.ErrNotFound},
-		"a report on what is not there": {func(ctx context.Context, tx *store.Tx) error {
+		"a report on a missing resource": {func(ctx context.Context, tx *store.Tx) error {
 			return tx.PutStatus(ctx, absent, openapi.AdapterStatus{Adapter: "a"})
 		}, store.ErrNotFound},
-		"an update of what is not there": {func(ctx context.Context, tx *store.Tx) error {
+		"an update of a missing resource": {func(ctx context.Context, tx *store.Tx) error {
 			_, err := tx.Update(ctx, with(func(c *store.Resource) { c.ID = absent }))
 
 			return err
@@ -252,7 +252,7 @@ func TestConnectionsByDefault(t *testing.T) {
 		must(t, err)
 
 		if got := store.MaxConns(s); got != want {
-			t.Errorf("asked for %d connections: at most %d, want %d", asked, got, want)
+			t.Errorf("configured %d connections: limit %d, want %d", asked, got, want)
 		}
 
 		s.Close()

@@ -22,16 +22,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
-// inTx runs a transaction that has to succeed.
-func inTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
+// runTx runs a transaction that has to succeed.
+func runTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 
 	must(t, s.InTx(context.Background(), run))
 }
 
-func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
-	s := fresh(t)
-	stored := insert(t, s, cluster("a"), cluster("b"))
+func TestDeadlockedWritersAreRetried(t *testing.T) {
+	s := newStore(t)
+	stored := insert(t, s, newCluster("a"), newCluster("b"))
 
 	var (
 		group sync.WaitGroup
@@ -79,7 +79,7 @@ func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
 	group.Wait()
 
 	if tries.Load() < 3 {
-		t.Errorf("%d tries: they did not wait for each other, and the test shows nothing", tries.Load())
+		t.Errorf("%d attempts: the transactions did not deadlock, so the test proves nothing", tries.Load())
 	}
 
 	for _, r := range stored {
@@ -91,13 +91,13 @@ func TestWritersThatWaitForEachOtherBothEnd(t *testing.T) {
 
 // A resource that is being deleted and has an owner is read but not locked, because its removal may
 // remove the owner, which has to be locked first. Another transaction can still lock it.
-func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
-	s := fresh(t)
-	deleted := day()
+func TestTryGetForUpdateSkipsOwnedDeletingResources(t *testing.T) {
+	s := newStore(t)
+	deleted := newTime()
 
-	gone := cluster("gone")
+	gone := newCluster("gone")
 	gone.DeletedTime = &deleted
-	owner := insert(t, s, cluster("owner"))[0]
+	owner := insert(t, s, newCluster("owner"))[0]
 	pool := func(name string, at *time.Time) store.Resource {
 		return store.Resource{
 			Kind: "NodePool", Name: name, Spec: []byte(`{}`), Generation: 1, OwnerID: owner.ID, OwnerKind: "Cluster", DeletedTime: at,
@@ -109,14 +109,14 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 		resource store.Resource
 		locks    bool
 	}{
-		{"nobody's", cluster("alone"), true},
-		{"nobody's, deleted", gone, true},
+		{"no owner", newCluster("alone"), true},
+		{"no owner, deleting", gone, true},
 		{"owned", pool("stays", nil), true},
-		{"owned and deleted", pool("goes", &deleted), false},
+		{"owned, deleting", pool("goes", &deleted), false},
 	} {
 		r := insert(t, s, tc.resource)[0]
 
-		inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+		runTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 			read, _, isLocked, err := tx.TryGetForUpdate(ctx, r.ID)
 			if err != nil {
 				return err
@@ -132,14 +132,14 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 				return err
 			})
 			if free := other == nil; free == tc.locks {
-				t.Errorf("%s: another locks it: %v", tc.name, other)
+				t.Errorf("%s: locked by another transaction: %v", tc.name, other)
 			}
 
 			return nil
 		})
 	}
 
-	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+	runTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		for _, id := range []string{"none", "01a20013-5bd4-7c5a-8a05-7f0f074016c2"} {
 			if _, _, _, err := tx.TryGetForUpdate(ctx, id); !errors.Is(err, store.ErrNotFound) {
 				t.Errorf("%s: %v", id, err)
@@ -152,12 +152,12 @@ func TestTryGetForUpdateLeavesWhatMayEndItsOwner(t *testing.T) {
 
 // In any order of the transactions, an active child never has an owner that is being deleted, and
 // no reference points to such a target.
-func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
-	s := fresh(t)
+func TestNothingIsAddedToDeletingResources(t *testing.T) {
+	s := newStore(t)
 
 	for round := range 20 {
-		owner := insert(t, s, cluster(fmt.Sprint("owner", round)))[0]
-		source := insert(t, s, cluster(fmt.Sprint("source", round)))[0]
+		owner := insert(t, s, newCluster(fmt.Sprint("owner", round)))[0]
+		source := insert(t, s, newCluster(fmt.Sprint("source", round)))[0]
 
 		var (
 			group              sync.WaitGroup
@@ -183,7 +183,7 @@ func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
 				}
 
 				children, inbound = len(below), len(refs)
-				deleted := day()
+				deleted := newTime()
 				r.DeletedTime = &deleted
 				_, err = tx.Update(ctx, r)
 
@@ -212,19 +212,19 @@ func TestNothingIsAddedToWhatIsBeingDeleted(t *testing.T) {
 		group.Wait()
 
 		if (inserted == nil) != (children == 1) || (inserted != nil && !errors.Is(inserted, store.ErrOwnerDeleting)) {
-			t.Errorf("round %d: the deletion saw %d children, and the insert ended with %v", round, children, inserted)
+			t.Errorf("round %d: the deletion saw %d children, and the insert returned %v", round, children, inserted)
 		}
 
 		var refused *store.TargetError
 		if (referred == nil) != (inbound == 1) || (referred != nil && !errors.As(referred, &refused)) {
-			t.Errorf("round %d: the deletion saw %d references, and the referring ended with %v", round, inbound, referred)
+			t.Errorf("round %d: the deletion saw %d references, and the update of the referrer returned %v", round, inbound, referred)
 		}
 	}
 }
 
 func TestReferences(t *testing.T) {
-	s := fresh(t)
-	stored := insert(t, s, cluster("one"), cluster("two"), cluster("three"))
+	s := newStore(t)
+	stored := insert(t, s, newCluster("one"), newCluster("two"), newCluster("three"))
 	one, two, three := stored[0], stored[1], stored[2]
 
 	set := func(refs map[string][]store.Ref) error {
@@ -248,10 +248,10 @@ func TestReferences(t *testing.T) {
 		ref     store.Ref
 		problem string
 	}{
-		"a target that is not there": {store.Ref{ID: uuid.NewString()}, store.TargetMissing},
-		"no id":                      {store.Ref{ID: "x"}, store.TargetMissing},
-		"another kind":               {store.Ref{ID: two.ID, Kind: "NodePool"}, store.TargetWrongKind},
-		"twice":                      {store.Ref{ID: three.ID}, store.TargetDuplicate},
+		"a missing target": {store.Ref{ID: uuid.NewString()}, store.TargetMissing},
+		"no id":            {store.Ref{ID: "x"}, store.TargetMissing},
+		"another kind":     {store.Ref{ID: two.ID, Kind: "NodePool"}, store.TargetWrongKind},
+		"twice":            {store.Ref{ID: three.ID}, store.TargetDuplicate},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var wrong *store.TargetError
@@ -262,11 +262,11 @@ func TestReferences(t *testing.T) {
 	}
 
 	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
-		t.Errorf("references after refusals (-want +got):\n%s", diff)
+		t.Errorf("references after rejected updates (-want +got):\n%s", diff)
 	}
 
 	// The target may be removed. The reference stays.
-	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+	runTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		inbound, err := tx.InboundReferences(ctx, two.ID)
 		if diff := cmp.Diff([]store.InboundRef{
 			{SourceID: one.ID, SourceKind: "Cluster", Type: "likes"}, {SourceID: one.ID, SourceKind: "Cluster", Type: "uses"},
@@ -278,14 +278,14 @@ func TestReferences(t *testing.T) {
 	})
 
 	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
-		t.Errorf("references to what is gone (-want +got):\n%s", diff)
+		t.Errorf("references to a removed resource (-want +got):\n%s", diff)
 	}
 }
 
 func TestStatuses(t *testing.T) {
-	s := fresh(t)
-	id := insert(t, s, cluster("c"))[0].ID
-	at := day().Truncate(time.Microsecond)
+	s := newStore(t)
+	id := insert(t, s, newCluster("c"))[0].ID
+	at := newTime().Truncate(time.Microsecond)
 	data := map[string]any{"nested": map[string]any{"n": 1.5}}
 
 	first := openapi.AdapterStatus{
@@ -298,7 +298,7 @@ func TestStatuses(t *testing.T) {
 	second.LastReportTime = at.Add(time.Hour)
 	other := openapi.AdapterStatus{Adapter: "a", Conditions: []openapi.AdapterCondition{}}
 
-	inTx(t, s, func(ctx context.Context, tx *store.Tx) error {
+	runTx(t, s, func(ctx context.Context, tx *store.Tx) error {
 		for _, status := range []openapi.AdapterStatus{first, second, other} {
 			if err := tx.PutStatus(ctx, id, status); err != nil {
 				return err
@@ -317,14 +317,14 @@ func TestStatuses(t *testing.T) {
 	}
 
 	if got, err := s.Statuses(t.Context(), uuid.NewString()); err != nil || len(got) > 0 {
-		t.Errorf("statuses of nothing: %v, error %v", got, err)
+		t.Errorf("statuses of a missing resource: %v, error %v", got, err)
 	}
 }
 
 func TestConditionsAreReplaced(t *testing.T) {
-	s := fresh(t)
-	c := cluster("c")
-	c.Conditions = reconciled("False", day())
+	s := newStore(t)
+	c := newCluster("c")
+	c.Conditions = newReconciled("False", newTime())
 	id := insert(t, s, c)[0].ID
 
 	set := func(conditions []openapi.ResourceCondition) error {
@@ -337,33 +337,33 @@ func TestConditionsAreReplaced(t *testing.T) {
 
 	got := getResource(t, s, id).Conditions
 	if len(got) != 2 || got[0].Type != "A" || got[1].Type != "Z" {
-		t.Errorf("conditions %+v, want A and Z alone", got)
+		t.Errorf("conditions %+v, want only A and Z", got)
 	}
 
 	if err := set([]openapi.ResourceCondition{{Type: "A"}, {Type: "A"}}); err == nil {
-		t.Error("one type twice was taken")
+		t.Error("a duplicate type was accepted")
 	}
 }
 
 // A repeated report only changes the time of conditions, which all reads return, and no index is
 // written for it.
-func TestAReportThatSaysTheSameAgain(t *testing.T) {
+func TestRepeatedReport(t *testing.T) {
 	url := fleetapi.NewDatabase(t, server)
-	s := open(t, url)
-	c := cluster("c")
-	c.Conditions = reconciled("True", day())
+	s := openStore(t, url)
+	c := newCluster("c")
+	c.Conditions = newReconciled("True", newTime())
 	id := insert(t, s, c)[0].ID
 
 	report := func(write func(*store.Tx) func(context.Context, string, []openapi.ResourceCondition) error, at time.Time) {
 		t.Helper()
 
-		said := getResource(t, s, id).Conditions
-		said[0].LastUpdatedTime = at
+		want := getResource(t, s, id).Conditions
+		want[0].LastUpdatedTime = at
 
-		inTx(t, s, func(ctx context.Context, tx *store.Tx) error { return write(tx)(ctx, id, said) })
+		runTx(t, s, func(ctx context.Context, tx *store.Tx) error { return write(tx)(ctx, id, want) })
 
-		if got := getResource(t, s, id).Conditions; !cmp.Equal(got, said) {
-			t.Errorf("conditions (-want +got):\n%s", cmp.Diff(said, got))
+		if got := getResource(t, s, id).Conditions; !cmp.Equal(got, want) {
+			t.Errorf("conditions (-want +got):\n%s", cmp.Diff(want, got))
 		}
 
 		for search, want := range map[string]int{
@@ -372,7 +372,7 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 			"status.conditions.Other.last_updated_time is null":                                  1,
 			"status.conditions.Reconciled = 'True'":                                              1,
 		} {
-			if _, total := names(t, s, store.ListQuery{Search: search}); total != want {
+			if _, total := listNames(t, s, store.ListQuery{Search: search}); total != want {
 				t.Errorf("%s: %d found, want %d", search, total, want)
 			}
 		}
@@ -389,7 +389,7 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 		return text
 	}
 
-	hour := day().Truncate(time.Hour)
+	hour := newTime().Truncate(time.Hour)
 	before := indexed()
 
 	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
@@ -397,7 +397,7 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 	}, hour.Add(time.Hour))
 
 	if after := indexed(); after != before {
-		t.Errorf("what indexes are of was written:\n%s\n%s", before, after)
+		t.Errorf("the indexed column was written:\n%s\n%s", before, after)
 	}
 
 	report(func(tx *store.Tx) func(context.Context, string, []openapi.ResourceCondition) error {
@@ -406,12 +406,12 @@ func TestAReportThatSaysTheSameAgain(t *testing.T) {
 }
 
 func TestPending(t *testing.T) {
-	s := fresh(t)
-	at := day()
+	s := newStore(t)
+	at := newTime()
 
 	add := func(name, status string, since time.Duration, deleted *time.Duration) {
-		c := cluster(name)
-		c.Conditions = reconciled(status, at.Add(-since))
+		c := newCluster(name)
+		c.Conditions = newReconciled(status, at.Add(-since))
 
 		if deleted != nil {
 			when := at.Add(-*deleted)
@@ -429,7 +429,7 @@ func TestPending(t *testing.T) {
 	add("just deleted", "False", 9*time.Hour, &minute)
 	add("deleted long ago", "False", 9*time.Hour, &hours)
 
-	plain := cluster("without conditions")
+	plain := newCluster("without conditions")
 	plain.Kind = "Channel"
 	insert(t, s, plain)
 

@@ -73,17 +73,17 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		"no network of machines":  {func(c *Config) { c.VMCIDR = "" }, []string{"vmCIDR", "10.32.0.0/16"}},
-		"open network of all":     {func(c *Config) { c.VMEgressCIDRs[1] = "0.0.0.0/1" }, []string{"vmEgressCIDRs[1]", "wider than /8"}},
+		"no network for VMs":      {func(c *Config) { c.VMCIDR = "" }, []string{"vmCIDR", "10.32.0.0/16"}},
+		"egress to all addresses": {func(c *Config) { c.VMEgressCIDRs[1] = "0.0.0.0/1" }, []string{"vmEgressCIDRs[1]", "wider than /8"}},
 		"DNS server with a rule":  {func(c *Config) { c.VMDNSIP = "10.0.0.1 accept" }, []string{"vmDNSIP"}},
 		"no agent":                {func(c *Config) { c.AgentBinary = plan.Content{} }, []string{"agentBinary is missing"}},
 		"no tailnet key":          {func(c *Config) { c.TailscaleAuthKey = log.Secret{} }, []string{"tailscaleAuthKey is missing"}},
 		"no kubeconfig":           {func(c *Config) { c.Kubeconfig = log.Secret{} }, []string{"kubeconfig is missing"}},
 		"name with a specifier":   {func(c *Config) { c.NodeName = "a%H" }, []string{"nodeName"}},
 		"no machine":              {func(c *Config) { c.MaxPods = 0 }, []string{"maxPods 0"}},
-		"label that is no label":  {func(c *Config) { c.NodeLabels = map[string]string{"a b": ""} }, []string{"nodeLabels"}},
+		"invalid label":           {func(c *Config) { c.NodeLabels = map[string]string{"a b": ""} }, []string{"nodeLabels"}},
 		"tag that is a flag":      {func(c *Config) { c.TailscaleTags = []string{"tag:--ssh"} }, []string{"tailscaleTags"}},
-		"no exporter, no scruple": {func(c *Config) { c.NodeExporterBinary = plan.Content{} }, []string{"nodeExporterBinary is missing"}},
+		"no exporter":             {func(c *Config) { c.NodeExporterBinary = plan.Content{} }, []string{"nodeExporterBinary is missing"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 
 // nft loads the rules into its own network namespace twice, and the second table replaces the
 // first.
-func TestRulesAreRulesOfNftables(t *testing.T) {
+func TestNftablesLoadsRules(t *testing.T) {
 	t.Parallel()
 
 	nft, unshare := plantest.Tool(t, "nft", "nftables"), plantest.Tool(t, "unshare", "util-linux")
@@ -132,13 +132,13 @@ func TestRulesAreRulesOfNftables(t *testing.T) {
 		}
 
 		if got := bytes.Count(out, []byte("169.254.0.0/16")); got != 1 {
-			t.Errorf("%s: the rule that shuts networks is there %d times:\n%s", name, got, out)
+			t.Errorf("%s: %d rules block networks, want one:\n%s", name, got, out)
 		}
 	}
 }
 
 // systemd-analyze verifies the units.
-func TestUnitsAreUnitsOfSystemd(t *testing.T) {
+func TestSystemdAcceptsUnits(t *testing.T) {
 	t.Parallel()
 
 	p, err := Render(one())

@@ -25,7 +25,7 @@ func TestAskMacOS(t *testing.T) {
 		plantest.Lint(t, part.Label, part.Apply)
 
 		if sent := strings.Contains(part.Input(), "correct horse"); sent != (step == "install") || strings.Contains(part.Apply, "correct horse") {
-			t.Errorf("%s: the password is sent: %t", part.Label, sent)
+			t.Errorf("%s: password in the input: %t", part.Label, sent)
 		}
 	}
 }

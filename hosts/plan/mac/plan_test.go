@@ -90,7 +90,7 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 		change func(*Config)
 		want   []string
 	}{
-		"CIDR that is none":            {func(c *Config) { c.VMKuraEgressCIDR = "10.0.0.0" }, []string{"vmKuraEgressCIDR", "10.32.0.0/16"}},
+		"invalid CIDR":                 {func(c *Config) { c.VMKuraEgressCIDR = "10.0.0.0" }, []string{"vmKuraEgressCIDR", "10.32.0.0/16"}},
 		"CIDR with host bits":          {func(c *Config) { c.VMCachePNCIDR = "10.1.2.3/16" }, []string{"vmCachePNCIDR", "write 10.1.0.0/16"}},
 		"CIDR of everything":           {func(c *Config) { c.VMKuraEgressCIDR = "0.0.0.0/0" }, []string{"vmKuraEgressCIDR", "wider than /8"}},
 		"CIDR of IPv6":                 {func(c *Config) { c.VMKuraEgressCIDR = "fd00::/64" }, []string{"vmKuraEgressCIDR", "IPv4"}},
@@ -115,7 +115,7 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 		"VLAN without a network":       {func(c *Config) { c.VMCachePNCIDR = "" }, []string{"set vmCachePNCIDR"}},
 		"three machines":               {func(c *Config) { c.MaxPods = 3 }, []string{"maxPods 3", "license"}},
 		"label with a space":           {func(c *Config) { c.NodeLabels = map[string]string{"a": "b c"} }, []string{"nodeLabels", "b c"}},
-		"two things at once":           {func(c *Config) { c.MaxPods, c.NodeName = 0, "" }, []string{"maxPods", "nodeName"}},
+		"two errors":                   {func(c *Config) { c.MaxPods, c.NodeName = 0, "" }, []string{"maxPods", "nodeName"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -131,14 +131,14 @@ func TestRenderNamesFieldAndFix(t *testing.T) {
 
 			for _, want := range tc.want {
 				if !strings.Contains(err.Error(), want) {
-					t.Errorf("error %q does not say %q", err, want)
+					t.Errorf("error %q does not contain %q", err, want)
 				}
 			}
 		})
 	}
 }
 
-func TestHashOfWhatCannotBeRendered(t *testing.T) {
+func TestHashOfInvalidConfig(t *testing.T) {
 	t.Parallel()
 
 	hash := func(cidr string) string {
@@ -151,7 +151,7 @@ func TestHashOfWhatCannotBeRendered(t *testing.T) {
 	seen := map[string]string{}
 	for _, cidr := range []string{"10.32.0.0/16", "wrong", "wrong too"} {
 		if first, again := hash(cidr), hash(cidr); first != again {
-			t.Errorf("the hash with %q is not the same twice", cidr)
+			t.Errorf("two hashes with %q differ", cidr)
 		}
 
 		if before, ok := seen[hash(cidr)]; ok {
@@ -166,7 +166,7 @@ func TestHashOfWhatCannotBeRendered(t *testing.T) {
 	cfg.NodeName = "a;reboot"
 
 	if HostConfigHash(cfg) != HostConfigHash(one()) {
-		t.Error("a wrong name of one host changes the hash of all")
+		t.Error("an invalid name of one host changes the hash of all hosts")
 	}
 }
 

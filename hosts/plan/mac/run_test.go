@@ -43,7 +43,7 @@ info) if [ -e "$HOST/enabled" ]; then echo "Status: Enabled for 0 days"; else ec
 rules | nat) [ ! -e "$HOST/$anchor" ] || cat "$HOST/$anchor" ;;
 esac`
 
-const stockPF = "scrub-anchor \"com.apple/*\"\nanchor \"com.apple/*\"\n# somebody's own\nblock in proto tcp to port 23\n"
+const stockPF = "scrub-anchor \"com.apple/*\"\nanchor \"com.apple/*\"\n# custom rules\nblock in proto tcp to port 23\n"
 
 // firewall returns a host and the firewall script with the host's files.
 func firewall(t *testing.T) (plantest.Host, string) {
@@ -68,7 +68,7 @@ func firewall(t *testing.T) (plantest.Host, string) {
 	return host, plan.Render(readScript("firewall"), append(vars, plan.Var{Name: "LOADER", Value: "loader"})...)
 }
 
-func TestFirewallKeepsItsBlockAndLoadsTheAnchorAlone(t *testing.T) {
+func TestFirewallLoadsOnlyItsAnchor(t *testing.T) {
 	t.Parallel()
 
 	host, script := firewall(t)
@@ -83,7 +83,7 @@ func TestFirewallKeepsItsBlockAndLoadsTheAnchorAlone(t *testing.T) {
 	host.Must(script)
 
 	if again := host.Read("pf.conf"); again != first {
-		t.Errorf("the second time changed pf.conf:\n%s", again)
+		t.Errorf("the second run changed pf.conf:\n%s", again)
 	}
 
 	// With -n, pfctl only parses the rules.
@@ -91,14 +91,14 @@ func TestFirewallKeepsItsBlockAndLoadsTheAnchorAlone(t *testing.T) {
 		return !strings.Contains(call, " -f ") || strings.Contains(call, " -n ")
 	})
 	if diff := cmp.Diff([]string{"pfctl -q -a " + egressAnchor + " -f " + host.Path("rules")}, loads); diff != "" {
-		t.Errorf("loaded more than the anchor, and machines lost their network: %s", diff)
+		t.Errorf("loaded more than the anchor, which would interrupt the network of VMs: %s", diff)
 	}
 
 	host.Write("pf.conf", first+"# after us\n")
 	host.Must(script)
 
 	if got := host.Read("pf.conf"); !strings.HasPrefix(got, stockPF+"# after us\n# BEGIN") {
-		t.Errorf("what somebody wrote below us:\n%s", got)
+		t.Errorf("lines below our block were not kept:\n%s", got)
 	}
 }
 
@@ -106,14 +106,14 @@ func TestFirewallFailsClosed(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
-		prepare func(plantest.Host)
-		says    string
+		prepare  func(plantest.Host)
+		wantText string
 	}{
-		"rules that pf refuses": {func(h plantest.Host) { h.Write("rules", "REFUSED") }, "nothing was changed"},
-		"pf.conf it refuses":    {func(h plantest.Host) { h.Write("pf.conf", "REFUSED\n") }, "nothing was changed"},
-		"half a block":          {func(h plantest.Host) { h.Write("pf.conf", stockPF+"# BEGIN hyperfleet\n") }, "fix it by hand"},
-		"rules that ask nobody": {func(h plantest.Host) { h.Write("main", "pass all\n") }, "do not evaluate the anchors"},
-		"an anchor left empty":  {func(h plantest.Host) { h.Write("rules", "") }, "machines would reach everything"},
+		"rules that pf rejects":       {func(h plantest.Host) { h.Write("rules", "REFUSED") }, "nothing was changed"},
+		"pf.conf that pf rejects":     {func(h plantest.Host) { h.Write("pf.conf", "REFUSED\n") }, "nothing was changed"},
+		"half a block":                {func(h plantest.Host) { h.Write("pf.conf", stockPF+"# BEGIN hyperfleet\n") }, "fix it by hand"},
+		"rules that skip the anchors": {func(h plantest.Host) { h.Write("main", "pass all\n") }, "do not evaluate the anchors"},
+		"an empty anchor":             {func(h plantest.Host) { h.Write("rules", "") }, "machines would reach everything"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -123,15 +123,15 @@ func TestFirewallFailsClosed(t *testing.T) {
 			tc.prepare(host)
 
 			before := host.Read("pf.conf")
-			host.Refuses(script, tc.says)
+			host.Refuses(script, tc.wantText)
 
-			if strings.Contains(tc.says, "nothing") && host.Read("pf.conf") != before {
+			if strings.Contains(tc.wantText, "nothing") && host.Read("pf.conf") != before {
 				t.Errorf("pf.conf was changed:\n%s", host.Read("pf.conf"))
 			}
 
 			for _, left := range host.Left(".") {
 				if strings.HasPrefix(left, "pf.conf.") {
-					t.Errorf("%s is left behind", left)
+					t.Errorf("temporary file %s still exists", left)
 				}
 			}
 		})
@@ -154,7 +154,7 @@ enable) ;;
 *) exit 64 ;;
 esac`
 
-func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
+func TestLaunchdRequiresANewStableProcess(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, map[string]string{"launchctl": launchctl})
@@ -179,11 +179,11 @@ func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
 
 	for _, step := range []struct{ name, change, did, refuses string }{
 		{name: "a new job", did: "enable bootstrap"},
-		{name: "the same job starts anew in place", did: "kickstart"},
-		{name: "a changed job is loaded anew", change: "echo two >$HOST/plist", did: "bootout enable bootstrap"},
-		{name: "a job that goes on as it was", change: "touch $HOST/stuck", did: "kickstart", refuses: "did not restart job"},
+		{name: "the same job is restarted", did: "kickstart"},
+		{name: "a changed job is reloaded", change: "echo two >$HOST/plist", did: "bootout enable bootstrap"},
+		{name: "a job that does not restart", change: "touch $HOST/stuck", did: "kickstart", refuses: "did not restart job"},
 		{name: "a job that crashes", change: "rm $HOST/stuck; touch $HOST/crashes", did: "kickstart", refuses: "did not run for 15 s"},
-		{name: "a job that is well again", change: "rm $HOST/crashes", did: "kickstart"},
+		{name: "a job that recovered", change: "rm $HOST/crashes", did: "kickstart"},
 	} {
 		host.Must(step.change + "\n")
 
@@ -194,7 +194,7 @@ func TestLaunchdDemandsANewProcessThatStays(t *testing.T) {
 		}
 
 		if got := did(); got != step.did {
-			t.Errorf("%s: launchctl did %q, want %q", step.name, got, step.did)
+			t.Errorf("%s: launchctl ran %q, want %q", step.name, got, step.did)
 		}
 	}
 }
@@ -226,11 +226,11 @@ func TestInterfaceFollowsItsTag(t *testing.T) {
 	}
 
 	for _, step := range []struct{ name, tag, vlan string }{
-		{"made", "1597", "hyperfleet-pn en0 1597\n"},
+		{"created", "1597", "hyperfleet-pn en0 1597\n"},
 		{"left alone", "1597", "hyperfleet-pn en0 1597\n"},
 		{"another tag", "20", "hyperfleet-pn en0 20\n"},
 		{"gone", "", ""},
-		{"still gone", "", ""},
+		{"still deleted", "", ""},
 	} {
 		host.Calls()
 		host.Must(script(step.tag))
@@ -249,7 +249,7 @@ func TestInterfaceFollowsItsTag(t *testing.T) {
 	host.Refuses(script("1597"), "has no address after a minute")
 }
 
-func TestVMNATArmsAgain(t *testing.T) {
+func TestVMNATReloadsRules(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, map[string]string{
@@ -268,7 +268,7 @@ func TestVMNATArmsAgain(t *testing.T) {
 	}
 
 	if n := loads(); n != 1 {
-		t.Errorf("the first time: loaded %d times", n)
+		t.Errorf("first run: rules loaded %d times", n)
 	}
 
 	want := "nat on utun3 inet from 192.168.64.0/24 to ! 192.168.64.0/24 -> (utun3)\n" +
@@ -278,29 +278,29 @@ func TestVMNATArmsAgain(t *testing.T) {
 	}
 
 	if n := loads(); n != 0 {
-		t.Errorf("nothing changed: loaded %d times", n)
+		t.Errorf("no change: rules loaded %d times", n)
 	}
 
 	host.Must("rm $HOST/nat\n")
 
 	if n := loads(); n != 1 || host.Read("nat") != want {
-		t.Errorf("the anchor was flushed: loaded %d times", n)
+		t.Errorf("flushed anchor: rules loaded %d times", n)
 	}
 
 	host.Write("vlan", "hyperfleet-pn en0 1597\n")
 
 	if n := loads(); n != 1 || !strings.Contains(host.Read("nat"), "nat on vlan0 ") {
-		t.Errorf("a network came: loaded %d times:\n%s", n, host.Read("nat"))
+		t.Errorf("new network: rules loaded %d times:\n%s", n, host.Read("nat"))
 	}
 
 	host.Must("rm $HOST/vlan; touch $HOST/noroute\n")
 
 	if n := loads(); n != 1 || strings.Contains(host.Read("nat"), "en0") {
-		t.Errorf("the way to the world went: loaded %d times:\n%s", n, host.Read("nat"))
+		t.Errorf("no default route: rules loaded %d times:\n%s", n, host.Read("nat"))
 	}
 }
 
-func TestKubeletIsSignedAndItsProbeKnows(t *testing.T) {
+func TestKubeletIsSignedAndProbed(t *testing.T) {
 	t.Parallel()
 
 	host := plantest.NewHost(t, map[string]string{"codesign": `printf signature >>"${@: -1}"`})
@@ -317,7 +317,7 @@ func TestKubeletIsSignedAndItsProbeKnows(t *testing.T) {
 	}
 
 	if _, err := host.Run("echo x >>$HOST/bin/tart-kubelet\n" + probe); err == nil {
-		t.Error("a changed program is not noticed")
+		t.Error("the probe does not detect a changed program")
 	}
 
 	host.Refuses(input[:len(input)-1], "push it again")

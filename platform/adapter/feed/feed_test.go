@@ -30,7 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
-const patience = time.Minute
+const waitTimeout = time.Minute
 
 var database *postgres.Server
 
@@ -38,14 +38,14 @@ func TestMain(m *testing.M) {
 	postgres.Main(m, func(s *postgres.Server) { database = s })
 }
 
-// fleet is a fleet API.
-type fleet struct {
+// fixture is a fleet API.
+type fixture struct {
 	t   *testing.T
 	url string
 	api *client.Client
 }
 
-func newFleet(t *testing.T) *fleet {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
 	_, url := fleetapi.Serve(t, database, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"dns", "space"}})
@@ -55,44 +55,44 @@ func newFleet(t *testing.T) *fleet {
 		t.Fatal(err)
 	}
 
-	return &fleet{t: t, url: url, api: api}
+	return &fixture{t: t, url: url, api: api}
 }
 
-func (f *fleet) call(method, path string, body any) (out openapi.Resource) {
+func (f *fixture) callAPI(method, path string, body any) (out openapi.Resource) {
 	f.t.Helper()
 	fleetapi.Call(f.t, method, f.url, path, body, &out)
 
 	return out
 }
 
-func (f *fleet) create(name string) string {
+func (f *fixture) createCluster(name string) string {
 	f.t.Helper()
 
-	return f.call(http.MethodPost, "/clusters", map[string]any{"name": name, "spec": map[string]any{}}).Id
+	return f.callAPI(http.MethodPost, "/clusters", map[string]any{"name": name, "spec": map[string]any{}}).Id
 }
 
-func (f *fleet) change(id string, size int) {
+func (f *fixture) resizeCluster(id string, size int) {
 	f.t.Helper()
-	f.call(http.MethodPatch, "/clusters/"+id, map[string]any{"spec": map[string]any{"size": size}})
+	f.callAPI(http.MethodPatch, "/clusters/"+id, map[string]any{"spec": map[string]any{"size": size}})
 }
 
-// follower is one process of an adapter.
-type follower struct {
-	fleet *fleet
-	name  string
-	log   capture.Buffer
-	stop  func()
+// adapterProcess is one process of an adapter.
+type adapterProcess struct {
+	fixture *fixture
+	name    string
+	log     capture.Buffer
+	stop    func()
 
-	// handle may be told to do something else than report.
+	// handle, if it is set, runs before the status is reported. Its error is the result of the event.
 	handle atomic.Pointer[func(id string, generation int32) error]
 
-	mu  sync.Mutex
-	got map[string][]int32
-	// working are the resources that are in work.
-	working map[string]bool
+	mu          sync.Mutex
+	generations map[string][]int32
+	// inProgress has the resources whose events are being handled.
+	inProgress map[string]bool
 }
 
-func (f *fleet) follow(name string, change func(*adapter.Deployment)) *follower {
+func (f *fixture) startAdapter(name string, change func(*adapter.Deployment)) *adapterProcess {
 	f.t.Helper()
 
 	d := &adapter.Deployment{
@@ -106,7 +106,7 @@ func (f *fleet) follow(name string, change func(*adapter.Deployment)) *follower 
 		change(d)
 	}
 
-	one := &follower{fleet: f, name: name, got: map[string][]int32{}, working: map[string]bool{}}
+	one := &adapterProcess{fixture: f, name: name, generations: map[string][]int32{}, inProgress: map[string]bool{}}
 
 	source, err := feed.New(feed.Options{
 		Deployment: d, API: f.api, PollInterval: 100 * time.Millisecond, MinBackoff: 10 * time.Millisecond,
@@ -119,7 +119,7 @@ func (f *fleet) follow(name string, change func(*adapter.Deployment)) *follower 
 	ctx, end := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	ended := make(chan error, 1)
 
-	go func() { ended <- source.Subscribe(ctx, "", "", one.take) }()
+	go func() { ended <- source.Subscribe(ctx, "", "", one.handleEvent) }()
 
 	one.stop = sync.OnceFunc(func() {
 		end()
@@ -133,39 +133,39 @@ func (f *fleet) follow(name string, change func(*adapter.Deployment)) *follower 
 	return one
 }
 
-func (o *follower) take(ctx context.Context, event cloudevents.Event) error {
-	var said struct {
+func (o *adapterProcess) handleEvent(ctx context.Context, event cloudevents.Event) error {
+	var data struct {
 		ID         string
 		Generation int32
 	}
-	if err := json.Unmarshal(event.Data(), &said); err != nil {
+	if err := json.Unmarshal(event.Data(), &data); err != nil {
 		return broker.Poison(err)
 	}
 
 	o.mu.Lock()
-	if o.working[said.ID] {
-		o.fleet.t.Errorf("%s is in work twice", said.ID)
+	if o.inProgress[data.ID] {
+		o.fixture.t.Errorf("two events of %s are handled at the same time", data.ID)
 	}
 
-	o.working[said.ID] = true
-	o.got[said.ID] = append(o.got[said.ID], said.Generation)
+	o.inProgress[data.ID] = true
+	o.generations[data.ID] = append(o.generations[data.ID], data.Generation)
 	o.mu.Unlock()
 
 	defer func() {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 
-		delete(o.working, said.ID)
+		delete(o.inProgress, data.ID)
 	}()
 
 	if handle := o.handle.Load(); handle != nil {
-		if err := (*handle)(said.ID, said.Generation); err != nil {
+		if err := (*handle)(data.ID, data.Generation); err != nil {
 			return err
 		}
 	}
 
-	_, err := o.fleet.api.PutStatus(ctx, said.ID, openapi.StatusReport{
-		Adapter: o.name, ObservedGeneration: said.Generation, ObservedTime: time.Now(),
+	_, err := o.fixture.api.PutStatus(ctx, data.ID, openapi.StatusReport{
+		Adapter: o.name, ObservedGeneration: data.Generation, ObservedTime: time.Now(),
 		Conditions: []openapi.AdapterCondition{
 			{Type: "Available", Status: "True"}, {Type: "Applied", Status: "True"}, {Type: "Health", Status: "True"},
 			{Type: "Finalized", Status: "True"},
@@ -175,26 +175,26 @@ func (o *follower) take(ctx context.Context, event cloudevents.Event) error {
 	return err
 }
 
-func (o *follower) seen(id string) []int32 {
+func (o *adapterProcess) listGenerations(id string) []int32 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 
-	return slices.Clone(o.got[id])
+	return slices.Clone(o.generations[id])
 }
 
-func (f *fleet) eventually(what string, is func() bool) {
+func (f *fixture) eventually(what string, condition func() bool) {
 	f.t.Helper()
 
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if is() {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+		if condition() {
 			return
 		}
 	}
 
-	f.t.Fatalf("not in time: %s", what)
+	f.t.Fatalf("timed out waiting until %s", what)
 }
 
-func (f *fleet) reconciled(id string, generation int32) func() bool {
+func (f *fixture) isReconciled(id string, generation int32) func() bool {
 	return func() bool {
 		r, err := f.api.Get(f.t.Context(), id)
 
@@ -205,74 +205,75 @@ func (f *fleet) reconciled(id string, generation int32) func() bool {
 	}
 }
 
-// TestTwoAdapters follow the API, each by itself, from the first resource to none.
+// TestTwoAdapters runs two adapters that follow the API independently, from the first resource to its
+// removal.
 func TestTwoAdapters(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	early := f.create("early")
-	dns, space := f.follow("dns", nil), f.follow("space", nil)
-	late := f.create("late")
+	f := newFixture(t)
+	early := f.createCluster("early")
+	dns, space := f.startAdapter("dns", nil), f.startAdapter("space", nil)
+	late := f.createCluster("late")
 
-	f.eventually("both are reconciled", func() bool { return f.reconciled(early, 1)() && f.reconciled(late, 1)() })
-	f.change(late, 2)
-	f.eventually("the change is reconciled", f.reconciled(late, 2))
-	f.call(http.MethodDelete, "/clusters/"+late, nil)
-	f.eventually("it is gone", func() bool {
+	f.eventually("both clusters are reconciled", func() bool { return f.isReconciled(early, 1)() && f.isReconciled(late, 1)() })
+	f.resizeCluster(late, 2)
+	f.eventually("the change is reconciled", f.isReconciled(late, 2))
+	f.callAPI(http.MethodDelete, "/clusters/"+late, nil)
+	f.eventually("the resource is gone", func() bool {
 		_, err := f.api.Get(t.Context(), late)
 
 		return errors.Is(err, client.ErrNotFound)
 	})
 
-	for _, one := range []*follower{dns, space} {
-		if got := one.seen(late); !slices.IsSorted(got) || !slices.Contains(got, 3) {
-			t.Errorf("%s was told %v", one.name, got)
+	for _, one := range []*adapterProcess{dns, space} {
+		if got := one.listGenerations(late); !slices.IsSorted(got) || !slices.Contains(got, 3) {
+			t.Errorf("%s got generations %v, want them in order up to 3", one.name, got)
 		}
 	}
 }
 
-// TestStartedAnew: what happened while nobody followed is seen, and so is what the process
-// before had in work, whatever the cadence.
-func TestStartedAnew(t *testing.T) {
+// TestRestart checks that a new process gets changes that happened while no process ran, and events that
+// the earlier process was handling, independent of the resync interval.
+func TestRestart(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	id := f.create("home")
-	f.follow("space", nil)
-	first := f.follow("dns", nil)
+	f := newFixture(t)
+	id := f.createCluster("home")
+	f.startAdapter("space", nil)
+	first := f.startAdapter("dns", nil)
 
-	f.eventually("it is reconciled", f.reconciled(id, 1))
+	f.eventually("the cluster is reconciled", f.isReconciled(id, 1))
 	first.stop()
-	f.change(id, 2)
+	f.resizeCluster(id, 2)
 
-	other := f.create("other")
-	second := f.follow("dns", nil)
+	other := f.createCluster("other")
+	second := f.startAdapter("dns", nil)
 
-	f.eventually("both are reconciled", func() bool { return f.reconciled(id, 2)() && f.reconciled(other, 1)() })
+	f.eventually("both clusters are reconciled", func() bool { return f.isReconciled(id, 2)() && f.isReconciled(other, 1)() })
 
-	if got := second.seen(id); len(got) == 0 {
-		t.Error("the second process was told nothing")
+	if got := second.listGenerations(id); len(got) == 0 {
+		t.Error("the second process got no event")
 	}
 }
 
-// TestReplicas: one of them works, and another goes on when it ends; what it had in work is
-// done before.
+// TestReplicas checks that one replica handles events, and that another one continues when it stops, after
+// the first has completed its events.
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	f.follow("space", nil)
+	f := newFixture(t)
+	f.startAdapter("space", nil)
 
-	replicas := []*follower{f.follow("dns", nil), f.follow("dns", nil)}
-	id := f.create("home")
+	replicas := []*adapterProcess{f.startAdapter("dns", nil), f.startAdapter("dns", nil)}
+	id := f.createCluster("home")
 
-	f.eventually("it is reconciled", f.reconciled(id, 1))
+	f.eventually("the cluster is reconciled", f.isReconciled(id, 1))
 
-	if len(replicas[0].seen(id)) > 0 && len(replicas[1].seen(id)) > 0 {
-		t.Log("the lease went from one to the other meanwhile")
+	if len(replicas[0].listGenerations(id)) > 0 && len(replicas[1].listGenerations(id)) > 0 {
+		t.Log("the lease moved to the other replica meanwhile")
 	}
 
-	// Who is handed the change has the lease.
+	// The replica that gets the change has the lease.
 	var first atomic.Bool
 
 	entered, leave := make(chan int, 1), make(chan struct{})
@@ -289,7 +290,7 @@ func TestReplicas(t *testing.T) {
 		one.handle.Store(&slow)
 	}
 
-	f.change(id, 2)
+	f.resizeCluster(id, 2)
 
 	at := <-entered
 	works, waits := replicas[at], replicas[1-at]
@@ -300,33 +301,33 @@ func TestReplicas(t *testing.T) {
 		works.stop()
 	}()
 
-	// A replica that has the lease looks at everything at once: it has it not yet.
-	if got := waits.seen(id); slices.Contains(got, 2) {
-		t.Errorf("the other replica has gone on before: %v", got)
+	// A replica that gets the lease handles all resources at once, so it does not have the lease yet.
+	if got := waits.listGenerations(id); slices.Contains(got, 2) {
+		t.Errorf("the other replica handled events before the first had stopped: %v", got)
 	}
 
 	close(leave)
 	<-stopped
-	f.change(id, 3)
-	f.eventually("the other replica goes on", f.reconciled(id, 3))
+	f.resizeCluster(id, 3)
+	f.eventually("the other replica continues", f.isReconciled(id, 3))
 }
 
-// TestSetAside: an event that nobody can handle is not tried at the cadence of what is not
-// reconciled, until the resource changes.
-func TestSetAside(t *testing.T) {
+// TestPoisonEventsAreExcluded checks that an event that cannot be handled is not retried at the interval
+// for resources that are not reconciled, until the resource changes.
+func TestPoisonEventsAreExcluded(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	f.follow("space", nil)
+	f := newFixture(t)
+	f.startAdapter("space", nil)
 
-	dns := f.follow("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 100 * time.Millisecond })
+	dns := f.startAdapter("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 100 * time.Millisecond })
 
 	var failures atomic.Int32
 
 	poison := func(_ string, generation int32) error {
 		switch {
 		case generation == 1:
-			return broker.Poison(errors.New("it makes no sense"))
+			return broker.Poison(errors.New("invalid event"))
 		case failures.Add(1) < 3:
 			return errors.New("not yet")
 		default:
@@ -335,49 +336,49 @@ func TestSetAside(t *testing.T) {
 	}
 	dns.handle.Store(&poison)
 
-	id := f.create("home")
+	id := f.createCluster("home")
 	f.eventually("the resource is excluded", func() bool { return strings.Contains(dns.log.String(), "excluded") })
 
-	tries := len(dns.seen(id))
+	tries := len(dns.listGenerations(id))
 
-	// Others go on at the cadence; a second one shows that it has passed.
-	marker := f.create("marker")
-	f.eventually("the marker is set aside too", func() bool { return len(dns.seen(marker)) > 0 })
+	// Other resources are still handled at the interval. The second one shows that the interval has passed.
+	marker := f.createCluster("marker")
+	f.eventually("the marker is handled", func() bool { return len(dns.listGenerations(marker)) > 0 })
 
-	if got := len(dns.seen(id)); got > tries+1 {
-		t.Errorf("it was tried %d times more", got-tries)
+	if got := len(dns.listGenerations(id)); got > tries+1 {
+		t.Errorf("the excluded event was retried %d times", got-tries)
 	}
 
-	// What fails but for a while is tried again.
-	f.change(id, 2)
-	f.eventually("the change is reconciled", f.reconciled(id, 2))
+	// An event that fails temporarily is retried.
+	f.resizeCluster(id, 2)
+	f.eventually("the change is reconciled", f.isReconciled(id, 2))
 }
 
-// TestCadence: what is not reconciled is looked at again, though nothing is heard of it.
-func TestCadence(t *testing.T) {
+// TestResync checks that a resource that is not reconciled is handled again without a change.
+func TestResync(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	dns := f.follow("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 200 * time.Millisecond })
-	id := f.create("home")
+	f := newFixture(t)
+	dns := f.startAdapter("dns", func(d *adapter.Deployment) { d.Events.MaxAgeNotReconciled = 200 * time.Millisecond })
+	id := f.createCluster("home")
 
-	f.eventually("it is looked at again and again", func() bool { return len(dns.seen(id)) >= 3 })
+	f.eventually("the resource is handled repeatedly", func() bool { return len(dns.listGenerations(id)) >= 3 })
 }
 
-// TestSelector: what the labels don't match is not followed.
+// TestSelector checks that resources whose labels do not match are not followed.
 func TestSelector(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t)
-	dns := f.follow("dns", func(d *adapter.Deployment) { d.Events.ResourceSelector = map[string]string{"tier": "gold"} })
-	silver := f.create("silver")
+	f := newFixture(t)
+	dns := f.startAdapter("dns", func(d *adapter.Deployment) { d.Events.ResourceSelector = map[string]string{"tier": "gold"} })
+	silver := f.createCluster("silver")
 
-	gold := f.call(http.MethodPost, "/clusters", map[string]any{
+	gold := f.callAPI(http.MethodPost, "/clusters", map[string]any{
 		"name": "gold", "spec": map[string]any{}, "labels": map[string]string{"tier": "gold"},
 	}).Id
-	f.eventually("gold is looked at", func() bool { return len(dns.seen(gold)) > 0 })
+	f.eventually("gold is handled", func() bool { return len(dns.listGenerations(gold)) > 0 })
 
-	if got := dns.seen(silver); len(got) > 0 {
-		t.Error(fmt.Sprint("silver was looked at: ", got))
+	if got := dns.listGenerations(silver); len(got) > 0 {
+		t.Error(fmt.Sprint("silver was handled: ", got))
 	}
 }

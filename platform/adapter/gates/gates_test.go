@@ -17,12 +17,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 )
 
-var update = flag.Bool("update", false, "put the diagram into the guide")
+var update = flag.Bool("update", false, "write the diagram to the guide")
 
-// s is short for what most cases need.
-type s = gates.State
+// state is an alias that keeps the table short.
+type state = gates.State
 
-// TestNamedCases has each reason; which states come to which decision is in TestEveryCombination.
+// TestNamedCases has a case for each reason. TestEveryCombination covers all states.
 func TestNamedCases(t *testing.T) {
 	t.Parallel()
 
@@ -40,23 +40,23 @@ func TestNamedCases(t *testing.T) {
 		reason  gates.Reason
 		actions []gates.Action
 	}{
-		{"first event creates", s{Object: absent}, gates.Act, gates.ReasonCreate, do(gates.Apply)},
-		{"same generation is left", s{Object: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
-		{"older object is applied", s{Object: managed, Generation: older}, gates.Act, gates.ReasonGeneration, do(gates.Apply)},
-		{"stale event writes nothing", s{Object: managed, Generation: newer, HasRetention: true, Recreate: yes, Patch: v(yes)}, gates.Skip, gates.ReasonStale, nil},
-		{"stale event still deletes", s{Object: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
-		{"detach wins over delete", s{Object: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, do(gates.Detach)},
-		{"redelivery after detach", s{Object: detached, ResourceDeleting: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
-		{"delete goes before a false when", s{Object: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, do(gates.Delete)},
-		{"deleted already", s{Object: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
-		{"a stranger's object is not deleted", s{Object: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
-		{"a stranger's object on a delete event", s{Object: unmanaged, ResourceDeleting: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
-		{"create-only leaves a stranger's object", s{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
-		{"recreate with retention prunes", s{Object: managed, Recreate: yes, HasRetention: true}, gates.Act, gates.ReasonRecreate, do(gates.Recreate, gates.Prune)},
-		{"recreate waits for the deletion", s{Object: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"nothing is applied to what is being deleted", s{Object: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"patches in order, no apply", s{Object: managed, Generation: older, Patch: v(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
-		{"patch-only without a patch", s{Object: managed, Generation: older, PatchOnly: true, Patch: v(no)}, gates.Skip, gates.ReasonNoManifest, nil},
+		{"first event creates", state{Object: absent}, gates.Act, gates.ReasonCreate, newActions(gates.Apply)},
+		{"same generation is left", state{Object: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
+		{"older object is applied", state{Object: managed, Generation: older}, gates.Act, gates.ReasonGeneration, newActions(gates.Apply)},
+		{"stale event writes nothing", state{Object: managed, Generation: newer, HasRetention: true, Recreate: yes, Patch: newValues(yes)}, gates.Skip, gates.ReasonStale, nil},
+		{"stale event still deletes", state{Object: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
+		{"detach wins over delete", state{Object: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, newActions(gates.Detach)},
+		{"redelivery after detach", state{Object: detached, ResourceDeleting: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
+		{"delete goes before a false when", state{Object: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
+		{"deleted already", state{Object: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
+		{"a foreign object is not deleted", state{Object: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"a foreign object on a delete event", state{Object: unmanaged, ResourceDeleting: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
+		{"create-only leaves a foreign object", state{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
+		{"recreate with retention prunes", state{Object: managed, Recreate: yes, HasRetention: true}, gates.Act, gates.ReasonRecreate, newActions(gates.Recreate, gates.Prune)},
+		{"recreate waits for the deletion", state{Object: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"nothing is applied to a deleting object", state{Object: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"patches in order, no apply", state{Object: managed, Generation: older, Patch: newValues(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
+		{"patch-only without a patch", state{Object: managed, Generation: older, PatchOnly: true, Patch: newValues(no)}, gates.Skip, gates.ReasonNoManifest, nil},
 	}
 
 	for _, test := range cases {
@@ -75,9 +75,9 @@ func TestNamedCases(t *testing.T) {
 	}
 }
 
-func v(values ...gates.Value) []gates.Value { return values }
+func newValues(values ...gates.Value) []gates.Value { return values }
 
-func do(verbs ...gates.Verb) []gates.Action {
+func newActions(verbs ...gates.Verb) []gates.Action {
 	out := make([]gates.Action, len(verbs))
 	for i, verb := range verbs {
 		out[i].Verb = verb
@@ -90,34 +90,34 @@ func TestValues(t *testing.T) {
 	t.Parallel()
 
 	if gates.ValueOf(true, nil) != gates.True || gates.ValueOf(false, nil) != gates.False || gates.ValueOf(true, errors.New("x")) != gates.Error {
-		t.Error("a gate's value is another one")
+		t.Error("the value of a gate has changed")
 	}
 }
 
-// rule is one sentence of the documentation, about any state.
+// rule is a rule of the documentation that must hold for all states.
 type rule struct {
 	name string
-	// if holds for a state, then has to hold for what was decided.
+	// then must be true for the decision if `if` is true for the state.
 	when func(gates.State) bool
 	then func(gates.State, gates.Decision) bool
 }
 
-func writes(d gates.Decision) bool {
+func isWrite(d gates.Decision) bool {
 	return slices.ContainsFunc(d.Actions, func(a gates.Action) bool { return a.Verb != gates.Prune })
 }
 
-// rules were written from the documents, not from the tree.
-func rules() []rule {
+// newRules returns rules that were written from the documentation and not from the code.
+func newRules() []rule {
 	passes := func(v gates.Value) bool { return v == gates.Unset || v == gates.True }
 	fires := func(v gates.Value) bool { return v == gates.True }
 	off := func(v gates.Value) bool { return v == gates.Unset || v == gates.False }
 	there := func(st gates.State) bool { return st.Object == gates.Managed || st.Object == gates.Deleting }
 	anyPatch := func(st gates.State, v gates.Value) bool { return slices.Contains(st.Patch, v) }
-	// below says that when is reached.
+	// below returns true if the when gate is evaluated.
 	below := func(st gates.State) bool {
 		return (!there(st) || st.Generation <= 0) && st.Object != gates.Detached && (st.Object != gates.Unmanaged || !st.ResourceDeleting) && off(st.Detach) && off(st.Delete)
 	}
-	none := func(_ gates.State, d gates.Decision) bool { return !writes(d) }
+	none := func(_ gates.State, d gates.Decision) bool { return !isWrite(d) }
 	only := func(verb gates.Verb) func(gates.State, gates.Decision) bool {
 		return func(st gates.State, d gates.Decision) bool {
 			count := 0
@@ -134,29 +134,29 @@ func rules() []rule {
 	}
 
 	return []rule{
-		{"strangers' and detached objects are never written", func(st gates.State) bool {
+		{"foreign and detached objects are never written", func(st gates.State) bool {
 			return st.Object == gates.Unmanaged || st.Object == gates.Detached
 		}, none},
 		{"a detached object never fails an event", func(st gates.State) bool { return st.Object == gates.Detached },
 			func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Skip && len(d.Actions) == 0 }},
 		{"a failed decision does nothing at all", func(gates.State) bool { return true },
 			func(_ gates.State, d gates.Decision) bool { return d.Outcome != gates.Fail || len(d.Actions) == 0 }},
-		{"act means there is something to write, skip that there is not", func(gates.State) bool { return true },
-			func(_ gates.State, d gates.Decision) bool { return (d.Outcome == gates.Act) == writes(d) }},
+		{"act has actions, skip has none", func(gates.State) bool { return true },
+			func(_ gates.State, d gates.Decision) bool { return (d.Outcome == gates.Act) == isWrite(d) }},
 		{"pruning needs a retention, and comes last", func(gates.State) bool { return true },
 			func(st gates.State, d gates.Decision) bool {
 				i := slices.IndexFunc(d.Actions, func(a gates.Action) bool { return a.Verb == gates.Prune })
 
 				return i < 0 || (st.HasRetention && i == len(d.Actions)-1)
 			}},
-		{"detach fires: that and nothing else", func(st gates.State) bool { return there(st) && fires(st.Detach) }, func(st gates.State, d gates.Decision) bool {
+		{"detach fires: only detach", func(st gates.State) bool { return there(st) && fires(st.Detach) }, func(st gates.State, d gates.Decision) bool {
 			return only(gates.Detach)(st, d) && !d.HasAction(gates.Prune)
 		}},
 		{"delete fires, detach does not", func(st gates.State) bool { return there(st) && off(st.Detach) && fires(st.Delete) },
 			func(st gates.State, d gates.Decision) bool {
 				return only(gates.Delete)(st, d) && !d.HasAction(gates.Prune)
 			}},
-		{"neither fires on what is not there, and nothing is made", func(st gates.State) bool {
+		{"neither fires without an object, and nothing is created", func(st gates.State) bool {
 			return st.Object == gates.Absent && st.Detach != gates.Error && (fires(st.Detach) || fires(st.Delete) && off(st.Detach))
 		}, func(_ gates.State, d gates.Decision) bool {
 			return d.Outcome == gates.Skip && d.Reason == gates.ReasonNothingThere && len(d.Actions) == 0
@@ -164,16 +164,16 @@ func rules() []rule {
 		{"only detach detaches, only delete deletes", func(gates.State) bool { return true }, func(st gates.State, d gates.Decision) bool {
 			return (!d.HasAction(gates.Detach) || fires(st.Detach)) && (!d.HasAction(gates.Delete) || fires(st.Delete) && !fires(st.Detach))
 		}},
-		{"an error of detach is the end", func(st gates.State) bool { return (there(st) || st.Object == gates.Absent) && st.Detach == gates.Error },
-			failed},
-		{"an error of delete is the end", func(st gates.State) bool {
+		{"an error of detach fails the decision", func(st gates.State) bool { return (there(st) || st.Object == gates.Absent) && st.Detach == gates.Error },
+			isFailed},
+		{"an error of delete fails the decision", func(st gates.State) bool {
 			return (there(st) || st.Object == gates.Absent) && off(st.Detach) && st.Delete == gates.Error
-		}, failed},
-		{"when is false: nothing but pruning", func(st gates.State) bool { return below(st) && st.When == gates.False },
+		}, isFailed},
+		{"when is false: only pruning", func(st gates.State) bool { return below(st) && st.When == gates.False },
 			func(st gates.State, d gates.Decision) bool {
-				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.HasAction(gates.Prune) == st.HasRetention && !writes(d)
+				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.HasAction(gates.Prune) == st.HasRetention && !isWrite(d)
 			}},
-		{"an error of when is the end", func(st gates.State) bool { return below(st) && st.When == gates.Error }, failed},
+		{"an error of when fails the decision", func(st gates.State) bool { return below(st) && st.When == gates.Error }, isFailed},
 		{"an older event never writes over a newer object", func(st gates.State) bool {
 			return there(st) && st.Generation > 0 && off(st.Detach) && off(st.Delete)
 		},
@@ -186,7 +186,7 @@ func rules() []rule {
 		}, func(st gates.State, d gates.Decision) bool {
 			return d.HasAction(gates.Recreate) == st.HasRetention && !d.HasAction(gates.Apply)
 		}},
-		{"recreate only where its gate fires and there is an object", func(gates.State) bool { return true },
+		{"recreate only if its gate fires and the object exists", func(gates.State) bool { return true },
 			func(st gates.State, d gates.Decision) bool {
 				return !d.HasAction(gates.Recreate) || fires(st.Recreate) && there(st)
 			}},
@@ -207,15 +207,15 @@ func rules() []rule {
 
 			return slices.Equal(want, d.Actions)
 		}},
-		{"patches never without an object of ours", func(st gates.State) bool { return st.Object != gates.Managed },
+		{"patches only on managed objects", func(st gates.State) bool { return st.Object != gates.Managed },
 			func(_ gates.State, d gates.Decision) bool { return !d.HasAction(gates.Patch) }},
-		{"an error of a gate that is reached is the end", func(st gates.State) bool {
+		{"an error of an evaluated gate fails the decision", func(st gates.State) bool {
 			if !below(st) || !passes(st.When) || st.Object == gates.Absent {
 				return false
 			}
 
 			return st.Recreate == gates.Error || (off(st.Recreate) && st.Object != gates.Deleting && anyPatch(st, gates.Error))
-		}, failed},
+		}, isFailed},
 		{"no object: apply unless there is nothing to apply or its gate is false", func(st gates.State) bool {
 			return below(st) && passes(st.When) && st.Object == gates.Absent
 		}, func(st gates.State, d gates.Decision) bool {
@@ -236,11 +236,11 @@ func rules() []rule {
 		}},
 		{"apply.when is false: no apply", func(st gates.State) bool { return st.Apply == gates.False },
 			func(_ gates.State, d gates.Decision) bool { return !d.HasAction(gates.Apply) }},
-		{"what is being deleted is not applied or patched", func(st gates.State) bool { return st.Object == gates.Deleting },
+		{"a deleting object is not applied or patched", func(st gates.State) bool { return st.Object == gates.Deleting },
 			func(_ gates.State, d gates.Decision) bool {
 				return !d.HasAction(gates.Apply) && !d.HasAction(gates.Patch)
 			}},
-		{"a stranger's object fails what would write it, and nothing else", func(st gates.State) bool {
+		{"a foreign object fails only decisions that would write it", func(st gates.State) bool {
 			return st.Object == gates.Unmanaged && !st.ResourceDeleting && off(st.Detach) && off(st.Delete) && passes(st.When) &&
 				st.Recreate != gates.Error && !anyPatch(st, gates.Error)
 		}, func(st gates.State, d gates.Decision) bool {
@@ -257,26 +257,26 @@ func rules() []rule {
 				return d.Outcome == gates.Fail && d.Reason == gates.ReasonNotManaged
 			}
 		}},
-		{"pruning runs on every event that is neither stale, nor failed, nor the end of the objects", func(st gates.State) bool {
+		{"pruning runs on every event that is not stale, has not failed, and does not delete the objects", func(st gates.State) bool {
 			return st.HasRetention && below(st)
 		}, func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Fail || d.HasAction(gates.Prune) }},
 	}
 }
 
-func failed(_ gates.State, d gates.Decision) bool {
+func isFailed(_ gates.State, d gates.Decision) bool {
 	return d.Outcome == gates.Fail && d.Reason == gates.ReasonGate && len(d.Actions) == 0
 }
 
-// every calls visit with each state there is: five gates of four values, patches, what
-// was found, generations and flags.
-func every(visit func(gates.State)) {
+// forEachState calls visit with every state: all combinations of the gates, patches, found objects,
+// generations and flags.
+func forEachState(visit func(gates.State)) {
 	values := []gates.Value{gates.Unset, gates.False, gates.True, gates.Error}
 	patches := [][]gates.Value{nil}
 
 	for _, a := range values[1:] {
-		patches = append(patches, v(a))
+		patches = append(patches, newValues(a))
 		for _, b := range values[1:] {
-			patches = append(patches, v(a, b))
+			patches = append(patches, newValues(a, b))
 		}
 	}
 
@@ -298,15 +298,15 @@ func every(visit func(gates.State)) {
 	}
 }
 
-// TestEveryCombination holds the tree against the rules for every state.
+// TestEveryCombination checks the rules for every state.
 func TestEveryCombination(t *testing.T) {
 	t.Parallel()
 
-	all := rules()
+	all := newRules()
 	held := make([]int, len(all))
 	states, wrong := 0, 0
 
-	every(func(st gates.State) {
+	forEachState(func(st gates.State) {
 		states++
 
 		decision := gates.Decide(st)
@@ -334,9 +334,9 @@ func TestEveryCombination(t *testing.T) {
 	t.Logf("%d states", states)
 }
 
-// TestTheGuideShowsTheTree: the diagram of the guide is drawn from the tree that decides,
-// and the guide explains each reason. Run with -update to put the diagram in.
-func TestTheGuideShowsTheTree(t *testing.T) {
+// TestGuideShowsTheTree checks that the guide has the diagram of the decision tree, and explains each
+// reason. Run it with -update to write the diagram.
+func TestGuideShowsTheTree(t *testing.T) {
 	t.Parallel()
 
 	const begin, end = "```mermaid\n", "```\n"
@@ -369,7 +369,7 @@ func TestTheGuideShowsTheTree(t *testing.T) {
 
 	reasons := map[gates.Reason]bool{}
 
-	every(func(st gates.State) { reasons[gates.Decide(st).Reason] = true })
+	forEachState(func(st gates.State) { reasons[gates.Decide(st).Reason] = true })
 
 	for reason := range reasons {
 		if !strings.Contains(after, "`"+string(reason)+"`") {

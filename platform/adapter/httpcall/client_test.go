@@ -28,15 +28,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// instant notes how long was waited, and does not wait.
-type instant struct {
+// instantClock records the durations of timers, which fire at once.
+type instantClock struct {
 	clock.RealClock
 
 	mu     sync.Mutex
 	pauses []time.Duration
 }
 
-func (c *instant) NewTimer(wait time.Duration) clock.Timer {
+func (c *instantClock) NewTimer(wait time.Duration) clock.Timer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -45,16 +45,16 @@ func (c *instant) NewTimer(wait time.Duration) clock.Timer {
 	return c.RealClock.NewTimer(0)
 }
 
-func middle() float64 { return 0.5 }
+func returnHalf() float64 { return 0.5 }
 
-// seen is what a server got.
-type seen struct {
+// recorder has the requests that a server got.
+type recorder struct {
 	mu       sync.Mutex
 	requests []*http.Request
 	bodies   []string
 }
 
-func (s *seen) handler(answer func(n int, w http.ResponseWriter, r *http.Request)) http.Handler {
+func (s *recorder) handler(answer func(n int, w http.ResponseWriter, r *http.Request)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 
@@ -68,7 +68,7 @@ func (s *seen) handler(answer func(n int, w http.ResponseWriter, r *http.Request
 	})
 }
 
-func serve(t *testing.T, handler http.Handler) string {
+func startServer(t *testing.T, handler http.Handler) string {
 	t.Helper()
 
 	server := httptest.NewServer(handler)
@@ -80,18 +80,18 @@ func serve(t *testing.T, handler http.Handler) string {
 func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *httpcall.Client {
 	t.Helper()
 
-	client, err := httpcall.New(httpcall.Options{API: complete(api), Clock: timer})
+	client, err := httpcall.New(httpcall.Options{API: addDefaults(api), Clock: timer})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	client.SetRandom(middle)
+	client.SetRandom(returnHalf)
 
 	return client
 }
 
-// complete is the configuration as the adapter loads it.
-func complete(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
+// addDefaults returns the configuration with defaults, as the adapter loads it.
+func addDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
 	out := task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI
 	out.BaseURL, out.CAFile, out.Auth, out.DefaultHeaders = api.BaseURL, api.CAFile, api.Auth, api.DefaultHeaders
 	out.MaxDelay = gocmp.Or(api.MaxDelay, out.MaxDelay)
@@ -100,28 +100,28 @@ func complete(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
 	return out
 }
 
-func TestWhereCallsGo(t *testing.T) {
+func TestRequestURLs(t *testing.T) {
 	t.Parallel()
 
-	var got seen
+	var got recorder
 
-	base := serve(t, got.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
+	base := startServer(t, got.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.URL.String())
 	}))
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base + "/fleet/"}, &instant{})
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base + "/fleet/"}, &instantClock{})
 
 	for name, tc := range map[string]struct{ url, want, fails string }{
 		"below the root":             {url: "clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
-		"a slash changes nothing":    {url: "/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
+		"a leading slash":            {url: "/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
 		"the query stays":            {url: "clusters?search=name%3D%27a%27", want: "/fleet/api/hyperfleet/v1/clusters?search=name%3D%27a%27"},
 		"another API below the base": {url: "api/other/x", want: "/fleet/api/other/x"},
 		"an href of the API":         {url: "/api/hyperfleet/v1/clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
 		"escapes stay":               {url: "clusters/a%2Fb", want: "/fleet/api/hyperfleet/v1/clusters/a%2Fb"},
 		"absolute":                   {url: base + "/elsewhere?x=1", want: "/elsewhere?x=1"},
-		"a value that climbs":        {url: "clusters/../leases/x", fails: "must not contain . or .."},
-		"an escaped climb":           {url: "clusters/%2e%2e/leases/x", fails: "must not contain . or .."},
+		"a path with ..":             {url: "clusters/../leases/x", fails: "must not contain . or .."},
+		"an escaped ..":              {url: "clusters/%2e%2e/leases/x", fails: "must not contain . or .."},
 		"empty":                      {url: " ", fails: "empty"},
-		"files are not read":         {url: "file:///etc/passwd", fails: "only http and https"},
+		"a file URL":                 {url: "file:///etc/passwd", fails: "only http and https"},
 		"no scheme":                  {url: "//host/path", fails: "the scheme is missing"},
 		"no URL":                     {url: "http://[", fails: "is invalid"},
 	} {
@@ -133,18 +133,18 @@ func TestWhereCallsGo(t *testing.T) {
 			switch {
 			case tc.fails != "":
 				if err == nil || !strings.Contains(err.Error(), tc.fails) || httpcall.IsTransient(err) {
-					t.Errorf("got %v, want a lasting error with %q", err, tc.fails)
+					t.Errorf("got %v, want a permanent error with %q", err, tc.fails)
 				}
 			case err != nil:
 				t.Error(err)
 			case string(response.Body) != tc.want:
-				t.Errorf("went to %s, want %s", response.Body, tc.want)
+				t.Errorf("request to %s, want %s", response.Body, tc.want)
 			}
 		})
 	}
 }
 
-func TestTries(t *testing.T) {
+func TestRetries(t *testing.T) {
 	t.Parallel()
 
 	second := time.Second
@@ -157,26 +157,26 @@ func TestTries(t *testing.T) {
 		pauses     []time.Duration
 		status     int
 	}{
-		"408 and 429 pass as well":       {answers: []int{408, 429, 201}, pauses: []time.Duration{second, 2 * second}},
-		"three tries are the default":    {answers: []int{500, 500, 500}, pauses: []time.Duration{second, 2 * second}, status: 500},
-		"linear":                         {answers: []int{500, 500, 500, 200}, attempts: 4, backoff: "linear", pauses: []time.Duration{second, 2 * second, 3 * second}},
-		"constant":                       {answers: []int{500, 500, 200}, backoff: "constant", pauses: []time.Duration{second, second}},
-		"exponential up to the most":     {answers: []int{500, 500, 500, 500, 500, 200}, attempts: 6, pauses: []time.Duration{second, 2 * second, 4 * second, 5 * second, 5 * second}},
-		"no more than ten":               {answers: []int{500, 500, 500, 500, 500, 500, 500, 500, 500, 500}, attempts: 1000, backoff: "constant", pauses: []time.Duration{second, second, second, second, second, second, second, second, second}, status: 500},
-		"a refusal stays":                {answers: []int{403}, status: 403},
-		"the server says when":           {answers: []int{429, 200}, retryAfter: "4", pauses: []time.Duration{4 * second}},
-		"a server that says much later":  {answers: []int{429}, retryAfter: "3600", status: 429},
-		"a connection that breaks":       {answers: []int{0, 200}, pauses: []time.Duration{second}},
-		"a Retry-After without a sense":  {answers: []int{429, 200}, retryAfter: "soon", pauses: []time.Duration{second}},
-		"a Retry-After less than ours":   {answers: []int{503, 503, 200}, retryAfter: "1", pauses: []time.Duration{second, 2 * second}},
-		"a negative Retry-After is none": {answers: []int{503, 200}, retryAfter: "-5", pauses: []time.Duration{second}},
+		"408 and 429 are retried":                 {answers: []int{408, 429, 201}, pauses: []time.Duration{second, 2 * second}},
+		"three attempts by default":               {answers: []int{500, 500, 500}, pauses: []time.Duration{second, 2 * second}, status: 500},
+		"linear":                                  {answers: []int{500, 500, 500, 200}, attempts: 4, backoff: "linear", pauses: []time.Duration{second, 2 * second, 3 * second}},
+		"constant":                                {answers: []int{500, 500, 200}, backoff: "constant", pauses: []time.Duration{second, second}},
+		"exponential up to the maximum":           {answers: []int{500, 500, 500, 500, 500, 200}, attempts: 6, pauses: []time.Duration{second, 2 * second, 4 * second, 5 * second, 5 * second}},
+		"at most ten attempts":                    {answers: []int{500, 500, 500, 500, 500, 500, 500, 500, 500, 500}, attempts: 1000, backoff: "constant", pauses: []time.Duration{second, second, second, second, second, second, second, second, second}, status: 500},
+		"a rejection is final":                    {answers: []int{403}, status: 403},
+		"Retry-After is used":                     {answers: []int{429, 200}, retryAfter: "4", pauses: []time.Duration{4 * second}},
+		"a long Retry-After":                      {answers: []int{429}, retryAfter: "3600", status: 429},
+		"a connection that breaks":                {answers: []int{0, 200}, pauses: []time.Duration{second}},
+		"an invalid Retry-After":                  {answers: []int{429, 200}, retryAfter: "soon", pauses: []time.Duration{second}},
+		"a Retry-After shorter than the back-off": {answers: []int{503, 503, 200}, retryAfter: "1", pauses: []time.Duration{second, 2 * second}},
+		"a negative Retry-After":                  {answers: []int{503, 200}, retryAfter: "-5", pauses: []time.Duration{second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var got seen
+			var got recorder
 
-			base := serve(t, got.handler(func(n int, w http.ResponseWriter, _ *http.Request) {
+			base := startServer(t, got.handler(func(n int, w http.ResponseWriter, _ *http.Request) {
 				if tc.answers[n-1] == 0 {
 					panic(http.ErrAbortHandler)
 				}
@@ -184,7 +184,7 @@ func TestTries(t *testing.T) {
 				w.Header().Set("Retry-After", tc.retryAfter)
 				w.WriteHeader(tc.answers[n-1])
 			}))
-			timer := &instant{}
+			timer := &instantClock{}
 			client := newClient(t, adapter.HyperFleetAPI{BaseURL: base, MaxDelay: 5 * second}, timer)
 
 			_, err := client.Do(t.Context(), httpcall.Request{
@@ -201,12 +201,12 @@ func TestTries(t *testing.T) {
 			}
 
 			if len(got.bodies) != len(tc.answers) {
-				t.Errorf("%d tries, want %d", len(got.bodies), len(tc.answers))
+				t.Errorf("%d attempts, want %d", len(got.bodies), len(tc.answers))
 			}
 
 			for _, body := range got.bodies {
 				if body != `{"a":1}` {
-					t.Errorf("a try was sent %q", body)
+					t.Errorf("an attempt has the body %q", body)
 				}
 			}
 		})
@@ -217,8 +217,8 @@ func TestJitterIsTenPercentAtMost(t *testing.T) {
 	t.Parallel()
 
 	for _, random := range []float64{0, 0.25, 0.999} {
-		timer := &instant{}
-		base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
+		timer := &instantClock{}
+		base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 
 		client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, timer)
 		client.SetRandom(func() float64 { return random })
@@ -243,13 +243,13 @@ func tokenFile(t *testing.T, token string) string {
 	return path
 }
 
-func TestTheTokenIsTheFleetAPIsAlone(t *testing.T) {
+func TestTokenIsSentOnlyToTheFleetAPI(t *testing.T) {
 	t.Parallel()
 
-	var api, other seen
+	var api, other recorder
 
-	otherURL := serve(t, other.handler(func(int, http.ResponseWriter, *http.Request) {}))
-	base := serve(t, api.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
+	otherURL := startServer(t, other.handler(func(int, http.ResponseWriter, *http.Request) {}))
+	base := startServer(t, api.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/api/hyperfleet/v1/away":
 			http.Redirect(w, r, otherURL+"/stolen", http.StatusTemporaryRedirect)
@@ -260,7 +260,7 @@ func TestTheTokenIsTheFleetAPIsAlone(t *testing.T) {
 	client := newClient(t, adapter.HyperFleetAPI{
 		BaseURL: base, Auth: adapter.Auth{TokenPath: tokenFile(t, "t0ken")},
 		DefaultHeaders: map[string]string{"X-Tenant": "blue"},
-	}, &instant{})
+	}, &instantClock{})
 
 	for _, url := range []string{"clusters/1", "near", otherURL + "/hook"} {
 		if _, err := client.Do(t.Context(), httpcall.Request{URL: url}); err != nil {
@@ -270,39 +270,39 @@ func TestTheTokenIsTheFleetAPIsAlone(t *testing.T) {
 
 	_, err := client.Do(t.Context(), httpcall.Request{URL: "away"})
 	if err == nil || !strings.Contains(err.Error(), "another host") || httpcall.IsTransient(err) {
-		t.Errorf("a redirect away: %v", err)
+		t.Errorf("redirect to another host: %v", err)
 	}
 
 	for _, r := range api.requests {
 		if r.Header.Get("Authorization") != "Bearer t0ken" || r.Header.Get("X-Tenant") != "blue" {
-			t.Errorf("%s: the fleet API was sent %v", r.URL, r.Header)
+			t.Errorf("%s: headers to the fleet API: %v", r.URL, r.Header)
 		}
 	}
 
 	if len(other.requests) != 1 {
-		t.Fatalf("the other host was asked %d times, want once", len(other.requests))
+		t.Fatalf("%d requests to the other host, want 1", len(other.requests))
 	}
 
 	if h := other.requests[0].Header; h.Get("Authorization") != "" || h.Get("X-Tenant") != "" {
-		t.Errorf("the other host was sent %v", h)
+		t.Errorf("headers to the other host: %v", h)
 	}
 }
 
-func TestTheTokenIsReadWithEachCall(t *testing.T) {
+func TestTokenIsReadForEachCall(t *testing.T) {
 	t.Parallel()
 
 	path := tokenFile(t, "old")
-	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.Header.Get("Authorization") != "Bearer new" {
 			w.WriteHeader(http.StatusUnauthorized)
 		}
 	}))
 	client := newClient(t, adapter.HyperFleetAPI{
 		BaseURL: base, Auth: adapter.Auth{TokenPath: path},
-	}, &instant{})
+	}, &instantClock{})
 
 	if _, err := client.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil {
-		t.Error("the old token was taken")
+		t.Error("the old token was accepted")
 	}
 
 	if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
@@ -317,13 +317,13 @@ func TestTheTokenIsReadWithEachCall(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	broken := newClient(t, adapter.HyperFleetAPI{BaseURL: base, Auth: adapter.Auth{TokenPath: path}}, &instant{})
+	broken := newClient(t, adapter.HyperFleetAPI{BaseURL: base, Auth: adapter.Auth{TokenPath: path}}, &instantClock{})
 	if _, err := broken.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil || strings.Contains(err.Error(), "a\nb") {
 		t.Errorf("a file of two lines: %v", err)
 	}
 }
 
-func TestGoneIsOneAnswerAlone(t *testing.T) {
+func TestOnlyOneProblemMeansNotFound(t *testing.T) {
 	t.Parallel()
 
 	problem := func(code string) string {
@@ -346,31 +346,31 @@ func TestGoneIsOneAnswerAlone(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 				w.Header().Set("Content-Type", tc.media)
 				w.WriteHeader(tc.status)
 				fmt.Fprint(w, tc.body)
 			}))
 
-			_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{}).
+			_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{}).
 				Do(t.Context(), httpcall.Request{URL: "clusters/1"})
 			if status, ok := errors.AsType[*httpcall.StatusError](err); !ok || status.Gone != tc.gone {
-				t.Errorf("gone %v, want %v: %v", !tc.gone, tc.gone, err)
+				t.Errorf("not found: %v, want %v: %v", !tc.gone, tc.gone, err)
 			}
 		})
 	}
 }
 
-func TestErrorsHoldNoSecrets(t *testing.T) {
+func TestErrorsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 
-	base := serve(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, _ := io.ReadAll(r.Body)
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"status":400,"code":"X","title":"%s"}`, body)
 	}))
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: "http://127.0.0.1:1"}, &instant{})
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: "http://127.0.0.1:1"}, &instantClock{})
 
 	for _, url := range []string{
 		base + "/x?key=s3cret", strings.Replace(base, "//", "//user:s3cret@", 1), "http://127.0.0.1:1/x?key=s3cret", "x?key=s3cret",
@@ -387,26 +387,26 @@ func TestErrorsHoldNoSecrets(t *testing.T) {
 func TestAnswersAreBounded(t *testing.T) {
 	t.Parallel()
 
-	var got seen
+	var got recorder
 
-	base := serve(t, got.handler(func(_ int, w http.ResponseWriter, _ *http.Request) {
+	base := startServer(t, got.handler(func(_ int, w http.ResponseWriter, _ *http.Request) {
 		page := make([]byte, 1<<20)
 		for range 5 {
 			_, _ = w.Write(page)
 		}
 	}))
 
-	_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{}).Do(t.Context(), httpcall.Request{URL: "x"})
+	_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{}).Do(t.Context(), httpcall.Request{URL: "x"})
 	if err == nil || !strings.Contains(err.Error(), "larger than") || len(got.requests) != 1 {
-		t.Errorf("%v after %d tries", err, len(got.requests))
+		t.Errorf("%v after %d attempts", err, len(got.requests))
 	}
 }
 
-func TestATryThatHangsIsGivenUp(t *testing.T) {
+func TestHangingAttemptTimesOut(t *testing.T) {
 	t.Parallel()
 
 	release := make(chan struct{})
-	base := serve(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+	base := startServer(t, http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		select {
 		case <-release:
 		case <-r.Context().Done():
@@ -415,7 +415,7 @@ func TestATryThatHangsIsGivenUp(t *testing.T) {
 
 	defer close(release)
 
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{})
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{})
 
 	_, err := client.Do(t.Context(), httpcall.Request{URL: "x", Timeout: time.Millisecond, Attempts: 2})
 	if !httpcall.IsTransient(err) || !errors.Is(err, context.DeadlineExceeded) {
@@ -423,14 +423,14 @@ func TestATryThatHangsIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestTheTraceTravelsAlong(t *testing.T) {
+func TestTraceContextIsPropagated(t *testing.T) {
 	t.Parallel()
 
-	var got seen
+	var got recorder
 
-	base := serve(t, got.handler(func(int, http.ResponseWriter, *http.Request) {}))
+	base := startServer(t, got.handler(func(int, http.ResponseWriter, *http.Request) {}))
 	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 1})
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instant{})
+	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{})
 
 	if _, err := client.Do(trace.ContextWithSpanContext(t.Context(), span), httpcall.Request{URL: "x"}); err != nil {
 		t.Fatal(err)
@@ -442,15 +442,15 @@ func TestTheTraceTravelsAlong(t *testing.T) {
 	}
 }
 
-func TestOptionsThatCanNotBe(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	t.Parallel()
 
 	for name, api := range map[string]adapter.HyperFleetAPI{
-		"no URL":               {},
-		"no scheme":            {BaseURL: "api:8000"},
-		"a password in it":     {BaseURL: "http://u:s3cret@api:8000"},
-		"a query":              {BaseURL: "http://api:8000?x=1"},
-		"a URL that is broken": {BaseURL: "http://s3cret@["},
+		"no URL":           {},
+		"no scheme":        {BaseURL: "api:8000"},
+		"a password in it": {BaseURL: "http://u:s3cret@api:8000"},
+		"a query":          {BaseURL: "http://api:8000?x=1"},
+		"an invalid URL":   {BaseURL: "http://s3cret@["},
 	} {
 		_, err := httpcall.New(httpcall.Options{API: api})
 		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "clients.hyperfleet_api.") {
@@ -459,8 +459,8 @@ func TestOptionsThatCanNotBe(t *testing.T) {
 	}
 }
 
-// Who vouches for the fleet API vouches for nobody else.
-func TestAuthorityOfTheAPI(t *testing.T) {
+// The CA of the fleet API is not trusted for other servers.
+func TestCAOfTheAPI(t *testing.T) {
 	t.Parallel()
 
 	say := http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "here") })
@@ -479,7 +479,7 @@ func TestAuthorityOfTheAPI(t *testing.T) {
 	}{
 		"the API": {file, "clusters", true}, "without it": {"", "clusters", false}, "another": {file, other.URL, false},
 	} {
-		client := newClient(t, adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: tc.file, RetryAttempts: 1}, &instant{})
+		client := newClient(t, adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: tc.file, RetryAttempts: 1}, &instantClock{})
 		if _, err := client.Do(t.Context(), httpcall.Request{URL: tc.url}); (err == nil) != tc.trusted {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -487,6 +487,6 @@ func TestAuthorityOfTheAPI(t *testing.T) {
 
 	if _, err := httpcall.New(httpcall.Options{API: adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: file + ".none"}}); err == nil ||
 		!strings.Contains(err.Error(), "clients.hyperfleet_api.ca_file") {
-		t.Errorf("a file that is not there: %v", err)
+		t.Errorf("missing CA file: %v", err)
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-// FuzzResolve puts whatever an event may say into a path: the call stays at the fleet API,
-// below the place that the task file names.
+// FuzzResolve inserts arbitrary values of an event into a path. The request must stay at the fleet API,
+// below the path of the task file.
 func FuzzResolve(f *testing.F) {
 	for _, value := range []string{
 		"a", "..", "../leases/x", "%2e%2e/x", "%252e", "a?b=c", "a#b", "//host/x", "@host", "\\\\host", "a/../../..", "\x00", "%", "a b", "ä",
@@ -33,7 +33,7 @@ func FuzzResolve(f *testing.F) {
 
 		if target.Scheme != "http" || target.Host != "fleet.example:8000" || target.User != nil ||
 			!strings.HasPrefix(target.Path, "/api/hyperfleet/v1/clusters") {
-			t.Errorf("%q leads to %s", value, target)
+			t.Errorf("%q resolves to %s", value, target)
 		}
 	})
 }

@@ -21,9 +21,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-func demo() *adapter.Deployment {
+func newDemoDeployment() *adapter.Deployment {
 	out := task.NewDeploymentSpec(false).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "demo", Version: "1"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = "http://fleet.example"
@@ -53,16 +53,16 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 		taskFile = filepath.Join("..", "dryrun", "testdata", taskFile)
 	}
 
-	loaded, err := task.LoadFile(taskFile, demo(), task.WithClock(clock))
+	loaded, err := task.LoadFile(taskFile, newDemoDeployment(), task.WithClock(clock))
 	must(t, err)
 
 	return dryrun.Options{
-		Task: loaded, Deployment: demo(), Version: "1.2.3", Event: readDryRun(t, "event.json"),
+		Task: loaded, Deployment: newDemoDeployment(), Version: "1.2.3", Event: readDryRun(t, "event.json"),
 		Env: map[string]string{"REGION": "north"}, Clock: clock,
 	}
 }
 
-func golden(t *testing.T, name string, got []byte) {
+func compareGolden(t *testing.T, name string, got []byte) {
 	t.Helper()
 
 	path := filepath.Join("..", "dryrun", "testdata", "golden", name)
@@ -78,8 +78,8 @@ func golden(t *testing.T, name string, got []byte) {
 	}
 }
 
-// play runs a dry run, and gives its report and the text of it.
-func play(t *testing.T, options dryrun.Options, verbose bool) (*dryrun.Report, string) {
+// runDryRun runs a dry run, and returns its report as a value and as text.
+func runDryRun(t *testing.T, options dryrun.Options, verbose bool) (*dryrun.Report, string) {
 	t.Helper()
 
 	report, err := dryrun.Run(t.Context(), options)
@@ -111,8 +111,8 @@ func TestDryRunGolden(t *testing.T) {
 			options := dryRunOptions(t, "task.yaml")
 			options.Responses, options.Discovery = readDryRun(t, tc.responses), readDryRun(t, tc.discovery)
 
-			report, text := play(t, options, tc.verbose)
-			golden(t, name+".txt", []byte(text))
+			report, text := runDryRun(t, options, tc.verbose)
+			compareGolden(t, name+".txt", []byte(text))
 
 			var encoded bytes.Buffer
 
@@ -120,13 +120,13 @@ func TestDryRunGolden(t *testing.T) {
 			encoder.SetEscapeHTML(false)
 			encoder.SetIndent("", "  ")
 			must(t, encoder.Encode(report))
-			golden(t, name+".json", encoded.Bytes())
+			compareGolden(t, name+".json", encoded.Bytes())
 		})
 	}
 }
 
-// Upstream's file has the objects by their names alone.
-func TestDryRunTakesUpstreamsObjects(t *testing.T) {
+// Upstream's discovery file has the objects by their names.
+func TestDryRunAcceptsUpstreamObjects(t *testing.T) {
 	t.Parallel()
 
 	var ours map[string]json.RawMessage
@@ -136,17 +136,17 @@ func TestDryRunTakesUpstreamsObjects(t *testing.T) {
 
 	options := dryRunOptions(t, "task.yaml")
 	options.Responses, options.Discovery = readDryRun(t, "responses.json"), readDryRun(t, "existing.json")
-	_, want := play(t, options, true)
+	_, want := runDryRun(t, options, true)
 
 	options.Discovery = ours["existing"]
-	if _, got := play(t, options, true); got != want {
+	if _, got := runDryRun(t, options, true); got != want {
 		t.Error(cmp.Diff(want, got))
 	}
 }
 
-// A fixture that the adapter does not find is told of, with what is unlike; so is a name that
-// nobody gave.
-func TestDryRunSaysWhatItPassedOver(t *testing.T) {
+// The report names objects that no discovery finds, with the difference, and an adapter name that was
+// assumed.
+func TestDryRunReportsUnmatchedObjects(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -162,14 +162,14 @@ func TestDryRunSaysWhatItPassedOver(t *testing.T) {
 			},
 		},
 		"a kind that no entry has": {
-			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"c1"}}`, demo(),
+			`{"apiVersion":"v1","kind":"Pod","metadata":{"namespace":"c1"}}`, newDemoDeployment(),
 			[]string{"\nObjects not found by any discovery\n  Pod c1/x: no discovery looks for a Pod with this name and namespace\n"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			// The jobs are found by their labels here.
+			// This task discovers the Jobs by their labels.
 			byLabels := filepath.Join(t.TempDir(), "task.yaml")
 			text := strings.Replace(string(readDryRun(t, "task.yaml")), `by_name: "{{ .clusterId }}-job"}`, `by_selectors: {label_selector: `+
 				`{hyperfleet.io/adapter: "{{ .adapter.name }}", hyperfleet.io/resource-id: "{{ .clusterId }}"}}}`, 1)
@@ -180,22 +180,22 @@ func TestDryRunSaysWhatItPassedOver(t *testing.T) {
 			options.Deployment, options.Responses = tc.deployment, readDryRun(t, "responses.json")
 			options.Discovery = []byte(`{"existing":{"x":` + tc.discovery + `}}`)
 
-			_, said := play(t, options, false)
+			_, report := runDryRun(t, options, false)
 
 			for _, want := range tc.want {
-				if !strings.Contains(said, want) {
-					t.Errorf("it does not say %q:\n%s", want, said)
+				if !strings.Contains(report, want) {
+					t.Errorf("the report does not contain %q:\n%s", want, report)
 				}
 			}
 
-			if assumed := strings.Contains(said, "assumed"); assumed != (tc.deployment == nil) {
-				t.Errorf("it says that the name is assumed: %v", assumed)
+			if assumed := strings.Contains(report, "assumed"); assumed != (tc.deployment == nil) {
+				t.Errorf("the report contains the note on the assumed name: %v", assumed)
 			}
 		})
 	}
 }
 
-func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
+func TestInvalidDryRunFiles(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -205,20 +205,20 @@ func TestDryRunFilesThatCanNotBeMeant(t *testing.T) {
 		"no event":         {func(o *dryrun.Options) { o.Event = []byte("{") }, "read event"},
 		"an unknown field": {func(o *dryrun.Options) { o.Responses = []byte(`{"answers":[]}`) }, "answers: unknown field"},
 		"no pattern":       {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"responses":[{"statusCode":200}]}]}`) }, "set a pattern"},
-		"a broken pattern": {func(o *dryrun.Options) {
+		"an invalid pattern": {func(o *dryrun.Options) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"("},"responses":[{"statusCode":200}]}]}`)
 		}, "urlPattern"},
 		"no answer": {func(o *dryrun.Options) { o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"}}]}`) }, "at least one"},
 		"no status": {func(o *dryrun.Options) {
 			o.Responses = []byte(`{"responses":[{"match":{"urlPattern":"x"},"responses":[{}]}]}`)
 		}, "not an HTTP status"},
-		"no objects":           {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
-		"one of three keys":    {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{},"a":{"kind":"Pod"}}`) }, "below existing and created"},
-		"an object of no kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},
+		"no objects":               {func(o *dryrun.Options) { o.Discovery = []byte(`[]`) }, "read discovery"},
+		"one of three keys":        {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{},"a":{"kind":"Pod"}}`) }, "below existing and created"},
+		"an object without a kind": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":{"metadata":{}}}}`) }, "apiVersion and kind"},
 		"another name": {func(o *dryrun.Options) {
 			o.Discovery = []byte(`{"existing":{"a":{"apiVersion":"v1","kind":"Pod","metadata":{"name":"b"}}}}`)
 		}, "has the name b"},
-		"a text for an object": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "existing.a: is \"b\", want a mapping"},
+		"an object that is a string": {func(o *dryrun.Options) { o.Discovery = []byte(`{"existing":{"a":"b"}}`) }, "existing.a: is \"b\", want a mapping"},
 	} {
 		options := dryRunOptions(t, "task.yaml")
 		tc.change(&options)

@@ -12,8 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// FuzzParse reads whatever comes from the broker: it is an event that can be handled, or
-// malformed, and nothing else.
+// FuzzParse checks that each message of the broker is either a valid event or malformed.
 func FuzzParse(f *testing.F) {
 	for _, data := range []string{
 		`{"id":"a","kind":"Cluster","generation":1}`, `{"id":"../x","generation":1}`, `{"id":"a","generation":1e3}`,
@@ -32,18 +31,18 @@ func FuzzParse(f *testing.F) {
 		about, data, err := parseEvent(event)
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) {
-				t.Errorf("another error: %v", err)
+				t.Errorf("error %v, want ErrMalformed", err)
 			}
 
 			return
 		}
 
 		if about.ResourceID == "" || len(validation.IsValidLabelValue(about.ResourceID)) > 0 || about.Generation < 1 || about.Generation > 1<<31-1 {
-			t.Errorf("taken: %+v", about)
+			t.Errorf("accepted an invalid event: %+v", about)
 		}
 
 		if _, err := json.Marshal(data); err != nil {
-			t.Errorf("its data is no JSON: %v", err)
+			t.Errorf("the data of an accepted event is not JSON: %v", err)
 		}
 	})
 }

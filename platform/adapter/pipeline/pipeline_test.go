@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
-// usual is a task file as people write them.
-const usual = `
+// usualTask is a typical task file.
+const usualTask = `
 params:
   - {name: clusterId, source: event.id, required: true}
   - {name: generation, source: event.generation, type: int, required: true}
@@ -59,28 +59,28 @@ post:
       api_call: {method: PUT, url: "clusters/{{ .clusterId }}/statuses", body: "{{ .report }}"}
 `
 
-// silent is a task file that reports nothing by itself.
-func silent() string {
-	before, _, _ := strings.Cut(usual, "post:")
+// newSilentTask returns a task file that reports no status.
+func newSilentTask() string {
+	before, _, _ := strings.Cut(usualTask, "post:")
 
 	return before
 }
 
-// fromResources has no params and preconditions.
-func fromResources() string {
-	_, after, _ := strings.Cut(usual, "resources:")
+// newTaskWithoutPreconditions returns a task file without params and preconditions.
+func newTaskWithoutPreconditions() string {
+	_, after, _ := strings.Cut(usualTask, "resources:")
 	after, _, _ = strings.Cut(after, "post:")
 
 	return "resources:" + after
 }
 
-// eager reports Available=True, whatever happened.
-func eager() string {
-	return strings.Replace(usual,
+// newAlwaysAvailableTask returns a task file that always reports Available=True.
+func newAlwaysAvailableTask() string {
+	return strings.Replace(usualTask,
 		`{expression: 'adapter.executionStatus == "success" && !adapter.resourcesSkipped ? "True" : "False"'}`, `"True"`, 1)
 }
 
-func failing(class errclass.Class) phase {
+func newFailingPhase(class errclass.Class) phase {
 	return func(context.Context, resources.Input) (resources.Result, error) {
 		return resources.Result{Outcomes: []resources.Outcome{{
 			Resource: "space", Operation: resources.Created, Reason: "Refused",
@@ -89,29 +89,29 @@ func failing(class errclass.Class) phase {
 	}
 }
 
-func outcome(result pipeline.Result) string {
+func formatOutcome(result pipeline.Result) string {
 	return strings.Join([]string{string(result.Status), string(result.Phase), result.Trace.Result.Event}, " ")
 }
 
-func TestAnEventThatGoesWell(t *testing.T) {
+func TestSuccessfulEvent(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	cluster := w.cluster("test-one")
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
 
 	var work resources.Input
 
-	result := w.pipeline(usual, func(_ context.Context, given resources.Input) (resources.Result, error) {
+	result := w.newPipeline(usualTask, func(_ context.Context, given resources.Input) (resources.Result, error) {
 		work = given
 
 		return resources.Result{}, nil
-	}).Handle(t.Context(), event(cluster.Id, 1))
+	}).Handle(t.Context(), newEvent(cluster.Id, 1))
 
-	if got := outcome(result); got != "success  done" || result.Err != nil {
+	if got := formatOutcome(result); got != "success  done" || result.Err != nil {
 		t.Fatalf("%s: %v\n%+v", got, result.Failure, result.Trace)
 	}
 
-	if got := w.available(cluster.Id); got != "True Fine" {
+	if got := w.getAvailable(cluster.Id); got != "True Fine" {
 		t.Errorf("reported %s", got)
 	}
 
@@ -129,33 +129,32 @@ func TestAnEventThatGoesWell(t *testing.T) {
 	}
 }
 
-func TestDeletionIsSeen(t *testing.T) {
+func TestDeletionIsDetected(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 
-	for name, text := range map[string]string{"by the task file's call": usual, "by asking": fromResources()} {
-		cluster := w.cluster("test-deleted")
+	for name, text := range map[string]string{"by the task file's call": usualTask, "by the framework": newTaskWithoutPreconditions()} {
+		cluster := w.createCluster("test-deleted")
 		fleetapi.Call(t, http.MethodDelete, w.url, "/clusters/"+cluster.Id, "", nil)
 
 		text = strings.NewReplacer("{{ .clusterId }}", "{{ .event.id }}").Replace(text)
 
 		var work resources.Input
 
-		w.pipeline(text, func(_ context.Context, given resources.Input) (resources.Result, error) {
+		w.newPipeline(text, func(_ context.Context, given resources.Input) (resources.Result, error) {
 			work = given
 
 			return resources.Result{}, nil
-		}).Handle(t.Context(), event(cluster.Id, 2))
+		}).Handle(t.Context(), newEvent(cluster.Id, 2))
 
 		if !work.Deleting {
-			t.Errorf("%s: not seen", name)
+			t.Errorf("%s: the deletion was not detected", name)
 		}
 	}
 }
 
-// TestOutcomes is the table of what may go wrong, with what becomes of the event and what
-// the API is told.
+// TestOutcomes has a case for each failure, with the handling of the event and the reported status.
 func TestOutcomes(t *testing.T) {
 	t.Parallel()
 
@@ -164,25 +163,25 @@ func TestOutcomes(t *testing.T) {
 	for name, tc := range map[string]struct {
 		task      string
 		objects   phase
-		fault     func(*world)
+		fault     func(*fixture)
 		unmet     bool
 		want      string
 		available string
 		framework bool
 	}{
-		"a precondition is unmet":          {task: usual, unmet: true, want: "skipped  done", available: "False Fine"},
-		"admission refuses":                {task: usual, objects: failing(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
-		"the cluster is away":              {task: usual, objects: failing(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
-		"refused, and nobody says so":      {task: silent(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
-		"refused, and the author says yes": {task: eager(), objects: failing(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
-		"refused, and the API is down for reports": {
-			task: silent(), objects: failing(errclass.Permanent), fault: func(w *world) { w.down(reports, 503, "", "") },
+		"a precondition is unmet":                  {task: usualTask, unmet: true, want: "skipped  done", available: "False Fine"},
+		"admission refuses":                        {task: usualTask, objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
+		"the cluster is unavailable":               {task: usualTask, objects: newFailingPhase(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
+		"rejected, and the task reports nothing":   {task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"rejected, and the task reports Available": {task: newAlwaysAvailableTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
+		"rejected, and the API is down for reports": {
+			task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), fault: func(w *fixture) { w.injectResponse(matchReports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,
 		},
-		"a stale event": {task: silent(), objects: func(context.Context, resources.Input) (resources.Result, error) {
+		"a stale event": {task: newSilentTask(), objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
 		}, want: "skipped  done", available: "none"},
-		"a deletion pending is no failure": {task: silent(), objects: func(context.Context, resources.Input) (resources.Result, error) {
+		"a deletion pending is no failure": {task: newSilentTask(), objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.Deleted, Reason: string(gates.ReasonDelete), Pending: true}}}, nil
 		}, want: "success  done", available: "none"},
 		"a required param is missing": {
@@ -194,7 +193,7 @@ func TestOutcomes(t *testing.T) {
 			task: "preconditions: [{name: p, expression: event.nothing == 1}]\n",
 			want: "failed preconditions done", available: "False PreconditionsFailed", framework: true,
 		},
-		"a comparison of what can't be": {
+		"an invalid comparison": {
 			task: "preconditions: [{name: p, conditions: [{field: event.id, operator: greaterThan, value: 3}]}]\n",
 			want: "failed preconditions done", available: "False PreconditionsFailed", framework: true,
 		},
@@ -206,57 +205,57 @@ func TestOutcomes(t *testing.T) {
 			task: "post: {post_actions: [{name: tell, api_call: {method: PUT, url: 'clusters/{{ .event.id }}/statuses', body: '{}'}}]}\n",
 			want: "failed post_actions done", available: "False PostActionsFailed", framework: true,
 		},
-		"the API is down":                {task: usual, fault: func(w *world) { w.down(everything, 503, "", "") }, want: "failed preconditions again", available: "none", framework: true},
-		"the API is down for reads":      {task: usual, fault: func(w *world) { w.down(reads, 503, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
-		"the API is down for reports":    {task: usual, fault: func(w *world) { w.down(reports, 503, "", "") }, want: "failed post_actions again", available: "none"},
-		"no such route":                  {task: usual, fault: func(w *world) { w.down(reads, 404, problem, noRoute) }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
-		"the API does not let us":        {task: usual, fault: func(w *world) { w.down(reads, 403, problem, "{}") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
-		"another resource is gone":       {task: strings.Replace(usual, `clusters/{{ .clusterId }}"}`, `clusters/`+uuid.NewString()+`"}`, 1), want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
-		"an optional call without a 404": {task: "params: [{name: x, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, default: 1}]\n", fault: func(w *world) { w.down(reads, 500, "", "") }, want: "failed params again", available: "False ParamsFailed", framework: true},
+		"the API is down":                {task: usualTask, fault: func(w *fixture) { w.injectResponse(matchAll, 503, "", "") }, want: "failed preconditions again", available: "none", framework: true},
+		"the API is down for reads":      {task: usualTask, fault: func(w *fixture) { w.injectResponse(matchReads, 503, "", "") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"the API is down for reports":    {task: usualTask, fault: func(w *fixture) { w.injectResponse(matchReports, 503, "", "") }, want: "failed post_actions again", available: "none"},
+		"no such route":                  {task: usualTask, fault: func(w *fixture) { w.injectResponse(matchReads, 404, problem, noRoute) }, want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
+		"the API denies access":          {task: usualTask, fault: func(w *fixture) { w.injectResponse(matchReads, 403, problem, "{}") }, want: "failed preconditions again", available: "False AuthorPreconditionsFailed"},
+		"another resource is gone":       {task: strings.Replace(usualTask, `clusters/{{ .clusterId }}"}`, `clusters/`+uuid.NewString()+`"}`, 1), want: "failed preconditions done", available: "False AuthorPreconditionsFailed"},
+		"an optional call without a 404": {task: "params: [{name: x, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, default: 1}]\n", fault: func(w *fixture) { w.injectResponse(matchReads, 500, "", "") }, want: "failed params again", available: "False ParamsFailed", framework: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
+			w := newFixture(t)
 			clusterName := "test-one"
 
 			if tc.unmet {
 				clusterName = "other"
 			}
 
-			cluster := w.cluster(clusterName)
+			cluster := w.createCluster(clusterName)
 
 			if tc.fault != nil {
 				tc.fault(w)
 			}
 
-			result := w.pipeline(tc.task, tc.objects).Handle(t.Context(), event(cluster.Id, 1))
+			result := w.newPipeline(tc.task, tc.objects).Handle(t.Context(), newEvent(cluster.Id, 1))
 
-			if got := outcome(result); got != tc.want {
+			if got := formatOutcome(result); got != tc.want {
 				t.Errorf("%s, want %s: %v", got, tc.want, result.Failure)
 			}
 
 			if again := result.Err != nil; again != strings.HasSuffix(tc.want, "again") || broker.IsPoison(result.Err) {
-				t.Errorf("for the broker: %v", result.Err)
+				t.Errorf("error for the broker: %v", result.Err)
 			}
 
 			if got := result.Trace.Report != nil; got != tc.framework {
 				t.Errorf("the framework reported: %v", got)
 			}
 
-			w.down(func(*http.Request) bool { return false }, 0, "", "")
+			w.injectResponse(func(*http.Request) bool { return false }, 0, "", "")
 
-			if status := w.status(cluster.Id); name == "refused, and nobody says so" && !strings.Contains(fmt.Sprint(*status), "admission says no") {
-				t.Errorf("it is not told why: %+v", *status)
+			if status := w.getStatus(cluster.Id); name == "rejected, and the task reports nothing" && !strings.Contains(fmt.Sprint(*status), "admission says no") {
+				t.Errorf("the report does not contain the cause: %+v", *status)
 			}
 
-			if got := w.available(cluster.Id); got != tc.available {
+			if got := w.getAvailable(cluster.Id); got != tc.available {
 				t.Errorf("reported %q, want %q", got, tc.available)
 			}
 
 			if tc.framework && tc.available != "none" {
 				applied := map[bool]string{true: "False", false: "Unknown"}[result.Phase == pipeline.PhaseResources]
-				if got := w.condition(cluster.Id, "Applied"); got != applied+" "+strings.Fields(tc.available)[1] {
+				if got := w.getCondition(cluster.Id, "Applied"); got != applied+" "+strings.Fields(tc.available)[1] {
 					t.Errorf("reported Applied %q, want %s", got, applied)
 				}
 			}
@@ -264,47 +263,47 @@ func TestOutcomes(t *testing.T) {
 	}
 }
 
-// A look reports nothing where a precondition is unmet; where it is met, it does.
-func TestALookWithUnmetPreconditionsReportsNothing(t *testing.T) {
+// A requeued event reports nothing if a precondition is unmet, and reports a status otherwise.
+func TestRequeueWithUnmetPreconditionsReportsNothing(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	p := w.pipeline(usual, nil)
+	w := newFixture(t)
+	p := w.newPipeline(usualTask, nil)
 
 	for name, want := range map[string]string{"other": "none", "test-one": "True Fine"} {
-		cluster := w.cluster(name)
+		cluster := w.createCluster(name)
 
-		result := p.Handle(pipeline.WithRequeue(t.Context()), event(cluster.Id, 1))
-		if got := w.available(cluster.Id); got != want || result.Failure != nil {
-			t.Errorf("a look at %s reported %q, want %q: %v", name, got, want, result.Failure)
+		result := p.Handle(pipeline.WithRequeue(t.Context()), newEvent(cluster.Id, 1))
+		if got := w.getAvailable(cluster.Id); got != want || result.Failure != nil {
+			t.Errorf("a requeued event of %s reported %q, want %q: %v", name, got, want, result.Failure)
 		}
 	}
 }
 
 const noRoute = `{"type":"about:blank","title":"no such route","status":404,"code":"HYPERFLEET-NTF-000"}`
 
-func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
+func TestMissingResourceEndsTheEvent(t *testing.T) {
 	t.Parallel()
 
 	for name, text := range map[string]string{
-		"seen by a precondition": usual,
+		"seen by a precondition": usualTask,
 		"seen by a param":        "params: [{name: c, source: {api_call: {method: GET, url: 'clusters/{{ .event.id }}'}}, required: true}]\n",
-		"seen by the framework":  strings.ReplaceAll(fromResources(), ".clusterId", ".event.id"),
+		"seen by the framework":  strings.ReplaceAll(newTaskWithoutPreconditions(), ".clusterId", ".event.id"),
 		"seen by a report":       "post: {post_actions: [{name: tell, api_call: {method: PUT, url: 'clusters/{{ .event.id }}/statuses', body: '" + report + "'}}]}\n",
 		"seen by our own report": "params: [{name: zone, source: event.zone, required: true}]\n",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
+			w := newFixture(t)
 			touched := false
-			result := w.pipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
+			result := w.newPipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
 				touched = true
 
 				return resources.Result{}, nil
-			}).Handle(t.Context(), event(uuid.Must(uuid.NewV7()).String(), 1))
+			}).Handle(t.Context(), newEvent(uuid.Must(uuid.NewV7()).String(), 1))
 
-			if got := outcome(result); got != "skipped  done" || touched {
+			if got := formatOutcome(result); got != "skipped  done" || touched {
 				t.Errorf("%s, objects touched: %v: %v", got, touched, result.Failure)
 			}
 		})
@@ -314,79 +313,78 @@ func TestAResourceThatIsGoneEndsTheEvent(t *testing.T) {
 const report = `{"adapter":"landing","observed_generation":1,"observed_time":"{{ now }}","conditions":[` +
 	`{"type":"Available","status":"False"},{"type":"Applied","status":"False"},{"type":"Health","status":"True"}]}`
 
-// Upstream's Sentinel calls its events something else, and leaves out subject and
-// partition key.
+// Upstream's Sentinel uses another event type, and sets neither subject nor partition key.
 func TestEventsOfUpstreamAreHandled(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	cluster := w.cluster("test-one")
-	result := w.pipeline(usual, nil).Handle(t.Context(),
-		eventOf("com.redhat.hyperfleet.cluster.reconcile", `{"id":"`+cluster.Id+`","kind":"Cluster","generation":1}`))
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
+	result := w.newPipeline(usualTask, nil).Handle(t.Context(),
+		newEventOfType("com.redhat.hyperfleet.cluster.reconcile", `{"id":"`+cluster.Id+`","kind":"Cluster","generation":1}`))
 
-	if got := w.available(cluster.Id); got != "True Fine" {
+	if got := w.getAvailable(cluster.Id); got != "True Fine" {
 		t.Errorf("reported %q: %v", got, result.Err)
 	}
 }
 
-func TestEventsThatCanNotBeMeantArePoison(t *testing.T) {
+func TestMalformedEventsArePoison(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	handle := w.pipeline(usual, nil)
+	w := newFixture(t)
+	handle := w.newPipeline(usualTask, nil)
 
 	const kind = "io.hyperfleet.cluster.reconcile"
 
 	for name, tc := range map[string]struct{ kind, data string }{
-		"a type without a kind":   {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
-		"no id":                   {kind, `{"generation":1}`},
-		"an id that can't be one": {kind, `{"id":"../x","generation":1}`},
-		"no generation":           {kind, `{"id":"a"}`},
-		"a generation as a text":  {kind, `{"id":"a","generation":"1"}`},
-		"no object":               {kind, `[1]`},
+		"a type without a kind":  {"io.hyperfleet.reconcile", `{"id":"a","generation":1}`},
+		"no id":                  {kind, `{"generation":1}`},
+		"an invalid id":          {kind, `{"id":"../x","generation":1}`},
+		"no generation":          {kind, `{"id":"a"}`},
+		"a generation as a text": {kind, `{"id":"a","generation":"1"}`},
+		"no object":              {kind, `[1]`},
 	} {
-		result := handle.Handle(t.Context(), eventOf(tc.kind, tc.data))
+		result := handle.Handle(t.Context(), newEventOfType(tc.kind, tc.data))
 
-		if !broker.IsPoison(result.Err) || !errors.Is(result.Err, pipeline.ErrMalformed) || outcome(result) != "failed event poison" {
-			t.Errorf("%s: %s: %v", name, outcome(result), result.Err)
+		if !broker.IsPoison(result.Err) || !errors.Is(result.Err, pipeline.ErrMalformed) || formatOutcome(result) != "failed event poison" {
+			t.Errorf("%s: %s: %v", name, formatOutcome(result), result.Err)
 		}
 	}
 
-	if len(w.asked) != 0 {
-		t.Errorf("the API was asked: %v", w.asked)
+	if len(w.requests) != 0 {
+		t.Errorf("the API got requests: %v", w.requests)
 	}
 }
 
-func TestAnEventWhoseTimeIsUpIsReportedAndComesAgain(t *testing.T) {
+func TestEventTimeoutIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	cluster := w.cluster("test-one")
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
 	ctx, cancel := context.WithCancel(t.Context())
 
-	result := w.pipeline(usual, func(ctx context.Context, _ resources.Input) (resources.Result, error) {
+	result := w.newPipeline(usualTask, func(ctx context.Context, _ resources.Input) (resources.Result, error) {
 		cancel()
 
 		return resources.Result{}, ctx.Err()
-	}).Handle(ctx, event(cluster.Id, 1))
+	}).Handle(ctx, newEvent(cluster.Id, 1))
 
-	if got := outcome(result); got != "failed resources again" {
+	if got := formatOutcome(result); got != "failed resources again" {
 		t.Errorf("%s: %v", got, result.Failure)
 	}
 
-	if got := w.available(cluster.Id); got != "False ResourcesFailed" {
+	if got := w.getAvailable(cluster.Id); got != "False ResourcesFailed" {
 		t.Errorf("reported %s", got)
 	}
 }
 
-func TestSecretsOfParamsStayOut(t *testing.T) {
+func TestSecretParamsAreNotDisclosed(t *testing.T) {
 	t.Parallel()
 
 	const secret = "s3cret-value"
 
-	w := newWorld(t)
-	cluster := w.cluster("test-one")
-	result := w.pipeline(`
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
+	result := w.newPipeline(`
 params:
   - {name: password, source: event.password}
   - {name: n, source: event.password, type: int, default: 1}
@@ -395,52 +393,52 @@ preconditions:
 post:
   post_actions:
     - {name: log, log: {message: "nothing of {{ .event.id }}"}}
-`, nil).Handle(t.Context(), eventOf("io.hyperfleet.cluster.reconcile",
+`, nil).Handle(t.Context(), newEventOfType("io.hyperfleet.cluster.reconcile",
 		`{"id":"`+cluster.Id+`","generation":1,"password":"`+secret+`"}`))
 
-	if got := outcome(result); got != "failed preconditions done" {
+	if got := formatOutcome(result); got != "failed preconditions done" {
 		t.Errorf("%s: %v", got, result.Failure)
 	}
 
-	status := w.status(cluster.Id)
+	status := w.getStatus(cluster.Id)
 	for _, text := range []string{result.Failure.Error(), w.log.String(), cmp.Diff(result.Trace, pipeline.Trace{}), cmp.Diff(status, nil)} {
 		if strings.Contains(text, secret) {
-			t.Errorf("the secret is in %s", text)
+			t.Errorf("the secret appears in %s", text)
 		}
 	}
 }
 
-func TestAnEventOfAnOlderGenerationChangesNothing(t *testing.T) {
+func TestOlderGenerationChangesNothing(t *testing.T) {
 	t.Parallel()
 
 	for name, text := range map[string]string{
-		"seen by the task file": usual, "seen by asking": strings.ReplaceAll(fromResources(), ".clusterId", ".event.id"),
+		"seen by the task file": usualTask, "seen by the framework": strings.ReplaceAll(newTaskWithoutPreconditions(), ".clusterId", ".event.id"),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t)
-			cluster := w.cluster("test-one")
+			w := newFixture(t)
+			cluster := w.createCluster("test-one")
 			fleetapi.Call(t, http.MethodPatch, w.url, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`, nil)
 
 			touched := false
-			handle := w.pipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
+			handle := w.newPipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
 				touched = true
 
 				return resources.Result{}, nil
 			})
 
-			result := handle.Handle(t.Context(), event(cluster.Id, 1))
-			if got := outcome(result); got != "skipped  done" || touched || result.Trace.Result.Reason != pipeline.ReasonStale {
+			result := handle.Handle(t.Context(), newEvent(cluster.Id, 1))
+			if got := formatOutcome(result); got != "skipped  done" || touched || result.Trace.Result.Reason != pipeline.ReasonStale {
 				t.Errorf("%s, objects touched: %v: %v", got, touched, result.Trace.Result)
 			}
 
-			if got := w.available(cluster.Id); got != "none" {
+			if got := w.getAvailable(cluster.Id); got != "none" {
 				t.Errorf("reported %s", got)
 			}
 
-			if result = handle.Handle(t.Context(), event(cluster.Id, 2)); outcome(result) != "success  done" || !touched {
-				t.Errorf("of the present generation: %s, objects touched: %v", outcome(result), touched)
+			if result = handle.Handle(t.Context(), newEvent(cluster.Id, 2)); formatOutcome(result) != "success  done" || !touched {
+				t.Errorf("current generation: %s, objects touched: %v", formatOutcome(result), touched)
 			}
 		})
 	}

@@ -22,14 +22,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
-// BenchmarkNoChange plays events that change nothing through the whole adapter, from the
-// queue to the end: the resource is read from an API that answers at once, the object
-// from the watch of a real cluster, and the status is reported. It prints events a second,
-// and which share of the queue's own pace that is.
+// BenchmarkNoChange measures how many events that change nothing the whole adapter handles per second. The
+// resource is read from an API that responds immediately, the object from a watch of a real cluster, and
+// the status is reported. The benchmark also reports the rate as a share of the queue's own rate.
 func BenchmarkNoChange(b *testing.B) {
 	const many = 100
 
-	w := newWhole(b, env.Namespace(b), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+	w := newAdapterFixture(b, env.Namespace(b), http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		_, _ = io.Copy(io.Discard, r.Body)
 
 		rw.Header().Set("Content-Type", "application/json")
@@ -49,25 +48,27 @@ func BenchmarkNoChange(b *testing.B) {
 	for i := range ids {
 		ids[i] = uuid.Must(uuid.NewV7()).String()
 
-		if result := w.handle(b.Context(), reconcile(ids[i], 1)); result.Failure != nil {
+		if result := w.handle(b.Context(), newReconcileEvent(ids[i], 1)); result.Failure != nil {
 			b.Fatal(result.Failure)
 		}
 	}
 
-	// The watch catches up, and the second event finds everything there.
-	for end := time.Now().Add(patience); ; {
-		result := w.handle(b.Context(), reconcile(ids[many-1], 1))
+	// Wait until the watch has the object, so that the second event changes nothing.
+	for end := time.Now().Add(waitTimeout); ; {
+		result := w.handle(b.Context(), newReconcileEvent(ids[many-1], 1))
 		if result.Failure == nil && result.Resources.Outcomes[0].Operation == "none" || time.Now().After(end) {
 			break
 		}
 	}
 
-	b.Run("queue", func(b *testing.B) { pace(b, ids, func(context.Context, cloudevents.Event) error { return nil }) })
+	b.Run("queue", func(b *testing.B) {
+		measureQueueRate(b, ids, func(context.Context, cloudevents.Event) error { return nil })
+	})
 
-	alone := play(b, ids, 1000, func(context.Context, cloudevents.Event) error { return nil })
+	alone := handleAll(b, ids, 1000, func(context.Context, cloudevents.Event) error { return nil })
 
 	b.Run("adapter", func(b *testing.B) {
-		all := pace(b, ids, func(ctx context.Context, event cloudevents.Event) error {
+		all := measureQueueRate(b, ids, func(ctx context.Context, event cloudevents.Event) error {
 			result := w.handle(ctx, event)
 			if result.Status != pipeline.Success || len(result.Resources.Outcomes) != 1 || result.Resources.Outcomes[0].Operation != "none" {
 				b.Errorf("%s %v", result.Status, result.Failure)
@@ -79,17 +80,17 @@ func BenchmarkNoChange(b *testing.B) {
 	})
 }
 
-func pace(b *testing.B, ids []string, handle broker.Handler) float64 {
+func measureQueueRate(b *testing.B, ids []string, handle broker.Handler) float64 {
 	b.Helper()
 
-	perSecond := play(b, ids, b.N, handle)
+	perSecond := handleAll(b, ids, b.N, handle)
 	b.ReportMetric(perSecond, "events/s")
 
 	return perSecond
 }
 
-// play puts n events in line and waits until each was handled.
-func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
+// handleAll publishes n events and waits until all are handled.
+func handleAll(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	b.Helper()
 
 	through := newSource(b, platform.Broker{Parallelism: 8})
@@ -112,9 +113,9 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 		})
 	})
 
-	ping := numbered("ping", 0)
+	ping := newNumberedEvent("ping", 0)
 	ping.SetID("ping")
-	through.add(ping)
+	through.publishEvent(ping)
 	<-hears
 
 	left.Add(n)
@@ -123,7 +124,7 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	begin := time.Now()
 
 	for i := range n {
-		through.add(numbered(ids[i%len(ids)], i))
+		through.publishEvent(newNumberedEvent(ids[i%len(ids)], i))
 	}
 
 	left.Wait()
@@ -137,9 +138,9 @@ func play(b *testing.B, ids []string, n int, handle broker.Handler) float64 {
 	return float64(n) / took.Seconds()
 }
 
-// numbered events are all different, so that none is folded.
-func numbered(id string, n int) cloudevents.Event {
-	out := reconcile(id, 1)
+// newNumberedEvent returns an event that differs from all others, so that none is folded.
+func newNumberedEvent(id string, n int) cloudevents.Event {
+	out := newReconcileEvent(id, 1)
 	data, _ := json.Marshal(map[string]any{"id": id, "kind": "Cluster", "generation": 1, "n": n})
 	_ = out.SetData("application/json", json.RawMessage(data))
 

@@ -15,7 +15,7 @@ import (
 )
 
 // decide evaluates the gates, walks the decision tree and writes the decision to the outcome.
-func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision {
+func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decision {
 	evaluated, errs := map[string][]Gate{}, map[string]error{}
 
 	evaluate := func(question, name string, program *cel.Program) gates.Value {
@@ -71,7 +71,7 @@ func (r *run) decide(ctx context.Context, e *entry, out *Outcome) gates.Decision
 }
 
 // addMessage adds the error or the message of a decision to the outcome. gateErr is the error of the last gate.
-func (r *run) addMessage(e *entry, decision gates.Decision, gateErr error, out *Outcome) {
+func (r *run) addMessage(e *newEntry, decision gates.Decision, gateErr error, out *Outcome) {
 	switch {
 	case decision.Reason == gates.ReasonGate:
 		out.setFailure(string(gates.ReasonGate), newPermanentError(string(gates.ReasonGate), "evaluate %w", gateErr))
@@ -90,7 +90,7 @@ func (r *run) addMessage(e *entry, decision gates.Decision, gateErr error, out *
 
 // newNotManagedError returns the error of an existing object that is not managed. The error describes how
 // to hand the object over to the adapter.
-func (r *run) newNotManagedError(e *entry) error {
+func (r *run) newNotManagedError(e *newEntry) error {
 	return newPermanentError(string(gates.ReasonNotManaged),
 		"%s exists and is not managed: %s; the adapter does not change it. To hand it over, delete it "+
 			"(kubectl delete --cascade=orphan keeps its dependents), and the adapter creates its own; otherwise rename one of the two",

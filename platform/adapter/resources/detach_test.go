@@ -20,7 +20,7 @@ import (
 func TestDetach(t *testing.T) {
 	t.Parallel()
 
-	detached := simple("detach: deleting && flag")
+	detached := newSimpleTask("detach: deleting && flag")
 
 	for name, taskFile := range map[string]string{
 		"by name": detached, "by labels": strings.Replace(detached, "by_name: web", ofResource, 1),
@@ -28,92 +28,92 @@ func TestDetach(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFleet(t, taskFile)
-			f.want(event{generation: 1, value: "a"}, "create/Absent")
+			f := newFixture(t, taskFile)
+			f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 
-			uid := f.get(f.configMap("web")).GetUID()
+			uid := f.getObject(f.newConfigMap("web")).GetUID()
 
-			// On a deletion, what was detached is gone to expressions: Finalized follows from
-			// that, as it does after a deletion.
-			f.absent(f.want(event{generation: 2, deleting: true, flag: true}, "detach/DetachGate"))
+			// After a deletion, expressions do not see the detached object, as if it were deleted, so that
+			// they can report Finalized.
+			f.requireAbsent(f.requireOutcomes(event{generation: 2, deleting: true, flag: true}, "detach/DetachGate"))
 
-			left := f.get(f.configMap("web"))
+			left := f.getObject(f.newConfigMap("web"))
 			if len(left.GetLabels()) != 0 || left.GetUID() != uid ||
 				cmp.Diff(map[string]string{adapter.AnnotationGeneration: "1", adapter.AnnotationDetached: adapterName}, left.GetAnnotations()) != "" {
-				t.Errorf("left behind: labels %v, annotations %v", left.GetLabels(), left.GetAnnotations())
+				t.Errorf("detached object: labels %v, annotations %v", left.GetLabels(), left.GetAnnotations())
 			}
 
-			// Redelivered, and once more when the gate of delete alone is true.
-			f.absent(f.want(event{generation: 2, deleting: true, flag: true}, "none/Detached"))
-			f.absent(f.want(event{generation: 3, deleting: true}, "none/Detached"))
+			// The event is delivered again, and once more when only the delete gate is true.
+			f.requireAbsent(f.requireOutcomes(event{generation: 2, deleting: true, flag: true}, "none/Detached"))
+			f.requireAbsent(f.requireOutcomes(event{generation: 3, deleting: true}, "none/Detached"))
 
-			if f.get(left).GetResourceVersion() != left.GetResourceVersion() {
+			if f.getObject(left).GetResourceVersion() != left.GetResourceVersion() {
 				t.Error("a detached object was written")
 			}
 		})
 	}
 }
 
-// A cache that is behind fails nothing, and holds up no end.
-func TestWhatACacheSaysIsReadAgain(t *testing.T) {
+// If the cache has an old state, the event does not fail, and the deletion is completed.
+func TestStaleCacheIsReadAgain(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
+	f := newFixture(t, newSimpleTask())
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 
-	live := f.get(f.configMap("web"))
-	f.behind = live.DeepCopy()
-	f.behind.SetLabels(map[string]string{adapter.LabelAdapter: "another"})
-	f.behind.SetAnnotations(nil)
-	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
+	live := f.getObject(f.newConfigMap("web"))
+	f.staleObject = live.DeepCopy()
+	f.staleObject.SetLabels(map[string]string{adapter.LabelAdapter: "another"})
+	f.staleObject.SetAnnotations(nil)
+	f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
 	must(t, env.Client.Delete(t.Context(), live.DeepCopy()))
 
 	now := metav1.Now()
-	f.behind = live.DeepCopy()
-	f.behind.SetDeletionTimestamp(&now)
-	f.task = load(t, entry("config", "web", "delete: deleting && flag"))
-	f.want(event{generation: 1, value: "b"}, "create/Absent")
+	f.staleObject = live.DeepCopy()
+	f.staleObject.SetDeletionTimestamp(&now)
+	f.task = loadTask(t, newEntry("config", "web", "delete: deleting && flag"))
+	f.requireOutcomes(event{generation: 1, value: "b"}, "create/Absent")
 }
 
-// Who may take a label off, or another program that stamps a generation alone, does not
-// hand an object over by that.
-func TestWithoutLabelAndMarkItIsNobodys(t *testing.T) {
+// If a user removes the labels, or another program sets the generation annotation, the object is not handed
+// over.
+func TestObjectsWithoutOwnershipRecordAreForeign(t *testing.T) {
 	t.Parallel()
 
-	for name, taskFile := range map[string]string{"by name": simple(), "by label": byLabel(simple())} {
+	for name, taskFile := range map[string]string{"by name": newSimpleTask(), "by label": findByLabel(newSimpleTask())} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var said bytes.Buffer
+			var logs bytes.Buffer
 
-			f := newFleet(t, taskFile)
-			f.log = slog.New(slog.NewTextHandler(&said, nil))
-			f.want(event{generation: 1, value: "a"}, "create/Absent")
+			f := newFixture(t, taskFile)
+			f.log = slog.New(slog.NewTextHandler(&logs, nil))
+			f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 
-			live := f.get(f.configMap("web"))
+			live := f.getObject(f.newConfigMap("web"))
 			live.SetLabels(map[string]string{"app": "web"})
 			live.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
 
 			must(t, env.Client.Update(t.Context(), live))
 
-			eventually(t, "it is nobody's", func() bool {
-				return strings.Contains(fmt.Sprint(f.run(event{generation: 2, value: "b"}).Err()), "neither label")
+			eventually(t, "the object counts as unowned", func() bool {
+				return strings.Contains(fmt.Sprint(f.runEvent(event{generation: 2, value: "b"}).Err()), "neither label")
 			})
 
-			if result := f.want(event{generation: 3, deleting: true}, "none/NotManaged"); result.Objects["config"] == nil {
-				t.Error("what stays behind is hidden from expressions")
+			if result := f.requireOutcomes(event{generation: 3, deleting: true}, "none/NotManaged"); result.Objects["config"] == nil {
+				t.Error("expressions do not see the object that is not handed over")
 			}
 
-			if !strings.Contains(said.String(), "level=WARN") {
-				t.Errorf("no warning: %s", said.String())
+			if !strings.Contains(logs.String(), "level=WARN") {
+				t.Errorf("want a warning in the log: %s", logs.String())
 			}
 		})
 	}
 }
 
-// absent checks that expressions see none of the objects.
-func (f *fleet) absent(result resources.Result) {
+// requireAbsent checks that expressions see no objects.
+func (f *fixture) requireAbsent(result resources.Result) {
 	f.Helper()
 
 	if len(result.Objects) > 0 {
@@ -121,19 +121,19 @@ func (f *fleet) absent(result resources.Result) {
 	}
 }
 
-// What labels find of somebody else's is passed over, and it is said so.
-func TestWhatIsPassedOverIsSaid(t *testing.T) {
+// Objects of others that the label selector finds are skipped, and a message reports it.
+func TestSkippedObjectsAreReported(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, byLabel(simple()))
+	f := newFixture(t, findByLabel(newSimpleTask()))
 
-	other := f.configMap("other")
+	other := f.newConfigMap("other")
 	other.SetLabels(map[string]string{"app": "web", adapter.LabelAdapter: "another"})
 
 	must(t, env.Client.Create(t.Context(), other))
 
-	result := f.want(event{generation: 1, value: "a"}, "create/Absent")
+	result := f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 	if got := result.Outcomes[0].Message; !strings.Contains(got, `other is ignored: it belongs to adapter "another"`) {
-		t.Errorf("message %q", got)
+		t.Errorf("message %q does not name the skipped object", got)
 	}
 }

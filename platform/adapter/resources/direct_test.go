@@ -23,10 +23,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 )
 
-func configMaps() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("ConfigMap") }
+func configMapKind() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("ConfigMap") }
 
-// newDirect gives a client whose watches run.
-func newDirect(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Client {
+// newDirectClient returns a client whose watches run.
+func newDirectClient(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Client {
 	t.Helper()
 
 	options := kubernetes.Options{Config: env.Config, Adapter: "dns"}
@@ -51,7 +51,7 @@ func newDirect(t *testing.T, change func(*kubernetes.Options)) *kubernetes.Clien
 	return c
 }
 
-func plainMap(namespace, name string, data map[string]any) *unstructured.Unstructured {
+func newOwnedConfigMap(namespace, name string, data map[string]any) *unstructured.Unstructured {
 	return &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
 		"metadata": map[string]any{
@@ -63,7 +63,7 @@ func plainMap(namespace, name string, data map[string]any) *unstructured.Unstruc
 	}}
 }
 
-func directly(t *testing.T, c transport.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
+func mustCreate(t *testing.T, c transport.Client, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
 	made, err := c.Create(t.Context(), object)
@@ -72,19 +72,19 @@ func directly(t *testing.T, c transport.Client, object *unstructured.Unstructure
 	return made
 }
 
-func data(object *unstructured.Unstructured) map[string]string {
+func getObjectData(object *unstructured.Unstructured) map[string]string {
 	values, _, _ := unstructured.NestedStringMap(object.Object, "data")
 
 	return values
 }
 
-// What an apply no longer says goes away, although a create had set it; what a patch and
-// others have set stays.
-func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
+// A field that is missing in the next apply is removed, even if a create had set it. Fields that a patch or
+// others have set stay.
+func TestDirectApplyOwnsCreatedFields(t *testing.T) {
 	t.Parallel()
 
 	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
-	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
+	live := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"patched": "1"}})
 	must(t, err)
@@ -95,42 +95,43 @@ func TestDirectApplyOwnsWhatCreateHasSet(t *testing.T) {
 	must(t, env.Client.Update(t.Context(), edited, client.FieldOwner("somebody")))
 
 	for range 2 {
-		applied, takenOver, err := c.Apply(t.Context(), edited, plainMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
+		applied, takenOver, err := c.Apply(t.Context(), edited, newOwnedConfigMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
 		must(t, err)
 
 		want := map[string]string{"a": "2", "c": "2", "patched": "1", "strange": "1"}
-		if diff := cmp.Diff(want, data(applied)); diff != "" || takenOver != "" {
-			t.Fatalf("applied: %s; taken over %q", diff, takenOver)
+		if diff := cmp.Diff(want, getObjectData(applied)); diff != "" || takenOver != "" {
+			t.Fatalf("data after apply: %s; taken over %q", diff, takenOver)
 		}
 
 		edited = applied
 	}
 }
 
-// A field that our own patch has set is not worth telling. What others have set is: TestTakenOver.
-func TestDirectApplyTakesBackWhatWasPatched(t *testing.T) {
+// The message does not name a field that our own patch has set. TestFieldsAreTakenOver covers fields of
+// others.
+func TestDirectApplyRevertsPatches(t *testing.T) {
 	t.Parallel()
 
 	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
-	live := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
+	live := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"a": "patched"}})
 	must(t, err)
 
-	applied, takenOver, err := c.Apply(t.Context(), live, plainMap(namespace, "web", map[string]any{"a": "3"}))
-	if err != nil || takenOver != "" || data(applied)["a"] != "3" {
-		t.Errorf("after a patch: %v, taken over %q, a is %q", err, takenOver, data(applied)["a"])
+	applied, takenOver, err := c.Apply(t.Context(), live, newOwnedConfigMap(namespace, "web", map[string]any{"a": "3"}))
+	if err != nil || takenOver != "" || getObjectData(applied)["a"] != "3" {
+		t.Errorf("after a patch: %v, taken over %q, a is %q", err, takenOver, getObjectData(applied)["a"])
 	}
 }
 
-// Whatever was decided on an object is not done to what it has become since.
-func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
+// A write fails if the object was changed, deleted or recreated since it was read.
+func TestDirectWritesDetectConflicts(t *testing.T) {
 	t.Parallel()
 
 	c := clients[transport.Kubernetes]
 	writes := map[string]func(context.Context, *unstructured.Unstructured) error{
 		"apply": func(ctx context.Context, live *unstructured.Unstructured) error {
-			_, _, err := c.Apply(ctx, live, plainMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
+			_, _, err := c.Apply(ctx, live, newOwnedConfigMap(live.GetNamespace(), "web", map[string]any{"a": "2"}))
 
 			return err
 		},
@@ -148,7 +149,7 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 			t.Parallel()
 
 			namespace := env.Namespace(t)
-			stale := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
+			stale := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
 
 			changed, err := c.Patch(t.Context(), transport.RefTo(stale), map[string]any{"data": map[string]any{"b": "1"}})
 			must(t, err)
@@ -164,14 +165,14 @@ func TestDirectWritesAreBoundToWhatWasRead(t *testing.T) {
 				t.Errorf("on a deleted object: %v, want ErrConflict or ErrNotFound", err)
 			}
 
-			again := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "new"}))
+			again := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "new"}))
 			if err := write(t.Context(), changed); !errors.Is(err, transport.ErrConflict) {
 				t.Errorf("on another object of the name: %v, want ErrConflict", err)
 			}
 
-			got, err := one(t.Context(), c, transport.RefTo(again), transport.Live)
+			got, err := findOne(t.Context(), c, transport.RefTo(again), transport.Live)
 			if err != nil || got.GetResourceVersion() != again.GetResourceVersion() {
-				t.Errorf("the new object was touched: %v", err)
+				t.Errorf("the new object was changed: %v", err)
 			}
 		})
 	}
@@ -181,10 +182,10 @@ func TestDirectErrors(t *testing.T) {
 	t.Parallel()
 
 	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
-	taken := directly(t, c, plainMap(namespace, "taken", nil))
+	taken := mustCreate(t, c, newOwnedConfigMap(namespace, "taken", nil))
 
-	// Somebody who may read, and no more.
-	reader := newDirect(t, func(o *kubernetes.Options) { o.Config = env.User(t, "nobody") })
+	// A user with read permission only.
+	reader := newDirectClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "nobody") })
 
 	namespaced := func(object *unstructured.Unstructured) *unstructured.Unstructured {
 		object.SetKind("Namespace")
@@ -192,28 +193,28 @@ func TestDirectErrors(t *testing.T) {
 
 		return object
 	}
-	secret := plainMap(namespace, "secret", nil)
+	secret := newOwnedConfigMap(namespace, "secret", nil)
 	secret.SetKind("Secret")
 	secret.Object["data"] = map[string]any{"password": "hunter2!"}
 
-	unknown := plainMap(namespace, "unknown", nil)
+	unknown := newOwnedConfigMap(namespace, "unknown", nil)
 	unknown.SetGroupVersionKind(schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"})
 
 	cases := map[string]struct {
-		client transport.Client
-		object *unstructured.Unstructured
-		class  errclass.Class
-		reason string
-		is     error
-		says   string
+		client   transport.Client
+		object   *unstructured.Unstructured
+		class    errclass.Class
+		reason   string
+		is       error
+		wantText string
 	}{
-		"it exists":             {object: taken, class: errclass.Transient, reason: transport.ReasonExists, is: transport.ErrExists},
-		"no such namespace":     {object: plainMap("nowhere", "web", nil), class: errclass.Transient, reason: transport.ReasonNoNamespace, is: transport.ErrNoNamespace, says: `namespaces "nowhere" not found`},
-		"no such kind":          {object: unknown, class: errclass.Permanent, reason: transport.ReasonNoKind, is: transport.ErrNoKind},
-		"invalid secret":        {object: secret, class: errclass.Permanent, reason: transport.ReasonInvalid},
-		"not permitted":         {client: reader, object: plainMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, says: `User "nobody" cannot`},
-		"namespace is missing":  {object: plainMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "set metadata.namespace"},
-		"namespace is too much": {object: namespaced(plainMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, says: "remove metadata.namespace"},
+		"object exists":                        {object: taken, class: errclass.Transient, reason: transport.ReasonExists, is: transport.ErrExists},
+		"missing namespace":                    {object: newOwnedConfigMap("nowhere", "web", nil), class: errclass.Transient, reason: transport.ReasonNoNamespace, is: transport.ErrNoNamespace, wantText: `namespaces "nowhere" not found`},
+		"unknown kind":                         {object: unknown, class: errclass.Permanent, reason: transport.ReasonNoKind, is: transport.ErrNoKind},
+		"invalid secret":                       {object: secret, class: errclass.Permanent, reason: transport.ReasonInvalid},
+		"not permitted":                        {client: reader, object: newOwnedConfigMap(namespace, "web", nil), class: errclass.Permanent, reason: transport.ReasonForbidden, wantText: `User "nobody" cannot`},
+		"no namespace given":                   {object: newOwnedConfigMap("", "web", nil), class: errclass.Permanent, reason: transport.ReasonInvalid, wantText: "set metadata.namespace"},
+		"cluster-scoped kind with a namespace": {object: namespaced(newOwnedConfigMap(namespace, "web", nil)), class: errclass.Permanent, reason: transport.ReasonInvalid, wantText: "remove metadata.namespace"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -228,33 +229,33 @@ func TestDirectErrors(t *testing.T) {
 			object.SetResourceVersion("")
 
 			_, err := with.Create(t.Context(), object)
-			if err == nil || errclass.ClassOf(err) != tc.class || errclass.ReasonOf(err, "") != tc.reason || !strings.Contains(err.Error(), tc.says) {
+			if err == nil || errclass.ClassOf(err) != tc.class || errclass.ReasonOf(err, "") != tc.reason || !strings.Contains(err.Error(), tc.wantText) {
 				t.Errorf("Create() = %v (%s, %s), want %s %s with %q",
-					err, errclass.ClassOf(err), errclass.ReasonOf(err, ""), tc.class, tc.reason, tc.says)
+					err, errclass.ClassOf(err), errclass.ReasonOf(err, ""), tc.class, tc.reason, tc.wantText)
 			}
 
 			if tc.is != nil && !errors.Is(err, tc.is) {
-				t.Errorf("Create() = %v is not %v", err, tc.is)
+				t.Errorf("Create() = %v, want %v", err, tc.is)
 			}
 
 			if strings.Contains(err.Error(), "hunter2") {
-				t.Errorf("a secret is in the error: %v", err)
+				t.Errorf("the error contains a secret: %v", err)
 			}
 		})
 	}
 }
 
-// The API server quotes what it does not understand.
+// The API server quotes invalid input in its errors.
 func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	t.Parallel()
 
 	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
 
-	secret := plainMap(namespace, "token", nil)
+	secret := newOwnedConfigMap(namespace, "token", nil)
 	secret.SetKind("Secret")
 	delete(secret.Object, "data")
 
-	live := directly(t, c, secret.DeepCopy())
+	live := mustCreate(t, c, secret.DeepCopy())
 	secret.Object["stringData"] = map[string]any{"password": int64(8675309)}
 
 	_, _, err := c.Apply(t.Context(), live, secret)
@@ -266,22 +267,22 @@ func TestDirectErrorsDoNotQuoteSecrets(t *testing.T) {
 	secret.Object["data"] = secret.Object["stringData"]
 	delete(secret.Object, "stringData")
 
-	live = directly(t, c, plainMap(namespace, "token", nil))
+	live = mustCreate(t, c, newOwnedConfigMap(namespace, "token", nil))
 	if _, _, err := c.Apply(t.Context(), live, secret); err == nil || !strings.Contains(err.Error(), "8675309") {
-		t.Errorf("the test has no teeth: of a ConfigMap the server says %v", err)
+		t.Errorf("the server does not quote the value of a ConfigMap, so the test proves nothing: %v", err)
 	}
 }
 
 func TestDirectUnreachableIsTransient(t *testing.T) {
 	t.Parallel()
 
-	c := newDirect(t, func(o *kubernetes.Options) {
+	c := newDirectClient(t, func(o *kubernetes.Options) {
 		o.Config = env.User(t, "nobody")
 		o.Config.Host = "https://127.0.0.1:1"
 		o.Timeout = 5 * time.Second
 	})
 
-	_, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: "x", Name: "y"}, transport.Cached)
+	_, err := findOne(t.Context(), c, transport.Ref{GVK: configMapKind(), Namespace: "x", Name: "y"}, transport.Cached)
 	if err == nil || errclass.ClassOf(err) != errclass.Transient || errors.Is(err, transport.ErrNotFound) {
 		t.Errorf("Find() = %v (%s), want a transient error", err, errclass.ClassOf(err))
 	}
@@ -291,34 +292,34 @@ func TestDirectReads(t *testing.T) {
 	t.Parallel()
 
 	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
-	ref := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}
-	strangers := transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "strangers"}
+	ref := transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "web"}
+	otherRef := transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "other"}
 
 	for _, read := range []transport.Read{transport.Cached, transport.Live} {
-		if _, err := one(t.Context(), c, ref, read); !errors.Is(err, transport.ErrNotFound) {
-			t.Errorf("Find() of nothing = %v", err)
+		if _, err := findOne(t.Context(), c, ref, read); !errors.Is(err, transport.ErrNotFound) {
+			t.Errorf("Find() of a missing object = %v", err)
 		}
 	}
 
-	made := directly(t, c, plainMap(namespace, "web", map[string]any{"a": "1"}))
+	made := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
 
-	other := plainMap(namespace, "strangers", nil)
+	other := newOwnedConfigMap(namespace, "other", nil)
 	other.SetLabels(map[string]string{"app": "web"})
-	directly(t, c, other)
+	mustCreate(t, c, other)
 
-	// What was just made is read at once, from wherever.
-	for _, each := range []transport.Ref{ref, strangers} {
-		if _, err := one(t.Context(), c, each, transport.Cached); err != nil {
+	// A new object is found immediately with every kind of read.
+	for _, each := range []transport.Ref{ref, otherRef} {
+		if _, err := findOne(t.Context(), c, each, transport.Cached); err != nil {
 			t.Errorf("Find(%s) = %v", each, err)
 		}
 	}
 
-	// In the end reads do come out of the cache: it has no managed fields.
+	// Later the object is read from the cache, where it has no managed fields.
 	var cached *unstructured.Unstructured
 
 	eventually(t, "the cache has the object", func() (is bool) {
 		var err error
-		cached, err = one(t.Context(), c, ref, transport.Cached)
+		cached, err = findOne(t.Context(), c, ref, transport.Cached)
 
 		return err == nil && cached.GetManagedFields() == nil
 	})
@@ -327,27 +328,27 @@ func TestDirectReads(t *testing.T) {
 		t.Errorf("cached: %v", cached)
 	}
 
-	query := transport.Query{GVK: configMaps(), Namespace: namespace, Labels: map[string]string{"app": "web"}}
+	query := transport.Query{GVK: configMapKind(), Namespace: namespace, Labels: map[string]string{"app": "web"}}
 	for read, want := range map[transport.Read]int{transport.Cached: 1, transport.Live: 2} {
 		if got, err := c.Find(t.Context(), query, read); err != nil || len(got) != want {
-			t.Errorf("Find(%v) gives %d, %v, want %d", read, len(got), err, want)
+			t.Errorf("Find(%v) = %d objects, %v, want %d", read, len(got), err, want)
 		}
 	}
 
 	query.GVK = schema.GroupVersionKind{Group: "example.io", Version: "v1", Kind: "Widget"}
 	if got, err := c.Find(t.Context(), query, transport.Cached); err != nil || len(got) != 0 {
-		t.Errorf("Find() of no kind = %v, %v", got, err)
+		t.Errorf("Find() of an unknown kind = %v, %v", got, err)
 	}
 }
 
-// A kind that appears later is found then.
-func TestDirectKindThatAppears(t *testing.T) {
+// The client finds a kind whose CRD is created later.
+func TestDirectFindsNewKinds(t *testing.T) {
 	t.Parallel()
 
-	c := newDirect(t, func(*kubernetes.Options) {})
+	c := newDirectClient(t, func(*kubernetes.Options) {})
 	ref := transport.Ref{GVK: schema.GroupVersionKind{Group: "late.example.io", Version: "v1", Kind: "Late"}, Name: "one"}
 
-	if _, err := one(t.Context(), c, ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) {
+	if _, err := findOne(t.Context(), c, ref, transport.Cached); !errors.Is(err, transport.ErrNotFound) {
 		t.Fatalf("Find() = %v", err)
 	}
 
@@ -356,23 +357,23 @@ func TestDirectKindThatAppears(t *testing.T) {
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "late.example.io/v1", "kind": "Late", "metadata": map[string]any{"name": "one"}, "spec": map[string]any{"size": int64(1)},
 	}}
-	directly(t, c, object)
+	mustCreate(t, c, object)
 
-	// A namespace named for a kind that has none is passed over in reads.
+	// The namespace is ignored for cluster-scoped kinds.
 	ref.Namespace = "default"
-	if _, err := one(t.Context(), c, ref, transport.Cached); err != nil {
+	if _, err := findOne(t.Context(), c, ref, transport.Cached); err != nil {
 		t.Error(err)
 	}
 }
 
-// A namespace named for a kind that has none is passed over in lists as well, those out of the
-// cache among them: else each would be read live, for ever.
-func TestDirectListsWithANamespaceTooMany(t *testing.T) {
+// The namespace is also ignored in lists of cluster-scoped kinds from the cache. Otherwise each list would
+// be read live.
+func TestDirectListsIgnoreTheNamespaceOfClusterScopedKinds(t *testing.T) {
 	t.Parallel()
 
 	c := clients[transport.Kubernetes]
 	name := "listed-" + env.Namespace(t)
-	directly(t, c, &unstructured.Unstructured{Object: map[string]any{
+	mustCreate(t, c, &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "v1", "kind": "Namespace",
 		"metadata": map[string]any{"name": name, "labels": map[string]any{adapter.LabelAdapter: "dns", "listed": name}},
 	}})
@@ -380,7 +381,7 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 	query := transport.Query{
 		GVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, Namespace: "default", Labels: map[string]string{"listed": name},
 	}
-	eventually(t, "the list is out of the cache", func() bool {
+	eventually(t, "the list is read from the cache", func() bool {
 		got, err := c.Find(t.Context(), query, transport.Cached)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("Find() = %v, %v", got, err)
@@ -390,36 +391,36 @@ func TestDirectListsWithANamespaceTooMany(t *testing.T) {
 	})
 }
 
-// An object that lives in a namespace is not looked for in none: the API server would answer that
-// there is no such path, which reads as if the object were not there.
+// A namespaced object cannot be read without a namespace. The API server would respond that the path does
+// not exist, which could be mistaken for a missing object.
 func TestDirectGetWithoutANamespace(t *testing.T) {
 	t.Parallel()
 
-	_, err := one(t.Context(), clients[transport.Kubernetes], transport.Ref{GVK: configMaps(), Name: "web"}, transport.Live)
+	_, err := findOne(t.Context(), clients[transport.Kubernetes], transport.Ref{GVK: configMapKind(), Name: "web"}, transport.Live)
 	if errclass.ClassOf(err) != errclass.Permanent || errclass.ReasonOf(err, "") != transport.ReasonInvalid ||
 		errors.Is(err, transport.ErrNotFound) || !strings.Contains(err.Error(), "discovery.namespace") {
-		t.Errorf("Find() = %v (%s), want to be told to name a namespace", err, errclass.ClassOf(err))
+		t.Errorf("Find() = %v (%s), want an error that asks for discovery.namespace", err, errclass.ClassOf(err))
 	}
 }
 
-// Without the right to watch, reads go on, live.
+// Without permission to watch, reads are live.
 func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	must(t, grant(t, namespace))
+	must(t, grantGet(t, namespace))
 
-	c := newDirect(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
-	directly(t, clients[transport.Kubernetes], plainMap(namespace, "web", nil))
+	c := newDirectClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
+	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
 
 	for range 5 {
-		if _, err := one(t.Context(), c, transport.Ref{GVK: configMaps(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
+		if _, err := findOne(t.Context(), c, transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "web"}, transport.Cached); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func grant(t *testing.T, namespace string) error {
+func grantGet(t *testing.T, namespace string) error {
 	t.Helper()
 
 	role := &unstructured.Unstructured{Object: map[string]any{

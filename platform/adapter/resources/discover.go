@@ -35,7 +35,7 @@ type objectSet struct {
 }
 
 // setQuery renders the query of an entry.
-func (r *run) setQuery(ctx context.Context, e *entry) error {
+func (r *run) setQuery(ctx context.Context, e *newEntry) error {
 	query, err := r.renderQuery(e.Discovery)
 	if err == nil {
 		query.GVK, err = r.resolveKind(ctx, e)
@@ -94,7 +94,7 @@ func (r *run) renderQuery(discovery task.Discovery) (transport.Query, error) {
 
 // resolveKind returns the kind of an entry's objects. It renders the manifest only if the kind is a
 // template, so that the adapter can delete the object of a manifest that can no longer be rendered.
-func (r *run) resolveKind(ctx context.Context, e *entry) (schema.GroupVersionKind, error) {
+func (r *run) resolveKind(ctx context.Context, e *newEntry) (schema.GroupVersionKind, error) {
 	kind, err := e.Kind()
 	if !errors.Is(err, task.ErrUnknownKind) || e.Manifest == nil {
 		return kind, err
@@ -111,7 +111,7 @@ func (r *run) resolveKind(ctx context.Context, e *entry) (schema.GroupVersionKin
 }
 
 // discover finds the entry's objects and sets the variables of expressions.
-func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error {
+func (r *run) discover(ctx context.Context, e *newEntry, read transport.Read) error {
 	if r.isNamespaceAbsent(e) {
 		e.isLive = true
 
@@ -132,19 +132,19 @@ func (r *run) discover(ctx context.Context, e *entry, read transport.Read) error
 // isNamespaceAbsent reports whether the namespace of an entry's objects is known to be absent, because
 // another entry of this event has discovered this. It returns false for an entry that was read before. If
 // an object exists nevertheless, a create request fails and the object is read then.
-func (r *run) isNamespaceAbsent(e *entry) bool {
+func (r *run) isNamespaceAbsent(e *newEntry) bool {
 	if e.isLive || e.query.Namespace == "" {
 		return false
 	}
 
-	return slices.ContainsFunc(r.entries, func(other *entry) bool {
+	return slices.ContainsFunc(r.entries, func(other *newEntry) bool {
 		return other.query.GVK.GroupKind() == (schema.GroupKind{Kind: "Namespace"}) && other.query.Name == e.query.Namespace &&
 			other.client == e.client && other.isLive && other.objects.state == gates.Absent
 	}) && e.client.IsNamespaced(e.query.GVK)
 }
 
 // classify determines which objects are managed and which object is the current version.
-func (r *run) classify(e *entry, objects []*unstructured.Unstructured) objectSet {
+func (r *run) classify(e *newEntry, objects []*unstructured.Unstructured) objectSet {
 	var managed, others []*unstructured.Unstructured
 
 	for _, object := range objects {
@@ -206,7 +206,7 @@ func appliedGeneration(object *unstructured.Unstructured) int64 {
 }
 
 // classifyUnmanaged returns the objectSet for objects that are all not managed.
-func (r *run) classifyUnmanaged(e *entry, objects []*unstructured.Unstructured) objectSet {
+func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructured) objectSet {
 	slices.SortStableFunc(objects, r.compareNewest)
 
 	for _, object := range objects {
@@ -239,11 +239,11 @@ func (r *run) classifyUnmanaged(e *entry, objects []*unstructured.Unstructured) 
 
 // isSibling reports whether a managed object belongs to another entry of the task with the same kind and
 // matching labels.
-func (r *run) isSibling(e *entry, object *unstructured.Unstructured) bool {
+func (r *run) isSibling(e *newEntry, object *unstructured.Unstructured) bool {
 	name := object.GetLabels()[adapter.LabelResourceName]
 
 	return name != "" && name != e.Name &&
-		slices.ContainsFunc(r.entries, func(other *entry) bool { return other.Name == name })
+		slices.ContainsFunc(r.entries, func(other *newEntry) bool { return other.Name == name })
 }
 
 // compareNewest sorts versions from the newest to the oldest, with versions that are being deleted last.
@@ -265,7 +265,7 @@ func (r *run) compareNewest(a, b *unstructured.Unstructured) int {
 }
 
 // setObjects stores the objects of an entry and sets the variables of expressions to them.
-func (r *run) setObjects(e *entry, discovered objectSet) error {
+func (r *run) setObjects(e *newEntry, discovered objectSet) error {
 	e.objects = discovered
 	r.removeVariables(e)
 
@@ -294,7 +294,7 @@ func (r *run) setObjects(e *entry, discovered objectSet) error {
 	return nil
 }
 
-func (r *run) removeVariables(e *entry) {
+func (r *run) removeVariables(e *newEntry) {
 	delete(r.result.Objects, e.Name)
 
 	for _, nested := range e.Nested {

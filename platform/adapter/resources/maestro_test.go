@@ -25,8 +25,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/ocm/ocmtest"
 )
 
-// serial is the namespace of the objects on the spoke.
-const onSpoke = `
+// nestedTask is a task with a ManifestWork whose manifest is applied on the spoke. The variable serial is
+// the namespace of the objects on the spoke.
+const nestedTask = `
   - name: work
     transport: {client: maestro, maestro: {target_cluster: "{{ .ns }}"}}
     discovery: {by_name: app}
@@ -61,56 +62,56 @@ const onSpoke = `
       delete: {when: {expression: "deleting && !resources.?work.hasValue()"}}
 `
 
-func (f *fleet) work() *unstructured.Unstructured {
-	return f.get(f.object("work.open-cluster-management.io/v1", "ManifestWork", "app"))
+func (f *fixture) newWork() *unstructured.Unstructured {
+	return f.getObject(f.newObject("work.open-cluster-management.io/v1", "ManifestWork", "app"))
 }
 
 func TestManifestWork(t *testing.T) {
 	t.Parallel()
 
-	f, home := newFleet(t, onSpoke), env.Namespace(t)
+	f, home := newFixture(t, nestedTask), env.Namespace(t)
 	ocmtest.New(t, ocm.Options{Hub: env.Config, Cluster: f.ns, Interval: 100 * time.Millisecond})
 
-	inside := f.configMap("web")
+	inside := f.newConfigMap("web")
 	inside.SetNamespace(home)
 
-	f.want(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
+	f.requireOutcomes(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
 
-	// What the agent tells of a manifest is seen by the next entry.
+	// The next entry sees the status that the agent reports for a manifest.
 	eventually(t, "the feedback opens the gate", func() bool {
-		f.run(event{generation: 1, value: "a", serial: home})
+		f.runEvent(event{generation: 1, value: "a", serial: home})
 
-		return f.get(f.configMap("after")) != nil
+		return f.getObject(f.newConfigMap("after")) != nil
 	})
 
-	if got := f.get(inside).GetAnnotations()[adapter.AnnotationGeneration]; got != "1" {
-		t.Errorf("the manifest inside has generation %q", got)
+	if got := f.getObject(inside).GetAnnotations()[adapter.AnnotationGeneration]; got != "1" {
+		t.Errorf("the nested manifest has generation %q", got)
 	}
 
-	f.want(event{generation: 2, value: "b", serial: home}, "apply/GenerationChanged", "none/ApplyWhenFalse")
-	eventually(t, "the change comes to the spoke", func() bool {
-		data, _, _ := unstructured.NestedString(f.get(inside).Object, "data", "value")
+	f.requireOutcomes(event{generation: 2, value: "b", serial: home}, "apply/GenerationChanged", "none/ApplyWhenFalse")
+	eventually(t, "the change is applied on the spoke", func() bool {
+		data, _, _ := unstructured.NestedString(f.getObject(inside).Object, "data", "value")
 
 		return data == "b"
 	})
 
-	// What depends on the work's end waits for it.
-	f.want(event{generation: 3, value: "none", deleting: true, serial: home}, "delete/DeleteGate...", "none/ApplyWhenFalse")
-	eventually(t, "the work goes, then what waits for it", func() bool {
-		f.run(event{generation: 3, value: "none", deleting: true, serial: home})
+	// The entry that depends on the deletion of the work waits for it.
+	f.requireOutcomes(event{generation: 3, value: "none", deleting: true, serial: home}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+	eventually(t, "the work is deleted, and then the object that waits for it", func() bool {
+		f.runEvent(event{generation: 3, value: "none", deleting: true, serial: home})
 
-		return f.work() == nil && f.get(f.configMap("after")) == nil
+		return f.newWork() == nil && f.getObject(f.newConfigMap("after")) == nil
 	})
 
-	if f.get(inside) == nil {
-		t.Error("the object inside went with the work, whose policy is Orphan")
+	if f.getObject(inside) == nil {
+		t.Error("the nested object was deleted with the work, although its policy is Orphan")
 	}
 }
 
 func TestManifestWorkRefused(t *testing.T) {
 	t.Parallel()
 
-	cases := map[string]struct{ change, to, says string }{
+	cases := map[string]struct{ change, to, wantText string }{
 		"no ManifestWork":  {"apiVersion: work.open-cluster-management.io/v1\n      kind: ManifestWork", "apiVersion: v1\n      kind: ConfigMap", "discovery looks for a ManifestWork"},
 		"wrong namespace":  {"metadata: {name: app}", "metadata: {name: app, namespace: default}", "discovery looks in namespace"},
 		"no cluster":       {`target_cluster: "{{ .ns }}"`, `target_cluster: "{{ if .flag }}x{{ end }}"`, "transport.maestro.target_cluster is empty"},
@@ -121,22 +122,22 @@ func TestManifestWorkRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFleet(t, strings.Replace(onSpoke, tc.change, tc.to, 1))
+			f := newFixture(t, strings.Replace(nestedTask, tc.change, tc.to, 1))
 
-			result := f.run(event{generation: 1, value: "a", serial: "default"})
-			if err := result.Err(); err == nil || !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %v, want %q", err, tc.says)
+			result := f.runEvent(event{generation: 1, value: "a", serial: "default"})
+			if err := result.Err(); err == nil || !strings.Contains(err.Error(), tc.wantText) {
+				t.Errorf("error %v, want %q", err, tc.wantText)
 			}
 
-			if f.work() != nil {
-				t.Error("it was made all the same")
+			if f.newWork() != nil {
+				t.Error("the object was created nevertheless")
 			}
 		})
 	}
 }
 
-// nested is a manifest inside of a work.
-func nested(name string, annotations map[string]any) map[string]any {
+// newNestedManifest returns a manifest inside a work.
+func newNestedManifest(name string, annotations map[string]any) map[string]any {
 	metadata := map[string]any{"name": name, "namespace": "home"}
 	if annotations != nil {
 		metadata["annotations"] = annotations
@@ -145,7 +146,7 @@ func nested(name string, annotations map[string]any) map[string]any {
 	return map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
 }
 
-func work(cluster, generation string, manifests ...any) *unstructured.Unstructured {
+func newManifestWork(cluster, generation string, manifests ...any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{
 			"name": "app", "namespace": cluster,
@@ -159,8 +160,8 @@ func work(cluster, generation string, manifests ...any) *unstructured.Unstructur
 	return o
 }
 
-// generations are those of the manifests in a work.
-func generations(t *testing.T, work *unstructured.Unstructured) []string {
+// listNestedGenerations returns the generations of the manifests in a work.
+func listNestedGenerations(t *testing.T, work *unstructured.Unstructured) []string {
 	t.Helper()
 
 	list, _, err := unstructured.NestedSlice(work.Object, "spec", "workload", "manifests")
@@ -181,18 +182,18 @@ func TestHubWorks(t *testing.T) {
 	t.Parallel()
 
 	c, cluster := clients[transport.Maestro], env.Namespace(t)
-	first := work(cluster, "1", nested("one", nil), nested("two", map[string]any{adapter.AnnotationGeneration: "7"}))
+	first := newManifestWork(cluster, "1", newNestedManifest("one", nil), newNestedManifest("two", map[string]any{adapter.AnnotationGeneration: "7"}))
 
 	must(t, maestro.Complete(first))
 
 	made, err := c.Create(t.Context(), first)
 	must(t, err)
 
-	if diff := cmp.Diff([]string{"one=1", "two=7"}, generations(t, made)); diff != "" {
-		t.Errorf("made: %s", diff)
+	if diff := cmp.Diff([]string{"one=1", "two=7"}, listNestedGenerations(t, made)); diff != "" {
+		t.Errorf("generations of the created work: %s", diff)
 	}
 
-	// The hub's own and others' labels stay, the spec is the manifest's.
+	// Labels of the hub and of others stay. The spec is that of the manifest.
 	ref := transport.RefTo(made)
 
 	labelled, err := c.Patch(t.Context(), ref, map[string]any{
@@ -201,19 +202,19 @@ func TestHubWorks(t *testing.T) {
 	})
 	must(t, err)
 
-	applied, _, err := c.Apply(t.Context(), labelled, work(cluster, "2", nested("one", nil)))
+	applied, _, err := c.Apply(t.Context(), labelled, newManifestWork(cluster, "2", newNestedManifest("one", nil)))
 	must(t, err)
 
-	if diff := cmp.Diff([]string{"one="}, generations(t, applied)); diff != "" || applied.GetLabels()["theirs"] != "x" {
-		t.Errorf("applied: %s, labels %v", diff, applied.GetLabels())
+	if diff := cmp.Diff([]string{"one="}, listNestedGenerations(t, applied)); diff != "" || applied.GetLabels()["theirs"] != "x" {
+		t.Errorf("generations of the applied work: %s, labels %v", diff, applied.GetLabels())
 	}
 
 	if _, there, _ := unstructured.NestedMap(applied.Object, "spec", "deleteOption"); there {
-		t.Error("what the manifest does not say is still in the spec")
+		t.Error("the spec still has a field that the manifest does not have")
 	}
 
-	if _, _, err := c.Apply(t.Context(), labelled, work(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
-		t.Errorf("apply on a stale read: %v", err)
+	if _, _, err := c.Apply(t.Context(), labelled, newManifestWork(cluster, "3")); !errors.Is(err, transport.ErrConflict) {
+		t.Errorf("apply with a stale object: %v", err)
 	}
 
 	found, err := c.Find(t.Context(), transport.Query{
@@ -224,8 +225,8 @@ func TestHubWorks(t *testing.T) {
 	}
 }
 
-// What becomes of the objects on the cluster is set before the work is deleted.
-func TestHubDeleteSetsTheOption(t *testing.T) {
+// The deletion option for the objects on the cluster is set before the work is deleted.
+func TestHubDeleteSetsDeleteOption(t *testing.T) {
 	t.Parallel()
 
 	for policy, want := range map[metav1.DeletionPropagation]string{
@@ -237,7 +238,7 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 			t.Parallel()
 
 			c, cluster := clients[transport.Maestro], env.Namespace(t)
-			held := work(cluster, "1", nested("one", nil))
+			held := newManifestWork(cluster, "1", newNestedManifest("one", nil))
 			held.SetFinalizers([]string{"example.io/hold"})
 
 			must(t, unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"))
@@ -247,7 +248,7 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 
 			must(t, c.Delete(t.Context(), transport.RefTo(made), policy))
 
-			got, err := one(t.Context(), c, transport.Ref{GVK: task.ManifestWorkKind(), Namespace: cluster, Name: "app"}, transport.Live)
+			got, err := findOne(t.Context(), c, transport.Ref{GVK: task.ManifestWorkKind(), Namespace: cluster, Name: "app"}, transport.Live)
 			must(t, err)
 
 			option, _, _ := unstructured.NestedString(got.Object, "spec", "deleteOption", "propagationPolicy")
@@ -262,14 +263,14 @@ func TestHubDeleteSetsTheOption(t *testing.T) {
 	}
 }
 
-func TestWorksThatCanNotBeCompleted(t *testing.T) {
+func TestInvalidWorks(t *testing.T) {
 	t.Parallel()
 
 	for want, work := range map[string]*unstructured.Unstructured{
-		`"x" is not an integer`: work("c1", "x", nested("one", nil)),
-		`manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`: work("c1", "1", nested("one", nil),
-			nested("two", map[string]any{adapter.AnnotationGeneration: "0"})),
-		"manifest 1 is not an object": work("c1", "1", "text"),
+		`"x" is not an integer`: newManifestWork("c1", "x", newNestedManifest("one", nil)),
+		`manifest 2 (ConfigMap two): annotation hyperfleet.io/generation: "0"`: newManifestWork("c1", "1", newNestedManifest("one", nil),
+			newNestedManifest("two", map[string]any{adapter.AnnotationGeneration: "0"})),
+		"manifest 1 is not an object": newManifestWork("c1", "1", "text"),
 	} {
 		if err := maestro.Complete(work); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Complete() = %v, want %q", err, want)
@@ -300,12 +301,12 @@ func TestHubNested(t *testing.T) {
 	t.Parallel()
 
 	labelled := func(name, generation string) map[string]any {
-		object := nested(name, map[string]any{adapter.AnnotationGeneration: generation})
+		object := newNestedManifest(name, map[string]any{adapter.AnnotationGeneration: generation})
 		must(t, unstructured.SetNestedField(object, "web", "metadata", "labels", "app"))
 
 		return object
 	}
-	full := work("c1", "9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), nested("d", nil))
+	full := newManifestWork("c1", "9", labelled("a", "1"), labelled("c", "10"), labelled("b", "10"), newNestedManifest("d", nil))
 	full.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{
 		map[string]any{
 			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "b"},
@@ -321,7 +322,7 @@ func TestHubNested(t *testing.T) {
 	}{
 		"by name":               {transport.Query{Name: "a"}, "a"},
 		"by name, elsewhere":    {transport.Query{Name: "a", Namespace: "other"}, ""},
-		"highest, then by name": {transport.Query{Labels: map[string]string{"app": "web"}}, "b and what is told of it"},
+		"highest, then by name": {transport.Query{Labels: map[string]string{"app": "web"}}, "b with status"},
 		"none":                  {transport.Query{Labels: map[string]string{"app": "db"}}, ""},
 	} {
 		found, err := maestro.FindNested(full.DeepCopy(), tc.wanted)
@@ -330,8 +331,8 @@ func TestHubNested(t *testing.T) {
 		got := ""
 		if found != nil {
 			got = found.GetName()
-			if _, told := found.Object["statusFeedback"]; told {
-				got += " and what is told of it"
+			if _, hasStatus := found.Object["statusFeedback"]; hasStatus {
+				got += " with status"
 			}
 		}
 
@@ -341,14 +342,14 @@ func TestHubNested(t *testing.T) {
 	}
 }
 
-// said holds the conditions in a status to what each begins with: "type status reason, of the
-// generation: message".
-func said(t *testing.T, what string, of map[string]any, want []string) {
+// requireConditions compares the conditions of a status with prefixes of the form "type status reason, of
+// the generation: message".
+func requireConditions(t *testing.T, what string, of map[string]any, want []string) {
 	t.Helper()
 
 	list, _, err := unstructured.NestedSlice(of, "conditions")
 	if err != nil || len(list) != len(want) {
-		t.Errorf("%s: said %v, %v, want %v", what, list, err, want)
+		t.Errorf("%s: conditions %v, %v, want %v", what, list, err, want)
 
 		return
 	}
@@ -362,13 +363,13 @@ func said(t *testing.T, what string, of map[string]any, want []string) {
 		}
 
 		if text += fmt.Sprintf(": %s", one["message"]); !strings.HasPrefix(text, want[i]) {
-			t.Errorf("%s: said %q, want %q", what, text, want[i])
+			t.Errorf("%s: condition %q, want %q", what, text, want[i])
 		}
 	}
 }
 
-// hiding is an API server that does not show the objects of a name.
-func hiding(name string) *rest.Config {
+// newHidingAPIServer returns the configuration of an API server that does not show the objects of a name.
+func newHidingAPIServer(name string) *rest.Config {
 	out := rest.CopyConfig(env.Config)
 	out.Wrap(func(to http.RoundTripper) http.RoundTripper {
 		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
@@ -383,10 +384,10 @@ func hiding(name string) *rest.Config {
 	return out
 }
 
-// TestWhatTheAgentTells is what the real work agent was seen to say of manifests that are there, that
-// are not, and whose kind the cluster does not know or does not show: the generation is in what is
-// said of the work and of applying, and nowhere else.
-func TestWhatTheAgentTells(t *testing.T) {
+// TestWorkAgentStatus compares the simulated work agent with the statuses that the real agent was observed
+// to report for existing and missing manifests, and for kinds that the cluster does not know or show. Only
+// the conditions of the work and the condition Applied have the generation.
+func TestWorkAgentStatus(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -394,11 +395,11 @@ func TestWhatTheAgentTells(t *testing.T) {
 		complete, incomplete = "Applied True AppliedManifestWorkComplete, of the generation", "Applied False AppliedManifestWorkFailed, of the generation"
 	)
 
-	f := newFleet(t, simple())
+	f := newFixture(t, newSimpleTask())
 	manifest := func(kind, name string, data any) map[string]any {
 		return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": f.ns}, "data": data}
 	}
-	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: hiding("hidden"), Cluster: f.ns, Interval: 100 * time.Millisecond})
+	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: newHidingAPIServer("hidden"), Cluster: f.ns, Interval: 100 * time.Millisecond})
 	must(t, err)
 
 	t.Cleanup(agent.Close)
@@ -424,7 +425,7 @@ func TestWhatTheAgentTells(t *testing.T) {
 			[]string{incomplete, "Available False ResourcesNotAvailable, of the generation: 1 of 2 resources are not available"},
 		},
 	} {
-		work := work(f.ns, "1", tc.manifests...)
+		work := newManifestWork(f.ns, "1", tc.manifests...)
 		work.SetName(name)
 
 		must(t, env.Client.Create(t.Context(), work))
@@ -433,34 +434,34 @@ func TestWhatTheAgentTells(t *testing.T) {
 
 		status := map[string]any{}
 
-		eventually(t, "it tells", func() bool {
-			status, _, _ = unstructured.NestedMap(f.get(work).Object, "status")
+		eventually(t, "the agent reports the conditions", func() bool {
+			status, _, _ = unstructured.NestedMap(f.getObject(work).Object, "status")
 			manifests, _, _ = unstructured.NestedSlice(status, "resourceStatus", "manifests")
 
 			return len(manifests) == len(tc.manifests)
 		})
 
 		for i, item := range manifests {
-			said(t, name, item.(map[string]any), tc.want[i])
+			requireConditions(t, name, item.(map[string]any), tc.want[i])
 		}
 
-		said(t, name, status, tc.of)
+		requireConditions(t, name, status, tc.of)
 	}
 
-	// It deletes what it has made with the work. Kubernetes' garbage collector does the rest.
-	must(t, env.Client.Delete(t.Context(), f.object("work.open-cluster-management.io/v1", "ManifestWork", "there")))
-	eventually(t, "its object goes", func() bool {
-		made := f.get(f.configMap("there"))
+	// The agent deletes the objects that it created. Kubernetes' garbage collector deletes the rest.
+	must(t, env.Client.Delete(t.Context(), f.newObject("work.open-cluster-management.io/v1", "ManifestWork", "there")))
+	eventually(t, "the agent's object is deleted", func() bool {
+		made := f.getObject(f.newConfigMap("there"))
 
 		return made == nil || made.GetDeletionTimestamp() != nil
 	})
 }
 
-// What the hub refuses.
-func TestWhatTheHubRefuses(t *testing.T) {
+// The hub rejects invalid works.
+func TestHubValidation(t *testing.T) {
 	t.Parallel()
 
-	big, unnamed, generated := nested("one", nil), nested("", nil), nested("x", map[string]any{})
+	big, unnamed, generated := newNestedManifest("one", nil), newNestedManifest("", nil), newNestedManifest("x", map[string]any{})
 	big["data"] = map[string]any{"a": strings.Repeat("x", 500*1024)}
 	generated["metadata"].(map[string]any)["generateName"] = "x-"
 
@@ -468,14 +469,14 @@ func TestWhatTheHubRefuses(t *testing.T) {
 		manifests []any
 		want      string
 	}{
-		"good":          {manifests: []any{nested("one", nil)}},
+		"good":          {manifests: []any{newNestedManifest("one", nil)}},
 		"empty":         {want: "manifests should not be empty"},
 		"no kind":       {manifests: []any{map[string]any{"metadata": map[string]any{"name": "x"}}}, want: "'Kind' is missing"},
 		"no name":       {manifests: []any{unnamed}, want: "name must be set in manifest"},
 		"generate name": {manifests: []any{generated}, want: "generateName must not be set"},
 		"big":           {manifests: []any{big}, want: "exceeds the 512000 limit"},
 	} {
-		err := ocm.Validate(work("c1", "1", tc.manifests...))
+		err := ocm.Validate(newManifestWork("c1", "1", tc.manifests...))
 		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: Validate() = %v, want %q", name, err, tc.want)
 		}

@@ -34,8 +34,8 @@ import (
 
 const (
 	adapterName = "dns"
-	patience    = 2 * time.Minute
-	// params are those of every task in these tests.
+	waitTimeout = 2 * time.Minute
+	// params are the params of every task in these tests.
 	params = `
 params:
   - {name: ns, source: event.ns}
@@ -52,7 +52,7 @@ resources:
 var (
 	env     *kube.Env
 	clients map[string]transport.Client
-	// api is a fleet API.
+	// api is the fleet API of all tests.
 	api *fleetapi.API
 )
 
@@ -61,7 +61,7 @@ func TestMain(m *testing.M) {
 
 	code := fleetapi.RunWith(func(a *fleetapi.API) { api = a }, func() int {
 		return kube.Run(m, &env, kube.WithCRDs("testdata/admission"), kube.WithSetup(func(context.Context, *rest.Config) error {
-			return prepare(ctx)
+			return prepareCluster(ctx)
 		}))
 	}, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}})
 
@@ -69,7 +69,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-func prepare(ctx context.Context) error {
+func prepareCluster(ctx context.Context) error {
 	if err := crds.InstallHub(ctx, env.Config); err != nil {
 		return err
 	}
@@ -98,8 +98,8 @@ func prepare(ctx context.Context) error {
 	return nil
 }
 
-// fleet is one resource of the API with the adapter that keeps its objects.
-type fleet struct {
+// fixture is a resource of the API, with the adapter that manages its objects.
+type fixture struct {
 	testing.TB
 
 	task    *task.Task
@@ -109,28 +109,29 @@ type fleet struct {
 	ns, id  string
 	seen    *resources.Generations
 	log     *slog.Logger
-	// live has all reads live; behind is what cached reads of one object give.
-	live   bool
-	behind *unstructured.Unstructured
+	// If readLive is true, all reads are live. Cached reads of one object return staleObject if it is not
+	// nil.
+	readLive    bool
+	staleObject *unstructured.Unstructured
 }
 
-// reads is a client whose cache is as a test wants it.
-type reads struct {
+// staleReader is a client whose cached reads return staleObject. Its other reads are live.
+type staleReader struct {
 	transport.Client
 
-	behind *unstructured.Unstructured
+	staleObject *unstructured.Unstructured
 }
 
-func (c reads) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
-	if read == transport.Cached && c.behind != nil && query.Name != "" {
-		return []*unstructured.Unstructured{c.behind.DeepCopy()}, nil
+func (c staleReader) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+	if read == transport.Cached && c.staleObject != nil && query.Name != "" {
+		return []*unstructured.Unstructured{c.staleObject.DeepCopy()}, nil
 	}
 
 	return c.Client.Find(ctx, query, transport.Live)
 }
 
-// one finds the object of a name.
-func one(ctx context.Context, c transport.Client, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
+// findOne reads the object with a name.
+func findOne(ctx context.Context, c transport.Client, ref transport.Ref, read transport.Read) (*unstructured.Unstructured, error) {
 	found, err := c.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, read)
 	if err == nil && len(found) == 0 {
 		err = transport.ErrNotFound
@@ -143,7 +144,7 @@ func one(ctx context.Context, c transport.Client, ref transport.Ref, read transp
 	return found[0], nil
 }
 
-// event is what an event is about, with values for the task's params.
+// event is an event, with values for the task's params.
 type event struct {
 	generation int64
 	deleting   bool
@@ -152,16 +153,16 @@ type event struct {
 	serial     string
 }
 
-func newFleet(t testing.TB, taskFile string) *fleet {
+func newFixture(t testing.TB, taskFile string) *fixture {
 	t.Helper()
 
-	return &fleet{
-		TB: t, task: load(t, taskFile), stamper: stamperWith(t, strings.Repeat("k", 32)), clients: clients, clock: clock.RealClock{},
+	return &fixture{
+		TB: t, task: loadTask(t, taskFile), stamper: newStamper(t, strings.Repeat("k", 32)), clients: clients, clock: clock.RealClock{},
 		ns: env.Namespace(t), id: uuid.NewString(),
 	}
 }
 
-func keysWith(t testing.TB, text string) *stamp.Keys {
+func newKeys(t testing.TB, text string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(text))
@@ -170,13 +171,13 @@ func keysWith(t testing.TB, text string) *stamp.Keys {
 	return keys
 }
 
-func stamperWith(t testing.TB, text string) *stamp.Stamper {
+func newStamper(t testing.TB, text string) *stamp.Stamper {
 	t.Helper()
 
-	return stamp.New(adapterName, keysWith(t, text))
+	return stamp.New(adapterName, newKeys(t, text))
 }
 
-func load(t testing.TB, taskFile string) *task.Task {
+func loadTask(t testing.TB, taskFile string) *task.Task {
 	t.Helper()
 
 	loaded, err := task.Load(fstest.MapFS{"task.yaml": {Data: []byte(params + taskFile)}}, "task.yaml", nil)
@@ -185,10 +186,10 @@ func load(t testing.TB, taskFile string) *task.Task {
 	return loaded
 }
 
-func (f *fleet) input(e event) resources.Input {
+func (f *fixture) newInput(e event) resources.Input {
 	used := f.clients
-	if f.live || f.behind != nil {
-		used = map[string]transport.Client{transport.Kubernetes: reads{f.clients[transport.Kubernetes], f.behind}}
+	if f.readLive || f.staleObject != nil {
+		used = map[string]transport.Client{transport.Kubernetes: staleReader{f.clients[transport.Kubernetes], f.staleObject}}
 	}
 
 	return resources.Input{
@@ -201,11 +202,11 @@ func (f *fleet) input(e event) resources.Input {
 	}
 }
 
-// run handles an event and gives the outcomes.
-func (f *fleet) run(e event) resources.Result {
+// runEvent handles an event and returns the result.
+func (f *fixture) runEvent(e event) resources.Result {
 	f.Helper()
 
-	result, err := resources.Run(f.Context(), f.input(e))
+	result, err := resources.Run(f.Context(), f.newInput(e))
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -213,20 +214,20 @@ func (f *fleet) run(e event) resources.Result {
 	return result
 }
 
-// want runs an event and compares its outcomes, as operation/reason each; a failure has !
-// before it, what is pending ends in ...
-func (f *fleet) want(e event, outcomes ...string) resources.Result {
+// requireOutcomes handles an event and compares the outcomes, each in the form operation/reason. An outcome
+// with an error begins with !, and a pending one ends with ...
+func (f *fixture) requireOutcomes(e event, outcomes ...string) resources.Result {
 	f.Helper()
 
-	result := f.run(e)
-	if got := short(result); strings.Join(got, " ") != strings.Join(outcomes, " ") {
+	result := f.runEvent(e)
+	if got := formatOutcomes(result); strings.Join(got, " ") != strings.Join(outcomes, " ") {
 		f.Fatalf("event %+v: outcomes %v, want %v; errors: %v", e, got, outcomes, result.Err())
 	}
 
 	return result
 }
 
-func short(result resources.Result) []string {
+func formatOutcomes(result resources.Result) []string {
 	out := make([]string, 0, len(result.Outcomes))
 
 	for _, o := range result.Outcomes {
@@ -245,7 +246,7 @@ func short(result resources.Result) []string {
 	return out
 }
 
-func (f *fleet) object(apiVersion, kind, name string) *unstructured.Unstructured {
+func (f *fixture) newObject(apiVersion, kind, name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"metadata": map[string]any{"name": name, "namespace": f.ns}}}
 	o.SetAPIVersion(apiVersion)
 	o.SetKind(kind)
@@ -253,12 +254,12 @@ func (f *fleet) object(apiVersion, kind, name string) *unstructured.Unstructured
 	return o
 }
 
-func (f *fleet) configMap(name string) *unstructured.Unstructured {
-	return f.object("v1", "ConfigMap", name)
+func (f *fixture) newConfigMap(name string) *unstructured.Unstructured {
+	return f.newObject("v1", "ConfigMap", name)
 }
 
-// get reads an object live; nil is none.
-func (f *fleet) get(o *unstructured.Unstructured) *unstructured.Unstructured {
+// getObject reads an object from the API server. It returns nil if the object does not exist.
+func (f *fixture) getObject(o *unstructured.Unstructured) *unstructured.Unstructured {
 	f.Helper()
 
 	got := o.DeepCopy()
@@ -271,10 +272,10 @@ func (f *fleet) get(o *unstructured.Unstructured) *unstructured.Unstructured {
 	return got
 }
 
-func (f *fleet) data(name string) map[string]string {
+func (f *fixture) getData(name string) map[string]string {
 	f.Helper()
 
-	got := f.get(f.configMap(name))
+	got := f.getObject(f.newConfigMap(name))
 	if got == nil {
 		return nil
 	}
@@ -284,8 +285,8 @@ func (f *fleet) data(name string) map[string]string {
 	return values
 }
 
-// edit changes an object as somebody else.
-func (f *fleet) edit(o *unstructured.Unstructured, document string) {
+// patchByHand changes an object as another field owner.
+func (f *fixture) patchByHand(o *unstructured.Unstructured, document string) {
 	f.Helper()
 
 	patch := client.RawPatch(types.MergePatchType, []byte(document))
@@ -294,7 +295,7 @@ func (f *fleet) edit(o *unstructured.Unstructured, document string) {
 	}
 }
 
-func (f *fleet) names(kind string) []string {
+func (f *fixture) listNames(kind string) []string {
 	f.Helper()
 
 	list := &unstructured.UnstructuredList{}
@@ -316,12 +317,12 @@ func (f *fleet) names(kind string) []string {
 	return names
 }
 
-func eventually(t testing.TB, what string, ok func() bool) {
+func eventually(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("never: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }

@@ -33,87 +33,87 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// kept is a task with an object that is applied and may be detached, one that is made anew
-// when its value changes, and one that leaves versions behind.
-func kept() string {
-	return entry("config", `"c-{{ .id }}"`, "detach: deleting && flag", "delete: deleting") +
-		entry("mirror", `"m-{{ .id }}"`, "recreate: resources.?mirror.hasValue() && dig(resources.mirror, 'data.value') != value", "delete: deleting") +
-		strings.Replace(entry("history", `"h-{{ .serial }}-{{ .id }}"`, "delete: deleting"), `by_name: "h-{{ .serial }}-{{ .id }}"`, ofResource, 1) +
+// newKeptTask returns a task with an object that is applied and may be detached, one that is recreated when
+// its value changes, and one that has earlier versions.
+func newKeptTask() string {
+	return newEntry("config", `"c-{{ .id }}"`, "detach: deleting && flag", "delete: deleting") +
+		newEntry("mirror", `"m-{{ .id }}"`, "recreate: resources.?mirror.hasValue() && dig(resources.mirror, 'data.value') != value", "delete: deleting") +
+		strings.Replace(newEntry("history", `"h-{{ .serial }}-{{ .id }}"`, "delete: deleting"), `by_name: "h-{{ .serial }}-{{ .id }}"`, ofResource, 1) +
 		"    retention: {historyLimit: 1}\n"
 }
 
-// keeper is the API's resource, the events about it, and a stranger beside its objects.
-type keeper struct {
-	*fleet
+// randomRun is a run of random steps, with a resource, its events, and an object of another adapter.
+type randomRun struct {
+	*fixture
 
-	now    event
-	events []event
-	// stranger has the labels that history looks for, but for the adapter's.
-	stranger *unstructured.Unstructured
-	// reached is the highest generation that each object was seen at.
-	reached  map[types.UID]int64
-	problems []string
+	current event
+	events  []event
+	// foreign has the labels that history's discovery selects, except for the adapter's label.
+	foreign *unstructured.Unstructured
+	// maxGenerations has the highest observed generation of each object.
+	maxGenerations map[types.UID]int64
+	problems       []string
 }
 
-func newKeeper(t *testing.T, shared *fleet) *keeper {
+func newRandomRun(t *testing.T, shared *fixture) *randomRun {
 	t.Helper()
 
 	own := *shared
 	own.id = uuid.NewString()
-	k := &keeper{fleet: &own, now: event{generation: 1, value: "v1", serial: "1"}, reached: map[types.UID]int64{}}
-	k.events = []event{k.now}
+	k := &randomRun{fixture: &own, current: event{generation: 1, value: "v1", serial: "1"}, maxGenerations: map[types.UID]int64{}}
+	k.events = []event{k.current}
 
-	k.stranger = k.configMap("s-" + k.id)
-	k.stranger.SetLabels(map[string]string{adapter.LabelAdapter: "other", adapter.LabelResourceID: k.id})
+	k.foreign = k.newConfigMap("s-" + k.id)
+	k.foreign.SetLabels(map[string]string{adapter.LabelAdapter: "other", adapter.LabelResourceID: k.id})
 
-	must(t, env.Client.Create(t.Context(), k.stranger))
+	must(t, env.Client.Create(t.Context(), k.foreign))
 
 	return k
 }
 
-// step does one thing.
-func (k *keeper) step(n int) {
+// takeStep makes one change, or delivers events.
+func (k *randomRun) takeStep(n int) {
 	pick := k.events[n/16%len(k.events)]
 
 	switch n % 16 {
 	case 0, 1, 2:
-		if !k.now.deleting {
-			k.change()
+		if !k.current.deleting {
+			k.changeResource()
 		}
 	case 3:
-		if !k.now.deleting {
-			k.now.generation++
-			k.now.deleting, k.now.flag = true, n/16%2 == 0
-			k.events = append(k.events, k.now)
+		if !k.current.deleting {
+			k.current.generation++
+			k.current.deleting, k.current.flag = true, n/16%2 == 0
+			k.events = append(k.events, k.current)
 		}
-	case 4, 5, 6: // the newest, once more
-		k.deliver(k.events[len(k.events)-1])
-	case 7, 8: // any, late or twice
-		k.deliver(pick)
-	case 9, 10: // two processes at once, of which one has been asleep
-		k.deliver(pick, k.events[len(k.events)-1])
-	case 11, 12: // somebody's hand
-		k.byHand(n / 16)
-	case 13: // a new process, with nothing in its caches
+	case 4, 5, 6: // the newest event again
+		k.deliverEvents(k.events[len(k.events)-1])
+	case 7, 8: // any event, late or again
+		k.deliverEvents(pick)
+	case 9, 10: // two events at once, one of them old
+		k.deliverEvents(pick, k.events[len(k.events)-1])
+	case 11, 12: // a change by hand
+		k.changeByHand(n / 16)
+	case 13: // a new process with empty caches
 		k.restart()
 	default: // the adapter is killed in the middle of an event
-		k.kill(k.events[len(k.events)-1], n/16%5)
+		k.handleAndKill(k.events[len(k.events)-1], n/16%5)
 	}
 }
 
-func (k *keeper) change() {
-	k.now.generation++
-	k.now.value, k.now.serial = fmt.Sprintf("v%d", k.now.generation), strconv.FormatInt(k.now.generation, 10)
-	k.events = append(k.events, k.now)
+func (k *randomRun) changeResource() {
+	k.current.generation++
+	k.current.value, k.current.serial = fmt.Sprintf("v%d", k.current.generation), strconv.FormatInt(k.current.generation, 10)
+	k.events = append(k.events, k.current)
 }
 
-// handle is what a pipeline does: values are those of the API now, the generation is the
-// event's.
-func (k *keeper) handle(ctx context.Context, e event) resources.Result {
-	current := k.now
+// handleEvent handles an event as the pipeline does, with the current values of the API and the generation
+// of the event.
+func (k *randomRun) handleEvent(ctx context.Context, e event) resources.Result {
+	current := k.current
 	current.generation = e.generation
 
-	result, err := resources.Run(ctx, k.input(current))
+	result, err := resources.Run(ctx, k.newInput(current))
 	if err != nil && ctx.Err() == nil {
 		k.problems = append(k.problems, err.Error())
 	}
@@ -121,54 +121,54 @@ func (k *keeper) handle(ctx context.Context, e event) resources.Result {
 	return result
 }
 
-func (k *keeper) deliver(events ...event) {
+func (k *randomRun) deliverEvents(events ...event) {
 	var wg sync.WaitGroup
 
 	results := make([]resources.Result, len(events))
 	for i, e := range events {
-		wg.Go(func() { results[i] = k.handle(k.Context(), e) })
+		wg.Go(func() { results[i] = k.handleEvent(k.Context(), e) })
 	}
 
 	wg.Wait()
 
 	for _, result := range results {
-		// What two do at once may fail for one of them, and is then delivered again.
+		// One of two concurrent events may fail, and is then delivered again.
 		if err := result.Err(); err != nil && (len(events) == 1 || errclass.ClassOf(err) != errclass.Transient) {
 			k.problems = append(k.problems, fmt.Sprintf("events %v: %v", events, err))
 		}
 	}
 
-	k.forward()
+	k.checkGenerations()
 }
 
-// forward notes an object whose generation has gone back.
-func (k *keeper) forward() {
+// checkGenerations records a problem if the generation of an object has decreased.
+func (k *randomRun) checkGenerations() {
 	for _, name := range []string{"c-" + k.id, "m-" + k.id} {
-		object := k.get(k.configMap(name))
+		object := k.getObject(k.newConfigMap(name))
 		if object == nil {
 			continue
 		}
 
 		generation, err := stamp.Generation(object)
-		if err != nil || generation < k.reached[object.GetUID()] {
+		if err != nil || generation < k.maxGenerations[object.GetUID()] {
 			k.problems = append(k.problems, fmt.Sprintf("%s went from generation %d back to %d, %v",
-				name, k.reached[object.GetUID()], generation, err))
+				name, k.maxGenerations[object.GetUID()], generation, err))
 		}
 
-		k.reached[object.GetUID()] = generation
+		k.maxGenerations[object.GetUID()] = generation
 	}
 }
 
-func (k *keeper) byHand(n int) {
-	name := []string{"c-" + k.id, "m-" + k.id, "h-" + k.now.serial + "-" + k.id}[n%3]
+func (k *randomRun) changeByHand(n int) {
+	name := []string{"c-" + k.id, "m-" + k.id, "h-" + k.current.serial + "-" + k.id}[n%3]
 
-	object := k.get(k.configMap(name))
+	object := k.getObject(k.newConfigMap(name))
 	if object == nil || object.GetLabels()[adapter.LabelAdapter] == "" {
 		return
 	}
 
 	if n/3%2 == 0 {
-		k.edit(object, `{"data":{"value":"by hand","more":"by hand"}}`)
+		k.patchByHand(object, `{"data":{"value":"by hand","more":"by hand"}}`)
 
 		return
 	}
@@ -178,7 +178,7 @@ func (k *keeper) byHand(n int) {
 	}
 }
 
-func (k *keeper) restart() {
+func (k *randomRun) restart() {
 	fresh, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: adapterName})
 	if err != nil {
 		k.Fatal(err)
@@ -187,48 +187,48 @@ func (k *keeper) restart() {
 	k.clients = map[string]transport.Client{transport.Kubernetes: fresh}
 }
 
-// kill ends an event after some writes.
-func (k *keeper) kill(e event, writes int) {
+// handleAndKill cancels an event after some writes.
+func (k *randomRun) handleAndKill(e event, writes int) {
 	ctx, cancel := context.WithCancel(k.Context())
 	defer cancel()
 
 	before := k.clients
-	k.clients = map[string]transport.Client{transport.Kubernetes: &mortal{
-		Client: before[transport.Kubernetes], left: writes, die: cancel,
+	k.clients = map[string]transport.Client{transport.Kubernetes: &limitedClient{
+		Client: before[transport.Kubernetes], left: writes, cancel: cancel,
 	}}
-	k.handle(ctx, e)
+	k.handleEvent(ctx, e)
 	k.clients = before
 }
 
-// mortal is a client whose process is killed after some writes.
-type mortal struct {
+// limitedClient is a client that cancels its process after some writes.
+type limitedClient struct {
 	transport.Client
 
-	left int
-	die  func()
+	left   int
+	cancel func()
 }
 
-func (m *mortal) spend() {
+func (m *limitedClient) countWrite() {
 	m.left--
 	if m.left < 0 {
-		m.die()
+		m.cancel()
 	}
 }
 
-func (m *mortal) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	m.spend()
+func (m *limitedClient) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	m.countWrite()
 
 	return m.Client.Create(ctx, o)
 }
 
-func (m *mortal) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
-	m.spend()
+func (m *limitedClient) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
+	m.countWrite()
 
 	return m.Client.Delete(ctx, ref, propagation)
 }
 
-// managed are the objects that bear the resource's marks, by name, with their values.
-func (k *keeper) managed() map[string]string {
+// listManaged returns the values of the objects that have the resource's ownership labels, by name.
+func (k *randomRun) listManaged() map[string]string {
 	list := &unstructured.UnstructuredList{}
 	list.SetAPIVersion("v1")
 	list.SetKind("ConfigMapList")
@@ -249,14 +249,14 @@ func (k *keeper) managed() map[string]string {
 	return found
 }
 
-// wrong says in what the managed objects differ from the desired ones.
-func (k *keeper) wrong() string {
-	found := k.managed()
+// findDifference compares the managed objects with the desired ones.
+func (k *randomRun) findDifference() string {
+	found := k.listManaged()
 	want := map[string]string{}
 
-	if !k.now.deleting {
-		current := "h-" + k.now.serial + "-" + k.id
-		want = map[string]string{"c-" + k.id: k.now.value, "m-" + k.id: k.now.value, current: k.now.value}
+	if !k.current.deleting {
+		current := "h-" + k.current.serial + "-" + k.id
+		want = map[string]string{"c-" + k.id: k.current.value, "m-" + k.id: k.current.value, current: k.current.value}
 
 		// One earlier version may stay.
 		earlier := slices.DeleteFunc(slices.Collect(maps.Keys(found)), func(name string) bool {
@@ -268,55 +268,54 @@ func (k *keeper) wrong() string {
 	}
 
 	if !maps.Equal(found, want) {
-		return fmt.Sprintf("managed are %v, wanted %v", found, want)
+		return fmt.Sprintf("managed objects %v, want %v", found, want)
 	}
 
-	stranger := k.get(k.stranger)
-	if stranger == nil || stranger.GetResourceVersion() != k.stranger.GetResourceVersion() {
-		return "the stranger's object was touched"
+	foreign := k.getObject(k.foreign)
+	if foreign == nil || foreign.GetResourceVersion() != k.foreign.GetResourceVersion() {
+		return "the foreign object was changed"
 	}
 
 	return ""
 }
 
-// settle delivers what is due until nothing is wrong any more, with a bound.
-func (k *keeper) settle() string {
-	if !k.now.deleting {
-		// What was drifted by hand comes back with the next generation.
-		k.change()
+// converge delivers the last event until there is no difference, with a timeout.
+func (k *randomRun) converge() string {
+	if !k.current.deleting {
+		// Changes made by hand are reverted with the next generation.
+		k.changeResource()
 	}
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
-		k.deliver(k.events[len(k.events)-1])
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(20 * time.Millisecond) {
+		k.deliverEvents(k.events[len(k.events)-1])
 
-		wrong := k.wrong()
+		wrong := k.findDifference()
 		if wrong == "" || time.Now().After(deadline) || len(k.problems) > 0 {
 			return strings.Join(append(k.problems, wrong), "; ")
 		}
 	}
 }
 
-// Property: managed objects = desired objects. Whatever the order of events is, with
-// duplicates, late ones, two at once, kills, restarts and people's hands between them: in
-// the end there is what the newest generation wants, and nothing of anybody else's was
-// touched.
+// Property: managed objects = desired objects. Events are delivered late, twice and concurrently, adapters
+// are killed and restarted, and objects are changed by hand. In the end the objects match the newest
+// generation, and the objects of others are unchanged.
 func TestPropertyManagedIsDesired(t *testing.T) {
 	t.Parallel()
 
-	shared := newFleet(t, kept())
+	shared := newFixture(t, newKeptTask())
 
 	property.Check(t, "managed objects = desired objects", property.Options{Brief: 10}, prop.ForAll(func(steps []int) string {
-		k := newKeeper(t, shared)
+		k := newRandomRun(t, shared)
 		for _, step := range steps {
-			k.step(step)
+			k.takeStep(step)
 		}
 
-		return k.settle()
-	}, aFew(gen.SliceOf(gen.IntRange(0, 1<<12)))))
+		return k.converge()
+	}, limitSize(gen.SliceOf(gen.IntRange(0, 1<<12)))))
 }
 
-// aFew makes what is generated a quarter as large.
-func aFew(of gopter.Gen) gopter.Gen {
+// limitSize divides the size of generated values by four.
+func limitSize(of gopter.Gen) gopter.Gen {
 	const less = 4
 
 	return func(parameters *gopter.GenParameters) *gopter.GenResult {

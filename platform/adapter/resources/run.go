@@ -57,7 +57,7 @@ type Input struct {
 type run struct {
 	in      Input
 	vars    map[string]any
-	entries []*entry
+	entries []*newEntry
 	result  Result
 	// hasFailed is true if writing an entry has failed. Later entries are then not written.
 	hasFailed bool
@@ -66,7 +66,7 @@ type run struct {
 }
 
 // entry is one entry of the task's resources with its discovered objects.
-type entry struct {
+type newEntry struct {
 	*task.Resource
 
 	client transport.Client
@@ -112,7 +112,7 @@ func newRun(in Input) *run {
 		resource := &in.Task.Resources[i]
 
 		r.result.Outcomes[i] = Outcome{Resource: resource.Name, Operation: None}
-		r.entries = append(r.entries, &entry{Resource: resource, client: in.Clients[resource.Transport]})
+		r.entries = append(r.entries, &newEntry{Resource: resource, client: in.Clients[resource.Transport]})
 	}
 
 	return r
@@ -189,7 +189,7 @@ func (r *run) handleEntry(ctx context.Context, i int) {
 }
 
 // finishEntry prunes earlier versions, completes the outcome and logs it.
-func (r *run) finishEntry(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) {
+func (r *run) finishEntry(ctx context.Context, e *newEntry, decision gates.Decision, out *Outcome) {
 	if out.Err == nil && decision.HasAction(gates.Prune) && !r.isStale {
 		if err := r.prune(ctx, e, out); err != nil {
 			out.setFailure(errclass.ReasonOf(err, string(gates.Prune)), err)

@@ -21,8 +21,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// entry keeps a ConfigMap by its name. Its gates are "delete: EXPRESSION", and so on.
-func entry(name, object string, gates ...string) string {
+// newEntry returns a task entry for a ConfigMap that is discovered by its name. Gates have the form
+// "delete: EXPRESSION".
+func newEntry(name, object string, gates ...string) string {
 	var (
 		when  string
 		steps strings.Builder
@@ -55,192 +56,191 @@ func entry(name, object string, gates ...string) string {
 `) + when + lifecycle
 }
 
-// simple keeps one until the resource is deleted.
-func simple(gates ...string) string {
-	return entry("config", "web", append(gates, "delete: deleting")...)
+// newSimpleTask returns a task with one ConfigMap that exists until the resource is deleted.
+func newSimpleTask(gates ...string) string {
+	return newEntry("config", "web", append(gates, "delete: deleting")...)
 }
 
-// ofResource finds all objects of the resource.
+// ofResource discovers all objects of the resource.
 const ofResource = `by_selectors: {label_selector: {hyperfleet.io/resource-id: "{{ .id }}"}}`
 
-// byLabel finds what a task finds by name by a label.
-func byLabel(taskFile string) string {
+// findByLabel replaces discovery by name with discovery by label.
+func findByLabel(taskFile string) string {
 	return strings.NewReplacer("by_name: web", "by_selectors: {label_selector: {app: web}}",
 		"{name: web,", "{name: web, labels: {app: web},").Replace(taskFile)
 }
 
-func TestLifeOfAnObject(t *testing.T) {
+func TestObjectLifecycle(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
+	f := newFixture(t, newSimpleTask())
 
-	f.want(event{generation: 2, value: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 2, value: "a"}, "create/Absent")
 
-	made := f.get(f.configMap("web"))
+	made := f.getObject(f.newConfigMap("web"))
 	if got := made.GetLabels(); got[adapter.LabelAdapter] != adapterName || got[adapter.LabelResourceID] != f.id ||
 		got[adapter.LabelResourceName] != "config" {
 		t.Errorf("labels: %v", got)
 	}
 
-	result := f.want(event{generation: 2, value: "b"}, "none/GenerationUnchanged")
-	if _, there := result.Objects["config"]; !there || f.data("web")["value"] != "a" {
-		t.Errorf("unchanged: %v, %v", result.Objects, f.data("web"))
+	result := f.requireOutcomes(event{generation: 2, value: "b"}, "none/GenerationUnchanged")
+	if _, there := result.Objects["config"]; !there || f.getData("web")["value"] != "a" {
+		t.Errorf("unchanged: %v, %v", result.Objects, f.getData("web"))
 	}
 
-	f.want(event{generation: 3, value: "c"}, "apply/GenerationChanged")
-	f.want(event{generation: 1, value: "old"}, "none/Stale")
+	f.requireOutcomes(event{generation: 3, value: "c"}, "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 1, value: "old"}, "none/Stale")
 
-	if got := f.data("web")["value"]; got != "c" {
+	if got := f.getData("web")["value"]; got != "c" {
 		t.Errorf("value is %q", got)
 	}
 
-	// By hand: gone, it is made again.
+	// An object that was deleted by hand is recreated.
 	must(t, env.Client.Delete(t.Context(), made))
 
-	eventually(t, "it is made again", func() bool {
-		f.run(event{generation: 3, value: "c"})
+	eventually(t, "the object is recreated", func() bool {
+		f.runEvent(event{generation: 3, value: "c"})
 
-		return f.get(f.configMap("web")) != nil
+		return f.getObject(f.newConfigMap("web")) != nil
 	})
 
-	// The same event sees at once that it is gone.
-	result = f.want(event{generation: 4, deleting: true}, "delete/DeleteGate")
+	// The event that deletes the object no longer sees it.
+	result = f.requireOutcomes(event{generation: 4, deleting: true}, "delete/DeleteGate")
 	if _, there := result.Objects["config"]; there {
-		t.Error("the deleted object is still seen")
+		t.Error("expressions still see the deleted object")
 	}
 
-	f.want(event{generation: 4, deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 4, deleting: true}, "none/NothingThere")
 }
 
-// An object of somebody else is neither changed nor deleted, and it is told whose it is.
-func TestStrangersAreLeftAlone(t *testing.T) {
+// An object of others is neither changed nor deleted, and the error names its owner.
+func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
-	stranger := f.configMap("web")
-	stranger.Object["data"] = map[string]any{"value": "theirs"}
+	f := newFixture(t, newSimpleTask())
+	foreign := f.newConfigMap("web")
+	foreign.Object["data"] = map[string]any{"value": "theirs"}
 
-	must(t, env.Client.Create(t.Context(), stranger))
+	must(t, env.Client.Create(t.Context(), foreign))
 
-	result := f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
+	result := f.requireOutcomes(event{generation: 1, value: "a"}, "!none/NotManaged")
 
 	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "ConfigMap "+f.ns+"/web") ||
 		!strings.Contains(err.Error(), "To hand it over, delete it") {
 		t.Errorf("error: %v", err)
 	}
 
-	f.want(event{generation: 2, deleting: true}, "none/NotManaged")
+	f.requireOutcomes(event{generation: 2, deleting: true}, "none/NotManaged")
 
-	if got := f.get(stranger).GetResourceVersion(); got != stranger.GetResourceVersion() {
-		t.Error("the stranger's object was written")
+	if got := f.getObject(foreign).GetResourceVersion(); got != foreign.GetResourceVersion() {
+		t.Error("the foreign object was changed")
 	}
 
-	// Handed over as the error says.
-	must(t, env.Client.Delete(t.Context(), stranger))
+	// The object is handed over as the error describes.
+	must(t, env.Client.Delete(t.Context(), foreign))
 
-	f.want(event{generation: 1, value: "mine"}, "create/Absent")
+	f.requireOutcomes(event{generation: 1, value: "mine"}, "create/Absent")
 }
 
-// Labels that are found by a selector make nothing a version of ours.
+// An object that only has the selected labels does not count as a version.
 func TestForgedVersionsAreNotDeleted(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 1}"))
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
+	f := newFixture(t, newRetentionTask("{historyLimit: 1}"))
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
 
-	forged := f.configMap("precious")
-	forged.SetLabels(f.get(f.configMap("job-a")).GetLabels())
-	forged.SetAnnotations(f.get(f.configMap("job-a")).GetAnnotations())
+	forged := f.newConfigMap("precious")
+	forged.SetLabels(f.getObject(f.newConfigMap("job-a")).GetLabels())
+	forged.SetAnnotations(f.getObject(f.newConfigMap("job-a")).GetAnnotations())
 
 	must(t, env.Client.Create(t.Context(), forged))
 
-	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
-	f.want(event{generation: 1, serial: "c", flag: true}, "recreate/RecreateGate")
-	f.want(event{generation: 2, serial: "d", deleting: true}, "delete/DeleteGate")
+	f.requireOutcomes(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.requireOutcomes(event{generation: 1, serial: "c", flag: true}, "recreate/RecreateGate")
+	f.requireOutcomes(event{generation: 2, serial: "d", deleting: true}, "delete/DeleteGate")
 
-	if diff := cmp.Diff([]string{"precious"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("left: %s", diff)
+	if diff := cmp.Diff([]string{"precious"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("remaining objects: %s", diff)
 	}
 }
 
-// A new key signs what is there with the events that come by, so that the old one can go.
+// Later events sign existing objects with a new key, so that the old key can be removed.
 func TestKeyRotation(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
+	f := newFixture(t, newSimpleTask())
 	old, fresh := strings.Repeat("k", 32), strings.Repeat("n", 32)
 
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
-	f.stamper = stamperWith(t, fresh+"\n"+old)
-	eventually(t, "the object is signed anew", func() bool {
-		f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
+	f.stamper = newStamper(t, fresh+"\n"+old)
+	eventually(t, "the object is signed with the new key", func() bool {
+		f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
-		err := keysWith(t, fresh).Verify(f.get(f.configMap("web")), schema.GroupKind{Kind: "ConfigMap"})
+		err := newKeys(t, fresh).Verify(f.getObject(f.newConfigMap("web")), schema.GroupKind{Kind: "ConfigMap"})
 
 		return err == nil
 	})
 
-	f.stamper = stamperWith(t, fresh)
+	f.stamper = newStamper(t, fresh)
 	eventually(t, "the cache has it", func() bool {
-		result := f.run(event{generation: 2, value: "b"})
+		result := f.runEvent(event{generation: 2, value: "b"})
 
-		return short(result)[0] == "apply/GenerationChanged"
+		return formatOutcomes(result)[0] == "apply/GenerationChanged"
 	})
 
-	f.stamper = stamperWith(t, old)
-	f.want(event{generation: 3, deleting: true}, "none/NotManaged")
+	f.stamper = newStamper(t, old)
+	f.requireOutcomes(event{generation: 3, deleting: true}, "none/NotManaged")
 }
 
-func gated() string {
-	return entry("config", "web", "when: !flag", "apply: !resources.?config.hasValue()", "delete: deleting") +
-		strings.Replace(entry("sibling", "sibling", "apply: resources.?config.hasValue()", "delete: deleting && !resources.?config.hasValue()"),
+func newGatedTask() string {
+	return newEntry("config", "web", "when: !flag", "apply: !resources.?config.hasValue()", "delete: deleting") +
+		strings.Replace(newEntry("sibling", "sibling", "apply: resources.?config.hasValue()", "delete: deleting && !resources.?config.hasValue()"),
 			".value", ".resources.config.metadata.name", 1)
 }
 
 func TestGates(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, gated())
+	f := newFixture(t, newGatedTask())
 
-	f.want(event{generation: 1, flag: true}, "none/WhenFalse", "none/ApplyWhenFalse")
-	// The second sees what the first has made in the same event.
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 1, flag: true}, "none/WhenFalse", "none/ApplyWhenFalse")
+	// The second entry sees the object that the first has created for the same event.
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
-	if got := f.data("sibling")["value"]; got != "web" {
-		t.Errorf("the sibling is of %q", got)
+	if got := f.getData("sibling")["value"]; got != "web" {
+		t.Errorf("the sibling has value %q", got)
 	}
 
-	// Created once: later generations leave it.
-	f.want(event{generation: 2, value: "b"}, "none/ApplyWhenFalse", "apply/GenerationChanged")
-	// A false when does not keep from deleting, and what is gone is gone for the next.
-	f.want(event{generation: 3, flag: true, deleting: true}, "delete/DeleteGate", "delete/DeleteGate")
+	// After the creation, later generations do not change the object.
+	f.requireOutcomes(event{generation: 2, value: "b"}, "none/ApplyWhenFalse", "apply/GenerationChanged")
+	// A false when gate does not prevent deletion, and the next entry no longer sees the deleted object.
+	f.requireOutcomes(event{generation: 3, flag: true, deleting: true}, "delete/DeleteGate", "delete/DeleteGate")
 
-	if got := f.names("ConfigMap"); len(got) != 0 {
-		t.Errorf("left: %v", got)
+	if got := f.listNames("ConfigMap"); len(got) != 0 {
+		t.Errorf("remaining objects: %v", got)
 	}
 }
 
-// A gate that errors is never false; what builds on the entry waits, but goes when it has
-// to.
+// A gate with an error does not count as false. Later entries wait, but are still deleted when needed.
 func TestGateErrors(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, entry("first", "first", "recreate: resources.first.status.phase == 'Done'", "delete: deleting && flag")+
-		entry("second", "second", "delete: deleting"))
+	f := newFixture(t, newEntry("first", "first", "recreate: resources.first.status.phase == 'Done'", "delete: deleting && flag")+
+		newEntry("second", "second", "delete: deleting"))
 
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
-	result := f.want(event{generation: 2, value: "b"}, "!none/GateFailed", "none/EarlierFailed")
+	result := f.requireOutcomes(event{generation: 2, value: "b"}, "!none/GateFailed", "none/EarlierFailed")
 	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "evaluate lifecycle.recreate.when") {
 		t.Errorf("error: %v (%s)", err, errclass.ClassOf(err))
 	}
 
-	if f.data("second")["value"] != "a" {
-		t.Error("what comes after a failure was written")
+	if f.getData("second")["value"] != "a" {
+		t.Error("an entry after a failed one was written")
 	}
 
-	f.want(event{generation: 3, deleting: true}, "!none/GateFailed", "delete/DeleteGate")
-	f.want(event{generation: 3, deleting: true, flag: true}, "delete/DeleteGate", "none/NothingThere")
+	f.requireOutcomes(event{generation: 3, deleting: true}, "!none/GateFailed", "delete/DeleteGate")
+	f.requireOutcomes(event{generation: 3, deleting: true, flag: true}, "delete/DeleteGate", "none/NothingThere")
 }
 
 const patched = `    lifecycle:
@@ -260,41 +260,41 @@ const patched = `    lifecycle:
 func TestPatches(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, entry("config", "web")+patched)
+	f := newFixture(t, newEntry("config", "web")+patched)
 
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "none/NothingToApply")
-	f.want(event{generation: 1, value: "a"}, "patch/PatchGate", "none/NothingToApply")
-	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/NothingToApply")
-	// Both, in their order, and no apply beside.
-	f.want(event{generation: 2, value: "b", flag: true}, "patch/PatchGate", "none/NothingToApply")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "none/NothingToApply")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "patch/PatchGate", "none/NothingToApply")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/NothingToApply")
+	// Both patches are applied in order, and the manifest is not.
+	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "patch/PatchGate", "none/NothingToApply")
 
-	if diff := cmp.Diff(map[string]string{"extra": "b"}, f.data("web")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"extra": "b"}, f.getData("web")); diff != "" {
 		t.Errorf("data: %s", diff)
 	}
 
-	// The apply comes with the next event, and leaves what patches have added.
-	f.want(event{generation: 2, value: "b", flag: true}, "apply/GenerationChanged", "none/NothingToApply")
+	// The next event applies the manifest, and keeps the fields that patches have added.
+	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "apply/GenerationChanged", "none/NothingToApply")
 
-	if diff := cmp.Diff(map[string]string{"extra": "b", "value": "b"}, f.data("web")); diff != "" {
+	if diff := cmp.Diff(map[string]string{"extra": "b", "value": "b"}, f.getData("web")); diff != "" {
 		t.Errorf("data: %s", diff)
 	}
 
-	// What is found and is not ours is not patched.
-	must(t, env.Client.Create(t.Context(), f.configMap("other")))
+	// Foreign objects are not patched.
+	must(t, env.Client.Create(t.Context(), f.newConfigMap("other")))
 
-	f.want(event{generation: 2, value: "b", flag: true}, "none/GenerationUnchanged", "!none/NotManaged")
-	f.want(event{generation: 2, value: "b"}, "none/GenerationUnchanged", "none/NothingToApply")
+	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "none/GenerationUnchanged", "!none/NotManaged")
+	f.requireOutcomes(event{generation: 2, value: "b"}, "none/GenerationUnchanged", "none/NothingToApply")
 }
 
-// The end of an adapter's life says nothing about its task file.
-func TestEndOfTimeIsTransient(t *testing.T) {
+// If the adapter shuts down, the error is transient, because it says nothing about the task file.
+func TestCanceledContextIsTransient(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, gated())
+	f := newFixture(t, newGatedTask())
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	result, err := resources.Run(ctx, f.input(event{generation: 1, value: "a"}))
+	result, err := resources.Run(ctx, f.newInput(event{generation: 1, value: "a"}))
 	if !errors.Is(err, context.Canceled) {
 		t.Errorf("Run() = %v", err)
 	}
@@ -305,80 +305,80 @@ func TestEndOfTimeIsTransient(t *testing.T) {
 		}
 	}
 
-	if got := f.names("ConfigMap"); len(got) != 0 {
-		t.Errorf("made: %v", got)
+	if got := f.listNames("ConfigMap"); len(got) != 0 {
+		t.Errorf("objects exist: %v", got)
 	}
 }
 
-// A refusal by admission is permanent and told in its own words; what is there stays.
+// An admission error is permanent and contains the admission plugin's message. The existing object stays.
 func TestRefusedByAdmission(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, strings.Replace(simple(), "data: {value:", "data: {refuse:", 1))
-	f.want(event{generation: 1, value: "no"}, "create/Absent")
-	eventually(t, "the policy is in force", func() bool {
-		probe := f.configMap("probe")
+	f := newFixture(t, strings.Replace(newSimpleTask(), "data: {value:", "data: {refuse:", 1))
+	f.requireOutcomes(event{generation: 1, value: "no"}, "create/Absent")
+	eventually(t, "the admission policy is active", func() bool {
+		probe := f.newConfigMap("probe")
 		probe.Object["data"] = map[string]any{"refuse": "yes"}
 
 		return env.Client.Create(t.Context(), probe, client.DryRunAll) != nil
 	})
 
-	result := f.run(event{generation: 2, value: "yes"})
+	result := f.runEvent(event{generation: 2, value: "yes"})
 	if err := result.Err(); errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "refused by the house") {
-		t.Errorf("outcome %v, error %v (%s)", short(result), err, errclass.ClassOf(err))
+		t.Errorf("outcome %v, error %v (%s)", formatOutcomes(result), err, errclass.ClassOf(err))
 	}
 
-	if got := f.data("web")["refuse"]; got != "no" {
+	if got := f.getData("web")["refuse"]; got != "no" {
 		t.Errorf("value is %q", got)
 	}
 
-	f.want(event{generation: 3, value: "never"}, "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 3, value: "never"}, "apply/GenerationChanged")
 }
 
-// What was drifted by hand comes back with the next generation, and that is told.
-func TestTakenOver(t *testing.T) {
+// Changes made by hand are reverted with the next generation, and a message reports it.
+func TestFieldsAreTakenOver(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
-	f.want(event{generation: 1, value: "a"}, "create/Absent")
-	f.edit(f.configMap("web"), `{"data":{"value":"by hand"}}`)
+	f := newFixture(t, newSimpleTask())
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
+	f.patchByHand(f.newConfigMap("web"), `{"data":{"value":"by hand"}}`)
 
-	result := f.want(event{generation: 2, value: "b"}, "apply/GenerationChanged")
-	if got := result.Outcomes[0].Message; f.data("web")["value"] != "b" || !strings.Contains(got, `.data.value (conflict with "somebody"`) {
-		t.Errorf("value %q, message %q", f.data("web")["value"], got)
+	result := f.requireOutcomes(event{generation: 2, value: "b"}, "apply/GenerationChanged")
+	if got := result.Outcomes[0].Message; f.getData("web")["value"] != "b" || !strings.Contains(got, `.data.value (conflict with "somebody"`) {
+		t.Errorf("value %q, message %q", f.getData("web")["value"], got)
 	}
 }
 
-func TestManifestsThatCanNotBe(t *testing.T) {
+func TestInvalidManifests(t *testing.T) {
 	t.Parallel()
 
-	cases := map[string]struct{ change, to, reason, says string }{
+	cases := map[string]struct{ change, to, reason, wantText string }{
 		"another name":      {"metadata: {name: web", "metadata: {name: other", "ManifestInvalid", "discovery looks for the name web"},
 		"another namespace": {`metadata: {name: web, namespace: "{{ .ns }}"`, "metadata: {name: web, namespace: default", "ManifestInvalid", "discovery looks in namespace"},
-		"labels that are not found": {
+		"labels that do not match": {
 			"by_name: web", "by_selectors: {label_selector: {app: web}}", "ManifestInvalid", "its labels do not match those of discovery: app=web",
 		},
-		"generation that is a word": {
+		"generation that is not a number": {
 			"metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "x"}, name: web,`, "ManifestInvalid", "is not an integer",
 		},
-		"no name": {
+		"invalid name": {
 			"web", "Web_1", "ManifestInvalid", "metadata.name is not a valid name",
 		},
-		"namespace that is not there": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
+		"missing namespace": {`"{{ .ns }}"`, "nowhere", "NamespaceMissing", `namespaces "nowhere" not found`},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFleet(t, strings.ReplaceAll(simple(), tc.change, tc.to))
+			f := newFixture(t, strings.ReplaceAll(newSimpleTask(), tc.change, tc.to))
 
-			result := f.run(event{generation: 1, value: "a"})
-			if out := result.Outcomes[0]; out.Err == nil || out.Reason != tc.reason || !strings.Contains(out.Err.Error(), tc.says) {
-				t.Errorf("outcome %v, error %v, want %s with %q", short(result), out.Err, tc.reason, tc.says)
+			result := f.runEvent(event{generation: 1, value: "a"})
+			if out := result.Outcomes[0]; out.Err == nil || out.Reason != tc.reason || !strings.Contains(out.Err.Error(), tc.wantText) {
+				t.Errorf("outcome %v, error %v, want %s with %q", formatOutcomes(result), out.Err, tc.reason, tc.wantText)
 			}
 
-			if got := f.names("ConfigMap"); len(got) != 0 {
-				t.Errorf("made all the same: %v", got)
+			if got := f.listNames("ConfigMap"); len(got) != 0 {
+				t.Errorf("objects were created nevertheless: %v", got)
 			}
 
 			transient := errors.Is(result.Err(), transport.ErrNoNamespace)
@@ -389,52 +389,52 @@ func TestManifestsThatCanNotBe(t *testing.T) {
 	}
 }
 
-// Entries of one kind and one selector are told apart by the label of their name.
+// Entries with the same kind and selector are distinguished by the label with the entry's name.
 func TestSiblings(t *testing.T) {
 	t.Parallel()
 
 	byID := strings.NewReplacer("by_name: one", ofResource, "by_name: two", ofResource)
-	f := newFleet(t, byID.Replace(entry("one", "one", "delete: deleting")+entry("two", "two", "delete: deleting && flag")))
+	f := newFixture(t, byID.Replace(newEntry("one", "one", "delete: deleting")+newEntry("two", "two", "delete: deleting && flag")))
 
-	f.want(event{generation: 1}, "create/Absent", "create/Absent")
-	f.want(event{generation: 1}, "none/GenerationUnchanged", "none/GenerationUnchanged")
-	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate", "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 1}, "none/GenerationUnchanged", "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate", "apply/GenerationChanged")
 
-	if diff := cmp.Diff([]string{"two"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("left: %s", diff)
+	if diff := cmp.Diff([]string{"two"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("remaining objects: %s", diff)
 	}
 
-	// The label it is found by, taken off by hand: it is found by its name, and fixed.
-	eventually(t, "the label comes back", func() bool {
-		f.edit(f.configMap("two"), `{"metadata":{"labels":{"hyperfleet.io/resource-id":"by-hand"}}}`)
+	// If its label is removed by hand, the object is found by its name, and the label is restored.
+	eventually(t, "the label is restored", func() bool {
+		f.patchByHand(f.newConfigMap("two"), `{"metadata":{"labels":{"hyperfleet.io/resource-id":"by-hand"}}}`)
 
-		f.run(event{generation: 3})
+		f.runEvent(event{generation: 3})
 
-		return f.get(f.configMap("two")).GetLabels()[adapter.LabelResourceID] == f.id
+		return f.getObject(f.newConfigMap("two")).GetLabels()[adapter.LabelResourceID] == f.id
 	})
 }
 
-// An event that is older than what this process has handled makes nothing anew.
-func TestStaleEventsDoNotResurrect(t *testing.T) {
+// An event that is older than the last handled one does not recreate an object.
+func TestStaleEventsDoNotRecreate(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple())
+	f := newFixture(t, newSimpleTask())
 	f.seen = resources.NewGenerations()
 
-	f.want(event{generation: 5, value: "a"}, "create/Absent")
-	f.want(event{generation: 6, deleting: true}, "delete/DeleteGate")
-	f.want(event{generation: 5, value: "a"}, "none/Stale")
-	f.want(event{generation: 6, deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 5, value: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 6, deleting: true}, "delete/DeleteGate")
+	f.requireOutcomes(event{generation: 5, value: "a"}, "none/Stale")
+	f.requireOutcomes(event{generation: 6, deleting: true}, "none/NothingThere")
 }
 
 func TestViewHasLabels(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, simple("apply: !('x' in resources.config.metadata.labels) && !('x' in resources.config.metadata.annotations)"))
+	f := newFixture(t, newSimpleTask("apply: !('x' in resources.config.metadata.labels) && !('x' in resources.config.metadata.annotations)"))
 
-	must(t, env.Client.Create(t.Context(), f.configMap("web")))
+	must(t, env.Client.Create(t.Context(), f.newConfigMap("web")))
 
-	result := f.want(event{generation: 1, value: "a"}, "!none/NotManaged")
+	result := f.requireOutcomes(event{generation: 1, value: "a"}, "!none/NotManaged")
 
 	shown, _ := result.Objects["config"].(map[string]any)
 	if _, there, _ := unstructured.NestedMap(shown, "metadata", "labels"); !there {

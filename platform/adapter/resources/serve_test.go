@@ -28,51 +28,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 )
 
-// TestALifeOfAResource goes through the real parts: an event makes an object, the watch sees that
-// somebody has removed it, a change changes it, and its deletion, which takes its time, is reported,
-// so that the resource goes.
-func TestALifeOfAResource(t *testing.T) {
+// TestResourceLifecycle runs a resource's lifecycle with the real components. An event creates an object,
+// the watch detects that the object was deleted by hand, a change of the resource changes it, and the slow
+// deletion is reported, so that the API removes the resource.
+func TestResourceLifecycle(t *testing.T) {
 	t.Parallel()
 
-	w := newWhole(t, env.Namespace(t), api)
-	s := serveWith(t, w.handle, w.looks)
+	w := newAdapterFixture(t, env.Namespace(t), api)
+	s := startAdapter(t, w.handle, w.looks)
 	id := w.call(http.MethodPost, "/clusters", `{"name":"home","spec":{"tier":"gold"}}`).Id
 
-	s.send(id, 1)
-	eventually(t, "the report", func() bool { return w.available(id) == "True" })
+	s.sendEvent(id, 1)
+	eventually(t, "the status is reported", func() bool { return w.getAvailable(id) == "True" })
 
-	made := w.object(id)
+	made := w.getConfigMap(id)
 	if made == nil || made.Data["tier"] != "gold" || made.Labels[adapter.LabelResourceID] != id || made.Annotations[adapter.AnnotationIdentity] == "" {
 		t.Fatalf("made %+v", made)
 	}
 
-	// No event is sent of what comes now.
+	// The following changes of the object send no event.
 	must(t, env.Client.Delete(t.Context(), made))
 
-	eventually(t, "it is made again", func() bool {
-		now := w.object(id)
+	eventually(t, "the object is recreated", func() bool {
+		now := w.getConfigMap(id)
 
 		return now != nil && now.UID != made.UID
 	})
-	eventually(t, "a look is counted", func() bool { return !s.tells(`looks_total{adapter_name="landing",status="success"} 0`) })
+	eventually(t, "a requeue is counted", func() bool { return !s.hasMetric(`looks_total{adapter_name="landing",status="success"} 0`) })
 
 	w.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"silver"}}`)
-	s.send(id, 2)
-	eventually(t, "the change", func() bool {
-		now := w.object(id)
+	s.sendEvent(id, 2)
+	eventually(t, "the change is applied", func() bool {
+		now := w.getConfigMap(id)
 
 		return now != nil && now.Data["tier"] == "silver"
 	})
 
-	going := w.object(id)
+	going := w.getConfigMap(id)
 	going.Finalizers = []string{"example.com/slow"}
 
 	must(t, env.Client.Update(t.Context(), going))
 
 	w.call(http.MethodDelete, "/clusters/"+id, "")
-	s.send(id, 3)
-	eventually(t, "the deletion is asked for", func() bool {
-		going = w.object(id)
+	s.sendEvent(id, 3)
+	eventually(t, "the object is being deleted", func() bool {
+		going = w.getConfigMap(id)
 
 		return going != nil && going.DeletionTimestamp != nil
 	})
@@ -80,44 +80,44 @@ func TestALifeOfAResource(t *testing.T) {
 	going.Finalizers = nil
 	must(t, env.Client.Update(t.Context(), going))
 
-	eventually(t, "the end", func() bool {
+	eventually(t, "the resource is gone", func() bool {
 		_, err := api.Store.Get(t.Context(), id)
 
-		return err != nil && w.object(id) == nil
+		return err != nil && w.getConfigMap(id) == nil
 	})
 
-	// What comes late makes nothing again.
-	s.send(id, 1)
-	eventually(t, "the late event", func() bool { return s.tells(`events_processed_total{adapter_name="landing",status="skipped"} 1`) })
+	// A late event does not recreate the object.
+	s.sendEvent(id, 1)
+	eventually(t, "the late event is handled", func() bool { return s.hasMetric(`events_processed_total{adapter_name="landing",status="skipped"} 1`) })
 
-	if w.object(id) != nil {
-		t.Error("a late event has made the object again")
+	if w.getConfigMap(id) != nil {
+		t.Error("a late event recreated the object")
 	}
 }
 
-// TestPoisonIsGivenUp, and what is behind it is handled.
-func TestPoisonIsGivenUp(t *testing.T) {
+// TestPoisonIsDeadLettered checks that later events of the same resource are handled.
+func TestPoisonIsDeadLettered(t *testing.T) {
 	t.Parallel()
 
-	w := newWhole(t, env.Namespace(t), api)
-	s := serveWith(t, w.handle, nil)
-	s.send(uuid.NewString(), 0)
+	w := newAdapterFixture(t, env.Namespace(t), api)
+	s := startAdapter(t, w.handle, nil)
+	s.sendEvent(uuid.NewString(), 0)
 
 	select {
 	case got := <-s.source.dead:
 		if got.Reason != "poison" || got.Attempts != 1 {
 			t.Errorf("%+v", got)
 		}
-	case <-time.After(patience):
-		t.Fatal("it is not given up")
+	case <-time.After(waitTimeout):
+		t.Fatal("the event did not become a dead letter")
 	}
 }
 
-func TestTheEndDrains(t *testing.T) {
+func TestShutdownDrains(t *testing.T) {
 	t.Parallel()
 
 	working, release := make(chan struct{}), make(chan struct{})
-	s := serveWith(t, func(context.Context, cloudevents.Event) pipeline.Result {
+	s := startAdapter(t, func(context.Context, cloudevents.Event) pipeline.Result {
 		close(working)
 		<-release
 
@@ -125,33 +125,33 @@ func TestTheEndDrains(t *testing.T) {
 	}, nil)
 
 	if code, body := s.get("/readyz"); code != http.StatusOK {
-		t.Errorf("not ready: %d %s", code, body)
+		t.Errorf("readiness: status %d %s", code, body)
 	}
 
 	if _, body := s.get("/config"); body != "the configuration" {
 		t.Errorf("configuration: %s", body)
 	}
 
-	s.send(uuid.NewString(), 1)
+	s.sendEvent(uuid.NewString(), 1)
 	<-working
 
 	ended := make(chan error, 1)
 
 	go func() { ended <- s.stop() }()
 
-	eventually(t, "that it is not ready", func() bool {
+	eventually(t, "the adapter is not ready", func() bool {
 		code, _ := s.get("/readyz")
 
 		return code == http.StatusServiceUnavailable
 	})
 
 	if code, _ := s.get("/healthz"); code != http.StatusOK {
-		t.Errorf("not alive while it drains: %d", code)
+		t.Errorf("liveness during the drain: status %d", code)
 	}
 
 	select {
 	case err := <-ended:
-		t.Errorf("it has ended while an event is in work: %v", err)
+		t.Errorf("the adapter stopped while an event was in progress: %v", err)
 	default:
 	}
 
@@ -162,26 +162,27 @@ func TestTheEndDrains(t *testing.T) {
 	}
 }
 
-// quietly are the options of an adapter whose servers do not listen.
-func quietly(events serve.Source, handle handler) serve.Options {
-	deployment := landing()
+// newServeOptions returns options of an adapter whose servers do not listen.
+func newServeOptions(events serve.Source, handle handler) serve.Options {
+	deployment := newDeployment()
 	deployment.HealthAddress, deployment.MetricsAddress, deployment.EventTimeout = "", "", time.Hour
 
 	return serve.Options{Deployment: deployment, Events: events, Handle: handle, Log: slog.New(slog.DiscardHandler)}
 }
 
-// TestTheDrainIsBounded: what is in work for longer is told to end, and the adapter says so.
-func TestTheDrainIsBounded(t *testing.T) {
+// TestDrainTimeout checks that events that take too long during a shutdown are canceled, and that the
+// adapter returns an error.
+func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		events := newSource(t, platform.Broker{})
-		events.add(reconcile(uuid.NewString(), 1))
+		events.publishEvent(newReconcileEvent(uuid.NewString(), 1))
 
 		ctx, end := context.WithCancel(t.Context())
 		begun, ended := make(chan struct{}), make(chan error, 1)
 
 		go func() {
-			ended <- serve.Run(ctx, quietly(events, func(ctx context.Context, _ cloudevents.Event) pipeline.Result {
+			ended <- serve.Run(ctx, newServeOptions(events, func(ctx context.Context, _ cloudevents.Event) pipeline.Result {
 				close(begun)
 				<-ctx.Done()
 
@@ -198,28 +199,28 @@ func TestTheDrainIsBounded(t *testing.T) {
 		}
 
 		if took := time.Since(from); took != serve.DrainTimeout {
-			t.Errorf("it drains for %s", took)
+			t.Errorf("the drain took %s", took)
 		}
 	})
 }
 
-func TestABrokerThatIsAway(t *testing.T) {
+func TestUnavailableBroker(t *testing.T) {
 	t.Parallel()
 
 	events := newSource(t, platform.Broker{})
-	events.away = errors.New("the broker is closed")
+	events.subscribeErr = errors.New("the broker is closed")
 
-	err := serve.Run(t.Context(), quietly(events, func(context.Context, cloudevents.Event) (out pipeline.Result) { return out }))
+	err := serve.Run(t.Context(), newServeOptions(events, func(context.Context, cloudevents.Event) (out pipeline.Result) { return out }))
 	if err == nil || !strings.Contains(err.Error(), "subscribe to events: the broker is closed") {
 		t.Errorf("%v", err)
 	}
 
 	if err := serve.Run(t.Context(), serve.Options{}); err == nil {
-		t.Error("it runs without anything")
+		t.Error("the adapter runs without a subscription")
 	}
 }
 
-// TestMetrics: names and labels are those of upstream's adapter.
+// TestMetrics checks that names and labels are those of upstream's adapter.
 func TestMetrics(t *testing.T) {
 	t.Parallel()
 
@@ -235,7 +236,7 @@ func TestMetrics(t *testing.T) {
 		{Status: pipeline.Failed, Phase: pipeline.PhaseParams, Failure: errors.New("no")},
 		deleted(errors.New("no"), false), deleted(nil, true), deleted(nil, false),
 	}
-	s := serveWith(t, func(_ context.Context, event cloudevents.Event) pipeline.Result {
+	s := startAdapter(t, func(_ context.Context, event cloudevents.Event) pipeline.Result {
 		var about struct {
 			Generation int `json:"generation"`
 		}
@@ -266,10 +267,10 @@ func TestMetrics(t *testing.T) {
 			`resource_deletion_duration_seconds_count{adapter_name="landing",resource_type="Namespace"} 1`,
 		},
 	} {
-		s.send(id, int32(i+1))
+		s.sendEvent(id, int32(i+1))
 
 		for _, want := range wants {
-			eventually(t, want, func() bool { return s.tells(want) })
+			eventually(t, want, func() bool { return s.hasMetric(want) })
 		}
 	}
 
@@ -286,7 +287,7 @@ func TestProbes(t *testing.T) {
 
 	server, err := probes.Listen(t.Context(), probes.Options{
 		HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0", Gatherer: registry,
-		CheckReady: func(context.Context) error { return errors.New("the broker is away") },
+		CheckReady: func(context.Context) error { return errors.New("the broker is unavailable") },
 		Extra: map[string]http.Handler{"GET /config": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			fmt.Fprint(w, "config")
 		})},
@@ -299,7 +300,7 @@ func TestProbes(t *testing.T) {
 		body   string
 	}{
 		{server.HealthAddress + "/healthz", 200, "ok"},
-		{server.HealthAddress + "/readyz", 503, "the broker is away"},
+		{server.HealthAddress + "/readyz", 503, "the broker is unavailable"},
 		{server.HealthAddress + "/config", 200, "config"},
 		{server.HealthAddress + "/metrics", 404, ""},
 		{server.MetricsAddress + "/metrics", 200, "things_total 0"},
@@ -316,7 +317,7 @@ func TestProbes(t *testing.T) {
 	}
 
 	if _, err := probes.Listen(t.Context(), probes.Options{MetricsAddress: server.HealthAddress}); err == nil {
-		t.Error("an address was taken twice")
+		t.Error("the same address was bound twice")
 	}
 
 	if err := server.Close(t.Context()); err != nil {

@@ -17,10 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 )
 
-// The API writes its ids in one way. A label that says one in another way is nobody's,
-// though its HMAC is ours: the API would say that there is no such resource. What else sweep does is
-// tried in test/access.
-func TestIDsInAnotherSpelling(t *testing.T) {
+// The API writes its IDs in one form. An object whose label has an ID in another form counts as unowned
+// even if its HMAC is valid, because the API would respond that the resource does not exist. test/access
+// tests the rest of sweep.
+func TestNonCanonicalIDs(t *testing.T) {
 	t.Parallel()
 
 	const sweeping = "spelling"
@@ -31,17 +31,17 @@ func TestIDsInAnotherSpelling(t *testing.T) {
 	calls, err := client.New(platform.APIClient{BaseURL: listening.URL}, client.Options{})
 	must(t, err)
 
-	f, id, want := newFleet(t, simple()), uuid.Must(uuid.NewV7()).String(), map[string]string{}
+	f, id, want := newFixture(t, newSimpleTask()), uuid.Must(uuid.NewV7()).String(), map[string]string{}
 
 	for label, reason := range map[string]string{
 		id: "", strings.ToUpper(id): sweep.ReasonNoResourceID, strings.ReplaceAll(id, "-", ""): sweep.ReasonNoResourceID,
 		"cluster-1": sweep.ReasonNoResourceID,
 	} {
 		want[label] = reason
-		object := f.configMap("named-" + strings.ToLower(uuid.NewString()))
+		object := f.newConfigMap("named-" + strings.ToLower(uuid.NewString()))
 
 		mark := stamp.Owner{ResourceID: label, ResourceName: "x", Generation: 1}
-		must(t, stamp.New(sweeping, keysWith(t, strings.Repeat("k", 32))).SetOwnership(object, mark))
+		must(t, stamp.New(sweeping, newKeys(t, strings.Repeat("k", 32))).SetOwnership(object, mark))
 
 		must(t, env.Client.Create(t.Context(), object))
 	}
@@ -49,7 +49,7 @@ func TestIDsInAnotherSpelling(t *testing.T) {
 	conf := sweep.Defaults()
 	conf.MinAge, conf.MaxShare, conf.Adapters, conf.Kinds = 0, 1, []string{sweeping}, []string{"ConfigMap"}
 
-	report, err := sweep.Run(t.Context(), sweep.Options{Config: conf, Kube: env.Config, API: calls, Keys: keysWith(t, strings.Repeat("k", 32))})
+	report, err := sweep.Run(t.Context(), sweep.Options{Config: conf, Kube: env.Config, API: calls, Keys: newKeys(t, strings.Repeat("k", 32))})
 	must(t, err)
 
 	got := map[string]string{}

@@ -20,44 +20,44 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-func recreated() string {
-	return entry("config", "web", "recreate: resources.?config.hasValue() && flag") + entry("sibling", "sibling")
+func newRecreateTask() string {
+	return newEntry("config", "web", "recreate: resources.?config.hasValue() && flag") + newEntry("sibling", "sibling")
 }
 
 func TestRecreate(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, recreated())
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
+	f := newFixture(t, newRecreateTask())
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
-	first := f.get(f.configMap("web"))
-	f.want(event{generation: 1, value: "b", flag: true}, "recreate/RecreateGate", "none/GenerationUnchanged")
+	first := f.getObject(f.newConfigMap("web"))
+	f.requireOutcomes(event{generation: 1, value: "b", flag: true}, "recreate/RecreateGate", "none/GenerationUnchanged")
 
-	second := f.get(f.configMap("web"))
-	if second.GetUID() == first.GetUID() || f.data("web")["value"] != "b" {
-		t.Errorf("it is the same: %v", f.data("web"))
+	second := f.getObject(f.newConfigMap("web"))
+	if second.GetUID() == first.GetUID() || f.getData("web")["value"] != "b" {
+		t.Errorf("the object was not recreated: %v", f.getData("web"))
 	}
 
-	// Something holds on to it: the event does not wait, the next goes on.
-	f.edit(second, `{"metadata":{"finalizers":["example.io/hold"]}}`)
+	// A finalizer delays the deletion. The event does not wait, and the next event continues.
+	f.patchByHand(second, `{"metadata":{"finalizers":["example.io/hold"]}}`)
 
-	f.want(event{generation: 2, value: "c", flag: true}, "recreate/RecreateGate...", "apply/GenerationChanged")
-	f.want(event{generation: 2, value: "c", flag: true}, "none/DeletionPending...", "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 2, value: "c", flag: true}, "recreate/RecreateGate...", "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 2, value: "c", flag: true}, "none/DeletionPending...", "none/GenerationUnchanged")
 
-	f.edit(second, `{"metadata":{"finalizers":null}}`)
-	f.want(event{generation: 2, value: "c"}, "create/Absent", "none/GenerationUnchanged")
+	f.patchByHand(second, `{"metadata":{"finalizers":null}}`)
+	f.requireOutcomes(event{generation: 2, value: "c"}, "create/Absent", "none/GenerationUnchanged")
 }
 
-// Nothing is removed that can't be made again.
+// If the object cannot be recreated, it is not deleted.
 func TestRecreateRendersFirst(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, strings.Replace(recreated(), "metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "{{ .serial }}"}, name: web,`, 1))
-	f.want(event{generation: 1, serial: "1"}, "create/Absent", "create/Absent")
-	f.want(event{generation: 2, serial: "no number", flag: true}, "!recreate/ManifestInvalid", "none/EarlierFailed")
+	f := newFixture(t, strings.Replace(newRecreateTask(), "metadata: {name: web,", `metadata: {annotations: {hyperfleet.io/generation: "{{ .serial }}"}, name: web,`, 1))
+	f.requireOutcomes(event{generation: 1, serial: "1"}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 2, serial: "no number", flag: true}, "!recreate/ManifestInvalid", "none/EarlierFailed")
 
-	if f.get(f.configMap("web")) == nil {
-		t.Error("it was removed")
+	if f.getObject(f.newConfigMap("web")) == nil {
+		t.Error("the object was deleted")
 	}
 }
 
@@ -78,84 +78,86 @@ const retained = `
       delete: {when: {expression: deleting}}
 `
 
-// versions makes a version for each serial, the first by an event and the others by recreation.
-func (f *fleet) versions(serials ...string) {
+// createVersions creates a version for each serial, the first with an event and the others by recreation.
+func (f *fixture) createVersions(serials ...string) {
 	f.Helper()
-	f.want(event{generation: 1, serial: serials[0]}, "create/Absent")
+	f.requireOutcomes(event{generation: 1, serial: serials[0]}, "create/Absent")
 
 	for _, serial := range serials[1:] {
-		f.want(event{generation: 1, serial: serial, flag: true}, "recreate/RecreateGate")
+		f.requireOutcomes(event{generation: 1, serial: serial, flag: true}, "recreate/RecreateGate")
 	}
 }
 
-func retain(retention string) string { return strings.Replace(retained, "RETENTION", retention, 1) }
+func newRetentionTask(retention string) string {
+	return strings.Replace(retained, "RETENTION", retention, 1)
+}
 
 func TestRetention(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 2}"))
+	f := newFixture(t, newRetentionTask("{historyLimit: 2}"))
 
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 1, serial: "b"}, "none/GenerationUnchanged")
-	f.want(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 1, serial: "b"}, "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
 
-	// A later generation makes another version, beside the ones before.
-	result := f.want(event{generation: 2, serial: "c"}, "create/GenerationChanged")
+	// A later generation creates another version, and earlier ones stay.
+	result := f.requireOutcomes(event{generation: 2, serial: "c"}, "create/GenerationChanged")
 	if got := result.Outcomes[0].Object; !strings.HasSuffix(got, "/job-c") {
 		t.Errorf("the current object is %s", got)
 	}
 
-	result = f.want(event{generation: 2, serial: "d", flag: true}, "recreate/RecreateGate")
+	result = f.requireOutcomes(event{generation: 2, serial: "d", flag: true}, "recreate/RecreateGate")
 	if diff := cmp.Diff([]string{"job-a"}, result.Outcomes[0].Pruned); diff != "" {
 		t.Errorf("pruned: %s", diff)
 	}
 
-	if diff := cmp.Diff([]string{"job-b", "job-c", "job-d"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-b", "job-c", "job-d"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 
-	// A name that does not vary can't be made beside itself.
-	f.want(event{generation: 2, serial: "d", flag: true}, "!recreate/ManifestInvalid")
+	// If the name does not change, a new version cannot be created.
+	f.requireOutcomes(event{generation: 2, serial: "d", flag: true}, "!recreate/ManifestInvalid")
 
-	// Deletion takes all versions.
-	f.want(event{generation: 3, serial: "e", deleting: true}, "delete/DeleteGate")
+	// A deletion deletes all versions.
+	f.requireOutcomes(event{generation: 3, serial: "e", deleting: true}, "delete/DeleteGate")
 
-	if got := f.names("ConfigMap"); len(got) != 0 {
+	if got := f.listNames("ConfigMap"); len(got) != 0 {
 		t.Errorf("left: %v", got)
 	}
 }
 
-// A late event sees that there is a later version, and does not take its own for current.
+// A late event sees the later version, and does not count its own version as the current one.
 func TestStaleEventsDoNotPrune(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 1}"))
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 2, serial: "b"}, "create/GenerationChanged")
+	f := newFixture(t, newRetentionTask("{historyLimit: 1}"))
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 2, serial: "b"}, "create/GenerationChanged")
 
-	f.task = load(t, retain("{historyLimit: 0}"))
+	f.task = loadTask(t, newRetentionTask("{historyLimit: 0}"))
 	eventually(t, "the cache has both", func() bool {
 		found, err := clients[transport.Kubernetes].Find(t.Context(), transport.Query{
-			GVK: f.configMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
+			GVK: f.newConfigMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
 		}, transport.Cached)
 
 		return err == nil && len(found) == 2 && found[0].GetManagedFields() == nil
 	})
-	f.want(event{generation: 1, serial: "c"}, "none/Stale")
+	f.requireOutcomes(event{generation: 1, serial: "c"}, "none/Stale")
 
-	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 
-	f.want(event{generation: 2, serial: "d"}, "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 2, serial: "d"}, "none/GenerationUnchanged")
 
-	if diff := cmp.Diff([]string{"job-b"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
 
-// Historical versions go by age and by expression, too, on events that change nothing as
-// well; the current one never goes.
+// Earlier versions are also deleted by age and by expression, even by events that change nothing. The
+// current version stays.
 func TestRetentionRules(t *testing.T) {
 	t.Parallel()
 
@@ -166,53 +168,53 @@ func TestRetentionRules(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := newFleet(t, retain(retention))
-			f.versions("a", "b")
+			f := newFixture(t, newRetentionTask(retention))
+			f.createVersions("a", "b")
 
-			if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
-				t.Fatalf("too early: %s", diff)
+			if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
+				t.Fatalf("objects before the rule applies (-want +got):\n%s", diff)
 			}
 
 			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 
-			eventually(t, "the old version goes", func() bool {
-				f.want(event{generation: 1, serial: "c", value: "prune"}, "none/GenerationUnchanged")
+			eventually(t, "the old version is deleted", func() bool {
+				f.requireOutcomes(event{generation: 1, serial: "c", value: "prune"}, "none/GenerationUnchanged")
 
-				return slices.Equal(f.names("ConfigMap"), []string{"job-b"})
+				return slices.Equal(f.listNames("ConfigMap"), []string{"job-b"})
 			})
 		})
 	}
 }
 
-// What is being deleted already takes nobody's place in the history.
+// Versions that are being deleted do not count against the history limit.
 func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.versions("a", "b", "c", "d")
-	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":["example.com/slow"]}}`)
+	f := newFixture(t, newRetentionTask("{historyLimit: 5}"))
+	f.createVersions("a", "b", "c", "d")
+	f.patchByHand(f.newConfigMap("job-c"), `{"metadata":{"finalizers":["example.com/slow"]}}`)
 
-	must(t, env.Client.Delete(t.Context(), f.configMap("job-c")))
+	must(t, env.Client.Delete(t.Context(), f.newConfigMap("job-c")))
 
-	f.task = load(t, retain("{historyLimit: 2}"))
-	f.live = true
+	f.task = loadTask(t, newRetentionTask("{historyLimit: 2}"))
+	f.readLive = true
 
-	result := f.want(event{generation: 1, serial: "e"}, "none/GenerationUnchanged")
+	result := f.requireOutcomes(event{generation: 1, serial: "e"}, "none/GenerationUnchanged")
 	if pruned := result.Outcomes[0].Pruned; len(pruned) > 0 {
 		t.Errorf("pruned: %v", pruned)
 	}
 
-	if diff := cmp.Diff([]string{"job-a", "job-b", "job-c", "job-d"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-a", "job-b", "job-c", "job-d"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 
-	f.edit(f.configMap("job-c"), `{"metadata":{"finalizers":null}}`)
+	f.patchByHand(f.newConfigMap("job-c"), `{"metadata":{"finalizers":null}}`)
 }
 
-// dying is a client whose objects are deleted by somebody while they are written.
-type dying struct{ transport.Client }
+// deletingClient is a client whose objects are deleted while they are written.
+type deletingClient struct{ transport.Client }
 
-func (c dying) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+func (c deletingClient) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
 	applied, takenOver, err := c.Client.Apply(ctx, live, object)
 	if applied != nil {
 		now := metav1.Now()
@@ -222,127 +224,127 @@ func (c dying) Apply(ctx context.Context, live, object *unstructured.Unstructure
 	return applied, takenOver, err
 }
 
-// While the current version is being deleted, the earlier ones stay.
-func TestAVersionThatGoesKeepsThoseBefore(t *testing.T) {
+// While the current version is being deleted, earlier versions stay.
+func TestDeletedVersionKeepsEarlierVersions(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.live = true
-	f.versions("a", "b")
+	f := newFixture(t, newRetentionTask("{historyLimit: 5}"))
+	f.readLive = true
+	f.createVersions("a", "b")
 
-	f.task = load(t, retain("{historyLimit: 0}"))
-	f.clients = map[string]transport.Client{transport.Kubernetes: dying{clients[transport.Kubernetes]}}
+	f.task = loadTask(t, newRetentionTask("{historyLimit: 0}"))
+	f.clients = map[string]transport.Client{transport.Kubernetes: deletingClient{clients[transport.Kubernetes]}}
 
-	result := f.want(event{generation: 2, serial: "b"}, "apply/GenerationChanged")
+	result := f.requireOutcomes(event{generation: 2, serial: "b"}, "apply/GenerationChanged")
 	if pruned := result.Outcomes[0].Pruned; len(pruned) > 0 {
 		t.Errorf("pruned: %v", pruned)
 	}
 }
 
-// An event that is older than one that was handled here prunes nothing.
-func TestEventsThatWereOvertakenDoNotPrune(t *testing.T) {
+// An event that is older than the last handled one prunes nothing.
+func TestOvertakenEventsDoNotPrune(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 5}"))
+	f := newFixture(t, newRetentionTask("{historyLimit: 5}"))
 	f.seen = resources.NewGenerations()
-	f.versions("a", "b")
+	f.createVersions("a", "b")
 
-	f.task = load(t, "  []")
-	f.want(event{generation: 2})
+	f.task = loadTask(t, "  []")
+	f.requireOutcomes(event{generation: 2})
 
-	f.task = load(t, retain("{historyLimit: 0}"))
-	f.live = true
-	f.want(event{generation: 1, serial: "c"}, "none/Stale")
+	f.task = loadTask(t, newRetentionTask("{historyLimit: 0}"))
+	f.readLive = true
+	f.requireOutcomes(event{generation: 1, serial: "c"}, "none/Stale")
 
-	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
 
-func TestRetentionThatErrs(t *testing.T) {
+func TestRetentionErrors(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain(`{expression: "item.status.phase == 'Done'"}`))
-	f.want(event{generation: 1, serial: "a"}, "create/Absent")
-	f.want(event{generation: 1, serial: "b", flag: true}, "!recreate/GateFailed")
+	f := newFixture(t, newRetentionTask(`{expression: "item.status.phase == 'Done'"}`))
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 1, serial: "b", flag: true}, "!recreate/GateFailed")
 
-	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
 
-// Detaching frees all versions, and redelivery makes no new one.
+// A detachment detaches all versions, and redelivery creates no new one.
 func TestDetachVersions(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, retain("{historyLimit: 5}"))
-	f.versions("a", "b")
-	f.want(event{generation: 2, serial: "c", deleting: true, value: "detach"}, "detach/DetachGate")
+	f := newFixture(t, newRetentionTask("{historyLimit: 5}"))
+	f.createVersions("a", "b")
+	f.requireOutcomes(event{generation: 2, serial: "c", deleting: true, value: "detach"}, "detach/DetachGate")
 
 	for _, name := range []string{"job-a", "job-b"} {
-		if got := f.get(f.configMap(name)); len(got.GetLabels()) != 0 {
+		if got := f.getObject(f.newConfigMap(name)); len(got.GetLabels()) != 0 {
 			t.Errorf("%s has labels %v", name, got.GetLabels())
 		}
 	}
 
-	f.want(event{generation: 2, serial: "d", deleting: true, value: "detach"}, "none/Detached")
+	f.requireOutcomes(event{generation: 2, serial: "d", deleting: true, value: "detach"}, "none/Detached")
 
-	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.names("ConfigMap")); diff != "" {
-		t.Errorf("there are: %s", diff)
+	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
+		t.Errorf("objects (-want +got):\n%s", diff)
 	}
 }
 
-func owned() string {
-	return entry("owner", "owner", "apply: !flag", "delete: deleting") + entry("owned", "owned", "apply: !deleting") +
+func newOwnerTask() string {
+	return newEntry("owner", "owner", "apply: !flag", "delete: deleting") + newEntry("owned", "owned", "apply: !deleting") +
 		"    owner: {resource: owner}\n"
 }
 
-// What an owner is, is there, and is in the same namespace or in none. Kubernetes' own garbage
-// collector takes what is owned.
+// An owner exists, and is in the same namespace or cluster-scoped. Kubernetes' garbage collector deletes
+// owned objects.
 func TestOwner(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, owned())
-	f.want(event{generation: 1, flag: true}, "none/ApplyWhenFalse", "!none/OwnerMissing")
-	f.want(event{generation: 1}, "create/Absent", "create/Absent")
+	f := newFixture(t, newOwnerTask())
+	f.requireOutcomes(event{generation: 1, flag: true}, "none/ApplyWhenFalse", "!none/OwnerMissing")
+	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
 
-	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: f.get(f.configMap("owner")).GetUID()}}
-	if diff := cmp.Diff(want, f.get(f.configMap("owned")).GetOwnerReferences()); diff != "" {
+	want := []metav1.OwnerReference{{APIVersion: "v1", Kind: "ConfigMap", Name: "owner", UID: f.getObject(f.newConfigMap("owner")).GetUID()}}
+	if diff := cmp.Diff(want, f.getObject(f.newConfigMap("owned")).GetOwnerReferences()); diff != "" {
 		t.Errorf("owners: %s", diff)
 	}
 
-	f.want(event{generation: 2}, "apply/GenerationChanged", "apply/GenerationChanged")
-	f.want(event{generation: 3, deleting: true}, "delete/DeleteGate", "none/ApplyWhenFalse")
+	f.requireOutcomes(event{generation: 2}, "apply/GenerationChanged", "apply/GenerationChanged")
+	f.requireOutcomes(event{generation: 3, deleting: true}, "delete/DeleteGate", "none/ApplyWhenFalse")
 }
 
-func TestOwnerElsewhere(t *testing.T) {
+func TestOwnerInAnotherNamespace(t *testing.T) {
 	t.Parallel()
 
-	first, second, _ := strings.Cut(owned(), "  - name: owned")
-	f := newFleet(t, first+"  - name: owned"+strings.ReplaceAll(second, "{{ .ns }}", "{{ .value }}"))
+	first, second, _ := strings.Cut(newOwnerTask(), "  - name: owned")
+	f := newFixture(t, first+"  - name: owned"+strings.ReplaceAll(second, "{{ .ns }}", "{{ .value }}"))
 
-	result := f.want(event{generation: 1, value: env.Namespace(t)}, "create/Absent", "!none/ManifestInvalid")
+	result := f.requireOutcomes(event{generation: 1, value: env.Namespace(t)}, "create/Absent", "!none/ManifestInvalid")
 	if err := result.Err(); !strings.Contains(err.Error(), "an owner must be in the same namespace or cluster-scoped") {
 		t.Errorf("error: %v", err)
 	}
 }
 
-// A namespace owns what is in it; its deletion takes its time, and events go on.
+// A namespace owns the objects in it. Its deletion takes time, and events continue to be handled.
 func TestNamespaceAsOwner(t *testing.T) {
 	t.Parallel()
 
 	space := strings.NewReplacer("ConfigMap", "Namespace", `, namespace: "{{ .ns }}"`, "", `namespace: "{{ .ns }}", `, "",
-		`      data: {value: "{{ .value }}"}`+"\n", "").Replace(entry("space", `"{{ .ns }}-inner"`, "delete: deleting"))
-	inside := strings.ReplaceAll(entry("inside", "web", "apply: !deleting"), `"{{ .ns }}"`, `"{{ .ns }}-inner"`)
-	f := newFleet(t, space+inside+"    owner: {resource: space}\n")
+		`      data: {value: "{{ .value }}"}`+"\n", "").Replace(newEntry("space", `"{{ .ns }}-inner"`, "delete: deleting"))
+	inside := strings.ReplaceAll(newEntry("inside", "web", "apply: !deleting"), `"{{ .ns }}"`, `"{{ .ns }}-inner"`)
+	f := newFixture(t, space+inside+"    owner: {resource: space}\n")
 
-	f.want(event{generation: 1}, "create/Absent", "create/Absent")
-	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
-	f.want(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
+	f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
+	f.requireOutcomes(event{generation: 2, deleting: true}, "delete/DeleteGate...", "none/ApplyWhenFalse")
 }
 
-// inNamespace makes a namespace, two objects in it, and one of a kind that lives in none,
-// whatever namespace its discovery names.
+// inNamespace is a task with a namespace, two objects in it, and a cluster-scoped object whose discovery
+// names the namespace.
 const inNamespace = `
   - name: space
     discovery: {by_name: "{{ .ns }}-new"}
@@ -372,19 +374,20 @@ const inNamespace = `
       value: 1
 `
 
-// scoped is a client of the cluster that writes down what is read through it, and lets
-// somebody else be quicker.
-type scoped struct {
+// recordingClient is a client that records reads, and lets the test create an object concurrently.
+type recordingClient struct {
 	transport.Client
 
 	reads []string
-	// meanwhile, if there, runs once after the first create.
+	// If meanwhile is not nil, it runs once after the first create.
 	meanwhile func()
 }
 
-func newScoped() *scoped { return &scoped{Client: clients[transport.Kubernetes]} }
+func newRecordingClient() *recordingClient {
+	return &recordingClient{Client: clients[transport.Kubernetes]}
+}
 
-func (s *scoped) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
+func (s *recordingClient) Find(ctx context.Context, query transport.Query, read transport.Read) ([]*unstructured.Unstructured, error) {
 	verb := "list "
 	if query.Name != "" {
 		verb = "get "
@@ -395,7 +398,7 @@ func (s *scoped) Find(ctx context.Context, query transport.Query, read transport
 	return s.Client.Find(ctx, query, read)
 }
 
-func (s *scoped) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+func (s *recordingClient) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
 	made, err := s.Client.Create(ctx, o)
 
 	if meanwhile := s.meanwhile; meanwhile != nil {
@@ -407,7 +410,7 @@ func (s *scoped) Create(ctx context.Context, o *unstructured.Unstructured) (*uns
 	return made, err
 }
 
-func (s *scoped) wantReads(t *testing.T, want ...string) {
+func (s *recordingClient) requireReads(t *testing.T, want ...string) {
 	t.Helper()
 
 	if !slices.Equal(s.reads, want) {
@@ -417,31 +420,29 @@ func (s *scoped) wantReads(t *testing.T, want ...string) {
 	s.reads = nil
 }
 
-// What is in a namespace that is not there is not asked for; where the namespace is there,
-// it is.
-func TestNothingIsReadInANamespaceThatIsNotThere(t *testing.T) {
+// Objects in a missing namespace are not read. After the namespace was created, they are.
+func TestNoReadsInAMissingNamespace(t *testing.T) {
 	t.Parallel()
 
-	f, s := newFleet(t, inNamespace), newScoped()
+	f, s := newFixture(t, inNamespace), newRecordingClient()
 	f.clients = map[string]transport.Client{transport.Kubernetes: s}
 
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "create/Absent", "create/Absent", "create/Absent")
-	s.wantReads(t, "get Namespace", "get PriorityClass")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent", "create/Absent", "create/Absent")
+	s.requireReads(t, "get Namespace", "get PriorityClass")
 
-	f.want(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/GenerationUnchanged",
+	f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged", "none/GenerationUnchanged",
 		"none/GenerationUnchanged", "none/GenerationUnchanged")
-	s.wantReads(t, "get Namespace", "get ConfigMap", "list ConfigMap", "get PriorityClass")
+	s.requireReads(t, "get Namespace", "get ConfigMap", "list ConfigMap", "get PriorityClass")
 }
 
-// An object that somebody makes in the namespace as soon as it is there is found after all,
-// and left alone.
-func TestSomebodyElseIsQuickerInANewNamespace(t *testing.T) {
+// An object that others create in a new namespace is found and left alone.
+func TestConcurrentlyCreatedObjectIsLeftAlone(t *testing.T) {
 	t.Parallel()
 
-	f, s := newFleet(t, inNamespace), newScoped()
+	f, s := newFixture(t, inNamespace), newRecordingClient()
 	f.clients = map[string]transport.Client{transport.Kubernetes: s}
 	s.meanwhile = func() {
-		theirs := f.object("v1", "ConfigMap", "named")
+		theirs := f.newObject("v1", "ConfigMap", "named")
 		theirs.SetNamespace(f.ns + "-new")
 
 		if err := env.Client.Create(t.Context(), theirs); err != nil {
@@ -449,5 +450,5 @@ func TestSomebodyElseIsQuickerInANewNamespace(t *testing.T) {
 		}
 	}
 
-	f.want(event{generation: 1, value: "a"}, "create/Absent", "!create/NotManaged", "none/EarlierFailed", "none/EarlierFailed")
+	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "!create/NotManaged", "none/EarlierFailed", "none/EarlierFailed")
 }

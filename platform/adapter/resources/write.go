@@ -23,7 +23,7 @@ import (
 )
 
 // execute executes a decision on the discovered objects.
-func (r *run) execute(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
+func (r *run) execute(ctx context.Context, e *newEntry, decision gates.Decision, out *Outcome) error {
 	if decision.HasAction(gates.Patch) {
 		return r.patch(ctx, e, decision, out)
 	}
@@ -43,7 +43,7 @@ func (r *run) execute(ctx context.Context, e *entry, decision gates.Decision, ou
 }
 
 // apply creates the object, or updates it to the manifest.
-func (r *run) apply(ctx context.Context, e *entry, out *Outcome) error {
+func (r *run) apply(ctx context.Context, e *newEntry, out *Outcome) error {
 	object, err := r.renderObject(ctx, e)
 	if err != nil {
 		return err
@@ -59,7 +59,7 @@ func (r *run) apply(ctx context.Context, e *entry, out *Outcome) error {
 
 // renderObject renders the object of an entry, and sets its owner reference, ownership labels and
 // annotations. It returns an error if discovery would not find the object.
-func (r *run) renderObject(ctx context.Context, e *entry) (*unstructured.Unstructured, error) {
+func (r *run) renderObject(ctx context.Context, e *newEntry) (*unstructured.Unstructured, error) {
 	rendered, err := e.Manifest.RenderObject(ctx, r.vars)
 	if err != nil {
 		return nil, newPermanentError(ReasonManifest, "%w", err)
@@ -93,7 +93,7 @@ func (r *run) renderObject(ctx context.Context, e *entry) (*unstructured.Unstruc
 
 // checkFindable returns an error if discovery would not find the object. The adapter would create such an
 // object again with each event, or would never delete it.
-func (r *run) checkFindable(e *entry, object *unstructured.Unstructured) error {
+func (r *run) checkFindable(e *newEntry, object *unstructured.Unstructured) error {
 	ref := transport.RefTo(object)
 	if problem := task.CheckName(e.query.GVK.Group, object.GetName()); problem != "" {
 		return newPermanentError(ReasonManifest, "%s: metadata.name is not a valid name: %s; "+
@@ -122,12 +122,12 @@ func (r *run) checkFindable(e *entry, object *unstructured.Unstructured) error {
 
 // setOwner adds the owner reference. An owner has to be in the same namespace or cluster-scoped
 // (Kubernetes, "Owners and Dependents").
-func (r *run) setOwner(e *entry, object *unstructured.Unstructured) error {
+func (r *run) setOwner(e *newEntry, object *unstructured.Unstructured) error {
 	if e.Owner == "" {
 		return nil
 	}
 
-	i := slices.IndexFunc(r.entries, func(other *entry) bool { return other.Name == e.Owner })
+	i := slices.IndexFunc(r.entries, func(other *newEntry) bool { return other.Name == e.Owner })
 	if i < 0 || r.entries[i].objects.state != gates.Managed {
 		return newPermanentError(ReasonOwnerMissing, "set owner of %s: the object of resource %s does not exist or is not managed",
 			transport.RefTo(object), e.Owner)
@@ -147,7 +147,7 @@ func (r *run) setOwner(e *entry, object *unstructured.Unstructured) error {
 }
 
 // create creates the object. It does not take over an existing object of the same name.
-func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, operation Operation) error {
+func (r *run) create(ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, operation Operation) error {
 	out.Operation = operation
 
 	created, err := e.client.Create(ctx, object)
@@ -163,7 +163,7 @@ func (r *run) create(ctx context.Context, e *entry, object *unstructured.Unstruc
 }
 
 // update applies the manifest to an existing object.
-func (r *run) update(ctx context.Context, e *entry, live, object *unstructured.Unstructured, out *Outcome) error {
+func (r *run) update(ctx context.Context, e *newEntry, live, object *unstructured.Unstructured, out *Outcome) error {
 	if r.isUpToDate(live, object, out) {
 		return nil
 	}
@@ -202,7 +202,7 @@ func (r *run) isUpToDate(live, object *unstructured.Unstructured, out *Outcome) 
 // handleExisting handles an existing object that has the manifest's name and that discovery did not find.
 // existsErr is the error of the create request.
 func (r *run) handleExisting(
-	ctx context.Context, e *entry, object *unstructured.Unstructured, out *Outcome, existsErr error,
+	ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, existsErr error,
 ) error {
 	ref := transport.RefTo(object)
 
@@ -246,7 +246,7 @@ func (r *run) handleExisting(
 }
 
 // replaceObject replaces the discovered object with the object that a write has returned.
-func (r *run) replaceObject(e *entry, object *unstructured.Unstructured) error {
+func (r *run) replaceObject(e *newEntry, object *unstructured.Unstructured) error {
 	versions := slices.Clone(e.objects.versions)
 
 	for i, version := range versions {
@@ -259,7 +259,7 @@ func (r *run) replaceObject(e *entry, object *unstructured.Unstructured) error {
 }
 
 // patch applies the patches whose gates are true, in the order of the task file.
-func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out *Outcome) error {
+func (r *run) patch(ctx context.Context, e *newEntry, decision gates.Decision, out *Outcome) error {
 	for _, action := range decision.Actions {
 		if action.Verb != gates.Patch {
 			continue
@@ -293,7 +293,7 @@ func (r *run) patch(ctx context.Context, e *entry, decision gates.Decision, out 
 // recreate deletes the object, and creates it if the deletion is done immediately. With a retention, it
 // only creates a new object. It renders the manifest first, so that it does not delete an object that it
 // can't create again.
-func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
+func (r *run) recreate(ctx context.Context, e *newEntry, out *Outcome) error {
 	out.Operation = Recreate
 
 	object, err := r.renderObject(ctx, e)
@@ -323,7 +323,7 @@ func (r *run) recreate(ctx context.Context, e *entry, out *Outcome) error {
 }
 
 // delete requests the deletion of all versions, and discovers the versions that remain.
-func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
+func (r *run) delete(ctx context.Context, e *newEntry, out *Outcome) error {
 	out.Operation = Deleted
 
 	err := e.forEachVersion(func(version *unstructured.Unstructured) error {
@@ -347,7 +347,7 @@ func (r *run) delete(ctx context.Context, e *entry, out *Outcome) error {
 }
 
 // forEachVersion calls do for all versions and joins the errors. It ignores ErrNotFound.
-func (e *entry) forEachVersion(do func(*unstructured.Unstructured) error) error {
+func (e *newEntry) forEachVersion(do func(*unstructured.Unstructured) error) error {
 	var errs []error
 
 	for _, version := range e.objects.versions {
@@ -361,7 +361,7 @@ func (e *entry) forEachVersion(do func(*unstructured.Unstructured) error) error 
 
 // detach removes the ownership labels and annotations from all versions, except for the generation, and
 // adds the annotation of detached objects.
-func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
+func (r *run) detach(ctx context.Context, e *newEntry, out *Outcome) error {
 	out.Operation = Detached
 
 	var current *unstructured.Unstructured
@@ -387,7 +387,7 @@ func (r *run) detach(ctx context.Context, e *entry, out *Outcome) error {
 
 // renewIdentity replaces the identity annotation of versions that were signed with an old key. An error
 // does not fail the entry, because the next event tries again.
-func (r *run) renewIdentity(ctx context.Context, e *entry) {
+func (r *run) renewIdentity(ctx context.Context, e *newEntry) {
 	for _, version := range e.objects.versions {
 		value, needed := r.in.Stamper.RenewedIdentity(version, e.query.GVK.GroupKind(), r.in.ResourceID)
 		if !needed || version.GetDeletionTimestamp() != nil {
@@ -403,7 +403,7 @@ func (r *run) renewIdentity(ctx context.Context, e *entry) {
 }
 
 // prune deletes the earlier versions that the retention does not keep.
-func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
+func (r *run) prune(ctx context.Context, e *newEntry, out *Outcome) error {
 	if e.objects.state != gates.Managed {
 		return nil
 	}
@@ -436,7 +436,7 @@ func (r *run) prune(ctx context.Context, e *entry, out *Outcome) error {
 // selectExpired returns the versions that at least one rule of the retention deletes. The earlier versions
 // have to be sorted from the newest to the oldest.
 func (r *run) selectExpired(
-	ctx context.Context, e *entry, earlier []*unstructured.Unstructured,
+	ctx context.Context, e *newEntry, earlier []*unstructured.Unstructured,
 ) ([]*unstructured.Unstructured, error) {
 	var (
 		items   []any

@@ -23,7 +23,7 @@ clients:
   broker: {subscription_id: demo, topic: clusters}
 `
 
-func deployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
+func loadDeployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
 	t.Helper()
 
 	return loadSpec(t, task.NewDeploymentSpec(true), text, environ...)
@@ -43,7 +43,7 @@ func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text stri
 func TestDeployment(t *testing.T) {
 	t.Parallel()
 
-	got, err := deployment(t, minimal, "HYPERFLEET_CLIENTS_HYPERFLEET_API_TIMEOUT=3s", "LOG_LEVEL=debug")
+	got, err := loadDeployment(t, minimal, "HYPERFLEET_CLIENTS_HYPERFLEET_API_TIMEOUT=3s", "LOG_LEVEL=debug")
 	must(t, err)
 
 	api := got.Clients.HyperFleetAPI
@@ -53,28 +53,28 @@ func TestDeployment(t *testing.T) {
 	}
 }
 
-func TestDeploymentsThatAreRefused(t *testing.T) {
+func TestInvalidDeployments(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ file, want string }{
-		"nothing":         {"", "adapter.name: \"\" is not a DNS label"},
-		"a name":          {strings.Replace(minimal, "name: demo", "name: Has.Dots", 1), `adapter.name: "Has.Dots" is not a DNS label`},
-		"topic":           {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
-		"key":             {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
-		"url":             {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
-		"backoff":         {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is not one of exponential, linear, constant`},
-		"too many tries":  {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 attempts"},
-		"wait":            {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
-		"variable":        {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a valid variable name`},
-		"maestro of none": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want exactly one of grpc_server_address"},
-		"unknown":         {minimal + "debug: true", "debug: unknown field"},
+		"nothing":                  {"", "adapter.name: \"\" is not a DNS label"},
+		"a name":                   {strings.Replace(minimal, "name: demo", "name: Has.Dots", 1), `adapter.name: "Has.Dots" is not a DNS label`},
+		"topic":                    {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
+		"key":                      {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
+		"url":                      {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
+		"backoff":                  {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is not one of exponential, linear, constant`},
+		"too many tries":           {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 attempts"},
+		"wait":                     {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
+		"variable":                 {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a valid variable name`},
+		"maestro without a server": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want exactly one of grpc_server_address"},
+		"unknown":                  {minimal + "debug: true", "debug: unknown field"},
 	}
 
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, err := deployment(t, test.file); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := loadDeployment(t, test.file); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error: %v, want %s", err, test.want)
 			}
 		})
@@ -105,7 +105,7 @@ func TestFrameworkVersion(t *testing.T) {
 func TestRedacted(t *testing.T) {
 	t.Parallel()
 
-	got, err := deployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
+	got, err := loadDeployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
 	must(t, err)
 
 	text, err := json.Marshal(task.Redact(got))
@@ -114,7 +114,7 @@ func TestRedacted(t *testing.T) {
 	}
 
 	if got.Clients.HyperFleetAPI.DefaultHeaders["X-Key"] != "s3cret" {
-		t.Error("the configuration itself has lost its header")
+		t.Error("Redact changed the configuration itself")
 	}
 
 	if path := (task.Path{Variable: "config", Rest: "clients.broker.topic"}); true {
@@ -124,7 +124,7 @@ func TestRedacted(t *testing.T) {
 	}
 }
 
-// TestDryRunsNeedNoKey, and all else as ever.
+// TestDryRunsNeedNoKey checks that dry runs need no key, but otherwise a valid configuration.
 func TestDryRunsNeedNoKey(t *testing.T) {
 	t.Parallel()
 

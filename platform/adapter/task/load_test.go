@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 )
 
-// space is a resource that is right; cases add to it.
+// space is a valid resource. Cases extend it.
 const space = `
 params:
 - {name: id, source: event.id}
@@ -43,16 +43,16 @@ const versions = `
   retention: {historyLimit: 1}
 `
 
-func load(text string, deployment *adapter.Deployment, files ...string) (*task.Task, error) {
+func loadTask(text string, deployment *adapter.Deployment, files ...string) (*task.Task, error) {
 	dir := fstest.MapFS{"task.yaml": {Data: []byte(text)}}
 	for i := 0; i+1 < len(files); i += 2 {
 		dir[files[i]] = &fstest.MapFile{Data: []byte(files[i+1])}
 	}
 
-	return task.Load(dir, "task.yaml", deployment, fixed())
+	return task.Load(dir, "task.yaml", deployment, withFixedClock())
 }
 
-func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
+func TestErrorsHavePositions(t *testing.T) {
 	t.Parallel()
 
 	deployment := &adapter.Deployment{Environment: []string{"REGION"}, Adapter: adapter.Identity{Name: "a"}}
@@ -167,7 +167,7 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := load(test.file, deployment, "bad.yaml", "x:\n  y: '{{ .nope'\n", "worse.yaml", "a: [")
+			_, err := loadTask(test.file, deployment, "bad.yaml", "x:\n  y: '{{ .nope'\n", "worse.yaml", "a: [")
 
 			var problems strictyaml.Problems
 			if !errors.As(err, &problems) || !strings.Contains(err.Error(), test.want) {
@@ -176,19 +176,18 @@ func TestWhatIsWrongIsSaidAtItsPlace(t *testing.T) {
 
 			for _, problem := range problems {
 				if problem.Line == 0 {
-					t.Errorf("without a place: %s", problem)
+					t.Errorf("problem without a position: %s", problem)
 				}
 			}
 		})
 	}
 }
 
-// TestEverythingIsSaidAtOnce: problems of all phases are in one error, in the order of the
-// file.
-func TestEverythingIsSaidAtOnce(t *testing.T) {
+// TestAllErrorsAreReported checks that one error has the problems of all phases, in the order of the file.
+func TestAllErrorsAreReported(t *testing.T) {
 	t.Parallel()
 
-	_, err := load(`params:
+	_, err := loadTask(`params:
 - {name: a, source: {expression: nope}}
 preconditions:
 - {name: p, expression: "1"}
@@ -211,17 +210,17 @@ unknown: 1
 
 	for _, want := range []int{2, 4, 6, 8, 9} {
 		if !slices.Contains(lines, want) {
-			t.Errorf("nothing is said of line %d:\n%v", want, err)
+			t.Errorf("no problem in line %d:\n%v", want, err)
 		}
 	}
 
 	if !slices.IsSorted(lines) {
-		t.Errorf("not in the order of the file: %v", lines)
+		t.Errorf("problems are not in the order of the file: %v", lines)
 	}
 }
 
-// TestWhatIsRightLoads: forms that the cases above come near to.
-func TestWhatIsRightLoads(t *testing.T) {
+// TestValidTaskFiles has valid variants of the cases above.
+func TestValidTaskFiles(t *testing.T) {
 	t.Parallel()
 
 	deployment := &adapter.Deployment{
@@ -246,7 +245,7 @@ func TestWhatIsRightLoads(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			loaded, err := load(text, deployment)
+			loaded, err := loadTask(text, deployment)
 			must(t, err)
 
 			if len(loaded.Warnings) > 0 {
@@ -256,8 +255,9 @@ func TestWhatIsRightLoads(t *testing.T) {
 	}
 }
 
-// TestConditionsThatTheWorkAgentDoesNotGive are warned of.
-func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
+// TestConditionsWithoutObservedGenerationWarn checks that expressions get a warning if they use a condition
+// for which the work agent sets no observedGeneration.
+func TestConditionsWithoutObservedGenerationWarn(t *testing.T) {
 	t.Parallel()
 
 	work := space + `
@@ -276,7 +276,7 @@ func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
 		`resources.work.status.conditions.exists(c, c.type == "Available" && c.observedGeneration == 2)`:        false,
 		`resources.space.status.observedGeneration == 2`:                                                        false,
 	} {
-		loaded, err := load(strings.Replace(work, "EXPRESSION", expression, 1), nil)
+		loaded, err := loadTask(strings.Replace(work, "EXPRESSION", expression, 1), nil)
 		must(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
@@ -285,11 +285,11 @@ func TestConditionsThatTheWorkAgentDoesNotGive(t *testing.T) {
 	}
 }
 
-// TestRepeatedParams: the last one counts, and it is said so.
+// TestRepeatedParams checks that the last definition counts, with a warning.
 func TestRepeatedParams(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := load("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
+	loaded, err := loadTask("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
 	must(t, err)
 
 	if len(loaded.Params) != 2 || loaded.Params[1].Name != "a" || loaded.Params[1].Path.Rest != "c" {
@@ -301,8 +301,8 @@ func TestRepeatedParams(t *testing.T) {
 	}
 }
 
-// TestNames: what can't be a name is warned of before an event comes, where it shows.
-func TestNames(t *testing.T) {
+// TestInvalidNamesWarn checks that names that are always invalid get a warning before an event arrives.
+func TestInvalidNamesWarn(t *testing.T) {
 	t.Parallel()
 
 	for name, warned := range map[string]bool{
@@ -314,7 +314,7 @@ func TestNames(t *testing.T) {
 		`{{ .id }}{{ .now | lower | replace ":" "" }}`: false,
 		"{{ .event.spec.name }}":                       false,
 	} {
-		loaded, err := load(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
+		loaded, err := loadTask(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
 		must(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is not a valid name"); got != warned {
@@ -324,12 +324,12 @@ func TestNames(t *testing.T) {
 
 	role := strings.NewReplacer("apiVersion: v1, kind: Namespace", "apiVersion: rbac.authorization.k8s.io/v1, kind: ClusterRole",
 		`metadata: {name: "{{ .id }}"}`, `metadata: {name: "system:{{ .id }}"}`).Replace(space)
-	if loaded, err := load(role, nil); err != nil || len(loaded.Warnings) > 0 {
+	if loaded, err := loadTask(role, nil); err != nil || len(loaded.Warnings) > 0 {
 		t.Errorf("a role: %v, %v", loaded, err)
 	}
 }
 
-// The star of discovery.namespace is none.
+// The value * of discovery.namespace means no namespace.
 func TestAnyNamespace(t *testing.T) {
 	t.Parallel()
 
@@ -337,20 +337,20 @@ func TestAnyNamespace(t *testing.T) {
 		strings.Replace(space, "{by_name", `{namespace: "*", by_name`, 1),
 		space + strings.Replace(versions, "namespace: x, by_sel", `namespace: "*", by_sel`, 1),
 	} {
-		loaded, err := load(file, nil)
+		loaded, err := loadTask(file, nil)
 		must(t, err)
 
 		if one := loaded.Resources[len(loaded.Resources)-1]; one.Discovery.Namespace != nil {
-			t.Errorf("%s is looked for in %s", one.Name, one.Discovery.Namespace)
+			t.Errorf("%s is discovered in namespace %s, want none", one.Name, one.Discovery.Namespace)
 		}
 	}
 }
 
-// TestOldNames work as they did, and are warned of.
-func TestOldNames(t *testing.T) {
+// TestDeprecatedNames checks that deprecated names still work, with a warning.
+func TestDeprecatedNames(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := load(strings.Replace(space, "name: space", "alias: space", 1)+
+	loaded, err := loadTask(strings.Replace(space, "name: space", "alias: space", 1)+
 		"  recreate_on_change: true\n  lifecycle: {orphan: {when: {expression: is_deleting}}, create: {when: {expression: id == 'a'}}}", nil)
 	must(t, err)
 
@@ -375,17 +375,17 @@ func TestOldNames(t *testing.T) {
 		test.vars["event"] = map[string]any{"generation": int64(2)}
 
 		if got, err := r.Apply.EvalBool(t.Context(), test.vars); err != nil || got != test.apply {
-			t.Errorf("apply of %v: %v, %v", test.vars, got, err)
+			t.Errorf("apply gate with %v: %v, %v", test.vars, got, err)
 		}
 
 		if got, err := r.Recreate.EvalBool(t.Context(), test.vars); err != nil || got != test.recreate {
-			t.Errorf("recreate of %v: %v, %v", test.vars, got, err)
+			t.Errorf("recreate gate with %v: %v, %v", test.vars, got, err)
 		}
 	}
 }
 
-// TestFilesOutsideAreNotRead: neither by their path nor by a symbolic link.
-func TestFilesOutsideAreNotRead(t *testing.T) {
+// TestFilesOutsideTheFolderAreNotRead tries paths and symbolic links.
+func TestFilesOutsideTheFolderAreNotRead(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -419,7 +419,7 @@ func TestFilesOutsideAreNotRead(t *testing.T) {
 	}
 }
 
-// TestMountedConfigMaps: a volume of a ConfigMap is made of symbolic links inside of it.
+// TestMountedConfigMaps checks that the symbolic links in a volume of a ConfigMap are followed.
 func TestMountedConfigMaps(t *testing.T) {
 	t.Parallel()
 
@@ -438,7 +438,7 @@ func FuzzLoad(f *testing.F) {
 	f.Add("post: {payloads: [{name: a, build: {x: {field: a, expression: b}}}]}")
 	f.Add("resources: [{name: a, manifest: '{{ define \"x\" }}{{ template \"x\" }}{{ end }}{{ template \"x\" }}'}]")
 	f.Fuzz(func(t *testing.T, text string) {
-		_, err := load(text, nil)
+		_, err := loadTask(text, nil)
 
 		var problems strictyaml.Problems
 		if err != nil && !errors.As(err, &problems) {

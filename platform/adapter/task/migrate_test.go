@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// TestMigrate: a task file and a configuration as upstream's programs have them load after
-// it, and each change is said.
+// TestMigrate checks that upstream's task files and configurations load after the migration, and that each
+// change is reported.
 func TestMigrate(t *testing.T) {
 	t.Parallel()
 
@@ -49,7 +49,7 @@ resources:
 `)
 
 	if _, err := task.LoadFile(upstream, nil); err == nil {
-		t.Fatal("nothing is to be migrated")
+		t.Fatal("no changes")
 	}
 
 	got, err := task.Migrate(upstream)
@@ -66,7 +66,7 @@ resources:
 	}
 
 	if len(got.Changes) != 5 || len(got.Remaining) != 0 || !strings.Contains(got.Changes[4].Message, "defined again below") {
-		t.Errorf("changes %v, left %v", got.Changes, got.Remaining)
+		t.Errorf("changes %v, remaining %v", got.Changes, got.Remaining)
 	}
 
 	if again, err := task.Migrate(filepath.Join(dir, "migrated.yaml")); err != nil || len(again.Changes) != 1 {

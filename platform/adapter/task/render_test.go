@@ -12,11 +12,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 )
 
-// render renders a text as the name of a manifest.
-func render(t *testing.T, text string, vars map[string]any) (any, error) {
+// renderText renders a text as a value of a payload.
+func renderText(t *testing.T, text string, vars map[string]any) (any, error) {
 	t.Helper()
 
-	loaded, err := load("params:\n- {name: x, source: event.x}\n- {name: n, source: event.n}\n- {name: absent, source: event.y}\n"+
+	loaded, err := loadTask("params:\n- {name: x, source: event.x}\n- {name: n, source: event.n}\n- {name: absent, source: event.y}\n"+
 		"post:\n  payloads:\n  - name: p\n    build:\n      v: |-\n        "+text+"\n", nil)
 	must(t, err)
 
@@ -28,7 +28,7 @@ func render(t *testing.T, text string, vars map[string]any) (any, error) {
 	return built.(map[string]any)["v"], nil
 }
 
-func vars() map[string]any {
+func newVars() map[string]any {
 	return map[string]any{
 		"x": "a-b:c", "n": int64(1234567), "absent": nil, "resources": map[string]any{},
 		"event": map[string]any{"x": "a", "f": float64(1234567), "list": []any{"p", "q"}, "s": "s3cret"},
@@ -76,15 +76,15 @@ func TestTemplates(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 
-			if got, err := render(t, text, vars()); err != nil || got != want {
+			if got, err := renderText(t, text, newVars()); err != nil || got != want {
 				t.Errorf("%v, %v, want %s", got, err, want)
 			}
 		})
 	}
 }
 
-// TestMethodsOfTimes: what files of upstream's adapters may call, whose now is Go's time.
-func TestMethodsOfTimes(t *testing.T) {
+// TestTimeMethods checks the methods that task files of upstream's adapters call on times.
+func TestTimeMethods(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]string{
@@ -96,11 +96,11 @@ func TestMethodsOfTimes(t *testing.T) {
 		`{{ .event.Named }} {{ with .event }}{{ .Named }}{{ .Deep.In.it }}{{ end }}`: "c cd",
 	}
 
-	known := vars()
+	known := newVars()
 	known["event"] = map[string]any{"list": []any{"p", "q"}, "Named": "c", "Deep": map[string]any{"In": map[string]any{"it": "d"}}}
 
 	for text, want := range cases {
-		if got, err := render(t, text, known); err != nil || got != want {
+		if got, err := renderText(t, text, known); err != nil || got != want {
 			t.Errorf("%s: %v, %v, want %s", text, got, err, want)
 		}
 	}
@@ -117,13 +117,13 @@ func TestMethodsOfTimes(t *testing.T) {
 	}
 
 	for text, want := range fail {
-		if got, err := render(t, text, known); err == nil || !strings.Contains(err.Error(), want) {
+		if got, err := renderText(t, text, known); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, %v, want %s", text, got, err, want)
 		}
 	}
 }
 
-func TestTemplatesFailAndHoldNoValue(t *testing.T) {
+func TestTemplateErrorsContainNoValues(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]string{
@@ -147,7 +147,7 @@ func TestTemplatesFailAndHoldNoValue(t *testing.T) {
 		t.Run(text, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := render(t, text, vars())
+			_, err := renderText(t, text, newVars())
 			if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
 				t.Errorf("error: %v, want %s", err, want)
 			}
@@ -155,11 +155,11 @@ func TestTemplatesFailAndHoldNoValue(t *testing.T) {
 	}
 }
 
-// TestWhatIsRenderedIsData: a value never changes the structure of what it is put in.
-func TestWhatIsRenderedIsData(t *testing.T) {
+// TestRenderedValuesStayData checks that a value cannot change the structure of its manifest.
+func TestRenderedValuesStayData(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := load(`
+	loaded, err := loadTask(`
 params: [{name: evil, source: event.x}, {name: n, source: event.n}]
 resources:
 - name: a
@@ -215,7 +215,7 @@ func TestManifestsInFiles(t *testing.T) {
 		"tree":  "apiVersion: v1\nkind: Pod\nmetadata: {name: '{{ .id }}'}\nspec: {n: 2}\n",
 		"block": "apiVersion: v1\nkind: Pod\nmetadata: {name: '{{ .id }}'}\n{{ if .id }}\nspec: {n: 2}\n{{ end }}\n",
 	} {
-		loaded, err := load("params: [{name: id, source: event.id}]\nresources:\n- name: a\n  manifest: {ref: parts/pod.yaml}\n"+
+		loaded, err := loadTask("params: [{name: id, source: event.id}]\nresources:\n- name: a\n  manifest: {ref: parts/pod.yaml}\n"+
 			"  discovery: {by_name: a}\n", nil, "parts/pod.yaml", text)
 		must(t, err)
 
@@ -238,7 +238,7 @@ func TestManifestsInFiles(t *testing.T) {
 func TestPayloads(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := load(`
+	loaded, err := loadTask(`
 params: [{name: cluster, source: event.cluster}]
 post:
   payloads:
@@ -352,13 +352,13 @@ func TestPathsAndTypes(t *testing.T) {
 	}
 }
 
-// FuzzValuesStayValues: whatever a variable holds, it ends up as the one text it stands in.
+// FuzzValuesStayValues checks that the value of a variable becomes exactly one string.
 func FuzzValuesStayValues(f *testing.F) {
 	for _, seed := range []string{"a", "x\"\n  kind: Secret", "{{ .now }}", "*a", "!!int 3", "\x00", "<no value>"} {
 		f.Add(seed)
 	}
 
-	loaded, err := load("params: [{name: v, source: event.v}]\nresources:\n- name: a\n"+
+	loaded, err := loadTask("params: [{name: v, source: event.v}]\nresources:\n- name: a\n"+
 		"  manifest: {apiVersion: v1, kind: ConfigMap, metadata: {name: a}, data: {a: 'x{{ .v }}y'}}\n  discovery: {by_name: a}\n", nil)
 	if err != nil {
 		f.Fatal(err)

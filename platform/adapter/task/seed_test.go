@@ -22,10 +22,9 @@ import (
 
 var start = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
 
-func fixed() task.Option { return task.WithClock(testclock.NewFakePassiveClock(start)) }
+func withFixedClock() task.Option { return task.WithClock(testclock.NewFakePassiveClock(start)) }
 
-// TestExamplesOfTheDocument: every example of document 001 loads, its configuration
-// reference included.
+// TestExamplesOfTheDocument loads every example of document 001, including its configuration reference.
 func TestExamplesOfTheDocument(t *testing.T) {
 	t.Parallel()
 
@@ -38,7 +37,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			t.Parallel()
 
-			loaded, err := task.LoadFile(file, nil, fixed())
+			loaded, err := task.LoadFile(file, nil, withFixedClock())
 			must(t, err)
 
 			if len(loaded.Resources) == 0 {
@@ -48,11 +47,11 @@ func TestExamplesOfTheDocument(t *testing.T) {
 	}
 }
 
-// TestConfigurationReferenceIsWhole: each field of the reference has come through.
-func TestConfigurationReferenceIsWhole(t *testing.T) {
+// TestConfigurationReferenceIsComplete checks that each field of the reference is loaded.
+func TestConfigurationReferenceIsComplete(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := task.LoadFile("testdata/seed/configuration-reference.yaml", nil, fixed())
+	loaded, err := task.LoadFile("testdata/seed/configuration-reference.yaml", nil, withFixedClock())
 	must(t, err)
 
 	r := loaded.Resources[1]
@@ -62,24 +61,24 @@ func TestConfigurationReferenceIsWhole(t *testing.T) {
 		t.Errorf("resource: %+v", r)
 	}
 
-	var said []string
+	var warnings []string
 	for _, warning := range loaded.Warnings {
-		said = append(said, warning.String())
+		warnings = append(warnings, warning.String())
 	}
 
 	for _, want := range []string{"alias is a deprecated form", "orphan is a deprecated form", "ignores maestro", "the name has to vary", "also finds objects"} {
-		if !strings.Contains(strings.Join(said, "\n"), want) {
-			t.Errorf("warnings: %q, want %s", said, want)
+		if !strings.Contains(strings.Join(warnings, "\n"), want) {
+			t.Errorf("warnings: %q, want %s", warnings, want)
 		}
 	}
 }
 
-// TestConditionsExample: the precondition's old form is the call that it stands for, and
-// the expression says how the API spells what it reads.
+// TestConditionsExample checks that the old form of a precondition becomes an API call, and that the error
+// of an expression names the API's spelling of a field.
 func TestConditionsExample(t *testing.T) {
 	t.Parallel()
 
-	loaded, err := task.LoadFile("testdata/seed/5-conditions.yaml", nil, fixed())
+	loaded, err := task.LoadFile("testdata/seed/5-conditions.yaml", nil, withFixedClock())
 	must(t, err)
 
 	if len(loaded.Warnings) != 1 || !strings.HasSuffix(loaded.Warnings[0].String(), "type: hyperfleet_api is a deprecated form of api_call "+
@@ -105,16 +104,16 @@ func TestConditionsExample(t *testing.T) {
 	}
 
 	if yes, err := gate(map[string]any{"type": "Ready"}); !yes || err != nil {
-		t.Errorf("not rotated before: %t, %v", yes, err)
+		t.Errorf("rotation before its time: %t, %v", yes, err)
 	}
 
 	_, err = gate(map[string]any{"type": "CertRotated", "last_transition_time": "2026-05-06T07:08:09Z"})
 	if err == nil || !strings.Contains(err.Error(), "conditions of the fleet API have last_transition_time") {
-		t.Errorf("the other spelling: %v", err)
+		t.Errorf("error of the other spelling: %v", err)
 	}
 }
 
-// TestExamplesOfTheGuide: what the guide shows loads, put where it belongs.
+// TestExamplesOfTheGuide loads the guide's examples.
 func TestExamplesOfTheGuide(t *testing.T) {
 	t.Parallel()
 
@@ -156,7 +155,7 @@ resources:
 			text += body
 		}
 
-		loaded, err := load(head+text, nil)
+		loaded, err := loadTask(head+text, nil)
 		if err != nil {
 			t.Errorf("%v\n%s", err, text)
 		} else if len(loaded.Warnings) > 0 {

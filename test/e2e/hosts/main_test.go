@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// deploy has what is applied to a cluster.
+// deploy is the folder of the manifests that are applied to a cluster.
 const deploy = "../../../deploy/"
 
 var (

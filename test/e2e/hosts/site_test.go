@@ -21,10 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
-// rack is the id of the Linux host.
-const rack = "rack"
+// linuxHostID is the ID of the Linux host.
+const linuxHostID = "rack"
 
-// site has all hosts, and watches them from their own side.
+// site has all simulated hosts, and records the scripts that the operator runs on them.
 type site struct {
 	t     testing.TB
 	cloud *scaleway.Simulator
@@ -32,18 +32,19 @@ type site struct {
 	port  int
 
 	mu    sync.Mutex
-	hosts map[string]*machost.Host // by the id of the server, and "rack"
-	// pushing are the hosts at which parts are being applied, with how many scripts.
+	hosts map[string]*machost.Host // by the ID of the server, or linuxHostID
+	// pushing has the number of running scripts that apply parts, by host.
 	pushing map[string]int
-	// most hosts were pushed to at a time since the last call of rollout.
-	most int
-	// order are the hosts in the order in which the first part was applied to each since
-	// then, and labels what was.
-	order  []string
-	labels map[string]bool
-	bound  int
-	// expect is what the canary has to have on its disk when the next host's turn comes.
-	expect string
+	// maxPushing is the highest number of hosts in pushing since the last call of startRollout.
+	maxPushing int
+	// pushOrder has the hosts in the order in which the first part was applied to each since then, and
+	// labels the labels of all parts.
+	pushOrder  []string
+	labels     map[string]bool
+	maxAllowed int
+	// canaryConfiguration is the configuration that the canary must have when the push to the second host
+	// starts.
+	canaryConfiguration string
 }
 
 func newSite(t testing.TB) *site {
@@ -53,7 +54,7 @@ func newSite(t testing.TB) *site {
 		t: t, hosts: map[string]*machost.Host{}, pushing: map[string]int{}, labels: map[string]bool{}, port: loopback.Port(t),
 	}
 	s.cloud = scaleway.New(scaleway.Options{
-		DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond, Address: s.deliver, OnChange: s.changed,
+		DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond, Address: s.startServerHost, OnChange: s.stopServerHost,
 	})
 
 	server := httptest.NewServer(s.cloud)
@@ -62,27 +63,27 @@ func newSite(t testing.TB) *site {
 	t.Cleanup(func() {
 		server.Close()
 
-		for _, host := range s.all() {
+		for _, host := range s.listHosts() {
 			_ = host.Close()
 		}
 
 		for _, v := range s.cloud.Violations() {
-			t.Errorf("Scaleway's contract was broken: %+v", v)
+			t.Errorf("a call violated Scaleway's contract: %+v", v)
 		}
 	})
 
 	return s
 }
 
-// deliver starts the host of a server, with an address of loopback of its own. The host
-// lets in whom the server was installed for, and asks for its password before it lets
-// anybody be root. Called with the cloud's lock held, one at a time.
-func (s *site) deliver(server scaleway.Server) string {
+// startServerHost starts the host of a server, at its own loopback address. The host accepts the SSH keys
+// of the server, and sudo needs the server's password. The simulator calls this function with its lock
+// held, one call at a time.
+func (s *site) startServerHost(server scaleway.Server) string {
 	s.mu.Lock()
 	address := fmt.Sprintf("127.77.0.%d", len(s.hosts)+1)
 	s.mu.Unlock()
 
-	host, err := s.start(server.ID, machost.Options{
+	host, err := s.startHost(server.ID, machost.Options{
 		Address: net.JoinHostPort(address, strconv.Itoa(s.port)), Password: server.Password,
 		AuthorizedKeys: slices.Clone(server.SSHKeys),
 	})
@@ -99,9 +100,9 @@ func (s *site) deliver(server scaleway.Server) string {
 	return address
 }
 
-func (s *site) start(id string, options machost.Options) (*machost.Host, error) {
+func (s *site) startHost(id string, options machost.Options) (*machost.Host, error) {
 	options.Name = id
-	options.Watch = func(run machost.Run) { s.watch(id, run) }
+	options.Watch = func(run machost.Run) { s.watchScript(id, run) }
 
 	host, err := machost.Start(context.Background(), options)
 	if err != nil {
@@ -116,8 +117,8 @@ func (s *site) start(id string, options machost.Options) (*machost.Host, error) 
 	return host, nil
 }
 
-// changed takes away the host of a server that was wiped or is gone.
-func (s *site) changed(server scaleway.Server, _ scaleway.Event) {
+// stopServerHost stops the host of a server that was reinstalled or deleted.
+func (s *site) stopServerHost(server scaleway.Server, _ scaleway.Event) {
 	s.mu.Lock()
 	host := s.hosts[server.ID]
 	delete(s.hosts, server.ID)
@@ -128,22 +129,23 @@ func (s *site) changed(server scaleway.Server, _ scaleway.Event) {
 	}
 }
 
-// watch hears of every script at every Mac, when it starts and when it has ended.
-func (s *site) watch(id string, run machost.Run) {
-	// What asks a host pushes nothing to it.
-	if run.Label == "" || run.Label == "probe" || strings.HasPrefix(run.Label, "macos-") || id == rack {
+// watchScript is called for every script on every host, when the script starts and when it ends.
+func (s *site) watchScript(id string, run machost.Run) {
+	// These scripts change nothing on the host.
+	if run.Label == "" || run.Label == "probe" || strings.HasPrefix(run.Label, "macos-") || id == linuxHostID {
 		return
 	}
 
-	if canary, expect := s.note(id, run); canary != "" {
-		if disk := s.disk(canary); disk != expect {
-			s.t.Errorf("%s is pushed to, and the canary %s has %q and not %q", id, canary, disk, expect)
+	if canary, expect := s.recordScript(id, run); canary != "" {
+		if disk := s.readConfiguration(canary); disk != expect {
+			s.t.Errorf("a push to %s started while the canary %s has %q, want %q", id, canary, disk, expect)
 		}
 	}
 }
 
-// note counts a script. It gives the canary when the second host's turn has come.
-func (s *site) note(id string, run machost.Run) (string, string) {
+// recordScript counts a script. When the push to the second host starts, it returns the canary and the
+// configuration that the canary must have.
+func (s *site) recordScript(id string, run machost.Run) (string, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -159,35 +161,35 @@ func (s *site) note(id string, run machost.Run) (string, string) {
 	s.pushing[id]++
 	s.labels[run.Label] = true
 
-	if s.most = max(s.most, len(s.pushing)); s.bound > 0 && len(s.pushing) > s.bound {
-		s.t.Errorf("%d hosts are in the middle of a push, and maxUnavailable is %d", len(s.pushing), s.bound)
+	if s.maxPushing = max(s.maxPushing, len(s.pushing)); s.maxAllowed > 0 && len(s.pushing) > s.maxAllowed {
+		s.t.Errorf("pushes run on %d hosts, but maxUnavailable is %d", len(s.pushing), s.maxAllowed)
 	}
 
-	if slices.Contains(s.order, id) {
+	if slices.Contains(s.pushOrder, id) {
 		return "", ""
 	}
 
-	s.order = append(s.order, id)
-	if s.expect == "" || len(s.order) != 2 {
+	s.pushOrder = append(s.pushOrder, id)
+	if s.canaryConfiguration == "" || len(s.pushOrder) != 2 {
 		return "", ""
 	}
 
-	return s.order[0], s.expect
+	return s.pushOrder[0], s.canaryConfiguration
 }
 
-// rollout begins another look: from now on no more than maxUnavailable hosts may be pushed
-// to at a time, and no second one before the first has the configuration.
-func (s *site) rollout(to configuration) {
+// startRollout resets the counts. From now on scripts may apply parts to at most maxUnavailable hosts at a
+// time, and to a second host only when the first has the configuration.
+func (s *site) startRollout(to configuration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.bound, s.expect = maxUnavailable, to.String()
-	s.most, s.order, s.labels = 0, nil, map[string]bool{}
+	s.maxAllowed, s.canaryConfiguration = maxUnavailable, to.String()
+	s.maxPushing, s.pushOrder, s.labels = 0, nil, map[string]bool{}
 }
 
-// seen gives what was seen since: the most hosts at a time, the hosts in their order, and
-// the labels of what was applied.
-func (s *site) seen() (int, []string, []string) {
+// summarizeRollout returns the highest number of hosts at a time, the hosts in their order, and the labels
+// of the applied parts.
+func (s *site) summarizeRollout() (int, []string, []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -198,35 +200,35 @@ func (s *site) seen() (int, []string, []string) {
 
 	slices.Sort(labels)
 
-	return s.most, slices.Clone(s.order), labels
+	return s.maxPushing, slices.Clone(s.pushOrder), labels
 }
 
-// underWay says at how many hosts parts are being applied.
-func (s *site) underWay() int {
+// countPushing returns the number of hosts to which parts are being applied.
+func (s *site) countPushing() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return len(s.pushing)
 }
 
-func (s *site) host(id string) *machost.Host {
+func (s *site) getHost(id string) *machost.Host {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.hosts[id]
 }
 
-func (s *site) all() map[string]*machost.Host {
+func (s *site) listHosts() map[string]*machost.Host {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return maps.Clone(s.hosts)
 }
 
-// unknown gives calls of programs that no simulator knows.
-func (s *site) unknown() []string {
+// listUnknownCalls returns calls of programs that no simulator knows.
+func (s *site) listUnknownCalls() []string {
 	var out []string
-	for id, host := range s.all() {
+	for id, host := range s.listHosts() {
 		for _, call := range host.UnknownCalls() {
 			out = append(out, id+": "+call)
 		}
@@ -235,18 +237,18 @@ func (s *site) unknown() []string {
 	return out
 }
 
-// disk says which configuration is on a host's disk.
-func (s *site) disk(id string) string {
-	if id == rack {
-		return s.has(id, "/usr/local/bin/hyperfleet-agent", "/etc/hyperfleet/egress.nft")
+// readConfiguration returns the configuration on a host's disk.
+func (s *site) readConfiguration(id string) string {
+	if id == linuxHostID {
+		return s.readVersions(id, "/usr/local/bin/hyperfleet-agent", "/etc/hyperfleet/egress.nft")
 	}
 
-	return s.has(id, "/usr/local/bin/tart-kubelet", "/etc/pf.anchors/hyperfleet.egress")
+	return s.readVersions(id, "/usr/local/bin/tart-kubelet", "/etc/pf.anchors/hyperfleet.egress")
 }
 
-// has says which configuration is on a host's disk, in the form of config.String.
-func (s *site) has(id, kubelet, rules string) string {
-	host := s.host(id)
+// readVersions returns the configuration in the two files, in the format of configuration.String.
+func (s *site) readVersions(id, kubelet, rules string) string {
+	host := s.getHost(id)
 	if host == nil {
 		return "no host"
 	}

@@ -21,30 +21,30 @@ import (
 
 const (
 	callTimeout = 15 * time.Second
-	// clientsAtOnce write to the API.
-	clientsAtOnce = 8
+	// parallelClients is the number of clients that send requests to the API at the same time.
+	parallelClients = 8
 )
 
-// resource is what a user says of one.
+// resource is the body of a request that creates a resource.
 type resource struct {
 	Name   string            `json:"name,omitempty"`
 	Labels map[string]string `json:"labels,omitempty"`
 	Spec   map[string]any    `json:"spec"`
 }
 
-// send makes a request, again and again while the API is away, as a user's script does.
-func (w *world) send(method, path string, body any) (int, *openapi.Resource) {
+// sendWithRetries sends a request, and retries it while the API is unavailable, as a user's script does.
+func (w *fixture) sendWithRetries(method, path string, body any) (int, *openapi.Resource) {
 	w.t.Helper()
 
 	data, err := json.Marshal(body)
 	w.must(err)
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
-		status, answer, err := w.try(method, path, data)
+		status, resource, err := w.sendOnce(method, path, data)
 		if err == nil && status < http.StatusInternalServerError {
-			return status, answer
+			return status, resource
 		}
 
 		if time.Now().After(deadline) {
@@ -53,19 +53,19 @@ func (w *world) send(method, path string, body any) (int, *openapi.Resource) {
 			return status, nil
 		}
 
-		time.Sleep(lookAt)
+		time.Sleep(pollInterval)
 	}
 }
 
-func (w *world) try(method, path string, data []byte) (int, *openapi.Resource, error) {
-	request, err := http.NewRequestWithContext(w.t.Context(), method, w.base+client.BasePath+path, bytes.NewReader(data))
+func (w *fixture) sendOnce(method, path string, data []byte) (int, *openapi.Resource, error) {
+	request, err := http.NewRequestWithContext(w.t.Context(), method, w.apiURL+client.BasePath+path, bytes.NewReader(data))
 	if err != nil {
 		return 0, nil, err
 	}
 
 	request.Header.Set("Content-Type", "application/json")
 
-	response, err := (&http.Client{Timeout: callTimeout, Transport: cmp.Or[http.RoundTripper](w.caller, keepAlive)}).Do(request)
+	response, err := (&http.Client{Timeout: callTimeout, Transport: cmp.Or[http.RoundTripper](w.transport, sharedTransport)}).Do(request)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -80,27 +80,28 @@ func (w *world) try(method, path string, data []byte) (int, *openapi.Resource, e
 		return response.StatusCode, nil, err
 	}
 
-	var answer openapi.Resource
+	var decoded openapi.Resource
 
 	if response.StatusCode != http.StatusNoContent {
-		err = json.NewDecoder(response.Body).Decode(&answer)
+		err = json.NewDecoder(response.Body).Decode(&decoded)
 	}
 
-	return response.StatusCode, &answer, err
+	return response.StatusCode, &decoded, err
 }
 
-// keepAlive shares connections.
-var keepAlive = &http.Transport{MaxIdleConnsPerHost: clientsAtOnce}
+// sharedTransport reuses connections.
+var sharedTransport = &http.Transport{MaxIdleConnsPerHost: parallelClients}
 
-// create makes a resource. An answer that got lost is found by the name being taken.
-func (w *world) create(path string, r resource) string {
-	status, made := w.send(http.MethodPost, path, r)
+// createResource creates a resource and returns its ID. If an earlier attempt had created the resource and
+// its response was lost, the resource is found by its name.
+func (w *fixture) createResource(path string, r resource) string {
+	status, created := w.sendWithRetries(http.MethodPost, path, r)
 
 	switch {
-	case status == http.StatusCreated && made != nil:
-		return made.Id
+	case status == http.StatusCreated && created != nil:
+		return created.Id
 	case status == http.StatusConflict:
-		for _, other := range w.list(path[1:], "name = '"+r.Name+"'") {
+		for _, other := range w.listResources(path[1:], "name = '"+r.Name+"'") {
 			return other.Id
 		}
 	}
@@ -110,8 +111,8 @@ func (w *world) create(path string, r resource) string {
 	return ""
 }
 
-// list reads all pages of a collection.
-func (w *world) list(plural, search string) []openapi.Resource {
+// listResources reads all pages of a collection.
+func (w *fixture) listResources(plural, search string) []openapi.Resource {
 	w.t.Helper()
 
 	var out []openapi.Resource
@@ -130,49 +131,49 @@ func (w *world) list(plural, search string) []openapi.Resource {
 	}
 }
 
-// gone says whether the API has the resource no more.
-func (w *world) gone(id string) bool {
+// isGone returns true if the API responds that the resource does not exist.
+func (w *fixture) isGone(id string) bool {
 	_, err := w.api.Get(w.t.Context(), id)
 
 	return errors.Is(err, client.ErrNotFound)
 }
 
-// reconciled says whether the resource is, at its generation.
-func reconciled(r *openapi.Resource) bool {
+// isReconciled returns true if the resource is reconciled at its current generation.
+func isReconciled(r *openapi.Resource) bool {
 	return slices.ContainsFunc(r.Status.Conditions, func(c openapi.ResourceCondition) bool {
 		return c.Type == "Reconciled" && c.Status == "True" && c.ObservedGeneration == r.Generation
 	})
 }
 
-// settled waits until everything in the API is reconciled.
-func (w *world) settled(what string) {
+// waitUntilReconciled waits until all resources in the API are reconciled.
+func (w *fixture) waitUntilReconciled(what string) {
 	w.t.Helper()
 	w.eventually(what, func() string {
-		left := []string{}
-		all := w.list("resources", "")
+		pending := []string{}
+		all := w.listResources("resources", "")
 
 		for i := range all {
-			if !reconciled(&all[i]) {
-				left = append(left, all[i].Name)
+			if !isReconciled(&all[i]) {
+				pending = append(pending, all[i].Name)
 			}
 		}
 
-		if len(left) == 0 {
+		if len(pending) == 0 {
 			return ""
 		}
 
-		return fmt.Sprintf("%d of %d are not reconciled, %s among them", len(left), len(all), left[0])
+		return fmt.Sprintf("%d of %d resources are not reconciled, for example %s", len(pending), len(all), pending[0])
 	})
 }
 
-// each does something for all, some at once.
-func each[T any](items []T, do func(T)) {
+// forEachParallel calls do for each item, with parallelClients goroutines.
+func forEachParallel[T any](items []T, do func(T)) {
 	var (
 		group sync.WaitGroup
 		next  = make(chan T)
 	)
 
-	for range clientsAtOnce {
+	for range parallelClients {
 		group.Go(func() {
 			for item := range next {
 				do(item)

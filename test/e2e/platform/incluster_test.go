@@ -33,67 +33,67 @@ import (
 )
 
 const (
-	inCluster = "../../../docs/guides/platform.md"
-	space     = "hyperfleet-system"
+	platformGuide   = "../../../docs/guides/platform.md"
+	systemNamespace = "hyperfleet-system"
 )
 
-// What is shipped for a cluster does there what it says: API, adapter and sweep run from the
-// manifests on the API server, each under its own account, and a cluster is made, changed,
-// deleted, and swept after it was removed by force. By the chart, as the guide says it, word for
-// word; and by kustomize, as deploy/platform says it.
+// TestInACluster installs the platform from the released manifests, with the chart as the guide shows it,
+// and with kustomize as deploy/platform describes it. The API, the adapter and sweep run with their own
+// service accounts. Clusters are created, changed, deleted, and swept after a forced deletion.
 func TestInACluster(t *testing.T) {
-	for name, install := range map[string]func(*world){
-		"helm": (*world).byHelm, "kustomize": (*world).byKustomize, "helm, TLS": (*world).byHelm, "kustomize, TLS": (*world).byKustomize,
+	for name, install := range map[string]func(*fixture){
+		"helm": (*fixture).installWithHelm, "kustomize": (*fixture).installWithKustomize, "helm, TLS": (*fixture).installWithHelm, "kustomize, TLS": (*fixture).installWithKustomize,
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newPageWorld(t)
+			w := newPageFixture(t)
 			w.tls = strings.HasSuffix(name, "TLS")
-			w.write("database-url", postgres.Start(t).NewDatabase(t))
-			w.write("task.yaml", w.read(filepath.Join(samples, "clusters", "task.yaml")))
-			w.shell(kubelet.MonitorCRDs)
+			w.writeFile("database-url", postgres.Start(t).NewDatabase(t))
+			w.writeFile("task.yaml", w.readFile(filepath.Join(samples, "clusters", "task.yaml")))
+			w.runShell(kubelet.MonitorCRDs)
 			install(w)
-			w.livesInACluster()
+			w.runLifecycle()
 		})
 	}
 }
 
-// yamlOf is a block of YAML in the guide.
-func (w *world) yamlOf(number int) string {
+// readYAMLBlock returns a YAML block of the guide.
+func (w *fixture) readYAMLBlock(number int) string {
 	w.t.Helper()
 
-	return regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(w.read(inCluster), -1)[number][1]
+	return regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(w.readFile(platformGuide), -1)[number][1]
 }
 
-// byHelm does what the guide says. Sweep would wait for ten minutes until an object is old.
-func (w *world) byHelm() {
+// installWithHelm runs the commands of the guide. It sets min_age, because sweep would otherwise skip
+// objects for ten minutes.
+func (w *fixture) installWithHelm() {
 	w.t.Helper()
 
 	chart, err := filepath.Abs("../../../deploy/charts/hyperfleet-platform")
 	w.must(err)
 	w.must(os.Symlink(chart, filepath.Join(w.dir, "hyperfleet-platform-0.1.0.tgz")))
-	w.write("values.yaml", w.yamlOf(0))
+	w.writeFile("values.yaml", w.readYAMLBlock(0))
 
-	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(w.read(inCluster))[1]
+	block := regexp.MustCompile("(?s)```sh\n(.*?)```").FindStringSubmatch(w.readFile(platformGuide))[1]
 	values := "--values values.yaml --set parts.sweep.config.min_age=1ms"
 
 	if w.tls {
-		w.write("tls.yaml", w.yamlOf(1))
-		// The API server knows no Certificates.
+		w.writeFile("tls.yaml", w.readYAMLBlock(1))
+		// The API server has no CRD for Certificates.
 		values += " --values tls.yaml --set tls.certificate=null"
 
-		said := w.shell("helm template x hyperfleet-platform-0.1.0.tgz --namespace there --values tls.yaml\n")
+		rendered := w.runShell("helm template x hyperfleet-platform-0.1.0.tgz --namespace there --values tls.yaml\n")
 		for _, want := range []string{"kind: Certificate", "secretName: hyperfleet-api-tls", "name: internal", "- hyperfleet-api.there.svc"} {
-			if !strings.Contains(said, want) {
-				w.t.Errorf("the values that the page shows don't give %s", want)
+			if !strings.Contains(rendered, want) {
+				w.t.Errorf("the chart with the guide's values does not render %s", want)
 			}
 		}
 	}
 
-	w.shell(strings.Replace(block, "--values values.yaml", values, 1))
+	w.runShell(strings.Replace(block, "--values values.yaml", values, 1))
 }
 
-// byKustomize makes the overlays that the comments of the bases show.
-func (w *world) byKustomize() {
+// installWithKustomize creates the overlays that the comments of the bases show.
+func (w *fixture) installWithKustomize() {
 	w.t.Helper()
 
 	deploy, err := filepath.Abs("../../../deploy")
@@ -108,20 +108,20 @@ func (w *world) byKustomize() {
 		Adapters map[string]struct{ Rules []rbacv1.PolicyRule }
 	}
 
-	w.must(yaml.Unmarshal([]byte(w.yamlOf(0)), &values))
+	w.must(yaml.Unmarshal([]byte(w.readYAMLBlock(0)), &values))
 
-	w.rules("adapter", values.Adapters["cluster-space"].Rules)
-	w.rules("platform", values.Parts["sweep"].Rules)
+	w.writeRolePatch("adapter", values.Adapters["cluster-space"].Rules)
+	w.writeRolePatch("platform", values.Parts["sweep"].Rules)
 
-	w.write("adapter/task.yaml", w.read(filepath.Join(w.dir, "task.yaml")))
-	w.write("adapter/adapter.yaml", strings.Replace(w.data(deploy, "adapter/adapter.yaml", "adapter.yaml"),
+	w.writeFile("adapter/task.yaml", w.readFile(filepath.Join(w.dir, "task.yaml")))
+	w.writeFile("adapter/adapter.yaml", strings.Replace(w.readConfigMapFile(deploy, "adapter/adapter.yaml", "adapter.yaml"),
 		"adapter:\n", "events: {resource_type: clusters}\nadapter:\n  name: cluster-space\n", 1))
-	w.write("platform/api.yaml", w.data(deploy, "api.yaml", "api.yaml")+
+	w.writeFile("platform/api.yaml", w.readConfigMapFile(deploy, "api.yaml", "api.yaml")+
 		"entities:\n- {kind: Cluster, plural: clusters, required_adapters: [cluster-space], name_min_len: 3, name_max_len: 53}\n")
-	w.write("platform/sweep.yaml", strings.Replace(w.data(deploy, "sweep.yaml", "sweep.yaml"), "[ConfigMap]", "[Namespace, Job.batch]\nmin_age: 1ms", 1))
-	w.write("platform/delete.yaml", `[{"op": "add", "path": "/spec/jobTemplate/spec/template/spec/containers/0/args/-", "value": "--delete"}]`)
+	w.writeFile("platform/sweep.yaml", strings.Replace(w.readConfigMapFile(deploy, "sweep.yaml", "sweep.yaml"), "[ConfigMap]", "[Namespace, Job.batch]\nmin_age: 1ms", 1))
+	w.writeFile("platform/delete.yaml", `[{"op": "add", "path": "/spec/jobTemplate/spec/template/spec/containers/0/args/-", "value": "--delete"}]`)
 
-	comment := regexp.MustCompile(`(?m)^# {3}(.*)$`).FindAllStringSubmatch(w.read(filepath.Join(deploy, "platform", "adapter", "kustomization.yaml")), -1)
+	comment := regexp.MustCompile(`(?m)^# {3}(.*)$`).FindAllStringSubmatch(w.readFile(filepath.Join(deploy, "platform", "adapter", "kustomization.yaml")), -1)
 
 	var shown strings.Builder
 
@@ -129,15 +129,15 @@ func (w *world) byKustomize() {
 		shown.WriteString(line[1] + "\n")
 	}
 
-	own := strings.NewReplacer("dns", "cluster-space", "../hyperfleet/deploy", w.relative(deploy))
+	own := strings.NewReplacer("dns", "cluster-space", "../hyperfleet/deploy", w.relativePath(deploy))
 	components := ""
 
 	if w.tls {
-		components = "components: [" + w.relative(deploy) + "/platform/tls]\n"
+		components = "components: [" + w.relativePath(deploy) + "/platform/tls]\n"
 	}
 
-	w.write("adapter/kustomization.yaml", own.Replace(shown.String())+components)
-	w.write("platform/kustomization.yaml", components+`resources: [`+w.relative(deploy)+`/platform]
+	w.writeFile("adapter/kustomization.yaml", own.Replace(shown.String())+components)
+	w.writeFile("platform/kustomization.yaml", components+`resources: [`+w.relativePath(deploy)+`/platform]
 configMapGenerator:
   - {name: hyperfleet-api, namespace: hyperfleet-system, behavior: merge, files: [api.yaml]}
   - {name: hyperfleet-sweep, namespace: hyperfleet-system, behavior: merge, files: [sweep.yaml]}
@@ -145,8 +145,8 @@ patches:
   - {path: rules.yaml, target: {kind: ClusterRole, name: hyperfleet-sweep}}
   - {path: delete.yaml, target: {kind: CronJob}}
 `)
-	w.write("identity-key", identityKey)
-	w.shell("deploy='" + deploy + "'" + `
+	w.writeFile("identity-key", identityKey)
+	w.runShell("deploy='" + deploy + "'" + `
 kubectl apply --server-side -k platform
 kubectl apply --server-side -k adapter
 kubectl apply --server-side -f "$deploy/monitoring/podmonitor.yaml"
@@ -155,17 +155,17 @@ kubectl create secret generic hyperfleet-identity --namespace hyperfleet-system 
 `)
 }
 
-// rules writes the patch of a role.
-func (w *world) rules(dir string, rules []rbacv1.PolicyRule) {
+// writeRolePatch writes the patch of a role.
+func (w *fixture) writeRolePatch(dir string, rules []rbacv1.PolicyRule) {
 	w.t.Helper()
 
 	patch, err := yaml.Marshal([]map[string]any{{"op": "replace", "path": "/rules", "value": rules}})
 	w.must(err)
-	w.write(dir+"/rules.yaml", string(patch))
+	w.writeFile(dir+"/rules.yaml", string(patch))
 }
 
-// data is a file of the ConfigMap that is among the platform's objects.
-func (w *world) data(deploy, file, name string) string {
+// readConfigMapFile returns a file of a ConfigMap of the platform's manifests.
+func (w *fixture) readConfigMapFile(deploy, file, name string) string {
 	w.t.Helper()
 
 	objects, err := kubeproc.ReadObjects(filepath.Join(deploy, "platform", file))
@@ -184,11 +184,11 @@ func (w *world) data(deploy, file, name string) string {
 	return ""
 }
 
-// relative is where something is, seen from an overlay.
-func (w *world) relative(path string) string {
+// relativePath returns a path relative to an overlay.
+func (w *fixture) relativePath(path string) string {
 	w.t.Helper()
 
-	// kustomize follows links before it compares.
+	// kustomize resolves symbolic links before it compares paths.
 	dir, err := filepath.EvalSymlinks(w.dir)
 	w.must(err)
 
@@ -198,8 +198,8 @@ func (w *world) relative(path string) string {
 	return out
 }
 
-// shell runs commands as somebody who may do anything with the cluster, and gives what they say.
-func (w *world) shell(commands string) string {
+// runShell runs commands with the permissions of a cluster administrator, and returns their output.
+func (w *fixture) runShell(commands string) string {
 	w.t.Helper()
 
 	cmd := exec.CommandContext(w.t.Context(), "/bin/bash", "-eu", "-o", "pipefail", "-c", commands)
@@ -214,74 +214,74 @@ func (w *world) shell(commands string) string {
 	return string(out)
 }
 
-// livesInACluster is the life of clusters, with what runs in the cluster.
-func (w *world) livesInACluster() {
+// runLifecycle runs the programs in the cluster, and creates, changes, deletes and sweeps clusters.
+func (w *fixture) runLifecycle() {
 	w.t.Helper()
 
-	node := &kubelet.Node{T: w.t, Env: w.kube, Namespace: space, Binary: binary}
+	node := &kubelet.Node{T: w.t, Env: w.kube, Namespace: systemNamespace, Binary: binary}
 	scheme, file := "http://", ""
 
 	if w.tls {
-		scheme, file = "https://", w.certificate()
+		scheme, file = "https://", w.createCertificate()
 	}
 
 	api := node.RunDeployment("hyperfleet-api", "")
-	w.ready("the API", api)
+	w.waitForPod("the API", api)
 
-	w.base = scheme + api.Ports["8000"]
+	w.apiURL = scheme + api.Ports["8000"]
 
 	var err error
 
-	w.api, err = client.New(platform.APIClient{BaseURL: w.base, CAFile: file}, client.Options{})
+	w.api, err = client.New(platform.APIClient{BaseURL: w.apiURL, CAFile: file}, client.Options{})
 	w.must(err)
 
 	pods := map[string]*kubelet.Pod{"the API": api}
-	for _, name := range []string{"an adapter", "another one"} {
+	for _, name := range []string{"an adapter", "another adapter"} {
 		pods[name] = node.RunDeployment("hyperfleet-adapter-cluster-space", "HYPERFLEET_CLIENTS_KUBERNETES_KUBE_CONFIG_PATH")
-		w.ready(name, pods[name])
+		w.waitForPod(name, pods[name])
 	}
 
-	kubelet.CheckScrapes(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: space, Name: "hyperfleet-platform"},
+	kubelet.CheckScrapes(w.t, w.kube, kubelet.Monitor{Kind: "PodMonitor", Namespace: systemNamespace, Name: "hyperfleet-platform"},
 		"hyperfleet_adapter_up == 1", 2, slices.Collect(maps.Values(pods))...)
 
-	// A changed ConfigMap is taken up by each.
-	w.shell("kubectl -n " + space + " get configmaps -o yaml | sed 's/level: info/level: debug/' | kubectl replace -f -")
+	// Each program restarts with a changed ConfigMap.
+	w.runShell("kubectl -n " + systemNamespace + " get configmaps -o yaml | sed 's/level: info/level: debug/' | kubectl replace -f -")
 
 	for name, pod := range pods {
 		pod.UpdateVolumes()
 		pod.WaitAndRestart(w.t)
-		w.ready(name, pod)
+		w.waitForPod(name, pod)
 	}
 
-	home, lost := w.create("/clusters", silver("home")), w.create("/clusters", silver("lost"))
-	w.settled("two clusters are reconciled")
-	w.send(http.MethodPatch, "/clusters/"+home, map[string]any{"spec": map[string]any{"tier": "gold"}})
-	w.eventually("one is changed", func() string {
-		if got := w.namespace("home").Labels["example.io/tier"]; got != "gold" {
-			return "its tier is " + got
+	home, removed := w.createResource("/clusters", newSilverCluster("home")), w.createResource("/clusters", newSilverCluster("lost"))
+	w.waitUntilReconciled("two clusters are reconciled")
+	w.sendWithRetries(http.MethodPatch, "/clusters/"+home, map[string]any{"spec": map[string]any{"tier": "gold"}})
+	w.eventually("the namespace has the new tier", func() string {
+		if got := w.getNamespace("home").Labels["example.io/tier"]; got != "gold" {
+			return "the tier of the namespace is " + got
 		}
 
 		return ""
 	})
-	w.send(http.MethodDelete, "/clusters/"+home, nil)
-	w.eventually("it is gone, with its objects", func() string {
-		if !w.gone(home) || w.namespace("home") != nil {
-			return "it is there"
+	w.sendWithRetries(http.MethodDelete, "/clusters/"+home, nil)
+	w.eventually("the deleted cluster and its namespace are gone", func() string {
+		if !w.isGone(home) || w.getNamespace("home") != nil {
+			return "the cluster or its namespace exists"
 		}
 
 		return ""
 	})
 
-	for _, name := range []string{"an adapter", "another one"} {
+	for _, name := range []string{"an adapter", "another adapter"} {
 		w.must(pods[name].Process.Stop())
 	}
 
-	w.send(http.MethodDelete, "/clusters/"+lost, nil)
-	w.send(http.MethodPost, "/clusters/"+lost+"/force-delete", map[string]string{"reason": "the test says so"})
+	w.sendWithRetries(http.MethodDelete, "/clusters/"+removed, nil)
+	w.sendWithRetries(http.MethodPost, "/clusters/"+removed+"/force-delete", map[string]string{"reason": "end-to-end test"})
 
 	var cron batchv1.CronJob
 
-	w.must(w.kube.Client.Get(w.t.Context(), kubeclient.ObjectKey{Namespace: space, Name: "hyperfleet-sweep"}, &cron))
+	w.must(w.kube.Client.Get(w.t.Context(), kubeclient.ObjectKey{Namespace: systemNamespace, Name: "hyperfleet-sweep"}, &cron))
 
 	sweep := node.RunPod("sweep", cron.Spec.JobTemplate.Spec.Template, "HYPERFLEET_KUBE_CONFIG_PATH")
 	pods["sweep"] = sweep
@@ -290,24 +290,24 @@ func (w *world) livesInACluster() {
 		w.t.Fatalf("sweep: %v\n%s", err, sweep.Log(w.t))
 	}
 
-	w.eventually("what the other left is swept", func() string {
-		if w.namespace("lost") != nil {
-			return "its namespace is there: " + sweep.Log(w.t)
+	w.eventually("sweep has deleted the objects of the removed cluster", func() string {
+		if w.getNamespace("lost") != nil {
+			return "its namespace exists: " + sweep.Log(w.t)
 		}
 
 		return ""
 	})
 
 	for name, pod := range pods {
-		if said := pod.Log(w.t); strings.Contains(said, "orbidden") {
-			w.t.Errorf("the account of %s lacks a right:\n%s", name, said)
+		if log := pod.Log(w.t); strings.Contains(log, "orbidden") {
+			w.t.Errorf("the service account of %s lacks a permission:\n%s", name, log)
 		}
 	}
 }
 
-// certificate makes the Secret with the API's certificate, which names the address of pods too, and
-// gives the file of who vouches for it.
-func (w *world) certificate() string {
+// createCertificate creates the Secret with the API's certificate, which is also valid for the addresses of
+// pods, and returns the path of the CA's file.
+func (w *fixture) createCertificate() string {
 	w.t.Helper()
 
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -318,24 +318,24 @@ func (w *world) certificate() string {
 
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	w.must(w.kube.Client.Create(w.t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: "hyperfleet-api-tls"}, Type: corev1.SecretTypeTLS,
+		ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: "hyperfleet-api-tls"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{
 			"tls.crt": certificate, "tls.key": pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), "ca.crt": certificate,
 		},
 	}))
-	w.write("ca.crt", string(certificate))
+	w.writeFile("ca.crt", string(certificate))
 
-	w.caller = server.Client().Transport
+	w.transport = server.Client().Transport
 
 	return filepath.Join(w.dir, "ca.crt")
 }
 
-func silver(name string) resource {
+func newSilverCluster(name string) resource {
 	return resource{Name: name, Spec: map[string]any{"tier": "silver"}}
 }
 
-// ready waits for a pod's readiness probe.
-func (w *world) ready(name string, pod *kubelet.Pod) {
+// waitForPod waits until a pod's readiness probe succeeds.
+func (w *fixture) waitForPod(name string, pod *kubelet.Pod) {
 	w.t.Helper()
 	w.eventually(name+" is ready", func() string {
 		if pod.IsReady(w.t.Context()) {

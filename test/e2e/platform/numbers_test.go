@@ -21,33 +21,35 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// unwatched is for how long nobody looks at the chain.
-const unwatched = 3 * time.Second
+// undisturbedTime is how long the test sends no requests, because they would take CPU time from the
+// measured programs.
+const undisturbedTime = 3 * time.Second
 
-// How long a hundred clusters take through the whole chain, all at once, with the cadences
-// as they are by default; and where the time goes. Nothing fails for being slow.
+// TestNumbers measures how long a hundred clusters that are created at the same time take from the request
+// to Reconciled, with the default intervals, and where the time goes. The test does not fail if they are
+// slow.
 func TestNumbers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make e2e-platform measures")
 	}
 
 	for name, rabbit := range map[string]bool{"feed": false, "rabbitmq": true} {
-		t.Run(name, func(t *testing.T) { testNumbers(t, setup{rabbit: rabbit}) })
+		t.Run(name, func(t *testing.T) { testNumbers(t, options{useRabbitMQ: rabbit}) })
 	}
 }
 
-func testNumbers(t *testing.T, s setup) {
+func testNumbers(t *testing.T, s options) {
 	t.Helper()
 
 	const clusters = 100
 
-	w := newWorld(t, s)
-	w.start(w.chain()...)
+	w := newFixture(t, s)
+	w.startPrograms(w.listMeasuredPrograms()...)
 
-	w.create("/clusters", resource{Name: "warm", Spec: map[string]any{}})
-	w.settled("the chain is warm")
+	w.createResource("/clusters", resource{Name: "warm", Spec: map[string]any{}})
+	w.waitUntilReconciled("the first cluster is reconciled")
 
-	cpu := w.cpu()
+	cpu := w.readCPUSeconds()
 	names := make([]string, clusters)
 	began, ids := map[string]time.Time{}, map[string]string{}
 
@@ -57,39 +59,37 @@ func testNumbers(t *testing.T, s setup) {
 		names[i] = fmt.Sprintf("fast-%02d", i)
 	}
 
-	each(names, func(name string) {
+	forEachParallel(names, func(name string) {
 		from := time.Now()
-		id := w.create("/clusters", resource{Name: name, Spec: map[string]any{"tier": "gold"}})
+		id := w.createResource("/clusters", resource{Name: name, Spec: map[string]any{"tier": "gold"}})
 
 		mu.Lock()
 		defer mu.Unlock()
 
 		began[id], ids[id] = from, name
 	})
-	w.sayf("%d clusters were asked for", clusters)
-	// Who looks takes from what is measured.
-	time.Sleep(unwatched)
-	w.settled("all are reconciled")
-	w.tell("create to reconciled", began, w.reconciled)
-	w.links()
+	w.logf("requested %d clusters", clusters)
+	time.Sleep(undisturbedTime)
+	w.waitUntilReconciled("all clusters are reconciled")
+	w.logDurations("create to reconciled", began, w.getReconciledTime)
+	w.logAverageDurations()
 
-	for _, name := range w.chain() {
-		w.sayf("%s took %.2fs of a core", name, w.cpu()[name]-cpu[name])
+	for _, name := range w.listMeasuredPrograms() {
+		w.logf("%s used %.2f s of CPU time", name, w.readCPUSeconds()[name]-cpu[name])
 	}
 
-	whole := latest(w, ids).Sub(slices.MinFunc(slices.Collect(maps.Values(began)), time.Time.Compare))
-	floor := w.byHand("warm", clusters)
-	w.sayf("from the first request to the last one reconciled %s: %.1f times the %s that their objects take made by hand",
-		whole.Round(time.Millisecond), whole.Seconds()/floor.Seconds(), floor.Round(time.Millisecond))
+	total := findLastReconciledTime(w, ids).Sub(slices.MinFunc(slices.Collect(maps.Values(began)), time.Time.Compare))
+	floor := w.createByHand("warm", clusters)
+	w.logf("from the first request until the last cluster is reconciled: %s, %.1f times the %s to create the same objects by hand",
+		total.Round(time.Millisecond), total.Seconds()/floor.Seconds(), floor.Round(time.Millisecond))
 
-	w.deleteAll(ids)
-	w.deleteByHand(clusters)
+	w.measureDeletion(ids)
+	w.measureDeletionByHand(clusters)
 }
 
-// byHand makes the objects of a cluster n times under other names, with as many clients as
-// write to the API, and says how long the API server took: the floor for whoever has
-// clusters made, on this machine as fast as it is now.
-func (w *world) byHand(cluster string, n int) time.Duration {
+// createByHand creates the objects of a cluster n times under other names, with as many clients as send
+// requests to the API. It returns the time that the API server needed, with which the platform is compared.
+func (w *fixture) createByHand(cluster string, n int) time.Duration {
 	w.t.Helper()
 
 	space := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "cluster-" + cluster}}
@@ -105,7 +105,7 @@ func (w *world) byHand(cluster string, n int) time.Duration {
 	}
 
 	meta := func(like *metav1.ObjectMeta, name, namespace string) metav1.ObjectMeta {
-		// Without the marks of their owner: nobody is to take them for his.
+		// Without the labels of the adapter, because it would otherwise manage these objects.
 		return metav1.ObjectMeta{Name: name, Namespace: namespace, Annotations: like.Annotations}
 	}
 	names := make([]string, n)
@@ -116,7 +116,7 @@ func (w *world) byHand(cluster string, n int) time.Duration {
 
 	began := time.Now()
 
-	each(names, func(name string) {
+	forEachParallel(names, func(name string) {
 		template := *jobs.Items[0].Spec.Template.DeepCopy()
 		template.Labels = nil
 
@@ -128,7 +128,7 @@ func (w *world) byHand(cluster string, n int) time.Duration {
 			},
 		} {
 			if err := w.kube.Client.Create(w.t.Context(), object); err != nil {
-				w.t.Errorf("make %s by hand: %v", name, err)
+				w.t.Errorf("create %s by hand: %v", name, err)
 			}
 		}
 	})
@@ -136,12 +136,12 @@ func (w *world) byHand(cluster string, n int) time.Duration {
 	return time.Since(began)
 }
 
-// latest is when the last of the resources was reconciled.
-func latest(w *world, ids map[string]string) time.Time {
+// findLastReconciledTime returns the time at which the last of the resources was reconciled.
+func findLastReconciledTime(w *fixture, ids map[string]string) time.Time {
 	var last time.Time
 
 	for id := range ids {
-		if at := w.reconciled(id); at.After(last) {
+		if at := w.getReconciledTime(id); at.After(last) {
 			last = at
 		}
 	}
@@ -149,8 +149,8 @@ func latest(w *world, ids map[string]string) time.Time {
 	return last
 }
 
-// chain are the programs that a cluster goes through.
-func (w *world) chain() []string {
+// listMeasuredPrograms returns the programs that process a change of a cluster.
+func (w *fixture) listMeasuredPrograms() []string {
 	if w.broker == nil {
 		return []string{progAPI, progClusters}
 	}
@@ -158,24 +158,24 @@ func (w *world) chain() []string {
 	return []string{progAPI, progSentinel, progClusters}
 }
 
-// cpu is what the programs of the chain have taken, in seconds of one core. The rest of
-// the machine is PostgreSQL's, the broker's, the API server's and etcd's.
-func (w *world) cpu() map[string]float64 {
+// readCPUSeconds returns the CPU time of the measured programs in seconds. PostgreSQL, the broker, the API
+// server and etcd use the rest.
+func (w *fixture) readCPUSeconds() map[string]float64 {
 	out := map[string]float64{}
 
-	for _, name := range w.chain() {
-		out[name] = w.metric(name, "process_cpu_seconds_total", "")
+	for _, name := range w.listMeasuredPrograms() {
+		out[name] = w.sumMetric(name, "process_cpu_seconds_total", "")
 	}
 
 	return out
 }
 
-// How many events an adapter handles that nothing is to be done for.
+// TestNoChange measures how many events per second an adapter handles if no object has to change.
 func TestNoChange(t *testing.T) {
 	const clusters = 50
 
-	w := newWorld(t, setup{rabbit: true})
-	w.start(w.chain()...)
+	w := newFixture(t, options{useRabbitMQ: true})
+	w.startPrograms(w.listMeasuredPrograms()...)
 
 	names, ids := make([]string, clusters), map[string]string{}
 
@@ -185,59 +185,59 @@ func TestNoChange(t *testing.T) {
 		names[i] = fmt.Sprintf("idle-%02d", i)
 	}
 
-	each(names, func(name string) {
-		id := w.create("/clusters", resource{Name: name, Spec: map[string]any{}})
+	forEachParallel(names, func(name string) {
+		id := w.createResource("/clusters", resource{Name: name, Spec: map[string]any{}})
 
 		mu.Lock()
 		defer mu.Unlock()
 
 		ids[id] = name
 	})
-	w.settled("all are reconciled")
-	w.noChange(ids, w.apiLimit(ids))
+	w.waitUntilReconciled("all clusters are reconciled")
+	w.measureUnchangedEvents(ids, w.measureAPIRates(ids))
 }
 
-// deleteAll deletes clusters, and prints how long it took, from the request and from when
-// the last of what was made for each was gone, its namespace.
-func (w *world) deleteAll(ids map[string]string) {
-	feed, spaces := w.watch(), w.watchSpaces()
+// measureDeletion deletes clusters, and logs how long it took from the request, and from the deletion of
+// the namespace, which is each cluster's last object.
+func (w *fixture) measureDeletion(ids map[string]string) {
+	feed, spaces := w.watchResourceRemovals(), w.watchNamespaceDeletions()
 
 	var mu sync.Mutex
 
 	began := map[string]time.Time{}
 
-	each(slices.Collect(maps.Keys(ids)), func(id string) {
+	forEachParallel(slices.Collect(maps.Keys(ids)), func(id string) {
 		from := time.Now()
 
-		w.send(http.MethodDelete, "/clusters/"+id, nil)
+		w.sendWithRetries(http.MethodDelete, "/clusters/"+id, nil)
 
 		mu.Lock()
 		defer mu.Unlock()
 
 		began[id] = from
 	})
-	w.eventually("all are gone", func() string {
-		if left := len(w.list("clusters", "")); left > 1 {
-			return fmt.Sprintf("%d clusters are left", left)
+	w.eventually("all clusters are gone", func() string {
+		if left := len(w.listResources("clusters", "")); left > 1 {
+			return fmt.Sprintf("%d clusters still exist", left)
 		}
 
 		return ""
 	})
-	w.tell("delete to gone", began, feed.removed)
+	w.logDurations("delete to gone", began, feed.timeOf)
 
 	for id := range began {
-		if began[id] = spaces.removed("cluster-" + ids[id]); began[id].IsZero() {
-			w.t.Fatalf("nobody saw that the namespace of %s was gone", ids[id])
+		if began[id] = spaces.timeOf("cluster-" + ids[id]); began[id].IsZero() {
+			w.t.Fatalf("the watch did not report the deletion of the namespace of %s", ids[id])
 		}
 	}
 
-	w.tell("of this from the end of its namespace", began, feed.removed)
+	w.logDurations("of this after the deletion of the namespace", began, feed.timeOf)
 }
 
-// deleteByHand deletes the namespaces that byHand has made: how long what clusters have on
-// Kubernetes takes to go there, by its own controllers.
-func (w *world) deleteByHand(n int) {
-	spaces, began := w.watchSpaces(), map[string]time.Time{}
+// measureDeletionByHand deletes the namespaces that createByHand created, and logs how long Kubernetes' own
+// controllers take.
+func (w *fixture) measureDeletionByHand(n int) {
+	spaces, began := w.watchNamespaceDeletions(), map[string]time.Time{}
 
 	var mu sync.Mutex
 
@@ -246,7 +246,7 @@ func (w *world) deleteByHand(n int) {
 		names[i] = fmt.Sprintf("by-hand-%02d", i)
 	}
 
-	each(names, func(name string) {
+	forEachParallel(names, func(name string) {
 		mu.Lock()
 		began[name] = time.Now()
 		mu.Unlock()
@@ -257,30 +257,30 @@ func (w *world) deleteByHand(n int) {
 	})
 	w.eventually("the namespaces are gone", func() string {
 		for _, name := range names {
-			if spaces.removed(name).IsZero() {
-				return name + " is left"
+			if spaces.timeOf(name).IsZero() {
+				return name + " still exists"
 			}
 		}
 
 		return ""
 	})
-	w.tell("the same namespaces, deleted by hand", began, spaces.removed)
+	w.logDurations("the same namespaces, deleted by hand", began, spaces.timeOf)
 }
 
-// watchSpaces follows namespaces until the test's end.
-func (w *world) watchSpaces() *seen {
-	s := &seen{at: map[string]time.Time{}}
+// watchNamespaceDeletions records the deletions of namespaces until the end of the test.
+func (w *fixture) watchNamespaceDeletions() *removals {
+	s := &removals{times: map[string]time.Time{}}
 
 	watching, err := kubeclient.NewWithWatch(w.kube.Config, kubeclient.Options{})
 	w.must(err)
 
-	told, err := watching.Watch(w.t.Context(), &corev1.NamespaceList{})
+	watcher, err := watching.Watch(w.t.Context(), &corev1.NamespaceList{})
 	w.must(err)
 
 	go func() {
-		for event := range told.ResultChan() {
+		for event := range watcher.ResultChan() {
 			if space, ok := event.Object.(*corev1.Namespace); ok && event.Type == watch.Deleted {
-				s.note(space.Name, time.Now())
+				s.record(space.Name, time.Now())
 			}
 		}
 	}()
@@ -288,15 +288,15 @@ func (w *world) watchSpaces() *seen {
 	return s
 }
 
-// seen is when it was told that something was removed, by its id or name.
-type seen struct {
-	mu sync.Mutex
-	at map[string]time.Time
+// removals has the times at which resources or namespaces were removed, by ID or name.
+type removals struct {
+	mu    sync.Mutex
+	times map[string]time.Time
 }
 
-// watch follows the change feed until the test's end.
-func (w *world) watch() *seen {
-	s := &seen{at: map[string]time.Time{}}
+// watchResourceRemovals follows the change feed until the end of the test, and records removed resources.
+func (w *fixture) watchResourceRemovals() *removals {
+	s := &removals{times: map[string]time.Time{}}
 
 	start, err := w.api.Changes(w.t.Context(), "", "", 0)
 	w.must(err)
@@ -314,7 +314,7 @@ func (w *world) watch() *seen {
 
 			for _, change := range changes.Items {
 				if change.Operation == "removed" {
-					s.note(change.Id, time.Now())
+					s.record(change.Id, time.Now())
 				}
 			}
 		}
@@ -323,15 +323,15 @@ func (w *world) watch() *seen {
 	return s
 }
 
-func (s *seen) note(what string, now time.Time) {
+func (s *removals) record(what string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.at[what] = now
+	s.times[what] = now
 }
 
-// reconciled is when the API says that the resource was.
-func (w *world) reconciled(id string) time.Time {
+// getReconciledTime returns the time of the transition of the condition Reconciled.
+func (w *fixture) getReconciledTime(id string) time.Time {
 	r, err := w.api.Get(w.t.Context(), id)
 	w.must(err)
 
@@ -344,15 +344,15 @@ func (w *world) reconciled(id string) time.Time {
 	return time.Time{}
 }
 
-func (s *seen) removed(what string) time.Time {
+func (s *removals) timeOf(what string) time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	return s.at[what]
+	return s.times[what]
 }
 
-// tell prints how long things took from their request.
-func (w *world) tell(what string, began map[string]time.Time, ended func(id string) time.Time) {
+// logDurations logs percentiles of the times between start and end.
+func (w *fixture) logDurations(what string, began map[string]time.Time, ended func(id string) time.Time) {
 	took := make([]time.Duration, 0, len(began))
 
 	for id, from := range began {
@@ -362,7 +362,7 @@ func (w *world) tell(what string, began map[string]time.Time, ended func(id stri
 	}
 
 	if len(took) == 0 {
-		w.t.Errorf("%s: nobody saw one", what)
+		w.t.Errorf("%s: no end was recorded", what)
 
 		return
 	}
@@ -372,13 +372,14 @@ func (w *world) tell(what string, began map[string]time.Time, ended func(id stri
 	at := func(share float64) time.Duration {
 		return took[min(int(share*float64(len(took))), len(took)-1)].Round(time.Millisecond)
 	}
-	w.sayf("%s, %d: p50 %s, p95 %s, longest %s", what, len(took), at(0.5), at(0.95), at(1))
+	w.logf("%s, %d: p50 %s, p95 %s, longest %s", what, len(took), at(0.5), at(0.95), at(1))
 }
 
-// links prints what each link of the chain takes by its own metrics, on average.
-func (w *world) links() {
+// logAverageDurations logs the average durations of requests and events, according to the metrics of the
+// programs.
+func (w *fixture) logAverageDurations() {
 	average := func(name, metric, labels string) string {
-		sum, count := w.metric(name, metric+"_sum", labels), w.metric(name, metric+"_count", labels)
+		sum, count := w.sumMetric(name, metric+"_sum", labels), w.sumMetric(name, metric+"_count", labels)
 		if count == 0 {
 			return "none"
 		}
@@ -386,12 +387,12 @@ func (w *world) links() {
 		return fmt.Sprintf("%.1fms of %.0f", 1000*sum/count, count)
 	}
 
-	w.sayf("api: POST %s, status PUT %s, list %s, get %s",
+	w.logf("api: POST %s, status PUT %s, list %s, get %s",
 		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="POST"`),
 		average(progAPI, "hyperfleet_api_request_duration_seconds", `/statuses"`),
 		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="GET",path="/api/hyperfleet/v1/clusters"`),
 		average(progAPI, "hyperfleet_api_request_duration_seconds", `method="GET",path="/api/hyperfleet/v1/clusters/-"`))
-	w.sayf("adapter: event %s, kubernetes call %s",
+	w.logf("adapter: event %s, kubernetes call %s",
 		average(progClusters, "hyperfleet_adapter_event_processing_duration_seconds", ""),
 		average(progClusters, "hyperfleet_external_call_duration_seconds", `system="kubernetes"`))
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// runJobs ends jobs, which nothing runs here: well, but for the first job of clusters
-// whose name begins with drift. It ends with the test.
-func (w *world) runJobs() {
+// finishJobs marks Jobs as complete until the end of the test, because nothing runs them here. It marks the
+// first Job of a cluster whose name begins with drift as failed.
+func (w *fixture) finishJobs() {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 
@@ -51,18 +51,18 @@ func (w *world) runJobs() {
 				}
 			}
 
-			time.Sleep(lookAt)
+			time.Sleep(pollInterval)
 		}
 	}()
 }
 
-// managed lists the objects of the kinds that the tasks make, by their resource's id.
-func (w *world) managed() map[string][]unstructured.Unstructured {
+// listManagedObjects returns the objects with an adapter label, by the ID of their resource.
+func (w *fixture) listManagedObjects() map[string][]unstructured.Unstructured {
 	w.t.Helper()
 
 	out := map[string][]unstructured.Unstructured{}
 
-	for _, object := range w.objects() {
+	for _, object := range w.listObjects() {
 		if object.GetLabels()[adapter.LabelAdapter] != "" {
 			id := object.GetLabels()[adapter.LabelResourceID]
 			out[id] = append(out[id], object)
@@ -72,8 +72,8 @@ func (w *world) managed() map[string][]unstructured.Unstructured {
 	return out
 }
 
-// objects lists all objects of the kinds that the tasks make.
-func (w *world) objects() []unstructured.Unstructured {
+// listObjects returns all objects of the kinds that the task files create.
+func (w *fixture) listObjects() []unstructured.Unstructured {
 	w.t.Helper()
 
 	var out []unstructured.Unstructured
@@ -95,8 +95,8 @@ func (w *world) objects() []unstructured.Unstructured {
 	return out
 }
 
-// namespace is that of a cluster; nil if there is none.
-func (w *world) namespace(cluster string) *corev1.Namespace {
+// getNamespace returns the namespace of a cluster, or nil if there is none.
+func (w *fixture) getNamespace(cluster string) *corev1.Namespace {
 	found := &corev1.Namespace{}
 	if err := w.kube.Client.Get(w.t.Context(), types.NamespacedName{Name: "cluster-" + cluster}, found); err != nil {
 		w.must(kubeclient.IgnoreNotFound(err))
@@ -107,32 +107,33 @@ func (w *world) namespace(cluster string) *corev1.Namespace {
 	return found
 }
 
-func (w *world) patch(object kubeclient.Object, document string) {
+func (w *fixture) mergePatch(object kubeclient.Object, document string) {
 	w.t.Helper()
 	w.must(w.kube.Client.Patch(w.t.Context(), object, kubeclient.RawPatch(types.MergePatchType, []byte(document))))
 }
 
-// stranger is an object that isn't the platform's, whatever it looks like.
-type stranger struct {
+// foreignObject is an object that the platform must not change, even if its labels look like the
+// platform's.
+type foreignObject struct {
 	object kubeclient.Object
 	uid    types.UID
 	labels map[string]string
 }
 
-// plant makes an object that has to be there, untouched, in the end.
-func (w *world) plant(object kubeclient.Object) {
+// createForeignObject creates an object that must exist unchanged at the end of the test.
+func (w *fixture) createForeignObject(object kubeclient.Object) {
 	w.t.Helper()
 
 	labels := maps.Clone(object.GetLabels())
 	w.must(w.kube.Client.Create(w.t.Context(), object))
-	w.strangers = append(w.strangers, stranger{object: object, uid: object.GetUID(), labels: labels})
+	w.foreignObjects = append(w.foreignObjects, foreignObject{object: object, uid: object.GetUID(), labels: labels})
 }
 
-// untouched says which of the strangers isn't what it was.
-func (w *world) untouched() string {
+// findTouchedObject returns a description of a foreign object that was changed, or an empty string.
+func (w *fixture) findTouchedObject() string {
 	w.t.Helper()
 
-	for _, s := range w.strangers {
+	for _, s := range w.foreignObjects {
 		name := s.object.GetNamespace() + "/" + s.object.GetName()
 
 		if err := w.kube.Client.Get(w.t.Context(), kubeclient.ObjectKeyFromObject(s.object), s.object); err != nil {
@@ -153,6 +154,6 @@ func (w *world) untouched() string {
 	return ""
 }
 
-func named(namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
+func newObjectMeta(namespace, name string, labels, annotations map[string]string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: labels, Annotations: annotations}
 }

@@ -22,52 +22,52 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 
-// What the tutorial says, said to a shell, block after block, ends as it says.
+// TestTutorial runs all blocks of the tutorial in one shell, and checks the output.
 func TestTutorial(t *testing.T) {
-	newPageWorld(t).runs("../../../docs/start/platform.md", 10, "0 errors, 0 warnings", "nothing is left", "0 objects of")
+	newPageFixture(t).runPage("../../../docs/start/platform.md", 10, "0 errors, 0 warnings", "nothing is left", "0 objects of")
 }
 
-// So does what is said to somebody who writes an adapter; and what the page shows of an answer
-// is what is answered.
+// TestFirstAdapter does the same with the guide for authors of adapters. The output must contain the
+// responses that the page shows.
 func TestFirstAdapter(t *testing.T) {
-	w := newPageWorld(t)
+	w := newPageFixture(t)
 	page := "../../../docs/guides/first-adapter.md"
 
 	want := []string{"0 errors, 0 warnings", "create: Absent", "delete: DeleteGate", "contact: red@example.com", "nothing is left"}
-	for _, shown := range regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(w.read(page), -1) {
+	for _, shown := range regexp.MustCompile("(?s)```text\n(.*?)```").FindAllStringSubmatch(w.readFile(page), -1) {
 		want = append(want, shown[1])
 	}
 
-	w.runs(page, 9, want...)
+	w.runPage(page, 9, want...)
 }
 
-// newPageWorld is a Kubernetes cluster as a reader has one, and a folder.
-func newPageWorld(t *testing.T) *world {
+// newPageFixture starts a Kubernetes cluster, as a reader of the page has one, and creates a folder.
+func newPageFixture(t *testing.T) *fixture {
 	t.Helper()
 
 	for _, tool := range []string{"kubectl", "curl", "openssl", "helm"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Fatalf("%s: make e2e-platform brings it", err)
+			t.Fatalf("%s is missing: make e2e-platform installs it", err)
 		}
 	}
 
-	w := &world{t: t, dir: t.TempDir(), kube: kube.Start(t, kube.WithControllerManager()), sayf: progress.NewPrinter(t)}
-	w.runJobs()
+	w := &fixture{t: t, dir: t.TempDir(), kube: kube.Start(t, kube.WithControllerManager()), logf: progress.NewPrinter(t)}
+	w.finishJobs()
 
 	return w
 }
 
-// runs says the blocks of a page to a shell, and looks for what is wanted in what was said. Its
-// ports are other ones here, and it finds the programs of this test: hyperfleet-platform, and
-// PostgreSQL's as the user that may run them.
-func (w *world) runs(page string, atLeast int, want ...string) {
+// runPage runs the blocks of a page in a shell, and checks that the output contains the texts. It replaces
+// the ports of the page, and puts the programs of this test and PostgreSQL's programs, which must run as
+// another user, on the PATH.
+func (w *fixture) runPage(page string, atLeast int, want ...string) {
 	w.t.Helper()
 
-	text := w.read(page)
+	text := w.readFile(page)
 	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(text, -1)
 
 	if len(blocks) != strings.Count(text, "```sh") || len(blocks) < atLeast {
-		w.t.Fatalf("%d blocks of commands were read", len(blocks))
+		w.t.Fatalf("found %d blocks of commands, want all blocks of the page", len(blocks))
 	}
 
 	var commands strings.Builder
@@ -78,56 +78,56 @@ func (w *world) runs(page string, atLeast int, want ...string) {
 		fmt.Fprintf(&commands, "echo; echo '--- block %d'\n%s", i+1, block[1])
 	}
 
-	ports := w.ports(commands.String())
-	w.checkout(ports)
+	ports := w.newPortReplacer(commands.String())
+	w.createCheckout(ports)
 
 	script := ports.Replace(commands.String())
 	script = strings.Replace(script, "make build\n", "", 1)
 	script = strings.Replace(script, "export PATH=$PWD/bin:$PATH\n", "", 1)
-	w.write("script", script)
+	w.writeFile("script", script)
 
 	log := filepath.Join(w.dir, "log")
 
 	process, err := procrun.Start(w.t.Context(), procrun.Spec{
 		Name: "page", Path: "/bin/bash", Args: []string{filepath.Join(w.dir, "script")}, Dir: w.dir, LogPath: log,
-		Env: append(os.Environ(), "PATH="+w.shims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*",
-			"KUBECONFIG="+w.kube.Kubeconfig(w.t, w.kube.Config), "TMPDIR="+w.tmp()),
+		Env: append(os.Environ(), "PATH="+w.createShims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*",
+			"KUBECONFIG="+w.kube.Kubeconfig(w.t, w.kube.Config), "TMPDIR="+w.createTempDir()),
 	})
 	w.must(err)
 
-	deadline := time.AfterFunc(2*patience, func() { _ = process.Kill() })
+	deadline := time.AfterFunc(2*waitTimeout, func() { _ = process.Kill() })
 	defer deadline.Stop()
 
 	err = process.Wait(w.t.Context())
 
 	defer func() {
 		if w.t.Failed() {
-			w.t.Log(w.read(log))
+			w.t.Log(w.readFile(log))
 		}
 	}()
 
 	w.must(err)
 
 	for _, want := range want {
-		if !strings.Contains(w.read(log), want) {
-			w.t.Errorf("the commands do not say %q", want)
+		if !strings.Contains(w.readFile(log), want) {
+			w.t.Errorf("the output of the commands does not contain %q", want)
 		}
 	}
 }
 
-// What the reference of the API shows at its beginning is so.
+// TestFleetAPIPage runs the blocks at the beginning of the API's reference.
 func TestFleetAPIPage(t *testing.T) {
-	w := &world{t: t, dir: t.TempDir(), sayf: progress.NewPrinter(t)}
+	w := &fixture{t: t, dir: t.TempDir(), logf: progress.NewPrinter(t)}
 
 	var script strings.Builder
 
 	script.WriteString("set -eu -o pipefail\n")
 
-	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(w.read("../../../docs/reference/fleet-api.md"), -1)
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(w.readFile("../../../docs/reference/fleet-api.md"), -1)
 	for i, block := range blocks {
 		script.WriteString(block[1])
 
-		// A reader takes longer to the next block than the API to its first answer.
+		// A reader takes longer to the next block than the API takes to start.
 		if i == 0 {
 			script.WriteString("until curl -sf http://127.0.0.1:8080/readyz; do sleep 1; done\n")
 		}
@@ -135,12 +135,12 @@ func TestFleetAPIPage(t *testing.T) {
 
 	script.WriteString("kill $!; wait || true; pg_ctl -D $dir/data stop\n")
 
-	// PostgreSQL's user, who may be another one here, writes into the folder.
+	// PostgreSQL may run as another user here, and writes into the folder.
 	commands := strings.Replace(script.String(), "dir=$(mktemp -d)\n", "dir=$(mktemp -d)\nchmod 777 $dir\n", 1)
 
-	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", w.ports(commands).Replace(commands))
+	cmd := exec.CommandContext(t.Context(), "/bin/bash", "-c", w.newPortReplacer(commands).Replace(commands))
 	cmd.Dir = w.dir
-	cmd.Env = append(os.Environ(), "PATH="+w.shims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*", "TMPDIR="+w.tmp())
+	cmd.Env = append(os.Environ(), "PATH="+w.createShims()+":"+filepath.Dir(binary)+":"+os.Getenv("PATH"), "no_proxy=*", "TMPDIR="+w.createTempDir())
 
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -152,8 +152,8 @@ func TestFleetAPIPage(t *testing.T) {
 	}
 }
 
-// ports are free ones for those of the tutorial.
-func (w *world) ports(text string) *strings.Replacer {
+// newPortReplacer replaces the ports of a text and of the samples with free ports.
+func (w *fixture) newPortReplacer(text string) *strings.Replacer {
 	w.t.Helper()
 
 	pairs := []string{}
@@ -162,7 +162,7 @@ func (w *world) ports(text string) *strings.Replacer {
 	texts := []string{text}
 
 	for _, file := range []string{"api.yaml", "clusters/adapter.yaml", "nodepools/adapter.yaml", "agents/adapter.yaml"} {
-		texts = append(texts, w.read(filepath.Join(samples, file)))
+		texts = append(texts, w.readFile(filepath.Join(samples, file)))
 	}
 
 	for _, found := range regexp.MustCompile(`127\.0\.0\.1:(\d+)`).FindAllStringSubmatch(strings.Join(texts, "\n"), -1) {
@@ -176,8 +176,8 @@ func (w *world) ports(text string) *strings.Replacer {
 	return strings.NewReplacer(pairs...)
 }
 
-// checkout copies the samples to where they are in a checkout.
-func (w *world) checkout(ports *strings.Replacer) {
+// createCheckout copies the samples to their folder in a checkout.
+func (w *fixture) createCheckout(ports *strings.Replacer) {
 	w.t.Helper()
 
 	root := filepath.Join(w.dir, "deploy", "samples", "platform")
@@ -187,12 +187,12 @@ func (w *world) checkout(ports *strings.Replacer) {
 			return err
 		}
 
-		return os.WriteFile(path, []byte(ports.Replace(w.read(path))), ownerOnly)
+		return os.WriteFile(path, []byte(ports.Replace(w.readFile(path))), ownerOnly)
 	}))
 }
 
-// tmp is a folder that PostgreSQL's user reaches.
-func (w *world) tmp() string {
+// createTempDir creates a folder that PostgreSQL's user can enter.
+func (w *fixture) createTempDir() string {
 	w.t.Helper()
 
 	dir, err := os.MkdirTemp("", "hyperfleet-tutorial-")
@@ -203,8 +203,8 @@ func (w *world) tmp() string {
 	return dir
 }
 
-// shims are the programs that a user has, and a test has not by those names.
-func (w *world) shims() string {
+// createShims creates the programs that are on a reader's PATH but not on that of the test.
+func (w *fixture) createShims() string {
 	w.t.Helper()
 
 	dir := filepath.Join(w.dir, "shims")

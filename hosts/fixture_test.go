@@ -80,7 +80,7 @@ func newFixture(t *testing.T, n int, rollout infrav1.HostRollout) *fixture {
 	w := &fixture{t: t, namespace: env.Namespace(t), hosts: map[string]*machost.Host{}, busy: map[string]int{}, stop: func() {}, gates: map[string]chan struct{}{}}
 	private, line := machosttest.NewKey(t)
 	w.key, w.authorized = private.Reveal(), line
-	w.configure("agent one")
+	w.writeConfig("agent one")
 	w.create(&infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: fleetName}, Spec: infrav1.HostFleetSpec{HostKind: linux.Name, Rollout: rollout},
 	})
@@ -89,7 +89,7 @@ func newFixture(t *testing.T, n int, rollout infrav1.HostRollout) *fixture {
 	})
 
 	for i := range n {
-		w.host(fmt.Sprintf("rack-%02d", i))
+		w.createHost(fmt.Sprintf("rack-%02d", i))
 	}
 
 	t.Cleanup(func() {
@@ -97,7 +97,7 @@ func newFixture(t *testing.T, n int, rollout infrav1.HostRollout) *fixture {
 
 		for name, host := range w.hosts {
 			if unknown := host.UnknownCalls(); len(unknown) > 0 {
-				t.Errorf("%s does not know %v", name, unknown)
+				t.Errorf("%s got unknown calls %v", name, unknown)
 			}
 
 			if err := host.Close(); err != nil {
@@ -109,11 +109,11 @@ func newFixture(t *testing.T, n int, rollout infrav1.HostRollout) *fixture {
 	return w
 }
 
-// configure writes the operator's configuration with the given agent.
-func (w *fixture) configure(agent string) {
+// writeConfig writes the operator's configuration with the given agent.
+func (w *fixture) writeConfig(agent string) {
 	w.t.Helper()
 
-	file, exporter := w.program("agent", []byte(agent)), w.program("exporter", []byte("exporter"))
+	file, exporter := w.writeProgram("agent", []byte(agent)), w.writeProgram("exporter", []byte("exporter"))
 
 	w.cfg = config.Default().Hosts
 	w.cfg.ProbeInterval = 0
@@ -123,8 +123,8 @@ func (w *fixture) configure(agent string) {
 	}
 }
 
-// program writes a file that the operator pushes to hosts.
-func (w *fixture) program(name string, content []byte) string {
+// writeProgram writes a file that the operator pushes to hosts.
+func (w *fixture) writeProgram(name string, content []byte) string {
 	w.t.Helper()
 
 	path := filepath.Join(w.t.TempDir(), name)
@@ -140,21 +140,21 @@ func (w *fixture) create(obj client.Object) {
 	w.must(env.Client.Create(w.t.Context(), obj))
 }
 
-// host starts a host and creates its object.
-func (w *fixture) host(name string) {
+// createHost starts a host and creates its object.
+func (w *fixture) createHost(name string) {
 	w.t.Helper()
-	w.hostWith(name, func(spec *infrav1.LinuxMachineSpec) {
+	w.createHostWith(name, func(spec *infrav1.LinuxMachineSpec) {
 		spec.KubeconfigSecretRef = infrav1.LocalSecretKeySelector{Name: "hosts", Key: "kubeconfig"}
 	})
 }
 
-// hostWith starts a host and creates its object, which names no kubeconfig.
-func (w *fixture) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
+// createHostWith starts a host and creates its object, which names no kubeconfig.
+func (w *fixture) createHostWith(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.t.Helper()
 
 	host, err := machost.Start(w.t.Context(), machost.Options{
 		Name: name, System: machost.Linux, Light: true, User: user, AuthorizedKeys: []string{w.authorized},
-		Watch: func(run machost.Run) { w.watch(name, run) },
+		Watch: func(run machost.Run) { w.recordRun(name, run) },
 	})
 	w.must(err)
 
@@ -170,17 +170,17 @@ func (w *fixture) hostWith(name string, change func(*infrav1.LinuxMachineSpec)) 
 	w.create(&infrav1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: spec})
 }
 
-func (w *fixture) watch(name string, run machost.Run) {
+func (w *fixture) recordRun(name string, run machost.Run) {
 	if run.Label == "probe" {
 		return
 	}
 
-	if gate := w.count(name, run); gate != nil && !run.Ended {
+	if gate := w.countRun(name, run); gate != nil && !run.Ended {
 		<-gate
 	}
 }
 
-func (w *fixture) count(name string, run machost.Run) chan struct{} {
+func (w *fixture) countRun(name string, run machost.Run) chan struct{} {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -233,8 +233,8 @@ func (w *fixture) maxBusyHosts() int {
 	return w.maxBusy
 }
 
-// start starts the area's controllers, as a new process would.
-func (w *fixture) start() {
+// startOperator starts the area's controllers, as a new process would.
+func (w *fixture) startOperator() {
 	w.t.Helper()
 
 	w.registry = prometheus.NewRegistry()
@@ -261,12 +261,12 @@ func (w *fixture) restart(agent string) {
 	w.stop()
 
 	before := w.cfg
-	w.configure(agent)
+	w.writeConfig(agent)
 	w.cfg.ProbeInterval = before.ProbeInterval
-	w.start()
+	w.startOperator()
 }
 
-func (w *fixture) get(name string) *infrav1.LinuxMachine {
+func (w *fixture) getHost(name string) *infrav1.LinuxMachine {
 	w.t.Helper()
 
 	var out infrav1.LinuxMachine
@@ -275,9 +275,9 @@ func (w *fixture) get(name string) *infrav1.LinuxMachine {
 	return &out
 }
 
-func (w *fixture) fleet() *infrav1.HostFleet { return w.fleetOf(fleetName) }
+func (w *fixture) getFleet() *infrav1.HostFleet { return w.getFleetByName(fleetName) }
 
-func (w *fixture) fleetOf(name string) *infrav1.HostFleet {
+func (w *fixture) getFleetByName(name string) *infrav1.HostFleet {
 	w.t.Helper()
 
 	var out infrav1.HostFleet
@@ -299,7 +299,7 @@ func (w *fixture) listHosts() []infrav1.LinuxMachine {
 func (w *fixture) patchStatus(name string, change func(*infrav1.LinuxMachineStatus)) {
 	w.t.Helper()
 
-	m := w.get(name)
+	m := w.getHost(name)
 	base := m.DeepCopy()
 	change(&m.Status)
 
@@ -309,7 +309,7 @@ func (w *fixture) patchStatus(name string, change func(*infrav1.LinuxMachineStat
 func (w *fixture) patchFleet(change func(*infrav1.HostFleetSpec)) {
 	w.t.Helper()
 
-	f := w.fleet()
+	f := w.getFleet()
 	base := f.DeepCopy()
 	change(&f.Spec)
 
@@ -328,7 +328,7 @@ func (w *fixture) must(err error) {
 func (w *fixture) waitWhile(name, what string, is func(*infrav1.LinuxMachine) bool) {
 	w.t.Helper()
 	w.eventually(name+": "+what, func() string {
-		if m := w.get(name); is(m) {
+		if m := w.getHost(name); is(m) {
 			return fmt.Sprintf("%+v", m.Status)
 		}
 
@@ -341,11 +341,11 @@ func (w *fixture) eventually(what string, problem func() string) {
 	w.t.Helper()
 
 	deadline := time.Now().Add(waitTimeout)
-	said := ""
+	last := ""
 
 	for time.Now().Before(deadline) {
 		start := time.Now()
-		if said = problem(); said == "" {
+		if last = problem(); last == "" {
 			return
 		}
 
@@ -353,11 +353,11 @@ func (w *fixture) eventually(what string, problem func() string) {
 		time.Sleep(max(pollInterval, 5*time.Since(start)))
 	}
 
-	w.t.Fatalf("%s: %s", what, said)
+	w.t.Fatalf("timed out waiting until %s: %s", what, last)
 }
 
-// converged waits until all hosts have the configuration, and returns its hash.
-func (w *fixture) converged(n int) string {
+// waitUntilConverged waits until all hosts have the configuration, and returns its hash.
+func (w *fixture) waitUntilConverged(n int) string {
 	w.t.Helper()
 
 	hash := linux.New(w.planConfig()).Hash()
@@ -365,12 +365,12 @@ func (w *fixture) converged(n int) string {
 	w.eventually("converge", func() string {
 		for _, m := range w.listHosts() {
 			if m.Status.HostConfigHash != hash || !m.Status.Ready || !meta.IsStatusConditionTrue(m.Status.Conditions, "Ready") {
-				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, w.fleet().Status)
+				return fmt.Sprintf("%s: %+v; fleet %+v", m.Name, m.Status, w.getFleet().Status)
 			}
 		}
 
-		// The fleet after its hosts: before, it may not have heard yet that they had drifted.
-		f := w.fleet()
+		// Check the fleet after its hosts, because its status may be older than the drift of the hosts.
+		f := w.getFleet()
 		ready := meta.IsStatusConditionTrue(f.Status.Conditions, "Ready")
 
 		if int(f.Status.Converged) != n || f.Status.HostConfigHash != hash || !ready || len(f.Status.Permits) > 0 {
@@ -408,7 +408,7 @@ func (w *fixture) listEvents(name string) []eventsv1.Event {
 	for _, event := range list.Items {
 		for _, secret := range []string{"kubelet-token", "PRIVATE KEY"} {
 			if strings.Contains(event.Note, secret) {
-				w.t.Errorf("event %s has a secret: %s", event.Reason, event.Note)
+				w.t.Errorf("event %s contains a secret: %s", event.Reason, event.Note)
 			}
 		}
 

@@ -31,7 +31,7 @@ import (
 )
 
 var (
-	// fleet is the API that all tests share; each has a gate of its own before it.
+	// fleet is the API of all tests. Each test has its own proxy in front of it.
 	fleet *fleetapi.API
 	names atomic.Int64
 )
@@ -41,31 +41,31 @@ func TestMain(m *testing.M) {
 		platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}, NameMinLen: 3, NameMaxLen: 53}))
 }
 
-// instant is a clock whose timers are over at once: tries follow each other.
-type instant struct{ clock.RealClock }
+// instantClock is a clock whose timers fire at once, so that retries follow each other without a delay.
+type instantClock struct{ clock.RealClock }
 
-func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
 
-// world is a fleet API over real Postgres, behind a gate that tests can close.
-type world struct {
+// fixture is a fleet API with a real PostgreSQL, behind a proxy that tests can make fail.
+type fixture struct {
 	t   *testing.T
 	url string
 	log *capture.Buffer
 
 	mu sync.Mutex
-	// fault answers in the API's place, if it says so.
+	// fault responds in place of the API if it returns true.
 	fault func(w http.ResponseWriter, r *http.Request) bool
-	// asked are the requests that came, method and path.
-	asked []string
+	// requests has the method and path of each request.
+	requests []string
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
-	w := &world{t: t, log: &capture.Buffer{}}
+	w := &fixture{t: t, log: &capture.Buffer{}}
 	listening := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		w.mu.Lock()
-		w.asked = append(w.asked, r.Method+" "+r.URL.Path)
+		w.requests = append(w.requests, r.Method+" "+r.URL.Path)
 		fault := w.fault
 		w.mu.Unlock()
 
@@ -80,8 +80,8 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// down closes the gate for requests that match.
-func (w *world) down(match func(*http.Request) bool, status int, media, body string) {
+// injectResponse makes matching requests get a response instead of reaching the API.
+func (w *fixture) injectResponse(match func(*http.Request) bool, status int, media, body string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -98,14 +98,14 @@ func (w *world) down(match func(*http.Request) bool, status int, media, body str
 	}
 }
 
-func everything(*http.Request) bool { return true }
+func matchAll(*http.Request) bool { return true }
 
-func reads(r *http.Request) bool { return r.Method == http.MethodGet }
+func matchReads(r *http.Request) bool { return r.Method == http.MethodGet }
 
-func reports(r *http.Request) bool { return r.Method == http.MethodPut }
+func matchReports(r *http.Request) bool { return r.Method == http.MethodPut }
 
-// cluster makes one in the API.
-func (w *world) cluster(name string) (out openapi.Resource) {
+// createCluster creates a cluster in the API.
+func (w *fixture) createCluster(name string) (out openapi.Resource) {
 	w.t.Helper()
 
 	body := fmt.Sprintf(`{"name":"%s-%d","spec":{"tier":"gold"}}`, name, names.Add(1))
@@ -114,8 +114,8 @@ func (w *world) cluster(name string) (out openapi.Resource) {
 	return out
 }
 
-// status is the adapter's report that the API has; nil if none.
-func (w *world) status(id string) *openapi.AdapterStatus {
+// getStatus returns the adapter's report, or nil if there is none.
+func (w *fixture) getStatus(id string) *openapi.AdapterStatus {
 	w.t.Helper()
 
 	list, err := fleet.Store.Statuses(w.t.Context(), id)
@@ -132,17 +132,17 @@ func (w *world) status(id string) *openapi.AdapterStatus {
 	return nil
 }
 
-// available is "STATUS REASON" of the report's Available.
-func (w *world) available(id string) string {
+// getAvailable returns "STATUS REASON" of the condition Available in the report.
+func (w *fixture) getAvailable(id string) string {
 	w.t.Helper()
 
-	return w.condition(id, "Available")
+	return w.getCondition(id, "Available")
 }
 
-func (w *world) condition(id, kind string) string {
+func (w *fixture) getCondition(id, kind string) string {
 	w.t.Helper()
 
-	status := w.status(id)
+	status := w.getStatus(id)
 	if status == nil {
 		return "none"
 	}
@@ -156,7 +156,7 @@ func (w *world) condition(id, kind string) string {
 	return "no " + kind
 }
 
-func deployment(url string) *adapter.Deployment {
+func newDeployment(url string) *adapter.Deployment {
 	out := task.NewDeploymentSpec(false).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "landing", Version: "7"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = url
@@ -165,13 +165,13 @@ func deployment(url string) *adapter.Deployment {
 	return &out
 }
 
-// phase is a resources phase; nil stands for one that has nothing to do.
+// phase is a resources phase. If it is nil, the phase does nothing.
 type phase func(context.Context, resources.Input) (resources.Result, error)
 
-func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
+func (w *fixture) newPipeline(text string, objects phase) *pipeline.Pipeline {
 	w.t.Helper()
 
-	config := deployment(w.url)
+	config := newDeployment(w.url)
 
 	loaded, err := task.Load(fstest.MapFS{"task.yaml": {Data: []byte(text)}}, "task.yaml", config)
 	if err != nil {
@@ -183,7 +183,7 @@ func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
 	}
 
 	out, err := pipeline.New(pipeline.Options{
-		Task: loaded, Deployment: config, FrameworkVersion: "1.2.3", Env: map[string]string{"REGION": "north"}, Clock: instant{},
+		Task: loaded, Deployment: config, FrameworkVersion: "1.2.3", Env: map[string]string{"REGION": "north"}, Clock: instantClock{},
 		Log: slog.New(slog.NewJSONHandler(w.log, &slog.HandlerOptions{Level: slog.LevelDebug})),
 	})
 	if err != nil {
@@ -193,12 +193,12 @@ func (w *world) pipeline(text string, objects phase) *pipeline.Pipeline {
 	return out.WithResources(objects)
 }
 
-// event is what Sentinel sends of a cluster.
-func event(id string, generation int) cloudevents.Event {
-	return eventOf("io.hyperfleet.cluster.reconcile", fmt.Sprintf(`{"id":%q,"kind":"Cluster","href":"/clusters/%s","generation":%d}`, id, id, generation))
+// newEvent returns an event as Sentinel sends it for a cluster.
+func newEvent(id string, generation int) cloudevents.Event {
+	return newEventOfType("io.hyperfleet.cluster.reconcile", fmt.Sprintf(`{"id":%q,"kind":"Cluster","href":"/clusters/%s","generation":%d}`, id, id, generation))
 }
 
-func eventOf(kind, data string) cloudevents.Event {
+func newEventOfType(kind, data string) cloudevents.Event {
 	out := cloudevents.NewEvent()
 	out.SetID("event-1")
 	out.SetSource("hyperfleet-sentinel")

@@ -29,24 +29,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// racks is a kind of host of which only the catalog is implemented.
-type racks struct {
+// rackKind is a kind of host of which only the catalog is implemented.
+type rackKind struct {
 	machine.Kind
 
 	hash string
 }
 
-func (racks) Name() string               { return "LinuxMachine" }
-func (racks) New() machine.Object        { return &v1alpha1.LinuxMachine{} }
-func (racks) NewList() client.ObjectList { return &v1alpha1.LinuxMachineList{} }
-func (k racks) Hash() string             { return k.hash }
-func (racks) FleetName(host machine.Object) string {
+func (rackKind) Name() string               { return "LinuxMachine" }
+func (rackKind) New() machine.Object        { return &v1alpha1.LinuxMachine{} }
+func (rackKind) NewList() client.ObjectList { return &v1alpha1.LinuxMachineList{} }
+func (k rackKind) Hash() string             { return k.hash }
+func (rackKind) FleetName(host machine.Object) string {
 	m, _ := host.(*v1alpha1.LinuxMachine)
 
 	return m.Spec.FleetName
 }
-func (racks) HostKeys(machine.Object) machine.HostKeys { return machine.HostKeys{AcceptNew: true} }
-func (racks) NewLike(host machine.Object) machine.Object {
+func (rackKind) HostKeys(machine.Object) machine.HostKeys { return machine.HostKeys{AcceptNew: true} }
+func (rackKind) NewLike(host machine.Object) machine.Object {
 	m, _ := host.(*v1alpha1.LinuxMachine)
 
 	return &v1alpha1.LinuxMachine{Spec: m.Spec}
@@ -88,7 +88,7 @@ func (w *fleetFixture) run(hash string) func() {
 	w.t.Helper()
 
 	return env.StartManager(w.t, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
-		kind := racks{hash: hash}
+		kind := rackKind{hash: hash}
 
 		err := mgr.GetFieldIndexer().IndexField(ctx, kind.New(), machine.FleetIndex, func(obj client.Object) []string {
 			host, _ := obj.(machine.Object)
@@ -114,7 +114,7 @@ func (w *fleetFixture) waitForFleet(what string, done func(*v1alpha1.HostFleet) 
 	var last *v1alpha1.HostFleet
 
 	w.eventually(what, func() string {
-		if last = w.fleet(); done(last) {
+		if last = w.getFleet(); done(last) {
 			return ""
 		}
 
@@ -152,14 +152,14 @@ func TestRefusedConfigurationStops(t *testing.T) {
 		s.LastPermit, s.FailedHostConfigHash, s.LastUpdateFailureTime, s.UpdateAttempts = canary.Number, "bad", &at, 1
 	})
 
-	stopped := w.waitForFleet("the stop", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && hasPermits(f, 0, "") })
+	stopped := w.waitForFleet("the stopped rollout", func(f *v1alpha1.HostFleet) bool { return f.Status.StoppedHash == "bad" && hasPermits(f, 0, "") })
 	kube.CheckCondition(t, stopped.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, "RolloutStopped", "")
 
 	// Further reconciles neither repeat the event nor grant a permit to another host.
 	w.patchStatus(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = []string{"agent"} })
 	w.patchStatus(other, func(s *v1alpha1.LinuxMachineStatus) { s.LostParts = nil })
 
-	resumed := w.fleet()
+	resumed := w.getFleet()
 	resumed.Spec.ResumedAt = new(metav1.NewTime(time.Now().Add(2 * time.Second)))
 
 	w.must(env.Client.Update(t.Context(), resumed))
@@ -169,20 +169,20 @@ func TestRefusedConfigurationStops(t *testing.T) {
 
 	close(w.recorder.Events)
 
-	told := 0
+	stopEvents := 0
 	for event := range w.recorder.Events {
 		if strings.Contains(event, "RolloutStopped") {
-			told++
+			stopEvents++
 		}
 	}
 
-	if told != 1 {
-		t.Errorf("the stop was told of %d times, want once", told)
+	if stopEvents != 1 {
+		t.Errorf("%d events of the stopped rollout, want one", stopEvents)
 	}
 }
 
 // A fleet grants no permit while it is paused or if its kind of host is unknown.
-func TestFleetsThatHoldBack(t *testing.T) {
+func TestFleetsWithoutPermits(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -199,11 +199,11 @@ func TestFleetsThatHoldBack(t *testing.T) {
 			w := newFleetFixture(t, held, "a")
 			defer w.run("new")()
 
-			f := w.waitForFleet("a word on it", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
+			f := w.waitForFleet("its conditions", func(f *v1alpha1.HostFleet) bool { return len(f.Status.Conditions) > 1 })
 			kube.CheckCondition(t, f.Status.Conditions, tc.condition, metav1.ConditionFalse, tc.reason, "")
 
 			if len(f.Status.Permits) > 0 {
-				t.Errorf("permits are out: %+v", f.Status.Permits)
+				t.Errorf("the fleet has permits: %+v", f.Status.Permits)
 			}
 		})
 	}
@@ -224,10 +224,10 @@ func (s *racingReader) List(ctx context.Context, list client.ObjectList, opts ..
 }
 
 // If spec.replicas is removed during a reconcile, the reconcile neither creates nor deletes a host.
-func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
+func TestReplicasUnsetDuringReconcile(t *testing.T) {
 	t.Parallel()
 
-	for name, replicas := range map[string]int32{"one too few": 3, "one too many": 1} {
+	for name, replicas := range map[string]int32{"one missing": 3, "one surplus": 1} {
 		t.Run(name, func(t *testing.T) {
 			w := newFleetFixture(t, v1alpha1.HostFleetSpec{HostKind: "LinuxMachine", Replicas: new(replicas), TemplateHost: "a"}, "a", "b")
 			if replicas == 1 {
@@ -243,7 +243,7 @@ func TestReplicasTakenAwayInTheMidstOfAPass(t *testing.T) {
 			}}
 			defer w.run("new")()
 
-			w.waitForFleet("a look at the fleet without a number", func(f *v1alpha1.HostFleet) bool {
+			w.waitForFleet("a reconcile without spec.replicas", func(f *v1alpha1.HostFleet) bool {
 				return f.Spec.Replicas == nil && f.Status.ObservedGeneration == f.Generation
 			})
 

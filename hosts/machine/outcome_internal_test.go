@@ -17,7 +17,7 @@ import (
 )
 
 // The outcome of a job is dropped after it was collected.
-func TestWorkEndsWithItsHosts(t *testing.T) { //nolint:paralleltest // the test measures the heap
+func TestCollectedOutcomesAreDropped(t *testing.T) { //nolint:paralleltest // the test measures the heap
 	pool := NewWorkerPool(&ssh.Dialer{}, clock.RealClock{}, 1, time.Minute)
 	pool.ctx = t.Context()
 
@@ -26,13 +26,13 @@ func TestWorkEndsWithItsHosts(t *testing.T) { //nolint:paralleltest // the test 
 
 		// The target is invalid, so the job ends at once.
 		if !pool.startJob(host, job{action: drift.Probe, enqueue: func() { close(over) }}) {
-			t.Fatal("the pool does not work")
+			t.Fatal("the pool did not start the job")
 		}
 
 		<-over
 
 		if pool.finishedOutcome(host) == nil {
-			t.Fatal("the work has no outcome")
+			t.Fatal("the job has no outcome")
 		}
 
 		pool.deleteFinished(host)

@@ -50,24 +50,24 @@ func newMacFixture(t *testing.T, opts sim.Options) *macFixture {
 	t.Cleanup(server.Close)
 	t.Cleanup(func() {
 		if v := w.sim.Violations(); len(v) > 0 {
-			t.Errorf("the contract was broken: %v", v)
+			t.Errorf("a call violated Scaleway's contract: %v", v)
 		}
 	})
 
-	w.secret("scaleway", map[string]string{
+	w.createSecret("scaleway", map[string]string{
 		infrav1.ScalewayAccessKey: sim.DefaultAccessKey, infrav1.ScalewaySecretKey: sim.DefaultSecretKey,
 		infrav1.ScalewayProjectID: sim.DefaultProject, infrav1.ScalewayAPIURL: server.URL,
 	})
 	private, _ := machosttest.NewKey(t)
-	w.secret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
-	w.egress = egress(t, server.URL)
+	w.createSecret("hosts", map[string]string{"key": private.Reveal(), "kubeconfig": "kubeconfig of " + t.Name(), "tailscale": "tskey"})
+	w.egress = allowServer(t, server.URL)
 	w.restart()
 
 	return w
 }
 
-// egress allows a server, as an administrator would.
-func egress(t *testing.T, server string) *bounds.EgressPolicy {
+// allowServer allows a server, as an administrator would.
+func allowServer(t *testing.T, server string) *bounds.EgressPolicy {
 	t.Helper()
 
 	out, err := bounds.NewEgressPolicy([]string{server}, nil)
@@ -80,7 +80,7 @@ func egress(t *testing.T, server string) *bounds.EgressPolicy {
 
 // restart replaces the kind, as a restart of the operator would.
 func (w *macFixture) restart() {
-	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets(), Fleet: macFleet(), Clock: instantClock{w.clock}, Egress: w.egress})
+	w.kind = mac.New(mac.Options{APIReader: env.Client, Secrets: kubeSecrets(), Fleet: newMacConfig(), Clock: instantClock{w.clock}, Egress: w.egress})
 }
 
 // instantClock is a clock whose timers fire at once.
@@ -88,7 +88,7 @@ type instantClock struct{ *testclock.FakeClock }
 
 func (instantClock) NewTimer(time.Duration) clock.Timer { return clock.RealClock{}.NewTimer(0) }
 
-func macFleet() macplan.Config {
+func newMacConfig() macplan.Config {
 	return macplan.Config{
 		MaxPods: 2, TartKubeletBinary: plan.NewText("kubelet"), TartTarball: plan.NewText("tart"),
 		NodeExporterBinary: plan.NewText("exporter"),
@@ -97,15 +97,15 @@ func macFleet() macplan.Config {
 
 func kubeSecrets() machine.KubeSecrets { return machine.KubeSecrets{Reader: env.Client} }
 
-func (w *macFixture) secret(name string, data map[string]string) {
+func (w *macFixture) createSecret(name string, data map[string]string) {
 	w.t.Helper()
 
 	object := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}, StringData: data}
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-// machine creates a machine.
-func (w *macFixture) machine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
+// createMachine creates a machine.
+func (w *macFixture) createMachine(name string, change func(*infrav1.ScalewayAppleSiliconMachineSpec)) {
 	w.t.Helper()
 
 	object := &infrav1.ScalewayAppleSiliconMachine{
@@ -123,7 +123,7 @@ func (w *macFixture) machine(name string, change func(*infrav1.ScalewayAppleSili
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-func (w *macFixture) get(name string) *infrav1.ScalewayAppleSiliconMachine {
+func (w *macFixture) getMachine(name string) *infrav1.ScalewayAppleSiliconMachine {
 	w.t.Helper()
 
 	var object infrav1.ScalewayAppleSiliconMachine
@@ -134,7 +134,7 @@ func (w *macFixture) get(name string) *infrav1.ScalewayAppleSiliconMachine {
 
 // runStep runs one step once, as package machine would, and returns the resulting reason or error.
 func (w *macFixture) runStep(name string, run func(context.Context, *infrav1.ScalewayAppleSiliconMachine) step.Result) string {
-	object := w.get(name)
+	object := w.getMachine(name)
 	steps := []step.Step[*infrav1.ScalewayAppleSiliconMachine]{{Condition: infrav1.ConditionProvisioned, Run: run}}
 
 	operator, err := env.ClientAs("hyperfleet-hosts")
@@ -160,7 +160,7 @@ func (w *macFixture) release(name string) string {
 	})
 }
 
-func (w *macFixture) boot(name string) string {
+func (w *macFixture) runFirstBoot(name string) string {
 	return w.runStep(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.BeforeBoot(ctx, object)
 	})
@@ -170,14 +170,14 @@ func (w *macFixture) boot(name string) string {
 func (w *macFixture) updateStatus(name string, change func(*infrav1.ScalewayAppleSiliconMachineStatus)) {
 	w.t.Helper()
 
-	object := w.get(name)
+	object := w.getMachine(name)
 	change(&object.Status)
 
 	w.must(env.Client.Status().Update(w.t.Context(), object))
 }
 
-// expect checks the result of a reconcile.
-func (w *macFixture) expect(got, want string) {
+// requireResult checks the result of a reconcile.
+func (w *macFixture) requireResult(got, want string) {
 	w.t.Helper()
 
 	if got != want {
@@ -200,12 +200,12 @@ func (w *macFixture) provisionFully(name string) {
 	w.t.Fatalf("machine %s has no server: %s", name, w.provision(name))
 }
 
-func (w *macFixture) servers(want int) []sim.Server {
+func (w *macFixture) requireServers(want int) []sim.Server {
 	w.t.Helper()
 
 	got := w.sim.Servers()
 	if len(got) != want {
-		w.t.Fatalf("%d servers, want %d: %v", len(got), want, names(got))
+		w.t.Fatalf("%d servers, want %d: %v", len(got), want, formatServers(got))
 	}
 
 	return got
@@ -219,7 +219,7 @@ func (w *macFixture) must(err error) {
 	}
 }
 
-func names(servers []sim.Server) []string {
+func formatServers(servers []sim.Server) []string {
 	var out []string
 	for _, s := range servers {
 		out = append(out, fmt.Sprintf("%s (%s)", s.Name, s.Status))
@@ -231,7 +231,7 @@ func names(servers []sim.Server) []string {
 const post = http.MethodPost
 
 // If a push is recorded but no job runs, the Mac is read from the API server, not from the cache.
-func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
+func TestMacWithRecordedPushIsReadAgain(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 0, infrav1.HostRollout{})
@@ -243,9 +243,9 @@ func TestMacThatWasPushedToIsReadAgain(t *testing.T) {
 	box.Status.Push = &infrav1.HostPush{Hash: "h", What: "Update", Started: metav1.Now()}
 	w.must(env.Client.Status().Update(t.Context(), box))
 
-	w.start()
+	w.startOperator()
 
-	w.eventually("a pass goes on", func() string {
+	w.eventually("a reconcile continues", func() string {
 		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(box), box))
 
 		if meta.IsStatusConditionFalse(box.Status.Conditions, infrav1.ConditionProvisioned) {

@@ -13,45 +13,45 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 )
 
-// wrong says what is not as the API says that it is: an object that is missing, too much,
-// or of an older generation.
-func (w *world) wrong(l lives) string {
+// findMismatch compares the objects with the resources of the API. It returns a description of an object
+// that is missing, superfluous, or of an older generation, or an empty string.
+func (w *fixture) findMismatch(l testClusters) string {
 	w.t.Helper()
 
-	objects := w.managed()
+	objects := w.listManagedObjects()
 	generations := map[string]int32{}
 
-	for _, r := range w.list("resources", "") {
+	for _, r := range w.listResources("resources", "") {
 		generations[r.Id] = r.Generation
 	}
 
 	known := map[string]bool{}
 
-	for _, s := range w.strangers {
+	for _, s := range w.foreignObjects {
 		known[string(s.uid)] = true
 	}
 
 	for _, one := range l.all() {
-		if text := one.wrong(objects, generations); text != "" {
+		if text := one.findMismatch(objects, generations); text != "" {
 			return text
 		}
 	}
 
-	for id, left := range objects {
-		for i := range left {
-			if _, there := generations[id]; !there && !known[string(left[i].GetUID())] {
-				return fmt.Sprintf("%s %s is left of a resource that is gone", left[i].GetKind(), left[i].GetName())
+	for id, found := range objects {
+		for i := range found {
+			if _, exists := generations[id]; !exists && !known[string(found[i].GetUID())] {
+				return fmt.Sprintf("%s %s belongs to a resource that does not exist", found[i].GetKind(), found[i].GetName())
 			}
 		}
 	}
 
-	return w.handedOver(l)
+	return w.findNotHandedOver(l)
 }
 
-// wrong says what is wrong with the objects of one cluster that the API has.
-func (l *life) wrong(objects map[string][]unstructured.Unstructured, generations map[string]int32) string {
-	generation, there := generations[l.id]
-	if !there {
+// findMismatch does the same for the objects of one cluster.
+func (l *testCluster) findMismatch(objects map[string][]unstructured.Unstructured, generations map[string]int32) string {
+	generation, exists := generations[l.id]
+	if !exists {
 		return ""
 	}
 
@@ -72,31 +72,31 @@ func (l *life) wrong(objects map[string][]unstructured.Unstructured, generations
 
 			return o.GetKind() == kind && value == wants[kind] && o.GetName() != "copy-of-"+l.name
 		}) {
-			return fmt.Sprintf("%s has no %s with %v %s", l.name, kind, path, wants[kind])
+			return fmt.Sprintf("%s has no %s with %v = %s", l.name, kind, path, wants[kind])
 		}
 	}
 
 	for _, pool := range l.pools {
 		found := objects[pool]
 		if len(found) != 1 {
-			return fmt.Sprintf("%s has a pool with %d objects", l.name, len(found))
+			return fmt.Sprintf("%s has a node pool with %d objects, want 1", l.name, len(found))
 		}
 
 		if value, _, _ := unstructured.NestedString(found[0].Object, "data", "replicas"); value != l.replicas {
-			return fmt.Sprintf("%s has a pool with replicas %s", l.name, value)
+			return fmt.Sprintf("%s has a node pool with replicas %s", l.name, value)
 		}
 	}
 
 	return ""
 }
 
-// handedOver says which cluster that was to leave its objects behind has not, once it was
-// deleted.
-func (w *world) handedOver(l lives) string {
+// findNotHandedOver returns a description of a deleted cluster that should have handed its objects over and
+// has not.
+func (w *fixture) findNotHandedOver(l testClusters) string {
 	jobs := map[string]int{}
 	works := map[string]bool{}
 
-	for _, object := range w.objects() {
+	for _, object := range w.listObjects() {
 		switch object.GetKind() {
 		case "Job":
 			jobs[object.GetNamespace()]++
@@ -105,18 +105,18 @@ func (w *world) handedOver(l lives) string {
 		}
 	}
 
-	for _, one := range l[kept] {
-		if !w.gone(one.id) {
+	for _, one := range l[handedOver] {
+		if !w.isGone(one.id) {
 			continue
 		}
 
-		space := w.namespace(one.name)
+		space := w.getNamespace(one.name)
 		if space == nil || space.DeletionTimestamp != nil {
-			return one.name + " has no namespace any more"
+			return one.name + " has no namespace"
 		}
 
 		if _, ours := space.Labels[adapter.LabelAdapter]; ours || jobs[space.Name] == 0 || !works["agent-"+one.name] {
-			return one.name + " is not handed over"
+			return one.name + " has not handed its objects over"
 		}
 	}
 

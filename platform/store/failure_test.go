@@ -33,14 +33,14 @@ func putLease(t testing.TB, s *store.Store, holder string, ttl time.Duration) op
 }
 
 func TestALeaseHasOneHolder(t *testing.T) {
-	s := fresh(t)
+	s := newStore(t)
 
 	if got := putLease(t, s, "a", time.Hour); got.Holder != "a" || got.ExpiresInSeconds <= 59*60 || got.ExpiresInSeconds > 3600 {
 		t.Errorf("a free lease: %+v, want it for an hour", got)
 	}
 
 	if got := putLease(t, s, "b", time.Hour); got.Holder != "a" {
-		t.Errorf("a lease that a has: %+v", got)
+		t.Errorf("a request for another holder's lease: %+v", got)
 	}
 
 	if got := putLease(t, s, "a", 2*time.Hour); got.Holder != "a" || got.ExpiresInSeconds <= 3600 {
@@ -48,30 +48,30 @@ func TestALeaseHasOneHolder(t *testing.T) {
 	}
 
 	if got := putLease(t, s, "b", 0); got.Holder != "a" {
-		t.Errorf("given back by one that has not got it: %+v", got)
+		t.Errorf("released by another holder: %+v", got)
 	}
 
 	if got := putLease(t, s, "a", 0); got.Holder != "" || got.ExpiresInSeconds != 0 {
-		t.Errorf("given back: %+v, want no holder", got)
+		t.Errorf("released: %+v, want no holder", got)
 	}
 
 	if got := putLease(t, s, "b", time.Hour); got.Holder != "b" {
-		t.Errorf("after it was given back: %+v", got)
+		t.Errorf("after the release: %+v", got)
 	}
 }
 
 func TestAnExpiredLeaseIsTakenOver(t *testing.T) {
-	s := fresh(t)
+	s := newStore(t)
 	putLease(t, s, "dead", 50*time.Millisecond)
 
-	for deadline := time.Now().Add(patience); ; {
+	for deadline := time.Now().Add(waitTimeout); ; {
 		got := putLease(t, s, "next", time.Hour)
 		if got.Holder == "next" {
 			break
 		}
 
 		if got.ExpiresInSeconds > 0.05 || time.Now().After(deadline) {
-			t.Fatalf("%+v, want it taken over", got)
+			t.Fatalf("%+v, want the new holder", got)
 		}
 
 		time.Sleep(5 * time.Millisecond)
@@ -79,17 +79,17 @@ func TestAnExpiredLeaseIsTakenOver(t *testing.T) {
 
 	// The previous holder, whose lease has expired, gets the new holder in the response.
 	if got := putLease(t, s, "dead", time.Hour); got.Holder != "next" {
-		t.Errorf("%+v, want next to have it", got)
+		t.Errorf("%+v, want holder next", got)
 	}
 }
 
-func TestOfManyOneGetsTheLease(t *testing.T) {
-	s := fresh(t)
+func TestConcurrentLeaseRequests(t *testing.T) {
+	s := newStore(t)
 
 	var (
-		group sync.WaitGroup
-		mu    sync.Mutex
-		said  = map[string]int{}
+		group   sync.WaitGroup
+		mu      sync.Mutex
+		holders = map[string]int{}
 	)
 
 	for i := range 20 {
@@ -99,62 +99,62 @@ func TestOfManyOneGetsTheLease(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 
-			said[lease.Holder]++
+			holders[lease.Holder]++
 		})
 	}
 
 	group.Wait()
 
-	if len(said) != 1 {
-		t.Errorf("holders by what each was told: %v, want one", said)
+	if len(holders) != 1 {
+		t.Errorf("holders in the responses: %v, want one", holders)
 	}
 }
 
-// TestADatabaseInTrouble stops its server, so it has its own.
-func TestADatabaseInTrouble(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
+// TestDatabaseFailures has its own server, because it stops the server.
+func TestDatabaseFailures(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 
 	own := postgres.Start(t)
 
-	t.Run("a restart is survived", func(t *testing.T) { testRestart(t, own) })
-	t.Run("who is silent is unavailable", func(t *testing.T) { testSilent(t, own) })
+	t.Run("restart", func(t *testing.T) { testRestart(t, own) })
+	t.Run("an unresponsive server is unavailable", func(t *testing.T) { testUnresponsive(t, own) })
 }
 
 func testRestart(t *testing.T, own *postgres.Server) {
 	t.Helper()
 
-	s := open(t, own.NewDatabase(t))
-	insert(t, s, cluster("before"))
-	start := now(t, s)
-	heard := make(chan store.Feed, 1)
+	s := openStore(t, own.NewDatabase(t))
+	insert(t, s, newCluster("before"))
+	start := readLatestCursor(t, s)
+	feeds := make(chan store.Feed, 1)
 
 	own.KillAndRestart(t)
 
 	// The old connections are discarded, and no caller gets an error.
-	if found, _ := names(t, s, store.ListQuery{}); len(found) != 1 {
+	if found, _ := listNames(t, s, store.ListQuery{}); len(found) != 1 {
 		t.Errorf("found %v after the restart", found)
 	}
 
 	go func() {
-		feed, err := s.Changes(context.Background(), store.ChangeQuery{After: start, Wait: patience})
+		feed, err := s.Changes(context.Background(), store.ChangeQuery{After: start, Wait: waitTimeout})
 		if err != nil {
 			t.Error(err)
 		}
 
-		heard <- feed
+		feeds <- feed
 	}()
 
-	insert(t, s, cluster("after"))
+	insert(t, s, newCluster("after"))
 
-	if feed := <-heard; len(feed.Items) != 1 {
-		t.Errorf("heard of %d changes after the restart, want 1", len(feed.Items))
+	if feed := <-feeds; len(feed.Items) != 1 {
+		t.Errorf("got %d changes after the restart, want 1", len(feed.Items))
 	}
 }
 
 func eventually(t testing.TB, do func() error) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(10 * time.Millisecond) {
 		err := do()
 		if err == nil {
 			return
@@ -166,7 +166,7 @@ func eventually(t testing.TB, do func() error) {
 	}
 }
 
-func testSilent(t *testing.T, own *postgres.Server) {
+func testUnresponsive(t *testing.T, own *postgres.Server) {
 	t.Helper()
 
 	address := own.NewDatabase(t)
@@ -178,8 +178,8 @@ func testSilent(t *testing.T, own *postgres.Server) {
 	// PostgreSQL's child processes have their own process groups, so the test cannot stop them
 	// together with the server. Instead, a transaction that holds the row lock does not respond.
 	holding, release := make(chan struct{}), make(chan struct{})
-	other := open(t, address)
-	c := insert(t, other, cluster("c"))[0]
+	other := openStore(t, address)
+	c := insert(t, other, newCluster("c"))[0]
 
 	go func() {
 		_ = other.InTx(context.Background(), func(ctx context.Context, tx *store.Tx) error {
@@ -207,7 +207,7 @@ func testSilent(t *testing.T, own *postgres.Server) {
 	must(t, own.Process().Signal(syscall.SIGSTOP))
 
 	if _, err := store.Open(withTimeout(t, time.Second), store.Options{URL: address}); !errors.Is(err, store.ErrUnavailable) {
-		t.Errorf("a server that takes no connections: error %v, want %v", err, store.ErrUnavailable)
+		t.Errorf("a server without connections: error %v, want %v", err, store.ErrUnavailable)
 	}
 
 	must(t, own.Process().Signal(syscall.SIGCONT))
@@ -227,7 +227,7 @@ func withTimeout(t testing.TB, d time.Duration) context.Context {
 // While replicas are updated one by one, replicas of the old version may also be restarted.
 func TestAnOlderReplicaOpensANewerSchema(t *testing.T) {
 	address := server.NewDatabase(t)
-	insert(t, open(t, address), cluster("c"))
+	insert(t, openStore(t, address), newCluster("c"))
 
 	conn, err := pgx.Connect(t.Context(), address)
 	must(t, err)
@@ -237,31 +237,31 @@ func TestAnOlderReplicaOpensANewerSchema(t *testing.T) {
 		insert into goose_db_version (version_id, is_applied) values (99999, true)`)
 	must(t, err)
 
-	if found, _ := names(t, open(t, address), store.ListQuery{}); len(found) != 1 {
+	if found, _ := listNames(t, openStore(t, address), store.ListQuery{}); len(found) != 1 {
 		t.Errorf("found %v", found)
 	}
 }
 
-func TestThePasswordIsInNoError(t *testing.T) {
+func TestErrorsContainNoPassword(t *testing.T) {
 	t.Parallel()
 
 	const password = "hunter2-in-the-url"
 
 	for name, address := range map[string]string{
-		"nobody listens":     "postgres://u:" + password + "@127.0.0.1:1/db?sslmode=disable",
-		"no number of port":  "postgres://u:" + password + "@127.0.0.1:x/db",
-		"what is in it is /": "postgres://u:a/" + password + "@127.0.0.1:1/db",
-		"no URL":             "://u:" + password + "@127.0.0.1",
-		"unknown parameter":  "postgres://u:" + password + "@127.0.0.1:1/db?sslmode=perhaps",
-		"key and value":      "host=127.0.0.1 port=1 user=u password=" + password + " sslmode=disable",
+		"no server":               "postgres://u:" + password + "@127.0.0.1:1/db?sslmode=disable",
+		"an invalid port":         "postgres://u:" + password + "@127.0.0.1:x/db",
+		"a slash in the password": "postgres://u:a/" + password + "@127.0.0.1:1/db",
+		"an invalid URL":          "://u:" + password + "@127.0.0.1",
+		"unknown parameter":       "postgres://u:" + password + "@127.0.0.1:1/db?sslmode=perhaps",
+		"key and value":           "host=127.0.0.1 port=1 user=u password=" + password + " sslmode=disable",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			s, err := store.Open(withTimeout(t, patience), store.Options{URL: address})
+			s, err := store.Open(withTimeout(t, waitTimeout), store.Options{URL: address})
 			if err == nil {
 				s.Close()
-				t.Fatal("it opened")
+				t.Fatal("Open() succeeded")
 			}
 
 			if strings.Contains(err.Error(), password) {
@@ -276,9 +276,9 @@ func TestThePasswordIsInNoError(t *testing.T) {
 
 	wrong.User = url.UserPassword(wrong.User.Username(), password)
 
-	if _, err := store.Open(withTimeout(t, patience), store.Options{URL: wrong.String()}); err == nil ||
+	if _, err := store.Open(withTimeout(t, waitTimeout), store.Options{URL: wrong.String()}); err == nil ||
 		strings.Contains(err.Error(), password) {
-		t.Errorf("a wrong password: error %v", err)
+		t.Errorf("wrong password: error %v", err)
 	}
 }
 
@@ -288,55 +288,55 @@ func TestQueriesAreCountedByName(t *testing.T) {
 	calls, err := metrics.NewCallMetrics(registry, nil)
 	must(t, err)
 
-	s, err := store.Open(t.Context(), store.Options{URL: server.NewDatabase(t), Timeout: patience, Calls: calls})
+	s, err := store.Open(t.Context(), store.Options{URL: server.NewDatabase(t), Timeout: waitTimeout, Calls: calls})
 	must(t, err)
 	defer s.Close()
 
-	insert(t, s, cluster("c"))
-	names(t, s, store.ListQuery{})
+	insert(t, s, newCluster("c"))
+	listNames(t, s, store.ListQuery{})
 
 	for _, want := range []string{
 		"InsertResource", "RecordChange", "CountResources", "ListResources", "begin", "commit",
 	} {
 		if scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+want+`",system="postgres"`) == 0 {
-			t.Errorf("no query %s is counted", want)
+			t.Errorf("query %s is not counted", want)
 		}
 	}
 }
 
-func TestEffectsOfATransactionAreAllOrNone(t *testing.T) {
-	s := fresh(t)
-	start := now(t, s)
+func TestTransactionsAreAtomic(t *testing.T) {
+	s := newStore(t)
+	start := readLatestCursor(t, s)
 
 	err := s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-		r, err := tx.Insert(ctx, cluster("c"))
+		r, err := tx.Insert(ctx, newCluster("c"))
 		if err != nil {
 			return err
 		}
 
-		return errors.Join(recorded(ctx, tx, r, store.OperationCreated), errRollBack)
+		return errors.Join(recordChange(ctx, tx, r, store.OperationCreated), errRollBack)
 	})
 	if !errors.Is(err, errRollBack) {
 		t.Fatal(err)
 	}
 
-	if found, _ := names(t, s, store.ListQuery{}); len(found) > 0 {
+	if found, _ := listNames(t, s, store.ListQuery{}); len(found) > 0 {
 		t.Errorf("found %v after a rollback", found)
 	}
 
-	if feed := changes(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
-		t.Errorf("heard of %+v after a rollback", feed.Items)
+	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
+		t.Errorf("got changes %+v after a rollback", feed.Items)
 	}
 
 	func() {
 		defer func() { _ = recover() }()
 
 		_ = s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
-			_, _ = tx.Insert(ctx, cluster("c"))
+			_, _ = tx.Insert(ctx, newCluster("c"))
 
 			panic("in a transaction")
 		})
 	}()
 
-	insert(t, s, cluster("c"))
+	insert(t, s, newCluster("c"))
 }

@@ -29,8 +29,8 @@ const (
 	token      = "hunter2-hunter2-hunter2"
 )
 
-// small returns a plan of four parts: first, token, script, last.
-func small(t *testing.T, version, script string) plan.Plan {
+// newSmallPlan returns a plan of four parts: first, token, script, last.
+func newSmallPlan(t *testing.T, version, script string) plan.Plan {
 	t.Helper()
 
 	place := func(path string) parts.FileSpec { return parts.FileSpec{Path: path, Mode: 0o600, Owner: "root:wheel"} }
@@ -48,10 +48,10 @@ func small(t *testing.T, version, script string) plan.Plan {
 	return must(t, p, err)
 }
 
-const fine = "main() { true; }"
+const okScript = "main() { true; }"
 
-// outcomes formats the parts with their outcomes.
-func outcomes(result push.Result) string {
+// formatOutcomes formats the parts with their outcomes.
+func formatOutcomes(result push.Result) string {
 	var out []string
 	for _, part := range result.Parts {
 		out = append(out, part.Label+" "+string(part.Outcome))
@@ -62,7 +62,7 @@ func outcomes(result push.Result) string {
 
 // Each failure has its kind, stops the push at its part, and leaves no part half applied. The next
 // push fixes everything.
-func TestTrouble(t *testing.T) {
+func TestPushFailures(t *testing.T) {
 	t.Parallel()
 
 	script := func(what machost.FaultKind) func(*testing.T, *machost.Host) {
@@ -70,27 +70,27 @@ func TestTrouble(t *testing.T) {
 	}
 
 	cases := map[string]struct {
-		trouble func(*testing.T, *machost.Host)
-		script  string
-		fix     func(*testing.T, *machost.Host)
-		kind    ssh.Kind
-		says    string
-		want    string
+		trouble  func(*testing.T, *machost.Host)
+		script   string
+		fix      func(*testing.T, *machost.Host)
+		kind     ssh.Kind
+		wantText string
+		want     string
 	}{
 		"a step hangs": {
-			trouble: script(machost.Hang), kind: ssh.TimedOut, says: "stopped after its timeout of 2s",
+			trouble: script(machost.Hang), kind: ssh.TimedOut, wantText: "stopped after its timeout of 2s",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
-		"the connection is cut in the middle": {
-			trouble: script(machost.Cut), kind: ssh.Unreachable, says: "run first",
+		"the connection is lost during a step": {
+			trouble: script(machost.Cut), kind: ssh.Unreachable, wantText: "run first",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
-		"the connection is cut before the end is told": {
-			trouble: script(machost.CutLate), kind: ssh.Unreachable, says: "run first",
+		"the connection is lost before the result arrives": {
+			trouble: script(machost.CutLate), kind: ssh.Unreachable, wantText: "run first",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
 		"the host restarts": {
-			trouble: script(machost.Reboot), kind: ssh.Unreachable, says: "run first",
+			trouble: script(machost.Reboot), kind: ssh.Unreachable, wantText: "run first",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
 		"the disk is full": {
@@ -108,17 +108,17 @@ func TestTrouble(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			kind: ssh.Rejected, says: "No space left on device",
+			kind: ssh.Rejected, wantText: "No space left on device",
 			want: "first failed, token not-reached, script not-reached, last not-reached",
 		},
-		"a script that is wrong": {
-			script: "main() { echo it is wrong: " + token + " >&2; exit 3; }",
-			kind:   ssh.Rejected, says: "the script exited with code 3: it is wrong: REDACTED",
+		"a script that fails": {
+			script: "main() { echo failed: " + token + " >&2; exit 3; }",
+			kind:   ssh.Rejected, wantText: "the script exited with code 3: failed: REDACTED",
 			want: "first applied, token applied, script failed, last not-reached",
 		},
-		"a script that ends well and undoes another part": {
+		"a script that succeeds and removes another part": {
 			script: "main() { rm " + firstPath + "; }",
-			kind:   ssh.NotKept, says: "first was applied without an error",
+			kind:   ssh.NotKept, wantText: "first was applied without an error",
 			want: "first failed, token applied, script applied, last applied",
 		},
 	}
@@ -126,33 +126,33 @@ func TestTrouble(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			host, target := reach(t, machost.Options{Name: "h"})
+			host, target := startHost(t, machost.Options{Name: "h"})
 
-			old := small(t, "old", fine)
-			if result := push.Apply(t.Context(), dial(t, target), old, old.FirstBootSteps(), push.Options{}); result.Err != nil {
+			old := newSmallPlan(t, "old", okScript)
+			if result := push.Apply(t.Context(), dialHost(t, target), old, old.FirstBootSteps(), push.Options{}); result.Err != nil {
 				t.Fatal(result.Err)
 			}
 
 			before := [2]string{host.ReadFile(firstPath), host.ReadFile(lastPath)}
-			conn := dial(t, target)
+			conn := dialHost(t, target)
 
 			if tc.trouble != nil {
 				tc.trouble(t, host)
 			}
 
 			if tc.script == "" {
-				tc.script = fine
+				tc.script = okScript
 			}
 
-			next := small(t, "new", tc.script)
+			next := newSmallPlan(t, "new", tc.script)
 			all := next.FindDrifted(nil, nil)
 
-			result := push.Apply(t.Context(), conn, next, next.DriftSteps(all...), push.Options{Timeout: limit(tc.kind)})
-			if got := ssh.KindOf(result.Err); got != tc.kind || !strings.Contains(result.Err.Error(), tc.says) {
+			result := push.Apply(t.Context(), conn, next, next.DriftSteps(all...), push.Options{Timeout: timeoutFor(tc.kind)})
+			if got := ssh.KindOf(result.Err); got != tc.kind || !strings.Contains(result.Err.Error(), tc.wantText) {
 				t.Errorf("kind %q: %v", got, result.Err)
 			}
 
-			if diff := cmp.Diff(tc.want, outcomes(result)); diff != "" {
+			if diff := cmp.Diff(tc.want, formatOutcomes(result)); diff != "" {
 				t.Error(diff)
 			}
 
@@ -160,13 +160,13 @@ func TestTrouble(t *testing.T) {
 				t.Errorf("the secret is in %v", result.Err)
 			}
 
-			whole(t, host, before, next)
+			requireNoPartialFiles(t, host, before, next)
 
 			if tc.fix != nil {
 				tc.fix(t, host)
 			}
 
-			repaired := small(t, "new", fine)
+			repaired := newSmallPlan(t, "new", okScript)
 
 			fixed := push.Apply(t.Context(), redial(t, target), repaired, repaired.DriftSteps(all...), push.Options{})
 			if fixed.Err != nil {
@@ -176,23 +176,24 @@ func TestTrouble(t *testing.T) {
 	}
 }
 
-// limit returns a timeout that is long enough for any part, except for tests of timeouts.
-func limit(kind ssh.Kind) time.Duration {
+// timeoutFor returns a timeout that is long enough for any part, except for tests of timeouts.
+func timeoutFor(kind ssh.Kind) time.Duration {
 	if kind == ssh.TimedOut {
 		return 2 * time.Second
 	}
 
-	return patience
+	return waitTimeout
 }
 
-// whole requires that each file has its old or its new content, and that no temporary file is left.
-func whole(t *testing.T, host *machost.Host, before [2]string, next plan.Plan) {
+// requireNoPartialFiles requires that each file has its old or its new content, and that no temporary file
+// is left.
+func requireNoPartialFiles(t *testing.T, host *machost.Host, before [2]string, next plan.Plan) {
 	t.Helper()
 
 	for i, label := range []string{"first", "last"} {
 		part, _ := next.FindPart(label)
 		if got := host.ReadFile(part.Path); got != before[i] && got != part.Content.String() && got != "" {
-			t.Errorf("%s is half there: %d bytes", label, len(got))
+			t.Errorf("%s is incomplete: %d bytes", label, len(got))
 		}
 	}
 }
@@ -201,7 +202,7 @@ func whole(t *testing.T, host *machost.Host, before [2]string, next plan.Plan) {
 func redial(t *testing.T, target ssh.Target) *ssh.Conn {
 	t.Helper()
 
-	deadline, cancel := context.WithTimeout(t.Context(), patience)
+	deadline, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
 	for {
@@ -218,8 +219,8 @@ func redial(t *testing.T, target ssh.Target) *ssh.Conn {
 	}
 }
 
-// hangs waits until a script hangs on the host.
-func hangs(t *testing.T, host *machost.Host) {
+// waitForHangingScript waits until a script hangs on the host.
+func waitForHangingScript(t *testing.T, host *machost.Host) {
 	t.Helper()
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -244,13 +245,13 @@ func hangs(t *testing.T, host *machost.Host) {
 func TestOneScriptAtATime(t *testing.T) {
 	t.Parallel()
 
-	host, target := reach(t, machost.Options{})
+	host, target := startHost(t, machost.Options{})
 
 	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
 
 	ctx, cancel := context.WithCancel(t.Context())
-	gone := dial(t, target)
-	p := small(t, "1", fine)
+	gone := dialHost(t, target)
+	p := newSmallPlan(t, "1", okScript)
 
 	var waiting sync.WaitGroup
 	defer waiting.Wait()
@@ -258,7 +259,7 @@ func TestOneScriptAtATime(t *testing.T) {
 	waiting.Go(func() {
 		defer cancel()
 
-		hangs(t, host)
+		waitForHangingScript(t, host)
 	})
 
 	result := push.Apply(ctx, gone, p, p.FirstBootSteps(), push.Options{})
@@ -268,73 +269,73 @@ func TestOneScriptAtATime(t *testing.T) {
 
 	_ = gone.Close()
 
-	if result := push.Apply(t.Context(), dial(t, target), p, p.FirstBootSteps(), push.Options{}); result.Err != nil {
+	if result := push.Apply(t.Context(), dialHost(t, target), p, p.FirstBootSteps(), push.Options{}); result.Err != nil {
 		t.Fatal(result.Err)
 	}
 
 	processes, err := host.Processes(t.Context())
 	if err != nil || slices.ContainsFunc(processes, func(s string) bool { return strings.Contains(s, "/bin/bash -s") }) {
-		t.Errorf("the script of before still runs: %v\n%s", err, strings.Join(processes, "\n"))
+		t.Errorf("the earlier script still runs: %v\n%s", err, strings.Join(processes, "\n"))
 	}
 }
 
 // A concurrent probe does not stop the operator's script.
-func TestALookBesideAPush(t *testing.T) {
+func TestProbeDuringPush(t *testing.T) {
 	t.Parallel()
 
-	host, target := reach(t, machost.Options{})
-	p := small(t, "1", fine)
+	host, target := startHost(t, machost.Options{})
+	p := newSmallPlan(t, "1", okScript)
 
 	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	operator := dial(t, target)
+	operator := dialHost(t, target)
 	ended := make(chan error, 1)
 
 	go func() { ended <- push.Apply(ctx, operator, p, p.FirstBootSteps(), push.Options{}).Err }()
 
-	hangs(t, host)
+	waitForHangingScript(t, host)
 
-	states, err := push.Probe(t.Context(), dial(t, target), p, push.Options{Concurrent: true})
+	states, err := push.Probe(t.Context(), dialHost(t, target), p, push.Options{Concurrent: true})
 	if err != nil || len(states) == 0 {
-		t.Errorf("the look: %v, %v", states, err)
+		t.Errorf("probe: %v, %v", states, err)
 	}
 
 	select {
 	case err := <-ended:
-		t.Errorf("the look has ended the push: %v", err)
+		t.Errorf("the probe stopped the push: %v", err)
 	default:
 	}
 
 	// A probe of the operator stops the script.
-	if _, err := push.Probe(t.Context(), dial(t, target), p, push.Options{}); err != nil {
+	if _, err := push.Probe(t.Context(), dialHost(t, target), p, push.Options{}); err != nil {
 		t.Error(err)
 	}
 
 	if err := <-ended; err == nil {
-		t.Error("the push goes on beside the next operator's script")
+		t.Error("the push continued during the next operator's script")
 	}
 }
 
 // If the script of the next operator stops a push, the stopped push still probes the host and does
 // not stop that script.
-func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
+func TestStoppedPushDoesNotStopTheNext(t *testing.T) {
 	t.Parallel()
 
-	host, target := reach(t, machost.Options{})
-	p := small(t, "1", fine)
+	host, target := startHost(t, machost.Options{})
+	p := newSmallPlan(t, "1", okScript)
 
 	host.Inject(machost.Fault{Label: "first", Kind: machost.Hang, Times: 1})
 	host.Inject(machost.Fault{Label: "probe", Kind: machost.Hang, Times: 1})
 
-	before, next := dial(t, target), dial(t, target)
+	before, next := dialHost(t, target), dialHost(t, target)
 	ended, looked := make(chan push.Result, 1), make(chan error, 1)
 
 	go func() { ended <- push.Apply(t.Context(), before, p, p.FirstBootSteps(), push.Options{}) }()
 
-	hangs(t, host)
+	waitForHangingScript(t, host)
 
 	go func() {
 		_, err := push.Probe(t.Context(), next, p, push.Options{})
@@ -343,23 +344,23 @@ func TestAnEndedPushLeavesTheNextAlone(t *testing.T) {
 
 	result := <-ended
 	if ssh.KindOf(result.Err) != ssh.Rejected || len(result.LostParts) == 0 {
-		t.Errorf("the push: %v; lost: %v", result.Err, result.LostParts)
+		t.Errorf("push: %v; lost parts: %v", result.Err, result.LostParts)
 	}
 
-	hangs(t, host)
+	waitForHangingScript(t, host)
 
 	select {
 	case err := <-looked:
-		t.Errorf("the push has ended the next operator's script: %v", err)
+		t.Errorf("the push stopped the next operator's script: %v", err)
 	default:
 	}
 
-	if _, err := push.Probe(t.Context(), dial(t, target), p, push.Options{}); err != nil {
+	if _, err := push.Probe(t.Context(), dialHost(t, target), p, push.Options{}); err != nil {
 		t.Error(err)
 	}
 
 	if err := <-looked; err == nil {
-		t.Error("a script that hangs has come to a good end")
+		t.Error("a stopped script returned no error")
 	}
 }
 
@@ -369,14 +370,14 @@ func TestManyHosts(t *testing.T) {
 
 	const hosts = 30
 
-	p := small(t, "1", fine)
+	p := newSmallPlan(t, "1", okScript)
 
 	for range hosts {
 		t.Run("host", func(t *testing.T) {
 			t.Parallel()
 
-			host, target := reach(t, machost.Options{Light: true})
-			conn := dial(t, target)
+			host, target := startHost(t, machost.Options{Light: true})
+			conn := dialHost(t, target)
 
 			result := push.Apply(t.Context(), conn, p, p.FirstBootSteps(), push.Options{})
 			if result.Err != nil || len(host.Digests()) != 4 {

@@ -20,7 +20,7 @@ import (
 
 // A job that the operator canceled tells nothing about the host. Its outcome is dropped, and the
 // job runs again.
-func TestOurOwnCutOffIsNoOutcome(t *testing.T) {
+func TestCanceledJobHasNoOutcome(t *testing.T) {
 	t.Parallel()
 
 	host := &v1alpha1.LinuxMachine{ObjectMeta: metav1.ObjectMeta{UID: "a"}}
@@ -33,10 +33,10 @@ func TestOurOwnCutOffIsNoOutcome(t *testing.T) {
 
 	result := collectResult(t.Context(), &scope{Reconciler: &Reconciler{WorkerPool: pool}, obj: host, status: host.Host()})
 	if !result.IsDone() || pool.hasJob("a") {
-		t.Errorf("got %+v; is its work known still: %t", result, pool.hasJob("a"))
+		t.Errorf("got %+v; pool still has the job: %t", result, pool.hasJob("a"))
 	}
 
 	if diff := cmp.Diff(before, host.Host()); diff != "" {
-		t.Errorf("the host is said to be another (-before +after):\n%s", diff)
+		t.Errorf("the status changed (-before +after):\n%s", diff)
 	}
 }

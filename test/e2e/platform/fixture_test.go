@@ -28,19 +28,19 @@ import (
 
 const (
 	samples = "../../../deploy/samples/platform"
-	// patience bounds a wait; what is waited for takes seconds on two cores.
-	patience = 2 * time.Minute
-	lookAt   = 200 * time.Millisecond
-	// identityKey is that of all adapters and of sweep.
+	// waitTimeout limits each wait. The expected results take seconds on two cores.
+	waitTimeout  = 2 * time.Minute
+	pollInterval = 200 * time.Millisecond
+	// identityKey is the identity key of all adapters and of sweep.
 	identityKey = "0123456789abcdef0123456789abcdef0123456789abcdef"
 
-	site       = "site-1"
-	agentsHome = "agents"
+	site            = "site-1"
+	agentsNamespace = "agents"
 
 	ownerOnly = 0o600
 )
 
-// Names of the programs of a world.
+// These are the names of a fixture's programs.
 const (
 	progAPI           = "api"
 	progSentinel      = "sentinel-clusters-1"
@@ -52,27 +52,27 @@ const (
 	progAgents        = "adapter-agents"
 )
 
-// world is one installation of the platform, in a folder with copies of the samples.
-type world struct {
+// fixture is an installation of the platform, in a folder with copies of the samples.
+type fixture struct {
 	t    testing.TB
 	dir  string
 	kube *kube.Env
-	// broker is there only where events go over RabbitMQ.
+	// broker is nil unless events are sent over RabbitMQ.
 	broker *brokers.Server
-	// base is the API's URL without path, and caller who calls it. With tls what runs in the cluster
-	// does so by TLS.
-	base     string
-	caller   http.RoundTripper
-	tls      bool
-	api      *client.Client
-	programs map[string]*program
-	// sayf prints a line of the report.
-	sayf func(format string, args ...any)
-	// strangers are objects that have to stay as they are.
-	strangers []stranger
+	// apiURL is the API's URL without a path, and transport connects to it. With tls, the programs in the
+	// cluster use TLS.
+	apiURL    string
+	transport http.RoundTripper
+	tls       bool
+	api       *client.Client
+	programs  map[string]*program
+	// logf prints a line of the report.
+	logf func(format string, args ...any)
+	// foreignObjects are objects that the platform must not change.
+	foreignObjects []foreignObject
 }
 
-// program is one process that comes and goes.
+// program is a process that tests start and stop.
 type program struct {
 	args, env       []string
 	health, metrics string
@@ -80,56 +80,56 @@ type program struct {
 	process         *procrun.Process
 }
 
-// setup says how a world differs from the samples.
-type setup struct {
-	// rabbit has events go over RabbitMQ, from Sentinels; else adapters follow the API.
-	rabbit bool
-	// agents adds the adapter of ManifestWorks to what clusters wait for.
-	agents bool
-	// pace are variables of who decides what is looked at.
-	pace []string
+// options are the differences between a fixture and the samples.
+type options struct {
+	// useRabbitMQ runs Sentinels that send events over RabbitMQ. Otherwise adapters follow the API.
+	useRabbitMQ bool
+	// withAgents makes clusters require the adapter that creates ManifestWorks.
+	withAgents bool
+	// intervals are environment variables of the programs that decide which resources are reconciled.
+	intervals []string
 }
 
-// newWorld starts the servers, and writes the files; no program runs yet.
-func newWorld(t testing.TB, s setup) *world {
+// newFixture starts the servers and writes the files. It starts no program.
+func newFixture(t testing.TB, s options) *fixture {
 	t.Helper()
 
-	w := &world{t: t, dir: t.TempDir(), programs: map[string]*program{}, sayf: progress.NewPrinter(t)}
+	w := &fixture{t: t, dir: t.TempDir(), programs: map[string]*program{}, logf: progress.NewPrinter(t)}
 	w.copySamples(s)
 
 	w.kube = kube.Start(t, kube.WithControllerManager())
 	w.must(crds.InstallHub(t.Context(), w.kube.Config))
 	w.must(crds.InstallSpoke(t.Context(), w.kube.Config))
 
-	w.accounts()
-	w.write("identity-key", identityKey+"\n")
+	w.createServiceAccounts()
+	w.writeFile("identity-key", identityKey+"\n")
 
 	db := postgres.Start(t)
-	w.write("database-url", db.NewDatabase(t)+"\n")
+	w.writeFile("database-url", db.NewDatabase(t)+"\n")
 
-	if s.rabbit {
+	if s.useRabbitMQ {
 		w.broker = brokers.StartRabbitMQ(t)
-		w.write("rabbitmq-url", w.broker.URL+"\n")
+		w.writeFile("rabbitmq-url", w.broker.URL+"\n")
 	}
 
 	address := loopback.Address(t)
-	w.base = "http://" + address
+	w.apiURL = "http://" + address
 
-	api, err := client.New(platform.APIClient{BaseURL: w.base}, client.Options{})
+	api, err := client.New(platform.APIClient{BaseURL: w.apiURL}, client.Options{})
 	w.must(err)
 
 	w.api = api
-	w.describe(s, address)
+	w.addPrograms(s, address)
 
 	t.Cleanup(w.stopAll)
-	w.sayf("servers are up")
+	w.logf("all servers are ready")
 
 	return w
 }
 
-// accounts gives each program that asks a cluster a kubeconfig for its own account, which
-// has the role of the samples and nothing else.
-func (w *world) accounts() {
+// createServiceAccounts creates a service account and a kubeconfig for each program that uses a Kubernetes
+// cluster. The account has only the role of the samples.
+func (w *fixture) createServiceAccounts() {
 	w.t.Helper()
 
 	for name, account := range map[string][2]string{
@@ -138,20 +138,20 @@ func (w *world) accounts() {
 	} {
 		config := w.kube.ServiceAccount(w.t, "hyperfleet-system", account[0])
 		w.kube.Apply(w.t, filepath.Join(w.dir, account[1]))
-		w.write(name+".kubeconfig", w.read(w.kube.Kubeconfig(w.t, config)))
+		w.writeFile(name+".kubeconfig", w.readFile(w.kube.Kubeconfig(w.t, config)))
 	}
 }
 
-// describe says how each program is run.
-func (w *world) describe(s setup, address string) {
-	w.add(progAPI, "HYPERFLEET_SERVER_", []string{"api", "--config", "api.yaml"}, "HYPERFLEET_SERVER_ADDRESS="+address)
+// addPrograms adds all programs with their arguments and environment.
+func (w *fixture) addPrograms(s options, address string) {
+	w.addProgram(progAPI, "HYPERFLEET_SERVER_", []string{"api", "--config", "api.yaml"}, "HYPERFLEET_SERVER_ADDRESS="+address)
 
-	if s.rabbit {
+	if s.useRabbitMQ {
 		for name, file := range map[string]string{
 			progSentinel: "sentinel-clusters.yaml", progSentinel2: "sentinel-clusters.yaml", progPoolsSentinel: "sentinel-nodepools.yaml",
 		} {
-			w.add(name, "HYPERFLEET_", []string{"sentinel", "--config", file},
-				append(s.paced("HYPERFLEET_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base, "BROKER_CONFIG_FILE=broker.yaml")...)
+			w.addProgram(name, "HYPERFLEET_", []string{"sentinel", "--config", file},
+				append(s.prefixIntervals("HYPERFLEET_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.apiURL, "BROKER_CONFIG_FILE=broker.yaml")...)
 		}
 	}
 
@@ -160,30 +160,30 @@ func (w *world) describe(s setup, address string) {
 		progPools: {"nodepools", "nodepools"}, progAgents: {"agents", "clusters"},
 	} {
 		args := []string{"adapter", "serve", "--config", of[0] + "/adapter.yaml", "--task-config", of[0] + "/task.yaml"}
-		env := append(s.paced("HYPERFLEET_EVENTS_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.base)
+		env := append(s.prefixIntervals("HYPERFLEET_EVENTS_"), "HYPERFLEET_CLIENTS_HYPERFLEET_API_BASE_URL="+w.apiURL)
 
-		if s.rabbit {
+		if s.useRabbitMQ {
 			args = append(args, "--broker-config", "broker.yaml")
 			env = append(env, "HYPERFLEET_EVENTS_SOURCE=broker", "HYPERFLEET_CLIENTS_BROKER_TOPIC="+of[1],
 				"HYPERFLEET_CLIENTS_BROKER_SUBSCRIPTION_ID="+of[0])
 		}
 
-		w.add(name, "HYPERFLEET_", args, env...)
+		w.addProgram(name, "HYPERFLEET_", args, env...)
 	}
 }
 
-// paced are the variables of the pace, of programs that have them below a prefix.
-func (s setup) paced(prefix string) []string {
-	out := make([]string, 0, len(s.pace))
-	for _, one := range s.pace {
+// prefixIntervals returns the intervals with the prefix of a program's environment variables.
+func (s options) prefixIntervals(prefix string) []string {
+	out := make([]string, 0, len(s.intervals))
+	for _, one := range s.intervals {
 		out = append(out, prefix+one)
 	}
 
 	return out
 }
 
-// platform are the programs of a whole platform, one of each.
-func (w *world) platform() []string {
+// listPlatformPrograms returns the names of one program of each kind.
+func (w *fixture) listPlatformPrograms() []string {
 	all := []string{progAPI, progClusters, progPools}
 	if w.broker != nil {
 		all = append(all, progSentinel, progPoolsSentinel)
@@ -192,8 +192,8 @@ func (w *world) platform() []string {
 	return all
 }
 
-// add describes one program; its addresses for probes and metrics are free ones.
-func (w *world) add(name, prefix string, args []string, env ...string) {
+// addProgram adds a program, with free addresses for its probes and metrics.
+func (w *fixture) addProgram(name, prefix string, args []string, env ...string) {
 	health, metrics := loopback.Address(w.t), loopback.Address(w.t)
 	w.programs[name] = &program{
 		args: args, health: "http://" + health, metrics: "http://" + metrics, log: filepath.Join(w.dir, name+".log"),
@@ -201,18 +201,18 @@ func (w *world) add(name, prefix string, args []string, env ...string) {
 	}
 }
 
-// copySamples copies the samples as they are, but for what clusters wait for.
-func (w *world) copySamples(s setup) {
+// copySamples copies the samples, and changes which adapters clusters require.
+func (w *fixture) copySamples(s options) {
 	w.must(os.CopyFS(w.dir, os.DirFS(samples)))
 
-	if s.agents {
-		text := w.read(filepath.Join(w.dir, "api.yaml"))
-		w.write("api.yaml", strings.Replace(text, "[cluster-space]", "[cluster-space, cluster-agent]", 1))
+	if s.withAgents {
+		text := w.readFile(filepath.Join(w.dir, "api.yaml"))
+		w.writeFile("api.yaml", strings.Replace(text, "[cluster-space]", "[cluster-space, cluster-agent]", 1))
 	}
 }
 
-// start starts programs, and returns when they are ready.
-func (w *world) start(names ...string) {
+// startPrograms starts programs, and returns when they are ready.
+func (w *fixture) startPrograms(names ...string) {
 	w.t.Helper()
 
 	for _, name := range names {
@@ -229,8 +229,8 @@ func (w *world) start(names ...string) {
 	for _, name := range names {
 		p := w.programs[name]
 
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
-		err := p.process.WaitReady(ctx, func(ctx context.Context) error { return ready(ctx, p.health+"/readyz") })
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
+		err := p.process.WaitReady(ctx, func(ctx context.Context) error { return checkReady(ctx, p.health+"/readyz") })
 
 		cancel()
 
@@ -240,8 +240,8 @@ func (w *world) start(names ...string) {
 	}
 }
 
-// kill ends programs as a power failure would.
-func (w *world) kill(names ...string) {
+// killPrograms kills programs, as a power failure would.
+func (w *fixture) killPrograms(names ...string) {
 	w.t.Helper()
 
 	for _, name := range names {
@@ -249,7 +249,7 @@ func (w *world) kill(names ...string) {
 	}
 }
 
-func (w *world) stopAll() {
+func (w *fixture) stopAll() {
 	for name, p := range w.programs {
 		if p.process == nil {
 			continue
@@ -260,13 +260,13 @@ func (w *world) stopAll() {
 		}
 
 		if w.t.Failed() {
-			w.t.Logf("the end of %s's log:\n%s", name, p.process.LogTail())
+			w.t.Logf("end of the log of %s:\n%s", name, p.process.LogTail())
 		}
 	}
 }
 
-// metric gives the sum of a metric's series whose labels contain the text; 0 if there are none.
-func (w *world) metric(name, metric, labels string) float64 {
+// sumMetric returns the sum of a metric's series whose labels contain the text, or 0 if there are none.
+func (w *fixture) sumMetric(name, metric, labels string) float64 {
 	w.t.Helper()
 
 	sum, err := scrape.Sum(w.t.Context(), w.programs[name].metrics+"/metrics", metric, labels)
@@ -277,7 +277,7 @@ func (w *world) metric(name, metric, labels string) float64 {
 	return sum
 }
 
-func ready(ctx context.Context, url string) error {
+func checkReady(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
@@ -296,29 +296,29 @@ func ready(ctx context.Context, url string) error {
 	return nil
 }
 
-// eventually waits until problem says nothing.
-func (w *world) eventually(what string, problem func() string) {
+// eventually waits until problem returns an empty string.
+func (w *fixture) eventually(what string, problem func() string) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
 		text := problem()
 		if text == "" {
-			w.sayf("%s", what)
+			w.logf("%s", what)
 
 			return
 		}
 
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s: %s", what, text)
+			w.t.Fatalf("timed out waiting until %s: %s", what, text)
 		}
 
-		time.Sleep(lookAt)
+		time.Sleep(pollInterval)
 	}
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 
 	if err != nil {
@@ -326,12 +326,12 @@ func (w *world) must(err error) {
 	}
 }
 
-func (w *world) write(name, text string) {
+func (w *fixture) writeFile(name, text string) {
 	w.t.Helper()
 	w.must(os.WriteFile(filepath.Join(w.dir, name), []byte(text), ownerOnly))
 }
 
-func (w *world) read(path string) string {
+func (w *fixture) readFile(path string) string {
 	w.t.Helper()
 
 	data, err := os.ReadFile(path)

@@ -39,7 +39,7 @@ import (
 
 var serial atomic.Int64
 
-// configTask keeps one ConfigMap for each cluster.
+// configTask has one ConfigMap for each cluster.
 const configTask = `
 params:
   - {name: id, source: event.id, required: true}
@@ -75,14 +75,14 @@ post:
       api_call: {method: PUT, url: "clusters/{{ .id }}/statuses", body: "{{ .report }}"}
 `
 
-// source is a queue of this process, as an adapter without a broker has.
+// source is a queue in this process, as an adapter without a broker has.
 type source struct {
 	*broker.Queue
 
-	// dead are events that were given up.
+	// dead receives the dead letters.
 	dead chan broker.Letter
-	// away is why nobody can subscribe.
-	away error
+	// subscribeErr is the error of Subscribe and Health.
+	subscribeErr error
 }
 
 func newSource(t testing.TB, conf platform.Broker) *source {
@@ -104,14 +104,16 @@ func newSource(t testing.TB, conf platform.Broker) *source {
 	return s
 }
 
-// add puts an event in line.
-func (s *source) add(event cloudevents.Event) { _ = s.Publish(context.Background(), s.Topic, event) }
+// publishEvent adds an event to the queue.
+func (s *source) publishEvent(event cloudevents.Event) {
+	_ = s.Publish(context.Background(), s.Topic, event)
+}
 
 // Subscribe implements serve.Source.
 func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.Handler) error {
 	switch {
-	case s.away != nil:
-		return s.away
+	case s.subscribeErr != nil:
+		return s.subscribeErr
 	case topic != s.Topic || id != s.Subscription:
 		return fmt.Errorf("no topic %s and subscription %s", topic, id)
 	}
@@ -122,47 +124,47 @@ func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.
 }
 
 // Health implements serve.Source.
-func (s *source) Health(context.Context) error { return s.away }
+func (s *source) Health(context.Context) error { return s.subscribeErr }
 
-// landing is the configuration of the adapters of these tests.
-func landing() adapter.Deployment {
+// newDeployment returns the configuration of the adapters in these tests.
+func newDeployment() adapter.Deployment {
 	return adapter.Deployment{
 		Adapter: adapter.Identity{Name: "landing", Version: "7"},
 		Clients: adapter.Clients{
 			HyperFleetAPI: task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
 		},
-		DebugConfig: true, EventTimeout: patience, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
+		DebugConfig: true, EventTimeout: waitTimeout, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",
 	}
 }
 
-// served is an adapter that runs, with a queue in this process.
-type served struct {
+// runningAdapter is an adapter that runs with a queue in this process.
+type runningAdapter struct {
 	t               testing.TB
 	source          *source
 	registry        *prometheus.Registry
 	health, metrics string
-	// stop ends the adapter, and gives its error.
+	// stop stops the adapter and returns its error.
 	stop func() error
 }
 
 type handler = func(context.Context, cloudevents.Event) pipeline.Result
 
-// serveWith runs an adapter with a handler, until the end of the test.
-func serveWith(t testing.TB, handle handler, looks *serve.Requeuer) *served {
+// startAdapter runs an adapter with a handler until the end of the test.
+func startAdapter(t testing.TB, handle handler, looks *serve.Requeuer) *runningAdapter {
 	t.Helper()
 
-	s := &served{t: t, registry: prometheus.NewRegistry(), source: newSource(t, platform.Broker{
+	s := &runningAdapter{t: t, registry: prometheus.NewRegistry(), source: newSource(t, platform.Broker{
 		Parallelism: 4, MaxDeliveries: 1000, MinBackoff: 10 * time.Millisecond, MaxBackoff: 50 * time.Millisecond,
 	})}
-	said := &capture.Buffer{}
+	logs := &capture.Buffer{}
 	ctx, cancel := context.WithCancel(context.Background())
 	listening, ended := make(chan string, 1), make(chan error, 1)
 
 	go func() {
 		ended <- serve.Run(ctx, serve.Options{
-			Deployment: landing(), Version: "1.2.3", Events: s.source, Handle: handle, Requeuer: looks, Registry: s.registry,
-			Log:      slog.New(slog.NewJSONHandler(said, nil)),
+			Deployment: newDeployment(), Version: "1.2.3", Events: s.source, Handle: handle, Requeuer: looks, Registry: s.registry,
+			Log:      slog.New(slog.NewJSONHandler(logs, nil)),
 			Config:   http.HandlerFunc(func(rw http.ResponseWriter, _ *http.Request) { fmt.Fprint(rw, "the configuration") }),
 			OnListen: func(health, metrics string) { s.metrics = metrics; listening <- health },
 		})
@@ -185,15 +187,15 @@ func serveWith(t testing.TB, handle handler, looks *serve.Requeuer) *served {
 		}
 
 		if t.Failed() {
-			t.Log(said.String())
+			t.Log(logs.String())
 		}
 	})
 
 	return s
 }
 
-// get asks the adapter's own server.
-func (s *served) get(path string) (int, string) {
+// get sends a request to the adapter's probe server.
+func (s *runningAdapter) get(path string) (int, string) {
 	s.t.Helper()
 
 	address := s.health
@@ -212,21 +214,21 @@ func (s *served) get(path string) (int, string) {
 	return response.StatusCode, string(body)
 }
 
-// tells says whether a metric of the adapter is so.
-func (s *served) tells(metric string) bool {
+// hasMetric returns true if the adapter's metrics contain a line.
+func (s *runningAdapter) hasMetric(metric string) bool {
 	_, text := s.get("/metrics")
 
 	return strings.Contains(text, "hyperfleet_adapter_"+metric)
 }
 
-// send puts an event of a cluster in line.
-func (s *served) send(id string, generation int32) {
+// sendEvent publishes an event of a cluster.
+func (s *runningAdapter) sendEvent(id string, generation int32) {
 	s.t.Helper()
-	s.source.add(reconcile(id, generation))
+	s.source.publishEvent(newReconcileEvent(id, generation))
 }
 
-// reconcile is what Sentinel sends of a cluster.
-func reconcile(id string, generation int32) cloudevents.Event {
+// newReconcileEvent returns an event as Sentinel sends it for a cluster.
+func newReconcileEvent(id string, generation int32) cloudevents.Event {
 	out := cloudevents.NewEvent()
 	out.SetID(fmt.Sprintf("event-%d", serial.Add(1)))
 	out.SetSource("hyperfleet-sentinel")
@@ -241,8 +243,8 @@ func reconcile(id string, generation int32) cloudevents.Event {
 	return out
 }
 
-// whole is all of an adapter, on a real cluster and a fleet API.
-type whole struct {
+// adapterFixture is a complete adapter with a real Kubernetes cluster and a fleet API.
+type adapterFixture struct {
 	t         testing.TB
 	url       string
 	namespace string
@@ -250,19 +252,19 @@ type whole struct {
 	handle    handler
 }
 
-// instant is a clock whose timers are over at once: tries follow each other.
-type instant struct{ clock.RealClock }
+// instantClock is a clock whose timers fire at once, so that retries follow each other without a delay.
+type instantClock struct{ clock.RealClock }
 
-func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
 
-func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
+func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapterFixture {
 	t.Helper()
 
 	listening := httptest.NewServer(api)
 	t.Cleanup(listening.Close)
 
-	w := &whole{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer()}
-	deployment := landing()
+	w := &adapterFixture{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer()}
+	deployment := newDeployment()
 	deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
 	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(configTask, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
@@ -287,7 +289,7 @@ func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
 
 	made, err := pipeline.New(pipeline.Options{
 		Deployment: &deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
-		Keys: keysWith(t, strings.Repeat("k", 32)), FrameworkVersion: "1.2.3", Clock: instant{}, Log: slog.New(slog.DiscardHandler),
+		Keys: newKeys(t, strings.Repeat("k", 32)), FrameworkVersion: "1.2.3", Clock: instantClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	must(t, err)
 
@@ -296,16 +298,16 @@ func newWhole(t testing.TB, namespace string, api http.Handler) *whole {
 	return w
 }
 
-// call makes a call of the API that has to succeed.
-func (w *whole) call(method, path, body string) (out openapi.Resource) {
+// call sends a request to the API, which has to succeed.
+func (w *adapterFixture) call(method, path, body string) (out openapi.Resource) {
 	w.t.Helper()
 	fleetapi.Call(w.t, method, w.url, path, body, &out)
 
 	return out
 }
 
-// available is the status of Available in the adapter's report.
-func (w *whole) available(id string) string {
+// getAvailable returns the status of the condition Available in the adapter's report.
+func (w *adapterFixture) getAvailable(id string) string {
 	list, err := api.Store.Statuses(w.t.Context(), id)
 	if err != nil || len(list) == 0 {
 		return "none"
@@ -320,8 +322,8 @@ func (w *whole) available(id string) string {
 	return ""
 }
 
-// object is the cluster's ConfigMap; nil if there is none.
-func (w *whole) object(id string) *corev1.ConfigMap {
+// getConfigMap returns the cluster's ConfigMap, or nil if there is none.
+func (w *adapterFixture) getConfigMap(id string) *corev1.ConfigMap {
 	var out corev1.ConfigMap
 	if env.Client.Get(context.Background(), kubeclient.ObjectKey{Namespace: w.namespace, Name: id}, &out) != nil {
 		return nil

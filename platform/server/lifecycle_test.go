@@ -27,15 +27,15 @@ func TestReconciled(t *testing.T) {
 		t.Helper()
 
 		now := a.get(cluster)
-		got := condition(now, "Reconciled")
+		got := findCondition(now, "Reconciled")
 
-		if got.Status != status || got.Reason != reason || !got.LastUpdatedTime.Equal(start().Add(updated)) {
+		if got.Status != status || got.Reason != reason || !got.LastUpdatedTime.Equal(startTime().Add(updated)) {
 			t.Errorf("Reconciled %+v, want %s %s at %s", got, status, reason, updated)
 		}
 
 		for _, one := range more {
 			name, want, _ := strings.Cut(one, "=")
-			if got := condition(now, name); got.Status != want {
+			if got := findCondition(now, name); got.Status != want {
 				t.Errorf("%s: %+v", one, got)
 			}
 		}
@@ -43,25 +43,25 @@ func TestReconciled(t *testing.T) {
 
 	check("False", "ReconciledMissingAdapters", 0)
 	a.clock.Step(time.Second)
-	a.say(id, "dns", 1, "True")
+	a.report(id, "dns", 1, "True")
 	check("False", "ReconciledMissingAdapters", time.Second, "DnsSuccessful=True", "NamespaceSuccessful=", "LastKnownReconciled=False")
 	a.clock.Step(2 * time.Second)
-	a.say(id, "namespace", 1, "True")
+	a.report(id, "namespace", 1, "True")
 	check("True", "ReconciledAll", time.Second, "LastKnownReconciled=True")
 
-	if at := condition(a.get(cluster), "Reconciled").LastTransitionTime; !at.Equal(start().Add(3 * time.Second)) {
-		t.Errorf("transition at %s", at)
+	if at := findCondition(a.get(cluster), "Reconciled").LastTransitionTime; !at.Equal(startTime().Add(3 * time.Second)) {
+		t.Errorf("the last transition was at %s", at)
 	}
 
 	a.clock.Step(time.Second)
-	a.say(id, "dns", 1, "True")
+	a.report(id, "dns", 1, "True")
 	check("True", "ReconciledAll", 3*time.Second)
-	a.say(id, "stranger", 1, "False")
+	a.report(id, "stranger", 1, "False")
 	check("True", "ReconciledAll", 3*time.Second, "StrangerSuccessful=")
 	a.clock.Step(time.Second)
 
 	if got := as[openapi.Resource](t, a.do("PATCH", "/clusters/"+id, `{"spec":{},"labels":{}}`), 200); got.Generation != 1 {
-		t.Errorf("a change of nothing gives generation %d", got.Generation)
+		t.Errorf("an empty change gives generation %d", got.Generation)
 	}
 
 	as[openapi.Resource](t, a.do("PATCH", "/clusters/"+id, `{"labels":{"a":"b"}}`), 200)
@@ -72,15 +72,15 @@ func TestReconciled(t *testing.T) {
 		t.Errorf("a second DELETE: %s", cmp.Diff(deleted, again))
 	}
 
-	a.say(id, "dns", 3, "True", "Finalized")
+	a.report(id, "dns", 3, "True", "Finalized")
 	check("False", "ReconciledMissingAdapters", 5*time.Second)
-	a.say(id, "namespace", 3, "False", "Finalized")
+	a.report(id, "namespace", 3, "False", "Finalized")
 
-	if !a.gone(id) {
-		t.Error("all adapters have finalized, and it is there")
+	if !a.isGone(id) {
+		t.Error("the resource exists, although all adapters have finalized it")
 	}
 
-	problemOf(t, a.do("PUT", "/resources/"+id+"/statuses", a.statusReport("dns", 3, "True")), "HYPERFLEET-NTF-001")
+	requireProblem(t, a.do("PUT", "/resources/"+id+"/statuses", a.statusReport("dns", 3, "True")), "HYPERFLEET-NTF-001")
 }
 
 // TestDiscardedReports checks that discarded reports get 204 and change nothing. The rules for
@@ -95,17 +95,17 @@ func TestDiscardedReports(t *testing.T) {
 	// A first report with Unknown is stored, but does not count.
 	as[openapi.AdapterStatus](t, a.do("PUT", at, a.statusReport("dns", 1, "Unknown")), 201)
 
-	if got := condition(a.get(cluster), "Reconciled"); got.ObservedGeneration != 0 || got.Reason != "ReconciledMissingAdapters" {
-		t.Errorf("after a first Unknown: %+v", got)
+	if got := findCondition(a.get(cluster), "Reconciled"); got.ObservedGeneration != 0 || got.Reason != "ReconciledMissingAdapters" {
+		t.Errorf("after a first report of Unknown: %+v", got)
 	}
 
-	a.say(cluster.Id, "dns", 1, "True")
+	a.report(cluster.Id, "dns", 1, "True")
 	before := a.get(cluster)
 	a.clock.Step(time.Minute)
 
 	for name, report := range map[string]openapi.StatusReport{
-		"a generation to come, of one that reported": a.statusReport("dns", 3, "False"),
-		"Unknown, of one that has not":               a.statusReport("namespace", 4, "Unknown"),
+		"a future generation, after an earlier report":                a.statusReport("dns", 3, "False"),
+		"Unknown with a future generation, without an earlier report": a.statusReport("namespace", 4, "Unknown"),
 	} {
 		if got := a.do("PUT", at, report); got.status != 204 || len(got.body) > 0 {
 			t.Errorf("%s: %d %s", name, got.status, got.body)
@@ -117,7 +117,7 @@ func TestDiscardedReports(t *testing.T) {
 	}
 }
 
-func TestReportsThatAreNotValid(t *testing.T) {
+func TestInvalidReports(t *testing.T) {
 	t.Parallel()
 
 	a := serve(t, nil)
@@ -127,23 +127,23 @@ func TestReportsThatAreNotValid(t *testing.T) {
 		change func(*openapi.StatusReport)
 		field  string
 	}{
-		"no Health":         {func(r *openapi.StatusReport) { r.Conditions = r.Conditions[:2] }, "conditions"},
-		"a type twice":      {func(r *openapi.StatusReport) { r.Conditions = append(r.Conditions, r.Conditions[0]) }, "conditions[3].type"},
-		"a status":          {func(r *openapi.StatusReport) { r.Conditions[1].Status = "true" }, "conditions[1].status"},
-		"ahead":             {func(r *openapi.StatusReport) { r.ObservedTime = start().Add(5*time.Minute + time.Second) }, "observed_time"},
-		"old":               {func(r *openapi.StatusReport) { r.ObservedTime = start().Add(-30*time.Minute - time.Second) }, "observed_time"},
-		"no time":           {func(r *openapi.StatusReport) { r.ObservedTime = time.Time{} }, "observed_time"},
-		"generation":        {func(r *openapi.StatusReport) { r.ObservedGeneration = 0 }, "observed_generation"},
-		"name of adapter":   {func(r *openapi.StatusReport) { r.Adapter = "A b" }, "adapter"},
-		"length of a type":  {func(r *openapi.StatusReport) { r.Conditions[0].Type = longText(101) }, "conditions[0].type"},
-		"length of a text":  {func(r *openapi.StatusReport) { r.Conditions[0].Reason = longText(1025) }, "conditions[0]"},
-		"without a type":    {func(r *openapi.StatusReport) { r.Conditions[0].Type = "" }, "conditions[0].type"},
-		"too many of these": {func(r *openapi.StatusReport) { r.Conditions = make([]openapi.AdapterCondition, 101) }, "conditions"},
+		"no Health":           {func(r *openapi.StatusReport) { r.Conditions = r.Conditions[:2] }, "conditions"},
+		"a duplicate type":    {func(r *openapi.StatusReport) { r.Conditions = append(r.Conditions, r.Conditions[0]) }, "conditions[3].type"},
+		"an invalid status":   {func(r *openapi.StatusReport) { r.Conditions[1].Status = "true" }, "conditions[1].status"},
+		"in the future":       {func(r *openapi.StatusReport) { r.ObservedTime = startTime().Add(5*time.Minute + time.Second) }, "observed_time"},
+		"too old":             {func(r *openapi.StatusReport) { r.ObservedTime = startTime().Add(-30*time.Minute - time.Second) }, "observed_time"},
+		"no time":             {func(r *openapi.StatusReport) { r.ObservedTime = time.Time{} }, "observed_time"},
+		"no generation":       {func(r *openapi.StatusReport) { r.ObservedGeneration = 0 }, "observed_generation"},
+		"name of adapter":     {func(r *openapi.StatusReport) { r.Adapter = "A b" }, "adapter"},
+		"length of a type":    {func(r *openapi.StatusReport) { r.Conditions[0].Type = longText(101) }, "conditions[0].type"},
+		"length of a text":    {func(r *openapi.StatusReport) { r.Conditions[0].Reason = longText(1025) }, "conditions[0]"},
+		"an empty type":       {func(r *openapi.StatusReport) { r.Conditions[0].Type = "" }, "conditions[0].type"},
+		"too many conditions": {func(r *openapi.StatusReport) { r.Conditions = make([]openapi.AdapterCondition, 101) }, "conditions"},
 	} {
 		report := a.statusReport("dns", 1, "True")
 		tc.change(&report)
 
-		what := problemOf(t, a.do("PUT", "/clusters/"+cluster.Id+"/statuses", report), "HYPERFLEET-VAL-001")
+		what := requireProblem(t, a.do("PUT", "/clusters/"+cluster.Id+"/statuses", report), "HYPERFLEET-VAL-001")
 		if what.Errors == nil || !hasField(what, tc.field) {
 			t.Errorf("%s: %+v", name, what.Errors)
 		}
@@ -151,7 +151,7 @@ func TestReportsThatAreNotValid(t *testing.T) {
 
 	for _, at := range []time.Duration{5 * time.Minute, -30 * time.Minute} {
 		report := a.statusReport(fmt.Sprintf("at%d", int(at.Minutes())+30), 1, "True")
-		report.ObservedTime = start().Add(at)
+		report.ObservedTime = startTime().Add(at)
 		as[openapi.AdapterStatus](t, a.do("PUT", "/clusters/"+cluster.Id+"/statuses", report), 201)
 	}
 }
@@ -176,29 +176,29 @@ func TestSlowChildren(t *testing.T) {
 		}
 	}
 
-	a.say(cluster.Id, "dns", 2, "True", "Finalized")
-	a.say(cluster.Id, "namespace", 2, "True", "Finalized")
+	a.report(cluster.Id, "dns", 2, "True", "Finalized")
+	a.report(cluster.Id, "namespace", 2, "True", "Finalized")
 
-	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
+	if got := findCondition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
 		t.Errorf("with two children: %+v", got)
 	}
 
-	a.say(pools[0].Id, "machines", 2, "True", "Finalized")
+	a.report(pools[0].Id, "machines", 2, "True", "Finalized")
 
-	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
+	if got := findCondition(a.get(cluster), "Reconciled"); got.Status != "False" || got.Reason != "ReconciledWaitingForChildren" {
 		t.Errorf("with one child: %+v", got)
 	}
 
-	a.say(pools[1].Id, "machines", 2, "True", "Finalized")
+	a.report(pools[1].Id, "machines", 2, "True", "Finalized")
 
-	if !a.gone(pools[1].Id) || !a.gone(cluster.Id) {
-		t.Error("the parent did not go with its last child")
+	if !a.isGone(pools[1].Id) || !a.isGone(cluster.Id) {
+		t.Error("the parent was not removed with its last child")
 	}
 }
 
-// TestManyEndAtOnce deletes a tree whose adapters all report at the same time, each of them twice.
+// TestConcurrentFinalizations deletes a tree whose adapters all report at the same time, each of them twice.
 // No report is lost to a deadlock, and the whole tree is removed.
-func TestManyEndAtOnce(t *testing.T) {
+func TestConcurrentFinalizations(t *testing.T) {
 	t.Parallel()
 
 	a := serve(t, nil)
@@ -216,7 +216,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	report := func(id, adapter string) {
 		for range 2 {
 			group.Go(func() {
-				got, err := a.try(t.Context(), "PUT", "/resources/"+id+"/statuses", a.statusReport(adapter, 2, "True", "Finalized"))
+				got, err := a.tryRequest(t.Context(), "PUT", "/resources/"+id+"/statuses", a.statusReport(adapter, 2, "True", "Finalized"))
 				if err != nil || got.status != 201 && got.status != 404 {
 					t.Errorf("%s: %d %s %v", adapter, got.status, got.body, err)
 				}
@@ -234,7 +234,7 @@ func TestManyEndAtOnce(t *testing.T) {
 	group.Wait()
 
 	if got := as[openapi.ResourceList](t, a.do("GET", "/resources", nil), 200); got.Total != 0 {
-		t.Errorf("%d are left: %+v", got.Total, got.Items)
+		t.Errorf("%d resources still exist: %+v", got.Total, got.Items)
 	}
 }
 
@@ -256,12 +256,12 @@ func TestMappedConditions(t *testing.T) {
 
 	as[openapi.AdapterStatus](t, put(9), 201)
 
-	if got := condition(a.get(version), "Quota"); got.Status != "False" || got.Message != "abc has 9" || got.ObservedGeneration != 1 || got.Reason != "Quota" {
+	if got := findCondition(a.get(version), "Quota"); got.Status != "False" || got.Message != "abc has 9" || got.ObservedGeneration != 1 || got.Reason != "Quota" {
 		t.Errorf("%+v", got)
 	}
 
 	before := a.get(version)
-	what := problemOf(t, put("a secret"), "HYPERFLEET-INT-101")
+	what := requireProblem(t, put("a secret"), "HYPERFLEET-INT-101")
 
 	if strings.Contains(what.Detail, "secret") || !strings.Contains(what.Detail, "Quota") {
 		t.Errorf("detail %q", what.Detail)

@@ -31,33 +31,33 @@ import (
 )
 
 const (
-	// envResting makes the test binary run a Sentinel for the API at its URL.
-	envResting = "HYPERFLEET_TEST_SENTINEL_API"
-	// envWhole makes that Sentinel use an expression.
-	envWhole = "HYPERFLEET_TEST_SENTINEL_WHOLE"
-	resting  = 5000
-	mebibyte = 1 << 20
+	// envIdle makes the test binary run a Sentinel for the API at its URL.
+	envIdle = "HYPERFLEET_TEST_SENTINEL_API"
+	// envWholeResources makes that Sentinel use an expression that needs whole resources.
+	envWholeResources = "HYPERFLEET_TEST_SENTINEL_WHOLE"
+	resting           = 5000
+	mebibyte          = 1 << 20
 	// passes is the number of pages of the periodic list after which a process counts as idle.
 	passes = 3
 )
 
-// nowhere is a broker that drops all events.
-type nowhere struct{}
+// nullBroker is a broker that drops all events.
+type nullBroker struct{}
 
-func (nowhere) Publish(context.Context, string, cloudevents.Event) error { return nil }
+func (nullBroker) Publish(context.Context, string, cloudevents.Event) error { return nil }
 
-func (nowhere) Health(context.Context) error { return nil }
+func (nullBroker) Health(context.Context) error { return nil }
 
-// rest runs a Sentinel until SIGTERM in its own process. It writes "rested" after it has evaluated
-// the resources and read some pages of the periodic list.
-func rest() int {
+// runIdle runs a Sentinel until SIGTERM in its own process. It writes "rested" after it has evaluated the
+// resources and read some pages of the periodic list.
+func runIdle() int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 
-	c := conf(os.Getenv(envResting))
+	c := newConfig(os.Getenv(envIdle))
 	c.PollInterval, c.RelistInterval = 500*time.Millisecond, time.Second
 
-	if os.Getenv(envWhole) != "" {
+	if os.Getenv(envWholeResources) != "" {
 		// Whole resources are kept, and decoded in each evaluation.
 		c.MessageDecision = &platform.Decision{Result: `resource.spec.text == "" && condition("Reconciled").status == "True"`}
 	}
@@ -76,7 +76,7 @@ func rest() int {
 		return 1
 	}
 
-	s, err := sentinel.New(sentinel.Options{Conf: c, API: calls, Broker: nowhere{}})
+	s, err := sentinel.New(sentinel.Options{Conf: c, API: calls, Broker: nullBroker{}})
 	if err != nil {
 		return 1
 	}
@@ -100,8 +100,8 @@ func rest() int {
 	return 0
 }
 
-// fill writes reconciled clusters directly to the database, because the API would be too slow.
-func (a *api) fill(t *testing.T, count int) {
+// insertReconciled writes reconciled clusters directly to the database, because the API would be too slow.
+func (a *api) insertReconciled(t *testing.T, count int) {
 	t.Helper()
 
 	// Transactions are small, because they have a timeout and machines may be slow.
@@ -110,7 +110,7 @@ func (a *api) fill(t *testing.T, count int) {
 	for begin := 0; begin < count; begin += most {
 		err := a.store.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 			for i := begin; i < min(begin+most, count); i++ {
-				if err := insert(ctx, tx, fmt.Sprintf("cluster-%05d", i)); err != nil {
+				if err := insertCluster(ctx, tx, fmt.Sprintf("cluster-%05d", i)); err != nil {
 					return err
 				}
 			}
@@ -123,7 +123,7 @@ func (a *api) fill(t *testing.T, count int) {
 	}
 }
 
-func insert(ctx context.Context, tx *store.Tx, name string) error {
+func insertCluster(ctx context.Context, tx *store.Tx, name string) error {
 	now := time.Now()
 
 	stored, err := tx.Insert(ctx, store.Resource{
@@ -146,14 +146,14 @@ func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the mach
 	property.Soak(t)
 
 	a := serve(t)
-	a.fill(t, resting)
+	a.insertReconciled(t, resting)
 
-	for name, more := range map[string][]string{"default decision": nil, "expressions": {envWhole + "=1"}} {
+	for name, more := range map[string][]string{"default decision": nil, "expressions": {envWholeResources + "=1"}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			used := measure(t, append(more, envResting+"="+a.url))
-			t.Logf("%d resources at rest: at most %.1f MiB resident", resting, float64(used)/mebibyte)
+			used := measureMemory(t, append(more, envIdle+"="+a.url))
+			t.Logf("%d reconciled resources: at most %.1f MiB resident", resting, float64(used)/mebibyte)
 
 			// The race detector needs several times as much memory.
 			if used == 0 || used > 100*mebibyte && !raceDetector {
@@ -163,8 +163,8 @@ func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the mach
 	}
 }
 
-// measure runs an idle Sentinel and returns the peak of its memory in bytes.
-func measure(t *testing.T, environment []string) int64 {
+// measureMemory runs an idle Sentinel and returns the peak of its memory in bytes.
+func measureMemory(t *testing.T, environment []string) int64 {
 	t.Helper()
 
 	self, err := os.Executable()
@@ -181,7 +181,7 @@ func measure(t *testing.T, environment []string) int64 {
 
 	err = process.WaitReady(t.Context(), func(context.Context) error {
 		if !strings.Contains(process.LogTail(), "rested") {
-			return errRefused
+			return errRejected
 		}
 
 		return nil
@@ -190,7 +190,7 @@ func measure(t *testing.T, environment []string) int64 {
 		t.Fatal(err)
 	}
 
-	used := peak(t, process.PID())
+	used := readPeakMemory(t, process.PID())
 
 	if err := process.Stop(); err != nil {
 		t.Fatal(err)
@@ -204,9 +204,9 @@ func measure(t *testing.T, environment []string) int64 {
 	return used
 }
 
-// peak returns the peak memory of a process since it started its program, in bytes. It returns 0 if
-// the system does not provide the number.
-func peak(t *testing.T, pid int) int64 {
+// readPeakMemory returns the peak memory of a process since it started its program, in bytes. It returns 0
+// if the system does not provide the number.
+func readPeakMemory(t *testing.T, pid int) int64 {
 	t.Helper()
 
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
@@ -225,24 +225,24 @@ func peak(t *testing.T, pid int) int64 {
 	return kib << 10
 }
 
-// TestRestReadsAPageASecond counts the pages of the periodic list.
-func TestRestReadsAPageASecond(t *testing.T) {
+// TestIdleReadsAPageASecond counts the pages of the periodic list.
+func TestIdleReadsAPageASecond(t *testing.T) {
 	t.Parallel()
 
 	const some = 350
 
-	a, to := serve(t), newAdapter(t)
-	a.fill(t, some)
+	a, to := serve(t), newRecordingBroker(t)
+	a.insertReconciled(t, some)
 
-	c := conf(a.url)
+	c := newConfig(a.url)
 	c.RelistInterval = time.Second
-	s := run(t, c, to).ready(t)
+	s := startReplica(t, c, to).waitUntilReady(t)
 
 	var lists, changes atomic.Int32
 
 	first := make(chan time.Time, 1)
 
-	s.set(func(r *http.Request) (*http.Response, error) {
+	s.intercept(func(r *http.Request) (*http.Response, error) {
 		switch {
 		case strings.HasSuffix(r.URL.Path, "/clusters"):
 			if lists.Add(1) == 1 {
@@ -261,13 +261,13 @@ func TestRestReadsAPageASecond(t *testing.T) {
 
 	// Each page is read at least one second after the previous one.
 	took := time.Since(<-first)
-	t.Logf("%d resources at rest: %d pages and %d reads of changes in %s", some, lists.Load(), changes.Load(), took)
+	t.Logf("%d reconciled resources: %d pages and %d reads of changes in %s", some, lists.Load(), changes.Load(), took)
 
 	if rate := float64(enough-1) / took.Seconds(); rate > 1.05 {
-		t.Errorf("%.2f pages a second", rate)
+		t.Errorf("%.2f pages a second, want at most one", rate)
 	}
 
-	if len(to.got) != 0 {
-		t.Errorf("%d events", len(to.got))
+	if len(to.events) != 0 {
+		t.Errorf("%d events", len(to.events))
 	}
 }

@@ -22,27 +22,27 @@ import (
 )
 
 // An unreachable host has refused nothing, and recovers without help.
-func TestUnreachableIsNoRefusal(t *testing.T) {
+func TestUnreachableHostIsNotFailed(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 1, rollout(1))
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 	w.hosts["rack-00"].SetDown(true)
 	w.restart("agent two")
 
 	w.waitWhile("rack-00", "notice", func(m *infrav1.LinuxMachine) bool {
-		return m.Status.ContactAttempts < 2 || m.Status.UnreachableSince == nil || w.fleet().Status.Unreachable != 1
+		return m.Status.ContactAttempts < 2 || m.Status.UnreachableSince == nil || w.getFleet().Status.Unreachable != 1
 	})
 
-	if m := w.get("rack-00"); m.Status.UpdateAttempts != 0 || m.Status.FailureReason != "" || m.Status.ContactReason != "Unreachable" || m.Status.Ready {
+	if m := w.getHost("rack-00"); m.Status.UpdateAttempts != 0 || m.Status.FailureReason != "" || m.Status.ContactReason != "Unreachable" || m.Status.Ready {
 		t.Errorf("%+v", m.Status)
 	}
 
 	w.hosts["rack-00"].SetDown(false)
-	w.converged(1)
+	w.waitUntilConverged(1)
 
-	if m := w.get("rack-00"); m.Status.UnreachableSince != nil || m.Status.ContactReason != "" || m.Status.ContactAttempts != 0 {
+	if m := w.getHost("rack-00"); m.Status.UnreachableSince != nil || m.Status.ContactReason != "" || m.Status.ContactAttempts != 0 {
 		t.Errorf("%+v", m.Status)
 	}
 }
@@ -52,8 +52,8 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 1, rollout(1))
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 
 	host := w.hosts["rack-00"]
 	w.must(host.ChangeKey())
@@ -66,13 +66,13 @@ func TestChangedHostKeyIsRefused(t *testing.T) {
 	})
 
 	if after := len(host.Runs()); after != runs {
-		t.Errorf("%d scripts were sent to a host of another key", after-runs)
+		t.Errorf("%d scripts ran on a host with another key", after-runs)
 	}
 
 	w.patchStatus("rack-00", func(s *infrav1.LinuxMachineStatus) { s.FailureReason, s.FailureMessage, s.SSHHostKey = "", "", "" })
-	w.converged(1)
+	w.waitUntilConverged(1)
 
-	if m := w.get("rack-00"); m.Status.SSHHostKey != host.HostKey() {
+	if m := w.getHost("rack-00"); m.Status.SSHHostKey != host.HostKey() {
 		t.Errorf("pinned %s, the host has %s", m.Status.SSHHostKey, host.HostKey())
 	}
 }
@@ -99,7 +99,7 @@ func TestKnownHostKeys(t *testing.T) {
 		w.patch(name, change)
 	}
 
-	w.start()
+	w.startOperator()
 
 	for name, reason := range map[string]string{
 		"rack-00": "Known", "rack-01": infrav1.FailureHostKeyChanged, "rack-02": infrav1.ReasonHostKeyUnknown,
@@ -110,8 +110,8 @@ func TestKnownHostKeys(t *testing.T) {
 		})
 	}
 
-	w.eventually("hosts that are known have their first boot", func() string {
-		if a, b := w.get("rack-00"), w.get("rack-03"); !a.Status.Bootstrapped || !b.Status.Bootstrapped {
+	w.eventually("hosts with known keys have their first boot", func() string {
+		if a, b := w.getHost("rack-00"), w.getHost("rack-03"); !a.Status.Bootstrapped || !b.Status.Bootstrapped {
 			return fmt.Sprintf("%+v; %+v", a.Status, b.Status)
 		}
 
@@ -119,20 +119,20 @@ func TestKnownHostKeys(t *testing.T) {
 	})
 
 	for _, name := range []string{"rack-01", "rack-02", "rack-04"} {
-		if logins := w.hosts[name].Logins(); logins > 0 || w.get(name).Status.SSHHostKey != "" {
-			t.Errorf("%s: %d logins at a host that is not known", name, logins)
+		if logins := w.hosts[name].Logins(); logins > 0 || w.getHost(name).Status.SSHHostKey != "" {
+			t.Errorf("%s: %d logins to a host with an unknown key", name, logins)
 		}
 	}
 
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = infrav1.HostKeyAcceptNew })
-	w.waitWhile("rack-02", "its first key counts now", func(m *infrav1.LinuxMachine) bool {
+	w.waitWhile("rack-02", "the first key is accepted", func(m *infrav1.LinuxMachine) bool {
 		return !m.Status.Bootstrapped || !hasReason(m.Status.Conditions, infrav1.ConditionHostKeyPinned, "TrustedOnFirstUse")
 	})
 
 	// The key is recorded, so the setting for unknown keys no longer matters.
 	w.patch("rack-02", func(s *infrav1.LinuxMachineSpec) { s.SSHHostKeyChecking = "" })
 	w.restart("agent two")
-	w.waitWhile("rack-02", "it goes on", func(m *infrav1.LinuxMachine) bool {
+	w.waitWhile("rack-02", "the host converges", func(m *infrav1.LinuxMachine) bool {
 		return m.Status.ObservedGeneration != m.Generation || m.Status.HostConfigHash != linux.New(w.planConfig()).Hash()
 	})
 }
@@ -157,7 +157,7 @@ func (w *fixture) certifyHost(name string) infrav1.SSHCertAuthority {
 func (w *fixture) patch(name string, change func(*infrav1.LinuxMachineSpec)) {
 	w.t.Helper()
 
-	m := w.get(name)
+	m := w.getHost(name)
 	base := m.DeepCopy()
 	change(&m.Spec)
 
@@ -187,7 +187,7 @@ func TestSecretsNameTheirHosts(t *testing.T) {
 		w.patch(name, change)
 	}
 
-	w.start()
+	w.startOperator()
 	w.waitWhile("rack-00", "rack-00", func(m *infrav1.LinuxMachine) bool {
 		return !m.Status.Bootstrapped
 	})
@@ -208,7 +208,7 @@ func TestSecretsNameTheirHosts(t *testing.T) {
 }
 
 // Invalid input is reported with a specific reason, and no status contains a secret.
-func TestTroubleHasAName(t *testing.T) {
+func TestErrorReasons(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t, 3, rollout(3))
@@ -220,7 +220,7 @@ func TestTroubleHasAName(t *testing.T) {
 		w.patch(name, func(s *infrav1.LinuxMachineSpec) { s.SSHKeySecretRef = ref })
 	}
 
-	w.start()
+	w.startOperator()
 
 	for name, reason := range map[string]string{"rack-00": "Misconfigured", "rack-01": "SudoRefused", "rack-02": "SecretNotFound"} {
 		w.waitWhile(name, name, func(m *infrav1.LinuxMachine) bool {
@@ -243,8 +243,8 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 	const name = "rack-00"
 
 	w := newFixture(t, 1, rollout(1))
-	w.start()
-	w.converged(1)
+	w.startOperator()
+	w.waitUntilConverged(1)
 
 	at := w.hosts[name].Address()
 	move := func(address string) {
@@ -255,12 +255,12 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 
 	move("127.0.0.9")
 	w.restart("agent two")
-	w.converged(1)
+	w.waitUntilConverged(1)
 	w.waitForCondition(name, infrav1.ConditionAddressReached, "False FallbackInUse: the host was reached at "+at+" and not at 127.0.0.9:")
 
 	move("127.0.0.1")
 	w.restart("agent three")
-	w.converged(1)
+	w.waitUntilConverged(1)
 	w.waitForCondition(name, infrav1.ConditionAddressReached, "True Reached: the host was reached at "+at)
 
 	secret := &corev1.Secret{}
@@ -270,8 +270,8 @@ func TestHostsAreReachedAtAnotherAddress(t *testing.T) {
 	w.must(env.Client.Update(t.Context(), secret))
 
 	w.restart("agent four")
-	w.eventually("its Secret is not for its other address", func() string {
-		if s := w.get(name).Status; s.ContactReason != credential.ReasonServerNotAllowed || !strings.Contains(s.ContactMessage, "127.0.0.8") {
+	w.eventually("its Secret does not allow the fallback address", func() string {
+		if s := w.getHost(name).Status; s.ContactReason != credential.ReasonServerNotAllowed || !strings.Contains(s.ContactMessage, "127.0.0.8") {
 			return fmt.Sprintf("%+v", s)
 		}
 

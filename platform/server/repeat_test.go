@@ -17,7 +17,7 @@ import (
 
 // Most reports repeat the previous one. In this case only the time is written. Readers see the new
 // time, but the change feed has no change.
-func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
+func TestRepeatedReportWritesOnlyTheTime(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()
@@ -35,8 +35,8 @@ func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 
 	say := func(available string) {
 		t.Helper()
-		a.say(cluster.Id, "dns", 1, available)
-		a.say(cluster.Id, "namespace", 1, "True")
+		a.report(cluster.Id, "dns", 1, available)
+		a.report(cluster.Id, "namespace", 1, "True")
 	}
 	say("True")
 
@@ -44,19 +44,19 @@ func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 	before := map[string]float64{}
 
 	for _, name := range writes {
-		before[name] = queries(t, registry, name)
+		before[name] = countQueries(t, registry, name)
 	}
 
 	a.clock.Step(time.Minute)
 	say("True")
 
 	for _, name := range writes {
-		if made := queries(t, registry, name) - before[name]; made != 0 {
-			t.Errorf("two reports that say nothing new made %v queries %s", made, name)
+		if made := countQueries(t, registry, name) - before[name]; made != 0 {
+			t.Errorf("two repeated reports made %v queries %s", made, name)
 		}
 	}
 
-	if got := condition(a.get(cluster), "Reconciled"); got.Status != "True" || !got.LastUpdatedTime.Equal(a.clock.Now()) {
+	if got := findCondition(a.get(cluster), "Reconciled"); got.Status != "True" || !got.LastUpdatedTime.Equal(a.clock.Now()) {
 		t.Errorf("Reconciled is %+v, want the time of the second reports, %s", got, a.clock.Now())
 	}
 
@@ -64,18 +64,18 @@ func TestAReportThatSaysTheSameWritesItsTime(t *testing.T) {
 	say("False")
 
 	for _, name := range writes {
-		if queries(t, registry, name) == before[name] {
-			t.Errorf("a report that says something new made no query %s", name)
+		if countQueries(t, registry, name) == before[name] {
+			t.Errorf("a report with a change made no query %s", name)
 		}
 	}
 
-	if got := condition(a.get(cluster), "Reconciled"); got.Status != "False" || !got.LastTransitionTime.Equal(a.clock.Now()) {
+	if got := findCondition(a.get(cluster), "Reconciled"); got.Status != "False" || !got.LastTransitionTime.Equal(a.clock.Now()) {
 		t.Errorf("Reconciled is %+v", got)
 	}
 }
 
-// queries returns how often each query was made.
-func queries(t *testing.T, registry *prometheus.Registry, name string) float64 {
+// countQueries returns how often each query was made.
+func countQueries(t *testing.T, registry *prometheus.Registry, name string) float64 {
 	t.Helper()
 
 	return scrape.SumOf(t, registry, "hyperfleet_external_call_duration_seconds_count", `operation="`+name+`"`)
