@@ -6,14 +6,16 @@ package main
 import (
 	"flag"
 	"fmt"
-	"html"
+	"io"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/test/browser"
 )
@@ -27,34 +29,36 @@ const (
 	shownServer = "https://kube.example.com:6443"
 )
 
-// serveTopOutput serves a page with the output of `hyperfleet top`.
-func serveTopOutput(t *testing.T, list string) http.HandlerFunc {
-	t.Helper()
-
-	got := execute(t, env.Config, "top", "--once", "--list", list)
-	got.expectSuccess(t)
-
-	shown := html.EscapeString(strings.ReplaceAll(got.out, env.Config.Host, shownServer))
-	if !strings.Contains(shown, shownServer) || !strings.Contains(shown, "linux-large") {
-		t.Fatalf("it does not show the fleet:\n%s", shown)
-	}
-
-	return func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprintf(w, `<!doctype html><meta charset="utf-8"><body style="background:#16181d;color:#d6dae3;margin:16px">`+
-			`<pre style="font:13px/1.45 monospace;margin:0">%s</pre>`, shown)
-	}
+// screenshot is a picture of a page.
+type screenshot struct {
+	path   string
+	height int
+	dark   bool
 }
 
-// takeScreenshots takes screenshots of the pages, in light and dark, and of the terminal.
+// takeScreenshots takes screenshots of the pages, in light and dark.
 func takeScreenshots(t *testing.T, pages http.Handler, namespace string) {
 	t.Helper()
 
-	mux := http.NewServeMux()
-	mux.Handle("/", pages)
-	mux.Handle("/top/pools", serveTopOutput(t, "pools"))
-	mux.Handle("/top/jobs", serveTopOutput(t, "jobs"))
+	takePictures(t, pages, map[string]screenshot{
+		"web-overview":      {path: "/", height: 1180},
+		"web-overview-dark": {path: "/", height: 1180, dark: true},
+		"web-pool":          {path: "/pools/" + namespace + "/arm64", height: 900},
+		"web-jobs":          {path: "/jobs", height: 900},
+		"web-jobs-filter":   {path: "/jobs?q=checkout&state=Failed", height: 320},
+		"web-job":           {path: "/jobs/" + namespace + "/github-actions-29679400020", height: 1060},
+		"web-job-waits":     {path: "/jobs/" + namespace + "/github-actions-29679400040", height: 640},
+		"web-machine":       {path: "/machines/" + namespace + "/linux-large-m010", height: 700},
+		"web-cluster":       {path: "/clusters/rack-b", height: 520},
+		"web-hosts":         {path: "/hosts", height: 460},
+	})
+}
 
-	server := httptest.NewServer(mux)
+// takePictures writes pictures of pages.
+func takePictures(t *testing.T, pages http.Handler, pictures map[string]screenshot) {
+	t.Helper()
+
+	server := httptest.NewServer(pages)
 	t.Cleanup(server.Close)
 
 	dir := t.TempDir()
@@ -62,36 +66,16 @@ func takeScreenshots(t *testing.T, pages http.Handler, namespace string) {
 		dir = imagesDir
 	}
 
-	for name, tc := range map[string]struct {
-		path   string
-		height int
-		dark   bool
-	}{
-		"web-overview":      {path: "/", height: 1180},
-		"web-overview-dark": {path: "/", height: 1180, dark: true},
-		"web-pool":          {path: "/pools/" + namespace + "/arm64", height: 900},
-		"web-jobs":          {path: "/jobs", height: 900},
-		"web-job":           {path: "/jobs/" + namespace + "/github-actions-29679400020", height: 1060},
-		"web-job-waits":     {path: "/jobs/" + namespace + "/github-actions-29679400040", height: 640},
-		"web-machine":       {path: "/machines/" + namespace + "/linux-large-m010", height: 700},
-		"web-cluster":       {path: "/clusters/rack-b", height: 520},
-		"web-hosts":         {path: "/hosts", height: 460},
-		"top-pools":         {path: "/top/pools", height: 200, dark: true},
-		"top-jobs":          {path: "/top/jobs", height: 460, dark: true},
-	} {
+	for name, picture := range pictures {
 		file, err := filepath.Abs(filepath.Join(dir, name+".png"))
-		if err != nil {
-			t.Fatal(err)
+		must(t, err)
+
+		scheme := browser.Light
+		if picture.dark {
+			scheme = browser.Dark
 		}
 
-		args := []string{fmt.Sprintf("--window-size=1280,%d", tc.height), "--screenshot=" + file}
-		if tc.dark {
-			args = append(args, browser.Dark)
-		} else {
-			args = append(args, browser.Light)
-		}
-
-		browser.Open(t, append(args, server.URL+tc.path)...)
+		browser.Open(t, fmt.Sprintf("--window-size=1280,%d", picture.height), "--screenshot="+file, scheme, server.URL+picture.path)
 
 		if info, err := os.Stat(file); err != nil || info.Size() < 10<<10 {
 			t.Errorf("picture %s: %v, %v", name, info, err)
@@ -99,23 +83,23 @@ func takeScreenshots(t *testing.T, pages http.Handler, namespace string) {
 	}
 }
 
-// logFirstPaint logs the time until a browser first paints a page.
-func logFirstPaint(t *testing.T, pages http.Handler, path string) {
+// openWithScript opens a page in a browser with a script that runs after the script of the pages, and returns the first
+// query that the script requests from /result. flags say when the browser ends.
+func openWithScript(t *testing.T, pages http.Handler, path, script string, flags ...string) url.Values {
 	t.Helper()
 
-	const script = `new PerformanceObserver((list) => { for (const e of list.getEntries()) {
-		if (e.name === "first-contentful-paint") { fetch("/painted?" + Math.round(e.startTime)); }
-	} }).observe({ type: "paint", buffered: true });`
-
-	painted := make(chan string, 1)
+	results := make(chan url.Values, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/live.js":
+			answer := httptest.NewRecorder()
+			pages.ServeHTTP(answer, r)
 			w.Header().Set("Content-Type", "text/javascript")
-			_, _ = w.Write([]byte(script))
-		case "/painted":
+
+			_, _ = io.WriteString(w, answer.Body.String()+script)
+		case "/result":
 			select {
-			case painted <- r.URL.RawQuery:
+			case results <- r.URL.Query():
 			default:
 			}
 		default:
@@ -124,12 +108,61 @@ func logFirstPaint(t *testing.T, pages http.Handler, path string) {
 	}))
 	t.Cleanup(server.Close)
 
-	browser.Open(t, "--window-size=1280,900", "--screenshot="+filepath.Join(t.TempDir(), "x.png"), "--timeout=5000", server.URL+path)
+	browser.Open(t, append(flags, "--window-size=1280,900", server.URL+path)...)
 
 	select {
-	case ms := <-painted:
-		t.Logf("%s: first paint after %s ms", path, ms)
+	case result := <-results:
+		return result
 	case <-time.After(time.Minute):
-		t.Error("the browser painted nothing")
+		t.Fatal("the script requested no result")
+
+		return nil
 	}
+}
+
+// checkTyping checks in a browser that the list shows only matching rows while the user types in the filter, that the
+// filter is in the URL and keeps the focus, and that the pages do nothing that their policy forbids.
+func checkTyping(t *testing.T, pages http.Handler) {
+	t.Helper()
+
+	const script = `
+const violations = [];
+document.addEventListener("securitypolicyviolation", (event) => violations.push(event.violatedDirective));
+const search = document.querySelector("input[type=search]");
+search.focus();
+for (const text of ["SMA", "SMALL m05", "SMALL m051"]) {
+	search.value = text;
+	search.dispatchEvent(new InputEvent("input", { bubbles: true }));
+}
+const wait = setInterval(() => {
+	const rows = [...document.querySelectorAll("tbody tr td:first-child")].map((cell) => cell.textContent.trim());
+	if (rows.length === 1) {
+		clearInterval(wait);
+		const now = document.activeElement;
+		fetch("/result?" + new URLSearchParams({
+			row: rows[0], url: location.pathname + location.search, typed: now.value, cursor: now.selectionStart, violations,
+		}));
+	}
+}, 50);`
+
+	got := openWithScript(t, pages, "/machines?state=Idle&page=3", script, "--virtual-time-budget=10000", "--dump-dom")
+	want := url.Values{
+		"row": {"linux-small-m051"}, "url": {"/machines?state=Idle&q=SMALL+m051"}, "typed": {"SMALL m051"}, "cursor": {"10"}, "violations": {""},
+	}
+
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// logFirstPaint logs the time until a browser first paints a page.
+func logFirstPaint(t *testing.T, pages http.Handler, path string) {
+	t.Helper()
+
+	const script = `new PerformanceObserver((list) => { for (const e of list.getEntries()) {
+		if (e.name === "first-contentful-paint") { fetch("/result?ms=" + Math.round(e.startTime)); }
+	} }).observe({ type: "paint", buffered: true });`
+
+	got := openWithScript(t, pages, path, script, "--screenshot="+filepath.Join(t.TempDir(), "x.png"), "--timeout=5000")
+	t.Logf("%s: first paint after %s ms", path, got.Get("ms"))
 }

@@ -6,17 +6,23 @@ package main
 import (
 	"context"
 	"fmt"
+	"html"
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
@@ -69,8 +75,12 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 		"/jobs":                              {"integration (postgres)", "acme/checkout", "1 to 39 of 39", "RunnerPool linux-large has all 12"},
 		"/jobs?state=Completed&q=acme%2Fapp": {"1 to 2 of 2"},
 		"/jobs?page=99&state=Running":        {"1 to 9 of 9"},
+		"/jobs?state=Queued%2CWaiting":       {"1 to 24 of 24", "Queued or waiting <span>24"},
+		"/jobs?state=AtMaximum&pool=ci%2Flinux-large":        {"1 to 21 of 21", "Pool <b>ci/linux-large</b>"},
+		"/jobs?state=Failed&q=REFUND":                        {"Nothing matches the filter", "Failed <span>0"},
+		"/machines?state=Busy&pool=ci%2Flinux-large":         {"Busy <span>9", "Starting <span>3", "linux-large-m010"},
 		"/jobs/" + namespace + "/github-actions-29679400020": {"linux-small-m020", "&lt;script&gt;alert(1)", "clean-up", "open at the CI platform", "deleted"},
-		"/jobs/" + namespace + "/github-actions-29679400040": {"Waiting: at maximum", "so far"},
+		"/jobs/" + namespace + "/github-actions-29679400040": {`Waiting: <a href="/jobs?state=AtMaximum">at maximum</a>`, "so far"},
 		"/machines": {"linux-large-m010", "rack-a-3", "100110"},
 		"/machines/" + namespace + "/linux-large-m010": {"192.0.2.20", "the runner took a job", "github-actions-29679400010", "booting"},
 		"/clusters":        {"rack-a", "proxmox 9.2"},
@@ -96,8 +106,144 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 		}
 	}
 
+	t.Run("filters", func(t *testing.T) { checkFilters(t, pages) })
+	t.Run("states", func(t *testing.T) { checkStateLinks(t, pages, namespace) })
+	t.Run("typing", func(t *testing.T) { checkTyping(t, pages) })
 	t.Run("callers", func(t *testing.T) { checkCallers(t, pages) })
 	t.Run("pictures", func(t *testing.T) { takeScreenshots(t, pages, namespace) })
+}
+
+// checkFilters checks which rows the filters of lists select.
+func checkFilters(t *testing.T, pages http.Handler) {
+	t.Helper()
+
+	for path, want := range map[string]struct{ shown, hidden string }{
+		"/pools?state=MachinesFailing":      {"arm64", "linux-small"},
+		"/pools?state=NotReady":             {"arm64", "linux-small"},
+		"/pools?state=Ready&q=SMALL":        {"linux-small", "linux-large"},
+		"/machines?state=Bootstrapping":     {"linux-large-m003", "linux-large-m010"},
+		"/machines?state=Idle":              {"linux-small-m050", "linux-large-m010"},
+		"/machines?q=rack-a-3+m010":         {"linux-large-m010", "linux-large-m014"},
+		"/clusters?q=rack-b":                {"/clusters/rack-b", "/clusters/rack-a"},
+		"/clusters/rack-b?state=Excluded":   {"rack-b-2", "rack-b-1"},
+		"/clusters/rack-b?q=rack-b-1":       {"rack-b-1", "rack-b-2"},
+		"/hosts?state=Unreachable":          {"rack-2", "<td>rack-1</td>"},
+		"/hosts?q=rack-1":                   {"<td>rack-1</td>", "<td>rack-2</td>"},
+		"/hosts?state=HostsUnreachable":     {"<td>rack-1</td>", "Nothing matches"},
+		"/bridges?state=Provisioning":       {"prod-cluster", "Nothing matches"},
+		"/bridges?state=Ready":              {"Nothing matches", "prod-dpu-cluster"},
+		"/jobs?state=failure&q=integration": {"integration (postgres)", "unit tests"},
+	} {
+		code, body := get(t, pages, path)
+		if code != http.StatusOK || !strings.Contains(body, want.shown) || strings.Contains(body, want.hidden) {
+			t.Errorf("%s: %d, want %q and not %q:\n%s", path, code, want.shown, want.hidden, body)
+		}
+	}
+}
+
+var (
+	stateLink = regexp.MustCompile(`href="([^"]*[?&;]state=[^"]*)"`)
+	countLink = regexp.MustCompile(`<a href="([^"]+)"[^>]*>[^<]+ <span>([0-9]+)</span></a>`)
+	tableRow  = regexp.MustCompile(`<tr>\s*<td`)
+)
+
+// checkStateLinks checks that all states on pages are links to lists, and that lists have as many rows as the links
+// to them say.
+func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
+	t.Helper()
+
+	links := map[string]bool{}
+
+	for _, path := range []string{
+		"/", "/pools", "/jobs", "/machines", "/clusters", "/hosts", "/bridges", "/clusters/rack-b", "/pools/" + namespace + "/arm64",
+		"/machines/" + namespace + "/linux-large-m010", "/jobs/" + namespace + "/github-actions-29679400020",
+		"/jobs/" + namespace + "/github-actions-29679400040",
+	} {
+		_, body := get(t, pages, path)
+		if strings.Contains(body, `<span class="pill`) {
+			t.Errorf("%s has a state without a link:\n%s", path, body)
+		}
+
+		found := stateLink.FindAllStringSubmatch(body, -1)
+		if len(found) == 0 {
+			t.Errorf("%s has no links to states", path)
+		}
+
+		for _, link := range found {
+			links[html.UnescapeString(link[1])] = true
+		}
+
+		if path == "/clusters/rack-b" {
+			continue // has a table of conditions, too
+		}
+
+		for _, link := range countLink.FindAllStringSubmatch(body, -1) {
+			_, list := get(t, pages, html.UnescapeString(link[1]))
+			if got := len(tableRow.FindAllString(list, -1)); strconv.Itoa(got) != link[2] {
+				t.Errorf("%s: the link %s says %s rows, and the list has %d", path, link[1], link[2], got)
+			}
+		}
+	}
+
+	for link := range links {
+		if code, body := get(t, pages, link); code != http.StatusOK || !strings.Contains(body, `aria-current="true">`) {
+			t.Errorf("%s: %d, no state is selected:\n%s", link, code, body)
+		}
+	}
+}
+
+// TestPagesOfNamespaces checks the responses for namespaces that do not exist, that are not shown, and that the user has
+// no permission to read.
+func TestPagesOfNamespaces(t *testing.T) {
+	t.Parallel()
+
+	namespace := seeded(t)
+
+	type response struct {
+		code int
+		text string
+	}
+
+	for shown, responses := range map[string]map[string]response{
+		"nowhere": {
+			"/":                {http.StatusNotFound, "namespace nowhere does not exist"},
+			"/jobs":            {http.StatusNotFound, "namespace nowhere does not exist"},
+			"/pools/nowhere/x": {http.StatusNotFound, "not found"},
+		},
+		"default": {
+			"/":                              {http.StatusOK, "There are no pools"},
+			"/pools/" + namespace + "/arm64": {http.StatusNotFound, "only objects of namespace default are shown"},
+			"/jobs/" + namespace + "/x":      {http.StatusNotFound, "only objects of namespace default are shown"},
+			"/machines/" + namespace + "/x":  {http.StatusNotFound, "only objects of namespace default are shown"},
+		},
+	} {
+		pages := openPages(t, env.Config, shown)
+
+		for path, want := range responses {
+			if code, body := get(t, pages, path); code != want.code || !strings.Contains(body, want.text) {
+				t.Errorf("-n %s, %s: %d, want %d and %q:\n%s", shown, path, code, want.code, want.text, body)
+			}
+		}
+	}
+
+	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "web-clusters"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"hypervisorclusters"}, Verbs: []string{"list", "watch"},
+	}}}
+	env.Create(t, role)
+	env.Create(t, &rbacv1.ClusterRoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Name: role.Name}, Subjects: []rbacv1.Subject{{Kind: rbacv1.UserKind, APIGroup: rbacv1.GroupName, Name: "web-clusters"}},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
+	})
+
+	pages := openPages(t, env.User(t, "web-clusters"), namespace)
+
+	for path, code := range map[string]int{
+		"/": http.StatusOK, "/pools": http.StatusForbidden, "/pools/" + namespace + "/arm64": http.StatusForbidden,
+	} {
+		if got, body := get(t, pages, path); got != code || !strings.Contains(body, "no permission to list RunnerPools in namespace "+namespace) {
+			t.Errorf("%s: %d, want %d:\n%s", path, got, code, body)
+		}
+	}
 }
 
 // checkCallers checks the responses to requests from other sites, for other host names, and with other methods.
@@ -135,8 +281,7 @@ func checkCallers(t *testing.T, pages http.Handler) {
 	}
 }
 
-// TestRightsToPages checks that pages name the kinds that the user has no permission to list, and that opening a view
-// fails if the user can list no kind.
+// TestRightsToPages checks that opening a view fails if the user can list no kind.
 func TestRightsToPages(t *testing.T) {
 	t.Parallel()
 
@@ -150,14 +295,6 @@ func TestRightsToPages(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 
-	missing := &live.View{APIClient: cluster.Client, Missing: map[string]string{live.KindBridge: "no permission to list DPFHCPBridges"}}
-
-	pages, err := web.NewHandler(web.Config{View: missing, Clock: clock.RealClock{}})
-	must(t, err)
-
-	if code, body := get(t, pages, "/bridges"); code != http.StatusOK || !strings.Contains(body, "Not shown: no permission to list DPFHCPBridges.") {
-		t.Errorf("%d\n%s", code, body)
-	}
 }
 
 // TestManyJobs logs how long pages take with many jobs, with 5,000 jobs in a soak test.

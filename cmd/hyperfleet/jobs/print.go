@@ -125,6 +125,9 @@ func WriteDetails(out io.Writer, details Details, location *time.Location) {
 	printer{out, location}.printDetails(details, false)
 }
 
+// WriteLog prints the whole log of a job, or the reason why there is none.
+func WriteLog(out io.Writer, details Details) { printer{out: out}.printLog(details, true) }
+
 // printDetails prints the details of a job, with the last lines of its log, or with the whole log if wholeLog
 // is true.
 func (p printer) printDetails(details Details, wholeLog bool) {

@@ -11,8 +11,10 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -79,8 +81,9 @@ type View struct {
 	Server string
 	// Namespace of the objects in the view; if it is empty, the view has all namespaces.
 	Namespace string
-	// Missing has the reason for each kind that the view cannot show.
-	Missing map[string]string
+	// Missing has the error of each kind that the view cannot show: Forbidden if the user has no permission to
+	// list the kind, or NotFound if the kind is not installed.
+	Missing map[string]error
 
 	cache cache.Cache
 }
@@ -101,7 +104,7 @@ func Connect(ctx context.Context, kube cli.Kube) (*View, error) {
 // in all if namespace is empty. It waits until the initial lists are complete. Watches keep the objects up to
 // date until ctx ends. While the API server is unreachable, the view has the last known objects.
 func Open(ctx context.Context, cluster *cli.Cluster, namespace string) (*View, error) {
-	out := &View{APIClient: cluster.Client, Server: cluster.Config.Host, Namespace: namespace, Missing: map[string]string{}}
+	out := &View{APIClient: cluster.Client, Server: cluster.Config.Host, Namespace: namespace, Missing: map[string]error{}}
 
 	config := rest.CopyConfig(cluster.Config)
 	config.Timeout = 0 // a timeout would end the watches
@@ -144,11 +147,11 @@ func (v *View) addInformers(ctx context.Context) error {
 
 		switch {
 		case meta.IsNoMatchError(err) || apierrors.IsNotFound(err):
-			v.Missing[name] = "the CRD of " + name + "s is not installed"
+			v.Missing[name] = newStatusError(metav1.StatusReasonNotFound, "the CRD of "+name+"s is not installed")
 
 			continue
 		case apierrors.IsForbidden(err):
-			v.Missing[name] = "no permission to list " + name + "s " + v.formatScope()
+			v.Missing[name] = newStatusError(metav1.StatusReasonForbidden, "no permission to list "+name+"s "+v.formatScope())
 
 			continue
 		case err != nil:
@@ -161,7 +164,50 @@ func (v *View) addInformers(ctx context.Context) error {
 	}
 
 	if len(v.Missing) == len(all) {
-		return fmt.Errorf("nothing to show: %s", strings.Join(slices.Sorted(maps.Values(v.Missing)), "; "))
+		return fmt.Errorf("nothing to show: %s", strings.Join(v.MissingReasons(slices.Sorted(maps.Keys(all))...), "; "))
+	}
+
+	return nil
+}
+
+// newStatusError returns an error that the functions of apierrors classify by its reason.
+func newStatusError(reason metav1.StatusReason, message string) error {
+	return &apierrors.StatusError{ErrStatus: metav1.Status{Status: metav1.StatusFailure, Reason: reason, Message: message}}
+}
+
+// MissingReasons returns the reasons for those of the given kinds that the view cannot show.
+func (v *View) MissingReasons(kinds ...string) []string {
+	var out []string
+
+	for _, kind := range kinds {
+		if err, ok := v.Missing[kind]; ok {
+			out = append(out, err.Error())
+		}
+	}
+
+	return out
+}
+
+// CheckNamespace returns a NotFound error if the namespace of the view does not exist. It asks the API server
+// only if the view has no object of the namespace. It returns nil if the user has no permission to get the
+// namespace.
+func (v *View) CheckNamespace(ctx context.Context) error {
+	if v.Namespace == "" {
+		return nil
+	}
+
+	for name, kind := range viewKinds() {
+		if name == KindCluster { // has no namespace
+			continue
+		}
+
+		if err := v.List(ctx, kind.list, client.Limit(1)); err != nil || meta.LenList(kind.list) > 0 {
+			return err
+		}
+	}
+
+	if err := v.APIClient.Get(ctx, client.ObjectKey{Name: v.Namespace}, &corev1.Namespace{}); apierrors.IsNotFound(err) {
+		return newStatusError(metav1.StatusReasonNotFound, "namespace "+v.Namespace+" does not exist: check --namespace")
 	}
 
 	return nil
@@ -175,10 +221,16 @@ func (v *View) formatScope() string {
 	return "in namespace " + v.Namespace
 }
 
-// Get reads one object from the cache. It returns a NotFound error if the kind is missing.
+// Get reads one object from the cache. It returns the error of Missing if the kind is missing, and a NotFound
+// error if the object is in a namespace that the view does not have.
 func (v *View) Get(ctx context.Context, key client.ObjectKey, obj client.Object, _ ...client.GetOption) error {
-	if !v.isAvailable(obj) {
-		return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("objects").GroupResource(), key.String())
+	if err := v.missing(obj); err != nil {
+		return err
+	}
+
+	if v.Namespace != "" && key.Namespace != "" && key.Namespace != v.Namespace {
+		return newStatusError(metav1.StatusReasonNotFound,
+			"only objects of namespace "+v.Namespace+" are shown, not those of namespace "+key.Namespace)
 	}
 
 	return v.cache.Get(ctx, key, obj)
@@ -187,21 +239,19 @@ func (v *View) Get(ctx context.Context, key client.ObjectKey, obj client.Object,
 // List reads all objects of a kind from the cache, and no objects if the kind is missing. The caller must not
 // change the objects, because they belong to the cache.
 func (v *View) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
-	if !v.isAvailable(list) {
+	if v.missing(list) != nil {
 		return nil
 	}
 
 	return v.cache.List(ctx, list, append(options, client.UnsafeDisableDeepCopy)...)
 }
 
-// isAvailable reports whether the kind of an object or of a list is in the cache.
-func (v *View) isAvailable(obj runtime.Object) bool {
+// missing returns the error of Missing for the kind of an object or of a list.
+func (v *View) missing(obj runtime.Object) error {
 	gvk, err := v.APIClient.GroupVersionKindFor(obj)
 	if err != nil {
-		return false
+		return err
 	}
 
-	_, missing := v.Missing[strings.TrimSuffix(gvk.Kind, "List")]
-
-	return !missing
+	return v.Missing[strings.TrimSuffix(gvk.Kind, "List")]
 }

@@ -236,22 +236,12 @@ func IsFailure(conclusion string) bool {
 
 // addMachine counts the machine of a claim by its state.
 func (s *Summary) addMachine(claim *v1alpha1.MachineClaim) {
-	times := cmp.Or(claim.Status.Times, &v1alpha1.MachineTimes{})
+	m := &s.Machines
 
-	switch {
-	case claim.Status.Phase == v1alpha1.MachineClaimFailed:
-		s.Machines.Failed++
-	case !claim.DeletionTimestamp.IsZero() || times.Ended != nil:
-		s.Machines.Ending++
-	case claim.Spec.Standby:
-		s.Machines.Standby++
-	case times.JobStarted != nil:
-		s.Machines.Busy++
-	case times.Ready != nil:
-		s.Machines.Idle++
-	default:
-		s.Machines.Starting++
-	}
+	*map[string]*int{
+		StateFailed: &m.Failed, StateEnding: &m.Ending, StateStandby: &m.Standby, StateBusy: &m.Busy, StateIdle: &m.Idle,
+		StateStarting: &m.Starting,
+	}[MachineState(claim)]++
 }
 
 func (s *Summary) addTrouble(kind string, obj client.Object, ready Ready) {

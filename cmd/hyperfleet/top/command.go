@@ -4,7 +4,6 @@
 package top
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -18,10 +17,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
@@ -37,8 +33,6 @@ const (
 	// minInterval prevents the terminal from flickering.
 	minInterval = 200 * time.Millisecond
 )
-
-type condition = metav1.Condition
 
 // options holds the flags of the command.
 type options struct {
@@ -57,11 +51,11 @@ func New() *cobra.Command {
 		Use:   "top",
 		Short: "Show the pools, machines and jobs in the terminal, and what each waits for",
 		Long: `Show the pools, machines and jobs of a cluster, and what each waits for, and keep the lists up to date.
-Press Enter to show the details of the selected row. Without a terminal, the command prints the list
-again after each interval.
+Press ? for the keys. Colors show which objects work, wait and fail; set NO_COLOR to show none. Without
+a terminal, the command prints the list again after each interval.
 
-The exit code is 0 after q or an interrupt; 1 if the API server does not respond; 2 if the command
-line is invalid.`,
+The exit code is 0 after q or an interrupt; 1 if the API server does not respond or the namespace does
+not exist; 2 if the command line is invalid.`,
 		Example: "  hyperfleet top\n  hyperfleet top -n ci --list jobs\n  hyperfleet top --once --list pools",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -100,6 +94,10 @@ func run(cmd *cobra.Command, opts options, list int) error {
 	defer stop()
 
 	view, err := live.Connect(ctx, opts.Kube)
+	if err == nil {
+		err = view.CheckNamespace(ctx)
+	}
+
 	if err != nil {
 		return fmt.Errorf("top: %w", err)
 	}
@@ -112,7 +110,7 @@ func run(cmd *cobra.Command, opts options, list int) error {
 	if opts.once || !isInFile || !isOutFile || !screen.IsTerminal(in) || !screen.IsTerminal(out) {
 		err = w.runPlain(ctx, cmd.OutOrStdout(), opts)
 	} else {
-		err = w.runInteractive(ctx, in, out, opts.interval)
+		err = w.runInteractive(ctx, opts.interval)
 	}
 
 	if err != nil && !errors.Is(err, context.Canceled) {
@@ -134,10 +132,11 @@ func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) err
 			return err
 		}
 
+		list := now.tables[w.state.list]
 		frame := append(w.state.renderHeader(now, plainWidth), "")
-		frame = append(frame, now.renderTable(w.state.list, 0, min(now.rowCount(w.state.list), plainHeight), plainWidth)...)
+		frame = append(frame, screen.Table(list.rows[:min(len(list.rows), plainHeight)], list.columns, plainWidth)...)
 
-		if more := now.rowCount(w.state.list) - plainHeight; more > 0 {
+		if more := len(list.rows) - plainHeight; more > 0 {
 			frame = append(frame, fmt.Sprintf("and %d more", more))
 		}
 
@@ -151,143 +150,6 @@ func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) err
 		case <-tick.C():
 		}
 	}
-}
-
-// runInteractive draws frames on the alternate screen of the terminal and handles keys, until the user quits
-// or ctx ends. It then restores the terminal.
-func (w *watcher) runInteractive(ctx context.Context, in, out *os.File, interval time.Duration) error {
-	previous, err := term.MakeRaw(int(in.Fd()))
-	if err != nil {
-		return fmt.Errorf("set terminal to raw mode: %w", err)
-	}
-
-	write := func(text string) { _, _ = out.WriteString(text) }
-
-	write(screen.EnterAlternateScreen + screen.HideCursor)
-
-	defer func() {
-		write(screen.ShowCursor + screen.LeaveAlternateScreen)
-
-		_ = term.Restore(int(in.Fd()), previous)
-	}()
-
-	keys := make(chan string)
-	go readKeys(ctx, in, keys)
-
-	tick := w.clock.NewTicker(interval)
-	defer tick.Stop()
-
-	for {
-		now, err := w.takeSnapshot(ctx)
-		if err != nil {
-			return err
-		}
-
-		width, height := screen.Size(out)
-		write(renderFrame(w.state.render(now, width, height)))
-
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C():
-		case key := <-keys:
-			if key == keyQuit {
-				return nil
-			}
-
-			if w.state.handleKey(key, now) {
-				w.state.detail, w.state.scroll = w.loadDetail(ctx, now), 0
-			}
-		}
-	}
-}
-
-// renderFrame returns the text and the control sequences that replace the whole screen without flicker.
-func renderFrame(lines []string) string {
-	var out strings.Builder
-
-	out.WriteString(screen.BeginFrame + screen.Home)
-
-	for i, line := range lines {
-		if i > 0 {
-			out.WriteString("\r\n")
-		}
-
-		out.WriteString(line + screen.EraseLine)
-	}
-
-	out.WriteString(screen.EraseBelow + screen.EndFrame)
-
-	return out.String()
-}
-
-// readKeys sends the keys that the user presses until reading fails or ctx ends.
-func readKeys(ctx context.Context, in io.Reader, keys chan<- string) {
-	buffer := make([]byte, 32)
-
-	for {
-		n, err := in.Read(buffer)
-		if err != nil {
-			return
-		}
-
-		for _, key := range parseKeys(string(buffer[:n])) {
-			select {
-			case <-ctx.Done():
-				return
-			case keys <- key:
-			}
-		}
-	}
-}
-
-// parseKeys returns the keys for the bytes that a terminal sends: xterm's sequences and the letters of vi. It
-// ignores unknown bytes.
-func parseKeys(text string) []string {
-	sequences := []struct{ sent, key string }{
-		{
-			"\x1b[A",
-			keyUp,
-		},
-		{"\x1b[B", keyDown},
-		{"\x1bOA", keyUp},
-		{"\x1bOB", keyDown},
-		{"\x1b[5~", keyPageUp},
-		{"\x1b[6~", keyPageDown},
-		{"\x1b[D", keyBack},
-		{"\x1b[C", keyEnter},
-		{"\x1b", keyBack},
-		{"\x7f", keyBack},
-		{"h", keyBack},
-		{"k", keyUp},
-		{"j", keyDown},
-		{"\r", keyEnter},
-		{"\n", keyEnter},
-		{"l", keyEnter},
-		{"\t", keyNext},
-		{"q", keyQuit},
-		{"\x03", keyQuit},
-		{"\x04", keyQuit},
-		{"1", "1"},
-		{"2", "2"},
-		{"3", "3"},
-	}
-
-	var out []string
-
-	for text != "" {
-		i := slices.IndexFunc(sequences, func(s struct{ sent, key string }) bool { return strings.HasPrefix(text, s.sent) })
-		if i < 0 {
-			text = text[1:]
-
-			continue
-		}
-
-		out = append(out, sequences[i].key)
-		text = text[len(sequences[i].sent):]
-	}
-
-	return out
 }
 
 // takeSnapshot reads all objects from the view.
@@ -308,64 +170,33 @@ func (w *watcher) takeSnapshot(ctx context.Context) (snapshot, error) {
 		return snapshot{}, fmt.Errorf("list jobs and machines: %w", err)
 	}
 
-	out := snapshot{summary: summary}
 	sorted := slices.Clone(all.Items)
 	jobs.Sort(sorted)
 
+	shown := make([]jobs.Job, 0, len(sorted))
 	for i := range sorted {
-		out.jobs = append(out.jobs, jobs.NewJob(&sorted[i], now))
+		shown = append(shown, jobs.NewJob(&sorted[i], now))
 	}
+
+	machines := make([]machine, 0, len(claims.Items))
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		m := machine{VM: jobs.NewVM(claim), Namespace: claim.Namespace, Age: now.Sub(claim.CreationTimestamp.Time)}
+		m := machine{
+			MachineClaim: claim, vm: jobs.NewVM(claim), job: jobOf(claim), ageSeconds: now.Sub(claim.CreationTimestamp.Time).Seconds(),
+			phaseOrPending: cmp.Or(string(claim.Status.Phase), string(v1alpha1.MachineClaimPending)),
+		}
 
 		if ref := claim.Spec.RunnerPoolRef; ref != nil {
-			m.Pool = ref.Name
+			m.pool = ref.Name
 		}
 
-		if info := claim.Status.BootstrapInfo; info != nil {
-			m.Job = cmp.Or(info.Job, info.BoundJob)
-		}
-
-		out.machines = append(out.machines, m)
+		machines = append(machines, m)
 	}
 
-	slices.SortFunc(out.machines, func(a, b machine) int {
-		return cmp.Or(cmp.Compare(a.Pool, b.Pool), cmp.Compare(b.Age, a.Age), cmp.Compare(a.Claim, b.Claim))
+	slices.SortFunc(machines, func(a, b machine) int {
+		return cmp.Or(cmp.Compare(a.pool, b.pool), cmp.Compare(b.ageSeconds, a.ageSeconds), cmp.Compare(a.Name, b.Name))
 	})
 
-	return out, nil
-}
-
-// loadDetail returns the lines of the details of the selected row.
-func (w *watcher) loadDetail(ctx context.Context, now snapshot) []string {
-	row := w.state.selectedRow(now)
-
-	switch w.state.list {
-	case listPools:
-		return formatPool(now.summary.Pools[row])
-	case listMachines:
-		var claim v1alpha1.MachineClaim
-
-		key := client.ObjectKey{Namespace: now.machines[row].Namespace, Name: now.machines[row].Claim}
-		if err := w.view.Get(ctx, key, &claim); err != nil {
-			return []string{"The machine was deleted."}
-		}
-
-		return formatMachine(&claim)
-	default:
-		key := client.ObjectKey{Namespace: now.jobs[row].Namespace, Name: now.jobs[row].Job}
-
-		details, err := jobs.LoadDetails(ctx, w.view, w.view.APIClient, key, w.clock.Now())
-		if err != nil {
-			return []string{cli.SanitizeLine(err.Error())}
-		}
-
-		var out bytes.Buffer
-
-		jobs.WriteDetails(&out, details, time.Local) //nolint:gosmopolitan // times are in the user's time zone
-
-		return strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
-	}
+	return snapshot{summary, [listCount]table{newPoolTable(summary.Pools), newMachineTable(machines), newJobTable(shown)}}, nil
 }

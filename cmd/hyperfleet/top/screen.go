@@ -5,138 +5,220 @@ package top
 
 import (
 	"fmt"
-	"strconv"
+	"slices"
 	"strings"
-	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/dustin/go-humanize/english"
+	"github.com/gdamore/tcell/v3"
+	"github.com/gdamore/tcell/v3/color"
 
-	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
-	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
-)
-
-// Lists in the order in which they are shown, and their number.
-const (
-	listPools = iota
-	listMachines
-	listJobs
-	listCount
 )
 
 // Minimum size of a frame.
 const (
 	minWidth  = 40
 	minHeight = 8
-	// chromeHeight is the number of lines of a frame that are not rows of the list: the counts, the names of
-	// the lists, the column titles and the keys.
-	chromeHeight = 7
+	// chromeHeight is the number of lines of a frame that are not rows of the list: the counts, the filter, the
+	// names of the lists, the column titles and the keys.
+	chromeHeight = 6
 )
 
-// machine is one row of the list of machines.
-type machine struct {
-	jobs.VM
-
-	Namespace, Pool, Job string
-	Age                  time.Duration
-}
-
-// snapshot has the content of all lists at one time.
-type snapshot struct {
-	summary  *live.Summary
-	machines []machine
-	jobs     []jobs.Job
+// line is one line of a frame.
+type line struct {
+	text  string
+	style tcell.Style
 }
 
 // state is the state of the user interface.
 type state struct {
 	server string
 	list   int
-	// selected is the index of the selected row of each list.
-	selected [listCount]int
-	// detail has the lines of the details that are shown; nil if a list is shown. scroll is the index of the
-	// first line that is shown.
-	detail []string
+	views  [listCount]listView
+	// isTyping is true while the user types the filter.
+	isTyping bool
+	// pane has lines that are shown instead of a list; nil if a list is shown.
+	pane *pane
+}
+
+// listView is the state of one list.
+type listView struct {
+	// selected is the index of the selected row.
+	selected int
+	filter   string
+	// sortedBy is the number of the column by which rows are sorted, starting at 1; 0 is the order of the snapshot.
+	sortedBy   int
+	isReversed bool
+}
+
+// pane has lines that can be scrolled. scroll is the index of the first line that is shown.
+type pane struct {
+	lines  []string
 	scroll int
 }
 
-// Names of keys.
+// Names of keys. The name of a letter is the letter.
 const (
-	keyUp, keyDown, keyPageUp, keyPageDown = "up", "down", "pgup", "pgdown"
-	keyEnter, keyBack, keyNext, keyQuit    = "enter", "back", "next", "quit"
+	keyUp, keyDown, keyPageUp, keyPageDown         = "up", "down", "page up", "page down"
+	keyEnter, keyEscape, keyTab, keyErase, keyStop = "enter", "escape", "tab", "backspace", "ctrl-c"
 )
 
-// handleKey changes the state for a key. It returns true if the details of the selected row should be shown.
-func (s *state) handleKey(key string, now snapshot) (open bool) {
-	move := map[string]int{keyUp: -1, keyDown: 1, keyPageUp: -10, keyPageDown: 10}[key]
+// action is what the user asks for with a key, beyond a change of the state.
+type action int
+
+const (
+	actionNone action = iota
+	actionQuit
+	actionDetails
+	actionLog
+)
+
+// handleKey changes the state for a key, and returns what else to do.
+func (s *state) handleKey(key string, now snapshot) action {
+	move := map[string]int{keyUp: -1, "k": -1, keyDown: 1, "j": 1, keyPageUp: -10, keyPageDown: 10}[key]
+	view := &s.views[s.list]
 
 	switch {
-	case s.detail != nil && move != 0:
-		s.scroll = min(max(s.scroll+move, 0), max(len(s.detail)-1, 0))
-	case s.detail != nil && (key == keyBack || key == keyEnter):
-		s.detail = nil
-	case s.detail != nil:
+	case key == keyStop:
+		return actionQuit
+	case s.isTyping:
+		s.handleTyping(key)
+	case s.pane != nil && (key == keyEscape || key == "q"):
+		s.pane = nil
+	case s.pane != nil:
+		s.pane.scroll += move // render limits it
+	case key == "q":
+		return actionQuit
+	case key == keyEscape:
+		view.filter = ""
+	case key == "?":
+		s.pane = &pane{lines: keyHelp()}
+	default:
+		return s.handleListKey(key, move, now)
+	}
+
+	return actionNone
+}
+
+// handleListKey handles a key that concerns the list and its rows.
+func (s *state) handleListKey(key string, move int, now snapshot) action {
+	view := &s.views[s.list]
+	rows := len(s.visibleTable(now).rows)
+
+	switch {
 	case move != 0:
-		s.selected[s.list] = min(max(s.selected[s.list]+move, 0), max(now.rowCount(s.list)-1, 0))
-	case key == keyNext:
+		view.selected = min(max(view.selected+move, 0), max(rows-1, 0))
+	case key == keyTab:
 		s.list = (s.list + 1) % listCount
 	case key == "1" || key == "2" || key == "3":
 		s.list = int(key[0] - '1')
-	case key == keyEnter:
-		return now.rowCount(s.list) > 0
+	case key == "/":
+		s.isTyping = true
+	case key == "s":
+		view.sortedBy = (view.sortedBy + 1) % (len(now.tables[s.list].columns) + 1)
+	case key == "r":
+		view.isReversed = !view.isReversed
+	case key == keyEnter && rows > 0:
+		return actionDetails
+	case key == "l" && rows > 0:
+		return actionLog
 	}
 
-	return false
+	return actionNone
 }
 
-func (m snapshot) rowCount(list int) int {
-	return []int{len(m.summary.Pools), len(m.machines), len(m.jobs)}[list]
+// handleTyping changes the filter for a key.
+func (s *state) handleTyping(key string) {
+	filter := &s.views[s.list].filter
+
+	switch first, size := utf8.DecodeRuneInString(key); {
+	case key == keyEnter:
+		s.isTyping = false
+	case key == keyEscape:
+		*filter, s.isTyping = "", false
+	case key == keyErase:
+		_, last := utf8.DecodeLastRuneInString(*filter)
+		*filter = (*filter)[:len(*filter)-last]
+	case size == len(key) && unicode.IsPrint(first):
+		*filter += key
+	}
 }
 
-// selectedRow returns the index of the selected row of the current list. The list may have become shorter.
-func (s *state) selectedRow(now snapshot) int {
-	return min(s.selected[s.list], max(now.rowCount(s.list)-1, 0))
+// visibleTable returns the current list with its filter and its order. It limits the selected row, because the
+// list may have become shorter.
+func (s *state) visibleTable(now snapshot) table {
+	out := now.tables[s.list].selectRows(s.views[s.list])
+	s.views[s.list].selected = min(s.views[s.list].selected, max(len(out.rows)-1, 0))
+
+	return out
 }
 
 // render returns the lines of a frame with the given size. It uses minWidth and minHeight if the size is
 // smaller.
-func (s *state) render(now snapshot, width, height int) []string {
+func (s *state) render(now snapshot, width, height int) []line {
 	width, height = max(width, minWidth), max(height, minHeight)
 
-	if s.detail != nil {
-		return s.renderDetail(width, height)
+	if s.pane != nil {
+		return s.pane.render(width, height)
 	}
 
+	bold := tcell.StyleDefault.Bold(true)
+	shown := s.visibleTable(now)
+	selected := s.views[s.list].selected
 	visible := height - chromeHeight
-	selected := s.selectedRow(now)
 	from := max(selected-visible+1, 0)
-	until := min(from+visible, now.rowCount(s.list))
+	until := min(from+visible, len(shown.rows))
 
-	out := append(s.renderHeader(now, width), "")
-	out = append(out, s.renderTabs(now, width))
+	var out []line
+	for _, text := range s.renderHeader(now, width) {
+		out = append(out, line{text: text})
+	}
 
-	rows := now.renderTable(s.list, from, until, width)
-	out = append(out, screen.Bold+rows[0]+screen.Plain)
+	filter := s.renderFilter(len(shown.rows), len(now.tables[s.list].rows), width)
+	out = append(out, line{filter, bold}, line{text: s.renderTabs(now, width)})
 
-	for i, row := range rows[1:] {
-		if from+i == selected {
-			row = screen.Reverse + row + strings.Repeat(" ", max(width-len([]rune(row)), 0)) + screen.Plain
+	for i, text := range screen.Table(shown.rows[from:until], shown.columns, width) {
+		switch i += from - 1; {
+		case i < from:
+			out = append(out, line{text, bold})
+		case i == selected:
+			fill := strings.Repeat(" ", max(width-utf8.RuneCountInString(text), 0))
+			out = append(out, line{text + fill, toneStyle(shown.rows[i].tone).Reverse(true)})
+		default:
+			out = append(out, line{text, toneStyle(shown.rows[i].tone)})
 		}
-
-		out = append(out, row)
 	}
 
-	if now.rowCount(s.list) == 0 {
-		out = append(out, "none")
+	if len(shown.rows) == 0 {
+		out = append(out, line{text: "none"})
 	}
 
-	for len(out) < height-1 {
-		out = append(out, "")
+	keys := "?: keys   /: filter   s r: sort   enter: details   l: log   tab: list   q: quit"
+	if s.isTyping {
+		keys = "enter: keep the filter   esc: clear the filter"
 	}
 
-	return append(out, screen.Clip("1 2 3 tab: list   up down: select   enter: details   q: quit", width))
+	return appendKeys(out, keys, width, height)
+}
+
+// appendKeys fills a frame with empty lines, and adds the line with the keys.
+func appendKeys(out []line, keys string, width, height int) []line {
+	out = append(out, make([]line, max(height-1-len(out), 0))...)
+
+	return append(out, line{screen.Clip(keys, width), tcell.StyleDefault.Dim(true)})
+}
+
+// toneStyle returns the style of a row. The colors are those of the terminal's palette.
+func toneStyle(tone live.Tone) tcell.Style {
+	colors := map[live.Tone]color.Color{
+		live.ToneGood: color.Green, live.ToneWait: color.Olive, live.ToneBusy: color.Olive, live.ToneBad: color.Maroon,
+	}
+
+	return tcell.StyleDefault.Foreground(colors[tone])
 }
 
 // renderHeader returns two lines with the number of jobs and machines by state, and the first object that is
@@ -163,13 +245,28 @@ func (s *state) renderHeader(now snapshot, width int) []string {
 	return []string{screen.Clip(first, width), screen.Clip(second, width)}
 }
 
+// renderFilter returns the line with the filter and the number of rows that match it, or "" if there is no filter.
+func (s *state) renderFilter(matching, total, width int) string {
+	filter := s.views[s.list].filter
+	if filter == "" && !s.isTyping {
+		return ""
+	}
+
+	cursor := ""
+	if s.isTyping {
+		cursor = "_"
+	}
+
+	return screen.Clip(fmt.Sprintf("%d of %d match /%s%s", matching, total, filter, cursor), width)
+}
+
 // renderTabs returns the line with the names of the lists. The current list is in brackets.
 func (s *state) renderTabs(now snapshot, width int) string {
 	names := [listCount]string{"pools", "machines", "jobs"}
 	cells := make([]string, listCount)
 
 	for i, name := range names {
-		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, now.rowCount(i))
+		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, len(now.tables[i].rows))
 		if i == s.list {
 			cells[i] = "[" + strings.TrimSpace(cells[i]) + "]"
 		}
@@ -178,157 +275,52 @@ func (s *state) renderTabs(now snapshot, width int) string {
 	return screen.Clip(strings.Join(cells, " "), width)
 }
 
-// renderTable returns the column titles and the rows [from, until) of a list.
-func (m snapshot) renderTable(list, from, until, width int) []string {
-	switch list {
-	case listPools:
-		return screen.Table(m.summary.Pools[from:until], poolColumns(), width)
-	case listMachines:
-		return screen.Table(m.machines[from:until], machineColumns(), width)
-	default:
-		return screen.Table(m.jobs[from:until], jobColumns(), width)
-	}
-}
+// render returns the lines of a frame with the pane. It wraps lines that are too long.
+func (p *pane) render(width, height int) []line {
+	var wrapped []string
 
-// renderDetail returns the lines of a frame with the details.
-func (s *state) renderDetail(width, height int) []string {
-	from := min(s.scroll, max(len(s.detail)-1, 0))
-	until := min(from+height-2, len(s.detail))
-	out := make([]string, 0, height)
+	for _, text := range p.lines {
+		letters := []rune(text)
+		for part := range slices.Chunk(letters, width) {
+			wrapped = append(wrapped, string(part))
+		}
 
-	for _, line := range s.detail[from:until] {
-		out = append(out, screen.Clip(line, width))
-	}
-
-	for len(out) < height-1 {
-		out = append(out, "")
-	}
-
-	return append(out, screen.Clip("up down: scroll   esc: back   q: quit", width))
-}
-
-func formatNumber[N int | int32](n N) string { return strconv.Itoa(int(n)) }
-
-func poolColumns() []screen.Column[live.Pool] {
-	return []screen.Column[live.Pool]{
-		{Title: "POOL", Keep: 9, Cell: func(p live.Pool) string { return p.Name }},
-		{Title: "NAMESPACE", Keep: 1, Cell: func(p live.Pool) string { return p.Namespace }},
-		{Title: "QUEUED", Right: true, Keep: 8, Cell: func(p live.Pool) string { return formatNumber(p.Status.QueuedJobs) }},
-		{Title: "BUSY", Right: true, Keep: 8, Cell: func(p live.Pool) string { return formatNumber(p.Status.BusyReplicas) }},
-		{Title: "IDLE", Right: true, Keep: 6, Cell: func(p live.Pool) string { return formatNumber(p.Idle()) }},
-		{Title: "STARTING", Right: true, Keep: 5, Cell: func(p live.Pool) string { return formatNumber(p.Starting()) }},
-		{Title: "DESIRED", Right: true, Keep: 4, Cell: func(p live.Pool) string { return formatNumber(p.Status.DesiredReplicas) }},
-		{Title: "MAX", Right: true, Keep: 4, Cell: func(p live.Pool) string { return formatNumber(p.Spec.Scaling.MaxReplicas) }},
-		{Title: "STATE", Keep: 3, Cell: func(p live.Pool) string { return formatCause(p.Ready.Reason, p.Ready.Message) }},
-	}
-}
-
-func machineColumns() []screen.Column[machine] {
-	return []screen.Column[machine]{
-		{Title: "MACHINE", Keep: 9, Cell: func(m machine) string { return m.Claim }},
-		{Title: "PHASE", Keep: 8, Cell: func(m machine) string { return m.Phase }},
-		{Title: "POOL", Keep: 4, Cell: func(m machine) string { return m.Pool }},
-		{Title: "NODE", Keep: 5, Cell: func(m machine) string { return m.Node }},
-		{Title: "VM", Keep: 3, Right: true, Cell: func(m machine) string { return m.ID }},
-		{Title: "AGE", Keep: 6, Right: true, Cell: func(m machine) string { return jobs.FormatDuration(m.Age.Seconds()) }},
-		{Title: "JOB", Keep: 2, Cell: func(m machine) string { return m.Job }},
-		{Title: "STATE", Keep: 7, Cell: func(m machine) string { return formatCause(m.Reason, m.Message) }},
-	}
-}
-
-func jobColumns() []screen.Column[jobs.Job] {
-	return []screen.Column[jobs.Job]{
-		{Title: "JOB", Keep: 9, Cell: func(j jobs.Job) string { return cli.SanitizeLine(j.Name) }},
-		{Title: "STATE", Keep: 8, Cell: func(j jobs.Job) string {
-			if j.Conclusion != "" {
-				return cli.SanitizeLine(j.Conclusion)
-			}
-
-			return string(j.State)
-		}},
-		{Title: "REPOSITORY", Keep: 5, Cell: func(j jobs.Job) string { return cli.SanitizeLine(j.Repository) }},
-		{Title: "POOL", Keep: 4, Cell: func(j jobs.Job) string { return j.Pool }},
-		{Title: "WAITED", Keep: 6, Right: true, Cell: func(j jobs.Job) string { return jobs.FormatDuration(j.WaitedSeconds) }},
-		{Title: "RAN", Keep: 3, Right: true, Cell: func(j jobs.Job) string {
-			if j.RanSeconds == nil {
-				return ""
-			}
-
-			return jobs.FormatDuration(*j.RanSeconds)
-		}},
-		{Title: "MACHINE OR CAUSE", Keep: 7, Cell: func(j jobs.Job) string {
-			if j.Cause == nil {
-				return j.Machine
-			}
-
-			return formatCause(j.Cause.Reason, j.Cause.Message)
-		}},
-	}
-}
-
-// formatCause returns a reason and a message in one line that is short enough for a table.
-func formatCause(reason, message string) string {
-	const maxLength = 72
-
-	text := cli.SanitizeLine(strings.TrimSuffix(reason+": "+message, ": "))
-
-	return screen.Clip(text, maxLength)
-}
-
-// formatConditions returns a line with type, status and reason for each condition, and a line with its
-// message.
-func formatConditions(conditions []condition) []string {
-	var out []string
-
-	for _, c := range conditions {
-		out = append(out, fmt.Sprintf("  %-18s %-8s %s", c.Type, c.Status, formatCause(c.Reason, "")))
-		if c.Message != "" {
-			out = append(out, "    "+cli.SanitizeLine(c.Message))
+		if len(letters) == 0 {
+			wrapped = append(wrapped, "")
 		}
 	}
 
-	return out
+	visible := height - 1
+	p.scroll = min(max(p.scroll, 0), max(len(wrapped)-visible, 0))
+
+	var out []line
+	for _, text := range wrapped[p.scroll:min(p.scroll+visible, len(wrapped))] {
+		out = append(out, line{text: text})
+	}
+
+	return appendKeys(out, "up down: scroll   esc: back", width, height)
 }
 
-// formatPool returns the lines of the details of a pool.
-func formatPool(p live.Pool) []string {
-	out := []string{
-		"Pool        " + p.Namespace + "/" + p.Name,
-		fmt.Sprintf("Jobs        %d queued, %d running", p.Status.QueuedJobs, p.Status.RunningJobs),
-		fmt.Sprintf("Machines    %d busy, %d idle, %d starting, %d on standby; %d desired, %d to %d", p.Status.BusyReplicas, p.Idle(),
-			p.Starting(), p.Status.StandbyReplicas, p.Status.DesiredReplicas, p.Spec.Scaling.MinReplicas, p.Spec.Scaling.MaxReplicas),
+// keyHelp returns the lines that describe the keys and the colors.
+func keyHelp() []string {
+	return []string{
+		"Keys",
+		"",
+		"  1 2 3, tab           show the pools, the machines or the jobs",
+		"  up down, k j         select a row, or scroll; page up and page down: ten rows",
+		"  enter                show the details of the selected row",
+		"  l                    show the log of the selected job, or of the job of the selected machine",
+		"  /                    filter the rows: type words that a row must contain; enter keeps the filter, esc clears it",
+		"  s                    sort by the next column; after the last column, in the order at the start",
+		"  r                    reverse the order",
+		"  ?                    show the keys",
+		"  esc, q               go back; in a list, esc clears the filter, and q quits",
+		"  ctrl-c               quit",
+		"",
+		"Colors",
+		"",
+		"  green                works: a pool or a machine that is ready, a job that runs or has succeeded",
+		"  yellow               waits: a queued job, a machine that starts or ends, a paused pool",
+		"  red                  fails: a pool that is not ready, a failed machine or job",
 	}
-
-	if p.Spec.Paused {
-		out = append(out, "Paused      yes")
-	}
-
-	if f := p.Status.LastFailure; f != nil {
-		out = append(out, "Last failure of "+f.Claim+" "+f.Node, "  "+cli.SanitizeLine(f.Reason+": "+f.Message))
-	}
-
-	return append(append(out, "", "Conditions:"), formatConditions(p.Status.Conditions)...)
-}
-
-// formatMachine returns the lines of the details of a machine.
-func formatMachine(claim *v1alpha1.MachineClaim) []string {
-	out := []string{"Machine     " + claim.Namespace + "/" + cli.SanitizeLine(jobs.DescribeMachine(jobs.NewVM(claim)))}
-
-	if info := claim.Status.BootstrapInfo; info != nil {
-		out = append(
-			out,
-			"Runner      "+info.RunnerName,
-			"Job         "+info.Job,
-			"Guest       "+cli.SanitizeLine(info.GuestPhase+" "+info.GuestMessage),
-		)
-	}
-
-	if b := claim.Status.Backoff; b != nil {
-		out = append(
-			out,
-			fmt.Sprintf("%s failed %d times in a row; the next attempt is at %s", b.Step, b.Failures, b.Until.Format(time.TimeOnly)),
-		)
-	}
-
-	return append(append(out, "", "Conditions:"), formatConditions(claim.Status.Conditions)...)
 }

@@ -8,9 +8,10 @@ import (
 	"fmt"
 	"math"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/html"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -46,14 +47,21 @@ func (h *handler) templateFuncs() template.FuncMap {
 		"idle":     live.Pool.Idle,
 		"starting": live.Pool.Starting,
 		"total":    live.Machines.Total,
-		"tone":     stateTone,
-		"ready":    readyTone,
-		"words":    splitWords,
-		"join":     strings.Join,
-		"lines":    func(text string) int { return strings.Count(strings.TrimRight(text, "\n"), "\n") + 1 },
-		"kindURL":  kindURL,
-		"wait":     func(state v1alpha1.JobState) bool { return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting },
-		"link":     sanitizeLink,
+		"tone": func(state any, conclusion ...string) live.Tone {
+			return live.StateTone(fmt.Sprint(state), strings.Join(conclusion, ""))
+		},
+		"readyState": live.Ready.State,
+		"readyTone":  live.Ready.Tone,
+		"poolState":  live.Pool.State,
+		"poolTone":   live.Pool.Tone,
+		"words":      splitWords,
+		"choice":     formatChoice,
+		"stateURL":   func(path string, state any, pool ...string) string { return stateURL(path, fmt.Sprint(state), pool...) },
+		"join":       strings.Join,
+		"lines":      func(text string) int { return strings.Count(strings.TrimRight(text, "\n"), "\n") + 1 },
+		"kindURL":    kindURL,
+		"wait":       func(state v1alpha1.JobState) bool { return state == v1alpha1.JobQueued || state == v1alpha1.JobWaiting },
+		"link":       sanitizeLink,
 		"dict": func(pairs ...any) map[string]any {
 			out := map[string]any{}
 			for i := 0; i+1 < len(pairs); i += 2 {
@@ -101,42 +109,6 @@ func kindURL(kind, namespace, name string) string {
 	}
 }
 
-// stateTone returns the CSS class for the color of a job's state, with its conclusion, or of a machine's
-// phase.
-func stateTone(state any, conclusion ...string) string {
-	switch text := fmt.Sprint(state); {
-	case text == string(v1alpha1.JobCompleted):
-		switch last := strings.Join(conclusion, ""); {
-		case live.IsFailure(last):
-			return "bad"
-		case slices.Contains([]string{"success", "passed"}, last):
-			return "good"
-		default:
-			return "quiet"
-		}
-	case text == "Failed":
-		return "bad"
-	case text == string(v1alpha1.JobQueued), text == string(v1alpha1.JobWaiting), text == "Pending":
-		return "wait"
-	case text == string(v1alpha1.JobRunning), text == "Ready":
-		return "good"
-	default:
-		return "busy"
-	}
-}
-
-// readyTone returns the CSS class for the color of a condition Ready.
-func readyTone(ready live.Ready) string {
-	switch ready.Status {
-	case metav1.ConditionTrue:
-		return "good"
-	case metav1.ConditionFalse:
-		return "bad"
-	default:
-		return "wait"
-	}
-}
-
 // splitWords returns a CamelCase reason as words in lower case: AtMaximum becomes "at maximum".
 func splitWords(reason string) string {
 	var out strings.Builder
@@ -151,6 +123,19 @@ func splitWords(reason string) string {
 	}
 
 	return strings.ToLower(out.String())
+}
+
+// formatChoice returns the name of a choice: All, or the names of states with a capital letter.
+func formatChoice(state string) string {
+	var names []string
+	for name := range strings.SplitSeq(cmp.Or(state, "All"), ",") {
+		names = append(names, splitWords(name))
+	}
+
+	text := strings.Join(names, " or ")
+	first, size := utf8.DecodeRuneInString(text)
+
+	return string(unicode.ToUpper(first)) + text[size:]
 }
 
 // phase is the part of a lifecycle between two events of the timeline.

@@ -5,6 +5,7 @@ package web
 
 import (
 	"bytes"
+	"context"
 	"embed"
 	"errors"
 	"fmt"
@@ -44,11 +45,13 @@ type page struct {
 	Server      string
 	Namespace   string
 	Now         time.Time
-	// Missing has the reasons why kinds of the page cannot be shown.
-	Missing []string
+	// Kinds of the objects on the page. Missing has the reasons why some of them cannot be shown.
+	Kinds, Missing []string
 	// Live makes the browser reload the page periodically.
 	Live bool
-	Data any
+	// Filter of the list of the page; nil if the page has no list.
+	Filter *filter
+	Data   any
 }
 
 // errNotFound reports that a page does not exist.
@@ -99,19 +102,19 @@ func NewHandler(cfg Config) (http.Handler, error) {
 	return guardRequests(cfg.Hosts, mux), nil
 }
 
-// servePage returns a handler that renders one page. If render returns an error, the handler serves the error
-// page, with status 404 if the object does not exist and status 502 otherwise.
+// servePage returns a handler that renders one page. If render returns an error, the handler serves a page that
+// explains the error.
 func (h *handler) servePage(render func(*http.Request) (*page, error)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := http.StatusOK
 
 		shown, err := render(r)
+		if err == nil {
+			err = h.checkPage(r.Context(), shown)
+		}
 
-		switch {
-		case errors.Is(err, errNotFound) || apierrors.IsNotFound(err):
-			status, shown = http.StatusNotFound, &page{Title: "Not found", Data: errNotFound.Error()}
-		case err != nil:
-			status, shown = http.StatusBadGateway, &page{Title: "Cannot read objects", Data: err.Error()}
+		if err != nil {
+			status, shown = explain(err)
 		}
 
 		name := shown.Area
@@ -135,15 +138,37 @@ func (h *handler) servePage(render func(*http.Request) (*page, error)) http.Hand
 	})
 }
 
-// missingReasons returns the reasons for those of the given kinds that cannot be shown.
-func (h *handler) missingReasons(kinds ...string) []string {
-	var out []string
-
-	for _, kind := range kinds {
-		if reason, ok := h.View.Missing[kind]; ok {
-			out = append(out, reason)
-		}
+// checkPage sets the reasons why kinds of a page cannot be shown. It returns an error if the page would show nothing,
+// because the namespace of the view does not exist, or because no kind can be shown.
+func (h *handler) checkPage(ctx context.Context, shown *page) error {
+	if err := h.View.CheckNamespace(ctx); err != nil {
+		return err
 	}
 
-	return out
+	shown.Missing = h.View.MissingReasons(shown.Kinds...)
+	if len(shown.Missing) > 0 && len(shown.Missing) == len(shown.Kinds) {
+		return h.View.Missing[shown.Kinds[0]]
+	}
+
+	return nil
+}
+
+// explain returns the status and the page for an error: 404 if an object or the namespace of the view does not
+// exist, 403 if the user has no permission to read an object, and 502 otherwise.
+func explain(err error) (int, *page) {
+	sentence := err.Error()
+
+	var known *apierrors.StatusError
+	if errors.As(err, &known) {
+		sentence = known.Error()
+	}
+
+	switch {
+	case errors.Is(err, errNotFound) || apierrors.IsNotFound(err):
+		return http.StatusNotFound, &page{Title: "Not found", Data: sentence}
+	case apierrors.IsForbidden(err):
+		return http.StatusForbidden, &page{Title: "No permission", Data: sentence}
+	default:
+		return http.StatusBadGateway, &page{Title: "Cannot read objects", Data: sentence}
+	}
 }

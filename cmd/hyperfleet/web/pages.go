@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +27,11 @@ const (
 	rowsPerPage = 100
 	// maxPoolJobs is the maximum number of jobs on the page of a pool.
 	maxPoolJobs = 20
+
+	// Names of states of nodes and hosts.
+	stateExcluded    = "Excluded"
+	stateOffline     = "Offline"
+	stateUnreachable = "Unreachable"
 )
 
 func (h *handler) renderOverview(r *http.Request) (*page, error) {
@@ -38,7 +42,7 @@ func (h *handler) renderOverview(r *http.Request) (*page, error) {
 
 	return &page{
 		Title: "Overview", Area: "overview", Live: true, Data: summary,
-		Missing: h.missingReasons(live.KindPool, live.KindJob, live.KindMachine, live.KindCluster),
+		Kinds: []string{live.KindPool, live.KindJob, live.KindMachine, live.KindCluster},
 	}, nil
 }
 
@@ -48,24 +52,29 @@ func (h *handler) renderPools(r *http.Request) (*page, error) {
 		return nil, err
 	}
 
-	return &page{Title: "Pools", Area: "pools", Live: true, Data: summary.Pools, Missing: h.missingReasons(live.KindPool)}, nil
-}
+	shown := newFilter(r)
+	states := []string{live.StateReady, live.StateNotReady, live.StatePaused}
+	pools := selectRows(shown, summary.Pools, states, func(pool live.Pool) facts {
+		out := facts{
+			states: readyStates(pool.Ready), pool: pool.Namespace + "/" + pool.Name,
+			text: strings.Join([]string{pool.Namespace, pool.Name, pool.State(), pool.Ready.Message}, " "),
+		}
+		if pool.Spec.Paused {
+			out.states = []string{live.StatePaused}
+		}
 
-// choice is a link that filters a list. Count is the number of rows in the filtered list.
-type choice struct {
-	Name, URL string
-	Count     int
-	Chosen    bool
+		return out
+	})
+
+	return &page{
+		Title: "Pools", Area: "pools", Live: true, Data: pools, Filter: shown, Kinds: []string{live.KindPool},
+	}, nil
 }
 
 // jobList is one page of the list of jobs.
 type jobList struct {
-	Jobs   []jobs.Job
-	States []choice
-	Pool   string
-	Search string
-	State  string
-	Total  int
+	Jobs  []jobs.Job
+	Total int
 	// From and To are the positions of the first and the last row, starting at 1. PreviousURL is empty on the
 	// first page, and NextURL is empty on the last page.
 	From, To             int
@@ -73,103 +82,70 @@ type jobList struct {
 }
 
 func (h *handler) renderJobs(r *http.Request) (*page, error) {
-	var all v1alpha1.RunnerJobList
-	if err := h.View.List(r.Context(), &all); err != nil {
+	var list v1alpha1.RunnerJobList
+	if err := h.View.List(r.Context(), &list); err != nil {
 		return nil, fmt.Errorf("list jobs: %w", err)
 	}
 
-	query := r.URL.Query()
-	out := &jobList{Pool: query.Get("pool"), Search: strings.TrimSpace(query.Get("q")), State: query.Get("state")}
+	sorted := slices.Clone(list.Items)
+	jobs.Sort(sorted)
 
-	matching := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
-		return out.Pool != "" && out.Pool != job.Namespace+"/"+job.Status.Pool || !matches(&job, out.Search)
-	})
-
-	count := map[string]int{"": len(matching)}
-	for i := range matching {
-		count[string(matching[i].Spec.State)]++
+	all := make([]jobs.Job, 0, len(sorted))
+	for i := range sorted {
+		all = append(all, jobs.NewJob(&sorted[i], h.Clock.Now()))
 	}
 
-	for _, state := range []string{
-		"", string(v1alpha1.JobQueued), string(v1alpha1.JobWaiting), string(v1alpha1.JobRunning), string(v1alpha1.JobCompleted),
-	} {
-		out.States = append(out.States, choice{
-			Name: cmp.Or(state, "All"), Count: count[state], Chosen: state == out.State,
-			URL: "/jobs" + encodeQuery(query, "state", state, "page", ""),
-		})
+	shown := newFilter(r)
+	states := []string{
+		string(v1alpha1.JobQueued), string(v1alpha1.JobWaiting), string(v1alpha1.JobRunning), string(v1alpha1.JobCompleted),
+		live.StateFailed,
 	}
+	out := paginate(selectRows(shown, all, states, describeJob), shown, r.URL.Query().Get("page"))
 
-	if out.State != "" {
-		matching = slices.DeleteFunc(matching, func(job v1alpha1.RunnerJob) bool { return string(job.Spec.State) != out.State })
-	}
-
-	jobs.Sort(matching)
-	h.paginate(out, matching, query)
-
-	return &page{Title: "Jobs", Area: "jobs", Live: true, Data: out, Missing: h.missingReasons(live.KindJob)}, nil
+	return &page{
+		Title: "Jobs", Area: "jobs", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindJob},
+	}, nil
 }
 
-// paginate sets the jobs and the links of the page that the query selects.
-func (h *handler) paginate(out *jobList, matching []v1alpha1.RunnerJob, query url.Values) {
+func describeJob(job jobs.Job) facts {
+	out := facts{states: []string{string(job.State)}, pool: job.Namespace + "/" + job.Pool}
+
+	if job.Conclusion != "" {
+		out.states = append(out.states, job.Conclusion)
+	}
+
+	if live.IsFailure(job.Conclusion) {
+		out.states = append(out.states, live.StateFailed)
+	}
+
+	if job.Cause != nil {
+		out.states = append(out.states, job.Cause.Reason)
+	}
+
+	out.text = strings.Join(append(out.states,
+		job.Namespace, job.Job, job.Name, job.Repository, job.Workflow, job.Runner, job.Pool, job.Machine), " ")
+
+	return out
+}
+
+// paginate returns the page with the given number. If there is no such page, it returns the first or the last.
+func paginate(matching []jobs.Job, shown *filter, number string) *jobList {
 	last := max((len(matching)-1)/rowsPerPage, 0)
-	index, _ := strconv.Atoi(query.Get("page"))
+	index, _ := strconv.Atoi(number)
 	index = min(max(index-1, 0), last)
 
-	out.Total, out.From, out.To = len(matching), index*rowsPerPage+1, min((index+1)*rowsPerPage, len(matching))
+	out := &jobList{Total: len(matching), From: index*rowsPerPage + 1, To: min((index+1)*rowsPerPage, len(matching))}
+	out.Jobs = matching[index*rowsPerPage : out.To]
 
 	if index > 0 {
-		out.PreviousURL = "/jobs" + encodeQuery(query, "page", strconv.Itoa(index))
+		out.PreviousURL = shown.url("page", strconv.Itoa(index))
 	}
 
 	if index < last {
-		out.NextURL = "/jobs" + encodeQuery(query, "page", strconv.Itoa(index+2))
+		out.NextURL = shown.url("page", strconv.Itoa(index+2))
 	}
 
-	for i := index * rowsPerPage; i < out.To; i++ {
-		out.Jobs = append(out.Jobs, jobs.NewJob(&matching[i], h.Clock.Now()))
-	}
-}
-
-// matches reports whether the namespace, the names, the repository, the workflow, the runner or the pool of a
-// job contain every word of the search. It ignores case.
-func matches(job *v1alpha1.RunnerJob, words string) bool {
-	text := strings.ToLower(strings.Join([]string{
-		job.Namespace, job.Name, job.Spec.Name, job.Spec.Repository, job.Spec.Workflow, job.Spec.RunnerName, job.Status.Pool,
-	}, " "))
-
-	for word := range strings.FieldsSeq(strings.ToLower(words)) {
-		if !strings.Contains(text, word) {
-			return false
-		}
-	}
-
-	return true
-}
-
-// encodeQuery returns "?" and the query of the job list with the given key-value pairs replaced. It leaves
-// out keys with an empty value, and returns "" if the query has no keys.
-func encodeQuery(query url.Values, pairs ...string) string {
-	out := url.Values{}
-
-	for _, key := range []string{"state", "pool", "q", "page"} {
-		if value := query.Get(key); value != "" {
-			out.Set(key, value)
-		}
-	}
-
-	for pair := range slices.Chunk(pairs, 2) {
-		out.Set(pair[0], pair[len(pair)-1])
-
-		if pair[len(pair)-1] == "" {
-			out.Del(pair[0])
-		}
-	}
-
-	if len(out) == 0 {
-		return ""
-	}
-
-	return "?" + out.Encode()
+	return out
 }
 
 func objectKey(r *http.Request) client.ObjectKey {
@@ -191,7 +167,7 @@ func (h *handler) renderJob(r *http.Request) (*page, error) {
 
 	return &page{
 		Title: cmp.Or(details.Name, details.Job.Job), Area: "job", Live: true,
-		Data: jobPage{details, newPhases(details.Timeline, h.Clock.Now())}, Missing: h.missingReasons(live.KindMachine),
+		Data: jobPage{details, newPhases(details.Timeline, h.Clock.Now())}, Kinds: []string{live.KindJob, live.KindMachine},
 	}, nil
 }
 
@@ -233,7 +209,7 @@ func (h *handler) renderPool(r *http.Request) (*page, error) {
 	}
 
 	return &page{
-		Title: pool.Name, Area: "pool", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine, live.KindJob),
+		Title: pool.Name, Area: "pool", Live: true, Data: out, Kinds: []string{live.KindPool, live.KindMachine, live.KindJob},
 	}, nil
 }
 
@@ -304,9 +280,23 @@ func (h *handler) renderMachines(r *http.Request) (*page, error) {
 
 	const maxRows = 500
 
-	out := machineList{all[:min(len(all), maxRows)], max(len(all)-maxRows, 0)}
+	shown := newFilter(r)
+	states := []string{
+		live.StateStarting, live.StateIdle, live.StateBusy, live.StateStandby, live.StateEnding, live.StateFailed,
+	}
+	matching := selectRows(shown, all, states, func(m machine) facts {
+		known := []string{cmp.Or(m.VM.Phase, string(v1alpha1.MachineClaimPending)), live.MachineState(m.MachineClaim)}
 
-	return &page{Title: "Machines", Area: "machines", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine)}, nil
+		return facts{
+			states: known, pool: m.Namespace + "/" + m.Pool,
+			text: strings.Join(append(known, m.Namespace, m.Name, m.Pool, m.Node, m.ID, m.IP, m.Job, m.Ready.Reason), " "),
+		}
+	})
+	out := machineList{matching[:min(len(matching), maxRows)], max(len(matching)-maxRows, 0)}
+
+	return &page{
+		Title: "Machines", Area: "machines", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindMachine},
+	}, nil
 }
 
 // machinePage is the data of the page of a machine.
@@ -336,12 +326,17 @@ func (h *handler) renderClusters(r *http.Request) (*page, error) {
 		return nil, err
 	}
 
+	shown := newFilter(r)
+	clusters := selectRows(shown, summary.Clusters, []string{live.StateReady, live.StateNotReady}, func(c live.Cluster) facts {
+		return facts{
+			states: readyStates(c.Ready),
+			text:   strings.Join([]string{c.Name, string(c.Spec.Provider), c.Status.Version, c.Ready.State(), c.Ready.Message}, " "),
+		}
+	})
+
 	return &page{
-		Title:   "Hypervisors",
-		Area:    "clusters",
-		Live:    true,
-		Data:    summary.Clusters,
-		Missing: h.missingReasons(live.KindCluster),
+		Title: "Hypervisors", Area: "clusters", Live: true, Data: clusters, Filter: shown,
+		Kinds: []string{live.KindCluster},
 	}, nil
 }
 
@@ -386,7 +381,24 @@ func (h *handler) renderCluster(r *http.Request) (*page, error) {
 		out.Nodes = append(out.Nodes, node{status, live.NewReady(status.Conditions), cpu, memory, count[status.Name]})
 	}
 
-	return &page{Title: cluster.Name, Area: "cluster", Live: true, Data: out, Missing: h.missingReasons(live.KindMachine)}, nil
+	shown := newFilter(r)
+	states := []string{live.StateReady, live.StateNotReady, stateExcluded, stateOffline}
+	out.Nodes = selectRows(shown, out.Nodes, states, func(n node) facts {
+		known := readyStates(n.Ready)
+
+		switch {
+		case !n.Online:
+			known = append(known, stateOffline)
+		case n.Ready.Status == metav1.ConditionFalse:
+			known = append(known, stateExcluded)
+		}
+
+		return facts{states: known, text: strings.Join(append(known, n.Name, n.Ready.Message), " ")}
+	})
+
+	return &page{
+		Title: cluster.Name, Area: "cluster", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindCluster, live.KindMachine},
+	}, nil
 }
 
 // host is one row of a list of hosts, which can be of any kind.
@@ -441,23 +453,68 @@ func (h *handler) renderHosts(r *http.Request) (*page, error) {
 		add(live.KindMac, m.Spec.FleetName, address, m.ObjectMeta, &m.Status.HostStatus)
 	}
 
-	var out []hostFleet
+	var all []hostFleet
 
 	for i := range fleets.Items {
 		fleet := &fleets.Items[i]
 		hosts := byFleet[client.ObjectKeyFromObject(fleet)]
 		slices.SortFunc(hosts, func(a, b host) int { return cmp.Compare(a.Name, b.Name) })
-		out = append(out, hostFleet{fleet, live.NewReady(fleet.Status.Conditions), hosts})
+		all = append(all, hostFleet{fleet, live.NewReady(fleet.Status.Conditions), hosts})
 	}
 
-	slices.SortFunc(out, func(a, b hostFleet) int {
+	slices.SortFunc(all, func(a, b hostFleet) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
+	shown := newFilter(r)
+
 	return &page{
-		Title: "Hosts", Area: "hosts", Live: true, Data: out, Missing: h.missingReasons(live.KindFleet, live.KindLinux, live.KindMac),
+		Title: "Hosts", Area: "hosts", Live: true, Data: selectHosts(shown, all), Filter: shown,
+		Kinds: []string{live.KindFleet, live.KindLinux, live.KindMac},
 	}, nil
 }
+
+// selectHosts returns the fleets that a filter selects with all their hosts, and the other fleets with the hosts
+// that the filter selects.
+func selectHosts(shown *filter, all []hostFleet) []hostFleet {
+	fleets := selectRows(shown, all, nil, func(f hostFleet) facts {
+		return facts{states: slices.DeleteFunc(readyStates(f.Ready), isReadyName), text: f.Namespace + " " + f.Name}
+	})
+
+	var hosts []host
+	for i := range all {
+		hosts = append(hosts, all[i].Hosts...)
+	}
+
+	shown.States = nil
+	hosts = selectRows(shown, hosts, []string{live.StateReady, live.StateNotReady, stateUnreachable}, func(m host) facts {
+		known := phaseStates(m.Ready, string(m.Status.Phase))
+		if m.Status.UnreachableSince != nil {
+			known = append(known, stateUnreachable)
+		}
+
+		return facts{states: known, text: strings.Join(append(known, m.Namespace, m.Fleet, m.Name, m.Address), " ")}
+	})
+
+	var out []hostFleet
+
+	for _, fleet := range all {
+		if !slices.ContainsFunc(fleets, func(f hostFleet) bool { return f.HostFleet == fleet.HostFleet }) {
+			fleet.Hosts = slices.DeleteFunc(slices.Clone(hosts), func(m host) bool {
+				return m.Namespace != fleet.Namespace || m.Fleet != fleet.Name
+			})
+		}
+
+		if len(fleet.Hosts) > 0 || !shown.Active {
+			out = append(out, fleet)
+		}
+	}
+
+	return out
+}
+
+// isReadyName reports whether a state selects hosts, but not their fleet.
+func isReadyName(state string) bool { return state == live.StateReady || state == live.StateNotReady }
 
 // bridge is one row of the list of bridges.
 type bridge struct {
@@ -481,5 +538,14 @@ func (h *handler) renderBridges(r *http.Request) (*page, error) {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
-	return &page{Title: "Bridges", Area: "bridges", Live: true, Data: out, Missing: h.missingReasons(live.KindBridge)}, nil
+	shown := newFilter(r)
+	out = selectRows(shown, out, []string{live.StateReady, live.StateNotReady}, func(b bridge) facts {
+		known := phaseStates(b.Ready, string(b.Status.Phase))
+
+		return facts{states: known, text: strings.Join(append(known, b.Namespace, b.Name, b.Spec.DPUClusterRef.Name), " ")}
+	})
+
+	return &page{
+		Title: "Bridges", Area: "bridges", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindBridge},
+	}, nil
 }

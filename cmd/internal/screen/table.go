@@ -13,8 +13,12 @@ import (
 // ColumnGap is the number of spaces between two columns.
 const ColumnGap = 2
 
-// Column is one column of a table. If the terminal is too narrow, columns with a lower Keep are removed
-// first. Right aligns the cells to the right. Wide columns are only in the output of commands with -o wide.
+// minLast is the width to which the last column is clipped before columns are removed.
+const minLast = 24
+
+// Column is one column of a table. If the terminal is too narrow, the last column is clipped unless it is aligned
+// to the right, and columns with a lower Keep are removed first. Right aligns the cells to the right. Wide columns are
+// only in the output of commands with -o wide.
 type Column[R any] struct {
 	Title string
 	Right bool
@@ -23,12 +27,16 @@ type Column[R any] struct {
 	Cell  func(R) string
 }
 
-// Table returns the lines of a table with a title line. It removes the columns with the lowest Keep until
-// the table fits the width, and clips the lines of the last column.
+// Table returns the lines of a table with a title line. It clips the last column and removes the columns with the
+// lowest Keep until the table fits the width.
 func Table[R any](rows []R, cols []Column[R], width int) []string {
 	for {
-		lines, used := layoutRows(rows, cols)
-		if used <= width || len(cols) == 1 {
+		lines, used, last := layoutRows(rows, cols)
+		if cols[len(cols)-1].Right {
+			last = 0
+		}
+
+		if used-max(last-minLast, 0) <= width || len(cols) == 1 {
 			for i, line := range lines {
 				lines[i] = Clip(line, width)
 			}
@@ -51,13 +59,14 @@ func removeLeastImportant[R any](cols []Column[R]) []Column[R] {
 	return append(append([]Column[R]{}, cols[:least]...), cols[least+1:]...)
 }
 
-// layoutRows pads the cells of each column to the same width, and returns the lines and their width.
-func layoutRows[R any](rows []R, cols []Column[R]) ([]string, int) {
+// layoutRows pads the cells of each column to the same width, and returns the lines, their width, and the width of the
+// last column.
+func layoutRows[R any](rows []R, cols []Column[R]) (lines []string, total, last int) {
 	widths := make([]int, len(cols))
-	total := ColumnGap * (len(cols) - 1)
+	total = ColumnGap * (len(cols) - 1)
 
 	for i, c := range cols {
-		widths[i] = len(c.Title)
+		widths[i] = utf8.RuneCountInString(c.Title)
 		for _, r := range rows {
 			widths[i] = max(widths[i], utf8.RuneCountInString(c.Cell(r)))
 		}
@@ -65,14 +74,14 @@ func layoutRows[R any](rows []R, cols []Column[R]) ([]string, int) {
 		total += widths[i]
 	}
 
-	lines := make([]string, 0, len(rows)+1)
+	lines = make([]string, 0, len(rows)+1)
 	lines = append(lines, joinCells(cols, widths, func(c Column[R]) string { return c.Title }))
 
 	for _, r := range rows {
 		lines = append(lines, joinCells(cols, widths, func(c Column[R]) string { return c.Cell(r) }))
 	}
 
-	return lines, total
+	return lines, total, widths[len(widths)-1]
 }
 
 func joinCells[R any](cols []Column[R], widths []int, cell func(Column[R]) string) string {

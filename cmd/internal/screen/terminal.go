@@ -10,21 +10,14 @@ import (
 )
 
 // Control sequences of terminals (ECMA-48 and DEC private modes). They hide and show the cursor, begin and
-// end a synchronized update, erase to the end of the line or of the screen, move the cursor to the upper
-// left corner, enter and leave the alternate screen, and set and reset text attributes.
+// end a synchronized update, and erase to the end of the line or of the screen.
 const (
-	HideCursor           = "\x1b[?25l"
-	ShowCursor           = "\x1b[?25h"
-	BeginFrame           = "\x1b[?2026h"
-	EndFrame             = "\x1b[?2026l"
-	EraseLine            = "\x1b[K"
-	EraseBelow           = "\x1b[J"
-	Home                 = "\x1b[H"
-	EnterAlternateScreen = "\x1b[?1049h"
-	LeaveAlternateScreen = "\x1b[?1049l"
-	Reverse              = "\x1b[7m"
-	Bold                 = "\x1b[1m"
-	Plain                = "\x1b[0m"
+	HideCursor = "\x1b[?25l"
+	ShowCursor = "\x1b[?25h"
+	BeginFrame = "\x1b[?2026h"
+	EndFrame   = "\x1b[?2026l"
+	EraseLine  = "\x1b[K"
+	EraseBelow = "\x1b[J"
 )
 
 // IsTerminal returns true if a file is a terminal that supports control sequences.

@@ -1,0 +1,99 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package top
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/gdamore/tcell/v3"
+)
+
+// runInteractive draws frames on the alternate screen of the terminal and handles keys, until the user quits
+// or ctx ends. It then restores the terminal.
+func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) error {
+	// Some terminals print the queries of a negotiation, and top needs none of the features.
+	terminal, err := tcell.NewScreen(tcell.OptNegotiation(false))
+	if err == nil {
+		err = terminal.Init()
+	}
+
+	if err != nil {
+		return fmt.Errorf("set up terminal: %w", err)
+	}
+
+	defer terminal.Fini()
+
+	tick := w.clock.NewTicker(interval)
+	defer tick.Stop()
+
+	for {
+		now, err := w.takeSnapshot(ctx)
+		if err != nil {
+			return err
+		}
+
+		width, height := terminal.Size()
+		draw(terminal, w.state.render(now, width, height))
+
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C():
+		case event := <-terminal.EventQ():
+			switch event := event.(type) {
+			case *tcell.EventError:
+				return fmt.Errorf("read keys: %w", event)
+			case *tcell.EventKey:
+				if w.handleKey(ctx, keyName(event), now) {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// handleKey changes the state for a key, and loads what the key asks for. It returns true if the user quits.
+func (w *watcher) handleKey(ctx context.Context, key string, now snapshot) (quit bool) {
+	wanted := w.state.handleKey(key, now)
+	if wanted == actionNone || wanted == actionQuit {
+		return wanted == actionQuit
+	}
+
+	list := w.state.list
+	selected := w.state.visibleTable(now).rows[w.state.views[list].selected].key
+
+	if wanted == actionLog {
+		w.state.pane = &pane{lines: w.loadLog(ctx, list, selected), scroll: math.MaxInt32} // the end of the log
+	} else {
+		w.state.pane = &pane{lines: w.loadDetails(ctx, list, selected)}
+	}
+
+	return false
+}
+
+// draw replaces the content of the terminal. The terminal sends only what has changed.
+func draw(terminal tcell.Screen, lines []line) {
+	terminal.Clear()
+
+	for y, l := range lines {
+		terminal.PutStrStyled(0, y, l.text, l.style)
+	}
+
+	terminal.Show()
+}
+
+// keyName returns the name of a key, and "" if the key has no meaning.
+func keyName(event *tcell.EventKey) string {
+	if event.Key() == tcell.KeyRune {
+		return event.Str()
+	}
+
+	return map[tcell.Key]string{
+		tcell.KeyUp: keyUp, tcell.KeyDown: keyDown, tcell.KeyPgUp: keyPageUp, tcell.KeyPgDn: keyPageDown, tcell.KeyEnter: keyEnter,
+		tcell.KeyEscape: keyEscape, tcell.KeyTab: keyTab, tcell.KeyBackspace: keyErase, tcell.KeyCtrlC: keyStop,
+	}[event.Key()]
+}
