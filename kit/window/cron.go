@@ -218,8 +218,18 @@ func (c cron) forEachTime(date time.Time, zone *time.Location, yield func(time.T
 
 		for minute := range minutes {
 			if c.minute&(1<<minute) != 0 {
-				yield(time.Date(year, month, day, hour, minute, 0, 0, zone))
+				yield(timeOn(year, month, day, hour, minute, zone))
 			}
 		}
 	}
+}
+
+// timeOn returns a time of a date. If a clock change skips the time, time.Date returns a time that is too early
+// or too late by the amount of the change, depending on the zone. timeOn always returns the later one.
+func timeOn(year int, month time.Month, day, hour, minute int, zone *time.Location) time.Time {
+	out := time.Date(year, month, day, hour, minute, 0, 0, zone)
+	_, offset := out.Zone()
+	shown := out.UTC().Add(time.Duration(offset) * time.Second)
+
+	return out.Add(max(0, time.Date(year, month, day, hour, minute, 0, 0, time.UTC).Sub(shown)))
 }

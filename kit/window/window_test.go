@@ -28,6 +28,22 @@ func TestAt(t *testing.T) {
 			window.Window{Start: saturday, Duration: time.Hour, TimeZone: "America/New_York"},
 			"2026-01-03T07:30:00Z", "2026-01-03T08:00:00Z", true,
 		},
+		"a clock change skips the start, east of Greenwich": {
+			window.Window{Start: "30 2 * * *", Duration: time.Hour, TimeZone: "Europe/Berlin"},
+			"2026-03-29T01:15:00Z", "2026-03-29T01:30:00Z", false,
+		},
+		"a clock change skips the start, west of Greenwich": {
+			window.Window{Start: "30 2 * * *", Duration: time.Hour, TimeZone: "America/New_York"},
+			"2026-03-08T07:15:00Z", "2026-03-08T07:30:00Z", false,
+		},
+		"a clock change skips midnight": {
+			window.Window{Start: "0 0 * * *", Duration: time.Hour, TimeZone: "America/Havana"},
+			"2026-03-08T04:30:00Z", "2026-03-08T05:00:00Z", false,
+		},
+		"a clock change repeats the start": {
+			window.Window{Start: "30 1 * * *", Duration: 3 * time.Hour, TimeZone: "America/New_York"},
+			"2026-11-01T06:30:00Z", "2026-11-01T08:30:00Z", true,
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
