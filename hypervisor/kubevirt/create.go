@@ -51,7 +51,8 @@ func (p *Provider) advance(
 	}
 
 	// Only one call at a time works on a machine, so that only one credential is created for it.
-	defer p.machineLocks.lock(spec.Owner.UID)()
+	p.machineLocks.LockKey(spec.Owner.UID)
+	defer p.machineLocks.UnlockKey(spec.Owner.UID) //nolint:errcheck // a hashed mutex returns no error
 
 	p.ids.Confirm(spec.ID, spec.Owner.UID)
 

@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/keymutex"
 	virtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,9 @@ const (
 	callTimeout  = 30 * time.Second
 	defaultIDMin = 100000
 	defaultIDMax = 199999
+	// machineLockCount is the number of locks that machines share. With so many, two machines rarely wait
+	// for each other.
+	machineLockCount = 1024
 	// defaultNamespace is the namespace of machines if the config names none.
 	defaultNamespace = "default"
 )
@@ -48,7 +52,7 @@ type Provider struct {
 	rest         *rest.Config
 	cache        *machineCache
 	ids          *ids.Allocator[struct{}]
-	machineLocks *keyedMutex
+	machineLocks keymutex.KeyMutex
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
@@ -89,7 +93,7 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 		config: config, options: options, clock: options.Clock, rest: kube,
 		identity:     identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		ids:          ids.New[struct{}](config.IDMin, config.IDMax, options.Clock.Now, newSearchStart(config)),
-		machineLocks: newKeyedMutex(),
+		machineLocks: keymutex.NewHashed(machineLockCount),
 	}
 
 	if err := p.createClients(); err != nil {

@@ -29,7 +29,7 @@ func (anySecret) Value(_ context.Context, extract v1alpha1.SecretKeySelector, _ 
 	return extract.Name, nil
 }
 
-// Whatever is kept of namespaces, jobs, machines, secrets and senders ends with them.
+// Whatever is kept of jobs, machines, secrets and senders ends with them.
 func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 
@@ -39,10 +39,6 @@ func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it look
 	}
 
 	api := fake.NewClientBuilder().WithScheme(scheme).Build()
-
-	batches := newInbox(&Ledger{Client: api}, clk)
-
-	heap.CheckNoLeak(t, "turns of namespaces", func(number int) { batches.lockNamespace(fmt.Sprintf("ns%d", number))() })
 
 	senders := newReadLimiter(4)
 

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -106,6 +107,10 @@ func updateMetadata(object *v1alpha1.RunnerJob, now time.Time) {
 // are a burst and are written in batches. Each batch costs two writes more than its jobs.
 const maxDirectWrites = 16
 
+// namespaceLockCount is the number of locks that namespaces share. With so many, two namespaces rarely wait
+// for each other.
+const namespaceLockCount = 1024
+
 // inbox writes the jobs of webhooks: each into its RunnerJob, or many into one RunnerJobBatch if
 // webhooks arrive faster than the API server accepts writes.
 type inbox struct {
@@ -117,15 +122,8 @@ type inbox struct {
 	// openBatches holds, by namespace, the batches that still accept jobs. The first job of a batch
 	// starts the write, which runs as soon as the previous batch is written.
 	openBatches map[string]*batch
-	// locks holds the locks of the namespaces that have a batch to write.
-	locks map[string]*namespaceLock
-}
-
-// namespaceLock lets one batch of a namespace be written at a time.
-type namespaceLock struct {
-	sync.Mutex
-
-	users int
+	// locks let one batch of a namespace be written at a time.
+	locks keymutex.KeyMutex
 }
 
 // batch holds the jobs of a RunnerJobBatch that is not written yet.
@@ -138,7 +136,7 @@ type batch struct {
 func newInbox(ledger *Ledger, c clock.PassiveClock) *inbox {
 	return &inbox{
 		ledger: ledger, clock: c, directSlots: make(chan struct{}, maxDirectWrites),
-		openBatches: map[string]*batch{}, locks: map[string]*namespaceLock{},
+		openBatches: map[string]*batch{}, locks: keymutex.NewHashed(namespaceLockCount),
 	}
 }
 
@@ -188,7 +186,8 @@ func (b *inbox) joinBatch(ctx context.Context, namespace string, job workload.Jo
 // writeBatch writes a batch once the previous batch of the namespace is written. Until then the
 // batch accepts more jobs. A batch of one job is written as a RunnerJob.
 func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch) {
-	defer b.lockNamespace(namespace)()
+	b.locks.LockKey(namespace)
+	defer b.locks.UnlockKey(namespace) //nolint:errcheck // a hashed mutex returns no error
 
 	b.mu.Lock()
 	if b.openBatches[namespace] == current {
@@ -213,35 +212,6 @@ func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch
 	}
 	if err := b.ledger.Client.Create(ctx, object); err != nil {
 		current.err = fmt.Errorf("create batch of %d jobs in namespace %s: %w", len(current.jobs), namespace, err)
-	}
-}
-
-// lockNamespace locks the namespace for the write of a batch. The returned function unlocks the
-// namespace, and deletes a lock that nothing else uses.
-func (b *inbox) lockNamespace(namespace string) (unlock func()) {
-	b.mu.Lock()
-
-	own, ok := b.locks[namespace]
-	if !ok {
-		own = &namespaceLock{}
-		b.locks[namespace] = own
-	}
-
-	own.users++
-	b.mu.Unlock()
-
-	own.Lock()
-
-	return func() {
-		own.Unlock()
-
-		b.mu.Lock()
-		defer b.mu.Unlock()
-
-		own.users--
-		if own.users == 0 {
-			delete(b.locks, namespace)
-		}
 	}
 }
 

@@ -5,8 +5,9 @@ package gitea
 
 import (
 	"fmt"
-	"strconv"
 	"strings"
+
+	utilversion "k8s.io/apimachinery/pkg/util/version"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -60,23 +61,18 @@ func (k kind) checkVersion(version string) error {
 				"in workload.config and bootstrap.config", otherKind, version, otherKind.workloadType(), string(otherKind), string(k)))
 	}
 
-	numbers := strings.SplitN(version, ".", 3)
-
-	major, err := strconv.Atoi(numbers[0])
+	parsed, err := utilversion.ParseGeneric(version)
 	if err != nil {
 		return nil //nolint:nilerr // not a release
 	}
 
 	switch {
-	case k == kindForgejo && major < minForgejoMajor:
+	case k == kindForgejo && parsed.Major() < minForgejoMajor:
 		return workload.NewRejected(k.newReason(reasonVersion), fmt.Sprintf(
 			"Forgejo %s has no ephemeral runners and no job handles: update Forgejo to version %d or later", version, minForgejoMajor))
-	case k == kindGitea && major == 1 && len(numbers) > 1:
-		if minor, err := strconv.Atoi(numbers[1]); err == nil && minor < minGiteaMinor {
-			return workload.NewRejected(k.newReason(reasonVersion),
-				fmt.Sprintf("Gitea %s cannot disable runners through its API: update Gitea to version 1.%d or later",
-					version, minGiteaMinor))
-		}
+	case k == kindGitea && parsed.LessThan(utilversion.MajorMinor(1, minGiteaMinor)):
+		return workload.NewRejected(k.newReason(reasonVersion), fmt.Sprintf(
+			"Gitea %s cannot disable runners through its API: update Gitea to version 1.%d or later", version, minGiteaMinor))
 	}
 
 	return nil

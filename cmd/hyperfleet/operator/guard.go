@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/cache"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -44,23 +44,14 @@ const (
 // (docs/adr/0041).
 type guard struct {
 	reviews     kubernetes.Interface
-	clock       clock.PassiveClock
 	reviewSlots chan struct{}
-
-	mu       sync.Mutex
-	verdicts map[[sha256.Size]byte]verdict
-}
-
-// verdict is the HTTP status for a caller, and the time until which it is cached. Status 200 permits the
-// request.
-type verdict struct {
-	status int
-	expiry time.Time
+	// verdicts are the HTTP statuses for callers. Status 200 permits the request.
+	verdicts *cache.LRUExpireCache
 }
 
 func newGuard(reviews kubernetes.Interface, now clock.PassiveClock) *guard {
 	return &guard{
-		reviews: reviews, clock: now, reviewSlots: make(chan struct{}, maxReviews), verdicts: map[[sha256.Size]byte]verdict{},
+		reviews: reviews, reviewSlots: make(chan struct{}, maxReviews), verdicts: cache.NewLRUExpireCacheWithClock(maxVerdicts, now),
 	}
 }
 
@@ -112,8 +103,10 @@ func (g *guard) authorize(r *http.Request) (int, error) {
 	}
 
 	key := sha256.Sum256([]byte(r.Method + "\x00" + r.URL.Path + "\x00" + token))
-	if status, found := g.cachedStatus(key); found {
-		return status, nil
+	if cached, found := g.verdicts.Get(key); found {
+		if status, ok := cached.(int); ok {
+			return status, nil
+		}
 	}
 
 	select {
@@ -131,7 +124,7 @@ func (g *guard) authorize(r *http.Request) (int, error) {
 		return http.StatusServiceUnavailable, err
 	}
 
-	g.cacheStatus(key, status)
+	g.verdicts.Add(key, status, verdictTTL)
 
 	return status, nil
 }
@@ -172,26 +165,4 @@ func (g *guard) review(ctx context.Context, token, verb, path string) (int, erro
 	}
 
 	return http.StatusOK, nil
-}
-
-func (g *guard) cachedStatus(key [sha256.Size]byte) (int, bool) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	found, ok := g.verdicts[key]
-
-	return found.status, ok && g.clock.Now().Before(found.expiry)
-}
-
-// cacheStatus caches a decision. If the cache has maxVerdicts entries, it is emptied first. The API server
-// can make each decision again.
-func (g *guard) cacheStatus(key [sha256.Size]byte, status int) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	if len(g.verdicts) >= maxVerdicts {
-		clear(g.verdicts)
-	}
-
-	g.verdicts[key] = verdict{status: status, expiry: g.clock.Now().Add(verdictTTL)}
 }
