@@ -74,8 +74,6 @@ type RunnerSpec struct {
 	Queue string
 	// Group is the runner group to join. Empty means the default group.
 	Group string
-	// Name of the runner, if a claim asks for a name. Empty means that the name is generated.
-	Name string
 	// Registration is v1alpha1.RegistrationJIT or v1alpha1.RegistrationToken.
 	Registration string
 	// CanRunUntagged means that the runners also take jobs without labels (GitLab).

@@ -234,7 +234,7 @@ func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 	defer stop()
 
 	out.HostKey, out.Address = conn.HostKey(), conn.Address()
-	options := push.Options{Timeout: p.timeout, Clock: p.clock}
+	options := push.Options{Timeout: p.timeout}
 
 	switch work.action {
 	case drift.Connect:

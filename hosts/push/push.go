@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -35,8 +33,6 @@ type Options struct {
 	// Concurrent lets a probe run at the same time as another script on the host, for example a
 	// push. See [ssh.Script].
 	Concurrent bool
-	// Clock measures how long parts take.
-	Clock clock.PassiveClock
 	// OnStart and OnEnd are called for each part that is pushed. They may be nil.
 	OnStart func(label string)
 	OnEnd   func(part Part)
@@ -63,8 +59,6 @@ type Part struct {
 	Outcome Outcome
 	// Err is the error of a failed part. [ssh.KindOf] returns its kind.
 	Err error
-	// Duration is how long the part's script ran.
-	Duration time.Duration
 }
 
 // Result is the result of a push, with all parts of the plan in order.
@@ -94,10 +88,6 @@ func (r Result) Labels(outcome Outcome) []string {
 // Apply applies the steps of a plan in order and stops at the first that fails. Then it verifies the host, also
 // after a failure. The result has all parts of the plan. Without steps, Apply calls nothing.
 func Apply(ctx context.Context, conn *ssh.Conn, p plan.Plan, steps []plan.Part, options Options) Result {
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-
 	var result Result
 
 	for _, part := range p.Parts() {
@@ -134,13 +124,12 @@ func applyPart(ctx context.Context, conn *ssh.Conn, step plan.Part, secrets []lo
 		options.OnStart(step.Label)
 	}
 
-	start := options.Clock.Now()
 	_, err := conn.Run(ctx, ssh.Script{
 		Label: step.Label, Input: strings.NewReader(step.Input()),
 		Timeout: options.Timeout, Secrets: secrets,
 	})
 
-	part := Part{Label: step.Label, Outcome: Applied, Err: err, Duration: options.Clock.Since(start)}
+	part := Part{Label: step.Label, Outcome: Applied, Err: err}
 	if err != nil {
 		part.Outcome = Failed
 	}

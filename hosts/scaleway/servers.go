@@ -34,8 +34,8 @@ const (
 
 // Server is a Mac.
 type Server struct {
-	ID, Name, Type, Zone string
-	State                State
+	ID, Name, Type string
+	State          State
 	// Status is Scaleway's name of the state, for messages.
 	Status string
 	// IP is empty until the server has one.
@@ -64,7 +64,7 @@ type Order struct {
 
 func newServer(s *applesilicon.Server) Server {
 	out := Server{
-		ID: s.ID, Name: s.Name, Type: s.Type, Zone: string(s.Zone), Status: string(s.Status), State: stateOf(s),
+		ID: s.ID, Name: s.Name, Type: s.Type, Status: string(s.Status), State: stateOf(s),
 		SSHUser: s.SSHUsername, Password: log.NewSecret(s.SudoPassword), DeletionScheduled: s.DeletionScheduled,
 	}
 

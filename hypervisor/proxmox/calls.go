@@ -111,13 +111,10 @@ type resource struct {
 	Status   string `json:"status"`
 	Tags     string `json:"tags"`
 	Lock     string `json:"lock"`
-	Pool     string `json:"pool"`
 	Template flag   `json:"template"`
 	MaxMem   int64  `json:"maxmem"`
-	MaxDisk  int64  `json:"maxdisk"`
 	// MaxCPU is the number of cores. Containers may have fractions of a core.
 	MaxCPU float64 `json:"maxcpu"`
-	Uptime int64   `json:"uptime"`
 	// HAState is set for machines that the HA manager manages.
 	HAState string `json:"hastate"`
 }
@@ -143,12 +140,10 @@ func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
 
 // nodeInfo is one entry of /nodes.
 type nodeInfo struct {
-	Node    string  `json:"node"`
-	Status  string  `json:"status"`
-	MaxCPU  float64 `json:"maxcpu"`
-	MaxMem  int64   `json:"maxmem"`
-	MaxDisk int64   `json:"maxdisk"`
-	Disk    int64   `json:"disk"`
+	Node   string  `json:"node"`
+	Status string  `json:"status"`
+	MaxCPU float64 `json:"maxcpu"`
+	MaxMem int64   `json:"maxmem"`
 }
 
 func (n nodeInfo) isOnline() bool { return n.Status == "online" }
@@ -194,7 +189,6 @@ type listedTask struct {
 	UPID    string `json:"upid"`
 	Type    string `json:"type"`
 	ID      string `json:"id"`
-	Node    string `json:"node"`
 	User    string `json:"user"`
 	TokenID string `json:"tokenid"`
 	Status  string `json:"status"`
@@ -385,10 +379,6 @@ func (c *client) changePower(ctx context.Context, node string, id int, action st
 
 type currentStatus struct {
 	Status string `json:"status"`
-	Lock   string `json:"lock"`
-	HA     struct {
-		Managed flag `json:"managed"`
-	} `json:"ha"`
 }
 
 func (c *client) readStatus(ctx context.Context, node string, id int) (currentStatus, error) {
@@ -534,7 +524,6 @@ func (c *client) readPermissions(ctx context.Context) (permissions, error) {
 
 type versionInfo struct {
 	Version string `json:"version"`
-	Release string `json:"release"`
 }
 
 func (c *client) readVersion(ctx context.Context) (versionInfo, error) {

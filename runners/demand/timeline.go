@@ -29,8 +29,6 @@ type Machine struct {
 	UID string
 	// Name of the claim. VM and Node locate its VM; they are empty until the VM exists.
 	Name, VM, Node string
-	// Owner is the name of the claim's pool, or of its template if no pool created the claim.
-	Owner string
 	// Runner is the name of the machine's runner.
 	Runner string
 	// Job is the job that the runner took, and BoundJob is the job that the machine was created
@@ -46,11 +44,7 @@ type Machine struct {
 
 // NewMachine returns the Machine of a claim.
 func NewMachine(claim *v1alpha1.MachineClaim) Machine {
-	out := Machine{UID: string(claim.UID), Name: claim.Name, Owner: claim.Spec.TemplateRef.Name, EndReason: claim.Status.EndReason}
-
-	if ref := claim.Spec.RunnerPoolRef; ref != nil {
-		out.Owner = ref.Name
-	}
+	out := Machine{UID: string(claim.UID), Name: claim.Name, EndReason: claim.Status.EndReason}
 
 	if ref := claim.Status.VMRef; ref != nil {
 		out.VM, out.Node = ref.VMID, ref.Node

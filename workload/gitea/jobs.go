@@ -149,7 +149,6 @@ func toMetaTime(t time.Time) *metav1.Time {
 
 // forgejoJob is a job as Forgejo lists it.
 type forgejoJob struct {
-	ID     int64    `json:"id"`
 	Handle string   `json:"handle"`
 	RepoID int64    `json:"repo_id"`
 	Name   string   `json:"name"`

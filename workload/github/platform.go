@@ -58,7 +58,7 @@ func (Platform) ResolveRunner(
 
 	var labels []string
 	if config != nil {
-		labels, out.Group, out.Name, out.Queue = config.Labels, config.RunnerGroup, config.RunnerName, config.ScaleSet
+		labels, out.Group, out.Queue = config.Labels, config.RunnerGroup, config.ScaleSet
 	}
 
 	out.Labels = MergeLabels(labels)

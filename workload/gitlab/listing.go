@@ -94,7 +94,6 @@ type listedRunner struct {
 	Description string `json:"description"`
 	Paused      bool   `json:"paused"`
 	Online      *bool  `json:"online"`
-	Status      string `json:"status"`
 	// Execution is active or idle. GitLab before version 18 omits it.
 	Execution string `json:"job_execution_status"`
 }
