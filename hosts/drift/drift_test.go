@@ -75,8 +75,8 @@ func TestHostConfigDrift(t *testing.T) {
 		"rejected three times": {
 			host: refused(3, 0), desired: "b", want: drift.Wait, next: drift.Update, until: 4 * time.Minute,
 		},
-		"rejected another configuration":    {host: refused(3, 0), desired: "c", want: drift.Update},
-		"failed terminally":                {host: failed(exceeded), desired: "b", want: drift.Terminal, next: drift.Update},
+		"rejected another configuration":       {host: refused(3, 0), desired: "c", want: drift.Update},
+		"failed terminally":                    {host: failed(exceeded), desired: "b", want: drift.Terminal, next: drift.Update},
 		"failed terminally, new configuration": {host: failed(exceeded), desired: "c", want: drift.Update, clears: true},
 		"failed terminally, back to the old configuration": {
 			host: status{

@@ -254,7 +254,7 @@ func (s *source) probe(
 	}
 	defer conn.Close() //nolint:errcheck // the probe has its result by then
 
-	states, err := push.Probe(ctx, conn, p, push.Options{Clock: area.Clock, Concurrent: true})
+	states, err := push.Probe(ctx, conn, p, push.Options{Concurrent: true})
 	if err != nil {
 		return nil, err
 	}
