@@ -14,7 +14,7 @@ import (
 
 const maxTerms = 40
 
-// TestGlossary: pages and code use the field's words, and the glossary is short enough to be read.
+// TestGlossary checks that pages and code use the field's words, and that the glossary is short.
 func TestGlossary(t *testing.T) {
 	t.Parallel()
 
@@ -51,7 +51,7 @@ func TestGlossary(t *testing.T) {
 }
 
 // isProse reports whether a file is a page, or Go code that is neither a test nor generated. The changelog and
-// decisions quote what former releases said.
+// decisions quote earlier releases.
 func isProse(name string) bool {
 	for _, folder := range []string{"/testdata/", "/test/", "/adr/", "/node_modules/"} {
 		if strings.Contains("/"+name, folder) {

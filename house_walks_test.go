@@ -14,7 +14,7 @@ import (
 	"testing"
 )
 
-// walkHop is a row of a walk: a function, and how a reader gets to the next one.
+// walkHop is a row of a walk: a function, and how it leads to the next one.
 type walkHop struct {
 	number, file, function, then string
 }
@@ -96,7 +96,7 @@ func addFunctions(t *testing.T, functions map[string]ast.Node, file string) {
 	for _, declaration := range syntax.Decls {
 		switch declaration := declaration.(type) {
 		case *ast.FuncDecl:
-			functions[file+":"+functionName(declaration)] = declaration
+			functions[file+":"+getFunctionName(declaration)] = declaration
 		case *ast.GenDecl:
 			for _, spec := range declaration.Specs {
 				if value, ok := spec.(*ast.ValueSpec); ok {
@@ -138,14 +138,14 @@ func checkWalk(t *testing.T, title string, hops []walkHop, functions map[string]
 
 		name := hop.function[strings.LastIndex(hop.function, ".")+1:]
 		if !viaObject && !mentioned[name] {
-			t.Errorf("%s, row %s: nothing before it mentions %s", title, hop.number, hop.function)
+			t.Errorf("%s, row %s: no earlier function mentions %s", title, hop.number, hop.function)
 		}
 
 		addMentioned(mentioned, function)
 
 		for _, named := range place.FindAllStringSubmatch(hop.then, -1) {
 			if functions[named[1]] == nil {
-				t.Errorf("%s, row %s: there is no %s", title, hop.number, named[1])
+				t.Errorf("%s, row %s: %s does not exist", title, hop.number, named[1])
 
 				continue
 			}
@@ -157,7 +157,7 @@ func checkWalk(t *testing.T, title string, hops []walkHop, functions map[string]
 	}
 }
 
-// addMentioned adds the identifiers in a declaration, but for the name of a function.
+// addMentioned adds the identifiers in a declaration, except the name of a function.
 func addMentioned(mentioned map[string]bool, declaration ast.Node) {
 	if function, ok := declaration.(*ast.FuncDecl); ok {
 		declaration = function.Body
@@ -172,8 +172,8 @@ func addMentioned(mentioned map[string]bool, declaration ast.Node) {
 	})
 }
 
-// functionName is Name, or Type.Name of a method.
-func functionName(function *ast.FuncDecl) string {
+// getFunctionName returns Name, or Type.Name of a method.
+func getFunctionName(function *ast.FuncDecl) string {
 	if function.Recv == nil {
 		return function.Name.Name
 	}

@@ -15,13 +15,14 @@ import (
 	"testing"
 )
 
-func sha256sum(text string) string {
+func formatSHA256(text string) string {
 	s := sha256.Sum256([]byte(text))
 
 	return hex.EncodeToString(s[:])
 }
 
-// serveProgram is the operator's download; it answers 503 once, as it may at its start.
+// serveProgram serves the program as the operator does. Its first response is 503, as while the operator
+// starts.
 func serveProgram(t *testing.T, program string) string {
 	t.Helper()
 
@@ -43,8 +44,8 @@ func serveProgram(t *testing.T, program string) string {
 	return server.URL
 }
 
-// runDelivery runs a delivery script with root in place of /opt/hyperfleet, and with a
-// mount program that puts the cloud-init ISO's files where it is told to.
+// runDelivery runs a delivery script with root instead of /opt/hyperfleet, and with a mount program that
+// copies the files of the cloud-init ISO to the mount point.
 func runDelivery(t *testing.T, root, script, program string) (string, error) {
 	t.Helper()
 

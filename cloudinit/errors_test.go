@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 )
 
-// TestBadTemplates: each error names the field, the line where there is one, and the
-// fix, and never a credential.
+// TestBadTemplates: each error contains the field, the line if it has one, and the fix. No error contains a
+// credential.
 func TestBadTemplates(t *testing.T) {
 	t.Parallel()
 
@@ -52,25 +52,25 @@ func TestBadTemplates(t *testing.T) {
 		"not a mapping":        {user("- a"), []string{"must be a YAML mapping", "not a list"}},
 		"two documents":        {user("a: 1\n---\nb: 2"), []string{"line 3", "second YAML document"}},
 		"unknown anchor":       {user("a: *nope"), []string{"unknown anchor"}},
-		"alias bomb":           {user(aliasBomb()), []string{"alias"}},
+		"alias bomb":           {user(newAliasBomb()), []string{"alias"}},
 		"secret in bad YAML": {func(in *cloudinit.Input) {
 			in.UserData, in.Vars.RunnerToken = "#cloud-config\na: *{{ .RunnerToken }}", secretReport
 		}, []string{"unknown anchor", "***"}},
-		"unknown format":        {func(in *cloudinit.Input) { in.UserData = "packages: [git]" }, []string{"line 1", "begin it with #cloud-config"}},
-		"wrong type of runcmd":  {user("runcmd: echo"), []string{"cloudInit.userData.runcmd line 2", "single value", "must be a list"}},
-		"wrong type of files":   {user("write_files: {a: b}"), []string{"write_files", "must be a list"}},
-		"another host name":     {user("hostname: other"), []string{"cloudInit.userData.hostname line 2", `"other"`, `"ci-abc"`}},
-		"another instance id":   {func(in *cloudinit.Input) { in.MetaData = "instance-id: x" }, []string{"cloudInit.metaData.instance-id", `"0e1f-uid"`}},
-		"bad meta data":         {func(in *cloudinit.Input) { in.MetaData = "{{ .X }}" }, []string{"cloudInit.metaData line 1"}},
-		"network without words": {func(in *cloudinit.Input) { in.NetworkData = "ethernets: {}" }, []string{"cloudInit.networkData", "version: 2"}},
-		"bad network version":   {func(in *cloudinit.Input) { in.NetworkData = "network: {version: 3}" }, []string{"version: 1 or version: 2"}},
+		"unknown format":          {func(in *cloudinit.Input) { in.UserData = "packages: [git]" }, []string{"line 1", "begin it with #cloud-config"}},
+		"wrong type of runcmd":    {user("runcmd: echo"), []string{"cloudInit.userData.runcmd line 2", "single value", "must be a list"}},
+		"wrong type of files":     {user("write_files: {a: b}"), []string{"write_files", "must be a list"}},
+		"another host name":       {user("hostname: other"), []string{"cloudInit.userData.hostname line 2", `"other"`, `"ci-abc"`}},
+		"another instance id":     {func(in *cloudinit.Input) { in.MetaData = "instance-id: x" }, []string{"cloudInit.metaData.instance-id", `"0e1f-uid"`}},
+		"bad meta data":           {func(in *cloudinit.Input) { in.MetaData = "{{ .X }}" }, []string{"cloudInit.metaData line 1"}},
+		"network without version": {func(in *cloudinit.Input) { in.NetworkData = "ethernets: {}" }, []string{"cloudInit.networkData", "version: 2"}},
+		"bad network version":     {func(in *cloudinit.Input) { in.NetworkData = "network: {version: 3}" }, []string{"version: 1 or version: 2"}},
 		"text too large": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: '" + strings.Repeat("x", 600<<10) + "'"
 		}, []string{"cloudInit.userData", "512 KiB", "write less"}},
 		"template grows too large": {user(`a: '{{ range 2 }}{{ printf "%300000d" 1 }}{{ end }}'`), []string{"more than 512 KiB"}},
 		"template without end":     {user("a: {{ range 1000000000000000 }}{{ end }}"), []string{"cloudInit.userData", "100000 steps"}},
 		"template calls itself":    {user(`a: {{ define "x" }}{{ template "x" }}{{ template "x" }}{{ end }}{{ template "x" }}`), []string{"more than 100 deep"}},
-		"text doubles":             {user(doubling()), []string{"cloudInit.userData", "more than 2097152 bytes of text"}},
+		"text doubles":             {user(newDoublingTemplate()), []string{"cloudInit.userData", "more than 2097152 bytes of text"}},
 		"merged text too large": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: '" + strings.Repeat("x", cloudinit.MaxUserData-100) + "'"
 		}, []string{"cloudInit.userData", " bytes", "512 KiB"}},
@@ -83,7 +83,7 @@ func TestBadTemplates(t *testing.T) {
 			in.Vars.BootstrapServiceBinary = nil
 		}, []string{"not available", "bootstrap.delivery"}},
 		"base64 of a list":      {user("a: {{ base64 .SPIFFEEnabled }}"), []string{"toJson first"}},
-		"the service's own":     {user("write_files: [{path: /run/../run/hyperfleet/x}]"), []string{"write_files[0].path line 2", "/run/hyperfleet/x", "another path"}},
+		"the service's folder":  {user("write_files: [{path: /run/../run/hyperfleet/x}]"), []string{"write_files[0].path line 2", "/run/hyperfleet/x", "another path"}},
 		"config, no JSON":       {configFile("x"), []string{guest.ConfigPath, "not a runner configuration", "leave the file out"}},
 		"config, unknown field": {configFile(`{"jitconfig":"x"}`), []string{"unknown field"}},
 		"config, other runner":  {configFile(`{"runner_name":"other"}`), []string{`"other"`, "{{ .RunnerName }}"}},
@@ -94,25 +94,25 @@ func TestBadTemplates(t *testing.T) {
 		"config, gzip": {user("write_files: [{path: " + guest.ConfigPath + ", content: x, encoding: gzip}]"), []string{"encoding gzip"}},
 		"unit and delivery": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\nwrite_files: [{path: " + cloudinit.UnitPath + ", content: x}]"
-			in.Delivery = cloudinit.Delivery{Method: "iso", SHA256: sums()}
+			in.Delivery = cloudinit.Delivery{Method: "iso", SHA256: listChecksums()}
 		}, []string{cloudinit.UnitPath, "bootstrap.delivery iso"}},
 		"program and delivery": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\nwrite_files: [{path: " + guest.ServicePath + ", content: x}]"
-			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: sums()}
+			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: listChecksums()}
 		}, []string{guest.ServicePath, "bootstrap.delivery download"}},
 		"delivery unknown":        {delivery(cloudinit.Delivery{Method: "mail"}), []string{"image, download or iso"}},
-		"delivery without URL":    {delivery(cloudinit.Delivery{Method: "download", SHA256: sums()}), []string{"not the URL of a server"}},
-		"delivery, quoted URL":    {delivery(cloudinit.Delivery{Method: "download", URL: "https://x/'$(id)'", SHA256: sums()}), []string{"not the URL"}},
+		"delivery without URL":    {delivery(cloudinit.Delivery{Method: "download", SHA256: listChecksums()}), []string{"not the URL of a server"}},
+		"delivery, quoted URL":    {delivery(cloudinit.Delivery{Method: "download", URL: "https://x/'$(id)'", SHA256: listChecksums()}), []string{"not the URL"}},
 		"delivery without sum":    {delivery(cloudinit.Delivery{Method: "iso"}), []string{"no SHA-256"}},
 		"delivery, bad sum":       {delivery(cloudinit.Delivery{Method: "iso", SHA256: map[string]string{"x86_64": "1"}}), []string{"64 hexadecimal"}},
 		"delivery, bad arch":      {delivery(cloudinit.Delivery{Method: "iso", SHA256: map[string]string{"*)": strings.Repeat("a", 64)}}), []string{"architecture"}},
 		"mode unknown":            {network(v1alpha1.MachineNetwork{Mode: "x"}), []string{"network.mode", "dhcp, static or cloud-init"}},
 		"static without settings": {network(v1alpha1.MachineNetwork{Mode: "static"}), []string{"needs network.static"}},
-		"static, bad address":     {network(staticNetwork("10.0.0.300", "24", "")), []string{"network.static.ipAddress"}},
-		"static, bad mask":        {network(staticNetwork("10.0.0.3", "255.0.255.0", "")), []string{"network.static.netmask", "ones must come first"}},
-		"static, mask too long":   {network(staticNetwork("10.0.0.3", "33", "")), []string{"1 to 32"}},
-		"static, mixed families":  {network(staticNetwork("10.0.0.3", "24", "fe80::1")), []string{"network.static.gateway"}},
-		"static, v6 mask":         {network(staticNetwork("2001:db8::1", "255.255.0.0", "")), []string{"does not fit"}},
+		"static, bad address":     {network(newStaticNetwork("10.0.0.300", "24", "")), []string{"network.static.ipAddress"}},
+		"static, bad mask":        {network(newStaticNetwork("10.0.0.3", "255.0.255.0", "")), []string{"network.static.netmask", "ones must come first"}},
+		"static, mask too long":   {network(newStaticNetwork("10.0.0.3", "33", "")), []string{"1 to 32"}},
+		"static, mixed families":  {network(newStaticNetwork("10.0.0.3", "24", "fe80::1")), []string{"network.static.gateway"}},
+		"static, v6 mask":         {network(newStaticNetwork("2001:db8::1", "255.255.0.0", "")), []string{"does not fit"}},
 		"bad name server":         {func(in *cloudinit.Input) { in.DNS.Servers = []string{"dns.example"} }, []string{"network.dns.servers"}},
 		"long identifier":         {network(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{ClientIdentifier: strings.Repeat("x", 200)}}), []string{"clientIdentifier", "at most 124"}},
 		"bad lease time":          {network(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{LeaseTime: &metav1.Duration{Duration: time.Millisecond}}}), []string{"leaseTime"}},
@@ -121,7 +121,7 @@ func TestBadTemplates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			tc.change(&in)
 
 			out, err := cloudinit.Render(in)
@@ -136,27 +136,27 @@ func TestBadTemplates(t *testing.T) {
 			}
 
 			if strings.Contains(err.Error(), secretJIT) || strings.Contains(err.Error(), secretReport) {
-				t.Errorf("error holds a credential: %v", err)
+				t.Errorf("error contains a credential: %v", err)
 			}
 
 			if out.UserData != nil || out.MetaData != nil {
-				t.Error("something was made in spite of the error")
+				t.Error("there is output despite the error")
 			}
 		})
 	}
 }
 
-func staticNetwork(ip, mask, gateway string) v1alpha1.MachineNetwork {
+func newStaticNetwork(ip, mask, gateway string) v1alpha1.MachineNetwork {
 	return v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: ip, Netmask: mask, Gateway: gateway}}
 }
 
-// doubling is a template that makes a text of 2^60 bytes.
-func doubling() string {
+// newDoublingTemplate returns a template whose output has 2^60 bytes.
+func newDoublingTemplate() string {
 	return `{{ $x := "x" }}` + strings.Repeat(`{{ $x = printf "%s%s" $x $x }}`, 60) + "a: {{ len $x }}"
 }
 
-// aliasBomb is a document of a few lines that stands for millions of values.
-func aliasBomb() string {
+// newAliasBomb returns a document of a few lines that expands to millions of values.
+func newAliasBomb() string {
 	text := []byte("a0: &a0 [x,x,x,x,x,x,x,x,x,x]\n")
 
 	for i := range 8 {

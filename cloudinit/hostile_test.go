@@ -11,11 +11,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 )
 
-// maxGrowth is what one hostile template may have the operator allocate, garbage and all.
+// maxGrowth is the maximum number of bytes that rendering a hostile template may allocate, including garbage.
 const maxGrowth = 16 << 20
 
-// hostile are templates that would take gigabytes, or for ever, and the limits they meet.
-func hostile() map[string]struct{ text, want string } {
+// listHostileTemplates returns templates that would use gigabytes or run forever, and the limits that stop
+// them.
+func listHostileTemplates() map[string]struct{ text, want string } {
 	const bytes = "more than 2097152 bytes of text in total"
 
 	return map[string]struct{ text, want string }{
@@ -40,14 +41,14 @@ func hostile() map[string]struct{ text, want string } {
 	}
 }
 
-// TestHostileTemplatesAreBounded: a template of one user's takes no memory from others.
+// TestHostileTemplatesAreBounded: a user's template cannot exhaust the operator's memory.
 func TestHostileTemplatesAreBounded(t *testing.T) {
-	for name, tt := range hostile() {
+	for name, tt := range listHostileTemplates() {
 		t.Run(name, func(t *testing.T) {
-			in := sampleInput()
+			in := newSampleInput()
 			in.UserData = "#cloud-config\n" + tt.text
 
-			err := bounded(t, in)
+			err := requireBounded(t, in)
 			if err == nil || !strings.Contains(err.Error(), tt.want) || !strings.Contains(err.Error(), "cloudInit.userData") {
 				t.Errorf("error: %.300v, want %q", err, tt.want)
 			}
@@ -55,20 +56,20 @@ func TestHostileTemplatesAreBounded(t *testing.T) {
 	}
 }
 
-// One key thousands of times is told of once: all its pairs would take gigabytes.
-func TestKeysThatRepeatAreToldOnce(t *testing.T) {
-	in := sampleInput()
+// A key that occurs thousands of times is reported once, because all pairs would use gigabytes.
+func TestRepeatedKeysAreReportedOnce(t *testing.T) {
+	in := newSampleInput()
 	in.MetaData = strings.Repeat("a: 1\n", 3500)
 
-	err := bounded(t, in)
+	err := requireBounded(t, in)
 	if err == nil || !strings.Contains(err.Error(), "duplicate key a, first used in line 1") || len(err.Error()) > 200 {
 		t.Errorf("error: %.300v", err)
 	}
 }
 
-// bounded renders, and fails where that allocates too much: all of it counts, so that it does not
-// matter when garbage was collected.
-func bounded(t *testing.T, in cloudinit.Input) error {
+// requireBounded renders, and fails the test if rendering allocates too much. All allocations count, so the
+// time of garbage collections does not matter.
+func requireBounded(t *testing.T, in cloudinit.Input) error {
 	t.Helper()
 
 	var before, after runtime.MemStats

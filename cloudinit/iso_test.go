@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// readISO lists an image with a reader that is not ours.
+// readISO lists an image with the reader of another project.
 func readISO(t *testing.T, img []byte) map[string][]byte {
 	t.Helper()
 
@@ -53,7 +53,7 @@ func readISO(t *testing.T, img []byte) map[string][]byte {
 	return got
 }
 
-func sampleFiles() map[string][]byte {
+func newSampleFiles() map[string][]byte {
 	return map[string][]byte{
 		"user-data":         []byte("#cloud-config\n{}\n"),
 		"meta-data":         []byte("instance-id: i-1\n"),
@@ -64,13 +64,13 @@ func sampleFiles() map[string][]byte {
 	}
 }
 
-func TestISOIsReadByAnotherReader(t *testing.T) {
+func TestISOWithAnotherReader(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]map[string][]byte{
-		"NoCloud files and clashing plain names": sampleFiles(),
+		"NoCloud files and clashing plain names": newSampleFiles(),
 		"longest name":                           {strings.Repeat("x", 64): []byte("y")},
-		"whole sectors":                          {"a": make([]byte, 4096), "b": []byte("z")},
+		"full sectors":                           {"a": make([]byte, 4096), "b": []byte("z")},
 	}
 	for name, files := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -98,22 +98,22 @@ func TestISOIsReadByAnotherReader(t *testing.T) {
 func TestISOIsDeterministic(t *testing.T) {
 	t.Parallel()
 
-	first, err := cloudinit.BuildISO(sampleFiles())
+	first, err := cloudinit.BuildISO(newSampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	second, err := cloudinit.BuildISO(sampleFiles())
+	second, err := cloudinit.BuildISO(newSampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	if !bytes.Equal(first, second) {
-		t.Error("the same files gave different bytes")
+		t.Error("two images of the same files differ")
 	}
 }
 
-func TestISORefusesNames(t *testing.T) {
+func TestISORejectsNames(t *testing.T) {
 	t.Parallel()
 
 	for _, name := range []string{"", ".", "..", ".hidden", "a/b", "a b", "ä", strings.Repeat("x", 65), "a;1"} {
@@ -123,11 +123,11 @@ func TestISORefusesNames(t *testing.T) {
 	}
 }
 
-// TestISOForSystemTools reads names, label and contents as other systems do.
+// TestISOForSystemTools reads names, label and contents with the tools of operating systems.
 func TestISOForSystemTools(t *testing.T) {
 	t.Parallel()
 
-	img, err := cloudinit.BuildISO(sampleFiles())
+	img, err := cloudinit.BuildISO(newSampleFiles())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,16 +161,15 @@ func TestISOForSystemTools(t *testing.T) {
 
 			for _, want := range tc.want {
 				if !strings.Contains(string(out), want) {
-					t.Errorf("%s does not say %q:\n%s", tc.tool, want, out)
+					t.Errorf("%s does not print %q:\n%s", tc.tool, want, out)
 				}
 			}
 		})
 	}
 }
 
-// TestISOWithMoreEntriesThanASectorHolds uses isoinfo: the Go reader of the other test
-// reads directories of one sector only.
-func TestISOWithMoreEntriesThanASectorHolds(t *testing.T) {
+// TestISOWithLargeDirectory uses isoinfo, because the Go reader reads only directories of one sector.
+func TestISOWithLargeDirectory(t *testing.T) {
 	t.Parallel()
 
 	isoinfo := exe.FindProgram(t, "isoinfo", "genisoimage")

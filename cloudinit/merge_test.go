@@ -20,11 +20,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// TestMergeKeepsWhatTheUserWrote looks at the text, for people read it.
-func TestMergeKeepsWhatTheUserWrote(t *testing.T) {
+// TestMergeKeepsUserData compares texts, because people read the result.
+func TestMergeKeepsUserData(t *testing.T) {
 	t.Parallel()
 
-	in := sampleInput()
+	in := newSampleInput()
 	in.Config, in.FQDN = nil, ""
 	in.UserData = `#cloud-config
 # Tools that every job needs.
@@ -61,8 +61,8 @@ hostname: ci-abc
 	}
 }
 
-// TestBlockTextsStayAsTheyAre has the texts that the YAML library reads but cannot write.
-func TestBlockTextsStayAsTheyAre(t *testing.T) {
+// TestBlockTextsStayUnchanged has texts that the YAML library can read but cannot write.
+func TestBlockTextsStayUnchanged(t *testing.T) {
 	t.Parallel()
 
 	user := "" +
@@ -74,15 +74,15 @@ func TestBlockTextsStayAsTheyAre(t *testing.T) {
 		"g: |1\n \ttab\n" +
 		"h: |\n  #!/bin/sh\n  if true; then\n    echo  \n  fi\n" +
 		`"  i\n\n  j": k` + "\n"
-	in := sampleInput()
+	in := newSampleInput()
 	in.Config, in.FQDN = nil, ""
 	in.UserData = "#cloud-config\n" + user
 	out, _ := mustRender(t, in)
 
-	want := normal(t, []byte(user))
+	want := parseYAML(t, []byte(user))
 	want["hostname"] = "ci-abc"
 
-	if diff := cmp.Diff(want, normal(t, out.UserData)); diff != "" {
+	if diff := cmp.Diff(want, parseYAML(t, out.UserData)); diff != "" {
 		t.Errorf("(-want +got):\n%s\n%s", diff, out.UserData)
 	}
 }
@@ -90,7 +90,7 @@ func TestBlockTextsStayAsTheyAre(t *testing.T) {
 func TestMergeWithAliasesAndMergeKeys(t *testing.T) {
 	t.Parallel()
 
-	in := sampleInput()
+	in := newSampleInput()
 	in.UserData = `#cloud-config
 x-base: &base
   runcmd: &commands [first]
@@ -103,13 +103,13 @@ x-again: *commands
 		t.Errorf("runcmd %v", c.RunCmd)
 	}
 
-	if got := normal(t, out.UserData)["x-again"]; !cmp.Equal(got, []any{"first"}) {
-		t.Errorf("what shared an anchor with runcmd became %v", got)
+	if got := parseYAML(t, out.UserData)["x-again"]; !cmp.Equal(got, []any{"first"}) {
+		t.Errorf("the value that shared an anchor with runcmd is %v", got)
 	}
 }
 
-// TestTakeOver: a template that writes the runner's configuration itself.
-func TestTakeOver(t *testing.T) {
+// TestUserWritesRunnerConfig has templates that write the runner's configuration themselves.
+func TestUserWritesRunnerConfig(t *testing.T) {
 	t.Parallel()
 
 	content := `{"method":"runner-token","platform":"github-actions","runner_name":"{{ .RunnerName }}","labels":["mine"],"job_timeout":"1h"}`
@@ -118,7 +118,7 @@ func TestTakeOver(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		entry, rest string
-		starts      int // commands that start the service
+		starts      int // number of commands that start the service
 	}{
 		"plain":             {"content: '" + content + "'", "", 1},
 		"base64":            {"content: " + encoded + "\n  encoding: b64", "", 1},
@@ -131,7 +131,7 @@ func TestTakeOver(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.UserData = "#cloud-config\nwrite_files:\n- path: " + guest.ConfigPath + "\n  " + tc.entry + tc.rest
 			_, c := mustRender(t, in)
 
@@ -140,7 +140,7 @@ func TestTakeOver(t *testing.T) {
 			want.JobTimeout = guest.Duration(3600e9)
 
 			var got guest.Config
-			if err := json.Unmarshal([]byte(c.file(t, guest.ConfigPath)), &got); err != nil {
+			if err := json.Unmarshal([]byte(c.getFile(t, guest.ConfigPath)), &got); err != nil {
 				t.Fatal(err)
 			}
 
@@ -168,12 +168,11 @@ func TestTakeOver(t *testing.T) {
 	}
 }
 
-// TestOtherFormats has cloud-init itself read what is made of user data that is no
-// cloud-config.
+// TestOtherFormats: cloud-init reads the output for user data in other formats than cloud-config.
 func TestOtherFormats(t *testing.T) {
 	t.Parallel()
 
-	python := interpreter(t, exe.FindProgram(t, "cloud-init", "cloud-init"))
+	python := findInterpreter(t, exe.FindProgram(t, "cloud-init", "cloud-init"))
 
 	mime := "Content-Type: multipart/mixed; boundary=\"b\"\nMIME-Version: 1.0\n\n--b\nContent-Type: text/cloud-config\n\n" +
 		"#cloud-config\nruncmd: [users]\npackages: [git]\n--b\nContent-Type: text/x-shellscript\n\n#!/bin/sh\necho é\n--b--\n"
@@ -181,7 +180,7 @@ func TestOtherFormats(t *testing.T) {
 	for name, tc := range map[string]struct {
 		text    string
 		kinds   []string
-		first   string // the user's part comes back as it was
+		first   string // the user's part, unchanged
 		runcmds int
 	}{
 		"shell":    {"#!/bin/sh\necho 'größer' {{ .RunnerName }}\n", []string{"text/x-shellscript"}, "#!/bin/sh\necho 'größer' ci-abc\n", 1},
@@ -192,7 +191,7 @@ func TestOtherFormats(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.UserData = tc.text
 
 			out, err := cloudinit.Render(in)
@@ -200,7 +199,7 @@ func TestOtherFormats(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			got := read(t, python, out.UserData)
+			got := readWithCloudInit(t, python, out.UserData)
 			if diff := cmp.Diff(append(tc.kinds, "text/cloud-config"), got.Kinds); diff != "" {
 				t.Errorf("parts (-want +got):\n%s", diff)
 			}
@@ -209,7 +208,7 @@ func TestOtherFormats(t *testing.T) {
 				t.Errorf("the user's part became %q", got.Bodies[0])
 			}
 
-			alone := read(t, python, []byte(strings.ReplaceAll(tc.text, "{{ .RunnerName }}", "ci-abc")))
+			alone := readWithCloudInit(t, python, []byte(strings.ReplaceAll(tc.text, "{{ .RunnerName }}", "ci-abc")))
 			if diff := cmp.Diff(alone.Bodies, got.Bodies[:len(tc.kinds)]); diff != "" {
 				t.Errorf("the user's parts (-alone +in ours):\n%s", diff)
 			}
@@ -221,9 +220,9 @@ func TestOtherFormats(t *testing.T) {
 	}
 }
 
-// interpreter is the program that a script names in its first line. The first python3 of the
-// path may be another one, without the packages of the system.
-func interpreter(t *testing.T, script string) string {
+// findInterpreter returns the program in the first line of a script. The first python3 in PATH may lack the
+// system's packages.
+func findInterpreter(t *testing.T, script string) string {
 	t.Helper()
 
 	text, err := os.ReadFile(script)
@@ -235,19 +234,19 @@ func interpreter(t *testing.T, script string) string {
 
 	path, found := strings.CutPrefix(strings.TrimSpace(first), "#!")
 	if !found || strings.ContainsAny(strings.TrimSpace(path), " \t") {
-		t.Fatalf("%s begins with %q, and not with #! and a program", script, first)
+		t.Fatalf("%s begins with %q, want #! and a program", script, first)
 	}
 
 	return strings.TrimSpace(path)
 }
 
-// parts are what cloud-init reads in user data.
+// parts are the parts of user data that cloud-init recognizes.
 type parts struct {
 	Kinds, Bodies []string
 	Config        userConfig
 }
 
-func read(t *testing.T, python string, userData []byte) parts {
+func readWithCloudInit(t *testing.T, python string, userData []byte) parts {
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), "user-data")
@@ -255,27 +254,27 @@ func read(t *testing.T, python string, userData []byte) parts {
 		t.Fatal(err)
 	}
 
-	cmd := exec.Command(python, "-c", readParts, path)
+	cmd := exec.Command(python, "-c", readPartsScript, path)
 
 	var stderr strings.Builder
 
 	cmd.Stderr = &stderr
 
-	said, err := cmd.Output()
+	output, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s\n%s", err, &stderr, userData)
 	}
 
 	var out parts
-	if err := json.Unmarshal(said, &out); err != nil {
-		t.Fatalf("%v\n%s", err, said)
+	if err := json.Unmarshal(output, &out); err != nil {
+		t.Fatalf("%v\n%s", err, output)
 	}
 
 	return out
 }
 
-// readParts prints the parts that cloud-init finds, and its merged cloud-config.
-const readParts = `
+// readPartsScript prints the parts that cloud-init finds, and its merged cloud-config.
+const readPartsScript = `
 import json, sys
 from cloudinit import user_data, mergers, safeyaml, util
 message = user_data.convert_string(open(sys.argv[1], "rb").read())
@@ -292,7 +291,7 @@ for part in message.walk():
 print(json.dumps({"Kinds": kinds, "Bodies": bodies, "Config": {"Hostname": config.get("hostname"), "RunCmd": config.get("runcmd")}}))
 `
 
-// TestDeliveryScripts runs the scripts that bring the bootstrap service into a machine.
+// TestDeliveryScripts runs the scripts that install the bootstrap service in a machine.
 func TestDeliveryScripts(t *testing.T) {
 	t.Parallel()
 
@@ -305,17 +304,17 @@ func TestDeliveryScripts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	good := map[string]string{strings.TrimSpace(string(arch)): sha256sum(program)}
+	good := map[string]string{strings.TrimSpace(string(arch)): formatSHA256(program)}
 
 	for name, tc := range map[string]struct {
 		method string
 		sums   map[string]string
-		served string // "" is not there
-		want   string // in the output of a script that fails
+		served string // "" means missing
+		want   string // a part of the output of a failing script
 	}{
 		"download":                     {"download", good, program, ""},
 		"download, changed":            {"download", good, program + "evil", "is not the expected one"},
-		"download, other architecture": {"download", map[string]string{"riscv64": sha256sum(program)}, program, "for architecture"},
+		"download, other architecture": {"download", map[string]string{"riscv64": formatSHA256(program)}, program, "for architecture"},
 		"iso":                          {"iso", good, program, ""},
 		"iso, changed":                 {"iso", good, program + "evil", "is not the expected one"},
 		"iso without the program":      {"iso", good, "", "bootstrap-service"},
@@ -323,11 +322,11 @@ func TestDeliveryScripts(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.Delivery = cloudinit.Delivery{Method: tc.method, SHA256: tc.sums, URL: serveProgram(t, tc.served)}
 			_, c := mustRender(t, in)
 			root := t.TempDir()
-			out, err := runDelivery(t, root, c.file(t, "/opt/hyperfleet/deliver.sh"), tc.served)
+			out, err := runDelivery(t, root, c.getFile(t, "/opt/hyperfleet/deliver.sh"), tc.served)
 
 			got, readErr := os.ReadFile(filepath.Join(root, "bootstrap-service"))
 			if tc.want != "" {
@@ -342,7 +341,7 @@ func TestDeliveryScripts(t *testing.T) {
 				t.Errorf("%v, installed %q, output %s", err, got, out)
 			}
 
-			if unit := c.file(t, cloudinit.UnitPath); unit != cloudinit.Unit() {
+			if unit := c.getFile(t, cloudinit.UnitPath); unit != cloudinit.Unit() {
 				t.Errorf("unit %q", unit)
 			}
 		})
@@ -352,7 +351,7 @@ func TestDeliveryScripts(t *testing.T) {
 func TestImageDeliveryWritesNoUnit(t *testing.T) {
 	t.Parallel()
 
-	in := sampleInput()
+	in := newSampleInput()
 	in.Delivery.Method = v1alpha1.DeliveryImage
 
 	if _, c := mustRender(t, in); len(c.WriteFiles) != 2 {
@@ -360,9 +359,8 @@ func TestImageDeliveryWritesNoUnit(t *testing.T) {
 	}
 }
 
-// The image is told to start the service early only where the user's data has nothing
-// that the job must wait for.
-func TestStartsEarly(t *testing.T) {
+// The service starts early only if the user data has nothing that the job must wait for.
+func TestEarlyStart(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -376,14 +374,14 @@ func TestStartsEarly(t *testing.T) {
 		"runcmd of the user":   {"#cloud-config\nruncmd: [true]\n", "", false},
 		"packages":             {"#cloud-config\npackages: [git]\n", "", false},
 		"users":                {"#cloud-config\nusers: [default]\n", "", false},
-		"a file comes later":   {"#cloud-config\nwrite_files: [{path: /etc/motd, content: x, defer: true}]\n", "", false},
+		"a deferred file":      {"#cloud-config\nwrite_files: [{path: /etc/motd, content: x, defer: true}]\n", "", false},
 		"a script":             {"#!/bin/sh\ntrue\n", "", false},
 		"the service is to be": {"", v1alpha1.DeliveryISO, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.UserData, in.Delivery.Method = tc.userData, tc.delivery
 			in.Delivery.SHA256 = map[string]string{"x86_64": strings.Repeat("0", 64)}
 
@@ -403,12 +401,12 @@ func TestStartsEarly(t *testing.T) {
 	}
 }
 
-// TestUnit has systemd read the unit file.
+// TestUnit checks the unit file with systemd.
 func TestUnit(t *testing.T) {
 	t.Parallel()
 
 	path := filepath.Join(t.TempDir(), guest.ServiceUnit)
-	// The program is not there; any other will do for the check.
+	// systemd checks that the program exists, so the test uses another program.
 	if err := os.WriteFile(path, []byte(strings.ReplaceAll(cloudinit.Unit(), guest.ServicePath, "/bin/true")), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -19,41 +19,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// What a network-config has no words for goes into a file beside the one that netplan makes
-// of it, by the same name, and the network's devices are told.
+// Settings that a network-config cannot express are written to a drop-in file for the file that netplan
+// generates. Then networkctl reconfigures the network's devices.
 func TestDHCPOptionsForNetworkd(t *testing.T) {
 	t.Parallel()
 
 	lease := &metav1.Duration{Duration: 90 * time.Minute}
 
 	for name, tc := range map[string]struct {
-		dhcp   v1alpha1.DHCP
-		device string
-		want   string
-		told   string
+		dhcp         v1alpha1.DHCP
+		device       string
+		reconfigured string
+		want         string
 	}{
 		"the host's name": {
-			dhcp: v1alpha1.DHCP{ClientIdentifier: "hostname"}, told: "eth0",
+			dhcp: v1alpha1.DHCP{ClientIdentifier: "hostname"}, reconfigured: "eth0",
 			want: "[DHCPv4]\nClientIdentifier=duid\nIAID=1\nDUIDType=uuid\nDUIDRawData=10:8d:3d:1c:a5:94:c9:df:85:4e:51:d7:bb:b4:3c:a7\n",
 		},
 		"a static lease": {
-			dhcp: v1alpha1.DHCP{RequestStaticLease: true}, told: "ens18", device: "ens18",
+			dhcp: v1alpha1.DHCP{RequestStaticLease: true}, reconfigured: "ens18", device: "ens18",
 			want: "[DHCPv4]\nClientIdentifier=duid\nIAID=1\nDUIDType=uuid\nDUIDRawData=10:8d:3d:1c:a5:94:c9:df:85:4e:51:d7:bb:b4:3c:a7\n",
 		},
 		"a text, and a lease": {
-			dhcp: v1alpha1.DHCP{ClientIdentifier: "ci", LeaseTime: lease}, told: "ens18", device: "ens1*",
+			dhcp: v1alpha1.DHCP{ClientIdentifier: "ci", LeaseTime: lease}, reconfigured: "ens18", device: "ens1*",
 			want: "[DHCPv4]\nClientIdentifier=duid\nIAID=1\nDUIDType=vendor\nDUIDRawData=00:00:7e:d9:63:69\nSendOption=51:uint32:5400\n",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.Network = &v1alpha1.MachineNetwork{Interface: tc.device, DHCP: &tc.dhcp}
 			out, _ := mustRender(t, in)
 
 			root := t.TempDir()
-			told := bootCommands(t, root, out.UserData, tc.told)
+			calls := runBootCommands(t, root, out.UserData, tc.reconfigured)
 
 			files, err := filepath.Glob(filepath.Join(root, "etc", "systemd", "network", "*.d", "*.conf"))
 			if err != nil || len(files) != 1 {
@@ -64,20 +64,20 @@ func TestDHCPOptionsForNetworkd(t *testing.T) {
 				t.Errorf("%v, the file is\n%s\nwant\n%s", err, got, tc.want)
 			}
 
-			if want := "reload\nreconfigure " + tc.told + "\n"; told != want {
-				t.Errorf("networkctl was told %q, want %q", told, want)
+			if want := "reload\nreconfigure " + tc.reconfigured + "\n"; calls != want {
+				t.Errorf("networkctl got the arguments %q, want %q", calls, want)
 			}
 
 			of := strings.TrimSuffix(filepath.Base(filepath.Dir(files[0])), ".d")
 			if made := exe.RunNetplan(t, out.NetworkConfig); made[of] == "" {
-				t.Errorf("it is beside %s, and netplan makes %v", of, made)
+				t.Errorf("the drop-in is for %s, and netplan generates %v", of, made)
 			}
 		})
 	}
 }
 
-// No DHCP, and nothing that a network-config could not say: nothing is run.
-func TestNothingForNetworkd(t *testing.T) {
+// Without DHCP, and if a network-config can express everything, no command runs.
+func TestNoFileForNetworkd(t *testing.T) {
 	t.Parallel()
 
 	no := false
@@ -93,7 +93,7 @@ func TestNothingForNetworkd(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			in.Network = &network
 
 			if out, _ := mustRender(t, in); strings.Contains(string(out.UserData), "networkctl") {
@@ -103,12 +103,12 @@ func TestNothingForNetworkd(t *testing.T) {
 	}
 }
 
-// A name that a shell would take for more than a name is refused.
+// A name that contains shell syntax is rejected.
 func TestNoShellInInterfaces(t *testing.T) {
 	t.Parallel()
 
 	for _, device := range []string{"$(id)", "a;id", "a'b", "`id`"} {
-		in := sampleInput()
+		in := newSampleInput()
 		in.Network = &v1alpha1.MachineNetwork{Interface: device, DHCP: &v1alpha1.DHCP{ClientIdentifier: "ci"}}
 
 		if _, err := cloudinit.Render(in); err == nil || !strings.Contains(err.Error(), "network.interface") {
@@ -117,9 +117,9 @@ func TestNoShellInInterfaces(t *testing.T) {
 	}
 }
 
-// bootCommands runs what user data run at boot, below root, on a machine with one network
-// device, and gives what networkctl is told.
-func bootCommands(t *testing.T, root string, userData []byte, device string) string {
+// runBootCommands runs the user data's boot commands below root, on a machine with one network device. It
+// returns the arguments of networkctl.
+func runBootCommands(t *testing.T, root string, userData []byte, device string) string {
 	t.Helper()
 
 	var config struct {
@@ -129,7 +129,7 @@ func bootCommands(t *testing.T, root string, userData []byte, device string) str
 		t.Fatalf("no commands: %v\n%s", err, userData)
 	}
 
-	bin, told := t.TempDir(), filepath.Join(root, "told")
+	bin, log := t.TempDir(), filepath.Join(root, "log")
 
 	for dir, mode := range map[string]os.FileMode{"sys/class/net/" + device: 0o700, "sys/class/net/lo": 0o700} {
 		if err := os.MkdirAll(filepath.Join(root, dir), mode); err != nil {
@@ -137,7 +137,7 @@ func bootCommands(t *testing.T, root string, userData []byte, device string) str
 		}
 	}
 
-	if err := os.WriteFile(filepath.Join(bin, "networkctl"), []byte("#!/bin/sh\necho \"$@\" >>'"+told+"'\n"), 0o700); err != nil {
+	if err := os.WriteFile(filepath.Join(bin, "networkctl"), []byte("#!/bin/sh\necho \"$@\" >>'"+log+"'\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 
@@ -152,15 +152,15 @@ func bootCommands(t *testing.T, root string, userData []byte, device string) str
 		cmd := exec.Command(words[0], words[1:]...)
 		cmd.Env = append(os.Environ(), "PATH="+bin+":"+os.Getenv("PATH"))
 
-		if said, err := cmd.CombinedOutput(); err != nil {
-			t.Fatalf("%v: %v\n%s", words, err, said)
+		if output, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %v\n%s", words, err, output)
 		}
 	}
 
-	said, err := os.ReadFile(told)
+	output, err := os.ReadFile(log)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return string(said)
+	return string(output)
 }

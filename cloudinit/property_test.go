@@ -26,11 +26,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// sampler makes users' cloud-configs; one seed makes one of them.
-type sampler struct{ *rand.Rand }
+// generator generates cloud-configs of users from a seed.
+type generator struct{ *rand.Rand }
 
-// hardTexts are texts that are hard on YAML.
-func hardTexts() []string {
+// listHardTexts returns texts that YAML must quote or escape.
+func listHardTexts() []string {
 	return []string{
 		"", "yes", "0644", "1:30", "null", "~", " lead", "trail ", "a: b", "# no comment", "- x", "line\nline\n", "\ttab\n",
 		"many\n\n\nblank\n\n", "  indented\nless\n", "{{ not a template }}", "*alias", "&anchor", "!!tag", "'", `"`, "%", "@",
@@ -38,8 +38,8 @@ func hardTexts() []string {
 	}
 }
 
-func (s sampler) text() string {
-	texts := hardTexts()
+func (s generator) newText() string {
+	texts := listHardTexts()
 	if s.IntN(2) == 0 {
 		return texts[s.IntN(len(texts))]
 	}
@@ -54,8 +54,8 @@ func (s sampler) text() string {
 	return out.String()
 }
 
-// value is any value that YAML can hold, a few levels deep.
-func (s sampler) value(depth int) any {
+// newValue generates a YAML value with a few levels.
+func (s generator) newValue(depth int) any {
 	kinds := 6
 	if depth == 0 {
 		kinds = 4
@@ -63,7 +63,7 @@ func (s sampler) value(depth int) any {
 
 	switch s.IntN(kinds) {
 	case 0:
-		return s.text()
+		return s.newText()
 	case 1:
 		return s.IntN(1_000_000) - 500_000
 	case 2:
@@ -73,41 +73,41 @@ func (s sampler) value(depth int) any {
 	case 4:
 		list := make([]any, s.IntN(4))
 		for i := range list {
-			list[i] = s.value(depth - 1)
+			list[i] = s.newValue(depth - 1)
 		}
 
 		return list
 	default:
-		return s.mapping(depth - 1)
+		return s.newMapping(depth - 1)
 	}
 }
 
-func (s sampler) mapping(depth int) map[string]any {
+func (s generator) newMapping(depth int) map[string]any {
 	out := map[string]any{}
 	for range s.IntN(4) {
-		out[s.text()] = s.value(depth)
+		out[s.newText()] = s.newValue(depth)
 	}
 
 	return out
 }
 
-func (s sampler) user() userSample {
+func (s generator) newUserSample() userSample {
 	u := userSample{Others: map[string]any{}}
 
 	for range s.IntN(4) {
-		u.Files = append(u.Files, map[string]any{"path": "/home/" + s.text(), "content": s.text(), "x": s.value(1)})
+		u.Files = append(u.Files, map[string]any{"path": "/home/" + s.newText(), "content": s.newText(), "x": s.newValue(1)})
 	}
 
 	for range s.IntN(4) {
-		u.Commands = append(u.Commands, s.value(1))
+		u.Commands = append(u.Commands, s.newValue(1))
 	}
 
 	for range s.IntN(3) {
-		u.BootCmd = append(u.BootCmd, s.text())
+		u.BootCmd = append(u.BootCmd, s.newText())
 	}
 
 	for range s.IntN(5) {
-		u.Others["x-"+s.text()] = s.value(3)
+		u.Others["x-"+s.newText()] = s.newValue(3)
 	}
 
 	return u
@@ -121,8 +121,8 @@ type userSample struct {
 	Others   map[string]any
 }
 
-// config is the sample as cloud-config; empty lists are left out or null.
-func (u userSample) config() map[string]any {
+// toConfig returns the sample as cloud-config. Empty lists are omitted or null.
+func (u userSample) toConfig() map[string]any {
 	c := map[string]any{}
 
 	maps.Copy(c, u.Others)
@@ -144,8 +144,8 @@ func (u userSample) config() map[string]any {
 	return c
 }
 
-// normal reads YAML into plain values.
-func normal(t *testing.T, text []byte) map[string]any {
+// parseYAML parses YAML into plain values.
+func parseYAML(t *testing.T, text []byte) map[string]any {
 	t.Helper()
 
 	var v map[string]any
@@ -156,7 +156,7 @@ func normal(t *testing.T, text []byte) map[string]any {
 	return v
 }
 
-func list(v any) []any {
+func toList(v any) []any {
 	l, _ := v.([]any)
 
 	return l
@@ -164,34 +164,36 @@ func list(v any) []any {
 
 // Feature: hyperfleet-operator, Property 5: Cloud-Init Data Merging
 //
-// Whatever the user's cloud-config and however the bootstrap service arrives: the result
-// parses, the user's values and the operator's are all in it, the user's first and in
+// For any cloud-config of a user and any delivery of the bootstrap service, the result is valid and contains
+// the values of the user and of the operator. The user's values come first and keep their order. A second
+// rendering returns the same bytes.
 // their order, and rendering again gives the same bytes.
 func TestPropertyCloudInitDataMerging(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "user and runtime data are merged without loss", property.Options{Runs: 300, Brief: 100}, prop.ForAll(
 		func(seed uint64, delivery string, flow bool) (bool, error) {
-			user := sampler{rand.New(rand.NewPCG(seed, 0))}.user()
+			user := generator{rand.New(rand.NewPCG(seed, 0))}.newUserSample()
 
-			text := write(t, user.config(), flow)
+			text := writeYAML(t, user.toConfig(), flow)
 
-			in := sampleInput()
-			// As a literal of the template language, so that braces are the user's own.
+			in := newSampleInput()
+			// The data is a literal of the template language, so that its braces are not interpreted.
 			in.UserData = "#cloud-config\n" + fmt.Sprintf("{{ %q }}", text)
-			in.Delivery = cloudinit.Delivery{Method: delivery, URL: "https://x.example", SHA256: sums()}
+			in.Delivery = cloudinit.Delivery{Method: delivery, URL: "https://x.example", SHA256: listChecksums()}
 			in.Network = &v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{RequestStaticLease: true}}
 
 			alone := in
 			alone.UserData = ""
 
-			return nothingLost(t, in, alone, normal(t, text))
+			return checkMerge(t, in, alone, parseYAML(t, text))
 		},
 		gen.UInt64(), gen.OneConstOf("image", "download", "iso"), gen.Bool(),
 	))
 }
 
-func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (bool, error) {
+// checkMerge checks that the output contains the values of the user and of the operator.
+func checkMerge(t *testing.T, in, alone cloudinit.Input, user map[string]any) (bool, error) {
 	t.Helper()
 
 	first, err := cloudinit.Render(in)
@@ -201,7 +203,7 @@ func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (
 
 	second, err := cloudinit.Render(in)
 	if err != nil || !bytes.Equal(first.UserData, second.UserData) {
-		return false, fmt.Errorf("rendered again it differs: %w", err)
+		return false, fmt.Errorf("the second rendering differs: %w", err)
 	}
 
 	ours, err := cloudinit.Render(alone)
@@ -209,9 +211,9 @@ func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (
 		return false, fmt.Errorf("render without user data: %w", err)
 	}
 
-	got, runtime := normal(t, first.UserData), normal(t, ours.UserData)
-	// The sample has a runcmd, which the job waits for: there is no early start.
-	runtime["write_files"] = slices.DeleteFunc(list(runtime["write_files"]), func(v any) bool {
+	got, runtime := parseYAML(t, first.UserData), parseYAML(t, ours.UserData)
+	// The service does not start early, because the sample has a runcmd, which the job waits for.
+	runtime["write_files"] = slices.DeleteFunc(toList(runtime["write_files"]), func(v any) bool {
 		entry, _ := v.(map[string]any)
 
 		return entry["path"] == guest.StartPath
@@ -220,8 +222,8 @@ func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (
 	want := maps.Clone(runtime)
 
 	for k, v := range user {
-		if added := list(runtime[k]); added != nil {
-			v = append(append([]any{}, list(v)...), added...)
+		if added := toList(runtime[k]); added != nil {
+			v = append(append([]any{}, toList(v)...), added...)
 		}
 
 		want[k] = v
@@ -234,9 +236,9 @@ func nothingLost(t *testing.T, in, alone cloudinit.Input, user map[string]any) (
 	return true, nil
 }
 
-// write gives a sample as YAML in blocks, or as JSON, which is YAML as well. The library
-// cannot read all the blocks that it writes: those samples are JSON.
-func write(t *testing.T, sample map[string]any, flow bool) []byte {
+// writeYAML returns a sample as YAML blocks, or as JSON, which is also YAML. Samples whose blocks the library
+// cannot read are JSON.
+func writeYAML(t *testing.T, sample map[string]any, flow bool) []byte {
 	t.Helper()
 
 	raw, err := json.Marshal(sample)
@@ -261,15 +263,14 @@ func write(t *testing.T, sample map[string]any, flow bool) []byte {
 	var again map[string]any
 
 	text, err := yaml.Marshal(sample)
-	if err != nil || yaml.Unmarshal(text, &again) != nil || !cmp.Equal(again, normal(t, asJSON)) {
+	if err != nil || yaml.Unmarshal(text, &again) != nil || !cmp.Equal(again, parseYAML(t, asJSON)) {
 		return asJSON
 	}
 
 	return text
 }
 
-// FuzzRender: no template or YAML makes Render fail in another way than by an error, and
-// what it makes can be read again.
+// FuzzRender checks that Render does not panic for any template or YAML, and that its output is valid.
 func FuzzRender(f *testing.F) {
 	f.Add("#cloud-config\nwrite_files:\n- path: " + guest.ConfigPath + "\n  content: '{}'\n")
 	f.Add("#cloud-config\na: &a [1]\nruncmd: *a\n<<: {bootcmd: [x]}\n")
@@ -277,7 +278,7 @@ func FuzzRender(f *testing.F) {
 	f.Add("## template: jinja\n#cloud-config\n{% if 1 %}\n")
 	f.Add("#!/bin/sh\necho {{ .RunnerName }}\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		in := sampleInput()
+		in := newSampleInput()
 		in.UserData = text
 
 		out, err := cloudinit.Render(in)
@@ -286,13 +287,13 @@ func FuzzRender(f *testing.F) {
 		}
 
 		if bytes.HasPrefix(out.UserData, []byte("#cloud-config")) {
-			normal(t, out.UserData)
+			parseYAML(t, out.UserData)
 		}
 	})
 }
 
-// FuzzNetworkData: whatever network data a user writes, they are refused, or have an address
-// of the pool and can be read again.
+// FuzzNetworkData checks that any network data of a user is either rejected, or results in valid data with an
+// address of the pool.
 func FuzzNetworkData(f *testing.F) {
 	f.Add("version: 2\nethernets:\n  a: {dhcp4: true}\n  b:\n", "a")
 	f.Add("network: {version: 2, ethernets: {a: {match: {name: e*}, addresses: {{ .Addresses }}}}}", "")
@@ -300,7 +301,7 @@ func FuzzNetworkData(f *testing.F) {
 	f.Add("version: 1\nconfig: [{type: physical, name: a, subnets: [{type: static, address: {{ .StaticIP }}}]}]", "")
 	f.Add("version: 2\nbridges: &b {br0: {}}\nvlans: *b\n", "br0")
 	f.Fuzz(func(t *testing.T, text, device string) {
-		in := sampleInput()
+		in := newSampleInput()
 		in.NetworkData = text
 		in.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24"), netip.MustParsePrefix("fd00::10/64")}
 		in.Vars.Addresses, in.Vars.StaticIP = cloudinit.List{"10.0.0.10/24", "fd00::10/64"}, "10.0.0.10"

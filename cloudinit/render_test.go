@@ -30,8 +30,8 @@ const (
 	secretReport = "report-token-secret"
 )
 
-// sampleInput is a machine with everything set that most machines have.
-func sampleInput() cloudinit.Input {
+// newSampleInput returns the input of a machine with all common settings.
+func newSampleInput() cloudinit.Input {
 	expires := time.Date(2026, 11, 21, 5, 0, 0, 0, time.UTC)
 
 	return cloudinit.Input{
@@ -58,7 +58,7 @@ func sampleInput() cloudinit.Input {
 	}
 }
 
-// userConfig is the part of a cloud-config that tests look at.
+// userConfig is the part of a cloud-config that the tests check.
 type userConfig struct {
 	Hostname   string
 	FQDN       string
@@ -85,8 +85,8 @@ func mustRender(t *testing.T, in cloudinit.Input) (cloudinit.Output, userConfig)
 	return out, c
 }
 
-// file gives the content of the one entry of write_files with a path.
-func (c userConfig) file(t *testing.T, path string) string {
+// getFile returns the content of the entry of write_files with the path. There must be exactly one.
+func (c userConfig) getFile(t *testing.T, path string) string {
 	t.Helper()
 
 	found := ""
@@ -118,11 +118,11 @@ func readTestdata(t *testing.T, name string) string {
 func TestRenderWithoutUserData(t *testing.T) {
 	t.Parallel()
 
-	in := sampleInput()
+	in := newSampleInput()
 	out, c := mustRender(t, in)
 
 	var got guest.Config
-	if err := json.Unmarshal([]byte(c.file(t, guest.ConfigPath)), &got); err != nil {
+	if err := json.Unmarshal([]byte(c.getFile(t, guest.ConfigPath)), &got); err != nil {
 		t.Fatal(err)
 	}
 
@@ -143,20 +143,23 @@ func TestRenderWithoutUserData(t *testing.T) {
 	}
 }
 
-// TestDocumentSample renders document 000's own sample, with a JIT configuration and
-// with a registration token.
+// TestDocumentSample renders the sample of document 000 with a JIT configuration and with a registration
+// token.
 func TestDocumentSample(t *testing.T) {
 	t.Parallel()
 
-	in := sampleInput()
+	in := newSampleInput()
 	in.UserData = readTestdata(t, "document-runner.yaml.tmpl")
 
 	for name, change := range map[string]func(*cloudinit.Input){
-		"jit":    func(*cloudinit.Input) {},
-		"token":  func(in *cloudinit.Input) { in.Vars.RunnerToken, in.Vars.JITConfig = "AABB-token", "" },
-		"by iso": func(in *cloudinit.Input) { in.Delivery.Method = v1alpha1.DeliveryISO; in.Delivery.SHA256 = sums() },
+		"jit":   func(*cloudinit.Input) {},
+		"token": func(in *cloudinit.Input) { in.Vars.RunnerToken, in.Vars.JITConfig = "AABB-token", "" },
+		"by iso": func(in *cloudinit.Input) {
+			in.Delivery.Method = v1alpha1.DeliveryISO
+			in.Delivery.SHA256 = listChecksums()
+		},
 		"by url": func(in *cloudinit.Input) {
-			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: sums()}
+			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: listChecksums()}
 		},
 		"no labels": func(in *cloudinit.Input) { in.Vars.Labels = nil },
 	} {
@@ -172,7 +175,7 @@ func TestDocumentSample(t *testing.T) {
 			want.RegistrationURL = in.Vars.RegistrationURL
 
 			var got guest.Config
-			if err := json.Unmarshal([]byte(c.file(t, guest.ConfigPath)), &got); err != nil {
+			if err := json.Unmarshal([]byte(c.getFile(t, guest.ConfigPath)), &got); err != nil {
 				t.Fatal(err)
 			}
 
@@ -187,11 +190,11 @@ func TestDocumentSample(t *testing.T) {
 	}
 }
 
-func sums() map[string]string {
+func listChecksums() map[string]string {
 	return map[string]string{"x86_64": strings.Repeat("ab", 32), "aarch64": strings.Repeat("cd", 32)}
 }
 
-// TestSchema runs cloud-init's own check over what is rendered.
+// TestSchema checks the output with cloud-init's own schema.
 func TestSchema(t *testing.T) {
 	t.Parallel()
 
@@ -200,14 +203,14 @@ func TestSchema(t *testing.T) {
 		"document runner": func(in *cloudinit.Input) { in.UserData = readTestdata(t, "document-runner.yaml.tmpl") },
 		"document host":   func(in *cloudinit.Input) { in.UserData = readTestdata(t, "document-hostname.yaml.tmpl") },
 		"download": func(in *cloudinit.Input) {
-			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: sums(), CABundle: "PEM"}
+			in.Delivery = cloudinit.Delivery{Method: "download", URL: "https://x.example", SHA256: listChecksums(), CABundle: "PEM"}
 		},
-		"iso": func(in *cloudinit.Input) { in.Delivery = cloudinit.Delivery{Method: "iso", SHA256: sums()} },
+		"iso": func(in *cloudinit.Input) { in.Delivery = cloudinit.Delivery{Method: "iso", SHA256: listChecksums()} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			change(&in)
 			out, _ := mustRender(t, in)
 
@@ -216,15 +219,15 @@ func TestSchema(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			said, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
-			if err != nil || !strings.Contains(string(said), "Valid") {
-				t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, out.UserData)
+			output, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", path).CombinedOutput()
+			if err != nil || !strings.Contains(string(output), "Valid") {
+				t.Errorf("cloud-init schema: %v\n%s\n%s", err, output, out.UserData)
 			}
 		})
 	}
 }
 
-// TestNetplan runs netplan over the network configurations.
+// TestNetplan checks the network configurations with netplan.
 func TestNetplan(t *testing.T) {
 	t.Parallel()
 
@@ -265,7 +268,7 @@ func TestNetplan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := sampleInput()
+			in := newSampleInput()
 			tc.change(&in)
 			out, _ := mustRender(t, in)
 
@@ -279,17 +282,17 @@ func TestNetplan(t *testing.T) {
 	}
 }
 
-// A program that is small enough can stand in user data, and is read each time.
+// A small program is part of the user data, and is read for each rendering.
 func TestSmallProgram(t *testing.T) {
 	t.Parallel()
 
 	for range 2 {
-		in := sampleInput()
+		in := newSampleInput()
 		in.UserData = "#cloud-config\npackages: [{{ .BootstrapServiceBinary | base64 }}, {{ toJson .BootstrapServiceBinary }}]\n"
 		want := base64.StdEncoding.EncodeToString([]byte("#!/bin/sh\nexit 0\n"))
 
 		if _, config := mustRender(t, in); !slices.Equal(config.Packages, []string{want, want}) {
-			t.Errorf("in user data are %q, want %q twice", config.Packages, want)
+			t.Errorf("the user data contains %q, want %q twice", config.Packages, want)
 		}
 	}
 }

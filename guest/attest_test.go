@@ -32,11 +32,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// machineID is the path of the machines' identity.
+// machineID is the path of the machine's SPIFFE ID.
 const machineID = "/vm/team-a/ci-1/4f2c8a3e"
 
-// bundle is one that is well-formed, of nobody.
-const bundle = `-----BEGIN CERTIFICATE-----
+// unknownBundle is a valid trust bundle of an authority that no test uses.
+const unknownBundle = `-----BEGIN CERTIFICATE-----
 MIHuMIGVoAMCAQICAQEwCgYIKoZIzj0EAwIwADAgFw0yMDAxMDEwMDAwMDBaGA8y
 MTAwMDEwMTAwMDAwMFowADBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABK1GZLGW
 aAFPn7g8+ezoAawkShtVE3d/PYYWTyKU7TCYya+ga8ADIRQnJ2HECX6GsZ6ez/qv
@@ -45,17 +45,17 @@ ZNPqExezwkmGW3sMYM+2AiBt4hR9xAkYzmUH83+ku5a2CKjL6GiAMviALOQXhgaO
 FA==
 -----END CERTIFICATE-----`
 
-// spiffe is an attestation that is well-formed.
-func spiffe() *api.SPIFFE {
+// newSPIFFE returns a valid attestation configuration.
+func newSPIFFE() *api.SPIFFE {
 	return &api.SPIFFE{
 		Enabled: true, JoinToken: "join-token-secret", TrustDomain: spire.DefaultTrustDomain,
-		SPIFFEID: "spiffe://" + spire.DefaultTrustDomain + machineID, ServerAddress: "127.0.0.1:1", TrustBundle: bundle,
+		SPIFFEID: "spiffe://" + spire.DefaultTrustDomain + machineID, ServerAddress: "127.0.0.1:1", TrustBundle: unknownBundle,
 	}
 }
 
-// register makes a machine known to a server and gives its join token. The machine's SVID is
-// of path has.
-func register(t *testing.T, server *spire.Server, path, has string, ttl int32) string {
+// registerMachine registers a machine at a server, and returns its join token. The machine gets an SVID with
+// the path svidPath.
+func registerMachine(t *testing.T, server *spire.Server, path, svidPath string, ttl int32) string {
 	t.Helper()
 
 	conn := server.Dial(t)
@@ -66,10 +66,10 @@ func register(t *testing.T, server *spire.Server, path, has string, ttl int32) s
 		t.Fatal(err)
 	}
 
-	_, name, _ := strings.Cut(has, "/vm/")
+	_, name, _ := strings.Cut(svidPath, "/vm/")
 
 	made, err := entryv1.NewEntryClient(conn).BatchCreateEntry(t.Context(), &entryv1.BatchCreateEntryRequest{
-		Entries: []*types.Entry{{SpiffeId: id(has), ParentId: id(path), DnsNames: dnsNames(name), Selectors: []*types.Selector{
+		Entries: []*types.Entry{{SpiffeId: id(svidPath), ParentId: id(path), DnsNames: listDNSNames(name), Selectors: []*types.Selector{
 			{Type: "unix", Value: "uid:" + strconv.Itoa(os.Getuid())}, {Type: "unix", Value: "path:" + program},
 		}}},
 	})
@@ -85,9 +85,9 @@ func register(t *testing.T, server *spire.Server, path, has string, ttl int32) s
 	return token.GetValue()
 }
 
-// dnsNames of a machine: the first one becomes its certificate's common name, and that is who
-// it is to Vault's method cert.
-func dnsNames(name string) []string {
+// listDNSNames returns the DNS names of a machine. The first one becomes the common name of its certificate,
+// which Vault's cert method uses as the machine's name.
+func listDNSNames(name string) []string {
 	if name == "" {
 		return nil
 	}
@@ -95,12 +95,12 @@ func dnsNames(name string) []string {
 	return []string{name[strings.LastIndex(name, "/")+1:]}
 }
 
-// attests gives the machine spire-agent, and what it attests with. Its root is short: paths
-// of sockets are (unix(7)).
-func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
+// prepareAttestation installs spire-agent in the machine's image and configures the attestation. The root path
+// is short, because socket paths are limited (unix(7)).
+func (m *machine) prepareAttestation(t *testing.T, server *spire.Server, token string) {
 	t.Helper()
 
-	root, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // as above
+	root, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // paths of sockets are short (unix(7))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func (m *machine) attests(t *testing.T, server *spire.Server, token string) {
 		t.Fatal(err)
 	}
 
-	m.cfg.SPIFFE = spiffe()
+	m.cfg.SPIFFE = newSPIFFE()
 	m.cfg.SPIFFE.JoinToken = token
 
 	if server != nil {
@@ -130,51 +130,51 @@ func TestMachineAttestsSPIRE(t *testing.T) {
 
 	server := spire.Start(t)
 	m := newMachine(t)
-	token := register(t, server, machineID, machineID, 600)
-	m.attests(t, server, token)
-	m.write(t, runScript, `env > seen.env; ls -l /proc/$$/fd > seen.fd; ls ../../run/hyperfleet/spire > seen.agent 2>&1 || true; `+listens+runs+completes)
+	token := registerMachine(t, server, machineID, machineID, 600)
+	m.prepareAttestation(t, server, token)
+	m.write(t, runScript, `env > seen.env; ls -l /proc/$$/fd > seen.fd; ls ../../run/hyperfleet/spire > seen.agent 2>&1 || true; `+printListening+printRunning+printCompleted)
 
-	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+	if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 		t.Fatalf("%+v\n%s", got, m.log)
 	}
 
-	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.phases() != want {
-		t.Errorf("phases %q, want %q", m.phases(), want)
+	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.listPhases() != want {
+		t.Errorf("phases %q, want %q", m.listPhases(), want)
 	}
 
 	if strings.Contains(m.log.String(), token) {
 		t.Errorf("the join token is in the log:\n%s", m.log)
 	}
 
-	m.gone(t, "/run/hyperfleet/spire")
+	m.requireDeleted(t, "/run/hyperfleet/spire")
 
 	if seen := m.read(t, "/opt/actions-runner/seen.env"); strings.Contains(seen, "SPIFFE") || strings.Contains(seen, token) {
-		t.Errorf("the runner's environment tells of the agent:\n%s", seen)
+		t.Errorf("the runner's environment contains the agent's settings:\n%s", seen)
 	}
 
 	if seen := m.read(t, "/opt/actions-runner/seen.fd"); strings.Contains(seen, "socket:") {
 		t.Errorf("the runner has a socket of the service:\n%s", seen)
 	}
 
-	// Nothing keeps a job that runs as the service's own account from the agent: it has ended by then.
+	// A job that runs as the service's account could use the agent, so the agent must have ended.
 	if seen := m.read(t, "/opt/actions-runner/seen.agent"); !strings.Contains(seen, "No such file") {
-		t.Errorf("the agent is still there when the runner begins: %s", seen)
+		t.Errorf("the agent still runs when the runner starts: %s", seen)
 	}
 
-	// The same token again is refused, and the machine ends with that.
-	m.attests(t, server, token)
+	// The server rejects the second use of the token, and the machine ends.
+	m.prepareAttestation(t, server, token)
 	m.write(t, runScript, "touch ran")
 
-	got := m.end(t, m.start(t, t.Context()))
+	got := m.waitForEnd(t, m.start(t, t.Context()))
 	if got.Reason != api.ReasonAttestationRefused || !strings.Contains(got.Message, "already been used") {
 		t.Errorf("%+v\n%s", got, m.log)
 	}
 
-	m.gone(t, "/opt/actions-runner/ran")
-	m.gone(t, "/run/hyperfleet/spire")
+	m.requireDeleted(t, "/opt/actions-runner/ran")
+	m.requireDeleted(t, "/run/hyperfleet/spire")
 }
 
-// TestMachineDoesNotAttestSPIRE has one case for each way in which that fails.
+// TestMachineDoesNotAttestSPIRE has one case for each way in which the attestation can fail.
 func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -206,8 +206,8 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 			server: server,
 			change: func(t *testing.T, m *machine) {
 				t.Helper()
-				m.cfg.SPIFFE.JoinToken = register(t, server, machineID+"-1", machineID+"-1", 1)
-				time.Sleep(2500 * time.Millisecond) // seconds are what tokens count in
+				m.cfg.SPIFFE.JoinToken = registerMachine(t, server, machineID+"-1", machineID+"-1", 1)
+				time.Sleep(2500 * time.Millisecond) // the server counts the token's lifetime in seconds
 			},
 			reason: api.ReasonAttestationRefused, message: "join token expired",
 		},
@@ -223,17 +223,17 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 			server: server,
 			change: func(t *testing.T, m *machine) {
 				t.Helper()
-				m.cfg.SPIFFE.ServerAddress, m.cfg.SPIFFE.TrustBundle = tomorrow(t)
+				m.cfg.SPIFFE.ServerAddress, m.cfg.SPIFFE.TrustBundle = startFutureServer(t)
 			},
-			drive:  func(t *testing.T, m *machine) { t.Helper(); m.clock.fire(t, time.Minute) },
+			drive:  func(t *testing.T, m *machine) { t.Helper(); m.clock.waitAndFire(t, time.Minute) },
 			reason: api.ReasonClockSkew, message: "not yet valid",
 		},
 		"no server": {
 			change: func(t *testing.T, m *machine) { t.Helper(); m.cfg.SPIFFE.TrustBundle = server.Bundle(t) },
 			drive: func(t *testing.T, m *machine) {
 				t.Helper()
-				eventually(t, "a word of the agent", func() bool { return strings.Contains(m.log.String(), "connection refused") })
-				m.clock.fire(t, 5*time.Minute)
+				waitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+				m.clock.waitAndFire(t, 5*time.Minute)
 			},
 			reason: api.ReasonAttestationTimeout, message: "connection refused",
 		},
@@ -241,7 +241,7 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 			server: server,
 			change: func(t *testing.T, m *machine) {
 				t.Helper()
-				m.cfg.SPIFFE.JoinToken = register(t, server, machineID+"-2", "/of/nobody", 600)
+				m.cfg.SPIFFE.JoinToken = registerMachine(t, server, machineID+"-2", "/of/nobody", 600)
 			},
 			reason: api.ReasonIdentityMismatch, message: "spiffe://hyperfleet.io/of/nobody",
 		},
@@ -256,7 +256,7 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 				t.Helper()
 
 				for range 5 {
-					m.clock.fire(t, 5*time.Second)
+					m.clock.waitAndFire(t, 5*time.Second)
 				}
 			},
 			reason: api.ReasonAttestationUnavailable, message: "6 times",
@@ -266,15 +266,15 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 			t.Parallel()
 
 			m := newMachine(t)
-			m.attests(t, tc.server, "0c1d7a6e-unknown")
+			m.prepareAttestation(t, tc.server, "0c1d7a6e-unknown")
 			tc.change(t, m)
-			m.doesNotAttest(t, tc.drive, tc.reason, tc.message)
+			m.requireAttestationFailure(t, tc.drive, tc.reason, tc.message)
 		})
 	}
 }
 
-// doesNotAttest has the machine fail for a reason, before its runner begins.
-func (m *machine) doesNotAttest(t *testing.T, drive func(*testing.T, *machine), reason, message string) {
+// requireAttestationFailure requires that the machine fails with the reason before its runner starts.
+func (m *machine) requireAttestationFailure(t *testing.T, drive func(*testing.T, *machine), reason, message string) {
 	t.Helper()
 	m.write(t, runScript, "touch ran")
 
@@ -283,16 +283,16 @@ func (m *machine) doesNotAttest(t *testing.T, drive func(*testing.T, *machine), 
 		drive(t, m)
 	}
 
-	got := m.end(t, result)
+	got := m.waitForEnd(t, result)
 	if got.Reason != reason || got.Phase != api.PhaseFailed || !strings.Contains(got.Message, message) {
 		t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, reason, message, m.log)
 	}
 
-	m.gone(t, "/opt/actions-runner/ran")
-	m.gone(t, "/run/hyperfleet/spire")
+	m.requireDeleted(t, "/opt/actions-runner/ran")
+	m.requireDeleted(t, "/run/hyperfleet/spire")
 }
 
-// attest has the machine attest alone, until the test's end.
+// attest attests the machine without running a job. Its identity exists until the test ends.
 func (m *machine) attest(t *testing.T) *guest.Attested {
 	t.Helper()
 
@@ -306,12 +306,12 @@ func (m *machine) attest(t *testing.T) *guest.Attested {
 	return attested
 }
 
-// A machine that is told to stop while it attests stops.
+// A machine that is stopped during its attestation ends.
 func TestAttestationEndsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t)
-	m.attests(t, nil, "0c1d7a6e")
+	m.prepareAttestation(t, nil, "0c1d7a6e")
 	m.cfg.SPIFFE.TrustBundle = spire.Start(t).Bundle(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
@@ -319,17 +319,17 @@ func TestAttestationEndsSPIRE(t *testing.T) {
 
 	result := m.start(t, ctx)
 
-	eventually(t, "a word of the agent", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+	waitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
 	cancel()
 
-	if got := m.end(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {
+	if got := m.waitForEnd(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {
 		t.Errorf("%+v", got)
 	}
 }
 
-// tomorrow is a SPIRE server, as far as an agent with a wrong clock gets to know it: one whose
-// certificate is not valid yet. It gives its address and bundle.
-func tomorrow(t *testing.T) (address, bundle string) {
+// startFutureServer starts a TLS server whose certificate is not valid yet, so that the agent's clock seems
+// wrong. It returns the address and the trust bundle.
+func startFutureServer(t *testing.T) (address, bundle string) {
 	t.Helper()
 
 	domain := &url.URL{Scheme: "spiffe", Host: spire.DefaultTrustDomain}
@@ -345,8 +345,8 @@ func tomorrow(t *testing.T) (address, bundle string) {
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 
-	caKey, caDER := certify(t, ca, ca, nil)
-	key, der := certify(t, leaf, ca, caKey)
+	caKey, caDER := signCertificate(t, ca, ca, nil)
+	key, der := signCertificate(t, leaf, ca, caKey)
 
 	listener, err := tls.Listen("tcp", "127.0.0.1:0", &tls.Config{
 		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}, NextProtos: []string{"h2"}, MinVersion: tls.VersionTLS12,
@@ -374,7 +374,7 @@ func tomorrow(t *testing.T) (address, bundle string) {
 	return listener.Addr().String(), string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: caDER}))
 }
 
-func certify(t *testing.T, c, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
+func signCertificate(t *testing.T, c, parent *x509.Certificate, by *ecdsa.PrivateKey) (*ecdsa.PrivateKey, []byte) {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

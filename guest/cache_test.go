@@ -24,14 +24,14 @@ import (
 
 const dockerConfig = "/etc/docker/daemon.json"
 
-// Mirrors go before the image's own, all else of Docker's configuration stays, and what can't
-// be read is left alone: the job runs in any case.
-func TestDockerAsksMirrors(t *testing.T) {
+// Configured mirrors come before the image's own. The rest of Docker's configuration stays unchanged. If the
+// configuration is invalid, it is not changed and the job still runs.
+func TestDockerUsesMirrors(t *testing.T) {
 	t.Parallel()
 
 	mirrors := []string{"http://10.20.0.5:5000", "https://mirror.example.com"}
 
-	for name, tc := range map[string]struct{ before, after, says string }{
+	for name, tc := range map[string]struct{ before, after, wantLog string }{
 		"no configuration": {"", `{"registry-mirrors":["http://10.20.0.5:5000","https://mirror.example.com"]}`, ""},
 		"of an image": {
 			`{"mtu": 1450, "registry-mirrors": ["https://old.example.com", "https://mirror.example.com"]}`,
@@ -52,12 +52,12 @@ func TestDockerAsksMirrors(t *testing.T) {
 
 			m.write(t, "/opt/actions-runner/run.sh", "echo 'Running job: a'; echo 'Job a completed with result: Succeeded'")
 
-			if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+			if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 				t.Errorf("ended with %+v", got)
 			}
 
 			after := m.read(t, dockerConfig)
-			if text, err := yaml.YAMLToJSON([]byte(after)); tc.says == "" && err == nil {
+			if text, err := yaml.YAMLToJSON([]byte(after)); tc.wantLog == "" && err == nil {
 				after = string(text)
 			}
 
@@ -65,19 +65,19 @@ func TestDockerAsksMirrors(t *testing.T) {
 				t.Errorf("Docker's configuration (-want +got):\n%s", diff)
 			}
 
-			if !strings.Contains(m.log.String(), tc.says) {
-				t.Errorf("the log does not say %q:\n%s", tc.says, m.log.String())
+			if !strings.Contains(m.log.String(), tc.wantLog) {
+				t.Errorf("the log does not contain %q:\n%s", tc.wantLog, m.log.String())
 			}
 		})
 	}
 }
 
-// A Docker that runs already is told to read its mirrors again.
-func TestRunningDockerTakesMirrorsOver(t *testing.T) {
+// A running Docker daemon gets a signal to reload its mirrors.
+func TestRunningDockerReloadsMirrors(t *testing.T) {
 	t.Parallel()
 
-	// A shell cannot trap a signal that is ignored where it starts, as nohup has it; one that is
-	// handled here is not ignored there.
+	// A shell cannot trap a signal that is ignored when it starts, for example under nohup. Notify makes sure
+	// that SIGHUP is not ignored.
 	hangUp := make(chan os.Signal, 1)
 	signal.Notify(hangUp, syscall.SIGHUP)
 	t.Cleanup(func() { signal.Stop(hangUp) })
@@ -107,14 +107,14 @@ func TestRunningDockerTakesMirrorsOver(t *testing.T) {
 	m.cfg.Cache = &api.Cache{RegistryMirrors: []string{"http://10.20.0.5:5000"}}
 	m.write(t, "/run/docker.pid", strconv.Itoa(docker.Process.Pid))
 	m.write(t, "/opt/actions-runner/run.sh", "echo 'Running job: a'; echo 'Job a completed with result: Succeeded'")
-	m.end(t, m.start(t, t.Context()))
+	m.waitForEnd(t, m.start(t, t.Context()))
 
 	if !lines.Scan() || lines.Text() != "reloaded" {
-		t.Errorf("Docker was not told:\n%s", m.log.String())
+		t.Errorf("Docker was not reloaded:\n%s", m.log.String())
 	}
 }
 
-func TestBadCachesAreRefused(t *testing.T) {
+func TestBadCachesAreRejected(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]string{

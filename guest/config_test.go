@@ -21,8 +21,8 @@ const (
 	genericMinimal  = `"method":"runner-token","platform":"generic","runner_name":"a","job_id":"b","command":["c"]`
 )
 
-// badConfigs are configurations and what the error says of each.
-func badConfigs() map[string]struct{ text, want string } {
+// listBadConfigs returns invalid configurations, and a part of the error for each.
+func listBadConfigs() map[string]struct{ text, want string } {
 	return map[string]struct{ text, want string }{
 		"empty":            {"", "the file is empty"},
 		"not JSON":         {"method: x", "not valid JSON at byte 1"},
@@ -40,7 +40,7 @@ func badConfigs() map[string]struct{ text, want string } {
 		"callback beside a credential": {
 			`{` + minimal + `,"callback":{"url":"https://x.example","code":"` + claimCode + `"}}`, "callback is not used by method runner-token",
 		},
-		"callback to nowhere":     {`{` + callbackMinimal + `}`, "callback is missing"},
+		"callback without URL":    {`{` + callbackMinimal + `}`, "callback is missing"},
 		"callback without a code": {`{` + callbackMinimal + `,"callback":{"url":"https://x.example"}}`, "callback.code is missing"},
 		"callback in the clear": {
 			`{` + callbackMinimal + `,"callback":{"url":"http://x.example","code":"` + claimCode + `"}}`, "callback.url must begin with https://",
@@ -88,14 +88,14 @@ func badConfigs() map[string]struct{ text, want string } {
 func TestBadConfigEndsTheMachine(t *testing.T) {
 	t.Parallel()
 
-	for name, tc := range badConfigs() {
+	for name, tc := range listBadConfigs() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			m := newMachine(t)
 			m.write(t, api.ConfigPath, tc.text)
 
-			got := m.end(t, m.startAsIs(t, t.Context()))
+			got := m.waitForEnd(t, m.startWithoutConfig(t, t.Context()))
 			if got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, tc.want) {
 				t.Errorf("ended with %s: %s; want %q in it", got.Reason, got.Message, tc.want)
 			}
@@ -106,7 +106,7 @@ func TestBadConfigEndsTheMachine(t *testing.T) {
 		t.Parallel()
 
 		m := newMachine(t)
-		if got := m.end(t, m.startAsIs(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "no such file") {
+		if got := m.waitForEnd(t, m.startWithoutConfig(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "no such file") {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -117,7 +117,7 @@ func TestBadConfigEndsTheMachine(t *testing.T) {
 		m := newMachine(t)
 		m.cfg.Report = &api.ReportTo{URL: "https://hf.example", Token: reportToken, CABundle: "no PEM"}
 
-		if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "ca_bundle") {
+		if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "ca_bundle") {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -152,9 +152,9 @@ func TestParseConfigFillsInDefaults(t *testing.T) {
 	}
 }
 
-// FuzzParseConfig: whatever is accepted can be used, and no error quotes a credential.
+// FuzzParseConfig checks that accepted configurations are usable, and that no error contains a credential.
 func FuzzParseConfig(f *testing.F) {
-	for _, tc := range badConfigs() {
+	for _, tc := range listBadConfigs() {
 		if len(tc.text) < 1000 {
 			f.Add([]byte(tc.text))
 		}
@@ -179,7 +179,7 @@ func FuzzParseConfig(f *testing.F) {
 		}
 
 		if _, err := guest.ParseConfig(again); err != nil && len(again) <= guest.MaxConfigBytes {
-			t.Errorf("accepted once, refused when written again: %v\n%s", err, again)
+			t.Errorf("accepted, but rejected after it was written again: %v\n%s", err, again)
 		}
 
 		for _, p := range []string{c.Runner.InstallPath, c.Runner.WorkDir} {
@@ -196,7 +196,7 @@ func TestConfigThatIsADirectory(t *testing.T) {
 	m := newMachine(t)
 	m.write(t, api.ConfigPath+"/a-directory", "x")
 
-	result := m.startAsIs(t, t.Context())
+	result := m.startWithoutConfig(t, t.Context())
 
 	select {
 	case got := <-result:

@@ -43,10 +43,10 @@ func TestDeviceKey(t *testing.T) {
 	}
 
 	if bytes.Equal(key.Public, again.Public) || !bytes.Equal(key.EKCertificate, again.EKCertificate) {
-		t.Error("a TPM makes a new key each time, and has one certificate")
+		t.Error("the TPM created another key, which does not match its certificate")
 	}
 
-	// What a template's TPM would do to its clones.
+	// Clones would have the TPM of their template.
 	clone, err := devid.CreateKey(authority.CopyTPM(t, device).Path)
 	if err != nil || !bytes.Equal(clone.EKCertificate, key.EKCertificate) {
 		t.Errorf("a copied TPM is another one: %v", err)
@@ -77,7 +77,7 @@ func TestUnusableTPMs(t *testing.T) {
 		"no certificate": {authority.NewTPMWithoutCertificate(t).Path, "its manufacturer has to certify"},
 		"not a device":   {file, "not a device"},
 		"does not speak": {os.DevNull, "endorsement certificate"},
-		"has gone":       {stopped.Path, "TPM"},
+		"removed":        {stopped.Path, "TPM"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -112,10 +112,10 @@ func TestFilesOfADeviceKey(t *testing.T) {
 	want := "NodeAttestor \"tpm_devid\" {\n\tplugin_data {\n\t\ttpm_device_path = \"/dev/tpmrm0\"\n" +
 		"\t\tdevid_cert_path = \"" + files.Certificate + "\"\n"
 	if got := files.NodeAttestor(); !strings.HasPrefix(got, want) {
-		t.Errorf("plugin:\n%s\nwant it to begin with\n%s", got, want)
+		t.Errorf("plugin:\n%s\nwant the prefix\n%s", got, want)
 	}
 
 	if _, err := key.WriteFiles(filepath.Join(dir, "none"), "", ""); err == nil {
-		t.Error("there is no such folder")
+		t.Error("no error although the folder does not exist")
 	}
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// Tail gives what is kept of lines within a limit.
-func Tail(limit int, lines ...string) string {
+// KeepTail returns the tail that a limited log keeps of lines.
+func KeepTail(limit int, lines ...string) string {
 	t := tail{limit: limit}
 	for _, line := range lines {
 		t.add(line)
@@ -20,20 +20,20 @@ func Tail(limit int, lines ...string) string {
 	return t.text()
 }
 
-// Platforms are the names of the platforms.
-func Platforms() []string { return platformNames() }
+// ListPlatforms returns the names of the platforms.
+func ListPlatforms() []string { return platformNames() }
 
-// Read tells whether a platform sees an event in a line, and the event's text.
-func Read(platform, line string) (string, bool) {
+// ParseLine returns whether a line is an event of a platform, and the event's text.
+func ParseLine(platform, line string) (string, bool) {
 	e, ok := platformFor(platform).parseLine(line)
 
 	return e.text, ok
 }
 
-// Attested is a machine that has attested, and can ask for its credential again and again.
+// Attested is an attested machine, which can fetch its credential several times.
 type Attested struct{ service *Service }
 
-// Attest has a machine attest.
+// Attest attests a machine.
 func Attest(ctx context.Context, opts Options, cfg *guest.Config) (*Attested, error) {
 	setDefaults(cfg)
 
@@ -42,7 +42,7 @@ func Attest(ctx context.Context, opts Options, cfg *guest.Config) (*Attested, er
 	return out, out.service.attest(ctx, cfg)
 }
 
-// Fetch asks for a credential as a machine with the configuration does, whatever that has.
+// Fetch fetches the credential of a machine with the given configuration.
 func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credential, error) {
 	setDefaults(&cfg)
 
@@ -59,10 +59,10 @@ func (a *Attested) Fetch(ctx context.Context, cfg guest.Config) (guest.Credentia
 	return cfg.Credential(), err
 }
 
-// Redact takes out of a text what the machine knows to be secret.
+// Redact removes the machine's secrets from a text.
 func (a *Attested) Redact(text string) string { return a.service.redactor.redact(text) }
 
-// Serial is the serial number of the machine's certificate; "" without one.
+// Serial returns the serial number of the machine's certificate, or "" if it has none.
 func (a *Attested) Serial() string {
 	svid, err := a.service.identity.svid()
 	if err != nil {
@@ -72,11 +72,11 @@ func (a *Attested) Serial() string {
 	return svid.Certificates[0].SerialNumber.String()
 }
 
-// Close ends the machine's identity.
+// Close removes the machine's identity.
 func (a *Attested) Close() { a.service.removeIdentity() }
 
-// Reason of a machine's end, and whether an error is one.
-func Reason(err error) (string, bool) {
+// GetReason returns the reason why a machine ended, and whether the error has one.
+func GetReason(err error) (string, bool) {
 	e, ok := errors.AsType[*endError](err)
 	if !ok {
 		return "", false

@@ -41,7 +41,7 @@ echo '` + fjTime + `"runner: ci-1, with version: v3.3.0, with labels: [linux doc
 `
 )
 
-func giteaMachine(t *testing.T, platform, program, script string) *machine {
+func newGiteaMachine(t *testing.T, platform, program, script string) *machine {
 	t.Helper()
 
 	m := newMachine(t)
@@ -57,59 +57,59 @@ func giteaMachine(t *testing.T, platform, program, script string) *machine {
 	return m
 }
 
-func forgejoMachine(t *testing.T, script string) *machine {
+func newForgejoMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
-	return giteaMachine(t, "forgejo-actions", forgejoRunner, script)
+	return newGiteaMachine(t, "forgejo-actions", forgejoRunner, script)
 }
 
-func actMachine(t *testing.T, script string) *machine {
+func newActMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
-	return giteaMachine(t, "gitea-actions", actRunner, script)
+	return newGiteaMachine(t, "gitea-actions", actRunner, script)
 }
 
-// TestEndOfAMachineOfForgejoOrGitea: what the programs say, and what becomes of the machine.
-func TestEndOfAMachineOfForgejoOrGitea(t *testing.T) {
+// TestEndOfForgejoAndGiteaMachines has one case for each result that the runner programs report.
+func TestEndOfForgejoAndGiteaMachines(t *testing.T) {
 	t.Parallel()
 
 	const phases = "Started Configuring Listening Running Finished"
 
 	for name, tc := range map[string]struct {
-		machine               func(*testing.T, string) *machine
-		script                string
-		phase                 api.Phase
-		reason, says, through string
+		machine                  func(*testing.T, string) *machine
+		script                   string
+		phase                    api.Phase
+		reason, message, through string
 	}{
-		"Forgejo's job":             {forgejoMachine, fjDeclares + fjRuns + fjLeaves, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
-		"Gitea's job":               {actMachine, gtDeclares + gtRuns, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
-		"a crash during the job":    {forgejoMachine, fjDeclares + fjRuns + "exit 3", api.PhaseFailed, api.ReasonRunnerFailed, "during job", ""},
-		"a token that is not known": {actMachine, gtUnknown, api.PhaseFailed, api.ReasonRegistrationError, "", ""},
+		"Forgejo's job":             {newForgejoMachine, fjDeclares + fjRuns + fjLeaves, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
+		"Gitea's job":               {newActMachine, gtDeclares + gtRuns, api.PhaseFinished, api.ReasonJobDone, "4711 of acme/shop: finished", phases},
+		"a crash during the job":    {newForgejoMachine, fjDeclares + fjRuns + "exit 3", api.PhaseFailed, api.ReasonRunnerFailed, "during job", ""},
+		"a token that is not known": {newActMachine, gtUnknown, api.PhaseFailed, api.ReasonRegistrationError, "", ""},
 		"a server that is not there": {
-			forgejoMachine, `echo 'level=error msg="fail to invoke Declare" error="unavailable: dial tcp: connection refused"'; exit 1`,
+			newForgejoMachine, `echo 'level=error msg="fail to invoke Declare" error="unavailable: dial tcp: connection refused"'; exit 1`,
 			api.PhaseFailed, api.ReasonRegistrationError, "connection refused", "",
 		},
-		"no job": {actMachine, gtDeclares + "exit 0", api.PhaseFailed, api.ReasonRunnerFailed, "without a job", ""},
+		"no job": {newActMachine, gtDeclares + "exit 0", api.PhaseFailed, api.ReasonRunnerFailed, "without a job", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			m := tc.machine(t, tc.script)
 
-			got := m.end(t, m.start(t, t.Context()))
-			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.says) || got.Result != "" {
-				t.Errorf("ended with %+v, want %s, %s, %q\n%s", got, tc.phase, tc.reason, tc.says, m.log)
+			got := m.waitForEnd(t, m.start(t, t.Context()))
+			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) || got.Result != "" {
+				t.Errorf("ended with %+v, want %s, %s, %q\n%s", got, tc.phase, tc.reason, tc.message, m.log)
 			}
 
-			if tc.through != "" && m.phases() != tc.through {
-				t.Errorf("phases %q, want %q", m.phases(), tc.through)
+			if tc.through != "" && m.listPhases() != tc.through {
+				t.Errorf("phases %q, want %q", m.listPhases(), tc.through)
 			}
 		})
 	}
 }
 
-// TestWhatARunnerOfForgejoOrGiteaIsGiven: the token comes by a file that is gone afterwards.
-func TestWhatARunnerOfForgejoOrGiteaIsGiven(t *testing.T) {
+// TestInputOfForgejoAndGiteaRunners: the runner gets its token in a file that is deleted afterwards.
+func TestInputOfForgejoAndGiteaRunners(t *testing.T) {
 	t.Parallel()
 
 	const record = `d="$(dirname "$0")"; printf '%s\n' "$@" > "$d/argv"; env > "$d/env"; `
@@ -117,8 +117,8 @@ func TestWhatARunnerOfForgejoOrGiteaIsGiven(t *testing.T) {
 	t.Run("forgejo", func(t *testing.T) {
 		t.Parallel()
 
-		m := forgejoMachine(t, record+`cp "$(dirname "$0")/../../opt/hyperfleet/runner-token" "$d/token"; `+fjDeclares+fjRuns)
-		m.end(t, m.start(t, t.Context()))
+		m := newForgejoMachine(t, record+`cp "$(dirname "$0")/../../opt/hyperfleet/runner-token" "$d/token"; `+fjDeclares+fjRuns)
+		m.waitForEnd(t, m.start(t, t.Context()))
 
 		want := []string{
 			"one-job", "--url", "https://git.example", "--uuid", runnerUUID, "--token-url", "file:ROOT/opt/hyperfleet/runner-token",
@@ -142,8 +142,8 @@ func TestWhatARunnerOfForgejoOrGiteaIsGiven(t *testing.T) {
 	t.Run("gitea", func(t *testing.T) {
 		t.Parallel()
 
-		m := actMachine(t, record+`cp .runner "$d/runner"; `+gtDeclares+gtRuns)
-		m.end(t, m.start(t, t.Context()))
+		m := newActMachine(t, record+`cp .runner "$d/runner"; `+gtDeclares+gtRuns)
+		m.waitForEnd(t, m.start(t, t.Context()))
 
 		var got map[string]any
 		if err := json.Unmarshal([]byte(m.read(t, "/usr/bin/runner")), &got); err != nil {

@@ -15,13 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// TestIdentityLivesSPIRE: an identity is renewed for as long as the machine is one, and no longer.
+// TestIdentityLivesSPIRE: a machine's identity is renewed until the operator evicts the machine.
 func TestIdentityLivesSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spire.Start(t, spire.WithTTL(20*time.Second, 10*time.Second))
 	m := newMachine(t)
-	m.attests(t, server, register(t, server, machineID, machineID, 600))
+	m.prepareAttestation(t, server, registerMachine(t, server, machineID, machineID, 600))
 	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
 	m.cfg.Callback = &api.Callback{URL: "https://127.0.0.1:1", Audience: "hyperfleet"}
 
@@ -31,25 +31,25 @@ func TestIdentityLivesSPIRE(t *testing.T) {
 		t.Fatal("the machine has no certificate")
 	}
 
-	eventually(t, "another certificate", func() bool {
+	waitUntil(t, "another certificate", func() bool {
 		now := attested.Serial()
 
 		return now != "" && now != first
 	})
 
-	evict(t, server)
-	eventually(t, "the end of the agent", func() bool { return attested.Serial() == "" })
+	evictMachines(t, server)
+	waitUntil(t, "the agent has ended", func() bool { return attested.Serial() == "" })
 
-	m.cfg.SPIFFE = spiffe()
+	m.cfg.SPIFFE = newSPIFFE()
 
 	_, err := attested.Fetch(t.Context(), m.cfg)
-	if reason, _ := guest.Reason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has exited") {
+	if reason, _ := guest.GetReason(err); reason != api.ReasonAttestationRefused || !strings.Contains(err.Error(), "spire-agent has exited") {
 		t.Errorf("after its eviction: %v\n%s", err, m.log)
 	}
 }
 
-// evict ends the identities of all machines, as the operator does with that of one.
-func evict(t *testing.T, server *spire.Server) {
+// evictMachines evicts all machines, as the operator evicts one.
+func evictMachines(t *testing.T, server *spire.Server) {
 	t.Helper()
 
 	client := agentv1.NewAgentClient(server.Dial(t))

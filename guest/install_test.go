@@ -30,7 +30,7 @@ type entry struct {
 	mode             int64
 }
 
-func archive(t testing.TB, entries ...entry) []byte {
+func newArchive(t testing.TB, entries ...entry) []byte {
 	t.Helper()
 
 	var b bytes.Buffer
@@ -68,34 +68,34 @@ func archive(t testing.TB, entries ...entry) []byte {
 	return b.Bytes()
 }
 
-// runnerArchive looks like the real one: scripts, a link, and something large.
-func runnerArchive(t *testing.T) []byte {
+// newRunnerArchive returns an archive like that of a real runner: scripts, a link and a large file.
+func newRunnerArchive(t *testing.T) []byte {
 	t.Helper()
 
 	noise := make([]byte, 1<<20)
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(noise)
 
-	return archive(t,
+	return newArchive(t,
 		entry{name: "./", kind: tar.TypeDir},
-		entry{name: "./run.sh", body: "#!/bin/sh\n" + listens + runs + completes},
+		entry{name: "./run.sh", body: "#!/bin/sh\n" + printListening + printRunning + printCompleted},
 		entry{name: "./externals/node/bin/npm", kind: tar.TypeSymlink, link: "../lib/npm.js"},
 		entry{name: "./externals/node/lib/npm.js", body: "js", mode: 0o644},
 		entry{name: "bin/Runner.Worker", body: string(noise), mode: 0o4777},
 	)
 }
 
-func sum(data []byte) string {
+func formatSHA256(data []byte) string {
 	s := sha256.Sum256(data)
 
 	return hex.EncodeToString(s[:])
 }
 
-// TestDownload runs machines whose image holds no runner.
+// TestDownload runs machines whose image contains no runner.
 func TestDownload(t *testing.T) {
 	t.Parallel()
 
-	data := runnerArchive(t)
+	data := newRunnerArchive(t)
 	serve := func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"v1"`)
 		http.ServeContent(w, r, "runner.tar.gz", time.Time{}, bytes.NewReader(data))
@@ -111,35 +111,35 @@ func TestDownload(t *testing.T) {
 		message string
 	}{
 		"at once": {serve: serve, reason: api.ReasonJobDone},
-		"breaks off and goes on": {
+		"interrupted and resumed": {
 			serve: func(w http.ResponseWriter, r *http.Request) {
 				if n := breaks.Add(1); n <= 2 {
 					if n == 2 && r.Header.Get("Range") != "bytes=262144-" {
-						t.Errorf("range asked for: %q", r.Header.Get("Range"))
+						t.Errorf("requested range: %q", r.Header.Get("Range"))
 					}
 
-					w = &breaking{ResponseWriter: w, left: 256 << 10}
+					w = &truncatingWriter{ResponseWriter: w, left: 256 << 10}
 				}
 
 				serve(w, r)
 			},
 			pauses: []time.Duration{time.Second, 2 * time.Second}, reason: api.ReasonJobDone,
 		},
-		"breaks off and begins again": {
+		"interrupted and restarted": {
 			serve: func(w http.ResponseWriter, r *http.Request) {
 				r.Header.Del("Range") // a server without ranges
 
 				if ignores.Add(1) == 1 {
-					w = &breaking{ResponseWriter: w, left: 100_000}
+					w = &truncatingWriter{ResponseWriter: w, left: 100_000}
 				}
 
 				serve(w, r)
 			},
 			pauses: []time.Duration{time.Second}, reason: api.ReasonJobDone,
 		},
-		"another file": {serve: serve, sum: sum([]byte("x")), reason: api.ReasonDownloadFailed, message: "expected " + sum([]byte("x"))},
+		"another file": {serve: serve, sum: formatSHA256([]byte("x")), reason: api.ReasonDownloadFailed, message: "expected " + formatSHA256([]byte("x"))},
 		"not found":    {serve: http.NotFound, reason: api.ReasonDownloadFailed, message: "404 Not Found"},
-		"server in trouble": {
+		"server error": {
 			serve:  func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) },
 			pauses: []time.Duration{1 * time.Second, 2 * time.Second, 4 * time.Second, 8 * time.Second, 16 * time.Second},
 			reason: api.ReasonDownloadFailed, message: "after 6 attempts",
@@ -152,7 +152,7 @@ func TestDownload(t *testing.T) {
 			defer server.Close()
 
 			m := newMachine(t)
-			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/runner.tar.gz", DownloadSHA256: sum(data)}
+			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/runner.tar.gz", DownloadSHA256: formatSHA256(data)}
 
 			if tc.sum != "" {
 				m.cfg.Runner.DownloadSHA256 = tc.sum
@@ -160,10 +160,10 @@ func TestDownload(t *testing.T) {
 
 			result := m.start(t, t.Context())
 			for _, p := range tc.pauses {
-				m.clock.fire(t, p)
+				m.clock.waitAndFire(t, p)
 			}
 
-			got := m.end(t, result)
+			got := m.waitForEnd(t, result)
 			if got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Fatalf("%+v\n%s", got, m.log)
 			}
@@ -182,8 +182,8 @@ func TestDownload(t *testing.T) {
 func (m *machine) checkInstalled(t *testing.T) {
 	t.Helper()
 
-	if !strings.HasPrefix(m.phases(), "Started Downloading Configuring Listening") || !strings.Contains(m.log.String(), `"percent":100`) {
-		t.Errorf("phases %q, log\n%s", m.phases(), m.log)
+	if !strings.HasPrefix(m.listPhases(), "Started Downloading Configuring Listening") || !strings.Contains(m.log.String(), `"percent":100`) {
+		t.Errorf("phases %q, log\n%s", m.listPhases(), m.log)
 	}
 
 	if got := m.read(t, "/opt/actions-runner/externals/node/bin/npm"); got != "js" {
@@ -196,14 +196,14 @@ func (m *machine) checkInstalled(t *testing.T) {
 	}
 }
 
-// breaking ends an answer after some bytes.
-type breaking struct {
+// truncatingWriter aborts a response after a number of bytes.
+type truncatingWriter struct {
 	http.ResponseWriter
 
 	left int
 }
 
-func (b *breaking) Write(p []byte) (int, error) {
+func (b *truncatingWriter) Write(p []byte) (int, error) {
 	if len(p) > b.left {
 		_, _ = b.ResponseWriter.Write(p[:b.left])
 		b.ResponseWriter.(http.Flusher).Flush()
@@ -223,16 +223,16 @@ func TestExtractRefuses(t *testing.T) {
 		want string
 	}{
 		"no gzip":       {[]byte("plain"), "not a gzip file"},
-		"cut off":       {archive(t, entry{name: "a", body: "aaa"})[:30], "read archive"},
-		"absolute":      {archive(t, entry{name: "/etc/x"}), "absolute"},
-		"upwards":       {archive(t, entry{name: "a/../../x"}), `".."`},
-		"link out":      {archive(t, entry{name: "a/b", kind: tar.TypeSymlink, link: "../../x"}), "leads out"},
-		"absolute link": {archive(t, entry{name: "a", kind: tar.TypeSymlink, link: "/etc/passwd"}), "absolute"},
-		"hard link out": {archive(t, entry{name: "a", kind: tar.TypeLink, link: "../x"}), `".."`},
-		"device":        {archive(t, entry{name: "a", kind: tar.TypeBlock}), "not allowed"},
-		"pipe":          {archive(t, entry{name: "a", kind: tar.TypeFifo}), "not allowed"},
-		"long name":     {archive(t, entry{name: strings.Repeat("a/", 600) + "a"}), "too long"},
-		"through chained links": {archive(t,
+		"cut off":       {newArchive(t, entry{name: "a", body: "aaa"})[:30], "read archive"},
+		"absolute":      {newArchive(t, entry{name: "/etc/x"}), "absolute"},
+		"upwards":       {newArchive(t, entry{name: "a/../../x"}), `".."`},
+		"link out":      {newArchive(t, entry{name: "a/b", kind: tar.TypeSymlink, link: "../../x"}), "leads out"},
+		"absolute link": {newArchive(t, entry{name: "a", kind: tar.TypeSymlink, link: "/etc/passwd"}), "absolute"},
+		"hard link out": {newArchive(t, entry{name: "a", kind: tar.TypeLink, link: "../x"}), `".."`},
+		"device":        {newArchive(t, entry{name: "a", kind: tar.TypeBlock}), "not allowed"},
+		"pipe":          {newArchive(t, entry{name: "a", kind: tar.TypeFifo}), "not allowed"},
+		"long name":     {newArchive(t, entry{name: strings.Repeat("a/", 600) + "a"}), "too long"},
+		"through chained links": {newArchive(t,
 			entry{name: "d/e", kind: tar.TypeDir},
 			entry{name: "l", kind: tar.TypeSymlink, link: "d/e"},
 			entry{name: "l/up", kind: tar.TypeSymlink, link: "../d"},
@@ -249,12 +249,12 @@ func TestExtractRefuses(t *testing.T) {
 				t.Errorf("error %v, want %q in it", err, tc.want)
 			}
 
-			onlyInner(t, outer)
+			requireOnlyInner(t, outer)
 		})
 	}
 }
 
-// extractInto unpacks into outer/inner.
+// extractInto extracts an archive into outer/inner.
 func extractInto(t *testing.T, outer string, data []byte) error {
 	t.Helper()
 
@@ -270,7 +270,7 @@ func extractInto(t *testing.T, outer string, data []byte) error {
 	return guest.Extract(file, dir)
 }
 
-func onlyInner(t *testing.T, outer string) {
+func requireOnlyInner(t *testing.T, outer string) {
 	t.Helper()
 
 	names, err := os.ReadDir(outer)
@@ -279,7 +279,7 @@ func onlyInner(t *testing.T, outer string) {
 	}
 }
 
-// FuzzExtract: nothing is ever written outside of the directory.
+// FuzzExtract checks that no archive writes files outside of the directory.
 func FuzzExtract(f *testing.F) {
 	f.Add("a", "b", byte(tar.TypeSymlink), "b/c", "../..", byte(tar.TypeSymlink))
 	f.Add("a", "..", byte(tar.TypeSymlink), "a/x", "", byte(tar.TypeReg))
@@ -305,6 +305,6 @@ func FuzzExtract(f *testing.F) {
 
 		outer := t.TempDir()
 		_ = extractInto(t, outer, b.Bytes())
-		onlyInner(t, outer)
+		requireOnlyInner(t, outer)
 	})
 }

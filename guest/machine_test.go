@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// Credentials of the tests; none may ever be seen in a log.
+// Credentials of the tests. No log may contain one of them.
 const (
 	jitBlob     = "jit-blob-secret"
 	runnerToken = "runner-token-secret"
@@ -32,10 +32,10 @@ const (
 	claimCode   = "claim-code-secret"
 )
 
-// patience bounds waits for things that happen at once or never.
-const patience = time.Minute
+// waitTimeout limits every wait. A wait that succeeds is much shorter.
+const waitTimeout = time.Minute
 
-// fakeClock stands still until a test lets one of its timers end.
+// fakeClock is a clock whose timers fire only when a test calls waitAndFire.
 type fakeClock struct {
 	mu     sync.Mutex
 	now    time.Time
@@ -63,19 +63,19 @@ func (c *fakeClock) After(d time.Duration) <-chan time.Time {
 	return ch
 }
 
-// waited says whether somebody waits for d.
-func (c *fakeClock) waited(d time.Duration) bool {
+// hasTimer returns whether a timer of duration d exists.
+func (c *fakeClock) hasTimer(d time.Duration) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	return c.timers[d] != nil
 }
 
-// fire waits until somebody waits for d, and ends that wait.
-func (c *fakeClock) fire(t *testing.T, d time.Duration) {
+// waitAndFire waits until a timer of duration d exists, and fires it.
+func (c *fakeClock) waitAndFire(t *testing.T, d time.Duration) {
 	t.Helper()
 
-	eventually(t, "a timer of "+d.String(), func() bool {
+	waitUntil(t, "a timer of "+d.String()+" exists", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
@@ -91,17 +91,17 @@ func (c *fakeClock) fire(t *testing.T, d time.Duration) {
 	})
 }
 
-func eventually(t *testing.T, what string, is func() bool) {
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 
-	for end := time.Now().Add(patience); !is(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !is(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("%s did not come", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
 
-// machine is a root directory with a runner in it.
+// machine is the root directory of a machine, with a runner.
 type machine struct {
 	root  string
 	cfg   api.Config
@@ -123,7 +123,7 @@ func newMachine(t *testing.T) *machine {
 
 func (m *machine) path(p string) string { return filepath.Join(m.root, p) }
 
-// write puts a file below the root; scripts get their first line.
+// write creates a file below the root. Scripts (.sh) get a shebang line.
 func (m *machine) write(t *testing.T, file, text string) {
 	t.Helper()
 
@@ -135,8 +135,8 @@ func (m *machine) write(t *testing.T, file, text string) {
 		t.Fatal(err)
 	}
 
-	// A child that another test starts meanwhile would keep the file open for writing, and
-	// nothing could run it ("text file busy").
+	// A child process of another test could inherit the open file. Then the file could not be executed ("text
+	// file busy").
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
 
@@ -156,7 +156,7 @@ func (m *machine) read(t *testing.T, file string) string {
 	return string(data)
 }
 
-func (m *machine) gone(t *testing.T, file string) {
+func (m *machine) requireDeleted(t *testing.T, file string) {
 	t.Helper()
 
 	if _, err := os.Lstat(m.path(file)); err == nil {
@@ -164,8 +164,8 @@ func (m *machine) gone(t *testing.T, file string) {
 	}
 }
 
-// start writes the configuration and runs the service; the result comes once.
-func (m *machine) start(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // t first, as in all helpers here
+// start writes the configuration and runs the service. The channel gets the last report.
+func (m *machine) start(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // t comes first, as in all helpers
 	t.Helper()
 
 	data, err := json.Marshal(m.cfg)
@@ -175,10 +175,10 @@ func (m *machine) start(t *testing.T, ctx context.Context) <-chan api.Report { /
 
 	m.write(t, api.ConfigPath, string(data))
 
-	return m.startAsIs(t, ctx)
+	return m.startWithoutConfig(t, ctx)
 }
 
-func (m *machine) startAsIs(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // as above
+func (m *machine) startWithoutConfig(t *testing.T, ctx context.Context) <-chan api.Report { //nolint:revive // as above
 	t.Helper()
 
 	result := make(chan api.Report, 1)
@@ -193,23 +193,23 @@ func (m *machine) options() guest.Options {
 	return guest.Options{Root: m.root, Clock: m.clock, Log: slog.New(slog.NewJSONHandler(m.log, nil))}
 }
 
-// end waits for the service's end and checks what every end has in common.
-func (m *machine) end(t *testing.T, result <-chan api.Report) api.Report {
+// waitForEnd waits until the service ends, and checks what all ends have in common.
+func (m *machine) waitForEnd(t *testing.T, result <-chan api.Report) api.Report {
 	t.Helper()
 
 	select {
 	case r := <-result:
-		m.common(t, r)
+		m.checkEnd(t, r)
 
 		return r
-	case <-time.After(patience):
-		t.Fatalf("the service does not end:\n%s", m.log)
+	case <-time.After(waitTimeout):
+		t.Fatalf("the service did not end:\n%s", m.log)
 
 		return api.Report{}
 	}
 }
 
-func (m *machine) common(t *testing.T, r api.Report) {
+func (m *machine) checkEnd(t *testing.T, r api.Report) {
 	t.Helper()
 
 	for _, secret := range []string{jitBlob, runnerToken, reportToken, claimCode} {
@@ -218,11 +218,11 @@ func (m *machine) common(t *testing.T, r api.Report) {
 		}
 	}
 
-	m.gone(t, api.ConfigPath)
-	m.gone(t, "/opt/actions-runner/.credentials")
-	m.gone(t, "/tmp/runner-work")
+	m.requireDeleted(t, api.ConfigPath)
+	m.requireDeleted(t, "/opt/actions-runner/.credentials")
+	m.requireDeleted(t, "/tmp/runner-work")
 
-	if got := m.status(t); got != r {
+	if got := m.readStatus(t); got != r {
 		t.Errorf("status file %+v, last report %+v", got, r)
 	}
 
@@ -231,7 +231,7 @@ func (m *machine) common(t *testing.T, r api.Report) {
 	}
 }
 
-func (m *machine) status(t *testing.T) api.Report {
+func (m *machine) readStatus(t *testing.T) api.Report {
 	t.Helper()
 
 	var got api.Report
@@ -242,8 +242,8 @@ func (m *machine) status(t *testing.T) api.Report {
 	return got
 }
 
-// phases are those in the log, in order.
-func (m *machine) phases() string {
+// listPhases returns the phases in the log, in order.
+func (m *machine) listPhases() string {
 	var got []string
 
 	for line := range strings.SplitSeq(m.log.String(), "\n") {
@@ -256,9 +256,9 @@ func (m *machine) phases() string {
 	return strings.Join(got, " ")
 }
 
-// waitPhase waits until a phase was reported.
-func (m *machine) waitPhase(t *testing.T, phase api.Phase) {
+// waitForPhase waits until the service has reported a phase.
+func (m *machine) waitForPhase(t *testing.T, phase api.Phase) {
 	t.Helper()
 
-	eventually(t, "phase "+string(phase), func() bool { return strings.Contains(m.phases(), string(phase)) })
+	waitUntil(t, "the phase "+string(phase)+" is reported", func() bool { return strings.Contains(m.listPhases(), string(phase)) })
 }

@@ -57,7 +57,7 @@ echo '` + bkTime + `INFO   ci-1 Disconnecting...'
 )
 
 // Machines of the platforms.
-func gitlabMachine(t *testing.T, script string) *machine {
+func newGitLabMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
 	m := newMachine(t)
@@ -67,7 +67,7 @@ func gitlabMachine(t *testing.T, script string) *machine {
 	return m
 }
 
-func buildkiteMachine(t *testing.T, script string) *machine {
+func newBuildkiteMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
 	m := newMachine(t)
@@ -78,7 +78,7 @@ func buildkiteMachine(t *testing.T, script string) *machine {
 	return m
 }
 
-func genericMachine(t *testing.T, script string) *machine {
+func newGenericMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
 	m := newMachine(t)
@@ -94,16 +94,16 @@ const (
 	restart         = 5 * time.Second
 )
 
-func withTimeouts(m *machine) {
+func setTimeouts(m *machine) {
 	m.cfg.IdleTimeout, m.cfg.JobTimeout = api.Duration(idle), api.Duration(jobLimit)
 }
 
-// ending is one way in which a machine of a platform ends.
-type ending struct {
+// endingCase is one way in which a machine can end.
+type endingCase struct {
 	runner string
 	change func(*machine)
-	// In the phase after, if one is said, the machine is told to stop, if that is said, and then
-	// timers end.
+	// The test waits for the phase after, if it is set. Then it stops the machine if stop is set, and fires
+	// the timers.
 	after   api.Phase
 	stop    bool
 	fire    []time.Duration
@@ -114,10 +114,10 @@ type ending struct {
 	result  string
 }
 
-func TestEndOfAMachineOfGitLab(t *testing.T) {
+func TestEndOfGitLabMachine(t *testing.T) {
 	t.Parallel()
 
-	runEndings(t, map[string]ending{
+	runEndings(t, map[string]endingCase{
 		"job succeeds": {
 			runner: glStarts + glReceives + glSucceeds + glLeaves,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
@@ -142,34 +142,34 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: ": success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
-		"no job comes": {
-			runner: glStarts + glPatient, change: withTimeouts,
+		"no job is assigned": {
+			runner: glStarts + glPatient, change: setTimeouts,
 			after: api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
 		},
-		"no job comes, and the runner hangs": {
-			runner: glStarts + `trap '' QUIT INT; while :; do sleep 0.02; done`, change: withTimeouts,
+		"no job is assigned, and the runner hangs": {
+			runner: glStarts + `trap '' QUIT INT; while :; do sleep 0.02; done`, change: setTimeouts,
 			fire:  []time.Duration{idle, glGrace},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
-		"a job that comes in the moment of the idle timeout is run": {
+		"a job that starts at the idle timeout runs": {
 			runner: `trap 'quit=yes' QUIT; ` + glStarts + `while [ -z "$quit" ]; do sleep 0.02; done; ` + glReceives + "sleep 0.1; " + glSucceeds + glLeaves,
-			change: withTimeouts,
+			change: setTimeouts,
 			after:  api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job 4711: success", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
-		"the runner itself gives up": {
-			runner: glStarts + `echo 'This runner has not received a job in 420 seconds, so now exiting'`, change: withTimeouts,
+		"the runner ends with an error": {
+			runner: glStarts + `echo 'This runner has not received a job in 420 seconds, so now exiting'`, change: setTimeouts,
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s",
 		},
-		"a job that takes too long is cancelled": {
+		"a job that exceeds its timeout is cancelled": {
 			runner: `trap 'echo "WARNING: Job failed: canceled"; exit 0' INT; trap '' QUIT; ` + glStarts + glReceives + `while :; do sleep 0.02; done`,
-			change: withTimeouts,
+			change: setTimeouts,
 			after:  api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job 4711 took more than 30m0s",
 		},
-		"the token is refused": {
+		"the token is rejected": {
 			runner: glStarts + `printf '\033[31;1mERROR: Checking for jobs... forbidden               \033[0;m  runner\033[0;m=x status\033[0;m=POST https://gitlab.example/api/v4/jobs/request: 403 Forbidden\n'; echo 'Runner is not healthy!'; trap 'exit 0' INT; while :; do sleep 0.02; done`,
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "does not accept the runner's token",
 		},
@@ -179,7 +179,7 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 			fire:  []time.Duration{restart},
 			phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "success", result: "success",
 		},
-		"the instance cannot be reached at all": {
+		"the instance is unreachable": {
 			runner: `trap 'exit 0' INT; ` + glStarts + `echo 'ERROR: Checking for jobs... client error  status=no such host'; while :; do sleep 0.02; done`,
 			fire:   slices.Repeat([]time.Duration{restart}, 5),
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "no such host",
@@ -196,13 +196,13 @@ echo '{"job":12,"level":"info","msg":"Job succeeded"}'`,
 			change: func(m *machine) { _ = os.Remove(m.path(gitlabRunner)) },
 			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "the image has no /usr/bin/gitlab-runner",
 		},
-	}, gitlabMachine)
+	}, newGitLabMachine)
 }
 
-func TestEndOfAMachineOfBuildkite(t *testing.T) {
+func TestEndOfBuildkiteMachine(t *testing.T) {
 	t.Parallel()
 
-	runEndings(t, map[string]ending{
+	runEndings(t, map[string]endingCase{
 		"job passes": {
 			runner: bkRegister + bkStarts + bkFinishes,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": success (exit code 0)", result: "passed",
@@ -212,16 +212,16 @@ func TestEndOfAMachineOfBuildkite(t *testing.T) {
 			runner: bkRegister + bkStarts + bkFinishes + "exit 3",
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": failure (exit code 3)", result: "failed",
 		},
-		"a job's own exit code is no word on its acquisition": {
+		"a job's exit code is not taken for a failed acquisition": {
 			runner: bkRegister + bkStarts + bkFinishes + "exit 27",
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "failure (exit code 27)", result: "failed",
 		},
-		"the job is gone": {
+		"the job is deleted": {
 			runner: bkRegister + bkRejects + "exit 27",
 			phase:  api.PhaseFinished, reason: api.ReasonJobGone, message: "cannot be acquired any more",
 			phases: "Started Configuring Listening Finished",
 		},
-		"the job is gone, as an older agent tells it": {
+		"the job is deleted, reported by an older agent": {
 			runner: bkRegister + bkRejects + "exit 1",
 			phase:  api.PhaseFinished, reason: api.ReasonJobGone, message: jobUUID,
 		},
@@ -248,15 +248,15 @@ exit 0`,
 			runner: bkRegister + "exit 28",
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "is locked",
 		},
-		"the job is locked, and the agent leaves as if all were well": {
+		"the job is locked, and the agent exits with 0": {
 			runner: bkRegister + `echo '` + bkTime + `ERROR  ci-1 Failed to acquire and run job: failed to acquire job: job is locked: 423 Locked'; exit 0`,
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "is locked",
 		},
-		"the agent leaves without a job": {
+		"the agent exits without a job": {
 			runner: bkRegister + "exit 0",
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "without a job",
 		},
-		"the token is refused": {
+		"the token is rejected": {
 			runner: `echo '` + bkTime + `WARN   POST https://agent.buildkite.com/v3/register: 401 Unauthorized (Attempt 1/30 Retrying in 10s)'; exit 1`,
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "does not accept the agent's token",
 		},
@@ -273,23 +273,23 @@ exit 0`,
 			fire:   []time.Duration{2 * time.Minute, grace},
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job " + jobUUID + ": finished",
 		},
-		"a job that takes too long is cancelled": {
-			runner: `trap 'exit 255' QUIT; trap '' INT; ` + bkRegister + bkStarts + `while :; do sleep 0.02; done`, change: withTimeouts,
+		"a job that exceeds its timeout is cancelled": {
+			runner: `trap 'exit 255' QUIT; trap '' INT; ` + bkRegister + bkStarts + `while :; do sleep 0.02; done`, change: setTimeouts,
 			after: api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s",
 		},
-		"the job never comes": {
-			runner: `trap 'exit 0' INT; ` + bkRegister + `while :; do sleep 0.02; done`, change: withTimeouts,
+		"the job is never assigned": {
+			runner: `trap 'exit 0' INT; ` + bkRegister + `while :; do sleep 0.02; done`, change: setTimeouts,
 			fire:  []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
-	}, buildkiteMachine)
+	}, newBuildkiteMachine)
 }
 
-func TestEndOfAMachineOfACommand(t *testing.T) {
+func TestEndOfGenericMachine(t *testing.T) {
 	t.Parallel()
 
-	runEndings(t, map[string]ending{
+	runEndings(t, map[string]endingCase{
 		"exit code 0": {
 			runner: "exit 0", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)", result: "success",
 			phases: "Started Configuring Listening Running Finished",
@@ -300,7 +300,7 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 		"killed": {
 			runner: "kill -9 $$", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: failure (exit code 137)", result: "failure",
 		},
-		"words that only look like a runner's": {
+		"output that resembles a runner's": {
 			runner: "echo 'Running job: other'; echo 'Job other completed with result: Failed'; echo 'Job succeeded'",
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job job-7: success (exit code 0)", result: "success",
 		},
@@ -309,19 +309,19 @@ func TestEndOfAMachineOfACommand(t *testing.T) {
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "/no/such/command", phases: "Started Configuring Failed",
 		},
 		"too long": {
-			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`, change: withTimeouts,
+			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`, change: setTimeouts,
 			after: api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "job job-7 took more than 30m0s", result: "timed_out",
 		},
-		"told to stop": {
+		"stopped": {
 			runner: `trap 'exit 0' TERM; while :; do sleep 0.02; done`,
 			after:  api.PhaseRunning, stop: true,
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, result: "cancelled",
 		},
-	}, genericMachine)
+	}, newGenericMachine)
 }
 
-func runEndings(t *testing.T, cases map[string]ending, made func(*testing.T, string) *machine) {
+func runEndings(t *testing.T, cases map[string]endingCase, made func(*testing.T, string) *machine) {
 	t.Helper()
 
 	for name, tc := range cases {
@@ -339,7 +339,7 @@ func runEndings(t *testing.T, cases map[string]ending, made func(*testing.T, str
 			result := m.start(t, ctx)
 
 			if tc.after != "" {
-				m.waitPhase(t, tc.after)
+				m.waitForPhase(t, tc.after)
 			}
 
 			if tc.stop {
@@ -347,10 +347,10 @@ func runEndings(t *testing.T, cases map[string]ending, made func(*testing.T, str
 			}
 
 			for _, d := range tc.fire {
-				m.clock.fire(t, d)
+				m.clock.waitAndFire(t, d)
 			}
 
-			got := m.end(t, result)
+			got := m.waitForEnd(t, result)
 			if got.Phase != tc.phase || got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("ended with %s, %s, %q; want %s, %s, %q\n%s", got.Phase, got.Reason, got.Message, tc.phase, tc.reason, tc.message, m.log)
 			}
@@ -359,15 +359,15 @@ func runEndings(t *testing.T, cases map[string]ending, made func(*testing.T, str
 				t.Errorf("result %q, want %q", got.Result, tc.result)
 			}
 
-			if tc.phases != "" && m.phases() != tc.phases {
-				t.Errorf("phases %q, want %q", m.phases(), tc.phases)
+			if tc.phases != "" && m.listPhases() != tc.phases {
+				t.Errorf("phases %q, want %q", m.listPhases(), tc.phases)
 			}
 		})
 	}
 }
 
-// TestWhatAPlatformsRunnerIsGiven looks at the arguments and the environment.
-func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
+// TestInputOfRunners checks the arguments and the environment of runners.
+func TestInputOfRunners(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -382,7 +382,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 		env     map[string]string
 	}{
 		"gitlab": {
-			machine: gitlabMachine(t, record+glStarts+glReceives+glSucceeds), dir: "/usr/bin",
+			machine: newGitLabMachine(t, record+glStarts+glReceives+glSucceeds), dir: "/usr/bin",
 			argv: []string{
 				"run-single", "--url", "https://gitlab.example", "--executor", "shell", "--builds-dir", "ROOT/tmp/runner-work",
 				"--max-builds", "1", "--wait-timeout", "421",
@@ -393,7 +393,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 			},
 		},
 		"buildkite": {
-			machine: buildkiteMachine(t, record+bkRegister+bkStarts+bkFinishes), dir: "/usr/bin",
+			machine: newBuildkiteMachine(t, record+bkRegister+bkStarts+bkFinishes), dir: "/usr/bin",
 			argv: []string{"start", "--acquire-job", jobUUID},
 			env: map[string]string{
 				"BUILDKITE_AGENT_TOKEN": runnerToken, "BUILDKITE_AGENT_NAME": "ci-1", "BUILDKITE_AGENT_TAGS": "queue=default,os=linux",
@@ -403,7 +403,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 			},
 		},
 		"generic": {
-			machine: genericMachine(t, ""), dir: "/opt",
+			machine: newGenericMachine(t, ""), dir: "/opt",
 			argv: []string{"two words", "$HOME"},
 			env:  map[string]string{"HYPERFLEET_JOB_ID": "job-7", "HYPERFLEET_JOB_NAME": "two\tparts"},
 		},
@@ -424,7 +424,7 @@ func TestWhatAPlatformsRunnerIsGiven(t *testing.T) {
 				m.cfg.Env = tc.env
 			}
 
-			if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+			if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 				t.Fatalf("%+v\n%s", got, m.log)
 			}
 

@@ -21,22 +21,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// machineKind is a kind of machine that asks for its credential.
+// machineKind is a kind of machine that requests its credential.
 type machineKind struct {
 	name string
 	team string
-	// attested is a machine of the kind that has an identity; nil where it gets none.
+	// attested is a machine of this kind with an identity, or nil if its attestation fails.
 	attested *guest.Attested
 	machine  *machine
 }
 
-// request is what one machine asks a secrets manager for.
-type request struct {
+// credentialRequest is one machine's request to a secrets manager.
+type credentialRequest struct {
 	Machine, Auth, Mount, Role, Audience, Engine, Secret, Keys, URL string
 }
 
-// secrets are the request as a machine's configuration has it.
-func (r request) secrets(s *secretsSite) *api.Secrets {
+// newSecrets returns the request as a machine's configuration.
+func (r credentialRequest) newSecrets(s *secretsFixture) *api.Secrets {
 	out := &api.Secrets{
 		Manager: api.SecretsVault, Address: s.vault.Address, CABundle: s.vault.CABundle, Auth: r.Auth, Role: r.Role,
 		AuthMount: strings.ReplaceAll(r.Mount, "AUTH", r.Auth), Audience: r.Audience, Path: r.Engine + r.Secret,
@@ -52,8 +52,8 @@ func (r request) secrets(s *secretsSite) *api.Secrets {
 	return out
 }
 
-// expect says how a request ends: with a credential, or for a reason.
-func (r request) expect(k machineKind) (api.Credential, string) {
+// expectResult returns the expected credential, or the expected reason.
+func (r credentialRequest) expectResult(k machineKind) (api.Credential, string) {
 	var none api.Credential
 
 	switch {
@@ -69,16 +69,16 @@ func (r request) expect(k machineKind) (api.Credential, string) {
 		return none, api.ReasonSecretsRefused
 	}
 
-	held, there := secretContents()[r.Secret]
+	held, there := listSecrets()[r.Secret]
 	if !there || r.Secret == "runners/gone" || r.Keys == "none" {
 		return none, api.ReasonSecretMissing
 	}
 
-	return pick(held, r)
+	return expectCredential(held, r)
 }
 
-// pick is what a secret's keys come to.
-func pick(held map[string]any, r request) (api.Credential, string) {
+// expectCredential returns the credential that the content of a secret results in.
+func expectCredential(held map[string]any, r credentialRequest) (api.Credential, string) {
 	token, address := "runner_token", "registration_url"
 	if r.Keys == "renamed" {
 		token, address = "TOKEN", "URL"
@@ -117,22 +117,22 @@ func genRequest(machines []string) gopter.Gen {
 	}
 
 	names := []string{"runners/none", "runners/token", "runners/token", "runners/renamed", "runners/renamed"}
-	for name := range secretContents() {
+	for name := range listSecrets() {
 		names = append(names, name)
 	}
 
-	return gen.Struct(reflect.TypeFor[request](), map[string]gopter.Gen{
+	return gen.Struct(reflect.TypeFor[credentialRequest](), map[string]gopter.Gen{
 		"Machine": oneOf(machines...),
 		"Auth":    oneOf(api.SecretsAuthJWT, api.SecretsAuthCert),
 		"Mount":   oneOf("", "", "AUTH", "machines/AUTH", "machines/AUTH", "none"),
-		// What is right is taken more often: the rest of the way would hardly be gone.
+		// Valid values are more frequent, because otherwise few requests would get far.
 		"Role":     oneOf("right", "right", "right", "right", "right", "right", "ours", "theirs", "powerless", "unknown", ""),
 		"Audience": oneOf("", "", "", "vault", "somebody"),
 		"Engine":   oneOf("secret/data/", "plain/"),
 		"Secret":   oneOf(names...),
 		"Keys":     oneOf("", "", "", "renamed", "none"),
 		"URL":      oneOf("", "https://github.com/o"),
-	}).Map(func(r request) request {
+	}).Map(func(r credentialRequest) credentialRequest {
 		if r.Role == "right" {
 			r.Role = "ours"
 			if strings.HasSuffix(r.Machine, "team-b") {
@@ -141,53 +141,53 @@ func genRequest(machines []string) gopter.Gen {
 		}
 
 		if r.Auth == api.SecretsAuthCert && r.Role == "" {
-			r.Role = "unknown" // without one it is Vault's to choose among those that fit
+			r.Role = "unknown" // without a role, Vault chooses a matching one
 		}
 
 		return r
 	})
 }
 
-// attests has the kind's machine attest, by what its configuration says.
-func (k machineKind) attests(t *testing.T) machineKind {
+// attest attests the machine with its configuration.
+func (k machineKind) attest(t *testing.T) machineKind {
 	t.Helper()
 
-	k.attested, k.machine.cfg.SPIFFE = k.machine.attest(t), spiffe() // as in a configuration that was not used yet
+	k.attested, k.machine.cfg.SPIFFE = k.machine.attest(t), newSPIFFE() // as in an unused configuration
 
 	return k
 }
 
-// byToken is a machine of a team that attests with a join token.
-func (s *secretsSite) byToken(t *testing.T, team string) machineKind {
+// newTokenMachine returns a machine of a team that attests with a join token.
+func (s *secretsFixture) newTokenMachine(t *testing.T, team string) machineKind {
 	t.Helper()
 
 	path := "/vm/" + team + "/ci/7d20"
 	k := machineKind{name: "token " + team, team: team, machine: newMachine(t)}
-	k.machine.attests(t, s.spire, register(t, s.spire, path, path, 600))
+	k.machine.prepareAttestation(t, s.spire, registerMachine(t, s.spire, path, path, 600))
 	k.machine.cfg.SPIFFE.SPIFFEID = "spiffe://" + s.spire.TrustDomain + path
 	k.machine.cfg.Method, k.machine.cfg.JITConfig = api.MethodExternalSecrets, ""
 
-	return k.attests(t)
+	return k.attest(t)
 }
 
-// byTPM is a machine of team-a that attests by its TPM.
-func (s *secretsSite) byTPM(t *testing.T, device string, devices tpm.Devices) machineKind {
+// newTPMMachine returns a machine of team-a that attests with its TPM.
+func (s *secretsFixture) newTPMMachine(t *testing.T, device string, devices tpm.Devices) machineKind {
 	t.Helper()
-	registerSelf(t, s.spire)
+	registerTPMMachine(t, s.spire)
 
 	k := machineKind{name: "tpm", team: "team-a", machine: newMachine(t)}
-	k.machine.hasTPM(t, s.spire, device, tpm.StartCertifier(t, devices, selfUID, claimCode))
+	k.machine.prepareTPM(t, s.spire, device, tpm.StartCertifier(t, devices, machineUID, claimCode))
 	k.machine.cfg.Method, k.machine.cfg.JITConfig = api.MethodExternalSecrets, ""
 
-	return k.attests(t)
+	return k.attest(t)
 }
 
-// refused is a machine whose join token is worth nothing.
-func (s *secretsSite) refused(t *testing.T) machineKind {
+// newRefusedMachine returns a machine with an unknown join token.
+func (s *secretsFixture) newRefusedMachine(t *testing.T) machineKind {
 	t.Helper()
 
 	k := machineKind{name: "refused", team: "team-a", machine: newMachine(t)}
-	k.machine.attests(t, s.spire, "0c1d7a6e-unknown")
+	k.machine.prepareAttestation(t, s.spire, "0c1d7a6e-unknown")
 	k.machine.cfg.Method, k.machine.cfg.JITConfig = api.MethodExternalSecrets, ""
 
 	return k
@@ -195,33 +195,33 @@ func (s *secretsSite) refused(t *testing.T) machineKind {
 
 // Feature: hyperfleet-operator, Property 14: Generic Attestation and Credential Management
 //
-// Whatever way a machine attests: with a valid identity it logs in to the secrets manager and
-// gets just what its identity may read there, and otherwise nothing, with the reason. Nobody
-// keeps a login, and no credential gets into a log.
+// A machine with a valid identity logs in to the secrets manager, whatever its attestation method, and gets
+// exactly what its identity may read. Otherwise it gets nothing, and the reason. No login remains, and no log
+// contains a credential.
 func TestPropertyAttestationAndCredentialsSPIRE(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
 	device := authority.NewTPM(t).Path
-	s := newSecretsSite(t, spire.WithPlugin(authority.AttestorConfig(devices)))
+	s := newSecretsFixture(t, spire.WithPlugin(authority.AttestorConfig(devices)))
 	kinds := map[string]machineKind{}
 
-	for _, k := range []machineKind{s.byToken(t, "team-a"), s.byToken(t, "team-b"), s.byTPM(t, device, devices), s.refused(t)} {
+	for _, k := range []machineKind{s.newTokenMachine(t, "team-a"), s.newTokenMachine(t, "team-b"), s.newTPMMachine(t, device, devices), s.newRefusedMachine(t)} {
 		kinds[k.name] = k
 	}
 
 	names := []string{"token team-a", "token team-a", "token team-b", "token team-b", "tpm", "tpm", "tpm", "refused"}
-	handed := 0
-	one := func(r request) string {
+	fetched := 0
+	run := func(r credentialRequest) string {
 		kind := kinds[r.Machine]
-		want, reason := r.expect(kind)
+		want, reason := r.expectResult(kind)
 
-		got, err := kind.ask(t, r.secrets(s), r.URL)
+		got, err := kind.requestCredential(t, r.newSecrets(s), r.URL)
 		if err == nil {
-			handed++
+			fetched++
 		}
 
-		if has, _ := guest.Reason(err); has != reason {
+		if has, _ := guest.GetReason(err); has != reason {
 			return fmt.Sprintf("ended with %v, want reason %q", err, reason)
 		}
 
@@ -236,26 +236,26 @@ func TestPropertyAttestationAndCredentialsSPIRE(t *testing.T) {
 		return ""
 	}
 
-	// What is surely allowed, by either method.
+	// Requests that must succeed, with either method.
 	for name, role := range map[string]string{"token team-a": "ours", "token team-b": "theirs", "tpm": "ours"} {
 		for _, auth := range []string{api.SecretsAuthJWT, api.SecretsAuthCert} {
-			r := request{Machine: name, Auth: auth, Role: role, Engine: "secret/data/", Secret: "runners/token", URL: "https://github.com/o"}
+			r := credentialRequest{Machine: name, Auth: auth, Role: role, Engine: "secret/data/", Secret: "runners/token", URL: "https://github.com/o"}
 
-			if text := one(r); text != "" {
+			if text := run(r); text != "" {
 				t.Errorf("%+v: %s", r, text)
 			}
 		}
 	}
 
-	if handed != 6 {
-		t.Errorf("%d of 6 machines got their credential", handed)
+	if fetched != 6 {
+		t.Errorf("%d of 6 machines got their credential", fetched)
 	}
 
-	property.Check(t, "what an identity may read, and nothing else", property.Options{Brief: 40}, prop.ForAll(one, genRequest(names)))
+	property.Check(t, "what an identity may read, and nothing else", property.Options{Brief: 40}, prop.ForAll(run, genRequest(names)))
 
 	left, err := s.vault.Client.Logical().ListWithContext(t.Context(), "auth/token/accessors")
 	if err != nil || len(left.Data["keys"].([]any)) != 1 {
-		t.Errorf("tokens left beside root's: %v, %v", left, err)
+		t.Errorf("tokens other than the root token remain: %v, %v", left, err)
 	}
 }
 
@@ -269,8 +269,8 @@ func containsSecret(text string) bool {
 	return false
 }
 
-// ask has the machine get its credential; one that has no identity attests first.
-func (k machineKind) ask(t *testing.T, from *api.Secrets, url string) (api.Credential, error) {
+// requestCredential fetches the machine's credential. A machine without an identity attests first.
+func (k machineKind) requestCredential(t *testing.T, from *api.Secrets, url string) (api.Credential, error) {
 	t.Helper()
 
 	cfg := k.machine.cfg

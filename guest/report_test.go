@@ -16,16 +16,16 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// endpoint is the operator's side of reports.
-type endpoint struct {
-	mu    sync.Mutex
-	got   []string
-	calls int
-	// answer gives the status of the n-th call, beginning with 1.
-	answer func(n int) int
+// reportEndpoint is the operator's endpoint for reports.
+type reportEndpoint struct {
+	mu     sync.Mutex
+	phases []string
+	calls  int
+	// getStatus returns the status of the n-th call, counted from 1.
+	getStatus func(n int) int
 }
 
-func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (e *reportEndpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -45,23 +45,23 @@ func (e *endpoint) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 
 	status := http.StatusNoContent
-	if e.answer != nil {
-		status = e.answer(e.calls)
+	if e.getStatus != nil {
+		status = e.getStatus(e.calls)
 	}
 
 	if status == http.StatusNoContent {
-		e.got = append(e.got, string(report.Phase))
+		e.phases = append(e.phases, string(report.Phase))
 	}
 
 	w.Header().Set("Location", "https://elsewhere.example")
 	w.WriteHeader(status)
 }
 
-func (e *endpoint) seen() (string, int) {
+func (e *reportEndpoint) getReports() (string, int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return strings.Join(e.got, " "), e.calls
+	return strings.Join(e.phases, " "), e.calls
 }
 
 func TestReportsReachTheOperator(t *testing.T) {
@@ -78,8 +78,8 @@ func TestReportsReachTheOperator(t *testing.T) {
 		log    string
 	}{
 		"all of them, in order":        {want: all, calls: 5},
-		"again after trouble":          {answer: func(n int) int { return map[bool]int{true: 503, false: 204}[n == 5 || n == 6] }, pauses: 2, want: all, calls: 7},
-		"not again when refused":       {answer: func(int) int { return 403 }, calls: 5, log: "403 Forbidden"},
+		"again after an error":         {answer: func(n int) int { return map[bool]int{true: 503, false: 204}[n == 5 || n == 6] }, pauses: 2, want: all, calls: 7},
+		"not again after a rejection":  {answer: func(int) int { return 403 }, calls: 5, log: "403 Forbidden"},
 		"not on to another host":       {answer: func(int) int { return 307 }, calls: 5, log: "307 Temporary Redirect"},
 		"wrong token":                  {change: func(r *api.ReportTo) { r.Token = runnerToken }, calls: 5, log: "401 Unauthorized"},
 		"not to an untrusted endpoint": {change: func(r *api.ReportTo) { r.CABundle = "" }, pauses: -1, log: "certificate"},
@@ -87,7 +87,7 @@ func TestReportsReachTheOperator(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			e := &endpoint{answer: tc.answer}
+			e := &reportEndpoint{getStatus: tc.answer}
 			server := httptest.NewTLSServer(e)
 
 			defer server.Close()
@@ -102,24 +102,24 @@ func TestReportsReachTheOperator(t *testing.T) {
 				tc.change(m.cfg.Report)
 			}
 
-			m.write(t, runScript, listens+runs+completes)
+			m.write(t, runScript, printListening+printRunning+printCompleted)
 
 			result := m.start(t, t.Context())
 
 			for i := range tc.pauses {
-				m.clock.fire(t, 500*time.Millisecond<<i)
+				m.clock.waitAndFire(t, 500*time.Millisecond<<i)
 			}
 
-			if tc.pauses < 0 { // nobody waits for ever
-				eventually(t, tc.log, func() bool { return strings.Contains(m.log.String(), tc.log) })
-				m.clock.fire(t, 15*time.Second)
+			if tc.pauses < 0 { // the machine does not wait forever
+				waitUntil(t, tc.log, func() bool { return strings.Contains(m.log.String(), tc.log) })
+				m.clock.waitAndFire(t, 15*time.Second)
 			}
 
-			if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+			if got := m.waitForEnd(t, result); got.Reason != api.ReasonJobDone {
 				t.Errorf("%+v", got)
 			}
 
-			if got, calls := e.seen(); got != tc.want || calls != tc.calls {
+			if got, calls := e.getReports(); got != tc.want || calls != tc.calls {
 				t.Errorf("the operator got %q in %d calls, want %q in %d\n%s", got, calls, tc.want, tc.calls, m.log)
 			}
 
@@ -130,13 +130,13 @@ func TestReportsReachTheOperator(t *testing.T) {
 	}
 }
 
-// While the operator is away, what is old by then is not told again: the last report, which has
-// the log, is tried until the machine ends.
-func TestTheLastReportIsTriedLongest(t *testing.T) {
+// While the operator is unavailable, outdated reports are dropped. The last report, which has the log, is
+// retried until the machine ends.
+func TestLastReportIsRetriedLongest(t *testing.T) {
 	t.Parallel()
 
 	ended := make(chan struct{})
-	e := &endpoint{answer: func(n int) int {
+	e := &reportEndpoint{getStatus: func(n int) int {
 		<-ended
 
 		return map[bool]int{true: http.StatusTooManyRequests, false: http.StatusNoContent}[n < 10]
@@ -147,23 +147,23 @@ func TestTheLastReportIsTriedLongest(t *testing.T) {
 
 	m := newMachine(t)
 	m.cfg.Report = &api.ReportTo{URL: server.URL + "/report", Token: reportToken}
-	m.write(t, runScript, listens+runs+completes)
+	m.write(t, runScript, printListening+printRunning+printCompleted)
 
 	result := m.start(t, t.Context())
 
-	// The last report is in the queue once its end is waited for.
-	eventually(t, "the end", func() bool { return m.clock.waited(15 * time.Second) })
+	// The last report is in the queue when the service waits for its delivery.
+	waitUntil(t, "the service waits for the last report", func() bool { return m.clock.hasTimer(15 * time.Second) })
 	close(ended)
 
 	for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
-		m.clock.fire(t, pause)
+		m.clock.waitAndFire(t, pause)
 	}
 
-	if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+	if got := m.waitForEnd(t, result); got.Reason != api.ReasonJobDone {
 		t.Errorf("%+v", got)
 	}
 
-	if got, calls := e.seen(); got != "Finished" || calls != 10 {
+	if got, calls := e.getReports(); got != "Finished" || calls != 10 {
 		t.Errorf("the operator got %q in %d calls\n%s", got, calls, m.log)
 	}
 }

@@ -23,17 +23,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
 
-// secretsSite is a SPIRE server, and a Vault that trusts it: machines of team-a may read what
-// is below runners/.
-type secretsSite struct {
+// secretsFixture is a SPIRE server and a Vault that trusts it. Machines of team-a may read secrets below
+// runners/.
+type secretsFixture struct {
 	spire *spire.Server
 	vault *vault.Server
 }
 
-func newSecretsSite(t *testing.T, opts ...spire.Option) *secretsSite {
+func newSecretsFixture(t *testing.T, opts ...spire.Option) *secretsFixture {
 	t.Helper()
 
-	s := &secretsSite{spire: spire.Start(t, opts...), vault: vault.Start(t)}
+	s := &secretsFixture{spire: spire.Start(t, opts...), vault: vault.Start(t)}
 	ours := "spiffe://" + s.spire.TrustDomain + "/vm/team-a/*"
 	theirs := "spiffe://" + s.spire.TrustDomain + "/vm/team-b/*"
 	keys, bundle := vault.ServeJWKS(t, func() []byte { return s.spire.JWKS(t) }), s.spire.Bundle(t)
@@ -57,7 +57,7 @@ path "plain/runners/*" { capabilities = ["read"] }`)
 		s.vault.WriteCertRole(t, mount, "powerless", bundle, ours)
 	}
 
-	for name, data := range secretContents() {
+	for name, data := range listSecrets() {
 		s.vault.WriteKV(t, "secret", name, data)
 		s.vault.Write(t, "plain/"+name, data)
 	}
@@ -68,8 +68,8 @@ path "plain/runners/*" { capabilities = ["read"] }`)
 	return s
 }
 
-// secretContents are what the engines hold, by their names there.
-func secretContents() map[string]map[string]any {
+// listSecrets returns the contents of the secrets engines by path.
+func listSecrets() map[string]map[string]any {
 	const address = "https://github.com/o"
 
 	return map[string]map[string]any{
@@ -84,23 +84,23 @@ func secretContents() map[string]map[string]any {
 	}
 }
 
-// attested gives a machine of team-a that has attested.
-func (s *secretsSite) attested(t *testing.T) (*machine, *guest.Attested) {
+// newAttestedMachine returns an attested machine of team-a.
+func (s *secretsFixture) newAttestedMachine(t *testing.T) (*machine, *guest.Attested) {
 	t.Helper()
 
 	m := newMachine(t)
-	m.attests(t, s.spire, register(t, s.spire, machineID, machineID, 600))
+	m.prepareAttestation(t, s.spire, registerMachine(t, s.spire, machineID, machineID, 600))
 	m.cfg.Method, m.cfg.JITConfig = api.MethodExternalSecrets, ""
 
 	attested := m.attest(t)
-	// A configuration as it was written, for more of them.
+	// The machine's later configurations have a used token.
 	m.cfg.SPIFFE.JoinToken = "used"
 
 	return m, attested
 }
 
-// secrets is where the machine's credential is.
-func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
+// newSecrets returns a configuration for the machine's credential.
+func (s *secretsFixture) newSecrets(change func(*api.Secrets)) *api.Secrets {
 	out := &api.Secrets{
 		Manager: api.SecretsVault, Address: s.vault.Address, CABundle: s.vault.CABundle, Auth: api.SecretsAuthJWT, Role: "ours",
 		Path: "secret/data/runners/token",
@@ -112,13 +112,12 @@ func (s *secretsSite) secrets(change func(*api.Secrets)) *api.Secrets {
 	return out
 }
 
-// TestCredentialFromVaultSPIRE has one case for each way in which a machine may fare that gets its
-// credential from a secrets manager.
-func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its cases are asked for by one machine, in turn
+// TestCredentialFromVaultSPIRE has one case for each result of a request to the secrets manager.
+func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // one machine runs the cases one after the other
 	t.Parallel()
 
-	s := newSecretsSite(t)
-	m, attested := s.attested(t)
+	s := newSecretsFixture(t)
+	m, attested := s.newAttestedMachine(t)
 
 	for name, tc := range map[string]struct {
 		change  func(*api.Secrets)
@@ -149,7 +148,7 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 			change: func(c *api.Secrets) { c.Auth, c.Role = api.SecretsAuthCert, "theirs" },
 			reason: api.ReasonSecretsRefused, message: `log in by cert as role "theirs"`,
 		},
-		"a role without rights": {
+		"a role without permissions": {
 			change: func(c *api.Secrets) { c.Role = "powerless" }, reason: api.ReasonSecretsRefused, message: "403",
 		},
 		"another audience": {
@@ -158,7 +157,7 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 		"a method that is not mounted": {
 			change: func(c *api.Secrets) { c.AuthMount = "none" }, reason: api.ReasonSecretsRefused, message: "log in by none",
 		},
-		"a secret of others": {
+		"a secret of another team": {
 			change: func(c *api.Secrets) { c.Path = "secret/data/elsewhere/token" },
 			reason: api.ReasonSecretsRefused, message: "read secret/data/elsewhere/token: the secrets manager responded 403",
 		},
@@ -177,10 +176,10 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 			change: func(c *api.Secrets) { c.Keys = map[string]string{"runner_token": "RUNNER"} },
 			reason: api.ReasonSecretMissing, message: `secret secret/data/runners/token has no key "RUNNER"`,
 		},
-		"a key that holds no text": {
+		"a key whose value is not text": {
 			change: func(c *api.Secrets) { c.Path = "secret/data/runners/number" }, reason: api.ReasonSecretMissing, message: "is empty or not a string",
 		},
-		"nobody there": {
+		"unreachable": {
 			change: func(c *api.Secrets) { c.Address = "https://127.0.0.1:1" },
 			pauses: []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30},
 			reason: api.ReasonSecretsUnavailable, message: "https://127.0.0.1:1 returned no secret within 10m0s",
@@ -188,7 +187,7 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := m.cfg
-			cfg.RegistrationURL, cfg.Secrets = tc.url, s.secrets(tc.change)
+			cfg.RegistrationURL, cfg.Secrets = tc.url, s.newSecrets(tc.change)
 
 			type answer struct {
 				credential api.Credential
@@ -203,7 +202,7 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 			}()
 
 			for _, seconds := range tc.pauses {
-				m.clock.fire(t, time.Duration(seconds)*time.Second)
+				m.clock.waitAndFire(t, time.Duration(seconds)*time.Second)
 			}
 
 			got := <-answers
@@ -216,15 +215,15 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 				return
 			}
 
-			if reason, _ := guest.Reason(got.err); reason != tc.reason || !strings.Contains(got.err.Error(), tc.message) {
+			if reason, _ := guest.GetReason(got.err); reason != tc.reason || !strings.Contains(got.err.Error(), tc.message) {
 				t.Errorf("ended with %v; want %s, %q", got.err, tc.reason, tc.message)
 			}
 		})
 	}
 
-	// Each login was given back: what is left is the token of root.
+	// Each login token is revoked. Only the root token remains.
 	if left, err := s.vault.Client.Logical().ListWithContext(t.Context(), "auth/token/accessors"); err != nil || len(left.Data["keys"].([]any)) != 1 {
-		t.Errorf("tokens left: %v, %v", left, err)
+		t.Errorf("tokens remain: %v, %v", left, err)
 	}
 
 	if log := m.log.String(); strings.Contains(log, runnerToken) || strings.Contains(log, "eyJ") || strings.Contains(log, "hvs.") {
@@ -232,11 +231,11 @@ func TestCredentialFromVaultSPIRE(t *testing.T) { //nolint:tparallel // its case
 	}
 }
 
-// TestMachineWithASecretsManagerSPIRE runs the whole of a machine's life.
+// TestMachineWithASecretsManagerSPIRE runs complete lifecycles of machines.
 func TestMachineWithASecretsManagerSPIRE(t *testing.T) {
 	t.Parallel()
 
-	s := newSecretsSite(t)
+	s := newSecretsFixture(t)
 
 	for name, tc := range map[string]struct {
 		change  func(*api.Secrets)
@@ -255,20 +254,20 @@ func TestMachineWithASecretsManagerSPIRE(t *testing.T) {
 
 			path := "/vm/team-a/ci-1/" + strings.ReplaceAll(name, " ", "-")
 			m := newMachine(t)
-			m.attests(t, s.spire, register(t, s.spire, path, path, 600))
+			m.prepareAttestation(t, s.spire, registerMachine(t, s.spire, path, path, 600))
 			m.cfg.SPIFFE.SPIFFEID = "spiffe://" + s.spire.TrustDomain + path
-			m.cfg.Method, m.cfg.JITConfig, m.cfg.Secrets = api.MethodExternalSecrets, "", s.secrets(tc.change)
-			m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+listens+runs+completes)
+			m.cfg.Method, m.cfg.JITConfig, m.cfg.Secrets = api.MethodExternalSecrets, "", s.newSecrets(tc.change)
+			m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+printListening+printRunning+printCompleted)
 
-			if got := m.end(t, m.start(t, t.Context())); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+			if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("ended with %s, %q; want %s, %q\n%s", got.Reason, got.Message, tc.reason, tc.message, m.log)
 			}
 		})
 	}
 }
 
-// TestCredentialBySVIDSPIRE: with an audience the machine shows the operator a JWT-SVID for it,
-// also at its second try.
+// TestCredentialBySVIDSPIRE: with an audience, the machine authenticates to the operator with a JWT-SVID for
+// it, also when it retries.
 func TestCredentialBySVIDSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -286,7 +285,7 @@ func TestCredentialBySVIDSPIRE(t *testing.T) {
 
 		svid, err := jwtsvid.ParseAndValidate(token, keys, []string{"hyperfleet"})
 		if err != nil || svid.ID.Path() != machineID {
-			t.Errorf("asked by %v: %v", svid, err)
+			t.Errorf("request by %v: %v", svid, err)
 		}
 
 		if calls.Add(1) == 1 {
@@ -301,15 +300,15 @@ func TestCredentialBySVIDSPIRE(t *testing.T) {
 	t.Cleanup(operator.Close)
 
 	m := newMachine(t)
-	m.attests(t, server, register(t, server, machineID, machineID, 600))
+	m.prepareAttestation(t, server, registerMachine(t, server, machineID, machineID, 600))
 	m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
-	m.cfg.Callback = &api.Callback{URL: operator.URL, Audience: "hyperfleet", CABundle: bundleOf(operator)}
-	m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+listens+runs+completes)
+	m.cfg.Callback = &api.Callback{URL: operator.URL, Audience: "hyperfleet", CABundle: encodeBundle(operator)}
+	m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+printListening+printRunning+printCompleted)
 
 	result := m.start(t, t.Context())
-	m.clock.fire(t, time.Second)
+	m.clock.waitAndFire(t, time.Second)
 
-	if got := m.end(t, result); got.Reason != api.ReasonJobDone {
+	if got := m.waitForEnd(t, result); got.Reason != api.ReasonJobDone {
 		t.Errorf("%+v\n%s", got, m.log)
 	}
 

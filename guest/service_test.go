@@ -17,78 +17,78 @@ import (
 
 const runScript = "/opt/actions-runner/run.sh"
 
-// Parts of runners that behave as the real one does.
+// Parts of scripts that print what the real runner prints.
 const (
-	listens   = `echo "2026-01-01 00:00:00Z: Listening for Jobs"; `
-	runs      = `sh "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; echo "2026-01-01 00:00:00Z: Running job: build"; `
-	completes = `echo "2026-01-01 00:00:00Z: Job build completed with result: Succeeded"; `
-	// waits until it is told to stop, as the listener does.
-	waits = `trap 'echo Exiting...; exit 0' INT; while :; do sleep 0.02; done; `
-	// stubborn does not stop when told.
-	stubborn = `trap '' INT; while :; do sleep 0.02; done; `
+	printListening = `echo "2026-01-01 00:00:00Z: Listening for Jobs"; `
+	printRunning   = `sh "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; echo "2026-01-01 00:00:00Z: Running job: build"; `
+	printCompleted = `echo "2026-01-01 00:00:00Z: Job build completed with result: Succeeded"; `
+	// waitForSignal waits until the script is stopped, as the real listener does.
+	waitForSignal = `trap 'echo Exiting...; exit 0' INT; while :; do sleep 0.02; done; `
+	// ignoreSignal does not stop after a signal.
+	ignoreSignal = `trap '' INT; while :; do sleep 0.02; done; `
 )
 
-// TestEndOfAMachine has one case for each way in which a machine ends.
-func TestEndOfAMachine(t *testing.T) {
+// TestEndOfMachine has one case for each way in which a machine can end.
+func TestEndOfMachine(t *testing.T) {
 	t.Parallel()
 
-	runEndings(t, map[string]ending{
+	runEndings(t, map[string]endingCase{
 		"job done": {
-			runner: listens + runs + completes, phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Succeeded", result: "success",
+			runner: printListening + printRunning + printCompleted, phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Succeeded", result: "success",
 			phases: "Started Configuring Listening Running Finished",
 		},
 		"job done, although the runner exits with an error": {
-			runner: listens + runs + completes + "exit 1", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
+			runner: printListening + printRunning + printCompleted + "exit 1", phase: api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"job failed: the machine has done its work": {
-			runner: listens + runs + `echo "Job build completed with result: Failed"`,
+			runner: printListening + printRunning + `echo "Job build completed with result: Failed"`,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Failed", result: "failure",
 		},
 		"job has issues": {
-			runner: listens + runs + `echo "Job build completed with result: SucceededWithIssues"`,
+			runner: printListening + printRunning + `echo "Job build completed with result: SucceededWithIssues"`,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: SucceededWithIssues", result: "success",
 		},
 		"job is cancelled": {
-			runner: listens + runs + `echo "Job build completed with result: Canceled"`,
+			runner: printListening + printRunning + `echo "Job build completed with result: Canceled"`,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Canceled", result: "cancelled",
 		},
 		"job is skipped": {
-			runner: listens + runs + `echo "Job build completed with result: Skipped"`,
+			runner: printListening + printRunning + `echo "Job build completed with result: Skipped"`,
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "job build: Skipped", result: "skipped",
 		},
 		"the runner hangs after its job": {
-			runner: listens + runs + completes + stubborn,
+			runner: printListening + printRunning + printCompleted + ignoreSignal,
 			fire:   []time.Duration{2 * time.Minute, grace},
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
-		"no job comes": {
-			runner: listens + waits, change: withTimeouts,
+		"no job is assigned": {
+			runner: printListening + waitForSignal, change: setTimeouts,
 			after: api.PhaseListening, fire: []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout, message: "5m0s", phases: "Started Configuring Listening Finished",
 		},
 		"the runner never gets online": {
-			runner: waits, change: withTimeouts,
+			runner: waitForSignal, change: setTimeouts,
 			fire:  []time.Duration{idle},
 			phase: api.PhaseFinished, reason: api.ReasonIdleTimeout,
 		},
-		"a job that takes too long is cancelled": {
-			runner: `trap 'echo "Job build completed with result: Canceled"; exit 0' INT; ` + listens + runs + "while :; do sleep 0.02; done",
-			change: withTimeouts,
+		"a job that exceeds its timeout is cancelled": {
+			runner: `trap 'echo "Job build completed with result: Canceled"; exit 0' INT; ` + printListening + printRunning + "while :; do sleep 0.02; done",
+			change: setTimeouts,
 			after:  api.PhaseRunning, fire: []time.Duration{jobLimit},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "30m0s", phases: "Started Configuring Listening Running Failed",
 		},
 		"a job that does not stop is killed": {
-			runner: listens + runs + stubborn, change: withTimeouts,
+			runner: printListening + printRunning + ignoreSignal, change: setTimeouts,
 			after: api.PhaseRunning, fire: []time.Duration{jobLimit, grace},
 			phase: api.PhaseFailed, reason: api.ReasonJobTimeout, message: "more than",
 		},
-		"told to stop while idle": {
-			runner: listens + waits,
+		"stopped while idle": {
+			runner: printListening + waitForSignal,
 			after:  api.PhaseListening, stop: true,
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "was stopped",
 		},
-		"told to stop in a job": {
-			runner: listens + runs + stubborn,
+		"stopped during a job": {
+			runner: printListening + printRunning + ignoreSignal,
 			after:  api.PhaseRunning, stop: true, fire: []time.Duration{grace},
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "was stopped",
 		},
@@ -97,42 +97,42 @@ func TestEndOfAMachine(t *testing.T) {
 			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
 			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired, message: "2026-01-02T03:04:05Z", phases: "Started Failed",
 		},
-		"attestation wanted of an image without an agent": {
-			change: func(m *machine) { m.cfg.SPIFFE = spiffe() },
+		"attestation without an agent in the image": {
+			change: func(m *machine) { m.cfg.SPIFFE = newSPIFFE() },
 			phase:  api.PhaseFailed, reason: api.ReasonAttestationUnavailable, message: "does not exist",
 		},
 		"registration deleted": {
 			runner: `echo "The runner registration has been deleted from the server, please re-configure." >&2; exit 1`,
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "has been deleted",
 		},
-		"registration deleted, as run.sh tells it": {
+		"registration deleted, reported by run.sh": {
 			runner: `echo "Runner listener exit with terminated error, stop the service, no retry needed."; exit 0`,
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "could not connect",
 		},
 		"session conflict": {
 			runner: "exit 5", phase: api.PhaseFailed, reason: api.ReasonRegistrationError, message: "another runner is connected as ci-1",
 		},
-		"session conflict, as run.sh tells it": {
+		"session conflict, reported by run.sh": {
 			runner: `echo "Runner listener exit with Session Conflict error, stop the service, no retry needed."; exit 0`,
 			phase:  api.PhaseFailed, reason: api.ReasonRegistrationError, message: "another runner",
 		},
 		"the runner is too old": {
 			runner: "exit 7", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "install a newer one",
 		},
-		"the runner ends idle": {
-			runner: listens + "exit 0", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "without a job",
+		"the runner ends while idle": {
+			runner: printListening + "exit 0", phase: api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "without a job",
 		},
 		"the runner dies in the job": {
-			runner: listens + runs + `echo "out of memory: token ` + jitBlob + `"; kill -9 $$`,
+			runner: printListening + printRunning + `echo "out of memory: token ` + jitBlob + `"; kill -9 $$`,
 			phase:  api.PhaseFailed, reason: api.ReasonRunnerFailed, message: "during job build: ",
 		},
 		"a retryable error passes": {
-			runner: `[ -e tried ] || { touch tried; exit 2; }; ` + listens + runs + completes,
+			runner: `[ -e tried ] || { touch tried; exit 2; }; ` + printListening + printRunning + printCompleted,
 			fire:   []time.Duration{restart},
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"an update is waited for": {
-			runner: `[ -e tried ] || { touch tried; exit 4; }; ` + listens + runs + completes,
+			runner: `[ -e tried ] || { touch tried; exit 4; }; ` + printListening + printRunning + printCompleted,
 			fire:   []time.Duration{restart},
 			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
@@ -160,11 +160,11 @@ func TestEndOfAMachine(t *testing.T) {
 			change: func(m *machine) { _ = os.Remove(m.path(runScript)); m.cfg.Runner.DownloadURL = "http://127.0.0.1:1/x" },
 			phase:  api.PhaseFailed, reason: api.ReasonDownloadFailed, message: "download_sha256 is missing",
 		},
-	}, githubMachine)
+	}, newGitHubMachine)
 }
 
-// githubMachine is one with what an earlier runner and job have left.
-func githubMachine(t *testing.T, script string) *machine {
+// newGitHubMachine returns a machine with files of an earlier runner and job.
+func newGitHubMachine(t *testing.T, script string) *machine {
 	t.Helper()
 
 	m := newMachine(t)
@@ -175,7 +175,7 @@ func githubMachine(t *testing.T, script string) *machine {
 	return m
 }
 
-// TestCredentialsReachTheRunnerByEnvironment looks at what the runner is given.
+// TestCredentialsReachTheRunnerByEnvironment checks the environment and the arguments of the runner.
 func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 	t.Parallel()
 
@@ -205,10 +205,10 @@ func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 
 			m := newMachine(t)
 			tc.change(&m.cfg)
-			m.write(t, runScript, record+listens+runs+completes)
+			m.write(t, runScript, record+printListening+printRunning+printCompleted)
 			m.write(t, "/opt/actions-runner/config.sh", record)
 
-			if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+			if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 				t.Fatalf("%+v\n%s", got, m.log)
 			}
 
@@ -223,7 +223,7 @@ func TestCredentialsReachTheRunnerByEnvironment(t *testing.T) {
 			}
 
 			if tc.argv == nil {
-				m.gone(t, "/opt/actions-runner/config.sh.argv")
+				m.requireDeleted(t, "/opt/actions-runner/config.sh.argv")
 
 				return
 			}
@@ -249,39 +249,39 @@ func TestRegistration(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"refused at once":  {`echo "Http response code: NotFound from 'POST https://x' ` + runnerToken + `" >&2; exit 1`, 0, api.ReasonRegistrationError, "NotFound"},
-		"passes in time":   {`[ -e b ] && exit 0; [ -e a ] && touch b; touch a; echo "no such host"; exit 1`, 2, api.ReasonJobDone, "Succeeded"},
-		"stays in trouble": {`echo "no such host"; exit 1`, 2, api.ReasonRegistrationError, "no such host"},
+		"rejected":        {`echo "Http response code: NotFound from 'POST https://x' ` + runnerToken + `" >&2; exit 1`, 0, api.ReasonRegistrationError, "NotFound"},
+		"temporary error": {`[ -e b ] && exit 0; [ -e a ] && touch b; touch a; echo "no such host"; exit 1`, 2, api.ReasonJobDone, "Succeeded"},
+		"permanent error": {`echo "no such host"; exit 1`, 2, api.ReasonRegistrationError, "no such host"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			m := newMachine(t)
 			m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.RegistrationURL = "", runnerToken, "https://github.com/o"
-			m.write(t, runScript, listens+runs+completes)
+			m.write(t, runScript, printListening+printRunning+printCompleted)
 			m.write(t, "/opt/actions-runner/config.sh", tc.script)
 
 			result := m.start(t, t.Context())
 
 			for range tc.pauses {
-				m.clock.fire(t, restart)
+				m.clock.waitAndFire(t, restart)
 			}
 
-			if got := m.end(t, result); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
+			if got := m.waitForEnd(t, result); got.Reason != tc.reason || !strings.Contains(got.Message, tc.message) {
 				t.Errorf("%+v\n%s", got, m.log)
 			}
 		})
 	}
 }
 
-// TestNothingOfARunnerSurvives: processes that a job leaves behind end with the runner.
-func TestNothingOfARunnerSurvives(t *testing.T) {
+// TestProcessesOfRunnerEnd: processes that a job leaves behind end with the runner.
+func TestProcessesOfRunnerEnd(t *testing.T) {
 	t.Parallel()
 
 	m := newMachine(t)
-	m.write(t, runScript, listens+runs+`(while :; do date +%N > beat; sleep 0.02; done) >/dev/null 2>&1 & while [ ! -e beat ]; do sleep 0.02; done; `+completes)
+	m.write(t, runScript, printListening+printRunning+`(while :; do date +%N > beat; sleep 0.02; done) >/dev/null 2>&1 & while [ ! -e beat ]; do sleep 0.02; done; `+printCompleted)
 
-	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+	if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 		t.Fatalf("%+v\n%s", got, m.log)
 	}
 
@@ -291,6 +291,6 @@ func TestNothingOfARunnerSurvives(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	time.Sleep(200 * time.Millisecond) // ten beats
-	m.gone(t, beat)
+	time.Sleep(200 * time.Millisecond) // the process writes the file every 20 ms
+	m.requireDeleted(t, beat)
 }

@@ -31,14 +31,14 @@ func TestTail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if got := guest.Tail(tc.limit, tc.lines...); got != tc.want {
+			if got := guest.KeepTail(tc.limit, tc.lines...); got != tc.want {
 				t.Errorf("got %q, want %q", got, tc.want)
 			}
 		})
 	}
 }
 
-// FuzzTail: never more than the limit, always the end of what went in.
+// FuzzTail checks that the tail is never longer than the limit, and is the end of the input.
 func FuzzTail(f *testing.F) {
 	f.Add(10, "one\ntwo\nthree\n")
 	f.Add(1, "\x1b[0m\n\n\n")
@@ -46,8 +46,8 @@ func FuzzTail(f *testing.F) {
 		limit = 1 + int(uint(limit)%1000)
 		text = strings.ToValidUTF8(text, "?")
 
-		got := guest.Tail(limit, strings.Split(text, "\n")...)
-		all := guest.Tail(1<<30, strings.Split(text, "\n")...)
+		got := guest.KeepTail(limit, strings.Split(text, "\n")...)
+		all := guest.KeepTail(1<<30, strings.Split(text, "\n")...)
 
 		if len(got) > limit || !strings.HasSuffix(all, got) {
 			t.Errorf("limit %d: %q of %q", limit, got, all)
@@ -59,34 +59,34 @@ func FuzzTail(f *testing.F) {
 	})
 }
 
-// FuzzRunnerOutput: what a runner prints, jobs' words among it, never breaks the reading.
+// FuzzRunnerOutput checks that the parsers handle any output of a runner, which includes the output of jobs.
 func FuzzRunnerOutput(f *testing.F) {
 	f.Add("Checking for jobs... received   job=1 job_name=x")
 	f.Add("WARNING: Job failed (system failure): x   duration_s=1")
 	f.Add("Starting job at https://x")
 	f.Add("2026-01-01: Job a completed with result: Succeeded")
 	f.Fuzz(func(t *testing.T, line string) {
-		for _, name := range guest.Platforms() {
-			if text, ok := guest.Read(name, line); ok && len(text) > len(line)+200 {
-				t.Errorf("%s makes %q of %q", name, text, line)
+		for _, name := range guest.ListPlatforms() {
+			if text, ok := guest.ParseLine(name, line); ok && len(text) > len(line)+200 {
+				t.Errorf("%s parses %q from %q", name, text, line)
 			}
 		}
 	})
 }
 
-// TestLastReportHasTheEndOfTheLog: with Finished and Failed, without credentials, and
-// within its bound.
+// TestLastReportHasTheEndOfTheLog: reports of the phases Finished and Failed have the end of the log, without
+// credentials and limited in size.
 func TestLastReportHasTheEndOfTheLog(t *testing.T) {
 	t.Parallel()
 
 	t.Run("job done", func(t *testing.T) {
 		t.Parallel()
 
-		m := genericMachine(t, `i=0; while [ $i -lt 3000 ]; do echo "line $i: 0123456789 0123456789 0123456789"; i=$((i+1)); done; printf 'the end'`)
+		m := newGenericMachine(t, `i=0; while [ $i -lt 3000 ]; do echo "line $i: 0123456789 0123456789 0123456789"; i=$((i+1)); done; printf 'the end'`)
 		m.cfg.SPIFFE = &api.SPIFFE{JoinToken: reportToken}
 		m.cfg.Command[2] += "; echo ' " + reportToken + "' >&2"
 
-		got := m.end(t, m.start(t, t.Context()))
+		got := m.waitForEnd(t, m.start(t, t.Context()))
 		if len(got.Log) > api.MaxLog || len(got.Log) < api.MaxLog-100 {
 			t.Errorf("the log has %d bytes", len(got.Log))
 		}
@@ -101,10 +101,10 @@ func TestLastReportHasTheEndOfTheLog(t *testing.T) {
 
 		m := newMachine(t)
 		m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.RegistrationURL = "", runnerToken, "https://github.com/o"
-		m.write(t, runScript, listens)
+		m.write(t, runScript, printListening)
 		m.write(t, "/opt/actions-runner/config.sh", `echo "Http response code: NotFound `+runnerToken+`" >&2; exit 1`)
 
-		got := m.end(t, m.start(t, t.Context()))
+		got := m.waitForEnd(t, m.start(t, t.Context()))
 		if got.Reason != api.ReasonRegistrationError || got.Log != "Http response code: NotFound ***\n" {
 			t.Errorf("%+v", got)
 		}
@@ -115,9 +115,9 @@ func TestLastReportHasTheEndOfTheLog(t *testing.T) {
 
 		const cut = 8 << 10
 
-		m := gitlabMachine(t, fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo %s and more; `, cut-5, runnerToken)+glStarts+glReceives+glSucceeds)
+		m := newGitLabMachine(t, fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo %s and more; `, cut-5, runnerToken)+glStarts+glReceives+glSucceeds)
 
-		got := m.end(t, m.start(t, t.Context()))
+		got := m.waitForEnd(t, m.start(t, t.Context()))
 		first, _, _ := strings.Cut(got.Log, "\n")
 
 		if !strings.HasPrefix(first, "xxx") || strings.Contains(first, "runner") || len(first) != cut {

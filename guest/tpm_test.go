@@ -20,22 +20,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// selfUID is the last part of machineID.
-const selfUID = "4f2c8a3e"
+// machineUID is the last part of machineID.
+const machineUID = "4f2c8a3e"
 
-// registerSelf makes the machine of machineID known to a server.
-func registerSelf(t *testing.T, server *spire.Server) {
+// registerTPMMachine registers the machine with machineID at a server.
+func registerTPMMachine(t *testing.T, server *spire.Server) {
 	t.Helper()
-	tpm.RegisterMachine(t, server, "team-a", "ci-1", selfUID)
+	tpm.RegisterMachine(t, server, "team-a", "ci-1", machineUID)
 }
 
-// hasTPM gives the machine a TPM, and has it attest with it.
-func (m *machine) hasTPM(t *testing.T, server *spire.Server, device string, operator *httptest.Server) {
+// prepareTPM gives the machine a TPM, and configures attestation with it.
+func (m *machine) prepareTPM(t *testing.T, server *spire.Server, device string, operator *httptest.Server) {
 	t.Helper()
 
-	m.attests(t, server, "")
+	m.prepareAttestation(t, server, "")
 	m.cfg.SPIFFE.Method = api.AttestTPM
-	m.cfg.SPIFFE.DevID = &api.Callback{URL: operator.URL + "/devid", Code: claimCode, CABundle: bundleOf(operator)}
+	m.cfg.SPIFFE.DevID = &api.Callback{URL: operator.URL + "/devid", Code: claimCode, CABundle: encodeBundle(operator)}
 
 	if device == "" {
 		return
@@ -50,47 +50,47 @@ func (m *machine) hasTPM(t *testing.T, server *spire.Server, device string, oper
 	}
 }
 
-// A machine proves who it is by its TPM: the key is made there, certified for the machine
-// alone, and shown to the SPIRE server, which proves where it is.
+// A machine attests with its TPM. The TPM creates the key, the operator certifies it for this machine only,
+// and the machine proves to the SPIRE server that the key is in its TPM.
 func TestMachineAttestsByTPMSPIRE(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
 	device := authority.NewTPM(t)
 	server := spire.Start(t, spire.WithPlugin(authority.AttestorConfig(devices)))
-	registerSelf(t, server)
+	registerTPMMachine(t, server)
 
 	m := newMachine(t)
-	m.hasTPM(t, server, device.Path, tpm.StartCertifier(t, devices, selfUID, claimCode))
-	m.write(t, runScript, listens+runs+completes)
+	m.prepareTPM(t, server, device.Path, tpm.StartCertifier(t, devices, machineUID, claimCode))
+	m.write(t, runScript, printListening+printRunning+printCompleted)
 
-	if got := m.end(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
+	if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 		t.Fatalf("%+v\n%s", got, m.log)
 	}
 
-	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.phases() != want {
-		t.Errorf("phases %q, want %q", m.phases(), want)
+	if want := "Started Attesting Attested Configuring Listening Running Finished"; m.listPhases() != want {
+		t.Errorf("phases %q, want %q", m.listPhases(), want)
 	}
 
-	m.gone(t, "/run/hyperfleet/spire")
+	m.requireDeleted(t, "/run/hyperfleet/spire")
 }
 
-// TestMachineDoesNotAttestByTPMSPIRE has one case for each way in which that fails.
+// TestMachineDoesNotAttestByTPMSPIRE has one case for each way in which the attestation can fail.
 func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 	t.Parallel()
 
 	authority, devices := tpm.NewAuthority(t), tpm.NewDevID(t)
-	authority.NewTPM(t) // its authority is there
+	authority.NewTPM(t) // creates its authority
 	server := spire.Start(t, spire.WithPlugin(authority.AttestorConfig(devices)))
-	registerSelf(t, server)
+	registerTPMMachine(t, server)
 
 	plain := filepath.Join(t.TempDir(), "plain")
 	if err := os.WriteFile(plain, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	says := func(status int, body string) *httptest.Server {
-		return operatorWith(t, new(atomic.Int32), []reply{{status: status, body: body}})
+	newOperator := func(status int, body string) *httptest.Server {
+		return startOperator(t, new(atomic.Int32), []reply{{status: status, body: body}})
 	}
 
 	for name, tc := range map[string]struct {
@@ -101,37 +101,37 @@ func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 		message  string
 	}{
 		"no TPM": {
-			operator: says(500, ""), reason: api.ReasonAttestationUnavailable, message: "the machine has no TPM 2.0",
+			operator: newOperator(500, ""), reason: api.ReasonAttestationUnavailable, message: "the machine has no TPM 2.0",
 		},
 		"a file in its place": {
-			device: plain, operator: says(500, ""), reason: api.ReasonAttestationUnavailable, message: "not a device",
+			device: plain, operator: newOperator(500, ""), reason: api.ReasonAttestationUnavailable, message: "not a device",
 		},
-		"a TPM that nobody certified": {
-			device: authority.NewTPMWithoutCertificate(t).Path, operator: says(500, ""),
+		"a TPM without a certificate": {
+			device: authority.NewTPMWithoutCertificate(t).Path, operator: newOperator(500, ""),
 			reason: api.ReasonAttestationUnavailable, message: "certify its endorsement key",
 		},
-		"refused by the operator": {
-			device: authority.NewTPM(t).Path, operator: says(409, `{"message":"another key was certified for `+claimCode+`"}`),
+		"rejected by the operator": {
+			device: authority.NewTPM(t).Path, operator: newOperator(409, `{"message":"another key was certified for `+claimCode+`"}`),
 			reason: api.ReasonAttestationRefused, message: "another key was certified for ***",
 		},
-		"the operator stays away": {
-			device: authority.NewTPM(t).Path, operator: says(503, ""),
+		"the operator remains unavailable": {
+			device: authority.NewTPM(t).Path, operator: newOperator(503, ""),
 			drive: func(t *testing.T, m *machine) {
 				t.Helper()
 
-				// As long as the pauses are together within the ten minutes that it tries.
+				// All pauses together are as long as the machine retries: ten minutes.
 				for _, seconds := range []int{1, 2, 4, 8, 16, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30, 30} {
-					m.clock.fire(t, time.Duration(seconds)*time.Second)
+					m.clock.waitAndFire(t, time.Duration(seconds)*time.Second)
 				}
 			},
 			reason: api.ReasonAttestationTimeout, message: "within 10m0s",
 		},
 		"an authority that the SPIRE server does not know": {
-			device: authority.NewTPM(t).Path, operator: tpm.StartCertifier(t, tpm.NewDevID(t), selfUID, claimCode),
+			device: authority.NewTPM(t).Path, operator: tpm.StartCertifier(t, tpm.NewDevID(t), machineUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "unable to verify DevID signature",
 		},
 		"a TPM of another host": {
-			device: tpm.NewAuthority(t).NewTPM(t).Path, operator: tpm.StartCertifier(t, devices, selfUID, claimCode),
+			device: tpm.NewAuthority(t).NewTPM(t).Path, operator: tpm.StartCertifier(t, devices, machineUID, claimCode),
 			reason: api.ReasonAttestationRefused, message: "cannot verify EK signature",
 		},
 	} {
@@ -139,13 +139,13 @@ func TestMachineDoesNotAttestByTPMSPIRE(t *testing.T) {
 			t.Parallel()
 
 			m := newMachine(t)
-			m.hasTPM(t, server, tc.device, tc.operator)
-			m.doesNotAttest(t, tc.drive, tc.reason, tc.message)
+			m.prepareTPM(t, server, tc.device, tc.operator)
+			m.requireAttestationFailure(t, tc.drive, tc.reason, tc.message)
 		})
 	}
 }
 
-// What the operator answers is checked before an agent sees it, and asked for again.
+// The machine checks the operator's response before it starts an agent, and retries the request.
 func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -165,23 +165,23 @@ func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 			t.Cleanup(operator.Close)
 
 			m := newMachine(t)
-			m.hasTPM(t, server, authority.NewTPM(t).Path, operator) // only a kernel lets several use one
+			m.prepareTPM(t, server, authority.NewTPM(t).Path, operator) // without a kernel, each machine needs its own TPM
 			m.write(t, runScript, "touch ran")
 
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 
 			result := m.start(t, ctx)
-			eventually(t, "a next try", func() bool {
+			waitUntil(t, "the machine retries", func() bool {
 				return strings.Contains(m.log.String(), "cannot get the certificate of the device identity yet")
 			})
 			cancel()
 
-			if got := m.end(t, result); got.Reason != api.ReasonTerminated {
+			if got := m.waitForEnd(t, result); got.Reason != api.ReasonTerminated {
 				t.Errorf("%+v", got)
 			}
 
-			m.gone(t, "/opt/actions-runner/ran")
+			m.requireDeleted(t, "/opt/actions-runner/ran")
 		})
 	}
 }

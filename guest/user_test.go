@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// TestAccount runs a program as another user, as jobs run where the image has one.
+// TestAccount runs a program as another user, as the service runs jobs.
 func TestAccount(t *testing.T) {
 	t.Parallel()
 
@@ -50,7 +50,7 @@ func TestAccount(t *testing.T) {
 
 	after, err := os.Stat("/etc/hostname")
 	if err != nil || after.Sys().(*syscall.Stat_t).Uid != before.Sys().(*syscall.Stat_t).Uid {
-		t.Errorf("a link's target was given away (%v)", err)
+		t.Errorf("the owner of a link's target was changed (%v)", err)
 	}
 
 	cmd := exec.Command("sh", "-c", "id -u; id -g; id -G; echo $HOME $USER")
@@ -64,11 +64,11 @@ func TestAccount(t *testing.T) {
 
 	info, err := os.Stat(filepath.Join(dir, "b"))
 	if err != nil || info.Sys().(*syscall.Stat_t).Uid != other {
-		t.Errorf("b was not given to the account (%v)", err)
+		t.Errorf("the owner of b was not changed (%v)", err)
 	}
 }
 
-func TestNobodyToBecomeUnderAnotherRoot(t *testing.T) {
+func TestNoAccountUnderAnotherRoot(t *testing.T) {
 	t.Parallel()
 
 	if a, err := New(Options{Root: t.TempDir()}).findAccount(); a != nil || err != nil {
@@ -76,8 +76,8 @@ func TestNobodyToBecomeUnderAnotherRoot(t *testing.T) {
 	}
 }
 
-// TestPowerOffIsLast: the machine goes off once, after the last report, also when its
-// configuration is of no use.
+// TestPowerOffIsLast: the machine powers off once, after the last report, also when its configuration is
+// invalid.
 func TestPowerOffIsLast(t *testing.T) {
 	t.Parallel()
 

@@ -24,8 +24,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// compare compares models; a missing list is an empty one.
-func compare() cmp.Options {
+// newCompareOptions compares models. A missing list is equal to an empty one.
+func newCompareOptions() cmp.Options {
 	return cmp.Options{
 		cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
@@ -33,14 +33,14 @@ func compare() cmp.Options {
 	}
 }
 
-// sampler makes networks; one seed makes one of them.
-type sampler struct{ *rand.Rand }
+// generator generates networks from a seed.
+type generator struct{ *rand.Rand }
 
-func (s sampler) mac() string {
+func (s generator) newMAC() string {
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", s.IntN(256), s.IntN(256), s.IntN(256))
 }
 
-func (s sampler) addr(v6 bool) netip.Addr {
+func (s generator) newAddr(v6 bool) netip.Addr {
 	if !v6 {
 		return netip.AddrFrom4([4]byte{byte(1 + s.IntN(222)), byte(s.IntN(256)), byte(s.IntN(256)), byte(s.IntN(256))})
 	}
@@ -55,23 +55,23 @@ func (s sampler) addr(v6 bool) netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-func (s sampler) prefix(v6 bool) netip.Prefix {
+func (s generator) newPrefix(v6 bool) netip.Prefix {
 	bits := 1 + s.IntN(31) // the schema has no netmask of a single address
 	if v6 {
 		bits = 1 + s.IntN(128)
 	}
 
-	return netip.PrefixFrom(s.addr(v6), bits)
+	return netip.PrefixFrom(s.newAddr(v6), bits)
 }
 
-// network is in the order in which both formats have it: of links (Ethernet devices,
-// bonds, VLANs), addresses and routes (IPv4 first), and with names that both can say.
-func (s sampler) network() *netdata.Network {
+// newNetwork generates a network with the order that both formats have (Ethernet devices, bonds and VLANs;
+// IPv4 addresses and routes first), and with names that both formats can express.
+func (s generator) newNetwork() *netdata.Network {
 	n := &netdata.Network{}
 	ethernets := 1 + s.IntN(4)
 
 	for i := range ethernets {
-		l := netdata.Link{ID: fmt.Sprintf("link-%d", i), MAC: s.mac()}
+		l := netdata.Link{ID: fmt.Sprintf("link-%d", i), MAC: s.newMAC()}
 		if s.IntN(3) > 0 {
 			l.Name = fmt.Sprintf("eno%d", 101+i)
 		}
@@ -80,7 +80,7 @@ func (s sampler) network() *netdata.Network {
 	}
 
 	if s.IntN(3) == 0 {
-		l := netdata.Link{ID: "bond0", Name: "bond0", MAC: s.mac(), Bond: &netdata.Bond{Mode: netdata.BondModes()[s.IntN(7)]}}
+		l := netdata.Link{ID: "bond0", Name: "bond0", MAC: s.newMAC(), Bond: &netdata.Bond{Mode: netdata.BondModes()[s.IntN(7)]}}
 		for i := range ethernets {
 			l.Bond.Links = append(l.Bond.Links, n.Links[i].ID)
 		}
@@ -89,45 +89,45 @@ func (s sampler) network() *netdata.Network {
 	}
 
 	if s.IntN(3) == 0 {
-		n.Links = append(n.Links, netdata.Link{ID: "vlan7", Name: "vlan7", MAC: s.mac(),
+		n.Links = append(n.Links, netdata.Link{ID: "vlan7", Name: "vlan7", MAC: s.newMAC(),
 			VLAN: &netdata.VLAN{ID: s.IntN(4095), Link: n.Links[len(n.Links)-1].ID}})
 	}
 
 	for i := range n.Links {
-		s.configure(&n.Links[i])
+		s.configureLink(&n.Links[i])
 	}
 
-	n.Links[0].DHCP4 = true // name servers need somebody
+	n.Links[0].DHCP4 = true // name servers need an interface
 
 	for i := range s.IntN(4) {
-		n.DNS.Servers = append(n.DNS.Servers, s.addr(i%2 == 1))
+		n.DNS.Servers = append(n.DNS.Servers, s.newAddr(i%2 == 1))
 		n.DNS.Search = append(n.DNS.Search, fmt.Sprintf("d%d.example.com", i))
 	}
 
 	return n
 }
 
-func (s sampler) configure(l *netdata.Link) {
+func (s generator) configureLink(l *netdata.Link) {
 	l.MTU = s.IntN(2) * (1280 + s.IntN(8000))
 	l.DHCP4, l.DHCP6, l.SLAAC = s.IntN(4) == 0, s.IntN(4) == 0, s.IntN(4) == 0
 
 	for _, v6 := range []bool{false, true} {
 		for range s.IntN(3) {
-			l.Addresses = append(l.Addresses, s.prefix(v6))
+			l.Addresses = append(l.Addresses, s.newPrefix(v6))
 		}
 
 		if s.IntN(2) == 0 {
-			l.Routes = append(l.Routes, netdata.DefaultRoute(s.addr(v6)))
+			l.Routes = append(l.Routes, netdata.DefaultRoute(s.newAddr(v6)))
 		}
 
 		for range s.IntN(3) {
-			l.Routes = append(l.Routes, netdata.Route{To: s.prefix(v6).Masked(), Via: s.addr(v6)})
+			l.Routes = append(l.Routes, netdata.Route{To: s.newPrefix(v6).Masked(), Via: s.newAddr(v6)})
 		}
 	}
 }
 
-// dhcp adds what only version 2 has words for.
-func (s sampler) dhcp(n *netdata.Network) {
+// addDHCP adds settings that only version 2 can express.
+func (s generator) addDHCP(n *netdata.Network) {
 	maybe := func() *bool {
 		on := s.IntN(2) == 0
 
@@ -152,23 +152,23 @@ func (s sampler) dhcp(n *netdata.Network) {
 	}
 }
 
-// runs is how many inputs are tried.
+// runs is the number of generated inputs.
 const runs = 100
 
-func sample(seed uint64) sampler { return sampler{rand.New(rand.NewPCG(seed, 1))} }
+func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, 1))} }
 
-func TestWrittenIsRead(t *testing.T) {
+func TestWriteAndParse(t *testing.T) {
 	t.Parallel()
 
 	schema := loadSchema(t)
 	for _, format := range []netdata.Format{netdata.FormatOpenStack, netdata.FormatV2} {
 		property.Check(t, string(format), property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
-			random := sample(seed)
-			want := random.network()
+			random := newGenerator(seed)
+			want := random.newNetwork()
 
 			write := want.EncodeOpenStack
 			if format == netdata.FormatV2 {
-				random.dhcp(want)
+				random.addDHCP(want)
 
 				write = want.EncodeV2
 			}
@@ -179,7 +179,7 @@ func TestWrittenIsRead(t *testing.T) {
 			}
 
 			if format == netdata.FormatOpenStack {
-				if err := visit(schema, data); err != nil {
+				if err := validate(schema, data); err != nil {
 					return "", fmt.Errorf("schema: %w\n%s", err, data)
 				}
 			}
@@ -189,7 +189,7 @@ func TestWrittenIsRead(t *testing.T) {
 				return "", fmt.Errorf("is %s: %w\n%s", is, err, data)
 			}
 
-			if diff := cmp.Diff(want, got, compare()); diff != "" {
+			if diff := cmp.Diff(want, got, newCompareOptions()); diff != "" {
 				return diff + string(data), nil
 			}
 
@@ -198,8 +198,8 @@ func TestWrittenIsRead(t *testing.T) {
 	}
 }
 
-// hardTexts are hard on YAML and on JSON.
-func hardTexts() []string {
+// listHardTexts returns texts that YAML or JSON must quote or escape.
+func listHardTexts() []string {
 	return []string{
 		"", "yes", "0644", "1:30", "null", "~", " lead", "trail ", "a: b", "# no comment", "- x", "line\nline\n", "\ttab\n",
 		"many\n\n\nblank\n\n", "  indented\nless\n", "*alias", "&anchor", "!!tag", "'", `"`, "%", "@", "é\u2028\u00a0", "\x01",
@@ -207,9 +207,9 @@ func hardTexts() []string {
 	}
 }
 
-// other is any value that a user may have put beside what we know.
-func (s sampler) other(depth int) any {
-	texts := hardTexts()
+// newUnknownValue generates a value that a user may add to the fields that this package knows.
+func (s generator) newUnknownValue(depth int) any {
+	texts := listHardTexts()
 
 	switch s.IntN(6 - 2*min(1, max(0, 1-depth))) {
 	case 0:
@@ -223,27 +223,27 @@ func (s sampler) other(depth int) any {
 	case 4:
 		out := []any{}
 		for range s.IntN(4) {
-			out = append(out, s.other(depth-1))
+			out = append(out, s.newUnknownValue(depth-1))
 		}
 
 		return out
 	default:
-		return s.others(map[string]any{}, depth-1)
+		return s.addUnknownKeys(map[string]any{}, depth-1)
 	}
 }
 
-// others adds keys that nobody knows.
-func (s sampler) others(m map[string]any, depth int) map[string]any {
-	texts := hardTexts()
+// addUnknownKeys adds keys that no format defines.
+func (s generator) addUnknownKeys(m map[string]any, depth int) map[string]any {
+	texts := listHardTexts()
 	for range s.IntN(4) {
-		m["x-"+texts[s.IntN(len(texts))]] = s.other(depth)
+		m["x-"+texts[s.IntN(len(texts))]] = s.newUnknownValue(depth)
 	}
 
 	return m
 }
 
-// values reads JSON or YAML into plain values, all numbers alike.
-func values(t *testing.T, data []byte) map[string]any {
+// parseValues parses JSON or YAML into plain values, with one type for all numbers.
+func parseValues(t *testing.T, data []byte) map[string]any {
 	t.Helper()
 
 	var v map[string]any
@@ -266,33 +266,33 @@ func values(t *testing.T, data []byte) map[string]any {
 	return out
 }
 
-// userData is network data with an interface eno101 that has no address, and much else.
-func (s sampler) userData(format netdata.Format) map[string]any {
+// newUserData generates network data with an interface eno101 that has no address, and other data.
+func (s generator) newUserData(format netdata.Format) map[string]any {
 	if format == netdata.FormatV2 {
-		eth := s.others(map[string]any{"mtu": 1500, "routes": []any{map[string]any{"to": "0.0.0.0/0", "via": "10.0.0.1"}}}, 2)
+		eth := s.addUnknownKeys(map[string]any{"mtu": 1500, "routes": []any{map[string]any{"to": "0.0.0.0/0", "via": "10.0.0.1"}}}, 2)
 		if s.IntN(2) == 0 {
 			eth["addresses"] = []any{"172.16.0.9/16"}
 		}
 
-		return s.others(map[string]any{"version": 2, "ethernets": map[string]any{"eno101": eth,
-			"other": s.others(map[string]any{"addresses": []any{"172.16.0.1/12"}}, 2)}}, 3)
+		return s.addUnknownKeys(map[string]any{"version": 2, "ethernets": map[string]any{"eno101": eth,
+			"other": s.addUnknownKeys(map[string]any{"addresses": []any{"172.16.0.1/12"}}, 2)}}, 3)
 	}
 
-	network := s.others(map[string]any{"id": "n4", "network_id": "n4", "type": "ipv4", "link": "l0"}, 2)
-	networks := []any{network, s.others(map[string]any{"id": "network0", "network_id": "x", "type": "ipv4", "link": "l1",
+	network := s.addUnknownKeys(map[string]any{"id": "n4", "network_id": "n4", "type": "ipv4", "link": "l0"}, 2)
+	networks := []any{network, s.addUnknownKeys(map[string]any{"id": "network0", "network_id": "x", "type": "ipv4", "link": "l1",
 		"ip_address": "10.9.9.9", "netmask": "255.0.0.0"}, 2)}
 
-	return s.others(map[string]any{
+	return s.addUnknownKeys(map[string]any{
 		"links": []any{
-			s.others(map[string]any{"id": "l0", "type": "phy", "name": "eno101", "ethernet_mac_address": "52:54:00:00:00:01"}, 2),
-			s.others(map[string]any{"id": "l1", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:02"}, 2),
+			s.addUnknownKeys(map[string]any{"id": "l0", "type": "phy", "name": "eno101", "ethernet_mac_address": "52:54:00:00:00:01"}, 2),
+			s.addUnknownKeys(map[string]any{"id": "l1", "type": "phy", "ethernet_mac_address": "52:54:00:00:00:02"}, 2),
 		},
 		"networks": networks,
-		"services": []any{s.others(map[string]any{"type": "dns", "address": "10.0.0.2"}, 2)},
+		"services": []any{s.addUnknownKeys(map[string]any{"type": "dns", "address": "10.0.0.2"}, 2)},
 	}, 3)
 }
 
-func TestExpandKeepsTheRest(t *testing.T) {
+func TestExpandKeepsOtherData(t *testing.T) {
 	t.Parallel()
 
 	v4, v6 := netip.MustParsePrefix("10.0.0.5/24"), netip.MustParsePrefix("2001:db8::5/64")
@@ -301,7 +301,7 @@ func TestExpandKeepsTheRest(t *testing.T) {
 	for _, format := range []netdata.Format{netdata.FormatOpenStack, netdata.FormatV2} {
 		for name, marshal := range map[string]func(any) ([]byte, error){"JSON": json.Marshal, "YAML": yaml.Marshal} {
 			property.Check(t, string(format)+" in "+name, property.Options{Runs: runs}, prop.ForAll(func(seed uint64) (string, error) {
-				user := sample(seed).userData(format)
+				user := newGenerator(seed).newUserData(format)
 
 				data, err := marshal(user)
 				if err != nil {
@@ -309,10 +309,10 @@ func TestExpandKeepsTheRest(t *testing.T) {
 				}
 
 				if again := map[string]any{}; yaml.Unmarshal(data, &again) != nil && name == "YAML" {
-					return "", nil // the library cannot read what it wrote
+					return "", nil // the library cannot read its own output
 				}
 
-				want := values(t, data)
+				want := parseValues(t, data)
 
 				out, is, err := netdata.Expand(data, a)
 				if err != nil || is != format {
@@ -325,13 +325,13 @@ func TestExpandKeepsTheRest(t *testing.T) {
 
 				expandByHand(want, format)
 
-				return cmp.Diff(want, values(t, out)), nil
+				return cmp.Diff(want, parseValues(t, out)), nil
 			}, gen.UInt64()))
 		}
 	}
 }
 
-// expandByHand puts the addresses where userData leaves room for them.
+// expandByHand adds the addresses at the places that newUserData leaves empty.
 func expandByHand(v map[string]any, format netdata.Format) {
 	if format == netdata.FormatV2 {
 		eth := v["ethernets"].(map[string]any)["eno101"].(map[string]any)
@@ -359,7 +359,7 @@ func loadSchema(t *testing.T) *openapi3.Schema {
 	return doc.Components.Schemas["NetworkData"].Value
 }
 
-func visit(schema *openapi3.Schema, data []byte) error {
+func validate(schema *openapi3.Schema, data []byte) error {
 	var v any
 	if err := json.Unmarshal(data, &v); err != nil {
 		return err
@@ -368,30 +368,30 @@ func visit(schema *openapi3.Schema, data []byte) error {
 	return schema.VisitJSON(v)
 }
 
-// TestTheSchemaRefuses: a schema that takes everything proves nothing.
-func TestTheSchemaRefuses(t *testing.T) {
+// TestSchemaRejects: a schema that accepts everything would prove nothing.
+func TestSchemaRejects(t *testing.T) {
 	t.Parallel()
 
 	schema := loadSchema(t)
 
-	good, err := sample(3).network().EncodeOpenStack()
-	if err != nil || visit(schema, good) != nil {
-		t.Fatal(err, visit(schema, good))
+	good, err := newGenerator(3).newNetwork().EncodeOpenStack()
+	if err != nil || validate(schema, good) != nil {
+		t.Fatal(err, validate(schema, good))
 	}
 
 	for _, change := range [][2]string{
 		{`"services"`, `"service"`}, {`"phy"`, `"physical"`}, {`"ethernet_mac_address"`, `"mac"`}, {`"ipv4_dhcp"`, `"dhcp"`}, {`"network_id"`, `"x"`},
 	} {
 		bad := strings.Replace(string(good), change[0], change[1], 1)
-		if visit(schema, []byte(bad)) == nil || bad == string(good) {
-			t.Errorf("%v: is taken", change)
+		if validate(schema, []byte(bad)) == nil || bad == string(good) {
+			t.Errorf("%v: is accepted", change)
 		}
 	}
 }
 
 func FuzzParse(f *testing.F) {
 	for seed := range uint64(4) {
-		n := sample(seed).network()
+		n := newGenerator(seed).newNetwork()
 		a, errA := n.EncodeOpenStack()
 		b, errB := n.EncodeV2()
 
@@ -428,7 +428,7 @@ func FuzzParse(f *testing.F) {
 			return
 		}
 
-		for i := range n.Links { // as version 2 would call them, in its order
+		for i := range n.Links { // names and order as in version 2
 			l := &n.Links[i]
 			if l.VLAN != nil || l.Bond != nil {
 				l.Name = l.ID
@@ -443,12 +443,12 @@ func FuzzParse(f *testing.F) {
 		}
 
 		if _, _, err := netdata.Parse(out); err != nil {
-			t.Errorf("what is written is not read: %v\n%s", err, out)
+			t.Errorf("the output cannot be parsed: %v\n%s", err, out)
 		}
 	})
 }
 
-// compact is JSON without blanks.
+// compact returns JSON without blanks.
 func compact(t *testing.T, data []byte) string {
 	t.Helper()
 

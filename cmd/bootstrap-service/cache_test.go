@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// cacheGuide returns the template in the guide, and checks that it matches the sample.
-func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
+// readCacheGuide returns the template in the guide, and checks that it matches the sample.
+func readCacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 	t.Helper()
 
 	var guide, sample v1alpha1.HypervisorMachineTemplate
@@ -56,8 +56,8 @@ func cacheGuide(t *testing.T) *v1alpha1.HypervisorMachineTemplate {
 	return &guide
 }
 
-// seeded returns the configuration on the cloud-init ISO of a machine of the template.
-func seeded(
+// renderConfig returns the configuration on the cloud-init ISO of a machine of the template.
+func renderConfig(
 	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, spec workload.RunnerSpec, credential workload.Credential,
 ) *api.Config {
 	t.Helper()
@@ -93,9 +93,9 @@ func seeded(
 	return &config
 }
 
-// TestJobFindsTheTemplatesCaches checks on each platform that a job has the caches and the environment of the guide's
+// TestJobHasCachesOfTemplate checks on each platform that a job has the caches and the environment of the guide's
 // template, which pass through cloud-init, the bootstrap service and the runner. An unavailable cache is omitted.
-func TestJobFindsTheTemplatesCaches(t *testing.T) {
+func TestJobHasCachesOfTemplate(t *testing.T) {
 	t.Parallel()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -105,15 +105,15 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 
 	t.Cleanup(func() { _ = listener.Close() })
 
-	guide := cacheGuide(t)
+	guide := readCacheGuide(t)
 	up, down := "http://"+listener.Addr().String(), "http://127.0.0.1:1"
 	github := []string{"CUSTOM_ACTIONS_RESULTS_URL", "ACTIONS_RESULTS_URL"}
 
-	for name, site := range platformSites(t) {
+	for name, site := range newTestPlatforms(t) {
 		for cache, names := range map[string][]string{up: map[string][]string{
-			v1alpha1.WorkloadGitHubActions: github, byToken: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
+			v1alpha1.WorkloadGitHubActions: github, githubByToken: github, "gitea-actions": {"ACTIONS_CACHE_URL"},
 		}[name], down: nil} {
-			// Two sites share one CI platform, so that each machine needs its own label.
+			// Two test platforms share one CI platform, so that each machine needs its own label.
 			label := strings.ReplaceAll(name, " ", "-") + map[string]string{up: "-up", down: "-down"}[cache]
 			t.Run(label, func(t *testing.T) {
 				t.Parallel()
@@ -130,44 +130,44 @@ func TestJobFindsTheTemplatesCaches(t *testing.T) {
 				template := guide.DeepCopy()
 				template.Spec.Cache.ActionsCacheURL = v1alpha1.CacheURL(cache)
 
-				if got := jobsEnvironment(t, site, label, template); !cmp.Equal(got, want) {
-					t.Errorf("a job finds (-want +got):\n%s", cmp.Diff(want, got))
+				if got := readJobEnvironment(t, site, label, template); !cmp.Equal(got, want) {
+					t.Errorf("environment of the job (-want +got):\n%s", cmp.Diff(want, got))
 				}
 			})
 		}
 	}
 }
 
-// jobsEnvironment runs a job on a machine of the template, and returns the job's environment variables for the
+// readJobEnvironment runs a job on a machine of the template, and returns the job's environment variables for the
 // template's environment and for caches.
-func jobsEnvironment(
-	t *testing.T, site platformSite, label string, template *v1alpha1.HypervisorMachineTemplate,
+func readJobEnvironment(
+	t *testing.T, site testPlatform, label string, template *v1alpha1.HypervisorMachineTemplate,
 ) map[string]string {
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "environment")
-	job := site.queue(control.JobSpec{Labels: site.asks(label), Command: "env > " + file})[0]
+	job := site.queueJobs(control.JobSpec{Labels: site.newJobLabels(label), Command: "env > " + file})[0]
 
-	spec, credential, err := site.credential(t, template, label, site.has(label), &job)
+	spec, credential, err := site.issueCredential(t, template, label, site.newPoolLabels(label), &job)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	config := seeded(t, template, spec, credential)
+	config := renderConfig(t, template, spec, credential)
 	config.RunnerName = label
 
 	if diff := cmp.Diff([]string{string(template.Spec.Cache.RegistryMirrors[0])}, config.Cache.RegistryMirrors); diff != "" {
 		t.Errorf("mirrors (-want +got):\n%s", diff)
 	}
 
-	done, err := boot(t, spec, config)
+	done, err := runService(t, spec, config)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	text, err := os.ReadFile(file)
 	if err != nil {
-		t.Fatalf("%v: %+v\n%s", err, done.report, done.out)
+		t.Fatalf("%v: %+v\n%s", err, done.report, done.output)
 	}
 
 	out := map[string]string{}

@@ -96,7 +96,7 @@ func runAttested(t *testing.T, config string) (most int, out string) {
 	t.Cleanup(func() { _ = os.RemoveAll(short) })
 
 	dir := filepath.Join(short, "root")
-	if err := os.Rename(root(t, works, config), dir); err != nil {
+	if err := os.Rename(createRoot(t, works, config), dir); err != nil {
 		t.Fatal(err)
 	}
 

@@ -39,8 +39,8 @@ const maxBinary = 15 << 20
 // maxMemory is the maximum memory of the program in KiB. The program must leave the memory to the job.
 const maxMemory = 30 << 10
 
-// root creates the root folder of a machine with a runner and a configuration.
-func root(t *testing.T, runner, config string) string {
+// createRoot creates the root folder of a machine with a runner and a configuration.
+func createRoot(t *testing.T, runner, config string) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -116,7 +116,7 @@ func TestProgram(t *testing.T) {
 		"unknown flag":     {args: []string{"--unknown"}, code: 2, want: "flag provided but not defined"},
 		"unknown argument": {args: []string{"x"}, code: 2, want: `unknown argument "x"`},
 		"version":          {args: []string{"--version"}, code: 0, want: "commit "},
-		"told to stop": {
+		"stopped by a signal": {
 			runner: `trap 'exit 0' INT; echo "Listening for Jobs"; while :; do sleep 0.02; done`, config: config,
 			signal: true, code: 0, want: "reason=Terminated",
 		},
@@ -124,7 +124,7 @@ func TestProgram(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			dir := root(t, tc.runner, tc.config)
+			dir := createRoot(t, tc.runner, tc.config)
 
 			var out bytes.Buffer
 
@@ -158,12 +158,12 @@ func TestProgram(t *testing.T) {
 	}
 }
 
-// TestKilledServiceTakesItsRunnerAlong checks that the runner exits when the service is killed, because nothing else
+// TestRunnerEndsWithKilledService checks that the runner exits when the service is killed, because nothing else
 // would stop the runner.
-func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
+func TestRunnerEndsWithKilledService(t *testing.T) {
 	t.Parallel()
 
-	dir := root(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
+	dir := createRoot(t, `beat="$(dirname "$0")/beat"; : > "$beat"; echo "Listening for Jobs"; while :; do : > "$beat"; sleep 0.02; done`, config)
 	// The program also accepts a path below the root folder, and an empty environment.
 	cmd := exec.Command(program, "--root", dir, "--config", filepath.Join(dir, api.ConfigPath))
 	cmd.Env = []string{}
@@ -188,7 +188,7 @@ func TestKilledServiceTakesItsRunnerAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	time.Sleep(200 * time.Millisecond) // ten beats
+	time.Sleep(200 * time.Millisecond) // the process writes the file every 20 ms
 
 	if _, err := os.Stat(beat); err == nil {
 		t.Error("the runner outlives the service")
@@ -207,9 +207,9 @@ func waitForListening(t *testing.T, dir string) {
 	t.Fatal("the runner is not online")
 }
 
-// linked returns the packages that the program may import in addition to the standard library: packages for SPIFFE
+// listAllowedPackages returns the packages that the program may import in addition to the standard library: packages for SPIFFE
 // identities, for the protocols of the SPIRE agent and of secrets managers, and for a TPM.
-func linked() []string {
+func listAllowedPackages() []string {
 	return []string{
 		"github.com/hyperfleet/hyperfleet/guest", "github.com/hyperfleet/hyperfleet/api/guest",
 		"github.com/hyperfleet/hyperfleet/cmd/bootstrap-service", "github.com/hyperfleet/hyperfleet/cmd/internal/version",
@@ -221,9 +221,9 @@ func linked() []string {
 	}
 }
 
-// TestNothingHeavyIsLinked checks that the program contains no code for Kubernetes clusters, because it runs on machines
+// TestLinkedPackages checks that the program contains no code for Kubernetes clusters, because it runs on machines
 // together with jobs.
-func TestNothingHeavyIsLinked(t *testing.T) {
+func TestLinkedPackages(t *testing.T) {
 	t.Parallel()
 
 	out, err := exec.Command("go", "list", "-deps", ".").Output()
@@ -236,7 +236,7 @@ func TestNothingHeavyIsLinked(t *testing.T) {
 		standard := !strings.Contains(first, ".") && !strings.HasPrefix(dep, "database/")
 		known := func(prefix string) bool { return strings.HasPrefix(dep, prefix) }
 
-		if !standard && !slices.ContainsFunc(linked(), known) {
+		if !standard && !slices.ContainsFunc(listAllowedPackages(), known) {
 			t.Errorf("bootstrap-service links %s", dep)
 		}
 	}

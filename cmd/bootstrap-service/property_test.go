@@ -30,22 +30,22 @@ import (
 func TestPropertyMachineDoesOneJob(t *testing.T) {
 	t.Parallel()
 
-	sites := platformSites(t)
+	sites := newTestPlatforms(t)
 
 	var count atomic.Int64
 
-	one := func(platform, outcome string) string {
+	run := func(platform, outcome string) string {
 		site := sites[platform]
-		if outcome == "idle" && !site.idles {
+		if outcome == "idle" && !site.canIdle {
 			outcome = "success"
 		}
 
 		label := fmt.Sprintf("%s-%d", platform[:3], count.Add(1))
 
-		return site.oneJob(t, label, outcome)
+		return site.runJob(t, label, outcome)
 	}
 
-	property.Check(t, "a machine does one job and ends", lives(), prop.ForAllNoShrink(one,
+	property.Check(t, "a machine does one job and ends", newPropertyOptions(), prop.ForAllNoShrink(run,
 		gen.OneConstOf(v1alpha1.WorkloadGitHubActions, v1alpha1.WorkloadGitLabCI, v1alpha1.WorkloadBuildkite, v1alpha1.WorkloadGeneric),
 		gen.OneConstOf("success", "failure", "idle")))
 }
@@ -57,26 +57,26 @@ func TestPropertyMachineDoesOneJob(t *testing.T) {
 func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 	t.Parallel()
 
-	sites := platformSites(t)
+	sites := newTestPlatforms(t)
 
 	var count atomic.Int64
 
-	property.Check(t, "a runner has what its pool says", lives(), prop.ForAllNoShrink(func(platform string, words []string) string {
+	property.Check(t, "a runner has its pool's labels", newPropertyOptions(), prop.ForAllNoShrink(func(platform string, suffixes []string) string {
 		site := sites[platform]
 		own := fmt.Sprintf("%s-%d", platform[:3], count.Add(1))
-		labels, asked := site.has(own), site.asks(own)
+		labels, jobLabels := site.newPoolLabels(own), site.newJobLabels(own)
 
-		for i, word := range words {
+		for i, suffix := range suffixes {
 			if site.platform.Traits().Slug == "buildkite" {
-				word = fmt.Sprintf("key%d=%s", i, word)
+				suffix = fmt.Sprintf("key%d=%s", i, suffix)
 			}
 
-			labels, asked = append(labels, word), append(asked, word)
+			labels, jobLabels = append(labels, suffix), append(jobLabels, suffix)
 		}
 
-		job := site.queue(control.JobSpec{Labels: asked, Duration: time.Millisecond})[0]
+		job := site.queueJobs(control.JobSpec{Labels: jobLabels, Duration: time.Millisecond})[0]
 
-		done, err := site.live(t, own, unique(labels), &job)
+		done, err := site.runMachine(t, own, sortUnique(labels), &job)
 		if err != nil {
 			return err.Error()
 		}
@@ -87,9 +87,9 @@ func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 			}
 		}
 
-		for _, seen := range site.state().Jobs {
-			if seen.ID == job.ID && (seen.Conclusion != "success" || !site.by(seen, own)) {
-				return fmt.Sprintf("the job that asks for %v: %+v\n%s", asked, seen, done.out)
+		for _, seen := range site.getState().Jobs {
+			if seen.ID == job.ID && (seen.Conclusion != "success" || !site.hasRun(seen, own)) {
+				return fmt.Sprintf("the job with the labels %v: %+v\n%s", jobLabels, seen, done.output)
 			}
 		}
 
@@ -98,20 +98,20 @@ func TestPropertyRunnerHasThePoolsLabels(t *testing.T) {
 		gen.SliceOfN(2, gen.RegexMatch(`^[a-z][a-z0-9]{2,8}$`))))
 }
 
-func unique(labels []string) []string {
+func sortUnique(labels []string) []string {
 	slices.Sort(labels)
 
 	return slices.Compact(labels)
 }
 
-// lives returns options with few runs, because each run starts programs. TestJobOfEachPlatform tests each platform in
+// newPropertyOptions returns options with few runs, because each run starts programs. TestJobOfEachPlatform tests each platform in
 // detail.
-func lives() property.Options {
+func newPropertyOptions() property.Options {
 	return property.Options{Brief: 4, Workers: 4}
 }
 
-// lastReport returns the last report of the machine with the root folder dir.
-func lastReport(dir string) (api.Report, error) {
+// readLastReport returns the last report of the machine with the root folder dir.
+func readLastReport(dir string) (api.Report, error) {
 	var report api.Report
 
 	data, err := os.ReadFile(filepath.Join(dir, api.StatusPath))

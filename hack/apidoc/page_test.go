@@ -12,7 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const small = `
+const smallCRD = `
 apiVersion: apiextensions.k8s.io/v1
 kind: CustomResourceDefinition
 metadata: {name: pets.example.com}
@@ -95,7 +95,7 @@ func TestPage(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "pet.yaml"), []byte(small), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(dir, "pet.yaml"), []byte(smallCRD), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
@@ -147,7 +147,7 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 	dir := t.TempDir()
 
 	if _, err := loadCRDs(dir); err == nil || !strings.Contains(err.Error(), "run make generate") {
-		t.Errorf("an empty folder gives: %v", err)
+		t.Errorf("the error for an empty folder is: %v", err)
 	}
 
 	if err := os.WriteFile(filepath.Join(dir, "broken.yaml"), []byte("spec: {grp: a}"), 0o600); err != nil {
@@ -155,6 +155,6 @@ func TestLoadSaysWhatIsWrong(t *testing.T) {
 	}
 
 	if _, err := loadCRDs(dir); err == nil || !strings.Contains(err.Error(), "broken.yaml") {
-		t.Errorf("a broken file gives: %v", err)
+		t.Errorf("the error for an invalid file is: %v", err)
 	}
 }

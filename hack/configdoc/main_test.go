@@ -52,8 +52,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// TestNothingIsUnexplained checks that each key has a comment.
-func TestNothingIsUnexplained(t *testing.T) {
+// TestEveryKeyHasAComment checks that each key has a comment.
+func TestEveryKeyHasAComment(t *testing.T) {
 	t.Parallel()
 
 	comments, err := parseComments("../../" + sources)

@@ -83,8 +83,8 @@ func TestRunbooks(t *testing.T) {
 	}
 }
 
-// expressions returns the expressions of all alerts and dashboards.
-func expressions() []string {
+// listExpressions returns the expressions of all alerts and dashboards.
+func listExpressions() []string {
 	var out []string
 
 	for _, alert := range alerts() {
@@ -113,7 +113,7 @@ func TestMetrics(t *testing.T) {
 
 	name := regexp.MustCompile(`\b(hyperfleet|kubevirt)_[a-z0-9_]+`)
 
-	for _, expr := range expressions() {
+	for _, expr := range listExpressions() {
 		names := name.FindAllString(expr, -1)
 		if len(names) == 0 {
 			t.Errorf("%s has no HyperFleet metric", expr)
@@ -133,8 +133,8 @@ func TestMetrics(t *testing.T) {
 	}
 }
 
-// promtool runs promtool. If promtool is not installed, it skips the test.
-func promtool(t *testing.T, args ...string) string {
+// runPromtool runs promtool. If promtool is not installed, it skips the test.
+func runPromtool(t *testing.T, args ...string) string {
 	t.Helper()
 
 	program, err := exe.FindTool("watch", "promtool")
@@ -157,14 +157,14 @@ func TestQueries(t *testing.T) {
 	variables := strings.NewReplacer("$__rate_interval", "5m", "$namespace", "ci", "$pool", "linux", "$cluster", "rack", "$system", "github")
 
 	var rules []map[string]string
-	for _, expr := range expressions() {
+	for _, expr := range listExpressions() {
 		rules = append(rules, map[string]string{"record": "x:" + string(rune('a'+len(rules)%26)) + strings.Repeat("x", len(rules)), "expr": variables.Replace(expr)})
 	}
 
-	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "queries", "rules": rules}}}))
+	runPromtool(t, "check", "rules", writeYAML(t, map[string]any{"groups": []any{map[string]any{"name": "queries", "rules": rules}}}))
 }
 
-func write(t *testing.T, value any) string {
+func writeYAML(t *testing.T, value any) string {
 	t.Helper()
 
 	raw, err := yaml.Marshal(value)
@@ -185,7 +185,7 @@ func write(t *testing.T, value any) string {
 func TestAlerts(t *testing.T) {
 	t.Parallel()
 
-	promtool(t, "check", "rules", write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": prometheusRules()}}}))
+	runPromtool(t, "check", "rules", writeYAML(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": prometheusRules()}}}))
 
 	// Remove the annotations, so that the test cases do not have to repeat them.
 	bare := prometheusRules()
@@ -193,7 +193,7 @@ func TestAlerts(t *testing.T) {
 		delete(rule, "annotations")
 	}
 
-	file := write(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": bare}}})
+	file := writeYAML(t, map[string]any{"groups": []any{map[string]any{"name": "all", "rules": bare}}})
 
 	cases, err := os.ReadFile("testdata/alerts_test.yaml")
 	if err != nil {
@@ -206,7 +206,7 @@ func TestAlerts(t *testing.T) {
 		}
 
 		if quiet := "alertname: " + alert.name + "\n        exp_alerts: []"; !strings.Contains(string(cases), quiet) {
-			t.Errorf("no case leaves %s quiet", alert.name)
+			t.Errorf("no case leaves %s silent", alert.name)
 		}
 	}
 
@@ -215,5 +215,5 @@ func TestAlerts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	promtool(t, "test", "rules", path)
+	runPromtool(t, "test", "rules", path)
 }

@@ -16,14 +16,14 @@ import (
 	timepanel "github.com/grafana/grafana-foundation-sdk/go/timeseries"
 )
 
-// problems validates a dashboard with Grafana's own schemas of dashboards, of our panel types, and of
+// validate validates a dashboard with Grafana's own schemas of dashboards, of our panel types, and of
 // Prometheus queries.
-func problems(text []byte) error {
+func validate(text []byte) error {
 	cog.NewRuntime().RegisterPanelcfgVariant(timepanel.VariantConfig())
 	cog.NewRuntime().RegisterPanelcfgVariant(statpanel.VariantConfig())
 	cog.NewRuntime().RegisterDataqueryVariant(prometheus.VariantConfig())
 
-	var read schema.Dashboard //nolint:staticcheck // every Grafana imports this form; version 2 wants Grafana 12
+	var read schema.Dashboard //nolint:staticcheck // every Grafana imports this form; version 2 requires Grafana 12
 
 	for _, err := range []error{read.UnmarshalJSONStrict(text), read.Validate()} {
 		// Validate returns a non-nil error also for an empty list of problems.
@@ -48,7 +48,7 @@ func TestSchema(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if err := problems(text); err != nil {
+		if err := validate(text); err != nil {
 			t.Errorf("%s: %v", filepath.Base(file), err)
 		}
 
@@ -57,8 +57,8 @@ func TestSchema(t *testing.T) {
 				continue
 			}
 
-			if problems([]byte(strings.Replace(string(text), was, is, 1))) == nil {
-				t.Errorf("%s: %s in the place of %s is not refused", filepath.Base(file), is, was)
+			if validate([]byte(strings.Replace(string(text), was, is, 1))) == nil {
+				t.Errorf("%s: %s instead of %s is not rejected", filepath.Base(file), is, was)
 			}
 		}
 	}

@@ -184,7 +184,7 @@ func sortObjects(objects []object) (*bundleParts, error) {
 			out.addDeployment(o)
 		case "ServiceAccount", "ClusterRoleBinding", "RoleBinding":
 			// OLM creates these objects from the permissions in the ClusterServiceVersion.
-			// TestBundleGrantsWhatTheManifestsGrant compares both.
+			// TestBundleHasPermissionsOfManifests compares both.
 		case "ClusterRole":
 			out.clusterPermissions = append(out.clusterPermissions, permissions{o.name(), o["rules"]})
 		case "Role":

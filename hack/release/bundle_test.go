@@ -21,18 +21,18 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// bundled builds the bundle and returns its files.
-func bundled(t *testing.T, r *release) map[string][]byte {
+// buildBundle builds the bundle and returns its files.
+func buildBundle(t *testing.T, r *release) map[string][]byte {
 	t.Helper()
 
 	if err := r.writeBundle(); err != nil {
 		t.Fatal(err)
 	}
 
-	return unpacked(t, r, "hyperfleet-bundle-1.2.3.tgz")
+	return unpackArchive(t, r, "hyperfleet-bundle-1.2.3.tgz")
 }
 
-func parsed(t *testing.T, data []byte) object {
+func parseObject(t *testing.T, data []byte) object {
 	t.Helper()
 
 	var o object
@@ -45,21 +45,21 @@ func parsed(t *testing.T, data []byte) object {
 
 const csvFile = "bundle/manifests/hyperfleet.clusterserviceversion.yaml"
 
-// carried returns the kinds that a bundle in the format registry+v1 can contain in addition to its
+// listBundleKinds returns the kinds that a bundle in the format registry+v1 can contain in addition to its
 // ClusterServiceVersion (documentation of the Operator Lifecycle Manager, "Packaging an operator").
-func carried() []string {
+func listBundleKinds() []string {
 	return []string{
 		"CustomResourceDefinition", "Secret", "ClusterRole", "ClusterRoleBinding", "ConfigMap", "ServiceAccount", "Service", "Role",
 		"RoleBinding", "PodDisruptionBudget", "PriorityClass", "VerticalPodAutoscaler", "PrometheusRule", "ServiceMonitor",
 	}
 }
 
-// TestBundleIsOfItsFormat checks that the bundle follows its format. It has one ClusterServiceVersion, its owned kinds,
+// TestBundleFormat checks that the bundle follows its format. It has one ClusterServiceVersion, its owned kinds,
 // only kinds that OLM accepts, and labels with the paths of its files.
-func TestBundleIsOfItsFormat(t *testing.T) {
-	r := fake(t)
-	files := bundled(t, r)
-	csv := parsed(t, files[csvFile])
+func TestBundleFormat(t *testing.T) {
+	r := newFakeRelease(t)
+	files := buildBundle(t, r)
+	csv := parseObject(t, files[csvFile])
 
 	if csv.kind() != "ClusterServiceVersion" || csv["apiVersion"] != "operators.coreos.com/v1alpha1" || csv.name() != "hyperfleet.v1.2.3" ||
 		csv.field("spec", "version") != "1.2.3" {
@@ -73,9 +73,9 @@ func TestBundleIsOfItsFormat(t *testing.T) {
 			continue
 		}
 
-		o := parsed(t, data)
-		if !slices.Contains(carried(), o.kind()) || o.field("metadata", "namespace") != nil {
-			t.Errorf("%s: OLM does not take %s %s in namespace %v", name, o.kind(), o.name(), o.field("metadata", "namespace"))
+		o := parseObject(t, data)
+		if !slices.Contains(listBundleKinds(), o.kind()) || o.field("metadata", "namespace") != nil {
+			t.Errorf("%s: OLM does not accept %s %s in namespace %v", name, o.kind(), o.name(), o.field("metadata", "namespace"))
 		}
 
 		if o.kind() == "CustomResourceDefinition" {
@@ -129,12 +129,12 @@ func TestBundleIsValid(t *testing.T) {
 	}
 
 	if _, err := os.Stat(verify); err != nil {
-		t.Fatalf("find operator-verify: %v (hack/setup.sh olm makes it)", err)
+		t.Fatalf("find operator-verify: %v (hack/setup.sh olm builds it)", err)
 	}
 
 	dir := t.TempDir()
 
-	for name, data := range bundled(t, fake(t)) {
+	for name, data := range buildBundle(t, newFakeRelease(t)) {
 		file := filepath.Join(dir, filepath.FromSlash(name))
 		if err := errors.Join(os.MkdirAll(filepath.Dir(file), 0o755), os.WriteFile(file, data, 0o600)); err != nil {
 			t.Fatal(err)
@@ -145,8 +145,8 @@ func TestBundleIsValid(t *testing.T) {
 		return exec.CommandContext(t.Context(), verify, "manifests", filepath.Join(dir, "bundle")).CombinedOutput()
 	}
 
-	if said, err := look(); err != nil || len(said) > 0 {
-		t.Errorf("%v\n%s", err, said)
+	if annotations, err := look(); err != nil || len(annotations) > 0 {
+		t.Errorf("%v\n%s", err, annotations)
 	}
 
 	// operator-verify exits with 0 even if it finds problems. Check that it finds a missing owned kind.
@@ -154,31 +154,31 @@ func TestBundleIsValid(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if said, err := look(); err != nil || !bytes.Contains(said, []byte("Kind=RunnerPool")) {
-		t.Errorf("without a kind that it owns: %v\n%s", err, said)
+	if annotations, err := look(); err != nil || !bytes.Contains(annotations, []byte("Kind=RunnerPool")) {
+		t.Errorf("without a kind that it owns: %v\n%s", err, annotations)
 	}
 }
 
 // TestBundleImage checks that the labels of the bundle image match metadata/annotations.yaml, and that the image is
 // reproducible.
 func TestBundleImage(t *testing.T) {
-	r, again := fake(t), fake(t)
-	files := bundled(t, r)
-	bundled(t, again)
+	r, again := newFakeRelease(t), newFakeRelease(t)
+	files := buildBundle(t, r)
+	buildBundle(t, again)
 
 	const archive = "hyperfleet-bundle-v1.2.3.oci.tar"
 
-	image := read(t, r.file(archive))
-	if !bytes.Equal(image, read(t, again.file(archive))) {
+	image := readFile(t, r.file(archive))
+	if !bytes.Equal(image, readFile(t, again.file(archive))) {
 		t.Error("the same release has another bundle")
 	}
 
-	said, _ := parsed(t, files["bundle/metadata/annotations.yaml"])["annotations"].(map[string]any)
-	if len(said) != 6 {
-		t.Errorf("annotations: %v", said)
+	annotations, _ := parseObject(t, files["bundle/metadata/annotations.yaml"])["annotations"].(map[string]any)
+	if len(annotations) != 6 {
+		t.Errorf("annotations: %v", annotations)
 	}
 
-	blobs := contents(t, bytes.NewReader(image))
+	blobs := readTar(t, bytes.NewReader(image))
 
 	var config struct {
 		Config struct{ Labels map[string]string }
@@ -190,25 +190,25 @@ func TestBundleImage(t *testing.T) {
 		}
 	}
 
-	for name, value := range said {
+	for name, value := range annotations {
 		if config.Config.Labels[name] != value {
 			t.Errorf("label %s is %q, want %v", name, config.Config.Labels[name], value)
 		}
 	}
 }
 
-// TestBundleGrantsWhatTheManifestsGrant checks that OLM grants each ServiceAccount the same permissions as the
+// TestBundleHasPermissionsOfManifests checks that OLM grants each ServiceAccount the same permissions as the
 // manifests, and that the bundle omits no object of the manifests.
-func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
-	r := fake(t)
-	files := bundled(t, r)
-	csv := parsed(t, files[csvFile])
+func TestBundleHasPermissionsOfManifests(t *testing.T) {
+	r := newFakeRelease(t)
+	files := buildBundle(t, r)
+	csv := parseObject(t, files[csvFile])
 
 	if err := r.writeManifests(); err != nil {
 		t.Fatal(err)
 	}
 
-	objects, err := decodeObjects(string(read(t, r.file("hyperfleet.yaml"))))
+	objects, err := decodeObjects(string(readFile(t, r.file("hyperfleet.yaml"))))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -241,7 +241,7 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 	}
 
 	if len(bound) < 6 || !reflect.DeepEqual(bound, granted) {
-		t.Errorf("the manifests grant %d roles, the bundle %d, or others", len(bound), len(granted))
+		t.Errorf("the manifests bind %d roles, and the bundle %d or other roles", len(bound), len(granted))
 	}
 
 	list, _ := csv.field("spec", "install", "spec", "deployments").([]any)
@@ -262,12 +262,12 @@ func TestBundleGrantsWhatTheManifestsGrant(t *testing.T) {
 	}
 
 	others := slices.Collect(maps.Values(files))
-	elsewhere := string(bytes.Join(append(others, read(t, r.file(extraManifestsName))), []byte("\n---\n")))
+	elsewhere := string(bytes.Join(append(others, readFile(t, r.file(extraManifestsName))), []byte("\n---\n")))
 
 	for _, o := range objects {
 		covered := []string{"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding", "ServiceAccount", "Deployment"}
 		if !slices.Contains(covered, o.kind()) && !strings.Contains(elsewhere, "\n  name: "+o.name()+"\n") {
-			t.Errorf("%s %s is nowhere", o.kind(), o.name())
+			t.Errorf("%s %s is missing from the bundle", o.kind(), o.name())
 		}
 	}
 }

@@ -26,8 +26,8 @@ import (
 	"time"
 )
 
-// fake returns a release with fake programs of a few bytes.
-func fake(t *testing.T) *release {
+// newFakeRelease returns a release with fake programs of a few bytes.
+func newFakeRelease(t *testing.T) *release {
 	t.Helper()
 
 	r := &release{
@@ -45,20 +45,20 @@ func fake(t *testing.T) *release {
 	return r
 }
 
-// unpacked returns the files in a compressed tar file of the release.
-func unpacked(t *testing.T, r *release, name string) map[string][]byte {
+// unpackArchive returns the files in a compressed tar file of the release.
+func unpackArchive(t *testing.T, r *release, name string) map[string][]byte {
 	t.Helper()
 
-	packed, err := gzip.NewReader(bytes.NewReader(read(t, r.file(name))))
+	packed, err := gzip.NewReader(bytes.NewReader(readFile(t, r.file(name))))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	return contents(t, packed)
+	return readTar(t, packed)
 }
 
-// contents returns the files in a tar file.
-func contents(t *testing.T, in io.Reader) map[string][]byte {
+// readTar returns the files in a tar file.
+func readTar(t *testing.T, in io.Reader) map[string][]byte {
 	t.Helper()
 
 	out := map[string][]byte{}
@@ -79,7 +79,7 @@ func contents(t *testing.T, in io.Reader) map[string][]byte {
 	}
 }
 
-func read(t *testing.T, file string) []byte {
+func readFile(t *testing.T, file string) []byte {
 	t.Helper()
 
 	data, err := os.ReadFile(file)
@@ -93,7 +93,7 @@ func read(t *testing.T, file string) []byte {
 // TestImages checks that images have both architectures, an unprivileged user, CA certificates and their programs, and
 // that they are reproducible.
 func TestImages(t *testing.T) {
-	r, again := fake(t), fake(t)
+	r, again := newFakeRelease(t), newFakeRelease(t)
 	for _, one := range []*release{r, again} {
 		if err := one.writeImages(); err != nil {
 			t.Fatal(err)
@@ -102,12 +102,12 @@ func TestImages(t *testing.T) {
 
 	const archive = "hyperfleet-v1.2.3.oci.tar"
 
-	data := read(t, r.file(archive))
-	if !bytes.Equal(data, read(t, again.file(archive))) {
+	data := readFile(t, r.file(archive))
+	if !bytes.Equal(data, readFile(t, again.file(archive))) {
 		t.Error("the same release has other images")
 	}
 
-	files := contents(t, bytes.NewReader(data))
+	files := readTar(t, bytes.NewReader(data))
 	blob := func(digest string) []byte { return files["blobs/"+strings.Replace(digest, ":", "/", 1)] }
 
 	type descriptor struct {
@@ -160,7 +160,7 @@ func TestImages(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			maps.Copy(inside, contents(t, packed))
+			maps.Copy(inside, readTar(t, packed))
 		}
 
 		if got := string(inside["usr/local/bin/hyperfleet"]); got != "hyperfleet-linux-"+one.Platform.Architecture {
@@ -173,7 +173,7 @@ func TestImages(t *testing.T) {
 		}
 
 		if pool := x509.NewCertPool(); !pool.AppendCertsFromPEM(inside["etc/ssl/certs/ca-certificates.crt"]) {
-			t.Error("it trusts nobody")
+			t.Error("the image has no CA certificates")
 		}
 	}
 }
@@ -188,12 +188,12 @@ func decode(t *testing.T, data []byte, into any) {
 
 // TestCharts checks that charts have the version, the registry, and the files behind their symbolic links.
 func TestCharts(t *testing.T) {
-	r := fake(t)
+	r := newFakeRelease(t)
 	if err := r.packCharts(); err != nil {
 		t.Fatal(err)
 	}
 
-	files := unpacked(t, r, "hyperfleet-1.2.3.tgz")
+	files := unpackArchive(t, r, "hyperfleet-1.2.3.tgz")
 
 	for name, want := range map[string]string{
 		"hyperfleet/Chart.yaml": "\nversion: 1.2.3\nappVersion: v1.2.3\n", "hyperfleet/values.yaml": "\n  repository: registry.example.com/fleet/hyperfleet\n",
@@ -207,7 +207,7 @@ func TestCharts(t *testing.T) {
 
 // TestManifests checks that manifests have the full names of images.
 func TestManifests(t *testing.T) {
-	r := fake(t)
+	r := newFakeRelease(t)
 	if err := r.writeManifests(); err != nil {
 		t.Fatal(err)
 	}
@@ -215,27 +215,27 @@ func TestManifests(t *testing.T) {
 	for name, image := range map[string]string{
 		"hyperfleet.yaml": "hyperfleet", "hyperfleet-bridge.yaml": "hyperfleet", "hyperfleet-platform.yaml": "hyperfleet-platform",
 	} {
-		text := string(read(t, r.file(name)))
+		text := string(readFile(t, r.file(name)))
 		if !strings.Contains(text, "image: registry.example.com/fleet/"+image+":v1.2.3\n") || bareImage.MatchString(text) {
 			t.Errorf("%s does not name its image in full", name)
 		}
 	}
 
-	if text := string(read(t, r.file("hyperfleet-crds.yaml"))); strings.Count(text, "\nkind: CustomResourceDefinition\n") < 10 {
+	if text := string(readFile(t, r.file("hyperfleet-crds.yaml"))); strings.Count(text, "\nkind: CustomResourceDefinition\n") < 10 {
 		t.Error("hyperfleet-crds.yaml lacks kinds")
 	}
 }
 
 // TestDeploy checks that the archive has the files in deploy/ to which the documentation refers, and no charts.
 func TestDeploy(t *testing.T) {
-	r := fake(t)
+	r := newFakeRelease(t)
 	if err := r.packDeploy(); err != nil {
 		t.Fatal(err)
 	}
 
 	const folder = "hyperfleet-deploy-1.2.3/deploy/"
 
-	files := unpacked(t, r, "hyperfleet-deploy-1.2.3.tgz")
+	files := unpackArchive(t, r, "hyperfleet-deploy-1.2.3.tgz")
 
 	for name, want := range map[string]string{
 		"base/deployment.yaml": "image: registry.example.com/fleet/hyperfleet:v1.2.3\n", "samples/start/fleet.yaml": "kind: RunnerPool",
@@ -254,9 +254,9 @@ func TestDeploy(t *testing.T) {
 	}
 }
 
-// TestTheFolderIsOfAReleaseOrEmpty checks that a release replaces an earlier release in its folder, and no other files.
-func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
-	r := fake(t)
+// TestReleaseKeepsOtherFiles checks that a release replaces an earlier release in its folder, and no other files.
+func TestReleaseKeepsOtherFiles(t *testing.T) {
+	r := newFakeRelease(t)
 	if err := errors.Join(r.write(sumsFile, ""), r.write(notesFile, ""), r.emptyDist()); err != nil {
 		t.Error(err)
 	}
@@ -270,22 +270,22 @@ func TestTheFolderIsOfAReleaseOrEmpty(t *testing.T) {
 	}
 
 	if err := r.emptyDist(); err == nil || !strings.Contains(err.Error(), "thesis.tex") {
-		t.Errorf("it empties a folder of somebody's: %v", err)
+		t.Errorf("the release replaced a folder with other files: %v", err)
 	}
 
-	if got := string(read(t, r.file("thesis.tex"))); got != "chapter 1" {
+	if got := string(readFile(t, r.file("thesis.tex"))); got != "chapter 1" {
 		t.Errorf("it has %q", got)
 	}
 }
 
 // TestSite checks that the release has the documentation site of its version.
 func TestSite(t *testing.T) {
-	r := fake(t)
+	r := newFakeRelease(t)
 	if err := r.packSite(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
-	files := unpacked(t, r, "hyperfleet-docs-1.2.3.tgz")
+	files := unpackArchive(t, r, "hyperfleet-docs-1.2.3.tgz")
 
 	if page := string(files["hyperfleet-docs-1.2.3/index.html"]); !strings.Contains(page, `<span class="version">v1.2.3</span>`) {
 		t.Errorf("the site does not name its version:\n%s", page)
@@ -362,7 +362,7 @@ func TestSignature(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	r := fake(t)
+	r := newFakeRelease(t)
 	r.key = filepath.Join(t.TempDir(), "key")
 
 	if err := os.WriteFile(r.key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: private}), 0o600); err != nil {
@@ -376,7 +376,7 @@ func TestSignature(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		made = append(made, string(read(t, r.file(signatureFile))))
+		made = append(made, string(readFile(t, r.file(signatureFile))))
 	}
 
 	signature, err := base64.StdEncoding.DecodeString(strings.TrimSpace(made[0]))
@@ -401,12 +401,12 @@ func TestSection(t *testing.T) {
 	}
 
 	if got, err := sectionOf(strings.Replace(log, "- new\n", "", 1), "1.2.3"); err != nil || got != "- fixed\n\n### More\n\n- too" {
-		t.Errorf("with nothing unreleased: %q, %v", got, err)
+		t.Errorf("with an empty unreleased section: %q, %v", got, err)
 	}
 
 	for _, version := range []string{"2.0.0", "1.2"} {
 		if _, err := sectionOf(log, version); err == nil || !strings.Contains(err.Error(), "## "+version) {
-			t.Errorf("a version that nobody has written of is released: %v", err)
+			t.Errorf("a version without a section is released: %v", err)
 		}
 	}
 }
@@ -425,7 +425,7 @@ func TestPlatforms(t *testing.T) {
 	}
 
 	names := map[string]bool{}
-	for _, one := range fake(t).programs() {
+	for _, one := range newFakeRelease(t).programs() {
 		names[one.file()] = true
 	}
 

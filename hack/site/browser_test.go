@@ -16,12 +16,12 @@ import (
 // pictures is the folder for screenshots of the pages. It is empty if no screenshots are wanted.
 var pictures = flag.String("pictures", "", "folder for pictures of the pages")
 
-// onDisk writes the site to a folder, and returns the folder and its file:// URL.
-func onDisk(t *testing.T) (dir, address string) {
+// writeSite writes the site to a folder, and returns the folder and its file:// URL.
+func writeSite(t *testing.T) (dir, address string) {
 	t.Helper()
 
 	dir = filepath.Join(t.TempDir(), "site")
-	if err := writeFiles(dir, files(t)); err != nil {
+	if err := writeFiles(dir, listFiles(t)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -30,13 +30,13 @@ func onDisk(t *testing.T) (dir, address string) {
 
 // The search works in a browser without a server and without a network.
 func TestSearch(t *testing.T) { //nolint:paralleltest // one browser at a time
-	_, address := onDisk(t)
+	_, address := writeSite(t)
 
 	for query, want := range map[string]string{
 		"scale+set":            "docs/guides/scale-sets.html",
 		"maxReplicas":          "docs/reference/api.html",
 		"tutorial+nothingness": "No section has all of these words.",
-		"(+%5B+*":              "<article>", // no words: the page stays as it is
+		"(+%5B+*":              "<article>", // no words: the page stays unchanged
 		"%3Cimg+src=x%3E+pool": "",
 	} {
 		from := "/index.html"
@@ -63,7 +63,7 @@ func TestSearch(t *testing.T) { //nolint:paralleltest // one browser at a time
 
 // The pages can be rendered in light and dark, wide and narrow, and printed.
 func TestPictures(t *testing.T) { //nolint:paralleltest // one browser at a time
-	_, address := onDisk(t)
+	_, address := writeSite(t)
 
 	dir := *pictures
 	if dir == "" {

@@ -23,31 +23,31 @@ import (
 
 const checkout = "../.."
 
-// whole returns the site of this checkout with its files.
-type whole struct {
+// builtSite is the site of this checkout with its files.
+type builtSite struct {
 	*site
 
 	files map[string][]byte
 }
 
-func build() (whole, error) {
+func buildSite() (builtSite, error) {
 	s, err := loadSite(checkout, audiences())
 	if err != nil {
-		return whole{}, err
+		return builtSite{}, err
 	}
 
 	all, err := s.renderFiles()
 
-	return whole{s, all}, err
+	return builtSite{s, all}, err
 }
 
-// made is the site that all tests share. The tests only read it.
-var made = sync.OnceValues(build)
+// getSite returns the site that all tests share. The tests only read it.
+var getSite = sync.OnceValues(buildSite)
 
-func files(t *testing.T) map[string][]byte {
+func listFiles(t *testing.T) map[string][]byte {
 	t.Helper()
 
-	out, err := made()
+	out, err := getSite()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,7 +59,7 @@ func files(t *testing.T) map[string][]byte {
 func TestLinks(t *testing.T) {
 	t.Parallel()
 
-	s, err := made()
+	s, err := getSite()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestLinks(t *testing.T) {
 	err = filepath.WalkDir(filepath.Join(checkout, "docs"), func(file string, _ fs.DirEntry, err error) error {
 		name, _ := filepath.Rel(checkout, file)
 		if strings.HasSuffix(name, ".md") && s.byFile[filepath.ToSlash(name)] == nil {
-			t.Errorf("%s has no place in hack/site/nav.go, so that nobody finds it", name)
+			t.Errorf("%s has no place in hack/site/nav.go, so it is in no menu", name)
 		}
 
 		return err
@@ -85,8 +85,8 @@ func TestLinks(t *testing.T) {
 	}
 }
 
-// attributes collects the attributes with URLs.
-func links(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) {
+// findLinks collects the attributes with URLs, and the IDs.
+func findLinks(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) {
 	t.Helper()
 
 	root, err := html.Parse(bytes.NewReader(page))
@@ -114,22 +114,22 @@ func links(t *testing.T, page []byte) (to, loads []string, ids map[string]bool) 
 
 // Links in the generated pages point to existing files and IDs of the site. Pages load resources only from the site, and
 // only in ways that work without a server.
-func TestPagesAreWhole(t *testing.T) {
+func TestLinksInPages(t *testing.T) {
 	t.Parallel()
 
-	all := files(t)
+	all := listFiles(t)
 	ids := map[string]map[string]bool{}
 
 	for name, page := range all {
 		if strings.HasSuffix(name, ".html") {
-			_, _, ids[name] = links(t, page)
+			_, _, ids[name] = findLinks(t, page)
 		}
 	}
 
 	var wrong []brokenLink
 
 	for _, name := range slices.Sorted(maps.Keys(ids)) {
-		to, loads, _ := links(t, all[name])
+		to, loads, _ := findLinks(t, all[name])
 
 		for _, load := range loads {
 			if load != "data:," && (strings.Contains(load, ":") || all[path.Join(path.Dir(name), load)] == nil) {
@@ -158,7 +158,7 @@ func TestPagesAreWhole(t *testing.T) {
 		}
 
 		if bytes.Contains(all[name], []byte("raw HTML omitted")) {
-			t.Errorf("%s: a page has HTML, which the site leaves out", name)
+			t.Errorf("%s: a page has HTML, which the site omits", name)
 		}
 	}
 
@@ -177,8 +177,8 @@ func TestPagesAreWhole(t *testing.T) {
 	}
 }
 
-// fixture returns a site with a few files. The Markdown files are its pages.
-func fixture(t *testing.T, files map[string]string) *site {
+// newFixture returns a site with a few files. The Markdown files are its pages.
+func newFixture(t *testing.T, files map[string]string) *site {
 	t.Helper()
 
 	root := t.TempDir()
@@ -221,7 +221,7 @@ func TestBrokenLinksAreFound(t *testing.T) {
 		t.Run(link, func(t *testing.T) {
 			t.Parallel()
 
-			s := fixture(t, map[string]string{
+			s := newFixture(t, map[string]string{
 				"docs/a.md": "# A\n\n## First\n\n[x](" + link + ")\n", "docs/b.md": "# B\n\n## `Second` one\n",
 				"x/code.go": "package x\n\nfunc Do() {}\n",
 			})
@@ -298,10 +298,10 @@ func TestSlug(t *testing.T) {
 }
 
 // Markers, diagrams and code are rendered correctly, and text of a page is not rendered as markup.
-func TestPageIsShown(t *testing.T) {
+func TestRenderedPage(t *testing.T) {
 	t.Parallel()
 
-	s := fixture(t, map[string]string{"a.md": "# A\n\n## How\n\n<!-- run: TestX -->\n```sh\necho <b>\n```\n\n1. One\n\n    <!-- not run: no & yes -->\n" +
+	s := newFixture(t, map[string]string{"a.md": "# A\n\n## How\n\n<!-- run: TestX -->\n```sh\necho <b>\n```\n\n1. One\n\n    <!-- not run: no & yes -->\n" +
 		"    ```sh\n    ls\n    ```\n\n```mermaid\na --> b\n```\n\n<!-- a remark -->\n"})
 
 	all, err := s.renderFiles()
@@ -329,7 +329,7 @@ func TestPageIsShown(t *testing.T) {
 func TestSearchIndex(t *testing.T) {
 	t.Parallel()
 
-	all := files(t)
+	all := listFiles(t)
 
 	data, found := bytes.CutPrefix(all["search-index.js"], []byte("window.searchIndex = "))
 	if !found {
@@ -348,20 +348,20 @@ func TestSearchIndex(t *testing.T) {
 	for _, e := range index {
 		file, id, _ := strings.Cut(e.URL, "#")
 		if page := all[file]; page == nil || id != "" && !bytes.Contains(page, []byte(`id="`+id+`"`)) {
-			t.Errorf("%s leads nowhere", e.URL)
+			t.Errorf("%s does not exist", e.URL)
 		}
 	}
 }
 
-func TestTheSameSourcesMakeTheSameBytes(t *testing.T) {
+func TestSiteIsReproducible(t *testing.T) {
 	t.Parallel()
 
-	again, err := build()
+	again, err := buildSite()
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if !maps.EqualFunc(again.files, files(t), bytes.Equal) {
-		t.Error("made twice, the site differs")
+	if !maps.EqualFunc(again.files, listFiles(t), bytes.Equal) {
+		t.Error("two builds of the site differ")
 	}
 }

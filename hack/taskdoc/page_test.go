@@ -13,8 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestThePageIsThatOfTheTypes checks that the committed page matches the types.
-func TestThePageIsThatOfTheTypes(t *testing.T) {
+// TestPageMatchesTypes checks that the committed page matches the types.
+func TestPageMatchesTypes(t *testing.T) {
 	t.Parallel()
 
 	root := filepath.Join("..", "..")
@@ -34,9 +34,9 @@ func TestThePageIsThatOfTheTypes(t *testing.T) {
 	}
 }
 
-// TestEveryLinkLeadsSomewhere checks that each linked type has a heading, and that each field has a
+// TestLinksAndDescriptions checks that each linked type has a heading, and that each field has a
 // description.
-func TestEveryLinkLeadsSomewhere(t *testing.T) {
+func TestLinksAndDescriptions(t *testing.T) {
 	t.Parallel()
 
 	text, err := renderPage(filepath.Join("..", "..", types))

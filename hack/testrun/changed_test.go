@@ -26,10 +26,10 @@ func TestAffected(t *testing.T) {
 	cases := map[string]struct {
 		folders, want []string
 	}{
-		"nothing":                        {want: []string{m}},
+		"no changes":                     {want: []string{m}},
 		"a package":                      {folders: []string{"kit/log"}, want: []string{m, m + "/kit/log", m + "/runners"}},
 		"test data":                      {folders: []string{"hosts/testdata/deep"}, want: []string{m, m + "/hosts"}},
-		"what is applied to servers":     {folders: []string{"deploy/crds"}, want: []string{m, m + "/hosts", m + "/runners", m + "/test/kube"}},
+		"manifests for servers":          {folders: []string{"deploy/crds"}, want: []string{m, m + "/hosts", m + "/runners", m + "/test/kube"}},
 		"a page":                         {folders: []string{"docs/guides"}, want: []string{m, m + "/hack/site", m + "/test/guides"}},
 		"a file at the root":             {folders: []string{"."}, want: []string{m, m + "/hack/site"}},
 		"a folder that no package is in": {folders: []string{"old/gone"}, want: []string{m}},

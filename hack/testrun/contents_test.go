@@ -19,7 +19,7 @@ import (
 )
 
 // A restored control plane is as empty as a new one, even if objects in it could not be deleted.
-func TestAPlaneIsEmptied(t *testing.T) {
+func TestControlPlaneIsEmptied(t *testing.T) {
 	t.Parallel()
 
 	s := newServers(t.Context(), t.TempDir(), io.Discard, func(string, time.Duration) {})
@@ -31,7 +31,7 @@ func TestAPlaneIsEmptied(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		litter(t, p)
+		createLeftovers(t, p)
 		s.release(p)
 
 		if p.busy {
@@ -40,12 +40,12 @@ func TestAPlaneIsEmptied(t *testing.T) {
 	}
 
 	if got := s.planeCount(); got != 1 {
-		t.Errorf("%d control planes were started, want the first to be used again", got)
+		t.Errorf("%d control planes were started, want the first to be reused", got)
 	}
 }
 
-// litter checks that the control plane is empty, and then creates objects.
-func litter(t *testing.T, p *controlPlane) {
+// createLeftovers checks that the control plane is empty, and then creates objects.
+func createLeftovers(t *testing.T, p *controlPlane) {
 	t.Helper()
 
 	config, err := p.AdminConfig()
@@ -75,14 +75,14 @@ func litter(t *testing.T, p *controlPlane) {
 	}
 
 	// The API server may create events about itself at any time.
-	if told := slices.IndexFunc(events.Items, func(e corev1.Event) bool { return e.Namespace != metav1.NamespaceDefault }); told >= 0 {
-		t.Fatalf("an event was left: %v", events.Items[told])
+	if i := slices.IndexFunc(events.Items, func(e corev1.Event) bool { return e.Namespace != metav1.NamespaceDefault }); i >= 0 {
+		t.Fatalf("an event remains: %v", events.Items[i])
 	}
 
-	told := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Name: "told"}, InvolvedObject: corev1.ObjectReference{Namespace: "left", Name: "held"},
+	event := &corev1.Event{
+		ObjectMeta: metav1.ObjectMeta{Name: "event"}, InvolvedObject: corev1.ObjectReference{Namespace: "left", Name: "held"},
 	}
-	if _, err := typed.CoreV1().Events("left").Create(ctx, told, metav1.CreateOptions{}); err != nil {
+	if _, err := typed.CoreV1().Events("left").Create(ctx, event, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 

@@ -35,7 +35,7 @@ func TestSplit(t *testing.T) {
 	}
 
 	if byFolder := got[1].sortByArguments("m", []string{"./bridge"}); byFolder.packages[0] != "m/bridge" {
-		t.Errorf("named by its folder, m/bridge does not come first: %v", byFolder.packages)
+		t.Errorf("m/bridge, named by its folder, is not first: %v", byFolder.packages)
 	}
 
 	if left := filterGroups(got, []string{"m/hosts"}); len(left) != 1 || !left[0].race {
@@ -53,10 +53,10 @@ func TestFlags(t *testing.T) {
 		checkout string
 		want     []string
 	}{
-		"starts nothing":              {group{}, "abc", given},
-		"with the detector":           {group{race: true}, "abc", []string{"-vet=off", "-skip=SPIRE", "-race"}},
-		"starts programs":             {group{startsPrograms: true}, "abc", []string{"-vet=off", "-skip=SPIRE|^checkout abc$"}},
-		"nobody tells the checkout's": {group{startsPrograms: true}, "", []string{"-vet=off", "-skip=SPIRE", "-count=1"}},
+		"starts no programs":       {group{}, "abc", given},
+		"with the detector":        {group{race: true}, "abc", []string{"-vet=off", "-skip=SPIRE", "-race"}},
+		"starts programs":          {group{startsPrograms: true}, "abc", []string{"-vet=off", "-skip=SPIRE|^checkout abc$"}},
+		"no state of the checkout": {group{startsPrograms: true}, "", []string{"-vet=off", "-skip=SPIRE", "-count=1"}},
 	} {
 		if got := tc.group.testFlags(given, tc.checkout); !slices.Equal(got, tc.want) {
 			t.Errorf("%s: %q, want %q", name, got, tc.want)
@@ -65,7 +65,7 @@ func TestFlags(t *testing.T) {
 }
 
 // After any change, all tests that start programs run again. Other tests run again only if they depend on the change.
-func TestWhatIsRunAgain(t *testing.T) {
+func TestCachedTests(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()

@@ -36,7 +36,7 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 		}
 	}
 
-	concurrent := concurrentPackages(t)
+	concurrent := findConcurrentPackages(t)
 
 	for _, pkg := range slices.Sorted(maps.Keys(concurrent)) {
 		if place[pkg] == "" {
@@ -51,7 +51,7 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 		}
 	}
 
-	programs, err := testPrograms(t.Context(), root, folders(raced))
+	programs, err := testPrograms(t.Context(), root, listFolders(raced))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 	}
 }
 
-func folders(raced map[string][]string) []string {
+func listFolders(raced map[string][]string) []string {
 	var out []string
 
 	for program := range raced {
@@ -80,9 +80,9 @@ func folders(raced map[string][]string) []string {
 	return out
 }
 
-// concurrentPackages returns the folders of packages that start goroutines or protect shared data, with the position of
+// findConcurrentPackages returns the folders of packages that start goroutines or protect shared data, with the position of
 // the first such code.
-func concurrentPackages(t *testing.T) map[string]string {
+func findConcurrentPackages(t *testing.T) map[string]string {
 	t.Helper()
 
 	out := map[string]string{}
@@ -103,7 +103,7 @@ func concurrentPackages(t *testing.T) map[string]string {
 			}
 
 			folder, err := filepath.Rel(root, filepath.Dir(file))
-			if at := concurrent(syntax); at.IsValid() && out[folder] == "" {
+			if at := findConcurrentCode(syntax); at.IsValid() && out[folder] == "" {
 				out[folder] = filepath.Base(file) + ":" + strconv.Itoa(files.Position(at).Line)
 			}
 
@@ -117,9 +117,9 @@ func concurrentPackages(t *testing.T) map[string]string {
 	return out
 }
 
-// concurrent finds a go statement, a call of a method Go, or a use of package sync (but for sync.Once, sync.OnceValue
+// findConcurrentCode finds a go statement, a call of a method Go, or a use of package sync (except sync.Once, sync.OnceValue
 // and the like) or sync/atomic.
-func concurrent(file *ast.File) token.Pos {
+func findConcurrentCode(file *ast.File) token.Pos {
 	var at token.Pos
 
 	ast.Inspect(file, func(n ast.Node) bool {
@@ -143,12 +143,12 @@ func concurrent(file *ast.File) token.Pos {
 	return at
 }
 
-// readRaced reports a missing file, and returns nothing without a file name.
+// TestReadRaced: readRaced reports a missing file, and returns nothing without a file name.
 func TestReadRaced(t *testing.T) {
 	t.Parallel()
 
 	if raced, err := readRaced(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Errorf("a file that is not there gives %v", raced)
+		t.Errorf("for a missing file readRaced returns %v", raced)
 	}
 
 	if raced, err := readRaced(""); err != nil || len(raced) != 0 {

@@ -19,8 +19,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testRun runs the tests of a module with the files, and returns its output.
-func testRun(t *testing.T, files map[string]string) (string, bool) {
+// runTests runs the tests of a module with the files, and returns its output.
+func runTests(t *testing.T, files map[string]string) (string, bool) {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -70,19 +70,19 @@ func TestReportsOnRealRuns(t *testing.T) {
 			},
 			good: true, want: []string{"ok    example.com/m/a"}, never: "example.com/m/b", last: "2 passed, 0 failed",
 		},
-		"one fails and says why": {
+		"one fails with a message": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) {}\nfunc TestB(t *testing.T) { t.Error(\"one is not two\") }\n",
 			},
 			want: []string{"FAIL  example.com/m/a", "fail  example.com/m/a TestB: a_test.go:6: one is not two"}, last: "1 passed, 1 failed",
 		},
-		"one complains before much else is said": {
+		"one fails before much other output": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestB(t *testing.T) { t.Error(\"not in time\\nlog 1\\nlog 2\\nlog 3\\nlog 4\\nlog 5\") }\n",
 			},
 			want: []string{"fail  example.com/m/a TestB: a_test.go:5: not in time | log 2 | log 3 | log 4 | log 5"}, last: "0 passed, 1 failed",
 		},
-		"one complains between many words": {
+		"one fails between much other output": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestB(t *testing.T) {\nt.Log(\"one\")\nt.Log(\"two\")\nt.Log(\"three\")\n" +
 					"t.Error(\"the reason\")\nfor range 3 { t.Log(\"a\\nb\") }\nt.Log(\"\")\n}\n",
@@ -99,7 +99,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			},
 			last: "2 passed, 0 failed",
 		},
-		"what passed is not run again": {
+		"passed tests do not run again": {
 			files: map[string]string{"a/a_test.go": flaky +
 				"func TestB(t *testing.T) { if err := os.Mkdir(\"b\", 0o700); err != nil { t.Fatal(\"twice\") } }\n"},
 			good: true, want: []string{"again 1 packages that failed: -run=^(TestA)$"}, last: "2 passed, 0 failed",
@@ -114,7 +114,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			},
 			good: true, want: []string{"skip  example.com/m/a TestB: ", "no moon"}, last: "1 passed, 0 failed",
 		},
-		"where all are skipped it says why, and passes": {
+		"all are skipped: the run passes with the reasons": {
 			files: map[string]string{
 				"a/a_test.go": head + "func TestA(t *testing.T) { t.Skip(\"no moon\") }\nfunc TestB(t *testing.T) { t.Skip(\"no moon\") }\n",
 			},
@@ -133,7 +133,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 			never: "again ",
 			want:  []string{"FAIL  example.com/m/a", "undefined: undefined"}, last: "0 passed, 1 failed",
 		},
-		"nothing to run is not good": {
+		"a run without tests fails": {
 			files: map[string]string{"b/b.go": "package b\n"},
 			last:  "0 passed, 0 failed",
 		},
@@ -142,7 +142,7 @@ func TestReportsOnRealRuns(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			out, good := testRun(t, tc.files)
+			out, good := runTests(t, tc.files)
 			if good != tc.good {
 				t.Errorf("good = %v, want %v", good, tc.good)
 			}
@@ -216,7 +216,7 @@ func TestVerbose(t *testing.T) {
 }
 
 // If several packages write at the same time, each line has the name of its package.
-func TestVerboseOfSeveral(t *testing.T) {
+func TestVerboseOfSeveralPackages(t *testing.T) {
 	t.Parallel()
 
 	var out strings.Builder
@@ -235,7 +235,7 @@ func TestVerboseOfSeveral(t *testing.T) {
 	}
 }
 
-func TestARunThatWasCutOff(t *testing.T) {
+func TestInterruptedRun(t *testing.T) {
 	t.Parallel()
 
 	var out strings.Builder

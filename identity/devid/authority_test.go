@@ -118,7 +118,7 @@ func TestIssue(t *testing.T) {
 			root := newCA(t, kind, nil, nil)
 			authority := mustNew(t, root)
 
-			request := devid.Request{Machine: machine, PublicArea: publicArea(t, rsaKey(t), nil), RequestedAt: now, Lifetime: 2 * time.Hour}
+			request := devid.Request{Machine: machine, PublicArea: encodePublicArea(t, newRSAPublicKey(t), nil), RequestedAt: now, Lifetime: 2 * time.Hour}
 
 			got, err := authority.Issue(request)
 			if err != nil {
@@ -174,7 +174,7 @@ func TestLifetime(t *testing.T) {
 		"limited":          {now, 48 * time.Hour, 24 * time.Hour},
 		"by the authority": {now.Add(28 * time.Hour), 0, 2 * time.Hour},
 	} {
-		got, err := authority.Issue(devid.Request{PublicArea: publicArea(t, eccKey(t), nil), RequestedAt: tc.requestedAt, Lifetime: tc.lifetime})
+		got, err := authority.Issue(devid.Request{PublicArea: encodePublicArea(t, newECCPublicKey(t), nil), RequestedAt: tc.requestedAt, Lifetime: tc.lifetime})
 		if err != nil || !got.NotAfter.Equal(tc.requestedAt.Add(tc.want)) {
 			t.Errorf("%s: the certificate expires at %s (%v), want %s", name, got.NotAfter, err, tc.requestedAt.Add(tc.want))
 		}
@@ -196,7 +196,7 @@ func TestIntermediate(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	got, err := authority.Issue(devid.Request{PublicArea: publicArea(t, eccKey(t), nil), RequestedAt: now})
+	got, err := authority.Issue(devid.Request{PublicArea: encodePublicArea(t, newECCPublicKey(t), nil), RequestedAt: now})
 	if err != nil || len(got.Chain) != 2 || !bytes.Equal(got.Chain[1], middle.cert.Raw) {
 		t.Fatalf("chain of %d, %v", len(got.Chain), err)
 	}

@@ -17,12 +17,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-func rsaKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "rsa").Public() }
+func newRSAPublicKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "rsa").Public() }
 
-func eccKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "").Public() }
+func newECCPublicKey(t testing.TB) crypto.PublicKey { t.Helper(); return newKey(t, "").Public() }
 
-// publicArea returns the TPM2B_PUBLIC of a key as a TPM encodes it, with the change of the case.
-func publicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic)) []byte {
+// encodePublicArea returns the TPM2B_PUBLIC of a key as a TPM encodes it, with the change of the case.
+func encodePublicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic)) []byte {
 	t.Helper()
 
 	area := tpm2.TPMTPublic{
@@ -35,7 +35,7 @@ func publicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic
 	switch key := key.(type) {
 	case *rsa.PublicKey:
 		area.Type = tpm2.TPMAlgRSA
-		area.Parameters = rsaParameters(uint16(key.N.BitLen()), tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA256)
+		area.Parameters = newRSAParameters(uint16(key.N.BitLen()), tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA256)
 		area.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: key.N.Bytes()})
 	case *ecdsa.PublicKey:
 		point, err := key.Bytes()
@@ -44,8 +44,8 @@ func publicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic
 		}
 
 		area.Type = tpm2.TPMAlgECC
-		area.Parameters = eccParameters(tpm2.TPMECCNistP256, tpm2.TPMAlgSHA256)
-		area.Unique = eccPoint(point[1:33], point[33:])
+		area.Parameters = newECCParameters(tpm2.TPMECCNistP256, tpm2.TPMAlgSHA256)
+		area.Unique = newECCPoint(point[1:33], point[33:])
 	}
 
 	if change != nil {
@@ -55,7 +55,7 @@ func publicArea(t testing.TB, key crypto.PublicKey, change func(*tpm2.TPMTPublic
 	return tpm2.Marshal(tpm2.New2B(area))
 }
 
-func rsaParameters(bits uint16, scheme tpm2.TPMAlgID, hash tpm2.TPMIAlgHash) tpm2.TPMUPublicParms {
+func newRSAParameters(bits uint16, scheme tpm2.TPMAlgID, hash tpm2.TPMIAlgHash) tpm2.TPMUPublicParms {
 	details := tpm2.NewTPMUAsymScheme(tpm2.TPMAlgRSASSA, &tpm2.TPMSSigSchemeRSASSA{HashAlg: hash})
 	if scheme == tpm2.TPMAlgRSAPSS {
 		details = tpm2.NewTPMUAsymScheme(tpm2.TPMAlgRSAPSS, &tpm2.TPMSSigSchemeRSAPSS{HashAlg: hash})
@@ -68,7 +68,7 @@ func rsaParameters(bits uint16, scheme tpm2.TPMAlgID, hash tpm2.TPMIAlgHash) tpm
 	})
 }
 
-func eccParameters(curve tpm2.TPMECCCurve, hash tpm2.TPMIAlgHash) tpm2.TPMUPublicParms {
+func newECCParameters(curve tpm2.TPMECCCurve, hash tpm2.TPMIAlgHash) tpm2.TPMUPublicParms {
 	return tpm2.NewTPMUPublicParms(tpm2.TPMAlgECC, &tpm2.TPMSECCParms{
 		Symmetric: tpm2.TPMTSymDefObject{Algorithm: tpm2.TPMAlgNull},
 		Scheme: tpm2.TPMTECCScheme{
@@ -80,7 +80,7 @@ func eccParameters(curve tpm2.TPMECCCurve, hash tpm2.TPMIAlgHash) tpm2.TPMUPubli
 	})
 }
 
-func eccPoint(x, y []byte) tpm2.TPMUPublicID {
+func newECCPoint(x, y []byte) tpm2.TPMUPublicID {
 	return tpm2.NewTPMUPublicID(tpm2.TPMAlgECC, &tpm2.TPMSECCPoint{
 		X: tpm2.TPM2BECCParameter{Buffer: x}, Y: tpm2.TPM2BECCParameter{Buffer: y},
 	})
@@ -104,21 +104,21 @@ func TestReadPublicOfTPM(t *testing.T) {
 func TestReadPublic(t *testing.T) {
 	t.Parallel()
 
-	ecc, long := eccKey(t), rsaKey(t)
+	ecc, long := newECCPublicKey(t), newRSAPublicKey(t)
 
 	attributes := func(change func(*tpm2.TPMAObject)) []byte {
-		return publicArea(t, long, func(p *tpm2.TPMTPublic) { change(&p.ObjectAttributes) })
+		return encodePublicArea(t, long, func(p *tpm2.TPMTPublic) { change(&p.ObjectAttributes) })
 	}
 
 	for name, tc := range map[string]struct {
 		data []byte
 		want string // part of the error; empty means no error
 	}{
-		"RSA":      {data: publicArea(t, long, nil)},
-		"ECC":      {data: publicArea(t, ecc, nil)},
+		"RSA":      {data: encodePublicArea(t, long, nil)},
+		"ECC":      {data: encodePublicArea(t, ecc, nil)},
 		"empty":    {data: nil, want: "no TPM2B_PUBLIC"},
-		"short":    {data: publicArea(t, ecc, nil)[:20], want: "no TPM2B_PUBLIC"},
-		"followed": {data: append(publicArea(t, ecc, nil), 0), want: "more than a TPM2B_PUBLIC"},
+		"short":    {data: encodePublicArea(t, ecc, nil)[:20], want: "no TPM2B_PUBLIC"},
+		"followed": {data: append(encodePublicArea(t, ecc, nil), 0), want: "more than a TPM2B_PUBLIC"},
 		"large":    {data: make([]byte, 2000), want: "2000 bytes"},
 		"can leave its TPM": {
 			data: attributes(func(a *tpm2.TPMAObject) { a.FixedTPM = false }), want: "moved out",
@@ -142,40 +142,40 @@ func TestReadPublic(t *testing.T) {
 			data: attributes(func(a *tpm2.TPMAObject) { a.UserWithAuth = false }), want: "userWithAuth",
 		},
 		"another size": {
-			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
-				p.Parameters = rsaParameters(3072, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA256)
+			data: encodePublicArea(t, long, func(p *tpm2.TPMTPublic) {
+				p.Parameters = newRSAParameters(3072, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA256)
 			}), want: "2048 bits",
 		},
 		"even": {
-			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
+			data: encodePublicArea(t, long, func(p *tpm2.TPMTPublic) {
 				n := make([]byte, 256)
 				n[0] = 0x80
 				p.Unique = tpm2.NewTPMUPublicID(tpm2.TPMAlgRSA, &tpm2.TPM2BPublicKeyRSA{Buffer: n})
 			}), want: "even",
 		},
 		"PSS": {
-			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
-				p.Parameters = rsaParameters(2048, tpm2.TPMAlgRSAPSS, tpm2.TPMAlgSHA256)
+			data: encodePublicArea(t, long, func(p *tpm2.TPMTPublic) {
+				p.Parameters = newRSAParameters(2048, tpm2.TPMAlgRSAPSS, tpm2.TPMAlgSHA256)
 			}), want: "RSASSA",
 		},
 		"SHA-1": {
-			data: publicArea(t, long, func(p *tpm2.TPMTPublic) {
-				p.Parameters = rsaParameters(2048, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA1)
+			data: encodePublicArea(t, long, func(p *tpm2.TPMTPublic) {
+				p.Parameters = newRSAParameters(2048, tpm2.TPMAlgRSASSA, tpm2.TPMAlgSHA1)
 			}), want: "SHA-256",
 		},
 		"another curve": {
-			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
-				p.Parameters = eccParameters(tpm2.TPMECCNistP384, tpm2.TPMAlgSHA256)
+			data: encodePublicArea(t, ecc, func(p *tpm2.TPMTPublic) {
+				p.Parameters = newECCParameters(tpm2.TPMECCNistP384, tpm2.TPMAlgSHA256)
 			}), want: "P-256",
 		},
 		"ECDSA with SHA-512": {
-			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
-				p.Parameters = eccParameters(tpm2.TPMECCNistP256, tpm2.TPMAlgSHA512)
+			data: encodePublicArea(t, ecc, func(p *tpm2.TPMTPublic) {
+				p.Parameters = newECCParameters(tpm2.TPMECCNistP256, tpm2.TPMAlgSHA512)
 			}), want: "SHA-256",
 		},
 		"not on its curve": {
-			data: publicArea(t, ecc, func(p *tpm2.TPMTPublic) {
-				p.Unique = eccPoint(make([]byte, 32), append(make([]byte, 31), 1))
+			data: encodePublicArea(t, ecc, func(p *tpm2.TPMTPublic) {
+				p.Unique = newECCPoint(make([]byte, 32), append(make([]byte, 31), 1))
 			}), want: "curve",
 		},
 	} {
@@ -196,12 +196,12 @@ func TestReadPublic(t *testing.T) {
 
 func FuzzReadPublic(f *testing.F) {
 	f.Add([]byte{})
-	f.Add(publicArea(f, rsaKey(f), nil))
-	f.Add(publicArea(f, eccKey(f), nil))
-	mixed := publicArea(f, eccKey(f), nil)
+	f.Add(encodePublicArea(f, newRSAPublicKey(f), nil))
+	f.Add(encodePublicArea(f, newECCPublicKey(f), nil))
+	mixed := encodePublicArea(f, newECCPublicKey(f), nil)
 	mixed[3] = byte(tpm2.TPMAlgRSA) // after the two bytes of the size
 	f.Add(mixed)
-	f.Add(publicArea(f, rsaKey(f), func(p *tpm2.TPMTPublic) { p.ObjectAttributes.FixedTPM = false }))
+	f.Add(encodePublicArea(f, newRSAPublicKey(f), func(p *tpm2.TPMTPublic) { p.ObjectAttributes.FixedTPM = false }))
 
 	authority := mustNew(f, newCA(f, "", nil, nil))
 

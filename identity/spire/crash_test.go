@@ -100,7 +100,7 @@ func TestOperatorEndsAfterAnyCallSPIRE(t *testing.T) {
 
 			ctx, registry := newCrashingRegistry(t, server, calls)
 			if err := registry.Unregister(ctx, claim.ID); err != nil {
-				assertListed(t, server, successor, claim.ID)
+				requireListed(t, server, successor, claim.ID)
 			}
 
 			if err := successor.Unregister(t.Context(), claim.ID); err != nil {
@@ -114,8 +114,8 @@ func TestOperatorEndsAfterAnyCallSPIRE(t *testing.T) {
 	}
 }
 
-// assertListed checks that List includes the machine if anything of it is left.
-func assertListed(t *testing.T, server *spiretest.Server, registry *spire.Registry, id identity.ID) {
+// requireListed checks that List includes the machine if anything of it is left.
+func requireListed(t *testing.T, server *spiretest.Server, registry *spire.Registry, id identity.ID) {
 	t.Helper()
 
 	ids, err := registry.List(t.Context())

@@ -100,7 +100,7 @@ func TestServerComesBackSPIRE(t *testing.T) {
 	}
 
 	server.Restart(t)
-	eventually(t, "the registry reconnects to the server", func() bool { return registry.Check(t.Context()) == nil })
+	waitUntil(t, "the registry reconnects to the server", func() bool { return registry.Check(t.Context()) == nil })
 
 	if ids, err := registry.List(t.Context()); err != nil || !cmp.Equal(ids, []identity.ID{claim.ID}) {
 		t.Errorf("list = %v, %v", ids, err)
@@ -180,7 +180,7 @@ func startAgent(t *testing.T, server *spiretest.Server, path string) *spiretest.
 func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // the calls to the server are counted over all cases
 	t.Parallel()
 
-	server, stranger := spiretest.Start(t), spiretest.Start(t)
+	server, otherServer := spiretest.Start(t), spiretest.Start(t)
 	clock := testclock.NewFakePassiveClock(time.Now())
 	seen := &callRecorder{}
 	registry := newRegistry(t, server, func(o *spire.Options) { o.Clock, o.Observe = clock, seen.observe })
@@ -192,7 +192,7 @@ func TestVerifySPIRE(t *testing.T) { //nolint:tparallel // the calls to the serv
 		return agent.FetchJWT(t, audience)
 	}
 
-	good, forged := jwt(server, registry, "us"), jwt(stranger, newRegistry(t, stranger), "us")
+	good, forged := jwt(server, registry, "us"), jwt(otherServer, newRegistry(t, otherServer), "us")
 	signature := good[strings.LastIndex(good, ".")+1:]
 	other := startAgent(t, server, "/not/a/machine").FetchJWT(t, "us")
 

@@ -119,7 +119,7 @@ func mustAttest(t *testing.T, agent *spiretest.Agent) string {
 	return svids[0].ID.String()
 }
 
-func eventually(t *testing.T, description string, ok func() bool) {
+func waitUntil(t *testing.T, description string, ok func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(waitTimeout); !ok(); time.Sleep(100 * time.Millisecond) {
@@ -221,7 +221,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 	// The first token was spent, and no agent is left of it.
 	refused := server.StartAgent(t, first.JoinToken)
 
-	eventually(t, "the first token is refused", func() bool {
+	waitUntil(t, "the first token is refused", func() bool {
 		return strings.Contains(refused.Log(t), "join token does not exist or has already been used")
 	})
 	refused.Stop(t)
@@ -234,7 +234,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 	// The server rejects the second use of the token by another machine.
 	replay := server.StartAgent(t, second.JoinToken)
 
-	eventually(t, "the token's second use is refused", func() bool {
+	waitUntil(t, "the token's second use is refused", func() bool {
 		return strings.Contains(replay.Log(t), "join token does not exist or has already been used")
 	})
 
@@ -253,7 +253,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 
 	late := server.StartAgent(t, third.JoinToken)
 
-	eventually(t, "the token of an unregistered machine is refused", func() bool {
+	waitUntil(t, "the token of an unregistered machine is refused", func() bool {
 		return strings.Contains(late.Log(t), "join token does not exist or has already been used")
 	})
 
@@ -276,7 +276,7 @@ func TestTokenExpiresSPIRE(t *testing.T) {
 
 	agent := server.StartAgent(t, given.JoinToken)
 
-	eventually(t, "the token is refused", func() bool { return strings.Contains(agent.Log(t), "join token expired") })
+	waitUntil(t, "the token is refused", func() bool { return strings.Contains(agent.Log(t), "join token expired") })
 
 	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)

@@ -19,81 +19,81 @@ import (
 )
 
 // A job acquisition token is valid only for its own job.
-func TestATokenIsForOneJob(t *testing.T) {
+func TestTokenIsForOneJob(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	jobs := server.Queue(control.JobSpec{Count: 2})
-	token := jat(t, call, jobs[0].Key)
-	if got := do(t, server, token, "GET", "/metrics", ""); got.code != http.StatusUnauthorized {
-		t.Errorf("the token opens the cluster: %d", got.code)
+	token := reserveJob(t, call, jobs[0].Key)
+	if got := sendRequest(t, server, token, "GET", "/metrics", ""); got.code != http.StatusUnauthorized {
+		t.Errorf("the token is valid for the cluster: %d", got.code)
 	}
-	session := join(t, server, token)
-	if got := do(t, server, session, "PUT", "/jobs/"+jobs[1].Key+"/acquire", "", lock, "1"); got.code != http.StatusForbidden {
+	session := connectAgent(t, server, token)
+	if got := sendRequest(t, server, session, "PUT", "/jobs/"+jobs[1].Key+"/acquire", "", lockHeader, "1"); got.code != http.StatusForbidden {
 		t.Errorf("the token acquires another job: %d %s", got.code, got.text)
 	}
 	server.ExpectViolations(t, 1)
-	got := do(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lock, "1")
+	got := sendRequest(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lockHeader, "1")
 	jobToken, _ := got.body["token"].(string)
 	if got.code != http.StatusOK || jobToken == "" {
 		t.Fatalf("acquire: %d %s", got.code, got.text)
 	}
-	if got := do(t, server, jobToken, "PUT", "/jobs/"+jobs[1].Key+"/start", `{"started_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusUnauthorized {
+	if got := sendRequest(t, server, jobToken, "PUT", "/jobs/"+jobs[1].Key+"/start", `{"started_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusUnauthorized {
 		t.Errorf("a job's token starts another job: %d", got.code)
 	}
-	if got := do(t, server, jobToken, "PUT", "/jobs/"+jobs[0].Key+"/finish", `{"exit_status":"0","finished_at":"2026-01-02T03:04:05Z","chunks_failed_count":0}`); got.code != http.StatusUnprocessableEntity {
+	if got := sendRequest(t, server, jobToken, "PUT", "/jobs/"+jobs[0].Key+"/finish", `{"exit_status":"0","finished_at":"2026-01-02T03:04:05Z","chunks_failed_count":0}`); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("a job is finished before it starts: %d", got.code)
 	}
-	if got := do(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lock, "1"); got.code != http.StatusUnprocessableEntity {
+	if got := sendRequest(t, server, session, "PUT", "/jobs/"+jobs[0].Key+"/acquire", "", lockHeader, "1"); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("a job is acquired twice: %d", got.code)
 	}
 }
 
-func TestAnAgentsBreaches(t *testing.T) {
+func TestAgentViolations(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	session := join(t, server, jat(t, call, job.Key))
-	if got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", ""); got.code != http.StatusUnprocessableEntity {
+	session := connectAgent(t, server, reserveJob(t, call, job.Key))
+	if got := sendRequest(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", ""); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("acquired without the lock's header: %d", got.code)
 	}
-	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	got := sendRequest(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lockHeader, "1")
 	token, _ := got.body["token"].(string)
-	if got := do(t, server, token, "PUT", "/jobs/"+job.Key+"/start", `{"started_at":"now"}`); got.code != http.StatusUnprocessableEntity {
-		t.Errorf("started at no time: %d", got.code)
+	if got := sendRequest(t, server, token, "PUT", "/jobs/"+job.Key+"/start", `{"started_at":"now"}`); got.code != http.StatusUnprocessableEntity {
+		t.Errorf("started without a time: %d", got.code)
 	}
-	if got := do(t, server, token, "POST", "/jobs/"+job.Key+"/chunks?sequence=1&offset=0&size=3", "abc"); got.code != http.StatusUnprocessableEntity {
+	if got := sendRequest(t, server, token, "POST", "/jobs/"+job.Key+"/chunks?sequence=1&offset=0&size=3", "abc"); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("a chunk that is not compressed: %d", got.code)
 	}
-	if got := do(t, server, session, "POST", "/disconnect", ""); got.code != http.StatusUnprocessableEntity {
+	if got := sendRequest(t, server, session, "POST", "/disconnect", ""); got.code != http.StatusUnprocessableEntity {
 		t.Errorf("disconnected with a job: %d", got.code)
 	}
 	server.ExpectViolations(t, 4)
 }
 
-func TestAnAgentOfAQueueThatIsNotThere(t *testing.T) {
+func TestAgentOfUnknownQueue(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), map[string]string{"BUILDKITE_AGENT_TAGS": "queue=gpu"})
+	agent := server.StartAgent(t, job.Key, reserveJob(t, call, job.Key), map[string]string{"BUILDKITE_AGENT_TAGS": "queue=gpu"})
 	if code := agent.Wait(); code != simagent.ExitFatal || !strings.Contains(agent.Output(), "buildkite-agent: fatal: ") {
 		t.Errorf("exit %d: %s", code, agent.Output())
 	}
 }
 
 // The simulated agent prints the same lines as the real agent, in the same order.
-func TestTheAgentsLines(t *testing.T) {
+func TestAgentOutput(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{Command: "echo from the job; exit 3"})[0]
-	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), map[string]string{
+	agent := server.StartAgent(t, job.Key, reserveJob(t, call, job.Key), map[string]string{
 		"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true", "BUILDKITE_WRITE_JOB_LOGS_TO_STDOUT": "true",
 	})
 	if code := agent.Wait(); code != 3 {
-		t.Errorf("exit %d, want the job's", code)
+		t.Errorf("exit code %d, want the job's", code)
 	}
 	at := 0
 	for _, line := range []string{
@@ -105,7 +105,7 @@ func TestTheAgentsLines(t *testing.T) {
 	} {
 		found := strings.Index(agent.Output()[at:], line)
 		if found < 0 {
-			t.Fatalf("%q does not come next in:\n%s", line, agent.Output())
+			t.Fatalf("%q is not the next line in:\n%s", line, agent.Output())
 		}
 		at += found
 	}
@@ -117,49 +117,49 @@ func TestTheAgentsLines(t *testing.T) {
 func TestExitCodesOfTheAgent(t *testing.T) {
 	t.Parallel()
 	cases := map[string]struct {
-		prepare func(*testing.T, *buildkitetest.Server, control.Job)
-		env     map[string]string
-		token   string
-		spec    control.JobSpec
-		code    int
-		says    string
+		prepare    func(*testing.T, *buildkitetest.Server, control.Job)
+		env        map[string]string
+		token      string
+		spec       control.JobSpec
+		code       int
+		wantOutput string
 	}{
-		"the job fails":      {spec: control.JobSpec{Command: "exit 5"}, code: 0, says: "Finished job"},
-		"its status is told": {spec: control.JobSpec{Command: "exit 5"}, env: map[string]string{"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true"}, code: 5},
+		"the job fails":    {spec: control.JobSpec{Command: "exit 5"}, code: 0, wantOutput: "Finished job"},
+		"reflected status": {spec: control.JobSpec{Command: "exit 5"}, env: map[string]string{"BUILDKITE_AGENT_REFLECT_EXIT_STATUS": "true"}, code: 5},
 		"it was cancelled": {prepare: func(t *testing.T, s *buildkitetest.Server, j control.Job) {
 			t.Helper()
 			if err := s.Cancel(j.ID); err != nil {
 				t.Error(err)
 			}
-		}, token: buildkitetest.Token, code: simagent.ExitNotAcquired, says: "Buildkite rejected the call to acquire the job"},
-		"it is blocked":      {spec: control.JobSpec{Environment: "production"}, token: buildkitetest.Token, code: simagent.ExitJobLocked, says: "job is locked"},
-		"the token is wrong": {token: "bkjat_no", code: simagent.ExitFatal, says: "401 Unauthorized"},
-		"no token":           {env: map[string]string{"BUILDKITE_AGENT_TOKEN": ""}, code: simagent.ExitFatal, says: "missing token"},
-		"nowhere to build":   {env: map[string]string{"BUILDKITE_BUILD_PATH": ""}, code: simagent.ExitFatal, says: "missing build-path"},
+		}, token: buildkitetest.Token, code: simagent.ExitNotAcquired, wantOutput: "Buildkite rejected the call to acquire the job"},
+		"it is blocked":      {spec: control.JobSpec{Environment: "production"}, token: buildkitetest.Token, code: simagent.ExitJobLocked, wantOutput: "job is locked"},
+		"the token is wrong": {token: "bkjat_no", code: simagent.ExitFatal, wantOutput: "401 Unauthorized"},
+		"no token":           {env: map[string]string{"BUILDKITE_AGENT_TOKEN": ""}, code: simagent.ExitFatal, wantOutput: "missing token"},
+		"no build path":      {env: map[string]string{"BUILDKITE_BUILD_PATH": ""}, code: simagent.ExitFatal, wantOutput: "missing build-path"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := buildkitetest.New(t, buildkite.Options{})
-			call := stack(t, server)
+			call := registerStack(t, server)
 			job := server.Queue(tc.spec)[0]
 			token := tc.token
 			if token == "" {
-				token = jat(t, call, job.Key)
+				token = reserveJob(t, call, job.Key)
 			}
 			if tc.prepare != nil {
 				tc.prepare(t, server, job)
 			}
 			agent := server.StartAgent(t, job.Key, token, tc.env)
-			if code := agent.Wait(); code != tc.code || !strings.Contains(agent.Output(), tc.says) {
-				t.Errorf("exit %d, want %d and %q in:\n%s", code, tc.code, tc.says, agent.Output())
+			if code := agent.Wait(); code != tc.code || !strings.Contains(agent.Output(), tc.wantOutput) {
+				t.Errorf("exit %d, want %d and %q in:\n%s", code, tc.code, tc.wantOutput, agent.Output())
 			}
 		})
 	}
 }
 
 // A running job is stopped if it is cancelled, and if its agent is aborted.
-func TestARunningJobIsStopped(t *testing.T) {
+func TestRunningJobIsStopped(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {
 		stop       func(*testing.T, *buildkitetest.Server, *buildkitetest.Agent)
@@ -171,14 +171,14 @@ func TestARunningJobIsStopped(t *testing.T) {
 				t.Error(err)
 			}
 		}, "cancelled"},
-		"agent told to go": {func(_ *testing.T, _ *buildkitetest.Server, a *buildkitetest.Agent) { a.Abort() }, "failure"},
+		"agent aborted": {func(_ *testing.T, _ *buildkitetest.Server, a *buildkitetest.Agent) { a.Abort() }, "failure"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := buildkitetest.New(t, buildkite.Options{})
-			call := stack(t, server)
+			call := registerStack(t, server)
 			job := server.Queue(control.JobSpec{Duration: time.Minute})[0]
-			agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
+			agent := server.StartAgent(t, job.Key, reserveJob(t, call, job.Key), nil)
 			server.WaitUntil("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
 			tc.stop(t, server, agent)
 			if code := agent.Wait(); code != simagent.ExitSuccess || !strings.Contains(agent.Output(), "Canceling job") {
@@ -192,12 +192,12 @@ func TestARunningJobIsStopped(t *testing.T) {
 }
 
 // After a signal to stop, an agent ends when its job has ended.
-func TestAnAgentFinishesItsJob(t *testing.T) {
+func TestAgentFinishesItsJob(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{Duration: 300 * time.Millisecond})[0]
-	agent := server.StartAgent(t, job.Key, jat(t, call, job.Key), nil)
+	agent := server.StartAgent(t, job.Key, reserveJob(t, call, job.Key), nil)
 	server.WaitUntil("it runs", func(s control.State) bool { return !s.Jobs[0].StartedAt.IsZero() })
 	agent.Stop()
 	if code := agent.Wait(); code != 0 {
@@ -209,28 +209,28 @@ func TestAnAgentFinishesItsJob(t *testing.T) {
 }
 
 // A job fails if its agent makes no calls.
-func TestALostAgent(t *testing.T) {
+func TestLostAgent(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := buildkitetest.New(t, buildkite.Options{Clock: clk, LostTimeout: time.Minute})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	session, _ := acquire(t, server, call, job)
+	session, _ := acquireJob(t, server, call, job)
 	clk.Step(50 * time.Second)
-	if got := do(t, server, session, "POST", "/heartbeat", `{"sent_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusOK {
+	if got := sendRequest(t, server, session, "POST", "/heartbeat", `{"sent_at":"2026-01-02T03:04:05Z"}`); got.code != http.StatusOK {
 		t.Errorf("heartbeat: %d %s", got.code, got.text)
 	}
 	clk.Step(50 * time.Second)
 	if state, _ := server.JobLog(job.Key); state != "accepted" {
-		t.Errorf("the job is %s though its agent lives", state)
+		t.Errorf("the job is %s though its agent is connected", state)
 	}
 	clk.Step(time.Minute)
 	state := server.State()
 	if state.Jobs[0].Conclusion != "failure" || len(state.Runners) != 0 {
 		t.Errorf("after the agent was lost: %+v", state)
 	}
-	if got := do(t, server, session, "POST", "/heartbeat", `{"sent_at":"x"}`); got.code != http.StatusUnauthorized {
-		t.Errorf("a lost agent's session lives: %d", got.code)
+	if got := sendRequest(t, server, session, "POST", "/heartbeat", `{"sent_at":"x"}`); got.code != http.StatusUnauthorized {
+		t.Errorf("the session of a lost agent is still valid: %d", got.code)
 	}
 }
 
@@ -271,7 +271,7 @@ func TestApprove(t *testing.T) {
 		t.Error(err)
 	}
 	if err := client.Cancel(t.Context(), 99); err == nil {
-		t.Error("a job that is not there was cancelled")
+		t.Error("an unknown job was cancelled")
 	}
 }
 
@@ -291,7 +291,7 @@ func TestFaultsOfWebhooks(t *testing.T) {
 	server.Queue(control.JobSpec{Count: 2})
 	server.WaitUntil("webhooks are delivered", func(s control.State) bool { return s.Webhooks.Pending == 0 })
 	if err := client.SetFaults(t.Context(), control.Faults{WebhookLost: 2}); err == nil {
-		t.Error("a probability of 2 was taken")
+		t.Error("a probability of 2 was accepted")
 	}
 	state, err := client.State(t.Context())
 	if err != nil || state.Webhooks.Lost != 3 || state.Webhooks.Duplicated != 2 || state.Webhooks.Delivered != 4 {
@@ -324,18 +324,18 @@ func TestQueueRefuses(t *testing.T) {
 		}
 	}
 	if _, err := buildkite.New(buildkite.Options{}); err == nil {
-		t.Error("a simulator without a token was made")
+		t.Error("a simulator without a token was created")
 	}
 }
 
 // An agent reads the repository and its own name from the environment of its job. Without these
 // variables, the real agent ends before the job starts.
-func TestTheJobsEnvironment(t *testing.T) {
+func TestJobEnvironment(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{Repository: "/srv/git/app.git"})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	job := server.Queue(control.JobSpec{})[0]
-	_, got := acquire(t, server, call, job)
+	_, got := acquireJob(t, server, call, job)
 	env, _ := got.body["env"].(map[string]any)
 	for name, value := range map[string]string{
 		"BUILDKITE_REPO": "/srv/git/app.git", "BUILDKITE_COMMIT": "HEAD", "BUILDKITE_BRANCH": "main", "BUILDKITE_AGENT_NAME": "a",
@@ -351,14 +351,14 @@ func TestTheJobsEnvironment(t *testing.T) {
 func TestMetadata(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	call := stack(t, server)
+	call := registerStack(t, server)
 	jobs := server.Queue(control.JobSpec{Count: 2})
 	other := server.Queue(control.JobSpec{})[0]
-	ask := func(job control.Job) func(verb, body string) answer {
-		_, got := acquire(t, server, call, job)
+	ask := func(job control.Job) func(verb, body string) response {
+		_, got := acquireJob(t, server, call, job)
 		token, _ := got.body["token"].(string)
-		return func(verb, body string) answer {
-			return do(t, server, token, "POST", "/jobs/"+job.Key+"/data/"+verb, body)
+		return func(verb, body string) response {
+			return sendRequest(t, server, token, "POST", "/jobs/"+job.Key+"/data/"+verb, body)
 		}
 	}
 	first, second, third := ask(jobs[0]), ask(jobs[1]), ask(other)
@@ -410,7 +410,7 @@ func TestNoStreams(t *testing.T) {
 func TestUnknownFields(t *testing.T) {
 	t.Parallel()
 	server := buildkitetest.New(t, buildkite.Options{})
-	got := do(t, server, buildkitetest.Token, "POST", "/stacks/register",
+	got := sendRequest(t, server, buildkitetest.Token, "POST", "/stacks/register",
 		`{"key":"k","type":"custom","queue_key":"default","metadata":{},"colour":"red"}`)
 	if got.code != http.StatusCreated {
 		t.Errorf("registered with an unknown field: %d %s", got.code, got.text)

@@ -14,16 +14,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// answer is a response of the simulator.
-type answer struct {
+// response is a response of the simulator.
+type response struct {
 	code   int
 	header http.Header
 	text   string
 	body   map[string]any
 }
 
-// do makes a call below /v3 with a token.
-func do(t *testing.T, server *buildkitetest.Server, token, method, path, body string, header ...string) answer {
+// sendRequest sends a request below /v3 with a token.
+func sendRequest(t *testing.T, server *buildkitetest.Server, token, method, path, body string, header ...string) response {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), method, server.Endpoint+path, strings.NewReader(body))
 	if err != nil {
@@ -45,30 +45,30 @@ func do(t *testing.T, server *buildkitetest.Server, token, method, path, body st
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := answer{code: resp.StatusCode, header: resp.Header, text: string(raw)}
+	out := response{code: resp.StatusCode, header: resp.Header, text: string(raw)}
 	_ = json.Unmarshal(raw, &out.body)
 	return out
 }
 
-// stack registers a stack and returns a function that makes its calls.
-func stack(t *testing.T, server *buildkitetest.Server) func(method, path, body string) answer {
+// registerStack registers a stack and returns a function that sends its requests.
+func registerStack(t *testing.T, server *buildkitetest.Server) func(method, path, body string) response {
 	t.Helper()
-	got := do(t, server, buildkitetest.Token, "POST", "/stacks/register", registration("test", "custom", "default"))
+	got := sendRequest(t, server, buildkitetest.Token, "POST", "/stacks/register", newRegistration("test", "custom", "default"))
 	if got.code != http.StatusCreated {
 		t.Fatalf("register: %d %s", got.code, got.text)
 	}
-	return func(method, path, body string) answer {
+	return func(method, path, body string) response {
 		t.Helper()
-		return do(t, server, buildkitetest.Token, method, "/stacks/test"+path, body)
+		return sendRequest(t, server, buildkitetest.Token, method, "/stacks/test"+path, body)
 	}
 }
 
-func registration(key, kind, queue string) string {
+func newRegistration(key, kind, queue string) string {
 	return `{"key":"` + key + `","type":"` + kind + `","queue_key":"` + queue + `","metadata":{"a":"b"}}`
 }
 
-// jat reserves a job and returns its job acquisition token.
-func jat(t *testing.T, call func(method, path, body string) answer, job string) string {
+// reserveJob reserves a job and returns its job acquisition token.
+func reserveJob(t *testing.T, call func(method, path, body string) response, job string) string {
 	t.Helper()
 	if got := call("PUT", "/scheduled-jobs/batch-reserve", `{"job_uuids":["`+job+`"],"reservation_expiry_seconds":60}`); got.code != http.StatusOK {
 		t.Fatalf("reserve: %d %s", got.code, got.text)
@@ -83,31 +83,31 @@ func jat(t *testing.T, call func(method, path, body string) answer, job string) 
 	return token
 }
 
-// join registers and connects an agent and returns the token of its session.
-func join(t *testing.T, server *buildkitetest.Server, token string) string {
+// connectAgent registers and connects an agent and returns the token of its session.
+func connectAgent(t *testing.T, server *buildkitetest.Server, token string) string {
 	t.Helper()
-	got := do(t, server, token, "POST", "/register",
+	got := sendRequest(t, server, token, "POST", "/register",
 		`{"name":"a","hostname":"h","os":"linux","arch":"amd64","script_eval_enabled":true,"ignore_in_dispatches":true,`+
 			`"version":"3.130.0","build":"1","meta_data":["queue=default"],"features":["acquire-job"]}`)
 	session, _ := got.body["access_token"].(string)
 	if got.code != http.StatusOK || session == "" {
 		t.Fatalf("register: %d %s", got.code, got.text)
 	}
-	if got := do(t, server, session, "POST", "/connect", ""); got.code != http.StatusOK {
+	if got := sendRequest(t, server, session, "POST", "/connect", ""); got.code != http.StatusOK {
 		t.Fatalf("connect: %d %s", got.code, got.text)
 	}
 	return session
 }
 
-// acquire acquires a job as an agent, and returns the token of its session and the response.
-func acquire(t *testing.T, server *buildkitetest.Server, call func(method, path, body string) answer, job control.Job) (string, answer) {
+// acquireJob acquires a job as an agent, and returns the token of its session and the response.
+func acquireJob(t *testing.T, server *buildkitetest.Server, call func(method, path, body string) response, job control.Job) (string, response) {
 	t.Helper()
-	session := join(t, server, jat(t, call, job.Key))
-	got := do(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lock, "1")
+	session := connectAgent(t, server, reserveJob(t, call, job.Key))
+	got := sendRequest(t, server, session, "PUT", "/jobs/"+job.Key+"/acquire", "", lockHeader, "1")
 	if got.code != http.StatusOK {
 		t.Fatalf("acquire: %d %s", got.code, got.text)
 	}
 	return session, got
 }
 
-const lock = "X-Buildkite-Lock-Acquire-Job"
+const lockHeader = "X-Buildkite-Lock-Acquire-Job"

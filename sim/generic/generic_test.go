@@ -27,15 +27,15 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// said is the body of a webhook.
-type said struct {
+// webhookBody is the body of a webhook.
+type webhookBody struct {
 	ID, Source, Name, State, Conclusion, URL string
 	Labels                                   []string
 }
 
-// heard validates the signature of a Standard Webhook and decodes its body. The tests of
+// decodeWebhook validates the signature of a Standard Webhook and decodes its body. The tests of
 // workload/generic test that HyperFleet can decode the webhook, too.
-func heard(t *testing.T, hook generictest.Webhook) said {
+func decodeWebhook(t *testing.T, hook generictest.Webhook) webhookBody {
 	t.Helper()
 	key, err := base64.StdEncoding.DecodeString(strings.TrimPrefix(generictest.Secret, "whsec_"))
 	if err != nil {
@@ -46,7 +46,7 @@ func heard(t *testing.T, hook generictest.Webhook) said {
 	if want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); hook.Header.Get("Webhook-Signature") != want {
 		t.Fatalf("signature %q, want %q", hook.Header.Get("Webhook-Signature"), want)
 	}
-	var out said
+	var out webhookBody
 	decoder := json.NewDecoder(bytes.NewReader(hook.Body))
 	decoder.DisallowUnknownFields()
 	if err := decoder.Decode(&out); err != nil {
@@ -55,7 +55,7 @@ func heard(t *testing.T, hook generictest.Webhook) said {
 	return out
 }
 
-// post makes one call of a command.
+// post sends one request of a command.
 func post(t *testing.T, url, media, body string) (int, string) {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
@@ -69,9 +69,9 @@ func post(t *testing.T, url, media, body string) (int, string) {
 		t.Fatal(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
-	var said struct{ Message string }
-	_ = json.NewDecoder(resp.Body).Decode(&said)
-	return resp.StatusCode, said.Message
+	var output struct{ Message string }
+	_ = json.NewDecoder(resp.Body).Decode(&output)
+	return resp.StatusCode, output.Message
 }
 
 func TestUpdatesComeInOrder(t *testing.T) {
@@ -80,14 +80,14 @@ func TestUpdatesComeInOrder(t *testing.T) {
 	s := generictest.New(t, generic.Options{Updates: true, Webhook: control.WebhookTarget{URL: r.URL}})
 	job := s.Queue(control.JobSpec{})[0]
 	for _, call := range [][2]string{{"/started", `{"by":"vm-1"}`}, {"/finished", `{"conclusion":"failure"}`}} {
-		if code, said := post(t, s.URL+"/jobs/"+job.Key+call[0], "application/json", call[1]); code != http.StatusNoContent {
-			t.Fatalf("%d %s", code, said)
+		if code, output := post(t, s.URL+"/jobs/"+job.Key+call[0], "application/json", call[1]); code != http.StatusNoContent {
+			t.Fatalf("%d %s", code, output)
 		}
 	}
 	state := s.WaitUntil("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
 	var got []string
 	for _, hook := range r.Webhooks() {
-		job := heard(t, hook)
+		job := decodeWebhook(t, hook)
 		got = append(got, job.State+job.Conclusion)
 	}
 	if diff := cmp.Diff([]string{"", "running", "completedfailure"}, got); diff != "" {
@@ -109,12 +109,12 @@ func TestWebhooksAreRetried(t *testing.T) {
 	s.Queue(control.JobSpec{})
 	for n, wait := range []time.Duration{time.Second, 2 * time.Second, 3 * time.Second} {
 		s.WaitUntil("an attempt has failed", func(st control.State) bool { return st.Webhooks.Failed == n+1 && st.Webhooks.Pending == 1 })
-		eventuallyWaits(t, clk)
+		waitForTimer(t, clk)
 		clk.Step(wait - time.Millisecond)
 		if got := len(r.Webhooks()); got != n+1 {
 			t.Fatalf("%d attempts before %s", got, wait)
 		}
-		eventuallyWaits(t, clk)
+		waitForTimer(t, clk)
 		clk.Step(wait/5 + 2*time.Millisecond)
 	}
 	s.WaitUntil("it is delivered", func(st control.State) bool { return st.Webhooks.Delivered == 1 && st.Webhooks.Pending == 0 })
@@ -131,21 +131,21 @@ func TestWebhooksAreRetried(t *testing.T) {
 	}
 }
 
-func eventuallyWaits(t *testing.T, clk *clocktesting.FakeClock) {
+func waitForTimer(t *testing.T, clk *clocktesting.FakeClock) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !clk.HasWaiters(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("nobody waits")
+			t.Fatal("no goroutine waits for the clock")
 		}
 	}
 }
 
-func TestAReceiverThatIsGoneIsLeftAlone(t *testing.T) {
+func TestUnreachableReceiver(t *testing.T) {
 	t.Parallel()
 	r := generictest.NewReceiver(t, func(int, generictest.Webhook) int { return http.StatusGone })
 	s := generictest.New(t, generic.Options{RetryDelay: time.Millisecond, Webhook: control.WebhookTarget{URL: r.URL}})
 	s.Queue(control.JobSpec{})
-	s.WaitUntil("it is given up", func(st control.State) bool { return st.Webhooks.Failed == 1 && st.Webhooks.Pending == 0 })
+	s.WaitUntil("the webhook is given up", func(st control.State) bool { return st.Webhooks.Failed == 1 && st.Webhooks.Pending == 0 })
 }
 
 // TestFaultsStillDeliverAll tests that each webhook arrives at least once although faults drop,
@@ -158,14 +158,14 @@ func TestFaultsStillDeliverAll(t *testing.T) {
 		seen = map[string]int{}
 	)
 	r := generictest.NewReceiver(t, func(n int, hook generictest.Webhook) int {
-		var said struct{ ID string }
-		_ = json.Unmarshal(hook.Body, &said)
+		var output struct{ ID string }
+		_ = json.Unmarshal(hook.Body, &output)
 		if n%7 == 0 {
 			return http.StatusServiceUnavailable
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		seen[said.ID]++
+		seen[output.ID]++
 		return http.StatusAccepted
 	})
 	s := generictest.New(t, generic.Options{
@@ -178,7 +178,7 @@ func TestFaultsStillDeliverAll(t *testing.T) {
 	mu.Lock()
 	defer mu.Unlock()
 	if len(seen) != jobs {
-		t.Errorf("%d of %d jobs were heard of", len(seen), jobs)
+		t.Errorf("webhooks came for %d of %d jobs", len(seen), jobs)
 	}
 	if w := state.Webhooks; w.Lost == 0 || w.Duplicated == 0 || w.Failed == 0 || w.Delivered != jobs+w.Duplicated {
 		t.Errorf("counts %+v", w)
@@ -205,11 +205,11 @@ func TestJobsWaitAndAreCancelled(t *testing.T) {
 		}
 	}
 	s.WaitUntil("both webhooks of the one are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
-	if last := heard(t, r.Webhooks()[1]); last.State != "completed" || last.Conclusion != "cancelled" || last.ID != jobs[0].Key {
+	if last := decodeWebhook(t, r.Webhooks()[1]); last.State != "completed" || last.Conclusion != "cancelled" || last.ID != jobs[0].Key {
 		t.Errorf("%+v", last)
 	}
 	for name, err := range map[string]error{
-		"cancel twice": client.Cancel(t.Context(), jobs[0].ID), "approve what does not wait": client.Approve(t.Context(), jobs[1].ID),
+		"cancel twice": client.Cancel(t.Context(), jobs[0].ID), "approve a job that is not blocked": client.Approve(t.Context(), jobs[1].ID),
 		"no such job": client.Cancel(t.Context(), 1),
 	} {
 		if err == nil {
@@ -236,12 +236,12 @@ func TestOptionsAreChecked(t *testing.T) {
 	} {
 		if sim, err := generic.New(opts); err == nil {
 			sim.Close()
-			t.Errorf("options with a wrong %s are taken", name)
+			t.Errorf("options with a wrong %s are accepted", name)
 		}
 	}
 }
 
-func TestCommandsAreWatched(t *testing.T) {
+func TestCommandCalls(t *testing.T) {
 	t.Parallel()
 	const media = "application/json"
 	s := generictest.New(t, generic.Options{})
@@ -249,7 +249,7 @@ func TestCommandsAreWatched(t *testing.T) {
 	url := func(i int, path string) string { return s.URL + "/jobs/" + jobs[i].Key + path }
 	steps := []struct {
 		name, url, media, body string
-		code, breaches         int
+		code, violations       int
 	}{
 		{"unknown path", s.URL + "/other", media, "{}", 501, 1},
 		{"unknown job", s.URL + "/jobs/gen-1/started", media, `{"by":""}`, 404, 1},
@@ -258,21 +258,21 @@ func TestCommandsAreWatched(t *testing.T) {
 		{"unknown field", url(0, "/started"), media, `{"runner":"x"}`, 400, 1},
 		{"two objects", url(0, "/started"), media, `{"by":"x"}{}`, 400, 1},
 		{"start", url(0, "/started"), media, `{"by":"x"}`, 204, 0},
-		{"start again, as another machine does", url(0, "/started"), media, `{"by":"y"}`, 204, 0},
+		{"start again by another machine", url(0, "/started"), media, `{"by":"y"}`, 204, 0},
 		{"unknown conclusion", url(0, "/finished"), media, `{"conclusion":"fine"}`, 400, 1},
 		{"finish", url(0, "/finished"), media, `{"conclusion":"success"}`, 204, 0},
 		{"finish twice", url(0, "/finished"), media, `{"conclusion":"success"}`, 409, 1},
-		{"start what is over", url(0, "/started"), media, `{"by":"x"}`, 409, 1},
+		{"start a finished job", url(0, "/started"), media, `{"by":"x"}`, 409, 1},
 	}
 	for _, step := range steps {
-		if code, said := post(t, step.url, step.media, step.body); code != step.code {
-			t.Errorf("%s: %d %s, want %d", step.name, code, said, step.code)
+		if code, output := post(t, step.url, step.media, step.body); code != step.code {
+			t.Errorf("%s: %d %s, want %d", step.name, code, output, step.code)
 		}
-		if told, err := control.NewClient(s.ControlURL).Violations(t.Context()); err != nil || len(told) != step.breaches {
-			t.Errorf("%s: the control API tells violations %v, %v", step.name, told, err)
+		if listed, err := control.NewClient(s.ControlURL).Violations(t.Context()); err != nil || len(listed) != step.violations {
+			t.Errorf("%s: the control API returns violations %v, %v", step.name, listed, err)
 		}
-		if got := s.TakeViolations(); len(got) != step.breaches {
-			t.Errorf("%s: violations %v, want %d", step.name, got, step.breaches)
+		if got := s.TakeViolations(); len(got) != step.violations {
+			t.Errorf("%s: violations %v, want %d", step.name, got, step.violations)
 		}
 	}
 	state := s.State()
@@ -290,6 +290,6 @@ func TestCommandsAreWatched(t *testing.T) {
 		t.Fatal(err)
 	}
 	if code, _ := post(t, url(2, "/started"), media, `{"by":"x"}`); code != http.StatusBadGateway || s.State().Jobs[2].Status != "queued" {
-		t.Errorf("an injected fault is answered %d", code)
+		t.Errorf("the status with an injected fault is %d", code)
 	}
 }

@@ -18,8 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/generic/simjob"
 )
 
-// environment is the environment of the command of a job.
-func environment(s *generictest.Server, j control.Job) map[string]string {
+// newEnvironment returns the environment of the command of a job.
+func newEnvironment(s *generictest.Server, j control.Job) map[string]string {
 	return map[string]string{
 		"HYPERFLEET_JOB_ID": j.Key, "HYPERFLEET_JOB_NAME": j.Name, "HYPERFLEET_JOB_SOURCE": j.Repo,
 		"HYPERFLEET_JOB_URL": s.URL + "/jobs/" + j.Key, "HYPERFLEET_JOB_LABELS": strings.Join(j.Labels, ","),
@@ -33,30 +33,30 @@ func TestMainProgram(t *testing.T) {
 		faults     control.Faults
 		edit       func(map[string]string)
 		code       int
-		says       string
+		wantOutput string
 		conclusion string
 	}{
-		"waits":             {spec: control.JobSpec{Duration: 10 * time.Millisecond, Labels: []string{"a", "b"}}, says: "finished: success", conclusion: "success"},
-		"runs a command":    {spec: control.JobSpec{Command: "echo hello"}, says: "hello", conclusion: "success"},
-		"a command fails":   {spec: control.JobSpec{Command: "exit 3"}, code: 3, says: "finished: failure", conclusion: "failure"},
-		"the sender stalls": {faults: control.Faults{ServerError: 0.4}, says: "finished: success", conclusion: "success"},
-		"no job":            {edit: func(e map[string]string) { delete(e, "HYPERFLEET_JOB_ID") }, code: 64, says: "must be set"},
-		"another job's id":  {edit: func(e map[string]string) { e["HYPERFLEET_JOB_ID"] = "x" }, code: 64, says: `HYPERFLEET_JOB_ID is "x"`},
-		"other labels":      {edit: func(e map[string]string) { e["HYPERFLEET_JOB_LABELS"] = "gpu" }, code: 64, says: "HYPERFLEET_JOB_LABELS"},
-		"nobody there":      {edit: func(e map[string]string) { e["HYPERFLEET_JOB_URL"] = "http://127.0.0.1:bad/" }, code: 70, says: "127.0.0.1:bad"},
+		"waits":             {spec: control.JobSpec{Duration: 10 * time.Millisecond, Labels: []string{"a", "b"}}, wantOutput: "finished: success", conclusion: "success"},
+		"runs a command":    {spec: control.JobSpec{Command: "echo hello"}, wantOutput: "hello", conclusion: "success"},
+		"a command fails":   {spec: control.JobSpec{Command: "exit 3"}, code: 3, wantOutput: "finished: failure", conclusion: "failure"},
+		"the sender stalls": {faults: control.Faults{ServerError: 0.4}, wantOutput: "finished: success", conclusion: "success"},
+		"no job":            {edit: func(e map[string]string) { delete(e, "HYPERFLEET_JOB_ID") }, code: 64, wantOutput: "must be set"},
+		"another job's id":  {edit: func(e map[string]string) { e["HYPERFLEET_JOB_ID"] = "x" }, code: 64, wantOutput: `HYPERFLEET_JOB_ID is "x"`},
+		"other labels":      {edit: func(e map[string]string) { e["HYPERFLEET_JOB_LABELS"] = "gpu" }, code: 64, wantOutput: "HYPERFLEET_JOB_LABELS"},
+		"unreachable":       {edit: func(e map[string]string) { e["HYPERFLEET_JOB_URL"] = "http://127.0.0.1:bad/" }, code: 70, wantOutput: "127.0.0.1:bad"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := generictest.New(t, generic.Options{Faults: tc.faults, Seed: 3})
 			job := s.Queue(tc.spec)[0]
-			env := environment(s, job)
+			env := newEnvironment(s, job)
 			if tc.edit != nil {
 				tc.edit(env)
 			}
 			var out bytes.Buffer
 			program := simjob.Program{Stdout: &out, Stderr: &out, Getenv: func(k string) string { return env[k] }, Host: "vm-1"}
-			if code := program.Main(t.Context()); code != tc.code || !strings.Contains(out.String(), tc.says) {
-				t.Errorf("exit code %d, want %d; %q in\n%s", code, tc.code, tc.says, &out)
+			if code := program.Main(t.Context()); code != tc.code || !strings.Contains(out.String(), tc.wantOutput) {
+				t.Errorf("exit code %d, want %d; %q in\n%s", code, tc.code, tc.wantOutput, &out)
 			}
 			got := s.State().Jobs[0]
 			if got.Conclusion != tc.conclusion || (tc.conclusion != "" && got.RunnerName != "vm-1") {
@@ -67,7 +67,7 @@ func TestMainProgram(t *testing.T) {
 }
 
 // A job that a signal stops is cancelled, and the processes that it has started end.
-func TestToldToStop(t *testing.T) {
+func TestStopSignal(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "pid")
 	for name, spec := range map[string]control.JobSpec{
@@ -76,7 +76,7 @@ func TestToldToStop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := generictest.New(t, generic.Options{})
-			env := environment(s, s.Queue(spec)[0])
+			env := newEnvironment(s, s.Queue(spec)[0])
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			var out bytes.Buffer
@@ -97,7 +97,7 @@ func TestToldToStop(t *testing.T) {
 			}
 			stat, err := os.ReadFile("/proc/" + strings.TrimSpace(string(child)) + "/stat")
 			if err == nil && !strings.Contains(string(stat), ") Z ") { // a zombie process does not run
-				t.Errorf("its child lives on: %s", stat)
+				t.Errorf("its child process still runs: %s", stat)
 			}
 		})
 	}

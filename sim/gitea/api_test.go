@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitea/giteatest"
 )
 
-// call makes a call as a user, and returns the status and the response.
-func call(t *testing.T, s *giteatest.Server, method, path, body string) (int, string) {
+// sendRequest sends a request as a user, and returns the status and the response.
+func sendRequest(t *testing.T, s *giteatest.Server, method, path, body string) (int, string) {
 	t.Helper()
 
 	req, err := http.NewRequestWithContext(t.Context(), method, s.URL+path, strings.NewReader(body))
@@ -39,15 +39,15 @@ func call(t *testing.T, s *giteatest.Server, method, path, body string) (int, st
 
 	defer func() { _ = resp.Body.Close() }()
 
-	var said json.RawMessage
-	_ = json.NewDecoder(resp.Body).Decode(&said)
+	var text json.RawMessage
+	_ = json.NewDecoder(resp.Body).Decode(&text)
 
-	return resp.StatusCode, string(said)
+	return resp.StatusCode, string(text)
 }
 
-// TestWhatIsNotServedIsABreach tests that unknown paths, paths of the other server, and invalid
+// TestUnsupportedCallsAreViolations tests that unknown paths, paths of the other server, and invalid
 // requests are violations.
-func TestWhatIsNotServedIsABreach(t *testing.T) {
+func TestUnsupportedCallsAreViolations(t *testing.T) {
 	const runners = "/api/v1/repos/acme/shop/actions/runners"
 
 	for name, tc := range map[string]struct {
@@ -55,19 +55,19 @@ func TestWhatIsNotServedIsABreach(t *testing.T) {
 		method, path, body string
 		status             int
 	}{
-		"no such call":          {false, http.MethodGet, "/api/v1/nothing", "", http.StatusNotImplemented},
-		"Forgejo's way":         {false, http.MethodPost, runners, `{"name":"a"}`, http.StatusNotImplemented},
-		"Gitea's way":           {true, http.MethodPost, runners + "/registration-token", "", http.StatusNotImplemented},
-		"a parameter":           {true, http.MethodGet, runners + "?per_page=3", "", http.StatusOK},
-		"a field":               {true, http.MethodPost, runners, `{"name":"a","ephemeral":true,"labels":[]}`, http.StatusCreated},
-		"a runner that stays":   {true, http.MethodPost, runners, `{"name":"a"}`, http.StatusCreated},
-		"a body that is no one": {true, http.MethodPost, runners, `{`, http.StatusUnprocessableEntity},
+		"no such call":              {false, http.MethodGet, "/api/v1/nothing", "", http.StatusNotImplemented},
+		"Forgejo's path":            {false, http.MethodPost, runners, `{"name":"a"}`, http.StatusNotImplemented},
+		"Gitea's path":              {true, http.MethodPost, runners + "/registration-token", "", http.StatusNotImplemented},
+		"a parameter":               {true, http.MethodGet, runners + "?per_page=3", "", http.StatusOK},
+		"a field":                   {true, http.MethodPost, runners, `{"name":"a","ephemeral":true,"labels":[]}`, http.StatusCreated},
+		"a runner for several jobs": {true, http.MethodPost, runners, `{"name":"a"}`, http.StatusCreated},
+		"an invalid body":           {true, http.MethodPost, runners, `{`, http.StatusUnprocessableEntity},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := giteatest.New(t, gitea.Options{Forgejo: tc.forgejo})
 
-			if status, said := call(t, s, tc.method, tc.path, tc.body); status != tc.status {
-				t.Errorf("answered %d %s, want %d", status, said, tc.status)
+			if status, text := sendRequest(t, s, tc.method, tc.path, tc.body); status != tc.status {
+				t.Errorf("status %d %s, want %d", status, text, tc.status)
 			}
 
 			s.ExpectViolations(t, 1)
@@ -75,19 +75,19 @@ func TestWhatIsNotServedIsABreach(t *testing.T) {
 	}
 }
 
-// TestAJobOfALostRunnerFails tests that the job of a runner without calls fails after LostTimeout.
-func TestAJobOfALostRunnerFails(t *testing.T) {
+// TestJobOfLostRunnerFails tests that the job of a runner without calls fails after LostTimeout.
+func TestJobOfLostRunnerFails(t *testing.T) {
 	clk := testclock.NewFakeClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 	s := giteatest.New(t, gitea.Options{Forgejo: true, Clock: clk})
 	job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "sleep 60"})[0]
 
-	_, said := call(t, s, http.MethodPost, "/api/v1/repos/acme/shop/actions/runners", `{"name":"vm-1","ephemeral":true}`)
+	_, text := sendRequest(t, s, http.MethodPost, "/api/v1/repos/acme/shop/actions/runners", `{"name":"vm-1","ephemeral":true}`)
 
 	var made struct {
 		UUID  string `json:"uuid"`
 		Token string `json:"token"`
 	}
-	if err := json.Unmarshal([]byte(said), &made); err != nil {
+	if err := json.Unmarshal([]byte(text), &made); err != nil {
 		t.Fatal(err)
 	}
 

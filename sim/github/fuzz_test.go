@@ -73,7 +73,7 @@ func FuzzBodies(f *testing.F) {
 			w := httptest.NewRecorder()
 			target.handler.ServeHTTP(w, r)
 			if w.Code >= 500 {
-				t.Errorf("%s answers %d: %s", target.path, w.Code, w.Body)
+				t.Errorf("%s: status %d: %s", target.path, w.Code, w.Body)
 			}
 		}
 		if err := sim.SetFaults(control.Faults{}); err != nil {

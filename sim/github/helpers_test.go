@@ -20,24 +20,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-func client(t *testing.T, base, token string) *gh.Client {
+func newClient(t *testing.T, base, token string) *gh.Client {
 	t.Helper()
 	base += "/"
 	c, err := gh.NewClient(gh.WithAuthToken(token), gh.WithURLs(&base, &base), gh.WithDisableRateLimitCheck())
-	must(t, err)
+	requireNoError(t, err)
 	return c
 }
 
-// answer is the response to a plain HTTP call.
-type answer struct {
+// response is the response to a plain HTTP call.
+type response struct {
 	code   int
 	header http.Header
 	text   string
 	body   map[string]any
 }
 
-// call makes one request with a raw Authorization header, and with further headers as names and values.
-func call(t *testing.T, s *githubtest.Server, method, path, auth string, body any, header ...string) answer {
+// sendRequest sends one request with a raw Authorization header, and with further headers as names and values.
+func sendRequest(t *testing.T, s *githubtest.Server, method, path, auth string, body any, header ...string) response {
 	t.Helper()
 	var reader io.Reader = http.NoBody
 	switch b := body.(type) {
@@ -46,7 +46,7 @@ func call(t *testing.T, s *githubtest.Server, method, path, auth string, body an
 		reader = strings.NewReader(b)
 	default:
 		text, err := json.Marshal(b)
-		must(t, err)
+		requireNoError(t, err)
 		reader = bytes.NewReader(text)
 	}
 	req := httptest.NewRequestWithContext(t.Context(), method, s.URL+path, reader)
@@ -61,14 +61,14 @@ func call(t *testing.T, s *githubtest.Server, method, path, auth string, body an
 	}
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, req)
-	a := answer{code: w.Code, header: w.Header(), text: w.Body.String()}
+	a := response{code: w.Code, header: w.Header(), text: w.Body.String()}
 	_ = json.Unmarshal(w.Body.Bytes(), &a.body)
 	return a
 }
 
 const auth = "Bearer " + githubtest.PAT
 
-func jitBody(name string, labels ...string) map[string]any {
+func newJITBody(name string, labels ...string) map[string]any {
 	return map[string]any{"name": name, "runner_group_id": 1, "labels": labels}
 }
 
@@ -77,10 +77,10 @@ const (
 	orgRunnerAccess  = "/orgs/octo-org/actions/runners"
 )
 
-// jit registers a JIT runner at the repository and returns its just-in-time config.
-func jit(t *testing.T, s *githubtest.Server, name string, labels ...string) string {
+// createJITConfig registers a JIT runner at the repository and returns its just-in-time config.
+func createJITConfig(t *testing.T, s *githubtest.Server, name string, labels ...string) string {
 	t.Helper()
-	a := call(t, s, "POST", repoRunnerAccess+"/generate-jitconfig", auth, jitBody(name, labels...))
+	a := sendRequest(t, s, "POST", repoRunnerAccess+"/generate-jitconfig", auth, newJITBody(name, labels...))
 	blob, _ := a.body["encoded_jit_config"].(string)
 	if a.code != http.StatusCreated || blob == "" {
 		t.Fatalf("generate-jitconfig: %d %s", a.code, a.text)
@@ -88,10 +88,10 @@ func jit(t *testing.T, s *githubtest.Server, name string, labels ...string) stri
 	return blob
 }
 
-// registrationToken returns a token for the repository.
-func registrationToken(t *testing.T, s *githubtest.Server, verb string) string {
+// createRegistrationToken returns a token for the repository.
+func createRegistrationToken(t *testing.T, s *githubtest.Server, verb string) string {
 	t.Helper()
-	a := call(t, s, "POST", repoRunnerAccess+"/"+verb, auth, nil)
+	a := sendRequest(t, s, "POST", repoRunnerAccess+"/"+verb, auth, nil)
 	token, _ := a.body["token"].(string)
 	if a.code != http.StatusCreated || token == "" {
 		t.Fatalf("%s: %d %s", verb, a.code, a.text)
@@ -99,12 +99,12 @@ func registrationToken(t *testing.T, s *githubtest.Server, verb string) string {
 	return token
 }
 
-func fakeClock() *testclock.FakeClock {
+func newFakeClock() *testclock.FakeClock {
 	return testclock.NewFakeClock(time.Now().Truncate(time.Second))
 }
 
-// idle reports whether n runners are online and have no job.
-func idle(n int) func(control.State) bool {
+// hasIdleRunners reports whether n runners are online and have no job.
+func hasIdleRunners(n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
 		for _, r := range st.Runners {
@@ -116,11 +116,11 @@ func idle(n int) func(control.State) bool {
 	}
 }
 
-func completed(n int) func(control.State) bool { return jobsAre("completed", n) }
+func hasCompletedJobs(n int) func(control.State) bool { return hasJobs("completed", n) }
 
-func running(n int) func(control.State) bool { return jobsAre("in_progress", n) }
+func hasRunningJobs(n int) func(control.State) bool { return hasJobs("in_progress", n) }
 
-func jobsAre(status string, n int) func(control.State) bool {
+func hasJobs(status string, n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
 		for _, j := range st.Jobs {

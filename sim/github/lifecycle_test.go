@@ -22,9 +22,9 @@ import (
 
 func TestSecondSessionConflicts(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	blob := jit(t, s, "vm-1", "x")
+	blob := createJITConfig(t, s, "vm-1", "x")
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-	s.WaitUntil("the runner is online", idle(1))
+	s.WaitUntil("the runner is online", hasIdleRunners(1))
 	second := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
 	if code := second.Wait(); code != 5 || !strings.Contains(second.Output(), "A session for this runner already exists") {
 		t.Errorf("exit code %d, want 5:\n%s", code, second.Output())
@@ -33,8 +33,8 @@ func TestSecondSessionConflicts(t *testing.T) {
 
 func TestIdleRunnerStopsOnSignal(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
-	s.WaitUntil("the runner is online", idle(1))
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", createJITConfig(t, s, "vm-1", "x"))
+	s.WaitUntil("the runner is online", hasIdleRunners(1))
 	r.Stop()
 	if code := r.Wait(); code != 0 {
 		t.Errorf("exit code %d:\n%s", code, r.Output())
@@ -46,9 +46,9 @@ func TestIdleRunnerStopsOnSignal(t *testing.T) {
 
 func TestRunnerRemovedWhileIdle(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
-	state := s.WaitUntil("the runner is online", idle(1))
-	if a := call(t, s, "DELETE", repoRunnerAccess+"/"+strconv.FormatInt(state.Runners[0].ID, 10), auth, nil); a.code != http.StatusNoContent {
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", createJITConfig(t, s, "vm-1", "x"))
+	state := s.WaitUntil("the runner is online", hasIdleRunners(1))
+	if a := sendRequest(t, s, "DELETE", repoRunnerAccess+"/"+strconv.FormatInt(state.Runners[0].ID, 10), auth, nil); a.code != http.StatusNoContent {
 		t.Fatalf("delete: %d %s", a.code, a.text)
 	}
 	if code := r.Wait(); code != 1 || !strings.Contains(r.Output(), "registration has been deleted") {
@@ -58,7 +58,7 @@ func TestRunnerRemovedWhileIdle(t *testing.T) {
 
 func TestConfiguredRunner(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	token := registrationToken(t, s, "registration-token")
+	token := createRegistrationToken(t, s, "registration-token")
 	config := func(t *testing.T, dir string, extra ...string) *githubtest.Runner {
 		t.Helper()
 		args := append([]string{"config", "--url", s.URL + "/" + githubtest.Repo, "--token", token, "--unattended", "--disableupdate", "--work", "_work"}, extra...)
@@ -104,7 +104,7 @@ func TestConfiguredRunner(t *testing.T) {
 		if code := wrong.Wait(); code != 1 {
 			t.Errorf("removal with a registration token exits %d, want 1", code)
 		}
-		r := githubtest.StartRunner(t, other, "config", "remove", "--token", registrationToken(t, s, "remove-token"))
+		r := githubtest.StartRunner(t, other, "config", "remove", "--token", createRegistrationToken(t, s, "remove-token"))
 		if code := r.Wait(); code != 0 || len(s.State().Runners) != 0 {
 			t.Errorf("removal exits %d:\n%s", code, r.Output())
 		}
@@ -129,9 +129,9 @@ func TestConfiguredRunner(t *testing.T) {
 }
 
 func TestRegistrationTokenExpires(t *testing.T) {
-	clk := fakeClock()
+	clk := newFakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk})
-	token := registrationToken(t, s, "registration-token")
+	token := createRegistrationToken(t, s, "registration-token")
 	clk.Step(time.Hour)
 	r := githubtest.StartRunner(t, t.TempDir(), "config", "--url", s.URL+"/"+githubtest.Repo, "--token", token, "--name", "late")
 	if code := r.Wait(); code != 1 || !strings.Contains(r.Output(), "expired") {
@@ -141,7 +141,7 @@ func TestRegistrationTokenExpires(t *testing.T) {
 
 func TestRegistrationRefusedFault(t *testing.T) {
 	s := githubtest.New(t, github.Options{Faults: control.Faults{RegistrationRefused: 1}})
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", createJITConfig(t, s, "vm-1", "x"))
 	if code := r.Wait(); code != 2 {
 		t.Errorf("exit code %d, want 2 (retryable):\n%s", code, r.Output())
 	}
@@ -150,7 +150,7 @@ func TestRegistrationRefusedFault(t *testing.T) {
 func TestFailingCommandAndHooks(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
 	s.Queue(control.JobSpec{Labels: []string{"x"}, Command: "exit 3", Name: "broken"})
-	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, "vm-1", "x"))
+	r := githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", createJITConfig(t, s, "vm-1", "x"))
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "completed with result: Failed") {
 		t.Errorf("exit code %d:\n%s", code, r.Output())
 	}
@@ -186,22 +186,22 @@ func TestMatching(t *testing.T) {
 		"organisation serves no other": {"/orgs/octo-org", 1, []string{"a"}, "else/where", []string{"a"}, false},
 		"enterprise serves all":        {"/enterprises/octo", 1, []string{"a"}, "else/where", []string{"a"}, true},
 		"group picks the repository":   {"/orgs/octo-org", 2, []string{"a"}, "octo-org/second", []string{"a"}, true},
-		"group leaves it out":          {"/orgs/octo-org", 2, []string{"a"}, "octo-org/octo-repo", []string{"a"}, false},
+		"group excludes it":            {"/orgs/octo-org", 2, []string{"a"}, "octo-org/octo-repo", []string{"a"}, false},
 		"private group, private":       {"/orgs/octo-org", 3, []string{"a"}, "octo-org/octo-repo", []string{"a"}, true},
 		"private group, public":        {"/orgs/octo-org", 3, []string{"a"}, "octo-org/second", []string{"a"}, false},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			s := githubtest.New(t, opts)
-			a := call(t, s, "POST", tc.path+"/actions/runners/generate-jitconfig", auth,
+			a := sendRequest(t, s, "POST", tc.path+"/actions/runners/generate-jitconfig", auth,
 				map[string]any{"name": "vm", "runner_group_id": tc.group, "labels": tc.labels})
 			blob, _ := a.body["encoded_jit_config"].(string)
 			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", blob)
-			s.WaitUntil("the runner is online", idle(1))
+			s.WaitUntil("the runner is online", hasIdleRunners(1))
 			s.Queue(control.JobSpec{Repo: tc.repo, Labels: tc.job, Duration: time.Hour})
 			// Jobs are assigned when they are queued, so the assignment is already decided.
 			if got := s.State().Runners[0].JobID != 0; got != tc.takes {
-				t.Errorf("job taken: %v, want %v", got, tc.takes)
+				t.Errorf("job assigned: %v, want %v", got, tc.takes)
 			}
 		})
 	}
@@ -213,30 +213,30 @@ func TestAnyRunnerMayTakeAnyJob(t *testing.T) {
 	for seed := range uint64(8) {
 		s := githubtest.New(t, github.Options{Seed: seed})
 		for _, name := range []string{"a", "b"} {
-			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", jit(t, s, name, "x"))
+			githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", createJITConfig(t, s, name, "x"))
 		}
-		s.WaitUntil("two runners are online", idle(2))
+		s.WaitUntil("two runners are online", hasIdleRunners(2))
 		s.Queue(control.JobSpec{Labels: []string{"x"}, Duration: time.Millisecond})
-		winners[s.WaitUntil("the job ran", completed(1)).Jobs[0].RunnerName] = true
+		winners[s.WaitUntil("the job ran", hasCompletedJobs(1)).Jobs[0].RunnerName] = true
 	}
 	if len(winners) != 2 {
 		t.Errorf("eight seeds gave the job to %v only", winners)
 	}
 }
 
-// session opens the session of a runner, so that the test can make the calls of the runner.
-func session(t *testing.T, s *githubtest.Server, blob string) (bearer, id string) {
+// openSession opens the session of a runner, so that the test can make the calls of the runner.
+func openSession(t *testing.T, s *githubtest.Server, blob string) (bearer, id string) {
 	t.Helper()
 	config, err := protocol.DecodeJIT(blob)
-	must(t, err)
+	requireNoError(t, err)
 	key, err := config.RSA.DecodeKey()
-	must(t, err)
+	requireNoError(t, err)
 	client := config.Credentials.Data.ClientID
 	assertion, err := protocol.Sign(key, protocol.Claims{Subject: client, IssuedAt: "0", ExpiresAt: "0"})
-	must(t, err)
-	a := call(t, s, "POST", protocol.PathToken, "", protocol.TokenRequest{ClientID: client, Assertion: assertion})
+	requireNoError(t, err)
+	a := sendRequest(t, s, "POST", protocol.PathToken, "", protocol.TokenRequest{ClientID: client, Assertion: assertion})
 	token, _ := a.body["accessToken"].(string)
-	a = call(t, s, "POST", protocol.PathSessions, "Bearer "+token, nil)
+	a = sendRequest(t, s, "POST", protocol.PathSessions, "Bearer "+token, nil)
 	id, _ = a.body["sessionId"].(string)
 	if id == "" {
 		t.Fatalf("open session: %d %s", a.code, a.text)
@@ -245,9 +245,9 @@ func session(t *testing.T, s *githubtest.Server, blob string) (bearer, id string
 }
 
 func TestUnclaimedJobReturnsToTheQueue(t *testing.T) {
-	clk := fakeClock()
+	clk := newFakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk, OfflineAfter: 10 * time.Minute})
-	session(t, s, jit(t, s, "sleepy", "x")) // online, but never polls for a job
+	openSession(t, s, createJITConfig(t, s, "sleepy", "x")) // online, but never polls for a job
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	if got := s.State().Runners[0].JobID; got != job.ID {
 		t.Fatalf("assigned job: %d", got)
@@ -263,12 +263,12 @@ func TestUnclaimedJobReturnsToTheQueue(t *testing.T) {
 }
 
 func TestLostRunnerFailsItsJob(t *testing.T) {
-	clk := fakeClock()
+	clk := newFakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk})
-	bearer, id := session(t, s, jit(t, s, "doomed", "x"))
+	bearer, id := openSession(t, s, createJITConfig(t, s, "doomed", "x"))
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	path := protocol.PathJobs + "/" + strconv.FormatInt(job.ID, 10)
-	if a := call(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id}); a.code != 200 {
+	if a := sendRequest(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id}); a.code != 200 {
 		t.Fatalf("acquire: %d %s", a.code, a.text)
 	}
 	clk.Step(5 * time.Minute)
@@ -281,15 +281,15 @@ func TestLostRunnerFailsItsJob(t *testing.T) {
 	if got := state.Jobs[0]; got.Conclusion != "failure" || len(state.Runners) != 0 {
 		t.Errorf("after ten minutes: %+v %+v", got, state.Runners)
 	}
-	if a := call(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "succeeded"}); a.code != 401 {
+	if a := sendRequest(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "succeeded"}); a.code != 401 {
 		t.Errorf("a late finish: %d %s", a.code, a.text)
 	}
 }
 
-func TestForgottenThingsGo(t *testing.T) {
-	clk := fakeClock()
+func TestUnusedRunnersAndJobsExpire(t *testing.T) {
+	clk := newFakeClock()
 	s := githubtest.New(t, github.Options{Clock: clk})
-	jit(t, s, "never-came", "x")
+	createJITConfig(t, s, "never-came", "x")
 	s.Queue(control.JobSpec{Labels: []string{"nobody"}})
 	clk.Step(24*time.Hour - time.Second)
 	if state := s.State(); len(state.Runners) != 1 || state.Jobs[0].Status != "queued" {
@@ -304,23 +304,23 @@ func TestForgottenThingsGo(t *testing.T) {
 
 func TestCancelRunningJob(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	bearer, id := session(t, s, jit(t, s, "vm", "x"))
+	bearer, id := openSession(t, s, createJITConfig(t, s, "vm", "x"))
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	path := protocol.PathJobs + "/" + strconv.FormatInt(job.ID, 10)
-	call(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id})
-	if a := call(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != false {
+	sendRequest(t, s, "POST", path+"/acquire", bearer, protocol.JobRequest{SessionID: id})
+	if a := sendRequest(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != false {
 		t.Errorf("renew: %s", a.text)
 	}
-	must(t, s.Cancel(job.ID))
-	if a := call(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != true {
+	requireNoError(t, s.Cancel(job.ID))
+	if a := sendRequest(t, s, "POST", path+"/renew", bearer, protocol.JobRequest{SessionID: id}); a.body["cancelled"] != true {
 		t.Errorf("renew after cancel: %s", a.text)
 	}
 	for _, invalid := range []protocol.JobRequest{{SessionID: "other", Result: "canceled"}, {SessionID: id, Result: "fine"}} {
-		if a := call(t, s, "POST", path+"/finish", bearer, invalid); a.code < 400 {
+		if a := sendRequest(t, s, "POST", path+"/finish", bearer, invalid); a.code < 400 {
 			t.Errorf("finish with %+v: %d", invalid, a.code)
 		}
 	}
-	if a := call(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "canceled"}); a.code != 200 {
+	if a := sendRequest(t, s, "POST", path+"/finish", bearer, protocol.JobRequest{SessionID: id, Result: "canceled"}); a.code != 200 {
 		t.Errorf("finish: %d %s", a.code, a.text)
 	}
 	if got := s.State().Jobs[0].Conclusion; got != "cancelled" {
@@ -348,13 +348,13 @@ func TestQueueRefusals(t *testing.T) {
 
 func TestBlobShape(t *testing.T) {
 	s := githubtest.New(t, github.Options{})
-	config, err := protocol.DecodeJIT(jit(t, s, "vm-1", "x"))
-	must(t, err)
+	config, err := protocol.DecodeJIT(createJITConfig(t, s, "vm-1", "x"))
+	requireNoError(t, err)
 	if r := config.Runner; r.Ephemeral != "True" || r.GitHubURL != s.URL+"/"+githubtest.Repo || r.ServerURL != s.URL || r.AgentName != "vm-1" {
 		t.Errorf(".runner: %+v", r)
 	}
 	text, err := json.Marshal(config)
-	must(t, err)
+	requireNoError(t, err)
 	if strings.Contains(string(text), githubtest.PAT) {
 		t.Error("the blob carries the caller's token")
 	}

@@ -20,7 +20,7 @@ import (
 // publicLink matches links to github.com. The links to releases of the runner are the same for all servers.
 var publicLink = regexp.MustCompile(`https://(api\.)?github\.com/[^"]*`)
 
-func publicLinks(text string) []string {
+func findPublicLinks(text string) []string {
 	var out []string
 	for _, link := range publicLink.FindAllString(text, -1) {
 		if !strings.HasPrefix(link, "https://github.com/actions/runner/releases/") {
@@ -30,21 +30,21 @@ func publicLinks(text string) []string {
 	return out
 }
 
-func number(n int64) string { return strconv.FormatInt(n, 10) }
+func formatNumber(n int64) string { return strconv.FormatInt(n, 10) }
 
 // The links of an Enterprise Server have its URL in webhooks and responses. Programs use the links
 // to identify the server that sent a webhook.
 func TestEnterpriseServerLinks(t *testing.T) {
 	t.Parallel()
 	const server = "https://github.example.internal"
-	s, hooks := withHooks(t, github.Options{
+	s, hooks := newServerWithWebhooks(t, github.Options{
 		URL: server, Enterprise: "acme", Groups: []github.Group{{Owner: "octo-org", Name: "fast", Visibility: "selected"}},
 	})
 	job := s.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 	s.Queue(control.JobSpec{Labels: []string{"x"}, Environment: "production"})
-	s.WaitUntil("the webhooks came", delivered(2))
+	s.WaitUntil("the webhooks are delivered", hasDelivered(2))
 	for _, hook := range hooks.Webhooks() {
-		if links := publicLinks(string(hook.Body)); len(links) > 0 {
+		if links := findPublicLinks(string(hook.Body)); len(links) > 0 {
 			t.Errorf("a webhook links to %v", links)
 		}
 		if got := hook.Header.Get("X-Github-Enterprise-Host"); got != "github.example.internal" {
@@ -59,23 +59,23 @@ func TestEnterpriseServerLinks(t *testing.T) {
 				HTML string `json:"html_url"`
 			} `json:"workflow_job"`
 		}
-		must(t, json.Unmarshal(hook.Body, &body))
+		requireNoError(t, json.Unmarshal(hook.Body, &body))
 		if body.Repository.HTML != server+"/octo-org/octo-repo" || body.Repository.API != server+"/api/v3/repos/octo-org/octo-repo" ||
 			!strings.HasPrefix(body.Job.HTML, server+"/octo-org/octo-repo/actions/runs/") {
 			t.Errorf("links of the webhook: %+v", body)
 		}
 	}
 	repo := "/api/v3/repos/octo-org/octo-repo"
-	run := repo + "/actions/runs/" + number(job.RunID)
+	run := repo + "/actions/runs/" + formatNumber(job.RunID)
 	for _, path := range []string{
-		repo + "/actions/runs", run, run + "/jobs", repo + "/actions/jobs/" + number(job.ID), repo + "/actions/runners/downloads",
+		repo + "/actions/runs", run, run + "/jobs", repo + "/actions/jobs/" + formatNumber(job.ID), repo + "/actions/runners/downloads",
 		"/api/v3/orgs/octo-org/actions/runner-groups", "/api/v3/enterprises/acme/actions/runner-groups", "/api/v3/orgs/octo-org/hooks",
 	} {
-		got := call(t, s, http.MethodGet, path, auth, nil)
+		got := sendRequest(t, s, http.MethodGet, path, auth, nil)
 		if got.code != http.StatusOK {
 			t.Errorf("%s: %d %s", path, got.code, got.text)
 		}
-		if links := publicLinks(got.text); len(links) > 0 {
+		if links := findPublicLinks(got.text); len(links) > 0 {
 			t.Errorf("%s links to %v", path, links)
 		}
 	}
@@ -85,10 +85,10 @@ func TestEnterpriseServerLinks(t *testing.T) {
 func TestEnterpriseServerAppLinks(t *testing.T) {
 	t.Parallel()
 	key := newKey(t)
-	s := githubtest.New(t, github.Options{URL: "https://github.example.internal", App: app(key, runnerRights())})
+	s := githubtest.New(t, github.Options{URL: "https://github.example.internal", App: newApp(key, listRunnerPermissions())})
 	for _, path := range []string{"/api/v3/app", "/api/v3/app/installations"} {
-		got := call(t, s, http.MethodGet, path, "Bearer "+appJWT(t, key, time.Now()), nil)
-		if links := publicLinks(got.text); got.code != http.StatusOK || len(links) > 0 {
+		got := sendRequest(t, s, http.MethodGet, path, "Bearer "+newAppJWT(t, key, time.Now()), nil)
+		if links := findPublicLinks(got.text); got.code != http.StatusOK || len(links) > 0 {
 			t.Errorf("%s: %d, links to %v", path, got.code, links)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
-func sample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
+func newSample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
 	t.Helper()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
@@ -32,13 +32,13 @@ func sample(t testing.TB) (protocol.Config, *rsa.PrivateKey) {
 // TestBlob tests that a just-in-time config is base64 of JSON whose values are base64 of the three
 // files, and that the key is unchanged after decoding.
 func TestBlob(t *testing.T) {
-	config, key := sample(t)
+	config, key := newSample(t)
 	blob, err := protocol.EncodeJIT(config)
-	must(t, err)
+	requireNoError(t, err)
 	text, err := base64.StdEncoding.DecodeString(blob)
-	must(t, err)
+	requireNoError(t, err)
 	var files map[string]string
-	must(t, json.Unmarshal(text, &files))
+	requireNoError(t, json.Unmarshal(text, &files))
 	runner, err := base64.StdEncoding.DecodeString(files[".runner"])
 	if err != nil || !strings.Contains(string(runner), `"AgentId":"7"`) || len(files) != 3 {
 		t.Errorf("files %v, .runner %s, %v", files, runner, err)
@@ -64,7 +64,7 @@ func TestBadBlobs(t *testing.T) {
 			t.Errorf("%s: accepted", name)
 		}
 	}
-	config, _ := sample(t)
+	config, _ := newSample(t)
 	for name, change := range map[string]func(*protocol.RSAParamsFile){
 		"empty modulus": func(f *protocol.RSAParamsFile) { f.Modulus = "" },
 		"wrong d":       func(f *protocol.RSAParamsFile) { f.D = f.P },
@@ -79,8 +79,8 @@ func TestBadBlobs(t *testing.T) {
 }
 
 func TestTokens(t *testing.T) {
-	_, key := sample(t)
-	_, other := sample(t)
+	_, key := newSample(t)
+	_, other := newSample(t)
 	token, err := protocol.Sign(key, protocol.Claims{Issuer: json.RawMessage(`"me"`), Subject: "s", ExpiresAt: "5"})
 	if err != nil {
 		t.Fatal(err)
@@ -105,7 +105,7 @@ func TestTokens(t *testing.T) {
 }
 
 func FuzzDecodeJIT(f *testing.F) {
-	config, _ := sample(f)
+	config, _ := newSample(f)
 	blob, err := protocol.EncodeJIT(config)
 	if err != nil {
 		f.Fatal(err)
@@ -130,7 +130,7 @@ func FuzzDecodeJIT(f *testing.F) {
 }
 
 func FuzzVerify(f *testing.F) {
-	_, key := sample(f)
+	_, key := newSample(f)
 	token, err := protocol.Sign(key, protocol.Claims{Subject: "s"})
 	if err != nil {
 		f.Fatal(err)
@@ -139,7 +139,7 @@ func FuzzVerify(f *testing.F) {
 	f.Add("a.b.c")
 	f.Fuzz(func(t *testing.T, text string) {
 		if _, err := protocol.Verify(&key.PublicKey, text); err == nil && text != token {
-			t.Errorf("a token nobody signed was accepted: %q", text)
+			t.Errorf("an unsigned token was accepted: %q", text)
 		}
 	})
 }

@@ -17,21 +17,21 @@ import (
 // A request that the real service ignores or rejects is a violation.
 func TestScaleSetIsStrict(t *testing.T) {
 	t.Parallel()
-	s, _, _ := officialSet(t, github.Options{})
+	s, _, _ := newOfficialScaleSet(t, github.Options{})
 	register := map[string]any{"url": s.URL + "/octo-org/octo-repo", "runner_event": "register"}
-	connected := call(t, s, "POST", "/actions/runner-registration", "RemoteAuth "+registrationToken(t, s, "registration-token"), register)
+	connected := sendRequest(t, s, "POST", "/actions/runner-registration", "RemoteAuth "+createRegistrationToken(t, s, "registration-token"), register)
 	address, _ := connected.body["url"].(string)
 	token, _ := connected.body["token"].(string)
 	u, err := url.Parse(address)
-	must(t, err)
+	requireNoError(t, err)
 	base := strings.TrimSuffix(u.EscapedPath(), "/") + "/_apis/runtime/"
-	ask := func(method, path string, body any) answer {
-		return call(t, s, method, base+path, "Bearer "+token, body)
+	ask := func(method, path string, body any) response {
+		return sendRequest(t, s, method, base+path, "Bearer "+token, body)
 	}
 	const version = "?api-version=6.0-preview"
 	for name, do := range map[string]func(){
 		"unknown path":       func() { ask("GET", "runnerpools"+version, nil) },
-		"unknown queue path": func() { call(t, s, "POST", "/actions-broker/scalesets/message", "", nil) },
+		"unknown queue path": func() { sendRequest(t, s, "POST", "/actions-broker/scalesets/message", "", nil) },
 		"no api-version":     func() { ask("GET", "runnerscalesets/1", nil) },
 		"unknown field": func() {
 			body := map[string]any{
@@ -43,14 +43,14 @@ func TestScaleSetIsStrict(t *testing.T) {
 			}
 		},
 		"no label":          func() { ask("POST", "runnerscalesets"+version, map[string]any{"name": "x", "runnerGroupId": 1}) },
-		"half a look-up":    func() { ask("GET", "runnerscalesets"+version+"&name=big", nil) },
-		"session of nobody": func() { ask("POST", "runnerscalesets/1/sessions"+version, map[string]any{}) },
+		"no group in name":  func() { ask("GET", "runnerscalesets"+version+"&name=big", nil) },
+		"session, no owner": func() { ask("POST", "runnerscalesets/1/sessions"+version, map[string]any{}) },
 		"label of no type": func() {
 			body := map[string]any{"name": "big", "runnerGroupId": 1, "labels": []any{map[string]any{"name": "big"}}}
 			ask("PATCH", "runnerscalesets/1"+version, body)
 		},
 		"registration, no verb": func() {
-			call(t, s, "POST", "/actions/runner-registration", "RemoteAuth x", map[string]any{"url": s.URL + "/octo-org/octo-repo"})
+			sendRequest(t, s, "POST", "/actions/runner-registration", "RemoteAuth x", map[string]any{"url": s.URL + "/octo-org/octo-repo"})
 		},
 	} {
 		do()
@@ -62,52 +62,52 @@ func TestScaleSetIsStrict(t *testing.T) {
 	queue, _ := session.body["messageQueueUrl"].(string)
 	queueToken, _ := session.body["messageQueueAccessToken"].(string)
 	u, err = url.Parse(queue)
-	must(t, err)
-	call(t, s, "GET", u.RequestURI(), "Bearer "+queueToken, nil)
+	requireNoError(t, err)
+	sendRequest(t, s, "GET", u.RequestURI(), "Bearer "+queueToken, nil)
 	s.ExpectViolations(t, 2) // the poll has neither a capacity nor a version
 }
 
-// A message is sent until it is acknowledged, holds at most 50 events, and remains after its session has ended.
+// A message is sent until it is acknowledged, contains at most 50 events, and remains after its session has ended.
 func TestScaleSetMessages(t *testing.T) {
 	t.Parallel()
-	s, c, set := officialSet(t, github.Options{})
-	m := listener(t, c, set)
+	s, c, set := newOfficialScaleSet(t, github.Options{})
+	m := newListener(t, c, set)
 	s.Queue(control.JobSpec{Labels: []string{"big"}, Count: 70})
 	if got, err := m.GetMessage(t.Context(), 0, 0); err != nil || got != nil {
 		t.Fatalf("with no capacity: %+v, %v", got, err)
 	}
-	first := nextMessage(t, m, 0, 60)
+	first := getNextMessage(t, m, 0, 60)
 	if len(first.JobAssignedMessages) != 50 || first.Statistics.TotalAssignedJobs != 60 {
 		t.Fatalf("the first message has %d events, statistics %+v", len(first.JobAssignedMessages), first.Statistics)
 	}
-	if again := nextMessage(t, m, 0, 60); again.MessageID != first.MessageID || len(again.JobAssignedMessages) != 50 {
+	if again := getNextMessage(t, m, 0, 60); again.MessageID != first.MessageID || len(again.JobAssignedMessages) != 50 {
 		t.Errorf("the message is not the same again: %d, %d", first.MessageID, again.MessageID)
 	}
-	second := nextMessage(t, m, first.MessageID, 60)
+	second := getNextMessage(t, m, first.MessageID, 60)
 	if len(second.JobAssignedMessages) != 10 || second.MessageID <= first.MessageID {
 		t.Errorf("the second message has %d events, id %d", len(second.JobAssignedMessages), second.MessageID)
 	}
-	must(t, m.DeleteMessage(t.Context(), first.MessageID))
-	must(t, m.Close(t.Context()))
+	requireNoError(t, m.DeleteMessage(t.Context(), first.MessageID))
+	requireNoError(t, m.Close(t.Context()))
 	if got, err := m.GetMessage(t.Context(), 0, 60); err == nil {
 		t.Errorf("poll after the session's end: %+v", got)
 	}
-	if next := nextMessage(t, listener(t, c, set), 0, 60); next.MessageID != second.MessageID {
+	if next := getNextMessage(t, newListener(t, c, set), 0, 60); next.MessageID != second.MessageID {
 		t.Errorf("the next session begins with message %d, want %d", next.MessageID, second.MessageID)
 	}
 }
 
-// A job that no runner takes is assigned three times, and is then cancelled.
+// A job that no runner starts is assigned three times, and is then cancelled.
 func TestScaleSetAssignsThreeTimes(t *testing.T) {
 	t.Parallel()
 	const day = 24 * time.Hour
-	clk := fakeClock()
-	s, c, set := officialSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{SessionTimeout: day, AdminTokenLifetime: day, QueueTokenLifetime: day}})
-	m := listener(t, c, set)
+	clk := newFakeClock()
+	s, c, set := newOfficialScaleSet(t, github.Options{Clock: clk, ScaleSets: github.ScaleSetOptions{SessionTimeout: day, AdminTokenLifetime: day, QueueTokenLifetime: day}})
+	m := newListener(t, c, set)
 	job := s.Queue(control.JobSpec{Labels: []string{"big"}})[0]
 	last := 0
 	for try := 1; try <= 4; try++ {
-		got := nextMessage(t, m, last, 1)
+		got := getNextMessage(t, m, last, 1)
 		assigned, completed := 1, 1 // the assignment has ended, and the job is assigned again
 		switch try {
 		case 1:

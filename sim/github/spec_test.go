@@ -35,7 +35,7 @@ func TestEndpointsMatchTheExtract(t *testing.T) {
 	}
 }
 
-func operationByID(t *testing.T, spec *Spec, id string) *operation {
+func findOperation(t *testing.T, spec *Spec, id string) *operation {
 	t.Helper()
 	for _, op := range spec.operations {
 		if op.id == id {
@@ -67,7 +67,7 @@ func TestRepliesAreChecked(t *testing.T) {
 		"error of wrong type":   {403, `{"message":7}`, true},
 		"error is not JSON":     {502, `oops`, true},
 	}
-	op := operationByID(t, spec, "actions/list-self-hosted-runners-for-repo")
+	op := findOperation(t, spec, "actions/list-self-hosted-runners-for-repo")
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://x/repos/o/r/actions/runners", http.NoBody)
@@ -109,7 +109,7 @@ func TestOfficialExamples(t *testing.T) {
 		}
 		counts[event.GetAction()+"/"+event.GetWorkflowJob().GetStatus()]++
 		for _, part := range []string{"workflow_job", "repository"} {
-			note(part, asObject(example[part]), common, union)
+			addFields(part, asObject(example[part]), common, union)
 		}
 	}
 	want := map[string]int{"queued/queued": 1, "queued/waiting": 1, "waiting/waiting": 1, "in_progress/in_progress": 3, "completed/completed": 2}
@@ -133,7 +133,7 @@ func TestOfficialExamples(t *testing.T) {
 	}
 }
 
-func note(part string, fields map[string]any, common, union map[string]map[string]bool) {
+func addFields(part string, fields map[string]any, common, union map[string]map[string]bool) {
 	if union[part] == nil {
 		common[part], union[part] = map[string]bool{}, map[string]bool{}
 		for field := range fields {
@@ -174,7 +174,7 @@ func TestOptionsAreChecked(t *testing.T) {
 		"not OWNER/NAME":    {Repos: []Repo{{FullName: "x"}}},
 		"App without key":   {Repos: []Repo{{FullName: "o/r"}}, App: &App{ID: 1}},
 		"PAT without token": {Repos: []Repo{{FullName: "o/r"}}, PATs: []PAT{{}}},
-		"group of nobody":   {Repos: []Repo{{FullName: "o/r"}}, Groups: []Group{{Owner: "x", Name: "g"}}},
+		"group, no owner":   {Repos: []Repo{{FullName: "o/r"}}, Groups: []Group{{Owner: "x", Name: "g"}}},
 	} {
 		if s, err := New(opts); err == nil {
 			s.Close()

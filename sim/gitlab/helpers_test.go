@@ -18,15 +18,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
 
-func must(t *testing.T, err error) {
+func requireNoError(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-// answer is the response to a plain HTTP call.
-type answer struct {
+// response is the response to a plain HTTP call.
+type response struct {
 	code   int
 	header http.Header
 	text   string
@@ -34,18 +34,18 @@ type answer struct {
 	list   []map[string]any
 }
 
-// call makes one request with a token. A body that is not a string is sent as JSON.
-func call(t *testing.T, s *gitlabtest.Server, method, path, token string, body any) answer {
+// sendRequest sends one request with a token. A body that is not a string is sent as JSON.
+func sendRequest(t *testing.T, s *gitlabtest.Server, method, path, token string, body any) response {
 	t.Helper()
-	return send(t, s, method, path, http.Header{"Private-Token": {token}}, body)
+	return sendWithHeader(t, s, method, path, http.Header{"Private-Token": {token}}, body)
 }
 
-func send(t *testing.T, s *gitlabtest.Server, method, path string, header http.Header, body any) answer {
+func sendWithHeader(t *testing.T, s *gitlabtest.Server, method, path string, header http.Header, body any) response {
 	t.Helper()
 	text, isText := body.(string)
 	if !isText && body != nil {
 		raw, err := json.Marshal(body)
-		must(t, err)
+		requireNoError(t, err)
 		text = string(raw)
 	}
 	req := httptest.NewRequestWithContext(t.Context(), method, s.URL+"/api/v4"+path, strings.NewReader(text))
@@ -55,18 +55,18 @@ func send(t *testing.T, s *gitlabtest.Server, method, path string, header http.H
 	}
 	w := httptest.NewRecorder()
 	s.Handler().ServeHTTP(w, req)
-	a := answer{code: w.Code, header: w.Header(), text: w.Body.String()}
+	a := response{code: w.Code, header: w.Header(), text: w.Body.String()}
 	_ = json.Unmarshal(w.Body.Bytes(), &a.body)
 	_ = json.Unmarshal(w.Body.Bytes(), &a.list)
 	return a
 }
 
-// makeRunner creates a runner of the test project and returns its id and token.
-func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id float64, token string) {
+// createRunner creates a runner of the test project and returns its id and token.
+func createRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id float64, token string) {
 	t.Helper()
 	body := map[string]any{"runner_type": "project_type", "project_id": 380, "description": "vm-1", "run_untagged": true}
 	maps.Copy(body, more)
-	a := call(t, s, "POST", "/user/runners", gitlabtest.Token, body)
+	a := sendRequest(t, s, "POST", "/user/runners", gitlabtest.Token, body)
 	id, _ = a.body["id"].(float64)
 	token, _ = a.body["token"].(string)
 	if a.code != http.StatusCreated || id == 0 || !strings.HasPrefix(token, "glrt-") {
@@ -75,23 +75,23 @@ func makeRunner(t *testing.T, s *gitlabtest.Server, more map[string]any) (id flo
 	return id, token
 }
 
-// ask requests a job as a runner.
-func ask(t *testing.T, s *gitlabtest.Server, token string) answer {
+// requestJob requests a job as a runner.
+func requestJob(t *testing.T, s *gitlabtest.Server, token string) response {
 	t.Helper()
-	return send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{
+	return sendWithHeader(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{
 		"token": token, "system_id": "s_0", "info": map[string]any{"name": "gitlab-runner"},
 	})
 }
 
-func fakeClock() *testclock.FakeClock {
+func newFakeClock() *testclock.FakeClock {
 	return testclock.NewFakeClock(time.Now().Truncate(time.Second))
 }
 
-func completed(n int) func(control.State) bool { return jobsAre("completed", n) }
+func hasCompletedJobs(n int) func(control.State) bool { return hasJobs("completed", n) }
 
-func running(n int) func(control.State) bool { return jobsAre("in_progress", n) }
+func hasRunningJobs(n int) func(control.State) bool { return hasJobs("in_progress", n) }
 
-func jobsAre(status string, n int) func(control.State) bool {
+func hasJobs(status string, n int) func(control.State) bool {
 	return func(st control.State) bool {
 		got := 0
 		for _, j := range st.Jobs {

@@ -20,39 +20,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
 
-func TestWhoTakesAJob(t *testing.T) {
+func TestJobMatching(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		runner map[string]any
 		labels []string
 		takes  bool
 	}{
-		"all tags":            {map[string]any{"tag_list": []string{"a", "b"}, "run_untagged": false}, []string{"a"}, true},
-		"a tag is missing":    {map[string]any{"tag_list": []string{"a"}}, []string{"a", "b"}, false},
-		"case counts":         {map[string]any{"tag_list": []string{"A"}}, []string{"a"}, false},
-		"untagged":            {map[string]any{"tag_list": []string{"a"}, "run_untagged": true}, nil, true},
-		"untagged, not taken": {map[string]any{"tag_list": []string{"a"}, "run_untagged": false}, nil, false},
-		"paused":              {map[string]any{"paused": true}, nil, false},
-		"a group above":       {map[string]any{"runner_type": "group_type", "project_id": nil, "group_id": 35}, nil, true},
-		"another group":       {map[string]any{"runner_type": "group_type", "project_id": nil, "group_id": 37}, nil, false},
-		"another project":     {map[string]any{"project_id": 381}, nil, false},
-		"the instance":        {map[string]any{"runner_type": "instance_type", "project_id": nil}, nil, true},
+		"all tags":               {map[string]any{"tag_list": []string{"a", "b"}, "run_untagged": false}, []string{"a"}, true},
+		"a tag is missing":       {map[string]any{"tag_list": []string{"a"}}, []string{"a", "b"}, false},
+		"case counts":            {map[string]any{"tag_list": []string{"A"}}, []string{"a"}, false},
+		"untagged":               {map[string]any{"tag_list": []string{"a"}, "run_untagged": true}, nil, true},
+		"untagged, not assigned": {map[string]any{"tag_list": []string{"a"}, "run_untagged": false}, nil, false},
+		"paused":                 {map[string]any{"paused": true}, nil, false},
+		"a group above":          {map[string]any{"runner_type": "group_type", "project_id": nil, "group_id": 35}, nil, true},
+		"another group":          {map[string]any{"runner_type": "group_type", "project_id": nil, "group_id": 37}, nil, false},
+		"another project":        {map[string]any{"project_id": 381}, nil, false},
+		"the instance":           {map[string]any{"runner_type": "instance_type", "project_id": nil}, nil, true},
 	} {
 		s := gitlabtest.New(t, gitlab.Options{Projects: []gitlab.Project{{Path: gitlabtest.Project}, {Path: "gitlab-orgs/app"}}})
-		_, token := makeRunner(t, s, test.runner)
+		_, token := createRunner(t, s, test.runner)
 		s.Queue(control.JobSpec{Labels: test.labels})
-		if a := ask(t, s, token); (a.code == http.StatusCreated) != test.takes || !test.takes && a.code != http.StatusNoContent {
-			t.Errorf("%s: %d %s, takes %t", name, a.code, a.text, test.takes)
+		if a := requestJob(t, s, token); (a.code == http.StatusCreated) != test.takes || !test.takes && a.code != http.StatusNoContent {
+			t.Errorf("%s: %d %s, assigned %t", name, a.code, a.text, test.takes)
 		}
 	}
 }
 
-func TestRunnersOwnCalls(t *testing.T) {
+func TestRunnerCalls(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
-	id, token := makeRunner(t, s, nil)
-	verify := func(token string) answer {
-		return send(t, s, "POST", "/runners/verify", http.Header{}, map[string]any{"token": token})
+	id, token := createRunner(t, s, nil)
+	verify := func(token string) response {
+		return sendWithHeader(t, s, "POST", "/runners/verify", http.Header{}, map[string]any{"token": token})
 	}
 	if a := verify(token); a.code != 200 || a.body["id"] != id {
 		t.Errorf("verify: %d %s", a.code, a.text)
@@ -60,23 +60,23 @@ func TestRunnersOwnCalls(t *testing.T) {
 	if a := verify("glrt-x"); a.code != 403 {
 		t.Errorf("verify a wrong token: %d", a.code)
 	}
-	if a := ask(t, s, "glrt-x"); a.code != 403 {
-		t.Errorf("ask with a wrong token: %d", a.code)
+	if a := requestJob(t, s, "glrt-x"); a.code != 403 {
+		t.Errorf("request with a wrong token: %d", a.code)
 	}
 	queued := s.Queue(control.JobSpec{Command: "make"})[0]
-	a := ask(t, s, token)
+	a := requestJob(t, s, token)
 	var work struct {
 		ID    int64
 		Token string
 		Steps []struct{ Script []string }
 	}
-	must(t, json.Unmarshal([]byte(a.text), &work))
+	requireNoError(t, json.Unmarshal([]byte(a.text), &work))
 	if a.code != 201 || work.ID != queued.ID || work.Token == "" || work.Steps[0].Script[0] != "make" {
-		t.Fatalf("ask: %d %s", a.code, a.text)
+		t.Fatalf("request: %d %s", a.code, a.text)
 	}
 	path := fmt.Sprintf("/jobs/%d", work.ID)
-	patch := func(job, start, end, text string) answer {
-		return send(t, s, "PATCH", path+"/trace?debug_trace=false",
+	patch := func(job, start, end, text string) response {
+		return sendWithHeader(t, s, "PATCH", path+"/trace?debug_trace=false",
 			http.Header{"Job-Token": {job}, "Content-Range": {start + "-" + end}, "Content-Type": {"text/plain"}}, text)
 	}
 	if a := patch(work.Token, "0", "4", "hello"); a.code != 202 || a.header.Get("Range") != "0-5" || a.header.Get("Job-Status") != "running" {
@@ -88,8 +88,8 @@ func TestRunnersOwnCalls(t *testing.T) {
 	if a := patch("x", "5", "5", "!"); a.code != 403 {
 		t.Errorf("append with a wrong token: %d", a.code)
 	}
-	put := func(job, state string) answer {
-		return send(t, s, "PUT", path, http.Header{}, map[string]any{"token": job, "state": state, "exit_code": 3, "failure_reason": "script_failure"})
+	put := func(job, state string) response {
+		return sendWithHeader(t, s, "PUT", path, http.Header{}, map[string]any{"token": job, "state": state, "exit_code": 3, "failure_reason": "script_failure"})
 	}
 	if a := put("x", "success"); a.code != 403 {
 		t.Errorf("report with a wrong token: %d", a.code)
@@ -103,59 +103,59 @@ func TestRunnersOwnCalls(t *testing.T) {
 	if got := s.State().Jobs[0]; got.Conclusion != "failure" || s.Trace(work.ID) != "hello" {
 		t.Errorf("job: %+v, log %q", got, s.Trace(work.ID))
 	}
-	job := call(t, s, "GET", fmt.Sprintf("/projects/380/jobs/%d", work.ID), gitlabtest.Token, nil)
+	job := sendRequest(t, s, "GET", fmt.Sprintf("/projects/380/jobs/%d", work.ID), gitlabtest.Token, nil)
 	if job.body["failure_reason"] != "script_failure" || job.body["status"] != "failed" {
-		t.Errorf("the API tells %s", job.text)
+		t.Errorf("the API returns %s", job.text)
 	}
 	if a := patch(work.Token, "x", "y", ""); a.code != 403 {
-		t.Errorf("append to what is over: %d", a.code)
+		t.Errorf("append to a finished job: %d", a.code)
 	}
 }
 
 // A caller must not delete a runner that runs a job, and a runner with a job must not request another job.
-func TestBreachesOfRunners(t *testing.T) {
+func TestRunnerViolations(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
-	id, token := makeRunner(t, s, nil)
+	id, token := createRunner(t, s, nil)
 	s.Queue(control.JobSpec{Count: 2})
-	ask(t, s, token)
-	ask(t, s, token)
+	requestJob(t, s, token)
+	requestJob(t, s, token)
 	s.ExpectViolations(t, 1)
-	if a := call(t, s, "DELETE", fmt.Sprintf("/runners/%d", int(id)), gitlabtest.Token, nil); a.code != http.StatusNoContent {
+	if a := sendRequest(t, s, "DELETE", fmt.Sprintf("/runners/%d", int(id)), gitlabtest.Token, nil); a.code != http.StatusNoContent {
 		t.Errorf("GitLab removes a busy runner: %d", a.code)
 	}
 	s.ExpectViolations(t, 1)
 }
 
-func TestQuestionIsHeld(t *testing.T) {
+func TestJobRequestIsHeld(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{PollTimeout: time.Hour})
-	_, token := makeRunner(t, s, nil)
-	last := ask(t, s, token).header.Get("X-Gitlab-Last-Update")
-	got := make(chan answer, 1)
+	_, token := createRunner(t, s, nil)
+	last := requestJob(t, s, token).header.Get("X-Gitlab-Last-Update")
+	got := make(chan response, 1)
 	go func() {
-		got <- send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{"token": token, "last_update": last})
+		got <- sendWithHeader(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{"token": token, "last_update": last})
 	}()
-	s.WaitUntil("the question came", func(st control.State) bool { return st.Requests["POST /jobs/request"] == 2 })
+	s.WaitUntil("the request is received", func(st control.State) bool { return st.Requests["POST /jobs/request"] == 2 })
 	select {
 	case a := <-got:
-		t.Fatalf("answered without news: %d", a.code)
+		t.Fatalf("the request was not held: %d", a.code)
 	default:
 	}
 	s.Queue(control.JobSpec{})
 	if a := <-got; a.code != http.StatusCreated {
-		t.Errorf("answered with %d %s", a.code, a.text)
+		t.Errorf("status %d %s", a.code, a.text)
 	}
 }
 
-func TestQuestionIsHeldForAWhile(t *testing.T) {
+func TestHeldJobRequestTimesOut(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{PollTimeout: 10 * time.Millisecond})
-	_, token := makeRunner(t, s, nil)
-	last := ask(t, s, token).header.Get("X-Gitlab-Last-Update")
-	a := send(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{"token": token, "last_update": last})
+	_, token := createRunner(t, s, nil)
+	last := requestJob(t, s, token).header.Get("X-Gitlab-Last-Update")
+	a := sendWithHeader(t, s, "POST", "/jobs/request", http.Header{}, map[string]any{"token": token, "last_update": last})
 	if a.code != http.StatusNoContent || a.header.Get("X-Gitlab-Last-Update") != last {
-		t.Errorf("answered with %d %v", a.code, a.header)
+		t.Errorf("status %d %v", a.code, a.header)
 	}
 }
 
@@ -171,13 +171,13 @@ func TestDeadlines(t *testing.T) {
 		"runner is lost":     {gitlab.Options{LostTimeout: time.Minute}, true, time.Minute, "stuck_or_timeout_failure"},
 		"runs for too long":  {gitlab.Options{JobTimeout: time.Minute}, true, time.Minute, "job_execution_timeout"},
 	} {
-		clk := fakeClock()
+		clk := newFakeClock()
 		test.opts.Clock = clk
 		s := gitlabtest.New(t, test.opts)
-		_, token := makeRunner(t, s, nil)
+		_, token := createRunner(t, s, nil)
 		job := s.Queue(control.JobSpec{})[0]
 		if test.starts {
-			ask(t, s, token)
+			requestJob(t, s, token)
 		}
 		clk.Step(test.after - time.Second)
 		if got := s.State().Jobs[0]; got.Status == "completed" {
@@ -187,7 +187,7 @@ func TestDeadlines(t *testing.T) {
 		if got := s.State(); got.Jobs[0].Conclusion != "failure" || len(got.Runners) != 1 || got.Runners[0].Busy {
 			t.Errorf("%s: %+v", name, got)
 		}
-		if a := call(t, s, "GET", fmt.Sprintf("/projects/380/jobs/%d", job.ID), gitlabtest.Token, nil); a.body["failure_reason"] != test.why {
+		if a := sendRequest(t, s, "GET", fmt.Sprintf("/projects/380/jobs/%d", job.ID), gitlabtest.Token, nil); a.body["failure_reason"] != test.why {
 			t.Errorf("%s: %s", name, a.text)
 		}
 	}
@@ -209,7 +209,7 @@ func TestStandInRunner(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := gitlabtest.New(t, gitlab.Options{})
-			_, token := makeRunner(t, s, nil)
+			_, token := createRunner(t, s, nil)
 			job := s.Queue(control.JobSpec{Command: test.command})[0]
 			r := s.StartRunner(t, token)
 			if code := r.Wait(); code != 0 {
@@ -221,7 +221,7 @@ func TestStandInRunner(t *testing.T) {
 				}
 			}
 			if strings.Contains(r.Output(), token) {
-				t.Error("the output tells the token")
+				t.Error("the output contains the token")
 			}
 			if got := s.State().Jobs[0]; got.Conclusion != test.conclusion || got.RunnerName != "vm-1" {
 				t.Errorf("job: %+v", got)
@@ -236,7 +236,7 @@ func TestStandInRunner(t *testing.T) {
 func TestStandInRunnerEnds(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{PollTimeout: 20 * time.Millisecond})
-	_, token := makeRunner(t, s, nil)
+	_, token := createRunner(t, s, nil)
 	r := s.StartRunner(t, token, "--wait-timeout", "1")
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "This runner has not received a job in 1 seconds, so now exiting") {
 		t.Errorf("without a job: %d\n%s", code, r.Output())
@@ -259,11 +259,11 @@ func TestStandInRunnerEnds(t *testing.T) {
 func TestCancelledAndAborted(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
-	_, token := makeRunner(t, s, nil)
+	_, token := createRunner(t, s, nil)
 	job := s.Queue(control.JobSpec{Duration: time.Hour})[0]
 	r := s.StartRunner(t, token)
-	s.WaitUntil("the job runs", running(1))
-	must(t, s.Cancel(job.ID))
+	s.WaitUntil("the job runs", hasRunningJobs(1))
+	requireNoError(t, s.Cancel(job.ID))
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Job failed: canceled") {
 		t.Errorf("cancelled: %d\n%s", code, r.Output())
 	}
@@ -277,7 +277,7 @@ func TestCancelledAndAborted(t *testing.T) {
 	if code := r.Wait(); code != 0 || !strings.Contains(r.Output(), "Requested exit") {
 		t.Errorf("stopped: %d\n%s", code, r.Output())
 	}
-	state := s.WaitUntil("both are over", completed(2))
+	state := s.WaitUntil("both are over", hasCompletedJobs(2))
 	if state.Jobs[0].Conclusion != "cancelled" || state.Jobs[1].Conclusion != "failure" {
 		t.Errorf("jobs: %+v", state.Jobs)
 	}
@@ -290,8 +290,8 @@ func TestQueueApproveCancel(t *testing.T) {
 	if job.Status != "waiting" || job.Name != "deploy 1/2" {
 		t.Errorf("a manual job: %+v", job)
 	}
-	must(t, s.Approve(job.ID))
-	must(t, s.Cancel(job.ID+1))
+	requireNoError(t, s.Approve(job.ID))
+	requireNoError(t, s.Cancel(job.ID+1))
 	if err := s.Approve(job.ID); err == nil {
 		t.Error("played twice")
 	}
@@ -308,18 +308,18 @@ func TestQueueApproveCancel(t *testing.T) {
 		}
 	}
 	if err := errors.Join(s.Cancel(1), s.Cancel(job.ID+1)); err == nil {
-		t.Error("cancelled what is over")
+		t.Error("cancelled a finished job")
 	}
 }
 
-// If the response to a part of the log is lost, the header Range tells the runner the size of the log
+// If the response to a part of the log is lost, the header Range has the size of the log
 // at the server. In the end, the log is complete.
-func TestALogWhoseAnswerIsLost(t *testing.T) {
+func TestLostResponseToLog(t *testing.T) {
 	t.Parallel()
 	s := gitlabtest.New(t, gitlab.Options{})
-	_, token := makeRunner(t, s, nil)
+	_, token := createRunner(t, s, nil)
 	end, err := url.Parse(s.URL)
-	must(t, err)
+	requireNoError(t, err)
 	proxy := httputil.NewSingleHostReverseProxy(end)
 	lost := make(chan struct{}, 1)
 	front := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -339,7 +339,7 @@ func TestALogWhoseAnswerIsLost(t *testing.T) {
 	job := s.Queue(control.JobSpec{Command: "echo well; sleep 0.1; echo done"})[0]
 	runner := s.StartRunner(t, token, "--wait-timeout", "20", "--url", front.URL)
 	if code := runner.Wait(); code != 0 || len(lost) != 1 {
-		t.Fatalf("exit code %d, %d answers lost, output:\n%s", code, len(lost), runner.Output())
+		t.Fatalf("exit code %d, %d responses lost, output:\n%s", code, len(lost), runner.Output())
 	}
 	if log := s.Trace(job.ID); !strings.HasSuffix(log, "well\ndone\nJob succeeded\n") || strings.Count(log, "Running with") != 1 {
 		t.Errorf("the log is %q; output:\n%s", log, runner.Output())

@@ -19,40 +19,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
 
-func delivered(n int) func(control.State) bool {
+func hasDelivered(n int) func(control.State) bool {
 	return func(st control.State) bool { return st.Webhooks.Pending == 0 && st.Webhooks.Delivered == n }
 }
 
-func statuses(t *testing.T, hooks *gitlabtest.Receiver) []string {
+func listStatuses(t *testing.T, hooks *gitlabtest.Receiver) []string {
 	t.Helper()
 	var out []string
 	for _, hook := range hooks.Webhooks() {
 		var event struct {
 			Status string `json:"build_status"`
 		}
-		must(t, json.Unmarshal(hook.Body, &event))
+		requireNoError(t, json.Unmarshal(hook.Body, &event))
 		out = append(out, event.Status)
 	}
 	return out
 }
 
-func TestWebhooksOfALife(t *testing.T) {
+func TestWebhooksOfAJob(t *testing.T) {
 	t.Parallel()
 	hooks := gitlabtest.NewReceiver(t)
 	s := gitlabtest.New(t, gitlab.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: "a secret"}})
-	_, token := makeRunner(t, s, map[string]any{"tag_list": []string{"linux"}})
+	_, token := createRunner(t, s, map[string]any{"tag_list": []string{"linux"}})
 	s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "true", Workflow: "nightly", Environment: "prod"})
-	must(t, s.Approve(1977))
+	requireNoError(t, s.Approve(1977))
 	s.StartRunner(t, token).Wait()
-	s.WaitUntil("all webhooks came", delivered(5))
-	if got := strings.Join(statuses(t, hooks), " "); got != "created manual pending running success" {
+	s.WaitUntil("all webhooks are delivered", hasDelivered(5))
+	if got := strings.Join(listStatuses(t, hooks), " "); got != "created manual pending running success" {
 		t.Errorf("statuses: %s", got)
 	}
 	for i, hook := range hooks.Webhooks() {
 		var event map[string]any
-		must(t, json.Unmarshal(hook.Body, &event))
-		_, told := event["tag_list"]
-		if project, _ := event["project"].(map[string]any); project["path_with_namespace"] != gitlabtest.Project || event["object_kind"] != "build" || told {
+		requireNoError(t, json.Unmarshal(hook.Body, &event))
+		_, hasTags := event["tag_list"]
+		if project, _ := event["project"].(map[string]any); project["path_with_namespace"] != gitlabtest.Project || event["object_kind"] != "build" || hasTags {
 			t.Errorf("event %d: %s", i, hook.Body)
 		}
 		if hook.Header.Get("X-Gitlab-Event") != "Job Hook" || hook.Header.Get("X-Gitlab-Token") != "a secret" ||
@@ -60,7 +60,7 @@ func TestWebhooksOfALife(t *testing.T) {
 			t.Errorf("headers %d: %v", i, hook.Header)
 		}
 		if runner := event["runner"]; (runner != nil) != (i > 2) {
-			t.Errorf("event %d tells runner %v", i, runner)
+			t.Errorf("event %d has runner %v", i, runner)
 		}
 	}
 }
@@ -70,11 +70,11 @@ func TestSigningToken(t *testing.T) {
 	hooks := gitlabtest.NewReceiver(t)
 	key := []byte("0123456789abcdef0123456789abcdef")
 	s := gitlabtest.New(t, gitlab.Options{})
-	must(t, control.NewClient(s.ControlURL).SetWebhook(t.Context(), control.WebhookTarget{
+	requireNoError(t, control.NewClient(s.ControlURL).SetWebhook(t.Context(), control.WebhookTarget{
 		URL: hooks.URL, Secret: "whsec_" + base64.StdEncoding.EncodeToString(key),
 	}))
 	s.Queue(control.JobSpec{})
-	s.WaitUntil("all webhooks came", delivered(2))
+	s.WaitUntil("all webhooks are delivered", hasDelivered(2))
 	for _, hook := range hooks.Webhooks() {
 		mac := hmac.New(sha256.New, key)
 		mac.Write([]byte(hook.Header.Get("Webhook-Id") + "." + hook.Header.Get("Webhook-Timestamp") + "." + string(hook.Body)))
@@ -98,9 +98,9 @@ func TestWebhookFaults(t *testing.T) {
 			hooks := gitlabtest.NewReceiver(t)
 			s := gitlabtest.New(t, gitlab.Options{Faults: test.faults, Webhook: control.WebhookTarget{URL: hooks.URL}, Seed: 5})
 			s.Queue(control.JobSpec{Count: 10})
-			state := s.WaitUntil("all webhooks came", func(st control.State) bool { return st.Webhooks.Pending == 0 })
+			state := s.WaitUntil("all webhooks are delivered", func(st control.State) bool { return st.Webhooks.Pending == 0 })
 			if got := hooks.Webhooks(); !test.check(state.Webhooks, len(got)) {
-				t.Errorf("%d came: %+v", len(got), state.Webhooks)
+				t.Errorf("%d were delivered: %+v", len(got), state.Webhooks)
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestWebhookFaults(t *testing.T) {
 // GitLab disables a hook for a while after four consecutive failures.
 func TestFailingHookIsDisabled(t *testing.T) {
 	t.Parallel()
-	clk := fakeClock()
+	clk := newFakeClock()
 	hooks := gitlabtest.NewReceiver(t)
 	hooks.SetStatus(http.StatusInternalServerError)
 	s := gitlabtest.New(t, gitlab.Options{Clock: clk, Webhook: control.WebhookTarget{URL: hooks.URL}})
@@ -119,11 +119,11 @@ func TestFailingHookIsDisabled(t *testing.T) {
 	hooks.SetStatus(http.StatusOK)
 	s.Queue(control.JobSpec{})
 	if state := s.WaitUntil("two were left out", settled); state.Webhooks.Failed != 6 || len(hooks.Webhooks()) != 4 {
-		t.Errorf("%d came: %+v", len(hooks.Webhooks()), state.Webhooks)
+		t.Errorf("%d were delivered: %+v", len(hooks.Webhooks()), state.Webhooks)
 	}
 	clk.Step(61 * time.Second)
 	s.Queue(control.JobSpec{})
-	if state := s.WaitUntil("two came", settled); state.Webhooks.Delivered != 2 {
+	if state := s.WaitUntil("two are delivered", settled); state.Webhooks.Delivered != 2 {
 		t.Errorf("after a minute: %+v", state.Webhooks)
 	}
 }
@@ -142,7 +142,7 @@ func FuzzBodies(f *testing.F) {
 		s, err := gitlab.New(gitlab.Options{
 			Projects: []gitlab.Project{{Path: gitlabtest.Project}}, Tokens: []gitlab.Token{{Token: "t", Scopes: []string{"api"}, Admin: true}},
 		})
-		must(t, err)
+		requireNoError(t, err)
 		defer s.Close()
 		for _, target := range []struct {
 			method, path string
@@ -163,7 +163,7 @@ func FuzzBodies(f *testing.F) {
 			w := httptest.NewRecorder()
 			target.handler.ServeHTTP(w, r)
 			if w.Code >= 500 {
-				t.Errorf("%s answers %d: %s", target.path, w.Code, w.Body)
+				t.Errorf("%s: status %d: %s", target.path, w.Code, w.Body)
 			}
 		}
 		for _, v := range s.TakeViolations() {

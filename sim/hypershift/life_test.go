@@ -22,9 +22,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 )
 
-const short = 50 * time.Millisecond
+const shortDelay = 50 * time.Millisecond
 
-func start(t testing.TB, options hypershift.Options) *hypershift.Sim {
+func startSim(t testing.TB, options hypershift.Options) *hypershift.Sim {
 	t.Helper()
 
 	options.Config = env.Config
@@ -32,7 +32,7 @@ func start(t testing.TB, options hypershift.Options) *hypershift.Sim {
 	return hypershifttest.New(t, options)
 }
 
-func addressPool(t testing.TB, name, address string, namespaces ...string) {
+func createAddressPool(t testing.TB, name, address string, namespaces ...string) {
 	t.Helper()
 
 	spec := map[string]any{"addresses": []any{address}}
@@ -46,8 +46,8 @@ func addressPool(t testing.TB, name, address string, namespaces ...string) {
 		spec["serviceAllocation"] = map[string]any{"namespaces": all, "priority": int64(1)}
 	}
 
-	pool := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), "metallb-system", name, spec)
-	create(t, pool)
+	pool := newObject(newGVK("metallb.io", "v1beta1", "IPAddressPool"), "metallb-system", name, spec)
+	createObjects(t, pool)
 	t.Cleanup(func() {
 		if err := env.Client.Delete(context.Background(), pool); err != nil {
 			t.Error(err)
@@ -55,7 +55,7 @@ func addressPool(t testing.TB, name, address string, namespaces ...string) {
 	})
 }
 
-func service(t testing.TB, namespace, name string) *corev1.Service {
+func getService(t testing.TB, namespace, name string) *corev1.Service {
 	t.Helper()
 
 	s := &corev1.Service{}
@@ -66,25 +66,25 @@ func service(t testing.TB, namespace, name string) *corev1.Service {
 	return s
 }
 
-// A hosted cluster with a load balancer lives from creation by an upgrade to gone.
-func TestLife(t *testing.T) {
+// A hosted cluster with a load balancer is created, upgraded and deleted.
+func TestLifecycle(t *testing.T) {
 	namespace := env.Namespace(t)
-	start(t, hypershift.Options{Delays: hypershift.Delays{
-		Address: short, Kubeconfig: short, ControlPlane: short, Rollout: short, Delete: short,
+	startSim(t, hypershift.Options{Delays: hypershift.Delays{
+		Address: shortDelay, Kubeconfig: shortDelay, ControlPlane: shortDelay, Rollout: shortDelay, Delete: shortDelay,
 	}})
-	secrets(t, namespace)
-	addressPool(t, namespace, "192.0.2.7/32", namespace+"-c1")
-	create(t, hostedCluster(namespace, "c1", true), nodePool(namespace, "c1", "c1", 0))
+	createSecrets(t, namespace)
+	createAddressPool(t, namespace, "192.0.2.7/32", namespace+"-c1")
+	createObjects(t, newHostedCluster(namespace, "c1", true), newNodePool(namespace, "c1", "c1", 0))
 
-	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
-	becomes(t, hostedKind(), namespace, "c1", "Progressing", "False AsExpected")
-	becomes(t, hostedKind(), namespace, "c1", "ClusterVersionAvailable", "True FromClusterVersion")
-	becomes(t, nodePoolKind(), namespace, "c1", "UpdatingVersion", "False AsExpected")
-	becomes(t, nodePoolKind(), namespace, "c1", "Ready", "True AsExpected")
+	waitForCondition(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+	waitForCondition(t, hostedKind(), namespace, "c1", "Progressing", "False AsExpected")
+	waitForCondition(t, hostedKind(), namespace, "c1", "ClusterVersionAvailable", "True FromClusterVersion")
+	waitForCondition(t, nodePoolKind(), namespace, "c1", "UpdatingVersion", "False AsExpected")
+	waitForCondition(t, nodePoolKind(), namespace, "c1", "Ready", "True AsExpected")
 	// That of a pool without nodes, as in nodepool/conditions.go.
-	becomes(t, nodePoolKind(), namespace, "c1", "AllNodesHealthy", "False AsExpected")
+	waitForCondition(t, nodePoolKind(), namespace, "c1", "AllNodesHealthy", "False AsExpected")
 
-	cluster := read(t, hostedKind(), namespace, "c1")
+	cluster := getObject(t, hostedKind(), namespace, "c1")
 
 	endpoint, _, _ := unstructured.NestedMap(cluster.Object, "status", "controlPlaneEndpoint")
 	if diff := cmp.Diff(map[string]any{"host": "192.0.2.7", "port": int64(6443)}, endpoint); diff != "" {
@@ -92,8 +92,8 @@ func TestLife(t *testing.T) {
 	}
 
 	checkKubeconfig(t, cluster)
-	upgrade(t, namespace)
-	remove(t, namespace)
+	upgradeCluster(t, namespace)
+	deleteCluster(t, namespace)
 }
 
 func checkKubeconfig(t *testing.T, cluster *unstructured.Unstructured) {
@@ -117,21 +117,21 @@ func checkKubeconfig(t *testing.T, cluster *unstructured.Unstructured) {
 	}
 }
 
-func upgrade(t *testing.T, namespace string) {
+func upgradeCluster(t *testing.T, namespace string) {
 	t.Helper()
 
-	next := strings.Replace(image, "4.15.0", "4.16.2", 1)
+	next := strings.Replace(releaseImage, "4.15.0", "4.16.2", 1)
 
 	for _, kind := range []*unstructured.Unstructured{
-		object(hostedKind(), namespace, "c1", nil), object(nodePoolKind(), namespace, "c1", nil),
+		newObject(hostedKind(), namespace, "c1", nil), newObject(nodePoolKind(), namespace, "c1", nil),
 	} {
 		patch := []byte(`{"spec":{"release":{"image":"` + next + `"}}}`)
 		if err := env.Client.Patch(t.Context(), kind, client.RawPatch(types.MergePatchType, patch)); err != nil {
 			t.Fatal(err)
 		}
 		// A pool can't be ahead of its cluster.
-		eventually(t, "the cluster wants the version", func() bool {
-			desired, _, _ := unstructured.NestedString(read(t, hostedKind(), namespace, "c1").Object, "status", "version", "desired", "version")
+		waitUntil(t, "the cluster has the desired version", func() bool {
+			desired, _, _ := unstructured.NestedString(getObject(t, hostedKind(), namespace, "c1").Object, "status", "version", "desired", "version")
 
 			return desired == "4.16.2"
 		})
@@ -139,10 +139,10 @@ func upgrade(t *testing.T, namespace string) {
 
 	var states []string
 
-	eventually(t, "the version is rolled out", func() bool {
+	waitUntil(t, "the version is rolled out", func() bool {
 		states = nil
 
-		history, _, _ := unstructured.NestedSlice(read(t, hostedKind(), namespace, "c1").Object, "status", "version", "history")
+		history, _, _ := unstructured.NestedSlice(getObject(t, hostedKind(), namespace, "c1").Object, "status", "version", "history")
 		for _, item := range history {
 			if entry, ok := item.(map[string]any); ok {
 				states = append(states, entry["version"].(string)+" "+entry["state"].(string))
@@ -156,29 +156,29 @@ func upgrade(t *testing.T, namespace string) {
 		t.Errorf("history is %v", states)
 	}
 
-	eventually(t, "the pool has the version", func() bool {
-		version, _, _ := unstructured.NestedString(read(t, nodePoolKind(), namespace, "c1").Object, "status", "version")
+	waitUntil(t, "the pool has the version", func() bool {
+		version, _, _ := unstructured.NestedString(getObject(t, nodePoolKind(), namespace, "c1").Object, "status", "version")
 
 		return version == "4.16.2"
 	})
 }
 
-func remove(t *testing.T, namespace string) {
+func deleteCluster(t *testing.T, namespace string) {
 	t.Helper()
 
-	if err := env.Client.Delete(t.Context(), object(hostedKind(), namespace, "c1", nil)); err != nil {
+	if err := env.Client.Delete(t.Context(), newObject(hostedKind(), namespace, "c1", nil)); err != nil {
 		t.Fatal(err)
 	}
 
-	eventually(t, "the cluster is gone", func() bool { return read(t, hostedKind(), namespace, "c1") == nil })
-	eventually(t, "its pool is gone", func() bool { return read(t, nodePoolKind(), namespace, "c1") == nil })
+	waitUntil(t, "the cluster is deleted", func() bool { return getObject(t, hostedKind(), namespace, "c1") == nil })
+	waitUntil(t, "its node pool is deleted", func() bool { return getObject(t, nodePoolKind(), namespace, "c1") == nil })
 
 	err := env.Client.Get(t.Context(), types.NamespacedName{Name: namespace + "-c1"}, &corev1.Namespace{})
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the control plane's namespace outlived the cluster: %v", err)
 	}
 
-	eventually(t, "its kubeconfig is gone", func() bool {
+	waitUntil(t, "its kubeconfig is deleted", func() bool {
 		objectKey := types.NamespacedName{Namespace: namespace, Name: "c1-admin-kubeconfig"}
 
 		return apierrors.IsNotFound(env.Client.Get(t.Context(), objectKey, &corev1.Secret{}))
@@ -187,18 +187,18 @@ func remove(t *testing.T, namespace string) {
 
 func TestNodePort(t *testing.T) {
 	namespace := env.Namespace(t)
-	start(t, hypershift.Options{})
-	secrets(t, namespace)
-	create(t, hostedCluster(namespace, "c1", false))
+	startSim(t, hypershift.Options{})
+	createSecrets(t, namespace)
+	createObjects(t, newHostedCluster(namespace, "c1", false))
 
-	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+	waitForCondition(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
 
-	cluster := read(t, hostedKind(), namespace, "c1")
+	cluster := getObject(t, hostedKind(), namespace, "c1")
 	host, _, _ := unstructured.NestedString(cluster.Object, "status", "controlPlaneEndpoint", "host")
 	port, _, _ := unstructured.NestedInt64(cluster.Object, "status", "controlPlaneEndpoint", "port")
 	ignition, _, _ := unstructured.NestedString(cluster.Object, "status", "ignitionEndpoint")
 
-	if want := service(t, namespace+"-c1", "kube-apiserver").Spec.Ports[0].NodePort; host != "10.0.0.5" || port != int64(want) {
+	if want := getService(t, namespace+"-c1", "kube-apiserver").Spec.Ports[0].NodePort; host != "10.0.0.5" || port != int64(want) {
 		t.Errorf("endpoint is %s:%d, the Service has %d", host, port, want)
 	}
 
@@ -207,7 +207,7 @@ func TestNodePort(t *testing.T) {
 	}
 }
 
-// TestFaults has a row for each thing that can go wrong: what is seen, and that it fixes.
+// TestFaults has a row for each fault: the condition that shows the fault, and the recovery.
 func TestFaults(t *testing.T) {
 	tests := map[hypershift.FaultKind]struct {
 		kind, want, fixed string
@@ -223,9 +223,9 @@ func TestFaults(t *testing.T) {
 	}
 
 	namespace := env.Namespace(t)
-	sim := start(t, hypershift.Options{})
-	secrets(t, namespace)
-	addressPool(t, namespace, "192.0.2.0/28")
+	sim := startSim(t, hypershift.Options{})
+	createSecrets(t, namespace)
+	createAddressPool(t, namespace, "192.0.2.0/28")
 
 	faults := []hypershift.Fault{}
 	for kind := range tests {
@@ -236,8 +236,8 @@ func TestFaults(t *testing.T) {
 
 	for kind := range tests {
 		name := strings.ToLower(string(kind))
-		// An address takes time as well.
-		create(t, hostedCluster(namespace, name, kind == hypershift.NoAddress), nodePool(namespace, name, name, 2))
+		// The simulator allocates addresses with a delay, too.
+		createObjects(t, newHostedCluster(namespace, name, kind == hypershift.NoAddress), newNodePool(namespace, name, name, 2))
 	}
 
 	look := func(name string, node bool, condType, want string) {
@@ -246,7 +246,7 @@ func TestFaults(t *testing.T) {
 			kind = nodePoolKind()
 		}
 
-		becomes(t, kind, namespace, name, condType, want)
+		waitForCondition(t, kind, namespace, name, condType, want)
 	}
 
 	for kind, test := range tests {
@@ -262,10 +262,10 @@ func TestFaults(t *testing.T) {
 
 func TestStuckDeletion(t *testing.T) {
 	namespace := env.Namespace(t)
-	sim := start(t, hypershift.Options{})
-	secrets(t, namespace)
-	create(t, hostedCluster(namespace, "c1", false))
-	becomes(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
+	sim := startSim(t, hypershift.Options{})
+	createSecrets(t, namespace)
+	createObjects(t, newHostedCluster(namespace, "c1", false))
+	waitForCondition(t, hostedKind(), namespace, "c1", "Available", "True AsExpected")
 
 	sim.SetFaults(hypershift.Fault{Kind: hypershift.StuckDeletion, Cluster: "c1"})
 
@@ -273,10 +273,10 @@ func TestStuckDeletion(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if cluster := read(t, hostedKind(), namespace, "c1"); cluster == nil || cluster.GetDeletionTimestamp() == nil {
+	if cluster := getObject(t, hostedKind(), namespace, "c1"); cluster == nil || cluster.GetDeletionTimestamp() == nil {
 		t.Fatalf("it is not being deleted: %v", cluster)
 	}
 
 	sim.SetFaults()
-	eventually(t, "the cluster is gone", func() bool { return read(t, hostedKind(), namespace, "c1") == nil })
+	waitUntil(t, "the cluster is deleted", func() bool { return getObject(t, hostedKind(), namespace, "c1") == nil })
 }

@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// patience bounds a wait; what is waited for takes seconds.
-const patience = 2 * time.Minute
+// waitTimeout is longer than any wait takes on a slow computer.
+const waitTimeout = 2 * time.Minute
 
 // env is the API server of all tests.
 var env *kube.Env
@@ -31,19 +31,19 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.WithControllerManager(), kube.WithSetup(crds.Install))
 }
 
-func gvk(group, version, kind string) schema.GroupVersionKind {
+func newGVK(group, version, kind string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: group, Version: version, Kind: kind}
 }
 
 func hostedKind() schema.GroupVersionKind {
-	return gvk("hypershift.openshift.io", "v1beta1", "HostedCluster")
+	return newGVK("hypershift.openshift.io", "v1beta1", "HostedCluster")
 }
 
 func nodePoolKind() schema.GroupVersionKind {
-	return gvk("hypershift.openshift.io", "v1beta1", "NodePool")
+	return newGVK("hypershift.openshift.io", "v1beta1", "NodePool")
 }
 
-func object(kind schema.GroupVersionKind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+func newObject(kind schema.GroupVersionKind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetGroupVersionKind(kind)
 	o.SetNamespace(namespace)
@@ -52,10 +52,10 @@ func object(kind schema.GroupVersionKind, namespace, name string, spec map[strin
 	return o
 }
 
-const image = "quay.io/openshift-release-dev/ocp-release:4.15.0-x86_64"
+const releaseImage = "quay.io/openshift-release-dev/ocp-release:4.15.0-x86_64"
 
-// published are spec.services of a HostedCluster.
-func published(balancer bool) []any {
+// newServicePublishing returns spec.services of a HostedCluster.
+func newServicePublishing(balancer bool) []any {
 	out := []any{}
 
 	for _, service := range []string{"APIServer", "OAuthServer", "Konnectivity", "Ignition"} {
@@ -74,11 +74,11 @@ func published(balancer bool) []any {
 	return out
 }
 
-// hostedCluster is one that HyperShift takes.
-func hostedCluster(namespace, name string, balancer bool) *unstructured.Unstructured {
-	return object(hostedKind(), namespace, name, map[string]any{
+// newHostedCluster returns a HostedCluster that HyperShift accepts.
+func newHostedCluster(namespace, name string, balancer bool) *unstructured.Unstructured {
+	return newObject(hostedKind(), namespace, name, map[string]any{
 		"platform":   map[string]any{"type": "None"},
-		"release":    map[string]any{"image": image},
+		"release":    map[string]any{"image": releaseImage},
 		"pullSecret": map[string]any{"name": "pull"},
 		"sshKey":     map[string]any{"name": "ssh"},
 		"dns":        map[string]any{"baseDomain": "clusters.example.com"},
@@ -93,30 +93,30 @@ func hostedCluster(namespace, name string, balancer bool) *unstructured.Unstruct
 				"type": "PersistentVolume", "persistentVolume": map[string]any{"size": "8Gi"},
 			}},
 		},
-		"services": published(balancer),
+		"services": newServicePublishing(balancer),
 	})
 }
 
-func nodePool(namespace, name, cluster string, replicas int64) *unstructured.Unstructured {
-	return object(nodePoolKind(), namespace, name, map[string]any{
+func newNodePool(namespace, name, cluster string, replicas int64) *unstructured.Unstructured {
+	return newObject(nodePoolKind(), namespace, name, map[string]any{
 		"clusterName": cluster, "replicas": replicas, "management": map[string]any{"upgradeType": "Replace"},
-		"platform": map[string]any{"type": "None"}, "release": map[string]any{"image": image},
+		"platform": map[string]any{"type": "None"}, "release": map[string]any{"image": releaseImage},
 	})
 }
 
-// secrets are those that hostedCluster names.
-func secrets(t testing.TB, namespace string) {
+// createSecrets creates the Secrets that newHostedCluster refers to.
+func createSecrets(t testing.TB, namespace string) {
 	t.Helper()
 
 	for name, data := range map[string]map[string]string{
 		"pull": {corev1.DockerConfigJsonKey: `{"auths":{"quay.io":{"auth":"YTpi"}}}`},
 		"ssh":  {"id_rsa.pub": "ssh-ed25519 AAAA"},
 	} {
-		create(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data})
+		createObjects(t, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: data})
 	}
 }
 
-func create(t testing.TB, objects ...client.Object) {
+func createObjects(t testing.TB, objects ...client.Object) {
 	t.Helper()
 
 	for _, o := range objects {
@@ -126,10 +126,10 @@ func create(t testing.TB, objects ...client.Object) {
 	}
 }
 
-func read(t testing.TB, kind schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
+func getObject(t testing.TB, kind schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
 	t.Helper()
 
-	o := object(kind, namespace, name, nil)
+	o := newObject(kind, namespace, name, nil)
 
 	err := env.Client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, o)
 	if client.IgnoreNotFound(err) != nil {
@@ -143,8 +143,8 @@ func read(t testing.TB, kind schema.GroupVersionKind, namespace, name string) *u
 	return o
 }
 
-// condition gives "STATUS REASON" of an object's condition.
-func condition(t testing.TB, o *unstructured.Unstructured, kind string) string {
+// getCondition returns "STATUS REASON" of an object's condition.
+func getCondition(t testing.TB, o *unstructured.Unstructured, kind string) string {
 	t.Helper()
 
 	if o == nil {
@@ -168,21 +168,21 @@ func condition(t testing.TB, o *unstructured.Unstructured, kind string) string {
 	return string(found.Status) + " " + found.Reason
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
+func waitUntil(t testing.TB, what string, is func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !is(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited too long until %s", what)
 		}
 	}
 }
 
-// becomes waits for a condition of a HostedCluster or NodePool.
-func becomes(t testing.TB, kind schema.GroupVersionKind, namespace, name, condType, want string) {
+// waitForCondition waits for a condition of a HostedCluster or NodePool.
+func waitForCondition(t testing.TB, kind schema.GroupVersionKind, namespace, name, condType, want string) {
 	t.Helper()
 
-	eventually(t, fmt.Sprintf("%s %s is %s", name, condType, want), func() bool {
-		return condition(t, read(t, kind, namespace, name), condType) == want
+	waitUntil(t, fmt.Sprintf("%s %s is %s", name, condType, want), func() bool {
+		return getCondition(t, getObject(t, kind, namespace, name), condType) == want
 	})
 }

@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-func poolOf(t *testing.T, name, addresses string, more map[string]any) addressPool {
+func newPool(t *testing.T, name, addresses string, more map[string]any) addressPool {
 	t.Helper()
 
 	spec := map[string]any{"addresses": []any{addresses}}
@@ -31,15 +31,15 @@ func poolOf(t *testing.T, name, addresses string, more map[string]any) addressPo
 	return p
 }
 
-// TestPick has a row for each way to an address that those of TestAddresses do not try.
+// TestPick has a row for each way to allocate an address that TestAddresses does not test.
 func TestPick(t *testing.T) {
 	pinned := map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}}
 
 	all := []addressPool{
-		poolOf(t, "common", "192.0.2.0/30", nil),
-		poolOf(t, "own", "192.0.2.16/32", pinned),
-		poolOf(t, "manual", "192.0.2.48/32", map[string]any{"autoAssign": false}),
-		poolOf(t, "both", "192.0.2.64/32", map[string]any{"addresses": []any{"192.0.2.64/32", "2001:db8::1/128"}, "autoAssign": false}),
+		newPool(t, "common", "192.0.2.0/30", nil),
+		newPool(t, "own", "192.0.2.16/32", pinned),
+		newPool(t, "manual", "192.0.2.48/32", map[string]any{"autoAssign": false}),
+		newPool(t, "both", "192.0.2.64/32", map[string]any{"addresses": []any{"192.0.2.64/32", "2001:db8::1/128"}, "autoAssign": false}),
 	}
 	both := []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}
 
@@ -50,8 +50,8 @@ func TestPick(t *testing.T) {
 		address, from  string
 		refused        string
 	}{
-		"what it has stays":       {namespace: "ns", has: "192.0.2.3", address: "192.0.2.3", from: "common"},
-		"what is in no pool goes": {namespace: "ns", has: "198.51.100.1", address: "192.0.2.16", from: "own"},
+		"an allocated address stays":        {namespace: "ns", has: "192.0.2.3", address: "192.0.2.3", from: "common"},
+		"an address of no pool is replaced": {namespace: "ns", has: "198.51.100.1", address: "192.0.2.16", from: "own"},
 		"both families": {
 			annotations: map[string]string{annotationIPs: "192.0.2.64,2001:db8::1"}, families: both,
 			address: "192.0.2.64 2001:db8::1", from: "both",

@@ -22,16 +22,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-const metalLB, soon = "metallb-system", 15 * time.Second
+const metalLB, shortTimeout = "metallb-system", 15 * time.Second
 
-// balancing is an API server with somebody who gives Services their addresses.
-type balancing struct {
+// loadBalancer is an API server with a controller that allocates addresses for Services.
+type loadBalancer struct {
 	env *kube.Env
-	// refuses says what is wrong with the pools; "" is nothing.
-	refuses func(*testing.T) string
+	// findRefusal returns the errors in the pools, or "" if there are none.
+	findRefusal func(*testing.T) string
 }
 
-// What holds of the simulator holds of MetalLB's own controller, and the other way round.
+// The simulator and MetalLB's own controller have the same behavior.
 func TestAddresses(t *testing.T) {
 	t.Parallel()
 
@@ -51,23 +51,23 @@ func TestAddresses(t *testing.T) {
 		}
 	})
 
-	b, said := balancing{env: own}, map[hypershift.Violation]bool{}
-	b.refuses = func(*testing.T) string {
+	b, reported := loadBalancer{env: own}, map[hypershift.Violation]bool{}
+	b.findRefusal = func(*testing.T) string {
 		var out []string
 
 		for _, v := range sim.Violations() {
-			if !said[v] {
+			if !reported[v] {
 				out = append(out, v.Message)
 			}
 
-			said[v] = true
+			reported[v] = true
 		}
 
 		return strings.Join(out, "; ")
 	}
 
-	b.refusesPools(t)
-	b.givesAddresses(t)
+	b.checkPools(t)
+	b.checkAddresses(t)
 }
 
 func TestAddressesUpstream(t *testing.T) {
@@ -75,22 +75,22 @@ func TestAddressesUpstream(t *testing.T) {
 
 	own := kube.Start(t)
 	metal := upstream.StartMetalLB(t, own, metalLB)
-	b := balancing{own, func(t *testing.T) string {
+	b := loadBalancer{own, func(t *testing.T) string {
 		t.Helper()
 
 		return metal.ConfigurationError(t)
 	}}
 
-	b.refusesPools(t)
-	b.givesAddresses(t)
+	b.checkPools(t)
+	b.checkAddresses(t)
 }
 
-// refusesPools tries what is refused of a pool, and by which words.
-func (b balancing) refusesPools(t *testing.T) {
+// checkPools checks which pools are rejected, and with which message.
+func (b loadBalancer) checkPools(t *testing.T) {
 	t.Helper()
 
 	rows := []struct {
-		name, says string
+		name, want string
 		addresses  []any
 	}{
 		{"a prefix", "", []any{"192.0.2.64/28"}},
@@ -108,42 +108,42 @@ func (b balancing) refusesPools(t *testing.T) {
 		{"an address with zeros", "invalid CIDR", []any{"192.000.002.000/28"}},
 		{"an address of IPv4 in one of IPv6", "", []any{"::ffff:192.0.2.0/124"}},
 		{"a range with IPv4 in IPv6", "", []any{"192.0.2.1-::ffff:192.0.2.9"}},
-		{"nothing", "pool has no prefixes defined", []any{}},
+		{"no addresses", "pool has no prefixes defined", []any{}},
 		{"the same twice", "overlaps with already defined CIDR", []any{"192.0.2.0/30", "192.0.2.2/32"}},
 	}
 
 	for _, row := range rows {
-		pool := b.pool(t, "pool", row.addresses, nil)
+		pool := b.createPool(t, "pool", row.addresses, nil)
 
-		if row.says == "" {
-			b.gives(t, pool, row.name)
+		if row.want == "" {
+			b.waitForAddressOf(t, pool, row.name)
 		}
 
-		b.eventually(t, row.name+" is judged: "+row.says, func() (bool, string) {
-			got := b.refuses(t)
+		b.waitUntil(t, row.name+" has the error "+row.want, func() (bool, string) {
+			got := b.findRefusal(t)
 
-			return strings.Contains(got, row.says) && (row.says == "") == (got == ""), got
+			return strings.Contains(got, row.want) && (row.want == "") == (got == ""), got
 		})
 		b.delete(t, pool)
-		b.eventually(t, "nothing is refused", func() (bool, string) { got := b.refuses(t); return got == "", got })
+		b.waitUntil(t, "no pool is rejected", func() (bool, string) { got := b.findRefusal(t); return got == "", got })
 	}
 }
 
-// gives waits until the pool is in use: an address of it is had.
-func (b balancing) gives(t *testing.T, pool *unstructured.Unstructured, name string) {
+// waitForAddressOf waits until a Service has an address of the pool.
+func (b loadBalancer) waitForAddressOf(t *testing.T, pool *unstructured.Unstructured, name string) {
 	t.Helper()
 
-	service := b.service(t, "default", nil)
-	b.eventually(t, name+": a Service has an address", func() (bool, string) {
-		got := b.outcome(t, service)
+	service := b.createService(t, "default", nil)
+	b.waitUntil(t, name+": a Service has an address", func() (bool, string) {
+		got := b.getOutcome(t, service)
 
 		return strings.HasSuffix(got, " of "+pool.GetName()), got
 	})
 	b.delete(t, service)
 }
 
-// givesAddresses tries the ways to an address, and what stands in each.
-func (b balancing) givesAddresses(t *testing.T) {
+// checkAddresses checks from which pool a Service gets its address, and when it gets none.
+func (b loadBalancer) checkAddresses(t *testing.T) {
 	t.Helper()
 
 	const ips, named, sharing = "metallb.io/loadBalancerIPs", "metallb.io/address-pool", "metallb.io/allow-shared-ip"
@@ -154,42 +154,42 @@ func (b balancing) givesAddresses(t *testing.T) {
 		want            string
 	}{
 		{"pinned pools first", "ns", nil, "192.0.2.16 of own"},
-		{"else of those for all", "none", nil, "192.0.2.0 of common"},
-		{"what it asks for", "none", map[string]string{ips: "192.0.2.48"}, "192.0.2.48 of manual"},
-		{"with a blank", "none", map[string]string{ips: " 192.0.2.48"}, "192.0.2.48 of manual"},
-		{"a pool it names", "none", map[string]string{named: "manual"}, "192.0.2.48 of manual"},
-		{"a pool that is not there", "none", map[string]string{named: "nowhere"}, "refused"},
-		{"a pool that does not take", "none", map[string]string{named: "foreign"}, "refused"},
+		{"otherwise a pool for all", "none", nil, "192.0.2.0 of common"},
+		{"a requested address", "none", map[string]string{ips: "192.0.2.48"}, "192.0.2.48 of manual"},
+		{"a requested address with a blank", "none", map[string]string{ips: " 192.0.2.48"}, "192.0.2.48 of manual"},
+		{"a requested pool", "none", map[string]string{named: "manual"}, "192.0.2.48 of manual"},
+		{"a pool that does not exist", "none", map[string]string{named: "nowhere"}, "refused"},
+		{"a pool for other namespaces", "none", map[string]string{named: "foreign"}, "refused"},
 		{"an address of no pool", "none", map[string]string{ips: "198.51.100.1"}, "not allowed in config"},
-		{"an address of a pool's own", "none", map[string]string{ips: "192.0.2.32"}, "not compatible"},
-		{"an address of its own pool", "ns", map[string]string{ips: "192.0.2.16"}, "192.0.2.16 of own"},
+		{"an address of another namespace's pool", "none", map[string]string{ips: "192.0.2.32"}, "not compatible"},
+		{"an address of its namespace's pool", "ns", map[string]string{ips: "192.0.2.16"}, "192.0.2.16 of own"},
 		{"no address", "none", map[string]string{ips: "here"}, "invalid"},
 		{"two addresses", "none", map[string]string{ips: "192.0.2.1,192.0.2.2"}, "refused"},
 		{"the other family", "none", map[string]string{ips: "2001:db8::1"}, "does not match the ipFamily"},
-		{"an address that is taken", "none", map[string]string{ips: "192.0.2.3"}, "also in use by other/holder"},
-		{"an address that is shared", "none", map[string]string{ips: "192.0.2.3", sharing: "key"}, "192.0.2.3 of common"},
+		{"an address in use", "none", map[string]string{ips: "192.0.2.3"}, "also in use by other/holder"},
+		{"a shared address", "none", map[string]string{ips: "192.0.2.3", sharing: "key"}, "192.0.2.3 of common"},
 	}
 
 	for _, namespace := range []string{"ns", "none", "other"} {
 		b.create(t, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})
 	}
 
-	b.pool(t, "common", []any{"192.0.2.0/30"}, nil)
-	b.pool(t, "own", []any{"192.0.2.16/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}})
-	b.pool(t, "foreign", []any{"192.0.2.32/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"other"}}})
-	b.pool(t, "manual", []any{"192.0.2.48/32", "2001:db8::1/128"}, map[string]any{"autoAssign": false})
+	b.createPool(t, "common", []any{"192.0.2.0/30"}, nil)
+	b.createPool(t, "own", []any{"192.0.2.16/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"ns"}, "priority": int64(1)}})
+	b.createPool(t, "foreign", []any{"192.0.2.32/32"}, map[string]any{"serviceAllocation": map[string]any{"namespaces": []any{"other"}}})
+	b.createPool(t, "manual", []any{"192.0.2.48/32", "2001:db8::1/128"}, map[string]any{"autoAssign": false})
 
-	holder := b.service(t, "other", map[string]string{ips: "192.0.2.3", sharing: "key"})
-	b.eventually(t, "the holder has its address", func() (bool, string) {
-		got := b.outcome(t, holder)
+	holder := b.createService(t, "other", map[string]string{ips: "192.0.2.3", sharing: "key"})
+	b.waitUntil(t, "the holder has its address", func() (bool, string) {
+		got := b.getOutcome(t, holder)
 
 		return got == "192.0.2.3 of common", got
 	})
 
 	for _, row := range rows {
-		service := b.service(t, row.namespace, row.annotations)
-		b.eventually(t, row.name, func() (bool, string) {
-			got := b.outcome(t, service)
+		service := b.createService(t, row.namespace, row.annotations)
+		b.waitUntil(t, row.name, func() (bool, string) {
+			got := b.getOutcome(t, service)
 
 			return got == row.want || strings.HasPrefix(got, "refused") && strings.Contains(got, row.want), got
 		})
@@ -197,19 +197,19 @@ func (b balancing) givesAddresses(t *testing.T) {
 	}
 }
 
-func (b balancing) pool(t *testing.T, name string, addresses []any, more map[string]any) *unstructured.Unstructured {
+func (b loadBalancer) createPool(t *testing.T, name string, addresses []any, more map[string]any) *unstructured.Unstructured {
 	t.Helper()
 
 	spec := map[string]any{"addresses": addresses}
 	maps.Copy(spec, more)
 
-	pool := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), metalLB, name, spec)
+	pool := newObject(newGVK("metallb.io", "v1beta1", "IPAddressPool"), metalLB, name, spec)
 	b.create(t, pool)
 
 	return pool
 }
 
-func (b balancing) service(t *testing.T, namespace string, annotations map[string]string) *corev1.Service {
+func (b loadBalancer) createService(t *testing.T, namespace string, annotations map[string]string) *corev1.Service {
 	t.Helper()
 
 	name := "asks"
@@ -226,8 +226,8 @@ func (b balancing) service(t *testing.T, namespace string, annotations map[strin
 	return service
 }
 
-// outcome is a Service's address and the pool that it is of, or what is said against it.
-func (b balancing) outcome(t *testing.T, service *corev1.Service) string {
+// getOutcome returns a Service's address and its pool, or the reason why it has none.
+func (b loadBalancer) getOutcome(t *testing.T, service *corev1.Service) string {
 	t.Helper()
 
 	if err := b.env.Client.Get(t.Context(), client.ObjectKeyFromObject(service), service); err != nil {
@@ -253,7 +253,7 @@ func (b balancing) outcome(t *testing.T, service *corev1.Service) string {
 	return "refused: " + events.Items[objectKey].Message
 }
 
-func (b balancing) create(t *testing.T, object client.Object) {
+func (b loadBalancer) create(t *testing.T, object client.Object) {
 	t.Helper()
 
 	if err := b.env.Client.Create(t.Context(), object); err != nil {
@@ -261,7 +261,7 @@ func (b balancing) create(t *testing.T, object client.Object) {
 	}
 }
 
-func (b balancing) delete(t *testing.T, object client.Object) {
+func (b loadBalancer) delete(t *testing.T, object client.Object) {
 	t.Helper()
 
 	if err := b.env.Client.Delete(context.Background(), object); err != nil {
@@ -269,12 +269,12 @@ func (b balancing) delete(t *testing.T, object client.Object) {
 	}
 }
 
-func (b balancing) eventually(t *testing.T, what string, is func() (bool, string)) {
+func (b loadBalancer) waitUntil(t *testing.T, what string, is func() (bool, string)) {
 	t.Helper()
 
 	got := ""
 
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(shortTimeout); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		trueMessage, now := is()
 		if trueMessage {
 			return

@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
-// TestViolations has a row for each thing that HyperShift or MetalLB does not take, though
+// TestViolations has a row for each object that HyperShift or MetalLB rejects, though
 // the schema does.
 func TestViolations(t *testing.T) {
 	set := func(value any, path ...string) func(*unstructured.Unstructured) {
@@ -29,10 +29,10 @@ func TestViolations(t *testing.T) {
 	cidr := func(text string) []any { return []any{map[string]any{"cidr": text}} }
 
 	tests := map[string]struct {
-		change func(*unstructured.Unstructured)
-		cond   string
-		want   string
-		says   string
+		change   func(*unstructured.Unstructured)
+		cond     string
+		want     string
+		wantText string
 	}{
 		"no pull secret": {
 			set("missing", "spec", "pullSecret", "name"), "ValidReleaseImage", "False SecretNotFound", "not found",
@@ -70,9 +70,9 @@ func TestViolations(t *testing.T) {
 	}
 
 	namespace := env.Namespace(t)
-	sim := start(t, hypershift.Options{WithoutMetalLB: true})
-	secrets(t, namespace)
-	create(t,
+	sim := startSim(t, hypershift.Options{WithoutMetalLB: true})
+	createSecrets(t, namespace)
+	createObjects(t,
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "short"}, StringData: map[string]string{"key": "k"}},
 		&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "empty"},
@@ -80,53 +80,53 @@ func TestViolations(t *testing.T) {
 		})
 
 	for name, test := range tests {
-		cluster := hostedCluster(namespace, named(name), false)
+		cluster := newHostedCluster(namespace, toObjectName(name), false)
 		test.change(cluster)
-		create(t, cluster)
+		createObjects(t, cluster)
 	}
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			name := named(name)
-			becomes(t, hostedKind(), namespace, name, test.cond, test.want)
-			becomes(t, hostedKind(), namespace, name, "Progressing", "False Blocked")
+			name := toObjectName(name)
+			waitForCondition(t, hostedKind(), namespace, name, test.cond, test.want)
+			waitForCondition(t, hostedKind(), namespace, name, "Progressing", "False Blocked")
 
 			if !slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool {
-				return strings.HasSuffix(v.Object, "/"+name) && strings.Contains(v.Message, test.says)
+				return strings.HasSuffix(v.Object, "/"+name) && strings.Contains(v.Message, test.wantText)
 			}) {
-				t.Errorf("violations are %v, want one of %s with %q", sim.Violations(), name, test.says)
+				t.Errorf("violations are %v, want one of %s with %q", sim.Violations(), name, test.wantText)
 			}
 
-			if err := env.Client.Delete(t.Context(), object(hostedKind(), namespace, name, nil)); err != nil {
+			if err := env.Client.Delete(t.Context(), newObject(hostedKind(), namespace, name, nil)); err != nil {
 				t.Fatal(err)
 			}
 
-			eventually(t, "it is gone", func() bool { return read(t, hostedKind(), namespace, name) == nil })
+			waitUntil(t, "it is deleted", func() bool { return getObject(t, hostedKind(), namespace, name) == nil })
 		})
 	}
 
 	sim.Forgive()
 }
 
-// named is a name for the object of a row.
-func named(row string) string { return strings.ReplaceAll(strings.ToLower(row), " ", "-") }
+// toObjectName returns a name for the object of a row.
+func toObjectName(row string) string { return strings.ReplaceAll(strings.ToLower(row), " ", "-") }
 
-// What MetalLB's webhook refuses.
+// MetalLB's webhook rejects these pools.
 func TestPoolViolations(t *testing.T) {
-	sim := start(t, hypershift.Options{})
+	sim := startSim(t, hypershift.Options{})
 	namespace := env.Namespace(t)
 
-	addressPool(t, namespace+"-a", "198.51.100.0/28")
-	addressPool(t, namespace+"-b", "198.51.100.8/32")
+	createAddressPool(t, namespace+"-a", "198.51.100.0/28")
+	createAddressPool(t, namespace+"-b", "198.51.100.8/32")
 
-	elsewhere := object(gvk("metallb.io", "v1beta1", "IPAddressPool"), namespace, "elsewhere", map[string]any{
+	elsewhere := newObject(newGVK("metallb.io", "v1beta1", "IPAddressPool"), namespace, "elsewhere", map[string]any{
 		"addresses": []any{"203.0.113.0/28"},
 	})
-	create(t, elsewhere)
+	createObjects(t, elsewhere)
 
-	for _, says := range []string{"overlaps with already defined CIDR", "resource must be created in metallb-system namespace"} {
-		eventually(t, says, func() bool {
-			return slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.Message, says) })
+	for _, want := range []string{"overlaps with already defined CIDR", "resource must be created in metallb-system namespace"} {
+		waitUntil(t, want, func() bool {
+			return slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.Message, want) })
 		})
 	}
 

@@ -23,7 +23,7 @@ import (
 
 const password = "correct horse"
 
-func start(t *testing.T, options machost.Options) *machost.Host {
+func startHost(t *testing.T, options machost.Options) *machost.Host {
 	t.Helper()
 
 	options.Password = password
@@ -42,8 +42,8 @@ func start(t *testing.T, options machost.Options) *machost.Host {
 	return host
 }
 
-// client returns a separate SSH client, so that the test does not depend on HyperFleet's client.
-func client(t *testing.T, host *machost.Host) *ssh.Client {
+// newClient returns a separate SSH client, so that the test does not depend on HyperFleet's client.
+func newClient(t *testing.T, host *machost.Host) *ssh.Client {
 	t.Helper()
 
 	c, err := ssh.Dial("tcp", host.Address(), &ssh.ClientConfig{
@@ -89,15 +89,15 @@ func runOverSSH(t *testing.T, c *ssh.Client, command, input string) (string, int
 	return string(out), 0
 }
 
-func TestItIsAHostOfItsOwn(t *testing.T) {
+func TestHostIsIsolated(t *testing.T) {
 	t.Parallel()
 
 	for _, system := range []machost.System{machost.Mac, machost.Linux} {
 		t.Run(string(system), func(t *testing.T) {
 			t.Parallel()
 
-			host := start(t, machost.Options{System: system})
-			c := client(t, host)
+			host := startHost(t, machost.Options{System: system})
+			c := newClient(t, host)
 
 			marker := filepath.Join(t.TempDir(), "marker")
 			if err := os.WriteFile(marker, nil, 0o600); err != nil {
@@ -126,11 +126,11 @@ func TestItIsAHostOfItsOwn(t *testing.T) {
 	}
 }
 
-func TestUnknownIsRefusedAndNoted(t *testing.T) {
+func TestUnknownCallsAreRecorded(t *testing.T) {
 	t.Parallel()
 
-	host := start(t, machost.Options{})
-	c := client(t, host)
+	host := startHost(t, machost.Options{})
+	c := newClient(t, host)
 
 	for _, command := range []string{"apt-get update", "launchctl load x", "pfctl -F all", "networksetup -listallhardwareports", "sysctl -a"} {
 		if out, code := runOverSSH(t, c, command, ""); code != 127 {
@@ -152,12 +152,12 @@ func TestUnknownIsRefusedAndNoted(t *testing.T) {
 	}
 }
 
-// TestAMacIsNoLinux checks that macOS has neither stat -c nor sha256sum.
-func TestAMacIsNoLinux(t *testing.T) {
+// TestMacHasNoLinuxCommands checks that macOS has neither stat -c nor sha256sum.
+func TestMacHasNoLinuxCommands(t *testing.T) {
 	t.Parallel()
 
-	host := start(t, machost.Options{})
-	c := client(t, host)
+	host := startHost(t, machost.Options{})
+	c := newClient(t, host)
 
 	if out, code := runOverSSH(t, c, "stat -c %a /etc", ""); code == 0 {
 		t.Error(out)
@@ -172,17 +172,17 @@ func TestAMacIsNoLinux(t *testing.T) {
 	}
 
 	if unknown := host.UnknownCalls(); len(unknown) > 0 {
-		t.Errorf("what scripts try first is no mistake: %q", unknown)
+		t.Errorf("commands that scripts only try are recorded as unknown: %q", unknown)
 	}
 }
 
-// eventually waits until a condition is true.
-func eventually(t *testing.T, what string, holds func() bool) {
+// waitUntil waits until a condition is true.
+func waitUntil(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("a minute is over, and not: %s", what)
+			t.Fatalf("timed out waiting until %s", what)
 		}
 	}
 }
@@ -203,7 +203,7 @@ const plist = `<plist><dict>
 func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 	t.Parallel()
 
-	host := start(t, machost.Options{})
+	host := startHost(t, machost.Options{})
 	runs := func() bool {
 		processes, err := host.Processes(t.Context())
 		if err != nil {
@@ -213,13 +213,13 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 		return slices.Contains(processes, "/bin/sleep 1234")
 	}
 
-	c := client(t, host)
+	c := newClient(t, host)
 	if out, code := runOverSSH(t, c, "cat >/Library/LaunchDaemons/job.plist; chmod 644 /Library/LaunchDaemons/job.plist; "+
 		"launchctl bootstrap system /Library/LaunchDaemons/job.plist", plist); code != 0 {
-		t.Fatalf("the job can't be started: %s", out)
+		t.Fatalf("the job was not started: %s", out)
 	}
 
-	eventually(t, "the job runs", runs)
+	waitUntil(t, "the job runs", runs)
 
 	if _, err := host.Exec(t.Context(), "setsid /bin/sleep 99999 </dev/null >/dev/null 2>&1 &"); err != nil {
 		t.Fatal(err)
@@ -229,15 +229,15 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	eventually(t, "the job runs again", runs)
+	waitUntil(t, "the job runs again", runs)
 
 	processes, err := host.Processes(t.Context())
 	if err != nil || slices.Contains(processes, "/bin/sleep 99999") {
-		t.Errorf("after the restart the job has to run, and nothing else: %v\n%s", err, strings.Join(processes, "\n"))
+		t.Errorf("after the restart, only the job should run: %v\n%s", err, strings.Join(processes, "\n"))
 	}
 
 	if host.ReadFile("/Library/LaunchDaemons/job.plist") != plist {
-		t.Error("the disk is another one")
+		t.Error("the host has another disk")
 	}
 }
 
@@ -261,20 +261,20 @@ func TestCloseLeavesNothing(t *testing.T) {
 
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {
-		t.Errorf("left: %v %v", left, err)
+		t.Errorf("files remain: %v %v", left, err)
 	}
 
 	out, err := exec.CommandContext(t.Context(), "ps", "axww", "-o", "args=").Output()
 	if err != nil || bytes.Contains(out, []byte("/bin/sleep 31337")) {
-		t.Errorf("a process of the host lives on: %v", err)
+		t.Errorf("a process of the host still runs: %v", err)
 	}
 }
 
-func TestALightHostLooksAtWhatItIsGiven(t *testing.T) {
+func TestLightHostChecksItsInput(t *testing.T) {
 	t.Parallel()
 
-	host := start(t, machost.Options{Light: true})
-	c := client(t, host)
+	host := startHost(t, machost.Options{Light: true})
+	c := newClient(t, host)
 	line := "sudo -n /bin/bash -c 'guard' hyperfleet-script 'first' 900"
 	script := "SHA256='2c26b46b68ffc68ff99b453c1d30413413422d706483bfa0f98a5e886266e7ae'\nmain() { true; }\n\nmain; exit 0\n"
 
@@ -282,7 +282,7 @@ func TestALightHostLooksAtWhatItIsGiven(t *testing.T) {
 		line, input string
 		code        int
 	}{
-		"whole":        {line, script + "foo", 0},
+		"complete":     {line, script + "foo", 0},
 		"cut payload":  {line, script + "fo", 1},
 		"cut script":   {line, script[:40], 1},
 		"no sudo":      {strings.TrimPrefix(line, "sudo -n "), script + "foo", 1},

@@ -28,8 +28,8 @@ import (
 
 const asProgram = "as-pvesim"
 
-// pvesim starts the command and returns the variables that it exports.
-func pvesim(t *testing.T, args ...string) map[string]string {
+// startPVESim starts the command and returns the variables that it exports.
+func startPVESim(t *testing.T, args ...string) map[string]string {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	r, w := io.Pipe()
@@ -48,10 +48,10 @@ func pvesim(t *testing.T, args ...string) map[string]string {
 			t.Errorf("pvesim: %v", err)
 		}
 	})
-	return exports(t, r, 5)
+	return readExports(t, r, 5)
 }
 
-func exports(t *testing.T, r io.Reader, n int) map[string]string {
+func readExports(t *testing.T, r io.Reader, n int) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	lines := bufio.NewScanner(r)
@@ -72,8 +72,8 @@ func exports(t *testing.T, r io.Reader, n int) map[string]string {
 // TestServe connects to the cluster and to its control API with the output of -E.
 func TestServe(t *testing.T) {
 	t.Parallel()
-	env := pvesim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1")
-	if body := ask(t.Context(), t, env, http.MethodGet, "/nodes", ""); !bytes.Contains(body, []byte(`"pve5"`)) {
+	env := startPVESim(t, "-E", "--nodes", "5", "--clone-delay", "1s", "--parallel-clones", "1")
+	if body := sendRequest(t.Context(), t, env, http.MethodGet, "/nodes", ""); !bytes.Contains(body, []byte(`"pve5"`)) {
 		t.Errorf("nodes: %s", body)
 	}
 	f, err := control.Client{URL: env["PVESIM_CONTROL"]}.Floor(t.Context(), 10, time.Second)
@@ -93,7 +93,7 @@ func TestEnvFile(t *testing.T) {
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 	for {
 		if raw, err := os.ReadFile(name); err == nil {
-			if got := exports(t, bytes.NewReader(raw), 5); got["PVE_FINGERPRINT"] == "" {
+			if got := readExports(t, bytes.NewReader(raw), 5); got["PVE_FINGERPRINT"] == "" {
 				t.Errorf("exports %v", got)
 			}
 			break
@@ -161,18 +161,18 @@ func TestKilled(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	env := exports(t, out, 5)
+	env := readExports(t, out, 5)
 	ctl := control.Client{URL: env["PVESIM_CONTROL"]}
-	ask(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/9001/clone", "newid=200")
-	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Lock == "" && v.Config["virtio0"] != "" && v.Config["ide0"] != "" })
-	ask(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/200/status/start", "")
-	await(ctx, t, ctl, func(v pve.VMState) bool { return v.Status == "running" })
+	sendRequest(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/9001/clone", "newid=200")
+	waitForVM(ctx, t, ctl, func(v pve.VMState) bool { return v.Lock == "" && v.Config["virtio0"] != "" && v.Config["ide0"] != "" })
+	sendRequest(ctx, t, env, http.MethodPost, "/nodes/pve1/qemu/200/status/start", "")
+	waitForVM(ctx, t, ctl, func(v pve.VMState) bool { return v.Status == "running" })
 	for log := ""; !strings.Contains(log, "BOOT"); time.Sleep(20 * time.Millisecond) {
 		if log, err = ctl.Log(ctx, 200); err != nil {
 			t.Fatal(err)
 		}
 	}
-	pid := child(t, cmd.Process.Pid)
+	pid := findChild(t, cmd.Process.Pid)
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -186,8 +186,8 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// ask makes a call.
-func ask(ctx context.Context, t *testing.T, env map[string]string, method, path, form string) []byte {
+// sendRequest sends a request.
+func sendRequest(ctx context.Context, t *testing.T, env map[string]string, method, path, form string) []byte {
 	t.Helper()
 	client := &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}} // #nosec G402 -- pinned in the product, not here
@@ -212,8 +212,8 @@ func ask(ctx context.Context, t *testing.T, env map[string]string, method, path,
 	return body
 }
 
-// await waits until VM 200 has the state.
-func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VMState) bool) {
+// waitForVM waits until VM 200 has the state.
+func waitForVM(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VMState) bool) {
 	t.Helper()
 	for {
 		state, err := ctl.State(ctx)
@@ -227,8 +227,8 @@ func await(ctx context.Context, t *testing.T, ctl control.Client, ok func(pve.VM
 	}
 }
 
-// child returns the only child of a process.
-func child(t *testing.T, parent int) int {
+// findChild returns the only child of a process.
+func findChild(t *testing.T, parent int) int {
 	t.Helper()
 	lists, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", parent))
 	if err != nil {

@@ -15,84 +15,84 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// life is a client session that fails its test at the first error.
-type life struct {
+// session is a client session that fails its test at the first error.
+type session struct {
 	t *testing.T
 	c *proxmox.Client
 }
 
-func (l life) ok(err error) {
+func (l session) requireNoError(err error) {
 	l.t.Helper()
 	if err != nil {
 		l.t.Fatal(err)
 	}
 }
 
-func (l life) wait(task *proxmox.Task, err error) {
+func (l session) waitForTask(task *proxmox.Task, err error) {
 	l.t.Helper()
-	l.ok(err)
-	l.ok(task.Wait(l.t.Context(), 5*time.Millisecond, 10*time.Second))
+	l.requireNoError(err)
+	l.requireNoError(task.Wait(l.t.Context(), 5*time.Millisecond, 10*time.Second))
 	if !task.IsSuccessful {
 		l.t.Fatalf("task %s: %s", task.Type, task.ExitStatus)
 	}
 }
 
-// TestClientMakesVM makes the calls of tools that create VMs: an image from the network, a new VM,
+// TestClientCreatesVM makes the calls of tools that create VMs: an image from the network, a new VM,
 // the VM's agent, power operations, snapshots. pvetest fails the test for each call that is not
 // simulated.
-func TestClientMakesVM(t *testing.T) {
+func TestClientCreatesVM(t *testing.T) {
 	t.Parallel()
 	files := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("iso")) }))
 	t.Cleanup(files.Close)
 	s := pvetest.New(t, pve.DefaultModel())
-	l, ctx := life{t: t, c: rootClient(s)}, t.Context()
+	l, ctx := session{t: t, c: newRootClient(s)}, t.Context()
 	node, err := l.c.Node(ctx, "pve1")
-	l.ok(err)
+	l.requireNoError(err)
 	local, err := node.Storage(ctx, "local")
-	l.ok(err)
-	l.wait(local.DownloadURL(ctx, "iso", "tool.iso", files.URL+"/tool.iso"))
+	l.requireNoError(err)
+	l.waitForTask(local.DownloadURL(ctx, "iso", "tool.iso", files.URL+"/tool.iso"))
 	option := func(k string, v any) proxmox.VirtualMachineOption {
 		return proxmox.VirtualMachineOption{Name: k, Value: v}
 	}
-	l.wait(node.NewVirtualMachine(ctx, 1000, option("name", "made"), option("memory", 1024), option("agent", "1"),
+	l.waitForTask(node.NewVirtualMachine(ctx, 1000, option("name", "made"), option("memory", 1024), option("agent", "1"),
 		option("scsi0", "local-lvm:8"), option("ide2", "local-lvm:cloudinit"), option("ciuser", "bob"),
 		option("ide3", "local:iso/tool.iso,media=cdrom"), option("net0", "virtio,bridge=vmbr0")))
 	vm, err := node.VirtualMachine(ctx, 1000)
-	l.ok(err)
+	l.requireNoError(err)
 	if got := vm.VirtualMachineConfig; got.Boot != "order=scsi0;ide2;net0" || got.SCSIs["scsi0"] != "local-lvm:vm-1000-disk-0,size=8G" {
-		t.Errorf("made with boot %q, disk %q", got.Boot, got.SCSIs["scsi0"])
+		t.Errorf("created with boot %q, disk %q", got.Boot, got.SCSIs["scsi0"])
 	}
 	pending, err := vm.CloudInitPending(ctx)
 	if err != nil || len(pending) != 1 {
 		t.Errorf("cloud-init: %v %v", pending, err)
 	}
-	l.ok(vm.CloudInitRegenerate(ctx))
-	l.wait(vm.Start(ctx))
-	l.ok(vm.WaitForAgent(ctx, 5))
-	l.ok(vm.AgentFileWrite(ctx, "/etc/motd", []byte("hello")))
+	l.requireNoError(vm.CloudInitRegenerate(ctx))
+	l.waitForTask(vm.Start(ctx))
+	l.requireNoError(vm.WaitForAgent(ctx, 5))
+	l.requireNoError(vm.AgentFileWrite(ctx, "/etc/motd", []byte("hello")))
 	pid, err := vm.AgentExec(ctx, []string{"echo", "a", "b"}, "")
-	l.ok(err)
+	l.requireNoError(err)
 	if done, err := vm.WaitForAgentExecExit(ctx, pid, 5); err != nil || done.OutData != "a b\n" {
 		t.Errorf("exec: %+v %v", done, err)
 	}
-	l.wait(vm.Pause(ctx))
-	l.wait(vm.Resume(ctx))
-	l.wait(vm.Reset(ctx))
-	l.wait(vm.Reboot(ctx))
-	l.wait(vm.NewSnapshot(ctx, "before"))
-	l.wait(vm.Config(ctx, option("cores", 4)))
-	l.wait(vm.Snapshot("before").Rollback(ctx))
+	l.waitForTask(vm.Pause(ctx))
+	l.waitForTask(vm.Resume(ctx))
+	l.waitForTask(vm.Reset(ctx))
+	l.waitForTask(vm.Reboot(ctx))
+	l.waitForTask(vm.NewSnapshot(ctx, "before"))
+	l.waitForTask(vm.Config(ctx, option("cores", 4)))
+	l.waitForTask(vm.Snapshot("before").Rollback(ctx))
 	if list, err := vm.Snapshots(ctx); err != nil || len(list) != 2 {
 		t.Errorf("snapshots: %v %v", list, err)
 	}
-	l.wait(vm.Snapshot("before").Delete(ctx))
+	l.waitForTask(vm.Snapshot("before").Delete(ctx))
 	if conf := s.Snapshot().CreatedVMs()[0].Config; conf["cores"] != "" || conf["parent"] != "" {
 		t.Errorf("after rollback: %v", conf)
 	}
 	if tasks, err := node.Tasks(ctx, &proxmox.NodeTasksOptions{Source: "all", VMID: 1000}); err != nil || len(tasks) < 8 {
 		t.Errorf("tasks: %d %v", len(tasks), err)
 	}
-	l.wait(vm.Delete(ctx, nil))
+	l.waitForTask(vm.Delete(ctx, nil))
 	if left := s.Snapshot().CreatedVMs(); len(left) != 0 {
 		t.Errorf("left over: %v", left)
 	}
@@ -102,36 +102,36 @@ func TestClientMakesVM(t *testing.T) {
 func TestClientAdministers(t *testing.T) {
 	t.Parallel()
 	s := pvetest.New(t, pve.DefaultModel())
-	l, ctx := life{t: t, c: rootClient(s)}, t.Context()
-	l.ok(l.c.NewUser(ctx, &proxmox.NewUser{UserID: "ops@pve", Enable: true, Password: "a-long-one"}))
-	l.ok(l.c.NewRole(ctx, "Ops", "VM.Audit,VM.PowerMgmt"))
-	l.ok(l.c.NewPool(ctx, "lab", "a pool"))
-	l.ok(l.c.UpdateACL(ctx, proxmox.ACLOptions{Path: "/pool/lab", Users: "ops@pve", Roles: "Ops", Propagate: true}))
+	l, ctx := session{t: t, c: newRootClient(s)}, t.Context()
+	l.requireNoError(l.c.NewUser(ctx, &proxmox.NewUser{UserID: "ops@pve", Enable: true, Password: "a-long-one"}))
+	l.requireNoError(l.c.NewRole(ctx, "Ops", "VM.Audit,VM.PowerMgmt"))
+	l.requireNoError(l.c.NewPool(ctx, "lab", "a pool"))
+	l.requireNoError(l.c.UpdateACL(ctx, proxmox.ACLOptions{Path: "/pool/lab", Users: "ops@pve", Roles: "Ops", Propagate: true}))
 	pool, err := l.c.Pool(ctx, "lab")
-	l.ok(err)
-	l.ok(pool.Update(ctx, &proxmox.PoolUpdateOption{VirtualMachines: "101"}))
-	ops := newAPI(t, s).login("ops@pve", "a-long-one")
-	ops.ok("GET", "/nodes/pve2/qemu/101/config", nil) // by the pool
+	l.requireNoError(err)
+	l.requireNoError(pool.Update(ctx, &proxmox.PoolUpdateOption{VirtualMachines: "101"}))
+	ops := newRawClient(t, s).logIn("ops@pve", "a-long-one")
+	ops.mustDo("GET", "/nodes/pve2/qemu/101/config", nil) // by the pool
 	if got := ops.do("GET", "/nodes/pve1/qemu/100/config", nil); got.status != http.StatusForbidden {
 		t.Errorf("not in the pool: %d", got.status)
 	}
-	l.ok(pool.Update(ctx, &proxmox.PoolUpdateOption{VirtualMachines: "101", Delete: true}))
-	l.ok(pool.Delete(ctx))
+	l.requireNoError(pool.Update(ctx, &proxmox.PoolUpdateOption{VirtualMachines: "101", Delete: true}))
+	l.requireNoError(pool.Delete(ctx))
 	user, err := l.c.User(ctx, "ops@pve")
-	l.ok(err)
+	l.requireNoError(err)
 	token, err := user.NewAPIToken(ctx, proxmox.Token{TokenID: "t", Privsep: false})
 	if err != nil || token.FullTokenID != "ops@pve!t" {
 		t.Errorf("token: %+v %v", token, err)
 	}
-	newAPI(t, s).token("ops@pve!t", token.Value).ok("GET", "/version", nil)
-	l.ok(user.Delete(ctx))
+	newRawClient(t, s).withToken("ops@pve!t", token.Value).mustDo("GET", "/version", nil)
+	l.requireNoError(user.Delete(ctx))
 	cluster, err := l.c.Cluster(ctx)
-	l.ok(err)
+	l.requireNoError(err)
 	for what, err := range map[string]error{
-		"users": second(l.c.Users(ctx)), "roles": second(l.c.Roles(ctx)), "grants": second(l.c.ACL(ctx)),
-		"groups": second(l.c.Groups(ctx)), "realms": second(l.c.Domains(ctx)), "storages": second(l.c.ClusterStorages(ctx)),
-		"HA": second(cluster.HAResources(ctx, "")), "firewall": second(cluster.FirewallOptions(ctx)),
-		"rules": second(cluster.FirewallRules(ctx)), "HA status": second(cluster.HAStatus(ctx)),
+		"users": dropValue(l.c.Users(ctx)), "roles": dropValue(l.c.Roles(ctx)), "grants": dropValue(l.c.ACL(ctx)),
+		"groups": dropValue(l.c.Groups(ctx)), "realms": dropValue(l.c.Domains(ctx)), "storages": dropValue(l.c.ClusterStorages(ctx)),
+		"HA": dropValue(cluster.HAResources(ctx, "")), "firewall": dropValue(cluster.FirewallOptions(ctx)),
+		"rules": dropValue(cluster.FirewallRules(ctx)), "HA status": dropValue(cluster.HAStatus(ctx)),
 	} {
 		if err != nil {
 			t.Errorf("%s: %v", what, err)
@@ -139,9 +139,9 @@ func TestClientAdministers(t *testing.T) {
 	}
 }
 
-func second[T any](_ T, err error) error { return err }
+func dropValue[T any](_ T, err error) error { return err }
 
-func rootClient(s *pve.Server) *proxmox.Client {
+func newRootClient(s *pve.Server) *proxmox.Client {
 	return proxmox.NewClient(s.URL()+"/api2/json", proxmox.WithHTTPClient(s.HTTPClient()),
 		proxmox.WithCredentials(&proxmox.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}))
 }

@@ -26,41 +26,41 @@ func TestCloneRules(t *testing.T) {
 		reason string
 		model  func(*pve.Model)
 		source string
-		params p
+		params formData
 		status int
-		want   string // reason of the answer, or exit of the task
+		want   string // reason of the response, or exit of the task
 	}{
-		{"a template is cloned linked", local, "9001", p{"newid": "1000"}, 200, "OK"},
-		{"full clone to a storage", local, "9001", p{"newid": "1000", "full": "1", "storage": "local-lvm"}, 200, "OK"},
-		{"storage with a linked clone", local, "9001", p{"newid": "1000", "storage": "local-lvm"}, 500,
+		{"a template is cloned linked", local, "9001", formData{"newid": "1000"}, 200, "OK"},
+		{"full clone to a storage", local, "9001", formData{"newid": "1000", "full": "1", "storage": "local-lvm"}, 200, "OK"},
+		{"storage with a linked clone", local, "9001", formData{"newid": "1000", "storage": "local-lvm"}, 500,
 			"parameter 'storage' not allowed for linked clones"},
-		{"format with a linked clone", local, "9001", p{"newid": "1000", "format": "raw"}, 500,
+		{"format with a linked clone", local, "9001", formData{"newid": "1000", "format": "raw"}, 500,
 			"parameter 'format' not allowed for linked clones"},
-		{"target with local disks", local, "9001", p{"newid": "1000", "target": "pve2"}, 500,
+		{"target with local disks", local, "9001", formData{"newid": "1000", "target": "pve2"}, 500,
 			"can't clone VM to node 'pve2' (VM uses local storage)"},
-		{"target with shared disks", shared, "9001", p{"newid": "1000", "target": "pve2"}, 200, "OK"},
-		{"target is the same node", local, "9001", p{"newid": "1000", "target": "pve1"}, 200, "OK"},
-		{"unknown target", shared, "9001", p{"newid": "1000", "target": "nope"}, 500, "no such cluster node 'nope'"},
-		{"linked clone of a plain vm", local, "100", p{"newid": "1000", "full": "0"}, 500,
+		{"target with shared disks", shared, "9001", formData{"newid": "1000", "target": "pve2"}, 200, "OK"},
+		{"target is the same node", local, "9001", formData{"newid": "1000", "target": "pve1"}, 200, "OK"},
+		{"unknown target", shared, "9001", formData{"newid": "1000", "target": "nope"}, 500, "no such cluster node 'nope'"},
+		{"linked clone of a plain vm", local, "100", formData{"newid": "1000", "full": "0"}, 500,
 			"Linked clone feature is not supported for 'local-lvm:vm-100-disk-0' (scsi0)"},
-		{"plain vm is cloned full", local, "100", p{"newid": "1000"}, 200, "OK"},
-		{"unknown pool", local, "9001", p{"newid": "1000", "pool": "nope"}, 500, "pool 'nope' does not exist"},
-		{"unknown storage", local, "9001", p{"newid": "1000", "full": "1", "storage": "nope"}, 500, "storage 'nope' does not exist"},
-		{"storage without images", local, "9001", p{"newid": "1000", "full": "1", "storage": "local"}, 400,
+		{"plain vm is cloned full", local, "100", formData{"newid": "1000"}, 200, "OK"},
+		{"unknown pool", local, "9001", formData{"newid": "1000", "pool": "nope"}, 500, "pool 'nope' does not exist"},
+		{"unknown storage", local, "9001", formData{"newid": "1000", "full": "1", "storage": "nope"}, 500, "storage 'nope' does not exist"},
+		{"storage without images", local, "9001", formData{"newid": "1000", "full": "1", "storage": "local"}, 400,
 			"Parameter verification failed."},
-		{"bad name", local, "9001", p{"newid": "1000", "name": "a_b"}, 400, "Parameter verification failed."},
-		{"snapshot", local, "9001", p{"newid": "1000", "snapname": "s"}, 500, "snapshot 's' does not exist"},
-		{"id in use on this node", local, "9001", p{"newid": "100"}, 500, "unable to create VM 100: config file already exists"},
-		{"id in use on another node", local, "9001", p{"newid": "101"}, 200,
+		{"bad name", local, "9001", formData{"newid": "1000", "name": "a_b"}, 400, "Parameter verification failed."},
+		{"snapshot", local, "9001", formData{"newid": "1000", "snapname": "s"}, 500, "snapshot 's' does not exist"},
+		{"id in use on this node", local, "9001", formData{"newid": "100"}, 500, "unable to create VM 100: config file already exists"},
+		{"id in use on another node", local, "9001", formData{"newid": "101"}, 200,
 			"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists"},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			t.Parallel()
-			a := start(t, tc.model).root()
+			a := startCluster(t, tc.model).asRoot()
 			got := a.do("POST", "/nodes/pve1/qemu/"+tc.source+"/clone", tc.params)
 			text := got.reason
 			if got.status == 200 {
-				text = a.wait(got.data)
+				text = a.waitForTask(got.data)
 			}
 			if got.status != tc.status || text != tc.want {
 				t.Errorf("got %d %q (%v), want %d %q", got.status, text, got.body, tc.status, tc.want)
@@ -76,12 +76,12 @@ func TestCloneRules(t *testing.T) {
 // new.
 func TestCloneCopies(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Templates[0].Config = map[string]string{"tags": "golden;os", "onboot": "1", "description": "the template\n"}
 	})
-	a.clone("1000", p{"description": `{"managedBy":"x"}`})
-	a.clone("1001", p{"name": ""})
-	src, one, two := a.config("9001"), a.config("1000"), a.config("1001")
+	a.clone("1000", formData{"description": `{"managedBy":"x"}`})
+	a.clone("1001", formData{"name": ""})
+	src, one, two := a.getConfig("9001"), a.getConfig("1000"), a.getConfig("1001")
 	if one["description"] != `{"managedBy":"x"}` || two["description"] != "the template" {
 		t.Errorf("descriptions %q %q", one["description"], two["description"])
 	}
@@ -106,31 +106,31 @@ func TestCloneCopies(t *testing.T) {
 func TestCloneStages(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Delays.Clone = time.Minute
 		m.Templates[0].NoCloudInit = true // otherwise the configuration is written with that drive, which comes first
 	}, pve.WithClock(clk))
-	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
-	eventually(t, "copying", func() bool { return clk.HasWaiters() })
-	want := map[string]any{"lock": "clone", "description": " qmclone temporary file", "digest": a.config("1000")["digest"]}
-	if d := cmp.Diff(want, a.config("1000")); d != "" {
+	upid := a.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
+	waitUntil(t, "copying", func() bool { return clk.HasWaiters() })
+	want := map[string]any{"lock": "clone", "description": " qmclone temporary file", "digest": a.getConfig("1000")["digest"]}
+	if d := cmp.Diff(want, a.getConfig("1000")); d != "" {
 		t.Errorf("half-way: %s", d)
 	}
-	row := a.row(1000)
+	row := a.findRow(1000)
 	if row["lock"] != "clone" || row["pool"] != nil || row["name"] != "VM 1000" {
 		t.Errorf("row half-way: %v", row)
 	}
 	for _, c := range []struct{ method, path string }{
 		{"PUT", "/nodes/pve1/qemu/1000/config"}, {"POST", "/nodes/pve1/qemu/1000/config"},
 	} {
-		if got := a.do(c.method, c.path, p{"cores": "1"}); got.reason != "VM is locked (clone)" {
+		if got := a.do(c.method, c.path, formData{"cores": "1"}); got.reason != "VM is locked (clone)" {
 			t.Errorf("%s half-way: %d %s", c.method, got.status, got.reason)
 		}
 	}
 	if got := a.do("DELETE", "/nodes/pve1/tasks/"+fmt.Sprint(upid), nil); got.status != 200 {
 		t.Errorf("stop task: %v", got)
 	}
-	if exit := a.wait(upid); exit != "clone failed: interrupted by signal" {
+	if exit := a.waitForTask(upid); exit != "clone failed: interrupted by signal" {
 		t.Errorf("exit %q", exit)
 	}
 	if left := a.s.Snapshot().CreatedVMs(); len(left) != 0 {
@@ -144,7 +144,7 @@ func TestCloneStages(t *testing.T) {
 func TestCloneIntoPool(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Delays.Clone, m.StatusLag = time.Minute, 10*time.Minute
 		m.Users = append(m.Users, pve.User{ID: "u@pve"})
 		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
@@ -153,38 +153,38 @@ func TestCloneIntoPool(t *testing.T) {
 			pve.ACL{Path: "/storage", Principal: "u@pve", Role: "PVEDatastoreUser"},
 			pve.ACL{Path: "/sdn", Principal: "u@pve", Role: "PVESDNUser"})
 	}, pve.WithClock(clk))
-	u := a.token("u@pve!t", "s")
-	upid := u.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "pool": "ci"})
-	eventually(t, "copying", clk.HasWaiters)
+	u := a.withToken("u@pve!t", "s")
+	upid := u.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "pool": "ci"})
+	waitUntil(t, "copying", clk.HasWaiters)
 	if got := u.do("GET", "/nodes/pve1/qemu/1000/config", nil); got.reason != "Permission check failed (/vms/1000, VM.Audit)" {
 		t.Errorf("config half-way: %d %s", got.status, got.reason)
 	}
-	if row := u.row(1000); row != nil {
+	if row := u.findRow(1000); row != nil {
 		t.Errorf("row half-way: %v", row)
 	}
 	want := map[string]any{
 		"id": "qemu/1000", "type": "qemu", "vmid": 1000.0, "node": "pve1", "status": "unknown", "lock": "clone",
 	}
-	if d := cmp.Diff(want, a.row(1000)); d != "" {
+	if d := cmp.Diff(want, a.findRow(1000)); d != "" {
 		t.Errorf("row before the broadcast: %s", d)
 	}
-	if got := u.do("POST", clonePath, p{"newid": "1000", "pool": "ci"}); got.status != 500 ||
+	if got := u.do("POST", clonePath, formData{"newid": "1000", "pool": "ci"}); got.status != 500 ||
 		got.reason != "unable to create VM 1000: config file already exists" {
 		t.Errorf("a second time: %d %s", got.status, got.reason)
 	}
 	clk.Step(time.Minute)
-	if exit := a.wait(upid); exit != "OK" {
+	if exit := a.waitForTask(upid); exit != "OK" {
 		t.Fatal(exit)
 	}
-	if c, _ := u.ok("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
+	if c, _ := u.mustDo("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
 		t.Errorf("config: %v", c)
 	}
-	if row := u.row(1000); row["pool"] != "ci" {
+	if row := u.findRow(1000); row["pool"] != "ci" {
 		t.Errorf("row in the pool: %v", row)
 	}
-	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
-	if pool, _ := a.ok("GET", "/pools/ci", nil).(map[string]any); fmt.Sprint(pool["members"]) != "[]" {
-		t.Errorf("members when it is gone: %v", pool)
+	a.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
+	if pool, _ := a.mustDo("GET", "/pools/ci", nil).(map[string]any); fmt.Sprint(pool["members"]) != "[]" {
+		t.Errorf("members after the deletion: %v", pool)
 	}
 }
 
@@ -193,26 +193,26 @@ func TestCloneIntoPool(t *testing.T) {
 func TestCloneStagesCloudInit(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
-	upid := a.ok("POST", clonePath, p{"newid": "1000", "name": "runner", "description": "d"})
-	eventually(t, "copying", func() bool { return clk.HasWaiters() })
-	c := a.config("1000")
+	a := startCluster(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
+	upid := a.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "description": "d"})
+	waitUntil(t, "copying", func() bool { return clk.HasWaiters() })
+	c := a.getConfig("1000")
 	if c["lock"] != "clone" || c["name"] != "runner" || c["description"] != "d" || c["scsi0"] != nil || c["ide2"] == nil {
 		t.Errorf("half-way: %v", c)
 	}
 	clk.Step(time.Minute)
-	if exit := a.wait(upid); exit != "OK" {
+	if exit := a.waitForTask(upid); exit != "OK" {
 		t.Error(exit)
 	}
-	if c := a.config("1000"); c["lock"] != nil || c["scsi0"] == nil {
+	if c := a.getConfig("1000"); c["lock"] != nil || c["scsi0"] == nil {
 		t.Errorf("done: %v", c)
 	}
 }
 
-// row is the row of a VM in the listing, as the caller sees it; nil is none.
-func (a *api) row(vmid float64) map[string]any {
+// findRow returns the row of a VM in the listing that the caller sees, or nil.
+func (a *rawClient) findRow(vmid float64) map[string]any {
 	a.t.Helper()
-	rows, _ := a.ok("GET", "/cluster/resources", p{"type": "vm"}).([]any)
+	rows, _ := a.mustDo("GET", "/cluster/resources", formData{"type": "vm"}).([]any)
 	for _, r := range rows {
 		if m, ok := r.(map[string]any); ok && m["vmid"] == vmid {
 			return m
@@ -238,32 +238,32 @@ func TestParallelClones(t *testing.T) {
 		t.Run(tc.reason, func(t *testing.T) {
 			t.Parallel()
 			clk := clocktesting.NewFakeClock(time.Now())
-			a := start(t, func(m *pve.Model) { tc.change(m); m.Delays.Clone = 25 * time.Second }, pve.WithClock(clk))
+			a := startCluster(t, func(m *pve.Model) { tc.change(m); m.Delays.Clone = 25 * time.Second }, pve.WithClock(clk))
 			var tasks []any
 			for i := range 3 {
-				tasks = append(tasks, a.ok("POST", clonePath, p{"newid": strconv.Itoa(1000 + i)}))
-				eventually(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
+				tasks = append(tasks, a.mustDo("POST", clonePath, formData{"newid": strconv.Itoa(1000 + i)}))
+				waitUntil(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
 			}
 			clk.Step(10 * time.Second)
-			if exit := a.wait(tasks[2]); exit != tc.text {
+			if exit := a.waitForTask(tasks[2]); exit != tc.text {
 				t.Errorf("third: %q", exit)
 			}
-			fourth := a.ok("POST", clonePath, p{"newid": "1003"})
-			eventually(t, "wait of fourth", func() bool { return clk.Waiters() == 3 })
+			fourth := a.mustDo("POST", clonePath, formData{"newid": "1003"})
+			waitUntil(t, "wait of fourth", func() bool { return clk.Waiters() == 3 })
 			clk.Step(9 * time.Second)
 			clk.Step(6 * time.Second)
 			for _, u := range tasks[:2] {
-				if exit := a.wait(u); exit != "OK" {
+				if exit := a.waitForTask(u); exit != "OK" {
 					t.Errorf("within the limit: %q", exit)
 				}
 			}
-			if exit := a.wait(fourth); exit != tc.text {
+			if exit := a.waitForTask(fourth); exit != tc.text {
 				t.Errorf("fourth: %q", exit)
 			}
-			fifth := a.ok("POST", clonePath, p{"newid": "1004"})
-			eventually(t, "wait of fifth", func() bool { return clk.HasWaiters() })
+			fifth := a.mustDo("POST", clonePath, formData{"newid": "1004"})
+			waitUntil(t, "wait of fifth", func() bool { return clk.HasWaiters() })
 			clk.Step(25 * time.Second)
-			if exit := a.wait(fifth); exit != "OK" {
+			if exit := a.waitForTask(fifth); exit != "OK" {
 				t.Errorf("fifth: %q", exit)
 			}
 		})
@@ -274,20 +274,20 @@ func TestParallelClones(t *testing.T) {
 // track linked clones.
 func TestBaseInUse(t *testing.T) {
 	t.Parallel()
-	shared := start(t, func(m *pve.Model) { *m = m.WithSharedStorage() }).root()
+	shared := startCluster(t, func(m *pve.Model) { *m = m.WithSharedStorage() }).asRoot()
 	shared.clone("1000", nil)
-	if v := shared.config("1000")["scsi0"]; v != "ceph:base-9001-disk-0/vm-1000-disk-0,size=20G" {
+	if v := shared.getConfig("1000")["scsi0"]; v != "ceph:base-9001-disk-0/vm-1000-disk-0,size=20G" {
 		t.Errorf("linked clone %v", v)
 	}
-	exit := shared.task("DELETE", "/nodes/pve1/qemu/9001", nil)
+	exit := shared.runTask("DELETE", "/nodes/pve1/qemu/9001", nil)
 	if exit != "base volume 'ceph:base-9001-disk-0' is still in use by linked cloned" {
 		t.Errorf("shared: %q", exit)
 	}
-	shared.must("DELETE", "/nodes/pve1/qemu/1000", nil)
-	shared.must("DELETE", "/nodes/pve1/qemu/9001", nil)
-	thin := start(t, nil).root()
+	shared.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
+	shared.mustRunTask("DELETE", "/nodes/pve1/qemu/9001", nil)
+	thin := startCluster(t, nil).asRoot()
 	thin.clone("1000", nil)
-	thin.must("DELETE", "/nodes/pve1/qemu/9001", nil)
+	thin.mustRunTask("DELETE", "/nodes/pve1/qemu/9001", nil)
 }
 
 // TestListingLag checks that the data of the cluster file system is current, and that the data of
@@ -295,11 +295,11 @@ func TestBaseInUse(t *testing.T) {
 func TestListingLag(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) { m.StatusLag = 10 * time.Second }, pve.WithClock(clk))
-	row := func() map[string]any { return a.row(1000) }
+	a := startCluster(t, func(m *pve.Model) { m.StatusLag = 10 * time.Second }, pve.WithClock(clk))
+	row := func() map[string]any { return a.findRow(1000) }
 	clk.Step(3 * time.Second)
 	a.clone("1000", nil)
-	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"tags": "mine"})
+	a.mustDo("PUT", "/nodes/pve1/qemu/1000/config", formData{"tags": "mine"})
 	if r := row(); r["status"] != "unknown" || r["name"] != nil || r["tags"] != "mine" || r["node"] != "pve1" {
 		t.Errorf("before the broadcast: %v", r)
 	}
@@ -307,11 +307,11 @@ func TestListingLag(t *testing.T) {
 	if r := row(); r["status"] != "stopped" || r["name"] != "vm-1000" {
 		t.Errorf("after the broadcast: %v", r)
 	}
-	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/start", nil)
 	if r := row(); r["status"] != "stopped" {
 		t.Errorf("started, not broadcast: %v", r)
 	}
-	now, _ := a.ok("GET", "/nodes/pve1/qemu/1000/status/current", nil).(map[string]any)
+	now, _ := a.mustDo("GET", "/nodes/pve1/qemu/1000/status/current", nil).(map[string]any)
 	if now["status"] != "running" {
 		t.Errorf("status/current lags: %v", now)
 	}
@@ -324,12 +324,12 @@ func TestListingLag(t *testing.T) {
 		t.Errorf("stale listing: %v", r)
 	}
 	remove()
-	a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
-	a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+	a.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
 	if r := row(); r != nil {
 		t.Errorf("destroyed VM is listed: %v", r)
 	}
-	a.clone("1000", p{"name": "second"})
+	a.clone("1000", formData{"name": "second"})
 	if r := row(); r["name"] != "vm-1000" || r["tags"] != nil {
 		t.Errorf("reused id: %v", r)
 	}
@@ -340,24 +340,24 @@ func TestListingLag(t *testing.T) {
 func TestTwoConfigLocks(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) { m.Delays.Config = time.Minute }, pve.WithClock(clk))
+	a := startCluster(t, func(m *pve.Model) { m.Delays.Config = time.Minute }, pve.WithClock(clk))
 	a.clone("1000", nil)
-	slow := a.ok("POST", "/nodes/pve1/qemu/1000/config", p{"cores": "1"})
-	eventually(t, "holder", func() bool { return clk.HasWaiters() })
-	start := a.ok("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	got := make(chan answer)
-	go func() { got <- a.do("PUT", "/nodes/pve1/qemu/1000/config", p{"cores": "3"}) }()
-	eventually(t, "waiters", func() bool { return clk.Waiters() == 3 })
+	slow := a.mustDo("POST", "/nodes/pve1/qemu/1000/config", formData{"cores": "1"})
+	waitUntil(t, "holder", func() bool { return clk.HasWaiters() })
+	start := a.mustDo("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	got := make(chan response)
+	go func() { got <- a.do("PUT", "/nodes/pve1/qemu/1000/config", formData{"cores": "3"}) }()
+	waitUntil(t, "waiters", func() bool { return clk.Waiters() == 3 })
 	clk.Step(10 * time.Second)
 	const text = "can't lock file '/var/lock/qemu-server/lock-1000.conf' - got timeout"
 	if g := <-got; g.status != 500 || g.reason != text {
 		t.Errorf("call: %d %s", g.status, g.reason)
 	}
-	if exit := a.wait(start); exit != text {
+	if exit := a.waitForTask(start); exit != text {
 		t.Errorf("task: %s", exit)
 	}
 	clk.Step(time.Minute)
-	if exit := a.wait(slow); exit != "OK" {
+	if exit := a.waitForTask(slow); exit != "OK" {
 		t.Errorf("holder: %s", exit)
 	}
 }
@@ -365,8 +365,8 @@ func TestTwoConfigLocks(t *testing.T) {
 // TestStorageRunsFull fills a storage without a fault.
 func TestStorageRunsFull(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Storages[1].Size = 40 << 30 })
-	exit := a.task("POST", clonePath, p{"newid": "1000", "full": "1"})
+	a := startCluster(t, func(m *pve.Model) { m.Storages[1].Size = 40 << 30 })
+	exit := a.runTask("POST", clonePath, formData{"newid": "1000", "full": "1"})
 	if !strings.HasPrefix(exit, "clone failed: lvcreate") {
 		t.Errorf("exit %q", exit)
 	}

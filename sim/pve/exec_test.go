@@ -55,7 +55,7 @@ func guestProgram(config, root string) int {
 	return 0
 }
 
-func execModel(t *testing.T) func(*pve.Model) {
+func newExecModel(t *testing.T) func(*pve.Model) {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -73,37 +73,37 @@ func execModel(t *testing.T) func(*pve.Model) {
 	}
 }
 
-// seed is user data that leaves a configuration for the program.
-func seed(do string) string {
+// newUserData returns user data that writes a configuration for the program.
+func newUserData(do string) string {
 	conf := base64.StdEncoding.EncodeToString([]byte(`{"do":"` + do + `","say":"hello"}`))
 	return "#cloud-config\nhostname: guest-1\nwrite_files:\n- path: /etc/hyperfleet/runner-config.json\n" +
 		"  encoding: b64\n  permissions: '0600'\n  content: " + conf + "\n"
 }
 
-// boot starts a clone with an ISO in its drive.
-func boot(t *testing.T, label, userData string) *api {
+// bootGuest starts a clone with an ISO in its drive.
+func bootGuest(t *testing.T, label, userData string) *rawClient {
 	t.Helper()
-	a := start(t, execModel(t))
+	a := startCluster(t, newExecModel(t))
 	a.clone("1000", nil)
 	iso := buildISO(t, label, map[string]string{"user-data": userData, "meta-data": "instance-id: i\n"})
-	a.wait(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
-	a.ok("PUT", confPath, p{"ide2": "local:iso/seed.iso,media=cdrom"})
-	a.must("POST", powerPath+"start", nil)
+	a.waitForTask(a.upload("pve1", "local", "iso", "seed.iso", iso).data)
+	a.mustDo("PUT", confPath, formData{"ide2": "local:iso/seed.iso,media=cdrom"})
+	a.mustRunTask("POST", powerPath+"start", nil)
 	return a
 }
 
-// off waits until VM 1000 is stopped.
-func (a *api) off() {
+// waitForPowerOff waits until VM 1000 is stopped.
+func (a *rawClient) waitForPowerOff() {
 	a.t.Helper()
-	eventually(a.t, "power-off", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	waitUntil(a.t, "VM 1000 is stopped", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
 }
 
 // TestExecGuest runs a real program with the data of an uploaded ISO. When the program exits, the
 // guest powers off.
 func TestExecGuest(t *testing.T) {
 	t.Parallel()
-	a := boot(t, "cidata", seed("exit"))
-	a.off()
+	a := bootGuest(t, "cidata", newUserData("exit"))
+	a.waitForPowerOff()
 	log := a.s.Console(1000)
 	for _, want := range []string{"say=hello env=0 host=guest-1", `image="#!/bin/sh\n"`, "inroot=true", "power off"} {
 		if !strings.Contains(log, want) {
@@ -115,15 +115,15 @@ func TestExecGuest(t *testing.T) {
 // TestExecGuestBuiltin uses the drive that Proxmox VE generates, with user data from a snippet.
 func TestExecGuestBuiltin(t *testing.T) {
 	t.Parallel()
-	change := execModel(t)
-	a := start(t, func(m *pve.Model) {
+	change := newExecModel(t)
+	a := startCluster(t, func(m *pve.Model) {
 		change(m)
-		m.Storages[0].Snippets = map[string]string{"user.yaml": seed("exit")}
+		m.Storages[0].Snippets = map[string]string{"user.yaml": newUserData("exit")}
 	})
 	a.clone("1000", nil)
-	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"cicustom": "user=local:snippets/user.yaml", "ipconfig0": "ip=dhcp"})
-	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	a.off()
+	a.mustDo("PUT", "/nodes/pve1/qemu/1000/config", formData{"cicustom": "user=local:snippets/user.yaml", "ipconfig0": "ip=dhcp"})
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	a.waitForPowerOff()
 	if log := a.s.Console(1000); !strings.Contains(log, "say=hello") {
 		t.Errorf("console:\n%s", log)
 	}
@@ -136,14 +136,14 @@ func TestExecGuestKilled(t *testing.T) {
 	for _, how := range []string{"stop", "close"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			a := boot(t, "CIDATA", seed("hang"))
-			eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
+			a := bootGuest(t, "CIDATA", newUserData("hang"))
+			waitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
 			if how == "close" {
 				return
 			}
-			a.must("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
-			a.must("DELETE", "/nodes/pve1/qemu/1000", nil)
-			eventually(t, "end of processes", func() bool { return len(a.s.LeakedProcesses()) == 0 })
+			a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
+			a.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
+			waitUntil(t, "all processes have ended", func() bool { return len(a.s.LeakedProcesses()) == 0 })
 		})
 	}
 }
@@ -151,9 +151,9 @@ func TestExecGuestKilled(t *testing.T) {
 // TestExecGuestShutdown checks that the program can end by itself after the power button.
 func TestExecGuestShutdown(t *testing.T) {
 	t.Parallel()
-	a := boot(t, "cidata", seed("term"))
-	eventually(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
-	a.must("POST", "/nodes/pve1/qemu/1000/status/shutdown", nil)
+	a := bootGuest(t, "cidata", newUserData("term"))
+	waitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/shutdown", nil)
 	if log := a.s.Console(1000); !strings.Contains(log, "terminated in good order") {
 		t.Errorf("console:\n%s", log)
 	}
@@ -165,11 +165,11 @@ func TestExecGuestShutdown(t *testing.T) {
 // TestExecGuestWithoutData checks that a VM without data stays up and runs no program.
 func TestExecGuestWithoutData(t *testing.T) {
 	t.Parallel()
-	a := start(t, execModel(t))
+	a := startCluster(t, newExecModel(t))
 	a.clone("1000", nil)
-	a.ok("PUT", "/nodes/pve1/qemu/1000/config", p{"ide2": "none,media=cdrom"})
-	a.must("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	eventually(t, "message", func() bool { return strings.Contains(a.s.Console(1000), "nothing to run") })
+	a.mustDo("PUT", "/nodes/pve1/qemu/1000/config", formData{"ide2": "none,media=cdrom"})
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/start", nil)
+	waitUntil(t, "the console has the message", func() bool { return strings.Contains(a.s.Console(1000), "nothing to run") })
 	if v, _ := a.s.Snapshot().VM(1000); v.Status != "running" {
 		t.Errorf("status %s", v.Status)
 	}

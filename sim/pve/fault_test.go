@@ -25,7 +25,7 @@ func TestFaults(t *testing.T) {
 		kind   pve.FaultKind
 		reason string // of the fault
 		status int    // 0: the connection is cut
-		text   string // reason of the answer or exit of the task
+		text   string // reason of the response or exit of the task
 		vms    int
 		lock   string
 	}{
@@ -49,21 +49,21 @@ func TestFaults(t *testing.T) {
 	} {
 		t.Run(string(tc.kind)+tc.reason, func(t *testing.T) {
 			t.Parallel()
-			a := start(t, nil)
+			a := startCluster(t, nil)
 			a.s.AddFault(pve.Fault{Kind: tc.kind, Reason: tc.reason, Count: 1, Path: "/nodes/*/qemu/*/clone"})
-			got, err := a.try("POST", clonePath, "application/x-www-form-urlencoded", strings.NewReader("newid=1000"))
+			got, err := a.trySend("POST", clonePath, "application/x-www-form-urlencoded", strings.NewReader("newid=1000"))
 			text := got.reason
 			switch {
 			case (err != nil) != (tc.status == 0) || got.status != tc.status:
 				t.Fatalf("got %d %s, %v", got.status, got.reason, err)
 			case got.status == 200:
-				text = a.wait(got.data)
+				text = a.waitForTask(got.data)
 			}
 			if tc.status != 0 && text != tc.text {
 				t.Errorf("text %q", text)
 			}
-			eventually(t, "VMs", func() bool { return len(a.s.Snapshot().CreatedVMs()) == tc.vms })
-			eventually(t, "tasks", func() bool {
+			waitUntil(t, "VMs", func() bool { return len(a.s.Snapshot().CreatedVMs()) == tc.vms })
+			waitUntil(t, "tasks", func() bool {
 				st := a.s.Snapshot()
 				return len(st.Tasks) == 0 || st.Tasks[len(st.Tasks)-1].Exit != ""
 			})
@@ -85,15 +85,15 @@ func TestFaults(t *testing.T) {
 // TestLostTask checks the status of a lost task, whose log is lost too.
 func TestLostTask(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	a.s.AddFault(pve.Fault{Kind: pve.FaultTaskLost})
-	upid := fmt.Sprint(a.ok("POST", clonePath, p{"newid": "1000"}))
-	a.wait(upid)
-	st, _ := a.ok("GET", "/nodes/pve1/tasks/"+upid+"/status", nil).(map[string]any)
+	upid := fmt.Sprint(a.mustDo("POST", clonePath, formData{"newid": "1000"}))
+	a.waitForTask(upid)
+	st, _ := a.mustDo("GET", "/nodes/pve1/tasks/"+upid+"/status", nil).(map[string]any)
 	if st["status"] != "stopped" || st["exitstatus"] != "unexpected status" {
 		t.Errorf("status %v", st)
 	}
-	log, _ := a.ok("GET", "/nodes/pve1/tasks/"+upid+"/log", nil).([]any)
+	log, _ := a.mustDo("GET", "/nodes/pve1/tasks/"+upid+"/log", nil).([]any)
 	if line, _ := log[0].(map[string]any); line["t"] != "unable to open file - No such file or directory" {
 		t.Errorf("log: %v", log)
 	}
@@ -102,13 +102,13 @@ func TestLostTask(t *testing.T) {
 // TestCrash ends a VM while its guest runs.
 func TestCrash(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	a.s.AddFault(pve.Fault{Kind: pve.FaultVMCrash, VMID: 1000, Delay: time.Millisecond})
 	a.clone("1000", nil)
 	a.clone("1001", nil)
-	a.must("POST", powerPath+"start", nil)
-	a.must("POST", "/nodes/pve1/qemu/1001/status/start", nil)
-	eventually(t, "crash", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	a.mustRunTask("POST", powerPath+"start", nil)
+	a.mustRunTask("POST", "/nodes/pve1/qemu/1001/status/start", nil)
+	waitUntil(t, "crash", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
 	if v, _ := a.s.Snapshot().VM(1001); v.Status != "running" || v.Starts != 1 {
 		t.Errorf("the other VM: %+v", v)
 	}
@@ -119,30 +119,30 @@ func TestCrash(t *testing.T) {
 func TestFaultConditions(t *testing.T) {
 	t.Parallel()
 	course := func() string {
-		a := start(t, nil)
+		a := startCluster(t, nil)
 		a.s.AddFault(pve.Fault{Kind: pve.FaultError, Method: "GET", Path: "/version", Probability: 0.5})
 		var b strings.Builder
 		for range 40 {
 			fmt.Fprint(&b, a.do("GET", "/version", nil).status, " ")
 		}
-		a.ok("GET", "/nodes", nil)
+		a.mustDo("GET", "/nodes", nil)
 		return b.String()
 	}
 	one, two := course(), course()
 	if one != two || !strings.Contains(one, "200") || !strings.Contains(one, "500") {
 		t.Errorf("courses\n%s\n%s", one, two)
 	}
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	remove := a.s.AddFault(pve.Fault{Kind: pve.FaultError, Node: "pve2", Status: 503, Count: 2})
 	for i, want := range []int{503, 503, 200} {
 		if got := a.do("GET", "/nodes/pve2/qemu", nil); got.status != want {
 			t.Errorf("call %d: %d", i, got.status)
 		}
-		a.ok("GET", "/nodes/pve1/qemu", nil)
+		a.mustDo("GET", "/nodes/pve1/qemu", nil)
 	}
 	remove()
 	a.s.AddFault(pve.Fault{Kind: pve.FaultError, VMID: 1000})
-	if got := a.do("POST", clonePath, p{"newid": "1000"}); got.status != 500 {
+	if got := a.do("POST", clonePath, formData{"newid": "1000"}); got.status != 500 {
 		t.Errorf("the new VM of a clone: %d", got.status)
 	}
 	a.clone("1001", nil)
@@ -190,7 +190,7 @@ func TestParseFaults(t *testing.T) {
 // TestClientGone checks that a call continues after its client has disconnected.
 func TestClientGone(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	reached, leave := make(chan struct{}), make(chan struct{})
 	remove := a.s.OnCall(func(c pve.Call) {
 		if c.Phase == pve.PhaseBefore && strings.HasSuffix(c.Path, "/clone") {
@@ -202,9 +202,9 @@ func TestClientGone(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { <-reached; cancel() }()
 	const form = "application/x-www-form-urlencoded"
-	if _, err := a.tryFor(ctx, "POST", clonePath, form, strings.NewReader("newid=1000")); err == nil {
+	if _, err := a.trySendWithContext(ctx, "POST", clonePath, form, strings.NewReader("newid=1000")); err == nil {
 		t.Fatal("the client stayed")
 	}
 	close(leave)
-	eventually(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
+	waitUntil(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
 }

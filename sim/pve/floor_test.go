@@ -40,7 +40,7 @@ func TestFloorIsOptimal(t *testing.T) {
 						Jobs: jobs, CloneSlots: slots, MaxVMs: vms, Clone: time.Duration(1 + d&1), Boot: time.Duration(d >> 1 & 1),
 						Job: time.Duration(1 + d>>2&1), Destroy: time.Duration(d >> 3 & 1),
 					}
-					if got, want := pve.Floor(in), bestOf(in, nil, 0); got != want {
+					if got, want := pve.Floor(in), findBestFinish(in, nil, 0); got != want {
 						t.Fatalf("%+v: %d, the best schedule takes %d", in, got, want)
 					}
 				}
@@ -49,8 +49,8 @@ func TestFloorIsOptimal(t *testing.T) {
 	}
 }
 
-// bestOf starts the next clone now or one time unit later and returns the better result.
-func bestOf(in pve.FloorInput, starts []time.Duration, now time.Duration) time.Duration {
+// findBestFinish starts the next clone now or one time unit later and returns the better result.
+func findBestFinish(in pve.FloorInput, starts []time.Duration, now time.Duration) time.Duration {
 	if len(starts) == in.Jobs {
 		return starts[in.Jobs-1] + in.Clone + in.Boot + in.Job
 	}
@@ -70,9 +70,9 @@ func bestOf(in pve.FloorInput, starts []time.Duration, now time.Duration) time.D
 	}
 	best := time.Duration(never)
 	if cloning < in.CloneSlots && (in.MaxVMs == 0 || alive < in.MaxVMs) {
-		best = bestOf(in, append(append([]time.Duration(nil), starts...), now), now)
+		best = findBestFinish(in, append(append([]time.Duration(nil), starts...), now), now)
 	}
-	return min(best, bestOf(in, starts, now+1))
+	return min(best, findBestFinish(in, starts, now+1))
 }
 
 // TestFloorOfServer uses the values of the model: three local storages with two clones each, or one
@@ -80,7 +80,7 @@ func bestOf(in pve.FloorInput, starts []time.Duration, now time.Duration) time.D
 func TestFloorOfServer(t *testing.T) {
 	t.Parallel()
 	for want, shared := range map[int]bool{6: false, 2: true} {
-		a := start(t, func(m *pve.Model) {
+		a := startCluster(t, func(m *pve.Model) {
 			if shared {
 				*m = m.WithSharedStorage()
 			}

@@ -42,8 +42,8 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// testISO is an image with plain names only, labelled cidata.
-func testISO(t *testing.T, files map[string]string) []byte {
+// newPlainISO returns an image with plain names only, labelled cidata.
+func newPlainISO(t *testing.T, files map[string]string) []byte {
 	t.Helper()
 	w, err := iso9660.NewWriter()
 	if err != nil {
@@ -62,11 +62,11 @@ func testISO(t *testing.T, files map[string]string) []byte {
 	return out.Bytes()
 }
 
-// p holds the parameters of a call.
-type p map[string]string
+// formData has the parameters of a call.
+type formData map[string]string
 
-// answer is what came back.
-type answer struct {
+// response is a response of the simulator.
+type response struct {
 	status int
 	reason string // of the status line
 	data   any
@@ -74,36 +74,36 @@ type answer struct {
 	text   string // in place of a body of JSON
 }
 
-// api is a raw client, so that tests see the exact bytes of a response.
-type api struct {
+// rawClient is an HTTP client, so that tests see the exact bytes of a response.
+type rawClient struct {
 	t      *testing.T
 	s      *pve.Server
 	header http.Header
 	client *http.Client
 }
 
-func newAPI(t *testing.T, s *pve.Server) *api {
+func newRawClient(t *testing.T, s *pve.Server) *rawClient {
 	t.Helper()
-	a := &api{t: t, s: s, client: s.HTTPClient(), header: http.Header{}}
+	a := &rawClient{t: t, s: s, client: s.HTTPClient(), header: http.Header{}}
 	t.Cleanup(a.client.CloseIdleConnections)
-	return a.token(pve.DefaultTokenID, pve.DefaultSecret)
+	return a.withToken(pve.DefaultTokenID, pve.DefaultSecret)
 }
 
-func (a *api) token(id, secret string) *api {
+func (a *rawClient) withToken(id, secret string) *rawClient {
 	out := *a
 	out.header = http.Header{"Authorization": {"PVEAPIToken=" + id + "=" + secret}}
 	return &out
 }
 
-// root logs in as root with a ticket.
-func (a *api) root() *api {
+// asRoot logs in as root with a ticket.
+func (a *rawClient) asRoot() *rawClient {
 	a.t.Helper()
-	return a.login(pve.RootUser, pve.DefaultPassword)
+	return a.logIn(pve.RootUser, pve.DefaultPassword)
 }
 
-func (a *api) login(user, password string) *api {
+func (a *rawClient) logIn(user, password string) *rawClient {
 	a.t.Helper()
-	got := a.ok("POST", "/access/ticket", p{"username": user, "password": password})
+	got := a.mustDo("POST", "/access/ticket", formData{"username": user, "password": password})
 	m, _ := got.(map[string]any)
 	out := *a
 	out.header = http.Header{
@@ -112,8 +112,8 @@ func (a *api) login(user, password string) *api {
 	return &out
 }
 
-// do makes a call. For GET and DELETE the parameters are in the query, otherwise in a form.
-func (a *api) do(method, path string, params p) answer {
+// do sends a request. For GET and DELETE the parameters are in the query, otherwise in a form.
+func (a *rawClient) do(method, path string, params formData) response {
 	a.t.Helper()
 	form := url.Values{}
 	for k, v := range params {
@@ -131,24 +131,24 @@ func (a *api) do(method, path string, params p) answer {
 	return a.send(method, path, ctype, body)
 }
 
-func (a *api) send(method, path, ctype string, body io.Reader) answer {
+func (a *rawClient) send(method, path, ctype string, body io.Reader) response {
 	a.t.Helper()
-	got, err := a.try(method, path, ctype, body)
+	got, err := a.trySend(method, path, ctype, body)
 	if err != nil {
 		a.t.Fatalf("%s %s: %v", method, path, err)
 	}
 	return got
 }
 
-func (a *api) try(method, path, ctype string, body io.Reader) (answer, error) {
-	return a.tryFor(context.Background(), method, path, ctype, body)
+func (a *rawClient) trySend(method, path, ctype string, body io.Reader) (response, error) {
+	return a.trySendWithContext(context.Background(), method, path, ctype, body)
 }
 
-// tryFor makes a call that ends with the context.
-func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Reader) (answer, error) {
+// trySendWithContext sends a request that ends with the context.
+func (a *rawClient) trySendWithContext(ctx context.Context, method, path, ctype string, body io.Reader) (response, error) {
 	req, err := http.NewRequestWithContext(ctx, method, a.s.URL()+"/api2/json"+path, body)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	maps.Copy(req.Header, a.header)
 	if ctype != "" {
@@ -156,10 +156,10 @@ func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Re
 	}
 	res, err := a.client.Do(req)
 	if err != nil {
-		return answer{}, err
+		return response{}, err
 	}
 	defer func() { _ = res.Body.Close() }()
-	out := answer{status: res.StatusCode, reason: strings.TrimPrefix(res.Status, fmt.Sprintf("%d ", res.StatusCode))}
+	out := response{status: res.StatusCode, reason: strings.TrimPrefix(res.Status, fmt.Sprintf("%d ", res.StatusCode))}
 	raw, err := io.ReadAll(res.Body)
 	if err != nil {
 		return out, err
@@ -175,8 +175,8 @@ func (a *api) tryFor(ctx context.Context, method, path, ctype string, body io.Re
 	return out, nil
 }
 
-// ok makes a call that must succeed.
-func (a *api) ok(method, path string, params p) any {
+// mustDo sends a request that must succeed.
+func (a *rawClient) mustDo(method, path string, params formData) any {
 	a.t.Helper()
 	got := a.do(method, path, params)
 	if got.status != http.StatusOK {
@@ -185,20 +185,20 @@ func (a *api) ok(method, path string, params p) any {
 	return got.data
 }
 
-// task makes a call that starts a task, and returns the exit status of the task.
-func (a *api) task(method, path string, params p) string {
+// runTask sends a request that starts a task, and returns the exit status of the task.
+func (a *rawClient) runTask(method, path string, params formData) string {
 	a.t.Helper()
-	return a.wait(a.ok(method, path, params))
+	return a.waitForTask(a.mustDo(method, path, params))
 }
 
-func (a *api) wait(upid any) string {
+func (a *rawClient) waitForTask(upid any) string {
 	a.t.Helper()
 	id, ok := upid.(string)
 	if !ok || !strings.HasPrefix(id, "UPID:") {
 		a.t.Fatalf("no UPID: %v", upid)
 	}
 	var exit string
-	eventually(a.t, "task "+id, func() bool {
+	waitUntil(a.t, "task "+id, func() bool {
 		for _, t := range a.s.Snapshot().Tasks {
 			if t.UPID == id && t.Exit != "" {
 				exit = t.Exit
@@ -210,35 +210,35 @@ func (a *api) wait(upid any) string {
 	return exit
 }
 
-// must makes a call whose task must succeed.
-func (a *api) must(method, path string, params p) {
+// mustRunTask sends a request whose task must succeed.
+func (a *rawClient) mustRunTask(method, path string, params formData) {
 	a.t.Helper()
-	if exit := a.task(method, path, params); exit != "OK" {
+	if exit := a.runTask(method, path, params); exit != "OK" {
 		a.t.Fatalf("%s %s: task ended with %q", method, path, exit)
 	}
 }
 
 // clone clones VM newid from the template on pve1.
-func (a *api) clone(newid string, more p) {
+func (a *rawClient) clone(newid string, more formData) {
 	a.t.Helper()
-	params := p{"newid": newid, "name": "vm-" + newid}
+	params := formData{"newid": newid, "name": "vm-" + newid}
 	for k, v := range more {
 		params[k] = v
 		if v == "" {
 			delete(params, k)
 		}
 	}
-	a.must("POST", "/nodes/pve1/qemu/9001/clone", params)
+	a.mustRunTask("POST", "/nodes/pve1/qemu/9001/clone", params)
 }
 
-func (a *api) config(vmid string) map[string]any {
+func (a *rawClient) getConfig(vmid string) map[string]any {
 	a.t.Helper()
-	m, _ := a.ok("GET", "/nodes/pve1/qemu/"+vmid+"/config", nil).(map[string]any)
+	m, _ := a.mustDo("GET", "/nodes/pve1/qemu/"+vmid+"/config", nil).(map[string]any)
 	return m
 }
 
 // upload sends a file as the last part of a form.
-func (a *api) upload(node, storage, content, name string, data []byte) answer {
+func (a *rawClient) upload(node, storage, content, name string, data []byte) response {
 	a.t.Helper()
 	var b bytes.Buffer
 	w := multipart.NewWriter(&b)
@@ -252,11 +252,11 @@ func (a *api) upload(node, storage, content, name string, data []byte) answer {
 	return a.send("POST", "/nodes/"+node+"/storage/"+storage+"/upload", w.FormDataContentType(), &b)
 }
 
-// eventually waits until a condition is true, because the simulator works in goroutines.
-func eventually(t *testing.T, what string, ok func() bool) {
+// waitUntil waits until a condition is true, because the simulator works in goroutines.
+func waitUntil(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	const patience = time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	const timeout = time.Minute
+	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
 	for !ok() {
 		select {
@@ -267,13 +267,13 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// start starts the default cluster and returns a client with the operator's token.
-func start(t *testing.T, change func(*pve.Model), opts ...pve.Option) *api {
+// startCluster starts the default cluster and returns a client with the operator's token.
+func startCluster(t *testing.T, change func(*pve.Model), opts ...pve.Option) *rawClient {
 	t.Helper()
 	m := pve.DefaultModel()
 	m.StatusLag = 0
 	if change != nil {
 		change(&m)
 	}
-	return newAPI(t, pvetest.New(t, m, opts...))
+	return newRawClient(t, pvetest.New(t, m, opts...))
 }

@@ -43,7 +43,7 @@ func TestReadISO(t *testing.T) {
 	}{
 		"rock ridge": {both, files},
 		"joliet":     {joliet, files},
-		"plain":      {testISO(t, map[string]string{"a.txt": "x", "dir/b.txt": "y"}), map[string]string{"a.txt": "x", "dir/b.txt": "y"}},
+		"plain":      {newPlainISO(t, map[string]string{"a.txt": "x", "dir/b.txt": "y"}), map[string]string{"a.txt": "x", "dir/b.txt": "y"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -64,11 +64,11 @@ func TestReadISO(t *testing.T) {
 		})
 	}
 	if _, _, err := pve.ReadISO([]byte("no image")); err == nil {
-		t.Error("read something out of nothing")
+		t.Error("no error for an empty image")
 	}
 }
 
-// TestBrokenISO checks that the reader refuses damaged images or reads a part of them, and that it
+// TestBrokenISO checks that the reader rejects damaged images or reads a part of them, and that it
 // never hangs or crashes.
 func TestBrokenISO(t *testing.T) {
 	t.Parallel()
@@ -95,7 +95,7 @@ func FuzzReadISO(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, data []byte) { _, _, _ = pve.ReadISO(data) })
 }
 
-func gz(text string) string {
+func compress(text string) string {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
 	_, _ = w.Write([]byte(text))
@@ -116,15 +116,15 @@ func TestParseUserData(t *testing.T) {
 		files map[string]string
 	}{
 		"plain":      {first, "h1", map[string]string{"/a": "one"}},
-		"compressed": {gz(first), "h1", map[string]string{"/a": "one"}},
+		"compressed": {compress(first), "h1", map[string]string{"/a": "one"}},
 		"encodings": {"#cloud-config\nwrite_files:\n- {path: /a, encoding: b64, content: " + b64([]byte("x")) +
-			"}\n- {path: /b, encoding: gz+b64, content: " + b64([]byte(gz("y"))) + "}\n", "", map[string]string{"/a": "x", "/b": "y"}},
+			"}\n- {path: /b, encoding: gz+b64, content: " + b64([]byte(compress("y"))) + "}\n", "", map[string]string{"/a": "x", "/b": "y"}},
 		"later part replaces": {mixed + b64([]byte("#cloud-config\nhostname: h2\nwrite_files: [{path: /b, content: two}]\n")) +
 			"\n--b--\n", "h2", map[string]string{"/b": "two"}},
 		"part that appends": {mixed + b64([]byte("#cloud-config\nmerge_how: list(append)+dict(no_replace,recurse_dict)+str()\n"+
 			"write_files: [{path: /b, content: two}]\n")) + "\n--b--\n", "h1", map[string]string{"/a": "one", "/b": "two"}},
 		"a script alone": {"#!/bin/sh\n", "", map[string]string{}},
-		"nothing":        {"", "", map[string]string{}},
+		"empty":          {"", "", map[string]string{}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

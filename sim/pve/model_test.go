@@ -28,13 +28,13 @@ func TestLoadModel(t *testing.T) {
 		t.Errorf("model %+v", m)
 	}
 	m.Delays = pve.Delays{}
-	a := newAPI(t, pvetest.New(t, m)).root()
-	a.must("POST", "/nodes/lab/qemu/9000/clone", p{"newid": "100"})
-	c, _ := a.ok("GET", "/nodes/lab/qemu/100/config", nil).(map[string]any)
+	a := newRawClient(t, pvetest.New(t, m)).asRoot()
+	a.mustRunTask("POST", "/nodes/lab/qemu/9000/clone", formData{"newid": "100"})
+	c, _ := a.mustDo("GET", "/nodes/lab/qemu/100/config", nil).(map[string]any)
 	if c["scsi0"] != "tank:9000/base-9000-disk-0.qcow2/100/vm-100-disk-0.qcow2,size=8G" || c["memory"] != "4096" {
 		t.Errorf("config %v", c)
 	}
-	if v := fmt.Sprint(a.ok("GET", "/version", nil)); !strings.Contains(v, "release:8.4 ") {
+	if v := fmt.Sprint(a.mustDo("GET", "/version", nil)); !strings.Contains(v, "release:8.4 ") {
 		t.Errorf("version %s", v)
 	}
 }
@@ -69,9 +69,9 @@ func TestBadModels(t *testing.T) {
 // TestManyNodes checks that each node has its template, and that the token can clone all of them.
 func TestManyNodes(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { *m = m.WithNodes(5) })
+	a := startCluster(t, func(m *pve.Model) { *m = m.WithNodes(5) })
 	for i := 1; i <= 5; i++ {
-		a.must("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", i, 9000+i), p{"newid": strconv.Itoa(1000 + i)})
+		a.mustRunTask("POST", fmt.Sprintf("/nodes/pve%d/qemu/%d/clone", i, 9000+i), formData{"newid": strconv.Itoa(1000 + i)})
 	}
 	var nodes []string
 	for _, v := range a.s.Snapshot().CreatedVMs() {
@@ -85,15 +85,15 @@ func TestManyNodes(t *testing.T) {
 // TestLeastPrivileges checks that the default token has no more privileges than it needs.
 func TestLeastPrivileges(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	for _, tc := range []struct {
 		method, path string
-		params       p
+		params       formData
 	}{
-		{"PUT", "/nodes/pve1/qemu/9001/config", p{"cores": "1"}},
+		{"PUT", "/nodes/pve1/qemu/9001/config", formData{"cores": "1"}},
 		{"DELETE", "/nodes/pve1/qemu/9001", nil},
 		{"POST", "/nodes/pve1/qemu/9001/status/start", nil},
-		{"POST", "/nodes/pve1/qemu/100/clone", p{"newid": "1000"}},
+		{"POST", "/nodes/pve1/qemu/100/clone", formData{"newid": "1000"}},
 		{"GET", "/cluster/status", nil},
 	} {
 		if got := a.do(tc.method, tc.path, tc.params); got.status != 403 {
@@ -106,9 +106,9 @@ func TestLeastPrivileges(t *testing.T) {
 func TestVersion8(t *testing.T) {
 	t.Parallel()
 	for version, want := range map[string]string{"8.4.1": "VM.Monitor", "9.0.3": "VM.GuestAgent.Audit"} {
-		a := start(t, func(m *pve.Model) { m.Version = version })
+		a := startCluster(t, func(m *pve.Model) { m.Version = version })
 		a.clone("1000", nil)
-		perms := fmt.Sprint(a.ok("GET", "/access/permissions", p{"path": "/vms/1000"}))
+		perms := fmt.Sprint(a.mustDo("GET", "/access/permissions", formData{"path": "/vms/1000"}))
 		if !strings.Contains(perms, want) || strings.Contains(perms, "VM.Monitor") && strings.Contains(perms, "GuestAgent") {
 			t.Errorf("%s: %s", version, perms)
 		}

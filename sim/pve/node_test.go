@@ -13,10 +13,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// rowOf returns the row with the id from the listing of the whole cluster.
-func rowOf(a *api, id string, keys ...string) map[string]any {
+// findListedRow returns the row with the id from the listing of the whole cluster.
+func findListedRow(a *rawClient, id string, keys ...string) map[string]any {
 	a.t.Helper()
-	rows, _ := a.ok("GET", "/cluster/resources", nil).([]any)
+	rows, _ := a.mustDo("GET", "/cluster/resources", nil).([]any)
 	for _, r := range rows {
 		row, _ := r.(map[string]any)
 		if row["id"] != id {
@@ -34,9 +34,9 @@ func rowOf(a *api, id string, keys ...string) map[string]any {
 	return nil
 }
 
-// TestNodeInTrouble checks over time what the listing shows for a hung or disconnected node, and how
+// TestUnhealthyNode checks over time what the listing shows for a hung or disconnected node, and how
 // calls for the node fail.
-func TestNodeInTrouble(t *testing.T) {
+func TestUnhealthyNode(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		kind          pve.FaultKind
@@ -52,13 +52,13 @@ func TestNodeInTrouble(t *testing.T) {
 		t.Run(string(tc.kind), func(t *testing.T) {
 			t.Parallel()
 			clk := clocktesting.NewFakeClock(time.Now())
-			a := start(t, nil, pve.WithClock(clk))
-			root := a.root()
+			a := startCluster(t, nil, pve.WithClock(clk))
+			root := a.asRoot()
 			clk.Step(time.Second)
 			remove := a.s.AddFault(pve.Fault{Kind: tc.kind, Node: "pve1"})
-			node := func() map[string]any { return rowOf(root, "node/pve1", "status", "cpu", "maxcpu", "level") }
-			vm := func() map[string]any { return rowOf(root, "qemu/100", "name", "status", "template", "maxcpu") }
-			store := func() map[string]any { return rowOf(root, "storage/pve1/local", "status", "disk") }
+			node := func() map[string]any { return findListedRow(root, "node/pve1", "status", "cpu", "maxcpu", "level") }
+			vm := func() map[string]any { return findListedRow(root, "qemu/100", "name", "status", "template", "maxcpu") }
+			store := func() map[string]any { return findListedRow(root, "storage/pve1/local", "status", "disk") }
 			last := map[string]any{"name": "accounting", "status": "running", "template": 0.0, "maxcpu": 1.0}
 			check := func(when string, wantNode, wantVM, wantStore map[string]any) {
 				t.Helper()
@@ -68,13 +68,13 @@ func TestNodeInTrouble(t *testing.T) {
 			}
 			fails := func(reason string, wait time.Duration) {
 				t.Helper()
-				got := make(chan answer)
+				got := make(chan response)
 				go func() { got <- root.do("POST", "/nodes/pve1/qemu/100/status/stop", nil) }()
-				eventually(t, "call", clk.HasWaiters)
+				waitUntil(t, "call", clk.HasWaiters)
 				clk.Step(wait - time.Millisecond)
 				select {
 				case g := <-got:
-					t.Errorf("answered too early: %d %s", g.status, g.reason)
+					t.Errorf("response came too early: %d %s", g.status, g.reason)
 				default:
 				}
 				clk.Step(time.Millisecond)
@@ -91,10 +91,10 @@ func TestNodeInTrouble(t *testing.T) {
 			check("after five minutes", map[string]any{"status": "offline"}, map[string]any{"status": "unknown"},
 				map[string]any{"status": "unknown"})
 			fails(tc.later, tc.laterWait)
-			a.ok("GET", "/nodes/pve2/qemu", nil) // another node handles the calls
+			a.mustDo("GET", "/nodes/pve2/qemu", nil) // another node handles the calls
 			remove()
 			check("back", map[string]any{"status": "online", "cpu": 0.01, "maxcpu": 32.0, "level": ""}, last, available)
-			a.ok("GET", "/nodes/pve1/qemu", nil)
+			a.mustDo("GET", "/nodes/pve1/qemu", nil)
 		})
 	}
 }
@@ -103,8 +103,8 @@ func TestNodeInTrouble(t *testing.T) {
 // are unknown.
 func TestNoReports(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
-	root := a.root()
+	a := startCluster(t, nil)
+	root := a.asRoot()
 	a.s.AddFault(pve.Fault{Kind: pve.FaultNoReports, Node: "pve1"})
 	for id, want := range map[string]map[string]any{
 		"qemu/100":           {"status": "unknown"},
@@ -113,13 +113,13 @@ func TestNoReports(t *testing.T) {
 		"node/pve1":          {"status": "unknown"},
 		"storage/pve1/local": {"status": "unknown"},
 	} {
-		if d := cmp.Diff(want, rowOf(root, id, "status", "name", "template", "disk", "maxcpu")); d != "" && id != "qemu/9002" {
+		if d := cmp.Diff(want, findListedRow(root, id, "status", "name", "template", "disk", "maxcpu")); d != "" && id != "qemu/9002" {
 			t.Errorf("%s: %s", id, d)
 		}
 	}
 	a.clone("1000", nil)
 	a.s.ClearFaults()
-	if row := rowOf(root, "qemu/1000", "name"); row["name"] != "vm-1000" {
+	if row := findListedRow(root, "qemu/1000", "name"); row["name"] != "vm-1000" {
 		t.Errorf("after: %v", row)
 	}
 }
@@ -128,12 +128,12 @@ func TestNoReports(t *testing.T) {
 // isolated, and that other calls work.
 func TestNoQuorum(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
-	root := a.root()
+	a := startCluster(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
+	root := a.asRoot()
 	a.clone("1000", nil)
 	a.s.SetNodeDown("pve2", true)
 	a.clone("1001", nil) // two of three
-	if row := rowOf(root, "qemu/101", "status"); row["status"] != "unknown" {
+	if row := findListedRow(root, "qemu/101", "status"); row["status"] != "unknown" {
 		t.Errorf("a VM of a node that is down: %v", row)
 	}
 	a.s.SetNodeDown("pve3", true)
@@ -142,7 +142,7 @@ func TestNoQuorum(t *testing.T) {
 		{"POST", "/nodes/pve1/qemu/1000/status/start", "cluster not ready - no quorum?"},
 		{"GET", "/nodes/pve2/qemu", "No route to host"},
 	} {
-		params := p{}
+		params := formData{}
 		if tc.path == clonePath {
 			params["newid"] = "1002"
 		}
@@ -150,7 +150,7 @@ func TestNoQuorum(t *testing.T) {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, got.status, got.reason)
 		}
 	}
-	root.ok("GET", "/nodes/pve1/qemu/1000/config", nil)
+	root.mustDo("GET", "/nodes/pve1/qemu/1000/config", nil)
 	a.s.SetNodeDown("pve2", false)
 	a.clone("1003", nil)
 }
@@ -159,13 +159,13 @@ func TestNoQuorum(t *testing.T) {
 // return "No route to host".
 func TestNodeLost(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
-	root := a.root()
+	a := startCluster(t, func(m *pve.Model) { m.Outage = pve.Outage{} })
+	root := a.asRoot()
 	a.clone("1000", nil)
 	a.s.AddFault(pve.Fault{Kind: pve.FaultNodeLost, Node: "pve1"})
 	a.s.ClearFaults() // the node stays lost
 	for _, path := range []string{"/nodes", "/cluster/resources", "/cluster/status"} {
-		for _, row := range root.ok("GET", path, nil).([]any) {
+		for _, row := range root.mustDo("GET", path, nil).([]any) {
 			if r := row.(map[string]any); r["node"] == "pve1" || r["name"] == "pve1" {
 				t.Errorf("%s has %v", path, r)
 			}
@@ -175,9 +175,9 @@ func TestNodeLost(t *testing.T) {
 		{"GET", "/nodes/pve1/qemu/1000/config", "No route to host"},
 		{"POST", "/nodes/pve2/qemu/9002/clone", "no such cluster node 'pve1'"},
 	} {
-		params := p{}
+		params := formData{}
 		if tc.method == "POST" {
-			params = p{"newid": "1001", "target": "pve1"}
+			params = formData{"newid": "1001", "target": "pve1"}
 		}
 		if got := root.do(tc.method, tc.path, params); got.reason != tc.reason {
 			t.Errorf("%s %s: %d %s", tc.method, tc.path, got.status, got.reason)

@@ -18,12 +18,12 @@ const powerPath = "/nodes/pve1/qemu/1000/status/"
 
 func TestPowerRules(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Nodes[0].Memory = 4 << 30 })
+	a := startCluster(t, func(m *pve.Model) { m.Nodes[0].Memory = 4 << 30 })
 	a.clone("1000", nil)
 	a.clone("1001", nil)
 	run := func(path, want string) {
 		t.Helper()
-		if exit := a.root().task("POST", path, nil); exit != want {
+		if exit := a.asRoot().runTask("POST", path, nil); exit != want {
 			t.Errorf("%s: %q, want %q", path, exit, want)
 		}
 	}
@@ -40,7 +40,7 @@ func TestPowerRules(t *testing.T) {
 	run(powerPath+"stop", "OK")
 	run("/nodes/pve1/qemu/1001/status/start", "OK")
 	a.s.SetLock(1000, "clone")
-	if exit := a.task("DELETE", "/nodes/pve1/qemu/1000", nil); exit != "VM is locked (clone)" {
+	if exit := a.runTask("DELETE", "/nodes/pve1/qemu/1000", nil); exit != "VM is locked (clone)" {
 		t.Errorf("destroy of a locked VM: %q", exit)
 	}
 }
@@ -49,21 +49,21 @@ func TestPowerRules(t *testing.T) {
 // continues to run, but it does not start again.
 func TestISOInUse(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	a.clone("1000", nil)
-	a.wait(a.upload("pve1", "local", "iso", "a b.iso", []byte("x")).data)
-	a.ok("PUT", confPath, p{"ide2": "local:iso/a_b.iso,media=cdrom"})
-	a.must("POST", powerPath+"start", nil)
-	a.must("DELETE", "/nodes/pve1/storage/local/content/local:iso%2Fa_b.iso", nil)
+	a.waitForTask(a.upload("pve1", "local", "iso", "a b.iso", []byte("x")).data)
+	a.mustDo("PUT", confPath, formData{"ide2": "local:iso/a_b.iso,media=cdrom"})
+	a.mustRunTask("POST", powerPath+"start", nil)
+	a.mustRunTask("DELETE", "/nodes/pve1/storage/local/content/local:iso%2Fa_b.iso", nil)
 	if v, _ := a.s.Snapshot().VM(1000); v.Status != "running" {
-		t.Error("the VM went down")
+		t.Error("the VM was stopped")
 	}
-	a.must("POST", powerPath+"stop", nil)
-	if exit := a.task("POST", powerPath+"start", nil); exit != "volume 'local:iso/a_b.iso' does not exist" {
+	a.mustRunTask("POST", powerPath+"stop", nil)
+	if exit := a.runTask("POST", powerPath+"start", nil); exit != "volume 'local:iso/a_b.iso' does not exist" {
 		t.Errorf("start: %q", exit)
 	}
 	// Deleting a missing volume succeeds.
-	if got := a.ok("DELETE", "/nodes/pve1/storage/local/content/local:iso/a_b.iso", p{"delay": "5"}); got != nil {
+	if got := a.mustDo("DELETE", "/nodes/pve1/storage/local/content/local:iso/a_b.iso", formData{"delay": "5"}); got != nil {
 		t.Errorf("second deletion: %v", got)
 	}
 	if got := a.do("DELETE", "/nodes/pve1/storage/local/content/ceph:iso/a_b.iso", nil); got.status != 400 {
@@ -73,7 +73,7 @@ func TestISOInUse(t *testing.T) {
 
 func TestUploadRules(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) { m.Storages[0].Size = 100 })
+	a := startCluster(t, func(m *pve.Model) { m.Storages[0].Size = 100 })
 	for _, tc := range []struct {
 		reason, storage, content, name, data string
 		status                               int
@@ -83,19 +83,19 @@ func TestUploadRules(t *testing.T) {
 		{"again, overwriting", "local", "iso", "a.iso", "y", 200, "OK"},
 		{"a wrong extension", "local", "iso", "a.txt", "x", 400, "Parameter verification failed."},
 		{"a snippet", "local", "snippets", "a.yaml", "x", 400, "Parameter verification failed."},
-		{"content the storage does not hold", "local", "import", "a.qcow2", "x", 500,
+		{"content that the storage does not support", "local", "import", "a.qcow2", "x", 500,
 			"storage 'local' does not support 'import' content"},
 		{"too big", "local", "iso", "b.iso", strings.Repeat("x", 200), 200,
 			"import failed: cp: error writing '/var/lib/vz/template/iso/b.iso': No space left on device"},
-		{"no right to", "local-lvm", "iso", "a.iso", "x", 403,
+		{"no permission", "local-lvm", "iso", "a.iso", "x", 403,
 			"Permission check failed (/storage/local-lvm, Datastore.AllocateTemplate)"},
 	} {
 		got := a.upload("pve2", tc.storage, tc.content, tc.name, []byte(tc.data))
 		text := got.reason
 		if got.status == 200 {
-			text = a.wait(got.data)
+			text = a.waitForTask(got.data)
 			if !strings.HasPrefix(fmt.Sprint(got.data), "UPID:pve1:") {
-				t.Errorf("%s: the task runs on the node that took the call, not in %v", tc.reason, got.data)
+				t.Errorf("%s: the task runs on the node that received the call, not in %v", tc.reason, got.data)
 			}
 		}
 		if got.status != tc.status || text != tc.want {
@@ -108,7 +108,7 @@ func TestUploadRules(t *testing.T) {
 	if a.s.VolumeData("pve1", "local:iso/a.iso") != nil {
 		t.Error("a local storage shows up on another node")
 	}
-	if got := a.root().upload("pve2", "local-lvm", "iso", "a.iso", nil); got.reason != "can't upload to storage type 'lvmthin'" {
+	if got := a.asRoot().upload("pve2", "local-lvm", "iso", "a.iso", nil); got.reason != "can't upload to storage type 'lvmthin'" {
 		t.Errorf("upload to thin pool: %s", got.reason)
 	}
 }
@@ -118,29 +118,29 @@ func TestShutdown(t *testing.T) {
 	for _, tc := range []struct {
 		reason string
 		deaf   bool
-		params p
+		params formData
 		step   time.Duration
 		exit   string
 		status string
 	}{
 		{"the guest follows", false, nil, 20 * time.Second, "OK", "stopped"},
-		{"the guest is too slow", false, p{"timeout": "5"}, 5 * time.Second, "VM quit/powerdown failed - got timeout", "running"},
+		{"the guest is too slow", false, formData{"timeout": "5"}, 5 * time.Second, "VM quit/powerdown failed - got timeout", "running"},
 		{"the guest is deaf", true, nil, time.Minute, "VM quit/powerdown failed - got timeout", "running"},
-		{"the guest is deaf, force", true, p{"forceStop": "1", "timeout": "30"}, 30 * time.Second, "OK", "stopped"},
+		{"the guest is deaf, force", true, formData{"forceStop": "1", "timeout": "30"}, 30 * time.Second, "OK", "stopped"},
 	} {
 		t.Run(tc.reason, func(t *testing.T) {
 			t.Parallel()
 			clk := clocktesting.NewFakeClock(time.Now())
-			a := start(t, func(m *pve.Model) {
+			a := startCluster(t, func(m *pve.Model) {
 				m.Delays.Shutdown = 20 * time.Second
 				m.Guest.IgnoreShutdown = tc.deaf
 			}, pve.WithClock(clk))
 			a.clone("1000", nil)
-			a.must("POST", powerPath+"start", nil)
-			upid := a.ok("POST", powerPath+"shutdown", tc.params)
-			eventually(t, "waiting", func() bool { return clk.HasWaiters() })
+			a.mustRunTask("POST", powerPath+"start", nil)
+			upid := a.mustDo("POST", powerPath+"shutdown", tc.params)
+			waitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
 			clk.Step(tc.step)
-			if exit := a.wait(upid); exit != tc.exit {
+			if exit := a.waitForTask(upid); exit != tc.exit {
 				t.Errorf("exit %q", exit)
 			}
 			if v, _ := a.s.Snapshot().VM(1000); v.Status != tc.status {
@@ -154,13 +154,13 @@ func TestShutdown(t *testing.T) {
 func TestOverruleShutdown(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) { m.Guest.IgnoreShutdown = true }, pve.WithClock(clk))
+	a := startCluster(t, func(m *pve.Model) { m.Guest.IgnoreShutdown = true }, pve.WithClock(clk))
 	a.clone("1000", nil)
-	a.must("POST", powerPath+"start", nil)
-	first := a.ok("POST", powerPath+"shutdown", nil)
-	eventually(t, "waiting", func() bool { return clk.HasWaiters() })
-	a.must("POST", powerPath+"stop", p{"overrule-shutdown": "1"})
-	if exit := a.wait(first); exit == "OK" {
+	a.mustRunTask("POST", powerPath+"start", nil)
+	first := a.mustDo("POST", powerPath+"shutdown", nil)
+	waitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
+	a.mustRunTask("POST", powerPath+"stop", formData{"overrule-shutdown": "1"})
+	if exit := a.waitForTask(first); exit == "OK" {
 		t.Errorf("shutdown: %q", exit)
 	}
 }
@@ -170,36 +170,36 @@ func TestOverruleShutdown(t *testing.T) {
 func TestScriptGuest(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Delays.Boot, m.Delays.Agent = 5*time.Second, 10*time.Second
 		m.Guest = pve.Guest{Kind: pve.GuestScript, StayUp: time.Minute}
 	}, pve.WithClock(clk))
 	a.clone("1000", nil)
-	a.must("POST", powerPath+"start", nil)
-	eventually(t, "boot", func() bool { return clk.HasWaiters() })
-	got := make(chan answer)
+	a.mustRunTask("POST", powerPath+"start", nil)
+	waitUntil(t, "boot", func() bool { return clk.HasWaiters() })
+	got := make(chan response)
 	go func() { got <- a.do("GET", "/nodes/pve1/qemu/1000/agent/network-get-interfaces", nil) }()
-	eventually(t, "agent call", func() bool { return clk.Waiters() == 2 })
+	waitUntil(t, "agent call", func() bool { return clk.Waiters() == 2 })
 	clk.Step(3 * time.Second) // the call blocks that long
 	if g := <-got; g.status != 500 || g.reason != "QEMU guest agent is not running" {
 		t.Errorf("agent early: %d %s", g.status, g.reason)
 	}
 	clk.Step(2 * time.Second)
-	eventually(t, "booted", func() bool { return strings.Contains(a.s.Console(1000), "booted") && clk.HasWaiters() })
+	waitUntil(t, "booted", func() bool { return strings.Contains(a.s.Console(1000), "booted") && clk.HasWaiters() })
 	clk.Step(10 * time.Second)
-	data := fmt.Sprint(a.ok("GET", "/nodes/pve1/qemu/1000/agent/network-get-interfaces", nil))
+	data := fmt.Sprint(a.mustDo("GET", "/nodes/pve1/qemu/1000/agent/network-get-interfaces", nil))
 	if !strings.Contains(data, "10.0.3.232") { // 1000 is 3*256+232
 		t.Errorf("interfaces %s", data)
 	}
 	clk.Step(50 * time.Second)
-	a.off()
+	a.waitForPowerOff()
 }
 
 // TestGuestFunction checks a guest that is a function of the test.
 func TestGuestFunction(t *testing.T) {
 	t.Parallel()
 	done := make(chan struct{})
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Guest.Script = func(g pve.GuestVM) {
 			g.Log("user data: %s", g.Drive["user-data"])
 			<-done
@@ -210,24 +210,24 @@ func TestGuestFunction(t *testing.T) {
 	if _, err := a.s.AddISO("pve1", "local", "a.iso", iso); err != nil {
 		t.Fatal(err)
 	}
-	a.ok("PUT", confPath, p{"ide2": "local:iso/a.iso,media=cdrom"})
-	a.must("POST", powerPath+"start", nil)
-	eventually(t, "guest", func() bool { return strings.Contains(a.s.Console(1000), "user data: hello") })
+	a.mustDo("PUT", confPath, formData{"ide2": "local:iso/a.iso,media=cdrom"})
+	a.mustRunTask("POST", powerPath+"start", nil)
+	waitUntil(t, "guest", func() bool { return strings.Contains(a.s.Console(1000), "user data: hello") })
 	close(done)
-	a.off()
+	a.waitForPowerOff()
 }
 
 // TestMigrated checks that a migrated VM is found only on its new node.
 func TestMigrated(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	a.clone("1000", nil)
 	a.s.Migrate(1000, "pve3")
 	if got := a.do("GET", confPath, nil); got.status != 500 {
 		t.Errorf("old node: %d", got.status)
 	}
-	a.must("POST", "/nodes/pve3/qemu/1000/status/start", nil)
-	if r := a.row(1000); r["node"] != "pve3" {
+	a.mustRunTask("POST", "/nodes/pve3/qemu/1000/status/start", nil)
+	if r := a.findRow(1000); r["node"] != "pve3" {
 		t.Errorf("row %v", r)
 	}
 }

@@ -21,42 +21,42 @@ import (
 func TestTaskLife(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	a := start(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
-	upid := fmt.Sprint(a.ok("POST", clonePath, p{"newid": "1000"}))
+	a := startCluster(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
+	upid := fmt.Sprint(a.mustDo("POST", clonePath, formData{"newid": "1000"}))
 	form := regexp.MustCompile(`^UPID:pve1:[0-9A-F]{8}:[0-9A-F]{8}:6553F100:qmclone:9001:hyperfleet@pve!operator:$`)
 	if !form.MatchString(upid) {
 		t.Errorf("UPID %s", upid)
 	}
 	path := "/nodes/pve1/tasks/" + url.PathEscape(upid)
-	status := func() map[string]any { m, _ := a.ok("GET", path+"/status", nil).(map[string]any); return m }
+	status := func() map[string]any { m, _ := a.mustDo("GET", path+"/status", nil).(map[string]any); return m }
 	if st := status(); st["status"] != "running" || st["exitstatus"] != nil || st["user"] != "hyperfleet@pve" ||
 		st["tokenid"] != "operator" || st["id"] != "9001" {
 		t.Errorf("running: %v", st)
 	}
-	active, _ := a.ok("GET", "/nodes/pve1/tasks", p{"source": "active"}).([]any)
+	active, _ := a.mustDo("GET", "/nodes/pve1/tasks", formData{"source": "active"}).([]any)
 	if len(active) != 1 {
 		t.Errorf("active: %v", active)
 	}
-	eventually(t, "copying", func() bool { return clk.HasWaiters() })
+	waitUntil(t, "copying", func() bool { return clk.HasWaiters() })
 	clk.Step(time.Minute)
-	a.wait(upid)
+	a.waitForTask(upid)
 	if st := status(); st["status"] != "stopped" || st["exitstatus"] != "OK" {
 		t.Errorf("stopped: %v", st)
 	}
-	log, _ := a.ok("GET", path+"/log", p{"start": "0", "limit": "50"}).([]any)
+	log, _ := a.mustDo("GET", path+"/log", formData{"start": "0", "limit": "50"}).([]any)
 	last, _ := log[len(log)-1].(map[string]any)
 	if last["t"] != "TASK OK" || last["n"] != float64(len(log)) {
 		t.Errorf("log: %v", log)
 	}
 	if got := a.do("GET", "/nodes/pve2/tasks/"+upid+"/status", nil); got.status != 400 {
-		t.Errorf("asked on another node: %d", got.status)
+		t.Errorf("request to another node: %d", got.status)
 	}
 }
 
 // TestCloneLog checks the log of a clone.
 func TestCloneLog(t *testing.T) {
 	t.Parallel()
-	a := start(t, nil)
+	a := startCluster(t, nil)
 	for full, want := range map[string][]string{
 		"0": {
 			"creating a clone of VM 9001 with ID 1000",
@@ -76,10 +76,10 @@ func TestCloneLog(t *testing.T) {
 			"TASK OK",
 		},
 	} {
-		upid := fmt.Sprint(a.ok("POST", clonePath, p{"newid": "100" + full, "full": full}))
-		a.wait(upid)
+		upid := fmt.Sprint(a.mustDo("POST", clonePath, formData{"newid": "100" + full, "full": full}))
+		a.waitForTask(upid)
 		var got []string
-		rows, _ := a.ok("GET", "/nodes/pve1/tasks/"+upid+"/log", nil).([]any)
+		rows, _ := a.mustDo("GET", "/nodes/pve1/tasks/"+upid+"/log", nil).([]any)
 		for _, r := range rows {
 			row, _ := r.(map[string]any)
 			got = append(got, fmt.Sprint(row["t"]))
@@ -90,12 +90,12 @@ func TestCloneLog(t *testing.T) {
 	}
 }
 
-// TestTokensTasks checks that /cluster/tasks shows a token none of its own tasks. A node's own list
+// TestTasksOfTokens checks that /cluster/tasks shows a token none of its own tasks. A node's own list
 // shows them, newest first, and running tasks as RUNNING with the token's full name.
-func TestTokensTasks(t *testing.T) {
+func TestTasksOfTokens(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Unix(1_700_000_000, 0))
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Users = append(m.Users, pve.User{ID: "u@pve", Password: "pw"})
 		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true},
 			pve.Token{ID: "u@pve!other", Secret: "s", NoPrivSep: true})
@@ -103,14 +103,14 @@ func TestTokensTasks(t *testing.T) {
 			pve.ACL{Path: "/storage", Principal: "u@pve", Role: "PVEDatastoreAdmin"},
 			pve.ACL{Path: "/sdn", Principal: "u@pve", Role: "PVESDNUser"})
 	}, pve.WithClock(clk))
-	u, other, user := a.token("u@pve!t", "s"), a.token("u@pve!other", "s"), a.login("u@pve", "pw")
+	u, other, user := a.withToken("u@pve!t", "s"), a.withToken("u@pve!other", "s"), a.logIn("u@pve", "pw")
 	a.s.AddFault(pve.Fault{Kind: pve.FaultTaskError, Delay: time.Minute, VMID: 1001})
-	first := fmt.Sprint(u.ok("POST", clonePath, p{"newid": "1000"}))
-	a.wait(first)
+	first := fmt.Sprint(u.mustDo("POST", clonePath, formData{"newid": "1000"}))
+	a.waitForTask(first)
 	clk.Step(time.Second)
-	second := fmt.Sprint(u.ok("POST", clonePath, p{"newid": "1001"}))
-	eventually(t, "second clone", clk.HasWaiters)
-	list := func(caller *api, path string, params p) []any {
+	second := fmt.Sprint(u.mustDo("POST", clonePath, formData{"newid": "1001"}))
+	waitUntil(t, "second clone", clk.HasWaiters)
+	list := func(caller *rawClient, path string, params formData) []any {
 		t.Helper()
 		got := caller.do("GET", path, params)
 		rows, _ := got.data.([]any)
@@ -120,27 +120,27 @@ func TestTokensTasks(t *testing.T) {
 		return rows
 	}
 	for _, tc := range []struct {
-		who    *api
+		who    *rawClient
 		path   string
-		params p
+		params formData
 		want   []string
 	}{
 		{who: u, path: "/cluster/tasks"},
 		{who: other, path: "/cluster/tasks"},
 		{who: user, path: "/cluster/tasks", want: []string{second, first}},
 		{who: u, path: "/nodes/pve1/tasks", want: []string{first}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "active"}, want: []string{second}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all"}, want: []string{second, first}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "limit": "1"}, want: []string{second}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "start": "1"}, want: []string{first}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "since": "1700000001"}, want: []string{second}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "until": "1700000000"}, want: []string{first}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "typefilter": "qmstart"}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"source": "all", "vmid": "9001", "errors": "1"}, want: []string{second}},
-		{who: u, path: "/nodes/pve1/tasks", params: p{"statusfilter": "ok,warning"}, want: []string{first}},
-		{who: u, path: "/nodes/pve2/tasks", params: p{"source": "all"}},
-		{who: other, path: "/nodes/pve1/tasks", params: p{"source": "all"}},
-		{who: user, path: "/nodes/pve1/tasks", params: p{"source": "all"}, want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "active"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all"}, want: []string{second, first}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "limit": "1"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "start": "1"}, want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "since": "1700000001"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "until": "1700000000"}, want: []string{first}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "typefilter": "qmstart"}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"source": "all", "vmid": "9001", "errors": "1"}, want: []string{second}},
+		{who: u, path: "/nodes/pve1/tasks", params: formData{"statusfilter": "ok,warning"}, want: []string{first}},
+		{who: u, path: "/nodes/pve2/tasks", params: formData{"source": "all"}},
+		{who: other, path: "/nodes/pve1/tasks", params: formData{"source": "all"}},
+		{who: user, path: "/nodes/pve1/tasks", params: formData{"source": "all"}, want: []string{first}},
 	} {
 		var got []string
 		for _, r := range list(tc.who, tc.path, tc.params) {
@@ -155,28 +155,28 @@ func TestTokensTasks(t *testing.T) {
 		}
 	}
 	clk.Step(time.Minute)
-	a.wait(second)
+	a.waitForTask(second)
 }
 
 // TestTasksOfOthers checks that the tasks of other users are visible only with Sys.Audit.
 func TestTasksOfOthers(t *testing.T) {
 	t.Parallel()
-	a := start(t, func(m *pve.Model) {
+	a := startCluster(t, func(m *pve.Model) {
 		m.Users = append(m.Users, pve.User{ID: "u@pve"})
 		m.Tokens = append(m.Tokens, pve.Token{ID: "u@pve!t", Secret: "s", NoPrivSep: true})
 	})
-	root, u := a.root(), a.token("u@pve!t", "s")
-	upid := fmt.Sprint(root.ok("POST", clonePath, p{"newid": "1000"}))
-	a.wait(upid)
-	a.ok("GET", "/nodes/pve1/tasks/"+upid+"/status", nil) // has Sys.Audit on /nodes
+	root, u := a.asRoot(), a.withToken("u@pve!t", "s")
+	upid := fmt.Sprint(root.mustDo("POST", clonePath, formData{"newid": "1000"}))
+	a.waitForTask(upid)
+	a.mustDo("GET", "/nodes/pve1/tasks/"+upid+"/status", nil) // has Sys.Audit on /nodes
 	if got := u.do("GET", "/nodes/pve1/tasks/"+upid+"/status", nil); got.reason != "Permission check failed (/nodes/pve1, Sys.Audit)" {
 		t.Errorf("status: %d %s", got.status, got.reason)
 	}
 	if got := a.do("DELETE", "/nodes/pve1/tasks/"+upid, nil); got.status != 403 {
-		t.Errorf("stopped somebody else's task: %d", got.status)
+		t.Errorf("stopped another user's task: %d", got.status)
 	}
-	for caller, want := range map[*api]int{root: 1, a: 0, u: 0} {
-		if l, _ := caller.ok("GET", "/cluster/tasks", nil).([]any); len(l) != want {
+	for caller, want := range map[*rawClient]int{root: 1, a: 0, u: 0} {
+		if l, _ := caller.mustDo("GET", "/cluster/tasks", nil).([]any); len(l) != want {
 			t.Errorf("list: %v, want %d", l, want)
 		}
 	}
@@ -187,17 +187,17 @@ func TestTasksOfOthers(t *testing.T) {
 func TestWorkers(t *testing.T) {
 	t.Parallel()
 	clk := clocktesting.NewFakeClock(time.Now())
-	a := start(t, func(m *pve.Model) { m.Limits.WorkersPerNode = 1; m.Delays.Agent = time.Hour }, pve.WithClock(clk))
+	a := startCluster(t, func(m *pve.Model) { m.Limits.WorkersPerNode = 1; m.Delays.Agent = time.Hour }, pve.WithClock(clk))
 	a.clone("1000", nil)
-	a.must("POST", powerPath+"start", nil)
+	a.mustRunTask("POST", powerPath+"start", nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { a.do("POST", "/nodes/pve1/qemu/1000/agent/ping", nil) })
-	eventually(t, "first call", func() bool { return clk.Waiters() == 1 })
-	got := make(chan answer)
+	waitUntil(t, "first call", func() bool { return clk.Waiters() == 1 })
+	got := make(chan response)
 	go func() { got <- a.do("GET", "/nodes/pve1/qemu", nil) }()
-	eventually(t, "second call", func() bool { return clk.Waiters() == 2 })
-	a.ok("GET", "/nodes/pve2/qemu", nil) // other nodes have workers of their own
+	waitUntil(t, "second call", func() bool { return clk.Waiters() == 2 })
+	a.mustDo("GET", "/nodes/pve2/qemu", nil) // other nodes have workers of their own
 	clk.Step(3 * time.Second)
 	if g := <-got; g.status != 200 {
 		t.Errorf("after waiting: %d", g.status)

@@ -73,12 +73,12 @@ func (c *client) head(reference string, set func(*http.Request)) *http.Response 
 	return c.do(http.MethodHead, "/v2/"+repository+"/manifests/"+reference, set)
 }
 
-func bearer(token string) func(*http.Request) {
+func setBearer(token string) func(*http.Request) {
 	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 }
 
-// token requests the token of a challenge.
-func (c *client) token(challenge, user, password string) (string, int) {
+// getToken requests the token of a challenge.
+func (c *client) getToken(challenge, user, password string) (string, int) {
 	c.t.Helper()
 
 	values := url.Values{}
@@ -115,13 +115,13 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("no challenge but %s %q", challenged.Status, challenge)
 	}
 
-	if _, status := c.token(challenge, "reader", "wrong"); status != http.StatusUnauthorized {
-		t.Errorf("a wrong password is answered with %d", status)
+	if _, status := c.getToken(challenge, "reader", "wrong"); status != http.StatusUnauthorized {
+		t.Errorf("the status of a wrong password is %d", status)
 	}
 
-	nobody, _ := c.token(challenge, "", "")
-	good, _ := c.token(challenge, "reader", "secret")
-	other, _ := c.token(strings.ReplaceAll(challenge, "ocp-release", "other"), "reader", "secret")
+	anonymous, _ := c.getToken(challenge, "", "")
+	good, _ := c.getToken(challenge, "reader", "secret")
+	other, _ := c.getToken(strings.ReplaceAll(challenge, "ocp-release", "other"), "reader", "secret")
 
 	tests := map[string]struct {
 		token, reference string
@@ -131,13 +131,13 @@ func TestTokens(t *testing.T) {
 		"by digest":                   {good, digest, http.StatusOK},
 		"unknown tag":                 {good, "4.99.0-x86_64", http.StatusNotFound},
 		"unknown digest":              {good, "sha256:" + strings.Repeat("0", 64), http.StatusNotFound},
-		"token of nobody":             {nobody, digest, http.StatusUnauthorized},
+		"anonymous token":             {anonymous, digest, http.StatusUnauthorized},
 		"token of another repository": {other, digest, http.StatusUnauthorized},
-		"made up token":               {"made-up", digest, http.StatusUnauthorized},
+		"invalid token":               {"made-up", digest, http.StatusUnauthorized},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			response := c.head(test.reference, bearer(test.token))
+			response := c.head(test.reference, setBearer(test.token))
 			if response.StatusCode != test.want {
 				t.Errorf("got %s, want %d", response.Status, test.want)
 			}
@@ -150,8 +150,8 @@ func TestTokens(t *testing.T) {
 
 	clock.Step(2 * time.Minute)
 
-	if response := c.head(digest, bearer(good)); response.StatusCode != http.StatusUnauthorized {
-		t.Errorf("a token that has expired is answered with %s", response.Status)
+	if response := c.head(digest, setBearer(good)); response.StatusCode != http.StatusUnauthorized {
+		t.Errorf("the status of an expired token is %s", response.Status)
 	}
 }
 
@@ -160,11 +160,11 @@ func TestWithoutTokens(t *testing.T) {
 	open.server.Push(repository, "4.15.0")
 
 	if response := open.head("4.15.0", nil); response.StatusCode != http.StatusOK {
-		t.Errorf("an open registry answers with %s", response.Status)
+		t.Errorf("the status of a registry without tokens is %s", response.Status)
 	}
 
 	if response := open.head("4.15.0", func(r *http.Request) { r.Header.Del("Accept") }); response.StatusCode != http.StatusNotFound {
-		t.Errorf("a client that does not take lists gets %s", response.Status)
+		t.Errorf("the status for a client that does not accept lists is %s", response.Status)
 	}
 
 	basic := newClient(t, registry.Options{Users: map[string]string{"reader": "secret"}, Basic: true})
@@ -209,7 +209,7 @@ func TestStrict(t *testing.T) {
 		server.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), call[0], call[1], http.NoBody))
 
 		if answer.Code != http.StatusNotImplemented {
-			t.Errorf("%v is answered with %d", call, answer.Code)
+			t.Errorf("%v: status %d", call, answer.Code)
 		}
 	}
 

@@ -19,7 +19,7 @@ import (
 
 const servers = "/apple-silicon/v1alpha1/zones/fr-par-1/servers"
 
-// sendRequest makes a call and returns the status and the body.
+// sendRequest sends a request and returns the status and the body.
 func sendRequest(t *testing.T, s http.Handler, method, path, body, key string) (int, map[string]any) {
 	t.Helper()
 
@@ -66,7 +66,7 @@ func TestStrictness(t *testing.T) {
 		"a page that is too large": {method: "GET", path: servers + "?page_size=101", status: 400, kind: "invalid_arguments"},
 		"an order":                 {method: "POST", path: servers, body: good, status: 200},
 		"a type that is not":       {method: "POST", path: servers, body: strings.Replace(good, "M4-S", "M9", 1), status: 400, kind: "invalid_arguments"},
-		"somebody else's project":  {method: "POST", path: servers, body: strings.Replace(good, project, "x", 1), status: 403, kind: "permissions_denied"},
+		"another project":          {method: "POST", path: servers, body: strings.Replace(good, project, "x", 1), status: 403, kind: "permissions_denied"},
 	}
 
 	for name, tc := range tests {
@@ -125,7 +125,7 @@ func TestTime(t *testing.T) {
 	}
 
 	if got := s.Servers()[0]; got.Status != "reinstalling" || got.Password == server.Password {
-		t.Errorf("installed anew: %+v", got)
+		t.Errorf("after the reinstallation: %+v", got)
 	}
 
 	clk.Step(20 * time.Minute)
@@ -156,6 +156,6 @@ func TestFaultsEnd(t *testing.T) {
 	s.ServeHTTP(w, httptest.NewRequestWithContext(ctx, http.MethodGet, strings.TrimSuffix(servers, "servers")+"os", http.NoBody))
 
 	if w.Body.Len() != 0 {
-		t.Errorf("a slow answer came: %s", w.Body)
+		t.Errorf("a slow response came: %s", w.Body)
 	}
 }

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-func TestLeastObjectsAreAccepted(t *testing.T) {
+func TestMinimalObjectsAreAccepted(t *testing.T) {
 	t.Parallel()
 
 	for name, base := range map[string]string{
@@ -24,19 +24,19 @@ func TestLeastObjectsAreAccepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if err := strict().Create(t.Context(), parse(t, base), client.DryRunAll); err != nil {
+			if err := newStrictClient().Create(t.Context(), parseObject(t, base), client.DryRunAll); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 }
 
-// What nobody wrote is filled in.
+// The API server adds the defaults of fields that are not set.
 func TestDefaults(t *testing.T) {
 	t.Parallel()
 
 	withGitHub := change{"spec.bootstrap": anyMap{"config": anyMap{
-		"github": anyMap{"credentials": secretRef("github", "pat"), "runner": anyMap{}}, "httpClient": anyMap{},
+		"github": anyMap{"credentials": newSecretRef("github", "pat"), "runner": anyMap{}}, "httpClient": anyMap{},
 	}}}
 
 	tests := []struct {
@@ -88,18 +88,18 @@ func TestDefaults(t *testing.T) {
 		t.Run(object.GetKind()+"/"+test.path, func(t *testing.T) {
 			t.Parallel()
 
-			if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+			if err := newStrictClient().Create(t.Context(), object, client.DryRunAll); err != nil {
 				t.Fatal(err)
 			}
 
-			if diff := cmp.Diff(test.want, nested(t, object, test.path)); diff != "" {
+			if diff := cmp.Diff(test.want, getNested(t, object, test.path)); diff != "" {
 				t.Errorf("%s (-want +got):\n%s", test.path, diff)
 			}
 		})
 	}
 }
 
-// Values that look odd and are right.
+// These unusual values are valid.
 func TestUnusualValuesAreAccepted(t *testing.T) {
 	t.Parallel()
 
@@ -109,10 +109,10 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		change change
 	}{
 		{"IPv6 endpoint", baseCluster, change{"spec.endpoint": "https://[fd00::1]:8006/api2/json"}},
-		{"password", baseCluster, change{credentials: anyMap{"username": secretRef("a", "b"), "password": secretRef("a", "c")}}},
-		{"certificate alone", baseCluster, change{credentials: anyMap{"clientCert": secretRef("a", "tls.crt"), "clientKey": secretRef("a", "tls.key")}}},
+		{"password", baseCluster, change{credentials: anyMap{"username": newSecretRef("a", "b"), "password": newSecretRef("a", "c")}}},
+		{"certificate alone", baseCluster, change{credentials: anyMap{"clientCert": newSecretRef("a", "tls.crt"), "clientKey": newSecretRef("a", "tls.key")}}},
 		{"certificate beside a token", baseCluster, change{
-			"spec.credentials.clientCert": secretRef("a", "tls.crt"), "spec.credentials.clientKey": secretRef("a", "tls.key"),
+			"spec.credentials.clientCert": newSecretRef("a", "tls.crt"), "spec.credentials.clientKey": newSecretRef("a", "tls.key"),
 		}},
 		{"trust that is not insecure", baseCluster, change{"spec.tls": anyMap{"caBundle": "YQ==", "insecureSkipVerify": false}}},
 		{"range of one", baseCluster, change{"spec.vmIdRange": anyMap{"min": int64(100), "max": int64(100)}}},
@@ -130,8 +130,8 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 			"excludedAddresses": list{"10.0.0.7/32"}, "gateway": list{"10.0.0.1", "fe80::1"}, "nameservers": list{"10.0.0.2"},
 			"prefixLengthV4": int64(16), "prefixLengthV6": int64(64),
 		}}}}},
-		{"owner that is an organisation", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "owner": "example"}}},
-		{"GitHub on loopback", baseTemplate, change{github: anyMap{"credentials": secretRef("a", "b"), "apiUrl": "http://127.0.0.1:8080"}}},
+		{"owner that is an organisation", baseTemplate, change{github: anyMap{"credentials": newSecretRef("a", "b"), "owner": "example"}}},
+		{"GitHub on loopback", baseTemplate, change{github: anyMap{"credentials": newSecretRef("a", "b"), "apiUrl": "http://127.0.0.1:8080"}}},
 		{"time in parts", basePool, change{"spec.lifecycle": anyMap{"maxLifetime": "1h30m", "idleTimeout": "1.5h", "jobTimeout": "999h59m59.123s"}}},
 		{"no delay", basePool, change{"spec.scaling": anyMap{"scaleDownDelay": "0s"}}},
 		{"pool without machines", basePool, change{"spec.scaling": anyMap{"maxReplicas": int64(0)}}},
@@ -163,7 +163,7 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		t.Run(test.why, func(t *testing.T) {
 			t.Parallel()
 
-			if err := strict().Create(t.Context(), test.change.apply(t, test.base), client.DryRunAll); err != nil {
+			if err := newStrictClient().Create(t.Context(), test.change.apply(t, test.base), client.DryRunAll); err != nil {
 				t.Error(err)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// The least valid object of each kind. A row of the tables changes one thing in it.
+// A minimal valid object of each kind. Each row of the tables changes one field of it.
 const (
 	baseCluster = `
 apiVersion: hyperfleet.io/v1alpha1
@@ -82,17 +82,17 @@ spec: {platform: github-actions, id: "1", state: Queued}
 `
 )
 
-// removed as a value takes the field away.
+// removed is the value of a field that a change removes.
 type removed struct{}
 
-// change is a set of fields, by their dotted path, and their new values.
+// change is a set of fields by their dotted paths, with their new values.
 type change map[string]any
 
-// apply returns the object with the change made.
+// apply returns a copy of the object with the change.
 func (c change) apply(t testing.TB, base string) *unstructured.Unstructured {
 	t.Helper()
 
-	object := parse(t, base)
+	object := parseObject(t, base)
 
 	for path, value := range c {
 		fields := strings.Split(path, ".")
@@ -110,19 +110,19 @@ func (c change) apply(t testing.TB, base string) *unstructured.Unstructured {
 	return object
 }
 
-// anyMap and list shorten what unstructured objects are made of.
+// anyMap and list are short names for parts of unstructured objects.
 type (
 	anyMap = map[string]any
 	list   = []any
 )
 
-// secretRef is a value that is kept in a Secret.
-func secretRef(name, key string) anyMap {
+// newSecretRef returns a value that refers to a Secret.
+func newSecretRef(name, key string) anyMap {
 	return anyMap{"secretKeyRef": anyMap{"name": name, "key": key}}
 }
 
-// words returns n items.
-func words(n int, item func(int) string) list {
+// newItems returns n items.
+func newItems(n int, item func(int) string) list {
 	items := make(list, n)
 	for i := range items {
 		items[i] = item(i)

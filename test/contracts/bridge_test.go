@@ -36,7 +36,7 @@ spec:
   clusterType: dpf-production
 `
 
-func bridgeRejections() []rejection {
+func listBridgeRejections() []rejection {
 	const (
 		required = "Required value"
 		domain   = "baseDomain must be a DNS domain in lower case with at least one dot, such as clusters.example.com"
@@ -110,11 +110,11 @@ func bridgeRejections() []rejection {
 		rows = append(rows, row("no "+field, "spec."+field, removed{}, required))
 	}
 
-	return slices.Concat(rows, bridgeNetworkRejections(), bridgePlacementRejections())
+	return slices.Concat(rows, listBridgeNetworkRejections(), listBridgePlacementRejections())
 }
 
-// networksOf is a bridge's networks: of pods, Services and, where there are any, machines.
-func networksOf(cluster, service string, machine ...string) change {
+// changeNetworks sets a bridge's networks: of pods, of Services, and of machines if it has one.
+func changeNetworks(cluster, service string, machine ...string) change {
 	all := anyMap{"clusterNetwork": list{anyMap{"cidr": cluster}}, "serviceNetwork": list{anyMap{"cidr": service}}}
 	if len(machine) > 0 {
 		all["machineNetwork"] = list{anyMap{"cidr": machine[0]}}
@@ -123,7 +123,7 @@ func networksOf(cluster, service string, machine ...string) change {
 	return change{"spec.networking": all}
 }
 
-func bridgeNetworkRejections() []rejection {
+func listBridgeNetworkRejections() []rejection {
 	const (
 		networking = "spec.networking"
 		form       = "write a network without bits beyond its prefix"
@@ -137,24 +137,24 @@ func bridgeNetworkRejections() []rejection {
 	}
 
 	return []rejection{
-		{"network in words", networksOf("all", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
-		{"network of one address", networksOf("10.4.0.0", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
-		{"network with bits", networksOf("10.4.0.0/16", "10.5.0.1/16"), networking + ".serviceNetwork[0].cidr", form},
-		{"pods in services", networksOf("10.5.1.0/24", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
-		{"services in pods", networksOf("10.4.0.0/15", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
+		{"network as text", changeNetworks("all", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
+		{"network of one address", changeNetworks("10.4.0.0", "10.5.0.0/16"), networking + ".clusterNetwork[0].cidr", form},
+		{"network with bits", changeNetworks("10.4.0.0/16", "10.5.0.1/16"), networking + ".serviceNetwork[0].cidr", form},
+		{"pods in services", changeNetworks("10.5.1.0/24", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
+		{"services in pods", changeNetworks("10.4.0.0/15", "10.5.0.0/16"), networking, "clusterNetwork and serviceNetwork must not overlap"},
 		{
 			"services in the default of pods", change{networking: anyMap{"serviceNetwork": list{anyMap{"cidr": "10.133.0.0/16"}}}},
 			networking, "clusterNetwork and serviceNetwork must not overlap",
 		},
 		{
-			"machines in pods", networksOf("10.4.0.0/16", "10.5.0.0/16", "10.4.7.0/24"), networking,
+			"machines in pods", changeNetworks("10.4.0.0/16", "10.5.0.0/16", "10.4.7.0/24"), networking,
 			"clusterNetwork and machineNetwork must not overlap",
 		},
 		{
-			"services in machines", networksOf("fd01::/48", "fd02::/112", "fd02::/64"), networking,
+			"services in machines", changeNetworks("fd01::/48", "fd02::/112", "fd02::/64"), networking,
 			"serviceNetwork and machineNetwork must not overlap",
 		},
-		{"pods and services of two families", networksOf("fd01::/48", "10.5.0.0/16"), networking, "must be of the same address families"},
+		{"pods and services of two families", changeNetworks("fd01::/48", "10.5.0.0/16"), networking, "must be of the same address families"},
 		{"two networks of one family", pair("machineNetwork", "10.6.0.0/16", "10.7.0.0/16"), networking, "one network of each address family"},
 		{"three networks", change{networking: anyMap{"machineNetwork": list{
 			anyMap{"cidr": "10.6.0.0/16"}, anyMap{"cidr": "fd03::/64"}, anyMap{"cidr": "10.7.0.0/16"},
@@ -164,7 +164,7 @@ func bridgeNetworkRejections() []rejection {
 	}
 }
 
-func bridgePlacementRejections() []rejection {
+func listBridgePlacementRejections() []rejection {
 	const (
 		at    = "spec.controlPlane"
 		value = "write the value of a label, such as team-a: letters, digits, '-', '_' and '.'"
@@ -182,23 +182,23 @@ func bridgePlacementRejections() []rejection {
 		},
 		{"label by no key", change{at: anyMap{"labels": anyMap{"a b": "c"}}}, at + ".labels", "labels must have valid Kubernetes keys"},
 		{"label by no value", change{at: anyMap{"labels": anyMap{"a": "b c"}}}, at + ".labels[a]", value},
-		{"toleration of nothing", toleration(anyMap{}), at, "needs operator Exists"},
+		{"toleration without key", toleration(anyMap{}), at, "needs operator Exists"},
 		{"toleration of any taint's value", toleration(anyMap{"operator": "Equal"}), at, "needs operator Exists"},
 		{
 			"toleration of a value that need not be", toleration(anyMap{"key": "a", "operator": "Exists", "value": "b"}), at,
 			"operator Exists must not have a value",
 		},
-		{"toleration of no value", toleration(anyMap{"key": "a", "value": "b c"}), at + ".tolerations[0].value", value},
-		{"toleration for a while of what moves nobody", toleration(anyMap{"key": "a", "tolerationSeconds": int64(1)}), at, "needs effect NoExecute"},
+		{"toleration with an invalid value", toleration(anyMap{"key": "a", "value": "b c"}), at + ".tolerations[0].value", value},
+		{"limited toleration without effect NoExecute", toleration(anyMap{"key": "a", "tolerationSeconds": int64(1)}), at, "needs effect NoExecute"},
 		{"toleration by another operator", toleration(anyMap{"key": "a", "operator": "In"}), at, "Unsupported value"},
 		{"toleration of another effect", toleration(anyMap{"key": "a", "effect": "NoWork"}), at, "Unsupported value"},
 		{"toleration of no key", toleration(anyMap{"key": "a b"}), at, "key must be a valid Kubernetes key"},
 		{"capability of another name", change{at: anyMap{"disabledCapabilities": list{"Storage"}}}, at, "Unsupported value"},
-		{"ingress away without console", change{at: anyMap{"disabledCapabilities": list{"Ingress"}}}, at, "must also have Console"},
+		{"ingress disabled without console", change{at: anyMap{"disabledCapabilities": list{"Ingress"}}}, at, "must also have Console"},
 	}
 }
 
-func bridgeUpdates() []update {
+func listBridgeUpdates() []update {
 	const (
 		image   = "spec.ocpReleaseImage"
 		address = "spec.metalLBVirtualIP"
@@ -228,10 +228,10 @@ func bridgeUpdates() []update {
 		{"bridge with other credentials", baseBridge, change{"spec.pullSecretRef.name": "other"}, ""},
 		{"bridge with less infrastructure", baseBridge, change{"spec.infrastructureAvailabilityPolicy": "SingleReplica"}, ""},
 		{
-			"bridge on other networks", baseBridge, networksOf("10.4.0.0/16", "10.5.0.0/16"),
+			"bridge on other networks", baseBridge, changeNetworks("10.4.0.0/16", "10.5.0.0/16"),
 			"networking is immutable, because HyperShift cannot change the networks of an existing cluster",
 		},
-		{"bridge on the networks that it has", baseBridge, networksOf("10.132.0.0/14", "172.31.0.0/16"), ""},
+		{"bridge on the networks that it has", baseBridge, changeNetworks("10.132.0.0/14", "172.31.0.0/16"), ""},
 		{
 			"bridge of less", baseBridge, change{"spec.controlPlane": anyMap{"disabledCapabilities": list{"Console"}}},
 			"disabledCapabilities is immutable",
@@ -247,11 +247,11 @@ func bridgeUpdates() []update {
 	}
 }
 
-// The kind is named, abbreviated and listed as the document has it.
-func TestBridgeIsListedAsDocumented(t *testing.T) {
+// The kind has the names and the columns that the document describes.
+func TestBridgeNamesAndColumns(t *testing.T) {
 	t.Parallel()
 
-	crd := definitions(t)["DPFHCPBridge"]
+	crd := readCRDs(t)["DPFHCPBridge"]
 	names := crd.Spec.Names
 
 	got := []string{crd.Spec.Group, names.Plural, strings.Join(names.ShortNames, ","), string(crd.Spec.Scope)}
@@ -275,15 +275,14 @@ func TestBridgeIsListedAsDocumented(t *testing.T) {
 	}
 }
 
-// The bridge's Deployment is the networking area's but for its names, and that it pings
-// nobody.
+// The bridge's Deployment differs from the networking area's only in names, and in that it sends no pings.
 func TestBridgeDeployment(t *testing.T) {
 	t.Parallel()
 
-	base := build(t, baseDir)
-	bridge := build(t, "../../deploy/bridge")
-	deployment := get[appsv1.Deployment](t, bridge, "Deployment", "hyperfleet-bridge")
-	like := get[appsv1.Deployment](t, base, "Deployment", networkingName)
+	base := buildKustomization(t, baseDir)
+	bridge := buildKustomization(t, "../../deploy/bridge")
+	deployment := findObject[appsv1.Deployment](t, bridge, "Deployment", "hyperfleet-bridge")
+	like := findObject[appsv1.Deployment](t, base, "Deployment", networkingName)
 
 	raw, err := yaml.Marshal(like)
 	if err != nil {
@@ -301,7 +300,7 @@ func TestBridgeDeployment(t *testing.T) {
 		t.Errorf("Deployment (-want +got):\n%s", diff)
 	}
 
-	settings := get[corev1.ConfigMap](t, bridge, "ConfigMap", "hyperfleet-bridge")
+	settings := findObject[corev1.ConfigMap](t, bridge, "ConfigMap", "hyperfleet-bridge")
 
 	var cfg configv1.OperatorConfig
 	err = strictyaml.Decode("operator.yaml", []byte(settings.Data["operator.yaml"]), &cfg)
@@ -309,10 +308,10 @@ func TestBridgeDeployment(t *testing.T) {
 		t.Errorf("controllers %v, %v", cfg.Controllers, err)
 	}
 
-	deploy(t)
+	applyBase(t)
 
 	for _, object := range bridge {
-		err := strict().Patch(t.Context(), object.DeepCopy(), client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+		err := newStrictClient().Patch(t.Context(), object.DeepCopy(), client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
 		if err != nil {
 			t.Errorf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 		}

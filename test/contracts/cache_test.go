@@ -9,10 +9,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// cacheOf is a template's cache for Actions at a URL.
-func cacheOf(url string) change { return change{"spec.cache": anyMap{"actionsCacheUrl": url}} }
+// changeCache sets a template's Actions cache to a URL.
+func changeCache(url string) change { return change{"spec.cache": anyMap{"actionsCacheUrl": url}} }
 
-func cacheRejections() []rejection {
+func listCacheRejections() []rejection {
 	const (
 		cache, isURL = "spec.cache.actionsCacheUrl", "it must be a URL such as https://cache.example.com"
 		mirror       = "spec.cache.registryMirrors[0]"
@@ -22,15 +22,15 @@ func cacheRejections() []rejection {
 	with := func(name, value string) change { return change{"spec.environment": anyMap{name: value}} }
 
 	return []rejection{
-		{"cache by name", cacheOf("cache"), cache, isURL},
-		{"cache over FTP", cacheOf("ftp://10.0.0.1"), cache, isURL},
-		{"cache with a password", cacheOf("https://user:word@cache.example.com"), cache, isURL},
-		{"cache with a token", cacheOf("https://cache.example.com/?token=t"), cache, isURL},
-		{"cache in the open", cacheOf("http://cache.example.com"), cache, open},
-		{"cache at a public address", cacheOf("http://203.0.113.7:3000"), cache, open},
-		{"cache at a public IPv6 address", cacheOf("http://[2001:db8::1]:3000"), cache, open},
+		{"cache by name", changeCache("cache"), cache, isURL},
+		{"cache over FTP", changeCache("ftp://10.0.0.1"), cache, isURL},
+		{"cache with a password", changeCache("https://user:word@cache.example.com"), cache, isURL},
+		{"cache with a token", changeCache("https://cache.example.com/?token=t"), cache, isURL},
+		{"cache in the open", changeCache("http://cache.example.com"), cache, open},
+		{"cache at a public address", changeCache("http://203.0.113.7:3000"), cache, open},
+		{"cache at a public IPv6 address", changeCache("http://[2001:db8::1]:3000"), cache, open},
 		{"mirror in the open", change{"spec.cache": anyMap{"registryMirrors": list{"http://172.32.0.1"}}}, mirror, open},
-		{"variable that is none", with("a-b", "c"), "spec.environment", "environment must have names of letters"},
+		{"invalid variable name", with("a-b", "c"), "spec.environment", "environment must have names of letters"},
 		{"variable of the runner", with("ACTIONS_RUNNER_INPUT_TOKEN", "t"), "spec.environment", "because the bootstrap service uses them"},
 		{
 			"variable with a password", with("HTTPS_PROXY", "http://u:p@proxy:3128"),
@@ -46,7 +46,7 @@ func TestCachesOfPrivateNetworksAreAccepted(t *testing.T) {
 		"https://cache.example.com", "http://10.20.0.5:3000/", "http://172.31.0.1", "http://192.168.1.1", "http://[fd00::1]:3000",
 		"http://cache", "http://cache.ci.internal:3000/base",
 	} {
-		if err := strict().Create(t.Context(), cacheOf(url).apply(t, baseTemplate), client.DryRunAll); err != nil {
+		if err := newStrictClient().Create(t.Context(), changeCache(url).apply(t, baseTemplate), client.DryRunAll); err != nil {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// definitions reads the CustomResourceDefinitions by their kind.
-func definitions(t testing.TB) map[string]*apiextensionsv1.CustomResourceDefinition {
+// readCRDs reads the CustomResourceDefinitions by kind.
+func readCRDs(t testing.TB) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 
 	files, err := filepath.Glob("../../deploy/crds/*.yaml")
@@ -45,45 +45,45 @@ func definitions(t testing.TB) map[string]*apiextensionsv1.CustomResourceDefinit
 	return found
 }
 
-// walk visits the schema and everything in it. Items of lists are path[], of maps path{}.
-func walk(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
+// walkSchema visits the schema and everything in it. Items of lists have the path path[], and of maps path{}.
+func walkSchema(schema *apiextensionsv1.JSONSchemaProps, path string, visit func(string, *apiextensionsv1.JSONSchemaProps)) {
 	visit(path, schema)
 
 	for name, property := range schema.Properties {
-		walk(&property, strings.TrimPrefix(path+"."+name, "."), visit)
+		walkSchema(&property, strings.TrimPrefix(path+"."+name, "."), visit)
 	}
 
 	if schema.Items != nil && schema.Items.Schema != nil {
-		walk(schema.Items.Schema, path+".[]", visit)
+		walkSchema(schema.Items.Schema, path+".[]", visit)
 	}
 
 	if schema.AdditionalProperties != nil && schema.AdditionalProperties.Schema != nil {
-		walk(schema.AdditionalProperties.Schema, path+".{}", visit)
+		walkSchema(schema.AdditionalProperties.Schema, path+".{}", visit)
 	}
 }
 
-// Every rule has a message, and a row of the tables that provokes it.
+// Every rule has a message, and a row of the tables that violates it.
 func TestEveryRuleHasARow(t *testing.T) {
 	t.Parallel()
 
 	wanted := map[string][]string{}
 
-	for base, rows := range rejections() {
-		kind := parse(t, base).GetKind()
+	for base, rows := range listRejections() {
+		kind := parseObject(t, base).GetKind()
 		for _, row := range rows {
 			wanted[kind] = append(wanted[kind], row.want)
 		}
 	}
 
-	for _, row := range updates() {
+	for _, row := range listUpdates() {
 		if row.want != "" {
-			kind := parse(t, row.base).GetKind()
+			kind := parseObject(t, row.base).GetKind()
 			wanted[kind] = append(wanted[kind], row.want)
 		}
 	}
 
-	for kind, crd := range definitions(t) {
-		walk(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+	for kind, crd := range readCRDs(t) {
+		walkSchema(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, "", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
 			for _, rule := range schema.XValidations {
 				if rule.Message == "" {
 					t.Errorf("%s: the rule at %q has no message: %s", kind, path, rule.Rule)
@@ -111,11 +111,11 @@ func TestNoSpecHasABarePattern(t *testing.T) {
 
 	allowed := barePatterns()
 
-	for kind, crd := range definitions(t) {
+	for kind, crd := range readCRDs(t) {
 		// Only programs write the rest of an object, and users cannot act on what is refused there.
 		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 
-		walk(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+		walkSchema(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
 			if schema.Pattern == "" {
 				return
 			}
@@ -152,14 +152,14 @@ type bound struct {
 	want   string
 }
 
-// bounds lists every limit that a spec's schema sets.
-func bounds(crd *apiextensionsv1.CustomResourceDefinition) []bound {
+// listBounds returns every limit that a spec's schema sets.
+func listBounds(crd *apiextensionsv1.CustomResourceDefinition) []bound {
 	var found []bound
 
 	add := func(path string, beyond any, want string) { found = append(found, bound{path, beyond, want}) }
 	spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 
-	walk(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+	walkSchema(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
 		if schema.Minimum != nil {
 			add(path, int64(*schema.Minimum)-1, fmt.Sprintf("greater than or equal to %d", int64(*schema.Minimum)))
 		}
@@ -177,7 +177,7 @@ func bounds(crd *apiextensionsv1.CustomResourceDefinition) []bound {
 		}
 
 		if schema.MaxItems != nil {
-			items := words(int(*schema.MaxItems)+1, func(i int) string { return fmt.Sprintf("a%d", i) })
+			items := newItems(int(*schema.MaxItems)+1, func(i int) string { return fmt.Sprintf("a%d", i) })
 			add(path, items, fmt.Sprintf("must have at most %d items", *schema.MaxItems))
 		}
 
@@ -198,7 +198,7 @@ func bounds(crd *apiextensionsv1.CustomResourceDefinition) []bound {
 	return found
 }
 
-// The API server refuses a value just beyond each limit and names the field.
+// The API server rejects a value just beyond each limit, and names the field.
 func TestSchemaBounds(t *testing.T) {
 	t.Parallel()
 
@@ -211,8 +211,8 @@ func TestSchemaBounds(t *testing.T) {
 		"HostFleet":    baseFleet, "LinuxMachine": baseLinux, "ScalewayAppleSiliconMachine": baseMac,
 	}
 
-	for kind, crd := range definitions(t) {
-		found := bounds(crd)
+	for kind, crd := range readCRDs(t) {
+		found := listBounds(crd)
 		if len(found) == 0 {
 			t.Errorf("%s has no bounds", kind)
 		}
@@ -221,10 +221,10 @@ func TestSchemaBounds(t *testing.T) {
 			t.Run(kind+"/"+row.path+"/"+row.want, func(t *testing.T) {
 				t.Parallel()
 
-				object := parse(t, bases[kind])
-				object.Object["spec"] = beyond(object.Object["spec"], strings.Split(row.path, ".")[1:], row.beyond)
+				object := parseObject(t, bases[kind])
+				object.Object["spec"] = setBeyond(object.Object["spec"], strings.Split(row.path, ".")[1:], row.beyond)
 
-				err := strict().Create(t.Context(), object, client.DryRunAll)
+				err := newStrictClient().Create(t.Context(), object, client.DryRunAll)
 				if !apierrors.IsInvalid(err) {
 					t.Fatalf("want the object to be invalid, got: %v", err)
 				}
@@ -237,17 +237,17 @@ func TestSchemaBounds(t *testing.T) {
 	}
 }
 
-// beyond sets a value in whatever is there; [] and {} in the path make one item.
-func beyond(node any, path []string, value any) any {
+// setBeyond sets a value at a path. [] and {} in the path create one item.
+func setBeyond(node any, path []string, value any) any {
 	if len(path) == 0 {
 		return value
 	}
 
 	switch path[0] {
 	case "[]":
-		return list{beyond(nil, path[1:], value)}
+		return list{setBeyond(nil, path[1:], value)}
 	case "{}":
-		return anyMap{"item": beyond(nil, path[1:], value)}
+		return anyMap{"item": setBeyond(nil, path[1:], value)}
 	}
 
 	fields, isMap := node.(anyMap)
@@ -255,19 +255,19 @@ func beyond(node any, path []string, value any) any {
 		fields = anyMap{}
 	}
 
-	fields[path[0]] = beyond(fields[path[0]], path[1:], value)
+	fields[path[0]] = setBeyond(fields[path[0]], path[1:], value)
 
 	return fields
 }
 
-// Everything a person writes is described, and no text or list is without end.
+// Every field of a spec has a description, and every text and list has a limit.
 func TestEveryFieldIsDescribedAndBounded(t *testing.T) {
 	t.Parallel()
 
-	for kind, crd := range definitions(t) {
+	for kind, crd := range readCRDs(t) {
 		spec := crd.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["spec"]
 
-		walk(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
+		walkSchema(&spec, "spec", func(path string, schema *apiextensionsv1.JSONSchemaProps) {
 			inside := strings.HasSuffix(path, "[]") || strings.HasSuffix(path, "{}")
 			if !inside && schema.Description == "" {
 				t.Errorf("%s: %s has no description", kind, path)
@@ -282,16 +282,17 @@ func TestEveryFieldIsDescribedAndBounded(t *testing.T) {
 				t.Errorf("%s: %s has no MaxLength", kind, path)
 			}
 
-			// What is KubeVirt's alone may have fields that nobody here knows; the API server tells of others.
+			// Objects of KubeVirt's API may have unknown fields. For them, the API server reports unknown
+			// fields itself.
 			if schema.XPreserveUnknownFields != nil && !strings.HasSuffix(path, ".virtualMachineTemplate") {
-				t.Errorf("%s: %s takes any field", kind, path)
+				t.Errorf("%s: %s accepts any field", kind, path)
 			}
 		})
 	}
 }
 
-// nested reads a nested value of an object.
-func nested(t testing.TB, object *unstructured.Unstructured, path string) any {
+// getNested returns a nested value of an object.
+func getNested(t testing.TB, object *unstructured.Unstructured, path string) any {
 	t.Helper()
 
 	value, _, err := unstructured.NestedFieldNoCopy(object.Object, strings.Split(path, ".")...)

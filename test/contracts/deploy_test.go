@@ -31,16 +31,16 @@ const (
 	operatorConfig = "operator.yaml"
 )
 
-// kustomization is the part of a kustomization that the bases here use. Anything else
-// in one fails the test, which would otherwise not build what kustomize builds.
+// kustomization has the fields of a kustomization that the bases use. Any other field fails the test, because
+// the test does not implement it.
 type kustomization struct {
 	APIVersion string   `json:"apiVersion"`
 	Kind       string   `json:"kind"`
 	Resources  []string `json:"resources"`
 }
 
-// build gives the objects of a kustomization and of those it names.
-func build(t testing.TB, dir string) []*unstructured.Unstructured {
+// buildKustomization returns the objects of a kustomization and of the kustomizations that it refers to.
+func buildKustomization(t testing.TB, dir string) []*unstructured.Unstructured {
 	t.Helper()
 
 	var (
@@ -74,25 +74,25 @@ func build(t testing.TB, dir string) []*unstructured.Unstructured {
 		}
 
 		if info.IsDir() {
-			objects = append(objects, build(t, path)...)
+			objects = append(objects, buildKustomization(t, path)...)
 		} else {
-			objects = append(objects, read(t, path)...)
+			objects = append(objects, readObjects(t, path)...)
 		}
 	}
 
 	return objects
 }
 
-// deploy applies the base as it is.
-func deploy(t testing.TB) []*unstructured.Unstructured {
+// applyBase applies the base unchanged.
+func applyBase(t testing.TB) []*unstructured.Unstructured {
 	t.Helper()
 
-	objects := build(t, baseDir)
+	objects := buildKustomization(t, baseDir)
 
 	for _, object := range objects {
 		applied := object.DeepCopy()
 
-		err := strict().Patch(t.Context(), applied, client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+		err := newStrictClient().Patch(t.Context(), applied, client.Apply, client.FieldOwner("deploy"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
 		if err != nil {
 			t.Fatalf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 		}
@@ -101,8 +101,8 @@ func deploy(t testing.TB) []*unstructured.Unstructured {
 	return objects
 }
 
-// get reads the one object of its kind and name among the objects.
-func get[T any](t testing.TB, objects []*unstructured.Unstructured, kind, name string) *T {
+// findObject returns the only object with the kind and the name.
+func findObject[T any](t testing.TB, objects []*unstructured.Unstructured, kind, name string) *T {
 	t.Helper()
 
 	typed := new(T)
@@ -122,29 +122,29 @@ func get[T any](t testing.TB, objects []*unstructured.Unstructured, kind, name s
 	return nil
 }
 
-// The base applies to a cluster, file by file and in the order it is written in.
+// The base can be applied to a cluster, file by file and in the order of the files.
 func TestBaseApplies(t *testing.T) {
 	t.Parallel()
 
-	objects := deploy(t)
+	objects := applyBase(t)
 
 	for _, file := range []string{"../../deploy/crds", "../../deploy/rbac", baseDir} {
-		for _, object := range read(t, file) {
+		for _, object := range readObjects(t, file) {
 			if !slices.ContainsFunc(objects, func(o *unstructured.Unstructured) bool {
 				return o.GetKind() == object.GetKind() && o.GetName() == object.GetName()
 			}) {
-				t.Errorf("%s %s lies in %s, and no kustomization names it", object.GetKind(), object.GetName(), file)
+				t.Errorf("%s %s is in %s, which is in no kustomization", object.GetKind(), object.GetName(), file)
 			}
 		}
 	}
 }
 
-// Names, ports, labels and volumes fit together across the files.
-func TestBaseFitsTogether(t *testing.T) {
+// Names, ports, labels and volumes are consistent across the files.
+func TestBaseIsConsistent(t *testing.T) {
 	t.Parallel()
 
-	objects := build(t, baseDir)
-	deployment := get[appsv1.Deployment](t, objects, "Deployment", operatorName)
+	objects := buildKustomization(t, baseDir)
+	deployment := findObject[appsv1.Deployment](t, objects, "Deployment", operatorName)
 	pod := deployment.Spec.Template
 	container := pod.Spec.Containers[0]
 
@@ -154,8 +154,8 @@ func TestBaseFitsTogether(t *testing.T) {
 	}
 
 	for _, name := range []string{"hyperfleet-webhooks", "hyperfleet-metrics"} {
-		service := get[corev1.Service](t, objects, "Service", name)
-		if !matches(service.Spec.Selector, pod.Labels) {
+		service := findObject[corev1.Service](t, objects, "Service", name)
+		if !matchesSelector(service.Spec.Selector, pod.Labels) {
 			t.Errorf("Service %s does not select the operator's pods", name)
 		}
 
@@ -166,12 +166,12 @@ func TestBaseFitsTogether(t *testing.T) {
 		}
 	}
 
-	policy := get[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", operatorName)
-	if !matches(policy.Spec.PodSelector.MatchLabels, pod.Labels) || len(policy.Spec.PolicyTypes) != 2 {
+	policy := findObject[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", operatorName)
+	if !matchesSelector(policy.Spec.PodSelector.MatchLabels, pod.Labels) || len(policy.Spec.PolicyTypes) != 2 {
 		t.Error("the NetworkPolicy does not govern both directions of the operator's pods")
 	}
 
-	if account := get[corev1.ServiceAccount](t, objects, "ServiceAccount", operatorName); account.Name != pod.Spec.ServiceAccountName {
+	if account := findObject[corev1.ServiceAccount](t, objects, "ServiceAccount", operatorName); account.Name != pod.Spec.ServiceAccountName {
 		t.Errorf("the pods run as %s", pod.Spec.ServiceAccountName)
 	}
 
@@ -184,17 +184,17 @@ func TestBaseFitsTogether(t *testing.T) {
 	}
 }
 
-// The operator's own loader takes the configuration, with the container's arguments and
-// variables, and it says no other ports than the Deployment does.
-func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
+// The operator's own loader accepts the configuration with the container's arguments and environment
+// variables, and its ports are those of the Deployment.
+func TestConfigMapIsValidConfiguration(t *testing.T) {
 	t.Parallel()
 
-	objects := build(t, baseDir)
-	pod := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.Spec
+	objects := buildKustomization(t, baseDir)
+	pod := findObject[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.Spec
 	container := pod.Containers[0]
 
 	file := filepath.Join(t.TempDir(), operatorConfig)
-	text := get[corev1.ConfigMap](t, objects, "ConfigMap", operatorName).Data[operatorConfig]
+	text := findObject[corev1.ConfigMap](t, objects, "ConfigMap", operatorName).Data[operatorConfig]
 
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -239,20 +239,20 @@ func TestConfigMapIsTheOperatorsConfiguration(t *testing.T) {
 		t.Errorf("namespace %s, leader election %t", loaded.Namespace, loaded.LeaderElection.Enabled)
 	}
 
-	// Nobody is served in the clear: TLS for machines, and metrics for accounts that may.
+	// Every server uses TLS. Metrics are only for authorized accounts.
 	if web := loaded.Webhooks; web.PlainHTTP || !web.OwnAuthority && web.CertFile == "" || !loaded.Metrics.Secure {
 		t.Errorf("webhooks %+v, metrics %+v: served in the clear", web, loaded.Metrics)
 	}
 
-	// A Service named hyperfleet-webhooks would give the variable
-	// HYPERFLEET_WEBHOOKS_SERVICE_HOST, which the strict loader does not know.
+	// A Service with the name hyperfleet-webhooks would set the environment variable
+	// HYPERFLEET_WEBHOOKS_SERVICE_HOST, which the strict loader rejects.
 	if pod.EnableServiceLinks == nil || *pod.EnableServiceLinks {
-		t.Error("Services would be in the environment and keep the operator from starting")
+		t.Error("environment variables for Services would prevent the operator from starting")
 	}
 }
 
-// matches says whether the labels have all that a selector asks for.
-func matches(selector, labels map[string]string) bool {
+// matchesSelector returns whether the labels contain all labels of a selector.
+func matchesSelector(selector, labels map[string]string) bool {
 	for key, value := range selector {
 		if labels[key] != value {
 			return false

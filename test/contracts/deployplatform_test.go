@@ -18,15 +18,15 @@ import (
 
 const platformDir = "../../deploy/platform"
 
-// The fleet platform applies to a cluster, and its programs take their configurations.
+// The fleet platform can be applied to a cluster, and its programs accept their configurations.
 func TestPlatformApplies(t *testing.T) {
 	t.Parallel()
 
-	makeNamespace(t, "hyperfleet-system")
+	ensureNamespace(t, "hyperfleet-system")
 
-	objects := build(t, platformDir)
+	objects := buildKustomization(t, platformDir)
 	for _, object := range objects {
-		err := strict().Patch(t.Context(), object.DeepCopy(), client.Apply, client.FieldOwner("platform"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+		err := newStrictClient().Patch(t.Context(), object.DeepCopy(), client.Apply, client.FieldOwner("platform"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
 		if err != nil {
 			t.Errorf("apply %s %s: %v", object.GetKind(), object.GetName(), err)
 		}
@@ -34,25 +34,25 @@ func TestPlatformApplies(t *testing.T) {
 
 	var api platform.API
 
-	decodeConfig(t, get[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-api").Data["api.yaml"], &api)
+	decodeConfig(t, findObject[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-api").Data["api.yaml"], &api)
 
-	pod := get[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Spec
-	hasFiles(t, pod, api.Database.URLFile)
+	pod := findObject[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Spec
+	requireFiles(t, pod, api.Database.URLFile)
 
-	service := get[corev1.Service](t, objects, "Service", "hyperfleet-api")
-	if !matches(service.Spec.Selector, get[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Labels) {
+	service := findObject[corev1.Service](t, objects, "Service", "hyperfleet-api")
+	if !matchesSelector(service.Spec.Selector, findObject[appsv1.Deployment](t, objects, "Deployment", "hyperfleet-api").Spec.Template.Labels) {
 		t.Error("the Service does not select the API's pods")
 	}
 
 	var sweep platform.Sweep
 
-	decodeConfig(t, get[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-sweep").Data["sweep.yaml"], &sweep)
+	decodeConfig(t, findObject[corev1.ConfigMap](t, objects, "ConfigMap", "hyperfleet-sweep").Data["sweep.yaml"], &sweep)
 
-	hasFiles(t, get[batchv1.CronJob](t, objects, "CronJob", "hyperfleet-sweep").Spec.JobTemplate.Spec.Template.Spec, sweep.IdentityKeyFile)
+	requireFiles(t, findObject[batchv1.CronJob](t, objects, "CronJob", "hyperfleet-sweep").Spec.JobTemplate.Spec.Template.Spec, sweep.IdentityKeyFile)
 }
 
-// hasFiles says which files of a configuration, and of the program's arguments, no volume has.
-func hasFiles(t *testing.T, pod corev1.PodSpec, files ...string) {
+// requireFiles reports the files of a configuration and of the program's arguments that are in no volume.
+func requireFiles(t *testing.T, pod corev1.PodSpec, files ...string) {
 	t.Helper()
 
 	for _, arg := range pod.Containers[0].Args {
@@ -63,18 +63,18 @@ func hasFiles(t *testing.T, pod corev1.PodSpec, files ...string) {
 		}
 	}
 
-	if len(files) < 2 { //nolint:mnd // one of the configuration, and the configuration
+	if len(files) < 2 { //nolint:mnd // the configuration, and at least one file in it
 		t.Errorf("the arguments %v name no configuration", pod.Containers[0].Args)
 	}
 
 	for _, file := range files {
-		if !mounted(pod, file) {
+		if !isMounted(pod, file) {
 			t.Errorf("no volume has %s", file)
 		}
 	}
 }
 
-// decodeConfig reads a configuration as its program does.
+// decodeConfig decodes a configuration as its program does.
 func decodeConfig(t *testing.T, text string, into any) {
 	t.Helper()
 
@@ -88,8 +88,8 @@ func decodeConfig(t *testing.T, text string, into any) {
 	}
 }
 
-// mounted says whether a file lies in a volume of the pod's first container.
-func mounted(pod corev1.PodSpec, file string) bool {
+// isMounted returns whether a file is in a volume of the pod's first container.
+func isMounted(pod corev1.PodSpec, file string) bool {
 	for _, mount := range pod.Containers[0].VolumeMounts {
 		if strings.HasPrefix(file, mount.MountPath+"/") {
 			return true

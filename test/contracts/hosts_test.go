@@ -30,15 +30,15 @@ spec:
 
 const macKind = "ScalewayAppleSiliconMachine"
 
-// macOSOf is a fleet of a kind whose macOS is updated.
-func macOSOf(kind, version, timeout string) change {
+// changeMacOS sets the macOS version of a fleet.
+func changeMacOS(kind, version, timeout string) change {
 	return change{
 		"spec.hostKind": kind, "spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": "nodes", "key": "kubeconfig"}},
 		"spec.macOS": anyMap{"version": version, "timeout": timeout},
 	}
 }
 
-func fleetRejections() []rejection {
+func listFleetRejections() []rejection {
 	const (
 		most    = "spec.rollout.maxUnavailable"
 		range1  = "maxUnavailable must be a number from 1 to 10000"
@@ -55,27 +55,27 @@ func fleetRejections() []rejection {
 	return []rejection{
 		{"no kind", change{"spec.hostKind": removed{}}, "spec.hostKind", "Required value"},
 		{"fewer than no hosts", change{"spec.replicas": int64(-1), "spec.templateHost": "a"}, "spec.replicas", "should be greater than or equal to 0"},
-		{"hosts like none", change{"spec.replicas": int64(1)}, "spec", "replicas needs templateHost"},
+		{"replicas without a template", change{"spec.replicas": int64(1)}, "spec", "replicas needs templateHost"},
 		{"hosts like a path", change{"spec.templateHost": "a/b"}, "spec.templateHost", "templateHost must be the name of a host"},
-		{"none at a time", change{most: int64(0)}, most, range1},
+		{"none in parallel", change{most: int64(0)}, most, range1},
 		{"no percent", change{most: "0%"}, most, range1},
 		{"more than all", change{most: "101%"}, most, range1},
 		{"number as text", change{most: "3"}, most, range1},
-		{"jitter of a word", change{"spec.rollout.jitter": "some"}, "spec.rollout.jitter", "jitter must be a time such as"},
+		{"jitter as text", change{"spec.rollout.jitter": "some"}, "spec.rollout.jitter", "jitter must be a time such as"},
 		{"window of no time", window("duration", "0s"), windows, "duration must be a time above zero"},
-		{"drain in no time", drainOf("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
-		{"drain by no Secret", drainOf("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
-		{"drain by no key", drainOf("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
+		{"drain in no time", changeDrain("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
+		{"drain by no Secret", changeDrain("Nodes", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", changeDrain("nodes", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"drain without a kubeconfig", change{"spec.drain": anyMap{}}, "spec.drain.kubeconfigSecretRef", "Required value"},
-		{"macOS of Linux hosts", macOSOf("LinuxMachine", "15.3.1", "2h"), "spec", "macOS is only allowed with hostKind ScalewayAppleSiliconMachine"},
+		{"macOS of Linux hosts", changeMacOS("LinuxMachine", "15.3.1", "2h"), "spec", "macOS is only allowed with hostKind ScalewayAppleSiliconMachine"},
 		{"macOS without a drain", change{"spec.hostKind": macKind, "spec.macOS": anyMap{"version": "15.3.1"}}, "spec", "macOS needs drain"},
-		{"macOS of a name", macOSOf(macKind, "Sequoia", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
-		{"macOS of a number", macOSOf(macKind, "15", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
-		{"macOS in no time", macOSOf(macKind, "15.3", "0s"), "spec.macOS.timeout", "macOS.timeout must be a time of one second to 24 hours"},
-		{"credentials for minutes", credentialsOf("nodes", "key", "59m"), "spec.nodeCredentials.lifetime", "nodeCredentials.lifetime must be a time of one hour to 8760h"},
-		{"credentials by no Secret", credentialsOf("Nodes", "key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.name", "name must be the name of a Secret"},
-		{"credentials by no key", credentialsOf("nodes", "a key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.key", "key must be a key of a Secret"},
-		{"window in words", window("start", "at night"), windows, "at least 9 chars"},
+		{"macOS of a name", changeMacOS(macKind, "Sequoia", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
+		{"macOS of a number", changeMacOS(macKind, "15", "2h"), "spec.macOS.version", "macOS.version must be a version as sw_vers prints it"},
+		{"macOS in no time", changeMacOS(macKind, "15.3", "0s"), "spec.macOS.timeout", "macOS.timeout must be a time of one second to 24 hours"},
+		{"credentials for minutes", changeCredentials("nodes", "key", "59m"), "spec.nodeCredentials.lifetime", "nodeCredentials.lifetime must be a time of one hour to 8760h"},
+		{"credentials by no Secret", changeCredentials("Nodes", "key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"credentials by no key", changeCredentials("nodes", "a key", "1h"), "spec.nodeCredentials.kubeconfigSecretRef.key", "key must be a key of a Secret"},
+		{"window as text", window("start", "at night"), windows, "at least 9 chars"},
 		{
 			"two windows of a name",
 			change{windows: list{
@@ -86,16 +86,16 @@ func fleetRejections() []rejection {
 	}
 }
 
-// credentialsOf are a fleet's credentials of Nodes.
-func credentialsOf(secret, key, lifetime string) change {
+// changeCredentials sets a fleet's credentials for Nodes.
+func changeCredentials(secret, key, lifetime string) change {
 	return change{"spec.nodeCredentials": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "lifetime": lifetime}}
 }
 
 const authorities = "sshHostCertAuthorities must be public keys"
 
-func authorityOf(line string) change { return change{"spec.sshHostCertAuthorities": list{line}} }
+func changeAuthority(line string) change { return change{"spec.sshHostCertAuthorities": list{line}} }
 
-func linuxRejections() []rejection {
+func listLinuxRejections() []rejection {
 	const address = "address must be an IP address or a DNS name, without a port"
 
 	name := "a-host-whose-name-is-longer-than-the-name-of-a-host-may-be-of-63-chars"
@@ -114,36 +114,36 @@ func linuxRejections() []rejection {
 		{"kubeconfig by path", change{"spec.kubeconfigSecretRef.name": "a/b"}, "spec.kubeconfigSecretRef.name", "name must be the name of a Secret"},
 		{"kubeconfig by no key", change{"spec.kubeconfigSecretRef.key": "a b"}, "spec.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
-		{"key checking of OpenSSH's words", change{"spec.sshHostKeyChecking": "accept-new"}, "spec.sshHostKeyChecking", "Unsupported value"},
-		{"authority by a fingerprint", authorityOf("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
-		{"authority with a pattern", authorityOf("@cert-authority * ssh-ed25519 AAAA"), "spec.sshHostCertAuthorities[0]", authorities},
-		{"two authorities in one", authorityOf("ssh-ed25519 AAAA\nssh-ed25519 BBBB"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"key checking with OpenSSH's value", change{"spec.sshHostKeyChecking": "accept-new"}, "spec.sshHostKeyChecking", "Unsupported value"},
+		{"authority by a fingerprint", changeAuthority("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"authority with a pattern", changeAuthority("@cert-authority * ssh-ed25519 AAAA"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"two authorities in one", changeAuthority("ssh-ed25519 AAAA\nssh-ed25519 BBBB"), "spec.sshHostCertAuthorities[0]", authorities},
 		{"five authorities", change{"spec.sshHostCertAuthorities": list{"ssh-rsa A", "ssh-rsa B", "ssh-rsa C", "ssh-rsa D", "ssh-rsa E"}}, "spec.sshHostCertAuthorities", "must have at most 4 items"},
 		{"name too long for a host", change{"metadata.name": name}, "LinuxMachine", "the name must have at most 63 characters"},
 	}
 }
 
-func hostUpdates() []update {
+func listHostUpdates() []update {
 	return []update{
 		{"fleet of another kind", baseFleet, change{"spec.hostKind": "Other"}, "hostKind cannot be changed: create another fleet"},
 		{"fleet pauses", baseFleet, change{"spec.paused": true}, ""},
 		{"host moves fleets", baseLinux, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
-		{"host has an authority", baseLinux, authorityOf("ssh-ed25519 AAAAC3Nz== an authority of ours"), ""},
+		{"host has an authority", baseLinux, changeAuthority("ssh-ed25519 AAAAC3Nz== an authority of ours"), ""},
 		{"host moves house", baseLinux, change{"spec.address": "rack-1.example.com"}, ""},
 	}
 }
 
-// statusIsKept: what the operator writes down of an object, the API server keeps. A field that the
-// schema does not have would be dropped in silence, and a host would be pushed to on every pass.
-func statusIsKept(t *testing.T, base string, want anyMap) {
+// requireStatusKept: the API server keeps every status field that the operator writes. It would silently drop
+// a field that is missing in the schema, and the operator would then configure a host in every reconcile.
+func requireStatusKept(t *testing.T, base string, want anyMap) {
 	t.Helper()
 
-	object := parse(t, base)
+	object := parseObject(t, base)
 	object.SetNamespace(env.Namespace(t))
 	env.Create(t, object)
 
 	object.Object["status"] = want
-	if err := strict().Status().Update(t.Context(), object); err != nil {
+	if err := newStrictClient().Status().Update(t.Context(), object); err != nil {
 		t.Fatal(err)
 	}
 
@@ -154,7 +154,7 @@ func statusIsKept(t *testing.T, base string, want anyMap) {
 
 func TestHostStatusIsKept(t *testing.T) {
 	t.Parallel()
-	statusIsKept(t, baseLinux, anyMap{
+	requireStatusKept(t, baseLinux, anyMap{
 		"hostConfigHash": "a1", "failedHostConfigHash": "b2", "bootstrapAttempts": int64(2), "updateAttempts": int64(3),
 		"bootstrapped": true, "phase": "Failed", "failureReason": "UpdateExceededRetries", "failureMessage": "because",
 		"sshHostKey": "SHA256:x", "lastUpdateFailureTime": "2026-01-02T03:04:05Z",

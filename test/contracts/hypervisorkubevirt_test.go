@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// baseKubeVirt is the least HypervisorCluster of provider kubevirt.
+// baseKubeVirt is a minimal HypervisorCluster of the provider kubevirt.
 const baseKubeVirt = `
 apiVersion: hyperfleet.io/v1alpha1
 kind: HypervisorCluster
@@ -21,8 +21,8 @@ spec:
   kubevirt: {namespace: machines}
 `
 
-// otherProviderRejections are those of a cluster of provider proxmox.
-func otherProviderRejections() []rejection {
+// listOtherProviderRejections has the rejections of a cluster of the provider proxmox.
+func listOtherProviderRejections() []rejection {
 	return []rejection{
 		{"Proxmox without endpoint", change{"spec.endpoint": removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
 		{"Proxmox without credentials", change{credentials: removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
@@ -30,7 +30,7 @@ func otherProviderRejections() []rejection {
 	}
 }
 
-func kubeVirtRejections() []rejection {
+func listKubeVirtRejections() []rejection {
 	const (
 		settings = "spec.kubevirt"
 		foreign  = "are not allowed with provider kubevirt"
@@ -40,7 +40,7 @@ func kubeVirtRejections() []rejection {
 		{"KubeVirt without settings", change{settings: removed{}}, "spec", "kubevirt is required with provider kubevirt"},
 		{"KubeVirt with an endpoint", change{"spec.endpoint": "https://a.example.com/"}, "spec", foreign},
 		{
-			"KubeVirt with a token", change{credentials: anyMap{"tokenId": secretRef("a", "b"), "tokenSecret": secretRef("a", "c")}},
+			"KubeVirt with a token", change{credentials: anyMap{"tokenId": newSecretRef("a", "b"), "tokenSecret": newSecretRef("a", "c")}},
 			"spec", foreign,
 		},
 		{"KubeVirt with a bridge", change{"spec.defaultNetwork": "vmbr0"}, "spec", foreign},
@@ -66,8 +66,8 @@ func kubeVirtRejections() []rejection {
 	}
 }
 
-// kubeVirtTemplate replaces a template's source.
-func kubeVirtTemplate(source anyMap, more ...change) change {
+// changeKubeVirtTemplate replaces a template's source.
+func changeKubeVirtTemplate(source anyMap, more ...change) change {
 	out := change{"spec.template": anyMap{"kubevirt": source}}
 	for _, c := range more {
 		maps.Copy(out, c)
@@ -76,7 +76,7 @@ func kubeVirtTemplate(source anyMap, more ...change) change {
 	return out
 }
 
-func kubeVirtTemplateRejections() []rejection {
+func listKubeVirtTemplateRejections() []rejection {
 	const (
 		spec     = "spec"
 		template = "spec.template"
@@ -95,23 +95,23 @@ func kubeVirtTemplateRejections() []rejection {
 	return []rejection{
 		{"both hypervisors", change{"spec.template.kubevirt": disk}, template, "choose one of template.proxmox and template.kubevirt"},
 		{"no hypervisor", change{template: anyMap{}}, template, "choose one of template.proxmox and template.kubevirt"},
-		{"two sources", kubeVirtTemplate(with(disk, "dataSource", anyMap{"name": "a"})), source, "choose one of kubevirt.containerDisk"},
-		{"no source", kubeVirtTemplate(anyMap{}), source, "choose one of kubevirt.containerDisk"},
+		{"two sources", changeKubeVirtTemplate(with(disk, "dataSource", anyMap{"name": "a"})), source, "choose one of kubevirt.containerDisk"},
+		{"no source", changeKubeVirtTemplate(anyMap{}), source, "choose one of kubevirt.containerDisk"},
 		{
-			"storage for a containerDisk", kubeVirtTemplate(with(disk, "storageClassName", "fast")), source,
+			"storage for a containerDisk", changeKubeVirtTemplate(with(disk, "storageClassName", "fast")), source,
 			"kubevirt.storageClassName is only allowed with dataSource",
 		},
-		{"storage class", kubeVirtTemplate(with(data, "storageClassName", "A B")), source, "must be the name of a storage class"},
-		{"network", kubeVirtTemplate(with(data, "network", "a b")), source, "must be the name of a NetworkAttachmentDefinition"},
-		{"image with a blank", kubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "a b"}}), source, "must be the name of an image"},
-		{"bridge on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "are not allowed with KubeVirt"},
-		{"VLAN on KubeVirt", kubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "are not allowed with KubeVirt"},
+		{"storage class", changeKubeVirtTemplate(with(data, "storageClassName", "A B")), source, "must be the name of a storage class"},
+		{"network", changeKubeVirtTemplate(with(data, "network", "a b")), source, "must be the name of a NetworkAttachmentDefinition"},
+		{"image with a blank", changeKubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "a b"}}), source, "must be the name of an image"},
+		{"bridge on KubeVirt", changeKubeVirtTemplate(disk, change{"spec.network": anyMap{"bridge": "vmbr0"}}), spec, "are not allowed with KubeVirt"},
+		{"VLAN on KubeVirt", changeKubeVirtTemplate(disk, change{"spec.network": anyMap{"vlan": int64(7)}}), spec, "are not allowed with KubeVirt"},
 		{
-			"program on a cloud-init ISO of 1 MiB", kubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
+			"program on a cloud-init ISO of 1 MiB", changeKubeVirtTemplate(disk, change{"spec.bootstrap.delivery": "iso"}), spec,
 			"bootstrap.delivery iso is not allowed with KubeVirt",
 		},
 		{
-			"size of a containerDisk", kubeVirtTemplate(disk, change{"spec.resources.disk": "50Gi"}), spec,
+			"size of a containerDisk", changeKubeVirtTemplate(disk, change{"spec.resources.disk": "50Gi"}), spec,
 			"resources.disk is not allowed with a containerDisk",
 		},
 	}
@@ -125,13 +125,13 @@ func TestKubeVirtIsAccepted(t *testing.T) {
 		change change
 	}{
 		"least cluster": {baseKubeVirt, nil},
-		"whole cluster": {baseKubeVirt, change{"spec.kubevirt": anyMap{
+		"all fields": {baseKubeVirt, change{"spec.kubevirt": anyMap{
 			"namespace": "machines", "kubeconfigSecretRef": anyMap{"name": "east", "key": "kubeconfig"},
 			"storageClassName": "ceph-rbd", "network": "networks/vlan20", "nodeSelector": anyMap{"example.com/ci": "true"},
 		}}},
-		"image":  {baseTemplate, kubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "r.example.com:5000/a/b@sha256:00"}})},
-		"source": {baseTemplate, kubeVirtTemplate(anyMap{"dataSource": anyMap{"name": "debian", "namespace": "images"}})},
-		"volume": {baseTemplate, kubeVirtTemplate(anyMap{
+		"image":  {baseTemplate, changeKubeVirtTemplate(anyMap{"containerDisk": anyMap{"image": "r.example.com:5000/a/b@sha256:00"}})},
+		"source": {baseTemplate, changeKubeVirtTemplate(anyMap{"dataSource": anyMap{"name": "debian", "namespace": "images"}})},
+		"volume": {baseTemplate, changeKubeVirtTemplate(anyMap{
 			"persistentVolumeClaim": anyMap{"name": "debian"}, "network": "vlan20", "storageClassName": "fast",
 		}, change{"spec.resources.disk": "50Gi"})},
 	}
@@ -139,7 +139,7 @@ func TestKubeVirtIsAccepted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if err := strict().Create(t.Context(), c.change.apply(t, c.base), client.DryRunAll); err != nil {
+			if err := newStrictClient().Create(t.Context(), c.change.apply(t, c.base), client.DryRunAll); err != nil {
 				t.Error(err)
 			}
 		})

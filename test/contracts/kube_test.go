@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// A CRD that Apply has returned from is one whose kinds every client finds: one that has asked
-// for them before, and one that knows nothing yet.
+// When Apply has returned, every client finds the CRD's kinds, whether or not the client has looked them up
+// before.
 func TestApplyReturnsWhenKindsAreFound(t *testing.T) {
 	t.Parallel()
 
@@ -75,20 +75,20 @@ spec:
 
 const finalizer = "test.hyperfleet.io/cleanup"
 
-func steps(result step.Result) []step.Step[any] {
+func newSteps(result step.Result) []step.Step[any] {
 	return []step.Step[any]{
 		{Condition: "Connected", Run: func(context.Context, any) step.Result { return result }},
 		{Condition: "Listed", Run: func(context.Context, any) step.Result { return step.Done() }},
 	}
 }
 
-// The conditions that kit/step writes pass the API server's own schema, at their
-// longest and with the oddest reasons, and the life of an object ends with its list.
+// The conditions that kit/step writes are valid in the API server's schema, also with the longest messages and
+// unusual reasons. When an object is deleted, all steps' finalizers have run.
 func TestStepsOnARealServer(t *testing.T) {
 	t.Parallel()
 
 	ctx, c, key := t.Context(), env.Client, client.ObjectKey{Name: "steps"}
-	object := parse(t, baseCluster)
+	object := parseObject(t, baseCluster)
 	object.SetName(key.Name)
 	env.Create(t, object)
 
@@ -106,7 +106,7 @@ func TestStepsOnARealServer(t *testing.T) {
 	stale := cluster.DeepCopy()
 
 	long := step.Stall("certificate: not trusted!", strings.Repeat("é", 40000))
-	if _, err := step.ReconcileSteps(ctx, runner, cluster, steps(long), any(nil)); err != nil {
+	if _, err := step.ReconcileSteps(ctx, runner, cluster, newSteps(long), any(nil)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -124,14 +124,14 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Errorf("conditions = %v", got.Status.Conditions)
 	}
 
-	result, err := step.ReconcileSteps(ctx, runner, stale, steps(step.Done()), any(nil))
+	result, err := step.ReconcileSteps(ctx, runner, stale, newSteps(step.Done()), any(nil))
 	if err != nil || result.RequeueAfter <= 0 {
-		t.Errorf("a run on a stale copy = %v, %v; want a quiet second try", result, err)
+		t.Errorf("a reconcile of a stale copy = %v, %v; want a retry without an error", result, err)
 	}
 
 	version := got.ResourceVersion
-	if _, err := step.ReconcileSteps(ctx, runner, got, steps(long), any(nil)); err != nil || got.ResourceVersion != version {
-		t.Errorf("a run that changes nothing has written: %v", err)
+	if _, err := step.ReconcileSteps(ctx, runner, got, newSteps(long), any(nil)); err != nil || got.ResourceVersion != version {
+		t.Errorf("a reconcile without a change has written: %v", err)
 	}
 
 	if err := c.Delete(ctx, got); err != nil {
@@ -142,7 +142,7 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := step.Finalize(ctx, runner, got, finalizer, steps(step.Done()), any(nil)); err != nil {
+	if _, err := step.Finalize(ctx, runner, got, finalizer, newSteps(step.Done()), any(nil)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -150,7 +150,7 @@ func TestStepsOnARealServer(t *testing.T) {
 		t.Errorf("get = %v, want not found", err)
 	}
 
-	if _, err := step.ReconcileSteps(ctx, runner, stale, steps(step.Fail(apierrors.NewBadRequest("x"))), any(nil)); err != nil {
-		t.Errorf("a run on an object that is gone = %v, want nothing", err)
+	if _, err := step.ReconcileSteps(ctx, runner, stale, newSteps(step.Fail(apierrors.NewBadRequest("x"))), any(nil)); err != nil {
+		t.Errorf("a reconcile of a deleted object = %v, want no error", err)
 	}
 }

@@ -36,8 +36,8 @@ spec:
 `
 )
 
-// addressRejections are what no list of addresses takes, in a field at a path.
-func addressRejections(path string) []rejection {
+// listAddressRejections has the rejections of a list of addresses at a path.
+func listAddressRejections(path string) []rejection {
 	const (
 		grammar  = "write a CIDR (10.0.0.0/24), a range of two addresses"
 		families = "both ends of a range must be of one address family"
@@ -63,7 +63,7 @@ func addressRejections(path string) []rejection {
 	}
 }
 
-func nodePoolRejections() []rejection {
+func listNodePoolRejections() []rejection {
 	const (
 		config  = "spec.bootstrapNetworkConfig"
 		gateway = config + ".gateway"
@@ -88,16 +88,16 @@ func nodePoolRejections() []rejection {
 		{"network with a slash", change{config + ".network": "default/machines"}, config + ".network", "network must be the name of a network in the VirtualMachine"},
 		{"default network as well", change{"spec.attachDefaultNetwork": true}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
 		{"default network by default", change{"spec.attachDefaultNetwork": removed{}}, "spec", "bootstrapNetworkConfig needs attachDefaultNetwork: false"},
-		{"no network at all", change{"spec.additionalNetworks": removed{}}, "spec", "attachDefaultNetwork: false needs at least one network in additionalNetworks"},
+		{"no network", change{"spec.additionalNetworks": removed{}}, "spec", "attachDefaultNetwork: false needs at least one network in additionalNetworks"},
 		{"empty list of networks", change{"spec.additionalNetworks": list{}}, "spec", "attachDefaultNetwork: false needs at least one network in additionalNetworks"},
 		{"network by two slashes", change{"spec.additionalNetworks": list{anyMap{"name": "a/b/c"}}}, "spec.additionalNetworks[0].name", "name must be the name of a NetworkAttachmentDefinition"},
 		{"network twice", change{"spec.additionalNetworks": list{anyMap{"name": "a"}, anyMap{"name": "a"}}}, "spec.additionalNetworks[1]", "Duplicate value"},
-		{"more replicas than there may be", change{"spec.replicas": int64(4), "spec.maxReplicas": int64(3)}, "spec", "replicas must not be more than maxReplicas"},
+		{"more replicas than maxReplicas", change{"spec.replicas": int64(4), "spec.maxReplicas": int64(3)}, "spec", "replicas must not be more than maxReplicas"},
 		{"cluster with a dot", change{"spec.clusterName": "a.b"}, "spec.clusterName", "clusterName must be the name of a cluster"},
 		{"image with a blank", change{image: "fedora 42"}, image, "containerDiskImage must be the name of a container image"},
 		{"no image", change{"spec.rootVolume": anyMap{}}, "spec.rootVolume.diskImage", "Required value"},
-		{"disk of nothing", change{"spec.rootVolume.persistent": anyMap{"size": "0"}}, "persistent.size", "size must be at least 1Mi" + unit + "32Gi"},
-		{"disk of a word", change{"spec.rootVolume.persistent": anyMap{"size": "large"}}, "persistent.size", "size must be at least 1Mi" + unit + "32Gi"},
+		{"disk of size 0", change{"spec.rootVolume.persistent": anyMap{"size": "0"}}, "persistent.size", "size must be at least 1Mi" + unit + "32Gi"},
+		{"disk size as text", change{"spec.rootVolume.persistent": anyMap{"size": "large"}}, "persistent.size", "size must be at least 1Mi" + unit + "32Gi"},
 		{"storage class", change{"spec.rootVolume.persistent": anyMap{"storageClass": "Fast One"}}, "persistent.storageClass", "storageClass must be the name of a StorageClass"},
 		{"memory with an exponent", change{"spec.compute": anyMap{"memory": "1e999999999"}}, "spec.compute.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"memory without unit", change{"spec.compute": anyMap{"memory": int64(8)}}, "spec.compute.memory", "memory must be at least 64Mi" + unit + "8Gi"},
@@ -109,7 +109,7 @@ func nodePoolRejections() []rejection {
 			"spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours",
 		},
 		{
-			"user data of nobody",
+			"user data of an unknown kind",
 			change{"spec.userDataSecrets": "Each", "spec.userDataSecretRef": anyMap{"name": "a"}}, "spec.userDataSecrets", "Unsupported value",
 		},
 		{"user data without a name", change{"spec.userDataSecrets": "PerMachine"}, "spec", "userDataSecrets needs userDataSecretRef"},
@@ -119,9 +119,9 @@ func nodePoolRejections() []rejection {
 			change{"spec.dns": anyMap{"hypervisorClusterRef": anyMap{"name": "c"}, "domain": "nodes.example.com."}},
 			"spec.dns.domain", "dns.domain must be a DNS name",
 		},
-		{"drain in no time", drainOf("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
-		{"drain by no Secret", drainOf("Guest", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
-		{"drain by no key", drainOf("guest", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
+		{"drain in no time", changeDrain("kubeconfig", "key", "0s"), "spec.drain.timeout", "drain.timeout must be a time of one second to 24 hours"},
+		{"drain by no Secret", changeDrain("Guest", "key", "1m"), "spec.drain.kubeconfigSecretRef.name", "name must be the name of a Secret"},
+		{"drain by no key", changeDrain("guest", "a key", "1m"), "spec.drain.kubeconfigSecretRef.key", "key must be a key of a Secret"},
 		{
 			"names at no cluster", change{"spec.dns": anyMap{"domain": "nodes.example.com"}},
 			"spec.dns.hypervisorClusterRef", "Required value",
@@ -130,13 +130,13 @@ func nodePoolRejections() []rejection {
 		{"name with a dot", change{"metadata.name": "a.b"}, "KubevirtNodePool", "the name must have at most 54 characters and no dot"},
 	}
 
-	rows = append(rows, addressRejections(config+".addresses")...)
+	rows = append(rows, listAddressRejections(config+".addresses")...)
 
-	return append(rows, addressRejections(config+".excludedAddresses")...)
+	return append(rows, listAddressRejections(config+".excludedAddresses")...)
 }
 
-// machineRejections are those of a KubevirtMachineSpec at a path.
-func machineRejections(path string) []rejection {
+// listMachineRejections has the rejections of a KubevirtMachineSpec at a path.
+func listMachineRejections(path string) []rejection {
 	config := path + ".bootstrapNetworkConfig"
 
 	return append([]rejection{
@@ -144,18 +144,18 @@ func machineRejections(path string) []rejection {
 		{"no network", change{config + ".networkName": removed{}}, config + ".networkName", "Required value"},
 		{"interface by path", change{config + ".interface": "eth0/1"}, config + ".interface", "interface must be the name of a network interface"},
 		{"no subnets", change{config + ".subnets": list{}}, config + ".subnets", "should have at least 1 items"},
-	}, addressRejections(config+".subnets")...)
+	}, listAddressRejections(config+".subnets")...)
 }
 
-func kubevirtMachineRejections() []rejection {
+func listKubevirtMachineRejections() []rejection {
 	name := "a-machine-whose-name-is-longer-than-a-host-name-can-be-of-64-chars"
 
 	return append([]rejection{
 		{"name too long for a host", change{"metadata.name": name}, "KubevirtMachine", "the name must have at most 63 characters"},
-	}, machineRejections("spec")...)
+	}, listMachineRejections("spec")...)
 }
 
-func kubevirtUpdates() []update {
+func listKubevirtUpdates() []update {
 	const (
 		fixed    = "bootstrapNetworkConfig cannot be changed: delete the machine and create a new one"
 		config   = "spec.bootstrapNetworkConfig"
@@ -176,7 +176,7 @@ func kubevirtUpdates() []update {
 	}
 }
 
-// drainOf is a pool's drain.
-func drainOf(secret, key, timeout string) change {
+// changeDrain sets a pool's drain.
+func changeDrain(secret, key, timeout string) change {
 	return change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "timeout": timeout}}
 }

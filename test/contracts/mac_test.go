@@ -16,13 +16,13 @@ spec:
   kubeconfigSecretRef: {name: hosts, key: kubeconfig}
 `
 
-func macRejections() []rejection {
+func listMacRejections() []rejection {
 	const name = "a-host-whose-name-is-longer-than-the-name-of-a-host-may-be-of-63-chars"
 
 	return []rejection{
 		{"no fleet", change{"spec.fleetName": removed{}}, "spec.fleetName", "Required value"},
 		{"fleet by path", change{"spec.fleetName": "a/b"}, "spec.fleetName", "fleetName must be the name of a HostFleet"},
-		{"type in words", change{"spec.type": "mac mini"}, "spec.type", "type must be a type of server such as M4-S"},
+		{"type as text", change{"spec.type": "mac mini"}, "spec.type", "type must be a type of server such as M4-S"},
 		{"region as a zone", change{"spec.zone": "fr-par"}, "spec.zone", "zone must be a zone such as fr-par-1"},
 		{"zone as a path", change{"spec.zone": "fr-par-1/../x"}, "spec.zone", "zone must be a zone such as fr-par-1"},
 		{
@@ -36,7 +36,7 @@ func macRejections() []rejection {
 		{"other address with a port", change{"spec.fallbackAddresses": list{"192.0.2.10:22"}}, "spec.fallbackAddresses", "fallbackAddresses must be IP addresses or DNS names"},
 		{"host key without a hash", change{"spec.sshHostKey": "aa:bb"}, "spec.sshHostKey", "sshHostKey must be a fingerprint"},
 		{"key checking of no kind", change{"spec.sshHostKeyChecking": "No"}, "spec.sshHostKeyChecking", "Unsupported value"},
-		{"authority by a fingerprint", authorityOf("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
+		{"authority by a fingerprint", changeAuthority("SHA256:AbCd"), "spec.sshHostCertAuthorities[0]", authorities},
 		{"no credentials", change{"spec.credentialsSecretRef": removed{}}, "spec.credentialsSecretRef", "Required value"},
 		{
 			"credentials by path", change{"spec.credentialsSecretRef.name": "a/b"},
@@ -48,7 +48,7 @@ func macRejections() []rejection {
 	}
 }
 
-func macUpdates() []update {
+func listMacUpdates() []update {
 	return []update{
 		{"mac moves fleets", baseMac, change{"spec.fleetName": "other"}, "fleetName cannot be changed: delete the host"},
 		{"mac of another type", baseMac, change{"spec.type": "M1-M"}, "type cannot be changed: delete the machine"},
@@ -61,7 +61,7 @@ func macUpdates() []update {
 
 func TestMacStatusIsKept(t *testing.T) {
 	t.Parallel()
-	statusIsKept(t, baseMac, anyMap{
+	requireStatusKept(t, baseMac, anyMap{
 		"hostConfigHash": "a1", "failedHostConfigHash": "b2", "tartKubeletBinarySHA": "c3", "bootstrapAttempts": int64(2),
 		"bootstrapRebootIssued": true, "wipeIssued": true, "phase": "Ready", "failureReason": "UpdateExceededRetries",
 		"serverID": "id", "providerID": "scw-applesilicon://fr-par-1/id", "poolName": "mac-pool-1",

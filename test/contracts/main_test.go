@@ -20,8 +20,8 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.WithCRDs("../../deploy/crds"))
 }
 
-// parse reads one object.
-func parse(t testing.TB, text string) *unstructured.Unstructured {
+// parseObject parses one object.
+func parseObject(t testing.TB, text string) *unstructured.Unstructured {
 	t.Helper()
 
 	object := &unstructured.Unstructured{}
@@ -32,7 +32,7 @@ func parse(t testing.TB, text string) *unstructured.Unstructured {
 	return object
 }
 
-// strict is a client that has the API server refuse fields it does not know.
-func strict() client.Client {
+// newStrictClient returns a client for which the API server rejects unknown fields.
+func newStrictClient() client.Client {
 	return client.WithFieldValidation(env.Client, "Strict")
 }

@@ -12,10 +12,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// What there is one of for each job is written many times, and the API server keeps no list of
-// its fields by who wrote which, where one writes all of them: that would be half of the object
-// (ADR 0063). A claim's conditions have two writers, runners and networking.
-func TestObjectsOfJobsKeepNoListOfFields(t *testing.T) {
+// Objects of which each job has one are written often. If one client writes all fields of an object, the API
+// server keeps no managed fields, which would be half of the object (ADR 0063). A claim's conditions have two
+// writers, runners and networking.
+func TestObjectsOfJobsHaveFewManagedFields(t *testing.T) {
 	t.Parallel()
 
 	times := anyMap{"placed": "2026-01-02T03:04:05.000000Z", "started": "2026-01-02T03:04:05.000000Z"}
@@ -40,26 +40,26 @@ func TestObjectsOfJobsKeepNoListOfFields(t *testing.T) {
 			want: map[string]anyMap{"": {"f:spec": anyMap{}}, "status": {"f:status": anyMap{}}},
 		},
 	} {
-		object := parse(t, text)
+		object := parseObject(t, text)
 		object.SetNamespace(env.Namespace(t))
 
-		if err := strict().Create(t.Context(), object); err != nil {
+		if err := newStrictClient().Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
 
 		changed := edit(t, object, change{"status": tc.status})
-		if err := strict().Status().Patch(t.Context(), changed, client.MergeFrom(object)); err != nil {
+		if err := newStrictClient().Status().Patch(t.Context(), changed, client.MergeFrom(object)); err != nil {
 			t.Fatal(err)
 		}
 
-		if diff := cmp.Diff(tc.want, listed(t, changed)); diff != "" {
-			t.Errorf("fields of the %s by who wrote them, -want +got:\n%s", object.GetKind(), diff)
+		if diff := cmp.Diff(tc.want, listManagedFields(t, changed)); diff != "" {
+			t.Errorf("managed fields of the %s (-want +got):\n%s", object.GetKind(), diff)
 		}
 	}
 }
 
-// listed are the fields outside metadata that are known as somebody's, by subresource.
-func listed(t *testing.T, object *unstructured.Unstructured) map[string]anyMap {
+// listManagedFields returns the managed fields outside metadata, by subresource.
+func listManagedFields(t *testing.T, object *unstructured.Unstructured) map[string]anyMap {
 	t.Helper()
 
 	out := map[string]anyMap{}

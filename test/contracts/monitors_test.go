@@ -15,11 +15,11 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 )
 
-// selectorOf is what a monitor selects by.
-func selectorOf(t *testing.T, file string) labels.Selector {
+// readSelector returns the label selector of a monitor.
+func readSelector(t *testing.T, file string) labels.Selector {
 	t.Helper()
 
-	text, _, err := unstructured.NestedMap(read(t, "../../deploy/monitoring/"+file)[0].Object, "spec", "selector")
+	text, _, err := unstructured.NestedMap(readObjects(t, "../../deploy/monitoring/"+file)[0].Object, "spec", "selector")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +37,13 @@ func selectorOf(t *testing.T, file string) labels.Selector {
 	return selector
 }
 
-// Every Deployment that is shipped and has metrics is read by one monitor, and by one only: the
-// operators' are https, and the platform's are not.
-func TestMonitorsSelect(t *testing.T) {
+// Exactly one monitor selects each Deployment with metrics. The operators' metrics use https, and the
+// platform's do not.
+func TestMonitorsSelectDeployments(t *testing.T) {
 	t.Parallel()
 
-	services, pods := selectorOf(t, "servicemonitor.yaml"), selectorOf(t, "podmonitor.yaml")
-	objects := slices.Concat(build(t, baseDir), build(t, "../../deploy/bridge"), build(t, platformDir), build(t, platformDir+"/adapter"))
+	services, pods := readSelector(t, "servicemonitor.yaml"), readSelector(t, "podmonitor.yaml")
+	objects := slices.Concat(buildKustomization(t, baseDir), buildKustomization(t, "../../deploy/bridge"), buildKustomization(t, platformDir), buildKustomization(t, platformDir+"/adapter"))
 	read := 0
 
 	for _, object := range objects {
@@ -51,7 +51,7 @@ func TestMonitorsSelect(t *testing.T) {
 			continue
 		}
 
-		deployment := get[appsv1.Deployment](t, objects, "Deployment", object.GetName())
+		deployment := findObject[appsv1.Deployment](t, objects, "Deployment", object.GetName())
 		template := deployment.Spec.Template
 
 		if !slices.ContainsFunc(template.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == "metrics" }) {
@@ -68,8 +68,8 @@ func TestMonitorsSelect(t *testing.T) {
 				continue
 			}
 
-			service := get[corev1.Service](t, objects, "Service", other.GetName())
-			if matches(service.Spec.Selector, template.Labels) && slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "metrics" }) {
+			service := findObject[corev1.Service](t, objects, "Service", other.GetName())
+			if matchesSelector(service.Spec.Selector, template.Labels) && slices.ContainsFunc(service.Spec.Ports, func(p corev1.ServicePort) bool { return p.Name == "metrics" }) {
 				by++
 			}
 		}
@@ -82,6 +82,6 @@ func TestMonitorsSelect(t *testing.T) {
 	}
 
 	if read != 6 {
-		t.Errorf("looked at %d Deployments", read)
+		t.Errorf("read %d Deployments", read)
 	}
 }

@@ -18,40 +18,40 @@ import (
 
 const networkingName = "hyperfleet-networking"
 
-// The area's Deployment is the other one's but for its name, its configuration, the
-// port that it does not have, and that it may ping.
+// The area's Deployment differs from the other one only in its name, its configuration, the missing port, and
+// the permission to send pings.
 func TestNetworkingDeployment(t *testing.T) {
 	t.Parallel()
 
-	objects := build(t, baseDir)
-	runners := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template
-	networking := get[appsv1.Deployment](t, objects, "Deployment", networkingName).Spec.Template
+	objects := buildKustomization(t, baseDir)
+	runners := findObject[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template
+	networking := findObject[appsv1.Deployment](t, objects, "Deployment", networkingName).Spec.Template
 
 	want := runners.Spec.DeepCopy()
 	want.ServiceAccountName = networkingName
 	want.TopologySpreadConstraints[0].LabelSelector.MatchLabels["app.kubernetes.io/name"] = networkingName
-	want.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "65532 65532"}} // it pings machines
+	want.SecurityContext.Sysctls = []corev1.Sysctl{{Name: "net.ipv4.ping_group_range", Value: "65532 65532"}} // the area pings machines
 	want.Volumes[0].ConfigMap.Name = networkingName
 	want.Containers[0].Ports = slices.DeleteFunc(want.Containers[0].Ports, func(p corev1.ContainerPort) bool {
 		return p.Name == "webhooks"
 	})
 
 	if diff := cmp.Diff(*want, networking.Spec); diff != "" {
-		t.Errorf("its pod (-want +got):\n%s", diff)
+		t.Errorf("pod (-want +got):\n%s", diff)
 	}
 
 	for what, selector := range map[string]map[string]string{
-		"Service":       get[corev1.Service](t, objects, "Service", networkingName+"-metrics").Spec.Selector,
-		"NetworkPolicy": get[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", networkingName).Spec.PodSelector.MatchLabels,
+		"Service":       findObject[corev1.Service](t, objects, "Service", networkingName+"-metrics").Spec.Selector,
+		"NetworkPolicy": findObject[networkingv1.NetworkPolicy](t, objects, "NetworkPolicy", networkingName).Spec.PodSelector.MatchLabels,
 	} {
-		if !matches(selector, networking.Labels) {
+		if !matchesSelector(selector, networking.Labels) {
 			t.Errorf("the %s does not select its pods", what)
 		}
 	}
 
 	settings := configv1.Default()
 
-	text := get[corev1.ConfigMap](t, objects, "ConfigMap", networkingName).Data[operatorConfig]
+	text := findObject[corev1.ConfigMap](t, objects, "ConfigMap", networkingName).Data[operatorConfig]
 	if err := strictyaml.Decode(operatorConfig, []byte(text), &settings); err != nil {
 		t.Fatal(err)
 	}

@@ -26,13 +26,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// weakening takes one protection away from a pod.
+// weakening removes one protection from a pod.
 type weakening struct {
 	name string
 	do   func(*corev1.PodSpec)
 }
 
-func weakenings() []weakening {
+func listWeakenings() []weakening {
 	inContainer := func(change func(*corev1.SecurityContext)) func(*corev1.PodSpec) {
 		return func(pod *corev1.PodSpec) { change(pod.Containers[0].SecurityContext) }
 	}
@@ -41,7 +41,7 @@ func weakenings() []weakening {
 	return []weakening{
 		{"privileged", inContainer(func(c *corev1.SecurityContext) { c.Privileged, c.AllowPrivilegeEscalation = &yes, &yes })},
 		{"privilege escalation", inContainer(func(c *corev1.SecurityContext) { c.AllowPrivilegeEscalation = &yes })},
-		{"kept capabilities", inContainer(func(c *corev1.SecurityContext) { c.Capabilities = nil })},
+		{"all capabilities", inContainer(func(c *corev1.SecurityContext) { c.Capabilities = nil })},
 		{"added capability", inContainer(func(c *corev1.SecurityContext) {
 			c.Capabilities = &corev1.Capabilities{Add: []corev1.Capability{"SYS_ADMIN"}}
 		})},
@@ -59,11 +59,11 @@ func weakenings() []weakening {
 	}
 }
 
-// operatorPod is the pod that the Deployment makes.
-func operatorPod(t testing.TB, objects []*unstructured.Unstructured) *corev1.Pod {
+// newOperatorPod returns the pod of the Deployment.
+func newOperatorPod(t testing.TB, objects []*unstructured.Unstructured) *corev1.Pod {
 	t.Helper()
 
-	template := get[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.DeepCopy()
+	template := findObject[appsv1.Deployment](t, objects, "Deployment", operatorName).Spec.Template.DeepCopy()
 
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
 	pod.Namespace, pod.GenerateName = operatorSpace, "operator-"
@@ -73,16 +73,16 @@ func operatorPod(t testing.TB, objects []*unstructured.Unstructured) *corev1.Pod
 
 // Feature: hyperfleet-operator, Property 17: RBAC and Security Context
 //
-// The operator's pod is admitted to its namespace by Kubernetes' own restricted profile,
-// and no weaker one is, whatever protections are taken away.
+// Kubernetes' own restricted profile admits the operator's pod to its namespace, and rejects the pod if any
+// protections are removed.
 func TestProperty17SecurityContext(t *testing.T) {
 	t.Parallel()
 
-	objects := deploy(t)
-	all := weakenings()
+	objects := applyBase(t)
+	all := listWeakenings()
 
 	property.Check(t, "only the full protection is admitted", property.Options{Workers: 4}, prop.ForAll(func(chosen []bool) string {
-		pod := operatorPod(t, objects)
+		pod := newOperatorPod(t, objects)
 		weaker := []string{}
 
 		for i, weakening := range all {
@@ -96,18 +96,18 @@ func TestProperty17SecurityContext(t *testing.T) {
 
 		switch {
 		case len(weaker) == 0 && err != nil:
-			return "the operator's own pod is refused: " + err.Error()
+			return "the operator's pod is rejected: " + err.Error()
 		case len(weaker) > 0 && err == nil:
 			return "admitted without: " + strings.Join(weaker, ", ")
 		case len(weaker) > 0 && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err):
-			return "not refused but failed: " + err.Error()
+			return "failed for another reason: " + err.Error()
 		default:
 			return ""
 		}
 	}, gen.SliceOfN(len(all), gen.Frequency(map[int]gopter.Gen{5: gen.Const(false), 1: gen.Const(true)}))))
 
 	for _, weakening := range all {
-		pod := operatorPod(t, objects)
+		pod := newOperatorPod(t, objects)
 		weakening.do(&pod.Spec)
 
 		if err := env.Client.Create(t.Context(), pod, client.DryRunAll); err == nil {
@@ -118,11 +118,11 @@ func TestProperty17SecurityContext(t *testing.T) {
 
 // Feature: hyperfleet-operator, Property 17: RBAC and Security Context
 //
-// What the restricted profile does not ask for and the operator does all the same.
+// The operator's container is stricter than the restricted profile requires.
 func TestProperty17Container(t *testing.T) {
 	t.Parallel()
 
-	pod := operatorPod(t, build(t, baseDir)).Spec
+	pod := newOperatorPod(t, buildKustomization(t, baseDir)).Spec
 
 	for _, container := range slices.Concat(pod.InitContainers, pod.Containers) {
 		security := container.SecurityContext
@@ -154,21 +154,21 @@ func readsSecrets(container corev1.Container) bool {
 
 // Feature: hyperfleet-operator, Property 17: RBAC and Security Context
 //
-// The generated roles name each verb and resource, none that would let an area give itself more, and
-// of Secrets and ConfigMaps outside its own namespace an area may have what its work makes, and
-// read the runners' and the hosts' none.
+// The generated roles name each verb and resource. No area can grant itself more. Outside its own namespace an
+// area has only the permissions for Secrets and ConfigMaps that its work requires, and the runners and hosts
+// areas cannot read any.
 func TestProperty17Roles(t *testing.T) {
 	t.Parallel()
 
-	objects := build(t, "../../deploy/rbac")
+	objects := buildKustomization(t, "../../deploy/rbac")
 
 	for area, most := range map[string]struct{ powers, secrets []string }{
 		"runners": {}, "hosts": {}, "networking": {secrets: []string{"create"}},
-		// It approves workers of hosted clusters, and copies what they join with.
+		// The area approves workers of hosted clusters, and copies the Secrets with which they join.
 		"bridge": {[]string{"approve"}, []string{"create", "delete", "get", "list", "update", "watch"}},
 	} {
-		own := get[rbacv1.Role](t, objects, "Role", "hyperfleet-"+area)
-		cluster := get[rbacv1.ClusterRole](t, objects, "ClusterRole", "hyperfleet-"+area)
+		own := findObject[rbacv1.Role](t, objects, "Role", "hyperfleet-"+area)
+		cluster := findObject[rbacv1.ClusterRole](t, objects, "ClusterRole", "hyperfleet-"+area)
 
 		if own.Namespace != operatorSpace {
 			t.Errorf("the Role of %s is in %s", area, own.Namespace)
@@ -197,14 +197,14 @@ func TestProperty17Roles(t *testing.T) {
 	}
 }
 
-// request is one thing that the operator might try.
-type request struct {
+// accessRequest is one access that the operator might try.
+type accessRequest struct {
 	group, resource, name, verb, namespace string
 }
 
-// mayBe says whether the operator may possibly be let do it: more than this is never
-// right. Which of them it needs, the controllers' markers say.
-func (r request) mayBe() bool {
+// isPossible returns whether the operator may have this permission at all. The controllers' markers decide
+// which of these permissions it has.
+func (r accessRequest) isPossible() bool {
 	switch r.group + "/" + r.resource {
 	case "hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools":
 		return slices.Contains([]string{"get", "list", "watch", "update", "patch"}, r.verb)
@@ -218,14 +218,14 @@ func (r request) mayBe() bool {
 	case "coordination.k8s.io/leases":
 		return r.namespace == operatorSpace && slices.Contains([]string{"get", "create", "update", "patch"}, r.verb)
 	case "/namespaces":
-		return r.verb == "get" // by its labels a cluster allows a namespace
+		return r.verb == "get" // clusters select namespaces by labels
 	default:
 		return false
 	}
 }
 
-// allowed asks the API server whether the operator's account may do it.
-func (r request) allowed(t testing.TB) bool {
+// isAllowed asks the API server whether the operator's account has the permission.
+func (r accessRequest) isAllowed(t testing.TB) bool {
 	t.Helper()
 
 	review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
@@ -244,12 +244,11 @@ func (r request) allowed(t testing.TB) bool {
 
 // Feature: hyperfleet-operator, Property 17: RBAC and Security Context
 //
-// Whatever the operator's account asks of a real API server, it is let do no more than
-// its job may need.
+// A real API server gives the operator's account no permission that the operator can never need.
 func TestProperty17Access(t *testing.T) {
 	t.Parallel()
 
-	deploy(t)
+	applyBase(t)
 
 	resources := []any{
 		"hyperfleet.io/hypervisorclusters", "hyperfleet.io/hypervisormachinetemplates", "hyperfleet.io/runnerpools",
@@ -261,60 +260,59 @@ func TestProperty17Access(t *testing.T) {
 		"admissionregistration.k8s.io/validatingwebhookconfigurations",
 	}
 	verbs := []any{"get", "list", "watch", "create", "update", "patch", "delete", "deletecollection", "escalate", "bind", "impersonate"}
-	// The namespaces that samples and guides name may have been given to the operator by their tests.
+	// Other tests may have given the operator permissions in the namespaces of samples and guides.
 	namespaces := []any{"", operatorSpace, "kube-system", env.Namespace(t)}
 
 	property.Check(t, "no more than the job needs", property.Options{Runs: 500, Brief: 150, Workers: 4}, prop.ForAll(func(resource, verb, namespace, name string) string {
 		group, kind, _ := strings.Cut(resource, "/")
-		asked := request{group: group, resource: kind, name: name, verb: verb, namespace: namespace}
+		read := accessRequest{group: group, resource: kind, name: name, verb: verb, namespace: namespace}
 
-		if asked.allowed(t) && !asked.mayBe() {
-			return fmt.Sprintf("allowed: %+v", asked)
+		if read.isAllowed(t) && !read.isPossible() {
+			return fmt.Sprintf("allowed: %+v", read)
 		}
 
 		return ""
 	}, gen.OneConstOf(resources...), gen.OneConstOf(verbs...), gen.OneConstOf(namespaces...), gen.OneConstOf("", "some", operatorSpace)))
 }
 
-// Another namespace's Secrets are readable only once deploy/namespace-secrets is applied
-// to it.
+// The operator can read Secrets of another namespace only after deploy/namespace-secrets is applied to it.
 func TestNamespaceSecrets(t *testing.T) {
 	t.Parallel()
 
-	deploy(t)
+	applyBase(t)
 
 	namespace := env.Namespace(t)
-	asked := request{resource: "secrets", name: "github", verb: "get", namespace: namespace}
+	read := accessRequest{resource: "secrets", name: "github", verb: "get", namespace: namespace}
 
-	if asked.allowed(t) {
+	if read.isAllowed(t) {
 		t.Fatal("readable without a role")
 	}
 
-	for _, object := range build(t, "../../deploy/namespace-secrets") {
+	for _, object := range buildKustomization(t, "../../deploy/namespace-secrets") {
 		object.SetNamespace(namespace)
 
-		if err := strict().Create(t.Context(), object); err != nil {
+		if err := newStrictClient().Create(t.Context(), object); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	// The authorizer learns of new roles from a watch.
-	if !eventually(t, func() bool { return asked.allowed(t) }) {
+	// The authorizer learns about new roles from a watch.
+	if !waitUntil(t, func() bool { return read.isAllowed(t) }) {
 		t.Error("not readable with the role")
 	}
 
 	for _, verb := range []string{"list", "watch", "update", "delete"} {
-		more := asked
+		more := read
 		more.verb = verb
 
-		if more.allowed(t) {
-			t.Errorf("may %s Secrets", verb)
+		if more.isAllowed(t) {
+			t.Errorf("the operator may %s Secrets", verb)
 		}
 	}
 }
 
-// eventually asks until the answer is yes, or for a minute.
-func eventually(t testing.TB, holds func() bool) bool {
+// waitUntil polls until the condition is true, at most for a minute.
+func waitUntil(t testing.TB, holds func() bool) bool {
 	t.Helper()
 
 	err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true,

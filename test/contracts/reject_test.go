@@ -17,7 +17,7 @@ import (
 type rejection struct {
 	why    string
 	change change
-	// path of the field and the message that the API server answers with.
+	// path is the path of the field, and want the message of the API server.
 	path, want string
 }
 
@@ -27,33 +27,33 @@ const pattern = "should match"
 // unit ends the message about a quantity.
 const unit = ": write a number and the unit Mi, Gi or Ti, such as "
 
-// rejections gives, per kind, at least one row for each of its rules.
-func rejections() map[string][]rejection {
+// listRejections has, for each kind, at least one row for each of its rules.
+func listRejections() map[string][]rejection {
 	return map[string][]rejection{
-		baseCluster: slices.Concat(clusterRejections(), clusterNetworkRejections(), dnsRejections(), otherProviderRejections()),
-		baseTemplate: slices.Concat(templateRejections(), githubRejections(), networkRejections(),
-			machinePoolRejections(), kubeVirtTemplateRejections(), cacheRejections()),
-		baseKubeVirt:     kubeVirtRejections(),
-		basePool:         poolRejections(),
-		baseClaim:        claimRejections(),
-		baseRegistration: registrationRejections(),
+		baseCluster: slices.Concat(listClusterRejections(), listClusterNetworkRejections(), listDNSRejections(), listOtherProviderRejections()),
+		baseTemplate: slices.Concat(listTemplateRejections(), listGitHubRejections(), listNetworkRejections(),
+			listMachinePoolRejections(), listKubeVirtTemplateRejections(), listCacheRejections()),
+		baseKubeVirt:     listKubeVirtRejections(),
+		basePool:         listPoolRejections(),
+		baseClaim:        listClaimRejections(),
+		baseRegistration: listRegistrationRejections(),
 
-		baseStaticPool: nodePoolRejections(), baseMachine: kubevirtMachineRejections(),
-		baseMachineTemplate: machineRejections("spec.template.spec"),
-		baseBridge:          bridgeRejections(),
-		baseFleet:           fleetRejections(), baseLinux: linuxRejections(), baseMac: macRejections(),
+		baseStaticPool: listNodePoolRejections(), baseMachine: listKubevirtMachineRejections(),
+		baseMachineTemplate: listMachineRejections("spec.template.spec"),
+		baseBridge:          listBridgeRejections(),
+		baseFleet:           listFleetRejections(), baseLinux: listLinuxRejections(), baseMac: listMacRejections(),
 	}
 }
 
-func TestBadInputIsRefusedWithWords(t *testing.T) {
+func TestInvalidObjectsAreRejected(t *testing.T) {
 	t.Parallel()
 
-	for base, rows := range rejections() {
+	for base, rows := range listRejections() {
 		for _, row := range rows {
-			t.Run(parse(t, base).GetKind()+"/"+row.why, func(t *testing.T) {
+			t.Run(parseObject(t, base).GetKind()+"/"+row.why, func(t *testing.T) {
 				t.Parallel()
 
-				err := strict().Create(t.Context(), row.change.apply(t, base), client.DryRunAll)
+				err := newStrictClient().Create(t.Context(), row.change.apply(t, base), client.DryRunAll)
 				if !apierrors.IsInvalid(err) {
 					t.Fatalf("want the object to be invalid, got: %v", err)
 				}
@@ -74,8 +74,8 @@ func TestBadInputIsRefusedWithWords(t *testing.T) {
 
 const credentials = "spec.credentials"
 
-func clusterRejections() []rejection {
-	token := secretRef("pve", "token")
+func listClusterRejections() []rejection {
+	token := newSecretRef("pve", "token")
 
 	return []rejection{
 		{"plain http endpoint", change{"spec.endpoint": "http://pve:8006/api2/json"}, "spec.endpoint", "endpoint must be an https URL such as"},
@@ -93,18 +93,18 @@ func clusterRejections() []rejection {
 		{"certificate without key", change{"spec.credentials.clientCert": token}, credentials, "clientCert and clientKey belong together"},
 		{"token and password", change{"spec.credentials.username": token, "spec.credentials.password": token}, credentials, "choose one of API token"},
 		{"no credentials", change{credentials: anyMap{}}, credentials, "choose a way to authenticate"},
-		{"Secret name", change{"spec.credentials.tokenId": secretRef("My Secret", "k")}, "tokenId.secretKeyRef.name", "name must be the name of a Secret"},
-		{"Secret key", change{"spec.credentials.tokenId": secretRef("pve", "a key")}, "tokenId.secretKeyRef.key", "key must be a key of a Secret"},
+		{"Secret name", change{"spec.credentials.tokenId": newSecretRef("My Secret", "k")}, "tokenId.secretKeyRef.name", "name must be the name of a Secret"},
+		{"Secret key", change{"spec.credentials.tokenId": newSecretRef("pve", "a key")}, "tokenId.secretKeyRef.key", "key must be a key of a Secret"},
 		{"Secret namespace", change{"spec.credentials.tokenId.secretKeyRef.namespace": "A/B"}, "tokenId.secretKeyRef.namespace", "namespace must be the name of a namespace"},
 
 		{"fingerprint is SHA-1", change{"spec.tls": anyMap{"fingerprint": "AA:BB:CC"}}, "spec.tls.fingerprint", "fingerprint must be a SHA-256"},
 		{"fingerprint without colons", change{"spec.tls": anyMap{"fingerprint": strings.Repeat("A", 64)}}, "spec.tls.fingerprint", "fingerprint must be a SHA-256"},
-		{"two ways to trust", change{"spec.tls": anyMap{"caBundle": "YQ==", "insecureSkipVerify": true}}, "spec.tls", "choose at most one of caBundle"},
+		{"two kinds of trust", change{"spec.tls": anyMap{"caBundle": "YQ==", "insecureSkipVerify": true}}, "spec.tls", "choose at most one of caBundle"},
 		{"bundle is not base64", change{"spec.tls": anyMap{"caBundle": "---"}}, "spec.tls.caBundle", "byte"},
 	}
 }
 
-func clusterNetworkRejections() []rejection {
+func listClusterNetworkRejections() []rejection {
 	return []rejection{
 		{"node with a slash", change{"spec.nodes": list{"pve/../1"}}, "spec.nodes", "nodes must be names of nodes"},
 		{"node twice", change{"spec.nodes": list{"pve-1", "pve-1"}}, "spec.nodes[1]", "Duplicate value"},
@@ -122,7 +122,7 @@ func clusterNetworkRejections() []rejection {
 			"namespaces by both", change{"spec.allowedNamespaces": list{anyMap{"names": list{"ci"}, "selector": anyMap{}}}},
 			"spec.allowedNamespaces", "choose the namespaces by exactly one of names and selector",
 		},
-		{"nobody", change{"spec.allowedNamespaces": list{}}, "spec.allowedNamespaces", "at least 1 items"},
+		{"no namespaces", change{"spec.allowedNamespaces": list{}}, "spec.allowedNamespaces", "at least 1 items"},
 		{
 			"VLANs upside down", change{"spec.allowedNamespaces": list{
 				anyMap{"names": list{"ci"}, "vlans": list{anyMap{"min": int64(3), "max": int64(2)}}},
@@ -134,7 +134,7 @@ func clusterNetworkRejections() []rejection {
 		{"quota with a unit of disks", accessTo("quota", anyMap{"memory": "64GB"}), "allowedNamespaces[0].quota.memory", pattern},
 		{"tag key with a slash", change{"spec.tags": anyMap{"a/b": "c"}}, "spec.tags", "tags must have keys of letters"},
 		{"tag value with a blank", change{"spec.tags": anyMap{"a": "b c"}}, "spec.tags", "tags must have values of letters"},
-		{"tag value without end", change{"spec.tags": anyMap{"a": strings.Repeat("b", 64)}}, "spec.tags", "at most 63 characters"},
+		{"tag value too long", change{"spec.tags": anyMap{"a": strings.Repeat("b", 64)}}, "spec.tags", "at most 63 characters"},
 
 		{"DNS server by name", change{"spec.dns": anyMap{"servers": list{"dns.example.com"}}}, "spec.dns.servers", "dns.servers must be IP addresses"},
 		{"DNS domain", change{"spec.dns": anyMap{"domain": "not a domain"}}, "spec.dns.domain", "dns.domain must be a DNS name"},
@@ -161,7 +161,7 @@ func accessTo(limit string, value any) change {
 
 const proxmox = "spec.template.proxmox"
 
-func templateRejections() []rejection {
+func listTemplateRejections() []rejection {
 	return []rejection{
 		{"name too long for a label", change{"metadata.name": strings.Repeat("a", 64)}, "", "must have at most 63 characters"},
 		{"cluster by URL", change{"spec.hypervisorClusterRef.name": "https://pve"}, "hypervisorClusterRef.name", "name must be the name of an object"},
@@ -178,37 +178,37 @@ func templateRejections() []rejection {
 		{"no processor", change{"spec.resources.cpu": int64(0)}, "spec.resources.cpu", "greater than or equal to 1"},
 		{"memory without a unit", change{"spec.resources.memory": int64(8)}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"memory as a small text", change{"spec.resources.memory": "8"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
-		{"memory in words", change{"spec.resources.memory": "much"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
+		{"memory as text", change{"spec.resources.memory": "much"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"memory with a unit of disks", change{"spec.resources.memory": "8GB"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"memory with an exponent", change{"spec.resources.memory": "1e999999999"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"disk with an exponent below one", change{"spec.resources.disk": "1e-999999999"}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
 		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
 
 		{"unknown attestation", change{"spec.attestation": anyMap{"method": "trust"}}, "spec.attestation.method", `"join-token", "tpm"`},
-		{"token life in words", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
+		{"token lifetime as text", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
 		{"TPM elsewhere", change{"spec.attestation": anyMap{"config": anyMap{"tpmDevice": "tpm0"}}}, "tpmDevice", "tpmDevice must be a device file"},
 		{"unknown bootstrap", change{"spec.bootstrap": anyMap{"method": "magic"}}, "spec.bootstrap.method", `"runner-token", "callback", "external-secrets"`},
 		{"secrets manager that is not named", change{"spec.bootstrap": anyMap{"method": "external-secrets"}, "spec.attestation": anyMap{}}, "spec.bootstrap", "external-secrets needs bootstrap.config.externalSecrets"},
-		{"secrets manager without an identity", external(nil), "spec", "external-secrets needs attestation"},
+		{"secrets manager without an identity", changeSecretsManager(nil), "spec", "external-secrets needs attestation"},
 		{
 			"secrets manager for Buildkite",
-			external(change{"spec.attestation": anyMap{}, "spec.bootstrap.config.buildkite": anyMap{"credentials": secretRef("b", "t")}}),
+			changeSecretsManager(change{"spec.attestation": anyMap{}, "spec.bootstrap.config.buildkite": anyMap{"credentials": newSecretRef("b", "t")}}),
 			"spec.bootstrap", "external-secrets cannot be used with Buildkite",
 		},
 		{
-			"secrets manager without a role", external(change{"spec.attestation": anyMap{}, secrets + ".role": nil}), secrets,
+			"secrets manager without a role", changeSecretsManager(change{"spec.attestation": anyMap{}, secrets + ".role": nil}), secrets,
 			"externalSecrets.auth jwt needs externalSecrets.role",
 		},
 		{
-			"secrets manager by name", external(change{"spec.attestation": anyMap{}, secrets + ".address": "vault"}), secrets + ".address",
+			"secrets manager by name", changeSecretsManager(change{"spec.attestation": anyMap{}, secrets + ".address": "vault"}), secrets + ".address",
 			"externalSecrets.address must be a URL",
 		},
 		{
-			"secret outside", external(change{"spec.attestation": anyMap{}, secrets + ".path": "a/../b"}), secrets + ".path",
+			"secret outside", changeSecretsManager(change{"spec.attestation": anyMap{}, secrets + ".path": "a/../b"}), secrets + ".path",
 			"externalSecrets.path must be a path",
 		},
 		{
-			"key of nothing", external(change{"spec.attestation": anyMap{}, secrets + ".keys": anyMap{"password": "p"}}), secrets + ".keys",
+			"key of nothing", changeSecretsManager(change{"spec.attestation": anyMap{}, secrets + ".keys": anyMap{"password": "p"}}), secrets + ".keys",
 			"the keys of externalSecrets.keys must be jit_config",
 		},
 		{"unknown delivery", change{"spec.bootstrap": anyMap{"delivery": "post"}}, "spec.bootstrap.delivery", `"image", "download", "iso"`},
@@ -222,8 +222,8 @@ func templateRejections() []rejection {
 
 const secrets = "spec.bootstrap.config.externalSecrets"
 
-// external asks for a secrets manager, with something changed.
-func external(more change) change {
+// changeSecretsManager sets a secrets manager with a change.
+func changeSecretsManager(more change) change {
 	out := change{
 		"spec.bootstrap.method": "external-secrets", secrets + ".address": "https://vault.example.com:8200",
 		secrets + ".role": "runner", secrets + ".path": "secret/data/runners",
@@ -235,20 +235,20 @@ func external(more change) change {
 
 const github = "spec.bootstrap.config.github"
 
-func githubRejections() []rejection {
+func listGitHubRejections() []rejection {
 	pat := func(more anyMap) change {
-		settings := anyMap{"credentials": secretRef("github", "pat")}
+		settings := anyMap{"credentials": newSecretRef("github", "pat")}
 		maps.Copy(settings, more)
 
 		return change{github: settings}
 	}
 	runner := func(more anyMap) change { return pat(anyMap{"runner": more}) }
-	app := anyMap{"appId": secretRef("a", "b"), "privateKey": secretRef("a", "c"), "installationId": secretRef("a", "d")}
+	app := anyMap{"appId": newSecretRef("a", "b"), "privateKey": newSecretRef("a", "c"), "installationId": newSecretRef("a", "d")}
 
 	return []rejection{
 		{"neither App nor token", change{github: anyMap{}}, github, "choose exactly one of app (a GitHub App) and credentials"},
 		{"App and token", pat(anyMap{"app": app}), github, "choose exactly one of app (a GitHub App) and credentials"},
-		{"App without key", change{github: anyMap{"app": anyMap{"appId": secretRef("a", "b")}}}, github + ".app.privateKey", "Required value"},
+		{"App without key", change{github: anyMap{"app": anyMap{"appId": newSecretRef("a", "b")}}}, github + ".app.privateKey", "Required value"},
 		{"repository alone", pat(anyMap{"repository": "app"}), github, "repository needs owner"},
 		{"repository with owner", pat(anyMap{"owner": "a", "repository": "a/b"}), github + ".repository", "repository must be a name without its owner"},
 		{"owner by URL", pat(anyMap{"owner": "https://github.com/a"}), github + ".owner", "owner must be the name of a user or an organization"},
@@ -281,15 +281,15 @@ func githubRejections() []rejection {
 			"enterprise's tokens nowhere", pat(anyMap{"registrationUrls": anyMap{"enterprise": "a"}}), "registrationUrls.enterprise",
 			"enterprise must be a URL such as",
 		},
-		{"Buildkite by name", bootstrapOf("buildkite", anyMap{"endpoint": "buildkite"}), "buildkite.endpoint", "buildkite.endpoint must be an https URL"},
-		{"Buildkite's agent somewhere", bootstrapOf("buildkite", anyMap{"program": "agent"}), "buildkite.program", "buildkite.program must be an absolute path"},
-		{"Buildkite's builds somewhere", bootstrapOf("buildkite", anyMap{"workDir": "work"}), "buildkite.workDir", "buildkite.workDir must be an absolute path"},
-		{"GitLab's runner somewhere", bootstrapOf("gitlab", anyMap{"program": "runner"}), "gitlab.program", "gitlab.program must be an absolute path"},
-		{"GitLab's builds somewhere", bootstrapOf("gitlab", anyMap{"workDir": "work"}), "gitlab.workDir", "gitlab.workDir must be an absolute path"},
-		{"Forgejo's runner somewhere", bootstrapOf("forgejo", anyMap{"program": "runner"}), "forgejo.program", "program must be an absolute path"},
-		{"Gitea's work somewhere", bootstrapOf("gitea", anyMap{"workDir": "work"}), "gitea.workDir", "workDir must be an absolute path"},
-		{"Secret name", pat(anyMap{"credentials": secretRef("A B", "k")}), "secretKeyRef.name", "name must be the name of a Secret"},
-		{"Secret key", pat(anyMap{"credentials": secretRef("a", "a/b")}), "secretKeyRef.key", "key must be a key of a Secret"},
+		{"Buildkite by name", changeBootstrap("buildkite", anyMap{"endpoint": "buildkite"}), "buildkite.endpoint", "buildkite.endpoint must be an https URL"},
+		{"Buildkite's agent with a relative path", changeBootstrap("buildkite", anyMap{"program": "agent"}), "buildkite.program", "buildkite.program must be an absolute path"},
+		{"Buildkite's builds with a relative path", changeBootstrap("buildkite", anyMap{"workDir": "work"}), "buildkite.workDir", "buildkite.workDir must be an absolute path"},
+		{"GitLab's runner with a relative path", changeBootstrap("gitlab", anyMap{"program": "runner"}), "gitlab.program", "gitlab.program must be an absolute path"},
+		{"GitLab's builds with a relative path", changeBootstrap("gitlab", anyMap{"workDir": "work"}), "gitlab.workDir", "gitlab.workDir must be an absolute path"},
+		{"Forgejo's runner with a relative path", changeBootstrap("forgejo", anyMap{"program": "runner"}), "forgejo.program", "program must be an absolute path"},
+		{"Gitea's work folder with a relative path", changeBootstrap("gitea", anyMap{"workDir": "work"}), "gitea.workDir", "workDir must be an absolute path"},
+		{"Secret name", pat(anyMap{"credentials": newSecretRef("A B", "k")}), "secretKeyRef.name", "name must be the name of a Secret"},
+		{"Secret key", pat(anyMap{"credentials": newSecretRef("a", "a/b")}), "secretKeyRef.key", "key must be a key of a Secret"},
 		{
 			"Secret namespace", pat(anyMap{"credentials": anyMap{"secretKeyRef": anyMap{"name": "a", "key": "b", "namespace": "-"}}}),
 			"secretKeyRef.namespace", "namespace must be the name of a namespace",
@@ -297,16 +297,16 @@ func githubRejections() []rejection {
 	}
 }
 
-// bootstrapOf is a template's settings of a platform with one token.
-func bootstrapOf(platform string, settings anyMap) change {
-	settings["credentials"] = secretRef("a", "b")
+// changeBootstrap sets a template's bootstrap of a platform with one token.
+func changeBootstrap(platform string, settings anyMap) change {
+	settings["credentials"] = newSecretRef("a", "b")
 
 	return change{"spec.bootstrap": anyMap{"config": anyMap{platform: settings}}}
 }
 
 const static = "spec.network.static"
 
-func networkRejections() []rejection {
+func listNetworkRejections() []rejection {
 	address := func(ip, mask, gateway string) change {
 		settings := anyMap{"ipAddress": ip, "netmask": mask}
 		if gateway != "" {
@@ -324,11 +324,11 @@ func networkRejections() []rejection {
 		{"interface with a blank", change{"spec.network": anyMap{"interface": "ens18 up"}}, "spec.network.interface", "interface must be the name of a network interface"},
 		{"VLAN 0", change{"spec.network": anyMap{"vlan": int64(0)}}, "spec.network.vlan", "greater than or equal to 1"},
 		{"VLAN 4095", change{"spec.network": anyMap{"vlan": int64(4095)}}, "spec.network.vlan", "less than or equal to 4094"},
-		{"lease in words", change{"spec.network": anyMap{"dhcp": anyMap{"leaseTime": "forever"}}}, "leaseTime", "leaseTime must be a time above zero"},
+		{"lease as text", change{"spec.network": anyMap{"dhcp": anyMap{"leaseTime": "forever"}}}, "leaseTime", "leaseTime must be a time above zero"},
 		{"domain", change{"spec.network": anyMap{"dns": anyMap{"domain": "-"}}}, "spec.network.dns.domain", "dns.domain must be a DNS name"},
 		{"server by name", change{"spec.network": anyMap{"dns": anyMap{"servers": list{"dns"}}}}, "spec.network.dns.servers", "dns.servers must be IP addresses"},
 		{"address with prefix", address("10.0.0.5/24", "24", ""), static + ".ipAddress", "static.ipAddress must be an IP address without a prefix"},
-		{"mask in words", address("10.0.0.5", "wide", ""), static + ".netmask", "static.netmask must be a mask such as"},
+		{"mask as text", address("10.0.0.5", "wide", ""), static + ".netmask", "static.netmask must be a mask such as"},
 		{"prefix beyond IPv4", address("10.0.0.5", "33", ""), static, "static.netmask must match static.ipAddress"},
 		{"prefix beyond IPv6", address("fd00::5", "129", ""), static, "static.netmask must match static.ipAddress"},
 		{"IPv4 mask for IPv6", address("fd00::5", "255.255.255.0", ""), static, "static.netmask must match static.ipAddress"},
@@ -339,39 +339,39 @@ func networkRejections() []rejection {
 			change{"spec.network": anyMap{"mode": "static", "static": anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "dns": list{"dns"}}}},
 			static + ".dns", "static.dns must be IP addresses",
 		},
-		{"address and pool", ofStatic(anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "pool": poolOf(nil)}), static, "choose one of static.ipAddress"},
-		{"neither address nor pool", ofStatic(anyMap{"netmask": "24"}), static, "choose one of static.ipAddress"},
-		{"address without mask", ofStatic(anyMap{"ipAddress": "10.0.0.5"}), static, "static.ipAddress needs static.netmask"},
-		{"pool with the address's gateway", ofStatic(anyMap{"gateway": "10.0.0.1", "pool": poolOf(nil)}), static, "are only allowed with static.ipAddress"},
+		{"address and pool", changeStaticNetwork(anyMap{"ipAddress": "10.0.0.5", "netmask": "24", "pool": newAddressPool(nil)}), static, "choose one of static.ipAddress"},
+		{"neither address nor pool", changeStaticNetwork(anyMap{"netmask": "24"}), static, "choose one of static.ipAddress"},
+		{"address without mask", changeStaticNetwork(anyMap{"ipAddress": "10.0.0.5"}), static, "static.ipAddress needs static.netmask"},
+		{"pool with the address's gateway", changeStaticNetwork(anyMap{"gateway": "10.0.0.1", "pool": newAddressPool(nil)}), static, "are only allowed with static.ipAddress"},
 	}
 }
 
-// ofStatic is a template's static network.
-func ofStatic(settings anyMap) change {
+// changeStaticNetwork sets a template's static network.
+func changeStaticNetwork(settings anyMap) change {
 	return change{"spec.network": anyMap{"mode": "static", "static": settings}}
 }
 
-// poolOf is a pool of addresses with changes.
-func poolOf(changes anyMap) anyMap {
+// newAddressPool returns a pool of addresses with changes.
+func newAddressPool(changes anyMap) anyMap {
 	pool := anyMap{"addresses": list{"10.0.0.0/24"}}
 	maps.Copy(pool, changes)
 
 	return pool
 }
 
-// machinePoolRejections are those of pools of MachineClaims' addresses.
-func machinePoolRejections() []rejection {
+// listMachinePoolRejections has the rejections of pools of MachineClaims' addresses.
+func listMachinePoolRejections() []rejection {
 	const pool = static + ".pool"
 
-	with := func(changes anyMap) change { return ofStatic(anyMap{"pool": poolOf(changes)}) }
+	with := func(changes anyMap) change { return changeStaticNetwork(anyMap{"pool": newAddressPool(changes)}) }
 
 	return []rejection{
 		{"no addresses", with(anyMap{"addresses": list{}}), pool + ".addresses", "at least 1"},
-		{"address in words", with(anyMap{"addresses": list{"all"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
+		{"address as text", with(anyMap{"addresses": list{"all"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
 		{"range of two families", with(anyMap{"addresses": list{"10.0.0.1-fd00::1"}}), pool + ".addresses[0]", "both ends of a range must be of one address family"},
 		{"bits beyond the prefix", with(anyMap{"addresses": list{"10.0.0.5/24"}}), pool + ".addresses[0]", "a CIDR must not have bits beyond its prefix"},
-		{"prefix of IPv4 for nothing", with(anyMap{"addresses": list{"fd00::/64"}, "prefixLengthV4": int64(24)}), pool, "prefixLengthV4 needs IPv4 addresses"},
-		{"prefix of IPv6 for nothing", with(anyMap{"prefixLengthV6": int64(64)}), pool, "prefixLengthV6 needs IPv6 addresses"},
+		{"prefix length without IPv4", with(anyMap{"addresses": list{"fd00::/64"}, "prefixLengthV4": int64(24)}), pool, "prefixLengthV4 needs IPv4 addresses"},
+		{"prefix length without IPv6", with(anyMap{"prefixLengthV6": int64(64)}), pool, "prefixLengthV6 needs IPv6 addresses"},
 		{"bare IPv4 address", with(anyMap{"addresses": list{"10.0.0.5"}}), pool + ".addresses[0]", "write a CIDR (10.0.0.0/24)"},
 		{"bare IPv6 exclusion", with(anyMap{"excludedAddresses": list{"fd00::5"}}), pool + ".excludedAddresses[0]", "write a CIDR (10.0.0.0/24)"},
 		{"three gateways", with(anyMap{"gateway": list{"10.0.0.1", "10.0.0.2", "10.0.0.3"}}), pool + ".gateway", "Too many: 3: must have at most 2 items"},
@@ -381,8 +381,8 @@ func machinePoolRejections() []rejection {
 	}
 }
 
-// workloadRejections holds for every kind with a workload at the path.
-func workloadRejections(path string) []rejection {
+// listWorkloadRejections has the rejections of every kind with a workload at the path.
+func listWorkloadRejections(path string) []rejection {
 	ofGitHub := func(settings anyMap) change {
 		return change{path: anyMap{"type": "github-actions", "config": anyMap{"github": settings}}}
 	}
@@ -439,7 +439,7 @@ func workloadRejections(path string) []rejection {
 		{"GitLab by name", ofGitLab(anyMap{"url": "gitlab.example.com"}), "gitlab.url", "gitlab.url must be an https URL"},
 		{"scale set with spaces", ofGitHub(anyMap{"scaleSet": "my set"}), "github.scaleSet", "scaleSet must be a name of letters"},
 		{"source with spaces", ofGeneric(anyMap{"source": "every night"}), "generic.source", "generic.source must be a name of letters"},
-		{"command nowhere", ofGeneric(anyMap{"workDir": "work"}), "generic.workDir", "generic.workDir must be an absolute path"},
+		{"command with a relative path", ofGeneric(anyMap{"workDir": "work"}), "generic.workDir", "generic.workDir must be an absolute path"},
 		{"project and group", ofGitLab(anyMap{"url": "https://g", "projectId": "1", "groupId": "2"}), "config.gitlab", "choose at most one of gitlab.projectId and gitlab.groupId"},
 		{"webhook Secret name", webhook(anyMap{"name": "A", "key": "b"}), "secretKeyRef.name", "name must be the name of a Secret"},
 		{"webhook Secret key", webhook(anyMap{"name": "a", "key": "b c"}), "secretKeyRef.key", "key must be a key of a Secret"},
@@ -447,8 +447,8 @@ func workloadRejections(path string) []rejection {
 	}
 }
 
-// lifecycleRejections holds for every kind with a lifecycle.
-func lifecycleRejections() []rejection {
+// listLifecycleRejections has the rejections of every kind with a lifecycle.
+func listLifecycleRejections() []rejection {
 	rows := make([]rejection, 0, 8)
 
 	for _, field := range []string{"maxLifetime", "idleTimeout", "jobTimeout", "bootstrapTimeout"} {
@@ -467,8 +467,8 @@ func lifecycleRejections() []rejection {
 	})
 }
 
-func poolRejections() []rejection {
-	return slices.Concat(workloadRejections("spec.workload"), lifecycleRejections(), []rejection{
+func listPoolRejections() []rejection {
+	return slices.Concat(listWorkloadRejections("spec.workload"), listLifecycleRejections(), []rejection{
 		{"name too long for host names", change{"metadata.name": strings.Repeat("a", 53)}, "", "because the host names of its machines begin with it"},
 		{"name with a dot", change{"metadata.name": "a.b"}, "", "because the host names of its machines begin with it"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},
@@ -484,7 +484,7 @@ func poolRejections() []rejection {
 		{"min above max", change{"spec.scaling": anyMap{"minReplicas": int64(5), "maxReplicas": int64(2)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min above the default max", change{"spec.scaling": anyMap{"minReplicas": int64(11)}}, "spec.scaling", "must not be above scaling.maxReplicas"},
 		{"min below zero", change{"spec.scaling": anyMap{"minReplicas": int64(-1)}}, "spec.scaling.minReplicas", "greater than or equal to 0"},
-		{"delay in words", change{"spec.scaling": anyMap{"scaleDownDelay": "later"}}, "spec.scaling.scaleDownDelay", "scaleDownDelay must be a time such as"},
+		{"delay as text", change{"spec.scaling": anyMap{"scaleDownDelay": "later"}}, "spec.scaling.scaleDownDelay", "scaleDownDelay must be a time such as"},
 		{"idle above its most", change{"spec.scaling": anyMap{"warm": anyMap{"idle": int64(3), "maxIdle": int64(2)}}}, "spec.scaling.warm", "maxIdle must not be below scaling.warm.idle"},
 		{"window without an end", change{"spec.scaling": anyMap{"schedules": list{anyMap{
 			"name": "day", "start": "0 7 * * 1-5", "duration": "0s", "minReplicas": int64(2),
@@ -516,8 +516,8 @@ func poolRejections() []rejection {
 	})
 }
 
-func claimRejections() []rejection {
-	return slices.Concat(workloadRejections("spec.workloadConfig"), lifecycleRejections(), []rejection{
+func listClaimRejections() []rejection {
+	return slices.Concat(listWorkloadRejections("spec.workloadConfig"), listLifecycleRejections(), []rejection{
 		{"name too long for a host", change{"metadata.name": strings.Repeat("a", 64)}, "", "because it is the host name of its machine"},
 		{"name with a dot", change{"metadata.name": "a.b"}, "", "because it is the host name of its machine"},
 		{"template by path", change{"spec.templateRef.name": "ns/a"}, "spec.templateRef.name", "name must be the name of an object"},

@@ -23,8 +23,8 @@ import (
 
 const samplesDir = "../../deploy/samples"
 
-// sampleFiles lists the samples.
-func sampleFiles(t testing.TB) []string {
+// listSampleFiles returns the paths of the samples.
+func listSampleFiles(t testing.TB) []string {
 	t.Helper()
 
 	var all []string
@@ -41,8 +41,8 @@ func sampleFiles(t testing.TB) []string {
 	return all
 }
 
-// read reads the objects of files.
-func read(t testing.TB, files ...string) []*unstructured.Unstructured {
+// readObjects reads the objects of files.
+func readObjects(t testing.TB, files ...string) []*unstructured.Unstructured {
 	t.Helper()
 
 	objects, err := kubeproc.ReadObjects(files...)
@@ -53,8 +53,8 @@ func read(t testing.TB, files ...string) []*unstructured.Unstructured {
 	return objects
 }
 
-// makeNamespace makes sure that a namespace is there.
-func makeNamespace(t testing.TB, name string) {
+// ensureNamespace creates a namespace if it does not exist.
+func ensureNamespace(t testing.TB, name string) {
 	t.Helper()
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
@@ -63,18 +63,18 @@ func makeNamespace(t testing.TB, name string) {
 	}
 }
 
-// Every sample applies as it is, and what the Go types make of it applies as well.
+// Every sample can be applied unchanged, and also in the form in which its Go type marshals it.
 func TestSamplesApply(t *testing.T) {
 	t.Parallel()
 
-	makeNamespace(t, "hyperfleet-system")
-	makeNamespace(t, "ci")
-	makeNamespace(t, "dpf-hcp-bridge-system")
+	ensureNamespace(t, "hyperfleet-system")
+	ensureNamespace(t, "ci")
+	ensureNamespace(t, "dpf-hcp-bridge-system")
 
 	kinds := map[string]int{}
 
-	for _, file := range sampleFiles(t) {
-		for _, object := range read(t, file) {
+	for _, file := range listSampleFiles(t) {
+		for _, object := range readObjects(t, file) {
 			kinds[object.GetKind()]++
 
 			t.Run(filepath.Base(file)+"/"+object.GetName(), func(t *testing.T) {
@@ -82,7 +82,7 @@ func TestSamplesApply(t *testing.T) {
 
 				applied := object.DeepCopy()
 
-				err := strict().Patch(t.Context(), applied, client.Apply, client.FieldOwner("sample"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
+				err := newStrictClient().Patch(t.Context(), applied, client.Apply, client.FieldOwner("sample"), client.ForceOwnership) //nolint:staticcheck // Apply takes no unstructured object with field validation
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -92,16 +92,16 @@ func TestSamplesApply(t *testing.T) {
 		}
 	}
 
-	for kind := range definitions(t) {
+	for kind := range readCRDs(t) {
 		if kinds[kind] == 0 {
-			t.Errorf("there is no sample of %s", kind)
+			t.Errorf("%s has no sample", kind)
 		}
 	}
 }
 
-// `kubectl apply -f deploy/samples` goes file by file, by their names: what a file needs comes
-// before it, and none makes a job that nobody has queued. So does deploy/samples/start, which
-// is what docs/start/runners.md shows.
+// `kubectl apply -f deploy/samples` applies the files in the order of their names. Every object comes after
+// the objects that it needs, and no file creates a job that no CI platform has queued. The same is true for
+// deploy/samples/start, which docs/start/runners.md shows.
 func TestSamplesApplyInOrder(t *testing.T) {
 	t.Parallel()
 
@@ -113,12 +113,12 @@ func TestSamplesApplyInOrder(t *testing.T) {
 			t.Fatalf("list %s: %d found, error %v", folder, len(files), err)
 		}
 
-		for _, object := range read(t, files...) {
+		for _, object := range readObjects(t, files...) {
 			switch kind := object.GetKind(); kind {
 			case "Namespace":
 				known[object.GetName()] = true
 			case "RunnerJob", "RunnerJobBatch", "RunnerLog":
-				t.Errorf("%s has a %s, which the operator makes", folder, kind)
+				t.Errorf("%s has a %s, which only the operator creates", folder, kind)
 			}
 
 			if namespace := object.GetNamespace(); namespace != "" && !known[namespace] {
@@ -128,22 +128,22 @@ func TestSamplesApplyInOrder(t *testing.T) {
 	}
 }
 
-// What docs/start/runners.md shows applies, and is what the file has.
+// The objects in docs/start/runners.md can be applied, and are those of the file.
 func TestStartSample(t *testing.T) {
 	t.Parallel()
 
-	makeNamespace(t, "hyperfleet-system")
+	ensureNamespace(t, "hyperfleet-system")
 
 	const start = samplesDir + "/start/"
 
-	for _, object := range read(t, start+"fleet.yaml", start+"secrets.yaml") {
+	for _, object := range readObjects(t, start+"fleet.yaml", start+"secrets.yaml") {
 		if object.GetKind() == "Namespace" {
-			makeNamespace(t, object.GetName())
+			ensureNamespace(t, object.GetName())
 
 			continue
 		}
 
-		if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+		if err := newStrictClient().Create(t.Context(), object, client.DryRunAll); err != nil {
 			t.Errorf("%s %s: %v", object.GetKind(), object.GetName(), err)
 		}
 	}
@@ -159,11 +159,11 @@ func TestStartSample(t *testing.T) {
 	}
 
 	if !strings.Contains(string(page), "```yaml\n"+string(sample)+"```") {
-		t.Errorf("docs/start/runners.md does not show %sfleet.yaml as it is", start)
+		t.Errorf("docs/start/runners.md does not contain %sfleet.yaml unchanged", start)
 	}
 }
 
-// updateTyped sends the object back as its Go type writes it.
+// updateTyped updates the object as its Go type marshals it.
 func updateTyped(t testing.TB, object *unstructured.Unstructured) {
 	t.Helper()
 
@@ -181,19 +181,19 @@ func updateTyped(t testing.TB, object *unstructured.Unstructured) {
 		t.Fatalf("%T is no object", typed)
 	}
 
-	if err := strict().Update(t.Context(), sent, client.DryRunAll); err != nil {
+	if err := newStrictClient().Update(t.Context(), sent, client.DryRunAll); err != nil {
 		t.Errorf("update as %T: %v", typed, err)
 	}
 }
 
-// The names that samples give each other exist, so that together they make a whole.
+// Every object that a sample refers to exists in the samples.
 func TestSamplesReferToEachOther(t *testing.T) {
 	t.Parallel()
 
 	type name struct{ kind, namespace, name string }
 
 	known := map[name]bool{}
-	objects := read(t, sampleFiles(t)...)
+	objects := readObjects(t, listSampleFiles(t)...)
 
 	for _, object := range objects {
 		known[name{object.GetKind(), object.GetNamespace(), object.GetName()}] = true
@@ -204,7 +204,7 @@ func TestSamplesReferToEachOther(t *testing.T) {
 			"spec.templateRef.name":          "HypervisorMachineTemplate",
 			"spec.hypervisorClusterRef.name": "HypervisorCluster",
 		} {
-			found := nested(t, object, path)
+			found := getNested(t, object, path)
 			if found == nil {
 				continue
 			}
@@ -219,7 +219,7 @@ func TestSamplesReferToEachOther(t *testing.T) {
 			}
 		}
 
-		eachSecret(object.Object["spec"], func(secret, namespace string) {
+		visitSecretRefs(object.Object["spec"], func(secret, namespace string) {
 			if namespace == "" {
 				namespace = "hyperfleet-system"
 			}
@@ -231,12 +231,12 @@ func TestSamplesReferToEachOther(t *testing.T) {
 	}
 }
 
-// eachSecret visits the references to Secrets in a spec.
-func eachSecret(node any, visit func(name, namespace string)) {
+// visitSecretRefs visits the references to Secrets in a spec.
+func visitSecretRefs(node any, visit func(name, namespace string)) {
 	switch value := node.(type) {
 	case list:
 		for _, item := range value {
-			eachSecret(item, visit)
+			visitSecretRefs(item, visit)
 		}
 	case anyMap:
 		if ref, isRef := value["secretKeyRef"].(anyMap); isRef {
@@ -246,12 +246,12 @@ func eachSecret(node any, visit func(name, namespace string)) {
 		}
 
 		for _, item := range value {
-			eachSecret(item, visit)
+			visitSecretRefs(item, visit)
 		}
 	}
 }
 
-// The cloud-init data of every sample template is rendered without an error.
+// The cloud-init data of every sample template can be rendered.
 func TestSampleTemplatesRender(t *testing.T) {
 	t.Parallel()
 
@@ -262,7 +262,7 @@ func TestSampleTemplatesRender(t *testing.T) {
 
 	rendered := 0
 
-	for _, object := range read(t, append(documents, sampleFiles(t)...)...) {
+	for _, object := range readObjects(t, append(documents, listSampleFiles(t)...)...) {
 		if object.GetKind() != "HypervisorMachineTemplate" {
 			continue
 		}
@@ -277,7 +277,7 @@ func TestSampleTemplatesRender(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if _, err := cloudinit.Render(renderInput(&template)); err != nil {
+			if _, err := cloudinit.Render(newRenderInput(&template)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -288,7 +288,7 @@ func TestSampleTemplatesRender(t *testing.T) {
 	}
 }
 
-func renderInput(template *hfv1.HypervisorMachineTemplate) cloudinit.Input {
+func newRenderInput(template *hfv1.HypervisorMachineTemplate) cloudinit.Input {
 	in := cloudinit.Input{
 		InstanceID: "0e1f-uid", Hostname: "sample", FQDN: "sample.example.com", Network: template.Spec.Network,
 		Vars: cloudinit.Vars{
@@ -309,9 +309,9 @@ func renderInput(template *hfv1.HypervisorMachineTemplate) cloudinit.Input {
 	return in
 }
 
-// The document's own objects apply. They differ from it where it is mistaken: an
-// organisation's URL takes {org}, a download needs its checksum, no program fits into
-// user data, and httpClient is indented as github is.
+// The document's own objects can be applied. They differ from the document where it is wrong: an
+// organization's URL contains {org}, a download needs its checksum, no program fits into user data, and
+// httpClient is indented like github.
 func TestDocumentSamplesApply(t *testing.T) {
 	t.Parallel()
 
@@ -321,18 +321,18 @@ func TestDocumentSamplesApply(t *testing.T) {
 	}
 
 	for _, file := range files {
-		for _, object := range read(t, file) {
+		for _, object := range readObjects(t, file) {
 			t.Run(filepath.Base(file), func(t *testing.T) {
 				t.Parallel()
 
-				// Our own samples, which another test applies, bear some of the same names.
+				// Some of our own samples, which another test applies, have the same names.
 				object.SetName("document-" + object.GetName())
 
 				if object.GetKind() != "HypervisorCluster" {
 					object.SetNamespace("default")
 				}
 
-				if err := strict().Create(t.Context(), object, client.DryRunAll); err != nil {
+				if err := newStrictClient().Create(t.Context(), object, client.DryRunAll); err != nil {
 					t.Error(err)
 				}
 			})

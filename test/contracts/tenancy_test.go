@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 )
 
-func clusterFor(name string, allowed ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
+func newCluster(name string, allowed ...v1alpha1.NamespaceAccess) *v1alpha1.HypervisorCluster {
 	value := &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "s", Key: "k"}}
 
 	return &v1alpha1.HypervisorCluster{
@@ -34,7 +34,7 @@ func clusterFor(name string, allowed ...v1alpha1.NamespaceAccess) *v1alpha1.Hype
 	}
 }
 
-func templateOn(cluster, namespace string) *v1alpha1.HypervisorMachineTemplate {
+func newTemplate(cluster, namespace string) *v1alpha1.HypervisorMachineTemplate {
 	return &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, GenerateName: "policy-"},
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
@@ -45,9 +45,9 @@ func templateOn(cluster, namespace string) *v1alpha1.HypervisorMachineTemplate {
 	}
 }
 
-// comesToBe creates a template until it is refused or made, as wanted: the API server takes a
-// moment to know of a policy and of the clusters.
-func comesToBe(
+// waitForCreate creates a template until it is accepted or rejected as wanted, because the API server applies
+// policies and clusters with a delay.
+func waitForCreate(
 	t *testing.T, template *v1alpha1.HypervisorMachineTemplate, made bool,
 ) (*v1alpha1.HypervisorMachineTemplate, error) {
 	t.Helper()
@@ -75,8 +75,7 @@ func comesToBe(
 	return object, last
 }
 
-// The policy that ships with the manifests refuses what the operator would not make machines
-// of, and nothing else.
+// The policy in the manifests rejects exactly the objects that the operator would reject.
 func TestAllowedNamespacesAtAdmission(t *testing.T) {
 	t.Parallel()
 
@@ -119,41 +118,41 @@ func TestAllowedNamespacesAtAdmission(t *testing.T) {
 		"two":      {selector(map[string]string{"policy.example.com/tier": "gold", "b": "c"})},
 		"full":     full,
 	} {
-		cluster := clusterFor("policy-"+name, entries...)
+		cluster := newCluster("policy-"+name, entries...)
 		if err := env.Client.Create(t.Context(), cluster); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
 
 		for _, namespace := range []string{labelled, other} {
 			_, want := tenancy.FindEntry(cluster, namespace, tenancy.NewLabelsFunc(t.Context(), env.Client, namespace))
-			_, err := comesToBe(t, templateOn(cluster.Name, namespace), want == nil)
+			_, err := waitForCreate(t, newTemplate(cluster.Name, namespace), want == nil)
 
 			refused := apierrors.IsForbidden(err) && strings.Contains(err.Error(), tenancy.ReasonNamespace)
 			if refused != (want != nil) || err != nil && !refused {
-				t.Errorf("%s in %s: error %v, and the operator says %v", name, namespace, err, want)
+				t.Errorf("%s in %s: error %v, the operator's error %v", name, namespace, err, want)
 			}
 		}
 	}
 
-	// A cluster that nobody knows yet, and one whose list is made narrower.
-	if _, err := comesToBe(t, templateOn("policy-later", other), true); err != nil {
+	// A cluster that does not exist yet, and a cluster whose list of namespaces becomes shorter.
+	if _, err := waitForCreate(t, newTemplate("policy-later", other), true); err != nil {
 		t.Errorf("a template before its cluster: %v", err)
 	}
 
-	narrowed(t, labelled, other)
+	checkNarrowedList(t, labelled, other)
 }
 
-// narrowed takes a namespace off a cluster's list: its template can be changed and deleted,
-// and another one is not made, nor led to the cluster.
-func narrowed(t *testing.T, labelled, other string) {
+// checkNarrowedList removes a namespace from a cluster's list. Users can then still change and delete the
+// template, but they cannot create another template for the cluster.
+func checkNarrowedList(t *testing.T, labelled, other string) {
 	t.Helper()
 
-	cluster := clusterFor("policy-narrow", v1alpha1.NamespaceAccess{Names: []string{other}})
+	cluster := newCluster("policy-narrow", v1alpha1.NamespaceAccess{Names: []string{other}})
 	if err := env.Client.Create(t.Context(), cluster); err != nil {
 		t.Fatal(err)
 	}
 
-	old, err := comesToBe(t, templateOn(cluster.Name, other), true)
+	old, err := waitForCreate(t, newTemplate(cluster.Name, other), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,20 +162,20 @@ func narrowed(t *testing.T, labelled, other string) {
 		t.Fatal(err)
 	}
 
-	if _, err := comesToBe(t, templateOn(cluster.Name, other), false); !apierrors.IsForbidden(err) {
+	if _, err := waitForCreate(t, newTemplate(cluster.Name, other), false); !apierrors.IsForbidden(err) {
 		t.Errorf("another template: %v", err)
 	}
 
 	old.Labels = map[string]string{"a": "b"}
 	if err := env.Client.Update(t.Context(), old); err != nil {
-		t.Errorf("a change of what is there: %v", err)
+		t.Errorf("update of the existing template: %v", err)
 	}
 
 	if err := env.Client.Delete(t.Context(), old); err != nil {
-		t.Errorf("a deletion of what is there: %v", err)
+		t.Errorf("deletion of the existing template: %v", err)
 	}
 
-	elsewhere, err := comesToBe(t, templateOn("policy-open", other), true)
+	elsewhere, err := waitForCreate(t, newTemplate("policy-open", other), true)
 	if err != nil {
 		t.Fatal(err)
 	}

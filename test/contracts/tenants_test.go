@@ -19,8 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 )
 
-// tenantsPage gives the objects of the guide, in order.
-func tenantsPage(t *testing.T) []*unstructured.Unstructured {
+// readTenantsGuide returns the objects of the guide, in order.
+func readTenantsGuide(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
 
 	raw, err := os.ReadFile("../../docs/guides/tenants.md")
@@ -32,14 +32,14 @@ func tenantsPage(t *testing.T) []*unstructured.Unstructured {
 
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(apiVersion.*?)```").FindAllStringSubmatch(string(raw), -1) {
 		for text := range strings.SplitSeq(block[1], "\n---\n") {
-			out = append(out, parse(t, text))
+			out = append(out, parseObject(t, text))
 		}
 	}
 
 	return out
 }
 
-// A team does with its namespace what the guide says, and nothing that it says it can't.
+// A team can do in its namespace what the guide says, and nothing that the guide excludes.
 func TestTenantsGuide(t *testing.T) {
 	t.Parallel()
 
@@ -48,10 +48,10 @@ func TestTenantsGuide(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	makeNamespace(t, "hyperfleet-system")
+	ensureNamespace(t, "hyperfleet-system")
 
-	for _, object := range tenantsPage(t) {
-		// What the team makes, the team makes.
+	for _, object := range readTenantsGuide(t) {
+		// The team creates the objects that the guide assigns to it.
 		as := env.Client
 		if kind := object.GetKind(); kind == "HypervisorMachineTemplate" || kind == "RunnerPool" {
 			as = team
@@ -89,7 +89,7 @@ func TestTenantsGuide(t *testing.T) {
 	checkAccess(t)
 }
 
-// checkAccess looks at the guide's cluster with the guide's template.
+// checkAccess checks the access of the guide's template to the guide's cluster.
 func checkAccess(t *testing.T) {
 	t.Helper()
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// update is a change of an object that is there. An empty want says that it is taken.
+// update is a change of an existing object. If want is empty, the API server accepts the change.
 type update struct {
 	why    string
 	base   string
@@ -20,8 +20,8 @@ type update struct {
 	want   string
 }
 
-// updates has at least one row for each rule about change.
-func updates() []update {
+// listUpdates has at least one row for each rule about updates.
+func listUpdates() []update {
 	const (
 		fixed    = "a MachineClaim cannot be changed: delete it and create a new one"
 		identity = "platform and id of a RunnerJob cannot be changed"
@@ -29,14 +29,14 @@ func updates() []update {
 		backward = "the state of a RunnerJob can only change forward"
 	)
 
-	return append(slices.Concat(kubevirtUpdates(), bridgeUpdates(), hostUpdates(), macUpdates()), []update{
+	return append(slices.Concat(listKubevirtUpdates(), listBridgeUpdates(), listHostUpdates(), listMacUpdates()), []update{
 		{"claim with another template", baseClaim, change{"spec.templateRef.name": "other"}, fixed},
 		{"claim with another pool", baseClaim, change{"spec.runnerPoolRef": anyMap{"name": "other"}}, fixed},
 		{"claim with another life", baseClaim, change{"spec.lifecycle": anyMap{"maxLifetime": "1h"}}, fixed},
 		{"claim with a time more", baseClaim, change{"spec.lifecycle.jobTimeout": "1h"}, fixed},
 		{"claim with a time less", baseClaim, change{"spec.lifecycle": anyMap{"bootstrapTimeout": "1m"}}, fixed},
-		{"claim with the same time in other words", baseClaim, change{"spec.lifecycle.bootstrapTimeout": "900s"}, ""},
-		{"claim placed in another way", baseClaim, change{"spec.placement": "Pack"}, fixed},
+		{"claim with the same duration in another unit", baseClaim, change{"spec.lifecycle.bootstrapTimeout": "900s"}, ""},
+		{"claim with another placement", baseClaim, change{"spec.placement": "Pack"}, fixed},
 		{"claim put on standby", baseClaim, change{"spec.standby": true}, started},
 		{"claim on standby is to start", baseStandby, change{"spec.standby": false}, ""},
 		{"claim with a label", baseClaim, change{"metadata.labels": anyMap{"a": "b"}}, ""},
@@ -46,7 +46,7 @@ func updates() []update {
 		{"job goes back", baseJob, change{"spec.state": "Waiting"}, backward},
 		{"job goes on", baseJob, change{"spec.state": "Running", "spec.runnerName": "r1"}, ""},
 		{"job skips a state", baseJob, change{"spec.state": "Completed", "spec.conclusion": "cancelled"}, ""},
-		{"job says more", baseJob, change{"spec.name": "build"}, ""},
+		{"job with a name", baseJob, change{"spec.name": "build"}, ""},
 		{
 			"batch is changed", baseBatch, change{"spec.jobs": list{anyMap{"platform": "generic", "id": "2", "state": "Queued"}}},
 			"a RunnerJobBatch cannot be changed",
@@ -63,25 +63,25 @@ func updates() []update {
 func TestUpdates(t *testing.T) {
 	t.Parallel()
 
-	for _, row := range updates() {
+	for _, row := range listUpdates() {
 		t.Run(row.why, func(t *testing.T) {
 			t.Parallel()
 
 			namespace := env.Namespace(t)
 
-			object := parse(t, row.base)
+			object := parseObject(t, row.base)
 			object.SetNamespace(namespace)
-			object.SetName(namespace) // rows of a kind without namespaces don't meet
+			object.SetName(namespace) // cluster-scoped objects of the rows need different names
 
-			if err := strict().Create(t.Context(), object); err != nil {
+			if err := newStrictClient().Create(t.Context(), object); err != nil {
 				t.Fatal(err)
 			}
 
 			changed := edit(t, object, row.change)
 
-			switch err := strict().Update(t.Context(), changed); {
+			switch err := newStrictClient().Update(t.Context(), changed); {
 			case row.want == "" && err != nil:
-				t.Errorf("want the update to be taken, got: %v", err)
+				t.Errorf("want the update to be accepted, got: %v", err)
 			case row.want != "" && !apierrors.IsInvalid(err):
 				t.Errorf("want the update to be invalid, got: %v", err)
 			case row.want != "" && !strings.Contains(err.Error(), row.want):
@@ -91,7 +91,7 @@ func TestUpdates(t *testing.T) {
 	}
 }
 
-// edit returns a copy of the object with the change made.
+// edit returns a copy of the object with the change.
 func edit(t testing.TB, object *unstructured.Unstructured, change change) *unstructured.Unstructured {
 	t.Helper()
 

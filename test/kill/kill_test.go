@@ -18,16 +18,16 @@ import (
 )
 
 var (
-	// binary is the program that is killed.
+	// binary is the path of the operator's program.
 	binary string
 	env    *kube.Env
 )
 
-func TestMain(m *testing.M) { os.Exit(build(m)) }
+func TestMain(m *testing.M) { os.Exit(buildOperator(m)) }
 
-// build makes the program from what is here, unless HYPERFLEET_BIN names one.
-func build(m *testing.M) int {
-	run := func() int { return kube.Run(m, &env, kinds()...) }
+// buildOperator builds the program, unless HYPERFLEET_BIN names one.
+func buildOperator(m *testing.M) int {
+	run := func() int { return kube.Run(m, &env, newKubeOptions()...) }
 
 	binary = os.Getenv("HYPERFLEET_BIN")
 	if binary != "" {
@@ -41,30 +41,30 @@ func build(m *testing.M) int {
 	}, "cmd/hyperfleet")
 }
 
-// kinds are what the operator's API server knows.
-func kinds() []kube.Option {
+// newKubeOptions returns the options of the operator's API servers.
+func newKubeOptions() []kube.Option {
 	return []kube.Option{kube.WithCRDs("../../deploy/crds")}
 }
 
-// trial kills operators, side by side. An operator looks after all of its API server, so that
-// each slot has one of its own.
-type trial chan *kube.Env
+// environments has the API servers of operators that run in parallel. Each operator needs its own, because it
+// reconciles all objects of its API server.
+type environments chan *kube.Env
 
-func newTrial(t *testing.T, slots int) trial {
+func newEnvironments(t *testing.T, slots int) environments {
 	t.Helper()
 
-	tr := make(trial, slots)
+	tr := make(environments, slots)
 	tr <- env
 
 	for range slots - 1 {
-		tr <- kube.Start(t, kinds()...)
+		tr <- kube.Start(t, newKubeOptions()...)
 	}
 
 	return tr
 }
 
-// kill has an operator die at a boundary of a life, and see what becomes of that.
-func (tr trial) kill(t *testing.T, life kill.Lifecycle, at kill.Boundary) {
+// runWithKill runs a lifecycle in a free environment, and kills the operator at the boundary.
+func (tr environments) runWithKill(t *testing.T, life kill.Lifecycle, at kill.Boundary) {
 	t.Helper()
 	t.Run(strings.ReplaceAll(life.Name, " ", "_")+"/"+at.Name(), func(t *testing.T) {
 		t.Parallel()
@@ -72,52 +72,52 @@ func (tr trial) kill(t *testing.T, life kill.Lifecycle, at kill.Boundary) {
 		env := <-tr
 		t.Cleanup(func() { tr <- env })
 
-		die(t, env, life, at)
+		runLifecycle(t, env, life, at)
 	})
 }
 
-// Killed at a call of each kind, before it and after it, the operator's successor brings the
-// job to its end, makes no second machine for a claim, and leaves nothing behind.
-func TestKilledAtCalls(t *testing.T) { //nolint:tparallel // what is killed has API servers of its own
-	tr := newTrial(t, 2)
+// The operator is killed before or after one call of each kind. The next operator completes the job, creates
+// no second machine for a claim, and leaves nothing behind.
+func TestKilledAtCalls(t *testing.T) { //nolint:tparallel // each killed operator has its own API server
+	tr := newEnvironments(t, 2)
 
 	for _, life := range kill.Lifecycles() {
 		for _, at := range kill.KeyBoundaries()[life.Name] {
-			tr.kill(t, life, at)
+			tr.runWithKill(t, life, at)
 		}
 	}
 }
 
-// The same at any boundary of any call. What calls there are is not written down: undisturbed
-// lives show it.
-func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the undisturbed lives come first and alone
+// The same for every boundary of every call. The test finds the calls by running each lifecycle without a
+// kill.
+func TestSoakKilledAtEveryCall(t *testing.T) { //nolint:tparallel // the lifecycles without a kill run first and alone
 	property.Soak(t)
 
-	tr := newTrial(t, max(runtime.NumCPU(), 2))
+	tr := newEnvironments(t, max(runtime.NumCPU(), 2))
 	known := map[kill.Call]bool{}
-	told := kill.KeyBoundaries()
+	boundaries := kill.KeyBoundaries()
 
 	for _, life := range kill.Lifecycles() {
-		calls := tr.undisturbed(t, life, known)
+		calls := tr.findCalls(t, life, known)
 		for _, call := range calls {
 			known[call] = true
 		}
 
 		all := kill.Boundaries(calls)
-		for _, at := range told[life.Name] {
+		for _, at := range boundaries[life.Name] {
 			if !slices.Contains(all, at) {
 				t.Errorf("%s: no %s among %v", life.Name, at, all)
 			}
 		}
 
 		for _, at := range all {
-			tr.kill(t, life, at)
+			tr.runWithKill(t, life, at)
 		}
 	}
 }
 
-// undisturbed lives a life several times and gives the calls to be killed at.
-func (tr trial) undisturbed(t *testing.T, life kill.Lifecycle, known map[kill.Call]bool) []kill.Call {
+// findCalls runs a lifecycle several times without a kill, and returns the calls at which to kill.
+func (tr environments) findCalls(t *testing.T, life kill.Lifecycle, known map[kill.Call]bool) []kill.Call {
 	t.Helper()
 
 	const times = 3
@@ -146,8 +146,8 @@ func (tr trial) undisturbed(t *testing.T, life kill.Lifecycle, known map[kill.Ca
 	return life.SelectCalls(lives, known)
 }
 
-// die lives a life with one death in it.
-func die(t *testing.T, env *kube.Env, life kill.Lifecycle, at kill.Boundary) {
+// runLifecycle runs a lifecycle, and kills the operator once.
+func runLifecycle(t *testing.T, env *kube.Env, life kill.Lifecycle, at kill.Boundary) {
 	t.Helper()
 
 	w := kill.NewFixture(t, env, binary, life, &at)

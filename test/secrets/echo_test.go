@@ -19,37 +19,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// echo answers with an error that repeats all that it was asked with, in the words of either
-// API.
-func echo(status int) http.HandlerFunc {
+// newEchoHandler returns a handler that responds with the status and an error in the format of both APIs. The
+// error repeats the request's URL and credential.
+func newEchoHandler(status int) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		said := strings.Join(r.Header.Values("Authorization"), " ") + " " + r.URL.String()
+		request := strings.Join(r.Header.Values("Authorization"), " ") + " " + r.URL.String()
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
 		_ = json.NewEncoder(w).Encode(map[string]any{
-			"message": "refused: " + said, "data": nil, "errors": map[string]string{"authorization": said},
+			"message": "refused: " + request, "data": nil, "errors": map[string]string{"authorization": request},
 		})
 	}
 }
 
-// Platforms and hypervisors whose errors repeat what they were asked with make nobody else
-// repeat it.
+// If a platform or a hypervisor repeats the operator's credentials in an error, the operator repeats them
+// nowhere.
 func TestErrorsThatRepeatSecrets(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	w.CreateCluster(w.NewCluster())
 
 	var echoing []step.Object
 
 	for _, status := range []int{http.StatusUnauthorized, http.StatusForbidden, http.StatusUnprocessableEntity, http.StatusInternalServerError} {
-		for _, template := range w.echoingTemplates(status) {
+		for _, template := range w.newEchoingTemplates(status) {
 			w.Create(template)
 
 			echoing = append(echoing, template)
 		}
 
-		cluster := w.echoingCluster(status)
+		cluster := w.newEchoingCluster(status)
 		w.CreateCluster(cluster)
 
 		echoing = append(echoing, cluster)
@@ -62,12 +62,13 @@ func TestErrorsThatRepeatSecrets(t *testing.T) {
 		w.EventuallyCondition(object, step.Ready, metav1.ConditionFalse, "")
 	}
 
-	w.repeats()
+	w.stopAndReportFindings()
 }
 
-// echoingTemplates are those of a platform that answers with the status, by either credential.
-func (w *world) echoingTemplates(status int) []*v1alpha1.HypervisorMachineTemplate {
-	server := httptest.NewServer(echo(status))
+// newEchoingTemplates returns one template for each kind of credential. The platform responds to each request
+// with the status.
+func (w *fixture) newEchoingTemplates(status int) []*v1alpha1.HypervisorMachineTemplate {
+	server := httptest.NewServer(newEchoHandler(status))
 	w.T.Cleanup(server.Close)
 	w.Runners.PlatformURLs = append(w.Runners.PlatformURLs, server.URL)
 
@@ -80,9 +81,9 @@ func (w *world) echoingTemplates(status int) []*v1alpha1.HypervisorMachineTempla
 	return []*v1alpha1.HypervisorMachineTemplate{token, app}
 }
 
-// echoingCluster is that of a hypervisor that answers with the status.
-func (w *world) echoingCluster(status int) *v1alpha1.HypervisorCluster {
-	server := httptest.NewTLSServer(echo(status))
+// newEchoingCluster returns a cluster whose hypervisor responds to each request with the status.
+func (w *fixture) newEchoingCluster(status int) *v1alpha1.HypervisorCluster {
+	server := httptest.NewTLSServer(newEchoHandler(status))
 	w.T.Cleanup(server.Close)
 
 	cluster := w.NewCluster()
@@ -94,12 +95,12 @@ func (w *world) echoingCluster(status int) *v1alpha1.HypervisorCluster {
 	return cluster
 }
 
-// repeats says what was repeated, after another try.
-func (w *world) repeats() {
+// stopAndReportFindings waits for a retry, stops the operator, and reports every credential that was repeated.
+func (w *fixture) stopAndReportFindings() {
 	w.T.Helper()
 	time.Sleep(500 * time.Millisecond)
 	w.Stop()
-	w.look()
+	w.scanAll()
 
 	for _, finding := range w.scanner.Findings() {
 		w.T.Errorf("%s", finding)

@@ -17,17 +17,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/secrets"
 )
 
-// Machines that do their jobs, that have jobs which fail, and that cannot work at all leave no
-// long-lived credential anywhere, and short-lived ones where the documents say alone.
+// Machines that do their jobs, machines whose jobs fail, and machines that do not boot leave no long-lived
+// credential anywhere. They leave short-lived credentials only in the documented places.
 func TestNoSecretIsLeft(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	w.CreateCluster(w.NewCluster())
 
-	// A JIT configuration and a registration token on the cloud-init ISO, and by a call as an App.
+	// A JIT configuration and a registration token on the cloud-init ISO, and a callback with the credential
+	// of a GitHub App.
 	names := []string{"jit", "token", "callback-app"}
-	changes := kinds()
+	changes := listTemplateChanges()
 	changes["callback-app"] = func(template *v1alpha1.HypervisorMachineTemplate) {
 		template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
 		useApp(template)
@@ -53,12 +54,13 @@ func TestNoSecretIsLeft(t *testing.T) {
 		w.EventuallyReady(pool)
 	}
 
-	w.live(names)
-	w.check()
+	w.runLifecycles(names)
+	w.checkFindings()
 }
 
-// live runs a job, one that fails, and a machine that cannot work, of each kind.
-func (w *world) live(names []string) {
+// runLifecycles runs a job that succeeds, a job that fails, and a machine that does not boot, for each
+// template.
+func (w *fixture) runLifecycles(names []string) {
 	w.T.Helper()
 
 	failing := map[int64]bool{}
@@ -72,7 +74,7 @@ func (w *world) live(names []string) {
 	}
 
 	w.EventuallyJobsDone(len(names))
-	w.Eventually("the jobs failing", func() (bool, string) {
+	w.Eventually("the jobs have failed", func() (bool, string) {
 		failed, open := 0, ""
 
 		for _, job := range w.GitHub.State().Jobs {
@@ -87,7 +89,7 @@ func (w *world) live(names []string) {
 	})
 	w.EventuallyClean()
 
-	w.broken.Store(true)
+	w.isBroken.Store(true)
 
 	for _, name := range names {
 		claim := w.NewClaim("broken-" + name)
@@ -95,7 +97,7 @@ func (w *world) live(names []string) {
 		w.Create(claim)
 	}
 
-	w.Eventually("machines that stop", func() (bool, string) {
+	w.Eventually("the machines have stopped", func() (bool, string) {
 		events := w.Events()
 		stopped := func(name string) bool {
 			return slices.ContainsFunc(events, func(e string) bool { return strings.HasPrefix(e, "VMStopped MachineClaim/broken-"+name+":") })
@@ -107,40 +109,39 @@ func (w *world) live(names []string) {
 	w.Stop()
 }
 
-// Every place is really looked at: what a life is called, and what its job is told, is found
-// in all of them.
-func TestEveryPlaceIsLookedAt(t *testing.T) {
+// The scans cover every place: the claim's name and the job's marker are found in all places.
+func TestScansCoverEveryPlace(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
-	dye := "dyed-" + unguessable(t, "")
+	w := newFixture(t)
+	jobMarker := "marked-" + newCredential(t, "")
 
-	for what, value := range map[string]string{"the dye": dye, "the namespace": w.Namespace} {
+	for what, value := range map[string]string{"the marker": jobMarker, "the namespace": w.Namespace} {
 		w.scanner.Register(secrets.Secret{Name: what, Value: value})
 	}
 
-	// No metric tells of a claim: its controller is what there is.
+	// Metrics contain no names of claims, but they contain the name of the controller.
 	w.scanner.Register(secrets.Secret{Name: "the controller", Value: "machineclaim", Places: slices.DeleteFunc(
-		every(), func(place string) bool { return place == inMetrics })})
+		listPlaces(), func(place string) bool { return place == inMetrics })})
 
 	template := w.NewTemplate()
-	claim := w.NewClaim(dye)
-	claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{dye}
+	claim := w.NewClaim(jobMarker)
+	claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{jobMarker}
 
 	w.CreateCluster(w.NewCluster())
 	w.Create(template)
-	w.Create(w.NewPool(0)) // whose webhook tells of the job
+	w.Create(w.NewPool(0)) // its webhook reports the job
 	w.Start()
 	w.EventuallyReady(template)
 	w.EventuallyReady(w.NewPool(0))
 	w.Create(claim)
 
-	// The job lasts until its process was seen.
+	// The job runs until its process has been recorded.
 	seen := filepath.Join(t.TempDir(), "seen")
-	w.GitHub.Queue(control.JobSpec{Labels: []string{dye}, Command: fmt.Sprintf(
-		"DYE=%s sh -c 'while [ ! -e %s ]; do sleep 0.1; done; : %s'", dye, seen, dye)})
-	w.Eventually("the job's process being seen", func() (bool, string) {
-		return w.has(inArgs, dye) && w.has(inEnv, dye), "it is not"
+	w.GitHub.Queue(control.JobSpec{Labels: []string{jobMarker}, Command: fmt.Sprintf(
+		"MARKER=%s sh -c 'while [ ! -e %s ]; do sleep 0.1; done; : %s'", jobMarker, seen, jobMarker)})
+	w.Eventually("the job's process is recorded", func() (bool, string) {
+		return w.has(inArgs, jobMarker) && w.has(inEnv, jobMarker), "it is not recorded yet"
 	})
 
 	if err := os.WriteFile(seen, nil, 0o600); err != nil {
@@ -150,16 +151,16 @@ func TestEveryPlaceIsLookedAt(t *testing.T) {
 	w.EventuallyJobsDone(1)
 	w.EventuallyClean()
 	w.Stop()
-	w.look()
+	w.scanAll()
 
 	found := map[string]bool{}
 	for _, finding := range w.scanner.Findings() {
 		found[finding.Place] = true
 	}
 
-	for _, place := range every() {
+	for _, place := range listPlaces() {
 		if !found[place] {
-			t.Errorf("no dye was found in %s, %d looks", place, w.scanner.ScanCounts()[place])
+			t.Errorf("the marker was not found in %s after %d scans", place, w.scanner.ScanCounts()[place])
 		}
 	}
 }

@@ -23,71 +23,71 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// echoed are platforms that are at a URL.
-func echoed() map[string]func(url string) forge {
+// listPlatforms returns the platforms by name. Each function returns a platform at a URL.
+func listPlatforms() map[string]func(url string) testPlatform {
 	all := operator.Platforms()
 
-	return map[string]func(url string) forge{
-		v1alpha1.WorkloadGitHubActions: func(url string) forge {
-			return forge{
+	return map[string]func(url string) testPlatform{
+		v1alpha1.WorkloadGitHubActions: func(url string) testPlatform {
+			return testPlatform{
 				platform: all[v1alpha1.WorkloadGitHubActions],
 				config:   v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{APIURL: url}},
-				load:     v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: []string{"linux"}}},
+				workload: v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo, Labels: []string{"linux"}}},
 			}
 		},
-		v1alpha1.WorkloadGitLabCI: func(url string) forge {
-			return forge{
+		v1alpha1.WorkloadGitLabCI: func(url string) testPlatform {
+			return testPlatform{
 				platform: all[v1alpha1.WorkloadGitLabCI],
 				config:   v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
-				load: v1alpha1.WorkloadConfig{
+				workload: v1alpha1.WorkloadConfig{
 					GitLab: &v1alpha1.GitLabCIConfig{URL: url, ProjectID: gitlabtest.Project, Tags: []string{"linux"}},
 				},
 			}
 		},
-		v1alpha1.WorkloadForgejoActions: func(url string) forge {
-			return forge{
+		v1alpha1.WorkloadForgejoActions: func(url string) testPlatform {
+			return testPlatform{
 				platform: all[v1alpha1.WorkloadForgejoActions],
 				config:   v1alpha1.BootstrapConfig{Forgejo: &v1alpha1.GiteaBootstrap{}},
-				load:     v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
+				workload: v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
 			}
 		},
-		v1alpha1.WorkloadGiteaActions: func(url string) forge {
-			return forge{
+		v1alpha1.WorkloadGiteaActions: func(url string) testPlatform {
+			return testPlatform{
 				platform: all[v1alpha1.WorkloadGiteaActions],
 				config:   v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{}},
-				load:     v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
+				workload: v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{URL: url, Repository: "acme/shop", Labels: []string{"linux"}}},
 			}
 		},
-		v1alpha1.WorkloadBuildkite: func(url string) forge {
-			return forge{
+		v1alpha1.WorkloadBuildkite: func(url string) testPlatform {
+			return testPlatform{
 				platform: all[v1alpha1.WorkloadBuildkite],
 				config:   v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: url}},
-				load:     v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}},
+				workload: v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}},
 			}
 		},
 	}
 }
 
-// Whatever is asked of a platform that repeats what it is asked with, the error does not
-// repeat the credential, nor does any error within it.
+// If a platform repeats the credential in its response, no error of a provider repeats it, and neither does a
+// wrapped error.
 func TestPlatformsThatRepeatSecrets(t *testing.T) {
 	t.Parallel()
 
 	for _, status := range []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict,
 		http.StatusUnprocessableEntity, http.StatusInternalServerError} {
-		for name, open := range echoed() {
+		for name, newPlatform := range listPlatforms() {
 			t.Run(fmt.Sprintf("%s/%d", name, status), func(t *testing.T) {
 				t.Parallel()
 
 				var (
-					scanner secrets.Scanner
-					asked   atomic.Int64
+					scanner  secrets.Scanner
+					requests atomic.Int64
 				)
 
-				value, answer := unguessable(t, ""), echo(status)
+				value, answer := newCredential(t, ""), newEchoHandler(status)
 				server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-					asked.Add(1)
-					// As it is, without the words around it that it would be known by.
+					requests.Add(1)
+					// Without the prefix by which code might recognize the credential.
 					if strings.Contains(fmt.Sprint(r.Header), value) {
 						r.Header.Set("Authorization", value)
 					}
@@ -96,11 +96,11 @@ func TestPlatformsThatRepeatSecrets(t *testing.T) {
 				}))
 				t.Cleanup(server.Close)
 
-				site := open(server.URL)
+				site := newPlatform(server.URL)
 				site.secrets = map[string]string{"token": value}
 				scanner.Register(secrets.Secret{Name: "the token", Value: value})
 
-				site.fails(t, &asked, func(call string, err error) {
+				site.requireErrors(t, &requests, func(call string, err error) {
 					for ; err != nil; err = errors.Unwrap(err) {
 						scanner.Scan(call, "its error", fmt.Appendf(nil, "%v %+v", err, err))
 					}
@@ -114,72 +114,72 @@ func TestPlatformsThatRepeatSecrets(t *testing.T) {
 	}
 }
 
-// errNetwork is what a network that leads nowhere says.
+// errNetwork is the error of every request to an unreachable network.
 var errNetwork = errors.New("this address is not called")
 
-// nowhere is a network that leads nowhere, and counts what was to be sent.
-type nowhere struct{ asked atomic.Int64 }
+// unreachableNetwork is a transport that refuses and counts all requests.
+type unreachableNetwork struct{ requests atomic.Int64 }
 
-func (n *nowhere) RoundTrip(*http.Request) (*http.Response, error) {
-	n.asked.Add(1)
+func (n *unreachableNetwork) RoundTrip(*http.Request) (*http.Response, error) {
+	n.requests.Add(1)
 
 	return nil, errNetwork
 }
 
-// Which addresses a platform may be at is decided where they are dialled, so that a provider
-// takes no other way to its platform than the one it was given.
+// The transport decides which addresses may be called, so providers must use no other transport.
 func TestPlatformsUseTheNetworkTheyAreGiven(t *testing.T) {
 	t.Parallel()
 
-	for name, open := range echoed() {
+	for name, newPlatform := range listPlatforms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var heard atomic.Int64
+			var otherRequests atomic.Int64
 
-			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { heard.Add(1) }))
+			server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { otherRequests.Add(1) }))
 			t.Cleanup(server.Close)
 
-			network := &nowhere{}
-			site := open(server.URL)
-			site.secrets, site.network = map[string]string{"token": unguessable(t, "")}, network
+			network := &unreachableNetwork{}
+			site := newPlatform(server.URL)
+			site.secrets, site.network = map[string]string{"token": newCredential(t, "")}, network
 
-			site.fails(t, &network.asked, func(string, error) {})
+			site.requireErrors(t, &network.requests, func(string, error) {})
 
-			if n := heard.Load(); n > 0 {
-				t.Errorf("%d calls went another way", n)
+			if n := otherRequests.Load(); n > 0 {
+				t.Errorf("%d requests did not use the given transport", n)
 			}
 		})
 	}
 }
 
-// fails makes each call of a provider, which fails, and asks the platform, and hands its error on.
-func (f forge) fails(t *testing.T, asked *atomic.Int64, failed func(call string, err error)) {
+// requireErrors calls each method of a provider, and passes its error on. Each call must send a request and
+// must fail.
+func (f testPlatform) requireErrors(t *testing.T, requests *atomic.Int64, failed func(call string, err error)) {
 	t.Helper()
 
-	for call, do := range f.calls(t) {
-		before := asked.Load()
+	for call, do := range f.listCalls(t) {
+		before := requests.Load()
 		err := do()
 
-		// Buildkite has no list of agents: its runners are the jobs that were reserved.
-		unasked := f.config.Buildkite != nil && (call == "Find" || call == "Runners")
-		if asks := asked.Load() > before; asks == unasked || asks && err == nil {
-			t.Errorf("%s: asked %t, error %v", call, asks, err)
+		// Buildkite has no list of agents. Its runners are the reserved jobs.
+		isUnsupported := f.config.Buildkite != nil && (call == "Find" || call == "Runners")
+		if hasRequested := requests.Load() > before; hasRequested == isUnsupported || hasRequested && err == nil {
+			t.Errorf("%s: request sent: %t, error: %v", call, hasRequested, err)
 		}
 
 		failed(call, err)
 	}
 }
 
-// calls are those of a provider.
-func (f forge) calls(t *testing.T) map[string]func() error {
+// listCalls returns a call of each method of a provider.
+func (f testPlatform) listCalls(t *testing.T) map[string]func() error {
 	t.Helper()
 
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Spec.Bootstrap.Config = &f.config
 	f.config.HTTPClient = &v1alpha1.HTTPClient{TimeoutSeconds: 5}
 
-	runner, err := f.platform.ResolveRunner(template, v1alpha1.Workload{Config: &f.load})
+	runner, err := f.platform.ResolveRunner(template, v1alpha1.Workload{Config: &f.workload})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -22,29 +22,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// renderings is how often a cloud-init ISO is made, which takes milliseconds.
+// renderings is the number of cloud-init ISOs to create. Each takes milliseconds.
 const renderings = 200
 
-// Whatever machine is made, by whatever method, for whatever platform, and however it ends:
-// neither its cloud-init ISO nor its disk, nor anything else that tells of it, holds a long-lived
-// credential, and none that it is to get later.
+// Machines of all methods and platforms, however they end, leave no long-lived credential on their cloud-init
+// ISOs and disks, or in any other recorded data, and no credential that they get only later.
 //
 // Feature: hyperfleet-operator, Property 15: Security - No Persistent Secrets
 func TestPropertyNoPersistentSecrets(t *testing.T) {
 	t.Parallel()
 
-	made := newSite(t)
-	property.Check(t, "no cloud-init ISO and no disk holds a long-lived credential", property.Options{Runs: renderings}, prop.ForAll(made.make, genOrder()))
+	made := newRenderFixture(t)
+	property.Check(t, "no cloud-init ISO and no disk holds a long-lived credential", property.Options{Runs: renderings}, prop.ForAll(made.render, genMachineSpec()))
 
-	if made.media.Load() < renderings/4 || made.refused.Load() == 0 {
-		t.Errorf("%d cloud-init ISOs were made, %d orders refused: too few to tell", made.media.Load(), made.refused.Load())
+	if made.rendered.Load() < renderings/4 || made.rejected.Load() == 0 {
+		t.Errorf("%d cloud-init ISOs were created and %d specifications rejected: too few", made.rendered.Load(), made.rejected.Load())
 	}
 
-	w := newWorld(t)
+	w := newFixture(t)
 	w.CreateCluster(w.NewCluster())
-	w.Create(w.NewPool(0)) // whose webhook tells of the jobs
+	w.Create(w.NewPool(0)) // its webhook reports the jobs
 
-	for name, change := range kinds() {
+	for name, change := range listTemplateChanges() {
 		template := w.NewTemplate()
 		template.Name = name
 		change(template)
@@ -57,12 +56,12 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 
 	names, endings := gen.OneConstOf("jit", "token", "callback", "app"), gen.OneConstOf("done", "failed", "deleted", "off", "clone")
 	lives := property.Options{Brief: 6, Workers: 6}
-	property.Check(t, "no life leaves one anywhere", lives, prop.ForAllNoShrink(w.one, names, endings, gen.Int64Range(0, 300)))
+	property.Check(t, "no lifecycle leaves a long-lived credential anywhere", lives, prop.ForAllNoShrink(w.runLifecycle, names, endings, gen.Int64Range(0, 300)))
 
-	// Those lives may all have ended before a process of theirs was looked at: others last,
-	// until one was.
+	// These lifecycles can be too short for the process watcher. Longer ones run until a process has been
+	// recorded.
 	for range 5 {
-		if why := w.one("jit", "done", 2000); why != "" {
+		if why := w.runLifecycle("jit", "done", 2000); why != "" {
 			t.Error(why)
 		}
 
@@ -73,11 +72,11 @@ func TestPropertyNoPersistentSecrets(t *testing.T) {
 
 	w.EventuallyClean()
 	w.Stop()
-	w.check()
+	w.checkFindings()
 }
 
-// kinds are the templates of lives.
-func kinds() map[string]func(*v1alpha1.HypervisorMachineTemplate) {
+// listTemplateChanges returns the changes that create the templates of lifecycles, by the names of templates.
+func listTemplateChanges() map[string]func(*v1alpha1.HypervisorMachineTemplate) {
 	return map[string]func(*v1alpha1.HypervisorMachineTemplate){
 		"jit": func(*v1alpha1.HypervisorMachineTemplate) {},
 		"token": func(t *v1alpha1.HypervisorMachineTemplate) {
@@ -88,9 +87,10 @@ func kinds() map[string]func(*v1alpha1.HypervisorMachineTemplate) {
 	}
 }
 
-// one is one machine's life, which ends as it is said to, after so many milliseconds.
-func (w *world) one(template, ending string, after int64) string {
-	claim := w.NewClaim(fmt.Sprintf("life-%d", w.lives.Add(1)))
+// runLifecycle runs the lifecycle of one machine with the given ending, after so many milliseconds. It returns
+// an error message.
+func (w *fixture) runLifecycle(template, ending string, after int64) string {
+	claim := w.NewClaim(fmt.Sprintf("life-%d", w.lifecycles.Add(1)))
 	claim.Spec.TemplateRef.Name = template
 	claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 	job := control.JobSpec{Labels: []string{claim.Name}, Duration: time.Duration(after) * time.Millisecond}
@@ -110,10 +110,10 @@ func (w *world) one(template, ending string, after int64) string {
 	if ending != "deleted" && ending != "off" {
 		w.GitHub.Queue(job)
 
-		return w.awaitGone(claim)
+		return w.waitForDeletion(claim)
 	}
 
-	if text := w.awaitStarted(claim); text != "" {
+	if text := w.waitForStart(claim); text != "" {
 		return text
 	}
 
@@ -125,11 +125,11 @@ func (w *world) one(template, ending string, after int64) string {
 		return err.Error()
 	}
 
-	return w.awaitGone(claim)
+	return w.waitForDeletion(claim)
 }
 
-func (w *world) awaitStarted(claim *v1alpha1.MachineClaim) string {
-	return w.Await(claim.Name+" having started", func() (bool, string) {
+func (w *fixture) waitForStart(claim *v1alpha1.MachineClaim) string {
+	return w.Await(claim.Name+" has started", func() (bool, string) {
 		err := w.Client.Get(context.Background(), client.ObjectKeyFromObject(claim), claim)
 
 		up := claim.Status.Phase == v1alpha1.MachineClaimBootstrapping || claim.Status.Phase == v1alpha1.MachineClaimReady
@@ -139,8 +139,8 @@ func (w *world) awaitStarted(claim *v1alpha1.MachineClaim) string {
 	})
 }
 
-func (w *world) awaitGone(claim *v1alpha1.MachineClaim) string {
-	return w.Await(claim.Name+" being gone", func() (bool, string) {
+func (w *fixture) waitForDeletion(claim *v1alpha1.MachineClaim) string {
+	return w.Await(claim.Name+" is deleted", func() (bool, string) {
 		err := w.Client.Get(context.Background(), client.ObjectKeyFromObject(claim), claim)
 
 		var conditions []string

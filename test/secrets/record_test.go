@@ -24,7 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/secrets"
 )
 
-// The places that are looked at.
+// The places that are scanned.
 const (
 	onSeed    = "the cloud-init ISO"
 	onDisk    = "the machine's disk"
@@ -39,15 +39,15 @@ const (
 	inEnv     = "a process's environment"
 )
 
-// every is all places.
-func every() []string {
+// listPlaces returns all places.
+func listPlaces() []string {
 	return []string{
 		onSeed, onDisk, inConfig, onConsole, inLog, inObject, inEvent, inTrace, inMetrics, inArgs, inEnv,
 	}
 }
 
-// records keep what was seen of a world until all of its credentials are known: some are
-// only known when they have been used.
+// records stores all recorded data until all credentials are known. Some credentials become known only when
+// they are used.
 type records struct {
 	mu   sync.Mutex
 	seen map[[sha256.Size]byte]record
@@ -73,7 +73,7 @@ func (r *records) add(place, detail string, data []byte) {
 	}
 }
 
-// has says whether a text was seen in a place.
+// has returns whether the text was recorded in the place.
 func (r *records) has(place, text string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,18 +87,18 @@ func (r *records) has(place, text string) bool {
 	return false
 }
 
-// Write takes the operator's log.
+// Write records lines of the operator's log.
 func (r *records) Write(line []byte) (int, error) {
 	r.add(inLog, "a line", line)
 
 	return len(line), nil
 }
 
-// tree keeps a folder as it is now.
-func (r *records) tree(place, root string) {
+// addTree records the current content of a folder.
+func (r *records) addTree(place, root string) {
 	_ = filepath.WalkDir(root, func(path string, entry os.DirEntry, err error) error {
 		if err != nil {
-			return nil //nolint:nilerr // it went away
+			return nil //nolint:nilerr // it was deleted
 		}
 
 		below, _ := filepath.Rel(root, path)
@@ -114,8 +114,8 @@ func (r *records) tree(place, root string) {
 	})
 }
 
-// show lets the scanner look at everything.
-func (r *records) show(scanner *secrets.Scanner) {
+// scanWith passes all records to the scanner.
+func (r *records) scanWith(scanner *secrets.Scanner) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
@@ -124,9 +124,8 @@ func (r *records) show(scanner *secrets.Scanner) {
 	}
 }
 
-// watch keeps every version of every object of the namespace and of the clusters, until the
-// context ends.
-func (r *records) watch(ctx context.Context, t *testing.T, namespace string) {
+// watchObjects records every version of the namespace's objects and of all clusters until the context ends.
+func (r *records) watchObjects(ctx context.Context, t *testing.T, namespace string) {
 	t.Helper()
 
 	kube, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -166,29 +165,29 @@ func (r *records) watch(ctx context.Context, t *testing.T, namespace string) {
 	}
 }
 
-// census looks at the processes that this one has started, for all worlds at a time: what is
-// in /proc is much.
-type census struct {
-	mu     sync.Mutex
-	worlds map[*world]bool
-	runs   bool
+// processWatcher records the processes that this process has started. All fixtures share one watcher, because
+// reading /proc takes long.
+type processWatcher struct {
+	mu        sync.Mutex
+	fixtures  map[*fixture]bool
+	isRunning bool
 }
 
-var processes census
+var processes processWatcher
 
-// follow has a world told of processes, until it is told to stop.
-func (c *census) follow(w *world) (stop func()) {
+// subscribe reports processes to the fixture until stop is called.
+func (c *processWatcher) subscribe(w *fixture) (stop func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	if c.worlds == nil {
-		c.worlds = map[*world]bool{}
+	if c.fixtures == nil {
+		c.fixtures = map[*fixture]bool{}
 	}
 
-	c.worlds[w] = true
+	c.fixtures[w] = true
 
-	if !c.runs {
-		c.runs = true
+	if !c.isRunning {
+		c.isRunning = true
 
 		go c.run()
 	}
@@ -197,30 +196,30 @@ func (c *census) follow(w *world) (stop func()) {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
-		delete(c.worlds, w)
+		delete(c.fixtures, w)
 	}
 }
 
-// run looks until nobody wants to know. What is known of a process is not told again; it may
-// run another program in time, with another environment.
-func (c *census) run() {
+// run polls until no fixture is subscribed. It reports each process once, and again if it runs another program
+// or has another environment.
+func (c *processWatcher) run() {
 	known := map[string]bool{}
 
 	for {
-		var news []process
+		var newProcesses []process
 
-		for _, pid := range descendants() {
+		for _, pid := range listDescendants() {
 			args, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 			environ, _ := os.ReadFile("/proc/" + pid + "/environ")
 			one := process{args: args, environ: environ}
 
 			if name := pid + "\x00" + string(args) + "\x00" + string(environ); !known[name] {
 				known[name] = true
-				news = append(news, one)
+				newProcesses = append(newProcesses, one)
 			}
 		}
 
-		if !c.tell(news) {
+		if !c.notify(newProcesses) {
 			return
 		}
 
@@ -228,40 +227,39 @@ func (c *census) run() {
 	}
 }
 
-// tell tells all worlds, and says whether there is one.
-func (c *census) tell(news []process) bool {
+// notify reports processes to all fixtures. It returns false if no fixture is subscribed.
+func (c *processWatcher) notify(newProcesses []process) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	for w := range c.worlds {
-		for _, one := range news {
-			w.saw(one)
+	for w := range c.fixtures {
+		for _, one := range newProcesses {
+			w.recordProcess(one)
 		}
 	}
 
-	c.runs = len(c.worlds) > 0
+	c.isRunning = len(c.fixtures) > 0
 
-	return c.runs
+	return c.isRunning
 }
 
-// process is what a process is called with.
+// process is the arguments and the environment of a process.
 type process struct{ args, environ []byte }
 
-// saw keeps the arguments and the environment of a process.
-func (w *world) saw(one process) {
+// recordProcess records the arguments and the environment of a process.
+func (w *fixture) recordProcess(one process) {
 	name, _, _ := strings.Cut(string(one.args), "\x00")
 	w.add(inArgs, filepath.Base(name), one.args)
 	w.add(inEnv, filepath.Base(name), one.environ)
 
-	for name, value := range variables(one.environ) {
-		w.told(name, value)
+	for name, value := range parseEnviron(one.environ) {
+		w.registerRunnerCredential(name, value)
 	}
 }
 
-// variables are those of an environment as /proc has it. Of a process that ends meanwhile
-// what was read may break off, and half a credential is none: it would be taken for one that
-// the machine was never given.
-func variables(environ []byte) map[string]string {
+// parseEnviron parses the content of /proc/PID/environ. If the process ends, the content may be truncated. An
+// incomplete variable is ignored, so that it is not taken for an unknown credential.
+func parseEnviron(environ []byte) map[string]string {
 	out := map[string]string{}
 
 	for pair := range strings.SplitAfterSeq(string(environ), "\x00") {
@@ -274,17 +272,17 @@ func variables(environ []byte) map[string]string {
 	return out
 }
 
-// descendants are the processes that this one has started, and theirs. A process that ends
-// meanwhile may hide others for once (proc(5), children).
-func descendants() []string {
+// listDescendants returns the IDs of the processes that this process and its children have started. If a
+// process ends meanwhile, others may be missing (proc(5), children).
+func listDescendants() []string {
 	var out []string
 
-	for ask := []string{"self"}; len(ask) > 0; ask = ask[1:] {
-		files, _ := filepath.Glob("/proc/" + ask[0] + "/task/*/children")
+	for queue := []string{"self"}; len(queue) > 0; queue = queue[1:] {
+		files, _ := filepath.Glob("/proc/" + queue[0] + "/task/*/children")
 		for _, file := range files {
 			text, _ := os.ReadFile(file)
 			pids := strings.Fields(string(text))
-			out, ask = append(out, pids...), append(ask, pids...)
+			out, queue = append(out, pids...), append(queue, pids...)
 		}
 	}
 

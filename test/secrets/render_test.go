@@ -39,14 +39,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// order is one machine to be made.
-type order struct {
+// machineSpec describes the machine to create.
+type machineSpec struct {
 	Platform, Method, Registration, Delivery, UserData string
 	Attested                                           bool
 }
 
-// userData are texts that people write, and some that reach for what there may be.
-func userData() []string {
+// listUserData returns typical user data, and user data that tries to read credentials.
+func listUserData() []string {
 	return []string{
 		"", "#cloud-config\npackages: [git]\n", "#!/bin/sh\necho {{ .RunnerName }}\n",
 		"#cloud-config\nwrite_files:\n- path: /etc/token\n  content: '{{ .RunnerToken }}{{ .JITConfig }}'\n",
@@ -56,7 +56,7 @@ func userData() []string {
 	}
 }
 
-func genOrder() gopter.Gen {
+func genMachineSpec() gopter.Gen {
 	oneOf := func(values ...string) gopter.Gen {
 		all := make([]any, len(values))
 		for i, value := range values {
@@ -66,71 +66,71 @@ func genOrder() gopter.Gen {
 		return gen.OneConstOf(all...)
 	}
 
-	return gen.Struct(reflect.TypeFor[order](), map[string]gopter.Gen{
+	return gen.Struct(reflect.TypeFor[machineSpec](), map[string]gopter.Gen{
 		"Platform":     oneOf(v1alpha1.WorkloadGitHubActions, v1alpha1.WorkloadGitLabCI, v1alpha1.WorkloadBuildkite, v1alpha1.WorkloadGeneric),
 		"Method":       oneOf(v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback, v1alpha1.BootstrapExternalSecrets),
 		"Registration": oneOf(v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken),
 		"Delivery":     oneOf(v1alpha1.DeliveryImage, v1alpha1.DeliveryISO, v1alpha1.DeliveryDownload),
-		"UserData":     oneOf(userData()...),
+		"UserData":     oneOf(listUserData()...),
 		"Attested":     gen.Bool(),
 	})
 }
 
-// site makes what machines are given, with platforms that know this site's credentials.
-type site struct {
-	scanner  secrets.Scanner
-	settings vmspec.Settings
-	forges   map[string]forge
-	count    atomic.Int64
-	// cloud-init ISOs and refused count what became of orders.
-	media, refused atomic.Int64
+// renderFixture creates the data of machines with credentials that its scanner knows.
+type renderFixture struct {
+	scanner   secrets.Scanner
+	settings  vmspec.Settings
+	platforms map[string]testPlatform
+	count     atomic.Int64
+	// rendered and rejected count the results.
+	rendered, rejected atomic.Int64
 }
 
-// forge is one platform, opened with a long-lived credential.
-type forge struct {
+// testPlatform is one platform, opened with a long-lived credential.
+type testPlatform struct {
 	platform workload.Platform
 	config   v1alpha1.BootstrapConfig
-	load     v1alpha1.WorkloadConfig
+	workload v1alpha1.WorkloadConfig
 	secrets  map[string]string
-	queue    func(control.JobSpec) []control.Job
-	// network is that of the provider; nil for the usual one.
+	queueJob func(control.JobSpec) []control.Job
+	// network is the provider's transport. If it is nil, the provider uses its default.
 	network http.RoundTripper
-	// opened is the platform's one provider, made when it is first needed.
-	opened *workload.Provider
+	// provider is created with the first credential.
+	provider *workload.Provider
 }
 
-func newSite(t *testing.T) *site {
+func newRenderFixture(t *testing.T) *renderFixture {
 	t.Helper()
 
-	pat := unguessable(t, "ghp_")
-	hub := githubtest.New(t, simgithub.Options{
+	pat := newCredential(t, "ghp_")
+	githubServer := githubtest.New(t, simgithub.Options{
 		Unlimited: true, PATs: []simgithub.PAT{{Token: pat, Scopes: []string{"repo", "admin:org"}}},
 	})
-	lab, kite := gitlabtest.New(t, gitlabsim.Options{}), buildkitetest.New(t, buildkitesim.Options{})
-	at := func(kind, url, token string) forge {
-		out := echoed()[kind](url)
-		out.opened, out.secrets = new(workload.Provider), map[string]string{"token": token}
+	gitlabServer, buildkiteServer := gitlabtest.New(t, gitlabsim.Options{}), buildkitetest.New(t, buildkitesim.Options{})
+	at := func(kind, url, token string) testPlatform {
+		out := listPlatforms()[kind](url)
+		out.provider, out.secrets = new(workload.Provider), map[string]string{"token": token}
 
 		return out
 	}
-	kites := at(v1alpha1.WorkloadBuildkite, kite.Endpoint, buildkitetest.Token)
-	kites.queue = kite.Queue
+	buildkitePlatform := at(v1alpha1.WorkloadBuildkite, buildkiteServer.Endpoint, buildkitetest.Token)
+	buildkitePlatform.queueJob = buildkiteServer.Queue
 
-	s := &site{
+	s := &renderFixture{
 		settings: vmspec.Settings{
-			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(unguessable(t, "")[:32]),
+			OperatorUID: "operator", GuestURL: "https://fleet.example.com:8443", ReportKey: []byte(newCredential(t, "")[:32]),
 			TrustDomain: "hyperfleet.io",
 			BootstrapServices: map[string]vmspec.Program{
 				"x64": {Content: strings.NewReader("\x7fELF program"), Size: 12, SHA256: strings.Repeat("ab", 32)},
 			},
 		},
-		forges: map[string]forge{
-			v1alpha1.WorkloadGitHubActions: at(v1alpha1.WorkloadGitHubActions, hub.URL, pat),
-			v1alpha1.WorkloadGitLabCI:      at(v1alpha1.WorkloadGitLabCI, lab.URL, gitlabtest.Token),
-			v1alpha1.WorkloadBuildkite:     kites,
+		platforms: map[string]testPlatform{
+			v1alpha1.WorkloadGitHubActions: at(v1alpha1.WorkloadGitHubActions, githubServer.URL, pat),
+			v1alpha1.WorkloadGitLabCI:      at(v1alpha1.WorkloadGitLabCI, gitlabServer.URL, gitlabtest.Token),
+			v1alpha1.WorkloadBuildkite:     buildkitePlatform,
 			v1alpha1.WorkloadGeneric: {
-				opened: new(workload.Provider), platform: operator.Platforms()[v1alpha1.WorkloadGeneric],
-				load: v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{Source: "scan", Command: []string{"/bin/true"}}},
+				provider: new(workload.Provider), platform: operator.Platforms()[v1alpha1.WorkloadGeneric],
+				workload: v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{Source: "scan", Command: []string{"/bin/true"}}},
 			},
 		},
 	}
@@ -142,22 +142,22 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-// make makes the machine's cloud-init ISO and disk as the operator and cloud-init do, and says what is
-// on them that may not be.
-func (s *site) make(o order) string {
+// render creates the machine's cloud-init ISO and disk as the operator and cloud-init do. It returns the first
+// finding or unexpected error.
+func (s *renderFixture) render(o machineSpec) string {
 	number := s.count.Add(1)
 	place := fmt.Sprintf("machine %d", number)
 
-	in, err := s.input(o, number)
+	in, err := s.newInput(o, number)
 	if err == nil {
 		var text string
-		if text, err = s.lay(in, place); text != "" {
+		if text, err = s.createAndScan(in, place); text != "" {
 			return text
 		}
 	}
 
 	if err != nil {
-		s.refused.Add(1)
+		s.rejected.Add(1)
 		s.scanner.Scan(place, "an error", []byte(err.Error()))
 
 		_, class := errors.AsType[*errclass.Error](err)
@@ -165,7 +165,7 @@ func (s *site) make(o order) string {
 			return err.Error()
 		}
 	} else {
-		s.media.Add(1)
+		s.rendered.Add(1)
 	}
 
 	for _, finding := range s.scanner.Findings() {
@@ -177,9 +177,9 @@ func (s *site) make(o order) string {
 	return ""
 }
 
-// input is all that the machine's cloud-init ISO is made of, with a credential that was really issued.
-func (s *site) input(o order, number int64) (vmspec.Input, error) {
-	site := s.forges[o.Platform]
+// newInput returns the input of the cloud-init ISO, with a credential that the platform has issued.
+func (s *renderFixture) newInput(o machineSpec, number int64) (vmspec.Input, error) {
+	site := s.platforms[o.Platform]
 	bootstrap := v1alpha1.Bootstrap{Method: o.Method, Delivery: o.Delivery, Config: site.config.DeepCopy()}
 
 	if bootstrap.Config.GitHub != nil {
@@ -196,7 +196,7 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 	template.Namespace, template.Name, template.Spec.Bootstrap = "ci", "template", bootstrap
 	claim := &v1alpha1.MachineClaim{}
 	claim.Namespace, claim.Name, claim.UID = "ci", fmt.Sprintf("claim-%d", number), types.UID(fmt.Sprintf("uid-%08d-of-the-claim", number))
-	claim.Spec.WorkloadConfig = v1alpha1.Workload{Type: o.Platform, Config: &site.load}
+	claim.Spec.WorkloadConfig = v1alpha1.Workload{Type: o.Platform, Config: &site.workload}
 
 	if o.UserData != "" {
 		template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: o.UserData}
@@ -225,12 +225,12 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 		in.Attestation = identity.Attestation{JoinToken: fmt.Sprintf("join-token-%08d", number), ServerAddress: "spire.example.com:8081"}
 	}
 
-	credential, err := site.issue(in)
+	credential, err := site.issueCredential(in)
 	if o.Method == v1alpha1.BootstrapRunnerToken {
 		in.Credential = credential
 	}
 
-	// With the other methods what the machine is to get later must not be on its cloud-init ISO.
+	// With the other methods, the ISO must not contain the credential that the machine gets later.
 	for _, value := range []string{credential.JITConfig, credential.RunnerToken} {
 		if o.Method != v1alpha1.BootstrapRunnerToken && value != "" {
 			s.scanner.Register(secrets.Secret{Name: "a credential that the machine has to ask for", Value: value})
@@ -240,31 +240,32 @@ func (s *site) input(o order, number int64) (vmspec.Input, error) {
 	return in, err
 }
 
-func (f forge) issue(in vmspec.Input) (workload.Credential, error) {
+func (f testPlatform) issueCredential(in vmspec.Input) (workload.Credential, error) {
 	request := in.Request
 
 	if in.Runner.NeedsJob {
 		request.Job = &workload.Job{ID: "job", Platform: in.Runner.Platform, Name: "build", URL: "https://jobs.example.com/1"}
 	}
 
-	if f.queue != nil {
-		request.Job.ID = f.queue(control.JobSpec{Labels: []string{"queue=default"}})[0].Key
+	if f.queueJob != nil {
+		request.Job.ID = f.queueJob(control.JobSpec{Labels: []string{"queue=default"}})[0].Key
 	}
 
-	if *f.opened == nil {
+	if *f.provider == nil {
 		provider, err := f.platform.Open(workload.Config{Runner: in.Runner, Template: in.Template, Secrets: f.secrets})
 		if err != nil {
 			return workload.Credential{}, err
 		}
 
-		*f.opened = provider
+		*f.provider = provider
 	}
 
-	return (*f.opened).IssueCredential(context.Background(), request)
+	return (*f.provider).IssueCredential(context.Background(), request)
 }
 
-// lay lays the cloud-init ISO, and the disk that comes of it.
-func (s *site) lay(in vmspec.Input, place string) (string, error) {
+// createAndScan creates and scans the cloud-init ISO and the resulting disk. It returns a message if this
+// test's own steps fail.
+func (s *renderFixture) createAndScan(in vmspec.Input, place string) (string, error) {
 	media, err := vmspec.RenderSeed(in)
 	if err != nil {
 		return "", err

@@ -27,7 +27,7 @@ import (
 
 const marker = `ghp_planted/+"0123456789&abcdef`
 
-func key(t *testing.T) string {
+func newPrivateKey(t *testing.T) string {
 	t.Helper()
 
 	made, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -38,7 +38,7 @@ func key(t *testing.T) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(made)}))
 }
 
-func zip(t *testing.T, data string) string {
+func compress(t *testing.T, data string) string {
 	t.Helper()
 
 	var out bytes.Buffer
@@ -55,8 +55,8 @@ func zip(t *testing.T, data string) string {
 	return out.String()
 }
 
-// A planted credential is found in every form, wherever in the data it begins.
-func TestFindsEveryForm(t *testing.T) {
+// The scanner finds a credential in every encoding, at any offset of the data.
+func TestFindsEveryEncoding(t *testing.T) {
 	t.Parallel()
 
 	std, quoted := base64.StdEncoding.EncodeToString, func(s string) string {
@@ -67,7 +67,7 @@ func TestFindsEveryForm(t *testing.T) {
 
 		return string(text)
 	}
-	private := key(t)
+	private := newPrivateKey(t)
 	block, _ := pem.Decode([]byte(private))
 	lines := strings.Split(private, "\n")
 
@@ -90,9 +90,9 @@ func TestFindsEveryForm(t *testing.T) {
 		"a key in JSON":         {private, quoted(private)},
 		"a key in a Secret":     {private, std([]byte(private))},
 		"a key in cloud-config": {private, strings.ReplaceAll(private, "\n", "\n      ")},
-		"compressed":            {marker, "head" + zip(t, "x"+marker)},
-		"compressed in base64":  {marker, "content: " + std([]byte(zip(t, "x"+marker))) + "\n"},
-		"compressed twice":      {marker, zip(t, zip(t, marker))},
+		"compressed":            {marker, "head" + compress(t, "x"+marker)},
+		"compressed in base64":  {marker, "content: " + std([]byte(compress(t, "x"+marker))) + "\n"},
+		"compressed twice":      {marker, compress(t, compress(t, marker))},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFindsEveryForm(t *testing.T) {
 			scanner.Scan("allowed", "", []byte(tc.data))
 
 			if got := scanner.Findings(); len(got) != 0 {
-				t.Errorf("found where it may be: %v", got)
+				t.Errorf("found in an allowed place: %v", got)
 			}
 
 			scanner.Scan("elsewhere", "", []byte(tc.data))
@@ -123,13 +123,13 @@ func TestFindsEveryForm(t *testing.T) {
 	}
 }
 
-// What is no credential is not taken for one.
+// The scanner ignores data that only resembles a credential.
 func TestFindsNothingElse(t *testing.T) {
 	t.Parallel()
 
 	var scanner secrets.Scanner
 
-	scanner.Register(secrets.Secret{Name: "planted", Value: marker}, secrets.Secret{Name: "too short to tell", Value: "linux"})
+	scanner.Register(secrets.Secret{Name: "planted", Value: marker}, secrets.Secret{Name: "too short", Value: "linux"})
 	scanner.Scan("log", "", []byte("runs on linux with "+marker[:len(marker)-1]+" and \x1f\x8b\x08 no gzip, H4sI neither"))
 
 	if got := scanner.Findings(); len(got) != 0 {
@@ -137,12 +137,12 @@ func TestFindsNothingElse(t *testing.T) {
 	}
 
 	if got := scanner.ScanCounts()["log"]; got != 1 {
-		t.Errorf("%d looks at the log", got)
+		t.Errorf("%d scans of the log", got)
 	}
 }
 
-// A disk is walked whole: names, files however deep, and where links lead.
-func TestFindsOnADisk(t *testing.T) {
+// A scan of a disk covers file names, files in nested folders, and targets of links.
+func TestFindsSecretsOnDisk(t *testing.T) {
 	t.Parallel()
 
 	const name = "ghp_planted0123456789"
@@ -179,8 +179,8 @@ func TestFindsOnADisk(t *testing.T) {
 	}
 }
 
-// What is read of an environment may break off.
-func TestHalfAVariableIsNone(t *testing.T) {
+// The content of /proc/PID/environ may be truncated.
+func TestIncompleteVariableIsIgnored(t *testing.T) {
 	t.Parallel()
 
 	for environ, want := range map[string]map[string]string{
@@ -189,7 +189,7 @@ func TestHalfAVariableIsNone(t *testing.T) {
 		"A=1\x00TOKEN=half":      {"A": "1"},
 		"A=1\x00TOKEN=\x00x\x00": {"A": "1", "TOKEN": ""},
 	} {
-		if diff := cmp.Diff(want, variables([]byte(environ))); diff != "" {
+		if diff := cmp.Diff(want, parseEnviron([]byte(environ))); diff != "" {
 			t.Errorf("%q (-want +got):\n%s", environ, diff)
 		}
 	}

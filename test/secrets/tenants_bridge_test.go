@@ -20,13 +20,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
-// A bridge has the operator write to its DPUCluster. So it is not made for one of another namespace
-// by who may not write there, and is by who may; nor does the policy know of one's own.
+// A bridge makes the operator write to its DPUCluster. So a user can create a bridge for a DPUCluster in
+// another namespace only with the permission to patch this DPUCluster. In the bridge's own namespace users
+// need no further permission.
 func TestBridgesOfOthersDPUClusters(t *testing.T) {
 	t.Parallel()
 
 	own, other := env.Namespace(t), env.Namespace(t)
-	right := func(namespace, group, resource string, verbs ...string) {
+	grant := func(namespace, group, resource string, verbs ...string) {
 		meta := metav1.ObjectMeta{Namespace: namespace, Name: own + "-" + resource}
 		env.Create(t, &rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{group}, Resources: []string{resource}, Verbs: verbs,
@@ -36,7 +37,7 @@ func TestBridgesOfOthersDPUClusters(t *testing.T) {
 			Subjects: []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: own}},
 		})
 	}
-	right(own, bridgev1.GroupVersion.Group, "dpfhcpbridges", "create")
+	grant(own, bridgev1.GroupVersion.Group, "dpfhcpbridges", "create")
 
 	user, err := client.New(env.User(t, "ada", own), client.Options{Scheme: env.Scheme})
 	if err != nil {
@@ -58,7 +59,7 @@ func TestBridgesOfOthersDPUClusters(t *testing.T) {
 
 		var last error
 
-		// The API server takes a moment to know of a policy, and of rights.
+		// The API server applies policies and RBAC with a delay.
 		err := wait.PollUntilContextTimeout(t.Context(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 			last = user.Create(ctx, bridge.DeepCopy(), client.DryRunAll)
 			refused := apierrors.IsForbidden(last) && strings.Contains(fmt.Sprint(last), "DPUClusterNotAllowed: ada may not patch DPUCluster "+other+"/dpus")
@@ -70,8 +71,8 @@ func TestBridgesOfOthersDPUClusters(t *testing.T) {
 		}
 	}
 
-	try("another namespace's", other, false)
-	try("one's own namespace's", own, true)
-	right(other, hypershift.DPUClusterKind().Group, "dpuclusters", "patch")
-	try("another namespace's, with the right to patch it", other, true)
+	try("another namespace", other, false)
+	try("the own namespace", own, true)
+	grant(other, hypershift.DPUClusterKind().Group, "dpuclusters", "patch")
+	try("another namespace, with the permission to patch the DPUCluster", other, true)
 }

@@ -26,22 +26,23 @@ const (
 	storageClass = "fast"
 )
 
-// images is a registry of release images.
-var images *httptest.Server
+// releaseImages is a registry of release images.
+var releaseImages *httptest.Server
 
-// withImages serves them while the tests run.
-func withImages(run func() int) int {
+// withReleaseImages runs the registry while the tests run.
+func withReleaseImages(run func() int) int {
 	served := registry.New(registry.Options{Users: map[string]string{"user": "password"}})
 	served.Push(repository, release)
 
-	images = httptest.NewTLSServer(served)
-	defer images.Close()
+	releaseImages = httptest.NewTLSServer(served)
+	defer releaseImages.Close()
 
 	return run()
 }
 
-// prepare makes what a management cluster has: the kinds of other projects, a Node, a storage class.
-func prepare(ctx context.Context, config *rest.Config) error {
+// prepareCluster creates the objects of a management cluster: CRDs of other projects, a Node and a storage
+// class.
+func prepareCluster(ctx context.Context, config *rest.Config) error {
 	err := errors.Join(kubevirtcrds.Install(ctx, config), crds.Install(ctx, config))
 	if err != nil {
 		return err
@@ -62,6 +63,6 @@ func prepare(ctx context.Context, config *rest.Config) error {
 	return env.Client.Status().Update(ctx, node)
 }
 
-func image(host, tag string) string {
+func newImageReference(host, tag string) string {
 	return strings.TrimPrefix(host, "https://") + "/" + repository + ":" + tag
 }

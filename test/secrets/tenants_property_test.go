@@ -32,49 +32,49 @@ import (
 )
 
 const (
-	// objectsOfTenant is how many objects a tenant makes in one run.
-	objectsOfTenant = 48
-	quotaOfTenant   = 3
-	// forgedPrefix begins the names of claims whose status the tenant writes.
+	// objectsPerRun is the number of random objects that the tenant creates in one run.
+	objectsPerRun = 48
+	machineQuota  = 3
+	// forgedPrefix is the prefix of claims whose status the tenant writes.
 	forgedPrefix = "forged"
 )
 
-// hostile is an operator with all its areas, and a namespace that is a tenant's, beside the
-// operator's own and a neighbour's.
-type hostile struct {
+// tenantFixture is an operator with all areas, the operator's namespace, a tenant's namespace and a
+// neighbour's namespace.
+type tenantFixture struct {
 	*fleet.Fleet
 
 	t      *testing.T
 	tenant client.Client
 	// team is the tenant's namespace.
 	team, neighbour string
-	// platform is the way to the CI platform that is listed, and sees what is sent there.
-	platform *httptest.Server
-	sent     capture.Buffer
-	logged   capture.Buffer
-	// ears are servers that nobody allowed.
-	ears []*ear
-	// own are servers of the tenant's that may be called with what is the tenant's.
-	own *ownServers
-	// closed is a hypervisor that is open to the neighbour alone.
-	closed *fleet.Site
-	asked  ledger
-	dice   *rand.Rand
-	serial int
-	made   []client.Object
-	// handed is the Secret with the kubeconfig of the tenant's last hosted cluster.
-	handed string
-	theirs []client.Object
-	// secrets are the neighbour's, by name.
-	secrets []string
+	// platform is a proxy to the CI platform, which the configuration allows. sent records the requests.
+	platform         *httptest.Server
+	platformRequests capture.Buffer
+	operatorLog      capture.Buffer
+	// unlisted are servers that the configuration does not allow.
+	unlisted []*recordingServer
+	// own are the tenant's servers, which may get the tenant's credentials.
+	own *tenantServers
+	// closed is a hypervisor that only the neighbour may use.
+	closed  *fleet.Site
+	calls   callRecorder
+	random  *rand.Rand
+	serial  int
+	created []client.Object
+	// kubeconfigSecret is the Secret with the kubeconfig of the tenant's hosted cluster.
+	kubeconfigSecret string
+	neighbourObjects []client.Object
+	// neighbourSecrets are the names of the neighbour's Secrets.
+	neighbourSecrets []string
 }
 
-func pick[T any](h *hostile, from ...T) T { return from[h.dice.IntN(len(from))] }
+func pick[T any](h *tenantFixture, from ...T) T { return from[h.random.IntN(len(from))] }
 
-// server is the platform, in one of four cases, or one that nobody allowed, in all the ways
-// that URLs have to say so.
-func (h *hostile) server() string {
-	bad := strings.TrimPrefix(pick(h, h.ears...).url, "http://")
+// pickServerURL returns the URL of the platform or, more often, one of many notations for a server that is not
+// allowed.
+func (h *tenantFixture) pickServerURL() string {
+	bad := strings.TrimPrefix(pick(h, h.unlisted...).url, "http://")
 	good := strings.TrimPrefix(h.platform.URL, "http://")
 	_, port, _ := strings.Cut(bad, ":")
 
@@ -82,19 +82,19 @@ func (h *hostile) server() string {
 		"http://"+bad+"/"+good, "http://[::ffff:127.0.0.1]:"+port, "http://2130706433:"+port, "http://"+bad+"#"+good)
 }
 
-// secret is a key of a Secret that is the tenant's to use, or not.
-func (h *hostile) secret(key string) v1alpha1.SecretValueSource {
+// pickSecretRef returns a reference to a Secret that the tenant may or may not use.
+func (h *tenantFixture) pickSecretRef(key string) v1alpha1.SecretValueSource {
 	return pick(h,
-		theirsNamed(h.neighbour, "shared", key), theirsNamed(h.neighbour, "closed", key), theirsNamed(h.neighbour, "elsewhere", key),
-		theirsNamed(h.neighbour, private, key), theirsNamed(h.Namespace, private, key), theirsNamed("kube-system", private, key),
-		theirsNamed("", "github", key), theirsNamed(h.Namespace, "proxmox", "tokenSecret"), theirsNamed(h.Namespace, "github", key))
+		newSecretRef(h.neighbour, "shared", key), newSecretRef(h.neighbour, "closed", key), newSecretRef(h.neighbour, "elsewhere", key),
+		newSecretRef(h.neighbour, private, key), newSecretRef(h.Namespace, private, key), newSecretRef("kube-system", private, key),
+		newSecretRef("", "github", key), newSecretRef(h.Namespace, "proxmox", "tokenSecret"), newSecretRef(h.Namespace, "github", key))
 }
 
-func theirsNamed(namespace, name, key string) v1alpha1.SecretValueSource {
+func newSecretRef(namespace, name, key string) v1alpha1.SecretValueSource {
 	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Namespace: namespace, Name: name, Key: key}}
 }
 
-func (h *hostile) name(kind string) metav1.ObjectMeta {
+func (h *tenantFixture) newMeta(kind string) metav1.ObjectMeta {
 	h.serial++
 
 	return metav1.ObjectMeta{Namespace: h.team, Name: fmt.Sprintf("%s-%d", kind, h.serial), Labels: pick(h, nil, map[string]string{
@@ -102,9 +102,9 @@ func (h *hostile) name(kind string) metav1.ObjectMeta {
 	})}
 }
 
-func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
+func (h *tenantFixture) newRandomTemplate() *v1alpha1.HypervisorMachineTemplate {
 	out := h.NewTemplate()
-	out.ObjectMeta = h.name("template")
+	out.ObjectMeta = h.newMeta("template")
 	spec := &out.Spec
 	spec.HypervisorClusterRef.Name = pick(h, h.Cluster, h.Cluster, h.closed.Cluster.Name, "no-such-cluster")
 	spec.Template.Proxmox.TemplateName = pick(h, pve.DefaultTemplate, pve.DefaultTemplate, "secret-template")
@@ -115,10 +115,10 @@ func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
 	spec.CloudInit = pick(h, nil, &v1alpha1.CloudInit{UserData: "#cloud-config\nruncmd: [\"true {{.Claim.Name}}\"]\n"})
 	spec.Bootstrap.Method = pick(h, v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback)
 
-	token := h.secret("pat")
+	token := h.pickSecretRef("pat")
 	config := spec.Bootstrap.Config
 
-	switch h.dice.IntN(6) {
+	switch h.random.IntN(6) {
 	case 5:
 		config.GitHub, config.Gitea = nil, &v1alpha1.GiteaBootstrap{Credentials: token}
 	case 4:
@@ -128,13 +128,13 @@ func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
 		config.GitLab = &v1alpha1.GitLabBootstrap{Credentials: token}
 	case 1:
 		config.GitHub = nil
-		config.Buildkite = &v1alpha1.BuildkiteBootstrap{Credentials: token, Endpoint: h.server()}
+		config.Buildkite = &v1alpha1.BuildkiteBootstrap{Credentials: token, Endpoint: h.pickServerURL()}
 	default:
-		config.GitHub.APIURL, config.GitHub.Credentials = h.server(), &token
+		config.GitHub.APIURL, config.GitHub.Credentials = h.pickServerURL(), &token
 		config.GitHub.Registration = pick(h, "", v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken)
-		config.GitHub.RegistrationURLs = pick(h, nil, &v1alpha1.GitHubURLs{Repository: h.server() + "/{owner}/{repo}"})
+		config.GitHub.RegistrationURLs = pick(h, nil, &v1alpha1.GitHubURLs{Repository: h.pickServerURL() + "/{owner}/{repo}"})
 
-		if h.dice.IntN(3) == 0 {
+		if h.random.IntN(3) == 0 {
 			config.GitHub.Credentials = nil
 			config.GitHub.App = &v1alpha1.GitHubApp{AppID: token, InstallationID: token, PrivateKey: token}
 		}
@@ -143,20 +143,20 @@ func (h *hostile) template() *v1alpha1.HypervisorMachineTemplate {
 	return out
 }
 
-func (h *hostile) workload() v1alpha1.Workload {
+func (h *tenantFixture) newRandomWorkload() v1alpha1.Workload {
 	all := []v1alpha1.Workload{
 		{Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{
 			Labels: []string{"linux"}, ScaleSet: pick(h, "", "set"),
 		}}},
 		{Type: v1alpha1.WorkloadGitLabCI, Config: &v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{
-			URL: h.server(), ProjectID: "acme/shop", Tags: []string{"linux"},
+			URL: h.pickServerURL(), ProjectID: "acme/shop", Tags: []string{"linux"},
 		}}},
 		{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: "acme"}}},
 		{Type: v1alpha1.WorkloadGiteaActions, Config: &v1alpha1.WorkloadConfig{Gitea: &v1alpha1.GiteaConfig{
-			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
+			URL: h.pickServerURL(), Repository: "acme/shop", Labels: []string{"linux"},
 		}}},
 		{Type: v1alpha1.WorkloadForgejoActions, Config: &v1alpha1.WorkloadConfig{Forgejo: &v1alpha1.GiteaConfig{
-			URL: h.server(), Repository: "acme/shop", Labels: []string{"linux"},
+			URL: h.pickServerURL(), Repository: "acme/shop", Labels: []string{"linux"},
 		}}},
 		{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{Generic: &v1alpha1.GenericConfig{
 			Source: "nightly", Labels: []string{"linux"}, Command: []string{"/usr/bin/true"},
@@ -164,18 +164,18 @@ func (h *hostile) workload() v1alpha1.Workload {
 	}
 
 	out := pick(h, all...)
-	if h.dice.IntN(2) == 0 {
-		out.Webhook = &v1alpha1.Webhook{Secret: h.secret("secret")}
+	if h.random.IntN(2) == 0 {
+		out.Webhook = &v1alpha1.Webhook{Secret: h.pickSecretRef("secret")}
 	}
 
 	return out
 }
 
-// templateName is of a template that the tenant made, or of the neighbour's.
-func (h *hostile) templateName() string {
+// pickTemplateName returns the name of a template of the tenant, or of the neighbour.
+func (h *tenantFixture) pickTemplateName() string {
 	names := []string{fleet.Template}
 
-	for _, object := range h.made {
+	for _, object := range h.created {
 		if strings.HasPrefix(object.GetName(), "template-") {
 			names = append(names, object.GetName())
 		}
@@ -184,7 +184,7 @@ func (h *hostile) templateName() string {
 	return pick(h, names...)
 }
 
-func (h *hostile) job(name string) *v1alpha1.RunnerJob {
+func (h *tenantFixture) newJob(name string) *v1alpha1.RunnerJob {
 	return &v1alpha1.RunnerJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: h.Namespace, Name: name},
 		Spec: v1alpha1.RunnerJobSpec{
@@ -193,24 +193,24 @@ func (h *hostile) job(name string) *v1alpha1.RunnerJob {
 	}
 }
 
-// object is anything of any kind that a tenant may make.
-func (h *hostile) object() client.Object {
-	if h.dice.IntN(2) == 0 {
-		return h.other()
+// newObject returns a random object of any kind that a tenant may create.
+func (h *tenantFixture) newObject() client.Object {
+	if h.random.IntN(2) == 0 {
+		return h.newOtherObject()
 	}
 
-	switch h.dice.IntN(8) {
+	switch h.random.IntN(8) {
 	case 0, 1, 2:
-		return h.template()
+		return h.newRandomTemplate()
 	case 3, 4:
-		pool := h.NewPool(int32(h.dice.IntN(3)))
-		pool.ObjectMeta = h.name("pool")
-		pool.Spec.TemplateRef.Name, pool.Spec.Workload = h.templateName(), h.workload()
+		pool := h.NewPool(int32(h.random.IntN(3)))
+		pool.ObjectMeta = h.newMeta("pool")
+		pool.Spec.TemplateRef.Name, pool.Spec.Workload = h.pickTemplateName(), h.newRandomWorkload()
 
 		return pool
 	case 5:
-		job := h.job("")
-		job.ObjectMeta = h.name("job")
+		job := h.newJob("")
+		job.ObjectMeta = h.newMeta("job")
 		job.Spec.ID = pick(h, "neighbour", job.Name)
 		job.Spec.Platform = pick(h, v1alpha1.WorkloadGeneric, v1alpha1.WorkloadGitHubActions)
 		job.Spec.RunnerName = pick(h, "", "neighbour")
@@ -218,31 +218,33 @@ func (h *hostile) object() client.Object {
 		return job
 	default:
 		claim := h.NewClaim("")
-		claim.ObjectMeta = h.name("claim")
-		claim.Spec.TemplateRef.Name, claim.Spec.WorkloadConfig = h.templateName(), h.workload()
+		claim.ObjectMeta = h.newMeta("claim")
+		claim.Spec.TemplateRef.Name, claim.Spec.WorkloadConfig = h.pickTemplateName(), h.newRandomWorkload()
 
 		return claim
 	}
 }
 
-// corners are claims, each with a template of its own, of which each is one thing away from
-// what the tenant may have.
-func (h *hostile) corners() []client.Object {
-	shared := theirsNamed(h.neighbour, "shared", "pat")
+// listEdgeCases returns claims, each with its own template. Each template differs in one value from what the
+// tenant may use.
+func (h *tenantFixture) listEdgeCases() []client.Object {
+	shared := newSecretRef(h.neighbour, "shared", "pat")
 
 	var out []client.Object
 
 	for _, change := range []func(*v1alpha1.HypervisorMachineTemplateSpec, *v1alpha1.GitHubBootstrap){
 		func(*v1alpha1.HypervisorMachineTemplateSpec, *v1alpha1.GitHubBootstrap) {},
-		func(_ *v1alpha1.HypervisorMachineTemplateSpec, g *v1alpha1.GitHubBootstrap) { g.APIURL = h.ears[0].url },
 		func(_ *v1alpha1.HypervisorMachineTemplateSpec, g *v1alpha1.GitHubBootstrap) {
-			g.Credentials = new(theirsNamed(h.neighbour, "closed", "pat"))
+			g.APIURL = h.unlisted[0].url
 		},
 		func(_ *v1alpha1.HypervisorMachineTemplateSpec, g *v1alpha1.GitHubBootstrap) {
-			g.Credentials = new(theirsNamed(h.neighbour, private, "pat"))
+			g.Credentials = new(newSecretRef(h.neighbour, "closed", "pat"))
 		},
 		func(_ *v1alpha1.HypervisorMachineTemplateSpec, g *v1alpha1.GitHubBootstrap) {
-			g.Credentials = new(theirsNamed(h.neighbour, "elsewhere", "pat"))
+			g.Credentials = new(newSecretRef(h.neighbour, private, "pat"))
+		},
+		func(_ *v1alpha1.HypervisorMachineTemplateSpec, g *v1alpha1.GitHubBootstrap) {
+			g.Credentials = new(newSecretRef(h.neighbour, "elsewhere", "pat"))
 		},
 		func(s *v1alpha1.HypervisorMachineTemplateSpec, _ *v1alpha1.GitHubBootstrap) {
 			s.HypervisorClusterRef.Name = h.closed.Cluster.Name
@@ -252,26 +254,26 @@ func (h *hostile) corners() []client.Object {
 		},
 	} {
 		template, claim := h.NewTemplate(), h.NewClaim("")
-		template.ObjectMeta, claim.ObjectMeta = h.name("template"), h.name("claim")
+		template.ObjectMeta, claim.ObjectMeta = h.newMeta("template"), h.newMeta("claim")
 		claim.Spec.TemplateRef.Name = template.Name
 		template.Spec.Bootstrap.Config.GitHub.APIURL, template.Spec.Bootstrap.Config.GitHub.Credentials = h.platform.URL, &shared
 		change(&template.Spec, template.Spec.Bootstrap.Config.GitHub)
 		out = append(out, template, claim)
 	}
 
-	// Its template is one that the tenant may use.
+	// The claim uses a template that the tenant may use.
 	forged := h.NewClaim("")
-	forged.ObjectMeta = h.name(forgedPrefix)
+	forged.ObjectMeta = h.newMeta(forgedPrefix)
 	forged.Spec.TemplateRef.Name = out[0].GetName()
 
-	return append(append(out, forged), h.otherCorners()...)
+	return append(append(out, forged), h.listOtherEdgeCases()...)
 }
 
-// looked says whether the operator has had a look at an object.
-func looked(object client.Object) bool {
+// isReconciled returns whether the operator has reconciled an object.
+func isReconciled(object client.Object) bool {
 	conditioned, ok := object.(interface{ StatusConditions() *[]metav1.Condition })
 	if !ok {
-		return true // it looks at those that others name
+		return true // it has no conditions
 	}
 
 	conditions := *conditioned.StatusConditions()
@@ -279,70 +281,70 @@ func looked(object client.Object) bool {
 	return len(conditions) > 0 && conditions[0].Reason != "NotLookedAt"
 }
 
-// attack makes objects, and waits until the operator has looked at all that were taken. It
-// gives what became of it that must not.
-func (h *hostile) attack(seed int64) string {
-	h.dice, h.made = rand.New(rand.NewPCG(uint64(seed), 1)), nil
-	h.asked.forget()
+// attack creates objects, waits until the operator has reconciled all accepted ones, and returns the
+// violations.
+func (h *tenantFixture) attack(seed int64) string {
+	h.random, h.created = rand.New(rand.NewPCG(uint64(seed), 1)), nil
+	h.calls.reset()
 
-	// Nobody gets at what is not the tenant's by asking the API server.
-	for _, object := range h.theirs {
+	// The API server rejects the tenant's own access to objects of others.
+	for _, object := range h.neighbourObjects {
 		if err := h.tenant.Delete(h.t.Context(), object); !apierrors.IsForbidden(err) {
-			return fmt.Sprintf("the tenant deletes %s: %v", object.GetName(), err)
+			return fmt.Sprintf("the tenant deleted %s: %v", object.GetName(), err)
 		}
 	}
 
-	heard := &v1alpha1.RunnerJobBatch{
-		ObjectMeta: h.name("batch"), Spec: v1alpha1.RunnerJobBatchSpec{Jobs: []v1alpha1.RunnerJobSpec{h.job("neighbour").Spec}},
+	batch := &v1alpha1.RunnerJobBatch{
+		ObjectMeta: h.newMeta("batch"), Spec: v1alpha1.RunnerJobBatchSpec{Jobs: []v1alpha1.RunnerJobSpec{h.newJob("neighbour").Spec}},
 	}
 
-	if err := h.tenant.Create(h.t.Context(), heard); err != nil {
+	if err := h.tenant.Create(h.t.Context(), batch); err != nil {
 		return err.Error()
 	}
 
-	corners := h.corners()
-	for i := range objectsOfTenant + len(corners) {
+	corners := h.listEdgeCases()
+	for i := range objectsPerRun + len(corners) {
 		var object client.Object
 		if i < len(corners) {
 			object = corners[i]
 		} else {
-			object = h.object()
+			object = h.newObject()
 		}
 
-		if err := h.try(object); err != nil {
+		if err := h.createAsTenant(object); err != nil {
 			return err.Error()
 		}
 	}
 
-	h.Eventually("the operator has looked at everything", func() (bool, string) {
-		for _, object := range h.made {
+	h.Eventually("the operator has reconciled all objects", func() (bool, string) {
+		for _, object := range h.created {
 			err := h.Client.Get(h.t.Context(), client.ObjectKeyFromObject(object), object)
-			if err == nil && !looked(object) {
+			if err == nil && !isReconciled(object) {
 				return false, fmt.Sprintf("%T %s", object, object.GetName())
 			}
 		}
 
 		return true, ""
 	})
-	h.await()
+	h.waitForOwnObjects()
 
-	wrong := h.reached()
+	wrong := h.listViolations()
 
-	for _, object := range h.made {
+	for _, object := range h.created {
 		if err := client.IgnoreNotFound(h.tenant.Delete(h.t.Context(), object)); err != nil {
 			return err.Error()
 		}
 	}
 
-	return strings.Join(append(wrong, h.reached()...), "; ")
+	return strings.Join(append(wrong, h.listViolations()...), "; ")
 }
 
-// try has the tenant make an object, and write its status where it would have it believed.
-func (h *hostile) try(object client.Object) error {
+// createAsTenant creates an object as the tenant, and forges its status.
+func (h *tenantFixture) createAsTenant(object client.Object) error {
 	err := h.tenant.Create(h.t.Context(), object)
 	if err == nil {
-		h.made = append(h.made, object)
-		err = h.lie(object)
+		h.created = append(h.created, object)
+		err = h.forgeStatus(object)
 	}
 
 	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
@@ -352,13 +354,13 @@ func (h *hostile) try(object client.Object) error {
 	return err
 }
 
-// reached says what the tenant reached that is not its own.
-func (h *hostile) reached() []string {
+// listViolations returns everything that the tenant reached and may not reach.
+func (h *tenantFixture) listViolations() []string {
 	var out []string
 
-	for _, e := range h.ears {
-		if heard := e.heard(); heard != "" {
-			out = append(out, "a server that nobody allowed was told "+heard)
+	for _, e := range h.unlisted {
+		if text := e.text(); text != "" {
+			out = append(out, "a server that is not allowed received "+text)
 		}
 	}
 
@@ -368,24 +370,23 @@ func (h *hostile) reached() []string {
 		}
 	}
 
-	told := h.own.told()
-	told["the platform"], told["the log"], told["objects"] = h.sent.String(), h.logged.String(), h.written()
+	received := h.own.listReceived()
+	received["the platform"], received["the log"], received["objects"] = h.platformRequests.String(), h.operatorLog.String(), h.readTenantObjects()
 
-	for where, text := range told {
-		for name, canary := range h.canaries() {
-			// The platform is what its token is for.
+	for where, text := range received {
+		for name, canary := range h.listCanaries() {
+			// The platform may get its own token.
 			if strings.Contains(text, canary) && (where != "the platform" || canary != githubtest.PAT) {
 				out = append(out, fmt.Sprintf("%s is in %s", name, where))
 			}
 		}
 	}
 
-	return slices.Concat(out, h.placed(), h.changed(), h.read(), h.wrote())
+	return slices.Concat(out, h.checkMachines(), h.checkChanges(), h.checkReads(), h.checkWrites())
 }
 
-// written is all that anybody in the tenant's namespace can read and did not write: what is in
-// its Secrets is the operator's kubeconfigs and its own.
-func (h *hostile) written() string {
+// readTenantObjects returns the content of all objects and events in the tenant's namespace.
+func (h *tenantFixture) readTenantObjects() string {
 	var out strings.Builder
 
 	for _, list := range []client.ObjectList{
@@ -413,8 +414,8 @@ func (h *hostile) written() string {
 	return out.String()
 }
 
-// placed says which of the tenant's machines it must not have.
-func (h *hostile) placed() []string {
+// checkMachines returns the tenant's machines that it may not have.
+func (h *tenantFixture) checkMachines() []string {
 	var (
 		claims v1alpha1.MachineClaimList
 		out    []string
@@ -429,7 +430,7 @@ func (h *hostile) placed() []string {
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		if claim.Status.VMRef == nil || strings.HasPrefix(claim.Name, forgedPrefix) {
-			continue // what hypervisors have counts, not what the tenant wrote
+			continue // the tenant wrote this status
 		}
 
 		machines++
@@ -443,26 +444,26 @@ func (h *hostile) placed() []string {
 		if claim.Status.VMRef.HypervisorCluster != h.Cluster || source.TemplateName != pve.DefaultTemplate ||
 			!slices.Contains([]string{"", "local-lvm"}, source.Storage) ||
 			(network != nil && (!slices.Contains([]string{"", "vmbr0"}, network.Bridge) || (network.VLAN != nil && *network.VLAN != 100))) {
-			out = append(out, fmt.Sprintf("%s has a machine of %+v %+v", claim.Name, source, network))
+			out = append(out, fmt.Sprintf("%s has a machine with %+v %+v", claim.Name, source, network))
 		}
 	}
 
-	if machines > quotaOfTenant {
+	if machines > machineQuota {
 		out = append(out, fmt.Sprintf("%d machines", machines))
 	}
 
 	return out
 }
 
-// Whatever objects of whatever kinds a tenant makes, that has every right in its namespace: no
-// server is told anything that is not the tenant's or for that server, no Secret of another
-// namespace is read that does not allow it, nothing is written in another namespace, no machine is
-// made of what the namespace may not have, and what others have stays as it is.
+// A tenant with all permissions in its namespace creates objects of all kinds. No server receives anything
+// that is not the tenant's or meant for this server. The operator reads no Secret of another namespace that
+// does not allow it, and writes nothing in other namespaces. No machine uses anything that the namespace may
+// not use, and the objects of others stay unchanged.
 func TestPropertyTenantsReachNothingElse(t *testing.T) {
 	t.Parallel()
 
-	h := newHostile(t)
+	h := newTenantFixture(t)
 
 	property.Check(t, "a tenant reaches nothing else", property.Options{Brief: 2}, prop.ForAllNoShrink(h.attack, gen.Int64()))
-	h.wentFar()
+	h.requireActivity()
 }

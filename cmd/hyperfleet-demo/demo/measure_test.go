@@ -76,7 +76,7 @@ func TestHypervisorSince(t *testing.T) {
 			},
 		},
 		{
-			name: "changed and removed ones of others are touched", touched: 2,
+			name: "changed and deleted VMs of others are counted", touched: 2,
 			now: hypervisorState{
 				vms: map[int]vmState{100: {fingerprint: "x"}, 101: before.vms[101]}, isos: before.isos,
 			},
@@ -137,11 +137,11 @@ func TestReadExports(t *testing.T) {
 	}
 
 	if _, err := readExports(path, "A_URL", "D"); !errors.Is(err, errProbeNotReady) {
-		t.Errorf("error %v, want that D is not there yet", err)
+		t.Errorf("error %v, want that D is missing", err)
 	}
 
 	if _, err := readExports(path + ".none"); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("error %v, want that there is no file", err)
+		t.Errorf("error %v, want that the file is missing", err)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestWhyNotReady(t *testing.T) {
 	}
 }
 
-func TestExplainNamesWhatIsLeft(t *testing.T) {
+func TestExplainListsLeftovers(t *testing.T) {
 	t.Parallel()
 
 	var claims []string
@@ -201,7 +201,7 @@ func TestExplainNamesWhatIsLeft(t *testing.T) {
 	}
 
 	if strings.Contains(got, "VMs left") {
-		t.Errorf("names what is not left:\n%s", got)
+		t.Errorf("lists objects that are not left:\n%s", got)
 	}
 }
 
@@ -223,7 +223,7 @@ func TestModelReachesTheSimulator(t *testing.T) {
 
 		want := o.hypervisorModel()
 		if diff := cmp.Diff(want, got, cmpopts.EquateEmpty(), cmpopts.IgnoreFields(pve.Guest{}, "Script")); diff != "" {
-			t.Errorf("%d nodes: the model changes on its way: %s", nodes, diff)
+			t.Errorf("%d nodes: the simulator has another model: %s", nodes, diff)
 		}
 
 		sim, err := pve.New(got)

@@ -35,7 +35,7 @@ func TestOptions(t *testing.T) {
 		{name: "negative clone", args: "--clone -1s", want: []string{"--clone must be above zero, not -1s"}},
 		{name: "more machines than a pool may have", args: "--max 10001", want: []string{"--max must be at most 10000"}},
 		{
-			name: "more clones than a cluster may ask for", args: "--parallel-clones 65",
+			name: "more clones than a cluster allows", args: "--parallel-clones 65",
 			want: []string{"--parallel-clones must be at most 64"},
 		},
 		{
@@ -58,13 +58,13 @@ func TestOptions(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			refused(t, tt.args, tt.want...)
+			requireError(t, tt.args, tt.want...)
 		})
 	}
 }
 
-// refused checks that an error contains all parts. Without parts, the error must be nil.
-func refused(t *testing.T, args string, want ...string) {
+// requireError checks that an error contains all parts. Without parts, the error must be nil.
+func requireError(t *testing.T, args string, want ...string) {
 	t.Helper()
 
 	var options Options
@@ -83,7 +83,7 @@ func refused(t *testing.T, args string, want ...string) {
 
 	for _, part := range want {
 		if !strings.Contains(err.Error(), part) {
-			t.Errorf("error %q does not say %q", err, part)
+			t.Errorf("error %q does not contain %q", err, part)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func TestReal(t *testing.T) {
 	}{
 		{name: "complete", args: onReal, environment: complete},
 		{
-			name: "nothing is named", args: "--hypervisor real",
+			name: "no variables are set", args: "--hypervisor real",
 			want: []string{"set PVE_ENDPOINT and the other variables (go doc ./test/realpve)", "--address must be"},
 		},
 		{
@@ -141,7 +141,7 @@ func TestReal(t *testing.T) {
 				t.Setenv(name, tt.environment[name])
 			}
 
-			refused(t, tt.args, tt.want...)
+			requireError(t, tt.args, tt.want...)
 		})
 	}
 }
@@ -167,7 +167,7 @@ func TestSettle(t *testing.T) {
 			}},
 		},
 		{
-			name: "real, as asked for", args: "--vm qemu --jobs 3 --max 1 --nodes 2 --timeout 1h --image my.qcow2",
+			name: "real, with explicit options", args: "--vm qemu --jobs 3 --max 1 --nodes 2 --timeout 1h --image my.qcow2",
 			want: Options{Jobs: 3, Max: 1, Nodes: 2, Timeout: time.Hour, vmOptions: vmOptions{Image: "my.qcow2"}},
 		},
 		{
@@ -263,7 +263,7 @@ func FuzzParseFaults(f *testing.F) {
 
 		for _, one := range faults {
 			if !(one.probability > 0 && one.probability <= 1) {
-				t.Errorf("%q gave %+v", spec, one)
+				t.Errorf("%q was parsed as %+v", spec, one)
 			}
 		}
 

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-func goodReport() Report {
+func newGoodReport() Report {
 	return Report{
 		Jobs: 50, JobsCompleted: 50, VMsCreated: 50, CallsPerVM: 9.5, MaxCallsPerVM: 11,
 		TotalCalls:    map[string]int{"vm": 400, "storage": 75, "listing": 60, "task": 90},
@@ -51,7 +51,7 @@ func TestJudge(t *testing.T) {
 		},
 		{name: "VM left", edit: func(r *Report) { r.VMsLeft = 1 }, want: []string{"1 VM left on the hypervisor"}},
 		{
-			name: "another's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
+			name: "another owner's VM touched", edit: func(r *Report) { r.VMsLeft, r.ForeignVMsTouched = 1, 1 },
 			want: []string{"1 VM of other owners modified"},
 		},
 		{name: "claim left", edit: func(r *Report) { r.ClaimsLeft = 2 }, want: []string{"2 claims left"}},
@@ -65,7 +65,7 @@ func TestJudge(t *testing.T) {
 		},
 		{name: "violation", edit: func(r *Report) { r.Violations = 5 }, want: []string{"5 calls violated the rules of a simulator"}},
 		{
-			name: "what went wrong before stays", edit: func(r *Report) { r.Problems = []string{"operator ended"} },
+			name: "earlier problems stay", edit: func(r *Report) { r.Problems = []string{"operator ended"} },
 			want: []string{"operator ended"},
 		},
 	}
@@ -73,7 +73,7 @@ func TestJudge(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 
-			report := goodReport()
+			report := newGoodReport()
 			tt.edit(&report)
 			report.evaluate()
 
@@ -89,7 +89,7 @@ func TestReportJSON(t *testing.T) {
 
 	var out bytes.Buffer
 
-	report := goodReport()
+	report := newGoodReport()
 	report.evaluate()
 
 	if err := report.writeJSON(&out); err != nil {
@@ -130,8 +130,8 @@ func TestReportJSON(t *testing.T) {
 func TestReportText(t *testing.T) {
 	t.Parallel()
 
-	report := goodReport()
-	golden(t, "report.txt", report.formatText())
+	report := newGoodReport()
+	compareGolden(t, "report.txt", report.formatText())
 }
 
 func TestLatencies(t *testing.T) {
@@ -145,7 +145,7 @@ func TestLatencies(t *testing.T) {
 	}
 	claims := []claimRecord{
 		{
-			name: "whole life", creationTime: at(1000), deletionTime: at(12000),
+			name: "complete lifecycle", creationTime: at(1000), deletionTime: at(12000),
 			times: v1alpha1.MachineTimes{
 				CloneStarted: micro(1500), Started: micro(3500), GuestStarted: micro(6500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
 			},
@@ -247,7 +247,7 @@ apiserver_request_total{code="403",resource="machineclaims",subresource="",verb=
 	}
 }
 
-func TestReadable(t *testing.T) {
+func TestFormatLogLine(t *testing.T) {
 	t.Parallel()
 
 	tests := []struct{ name, line, want string }{
@@ -257,7 +257,7 @@ func TestReadable(t *testing.T) {
 				`"controllerKind":"MachineClaim","MachineClaim":{"name":"a"},"name":"a","error":"no room"}`,
 			want: "03:04:05.678 ERROR step failed controller=machineclaim error=no room name=a",
 		},
-		{name: "another program's", line: "panic: oh no", want: "panic: oh no"},
+		{name: "output of another program", line: "panic: oh no", want: "panic: oh no"},
 		{name: "JSON that is no log line", line: `{"a":1}`, want: `{"a":1}`},
 	}
 	for _, tt := range tests {

@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// claimAt returns a claim as the watch would report it.
-func claimAt(uid, name string, edit func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+// newClaim returns a claim as the watch would report it.
+func newClaim(uid, name string, edit func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	c := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Name: name, UID: types.UID(uid)}}
 	if edit != nil {
 		edit(&c.Status)
@@ -40,9 +40,9 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 			ID: "77", Name: "build", ReceivedAt: &metav1.MicroTime{Time: begin.Add(-time.Second)},
 		},
 	})
-	tr.handleUpsert(claimAt("u1", "demo-a", nil))
+	tr.handleUpsert(newClaim("u1", "demo-a", nil))
 	at(2)
-	tr.handleUpsert(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
+	tr.handleUpsert(newClaim("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.Phase = v1alpha1.MachineClaimBootstrapping
 		s.VMRef = &v1alpha1.VMReference{VMID: "100000", Node: "pve1"}
 		s.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: "Started"}
@@ -57,14 +57,14 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 		t.Error(diff)
 	}
 
-	tr.handleUpsert(claimAt("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
+	tr.handleUpsert(newClaim("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.Phase = v1alpha1.MachineClaimReady
 		s.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: "Running", Job: "job-1"}
 		s.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Reason: "Busy", Message: "runs a job"}}
 	}))
 
 	if got := tr.rows()[0]; got.phase != "Ready" || got.job != "build #77" || got.vm != "pve1/100000" {
-		t.Errorf("row %+v, want the job's title, and the VM that an event left out kept", got)
+		t.Errorf("row %+v, want the job's title, and the VM although an event omits it", got)
 	}
 
 	if got, want := tr.currentClaims()[0].describe(), "demo-a Ready, vm pve1/100000, Busy: runs a job"; got != want {
@@ -72,7 +72,7 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 	}
 
 	at(9)
-	tr.handleDelete(toolscache.DeletedFinalStateUnknown{Obj: claimAt("u1", "demo-a", nil)})
+	tr.handleDelete(toolscache.DeletedFinalStateUnknown{Obj: newClaim("u1", "demo-a", nil)})
 
 	if left := tr.currentClaims(); len(left) != 0 {
 		t.Errorf("claims left: %+v", left)
@@ -80,7 +80,7 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 
 	all := tr.allClaims()
 	if len(all) != 1 || !all[0].deletionTime.Equal(begin.Add(9*time.Second)) {
-		t.Errorf("the story of the claim that is gone: %+v", all)
+		t.Errorf("the history of the deleted claim: %+v", all)
 	}
 
 	if got := tr.receiveTimes(); len(got) != 1 || !got[0].Equal(begin.Add(-time.Second)) {
@@ -92,11 +92,11 @@ func TestTrackerKeepsNamesakesApart(t *testing.T) {
 	t.Parallel()
 
 	tr := newTracker(clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
-	tr.handleUpsert(claimAt("u1", "demo-a", nil))
-	tr.handleDelete(claimAt("u1", "demo-a", nil))
-	tr.handleUpsert(claimAt("u2", "demo-a", nil))
+	tr.handleUpsert(newClaim("u1", "demo-a", nil))
+	tr.handleDelete(newClaim("u1", "demo-a", nil))
+	tr.handleUpsert(newClaim("u2", "demo-a", nil))
 
 	if now, all := tr.currentClaims(), tr.allClaims(); len(now) != 1 || len(all) != 2 {
-		t.Errorf("%d claims now and %d ever, want 1 and 2", len(now), len(all))
+		t.Errorf("%d current claims and %d in all, want 1 and 2", len(now), len(all))
 	}
 }

@@ -21,7 +21,7 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-func sampleView() view {
+func newSampleView() view {
 	return view{
 		elapsed: 72*time.Second + 340*time.Millisecond,
 		total:   10, queued: 4, running: 2, completed: 3, failed: 1,
@@ -49,10 +49,10 @@ func TestRender(t *testing.T) {
 		view          view
 		width, height int
 	}{
-		{name: "wide", view: sampleView(), width: 120, height: 40},
-		{name: "narrow-leaves-columns-out", view: sampleView(), width: 64, height: 40},
-		{name: "tiny-is-clipped", view: sampleView(), width: 10, height: 40},
-		{name: "low-counts-what-is-not-shown", view: sampleView(), width: 120, height: 9},
+		{name: "wide", view: newSampleView(), width: 120, height: 40},
+		{name: "narrow-leaves-columns-out", view: newSampleView(), width: 64, height: 40},
+		{name: "tiny-is-clipped", view: newSampleView(), width: 10, height: 40},
+		{name: "low-counts-what-is-not-shown", view: newSampleView(), width: 120, height: 9},
 		{name: "empty", view: view{total: 3, queued: 3}, width: 80, height: 24},
 		{name: "no-jobs", view: view{}, width: 80, height: 24},
 	}
@@ -71,13 +71,13 @@ func TestRender(t *testing.T) {
 				t.Errorf("%d lines do not fit a terminal of %d", len(lines), tt.height)
 			}
 
-			golden(t, "view-"+tt.name+".txt", strings.Join(lines, "\n")+"\n")
+			compareGolden(t, "view-"+tt.name+".txt", strings.Join(lines, "\n")+"\n")
 		})
 	}
 }
 
-// golden compares got with a golden file. With -update, it writes the file.
-func golden(t *testing.T, name, got string) {
+// compareGolden compares got with a golden file. With -update, it writes the file.
+func compareGolden(t *testing.T, name, got string) {
 	t.Helper()
 
 	path := filepath.Join("testdata", name)
@@ -93,7 +93,7 @@ func golden(t *testing.T, name, got string) {
 	}
 
 	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s (run with -update after a look):\n%s", path, diff)
+		t.Errorf("%s (review, then run with -update):\n%s", path, diff)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestChanges(t *testing.T) {
 			want: []string{"demo-a  Provisioning  vm pve1/100000"},
 		},
 		{
-			name: "job taken", before: view{rows: []row{moved}}, now: view{rows: []row{busy}},
+			name: "job assigned", before: view{rows: []row{moved}}, now: view{rows: []row{busy}},
 			want: []string{"demo-a  Provisioning  vm pve1/100000  job build #1"},
 		},
 		{name: "deleted", before: view{rows: []row{older}}, want: []string{"demo-a  deleted after 9.0s"}},
@@ -184,7 +184,7 @@ func TestConsoleLive(t *testing.T) {
 	con.close()
 
 	if len(out) != 4 {
-		t.Fatalf("%d writes, want one per change: %q", len(out), out)
+		t.Fatalf("%d writes, want one for each change: %q", len(out), out)
 	}
 
 	frame := len(view{total: 2}.render(80, 24))

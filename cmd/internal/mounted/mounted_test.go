@@ -21,7 +21,7 @@ import (
 
 var errTypo = errors.New(`unknown key "logs"`)
 
-func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
+func TestChangedConfigurationEndsProgram(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -31,7 +31,7 @@ func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
 	mount("first")
 
 	synctest.Test(t, func(t *testing.T) {
-		var said bytes.Buffer
+		var logs bytes.Buffer
 
 		files := mounted.NewWatcher(file, func() error {
 			if text, err := os.ReadFile(file); err != nil || string(text) == "typo" {
@@ -40,7 +40,7 @@ func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
 
 			return nil
 		})
-		ctx, stop := files.CancelOnChange(t.Context(), slog.New(slog.NewTextHandler(&said, nil)))
+		ctx, stop := files.CancelOnChange(t.Context(), slog.New(slog.NewTextHandler(&logs, nil)))
 		defer stop()
 
 		later := func() error {
@@ -50,26 +50,26 @@ func TestAChangedConfigurationEndsTheProgram(t *testing.T) {
 			return ctx.Err()
 		}
 
-		if later() != nil || said.Len() > 0 {
-			t.Fatalf("it ends though nothing has changed: %s", &said)
+		if later() != nil || logs.Len() > 0 {
+			t.Fatalf("the program ended although nothing has changed: %s", &logs)
 		}
 
 		mount("typo")
 
-		if later() != nil || strings.Count(said.String(), "level=ERROR") != 1 || !strings.Contains(said.String(), "unknown key") {
-			t.Fatalf("an invalid configuration ends it, or is not told of once: %s", &said)
+		if later() != nil || strings.Count(logs.String(), "level=ERROR") != 1 || !strings.Contains(logs.String(), "unknown key") {
+			t.Fatalf("an invalid configuration ended the program, or was not logged exactly once: %s", &logs)
 		}
 
 		mount("second")
 
-		if later() == nil || !strings.Contains(said.String(), "restarted with the new configuration") {
-			t.Errorf("it goes on with the old configuration: %s", &said)
+		if later() == nil || !strings.Contains(logs.String(), "restarted with the new configuration") {
+			t.Errorf("the program continued with the old configuration: %s", &logs)
 		}
 	})
 }
 
 // Files that are not mounted can be edited at any time, and no kubelet would restart the program.
-func TestFilesThatNobodyMountsAreLeftAlone(t *testing.T) {
+func TestUnmountedFilesAreNotWatched(t *testing.T) {
 	t.Parallel()
 
 	file := filepath.Join(t.TempDir(), "operator.yaml")
@@ -84,7 +84,7 @@ func TestFilesThatNobodyMountsAreLeftAlone(t *testing.T) {
 		time.Sleep(time.Hour)
 
 		if ctx.Err() != nil {
-			t.Error("it ends")
+			t.Error("the program ended")
 		}
 
 		stop()

@@ -19,16 +19,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/engine"
 )
 
-// log holds the delivered webhooks in order.
-type log struct {
-	mu   sync.Mutex
-	said []string
+// deliveryLog contains the delivered webhooks in order.
+type deliveryLog struct {
+	mu        sync.Mutex
+	delivered []string
 }
 
-func (l *log) add(text string) {
+func (l *deliveryLog) add(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.said = append(l.said, text)
+	l.delivered = append(l.delivered, text)
 }
 
 func newCore(faults control.Faults) *engine.Core {
@@ -39,10 +39,10 @@ func newCore(faults control.Faults) *engine.Core {
 }
 
 // While a webhook is retried, the later webhooks of its job wait. Webhooks of other jobs do not wait.
-func TestOrderOfAJob(t *testing.T) {
+func TestOrderOfWebhooksOfAJob(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		core, got, tries := newCore(control.Faults{}), log{}, 0
+		core, got, tries := newCore(control.Faults{}), deliveryLog{}, 0
 		defer core.Close()
 		var outbox *engine.Outbox[string]
 		outbox = engine.NewOutbox(core, func(w *engine.Webhook[string]) {
@@ -65,7 +65,7 @@ func TestOrderOfAJob(t *testing.T) {
 		time.Sleep(time.Hour)
 		core.Mu.Lock()
 		defer core.Mu.Unlock()
-		if diff := cmp.Diff([]string{"b1", "b2", "a1", "a2", "a3"}, got.said); diff != "" || outbox.CountPending() != 0 {
+		if diff := cmp.Diff([]string{"b1", "b2", "a1", "a2", "a3"}, got.delivered); diff != "" || outbox.CountPending() != 0 {
 			t.Errorf("%d pending; delivered, want -, got +:\n%s", outbox.CountPending(), diff)
 		}
 	})
@@ -75,7 +75,7 @@ func TestOrderOfAJob(t *testing.T) {
 func TestFaultsOfWebhooks(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		core, got := newCore(control.Faults{WebhookReordered: 0.5, WebhookDuplicated: 0.5, WebhookLost: 0.3}), log{}
+		core, got := newCore(control.Faults{WebhookReordered: 0.5, WebhookDuplicated: 0.5, WebhookLost: 0.3}), deliveryLog{}
 		defer core.Close()
 		outbox := engine.NewOutbox(core, func(w *engine.Webhook[string]) { got.add(w.Payload) })
 		const posted = 200
@@ -90,11 +90,11 @@ func TestFaultsOfWebhooks(t *testing.T) {
 		time.Sleep(time.Minute)
 		got.mu.Lock()
 		defer got.mu.Unlock()
-		if want := posted - counts.Lost + counts.Duplicated; len(got.said) != want {
-			t.Errorf("%d were delivered, want %d: %+v", len(got.said), want, counts)
+		if want := posted - counts.Lost + counts.Duplicated; len(got.delivered) != want {
+			t.Errorf("%d were delivered, want %d: %+v", len(got.delivered), want, counts)
 		}
-		if counts.Lost == 0 || counts.Duplicated == 0 || slices.IsSorted(got.said) {
-			t.Errorf("%d lost, %d double, in order: %v", counts.Lost, counts.Duplicated, slices.IsSorted(got.said))
+		if counts.Lost == 0 || counts.Duplicated == 0 || slices.IsSorted(got.delivered) {
+			t.Errorf("%d lost, %d double, in order: %v", counts.Lost, counts.Duplicated, slices.IsSorted(got.delivered))
 		}
 	})
 }

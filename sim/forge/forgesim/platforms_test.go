@@ -28,11 +28,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
 )
 
-// file writes a file of one line.
-func file(t *testing.T, text string) string {
+// writeFile writes a file of one line.
+func writeFile(t *testing.T, text string) string {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
+	requireNoError(t, os.WriteFile(name, []byte(text+"\n"), 0o600))
 	return name
 }
 
@@ -40,25 +40,25 @@ func file(t *testing.T, text string) string {
 func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests share a server, one after the other
 	t.Parallel()
 	hooks := githubtest.NewReceiver(t)
-	p := serve(t, "GITHUB_REPOSITORY", "github", "--org", "octo-org", "--webhook-url", hooks.URL, "--webhook-secret-file", file(t, "of the hook"),
+	p := startProgram(t, "GITHUB_REPOSITORY", "github", "--org", "octo-org", "--webhook-url", hooks.URL, "--webhook-secret-file", writeFile(t, "of the hook"),
 		"--lost-timeout", "1s")
 	base := p.exports["GITHUB_API_URL"] + "/"
 	api, err := gh.NewClient(gh.WithAuthToken(p.exports["GITHUB_TOKEN"]), gh.WithURLs(&base, &base))
-	must(t, err)
+	requireNoError(t, err)
 	self, err := os.Executable()
-	must(t, err)
+	requireNoError(t, err)
 	runner := func(script string, args ...string) *exec.Cmd { // each runner has its own installation
 		root := t.TempDir()
-		must(t, simrunner.Layout(root, self, true))
-		return command(t, filepath.Join(root, simrunner.InstallDir, script), args...)
+		requireNoError(t, simrunner.Layout(root, self, true))
+		return newCommand(t, filepath.Join(root, simrunner.InstallDir, script), args...)
 	}
 	queue := func(command string) {
-		p.queue(t, control.JobSpec{Repo: "octo-org/demo", Labels: []string{"self-hosted", "vm"}, Command: command})
+		p.queueJob(t, control.JobSpec{Repo: "octo-org/demo", Labels: []string{"self-hosted", "vm"}, Command: command})
 	}
 	jitBlob := func(name string) string {
 		made, _, err := api.Actions.GenerateOrgJITConfig(t.Context(), "octo-org",
 			&gh.GenerateJITConfigRequest{Name: name, RunnerGroupID: 1, Labels: []string{"self-hosted", "vm"}})
-		must(t, err)
+		requireNoError(t, err)
 		return made.GetEncodedJITConfig()
 	}
 	t.Run("run.sh --jitconfig", func(t *testing.T) {
@@ -79,83 +79,83 @@ func TestGitHubProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 	t.Run("config.sh, then run.sh", func(t *testing.T) {
 		queue("true")
 		token, _, err := api.Actions.CreateOrganizationRegistrationToken(t.Context(), "octo-org")
-		must(t, err)
+		requireNoError(t, err)
 		config := runner("config.sh", "--url", p.exports["GITHUB_SERVER_URL"]+"/octo-org", "--token", token.GetToken(), "--name", "two",
 			"--labels", "vm", "--ephemeral", "--unattended", "--disableupdate")
 		if out, err := config.CombinedOutput(); err != nil {
 			t.Fatalf("config.sh: %v\n%s", err, out)
 		}
-		if out, err := command(t, filepath.Join(filepath.Dir(config.Path), "run.sh")).CombinedOutput(); err != nil {
+		if out, err := newCommand(t, filepath.Join(filepath.Dir(config.Path), "run.sh")).CombinedOutput(); err != nil {
 			t.Fatalf("run.sh: %v\n%s", err, out)
 		}
 	})
 	t.Run("SIGTERM ends an idle runner", func(t *testing.T) {
 		run := runner("run.sh", "--jitconfig", jitBlob("idle"))
-		must(t, run.Start())
-		p.await(t, "it is online", func(st control.State) bool { return len(st.Runners) == 1 && st.Runners[0].Online })
-		must(t, run.Process.Signal(syscall.SIGTERM))
+		requireNoError(t, run.Start())
+		p.waitUntil(t, "it is online", func(st control.State) bool { return len(st.Runners) == 1 && st.Runners[0].Online })
+		requireNoError(t, run.Process.Signal(syscall.SIGTERM))
 		if err := run.Wait(); err != nil {
 			t.Errorf("run.sh after SIGTERM: %v", err)
 		}
 	})
 	t.Run("a killed runner loses its job", func(t *testing.T) {
 		queue("exec sleep 60")
-		if job := p.killed(t, runner("run.sh", "--jitconfig", jitBlob("killed"))); job.RunnerName != "killed" {
+		if job := p.killRunner(t, runner("run.sh", "--jitconfig", jitBlob("killed"))); job.RunnerName != "killed" {
 			t.Errorf("job: %+v", job)
 		}
 	})
-	state := p.await(t, "all webhooks came", noWebhooksPending)
+	state := p.waitUntil(t, "all webhooks are delivered", hasNoPendingWebhooks)
 	if want := 3 * len(state.Jobs); state.Webhooks.Delivered != want {
-		t.Errorf("%d webhooks came, want %d", state.Webhooks.Delivered, want)
+		t.Errorf("%d webhooks were delivered, want %d", state.Webhooks.Delivered, want)
 	}
 	first := hooks.Webhooks()[0]
-	must(t, gh.ValidateSignature(first.Header.Get(gh.SHA256SignatureHeader), first.Body, []byte("of the hook")))
-	p.ends(t, 0)
+	requireNoError(t, gh.ValidateSignature(first.Header.Get(gh.SHA256SignatureHeader), first.Body, []byte("of the hook")))
+	p.requireExitCode(t, 0)
 }
 
 func TestGitHubWithAppAndViolation(t *testing.T) {
 	t.Parallel()
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
+	requireNoError(t, err)
 	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
-	p := serve(t, "GITHUB_REPOSITORY", "github", "--repo", "octo-org/octo-repo,octo-org/b", "--app-id", "4711", "--app-key-file", file(t, string(text)),
-		"--pat-file", file(t, "ghp_mine"), "--faults", "webhookLost=0.5,jitDelay=1ms", "--seed", "3")
+	p := startProgram(t, "GITHUB_REPOSITORY", "github", "--repo", "octo-org/octo-repo,octo-org/b", "--app-id", "4711", "--app-key-file", writeFile(t, string(text)),
+		"--pat-file", writeFile(t, "ghp_mine"), "--faults", "webhookLost=0.5,jitDelay=1ms", "--seed", "3")
 	if p.exports["GITHUB_TOKEN"] != "ghp_mine" || p.exports["GITHUB_APP_INSTALLATION_ID"] != "50000001" {
 		t.Errorf("exports: %v", p.exports)
 	}
 	app, err := ghinstallation.New(http.DefaultTransport, 4711, 50000001, text)
-	must(t, err)
+	requireNoError(t, err)
 	app.BaseURL = p.exports["GITHUB_API_URL"]
 	base := app.BaseURL + "/"
 	api, err := gh.NewClient(gh.WithTransport(app), gh.WithURLs(&base, &base))
-	must(t, err)
+	requireNoError(t, err)
 	_, _, err = api.Actions.ListRunners(t.Context(), "octo-org", "octo-repo", nil)
-	must(t, err)
+	requireNoError(t, err)
 	_, _, err = api.Actions.ListArtifacts(t.Context(), "octo-org", "octo-repo", nil)
 	if err == nil || !strings.Contains(err.Error(), "501") {
 		t.Errorf("a call that is not simulated: %v", err)
 	}
 
-	p.ends(t, 3)
+	p.requireExitCode(t, 3)
 
 	if !strings.Contains(p.stderr.String(), "contract violations") {
-		t.Errorf("it says %s", p.stderr)
+		t.Errorf("standard error: %s", p.stderr)
 	}
 }
 
-// registered creates a runner of the group acme and returns its token.
-func registered(t *testing.T, base string) string {
+// createRunner creates a runner of the group acme and returns its token.
+func createRunner(t *testing.T, base string) string {
 	t.Helper()
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, base+"/api/v4/user/runners",
 		strings.NewReader(`{"runner_type":"group_type","group_id":35,"description":"vm","tag_list":["vm"]}`))
-	must(t, err)
+	requireNoError(t, err)
 	req.Header = http.Header{"Private-Token": {"glpat-mine"}, "Content-Type": {"application/json"}}
 	resp, err := http.DefaultClient.Do(req)
-	must(t, err)
+	requireNoError(t, err)
 	defer func() { _ = resp.Body.Close() }()
 	var made struct{ Token string }
 	if err := json.NewDecoder(resp.Body).Decode(&made); err != nil || made.Token == "" {
-		t.Fatalf("make a runner: %s, %v", resp.Status, err)
+		t.Fatalf("create a runner: %s, %v", resp.Status, err)
 	}
 	return made.Token
 }
@@ -164,24 +164,24 @@ func TestGitLabProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 	t.Parallel()
 	hooks := gitlabtest.NewReceiver(t)
 	dir := t.TempDir()
-	p := serve(t, "GITLAB_PROJECT", "gitlab", "--project", "acme/app,acme/b", "--webhook-url", hooks.URL, "--webhook-secret-file", file(t, "of the hook"),
-		"--token-file", file(t, "glpat-mine"), "--lost-timeout", "1s", "--faults", "jitDelay=1ms", "--seed", "3")
+	p := startProgram(t, "GITLAB_PROJECT", "gitlab", "--project", "acme/app,acme/b", "--webhook-url", hooks.URL, "--webhook-secret-file", writeFile(t, "of the hook"),
+		"--token-file", writeFile(t, "glpat-mine"), "--lost-timeout", "1s", "--faults", "jitDelay=1ms", "--seed", "3")
 	if p.exports["GITLAB_TOKEN"] != "glpat-mine" || p.exports["GITLAB_PROJECT"] != "acme/app" || p.exports["CI_SERVER_URL"] != p.exports["GITLAB_URL"] {
 		t.Errorf("exports: %v", p.exports)
 	}
 	image := t.TempDir()
-	if out, err := command(t, "", "image", "--link", image).CombinedOutput(); err != nil {
+	if out, err := newCommand(t, "", "image", "--link", image).CombinedOutput(); err != nil {
 		t.Fatalf("image: %v\n%s", err, out)
 	}
 	runner := func() *exec.Cmd {
-		given := registered(t, p.exports["GITLAB_URL"])
-		cmd := command(t, filepath.Join(image, "usr", "bin", "gitlab-runner"), "run-single", "--url", p.exports["GITLAB_URL"],
+		given := createRunner(t, p.exports["GITLAB_URL"])
+		cmd := newCommand(t, filepath.Join(image, "usr", "bin", "gitlab-runner"), "run-single", "--url", p.exports["GITLAB_URL"],
 			"--executor", "shell", "--builds-dir", filepath.Join(dir, "builds"), "--max-builds", "1")
 		cmd.Env = append(cmd.Env, "CI_SERVER_TOKEN="+given, "RUNNER_ENV=CI_SERVER_TOKEN=", "RUNNER_NAME=vm")
 		return cmd
 	}
 	queue := func(command string) {
-		p.queue(t, control.JobSpec{Repo: "acme/app", Labels: []string{"vm"}, Command: command})
+		p.queueJob(t, control.JobSpec{Repo: "acme/app", Labels: []string{"vm"}, Command: command})
 	}
 	t.Run("one job", func(t *testing.T) {
 		queue("test -z \"$CI_SERVER_TOKEN\" && test $CI_PROJECT_PATH = acme/app")
@@ -194,51 +194,51 @@ func TestGitLabProcesses(t *testing.T) { //nolint:tparallel // its subtests shar
 		name := filepath.Join(dir, "go")
 		queue(fmt.Sprintf("while [ ! -e %s ]; do sleep 0.02; done", name))
 		run := runner()
-		must(t, run.Start())
-		p.await(t, "the job runs", count("in_progress", 1))
-		must(t, run.Process.Signal(syscall.SIGQUIT))
-		must(t, os.WriteFile(name, nil, 0o600))
+		requireNoError(t, run.Start())
+		p.waitUntil(t, "the job runs", hasJobs("in_progress", 1))
+		requireNoError(t, run.Process.Signal(syscall.SIGQUIT))
+		requireNoError(t, os.WriteFile(name, nil, 0o600))
 		if err := run.Wait(); err != nil {
 			t.Errorf("run-single after SIGQUIT: %v", err)
 		}
-		p.await(t, "the job is over", func(st control.State) bool { return st.Jobs[1].Conclusion == "success" })
+		p.waitUntil(t, "the job is over", func(st control.State) bool { return st.Jobs[1].Conclusion == "success" })
 	})
 	t.Run("a killed runner loses its job", func(t *testing.T) {
 		queue("exec sleep 5")
-		if job := p.killed(t, runner()); job.RunnerName != "vm" {
+		if job := p.killRunner(t, runner()); job.RunnerName != "vm" {
 			t.Errorf("job: %+v", job)
 		}
 	})
-	p.await(t, "all webhooks came", noWebhooksPending)
+	p.waitUntil(t, "all webhooks are delivered", hasNoPendingWebhooks)
 	if got := hooks.Webhooks(); len(got) != 12 || got[0].Header.Get("X-Gitlab-Token") != "of the hook" {
-		t.Errorf("%d webhooks came", len(got))
+		t.Errorf("%d webhooks were delivered", len(got))
 	}
-	p.ends(t, 0)
+	p.requireExitCode(t, 0)
 }
 
 func TestGenericProcesses(t *testing.T) {
 	t.Parallel()
 	hooks := generictest.NewReceiver(t, nil)
-	p := serve(t, "FORGESIM_JOBS_URL", "generic", "--source", "scans", "--webhook-url", hooks.URL, "--webhook-secret-file", file(t, generictest.Secret),
+	p := startProgram(t, "FORGESIM_JOBS_URL", "generic", "--source", "scans", "--webhook-url", hooks.URL, "--webhook-secret-file", writeFile(t, generictest.Secret),
 		"--updates", "--faults", "serverError=0.1")
-	job := p.queue(t, control.JobSpec{Command: "echo hello; exit 4", Labels: []string{"x"}})
-	work := command(t, "", "generic-job")
+	job := p.queueJob(t, control.JobSpec{Command: "echo hello; exit 4", Labels: []string{"x"}})
+	work := newCommand(t, "", "generic-job")
 	work.Env = append(work.Env, "HYPERFLEET_JOB_ID="+job.Key, "HYPERFLEET_JOB_NAME=build", "HYPERFLEET_JOB_SOURCE=scans",
 		"HYPERFLEET_JOB_LABELS=x", "HYPERFLEET_JOB_URL="+p.exports["FORGESIM_JOBS_URL"]+"/jobs/"+job.Key)
-	if said, err := work.CombinedOutput(); work.ProcessState.ExitCode() != 4 || !strings.Contains(string(said), "hello") {
-		t.Errorf("%v: %s", err, said)
+	if output, err := work.CombinedOutput(); work.ProcessState.ExitCode() != 4 || !strings.Contains(string(output), "hello") {
+		t.Errorf("%v: %s", err, output)
 	}
-	state := p.await(t, "three webhooks came", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
+	state := p.waitUntil(t, "three webhooks are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 3 })
 	if state.Jobs[0].Conclusion != "failure" {
 		t.Errorf("%+v", state)
 	}
 	for i, want := range []string{`"source":"scans"`, `"running"`, `"completed"`} {
 		if got := hooks.Webhooks()[i]; !strings.Contains(string(got.Body), want) || got.Header.Get("Webhook-Signature") == "" {
-			t.Errorf("webhook %d says %s", i, got.Body)
+			t.Errorf("webhook %d contains %s", i, got.Body)
 		}
 	}
 
-	p.ends(t, 0)
+	p.requireExitCode(t, 0)
 
 	if !strings.Contains(p.stderr.String(), "generic sender on http://127.0.0.1:") {
 		t.Errorf("no line that it is ready:\n%s", p.stderr)
@@ -248,12 +248,12 @@ func TestGenericProcesses(t *testing.T) {
 // forgesim buildkite prints its addresses and serves until it is stopped.
 func TestBuildkiteProcess(t *testing.T) {
 	t.Parallel()
-	p := serve(t, "BUILDKITE_ORGANIZATION_SLUG", "buildkite", "--organization", "octo", "--queue", "ci,mac",
-		"--token-file", file(t, "bkct_x"), "--faults", "webhookLost=0.5")
+	p := startProgram(t, "BUILDKITE_ORGANIZATION_SLUG", "buildkite", "--organization", "octo", "--queue", "ci,mac",
+		"--token-file", writeFile(t, "bkct_x"), "--faults", "webhookLost=0.5")
 	if !strings.HasSuffix(p.exports["BUILDKITE_AGENT_ENDPOINT"], "/v3") || p.exports["BUILDKITE_AGENT_TOKEN"] != "bkct_x" ||
 		p.exports["BUILDKITE_ORGANIZATION_SLUG"] != "octo" {
 		t.Errorf("exports: %v", p.exports)
 	}
-	p.queue(t, control.JobSpec{Repo: "octo/app", Labels: []string{"queue=mac"}})
-	p.ends(t, 0)
+	p.queueJob(t, control.JobSpec{Repo: "octo/app", Labels: []string{"queue=mac"}})
+	p.requireExitCode(t, 0)
 }

@@ -44,8 +44,8 @@ func serveGuestAgent(conn net.Conn, left string, answers map[string]string) {
 	}
 }
 
-// pair returns a connection like the one of QEMU.
-func pair(t *testing.T) (local, remote net.Conn) {
+// newConnections returns a connection like the one of QEMU.
+func newConnections(t *testing.T) (local, remote net.Conn) {
 	t.Helper()
 	local, file, err := socketPair()
 	if err != nil {
@@ -75,7 +75,7 @@ func TestAgent(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			local, remote := pair(t)
+			local, remote := newConnections(t)
 			go serveGuestAgent(remote, left, map[string]string{tc.command: tc.answer})
 			a := newAgent(local)
 			a.setOpen(true)
@@ -99,7 +99,7 @@ func TestAgent(t *testing.T) {
 // TestAgentAgain cancels one command and receives the response of the next one.
 func TestAgentAgain(t *testing.T) {
 	t.Parallel()
-	local, remote := pair(t)
+	local, remote := newConnections(t)
 	go serveGuestAgent(remote, "", map[string]string{"guest-ping": `{"return": {}}`})
 	a := newAgent(local)
 	a.setOpen(true)
@@ -139,7 +139,7 @@ func FuzzAgentReply(f *testing.F) {
 // TestQMPEnds checks that a waiting call and later calls fail when QEMU has ended.
 func TestQMPEnds(t *testing.T) {
 	t.Parallel()
-	local, remote := pair(t)
+	local, remote := newConnections(t)
 	q := newQMP(local, func(string, json.RawMessage) {})
 	done := make(chan struct{})
 	go func() { defer close(done); q.run() }()

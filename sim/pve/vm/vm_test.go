@@ -46,8 +46,8 @@ func (c *console) String() string {
 	return c.text.String()
 }
 
-// await waits for a text after the output that has been read before.
-func (c *console) await(t *testing.T, text string, after int) {
+// waitFor waits for a text after the output that has been read before.
+func (c *console) waitFor(t *testing.T, text string, after int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
@@ -55,7 +55,7 @@ func (c *console) await(t *testing.T, text string, after int) {
 		select {
 		case <-c.more:
 		case <-ctx.Done():
-			t.Fatalf("the guest did not say %q:\n%s", text, c)
+			t.Fatalf("the guest did not print %q:\n%s", text, c)
 		}
 	}
 }
@@ -63,8 +63,8 @@ func (c *console) await(t *testing.T, text string, after int) {
 // testTimeout is the timeout on a busy machine.
 const testTimeout = time.Minute
 
-// spec returns a small machine with a guest on its disk.
-func spec(t *testing.T, end vmtest.Behavior) *vm.Spec {
+// newSpec returns a small machine with a guest on its disk.
+func newSpec(t *testing.T, end vmtest.Behavior) *vm.Spec {
 	t.Helper()
 	return &vm.Spec{
 		Name: "guest, of a test", MemoryMiB: 16, SCSI: "virtio-scsi-single",
@@ -72,7 +72,7 @@ func spec(t *testing.T, end vmtest.Behavior) *vm.Spec {
 	}
 }
 
-func start(t *testing.T, s *vm.Spec) (*vm.VM, *console) {
+func startVM(t *testing.T, s *vm.Spec) (*vm.VM, *console) {
 	t.Helper()
 	out := newConsole()
 	v, err := vm.Start(t.Context(), vmtest.Tools(t), s, out)
@@ -83,20 +83,20 @@ func start(t *testing.T, s *vm.Spec) (*vm.VM, *console) {
 	return v, out
 }
 
-// end waits until a machine has ended.
-func end(t *testing.T, v *vm.VM) vm.Exit {
+// waitForExit waits until a machine has ended.
+func waitForExit(t *testing.T, v *vm.VM) vm.Exit {
 	t.Helper()
 	select {
 	case <-v.Done():
 		return v.Exit()
 	case <-time.After(testTimeout):
-		t.Fatal("the machine does not end")
+		t.Fatal("the machine did not end")
 		return vm.Exit{}
 	}
 }
 
-// iso writes an image with a label.
-func iso(t *testing.T, label string) string {
+// createISO writes an image with a label.
+func createISO(t *testing.T, label string) string {
 	t.Helper()
 	w, err := iso9660.NewWriter()
 	if err != nil {
@@ -130,13 +130,13 @@ func TestDrives(t *testing.T) {
 		{name: "a newer chipset", disk: "virtio2", cd: "ide2", q35: true},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			s := spec(t, vmtest.PowersOff)
+			s := newSpec(t, vmtest.PowersOff)
 			s.SCSI, s.Q35 = tc.scsi, tc.q35
 			s.Drives[0].Slot = tc.disk
-			s.Drives = append(s.Drives, vm.Drive{Slot: tc.cd, File: iso(t, "cidata"), Format: "raw", CDROM: true})
+			s.Drives = append(s.Drives, vm.Drive{Slot: tc.cd, File: createISO(t, "cidata"), Format: "raw", CDROM: true})
 			s.NICs = []vm.NIC{{Model: "virtio", MAC: "BC:24:11:00:00:01"}, {Model: "e1000", MAC: "BC:24:11:00:00:02", Down: true}}
-			v, out := start(t, s)
-			if got := end(t, v); got != (vm.Exit{Reason: "guest-shutdown"}) {
+			v, out := startVM(t, s)
+			if got := waitForExit(t, v); got != (vm.Exit{Reason: "guest-shutdown"}) {
 				t.Errorf("exit %+v", got)
 			}
 			for _, want := range []string{"BOOT", "disk=00000800", "runs=00000001", "cd=cidata"} {
@@ -150,31 +150,31 @@ func TestDrives(t *testing.T) {
 
 // TestPower presses the power button of guests that react to it and of one that ignores it.
 func TestPower(t *testing.T) {
-	v, out := start(t, spec(t, vmtest.AwaitsButton))
-	out.await(t, "READY", 0)
+	v, out := startVM(t, newSpec(t, vmtest.AwaitsButton))
+	out.waitFor(t, "READY", 0)
 	if err := v.PowerButton(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if got := end(t, v); got.Reason != "guest-shutdown" || !strings.Contains(out.String(), "BUTTON") {
+	if got := waitForExit(t, v); got.Reason != "guest-shutdown" || !strings.Contains(out.String(), "BUTTON") {
 		t.Errorf("exit %+v, console %q", got, out)
 	}
 	if err := v.PowerButton(t.Context()); err == nil {
-		t.Error("a machine that is gone has a button")
+		t.Error("the power button of a machine that has ended returned no error")
 	}
 
-	v, out = start(t, spec(t, vmtest.Hangs))
-	out.await(t, "runs", 0)
+	v, out = startVM(t, newSpec(t, vmtest.Hangs))
+	out.waitFor(t, "runs", 0)
 	if err := v.PowerButton(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	v.Stop()
-	if got := end(t, v); got.Reason != "host-qmp-quit" {
+	if got := waitForExit(t, v); got.Reason != "host-qmp-quit" {
 		t.Errorf("exit %+v", got)
 	}
 
-	v, _ = start(t, spec(t, vmtest.Hangs))
+	v, _ = startVM(t, newSpec(t, vmtest.Hangs))
 	v.Kill()
-	if got := end(t, v); got.Code != -1 || got.Reason != "" {
+	if got := waitForExit(t, v); got.Code != -1 || got.Reason != "" {
 		t.Errorf("exit %+v", got)
 	}
 	if err := syscall.Kill(v.PID(), 0); !errors.Is(err, syscall.ESRCH) {
@@ -182,10 +182,10 @@ func TestPower(t *testing.T) {
 	}
 	v.Stop() // a second stop, when the machine has ended
 
-	s := spec(t, vmtest.Reboots)
+	s := newSpec(t, vmtest.Reboots)
 	s.NoReboot = true
-	v, _ = start(t, s)
-	if got := end(t, v); got.Reason != "guest-reset" {
+	v, _ = startVM(t, s)
+	if got := waitForExit(t, v); got.Reason != "guest-reset" {
 		t.Errorf("exit %+v", got)
 	}
 }
@@ -204,7 +204,7 @@ func TestStartErrors(t *testing.T) {
 		{"no such controller", func(s *vm.Spec) { s.SCSI = "nope" }, "use one of virtio-scsi-pci", 0},
 		{"no such slot", func(s *vm.Spec) { s.Drives[0].Slot = "floppy0" }, "unknown slot: use scsi, virtio", 0},
 	} {
-		s := spec(t, vmtest.PowersOff)
+		s := newSpec(t, vmtest.PowersOff)
 		tc.change(s)
 		v, err := vm.Start(t.Context(), vmtest.Tools(t), s, newConsole())
 		if err == nil {
@@ -220,10 +220,10 @@ func TestStartErrors(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := vm.Start(ctx, vmtest.Tools(t), spec(t, vmtest.Hangs), newConsole()); !errors.Is(err, context.Canceled) {
-		t.Errorf("given up: %v", err)
+	if _, err := vm.Start(ctx, vmtest.Tools(t), newSpec(t, vmtest.Hangs), newConsole()); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
 	}
-	if _, err := vm.Start(t.Context(), vm.Tools{QEMU: "/does/not/exist"}, spec(t, vmtest.Hangs), newConsole()); err == nil {
+	if _, err := vm.Start(t.Context(), vm.Tools{QEMU: "/does/not/exist"}, newSpec(t, vmtest.Hangs), newConsole()); err == nil {
 		t.Error("a program that is not there was started")
 	}
 }

@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
 
-// report is what of the demo's report the test looks at.
-type report struct {
+// demoReport has the fields of the demo's report that the test checks.
+type demoReport struct {
 	Passed                                                      bool
 	Problems                                                    []string
 	Jobs, JobsCompleted, VMsCreated, VMsLeft, ForeignVMsTouched int
@@ -26,9 +26,9 @@ type report struct {
 	TotalCalls                                                  map[string]int
 }
 
-// The whole way: a webhook of the simulated GitHub, the operator's program, a real Proxmox VE, a
-// machine that boots with our cloud-init ISO, the bootstrap service, a job, gone. Nothing of it
-// is left: on Proxmox VE, at GitHub, in the API server, on this machine.
+// A job runs from the webhook of the simulated GitHub to the deletion of its machine, with the operator's
+// program, a real Proxmox VE, a machine that boots with our cloud-init ISO, and the bootstrap service. Nothing
+// is left on Proxmox VE, at GitHub, in the API server or on this machine.
 func TestJob(t *testing.T) {
 	realpve.GetSite(t)
 
@@ -61,13 +61,13 @@ func TestJob(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "hyperfleet-demo"),
 		"--hypervisor", "real", "--address", address, "--jobs", jobs, "--max", jobs, "--output", "json")
 	cmd.Env = append(os.Environ(), "TMPDIR="+dir)
-	cmd.Stdout, cmd.Stderr = &out, &lines{say: sayf}
+	cmd.Stdout, cmd.Stderr = &out, &lineWriter{printf: sayf}
 
 	if err := cmd.Run(); err != nil {
 		t.Errorf("the demo: %v", err)
 	}
 
-	var got report
+	var got demoReport
 	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
 		t.Fatalf("read the demo's report: %v:\n%s", err, out.String())
 	}
@@ -80,18 +80,18 @@ func TestJob(t *testing.T) {
 	sayf("calls to Proxmox VE: %.1f per VM, %v in all; jobs took %.0f s, nothing was left after %.1f s",
 		got.CallsPerVM, got.TotalCalls, got.MakespanSeconds, got.CleanupSeconds)
 
-	// The demo's folder; that of ports stays for all processes.
+	// The demo deletes its folder. All processes share the folder of ports, which stays.
 	if left, _ := filepath.Glob(filepath.Join(dir, "hyperfleet-demo-*")); len(left) > 0 && got.Passed {
-		t.Errorf("left on this machine: %q", left)
+		t.Errorf("files remain on this machine: %q", left)
 	}
 
-	if left := processesWith(t, dir); len(left) > 0 {
+	if left := findProcesses(t, dir); len(left) > 0 {
 		t.Errorf("processes that still run: %q", left)
 	}
 }
 
-// processesWith are the command lines of processes that name a folder.
-func processesWith(t *testing.T, dir string) []string {
+// findProcesses returns the command lines that contain a folder.
+func findProcesses(t *testing.T, dir string) []string {
 	t.Helper()
 
 	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
@@ -111,13 +111,13 @@ func processesWith(t *testing.T, dir string) []string {
 	return out
 }
 
-// lines says each line that is written.
-type lines struct {
-	say  func(string, ...any)
-	rest []byte
+// lineWriter prints each complete line.
+type lineWriter struct {
+	printf func(string, ...any)
+	rest   []byte
 }
 
-func (l *lines) Write(p []byte) (int, error) {
+func (l *lineWriter) Write(p []byte) (int, error) {
 	l.rest = append(l.rest, p...)
 
 	for {
@@ -126,7 +126,7 @@ func (l *lines) Write(p []byte) (int, error) {
 			return len(p), nil
 		}
 
-		l.say("%s", line)
+		l.printf("%s", line)
 		l.rest = rest
 	}
 }

@@ -18,14 +18,15 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
 
-// glance is how often the meter looks whether a task has ended.
-const glance = 100 * time.Millisecond
+// pollInterval is the interval at which the meter polls tasks.
+const pollInterval = 100 * time.Millisecond
 
-// classes are what calls are for. Those that change something begin with their method.
-var classes = []struct {
+// callClasses are the purposes of calls. Patterns of changes begin with their method.
+var callClasses = []struct {
 	name string
 	call *regexp.Regexp
 }{
@@ -45,8 +46,8 @@ var classes = []struct {
 	{"ask guest agent", regexp.MustCompile(`^GET .*/agent/`)},
 }
 
-func classOf(req *http.Request) string {
-	for _, class := range classes {
+func findClass(req *http.Request) string {
+	for _, class := range callClasses {
 		if class.call.MatchString(req.Method + " " + req.URL.Path) {
 			return class.name
 		}
@@ -55,76 +56,71 @@ func classOf(req *http.Request) string {
 	return req.Method + " " + req.URL.Path
 }
 
-// meter measures a life.
+// meter measures a lifecycle.
 type meter struct {
 	t    testing.TB
 	site *realpve.Site
 	wg   sync.WaitGroup
 
-	mu     sync.Mutex
-	begun  time.Time
-	calls  map[string]int
-	writes map[string]int
-	events []event
-	tasks  []*measured
-	wakes  []time.Time
+	mu        sync.Mutex
+	startTime time.Time
+	calls     map[string]int
+	writes    map[string]int
+	events    []event
+	tasks     []*measuredTask
+	wakes     []time.Time
 }
 
-// event is a moment of the life: a change that is asked for, or what it led to.
+// event is a change in the lifecycle.
 type event struct {
-	what string
-	at   time.Time
+	name string
+	time time.Time
 }
 
-// measured is a task of Proxmox VE.
-type measured struct {
-	what        string
-	asked, over time.Time
+// measuredTask is a task of Proxmox VE.
+type measuredTask struct {
+	name               string
+	startTime, endTime time.Time
 }
 
 func newMeter(t testing.TB, site *realpve.Site) *meter {
 	t.Helper()
 
 	m := &meter{t: t, site: site}
-	m.begin()
+	m.reset()
 	t.Cleanup(m.wg.Wait)
 
 	return m
 }
 
-// begin forgets what was.
-func (m *meter) begin() {
+// reset deletes all measurements.
+func (m *meter) reset() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	m.begun, m.calls, m.writes, m.events, m.tasks, m.wakes = time.Now(), map[string]int{}, map[string]int{}, nil, nil, nil
+	m.startTime, m.calls, m.writes, m.events, m.tasks, m.wakes = time.Now(), map[string]int{}, map[string]int{}, nil, nil, nil
 }
 
-func (m *meter) event(what string) {
+func (m *meter) addEvent(what string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	m.events = append(m.events, event{what, time.Now()})
 }
 
-func (m *meter) wake() {
+func (m *meter) addWake() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	m.wakes = append(m.wakes, time.Now())
 }
 
-type roundTripper func(*http.Request) (*http.Response, error)
-
-func (f roundTripper) RoundTrip(req *http.Request) (*http.Response, error) { return f(req) }
-
 var upid = regexp.MustCompile(`UPID:[^"]+:`)
 
-// transport is the provider's way, with each call counted and each task that it starts
-// followed.
-func (m *meter) transport(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		class, changes := classOf(req), req.Method != http.MethodGet
+// wrapTransport counts each call, and follows each task that a call starts.
+func (m *meter) wrapTransport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		class, changes := findClass(req), req.Method != http.MethodGet
 
 		m.mu.Lock()
 		m.calls[class]++
@@ -145,33 +141,33 @@ func (m *meter) transport(next http.RoundTripper) http.RoundTripper {
 		res.Body = io.NopCloser(bytes.NewReader(body))
 
 		if task := upid.Find(body); task != nil {
-			m.follow(class, string(task))
+			m.followTask(class, string(task))
 		}
 
 		return res, err
 	})
 }
 
-// follow looks when a task ends.
-func (m *meter) follow(what, upid string) {
-	task := &measured{what: what, asked: time.Now()}
+// followTask polls until the task has ended.
+func (m *meter) followTask(what, upid string) {
+	task := &measuredTask{name: what, startTime: time.Now()}
 
 	m.mu.Lock()
 	m.tasks = append(m.tasks, task)
 	m.mu.Unlock()
 
 	m.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 
-		ticker := time.NewTicker(glance)
+		ticker := time.NewTicker(pollInterval)
 		defer ticker.Stop()
 
 		for range ticker.C {
 			ended, _ := m.site.TaskResult(ctx, upid)
 			if ended || ctx.Err() != nil {
 				m.mu.Lock()
-				task.over = time.Now()
+				task.endTime = time.Now()
 				m.mu.Unlock()
 
 				return
@@ -180,8 +176,8 @@ func (m *meter) follow(what, upid string) {
 	})
 }
 
-// changes tells how often each change was asked for.
-func (m *meter) changes() []string {
+// listChanges returns how often each change was requested.
+func (m *meter) listChanges() []string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -193,9 +189,9 @@ func (m *meter) changes() []string {
 	return out
 }
 
-// table tells of the life: its phases, its calls, and how long after each task's end the
-// provider woke the owner.
-func (m *meter) table() string {
+// formatTable returns a table of the phases, the calls, and the delay between each task's end and the next
+// wake of the owner.
+func (m *meter) formatTable() string {
 	m.wg.Wait()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -205,10 +201,10 @@ func (m *meter) table() string {
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "phase\tafter\tsince the last")
 
-	last := m.begun
+	last := m.startTime
 	for _, e := range m.events {
-		fmt.Fprintf(w, "%s\t%.1f s\t%.1f s\n", e.what, e.at.Sub(m.begun).Seconds(), e.at.Sub(last).Seconds())
-		last = e.at
+		fmt.Fprintf(w, "%s\t%.1f s\t%.1f s\n", e.name, e.time.Sub(m.startTime).Seconds(), e.time.Sub(last).Seconds())
+		last = e.time
 	}
 
 	fmt.Fprintln(w, "\ntask\ttook\tnoticed after")
@@ -216,9 +212,9 @@ func (m *meter) table() string {
 	lost := time.Duration(0)
 
 	for _, task := range m.tasks {
-		late := m.noticed(task)
+		late := m.measureDelay(task)
 		lost += late
-		fmt.Fprintf(w, "%s\t%.1f s\t%.1f s\n", task.what, task.over.Sub(task.asked).Seconds(), late.Seconds())
+		fmt.Fprintf(w, "%s\t%.1f s\t%.1f s\n", task.name, task.endTime.Sub(task.startTime).Seconds(), late.Seconds())
 	}
 
 	fmt.Fprintf(w, "all\t\t%.1f s\n\ncalls\t\n", lost.Seconds())
@@ -235,11 +231,11 @@ func (m *meter) table() string {
 	return text.String()
 }
 
-// noticed is how long after a task's end the owner was woken. The provider may see the end
-// a glance before the meter does.
-func (m *meter) noticed(task *measured) time.Duration {
+// measureDelay returns the delay between a task's end and the next wake. The provider may notice the end a
+// little before the meter does.
+func (m *meter) measureDelay(task *measuredTask) time.Duration {
 	for _, wake := range m.wakes {
-		if late := wake.Sub(task.over); late >= -3*glance {
+		if late := wake.Sub(task.endTime); late >= -3*pollInterval {
 			return max(0, late)
 		}
 	}

@@ -12,36 +12,36 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
 
 var errKilled = errors.New("the process was killed")
 
-// trap kills a process at a call: it takes effect, its answer is lost, and nothing is called
-// any more.
+// trap kills a process at a call. The call takes effect, its response is lost, and all later calls fail.
 type trap struct {
 	call *regexp.Regexp
 	kill context.CancelFunc
 
-	mu     sync.Mutex
-	sprung bool
+	mu       sync.Mutex
+	isSprung bool
 }
 
-func (r *trap) transport(next http.RoundTripper) http.RoundTripper {
-	return roundTripper(func(req *http.Request) (*http.Response, error) {
-		if r.over() {
+func (r *trap) wrapTransport(next http.RoundTripper) http.RoundTripper {
+	return retry.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
+		if r.hasKilled() {
 			return nil, errKilled
 		}
 
 		res, err := next.RoundTrip(req)
 		if err != nil || res.StatusCode != http.StatusOK || !r.call.MatchString(req.Method+" "+req.URL.Path) {
-			return res, err // a busy node may have done nothing
+			return res, err // the call may have had no effect on a busy node
 		}
 
-		_ = res.Body.Close() // nobody is there to read it
+		_ = res.Body.Close() // the response is lost
 
 		r.mu.Lock()
-		r.sprung = true
+		r.isSprung = true
 		r.mu.Unlock()
 		r.kill()
 
@@ -49,15 +49,15 @@ func (r *trap) transport(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-func (r *trap) over() bool {
+func (r *trap) hasKilled() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	return r.sprung
+	return r.isSprung
 }
 
-// killed has a process do something, and kills it at the call.
-func (l *life) killed(call string, do func(context.Context, hypervisor.Provider) error) {
+// runAndKill runs a function with a new provider, and kills its process at the call.
+func (l *lifecycle) runAndKill(call string, do func(context.Context, hypervisor.Provider) error) {
 	l.Helper()
 
 	ctx, cancel := context.WithCancel(l.Context())
@@ -65,20 +65,20 @@ func (l *life) killed(call string, do func(context.Context, hypervisor.Provider)
 
 	r := &trap{call: regexp.MustCompile(call), kill: cancel}
 
-	p := l.process(r.transport)
+	p := l.connect(r.wrapTransport)
 	err := do(ctx, p)
 	p.Close()
 
-	if !r.over() {
-		l.Fatalf("it never came to %s: %v", call, err)
+	if !r.hasKilled() {
+		l.Fatalf("the call %s was not made: %v", call, err)
 	}
 }
 
-// in has a process do something to its end.
-func (l *life) in(do func(context.Context, hypervisor.Provider) error) {
+// run runs a function with a new provider until it returns.
+func (l *lifecycle) run(do func(context.Context, hypervisor.Provider) error) {
 	l.Helper()
 
-	p := l.process(nil)
+	p := l.connect(nil)
 	defer p.Close()
 
 	if err := do(l.Context(), p); err != nil {
@@ -86,71 +86,71 @@ func (l *life) in(do func(context.Context, hypervisor.Provider) error) {
 	}
 }
 
-// ends removes the machine.
-func (l *life) ends() {
+// cleanUp deletes the machine, and checks that nothing is left.
+func (l *lifecycle) cleanUp() {
 	l.Helper()
-	l.in(l.remove)
-	l.nothingLeft()
+	l.run(l.deleteMachine)
+	l.requireNothingLeft()
 }
 
-// The operator's process is killed when a change is under way, and a new one goes on with what
-// stands in the claim: with the same machine, started once, and with nothing left of it.
+// The operator's process is killed during a change, and a new process continues with the state in the claim:
+// with the same machine, which is started once, and of which nothing is left.
 func TestRestarts(t *testing.T) {
 	t.Parallel()
 
 	site := realpve.GetSite(t)
 
-	long(t)
+	skipIfShort(t)
 
-	making := []struct {
+	creating := []struct {
 		name, call string
-		held       bool
+		standby    bool
 	}{
-		{name: "a held machine's ISO is uploaded", call: `^POST .*/upload$`, held: true},
-		{name: "it is configured", call: `^PUT .*/config$`},
-		{name: "it is started", call: `^POST .*/status/start$`},
+		{name: "a standby's ISO is uploaded", call: `^POST .*/upload$`, standby: true},
+		{name: "the machine is configured", call: `^PUT .*/config$`},
+		{name: "the machine is started", call: `^POST .*/status/start$`},
 	}
-	removing := []struct{ name, call string }{
-		{"it is stopped", `^POST .*/status/stop$`},
-		{"it is destroyed", `^DELETE .*/qemu/\d+$`},
+	deleting := []struct{ name, call string }{
+		{"the machine is stopped", `^POST .*/status/stop$`},
+		{"the machine is destroyed", `^DELETE .*/qemu/\d+$`},
 		{"its ISO is deleted", `^DELETE .*/content/`},
 	}
 
-	for _, row := range making {
+	for _, row := range creating {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 
-			l := newLife(t, site)
+			l := newLifecycle(t, site)
 
-			if l.spec.Standby = row.held; row.held {
-				l.in(l.make)
+			if l.spec.Standby = row.standby; row.standby {
+				l.run(l.createMachine)
 
 				l.spec.Standby = false
 			}
 
-			l.killed(row.call, l.make)
-			l.in(l.make)
-			l.runs()
-			l.ends()
+			l.runAndKill(row.call, l.createMachine)
+			l.run(l.createMachine)
+			l.requireRunning()
+			l.cleanUp()
 		})
 	}
 
-	for _, row := range removing {
+	for _, row := range deleting {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 
-			l := newLife(t, site)
-			l.in(l.make)
-			l.runs()
-			l.killed(row.call, l.remove)
-			l.ends()
+			l := newLifecycle(t, site)
+			l.run(l.createMachine)
+			l.requireRunning()
+			l.runAndKill(row.call, l.deleteMachine)
+			l.cleanUp()
 		})
 	}
 }
 
-// The same while the clone runs, which takes minutes where templates are large. Its task is
-// the template's by its name, and with grants by pool Proxmox VE shows the machine to the
-// operator only when the clone has ended.
+// The same during a clone, which takes minutes for a large template. The name of its task is that of the
+// template. If permissions are granted on the pool, Proxmox VE shows the machine to the operator only after
+// the clone.
 func TestRestartsDuringClone(t *testing.T) {
 	t.Parallel()
 
@@ -164,46 +164,46 @@ func TestRestartsDuringClone(t *testing.T) {
 		name, call string
 		removed    bool
 	}{
-		{name: "the clone is asked for", call: `^POST .*/clone$`},
+		{name: "the clone is requested", call: `^POST .*/clone$`},
 		{name: "its ISO is uploaded", call: `^POST .*/upload$`},
-		{name: "its task is looked at", call: `^GET .*/tasks`},
-		{name: "the clone is asked for, and then its claim is deleted", call: `^POST .*/clone$`, removed: true},
+		{name: "its task is polled", call: `^GET .*/tasks`},
+		{name: "the clone is requested, and then its claim is deleted", call: `^POST .*/clone$`, removed: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
 
-			l := killedDuringClone(t, site, row.call)
+			l := killDuringClone(t, site, row.call)
 
 			if !row.removed {
-				l.in(l.make)
-				l.runs()
+				l.run(l.createMachine)
+				l.requireRunning()
 			}
 
-			l.ends()
+			l.cleanUp()
 		})
 	}
 }
 
-// killedDuringClone gives a life whose process was killed at the call, while the clone ran. On a
-// busy machine the clone may be over by then: that life says nothing, and is lived once more.
-func killedDuringClone(t *testing.T, site *realpve.Site, call string) *life {
+// killDuringClone returns a lifecycle whose process was killed at the call while the clone ran. On a busy
+// machine the clone may have ended already. Then it tries again with another lifecycle.
+func killDuringClone(t *testing.T, site *realpve.Site, call string) *lifecycle {
 	t.Helper()
 
 	const tries = 5
 
 	for range tries {
-		l := newLife(t, site)
+		l := newLifecycle(t, site)
 		l.spec.Template.ID, l.spec.Shape.Linked = site.SlowTemplate, false
-		l.killed(call, l.make)
+		l.runAndKill(call, l.createMachine)
 
 		if l.part.Lock(l.spec.ID) == "clone" {
 			return l
 		}
 
-		l.ends()
+		l.cleanUp()
 	}
 
-	t.Fatalf("in %d lives the clone was over when the process was killed", tries)
+	t.Fatalf("in %d lifecycles the clone had ended when the process was killed", tries)
 
 	return nil
 }

@@ -13,22 +13,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
 
-// atOnce is how many machines' lives go on at once: they wait for Proxmox VE more than they
-// compute.
-const atOnce = "5"
+// parallelTests is the number of lifecycles that run at the same time. They mostly wait for Proxmox VE.
+const parallelTests = "5"
 
 const mib = 1 << 20
 
 func TestMain(m *testing.M) {
-	if err := flag.Set("test.parallel", atOnce); err != nil {
+	if err := flag.Set("test.parallel", parallelTests); err != nil {
 		panic(err)
 	}
 
 	os.Exit(realpve.Run(m))
 }
 
-// long is for tests that CI leaves to `make e2e-proxmox`.
-func long(t *testing.T) {
+// skipIfShort skips tests that only `make e2e-proxmox` runs.
+func skipIfShort(t *testing.T) {
 	t.Helper()
 
 	if testing.Short() {
@@ -36,16 +35,16 @@ func long(t *testing.T) {
 	}
 }
 
-func shape() hypervisor.Shape {
+func newShape() hypervisor.Shape {
 	return hypervisor.Shape{CPU: 1, Memory: 64 * mib, Linked: true, CloudInitSource: hypervisor.SourceNoCloud}
 }
 
-// The conformance cases of every provider. Crashes and Property step in at calls by the hundred;
-// restarts_test.go has the most telling ones.
+// The conformance cases of every provider. Crashes and Property make hundreds of calls. restarts_test.go has
+// their most important cases.
 func TestConformance(t *testing.T) {
 	site := realpve.GetSite(t)
 
-	long(t)
+	skipIfShort(t)
 
 	conformance.Run(t, func(t *testing.T) conformance.Harness {
 		t.Helper()
@@ -54,7 +53,7 @@ func TestConformance(t *testing.T) {
 
 		return conformance.Harness{
 			Connect: part.Connect, RealTime: true, TPMsHidden: true,
-			Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(), IDMin: part.First,
+			Template: hypervisor.TemplateRef{ID: site.Template}, Shape: newShape(), IDMin: part.First,
 			Inspect: part.Inspect, PowerOff: part.PowerOff, OccupyID: part.OccupyID, DeleteExternally: part.DeleteExternally,
 		}
 	})

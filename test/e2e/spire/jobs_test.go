@@ -11,8 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 )
 
-// TestJobs has a job run by each bootstrap method, on a machine that has proven who it is,
-// and nothing left after it.
+// TestJobs runs a job for each bootstrap method on an attested machine. Nothing is left after it.
 func TestJobs(t *testing.T) {
 	t.Parallel()
 
@@ -28,16 +27,16 @@ func TestJobs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newWorld(t, tc.method, settings{})
+			w := newFixture(t, tc.method, settings{})
 			if tc.auth != "" {
 				w.useVault(tc.auth, "runners/"+w.Namespace+"/runner")
 			}
 
-			w.begin()
+			w.createAndStart()
 			w.GitHub.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}})
 			w.EventuallyEvent("Attested")
 			w.EventuallyJobsDone(1)
-			w.eventuallyForgotten()
+			w.waitForCleanup()
 
 			if job := w.GitHub.State().Jobs[0]; job.Conclusion != "success" {
 				t.Errorf("the job ended with %s", job.Conclusion)

@@ -25,39 +25,39 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// patience is how long each thing may take on a machine that does other work as well.
-const patience = 10 * time.Minute
+// waitTimeout limits each wait. It allows for a busy host.
+const waitTimeout = 10 * time.Minute
 
-// goal is the part of the untuned boot that may pass from webhook to job.
-const goal = 0.5
+// maxRatio is the maximum time from webhook to job, as a part of the untuned boot.
+const maxRatio = 0.5
 
-// job is what runs in the machine. It fails unless it is an ordinary user, on the disk that
-// was asked for, who can read neither what the machine was told nor its identity.
-const job = `set -eu
+// jobScript runs in the machine. It fails unless it runs as an ordinary user on the requested disk, and can
+// read neither the machine's configuration nor its identity.
+const jobScript = `set -eu
 test "$(id -un)" = runner
 test "$(df --output=size -B1 / | tail -n 1)" -gt 3000000000
 test ! -e /etc/hyperfleet/runner-config.json
 if ls /run/hyperfleet/spire || cat /var/lib/cloud/instance/user-data.txt; then exit 1; fi`
 
-// One job goes from webhook to gone, in a machine that boots, attests to SPIRE, and is then
-// handed its credential.
-func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots are to have the machine for themselves
+// A job runs from its webhook to the deletion of its machine. The machine boots, attests to SPIRE, and then
+// gets its credential.
+func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // the boots must not run in parallel
 	images := vm.FindImages(t)
 	logs := images.CreateLogDir(t)
 	env := kube.Start(t, kube.WithCRDs("../../../deploy/crds"))
 
 	sayf := progress.NewPrinter(t)
-	before := untuned(t, images, logs, "before", sayf)
+	before := measureUntuned(t, images, logs, "before", sayf)
 	server := spire.Start(t)
 	f := newFleet(t, env, images, logs)
 	vm.StartOperator(t, f, server, logs)
 	f.EventuallyReady(f.NewPool(0))
 
 	console := &vm.Console{}
-	follow(t, console, filepath.Join(logs, "serial"))
+	followConsole(t, console, filepath.Join(logs, "serial"))
 
 	queued := time.Now()
-	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: job})
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: jobScript})
 	f.Eventually("the job being over", func() (bool, string) {
 		over := f.GitHub.State().Jobs[0]
 
@@ -70,47 +70,46 @@ func TestJobInARealMachine(t *testing.T) { //nolint:paralleltest // both boots a
 
 	f.EventuallyClean()
 
-	// The machine is not equally fast all the time: what the job is compared with was done
-	// before it and after it.
-	mean := (before + untuned(t, images, logs, "after", sayf)) / 2
+	// The speed of the host varies, so the untuned image boots both before and after the job.
+	mean := (before + measureUntuned(t, images, logs, "after", sayf)) / 2
 
 	phases := vm.ReachedPhases(console)
-	begun, ok := started(f)
+	begun, ok := findStartTime(f)
 	if !ok {
-		t.Fatal("the job is not known to have started")
+		t.Fatal("the job has no start time")
 	}
 
 	phases = append(phases, vm.Phase{Name: "GitHub knows of it", Time: begun})
 	ratio := begun.Sub(queued).Seconds() / mean.Seconds()
 	sayf("from webhook to job:\n%s", vm.FormatTable(queued, phases, mean))
-	sayf("webhook to job started: %.2f of the untuned boot (goal on a machine that does nothing else: at most %.2f)", ratio, goal)
+	sayf("webhook to job started: %.2f of the untuned boot (goal on a machine that does nothing else: at most %.2f)", ratio, maxRatio)
 
 	for _, line := range []string{`"phase":"Attested"`, `"phase":"Running"`} {
 		if _, ok := console.FindFirst(regexp.MustCompile(line)); !ok {
-			t.Errorf("the machine's console does not say %s: see %s", line, logs)
+			t.Errorf("the machine's console does not contain %s: see %s", line, logs)
 		}
 	}
 
 	f.Eventually("SPIRE having forgotten the machine", func() (bool, string) {
-		left := known(t, server)
+		left := listIdentities(t, server)
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
 }
 
-// untuned boots the image that nothing was done to.
-func untuned(t *testing.T, images vm.Images, logs, when string, sayf func(string, ...any)) time.Duration {
+// measureUntuned boots the untuned image.
+func measureUntuned(t *testing.T, images vm.Images, logs, when string, sayf func(string, ...any)) time.Duration {
 	t.Helper()
 	sayf("booting the untuned image, %s the job", when)
 
 	took := images.BootUntuned(t, logs, when)
-	sayf("the untuned image came to its user's first command in %.1f s", took.Seconds())
+	sayf("the untuned image ran the user's first command after %.1f s", took.Seconds())
 
 	return took
 }
 
-// known is what the SPIRE server knows of machines: entries, and agents that it lets in.
-func known(t *testing.T, server *spire.Server) []string {
+// listIdentities returns the machines' entries and agents at the SPIRE server.
+func listIdentities(t *testing.T, server *spire.Server) []string {
 	t.Helper()
 
 	var out []string
@@ -140,7 +139,7 @@ func known(t *testing.T, server *spire.Server) []string {
 	return out
 }
 
-// newFleet is a world whose machines are real, and attest.
+// newFleet returns a fleet whose machines boot and attest.
 func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet.Fleet {
 	t.Helper()
 
@@ -148,7 +147,7 @@ func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet
 	model.Guest = pve.Guest{Kind: pve.GuestQEMU, WorkDir: logs, QEMU: images.NewQEMU(t)}
 
 	f := fleet.New(t, env, fleet.Options{Model: model})
-	f.Timeout = patience
+	f.Timeout = waitTimeout
 
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
@@ -166,8 +165,8 @@ func newFleet(t *testing.T, env *kube.Env, images vm.Images, logs string) *fleet
 	return f
 }
 
-// follow reads the machine's console until the test ends.
-func follow(t *testing.T, console *vm.Console, folder string) {
+// followConsole reads the machine's console until the test ends.
+func followConsole(t *testing.T, console *vm.Console, folder string) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -184,8 +183,8 @@ func follow(t *testing.T, console *vm.Console, folder string) {
 	})
 }
 
-// started is when the job began, as GitHub has it.
-func started(f *fleet.Fleet) (time.Time, bool) {
+// findStartTime returns the job's start time at GitHub.
+func findStartTime(f *fleet.Fleet) (time.Time, bool) {
 	for _, job := range f.GitHub.State().Jobs {
 		if !job.StartedAt.IsZero() {
 			return job.StartedAt, true

@@ -28,21 +28,21 @@ import (
 
 var (
 	env      *kube.Env // one API server for all tests of the package
-	programs string    // the folder of what machines run
+	programs string    // the folder of the machines' programs
 )
 
 func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == "--config" {
-		os.Exit(thief(os.Args[1:]))
+		os.Exit(runThief(os.Args[1:]))
 	}
 
-	os.Exit(withPrograms(func() int {
+	os.Exit(runWithPrograms(func() int {
 		return kube.Run(m, &env, kube.WithCRDs("../../../deploy/crds"))
 	}))
 }
 
-// withPrograms builds what machines run, as releases have it.
-func withPrograms(run func() int) int {
+// runWithPrograms builds the machines' programs as a release does.
+func runWithPrograms(run func() int) int {
 	return exe.RunWith(func(dir string) int {
 		programs = dir
 
@@ -50,37 +50,37 @@ func withPrograms(run func() int) int {
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
-// world is a fleet with a SPIRE server, whose machines attest to it.
-type world struct {
+// fixture is a fleet with a SPIRE server, to which its machines attest.
+type fixture struct {
 	*fleet.Fleet
 
 	spire    *spire.Server
 	template *v1alpha1.HypervisorMachineTemplate
-	// vms is where the machines' root folders are, image what all of them have.
+	// vms is the folder of the machines' root folders, and image their common image.
 	vms, image string
 }
 
-// settings change a world before it begins.
+// settings change a fixture before it starts.
 type settings struct {
-	model    func(*world, *pve.Model)
+	model    func(*fixture, *pve.Model)
 	registry func(*identityspire.Options)
 	spire    []spire.Option
 }
 
-// newWorld starts a SPIRE server, and makes a fleet that attests by it.
-func newWorld(t *testing.T, method string, change settings) *world {
+// newFixture starts a SPIRE server, and creates a fleet that uses it.
+func newFixture(t *testing.T, method string, change settings) *fixture {
 	t.Helper()
 
-	// Paths of sockets are short (unix(7)), names of tests are not.
-	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // as above
+	// Paths of sockets must be short (unix(7)), and t.TempDir contains the test's name.
+	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // see the comment above
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 
-	w := &world{spire: spire.Start(t, change.spire...), vms: dir, image: filepath.Join(dir, "image")}
-	w.layImage(t)
+	w := &fixture{spire: spire.Start(t, change.spire...), vms: dir, image: filepath.Join(dir, "image")}
+	w.createImage(t)
 
 	model := fleet.Model()
 	model.Guest = pve.Guest{
@@ -92,7 +92,7 @@ func newWorld(t *testing.T, method string, change settings) *world {
 	}
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
-	w.Identity, w.TrustDomain = w.registry(t, change.registry), w.spire.TrustDomain
+	w.Identity, w.TrustDomain = w.newRegistry(t, change.registry), w.spire.TrustDomain
 	w.template = w.NewTemplate()
 	w.template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
 	w.template.Spec.Bootstrap.Method = method
@@ -102,8 +102,8 @@ func newWorld(t *testing.T, method string, change settings) *world {
 	return w
 }
 
-// layImage makes the image: the runner, and spire-agent.
-func (w *world) layImage(t *testing.T) {
+// createImage creates the image with the runner and spire-agent.
+func (w *fixture) createImage(t *testing.T) {
 	t.Helper()
 
 	if err := simrunner.Layout(w.image, filepath.Join(programs, "forgesim"), true); err != nil {
@@ -120,8 +120,8 @@ func (w *world) layImage(t *testing.T) {
 	}
 }
 
-// registry is the operator's, for machines whose bootstrap-service is where it was built.
-func (w *world) registry(t *testing.T, change func(*identityspire.Options)) *identityspire.Registry {
+// newRegistry returns the operator's registry. Its selectors match the bootstrap-service of this test.
+func (w *fixture) newRegistry(t *testing.T, change func(*identityspire.Options)) *identityspire.Registry {
 	t.Helper()
 
 	options := identityspire.Options{
@@ -142,8 +142,8 @@ func (w *world) registry(t *testing.T, change func(*identityspire.Options)) *ide
 	return registry
 }
 
-// begin makes template and pool, and starts the operator.
-func (w *world) begin() {
+// createAndStart creates the template and a pool, and starts the operator.
+func (w *fixture) createAndStart() {
 	w.T.Helper()
 	w.Create(w.template)
 	w.Create(w.NewPool(1))
@@ -151,9 +151,9 @@ func (w *world) begin() {
 	w.EventuallyReady(w.template)
 }
 
-// useVault has machines get their credential from a Vault, which trusts the SPIRE server; it
-// holds a registration token at the path.
-func (w *world) useVault(auth, path string) {
+// useVault makes machines get their credential from a Vault that trusts the SPIRE server. The Vault has a
+// registration token at the path.
+func (w *fixture) useVault(auth, path string) {
 	w.T.Helper()
 
 	server := vault.Start(w.T)
@@ -176,12 +176,12 @@ func (w *world) useVault(auth, path string) {
 	}
 
 	server.WriteKV(w.T, "secret", path, map[string]any{
-		"runner_token": w.registrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
+		"runner_token": w.createRegistrationToken(), "registration_url": w.GitHub.URL + "/" + githubtest.Repo,
 	})
 }
 
-// registrationToken asks the forge for one, as whoever fills the Vault does.
-func (w *world) registrationToken() string {
+// createRegistrationToken requests a token from GitHub, as the administrator of the Vault does.
+func (w *fixture) createRegistrationToken() string {
 	w.T.Helper()
 
 	req, err := http.NewRequestWithContext(w.T.Context(), http.MethodPost,
@@ -209,24 +209,24 @@ func (w *world) registrationToken() string {
 	return reply.Token
 }
 
-// eventuallyForgotten waits until nothing is left anywhere, with the SPIRE server either.
-func (w *world) eventuallyForgotten() {
+// waitForCleanup waits until nothing is left, neither of the fleet nor at the SPIRE server.
+func (w *fixture) waitForCleanup() {
 	w.T.Helper()
 	w.EventuallyClean()
-	w.Eventually("no identity being left", func() (bool, string) {
+	w.Eventually("no identity is left", func() (bool, string) {
 		left := w.spire.ListRegistered(w.T)
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
-	w.Eventually("no agent running", func() (bool, string) {
-		left := w.processes()
+	w.Eventually("no agent runs", func() (bool, string) {
+		left := w.listProcesses()
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
 }
 
-// processes are those that run below the machines' folders.
-func (w *world) processes() []string {
+// listProcesses returns the processes that run below the machines' folders.
+func (w *fixture) listProcesses() []string {
 	w.T.Helper()
 
 	all, err := filepath.Glob("/proc/[0-9]*/cmdline")

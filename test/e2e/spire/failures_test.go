@@ -27,9 +27,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
 
-// robbed has machines run this test's own program, which uses the join token before they do and then
+// useThief makes machines run this test's own program. It uses the machine's join token first, and then
 // becomes bootstrap-service.
-func robbed(t *testing.T) func(*world, *pve.Model) {
+func useThief(t *testing.T) func(*fixture, *pve.Model) {
 	t.Helper()
 
 	self, err := os.Executable()
@@ -37,7 +37,7 @@ func robbed(t *testing.T) func(*world, *pve.Model) {
 		t.Fatal(err)
 	}
 
-	return func(w *world, m *pve.Model) {
+	return func(w *fixture, m *pve.Model) {
 		m.Guest.Program = self
 
 		if err := os.WriteFile(filepath.Join(w.image, "service"), []byte(filepath.Join(programs, "bootstrap-service")), 0o600); err != nil {
@@ -46,11 +46,11 @@ func robbed(t *testing.T) func(*world, *pve.Model) {
 	}
 }
 
-// look keeps a claim, so that the test sees how it ended.
-const look = "test.hyperfleet.io/look"
+// testFinalizer keeps a claim, so that the test can read how it ended.
+const testFinalizer = "test.hyperfleet.io/look"
 
-// thief is the program of such a machine; it has the arguments of bootstrap-service.
-func thief(args []string) int {
+// runThief is the program of such a machine. It has the arguments of bootstrap-service.
+func runThief(args []string) int {
 	service, err := os.ReadFile(filepath.Join(args[3], "service"))
 	if err == nil {
 		err = useToken(args[1], args[3])
@@ -63,7 +63,7 @@ func thief(args []string) int {
 	panic(syscall.Exec(string(service), append([]string{string(service)}, args...), []string{}))
 }
 
-// useToken attests with the machine's token, as somebody does who has read it.
+// useToken attests with the machine's token, as an attacker would who has read it.
 func useToken(config, root string) error {
 	var cfg guest.Config
 
@@ -97,7 +97,7 @@ func useToken(config, root string) error {
 		return err
 	}
 
-	for ctx.Err() == nil { // the socket is there when it has attested
+	for ctx.Err() == nil { // the agent creates its socket after the attestation
 		if _, err := os.Stat(filepath.Join(dir, "s")); err == nil {
 			break
 		}
@@ -111,15 +111,15 @@ func useToken(config, root string) error {
 	return ctx.Err()
 }
 
-// TestTrouble has whole lives of machines without an identity or a credential: the claim says why,
-// the VM is gone, and nothing was handed out. What else a machine may meet is in guest, and what the
-// operator makes of each reason in test/fleet.
-func TestTrouble(t *testing.T) {
+// TestFailures runs complete lifecycles of machines that get no identity or no credential. The claim has the
+// reason, the VM is deleted, and no credential was issued. Package guest tests other failures in machines, and
+// test/fleet tests the operator's reaction to each reason.
+func TestFailures(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
 		change    func(*testing.T, *settings)
-		others    bool // the credential is a secret of others
+		others    bool // the credential is a secret of another team
 		timeout   time.Duration
 		condition string
 		reason    string
@@ -130,13 +130,13 @@ func TestTrouble(t *testing.T) {
 			},
 			timeout: 5 * time.Second, condition: v1alpha1.ConditionAttested, reason: guest.ReasonAttestationTimeout,
 		},
-		// The SPIRE server has seen a machine attest, the thief's, and the operator may have
-		// asked it: either condition may tell.
+		// The SPIRE server has seen the thief's attestation, and the operator may have read it. So either
+		// condition may have the reason.
 		"a token that was used before": {
-			change: func(t *testing.T, s *settings) { t.Helper(); s.model = robbed(t) },
+			change: func(t *testing.T, s *settings) { t.Helper(); s.model = useThief(t) },
 			reason: guest.ReasonAttestationRefused,
 		},
-		"a secret of others": {others: true, condition: v1alpha1.ConditionBootstrapped, reason: guest.ReasonSecretsRefused},
+		"a secret of another team": {others: true, condition: v1alpha1.ConditionBootstrapped, reason: guest.ReasonSecretsRefused},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -146,31 +146,32 @@ func TestTrouble(t *testing.T) {
 				tc.change(t, &change)
 			}
 
-			w := newWorld(t, map[bool]string{false: v1alpha1.BootstrapCallback, true: v1alpha1.BootstrapExternalSecrets}[tc.others], change)
+			w := newFixture(t, map[bool]string{false: v1alpha1.BootstrapCallback, true: v1alpha1.BootstrapExternalSecrets}[tc.others], change)
 			if tc.others {
 				w.useVault(guest.SecretsAuthCert, "others/token")
 				w.template.Spec.Bootstrap.Config.ExternalSecrets.Path = "secret/data/others/token"
 			}
 
-			w.begin()
+			w.createAndStart()
 
-			claim := w.NewClaim("troubled")
-			claim.Finalizers = []string{look}
+			claim := w.NewClaim("failing")
+			claim.Finalizers = []string{testFinalizer}
 
 			if tc.timeout != 0 {
 				claim.Spec.Lifecycle = &v1alpha1.Lifecycle{BootstrapTimeout: &metav1.Duration{Duration: tc.timeout}}
 			}
 
 			w.Create(claim)
-			w.ends(claim, tc.condition, tc.reason)
+			w.waitForFailure(claim, tc.condition, tc.reason)
 		})
 	}
 }
 
-// ends waits for a claim's end: its reason, its VM gone, and nothing handed out.
-func (w *world) ends(claim *v1alpha1.MachineClaim, condition, reason string) {
+// waitForFailure waits until a claim has ended with the reason. Its VM must be deleted, and no credential
+// issued.
+func (w *fixture) waitForFailure(claim *v1alpha1.MachineClaim, condition, reason string) {
 	w.T.Helper()
-	w.Eventually(claim.Name+" ending for "+reason, func() (bool, string) {
+	w.Eventually(claim.Name+" has ended with "+reason, func() (bool, string) {
 		if err := w.Client.Get(w.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()
 		}
@@ -182,26 +183,26 @@ func (w *world) ends(claim *v1alpha1.MachineClaim, condition, reason string) {
 		w.EventuallyCondition(claim, condition, metav1.ConditionFalse, reason)
 	}
 
-	w.Eventually("the VM being gone", func() (bool, string) {
+	w.Eventually("the VM is deleted", func() (bool, string) {
 		left := strings.Join(w.FindLeftovers(), ", ")
 
 		return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
 	})
 
-	w.Eventually("the claim being done with", func() (bool, string) {
+	w.Eventually("the claim has no other finalizer", func() (bool, string) {
 		if err := w.Client.Get(w.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()
 		}
 
-		return slices.Equal(claim.Finalizers, []string{look}), strings.Join(claim.Finalizers, ", ")
+		return slices.Equal(claim.Finalizers, []string{testFinalizer}), strings.Join(claim.Finalizers, ", ")
 	})
 
 	if claim.Status.EndReason != reason {
-		w.T.Errorf("the claim ended for %s, want %s", claim.Status.EndReason, reason)
+		w.T.Errorf("the claim ended with %s, want %s", claim.Status.EndReason, reason)
 	}
 
 	if made := w.GitHub.State().Registered; made != 0 {
-		w.T.Errorf("%d credentials were made", made)
+		w.T.Errorf("%d credentials were issued", made)
 	}
 
 	claim.Finalizers = nil
@@ -209,5 +210,5 @@ func (w *world) ends(claim *v1alpha1.MachineClaim, condition, reason string) {
 		w.T.Fatal(err)
 	}
 
-	w.eventuallyForgotten()
+	w.waitForCleanup()
 }

@@ -56,42 +56,42 @@ var (
 )
 
 func TestMain(m *testing.M) {
-	// The operator's steps take the tracer of the process.
+	// The operator's steps use the global tracer.
 	spans = tracetest.NewInMemoryExporter()
 	otel.SetTracerProvider(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)))
 
-	os.Exit(withImages(func() int { return build(m) }))
+	os.Exit(withReleaseImages(func() int { return build(m) }))
 }
 
-// build makes the machines' programs, and what a management cluster has.
+// build builds the machines' programs and prepares the management cluster.
 func build(m *testing.M) int {
 	return exe.RunWith(func(dir string) int {
 		programs = dir
 
 		return kube.Run(m, &env, kube.WithCRDs("../../deploy/crds", "../../deploy/bridge/tenancy.yaml"),
-			kube.WithControllerManager(), kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(prepare))
+			kube.WithControllerManager(), kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(prepareCluster))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
-// world is a fleet whose long-lived credentials are known to a scanner, and of which all is
-// kept that could tell of them.
-type world struct {
+// fixture is a fleet whose scanner knows all long-lived credentials, and which records everything that could
+// contain them.
+type fixture struct {
 	*fleet.Fleet
 	records
 
 	scanner secrets.Scanner
-	// disks is where the machines' disks are kept; images are what they begin with.
-	disks, image string
-	// app is the GitHub App's key, pat the other way to the forge.
-	app, pat        string
-	machines, lives atomic.Int64
-	// broken machines have no runner in their image.
-	broken atomic.Bool
-	ends   sync.WaitGroup
+	// disks is the folder of the machines' disks.
+	disks string
+	// appKey is the GitHub App's key, and pat the personal access token.
+	appKey, pat          string
+	machines, lifecycles atomic.Int64
+	// If isBroken is set, the images of machines contain no runner.
+	isBroken  atomic.Bool
+	recorders sync.WaitGroup
 }
 
-// unguessable is a credential that is nothing else.
-func unguessable(t *testing.T, prefix string) string {
+// newCredential returns a random credential.
+func newCredential(t *testing.T, prefix string) string {
 	t.Helper()
 
 	raw := make([]byte, 20)
@@ -102,8 +102,8 @@ func unguessable(t *testing.T, prefix string) string {
 	return prefix + hex.EncodeToString(raw)[:36]
 }
 
-// newWorld plants the credentials, and lets machines be the real program in a folder each.
-func newWorld(t *testing.T) *world {
+// newFixture creates the credentials. Each machine is the real bootstrap service in its own folder.
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
 	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // paths of sockets are short (unix(7))
@@ -118,14 +118,14 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 
-	w := &world{
-		disks: filepath.Join(dir, "vm"), image: filepath.Join(dir, "image"), pat: unguessable(t, "ghp_"),
-		app: string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(signer)})),
+	w := &fixture{
+		disks: filepath.Join(dir, "vm"), pat: newCredential(t, "ghp_"),
+		appKey: string(pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(signer)})),
 	}
-	token, hook := string(uuid.NewUUID()), unguessable(t, "hook-")
+	token, hook := string(uuid.NewUUID()), newCredential(t, "hook-")
 	model := fleet.Model()
 	model.Tokens[0].Secret = token
-	model.Guest.Script = w.machine
+	model.Guest.Script = w.runMachine
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model, GitHub: simgithub.Options{
 		Unlimited: true,
@@ -140,38 +140,38 @@ func newWorld(t *testing.T) *world {
 			}},
 		},
 	}})
-	w.ReportKey = []byte(unguessable(t, "")[:32])
+	w.ReportKey = []byte(newCredential(t, "")[:32])
 	w.Log = &w.records
 
 	w.SetSecret("proxmox", "tokenSecret", token)
 	w.SetSecret("webhook", "secret", hook)
 	w.SetSecret("github", "pat", w.pat)
-	w.SetSecret("github", "key", w.app)
+	w.SetSecret("github", "key", w.appKey)
 	w.SetSecret("github", "app", strconv.Itoa(appID))
 	w.SetSecret("github", "installation", strconv.Itoa(installationID))
 	w.GitHub.SetWebhook(control.WebhookTarget{URL: w.Front.URL + "/webhooks/github", Secret: hook})
 	w.scanner.Register(
 		secrets.Secret{Name: "the hypervisor's token", Value: token}, secrets.Secret{Name: "the webhook's secret", Value: hook},
-		secrets.Secret{Name: "the forge's token", Value: w.pat}, secrets.Secret{Name: "the App's key", Value: w.app},
+		secrets.Secret{Name: "the forge's token", Value: w.pat}, secrets.Secret{Name: "the App's key", Value: w.appKey},
 		secrets.Secret{Name: "the operator's key", Value: string(w.ReportKey)},
 	)
-	w.observe(t)
+	w.startRecording(t)
 
 	return w
 }
 
-// observe begins to keep what there is to be seen.
-func (w *world) observe(t *testing.T) {
+// startRecording starts to record objects, processes and the hypervisor's data.
+func (w *fixture) startRecording(t *testing.T) {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
 
 	t.Cleanup(func() {
 		cancel()
-		w.ends.Wait()
+		w.recorders.Wait()
 	})
-	w.watch(ctx, t, w.Namespace)
-	t.Cleanup(processes.follow(w))
+	w.watchObjects(ctx, t, w.Namespace)
+	t.Cleanup(processes.subscribe(w))
 	t.Cleanup(w.PVE.OnCall(func(c pve.Call) {
 		if c.Phase != pve.PhaseAfter || c.Method == http.MethodGet {
 			return
@@ -189,39 +189,39 @@ func (w *world) observe(t *testing.T) {
 	}))
 }
 
-// told learns what a runner was handed by its environment.
-func (w *world) told(name, value string) {
+// registerRunnerCredential registers a credential that a runner gets in its environment.
+func (w *fixture) registerRunnerCredential(name, value string) {
 	switch name {
 	case "ACTIONS_RUNNER_INPUT_JITCONFIG", "ACTIONS_RUNNER_INPUT_TOKEN":
-		// Where it comes from the cloud-init ISO it is known already, with the cloud-init ISO as a place.
+		// A credential from the cloud-init ISO is registered already, with more allowed places.
 		w.scanner.Register(secrets.Secret{Name: "the runner's credential, handed over", Value: value, Places: []string{inEnv}})
 	}
 }
 
-// machine is a VM: its disk, cloud-init, and the bootstrap service until it ends.
-func (w *world) machine(vm pve.GuestVM) {
+// runMachine creates a VM's disk, applies cloud-init and runs the bootstrap service until it ends.
+func (w *fixture) runMachine(vm pve.GuestVM) {
 	root := fmt.Sprintf("%s/%d", w.disks, w.machines.Add(1))
-	if err := w.disk(root, vm); err != nil {
-		w.T.Errorf("make the disk of %s: %v", vm.Name, err)
+	if err := w.createDisk(root, vm); err != nil {
+		w.T.Errorf("create the disk of %s: %v", vm.Name, err)
 
 		return
 	}
 
 	if cfg, err := fleet.ReadGuestConfig(vm.Drive); err == nil {
-		w.plantSeed(&cfg)
+		w.registerSeedCredentials(&cfg)
 	}
 
 	var console bytes.Buffer
 
 	done := make(chan struct{})
 
-	w.ends.Go(func() {
+	w.recorders.Go(func() {
 		for {
-			w.tree(onDisk, root)
+			w.addTree(onDisk, root)
 
 			select {
 			case <-done:
-				w.tree(onDisk, root)
+				w.addTree(onDisk, root)
 
 				return
 			case <-time.After(100 * time.Millisecond):
@@ -241,19 +241,19 @@ func (w *world) machine(vm pve.GuestVM) {
 	w.add(onConsole, vm.Name, console.Bytes())
 }
 
-// disk lays a machine's disk: its image, and what cloud-init makes and keeps.
-func (w *world) disk(root string, vm pve.GuestVM) error {
+// createDisk creates a machine's disk from its image and what cloud-init writes.
+func (w *fixture) createDisk(root string, vm pve.GuestVM) error {
 	if err := os.MkdirAll(root, 0o700); err != nil {
 		return err
 	}
 
-	if !w.broken.Load() {
+	if !w.isBroken.Load() {
 		if err := simrunner.Layout(root, filepath.Join(programs, "forgesim"), true); err != nil {
 			return err
 		}
 	}
 
-	// cloud-init keeps all of a NoCloud seed; see its documentation, "/var/lib/cloud".
+	// cloud-init stores all of a NoCloud seed; see its documentation, "/var/lib/cloud".
 	kept := filepath.Join(root, "var", "lib", "cloud", "instance")
 	if err := os.MkdirAll(kept, 0o755); err != nil {
 		return err
@@ -268,9 +268,9 @@ func (w *world) disk(root string, vm pve.GuestVM) error {
 	return execguest.ApplyCloudInit(vm.Drive, root, vm.Log)
 }
 
-// plantSeed makes the machine's own, short-lived credentials known, with the places that
-// each may be in.
-func (w *world) plantSeed(cfg *guest.Config) {
+// registerSeedCredentials registers the machine's own short-lived credentials with the places where each is
+// allowed.
+func (w *fixture) registerSeedCredentials(cfg *guest.Config) {
 	own := []string{onSeed, onDisk}
 	runner := append([]string{inEnv}, own...)
 
@@ -288,24 +288,24 @@ func (w *world) plantSeed(cfg *guest.Config) {
 	}
 }
 
-// check says what was found where it may not be.
-func (w *world) check() {
+// checkFindings scans everything, and reports all findings.
+func (w *fixture) checkFindings() {
 	w.T.Helper()
-	w.look()
+	w.scanAll()
 
 	for _, finding := range w.scanner.Findings() {
 		w.T.Errorf("%s", finding)
 	}
 
-	for _, place := range every() {
+	for _, place := range listPlaces() {
 		if w.scanner.ScanCounts()[place] == 0 {
-			w.T.Errorf("nothing was looked at in %s", place)
+			w.T.Errorf("nothing was scanned in %s", place)
 		}
 	}
 }
 
-// look looks at everything that was kept, and at what there is now.
-func (w *world) look() {
+// scanAll scans everything that was recorded, and the current state.
+func (w *fixture) scanAll() {
 	w.T.Helper()
 
 	for _, vm := range w.PVE.Snapshot().VMs {
@@ -336,10 +336,10 @@ func (w *world) look() {
 		}
 	}
 
-	w.show(&w.scanner)
+	w.scanWith(&w.scanner)
 }
 
-// useApp lets a template log in to the forge as the App.
+// useApp changes the template's credentials to those of the GitHub App.
 func useApp(template *v1alpha1.HypervisorMachineTemplate) {
 	source := func(key string) v1alpha1.SecretValueSource {
 		return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "github", Key: key}}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/test/progress"
 	"github.com/hyperfleet/hyperfleet/test/realpve"
 )
@@ -22,40 +23,40 @@ import (
 const (
 	operatorUID = "e2e00000-0000-4000-8000-000000000001"
 	claimUID    = "c1a10000-0000-4000-8000-000000000001"
-	// patience decides nothing but how long a life that hangs is waited for.
-	patience = 3 * time.Minute
-	// requeue is when a controller comes again unasked.
-	requeue = time.Second
+	// waitTimeout only limits how long a hanging test runs.
+	waitTimeout = 3 * time.Minute
+	// requeueInterval is the interval at which a controller reconciles without an event.
+	requeueInterval = time.Second
 )
 
-// life is that of one machine, from the id reserved for it until nothing of it is left. It
-// may outlive the processes that lead it: what it keeps is what stands in the claim.
-type life struct {
+// lifecycle is the lifecycle of one machine, from its reserved ID until nothing is left of it. It can continue
+// in several processes of the operator, because its state is only what a claim stores.
+type lifecycle struct {
 	*testing.T
 
 	part  *realpve.Part
 	spec  hypervisor.MachineSpec
-	woken chan struct{}
-	// patience is how long each thing may take.
-	patience time.Duration
-	// onWake is called each time the provider wakes the owner; nil for nothing.
+	wakes chan struct{}
+	// timeout limits each operation.
+	timeout time.Duration
+	// onWake, if set, is called each time the provider wakes the owner.
 	onWake func()
 }
 
-func newLife(t *testing.T, site *realpve.Site) *life {
+func newLifecycle(t *testing.T, site *realpve.Site) *lifecycle {
 	t.Helper()
 
-	return &life{
-		T: t, part: site.NewPart(t), woken: make(chan struct{}, 1), patience: patience,
+	return &lifecycle{
+		T: t, part: site.NewPart(t), wakes: make(chan struct{}, 1), timeout: waitTimeout,
 		spec: hypervisor.MachineSpec{
 			Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: claimUID, Pool: "pool"},
-			Hostname: "claim", Template: hypervisor.TemplateRef{ID: site.Template}, Shape: shape(),
+			Hostname: "claim", Template: hypervisor.TemplateRef{ID: site.Template}, Shape: newShape(),
 		},
 	}
 }
 
-// process is a provider, as a process of the operator has one. Transport may be nil.
-func (l *life) process(transport func(http.RoundTripper) http.RoundTripper) hypervisor.Connection {
+// connect returns a provider as a process of the operator has one. transport may be nil.
+func (l *lifecycle) connect(transport func(http.RoundTripper) http.RoundTripper) hypervisor.Connection {
 	l.Helper()
 
 	return l.part.Connect(l.T, hypervisor.Options{OperatorUID: operatorUID, WrapTransport: transport, Wake: func(hypervisor.Owner) {
@@ -64,20 +65,20 @@ func (l *life) process(transport func(http.RoundTripper) http.RoundTripper) hype
 		}
 
 		select {
-		case l.woken <- struct{}{}:
+		case l.wakes <- struct{}{}:
 		default:
 		}
 	}})
 }
 
-// until calls do, as a controller does: when it is woken, and now and then, until it is done.
-func (l *life) until(ctx context.Context, what string, do func(context.Context) (bool, error)) error {
+// waitUntil calls do until it is done, as a controller does: after each wake, and at intervals.
+func (l *lifecycle) waitUntil(ctx context.Context, what string, do func(context.Context) (bool, error)) error {
 	l.Helper()
 
-	ctx, cancel := context.WithTimeout(ctx, l.patience)
+	ctx, cancel := context.WithTimeout(ctx, l.timeout)
 	defer cancel()
 
-	ticker := time.NewTicker(requeue)
+	ticker := time.NewTicker(requeueInterval)
 	defer ticker.Stop()
 
 	for {
@@ -86,22 +87,22 @@ func (l *life) until(ctx context.Context, what string, do func(context.Context) 
 			return nil
 		}
 
-		if ctx.Err() != nil || !passing(err) {
+		if ctx.Err() != nil || !isTransient(err) {
 			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
 		}
 
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%s: %w", what, errors.Join(ctx.Err(), err))
-		case <-l.woken:
+		case <-l.wakes:
 		case <-ticker.C:
 		}
 	}
 }
 
-// passing tells whether a controller would try again. Whatever else is a verdict on the
-// machine, and on a Proxmox VE where nobody interferes it is wrong.
-func passing(err error) bool {
+// isTransient returns whether a controller would retry. On a Proxmox VE that nothing else uses, every other
+// error is unexpected.
+func isTransient(err error) bool {
 	switch hypervisor.KindOf(err) {
 	case hypervisor.Busy, hypervisor.UnknownOutcome, hypervisor.Unavailable, "":
 		return true
@@ -110,11 +111,11 @@ func passing(err error) bool {
 	}
 }
 
-// make has the machine made until it runs, or is held.
-func (l *life) make(ctx context.Context, p hypervisor.Provider) error {
+// createMachine creates the machine until it runs, or until it is prepared as a standby.
+func (l *lifecycle) createMachine(ctx context.Context, p hypervisor.Provider) error {
 	l.Helper()
 
-	return l.until(ctx, "make machine", func(ctx context.Context) (bool, error) {
+	return l.waitUntil(ctx, "create machine", func(ctx context.Context) (bool, error) {
 		if l.spec.ID == 0 {
 			reserved, err := p.Reserve(ctx, l.spec)
 			l.spec.ID, l.spec.Node = reserved.ID, reserved.Node
@@ -138,33 +139,32 @@ func (l *life) make(ctx context.Context, p hypervisor.Provider) error {
 	})
 }
 
-// remove has it deleted until nothing is left.
-func (l *life) remove(ctx context.Context, p hypervisor.Provider) error {
+// deleteMachine deletes the machine until nothing is left.
+func (l *lifecycle) deleteMachine(ctx context.Context, p hypervisor.Provider) error {
 	l.Helper()
 
-	return l.until(ctx, "delete machine", func(ctx context.Context) (bool, error) {
+	return l.waitUntil(ctx, "delete machine", func(ctx context.Context) (bool, error) {
 		err := p.Delete(ctx, hypervisor.MachineRef{ID: l.spec.ID, Owner: l.spec.Owner})
 
 		return hypervisor.Is(err, hypervisor.NotFound), err
 	})
 }
 
-// runs makes sure that there is the machine of the reserved id, and no other, and that it was
-// started once.
-func (l *life) runs() {
+// requireRunning checks that exactly the machine with the reserved ID exists, and that it was started once.
+func (l *lifecycle) requireRunning() {
 	l.Helper()
 
 	state := l.part.Inspect()
 	if len(state.Machines) != 1 {
-		l.Fatalf("want one machine, there are %+v", state.Machines)
+		l.Fatalf("want one machine, got %+v", state.Machines)
 	}
 
 	if m := state.Machines[0]; m.ID != l.spec.ID || m.ClaimUID != claimUID || m.OperatorUID != operatorUID || !m.Running || m.Starts != 1 {
-		l.Errorf("want machine %d of the claim running, started once; there is %+v", l.spec.ID, m)
+		l.Errorf("want machine %d of the claim running, started once; got %+v", l.spec.ID, m)
 	}
 }
 
-func (l *life) nothingLeft() {
+func (l *lifecycle) requireNothingLeft() {
 	l.Helper()
 
 	if state := l.part.Inspect(); len(state.Machines)+len(state.Seeds) > 0 {
@@ -172,14 +172,14 @@ func (l *life) nothingLeft() {
 	}
 }
 
-// A machine lives and is gone, each change is asked for once, and what that took is told.
-func TestLife(t *testing.T) {
+// A machine is created and deleted with one call for each change. The test prints the durations.
+func TestLifecycle(t *testing.T) {
 	site := realpve.GetSite(t)
-	l := newLife(t, site)
+	l := newLifecycle(t, site)
 	m := newMeter(t, site)
-	l.onWake = m.wake
+	l.onWake = m.addWake
 
-	p := l.process(m.transport)
+	p := l.connect(m.wrapTransport)
 	defer p.Close()
 
 	info, err := p.Check(t.Context())
@@ -191,45 +191,45 @@ func TestLife(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	m.begin()
+	m.reset()
 
-	if err := l.make(t.Context(), p); err != nil {
+	if err := l.createMachine(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 
-	m.event("runs")
-	l.runs()
-	m.event("is deleted")
+	m.addEvent("runs")
+	l.requireRunning()
+	m.addEvent("is deleted")
 
-	if err := l.remove(t.Context(), p); err != nil {
+	if err := l.deleteMachine(t.Context(), p); err != nil {
 		t.Fatal(err)
 	}
 
-	m.event("is gone")
-	l.nothingLeft()
+	m.addEvent("is gone")
+	l.requireNothingLeft()
 
 	say := progress.NewPrinter(t)
-	say("%s", m.table())
+	say("%s", m.formatTable())
 
-	if unlike := slices.DeleteFunc(m.changes(), func(s string) bool { return strings.HasSuffix(s, " 1") }); len(unlike) > 0 {
+	if unlike := slices.DeleteFunc(m.listChanges(), func(s string) bool { return strings.HasSuffix(s, " 1") }); len(unlike) > 0 {
 		t.Errorf("want each change asked for once, got %v", unlike)
 	}
 }
 
-// Machines that live at once share what is asked for all: what each takes then is told.
-func TestLivesAtOnce(t *testing.T) {
+// Machines that run at the same time share calls. The test prints the durations for each machine.
+func TestParallelLifecycles(t *testing.T) {
 	const machines = 12
 
 	site := realpve.GetSite(t)
 
-	long(t)
+	skipIfShort(t)
 
-	lives := map[string]*life{}
-	one := newLife(t, site)
+	lives := map[string]*lifecycle{}
+	one := newLifecycle(t, site)
 
 	for n := range machines {
 		l := *one
-		l.woken = make(chan struct{}, 1)
+		l.wakes = make(chan struct{}, 1)
 		l.spec.Owner.Name = fmt.Sprintf("claim-%d", n)
 		l.spec.Owner.UID = fmt.Sprintf("%s%03d", claimUID[:len(claimUID)-3], n)
 		l.spec.Hostname = l.spec.Owner.Name
@@ -243,9 +243,9 @@ func TestLivesAtOnce(t *testing.T) {
 	p := one.part.Connect(t, hypervisor.Options{
 		OperatorUID: operatorUID,
 		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
-			return roundTripper(func(req *http.Request) (*http.Response, error) {
+			return retry.RoundTripperFunc(func(req *http.Request) (*http.Response, error) {
 				mu.Lock()
-				calls[classOf(req)]++
+				calls[findClass(req)]++
 				all++
 				mu.Unlock()
 
@@ -254,7 +254,7 @@ func TestLivesAtOnce(t *testing.T) {
 		},
 		Wake: func(owner hypervisor.Owner) {
 			select {
-			case lives[owner.UID].woken <- struct{}{}:
+			case lives[owner.UID].wakes <- struct{}{}:
 			default:
 			}
 		},
@@ -265,13 +265,13 @@ func TestLivesAtOnce(t *testing.T) {
 
 	for _, l := range lives {
 		wg.Go(func() {
-			if err := errors.Join(l.make(t.Context(), p), l.remove(t.Context(), p)); err != nil {
+			if err := errors.Join(l.createMachine(t.Context(), p), l.deleteMachine(t.Context(), p)); err != nil {
 				t.Errorf("%s: %v", l.spec.Owner.Name, err)
 			}
 		})
 	}
 
 	wg.Wait()
-	one.nothingLeft()
+	one.requireNothingLeft()
 	progress.NewPrinter(t)("%d machines at once: %.1f calls each, with all that they share: %v", machines, float64(all)/machines, calls)
 }

@@ -30,14 +30,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-func newHostile(t *testing.T) *hostile {
+func newTenantFixture(t *testing.T) *tenantFixture {
 	t.Helper()
 
-	h := &hostile{
+	h := &tenantFixture{
 		Fleet: fleet.New(t, env, fleet.Options{}), t: t, team: env.Namespace(t), neighbour: env.Namespace(t),
-		ears: []*ear{listen(t), listen(t)}, own: newOwnServers(t),
+		unlisted: []*recordingServer{startListener(t), startListener(t)}, own: newTenantServers(t),
 	}
-	h.ExtraNamespaces, h.Log, h.WrapTransport, h.Networking = []string{h.team, h.neighbour}, &h.logged, h.asked.watch, true
+	h.ExtraNamespaces, h.Log, h.WrapTransport, h.Networking = []string{h.team, h.neighbour}, &h.operatorLog, h.calls.wrapTransport, true
 
 	target, err := url.Parse(h.GitHub.URL)
 	if err != nil {
@@ -46,7 +46,7 @@ func newHostile(t *testing.T) *hostile {
 
 	forward := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) }}
 	h.platform = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		fmt.Fprintln(&h.sent, r.URL, r.Header)
+		fmt.Fprintln(&h.platformRequests, r.URL, r.Header)
 
 		// The tenant may also name this server as a GitLab, Gitea or Buildkite, whose paths GitHub does not have.
 		isGitHub := strings.HasPrefix(r.URL.Path, "/api/v3/") ||
@@ -67,7 +67,7 @@ func newHostile(t *testing.T) *hostile {
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{h.neighbour}}, {
 		Names: []string{h.team}, Templates: []string{pve.DefaultTemplate}, Storages: []string{"local-lvm"}, Networks: []string{"vmbr0"},
 		VLANs: []v1alpha1.VLANRange{{Min: 100, Max: 109}}, Addresses: []string{"10.20.1.0/24"},
-		Quota: &v1alpha1.NamespaceQuota{Machines: new(int32(quotaOfTenant))},
+		Quota: &v1alpha1.NamespaceQuota{Machines: new(int32(machineQuota))},
 	}}
 	h.CreateCluster(cluster)
 	h.closed = h.NewSite("closed", fleet.Model(), func(c *v1alpha1.HypervisorCluster) {
@@ -75,19 +75,19 @@ func newHostile(t *testing.T) *hostile {
 		c.Spec.DNS = &v1alpha1.HypervisorDNS{
 			Domain: "closed.example.com", RegisterVMs: true,
 			DNSProvider: &v1alpha1.DNSProvider{
-				Type: "rfc2136", Server: h.ears[0].address(), Zones: []string{"closed.example.com"},
+				Type: "rfc2136", Server: h.unlisted[0].address(), Zones: []string{"closed.example.com"},
 				Credentials: map[string]v1alpha1.SecretValueSource{
-					"keyName": theirsNamed(h.Namespace, private, "key"), "key": theirsNamed(h.Namespace, private, "key"),
+					"keyName": newSecretRef(h.Namespace, private, "key"), "key": newSecretRef(h.Namespace, private, "key"),
 				},
 			},
 		}
 	})
 
-	h.dice = rand.New(rand.NewPCG(1, 1))
-	h.furnish()
-	h.furnishOthers()
-	h.letIn()
-	h.startOthers()
+	h.random = rand.New(rand.NewPCG(1, 1))
+	h.createNeighbourObjects()
+	h.createOtherObjects()
+	h.grantTenant()
+	h.startOtherAreas()
 	h.Start()
 
 	h.Eventually("the neighbour has its machine", func() (bool, string) {
@@ -105,13 +105,13 @@ func newHostile(t *testing.T) *hostile {
 		return err == nil && len(vms.Items) > 0, fmt.Sprint(err)
 	})
 
-	h.secrets = h.secretsOf(h.neighbour)
+	h.neighbourSecrets = h.listSecrets(h.neighbour)
 
 	return h
 }
 
-// furnish makes what is the neighbour's and the platform team's.
-func (h *hostile) furnish() {
+// createNeighbourObjects creates the objects of the neighbour and of the platform team.
+func (h *tenantFixture) createNeighbourObjects() {
 	host := strings.TrimPrefix(h.platform.URL, "http://")
 
 	for name, secret := range map[string]struct{ namespaces, servers, value string }{
@@ -132,18 +132,18 @@ func (h *hostile) furnish() {
 	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = "shared"
 	pool := h.NewPool(2)
 	pool.Spec.Workload.Webhook.Secret.SecretKeyRef.Name = "closed"
-	job := h.job("neighbour")
+	job := h.newJob("neighbour")
 
 	for _, object := range []client.Object{template, claim, pool, job} {
 		object.SetNamespace(h.neighbour)
 		h.Create(object)
-		h.theirs = append(h.theirs, object)
+		h.neighbourObjects = append(h.neighbourObjects, object)
 	}
 }
 
-// letIn gives the tenant every right on the kinds that the operator looks after in its namespace,
-// their statuses too.
-func (h *hostile) letIn() {
+// grantTenant gives the tenant all permissions for the operator's kinds in its namespace, including the
+// statuses.
+func (h *tenantFixture) grantTenant() {
 	meta := metav1.ObjectMeta{Namespace: h.team, Name: "team"}
 	all := []string{"*"}
 	h.Create(&rbacv1.Role{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{
@@ -162,9 +162,9 @@ func (h *hostile) letIn() {
 		h.t.Fatal(err)
 	}
 
-	// The API server takes a moment to know of the policy that the bridge's manifests have.
+	// The API server applies the policy of the bridge's manifests with a delay.
 	h.Eventually("the policy for bridges is in force", func() (bool, string) {
-		err := h.tenant.Create(h.t.Context(), h.bridge(h.neighbour, theirName), client.DryRunAll)
+		err := h.tenant.Create(h.t.Context(), h.newBridge(h.neighbour, theirName), client.DryRunAll)
 
 		return apierrors.IsForbidden(err), fmt.Sprint(err)
 	})
