@@ -54,14 +54,14 @@ type Problem struct {
 	Hint string `json:"hint,omitempty"`
 }
 
-// String formats the problem as one line: file:line:column: path: message (hint). If the problem has no
-// file, it begins with the word line.
+// String formats the problem as one line: file:line:column: path: message (hint). Without a file, it begins with
+// "line N, column N".
 func (p Problem) String() string {
 	var place []string
 
 	switch {
 	case p.File == "" && p.Line > 0:
-		place = append(place, fmt.Sprintf("line %d", p.Line))
+		place = append(place, fmt.Sprintf("line %d, column %d", p.Line, p.Column))
 	case p.File != "" && p.Line > 0:
 		place = append(place, fmt.Sprintf("%s:%d:%d", p.File, p.Line, p.Column))
 	case p.File != "":

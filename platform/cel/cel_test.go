@@ -132,12 +132,12 @@ func TestCompileErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]string{
-		`is_deletin`:                   "1:1: unknown variable or function is_deletin",
+		`is_deletin`:                   "line 1, column 1: unknown variable or function is_deletin",
 		`lst.size()`:                   "unknown variable or function lst (did you mean last?)",
 		`conditionStatu(list, "a")`:    "unknown variable or function conditionStatu (did you mean conditionStatus?)",
-		"true &&\n  nope":              "2:3: unknown variable or function nope",
-		`x ==`:                         "1:5: Syntax error",
-		`resources.jib.status || nope`: "1:10: unknown resources.jib (did you mean job?); 1:25: unknown variable or function nope",
+		"true &&\n  nope":              "line 2, column 3: unknown variable or function nope",
+		`x ==`:                         "line 1, column 5: Syntax error",
+		`resources.jib.status || nope`: "line 1, column 10: unknown resources.jib (did you mean job?); line 1, column 25: unknown variable or function nope",
 		`resources.?jib.hasValue()`:    "unknown resources.jib",
 		`resources["jib"]`:             "unknown resources.jib",
 		`has(resources.jib)`:           "unknown resources.jib",

@@ -138,7 +138,7 @@ type CompileError struct {
 func (e *CompileError) Error() string {
 	texts := make([]string, len(e.Issues))
 	for i, issue := range e.Issues {
-		texts[i] = strings.TrimPrefix(issue.String(), ":") // the issue has no file name
+		texts[i] = issue.String()
 	}
 
 	return strings.Join(texts, "; ")
