@@ -244,7 +244,7 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 		data    string
 		want    []string
 	}{
-		"neither JSON nor YAML":      {static, "links: [", []string{"not valid YAML", "line 1"}},
+		"neither JSON nor YAML":      {static, "links: [", []string{"invalid YAML", "line 1"}},
 		"no mapping":                 {static, "- a", []string{"must be a YAML mapping"}},
 		"nothing":                    {static, " ", []string{"is empty"}},
 		"nothing but a comment":      {static, "# later\n", []string{"version: 1 or version: 2"}},
