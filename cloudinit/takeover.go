@@ -114,7 +114,9 @@ func completeConfig(in *Input, entry *yaml.Node) error {
 
 	strictyaml.SetKey(entry, "content", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.LiteralStyle, Value: merged})
 	strictyaml.SetKey(entry, "encoding", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Value: "text/plain"})
-	strictyaml.SetKey(entry, "permissions", &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode})
+	strictyaml.SetKey(entry, "permissions", &yaml.Node{
+		Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.SingleQuotedStyle, Value: secretMode,
+	})
 
 	return nil
 }

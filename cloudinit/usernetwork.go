@@ -102,7 +102,9 @@ func networkVersion(root *yaml.Node) string {
 }
 
 func isOpenStack(root *yaml.Node) bool {
-	return strictyaml.Lookup(root, "version") == nil && (strictyaml.Lookup(root, "links") != nil || strictyaml.Lookup(root, "networks") != nil)
+	has := func(key string) bool { return strictyaml.Lookup(root, key) != nil }
+
+	return !has("version") && (has("links") || has("networks"))
 }
 
 // requireAddress returns an error if version 1 contains none of the addresses, because addresses cannot be

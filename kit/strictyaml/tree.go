@@ -265,11 +265,17 @@ func Encode(value any) ([]byte, error) {
 // setStyles writes folded texts as literal texts, and puts block texts in quotes that start with a blank or
 // have line ends of other kinds.
 func setStyles(n *yaml.Node) {
-	const block = yaml.FoldedStyle | yaml.LiteralStyle
+	const (
+		block      = yaml.FoldedStyle | yaml.LiteralStyle
+		lineEnds   = "\r\u0085\u2028\u2029"
+		whitespace = " \t\n"
+	)
 
-	switch isBlock := n.Style&block != 0; {
-	case n.Kind != yaml.ScalarNode || !isBlock && !strings.ContainsAny(n.Value, "\n\r\u0085\u2028\u2029"):
-	case isBlock && strings.TrimLeft(n.Value, " \t\n") == n.Value && n.Value != "" && !strings.ContainsAny(n.Value, "\r\u0085\u2028\u2029"):
+	isBlock := n.Style&block != 0
+
+	switch {
+	case n.Kind != yaml.ScalarNode || !isBlock && !strings.ContainsAny(n.Value, "\n"+lineEnds):
+	case isBlock && n.Value != "" && !strings.Contains(whitespace, n.Value[:1]) && !strings.ContainsAny(n.Value, lineEnds):
 		n.Style = n.Style&^block | yaml.LiteralStyle
 	default:
 		n.Style = n.Style&^(block|yaml.SingleQuotedStyle) | yaml.DoubleQuotedStyle
