@@ -127,8 +127,8 @@ func (r *Reconciler) WatchMetalLB(ctx context.Context) error {
 }
 
 func (r *Reconciler) addWatch(kind schema.GroupVersionKind, eventHandler handler.EventHandler, filter predicate.Predicate) error {
-	watch := source.Kind(r.watches.manager.GetCache(), client.Object(hypershift.NewObject(kind)), eventHandler, filter)
-	if err := r.watches.controller.Watch(watch); err != nil {
+	kindSource := source.Kind(r.watches.manager.GetCache(), client.Object(hypershift.NewObject(kind)), eventHandler, filter)
+	if err := r.watches.controller.Watch(kindSource); err != nil {
 		return fmt.Errorf("watch kind %s: %w", kind.Kind, err)
 	}
 

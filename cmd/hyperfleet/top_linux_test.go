@@ -98,7 +98,6 @@ func (s *terminal) lines() []string {
 		for x := range s.width {
 			out[y] += max(s.cell(x, y).C, " ")
 		}
-
 	}
 
 	return out

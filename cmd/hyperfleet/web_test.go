@@ -143,7 +143,7 @@ func checkFilters(t *testing.T, pages http.Handler) {
 
 var (
 	stateLink = regexp.MustCompile(`href="([^"]*[?&;]state=[^"]*)"`)
-	countLink = regexp.MustCompile(`<a href="([^"]+)"[^>]*>[^<]+ <span>([0-9]+)</span></a>`)
+	countLink = regexp.MustCompile(`<a href="([^"]+)"[^>]*>[^<]+ <span>(\d+)</span></a>`)
 	tableRow  = regexp.MustCompile(`<tr>\s*<td`)
 )
 
@@ -294,7 +294,6 @@ func TestRightsToPages(t *testing.T) {
 	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "no permission to list RunnerPools in namespace "+namespace) {
 		t.Errorf("error %v", err)
 	}
-
 }
 
 // TestManyJobs logs how long pages take with many jobs, with 5,000 jobs in a soak test.

@@ -299,7 +299,7 @@ func TestSite(t *testing.T) {
 // TestManualPages checks that the release has a page for each command, with its version and date, and that the page of
 // a program names its subcommands.
 func TestManualPages(t *testing.T) {
-	r, again := fake(t), fake(t)
+	r, again := newFakeRelease(t), newFakeRelease(t)
 	if err := r.packManualPages(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -314,11 +314,11 @@ func TestManualPages(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if !bytes.Equal(read(t, r.file(archive)), read(t, again.file(archive))) {
+	if !bytes.Equal(readFile(t, r.file(archive)), readFile(t, again.file(archive))) {
 		t.Error("the same release has other pages")
 	}
 
-	files := unpacked(t, r, archive)
+	files := unpackArchive(t, r, archive)
 
 	for program, commands := range map[string]string{
 		"hyperfleet":          "operator init doctor hosts jobs job addresses top web uninstall version completion",

@@ -102,7 +102,9 @@ func (f *filter) url(key, value string) string {
 		}
 	}
 
-	if out.Set(key, value); value == "" {
+	out.Set(key, value)
+
+	if value == "" {
 		out.Del(key)
 	}
 

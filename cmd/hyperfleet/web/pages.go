@@ -285,7 +285,7 @@ func (h *handler) renderMachines(r *http.Request) (*page, error) {
 		live.StateStarting, live.StateIdle, live.StateBusy, live.StateStandby, live.StateEnding, live.StateFailed,
 	}
 	matching := selectRows(shown, all, states, func(m machine) facts {
-		known := []string{cmp.Or(m.VM.Phase, string(v1alpha1.MachineClaimPending)), live.MachineState(m.MachineClaim)}
+		known := []string{cmp.Or(m.Phase, string(v1alpha1.MachineClaimPending)), live.MachineState(m.MachineClaim)}
 
 		return facts{
 			states: known, pool: m.Namespace + "/" + m.Pool,
@@ -330,7 +330,7 @@ func (h *handler) renderClusters(r *http.Request) (*page, error) {
 	clusters := selectRows(shown, summary.Clusters, []string{live.StateReady, live.StateNotReady}, func(c live.Cluster) facts {
 		return facts{
 			states: readyStates(c.Ready),
-			text:   strings.Join([]string{c.Name, string(c.Spec.Provider), c.Status.Version, c.Ready.State(), c.Ready.Message}, " "),
+			text:   strings.Join([]string{c.Name, c.Spec.Provider, c.Status.Version, c.Ready.State(), c.Ready.Message}, " "),
 		}
 	})
 

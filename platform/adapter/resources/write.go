@@ -147,7 +147,9 @@ func (r *run) setOwner(e *newEntry, object *unstructured.Unstructured) error {
 }
 
 // create creates the object. It does not take over an existing object of the same name.
-func (r *run) create(ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, operation Operation) error {
+func (r *run) create(
+	ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, operation Operation,
+) error {
 	out.Operation = operation
 
 	created, err := e.client.Create(ctx, object)
