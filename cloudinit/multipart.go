@@ -26,8 +26,8 @@ const (
 func detectContentType(text string) (string, bool) {
 	start := strings.ToLower(strings.TrimLeft(strings.TrimPrefix(text, "\ufeff"), " \t\r\n"))
 
-	// A longer prefix comes before a shorter one that it starts with.
-	for _, k := range []struct{ prefix, contentType string }{
+	// Longer prefixes come first: #include-once before #include.
+	for _, known := range []struct{ prefix, contentType string }{
 		{"#cloud-config-archive", "text/cloud-config-archive"},
 		{"#cloud-config-jsonp", "text/cloud-config-jsonp"},
 		{"#cloud-boothook", "text/cloud-boothook"},
@@ -40,8 +40,8 @@ func detectContentType(text string) (string, bool) {
 		{"content-type:", typeMultipart},
 		{"mime-version:", typeMultipart},
 	} {
-		if strings.HasPrefix(start, k.prefix) {
-			return k.contentType, true
+		if strings.HasPrefix(start, known.prefix) {
+			return known.contentType, true
 		}
 	}
 

@@ -102,7 +102,7 @@ func (w *fleetFixture) run(hash string) func() {
 		return (&fleet.Reconciler{
 			Kinds: []machine.Kind{kind}, Client: mgr.GetClient(), APIReader: w.apiReader, Clock: clock.RealClock{}, Recorder: w.recorder,
 			Runner: &step.Reconciler{Client: mgr.GetClient(), Controller: "hostfleet"},
-			Policy: drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 5, Base: time.Hour, Cap: time.Hour},
+			Policy: drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 5, BaseBackoff: time.Hour, MaxBackoff: time.Hour},
 		}).SetupWithManager(mgr)
 	})
 }

@@ -102,7 +102,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 func (a *Area) Policy() drift.Policy {
 	return drift.Policy{
 		MaxAttempts: a.Config.MaxUpdateAttempts, MaxBootstrapAttempts: a.Config.MaxBootstrapAttempts,
-		Base: a.Config.RetryBase, Cap: a.Config.RetryCap,
+		BaseBackoff: a.Config.RetryBase, MaxBackoff: a.Config.RetryCap,
 	}
 }
 

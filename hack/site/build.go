@@ -51,7 +51,7 @@ func (s *site) renderFiles() (map[string][]byte, error) {
 			return nil, fmt.Errorf("render %s: %w", p.file, err)
 		}
 
-		if err := s.appendFileList(p, &body); err != nil {
+		if err := s.appendFolderFiles(p, &body); err != nil {
 			return nil, err
 		}
 
@@ -179,9 +179,9 @@ func (s *site) renderLinkedFiles(layout *template.Template, out map[string][]byt
 	return nil
 }
 
-// appendFileList appends a list of the files in a folder to the README of the folder. It skips the root folder
+// appendFolderFiles appends a list of the files in a folder to the README of the folder. It skips the root folder
 // and the folders below docs, which have their own indexes.
-func (s *site) appendFileList(p *page, body *bytes.Buffer) error {
+func (s *site) appendFolderFiles(p *page, body *bytes.Buffer) error {
 	folder := path.Dir(p.file)
 	if path.Base(p.file) != "README.md" || folder == "." || strings.HasPrefix(folder, "docs/") {
 		return nil

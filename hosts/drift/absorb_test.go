@@ -115,7 +115,7 @@ func TestApplyResult(t *testing.T) {
 				Bootstrapped: tc.what != drift.FirstBoot, SSHHostKey: "SHA256:x", Parts: had,
 				Push: &v1alpha1.HostPush{Permit: 7},
 			}
-			policy := drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, Base: time.Minute, Cap: time.Hour}
+			policy := drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, BaseBackoff: time.Minute, MaxBackoff: time.Hour}
 			out := drift.Outcome{
 				Action: tc.what, Plan: p, Hash: "new", Permit: 7, Err: tc.err, Result: tc.result, Time: time.Unix(1, 0),
 			}

@@ -91,20 +91,20 @@ type Policy struct {
 	// MaxAttempts and MaxBootstrapAttempts are how many times a host may refuse one configuration,
 	// and its first boot, before it fails terminally.
 	MaxAttempts, MaxBootstrapAttempts int
-	// Base is the back-off after the first failure. Each further failure doubles it, up to Cap.
-	Base, Cap time.Duration
+	// BaseBackoff is the back-off after the first failure. Each further failure doubles it, up to MaxBackoff.
+	BaseBackoff, MaxBackoff time.Duration
 }
 
 // Backoff returns the delay after the given number of consecutive failures.
 func (p Policy) Backoff(failures int) time.Duration {
-	wait := p.Base
+	wait := p.BaseBackoff
 	for range failures - 1 {
-		if wait *= 2; wait >= p.Cap || wait <= 0 {
-			return p.Cap
+		if wait *= 2; wait >= p.MaxBackoff || wait <= 0 {
+			return p.MaxBackoff
 		}
 	}
 
-	return min(wait, p.Cap)
+	return min(wait, p.MaxBackoff)
 }
 
 // Decision is the action that a host needs.

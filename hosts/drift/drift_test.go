@@ -18,7 +18,7 @@ import (
 )
 
 func newPolicy() drift.Policy {
-	return drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, Base: time.Minute, Cap: 30 * time.Minute}
+	return drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, BaseBackoff: time.Minute, MaxBackoff: 30 * time.Minute}
 }
 
 func now() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
@@ -135,7 +135,7 @@ func TestBackoff(t *testing.T) {
 		p := newPolicy()
 		a, b := p.Backoff(n), p.Backoff(n+1)
 
-		return a >= p.Base && a <= b && b <= p.Cap && (n < 6 || a == p.Cap)
+		return a >= p.BaseBackoff && a <= b && b <= p.MaxBackoff && (n < 6 || a == p.MaxBackoff)
 	}, gen.IntRange(1, 200)))
 }
 

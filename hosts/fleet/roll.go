@@ -60,7 +60,7 @@ func rollOut(ctx context.Context, s *scope) step.Result {
 	}
 
 	// The event must describe a state that is saved, so save first.
-	if err := step.SaveStatusAs(ctx, result); err != nil {
+	if err := step.SaveStatusWithResult(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 

@@ -126,8 +126,8 @@ func (k *Kind) HasKubeconfig(host machine.Object) bool {
 	return linuxOf(host).Spec.KubeconfigSecretRef.Name != ""
 }
 
-// RenderOSQuery returns false, because the owner of the host updates its operating system.
-func (k *Kind) RenderOSQuery(machine.Object, machine.Access, machine.OSQuery) (plan.Part, bool) {
+// RenderOSStep returns false, because the owner of the host updates its operating system.
+func (k *Kind) RenderOSStep(machine.Object, machine.Access, machine.OSStepParams) (plan.Part, bool) {
 	return plan.Part{}, false
 }
 

@@ -225,11 +225,11 @@ func (k *Kind) RenderPlan(
 	return p, nil
 }
 
-// RenderOSQuery returns a script that runs sw_vers and softwareupdate. The SSH user owns the host's
+// RenderOSStep returns a script that runs sw_vers and softwareupdate. The SSH user owns the host's
 // volumes, and an installation needs the user's password, which Scaleway returns.
-func (k *Kind) RenderOSQuery(_ machine.Object, access machine.Access, query machine.OSQuery) (plan.Part, bool) {
-	return macplan.NewOSQuery(macplan.OSQuery{
-		Step: string(query.Step), Version: query.Version, Label: query.Label, Attempt: query.Attempt,
+func (k *Kind) RenderOSStep(_ machine.Object, access machine.Access, params machine.OSStepParams) (plan.Part, bool) {
+	return macplan.NewOSStep(macplan.OSStepParams{
+		Step: string(params.Step), Version: params.Version, Label: params.Label, Attempt: params.Attempt,
 		User: access.User, Password: access.Password,
 	}), true
 }

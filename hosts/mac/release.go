@@ -81,7 +81,7 @@ func (k *Kind) releaseRefusedServer(
 func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
 
 // Release releases the server. It needs the API key. If the Secret with the key is missing, the
-// object keeps its finalizer, so that no paid server is lost track of.
+// object keeps its finalizer. Otherwise the server would cost money without an object that shows it.
 func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 	mac := macOf(host)
 
@@ -95,14 +95,14 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 	}
 
 	if mac.Status.ServerID == "" {
-		return k.releaseOrder(ctx, api, mac)
+		return k.releaseOrderedServer(ctx, api, mac)
 	}
 
 	return k.releaseServer(ctx, api, mac)
 }
 
-// releaseOrder releases the server that an order without a response may have created.
-func (k *Kind) releaseOrder(
+// releaseOrderedServer releases the server that an order without a response may have created.
+func (k *Kind) releaseOrderedServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {
 	server, found, err := api.Find(ctx, serverName(mac))

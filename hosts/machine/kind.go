@@ -61,10 +61,10 @@ type Contents interface {
 	HasKubeconfig(host Object) bool
 	// RenderPlan renders the plan of a host that is reached by access. Errors have a class.
 	RenderPlan(ctx context.Context, secrets Secrets, host Object, access Access) (plan.Plan, error)
-	// RenderOSQuery returns a script that prints the version of the host's operating system and the
-	// progress of an update, in the format that parseOSOutput parses. It returns false for kinds
-	// whose operating system is not updated.
-	RenderOSQuery(host Object, access Access, query OSQuery) (plan.Part, bool)
+	// RenderOSStep returns the script of a step of an update. The script prints the version of the host's
+	// operating system and the progress of the update, in the format that parseOSOutput parses.
+	// RenderOSStep returns false for kinds whose operating system is not updated.
+	RenderOSStep(host Object, access Access, params OSStepParams) (plan.Part, bool)
 }
 
 // Lifecycle provisions and releases hosts.

@@ -52,9 +52,9 @@ const (
 	OSCancel OSStep = "cancel"
 )
 
-// OSQuery is a step that runs on a host, with the desired version and the label of its update.
-// Attempt distinguishes this installation from earlier ones.
-type OSQuery struct {
+// OSStepParams are the parameters of a step that runs on a host: the desired version and the label of its
+// update. Attempt distinguishes this installation from earlier ones.
+type OSStepParams struct {
 	Step                    OSStep
 	Version, Label, Attempt string
 }
@@ -102,7 +102,7 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	switch {
 	case update.EndedAt != nil: // it has succeeded or failed: the Node returns to service below
 	case update.Label == "" && remaining > 0: // the label is looked up
-		return s.queryOS(ctx, OSOffer, remaining)
+		return s.runOSStep(ctx, OSOffer, remaining)
 	case update.Label == "": // the lookup took too long
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack,
 			"the host could not be queried for updates: "+s.status.ContactMessage)
@@ -120,9 +120,9 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drain.ReasonTimedOut, update.Drain.Message)
 	case remaining > 0: // the installation runs, or the host restarts
-		return s.queryOS(ctx, OSInstall, remaining)
+		return s.runOSStep(ctx, OSInstall, remaining)
 	case update.AwaySince == nil: // the installation took too long
-		return s.queryOS(ctx, OSCancel, 0)
+		return s.runOSStep(ctx, OSCancel, 0)
 	default: // the host has not come back
 		s.failHostNotBack()
 	}
@@ -170,7 +170,7 @@ func (s *scope) startOSInstall(ctx context.Context) step.Result {
 		return step.Fail(err)
 	}
 
-	return s.queryOS(ctx, OSInstall, s.osTimeLeft())
+	return s.runOSStep(ctx, OSInstall, s.osTimeLeft())
 }
 
 // failHostNotBack ends the update of a host that was not reachable in time after its restart.
@@ -182,28 +182,31 @@ func (s *scope) failHostNotBack() {
 	s.status.UnreachableSince, s.status.ContactAttempts = update.AwaySince, 1
 }
 
-// queryOS runs a step of the update on the host, at most once per base back-off. A host that can't
-// be queried counts as unreachable, whatever the error.
-func (s *scope) queryOS(ctx context.Context, query OSStep, remaining time.Duration) step.Result {
+// runOSStep starts a job that runs a step of the update on the host. It waits while another job runs on
+// the host, and for the base back-off after the last contact.
+func (s *scope) runOSStep(ctx context.Context, osStep OSStep, remaining time.Duration) step.Result {
 	update := s.status.OSUpdate
 	if s.runningAction() != "" {
 		return step.Wait(resyncInterval, reasonUpdatingOS, s.osMessage())
 	}
 
 	if last := s.status.LastContactTime; last != nil && last.After(update.StartedAt.Time) {
-		if wait := min(last.Add(s.Settings.Policy.Base).Sub(s.Clock.Now()), remaining); wait > 0 {
+		if wait := min(last.Add(s.Settings.Policy.BaseBackoff).Sub(s.Clock.Now()), remaining); wait > 0 {
 			return step.Wait(wait, s.osReason(), s.osMessage())
 		}
 	}
 
-	return s.startJob(ctx, job{action: drift.OSUpdate, osQuery: OSQuery{
-		Step: query, Version: update.Version, Label: update.Label, Attempt: strconv.FormatInt(s.osPhaseStart().Unix(), 10),
+	// The start time identifies the attempt, and stays the same for all of its steps.
+	attempt := strconv.FormatInt(s.osPhaseStart().Unix(), 10)
+
+	return s.startJob(ctx, job{action: drift.OSUpdate, osStep: OSStepParams{
+		Step: osStep, Version: update.Version, Label: update.Label, Attempt: attempt,
 	}})
 }
 
-// recordOSQueryFailed records that a step could not even start, for example because a Secret is
-// missing.
-func (s *scope) recordOSQueryFailed(err error) step.Result {
+// recordOSStepFailed records that the job of a step could not start, for example because a Secret is
+// missing. The host then counts as unreachable, and the step is tried again.
+func (s *scope) recordOSStepFailed(err error) step.Result {
 	if errclass.ClassOf(err) == errclass.Transient {
 		return step.Fail(err)
 	}
@@ -216,7 +219,7 @@ func (s *scope) recordOSQueryFailed(err error) step.Result {
 		s.status.OSUpdate.AwaySince = &now
 	}
 
-	return step.Wait(s.Settings.Policy.Base, s.status.ContactReason, err.Error())
+	return step.Wait(s.Settings.Policy.BaseBackoff, s.status.ContactReason, err.Error())
 }
 
 func (s *scope) osReason() string {
@@ -285,10 +288,10 @@ func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 	return step.Done()
 }
 
-// queryOS runs a step of an update on a host. Once the host has the desired version, queryOS
+// runOSStep runs a step of an update on a host. Once the host has the desired version, runOSStep
 // repairs the parts that the update has lost. It does not repair the kubeconfig or parts of another
 // configuration, because those need a permit of their own.
-func (p *WorkerPool) queryOS(ctx context.Context, conn *ssh.Conn, work job, options push.Options, out *outcome) {
+func (p *WorkerPool) runOSStep(ctx context.Context, conn *ssh.Conn, work job, options push.Options, out *outcome) {
 	output, err := runOSScript(ctx, conn, work.osScript, p.timeout)
 	if err != nil {
 		out.Err = err
@@ -297,7 +300,7 @@ func (p *WorkerPool) queryOS(ctx context.Context, conn *ssh.Conn, work job, opti
 	}
 
 	out.OSVersion, out.OSUpdate, out.Err = parseOSOutput(output)
-	if out.Err != nil || !drift.IsAtLeast(out.OSVersion, work.osQuery.Version) {
+	if out.Err != nil || !drift.IsAtLeast(out.OSVersion, work.osStep.Version) {
 		return
 	}
 

@@ -435,7 +435,7 @@ func (s *scope) startJob(ctx context.Context, work job) step.Result {
 		return s.recordCannotStart(err, work)
 	}
 
-	s.addOSQuery(access, &work)
+	s.addOSStep(access, &work)
 
 	work.target = ssh.Target{
 		Name: s.obj.GetName(), Address: access.Address, Fallbacks: access.Fallbacks, User: access.User,
@@ -481,17 +481,17 @@ func (s *scope) startJob(ctx context.Context, work job) step.Result {
 	}
 }
 
-// addOSQuery adds a query of the operating system's version to a push or probe, if the fleet names
-// a version.
-func (s *scope) addOSQuery(access Access, work *job) {
+// addOSStep renders the script of the job's step of an update. A push or probe gets the step that prints
+// the operating system's version, if the fleet names a version.
+func (s *scope) addOSStep(access Access, work *job) {
 	if work.action != drift.OSUpdate && s.desired().OSVersion != "" && (work.action == drift.Probe || work.action.IsPush()) {
-		work.osQuery = OSQuery{Step: OSVersion}
+		work.osStep = OSStepParams{Step: OSVersion}
 	}
 
-	if work.osQuery.Step != "" {
+	if work.osStep.Step != "" {
 		var ok bool
-		if work.osScript, ok = s.Kind.RenderOSQuery(s.obj, access, work.osQuery); !ok {
-			work.osQuery = OSQuery{}
+		if work.osScript, ok = s.Kind.RenderOSStep(s.obj, access, work.osStep); !ok {
+			work.osStep = OSStepParams{}
 		}
 	}
 }
@@ -500,7 +500,7 @@ func (s *scope) addOSQuery(access Access, work *job) {
 // This does not count as a refusal. The permit is used up, so that another host can get one.
 func (s *scope) recordCannotStart(err error, work job) step.Result {
 	if work.action == drift.OSUpdate {
-		return s.recordOSQueryFailed(err)
+		return s.recordOSStepFailed(err)
 	}
 
 	if errclass.ClassOf(err) == errclass.Transient {

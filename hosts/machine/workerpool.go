@@ -33,10 +33,9 @@ type job struct {
 	removal plan.Part
 	// refusalTarget is the target that is recorded as refused if the host refuses the push.
 	refusalTarget string
-	// osScript queries the host's operating system for osQuery. Both are empty if the host is not
-	// queried.
+	// osScript runs osStep on the host. Both are empty if the job runs no step of an update.
 	osScript plan.Part
-	osQuery  OSQuery
+	osStep   OSStepParams
 	// credential is the issued credential that the plan pushes, or nil.
 	credential *v1alpha1.HostNodeCredential
 	// permit under which the job runs. It is 0 if there is none.
@@ -243,7 +242,7 @@ func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 			Label: work.removal.Label, Input: strings.NewReader(work.removal.Input()), Timeout: p.timeout,
 		})
 	case drift.OSUpdate:
-		p.queryOS(ctx, conn, work, options, out)
+		p.runOSStep(ctx, conn, work, options, out)
 	case drift.Probe:
 		out.States, out.Err = push.Probe(ctx, conn, work.plan, options)
 	case drift.FirstBoot:
@@ -257,7 +256,7 @@ func (p *WorkerPool) runOnHost(ctx context.Context, work job, out *outcome) {
 		}
 	}
 
-	if work.osQuery.Step == OSVersion && out.Failure() == nil {
+	if work.osStep.Step == OSVersion && out.Failure() == nil {
 		out.OSVersion = p.queryOSVersion(ctx, conn, work)
 	}
 }

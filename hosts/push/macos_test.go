@@ -32,7 +32,7 @@ func (a updateRunner) runStep(step, attempt string) string {
 	}
 	defer conn.Close()
 
-	part := mac.NewOSQuery(mac.OSQuery{
+	part := mac.NewOSStep(mac.OSStepParams{
 		Step: step, Version: "15.3.1", Label: "macOS Sequoia 15.3.1-24D60", Attempt: attempt, User: "m1", Password: log.NewSecret(a.password),
 	})
 

@@ -19,8 +19,8 @@ const (
 	// message.
 	maxMessage = 1 << 10
 	maxLines   = 10
-	// minSecretWord is the minimum length of a word of a secret that is redacted by itself. Shorter
-	// words are too common.
+	// minSecretWord is the minimum length of a line or word of a secret that is redacted by itself.
+	// Shorter ones are too common.
 	minSecretWord = 12
 )
 
@@ -108,29 +108,29 @@ func lastLines(text string) string {
 	}, message)
 }
 
-// redact replaces secrets in a text. It replaces each secret as a whole, each of its lines, and
-// their long words, because programs quote parts of an input that they can't parse.
+// redact replaces secrets in a text. It replaces each secret as a whole, and also its lines and words from
+// minSecretWord bytes on, because programs quote parts of an input that they can't parse.
 func redact(text string, secrets ...log.Secret) string {
-	var hidden []string
+	var toRedact []string
 
 	for _, secret := range secrets {
 		trimmed := strings.TrimSpace(secret.Reveal())
-		hidden = append(hidden, trimmed)
+		toRedact = append(toRedact, trimmed)
 
 		for line := range strings.Lines(trimmed) {
 			line = strings.TrimSpace(line)
 			for _, word := range append(strings.Fields(line), line) {
 				if len(word) >= minSecretWord {
-					hidden = append(hidden, word)
+					toRedact = append(toRedact, word)
 				}
 			}
 		}
 	}
 
 	// The longest secrets come first, so that no secret is replaced only in part.
-	slices.SortFunc(hidden, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(toRedact, func(a, b string) int { return len(b) - len(a) })
 
-	for _, secret := range slices.Compact(hidden) {
+	for _, secret := range slices.Compact(toRedact) {
 		if secret != "" {
 			text = strings.ReplaceAll(text, secret, log.Redacted)
 		}

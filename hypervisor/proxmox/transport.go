@@ -237,8 +237,8 @@ func targetNode(req *http.Request) string {
 	return node
 }
 
-// Operation returns the name of a request for metrics, with placeholders for the variable parts, such as
-// "POST /nodes/{node}/qemu/{vmid}/clone".
+// Operation returns the metric label of a request: its method and path, with placeholders for the variable
+// parts, such as "POST /nodes/{node}/qemu/{vmid}/clone".
 func Operation(req *http.Request) string {
 	parts := strings.Split(strings.Trim(apiPath(req), "/"), "/")
 

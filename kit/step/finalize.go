@@ -24,16 +24,16 @@ func Finalize[S any](
 		return ctrl.Result{}, nil
 	}
 
-	write, err := newStatusPatcher(r, obj, nil)
+	patcher, err := newStatusPatcher(r, obj, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	last := runSteps(ctx, r, obj, steps, scope, write)
+	last := runSteps(ctx, r, obj, steps, scope, patcher)
 	hasOtherFinalizers := len(obj.GetFinalizers()) > 1
 
 	if !last.IsDone() || hasOtherFinalizers {
-		if result, err := finishReconcile(ctx, r, write, last); !last.IsDone() || err != nil || !result.IsZero() {
+		if result, err := finishReconcile(ctx, r, patcher, last); !last.IsDone() || err != nil || !result.IsZero() {
 			return result, err
 		}
 	}
@@ -56,13 +56,13 @@ func Finalize[S any](
 	}
 
 	r.states.forget(obj)
-	write.obj = finalized
+	patcher.obj = finalized
 
 	if !hasOtherFinalizers {
-		write.afterWrite(ctx, write.serverConditions())
+		patcher.afterWrite(ctx, patcher.serverConditions())
 	}
 
-	runCallbacks(&write.onFinalized)
+	runCallbacks(&patcher.onFinalized)
 
 	return ctrl.Result{}, nil
 }

@@ -43,12 +43,12 @@ func Reconcile[S any](ctx context.Context, r *Reconciler, obj Object, plan Plan[
 		return ctrl.Result{}, err
 	}
 
-	write, err := newStatusPatcher(r, obj, plan.ReadyEvent)
+	patcher, err := newStatusPatcher(r, obj, plan.ReadyEvent)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	return finishReconcile(ctx, r, write, runSteps(ctx, r, obj, plan.Steps, scope, write))
+	return finishReconcile(ctx, r, patcher, runSteps(ctx, r, obj, plan.Steps, scope, patcher))
 }
 
 // IsReady returns whether the Ready condition of the object is True.

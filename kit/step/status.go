@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// ErrOutsideStep is the error of SaveStatus and SaveStatusAs if the context does not belong to a step.
+// ErrOutsideStep is the error of SaveStatus and SaveStatusWithResult if the context does not belong to a step.
 var ErrOutsideStep = errors.New("save status: the context does not belong to a step")
 
 // statusPatcher patches an object's status with the difference to the object as it was last read or
@@ -58,70 +58,70 @@ type statusPatcherKey struct{}
 // newStatusPatcher starts a run for an object. If an earlier run deferred its write, obj is changed
 // to the state that the earlier run left.
 func newStatusPatcher(r *Reconciler, obj Object, ready *ReadyEvent) (*statusPatcher, error) {
-	w := &statusPatcher{reconciler: r, obj: obj, readyEvent: ready}
+	patcher := &statusPatcher{reconciler: r, obj: obj, readyEvent: ready}
 
-	if err := w.resetBase(); err != nil {
+	if err := patcher.resetBase(); err != nil {
 		return nil, err
 	}
 
 	r.states.restoreDeferred(obj)
 
-	return w, nil
+	return patcher, nil
 }
 
 // resetBase copies the object as the version that the API server has.
-func (w *statusPatcher) resetBase() error {
-	base, ok := w.obj.DeepCopyObject().(client.Object)
+func (p *statusPatcher) resetBase() error {
+	base, ok := p.obj.DeepCopyObject().(client.Object)
 	if !ok {
-		return fmt.Errorf("copy %T: the copy is not a client object", w.obj)
+		return fmt.Errorf("copy %T: the copy is not a client object", p.obj)
 	}
 
-	w.base = base
+	p.base = base
 
 	return nil
 }
 
 // save patches the status if it has changed. The patch contains the resourceVersion of base. A merge
 // patch replaces the conditions as one list, so a patch of a stale copy must fail.
-func (w *statusPatcher) save(ctx context.Context) error {
-	diff, err := w.buildPatch()
+func (p *statusPatcher) save(ctx context.Context) error {
+	diff, err := p.buildPatch()
 	if err != nil {
 		return err
 	}
 
 	if diff == nil {
-		w.reconciler.states.dropDeferred(w.obj)
+		p.reconciler.states.dropDeferred(p.obj)
 
 		return nil
 	}
 
-	patch, err := withResourceVersion(diff, w.base.GetResourceVersion())
+	patch, err := withResourceVersion(diff, p.base.GetResourceVersion())
 	if err != nil {
-		return fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+		return fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(p.obj), err)
 	}
 
-	before := w.serverConditions()
+	before := p.serverConditions()
 
-	if err := w.reconciler.Client.Status().Patch(ctx, w.obj, patch); err != nil {
-		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+	if err := p.reconciler.Client.Status().Patch(ctx, p.obj, patch); err != nil {
+		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(p.obj), err)
 	}
 
-	w.reconciler.states.recordWrite(w.obj, w.reconciler.clock().Now())
-	w.afterWrite(ctx, before)
+	p.reconciler.states.recordWrite(p.obj, p.reconciler.clock().Now())
+	p.afterWrite(ctx, before)
 
-	return w.resetBase()
+	return p.resetBase()
 }
 
 // buildPatch returns the changes of the object as a merge patch, or nil if nothing has changed.
-func (w *statusPatcher) buildPatch() ([]byte, error) {
+func (p *statusPatcher) buildPatch() ([]byte, error) {
 	// Most runs change nothing. DeepEqual is cheaper than encoding JSON.
-	if reflect.DeepEqual(w.base, w.obj) {
+	if reflect.DeepEqual(p.base, p.obj) {
 		return nil, nil
 	}
 
-	diff, err := client.MergeFrom(w.base).Data(w.obj)
+	diff, err := client.MergeFrom(p.base).Data(p.obj)
 	if err != nil {
-		return nil, fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(w.obj), err)
+		return nil, fmt.Errorf("compare status of %s: %w", client.ObjectKeyFromObject(p.obj), err)
 	}
 
 	if bytes.Equal(diff, []byte("{}")) {
@@ -163,33 +163,33 @@ func withResourceVersion(diff []byte, version string) (client.Patch, error) {
 }
 
 // afterWrite logs the changes of a write and runs the callbacks that waited for it.
-func (w *statusPatcher) afterWrite(ctx context.Context, before []metav1.Condition) {
-	w.reportChanges(ctx, before)
-	runCallbacks(&w.onSaved)
-	runCallbacks(&w.onNextSave)
+func (p *statusPatcher) afterWrite(ctx context.Context, before []metav1.Condition) {
+	p.reportChanges(ctx, before)
+	runCallbacks(&p.onSaved)
+	runCallbacks(&p.onNextSave)
 }
 
 // deferWrite keeps the changes of a run in memory instead of writing them, if the result allows that
 // and the run registered no callback with OnSaved or OnTransition. It returns the time after which
 // the changes must be written, and whether the write was deferred.
-func (w *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
-	if !last.canDeferWrite || len(w.onSaved)+len(w.onTransition) > 0 {
+func (p *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
+	if !last.canDeferWrite || len(p.onSaved)+len(p.onTransition) > 0 {
 		return 0, false
 	}
 
 	// Without changes, nothing has to be deferred. DeepEqual is cheaper than encoding JSON.
-	if equality.Semantic.DeepEqual(w.base, w.obj) {
+	if equality.Semantic.DeepEqual(p.base, p.obj) {
 		return 0, false
 	}
 
-	delay := w.reconciler.states.deferWrite(w.obj, w.reconciler.clock().Now())
+	delay := p.reconciler.states.deferWrite(p.obj, p.reconciler.clock().Now())
 
 	return delay, delay > 0
 }
 
 // serverConditions returns the conditions of base.
-func (w *statusPatcher) serverConditions() []metav1.Condition {
-	if base, ok := w.base.(Object); ok {
+func (p *statusPatcher) serverConditions() []metav1.Condition {
+	if base, ok := p.base.(Object); ok {
 		return *base.StatusConditions()
 	}
 
@@ -198,48 +198,48 @@ func (w *statusPatcher) serverConditions() []metav1.Condition {
 
 // reportChanges logs the conditions that a write has changed, runs the callbacks of the transitions,
 // and emits an event if the object's readiness has changed.
-func (w *statusPatcher) reportChanges(ctx context.Context, before []metav1.Condition) {
-	after := *w.obj.StatusConditions()
-	diffConditions(before, after, w.lastResult).log(ctx, w.lastResult.IsStalled(), w.logValues(ctx))
+func (p *statusPatcher) reportChanges(ctx context.Context, before []metav1.Condition) {
+	after := *p.obj.StatusConditions()
+	diffConditions(before, after, p.lastResult).log(ctx, p.lastResult.IsStalled(), p.logValues(ctx))
 
-	for _, t := range w.onTransition {
+	for _, t := range p.onTransition {
 		previous, current := meta.FindStatusCondition(before, t.condition), meta.FindStatusCondition(after, t.condition)
 		if current != nil && (previous == nil || previous.Status != current.Status || previous.Reason != current.Reason) {
 			t.do()
 		}
 	}
 
-	w.onTransition = nil
+	p.onTransition = nil
 
-	if w.reconciler.Recorder != nil && w.obj.GetDeletionTimestamp().IsZero() {
-		w.emitReadyEvent(meta.FindStatusCondition(before, Ready), meta.FindStatusCondition(after, Ready))
+	if p.reconciler.Recorder != nil && p.obj.GetDeletionTimestamp().IsZero() {
+		p.emitReadyEvent(meta.FindStatusCondition(before, Ready), meta.FindStatusCondition(after, Ready))
 	}
 }
 
 // emitReadyEvent emits an event if the object has become ready, or if it is not ready for a new
 // reason. An object that waits gets an event only if the Plan has a ReadyEvent.
-func (w *statusPatcher) emitReadyEvent(previous, current *metav1.Condition) {
+func (p *statusPatcher) emitReadyEvent(previous, current *metav1.Condition) {
 	if current == nil || previous != nil && previous.Status == current.Status && previous.Reason == current.Reason {
 		return
 	}
 
-	event, recorder := w.readyEvent, w.reconciler.Recorder
+	event, recorder := p.readyEvent, p.reconciler.Recorder
 
 	switch {
 	case current.Status == metav1.ConditionTrue:
 		if event != nil && (previous == nil || previous.Status != metav1.ConditionTrue) {
-			recorder.Eventf(w.obj, nil, corev1.EventTypeNormal, event.Reason, actionCheck, "%s", event.Message)
+			recorder.Eventf(p.obj, nil, corev1.EventTypeNormal, event.Reason, actionCheck, "%s", event.Message)
 		}
-	case event != nil, w.lastResult.IsFailed(), w.lastResult.IsStalled():
-		recorder.Eventf(w.obj, nil, corev1.EventTypeWarning, current.Reason, actionCheck, "%s", current.Message)
+	case event != nil, p.lastResult.IsFailed(), p.lastResult.IsStalled():
+		recorder.Eventf(p.obj, nil, corev1.EventTypeWarning, current.Reason, actionCheck, "%s", current.Message)
 	}
 }
 
 // logValues returns the keys and values that log lines have for the object and its trace.
-func (w *statusPatcher) logValues(ctx context.Context) []any {
+func (p *statusPatcher) logValues(ctx context.Context) []any {
 	var values []any
-	if w.reconciler.LogValues != nil {
-		values = w.reconciler.LogValues(w.obj)
+	if p.reconciler.LogValues != nil {
+		values = p.reconciler.LogValues(p.obj)
 	}
 
 	if span := trace.SpanContextFromContext(ctx); span.IsValid() {
@@ -249,8 +249,8 @@ func (w *statusPatcher) logValues(ctx context.Context) []any {
 	return values
 }
 
-func withStatusPatcher(ctx context.Context, w *statusPatcher) context.Context {
-	return context.WithValue(ctx, statusPatcherKey{}, w)
+func withStatusPatcher(ctx context.Context, patcher *statusPatcher) context.Context {
+	return context.WithValue(ctx, statusPatcherKey{}, patcher)
 }
 
 // SaveStatus writes the object's status immediately, from within a step. Use it for a fact that must
@@ -259,25 +259,24 @@ func withStatusPatcher(ctx context.Context, w *statusPatcher) context.Context {
 // error is a conflict, the object is reconciled again with a fresh copy, and no condition reports a
 // failure.
 func SaveStatus(ctx context.Context) error {
-	w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
+	patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 	if !ok {
 		return ErrOutsideStep
 	}
 
-	return w.save(ctx)
+	return patcher.save(ctx)
 }
 
-// SaveStatusAs sets the conditions for the result that the step is about to return, and then writes
-// the status as SaveStatus does. Use it in a step whose action makes its copy of the object stale,
-// such as deleting the object. After such an action, the result that the step returns can no longer
-// be written.
-func SaveStatusAs(ctx context.Context, result Result) error {
-	w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
+// SaveStatusWithResult sets the conditions for the result that the step is about to return, and then
+// writes the status as SaveStatus does. Call it before an action after which the status can't be written
+// any more, such as deleting the object.
+func SaveStatusWithResult(ctx context.Context, result Result) error {
+	patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 	if !ok {
 		return ErrOutsideStep
 	}
 
-	w.applyResult(result)
+	patcher.applyResult(result)
 
-	return w.save(ctx)
+	return patcher.save(ctx)
 }

@@ -51,7 +51,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 		{Condition: "A", Run: says(step.Done())},
 		{Condition: "B", Run: func(ctx context.Context, w *widget) step.Result {
 			result := step.Wait(0, "TooLate", "its time is up")
-			if err := errors.Join(step.SaveStatusAs(ctx, result), world.client.Delete(ctx, w)); err != nil {
+			if err := errors.Join(step.SaveStatusWithResult(ctx, result), world.client.Delete(ctx, w)); err != nil {
 				return step.Fail(err)
 			}
 
@@ -80,7 +80,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 func TestSaveOutsideAStep(t *testing.T) {
 	t.Parallel()
 
-	for _, err := range []error{step.SaveStatus(t.Context()), step.SaveStatusAs(t.Context(), step.Done())} {
+	for _, err := range []error{step.SaveStatus(t.Context()), step.SaveStatusWithResult(t.Context(), step.Done())} {
 		if !errors.Is(err, step.ErrOutsideStep) {
 			t.Errorf("saved: %v", err)
 		}

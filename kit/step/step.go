@@ -109,20 +109,22 @@ func ReconcileSteps[S any](ctx context.Context, r *Reconciler, obj Object, steps
 		return ctrl.Result{RequeueAfter: cacheRetryDelay}, nil
 	}
 
-	write, err := newStatusPatcher(r, obj, nil)
+	patcher, err := newStatusPatcher(r, obj, nil)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 
-	return finishReconcile(ctx, r, write, runSteps(ctx, r, obj, steps, scope, write))
+	return finishReconcile(ctx, r, patcher, runSteps(ctx, r, obj, steps, scope, patcher))
 }
 
 // runSteps runs the steps and sets the conditions in obj. It writes nothing to the API server
 // unless a step calls SaveStatus. It returns the result of the step that ended the run.
-func runSteps[S any](ctx context.Context, runner *Reconciler, obj Object, steps []Step[S], scope S, write *statusPatcher) Result {
+func runSteps[S any](
+	ctx context.Context, runner *Reconciler, obj Object, steps []Step[S], scope S, patcher *statusPatcher,
+) Result {
 	ctx = runner.withParentSpan(ctx, obj)
 	now := runner.clock().Now()
-	rep := &report{obj: obj, now: metav1.NewTime(now), serverConditions: write.serverConditions}
+	rep := &report{obj: obj, now: metav1.NewTime(now), serverConditions: patcher.serverConditions}
 	last := Done()
 
 	for i, step := range steps {
@@ -131,12 +133,12 @@ func runSteps[S any](ctx context.Context, runner *Reconciler, obj Object, steps 
 		}
 
 		name := step.name()
-		write.condition = step.Condition
-		write.applyResult = func(result Result) {
-			write.lastResult = result
+		patcher.condition = step.Condition
+		patcher.applyResult = func(result Result) {
+			patcher.lastResult = result
 			applyResult(rep, steps[i:], scope, result)
 		}
-		last = runStep(withStatusPatcher(ctx, write), runner, obj, name, func(ctx context.Context) Result {
+		last = runStep(withStatusPatcher(ctx, patcher), runner, obj, name, func(ctx context.Context) Result {
 			return step.Run(ctx, scope)
 		})
 
@@ -144,7 +146,7 @@ func runSteps[S any](ctx context.Context, runner *Reconciler, obj Object, steps 
 			break
 		}
 
-		write.applyResult(last)
+		patcher.applyResult(last)
 
 		if !last.IsDone() {
 			break
@@ -182,8 +184,8 @@ func applyResult[S any](rep *report, steps []Step[S], scope S, result Result) {
 
 // finishReconcile writes the status, or defers the write, and converts the last result into a
 // ctrl.Result and an error for the queue.
-func finishReconcile(ctx context.Context, r *Reconciler, write *statusPatcher, last Result) (ctrl.Result, error) {
-	if delay, deferred := write.deferWrite(last); deferred {
+func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher, last Result) (ctrl.Result, error) {
+	if delay, deferred := patcher.deferWrite(last); deferred {
 		if last.requeueAfter > 0 {
 			delay = min(delay, last.requeueAfter)
 		}
@@ -196,7 +198,7 @@ func finishReconcile(ctx context.Context, r *Reconciler, write *statusPatcher, l
 	saveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
 	defer cancel()
 
-	err := write.save(saveCtx)
+	err := patcher.save(saveCtx)
 
 	switch {
 	case apierrors.IsNotFound(err):

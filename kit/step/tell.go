@@ -22,8 +22,8 @@ import (
 // or report each fact exactly once, despite conflicts and repeated runs. do must not change the
 // object. If ctx is not the context of a step, OnSaved calls do immediately.
 func OnSaved(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		w.onSaved = append(w.onSaved, do)
+	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
+		patcher.onSaved = append(patcher.onSaved, do)
 
 		return
 	}
@@ -35,8 +35,8 @@ func OnSaved(ctx context.Context, do func()) {
 // the status or the reason of the step's condition. A step can therefore call OnTransition in every
 // run. If ctx is not the context of a step, OnTransition does nothing.
 func OnTransition(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		w.onTransition = append(w.onTransition, transition{w.condition, do})
+	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
+		patcher.onTransition = append(patcher.onTransition, transition{patcher.condition, do})
 	}
 }
 
@@ -44,8 +44,8 @@ func OnTransition(ctx context.Context, do func()) {
 // does not cause a write that the step's result defers (Result.DeferWrite). If the write is deferred,
 // do does not run. If ctx is not the context of a step, OnNextSave does nothing.
 func OnNextSave(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		w.onNextSave = append(w.onNextSave, do)
+	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
+		patcher.onNextSave = append(patcher.onNextSave, do)
 	}
 }
 
@@ -53,8 +53,8 @@ func OnNextSave(ctx context.Context, do func()) {
 // deletion list for facts that depend on the deletion of the object. If ctx is not the context of a
 // step, OnFinalized does nothing.
 func OnFinalized(ctx context.Context, do func()) {
-	if w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		w.onFinalized = append(w.onFinalized, do)
+	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
+		patcher.onFinalized = append(patcher.onFinalized, do)
 	}
 }
 
@@ -75,12 +75,12 @@ type Event struct {
 // step, the callback does nothing.
 func (n Event) EmitFunc(ctx context.Context) func() {
 	return func() {
-		w, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
+		patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
 		if !ok {
 			return
 		}
 
-		values := append([]any{"reason", n.Reason}, w.logValues(ctx)...)
+		values := append([]any{"reason", n.Reason}, patcher.logValues(ctx)...)
 
 		if n.Related != nil {
 			values = append(values, "related", client.ObjectKeyFromObject(n.Related).String())
@@ -88,8 +88,8 @@ func (n Event) EmitFunc(ctx context.Context) func() {
 
 		logAt(ctx, n.Type == corev1.EventTypeWarning, n.Message, values)
 
-		if recorder := w.reconciler.Recorder; recorder != nil {
-			recorder.Eventf(w.obj, toRuntimeObject(n.Related), n.Type, n.Reason, n.Action, "%s", n.Message)
+		if recorder := patcher.reconciler.Recorder; recorder != nil {
+			recorder.Eventf(patcher.obj, toRuntimeObject(n.Related), n.Type, n.Reason, n.Action, "%s", n.Message)
 		}
 	}
 }

@@ -360,8 +360,8 @@ func (n *Network) AddressesOf(owner string) []netip.Prefix {
 // sortedPrefixes returns the addresses of the assignments in ascending order.
 func sortedPrefixes(assignments []Assignment) []netip.Prefix {
 	out := make([]netip.Prefix, 0, len(assignments))
-	for _, h := range assignments {
-		out = append(out, h.Address)
+	for _, assignment := range assignments {
+		out = append(out, assignment.Address)
 	}
 
 	slices.SortFunc(out, func(a, b netip.Prefix) int { return a.Addr().Compare(b.Addr()) })

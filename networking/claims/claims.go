@@ -208,16 +208,16 @@ func (c *ClaimReconciler) hasPool(ctx context.Context, name types.NamespacedName
 }
 
 // recordAddresses writes the addresses into the claim's status. If the write fails, the address registry
-// keeps the addresses for this machine.
+// keeps the addresses for this machine, so the next reconcile gets the same ones.
 func (c *ClaimReconciler) recordAddresses(
 	ctx context.Context, claim *v1alpha1.MachineClaim, network string, addresses []netip.Prefix,
 ) error {
-	texts := make([]any, 0, len(addresses))
+	prefixes := make([]any, 0, len(addresses))
 	for _, address := range addresses {
-		texts = append(texts, address.String())
+		prefixes = append(prefixes, address.String())
 	}
 
-	status := map[string]any{"networkInfo": map[string]any{"addresses": texts, "addressNetwork": network}}
+	status := map[string]any{"networkInfo": map[string]any{"addresses": prefixes, "addressNetwork": network}}
 	joined := strings.Trim(fmt.Sprint(addresses), "[]")
 
 	err := c.writer().Apply(ctx, claim, status, newAllocatedCondition(joined))

@@ -68,7 +68,7 @@ func findClaim(ctx context.Context, reader client.Reader, key client.ObjectKey) 
 	}
 
 	if times := claim.Status.Times; times != nil && times.Ready != nil {
-		out.ready = times.Ready.Time
+		out.readySince = times.Ready.Time
 	}
 
 	return out, nil

@@ -77,8 +77,8 @@ type subject struct {
 	addrs []netip.Addr
 	// noAddressMessage says why the machine has no address.
 	noAddressMessage string
-	// ready is the time when the machine became Ready.
-	ready time.Time
+	// readySince is the time when the machine became Ready.
+	readySince time.Time
 }
 
 // state has the results for one machine. It is in memory only, so the operator checks every machine again
@@ -244,12 +244,15 @@ func (r *Reconciler) stateFor(m *subject, lookupSchedule, testSchedule schedule)
 		return current
 	}
 
-	ready := m.ready
-	if ready.IsZero() {
-		ready = r.clock.Now()
+	readySince := m.readySince
+	if readySince.IsZero() {
+		readySince = r.clock.Now()
 	}
 
-	return state{fingerprint: fingerprint, dns: newProgress(lookupSchedule, ready), network: newProgress(testSchedule, ready)}
+	return state{
+		fingerprint: fingerprint,
+		dns:         newProgress(lookupSchedule, readySince), network: newProgress(testSchedule, readySince),
+	}
 }
 
 func (r *Reconciler) remember(key client.ObjectKey, current state) {

@@ -72,7 +72,7 @@ func findKubevirtMachine(ctx context.Context, reader client.Reader, key client.O
 
 	out.cluster, out.fqdn, out.domain, out.addrs = name.Cluster, name.FQDN, name.Domain, name.Addresses
 	if ready := meta.FindStatusCondition(machine.Status.Conditions, step.Ready); ready != nil {
-		out.ready = ready.LastTransitionTime.Time
+		out.readySince = ready.LastTransitionTime.Time
 	}
 
 	return out, nil

@@ -35,13 +35,13 @@ type progress struct {
 	findings []finding
 }
 
-// newProgress returns the progress before the first run. ready is the time when the machine became Ready.
-func newProgress(r schedule, ready time.Time) progress {
+// newProgress returns the progress before the first run. readySince is the time when the machine became Ready.
+func newProgress(r schedule, readySince time.Time) progress {
 	if r.onReady || r.interval == 0 {
-		return progress{next: ready}
+		return progress{next: readySince}
 	}
 
-	return progress{next: ready.Add(jitter(r.interval))}
+	return progress{next: readySince.Add(jitter(r.interval))}
 }
 
 // withFindings returns the progress after a run. It sets the time of the next run, with back-off after a

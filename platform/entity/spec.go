@@ -45,7 +45,7 @@ func LoadSchemas(ctx context.Context, path string) (*openapi3.T, error) {
 // FieldError is what is wrong with one field.
 type FieldError = openapi.FieldError
 
-// ValidateSpec returns what is wrong with a spec according to its kind's schema. If the kind has no
+// ValidateSpec returns the fields of a spec that violate the schema of its kind. If the kind has no
 // schema, every spec is valid.
 func (k *Kind) ValidateSpec(spec map[string]any) []FieldError {
 	if k.schema == nil {

@@ -209,7 +209,8 @@ func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 type changesPage struct {
 	items []Change
 	next  cursor
-	// isBlocked is true if a running transaction blocks changes.
+	// isBlocked is true if a running transaction has a number, and may still commit a change with it.
+	// Changes with this and higher numbers are not read before the transaction ends.
 	isBlocked bool
 }
 
@@ -219,7 +220,7 @@ func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQu
 	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		page, err = readPage(ctx, queries, position, db.ListChangesParams{
 			AfterSeq: position.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
-			AtMost: int32(query.Limit), //nolint:gosec // at most maxChanges
+			MaxRows: int32(query.Limit), //nolint:gosec // at most maxChanges
 		})
 
 		return err
@@ -231,16 +232,17 @@ func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQu
 	return page, nil
 }
 
-// readPage reads the changes after a cursor. Each query sees what was committed before it began, so
-// the order of the queries matters: it reads the horizon before the changes below the horizon, and
-// the position up to which changes were pruned after them.
+// readPage reads the changes after a cursor, up to the horizon: the number up to which all transactions
+// have ended. Each query sees what was committed before it began, so the order of the queries matters.
+// The first query reads the horizon, the second one the changes, and the last one the number up to which
+// changes were pruned.
 func readPage(ctx context.Context, queries *db.Queries, position cursor, params db.ListChangesParams) (changesPage, error) {
 	state, err := queries.FeedHorizon(ctx)
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	if position.epoch != state.Epoch || position.seq > state.Drawn {
+	if position.epoch != state.Epoch || position.seq > state.LastSeq {
 		return changesPage{}, ErrCursorGone
 	}
 
@@ -251,18 +253,18 @@ func readPage(ctx context.Context, queries *db.Queries, position cursor, params 
 		return changesPage{}, err
 	}
 
-	floor, err := queries.FeedFloor(ctx)
+	prunedUpTo, err := queries.FeedFloor(ctx)
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	if position.seq < floor {
+	if position.seq < prunedUpTo {
 		return changesPage{}, ErrCursorGone
 	}
 
 	page := changesPage{
 		next:      cursor{epoch: position.epoch, seq: max(position.seq, state.Horizon)},
-		isBlocked: state.Horizon < state.Drawn,
+		isBlocked: state.Horizon < state.LastSeq,
 	}
 
 	for _, row := range rows {
@@ -272,7 +274,8 @@ func readPage(ctx context.Context, queries *db.Queries, position cursor, params 
 		})
 	}
 
-	if len(rows) == int(params.AtMost) {
+	// After a full page, the next one continues with the row after its last row.
+	if len(rows) == int(params.MaxRows) {
 		page.next.seq = rows[len(rows)-1].Seq
 	}
 

@@ -66,7 +66,7 @@ func (s *Store) pruneOneBatch(parent context.Context, retention time.Duration) (
 			return err
 		}
 
-		removed, err = queries.PruneChanges(ctx, db.PruneChangesParams{KeptSeconds: retention.Seconds(), AtMost: pruneBatchSize})
+		removed, err = queries.PruneChanges(ctx, db.PruneChangesParams{KeptSeconds: retention.Seconds(), MaxRows: pruneBatchSize})
 
 		return err
 	})

@@ -240,9 +240,9 @@ func decideSize(in Input) Decision {
 type plan struct {
 	in     Input
 	target int
-	// busy, finishing and outgoing count machines. outgoing counts the outdated machines that are being
-	// deleted.
-	busy, finishing, outgoing int
+	// busy, finishing and finishingOutdated count machines. finishingOutdated is the part of finishing
+	// that is outdated.
+	busy, finishing, finishingOutdated int
 	// starting, idle and standby are the machines to keep so far. The machines in idle are ordered by the
 	// longest idle time, and the machines in standby by age. A machine whose runner was created for one
 	// job is in starting even if the runner is idle, because it is about to take the job.
@@ -279,7 +279,7 @@ func (p *plan) addClaim(claim Claim) {
 		p.finishing++
 
 		if claim.Outdated {
-			p.outgoing++
+			p.finishingOutdated++
 		}
 	case ClaimBusy:
 		p.busy++

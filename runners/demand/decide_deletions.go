@@ -84,7 +84,7 @@ func (p *plan) replace() []Deletion {
 	}
 
 	remaining := max(1, (p.countUsable()+len(p.standby))/replaceShare) -
-		p.outgoing - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
+		p.finishingOutdated - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
 
 	var deletions []Deletion
 

@@ -25,9 +25,9 @@ const (
 	indexClaimName = "claimName"
 	// indexJob is the index field for the jobs that a claim's machine has or was created for.
 	indexJob = "job"
-	// indexPool is the index field for the pool of a claim. indexTroubledPool is the same for the
-	// claims with a problem only.
-	indexPool, indexTroubledPool = "pool", "troubledPool"
+	// indexPool is the index field for the pool of a claim. indexFailingPool is the same, but has only
+	// the failing claims.
+	indexPool, indexFailingPool = "pool", "failingPool"
 	// indexWaitingPool is the index field for the pool that serves a queued job.
 	indexWaitingPool = "waitingPool"
 )
@@ -43,11 +43,11 @@ func jobIndexes() map[string]func(*v1alpha1.RunnerJob) []string {
 
 func claimIndexes() map[string]func(*v1alpha1.MachineClaim) []string {
 	return map[string]func(*v1alpha1.MachineClaim) []string{
-		IndexRunnerName:   extractRunnerNames,
-		indexClaimName:    func(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.Name) },
-		indexJob:          extractJobs,
-		indexPool:         extractPool,
-		indexTroubledPool: extractTroubledPool,
+		IndexRunnerName:  extractRunnerNames,
+		indexClaimName:   func(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.Name) },
+		indexJob:         extractJobs,
+		indexPool:        extractPool,
+		indexFailingPool: extractFailingPool,
 	}
 }
 
@@ -123,7 +123,7 @@ func extractPool(claim *v1alpha1.MachineClaim) []string {
 	return nonEmptyNames(claim.Spec.RunnerPoolRef.Name)
 }
 
-func extractTroubledPool(claim *v1alpha1.MachineClaim) []string {
+func extractFailingPool(claim *v1alpha1.MachineClaim) []string {
 	if (findClaimCause(claim) == Cause{}) && !hasFailed(claim) {
 		return nil
 	}

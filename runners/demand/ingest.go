@@ -138,7 +138,7 @@ func (s *Sources) runStream(ctx context.Context, src *source, streamer workload.
 		}
 
 		s.recordResult(src.currentPools(), err)
-		s.Metrics.countSource(src.currentPools()[0].Runner.Platform, "stream", err)
+		s.Metrics.countSourceRequest(src.currentPools()[0].Runner.Platform, "stream", err)
 
 		timer := s.Clock.NewTimer(backoff)
 

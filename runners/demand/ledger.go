@@ -183,8 +183,8 @@ func (b *inbox) joinBatch(ctx context.Context, namespace string, job workload.Jo
 	}
 }
 
-// writeBatch writes a batch once the previous batch of the namespace is written. Until then the
-// batch accepts more jobs. A batch of one job is written as a RunnerJob.
+// writeBatch waits until the previous batch of the namespace is written, and then writes this one. It
+// accepts more jobs while it waits. A batch of one job is written as a RunnerJob.
 func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch) {
 	b.locks.LockKey(namespace)
 	defer b.locks.UnlockKey(namespace) //nolint:errcheck // a hashed mutex returns no error
@@ -201,7 +201,8 @@ func (b *inbox) writeBatch(ctx context.Context, namespace string, current *batch
 	defer close(current.done)
 
 	if len(current.jobs) == 1 {
-		_, current.err = b.ledger.Record(ctx, namespace, current.jobs[0], receiveTime(current.jobs[0], metav1.Time{}))
+		job := current.jobs[0]
+		_, current.err = b.ledger.Record(ctx, namespace, job, job.ReceivedAt.Time) // joinBatch has set ReceivedAt
 
 		return
 	}

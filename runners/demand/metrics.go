@@ -71,7 +71,8 @@ func (m *Metrics) countRepair(platform, result string) {
 	}
 }
 
-func (m *Metrics) countSource(platform, source string, err error) {
+// countSourceRequest counts a poll, a redelivery request or an ended stream of a CI platform by its result.
+func (m *Metrics) countSourceRequest(platform, source string, err error) {
 	if m == nil {
 		return
 	}

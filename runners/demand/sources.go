@@ -27,10 +27,10 @@ const (
 	pollWithoutWebhook = time.Minute
 	pollWithWebhook    = 5 * time.Minute
 	// redeliveryInterval is how often the operator requests the redelivery of failed webhooks, and
-	// firstRedeliveryAge is how far back the first request goes. GitHub keeps failed webhooks for
+	// firstRedeliveryLookback is how far back the first request goes. GitHub keeps failed webhooks for
 	// three days.
-	redeliveryInterval = 10 * time.Minute
-	firstRedeliveryAge = 24 * time.Hour
+	redeliveryInterval      = 10 * time.Minute
+	firstRedeliveryLookback = 24 * time.Hour
 	// sourceTimeout is the timeout of one poll and of one redelivery request.
 	sourceTimeout = 2 * time.Minute
 	// minStreamBackoff is the back-off after a stream breaks. It doubles up to maxStreamBackoff.
@@ -376,7 +376,7 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 	}
 
 	err = s.recordPoll(pools, err)
-	s.Metrics.countSource(pools[0].Runner.Platform, "poll", err)
+	s.Metrics.countSourceRequest(pools[0].Runner.Platform, "poll", err)
 
 	if err != nil {
 		s.Log.WarnContext(ctx, "could not poll CI platform", "pool", pools[0].Key().String(), "error", err)
@@ -452,7 +452,7 @@ func poolPollInterval(pool loadedPool) time.Duration {
 }
 
 // redeliverIfDue requests the redelivery of failed webhooks if a request is due, and returns the
-// delay until the next request.
+// delay until the next request. All pools of a source have the same platform.
 func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loadedPool) time.Duration {
 	deliverer, ok := src.provider.(workload.Redeliverer)
 	if !ok || s.WebhookURL == "" || !hasWebhook(pools) {
@@ -464,7 +464,7 @@ func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loade
 		return wait
 	}
 
-	since := now.Add(-firstRedeliveryAge)
+	since := now.Add(-firstRedeliveryLookback)
 	if !src.nextRedelivery.IsZero() {
 		since = now.Add(-2 * redeliveryInterval)
 	}
@@ -473,11 +473,11 @@ func (s *Sources) redeliverIfDue(ctx context.Context, src *source, pools []loade
 	defer cancel()
 
 	count, err := deliverer.Redeliver(ctx, s.webhookURL(pools[0].Runner.Platform), since)
-	s.Metrics.countSource(pools[0].Runner.Platform, "redelivery", err)
+	s.Metrics.countSourceRequest(pools[0].Runner.Platform, "redelivery", err)
 
 	switch {
 	case err != nil:
-		s.Log.WarnContext(ctx, "could not request redelivery of failed webhooks; polls find their jobs",
+		s.Log.WarnContext(ctx, "could not request redelivery of failed webhooks; polling will find their jobs instead",
 			"pool", pools[0].Key().String(), "error", err)
 	case count > 0:
 		s.Log.InfoContext(ctx, "requested redelivery of failed webhooks", "pool", pools[0].Key().String(), "count", count)

@@ -67,11 +67,11 @@ func (s *scope) findCause(ctx context.Context) (string, Cause, error) {
 	return pool.Name, cause, err
 }
 
-// loadMachinesCause returns the reason why the pool's machines do not start. If none of the pool's
-// claims has a problem, which is the usual case, it reads no other claims.
+// loadMachinesCause returns why jobs wait for the pool's machines. If none of the pool's claims is
+// failing, which is the usual case, it reads no other claims.
 func (s *scope) loadMachinesCause(ctx context.Context, pool *v1alpha1.RunnerPool) (Cause, error) {
-	troubled, err := s.listClaimsBy(ctx, indexTroubledPool, pool.Name)
-	if err != nil || len(troubled) == 0 {
+	failing, err := s.listClaimsBy(ctx, indexFailingPool, pool.Name)
+	if err != nil || len(failing) == 0 {
 		return Cause{}, err
 	}
 
@@ -80,8 +80,8 @@ func (s *scope) loadMachinesCause(ctx context.Context, pool *v1alpha1.RunnerPool
 	return findMachinesCause(pool, all), err
 }
 
-// findPoolCause returns the reason why a pool creates no machine for a waiting job; zero if the
-// pool creates machines. The messages contain no counts that change while the cause is the same.
+// findPoolCause returns why a pool creates no machine for a waiting job. It returns no cause if the pool
+// creates machines. The messages contain no counts that change while the cause is the same.
 func findPoolCause(pool *v1alpha1.RunnerPool) Cause {
 	name := "RunnerPool " + pool.Name
 
@@ -127,8 +127,8 @@ func isInProgress(reason string) bool {
 	}, reason)
 }
 
-// findClaimCause returns the problem of a claim whose machine may still take a job; zero if the
-// claim only needs time.
+// findClaimCause returns the problem of a claim whose machine may still take a job. It returns no cause
+// if the claim only needs time.
 func findClaimCause(claim *v1alpha1.MachineClaim) Cause {
 	ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil || ready.Status == metav1.ConditionTrue || isInProgress(ready.Reason) || !canTakeJob(claim) {
@@ -145,14 +145,14 @@ func canTakeJob(claim *v1alpha1.MachineClaim) bool {
 	return claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby && (times == nil || times.JobStarted == nil && times.Ended == nil)
 }
 
-// findMachinesCause returns the problem of the pool's oldest claim with a problem. It returns zero
-// if as many machines without a problem start as jobs wait, or if more machines start without a
-// problem than with one. Nobody knows which job gets which machine, so one failing machine among
-// many is not the cause for all jobs.
+// findMachinesCause returns why jobs wait for the pool's machines: the problem of the oldest failing claim.
+// It returns no cause if there are enough healthy machines: at least one for each queued job, or more than
+// failing ones. Nobody knows which job gets which machine, so one failing machine among many is not the
+// cause for all jobs.
 func findMachinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim) Cause {
 	var (
-		first             *v1alpha1.MachineClaim
-		healthy, troubled int32
+		oldest           *v1alpha1.MachineClaim
+		healthy, failing int32
 	)
 
 	for i := range claims {
@@ -163,26 +163,27 @@ func findMachinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim
 
 		switch {
 		case findClaimCause(claim) != Cause{} || hasFailed(claim):
-			troubled++
+			failing++
 
-			if first == nil || claim.CreationTimestamp.Before(&first.CreationTimestamp) {
-				first = claim
+			if oldest == nil || claim.CreationTimestamp.Before(&oldest.CreationTimestamp) {
+				oldest = claim
 			}
 		case canTakeJob(claim):
 			healthy++
 		}
 	}
 
-	if first == nil || healthy > 0 && healthy >= min(pool.Status.QueuedJobs, troubled+1) {
+	hasEnoughHealthy := healthy > 0 && (healthy >= pool.Status.QueuedJobs || healthy > failing)
+	if oldest == nil || hasEnoughHealthy {
 		return Cause{}
 	}
 
-	ready := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionReady)
+	ready := meta.FindStatusCondition(oldest.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
 		return Cause{}
 	}
 
-	return Cause{ready.Reason, "MachineClaim " + first.Name + ": " + ready.Message}
+	return Cause{ready.Reason, "MachineClaim " + oldest.Name + ": " + ready.Message}
 }
 
 // hasFailed reports whether a claim has failed and its pool is to replace it.

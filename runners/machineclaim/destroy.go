@@ -59,7 +59,7 @@ func (s *scope) leaveVM(ctx context.Context, cause error) step.Result {
 	}
 
 	s.claim.Status.EndReason = v1alpha1.EndReasonLeftBehind
-	if err := step.SaveStatusAs(ctx, result); err != nil {
+	if err := step.SaveStatusWithResult(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 

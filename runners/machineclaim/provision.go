@@ -142,7 +142,9 @@ func (s *scope) recordCreateRequest(ctx context.Context) error {
 		return nil
 	}
 
-	return step.SaveStatusAs(ctx, step.Wait(pollInterval, string(hypervisor.StateCreating), "creating the VM at the hypervisor"))
+	result := step.Wait(pollInterval, string(hypervisor.StateCreating), "creating the VM at the hypervisor")
+
+	return step.SaveStatusWithResult(ctx, result)
 }
 
 // checkProvisionBackoff returns Done if the hypervisor may be called in this reconcile. It must not be

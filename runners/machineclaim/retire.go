@@ -33,7 +33,7 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 		return result // the claim is deleted, but the cache does not show the deletion yet
 	}
 
-	if err := step.SaveStatusAs(ctx, result); err != nil {
+	if err := step.SaveStatusWithResult(ctx, result); err != nil {
 		return step.Fail(err)
 	}
 

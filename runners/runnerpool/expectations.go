@@ -48,14 +48,14 @@ func (e *expectations) expect(claim string, expectation expectedClaim) {
 	e.claims[claim] = expectation
 }
 
-// listUnseen returns the pool's claims that the cache does not have yet, and their number by the
+// listNotCached returns the pool's claims that the cache does not have yet, and their number by the
 // template that they were created from. It deletes the expectations of claims that the cache has
 // and of claims that were deleted.
-func (e *expectations) listUnseen(
-	ctx context.Context, live client.Reader, namespace string, seen []v1alpha1.MachineClaim, now time.Time,
+func (e *expectations) listNotCached(
+	ctx context.Context, live client.Reader, namespace string, cached []v1alpha1.MachineClaim, now time.Time,
 ) ([]demand.Claim, map[string]int, error) {
-	for i := range seen {
-		delete(e.claims, seen[i].Name)
+	for i := range cached {
+		delete(e.claims, cached[i].Name)
 	}
 
 	out := make([]demand.Claim, 0, len(e.claims))

@@ -138,16 +138,16 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 		}
 	}
 
-	unseen, bySource, err := s.expectations.listUnseen(ctx, s.Live, s.pool.Namespace, out.claims, now)
+	notCached, notCachedBySource, err := s.expectations.listNotCached(ctx, s.Live, s.pool.Namespace, out.claims, now)
 	if err != nil {
 		return nil, err
 	}
 
 	s.fullClusters.record(out.claims, now)
 	s.startups.record(out.claims)
-	s.assessClaims(out, bySource)
+	s.assessClaims(out, notCachedBySource)
 
-	out.states = append(out.states, unseen...)
+	out.states = append(out.states, notCached...)
 	out.sizes = removeTaken(demand.ListQueuedSizes(jobs.Items, pools, key), s.unconfirmedStarts.count(out.claims, byRunner, now))
 	out.count.Queued = len(out.sizes)
 
@@ -183,33 +183,41 @@ func removeTaken(sizes []demand.Size, taken map[string]int) []demand.Size {
 	})
 }
 
-// assessClaims counts the machines of each template, and sets Outdated and Stuck of each machine.
-func (s *scope) assessClaims(current *view, unseen map[string]int) {
+// assessClaims counts the machines of each source. It also marks claims as outdated if their source has
+// changed, and as stuck if they wait for capacity that another source or node may have. notCached is the
+// number of new claims of each source that are not in the cache yet.
+func (s *scope) assessClaims(current *view, notCached map[string]int) {
 	full := s.fullClusters.listFull(s.Clock.Now())
 
 	for i := range s.sources {
 		s.sources[i].full = full[s.sources[i].name]
-		s.sources[i].machines = unseen[s.sources[i].name]
+		s.sources[i].machines = notCached[s.sources[i].name]
 	}
 
-	elsewhere := slices.ContainsFunc(s.sources, func(src source) bool { return src.isUsable() && !src.full && !src.onRequest })
+	hasSourceWithCapacity := slices.ContainsFunc(s.sources, func(src source) bool {
+		return src.isUsable() && !src.full && !src.onlyIfRequested
+	})
 
 	for i := range current.claims {
 		claim, state := &current.claims[i], &current.states[i]
 
 		index := slices.IndexFunc(s.sources, func(src source) bool { return src.name == claim.Spec.TemplateRef.Name })
 		if index < 0 {
-			state.Outdated = true
+			state.Outdated = true // the pool no longer uses the template
 
 			continue
 		}
 
+		own := &s.sources[index]
 		if state.State != demand.ClaimFinishing {
-			s.sources[index].machines++
+			own.machines++
 		}
 
-		state.Outdated = s.sources[index].isOutdated(claim)
-		state.Stuck = elsewhere && !s.sources[index].onRequest && isWaitingForCapacity(claim) || isActivatedWithoutCapacity(claim)
+		state.Outdated = own.isOutdated(claim)
+
+		// An activated machine can start only on its node. A new machine may fit on another one.
+		canUseOtherSource := hasSourceWithCapacity && !own.onlyIfRequested
+		state.Stuck = (canUseOtherSource && isWaitingForCapacity(claim)) || isActivatedWithoutCapacity(claim)
 	}
 }
 

@@ -24,7 +24,8 @@ import (
 // defaultScaleDownDelay applies to pools that set no delay.
 const defaultScaleDownDelay = 5 * time.Minute
 
-// scale starts and creates the missing machines and deletes the surplus ones.
+// scale activates machines on standby, creates the machines that are then still missing, and deletes the
+// surplus ones.
 func scale(ctx context.Context, s *scope) step.Result {
 	in, scheduleErr := s.newInput()
 	decision := demand.Decide(in)
@@ -42,7 +43,9 @@ func scale(ctx context.Context, s *scope) step.Result {
 	err := s.createClaims(ctx, s.planMachines(&decision))
 	if isOverQuota(err) {
 		s.quotaBackoff.record(err.Error(), len(s.view.claims), s.Clock.Now())
-		quotaMessage = s.applyQuotaBackoff(&decision) // so that no event says that machines are created
+		// The quota has rejected the creations. They are removed from the decision, so that
+		// reportDecision emits no event for them.
+		quotaMessage = s.applyQuotaBackoff(&decision)
 		err = nil
 	}
 
@@ -79,7 +82,7 @@ func (s *scope) dropUnavailableImages(decision *demand.Decision) string {
 	return message
 }
 
-// reportDecision emits an event if machines are created or started, and returns the result of the
+// reportDecision emits an event if machines are created or activated, and returns the result of the
 // step. Causes that a person must fix take precedence.
 func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error) step.Result {
 	if decision.ShouldCreate() || len(decision.Activate) > 0 {

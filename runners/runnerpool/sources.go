@@ -33,9 +33,9 @@ type source struct {
 	// recently waited for capacity on its cluster.
 	machines int
 	full     bool
-	// onRequest is true if machines are created from the template only for jobs that request its
-	// image.
-	onRequest bool
+	// onlyIfRequested is true if machines are created from the template only for jobs that request its
+	// image. All other jobs use the templates of the pool itself.
+	onlyIfRequested bool
 }
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
@@ -68,7 +68,7 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	}
 
 	for i, name := range names {
-		found := source{name: name, template: templates[name], onRequest: i >= ownTemplates}
+		found := source{name: name, template: templates[name], onlyIfRequested: i >= ownTemplates}
 
 		reason, err := s.findUnusableReason(ctx, found)
 		if err != nil {
@@ -149,7 +149,7 @@ func checkTemplates(_ context.Context, s *scope) step.Result {
 		switch {
 		case !s.sources[i].isUsable():
 			unusable = append(unusable, s.sources[i].unusableReason)
-		case !s.sources[i].onRequest:
+		case !s.sources[i].onlyIfRequested:
 			usable = append(usable, s.sources[i].name)
 		}
 	}
@@ -171,7 +171,7 @@ func checkTemplates(_ context.Context, s *scope) step.Result {
 // it returns the sources that need no request for an image.
 func filterByImage(sources []source, template string) []source {
 	return slices.DeleteFunc(slices.Clone(sources), func(s source) bool {
-		return template == "" && s.onRequest || template != "" && s.name != template
+		return template == "" && s.onlyIfRequested || template != "" && s.name != template
 	})
 }
 

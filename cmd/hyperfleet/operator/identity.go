@@ -60,7 +60,7 @@ func loadIdentity(ctx context.Context, reader client.Reader, writer client.Write
 				"or give the operator the permission to get the namespace: %w", metav1.NamespaceSystem, err)
 		}
 
-		uid = newOperatorUID(cluster.UID, cfg.Namespace)
+		uid = deriveOperatorUID(cluster.UID, cfg.Namespace)
 	}
 
 	if slices.Contains(cfg.Controllers, config.AreaRunners) {
@@ -90,10 +90,10 @@ func loadIdentity(ctx context.Context, reader client.Reader, writer client.Write
 	return out, nil
 }
 
-// newOperatorUID returns the UID of an operator, which depends only on the cluster and the namespace.
-// clusterUID is the UID of the namespace kube-system, which exists for the whole lifetime of the cluster. An
-// operator that is deleted together with its namespace and installed again therefore has the same UID.
-func newOperatorUID(clusterUID types.UID, namespace string) string {
+// deriveOperatorUID derives an operator's UID from the cluster and the namespace. If the operator is deleted
+// together with its namespace and installed again, it has the same UID. clusterUID is the UID of the namespace
+// kube-system, which exists for the whole lifetime of the cluster.
+func deriveOperatorUID(clusterUID types.UID, namespace string) string {
 	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(string(clusterUID)+"/"+namespace)).String()
 }
 

@@ -59,8 +59,8 @@ not exist; 2 if the command line is invalid.`,
 		Example: "  hyperfleet top\n  hyperfleet top -n ci --list jobs\n  hyperfleet top --once --list pools",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			list := slices.Index([]string{"pools", "machines", "jobs"}, opts.list)
-			if list < 0 {
+			shownList := slices.Index([]string{"pools", "machines", "jobs"}, opts.list)
+			if shownList < 0 {
 				return cli.Usagef("top: unknown list %q: use pools, machines or jobs", opts.list)
 			}
 
@@ -68,7 +68,7 @@ not exist; 2 if the command line is invalid.`,
 				return cli.Usagef("top: --interval must be at least %s", minInterval)
 			}
 
-			return run(cmd, opts, list)
+			return run(cmd, opts, shownList)
 		},
 	}
 	flags := cmd.Flags()
@@ -89,7 +89,7 @@ type watcher struct {
 	state state
 }
 
-func run(cmd *cobra.Command, opts options, list int) error {
+func run(cmd *cobra.Command, opts options, shownList int) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
@@ -102,7 +102,7 @@ func run(cmd *cobra.Command, opts options, list int) error {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, list: list}}
+	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, shownList: shownList}}
 
 	in, isInFile := cmd.InOrStdin().(*os.File)
 	out, isOutFile := cmd.OutOrStdout().(*os.File)
@@ -127,16 +127,16 @@ func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) err
 	defer tick.Stop()
 
 	for {
-		now, err := w.takeSnapshot(ctx)
+		current, err := w.takeSnapshot(ctx)
 		if err != nil {
 			return err
 		}
 
-		list := now.tables[w.state.list]
-		frame := append(w.state.renderHeader(now, plainWidth), "")
-		frame = append(frame, screen.Table(list.rows[:min(len(list.rows), plainHeight)], list.columns, plainWidth)...)
+		shown := current.tables[w.state.shownList]
+		frame := append(w.state.renderHeader(current, plainWidth), "")
+		frame = append(frame, screen.Table(shown.rows[:min(len(shown.rows), plainHeight)], shown.columns, plainWidth)...)
 
-		if more := len(list.rows) - plainHeight; more > 0 {
+		if more := len(shown.rows) - plainHeight; more > 0 {
 			frame = append(frame, fmt.Sprintf("and %d more", more))
 		}
 

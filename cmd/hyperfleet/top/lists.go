@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 )
 
-// Lists in the order in which they are shown, and their number.
+// Indexes of the lists, in the order in which they are shown, and the number of lists.
 const (
 	listPools = iota
 	listMachines
@@ -40,9 +40,9 @@ type table struct {
 
 // row is one object of a list.
 type row struct {
-	key   client.ObjectKey
-	tone  live.Tone
-	cells []cell
+	objectKey client.ObjectKey
+	tone      live.Tone
+	cells     []cell
 }
 
 // cell is the content of a column for one object. Rows are sorted by number, and by text if the numbers are equal.
@@ -77,7 +77,7 @@ func newTable[T any](objects []T, columns []column[T], describe func(T) (client.
 
 	for _, object := range objects {
 		r := row{}
-		r.key, r.tone = describe(object)
+		r.objectKey, r.tone = describe(object)
 
 		for _, c := range columns {
 			r.cells = append(r.cells, c.cell(object))

@@ -37,8 +37,9 @@ type line struct {
 // state is the state of the user interface.
 type state struct {
 	server string
-	list   int
-	views  [listCount]listView
+	// shownList is the index of the list that is shown, such as listPools.
+	shownList int
+	views     [listCount]listView
 	// isTyping is true while the user types the filter.
 	isTyping bool
 	// pane has lines that are shown instead of a list; nil if a list is shown.
@@ -77,10 +78,10 @@ const (
 	actionLog
 )
 
-// handleKey changes the state for a key, and returns what else to do.
-func (s *state) handleKey(key string, now snapshot) action {
+// handleKey updates the state for a key press, and returns what else the user asks for.
+func (s *state) handleKey(key string, current snapshot) action {
 	move := map[string]int{keyUp: -1, "k": -1, keyDown: 1, "j": 1, keyPageUp: -10, keyPageDown: 10}[key]
-	view := &s.views[s.list]
+	view := &s.views[s.shownList]
 
 	switch {
 	case key == keyStop:
@@ -98,28 +99,28 @@ func (s *state) handleKey(key string, now snapshot) action {
 	case key == "?":
 		s.pane = &pane{lines: keyHelp()}
 	default:
-		return s.handleListKey(key, move, now)
+		return s.handleListKey(key, move, current)
 	}
 
 	return actionNone
 }
 
-// handleListKey handles a key that concerns the list and its rows.
-func (s *state) handleListKey(key string, move int, now snapshot) action {
-	view := &s.views[s.list]
-	rows := len(s.visibleTable(now).rows)
+// handleListKey updates the state for a key press in a list, and returns what else the user asks for.
+func (s *state) handleListKey(key string, move int, current snapshot) action {
+	view := &s.views[s.shownList]
+	rows := len(s.visibleTable(current).rows)
 
 	switch {
 	case move != 0:
 		view.selected = min(max(view.selected+move, 0), max(rows-1, 0))
 	case key == keyTab:
-		s.list = (s.list + 1) % listCount
+		s.shownList = (s.shownList + 1) % listCount
 	case key == "1" || key == "2" || key == "3":
-		s.list = int(key[0] - '1')
+		s.shownList = int(key[0] - '1')
 	case key == "/":
 		s.isTyping = true
 	case key == "s":
-		view.sortedBy = (view.sortedBy + 1) % (len(now.tables[s.list].columns) + 1)
+		view.sortedBy = (view.sortedBy + 1) % (len(current.tables[s.shownList].columns) + 1)
 	case key == "r":
 		view.isReversed = !view.isReversed
 	case key == keyEnter && rows > 0:
@@ -131,9 +132,9 @@ func (s *state) handleListKey(key string, move int, now snapshot) action {
 	return actionNone
 }
 
-// handleTyping changes the filter for a key.
+// handleTyping updates the filter for a key press.
 func (s *state) handleTyping(key string) {
-	filter := &s.views[s.list].filter
+	filter := &s.views[s.shownList].filter
 
 	switch first, size := utf8.DecodeRuneInString(key); {
 	case key == keyEnter:
@@ -148,18 +149,18 @@ func (s *state) handleTyping(key string) {
 	}
 }
 
-// visibleTable returns the current list with its filter and its order. It limits the selected row, because the
-// list may have become shorter.
-func (s *state) visibleTable(now snapshot) table {
-	out := now.tables[s.list].selectRows(s.views[s.list])
-	s.views[s.list].selected = min(s.views[s.list].selected, max(len(out.rows)-1, 0))
+// visibleTable returns the rows of the shown list that match its filter, in its order. It also moves the selection
+// to the last row if the list has become shorter.
+func (s *state) visibleTable(current snapshot) table {
+	out := current.tables[s.shownList].selectRows(s.views[s.shownList])
+	s.views[s.shownList].selected = min(s.views[s.shownList].selected, max(len(out.rows)-1, 0))
 
 	return out
 }
 
 // render returns the lines of a frame with the given size. It uses minWidth and minHeight if the size is
 // smaller.
-func (s *state) render(now snapshot, width, height int) []line {
+func (s *state) render(current snapshot, width, height int) []line {
 	width, height = max(width, minWidth), max(height, minHeight)
 
 	if s.pane != nil {
@@ -167,19 +168,19 @@ func (s *state) render(now snapshot, width, height int) []line {
 	}
 
 	bold := tcell.StyleDefault.Bold(true)
-	shown := s.visibleTable(now)
-	selected := s.views[s.list].selected
+	shown := s.visibleTable(current)
+	selected := s.views[s.shownList].selected
 	visible := height - chromeHeight
 	from := max(selected-visible+1, 0)
 	until := min(from+visible, len(shown.rows))
 
 	var out []line
-	for _, text := range s.renderHeader(now, width) {
+	for _, text := range s.renderHeader(current, width) {
 		out = append(out, line{text: text})
 	}
 
-	filter := s.renderFilter(len(shown.rows), len(now.tables[s.list].rows), width)
-	out = append(out, line{filter, bold}, line{text: s.renderTabs(now, width)})
+	filter := s.renderFilter(len(shown.rows), len(current.tables[s.shownList].rows), width)
+	out = append(out, line{filter, bold}, line{text: s.renderTabs(current, width)})
 
 	for i, text := range screen.Table(shown.rows[from:until], shown.columns, width) {
 		switch i += from - 1; {
@@ -223,8 +224,8 @@ func toneStyle(tone live.Tone) tcell.Style {
 
 // renderHeader returns two lines with the number of jobs and machines by state, and the first object that is
 // not ready.
-func (s *state) renderHeader(now snapshot, width int) []string {
-	sum := now.summary
+func (s *state) renderHeader(current snapshot, width int) []string {
+	sum := current.summary
 	first := s.server + "  " + english.Plural(sum.Waiting, "job", "") + " waiting"
 
 	if sum.Waiting > 0 {
@@ -247,7 +248,7 @@ func (s *state) renderHeader(now snapshot, width int) []string {
 
 // renderFilter returns the line with the filter and the number of rows that match it, or "" if there is no filter.
 func (s *state) renderFilter(matching, total, width int) string {
-	filter := s.views[s.list].filter
+	filter := s.views[s.shownList].filter
 	if filter == "" && !s.isTyping {
 		return ""
 	}
@@ -261,13 +262,13 @@ func (s *state) renderFilter(matching, total, width int) string {
 }
 
 // renderTabs returns the line with the names of the lists. The current list is in brackets.
-func (s *state) renderTabs(now snapshot, width int) string {
+func (s *state) renderTabs(current snapshot, width int) string {
 	names := [listCount]string{"pools", "machines", "jobs"}
 	cells := make([]string, listCount)
 
 	for i, name := range names {
-		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, len(now.tables[i].rows))
-		if i == s.list {
+		cells[i] = fmt.Sprintf(" %d %s %d ", i+1, name, len(current.tables[i].rows))
+		if i == s.shownList {
 			cells[i] = "[" + strings.TrimSpace(cells[i]) + "]"
 		}
 	}

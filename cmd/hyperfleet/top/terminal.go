@@ -31,13 +31,13 @@ func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) er
 	defer tick.Stop()
 
 	for {
-		now, err := w.takeSnapshot(ctx)
+		current, err := w.takeSnapshot(ctx)
 		if err != nil {
 			return err
 		}
 
 		width, height := terminal.Size()
-		draw(terminal, w.state.render(now, width, height))
+		draw(terminal, w.state.render(current, width, height))
 
 		select {
 		case <-ctx.Done():
@@ -48,7 +48,7 @@ func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) er
 			case *tcell.EventError:
 				return fmt.Errorf("read keys: %w", event)
 			case *tcell.EventKey:
-				if w.handleKey(ctx, keyName(event), now) {
+				if w.handleKey(ctx, keyName(event), current) {
 					return nil
 				}
 			}
@@ -56,20 +56,21 @@ func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) er
 	}
 }
 
-// handleKey changes the state for a key, and loads what the key asks for. It returns true if the user quits.
-func (w *watcher) handleKey(ctx context.Context, key string, now snapshot) (quit bool) {
-	wanted := w.state.handleKey(key, now)
+// handleKey updates the state for a key press. If the user asks for a log or for details, it loads them for the
+// selected row and shows them in a pane. It returns true if the user quits.
+func (w *watcher) handleKey(ctx context.Context, key string, current snapshot) (quit bool) {
+	wanted := w.state.handleKey(key, current)
 	if wanted == actionNone || wanted == actionQuit {
 		return wanted == actionQuit
 	}
 
-	list := w.state.list
-	selected := w.state.visibleTable(now).rows[w.state.views[list].selected].key
+	shownList := w.state.shownList
+	selected := w.state.visibleTable(current).rows[w.state.views[shownList].selected].objectKey
 
 	if wanted == actionLog {
-		w.state.pane = &pane{lines: w.loadLog(ctx, list, selected), scroll: math.MaxInt32} // the end of the log
+		w.state.pane = &pane{lines: w.loadLog(ctx, shownList, selected), scroll: math.MaxInt32} // the end of the log
 	} else {
-		w.state.pane = &pane{lines: w.loadDetails(ctx, list, selected)}
+		w.state.pane = &pane{lines: w.loadDetails(ctx, shownList, selected)}
 	}
 
 	return false

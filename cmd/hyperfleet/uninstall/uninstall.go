@@ -294,7 +294,7 @@ func (u *uninstaller) drainMachines(ctx context.Context) error {
 func (u *uninstaller) pausePools(ctx context.Context) error {
 	var pools v1alpha1.RunnerPoolList
 	if err := u.client.List(ctx, &pools); err != nil {
-		return ignoreMissing(err)
+		return ignoreMissingCRDOrObject(err)
 	}
 
 	for i := range pools.Items {
@@ -401,15 +401,15 @@ func (u *uninstaller) deleteObjects(ctx context.Context) error {
 	return nil
 }
 
-// deleteKind requests the deletion of all objects of a kind, and returns a description of the objects that
-// still exist.
+// deleteKind requests the deletion of all objects of a kind. It returns one line for each object that it
+// found, and "" if there are none left.
 func (u *uninstaller) deleteKind(ctx context.Context, kind string) (string, error) {
 	var list metav1.PartialObjectMetadataList
 
 	list.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 
 	if err := u.client.List(ctx, &list); err != nil {
-		return "", ignoreMissing(err)
+		return "", ignoreMissingCRDOrObject(err)
 	}
 
 	var remaining strings.Builder
@@ -503,8 +503,8 @@ func (u *uninstaller) deleteCRDs(ctx context.Context) error {
 	return nil
 }
 
-// ignoreMissing returns nil if the error means that the CRD is not installed or the object does not exist.
-func ignoreMissing(err error) error {
+// ignoreMissingCRDOrObject returns nil if the error means that the CRD is not installed or the object does not exist.
+func ignoreMissingCRDOrObject(err error) error {
 	if meta.IsNoMatchError(err) {
 		return nil
 	}

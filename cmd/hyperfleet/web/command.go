@@ -48,6 +48,7 @@ func (o *options) validate() error {
 		return cli.Usagef("web: --bind-address %q: give host:port, such as %s", o.address, defaultAddress)
 	}
 
+	// Every host name except localhost counts as reachable from other machines.
 	addr, _ := netip.ParseAddr(host)
 	if !addr.IsLoopback() && host != "localhost" && len(o.hosts) == 0 {
 		return cli.Usagef("web: --bind-address %s is reachable from other machines, and the pages have no authentication: "+

@@ -8,8 +8,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// OSQuery is one step of an update of a host's macOS.
-type OSQuery struct {
+// OSStepParams are the parameters of one step of an update of a host's macOS.
+type OSStepParams struct {
 	// Step is version, offer, install or cancel.
 	Step string
 	// Version is the desired version. Label is the label under which softwareupdate offers it.
@@ -22,21 +22,21 @@ type OSQuery struct {
 	Password log.Secret
 }
 
-// NewOSQuery returns the script of a step. It prints the line "version VERSION" in any case, and
+// NewOSStep returns the script of a step. It prints the line "version VERSION" in any case, and
 // may print "offered LABEL", "running MESSAGE" and "failed REASON MESSAGE".
-func NewOSQuery(query OSQuery) plan.Part {
-	label := "macos-" + query.Step
+func NewOSStep(params OSStepParams) plan.Part {
+	label := "macos-" + params.Step
 	part := plan.Part{Label: label, Kind: plan.Script, Apply: plan.Render(readScript("macos"),
-		plan.Var{Name: "STEP", Value: query.Step},
-		plan.Var{Name: "WANTED", Value: query.Version},
-		plan.Var{Name: "LABEL", Value: query.Label},
-		plan.Var{Name: "ATTEMPT", Value: query.Attempt},
-		plan.Var{Name: "OWNER", Value: query.User},
+		plan.Var{Name: "STEP", Value: params.Step},
+		plan.Var{Name: "WANTED", Value: params.Version},
+		plan.Var{Name: "LABEL", Value: params.Label},
+		plan.Var{Name: "ATTEMPT", Value: params.Attempt},
+		plan.Var{Name: "OWNER", Value: params.User},
 		plan.Var{Name: "STATE", Value: stateDir + "macos-update"},
 		plan.Var{Name: "END", Value: plan.EndMarker})}
 
-	if query.Step == "install" {
-		part.Secret = query.Password
+	if params.Step == "install" {
+		part.Secret = params.Password
 	}
 
 	return part

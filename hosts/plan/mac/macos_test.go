@@ -18,7 +18,7 @@ func TestAskMacOS(t *testing.T) {
 	t.Parallel()
 
 	for _, step := range []string{"version", "offer", "install", "cancel"} {
-		part := mac.NewOSQuery(mac.OSQuery{
+		part := mac.NewOSStep(mac.OSStepParams{
 			Step: step, Version: "15.3.1", Label: "macOS 'Sequoia'", Attempt: "1", User: "m1", Password: log.NewSecret("correct horse"),
 		})
 

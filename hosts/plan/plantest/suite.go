@@ -96,16 +96,17 @@ func (k Kind[C]) testFields(t *testing.T) {
 		}
 
 		// Every field must affect what is pushed to a new host.
-		isPushed := input(k.plan(t, cfg).FirstBootSteps()) != input(k.plan(t, k.One).FirstBootSteps())
+		isPushed := joinInputs(k.plan(t, cfg).FirstBootSteps()) != joinInputs(k.plan(t, k.One).FirstBootSteps())
 		if want := field.Tag.Get("use") != "connection"; isPushed != want {
 			t.Errorf("%s changed: what is pushed to a new host changed too: %v, want %v", field.Name, isPushed, want)
 		}
 	}
 }
 
-func input(steps []plan.Part) string {
+// joinInputs returns the standard input of the scripts that apply the parts, one after the other.
+func joinInputs(parts []plan.Part) string {
 	var b strings.Builder
-	for _, part := range steps {
+	for _, part := range parts {
 		b.WriteString(part.Input())
 	}
 
@@ -151,8 +152,8 @@ func (k Kind[C]) checkParts(p plan.Plan) error {
 // checkApplied returns an error if the hashed parts differ from those that a drifted host gets.
 func checkApplied(p plan.Plan) error {
 	var (
-		labels []string
-		steps  []plan.Digest
+		labels  []string
+		applied []plan.Digest
 	)
 
 	for _, part := range p.Parts() {
@@ -160,10 +161,10 @@ func checkApplied(p plan.Plan) error {
 	}
 
 	for _, part := range p.DriftSteps(labels...) {
-		steps = append(steps, part.Digest())
+		applied = append(applied, part.Digest())
 	}
 
-	if diff := gocmp.Diff(p.Digests(), steps); diff != "" {
+	if diff := gocmp.Diff(p.Digests(), applied); diff != "" {
 		return fmt.Errorf("hashed and applied parts (-hashed +applied):\n%s", diff)
 	}
 
@@ -182,11 +183,11 @@ func (k Kind[C]) testParts(t *testing.T) {
 		}
 
 		for _, part := range p.Parts() {
-			steps := p.DriftSteps(part.Label)
-			alone := slices.ContainsFunc(steps, func(s plan.Part) bool { return s.Label == part.Label })
+			applied := p.DriftSteps(part.Label)
+			isApplied := slices.ContainsFunc(applied, func(other plan.Part) bool { return other.Label == part.Label })
 
-			if alone != part.IsHashed() {
-				t.Errorf("%s: part %s has drifted and is applied: %v; it is hashed: %v", name, part.Label, alone, part.IsHashed())
+			if isApplied != part.IsHashed() {
+				t.Errorf("%s: part %s has drifted and is applied: %v; it is hashed: %v", name, part.Label, isApplied, part.IsHashed())
 			}
 		}
 	}
@@ -260,7 +261,7 @@ func (k Kind[C]) testSecrets(t *testing.T) {
 			t.Errorf("%s is in a part", v.Type().Field(i).Name)
 		}
 
-		sent := strings.Count(input(p.FirstBootSteps()), secret.Reveal())
+		sent := strings.Count(joinInputs(p.FirstBootSteps()), secret.Reveal())
 		if want := v.Type().Field(i).Tag.Get("use") != "connection"; (sent == 1) != want {
 			t.Errorf("%s is sent %d times", v.Type().Field(i).Name, sent)
 		}

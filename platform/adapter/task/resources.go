@@ -68,7 +68,7 @@ func (l *loader) checkPatchOnly(keyPath strictyaml.Path, in *adapter.Resource, o
 	}
 }
 
-// compileGate compiles a gate, and returns nil if the file does not have it.
+// compileGate compiles the expression of a gate. It returns nil if the file does not have the gate.
 func (l *loader) compileGate(keyPath strictyaml.Path, in *adapter.When) *cel.Program {
 	if in == nil {
 		return nil
@@ -142,8 +142,8 @@ func (l *loader) compileDiscovery(keyPath strictyaml.Path, in *adapter.Discovery
 	return out
 }
 
-// compileLifecycle compiles the gates and patches of an entry, including those in deprecated fields, and
-// adds problems for gates that contradict each other.
+// compileLifecycle compiles the patches and the gates of an entry, including those in deprecated fields. A gate
+// is a condition that decides whether an action runs. Gates that contradict each other are reported as problems.
 func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	out.PropagationPolicy = "Background"
 
@@ -152,24 +152,24 @@ func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource,
 		lifecycle = &adapter.Lifecycle{}
 	}
 
-	childPath := keyPath.Append("lifecycle")
+	lifecyclePath := keyPath.Append("lifecycle")
 
-	compileGate := func(name string, in *adapter.Gate) *cel.Program {
-		if in == nil {
+	compileGate := func(name string, gate *adapter.Gate) *cel.Program {
+		if gate == nil {
 			return nil
 		}
 
-		return l.compileGate(childPath.Append(name, "when"), &in.When)
+		return l.compileGate(lifecyclePath.Append(name, "when"), &gate.When)
 	}
 	out.Detach = compileGate("detach", lifecycle.Detach)
 	out.Apply = compileGate("apply", lifecycle.Apply)
 	out.Recreate = compileGate("recreate", lifecycle.Recreate)
 
 	if lifecycle.Delete != nil {
-		out.Delete = l.compileGate(childPath.Append("delete", "when"), &lifecycle.Delete.When)
+		out.Delete = l.compileGate(lifecyclePath.Append("delete", "when"), &lifecycle.Delete.When)
 
 		policies := []string{"Background", "Foreground", "Orphan"}
-		l.checkOneOf(childPath.Append("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, true)
+		l.checkOneOf(lifecyclePath.Append("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, true)
 
 		if lifecycle.Delete.PropagationPolicy != "" {
 			out.PropagationPolicy = lifecycle.Delete.PropagationPolicy
@@ -177,11 +177,11 @@ func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource,
 	}
 
 	for j := range lifecycle.Patch {
-		out.Patches = append(out.Patches, l.compilePatch(childPath.Append("patch", j), &lifecycle.Patch[j]))
+		out.Patches = append(out.Patches, l.compilePatch(lifecyclePath.Append("patch", j), &lifecycle.Patch[j]))
 	}
 
 	l.convertDeprecatedFields(keyPath, in, lifecycle, out)
-	l.checkContradictions(childPath, in, out)
+	l.checkContradictions(lifecyclePath, in, out)
 }
 
 func (l *loader) compilePatch(keyPath strictyaml.Path, in *adapter.Patch) Patch {
@@ -199,19 +199,19 @@ func (l *loader) compilePatch(keyPath strictyaml.Path, in *adapter.Patch) Patch 
 func (l *loader) convertDeprecatedFields(
 	keyPath strictyaml.Path, in *adapter.Resource, lifecycle *adapter.Lifecycle, out *Resource,
 ) {
-	childPath := keyPath.Append("lifecycle")
+	lifecyclePath := keyPath.Append("lifecycle")
 
 	if lifecycle.Orphan != nil &&
-		l.acceptDeprecated(childPath.Append("orphan"), "lifecycle.orphan", "lifecycle.detach", lifecycle.Detach != nil) {
-		out.Detach = l.compileGate(childPath.Append("orphan", "when"), &lifecycle.Orphan.When)
+		l.acceptDeprecated(lifecyclePath.Append("orphan"), "lifecycle.orphan", "lifecycle.detach", lifecycle.Detach != nil) {
+		out.Detach = l.compileGate(lifecyclePath.Append("orphan", "when"), &lifecycle.Orphan.When)
 	}
 
 	if lifecycle.Create != nil &&
-		l.acceptDeprecated(childPath.Append("create"), "lifecycle.create", "lifecycle.apply", lifecycle.Apply != nil) &&
-		l.compileGate(childPath.Append("create", "when"), &lifecycle.Create.When) != nil {
+		l.acceptDeprecated(lifecyclePath.Append("create"), "lifecycle.create", "lifecycle.apply", lifecycle.Apply != nil) &&
+		l.compileGate(lifecyclePath.Append("create", "when"), &lifecycle.Create.When) != nil {
 		// The deprecated gate was evaluated only if the object was absent.
 		expression := fmt.Sprintf("resources.?%s.hasValue() || (%s)", in.Name, lifecycle.Create.When.Expression)
-		out.Apply = l.compileExpression(l.env, childPath.Append("create", "when", "expression"), expression, true)
+		out.Apply = l.compileExpression(l.env, lifecyclePath.Append("create", "when", "expression"), expression, true)
 	}
 
 	fieldPath := keyPath.Append("recreate_on_change")
@@ -235,7 +235,7 @@ func (l *loader) acceptDeprecated(keyPath strictyaml.Path, deprecated, current s
 	return !hasBoth
 }
 
-// checkContradictions adds problems for gates that contradict each other or need a manifest.
+// checkContradictions reports problems for gates that contradict each other or need a manifest.
 func (l *loader) checkContradictions(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if in.Manifest == nil && out.Recreate != nil {
 		l.addProblem(keyPath.Append("recreate"), "there is no manifest to recreate the object from")

@@ -33,11 +33,11 @@ func (q *Queries) FeedFloor(ctx context.Context) (int64, error) {
 }
 
 const feedHorizon = `-- name: FeedHorizon :one
-select h.drawn::bigint as drawn, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed
+select h.drawn::bigint as last_seq, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed
 `
 
 type FeedHorizonRow struct {
-	Drawn   int64
+	LastSeq int64
 	Horizon int64
 	Epoch   int64
 }
@@ -45,7 +45,7 @@ type FeedHorizonRow struct {
 func (q *Queries) FeedHorizon(ctx context.Context) (FeedHorizonRow, error) {
 	row := q.db.QueryRow(ctx, feedHorizon)
 	var i FeedHorizonRow
-	err := row.Scan(&i.Drawn, &i.Horizon, &i.Epoch)
+	err := row.Scan(&i.LastSeq, &i.Horizon, &i.Epoch)
 	return i, err
 }
 
@@ -62,7 +62,7 @@ type ListChangesParams struct {
 	UpToSeq   int64
 	OfKind    string
 	OfTenancy map[string]string
-	AtMost    int32
+	MaxRows   int32
 }
 
 type ListChangesRow struct {
@@ -80,7 +80,7 @@ func (q *Queries) ListChanges(ctx context.Context, arg ListChangesParams) ([]Lis
 		arg.UpToSeq,
 		arg.OfKind,
 		arg.OfTenancy,
-		arg.AtMost,
+		arg.MaxRows,
 	)
 	if err != nil {
 		return nil, err
@@ -139,11 +139,11 @@ select count(*) from gone
 
 type PruneChangesParams struct {
 	KeptSeconds float64
-	AtMost      int32
+	MaxRows     int32
 }
 
 func (q *Queries) PruneChanges(ctx context.Context, arg PruneChangesParams) (int64, error) {
-	row := q.db.QueryRow(ctx, pruneChanges, arg.KeptSeconds, arg.AtMost)
+	row := q.db.QueryRow(ctx, pruneChanges, arg.KeptSeconds, arg.MaxRows)
 	var count int64
 	err := row.Scan(&count)
 	return count, err

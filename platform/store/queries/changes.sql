@@ -8,14 +8,14 @@ insert into changes (kind, resource_id, owner_id, tenancy, generation, operation
 select pg_notify('hyperfleet_changes', @sender::text);
 
 -- name: FeedHorizon :one
-select h.drawn::bigint as drawn, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed;
+select h.drawn::bigint as last_seq, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed;
 
 -- name: ListChanges :many
 select seq, kind, resource_id, owner_id, generation, operation from changes
 where seq > sqlc.arg(after_seq)::bigint and seq <= sqlc.arg(up_to_seq)::bigint
   and (sqlc.arg(of_kind)::text = '' or kind = sqlc.arg(of_kind)::text)
   and tenancy @> sqlc.arg(of_tenancy)
-order by seq limit sqlc.arg(at_most)::integer;
+order by seq limit sqlc.arg(max_rows)::integer;
 
 -- name: FeedFloor :one
 select floor from feed;
@@ -33,7 +33,7 @@ with kept as (
     ) as first
 ), gone as (
     delete from changes where changes.seq in (
-        select old.seq from changes old where old.seq < (select kept.first from kept) order by old.seq limit @at_most::integer
+        select old.seq from changes old where old.seq < (select kept.first from kept) order by old.seq limit @max_rows::integer
     ) returning changes.seq
 ), floor as (
     update feed set floor = greatest(feed.floor, (select max(gone.seq) from gone)) where exists (select 1 from gone)

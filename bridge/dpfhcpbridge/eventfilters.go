@@ -38,17 +38,16 @@ const (
 	batchDelay = 5 * time.Second
 )
 
-// newUpdateHandler returns a handler that delays events by settleDelay or batchDelay. Deletions are
-// delayed by settleDelay, and so are updates that change what read returns or whether the object is
-// being deleted. All other events are delayed by batchDelay.
-func newUpdateHandler(mapFunc handler.MapFunc, read func(client.Object) any) handler.EventHandler {
+// newUpdateHandler returns a handler that delays events. The delay is settleDelay for deletions, and for
+// updates that pass newChangePredicate(readFields). It is batchDelay for all other events.
+func newUpdateHandler(mapFunc handler.MapFunc, readFields func(client.Object) any) handler.EventHandler {
 	fast, batched := newDelayedHandler(settleDelay, mapFunc), newDelayedHandler(batchDelay, mapFunc)
-	needsFast := newChangePredicate(read)
+	urgent := newChangePredicate(readFields)
 
 	return handler.Funcs{
 		CreateFunc: batched.Create,
 		UpdateFunc: func(ctx context.Context, e event.UpdateEvent, q queue) {
-			if needsFast.Update(e) {
+			if urgent.Update(e) {
 				fast.Update(ctx, e, q)
 			} else {
 				batched.Update(ctx, e, q)
@@ -93,24 +92,24 @@ type delayedQueue struct {
 
 func (d delayedQueue) Add(request reconcile.Request) { d.AddAfter(request, d.delay) }
 
-// readNothing is the read function for objects of which no field lets the steps continue or stop.
+// readNothing is the readFields function for objects of which no field lets the steps continue or stop.
 func readNothing(client.Object) any { return nil }
 
-// newChangePredicate returns a predicate that drops creations and all updates that change neither what
-// read returns nor whether the object is being deleted. Creations are dropped because the bridge itself
+// newChangePredicate returns a predicate that passes an update if the result of readFields changes, or if
+// the object begins to be deleted. It passes all deletions. It drops creations, because the bridge itself
 // creates the objects.
-func newChangePredicate(read func(client.Object) any) predicate.Predicate {
+func newChangePredicate(readFields func(client.Object) any) predicate.Predicate {
 	return predicate.Funcs{
 		CreateFunc: func(event.CreateEvent) bool { return false },
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			return e.ObjectOld.GetDeletionTimestamp().IsZero() != e.ObjectNew.GetDeletionTimestamp().IsZero() ||
-				!equality.Semantic.DeepEqual(read(e.ObjectOld), read(e.ObjectNew))
+				!equality.Semantic.DeepEqual(readFields(e.ObjectOld), readFields(e.ObjectNew))
 		},
 	}
 }
 
-// readUnstructured converts a read function for objects of other projects. The result for other types is
-// nil.
+// readUnstructured converts a function that reads fields of an unstructured object, for newChangePredicate.
+// The result for objects of other types is nil.
 func readUnstructured(read func(*unstructured.Unstructured) any) func(client.Object) any {
 	return func(obj client.Object) any {
 		if object, ok := obj.(*unstructured.Unstructured); ok {
