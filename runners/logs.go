@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/report"
 )
 
-// newLogs returns the component that keeps machine logs in the cluster, or nil if runners.logs.keepIn turns
-// logs off.
+// newLogs returns the component that stores machine logs as RunnerLogs in the cluster. If runners.logs.keepIn is
+// store, it marks them for the upload to the object store. newLogs returns nil if keepIn is nowhere.
 func (a *Area) newLogs(mgr ctrl.Manager) *report.Logs {
 	if a.Config.Logs.KeepIn == config.LogsNowhere {
 		return nil

@@ -34,7 +34,7 @@ func TestControlPlaneIsEmptied(t *testing.T) {
 		createLeftovers(t, p)
 		s.release(p)
 
-		if p.busy {
+		if p.isBusy {
 			t.Fatalf("round %d: the plane could not be emptied", round)
 		}
 	}

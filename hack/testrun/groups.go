@@ -52,9 +52,10 @@ func (g group) testFlags(base []string, checkout string) []string {
 	return append(flags, "-skip="+skip)
 }
 
-// groupPackages groups the packages that have tests. The keys of raced are the folders of the packages that run
-// with the race detector.
-func groupPackages(module string, tests map[string]testProgram, raced map[string][]string) []group {
+// groupPackages groups the packages that have tests by two questions: do the tests run with the race detector,
+// and do they start programs? The keys of racePackages are the folders of the packages that run with the race
+// detector.
+func groupPackages(module string, tests map[string]testProgram, racePackages map[string][]string) []group {
 	var out []group
 
 	for _, race := range []bool{false, true} {
@@ -63,7 +64,7 @@ func groupPackages(module string, tests map[string]testProgram, raced map[string
 
 			for _, pkg := range slices.Sorted(maps.Keys(tests)) {
 				folder := strings.TrimPrefix(strings.TrimPrefix(pkg, module), "/")
-				if _, isRaced := raced[folder]; isRaced == race && tests[pkg].startsPrograms == starts {
+				if _, usesRace := racePackages[folder]; usesRace == race && tests[pkg].startsPrograms == starts {
 					g.packages = append(g.packages, pkg)
 				}
 			}
@@ -91,15 +92,15 @@ func filterGroups(groups []group, wanted []string) []group {
 	return out
 }
 
-// sortByArguments sorts the packages by their position in the arguments, because go test starts packages in the
-// order of its arguments. An argument is an import path or a folder. All other packages come last.
-func (g group) sortByArguments(module string, arguments []string) group {
+// sortLike sorts the group's packages in the order of the given packages, because go test starts packages in the
+// order of its arguments. A given package is an import path or a folder. All other packages come last.
+func (g group) sortLike(order []string, module string) group {
 	position := func(pkg string) int {
 		folder := "." + strings.TrimPrefix(pkg, module)
 
-		i := slices.IndexFunc(arguments, func(name string) bool { return name == pkg || name == folder })
+		i := slices.IndexFunc(order, func(name string) bool { return name == pkg || name == folder })
 		if i < 0 {
-			return len(arguments)
+			return len(order)
 		}
 
 		return i
@@ -114,9 +115,9 @@ func (g group) sortByArguments(module string, arguments []string) group {
 // their data.
 const notRaced = "-"
 
-// readRaced reads a file with lines of the form "PROGRAM: PACKAGE...", where each name is a folder. It returns
-// the packages by program.
-func readRaced(file string) (map[string][]string, error) {
+// readRacePackages reads a file with lines of the form "PROGRAM: PACKAGE...", where each name is a folder. It
+// returns the packages by program.
+func readRacePackages(file string) (map[string][]string, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // no file, no packages
 	}

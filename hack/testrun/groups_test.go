@@ -22,7 +22,7 @@ func TestSplit(t *testing.T) {
 
 	got := groupPackages("m", tests, map[string][]string{"hosts": {"hosts/mac"}})
 	for i := range got {
-		got[i] = got[i].sortByArguments("m", []string{"m/test/fleet"})
+		got[i] = got[i].sortLike([]string{"m/test/fleet"}, "m")
 	}
 
 	want := []group{
@@ -34,7 +34,7 @@ func TestSplit(t *testing.T) {
 		t.Errorf("groups (-want +got):\n%s", diff)
 	}
 
-	if byFolder := got[1].sortByArguments("m", []string{"./bridge"}); byFolder.packages[0] != "m/bridge" {
+	if byFolder := got[1].sortLike([]string{"./bridge"}, "m"); byFolder.packages[0] != "m/bridge" {
 		t.Errorf("m/bridge, named by its folder, is not first: %v", byFolder.packages)
 	}
 

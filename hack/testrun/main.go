@@ -101,12 +101,12 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 		fmt.Printf("changed: %d packages have tests that depend on the changes\n", len(packages)) //nolint:forbidigo // its output
 	}
 
-	raced, err := readRaced(o.race)
+	racePackages, err := readRacePackages(o.race)
 	if err != nil {
 		return false, err
 	}
 
 	return (&run{
-		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, retry: !o.once, usage: o.usage, raced: raced,
+		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, retry: !o.once, usage: o.usage, racePackages: racePackages,
 	}).runAll(ctx, packages)
 }

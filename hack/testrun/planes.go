@@ -38,9 +38,10 @@ type servers struct {
 type controlPlane struct {
 	*kubeproc.Cluster
 
-	dir      string
-	managers bool
-	busy     bool
+	dir string
+	// withManagers is true if the control plane has a kube-controller-manager.
+	withManagers bool
+	isBusy       bool
 	// restoring is true while the contents are restored. The control plane is free or stopped soon after.
 	restoring bool
 	contents  *contents
@@ -71,9 +72,11 @@ func (s *servers) leaseDatabase(context.Context, lease.Request) (any, func(), er
 	return postgres.Lease{URL: server.URL("postgres")}, func() {}, nil
 }
 
-// leaseControlPlane returns an empty control plane for exclusive use.
+// leaseControlPlane returns an empty control plane for exclusive use, and a function that ends the lease.
 func (s *servers) leaseControlPlane(_ context.Context, request lease.Request) (any, func(), error) {
-	p, err := s.acquire(slices.Contains(request.Options, kube.LeaseWithManagers))
+	withManagers := slices.Contains(request.Options, kube.LeaseWithManagers)
+
+	p, err := s.acquire(withManagers)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -87,21 +90,21 @@ func (s *servers) leaseControlPlane(_ context.Context, request lease.Request) (a
 }
 
 // acquire returns a free control plane. If none is free and none is being restored, it starts a new one.
-func (s *servers) acquire(managers bool) (*controlPlane, error) {
+func (s *servers) acquire(withManagers bool) (*controlPlane, error) {
 	s.mu.Lock()
 
 	for {
 		isRestoring := false
 
 		for _, p := range s.planes {
-			if p.managers == managers && !p.busy {
-				p.busy = true
+			if p.withManagers == withManagers && !p.isBusy {
+				p.isBusy = true
 				s.mu.Unlock()
 
 				return p, nil
 			}
 
-			isRestoring = isRestoring || p.managers == managers && p.restoring
+			isRestoring = isRestoring || p.withManagers == withManagers && p.restoring
 		}
 
 		if !isRestoring {
@@ -111,7 +114,7 @@ func (s *servers) acquire(managers bool) (*controlPlane, error) {
 		s.changed.Wait()
 	}
 
-	p := &controlPlane{dir: filepath.Join(s.dir, fmt.Sprintf("kube%d", len(s.planes)+1)), managers: managers, busy: true}
+	p := &controlPlane{dir: filepath.Join(s.dir, fmt.Sprintf("kube%d", len(s.planes)+1)), withManagers: withManagers, isBusy: true}
 	s.planes = append(s.planes, p)
 	s.mu.Unlock()
 
@@ -123,7 +126,7 @@ func (s *servers) acquire(managers bool) (*controlPlane, error) {
 }
 
 func (p *controlPlane) start(ctx context.Context) error {
-	cluster, err := kubeproc.Start(ctx, kubeproc.Options{Dir: p.dir, ControllerManager: p.managers})
+	cluster, err := kubeproc.Start(ctx, kubeproc.Options{Dir: p.dir, ControllerManager: p.withManagers})
 	if err != nil {
 		return err
 	}
@@ -146,7 +149,7 @@ func (s *servers) release(p *controlPlane) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	p.restoring, p.busy = false, err != nil
+	p.restoring, p.isBusy = false, err != nil
 	s.changed.Broadcast()
 
 	if err != nil && s.ctx.Err() == nil {

@@ -23,14 +23,14 @@ const root = "../.."
 func TestGoroutinesMeetTheDetector(t *testing.T) {
 	t.Parallel()
 
-	raced, err := readRaced("race.txt")
+	racePackages, err := readRacePackages("race.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	place := map[string]string{}
 
-	for program, packages := range raced {
+	for program, packages := range racePackages {
 		for _, pkg := range packages {
 			place[pkg] = program
 		}
@@ -51,7 +51,7 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 		}
 	}
 
-	programs, err := testPrograms(t.Context(), root, listFolders(raced))
+	programs, err := testPrograms(t.Context(), root, listFolders(racePackages))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,10 +68,10 @@ func TestGoroutinesMeetTheDetector(t *testing.T) {
 	}
 }
 
-func listFolders(raced map[string][]string) []string {
+func listFolders(racePackages map[string][]string) []string {
 	var out []string
 
-	for program := range raced {
+	for program := range racePackages {
 		if program != notRaced {
 			out = append(out, "./"+program)
 		}
@@ -143,15 +143,15 @@ func findConcurrentCode(file *ast.File) token.Pos {
 	return at
 }
 
-// TestReadRaced: readRaced reports a missing file, and returns nothing without a file name.
-func TestReadRaced(t *testing.T) {
+// TestReadRacePackages: readRacePackages reports a missing file, and returns nothing without a file name.
+func TestReadRacePackages(t *testing.T) {
 	t.Parallel()
 
-	if raced, err := readRaced(filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Errorf("for a missing file readRaced returns %v", raced)
+	if racePackages, err := readRacePackages(filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Errorf("for a missing file readRacePackages returns %v", racePackages)
 	}
 
-	if raced, err := readRaced(""); err != nil || len(raced) != 0 {
-		t.Errorf("without a file %v run with the detector, %v", raced, err)
+	if racePackages, err := readRacePackages(""); err != nil || len(racePackages) != 0 {
+		t.Errorf("without a file %v run with the detector, %v", racePackages, err)
 	}
 }

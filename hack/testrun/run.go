@@ -35,8 +35,8 @@ type run struct {
 	dir string
 	// flags are the flags of go test.
 	flags []string
-	// raced has the packages that run with the race detector (readRaced).
-	raced map[string][]string
+	// racePackages are the packages that run with the race detector (readRacePackages).
+	racePackages map[string][]string
 	// usage prints the CPU time of each package. It disables cached results.
 	usage bool
 	// retry runs failed tests a second time, and all tests of a package that failed for another reason.
@@ -85,7 +85,7 @@ func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
 	environment := append(os.Environ(), lease.EnvSocket+"="+socket, envUsage+"="+account.file)
 	start := time.Now()
 
-	groups, err := r.groupPackages(ctx, packages)
+	groups, err := r.loadGroups(ctx, packages)
 	if err != nil {
 		return false, err
 	}
@@ -122,8 +122,9 @@ func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
 	return summary.print(), nil
 }
 
-// groupPackages groups the packages by the way in which their tests run.
-func (r *run) groupPackages(ctx context.Context, packages []string) ([]group, error) {
+// loadGroups finds the test programs of the packages, and groups the packages with groupPackages. Within a
+// group, the packages have the order of the arguments.
+func (r *run) loadGroups(ctx context.Context, packages []string) ([]group, error) {
 	module, err := moduleOf(ctx, r.dir)
 	if err != nil {
 		return nil, err
@@ -134,9 +135,9 @@ func (r *run) groupPackages(ctx context.Context, packages []string) ([]group, er
 		return nil, err
 	}
 
-	groups := groupPackages(module, programs, r.raced)
+	groups := groupPackages(module, programs, r.racePackages)
 	for i := range groups {
-		groups[i] = groups[i].sortByArguments(module, packages)
+		groups[i] = groups[i].sortLike(packages, module)
 	}
 
 	return groups, nil

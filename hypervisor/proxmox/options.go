@@ -117,9 +117,8 @@ type disk struct {
 	Bytes         int64
 }
 
-// findBootDisk returns the disk that a machine boots from: the first disk of the option boot, or otherwise
-// the lowest slot in the order scsi, virtio, sata, ide. The size is 0 if the option's size cannot be
-// parsed.
+// findBootDisk returns the disk that a machine boots from. This is the first disk in the `boot` option, or
+// otherwise the lowest slot in the order scsi, virtio, sata, ide. The size is 0 if it cannot be parsed.
 func findBootDisk(c vmConfig) (disk, bool) {
 	slots := parseBootOrder(c["boot"])
 
@@ -134,17 +133,17 @@ func findBootDisk(c vmConfig) (disk, bool) {
 	slices.SortFunc(rest, compareSlots)
 
 	for _, slot := range append(slots, rest...) {
-		option := c[slot]
-		if !diskSlotPattern.MatchString(slot) || option == "" || isCDROM(option) {
+		volume := c[slot]
+		if !diskSlotPattern.MatchString(slot) || volume == "" || isCDROM(volume) {
 			continue
 		}
 
-		storage, _, ok := strings.Cut(option, ":")
+		storage, _, ok := strings.Cut(volume, ":")
 		if !ok {
 			continue
 		}
 
-		size, err := parseSize(parseProperty(option, "size"))
+		size, err := parseSize(parseProperty(volume, "size"))
 		if err != nil {
 			size = 0
 		}

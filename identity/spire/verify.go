@@ -44,7 +44,7 @@ type keyCache struct {
 
 // get returns the cached keys, or nil if they have to be fetched. It returns them if they are younger
 // than maxAge, and if they contain the key or are younger than minAge.
-func (k *keyCache) get(key string, now time.Time) *jwtbundle.Bundle {
+func (k *keyCache) get(keyID string, now time.Time) *jwtbundle.Bundle {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 
@@ -53,7 +53,7 @@ func (k *keyCache) get(key string, now time.Time) *jwtbundle.Bundle {
 	}
 
 	age := now.Sub(k.fetchedAt)
-	if age < maxAge && (k.bundle.HasJWTAuthority(key) || age < minAge) {
+	if age < maxAge && (k.bundle.HasJWTAuthority(keyID) || age < minAge) {
 		return k.bundle
 	}
 
@@ -73,12 +73,12 @@ func (r *Registry) Verify(ctx context.Context, token, audience string) (identity
 		return identity.ID{}, newRejectedError("verify JWT-SVID: it has more than %d bytes, or the audience is empty", maxToken)
 	}
 
-	key, err := signingKeyID(token)
+	keyID, err := signingKeyID(token)
 	if err != nil {
 		return identity.ID{}, err
 	}
 
-	bundle, err := r.jwtBundle(ctx, key)
+	bundle, err := r.jwtBundle(ctx, keyID)
 	if err != nil {
 		return identity.ID{}, err
 	}
@@ -96,7 +96,7 @@ func (r *Registry) Verify(ctx context.Context, token, audience string) (identity
 	return id, nil
 }
 
-// signingKeyID returns the id of the key that the token's header names as its signing key (RFC 7515,
+// signingKeyID returns the ID of the key that the token's header names as its signing key (RFC 7515,
 // section 4.1.4).
 func signingKeyID(token string) (string, error) {
 	head, _, _ := strings.Cut(token, ".")
@@ -119,15 +119,15 @@ func signingKeyID(token string) (string, error) {
 
 // jwtBundle returns the server's keys. It fetches them if the cached keys are too old or do not contain
 // the key. Only one goroutine fetches the keys at a time.
-func (r *Registry) jwtBundle(ctx context.Context, key string) (*jwtbundle.Bundle, error) {
-	if cached := r.keys.get(key, r.options.Clock.Now()); cached != nil {
+func (r *Registry) jwtBundle(ctx context.Context, keyID string) (*jwtbundle.Bundle, error) {
+	if cached := r.keys.get(keyID, r.options.Clock.Now()); cached != nil {
 		return cached, nil
 	}
 
 	r.keys.fetchMu.Lock()
 	defer r.keys.fetchMu.Unlock()
 
-	if cached := r.keys.get(key, r.options.Clock.Now()); cached != nil {
+	if cached := r.keys.get(keyID, r.options.Clock.Now()); cached != nil {
 		return cached, nil // another goroutine has fetched them in the meantime
 	}
 

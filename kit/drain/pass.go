@@ -67,9 +67,9 @@ type Drainer struct {
 // Reconcile continues the drain of the Node. After the timeout, the step is done even if pods
 // remain or the cluster is unreachable. In this case, Reconcile emits a warning event with the
 // remaining pods or the error.
-func (o Drainer) Reconcile(ctx context.Context) step.Result {
-	if *o.Status == nil {
-		*o.Status = &v1alpha1.NodeDrainStatus{StartedAt: metav1.NewTime(o.Clock.Now())}
+func (d Drainer) Reconcile(ctx context.Context) step.Result {
+	if *d.Status == nil {
+		*d.Status = &v1alpha1.NodeDrainStatus{StartedAt: metav1.NewTime(d.Clock.Now())}
 
 		// Save the start time before the drain starts. The timeout counts from this time, also after a
 		// restart of the operator.
@@ -78,108 +78,108 @@ func (o Drainer) Reconcile(ctx context.Context) step.Result {
 		}
 	}
 
-	record := *o.Status
+	record := *d.Status
 	if record.EndedAt != nil {
 		return step.Done().WithReason(record.Reason, record.Message)
 	}
 
-	progress, err := o.drain(ctx)
+	progress, err := d.drain(ctx)
 	if uid := progress.NodeUID; uid != "" && len(uid) <= maxUIDLength {
 		record.NodeUID = string(uid)
 	}
 
-	remaining := o.Timeout - o.Clock.Since(record.StartedAt.Time)
+	remaining := d.Timeout - d.Clock.Since(record.StartedAt.Time)
 
 	switch {
 	case err == nil && progress.NodeNotFound:
-		return o.finish(reasonNoNode, "Node "+o.Node+" does not exist")
+		return d.finish(reasonNoNode, "Node "+d.Node+" does not exist")
 	case err == nil && len(progress.RemainingPods) == 0:
-		return o.finish(reasonDrained, fmt.Sprintf("Node %s is cordoned and drained", o.Node))
+		return d.finish(reasonDrained, fmt.Sprintf("Node %s is cordoned and drained", d.Node))
 	case remaining <= 0:
-		message := fmt.Sprintf("Node %s was not drained within %s: %s", o.Node, o.Timeout, describeProgress(progress, err))
-		o.EmitWarning(ReasonTimedOut, message)
+		message := fmt.Sprintf("Node %s was not drained within %s: %s", d.Node, d.Timeout, describeProgress(progress, err))
+		d.EmitWarning(ReasonTimedOut, message)
 
-		return o.finish(ReasonTimedOut, message)
+		return d.finish(ReasonTimedOut, message)
 	case err != nil:
-		return o.wait(remaining, err)
+		return d.wait(remaining, err)
 	default:
 		return step.Wait(min(pollInterval, remaining), reasonDraining, describeProgress(progress, nil))
 	}
 }
 
-func (o Drainer) drain(ctx context.Context) (Progress, error) {
-	cluster, err := o.Connect(ctx)
+func (d Drainer) drain(ctx context.Context) (Progress, error) {
+	cluster, err := d.Connect(ctx)
 	if err != nil {
 		return Progress{}, err
 	}
 	defer cluster.Close()
 
-	return cluster.Drain(ctx, o.Node, o.Temporary)
+	return cluster.Drain(ctx, d.Node, d.Temporary)
 }
 
 // finish records the end of the drain and returns a done result.
-func (o Drainer) finish(reason, message string) step.Result {
-	record, now := *o.Status, metav1.NewTime(o.Clock.Now())
+func (d Drainer) finish(reason, message string) step.Result {
+	record, now := *d.Status, metav1.NewTime(d.Clock.Now())
 	record.EndedAt, record.Reason, record.Message = &now, reason, message
 
 	return step.Done().WithReason(reason, message)
 }
 
 // wait returns a waiting result whose message says what happens after the remaining time.
-func (o Drainer) wait(remaining time.Duration, err error) step.Result {
+func (d Drainer) wait(remaining time.Duration, err error) step.Result {
 	format := "deletion of the %s continues in %s even if the error persists: %v"
-	if o.Temporary {
+	if d.Temporary {
 		format = "the %s returns to service in %s even if the error persists: %v"
 	}
 
 	return step.Wait(min(pollInterval, remaining), errclass.ReasonOf(err, reasonUnreachable),
-		fmt.Sprintf(format, o.Subject, remaining.Round(time.Second), err))
+		fmt.Sprintf(format, d.Subject, remaining.Round(time.Second), err))
 }
 
-// Uncordon connects to the Node's cluster and calls [Cluster.Uncordon].
-func (o Drainer) Uncordon(ctx context.Context) (bool, error) {
-	cluster, err := o.Connect(ctx)
+// Uncordon connects to the Node's cluster and calls [Cluster.Uncordon]. It returns whether the Node is ready.
+func (d Drainer) Uncordon(ctx context.Context) (bool, error) {
+	cluster, err := d.Connect(ctx)
 	if err != nil {
 		return false, err
 	}
 	defer cluster.Close()
 
-	return cluster.Uncordon(ctx, o.Node)
+	return cluster.Uncordon(ctx, d.Node)
 }
 
 // ShouldDeleteNode returns whether the object has a drained Node that remains after the deletion.
 // The Node's cluster has no cloud provider that deletes Nodes of deleted machines. DeleteNode
 // deletes only this Node and not another Node with the same name.
-func (o Drainer) ShouldDeleteNode() bool { return *o.Status != nil && (*o.Status).NodeUID != "" }
+func (d Drainer) ShouldDeleteNode() bool { return *d.Status != nil && (*d.Status).NodeUID != "" }
 
 // DeleteNode deletes the Node of an object whose machine is deleted. deleted is the type of the
 // condition that became True when the machine was deleted. If the Node cannot be deleted, the
 // deletion of the object waits at most one minute from that time. An error that a person has to fix
 // does not delay the deletion. If the Node remains, DeleteNode emits a warning event.
-func (o Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, deleted string) step.Result {
-	cluster, err := o.Connect(ctx)
+func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, deleted string) step.Result {
+	cluster, err := d.Connect(ctx)
 	if err == nil {
 		defer cluster.Close()
 
-		err = cluster.DeleteNode(ctx, o.Node, types.UID((*o.Status).NodeUID))
+		err = cluster.DeleteNode(ctx, d.Node, types.UID((*d.Status).NodeUID))
 	}
 
 	if err == nil {
-		return step.Done().WithReason(reasonNodeDeleted, fmt.Sprintf("Node %s is deleted", o.Node))
+		return step.Done().WithReason(reasonNodeDeleted, fmt.Sprintf("Node %s is deleted", d.Node))
 	}
 
-	since := o.Clock.Now()
+	since := d.Clock.Now()
 	if c := meta.FindStatusCondition(conditions, deleted); c != nil && c.Status == metav1.ConditionTrue {
 		since = c.LastTransitionTime.Time
 	}
 
 	// Do not wait for a person to fix the error, because everything else is already deleted.
-	if remaining := nodeDeletionTimeout - o.Clock.Since(since); remaining > 0 && errclass.ClassOf(err) != errclass.Configuration {
-		return o.wait(remaining, err)
+	if remaining := nodeDeletionTimeout - d.Clock.Since(since); remaining > 0 && errclass.ClassOf(err) != errclass.Configuration {
+		return d.wait(remaining, err)
 	}
 
-	message := fmt.Sprintf("Node %s remains after its %s was deleted: delete the Node: %v", o.Node, o.Subject, err)
-	o.EmitWarning(reasonNodeLeft, message)
+	message := fmt.Sprintf("Node %s remains after its %s was deleted: delete the Node: %v", d.Node, d.Subject, err)
+	d.EmitWarning(reasonNodeLeft, message)
 
 	return step.Done().WithReason(reasonNodeLeft, message)
 }

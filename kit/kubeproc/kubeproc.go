@@ -87,6 +87,7 @@ func Start(ctx context.Context, options Options) (*Cluster, error) {
 
 	options.Dir = dir
 
+	// Retry if a process exits, because another program may have taken its port.
 	for attempt := 1; ; attempt++ {
 		cluster, err := startOnce(ctx, options)
 		if err == nil || !errors.Is(err, procrun.ErrExited) || attempt == maxPortAttempts {

@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// isSettable returns whether a value of the type can be written as one string, as in a variable.
+// isSettable returns whether a value of the type can be written as one string, as in an environment
+// variable.
 func isSettable(kind reflect.Type) bool {
 	switch kind.Kind() {
 	case reflect.String, reflect.Bool, reflect.Int, reflect.Int32, reflect.Int64, reflect.Float32, reflect.Float64:
@@ -48,9 +49,9 @@ func describeType(kind reflect.Type) string {
 	}
 }
 
-// parseValue parses a value of a settable type from a variable or a flag. Lists have the form a,b
-// and maps the form k=v,k2=v2. Whole numbers are returned as an int64 that fits the type, and other
-// numbers as a float64.
+// parseValue parses the text of an environment variable or a flag as a value of a type for which
+// isSettable is true. Lists have the form a,b and maps the form k=v,k2=v2. The result for an integer
+// is an int64 whose value is in the range of the type. The result for another number is a float64.
 func parseValue(kind reflect.Type, text string) (any, error) {
 	value, err := parseText(kind, text)
 	if err != nil {
@@ -60,6 +61,7 @@ func parseValue(kind reflect.Type, text string) (any, error) {
 	return value, nil
 }
 
+// parseText is parseValue without the error message that describes the type.
 func parseText(kind reflect.Type, text string) (any, error) {
 	switch kind {
 	case reflect.TypeFor[time.Duration]():

@@ -79,10 +79,10 @@ func (f field) parse(text string) (uint64, error) {
 	var set uint64
 
 	for part := range strings.SplitSeq(text, ",") {
-		span, stepText, stepped := strings.Cut(part, "/")
+		span, stepText, hasStep := strings.Cut(part, "/")
 		step := 1
 
-		if stepped {
+		if hasStep {
 			n, err := strconv.ParseUint(stepText, 10, 8)
 			if err != nil || n < 1 {
 				return 0, fmt.Errorf("step %q is not a number from 1 to 255", stepText)
@@ -91,7 +91,7 @@ func (f field) parse(text string) (uint64, error) {
 			step = int(n)
 		}
 
-		low, high, err := f.parseRange(span, stepped)
+		low, high, err := f.parseRange(span, hasStep)
 		if err != nil {
 			return 0, err
 		}
@@ -105,7 +105,7 @@ func (f field) parse(text string) (uint64, error) {
 }
 
 // parseRange parses "*", "a" or "a-b". If the field has a step, "a" is the range from a to the maximum.
-func (f field) parseRange(text string, stepped bool) (low, high int, err error) {
+func (f field) parseRange(text string, hasStep bool) (low, high int, err error) {
 	if text == "*" {
 		return f.min, f.max, nil
 	}
@@ -121,7 +121,7 @@ func (f field) parseRange(text string, stepped bool) (low, high int, err error) 
 		if high, err = f.parseNumber(last); err != nil {
 			return 0, 0, err
 		}
-	case stepped:
+	case hasStep:
 		high = f.max
 	default:
 		high = low

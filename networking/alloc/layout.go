@@ -86,10 +86,10 @@ func (l *layout) listRuns(r span) []span {
 	return out
 }
 
-// findOverlap returns the first run of addresses that both layouts contain, and false if there is none.
-func (l *layout) findOverlap(m *layout) (span, bool) {
-	for i, j := 0, 0; i < len(l.byAddress) && j < len(m.byAddress); {
-		a, b := l.byAddress[i].span, m.byAddress[j].span
+// findOverlap returns the first span of addresses that both layouts contain, and false if there is none.
+func (l *layout) findOverlap(other *layout) (span, bool) {
+	for i, j := 0, 0; i < len(l.byAddress) && j < len(other.byAddress); {
+		a, b := l.byAddress[i].span, other.byAddress[j].span
 		if a.overlaps(b) {
 			return span{first: maxUint128(a.first, b.first), last: minUint128(a.last, b.last)}, true
 		}

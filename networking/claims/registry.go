@@ -37,7 +37,7 @@ type TemplateRegistry struct {
 	templates map[types.NamespacedName]Entry
 }
 
-// Entry is the pool of a template.
+// Entry describes the pool of a template.
 type Entry struct {
 	// Network and Pool are the keys in the address registry.
 	Network, Pool string
@@ -52,8 +52,8 @@ func NewRegistry(addresses *pools.AddressRegistry) *TemplateRegistry {
 	return &TemplateRegistry{addresses: addresses, templates: map[types.NamespacedName]Entry{}}
 }
 
-// EntryOf returns the pool of a template. It returns false if the template has no pool or was not reconciled
-// yet.
+// EntryOf returns the entry of a template, which names its pool. It returns false if the template has no pool, or
+// if it was not reconciled yet.
 func (r *TemplateRegistry) EntryOf(template types.NamespacedName) (Entry, bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

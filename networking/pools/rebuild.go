@@ -96,7 +96,8 @@ func CompareAge(x, y metav1.Object) int {
 
 // startupRebuild is the rebuild that a process does once, when it becomes the leader.
 type startupRebuild struct {
-	once        sync.Once
+	once sync.Once
+	// done is closed when the rebuild has succeeded.
 	done        chan struct{}
 	mu          sync.Mutex
 	started     bool
@@ -226,7 +227,7 @@ func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[
 	return nil
 }
 
-// WaitForSync waits until the rebuild has succeeded.
+// WaitForSync waits until the address registry is rebuilt.
 func (g gate) WaitForSync(ctx context.Context) error {
 	select {
 	case <-g.addresses.startup.done:

@@ -49,8 +49,8 @@ func IsFinished(in Input) bool {
 	return in.Deleting && obstacle == ""
 }
 
-// countedReports returns the reports of the required adapters for which IsCounted is true, in the
-// order of Required.
+// countedReports returns the statuses that the required adapters have reported, in the order of
+// Required. It leaves out statuses that do not count ([IsCounted]).
 func (in Input) countedReports() []openapi.AdapterStatus {
 	var out []openapi.AdapterStatus
 
@@ -63,8 +63,8 @@ func (in Input) countedReports() []openapi.AdapterStatus {
 	return out
 }
 
-// findReport returns the report of an adapter, and false if the adapter has none or IsCounted is
-// false for it.
+// findReport returns the status that an adapter has reported. It returns false if the adapter has
+// reported none, or if the status does not count ([IsCounted]).
 func (in Input) findReport(adapter string) (openapi.AdapterStatus, bool) {
 	for _, status := range in.Statuses {
 		if status.Adapter == adapter && IsCounted(status) {

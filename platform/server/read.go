@@ -88,7 +88,7 @@ func (s *Server) listResources(ctx context.Context, target scope, query openapi.
 	}
 
 	if target.parent != nil {
-		// Otherwise the response for a missing parent would look like that for one without children.
+		// Check that the parent exists, because the list of a missing parent would be empty.
 		if _, err := s.findResource(ctx, s.store.Get, scope{kind: target.parent, id: target.parentID}); err != nil {
 			return response{}, err
 		}

@@ -295,8 +295,8 @@ func (h *Handler) recordJobState(ctx context.Context, issuance credentialIssuanc
 }
 
 // recordHandover records the runner in the claim's status, so that the runner is found and removed with the
-// claim. If the write fails or the claim is being deleted, recordHandover deregisters the runner and
-// returns a refusal.
+// claim. The write also updates claim. If the write fails or the claim is being deleted, recordHandover
+// deregisters the runner and returns a refusal.
 func (h *Handler) recordHandover(
 	ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim, issuance credentialIssuance,
 	credential workload.Credential,
@@ -329,6 +329,7 @@ func (h *Handler) recordHandover(
 		}
 	}
 
+	// Without an error, the claim is being deleted. After a conflict, another claim has its name.
 	if err == nil || apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return newGoneRefusal()
 	}

@@ -107,11 +107,11 @@ func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: finalizer,
 		ReadyEvent: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be created from the template"},
 		Steps: []step.Step[*scope]{
-			{Condition: "Rendered", Run: renderCloudInit},     // cloud-init texts are valid
-			{Condition: "ClusterReady", Run: waitForCluster},  // the hypervisor cluster is ready
-			{Condition: "Allowed", Run: checkNamespaceAccess}, // the namespace may use everything that the template refers to
-			{Condition: "Resolved", Run: resolveTemplate},     // the hypervisor has the template
-			{Condition: "WorkloadReady", Run: checkWorkloads}, // the CI platform accepts our credentials
+			{Condition: "Rendered", Run: renderCloudInit},               // cloud-init texts are valid
+			{Condition: "ClusterReady", Run: waitForCluster},            // the hypervisor cluster is ready
+			{Condition: "Allowed", Run: checkNamespaceAccess},           // the namespace may use everything that the template refers to
+			{Condition: "Resolved", Run: resolveTemplate},               // the hypervisor has the template
+			{Condition: "WorkloadReady", Run: checkPlatformCredentials}, // the CI platform accepts our credentials
 		}, DeletionSteps: []step.Step[*scope]{
 			{Condition: "ClaimsGone", Run: waitForClaimRemoval},
 		}}

@@ -119,9 +119,10 @@ func resolveTemplate(ctx context.Context, s *scope) step.Result {
 	return step.Done().WithReason("Found", "found on "+strings.Join(nodes, ", "))
 }
 
-// checkWorkloads checks that every CI platform for which the template has settings accepts the operator's
-// credentials. If only the pools name a scope, the credentials cannot be checked here.
-func checkWorkloads(ctx context.Context, s *scope) step.Result {
+// checkPlatformCredentials checks that every CI platform for which the template has settings accepts the
+// operator's credentials. It skips a platform whose scope, such as an organization or repository, only the
+// pools name, because the check needs a scope.
+func checkPlatformCredentials(ctx context.Context, s *scope) step.Result {
 	for _, platform := range s.configuredPlatforms() {
 		if result := checkPlatform(ctx, s, platform); !result.IsDone() {
 			return result
@@ -151,6 +152,7 @@ func (s *scope) configuredPlatforms() []string {
 	return out
 }
 
+// checkPlatform checks the credentials for one CI platform.
 func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
 	workloadConfig := v1alpha1.Workload{Type: platform}
 

@@ -37,7 +37,8 @@ type Logs struct {
 	// Live reads logs from the API server, because a cache would hold all of them in memory.
 	// Default: Client.
 	Live client.Reader
-	// UploadEnabled makes the package logstore upload each log to the object store.
+	// UploadEnabled marks each RunnerLog with a label, so that the package logstore uploads it to the object
+	// store.
 	UploadEnabled bool
 }
 

@@ -262,6 +262,7 @@ func toGuestDuration(d *metav1.Duration) guest.Duration {
 	return guest.Duration(d.Duration)
 }
 
+// newRenderInput returns what cloudinit.Render needs to render the cloud-init ISO of a machine.
 func newRenderInput(in Input, config *guest.Config) cloudinit.Input {
 	spec := &in.Template.Spec
 	out := cloudinit.Input{
@@ -270,8 +271,8 @@ func newRenderInput(in Input, config *guest.Config) cloudinit.Input {
 		Hostname:   in.Names.Hostname,
 		FQDN:       in.Names.FQDN,
 		Network:    spec.Network,
-		DNS:        v1alpha1.MachineDNS{Domain: in.Names.Domain, Search: in.Names.Search, Servers: in.Names.Servers},
-		Delivery:   newDelivery(in),
+		DNS:        v1alpha1.MachineDNS{Domain: in.Names.Domain, Search: in.Names.SearchDomains, Servers: in.Names.DNSServers},
+		Delivery:   newServiceDelivery(in),
 		Vars:       newVars(in, config),
 	}
 
@@ -298,7 +299,8 @@ func toUname(arch string) string {
 	}
 }
 
-func newDelivery(in Input) cloudinit.Delivery {
+// newServiceDelivery returns how the bootstrap service gets into the machine.
+func newServiceDelivery(in Input) cloudinit.Delivery {
 	out := cloudinit.Delivery{
 		Method: in.Template.Spec.Bootstrap.Delivery, URL: in.Settings.GuestURL, CABundle: in.Settings.caBundle(),
 		SHA256: map[string]string{},
@@ -330,7 +332,7 @@ func newVars(in Input, config *guest.Config) cloudinit.Vars {
 		Hostname:            in.Names.Hostname,
 		FQDN:                in.Names.FQDN,
 		NetworkMode:         v1alpha1.NetworkModeDHCP,
-		DNSServers:          in.Names.Servers,
+		DNSServers:          in.Names.DNSServers,
 		Namespace:           in.Claim.Namespace,
 		ClaimName:           in.Claim.Name,
 	}

@@ -113,9 +113,9 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 // Names holds the host name of a machine and its DNS settings.
 type Names struct {
 	Hostname, FQDN string
-	// Domain, Search and Servers are the effective DNS settings.
-	Domain          string
-	Search, Servers []string
+	// Domain, SearchDomains and DNSServers are the effective DNS settings.
+	Domain                    string
+	SearchDomains, DNSServers []string
 }
 
 // NewNames returns the names of a claim's machine. The host name is the claim's name, prefixed with the
@@ -130,7 +130,7 @@ func NewNames(
 	}
 
 	if dns := cluster.Spec.DNS; dns != nil {
-		names.Domain, names.Search, names.Servers = dns.Domain, dns.Search, dns.Servers
+		names.Domain, names.SearchDomains, names.DNSServers = dns.Domain, dns.Search, dns.Servers
 	}
 
 	if template.Spec.Network != nil && template.Spec.Network.DNS != nil {
@@ -140,11 +140,11 @@ func NewNames(
 		}
 
 		if len(dns.Search) > 0 {
-			names.Search = dns.Search
+			names.SearchDomains = dns.Search
 		}
 
 		if len(dns.Servers) > 0 {
-			names.Servers = dns.Servers
+			names.DNSServers = dns.Servers
 		}
 	}
 
@@ -181,7 +181,7 @@ func truncateHostname(name string) string {
 func NewNetworkOptions(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate, names Names,
 ) hypervisor.NetworkOptions {
-	out := hypervisor.NetworkOptions{DNSServers: names.Servers, SearchDomains: names.Search}
+	out := hypervisor.NetworkOptions{DNSServers: names.DNSServers, SearchDomains: names.SearchDomains}
 	network := template.Spec.Network
 
 	if pool := network.AddressPool(); pool != nil {

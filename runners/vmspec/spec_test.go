@@ -52,11 +52,11 @@ func TestNamesOf(t *testing.T) {
 		},
 		"the cluster's domain": {plain, cluster, false, vmspec.Names{
 			Hostname: "pool-abc12", FQDN: "pool-abc12.fleet.example", Domain: "fleet.example",
-			Servers: []string{"192.0.2.1"}, Search: []string{"fleet.example"},
+			DNSServers: []string{"192.0.2.1"}, SearchDomains: []string{"fleet.example"},
 		}},
 		"the template's domain wins, the rest stays": {machineIdentity, cluster, true, vmspec.Names{
 			Hostname: "ci-pool-abc12", FQDN: "ci-pool-abc12.own.example", Domain: "own.example",
-			Servers: []string{"192.0.2.1"}, Search: []string{"fleet.example"},
+			DNSServers: []string{"192.0.2.1"}, SearchDomains: []string{"fleet.example"},
 		}},
 	}
 	for name, tc := range cases {

@@ -16,8 +16,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// callClass ranks calls by urgency. When few of the calls that GitHub allows are left, the least
-// urgent classes stop first.
+// callClass is the priority of a call, from low to high. When few of the calls that GitHub allows are
+// left, the classes with the lowest priority stop first.
 type callClass int
 
 const (
@@ -146,8 +146,9 @@ func (b *budget) observe(resp *http.Response) {
 	b.hasLimit, b.limit, b.remaining, b.resetAt = true, limit, remaining, resetAt
 }
 
-// dropOldPoints drops the points that are older than a minute. The caller holds the lock.
-func (b *budget) dropOldPoints(now time.Time) {
+// advance sets currentSecond, and drops the points that are older than a minute. The caller holds the
+// lock.
+func (b *budget) advance(now time.Time) {
 	current := now.Unix()
 	for s := max(b.currentSecond+1, current-pointsWindowSeconds+1); s <= current; s++ {
 		b.pointsBySecond[s%pointsWindowSeconds] = 0
@@ -187,13 +188,13 @@ func (b *budget) reservedCalls() int { return min(b.limit/reserveDivisor, maxRes
 
 // allow records a call, or returns an error of kind RateLimited that contains the delay before the
 // next attempt. The message of the error begins with action.
-func (b *budget) allow(urgency callClass, method, action string) error {
+func (b *budget) allow(class callClass, method, action string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	now := b.clock.Now()
 
-	if wait := b.pausedUntil.Sub(now); wait > 0 && urgency != classRemove {
+	if wait := b.pausedUntil.Sub(now); wait > 0 && class != classRemove {
 		return newRateLimitError(wait, action+": GitHub requested a delay (secondary rate limit)")
 	}
 
@@ -202,13 +203,13 @@ func (b *budget) allow(urgency callClass, method, action string) error {
 		cost = readPoints
 	}
 
-	b.dropOldPoints(now)
+	b.advance(now)
 
-	if wait, ok := b.checkMinute(urgency, cost); ok {
+	if wait, isLimited := b.checkMinute(class, cost); isLimited {
 		return newRateLimitError(wait, action+": GitHub limits the calls per minute, and the remaining calls are reserved for runners")
 	}
 
-	if err := b.checkHour(now, urgency, action); err != nil {
+	if err := b.checkHour(now, class, action); err != nil {
 		return err
 	}
 
@@ -219,8 +220,8 @@ func (b *budget) allow(urgency callClass, method, action string) error {
 
 // checkMinute reports whether the calls of the last minute leave too few points for a call, and
 // returns the delay after which there are enough. The caller holds the lock.
-func (b *budget) checkMinute(urgency callClass, cost int) (time.Duration, bool) {
-	maxPoints, isBounded := urgency.pointsLimit()
+func (b *budget) checkMinute(class callClass, cost int) (time.Duration, bool) {
+	maxPoints, isBounded := class.pointsLimit()
 	if b.unlimited || !isBounded {
 		return 0, false
 	}
@@ -245,7 +246,7 @@ func (b *budget) checkMinute(urgency callClass, cost int) (time.Duration, bool) 
 
 // checkHour returns an error if the hour's calls leave none for the class. The caller holds the
 // lock.
-func (b *budget) checkHour(now time.Time, urgency callClass, action string) error {
+func (b *budget) checkHour(now time.Time, class callClass, action string) error {
 	wait, low := b.checkLowAt(now)
 	if !low {
 		return nil
@@ -257,16 +258,16 @@ func (b *budget) checkHour(now time.Time, urgency callClass, action string) erro
 	switch {
 	case b.remaining <= 0:
 		return newRateLimitError(wait, action+": GitHub's rate limit is exceeded")
-	case urgency == classPoll:
+	case class == classPoll:
 		return newRateLimitError(wait, message)
-	case urgency == classGetJob:
+	case class == classGetJob:
 		interval := b.getJobInterval(wait)
 		if delay := b.lastGetJob.Add(interval).Sub(now); delay > 0 {
 			return newRateLimitError(delay, message)
 		}
 
 		b.lastGetJob = now
-	case urgency == classRunner && b.remaining <= min(b.limit/removeDivisor, maxRemoveReserve):
+	case class == classRunner && b.remaining <= min(b.limit/removeDivisor, maxRemoveReserve):
 		return newRateLimitError(wait, action+": GitHub's rate limit is almost reached, "+
 			"and the remaining calls are reserved for removing runners")
 	}

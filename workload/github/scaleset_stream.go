@@ -409,18 +409,26 @@ func (l *listener) handleMessage(ctx context.Context, message *queueMessage) err
 	return nil
 }
 
-// freeCapacity returns how many more jobs can run, and how many jobs the service offers.
-func (l *listener) freeCapacity() (free, available int) {
+// freeCapacity returns how many more jobs can run.
+func (l *listener) freeCapacity() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
-	return l.capacity() - len(l.jobs.open), l.jobs.statistics.Available
+	return l.capacity() - len(l.jobs.open)
+}
+
+// hasOfferedJobs reports whether the service offers jobs that no set has acquired.
+func (l *listener) hasOfferedJobs() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return l.jobs.statistics.Available != 0
 }
 
 // acquireJobs acquires as many offered jobs as there is free capacity. It returns the updates
 // without the offers of jobs that it did not acquire.
 func (l *listener) acquireJobs(ctx context.Context, updates []jobUpdate) ([]jobUpdate, error) {
-	free, _ := l.freeCapacity()
+	free := l.freeCapacity()
 	ids, out := []int64{}, []jobUpdate{}
 
 	for _, update := range updates {
@@ -467,7 +475,7 @@ func (l *listener) buildSetURL(action string) string {
 // acquireOffered acquires jobs that were offered while there was no free capacity, because no
 // message offers them again.
 func (l *listener) acquireOffered(ctx context.Context) error {
-	if free, available := l.freeCapacity(); free <= 0 || available == 0 {
+	if l.freeCapacity() <= 0 || !l.hasOfferedJobs() {
 		return nil
 	}
 

@@ -62,10 +62,10 @@ func (s *stack) openMachineAccess(ctx context.Context) error {
 	return err
 }
 
-// proxyForge starts a proxy to the CI platform and returns its URL for the operator. The proxy sets the
-// Host header to the address that machines use, because GitHub passes the host of a request on to the
-// runner.
-func (g *machineAccess) proxyForge(ctx context.Context, platform, inside string) (string, error) {
+// proxyForge starts a proxy to the CI platform and returns its URL for the operator. The proxy sets the Host
+// header to hostIP, the address at which machines reach this computer. GitHub passes the host of a request on
+// to the runner.
+func (g *machineAccess) proxyForge(ctx context.Context, platform, hostIP string) (string, error) {
 	target, err := url.Parse(platform)
 	if err != nil {
 		return "", fmt.Errorf("parse the CI platform's URL: %w", err)
@@ -73,7 +73,7 @@ func (g *machineAccess) proxyForge(ctx context.Context, platform, inside string)
 
 	proxyURL, err := g.startProxy(ctx, &http.Transport{}, func(r *httputil.ProxyRequest) {
 		r.SetURL(&url.URL{Scheme: target.Scheme, Host: target.Host})
-		r.Out.Host = net.JoinHostPort(inside, target.Port())
+		r.Out.Host = net.JoinHostPort(hostIP, target.Port())
 	})
 
 	return proxyURL + target.Path, err
@@ -122,9 +122,9 @@ func (g *machineAccess) close() error {
 // certLifetime is longer than any run.
 const certLifetime = 24 * time.Hour
 
-// writeCertificate writes a self-signed certificate and its key, for the loopback address and the address
-// that machines use. It returns a pool that trusts the certificate.
-func (g *machineAccess) writeCertificate(now time.Time, inside string) (*x509.CertPool, error) {
+// writeCertificate writes a self-signed certificate and its key, for the loopback address and hostIP, the address
+// at which machines reach this computer. It returns an x509.CertPool with the certificate.
+func (g *machineAccess) writeCertificate(now time.Time, hostIP string) (*x509.CertPool, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("create the operator's key: %w", err)
@@ -133,7 +133,7 @@ func (g *machineAccess) writeCertificate(now time.Time, inside string) (*x509.Ce
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "hyperfleet-demo"},
 		NotBefore: now.Add(-time.Hour), NotAfter: now.Add(certLifetime),
-		IPAddresses: []net.IP{net.ParseIP(inside), net.IPv4(127, 0, 0, 1)}, //nolint:mnd // loopback
+		IPAddresses: []net.IP{net.ParseIP(hostIP), net.IPv4(127, 0, 0, 1)}, //nolint:mnd // loopback
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 		KeyUsage:    x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign, IsCA: true, BasicConstraintsValid: true,
 	}
@@ -145,7 +145,7 @@ func (g *machineAccess) writeCertificate(now time.Time, inside string) (*x509.Ce
 
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
-		return nil, fmt.Errorf("create the operator's key: %w", err)
+		return nil, fmt.Errorf("encode the operator's key: %w", err)
 	}
 
 	cert := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})

@@ -34,12 +34,12 @@ func (s *stack) startHypervisor(ctx context.Context) (string, error) {
 		}
 	}
 
-	model, err := s.writeModel(image)
+	modelFile, err := s.writeModel(image)
 	if err != nil {
 		return "", err
 	}
 
-	args := []string{"--model", model, "-E"}
+	args := []string{"--model", modelFile, "-E"}
 	if faults, ok := s.faultsFlag(injectorHypervisor); ok {
 		args = append(args, "--faults", faults)
 	}
@@ -97,17 +97,18 @@ func (o *Options) hypervisorModel() pve.Model {
 // templateRole is the role in the simulator's default model that allows cloning a template.
 const templateRole = "HyperFleetTemplate"
 
-// writeModel writes the model with the guest's files on this computer, and returns the path of the file.
+// writeModel writes the configuration file of pvesim, its model, and returns the path of the file. The model
+// names the files from which pvesim boots guests.
 func (s *stack) writeModel(image string) (string, error) {
 	vms, path := filepath.Join(s.dir, "vms"), filepath.Join(s.dir, "pvesim.yaml")
 
-	guests, err := s.newGuest(image, vms)
+	guest, err := s.newGuest(image, vms)
 	if err != nil {
 		return "", err
 	}
 
 	m := s.options.hypervisorModel()
-	m.Guest = guests
+	m.Guest = guest
 
 	text, err := yaml.Marshal(m)
 	if err != nil {

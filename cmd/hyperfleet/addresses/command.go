@@ -97,7 +97,7 @@ the command line is invalid.`,
 		},
 	}
 	flags := cmd.Flags()
-	opts.AddFlags(flags, "the pools")
+	opts.AddKubeFlags(flags, "namespace of the pools; default: the namespace of the context")
 	flags.BoolVarP(&opts.allNamespaces, "all-namespaces", "A", false, "show the pools of all namespaces")
 	opts.output.AddFlag(cmd, cli.OutputTable, cli.OutputWide, cli.OutputName, cli.OutputJSON, cli.OutputYAML)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })

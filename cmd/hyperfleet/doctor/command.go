@@ -88,8 +88,7 @@ the API server does not respond, or if you do not confirm --try; 2 if the comman
 			return run(cmd, opts)
 		},
 	}
-	opts.AddFlags(cmd.Flags(), "the objects")
-	cmd.Flags().Lookup("namespace").Usage = "namespace of the objects to check; default: all namespaces"
+	opts.AddKubeFlags(cmd.Flags(), "namespace of the objects to check; default: all namespaces")
 	cmd.Flags().StringVar(&opts.operatorNamespace, "operator-namespace", config.Default().Namespace,
 		"namespace that the operator runs in")
 	cmd.Flags().DurationVar(&opts.maxWait, "waiting", defaultMaxWait,
@@ -163,12 +162,12 @@ func run(cmd *cobra.Command, opts options) error {
 		return fmt.Errorf("doctor: %w", err)
 	}
 
-	return opts.printReport(cmd, cluster, &d.report)
+	return opts.reportAndTry(cmd, cluster, &d.report)
 }
 
-// printReport prints the report, and tests the template that --try names. For people, it prints the progress of
-// the test machine while it happens. For programs, it prints one object after the test.
-func (o *options) printReport(cmd *cobra.Command, cluster *cli.Cluster, report *Report) error {
+// reportAndTry prints the report, and tests the template that --try names. The table shows the report first, and
+// then the progress of the test machine. JSON and YAML output is one object, which is printed after the test.
+func (o *options) reportAndTry(cmd *cobra.Command, cluster *cli.Cluster, report *Report) error {
 	out, progress := cmd.OutOrStdout(), io.Discard
 	content := cli.Content{Data: report, Print: report.print}
 

@@ -33,7 +33,7 @@ func New() *cobra.Command {
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	opts.AddFlags(cmd.PersistentFlags(), "the hosts")
+	opts.AddKubeFlags(cmd.PersistentFlags(), "namespace of the hosts; default: the namespace of the context")
 	cmd.AddCommand(newDiff(&opts), newPush(&opts), newPause(&opts), newResume(&opts))
 
 	return cmd

@@ -31,7 +31,7 @@ type options struct {
 
 func (o *options) addFlags(cmd *cobra.Command, formats ...string) {
 	flags := cmd.Flags()
-	o.AddFlags(flags, "the jobs")
+	o.AddKubeFlags(flags, "namespace of the jobs; default: the namespace of the context")
 	flags.BoolVarP(&o.allNamespaces, "all-namespaces", "A", false, "show the jobs of all namespaces")
 	o.output.AddFlag(cmd, formats...)
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })

@@ -51,7 +51,7 @@ type Job struct {
 
 // Cause describes what a job waits for.
 type Cause struct {
-	// Reason is the reason of the job's condition Ready.
+	// Reason is the reason of the job's Ready condition.
 	Reason string `json:"reason"`
 	// Message describes the reason and the fix.
 	Message string `json:"message"`
@@ -124,7 +124,7 @@ func NewJob(job *v1alpha1.RunnerJob, now time.Time) Job {
 	return out
 }
 
-// newCause returns what a job waits for, from its condition Ready. It returns nil if the job does not wait.
+// newCause returns what a job waits for, from its Ready condition. It returns nil if the job does not wait.
 func newCause(job *v1alpha1.RunnerJob) *Cause {
 	if !isWaiting(job) {
 		return nil

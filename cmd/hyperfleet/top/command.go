@@ -51,7 +51,7 @@ func New() *cobra.Command {
 		Use:   "top",
 		Short: "Show the pools, machines and jobs in the terminal, and what each waits for",
 		Long: `Show the pools, machines and jobs of a cluster, and what each waits for, and keep the lists up to date.
-Press ? for the keys. Colors show which objects work, wait and fail; set NO_COLOR to show none. Without
+Press ? for the keys. Colors show which objects work, wait and fail; set NO_COLOR for no colors. Without
 a terminal, the command prints the list again after each interval.
 
 The exit code is 0 after q or an interrupt; 1 if the API server does not respond or the namespace does
@@ -59,8 +59,8 @@ not exist; 2 if the command line is invalid.`,
 		Example: "  hyperfleet top\n  hyperfleet top -n ci --list jobs\n  hyperfleet top --once --list pools",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			shownList := slices.Index([]string{"pools", "machines", "jobs"}, opts.list)
-			if shownList < 0 {
+			listIndex := slices.Index([]string{"pools", "machines", "jobs"}, opts.list)
+			if listIndex < 0 {
 				return cli.Usagef("top: unknown list %q: use pools, machines or jobs", opts.list)
 			}
 
@@ -68,12 +68,11 @@ not exist; 2 if the command line is invalid.`,
 				return cli.Usagef("top: --interval must be at least %s", minInterval)
 			}
 
-			return run(cmd, opts, shownList)
+			return run(cmd, opts, listIndex)
 		},
 	}
 	flags := cmd.Flags()
-	opts.AddFlags(flags, "the objects")
-	flags.Lookup("namespace").Usage = "namespace of the objects to show; default: all namespaces"
+	opts.AddKubeFlags(flags, "namespace of the objects to show; default: all namespaces")
 	flags.DurationVar(&opts.interval, "interval", time.Second, "time between two updates")
 	flags.BoolVar(&opts.once, "once", false, "print the list once and exit")
 	flags.StringVar(&opts.list, "list", "pools", "list to show first: pools, machines or jobs")
@@ -89,7 +88,7 @@ type watcher struct {
 	state state
 }
 
-func run(cmd *cobra.Command, opts options, shownList int) error {
+func run(cmd *cobra.Command, opts options, listIndex int) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 
@@ -102,7 +101,7 @@ func run(cmd *cobra.Command, opts options, shownList int) error {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, shownList: shownList}}
+	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, list: listIndex}}
 
 	in, isInFile := cmd.InOrStdin().(*os.File)
 	out, isOutFile := cmd.OutOrStdout().(*os.File)
@@ -132,8 +131,8 @@ func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) err
 			return err
 		}
 
-		shown := current.tables[w.state.shownList]
-		frame := append(w.state.renderHeader(current, plainWidth), "")
+		shown := now.tables[w.state.list]
+		frame := append(w.state.renderHeader(now, plainWidth), "")
 		frame = append(frame, screen.Table(shown.rows[:min(len(shown.rows), plainHeight)], shown.columns, plainWidth)...)
 
 		if more := len(shown.rows) - plainHeight; more > 0 {

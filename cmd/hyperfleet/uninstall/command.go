@@ -79,8 +79,7 @@ command line is invalid.`,
 			return run(cmd, opts)
 		},
 	}
-	opts.AddFlags(cmd.Flags(), "the operator")
-	cmd.Flags().Lookup("namespace").Usage = "namespace that the operator runs in; default: " + config.Default().Namespace
+	opts.AddKubeFlags(cmd.Flags(), "namespace that the operator runs in; default: "+config.Default().Namespace)
 	cmd.Flags().BoolVar(&opts.assumeYes, "yes", false, "make the changes; otherwise the command only shows what exists")
 	cmd.Flags().BoolVar(&opts.keepCRDs, "keep-crds", false, "keep the CRDs")
 	cmd.Flags().BoolVar(&opts.drainOnly, "drain", false, "only pause the pools and delete the machines")

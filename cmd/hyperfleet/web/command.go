@@ -88,8 +88,7 @@ The exit code is 0 after an interrupt; 1 if the API server does not respond or t
 		},
 	}
 	flags := cmd.Flags()
-	opts.AddFlags(flags, "the objects")
-	flags.Lookup("namespace").Usage = "namespace of the objects to show; default: all namespaces"
+	opts.AddKubeFlags(flags, "namespace of the objects to show; default: all namespaces")
 	flags.StringVar(&opts.address, "bind-address", defaultAddress, "address to listen on, as host:port")
 	flags.StringSliceVar(&opts.hosts, "host", nil,
 		"host names of a proxy in front of the pages; requests for names other than these and this machine are rejected")

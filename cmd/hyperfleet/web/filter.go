@@ -13,8 +13,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 )
 
-// facts are what a filter compares with its query.
-type facts struct {
+// filterFields are the values of a row that a filter compares with its query.
+type filterFields struct {
 	// states are all names of the state of a row.
 	states []string
 	// text has the words that a search finds.
@@ -58,24 +58,24 @@ func newFilter(r *http.Request) *filter {
 
 // selectRows returns the rows that a filter selects. It adds a link to the filter for each of the given states, and
 // for the selected state if it is another one.
-func selectRows[R any](f *filter, rows []R, states []string, describe func(R) facts) []R {
+func selectRows[R any](f *filter, rows []R, states []string, describe func(R) filterFields) []R {
 	chosen := strings.Split(f.State, ",")
 	count := map[string]int{}
 	out := []R{}
 
 	for _, row := range rows {
-		known := describe(row)
-		if f.Pool != "" && f.Pool != known.pool || !live.ContainsWords(known.text, f.Search) {
+		fields := describe(row)
+		if f.Pool != "" && f.Pool != fields.pool || !live.ContainsWords(fields.text, f.Search) {
 			continue
 		}
 
 		for _, state := range append([]string{""}, states...) {
-			if state == "" || slices.Contains(known.states, state) {
+			if state == "" || slices.Contains(fields.states, state) {
 				count[state]++
 			}
 		}
 
-		if f.State == "" || slices.ContainsFunc(chosen, func(s string) bool { return slices.Contains(known.states, s) }) {
+		if f.State == "" || slices.ContainsFunc(chosen, func(s string) bool { return slices.Contains(fields.states, s) }) {
 			out = append(out, row)
 		}
 	}

@@ -52,10 +52,10 @@ func (h *handler) renderPools(r *http.Request) (*page, error) {
 		return nil, err
 	}
 
-	shown := newFilter(r)
+	filter := newFilter(r)
 	states := []string{live.StateReady, live.StateNotReady, live.StatePaused}
-	pools := selectRows(shown, summary.Pools, states, func(pool live.Pool) facts {
-		out := facts{
+	pools := selectRows(filter, summary.Pools, states, func(pool live.Pool) filterFields {
+		out := filterFields{
 			states: readyStates(pool.Ready), pool: pool.Namespace + "/" + pool.Name,
 			text: strings.Join([]string{pool.Namespace, pool.Name, pool.State(), pool.Ready.Message}, " "),
 		}
@@ -67,7 +67,7 @@ func (h *handler) renderPools(r *http.Request) (*page, error) {
 	})
 
 	return &page{
-		Title: "Pools", Area: "pools", Live: true, Data: pools, Filter: shown, Kinds: []string{live.KindPool},
+		Title: "Pools", Area: "pools", Live: true, Data: pools, Filter: filter, Kinds: []string{live.KindPool},
 	}, nil
 }
 
@@ -95,20 +95,20 @@ func (h *handler) renderJobs(r *http.Request) (*page, error) {
 		all = append(all, jobs.NewJob(&sorted[i], h.Clock.Now()))
 	}
 
-	shown := newFilter(r)
+	filter := newFilter(r)
 	states := []string{
 		string(v1alpha1.JobQueued), string(v1alpha1.JobWaiting), string(v1alpha1.JobRunning), string(v1alpha1.JobCompleted),
 		live.StateFailed,
 	}
-	out := paginate(selectRows(shown, all, states, describeJob), shown, r.URL.Query().Get("page"))
+	out := paginate(selectRows(filter, all, states, describeJob), filter, r.URL.Query().Get("page"))
 
 	return &page{
-		Title: "Jobs", Area: "jobs", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindJob},
+		Title: "Jobs", Area: "jobs", Live: true, Data: out, Filter: filter, Kinds: []string{live.KindJob},
 	}, nil
 }
 
-func describeJob(job jobs.Job) facts {
-	out := facts{states: []string{string(job.State)}, pool: job.Namespace + "/" + job.Pool}
+func describeJob(job jobs.Job) filterFields {
+	out := filterFields{states: []string{string(job.State)}, pool: job.Namespace + "/" + job.Pool}
 
 	if job.Conclusion != "" {
 		out.states = append(out.states, job.Conclusion)
@@ -129,7 +129,7 @@ func describeJob(job jobs.Job) facts {
 }
 
 // paginate returns the page with the given number. If there is no such page, it returns the first or the last.
-func paginate(matching []jobs.Job, shown *filter, number string) *jobList {
+func paginate(matching []jobs.Job, filter *filter, number string) *jobList {
 	last := max((len(matching)-1)/rowsPerPage, 0)
 	index, _ := strconv.Atoi(number)
 	index = min(max(index-1, 0), last)
@@ -138,11 +138,11 @@ func paginate(matching []jobs.Job, shown *filter, number string) *jobList {
 	out.Jobs = matching[index*rowsPerPage : out.To]
 
 	if index > 0 {
-		out.PreviousURL = shown.url("page", strconv.Itoa(index))
+		out.PreviousURL = filter.url("page", strconv.Itoa(index))
 	}
 
 	if index < last {
-		out.NextURL = shown.url("page", strconv.Itoa(index+2))
+		out.NextURL = filter.url("page", strconv.Itoa(index+2))
 	}
 
 	return out
@@ -167,7 +167,8 @@ func (h *handler) renderJob(r *http.Request) (*page, error) {
 
 	return &page{
 		Title: cmp.Or(details.Name, details.Job.Job), Area: "job", Live: true,
-		Data: jobPage{details, newPhases(details.Timeline, h.Clock.Now())}, Kinds: []string{live.KindJob, live.KindMachine},
+		Data:  jobPage{Details: details, Phases: newPhases(details.Timeline, h.Clock.Now())},
+		Kinds: []string{live.KindJob, live.KindMachine},
 	}, nil
 }
 
@@ -272,6 +273,7 @@ type machineList struct {
 	More     int
 }
 
+// renderMachines renders the page of all machines. It shows at most maxRows of the machines that the filter selects.
 func (h *handler) renderMachines(r *http.Request) (*page, error) {
 	all, err := h.listMachines(r.Context(), func(*v1alpha1.MachineClaim) bool { return true })
 	if err != nil {
@@ -280,22 +282,22 @@ func (h *handler) renderMachines(r *http.Request) (*page, error) {
 
 	const maxRows = 500
 
-	shown := newFilter(r)
+	filter := newFilter(r)
 	states := []string{
 		live.StateStarting, live.StateIdle, live.StateBusy, live.StateStandby, live.StateEnding, live.StateFailed,
 	}
-	matching := selectRows(shown, all, states, func(m machine) facts {
-		known := []string{cmp.Or(m.Phase, string(v1alpha1.MachineClaimPending)), live.MachineState(m.MachineClaim)}
+	matching := selectRows(filter, all, states, func(m machine) filterFields {
+		rowStates := []string{cmp.Or(m.Phase, string(v1alpha1.MachineClaimPending)), live.MachineState(m.MachineClaim)}
 
-		return facts{
-			states: known, pool: m.Namespace + "/" + m.Pool,
-			text: strings.Join(append(known, m.Namespace, m.Name, m.Pool, m.Node, m.ID, m.IP, m.Job, m.Ready.Reason), " "),
+		return filterFields{
+			states: rowStates, pool: m.Namespace + "/" + m.Pool,
+			text: strings.Join(append(rowStates, m.Namespace, m.Name, m.Pool, m.Node, m.ID, m.IP, m.Job, m.Ready.Reason), " "),
 		}
 	})
-	out := machineList{matching[:min(len(matching), maxRows)], max(len(matching)-maxRows, 0)}
+	out := machineList{Machines: matching[:min(len(matching), maxRows)], More: max(len(matching)-maxRows, 0)}
 
 	return &page{
-		Title: "Machines", Area: "machines", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindMachine},
+		Title: "Machines", Area: "machines", Live: true, Data: out, Filter: filter, Kinds: []string{live.KindMachine},
 	}, nil
 }
 
@@ -316,7 +318,7 @@ func (h *handler) renderMachine(r *http.Request) (*page, error) {
 	timeline := newTimeline(&claim)
 
 	return &page{Title: claim.Name, Area: "machine", Live: true, Data: machinePage{
-		newMachine(&claim), timeline, newPhases(timeline, h.Clock.Now()),
+		machine: newMachine(&claim), Timeline: timeline, Phases: newPhases(timeline, h.Clock.Now()),
 	}}, nil
 }
 
@@ -326,16 +328,17 @@ func (h *handler) renderClusters(r *http.Request) (*page, error) {
 		return nil, err
 	}
 
-	shown := newFilter(r)
-	clusters := selectRows(shown, summary.Clusters, []string{live.StateReady, live.StateNotReady}, func(c live.Cluster) facts {
-		return facts{
+	filter := newFilter(r)
+	states := []string{live.StateReady, live.StateNotReady}
+	clusters := selectRows(filter, summary.Clusters, states, func(c live.Cluster) filterFields {
+		return filterFields{
 			states: readyStates(c.Ready),
 			text:   strings.Join([]string{c.Name, c.Spec.Provider, c.Status.Version, c.Ready.State(), c.Ready.Message}, " "),
 		}
 	})
 
 	return &page{
-		Title: "Hypervisors", Area: "clusters", Live: true, Data: clusters, Filter: shown,
+		Title: "Hypervisors", Area: "clusters", Live: true, Data: clusters, Filter: filter,
 		Kinds: []string{live.KindCluster},
 	}, nil
 }
@@ -378,26 +381,30 @@ func (h *handler) renderCluster(r *http.Request) (*page, error) {
 
 	for _, status := range cluster.Status.Nodes {
 		cpu, memory := live.NodeUsage(&status)
-		out.Nodes = append(out.Nodes, node{status, live.NewReady(status.Conditions), cpu, memory, count[status.Name]})
+		out.Nodes = append(out.Nodes, node{
+			HypervisorNodeStatus: status, Ready: live.NewReady(status.Conditions), CPU: cpu, Memory: memory,
+			Machines: count[status.Name],
+		})
 	}
 
-	shown := newFilter(r)
+	filter := newFilter(r)
 	states := []string{live.StateReady, live.StateNotReady, stateExcluded, stateOffline}
-	out.Nodes = selectRows(shown, out.Nodes, states, func(n node) facts {
-		known := readyStates(n.Ready)
+	out.Nodes = selectRows(filter, out.Nodes, states, func(n node) filterFields {
+		rowStates := readyStates(n.Ready)
 
 		switch {
 		case !n.Online:
-			known = append(known, stateOffline)
+			rowStates = append(rowStates, stateOffline)
 		case n.Ready.Status == metav1.ConditionFalse:
-			known = append(known, stateExcluded)
+			rowStates = append(rowStates, stateExcluded)
 		}
 
-		return facts{states: known, text: strings.Join(append(known, n.Name, n.Ready.Message), " ")}
+		return filterFields{states: rowStates, text: strings.Join(append(rowStates, n.Name, n.Ready.Message), " ")}
 	})
 
 	return &page{
-		Title: cluster.Name, Area: "cluster", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindCluster, live.KindMachine},
+		Title: cluster.Name, Area: "cluster", Live: true, Data: out, Filter: filter,
+		Kinds: []string{live.KindCluster, live.KindMachine},
 	}, nil
 }
 
@@ -434,7 +441,10 @@ func (h *handler) renderHosts(r *http.Request) (*page, error) {
 	byFleet := map[client.ObjectKey][]host{}
 	add := func(kind, fleet, address string, meta metav1.ObjectMeta, status *infrav1.HostStatus) {
 		fleetKey := client.ObjectKey{Namespace: meta.Namespace, Name: fleet}
-		byFleet[fleetKey] = append(byFleet[fleetKey], host{meta, kind, fleet, address, status, live.NewReady(status.Conditions)})
+		byFleet[fleetKey] = append(byFleet[fleetKey], host{
+			ObjectMeta: meta, Kind: kind, Fleet: fleet, Address: address,
+			Status: status, Ready: live.NewReady(status.Conditions),
+		})
 	}
 
 	for i := range linux.Items {
@@ -459,26 +469,26 @@ func (h *handler) renderHosts(r *http.Request) (*page, error) {
 		fleet := &fleets.Items[i]
 		hosts := byFleet[client.ObjectKeyFromObject(fleet)]
 		slices.SortFunc(hosts, func(a, b host) int { return cmp.Compare(a.Name, b.Name) })
-		all = append(all, hostFleet{fleet, live.NewReady(fleet.Status.Conditions), hosts})
+		all = append(all, hostFleet{HostFleet: fleet, Ready: live.NewReady(fleet.Status.Conditions), Hosts: hosts})
 	}
 
 	slices.SortFunc(all, func(a, b hostFleet) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
-	shown := newFilter(r)
+	filter := newFilter(r)
 
 	return &page{
-		Title: "Hosts", Area: "hosts", Live: true, Data: selectHosts(shown, all), Filter: shown,
+		Title: "Hosts", Area: "hosts", Live: true, Data: selectHosts(filter, all), Filter: filter,
 		Kinds: []string{live.KindFleet, live.KindLinux, live.KindMac},
 	}, nil
 }
 
 // selectHosts returns the fleets that a filter selects with all their hosts, and the other fleets with the hosts
 // that the filter selects.
-func selectHosts(shown *filter, all []hostFleet) []hostFleet {
-	fleets := selectRows(shown, all, nil, func(f hostFleet) facts {
-		return facts{states: slices.DeleteFunc(readyStates(f.Ready), isReadyName), text: f.Namespace + " " + f.Name}
+func selectHosts(filter *filter, all []hostFleet) []hostFleet {
+	fleets := selectRows(filter, all, nil, func(f hostFleet) filterFields {
+		return filterFields{states: slices.DeleteFunc(readyStates(f.Ready), isReadyName), text: f.Namespace + " " + f.Name}
 	})
 
 	var hosts []host
@@ -486,14 +496,14 @@ func selectHosts(shown *filter, all []hostFleet) []hostFleet {
 		hosts = append(hosts, all[i].Hosts...)
 	}
 
-	shown.States = nil
-	hosts = selectRows(shown, hosts, []string{live.StateReady, live.StateNotReady, stateUnreachable}, func(m host) facts {
-		known := phaseStates(m.Ready, string(m.Status.Phase))
+	filter.States = nil
+	hosts = selectRows(filter, hosts, []string{live.StateReady, live.StateNotReady, stateUnreachable}, func(m host) filterFields {
+		rowStates := phaseStates(m.Ready, string(m.Status.Phase))
 		if m.Status.UnreachableSince != nil {
-			known = append(known, stateUnreachable)
+			rowStates = append(rowStates, stateUnreachable)
 		}
 
-		return facts{states: known, text: strings.Join(append(known, m.Namespace, m.Fleet, m.Name, m.Address), " ")}
+		return filterFields{states: rowStates, text: strings.Join(append(rowStates, m.Namespace, m.Fleet, m.Name, m.Address), " ")}
 	})
 
 	var out []hostFleet
@@ -505,7 +515,7 @@ func selectHosts(shown *filter, all []hostFleet) []hostFleet {
 			})
 		}
 
-		if len(fleet.Hosts) > 0 || !shown.Active {
+		if len(fleet.Hosts) > 0 || !filter.Active {
 			out = append(out, fleet)
 		}
 	}
@@ -531,21 +541,23 @@ func (h *handler) renderBridges(r *http.Request) (*page, error) {
 
 	var out []bridge
 	for i := range all.Items {
-		out = append(out, bridge{&all.Items[i], live.NewReady(all.Items[i].Status.Conditions)})
+		out = append(out, bridge{DPFHCPBridge: &all.Items[i], Ready: live.NewReady(all.Items[i].Status.Conditions)})
 	}
 
 	slices.SortFunc(out, func(a, b bridge) int {
 		return cmp.Or(cmp.Compare(a.Namespace, b.Namespace), cmp.Compare(a.Name, b.Name))
 	})
 
-	shown := newFilter(r)
-	out = selectRows(shown, out, []string{live.StateReady, live.StateNotReady}, func(b bridge) facts {
-		known := phaseStates(b.Ready, string(b.Status.Phase))
+	filter := newFilter(r)
+	out = selectRows(filter, out, []string{live.StateReady, live.StateNotReady}, func(b bridge) filterFields {
+		rowStates := phaseStates(b.Ready, string(b.Status.Phase))
 
-		return facts{states: known, text: strings.Join(append(known, b.Namespace, b.Name, b.Spec.DPUClusterRef.Name), " ")}
+		return filterFields{
+			states: rowStates, text: strings.Join(append(rowStates, b.Namespace, b.Name, b.Spec.DPUClusterRef.Name), " "),
+		}
 	})
 
 	return &page{
-		Title: "Bridges", Area: "bridges", Live: true, Data: out, Filter: shown, Kinds: []string{live.KindBridge},
+		Title: "Bridges", Area: "bridges", Live: true, Data: out, Filter: filter, Kinds: []string{live.KindBridge},
 	}, nil
 }

@@ -32,12 +32,11 @@ type Kube struct {
 	Kubeconfig, Context, Namespace string
 }
 
-// AddFlags adds the flags. objects names the objects in the namespace for the help text, for example "the
-// jobs".
-func (k *Kube) AddFlags(flags *pflag.FlagSet, objects string) {
+// AddKubeFlags adds --kubeconfig, --context and --namespace. namespaceUsage is the help text of --namespace.
+func (k *Kube) AddKubeFlags(flags *pflag.FlagSet, namespaceUsage string) {
 	flags.StringVar(&k.Kubeconfig, "kubeconfig", "", "path of the kubeconfig; default: KUBECONFIG, or the pod's service account")
 	flags.StringVar(&k.Context, "context", "", "context of the kubeconfig; default: the current context")
-	flags.StringVarP(&k.Namespace, "namespace", "n", "", "namespace of "+objects+"; default: the namespace of the context")
+	flags.StringVarP(&k.Namespace, "namespace", "n", "", namespaceUsage)
 }
 
 // Cluster is a Kubernetes cluster to which a command connects.

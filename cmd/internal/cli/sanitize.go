@@ -13,8 +13,8 @@ func SanitizeLine(text string) string {
 	return strings.Join(strings.Fields(Sanitize(text)), " ")
 }
 
-// Sanitize removes control characters, except newline and tab, bidirectional control characters and escape
-// sequences from a text. Names, messages and logs are untrusted, and a terminal would interpret them.
+// Sanitize removes escape sequences, bidirectional control characters, and all control characters other than
+// newline and tab. A terminal would interpret them, and names, messages and logs are untrusted.
 func Sanitize(text string) string {
 	return strings.Map(func(c rune) rune {
 		switch {

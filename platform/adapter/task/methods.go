@@ -171,7 +171,7 @@ func (w *walker) splitMethods(in parse.Node) (value parse.Node, names []string) 
 	case *parse.FieldNode:
 		// If the dot is the map of all variables, it is not a time and has no methods.
 		from := indexOfMethod(typed.Ident)
-		if from == 0 && w.isDotRoot {
+		if from == 0 && w.dotIsRoot {
 			return in, nil
 		}
 

@@ -47,7 +47,8 @@ type variableRef struct {
 	variable, field string
 }
 
-// newTemplate parses a string. Its error contains the line.
+// newTemplate parses source as a Go template, and collects the variables that it uses. Without "{{", source is
+// plain text and is not parsed. A parse error begins with the number of its line.
 func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	out := &Template{source: source, clock: clk}
 	if !strings.Contains(source, "{{") {
@@ -58,13 +59,14 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	newFuncMap := func(budget *templates.Budget) template.FuncMap { return newFunctions(clk, budget) }
 
 	compiled, err := templates.Parse("", source, limits, newFuncMap, func(tree *parse.Tree) {
-		walk := walker{isDotRoot: tree.Name == ""}
-		walk.walkNode(tree.Root)
-		out.references = append(out.references, walk.references...)
-		out.readsClock = out.readsClock || walk.readsClock
+		// A template that the source defines has a name, and its dot is the value that its caller passes.
+		w := walker{dotIsRoot: tree.Name == ""}
+		w.walkNode(tree.Root)
+		out.references = append(out.references, w.references...)
+		out.readsClock = out.readsClock || w.readsClock
 	})
 	if err != nil {
-		return nil, errors.New(strings.TrimPrefix(templatePlace.ReplaceAllString(err.Error(), "line $1: "), "template: "))
+		return nil, errors.New(strings.TrimPrefix(shortenPosition(err), "template: "))
 	}
 
 	out.compiled = compiled
@@ -72,7 +74,13 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 	return out, nil
 }
 
-var templatePlace = regexp.MustCompile(`^template: :(\d+)(?::\d+)?: `)
+// positionPattern matches the position at the start of an error of text/template, for example "template: :3:14: ".
+var positionPattern = regexp.MustCompile(`^template: :(\d+)(?::\d+)?: `)
+
+// shortenPosition returns the text of an error of text/template, with a position such as "line 3: ".
+func shortenPosition(err error) string {
+	return positionPattern.ReplaceAllString(err.Error(), "line $1: ")
+}
 
 // String returns the text of the template.
 func (t *Template) String() string { return t.source }
@@ -117,19 +125,19 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 	if errors.Is(err, errNoValue) {
 		return "", fmt.Errorf("render template %q: %w", t.source, errNoValue)
 	} else if err != nil {
-		return "", fmt.Errorf("render template: %s", templatePlace.ReplaceAllString(err.Error(), "line $1: "))
+		return "", fmt.Errorf("render template: %s", shortenPosition(err))
 	}
 
 	return out, nil
 }
 
-// walker finds the variables that a template uses and rewrites the template's tree: it renames
-// functions whose text is piped in, appends functions of this package to pipes of actions and
-// ranges, and replaces calls of methods with function calls.
+// walker finds the variables that a template uses, and rewrites the template's tree. It renames functions whose
+// text is piped in. It appends functions of this package to pipes of actions and ranges, and replaces calls of
+// methods with function calls.
 type walker struct {
-	// isDotRoot is true if the dot is the value that the template was called with. It is false
-	// inside range and with.
-	isDotRoot  bool
+	// dotIsRoot is true if the dot has the variables of the template as its fields. It is false inside
+	// range and with, and in templates that the source defines.
+	dotIsRoot  bool
 	references []variableRef
 	readsClock bool
 }
@@ -162,7 +170,7 @@ func (w *walker) walkNode(in parse.Node) {
 	case *parse.PipeNode:
 		w.walkPipe(typed)
 	case *parse.FieldNode:
-		if w.isDotRoot {
+		if w.dotIsRoot {
 			w.addReference(typed.Ident)
 		}
 	case *parse.VariableNode:
@@ -174,7 +182,7 @@ func (w *walker) walkNode(in parse.Node) {
 	case *parse.ChainNode:
 		w.walkNode(typed.Node)
 	case *parse.IfNode:
-		w.walkBranch(&typed.BranchNode, w.isDotRoot)
+		w.walkBranch(&typed.BranchNode, w.dotIsRoot)
 	case *parse.RangeNode:
 		w.walkBranch(&typed.BranchNode, false)
 		appendToPipe(typed.Pipe, "ranged")
@@ -191,14 +199,14 @@ func appendToPipe(pipe *parse.PipeNode, name string) {
 	pipe.Cmds = append(pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pipe.Pos, Args: []parse.Node{last}})
 }
 
-// walkBranch walks a branch, in whose list the dot is the root if isRootInside is true.
-func (w *walker) walkBranch(in *parse.BranchNode, isRootInside bool) {
+// walkBranch walks a branch. dotIsRoot applies to its list. Its pipe and its else list keep w.dotIsRoot.
+func (w *walker) walkBranch(in *parse.BranchNode, dotIsRoot bool) {
 	w.walkPipe(in.Pipe)
 
-	isRootOutside := w.isDotRoot
-	w.isDotRoot = isRootInside
+	outside := w.dotIsRoot
+	w.dotIsRoot = dotIsRoot
 	w.walkNode(in.List)
-	w.isDotRoot = isRootOutside
+	w.dotIsRoot = outside
 	w.walkNode(in.ElseList)
 }
 

@@ -29,9 +29,11 @@ type readLimiter struct {
 	reading []*readSlot
 }
 
+// sourceSlots has the slots of one source address.
 type sourceSlots struct {
 	slots chan struct{}
-	users int
+	// requests is the number of requests that wait for one of the slots or hold one.
+	requests int
 }
 
 // readSlot is the slot of one body.
@@ -60,34 +62,34 @@ func clientAddress(r *http.Request) string {
 // acquire waits for a slot, which the caller must release. It returns the context's error if the
 // context ends first. Until the body is read, the limiter may call abort, which makes the read
 // fail.
-func (t *readLimiter) acquire(ctx context.Context, source string, abort func()) (*readSlot, error) {
-	out := &readSlot{limiter: t, source: source, sourceSlots: t.addUser(source), abort: abort}
+func (l *readLimiter) acquire(ctx context.Context, source string, abort func()) (*readSlot, error) {
+	out := &readSlot{limiter: l, source: source, sourceSlots: l.retainSource(source), abort: abort}
 
-	if err := t.acquireFrom(ctx, out.sourceSlots.slots, source); err != nil {
-		t.removeUser(source, out.sourceSlots)
+	if err := l.acquireFrom(ctx, out.sourceSlots.slots, source); err != nil {
+		l.releaseSource(source, out.sourceSlots)
 
 		return nil, err
 	}
 
-	if err := t.acquireFrom(ctx, t.slots, ""); err != nil {
+	if err := l.acquireFrom(ctx, l.slots, ""); err != nil {
 		<-out.sourceSlots.slots
-		t.removeUser(source, out.sourceSlots)
+		l.releaseSource(source, out.sourceSlots)
 
 		return nil, err
 	}
 
-	t.mu.Lock()
-	defer t.mu.Unlock()
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
 	out.startedAt = time.Now()
-	t.reading = append(t.reading, out)
+	l.reading = append(l.reading, out)
 
 	return out, nil
 }
 
 // acquireFrom waits for one of the slots. While it waits, it aborts slow reads of the source, or of
 // any source if source is empty.
-func (t *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, source string) error {
+func (l *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, source string) error {
 	select {
 	case slots <- struct{}{}:
 		return nil
@@ -105,7 +107,7 @@ func (t *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, sour
 		for {
 			select {
 			case <-ticker.C:
-				t.abortSlowest(source)
+				l.abortSlowest(source)
 			case <-acquired:
 				return
 			}
@@ -121,57 +123,58 @@ func (t *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, sour
 }
 
 // abortSlowest aborts the read that started first, if it has taken longer than slowReadAfter.
-func (t *readLimiter) abortSlowest(source string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+func (l *readLimiter) abortSlowest(source string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	i := slices.IndexFunc(t.reading, func(slot *readSlot) bool { return source == "" || slot.source == source })
-	if i < 0 || time.Since(t.reading[i].startedAt) < slowReadAfter {
+	i := slices.IndexFunc(l.reading, func(slot *readSlot) bool { return source == "" || slot.source == source })
+	if i < 0 || time.Since(l.reading[i].startedAt) < slowReadAfter {
 		return
 	}
 
-	t.reading[i].abort()
-	t.reading = slices.Delete(t.reading, i, i+1)
+	l.reading[i].abort()
+	l.reading = slices.Delete(l.reading, i, i+1)
 }
 
 // markRead records that the body is complete or that its read failed.
-func (t *readSlot) markRead() {
-	t.limiter.mu.Lock()
-	defer t.limiter.mu.Unlock()
+func (s *readSlot) markRead() {
+	s.limiter.mu.Lock()
+	defer s.limiter.mu.Unlock()
 
-	t.limiter.reading = slices.DeleteFunc(t.limiter.reading, func(slot *readSlot) bool { return slot == t })
+	s.limiter.reading = slices.DeleteFunc(s.limiter.reading, func(slot *readSlot) bool { return slot == s })
 }
 
 // release returns the slot.
-func (t *readSlot) release() {
-	t.markRead()
-	<-t.limiter.slots
-	<-t.sourceSlots.slots
-	t.limiter.removeUser(t.source, t.sourceSlots)
+func (s *readSlot) release() {
+	s.markRead()
+	<-s.limiter.slots
+	<-s.sourceSlots.slots
+	s.limiter.releaseSource(s.source, s.sourceSlots)
 }
 
-func (t *readLimiter) addUser(source string) *sourceSlots {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// retainSource returns the slots of a source, and counts a request that uses them.
+func (l *readLimiter) retainSource(source string) *sourceSlots {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	own, ok := t.sources[source]
+	slots, ok := l.sources[source]
 	if !ok {
-		own = &sourceSlots{slots: make(chan struct{}, t.perSource)}
-		t.sources[source] = own
+		slots = &sourceSlots{slots: make(chan struct{}, l.perSource)}
+		l.sources[source] = slots
 	}
 
-	own.users++
+	slots.requests++
 
-	return own
+	return slots
 }
 
-// removeUser deletes the slots of a source that no request uses.
-func (t *readLimiter) removeUser(source string, own *sourceSlots) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
+// releaseSource ends the use of a source's slots by one request. The last request deletes the slots.
+func (l *readLimiter) releaseSource(source string, slots *sourceSlots) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 
-	own.users--
-	if own.users == 0 {
-		delete(t.sources, source)
+	slots.requests--
+	if slots.requests == 0 {
+		delete(l.sources, source)
 	}
 }
