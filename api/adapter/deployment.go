@@ -15,7 +15,8 @@ type Deployment struct {
 	Clients     Clients `yaml:"clients"`
 	Events      Events  `yaml:"events"`
 	// IdentityKeyFile is the path of the HMAC key with which objects are signed. The key has at least 32
-	// bytes and is the same for all replicas of the adapter and for sweep.
+	// bytes. All replicas of the adapter need the same key, and so does `hyperfleet-platform sweep`, which
+	// deletes orphaned objects.
 	IdentityKeyFile string `yaml:"identity_key_file"`
 	// Environment is the list of the environment variables that task files may read. Task files cannot
 	// read other variables.
@@ -63,9 +64,8 @@ type Events struct {
 	// Source is the source of events: api or broker. Default: broker if clients.broker is set, and api
 	// otherwise.
 	Source string `yaml:"source"`
-	// ResourceType is the collection whose changes are followed, for example clusters. Each of several
-	// adapters follows the changes independently. It is required with source api. The following fields
-	// are optional.
+	// ResourceType is the collection whose changes the adapter reads, for example clusters. Required with
+	// source api. Each adapter reads the changes independently of other adapters.
 	ResourceType string `yaml:"resource_type"`
 	// ResourceSelector is a map of labels that must all match. With source broker, set it in Sentinel
 	// instead.
@@ -134,7 +134,7 @@ type Auth struct {
 	TokenCacheTTL time.Duration `yaml:"token_cache_ttl"`
 }
 
-// Broker configures the subscription to the broker.
+// Broker configures the subscription from which the adapter receives its events with source broker.
 type Broker struct {
 	// SubscriptionID is the ID of the subscription. Replicas with the same ID share the events. Required
 	// with events.source broker.
@@ -149,10 +149,9 @@ type Kubernetes struct {
 	APIVersion string `yaml:"api_version"`
 	// KubeConfigPath is the path of a kubeconfig. If it is empty, the in-cluster configuration is used.
 	KubeConfigPath string `yaml:"kube_config_path"`
-	// QPS is the maximum number of requests per second, and burst is the maximum number of requests at
-	// once. Default: 100 and 200.
+	// QPS is the maximum number of requests per second. Default: 100.
 	QPS float32 `yaml:"qps"`
-	// Burst is described at qps.
+	// Burst is the maximum number of requests at once. Default: 200.
 	Burst int `yaml:"burst"`
 }
 

@@ -97,15 +97,15 @@ type Precondition struct {
 	Expression string `yaml:"expression"`
 	// Log is a log line that is written after the check.
 	Log *Log `yaml:"log"`
-	// Type is deprecated. With hyperfleet_api, the precondition gets the resource with the kind in
-	// resource and the ID in id, and names the response as output_param says. Use api_call instead.
+	// Type is deprecated. Use api_call instead. If it is `hyperfleet_api`, the precondition reads the
+	// resource of the kind `resource` with the ID `id`. `output_param` is the name of the response.
 	Type string `yaml:"type"`
-	// Resource is the kind of the resource with the deprecated field type.
+	// Resource is deprecated. It is the kind of the resource to read if `type` is set.
 	Resource string `yaml:"resource"`
-	// ID is a template for the resource's ID with the deprecated field type.
+	// ID is deprecated. It is a template for the ID of the resource to read if `type` is set.
 	ID string `yaml:"id"`
-	// OutputParam is the name of the response in CEL expressions and templates with the deprecated field
-	// type.
+	// OutputParam is deprecated. It is the name of the response in CEL expressions and templates if `type`
+	// is set.
 	OutputParam string `yaml:"output_param"`
 }
 
@@ -142,9 +142,10 @@ type Log struct {
 	Level string `yaml:"level"`
 }
 
-// When is a gate. An error in its expression fails the resource and does not count as false.
+// When is a gate: a CEL expression that decides whether an operation or action runs. An error in the
+// expression is a failure, and does not count as false.
 type When struct {
-	// Expression is a CEL expression with a bool result.
+	// Expression is a CEL expression that returns a bool.
 	Expression string `yaml:"expression"`
 }
 
@@ -155,7 +156,8 @@ type Resource struct {
 	Name string `yaml:"name"`
 	// Alias is a deprecated alias of name.
 	Alias string `yaml:"alias"`
-	// When is the gate of apply, patch and recreate. It does not affect detach, delete and pruning.
+	// When is the gate of apply, patch and recreate: if it is false, none of them runs. It does not affect
+	// detach, delete and pruning.
 	When *When `yaml:"when"`
 	// Transport is the way in which the object is written.
 	Transport Transport `yaml:"transport"`
@@ -169,24 +171,26 @@ type Resource struct {
 	NestedDiscoveries []NestedDiscovery `yaml:"nested_discoveries"`
 	// Owner is an earlier entry whose object becomes the owner of this object.
 	Owner *Owner `yaml:"owner"`
-	// Retention is the retention policy for earlier versions of the object.
+	// Retention is the retention policy for previous objects of this entry.
 	Retention *Retention `yaml:"retention"`
 	// RecreateOnChange is deprecated. Use lifecycle.recreate.when.
 	RecreateOnChange bool `yaml:"recreate_on_change"`
-	// Lifecycle is a set of gates for the operations on the object.
+	// Lifecycle is a set of gates, one for each operation on the object.
 	Lifecycle *Lifecycle `yaml:"lifecycle"`
 }
 
 // Transport defines how an object is written.
 type Transport struct {
-	// Client is the transport: kubernetes or maestro. Default: kubernetes.
+	// Client is the transport: kubernetes (to the API server) or maestro (inside a ManifestWork). Default:
+	// kubernetes.
 	Client  string            `yaml:"client"`
 	Maestro *MaestroTransport `yaml:"maestro"`
 }
 
-// MaestroTransport configures the transport with ManifestWorks.
+// MaestroTransport configures the transport maestro, which writes the object inside a ManifestWork.
 type MaestroTransport struct {
-	// TargetCluster is a template for the name of the consumer.
+	// TargetCluster is a template for the name of the cluster (Maestro's consumer) to which the ManifestWork
+	// is sent.
 	TargetCluster string `yaml:"target_cluster"`
 }
 
@@ -201,8 +205,8 @@ type Discovery struct {
 	Namespace string `yaml:"namespace"`
 	// ByName is a template for the name of the object.
 	ByName string `yaml:"by_name"`
-	// BySelectors is a lookup by labels. If several objects match, the object of the event's generation
-	// is used, and otherwise the newest object.
+	// BySelectors is a lookup by labels. If several objects match, the one that was applied for the
+	// generation of the event is used, or the newest one if there is none.
 	BySelectors *Selectors `yaml:"by_selectors"`
 }
 
@@ -227,25 +231,26 @@ type Owner struct {
 	Resource string `yaml:"resource"`
 }
 
-// Retention defines which earlier versions of an object are kept. With retention, recreate creates a new
-// object and keeps the old ones, so the manifest's name must vary. An earlier version is deleted if any
-// of the rules applies. The current version is never deleted.
+// Retention defines which previous objects are kept. With retention, recreate creates a new object and
+// keeps the previous ones, so the name in the manifest must vary. A previous object is deleted if any of
+// the rules applies. The current object is never deleted.
 type Retention struct {
-	// HistoryLimit is the maximum number of earlier versions. If it is not set, the number is not
+	// HistoryLimit is the maximum number of previous objects. If it is not set, the number is not
 	// limited.
 	HistoryLimit *int `yaml:"historyLimit"`
-	// TTL is the maximum age of an earlier version, for example 48h. If it is not set, the age is not
+	// TTL is the maximum age of a previous object, for example 48h. If it is not set, the age is not
 	// limited.
 	TTL string `yaml:"ttl"`
-	// Expression is a CEL expression over item, items and itemIndex (0 is the newest earlier version). If
+	// Expression is a CEL expression over item, items and itemIndex (0 is the newest previous object). If
 	// it is true, the item is deleted.
 	Expression string `yaml:"expression"`
 }
 
 // Lifecycle defines the gates of the operations on an object. They are checked in this order: detach,
-// delete, (when), recreate, patch, apply.
+// delete, the resource's own `when`, recreate, patch, apply.
 type Lifecycle struct {
-	// Create is deprecated. It gates apply for an object that does not exist yet. Use apply instead.
+	// Create is deprecated. Use apply instead. It is the gate of apply for an object that does not exist
+	// yet.
 	Create *Gate `yaml:"create"`
 	// Apply is the gate of apply. If it is not set, apply runs.
 	Apply *Gate `yaml:"apply"`
@@ -258,13 +263,13 @@ type Lifecycle struct {
 	// Orphan is a deprecated alias of detach.
 	Orphan *Gate `yaml:"orphan"`
 	// Recreate is the gate of recreate, which deletes the object and creates it again. With retention,
-	// recreate creates a new object and keeps the old one.
+	// recreate creates a new object and keeps the previous one.
 	Recreate *Gate `yaml:"recreate"`
 	// Delete is the gate of delete, which deletes the object.
 	Delete *Delete `yaml:"delete"`
 }
 
-// Gate is a gate without further settings.
+// Gate is the gate of an operation that has no other settings.
 type Gate struct {
 	When When `yaml:"when"`
 }
@@ -293,9 +298,9 @@ type Post struct {
 
 // Payload is the JSON body of an action. Exactly one of build and build_ref must be set.
 type Payload struct {
-	// Name is the name with which the templates of actions refer to the payload, as JSON text.
+	// Name is the name with which the templates of actions refer to the payload, as a JSON string.
 	Name string `yaml:"name"`
-	// When is a gate. If it is false, the payload and the actions that use it are skipped.
+	// When is the gate of the payload. If it is false, the payload and the actions that use it are skipped.
 	When *When `yaml:"when"`
 	// Build is an object. Its leaves are template strings, literals, {field: PATH, default: X} or
 	// {expression: CEL, default: X}.
@@ -308,7 +313,7 @@ type Payload struct {
 type PostAction struct {
 	// Name is the name of the action in logs and traces.
 	Name string `yaml:"name"`
-	// When is a gate. If it is false, the action is skipped.
+	// When is the gate of the action. If it is false, the action is skipped.
 	When    *When    `yaml:"when"`
 	APICall *APICall `yaml:"api_call"`
 	Log     *Log     `yaml:"log"`

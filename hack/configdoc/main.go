@@ -173,9 +173,9 @@ func describeType(kind reflect.Type) string {
 	case kind.Kind() == reflect.Map:
 		return "map"
 	case kind.Kind() == reflect.String:
-		return "text"
+		return "string"
 	case kind.Kind() == reflect.Bool:
-		return "true or false"
+		return "boolean"
 	default:
 		return "number"
 	}

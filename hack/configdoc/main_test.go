@@ -41,8 +41,8 @@ func TestKeys(t *testing.T) {
 
 	got := listKeys(reflect.ValueOf(outer{inner{Count: 3, Names: []string{"a", "b"}}}), "", comments)
 	want := []key{
-		{"inner.certFile", "text", "", "certFile and keyFile serve TLS. Both or neither."},
-		{"inner.keyFile", "text", "", "certFile and keyFile serve TLS. Both or neither."},
+		{"inner.certFile", "string", "", "certFile and keyFile serve TLS. Both or neither."},
+		{"inner.keyFile", "string", "", "certFile and keyFile serve TLS. Both or neither."},
 		{"inner.count", "number", "`3`", "count of a | b."},
 		{"inner.names", "list", "`[a, b]`", ""},
 	}

@@ -122,12 +122,12 @@ func newStructure(general *ast.GenDecl, spec ast.Spec) *structure {
 	return out
 }
 
-// descriptionOf returns a comment as one line. It removes the Go name and the verb "is" or "are" at the
-// beginning of the comment, because readers of the page know only the name in the file.
+// descriptionOf returns a comment as one line. It removes the Go name at the beginning of the comment, with
+// the verb "is" or "are", because readers of the page know only the name in the file.
 func descriptionOf(comment *ast.CommentGroup, name string) string {
 	text := strings.Join(strings.Fields(comment.Text()), " ")
 
-	for _, verb := range []string{" is ", " are ", ", ", ": "} {
+	for _, verb := range []string{" is ", " are ", ", ", ": ", " "} {
 		if rest, ok := strings.CutPrefix(text, name+verb); ok {
 			text = rest
 		}
@@ -208,7 +208,7 @@ func (s *structure) write(out *strings.Builder, structures map[string]*structure
 
 		if name := structInComment(f, structures); name != "" {
 			doc, _, _ = strings.Cut(doc, " Type: string or ")
-			kind = "text or " + formatLink(name)
+			kind = "string or " + formatLink(name)
 		}
 
 		if names := structsIn(f.kind, structures); doc == "" && len(names) > 0 {
@@ -246,11 +246,11 @@ func describeType(kind ast.Expr, structures map[string]*structure) string {
 func describeBasicType(name string) string {
 	switch name {
 	case "string":
-		return "text"
+		return "string"
 	case "bool":
-		return "true or false"
+		return "boolean"
 	case "int", "int32", "int64":
-		return "whole number"
+		return "integer"
 	case "float32", "float64":
 		return "number"
 	default:

@@ -59,7 +59,7 @@ func TestLinksAndDescriptions(t *testing.T) {
 		}
 	}
 
-	for _, want := range []string{"| `source` | text or [Source](#source) |", "| `timeout` | duration |", "| `historyLimit` | whole number |"} {
+	for _, want := range []string{"| `source` | string or [Source](#source) |", "| `timeout` | duration |", "| `historyLimit` | integer |"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no line %s", want)
 		}

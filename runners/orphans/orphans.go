@@ -77,8 +77,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			"machine, iso (of cloud-init), runner, identity.",
 	}, []string{"side"}), held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "held",
-		Help: "Machines of this operator without a claim that are held for a person to check, because a crash does not leave " +
-			"so many.",
+		Help: "Orphaned machines that are kept for 24 hours for a person to check, because unusually many machines have no claim.",
 	}, []string{"cluster"})}
 
 	for _, collector := range []prometheus.Collector{m.removals, m.held} {

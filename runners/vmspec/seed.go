@@ -49,8 +49,8 @@ type Settings struct {
 	TrustDomain string
 	// HasDevIDAuthority is true if the operator has a CA that signs device identities of machines with a TPM.
 	HasDevIDAuthority bool
-	// BootstrapServices holds the programs for deliveries download and iso, keyed by GitHub's name of the
-	// architecture.
+	// BootstrapServices holds the bootstrap service's binaries for bootstrap.delivery download and iso, keyed by
+	// GitHub's name of the architecture.
 	BootstrapServices map[string]Program
 }
 

@@ -18,10 +18,10 @@ type MacHosts struct {
 	NodeLabels map[string]string `yaml:"nodeLabels"`
 	// NodeExporterFile is the path of the program node_exporter.
 	NodeExporterFile string `yaml:"nodeExporterFile"`
-	// VMEgressCIDR is a network that VMs may reach although it is blocked by default, and VMDNSIP is the
-	// address of a DNS server that they may reach. Both may be empty.
+	// VMEgressCIDR is a network that VMs may reach although it is blocked by default.
 	VMEgressCIDR string `yaml:"vmEgressCIDR"`
-	VMDNSIP      string `yaml:"vmDNSIP"`
+	// VMDNSIP is the address of a DNS server that VMs may reach.
+	VMDNSIP string `yaml:"vmDNSIP"`
 	// PrivateNetworkCIDR is the private network that VMs may reach. If it is set, each host needs its
 	// VLAN tag in that network (privateNetworkVLAN).
 	PrivateNetworkCIDR string `yaml:"privateNetworkCIDR"`

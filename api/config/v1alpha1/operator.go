@@ -23,8 +23,9 @@ type OperatorConfig struct {
 	// Namespace is the namespace of the operator, of its Lease and its own Secrets, and the default
 	// namespace for the Secrets of a HypervisorCluster.
 	Namespace string `yaml:"namespace"`
-	// Controllers are the areas that run. Default: all. Two operators on one cluster must not run the
-	// same area, unless they are replicas that elect a leader.
+	// Controllers are the areas (groups of controllers) that run: runners, networking, hosts, bridge.
+	// Default: all. Two operators on one cluster must not run the same area, unless they are replicas that
+	// elect a leader.
 	Controllers []string `yaml:"controllers"`
 
 	Log            Log            `yaml:"log"`
@@ -95,15 +96,15 @@ type Webhooks struct {
 
 // Guest configures how machines reach the operator.
 type Guest struct {
-	// URL is the URL at which machines reach the server in webhooks. If it is empty, machines do not
-	// report, and the operator only learns from the CI platform that a runner is online.
+	// URL is the URL at which machines reach the webhook server (see webhooks.bindAddress). If it is empty,
+	// machines do not report, and the operator only learns from the CI platform that a runner is online.
 	URL string `yaml:"url"`
-	// CAFile is the path of the CA bundle with which machines verify URL, in PEM. It is reloaded when it
-	// changes. If it is empty, machines trust the operator's own authority if the server uses it, and
-	// their own certificate authorities otherwise.
+	// CAFile is the path of the CA bundle with which machines verify the certificate of the webhook server,
+	// in PEM. It is reloaded when it changes. Default: the operator's own authority if webhooks.ownAuthority
+	// is in use, otherwise the CAs that the machine's image trusts.
 	CAFile string `yaml:"caFile"`
-	// BootstrapServices maps architectures in GitHub's names (x64, arm64) to the paths of the bootstrap
-	// service, for the deliveries download and iso.
+	// BootstrapServices are the paths of the bootstrap service's binary for each architecture, in GitHub's
+	// names (x64, arm64). Templates with bootstrap.delivery download or iso need them.
 	BootstrapServices map[string]string `yaml:"bootstrapServices"`
 }
 
@@ -168,8 +169,8 @@ type Runners struct {
 	ClusterInterval time.Duration `yaml:"clusterInterval"`
 	// TemplateInterval is the interval at which a template is looked up on the hypervisor.
 	TemplateInterval time.Duration `yaml:"templateInterval"`
-	// OrphanInterval is the interval at which the operator compares the objects with its ownership
-	// records on hypervisors and CI platforms with the claims.
+	// OrphanInterval is the interval at which the operator looks for orphans: objects on hypervisors and
+	// CI platforms that have its ownership record but no claim.
 	OrphanInterval time.Duration `yaml:"orphanInterval"`
 	// OrphanAge is how long an object must have had no claim before it is deleted.
 	OrphanAge time.Duration `yaml:"orphanAge"`
@@ -183,14 +184,15 @@ type Runners struct {
 	JobRetention time.Duration `yaml:"jobRetention"`
 	// Logs configures where the ends of runners' logs are stored.
 	Logs RunnerLogs `yaml:"logs"`
-	// JobSilence is the time without an update of a job after which the operator requests its state from
-	// the platform.
+	// JobSilence is how long a job may have no update before the operator requests the job's state from the
+	// platform.
 	JobSilence time.Duration `yaml:"jobSilence"`
-	// PlatformURLs are the URLs of additional CI platform servers, such as https://github.example.com.
-	// Credentials may be sent to them without an annotation, at any address.
+	// PlatformURLs are the URLs of additional CI platform servers that the operator trusts, such as
+	// https://github.example.com. They may have private addresses. The operator sends them credentials from
+	// Secrets that do not have the annotation hyperfleet.io/allowed-servers.
 	PlatformURLs []string `yaml:"platformURLs"`
-	// PlatformNetworks are networks, such as 10.20.0.0/16, in which servers that users name may be. Other
-	// servers that users name are called only at public addresses.
+	// PlatformNetworks are private networks, such as 10.20.0.0/16, in which the operator may connect to
+	// servers that users specify. Outside of them, it connects to such servers only at public addresses.
 	PlatformNetworks []string `yaml:"platformNetworks"`
 	// SnippetsPath is the path at which the snippets storage for cloud-init source builtin is mounted.
 	SnippetsPath string `yaml:"snippetsPath"`
@@ -262,23 +264,26 @@ type Bridge struct {
 // pushed to the hosts of each kind. One digest covers the configuration of all hosts of a kind, so a
 // change of any part is rolled out to all of them, as their HostFleets define.
 type Hosts struct {
-	// Concurrency is the number of hosts that are reconciled at a time, and Pushes is the number of hosts
-	// that are pushed to or probed at a time.
+	// Concurrency is the number of hosts that are reconciled at a time.
 	Concurrency int `yaml:"concurrency"`
-	Pushes      int `yaml:"pushes"`
+	// Pushes is the maximum number of hosts to which the operator pushes, or which it probes, at a time.
+	Pushes int `yaml:"pushes"`
 	// ProbeInterval is the interval at which the operator checks that all parts on a host are unchanged.
 	// 0 disables these checks.
 	ProbeInterval time.Duration `yaml:"probeInterval"`
 	// ScriptTimeout is the timeout of one script on a host.
 	ScriptTimeout time.Duration `yaml:"scriptTimeout"`
 	// MaxUpdateAttempts is the number of failed pushes of one configuration after which a host has
-	// failed, and MaxBootstrapAttempts is the number of failed first boots.
-	MaxUpdateAttempts    int `yaml:"maxUpdateAttempts"`
+	// failed.
+	MaxUpdateAttempts int `yaml:"maxUpdateAttempts"`
+	// MaxBootstrapAttempts is the number of failed first pushes to a new host after which the host has
+	// failed.
 	MaxBootstrapAttempts int `yaml:"maxBootstrapAttempts"`
 	// RetryBase is the delay after the first failure. Each further failure doubles the delay, up to
 	// RetryCap.
 	RetryBase time.Duration `yaml:"retryBase"`
-	RetryCap  time.Duration `yaml:"retryCap"`
+	// RetryCap is the maximum delay between two attempts.
+	RetryCap time.Duration `yaml:"retryCap"`
 	// Linux is the configuration of LinuxMachines.
 	Linux LinuxHosts `yaml:"linux"`
 	// Mac is the configuration of ScalewayAppleSiliconMachines.
@@ -298,10 +303,10 @@ type LinuxHosts struct {
 	NodeExporterFile string `yaml:"nodeExporterFile"`
 	// VMCIDR is the network of the VMs on a host's bridge.
 	VMCIDR string `yaml:"vmCIDR"`
-	// VMEgressCIDRs are networks that VMs may reach although they are blocked by default, and VMDNSIP is
-	// the address of a DNS server that they may reach. Both may be empty.
+	// VMEgressCIDRs are networks that VMs may reach although they are blocked by default.
 	VMEgressCIDRs []string `yaml:"vmEgressCIDRs"`
-	VMDNSIP       string   `yaml:"vmDNSIP"`
+	// VMDNSIP is the address of a DNS server that VMs may reach.
+	VMDNSIP string `yaml:"vmDNSIP"`
 	// Tailnet is the tailnet that the hosts join.
 	Tailnet Tailnet `yaml:"tailnet"`
 }

@@ -101,7 +101,7 @@ func run(cmd *cobra.Command, opts options, listIndex int) error {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, list: listIndex}}
+	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, shownList: listIndex}}
 
 	in, isInFile := cmd.InOrStdin().(*os.File)
 	out, isOutFile := cmd.OutOrStdout().(*os.File)
@@ -131,8 +131,8 @@ func (w *watcher) runPlain(ctx context.Context, out io.Writer, opts options) err
 			return err
 		}
 
-		shown := now.tables[w.state.list]
-		frame := append(w.state.renderHeader(now, plainWidth), "")
+		shown := current.tables[w.state.shownList]
+		frame := append(w.state.renderHeader(current, plainWidth), "")
 		frame = append(frame, screen.Table(shown.rows[:min(len(shown.rows), plainHeight)], shown.columns, plainWidth)...)
 
 		if more := len(shown.rows) - plainHeight; more > 0 {

@@ -125,11 +125,11 @@ type Nested struct {
 	Discovery Discovery
 }
 
-// Retention selects the earlier versions that are kept.
+// Retention selects the previous objects that are kept.
 type Retention struct {
-	// HistoryLimit is the maximum number of earlier versions. Nil means no limit.
+	// HistoryLimit is the maximum number of previous objects. Nil means no limit.
 	HistoryLimit *int
-	// TTL is the maximum age of an earlier version. 0 means no limit.
+	// TTL is the maximum age of a previous object. 0 means no limit.
 	TTL time.Duration
 	// Expression is true for a version to delete. It reads item, items and itemIndex, in addition
 	// to the other variables. Nil selects no version.
