@@ -79,7 +79,7 @@ func newReadyNode() *corev1.Node {
 	return out
 }
 
-// TestOneThingIsEnoughToRefuse checks that a single deviation is enough to refuse a request.
+// TestEachCheckRejectsRequest checks that a single deviation is enough to refuse a request.
 func TestOneThingIsEnoughToRefuse(t *testing.T) {
 	t.Parallel()
 
@@ -112,7 +112,7 @@ func TestOneThingIsEnoughToRefuse(t *testing.T) {
 		"a block of another kind": {newClientRequest, func(a *testRequest) {
 			a.encodePEM = func(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }
 		}, csr.ReasonRequest},
-		"signed by nobody": {newClientRequest, func(a *testRequest) {
+		"without a signer": {newClientRequest, func(a *testRequest) {
 			a.encodePEM = func(der []byte) []byte {
 				der[len(der)-1] ^= 1
 
@@ -122,7 +122,7 @@ func TestOneThingIsEnoughToRefuse(t *testing.T) {
 		"more than one block": {newClientRequest, func(a *testRequest) {
 			a.encodePEM = func(der []byte) []byte { return append(inPEM(der), "and more"...) }
 		}, csr.ReasonRequest},
-		"asked by the node itself": {newClientRequest, func(a *testRequest) {
+		"requested by the node itself": {newClientRequest, func(a *testRequest) {
 			a.object.Spec.Username, a.object.Spec.Groups = "system:node:"+worker, []string{"system:nodes", "system:authenticated"}
 		}, csr.ReasonRequester},
 		"another account":        {newClientRequest, func(a *testRequest) { a.object.Spec.Username += "2" }, csr.ReasonRequester},
@@ -139,20 +139,20 @@ func TestOneThingIsEnoughToRefuse(t *testing.T) {
 		"an extension": {newClientRequest, func(a *testRequest) {
 			a.template.ExtraExtensions = []pkix.Extension{{Id: asn1.ObjectIdentifier{2, 5, 29, 19}, Value: []byte{0x30, 3, 1, 1, 0xff}}}
 		}, csr.ReasonExtension},
-		"an e-mail address":    {newServingRequest, func(a *testRequest) { a.template.EmailAddresses = []string{"a@example.com"} }, csr.ReasonSubjectAlternativeNames},
-		"loopback":             {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} }, csr.ReasonSubjectAlternativeNames},
-		"a client's name":      {newClientRequest, func(a *testRequest) { a.template.DNSNames = []string{worker} }, csr.ReasonSubjectAlternativeNames},
-		"no node's name":       {newServingRequest, func(a *testRequest) { a.template.DNSNames = nil }, csr.ReasonSubjectAlternativeNames},
-		"link-local":           {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.ParseIP("fe80::1")} }, csr.ReasonSubjectAlternativeNames},
-		"any address":          {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4zero} }, csr.ReasonSubjectAlternativeNames},
-		"no DPU":               {newClientRequest, func(a *testRequest) { a.facts.DPU = nil }, csr.ReasonDPUNotFound},
-		"another cluster":      {newClientRequest, func(a *testRequest) { a.facts.DPU.Cluster = "others" }, csr.ReasonDPUOfAnotherCluster},
-		"another namespace":    {newClientRequest, func(a *testRequest) { a.facts.DPU.Namespace = "others" }, csr.ReasonDPUOfAnotherCluster},
-		"joining when ready":   {newClientRequest, func(a *testRequest) { a.facts.DPU.Phase = "Ready" }, csr.ReasonDPUPhase},
-		"a DPU in error":       {newServingRequest, func(a *testRequest) { a.facts.DPU.Phase = "Error" }, csr.ReasonDPUPhase},
-		"no node":              {newServingRequest, func(a *testRequest) { a.facts.Node = nil }, csr.ReasonNodeNotFound},
-		"an address of nobody": {newServingRequest, func(a *testRequest) { a.facts.Node = newNode("10.9.8.7") }, csr.ReasonAddressNotOfNode},
-		"a name of nobody":     {newServingRequest, func(a *testRequest) { a.template.DNSNames = append(a.template.DNSNames, "api") }, csr.ReasonAddressNotOfNode},
+		"an e-mail address":  {newServingRequest, func(a *testRequest) { a.template.EmailAddresses = []string{"a@example.com"} }, csr.ReasonSubjectAlternativeNames},
+		"loopback":           {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4(127, 0, 0, 1)} }, csr.ReasonSubjectAlternativeNames},
+		"a client's name":    {newClientRequest, func(a *testRequest) { a.template.DNSNames = []string{worker} }, csr.ReasonSubjectAlternativeNames},
+		"no node's name":     {newServingRequest, func(a *testRequest) { a.template.DNSNames = nil }, csr.ReasonSubjectAlternativeNames},
+		"link-local":         {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.ParseIP("fe80::1")} }, csr.ReasonSubjectAlternativeNames},
+		"any address":        {newServingRequest, func(a *testRequest) { a.template.IPAddresses = []net.IP{net.IPv4zero} }, csr.ReasonSubjectAlternativeNames},
+		"no DPU":             {newClientRequest, func(a *testRequest) { a.facts.DPU = nil }, csr.ReasonDPUNotFound},
+		"another cluster":    {newClientRequest, func(a *testRequest) { a.facts.DPU.Cluster = "others" }, csr.ReasonDPUOfAnotherCluster},
+		"another namespace":  {newClientRequest, func(a *testRequest) { a.facts.DPU.Namespace = "others" }, csr.ReasonDPUOfAnotherCluster},
+		"joining when ready": {newClientRequest, func(a *testRequest) { a.facts.DPU.Phase = "Ready" }, csr.ReasonDPUPhase},
+		"a DPU in error":     {newServingRequest, func(a *testRequest) { a.facts.DPU.Phase = "Error" }, csr.ReasonDPUPhase},
+		"no node":            {newServingRequest, func(a *testRequest) { a.facts.Node = nil }, csr.ReasonNodeNotFound},
+		"an unknown address": {newServingRequest, func(a *testRequest) { a.facts.Node = newNode("10.9.8.7") }, csr.ReasonAddressNotOfNode},
+		"an unknown name":    {newServingRequest, func(a *testRequest) { a.template.DNSNames = append(a.template.DNSNames, "api") }, csr.ReasonAddressNotOfNode},
 		"another's address": {newServingRequest, func(a *testRequest) {
 			a.facts.OtherNodeWithAddress = func(address string) string { return map[string]string{"2001:db8::7": "dpu-2"}[address] }
 		}, csr.ReasonAddressOfAnotherNode},

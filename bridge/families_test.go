@@ -80,7 +80,7 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 	}
 }
 
-// TestAddressesThatCannotBeHad checks that the status says why addresses of both families cannot be
+// TestUnavailableAddresses checks that the status says why addresses of both families cannot be
 // used.
 func TestAddressesThatCannotBeHad(t *testing.T) {
 	t.Parallel()

@@ -111,16 +111,16 @@ func TestDPUsBootAndJoin(t *testing.T) {
 	before := w.getTemplate("dpus").Annotations["dpf.hcp.bridge.com/ignition-inputs"]
 
 	shared.sim.RotateIgnition()
-	w.eventually("the template is made anew after a rotation", func() bool {
+	w.eventually("the template is recreated after a rotation", func() bool {
 		return w.getTemplate("dpus").Annotations["dpf.hcp.bridge.com/ignition-inputs"] != before
 	})
 	w.bootDPU("dpus", w.namespace+"-dpu-3")
 
 	w.must(env.Client.Delete(context.Background(), w.getBridge(b)))
-	w.eventually("the template is gone", func() bool { return w.getTemplate("dpus") == nil })
+	w.eventually("the template is deleted", func() bool { return w.getTemplate("dpus") == nil })
 }
 
-// TestTemplateOfOthers checks that a template of somebody else is not changed and that the status
+// TestTemplateOfOthers checks that a template of another owner is not changed and that the status
 // reports it.
 func TestTemplateOfOthers(t *testing.T) {
 	t.Parallel()
@@ -139,7 +139,7 @@ func TestTemplateOfOthers(t *testing.T) {
 	w.waitForPhase(b, v1alpha1.PhaseFailed)
 
 	w.must(env.Client.Delete(t.Context(), w.getBridge(b)))
-	w.eventually("the bridge is gone", func() bool { return w.getBridge(b).Name == "" })
+	w.eventually("the bridge is deleted", func() bool { return w.getBridge(b).Name == "" })
 
 	if got := w.getTemplate("others"); got == nil || got.Data["BF_CFG_TEMPLATE"] != "theirs" {
 		t.Errorf("their template is %v", got)

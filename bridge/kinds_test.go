@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 )
 
-// TestKindsComeLater installs the other projects one after another while the operator runs. The bridge
+// TestKindsAreInstalledLater installs the other projects one after another while the operator runs. The bridge
 // reports what is missing and continues without a restart.
 func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it deletes the CRDs
 	deleteCRDs(t)
@@ -75,5 +75,5 @@ func deleteCRDs(t *testing.T) {
 	}
 
 	w := &fixture{t: t, timeout: waitTimeout}
-	w.eventually("the kinds are gone", func() bool { return len(left()) == 0 })
+	w.eventually("the kinds are deleted", func() bool { return len(left()) == 0 })
 }

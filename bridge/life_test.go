@@ -192,7 +192,7 @@ func (w *fixture) watchPhases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCP
 	}
 }
 
-// TestHostedClusterIsDeletedByAnother checks that the bridge reports a HostedCluster that somebody else
+// TestHostedClusterIsDeletedExternally checks that the bridge reports a HostedCluster that another client
 // has deleted and does not create it again.
 func TestHostedClusterIsDeletedByAnother(t *testing.T) {
 	t.Parallel()
@@ -246,7 +246,7 @@ func TestChangesAreReverted(t *testing.T) {
 	nodes := w.readObject(hypershift.NewObject(hypershift.NodePoolKind()), w.namespace, "fixed")
 	uid := nodes.GetUID()
 	w.must(env.Client.Delete(t.Context(), nodes))
-	w.eventually("the NodePool is made again", func() bool {
+	w.eventually("the NodePool is recreated", func() bool {
 		nodes := hypershift.NewObject(hypershift.NodePoolKind())
 		err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "fixed"}, nodes)
 
@@ -294,7 +294,7 @@ func TestAddressIsChanged(t *testing.T) {
 	w.waitForPhase(heir, v1alpha1.PhaseReady)
 }
 
-// TestAddressOfAPoolThatIsThere checks that the operator requests an address of an existing pool and
+// TestAddressOfExistingPool checks that the operator requests an address of an existing pool and
 // creates no pool.
 func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	t.Parallel()
@@ -326,7 +326,7 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	lucky := w.newExposedBridge("lucky", "192.0.2.10")
 	w.create(lucky)
 	w.waitForPhase(lucky, v1alpha1.PhaseReady)
-	w.eventually("the address is asked for", func() bool {
+	w.eventually("the address is requested", func() bool {
 		var service corev1.Service
 
 		key := client.ObjectKey{Namespace: hypershift.ControlPlaneNamespace(w.namespace, "lucky"), Name: hypershift.APIServerService}
@@ -336,7 +336,7 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 	})
 }
 
-// TestRegistryIsNotAskedForWhatRuns checks that a cluster that already runs the image is not affected
+// TestRunningImageIsNotChecked checks that a cluster that already runs the image is not affected
 // when the registry rejects the pull secret.
 func TestRegistryIsNotAskedForWhatRuns(t *testing.T) {
 	t.Parallel()

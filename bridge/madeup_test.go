@@ -205,12 +205,12 @@ func createdRows() []row {
 	another := func(object *unstructured.Unstructured) func(*fixture, *v1alpha1.DPFHCPBridge) {
 		return func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 			object := object.DeepCopy()
-			stranger := b.DeepCopy()
-			stranger.UID = "another"
+			otherBridge := b.DeepCopy()
+			otherBridge.UID = "another"
 
-			made := hypershift.NewHostedCluster(stranger, "10.20.0.1")
+			made := hypershift.NewHostedCluster(otherBridge, "10.20.0.1")
 			if object.GetKind() == "NodePool" {
-				made = hypershift.NewNodePool(stranger, b.Spec.OCPReleaseImage)
+				made = hypershift.NewNodePool(otherBridge, b.Spec.OCPReleaseImage)
 			}
 
 			made.SetOwnerReferences(nil)
@@ -238,7 +238,7 @@ func createdRows() []row {
 			phase: v1alpha1.PhaseFailed, ready: v1alpha1.ReasonWaitingForInfrastructure,
 		},
 		{
-			name: "HyperShift refuses the image", breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) {
+			name: "HyperShift rejects the image", breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) {
 				long := strings.Repeat("a/", 120) + "release" // HyperShift accepts at most 253 characters
 				b.Spec.OCPReleaseImage = registryHost() + "/" + long + "@" + images.Push(long, "")
 			},
@@ -300,7 +300,7 @@ func readyRows() []row {
 		{name: "at its address", breakState: exposed("10.4.0.3"), afterCreate: play(balancer("10.4.0.3")), condition: exposure, want: "True LoadBalancerReady", message: "10.4.0.3:6443", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 		{name: "at a node's port", afterCreate: fix, condition: exposure, want: "True NodePortReady", message: "the API server is available at 10.20.0.1:", ready: "ClusterReady", phase: v1alpha1.PhaseReady},
 		{
-			name: "nothing is said", afterCreate: play(func(p *controlPlane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
+			name: "no conditions", afterCreate: play(func(p *controlPlane) { p.conditions = nil }), condition: ready, want: "False WaitingForControlPlane",
 			message: "has not reported the state", ready: control, phase: provisioning, fix: fix,
 		},
 		{
@@ -364,7 +364,7 @@ func readyRows() []row {
 }
 
 // checkEveryReason checks that each documented reason has a row. The reasons of PlatformReady are tested
-// by TestKindsComeLater, and Deleted by TestHostedClusterIsDeletedByAnother.
+// by TestKindsAreInstalledLater, and Deleted by TestHostedClusterIsDeletedExternally.
 func checkEveryReason(t *testing.T, rows []row) {
 	t.Helper()
 

@@ -56,7 +56,7 @@ func TestMetalLBUpstream(t *testing.T) { //nolint:paralleltest // nothing else m
 	}
 	w.create(taken)
 	t.Cleanup(func() { _ = env.Client.Delete(context.Background(), taken) })
-	w.eventually("a Service of somebody else has an address", func() bool {
+	w.eventually("a Service of another owner has an address", func() bool {
 		return env.Client.Get(t.Context(), client.ObjectKeyFromObject(taken), taken) == nil && len(taken.Status.LoadBalancer.Ingress) > 0
 	})
 

@@ -23,12 +23,12 @@ const (
 	manyTimeout = 10 * time.Minute
 )
 
-// TestManyAtOnce checks that many bridges become ready at the same time with few reconciles each, and
+// TestParallelBridges checks that many bridges become ready at the same time with few reconciles each, and
 // that no event lists objects from the API server. When all tests are done, counts.check checks that
 // every list of the cache uses an index.
 func TestManyAtOnce(t *testing.T) { manyAtOnce(t, 10) } //nolint:paralleltest // it counts calls, which other tests also make
 
-// TestSoakManyAtOnce uses as many bridges as an operator must support.
+// TestSoakParallelBridges uses as many bridges as an operator must support.
 func TestSoakManyAtOnce(t *testing.T) { //nolint:paralleltest // as above
 	property.Soak(t)
 	manyAtOnce(t, 200)
@@ -78,7 +78,7 @@ func manyAtOnce(t *testing.T, many int) {
 		many, float64(all)/float64(many), most, lists)
 
 	if most > maxReconciles {
-		t.Errorf("%d passes over one bridge, at most %d are allowed", most, maxReconciles)
+		t.Errorf("%d reconciles of one bridge, at most %d are allowed", most, maxReconciles)
 	}
 
 	if lists > 0 {

@@ -173,7 +173,7 @@ func (w *phaseFixture) checkReady(status metav1.ConditionStatus, reason string) 
 	}
 
 	if w.bridge.Status.Message != ready.Message || w.bridge.Status.Message == "" {
-		w.t.Errorf("the status says %q, Ready %q", w.bridge.Status.Message, ready.Message)
+		w.t.Errorf("the status is %q, Ready %q", w.bridge.Status.Message, ready.Message)
 	}
 }
 
@@ -221,7 +221,7 @@ func TestPhasesFollowEachOther(t *testing.T) {
 			}
 
 			if made && now == v1alpha1.PhasePending {
-				return "Pending, though the HostedCluster was made"
+				return "Pending, although the HostedCluster was created"
 			}
 
 			last = now

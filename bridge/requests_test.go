@@ -75,7 +75,7 @@ func newServingCase(node string) csrCase {
 }
 
 // TestRequests checks that requests are checked against the state of both clusters, and that Kubernetes
-// signs approved requests. TestOneThingIsEnoughToRefuse covers all reasons.
+// signs approved requests. TestEachCheckRejectsRequest covers all reasons.
 func TestRequests(t *testing.T) {
 	tests := map[string]struct {
 		serving bool
@@ -92,7 +92,7 @@ func TestRequests(t *testing.T) {
 		"DPU not there yet":      {want: csr.ReasonDPUPhase, change: func(a *csrCase, _ string) { a.phase = "OS Installing" }},
 		"node ready already":     {want: csr.ReasonNodeReadyAlready, change: func(a *csrCase, _ string) { a.node, a.ready = true, true }},
 		"serving, no node":       {serving: true, want: csr.ReasonNodeNotFound, change: func(a *csrCase, _ string) { a.node = false }},
-		"serving, name of nobody": {serving: true, want: csr.ReasonAddressNotOfNode, change: func(a *csrCase, _ string) {
+		"serving, unknown name": {serving: true, want: csr.ReasonAddressNotOfNode, change: func(a *csrCase, _ string) {
 			a.template.DNSNames = append(a.template.DNSNames, "api.example.com")
 		}},
 		"serving, address of another": {serving: true, want: csr.ReasonAddressOfAnotherNode, change: func(a *csrCase, _ string) {
@@ -122,7 +122,7 @@ func TestRequests(t *testing.T) {
 	}
 }
 
-// prepare creates the DPU and the nodes of a case. An address that several cases use belongs to one node
+// prepareCase creates the DPU and the nodes of a case. An address that several cases use belongs to one node
 // at a time.
 func (w *workers) prepareCase(t *testing.T, node string, a csrCase) {
 	t.Helper()
@@ -223,7 +223,7 @@ func (w *workers) waitForDecision(t *testing.T, object *certificatesv1.Certifica
 		return
 	}
 
-	w.eventually(t, object.Name+" is told to be refused for "+reason, func() bool {
+	w.eventually(t, object.Name+" gets an event that it is refused for "+reason, func() bool {
 		return strings.Contains(w.eventNotes(t, object.Name), object.Name+" of the hosted cluster: "+reason+": ")
 	})
 	w.refresh(t, object)
@@ -262,7 +262,7 @@ func (w *workers) eventNotes(t *testing.T, name string) string {
 }
 
 // TestRequestsThatWait checks that a request that waits for its DPU or node is approved when they exist,
-// unless somebody has denied it. Requests for other signers are not touched.
+// unless it was denied. Requests for other signers are not touched.
 func TestRequestsThatWait(t *testing.T) {
 	w := newWorkers(t, runApprover(t))
 
@@ -298,7 +298,7 @@ func TestRequestsThatWait(t *testing.T) {
 	w.refresh(t, untouched)
 
 	if errorLog.hasLine(denied.Name) {
-		t.Error("a request that somebody has denied was tried to be approved")
+		t.Error("the operator tried to approve a denied request")
 	}
 
 	if !csr.IsPending(untouched) || w.eventNotes(t, untouched.Name) != "" {
@@ -328,7 +328,7 @@ func TestWatchesOfAHostedCluster(t *testing.T) {
 
 	// Some reconciles were triggered by earlier events.
 	if passes := approver.reconciles.Load() - before; passes > beats/2 {
-		t.Errorf("%d passes for %d heartbeats", passes, beats)
+		t.Errorf("%d reconciles for %d heartbeats", passes, beats)
 	}
 
 	secret := &corev1.Secret{}
@@ -345,7 +345,7 @@ func TestWatchesOfAHostedCluster(t *testing.T) {
 	w.eventually(t, "nothing is watched", func() bool { return approver.openWatches.Load() == 0 })
 }
 
-// TestKubeconfigOfOthers checks that somebody who can write Secrets cannot make the operator run
+// TestKubeconfigOfOthers checks that a user who can write Secrets cannot make the operator run
 // programs, read files or connect to another server. When the kubeconfig is HyperShift's again, the
 // waiting request is approved.
 func TestKubeconfigOfOthers(t *testing.T) {
@@ -367,8 +367,8 @@ func TestKubeconfigOfOthers(t *testing.T) {
 		"names a file": {want: "refers to files", spoil: func(s *corev1.Secret) {
 			s.Data["kubeconfig"] = kubeconfig(`{"tokenFile":"/var/run/secrets/kubernetes.io/serviceaccount/token"}`)
 		}},
-		"is none":         {want: "it is not a kubeconfig", spoil: func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte("nonsense") }},
-		"somebody else's": {want: "it is not owned by the HostedCluster of the bridge", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
+		"is none":                 {want: "it is not a kubeconfig", spoil: func(s *corev1.Secret) { s.Data["kubeconfig"] = []byte("nonsense") }},
+		"owned by another object": {want: "it is not owned by the HostedCluster of the bridge", spoil: func(s *corev1.Secret) { s.OwnerReferences = nil }},
 	}
 
 	approver := runApprover(t)
@@ -391,7 +391,7 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			w.prepareCase(t, node, a)
 			object := w.createRequest(t, node, a)
 
-			w.eventually(t, "the log says why", func() bool { return errorLog.hasLine(w.bridge.Namespace, test.want) })
+			w.eventually(t, "the log has the reason", func() bool { return errorLog.hasLine(w.bridge.Namespace, test.want) })
 			w.refresh(t, object)
 
 			if _, err := os.Stat(marker); err == nil || !csr.IsPending(object) {

@@ -183,7 +183,7 @@ func classRows() []row {
 			},
 		},
 		{
-			name: "StorageClass of volumes made by hand", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+			name: "StorageClass without a provisioner", breakState: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
 				w.delete(&storagev1.StorageClass{}, "", w.namespace)
 				w.create(&storagev1.StorageClass{
 					ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Provisioner: "kubernetes.io/no-provisioner",
@@ -209,7 +209,7 @@ func imageRows() []row {
 	return []row{
 		names("tag that is not there", image("4.15.99-x86_64"), "ImageNotFound", "does not exist in its registry", v1alpha1.PhaseFailed),
 		names("name that is none", registryHost()+"/a//b:1.2.3", "ImageNotFound", "parse image", v1alpha1.PhaseFailed),
-		names("registry that does not answer", "127.0.0.1:1/openshift/release:4.15.0", "RegistryUnreachable",
+		names("registry that does not respond", "127.0.0.1:1/openshift/release:4.15.0", "RegistryUnreachable",
 			"check image at registry 127.0.0.1:1", v1alpha1.PhasePending),
 		names("version that HyperShift does not run", image("4.9.0-x86_64"), "VersionNotSupported",
 			"HyperShift does not support OpenShift 4.9: choose an image of version 4.16, 4.15", v1alpha1.PhaseFailed),
@@ -293,8 +293,8 @@ func addressRows() []row {
 			condition: condition, want: "False VIPConflict", message: "/web has the address 10.3.0.1: choose another address, or release it there", phase: v1alpha1.PhaseFailed,
 			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) { w.delete(&corev1.Service{}, w.namespace, "web") },
 		},
-		asks("address that a Service asks for", "10.3.0.2", hypershift.AnnotationAddress),
-		asks("address that a Service asks for in the old way", "10.3.0.3", hypershift.AnnotationAddressDeprecated),
+		asks("address that a Service requests", "10.3.0.2", hypershift.AnnotationAddress),
+		asks("address that a Service requests with loadBalancerIP", "10.3.0.3", hypershift.AnnotationAddressDeprecated),
 		{
 			name:       "address of no pool",
 			breakState: func(_ *fixture, b *v1alpha1.DPFHCPBridge) { at(b, "198.51.100.7") },
@@ -382,7 +382,7 @@ func (r row) check(w *fixture) {
 	}
 
 	if r.phase == v1alpha1.PhaseFailed && !strings.Contains(got.Status.Message, r.message) {
-		w.t.Errorf("the status says %q", got.Status.Message)
+		w.t.Errorf("the status is %q", got.Status.Message)
 	}
 
 	if status == "False" && r.phase == v1alpha1.PhaseFailed {

@@ -170,7 +170,7 @@ func pullSecret(user, password string) string {
 	return fmt.Sprintf(`{"auths": {%q: {"auth": %q}}}`, registryHost(), auth)
 }
 
-// supported returns the versions that HyperShift supports.
+// supportedVersions returns the versions that HyperShift supports.
 func supportedVersions() []string { return []string{"4.16", "4.15"} }
 
 // createReadyNode creates a ready node of the management cluster.

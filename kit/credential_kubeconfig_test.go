@@ -39,7 +39,7 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 		case tt.says == "" && (err != nil || config.Host != tt.server):
 			t.Errorf("%s: %v, %v", name, config, err)
 		case tt.says != "" && (err == nil || !strings.Contains(err.Error(), tt.says) || strings.Contains(err.Error(), "s3cr3t")):
-			t.Errorf("%s: want a refusal that says %q, got %v", name, tt.says, err)
+			t.Errorf("%s: want an error that contains %q, got %v", name, tt.says, err)
 		}
 
 		server := strings.Join(credential.DestinationOfKubeconfig(text).Servers, ",")
@@ -70,6 +70,6 @@ func TestProxiesOfOthersAreRefused(t *testing.T) {
 	}
 
 	if _, err := credential.RESTConfigWithoutProxy([]byte("s3cr3t: [")); err == nil {
-		t.Error("what is no kubeconfig is taken")
+		t.Error("an invalid kubeconfig is accepted")
 	}
 }

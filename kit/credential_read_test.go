@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// kept is a reader that has one Secret.
+// secretReader is a reader that has one Secret.
 type kept struct {
 	client.Reader
 

@@ -31,19 +31,19 @@ func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 		servers []string
 		allowed bool
 	}{
-		"nobody":                             {nil, nil, true},
-		"the public server":                  {nil, []string{public}, true},
-		"a listed server":                    {nil, []string{"git.example.com"}, true},
-		"another port of it":                 {nil, []string{"git.example.com:8443"}, false},
-		"another server":                     {nil, []string{"git.example.org"}, false},
-		"one of two":                         {nil, []string{public, "git.example.org"}, false},
-		"its own list":                       {new("git.example.org:8443, API.example.org:443"), []string{"git.example.org:8443", "api.example.org"}, true},
-		"its own list, another port":         {new("git.example.org"), []string{"git.example.org:8443"}, false},
-		"its own list without the public":    {new("git.example.org"), []string{public}, false},
-		"its own list without a listed one":  {new("git.example.org"), []string{"git.example.com"}, false},
-		"an empty list":                      {new(""), []string{public}, false},
-		"no suffix":                          {new("example.org"), []string{"git.example.org"}, false},
-		"no wildcard that somebody hopes of": {new("*"), []string{public}, false},
+		"nobody":                            {nil, nil, true},
+		"the public server":                 {nil, []string{public}, true},
+		"a listed server":                   {nil, []string{"git.example.com"}, true},
+		"another port of it":                {nil, []string{"git.example.com:8443"}, false},
+		"another server":                    {nil, []string{"git.example.org"}, false},
+		"one of two":                        {nil, []string{public, "git.example.org"}, false},
+		"its own list":                      {new("git.example.org:8443, API.example.org:443"), []string{"git.example.org:8443", "api.example.org"}, true},
+		"its own list, another port":        {new("git.example.org"), []string{"git.example.org:8443"}, false},
+		"its own list without the public":   {new("git.example.org"), []string{public}, false},
+		"its own list without a listed one": {new("git.example.org"), []string{"git.example.com"}, false},
+		"an empty list":                     {new(""), []string{public}, false},
+		"no suffix":                         {new("example.org"), []string{"git.example.org"}, false},
+		"no wildcards":                      {new("*"), []string{public}, false},
 	} {
 		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}}
 		if tt.list != nil {
@@ -74,7 +74,7 @@ clusters: [{name: a, cluster: {server: "https://a.example.com"}}, {name: b, clus
 		"no URL":                 {credential.DestinationOfURL("pve"), nil},
 		"the current context":    {credential.DestinationOfKubeconfig([]byte(kubeconfig)), []string{"b.example.com:6443"}},
 		"no kubeconfig":          {credential.DestinationOfKubeconfig([]byte("{")), nil},
-		"a kubeconfig of no use": {credential.DestinationOfKubeconfig([]byte("{}")), nil},
+		"an unusable kubeconfig": {credential.DestinationOfKubeconfig([]byte("{}")), nil},
 	} {
 		if !slices.Equal(tt.to.Servers, tt.want) || !slices.Equal(tt.to.DefaultServers, tt.want) {
 			t.Errorf("%s: %+v, want %v", name, tt.to, tt.want)

@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/drain"
 )
 
-// leadsTo returns a kubeconfig with a token and with one additional field of the cluster.
+// newKubeconfig returns a kubeconfig with a token and with one additional field of the cluster.
 func leadsTo(server, key, value string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
 		`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
@@ -54,7 +54,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, secret)
 		},
-		"more than is read": func(w http.ResponseWriter, _ *http.Request) {
+		"an endless response": func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Type", "application/json")
 			fmt.Fprint(w, `{"kind":"Node","apiVersion":"v1","metadata":{"name":"`+secret)
 
@@ -66,7 +66,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 
 			read.Store(true)
 		},
-		"a way elsewhere": func(w http.ResponseWriter, r *http.Request) {
+		"a redirect": func(w http.ResponseWriter, r *http.Request) {
 			http.Redirect(w, r, other.URL+"/"+secret, http.StatusTemporaryRedirect)
 		},
 	} {
@@ -94,7 +94,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 
 	t.Cleanup(func() {
 		if n := elsewhere.Load(); n > 0 || read.Load() {
-			t.Errorf("%d calls went elsewhere; 64 MiB were read: %t", n, read.Load())
+			t.Errorf("%d redirected calls; 64 MiB were read: %t", n, read.Load())
 		}
 	})
 }

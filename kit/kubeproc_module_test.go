@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// goCmp is a module that other tests need, so this test downloads nothing.
+// newGoCmpModule returns a module that other tests need, so this test downloads nothing.
 func goCmp() kubeproc.Module {
 	return kubeproc.Module{
 		Path: "github.com/google/go-cmp", Version: "v0.7.0", Sum: "h1:wk8382ETsv4JYUZwIsn6YpYiWiBsYLSJiTsyBybVuN8=",

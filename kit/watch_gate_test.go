@@ -26,14 +26,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
-// kubeVirtComes simulates the discovery of an API server that first does not serve a group, then
-// serves one of its two kinds, and then both. One response in between is an error.
+// startDiscovery simulates the discovery of an API server that first does not serve a group, then serves one
+// of its two kinds, and then both. One response in between is an error.
 func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	t.Helper()
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path != "/apis/kubevirt.io/v1" {
-			t.Errorf("asked for %s", r.URL.Path)
+			t.Errorf("request for %s", r.URL.Path)
 		}
 
 		w.Header().Set("Content-Type", "application/json")
@@ -64,7 +64,7 @@ func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	return server
 }
 
-// noting is a manager that records the runnables that are added to it.
+// recordingManager is a manager that records the runnables that are added to it.
 type noting struct {
 	ctrl.Manager
 
@@ -112,7 +112,7 @@ func TestGate(t *testing.T) {
 	}
 
 	if n := strings.Count(text.String(), "area is off"); n != 1 {
-		t.Errorf("it says %d times that it is off:\n%s", n, text.String())
+		t.Errorf("the log says %d times that the gate is closed:\n%s", n, text.String())
 	}
 
 	for _, want := range []string{"VirtualMachine.kubevirt.io/v1, VirtualMachineInstance.kubevirt.io/v1", "area starts"} {
@@ -146,7 +146,7 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 					}
 
 					if len(mgr.added) != 0 {
-						t.Error("a controller starts while it is set up")
+						t.Error("a controller starts during the setup")
 					}
 
 					return open
@@ -158,7 +158,7 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 			}
 
 			if want := map[bool]int{true: 2}[open == nil]; len(mgr.added) != want {
-				t.Errorf("%d are added, want %d", len(mgr.added), want)
+				t.Errorf("%d runnables are added, want %d", len(mgr.added), want)
 			}
 		})
 	}

@@ -21,7 +21,7 @@ import (
 
 var errList = errors.New("the server is gone")
 
-// lister lists ConfigMaps in pages as an API server does, with a continue token.
+// pagedLister lists ConfigMaps in pages as an API server does, with a continue token.
 type lister struct {
 	client.Reader
 

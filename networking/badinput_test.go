@@ -13,8 +13,8 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// given returns the recorded addresses by the UIDs of the machines.
-func (w *world) given() map[types.UID][]string {
+// getRecordedAddresses returns the recorded addresses by the UIDs of the machines.
+func (w *fixture) given() map[types.UID][]string {
 	w.t.Helper()
 
 	out := map[types.UID][]string{}
@@ -30,10 +30,10 @@ func (w *world) given() map[types.UID][]string {
 func TestABadChangeLosesNothing(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	pool := w.nodePool("spoiled", 2, "10.0.0.10-10.0.0.12")
 	w.create(pool)
-	w.eventually("two have addresses", func() bool { return w.allocated() == 2 })
+	w.eventually("two machines have addresses", func() bool { return w.allocated() == 2 })
 
 	before := w.given()
 
@@ -52,16 +52,16 @@ func TestABadChangeLosesNothing(t *testing.T) {
 	// A machine that is deleted in the meantime releases its address.
 	gone := w.machines()[0]
 	w.must(env.Client.Delete(t.Context(), &gone, client.Preconditions{UID: &gone.UID}))
-	w.eventually("one is left", func() bool { return len(w.machines()) == 1 })
+	w.eventually("one machine is left", func() bool { return len(w.machines()) == 1 })
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.12"}
 	})
-	w.eventually("all three have addresses", func() bool { return w.allocated() == 3 })
+	w.eventually("all three machines have addresses", func() bool { return w.allocated() == 3 })
 
 	for uid, addresses := range before {
 		if now, there := w.given()[uid]; there && !cmp.Equal(now, addresses) {
-			t.Errorf("a machine had %v, and has %v", addresses, now)
+			t.Errorf("addresses of a machine before %v, now %v", addresses, now)
 		}
 	}
 }
@@ -70,12 +70,12 @@ func TestABadChangeLosesNothing(t *testing.T) {
 func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	pool := w.nodePool("small", 1, "10.0.0.10-10.0.0.12")
 	pool.Spec.MaxReplicas = new(int32(4))
 	w.create(pool)
 	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the pool has addresses for 3 machines")
-	w.eventually("its machine has an address", func() bool { return w.allocated() == 1 })
+	w.eventually("the pool's machine has an address", func() bool { return w.allocated() == 1 })
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
 	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
@@ -85,7 +85,7 @@ func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 func TestGuessedPrefixLength(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	pool := w.nodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV4 = 0
 	w.create(pool)

@@ -20,12 +20,12 @@ import (
 func TestChangesByHand(t *testing.T) {
 	t.Parallel()
 
-	w := &world{t: t, namespace: env.Namespace(t)} // nobody watches: the test gives addresses
+	w := &fixture{t: t, namespace: env.Namespace(t)} // no controller runs: the test writes the addresses
 	w.run()
 
 	pool := w.nodePool("hand", 1, "10.0.0.10-10.0.0.19")
 	w.create(pool)
-	w.eventually("it has an address", func() bool { return w.allocated() == 1 })
+	w.eventually("the machine has an address", func() bool { return w.allocated() == 1 })
 	w.stop()
 
 	data := func() string { return kubevirt.NetworkDataSecret(&w.virtualMachines()[0]) }
@@ -45,7 +45,7 @@ func TestChangesByHand(t *testing.T) {
 
 	w.start()
 	w.eventually("the VirtualMachine has other network data", func() bool { return data() != was })
-	w.eventually("the template is as it was", func() bool {
+	w.eventually("the template is restored", func() bool {
 		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template))
 
 		return string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw) == raw
@@ -57,7 +57,7 @@ func TestChangesByHand(t *testing.T) {
 func TestPoolsThatAreNotAllowedBlockNobody(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	cluster := w.cluster("shared", nil)
 	patch(w, cluster, func(c *hfv1.HypervisorCluster) {
 		c.Spec.AllowedNamespaces = []hfv1.NamespaceAccess{{

@@ -28,15 +28,15 @@ import (
 
 var errLost = errors.New("connection reset by peer")
 
-// claimPasses is a fixture in which the test calls Reconcile of the controllers of claims and templates.
+// claimFixture is a fixture in which the test calls Reconcile of the controllers of claims and templates.
 type claimPasses struct {
-	*world
+	*fixture
 
 	addresses *pools.AddressRegistry
 	recorder  *events.FakeRecorder
 	templates *claims.TemplateReconciler
 	claims    *claims.ClaimReconciler
-	// lost has status writes reach the API server, and their answers lost.
+	// If losesResponses is true, status writes reach the API server, and their responses are lost.
 	lost bool
 }
 
@@ -44,13 +44,13 @@ func newClaimPasses(t *testing.T) *claimPasses {
 	t.Helper()
 	t.Parallel()
 
-	w := &claimPasses{world: &world{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100)}
+	w := &claimPasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100)}
 	w.start()
 
 	return w
 }
 
-// start creates the reconcilers of a new process.
+// startReconcilers creates the reconcilers of a new process.
 func (w *claimPasses) start() {
 	w.t.Helper()
 
@@ -80,7 +80,7 @@ func (w *claimPasses) start() {
 	}
 }
 
-// small creates a template with a pool of two addresses, and a cluster for it.
+// createSmallTemplate creates a template with a pool of two addresses, and a cluster for it.
 func (w *claimPasses) small() *v1alpha1.HypervisorMachineTemplate {
 	w.t.Helper()
 
@@ -90,7 +90,7 @@ func (w *claimPasses) small() *v1alpha1.HypervisorMachineTemplate {
 	return template
 }
 
-// claim creates a claim of the template "small".
+// createClaim creates a claim of the template "small".
 func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -101,7 +101,7 @@ func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
 	return claim
 }
 
-// pass reconciles an object once, and then reads it again if it still exists.
+// reconcileOnce reconciles an object once, and then reads it again if it still exists.
 func (w *claimPasses) pass(r reconcile.Reconciler, obj client.Object) reconcile.Result {
 	w.t.Helper()
 
@@ -124,7 +124,7 @@ func (w *claimPasses) read(obj client.Object) {
 	}
 }
 
-// has checks the recorded addresses of a claim and the reason of its condition.
+// requireAddresses checks the recorded addresses of a claim and the reason of its condition.
 func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses ...string) {
 	w.t.Helper()
 	w.read(claim)
@@ -144,7 +144,7 @@ func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses
 	}
 }
 
-// status changes a claim's status as another controller does.
+// updateStatus changes a claim's status as another controller does.
 func (w *claimPasses) status(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.MachineClaimStatus)) {
 	w.t.Helper()
 	w.read(claim)
@@ -222,7 +222,7 @@ func TestAClaimsAddressOnRecordTwice(t *testing.T) {
 	w.status(b, func(s *v1alpha1.MachineClaimStatus) { s.NetworkInfo = a.Status.NetworkInfo.DeepCopy() })
 
 	if result := w.pass(w.claims, b); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
-		t.Errorf("looks again in %s", result.RequeueAfter)
+		t.Errorf("requeued after %s", result.RequeueAfter)
 	}
 
 	w.pass(w.claims, a)
@@ -246,7 +246,7 @@ func TestAClaimIsGone(t *testing.T) {
 
 	claim := w.claim("a")
 	w.pass(w.claims, claim)
-	w.has(claim, "Allocated", "10.0.0.11/16") // the old one's machine may have the first
+	w.has(claim, "Allocated", "10.0.0.11/16") // the machine of the old claim may still use the first
 
 	claim.Finalizers = nil
 	w.must(env.Client.Update(w.t.Context(), claim))
@@ -256,7 +256,7 @@ func TestAClaimIsGone(t *testing.T) {
 	w.pass(w.claims, claim)
 
 	if left := w.addresses.OwnersWithPrefix("MachineClaim " + w.namespace + "/a/"); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("addresses in use: %v", left)
 	}
 }
 
@@ -282,7 +282,7 @@ func TestATemplateLosesItsPool(t *testing.T) {
 	w.has(running, "Allocated", "10.0.0.10/16")
 
 	if c := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady); c != nil {
-		t.Errorf("the template says %s %s: %s", c.Type, c.Reason, c.Message)
+		t.Errorf("the template has the condition %s %s: %s", c.Type, c.Reason, c.Message)
 	}
 
 	late := w.claim("late")
@@ -300,7 +300,7 @@ func TestTemplatesSayWhatIsWrong(t *testing.T) {
 		says   string
 		claim  string
 	}{
-		"no such cluster": {
+		"missing cluster": {
 			spoil: func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.HypervisorCluster) {
 				t.Spec.HypervisorClusterRef.Name = "nowhere"
 			},
@@ -334,7 +334,7 @@ func TestTemplatesSayWhatIsWrong(t *testing.T) {
 
 			c := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady)
 			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != tt.reason || !strings.Contains(c.Message, tt.says) {
-				t.Errorf("the template says %+v; want %s: ...%s", c, tt.reason, tt.says)
+				t.Errorf("condition %+v; want %s: ...%s", c, tt.reason, tt.says)
 			}
 
 			claim := w.claim("a")

@@ -54,7 +54,7 @@ func writer(kind, owner string) *claimstatus.Writer {
 	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Type: kind}
 }
 
-// runOnce reconciles the claim once like its own controller, on a copy that may be stale.
+// reconcileOnce reconciles the claim once like its own controller, on a copy that may be stale.
 func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
 	runner := &step.Reconciler{Client: env.Client, Controller: "machineclaim"}
 	steps := []step.Step[int]{{Condition: "Placed", Run: func(ctx context.Context, i int) step.Result {
@@ -123,7 +123,7 @@ func TestWritersAtOnce(t *testing.T) {
 	}
 
 	if now.Status.Attempts != rounds-1 || !meta.IsStatusConditionTrue(now.Status.Conditions, step.Ready) {
-		t.Errorf("the claim's own: %+v", now.Status)
+		t.Errorf("status of the claim's own controller: %+v", now.Status)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestReportAndClear(t *testing.T) {
 	must(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
 
 	if third := readClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
-		t.Error("what is there was written again")
+		t.Error("the same condition was written again")
 	}
 
 	must(t, dns.Clear(t.Context(), second))
@@ -171,7 +171,7 @@ func TestAClaimThatIsGone(t *testing.T) {
 
 	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 	if err := dns.Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {
-		t.Errorf("gone: %v", err)
+		t.Errorf("deleted: %v", err)
 	}
 
 	err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)

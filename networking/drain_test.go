@@ -25,18 +25,19 @@ import (
 
 const guestKubeconfig = "guest-kubeconfig"
 
-// workers is a world whose machines are Nodes of a cluster. The cluster is the API server of the tests.
+// workerFixture is a fixture whose machines are Nodes of a cluster. The cluster is the API server of the
+// tests.
 type workers struct {
-	*world
+	*fixture
 
 	pool *infrav1.KubevirtNodePool
 }
 
-// newWorkers creates a pool of running machines with one Node each.
+// newWorkerFixture creates a pool of running machines with one Node each.
 func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 	t.Helper()
 
-	w := &workers{world: newWorld(t)}
+	w := &workers{fixture: newFixture(t)}
 	w.kubeconfig()
 	w.pool = w.nodePool("workers", replicas, "10.0.0.10-10.0.0.99")
 	w.pool.Spec.Drain = &infrav1.NodeDrain{
@@ -44,7 +45,7 @@ func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 		Timeout:             metav1.Duration{Duration: timeout},
 	}
 	w.create(w.pool)
-	w.eventually("all machines are made", func() bool { return w.allocated() == int(replicas) })
+	w.eventually("all machines are created", func() bool { return w.allocated() == int(replicas) })
 
 	for _, m := range w.machines() {
 		w.joins(&m)
@@ -57,7 +58,7 @@ func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
 	return w
 }
 
-// kubeconfig creates the Secret with the kubeconfig of the cluster.
+// createKubeconfig creates the Secret with the kubeconfig of the cluster.
 func (w *workers) kubeconfig() {
 	w.t.Helper()
 
@@ -68,7 +69,7 @@ func (w *workers) kubeconfig() {
 	}))
 }
 
-// joins starts a machine and creates its Node.
+// startMachine starts a machine and creates its Node.
 func (w *workers) joins(m *infrav1.KubevirtMachine) {
 	w.t.Helper()
 
@@ -85,7 +86,7 @@ func (w *workers) joins(m *infrav1.KubevirtMachine) {
 	env.CreateNode(w.t, m.Name, nil)
 }
 
-// pod creates a pod on a machine. change may be nil.
+// createPod creates a pod on a machine. change may be nil.
 func (w *workers) pod(node, name string, change func(*corev1.Pod)) {
 	w.t.Helper()
 	env.CreatePod(w.t, w.namespace, node, name, change)
@@ -102,14 +103,14 @@ func (w *workers) has(name string) bool {
 	return err == nil
 }
 
-// budget creates a PodDisruptionBudget that protects the pods of an app or allows some evictions.
+// setBudget creates a PodDisruptionBudget that protects the pods of an app or allows some evictions.
 func (w *workers) budget(app string, allowed int32) {
 	w.t.Helper()
 	env.SetBudget(w.t, w.namespace, app, allowed)
 }
 
-// leaving waits until the machine that is being deleted reports this state of its Node, and returns the
-// machine.
+// waitForDrainState waits until the machine that is being deleted reports this state of its Node, and returns
+// the machine.
 func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
@@ -120,11 +121,11 @@ func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 
 	defer func() {
 		if found == nil {
-			w.t.Logf("NodeDrained says %q", last)
+			w.t.Logf("NodeDrained is %q", last)
 		}
 	}()
 
-	w.eventually("NodeDrained says "+want, func() bool {
+	w.eventually("NodeDrained is "+want, func() bool {
 		for _, m := range w.machines() {
 			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained)
 			if m.DeletionTimestamp == nil || c == nil {
@@ -144,7 +145,8 @@ func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 	return found
 }
 
-// ends stops a machine's instance like KubeVirt, and waits until the given number of machines is left.
+// finishDeletions stops a machine's instance like KubeVirt, and waits until the given number of machines is
+// left.
 func (w *workers) ends(left int) {
 	w.t.Helper()
 	w.eventually(fmt.Sprintf("%d machines are left", left), func() bool {
@@ -163,7 +165,7 @@ func (w *workers) ends(left int) {
 	})
 }
 
-// endInstance ends the instance of a machine whose VirtualMachine is deleted, like KubeVirt.
+// deleteInstance ends the instance of a machine whose VirtualMachine is deleted, like KubeVirt.
 func (w *workers) endInstance(name string) {
 	w.t.Helper()
 
@@ -177,7 +179,7 @@ func (w *workers) endInstance(name string) {
 	w.must(client.IgnoreNotFound(env.Client.Delete(w.t.Context(), instance)))
 }
 
-// virtual returns whether KubeVirt has an object for a machine.
+// hasObject returns whether KubeVirt has an object for a machine.
 func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 	w.t.Helper()
 
@@ -199,7 +201,7 @@ func (w *workers) cordoned(name string) bool {
 
 func (w *workers) scale(replicas int32) {
 	w.t.Helper()
-	patch(w.world, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
+	patch(w.fixture, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
 }
 
 // A surplus machine is deleted after its Node is drained. The operator waits for pods that a
@@ -224,16 +226,16 @@ func TestWorkersAreDrained(t *testing.T) {
 
 	m := w.leaving("False Draining: remaining: 1 pod (" + w.namespace + "/kept-")
 	if !w.cordoned(m.Name) || w.has("free-"+m.Name) || !w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
-		t.Errorf("cordoned %v, free pod there %v, kept pod there %v, DaemonSet's pod there %v",
+		t.Errorf("cordoned %v, free pod exists %v, kept pod exists %v, DaemonSet's pod exists %v",
 			w.cordoned(m.Name), w.has("free-"+m.Name), w.has("kept-"+m.Name), w.has("daemon-"+m.Name))
 	}
 
 	if said := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(said.Message,
 		"eviction refused for now: "+w.namespace+"/kept-"+m.Name+" by PodDisruptionBudget kept") {
-		t.Errorf("it says %q", said.Message)
+		t.Errorf("message %q", said.Message)
 	}
 
-	w.eventually("the pool counts it", func() bool {
+	w.eventually("the pool counts the machine", func() bool {
 		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(w.pool), w.pool))
 
 		return w.pool.Status.DrainingReplicas == 1 && w.pool.Status.Replicas == 1
@@ -250,11 +252,11 @@ func TestWorkersAreDrained(t *testing.T) {
 	w.ends(1)
 
 	if w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
-		t.Error("its pods are not as they should be")
+		t.Error("the kept pod exists, or the DaemonSet's pod was deleted")
 	}
 
 	if other := w.machines()[0].Name; w.cordoned(other) || !w.has("free-"+other) || !w.has("kept-"+other) {
-		t.Errorf("%s, which stays, was drained too", other)
+		t.Errorf("%s was drained, but is not deleted", other)
 	}
 }
 
@@ -274,10 +276,10 @@ func TestDrainThatHangs(t *testing.T) {
 	w.ends(0)
 
 	if !w.has("kept") || !w.has("new") {
-		t.Error("a pod was evicted all the same")
+		t.Error("a pod was evicted")
 	}
 
-	w.eventually("the event is told", func() bool {
+	w.eventually("the event is emitted", func() bool {
 		var list eventsv1.EventList
 		w.must(env.Client.List(t.Context(), &list, client.InNamespace(w.namespace)))
 
@@ -311,7 +313,7 @@ func TestDrainWithoutACluster(t *testing.T) {
 
 	for _, m := range names {
 		if w.cordoned(m.Name) || !w.has("pod-"+m.Name) {
-			t.Errorf("%s was drained, though its pool is gone", m.Name)
+			t.Errorf("%s was drained, although its pool was deleted", m.Name)
 		}
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// asks makes the operator use another user from now on.
+// setUser sets the user that the operator uses from now on.
 func (w *workers) asks(config *rest.Config) {
 	w.t.Helper()
 
@@ -34,10 +34,10 @@ func (w *workers) asks(config *rest.Config) {
 	w.must(env.Client.Update(w.t.Context(), secret))
 }
 
-// leftTold waits for the event that a Node remains.
+// waitForNodeLeftEvent waits for the event that a Node remains.
 func (w *workers) leftTold(words string) {
 	w.t.Helper()
-	w.eventually("the event is told", func() bool {
+	w.eventually("the event is emitted", func() bool {
 		var list eventsv1.EventList
 		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
@@ -57,18 +57,18 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 
 	m := w.leaving("True Drained")
 	if env.GetNode(w.t, m.Name) == nil {
-		t.Error("the Node went before the machine")
+		t.Error("the Node was deleted before the machine")
 	}
 
 	w.ends(2)
 
 	if env.GetNode(w.t, m.Name) != nil {
-		t.Error("the Node of a machine that is gone is left")
+		t.Error("the Node of a deleted machine is left")
 	}
 
 	for _, other := range w.machines() {
 		if env.GetNode(w.t, other.Name) == nil {
-			t.Errorf("Node %s is gone, and its machine is there", other.Name)
+			t.Errorf("Node %s was deleted, but its machine exists", other.Name)
 		}
 	}
 
@@ -83,7 +83,7 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 	w.ends(1)
 
 	if env.GetNode(w.t, m.Name) == nil {
-		t.Error("another Node of the machine's name was deleted")
+		t.Error("another Node with the machine's name was deleted")
 	}
 }
 
@@ -112,7 +112,7 @@ func TestNodeThatMayNotBeDeleted(t *testing.T) {
 		": the kubeconfig's user has no permission: grant it `delete` on nodes")
 
 	if env.GetNode(w.t, name) == nil {
-		t.Error("the Node is gone")
+		t.Error("the Node was deleted")
 	}
 }
 
@@ -126,7 +126,7 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	w.leaving("True Drained")
 	w.asks(&rest.Config{Host: "https://127.0.0.1:1"})
 
-	w.eventually("the machine says what it waits for", func() bool {
+	w.eventually("the machine reports what it waits for", func() bool {
 		w.endInstance(name)
 
 		for _, m := range w.machines() {
@@ -148,6 +148,6 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	w.leftTold("Node " + name + " remains after its machine was deleted: delete the Node")
 
 	if env.GetNode(w.t, name) == nil {
-		t.Error("the Node is gone")
+		t.Error("the Node was deleted")
 	}
 }

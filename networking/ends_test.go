@@ -20,7 +20,7 @@ import (
 
 // The registry keeps nothing of a deleted pool: no refused pools, no networks of these pools, and no owners
 // whose requests failed.
-func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it looks at the heap
+func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
 	b := pools.New()
 
 	heap.CheckNoLeak(t, "pools", func(number int) {
@@ -52,7 +52,7 @@ func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // i
 }
 
 // The registry keeps nothing of a deleted template.
-func TestTemplatesThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it looks at the heap
+func TestTemplatesThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
 	registry := claims.NewRegistry(pools.New())
 	cluster := &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 

@@ -23,10 +23,10 @@ func TestMachinesLetInUpstream(t *testing.T) {
 
 	judge := upstream.StartVirtAPI(t)
 	if judge == nil {
-		t.Skip("hack/setup.sh upstream makes kubevirt-webhook")
+		t.Skip("hack/setup.sh upstream builds kubevirt-webhook")
 	}
 
-	w := &world{t: t, namespace: "ci"}
+	w := &fixture{t: t, namespace: "ci"}
 	persistent := &infrav1.KubevirtPersistentVolume{Size: resource.MustParse("50Gi"), AccessModes: []string{"ReadWriteMany"}}
 
 	for name, row := range map[string]struct {
@@ -71,7 +71,7 @@ func TestMachinesLetInUpstream(t *testing.T) {
 
 		causes, err := judge(t.Context(), vm)
 		if err != nil || len(causes) > 0 {
-			t.Errorf("%s: KubeVirt says %v, %v", name, causes, err)
+			t.Errorf("%s: KubeVirt returns %v, %v", name, causes, err)
 		}
 	}
 }

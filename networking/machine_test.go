@@ -30,18 +30,18 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// machinePasses is a fixture with a pool of two addresses, in which the test calls Reconcile of the machine
+// machineFixture is a fixture with a pool of two addresses, in which the test calls Reconcile of the machine
 // controller. The test acts as KubeVirt.
 type machinePasses struct {
-	*world
+	*fixture
 
 	network    string
 	addresses  *pools.AddressRegistry
 	controller *machine.Reconciler
-	// lost has the answers to writes of these kinds lost, after they were done: status, create; or
-	// has a machine read as it was before its addresses were on record: addresses.
+	// lostResponse names a kind of write whose response is lost after the write: status or create. With
+	// addresses, a machine is read as it was before its addresses were recorded.
 	lost string
-	// atCreate is what was on record of the machine when its VirtualMachine was asked for.
+	// addressesAtCreate are the recorded addresses of the machine when its VirtualMachine was created.
 	atCreate []string
 }
 
@@ -49,14 +49,14 @@ func newMachinePasses(t *testing.T) *machinePasses {
 	t.Helper()
 	t.Parallel()
 
-	w := &machinePasses{world: &world{t: t, namespace: env.Namespace(t)}}
+	w := &machinePasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}}
 	w.network = w.namespace + "/machines"
 	w.start()
 
 	return w
 }
 
-// start creates the reconcilers of a new process.
+// startReconcilers creates the reconcilers of a new process.
 func (w *machinePasses) start() {
 	w.t.Helper()
 
@@ -117,13 +117,13 @@ func (w *machinePasses) start() {
 	}
 }
 
-// machine creates a machine of the pool.
+// createMachine creates a machine of the pool.
 func (w *machinePasses) machine(name string) {
 	w.t.Helper()
 	w.must(env.Client.Create(w.t.Context(), machineOf(w.namespace, "workers", name)))
 }
 
-// pass reconciles a machine several times, as its events would.
+// reconcileMachine reconciles a machine several times, as its events would.
 func (w *machinePasses) pass(name string) reconcile.Result {
 	w.t.Helper()
 
@@ -145,7 +145,7 @@ func (w *machinePasses) key(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
 }
 
-// read returns a machine. Its name is empty if it does not exist.
+// getMachine returns a machine. Its name is empty if it does not exist.
 func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
 	w.t.Helper()
 
@@ -155,7 +155,7 @@ func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
 	return out
 }
 
-// vm returns a machine's VirtualMachine. Its name is empty if it does not exist.
+// getVirtualMachine returns a machine's VirtualMachine. Its name is empty if it does not exist.
 func (w *machinePasses) vm(name string) *unstructured.Unstructured {
 	w.t.Helper()
 
@@ -165,7 +165,7 @@ func (w *machinePasses) vm(name string) *unstructured.Unstructured {
 	return out
 }
 
-// says checks a machine's condition, its addresses and its phase.
+// requireCondition checks a machine's condition, its addresses and its phase.
 func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
 	w.t.Helper()
 
@@ -173,7 +173,7 @@ func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.Kube
 
 	said := meta.FindStatusCondition(m.Status.Conditions, condition)
 	if said == nil || said.Reason != reason {
-		w.t.Errorf("%s says %s %+v, want %s", name, condition, said, reason)
+		w.t.Errorf("%s has %s %+v, want %s", name, condition, said, reason)
 	}
 
 	if got := m.Status.AllocatedBootstrapAddresses["eno101"]; !slices.Equal(got, addresses) || m.Status.Phase != phase {
@@ -181,7 +181,7 @@ func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.Kube
 	}
 }
 
-// finalizer keeps a VirtualMachine, as KubeVirt does until its instance is deleted.
+// setFinalizers keeps a VirtualMachine, as KubeVirt does until its instance is deleted.
 func (w *machinePasses) finalizer(name string, is ...string) {
 	w.t.Helper()
 
@@ -202,7 +202,7 @@ func TestAMachinesLife(t *testing.T) {
 	w.pass("c")
 
 	if !slices.Equal(w.atCreate, []string{"10.0.0.11/24"}) {
-		t.Errorf("when b's VirtualMachine was asked for %v was on record", w.atCreate)
+		t.Errorf("%v was recorded when b's VirtualMachine was created", w.atCreate)
 	}
 
 	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
@@ -235,7 +235,7 @@ func TestAMachinesLife(t *testing.T) {
 	w.pass("a")
 
 	if left := w.read("a"); left.Name != "" {
-		t.Errorf("a is still there: %+v", left.Status.Conditions)
+		t.Errorf("a still exists: %+v", left.Status.Conditions)
 	}
 
 	w.pass("c")
@@ -257,7 +257,7 @@ func TestAnswersAreLost(t *testing.T) {
 			w.pass("a")
 
 			if lost == "create" && !meta.IsStatusConditionTrue(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated) {
-				t.Error("the VirtualMachine that was made was not found")
+				t.Error("the created VirtualMachine was not found")
 			}
 
 			w.lost = ""
@@ -317,7 +317,7 @@ func TestARefusedVirtualMachine(t *testing.T) {
 
 	said := meta.FindStatusCondition(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated)
 	if !strings.Contains(said.Message, "runStrategy") {
-		t.Errorf("it says %q", said.Message)
+		t.Errorf("message %q", said.Message)
 	}
 }
 
@@ -352,14 +352,14 @@ func TestAFinalizerTakenAway(t *testing.T) {
 	owners := func() []string { return w.addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(w.namespace, "a")) }
 
 	if result := w.pass("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute || len(owners()) != 1 {
-		t.Errorf("looks again in %s, with %v", result.RequeueAfter, owners())
+		t.Errorf("requeued after %s, with owners %v", result.RequeueAfter, owners())
 	}
 
 	w.must(env.Client.Delete(t.Context(), w.vm("a")))
 	w.pass("a")
 
 	if left := owners(); len(left) > 0 {
-		t.Errorf("left: %v", left)
+		t.Errorf("addresses in use: %v", left)
 	}
 }
 
@@ -379,13 +379,13 @@ func TestAddressesAreFreedOffTheRecord(t *testing.T) {
 	w.says("a", v1alpha1.ConditionAddressesReleased, "StatusStale", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
 
 	if owners() != 1 {
-		t.Errorf("%d machines have the address, which is on record", owners())
+		t.Errorf("%d machines have the recorded address", owners())
 	}
 
 	w.lost = ""
 	w.pass("a")
 
 	if left := w.read("a"); left.Name != "" || owners() != 0 {
-		t.Errorf("a is still there: %+v, and %d have its address", left.Status.Conditions, owners())
+		t.Errorf("a still exists: %+v, and %d machines have its address", left.Status.Conditions, owners())
 	}
 }

@@ -31,13 +31,13 @@ const (
 	reverseTen = "a.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0.0." + reverseV6 // of 2001:db8::a
 )
 
-// namedWorld is a world whose machines have names at a real DNS server. Registrations are cluster-scoped,
-// so its tests run alone.
-func namedWorld(t *testing.T) (*world, *dnstest.Server) {
+// newDNSFixture returns a fixture whose machines have names at a real DNS server. Registrations are
+// cluster-scoped, so its tests run alone.
+func namedWorld(t *testing.T) (*fixture, *dnstest.Server) {
 	t.Helper()
 
 	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{nodesZone, reverseV4, reverseV6}})
-	w := &world{t: t, namespace: env.Namespace(t)}
+	w := &fixture{t: t, namespace: env.Namespace(t)}
 	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Destination) (string, error) {
 		return map[string]string{"keyName": dnstest.KeyName, "key": server.Key}[ref.Key], nil
 	}
@@ -62,8 +62,8 @@ func namedWorld(t *testing.T) (*world, *dnstest.Server) {
 	return w, server
 }
 
-// namedPool creates a pool of one machine with addresses of both families and a DNS name.
-func (w *world) namedPool() *infrav1.KubevirtNodePool {
+// createNamedPool creates a pool of one machine with addresses of both families and a DNS name.
+func (w *fixture) namedPool() *infrav1.KubevirtNodePool {
 	pool := w.nodePool("named", 1, "10.0.0.10/32", "2001:db8::a/128")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 64
 	pool.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: w.namespace}}
@@ -71,8 +71,8 @@ func (w *world) namedPool() *infrav1.KubevirtNodePool {
 	return pool
 }
 
-// boot sets the status of a VirtualMachine like KubeVirt when it runs.
-func (w *world) boot(name string) {
+// setRunning sets the status of a VirtualMachine like KubeVirt when it runs.
+func (w *fixture) boot(name string) {
 	w.t.Helper()
 
 	vm := kubevirt.NewObject(kubevirt.VirtualMachineKind())
@@ -86,9 +86,9 @@ func (w *world) boot(name string) {
 	w.must(env.Client.Status().Patch(w.t.Context(), vm, client.MergeFrom(before)))
 }
 
-// only waits until one machine that is not being deleted has a VirtualMachine, and returns it. It ignores
-// the machine not.
-func (w *world) only(not string) *infrav1.KubevirtMachine {
+// waitForOnlyMachine waits until one machine that is not being deleted has a VirtualMachine, and returns it.
+// It ignores the machine not.
+func (w *fixture) only(not string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	var found *infrav1.KubevirtMachine
@@ -106,14 +106,14 @@ func (w *world) only(not string) *infrav1.KubevirtMachine {
 	return found
 }
 
-// machineSays waits until a condition of a machine is "STATUS REASON", and returns its message. An empty
-// text waits until the machine does not have the condition.
-func (w *world) machineSays(name, condition, want string) string {
+// waitForMachineCondition waits until a condition of a machine is "STATUS REASON", and returns its message.
+// An empty text waits until the machine does not have the condition.
+func (w *fixture) machineSays(name, condition, want string) string {
 	w.t.Helper()
 
 	var got metav1.Condition
 
-	w.eventually(fmt.Sprintf("%s of %s says %q", condition, name, want), func() bool {
+	w.eventually(fmt.Sprintf("%s of %s is %q", condition, name, want), func() bool {
 		var m infrav1.KubevirtMachine
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &m))
 
@@ -128,9 +128,9 @@ func (w *world) machineSays(name, condition, want string) string {
 	return got.Message
 }
 
-// records waits until the pool's only addresses and the machine's name resolve to each other, or to
+// waitForRecords waits until the pool's only addresses and the machine's name resolve to each other, or to
 // nothing.
-func (w *world) records(server *dnstest.Server, fqdn string, there bool) {
+func (w *fixture) records(server *dnstest.Server, fqdn string, there bool) {
 	w.t.Helper()
 
 	want := map[string][]string{
@@ -161,7 +161,7 @@ func (w *world) records(server *dnstest.Server, fqdn string, there bool) {
 
 // A machine is registered in DNS with all its addresses when it is Ready. It is removed from DNS before
 // another machine gets its addresses, even if the DNS server is unreachable in the meantime.
-func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see namedWorld
+func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see newDNSFixture
 	w, server := namedWorld(t)
 	pool := w.namedPool()
 	w.create(pool)
@@ -174,21 +174,21 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 
 	marks := strings.Join(server.ListRecords(t, nodesZone), "\n")
 	if !strings.Contains(marks, "kubevirtmachine="+w.namespace+"/"+first.Name) {
-		t.Errorf("no mark names the machine:\n%s", marks)
+		t.Errorf("no ownership record names the machine:\n%s", marks)
 	}
 
 	// The DNS server stops and the machine is deleted, so another machine waits for the addresses.
 	server.Stop(t)
 	w.must(env.Client.Delete(t.Context(), first))
-	w.eventually("the VirtualMachine is gone", func() bool {
+	w.eventually("the VirtualMachine is deleted", func() bool {
 		return !slices.ContainsFunc(w.virtualMachines(), func(vm unstructured.Unstructured) bool { return vm.GetName() == first.Name })
 	})
 
-	w.eventually("what it waits for is told", func() bool {
+	w.eventually("the machine reports what it waits for", func() bool {
 		return strings.Contains(w.machineSays(first.Name, infrav1.ConditionDNSRemoved, "False RecordsLeft"), dns.ReasonUnreachable)
 	})
 	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
-	w.restart() // whoever leads next keeps the addresses, too
+	w.restart() // the next leader also keeps the addresses
 	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 
 	server.Start(t)
@@ -199,7 +199,7 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	w.records(server, second.Name+"."+nodesZone, true)
 
 	if left := server.Lookup(t, first.Name+"."+nodesZone, "A"); len(left) > 0 {
-		t.Errorf("%s leads to %v, which is another's", first.Name, left)
+		t.Errorf("%s resolves to %v of another machine", first.Name, left)
 	}
 
 	// The pool gets another domain, and then none. The change applies to existing machines.
@@ -213,7 +213,7 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-2"}, Spec: cluster.Spec,
 	}))
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.HypervisorClusterRef.Name = w.namespace + "-2" })
-	w.eventually("the registration is at the other cluster", func() bool {
+	w.eventually("the other cluster has the registration", func() bool {
 		var reg hfv1.DNSRegistration
 		err := env.Client.Get(t.Context(), client.ObjectKey{Name: dns.RegistrationName(second)}, &reg)
 
@@ -231,9 +231,9 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	})
 
 	if said := w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(said, "absent") {
-		t.Errorf("the cluster is not named: %s", said)
+		t.Errorf("the message does not name the cluster: %s", said)
 	}
 
 	w.must(env.Client.Delete(t.Context(), pool))
-	w.eventually("none is left", func() bool { return len(w.machines()) == 0 })
+	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 })
 }

@@ -35,7 +35,7 @@ import (
 )
 
 const (
-	// patience bounds a wait.
+	// waitTimeout limits each wait.
 	patience = time.Minute
 	lookAt   = 50 * time.Millisecond
 )
@@ -48,27 +48,27 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.ForArea("networking"), kube.WithSetup(crds.Install))
 }
 
-// world is a fixture with a namespace and the controllers of the area, which the test can restart.
-type world struct {
+// fixture is a fixture with a namespace and the controllers of the area, which the test can restart.
+type fixture struct {
 	t         testing.TB
 	namespace string
 	stop      func()
-	// secret reads credentials of DNS services; nil has none.
+	// secretReader reads credentials of DNS services. If it is nil, there are no credentials.
 	secret dns.SecretReader
 }
 
-func newWorld(t testing.TB) *world {
+func newFixture(t testing.TB) *fixture {
 	t.Helper()
 
-	w := &world{t: t, namespace: env.Namespace(t)}
+	w := &fixture{t: t, namespace: env.Namespace(t)}
 	w.watch()
 	w.run()
 
 	return w
 }
 
-// run starts the area until the test ends.
-func (w *world) run() {
+// startWithCleanup starts the area until the test ends.
+func (w *fixture) run() {
 	w.t.Helper()
 	w.start()
 	w.t.Cleanup(func() { w.stop() })
@@ -76,8 +76,8 @@ func (w *world) run() {
 
 var errNoSecrets = errors.New("there are no secrets here")
 
-// start starts the area like a new process.
-func (w *world) start() {
+// startArea starts the area like a new process.
+func (w *fixture) start() {
 	w.t.Helper()
 
 	secret := w.secret
@@ -96,13 +96,13 @@ func (w *world) start() {
 	w.stop = env.StartManager(w.t, w.namespace, area.Setup)
 }
 
-func (w *world) restart() {
+func (w *fixture) restart() {
 	w.stop()
 	w.start()
 }
 
-// watch fails the test if a machine gets an address that the status of another machine has.
-func (w *world) watch() {
+// watchAddresses fails the test if a machine gets an address that the status of another machine has.
+func (w *fixture) watch() {
 	w.t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -130,14 +130,14 @@ func (w *world) watch() {
 	})
 }
 
-// note compares one event with the current owners of the addresses.
-func (w *world) note(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
+// checkOwners compares one event with the current owners of the addresses.
+func (w *fixture) note(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
 	has := map[string]bool{}
 
 	for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
 		a = m.Status.BootstrapNetwork + " " + a
 		if other := owners[a]; other != "" && other != m.Name && !gone {
-			w.t.Errorf("%s was given to %s while %s had it", a, m.Name, other)
+			w.t.Errorf("%s was allocated to %s while %s had it", a, m.Name, other)
 		}
 
 		has[a] = !gone
@@ -156,21 +156,21 @@ func (w *world) note(owners map[string]string, m *infrav1.KubevirtMachine, gone 
 	}
 }
 
-func (w *world) eventually(what string, holds func() bool) {
+func (w *fixture) eventually(what string, holds func() bool) {
 	w.t.Helper()
 
 	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s", what)
+			w.t.Fatalf("timed out waiting until %s", what)
 		}
 
 		time.Sleep(lookAt)
 	}
 }
 
-// nodePool returns a pool with static IPv4 addresses.
-func (w *world) nodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
+// newNodePool returns a pool with static IPv4 addresses.
+func (w *fixture) nodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
 
 	return &infrav1.KubevirtNodePool{
@@ -189,19 +189,19 @@ func (w *world) nodePool(name string, replicas int32, addresses ...infrav1.Addre
 	}
 }
 
-func (w *world) create(pool *infrav1.KubevirtNodePool) {
+func (w *fixture) create(pool *infrav1.KubevirtNodePool) {
 	w.t.Helper()
 	w.must(env.Client.Create(w.t.Context(), pool))
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 
 	must(w.t, err)
 }
 
-// patch changes an object.
-func patch[T client.Object](w *world, object T, how func(T)) {
+// patchObject changes an object.
+func patch[T client.Object](w *fixture, object T, how func(T)) {
 	w.t.Helper()
 
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object))
@@ -215,8 +215,8 @@ func patch[T client.Object](w *world, object T, how func(T)) {
 	w.must(env.Client.Patch(w.t.Context(), object, client.MergeFrom(before)))
 }
 
-// condition returns a pool's condition as "STATUS REASON: MESSAGE".
-func (w *world) condition(pool *infrav1.KubevirtNodePool, name string) string {
+// formatCondition returns a pool's condition as "STATUS REASON: MESSAGE".
+func (w *fixture) condition(pool *infrav1.KubevirtNodePool, name string) string {
 	w.t.Helper()
 
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(pool), pool))
@@ -229,20 +229,20 @@ func (w *world) condition(pool *infrav1.KubevirtNodePool, name string) string {
 	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 }
 
-func (w *world) says(pool *infrav1.KubevirtNodePool, condition, want string) {
+func (w *fixture) says(pool *infrav1.KubevirtNodePool, condition, want string) {
 	w.t.Helper()
 
 	deadline := time.Now().Add(patience)
 	for !strings.Contains(w.condition(pool, condition), want) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("%s of %s says %q, and not %q", condition, pool.Name, w.condition(pool, condition), want)
+			w.t.Fatalf("%s of %s is %q, want %q", condition, pool.Name, w.condition(pool, condition), want)
 		}
 
 		time.Sleep(lookAt)
 	}
 }
 
-func (w *world) machines() []infrav1.KubevirtMachine {
+func (w *fixture) machines() []infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	var list infrav1.KubevirtMachineList
@@ -251,8 +251,8 @@ func (w *world) machines() []infrav1.KubevirtMachine {
 	return list.Items
 }
 
-// allocated counts the machines with addresses and a VirtualMachine.
-func (w *world) allocated() int {
+// countAllocated counts the machines with addresses and a VirtualMachine.
+func (w *fixture) allocated() int {
 	n := 0
 
 	for _, m := range w.machines() {
@@ -265,7 +265,7 @@ func (w *world) allocated() int {
 	return n
 }
 
-func (w *world) virtualMachines() []unstructured.Unstructured {
+func (w *fixture) virtualMachines() []unstructured.Unstructured {
 	w.t.Helper()
 
 	list := &unstructured.UnstructuredList{}
@@ -288,17 +288,17 @@ func TestSoakManyMachinesOverRestarts(t *testing.T) {
 	overRestarts(t, 50)
 }
 
-// overRestarts runs the test with the given number of addresses and a few more machines.
+// testOverRestarts runs the test with the given number of addresses and a few more machines.
 func overRestarts(t *testing.T, addresses int) {
 	t.Helper()
 
 	const late = 4
 
 	machines := addresses + late
-	w := newWorld(t)
+	w := newFixture(t)
 	pool := w.nodePool("many", int32(machines), infrav1.AddressRange(fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+addresses-1)))
 	w.create(pool)
-	w.eventually("some have addresses", func() bool { return w.allocated() > addresses/5 })
+	w.eventually("some machines have addresses", func() bool { return w.allocated() > addresses/5 })
 	w.restart()
 	w.eventually("all addresses are in use", func() bool { return w.allocated() == addresses })
 	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
@@ -317,7 +317,7 @@ func overRestarts(t *testing.T, addresses int) {
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = append(p.Spec.BootstrapNetworkConfig.Addresses, "10.0.1.0/24")
 	})
-	w.eventually("growth serves all", func() bool { return w.allocated() == machines })
+	w.eventually("all machines have addresses", func() bool { return w.allocated() == machines })
 	w.says(pool, infrav1.ConditionIPPoolExhausted, "False AddressesLeft")
 
 	if n := len(w.virtualMachines()); n != machines {
@@ -325,15 +325,15 @@ func overRestarts(t *testing.T, addresses int) {
 	}
 
 	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 5 })
-	w.eventually("five are left", func() bool { return len(w.machines()) == 5 && len(w.virtualMachines()) == 5 })
+	w.eventually("five machines are left", func() bool { return len(w.machines()) == 5 && len(w.virtualMachines()) == 5 })
 	w.must(env.Client.Delete(t.Context(), pool))
-	w.eventually("none is left", func() bool { return len(w.machines()) == 0 && len(w.virtualMachines()) == 0 })
+	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 && len(w.virtualMachines()) == 0 })
 }
 
 func TestBadNetworkConfig(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 
 	for _, tc := range []struct {
 		name            string
@@ -394,19 +394,19 @@ func TestBadNetworkConfig(t *testing.T) {
 			w.says(pool, "Stalled", "True")
 
 			if n := w.machinesOf(tc.name); n != 0 {
-				t.Errorf("%d machines were made", n)
+				t.Errorf("%d machines were created", n)
 			}
 
 			w.must(env.Client.Delete(t.Context(), pool))
-			w.eventually("the pool goes", func() bool {
+			w.eventually("the pool is deleted", func() bool {
 				return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
 			})
 		})
 	}
 }
 
-// machinesOf counts a pool's machines.
-func (w *world) machinesOf(pool string) int {
+// countMachines counts a pool's machines.
+func (w *fixture) machinesOf(pool string) int {
 	n := 0
 
 	for _, m := range w.machines() {
@@ -421,7 +421,7 @@ func (w *world) machinesOf(pool string) int {
 func TestOverlappingPools(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	first, second := w.nodePool("first", 1, "10.0.0.10-10.0.0.19"), w.nodePool("second", 1, "10.0.0.15-10.0.0.29")
 	elsewhere := w.nodePool("elsewhere", 1, "10.0.0.10-10.0.0.19")
 	elsewhere.Spec.AdditionalNetworks[0].Name = "other"
@@ -434,13 +434,13 @@ func TestOverlappingPools(t *testing.T) {
 	w.says(second, infrav1.ConditionValidNetworkConfig, w.namespace+"/first")
 	w.says(elsewhere, infrav1.ConditionValidNetworkConfig, "True")
 
-	w.restart() // the older one wins again
+	w.restart() // the older pool wins again
 
 	patch(w, first, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.14"}
 	})
 	w.says(second, infrav1.ConditionValidNetworkConfig, "True")
-	w.eventually("all have addresses", func() bool { return w.allocated() == 3 })
+	w.eventually("all machines have addresses", func() bool { return w.allocated() == 3 })
 }
 
 func must(t testing.TB, err error) {

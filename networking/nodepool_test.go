@@ -25,24 +25,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// poolPasses is a fixture with one pool, in which the test calls Reconcile of the pool controller. Only the
+// poolFixture is a fixture with one pool, in which the test calls Reconcile of the pool controller. Only the
 // test acts on the machines.
 type poolPasses struct {
-	*world
+	*fixture
 
 	pool       *v1alpha1.KubevirtNodePool
 	addresses  *pools.AddressRegistry
 	controller *nodepool.Reconciler
-	// behind has the cache know of no machine yet.
+	// If hasStaleCache is true, the cache has no machines yet.
 	behind bool
 }
 
-// newPoolPasses returns a fixture whose pool has the given numbers of machines and addresses.
+// newPoolFixture returns a fixture whose pool has the given numbers of machines and addresses.
 func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *poolPasses {
 	t.Helper()
 	t.Parallel()
 
-	w := &poolPasses{world: &world{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
+	w := &poolPasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
 	w.must(err)
@@ -69,8 +69,8 @@ func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange
 	return w
 }
 
-// pass reconciles the pool several times, as its events would, and reads it. Its UID is empty if it does
-// not exist.
+// reconcilePool reconciles the pool several times, as its events would, and reads it. Its UID is empty if it
+// does not exist.
 func (w *poolPasses) pass() {
 	w.t.Helper()
 
@@ -85,7 +85,7 @@ func (w *poolPasses) pass() {
 	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), key, w.pool)))
 }
 
-// change changes the pool and reconciles it.
+// changePool changes the pool and reconciles it.
 func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
 	w.t.Helper()
 	how(&w.pool.Spec)
@@ -93,7 +93,8 @@ func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
 	w.pass()
 }
 
-// left returns the machines of the namespace that are not being deleted, and the number of those that are.
+// listRemaining returns the machines of the namespace that are not being deleted, and the number of those
+// that are.
 func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
 	w.t.Helper()
 
@@ -105,7 +106,8 @@ func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
 	return there, len(all.Items) - len(there)
 }
 
-// let removes the finalizers of the machines that are being deleted, as their own controller does.
+// removeFinalizers removes the finalizers of the machines that are being deleted, as their own controller
+// does.
 func (w *poolPasses) let() {
 	w.t.Helper()
 
@@ -124,7 +126,7 @@ func (w *poolPasses) poolSays(condition, reason string) {
 	w.t.Helper()
 
 	if said := meta.FindStatusCondition(w.pool.Status.Conditions, condition); said == nil || said.Reason != reason {
-		w.t.Errorf("the pool says %s %+v, want %s", condition, said, reason)
+		w.t.Errorf("the pool has %s %+v, want %s", condition, said, reason)
 	}
 }
 
@@ -166,7 +168,7 @@ func TestAPoolsLife(t *testing.T) {
 	w.pass()
 
 	if there, going := w.left(); len(there) != 3 || going != 0 {
-		t.Errorf("with a cache that is behind there are %d machines, and %d go", len(there), going)
+		t.Errorf("with a stale cache there are %d machines, and %d are being deleted", len(there), going)
 	}
 
 	w.behind = false
@@ -178,7 +180,7 @@ func TestAPoolsLife(t *testing.T) {
 	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
 
 	if there, going := w.left(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
-		t.Errorf("left: %d, %d go", len(there), going)
+		t.Errorf("left: %d, being deleted: %d", len(there), going)
 	}
 
 	w.poolSays("Ready", "Ready")
@@ -188,7 +190,7 @@ func TestAPoolsLife(t *testing.T) {
 	w.poolSays(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
 
 	if there, going := w.left(); len(there) != 0 || going != 1 {
-		t.Errorf("of a pool that goes there are %d machines, and %d go", len(there), going)
+		t.Errorf("the deleted pool has %d machines, and %d are being deleted", len(there), going)
 	}
 
 	w.let()
@@ -220,7 +222,7 @@ func TestTemplatesOfAPool(t *testing.T) {
 		w.must(env.Client.Get(t.Context(), key, &template))
 
 		if got := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw); got != raw {
-			t.Errorf("%s: a template that somebody changed is now %.200s", why, got)
+			t.Errorf("%s: a template that another client changed is now %.200s", why, got)
 		}
 	}
 
@@ -228,7 +230,7 @@ func TestTemplatesOfAPool(t *testing.T) {
 
 	second := w.pool.Status.MachineTemplate
 	if got := w.templates(); second == first || len(got) != 2 {
-		t.Errorf("templates %v; the machine is of %s, new ones are of %s", got, first, second)
+		t.Errorf("templates %v; the machine uses %s, new machines use %s", got, first, second)
 	}
 
 	if there, _ := w.left(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
@@ -252,6 +254,6 @@ func TestTemplatesOfAPool(t *testing.T) {
 	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("3Gi") })
 
 	if got := w.templates(); !slices.Contains(got, second) || len(got) != 2 {
-		t.Errorf("templates %v: that of somebody else is to stay", got)
+		t.Errorf("templates %v: the template of another owner must stay", got)
 	}
 }

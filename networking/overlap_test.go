@@ -18,9 +18,9 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// cluster creates a HypervisorCluster of KubeVirt. Its machines are in the world's namespace, on the
+// createCluster creates a HypervisorCluster of KubeVirt. Its machines are in the fixture's namespace, on the
 // network named machines.
-func (w *world) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
+func (w *fixture) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
 	w.t.Helper()
 
 	cluster := &hfv1.HypervisorCluster{
@@ -35,9 +35,9 @@ func (w *world) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.H
 	return cluster
 }
 
-// template creates a KubeVirt template with a pool on a network. An empty network means the network of its
-// cluster.
-func (w *world) template(
+// createTemplate creates a KubeVirt template with a pool on a network. An empty network means the network of
+// its cluster.
+func (w *fixture) template(
 	name string, cluster *hfv1.HypervisorCluster, network string, addresses ...hfv1.AddressRange,
 ) *hfv1.HypervisorMachineTemplate {
 	w.t.Helper()
@@ -60,8 +60,8 @@ func (w *world) template(
 	return template
 }
 
-// templateSays waits for the condition AddressPoolReady, and returns its text.
-func (w *world) templateSays(template *hfv1.HypervisorMachineTemplate, want string) string {
+// waitForTemplateCondition waits for the condition AddressPoolReady, and returns its text.
+func (w *fixture) templateSays(template *hfv1.HypervisorMachineTemplate, want string) string {
 	w.t.Helper()
 
 	said := ""
@@ -90,7 +90,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 
 	const valid = infrav1.ConditionValidNetworkConfig
 
-	w := newWorld(t)
+	w := newFixture(t)
 	here := w.cluster("here", nil)
 
 	// The node pool is older.
@@ -104,7 +104,7 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 
 	for _, part := range []string{"KubevirtNodePool " + w.namespace + "/nodes", "on network " + w.namespace + "/machines", "10.0.0.19"} {
 		if !strings.Contains(said, part) {
-			t.Errorf("lacks %q: %s", part, said)
+			t.Errorf("the message lacks %q: %s", part, said)
 		}
 	}
 
@@ -136,19 +136,19 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 
 	if said := w.condition(more, valid); !strings.Contains(said, "HypervisorMachineTemplate "+w.namespace+"/late") ||
 		!strings.Contains(said, "10.0.0.25") {
-		t.Errorf("the node pool is told %q", said)
+		t.Errorf("the node pool's message is %q", said)
 	}
 
 	w.must(env.Client.Delete(t.Context(), late))
 	w.says(more, valid, "True")
-	w.eventually("a machine with an address", func() bool { return w.allocated() == 1 })
+	w.eventually("a machine has an address", func() bool { return w.allocated() == 1 })
 }
 
 // After a restart, the older of two objects with overlapping pools keeps its pool, whatever its kind is.
 func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	here := w.cluster("here", nil)
 
 	first := w.template("first", here, w.namespace+"/machines", "10.0.0.10-10.0.0.19")
@@ -174,13 +174,13 @@ func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
 func TestNoPoolOnThePodNetwork(t *testing.T) {
 	t.Parallel()
 
-	w := newWorld(t)
+	w := newFixture(t)
 	here := w.cluster("here", nil)
 	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "" })
 
 	template := w.template("pods", here, "", "10.0.0.10-10.0.0.19")
 	if said := w.templateSays(template, "False PoolInvalid"); !strings.Contains(said, "template.kubevirt.network") {
-		t.Errorf("the template is told %q", said)
+		t.Errorf("the template's message is %q", said)
 	}
 
 	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "networks/vlan20" })

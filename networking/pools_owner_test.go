@@ -19,13 +19,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// fleet has the machines of one pool, as their controller handles them. record is at the API server.
+// fleet has the machines of one pool, as their controller handles them. recorded is at the API server.
 // addresses is in memory and lost with the process.
 type fleet struct {
 	t         testing.TB
 	addresses *pools.AddressRegistry
 	record    map[string]netip.Prefix
-	// running have an address in use: their VirtualMachine is there.
+	// running has the addresses in use: their VirtualMachines exist.
 	running map[netip.Addr]string
 }
 
@@ -61,9 +61,9 @@ func (f *fleet) step(n int) string {
 	owner := fmt.Sprintf("m%d", n%13)
 
 	switch n / 13 % 8 {
-	case 0, 1, 2: // a pass that works
+	case 0, 1, 2: // a reconcile without errors
 		return f.allocate(owner, true, true)
-	case 3: // the write gets through, and its answer is lost: the machine is not made yet
+	case 3: // the write succeeds, and its response is lost: the machine is not created yet
 		return f.allocate(owner, true, false)
 	case 4: // the write is lost
 		return f.allocate(owner, false, false)
@@ -103,7 +103,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 
 	for other, at := range f.record {
 		if at.Addr() == got[0].Addr() {
-			return fmt.Sprintf("%s got %s, which is on record for %s", owner, got[0], other)
+			return fmt.Sprintf("%s got %s, which is recorded for %s", owner, got[0], other)
 		}
 	}
 
@@ -122,7 +122,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 	return ""
 }
 
-// steps generates a list of numbers below a limit. Each number is one action.
+// genSteps generates a list of numbers below a limit. Each number is one action.
 func steps(least, most, limit int) gopter.Gen {
 	numbers := gen.SliceOf(gen.IntRange(0, limit-1))
 

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-var errAPI = errors.New("the API server is away")
+var errAPI = errors.New("the API server is unavailable")
 
 // The gate opens when the address registry is filled, after any number of attempts. The registry has
 // nothing from failed attempts.
@@ -69,7 +69,7 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 		synctest.Wait()
 
 		if b.Check(nil) != nil || !b.IsReady() || tries != 3 {
-			t.Errorf("%d tries", tries)
+			t.Errorf("%d attempts", tries)
 		}
 
 		equal(t, "the lowest free address after a rebuild", ask(t, b, &wakes{}, "p", "b"), "[10.0.0.2/8]")
@@ -118,12 +118,12 @@ func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
 	must(t, b.Rebuild(t.Context()))
 
 	if status, _ := b.Status("p"); status.Waiting != 1 {
-		t.Errorf("%d wait", status.Waiting)
+		t.Errorf("%d owners wait", status.Waiting)
 	}
 
 	equal(t, "one that comes later", ask(t, b, w, "p", "new"), "")
 	b.Release("has")
-	equal(t, "it asks first", ask(t, b, w, "p", "new"), "")
+	equal(t, "it requests first", ask(t, b, w, "p", "new"), "")
 	equal(t, "the one whose turn it is", ask(t, b, w, "p", "waits"), "[10.0.0.1/8]")
 
 	b.Release("waits")

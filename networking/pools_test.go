@@ -42,7 +42,7 @@ func set(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	must(t, b.SetPool(p, nil))
 }
 
-// wakes records the owners whose Wake was called, in order.
+// wakeRecorder records the owners whose Wake was called, in order.
 type wakes struct {
 	mu  sync.Mutex
 	who []string
@@ -67,7 +67,8 @@ func (w *wakes) taken() []string {
 	return who
 }
 
-// ask calls Acquire for an owner and returns the addresses as text, or an empty text after an error.
+// acquireAddresses calls Acquire for an owner and returns the addresses as text, or an empty text after an
+// error.
 func ask(t testing.TB, b *pools.AddressRegistry, w *wakes, pool, owner string) string {
 	t.Helper()
 
@@ -105,21 +106,21 @@ func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
 		}
 	}
 
-	equal(t, "nobody is woken without a change", w.taken(), []string(nil))
+	equal(t, "no owner is woken without a change", w.taken(), []string(nil))
 
 	if status, _ := b.Status("p"); status.Waiting != 3 || status.FreeMachines() != 0 {
 		t.Errorf("status is %+v", status)
 	}
 
 	b.Release("m1")
-	equal(t, "one is woken for one address", w.taken(), []string{"m2"})
+	equal(t, "one owner is woken for one address", w.taken(), []string{"m2"})
 	equal(t, "the address is used again", ask(t, b, w, "p", "m2"), "[10.0.0.11/8]")
 
 	b.Release("m3")
-	equal(t, "one who gives up wakes nobody where there is no room", w.taken(), []string(nil))
+	equal(t, "an owner that stops waiting wakes no other if the pool is full", w.taken(), []string(nil))
 
 	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.19"))
-	equal(t, "growth wakes the rest", w.taken(), []string{"m4"})
+	equal(t, "a larger pool wakes the remaining owners", w.taken(), []string{"m4"})
 
 	if status, _ := b.Status("p"); status.Waiting != 0 || status.FreeMachines() != 8 {
 		t.Errorf("status is %+v", status)
@@ -139,11 +140,11 @@ func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
 
 	b.Release("a")
 	equal(t, "woken", w.taken(), []string{"c"})
-	equal(t, "a new one", ask(t, b, w, "p", "late"), "")
-	equal(t, "the second who waits", ask(t, b, w, "p", "d"), "")
-	equal(t, "who has one", ask(t, b, w, "p", "b"), "[10.0.0.11/8]")
-	equal(t, "who was woken", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
-	equal(t, "nobody else is woken", w.taken(), []string(nil))
+	equal(t, "a new owner", ask(t, b, w, "p", "late"), "")
+	equal(t, "the second waiting owner", ask(t, b, w, "p", "d"), "")
+	equal(t, "an owner with an address", ask(t, b, w, "p", "b"), "[10.0.0.11/8]")
+	equal(t, "the woken owner", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
+	equal(t, "no other owner is woken", w.taken(), []string(nil))
 
 	// If a woken owner does not need its address, the next owner is woken, whichever call removes the first
 	// owner.
@@ -177,14 +178,14 @@ func TestWaitersOfAPoolThatIsNotThereYet(t *testing.T) {
 	b, w := pools.New(), &wakes{}
 	equal(t, "has", ask(t, b, w, "p", "a"), "")
 	set(t, b, pool(t, blue, "other", "10.0.1.0/24"))
-	equal(t, "another pool is no news", w.taken(), []string(nil))
+	equal(t, "another pool wakes no owner", w.taken(), []string(nil))
 	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
 	equal(t, "woken", w.taken(), []string{"a"})
 	equal(t, "has", ask(t, b, w, "p", "a"), "[10.0.0.1/8]")
 
 	b.RemovePool("p")
 	equal(t, "keeps", fmt.Sprint(b.AddressesOf("a")), "[10.0.0.1/8]")
-	equal(t, "asks again without a pool", ask(t, b, w, "p", "late"), "")
+	equal(t, "requests an address without a pool", ask(t, b, w, "p", "late"), "")
 }
 
 func TestPoolsOverlap(t *testing.T) {
@@ -203,7 +204,7 @@ func TestPoolsOverlap(t *testing.T) {
 	}
 
 	if _, there := b.Status("second"); there {
-		t.Error("the refused pool is there")
+		t.Error("the refused pool exists")
 	}
 
 	set(t, b, pool(t, blue, "first", "10.0.0.10-10.0.0.14"))
@@ -305,7 +306,7 @@ func TestConcurrentOwners(t *testing.T) {
 
 	status, _ := b.Status("p")
 	if status.Waiting == 0 || status.FreeMachines() != 0 {
-		t.Errorf("100 stay on 50 addresses, and the address registry says %+v", status)
+		t.Errorf("100 owners remain on 50 addresses, status %+v", status)
 	}
 
 	var all []netip.Prefix

@@ -20,8 +20,8 @@ import (
 type queue struct {
 	t         testing.TB
 	addresses *pools.AddressRegistry
-	// line are those who asked in vain, the first in front; woken those who were woken and
-	// have not asked again.
+	// waiting has the owners whose requests failed, in order. woken has those that were woken and have not
+	// requested an address since.
 	line, woken []string
 	has         map[string]bool
 }
@@ -49,7 +49,7 @@ func (q *queue) step(n int) string {
 	return ""
 }
 
-// next calls Acquire for one of the woken owners.
+// acquireNext calls Acquire for one of the woken owners.
 func (q *queue) next() string {
 	if len(q.woken) == 0 {
 		return ""

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// machineOf returns a machine of a pool.
+// newMachine returns a machine of a pool.
 func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
 	return &infrav1.KubevirtMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool}},
@@ -37,8 +37,8 @@ func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
 	}
 }
 
-// waiting returns a machine of the pool that has no address for the given reason.
-func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
+// createWaitingMachine returns a machine of the pool that has no address for the given reason.
+func (w *fixture) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	m := machineOf(w.namespace, pool, name)
@@ -56,7 +56,7 @@ func (w *world) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
 func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 	t.Parallel()
 
-	w := &world{t: t, namespace: env.Namespace(t)}
+	w := &fixture{t: t, namespace: env.Namespace(t)}
 
 	var waits []*infrav1.KubevirtMachine
 	for i := range 5 {
@@ -93,13 +93,13 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 		return got
 	}
 
-	if status, _ := addresses.Status(name); status.Waiting+1 != len(waits) { // the first was woken by the pool
-		t.Errorf("%d wait", status.Waiting)
+	if status, _ := addresses.Status(name); status.Waiting+1 != len(waits) { // the pool woke the first
+		t.Errorf("%d owners wait", status.Waiting)
 	}
 
 	for i, m := range waits {
 		if got := ask("new"); got != nil {
-			t.Fatalf("one that came later has %v", got)
+			t.Fatalf("the later machine has %v", got)
 		}
 
 		if next := i + 1; next < len(waits) && ask(kubevirt.OwnerKey(waits[next])) != nil {
@@ -107,13 +107,13 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 		}
 
 		if got := ask(kubevirt.OwnerKey(m)); got == nil {
-			t.Fatalf("%s has no address when it is its turn", m.Name)
+			t.Fatalf("%s has no address, although it is its turn", m.Name)
 		}
 
 		addresses.Release(kubevirt.OwnerKey(m))
 	}
 
 	if got := ask("new"); got == nil {
-		t.Error("at last it is the turn of the one that came later")
+		t.Error("the later machine has no address after all others")
 	}
 }

@@ -58,11 +58,11 @@ func TestConnectionsEndWithTheirPermission(t *testing.T) {
 		}
 
 		if _, err := clusters.Ensure(t.Context(), cluster); errclass.ReasonOf(err, "") != reason {
-			t.Errorf("a Secret whose %s was narrowed: error %v, want reason %s", annotation, err, reason)
+			t.Errorf("after %s was narrowed: error %v, want reason %s", annotation, err, reason)
 		}
 
 		if _, there := clusters.Get("c"); there || hv.open != 0 {
-			t.Errorf("a Secret whose %s was narrowed: still to be had: %t, open connections: %d", annotation, there, hv.open)
+			t.Errorf("after %s was narrowed: connected: %t, open connections: %d", annotation, there, hv.open)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest /
 		clusters.Forget(cluster.Name)
 
 		if _, there := clusters.Get(cluster.Name); there {
-			t.Fatal("a cluster that is gone is connected to")
+			t.Fatal("a deleted cluster has a connection")
 		}
 	})
 
@@ -153,12 +153,12 @@ func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
 		}
 
 		if len(told) != 1 {
-			t.Errorf("optional %t: it is told apart: %v", optional, told)
+			t.Errorf("optional %t: the errors differ: %v", optional, told)
 		}
 	}
 
 	if _, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "secret-b", Key: "key"}, ""); !credential.IsMissing(err) {
-		t.Errorf("an administrator is not told that it is missing: %v", err)
+		t.Errorf("an administrator gets no error about the missing Secret: %v", err)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 	}
 }
 
-// scopes creates providers of a CI platform, with the credentials of any template.
+// providerFixture creates providers of a CI platform, with the credentials of any template.
 type scopes struct {
 	*connect.Workloads
 
@@ -224,7 +224,8 @@ func newScopes() *scopes {
 	return s
 }
 
-// open gets the provider of the numbered template, and returns how many providers were created for the call.
+// getProvider gets the provider of the numbered template, and returns how many providers were created for the
+// call.
 func (s *scopes) open(t *testing.T, number int) int {
 	t.Helper()
 
@@ -268,7 +269,7 @@ func TestProvidersThatNobodyAsksForGo(t *testing.T) {
 	s.open(t, 3)
 
 	if first, second := s.open(t, 1), s.open(t, 2); first != 1 || second != 0 {
-		t.Errorf("made anew: %d of template 1, which nobody asked for, and %d of template 2", first, second)
+		t.Errorf("recreated: %d of template 1, which was not used, and %d of template 2", first, second)
 	}
 }
 
@@ -281,14 +282,14 @@ func TestOutcomeOfErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		"hypervisor says busy":         {&hypervisor.Error{Kind: hypervisor.Busy, Reason: "Locked", Message: "VM is locked"}, "wait Locked: VM is locked"},
+		"hypervisor is busy":           {&hypervisor.Error{Kind: hypervisor.Busy, Reason: "Locked", Message: "VM is locked"}, "wait Locked: VM is locked"},
 		"hypervisor has no room":       {&hypervisor.Error{Kind: hypervisor.NoCapacity, Message: "no room"}, "wait Fallback: no room"},
 		"hypervisor rejects":           {&hypervisor.Error{Kind: hypervisor.Rejected, Reason: "NoPrivilege", Message: "give it"}, "stall NoPrivilege: give it"},
 		"hypervisor's outcome unknown": {&hypervisor.Error{Kind: hypervisor.UnknownOutcome, Message: "cut off"}, "fail Fallback: cut off"},
 		"forge limits the rate":        {&workload.Error{Kind: workload.RateLimited, Reason: "RateLimited", Message: "later"}, "wait RateLimited: later"},
 		"forge rejects":                {&workload.Error{Kind: workload.Rejected, Reason: "Forbidden", Message: "permit it"}, "stall Forbidden: permit it"},
 		"configuration":                {errclass.New(errclass.Configuration, "SecretNotFound", "no secret"), "stall SecretNotFound: no secret"},
-		"anything else is tried again": {errors.New("connection refused"), "fail Fallback: connection refused"},
+		"any other error is retried":   {errors.New("connection refused"), "fail Fallback: connection refused"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

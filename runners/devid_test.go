@@ -34,7 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
-// certOffice is a fixture with a namespace, an operator and a CA that makes TPMs.
+// devIDFixture is a fixture with a namespace, an operator and a CA that makes TPMs.
 type certOffice struct {
 	t         *testing.T
 	namespace string
@@ -57,7 +57,7 @@ func newCertOffice(t *testing.T) *certOffice {
 	return w
 }
 
-// start starts a replica. Its only state is in the API server.
+// startOperator starts a replica. Its only state is in the API server.
 func (w *certOffice) start(devices config.DevID) *httptest.Server {
 	w.t.Helper()
 
@@ -78,7 +78,7 @@ func (w *certOffice) start(devices config.DevID) *httptest.Server {
 	return server
 }
 
-// indexed returns a client that reads from a cache, as the client of the manager does.
+// startCachedClient returns a client that reads from a cache, as the client of the manager does.
 func indexed(t *testing.T) client.Client {
 	t.Helper()
 
@@ -104,7 +104,7 @@ func indexed(t *testing.T) client.Client {
 	t.Cleanup(func() { cancel(); <-done })
 
 	if !informers.WaitForCacheSync(t.Context()) {
-		t.Fatal("the cache is not filled")
+		t.Fatal("the cache did not sync")
 	}
 
 	out, err := client.New(env.Config, client.Options{Scheme: env.Scheme, Cache: &client.CacheOptions{Reader: informers}})
@@ -115,7 +115,7 @@ func indexed(t *testing.T) client.Client {
 	return out
 }
 
-// claim creates a claim whose machine attests with its TPM, after the case has changed the claim.
+// createClaim creates a claim whose machine attests with its TPM, after the case has changed the claim.
 func (w *certOffice) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -136,7 +136,7 @@ func bearer(claim *v1alpha1.MachineClaim) string {
 	return "Bearer " + vmspec.DevIDCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
-// askCertificate sends the request of the claim's machine. The body is a text, or a value that is encoded
+// requestCertificate sends the request of the claim's machine. The body is a text, or a value that is encoded
 // as JSON.
 func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) told {
 	t.Helper()
@@ -154,7 +154,7 @@ func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.Mac
 	return ask(t, operator, vmspec.DevIDPath(claim), bearer, data)
 }
 
-// leaf parses the certificate of a response.
+// parseCertificate parses the certificate of a response.
 func leaf(t *testing.T, got told) *x509.Certificate {
 	t.Helper()
 
@@ -217,7 +217,7 @@ func TestOneDeviceIdentity(t *testing.T) {
 
 	// If the response was lost, every replica returns the same certificate.
 	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.body != got.body {
-		t.Errorf("asked again: %+v", again)
+		t.Errorf("second request: %+v", again)
 	}
 
 	// A request with the code and another key is refused.
@@ -269,8 +269,8 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 		"the code for the credential": {
 			claim: good, bearer: "Bearer " + vmspec.ClaimCode(key, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
 		},
-		"the claim before of that name": {claim: earlier, want: http.StatusGone},
-		"a machine that is off": {
+		"an earlier claim with the same name": {claim: earlier, want: http.StatusGone},
+		"a stopped machine": {
 			claim: w.claim("off", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Stopped: &now} }), want: http.StatusGone,
 		},
 		"a machine that does not attest": {
@@ -281,13 +281,13 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 				c.Status.BootstrapInfo.Identity.Method = v1alpha1.AttestationJoinToken
 			}), want: http.StatusForbidden,
 		},
-		"no JSON":              {claim: w.claim("a", nil), body: "<html>", want: http.StatusBadRequest},
-		"an unknown field":     {claim: w.claim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
-		"two requests":         {claim: w.claim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},
-		"no key":               {claim: w.claim("d", nil), body: `{}`, want: http.StatusBadRequest},
-		"no public area":       {claim: w.claim("e", nil), body: guest.DevIDRequest{Public: []byte("key")}, want: http.StatusBadRequest},
-		"too much":             {claim: w.claim("f", nil), body: `{"public":"` + strings.Repeat("A", 64<<10) + `"}`, want: http.StatusBadRequest},
-		"a key that may leave": {claim: w.claim("g", nil), body: soft, want: http.StatusBadRequest},
+		"no JSON":           {claim: w.claim("a", nil), body: "<html>", want: http.StatusBadRequest},
+		"an unknown field":  {claim: w.claim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
+		"two requests":      {claim: w.claim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},
+		"no key":            {claim: w.claim("d", nil), body: `{}`, want: http.StatusBadRequest},
+		"no public area":    {claim: w.claim("e", nil), body: guest.DevIDRequest{Public: []byte("key")}, want: http.StatusBadRequest},
+		"too much":          {claim: w.claim("f", nil), body: `{"public":"` + strings.Repeat("A", 64<<10) + `"}`, want: http.StatusBadRequest},
+		"an exportable key": {claim: w.claim("g", nil), body: soft, want: http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.bearer == "" {
@@ -307,7 +307,7 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 
 	// None of the refused requests affects the machine's own request.
 	if got := askCertificate(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
-		t.Errorf("afterwards: %+v", got)
+		t.Errorf("own request: %+v", got)
 	}
 }
 
@@ -345,7 +345,7 @@ func TestKeysAtOnce(t *testing.T) {
 	wg.Wait()
 
 	if count[http.StatusOK] != 1 || count[http.StatusConflict] != 3 {
-		t.Errorf("answers %v", count)
+		t.Errorf("responses %v", count)
 	}
 }
 
@@ -366,7 +366,7 @@ func TestSharedTPM(t *testing.T) {
 	// The cache shows the first claim with a delay.
 	probes := 0
 
-	until(t, "a copied TPM is known", func() bool {
+	until(t, "the copied TPM is detected", func() bool {
 		probes++
 		third := w.claim(fmt.Sprintf("probe-%d", probes), nil)
 
@@ -379,7 +379,7 @@ func TestSharedTPM(t *testing.T) {
 	}
 
 	if read(t, w.namespace, second.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device != nil {
-		t.Error("a key that was refused is on record")
+		t.Error("a refused key is recorded")
 	}
 }
 
@@ -396,7 +396,7 @@ func TestTooOften(t *testing.T) {
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusUnauthorized] == 0 {
-		t.Errorf("guesses: %v", count)
+		t.Errorf("responses to guesses: %v", count)
 	}
 
 	count = map[int]int{}
@@ -405,7 +405,7 @@ func TestTooOften(t *testing.T) {
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusBadRequest] == 0 {
-		t.Errorf("requests: %v", count)
+		t.Errorf("responses to requests: %v", count)
 	}
 
 	if got := askCertificate(t, w.operator, other, bearer(other), "{}"); got.status != http.StatusBadRequest {

@@ -35,7 +35,7 @@ func newAttestor(t *testing.T) *attestor {
 	return &attestor{Registry: newRegistry(t, server), server: server}
 }
 
-// machine attests as the machine of the claim.
+// attest attests as the machine of the claim.
 func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretest.Agent {
 	t.Helper()
 
@@ -55,7 +55,7 @@ func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretes
 	return agent
 }
 
-// bySVID changes the claim so that its machine authenticates with its SVID.
+// useSVID changes the claim so that its machine authenticates with its SVID.
 func bySVID(status *v1alpha1.MachineClaimStatus) {
 	status.BootstrapInfo.Handover.Proof = v1alpha1.ProofSVID
 }
@@ -97,7 +97,7 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	}
 
 	if made := w.github.State().Registered; made != 0 {
-		t.Errorf("%d credentials were made", made)
+		t.Errorf("%d credentials were issued", made)
 	}
 
 	if told := askCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusOK {
@@ -115,7 +115,7 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 	}
 
 	if made := w.github.State().Registered; made != 1 {
-		t.Errorf("%d credentials were made", made)
+		t.Errorf("%d credentials were issued", made)
 	}
 }
 
@@ -143,7 +143,7 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 	}
 
 	if !limited {
-		t.Error("a hundred wrong SVIDs were looked into")
+		t.Error("a hundred wrong SVIDs were verified")
 	}
 
 	attestor.server.Stop(t)

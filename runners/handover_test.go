@@ -36,7 +36,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// handoverWorld is a fixture: a namespace with a template of method callback, and a GitHub simulator.
+// handoverFixture is a fixture: a namespace with a template of method callback, and a GitHub simulator.
 type handoverWorld struct {
 	t         *testing.T
 	namespace string
@@ -70,7 +70,7 @@ func newHandoverWorld(t *testing.T) *handoverWorld {
 	return w
 }
 
-// claim creates a claim with a recorded offer of a credential, after the case has changed its status.
+// createClaim creates a claim with a recorded offer of a credential, after the case has changed its status.
 func (w *handoverWorld) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
@@ -96,7 +96,7 @@ func (w *handoverWorld) info(claim *v1alpha1.MachineClaim) *v1alpha1.BootstrapIn
 	return read(w.t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo
 }
 
-// operator starts a replica. Its only state is in the API server.
+// startOperator starts a replica. Its only state is in the API server.
 func (w *handoverWorld) operator() *httptest.Server {
 	w.t.Helper()
 
@@ -133,7 +133,7 @@ func (w *handoverWorld) operator() *httptest.Server {
 
 func settings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
 
-// askCredential sends the request of the claim's machine, with the given bearer token.
+// requestCredential sends the request of the claim's machine, with the given bearer token.
 func askCredential(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
 	t.Helper()
 
@@ -172,7 +172,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 
 	info := now.Status.BootstrapInfo
 	if info.Handover.UsedAt == nil || info.Handover.GivenAt == nil || info.RunnerID == "" || info.RunnerName != vmspec.RunnerName(claim) {
-		t.Errorf("on record is %+v", info)
+		t.Errorf("recorded: %+v", info)
 	}
 
 	kept, err := json.Marshal(now)
@@ -218,20 +218,20 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code afte
 		bearer string
 		want   int
 	}{
-		"without a code":                   {good, "", http.StatusUnauthorized},
-		"a code that is no bearer token":   {good, strings.TrimPrefix(code(good), "Bearer "), http.StatusUnauthorized},
-		"the code of another claim":        {good, code(other), http.StatusUnauthorized},
-		"the code of a claim of that name": {good, code(earlier), http.StatusUnauthorized},
-		"the claim before of that name":    {earlier, code(earlier), http.StatusGone},
-		"a claim that is not there":        {nobody, code(nobody), http.StatusGone},
-		"a claim that is being deleted":    {deleted, code(deleted), http.StatusGone},
-		"a machine that was offered none":  {w.claim("none", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil }), "", http.StatusForbidden},
-		"a machine that is not placed":     {w.claim("new", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo = nil }), "", http.StatusForbidden},
-		"a machine that is off":            {w.claim("off", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Stopped: &now} }), "", http.StatusGone},
-		"a machine whose life is over":     {w.claim("over", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Ended: &now} }), "", http.StatusGone},
-		"one that somebody is at":          {w.claim("underway", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &now }), "", http.StatusServiceUnavailable},
-		"one whose handover broke off":     {w.claim("broken", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &long }), "", http.StatusConflict},
-		"one whose credential it has": {w.claim("has", func(s *v1alpha1.MachineClaimStatus) {
+		"without a code":                                  {good, "", http.StatusUnauthorized},
+		"a code that is no bearer token":                  {good, strings.TrimPrefix(code(good), "Bearer "), http.StatusUnauthorized},
+		"the code of another claim":                       {good, code(other), http.StatusUnauthorized},
+		"the code of an earlier claim with the same name": {good, code(earlier), http.StatusUnauthorized},
+		"an earlier claim with the same name":             {earlier, code(earlier), http.StatusGone},
+		"a claim that does not exist":                     {nobody, code(nobody), http.StatusGone},
+		"a claim that is being deleted":                   {deleted, code(deleted), http.StatusGone},
+		"a machine without an offer":                      {w.claim("none", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil }), "", http.StatusForbidden},
+		"a machine that is not placed":                    {w.claim("new", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo = nil }), "", http.StatusForbidden},
+		"a stopped machine":                               {w.claim("off", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Stopped: &now} }), "", http.StatusGone},
+		"a machine that has ended":                        {w.claim("over", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Ended: &now} }), "", http.StatusGone},
+		"a claim whose credential is being issued":        {w.claim("underway", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &now }), "", http.StatusServiceUnavailable},
+		"a claim whose handover was interrupted":          {w.claim("broken", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &long }), "", http.StatusConflict},
+		"a claim whose credential was issued": {w.claim("has", func(s *v1alpha1.MachineClaimStatus) {
 			s.BootstrapInfo.Handover.UsedAt, s.BootstrapInfo.Handover.GivenAt = &now, &now
 		}), "", http.StatusConflict},
 	}
@@ -254,12 +254,12 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code afte
 	}
 
 	if state := w.github.State(); state.Registered != 0 {
-		t.Errorf("%d credentials were made", state.Registered)
+		t.Errorf("%d credentials were issued", state.Registered)
 	}
 
 	// None of the refused requests affects the machine's own request.
 	if got := askCredential(t, operator, good, code(good)); got.status != http.StatusOK {
-		t.Errorf("afterwards: %+v", got)
+		t.Errorf("own request: %+v", got)
 	}
 }
 
@@ -291,14 +291,14 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 	wait.Wait()
 
 	if got[http.StatusOK] != 1 || w.github.State().Registered != 1 {
-		t.Errorf("answers by status %v, %d credentials were made", got, w.github.State().Registered)
+		t.Errorf("responses by status %v, %d credentials were issued", got, w.github.State().Registered)
 	}
 
 	for status := range got {
 		switch status {
 		case http.StatusOK, http.StatusConflict, http.StatusServiceUnavailable, http.StatusTooManyRequests:
 		default:
-			t.Errorf("answers by status %v", got)
+			t.Errorf("responses by status %v", got)
 		}
 	}
 }
@@ -308,7 +308,7 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 func TestACrashCostsTheCredential(t *testing.T) {
 	t.Parallel()
 
-	for name, made := range map[string]bool{"before it is made": false, "after it was made": true} {
+	for name, made := range map[string]bool{"before it is issued": false, "after it was issued": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -337,18 +337,18 @@ func TestACrashCostsTheCredential(t *testing.T) {
 			w.transport = nil
 
 			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusServiceUnavailable || got.after == "" {
-				t.Errorf("at once: %+v", got)
+				t.Errorf("first request after the crash: %+v", got)
 			}
 
 			w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
 
 			got := askCredential(t, w.operator(), claim, code(claim))
 			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "handover failed") {
-				t.Errorf("later: %+v", got)
+				t.Errorf("later request: %+v", got)
 			}
 
 			if state := w.github.State(); state.Registered != map[bool]int{true: 1}[made] {
-				t.Errorf("%d credentials were made", state.Registered)
+				t.Errorf("%d credentials were issued", state.Registered)
 			}
 		})
 	}
@@ -375,7 +375,7 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 
 			got := askCredential(t, w.operator(), claim, code(claim))
 			if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
-				t.Errorf("in trouble: %+v", got)
+				t.Errorf("while the platform fails: %+v", got)
 			}
 
 			if name == "a rate limit" && (len(got.after) < 2 || got.after == "5") {
@@ -387,11 +387,11 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 			}
 
 			if used := w.info(claim).Handover.UsedAt; used != nil {
-				t.Error("the code counts as used")
+				t.Error("the code is recorded as used")
 			}
 
 			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusOK {
-				t.Errorf("afterwards: %+v", got)
+				t.Errorf("after the platform recovered: %+v", got)
 			}
 		})
 	}
@@ -422,21 +422,21 @@ func TestRateLimits(t *testing.T) {
 	}
 
 	if got := status(claim, code(claim), 10); got[http.StatusForbidden] != 5 || got[http.StatusTooManyRequests] != 5 {
-		t.Errorf("one machine: %v", got)
+		t.Errorf("responses to one machine: %v", got)
 	}
 
 	w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
 
 	if got := status(claim, code(claim), 2); got[http.StatusForbidden] != 1 {
-		t.Errorf("after a while: %v", got)
+		t.Errorf("responses after a while: %v", got)
 	}
 
 	if got := status(victim, code(claim), 60); got[http.StatusUnauthorized] != 50 || got[http.StatusTooManyRequests] != 10 {
-		t.Errorf("guesses: %v", got)
+		t.Errorf("responses to guesses: %v", got)
 	}
 
 	if got := askCredential(t, operator, victim, code(victim)); got.status != http.StatusOK {
-		t.Errorf("the machine whose code was guessed at: %+v", got)
+		t.Errorf("the machine whose code was guessed: %+v", got)
 	}
 
 	all := map[int]int{}
@@ -452,7 +452,7 @@ func TestRateLimits(t *testing.T) {
 	}
 
 	if all[http.StatusGone] != 198 || all[http.StatusTooManyRequests] != 12 {
-		t.Errorf("many machines: %v", all)
+		t.Errorf("responses to many machines: %v", all)
 	}
 }
 

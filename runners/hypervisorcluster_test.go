@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// clusterWorld is a fixture with one cluster. The test controls the responses of its hypervisor.
+// clusterFixture is a fixture with one cluster. The test controls the responses of its hypervisor.
 type clusterWorld struct {
 	*testing.T
 
@@ -45,7 +45,8 @@ func newClusterWorld(t *testing.T) *clusterWorld {
 	return w
 }
 
-// passes reconciles the cluster three times, so that its status no longer changes, and returns it.
+// reconcileUntilStable reconciles the cluster three times, so that its status no longer changes, and returns
+// it.
 func (w *clusterWorld) passes() *v1alpha1.HypervisorCluster {
 	w.Helper()
 

@@ -38,7 +38,7 @@ const (
 	logText = "make: all is well\n"
 )
 
-// logWorld is a fixture with a namespace and a job. Its logs are stored with the credentials of a Secret in
+// logFixture is a fixture with a namespace and a job. Its logs are stored with the credentials of a Secret in
 // the namespace.
 type logWorld struct {
 	namespace string
@@ -68,7 +68,7 @@ func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWo
 	return w
 }
 
-// run runs the controller until stop is called.
+// runController runs the controller until stop is called.
 func (w *logWorld) run(t *testing.T) (stop func()) {
 	t.Helper()
 
@@ -85,7 +85,7 @@ func (w *logWorld) run(t *testing.T) (stop func()) {
 	})
 }
 
-// keep writes the log of a machine to a RunnerLog, as a report does.
+// keepLog writes the log of a machine to a RunnerLog, as a report does.
 func (w *logWorld) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
 	t.Helper()
 
@@ -142,10 +142,10 @@ func TestLogsGoToTheStore(t *testing.T) {
 		t.Error(diff)
 	}
 
-	// A log that had no job before.
+	// This log has no job yet.
 	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{})
-	until(t, "the log on the shelf is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
-	until(t, "it says where", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
+	until(t, "the log without a job is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
+	until(t, "its location is recorded", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
 
 	if name, err := (&report.Logs{Client: env.Client}).Find(t.Context(), w.namespace, "linux-b"); err != nil || name != "linux-b-log" {
 		t.Fatalf("Find = %s, %v", name, err)
@@ -168,7 +168,7 @@ func TestStoreThatIsAway(t *testing.T) {
 	stop := w.run(t)
 	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 	until(t, "a write fails", func() bool { return w.written(t, "failed") > 0 })
-	until(t, "an event tells of it", func() bool {
+	until(t, "an event reports the failure", func() bool {
 		var told eventsv1.EventList
 		if err := env.Client.List(t.Context(), &told, client.InNamespace(w.namespace)); err != nil {
 			t.Fatal(err)

@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// templateWorld is a fixture with one template on its own cluster.
+// templateFixture is a fixture with one template on its own cluster.
 type templateWorld struct {
 	*testing.T
 
@@ -35,7 +35,7 @@ type templateWorld struct {
 	templates *machinetemplate.Reconciler
 }
 
-// newTemplateWorld creates a template, after change was applied, of a cluster that does not exist.
+// newTemplateFixture creates a template, after change was applied, of a cluster that does not exist.
 func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *templateWorld {
 	t.Helper()
 
@@ -65,7 +65,7 @@ func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTempl
 	return w
 }
 
-// cluster creates the template's cluster, after change was applied. The cluster is connected and ready.
+// createCluster creates the template's cluster, after change was applied. The cluster is connected and ready.
 func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.Helper()
 
@@ -83,7 +83,7 @@ func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.ready(metav1.ConditionTrue, "Connected", "")
 }
 
-// ready writes the condition Ready of the cluster.
+// setClusterReady writes the condition Ready of the cluster.
 func (w *templateWorld) ready(status metav1.ConditionStatus, reason, message string) {
 	w.Helper()
 
@@ -99,7 +99,8 @@ func (w *templateWorld) key() client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: "linux"}
 }
 
-// passes reconciles the template three times, so that its status no longer changes, and returns it.
+// reconcileUntilStable reconciles the template three times, so that its status no longer changes, and returns
+// it.
 func (w *templateWorld) passes() *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
@@ -113,8 +114,8 @@ func (w *templateWorld) passes() *v1alpha1.HypervisorMachineTemplate {
 	return read(w, w.namespace, "linux", &v1alpha1.HypervisorMachineTemplate{})
 }
 
-// says reconciles, and checks that the template's condition and the condition Ready have the reason and
-// contain the text.
+// requireCondition reconciles, and checks that the template's condition and the condition Ready have the
+// reason and contain the text.
 func (w *templateWorld) says(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
@@ -184,7 +185,7 @@ func TestTemplateLosesWhatItNeeds(t *testing.T) {
 	w.forge.err = nil
 
 	if template := w.passes(); !step.IsReady(template) {
-		t.Errorf("everything exists again: %s", step.NotReadyMessage(template))
+		t.Errorf("not ready although everything exists again: %s", step.NotReadyMessage(template))
 	}
 }
 

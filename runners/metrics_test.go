@@ -28,7 +28,7 @@ func readyAs(status metav1.ConditionStatus, reason string) []metav1.Condition {
 	return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: reason}}
 }
 
-// measured creates a pool with too few machines, its jobs, and a cluster with an excluded node.
+// newMeasuredObjects returns a pool with too few machines, its jobs, and a cluster with an excluded node.
 func measured(now time.Time) []client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
 	job := func(name, pool string, state v1alpha1.JobState, waited time.Duration, conditions []metav1.Condition) client.Object {
@@ -112,7 +112,7 @@ func TestCollect(t *testing.T) {
 		step.ReadinessKind{Name: "RunnerJob", NewList: func() client.ObjectList { return &v1alpha1.RunnerJobList{} }})
 
 	if n := testutil.CollectAndCount(pools) + testutil.CollectAndCount(ready); n != 0 {
-		t.Errorf("%d series of a replica that does not lead", n)
+		t.Errorf("%d series on a replica that is not the leader", n)
 	}
 
 	close(elected)

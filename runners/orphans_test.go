@@ -54,7 +54,7 @@ func TestRunnersOfOthersStay(t *testing.T) {
 	s.Sweep(t.Context())
 
 	if len(platform.removed) > 0 {
-		t.Errorf("removed before its time: %v", platform.removed)
+		t.Errorf("removed before MinAge: %v", platform.removed)
 	}
 
 	clk.Step(time.Second)

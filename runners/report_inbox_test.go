@@ -34,7 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// reportOffice is a fixture with a report handler, its inbox, and the claim that receives the reports.
+// reportFixture is a fixture with a report handler, its inbox, and the claim that receives the reports.
 type reportOffice struct {
 	t       *testing.T
 	client  client.Client
@@ -42,7 +42,7 @@ type reportOffice struct {
 	inbox   *report.Inbox
 	runner  *step.Reconciler
 	woken   chan types.NamespacedName
-	// waited counts the reconciles that were enqueued for a waiting machine.
+	// enqueuedReconciles counts the reconciles that were enqueued for a waiting machine.
 	waited, writes int
 	creates        atomic.Int32
 }
@@ -83,7 +83,7 @@ func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 	return o
 }
 
-// open opens the inbox, as on the leader.
+// openInbox opens the inbox, as on the leader.
 func (o *reportOffice) open() context.CancelFunc {
 	o.t.Helper()
 
@@ -136,7 +136,7 @@ func (o *reportOffice) claim() *v1alpha1.MachineClaim {
 	return &claim
 }
 
-// pass reconciles the claim once, as the controller of claims does.
+// reconcileOnce reconciles the claim once, as the controller of claims does.
 func (o *reportOffice) pass(result step.Result) {
 	o.t.Helper()
 
@@ -162,7 +162,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 
 	for _, phase := range []guest.Phase{guest.PhaseDownloading, guest.PhaseConfiguring} {
 		if code := o.send(phase); code != http.StatusNoContent {
-			t.Errorf("answered %d", code)
+			t.Errorf("status %d", code)
 		}
 
 		o.pass(step.Wait(time.Minute, "WaitingForRunner", "x").DeferWrite())
@@ -173,7 +173,7 @@ func TestReportsAreWrittenTogether(t *testing.T) {
 	o.pass(step.Done())
 
 	if got := o.claim(); o.writes != 1 || got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) {
-		t.Errorf("%d writes, on record: %+v", o.writes, got.Status.BootstrapInfo)
+		t.Errorf("%d writes, recorded: %+v", o.writes, got.Status.BootstrapInfo)
 	}
 }
 
@@ -196,18 +196,18 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 
 	select {
 	case code := <-answered:
-		t.Fatalf("answered %d before it was on record", code)
+		t.Fatalf("status %d before the report was recorded", code)
 	default:
 	}
 
 	o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
 	if code := <-answered; code != http.StatusNoContent || o.writes != 1 {
-		t.Errorf("answered %d after %d writes", code, o.writes)
+		t.Errorf("status %d after %d writes", code, o.writes)
 	}
 
 	if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
-		t.Errorf("on record: %+v", got)
+		t.Errorf("recorded: %+v", got)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 
 		for range 2 {
 			if code := finish(); code != http.StatusServiceUnavailable || o.writes != 0 {
-				t.Errorf("answered %d after %d writes", code, o.writes)
+				t.Errorf("status %d after %d writes", code, o.writes)
 			}
 		}
 
@@ -240,16 +240,16 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 		o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
 		if code := <-answered; code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
-			t.Errorf("answered %d after %d writes; %d passes were asked for at once", code, o.writes, o.waited)
+			t.Errorf("status %d after %d writes; %d reconciles were enqueued at once", code, o.writes, o.waited)
 		}
 
 		if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(said.Truncate(time.Microsecond)) {
-			t.Errorf("on record: %+v, want it at %s", got, said)
+			t.Errorf("recorded: %+v, want it at %s", got, said)
 		}
 
 		// The response may have been lost.
 		if code := finish(); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 || o.creates.Load() != 1 {
-			t.Errorf("repeated, answered %d after %d writes; its log was kept %d times", code, o.writes, o.creates.Load())
+			t.Errorf("repeated: status %d after %d writes; its log was created %d times", code, o.writes, o.creates.Load())
 		}
 	})
 }
@@ -258,7 +258,7 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 // stops in the meantime.
 func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has its own clock
 	for name, end := range map[string]func(*reportOffice, context.CancelFunc){
-		"its pass is stuck": func(o *reportOffice, _ context.CancelFunc) {
+		"its reconcile is stuck": func(o *reportOffice, _ context.CancelFunc) {
 			for range 2 {
 				o.send(guest.PhaseFinished)
 				time.Sleep(time.Second)
@@ -273,11 +273,11 @@ func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it h
 				end(o, o.open())
 
 				if code := o.send(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 {
-					t.Errorf("answered %d after %d writes", code, o.writes)
+					t.Errorf("status %d after %d writes", code, o.writes)
 				}
 
 				if got := o.claim().Status.BootstrapInfo; got.GuestPhase != string(guest.PhaseFinished) || got.GuestReason != "r" {
-					t.Errorf("on record: %+v", got)
+					t.Errorf("recorded: %+v", got)
 				}
 			})
 		})
@@ -308,16 +308,16 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 	}
 
 	if answers[http.StatusGone] != 3*fleet { // the test has no claims for them
-		t.Errorf("answers of the other machines: %v", answers)
+		t.Errorf("responses to the other machines: %v", answers)
 	}
 
 	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseDownloading, Log: "x"}); code != http.StatusNoContent {
-		t.Errorf("answered %d", code)
+		t.Errorf("status %d", code)
 	}
 
 	o.handler.Inbox = nil // the handler writes the report before it responds
 	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Log: "all is well"}); code != http.StatusNoContent {
-		t.Errorf("a last word is answered %d", code)
+		t.Errorf("last report: status %d", code)
 	}
 
 	var kept v1alpha1.RunnerLogList
@@ -344,7 +344,7 @@ func (s *slowLog) Read(p []byte) (int, error) {
 	return s.Reader.Read(p)
 }
 
-// request returns a report of the numbered machine.
+// newRequest returns a report of the numbered machine.
 func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
 	o.t.Helper()
 
@@ -386,23 +386,23 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
 
 			if answer.Code != http.StatusGone { // the test has no claim for it
-				t.Errorf("log %d is answered %d: %s", number, answer.Code, answer.Body)
+				t.Errorf("log %d: status %d: %s", number, answer.Code, answer.Body)
 			}
 		})
 	}
 
 	for deadline := time.Now().Add(time.Minute); reading.Load() < most; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d logs are read at once", reading.Load())
+			t.Fatalf("%d logs are read in parallel", reading.Load())
 		}
 	}
 
 	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
-		t.Errorf("a report without a log is answered %d", code)
+		t.Errorf("report without a log: status %d", code)
 	}
 
 	if now := reading.Load(); now != most {
-		t.Errorf("%d logs are read at once, want %d", now, most)
+		t.Errorf("%d logs are read in parallel, want %d", now, most)
 	}
 
 	close(end)
@@ -442,16 +442,16 @@ func TestSlowLogsAreCutShort(t *testing.T) {
 			defer never.Close()
 
 			if code, err := post(number, never, 8<<10+6*guest.MaxLog); err == nil && code < http.StatusBadRequest {
-				t.Errorf("slow log %d is answered %d", number, code)
+				t.Errorf("slow log %d: status %d", number, code)
 			}
 		})
 	}
 
-	time.Sleep(100 * time.Millisecond) // most of them have arrived
+	time.Sleep(100 * time.Millisecond) // most requests have arrived
 
 	log := fmt.Sprintf(`{"phase":"Finished","log":%q}`, strings.Repeat("x", guest.MaxLog-1))
 	if code, err := post(slow, strings.NewReader(log), int64(len(log))); err != nil || code != http.StatusGone {
-		t.Errorf("a log after them is answered %d, %v", code, err)
+		t.Errorf("log after the slow logs: status %d, %v", code, err)
 	}
 
 	group.Wait()
@@ -473,7 +473,7 @@ func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it 
 	})
 }
 
-// anyClaim is a client that has a claim of every name. The UID of each claim is its name.
+// anyClaimClient is a client that has a claim of every name. The UID of each claim is its name.
 type anyClaim struct{ client.Client }
 
 func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
@@ -498,7 +498,7 @@ func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest /
 
 		code := o.sendAs(claim, guest.Report{Phase: guest.PhaseStarted, Message: strings.Repeat("m", 256)})
 		if code != http.StatusNoContent || len(o.woken) == 0 {
-			t.Fatalf("answered %d, and %d passes were asked for", code, len(o.woken))
+			t.Fatalf("status %d, and %d reconciles were enqueued", code, len(o.woken))
 		}
 
 		for len(o.woken) > 0 {

@@ -32,7 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// reporter creates a claim of a pool. Its runner is recorded, and it may have a job.
+// createReportingClaim creates a claim of a pool. Its runner is recorded, and it may have a job.
 func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -58,8 +58,8 @@ func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	return out
 }
 
-// byRunner is a client that finds jobs by their runner, as the operator's cache does. The API server has no
-// such index.
+// runnerIndexClient is a client that finds jobs by their runner, as the operator's cache does. The API server
+// has no such index.
 type byRunner struct{ client.Client }
 
 func (c byRunner) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -88,14 +88,14 @@ func reportHandler() *report.Handler {
 	}
 }
 
-// send sends a report of the claim's machine, and returns the status of the response.
+// sendReport sends a report of the claim's machine, and returns the status of the response.
 func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	t.Helper()
 
 	return sendTo(t, reportHandler(), claim, body).Code
 }
 
-// sendTo sends a report of the claim's machine. The body is a text, or a value that is encoded as JSON.
+// sendReportTo sends a report of the claim's machine. The body is a text, or a value that is encoded as JSON.
 func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
 	t.Helper()
 
@@ -115,7 +115,7 @@ func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, bo
 	return answer
 }
 
-// reports returns a server of the report route.
+// newReportServer returns a server of the report route.
 func reports(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, handler)
@@ -123,7 +123,7 @@ func reports(handler http.Handler) http.Handler {
 	return mux
 }
 
-// reportOf returns the request of the claim's machine.
+// newReportRequest returns the request of the claim's machine.
 func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
 	t.Helper()
 
@@ -162,10 +162,10 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]v1alpha1.BootstrapInfo{
-		"the claim knows its job":             {RunnerName: "r", Job: "gh-7"},
-		"the machine was made for the job":    {RunnerName: "r", BoundJob: "gh-7"},
-		"the platform has said which runner":  {RunnerName: "runner-7"},
-		"the claim's job is deleted meantime": {RunnerName: "runner-7", Job: "gh-6"},
+		"the claim knows its job":              {RunnerName: "r", Job: "gh-7"},
+		"the machine is bound to the job":      {RunnerName: "r", BoundJob: "gh-7"},
+		"the platform has reported the runner": {RunnerName: "runner-7"},
+		"the claim's job is deleted meantime":  {RunnerName: "runner-7", Job: "gh-6"},
 	}
 	for name, info := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -223,7 +223,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 	shelved := logsOf(t, namespace)
 	if len(shelved) != 1 || len(shelved[0].OwnerReferences) != 0 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
 		shelved[0].Labels["hyperfleet.io/log-shelf"] != "linux" || shelved[0].Spec.Text != "output" {
-		t.Fatalf("on the shelf: %+v", shelved)
+		t.Fatalf("log without a job: %+v", shelved)
 	}
 
 	keep := &report.Logs{Client: byRunner{env.Client}}
@@ -248,7 +248,7 @@ func TestLogOfAMachineThatHungUp(t *testing.T) {
 	sendTo(t, handler, claim, finished("output"))
 
 	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "output" {
-		t.Errorf("kept %q", got)
+		t.Errorf("stored %q", got)
 	}
 }
 
@@ -291,9 +291,9 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 		{"a log that is no text", `{"phase":"Finished","log":{"a":1}}`, http.StatusBadRequest},
 		{"no JSON", "phase=Running", http.StatusBadRequest},
 		{"no phase", `{"log":"x"}`, http.StatusBadRequest},
-		{"a phase that there is not", guest.Report{Phase: guest.Phase(strings.Repeat("x", 7000))}, http.StatusBadRequest},
-		{"much beside the log", guest.Report{Phase: guest.PhaseRunning, Message: strings.Repeat("m", 9000)}, http.StatusRequestEntityTooLarge},
-		{"more log than there may be", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
+		{"an unknown phase", guest.Report{Phase: guest.Phase(strings.Repeat("x", 7000))}, http.StatusBadRequest},
+		{"a large message", guest.Report{Phase: guest.PhaseRunning, Message: strings.Repeat("m", 9000)}, http.StatusRequestEntityTooLarge},
+		{"a log that is too large", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
@@ -304,7 +304,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 	}
 
 	if got := logsOf(t, namespace); len(got) != 0 {
-		t.Errorf("logs were kept: %+v", got)
+		t.Errorf("logs were stored: %+v", got)
 	}
 
 	// The largest possible log: each byte takes six bytes in JSON.
@@ -313,7 +313,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 	}
 
 	if got := len(logOf(t, namespace, nameOfLog(claim)).Spec.Text); got != guest.MaxLog {
-		t.Errorf("%d bytes were kept", got)
+		t.Errorf("%d bytes were stored", got)
 	}
 
 	// A newer claim of the same name is another machine.
@@ -321,7 +321,7 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 	old.UID = "00000000-0000-4000-8000-00000000dead"
 
 	if got := send(t, old, finished("x")); got != http.StatusGone {
-		t.Errorf("status %d for a claim that is gone", got)
+		t.Errorf("status %d for a claim that was deleted", got)
 	}
 }
 
@@ -384,15 +384,15 @@ func TestReportsAreLimited(t *testing.T) {
 	}
 
 	if diff := cmp.Diff(map[int]int{http.StatusNoContent: 16, http.StatusTooManyRequests: 117}, told); diff != "" {
-		t.Errorf("answers (-want +got):\n%s", diff)
+		t.Errorf("responses (-want +got):\n%s", diff)
 	}
 
 	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "log 0" {
-		t.Errorf("kept %q, want the log of the first report", got)
+		t.Errorf("stored %q, want the log of the first report", got)
 	}
 }
 
-// onShelf stores the log of a deleted machine whose job is unknown.
+// createLogWithoutJob stores the log of a deleted machine whose job is unknown.
 func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -444,10 +444,10 @@ func TestShelfIsBounded(t *testing.T) {
 		want  int
 		why   string
 	}{
-		{59 * time.Minute, 42, "a job's news may be late"},
-		{61 * time.Minute, 3 + 32 + 1, "asked for, the newest of one pool, and that of the other"},
-		{23 * time.Hour, 3 + 32 + 1, "kept as long as jobs are"},
-		{25 * time.Hour, 3, "older than any job's but those that are asked for"},
+		{59 * time.Minute, 42, "updates of a job may be late"},
+		{61 * time.Minute, 3 + 32 + 1, "logs with jobs, the newest of one pool, and the one of the other"},
+		{23 * time.Hour, 3 + 32 + 1, "kept as long as jobs"},
+		{25 * time.Hour, 3, "only logs with jobs are kept"},
 	} {
 		shelf := &report.LogGarbageCollector{
 			Client: here, Live: here, Retention: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),

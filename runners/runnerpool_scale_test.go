@@ -43,7 +43,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 	for _, claim := range w.want(3, 2) {
 		was := slices.ContainsFunc(made, func(c v1alpha1.MachineClaim) bool { return c.Name == claim.Name })
 		if was && claim.Spec.Standby {
-			t.Errorf("claim %s was not started, though new ones were made", claim.Name)
+			t.Errorf("claim %s was not started, although new ones were created", claim.Name)
 		}
 	}
 
@@ -64,7 +64,7 @@ func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
 
 	for _, claim := range w.want(3, 2) {
 		if claim.Name == made[0].Name {
-			t.Errorf("claim %s still stands for a job", claim.Name)
+			t.Errorf("claim %s still counts for a job", claim.Name)
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	w.want(4, 0)
 
 	if after := w.pass(time.Second).RequeueAfter; after <= 0 || after > 8*time.Minute {
-		t.Errorf("looks again after %s, want when the jobs are ten minutes old", after)
+		t.Errorf("requeued after %s, want when the jobs are ten minutes old", after)
 	}
 
 	w.pass(10 * time.Minute)
@@ -137,7 +137,7 @@ func TestSchedulesRaiseTheMinimum(t *testing.T) {
 	w.want(0, 0)
 
 	if want := opens.Sub(w.clock.Now()); result.RequeueAfter != want {
-		t.Errorf("looks again after %s, want %s", result.RequeueAfter, want)
+		t.Errorf("requeued after %s, want %s", result.RequeueAfter, want)
 	}
 
 	w.pass(result.RequeueAfter)
@@ -247,7 +247,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
 	if result.RequeueAfter != 30*time.Second {
-		t.Errorf("looks again after %s, want 30s", result.RequeueAfter)
+		t.Errorf("requeued after %s, want 30s", result.RequeueAfter)
 	}
 
 	// Reconciles in between create no claims, although the quota has capacity.

@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// poolWorld is a fixture: one namespace with one pool. The test does what the controller of its claims
+// poolFixture is a fixture: one namespace with one pool. The test does what the controller of its claims
 // would do.
 type poolWorld struct {
 	*testing.T
@@ -37,7 +37,7 @@ type poolWorld struct {
 	jobs      int
 }
 
-// newPoolWorld creates the pool, after change was applied, and its template and cluster, which are ready.
+// newPoolFixture creates the pool, after change was applied, and its template and cluster, which are ready.
 func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 	t.Helper()
 
@@ -73,7 +73,7 @@ func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 	return w
 }
 
-// ready writes the condition Ready of an object.
+// setReady writes the condition Ready of an object.
 func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 	w.Helper()
 	meta.SetStatusCondition(obj.StatusConditions(), metav1.Condition{
@@ -85,7 +85,7 @@ func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 	}
 }
 
-// template creates a template on its own cluster. Both are ready.
+// createTemplate creates a template on its own cluster. Both are ready.
 func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
@@ -100,7 +100,7 @@ func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
 	return template
 }
 
-// update updates the spec of the pool.
+// updatePool updates the spec of the pool.
 func (w *poolWorld) update(change func(*v1alpha1.RunnerPoolSpec)) {
 	w.Helper()
 
@@ -118,7 +118,7 @@ func (w *poolWorld) pool() *v1alpha1.RunnerPool {
 	return read(w, w.namespace, "pool", &v1alpha1.RunnerPool{})
 }
 
-// pass advances the clock, and reconciles the pool once.
+// reconcileAfter advances the clock, and reconciles the pool once.
 func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 	w.Helper()
 	w.clock.SetTime(w.clock.Now().Add(after))
@@ -133,7 +133,7 @@ func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 	return result
 }
 
-// queue adds queued jobs.
+// queueJobs adds queued jobs.
 func (w *poolWorld) queue(n int) {
 	w.Helper()
 
@@ -150,7 +150,7 @@ func (w *poolWorld) queue(n int) {
 	}
 }
 
-// claims returns the claims of the pool that are not being deleted, keyed by name.
+// listClaims returns the claims of the pool that are not being deleted, keyed by name.
 func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 	w.Helper()
 
@@ -162,7 +162,7 @@ func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 	return slices.DeleteFunc(list.Items, func(c v1alpha1.MachineClaim) bool { return !c.DeletionTimestamp.IsZero() })
 }
 
-// want checks how many claims the pool has: running, and on standby.
+// requireClaims checks how many claims the pool has: running, and on standby.
 func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 	w.Helper()
 
@@ -182,7 +182,7 @@ func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 	return claims
 }
 
-// is writes the status of a claim, as its controller would.
+// setClaimStatus writes the status of a claim, as its controller would.
 func (w *poolWorld) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
 	w.Helper()
 
@@ -239,13 +239,13 @@ func (w *poolWorld) finishDeletions() {
 	}
 }
 
-// condition checks one condition of the pool.
+// requireCondition checks one condition of the pool.
 func (w *poolWorld) condition(kind string, status metav1.ConditionStatus, reason, says string) {
 	w.Helper()
 	kube.CheckCondition(w, w.pool().Status.Conditions, kind, status, reason, says)
 }
 
-// slow is a client that counts lists of claims and delays them, as if there were thousands of claims.
+// slowClient is a client that counts lists of claims and delays them, as if there were thousands of claims.
 type slow struct {
 	client.Client
 
@@ -290,14 +290,14 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 			pass()
 
 			if read.lists != 2 {
-				t.Errorf("a look that took no time is followed by none: %d", read.lists)
+				t.Errorf("no reconcile follows one that took no time: %d lists", read.lists)
 			}
 
 			continue
 		}
 
 		if after := pass(); after != pause || read.lists != 1 {
-			t.Errorf("a look took %s: the next comes after %s, want %s; %d looks", takes, after, pause, read.lists)
+			t.Errorf("a reconcile took %s: the next is after %s, want %s; %d lists", takes, after, pause, read.lists)
 		}
 
 		w.clock.SetTime(w.clock.Now().Add(pause))
@@ -305,12 +305,12 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 		pass()
 
 		if read.lists != 2 {
-			t.Errorf("after %s there were %d looks", pause, read.lists)
+			t.Errorf("after %s there were %d lists", pause, read.lists)
 		}
 	}
 }
 
-// A pool tells which labels its runners have, also if it lists none.
+// A pool reports which labels its runners have, also if its spec has none.
 func TestLabelsOfRunnersAreTold(t *testing.T) {
 	t.Parallel()
 
@@ -347,7 +347,7 @@ func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", "is not ready: as the test says")
 }
 
-// count checks how many claims use each template.
+// requireTemplateCounts checks how many claims use each template.
 func (w *poolWorld) count(want map[string]int) {
 	w.Helper()
 
@@ -474,7 +474,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 		w.pass(time.Second)
 
 		if got := left(); got != want {
-			t.Errorf("%d of the old template are left while new ones start, want %d", got, want)
+			t.Errorf("%d machines of the old template are left while new ones start, want %d", got, want)
 		}
 
 		w.finishDeletions()
@@ -495,7 +495,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	w.finishDeletions()
 
 	if claims := w.claims(); left() != 1 || !slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == runs }) {
-		t.Errorf("%d of the old template are left, want the busy one %s", left(), runs)
+		t.Errorf("%d machines of the old template are left, want the busy one %s", left(), runs)
 	}
 }
 
@@ -506,7 +506,7 @@ func TestLimitsOfAPool(t *testing.T) {
 	cases := map[string]struct {
 		change func(*v1alpha1.RunnerPoolSpec)
 		state  func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)
-		// kept right before the limit, deleted after it.
+		// They are kept right before the limit, and deleted after it.
 		before, after time.Duration
 	}{
 		"idleTimeout replaces one of the minimum": {
@@ -531,7 +531,7 @@ func TestLimitsOfAPool(t *testing.T) {
 			w.pass(test.before)
 
 			if claims := w.claims(); len(claims) != 1 || claims[0].Name != first.Name {
-				t.Errorf("it went too early: %v", claims)
+				t.Errorf("it was deleted too early: %v", claims)
 			}
 
 			w.pass(test.after)
@@ -540,11 +540,11 @@ func TestLimitsOfAPool(t *testing.T) {
 
 			claims := w.claims()
 			if slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == first.Name }) {
-				t.Error("it is still there")
+				t.Error("it still exists")
 			}
 
 			if len(claims) != 1 {
-				t.Errorf("%d machines are there, want one in its place", len(claims))
+				t.Errorf("%d machines exist, want its replacement", len(claims))
 			}
 		})
 	}
@@ -565,7 +565,7 @@ func TestADeadMachineIsReplaced(t *testing.T) {
 	w.condition("Scaling", metav1.ConditionTrue, "BackingOff", "1 machine failed in a row")
 
 	if after <= 0 || after > 2*time.Second {
-		t.Errorf("looks again after %s, want the pause after one failure", after)
+		t.Errorf("requeued after %s, want the back-off after one failure", after)
 	}
 
 	w.pass(after)

@@ -46,18 +46,18 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.ForArea("runners"))
 }
 
-// until polls the condition until it is true or the timeout is over.
+// waitUntil polls the condition until it is true or the timeout is over.
 func until(t *testing.T, what string, is func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not in %s: %s", patience, what)
+			t.Fatalf("timed out after %s: %s", patience, what)
 		}
 	}
 }
 
-// read gets an object from the API server.
+// getObject gets an object from the API server.
 func read[T client.Object](t testing.TB, namespace, name string, into T) T {
 	t.Helper()
 
@@ -68,7 +68,7 @@ func read[T client.Object](t testing.TB, namespace, name string, into T) T {
 	return into
 }
 
-// makeClaim creates a claim and its status.
+// createClaim creates a claim and its status.
 func makeClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -115,7 +115,7 @@ func templateOf(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemp
 	}
 }
 
-// clusterOf returns a cluster with its credentials in the Secret "secrets".
+// newCluster returns a cluster with its credentials in the Secret "secrets".
 func clusterOf(name string) *v1alpha1.HypervisorCluster {
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
@@ -130,7 +130,7 @@ func secretKey(name string) *v1alpha1.SecretValueSource {
 	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
 }
 
-// makeSecrets creates a Secret with the credentials of a cluster and of a CI platform.
+// createSecrets creates a Secret with the credentials of a cluster and of a CI platform.
 func makeSecrets(t testing.TB, namespace string) {
 	t.Helper()
 	env.Create(t, &corev1.Secret{
@@ -141,7 +141,7 @@ func makeSecrets(t testing.TB, namespace string) {
 	})
 }
 
-// lab is a hypervisor whose responses the test sets.
+// fakeHypervisor is a hypervisor whose responses the test sets.
 type lab struct {
 	hypervisor.Connection
 
@@ -150,7 +150,7 @@ type lab struct {
 	nodes    []hypervisor.Node
 	has      []hypervisor.Template
 	machines int
-	// asked counts the checks, and open the open connections.
+	// checks counts the calls of Check, and openConnections the open connections.
 	asked, open int
 }
 
@@ -175,7 +175,7 @@ func (l *lab) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape)
 
 func (l *lab) Close() { l.open-- }
 
-// clusters connects to the lab, with Secrets of the operator's namespace.
+// newClusters connects to the fake hypervisor, with Secrets of the operator's namespace.
 func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters {
 	return &connect.Clusters{
 		Secrets: &connect.Secrets{Reader: secrets, OperatorNamespace: operator},
@@ -190,7 +190,7 @@ func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters
 	}
 }
 
-// forge is a CI platform of type GitHub that is never called.
+// fakePlatform is a CI platform of type GitHub that is never called.
 type forge struct {
 	github.Platform
 	workload.Provider
@@ -219,7 +219,7 @@ func (f *forge) Deregister(_ context.Context, id string) error {
 	return nil
 }
 
-// heard returns the events so far.
+// formatEvents returns the events so far.
 func heard(recorder *events.FakeRecorder) string {
 	var out strings.Builder
 
@@ -233,7 +233,7 @@ func heard(recorder *events.FakeRecorder) string {
 	}
 }
 
-// told is the operator's response to a machine.
+// operatorResponse is the operator's response to a machine.
 type told struct {
 	status  int
 	body    string
@@ -241,7 +241,7 @@ type told struct {
 	after   string
 }
 
-// ask sends a request to a path of the operator, with the given bearer token.
+// sendRequest sends a request to a path of the operator, with the given bearer token.
 func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) told {
 	t.Helper()
 

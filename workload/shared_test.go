@@ -37,7 +37,7 @@ func TestSharedIsAsOldAsItsCallerBears(t *testing.T) {
 	}
 
 	if _, have := shared.Age(); have {
-		t.Error("there is a listing before the first")
+		t.Error("a result exists before the first call")
 	}
 
 	get("the first", time.Hour, 1)
@@ -108,7 +108,7 @@ func TestSharedTellsWhy(t *testing.T) {
 	}
 
 	if _, err := shared.Get(t.Context(), 0); !errors.Is(err, refused) {
-		t.Errorf("got %v, want that it may not be made", err)
+		t.Errorf("got %v, want an error that the call is not allowed", err)
 	}
 
 	may = nil

@@ -87,7 +87,7 @@ func wideAddr(n uint32) netip.Addr {
 	return netip.AddrFrom16([16]byte{0: a[0], 1: a[1], 2: a[2], 3: a[3], 12: a[0], 13: a[1], 14: a[2], 15: a[3]})
 }
 
-// TestIndexFindsWhatIsContained checks that an address is in a range if and only if one of the CIDRs
+// TestIndexFindsContainedAddresses checks that an address is in a range if and only if one of the CIDRs
 // that contain the address is one of the CIDRs of the range.
 func TestIndexFindsWhatIsContained(t *testing.T) {
 	t.Parallel()

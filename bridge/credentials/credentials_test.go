@@ -44,7 +44,7 @@ func check(t *testing.T, err error, want string) {
 	case want != "" && (err == nil || !strings.Contains(err.Error(), want)):
 		t.Errorf("got %v, want %q", err, want)
 	case err != nil && strings.Contains(err.Error(), "top-secret"):
-		t.Errorf("the error tells the secret: %v", err)
+		t.Errorf("the error contains the secret: %v", err)
 	}
 }
 

@@ -24,7 +24,7 @@ import (
 )
 
 // The predicates in this file drop only events that cannot change the result of a reconcile: after such an
-// event, the status and the writes would be the same as before. TestWhatIsDroppedIsOfNoUse checks this for
+// event, the status and the writes would be the same as before. TestDroppedFieldsAreUnused checks this for
 // HostedClusters. If a step reads another field of an object, the object's predicate must read the field too.
 //
 // Most changes by HyperShift only change what the bridge reports, but not the step at which the bridge waits.

@@ -126,7 +126,7 @@ func useCluster(ctx context.Context, cluster *unstructured.Unstructured) (stops,
 	return place.String(), place.String() + told.String()
 }
 
-// TestWhatIsDroppedIsOfNoUse checks that no reconcile can use an event that the predicate drops, and
+// TestDroppedFieldsAreUnused checks that no reconcile can use an event that the predicate drops, and
 // that a batched event does not change the step at which the reconcile stops. If an event were lost, a
 // bridge could wait for five minutes or forever.
 func TestWhatIsDroppedIsOfNoUse(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// TestWhichBridgeComesFirst checks which bridge a DPUCluster or an address belongs to: a bridge that has
+// TestFirstBridge checks which bridge a DPUCluster or an address belongs to: a bridge that has
 // created its cluster before a bridge that has not, then the older bridge, then the bridge with the
 // lower UID.
 func TestWhichBridgeComesFirst(t *testing.T) {
@@ -32,10 +32,10 @@ func TestWhichBridgeComesFirst(t *testing.T) {
 	}
 
 	for name, pair := range map[string][2]*v1alpha1.DPFHCPBridge{
-		"made, though younger": {bridge("b", time.Hour, true), bridge("a", 2*time.Hour, false)},
-		"older":                {bridge("b", 2*time.Hour, false), bridge("a", time.Hour, false)},
-		"older of two made":    {bridge("b", 2*time.Hour, true), bridge("a", time.Hour, true)},
-		"lower uid":            {bridge("a", time.Hour, false), bridge("b", time.Hour, false)},
+		"created, although younger":    {bridge("b", time.Hour, true), bridge("a", 2*time.Hour, false)},
+		"older":                        {bridge("b", 2*time.Hour, false), bridge("a", time.Hour, false)},
+		"older of two created bridges": {bridge("b", 2*time.Hour, true), bridge("a", time.Hour, true)},
+		"lower uid":                    {bridge("a", time.Hour, false), bridge("b", time.Hour, false)},
 	} {
 		if !hasPrecedence(pair[0], pair[1]) || hasPrecedence(pair[1], pair[0]) {
 			t.Errorf("%s: does not come first", name)

@@ -52,7 +52,7 @@ func TestOnlyDifferencesAreSent(t *testing.T) {
 	have.SetLabels(want.GetLabels())
 
 	if !hypershift.HasDesiredState(have, want) {
-		t.Error("an added field was taken for a difference")
+		t.Error("an added field was treated as a difference")
 	}
 
 	set(t, have, "quay.io/other:1", "spec", "release", "image")
@@ -117,7 +117,7 @@ func TestRolledOut(t *testing.T) {
 		status fields
 		want   bool
 	}{
-		"nothing is said":                      {fields{}, false},
+		"no status":                            {fields{}, false},
 		"control plane has it":                 {fields{"controlPlaneVersion": fields{"history": list{entry(image, "Completed")}}}, true},
 		"control plane is on its way":          {fields{"controlPlaneVersion": fields{"history": list{entry(image, "Partial"), entry("old", "Completed")}}}, false},
 		"control plane has the one before":     {fields{"controlPlaneVersion": fields{"history": list{entry("old", "Completed")}}}, false},
@@ -192,7 +192,7 @@ func TestWhoAPoolServes(t *testing.T) {
 
 			pool := hypershift.NewAddressPool(bridge(), "metallb-system")
 			if !hypershift.CanServe(pool, "hosted-prod") || hypershift.CanServe(pool, "hosted-other") {
-				t.Error("a bridge's own pool serves its control plane, and nobody else")
+				t.Error("a bridge's own pool serves only its control plane")
 			}
 
 			pool.Object["spec"] = fields{"serviceAllocation": tc.allocation}
@@ -214,7 +214,7 @@ func TestNodesTrouble(t *testing.T) {
 		conditions list
 		reason     string
 	}{
-		"nothing is said":  {nil, ""},
+		"no status":        {nil, ""},
 		"no replicas":      {list{condition("AllMachinesReady", "False", "AsExpected"), condition("AllNodesHealthy", "False", "AsExpected")}, ""},
 		"no machines yet":  {list{condition("AllMachinesReady", "False", "NotFound")}, "WaitingForNodes"},
 		"unhealthy counts": {list{condition("AllMachinesReady", "False", "NotFound"), condition("AllNodesHealthy", "False", "A")}, "NodesUnhealthy"},

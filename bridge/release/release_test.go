@@ -191,13 +191,13 @@ func TestCheck(t *testing.T) {
 			}
 
 			if strings.Contains(err.Error(), "top-secret") {
-				t.Errorf("the error tells the password: %v", err)
+				t.Errorf("the error contains the password: %v", err)
 			}
 		})
 	}
 }
 
-// TestAnswersAreRemembered checks that results are cached by the image and the Secret's version, and that
+// TestResponsesAreCached checks that results are cached by the image and the Secret's version, and that
 // concurrent checks of one image share one request.
 func TestAnswersAreRemembered(t *testing.T) {
 	t.Parallel()
@@ -246,7 +246,7 @@ func TestAnswersAreRemembered(t *testing.T) {
 	}
 }
 
-// TestStrangeRegistries checks that a server that does not behave as a registry gets no password and
+// TestInvalidRegistryResponses checks that a server that does not behave as a registry gets no password and
 // that requests to it end.
 func TestStrangeRegistries(t *testing.T) {
 	t.Parallel()

@@ -57,7 +57,7 @@ func newHarness(t *testing.T) conformance.Harness {
 	}
 }
 
-// update changes a machine as somebody else than the provider does.
+// update changes a machine as another client than the provider does.
 func update(t *testing.T, cloud *Cloud, operation string, id int, mutate func(vm, bool) (vm, error)) {
 	t.Helper()
 

@@ -78,7 +78,7 @@ func TestReserveAvoids(t *testing.T) {
 
 	id, err := a.Reserve("b", "n", func(id int) bool { return id == 102 })
 	if err != nil || id != 103 {
-		t.Errorf("reserved %d (%v), want 103: claimed, taken and used ids must be skipped", id, err)
+		t.Errorf("reserved %d (%v), want 103: claimed, allocated and used ids must be skipped", id, err)
 	}
 
 	if got := a.Reservations(); !cmp.Equal(got, []string{"n"}) {
@@ -102,7 +102,7 @@ func TestReserveBeginsWhereItIsTold(t *testing.T) {
 		a.MarkTaken(102, "ab")
 
 		if id, err := a.Reserve("ab", "", nil); err != nil || id != 100 {
-			t.Errorf("reserved %d (%v) after an id was taken, want 100", id, err)
+			t.Errorf("reserved %d (%v) after an id was allocated, want 100", id, err)
 		}
 	}
 }

@@ -54,7 +54,7 @@ func newSeed(context.Context) (hypervisor.Seed, error) {
 	}, nil
 }
 
-// start advances the machine until it has the state, and returns its spec with its id.
+// advanceTo advances the machine until it has the state, and returns its spec with its id.
 func (s *site) advanceTo(p *kubevirt.Provider, spec hypervisor.MachineSpec, want hypervisor.State) hypervisor.MachineSpec {
 	s.t.Helper()
 
@@ -235,7 +235,7 @@ func (s *site) eventuallyMessage(p *kubevirt.Provider, spec hypervisor.MachineSp
 	})
 }
 
-// account returns the configuration of a ServiceAccount that has only the permissions of the rules in the
+// newAccount returns the configuration of a ServiceAccount that has only the permissions of the rules in the
 // site's namespace.
 func (s *site) newAccount(name string, rules ...rbacv1.PolicyRule) *rest.Config {
 	s.t.Helper()

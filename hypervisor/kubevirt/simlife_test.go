@@ -49,7 +49,7 @@ func TestLife(t *testing.T) {
 	}
 
 	mustSucceed(t, env.Client.Delete(t.Context(), w.getVM("a")))
-	w.eventually("the machine is gone", func() bool { return w.getVM("a") == nil && w.getVMI("a") == nil })
+	w.eventually("the machine is deleted", func() bool { return w.getVM("a") == nil && w.getVMI("a") == nil })
 }
 
 // The run strategy decides whether KubeVirt starts a machine again after its guest powers off or crashes, or

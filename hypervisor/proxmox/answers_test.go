@@ -46,7 +46,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		answer http.HandlerFunc
 		want   string
 	}{
-		"a small answer that becomes large": {func(w http.ResponseWriter, _ *http.Request) {
+		"a small response that becomes large": {func(w http.ResponseWriter, _ *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			_, _ = w.Write(gzipText(`{"data":"`))
 
@@ -85,7 +85,7 @@ func TestAnswersAreBounded(t *testing.T) {
 			defer p.Close()
 
 			if _, err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), tt.want) {
-				t.Errorf("Check() = %.300v, want an error that says %q", err, tt.want)
+				t.Errorf("Check() = %.300v, want an error that contains %q", err, tt.want)
 			}
 		})
 	}

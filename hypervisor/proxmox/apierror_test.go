@@ -59,7 +59,7 @@ func TestClassify(t *testing.T) {
 		{"no privilege, without a path", "GET", answer(403, "no"), hypervisor.Rejected, []string{"hf@pve!op"}},
 		{"bad credentials", "GET", answer(401, "no such user"), hypervisor.Rejected, []string{"hf@pve!op"}},
 		{"proxy, reading", "GET", answer(595, "No route to host"), hypervisor.Unavailable, nil},
-		{"proxy, a broken answer", "GET", answer(599, "Too many redirections"), hypervisor.Unavailable, nil},
+		{"proxy, an invalid response", "GET", answer(599, "Too many redirections"), hypervisor.Unavailable, nil},
 		{"proxy, writing", "POST", answer(596, "Connection timed out"), hypervisor.UnknownOutcome, nil},
 		{"gateway, writing", "DELETE", answer(502, "Bad Gateway"), hypervisor.UnknownOutcome, nil},
 		{"too many", "POST", answer(429, "slow down"), hypervisor.Busy, nil},
@@ -112,7 +112,7 @@ func TestBaseURL(t *testing.T) {
 
 func TestOperation(t *testing.T) {
 	for path, want := range map[string]string{
-		// TestCallsOfALife covers the operations of a machine's life.
+		// TestCallsOfLifecycle covers the operations of a machine's life.
 		"/nodes/n1/storage/local/content": "GET /nodes/{node}/storage/{storage}/content",
 		"/nodes/n1/tasks/UPID:x:/status":  "GET /nodes/{node}/tasks/{upid}/status",
 		"/cluster/resources":              "GET /cluster/resources",

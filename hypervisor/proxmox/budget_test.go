@@ -53,7 +53,7 @@ func (f *fleet) wake(o hypervisor.Owner) {
 	}
 }
 
-// runLife takes one machine through its life.
+// runLife takes one machine through its lifecycle.
 func (f *fleet) runLife(ctx context.Context, s hypervisor.MachineSpec) error {
 	until := func(do func() (bool, error)) error {
 		for {

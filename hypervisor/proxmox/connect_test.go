@@ -219,11 +219,11 @@ func TestBadConnections(t *testing.T) {
 			requireError(t, err, c.kind, c.words...)
 
 			if err != nil && strings.Contains(err.Error(), "s3cr3t") {
-				t.Error("it tells the secret")
+				t.Error("the error contains the secret")
 			}
 
 			if len(s.Snapshot().CreatedVMs()) > 0 {
-				t.Error("something was made")
+				t.Error("a machine was created")
 			}
 		})
 	}

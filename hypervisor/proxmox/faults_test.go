@@ -45,7 +45,7 @@ func TestTroubleThatPasses(t *testing.T) {
 		{"clone: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: clone}},
 		{"clone: worker is killed before it begins", pve.Fault{Kind: pve.FaultTaskKilled, Path: clone}},
 		{"clone: task fails", pve.Fault{Kind: pve.FaultTaskError, Path: clone}},
-		{"clone: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: clone}},
+		{"clone: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: clone}},
 		{"clone: proxy gives up waiting", pve.Fault{Kind: pve.FaultProxyTimeout, Path: clone}},
 		{"clone: node not reached", pve.Fault{Kind: pve.FaultNodeDown, Path: clone}},
 		{"clone: gateway error", pve.Fault{Kind: pve.FaultError, Path: clone, Status: 502, Reason: "Bad Gateway"}},
@@ -53,30 +53,30 @@ func TestTroubleThatPasses(t *testing.T) {
 		{"clone: storage full for a moment", pve.Fault{Kind: pve.FaultStorageFull, Path: clone}},
 		{"clone: base volume is locked", pve.Fault{Kind: pve.FaultTaskError, Path: clone,
 			Reason: "clone failed: cfs-lock 'storage-local-lvm' error: got lock request timeout"}},
-		{"upload: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: upload}},
+		{"upload: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: upload}},
 		{"upload: task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: upload}},
 		{"upload: worker is killed", pve.Fault{Kind: pve.FaultTaskKilled, Path: upload}},
-		{"config: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: config, Method: "PUT"}},
+		{"config: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: config, Method: "PUT"}},
 		{"config: locked", pve.Fault{Kind: pve.FaultLockTimeout, Path: config, Method: "PUT"}},
 		{"config: changed meanwhile", pve.Fault{Kind: pve.FaultError, Path: config, Method: "PUT",
 			Reason: "detected modified configuration - file changed by other user? Try again."}},
 		{"config: reading fails for a moment", pve.Fault{Kind: pve.FaultError, Path: config, Method: "GET", Status: 595,
 			Reason: "Connection refused"}},
-		{"config: a node that was away denies to read it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "GET", Status: 403,
+		{"config: a node that was unavailable denies to read it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "GET", Status: 403,
 			Reason: "Permission check failed (/vms/100000, VM.Audit)", Count: 3}},
-		{"config: a node that was away denies to write it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "PUT", Status: 403,
+		{"config: a node that was unavailable denies to write it", pve.Fault{Kind: pve.FaultError, Path: own, Method: "PUT", Status: 403,
 			Reason: "Permission check failed (/vms/100000, VM.Config.Options)"}},
-		{"start: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: start}},
+		{"start: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: start}},
 		{"start: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: start}},
 		{"start: worker is killed", pve.Fault{Kind: pve.FaultTaskError, Path: start}},
 		{"start: lock times out in the task", pve.Fault{Kind: pve.FaultTaskLock, Path: start}},
 		{"start: ends with warnings", pve.Fault{Kind: pve.FaultWarnings, Path: start}},
-		{"stop: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: stop}},
+		{"stop: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: stop}},
 		{"stop: fails", pve.Fault{Kind: pve.FaultTaskError, Path: stop}},
-		{"destroy: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: machine, Method: "DELETE"}},
+		{"destroy: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: machine, Method: "DELETE"}},
 		{"destroy: lock times out in the task", pve.Fault{Kind: pve.FaultTaskLock, Path: machine, Method: "DELETE"}},
 		{"destroy: end of the task is lost", pve.Fault{Kind: pve.FaultTaskLost, Path: machine, Method: "DELETE"}},
-		{"ISO: answer is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: iso, Method: "DELETE"}},
+		{"ISO: response is lost", pve.Fault{Kind: pve.FaultCutConnection, Path: iso, Method: "DELETE"}},
 		{"ISO: task fails", pve.Fault{Kind: pve.FaultTaskError, Path: iso, Method: "DELETE"}},
 		{"tasks: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/nodes/*/tasks", Status: 503, Reason: "busy", Count: 20}},
 		{"machines: can't be listed", pve.Fault{Kind: pve.FaultError, Path: "/cluster/resources", Status: 595, Reason: "x", Count: 7}},
@@ -100,7 +100,7 @@ func TestTroubleThatPasses(t *testing.T) {
 			_, sp := create(t, p, newSpec(1))
 
 			if made := s.Snapshot().CreatedVMs(); len(made) != 1 || made[0].Starts != 1 {
-				t.Errorf("made %+v", made)
+				t.Errorf("created %+v", made)
 			}
 
 			remove(t, p, sp)
@@ -131,7 +131,7 @@ func TestUploadCut(t *testing.T) {
 	snap := s.Snapshot()
 
 	if len(snap.CreatedVMs()) != 1 || snap.CreatedVMs()[0].Starts != 1 || len(snap.ISOs()) != 1 {
-		t.Errorf("made %+v, ISOs %+v", snap.CreatedVMs(), snap.ISOs())
+		t.Errorf("created %+v, ISOs %+v", snap.CreatedVMs(), snap.ISOs())
 	}
 
 	if !cut.done.Load() {

@@ -68,7 +68,7 @@ func TestGatePassesOnTurnsNotTaken(t *testing.T) {
 	clk.Step(reservationLifetime + time.Second)
 
 	if !g.wakeWaiters() {
-		t.Error("nobody waits")
+		t.Error("no owner waits")
 	}
 
 	expectWoken(t, woken, "1", "2")

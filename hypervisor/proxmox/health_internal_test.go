@@ -67,7 +67,7 @@ func TestSitesAreSetAside(t *testing.T) {
 	h.recordSuccess(at)
 
 	if why := h.exclusionReason("b", at); why != "" {
-		t.Errorf("set aside though a machine was made: %s", why)
+		t.Errorf("excluded although a machine was created: %s", why)
 	}
 }
 

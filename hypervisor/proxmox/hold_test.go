@@ -89,7 +89,7 @@ func startUntilSettled(t *testing.T, p hypervisor.Provider, s hypervisor.Machine
 	return runs
 }
 
-// Every process observes a standby machine that somebody else has started.
+// Every process observes a standby machine that another user has started.
 func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 	t.Parallel()
 

@@ -140,7 +140,7 @@ func createAll(t *testing.T, p hypervisor.Provider, machines int) {
 	_ = group.Wait()
 }
 
-// A machine that somebody has added to the HA manager is not deleted, and the error names the reason.
+// A machine that a user has added to the HA manager is not deleted, and the error names the reason.
 func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 	t.Parallel()
 
@@ -175,7 +175,7 @@ func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
 
 	var err error
 
-	eventually(t, "it is refused or gone", func() bool {
+	eventually(t, "the deletion is refused, or the machine is deleted", func() bool {
 		err = p.Delete(t.Context(), newRef(sp))
 
 		return hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound)

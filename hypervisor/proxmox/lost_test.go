@@ -89,9 +89,9 @@ func testNodeLoss(t *testing.T, tried func(restarted, shared bool) bool) {
 	both := []bool{false, true}
 
 	for _, at := range listStages() {
-		checks := map[string]nodeLossCheck{"is removed": deleteLost, "is made elsewhere": recreateElsewhere}
+		checks := map[string]nodeLossCheck{"is removed": deleteLost, "is created elsewhere": recreateElsewhere}
 		if at.name == "runs" {
-			checks = map[string]nodeLossCheck{"is removed": deleteLost, "is gone": waitUntilGone}
+			checks = map[string]nodeLossCheck{"is removed": deleteLost, "is deleted": waitUntilGone}
 		}
 
 		for what, check := range checks {
@@ -248,7 +248,7 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 			want := reserveElsewhere(t, p, s, false)
 
 			s.AddFault(pve.Fault{Kind: kind, Node: want.Node})
-			eventually(t, want.Node+" is one where nothing can be made", func() bool {
+			eventually(t, want.Node+" is a node on which no machine can be created", func() bool {
 				capacity, err := p.Capacity(t.Context())
 
 				return err == nil && !slices.ContainsFunc(capacity.Nodes, func(n hypervisor.Node) bool { return n.Name == want.Node && n.Online })

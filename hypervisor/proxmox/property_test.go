@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// briefLives is the number of lives that a property test runs outside of `make soak`.
+// briefLives is the number of lifecycles that a property test runs outside of `make soak`.
 const briefLives = 3
 
 // propertyModel returns a cluster with several storages and bridges.
@@ -124,7 +124,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 
 	clk := conformance.FastClock(t, conformance.Speed)
 
-	property.Check(t, "each machine carries its whole ownership and tags that Proxmox takes", property.Options{Brief: briefLives}, prop.ForAll(
+	property.Check(t, "each machine has its complete ownership record and valid tags", property.Options{Brief: briefLives}, prop.ForAll(
 		func(namespace, name, pool, key, value string) string {
 			n++
 			p := connect(t, s, func(c *hypervisor.Config, o *hypervisor.Options) {
@@ -292,7 +292,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 	property.Check(t, "only a record that is right in every respect makes a machine ours", property.Options{}, prop.ForAll(
 		func(what, noise string) string {
 			if proxmox.IsOwn(pure, 101, newSpec(1).Owner, newForeignRecord(what, 101, 1, noise)) {
-				return "it is taken for ours"
+				return "it is treated as ours"
 			}
 
 			if !proxmox.IsOwn(pure, 101, newSpec(1).Owner, newForeignRecord("", 101, 1, noise)) {

@@ -275,7 +275,7 @@ func newRootClient(t testing.TB, s *pve.Server) *gopve.Client {
 		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
 }
 
-// occupy clones a machine of another user to an ID.
+// occupyID clones a machine of another user to an ID.
 func occupy(t testing.TB, s *pve.Server, id int) {
 	t.Helper()
 
@@ -288,7 +288,7 @@ func occupy(t testing.TB, s *pve.Server, id int) {
 	awaitTask(t, s, upid)
 }
 
-// awaitTask waits for the end of a task.
+// waitForTask waits for the end of a task.
 func awaitTask(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()
 

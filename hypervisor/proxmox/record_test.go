@@ -84,7 +84,7 @@ func TestISONames(t *testing.T) {
 
 	for _, other := range []string{volid, "local:iso/debian.iso", "local:iso/", "", "local:iso/" + a.isoPrefix() + "x"} {
 		if got, ok := b.parseISOOwner(other); ok {
-			t.Errorf("%q taken for an ISO of %q", other, got)
+			t.Errorf("%q is treated as an ISO of %q", other, got)
 		}
 	}
 }

@@ -84,7 +84,7 @@ func TestRestartDuringClone(t *testing.T) {
 		}
 
 		if n := countCalls(s, http.MethodPost, "/clone"); n != 1 {
-			t.Errorf("%d clones were asked for", n)
+			t.Errorf("%d clones were requested", n)
 		}
 	})
 }
@@ -389,7 +389,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 	}
 
 	if n := countCalls(s, "", "/nodes/pve2/"); n != 1 {
-		t.Errorf("the node was asked %d times", n)
+		t.Errorf("the node was called %d times", n)
 	}
 
 	heal()
@@ -397,7 +397,7 @@ func TestNodeThatDoesNotAnswer(t *testing.T) {
 
 	info, err = p.Check(t.Context())
 	if err != nil || strings.Contains(strings.Join(info.Warnings, "\n"), "pve2") {
-		t.Errorf("after it answers again: %q %v", info.Warnings, err)
+		t.Errorf("after the node responds again: %q %v", info.Warnings, err)
 	}
 }
 

@@ -31,7 +31,7 @@ func TestUploadForAnotherNode(t *testing.T) {
 		told bool
 	}{
 		{name: "shared", storage: isos},
-		{name: "shared by others than the one that is asked", storage: isos, only: "pve2", told: true},
+		{name: "shared by other nodes than the called node", storage: isos, only: "pve2", told: true},
 		{name: "its own", storage: "local", told: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {

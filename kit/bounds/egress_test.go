@@ -25,7 +25,7 @@ func policy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
 	return out
 }
 
-// TestDialledAddressCounts uses localhost for a name that resolved to another address in an earlier
+// TestDialedAddressIsChecked uses localhost for a name that resolved to another address in an earlier
 // check.
 func TestDialledAddressCounts(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestListsThatCannotBeRead(t *testing.T) {
 		{{"http://git.example.com"}, nil}, {{"git.example.com"}, nil}, {{"https://u:p@git.example.com"}, nil}, {nil, {"10.0.0.1"}},
 	} {
 		if _, err := bounds.NewEgressPolicy(lists[0], lists[1]); err == nil {
-			t.Errorf("%v was taken", lists)
+			t.Errorf("%v was accepted", lists)
 		}
 	}
 }

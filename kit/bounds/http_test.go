@@ -40,10 +40,10 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 		gzip    bool
 		refused bool
 	}{
-		"all that may be": {bounds.MaxBodyBytes, false, false},
-		"one more":        {bounds.MaxBodyBytes + 1, false, true},
-		"small, gzip":     {bounds.MaxBodyBytes, true, false},
-		"large, gzip":     {300 << 20, true, true},
+		"the maximum size": {bounds.MaxBodyBytes, false, false},
+		"one more":         {bounds.MaxBodyBytes + 1, false, true},
+		"small, gzip":      {bounds.MaxBodyBytes, true, false},
+		"large, gzip":      {300 << 20, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

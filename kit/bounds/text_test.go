@@ -21,20 +21,20 @@ func TestBounds(t *testing.T) {
 		yaml bool
 		want string
 	}{
-		"a few":                  {`{"a": [1, 2, {"b": "c"}]}`, false, ""},
-		"commas in strings":      {`{"a": "1,2,3,4,5,6,7,8,9,10,[{[{", "b": "\\"}`, false, ""},
-		"an escaped quote":       {`["\",,,,,,,,,,,,"]`, false, ""},
-		"many values":            {"[" + strings.Repeat("1,", 10) + "1]", false, "it has 12 values, at most 8 are allowed"},
-		"many lists":             {strings.Repeat("[", 8), false, "it has 9 values, at most 8 are allowed"},
-		"after a string's end":   {`["\\",,,,,,,,,,]`, false, "values, at most 8 are allowed"},
-		"YAML":                   {"a: 1\nb: [1, 2]\nc: a&b & c\n", true, ""},
-		"YAML of many lines":     {strings.Repeat("- a\n", 9), true, "it has 19 values, at most 8 are allowed"},
-		"YAML of many in a line": {"[" + strings.Repeat("a,", 9) + "a]", true, "values, at most 8 are allowed"},
-		"YAML of lists in lists": {strings.Repeat("- ", 9) + "a", true, "values, at most 8 are allowed"},
-		"YAML of keys in keys":   {strings.Repeat("? ", 9) + "a", true, "values, at most 8 are allowed"},
-		"YAML with an anchor":    {"a: &x 1\nb: *x\n", true, "has an anchor"},
-		"an anchor in a list":    {"[&x 1]", true, "has an anchor"},
-		"an anchor at the start": {"&x a: 1", true, "has an anchor"},
+		"a few":                           {`{"a": [1, 2, {"b": "c"}]}`, false, ""},
+		"commas in strings":               {`{"a": "1,2,3,4,5,6,7,8,9,10,[{[{", "b": "\\"}`, false, ""},
+		"an escaped quote":                {`["\",,,,,,,,,,,,"]`, false, ""},
+		"many values":                     {"[" + strings.Repeat("1,", 10) + "1]", false, "it has 12 values, at most 8 are allowed"},
+		"many lists":                      {strings.Repeat("[", 8), false, "it has 9 values, at most 8 are allowed"},
+		"after a string's end":            {`["\\",,,,,,,,,,]`, false, "values, at most 8 are allowed"},
+		"YAML":                            {"a: 1\nb: [1, 2]\nc: a&b & c\n", true, ""},
+		"YAML of many lines":              {strings.Repeat("- a\n", 9), true, "it has 19 values, at most 8 are allowed"},
+		"YAML with many values in a line": {"[" + strings.Repeat("a,", 9) + "a]", true, "values, at most 8 are allowed"},
+		"YAML with nested lists":          {strings.Repeat("- ", 9) + "a", true, "values, at most 8 are allowed"},
+		"YAML of keys in keys":            {strings.Repeat("? ", 9) + "a", true, "values, at most 8 are allowed"},
+		"YAML with an anchor":             {"a: &x 1\nb: *x\n", true, "has an anchor"},
+		"an anchor in a list":             {"[&x 1]", true, "has an anchor"},
+		"an anchor at the start":          {"&x a: 1", true, "has an anchor"},
 	} {
 		check := bounds.CheckJSON
 		if tt.yaml {
@@ -69,7 +69,7 @@ func FuzzJSON(f *testing.F) {
 	})
 }
 
-// values counts the scalars in a decoded value.
+// countValues counts the scalars in a decoded value.
 func values(value any) int {
 	out := 0
 

@@ -29,7 +29,7 @@ func TestClassAndReasonTravelThroughWrapping(t *testing.T) {
 		"wrapped with %w":                 {fmt.Errorf("clone: %w", full), errclass.Resource, "StorageFull"},
 		"joined":                          {errors.Join(root, full), errclass.Resource, "StorageFull"},
 		"outermost class wins":            {errclass.Wrap(errclass.Permanent, "Gone", full), errclass.Permanent, "Gone"},
-		"deadline has a word of its own":  {fmt.Errorf("list: %w", context.DeadlineExceeded), errclass.Transient, "Timeout"},
+		"deadline has its own reason":     {fmt.Errorf("list: %w", context.DeadlineExceeded), errclass.Transient, "Timeout"},
 		"empty reason falls back":         {errclass.New(errclass.Permanent, "", "x"), errclass.Permanent, "Fallback"},
 		"made with New and still matches": {errclass.New(errclass.Configuration, "BadURL", "parse: %w", root), errclass.Configuration, "BadURL"},
 	}

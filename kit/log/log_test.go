@@ -110,7 +110,7 @@ func lines(t *testing.T, out string) []string {
 	return got
 }
 
-// printings are the ways in which a value is converted to text.
+// formatAll returns the ways in which a value is converted to text.
 func printings(t *testing.T, s log.Secret) []string {
 	t.Helper()
 
@@ -181,7 +181,7 @@ func TestSecret(t *testing.T) {
 	}
 
 	if full.Reveal() != "hunter2" || none.Reveal() != "" {
-		t.Error("a secret does not keep its text")
+		t.Error("a secret loses its text")
 	}
 }
 

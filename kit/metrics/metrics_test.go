@@ -62,7 +62,7 @@ func TestBoundedUnderRace(t *testing.T) {
 	}
 }
 
-// seen returns the labels of each series with its count.
+// readCounts returns the labels of each series with its count.
 func seen(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	t.Helper()
 

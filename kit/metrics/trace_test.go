@@ -35,12 +35,12 @@ func TestSpansOfCalls(t *testing.T) {
 		want          codes.Code
 		words         string
 	}{
-		"in a trace":           {inTrace: true, status: http.StatusOK, want: codes.Unset},
-		"to one that is told":  {inTrace: true, told: true, status: http.StatusOK, want: codes.Unset},
-		"refused":              {inTrace: true, status: http.StatusConflict, want: codes.Error, words: "4xx"},
-		"without an answer":    {inTrace: true, err: errors.New("the secret is x"), want: codes.Error, words: "error"},
-		"not in a trace":       {status: http.StatusOK},
-		"told, but not in one": {told: true, status: http.StatusOK},
+		"in a trace":                      {inTrace: true, status: http.StatusOK, want: codes.Unset},
+		"with a propagated trace context": {inTrace: true, told: true, status: http.StatusOK, want: codes.Unset},
+		"refused":                         {inTrace: true, status: http.StatusConflict, want: codes.Error, words: "4xx"},
+		"without a response":              {inTrace: true, err: errors.New("the secret is x"), want: codes.Error, words: "error"},
+		"not in a trace":                  {status: http.StatusOK},
+		"traced, without a parent span":   {told: true, status: http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spans := tracetest.NewInMemoryExporter()

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
-// counterIn makes PickPorts start with the first port, and returns the file with the last picked port.
+// useCounterFile makes PickPorts start with the first port, and returns the file with the last picked port.
 func counterIn(t *testing.T) string {
 	t.Helper()
 
@@ -67,7 +67,7 @@ func TestPortsAreGivenOnce(t *testing.T) {
 
 				for _, port := range got {
 					if seen[port] {
-						t.Errorf("port %d was given twice", port)
+						t.Errorf("port %d was picked twice", port)
 					}
 
 					seen[port] = true
@@ -81,7 +81,7 @@ func TestPortsAreGivenOnce(t *testing.T) {
 	all.Wait()
 
 	if len(seen) != askers*rounds*each {
-		t.Errorf("%d ports were given, want %d", len(seen), askers*rounds*each)
+		t.Errorf("%d ports were picked, want %d", len(seen), askers*rounds*each)
 	}
 }
 
@@ -92,13 +92,13 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 
 	stream, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+1)))
 	if err != nil {
-		t.Skipf("port %d is taken: %v", first+1, err)
+		t.Skipf("port %d is in use: %v", first+1, err)
 	}
 	defer stream.Close()
 
 	packets, err := (&net.ListenConfig{}).ListenPacket(t.Context(), "udp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+2)))
 	if err != nil {
-		t.Skipf("port %d is taken: %v", first+2, err)
+		t.Skipf("port %d is in use: %v", first+2, err)
 	}
 	defer packets.Close()
 
@@ -109,7 +109,7 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 	defer conn.Close()
 
 	if local, ok := conn.LocalAddr().(*net.TCPAddr); !ok || local.Port <= first {
-		t.Errorf("a connection is from %v, want a port above those of programs, as %d", conn.LocalAddr(), first)
+		t.Errorf("a connection has the local address %v, want a port of at least %d", conn.LocalAddr(), first)
 	}
 
 	if got := ports(t, 1)[0]; got <= first+2 {
@@ -123,11 +123,11 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 		}
 
 		if got := ports(t, 2); got[0] > first || got[1] <= got[0] {
-			t.Errorf("after %q, Ports(2) = %v, want it to begin anew, at most at %d", text, got, first)
+			t.Errorf("after %q, Ports(2) = %v, want it to restart at %d or less", text, got, first)
 		}
 
 		if again := ports(t, 1)[0]; again <= first {
-			t.Errorf("after %q and once more, Ports(1) = %d: the last one was forgotten", text, again)
+			t.Errorf("after %q, the second call of Ports(1) = %d repeats the last port", text, again)
 		}
 	}
 }
@@ -145,7 +145,7 @@ func TestPortsBeginAnewAtTheEnd(t *testing.T) {
 	}
 
 	if _, err := procrun.PickPorts(1 << 20); err == nil {
-		t.Error("a million ports were given")
+		t.Error("a million ports were picked")
 	}
 }
 
@@ -169,6 +169,6 @@ func TestAddress(t *testing.T) {
 	t.Setenv("TMPDIR", filepath.Join(t.TempDir(), "none"))
 
 	if _, err := procrun.PickAddress(); err == nil {
-		t.Error("there was no place to note what was picked, and it was no error")
+		t.Error("no error although the counter file cannot be written")
 	}
 }

@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// parent is a program that starts a child, prints its id, and is then killed.
+// runParent is a program that starts a child, prints its id, and is then killed.
 func parent() {
 	child, err := procrun.Start(context.Background(), procrun.Spec{Path: "/bin/sleep", Args: []string{"600"}})
 	if err != nil {
@@ -62,7 +62,7 @@ func shell(t *testing.T, script string, grace time.Duration) *procrun.Process {
 	return process
 }
 
-// gone waits until no process with the id runs.
+// waitUntilGone waits until no process with the id runs.
 func gone(t *testing.T, pid int) {
 	t.Helper()
 
@@ -75,10 +75,10 @@ func gone(t *testing.T, pid int) {
 		time.Sleep(50 * time.Millisecond)
 	}
 
-	t.Errorf("process %d is still there", pid)
+	t.Errorf("process %d still runs", pid)
 }
 
-// said waits until the process has written want, and returns its output.
+// waitForOutput waits until the process has written want, and returns its output.
 func said(t *testing.T, process *procrun.Process, want string) string {
 	t.Helper()
 
@@ -148,7 +148,7 @@ func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	}
 
 	if process.ExitCode() != -1 {
-		t.Errorf("code %d, want the end by a signal", process.ExitCode())
+		t.Errorf("code %d, want an end by a signal", process.ExitCode())
 	}
 }
 
@@ -181,7 +181,7 @@ func TestContextStopsTheProcess(t *testing.T) {
 	cancel()
 
 	if err := process.Wait(t.Context()); err == nil {
-		t.Error("the process ended well, want the end by a signal")
+		t.Error("the process succeeded, want an end by a signal")
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// tried returns with how many inputs a property is checked.
+// countRuns returns with how many inputs a property is checked.
 func tried(t *testing.T, options property.Options) int {
 	t.Helper()
 
@@ -36,10 +36,10 @@ func TestRunsOfBothTiers(t *testing.T) {
 		options     property.Options
 		brief, soak int
 	}{
-		{"nothing said", property.Options{}, 100, 100},
-		{"cheap ones", property.Options{Runs: 250}, 250, 250},
-		{"whole lives", property.Options{Brief: 7}, 7, 100},
-		{"whole lives, many of them", property.Options{Runs: 300, Brief: 7}, 7, 300},
+		{"default options", property.Options{}, 100, 100},
+		{"fast runs", property.Options{Runs: 250}, 250, 250},
+		{"complete lifecycles", property.Options{Brief: 7}, 7, 100},
+		{"many complete lifecycles", property.Options{Runs: 300, Brief: 7}, 7, 300},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
@@ -99,6 +99,6 @@ func TestCheckFailsItsTest(t *testing.T) {
 
 	out, err := cmd.CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "--- FAIL: TestAPropertyThatFails") || !strings.Contains(string(out), "ARG_0: 100\n") {
-		t.Errorf("it ended with %v:\n%s", err, out)
+		t.Errorf("process ended with %v:\n%s", err, out)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// heard records the log of a test.
+// logRecorder records the log of a test.
 type heard struct {
 	testing.TB
 
@@ -40,7 +40,7 @@ func TestWhatDoesNotHoldIsToldByItsTest(t *testing.T) {
 	}, gen.IntRange(0, 1000)))
 
 	if properties.Run(property.NewReporter(h)) {
-		t.Fatal("it holds")
+		t.Fatal("the property holds")
 	}
 
 	for _, want := range []string{"numbers are small", "Falsified", "passed tests. it is large", "ARG_0: 100"} {

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
-// script is a transport that returns one status after the other. Status 0 is a network error. It
+// scriptedTransport is a transport that returns one status after the other. Status 0 is a network error. It
 // records the bodies of the requests.
 type script struct {
 	answers []int
@@ -59,14 +59,14 @@ func TestTransport(t *testing.T) {
 		tries   int
 		status  int
 	}{
-		"an answer is an answer":                 {method: http.MethodGet, answers: []int{404}, tries: 1, status: 404},
-		"an outage passes":                       {method: http.MethodGet, answers: []int{502, 200}, tries: 2, status: 200},
-		"the network fails, then an outage":      {method: http.MethodGet, answers: []int{0, 503, 204}, tries: 3, status: 204},
-		"the last answer counts":                 {method: http.MethodGet, answers: []int{0, 500, 504}, tries: 3, status: 504},
-		"the last error counts":                  {method: http.MethodGet, answers: []int{500, 500, 0}, tries: 3},
-		"what may not be repeated is sent once":  {method: http.MethodPost, body: "x", answers: []int{500}, tries: 1, status: 500},
-		"a repeated request has its body again":  {method: http.MethodPut, body: "x", answers: []int{0, 500, 200}, tries: 3, status: 200},
-		"a refusal to talk is no outage of ours": {method: http.MethodGet, answers: []int{429}, tries: 1, status: 429},
+		"a response is returned":                {method: http.MethodGet, answers: []int{404}, tries: 1, status: 404},
+		"an outage is retried":                  {method: http.MethodGet, answers: []int{502, 200}, tries: 2, status: 200},
+		"the network fails, then an outage":     {method: http.MethodGet, answers: []int{0, 503, 204}, tries: 3, status: 204},
+		"the last response is returned":         {method: http.MethodGet, answers: []int{0, 500, 504}, tries: 3, status: 504},
+		"the last error counts":                 {method: http.MethodGet, answers: []int{500, 500, 0}, tries: 3},
+		"what may not be repeated is sent once": {method: http.MethodPost, body: "x", answers: []int{500}, tries: 1, status: 500},
+		"a repeated request has its body again": {method: http.MethodPut, body: "x", answers: []int{0, 500, 200}, tries: 3, status: 200},
+		"a rate limit is not retried":           {method: http.MethodGet, answers: []int{429}, tries: 1, status: 429},
 	}
 
 	for name, tc := range tests {
@@ -136,7 +136,7 @@ func TestTransportEndsWithItsCaller(t *testing.T) {
 	}
 }
 
-// instant is a clock whose timers fire immediately.
+// instantClock is a clock whose timers fire immediately.
 type instant struct{ clock.RealClock }
 
 func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }

@@ -15,7 +15,7 @@ import (
 )
 
 // The state of objects that were deleted without a last run is deleted.
-func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
+func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
 	now := time.Unix(1e9, 0)
 
 	var known objectStates
@@ -33,6 +33,6 @@ func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest //
 	})
 
 	if len(known.objects) > 1000 {
-		t.Errorf("%d objects are remembered", len(known.objects))
+		t.Errorf("state of %d objects is left", len(known.objects))
 	}
 }

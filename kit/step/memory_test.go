@@ -18,12 +18,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// says returns a step with the given result.
+// newStep returns a step with the given result.
 func says(result step.Result) func(context.Context, *widget) step.Result {
 	return func(context.Context, *widget) step.Result { return result }
 }
 
-// unhurried is a result whose write may be deferred.
+// newDeferredResult returns a result whose write may be deferred.
 func unhurried() step.Result { return step.Wait(time.Minute, "Creating", "x").DeferWrite() }
 
 // The changes of a run with a deferred write are kept for the next run, and are written with later changes.
@@ -50,19 +50,19 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 	}
 
 	if after := run(obj, unhurried()); after != 5*time.Second || world.statusPatches != 0 || told != 0 {
-		t.Errorf("looked at again in %s after %d writes, told %d times", after, world.statusPatches, told)
+		t.Errorf("requeued after %s with %d writes, reported %d times", after, world.statusPatches, told)
 	}
 
 	clk.SetTime(start.Add(4 * time.Second))
 
 	if after := run(world.read(t), unhurried()); after != time.Second || world.statusPatches != 0 || found != 1 {
-		t.Errorf("looked at again in %s after %d writes; found %d times", after, world.statusPatches, found)
+		t.Errorf("requeued after %s with %d writes; found %d times", after, world.statusPatches, found)
 	}
 
 	run(world.read(t), step.Done())
 
 	if got := world.read(t); got.Status.MachineID != "100" || world.statusPatches != 1 || told != 1 {
-		t.Errorf("machine %q after %d writes, told %d times", got.Status.MachineID, world.statusPatches, told)
+		t.Errorf("machine %q after %d writes, reported %d times", got.Status.MachineID, world.statusPatches, told)
 	}
 
 	// The maximum delay has passed, so the changes are written.
@@ -70,7 +70,7 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 	clk.SetTime(start.Add(10 * time.Second))
 
 	if after := run(world.read(t), unhurried()); after != time.Minute || world.statusPatches != 2 {
-		t.Errorf("looked at again in %s after %d writes", after, world.statusPatches)
+		t.Errorf("requeued after %s with %d writes", after, world.statusPatches)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 	run(seen, "", step.Done()) // the deferred object is not used, either
 
 	if seen.Status.MachineID != "1" {
-		t.Errorf("machine %q, as was held and undone", seen.Status.MachineID)
+		t.Errorf("machine %q, want the deferred change to be undone", seen.Status.MachineID)
 	}
 
 	if after := world.read(t); after.ResourceVersion != before.ResourceVersion {
@@ -150,7 +150,7 @@ func TestNewsAreInAHurry(t *testing.T) {
 	})
 
 	if after != time.Minute || !told || world.statusPatches != 1 {
-		t.Errorf("looked at again in %s; told %v after %d writes", after, told, world.statusPatches)
+		t.Errorf("requeued after %s; reported %v after %d writes", after, told, world.statusPatches)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestHeldNewsOfAnotherVersionAreDropped(t *testing.T) {
 	world.after(t, seen, finds)
 
 	if seen.Status.MachineID != "91" {
-		t.Errorf("machine %q, want that of the other writer and one more", seen.Status.MachineID)
+		t.Errorf("machine %q, want that of the other client and one more", seen.Status.MachineID)
 	}
 }
 
@@ -197,14 +197,14 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 
 	for range 2 {
 		if after := world.after(t, stale, counts); after <= 0 || runs != 1 {
-			t.Errorf("a stale copy is looked at again in %s, after %d runs", after, runs)
+			t.Errorf("a stale copy is requeued after %s, with %d runs", after, runs)
 		}
 	}
 
 	world.after(t, world.read(t), counts)
 
 	if runs != 2 {
-		t.Errorf("the copy that the server has was not worked on: %d runs", runs)
+		t.Errorf("the current copy was not reconciled: %d runs", runs)
 	}
 
 	other, obj := newWorld(t, fresh())
@@ -215,7 +215,7 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 	other.after(t, restored, counts)
 
 	if runs != 4 {
-		t.Errorf("%d runs, want one of the restored server's copy", runs)
+		t.Errorf("%d runs, want one for the restored copy", runs)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestTheLastFinalizerNeedsNoStatus(t *testing.T) {
 
 	_, err := step.Finalize(t.Context(), world.runner, obj, finalizer, steps, obj)
 	if err != nil || world.statusPatches != 0 || told != 2 {
-		t.Errorf("Finalize() = %v after %d writes of the status, told %d times", err, world.statusPatches, told)
+		t.Errorf("Finalize() = %v after %d writes of the status, reported %d times", err, world.statusPatches, told)
 	}
 
 	if got := meta.FindStatusCondition(obj.Status.Conditions, "Gone"); got != nil && got.Reason == "" {

@@ -62,7 +62,7 @@ func genOutcomes() gopter.Gen {
 		}))
 }
 
-// wellFormed returns the reason for which the API server would reject the conditions.
+// findInvalidCondition returns the reason for which the API server would reject the conditions.
 func wellFormed(conditions []metav1.Condition) string {
 	reason := regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
 	seen := map[string]bool{}
@@ -140,7 +140,7 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 	case len(spans.GetSpans()) != wantRan:
 		return fmt.Sprintf("%d spans", len(spans.GetSpans()))
 	case (spans.GetSpans()[wantRan-1].Status.Code == codes.Error) != (err != nil):
-		return "the last span does not tell of the failure"
+		return "the last span does not have the failure"
 	case testutil.CollectAndCount(registry, "hyperfleet_step_duration_seconds") != wantRan:
 		return "not one series per step"
 	}

@@ -28,7 +28,7 @@ func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 		}
 
 		if got := world.read(t).Status.MachineID; got != "100" {
-			t.Errorf("machine id on the server is %q before the step acts, want 100", got)
+			t.Errorf("machine id on the server is %q when the step acts, want 100", got)
 		}
 
 		return step.Done()
@@ -67,7 +67,7 @@ func TestSaveAsOutlivesTheDeletion(t *testing.T) {
 
 	got := world.read(t)
 	if got.DeletionTimestamp == nil {
-		t.Fatal("it was not deleted")
+		t.Fatal("the object was not deleted")
 	}
 
 	for condition, want := range map[string]string{"B": "TooLate", "C": "Pending", step.Ready: "TooLate"} {
@@ -106,15 +106,15 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 	})
 
 	if after <= 0 || acted {
-		t.Errorf("looked at again in %s, acted %v; want a quiet second try", after, acted)
+		t.Errorf("requeued after %s, acted %v; want a retry without an error", after, acted)
 	}
 
 	if got := world.read(t).Status.MachineID; got != "99" {
-		t.Errorf("machine id = %q, want that of the first writer", got)
+		t.Errorf("machine id = %q, want that of the other client", got)
 	}
 }
 
-// somebodyWrites changes the machine of the widget as another client does.
+// writeAsOtherClient changes the machine of the widget as another client does.
 func (w *world) somebodyWrites(t *testing.T, machine string) {
 	t.Helper()
 

@@ -26,7 +26,7 @@ import (
 
 var errBoom = errors.New("boom")
 
-// returns makes a step with the given result that records that it ran.
+// newRecordingStep returns a step with the given result that records that it ran.
 func returns(condition string, result step.Result) step.Step[*[]string] {
 	return step.Step[*[]string]{Condition: condition, Run: func(_ context.Context, ran *[]string) step.Result {
 		*ran = append(*ran, condition)
@@ -35,7 +35,7 @@ func returns(condition string, result step.Result) step.Step[*[]string] {
 	}}
 }
 
-// said formats a condition without its time and generation.
+// formatConditions formats conditions without their times and generations.
 func said(w *widget) []string {
 	var out []string
 	for _, c := range w.Status.Conditions {
@@ -47,8 +47,8 @@ func said(w *widget) []string {
 	return out
 }
 
-// stopped returns the conditions of a list of three steps whose second step has stopped the run with a
-// reason and a message.
+// newStoppedConditions returns the conditions of a list of three steps whose second step has stopped the run
+// with a reason and a message.
 func stopped(reason string, more ...string) []string {
 	out := append([]string{
 		"A=True Done", "B=False " + reason, "C=Unknown Pending an earlier step is not done",
@@ -58,7 +58,7 @@ func stopped(reason string, more ...string) []string {
 	return out
 }
 
-// notReady returns the summary conditions of an object that is not ready.
+// newNotReadyConditions returns the summary conditions of an object that is not ready.
 func notReady(why, reason string) []string {
 	return []string{step.Ready + "=False " + reason, why + "=True " + reason}
 }
@@ -77,11 +77,11 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 		err       error
 	}{
 		"all done": {second: step.Done(), all: []string{"A=True Done", "B=True Done", "C=True Done", "Ready=True Ready"}},
-		"done in other words": {
+		"done with its own reason": {
 			second: step.Done().WithReason("Placed", "on node pve1"),
 			all:    []string{"A=True Done", "B=True Placed on node pve1", "C=True Done", "Ready=True Ready"},
 		},
-		"says more than its own condition": {
+		"sets additional conditions": {
 			second: step.Done().WithCondition("Insecure", metav1.ConditionTrue, "ByName", "TLS is not checked"),
 			all: []string{
 				"A=True Done", "B=True Done", "C=True Done", "Insecure=True ByName TLS is not checked", "Ready=True Ready",
@@ -101,7 +101,7 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			result: ctrl.Result{RequeueAfter: time.Hour},
 		},
 		"fails": {second: step.Fail(errBoom), says: "Failed boom", why: "Reconciling", err: errBoom},
-		"fails with a reason of its own": {
+		"fails with its own reason": {
 			second: step.Fail(fmt.Errorf("create: %w", full)), err: full,
 			says: "StorageFull create: clone: storage local is full", why: "Reconciling",
 		},
@@ -113,7 +113,7 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 			second: step.FromError(errclass.Wrap(errclass.Configuration, "BadURL", errBoom), time.Minute),
 			says:   "BadURL boom", why: "Stalled", result: ctrl.Result{RequeueAfter: time.Hour},
 		},
-		"a reason the server would refuse is fixed": {
+		"an invalid reason is replaced": {
 			second: step.Stall("no room left!", "add disks"), says: "NoRoomLeft add disks", why: "Stalled",
 			result: ctrl.Result{RequeueAfter: time.Hour},
 		},
@@ -255,12 +255,12 @@ func TestWritesThatFail(t *testing.T) {
 		again  bool
 		errs   []error
 	}{
-		"a conflict is tried again quietly": {
+		"a conflict is retried without an error": {
 			refuse: apierrors.NewConflict(resource, "w", errBoom), step: step.Done(), again: true,
 		},
 		"a deleted object is fine":       {refuse: apierrors.NewNotFound(resource, "w"), step: step.Fail(errBoom)},
 		"a step's conflict with a child": {step: step.Fail(apierrors.NewConflict(resource, "child", errBoom)), again: true},
-		"another error is returned, beside that of the step": {
+		"another error is returned together with the step's error": {
 			refuse: errBoom, step: step.Fail(context.DeadlineExceeded), errs: []error{errBoom, context.DeadlineExceeded},
 		},
 	}

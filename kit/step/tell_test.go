@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// told runs one controller for one widget, and records the emitted events and the log.
+// reportFixture runs one controller for one widget, and records the emitted events and the log.
 type told struct {
 	t        *testing.T
 	world    *world
@@ -54,7 +54,7 @@ func newTold(t *testing.T, obj *widget) *told {
 	return out
 }
 
-// pass reconciles with one step.
+// reconcileOnce reconciles with one step.
 func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error {
 	o.t.Helper()
 
@@ -67,7 +67,7 @@ func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error 
 	return err
 }
 
-// log returns the log lines since the last call, without their time.
+// takeLogLines returns the log lines since the last call, without their time.
 func (o *told) log() []string {
 	var out []string
 
@@ -200,7 +200,7 @@ func TestReadinessIsEmitted(t *testing.T) {
 		"ready for another reason":     {[]step.Result{step.Done(), step.WaitReady(0, "Idle", "x")}, []string{"Normal Connected it answers"}},
 		"ceased to be ready":           {[]step.Result{step.Done(), wait("Down")}, []string{"Normal Connected it answers", "Warning Down words"}},
 		"still not, for the same":      {[]step.Result{wait("Down"), wait("Down")}, []string{"Warning Down words"}},
-		"still not, for another cause": {[]step.Result{wait("Down"), wait("Denied")}, []string{"Warning Down words", "Warning Denied words"}},
+		"not ready, for another cause": {[]step.Result{wait("Down"), wait("Denied")}, []string{"Warning Down words", "Warning Denied words"}},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

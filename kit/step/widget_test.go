@@ -47,7 +47,7 @@ func (w *widget) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// world is an API server with one widget, which counts and can reject writes, and a controller.
+// fixture is an API server with one widget, which counts and can reject writes, and a controller.
 type world struct {
 	runner        *step.Reconciler
 	client        client.Client
@@ -99,14 +99,14 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 	return out, obj
 }
 
-// pass reconciles an object with one step and returns the error.
+// reconcileStep reconciles an object with one step and returns the error.
 func (w *world) pass(
 	ctx context.Context, obj *widget, run func(context.Context, *widget) step.Result,
 ) (ctrl.Result, error) {
 	return step.ReconcileSteps(ctx, w.runner, obj, []step.Step[*widget]{{Condition: "A", Run: run}}, obj)
 }
 
-// after reconciles without an error and returns the time after which the object is requeued.
+// reconcileAndGetDelay reconciles without an error and returns the time after which the object is requeued.
 func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widget) step.Result) time.Duration {
 	t.Helper()
 
@@ -118,7 +118,7 @@ func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widg
 	return result.RequeueAfter
 }
 
-// steps runs a list of steps for an object and returns the names of the steps that ran.
+// runSteps runs a list of steps for an object and returns the names of the steps that ran.
 func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) ([]string, ctrl.Result, error) {
 	t.Helper()
 
@@ -129,7 +129,7 @@ func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) (
 	return ran, result, err
 }
 
-// read gets the widget from the server.
+// getWidget gets the widget from the server.
 func (w *world) read(t *testing.T) *widget {
 	t.Helper()
 

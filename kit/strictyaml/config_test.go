@@ -159,11 +159,11 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		args    []string
 		want    []string
 	}{
-		"unknown key, nearest named": {
+		"unknown key with a similar name": {
 			file: head + "log: {leve: DEBUG}", want: []string{"c.yaml:3:7: log.leve: unknown field (did you mean level?)"},
 		},
-		"unknown key, nothing near": {file: head + "telemetry: 1", want: []string{"c.yaml:3:1: telemetry: unknown field"}},
-		"key in another case":       {file: head + "OwnerUid: x", want: []string{"OwnerUid: unknown field (did you mean ownerUID?)"}},
+		"unknown key without a similar name": {file: head + "telemetry: 1", want: []string{"c.yaml:3:1: telemetry: unknown field"}},
+		"key in another case":                {file: head + "OwnerUid: x", want: []string{"OwnerUid: unknown field (did you mean ownerUID?)"}},
 		"unknown variable": {
 			environ: []string{"HYPERFLEET_LOG_LEVE=x"},
 			want:    []string{"env HYPERFLEET_LOG_LEVE: unknown variable (did you mean HYPERFLEET_LOG_LEVEL?)"},
@@ -189,7 +189,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 		"a bad flag":   {args: []string{"--leader-election-retry-period=soon"}, want: []string{`"soon": want a duration`}},
 		"too large":    {file: head + "#" + strings.Repeat("x", 4<<20), want: []string{"larger than 4194304 bytes"}},
 		"no such file": {args: []string{"--config=/no/such.yaml"}, want: []string{"/no/such.yaml: open /no/such.yaml: no such file"}},
-		"all at once": {
+		"all errors together": {
 			file: head + "areas: x\nlgo: {}", environ: []string{"HYPERFLEET_AREA=1"},
 			want: []string{`areas: is "x", want a list`, "lgo: unknown field (did you mean log?)", "env HYPERFLEET_AREA: unknown variable (did you mean HYPERFLEET_AREAS?)"},
 		},
@@ -282,7 +282,7 @@ func TestNamesOfFlags(t *testing.T) {
 	}
 }
 
-// run runs the config command and returns what it prints.
+// runCommand runs the config command and returns what it prints.
 func run[T any](t *testing.T, s *strictyaml.Spec[T], args ...string) (string, error) {
 	t.Helper()
 
@@ -316,7 +316,7 @@ func TestCommands(t *testing.T) {
 
 	again, err := loadSettings(t, settingsSpec(), out)
 	if err != nil || again.Leader.RetryPeriod != 7*time.Second || !again.Leader.Enabled {
-		t.Errorf("what print prints does not load: %v\n%s", err, out)
+		t.Errorf("the printed configuration does not load: %v\n%s", err, out)
 	}
 
 	out, err = run(t, s, "print", "--redacted=false")

@@ -35,7 +35,7 @@ func TestPrintSaysFromWhere(t *testing.T) {
 		"names: # file " + file + "\n", "frameworkVersion: v2 # flag --framework-version\n",
 	} {
 		if !strings.Contains(out, want) {
-			t.Errorf("it does not print %q:\n%s", want, out)
+			t.Errorf("output lacks %q:\n%s", want, out)
 		}
 	}
 }
@@ -48,7 +48,7 @@ func TestAllProblemsAtOnce(t *testing.T) {
 
 	for _, want := range []string{"name: is bad", "rate: ", "nams: unknown field"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v does not say %q", err, want)
+			t.Errorf("%v does not contain %q", err, want)
 		}
 	}
 }

@@ -17,10 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// places are the sources in the order of precedence.
+// configSources are the sources in the order of precedence.
 var places = []string{"default", "file", "env", "flag"}
 
-// subject is a key with its names and a distinct value for each source.
+// precedenceCase is a key with its names and a distinct value for each source.
 type subject struct {
 	key, env, flag string
 	values         [4]string
@@ -56,7 +56,7 @@ func subjects() []subject {
 	}
 }
 
-// yamlOf formats a key as a line of a file.
+// formatYAML formats a key as a line of a file.
 func yamlOf(key, value string) string {
 	if key == "areas" {
 		value = "[" + value + "]"

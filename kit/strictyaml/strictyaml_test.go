@@ -48,7 +48,7 @@ func TestDecode(t *testing.T) {
 base: &base {key: a, tags: [x]}
 `), &got)
 	if err == nil {
-		t.Error("an unknown field is taken")
+		t.Error("an unknown field is accepted")
 	}
 
 	err = strictyaml.Decode("f", []byte(`
@@ -101,7 +101,7 @@ func TestProblemsHaveTheirPlace(t *testing.T) {
 		file string
 		want []string
 	}{
-		"everything at once": {
+		"all errors together": {
 			"nam: x\nwait: 5\ncount: a\nlist:\n- {key: 1}\n- {kee: x, tags: y}\n", []string{
 				"f:1:1: nam: unknown field (did you mean name?)",
 				"f:2:7: wait: is 5, want a duration such as 30s or 5m",
@@ -169,7 +169,7 @@ func TestPlaceOfAPath(t *testing.T) {
 	}
 
 	if !doc.HasValue(strictyaml.Path{"list", 1, "tags"}) || doc.HasValue(strictyaml.Path{"list", 0, "tags"}) {
-		t.Error("Has does not see what is there")
+		t.Error("Has does not find an existing key")
 	}
 
 	var tags []string

@@ -13,7 +13,7 @@ import (
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 )
 
-// TestNothingPrintedIsLongerThanItsBound checks the bound by which printf is rejected before it prints.
+// TestPrintedTextFitsBound checks the bound by which printf is rejected before it prints.
 func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 	t.Parallel()
 
@@ -45,7 +45,7 @@ func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 	}
 }
 
-// TestOneTemplateIsExecutedManyTimes checks that each execution has an unused budget.
+// TestTemplateIsExecutedRepeatedly checks that each execution has an unused budget.
 func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
 	t.Parallel()
 

@@ -22,7 +22,7 @@ const (
 	lifeTrace = "9f8b7c6d5e4f4a3b8c2d1e0f9a8b7c6d"
 )
 
-// TestOneLifeIsOneTrace checks that spans of all programs and reconciles for an object, and the spans that are
+// TestLifecycleIsOneTrace checks that spans of all programs and reconciles for an object, and the spans that are
 // emitted after its lifecycle, are children of one root.
 func TestOneLifeIsOneTrace(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
@@ -66,7 +66,7 @@ func TestOneLifeIsOneTrace(t *testing.T) {
 	}
 }
 
-// TestLivesAreSampledWhole checks that a sampling ratio keeps or drops all spans of a lifecycle.
+// TestLifecyclesAreSampledCompletely checks that a sampling ratio keeps or drops all spans of a lifecycle.
 func TestLivesAreSampledWhole(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
 	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.5")
@@ -81,7 +81,7 @@ func TestLivesAreSampledWhole(t *testing.T) {
 		tracing.EmitTrace(root, tracing.Span{Name: "job", Start: time.Now(), End: time.Now()})
 
 		if root.IsSampled() == (tracing.FormatTraceparent(root) == "") {
-			t.Errorf("life %d", i)
+			t.Errorf("lifecycle %d", i)
 		}
 	}
 
@@ -93,12 +93,12 @@ func TestLivesAreSampledWhole(t *testing.T) {
 	}
 
 	if len(count) == 0 || len(count) == lives {
-		t.Errorf("%d of %d lives are kept", len(count), lives)
+		t.Errorf("%d of %d lifecycles are kept", len(count), lives)
 	}
 
 	for id, n := range count {
 		if n != 2 {
-			t.Errorf("life %s has %d spans", id, n)
+			t.Errorf("lifecycle %s has %d spans", id, n)
 		}
 	}
 }

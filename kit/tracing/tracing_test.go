@@ -28,14 +28,14 @@ import (
 
 const (
 	patience = time.Minute
-	// trouble is the log message for an export that fails.
+	// exportError is the log message for an export that fails.
 	trouble = "failed to export spans"
 	token   = "t0ken-that-nobody-is-told"
 	// headers are headers as users configure them.
 	headers = "Authorization=Bearer%20" + token + ",x-tenant=acme%2Fci"
 )
 
-// environment sets the variables of tracing, and unsets those that the environment of the test may have.
+// setEnvironment sets the variables of tracing, and unsets those that the environment of the test may have.
 func environment(t *testing.T, pairs ...string) {
 	t.Helper()
 
@@ -86,7 +86,7 @@ func startSpan(t *testing.T, clk clock.PassiveClock) *program {
 		select {
 		case <-ended:
 		case <-time.After(patience):
-			t.Fatal("the end waits for the receiver")
+			t.Fatal("the shutdown waits for the receiver")
 		}
 	}
 	t.Cleanup(p.stop)
@@ -94,7 +94,7 @@ func startSpan(t *testing.T, clk clock.PassiveClock) *program {
 	return p
 }
 
-// work emits a span with a child span, and returns the span context of the child.
+// emitSpans emits a span with a child span, and returns the span context of the child.
 func work(ctx context.Context) trace.SpanContext {
 	tracer := otel.Tracer("test")
 
@@ -116,7 +116,7 @@ func variableNames(spans []otlp.Span) string {
 	return strings.Join(out, " ")
 }
 
-// protocols are the receivers by the value of OTEL_EXPORTER_OTLP_PROTOCOL.
+// listReceivers returns the receivers by the value of OTEL_EXPORTER_OTLP_PROTOCOL.
 func protocols() map[string]func(testing.TB) *otlp.Receiver {
 	return map[string]func(testing.TB) *otlp.Receiver{"grpc": otlp.StartGRPC, "http/protobuf": otlp.StartHTTP}
 }
@@ -129,7 +129,7 @@ func TestSpansReachTheReceiver(t *testing.T) {
 					"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_EXPORTER_OTLP_HEADERS=" + headers,
 				}
 			},
-			"for traces, over those for all": func(url string) []string {
+			"for traces, which takes precedence": func(url string) []string {
 				return []string{
 					"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=" + url + otlp.Path, "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL=" + protocol,
 					"OTEL_EXPORTER_OTLP_TRACES_HEADERS=" + headers, "OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
@@ -193,7 +193,7 @@ func TestTheReceiverHasACertificate(t *testing.T) {
 	for protocol, receive := range map[string]func(testing.TB) *otlp.Receiver{
 		"grpc": otlp.StartGRPCWithTLS, "http/protobuf": otlp.StartHTTPWithTLS,
 	} {
-		for name, trusted := range map[string]bool{"of a CA that is named": true, "of nobody that is known": false} {
+		for name, trusted := range map[string]bool{"of a CA that is named": true, "of an unknown authority": false} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				receiver := receive(t)
 				environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol)
@@ -257,13 +257,13 @@ func TestSampling(t *testing.T) {
 		from      context.Context
 		want      bool
 	}{
-		"all, if nothing is said":     {nil, context.Background(), true},
-		"as the parent, by itself":    {nil, from(0), false},
-		"none":                        {[]string{"OTEL_TRACES_SAMPLER=always_off"}, from(trace.FlagsSampled), false},
-		"no part of all":              {[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0"}, context.Background(), false},
-		"a part of all":               {[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=1.0"}, from(0), true},
-		"as the parent says, if none": {[]string{"OTEL_TRACES_SAMPLER=parentbased_always_off"}, from(trace.FlagsSampled), true},
-		"none but the parent's":       {[]string{"OTEL_TRACES_SAMPLER=parentbased_always_off"}, context.Background(), false},
+		"all by default":                 {nil, context.Background(), true},
+		"as the parent, by itself":       {nil, from(0), false},
+		"none":                           {[]string{"OTEL_TRACES_SAMPLER=always_off"}, from(trace.FlagsSampled), false},
+		"no part of all":                 {[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=0"}, context.Background(), false},
+		"a part of all":                  {[]string{"OTEL_TRACES_SAMPLER=traceidratio", "OTEL_TRACES_SAMPLER_ARG=1.0"}, from(0), true},
+		"none, by the parent's decision": {[]string{"OTEL_TRACES_SAMPLER=parentbased_always_off"}, from(trace.FlagsSampled), true},
+		"none but the parent's":          {[]string{"OTEL_TRACES_SAMPLER=parentbased_always_off"}, context.Background(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			receiver := otlp.StartGRPC(t)
@@ -293,7 +293,7 @@ func TestOff(t *testing.T) {
 			p.stop()
 
 			if last.TraceID() != parent.TraceID() || last.SpanID() != parent.SpanID() {
-				t.Errorf("the trace does not go through: %+v", last)
+				t.Errorf("the trace context is not propagated: %+v", last)
 			}
 
 			if receiver.Exports() != 0 || p.log.String() != "" || p.output.String() != "" {
@@ -360,8 +360,8 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 			[]string{"OTEL_EXPORTER_OTLP_CLIENT_KEY=" + empty, "OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE=" + empty},
 			"OTEL_EXPORTER_OTLP_CLIENT_CERTIFICATE: tls:",
 		},
-		"attributes":  {[]string{"OTEL_RESOURCE_ATTRIBUTES=novalue"}, "OTEL_RESOURCE_ATTRIBUTES"},
-		"all at once": {[]string{"OTEL_TRACES_SAMPLER=dice", "OTEL_EXPORTER_OTLP_PROTOCOL=thrift"}, "\nOTEL_TRACES_SAMPLER"},
+		"attributes":          {[]string{"OTEL_RESOURCE_ATTRIBUTES=novalue"}, "OTEL_RESOURCE_ATTRIBUTES"},
+		"all errors together": {[]string{"OTEL_TRACES_SAMPLER=dice", "OTEL_EXPORTER_OTLP_PROTOCOL=thrift"}, "\nOTEL_TRACES_SAMPLER"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			environment(t, tc.variables...)
@@ -376,13 +376,13 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 			}
 
 			if otel.Tracer("test") == nil || work(t.Context()).IsSampled() {
-				t.Error("spans are made after an error")
+				t.Error("spans are created after an error")
 			}
 		})
 	}
 }
 
-// TestTheReceiverIsAway uses a receiver that does not listen, and one that never responds. In both cases, the
+// TestUnavailableReceiver uses a receiver that does not listen, and one that never responds. In both cases, the
 // program continues its work and stops in time.
 func TestTheReceiverIsAway(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -394,7 +394,7 @@ func TestTheReceiverIsAway(t *testing.T) {
 	const nobody = "127.0.0.1:1"
 
 	for name, address := range map[string]string{
-		// An unreachable gRPC receiver is reported in the same way as an untrusted one: TestTheReceiverHasACertificate.
+		// An unreachable gRPC receiver is reported in the same way as an untrusted one: TestReceiverWithCertificate.
 		"http/protobuf nobody": nobody,
 		"grpc silent":          listener.Addr().String(), "http/protobuf silent": listener.Addr().String(),
 	} {
@@ -428,14 +428,14 @@ func TestTheReceiverIsAway(t *testing.T) {
 	}
 }
 
-// TestTheReceiverRefuses uses a receiver that responds with the content of the request.
+// TestRejectingReceiver uses a receiver that responds with the content of the request.
 func TestTheReceiverRefuses(t *testing.T) {
 	for protocol, receive := range protocols() {
 		for name, say := range map[string]func(string) string{
-			"the header":  func(value string) string { return "not allowed: " + value },
-			"the token":   func(value string) string { return "no such token " + strings.TrimPrefix(value, "Bearer ") },
-			"at length":   func(value string) string { return "not " + value + strings.Repeat("y", 5000) },
-			"many of one": func(value string) string { return strings.Repeat(value, 100) },
+			"the header":           func(value string) string { return "not allowed: " + value },
+			"the token":            func(value string) string { return "no such token " + strings.TrimPrefix(value, "Bearer ") },
+			"at length":            func(value string) string { return "not " + value + strings.Repeat("y", 5000) },
+			"one value many times": func(value string) string { return strings.Repeat(value, 100) },
 		} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				receiver := receive(t)

@@ -43,18 +43,18 @@ func TestASpecificAddress(t *testing.T) {
 		refuse alloc.Refusal
 		holder string
 	}{
-		"outside":                             {"x", []string{"10.0.9.1"}, alloc.RefusedNotInPool, ""},
-		"another pool's":                      {"x", []string{"10.0.1.5"}, alloc.RefusedNotInPool, ""},
-		"excluded":                            {"x", []string{"10.0.0.9"}, alloc.RefusedExcluded, ""},
-		"the gateway":                         {"x", []string{"10.0.0.1"}, alloc.RefusedGateway, ""},
-		"another pool's gateway":              {"x", []string{"10.0.0.7"}, alloc.RefusedGateway, ""},
-		"broadcast":                           {"x", []string{"10.0.0.255"}, alloc.RefusedReserved, ""},
-		"network":                             {"x", []string{"10.0.0.0"}, alloc.RefusedReserved, ""},
-		"anycast":                             {"x", []string{"fd00::"}, alloc.RefusedReserved, ""},
-		"somebody else's":                     {"x", []string{"10.0.0.50"}, alloc.RefusedInUse, "a"},
-		"a second one for an owner":           {"a", []string{"10.0.0.60"}, alloc.RefusedSecondAddress, "a"},
-		"two of a family at once":             {"x", []string{"10.0.0.60", "10.0.0.61"}, alloc.RefusedSecondAddress, "x"},
-		"one that is good, one that is taken": {"x", []string{"10.0.0.60", "fd00::50"}, alloc.RefusedInUse, "b"},
+		"outside":                            {"x", []string{"10.0.9.1"}, alloc.RefusedNotInPool, ""},
+		"another pool's":                     {"x", []string{"10.0.1.5"}, alloc.RefusedNotInPool, ""},
+		"excluded":                           {"x", []string{"10.0.0.9"}, alloc.RefusedExcluded, ""},
+		"the gateway":                        {"x", []string{"10.0.0.1"}, alloc.RefusedGateway, ""},
+		"another pool's gateway":             {"x", []string{"10.0.0.7"}, alloc.RefusedGateway, ""},
+		"broadcast":                          {"x", []string{"10.0.0.255"}, alloc.RefusedReserved, ""},
+		"network":                            {"x", []string{"10.0.0.0"}, alloc.RefusedReserved, ""},
+		"anycast":                            {"x", []string{"fd00::"}, alloc.RefusedReserved, ""},
+		"of another owner":                   {"x", []string{"10.0.0.50"}, alloc.RefusedInUse, "a"},
+		"a second one for an owner":          {"a", []string{"10.0.0.60"}, alloc.RefusedSecondAddress, "a"},
+		"two of a family at once":            {"x", []string{"10.0.0.60", "10.0.0.61"}, alloc.RefusedSecondAddress, "x"},
+		"one free and one allocated address": {"x", []string{"10.0.0.60", "fd00::50"}, alloc.RefusedInUse, "b"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -77,13 +77,13 @@ func TestASpecificAddress(t *testing.T) {
 			}
 
 			if diff := cmp.Diff(before, n.Assignments(), equal); diff != "" {
-				t.Errorf("something was taken: %s", diff)
+				t.Errorf("an address was allocated: %s", diff)
 			}
 		})
 	}
 
 	if _, err := n.Acquire("p", "x", netip.Addr{}); err == nil {
-		t.Error("no address at all was given")
+		t.Error("an empty list of addresses was accepted")
 	}
 }
 
@@ -95,7 +95,7 @@ func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
 	sequence(t, n, "p", 2)
 
 	if left := n.RemovePool("p"); len(left) != 2 {
-		t.Errorf("left are %v", left)
+		t.Errorf("remaining: %v", left)
 	}
 
 	// Another pool gets the range, but not the addresses in use.
@@ -112,7 +112,7 @@ func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
 	}
 
 	if left := n.RemovePool("nothing"); len(left) != 0 {
-		t.Errorf("left are %v", left)
+		t.Errorf("remaining: %v", left)
 	}
 }
 
@@ -210,7 +210,7 @@ func TestRestore(t *testing.T) {
 	}
 
 	if conflict.Owner != "c" || conflict.Holder != "a" || !strings.Contains(conflict.Error(), "recorded for a and for c") {
-		t.Errorf("got %+v: the first on record keeps it", conflict)
+		t.Errorf("got %+v, want the first recorded owner to keep the address", conflict)
 	}
 
 	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsOutside("p"), equal); diff != "" {
@@ -225,7 +225,7 @@ func TestRestore(t *testing.T) {
 
 	for _, bad := range []alloc.Assignment{{}, {Owner: "x"}, held("", "10.0.0.6/29"), held("x", "::ffff:10.0.0.6/120")} {
 		if err := n.Restore(bad); err == nil {
-			t.Errorf("%+v was restored", bad)
+			t.Errorf("invalid record %+v was restored", bad)
 		}
 	}
 }

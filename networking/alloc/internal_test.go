@@ -36,7 +36,7 @@ func lists(limit int) gopter.Gen {
 	}, reflect.TypeFor[[]int]())
 }
 
-// intervals returns the intervals of a set in ascending order, and an error if the tree is not a treap.
+// listIntervals returns the intervals of a set in ascending order, and an error if the tree is not a treap.
 func (s *freeSet) intervals(node int32) ([]span, error) {
 	if node == nilIndex {
 		return nil, nil

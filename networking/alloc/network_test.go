@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// equal compares addresses by value.
+// compareAddresses compares addresses by value.
 var equal = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(),
 }
@@ -48,7 +48,7 @@ func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
 	return outside
 }
 
-// acquire returns the addresses of an owner as one text.
+// acquireText returns the addresses of an owner as one text.
 func acquire(n *alloc.Network, pool, owner string, want ...string) (string, error) {
 	addrs := make([]netip.Addr, 0, len(want))
 	for _, w := range want {
@@ -65,7 +65,7 @@ func acquire(n *alloc.Network, pool, owner string, want ...string) (string, erro
 	return strings.Join(texts, " "), err
 }
 
-// sequence returns the addresses that the next owners get in turn, until the pool is exhausted.
+// listNextAddresses returns the addresses that the next owners get in turn, until the pool is exhausted.
 func sequence(t testing.TB, n *alloc.Network, pool string, limit int) []string {
 	t.Helper()
 
@@ -96,7 +96,7 @@ func TestOrder(t *testing.T) {
 		spec alloc.Spec
 		want []string
 	}{
-		"both addresses of a /31 are for machines (RFC 3021)": {
+		"machines can have both addresses of a /31 (RFC 3021)": {
 			spec: alloc.Spec{Addresses: []string{"10.0.0.4/31"}},
 			want: []string{"10.0.0.4/31", "10.0.0.5/31"},
 		},
@@ -108,7 +108,7 @@ func TestOrder(t *testing.T) {
 			spec: alloc.Spec{Addresses: []string{"fd00::/127"}},
 			want: []string{"fd00::/127", "fd00::1/127"},
 		},
-		"a range as it is written, but for its subnet's ends": {
+		"a complete range except for the first and last address of its subnet": {
 			spec: alloc.Spec{Addresses: []string{"10.0.0.0-10.0.0.3"}, PrefixLengthV4: 30},
 			want: []string{"10.0.0.1/30", "10.0.0.2/30"},
 		},
@@ -157,7 +157,7 @@ func TestExhaustionTakesNothing(t *testing.T) {
 	}
 
 	if held := n.AddressesOf("late"); len(held) != 0 {
-		t.Errorf("the other family was taken: %v", held)
+		t.Errorf("an address of the other family was allocated: %v", held)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestNoPoolAndNoOwner(t *testing.T) {
 	}
 
 	if got, err := acquire(n, "p", ""); err == nil {
-		t.Errorf("nobody got %s", got)
+		t.Errorf("no owner got %s", got)
 	}
 
 	if usage := n.Usage("q", alloc.IPv4); usage != (alloc.Usage{}) {
@@ -199,11 +199,11 @@ func TestFree(t *testing.T) {
 
 	all := []string{"10.0.0.10-10.0.0.14", "10.0.0.16-10.0.0.20", "10.0.0.1-10.0.0.3"}
 	if diff := cmp.Diff(all, free(alloc.IPv4, 9)); diff != "" {
-		t.Errorf("of a pool that nobody has anything of (-want +got):\n%s", diff)
+		t.Errorf("unused pool (-want +got):\n%s", diff)
 	}
 
 	if diff := cmp.Diff(all[:2], free(alloc.IPv4, 2)); diff != "" {
-		t.Errorf("two at most (-want +got):\n%s", diff)
+		t.Errorf("limit of two (-want +got):\n%s", diff)
 	}
 
 	sequence(t, n, "p", 3)
@@ -211,15 +211,15 @@ func TestFree(t *testing.T) {
 
 	if diff := cmp.Diff([]string{"10.0.0.11-10.0.0.11", "10.0.0.13-10.0.0.14", "10.0.0.16-10.0.0.20", "10.0.0.1-10.0.0.3"},
 		free(alloc.IPv4, 9)); diff != "" {
-		t.Errorf("with some in use (-want +got):\n%s", diff)
+		t.Errorf("with addresses in use (-want +got):\n%s", diff)
 	}
 
 	if diff := cmp.Diff([]string{"fd00::11-fd00::11"}, free(alloc.IPv6, 9)); diff != "" {
-		t.Errorf("of IPv6 (-want +got):\n%s", diff)
+		t.Errorf("IPv6 (-want +got):\n%s", diff)
 	}
 
 	if got := n.FreeRanges("other", alloc.IPv4, 9); got != nil {
-		t.Errorf("a pool that is not there has %v", got)
+		t.Errorf("a missing pool has %v", got)
 	}
 }
 

@@ -21,19 +21,19 @@ func TestPrefixLength(t *testing.T) {
 		spec alloc.Spec
 		want map[string]int
 	}{
-		"that of the spec before all others": {
+		"the prefix length of the spec takes precedence": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/25", "10.0.0.200-10.0.0.210"}, Gateways: []string{"10.0.0.254"}, PrefixLengthV4: 24},
 			map[string]int{"10.0.0.2": 24, "10.0.0.200": 24},
 		},
-		"that of the entry, each its own": {
+		"each entry has its own prefix length": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/25", "10.1.0.0/16"}},
 			map[string]int{"10.0.0.2": 25, "10.1.0.2": 16},
 		},
-		"that of the smallest CIDR that holds the entry": {
+		"the prefix length of the smallest CIDR that contains the entry": {
 			alloc.Spec{Addresses: []string{"10.0.0.5-10.0.0.6", "10.0.0.9/32", "10.0.0.0/8", "10.0.0.0/25"}},
 			map[string]int{"10.0.0.5": 25, "10.0.0.9": 25, "10.3.0.0": 8},
 		},
-		"the document's example: the smallest that covers range, single address and gateway": {
+		"the documented example: the smallest subnet with range, single address and gateway": {
 			alloc.Spec{
 				Addresses: []string{"192.168.1.10-192.168.1.50", "2620:0:860:2::10-2620:0:860:2::50", "192.168.1.100/32"},
 				Excluded:  []string{"192.168.1.20-192.168.1.25", "2620:0:860:2::20/128"},
@@ -49,13 +49,13 @@ func TestPrefixLength(t *testing.T) {
 			alloc.Spec{Addresses: []string{"2001:db8:0:1::10-2001:db8:0:1::20"}, Gateways: []string{"2001:db8::1"}},
 			map[string]int{"2001:db8:0:1::10": 63},
 		},
-		"IPv6 with a gateway that is local to the link": {
+		"IPv6 with a link-local gateway": {
 			alloc.Spec{Addresses: []string{"fd00::10-fd00::20"}, Gateways: []string{"fe80::1"}}, map[string]int{"fd00::10": 64},
 		},
 		"IPv6 without a gateway": {
 			alloc.Spec{Addresses: []string{"fd00::10-fd00::20", "fd00:0:0:1::5/128"}}, map[string]int{"fd00::10": 63, "fd00:0:0:1::5": 63},
 		},
-		"a gateway that is far away makes the subnet wide": {
+		"a distant gateway makes the subnet large": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.3.254"}},
 			map[string]int{"10.0.0.10": 22},
 		},
@@ -63,7 +63,7 @@ func TestPrefixLength(t *testing.T) {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.50"}, Gateways: []string{"10.0.0.1", "10.0.0.129"}},
 			map[string]int{"10.0.0.10": 24},
 		},
-		"a gateway that is local to the link is no measure, and within reach": {
+		"a link-local gateway does not determine the subnet and is valid": {
 			alloc.Spec{Addresses: []string{"2001:db8::/64"}, Gateways: []string{"fe80::1"}},
 			map[string]int{"2001:db8::1": 64},
 		},
@@ -71,7 +71,7 @@ func TestPrefixLength(t *testing.T) {
 			alloc.Spec{Addresses: []string{"2001:db8::/64"}, Gateways: []string{"2001:db8::"}},
 			map[string]int{"2001:db8::1": 64},
 		},
-		"an address that entries share is of the first": {
+		"the first entry of a shared address counts": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/25", "10.0.0.0/24"}},
 			map[string]int{"10.0.0.5": 25, "10.0.0.130": 24},
 		},
@@ -104,25 +104,25 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 		want  string
 	}{
 		"no addresses": {alloc.Spec{}, "addresses", "the pool has no addresses"},
-		"a bare address, with its place": {
+		"an address without prefix length, and its field": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24", "10.0.1.1"}}, "addresses[1]", "write 10.0.1.1/32",
 		},
-		"a bare exclusion": {
+		"an exclusion without prefix length": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Excluded: []string{"10.0.0.1"}}, "excludedAddresses[0]", "write 10.0.0.1/32",
 		},
 		"an exclusion outside": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Excluded: []string{"10.0.1.0/24"}}, "excludedAddresses[0]", "outside the pool",
 		},
-		"an exclusion of the family that the pool has not": {
+		"an exclusion of a family that the pool lacks": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Excluded: []string{"fd00::/64"}}, "excludedAddresses[0]", "outside the pool",
 		},
-		"nothing left": {
+		"no address left": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Excluded: []string{"10.0.0.0/24"}}, "addresses", "no IPv4 address left",
 		},
-		"nothing left of one family": {
+		"no address left of one family": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::/64"}, Excluded: []string{"fd00::/63"}}, "addresses", "no IPv6 address left",
 		},
-		"no prefix length to be had": {
+		"unknown prefix length": {
 			alloc.Spec{Addresses: []string{"10.0.0.10-10.0.0.20"}}, "addresses[0]", "set the prefix length, set the gateway",
 		},
 		"nothing in common with the gateway": {
@@ -150,7 +150,7 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 		"a gateway with a prefix": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"10.0.0.1/24"}}, "gateway[0]", "is not an address",
 		},
-		"a gateway that is no machine's": {
+		"a gateway that is not a host address": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"0.0.0.0"}}, "gateway[0]", "no machine can use",
 		},
 		"a prefix length that is too long": {
@@ -209,7 +209,7 @@ func TestNewPoolSaysAllThatIsWrong(t *testing.T) {
 	})
 	for _, field := range []string{"addresses[0]", "addresses[2]", "excludedAddresses[0]", "gateway[0]"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%v does not speak of %s", err, field)
+			t.Errorf("%v does not name %s", err, field)
 		}
 	}
 }
@@ -222,11 +222,11 @@ func TestSize(t *testing.T) {
 		v4, v6   uint64
 		machines uint64
 	}{
-		"a /24 with a gateway":              {alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"10.0.0.1"}}, 253, 0, 253},
-		"a /64 does not fit, less one does": {alloc.Spec{Addresses: []string{"2001:db8::/64"}}, 0, math.MaxUint64, math.MaxUint64},
-		"a /48 is more than can be said":    {alloc.Spec{Addresses: []string{"2001:db8::/48"}}, 0, math.MaxUint64, math.MaxUint64},
-		"the smaller family counts":         {alloc.Spec{Addresses: []string{"2001:db8::/64", "10.0.0.0/29"}}, 6, math.MaxUint64, 6},
-		"the other one may be smaller":      {alloc.Spec{Addresses: []string{"2001:db8::/126", "10.0.0.0/24"}}, 254, 3, 3},
+		"a /24 with a gateway": {alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Gateways: []string{"10.0.0.1"}}, 253, 0, 253},
+		"a /64 exceeds the limit, a /64 without an address does not": {alloc.Spec{Addresses: []string{"2001:db8::/64"}}, 0, math.MaxUint64, math.MaxUint64},
+		"a /48 exceeds the limit":                                    {alloc.Spec{Addresses: []string{"2001:db8::/48"}}, 0, math.MaxUint64, math.MaxUint64},
+		"the smaller family counts":                                  {alloc.Spec{Addresses: []string{"2001:db8::/64", "10.0.0.0/29"}}, 6, math.MaxUint64, 6},
+		"the other one may be smaller":                               {alloc.Spec{Addresses: []string{"2001:db8::/126", "10.0.0.0/24"}}, 254, 3, 3},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -249,17 +249,17 @@ func TestOverlap(t *testing.T) {
 	}{
 		"the same": {alloc.Spec{Addresses: []string{"10.0.0.0/24"}}, alloc.Spec{Addresses: []string{"10.0.0.0/24"}}, "10.0.0.1-10.0.0.254"},
 		"a part":   {alloc.Spec{Addresses: []string{"10.0.0.0/24"}}, alloc.Spec{Addresses: []string{"10.0.0.99-10.0.0.110"}, PrefixLengthV4: 24}, "10.0.0.99-10.0.0.110"},
-		"side by side": {
+		"adjacent ranges": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/25"}}, alloc.Spec{Addresses: []string{"10.0.0.128/25"}}, "",
 		},
-		"what one excludes, the other may have": {
+		"one pool excludes the range of the other": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24"}, Excluded: []string{"10.0.0.128/25"}}, alloc.Spec{Addresses: []string{"10.0.0.128/25"}}, "",
 		},
-		"of the second family alone": {
+		"overlap only in the second family": {
 			alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::5-fd00::9"}, PrefixLengthV6: 64},
 			alloc.Spec{Addresses: []string{"10.0.1.0/24", "fd00::9-fd00::20"}, PrefixLengthV6: 64}, "fd00::9-fd00::9",
 		},
-		"in entries far down the lists": {
+		"overlap in later entries": {
 			alloc.Spec{Addresses: []string{"10.9.0.0/24", "10.3.0.0/24", "10.5.0.0/24"}},
 			alloc.Spec{Addresses: []string{"10.8.0.0/24", "10.4.0.0/24", "10.5.0.7/32"}, PrefixLengthV4: 24}, "10.5.0.7-10.5.0.7",
 		},

@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 )
 
-// forbidden returns why a pool must never allocate an address. It is empty if the pool may. It parses the
-// texts of the spec itself.
+// explainForbidden returns why a pool must never allocate an address. It is empty if the pool may. It parses
+// the texts of the spec itself.
 func forbidden(spec alloc.Spec, given netip.Prefix) string {
 	addr := given.Addr()
 	inside := func(texts []string) bool {
@@ -56,7 +56,8 @@ func forbidden(spec alloc.Spec, given netip.Prefix) string {
 	return ""
 }
 
-// world is a pool that is small enough for a map with each of its addresses, in the order of allocation.
+// listAddresses returns the addresses of a pool that is small enough for a map with each of its addresses, in
+// the order of allocation.
 func world(spec alloc.Spec) []netip.Prefix {
 	var out []netip.Prefix
 
@@ -160,7 +161,7 @@ func genSpec() gopter.Gen {
 	})
 }
 
-// fix removes the exclusions and single addresses that NewPool would refuse.
+// removeInvalid removes the exclusions and single addresses that NewPool would refuse.
 func fix(spec alloc.Spec) alloc.Spec {
 	for range 20 {
 		_, err := alloc.NewPool("p", spec)
@@ -201,11 +202,11 @@ func genPool() gopter.Gen {
 	}
 }
 
-// genOtherPool and genLaterDeeds name the second of two generated values.
+// genOtherPool and genLaterOperations name the second of two generated values.
 func genOtherPool() gopter.Gen  { return genPool() }
 func genLaterDeeds() gopter.Gen { return genDeeds() }
 
-// deed is one call: the owner, whether it acquires or releases, and the address.
+// operation is one call: the owner, whether it acquires or releases, and the address.
 type deed struct {
 	owner   int
 	release bool
@@ -220,7 +221,7 @@ func genDeeds() gopter.Gen {
 	return gen.IntRange(0, 120).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), one) }, deedsType)
 }
 
-// oracle is a simple allocator that ignores time and memory.
+// referenceAllocator is a simple allocator that ignores time and memory.
 type oracle struct {
 	order []netip.Prefix
 	taken map[netip.Addr]string
@@ -293,7 +294,7 @@ func (o *oracle) release(owner string) {
 	maps.DeleteFunc(o.taken, func(_ netip.Addr, has string) bool { return has == owner })
 }
 
-// play makes the same calls to both, and returns a difference in the results or in the number of free
+// compareCalls makes the same calls to both, and returns a difference in the results or in the number of free
 // addresses.
 func play(n *alloc.Network, o *oracle, deeds []deed) string {
 	for i, d := range deeds {
@@ -406,7 +407,7 @@ func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 func TestPropertyAgreesWithAMap(t *testing.T) {
 	t.Parallel()
 
-	check(t, "the map says the same", func(spec alloc.Spec, deeds []deed) string {
+	check(t, "the map agrees", func(spec alloc.Spec, deeds []deed) string {
 		n := network(t, pool(t, "p", spec))
 		o := &oracle{order: world(spec), taken: map[netip.Addr]string{}}
 

@@ -50,12 +50,12 @@ func TestCloudflareRecords(t *testing.T) {
 	twice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+4 {
-		t.Errorf("%d records, want those of others and 4", got)
+		t.Errorf("%d records, want those of other writers and 4", got)
 	}
 
 	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones)
 	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
-		t.Errorf("a name of somebody else: %+v", todo)
+		t.Errorf("a name of another writer: %+v", todo)
 	}
 
 	for _, zone := range zones {

@@ -30,7 +30,7 @@ const (
 	glance   = 20 * time.Millisecond
 )
 
-// site is a fixture with a cluster and its own DNS server.
+// fixture is a fixture with a cluster and its own DNS server.
 type site struct {
 	*dnstest.Server
 
@@ -84,7 +84,7 @@ func (s *site) must(err error) {
 	}
 }
 
-// secret creates the Secret with the TSIG key for the operator.
+// createSecret creates the Secret with the TSIG key for the operator.
 func (s *site) secret(keyName, key string) {
 	s.t.Helper()
 
@@ -97,7 +97,7 @@ func (s *site) secret(keyName, key string) {
 	s.must(env.Client.Create(s.t.Context(), secret))
 }
 
-// claim creates a claim with a phase and an address.
+// createClaim creates a claim with a phase and an address.
 func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
 	s.t.Helper()
 
@@ -116,7 +116,7 @@ func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
 	return claim
 }
 
-// become writes the claim's status like the runners area.
+// setStatus writes the claim's status like the runners area.
 func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimPhase, address string) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim))
@@ -128,7 +128,7 @@ func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimP
 	s.must(env.Client.Status().Patch(s.t.Context(), claim, client.MergeFrom(base)))
 }
 
-// eventually waits until check returns an empty text.
+// waitUntil waits until check returns an empty text.
 func (s *site) eventually(what string, check func() string) {
 	s.t.Helper()
 
@@ -148,8 +148,8 @@ func (s *site) eventually(what string, check func() string) {
 	}
 }
 
-// says waits until the claim's condition has the status and reason. An empty status means that the claim
-// has no condition.
+// waitForCondition waits until the claim's condition has the status and reason. An empty status means that
+// the claim has no condition.
 func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
 	s.t.Helper()
 
@@ -174,7 +174,7 @@ func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus,
 	return got
 }
 
-// hasRecords waits until the names resolve to the values.
+// waitForRecords waits until the names resolve to the values.
 func (s *site) hasRecords(want map[string][]string) {
 	s.t.Helper()
 	s.eventually("records", func() string {
@@ -189,10 +189,10 @@ func (s *site) hasRecords(want map[string][]string) {
 	})
 }
 
-// empty waits until the zones have no records and no registration exists.
+// waitUntilEmpty waits until the zones have no records and no registration exists.
 func (s *site) empty() {
 	s.t.Helper()
-	s.eventually("what is left", func() string {
+	s.eventually("no records and registrations", func() string {
 		var list v1alpha1.DNSRegistrationList
 		s.must(env.Client.List(s.t.Context(), &list))
 
@@ -206,17 +206,17 @@ func (s *site) empty() {
 	})
 }
 
-// remove deletes the claim, and fails if the deletion is blocked.
+// deleteClaim deletes the claim, and fails if the deletion is blocked.
 func (s *site) remove(claim *v1alpha1.MachineClaim) {
 	s.t.Helper()
 	s.must(env.Client.Delete(s.t.Context(), claim))
 
 	if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim); !apierrors.IsNotFound(err) {
-		s.t.Errorf("the claim is still there: %v, finalizers %v", err, claim.Finalizers)
+		s.t.Errorf("the claim still exists: %v, finalizers %v", err, claim.Finalizers)
 	}
 }
 
-// mayRead allows the area to read a Secret that is not in its own role.
+// allowSecretAccess allows the area to read a Secret that is not in its own role.
 func (s *site) mayRead(secret string) {
 	s.t.Helper()
 
@@ -245,7 +245,7 @@ func TestLifeOfAMachine(t *testing.T) {
 		"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}, "PTR 8.2.0.192.in-addr.arpa": {"vm1." + forward + "."},
 	})
 
-	// Somebody has deleted a record.
+	// Another writer has deleted a record.
 	s.RemoveRecords(t, forward, "vm1."+forward+". 0 A 192.0.2.8")
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}})
 
@@ -270,7 +270,7 @@ func TestADeadServerHoldsNoClaim(t *testing.T) {
 
 	var reg v1alpha1.DNSRegistration
 
-	s.eventually("the registration remembers", func() string {
+	s.eventually("the registration has the records", func() string {
 		s.must(env.Client.Get(t.Context(), client.ObjectKey{Name: name}, &reg))
 
 		condition := meta.FindStatusCondition(reg.Status.Conditions, "Removed")
@@ -282,7 +282,7 @@ func TestADeadServerHoldsNoClaim(t *testing.T) {
 	})
 
 	if len(reg.Status.Records) != 2 {
-		t.Errorf("remembered are %v", reg.Status.Records)
+		t.Errorf("records in status: %v", reg.Status.Records)
 	}
 
 	s.Start(t)
@@ -299,7 +299,7 @@ func TestARecordOfSomebodyElse(t *testing.T) {
 
 	claim := s.claim(s.space, "vm1", "192.0.2.7")
 	if got := s.says(claim, metav1.ConditionFalse, ReasonRecordNotOurs); !strings.Contains(got.Message, "A 192.0.2.99") {
-		t.Errorf("the record is not named: %s", got.Message)
+		t.Errorf("the message does not name the record: %s", got.Message)
 	}
 
 	if got := s.ListRecords(t, forward); !cmp.Equal(got, []string{theirs}) {
@@ -313,7 +313,7 @@ func TestARecordOfSomebodyElse(t *testing.T) {
 	// The other writer adds a record next to ours.
 	s.AddRecords(t, forward, theirs)
 	s.remove(claim)
-	s.eventually("only theirs is left", func() string { return cmp.Diff([]string{theirs}, s.ListRecords(t, forward)) })
+	s.eventually("only the record of the other writer is left", func() string { return cmp.Diff([]string{theirs}, s.ListRecords(t, forward)) })
 	s.RemoveRecords(t, forward, theirs)
 	s.empty()
 }
@@ -327,7 +327,7 @@ func TestTwoMachinesOfOneName(t *testing.T) {
 
 	second := s.claim(env.Namespace(t), "vm1", "192.0.2.8")
 	// While another reconcile works on the name, the message says that another machine is being registered.
-	s.eventually("the other machine is named", func() string {
+	s.eventually("the message names the other machine", func() string {
 		got := s.says(second, metav1.ConditionFalse, ReasonNameTaken)
 		if strings.Contains(got.Message, s.space+"/vm1") {
 			return ""
@@ -382,7 +382,7 @@ func TestTheSecretNamesItsServer(t *testing.T) {
 	s.empty()
 }
 
-// allow sets the servers that the Secret allows.
+// setAllowedServers sets the servers that the Secret allows.
 func (s *site) allow(servers string) {
 	s.t.Helper()
 
@@ -440,7 +440,7 @@ func TestOneZoneIsRefused(t *testing.T) {
 
 	claim := s.claim(s.space, "vm1", "192.0.2.7")
 	if got := s.says(claim, metav1.ConditionFalse, ReasonZoneRefused); !strings.Contains(got.Message, "zone 0.192.in-addr.arpa") {
-		t.Errorf("the zone is not named: %s", got.Message)
+		t.Errorf("the message does not name the zone: %s", got.Message)
 	}
 
 	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
@@ -451,8 +451,8 @@ func TestOneZoneIsRefused(t *testing.T) {
 	s.hasRecords(map[string][]string{"PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
 }
 
-// If somebody removes the finalizer of a registration, the sweeper deletes its records. It does not delete
-// records of another operator.
+// If another client removes the finalizer of a registration, the sweeper deletes its records. It does not
+// delete records of another operator.
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
@@ -471,7 +471,7 @@ func TestSweep(t *testing.T) {
 	s.remove(claim)
 
 	reg := &v1alpha1.DNSRegistration{}
-	s.eventually("the registration is given up", func() string {
+	s.eventually("the registration is deleted", func() string {
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: RegistrationName(claim)}, reg); apierrors.IsNotFound(err) {
 			return ""
 		}
@@ -484,7 +484,7 @@ func TestSweep(t *testing.T) {
 	})
 
 	s.Start(t)
-	s.eventually("only the other operator's is left", func() string {
+	s.eventually("only the record of the other operator is left", func() string {
 		return cmp.Diff(theirs, s.ListRecords(t, forward))
 	})
 }

@@ -20,8 +20,8 @@ import (
 
 var errCut = errors.New("cut")
 
-// cut interrupts the operator at one call to a real server: before the call, or after the call so that its
-// response is lost.
+// interruptedService interrupts the operator at one call to a real server: before the call, or after the call
+// so that its response is lost.
 type cut struct {
 	Service
 
@@ -70,8 +70,8 @@ func (c *cut) DeleteRecords(ctx context.Context, zone string, records []libdns.R
 	})
 }
 
-// scopeFor returns a scope for a registration that is not in the API server. Its calls are cut after the
-// given number.
+// newScope returns a scope for a registration that is not in the API server. Its calls are interrupted after
+// the given number.
 func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegistrationStatus) *scope {
 	left := &atomic.Int64{}
 	left.Store(calls)
@@ -92,8 +92,8 @@ func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegis
 	}
 }
 
-// unmarked returns the records of a zone that have no ownership record, except for records of other
-// writers.
+// findUnmarkedRecords returns the records of a zone that have no ownership record, except for records of
+// other writers.
 func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
 	t.Helper()
 
@@ -128,7 +128,7 @@ func TestDeathAtAnyCall(t *testing.T) {
 	for i := range int64(2 * most) {
 		calls, after := i/2+1, i%2 == 1
 
-		t.Run(fmt.Sprintf("call %d lost after it was made %t", calls, after), func(t *testing.T) {
+		t.Run(fmt.Sprintf("call %d interrupted after the call: %t", calls, after), func(t *testing.T) {
 			spec := scopeFor(nil, 0, false, v1alpha1.DNSRegistrationStatus{}).reg.Spec
 
 			want, _, err := buildRecords(spec, []string{forward, reverse})
@@ -177,7 +177,7 @@ func check(t *testing.T, server *dnstest.Server, when string) {
 
 	for _, zone := range []string{forward, reverse} {
 		if record := unmarked(t, server, zone); record != "" {
-			t.Errorf("%s a record has no mark: %s", when, record)
+			t.Errorf("%s a record has no ownership record: %s", when, record)
 		}
 	}
 }

@@ -21,14 +21,14 @@ import (
 )
 
 // The clients of DNS services are removed together with their clusters.
-func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it looks at the heap
+func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 
 	services := &Services{
-		Factories: map[string]Factory{"lab": func(Settings) (Service, error) { return nil, nil }}, //nolint:nilnil // nobody calls it
+		Factories: map[string]Factory{"lab": func(Settings) (Service, error) { return nil, nil }}, //nolint:nilnil // it is not called
 		Secret: func(context.Context, v1alpha1.SecretKeySelector, credential.Destination) (string, error) {
 			return "s3cret", nil
 		},

@@ -35,7 +35,7 @@ var (
 	done    = closed()
 )
 
-// closed is a stop function for a server that was not started.
+// newClosedChannel returns a channel for a server that was not started.
 func closed() chan error {
 	never := make(chan error)
 	close(never)
@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// operate runs the controllers once for all tests, with the permissions of the operator and with short
+// runControllers runs the controllers once for all tests, with the permissions of the operator and with short
 // intervals.
 func operate(t *testing.T) {
 	t.Helper()

@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 )
 
-// model is a zone in memory with the semantics of libdns: sets of records by their exact value. Properties
-// are checked with it. Other tests use real servers.
+// zoneModel is a zone in memory with the semantics of libdns: sets of records by their exact value.
+// Properties are checked with it. Other tests use real servers.
 type model map[string]libdns.Record
 
 func key(record libdns.Record) string {
@@ -51,7 +51,7 @@ func (m model) apply(todo changes) {
 	}
 }
 
-// deed is one event in a zone.
+// zoneEvent is one event in a zone.
 type deed struct {
 	who, name, value int
 	gone             bool
@@ -62,8 +62,8 @@ func genDeeds() gopter.Gen {
 		func(v []any) deed { return deed{v[0].(int), v[1].(int), v[2].(int), v[3].(bool)} }))
 }
 
-// happen applies an event: another writer changes any records, or a machine of one of two operators is
-// registered or removed. It returns a text if the event changed a record of another owner.
+// applyEvents applies events: another writer changes any records, or a machine of one of two operators is
+// registered or removed. It returns a text if an event changed a record of another owner.
 func happen(deeds []deed) string {
 	zone := model{}
 	foreign := map[string]bool{}
@@ -72,7 +72,7 @@ func happen(deeds []deed) string {
 		name := fmt.Sprintf("vm%d", d.name)
 		value := fmt.Sprintf("192.0.2.%d", d.value)
 
-		if d.who == 0 { // a stranger
+		if d.who == 0 { // another writer
 			record := libdns.RR{Name: name, Type: typeA, Data: value, TTL: time.Minute}
 			if _, ours := zone[key(record)]; !ours {
 				zone[key(record)] = record
@@ -104,17 +104,17 @@ func happen(deeds []deed) string {
 	return ""
 }
 
-// harms returns what a plan would do to records without an ownership record of the owner.
+// findHarm returns what a plan would do to records without an ownership record of the owner.
 func harms(zone model, todo changes, owner Owner, foreign map[string]bool) string {
 	for _, record := range todo.deleteRecords {
 		if foreign[key(record)] {
-			return "takes away a stranger's " + key(record)
+			return "deletes a record of another writer: " + key(record)
 		}
 	}
 
 	for _, record := range todo.deleteOwnership {
 		if m, ok := parseOwnership(record.RR().Data); !ok || !m.belongsTo(owner) {
-			return "takes away a mark of another's: " + key(record)
+			return "deletes an ownership record of another owner: " + key(record)
 		}
 	}
 
@@ -122,7 +122,7 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 		name := record.RR().Name
 		for other := range foreign {
 			if strings.HasPrefix(other, name+" ") {
-				return "adds to a stranger's name " + name
+				return "adds to a name of another writer: " + name
 			}
 		}
 
@@ -171,8 +171,8 @@ func TestWhatIsWanted(t *testing.T) {
 		reason    string
 	}{
 		{"a name in no zone", "vm.other.example", []string{"192.0.2.1"}, "ZoneNotConfigured"},
-		{"an address for the machine alone", "vm." + forward, []string{"127.0.0.1", "fe80::1", "169.254.1.1", "::"}, "NoUsableAddress"},
-		{"a name without room for its mark", long, []string{"192.0.2.1"}, "NameTooLong"},
+		{"addresses that only the machine can use", "vm." + forward, []string{"127.0.0.1", "fe80::1", "169.254.1.1", "::"}, "NoUsableAddress"},
+		{"a name that is too long for its ownership record", long, []string{"192.0.2.1"}, "NameTooLong"},
 		{"a mapped address", "vm." + forward, []string{"::ffff:192.0.2.1"}, ""},
 	} {
 		records, _, err := buildRecords(v1alpha1.DNSRegistrationSpec{FQDN: row.fqdn, Addresses: row.addresses}, []string{forward})
@@ -220,7 +220,7 @@ func FuzzMark(f *testing.F) {
 		text := ownershipText(owner, record)
 
 		if len(text) > maxOwnershipText {
-			t.Errorf("the mark has %d bytes", len(text))
+			t.Errorf("the ownership record has %d bytes", len(text))
 		}
 
 		got, ok := parseOwnership(text)

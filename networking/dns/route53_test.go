@@ -55,7 +55,7 @@ func TestRoute53Records(t *testing.T) {
 	twice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+10 {
-		t.Errorf("%d records, want those of others and 10: %s", got, strings.Join(server.Records(), "\n"))
+		t.Errorf("%d records, want those of other writers and 10: %s", got, strings.Join(server.Records(), "\n"))
 	}
 
 	// With one address less, the record set keeps the other address.
@@ -65,12 +65,12 @@ func TestRoute53Records(t *testing.T) {
 	}
 
 	if got := len(server.Records()); got != len(theirs)+4 {
-		t.Errorf("%d records, want those of others and 4", got)
+		t.Errorf("%d records, want those of other writers and 4", got)
 	}
 
 	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones[:1])
 	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
-		t.Errorf("a name of somebody else: %+v", todo)
+		t.Errorf("a name of another writer: %+v", todo)
 	}
 
 	for _, zone := range zones {

@@ -53,7 +53,7 @@ func machineOf(name, addr string) v1alpha1.DNSRegistrationSpec {
 	return v1alpha1.DNSRegistrationSpec{FQDN: name + "." + forward, Addresses: []string{addr}}
 }
 
-// pass brings one zone to the desired records of the owner's machine.
+// reconcileZone brings one zone to the desired records of the owner's machine.
 func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha1.DNSRecord) changes {
 	t.Helper()
 
@@ -78,7 +78,8 @@ func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha
 	return todo
 }
 
-// twice brings the zones to the desired records, and checks that a second reconcile changes nothing.
+// reconcileZonesTwice brings the zones to the desired records, and checks that a second reconcile changes
+// nothing.
 func twice(t testing.TB, client *Client, zones []string, owner Owner, want []v1alpha1.DNSRecord) {
 	t.Helper()
 
@@ -86,7 +87,7 @@ func twice(t testing.TB, client *Client, zones []string, owner Owner, want []v1a
 		pass(t, client, zone, owner, want)
 
 		if again := pass(t, client, zone, owner, want); !again.isEmpty() || len(again.conflicts) > 0 {
-			t.Errorf("a second pass over %s makes changes: %+v", zone, again)
+			t.Errorf("a second reconcile of %s changes records: %+v", zone, again)
 		}
 	}
 }
@@ -124,7 +125,7 @@ func TestRecordsOnRealServers(t *testing.T) {
 
 			if marks := server.Lookup(t, "_hyperfleet.vm1."+forward, "TXT"); len(marks) != 3 ||
 				!strings.Contains(marks[0], "claim=ci/vm1") {
-				t.Errorf("marks are %q", marks)
+				t.Errorf("ownership records %q", marks)
 			}
 
 			// The machine gets another address, and then none.
@@ -172,8 +173,8 @@ func TestRefusals(t *testing.T) {
 			}{
 				{"another secret", dnstest.KeyName, other, forward, ReasonTSIGRefused},
 				{"a key that the server does not know", "stranger.", server.Key, forward, ReasonTSIGRefused},
-				{"a zone of somebody else", dnstest.KeyName, server.Key, locked, lockedReason},
-				{"a zone that is not there", dnstest.KeyName, server.Key, "nowhere.example", ReasonZoneRefused},
+				{"a zone of another owner", dnstest.KeyName, server.Key, locked, lockedReason},
+				{"a missing zone", dnstest.KeyName, server.Key, "nowhere.example", ReasonZoneRefused},
 			} {
 				client := newTestClient(t, server.Addr, row.keyName, row.key)
 				want := []v1alpha1.DNSRecord{{Zone: row.zone, Name: "vm1." + row.zone, Type: typeA, Value: "192.0.2.7"}}
@@ -183,7 +184,7 @@ func TestRefusals(t *testing.T) {
 				for call, err := range map[string]error{"list": listed, "add": client.apply(t.Context(), row.zone, todo)} {
 					switch {
 					case err == nil:
-						t.Errorf("%s: %s was let through", row.why, call)
+						t.Errorf("%s: %s was accepted", row.why, call)
 					case errclass.ReasonOf(err, "") != row.reason || errclass.ClassOf(err) != errclass.Configuration:
 						t.Errorf("%s: %s: reason %s, class %s: %v", row.why, call, errclass.ReasonOf(err, ""), errclass.ClassOf(err), err)
 					case strings.Contains(err.Error(), row.key):

@@ -56,7 +56,7 @@ func (s *site) allowNamespaces(names ...string) {
 	s.limit(v1alpha1.NamespaceAccess{Names: names})
 }
 
-// limit sets the entry as the only allowed namespaces of the cluster.
+// setAllowedNamespaces sets the entry as the only allowed namespaces of the cluster.
 func (s *site) limit(entry v1alpha1.NamespaceAccess) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
@@ -64,7 +64,7 @@ func (s *site) limit(entry v1alpha1.NamespaceAccess) {
 	s.must(env.Client.Update(s.t.Context(), s.cluster))
 }
 
-// node creates a running KubevirtMachine of a pool whose names are in the cluster's zones.
+// createMachine creates a running KubevirtMachine of a pool whose names are in the cluster's zones.
 func (s *site) node(name, address string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 	s.must(env.Client.Create(s.t.Context(), &infrav1.KubevirtNodePool{
@@ -96,7 +96,7 @@ func (s *site) node(name, address string) *infrav1.KubevirtMachine {
 
 func (s *site) saysOfNode(machine *infrav1.KubevirtMachine, status metav1.ConditionStatus, reason string) {
 	s.t.Helper()
-	s.eventually(machine.Name+" says "+reason, func() string {
+	s.eventually(machine.Name+" is "+reason, func() string {
 		if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil {
 			return err.Error()
 		}

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
 
-// nodePool returns a pool with static addresses of both families.
+// newNodePool returns a pool with static addresses of both families.
 func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePool {
 	attach := false
 	pool := &v1alpha1.KubevirtNodePool{
@@ -49,7 +49,7 @@ func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePoo
 	return pool
 }
 
-// machineOf returns a machine of the pool.
+// newMachine returns a machine of the pool.
 func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.KubevirtMachine {
 	t.Helper()
 
@@ -67,7 +67,7 @@ func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.Kubevirt
 	}
 }
 
-// virtualMachine decodes the VirtualMachine strictly into KubeVirt's own type.
+// decodeVirtualMachine decodes the VirtualMachine strictly into KubeVirt's own type.
 func virtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netdata.Format) *virtv1.VirtualMachine {
 	t.Helper()
 
@@ -176,7 +176,7 @@ func TestVirtualMachineWithDHCP(t *testing.T) {
 	}))
 
 	if machine.Spec.BootstrapNetworkConfig != nil {
-		t.Error("a pool without addresses gives its machines some")
+		t.Error("a machine of a pool without addresses has addresses")
 	}
 
 	vm := virtualMachine(t, machine, "")
@@ -244,7 +244,7 @@ func TestNetworkNames(t *testing.T) {
 		err      string
 	}{
 		{"the first by default", two, "", "iface1_ci-machines ci/machines", ""},
-		{"by the name that HyperShift gives", two, "iface2_other-storage-fast", "iface2_other-storage-fast other/storage.fast", ""},
+		{"by the name that HyperShift generates", two, "iface2_other-storage-fast", "iface2_other-storage-fast other/storage.fast", ""},
 		{"the only one by any name", two[:1], "my-nad-1-network", "my-nad-1-network ci/machines", ""},
 		{"one of two by another name", two, "my-nad-1-network", "", "not one of iface1_ci-machines, iface2_other-storage-fast"},
 		{"no networks", nil, "", "", "additionalNetworks is empty"},
@@ -300,7 +300,7 @@ func TestBadTemplates(t *testing.T) {
 	for _, tc := range []struct{ why, template, want string }{
 		{"no object", `[]`, "it is not an object"},
 		{"null", `null`, "it is not an object"},
-		{"no such interface", `{"spec": {}}`, "find interface"},
+		{"missing interface", `{"spec": {}}`, "find interface"},
 		{"lists of numbers", `{"spec": {"template": {"spec": {"networks": [1], "volumes": 7}}}}`, "find interface"},
 	} {
 		t.Run(tc.why, func(t *testing.T) {
@@ -314,7 +314,7 @@ func TestBadTemplates(t *testing.T) {
 			}
 
 			if _, err := kubevirt.NetworkKey(machine); err == nil {
-				t.Error("it has a network")
+				t.Error("the VirtualMachine has a network")
 			}
 		})
 	}
@@ -331,7 +331,7 @@ func FuzzVirtualMachine(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if !json.Valid(raw) {
-			return // the API server sees to that
+			return // the API server rejects these
 		}
 
 		fuzzed := machine.DeepCopy()
@@ -343,11 +343,11 @@ func FuzzVirtualMachine(f *testing.F) {
 		}
 
 		if vm.GetName() != fuzzed.Name || vm.GetNamespace() != fuzzed.Namespace || !metav1.IsControlledBy(vm, fuzzed) {
-			t.Errorf("%s/%s is not the machine's", vm.GetNamespace(), vm.GetName())
+			t.Errorf("%s/%s is not the name of the machine", vm.GetNamespace(), vm.GetName())
 		}
 
 		if kubevirt.NetworkDataSecret(vm) != "network" {
-			t.Error("it has no network data")
+			t.Error("the VirtualMachine has no network data")
 		}
 	})
 }
@@ -365,6 +365,6 @@ func TestMachinesAreSpread(t *testing.T) {
 
 	// Without the label, the spread constraint counts no machines.
 	if key := v1alpha1.LabelNodePool; spread[0].LabelSelector.MatchLabels[key] != vm.Spec.Template.ObjectMeta.Labels[key] {
-		t.Errorf("counted by %v, and the machine has %v", spread[0].LabelSelector.MatchLabels, vm.Spec.Template.ObjectMeta.Labels)
+		t.Errorf("selector %v, and the machine has the labels %v", spread[0].LabelSelector.MatchLabels, vm.Spec.Template.ObjectMeta.Labels)
 	}
 }

@@ -13,14 +13,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// static returns a spec with static addresses on a network.
+// newStaticSpec returns a spec with static addresses on a network.
 func static(network string, subnets ...v1alpha1.AddressRange) v1alpha1.KubevirtMachineSpec {
 	return v1alpha1.KubevirtMachineSpec{BootstrapNetworkConfig: &v1alpha1.VirtualMachineBootstrapNetworkConfig{
 		Interface: "eno101", NetworkName: network, Subnets: subnets,
 	}}
 }
 
-// aged returns a machine with an age in minutes.
+// newMachine returns a machine with an age in minutes.
 func aged(name string, age int, how ...func(*v1alpha1.KubevirtMachine)) v1alpha1.KubevirtMachine {
 	m := v1alpha1.KubevirtMachine{Spec: static("blue", "10.0.0.0/24")}
 	m.Name = name
@@ -61,33 +61,33 @@ func TestPlanChange(t *testing.T) {
 		create   int
 		remove   []string
 	}{
-		{"nothing there", nil, blue, 3, 3, nil},
-		{"as many as there should be", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 2, 0, nil},
-		{"deleted ones don't count", []v1alpha1.KubevirtMachine{aged("a", 1, isDeleted), aged("b", 2)}, blue, 2, 1, nil},
+		{"no machines", nil, blue, 3, 3, nil},
+		{"the desired number", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 2, 0, nil},
+		{"machines that are being deleted don't count", []v1alpha1.KubevirtMachine{aged("a", 1, isDeleted), aged("b", 2)}, blue, 2, 1, nil},
 		{
-			"those without anything go first, then those that are not ready, then the newest",
+			"machines without a VirtualMachine are deleted first, then machines that are not ready, then the newest",
 			[]v1alpha1.KubevirtMachine{
 				aged("old", 9, isReady), aged("older", 10, isReady), aged("new", 1, isReady), aged("coming", 2), aged("waiting", 3, isPending),
 			},
 			blue, 2, 0, []string{"waiting", "coming", "new"},
 		},
-		{"all go", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 0, 0, []string{"a", "b"}},
+		{"all are deleted", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 0, 0, []string{"a", "b"}},
 		{
-			"growth is no reason to replace those that wait",
+			"a larger pool does not replace waiting machines",
 			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending)}, static("blue", "10.0.0.0/24", "10.0.1.0/24"), 1, 0, nil,
 		},
 		{
-			"those that wait on a network that is not the pool's any more are replaced",
+			"machines that wait on a former network are replaced",
 			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending), aged("b", 1, isPending, hasAddress), aged("c", 1, isReady)},
 			static("red", "10.0.0.0/24"), 3, 1, []string{"a"},
 		},
 		{
-			"without static addresses those that wait for one ask DHCP instead",
+			"without static addresses waiting machines are replaced",
 			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending), aged("b", 1, isReady, hasAddress)},
 			v1alpha1.KubevirtMachineSpec{}, 2, 1, []string{"a"},
 		},
 		{
-			"those on DHCP stay when static addresses come",
+			"machines with DHCP stay when static addresses are added",
 			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending, asksDHCP)}, blue, 1, 0, nil,
 		},
 	} {
@@ -96,7 +96,7 @@ func TestPlanChange(t *testing.T) {
 
 			got := planChange(tc.machines, tc.spec, tc.replicas)
 			if got.create != tc.create {
-				t.Errorf("makes %d machines, want %d", got.create, tc.create)
+				t.Errorf("creates %d machines, want %d", got.create, tc.create)
 			}
 
 			var removed []string

@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.ForArea("networking"))
 }
 
-// sshd starts a real SSH server and returns its port.
+// startSSHServer starts a real SSH server and returns its port.
 func sshd(t *testing.T) string {
 	t.Helper()
 
@@ -160,7 +160,7 @@ func TestPing(t *testing.T) {
 	cancel()
 
 	if err := ping(ctx, netip.MustParseAddr("127.0.0.1")); err == nil {
-		t.Error("a reply after the time is up counts")
+		t.Error("a reply after the timeout counts")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestLookUps(t *testing.T) {
 		{"name and address fit", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, here}), ""},
 		{"IPv6", checkForward(t.Context(), servers, port, domain, target{"vm6." + domain, netip.IPv6Loopback()}), ""},
 		{"by way of an alias", checkForward(t.Context(), servers, port, "", target{"alias." + domain, here}), ""},
-		{"no such name", checkForward(t.Context(), servers, port, domain, target{"vm2." + domain, here}), ReasonForwardFailed},
+		{"missing name", checkForward(t.Context(), servers, port, domain, target{"vm2." + domain, here}), ReasonForwardFailed},
 		{"another address", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, there}), ReasonForwardMismatch},
 		{"another family", checkForward(t.Context(), servers, port, domain, target{"vm1." + domain, netip.IPv6Loopback()}), ReasonForwardFailed},
 		{"another domain", checkForward(t.Context(), servers, port, "other.example", target{"vm1." + domain, here}), ReasonWrongDomain},
@@ -220,8 +220,8 @@ func TestVerdict(t *testing.T) {
 	}{
 		{"all passed", []finding{ok}, metav1.ConditionTrue, ReasonPassed},
 		{"one failed", []finding{ok, failed}, metav1.ConditionFalse, ReasonSSHFailed},
-		{"one could not be made", []finding{unknown, ok}, metav1.ConditionUnknown, ReasonPingNotPermitted},
-		{"a failure says more than ignorance", []finding{unknown, failed}, metav1.ConditionFalse, ReasonSSHFailed},
+		{"one could not run", []finding{unknown, ok}, metav1.ConditionUnknown, ReasonPingNotPermitted},
+		{"a failure takes precedence over an unknown result", []finding{unknown, failed}, metav1.ConditionFalse, ReasonSSHFailed},
 	} {
 		status, reason, message := summarize(row.findings, &subject{fqdn: "vm1." + domain, addrs: []netip.Addr{netip.MustParseAddr("127.0.0.1")}})
 		if status != row.status || reason != row.reason {
@@ -252,14 +252,14 @@ func TestSchedule(t *testing.T) {
 	}
 
 	if first := newProgress(schedule{onReady: true, interval: time.Hour}, now); !first.isDue(now) {
-		t.Error("not due on Ready")
+		t.Error("no check is due on Ready")
 	}
 
 	within("only in an interval", newProgress(schedule{interval: time.Hour}, now).next, time.Hour)
 
 	once := newProgress(schedule{onReady: true}, now).withFindings(schedule{onReady: true}, now, good)
 	if once.isDue(now.Add(1000 * time.Hour)) {
-		t.Error("passed once, and due again without an interval")
+		t.Error("a check is due again without an interval")
 	}
 
 	r := schedule{onReady: true, interval: time.Minute}
@@ -278,11 +278,11 @@ func TestSchedule(t *testing.T) {
 	within("failed for long", failing.next, maxRetryDelay)
 
 	if passed := failing.withFindings(r, now, good); passed.failures != 0 {
-		t.Error("failures are counted on after a success")
+		t.Error("failures are not reset after a success")
 	}
 }
 
-// site runs the controller against a real name server and a real SSH server.
+// fixture runs the controller against a real name server and a real SSH server.
 type site struct {
 	*dnstest.Server
 
@@ -309,7 +309,7 @@ func (s *site) must(err error) {
 	must(s.t, err)
 }
 
-// lookedUp enables forward and reverse look-ups at a short interval.
+// newDNSConfig enables forward and reverse look-ups at a short interval.
 func lookedUp() *v1alpha1.HypervisorDNS {
 	return &v1alpha1.HypervisorDNS{
 		Domain: domain, Servers: []string{"127.0.0.1"},
@@ -337,7 +337,7 @@ func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkVal
 	return cluster
 }
 
-// register enables the registration of machines in DNS.
+// enableRegistration enables the registration of machines in DNS.
 func (s *site) register(cluster *v1alpha1.HypervisorCluster) {
 	s.t.Helper()
 
@@ -409,7 +409,7 @@ func TestAMachineIsValidated(t *testing.T) {
 	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
 
 	if got := s.says(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {
-		t.Errorf("passed: %s", got.Message)
+		t.Errorf("message after a passed check: %s", got.Message)
 	}
 
 	// The check at the interval finds a later failure.
@@ -426,7 +426,7 @@ func TestAMachineIsValidated(t *testing.T) {
 	s.says(claim, "", "")
 }
 
-// kubevirtMachine creates a machine of a node pool with the status that its controller writes.
+// createKubevirtMachine creates a machine of a node pool with the status that its controller writes.
 func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 
@@ -480,7 +480,7 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR "+name+".", "2.0.0.127.in-addr.arpa. 60 PTR "+name+".")
 
 	if got := s.says(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has the address 127.0.0.2") {
-		t.Errorf("the address is not named: %s", got.Message)
+		t.Errorf("the message does not name the address: %s", got.Message)
 	}
 
 	s.AddRecords(t, domain, name+". 60 A 127.0.0.2")
@@ -541,11 +541,11 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 	limit(v1alpha1.NamespaceAccess{Selector: &v1alpha1.NamespaceSelector{}, Domains: []string{"team-a." + domain}})
 
 	if got := s.says(claim, metav1.ConditionUnknown, tenancy.ReasonDomain); !strings.Contains(got.Message, "[team-a."+domain+"]") {
-		t.Errorf("it does not say which it may have: %s", got.Message)
+		t.Errorf("the message does not list the allowed values: %s", got.Message)
 	}
 
 	if n := calls.Load(); n > 0 {
-		t.Errorf("somebody was called %d times", n)
+		t.Errorf("a server was called %d times", n)
 	}
 
 	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{domain}})

@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// queued makes jobs that wait, one a second.
+// newQueuedJobs returns queued jobs, one for each second.
 func queued(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alpha1.RunnerJob {
 	out := make([]v1alpha1.RunnerJob, count)
 
@@ -68,29 +68,29 @@ func TestAssign(t *testing.T) {
 		"the highest priority comes first": {
 			queued(2, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 9)}, []string{"job-00 b", "job-01 b"},
 		},
-		"of equals the first by name": {queued(1, nil), []demand.Pool{with("b", 1, 9), with("a", 1, 9)}, []string{"job-00 a"}},
-		"what has no room goes over to the next": {
+		"pools of equal priority are ordered by name": {queued(1, nil), []demand.Pool{with("b", 1, 9), with("a", 1, 9)}, []string{"job-00 a"}},
+		"a full pool's jobs go to the next pool": {
 			queued(3, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 2)}, []string{"job-00 b", "job-01 b", "job-02 a"},
 		},
-		"where none has room, the first is waited for": {
+		"jobs wait for the first pool if all are full": {
 			queued(3, nil), []demand.Pool{with("a", 0, 1), with("b", 5, 1)}, []string{"job-00 b", "job-01 a", "job-02 b"},
 		},
-		"running jobs take room first": {
+		"running jobs use capacity first": {
 			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) {
 				if i == 1 {
 					job.State = v1alpha1.JobRunning
 				}
 			}), []demand.Pool{with("a", 0, 9), with("b", 5, 1)}, []string{"job-01 b", "job-00 a"},
 		},
-		"the platform's priority comes before age": {
+		"the platform's priority takes precedence over age": {
 			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) { job.Priority = int32(i) }),
 			[]demand.Pool{with("a", 0, 9)}, []string{"job-01 a", "job-00 a"},
 		},
-		"jobs whose labels are not known yet wait": {
+		"jobs with unknown labels wait": {
 			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Labels, job.LabelsUnknown = nil, true }),
 			[]demand.Pool{with("a", 0, 9)}, nil,
 		},
-		"a scale set's jobs are its own pool's": {
+		"jobs of a scale set belong to its pool": {
 			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Queue = "set" }), []demand.Pool{with("a", 0, 9)}, nil,
 		},
 	}
@@ -105,8 +105,8 @@ func TestAssign(t *testing.T) {
 	}
 }
 
-// However many jobs and pools there are, each job that a pool takes is given once, and no
-// pool is given more than it has room for while another of its jobs' pools has room.
+// However many jobs and pools exist, each job that a pool accepts is assigned once. No pool gets more jobs
+// than it has capacity for while another pool of these jobs has capacity.
 func TestAssignFillsEveryPool(t *testing.T) {
 	t.Parallel()
 

@@ -21,14 +21,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// mover reads what the operator's cache holds, and deletes as the operator's account.
+// operatorDeleteClient reads with the test's client, and deletes with the operator's account.
 type mover struct{ client.Client }
 
 func (mover) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
 	return operator.Delete(ctx, obj, opts...)
 }
 
-// move does the leader's work on the batches of a namespace.
+// moveBatches moves the batches of a namespace to the ledger, as the leader does.
 func move(t *testing.T, namespace string) {
 	t.Helper()
 
@@ -47,8 +47,8 @@ func move(t *testing.T, namespace string) {
 	}
 }
 
-// A burst is acknowledged by batches, and every job of it gets into the ledger, also when
-// the move is done twice.
+// A burst is acknowledged with batches. Every job of the burst gets into the ledger, also if a batch is moved
+// twice.
 func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	t.Parallel()
 
@@ -73,14 +73,15 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			// On a busy machine some are told to come again, as a platform would.
+			// On a busy computer the receiver rejects some webhooks with 503, and the test sends these again,
+			// as a platform would.
 			code, err := http.StatusServiceUnavailable, error(nil)
 			for code == http.StatusServiceUnavailable && err == nil {
 				code, err = deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
 			}
 
 			if code != http.StatusAccepted || err != nil {
-				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
+				t.Errorf("webhook %d: status %d, %v", i+1, code, err)
 			}
 		})
 	}
@@ -99,7 +100,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 		t.Fatalf("%d batches and %d direct writes of %d webhooks", len(batches.Items), direct, many)
 	}
 
-	// One is moved half before the operator is killed.
+	// One job of a batch is recorded, as if the operator was killed while it moved the batch.
 	writer := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
 	if _, err := writer.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
 		t.Fatal(err)
@@ -116,7 +117,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	for i := range many {
 		job := jobs["gh-"+strconv.Itoa(i+1)]
 		if job.Spec.ReceivedAt == nil || job.Spec.State != v1alpha1.JobQueued {
-			// What a list leaves out may be there all the same.
+			// A list may lack objects that exist, so read the object too.
 			var one v1alpha1.RunnerJob
 
 			err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "gh-" + strconv.Itoa(i+1)}, &one)
@@ -129,8 +130,8 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	}
 }
 
-// A webhook that comes while as many as are written at a time are written is written as they
-// are, unless others come with it: a batch of one would be two writes for nothing.
+// If the maximum number of webhooks is already being written, one more webhook is written directly unless
+// others arrive with it, because a batch of one job would cost two writes.
 func TestOneWebhookMoreIsNoBurst(t *testing.T) {
 	t.Parallel()
 
@@ -167,7 +168,7 @@ func TestOneWebhookMoreIsNoBurst(t *testing.T) {
 		group.Go(func() {
 			code, err := deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
 			if code != http.StatusAccepted || err != nil {
-				t.Errorf("webhook %d was answered %d, %v", i+1, code, err)
+				t.Errorf("webhook %d: status %d, %v", i+1, code, err)
 			}
 		})
 	}

@@ -13,12 +13,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// gitHubPatience is how long GitHub waits for the answer to a webhook
+// gitHubTimeout is the time for which GitHub waits for the response to a webhook
 // (https://docs.github.com/webhooks/using-webhooks/best-practices-for-using-webhooks).
 const gitHubPatience = 10 * time.Second
 
-// BenchmarkWebhookBurst sends 5,000 webhooks of 5,000 jobs all at once, and waits for each
-// as long as GitHub does. It prints the longest answer by that patience, and the answers
+// BenchmarkWebhookBurst sends 5,000 webhooks of 5,000 jobs at once, and waits for each response as long as
+// GitHub does. It prints the ratio of the slowest response to GitHub's timeout, and the number of responses
 // that were not 2xx.
 func BenchmarkWebhookBurst(b *testing.B) {
 	const many = 5000
@@ -36,9 +36,9 @@ func BenchmarkWebhookBurst(b *testing.B) {
 	}
 }
 
-// BenchmarkWebhookMemory sends 1,000 and then 4,000 webhooks over a hundred connections,
-// and prints the heap's peak of the longer burst by that of the shorter one: sender and
-// receiver are in one process, and the first holds as much for each.
+// BenchmarkWebhookMemory sends 1,000 and then 4,000 webhooks over a hundred connections, and prints the ratio
+// of the peak heap sizes. Sender and receiver are in one process, and the sender's part is proportional to
+// the number of webhooks.
 func BenchmarkWebhookMemory(b *testing.B) {
 	const width = 100
 
@@ -60,7 +60,7 @@ type burst struct {
 	client          *http.Client
 }
 
-// burstSeen is what came of a burst.
+// burstResult is the outcome of a burst.
 type burstSeen struct {
 	slowest time.Duration
 	refused int
@@ -81,7 +81,7 @@ func newBurst(b *testing.B, width int) *burst {
 	}
 }
 
-// run sends so many webhooks of jobs with ids above from.
+// sendBurst sends the given number of webhooks for jobs whose ids are greater than from.
 func (w *burst) run(b *testing.B, from, many int) burstSeen {
 	b.Helper()
 
@@ -104,7 +104,7 @@ func (w *burst) run(b *testing.B, from, many int) burstSeen {
 		group.Go(func() {
 			for id := range next {
 				timestamp := time.Now()
-				// Who gets no answer has the code 0.
+				// The code is 0 if no response was received.
 				code, _ := deliver(b.Context(), w.client, w.url, post(body(w.repository, id, "queued", "self-hosted"), "s"))
 
 				mu.Lock()

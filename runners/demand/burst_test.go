@@ -28,7 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// flaky is a way to the API server that can be cut.
+// flakyTransport is a transport to the API server that the test can interrupt.
 type flaky struct {
 	next http.RoundTripper
 	down atomic.Bool
@@ -41,7 +41,7 @@ func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	}
 
-	// Only what webhooks cause is counted, and not the cache's own reading.
+	// Count only the calls that webhooks cause, and not those of the cache.
 	if !strings.Contains(r.URL.Path, "/runnerjobs") || r.URL.Query().Has("watch") || r.URL.Query().Has("limit") {
 		return f.next.RoundTrip(r)
 	}
@@ -81,7 +81,7 @@ func flakyClient(t *testing.T) (client.Client, *flaky) {
 	return out, way
 }
 
-// cached makes a client that reads from a cache, as the operator's does.
+// startCachedCluster starts a client that reads from a cache, as the operator's client does.
 func cached(t testing.TB, config *rest.Config, kinds ...client.Object) cluster.Cluster {
 	t.Helper()
 
@@ -128,11 +128,11 @@ func TestReceiverWithoutAPIServer(t *testing.T) {
 
 	got := send()
 	if got.Code != 503 || got.Header().Get("Retry-After") == "" || !strings.Contains(got.Body.String(), "deliver it again") {
-		t.Errorf("answer = %d %v %s", got.Code, got.Header(), got.Body)
+		t.Errorf("response = %d %v %s", got.Code, got.Header(), got.Body)
 	}
 
 	if strings.Contains(got.Body.String(), "connection refused") {
-		t.Errorf("the answer tells of the inside: %s", got.Body)
+		t.Errorf("the response reveals an internal error: %s", got.Body)
 	}
 
 	way.down.Store(false)
@@ -142,8 +142,8 @@ func TestReceiverWithoutAPIServer(t *testing.T) {
 	}
 }
 
-// burstServer serves a receiver that reads from a cache, as the operator's does, when that has a
-// pool.
+// startBurstServer starts a receiver that reads from a cache, as the operator's does, and waits until the
+// cache has the pool.
 func burstServer(t testing.TB, parallel int, pool client.ObjectKey) (*httptest.Server, *flaky) {
 	t.Helper()
 
@@ -160,7 +160,8 @@ func burstServer(t testing.TB, parallel int, pool client.ObjectKey) (*httptest.S
 	return server, way
 }
 
-// A burst is worked off a bounded number at a time, and nothing acknowledged is lost.
+// The receiver handles a limited number of webhooks of a burst in parallel, and loses no acknowledged
+// webhook.
 func TestReceiverBurst(t *testing.T) {
 	t.Parallel()
 
@@ -188,7 +189,7 @@ func TestReceiverBurst(t *testing.T) {
 				switch code {
 				case http.StatusAccepted:
 					return
-				case http.StatusServiceUnavailable: // redelivered, as a platform would be asked to
+				case http.StatusServiceUnavailable: // redelivered, as a platform would do
 					time.Sleep(20 * time.Millisecond)
 				default:
 					t.Errorf("status %d", code)
@@ -229,7 +230,7 @@ func deliver(ctx context.Context, lookup *http.Client, base string, from *http.R
 	return resp.StatusCode, resp.Body.Close()
 }
 
-// A caller that stops sending does not hold its place.
+// A caller that stops sending does not keep its slot.
 func TestReceiverSlowCaller(t *testing.T) {
 	t.Parallel()
 
@@ -247,8 +248,8 @@ func TestReceiverSlowCaller(t *testing.T) {
 	}
 
 	response, err := io.ReadAll(conn)
-	// It was our own deadline, which is no fault of the sender's.
+	// The receiver's own deadline passed, so the response does not blame the sender.
 	if err != nil || !bytes.Contains(response, []byte(" 503 ")) || !bytes.Contains(response, []byte("Retry-After: ")) {
-		t.Errorf("answer = %q, %v", response, err)
+		t.Errorf("response = %q, %v", response, err)
 	}
 }

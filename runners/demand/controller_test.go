@@ -30,7 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// through is the one provider of all pools.
+// singleProvider returns the same provider for all pools.
 type through struct{ workload.Provider }
 
 func (p through) ProviderFor(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
@@ -59,16 +59,16 @@ func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) 
 	}
 }
 
-// passTwice makes passes until what is in no hurry is written too.
+// reconcileTwice reconciles the job twice, so that deferred changes are written too.
 func passTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
 	t.Helper()
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 	clk.SetTime(clk.Now().Add(10 * time.Second))
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 }
 
-// indexed finds objects by the fields that the operator's cache is indexed by. The API server
-// itself does not know them.
+// indexedClient finds objects by the index fields of the operator's cache. The API server does not have these
+// indexes.
 type indexed struct{ client.Client }
 
 func (c indexed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
@@ -98,7 +98,7 @@ func (c indexed) List(ctx context.Context, list client.ObjectList, opts ...clien
 	}))
 }
 
-// template is one that the API server accepts.
+// createTemplate creates a template that the API server accepts.
 func template(t *testing.T, namespace string) {
 	t.Helper()
 
@@ -124,7 +124,7 @@ func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
 	return client.ObjectKeyFromObject(out)
 }
 
-func plan(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) reconcile.Result {
+func reconcileJob(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) reconcile.Result {
 	t.Helper()
 
 	result, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: key})
@@ -159,8 +159,8 @@ func TestJobIsMatched(t *testing.T) {
 
 	r := reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
 
-	if result := plan(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
-		t.Errorf("looks again in %s, want the time of silence", result.RequeueAfter)
+	if result := reconcileJob(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
+		t.Errorf("requeued after %s, want the maximum time without an update", result.RequeueAfter)
 	}
 
 	got := read(t, fits)
@@ -171,15 +171,15 @@ func TestJobIsMatched(t *testing.T) {
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 	kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
 
-	plan(t, r, fitsNot)
+	reconcileJob(t, r, fitsNot)
 	kube.CheckCondition(t, read(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
 
-	// Another pool comes.
+	// Another pool is created.
 	hook(t, namespace, "mainframe", repository, "s", "s390x")
-	plan(t, r, fitsNot)
+	reconcileJob(t, r, fitsNot)
 
 	if got := read(t, fitsNot).Status.Pool; got != "mainframe" {
-		t.Errorf("pool = %q after it was made", got)
+		t.Errorf("pool = %q after the pool was created", got)
 	}
 }
 
@@ -195,22 +195,22 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 
 	clk.SetTime(now.Add(23 * time.Hour))
 
-	if result := plan(t, r, key); result.RequeueAfter <= 59*time.Minute || result.RequeueAfter > time.Hour+time.Second {
-		t.Errorf("looks again in %s, want an hour", result.RequeueAfter)
+	if result := reconcileJob(t, r, key); result.RequeueAfter <= 59*time.Minute || result.RequeueAfter > time.Hour+time.Second {
+		t.Errorf("requeued after %s, want an hour", result.RequeueAfter)
 	}
 
 	read(t, key)
 	clk.SetTime(now.Add(24*time.Hour + time.Second))
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if err := env.Client.Get(t.Context(), key, &v1alpha1.RunnerJob{}); client.IgnoreNotFound(err) != nil || err == nil {
 		t.Errorf("the job is still there: %v", err)
 	}
 
-	plan(t, r, key) // gone: nothing to do
+	reconcileJob(t, r, key) // it is deleted, so there is nothing to do
 }
 
-// Webhooks are lost, the job is not.
+// A job whose webhooks were lost is confirmed by its platform.
 func TestSilentJobIsConfirmed(t *testing.T) {
 	t.Parallel()
 
@@ -230,23 +230,23 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 	r := reconciler(clk, through{provider})
 	calls := func() int { return forge.State().Requests["actions/get-job-for-workflow-run"] }
 
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if calls() != 0 {
-		t.Error("GitHub was asked about a fresh job")
+		t.Error("GitHub was called for a recent job")
 	}
 
 	clk.SetTime(now.Add(5*time.Minute + time.Second))
 
-	if result := plan(t, r, key); result.RequeueAfter != 10*time.Minute {
-		t.Errorf("asks again in %s, want twice the silence", result.RequeueAfter)
+	if result := reconcileJob(t, r, key); result.RequeueAfter != 10*time.Minute {
+		t.Errorf("requeued after %s, want twice the maximum time without an update", result.RequeueAfter)
 	}
 
 	kube.CheckCondition(t, read(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if calls() != 1 {
-		t.Errorf("GitHub was asked %d times, want once", calls())
+		t.Errorf("GitHub was called %d times, want once", calls())
 	}
 
 	issued, err := provider.IssueCredential(t.Context(), workload.RunnerRequest{Name: "r1", Labels: github.MergeLabels([]string{"linux"})})
@@ -258,14 +258,14 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 	forge.WaitUntil("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
 
 	clk.SetTime(now.Add(16 * time.Minute))
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("job = %+v", got)
 	}
 }
 
-// A platform that can't be asked is no reason to leave a job without a machine.
+// A job gets a machine even if its platform is unreachable.
 func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	t.Parallel()
 
@@ -282,15 +282,14 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	}))
 
 	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	got := read(t, key)
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 }
 
-// A job that its platform knows no longer asks for machines only as long as it could be
-// hidden.
+// A job that its platform no longer knows requests machines only until it counts as lost.
 func TestLostJobEnds(t *testing.T) {
 	t.Parallel()
 
@@ -304,27 +303,27 @@ func TestLostJobEnds(t *testing.T) {
 	r := reconciler(clk, through{forgeProvider(t, forge, repository)})
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	got := read(t, key)
 	if got.Spec.State != v1alpha1.JobQueued {
-		t.Errorf("state = %s while the job may only be hidden", got.Spec.State)
+		t.Errorf("state = %s although the platform may hide the job", got.Spec.State)
 	}
 
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, workload.ReasonJobMissing, "Actions: read")
 	clk.SetTime(now.Add(50 * time.Hour))
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
 		t.Errorf("job = %s %s", got.State, got.Conclusion)
 	}
 }
 
-// However many jobs are silent, platforms are asked about few at a time.
+// However many jobs have no updates, only a limited number of calls to platforms run at the same time.
 func TestQuestionsAreBounded(t *testing.T) {
 	t.Parallel()
 
-	const many = 12 // two more than are asked at once
+	const many = 12 // two more than the limit
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")
@@ -338,13 +337,13 @@ func TestQuestionsAreBounded(t *testing.T) {
 			j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 		}))
 
-		if result := plan(t, r, key); result.RequeueAfter <= 0 {
-			t.Error("a silent job is forgotten")
+		if result := reconcileJob(t, r, key); result.RequeueAfter <= 0 {
+			t.Error("a job without updates is not requeued")
 		}
 	}
 
 	if got := forge.State().Requests["actions/get-job-for-workflow-run"]; got != 10 {
-		t.Errorf("GitHub was asked %d times at once, want 10", got)
+		t.Errorf("GitHub was called %d times, want 10", got)
 	}
 }
 

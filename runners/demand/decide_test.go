@@ -79,11 +79,11 @@ func TestDesired(t *testing.T) {
 			in:   demand.Input{Max: 10, Queued: 3},
 			want: demand.Decision{Desired: 3, Create: 3, Reason: demand.ReasonScalingUp},
 		},
-		"the minimum is kept without jobs": {
+		"without jobs the minimum is kept": {
 			in:   demand.Input{Min: 2, Max: 10},
 			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
 		},
-		"the maximum bounds": {
+		"the maximum limits the number": {
 			in:   demand.Input{Max: 4, Queued: 9},
 			want: demand.Decision{Desired: 4, Create: 4, Reason: demand.ReasonScalingUp},
 		},
@@ -91,28 +91,28 @@ func TestDesired(t *testing.T) {
 			in:   demand.Input{Max: 2, Queued: 3, Claims: claims(2, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 2, Reason: demand.ReasonAtMaximum},
 		},
-		"machines on their way stand for queued jobs": {
+		"booting machines count for queued jobs": {
 			in: demand.Input{Max: 10, Queued: 3, Claims: mix(
 				claims(1, demand.ClaimPending), claims(1, demand.ClaimBooting), claims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 3, Reason: demand.ReasonSteady},
 		},
-		"busy machines don't stand for queued jobs": {
+		"busy machines don't count for queued jobs": {
 			in:   demand.Input{Max: 10, Queued: 2, Claims: claims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 5, Create: 2, Reason: demand.ReasonScalingUp},
 		},
-		"finishing machines take room but no job": {
+		"finishing machines use capacity but take no job": {
 			in:   demand.Input{Max: 3, Queued: 3, Claims: claims(2, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 3, Create: 1, Reason: demand.ReasonScalingUp},
 		},
-		"no room until finished ones are gone": {
+		"no capacity until finished machines are deleted": {
 			in:   demand.Input{Max: 2, Queued: 1, Claims: claims(2, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonFinishing},
 		},
-		"idle machines are kept for the delay": {
+		"idle machines are kept during the delay": {
 			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: claims(1, demand.ClaimIdle)},
 			want: demand.Decision{Reason: demand.ReasonIdleSurplus, RequeueAfter: delay - time.Minute},
 		},
-		"the longest idle go first, and only as many as are too many": {
+		"only the surplus is deleted, the longest idle first": {
 			in: demand.Input{Min: 1, Max: 3, ScaleDownDelay: delay, Claims: []demand.Claim{
 				claim("young", demand.ClaimIdle, 6*time.Minute), claim("old", demand.ClaimIdle, 9*time.Minute),
 			}},
@@ -134,17 +134,17 @@ func TestDesired(t *testing.T) {
 				Desired: 1, Create: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"the replacement waits for room": {
+		"the replacement waits for capacity": {
 			in: demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: []demand.Claim{claim("stale", demand.ClaimIdle, delay)}},
 			want: demand.Decision{
 				Desired: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonFinishing,
 			},
 		},
-		"an idle timeout is woken up for": {
+		"an idle timeout sets the requeue time": {
 			in:   demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: claims(1, demand.ClaimIdle)},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady, RequeueAfter: delay - time.Minute},
 		},
-		"a lifetime ends machines, busy ones excepted": {
+		"a lifetime ends machines that are not busy": {
 			in: demand.Input{Max: 5, MaxLifetime: time.Hour, Claims: []demand.Claim{
 				claim("idle", demand.ClaimIdle, time.Hour), claim("booting", demand.ClaimBooting, time.Hour),
 				claim("busy", demand.ClaimBusy, 2*time.Hour),
@@ -153,29 +153,29 @@ func TestDesired(t *testing.T) {
 				Desired: 1, Delete: deletions(demand.DeleteMaxLifetime, "idle", "booting"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"a failure delays": {
+		"a failure delays new machines": {
 			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Second)},
 			want: demand.Decision{Desired: 2, Reason: demand.ReasonBackingOff, RequeueAfter: time.Second},
 		},
-		"after few failures all are made": {
+		"after few failures all machines are created": {
 			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Minute)},
 			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
 		},
-		"after many failures one is tried": {
+		"after many failures one machine is created": {
 			in:   demand.Input{Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute)},
 			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonBackingOff},
 		},
-		"and no second while it is tried": {
+		"no second machine while the first one starts": {
 			in: demand.Input{
 				Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute), Claims: claims(1, demand.ClaimBooting),
 			},
 			want: demand.Decision{Desired: 4, Reason: demand.ReasonBackingOff},
 		},
-		"warm machines are kept beside those that jobs ask for": {
+		"warm machines are kept in addition to those for jobs": {
 			in:   demand.Input{Max: 10, WarmIdle: 2, Queued: 1, Claims: claims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 6, Create: 3, Reason: demand.ReasonScalingUp},
 		},
-		"the maximum bounds warm machines": {
+		"the maximum includes warm machines": {
 			in:   demand.Input{Max: 4, WarmIdle: 3, Claims: claims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonScalingUp},
 		},
@@ -183,11 +183,11 @@ func TestDesired(t *testing.T) {
 			in:   demand.Input{Min: 2, Max: 9, WarmIdle: 3},
 			want: demand.Decision{Desired: 3, Create: 3, Reason: demand.ReasonScalingUp},
 		},
-		"machines are made for standby": {
+		"machines are created for standby": {
 			in:   demand.Input{Max: 5, WarmStopped: 2},
 			want: demand.Decision{CreateStandby: 2, Reason: demand.ReasonScalingUp},
 		},
-		"those on standby are started first, oldest first, and made anew": {
+		"standby machines are started first, oldest first, and recreated": {
 			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 3, Claims: []demand.Claim{
 				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
 			}},
@@ -195,28 +195,28 @@ func TestDesired(t *testing.T) {
 				Desired: 3, Activate: []string{"old", "young"}, Create: 1, CreateStandby: 2, Reason: demand.ReasonScalingUp,
 			},
 		},
-		"one of those on standby is enough": {
+		"one standby machine is enough": {
 			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 1, Claims: []demand.Claim{
 				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
 			}},
 			want: demand.Decision{Desired: 1, Activate: []string{"old"}, CreateStandby: 1, Reason: demand.ReasonScalingUp},
 		},
-		"at the maximum a machine on standby is started in place of a new one": {
+		"at the maximum a standby machine is started instead of a new one": {
 			in: demand.Input{Max: 3, WarmStopped: 1, Queued: 1, Claims: mix(
 				claims(2, demand.ClaimBusy), claims(1, demand.ClaimStandby))},
 			want: demand.Decision{Desired: 3, Activate: []string{"standby-a"}, Reason: demand.ReasonScalingUp},
 		},
-		"jobs come before standby": {
+		"jobs take precedence over standby": {
 			in:   demand.Input{Max: 3, WarmStopped: 2, Queued: 2, Claims: claims(1, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
 		},
-		"too many on standby, the youngest go": {
+		"surplus standby machines are deleted, the youngest first": {
 			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
 				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
 			}},
 			want: demand.Decision{Delete: deletions(demand.DeleteSurplus, "young"), Reason: demand.ReasonSteady},
 		},
-		"one on standby that is too old is replaced": {
+		"a standby machine that is too old is replaced": {
 			in: demand.Input{
 				Max: 9, WarmStopped: 1, MaxLifetime: time.Hour, Claims: []demand.Claim{claim("old", demand.ClaimStandby, time.Hour)},
 			},
@@ -224,11 +224,11 @@ func TestDesired(t *testing.T) {
 				Delete: deletions(demand.DeleteMaxLifetime, "old"), CreateStandby: 1, Reason: demand.ReasonReplacing,
 			},
 		},
-		"while machines fail none is made for standby": {
+		"while machines fail no standby machine is created": {
 			in:   demand.Input{Max: 9, WarmStopped: 1, Failures: 1, LastFailure: start()},
 			want: demand.Decision{Reason: demand.ReasonSteady},
 		},
-		"after many failures one on standby is tried": {
+		"after many failures one standby machine is started": {
 			in: demand.Input{
 				Max: 5, Queued: 4, WarmStopped: 2, Failures: 3, LastFailure: start().Add(-time.Minute),
 				Claims: claims(2, demand.ClaimStandby),
@@ -242,24 +242,24 @@ func TestDesired(t *testing.T) {
 			},
 			want: demand.Decision{Desired: 3, Reason: demand.ReasonPaused},
 		},
-		"outdated machines are replaced a quarter at a time, the longest idle first": {
+		"a quarter of the outdated machines is replaced at a time, the longest idle first": {
 			in: demand.Input{Min: 8, Max: 20, Claims: outdated(claims(8, demand.ClaimIdle))},
 			want: demand.Decision{
 				Desired: 8, Create: 2, Delete: deletions(demand.DeleteOutdated, "idle-a", "idle-b"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"no more go while the last ones are replaced": {
+		"no more are deleted while replacements start": {
 			in: demand.Input{Min: 8, Max: 20, Claims: mix(
 				outdated(claims(6, demand.ClaimIdle)), claims(1, demand.ClaimBooting), claims(1, demand.ClaimPending))},
 			want: demand.Decision{Desired: 8, Reason: demand.ReasonSteady},
 		},
-		"one at least is replaced": {
+		"at least one is replaced": {
 			in: demand.Input{Min: 1, Max: 1, Claims: outdated(claims(1, demand.ClaimIdle))},
 			want: demand.Decision{
 				Desired: 1, Delete: deletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonFinishing,
 			},
 		},
-		"outdated machines with a job, or made for one, stay": {
+		"outdated machines with a job or bound to a job stay": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: mix(
 				outdated(claims(2, demand.ClaimBusy)), bound(outdated(claims(2, demand.ClaimBooting))))},
 			want: demand.Decision{Desired: 4, Reason: demand.ReasonSteady},
@@ -274,20 +274,20 @@ func TestDesired(t *testing.T) {
 				Desired: 1, Create: 1, Delete: deletions(demand.DeleteOutdated, "booting-a"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"an outdated machine on standby is not started but replaced": {
+		"an outdated standby machine is replaced and not started": {
 			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: outdated(claims(1, demand.ClaimStandby))},
 			want: demand.Decision{
 				Desired: 1, Create: 1, CreateStandby: 1, Delete: deletions(demand.DeleteOutdated, "standby-a"),
 				Reason: demand.ReasonReplacing,
 			},
 		},
-		"idle machines are not replaced by such as fail": {
+		"idle machines are not replaced while machines fail": {
 			in: demand.Input{
 				Min: 1, Max: 9, Failures: 3, LastFailure: start().Add(-time.Hour), Claims: outdated(claims(1, demand.ClaimIdle)),
 			},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
 		},
-		"a machine that waits for room is made elsewhere": {
+		"a machine that waits for capacity is created elsewhere": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
 				{Name: "stuck", State: demand.ClaimPending, CreatedAt: start(), Stuck: true}, claim("other", demand.ClaimBooting, 0),
 			}},
@@ -295,15 +295,15 @@ func TestDesired(t *testing.T) {
 				Desired: 2, Create: 1, Delete: deletions(demand.DeleteStuck, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"an idle machine that was made for a job is on its way to it": {
+		"an idle machine that is bound to a job counts for it": {
 			in:   demand.Input{Max: 9, Queued: 1, Claims: bound(claims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
 		},
-		"a boundary of time is woken up for": {
+		"a schedule boundary sets the requeue time": {
 			in:   demand.Input{Max: 9, Boundary: start().Add(time.Minute)},
 			want: demand.Decision{Reason: demand.ReasonSteady, RequeueAfter: time.Minute},
 		},
-		"negative numbers are none": {
+		"negative numbers count as 0": {
 			in:   demand.Input{Min: -1, Max: -1, Queued: -4, WarmIdle: -1, WarmStopped: -1},
 			want: demand.Decision{Reason: demand.ReasonSteady},
 		},

@@ -29,8 +29,8 @@ func (anySecret) Value(_ context.Context, extract v1alpha1.SecretKeySelector, _ 
 	return extract.Name, nil
 }
 
-// Whatever is kept of jobs, machines, secrets and senders ends with them.
-func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// The state in memory of jobs, machines, secrets and senders is freed when they are deleted.
+func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 
 	scheme := runtime.NewScheme()

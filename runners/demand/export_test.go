@@ -9,7 +9,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// Indexed gives what the cache finds an object by.
+// GetIndexValues returns the values by which the cache indexes an object.
 func Indexed(obj client.Object, field string) []string {
 	switch obj := obj.(type) {
 	case *v1alpha1.RunnerJob:

@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// TestJobMetrics: a job is counted by its pool and, if that is asked for, by its repository, of
-// which there are at most so many.
+// TestJobMetrics checks that a job is counted for its pool and, if this is configured, for its repository,
+// and that the number of repositories is limited.
 func TestJobMetrics(t *testing.T) {
 	t.Parallel()
 

@@ -24,7 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// inARush calls a function for each number below count, many at a time.
+// runParallel calls a function for each number below count, many at a time.
 func inARush(t *testing.T, count int, do func(i int) error) {
 	t.Helper()
 
@@ -41,20 +41,20 @@ func inARush(t *testing.T, count int, do func(i int) error) {
 	}
 }
 
-// Machines of short jobs are done, and gone, before their platform says what they had.
+// Machines of short jobs are deleted before their platform reports which jobs they ran. No log is lost.
 func TestRushLosesNoLog(t *testing.T) {
 	t.Parallel()
 
-	const count = 40 // more than a pool keeps of logs that have no job
+	const count = 40 // more than the number of logs without a job that a pool keeps
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")
 
-	_, stop := formatJobs(t, namespace)
+	_, stop := startJobController(t, namespace)
 	defer stop()
 
 	first := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-	reach(t, func() bool { return len(read(t, first).Status.Conditions) > 0 }) // it runs
+	reach(t, func() bool { return len(read(t, first).Status.Conditions) > 0 }) // the controller runs
 
 	keep, ctx := &report.Logs{Client: indexed{operator}}, t.Context()
 
@@ -121,12 +121,12 @@ func TestRushLosesNoLog(t *testing.T) {
 	}
 
 	if !maps.Equal(told, kept) || len(kept) != count {
-		t.Errorf("%d jobs with %d logs, and %d RunnerLogs that are not all theirs", count, len(told), len(kept))
+		t.Errorf("%d jobs with %d logs, and %d RunnerLogs that do not all belong to these jobs", count, len(told), len(kept))
 	}
 }
 
-// A process that saw nothing of a machine finds the log of its job by what the platform says
-// of its runner; and with the job, the log goes.
+// A process that did not observe a machine finds the log of its job by the runner name that the platform
+// reports. The log is deleted together with the job.
 func TestLogIsFoundByItsRunner(t *testing.T) {
 	t.Parallel()
 
@@ -147,18 +147,18 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 		j.RunnerName, j.CompletedAt = "linux-a-0123abcd", &metav1.Time{Time: now}
 	}))
 
-	if again := plan(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
-		t.Errorf("the API server failed, and it is looked at again in %s", again)
+	if again := reconcileJob(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
+		t.Errorf("the API server failed, and the job is requeued after %s", again)
 	}
 
-	plan(t, r, key)
+	reconcileJob(t, r, key)
 
 	if got := read(t, key).Status.Logs; got != "linux-a-0123abcd-log" {
 		t.Fatalf("log %q", got)
 	}
 
-	clk.SetTime(time.Now().Add(24*time.Hour + time.Second)) // the job was heard of a moment ago
-	plan(t, r, key)
+	clk.SetTime(time.Now().Add(24*time.Hour + time.Second)) // the job was created a moment ago
+	reconcileJob(t, r, key)
 
 	err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "linux-a-0123abcd-log"}, &v1alpha1.RunnerLog{})
 	if !apierrors.IsNotFound(err) {
@@ -166,7 +166,7 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 	}
 }
 
-// failingLogs can't find anything so many times.
+// failingLogs fails for the first calls of Find.
 type failingLogs struct {
 	report.Logs
 

@@ -21,7 +21,7 @@ func platforms() demand.Platforms {
 	return demand.Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}
 }
 
-// pool makes a pool as PoolOf reads it.
+// newPool returns a pool as NewPool reads it.
 func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
 	return platforms().NewPool(&v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
@@ -60,11 +60,11 @@ func TestMatch(t *testing.T) {
 		"case does not matter": {
 			job: job(v1alpha1.JobQueued, wants("Self-Hosted", "LINUX", "gpu")), pools: []demand.Pool{linux, gpu}, want: "gpu",
 		},
-		"default labels are enough": {
+		"default labels are sufficient": {
 			job: job(v1alpha1.JobQueued, wants("self-hosted", "hyperfleet")), pools: []demand.Pool{linux}, want: "linux",
 		},
 		"the first by name": {job: job(v1alpha1.JobQueued), pools: []demand.Pool{linux, gpu}, want: "gpu"},
-		"an organisation by its repository's owner": {
+		"an organization matches the repository's owner": {
 			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "ACME/other" }),
 			pools: []demand.Pool{linux, gpu}, want: "gpu",
 		},
@@ -80,7 +80,7 @@ func TestMatch(t *testing.T) {
 			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme/application" }),
 			pools: []demand.Pool{linux}, reason: demand.ReasonNoScope, message: "acme/application",
 		},
-		"an owner that only begins alike": {
+		"an owner with the same prefix": {
 			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme2/app" }),
 			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "acme2/app",
 		},

@@ -59,17 +59,17 @@ func TestMerge(t *testing.T) {
 		old, event, want workload.Job
 		changed          bool
 	}{
-		"a first event is taken": {
+		"the first event is applied": {
 			event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
 		},
 		"approved": {
 			old: job(v1alpha1.JobWaiting), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
 		},
-		"started; when it was first heard of stays": {
+		"started, and the time of the first event stays": {
 			old: job(v1alpha1.JobQueued, received), event: job(v1alpha1.JobRunning, ranBy("r1")),
 			want: job(v1alpha1.JobRunning, ranBy("r1"), received), changed: true,
 		},
-		"what the later event leaves out stays": {
+		"fields that the later event lacks stay": {
 			old: job(v1alpha1.JobRunning, ranBy("r1")), event: job(v1alpha1.JobCompleted, ended("success"), bare),
 			want: job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")), changed: true,
 		},
@@ -120,7 +120,7 @@ func TestMerge(t *testing.T) {
 	}
 }
 
-// Whatever is duplicated, lost or reordered: the last state that was heard of counts.
+// However events are duplicated, lost or reordered, the last received state counts.
 func TestPropertyMergeConverges(t *testing.T) {
 	t.Parallel()
 
@@ -128,7 +128,7 @@ func TestPropertyMergeConverges(t *testing.T) {
 		job(v1alpha1.JobWaiting), job(v1alpha1.JobQueued), job(v1alpha1.JobRunning, ranBy("r1")),
 		job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")),
 	}
-	check(t, "any delivery ends in the latest state heard of", prop.ForAll(func(seed int64, length int) string {
+	check(t, "any delivery ends in the latest reported state", prop.ForAll(func(seed int64, length int) string {
 		rng := rand.New(rand.NewPCG(uint64(seed), 0))
 		latest := -1
 

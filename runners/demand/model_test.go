@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// oracle is the platform as a child would tell it: which of its jobs wait, and which run.
+// jobStates is a simple model of the platform: the status of each job.
 type oracle map[int]string
 
 func (o oracle) count(status string) int {
@@ -47,8 +47,8 @@ type delivery struct {
 	status string
 }
 
-// story lets up to so many jobs live a part of their lives, and gives what is true in the
-// end and all webhooks that were sent meanwhile, in their order.
+// generateWebhooks takes up to the given number of jobs through a part of their lifecycles. It returns their
+// final states, and all webhooks in the order in which they were sent.
 func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
 	truth, sent := oracle{}, []delivery{}
 	lives := [][]string{
@@ -75,7 +75,7 @@ func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
 	return truth, sent
 }
 
-// spoil delivers webhooks as networks do: some late, some twice, and some never.
+// deliverUnreliably delivers webhooks as networks do: some late, some twice, and some never.
 func spoil(dice *rand.Rand, sent []delivery, lost, again, late float64) []delivery {
 	var out []delivery
 
@@ -99,10 +99,10 @@ func spoil(dice *rand.Rand, sent []delivery, lost, again, late float64) []delive
 	return out
 }
 
-// Whatever webhooks do on their way (lost, twice, late, replayed), once the platform has
-// been asked what is true, the ledger and the oracle count the same jobs, and the pool
-// wants as many machines as an oracle would make; without losses nobody need be asked.
-// The webhooks are GitHub's own, signed, and go through the Receiver to a real API server.
+// However webhooks are lost, duplicated, delayed or replayed, the ledger has the same number of jobs as the
+// model after the platform has confirmed their states, and the pool wants as many machines as the model
+// requires. If no webhook is lost, no confirmation is needed. The webhooks are GitHub's own, are signed, and
+// go through the Receiver to a real API server.
 //
 // Feature: hyperfleet-operator, Property 13: Webhook-Based Autoscaling
 func TestPropertyDemandIsState(t *testing.T) {
@@ -111,18 +111,18 @@ func TestPropertyDemandIsState(t *testing.T) {
 	receiver := receiverOf(env.Client, nil)
 	ledger := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
 
-	// A story is some fifty writes to the API server.
+	// A run makes about fifty writes to the API server.
 	stories := property.Options{Brief: 10}
 
 	property.Check(t, "the ledger agrees with the oracle", stories, prop.ForAllNoShrink(func(seed int64, jobs, limit, least int, lost float64) string {
 		namespace := env.Namespace(t)
-		// The webhooks of a story are its own pool's alone.
+		// Only one pool serves the repository of a run.
 		repository := namespace + "/app"
 		own := hook(t, namespace, "linux", repository, "s", "linux")
 		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+limit)
 		dice := rand.New(rand.NewPCG(uint64(seed), 1))
 
-		if lost < .5 { // half of the stories lose nothing
+		if lost < .5 { // half of the runs lose no webhook
 			lost = 0
 		}
 
@@ -131,7 +131,7 @@ func TestPropertyDemandIsState(t *testing.T) {
 
 		for _, d := range append(arrived, spoil(dice, arrived, .7, 0, 1)...) {
 			if got := insist(receiver, body(repository, d.id, d.status, "linux")); got.Code != http.StatusAccepted {
-				return fmt.Sprintf("webhook %v was answered %d %s", d, got.Code, got.Body)
+				return fmt.Sprintf("webhook %v: status %d %s", d, got.Code, got.Body)
 			}
 		}
 
@@ -147,8 +147,8 @@ func TestPropertyDemandIsState(t *testing.T) {
 	}, gen.Int64(), gen.IntRange(1, 6), gen.IntRange(0, 8), gen.IntRange(0, 3), gen.Float64Range(0, 1)))
 }
 
-// insist sends a webhook, and sends it again as often as it is told to: on a machine that
-// is busy the API server may not answer in time.
+// sendWithRetries sends a webhook until the response is not 503, because the API server of a busy computer
+// may not respond in time.
 func insist(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
 	patience := time.Now().Add(time.Minute)
 
@@ -160,7 +160,7 @@ func insist(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
 	}
 }
 
-// tell records the platform's own word on a job, as polls and questions do.
+// recordState records the state that the platform reports for a job, as polls and confirmations do.
 func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository string, id int, status string) string {
 	req := post(body(repository, id, status, "linux"), "s")
 
@@ -176,7 +176,7 @@ func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository stri
 	return ""
 }
 
-// agree compares the ledger with the truth, and the decision with an oracle's.
+// findDifference compares the ledger with the model, and the decision with the decision for the model.
 func agree(ctx context.Context, truth oracle, own *v1alpha1.RunnerPool) string {
 	var jobs v1alpha1.RunnerJobList
 	if err := env.Client.List(ctx, &jobs, client.InNamespace(own.Namespace)); err != nil {

@@ -20,13 +20,13 @@ import (
 
 const minRuns = 200
 
-// check tries a rule of the pure decision.
+// checkProperty checks a property of the pure decision.
 func check(t *testing.T, name string, holds gopter.Prop) {
 	t.Helper()
 	property.Check(t, name, property.Options{Runs: minRuns}, holds)
 }
 
-// input makes any pool in any state from one seed.
+// newInput returns a pool in a random state that the seed determines.
 func input(seed int64) demand.Input {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	states := []demand.ClaimState{
@@ -58,7 +58,7 @@ func input(seed int64) demand.Input {
 			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(start().Sub(created)) + 1))),
 			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
-			// A machine gets its job, and needs room, when it is started.
+			// A machine is bound to a job and needs capacity only after its start.
 			Stuck: state != demand.ClaimStandby && rng.IntN(8) == 0,
 			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})
@@ -67,7 +67,7 @@ func input(seed int64) demand.Input {
 	return in
 }
 
-// countOf counts the machines that are so.
+// countClaims counts the machines that fulfill the condition.
 func countOf(in demand.Input, are func(demand.Claim) bool) int {
 	n := 0
 
@@ -84,12 +84,12 @@ func count(in demand.Input, states ...demand.ClaimState) int {
 	return countOf(in, func(claim demand.Claim) bool { return slices.Contains(states, claim.State) })
 }
 
-// gone tells whether a machine goes.
-func deletedMachines(out demand.Decision, name string) bool {
+// isDeletedBy returns whether the decision deletes the machine.
+func isDeletedBy(out demand.Decision, name string) bool {
 	return slices.ContainsFunc(out.Delete, func(d demand.Deletion) bool { return d.Name == name })
 }
 
-// apply does what was decided, and lets deleted and finishing machines be gone.
+// applyDecision applies the decision, and removes deleted and finishing machines.
 func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 	next := in
 	next.Claims = nil
@@ -99,7 +99,7 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 			claim.State, claim.Prepared = demand.ClaimBooting, false
 		}
 
-		if !deletedMachines(out, claim.Name) && claim.State != demand.ClaimFinishing {
+		if !isDeletedBy(out, claim.Name) && claim.State != demand.ClaimFinishing {
 			next.Claims = append(next.Claims, claim)
 		}
 	}
@@ -140,7 +140,7 @@ func TestPropertyScaling(t *testing.T) {
 			case out.Create < 0 || out.CreateStandby < 0 || out.RequeueAfter < 0 || out.Reason == "" || out.Message == "":
 				return "not a decision"
 			case out.Create > 0 && startable(in, out) > 0:
-				return "a machine is made though one on standby could be started"
+				return "a machine is created although a standby machine could be started"
 			}
 
 			return onlyRightOnes(in, out)
@@ -150,8 +150,8 @@ func TestPropertyScaling(t *testing.T) {
 		func(seed int64) string {
 			in := input(seed)
 
-			// Outdated machines go a few at a time, so it takes some passes, and time for
-			// what was made to get ready.
+			// Outdated machines are replaced a few at a time, so this takes several rounds, and time in which
+			// new machines become ready.
 			for round := range 60 {
 				in = settle(apply(in, demand.Decide(in), round))
 			}
@@ -168,7 +168,7 @@ func TestPropertyScaling(t *testing.T) {
 				return "more on standby than are wanted"
 			}
 
-			// Whatever is above it is busy, on its way, kept for a queued job, or within its delay.
+			// Machines above this number are busy, starting, kept for a queued job, or within their delay.
 			in.Now = in.Now.Add(time.Hour)
 			in.Queued, in.MaxLifetime, in.IdleTimeout = 0, 0, 0
 
@@ -186,8 +186,8 @@ func TestPropertyScaling(t *testing.T) {
 		}, gen.Int64()))
 }
 
-// settle lets machines that were made get ready. What is pending stays so: it stands for a
-// job that does not come.
+// finishCreation lets new machines become ready. Pending machines stay pending, because they count for a job
+// that does not arrive.
 func settle(in demand.Input) demand.Input {
 	for i := range in.Claims {
 		in.Claims[i].Prepared = true
@@ -197,14 +197,14 @@ func settle(in demand.Input) demand.Input {
 	return in
 }
 
-// startable counts the machines on standby that could be started and were not.
+// countStartable counts the standby machines that the decision could start and does not start.
 func startable(in demand.Input, out demand.Decision) int {
 	return countOf(in, func(claim demand.Claim) bool {
-		return claim.State == demand.ClaimStandby && !claim.Outdated && !deletedMachines(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
+		return claim.State == demand.ClaimStandby && !claim.Outdated && !isDeletedBy(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
 	})
 }
 
-// onTheWay counts the idle machines that were made for a job.
+// countBoundIdle counts the idle machines that are bound to a job.
 func onTheWay(in demand.Input) int {
 	return countOf(in, func(claim demand.Claim) bool { return claim.State == demand.ClaimIdle && claim.Bound })
 }
@@ -236,7 +236,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 		}, gen.Int64()))
 }
 
-// replaced counts the outdated machines that go now.
+// countReplaced counts the outdated machines that the decision deletes.
 func replaced(in demand.Input) int {
 	n := 0
 
@@ -249,7 +249,7 @@ func replaced(in demand.Input) int {
 	return n
 }
 
-// onlyRightOnes says what is wrong with the machines chosen for deletion.
+// findWrongDeletion describes a deletion that is wrong.
 func onlyRightOnes(in demand.Input, out demand.Decision) string {
 	seen := map[string]bool{}
 
@@ -266,7 +266,7 @@ func onlyRightOnes(in demand.Input, out demand.Decision) string {
 		case deletions.Reason == demand.DeleteSurplus && in.Claims[i].State == demand.ClaimIdle && out.Create+len(out.Activate) > 0:
 			return "scales down and up at once"
 		case deletions.Reason == demand.DeleteOutdated && (!in.Claims[i].Outdated || in.Claims[i].Bound):
-			return "replaces a machine that is not outdated, or that was made for a job"
+			return "replaces a machine that is not outdated, or that is bound to a job"
 		case slices.Contains(out.Activate, deletions.Name):
 			return "starts and deletes a machine at once"
 		}
@@ -313,7 +313,7 @@ func TestPropertyLifecycle(t *testing.T) {
 			in.Queued = 0
 
 			for i := range in.Claims {
-				in.Claims[i].Outdated = false // those go a few at a time
+				in.Claims[i].Outdated = false // these are replaced a few at a time
 			}
 
 			first := demand.Decide(in)

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// waiting is a body that says when it is read, and ends when it is told to.
+// blockingBody is a request body that reports the first read, and blocks until the test ends it.
 type waiting struct {
 	begun sync.Once
 	read  func()
@@ -32,8 +32,8 @@ func (w *waiting) Read([]byte) (int, error) {
 	return 0, io.EOF
 }
 
-// TestSlowBodiesKeepNobodyWaiting: who sends slowly holds no place of verified webhooks, and
-// one address holds no more than half of those for reading.
+// TestSlowBodiesDoNotBlockOthers checks that slow senders use no slot for verified webhooks, and that one
+// address uses at most half of the slots for reading.
 func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 	t.Parallel()
 
@@ -57,33 +57,34 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 		})
 	}
 
-	// As many as may from one address are at it.
+	// Wait until one address uses its maximum number of slots.
 	for range reading / 2 {
 		<-start
 	}
 
 	response := answerOf(handler, post(body(repository, 7, "queued", "linux"), "s3cret"))
 	if response.Code != http.StatusAccepted {
-		t.Errorf("a verified webhook beside slow ones: status %d, %s", response.Code, response.Body)
+		t.Errorf("a verified webhook during slow requests: status %d, %s", response.Code, response.Body)
 	}
 
 	if more := len(start); more > 0 {
-		t.Errorf("%d bodies more were read of one address", more)
+		t.Errorf("%d further bodies of one address were read", more)
 	}
 
 	close(end)
 	all.Wait()
 }
 
-// Behind an ingress all senders have one address: slow ones are cut off there while others wait, by
-// our own word and not as if they had ended early.
+// Behind an ingress all senders have one address. While other requests wait, slow requests are rejected with
+// a response, and do not look like requests that ended early.
 func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 	t.Parallel()
 
 	namespace, repository := env.Namespace(t), "acme/"+own(t)
 	hook(t, namespace, "linux", repository, "s3cret", "linux")
 
-	// Two bodies of one address at a time: all of these would take five times what a webhook has.
+	// Two bodies of one address are read at a time, so all of them would take five times the timeout of a
+	// webhook.
 	const slow = 24
 
 	server := httptest.NewServer(receiverOf(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 }))
@@ -126,10 +127,10 @@ func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 	defer response.Body.Close()
 
 	if response.StatusCode != http.StatusAccepted {
-		t.Errorf("a verified webhook behind slow ones of its address: status %d", response.StatusCode)
+		t.Errorf("a verified webhook behind slow requests of its address: status %d", response.StatusCode)
 	}
 
 	if line := <-said; !strings.HasPrefix(line, "HTTP/1.1 503 ") {
-		t.Errorf("a slow one was answered with %q", line)
+		t.Errorf("response to a slow request: %q", line)
 	}
 }

@@ -34,7 +34,7 @@ import (
 
 var (
 	env *kube.Env
-	// operator is a client whose uses count as those of the area's account.
+	// operator is a client whose calls count as calls of the area's account.
 	operator client.Client
 )
 
@@ -46,7 +46,7 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// own makes names of one test: pools of all namespaces hear a webhook.
+// newUniqueName returns a name that no other test uses, because pools of all namespaces receive a webhook.
 func own(t *testing.T) string {
 	t.Helper()
 
@@ -59,7 +59,7 @@ func own(t *testing.T) string {
 	}, strings.ToLower(t.Name()))
 }
 
-// hook makes a pool that takes webhooks, with a Secret that holds the secret.
+// createPool creates a pool that receives webhooks, with a Secret that holds the secret.
 func hook(t testing.TB, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
 	t.Helper()
 
@@ -159,8 +159,9 @@ func ledger(t *testing.T, namespace string) map[string]v1alpha1.RunnerJob {
 }
 
 func TestReceiverAnswers(t *testing.T) {
-	// Not beside the other tests: a webhook of nobody's is tried with the secrets of so many
-	// pools and no more, and theirs are in the same API server.
+	// This test does not run in parallel with others: the receiver tries the secrets of only a limited number
+	// of pools for a webhook of an unknown repository, and the pools of other tests are in the same API
+	// server.
 	const secret = "right"
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
@@ -186,15 +187,15 @@ func TestReceiverAnswers(t *testing.T) {
 		"a ping":                      {post([]byte(`{"zen":"z"}`), secret, header(github.HeaderEvent, "ping")), 204, "", ""},
 		"not signed":                  {post(good, ""), 401, "signature is missing", ""},
 		"a wrong secret":              {post(good, "wrong"), 401, "workload.webhook.secret", ""},
-		"a body that was changed": {
+		"a changed body": {
 			post(bytes.Replace(good, []byte("linux"), []byte("linuX"), 1), "", header(github.HeaderSignature,
 				"sha256="+hex.EncodeToString(github.Sign(good, []byte(secret))))), 401, "signature", "",
 		},
-		"a stranger's repository": {post(body("nobody/nothing", 4, "queued", "x"), "wrong"), 401, "signature is missing", ""},
-		"genuine, no pool for it": {post(body("nobody/nothing", 4, "queued", "x"), secret), 404, "serves its repository", ""},
-		"unknown platform":        {post(good, secret, path("/webhooks/jenkins")), 404, "/webhooks/github", ""},
-		"too large":               {post(large, secret), 413, "maxBodyBytes", ""},
-		"too large, not announced": {
+		"an unknown repository":  {post(body("nobody/nothing", 4, "queued", "x"), "wrong"), 401, "signature is missing", ""},
+		"signed, no pool for it": {post(body("nobody/nothing", 4, "queued", "x"), secret), 404, "serves its repository", ""},
+		"unknown platform":       {post(good, secret, path("/webhooks/jenkins")), 404, "/webhooks/github", ""},
+		"too large":              {post(large, secret), 413, "maxBodyBytes", ""},
+		"too large without Content-Length": {
 			post(large, secret, func(r *http.Request) { r.ContentLength = -1 }), 413, "maxBodyBytes", "",
 		},
 		"a form": {
@@ -220,7 +221,7 @@ func TestReceiverAnswers(t *testing.T) {
 
 		t.Run(name, func(t *testing.T) {
 			if got.Code != test.status || !strings.Contains(got.Body.String(), test.text) {
-				t.Errorf("answer = %d %s; want %d ...%s...", got.Code, got.Body, test.status, test.text)
+				t.Errorf("response = %d %s; want %d ...%s...", got.Code, got.Body, test.status, test.text)
 			}
 
 			if test.status < 300 {
@@ -233,7 +234,7 @@ func TestReceiverAnswers(t *testing.T) {
 			}
 
 			if strings.Contains(got.Body.String(), namespace) || strings.Contains(got.Body.String(), secret+`"`) {
-				t.Errorf("the answer tells too much: %s", got.Body)
+				t.Errorf("the response reveals internal data: %s", got.Body)
 			}
 		})
 	}
@@ -260,7 +261,7 @@ func TestReceiverAnswers(t *testing.T) {
 	}
 }
 
-// Whatever order they come in and however often: one object in the last state.
+// For any order and number of webhooks, the ledger has one object with the last state.
 func TestReceiverIsIdempotent(t *testing.T) {
 	t.Parallel()
 
@@ -289,7 +290,7 @@ func TestReceiverIsIdempotent(t *testing.T) {
 	}
 }
 
-// A pool hears only what is signed with its own secret.
+// A pool receives only webhooks that are signed with its own secret.
 func TestReceiverKeepsNamespacesApart(t *testing.T) {
 	t.Parallel()
 
@@ -301,7 +302,7 @@ func TestReceiverKeepsNamespacesApart(t *testing.T) {
 	hook(t, third, "a", repository, "other")
 
 	if got := answerOf(receiverOf(env.Client, nil), post(body(repository, 5, "queued", "self-hosted"), "shared")); got.Code != 202 {
-		t.Fatalf("answer = %d %s", got.Code, got.Body)
+		t.Fatalf("response = %d %s", got.Code, got.Body)
 	}
 
 	for namespace, want := range map[string]int{first: 1, second: 1, third: 0} {
@@ -324,7 +325,7 @@ func TestReceiverSecretRotation(t *testing.T) {
 	}
 
 	if got := send("old"); got != 202 {
-		t.Fatalf("the old secret: %d", got)
+		t.Fatalf("the old secret: status %d", got)
 	}
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux"}, Data: map[string][]byte{"secret": []byte("new")}}
@@ -333,18 +334,18 @@ func TestReceiverSecretRotation(t *testing.T) {
 	}
 
 	if got := send("new"); got != 401 {
-		t.Errorf("a secret that was read just now is read again: %d", got)
+		t.Errorf("a secret that was read recently is read again: status %d", got)
 	}
 
 	clk.Step(3 * time.Second)
 
 	if got := send("new"); got != 202 {
-		t.Errorf("the new secret: %d", got)
+		t.Errorf("the new secret: status %d", got)
 	}
 
 	clk.Step(time.Second)
 
 	if got := send("old"); got != 401 {
-		t.Errorf("the old secret afterwards: %d", got)
+		t.Errorf("the old secret after the rotation: status %d", got)
 	}
 }

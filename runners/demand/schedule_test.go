@@ -43,34 +43,34 @@ func TestScheduledMin(t *testing.T) {
 		now, next string
 		want      int
 	}{
-		"none":                              {now: "2026-01-02T03:04:05Z"},
-		"before it opens":                   {[]v1alpha1.Schedule{office}, "2026-01-02T06:59:59Z", "2026-01-02T07:00:00Z", 0},
-		"as it opens":                       {[]v1alpha1.Schedule{office}, "2026-01-02T07:00:00Z", "2026-01-02T18:00:00Z", 5},
-		"just before it closes":             {[]v1alpha1.Schedule{office}, "2026-01-02T17:59:59Z", "2026-01-02T18:00:00Z", 5},
-		"as it closes, before the week-end": {[]v1alpha1.Schedule{office}, "2026-01-02T18:00:00Z", "2026-01-05T07:00:00Z", 0},
-		"the highest of those open counts":  {[]v1alpha1.Schedule{office, noon}, "2026-01-02T12:00:00Z", "2026-01-02T13:30:00Z", 8},
-		"the nearest boundary is next":      {[]v1alpha1.Schedule{office, noon}, "2026-01-02T08:00:00Z", "2026-01-02T11:30:00Z", 5},
-		"over midnight":                     {[]v1alpha1.Schedule{night}, "2026-01-03T07:59:00Z", "2026-01-03T08:00:00Z", 2},
-		"in winter time":                    {[]v1alpha1.Schedule{berlin}, "2026-01-02T06:30:00Z", "2026-01-02T07:00:00Z", 3},
-		"in summer time":                    {[]v1alpha1.Schedule{berlin}, "2026-07-02T05:30:00Z", "2026-07-02T06:00:00Z", 3},
-		"closed in summer time":             {[]v1alpha1.Schedule{berlin}, "2026-07-02T06:30:00Z", "2026-07-03T05:00:00Z", 0},
-		"longer than its period is always open": {
+		"none":                             {now: "2026-01-02T03:04:05Z"},
+		"before it opens":                  {[]v1alpha1.Schedule{office}, "2026-01-02T06:59:59Z", "2026-01-02T07:00:00Z", 0},
+		"as it opens":                      {[]v1alpha1.Schedule{office}, "2026-01-02T07:00:00Z", "2026-01-02T18:00:00Z", 5},
+		"just before it closes":            {[]v1alpha1.Schedule{office}, "2026-01-02T17:59:59Z", "2026-01-02T18:00:00Z", 5},
+		"at its end, before the weekend":   {[]v1alpha1.Schedule{office}, "2026-01-02T18:00:00Z", "2026-01-05T07:00:00Z", 0},
+		"the highest of those open counts": {[]v1alpha1.Schedule{office, noon}, "2026-01-02T12:00:00Z", "2026-01-02T13:30:00Z", 8},
+		"the nearest boundary is next":     {[]v1alpha1.Schedule{office, noon}, "2026-01-02T08:00:00Z", "2026-01-02T11:30:00Z", 5},
+		"over midnight":                    {[]v1alpha1.Schedule{night}, "2026-01-03T07:59:00Z", "2026-01-03T08:00:00Z", 2},
+		"in winter time":                   {[]v1alpha1.Schedule{berlin}, "2026-01-02T06:30:00Z", "2026-01-02T07:00:00Z", 3},
+		"in summer time":                   {[]v1alpha1.Schedule{berlin}, "2026-07-02T05:30:00Z", "2026-07-02T06:00:00Z", 3},
+		"closed in summer time":            {[]v1alpha1.Schedule{berlin}, "2026-07-02T06:30:00Z", "2026-07-03T05:00:00Z", 0},
+		"a window that is longer than its period is always open": {
 			[]v1alpha1.Schedule{{Name: "always", Start: "0 0 * * *", Duration: lasting(48 * time.Hour), MinReplicas: 1}},
 			"2026-01-02T23:00:00Z", "2026-01-04T00:00:00Z", 1,
 		},
-		"a moment that the clocks leave out comes later": {
+		"a time that a clock change skips comes later": {
 			[]v1alpha1.Schedule{{Name: "gap", Start: "30 2 * * *", TimeZone: "Europe/Berlin", Duration: lasting(time.Hour), MinReplicas: 4}},
 			"2026-03-29T01:45:00Z", "2026-03-29T02:30:00Z", 4,
 		},
-		"a leap day is years away": {
+		"the next leap day is years later": {
 			[]v1alpha1.Schedule{{Name: "leap", Start: "0 0 29 2 *", Duration: lasting(time.Hour), MinReplicas: 4}},
 			"2096-03-01T00:00:00Z", "2104-02-29T00:00:00Z", 0,
 		},
-		"either kind of day suffices": {
+		"day of month or day of week is sufficient": {
 			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 13 * 5", Duration: lasting(time.Hour), MinReplicas: 4}},
 			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
 		},
-		"a day with a star is no kind": {
+		"a day field with a star does not count": {
 			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 */2 * 5", Duration: lasting(time.Hour), MinReplicas: 4}},
 			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
 		},
@@ -142,13 +142,13 @@ func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
 			}
 
 			if got != int(good.MinReplicas) {
-				t.Errorf("min = %d, want that of the good window", got)
+				t.Errorf("min = %d, want that of the valid window", got)
 			}
 		})
 	}
 }
 
-// Any window agrees with a look at every minute of the last days.
+// The result for any window agrees with a check of every minute of the last days.
 func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 	t.Parallel()
 
@@ -196,7 +196,7 @@ func FuzzScheduledMin(f *testing.F) {
 
 		_, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, start())
 		if err == nil && !next.After(start()) {
-			t.Errorf("%q: the next boundary %s is over", expression, next)
+			t.Errorf("%q: the next boundary %s is in the past", expression, next)
 		}
 	})
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// sizes allows all that can be asked for.
+// newSizeLabels allows all labels that a job can request.
 func sizes() *v1alpha1.SizeLabels {
 	return &v1alpha1.SizeLabels{
 		MaxCPU: new(int32(16)), MaxMemory: new(resource.MustParse("64Gi")), MaxDisk: new(resource.MustParse("200Gi")),
@@ -34,7 +34,7 @@ func sizes() *v1alpha1.SizeLabels {
 	}
 }
 
-// sized is a pool whose jobs may ask for a size.
+// newSizedPool returns a pool whose jobs may request a size.
 func sized(name string, allowed *v1alpha1.SizeLabels) demand.Pool {
 	out := pool(name, inRepository("acme/app", "linux"))
 	out.SizeLabels, out.Template = allowed, "linux"
@@ -109,18 +109,18 @@ func TestWithoutSizeLabelsALabelIsALabel(t *testing.T) {
 	one.Labels = []string{"linux", "cpu=8"}
 
 	if _, ok := demand.Match(one, []demand.Pool{sized("plain", nil)}); ok {
-		t.Error("a pool without sizeLabels takes it")
+		t.Error("a pool without sizeLabels accepts the job")
 	}
 
 	fixed := sized("fixed", sizes())
 	fixed.Runner.Labels = []string{"linux", "cpu=8"}
 
 	if size, _ := fixed.ParseSize(one); size.Key() != "" {
-		t.Errorf("a label that all runners of the pool have asks for %q", size.Key())
+		t.Errorf("a label that all runners of the pool have requests %q", size.Key())
 	}
 }
 
-// Each platform's own rules hold for the runner that would be made.
+// The runner labels of each platform decide whether a job of this size is accepted.
 func TestSizesOnEveryPlatform(t *testing.T) {
 	t.Parallel()
 
@@ -155,7 +155,7 @@ func TestSizesOnEveryPlatform(t *testing.T) {
 		for label, takes := range map[string]bool{"cpu=8": true, "cpu=64": false, "gpu=1": false} {
 			one.Labels = []string{"os=linux", label}
 			if _, ok := demand.Match(one, []demand.Pool{own}); ok != takes {
-				t.Errorf("%s: a job of %v is taken: %t", name, one.Labels, ok)
+				t.Errorf("%s: a job of %v is accepted: %t", name, one.Labels, ok)
 			}
 		}
 	}
@@ -176,41 +176,41 @@ func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
 		gone     []string
 		activate []string
 	}{
-		"an idle machine is of another size": {
+		"an idle machine has another size": {
 			in: demand.Input{
 				Max: 4, ScaleDownDelay: time.Hour, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("idle", demand.ClaimIdle, "")},
 			},
 			sized: map[string]int{"cpu=8": 1},
 		},
-		"a machine of the size is on its way": {
+		"a machine of the size is starting": {
 			in: demand.Input{Max: 4, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("new", demand.ClaimBooting, "cpu=8")}},
 		},
-		"a machine of a size is no other's": {
+		"a machine serves no other size": {
 			in:     demand.Input{Max: 4, Sizes: []string{"", "cpu=4"}, Claims: []demand.Claim{machine("new", demand.ClaimBooting, "cpu=8")}},
 			create: 1, sized: map[string]int{"cpu=4": 1},
 		},
-		"no machine on standby is started for it": {
+		"no standby machine is started for it": {
 			in: demand.Input{
 				Max: 4, WarmStopped: 1, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("cold", demand.ClaimStandby, "")},
 			},
 			sized: map[string]int{"cpu=8": 1},
 		},
-		"room goes by turn": {
+		"capacity is shared in turn": {
 			in: demand.Input{Max: 2, Sizes: []string{"", "cpu=8", "", "cpu=4"}}, create: 1, sized: map[string]int{"cpu=8": 1},
 		},
-		"jobs come before machines that are kept ready": {
+		"jobs take precedence over warm machines": {
 			in: demand.Input{Min: 3, Max: 3, Sizes: []string{"cpu=8"}}, create: 2, sized: map[string]int{"cpu=8": 1},
 		},
-		"idle machines make room at once": {
+		"idle machines are deleted at once for capacity": {
 			in: demand.Input{Min: 2, Max: 2, ScaleDownDelay: time.Hour, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{
 				machine("a", demand.ClaimIdle, ""), machine("b", demand.ClaimIdle, ""),
 			}},
 			gone: []string{"a"},
 		},
-		"busy ones do not": {
+		"busy machines are kept": {
 			in: demand.Input{Max: 1, Sizes: []string{"cpu=8"}, Claims: []demand.Claim{machine("a", demand.ClaimBusy, "")}},
 		},
-		"one that nobody asks for goes": {
+		"a machine whose size no job requests is deleted": {
 			in:   demand.Input{Max: 4, Claims: []demand.Claim{machine("left", demand.ClaimIdle, "cpu=8")}},
 			gone: []string{"left"},
 		},
@@ -235,7 +235,7 @@ func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
 	}
 }
 
-// sizedInput is input with jobs and machines of several sizes.
+// newSizedInput returns an input with jobs and machines of several sizes.
 func sizedInput(seed int64) demand.Input {
 	rng := rand.New(rand.NewPCG(uint64(seed), 1))
 	sizes := []string{"", "cpu=8", "cpu=4,memory=16Gi", "image=a"}
@@ -246,7 +246,7 @@ func sizedInput(seed int64) demand.Input {
 	}
 
 	for i := range in.Claims {
-		if in.Claims[i].State != demand.ClaimStandby { // which are of the pool's own size
+		if in.Claims[i].State != demand.ClaimStandby { // standby machines have the pool's own size
 			in.Claims[i].Size = sizes[rng.IntN(len(sizes))]
 		}
 	}
@@ -254,7 +254,7 @@ func sizedInput(seed int64) demand.Input {
 	return in
 }
 
-// made is how many machines of each size a decision makes, without those on standby.
+// countCreatedBySize returns how many machines of each size a decision creates, without standby machines.
 func made(out demand.Decision) map[string]int {
 	all := maps.Clone(out.CreateBySize)
 	if all == nil {
@@ -266,7 +266,7 @@ func made(out demand.Decision) map[string]int {
 	return all
 }
 
-// applySized is apply for machines of several sizes, and lets those that were made come up.
+// applySizedDecision is applyDecision for machines of several sizes. New machines become idle.
 func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 	next := settle(apply(in, out, round))
 
@@ -287,12 +287,12 @@ func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 	return next
 }
 
-// coming counts the machines of a size that will take a job, without those that go.
-func canTakeJob(in demand.Input, out demand.Decision, size string) int {
+// countAvailable counts the machines of a size that can take a job and are not deleted.
+func countAvailable(in demand.Input, out demand.Decision, size string) int {
 	return countOf(in, func(claim demand.Claim) bool {
 		waits := claim.State == demand.ClaimPending || claim.State == demand.ClaimBooting || claim.State == demand.ClaimIdle
 
-		return claim.Size == size && waits && !deletedMachines(out, claim.Name)
+		return claim.Size == size && waits && !isDeletedBy(out, claim.Name)
 	})
 }
 
@@ -322,17 +322,17 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 			for size, n := range made(out) {
 				created += n
 
-				if size != "" && n > max(queued[size]-canTakeJob(in, out, size), 0) {
-					return fmt.Sprintf("%d machines of size %s are made for %d jobs", n, size, queued[size])
+				if size != "" && n > max(queued[size]-countAvailable(in, out, size), 0) {
+					return fmt.Sprintf("%d machines of size %s are created for %d jobs", n, size, queued[size])
 				}
 			}
 
 			if out.Reason == demand.ReasonScalingUp && created+len(out.Activate) == 0 {
-				return "it says that machines are made: " + out.Message
+				return "the message says that machines are created: " + out.Message
 			}
 
 			if created > 0 && len(in.Claims)+created > in.Max {
-				return fmt.Sprintf("%d machines are made beside %d, the maximum is %d", created, len(in.Claims), in.Max)
+				return fmt.Sprintf("%d machines are created in addition to %d, the maximum is %d", created, len(in.Claims), in.Max)
 			}
 
 			for _, deletions := range out.Delete {
@@ -342,7 +342,7 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 				switch surplus := deletions.Reason == demand.DeleteSurplus; {
 				case claim.State == demand.ClaimBusy, claim.State == demand.ClaimFinishing:
 					return "deletes a busy or finishing machine"
-				case surplus && claim.State == demand.ClaimIdle && canTakeJob(in, out, claim.Size) < min(queued[claim.Size], 1):
+				case surplus && claim.State == demand.ClaimIdle && countAvailable(in, out, claim.Size) < min(queued[claim.Size], 1):
 					return fmt.Sprintf("deletes the last machine of size %q, which a job waits for", claim.Size)
 				case slices.Contains(out.Activate, deletions.Name):
 					return "starts and deletes a machine at once"
@@ -369,7 +369,7 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 		}, gen.Int64()))
 }
 
-// wellServed says what is missing of a pool that nothing changes any more.
+// findUnservedJobs describes what is missing in the pool after its last change.
 func wellServed(in demand.Input) string {
 	out := demand.Decide(in)
 	if len(out.Delete) > 0 || out.ShouldCreate() || len(out.Activate) > 0 {
@@ -383,7 +383,7 @@ func wellServed(in demand.Input) string {
 	}
 
 	for size, n := range queued {
-		served += min(n, canTakeJob(in, out, size))
+		served += min(n, countAvailable(in, out, size))
 	}
 
 	if room := min(in.Max-count(in, demand.ClaimBusy), len(in.Sizes)); served < room {

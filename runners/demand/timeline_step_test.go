@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// claimOf is a claim of pool linux.
+// newMachineClaim returns a claim of the pool linux.
 func claimOf(namespace, name string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
@@ -42,7 +42,7 @@ func claimOf(namespace, name string) *v1alpha1.MachineClaim {
 	}
 }
 
-// machineOf makes a claim of pool linux with the given status.
+// createClaim creates a claim of the pool linux with the given status.
 func machineOf(t *testing.T, namespace, name string, edits ...func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	t.Helper()
 
@@ -73,7 +73,7 @@ func setStatus(t *testing.T, claim *v1alpha1.MachineClaim, edits ...func(*v1alph
 	}
 }
 
-// notReady sets the condition Ready as a claim's or a pool's own controller would.
+// newReadyCondition returns the condition Ready as the controller of a claim or a pool would set it.
 func notReady(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: "Ready", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 }
@@ -87,15 +87,15 @@ func moments(job *v1alpha1.RunnerJob) []string {
 	return out
 }
 
-// jobs runs the controller in one namespace as the operator does, with a recorder of its
-// events, until the returned function is called.
-func formatJobs(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
+// startJobController runs the controller in one namespace as the operator does, and records its events, until
+// the returned function is called.
+func startJobController(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
 	t.Helper()
 
 	return jobsWith(t, namespace, func(c client.Client) client.Client { return c })
 }
 
-// jobsWith is jobs with what the given function makes of its client.
+// startJobControllerWith is startJobController with a client that wrap returns.
 func jobsWith(t *testing.T, namespace string, through func(client.Client) client.Client) (*events.FakeRecorder, func()) {
 	t.Helper()
 
@@ -112,8 +112,8 @@ func jobsWith(t *testing.T, namespace string, through func(client.Client) client
 	})
 }
 
-// A pool that changes while a job's match with it is being written: the job is not found by its
-// pool yet, and hears of the change all the same.
+// A pool changes while the job's match with it is being written. The index does not yet find the job by its
+// pool, and the change reaches the job nevertheless.
 func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	t.Parallel()
 
@@ -124,7 +124,8 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 
 	told := make(chan struct{})
 
-	// The first status that names the pool waits until the pool's news woke those that wait for it.
+	// The first status update that names the pool waits until the change of the pool has enqueued the waiting
+	// jobs.
 	change := func(ctx context.Context, obj client.Object) {
 		if job, ok := obj.(*v1alpha1.RunnerJob); !ok || job.Status.Pool == "" {
 			return
@@ -178,19 +179,19 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	})
 }
 
-// withoutWatch is a client whose watches nobody asks for.
+// noWatchClient is a client without watches.
 type withoutWatch struct{ client.Client }
 
 func (withoutWatch) Watch(context.Context, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
 	return nil, errors.ErrUnsupported
 }
 
-// The whole timeline of a job, as its platform, its pool and its machine tell it.
+// The complete timeline of a job has what its platform, its pool and its machine report.
 func TestStoryOfAJob(t *testing.T) {
 	t.Parallel()
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
-	recorder, stop := formatJobs(t, namespace)
+	recorder, stop := startJobController(t, namespace)
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 	tells := func(moment string) {
 		t.Helper()
@@ -230,7 +231,7 @@ func TestStoryOfAJob(t *testing.T) {
 
 	tells("Destroyed MachineClaim linux-a: VM 105 is gone")
 
-	// The platform's last word comes when all else is over.
+	// The platform reports the end after everything else.
 	over := read(t, key)
 	over.Spec.State, over.Spec.RunnerName, over.Spec.Conclusion = v1alpha1.JobCompleted, "runner-a", "success"
 	over.Spec.StartedAt, over.Spec.CompletedAt = whole(5), whole(9)
@@ -268,13 +269,13 @@ func TestStoryOfAJob(t *testing.T) {
 		emitted = append(emitted, strings.Join(strings.Fields(event)[:3], " "))
 	}
 
-	// No pool is a trouble; that a pool has all its machines is told by the pool alone.
+	// A missing pool is a warning. Only the pool itself emits an event about its maximum.
 	if diff := cmp.Diff([]string{"Warning Waiting NoPool:"}, emitted); diff != "" {
 		t.Errorf("events -want +got:\n%s", diff)
 	}
 }
 
-// A pass that has no news writes nothing, however often it comes.
+// A reconcile without changes writes nothing, however often it runs.
 func TestPassWithoutNewsWritesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -301,21 +302,21 @@ func TestPassWithoutNewsWritesNothing(t *testing.T) {
 
 		first := read(t, key)
 		if len(first.Status.Timeline) == 0 {
-			t.Errorf("a job that %s has no timeline", name)
+			t.Errorf("job that %s: it has no timeline", name)
 		}
 
 		for range 3 {
 			clk.SetTime(clk.Now().Add(time.Second))
-			plan(t, r, key)
+			reconcileJob(t, r, key)
 		}
 
 		if again := read(t, key); again.ResourceVersion != first.ResourceVersion {
-			t.Errorf("a job that %s was written again:\n%s", name, cmp.Diff(first.Status, again.Status))
+			t.Errorf("job that %s: it was written again:\n%s", name, cmp.Diff(first.Status, again.Status))
 		}
 	}
 }
 
-// What keeps a pool from making machines is what its jobs wait for, in its words.
+// The reason for which a pool creates no machines is the reason for which its jobs wait.
 func TestCausesOfWaiting(t *testing.T) {
 	t.Parallel()
 
@@ -341,15 +342,15 @@ func TestCausesOfWaiting(t *testing.T) {
 	}{
 		"paused":                  {paused: true, pool: scaling("Paused"), reason: "Paused", message: "set spec.paused to false"},
 		"the template is missing": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
-		"a schedule is no reason": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
-		"over the quota":          {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
-		"at its maximum":          {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"waits for finished ones": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"backs off":               {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed in a row"},
-		"one of many has ended":   {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas allows (10)"},
-		"one of many has failed":  {pool: scaling(demand.ReasonBackingOff), queued: 20, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"the last one is to come": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "provides a machine"},
-		"no room on the nodes": {
+		"an invalid schedule does not block jobs": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
+		"over the quota":               {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
+		"at its maximum":               {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"waits for finishing machines": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"backs off":                    {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed in a row"},
+		"one of many has ended":        {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas allows (10)"},
+		"one of many has failed":       {pool: scaling(demand.ReasonBackingOff), queued: 20, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"the last machine is starting": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "provides a machine"},
+		"no capacity on the nodes": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
 			reason: "NoCapacity", message: "no node has room",
 		},
@@ -357,19 +358,19 @@ func TestCausesOfWaiting(t *testing.T) {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "can't lock file")}, queued: 1,
 			reason: "Locked", message: "can't lock file",
 		},
-		"one of two machines comes": {
+		"one of two machines is created": {
 			pool:   scaling(demand.ReasonSteady),
 			claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room"), claimIs("Creating", "cloning")}, queued: 2,
 			reason: "NoCapacity", message: "no node has room",
 		},
-		"two of three machines come": {
+		"two of three machines are created": {
 			pool: scaling(demand.ReasonSteady),
 			claims: []func(*v1alpha1.MachineClaimStatus){
 				claimIs("Locked", "x"), claimIs("Creating", "cloning"), claimIs("Creating", "cloning"),
 			}, queued: 3,
 			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
-		"a machine comes for each job": {
+		"each job has a machine": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "x"), claimIs("Creating", "cloning")}, queued: 1,
 			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
@@ -377,13 +378,13 @@ func TestCausesOfWaiting(t *testing.T) {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("WaitingForRunner", "x")}, queued: 1,
 			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
-		"a machine was ended": {
+		"a machine has ended": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
 				s.Conditions, s.Times.Ended = []metav1.Condition{notReady(metav1.ConditionFalse, "VMStopped", "x")}, micro(1)
 			}}, queued: 1,
 			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
-		"a machine failed for good": {
+		"a machine failed with a terminal error": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
 				s.Phase, s.Times.Ended = v1alpha1.MachineClaimFailed, micro(1)
 				s.Conditions = []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "there is no template 9000")}
@@ -413,7 +414,7 @@ func TestCausesOfWaiting(t *testing.T) {
 			}
 
 			key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-			plan(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
+			reconcileJob(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
 
 			got := read(t, key)
 			coming := tc.reason == demand.ReasonMachineComing
@@ -434,15 +435,14 @@ func TestCausesOfWaiting(t *testing.T) {
 	}
 }
 
-// The machine may be gone before the platform says which job it had; and its log may have
-// come before that, too.
+// The machine may be deleted before the platform reports its job, and the log may arrive earlier still.
 func TestLateNewsFindsTheMachine(t *testing.T) {
 	t.Parallel()
 
 	namespace, repository := env.Namespace(t), own(t)+"/app"
 	hook(t, namespace, "linux", repository, "s", "linux")
 
-	_, stop := formatJobs(t, namespace)
+	_, stop := startJobController(t, namespace)
 	defer stop()
 
 	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
@@ -455,7 +455,7 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// The controller has seen the claim when it has seen what came after it.
+	// The controller has observed the claim when it has observed a later claim.
 	marker := machineOf(t, namespace, "marker", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.BoundJob, s.Times.Cloned = key.Name, micro(1) })
 	reach(t, func() bool { return slices.Contains(moments(read(t, key)), "Cloned MachineClaim marker:") })
 
@@ -498,8 +498,8 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 	}
 }
 
-// A new process knows only what is on record: the machine's times stay, and its end is
-// noted though nobody saw it.
+// A new process knows only the recorded state. The times of the machine stay, and its end is recorded
+// although no process observed it.
 func TestEndThatNobodySaw(t *testing.T) {
 	t.Parallel()
 

@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// after is so many seconds after the start of a test's time.
+// addSeconds returns the time that is the given number of seconds after the start time of the tests.
 func after(seconds float64) time.Time {
 	return start().Add(time.Duration(seconds * float64(time.Second)))
 }
@@ -34,7 +34,7 @@ func micro(seconds float64) *metav1.MicroTime {
 	return &out
 }
 
-// machine is one that has run job j, cloned and all, at the given seconds.
+// newFinishedMachine returns a machine that has run the job, with all its times.
 func ranMachine() *demand.Machine {
 	return &demand.Machine{
 		Name: "linux-a", VM: "105", Node: "pve1", Runner: "linux-a-1", Job: "gh-7",
@@ -46,7 +46,7 @@ func ranMachine() *demand.Machine {
 	}
 }
 
-// lines writes a timeline as seconds, moment and message.
+// formatTimeline formats a timeline as seconds, moment and message.
 func lines(timeline []v1alpha1.JobEvent) []string {
 	out := make([]string, 0, len(timeline))
 	for _, e := range timeline {
@@ -78,11 +78,11 @@ func TestTimeline(t *testing.T) {
 		inputs []demand.TimelineInput
 		want   []string
 	}{
-		"a job that is just queued": {
+		"a queued job": {
 			[]demand.TimelineInput{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
 			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux serves the job"},
 		},
-		"a whole life": {
+		"a complete lifecycle": {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)},
 				{Job: spec(v1alpha1.JobRunning), Pool: "linux", Machine: ranMachine(), Now: after(21)},
@@ -119,14 +119,14 @@ func TestTimeline(t *testing.T) {
 				"4 Decided RunnerPool linux serves the job", "6 Waiting NoPool: because",
 			},
 		},
-		"the words of one cause change": {
+		"the message of one cause changes": {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "a"}, Now: after(2)},
 				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "b"}, Now: after(3)},
 			},
 			[]string{"0 Queued", "1.25 Received", "2 Waiting TemplateNotReady: b"},
 		},
-		"what runs waits for nothing": {
+		"a running job waits for nothing": {
 			[]demand.TimelineInput{{Job: spec(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: after(30)}},
 			[]string{"0 Queued", "1.25 Received", "20 Started runner linux-a-1"},
 		},
@@ -136,7 +136,7 @@ func TestTimeline(t *testing.T) {
 			}), Now: after(61)}},
 			[]string{"0 Queued", "1.25 Received", "60 Finished cancelled"},
 		},
-		"the platform's seconds do not put the start before the runner": {
+		"the platform's whole seconds do not put the start before the runner": {
 			[]demand.TimelineInput{{
 				Job:     spec(v1alpha1.JobRunning),
 				Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{Started: micro(20.1), Ready: micro(20.7)}}, Now: after(21),
@@ -156,13 +156,13 @@ func TestTimeline(t *testing.T) {
 				"20 Started runner linux-a-1",
 			},
 		},
-		"the machine knows of the start before the platform says so": {
+		"the machine reports the start before the platform does": {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{JobStarted: micro(19.5)}}, Now: after(20)},
 			},
 			[]string{"0 Queued", "1.25 Received", "19.5 Started runner r"},
 		},
-		"a machine made for the job dies, and another runs it": {
+		"a machine for the job fails, and another runs it": {
 			[]demand.TimelineInput{
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: micro(3)}}, Now: after(3)},
 				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
@@ -197,7 +197,7 @@ func TestTimeline(t *testing.T) {
 			last.Before = timeline
 
 			if diff := cmp.Diff(timeline, demand.BuildTimeline(last)); diff != "" {
-				t.Errorf("told again:\n%s", diff)
+				t.Errorf("built again:\n%s", diff)
 			}
 		})
 	}
@@ -214,8 +214,7 @@ func TestTimelineMessagesAreBounded(t *testing.T) {
 	}
 }
 
-// life makes a job's life of one seed: what the platform says at each stage, and its
-// machine at each stage.
+// newLifecycle returns a job at each stage as the platform reports it, and its machine at each stage.
 func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 	var times [9]float64
 	for i, timestamp := 0, 0.0; i < len(times); i++ {
@@ -278,7 +277,7 @@ func TestPropertyTimeline(t *testing.T) {
 				known    workload.Job
 			)
 
-			// Each piece of news comes at least once, some again; news of a machine may be stale.
+			// Each update arrives at least once, and some arrive again. Updates of a machine may be stale.
 			news := rng.Perm(len(jobs) + len(machines))
 			news = append(news, rng.Perm(len(jobs) + len(machines))[:rng.IntN(8)]...)
 
@@ -291,19 +290,19 @@ func TestPropertyTimeline(t *testing.T) {
 				}
 
 				if known.ID == "" {
-					// There is no RunnerJob yet; the platform has not been heard of.
+					// No RunnerJob exists before the platform's first report.
 					known = jobs[0]
 				}
 
 				next := demand.BuildTimeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
-				if why := isLost(timeline, next); why != "" {
+				if why := findLostMoment(timeline, next); why != "" {
 					return why
 				}
 
 				timeline = next
 			}
 
-			// A last look at all there is: what a restarted operator sees.
+			// The last reconcile has the complete state, as after a restart of the operator.
 			timeline = demand.BuildTimeline(demand.TimelineInput{
 				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: after(500),
 			})
@@ -354,8 +353,8 @@ func TestPropertyTimeline(t *testing.T) {
 		}, gen.Int64()))
 }
 
-// lost says which moment of a timeline its successor lacks.
-func isLost(previous, current []v1alpha1.JobEvent) string {
+// findLostMoment returns the moment of a timeline that its successor lacks.
+func findLostMoment(previous, current []v1alpha1.JobEvent) string {
 	for _, e := range previous {
 		if !slices.ContainsFunc(current, func(a v1alpha1.JobEvent) bool { return a.Moment == e.Moment }) {
 			return fmt.Sprintf("%s is lost", e.Moment)
@@ -365,7 +364,7 @@ func isLost(previous, current []v1alpha1.JobEvent) string {
 	return disorder(current)
 }
 
-// disorder says where a timeline is not in the order of its seconds, or tells a moment twice.
+// findDisorder describes where a timeline is not ordered by its seconds, or has a moment twice.
 func disorder(timeline []v1alpha1.JobEvent) string {
 	seen := map[v1alpha1.JobMoment]bool{}
 

@@ -35,16 +35,16 @@ func TestWarmIdle(t *testing.T) {
 		want     int
 		next     time.Duration
 	}{
-		"fixed":                              {idle: 2, arrivals: ago(1, 2, 3, 4), want: 2},
-		"a bound as low as the floor":        {idle: 2, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2},
-		"no jobs came":                       {idle: 2, maxIdle: timestamp(5), want: 2},
-		"as many as came within one start":   {idle: 1, maxIdle: timestamp(9), arrivals: ago(100, 110, 120, 400), want: 3, next: 200 * time.Second},
-		"the busiest span counts, not now's": {idle: 0, maxIdle: timestamp(9), arrivals: ago(1, 500, 510), want: 2, next: 90 * time.Second},
-		"slow machines need more":            {idle: 0, maxIdle: timestamp(9), arrivals: ago(100, 200, 300), startup: 5 * time.Minute, want: 3, next: 300 * time.Second},
-		"a span is open at its end":          {idle: 0, maxIdle: timestamp(9), arrivals: ago(0, 60), want: 1, next: 540 * time.Second},
-		"never above the bound":              {idle: 0, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2, next: 596 * time.Second},
-		"old arrivals are forgotten":         {idle: 0, maxIdle: timestamp(5), arrivals: ago(600, 601, 602), want: 0},
-		"those of the future do not count":   {idle: 0, maxIdle: timestamp(5), arrivals: ago(-5), want: 0},
+		"fixed":                            {idle: 2, arrivals: ago(1, 2, 3, 4), want: 2},
+		"a bound as low as the floor":      {idle: 2, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2},
+		"no jobs came":                     {idle: 2, maxIdle: timestamp(5), want: 2},
+		"as many as came within one start": {idle: 1, maxIdle: timestamp(9), arrivals: ago(100, 110, 120, 400), want: 3, next: 200 * time.Second},
+		"the busiest period counts, not the current one": {idle: 0, maxIdle: timestamp(9), arrivals: ago(1, 500, 510), want: 2, next: 90 * time.Second},
+		"slow machines need more":                        {idle: 0, maxIdle: timestamp(9), arrivals: ago(100, 200, 300), startup: 5 * time.Minute, want: 3, next: 300 * time.Second},
+		"a span is open at its end":                      {idle: 0, maxIdle: timestamp(9), arrivals: ago(0, 60), want: 1, next: 540 * time.Second},
+		"never above the bound":                          {idle: 0, maxIdle: timestamp(2), arrivals: ago(1, 2, 3, 4), want: 2, next: 596 * time.Second},
+		"old arrivals are forgotten":                     {idle: 0, maxIdle: timestamp(5), arrivals: ago(600, 601, 602), want: 0},
+		"those of the future do not count":               {idle: 0, maxIdle: timestamp(5), arrivals: ago(-5), want: 0},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -84,7 +84,7 @@ func TestWarmIdleIsBounded(t *testing.T) {
 				return fmt.Sprintf("%d is not between %d and %d", got, idle, limit)
 			}
 
-			// Each boundary leads to a number that is no higher, and in the end to the floor.
+			// Each boundary leads to a number that is not higher, and finally to the minimum.
 			for range len(seconds) + 1 {
 				if next.IsZero() {
 					break

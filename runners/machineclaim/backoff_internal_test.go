@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// mostIn returns the maximum number of attempts in any period of the given length.
+// findMaxAttempts returns the maximum number of attempts in any period of the given length.
 func mostIn(tries []time.Time, length time.Duration) int {
 	most := 0
 
@@ -139,7 +139,7 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 	other.claim.Status.VMRef.Node = "pve2"
 
 	if result := other.admit(v1alpha1.ConditionProvisioned, other.hypervisorCause()); !result.IsDone() {
-		t.Error("machines on another node wait as well")
+		t.Error("machines on another node wait too")
 	}
 
 	claim("failed0").recordSuccess(fresh.hypervisorCause())
@@ -176,7 +176,7 @@ func TestOwnWritesWakeNobody(t *testing.T) {
 		"a credential's use":   {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Handover.UsedAt = &now }, true},
 		"a device identity":    {func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity.Device = &v1alpha1.DeviceIdentity{} }, true},
 		"its addresses":        {func(c *v1alpha1.MachineClaim) { c.Status.NetworkInfo.Addresses = []string{"192.0.2.1/24"} }, true},
-		"why it has no address": {func(c *v1alpha1.MachineClaim) {
+		"the reason for a missing address": {func(c *v1alpha1.MachineClaim) {
 			c.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionAddressAllocated, Reason: "PoolExhausted"}}
 		}, true},
 	}

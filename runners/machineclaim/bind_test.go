@@ -72,7 +72,7 @@ func TestAJobIsGivenOnce(t *testing.T) {
 
 	again, err := b.bind(claimNamed(got["job-7"]), waiting(many)[7:8], now)
 	if err != nil || again.Name != "job-7" {
-		t.Errorf("asked again: %v, %v", again, err)
+		t.Errorf("second request: %v, %v", again, err)
 	}
 
 	if _, err := b.bind(claimNamed("late"), waiting(many), now); !errors.Is(err, errNoJob) {
@@ -115,15 +115,15 @@ func TestNews(t *testing.T) {
 		claim *v1alpha1.MachineClaim
 		want  string
 	}{
-		"still booting":              {job(v1alpha1.JobQueued, nil), claim(guest.PhaseListening, "", nil), ""},
-		"it runs":                    {job(v1alpha1.JobQueued, nil), claim(guest.PhaseRunning, "", nil), "Running r "},
-		"known to run":               {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim(guest.PhaseRunning, "", nil), ""},
-		"it is done":                 {job(v1alpha1.JobQueued, nil), claim(guest.PhaseFinished, "success", nil), "Completed r success"},
-		"known to be over":           {job(v1alpha1.JobCompleted, nil), claim(guest.PhaseFinished, "failure", nil), ""},
-		"the machine never began":    {job(v1alpha1.JobQueued, nil), claim(guest.PhaseStarted, "", gone), ""},
-		"the machine died in it":     {job(v1alpha1.JobRunning, nil), claim(guest.PhaseRunning, "", gone), "Completed r lost"},
-		"it ended without a word":    {job(v1alpha1.JobRunning, nil), claim("", "", func(c *v1alpha1.MachineClaim) { c.Status.Times.JobStarted, c.Status.Times.Ended = &micro, &micro }), "Completed r lost"},
-		"its platform tells the end": {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.Platform, j.RunnerName = v1alpha1.WorkloadBuildkite, "r" }), claim(guest.PhaseRunning, "", gone), ""},
+		"still booting":                {job(v1alpha1.JobQueued, nil), claim(guest.PhaseListening, "", nil), ""},
+		"it runs":                      {job(v1alpha1.JobQueued, nil), claim(guest.PhaseRunning, "", nil), "Running r "},
+		"known to run":                 {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.RunnerName = "r" }), claim(guest.PhaseRunning, "", nil), ""},
+		"it is done":                   {job(v1alpha1.JobQueued, nil), claim(guest.PhaseFinished, "success", nil), "Completed r success"},
+		"known to be over":             {job(v1alpha1.JobCompleted, nil), claim(guest.PhaseFinished, "failure", nil), ""},
+		"the machine never began":      {job(v1alpha1.JobQueued, nil), claim(guest.PhaseStarted, "", gone), ""},
+		"the machine died in it":       {job(v1alpha1.JobRunning, nil), claim(guest.PhaseRunning, "", gone), "Completed r lost"},
+		"it ended without a word":      {job(v1alpha1.JobRunning, nil), claim("", "", func(c *v1alpha1.MachineClaim) { c.Status.Times.JobStarted, c.Status.Times.Ended = &micro, &micro }), "Completed r lost"},
+		"its platform reports the end": {job(v1alpha1.JobRunning, func(j *v1alpha1.RunnerJobSpec) { j.Platform, j.RunnerName = v1alpha1.WorkloadBuildkite, "r" }), claim(guest.PhaseRunning, "", gone), ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -189,7 +189,7 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 	}
 
 	if len(waiting) > 0 {
-		t.Errorf("%d machines were never served", len(waiting))
+		t.Errorf("%d machines never got a list", len(waiting))
 	}
 
 	if most := int(machines*apart/minListInterval) + 2; made > most || made < 2 {
@@ -199,11 +199,11 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 	shared.delay("gitlab acme", begin.Add(time.Hour), begin.Add(time.Hour))
 
 	if len(shared.startedAt) != 1 {
-		t.Errorf("%d platforms are remembered an hour later, want the one that was listed", len(shared.startedAt))
+		t.Errorf("%d platforms are stored an hour later, want the one that was listed", len(shared.startedAt))
 	}
 }
 
-// TestFirstStopWaitsForNothing checks that a machine does not wait if no other machine has stopped.
+// TestFirstStopDoesNotWait checks that a machine does not wait if no other machine has stopped.
 func TestFirstStopWaitsForNothing(t *testing.T) {
 	var shared runnerLists
 
@@ -213,6 +213,6 @@ func TestFirstStopWaitsForNothing(t *testing.T) {
 	}
 
 	if remaining := shared.delay("gitlab acme", now.Add(-time.Second), now); remaining != 0 {
-		t.Errorf("another platform's waits %s", remaining)
+		t.Errorf("a machine of another platform waits %s", remaining)
 	}
 }

@@ -32,7 +32,8 @@ func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.WithCRDs("../../deploy/crds"))
 }
 
-// held is a fixture: a claim on standby whose machine is created, on a hypervisor without other machines.
+// standbyFixture is a fixture: a claim on standby whose machine is created, on a hypervisor without other
+// machines.
 type held struct {
 	*testing.T
 
@@ -105,7 +106,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 	return h
 }
 
-// until reconciles until the condition of the claim has the status and the reason.
+// reconcileUntil reconciles until the condition of the claim has the status and the reason.
 func (h *held) until(reason string) {
 	h.Helper()
 
@@ -131,7 +132,7 @@ func (h *held) until(reason string) {
 	}
 }
 
-// ended checks that the machine has ended with the reason and that the claim is being deleted.
+// requireEnded checks that the machine has ended with the reason and that the claim is being deleted.
 func (h *held) ended(reason string) {
 	h.Helper()
 
@@ -141,7 +142,7 @@ func (h *held) ended(reason string) {
 	}
 
 	if claim.DeletionTimestamp.IsZero() || claim.Status.EndReason != reason || claim.Status.Times.Ended == nil {
-		h.Errorf("want it ended by %s, got %+v", reason, claim.Status)
+		h.Errorf("want the end reason %s, got %+v", reason, claim.Status)
 	}
 }
 
@@ -165,7 +166,7 @@ func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
 	}
 
 	if len(mine) != 1 || mine[0].Status != "stopped" || mine[0].Starts != 0 || len(h.pve.Snapshot().ISOs()) != 0 {
-		t.Errorf("there is %+v, want one machine that was never started and no cloud-init ISO", mine)
+		t.Errorf("machines %+v, want one that was never started and no cloud-init ISO", mine)
 	}
 
 	// If the VM is deleted by someone else, the machine has ended.
@@ -196,7 +197,7 @@ func TestOnStandbyOnlyTheLifetimeCounts(t *testing.T) {
 	h.until("Standby")
 
 	if h.scope.claim.Status.EndReason != "" {
-		t.Errorf("ended by %s", h.scope.claim.Status.EndReason)
+		t.Errorf("end reason %s", h.scope.claim.Status.EndReason)
 	}
 
 	h.clock.SetTime(h.clock.Now().Add(11 * time.Minute))
@@ -235,7 +236,7 @@ func TestActivationIsNoted(t *testing.T) {
 			}
 
 			if test.want != !slices.Contains([]*metav1.MicroTime{&placed}, s.requestedAt()) {
-				t.Errorf("asked for at %v", s.requestedAt())
+				t.Errorf("requested at %v", s.requestedAt())
 			}
 		})
 	}

@@ -36,15 +36,15 @@ func TestAddress(t *testing.T) {
 		// reason is empty if the step is done.
 		reason string
 	}{
-		"no pool":                      {mode: v1alpha1.NetworkModeDHCP},
-		"it runs without":              {status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Started: &moment}}},
-		"template just resolved":       {reason: "AddressPending"},
-		"nobody has answered yet":      {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: 59 * time.Second, reason: "AddressPending"},
-		"nobody answers":               {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: time.Minute, reason: ReasonNetworkingOff},
-		"it is told why not":           {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "PoolExhausted")}, after: time.Hour, reason: "PoolExhausted"},
-		"it has one":                   {status: v1alpha1.MachineClaimStatus{Conditions: said("True", "Allocated"), NetworkInfo: addressed}},
-		"another machine has the same": {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "AddressConflict"), NetworkInfo: addressed}, reason: "AddressConflict"},
-		"addresses without the word":   {status: v1alpha1.MachineClaimStatus{Conditions: resolved, NetworkInfo: addressed}, reason: "AddressPending"},
+		"no pool":                              {mode: v1alpha1.NetworkModeDHCP},
+		"it runs without an address":           {status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Started: &moment}}},
+		"template just resolved":               {reason: "AddressPending"},
+		"no response yet":                      {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: 59 * time.Second, reason: "AddressPending"},
+		"no response":                          {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: time.Minute, reason: ReasonNetworkingOff},
+		"the allocation failed":                {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "PoolExhausted")}, after: time.Hour, reason: "PoolExhausted"},
+		"it has an address":                    {status: v1alpha1.MachineClaimStatus{Conditions: said("True", "Allocated"), NetworkInfo: addressed}},
+		"another machine has the same address": {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "AddressConflict"), NetworkInfo: addressed}, reason: "AddressConflict"},
+		"addresses without the condition":      {status: v1alpha1.MachineClaimStatus{Conditions: resolved, NetworkInfo: addressed}, reason: "AddressPending"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -90,7 +90,7 @@ func TestDeadline(t *testing.T) {
 			moments: milestones{created: birth, ready: at(time.Minute), jobStarted: at(2 * time.Minute)},
 			now:     at(time.Hour), reason: ReasonMaxLifetime,
 		},
-		"before the lifetime is over, it says when to look": {
+		"before the end of the lifetime, the requeue time is set": {
 			limit: lifetimeLimits{maxLifetime: time.Hour}, moments: milestones{created: birth, ready: birth},
 			now: at(50 * time.Minute), next: 10 * time.Minute,
 		},
@@ -98,7 +98,7 @@ func TestDeadline(t *testing.T) {
 			limit: lifetimeLimits{idle: 5 * time.Minute}, moments: milestones{created: birth, ready: at(time.Minute)},
 			now: at(6 * time.Minute), reason: ReasonIdleTimeout,
 		},
-		"idle does not count once a job was taken": {
+		"idle time does not count after a job has started": {
 			limit:   lifetimeLimits{idle: 5 * time.Minute},
 			moments: milestones{created: birth, ready: birth, jobStarted: at(time.Minute)},
 			now:     at(time.Hour),
@@ -108,12 +108,12 @@ func TestDeadline(t *testing.T) {
 			moments: milestones{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
 			now:     at(39 * time.Minute), next: time.Minute,
 		},
-		"job over its time": {
+		"the job exceeds its time limit": {
 			limit:   lifetimeLimits{job: 30 * time.Minute},
 			moments: milestones{created: birth, ready: birth, jobStarted: at(10 * time.Minute)},
 			now:     at(40 * time.Minute), reason: ReasonJobTimeout,
 		},
-		"the nearest limit is looked at first": {
+		"the nearest limit sets the requeue time": {
 			limit:   lifetimeLimits{maxLifetime: time.Hour, idle: 10 * time.Minute},
 			moments: milestones{created: birth, ready: at(5 * time.Minute)}, now: at(6 * time.Minute), next: 9 * time.Minute,
 		},
@@ -148,17 +148,17 @@ func TestHowItEnded(t *testing.T) {
 		reason, job string
 		want        string
 	}{
-		"it ran its job":                      {guest.PhaseFinished, guest.ReasonJobDone, "", "JobDone"},
-		"the platform says so":                {guest.PhaseRunning, "", "gh-7", "JobDone"},
-		"an older service gives no reason":    {guest.PhaseFinished, "", "", "JobDone"},
-		"its job was taken by somebody else":  {guest.PhaseFinished, guest.ReasonJobGone, "", "JobGone"},
-		"no job came":                         {guest.PhaseFinished, guest.ReasonIdleTimeout, "", "IdleTimeout"},
-		"it was told to stop":                 {guest.PhaseFinished, guest.ReasonTerminated, "", "Terminated"},
-		"it was told to stop in its job":      {guest.PhaseFinished, guest.ReasonTerminated, "gh-7", "Terminated"},
-		"it failed":                           {guest.PhaseFailed, guest.ReasonRunnerFailed, "gh-7", "GuestFailed"},
-		"it says nothing":                     {guest.PhaseListening, "", "", "VMStopped"},
-		"a word of its own":                   {guest.PhaseFinished, "Whatever", "", "VMStopped"},
-		"a word of its own, and it had a job": {guest.PhaseFinished, "Whatever", "gh-7", "JobDone"},
+		"it ran its job":                   {guest.PhaseFinished, guest.ReasonJobDone, "", "JobDone"},
+		"the platform reports the job":     {guest.PhaseRunning, "", "gh-7", "JobDone"},
+		"an older service gives no reason": {guest.PhaseFinished, "", "", "JobDone"},
+		"another runner took its job":      {guest.PhaseFinished, guest.ReasonJobGone, "", "JobGone"},
+		"no job arrived":                   {guest.PhaseFinished, guest.ReasonIdleTimeout, "", "IdleTimeout"},
+		"it was stopped":                   {guest.PhaseFinished, guest.ReasonTerminated, "", "Terminated"},
+		"it was stopped during its job":    {guest.PhaseFinished, guest.ReasonTerminated, "gh-7", "Terminated"},
+		"it failed":                        {guest.PhaseFailed, guest.ReasonRunnerFailed, "gh-7", "GuestFailed"},
+		"no report":                        {guest.PhaseListening, "", "", "VMStopped"},
+		"an unknown reason":                {guest.PhaseFinished, "Whatever", "", "VMStopped"},
+		"another reason, and it had a job": {guest.PhaseFinished, "Whatever", "gh-7", "JobDone"},
 	} {
 		got := endReasonOf(&v1alpha1.BootstrapInfo{GuestPhase: string(tc.phase), GuestReason: tc.reason, Job: tc.job})
 		if got != tc.want {
@@ -177,16 +177,16 @@ func TestKeepable(t *testing.T) {
 		change func(*v1alpha1.MachineClaim)
 		want   bool
 	}{
-		"its runner never came":    {func(*v1alpha1.MachineClaim) {}, true},
-		"its bootstrap failed":     {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = "BootstrapFailed" }, true},
-		"nobody wants it":          {func(c *v1alpha1.MachineClaim) { c.Spec.Lifecycle.KeepFailed = nil }, false},
-		"no pool":                  {func(c *v1alpha1.MachineClaim) { c.Spec.RunnerPoolRef = nil }, false},
-		"it has not ended":         {func(c *v1alpha1.MachineClaim) { c.Status.Times.Ended = nil }, false},
-		"it never started":         {func(c *v1alpha1.MachineClaim) { c.Status.Times.Started = nil }, false},
-		"there is no machine":      {func(c *v1alpha1.MachineClaim) { c.Status.VMRef = nil }, false},
-		"no job was left for it":   {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = v1alpha1.EndReasonNoJob }, false},
-		"it ran its job":           {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "JobDone", &now }, false},
-		"it was idle for too long": {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "IdleTimeout", &now }, false},
+		"its runner never came online":           {func(*v1alpha1.MachineClaim) {}, true},
+		"its bootstrap failed":                   {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = "BootstrapFailed" }, true},
+		"the pool does not keep failed machines": {func(c *v1alpha1.MachineClaim) { c.Spec.Lifecycle.KeepFailed = nil }, false},
+		"no pool":                                {func(c *v1alpha1.MachineClaim) { c.Spec.RunnerPoolRef = nil }, false},
+		"it has not ended":                       {func(c *v1alpha1.MachineClaim) { c.Status.Times.Ended = nil }, false},
+		"it never started":                       {func(c *v1alpha1.MachineClaim) { c.Status.Times.Started = nil }, false},
+		"there is no machine":                    {func(c *v1alpha1.MachineClaim) { c.Status.VMRef = nil }, false},
+		"no job was left for it":                 {func(c *v1alpha1.MachineClaim) { c.Status.EndReason = v1alpha1.EndReasonNoJob }, false},
+		"it ran its job":                         {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "JobDone", &now }, false},
+		"it was idle for too long":               {func(c *v1alpha1.MachineClaim) { c.Status.EndReason, c.Status.Times.Ready = "IdleTimeout", &now }, false},
 		"its runner failed in its job": {func(c *v1alpha1.MachineClaim) {
 			c.Status.EndReason, c.Status.Times.Ready = "GuestFailed", &now
 			c.Status.BootstrapInfo.GuestPhase = string(guest.PhaseFailed)

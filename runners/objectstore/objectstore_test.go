@@ -67,7 +67,7 @@ func TestWriteAndRead(t *testing.T) {
 	}
 
 	if left := server.ReadObjects(t, "logs"); len(left) > 0 {
-		t.Errorf("deleted, and there is %v", left)
+		t.Errorf("after the deletion there is %v", left)
 	}
 
 	for name, tc := range map[string]struct {
@@ -170,6 +170,6 @@ func TestNames(t *testing.T) {
 	}
 
 	if err := objectstore.ValidatePrefix("hyperfleet/", 10); err == nil {
-		t.Error("a prefix of 11 bytes has 10 at most")
+		t.Error("a prefix of 11 bytes is accepted, the limit is 10")
 	}
 }

@@ -41,17 +41,17 @@ func TestStateOf(t *testing.T) {
 		job     v1alpha1.JobState
 		want    demand.ClaimState
 	}{
-		"nothing made yet":                 {want: demand.ClaimPending},
-		"id on record":                     {status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimBooting},
-		"runner online":                    {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now)}}, want: demand.ClaimIdle},
-		"runner has a job":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, job: v1alpha1.JobRunning, want: demand.ClaimBusy},
-		"the claim knows of a job first":   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
-		"its job is over, the VM not yet":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
-		"on standby, nothing made yet":     {standby: true, want: demand.ClaimStandby},
-		"on standby, id on record":         {standby: true, status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimStandby},
-		"its life is over":                 {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
-		"being deleted, whatever else":     {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
-		"failed before it had any machine": {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
+		"no machine yet":                  {want: demand.ClaimPending},
+		"id recorded":                     {status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimBooting},
+		"runner online":                   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now)}}, want: demand.ClaimIdle},
+		"runner has a job":                {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, job: v1alpha1.JobRunning, want: demand.ClaimBusy},
+		"the claim knows of a job first":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
+		"its job is over, the VM not yet": {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
+		"on standby, no machine yet":      {standby: true, want: demand.ClaimStandby},
+		"on standby, id recorded":         {standby: true, status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimStandby},
+		"its life is over":                {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
+		"being deleted, whatever else":    {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
+		"failed before it had a machine":  {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -69,8 +69,8 @@ func TestStateOf(t *testing.T) {
 	}
 }
 
-// A machine that has run its job and powers off is not idle, and its job is not queued any
-// more, though the CI platform's word is missing.
+// A machine that has run its job and is powering off is not idle, and its job is no longer queued, although
+// the CI platform has not reported the job's end.
 func TestJobThatOnlyItsMachineTellsOf(t *testing.T) {
 	t.Parallel()
 
@@ -116,13 +116,13 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	claims := []v1alpha1.MachineClaim{
 		claim(v1alpha1.MachineTimes{Ended: timestamp(10)}),
 		claim(v1alpha1.MachineTimes{Ended: timestamp(20)}),
-		claim(v1alpha1.MachineTimes{Ready: timestamp(5), Ended: timestamp(30)}), // it was of use: no failure
-		{}, // nothing known yet
+		claim(v1alpha1.MachineTimes{Ready: timestamp(5), Ended: timestamp(30)}), // it became ready, so it did not fail
+		{}, // nothing is known yet
 		{ // never started
 			Spec:   v1alpha1.MachineClaimSpec{Standby: true},
 			Status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Ended: timestamp(30)}},
 		},
-		{ // its job went away
+		{ // its job was cancelled
 			Status: v1alpha1.MachineClaimStatus{EndReason: guest.ReasonJobGone, Times: &v1alpha1.MachineTimes{Ended: timestamp(30)}},
 		},
 	}
@@ -136,7 +136,7 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	countFailures(&status, claims)
 
 	if status.FailedClaims != 2 {
-		t.Errorf("a second look counted again: %d", status.FailedClaims)
+		t.Errorf("a second call counted the failures again: %d", status.FailedClaims)
 	}
 
 	claims = append(claims, claim(v1alpha1.MachineTimes{Ended: timestamp(40)}))
@@ -149,7 +149,7 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	countFailures(&status, append(claims, claim(v1alpha1.MachineTimes{Ready: timestamp(50)})))
 
 	if status.FailedClaims != 0 {
-		t.Errorf("a machine got ready: %d, want 0", status.FailedClaims)
+		t.Errorf("after a machine became ready: %d, want 0", status.FailedClaims)
 	}
 }
 
@@ -171,12 +171,12 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 		after  time.Duration
 		want   int
 	}{
-		{"it runs a job that the ledger has as queued", claims, nil, 0, 1},
-		{"it is gone, the webhook is still on its way", nil, nil, time.Second, 1},
-		{"the webhook has come", nil, map[string]v1alpha1.JobState{"a": v1alpha1.JobRunning}, 2 * time.Second, 0},
-		{"and is not counted again", nil, nil, 3 * time.Second, 0},
-		{"another one", claims, nil, 4 * time.Second, 1},
-		{"whose webhook never comes", nil, nil, time.Hour, 0},
+		{"it runs a job that is queued in the ledger", claims, nil, 0, 1},
+		{"it is deleted before the webhook arrives", nil, nil, time.Second, 1},
+		{"the webhook has arrived", nil, map[string]v1alpha1.JobState{"a": v1alpha1.JobRunning}, 2 * time.Second, 0},
+		{"the job is not counted again", nil, nil, 3 * time.Second, 0},
+		{"another job", claims, nil, 4 * time.Second, 1},
+		{"its webhook never arrives", nil, nil, time.Hour, 0},
 	}
 	for _, step := range steps {
 		if got := memory.count(step.claims, step.jobs, now.Add(step.after))[""]; got != step.want {
@@ -185,7 +185,7 @@ func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
 	}
 }
 
-// A claim has the labels and annotations that its template asks for.
+// A claim has the labels and annotations that its template specifies.
 func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 	t.Parallel()
 
@@ -204,7 +204,7 @@ func TestNewClaimHasTheTemplatesMetadata(t *testing.T) {
 	}
 
 	if claim.Labels[v1alpha1.LabelRunnerPool] != "linux" || claim.Labels[v1alpha1.LabelTemplate] != "small" {
-		t.Errorf("its own labels can be taken away: %v", claim.Labels)
+		t.Errorf("the operator's labels were removed: %v", claim.Labels)
 	}
 }
 
@@ -219,15 +219,15 @@ func TestAssign(t *testing.T) {
 		n        int
 		want     []string
 	}{
-		"none works":                         {"", []source{{name: "a", unusableReason: "broken"}}, 2, nil},
-		"one by one where the fewest are":    {"", []source{{name: "a", machines: 2}, {name: "b"}}, 4, []string{"b", "b", "a", "b"}},
-		"of equals the first":                {"", []source{{name: "b"}, {name: "a"}}, 1, []string{"b"}},
-		"a full one comes last":              {"", []source{{name: "a", full: true}, {name: "b", machines: 9}}, 2, []string{"b", "b"}},
-		"packed: the first":                  {pack, []source{{name: "a", machines: 9}, {name: "b"}}, 2, []string{"a", "a"}},
-		"packed: the next when it is full":   {pack, []source{{name: "a", full: true}, {name: "b", machines: 9}}, 1, []string{"b"}},
-		"packed: the first when all are":     {pack, []source{{name: "a", full: true}, {name: "b", full: true}}, 1, []string{"a"}},
-		"one that doesn't work is left out":  {pack, []source{{name: "a", unusableReason: "broken"}, {name: "b"}}, 1, []string{"b"}},
-		"nothing is wanted, nothing is done": {"", []source{{name: "a"}}, 0, nil},
+		"none works":                        {"", []source{{name: "a", unusableReason: "broken"}}, 2, nil},
+		"one by one where the fewest are":   {"", []source{{name: "a", machines: 2}, {name: "b"}}, 4, []string{"b", "b", "a", "b"}},
+		"of equals the first":               {"", []source{{name: "b"}, {name: "a"}}, 1, []string{"b"}},
+		"a full one comes last":             {"", []source{{name: "a", full: true}, {name: "b", machines: 9}}, 2, []string{"b", "b"}},
+		"packed: the first":                 {pack, []source{{name: "a", machines: 9}, {name: "b"}}, 2, []string{"a", "a"}},
+		"packed: the next when it is full":  {pack, []source{{name: "a", full: true}, {name: "b", machines: 9}}, 1, []string{"b"}},
+		"packed: the first when all are":    {pack, []source{{name: "a", full: true}, {name: "b", full: true}}, 1, []string{"a"}},
+		"one that doesn't work is left out": {pack, []source{{name: "a", unusableReason: "broken"}, {name: "b"}}, 1, []string{"b"}},
+		"no claims are wanted":              {"", []source{{name: "a"}}, 0, nil},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -255,13 +255,13 @@ func TestOutdates(t *testing.T) {
 		made   string
 		want   bool
 	}{
-		"the same":                             {source{template: there, hash: "a"}, "a", false},
-		"another":                              {source{template: there, hash: "a"}, "b", true},
-		"made before machines remembered":      {source{template: there, hash: "a"}, "", false},
-		"a template that can't replace it":     {source{template: there, hash: "a", unusableReason: "broken"}, "b", false},
-		"a template that is not there":         {source{unusableReason: "missing"}, "b", false},
-		"a template that is to go, unchanged":  {source{template: deleted, hash: "a", unusableReason: "deleted"}, "a", true},
-		"one that is to go and never recalled": {source{template: deleted, hash: "a", unusableReason: "deleted"}, "", true},
+		"the same":                                        {source{template: there, hash: "a"}, "a", false},
+		"another":                                         {source{template: there, hash: "a"}, "b", true},
+		"created before machines recorded this":           {source{template: there, hash: "a"}, "", false},
+		"a template that can't replace it":                {source{template: there, hash: "a", unusableReason: "broken"}, "b", false},
+		"a template that is not there":                    {source{unusableReason: "missing"}, "b", false},
+		"a template that is to go, unchanged":             {source{template: deleted, hash: "a", unusableReason: "deleted"}, "a", true},
+		"a template that is being deleted stays outdated": {source{template: deleted, hash: "a", unusableReason: "deleted"}, "", true},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -277,8 +277,7 @@ func TestOutdates(t *testing.T) {
 	}
 }
 
-// What a machine is made from is its template and its workload, and not how webhooks are
-// signed.
+// The hash of a machine depends on its template and its workload, and not on the signatures of webhooks.
 func TestHashOf(t *testing.T) {
 	t.Parallel()
 
@@ -305,11 +304,11 @@ func TestHashOf(t *testing.T) {
 		"a label on it": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) {
 			t.Labels = map[string]string{"a": "b"}
 		}, true},
-		"its status":      {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Status.ObservedGeneration = 7 }, true},
-		"webhooks":        {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Webhook = nil }, true},
-		"its resources":   {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Spec.Resources.CPU = 4 }, false},
-		"the workload":    {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Type = v1alpha1.WorkloadGeneric }, false},
-		"another's names": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Name = "other" }, false},
+		"its status":    {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Status.ObservedGeneration = 7 }, true},
+		"webhooks":      {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Webhook = nil }, true},
+		"its resources": {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Spec.Resources.CPU = 4 }, false},
+		"the workload":  {func(_ *v1alpha1.HypervisorMachineTemplate, w *v1alpha1.Workload) { w.Type = v1alpha1.WorkloadGeneric }, false},
+		"another name":  {func(t *v1alpha1.HypervisorMachineTemplate, _ *v1alpha1.Workload) { t.Name = "other" }, false},
 	} {
 		if got := hash(test.change) == same; got != test.same {
 			t.Errorf("%s changed: the hash is the same: %t", name, got)
@@ -331,7 +330,7 @@ func TestStartupsAreRemembered(t *testing.T) {
 	}
 
 	if got := memory.median(); got != demand.DefaultStartup {
-		t.Errorf("of none: %s", got)
+		t.Errorf("without claims: %s", got)
 	}
 
 	claims := []v1alpha1.MachineClaim{
@@ -353,12 +352,12 @@ func TestStartupsAreRemembered(t *testing.T) {
 	memory.record(nil)
 
 	if got := memory.median(); got != 20*time.Second {
-		t.Errorf("median = %s when the machines are gone, want 20s", got)
+		t.Errorf("median = %s after the machines were deleted, want 20s", got)
 	}
 }
 
-// What is remembered of pools ends with them.
-func TestMemoriesEndWithTheirPools(t *testing.T) { //nolint:paralleltest // it looks at the heap
+// State in memory about pools is freed when the pools are deleted.
+func TestMemoriesEndWithTheirPools(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

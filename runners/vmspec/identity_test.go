@@ -24,7 +24,7 @@ import (
 
 const joinToken = "0a1b2c3d-the-token"
 
-// withIdentity returns the settings of an operator with a SPIRE server.
+// newIdentitySettings returns the settings of an operator with a SPIRE server.
 func withIdentity() vmspec.Settings {
 	return vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
@@ -32,7 +32,7 @@ func withIdentity() vmspec.Settings {
 	}
 }
 
-// attesting returns the input of the cloud-init ISO of a machine that attests.
+// newAttestingInput returns the input of the cloud-init ISO of a machine that attests.
 func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 	in := input(t, withIdentity())
 	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.NewMachineIdentity(in.Claim, t, in.Settings)}
@@ -43,7 +43,7 @@ func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 	return in
 }
 
-// configOf parses the configuration of the bootstrap service from user data.
+// parseConfig parses the configuration of the bootstrap service from user data.
 func configOf(t *testing.T, userData []byte) guest.Config {
 	t.Helper()
 
@@ -98,7 +98,7 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 				t.Errorf("SPIFFE (-want +got):\n%s\nconfiguration %+v", diff, config)
 			}
 		}},
-		"no method is by token": {"", v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
+		"without a method, a token is used": {"", v1alpha1.BootstrapRunnerToken, func(t *testing.T, config guest.Config) {
 			t.Helper()
 
 			if diff := cmp.Diff(machineIdentity, config.SPIFFE); diff != "" {
@@ -184,7 +184,7 @@ func TestCloudInitSeesTheIdentity(t *testing.T) {
 
 	want := []any{true, "join-token", joinToken, "spiffe://hyperfleet.io/vm/ci/pool-abc12/11111111-2222-4333-8444-555555555555"}
 	if !slices.Equal(data.Seen, want) {
-		t.Errorf("seen %v, want %v", data.Seen, want)
+		t.Errorf("values %v, want %v", data.Seen, want)
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// pool returns an address pool with both families, and one gateway for each.
+// newAddressPool returns an address pool with both families, and one gateway for each.
 func pool() *v1alpha1.AddressPool {
 	return &v1alpha1.AddressPool{
 		Addresses:      []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20", "fd00:9::10-fd00:9::20"},
@@ -36,7 +36,8 @@ func pool() *v1alpha1.AddressPool {
 	}
 }
 
-// addressed returns the input for a claim's machine with the network and the network data of a template.
+// newAddressedInput returns the input for a claim's machine with the network and the network data of a
+// template.
 func addressed(network v1alpha1.MachineNetwork, data string, addresses ...string) vmspec.Input {
 	out := input(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Network = &network
@@ -113,7 +114,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 			in:   addressed(ofPool("static", "ens18"), "", address4, address6),
 			want: []string{"Name=ens18", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "Gateway=10.9.0.1", "Gateway=fe80::1"},
 		},
-		"the user's, at one of two": {
+		"the user's, at one of two interfaces": {
 			in:   addressed(ofPool("cloud-init", "ens19"), twoDevices, address4, address6),
 			want: []string{"Address=10.9.0.10/25", "Address=fd00:9::10/64", "Metric=7", "DHCP=ipv4"},
 			kept: []string{"# ours", "mtu: 9000", "metric: 7"},
@@ -122,10 +123,10 @@ func TestNetworkDataOfMachines(t *testing.T) {
 			in:   addressed(ofPool("static", "br0"), bridged, address4),
 			want: []string{"Address=10.9.0.10/25", "Bridge=br0"}, kept: []string{"stp: false"},
 		},
-		"the user's, at the only one, JSON": {
+		"the user's, at the only interface, as JSON": {
 			in: addressed(ofPool("cloud-init", ""), asJSON, address4), want: []string{"Address=10.9.0.10/25", "MTUBytes=1400"},
 		},
-		"the user's, by variables": {
+		"the user's, with variables": {
 			in:   addressed(ofPool("cloud-init", ""), variable, address4, address6),
 			want: []string{"Name=e*", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "DNS=10.9.0.2"},
 		},
@@ -244,19 +245,19 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 		data    string
 		want    []string
 	}{
-		"neither JSON nor YAML":      {static, "links: [", []string{"invalid YAML", "line 1"}},
-		"no mapping":                 {static, "- a", []string{"must be a YAML mapping"}},
-		"nothing":                    {static, " ", []string{"is empty"}},
-		"nothing but a comment":      {static, "# later\n", []string{"version: 1 or version: 2"}},
-		"no network data":            {static, "hello: world", []string{"version: 1 or version: 2", "network_data.json"}},
-		"without the interface":      {ofPool("cloud-init", "ens20"), twoDevices, []string{`no such interface: "ens20"`, "ens18, ens19", "network.interface"}},
-		"OpenStack, another link":    {ofPool("cloud-init", "eth9"), openStack, []string{`no such interface: "eth9"`, "ens18"}},
-		"several, and none is named": {alone, twoDevices, []string{"several interfaces (ens18, ens19)", "set network.interface", "{{ .Addresses }}"}},
-		"no interface at all":        {alone, "version: 2\n", []string{"it has none"}},
-		"version 1 with no address":  {alone, strings.ReplaceAll(version1, "{{ .StaticIP }}", "10.1.1.1"), []string{"version 1", "{{ .StaticIP }}"}},
-		"another netmask":            {alone, strings.Replace(openStack, "255.255.255.128", "255.255.0.0", 1), []string{"prefix length is 16 here and 25"}},
-		"bad link":                   {alone, strings.Replace(openStack, `"id": "n0"`, `"id": "n0", "ip_address": "10.9.0.300"`, 1), []string{"ip_address"}},
-		"a variable that is none":    {alone, "version: 2\nethernets: {a: {addresses: {{ .Adresses }}}}", []string{"line 2", ".Adresses"}},
+		"neither JSON nor YAML":                 {static, "links: [", []string{"invalid YAML", "line 1"}},
+		"no mapping":                            {static, "- a", []string{"must be a YAML mapping"}},
+		"nothing":                               {static, " ", []string{"is empty"}},
+		"nothing but a comment":                 {static, "# later\n", []string{"version: 1 or version: 2"}},
+		"no network data":                       {static, "hello: world", []string{"version: 1 or version: 2", "network_data.json"}},
+		"without the interface":                 {ofPool("cloud-init", "ens20"), twoDevices, []string{`no such interface: "ens20"`, "ens18, ens19", "network.interface"}},
+		"OpenStack, another link":               {ofPool("cloud-init", "eth9"), openStack, []string{`no such interface: "eth9"`, "ens18"}},
+		"several interfaces, and none is named": {alone, twoDevices, []string{"several interfaces (ens18, ens19)", "set network.interface", "{{ .Addresses }}"}},
+		"no interface at all":                   {alone, "version: 2\n", []string{"it has none"}},
+		"version 1 with no address":             {alone, strings.ReplaceAll(version1, "{{ .StaticIP }}", "10.1.1.1"), []string{"version 1", "{{ .StaticIP }}"}},
+		"another netmask":                       {alone, strings.Replace(openStack, "255.255.255.128", "255.255.0.0", 1), []string{"prefix length is 16 here and 25"}},
+		"bad link":                              {alone, strings.Replace(openStack, `"id": "n0"`, `"id": "n0", "ip_address": "10.9.0.300"`, 1), []string{"ip_address"}},
+		"a variable that is none":               {alone, "version: 2\nethernets: {a: {addresses: {{ .Adresses }}}}", []string{"line 2", ".Adresses"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -301,11 +302,11 @@ func TestRehearsalKnowsPrefixLengths(t *testing.T) {
 		pool v1alpha1.AddressPool
 		mask string
 	}{
-		"given":         {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, PrefixLengthV4: 20}, "255.255.240.0"},
-		"of a network":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32", "10.9.0.0/22"}}, "255.255.252.0"},
-		"with gateway":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, Gateway: []v1alpha1.IPAddress{"10.9.0.1"}}, "255.255.255.224"},
-		"range and v6":  {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"fd00::/64", "10.9.0.0-10.9.1.255"}}, "255.255.254.0"},
-		"one and alone": {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32"}}, "255.255.255.255"},
+		"given":              {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, PrefixLengthV4: 20}, "255.255.240.0"},
+		"of a network":       {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32", "10.9.0.0/22"}}, "255.255.252.0"},
+		"with gateway":       {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20"}, Gateway: []v1alpha1.IPAddress{"10.9.0.1"}}, "255.255.255.224"},
+		"range and v6":       {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"fd00::/64", "10.9.0.0-10.9.1.255"}}, "255.255.254.0"},
+		"one single address": {v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.9/32"}}, "255.255.255.255"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -331,7 +332,7 @@ for name in sys.argv[1:]:
         "--network-data", name, "--kind", "yaml", "--directory", name + ".out", "--distro", "debian", "--output-kind", "netplan"]))
 `
 
-// convert converts network-configs with cloud-init's renderer for networkd.
+// convertWithCloudInit converts network-configs with cloud-init's renderer for networkd.
 func convert(t *testing.T, configs ...[]byte) {
 	t.Helper()
 
@@ -363,8 +364,8 @@ func convert(t *testing.T, configs ...[]byte) {
 	}
 }
 
-// checked holds the user data that cloud-init has already validated, because most machines have the same
-// user data.
+// validatedUserData holds the user data that cloud-init has already validated, because most machines have the
+// same user data.
 var checked sync.Map
 
 func checkUserData(t *testing.T, userData []byte) {

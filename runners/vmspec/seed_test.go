@@ -237,11 +237,11 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 		change func(*v1alpha1.HypervisorMachineTemplateSpec)
 		reason string
 	}{
-		"nothing wrong": {nil, ""},
+		"a valid template": {nil, ""},
 		"callback without an address": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Bootstrap.Method = v1alpha1.BootstrapCallback
 		}, "GuestURLMissing"},
-		"secrets manager that is not named": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		"secrets manager without a name": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Bootstrap.Method = v1alpha1.BootstrapExternalSecrets
 		}, "ExternalSecretsMissing"},
 		"secrets manager without an identity": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
@@ -250,7 +250,7 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 				Config: &v1alpha1.BootstrapConfig{ExternalSecrets: &v1alpha1.ExternalSecrets{}},
 			}
 		}, "AttestationUnavailable"},
-		"secrets manager with words for authorities": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		"secrets manager with invalid authorities": {func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 			s.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationTPM}
 			s.Bootstrap = v1alpha1.Bootstrap{
 				Method: v1alpha1.BootstrapExternalSecrets,

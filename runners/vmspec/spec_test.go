@@ -54,7 +54,7 @@ func TestNamesOf(t *testing.T) {
 			Hostname: "pool-abc12", FQDN: "pool-abc12.fleet.example", Domain: "fleet.example",
 			DNSServers: []string{"192.0.2.1"}, SearchDomains: []string{"fleet.example"},
 		}},
-		"the template's domain wins, the rest stays": {machineIdentity, cluster, true, vmspec.Names{
+		"the template's domain takes precedence, the rest stays": {machineIdentity, cluster, true, vmspec.Names{
 			Hostname: "ci-pool-abc12", FQDN: "ci-pool-abc12.own.example", Domain: "own.example",
 			DNSServers: []string{"192.0.2.1"}, SearchDomains: []string{"fleet.example"},
 		}},

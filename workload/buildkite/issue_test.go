@@ -75,7 +75,7 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 			},
 			kind: workload.Conflict, reason: workload.ReasonRunnerExists,
 		},
-		"run by this runner, as only the ledger knows": {
+		"run by this runner, known only from the ledger": {
 			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
 				t.Helper()
 				runs(t, s, issue(t, open(t, configOf(s)), "vm-1", job))
@@ -124,7 +124,7 @@ func issue(t *testing.T, provider workload.Provider, name string, job control.Jo
 	return out
 }
 
-// runs starts the agent of a credential and waits until it runs the job.
+// startAgent starts the agent of a credential and waits until it runs the job.
 func runs(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
 	t.Helper()
 
@@ -156,7 +156,7 @@ func TestIssueAgain(t *testing.T) {
 	}
 
 	if agent := server.StartAgent(t, job.Key, first.RunnerToken, nil); agent.Wait() != 0 {
-		t.Errorf("the first token is of no use any more: %s", agent.Output())
+		t.Errorf("the first token is no longer valid: %s", agent.Output())
 	}
 }
 
@@ -188,11 +188,11 @@ func TestReservationsLapse(t *testing.T) {
 	clk.Step(5*time.Minute + time.Second)
 
 	if jobs := polled(t, provider); len(jobs) != 1 || jobs[0].ID != job.Key {
-		t.Errorf("jobs after the reservation lapsed: %+v", jobs)
+		t.Errorf("jobs after the reservation expired: %+v", jobs)
 	}
 
 	if agent := server.StartAgent(t, job.Key, credential.RunnerToken, nil); agent.Wait() != 1 || !strings.Contains(agent.Output(), "401") {
-		t.Errorf("a lapsed token still registers an agent: %s", agent.Output())
+		t.Errorf("an expired token still registers an agent: %s", agent.Output())
 	}
 
 	if runner, err := provider.FindRunner(t.Context(), "vm-1", 0); err != nil || runner.Online {
@@ -226,7 +226,7 @@ func TestASecondRunnerForAJob(t *testing.T) {
 	}
 }
 
-// slow delays every call, as a network does.
+// slowTransport delays every call, as a network does.
 type slow struct{ next http.RoundTripper }
 
 func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -235,7 +235,7 @@ func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
 	return s.next.RoundTrip(r)
 }
 
-// gathering delays the first call of each kind until all other requests of a burst are pending.
+// gatheringTransport delays the first call of each kind until all other requests of a burst are pending.
 type gathering struct {
 	next           http.RoundTripper
 	burst          int
@@ -254,7 +254,7 @@ func (g *gathering) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.next.RoundTrip(r)
 }
 
-// gather waits until all requests that are not part of the call are pending.
+// waitForBurst waits until all requests that are not part of the call are pending.
 func (g *gathering) gather(r *http.Request, kind int) {
 	asked := 0
 
@@ -368,7 +368,7 @@ func TestRateLimits(t *testing.T) {
 	}
 
 	if limited != 20 {
-		t.Errorf("%d of 30 reservations in a moment were not let through, want 20", limited)
+		t.Errorf("%d of 30 simultaneous reservations were rate-limited, want 20", limited)
 	}
 }
 

@@ -40,7 +40,7 @@ func open(t *testing.T, config buildkite.Config) workload.Provider {
 	return provider
 }
 
-// polled lists the jobs.
+// pollJobs lists the jobs.
 func polled(t *testing.T, provider workload.Provider) []workload.Job {
 	t.Helper()
 
@@ -90,7 +90,7 @@ func TestOneJobsLife(t *testing.T) {
 
 	if !strings.HasPrefix(credential.RunnerToken, "bkjat_") || credential.RegistrationURL != server.Endpoint ||
 		credential.JobID != queued.Key || credential.RunnerID != queued.Key || credential.ExpiresAt.IsZero() {
-		t.Fatalf("the credential is not one of the job: id %s, job %s, url %s, expires %s",
+		t.Fatalf("the credential is not that of the job: id %s, job %s, url %s, expires %s",
 			credential.RunnerID, credential.JobID, credential.RegistrationURL, credential.ExpiresAt)
 	}
 
@@ -100,7 +100,7 @@ func TestOneJobsLife(t *testing.T) {
 
 	before, err := provider.FindRunner(t.Context(), "vm-1", 0)
 	if diff := cmp.Diff(workload.Runner{ID: queued.Key, Name: "vm-1"}, before); err != nil || diff != "" {
-		t.Errorf("Find() before the agent came: %v, %s", err, diff)
+		t.Errorf("Find() before the agent connected: %v, %s", err, diff)
 	}
 
 	agent := server.StartAgent(t, queued.Key, credential.RunnerToken, map[string]string{
@@ -166,11 +166,11 @@ func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job
 
 		// The URL determines the name of the RunnerJob.
 		if job.ID != polled.ID || job.URL != polled.URL || job.Queue != polled.Queue {
-			t.Errorf("webhook and poll tell of two jobs: %+v and %+v", job, polled)
+			t.Errorf("webhook and poll return different jobs: %+v and %+v", job, polled)
 		}
 
 		if job.State == v1alpha1.JobCompleted && (job.Conclusion != "passed" || job.RunnerName != "vm-1" || job.CompletedAt == nil) {
-			t.Errorf("the last webhook tells %+v", job)
+			t.Errorf("last webhook: %+v", job)
 		}
 
 		states = append(states, job.State)
@@ -221,7 +221,7 @@ func TestJobsOutliveTrouble(t *testing.T) {
 				}
 			}
 
-			t.Errorf("job %s was never had", job.Key)
+			t.Errorf("job %s did not run", job.Key)
 		})
 	}
 

@@ -79,13 +79,13 @@ func TestRunner(t *testing.T) {
 				r.Program.Program, r.Program.WorkDir = "/opt/agent", "/builds"
 			}), "",
 		},
-		"a queue without its key": {
+		"a queue without a key": {
 			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
 			with(func(r *workload.RunnerSpec) {
 				r.Queue, r.Labels, r.Metadata = "__default__", []string{"queue=__default__"}, nil
 			}), buildkite.ReasonConfig,
 		},
-		"template not known": {nil, load(own), with(func(r *workload.RunnerSpec) {
+		"unknown template": {nil, load(own), with(func(r *workload.RunnerSpec) {
 			r.Secrets, r.Servers, r.Timeout = nil, nil, 0
 		}), workload.ReasonBootstrapIncomplete},
 		"no organization": {template(), load(&v1alpha1.BuildkiteConfig{Queue: "linux"}), with(func(r *workload.RunnerSpec) {
@@ -158,7 +158,7 @@ func TestFit(t *testing.T) {
 			func(r *workload.RunnerSpec) { r.Queue = "default-queue" },
 			workload.Job{Repository: "acme/app"}, workload.JobMatch{Matched: true, InScope: true}, "",
 		},
-		"no queue, and listed in the runners' own": {
+		"no queue, and the runner's queue is listed": {
 			func(r *workload.RunnerSpec) { r.Queue = "gpu" },
 			workload.Job{Repository: "acme/app", Queue: "gpu"}, workload.JobMatch{Matched: true, InScope: true}, "",
 		},
@@ -221,7 +221,7 @@ func TestStackKey(t *testing.T) {
 	}
 
 	if again := of("acme", "default", "1"); !keys[again] {
-		t.Error("the key is not the same again")
+		t.Error("the key has changed")
 	}
 }
 
@@ -233,11 +233,11 @@ func TestOpenAndNewRefuse(t *testing.T) {
 		change func(*buildkite.Config)
 		reason string
 	}{
-		"no token":            {func(c *buildkite.Config) { c.Token = " \n" }, buildkite.ReasonCredentials},
-		"no organization":     {func(c *buildkite.Config) { c.Organization = "" }, buildkite.ReasonConfig},
-		"endpoint is no URL":  {func(c *buildkite.Config) { c.Endpoint = "agent.buildkite.com" }, buildkite.ReasonConfig},
-		"endpoint has secret": {func(c *buildkite.Config) { c.Endpoint = "https://u:p@agent.buildkite.com/v3" }, buildkite.ReasonConfig},
-		"key with a dot":      {func(c *buildkite.Config) { c.Stack = "a.b" }, buildkite.ReasonConfig},
+		"no token":                   {func(c *buildkite.Config) { c.Token = " \n" }, buildkite.ReasonCredentials},
+		"no organization":            {func(c *buildkite.Config) { c.Organization = "" }, buildkite.ReasonConfig},
+		"endpoint is no URL":         {func(c *buildkite.Config) { c.Endpoint = "agent.buildkite.com" }, buildkite.ReasonConfig},
+		"endpoint contains a secret": {func(c *buildkite.Config) { c.Endpoint = "https://u:p@agent.buildkite.com/v3" }, buildkite.ReasonConfig},
+		"key with a dot":             {func(c *buildkite.Config) { c.Stack = "a.b" }, buildkite.ReasonConfig},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -252,7 +252,7 @@ func TestOpenAndNewRefuse(t *testing.T) {
 			}
 
 			if err != nil && strings.Contains(err.Error(), "u:p") {
-				t.Errorf("error %v tells a secret", err)
+				t.Errorf("error %v contains a secret", err)
 			}
 		})
 	}

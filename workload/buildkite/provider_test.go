@@ -44,11 +44,11 @@ func TestValidateNamesTheFix(t *testing.T) {
 		"no such queue":  {config: func(c *buildkite.Config) { c.Queue = "gpu" }, kind: workload.Rejected, reason: buildkite.ReasonQueue, says: "gpu"},
 		"other org":      {config: func(c *buildkite.Config) { c.Organization = "rival" }, kind: workload.Rejected, reason: buildkite.ReasonOrganization, says: "acme"},
 		"org in capital": {config: func(c *buildkite.Config) { c.Organization = "ACME" }},
-		"no room for another stack": {
+		"no capacity for another stack": {
 			sim: sim.Options{StackLimit: 1}, before: func(s *buildkitetest.Server) { register(s, "somebody-elses") },
 			kind: workload.Rejected, reason: buildkite.ReasonStack, says: "Stack limit exceeded",
 		},
-		"rate limit spent": {
+		"rate limit reached": {
 			sim: sim.Options{Faults: control.Faults{RateLimit: 1, RetryAfter: 7 * time.Second}}, kind: workload.RateLimited, reason: buildkite.ReasonRateLimited,
 		},
 		"outage": {sim: sim.Options{Faults: control.Faults{ServerError: 1}}, says: "status 502"},
@@ -73,15 +73,15 @@ func TestValidateNamesTheFix(t *testing.T) {
 			}
 
 			if err != nil && !strings.Contains(err.Error(), tc.says) {
-				t.Errorf("error %q does not say %q", err, tc.says)
+				t.Errorf("error %q does not contain %q", err, tc.says)
 			}
 
 			if err != nil && strings.Contains(err.Error(), "bkct_") {
-				t.Errorf("error %q tells the token", err)
+				t.Errorf("error %q contains the token", err)
 			}
 
 			if limited, ok := errors.AsType[*workload.Error](err); ok && tc.kind == workload.RateLimited && limited.RetryAfter != 7*time.Second {
-				t.Errorf("After = %s, want what the server asked for", limited.RetryAfter)
+				t.Errorf("RetryAfter = %s, want the server's value", limited.RetryAfter)
 			}
 		})
 	}

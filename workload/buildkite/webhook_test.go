@@ -45,7 +45,7 @@ const (
 	sender = `{"id": "8a7693f8-dbae-4783-9137-84090fce9045", "name": "Some Person"}`
 )
 
-// event returns a documented job event. over replaces fields of its job.
+// newEvent returns a documented job event. over replaces fields of its job.
 func event(t *testing.T, name string, over map[string]any) []byte {
 	t.Helper()
 
@@ -84,7 +84,7 @@ func at(text string) *metav1.Time {
 	return &metav1.Time{Time: when.UTC()}
 }
 
-// documented is the job of event in state queued.
+// newDocumentedJob returns the job of newEvent in state queued.
 func documented(change func(*workload.Job)) workload.Job {
 	out := workload.Job{
 		Platform: v1alpha1.WorkloadBuildkite, ID: jobUUID, Name: ":package: Build", Repository: "my-great-org/my-pipeline",
@@ -129,33 +129,33 @@ func TestParse(t *testing.T) {
 		over  map[string]any
 		want  func(*workload.Job)
 	}{
-		"scheduled":                       {"job.scheduled", nil, nil},
-		"started":                         {"job.started", started, running},
-		"finished, passed":                {"job.finished", finished("passed", nil), over("passed")},
-		"finished, failed":                {"job.finished", finished("failed", map[string]any{"exit_status": 1}), over("failed")},
-		"finished, timed out":             {"job.finished", finished("timed_out", nil), over("timed_out")},
-		"finished by its raw word, 0":     {"job.finished", finished("finished", nil), over("passed")},
-		"finished by its raw word, 1":     {"job.finished", finished("finished", map[string]any{"exit_status": 1}), over("failed")},
-		"finished by its raw word, known": {"job.finished", finished("finished", map[string]any{"exit_status": nil, "passed": true}), over("passed")},
-		"an event that comes late tells of a later state": {"job.scheduled", finished("passed", nil), over("passed")},
-		"scheduled, and an agent has it already":          {"job.scheduled", map[string]any{"state": "assigned"}, func(j *workload.Job) { j.State = v1alpha1.JobRunning }},
+		"scheduled":                              {"job.scheduled", nil, nil},
+		"started":                                {"job.started", started, running},
+		"finished, passed":                       {"job.finished", finished("passed", nil), over("passed")},
+		"finished, failed":                       {"job.finished", finished("failed", map[string]any{"exit_status": 1}), over("failed")},
+		"finished, timed out":                    {"job.finished", finished("timed_out", nil), over("timed_out")},
+		"finished by its raw word, 0":            {"job.finished", finished("finished", nil), over("passed")},
+		"finished by its raw word, 1":            {"job.finished", finished("finished", map[string]any{"exit_status": 1}), over("failed")},
+		"finished, with a known raw state":       {"job.finished", finished("finished", map[string]any{"exit_status": nil, "passed": true}), over("passed")},
+		"a late event has a later state":         {"job.scheduled", finished("passed", nil), over("passed")},
+		"scheduled, and an agent has it already": {"job.scheduled", map[string]any{"state": "assigned"}, func(j *workload.Job) { j.State = v1alpha1.JobRunning }},
 		"cancelled before it ran": {"job.finished", map[string]any{"state": "canceled", "finished_at": "2015-05-09T21:06:20Z"}, func(j *workload.Job) {
 			j.State, j.Conclusion, j.CompletedAt = v1alpha1.JobCompleted, "canceled", at("2015-05-09T21:06:20Z")
 		}},
 		"held back by a concurrency limit": {"job.scheduled", map[string]any{"state": "limited"}, func(j *workload.Job) { j.State = v1alpha1.JobWaiting }},
-		"any agent will do": {"job.scheduled", map[string]any{"agent_query_rules": []string{"*"}}, func(j *workload.Job) {
+		"any agent can run it": {"job.scheduled", map[string]any{"agent_query_rules": []string{"*"}}, func(j *workload.Job) {
 			j.Labels, j.Queue = []string{"*"}, ""
 		}},
 		"older form of times": {"job.scheduled", map[string]any{"runnable_at": "2019-08-11 06:01:14 UTC"}, func(j *workload.Job) {
 			j.QueuedAt = at("2019-08-11T06:01:14Z")
 		}},
-		"odd times and priorities are none": {
+		"invalid times and priorities are ignored": {
 			"job.scheduled", map[string]any{"runnable_at": 7, "scheduled_at": "soon", "created_at": nil, "priority": "high"},
 			func(j *workload.Job) { j.QueuedAt, j.Priority = nil, 0 },
 		},
-		"priority as a number":                  {"job.scheduled", map[string]any{"priority": -2}, func(j *workload.Job) { j.Priority = -2 }},
-		"priority past any":                     {"job.scheduled", map[string]any{"priority": 1 << 40}, func(j *workload.Job) { j.Priority = 1<<31 - 1 }},
-		"the step's key where there is no name": {"job.scheduled", map[string]any{"name": nil}, func(j *workload.Job) { j.Name = "build" }},
+		"priority as a number":               {"job.scheduled", map[string]any{"priority": -2}, func(j *workload.Job) { j.Priority = -2 }},
+		"priority past any":                  {"job.scheduled", map[string]any{"priority": 1 << 40}, func(j *workload.Job) { j.Priority = 1<<31 - 1 }},
+		"the step's key if there is no name": {"job.scheduled", map[string]any{"name": nil}, func(j *workload.Job) { j.Name = "build" }},
 		"a long name is cut": {"job.scheduled", map[string]any{"name": strings.Repeat("ü", 2000)}, func(j *workload.Job) {
 			j.Name = strings.Repeat("ü", 1024)
 		}},
@@ -186,11 +186,11 @@ func TestParseSpeaksOfNoJob(t *testing.T) {
 		"a block step is unblocked": {"job.activated", event(t, "job.activated", map[string]any{
 			"id": "ded35de2-7de0-4da8-8daa-b4ce0b7f1064", "type": "manual", "label": "Deploy", "state": "unblocked", "web_url": nil,
 		})},
-		"a trigger step is over": {"job.finished", event(t, "job.finished", map[string]any{"type": "trigger", "async": true, "state": "finished"})},
-		"a wait step":            {"job.finished", event(t, "job.finished", map[string]any{"type": "waiter"})},
-		"a build":                {"build.running", []byte(`{"event":"build.running","build":` + documentedBuild + `}`)},
-		"a ping":                 {"ping", []byte(`{"event":"ping","organization":{"slug":"my-great-org"}}`)},
-		"an agent":               {"agent.connected", []byte(`{"event":"agent.connected","agent":` + documentedAgent + `}`)},
+		"a trigger step has finished": {"job.finished", event(t, "job.finished", map[string]any{"type": "trigger", "async": true, "state": "finished"})},
+		"a wait step":                 {"job.finished", event(t, "job.finished", map[string]any{"type": "waiter"})},
+		"a build":                     {"build.running", []byte(`{"event":"build.running","build":` + documentedBuild + `}`)},
+		"a ping":                      {"ping", []byte(`{"event":"ping","organization":{"slug":"my-great-org"}}`)},
+		"an agent":                    {"agent.connected", []byte(`{"event":"agent.connected","agent":` + documentedAgent + `}`)},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -217,15 +217,15 @@ func TestParseRefuses(t *testing.T) {
 		body   []byte
 		want   error
 	}{
-		"no event":          {http.Header{}, event(t, "job.started", nil), buildkite.ErrNoEvent},
-		"no JSON":           {headers("job.started"), []byte("{"), buildkite.ErrPayload},
-		"no job":            {headers("job.started"), []byte("{}"), buildkite.ErrPayload},
-		"no type":           {headers("job.started"), event(t, "job.started", map[string]any{"type": nil}), buildkite.ErrPayload},
-		"id is no UUID":     {headers("job.started"), event(t, "job.started", map[string]any{"id": "../finish"}), buildkite.ErrPayload},
-		"unknown state":     {headers("job.started"), event(t, "job.started", map[string]any{"state": "dreaming"}), buildkite.ErrPayload},
-		"too many rules":    {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": many}), buildkite.ErrPayload},
-		"a rule too long":   {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": []string{strings.Repeat("x", 257)}}), buildkite.ErrPayload},
-		"nobody's pipeline": {headers("job.started"), []byte(`{"job":{"id":"` + jobUUID + `","type":"script","state":"running"}}`), buildkite.ErrPayload},
+		"no event":        {http.Header{}, event(t, "job.started", nil), buildkite.ErrNoEvent},
+		"no JSON":         {headers("job.started"), []byte("{"), buildkite.ErrPayload},
+		"no job":          {headers("job.started"), []byte("{}"), buildkite.ErrPayload},
+		"no type":         {headers("job.started"), event(t, "job.started", map[string]any{"type": nil}), buildkite.ErrPayload},
+		"id is no UUID":   {headers("job.started"), event(t, "job.started", map[string]any{"id": "../finish"}), buildkite.ErrPayload},
+		"unknown state":   {headers("job.started"), event(t, "job.started", map[string]any{"state": "dreaming"}), buildkite.ErrPayload},
+		"too many rules":  {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": many}), buildkite.ErrPayload},
+		"a rule too long": {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": []string{strings.Repeat("x", 257)}}), buildkite.ErrPayload},
+		"no pipeline":     {headers("job.started"), []byte(`{"job":{"id":"` + jobUUID + `","type":"script","state":"running"}}`), buildkite.ErrPayload},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -260,7 +260,7 @@ func TestVerify(t *testing.T) {
 		"from the future":           {signed(sign("1700000301", body, key)), key, buildkite.ErrStale},
 		"other secret":              {signed(sign("1700000000", body, []byte("x"))), key, workload.ErrSignature},
 		"other body":                {signed(sign("1700000000", []byte("{}"), key)), key, workload.ErrSignature},
-		"time made newer":           {signed(strings.Replace(sign("1600000000", body, key), "1600000000", "1700000000", 1)), key, workload.ErrSignature},
+		"newer timestamp":           {signed(strings.Replace(sign("1600000000", body, key), "1600000000", "1700000000", 1)), key, workload.ErrSignature},
 		"time is no number":         {signed(sign("now", body, key)), key, workload.ErrSignature},
 		"no hexadecimal":            {signed("timestamp=1700000000,signature=zz"), key, workload.ErrSignature},
 		"empty signature":           {signed(""), key, workload.ErrSignature},
@@ -283,8 +283,8 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// The signature of the documentation's own code, computed apart from ours:
-// printf '1642080837.{"event":"ping"}' | openssl dgst -sha256 -hmac secret.
+// The signature is from the documentation's own code, which is independent of ours: printf
+// '1642080837.{"event":"ping"}' | openssl dgst -sha256 -hmac secret.
 func TestSignAsDocumented(t *testing.T) {
 	t.Parallel()
 
@@ -309,7 +309,7 @@ func FuzzWebhook(f *testing.F) {
 		platform := buildkite.Platform{}
 
 		if err := platform.Verify(header, body, []byte("secret")); err == nil {
-			t.Skip("it found the secret")
+			t.Skip("the fuzzer guessed the secret")
 		}
 
 		scope, scopeErr := platform.ParseScope(header, body)
@@ -321,7 +321,7 @@ func FuzzWebhook(f *testing.F) {
 
 		switch {
 		case err != nil, scopeErr != nil:
-			t.Errorf("a job came with errors %v, %v", err, scopeErr)
+			t.Errorf("a job was returned with errors %v, %v", err, scopeErr)
 		case scope.Repository != job.Repository || scope.Organization != job.Organization:
 			t.Errorf("scope %+v is not that of job %+v", scope, job)
 		case job.ID == "" || len(job.ID) > 128 || job.State == "" || len(job.Labels) > 100 || len(job.Repository) > 512 ||

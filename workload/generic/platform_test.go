@@ -36,7 +36,7 @@ func TestRunner(t *testing.T) {
 				Command: []string{"make", "scan"}, Program: guest.Runner{WorkDir: "/srv/work", OS: "linux", Arch: "x64"},
 			}, "",
 		},
-		"the least": {
+		"the minimum": {
 			load(&v1alpha1.GenericConfig{Source: "s", Command: []string{"x"}}),
 			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, NeedsJob: true, Command: []string{"x"}, Program: program}, "",
 		},
@@ -79,15 +79,15 @@ func TestFit(t *testing.T) {
 		job    workload.Job
 		want   workload.JobMatch
 	}{
-		"no labels asked":      {"s", []string{"gpu"}, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
-		"no labels at all":     {"s", nil, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
-		"all of them":          {"s", []string{"GPU", "linux"}, workload.Job{Repository: "s", Labels: []string{"gpu"}}, workload.JobMatch{Matched: true, InScope: true}},
-		"one is missing":       {"s", []string{"linux"}, workload.Job{Repository: "s", Labels: []string{"gpu", "Linux"}}, workload.JobMatch{InScope: true, MissingLabels: []string{"gpu"}}},
-		"another source":       {"s", nil, workload.Job{Repository: "t"}, workload.JobMatch{}},
-		"sources have a case":  {"s", nil, workload.Job{Repository: "S"}, workload.JobMatch{}},
-		"nobody's jobs":        {"", nil, workload.Job{}, workload.JobMatch{}},
-		"no part of a source":  {"s", nil, workload.Job{Repository: "s/t"}, workload.JobMatch{}},
-		"its other labels too": {"s", []string{"a", "b", "c"}, workload.Job{Repository: "s", Labels: []string{"c", "a"}}, workload.JobMatch{Matched: true, InScope: true}},
+		"no labels requested":    {"s", []string{"gpu"}, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
+		"no labels at all":       {"s", nil, workload.Job{Repository: "s"}, workload.JobMatch{Matched: true, InScope: true}},
+		"all of them":            {"s", []string{"GPU", "linux"}, workload.Job{Repository: "s", Labels: []string{"gpu"}}, workload.JobMatch{Matched: true, InScope: true}},
+		"one is missing":         {"s", []string{"linux"}, workload.Job{Repository: "s", Labels: []string{"gpu", "Linux"}}, workload.JobMatch{InScope: true, MissingLabels: []string{"gpu"}}},
+		"another source":         {"s", nil, workload.Job{Repository: "t"}, workload.JobMatch{}},
+		"sources have a case":    {"s", nil, workload.Job{Repository: "S"}, workload.JobMatch{}},
+		"jobs of another source": {"", nil, workload.Job{}, workload.JobMatch{}},
+		"no part of a source":    {"s", nil, workload.Job{Repository: "s/t"}, workload.JobMatch{}},
+		"its other labels too":   {"s", []string{"a", "b", "c"}, workload.Job{Repository: "s", Labels: []string{"c", "a"}}, workload.JobMatch{Matched: true, InScope: true}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
-// read verifies and parses a webhook.
+// readWebhook verifies and parses a webhook.
 func read(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
 	t.Helper()
 
@@ -43,10 +43,10 @@ func TestWebhooksOfASender(t *testing.T) {
 		sign   sim.Signature
 		secret string
 	}{
-		"standard, made secret":  {sim.SignStandard, generictest.Secret},
-		"standard, plain secret": {sim.SignStandard, "a plain secret"},
-		"hub":                    {sim.SignHub, "a plain secret"},
-		"hub, made secret":       {sim.SignHub, generictest.Secret},
+		"standard, generated secret": {sim.SignStandard, generictest.Secret},
+		"standard, plain secret":     {sim.SignStandard, "a plain secret"},
+		"hub":                        {sim.SignHub, "a plain secret"},
+		"hub, generated secret":      {sim.SignHub, generictest.Secret},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -30,7 +30,7 @@ const (
 	exampleSignature = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 )
 
-// hooksAt returns Webhooks whose clock is ahead of the test vector's time.
+// newWebhooks returns Webhooks whose clock is ahead of the test vector's time.
 func hooksAt(late time.Duration) generic.Webhooks {
 	return generic.Webhooks{Clock: clocktesting.NewFakePassiveClock(time.Unix(exampleTime, 0).Add(late))}
 }
@@ -72,15 +72,15 @@ func TestStandardSignature(t *testing.T) {
 		late   time.Duration
 		want   error
 	}{
-		"the published example":      {header: right},
-		"secret with an end of line": {header: right, secret: exampleSecret + "\n"},
-		"five minutes late":          {header: right, late: 5 * time.Minute},
-		"later":                      {header: right, late: 5*time.Minute + time.Second, want: generic.ErrTimestamp},
-		"five minutes early":         {header: right, late: -5 * time.Minute},
-		"earlier":                    {header: right, late: -5*time.Minute - time.Second, want: generic.ErrTimestamp},
-		"too old and wrong":          {header: with(func(h http.Header) { h.Set(generic.HeaderSignature, "v1,AAAA") }), late: time.Hour, want: workload.ErrSignature},
-		"one of two":                 {header: with(func(h http.Header) { h.Set(generic.HeaderSignature, "v1,AAAA v1a,zzz "+exampleSignature) })},
-		"one of a thousand": {
+		"the published example": {header: right},
+		"secret with a newline": {header: right, secret: exampleSecret + "\n"},
+		"five minutes late":     {header: right, late: 5 * time.Minute},
+		"later":                 {header: right, late: 5*time.Minute + time.Second, want: generic.ErrTimestamp},
+		"five minutes early":    {header: right, late: -5 * time.Minute},
+		"earlier":               {header: right, late: -5*time.Minute - time.Second, want: generic.ErrTimestamp},
+		"too old and wrong":     {header: with(func(h http.Header) { h.Set(generic.HeaderSignature, "v1,AAAA") }), late: time.Hour, want: workload.ErrSignature},
+		"one of two":            {header: with(func(h http.Header) { h.Set(generic.HeaderSignature, "v1,AAAA v1a,zzz "+exampleSignature) })},
+		"one of a thousand signatures": {
 			header: with(func(h http.Header) { h.Set(generic.HeaderSignature, strings.Repeat("v1,AAAA ", 1000)+exampleSignature) }),
 			want:   workload.ErrSignature,
 		},
@@ -97,7 +97,7 @@ func TestStandardSignature(t *testing.T) {
 		"no secret":         {header: right, secret: " \n", want: generic.ErrNoSecret},
 		"no header":         {header: http.Header{}, want: generic.ErrNoSignature},
 		// An invalid signature must not be ignored in favor of the weaker kind.
-		"the other signature does not help": {header: hubBeside, want: workload.ErrSignature},
+		"the other signature is not used instead": {header: hubBeside, want: workload.ErrSignature},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

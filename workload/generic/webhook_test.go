@@ -66,41 +66,41 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// badBodies returns bodies that ParseJob rejects, with a part of the expected error.
+// listBadBodies returns bodies that ParseJob rejects, with a part of the expected error.
 func badBodies() map[string]struct{ body, want string } {
 	long := func(n int) string { return strings.Repeat("ü", n) }
 	field := func(text string) string { return `{"id":"7","source":"s",` + text + `}` }
 
 	return map[string]struct{ body, want string }{
-		"empty":               {"", "the body is incomplete"},
-		"cut off":             {whole[:40], "the body is incomplete"},
-		"form":                {"payload=%7B%7D", "not valid JSON at byte 1"},
-		"null":                {"null", "source is missing"},
-		"a list":              {"[]", "body: expected a JSON object, got array"},
-		"two objects":         {`{"id":"7","source":"s"}{}`, "is followed by more data"},
-		"unknown field":       {field(`"repo":"x"`), `unknown field "repo": known fields are id, source,`},
-		"no source":           {`{"id":"7"}`, "source is missing"},
-		"empty source":        {`{"id":"7","source":""}`, "source is missing"},
-		"odd source":          {`{"id":"7","source":"a b"}`, "source must be a name"},
-		"long source":         {`{"id":"7","source":"` + strings.Repeat("s", 256) + `"}`, "source must be a name"},
-		"no id":               {`{"source":"s"}`, "id is missing"},
-		"a number as id":      {`{"id":7,"source":"s"}`, "id: expected a string, got number"},
-		"long id":             {`{"source":"s","id":"` + long(129) + `"}`, "id has more than 128 characters"},
-		"a line in the id":    {`{"source":"s","id":"a\nb"}`, "id contains a control character"},
-		"unknown state":       {field(`"state":"done"`), "state must be queued, running or completed"},
-		"empty state":         {field(`"state":""`), "state must be"},
-		"conclusion too soon": {field(`"conclusion":"success"`), "conclusion is only allowed for jobs in state completed"},
-		"long conclusion":     {field(`"state":"completed","conclusion":"` + long(65) + `"`), "conclusion has more than 64"},
-		"long name":           {field(`"name":"` + long(1025) + `"`), "name has more than 1024"},
-		"zero byte":           {field(`"name":"a\u0000b"`), "name contains a control character"},
-		"no URL":              {field(`"url":"ftp://x"`), "url must begin with"},
-		"long URL":            {field(`"url":"https://x/` + long(2048) + `"`), "url has more than 2048"},
-		"labels as a text":    {field(`"labels":"a,b"`), "labels: expected a list of strings, got string"},
-		"a label as a number": {field(`"labels":[1]`), "labels: expected a string, got number"},
-		"too many labels":     {field(`"labels":["x"` + strings.Repeat(`,"x"`, 100) + `]`), "labels has 101 entries"},
-		"empty label":         {field(`"labels":["a"," "]`), "labels[1] is empty"},
-		"label with a comma":  {field(`"labels":["a,b"]`), "labels[0] contains a comma"},
-		"long label":          {field(`"labels":["` + long(257) + `"]`), "labels[0] has more than 256"},
+		"empty":                       {"", "the body is incomplete"},
+		"cut off":                     {whole[:40], "the body is incomplete"},
+		"form":                        {"payload=%7B%7D", "not valid JSON at byte 1"},
+		"null":                        {"null", "source is missing"},
+		"a list":                      {"[]", "body: expected a JSON object, got array"},
+		"two objects":                 {`{"id":"7","source":"s"}{}`, "is followed by more data"},
+		"unknown field":               {field(`"repo":"x"`), `unknown field "repo": known fields are id, source,`},
+		"no source":                   {`{"id":"7"}`, "source is missing"},
+		"empty source":                {`{"id":"7","source":""}`, "source is missing"},
+		"odd source":                  {`{"id":"7","source":"a b"}`, "source must be a name"},
+		"long source":                 {`{"id":"7","source":"` + strings.Repeat("s", 256) + `"}`, "source must be a name"},
+		"no id":                       {`{"source":"s"}`, "id is missing"},
+		"a number as id":              {`{"id":7,"source":"s"}`, "id: expected a string, got number"},
+		"long id":                     {`{"source":"s","id":"` + long(129) + `"}`, "id has more than 128 characters"},
+		"a line in the id":            {`{"source":"s","id":"a\nb"}`, "id contains a control character"},
+		"unknown state":               {field(`"state":"done"`), "state must be queued, running or completed"},
+		"empty state":                 {field(`"state":""`), "state must be"},
+		"conclusion of a running job": {field(`"conclusion":"success"`), "conclusion is only allowed for jobs in state completed"},
+		"long conclusion":             {field(`"state":"completed","conclusion":"` + long(65) + `"`), "conclusion has more than 64"},
+		"long name":                   {field(`"name":"` + long(1025) + `"`), "name has more than 1024"},
+		"zero byte":                   {field(`"name":"a\u0000b"`), "name contains a control character"},
+		"no URL":                      {field(`"url":"ftp://x"`), "url must begin with"},
+		"long URL":                    {field(`"url":"https://x/` + long(2048) + `"`), "url has more than 2048"},
+		"labels as a text":            {field(`"labels":"a,b"`), "labels: expected a list of strings, got string"},
+		"a label as a number":         {field(`"labels":[1]`), "labels: expected a string, got number"},
+		"too many labels":             {field(`"labels":["x"` + strings.Repeat(`,"x"`, 100) + `]`), "labels has 101 entries"},
+		"empty label":                 {field(`"labels":["a"," "]`), "labels[1] is empty"},
+		"label with a comma":          {field(`"labels":["a,b"]`), "labels[0] contains a comma"},
+		"long label":                  {field(`"labels":["` + long(257) + `"]`), "labels[0] has more than 256"},
 	}
 }
 
@@ -154,7 +154,7 @@ func FuzzWebhook(f *testing.F) {
 
 		var hooks generic.Webhooks
 		if hooks.Verify(header, body, []byte("a secret that nobody knows")) == nil {
-			t.Error("a guessed signature is right")
+			t.Error("a guessed signature is valid")
 		}
 
 		job, ok, err := hooks.ParseJob(header, body)

@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-// listing returns the provider of a Forgejo server whose job list is *jobs and whose tasks have all
-// succeeded.
+// newListingProvider returns the provider of a Forgejo server whose job list is *jobs and whose tasks have
+// all succeeded.
 func listing(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
 	t.Helper()
 
@@ -79,7 +79,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 	}
 
 	if len(p.tasks) != 1 {
-		t.Errorf("it is kept after it was asked for: %v", p.tasks)
+		t.Errorf("the task is kept after it was read: %v", p.tasks)
 	}
 
 	jobs = running("c", 7)
@@ -88,7 +88,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 	list()
 
 	if _, kept := p.tasks["c"]; !kept || len(p.tasks) != 1 {
-		t.Errorf("%v is kept, want the job that runs", p.tasks)
+		t.Errorf("%v is kept, want the running job", p.tasks)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it measures the
 	})
 
 	if len(p.names) > maxNames {
-		t.Errorf("%d names are kept, of many", len(p.names))
+		t.Errorf("%d names are kept", len(p.names))
 	}
 
 	for number := range 3 * maxTasks / 100 {

@@ -22,7 +22,7 @@ import (
 
 const findOwnerLabel = "hf-op-1a2b3c"
 
-// server is a simulated server and a provider of one of its scopes.
+// testServer is a simulated server and a provider of one of its scopes.
 type server struct {
 	*giteatest.Server
 
@@ -31,7 +31,7 @@ type server struct {
 	provider workload.Provider
 }
 
-// both runs a test with both servers.
+// testBothServers runs a test with both servers.
 func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
 	t.Helper()
 
@@ -40,7 +40,7 @@ func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
 	}
 }
 
-// start starts a simulator and opens the repository's scope unless settings select another scope.
+// startServer starts a simulator and opens the repository's scope unless settings select another scope.
 func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfig), token string) server {
 	t.Helper()
 
@@ -76,13 +76,13 @@ func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfi
 	return out
 }
 
-// jobs returns the jobs of a poll.
+// pollJobs returns the jobs of a poll.
 func (s server) jobs(t *testing.T) []workload.Job {
 	t.Helper()
 
 	poller, ok := s.provider.(workload.Poller)
 	if !ok {
-		t.Fatal("the provider can't be polled")
+		t.Fatal("the provider cannot be polled")
 	}
 
 	out, err := poller.ListJobs(t.Context(), nil)
@@ -93,7 +93,7 @@ func (s server) jobs(t *testing.T) []workload.Job {
 	return out
 }
 
-// issue creates a runner for a job.
+// issueCredential creates a runner for a job.
 func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Credential {
 	t.Helper()
 
@@ -107,7 +107,7 @@ func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Cre
 	return out
 }
 
-// TestLifeOfARunner covers a runner from the poll that finds its job until the server has removed
+// TestRunnerLifecycle covers a runner from the poll that finds its job until the server has removed
 // the runner.
 func TestLifeOfARunner(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
@@ -131,7 +131,7 @@ func TestLifeOfARunner(t *testing.T) {
 
 		credential := s.issue(t, "vm-1", &found[0])
 		if credential.JITConfig == "" || credential.RunnerToken == "" || credential.RegistrationURL != s.URL {
-			t.Fatal("the credential is not whole")
+			t.Fatal("the credential is incomplete")
 		}
 
 		runner, err := s.provider.FindRunner(t.Context(), "vm-1", 0)
@@ -153,12 +153,12 @@ func TestLifeOfARunner(t *testing.T) {
 		}
 
 		if err := s.provider.Deregister(t.Context(), credential.RunnerID); err != nil {
-			t.Errorf("a runner that is gone can't be removed: %v", err)
+			t.Errorf("removal of a deleted runner: %v", err)
 		}
 	})
 }
 
-// TestAJobThatIsOverIsTold checks that a job that is no longer listed is returned once, with its
+// TestCompletedJobIsReportedOnce checks that a job that is no longer listed is returned once, with its
 // result.
 func TestAJobThatIsOverIsTold(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
@@ -191,7 +191,7 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 		}
 
 		if again := s.jobs(t); len(again) != 0 {
-			t.Errorf("told again: %+v", again)
+			t.Errorf("returned again: %+v", again)
 		}
 	})
 }
@@ -247,7 +247,7 @@ func TestScopes(t *testing.T) {
 
 				for i := range found {
 					if fit := s.platform.MatchJob(s.runner, found[i]); !fit.Matched {
-						t.Errorf("job of %s is not taken: %+v", found[i].Repository, fit)
+						t.Errorf("job of %s is not accepted: %+v", found[i].Repository, fit)
 					}
 				}
 
@@ -265,7 +265,7 @@ func TestScopes(t *testing.T) {
 	})
 }
 
-// TestARemnantIsReplaced checks that a runner that never came online is replaced by one of the same
+// TestOfflineRunnerIsReplaced checks that a runner that never came online is replaced by one of the same
 // name, and that an online runner is not.
 func TestARemnantIsReplaced(t *testing.T) {
 	both(t, func(t *testing.T, forgejo bool) {
@@ -290,7 +290,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 
 		_, err := reopen(t, s).IssueCredential(t.Context(), workload.RunnerRequest{Name: "vm-1", Labels: []string{"linux"}, Job: &job})
 		if !workload.Is(err, workload.Conflict) {
-			t.Errorf("a live runner was replaced: %v", err)
+			t.Errorf("an online runner was replaced: %v", err)
 		}
 
 		program.Stop()
@@ -298,7 +298,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 	})
 }
 
-// reopen creates another provider of the same scope.
+// reopenProvider creates another provider of the same scope.
 func reopen(t *testing.T, s server) workload.Provider {
 	t.Helper()
 
@@ -315,7 +315,7 @@ func reopen(t *testing.T, s server) workload.Provider {
 	return out
 }
 
-// TestARegistrationTokenThatWasReplaced checks that a replaced registration token is requested
+// TestReplacedRegistrationToken checks that a replaced registration token is requested
 // again.
 func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 	s := start(t, giteasim.Options{}, nil, giteatest.Token)
@@ -324,14 +324,14 @@ func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 
 	const asks = "POST /repos/{owner}/{repo}/actions/runners/registration-token"
 	if got := s.State().Requests[asks]; got != 1 {
-		t.Errorf("the registration token was asked for %d times", got)
+		t.Errorf("the registration token was requested %d times", got)
 	}
 
 	s.ResetRegistrationTokens()
 	s.issue(t, "vm-3", nil)
 
 	if got := s.State().Requests[asks]; got != 2 {
-		t.Errorf("the registration token was asked for %d times", got)
+		t.Errorf("the registration token was requested %d times", got)
 	}
 }
 
@@ -354,7 +354,7 @@ func TestRefusals(t *testing.T) {
 		"an old Gitea":       {opts: giteasim.Options{Version: "1.24.2"}, reason: "GiteaVersionTooOld", says: "1.26"},
 		"a wrong token":      {token: strings.Repeat("f", 40), reason: "GiteaCredentialsInvalid", says: "access token"},
 		"a token's scope":    {opts: giteasim.Options{Tokens: readOnly}, reason: "GiteaPermissionMissing", says: "write:repository"},
-		"no such repository": {change: func(c *v1alpha1.GiteaConfig) { c.Repository = "acme/none" }, reason: "GiteaScopeNotFound", says: "repository acme/none"},
+		"missing repository": {change: func(c *v1alpha1.GiteaConfig) { c.Repository = "acme/none" }, reason: "GiteaScopeNotFound", says: "repository acme/none"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.token == "" {
@@ -407,7 +407,7 @@ func TestWebhooks(t *testing.T) {
 	}
 
 	if err := parser.Verify(hook.Header, hook.Body, []byte("other")); err == nil {
-		t.Error("another secret verifies")
+		t.Error("a wrong secret is accepted")
 	}
 
 	if scope, err := parser.ParseScope(hook.Header, hook.Body); err != nil || scope.Repository != giteatest.Repository || scope.Organization != "acme" {
@@ -420,7 +420,7 @@ func TestWebhooks(t *testing.T) {
 	}
 
 	if polled := s.jobs(t); len(polled) != 1 || polled[0].ID != job.ID || polled[0].URL != job.URL {
-		t.Errorf("polled %+v, and the webhook told %+v", polled, job)
+		t.Errorf("polled %+v, and the webhook has %+v", polled, job)
 	}
 
 	other := http.Header{gitea.HeaderEvent: {"push"}}

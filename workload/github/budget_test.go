@@ -28,7 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// opened creates a provider as the operator does.
+// openTestProvider creates a provider as the operator does.
 func opened(t *testing.T, platform github.Platform, url, token, group string) workload.Provider {
 	t.Helper()
 
@@ -50,7 +50,7 @@ func opened(t *testing.T, platform github.Platform, url, token, group string) wo
 	return out
 }
 
-// after returns the delay of a call, or 0 if the call is not delayed.
+// getRetryAfter returns the delay of a call, or 0 if the call is not delayed.
 func after(t *testing.T, what string, err error) time.Duration {
 	t.Helper()
 
@@ -82,7 +82,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	var ids []string
 
 	issue := func(name string) error {
-		made, err := p.IssueCredential(t.Context(), request(name))
+		made, err := p.IssueCredential(t.Context(), newRunnerRequest(name))
 		if err == nil {
 			ids = append(ids, made.RunnerID)
 		}
@@ -121,19 +121,19 @@ func TestBudgetEndsInOrder(t *testing.T) {
 			slowed++
 
 			if wait > time.Minute+time.Second {
-				t.Fatalf("a repair waits %s: it slows down, it does not stop", wait)
+				t.Fatalf("a confirmation waits %s, want a short delay", wait)
 			}
 
 			clk.Step(wait)
 
 			if err := repair(); err != nil {
-				t.Fatalf("a repair when it was told to come: %v", err)
+				t.Fatalf("a confirmation after its delay: %v", err)
 			}
 		}
 	}
 
 	if slowed < 4 {
-		t.Errorf("%d of 10 repairs were slowed down", slowed)
+		t.Errorf("%d of 10 confirmations were delayed", slowed)
 	}
 
 	for i := 0; ; i++ {
@@ -143,7 +143,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	}
 
 	if len(ids) < removals {
-		t.Fatalf("%d runners were made out of the reserve", len(ids))
+		t.Fatalf("%d runners were created from the reserve", len(ids))
 	}
 
 	for i, id := range ids[:removals] {
@@ -153,7 +153,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	}
 
 	if wait := after(t, "removing a runner", p.Deregister(t.Context(), ids[removals])); wait == 0 || wait > time.Hour {
-		t.Errorf("with nothing left a removal waits %s", wait)
+		t.Errorf("without remaining calls a removal waits %s", wait)
 	}
 
 	clk.Step(time.Hour)
@@ -172,7 +172,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	p := providerAt(t, repositoryScope(server), clk)
 	polls := as[workload.Poller](t, p)
 
-	made, err := p.IssueCredential(t.Context(), request("first"))
+	made, err := p.IssueCredential(t.Context(), newRunnerRequest("first"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	_, err = p.IssueCredential(t.Context(), request("second"))
+	_, err = p.IssueCredential(t.Context(), newRunnerRequest("second"))
 	after(t, "making a runner", err)
 
 	if err := server.SetFaults(control.Faults{}); err != nil {
@@ -199,19 +199,19 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	}
 	before := calls()
 
-	_, issueErr := p.IssueCredential(t.Context(), request("second"))
+	_, issueErr := p.IssueCredential(t.Context(), newRunnerRequest("second"))
 	_, findErr := p.FindRunner(t.Context(), "x", 0)
 	_, jobErr := p.GetJob(t.Context(), githubtest.Repo, "5")
 	_, pollErr := polls.ListJobs(t.Context(), nil)
 
 	for what, err := range map[string]error{"making": issueErr, "listing": findErr, "repair": jobErr, "poll": pollErr} {
 		if wait := after(t, what, err); wait != time.Minute {
-			t.Errorf("%s waits %s, want the rest of the pause", what, wait)
+			t.Errorf("%s waits %s, want the remaining delay", what, wait)
 		}
 	}
 
 	if calls() != before {
-		t.Errorf("%d calls in the pause", calls()-before)
+		t.Errorf("%d calls during the delay", calls()-before)
 	}
 
 	if err := p.Deregister(t.Context(), made.RunnerID); err != nil || calls() != before+1 {
@@ -220,7 +220,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 
 	clk.Step(time.Minute)
 
-	if _, err := p.IssueCredential(t.Context(), request("second")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), newRunnerRequest("second")); err != nil {
 		t.Errorf("after the pause: %v", err)
 	}
 }
@@ -249,7 +249,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 			})
 			first := opened(t, test.platform, server.URL, githubtest.PAT, "")
 
-			if _, err := first.IssueCredential(t.Context(), request("a")); !workload.Is(err, workload.RateLimited) {
+			if _, err := first.IssueCredential(t.Context(), newRunnerRequest("a")); !workload.Is(err, workload.RateLimited) {
 				t.Fatal(err)
 			}
 
@@ -257,7 +257,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			_, err := opened(t, test.platform, server.URL, test.token, "fast").IssueCredential(t.Context(), request("b"))
+			_, err := opened(t, test.platform, server.URL, test.token, "fast").IssueCredential(t.Context(), newRunnerRequest("b"))
 			if workload.KindOf(err) != test.want {
 				t.Errorf("the other provider: %v, want %q", err, test.want)
 			}
@@ -283,7 +283,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 	for i := range many {
 		name := fmt.Sprintf("r-%03d", i)
 
-		_, err := p.IssueCredential(t.Context(), request(name))
+		_, err := p.IssueCredential(t.Context(), newRunnerRequest(name))
 		if wait := after(t, name, err); wait > 0 {
 			waits[name] = wait
 
@@ -301,7 +301,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 	}
 
 	if len(told) != len(waits) {
-		t.Errorf("%d who wait were told %d times to come again at", len(waits), len(told))
+		t.Errorf("%d waiting callers got %d different retry times", len(waits), len(told))
 	}
 
 	// Every caller that retries after its delay can register.
@@ -311,7 +311,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 				continue
 			}
 
-			if _, err := p.IssueCredential(t.Context(), request(name)); err != nil {
+			if _, err := p.IssueCredential(t.Context(), newRunnerRequest(name)); err != nil {
 				t.Fatalf("%s, after %s: %v", name, wait, err)
 			}
 
@@ -345,7 +345,7 @@ func TestRegistrationsKeepToTheLimit(t *testing.T) {
 	}, gen.UInt64()))
 }
 
-// densest returns the largest number of times in any window.
+// findMaxInWindow returns the largest number of times in any window.
 func densest(times []time.Time, window time.Duration) int {
 	most, from := 0, 0
 
@@ -375,10 +375,10 @@ func TestNoPaceWithoutLimits(t *testing.T) {
 	}))
 	defer plain.Close()
 
-	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: plain.URL})
+	p := newTestProvider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: plain.URL})
 
 	for i := range many {
-		if _, err := p.IssueCredential(t.Context(), request("r"+strconv.Itoa(i))); err != nil {
+		if _, err := p.IssueCredential(t.Context(), newRunnerRequest("r"+strconv.Itoa(i))); err != nil {
 			t.Fatalf("runner %d: %v", i, err)
 		}
 	}
@@ -413,7 +413,7 @@ func TestTroubleInWords(t *testing.T) {
 			faults: control.Faults{RegistrationsLimited: 1}, kind: workload.RateLimited, reason: github.ReasonRateLimited,
 			words: "create runner trouble: GitHub requested a delay",
 		},
-		"runner group that doesn't exist": {
+		"missing runner group": {
 			group: "gpus", kind: workload.Rejected, reason: github.ReasonGroup,
 			words: `organization octo-org has no runner group "gpus": create the group at GitHub or change runnerGroup`,
 		},
@@ -425,7 +425,7 @@ func TestTroubleInWords(t *testing.T) {
 			server := githubtest.New(t, sim.Options{})
 			config := organizationScope(server)
 			config.RunnerGroup = test.group
-			p := provider(t, config)
+			p := newTestProvider(t, config)
 
 			if test.group == "" {
 				if err := p.Validate(t.Context()); err != nil { // the provider worked before
@@ -441,7 +441,7 @@ func TestTroubleInWords(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			req := request("trouble")
+			req := newRunnerRequest("trouble")
 			req.Group = test.group
 
 			_, issueErr := p.IssueCredential(t.Context(), req)
@@ -467,7 +467,7 @@ func TestTroubleInWords(t *testing.T) {
 				}
 
 				if wait := after(t, call, err); wait < time.Second || wait > time.Hour {
-					t.Errorf("%s is put off for %s", call, wait)
+					t.Errorf("%s is delayed for %s", call, wait)
 				}
 			}
 		})

@@ -31,7 +31,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	const limit = 30
 
 	server := githubtest.New(t, sim.Options{RateLimit: limit})
-	p := provider(t, repositoryScope(server))
+	p := newTestProvider(t, repositoryScope(server))
 	job := server.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 
 	if err := p.Validate(t.Context()); err != nil {
@@ -54,7 +54,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 
 	for i, want := range []workload.Kind{"", workload.RateLimited} {
 		if _, err := p.GetJob(t.Context(), githubtest.Repo, strconv.FormatInt(job.ID, 10)); workload.KindOf(err) != want {
-			t.Errorf("job %d with little left: %v, want %q", i, err, want)
+			t.Errorf("job %d with few calls left: %v, want %q", i, err, want)
 		}
 	}
 
@@ -63,7 +63,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 		t.Errorf("validation, shown to be right before: %v", err)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request("must"))
+	issued, err := p.IssueCredential(t.Context(), newRunnerRequest("must"))
 	if err != nil {
 		t.Fatalf("Issue: %v", err)
 	}
@@ -80,7 +80,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
 
 	_, findErr := p.FindRunner(t.Context(), "x", 0)
-	_, issueErr := p.IssueCredential(t.Context(), request("x"))
+	_, issueErr := p.IssueCredential(t.Context(), newRunnerRequest("x"))
 
 	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
 		if err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "502") {
@@ -89,7 +89,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	}
 
 	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, watched.tries); diff != "" {
-		t.Errorf("tries (-want +got):\n%s", diff)
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 
 	for i := range many {
 		// A provider with its own budget is not delayed by the registrations of others.
-		if _, err := provider(t, repositoryScope(server)).IssueCredential(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+		if _, err := newTestProvider(t, repositoryScope(server)).IssueCredential(t.Context(), newRunnerRequest(fmt.Sprintf("many-%03d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -140,7 +140,7 @@ func TestCredentialsStayHome(t *testing.T) {
 	home := httptest.NewServer(http.RedirectHandler(foreign.URL, http.StatusTemporaryRedirect))
 	defer home.Close()
 
-	p := provider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
+	p := newTestProvider(t, &github.Settings{Token: githubtest.PAT, Organization: "acme", APIURL: home.URL})
 
 	_, err := p.FindRunner(t.Context(), "x", 0)
 	if err == nil || strayed.Load() != 0 || strings.Contains(err.Error(), githubtest.PAT) {
@@ -166,8 +166,8 @@ func TestTimeout(t *testing.T) {
 	}
 
 	// The text is "context deadline exceeded" or "Client.Timeout exceeded", by which of two timers of net/http is first.
-	if _, err := p.IssueCredential(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "exceeded") {
-		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
+	if _, err := p.IssueCredential(t.Context(), newRunnerRequest("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "exceeded") {
+		t.Errorf("Issue: %v, want a transient error with the cause", err)
 	}
 }
 

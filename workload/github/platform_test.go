@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// scoped contains the fields of a workload.RunnerSpec that are merged from several settings.
+// scopedSpec contains the fields of a workload.RunnerSpec that are merged from several settings.
 type scoped struct {
 	scope  workload.Scope
 	labels []string
@@ -50,35 +50,35 @@ func TestPlatformRunner(t *testing.T) {
 		want     scoped
 		reason   string
 	}{
-		"repository wins over organization in one place": {
+		"repository takes precedence over organization in the same settings": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r", Organization: "g"}), pool(nil),
 			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
 		},
-		"the pool's organization wins over the template's repository": {
+		"the pool's organization takes precedence over the template's repository": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}),
 			pool(&v1alpha1.GitHubActionsConfig{Organization: "g", Labels: []string{"x"}, RunnerGroup: "fast"}),
 			scoped{workload.Scope{Organization: "g"}, []string{"x"}, "fast"}, "",
 		},
-		"a pool that says nothing": {
+		"a pool without settings": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}), pool(&v1alpha1.GitHubActionsConfig{}),
 			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
 		},
-		"the template's organization wins over its owner": {
+		"the template's organization takes precedence over its owner": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Organization: "g"}), pool(nil),
 			scoped{scope: workload.Scope{Organization: "g"}}, "",
 		},
-		"the pool's repository wins over its organization": {
+		"the pool's repository takes precedence over its organization": {
 			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b", Organization: "o"}),
 			scoped{scope: workload.Scope{Repository: "a/b"}}, "",
 		},
 		"an owner alone is an organization": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o"}), pool(nil), scoped{scope: workload.Scope{Organization: "o"}}, "",
 		},
-		"an enterprise is the last resort": {
+		"an enterprise is used last": {
 			template(&v1alpha1.GitHubBootstrap{Enterprise: "corp"}), pool(nil), scoped{scope: workload.Scope{Enterprise: "corp"}}, "",
 		},
-		"no scope at all is named":     {template(&v1alpha1.GitHubBootstrap{}), pool(nil), scoped{}, "ScopeMissing"},
-		"no credentials at all either": {template(nil), pool(nil), scoped{}, "BootstrapIncomplete"},
+		"no scope at all is named":    {template(&v1alpha1.GitHubBootstrap{}), pool(nil), scoped{}, "ScopeMissing"},
+		"no scope and no credentials": {template(nil), pool(nil), scoped{}, "BootstrapIncomplete"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -126,7 +126,7 @@ func TestPlatformOpensAnEnterprise(t *testing.T) {
 		t.Error(err)
 	}
 
-	req := request("r")
+	req := newRunnerRequest("r")
 	req.Registration = runner.Registration
 
 	issued, err := p.IssueCredential(t.Context(), req)

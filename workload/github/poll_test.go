@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// watched counts requests by method and responses by status.
+// countingTransport counts requests by method and responses by status.
 type watched struct {
 	next http.RoundTripper
 
@@ -51,7 +51,7 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// take returns the responses by status since the last call.
+// takeStatuses returns the responses by status since the last call.
 func (w *watched) take() map[int]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -62,7 +62,7 @@ func (w *watched) take() map[int]int {
 	return out
 }
 
-// watch returns a provider whose calls are counted.
+// newCountedProvider returns a provider whose calls are counted.
 func watch(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Provider, *watched) {
 	t.Helper()
 
@@ -128,7 +128,7 @@ func TestPollFollowsJobs(t *testing.T) {
 		t.Fatalf("jobs (-want +got):\n%s", diff)
 	}
 
-	issued, err := provider(t, repositoryScope(server)).IssueCredential(t.Context(), request("one"))
+	issued, err := newTestProvider(t, repositoryScope(server)).IssueCredential(t.Context(), newRunnerRequest("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +140,11 @@ func TestPollFollowsJobs(t *testing.T) {
 	}
 
 	if diff := cmp.Diff([]string{"build (1) Completed", "build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
-		t.Errorf("after a job was done (-want +got):\n%s", diff)
+		t.Errorf("after a job completed (-want +got):\n%s", diff)
 	}
 
 	if diff := cmp.Diff([]string{"build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
-		t.Errorf("a job's end is told once (-want +got):\n%s", diff)
+		t.Errorf("a job's end is reported once (-want +got):\n%s", diff)
 	}
 
 	for _, job := range server.State().Jobs {
@@ -187,7 +187,7 @@ func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 	}
 
 	if jobs := poll(t, p); len(jobs) != 151 {
-		t.Errorf("%d jobs out of answers that were there already", len(jobs))
+		t.Errorf("%d jobs from cached responses", len(jobs))
 	}
 
 	if diff := cmp.Diff(map[int]int{http.StatusNotModified: lists + pages}, watch.take()); diff != "" || watch.left != left {
@@ -201,14 +201,14 @@ func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 	}
 
 	if jobs := poll(t, p); len(jobs) != 151 || jobs[0].State != v1alpha1.JobCompleted {
-		t.Errorf("%d jobs ended", len(jobs))
+		t.Errorf("%d jobs have ended", len(jobs))
 	}
 
 	watch.take()
 	poll(t, p)
 
 	if got := watch.take(); got[http.StatusOK]+got[http.StatusNotModified] != lists {
-		t.Errorf("runs that are over are asked for: %v", got)
+		t.Errorf("completed runs are requested: %v", got)
 	}
 }
 
@@ -254,13 +254,13 @@ func TestPollScopes(t *testing.T) {
 		config github.Settings
 		want   []string
 	}{
-		"repository: what else is asked for is not its own": {
+		"repository: other repositories are not its own": {
 			github.Settings{Owner: "octo-org", Repository: "a"}, []string{"octo-org/a Queued"},
 		},
-		"organization: its own of those asked for": {
+		"organization: its own of the given repositories": {
 			github.Settings{Organization: "octo-org"}, []string{"octo-org/a Queued", "octo-org/b Queued"},
 		},
-		"enterprise: all that are asked for": {
+		"enterprise: all given repositories": {
 			github.Settings{Enterprise: "corp"}, []string{"octo-org/a Queued", "octo-org/b Queued", "other/c Queued"},
 		},
 	} {

@@ -32,7 +32,7 @@ const (
 	authenticateAsInstallation = 815
 )
 
-// repositoryScope returns a provider's configuration for the simulator's repository.
+// newRepositoryConfig returns a provider's configuration for the simulator's repository.
 func repositoryScope(server *githubtest.Server) *github.Settings {
 	return &github.Settings{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
 }
@@ -41,7 +41,7 @@ func organizationScope(server *githubtest.Server) *github.Settings {
 	return &github.Settings{Token: githubtest.PAT, Organization: githubtest.Org, APIURL: server.URL}
 }
 
-func provider(t *testing.T, config *github.Settings) workload.Provider {
+func newTestProvider(t *testing.T, config *github.Settings) workload.Provider {
 	t.Helper()
 
 	out, err := github.New(github.Config{Settings: config})
@@ -52,7 +52,7 @@ func provider(t *testing.T, config *github.Settings) workload.Provider {
 	return out
 }
 
-// providerAt returns a provider with the given clock.
+// newProviderWithClock returns a provider with the given clock.
 func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload.Provider {
 	t.Helper()
 
@@ -64,23 +64,23 @@ func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload
 	return out
 }
 
-// as converts a provider to an optional interface.
+// asInterface converts a provider to an optional interface.
 func as[T any](t *testing.T, p workload.Provider) T {
 	t.Helper()
 
 	out, ok := p.(T)
 	if !ok {
-		t.Fatalf("%T is no %T", p, &out)
+		t.Fatalf("%T does not implement %T", p, &out)
 	}
 
 	return out
 }
 
-func request(name string) workload.RunnerRequest {
+func newRunnerRequest(name string) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Labels: github.MergeLabels([]string{"linux"}), Registration: v1alpha1.RegistrationJIT}
 }
 
-// key creates an App's key and its PEM.
+// newKey creates an App's key and its PEM.
 func key(t *testing.T) (*rsa.PrivateKey, []byte) {
 	t.Helper()
 
@@ -139,7 +139,7 @@ func TestRunnerLifecycle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lifecycle(t, provider(t, edit()), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name))
+			lifecycle(t, newTestProvider(t, edit()), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name))
 		})
 	}
 }
@@ -151,7 +151,7 @@ func lifecycle(t *testing.T, p workload.Provider, name string) {
 		t.Fatalf("Validate: %v", err)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request(name))
+	issued, err := p.IssueCredential(t.Context(), newRunnerRequest(name))
 	if err != nil || issued.JITConfig == "" || issued.RunnerID == "" || issued.RunnerToken != "" {
 		t.Fatalf("Issue = %+v, %v", issued, err)
 	}
@@ -195,8 +195,8 @@ func TestIssueToken(t *testing.T) {
 		"repository":   {repositoryScope(server), server.URL + "/octo-org/octo-repo"},
 		"organization": {organizationScope(server), server.URL + "/octo-org"},
 	} {
-		p := provider(t, test.config)
-		req := request("token-" + name)
+		p := newTestProvider(t, test.config)
+		req := newRunnerRequest("token-" + name)
 		req.Registration = v1alpha1.RegistrationToken
 
 		got, err := p.IssueCredential(t.Context(), req)
@@ -214,14 +214,14 @@ func TestIssueWithNameTaken(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p := provider(t, repositoryScope(server))
+	p := newTestProvider(t, repositoryScope(server))
 
-	first, err := p.IssueCredential(t.Context(), request("twice"))
+	first, err := p.IssueCredential(t.Context(), newRunnerRequest("twice"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	second, err := p.IssueCredential(t.Context(), request("twice"))
+	second, err := p.IssueCredential(t.Context(), newRunnerRequest("twice"))
 	if err != nil || second.RunnerID == first.RunnerID {
 		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
 	}
@@ -230,16 +230,16 @@ func TestIssueWithNameTaken(t *testing.T) {
 	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 
 	for _, registration := range []string{v1alpha1.RegistrationJIT, v1alpha1.RegistrationToken} {
-		req := request("twice")
+		req := newRunnerRequest("twice")
 		req.Registration = registration
 
 		if _, err := p.IssueCredential(t.Context(), req); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
-			t.Errorf("%s: a live runner of that name: %v", registration, err)
+			t.Errorf("%s: an online runner with the same name: %v", registration, err)
 		}
 	}
 
 	if state := server.State(); len(state.Runners) != 1 || !state.Runners[0].Online {
-		t.Errorf("the live runner was touched: %+v", state.Runners)
+		t.Errorf("the online runner was changed: %+v", state.Runners)
 	}
 }
 
@@ -247,7 +247,7 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p := provider(t, repositoryScope(server))
+	p := newTestProvider(t, repositoryScope(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: time.Hour})[0]
 	id := strconv.FormatInt(queued.ID, 10)
 
@@ -256,7 +256,7 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 		t.Fatalf("Job = %+v, %v", job, err)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), newRunnerRequest("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,15 +313,15 @@ func TestErrorsNameTheFix(t *testing.T) {
 			edit:         func(c *github.Settings) { c.Token = "ghp_withoutscopes0000000000000000000000" },
 			reason:       github.ReasonPermission, message: "the scope admin:org (classic token)",
 		},
-		"fine-grained token that may only read": {
+		"fine-grained token with read permission": {
 			edit:   func(c *github.Settings) { c.Token = "github_pat_readonly00000000000000000000" },
 			reason: github.ReasonPermission, message: "repository permission Administration: write",
 		},
-		"App that may only read": {
+		"App with read permission": {
 			organization: true, edit: func(c *github.Settings) { app(c, text, authenticateAsInstallation) },
 			reason: github.ReasonPermission, message: "organization permission Self-hosted runners: write",
 		},
-		"App with another's key": {
+		"App with the key of another App": {
 			edit:   func(c *github.Settings) { app(c, otherText, authenticateAsInstallation) },
 			reason: github.ReasonCredentials, message: "check appId and privateKey",
 		},
@@ -329,15 +329,15 @@ func TestErrorsNameTheFix(t *testing.T) {
 			edit:   func(c *github.Settings) { app(c, text, 99) },
 			reason: github.ReasonInstallation, message: "check installationId",
 		},
-		"no such repository": {
+		"missing repository": {
 			edit:   func(c *github.Settings) { c.Repository = "nowhere" },
 			reason: github.ReasonScope, message: "repository octo-org/nowhere",
 		},
-		"no such organization": {
+		"missing organization": {
 			organization: true, edit: func(c *github.Settings) { c.Organization = "nobody" },
 			reason: github.ReasonScope, message: "organization nobody",
 		},
-		"no such enterprise": {
+		"missing enterprise": {
 			organization: true, edit: func(c *github.Settings) { c.Organization, c.Enterprise = "", "nobody" },
 			reason: github.ReasonScope, message: "enterprise nobody",
 		},
@@ -345,11 +345,11 @@ func TestErrorsNameTheFix(t *testing.T) {
 			organization: true, edit: func(c *github.Settings) { c.Organization, c.Enterprise = "", "corp" },
 			reason: github.ReasonScope, message: "the scope manage_runners:enterprise of a classic token",
 		},
-		"no such group": {
+		"missing runner group": {
 			organization: true, edit: func(c *github.Settings) { c.RunnerGroup = "gpus" },
 			reason: github.ReasonGroup, message: `no runner group "gpus"`,
 		},
-		"a group in a repository": {
+		"a runner group in a repository": {
 			edit:   func(c *github.Settings) { c.RunnerGroup = "gpus" },
 			reason: github.ReasonGroup, message: "only organizations and enterprises have groups",
 		},
@@ -366,7 +366,7 @@ func TestErrorsNameTheFix(t *testing.T) {
 
 			test.edit(config)
 
-			err := provider(t, config).Validate(t.Context())
+			err := newTestProvider(t, config).Validate(t.Context())
 			checkError(t, err, workload.Rejected, test.reason, test.message)
 
 			if config.Token != "" && strings.Contains(fmt.Sprintf("%v %+v", err, err), config.Token) {
@@ -415,7 +415,7 @@ func TestNewRejects(t *testing.T) {
 			func(c *github.Settings) { c.APIURL = "https://me:hunter2@ghes.example.com" }, github.ReasonConfig, "contains credentials",
 		},
 		"no URL": {func(c *github.Settings) { c.APIURL = "ghes.example.com" }, github.ReasonConfig, "ghes.example.com"},
-		"odd enterprise": {
+		"invalid enterprise": {
 			func(c *github.Settings) { c.Owner, c.Repository, c.Enterprise = "", "", "corp/../orgs" }, github.ReasonConfig, "corp/../orgs",
 		},
 		"unknown placeholder": {
@@ -462,7 +462,7 @@ func TestURLs(t *testing.T) {
 				"https://api.github.com", "https://api.github.com/orgs/acme/actions/runners/registration-token", "https://github.com/acme",
 			},
 		},
-		"repository as the pool writes it": {
+		"repository as in the pool": {
 			github.Settings{Owner: "other", Repository: "acme/app"},
 			[]string{
 				"https://api.github.com", "https://api.github.com/repos/acme/app/actions/runners/registration-token",
@@ -489,7 +489,7 @@ func TestURLs(t *testing.T) {
 				"https://octocorp.ghe.com/acme",
 			},
 		},
-		"templates: {owner} and {org} are one for an organization": {
+		"templates: {owner} and {org} are equal for an organization": {
 			github.Settings{
 				Owner: "ignored", Organization: "acme",
 				RegistrationURLs: v1alpha1.GitHubURLs{Organization: "https://gw.example.com/orgs/{owner}/token"},
@@ -542,8 +542,8 @@ func TestEnterpriseRunnerRunsAJob(t *testing.T) {
 	server := githubtest.New(t, sim.Options{
 		Enterprise: "corp", Groups: []sim.Group{{Owner: "enterprises/corp", Name: "Everywhere"}},
 	})
-	p := provider(t, &github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL})
-	req := request("everywhere")
+	p := newTestProvider(t, &github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL})
+	req := newRunnerRequest("everywhere")
 	req.Group = "everywhere"
 
 	issued, err := p.IssueCredential(t.Context(), req)

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// missed queues jobs whose webhooks the receiver rejects.
+// queueMissedWebhooks queues jobs whose webhooks the receiver rejects.
 func missed(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
 	t.Helper()
 
@@ -59,7 +59,7 @@ func TestRedeliver(t *testing.T) {
 		"a user's repository's": {
 			sim.Options{Repos: []sim.Repo{{FullName: githubtest.Repo, UserOwned: true}}}, githubtest.Repo, repositoryScope,
 		},
-		"an organization's, seen by an App whose own goes nowhere": {withApp(&private.PublicKey, both), githubtest.Org, app},
+		"an organization's, listed by an App without a webhook URL": {withApp(&private.PublicKey, both), githubtest.Org, app},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +85,7 @@ func TestRedeliver(t *testing.T) {
 			hooks.SetStatus(http.StatusAccepted)
 
 			seen := len(hooks.Webhooks())
-			p := as[workload.Redeliverer](t, provider(t, test.config(server)))
+			p := as[workload.Redeliverer](t, newTestProvider(t, test.config(server)))
 			target := hooks.URL + "/webhooks/github/"
 
 			if count, err := p.Redeliver(t.Context(), target, time.Now().Add(time.Minute)); err != nil || count != 0 {
@@ -106,10 +106,10 @@ func TestRedeliver(t *testing.T) {
 			}
 
 			if len(guids) != bad {
-				t.Errorf("%d of %d webhooks came again", len(guids), bad)
+				t.Errorf("%d of %d webhooks were redelivered", len(guids), bad)
 			}
 
-			if count, err := as[workload.Redeliverer](t, provider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
+			if count, err := as[workload.Redeliverer](t, newTestProvider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
 				t.Errorf("Redeliver of what came since: %d, %v", count, err)
 			}
 		})
@@ -147,11 +147,11 @@ func TestRedeliverInParts(t *testing.T) {
 	}
 
 	if len(counts) != 3 {
-		t.Errorf("asked for %v", counts)
+		t.Errorf("requested %v", counts)
 	}
 
 	if state := server.State(); state.Webhooks.Delivered != many {
-		t.Errorf("%d of %d webhooks came", state.Webhooks.Delivered, many)
+		t.Errorf("%d of %d webhooks were delivered", state.Webhooks.Delivered, many)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestRedeliverOnceForAll(t *testing.T) {
 	}
 
 	if sum != 3 {
-		t.Errorf("three webhooks were asked for %d times", sum)
+		t.Errorf("three webhooks were requested %d times", sum)
 	}
 }
 
@@ -204,19 +204,19 @@ func TestRedeliverTrouble(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"no webhook goes there": {
+		"no webhook with this URL": {
 			func(*github.Settings) {}, "https://fleet.example.com/webhooks/github", github.ReasonHook,
 			"find the webhook of organization octo-org to https://fleet.example.com/webhooks/github",
 		},
-		"an organization's without its permission": {
+		"an organization's without the permission": {
 			func(c *github.Settings) { c.Token = weak }, hooks.URL, github.ReasonPermission,
 			"the organization permission Webhooks: write",
 		},
-		"read is not enough": {
+		"read permission is not sufficient": {
 			func(c *github.Settings) { c.Token = "github_pat_mayread00000000000000000000" }, hooks.URL, github.ReasonPermission,
 			"the organization permission Webhooks: write",
 		},
-		"a repository's without its permission": {
+		"a repository's without the permission": {
 			func(c *github.Settings) { c.Token, c.Owner, c.Repository = weak, "octo-org", "octo-repo" }, hooks.URL, github.ReasonPermission,
 			"the repository permission Webhooks: write",
 		},
@@ -231,13 +231,13 @@ func TestRedeliverTrouble(t *testing.T) {
 		config := organizationScope(server)
 		test.edit(config)
 
-		count, err := as[workload.Redeliverer](t, provider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
+		count, err := as[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkError(t, err, workload.Rejected, test.reason, test.message)
 
 			if count != 0 {
-				t.Errorf("%d were asked for", count)
+				t.Errorf("%d redeliveries were requested", count)
 			}
 		})
 	}
@@ -271,7 +271,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 			App: &github.App{AppID: clientID, PrivateKey: text, InstallationID: id},
 		}
 
-		count, err := as[workload.Redeliverer](t, provider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
+		count, err := as[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
 			time.Now().Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
@@ -281,7 +281,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 	}
 
 	if diff := cmp.Diff(map[string]int{githubtest.Org: 2, "other": 3}, got); diff != "" {
-		t.Errorf("asked for (-want +got):\n%s", diff)
+		t.Errorf("requested (-want +got):\n%s", diff)
 	}
 }
 
@@ -314,6 +314,6 @@ func TestRedeliverGivesUpSlowly(t *testing.T) {
 	}
 
 	if diff := cmp.Diff([]int{0, 10, 20, 40, 80, 160}, asked); diff != "" {
-		t.Errorf("asked for after minutes (-want +got):\n%s", diff)
+		t.Errorf("requested after minutes (-want +got):\n%s", diff)
 	}
 }

@@ -29,8 +29,7 @@ func emptyTally() tally {
 	})
 }
 
-// world contains the real jobs, the tally that receives unreliable messages about them, and a
-// ledger.
+// tallyFixture contains the real jobs, the tally that receives unreliable messages about them, and a ledger.
 type world struct {
 	t       *tally
 	now     time.Time
@@ -40,7 +39,7 @@ type world struct {
 	random  *rand.Rand
 	next    int
 	session int
-	// faults of the message delivery.
+	// These are the faults of the message delivery.
 	loses, delays, repeats, forgets bool
 }
 
@@ -71,8 +70,8 @@ func (w *world) level() statistics {
 	return statistics{Assigned: len(w.jobs), Running: w.count(v1alpha1.JobRunning)}
 }
 
-// write applies updates to the ledger: states never go back, and a job that is completed and
-// unknown stays unknown.
+// writeJobs applies updates to the ledger: states never go back, and a job that is completed and unknown
+// stays unknown.
 func (w *world) write(jobs []workload.Job) {
 	order := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
 
@@ -112,7 +111,7 @@ func (w *world) deliver(updates ...jobUpdate) {
 	w.write(append(out, w.t.reconcile(false, w.now)...))
 }
 
-// tell sends updates unless the faults lose or delay them.
+// sendUpdates sends updates unless the faults lose or delay them.
 func (w *world) tell(n jobUpdate) {
 	switch {
 	case w.loses && w.random.IntN(4) == 0:
@@ -131,7 +130,7 @@ func (w *world) updates(kind, key string) jobUpdate {
 	return jobUpdate{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
 }
 
-// any returns one of the jobs in a state, or "".
+// findJob returns one of the jobs in a state, or "".
 func (w *world) any(state v1alpha1.JobState) string {
 	var keys []string
 
@@ -150,7 +149,7 @@ func (w *world) any(state v1alpha1.JobState) string {
 	return keys[w.random.IntN(len(keys))]
 }
 
-// step makes one random change.
+// changeJobs makes one random change.
 func (w *world) step(what int) {
 	w.now = w.now.Add(time.Duration(w.random.IntN(40)) * time.Second)
 
@@ -191,7 +190,7 @@ func (w *world) step(what int) {
 	}
 }
 
-// calm delivers all pending messages and advances the clock.
+// deliverAll delivers all pending messages and advances the clock.
 func (w *world) calm() {
 	for _, n := range w.late {
 		w.deliver(n)
@@ -206,7 +205,7 @@ func (w *world) calm() {
 	}
 }
 
-// confirm reads the jobs of the ledger, as the runners area does for jobs without updates.
+// confirmJobs reads the jobs of the ledger, as the runners area does for jobs without updates.
 func (w *world) confirm() {
 	for _, id := range slices.Sorted(maps.Keys(w.ledger)) {
 		if w.ledger[id] != v1alpha1.JobCompleted {
@@ -328,7 +327,7 @@ func TestTallyReadsNews(t *testing.T) {
 			[]jobUpdate{{Kind: jobStarted, Request: 9}, {Kind: jobAssigned, Request: 9}, {Kind: jobCompleted, Request: 9}, {Kind: jobStarted, Request: 9}},
 			map[string]v1alpha1.JobState{"9": v1alpha1.JobCompleted},
 		},
-		"an assignment taken back, and the next of the same job": {
+		"a withdrawn assignment, and the next one of the same job": {
 			[]jobUpdate{
 				{Kind: jobAssigned, JobID: "A", AssignedAt: lenientTime{epoch()}},
 				{Kind: jobCompleted, JobID: "A", AssignedAt: lenientTime{epoch()}, Result: "canceled"},
@@ -336,7 +335,7 @@ func TestTallyReadsNews(t *testing.T) {
 			},
 			map[string]v1alpha1.JobState{"a-1772366400": v1alpha1.JobCompleted, "a-1772370000": v1alpha1.JobQueued},
 		},
-		"an assignment taken back, and no times": {
+		"a withdrawn assignment without times": {
 			[]jobUpdate{{Kind: jobAssigned, JobID: "A"}, {Kind: jobCompleted, JobID: "A"}, {Kind: jobAssigned, JobID: "A"}},
 			map[string]v1alpha1.JobState{"a": v1alpha1.JobCompleted, "a-1772366400": v1alpha1.JobQueued},
 		},
@@ -407,7 +406,7 @@ func TestTallyWaitsForNews(t *testing.T) {
 		tally.reconcile(dry, now)
 
 		if got := len(tally.listNamed(v1alpha1.JobQueued)); got != named || len(tally.placeholders) != made {
-			t.Fatalf("%s: %d jobs are named and %d stood in for, want %d and %d", what, got, len(tally.placeholders), named, made)
+			t.Fatalf("%s: %d named jobs and %d placeholders, want %d and %d", what, got, len(tally.placeholders), named, made)
 		}
 	}
 
@@ -434,7 +433,7 @@ func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
 	tally.begin("second", statistics{Assigned: 3, Running: 2}, now)
 
 	if out := tally.reconcile(false, now); len(out) > 0 {
-		t.Fatalf("before the messages are in: %v", out)
+		t.Fatalf("before all messages have arrived: %v", out)
 	}
 
 	// One running job is closed. Of the waiting jobs, one is closed and one runs.
@@ -462,7 +461,7 @@ func FuzzScaleSetMessage(f *testing.F) {
 
 		updates := queueMessage{Type: jobsMessageType, Body: body}.updates()
 		if _, err := json.Marshal(updates); err != nil {
-			t.Skip("times that have no JSON")
+			t.Skip("times without a JSON representation")
 		}
 
 		seen := map[string]bool{}

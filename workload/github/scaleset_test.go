@@ -38,7 +38,7 @@ func setRequest(name string) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Labels: []string{set}, Registration: v1alpha1.RegistrationJIT}
 }
 
-// book is a ledger: it stores the newest state of each job, and a completed job stays completed.
+// jobLedger is a ledger: it stores the newest state of each job, and a completed job stays completed.
 type book struct {
 	mu       sync.Mutex
 	jobs     map[string]workload.Job
@@ -81,7 +81,7 @@ func (b *book) got(_ context.Context, jobs []workload.Job) error {
 	return nil
 }
 
-// in returns the jobs in a state, by name.
+// listJobs returns the jobs in a state, by name.
 func (b *book) in(state v1alpha1.JobState) []workload.Job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -99,7 +99,7 @@ func (b *book) in(state v1alpha1.JobState) []workload.Job {
 	return out
 }
 
-// stream listens until stop is called. stop returns the result of StreamJobs.
+// startStream listens until stop is called. stop returns the result of StreamJobs.
 func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 	t.Helper()
 
@@ -143,7 +143,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			t.Parallel()
 
 			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{OfferJobs: offer}})
-			p := provider(t, setScope(server))
+			p := newTestProvider(t, setScope(server))
 
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
@@ -153,7 +153,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			stop := stream(t, p, jobs)
 			asked := queue(server, 1)
 
-			eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+			eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 
 			job := jobs.in(v1alpha1.JobQueued)[0]
 			want := workload.Job{
@@ -176,7 +176,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 				t.Fatalf("the runner ended with %d: %s", code, runner.Output())
 			}
 
-			eventually(t, "the job is over", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+			eventually(t, "the job is completed", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
 
 			ended := jobs.in(v1alpha1.JobCompleted)[0]
 			if ended.ID != job.ID || ended.Conclusion != "success" || ended.RunnerName != "vm-1" || ended.StartedAt == nil {
@@ -212,16 +212,16 @@ func TestScaleSetScopes(t *testing.T) {
 			settings := &github.Settings{Token: githubtest.PAT, APIURL: server.URL, ScaleSet: set}
 			edit(settings)
 
-			p, jobs := provider(t, settings), newBook(5)
+			p, jobs := newTestProvider(t, settings), newBook(5)
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
 			}
 
 			stream(t, p, jobs)
 			queue(server, 1)
-			eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+			eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 			run(t, p, "vm-1")
-			eventually(t, "the job is over", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+			eventually(t, "the job is completed", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
 		})
 	}
 }

@@ -26,7 +26,7 @@ import (
 
 func quickPolls() sim.Options { return sim.Options{PollTimeout: 50 * time.Millisecond} }
 
-// run issues a runner, which runs one job.
+// runJob issues a runner, which runs one job.
 func run(t *testing.T, p workload.Provider, name string) {
 	t.Helper()
 
@@ -51,11 +51,11 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			options := quickPolls()
 			options.ScaleSets.OfferJobs = offer
 			server := githubtest.New(t, options)
-			p, jobs := provider(t, setScope(server)), newBook(2)
+			p, jobs := newTestProvider(t, setScope(server)), newBook(2)
 			stream(t, p, jobs)
-			eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 2 })
+			eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 2 })
 			queue(server, 5)
-			eventually(t, "two jobs are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+			eventually(t, "two jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
 			// After several polls, there are still two jobs.
 			polls := server.State().Requests["scaleset message"]
 			server.WaitUntil("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
@@ -65,11 +65,11 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			}
 
 			run(t, p, "vm-1")
-			eventually(t, "the next job is heard of", func() bool {
+			eventually(t, "the next job is reported", func() bool {
 				return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 1
 			})
 			jobs.set(func() { jobs.capacity = 10 })
-			eventually(t, "all jobs are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 4 })
+			eventually(t, "all jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 4 })
 		})
 	}
 }
@@ -79,25 +79,25 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p, jobs := provider(t, setScope(server)), newBook(5)
+	p, jobs := newTestProvider(t, setScope(server)), newBook(5)
 	stop := stream(t, p, jobs)
 
-	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
-	jobs.set(func() { jobs.fail = errors.New("the ledger is away") })
+	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
+	jobs.set(func() { jobs.fail = errors.New("the ledger is unavailable") })
 	queue(server, 1)
-	eventually(t, "the caller was asked", func() bool { return jobs.asked() > 1 })
+	eventually(t, "the caller was called", func() bool { return jobs.asked() > 1 })
 
-	if err := stop(); err == nil || !strings.Contains(err.Error(), "the ledger is away") {
+	if err := stop(); err == nil || !strings.Contains(err.Error(), "the ledger is unavailable") {
 		t.Errorf("Stream = %v, want the caller's error", err)
 	}
 
 	if got := server.State().Requests["scaleset acknowledge"]; got != 0 {
-		t.Fatalf("%d messages were acknowledged that nobody took", got)
+		t.Fatalf("%d unhandled messages were acknowledged", got)
 	}
 
 	jobs.set(func() { jobs.fail = nil })
 	stream(t, p, jobs)
-	eventually(t, "the message came again", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	eventually(t, "the message was delivered again", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 	server.WaitUntil("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
 }
 
@@ -114,26 +114,26 @@ func TestScaleSetRestart(t *testing.T) {
 
 	server := githubtest.New(t, quickPolls())
 	jobs := newBook(200)
-	first := provider(t, setScope(server))
+	first := newTestProvider(t, setScope(server))
 	stop := stream(t, first, jobs)
 
 	queue(server, 2)
-	eventually(t, "both are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+	eventually(t, "both jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
 
 	_ = stop()
 
 	run(t, first, "vm-1")
 	queue(server, 120)
 
-	second := provider(t, setScope(server))
+	second := newTestProvider(t, setScope(server))
 	stream(t, second, jobs)
-	eventually(t, "all are heard of", func() bool {
+	eventually(t, "all jobs are reported", func() bool {
 		return len(jobs.in(v1alpha1.JobQueued)) == 121 && len(jobs.in(v1alpha1.JobCompleted)) == 1
 	})
 
 	for _, job := range jobs.in(v1alpha1.JobQueued) {
 		if strings.Contains(job.ID, "unknown") {
-			t.Errorf("there is a stand-in for a job that has a name: %s", job.ID)
+			t.Errorf("a job with a name has a placeholder: %s", job.ID)
 		}
 	}
 }
@@ -149,20 +149,20 @@ func TestScaleSetHasOneListener(t *testing.T) {
 	jobs := newBook(5)
 	stop := stream(t, first, jobs)
 
-	eventually(t, "the first listens", func() bool { return server.Capacity(set) == 5 })
+	eventually(t, "the first listener is connected", func() bool { return server.Capacity(set) == 5 })
 
 	listen := func() error { return as[workload.Streamer](t, second).StreamJobs(t.Context(), jobs.room, jobs.got) }
 
 	err := listen()
 	if !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "has another listener") {
-		t.Fatalf("the second Stream = %v, want a Conflict that says why", err)
+		t.Fatalf("the second Stream = %v, want a Conflict with the reason", err)
 	}
 
 	_ = stop()
 
 	again := stream(t, second, newBook(3))
 
-	eventually(t, "the second listens", func() bool { return server.Capacity(set) == 3 })
+	eventually(t, "the second listener is connected", func() bool { return server.Capacity(set) == 3 })
 
 	_ = again()
 
@@ -177,10 +177,10 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	clk.Step(6 * time.Minute)
 	stream(t, second, newBook(4))
-	eventually(t, "it takes over", func() bool { return server.Capacity(set) == 4 })
+	eventually(t, "the new listener takes over", func() bool { return server.Capacity(set) == 4 })
 }
 
-// step advances the clock until cond is true.
+// stepUntil advances the clock until cond is true.
 func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
 	t.Helper()
 	eventually(t, what, func() bool {
@@ -201,7 +201,7 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	}})
 	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
-	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
 
 	requests := func(name string) int { return server.State().Requests[name] }
 
@@ -210,11 +210,11 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	})
 
 	if got := requests("scaleset POST sessions"); got != 1 {
-		t.Errorf("%d sessions were opened, want the one that is renewed", got)
+		t.Errorf("%d sessions were opened, want 1 that is renewed", got)
 	}
 
 	queue(server, 1)
-	step(t, clk, time.Second, "a job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	step(t, clk, time.Second, "a job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 }
 
 // A lost session loses messages. The statistics restore the jobs, without names.
@@ -226,7 +226,7 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stop := stream(t, p, jobs)
 
-	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
 
 	_ = stop()
 
@@ -237,11 +237,11 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 
 	stand := jobs.in(v1alpha1.JobQueued)[0]
 	if stand.Queue != set || stand.Repository != githubtest.Repo || !strings.Contains(stand.ID, "unknown") {
-		t.Errorf("stand-in = %+v", stand)
+		t.Errorf("placeholder = %+v", stand)
 	}
 
 	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: set, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Matched {
-		t.Errorf("the set's own pool does not take it: %+v", fit)
+		t.Errorf("the pool of the set does not accept it: %+v", fit)
 	}
 
 	if said, err := p.GetJob(t.Context(), stand.Repository, stand.ID); err != nil || said.State != v1alpha1.JobQueued {
@@ -250,7 +250,7 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 
 	// The updates of the job's start and end name it, and its placeholder is closed.
 	run(t, p, "vm-1")
-	eventually(t, "one is over, and so is its stand-in", func() bool {
+	eventually(t, "one job and its placeholder are completed", func() bool {
 		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 2
 	})
 }
@@ -262,7 +262,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 	options := quickPolls()
 	options.Seed, options.RateLimit = 7, 100000
 	server := githubtest.New(t, options)
-	p, jobs := provider(t, setScope(server)), newBook(4)
+	p, jobs := newTestProvider(t, setScope(server)), newBook(4)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -275,7 +275,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 		}
 	})
 
-	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 4 })
+	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 4 })
 
 	if err := server.SetFaults(control.Faults{ServerError: 0.05, MessageRepeated: 0.3}); err != nil {
 		t.Fatal(err)
@@ -285,7 +285,7 @@ func TestScaleSetUnderFaults(t *testing.T) {
 
 	for i := range 12 {
 		name := fmt.Sprintf("vm-%d", i)
-		eventually(t, "a runner is made", func() bool {
+		eventually(t, "a runner is created", func() bool {
 			credential, err := p.IssueCredential(t.Context(), setRequest(name))
 			if err != nil {
 				return false
@@ -311,14 +311,14 @@ func TestScaleSetUnderFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	eventually(t, "the ledger is done", func() bool {
+	eventually(t, "all jobs in the ledger are completed", func() bool {
 		return len(jobs.in(v1alpha1.JobQueued)) == 0 && len(jobs.in(v1alpha1.JobRunning)) == 0
 	})
 	cancel()
 	group.Wait()
 }
 
-// An assignment that no runner started is withdrawn and made again. It is then another job of the
+// An assignment that no runner started is withdrawn and assigned again. It is then another job of the
 // ledger.
 func TestScaleSetAssignsAgain(t *testing.T) {
 	t.Parallel()
@@ -329,9 +329,9 @@ func TestScaleSetAssignsAgain(t *testing.T) {
 	}})
 	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
 	stream(t, p, jobs)
-	eventually(t, "the set is listened to", func() bool { return server.Capacity(set) == 5 })
+	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
 	queue(server, 1)
-	eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 	step(t, clk, 5*time.Second, "it is assigned again", func() bool {
 		return len(jobs.in(v1alpha1.JobCompleted)) == 1 && len(jobs.in(v1alpha1.JobQueued)) == 1
 	})
@@ -355,13 +355,13 @@ func TestScaleSetRejections(t *testing.T) {
 		reason string
 		says   string
 	}{
-		"the runner group is missing": {
+		"missing runner group": {
 			func(s *github.Settings) {
 				s.Owner, s.Repository, s.Organization, s.RunnerGroup = "", "", githubtest.Org, "nobody"
 			},
 			setRequest("vm"), github.ReasonGroup, "create the group at GitHub or change runnerGroup",
 		},
-		"the rights are missing": {
+		"missing permissions": {
 			func(s *github.Settings) { s.Token = "ghp_readonly" }, setRequest("vm"), github.ReasonPermission, "Administration: write",
 		},
 		"a token for the machine": {
@@ -375,7 +375,7 @@ func TestScaleSetRejections(t *testing.T) {
 
 			settings := setScope(server)
 			test.edit(settings)
-			p := provider(t, settings)
+			p := newTestProvider(t, settings)
 
 			errs := map[string]error{}
 			_, errs["Issue"] = p.IssueCredential(t.Context(), test.req)
@@ -400,7 +400,7 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p := provider(t, setScope(server))
+	p := newTestProvider(t, setScope(server))
 
 	first, err := p.IssueCredential(t.Context(), setRequest("vm"))
 	if err != nil {
@@ -417,7 +417,7 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 
 	if _, err := p.IssueCredential(t.Context(), setRequest("vm")); !workload.Is(err, workload.Conflict) {
-		t.Errorf("Issue beside a live runner = %v, want a Conflict", err)
+		t.Errorf("Issue in addition to an online runner = %v, want a Conflict", err)
 	}
 
 	if found, err := p.FindRunner(t.Context(), "vm", 0); err != nil || found.ID != second.RunnerID {
@@ -434,7 +434,7 @@ func TestScaleSetIsFixed(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p := provider(t, setScope(server))
+	p := newTestProvider(t, setScope(server))
 
 	if _, err := p.IssueCredential(t.Context(), setRequest("vm-1")); err != nil {
 		t.Fatal(err)
@@ -456,22 +456,22 @@ func TestScaleSetIsFixed(t *testing.T) {
 	stream(t, p, jobs)
 	queue(server, 1)
 	server.Queue(control.JobSpec{Labels: []string{"gpu"}})
-	eventually(t, "jobs with either label are heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+	eventually(t, "jobs with either label are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
 }
 
 func TestScaleSetJobs(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, quickPolls())
-	p, jobs := provider(t, setScope(server)), newBook(5)
+	p, jobs := newTestProvider(t, setScope(server)), newBook(5)
 
 	if _, err := p.GetJob(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
-		t.Error("something is said of a job although nobody listens")
+		t.Error("a job is reported although there is no listener")
 	}
 
 	stream(t, p, jobs)
 	queue(server, 1)
-	eventually(t, "the job is heard of", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
 
 	job := jobs.in(v1alpha1.JobQueued)[0]
 	if said, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
@@ -479,7 +479,7 @@ func TestScaleSetJobs(t *testing.T) {
 	}
 
 	if said, err := p.GetJob(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || said.State != v1alpha1.JobCompleted {
-		t.Errorf("a job of a set that is gone = %+v, %v", said, err)
+		t.Errorf("a job of a deleted set = %+v, %v", said, err)
 	}
 }
 

@@ -28,7 +28,7 @@ func eventHeader(event string) http.Header {
 	return http.Header{http.CanonicalHeaderKey(github.HeaderEvent): {event}}
 }
 
-// examples are GitHub's own payloads. See the NOTICE file next to them.
+// readExamples returns GitHub's own payloads. See the NOTICE file next to them.
 func examples(tb testing.TB) []json.RawMessage {
 	tb.Helper()
 
@@ -60,13 +60,13 @@ func instant(t *testing.T, text string) *metav1.Time {
 func TestParseAllEightOfficialExamples(t *testing.T) {
 	t.Parallel()
 
-	// The order is that of the examples. One has action "queued" and status "waiting": the status
+	// The order is that of the examples. One of them has action "queued" and status "waiting". The status
 	// counts.
 	names := []struct {
 		name  string
 		state v1alpha1.JobState
 	}{
-		{"in_progress, on labels of its own", v1alpha1.JobRunning},
+		{"in_progress, with its own labels", v1alpha1.JobRunning},
 		{"completed, failure", v1alpha1.JobCompleted},
 		{"completed, success", v1alpha1.JobCompleted},
 		{"in_progress, of a user's repository", v1alpha1.JobRunning},
@@ -97,7 +97,7 @@ func TestParseAllEightOfficialExamples(t *testing.T) {
 	}
 
 	if jobs[5].Organization != "" {
-		t.Errorf("organization = %q of an event that has none", jobs[5].Organization)
+		t.Errorf("organization = %q of an event without one", jobs[5].Organization)
 	}
 
 	completed := workload.Job{
@@ -161,11 +161,11 @@ func TestParseOddEvents(t *testing.T) {
 			header: eventHeader("workflow_job"), err: github.ErrPayload,
 			body: event("queued", func(j, _ map[string]any) { j["labels"] = []string{long} }),
 		},
-		"pending means not yet": {
+		"pending means waiting": {
 			header: eventHeader("workflow_job"), body: event("pending", nil), ok: true,
 			check: func(j workload.Job) bool { return j.State == v1alpha1.JobWaiting },
 		},
-		"an odd time is none": {
+		"an invalid time is ignored": {
 			header: eventHeader("workflow_job"), ok: true,
 			body:  event("queued", func(j, _ map[string]any) { j["created_at"] = 17 }),
 			check: func(j workload.Job) bool { return j.QueuedAt == nil },
@@ -212,14 +212,14 @@ func TestVerify(t *testing.T) {
 		body      []byte
 		want      error
 	}{
-		"right":               {good, secret, body, nil},
-		"another body":        {good, secret, []byte("Hello, World?"), workload.ErrSignature},
-		"another secret":      {good, []byte("x"), body, workload.ErrSignature},
-		"not signed":          {"", secret, body, github.ErrNoSignature},
-		"cut off":             {good[:len(good)-2], secret, body, workload.ErrSignature},
-		"empty":               {"sha256=", secret, body, workload.ErrSignature},
-		"not hexadecimal":     {"sha256=zz", secret, body, workload.ErrSignature},
-		"SHA-1 is not enough": {"sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59", secret, body, workload.ErrSignature},
+		"right":                   {good, secret, body, nil},
+		"another body":            {good, secret, []byte("Hello, World?"), workload.ErrSignature},
+		"another secret":          {good, []byte("x"), body, workload.ErrSignature},
+		"not signed":              {"", secret, body, github.ErrNoSignature},
+		"cut off":                 {good[:len(good)-2], secret, body, workload.ErrSignature},
+		"empty":                   {"sha256=", secret, body, workload.ErrSignature},
+		"not hexadecimal":         {"sha256=zz", secret, body, workload.ErrSignature},
+		"SHA-1 is not sufficient": {"sha1=01dc10d0c83e72ed246219cdd91669667fe2ca59", secret, body, workload.ErrSignature},
 		"no secret": {
 			"sha256=" + hex.EncodeToString(github.Sign(body, nil)), nil, body, github.ErrNoSecret,
 		},
@@ -284,7 +284,7 @@ func FuzzWebhook(f *testing.F) {
 		}
 
 		if ok == (err != nil) && ok {
-			t.Fatal("a job and an error")
+			t.Fatal("got a job and an error")
 		}
 
 		if ok {

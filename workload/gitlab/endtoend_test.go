@@ -52,12 +52,12 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 			heard := last(t, server, hooks, secret)
 
 			if heard.State != v1alpha1.JobQueued || !heard.LabelsUnknown {
-				t.Fatalf("the webhook tells %+v", heard)
+				t.Fatalf("the webhook has %+v", heard)
 			}
 
 			job, err := p.GetJob(t.Context(), heard.Repository, heard.ID)
 			if err != nil || job.LabelsUnknown || job.URL != heard.URL {
-				t.Fatalf("Job = %+v, %v; the webhook told %+v", job, err, heard)
+				t.Fatalf("Job = %+v, %v; the webhook has %+v", job, err, heard)
 			}
 
 			if fit := platform.MatchJob(runner, job); !fit.Matched {
@@ -78,7 +78,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 
 			if heard := last(t, server, hooks, secret); heard.State != v1alpha1.JobCompleted || heard.Conclusion != "success" ||
 				heard.RunnerName != "build-1-0a1b2c3d" || heard.StartedAt == nil || heard.CompletedAt == nil {
-				t.Errorf("the last webhook tells %+v", heard)
+				t.Errorf("the last webhook has %+v", heard)
 			}
 
 			if found, err := p.FindRunner(t.Context(), "build-1-0a1b2c3d", 0); err != nil || !found.Online || found.Busy || found.ID != issued.RunnerID {
@@ -96,7 +96,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 	}
 }
 
-// last waits until all webhooks have arrived, and parses the last one about a job.
+// readLastJob waits until all webhooks have arrived, and parses the last one about a job.
 func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, secret string) workload.Job {
 	t.Helper()
 	server.WaitUntil("all webhooks came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
@@ -122,13 +122,13 @@ func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, s
 	}
 
 	if !found {
-		t.Fatal("no webhook spoke of a job")
+		t.Fatal("no webhook was about a job")
 	}
 
 	return out
 }
 
-// settings returns the settings of a template and a pool for the simulator's group.
+// newSettings returns the settings of a template and a pool for the simulator's group.
 func settings(url string) (*v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Name = "linux"

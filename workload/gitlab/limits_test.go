@@ -33,7 +33,7 @@ func TestRateLimit(t *testing.T) {
 	server := gitlabtest.New(t, sim.Options{})
 	clk := clocktesting.NewFakeClock(time.Now())
 	count := newCounting()
-	config := projectScope(server)
+	config := newProjectConfig(server)
 	config.Transport = count.wrap
 
 	p, err := gitlab.NewWithClock(config, clk)
@@ -81,7 +81,7 @@ func TestRateLimit(t *testing.T) {
 	limited("Validate", p.Validate(t.Context()))
 
 	if count.sum() != before {
-		t.Errorf("%d calls were made though GitLab takes none", count.sum()-before)
+		t.Errorf("%d calls were made although the rate limit is reached", count.sum()-before)
 	}
 
 	if err := p.Deregister(t.Context(), issued.RunnerID); err != nil {
@@ -95,7 +95,7 @@ func TestRateLimit(t *testing.T) {
 	}
 }
 
-// counting counts the attempts by method.
+// countingTransport counts the attempts by method.
 type counting struct {
 	next http.RoundTripper
 	mu   sync.Mutex
@@ -135,9 +135,9 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{})
 	count := newCounting()
-	config := projectScope(server)
+	config := newProjectConfig(server)
 	config.Transport = count.wrap
-	p := provider(t, config)
+	p := newTestProvider(t, config)
 
 	// Cache the runner list and the project's id, so that only the POST is left.
 	if err := p.Validate(t.Context()); err != nil {
@@ -160,7 +160,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 	}
 
 	if diff := cmp.Diff(map[string]int{"GET": 3, "PUT": 3, "POST": 1}, count.got); diff != "" {
-		t.Errorf("tries (-want +got):\n%s", diff)
+		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
@@ -170,7 +170,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{})
 	lose := atomic.Bool{}
-	config := projectScope(server)
+	config := newProjectConfig(server)
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
 		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 			resp, err := next.RoundTrip(r)
@@ -183,16 +183,16 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 			return resp, err
 		})
 	}
-	p := provider(t, config)
+	p := newTestProvider(t, config)
 
 	lose.Store(true)
 
 	if _, err := p.IssueCredential(t.Context(), request("once")); err == nil || workload.KindOf(err) != "" {
-		t.Fatalf("Issue without an answer: %v", err)
+		t.Fatalf("Issue without a response: %v", err)
 	}
 
 	if n := len(server.State().Runners); n != 1 {
-		t.Fatalf("%d runners were made", n)
+		t.Fatalf("%d runners were created", n)
 	}
 
 	issued, err := p.IssueCredential(t.Context(), request("once"))
@@ -212,9 +212,9 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{})
 	count := newCounting()
-	config := groupScope(server)
+	config := newGroupConfig(server)
 	config.Transport = count.wrap
-	p := provider(t, config)
+	p := newTestProvider(t, config)
 
 	for i := range many {
 		if _, err := p.IssueCredential(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
@@ -223,7 +223,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	}
 
 	// Use a new provider, whose runner list is not cached.
-	p = provider(t, config)
+	p = newTestProvider(t, config)
 
 	clear(count.got)
 
@@ -259,7 +259,7 @@ func TestCredentialsStayHome(t *testing.T) {
 	home := httptest.NewServer(http.RedirectHandler(foreign.URL, http.StatusTemporaryRedirect))
 	defer home.Close()
 
-	p := provider(t, gitlab.Config{URL: home.URL, Group: "acme", Token: gitlabtest.Token})
+	p := newTestProvider(t, gitlab.Config{URL: home.URL, Group: "acme", Token: gitlabtest.Token})
 
 	_, err := p.FindRunner(t.Context(), "x", 0)
 	checkError(t, err, workload.Rejected, gitlab.ReasonConfig, "redirects to "+foreign.URL)
@@ -278,11 +278,11 @@ func TestTimeout(t *testing.T) {
 	defer slow.Close()
 	defer close(release)
 
-	p := provider(t, gitlab.Config{URL: slow.URL, Group: "acme", Token: gitlabtest.Token, Timeout: 20 * time.Millisecond})
+	p := newTestProvider(t, gitlab.Config{URL: slow.URL, Group: "acme", Token: gitlabtest.Token, Timeout: 20 * time.Millisecond})
 
 	// The text is "context deadline exceeded" or "Client.Timeout exceeded", by which of two timers of net/http is first.
 	if _, err := p.IssueCredential(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "exceeded") {
-		t.Errorf("Issue: %v, want a transient error that says what is wrong", err)
+		t.Errorf("Issue: %v, want a transient error with the cause", err)
 	}
 }
 
@@ -295,7 +295,7 @@ func TestNotGitLab(t *testing.T) {
 	}))
 	defer site.Close()
 
-	p := provider(t, gitlab.Config{URL: site.URL, Group: "acme", Token: gitlabtest.Token})
+	p := newTestProvider(t, gitlab.Config{URL: site.URL, Group: "acme", Token: gitlabtest.Token})
 	_, findErr := p.FindRunner(t.Context(), "x", 0)
 
 	for name, err := range map[string]error{"Validate": p.Validate(t.Context()), "Find": findErr} {
@@ -335,7 +335,7 @@ func TestOperation(t *testing.T) {
 		seen = map[string]bool{}
 	)
 
-	for _, config := range []gitlab.Config{projectScope(server), groupScope(server), instanceScope(server)} {
+	for _, config := range []gitlab.Config{newProjectConfig(server), newGroupConfig(server), newInstanceConfig(server)} {
 		config.Transport = func(next http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				mu.Lock()
@@ -346,7 +346,7 @@ func TestOperation(t *testing.T) {
 				return next.RoundTrip(r)
 			})
 		}
-		p := provider(t, config)
+		p := newTestProvider(t, config)
 
 		if err := p.Validate(t.Context()); err != nil {
 			t.Fatal(err)

@@ -75,11 +75,11 @@ func TestPlatformRunner(t *testing.T) {
 		"an instance": {
 			template(nil), pool(&v1alpha1.GitLabCIConfig{URL: "https://gitlab.example.com"}), spec(func(*workload.RunnerSpec) {}), "",
 		},
-		"the template alone names no scope": {
+		"the template alone has no scope": {
 			template(nil), v1alpha1.Workload{Type: v1alpha1.WorkloadGitLabCI},
 			spec(func(s *workload.RunnerSpec) { s.URL, s.Scope, s.Servers = "", workload.Scope{}, nil }), workload.ReasonScopeMissing,
 		},
-		"no template settings: what the pool says is told all the same": {
+		"no template settings: the settings of the pool are reported": {
 			&v1alpha1.HypervisorMachineTemplate{}, pool(&v1alpha1.GitLabCIConfig{URL: "https://gitlab.example.com", GroupID: "g"}),
 			spec(func(s *workload.RunnerSpec) { s.Scope.Organization, s.Secrets, s.Servers, s.Timeout = "g", nil, nil, 0 }), workload.ReasonBootstrapIncomplete,
 		},
@@ -131,17 +131,17 @@ func TestFit(t *testing.T) {
 	}{
 		"the project's own": {scope: scope("a/b/app", ""), tags: []string{"x", "y"}, job: workload.Job{Repository: "A/b/App", URL: link, Labels: []string{"y"}}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"another project":   {scope: scope("a/b/app2", ""), tags: []string{"y"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"y"}}},
-		"a tag is missing, and case counts": {
+		"a missing tag, case-sensitive": {
 			scope: scope("a/b/app", ""), tags: []string{"x", "Y"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x", "y"}},
 			want: workload.JobMatch{InScope: true, MissingLabels: []string{"y"}},
 		},
-		"in the group":                  {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
-		"in a subgroup":                 {scope: scope("", "A"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
-		"a group whose name begins so":  {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/bc/app", Labels: []string{"x"}}},
-		"a project of the group's name": {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b", Labels: []string{"x"}}},
-		"an id covers everything":       {scope: scope("17", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
-		"a group's id, too":             {scope: scope("", "17"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
-		"an instance":                   {scope: scope("", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"in the group":                    {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"in a subgroup":                   {scope: scope("", "A"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"a group whose name begins so":    {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/bc/app", Labels: []string{"x"}}},
+		"a project with the group's name": {scope: scope("", "a/b"), tags: []string{"x"}, job: workload.Job{Repository: "a/b", Labels: []string{"x"}}},
+		"an id covers everything":         {scope: scope("17", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"a group's id, too":               {scope: scope("", "17"), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"an instance":                     {scope: scope("", ""), tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}}, want: workload.JobMatch{Matched: true, InScope: true}},
 		"another instance": {
 			scope: workload.Scope{Server: "gitlab.example.org"}, tags: []string{"x"}, job: workload.Job{Repository: "a/b/app", URL: link, Labels: []string{"x"}},
 		},
@@ -152,9 +152,9 @@ func TestFit(t *testing.T) {
 		"below another path": {
 			scope: workload.Scope{Server: "example.com/gitlab"}, untagged: true, job: workload.Job{Repository: "a/b", URL: "https://example.com/a/b/-/jobs/1"},
 		},
-		"no server is nobody's": {untagged: true, job: workload.Job{Repository: "a/b"}},
-		"untagged, taken":       {scope: scope("", "a"), untagged: true, job: workload.Job{Repository: "a/b"}, want: workload.JobMatch{Matched: true, InScope: true}},
-		"untagged, not taken": {
+		"no server":          {untagged: true, job: workload.Job{Repository: "a/b"}},
+		"untagged, accepted": {scope: scope("", "a"), untagged: true, job: workload.Job{Repository: "a/b"}, want: workload.JobMatch{Matched: true, InScope: true}},
+		"untagged, not accepted": {
 			scope: scope("", "a"), tags: []string{"x"}, job: workload.Job{Repository: "a/b"},
 			want: workload.JobMatch{InScope: true, Message: "the job has no tags: set runUntagged in the pool's workload.config.gitlab, or add tags to the job"},
 		},

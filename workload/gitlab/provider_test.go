@@ -23,19 +23,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-func projectScope(server *gitlabtest.Server) gitlab.Config {
+func newProjectConfig(server *gitlabtest.Server) gitlab.Config {
 	return gitlab.Config{URL: server.URL, Project: gitlabtest.Project, Token: gitlabtest.Token}
 }
 
-func groupScope(server *gitlabtest.Server) gitlab.Config {
+func newGroupConfig(server *gitlabtest.Server) gitlab.Config {
 	return gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: gitlabtest.Token}
 }
 
-func instanceScope(server *gitlabtest.Server) gitlab.Config {
+func newInstanceConfig(server *gitlabtest.Server) gitlab.Config {
 	return gitlab.Config{URL: server.URL, Token: gitlabtest.Token}
 }
 
-func provider(t *testing.T, config gitlab.Config) workload.Provider {
+func newTestProvider(t *testing.T, config gitlab.Config) workload.Provider {
 	t.Helper()
 
 	out, err := gitlab.New(config)
@@ -59,19 +59,19 @@ func TestRunnerLifecycle(t *testing.T) {
 		config gitlab.Config
 		scope  string
 	}{
-		"project":           {projectScope(server), gitlabtest.Project},
+		"project":           {newProjectConfig(server), gitlabtest.Project},
 		"project by its id": {gitlab.Config{URL: server.URL + "/", Project: "380", Token: gitlabtest.Token + "\n"}, gitlabtest.Project},
-		"group":             {groupScope(server), gitlabtest.Group},
+		"group":             {newGroupConfig(server), gitlabtest.Group},
 		"subgroup by its id, URL of the API": {
 			gitlab.Config{URL: server.URL + "/api/v4", Group: "36", Token: gitlabtest.Token}, "gitlab-org/ci",
 		},
-		"instance": {instanceScope(server), ""},
+		"instance": {newInstanceConfig(server), ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			// No name is a prefix of another, because runners are listed by the prefix of their
 			// names.
-			lifecycle(t, server, provider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+"-1", test.scope)
+			lifecycle(t, server, newTestProvider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+"-1", test.scope)
 		})
 	}
 }
@@ -123,7 +123,7 @@ func TestIssueTokenThatExpires(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{TokenLifetime: time.Hour})
 
-	got, err := provider(t, groupScope(server)).IssueCredential(t.Context(), request("expires"))
+	got, err := newTestProvider(t, newGroupConfig(server)).IssueCredential(t.Context(), request("expires"))
 	if left := time.Until(got.ExpiresAt); err != nil || left < 59*time.Minute || left > time.Hour {
 		t.Errorf("Issue = %+v, %v", got, err)
 	}
@@ -135,7 +135,7 @@ func TestIssueWithNameTaken(t *testing.T) {
 	server := gitlabtest.New(t, sim.Options{})
 	clk := clocktesting.NewFakeClock(time.Now())
 
-	p, err := gitlab.NewWithClock(groupScope(server), clk)
+	p, err := gitlab.NewWithClock(newGroupConfig(server), clk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,11 +157,11 @@ func TestIssueWithNameTaken(t *testing.T) {
 	clk.Step(time.Minute)
 
 	if _, err := p.IssueCredential(t.Context(), request("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
-		t.Errorf("a live runner of that name: %v", err)
+		t.Errorf("an online runner with the same name: %v", err)
 	}
 
 	if state := server.State(); len(state.Runners) != 1 || !state.Runners[0].Online {
-		t.Errorf("the live runner was touched: %+v", state.Runners)
+		t.Errorf("the online runner was changed: %+v", state.Runners)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestDeregisterBusy(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{})
-	p := provider(t, groupScope(server))
+	p := newTestProvider(t, newGroupConfig(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour, Count: 2})
 
 	issued, err := p.IssueCredential(t.Context(), request("busy"))
@@ -217,7 +217,7 @@ func TestDeregisterBusyOnOlderServer(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{HideExecutionStatus: true})
-	p := provider(t, projectScope(server))
+	p := newTestProvider(t, newProjectConfig(server))
 	server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
 
 	issued, err := p.IssueCredential(t.Context(), request("busy"))
@@ -241,7 +241,7 @@ func TestJob(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{})
-	p := provider(t, projectScope(server))
+	p := newTestProvider(t, newProjectConfig(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"linux", "GPU"}, Name: "compile", Workflow: "nightly"})[0]
 	id := strconv.FormatInt(queued.ID, 10)
 
@@ -266,7 +266,7 @@ func TestJob(t *testing.T) {
 	}
 
 	for name, at := range map[string][2]string{
-		"no such job": {gitlabtest.Project, "5"}, "no such project": {"gitlab-org/nothing", id},
+		"missing job": {gitlabtest.Project, "5"}, "missing project": {"gitlab-org/nothing", id},
 	} {
 		if _, err := p.GetJob(t.Context(), at[0], at[1]); !workload.Is(err, workload.NotFound) {
 			t.Errorf("%s: %v", name, err)
@@ -275,7 +275,7 @@ func TestJob(t *testing.T) {
 
 	for _, at := range map[string][2]string{
 		"no project": {"", id}, "a name": {"app", id}, "no number": {gitlabtest.Project, "x"}, "negative": {gitlabtest.Project, "-1"},
-		"a way up": {"gitlab-org/../x", id}, "a query": {"a/b?c", id},
+		"a parent directory": {"gitlab-org/../x", id}, "a query": {"a/b?c", id},
 	} {
 		_, err := p.GetJob(t.Context(), at[0], at[1])
 		checkError(t, err, workload.Rejected, gitlab.ReasonRequest, "is not a valid job of GitLab")
@@ -303,17 +303,17 @@ func TestJobsOfAScope(t *testing.T) {
 		repositories []string
 		want         map[string]int
 	}{
-		"a project has its own alone":     {projectScope(server), []string{"elsewhere/app"}, map[string]int{gitlabtest.Project: 130}},
-		"a group has those of subgroups":  {groupScope(server), nil, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
-		"a group leaves out others":       {groupScope(server), []string{"elsewhere/app", "gitlab-org/gone", "GitLab-org/other"}, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
-		"an instance has those asked for": {instanceScope(server), []string{"elsewhere/app", "no project", "elsewhere/app"}, map[string]int{"elsewhere/app": 1}},
+		"a project has its own alone":        {newProjectConfig(server), []string{"elsewhere/app"}, map[string]int{gitlabtest.Project: 130}},
+		"a group has those of subgroups":     {newGroupConfig(server), nil, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
+		"a group leaves out others":          {newGroupConfig(server), []string{"elsewhere/app", "gitlab-org/gone", "GitLab-org/other"}, map[string]int{gitlabtest.Project: 130, "gitlab-org/other": 1}},
+		"an instance has the given projects": {newInstanceConfig(server), []string{"elsewhere/app", "no project", "elsewhere/app"}, map[string]int{"elsewhere/app": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			poller, ok := provider(t, test.config).(workload.Poller)
+			poller, ok := newTestProvider(t, test.config).(workload.Poller)
 			if !ok {
-				t.Fatal("the provider is no Poller")
+				t.Fatal("the provider is not a Poller")
 			}
 
 			jobs, err := poller.ListJobs(t.Context(), test.repositories)
@@ -336,7 +336,7 @@ func TestJobsOfAScope(t *testing.T) {
 		})
 	}
 
-	whole, _ := provider(t, instanceScope(server)).(workload.Poller)
+	whole, _ := newTestProvider(t, newInstanceConfig(server)).(workload.Poller)
 	_, err := whole.ListJobs(t.Context(), nil)
 	checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, "the instance: the platform has no job list for it; name repositories in spec.demand")
 }
@@ -357,24 +357,24 @@ func TestValidateExplains(t *testing.T) {
 		token, project, group string
 		reason, message       string
 	}{
-		"an owner":                  {token: "glpat-of-an-owner-0000", group: "gitlab-org"},
-		"an OAuth token":            {token: "gloas-of-an-app-000000", project: gitlabtest.Project},
-		"wrong token":               {token: "glpat-wrong-0000000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "put a valid token into the Secret"},
-		"revoked token":             {token: "glpat-revoked-00000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "Token was revoked"},
-		"scopes missing":            {token: "glpat-for-reading-0000", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "lacks the scopes create_runner, manage_runner"},
-		"no such group":             {token: "glpat-of-an-owner-0000", group: "gitlab-com", reason: gitlab.ReasonScope, message: "no group gitlab-com"},
-		"no such project":           {token: "glpat-of-an-owner-0000", project: "gitlab-org/no", reason: gitlab.ReasonScope, message: "no project gitlab-org/no"},
-		"a project that is hidden":  {token: "glpat-of-a-stranger-00", project: gitlabtest.Project, reason: gitlab.ReasonScope, message: "hides it"},
-		"no right to runners":       {token: "glpat-of-a-developer-0", project: gitlabtest.Project, reason: gitlab.ReasonPermission, message: "a Maintainer of the project"},
-		"no right to the instance":  {token: "glpat-of-an-owner-0000", reason: gitlab.ReasonPermission, message: "an administrator of the instance"},
-		"no right to group runners": {token: "glpat-of-a-developer-0", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "an Owner of the group"},
+		"an owner":                        {token: "glpat-of-an-owner-0000", group: "gitlab-org"},
+		"an OAuth token":                  {token: "gloas-of-an-app-000000", project: gitlabtest.Project},
+		"wrong token":                     {token: "glpat-wrong-0000000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "put a valid token into the Secret"},
+		"revoked token":                   {token: "glpat-revoked-00000000", group: "gitlab-org", reason: gitlab.ReasonCredentials, message: "Token was revoked"},
+		"scopes missing":                  {token: "glpat-for-reading-0000", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "lacks the scopes create_runner, manage_runner"},
+		"no such group":                   {token: "glpat-of-an-owner-0000", group: "gitlab-com", reason: gitlab.ReasonScope, message: "no group gitlab-com"},
+		"no such project":                 {token: "glpat-of-an-owner-0000", project: "gitlab-org/no", reason: gitlab.ReasonScope, message: "no project gitlab-org/no"},
+		"a project that is hidden":        {token: "glpat-of-a-stranger-00", project: gitlabtest.Project, reason: gitlab.ReasonScope, message: "hides it"},
+		"no right to runners":             {token: "glpat-of-a-developer-0", project: gitlabtest.Project, reason: gitlab.ReasonPermission, message: "a Maintainer of the project"},
+		"no right to the instance":        {token: "glpat-of-an-owner-0000", reason: gitlab.ReasonPermission, message: "an administrator of the instance"},
+		"no permission for group runners": {token: "glpat-of-a-developer-0", group: "gitlab-org", reason: gitlab.ReasonPermission, message: "an Owner of the group"},
 	}
 
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p := provider(t, gitlab.Config{URL: server.URL, Project: test.project, Group: test.group, Token: test.token})
+			p := newTestProvider(t, gitlab.Config{URL: server.URL, Project: test.project, Group: test.group, Token: test.token})
 
 			err := p.Validate(t.Context())
 			if test.reason == "" {
@@ -412,8 +412,8 @@ func TestCallsExplain(t *testing.T) {
 		{Token: "glpat-of-a-maintainer-", Scopes: []string{"api"}, Roles: map[string]string{"gitlab-org": "maintainer"}},
 		{Token: "glpat-of-an-owner-0000", Scopes: []string{"api"}},
 	}})
-	p := provider(t, projectScope(server))
-	own := provider(t, gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-an-owner-0000"})
+	p := newTestProvider(t, newProjectConfig(server))
+	own := newTestProvider(t, gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-an-owner-0000"})
 
 	issued, err := own.IssueCredential(t.Context(), request("theirs"))
 	if err != nil {
@@ -427,10 +427,10 @@ func TestCallsExplain(t *testing.T) {
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "manage_runner")
 
 	maintainer := gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-a-maintainer-"}
-	_, err = provider(t, maintainer).IssueCredential(t.Context(), request("x"))
+	_, err = newTestProvider(t, maintainer).IssueCredential(t.Context(), request("x"))
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "Insufficient permissions")
 
-	err = provider(t, maintainer).Deregister(t.Context(), issued.RunnerID)
+	err = newTestProvider(t, maintainer).Deregister(t.Context(), issued.RunnerID)
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "No access granted")
 
 	if state := server.State(); len(state.Runners) != 1 || state.Registered != 1 {
@@ -442,7 +442,7 @@ func TestIssueRejects(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{})
-	p := provider(t, projectScope(server))
+	p := newTestProvider(t, newProjectConfig(server))
 
 	for name, test := range map[string]struct {
 		edit    func(*workload.RunnerRequest)
@@ -476,7 +476,7 @@ func TestIssueRejects(t *testing.T) {
 	untagged.Labels, untagged.CanRunUntagged = nil, true
 
 	if _, err := p.IssueCredential(t.Context(), untagged); err != nil {
-		t.Errorf("a runner without tags that takes untagged jobs: %v", err)
+		t.Errorf("a runner without tags that runs untagged jobs: %v", err)
 	}
 
 	err := p.Deregister(t.Context(), "x")

@@ -25,7 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// documented is the example of GitLab's documentation, in which the job is created only
+// documentedEvent is the example of GitLab's documentation, whose job has only been created
 // (https://docs.gitlab.com/user/project/integrations/webhook_events/#job-events).
 const documented = `{
   "object_kind": "build", "ref": "gitlab-script-trigger", "tag": false,
@@ -63,7 +63,7 @@ const documented = `{
   }
 }`
 
-// older is the event of servers before the field project was added, with their time format.
+// olderEvent is the event of servers before the field project was added, with their time format.
 const older = `{
   "object_kind": "build", "build_id": 9459251, "build_name": "the_build_name", "build_stage": "build", "build_status": "running",
   "build_created_at": "2019-11-21 13:34:00 UTC", "build_started_at": "2019-11-21 13:34:18 UTC", "build_finished_at": null,
@@ -79,7 +79,7 @@ func jobHook() http.Header {
 	return http.Header{gitlab.HeaderEvent: {"Job Hook"}}
 }
 
-// event returns the documented event with a status and the changes of edit.
+// newEvent returns the documented event with a status and the changes of edit.
 func event(t testing.TB, status string, edit func(map[string]any)) []byte {
 	t.Helper()
 
@@ -157,7 +157,7 @@ func TestParse(t *testing.T) {
 			event(t, "canceled", func(e map[string]any) { e["runner"], e["commit"] = nil, map[string]any{"id": 1, "name": nil} }),
 			with(func(j *workload.Job) { j.State, j.Conclusion, j.Workflow = v1alpha1.JobCompleted, "canceled", "test" }),
 		},
-		"a job that is being cancelled is as good as over": {
+		"a job that is being cancelled counts as completed": {
 			event(t, "canceling", func(e map[string]any) { e["runner"] = nil }),
 			with(func(j *workload.Job) { j.State, j.Conclusion = v1alpha1.JobCompleted, "canceled" }),
 		},
@@ -239,14 +239,14 @@ func TestParseOddEvents(t *testing.T) {
 			header: jobHook(), err: gitlab.ErrPayload,
 			body: event(t, "pending", func(e map[string]any) { delete(e, "project"); delete(e, "repository") }),
 		},
-		"odd times are none": {
+		"invalid times are ignored": {
 			header: jobHook(), ok: true,
 			body: event(t, "running", func(e map[string]any) {
 				e["build_created_at"], e["build_started_at"], e["build_queued_duration"] = 17, "soon", "x"
 			}),
 			check: func(j workload.Job) bool { return j.QueuedAt == nil && j.StartedAt == nil },
 		},
-		"an endless queue is none": {
+		"an infinite queue time is ignored": {
 			header: jobHook(), ok: true,
 			body: event(t, "running", func(e map[string]any) {
 				e["build_started_at"], e["build_queued_duration"] = "2021-02-23T03:00:00Z", 1e300
@@ -446,7 +446,7 @@ func FuzzWebhook(f *testing.F) {
 
 		for _, secret := range []string{"a secret that nobody guesses", "whsec_YSBzZWNyZXQgdGhhdCBub2JvZHkgZ3Vlc3Nlcw==", "whsec_", ""} {
 			if err := (gitlab.Webhooks{}).Verify(header, body, []byte(secret)); err == nil {
-				t.Fatalf("got in with %q", secret)
+				t.Fatalf("accepted with %q", secret)
 			}
 		}
 
@@ -457,7 +457,7 @@ func FuzzWebhook(f *testing.F) {
 		}
 
 		if ok && err != nil {
-			t.Fatal("a job and an error")
+			t.Fatal("got a job and an error")
 		}
 
 		if ok {
