@@ -34,7 +34,7 @@ func TestExitCode(t *testing.T) {
 		"nothing wrong":        {err: nil},
 		"any error":            {err: fs.ErrNotExist, code: 1, text: "file does not exist"},
 		"a command line":       {err: fmt.Errorf("jobs: %w", cli.Usagef("unknown output %q", "xml")), code: 2, text: `jobs: unknown output "xml"`},
-		"said already":         {err: cli.Failed(), code: 1, text: ""},
+		"already printed":      {err: cli.Failed(), code: 1, text: ""},
 		"a code of its own":    {err: errors.Join(cli.WithCode(fs.ErrClosed, 130), fs.ErrExist), code: 130, text: "file already closed\nfile already exists"},
 		"the first code holds": {err: cli.WithCode(cli.Usage(fs.ErrClosed), 4), code: 4, text: "file already closed"},
 	} {
@@ -70,7 +70,7 @@ func TestMistyped(t *testing.T) {
 		look.Flags().String("output", "", "form")
 		tool.AddCommand(look)
 
-		code, said := 0, ""
+		code, output := 0, ""
 
 		func() {
 			read, write, err := os.Pipe()
@@ -94,11 +94,11 @@ func TestMistyped(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			said = string(text)
+			output = string(text)
 		}()
 
-		if code != cli.ExitUsage || said != want {
-			t.Errorf("%s: code %d, %q, want %q", given, code, said, want)
+		if code != cli.ExitUsage || output != want {
+			t.Errorf("%s: code %d, %q, want %q", given, code, output, want)
 		}
 	}
 }

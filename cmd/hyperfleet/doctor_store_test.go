@@ -50,14 +50,14 @@ func (i installation) testLogStore(t *testing.T) {
 	}))
 	t.Cleanup(keep.Close)
 
-	nobody := "http://" + loopback.Address(t)
+	unused := "http://" + loopback.Address(t)
 
 	for name, tc := range map[string]struct{ settings, secret, want string }{
-		"well":          {settings: settingsOf(server.URL, "logs", ""), secret: s3.Secret, want: "ok s3://logs/a/hyperfleet-doctor.txt was written, read and deleted"},
+		"works":         {settings: settingsOf(server.URL, "logs", ""), secret: s3.Secret, want: "ok s3://logs/a/hyperfleet-doctor.txt was written, read and deleted"},
 		"no bucket":     {settings: settingsOf(server.URL, "none", ""), secret: s3.Secret, want: "problem cannot write logs: write s3://none/a/hyperfleet-doctor.txt at " + server.URL + ": NoSuchBucket: the bucket does not exist: create it, or use another bucket"},
 		"another key":   {settings: settingsOf(server.URL, "logs", ""), secret: "another", want: "SignatureDoesNotMatch: the secret access key is wrong"},
 		"no keys":       {settings: settingsOf(server.URL, "logs", ""), want: "problem cannot write logs: read credentials of log store: "},
-		"no answer":     {settings: settingsOf(nobody, "logs", ""), secret: s3.Secret, want: "warning not reachable from here: "},
+		"no server":     {settings: settingsOf(unused, "logs", ""), secret: s3.Secret, want: "warning not reachable from here: "},
 		"own authority": {settings: settingsOf(server.URL, "logs", ", caFile: /etc/ca.pem"), secret: s3.Secret, want: "warning not tested: the CA file /etc/ca.pem of the store"},
 		"in cluster":    {settings: "runners: {logs: {keepIn: cluster}}"},
 		"not YAML":      {settings: "runners: [", want: "problem parse operator.yaml of ConfigMap "},
@@ -67,7 +67,7 @@ func (i installation) testLogStore(t *testing.T) {
 			if got := i.storeFindings(t, tc.settings, tc.secret); tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("doctor says %q, want %q", got, tc.want)
 			} else if strings.Contains(got, s3.Secret) {
-				t.Error("it says the key")
+				t.Error("doctor prints the secret access key")
 			}
 
 			if left := server.ReadObjects(t, "logs"); len(left) > 0 {
@@ -139,8 +139,8 @@ func (i installation) testCaches(t *testing.T) {
 		"down": "warning cannot connect to http://127.0.0.1:1 from here: dial tcp 127.0.0.1:1: connect: connection refused: " +
 			"machines that cannot reach the cache run without it",
 	} {
-		if said := findingsOf(report, "caches of HypervisorMachineTemplate "+namespace+"/"+template); said != want {
-			t.Errorf("of template %s: %q, want %q", template, said, want)
+		if got := findingsOf(report, "caches of HypervisorMachineTemplate "+namespace+"/"+template); got != want {
+			t.Errorf("of template %s: %q, want %q", template, got, want)
 		}
 	}
 }
@@ -155,7 +155,7 @@ func (i installation) testReceiver(t *testing.T) {
 			"namespace hyperfleet-system terminates TLS in front of it: remove the setting, or terminate TLS in front of the operator"
 	)
 
-	says := func(want string) {
+	expectFinding := func(want string) {
 		t.Helper()
 
 		if got := findingsOf(i.runDoctor(t, i.Config), subject); got != want {
@@ -167,11 +167,11 @@ func (i installation) testReceiver(t *testing.T) {
 
 	settings := &corev1.ConfigMap{ObjectMeta: meta, Data: map[string]string{"operator.yaml": "webhooks: {bindAddress: ':8443'}"}}
 	i.create(t, settings)
-	says(byTLS)
+	expectFinding(byTLS)
 
 	settings.Data["operator.yaml"] = "webhooks: {plainHTTP: true}"
 	must(t, i.Client.Update(t.Context(), settings))
-	says(open)
+	expectFinding(open)
 
 	// The environment variable of the pods overrides the file.
 	labels := map[string]string{"app": "operator"}
@@ -183,7 +183,7 @@ func (i installation) testReceiver(t *testing.T) {
 		Name: "operator", Image: "hyperfleet", Env: []corev1.EnvVar{{Name: "HYPERFLEET_WEBHOOKS_PLAIN_HTTP", Value: "false"}},
 	}}
 	i.create(t, pods)
-	says(byTLS)
+	expectFinding(byTLS)
 
 	pods.Spec.Template.Spec.Containers[0].Env[0].Value = "true"
 	must(t, i.Client.Update(t.Context(), pods))
@@ -195,9 +195,9 @@ func (i installation) testReceiver(t *testing.T) {
 		Service: &networkingv1.IngressServiceBackend{Name: "hyperfleet-webhooks", Port: networkingv1.ServiceBackendPort{Name: "webhooks"}},
 	}}}}
 	i.create(t, ingress)
-	says(open)
+	expectFinding(open)
 
 	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"hyperfleet.example.com"}}}
 	must(t, i.Client.Update(t.Context(), ingress))
-	says(inward)
+	expectFinding(inward)
 }

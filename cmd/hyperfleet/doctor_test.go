@@ -59,15 +59,15 @@ func (i installation) runDoctor(t *testing.T, on *rest.Config, args ...string) *
 
 // findingsOf returns the findings about a subject, one per line.
 func findingsOf(report *doctor.Report, subject string) string {
-	var said []string
+	var lines []string
 
 	for _, f := range report.Findings {
 		if f.Subject == subject {
-			said = append(said, string(f.Level)+" "+f.Message)
+			lines = append(lines, string(f.Level)+" "+f.Message)
 		}
 	}
 
-	return strings.Join(said, "\n")
+	return strings.Join(lines, "\n")
 }
 
 // objectFindings returns the level, kind, name and reason of the findings about objects.

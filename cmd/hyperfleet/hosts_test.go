@@ -29,7 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/log"
 )
 
-// hostsConfig writes an operator configuration and returns its path.
+// writeHostsConfig writes an operator configuration and returns its path.
 func hostsConfig(t *testing.T, agent string) string {
 	t.Helper()
 
@@ -219,7 +219,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	}
 }
 
-// failedHost returns the status of a host that has failed terminally.
+// newFailedStatus returns the status of a host that has failed terminally.
 func failedHost() infrav1.HostStatus {
 	return infrav1.HostStatus{
 		Bootstrapped: true, FailureReason: infrav1.FailureUpdateExceededRetries, FailureMessage: "it was tried 5 times", UpdateAttempts: 5,
@@ -236,7 +236,7 @@ func readHost(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
 	return out
 }
 
-// racks creates the fleet of the hosts.
+// createHostFleet creates the fleet of the hosts.
 func racks(t *testing.T, namespace string) *infrav1.HostFleet {
 	t.Helper()
 
@@ -279,12 +279,12 @@ func TestHostsPush(t *testing.T) {
 	busy.FailureReason, busy.Push = "", &infrav1.HostPush{Hash: "h", What: "Repair", Started: metav1.Unix(1e9, 0)}
 	linuxHost(t, namespace, "busy", busy)
 
-	for name, says := range map[string]string{
+	for name, message := range map[string]string{
 		"changed": "another key: if the host was reinstalled, correct spec.sshHostKey",
 		"busy":    "Repair has been running on the host since 2001-09-09T01:46:40Z",
 	} {
 		before := readHost(t, namespace, name)
-		execute(t, env.Config, "hosts", "push", name, "--all", "-n", namespace).expectFailure(t, cli.ExitFailed, says)
+		execute(t, env.Config, "hosts", "push", name, "--all", "-n", namespace).expectFailure(t, cli.ExitFailed, message)
 
 		if diff := cmp.Diff(before, readHost(t, namespace, name)); diff != "" {
 			t.Errorf("%s -before +after:\n%s", name, diff)

@@ -41,7 +41,7 @@ func TestInstallation(t *testing.T) { //nolint:tparallel // one step after the o
 
 	t.Run("nothing is wrong", i.testNoProblems)
 	t.Run("objects", i.testObjects)
-	t.Run("nobody looks", i.testStuckObjects)
+	t.Run("stuck objects", i.testStuckObjects)
 	t.Run("operators", i.testOperators)
 	t.Run("kinds and roles", i.testCRDsAndRoles)
 	t.Run("forbidden", i.testForbidden)
@@ -210,7 +210,7 @@ func (f trials) checkConfirmation(t *testing.T) {
 	}
 
 	if n := clones(); n != made {
-		t.Errorf("%d machines were made without a yes", n-made)
+		t.Errorf("%d machines were created without confirmation", n-made)
 	}
 }
 

@@ -134,7 +134,7 @@ func TestJobCommandsFail(t *testing.T) {
 	t.Parallel()
 
 	namespace := seeded(t)
-	nobody := env.User(t, "nobody")
+	unprivileged := env.User(t, "unprivileged")
 
 	for name, tc := range map[string]struct {
 		args []string
@@ -160,10 +160,10 @@ func TestJobCommandsFail(t *testing.T) {
 			got.expectFailure(t, tc.code, tc.want)
 
 			if got.out != "" {
-				t.Errorf("it says %q", got.out)
+				t.Errorf("output is %q", got.out)
 			}
 		})
 	}
 
-	execute(t, nobody, "jobs", "-n", namespace).expectFailure(t, cli.ExitFailed, "is forbidden")
+	execute(t, unprivileged, "jobs", "-n", namespace).expectFailure(t, cli.ExitFailed, "is forbidden")
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 )
 
-// TestAPoolThatHearsOfNoJob checks that a pool without working demand sources is not shown as ready.
+// TestPoolWithoutDemandSource checks that a pool without working demand sources is not shown as ready.
 func TestAPoolThatHearsOfNoJob(t *testing.T) {
 	t.Parallel()
 
@@ -23,12 +23,12 @@ func TestAPoolThatHearsOfNoJob(t *testing.T) {
 		webhook        bool
 		want           string
 	}{
-		"all is well":           {ready: yes, sources: yes, want: "Ready"},
-		"nobody was asked":      {ready: yes, want: "Ready"},
-		"it hears of nothing":   {ready: yes, sources: no, want: "Sources"},
-		"it hears by webhooks":  {ready: yes, sources: no, webhook: true, want: "Ready"},
-		"it makes no machines":  {ready: no, sources: no, want: "Ready"},
-		"nobody has looked yet": {want: "NotSeen"},
+		"ready":              {ready: yes, sources: yes, want: "Ready"},
+		"demand is unknown":  {ready: yes, want: "Ready"},
+		"no demand source":   {ready: yes, sources: no, want: "Sources"},
+		"webhook only":       {ready: yes, sources: no, webhook: true, want: "Ready"},
+		"not ready":          {ready: no, sources: no, want: "Ready"},
+		"not reconciled yet": {want: "NotSeen"},
 	} {
 		pool := &v1alpha1.RunnerPool{}
 
@@ -45,7 +45,7 @@ func TestAPoolThatHearsOfNoJob(t *testing.T) {
 		}
 
 		if got := live.NewPool(pool).Ready.Reason; got != tc.want {
-			t.Errorf("%s: its state is %s, want %s", name, got, tc.want)
+			t.Errorf("%s: the state is %s, want %s", name, got, tc.want)
 		}
 	}
 }

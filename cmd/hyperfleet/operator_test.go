@@ -57,9 +57,9 @@ func TestOperatorExports(t *testing.T) {
 			t.Errorf("%s: it ended well without an API server", enabled)
 		}
 
-		for _, said := range want {
-			if !strings.Contains(string(out), said) {
-				t.Errorf("%s: it does not say %q:\n%s", enabled, said, out)
+		for _, text := range want {
+			if !strings.Contains(string(out), text) {
+				t.Errorf("%s: the output does not contain %q:\n%s", enabled, text, out)
 			}
 		}
 	}
@@ -193,8 +193,8 @@ func webhookSettings() []invalidConfig {
 		row("as they come", "", true, func(*v1alpha1.OperatorConfig) {}),
 		row("no certificate", beyond, false, func(*v1alpha1.OperatorConfig) {}),
 		row("of another area", "", false, func(c *v1alpha1.OperatorConfig) { c.Controllers = []string{"hosts"} }),
-		row("nobody is served", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.BindAddress = "0" }),
-		row("told so", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.PlainHTTP = true }),
+		row("no server", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.BindAddress = "0" }),
+		row("plain HTTP enabled", "", false, func(c *v1alpha1.OperatorConfig) { c.Webhooks.PlainHTTP = true }),
 		row("a certificate", "", false, given),
 		row("half of it", "webhooks.certFile: it is required together", true, func(c *v1alpha1.OperatorConfig) { c.Webhooks.CertFile = "tls.crt" }),
 		row("both ways", "webhooks.plainHTTP: it conflicts with webhooks.certFile, which serves TLS", true, func(c *v1alpha1.OperatorConfig) {

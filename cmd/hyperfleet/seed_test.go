@@ -33,7 +33,8 @@ type seeder struct {
 
 var seed sync.Once
 
-// seeded returns the namespace of that fleet. The namespace is visible in the screenshots. Tests must only read it.
+// seedFleet creates that fleet once, and returns its namespace. The namespace is visible in the screenshots. Tests must
+// only read it.
 func seeded(t *testing.T) string {
 	t.Helper()
 

@@ -20,10 +20,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 )
 
-// start is the folder of the files that docs/start/runners.md shows.
+// samplesDir is the folder of the files in docs/start/runners.md.
 const start = "../../deploy/samples/start"
 
-// TestStartIsWhatIsWritten checks that the samples in docs/start/runners.md are the output of the command.
+// TestStartSamples checks that the samples in docs/start/runners.md are the output of the command.
 func TestStartIsWhatIsWritten(t *testing.T) {
 	t.Parallel()
 
@@ -49,12 +49,12 @@ func TestStartIsWhatIsWritten(t *testing.T) {
 		must(t, err)
 
 		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not what the command writes: UPDATE=yes go test writes it\n%s", file, got)
+			t.Errorf("%s is not the output of the command: run the test with UPDATE=yes\n%s", file, got)
 		}
 	}
 }
 
-// TestNobodyToAsk checks that the command lists all missing flags if it has no terminal.
+// TestInitWithoutTerminal checks that the command lists all missing flags if it has no terminal.
 func TestNobodyToAsk(t *testing.T) {
 	t.Parallel()
 
@@ -62,7 +62,7 @@ func TestNobodyToAsk(t *testing.T) {
 		"give --token-id, --token-secret-file, --organization, --github-token-file")
 }
 
-// TestAnswersAreTried checks that the command checks each answer in the same way as the operator.
+// TestInitChecksAnswers checks that the command checks each answer in the same way as the operator.
 func TestAnswersAreTried(t *testing.T) {
 	t.Parallel()
 
@@ -85,18 +85,18 @@ func TestAnswersAreTried(t *testing.T) {
 		change map[string]string
 		want   string
 	}{
-		"all is right":          {},
-		"another certificate":   {change: map[string]string{"fingerprint": strings.Repeat("AB:", 31) + "AB"}, want: "use --fingerprint " + server.Fingerprint()},
-		"half a fingerprint":    {change: map[string]string{"fingerprint": "AB:CD"}, want: "--fingerprint AB:CD: a fingerprint is a SHA-256 digest"},
-		"another authority":     {change: authority(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), want: "--ca-file does not verify"},
-		"no authority":          {change: authority([]byte("text")), want: "it contains no certificate: use PEM"},
-		"an unknown template":   {change: map[string]string{"template": "none"}, want: "none"},
-		"a wrong token":         {change: map[string]string{"token-secret-file": writeTempFile(t, "11111111-1111-1111-1111-111111111111")}, want: "token"},
-		"an unknown authority":  {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
-		"another repository":    {change: map[string]string{"repository": "octo-org/other"}, want: "octo-org/other"},
-		"a wrong GitHub token":  {change: map[string]string{"github-token-file": writeTempFile(t, "ghp_wrong")}, want: "token"},
-		"memory of no size":     {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: give a size such as 8Gi"},
-		"nobody at the address": {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "127.0.0.1:1"},
+		"valid":                {},
+		"another certificate":  {change: map[string]string{"fingerprint": strings.Repeat("AB:", 31) + "AB"}, want: "use --fingerprint " + server.Fingerprint()},
+		"half a fingerprint":   {change: map[string]string{"fingerprint": "AB:CD"}, want: "--fingerprint AB:CD: a fingerprint is a SHA-256 digest"},
+		"another authority":    {change: authority(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: other.Certificate().Raw})), want: "--ca-file does not verify"},
+		"no authority":         {change: authority([]byte("text")), want: "it contains no certificate: use PEM"},
+		"an unknown template":  {change: map[string]string{"template": "none"}, want: "none"},
+		"a wrong token":        {change: map[string]string{"token-secret-file": writeTempFile(t, "11111111-1111-1111-1111-111111111111")}, want: "token"},
+		"an unknown authority": {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
+		"another repository":   {change: map[string]string{"repository": "octo-org/other"}, want: "octo-org/other"},
+		"a wrong GitHub token": {change: map[string]string{"github-token-file": writeTempFile(t, "ghp_wrong")}, want: "token"},
+		"invalid memory size":  {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: give a size such as 8Gi"},
+		"no server":            {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "127.0.0.1:1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -121,11 +121,11 @@ func TestAnswersAreTried(t *testing.T) {
 				got.expectFailure(t, anyCode, tc.want)
 
 				if got.err != nil && strings.Contains(got.err.Error(), "tls.") {
-					t.Errorf("%v: tls.* is no flag", got.err)
+					t.Errorf("%v: tls.* is not a flag", got.err)
 				}
 
 				if _, err := os.Stat(dir); err == nil {
-					t.Error("it has written files all the same")
+					t.Error("the command has written files")
 				}
 
 				return

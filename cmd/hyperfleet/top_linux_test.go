@@ -32,7 +32,7 @@ type terminal struct {
 	width, height   int
 }
 
-// onTerminal runs `hyperfleet top` in a terminal, with additional environment variables.
+// startTop runs `hyperfleet top` in a terminal, with additional environment variables.
 func onTerminal(t *testing.T, variables []string, args ...string) *terminal {
 	t.Helper()
 

@@ -180,7 +180,7 @@ func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
 		for _, link := range countLink.FindAllStringSubmatch(body, -1) {
 			_, list := get(t, pages, html.UnescapeString(link[1]))
 			if got := len(tableRow.FindAllString(list, -1)); strconv.Itoa(got) != link[2] {
-				t.Errorf("%s: the link %s says %s rows, and the list has %d", path, link[1], link[2], got)
+				t.Errorf("%s: the link %s has the number %s, but the list has %d rows", path, link[1], link[2], got)
 			}
 		}
 	}
@@ -281,12 +281,12 @@ func checkCallers(t *testing.T, pages http.Handler) {
 	}
 }
 
-// TestRightsToPages checks that opening a view fails if the user can list no kind.
+// TestViewsWithoutPermissions checks that opening a view fails if the user can list no kind.
 func TestRightsToPages(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, env.User(t, "web-nobody"))}
+	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, env.User(t, "web-unprivileged"))}
 
 	cluster, err := kubeconfig.Connect(live.AddToScheme)
 	must(t, err)

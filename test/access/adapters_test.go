@@ -24,14 +24,15 @@ const (
 	generation = "generation"
 )
 
-// sample is an adapter's folder with all that can become of what it keeps.
+// sample is a sample adapter's folder, with a test of the lifecycle of its objects.
 type sample struct {
 	kinds []platform.Entity
-	// live is false if it ended early, refused what the account lacks. It gives the id of
-	// the resource by then.
-	live func(l *life) (id string, through bool)
+	// run runs the lifecycle. completed is false if it ended early, because a call was forbidden. id is the ID
+	// of the resource at that time.
+	live func(l *life) (id string, completed bool)
 }
 
+// adapters returns the sample adapters by folder.
 func adapters() map[string]sample {
 	clusters := func(adapter string) platform.Entity {
 		return platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{adapter}}
@@ -39,14 +40,15 @@ func adapters() map[string]sample {
 
 	return map[string]sample{
 		"clusters": {[]platform.Entity{clusters("cluster-space")}, liveCluster},
-		"nodepools": {[]platform.Entity{clusters("nobody"), {
+		"nodepools": {[]platform.Entity{clusters("absent"), {
 			Kind: "NodePool", Plural: "nodepools", ParentKind: "Cluster", OnParentDelete: "cascade", RequiredAdapters: []string{"pool-config"},
 		}}, livePool},
 		"agents": {[]platform.Entity{clusters("cluster-agent")}, liveAgent},
 	}
 }
 
-// Under its role each adapter lives through everything, and is refused nothing.
+// TestAdapterRolesAreSufficient checks that each adapter can do everything with its role, and gets no error
+// Forbidden.
 func TestAdaptersNeedNoMore(t *testing.T) {
 	t.Parallel()
 
@@ -61,20 +63,20 @@ func TestAdaptersNeedNoMore(t *testing.T) {
 			served, url := fleetapi.Serve(t, database, s.kinds...)
 			l := newLife(t, folder, served, url, config, grant{})
 
-			if _, through := s.live(l); !through {
-				t.Error("the life ended early")
+			if _, completed := s.live(l); !completed {
+				t.Error("the lifecycle ended early")
 			}
 
-			if said := l.refusals.String() + l.log.String(); strings.Contains(strings.ToLower(said), "forbidden") {
-				t.Errorf("it was refused something:\n%s", said)
+			if output := l.refusals.String() + l.log.String(); strings.Contains(strings.ToLower(output), "forbidden") {
+				t.Errorf("the adapter got errors Forbidden:\n%s", output)
 			}
 		})
 	}
 }
 
-// Without any one verb of its role an adapter is refused something, and says the verb and
-// the kind: at the resource in the fleet API, or, for the watches, which it can do without,
-// in its log.
+// TestAdapterRolesAreMinimal checks that without any single verb of its role an adapter gets an error Forbidden,
+// and reports verb and kind: in the status of the resource in the fleet API, or, for watches, in its log, because
+// an adapter works without watches.
 func TestAdaptersNeedNoLess(t *testing.T) {
 	t.Parallel()
 
@@ -90,16 +92,16 @@ func TestAdaptersNeedNoLess(t *testing.T) {
 					t.Parallel()
 
 					l := newLife(t, folder, served, url, a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
-					id, through := s.live(l)
+					id, completed := s.live(l)
 
-					if through && !l.watches() {
-						t.Fatalf("it is through without %s", lacks)
+					if completed && !l.watches() {
+						t.Fatalf("the lifecycle completed without %s", lacks)
 					}
 
-					if through {
-						l.step("its log says that the watches are refused", func() string { return "it does not" })
+					if completed {
+						l.step("the log reports that watches are forbidden", func() string { return "it does not" })
 					} else if !l.watches() && !l.told(id, lacks.refusal()) {
-						t.Errorf("the status does not say %q", lacks.refusal())
+						t.Errorf("the status does not contain %q", lacks.refusal())
 					}
 				})
 			}
@@ -107,14 +109,14 @@ func TestAdaptersNeedNoLess(t *testing.T) {
 	}
 }
 
-// watches says whether what the account lacks is for watches, which reads do without.
+// isForWatches returns true if the missing permission is only used for watches.
 func (l *life) watches() bool {
 	return l.lacks.verb == "watch" || l.lacks.verb == "list" && l.lacks.resource != "jobs"
 }
 
-// liveCluster makes a namespace with a quota and jobs; changes it, by the API and by hand;
-// keeps jobs and prunes them; meets a job that fails, and one of its name that is somebody
-// else's; hands one cluster over, and deletes another.
+// runCluster creates a namespace with a quota and jobs, changes it completed the API and directly, retains and
+// prunes jobs, meets a failed job and a foreign job with the same name, hands one cluster over, and deletes
+// another.
 func liveCluster(l *life) (string, bool) {
 	space, quota := ref("", "v1", "Namespace", "", "cluster-"+l.name), ref("", "v1", "ResourceQuota", "cluster-"+l.name, "cluster")
 	id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{"tier":"silver"}}`, l.name)).Id
@@ -122,7 +124,7 @@ func liveCluster(l *life) (string, bool) {
 	made := func(n int) func() string {
 		return func() string {
 			if jobs := l.jobs(space.Name); len(jobs) != n {
-				return fmt.Sprintf("there are %d jobs, want %d", len(jobs), n)
+				return fmt.Sprintf("%d jobs, want %d", len(jobs), n)
 			}
 
 			return l.is(quota, "", "none")
@@ -135,16 +137,16 @@ func liveCluster(l *life) (string, bool) {
 		return l.look("another job", id, made(n))
 	}
 
-	through := l.look("the first job", id, made(1)) &&
+	completed := l.look("the first job", id, made(1)) &&
 		l.cached(id, space, quota, ref("batch", "v1", "Job", space.Name, l.jobs(space.Name)[0].Name)) &&
 		change(`{"tier":"gold","pods":20}`, 2) &&
-		l.step("the change is there", func() string { return l.is(quota, "20", "spec", "hard", "pods") }) &&
+		l.step("the quota is updated", func() string { return l.is(quota, "20", "spec", "hard", "pods") }) &&
 		l.drift(id, space, quota) &&
 		change(`{"tier":"gold","pods":21}`, 3) &&
 		l.prunes(id, space.Name) &&
 		l.retries(id, space.Name) &&
 		l.meets(id, space.Name)
-	if !through {
+	if !completed {
 		return id, false
 	}
 
@@ -157,16 +159,17 @@ func liveCluster(l *life) (string, bool) {
 	return l.handOver()
 }
 
+// checkDrift changes the objects directly, and waits until the adapter has reverted the changes.
 func (l *life) drift(id string, space, quota transport.Ref) bool {
 	l.patch(space, `{"metadata":{"labels":{"example.io/tier":"mine"}}}`)
 	l.patch(quota, `{"spec":{"hard":{"pods":"1000"}}}`)
 
-	return l.look("what was changed by hand is as it was", id, func() string {
+	return l.look("the direct changes are reverted", id, func() string {
 		return l.is(space, "gold", "metadata", "labels", "example.io/tier") + l.is(quota, "20", "spec", "hard", "pods")
 	})
 }
 
-// prunes makes one job more than are kept.
+// checkPruning creates one job more than are retained.
 func (l *life) prunes(id, space string) bool {
 	l.end(space, false)
 
@@ -174,33 +177,33 @@ func (l *life) prunes(id, space string) bool {
 
 	l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold","pods":22}}`)
 
-	return l.look("the oldest job is gone", id, func() string {
+	return l.look("the oldest job is deleted", id, func() string {
 		if jobs := l.jobs(space); len(jobs) != 3 || jobs[0].Name == first {
-			return fmt.Sprintf("there are %d jobs", len(jobs))
+			return fmt.Sprintf("%d jobs, want 3 without the oldest", len(jobs))
 		}
 
 		return ""
 	})
 }
 
-// retries has the newest job fail.
+// checkRetry makes the newest job fail.
 func (l *life) retries(id, space string) bool {
 	l.end(space, true)
 
 	jobs := l.jobs(space)
 	failed := jobs[len(jobs)-1].Name
 
-	return l.look("a job that failed has another", id, func() string {
+	return l.look("a new job replaces the failed one", id, func() string {
 		if jobs := l.jobs(space); jobs[len(jobs)-1].Name == failed {
-			return failed + " is the newest"
+			return failed + " is still the newest job"
 		}
 
 		return ""
 	})
 }
 
-// meets has a job of somebody else's where the next one would be, for as long as it takes
-// to see it.
+// checkForeignJob creates a foreign job with the name of the adapter's next job, and waits until the adapter
+// reports it.
 func (l *life) meets(id, space string) bool {
 	l.end(space, false)
 
@@ -222,13 +225,13 @@ func (l *life) meets(id, space string) bool {
 	}
 
 	if !l.told(id, name+" exists and is not managed") {
-		l.t.Fatalf("nothing is said of the job %s, which is somebody else's\n%s", name, l.log)
+		l.t.Fatalf("the status does not report the foreign job %s\n%s", name, l.log)
 	}
 
 	return true
 }
 
-// handOver lives a second cluster to the end that leaves everything behind.
+// handOver runs a second cluster, which leaves its objects behind when it is deleted.
 func (l *life) handOver() (string, bool) {
 	l.name = fmt.Sprintf("c%d", serial.Add(1))
 
@@ -236,9 +239,9 @@ func (l *life) handOver() (string, bool) {
 	body := fmt.Sprintf(`{"name":%q,"labels":{"keep":"true"},"spec":{}}`, l.name)
 	id := l.call(http.MethodPost, "/clusters", body).Id
 
-	if !l.look("the job of the one to keep", id, func() string {
+	if !l.look("the job of the cluster to hand over", id, func() string {
 		if len(l.jobs(space)) == 0 {
-			return "there is none"
+			return "no job"
 		}
 
 		return ""
@@ -253,13 +256,13 @@ func (l *life) handOver() (string, bool) {
 	}
 
 	if len(l.jobs(space)) != 1 {
-		l.t.Error("its job is gone with it")
+		l.t.Error("the job was deleted with the cluster that was handed over")
 	}
 
 	return id, true
 }
 
-// livePool makes a ConfigMap, changes it, by the API and by hand, and deletes it.
+// runPool creates a ConfigMap, changes it completed the API and directly, and deletes it.
 func livePool(l *life) (string, bool) {
 	cluster := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{}}`, l.name))
 	l.parent = cluster.Id
@@ -272,19 +275,19 @@ func livePool(l *life) (string, bool) {
 		return func() string { return l.is(config, want, "data", "replicas") }
 	}
 
-	if !l.look("the object is made", id, replicas("1")) || !l.cached(id, config) {
+	if !l.look("the object is created", id, replicas("1")) || !l.cached(id, config) {
 		return id, false
 	}
 
 	l.call(http.MethodPatch, "/nodepools/"+id, `{"spec":{"replicas":5}}`)
 
-	if !l.look("the object is changed", id, replicas("5")) {
+	if !l.look("the object is updated", id, replicas("5")) {
 		return id, false
 	}
 
 	l.patch(config, `{"data":{"replicas":"1000"}}`)
 
-	if !l.look("what was changed by hand is as it was", id, replicas("5")) {
+	if !l.look("the direct changes are reverted", id, replicas("5")) {
 		return id, false
 	}
 
@@ -293,7 +296,7 @@ func livePool(l *life) (string, bool) {
 	return id, l.gone(id)
 }
 
-// liveAgent makes a ManifestWork, changes it, hands it over, and deletes another.
+// runAgent creates a ManifestWork, changes it, hands it over, and deletes another one.
 func liveAgent(l *life) (string, bool) {
 	l.namespace(site)
 
@@ -308,13 +311,13 @@ func liveAgent(l *life) (string, bool) {
 			}
 		}
 
-		if !l.look("the work is made", id, at("1")) || !l.cached(id, work) {
+		if !l.look("the ManifestWork is created", id, at("1")) || !l.cached(id, work) {
 			return id, false
 		}
 
 		l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold"}}`)
 
-		if !l.look("the work is changed", id, at("2")) {
+		if !l.look("the ManifestWork is updated", id, at("2")) {
 			return id, false
 		}
 
@@ -325,7 +328,7 @@ func liveAgent(l *life) (string, bool) {
 		}
 
 		if left := l.object(work) != nil; left != (keep == "true") {
-			l.t.Errorf("keep=%s, and the work is left: %v", keep, left)
+			l.t.Errorf("keep=%s: the ManifestWork exists: %v", keep, left)
 		}
 	}
 

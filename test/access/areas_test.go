@@ -17,12 +17,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
-// areas are the accounts of the operator's areas.
+// listAccounts returns the service accounts of the operator's areas.
 func areas() []string {
 	return []string{"hyperfleet-runners", "hyperfleet-networking", "hyperfleet-hosts", "hyperfleet-bridge"}
 }
 
-// install applies what says who the areas' accounts are and what they may do.
+// installAccounts applies the accounts, roles and policies of all areas, and returns a client for each account.
 func install(t *testing.T) map[string]client.Client {
 	t.Helper()
 
@@ -67,7 +67,7 @@ func install(t *testing.T) map[string]client.Client {
 	return out
 }
 
-// No area's account can become another's, or anybody else, by a Secret that it makes.
+// TestAreasMakeNoTokens checks that no area's account can create a Secret with a token of another account.
 func TestAreasMakeNoTokens(t *testing.T) {
 	t.Parallel()
 
@@ -87,15 +87,15 @@ func TestAreasMakeNoTokens(t *testing.T) {
 				token.Namespace, token.Name = namespace, "stolen-"+account+"-"+other
 
 				if text := refusedSoon(t, as, &token); text != "" {
-					t.Errorf("%s makes a token of %s: %s", account, other, text)
+					t.Errorf("%s can create a token of %s: %s", account, other, text)
 				}
 			}
 		}
 	}
 }
 
-// refusedSoon makes the object again and again until that is refused: a policy counts a moment
-// after it was made.
+// waitUntilRejected creates the object repeatedly until the API server rejects it, because a policy takes effect
+// some time after its creation. It returns the last result if this does not happen.
 func refusedSoon(t *testing.T, as client.Client, object *corev1.Secret) string {
 	t.Helper()
 
@@ -115,12 +115,12 @@ func refusedSoon(t *testing.T, as client.Client, object *corev1.Secret) string {
 		}
 
 		if err == nil && time.Now().After(deadline) {
-			return "it was made"
+			return "it was created"
 		}
 	}
 }
 
-// Each area's account reads the Secrets that are for it, by name.
+// TestAreasReadTheirOwnKeys checks that each area's account can read only its own Secrets, by name.
 func TestAreasReadTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 
@@ -136,12 +136,12 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 		for name, want := range readable {
 			err := accounts[account].Get(t.Context(), client.ObjectKey{Namespace: home, Name: name}, &corev1.Secret{})
 			if apierrors.IsForbidden(err) == want {
-				t.Errorf("%s reads %s: %v, want %v", account, name, err, want)
+				t.Errorf("%s reads %s: error %v, want allowed %v", account, name, err, want)
 			}
 		}
 
 		if err := accounts[account].List(t.Context(), &corev1.SecretList{}, client.InNamespace(home)); !apierrors.IsForbidden(err) {
-			t.Errorf("%s lists Secrets: %v", account, err)
+			t.Errorf("%s lists Secrets: error %v, want Forbidden", account, err)
 		}
 	}
 
@@ -154,12 +154,12 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 
 	key.Data = map[string][]byte{"key": []byte(strings.Repeat("k", 32))}
 	if err := runners.Update(t.Context(), &key); err != nil {
-		t.Errorf("the key is not filled in: %v", err)
+		t.Errorf("write the report key: %v", err)
 	}
 
 	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "other"}}
 	if err := runners.Create(t.Context(), other); !apierrors.IsForbidden(err) {
-		t.Errorf("the runners' account makes Secrets: %v", err)
+		t.Errorf("the account of runners creates a Secret: error %v, want Forbidden", err)
 	}
 
 	if err := env.Client.Create(t.Context(), other); err != nil {
@@ -167,6 +167,6 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 	}
 
 	if err := runners.Update(t.Context(), other); !apierrors.IsForbidden(err) {
-		t.Errorf("the runners' account changes other Secrets: %v", err)
+		t.Errorf("the account of runners updates another Secret: error %v, want Forbidden", err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// The control plane that tests ask for with its controllers collects garbage.
+// TestGarbageIsCollected checks that a control plane with the controller manager collects garbage.
 func TestGarbageIsCollected(t *testing.T) {
 	t.Parallel()
 
@@ -38,7 +38,7 @@ func TestGarbageIsCollected(t *testing.T) {
 		}
 
 		if time.Now().After(deadline) {
-			t.Fatalf("the child is there still: %v", err)
+			t.Fatalf("the child still exists: %v", err)
 		}
 	}
 }

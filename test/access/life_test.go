@@ -33,29 +33,27 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/platform/client"
-	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
 const (
-	// patience is for what has to happen some time on a machine with much else to do.
+	// waitTimeout is long enough for a busy machine.
 	patience = time.Minute
 	lookAt   = 50 * time.Millisecond
-	// ahead is how far the adapter's clock is ahead of the cluster's: nothing that the
-	// samples put off is put off here.
+	// clockOffset is how far the adapter's clock is ahead of the cluster's, so that nothing that the samples delay is
+	// delayed here.
 	ahead = 10 * time.Second
-	key   = "0123456789abcdef0123456789abcdef"
 )
 
 var serial atomic.Int64
 
-// life is an adapter of a sample under an account, and the resource that it keeps.
+// adapterRun is a sample adapter that runs with a service account, and the resource that it reconciles.
 type life struct {
 	t *testing.T
-	// name is of the resource, unique.
+	// name is the unique name of the resource.
 	name string
-	// lacks is what the account may not do; zero: it may do all of the role.
+	// lacks is the permission that the account does not have, or zero if it has all of the role.
 	lacks    grant
 	served   *fleetapi.API
 	url      string
@@ -64,14 +62,14 @@ type life struct {
 	clients  map[string]transport.Client
 	clock    *testclock.FakeClock
 	log      *capture.Buffer
-	// refusals are what the adapter says of entries that failed for want of a right.
+	// forbidden has the errors Forbidden of the adapter's operations.
 	refusals *capture.Buffer
 	adapter  string
-	// parent is the id of the resource's parent, if it has one.
+	// parent is the ID of the resource's parent, or "".
 	parent string
 }
 
-// newLife starts the adapter of a sample's folder.
+// newAdapterRun starts the adapter of a sample's folder.
 func newLife(t *testing.T, folder string, served *fleetapi.API, url string, config *rest.Config, lacks grant) *life {
 	t.Helper()
 
@@ -103,9 +101,6 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 	l.api, err = client.New(platform.APIClient{BaseURL: url}, client.Options{})
 	l.must(err)
 
-	keys, err := stamp.ParseKeys([]byte(key))
-	l.must(err)
-
 	if lacks.verb == "list" {
 		config.Wrap(oldServer)
 	}
@@ -114,15 +109,16 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 	l.connect(kubernetes.Options{Config: config, Adapter: l.adapter, Log: logger}, loaded.Resources[0].Transport)
 
 	l.pipeline, err = pipeline.New(pipeline.Options{
-		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys, FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
+		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys(t, testKey),
+		FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
 	})
 	l.must(err)
 
 	return l
 }
 
-// oldServer is a server that has no streaming lists (Kubernetes, "Streaming lists"; before
-// 1.32 by default): watches there begin with a list.
+// rejectStreamingLists simulates an API server without streaming lists (Kubernetes, "Streaming lists"; the default
+// before 1.32), where watches begin with a list.
 func oldServer(next http.RoundTripper) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !r.URL.Query().Has("sendInitialEvents") {
@@ -139,7 +135,7 @@ func oldServer(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// connect makes the transport, and runs its watches until the test ends.
+// connect creates the transport, and runs its watches until the test ends.
 func (l *life) connect(options kubernetes.Options, name string) {
 	l.t.Helper()
 
@@ -175,25 +171,25 @@ func (l *life) connect(options kubernetes.Options, name string) {
 	l.clients = map[string]transport.Client{name: to}
 }
 
-// refused says whether the adapter was refused what it lacks.
+// isForbidden returns true if the adapter has reported the missing permission.
 func (l *life) refused() bool {
 	if (l.lacks == grant{}) {
 		return false
 	}
 
-	said := l.refusals.String()
+	output := l.refusals.String()
 	if l.watches() {
-		said = l.logged()
+		output = l.logged()
 	}
 
-	return strings.Contains(said, l.lacks.refusal())
+	return strings.Contains(output, l.lacks.refusal())
 }
 
-// logged is the log without its quoting.
+// readLog returns the log without its quoting.
 func (l *life) logged() string { return strings.ReplaceAll(l.log.String(), `\"`, `"`) }
 
-// step waits until problem says nothing, or until the adapter was refused what it lacks:
-// then it is false, and the life ends there.
+// waitFor waits until problem returns "". It returns false if the adapter has reported the missing permission
+// before, which ends the lifecycle.
 func (l *life) step(what string, problem func() string) bool {
 	l.t.Helper()
 
@@ -206,12 +202,12 @@ func (l *life) step(what string, problem func() string) bool {
 		case text == "":
 			return true
 		case time.Now().After(deadline):
-			l.t.Fatalf("never: %s: %s\n%s\n%s", what, text, l.refusals, l.log)
+			l.t.Fatalf("timed out waiting for: %s: %s\n%s\n%s", what, text, l.refusals, l.log)
 		}
 	}
 }
 
-// look sends an event of the resource, and then asks for the problem.
+// reconcileUntil sends events of the resource until problem returns "".
 func (l *life) look(what, id string, problem func() string) bool {
 	l.t.Helper()
 
@@ -222,11 +218,11 @@ func (l *life) look(what, id string, problem func() string) bool {
 	})
 }
 
-// gone sends events until the API has the resource no more.
+// waitForDeletion sends events until the fleet API does not have the resource any more.
 func (l *life) gone(id string) bool {
 	l.t.Helper()
 
-	return l.look("the resource is gone", id, func() string {
+	return l.look("the resource is deleted", id, func() string {
 		if _, err := l.api.Get(l.t.Context(), id); !errors.Is(err, client.ErrNotFound) {
 			return fmt.Sprintf("%v", err)
 		}
@@ -235,7 +231,7 @@ func (l *life) gone(id string) bool {
 	})
 }
 
-// event has the adapter handle an event of the resource as it is now.
+// sendEvent makes the adapter handle an event of the resource in its current state.
 func (l *life) event(id string) {
 	l.t.Helper()
 
@@ -271,8 +267,7 @@ func (l *life) event(id string) {
 	}
 }
 
-// tick moves the adapter's clock on, by a second at least: the names of jobs have it in
-// them.
+// advanceClock advances the adapter's clock by at least a second, because the names of jobs contain the time.
 func (l *life) tick() {
 	next := l.clock.Now().Add(time.Second)
 	if now := time.Now().Add(ahead); now.After(next) {
@@ -282,7 +277,7 @@ func (l *life) tick() {
 	l.clock.SetTime(next)
 }
 
-// told says whether the resource's status has the text.
+// hasMessage returns true if a condition in the resource's statuses contains the text.
 func (l *life) told(id, text string) bool {
 	l.t.Helper()
 
@@ -300,8 +295,7 @@ func (l *life) told(id, text string) bool {
 	return false
 }
 
-// cached waits until the watches have the objects: what comes from them has no managed
-// fields.
+// waitForCache waits until the watches have the objects. Objects from watches have no managed fields.
 func (l *life) cached(id string, refs ...transport.Ref) bool {
 	l.t.Helper()
 
@@ -310,7 +304,7 @@ func (l *life) cached(id string, refs ...transport.Ref) bool {
 			for _, to := range l.clients {
 				found, err := to.Find(l.t.Context(), transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Cached)
 				if err != nil || len(found) != 1 || found[0].GetManagedFields() != nil {
-					return fmt.Sprintf("%s is read live, %v", ref, err)
+					return fmt.Sprintf("%s is not read from the cache, %v", ref, err)
 				}
 			}
 		}
@@ -319,7 +313,7 @@ func (l *life) cached(id string, refs ...transport.Ref) bool {
 	})
 }
 
-// call makes a request of the fleet API.
+// call sends a request to the fleet API.
 func (l *life) call(method, path, body string) openapi.Resource {
 	l.t.Helper()
 
@@ -348,7 +342,7 @@ func (l *life) must(err error) {
 	}
 }
 
-// field is the text of a field of an object; empty if it is not there.
+// getField returns a string field of an object, or "" if it is missing.
 func field(object *unstructured.Unstructured, path ...string) string {
 	text, _, _ := unstructured.NestedString(object.Object, path...)
 

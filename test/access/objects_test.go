@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
+// readSample returns the text of a file of the samples.
 func (l *life) read(file string) string {
 	l.t.Helper()
 
@@ -31,11 +32,12 @@ func (l *life) read(file string) string {
 	return string(text)
 }
 
+// newRef returns a reference to an object.
 func ref(group, version, kind, namespace, name string) transport.Ref {
 	return transport.Ref{GVK: schema.GroupVersionKind{Group: group, Version: version, Kind: kind}, Namespace: namespace, Name: name}
 }
 
-// object is what the cluster has; nil if nothing.
+// getObject returns an object of the cluster, or nil.
 func (l *life) object(r transport.Ref) *unstructured.Unstructured {
 	l.t.Helper()
 
@@ -52,13 +54,13 @@ func (l *life) object(r transport.Ref) *unstructured.Unstructured {
 	return out
 }
 
-// is says what is wrong with a field of an object.
+// checkField returns a message if a field of an object is not as wanted.
 func (l *life) is(r transport.Ref, want string, path ...string) string {
 	l.t.Helper()
 
 	object := l.object(r)
 	if object == nil {
-		return r.String() + " is not there"
+		return r.String() + " does not exist"
 	}
 
 	if got := field(object, path...); got != want {
@@ -68,30 +70,31 @@ func (l *life) is(r transport.Ref, want string, path ...string) string {
 	return ""
 }
 
-// patch changes an object as a person does.
+// patchDirectly patches an object without the adapter.
 func (l *life) patch(r transport.Ref, document string) {
 	l.t.Helper()
 
 	object := l.object(r)
 	if object == nil {
-		l.t.Fatalf("%s is not there", r)
+		l.t.Fatalf("%s does not exist", r)
 	}
 
 	l.must(env.Client.Patch(l.t.Context(), object, kubeclient.RawPatch(types.MergePatchType, []byte(document))))
 }
 
-// make makes an object as somebody else does.
+// createDirectly creates an object without the adapter.
 func (l *life) make(object kubeclient.Object) {
 	l.t.Helper()
 	l.must(kubeclient.IgnoreAlreadyExists(env.Client.Create(l.t.Context(), object)))
 }
 
+// createNamespace creates a namespace.
 func (l *life) namespace(name string) {
 	l.t.Helper()
 	l.make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
-// jobs are those of a namespace, the oldest first.
+// listJobs returns the jobs of a namespace, the oldest first.
 func (l *life) jobs(namespace string) []batchv1.Job {
 	l.t.Helper()
 
@@ -103,7 +106,7 @@ func (l *life) jobs(namespace string) []batchv1.Job {
 	return list.Items
 }
 
-// end ends the jobs that have not ended.
+// endJobs ends the jobs that have not ended yet.
 func (l *life) end(namespace string, fail bool) {
 	l.t.Helper()
 

@@ -21,15 +21,15 @@ import (
 
 const (
 	samples = "../../deploy/samples/platform/"
-	// home is the namespace of the samples' accounts.
+	// system is the namespace of the samples' service accounts.
 	home = "hyperfleet-system"
 )
 
-// grant is one verb on one kind's objects.
+// permission is one verb for the objects of one kind.
 type grant struct{ group, resource, verb string }
 
-// refusal is what the API server says to one who has not the grant
-// (k8s.io/apiserver, endpoints/handlers/responsewriters/errors.go).
+// forbiddenMessage returns the message of the API server for an account without the permission (k8s.io/apiserver,
+// endpoints/handlers/responsewriters/errors.go).
 func (g grant) refusal() string {
 	return fmt.Sprintf("cannot %s resource %q in API group %q", g.verb, g.resource, g.group)
 }
@@ -38,7 +38,7 @@ func (g grant) String() string {
 	return strings.TrimPrefix(g.verb+" "+g.resource+"."+g.group, " ")
 }
 
-// access is one sample's file.
+// accountRoles has the service account and the roles in one sample's file.
 type access struct {
 	file    string
 	account string
@@ -46,8 +46,7 @@ type access struct {
 	own     *rbacv1.Role
 }
 
-// read reads a sample's file, and checks that its account and the bindings of its roles
-// are what they should be.
+// readRoles reads a sample's file, and checks the account and the bindings of its roles.
 func read(t *testing.T, file string) *access {
 	t.Helper()
 
@@ -71,7 +70,7 @@ func read(t *testing.T, file string) *access {
 		case "RoleBinding":
 			bound(t, out, as[rbacv1.RoleBinding](t, object).Subjects, as[rbacv1.RoleBinding](t, object).RoleRef)
 		default:
-			t.Errorf("%s has a %s", file, object.GetKind())
+			t.Errorf("%s has an unexpected %s", file, object.GetKind())
 		}
 
 		if object.GetName() != out.account {
@@ -88,14 +87,16 @@ func read(t *testing.T, file string) *access {
 	return out
 }
 
+// checkBinding checks that a binding binds the role with the name of the account to the account.
 func bound(t *testing.T, a *access, subjects []rbacv1.Subject, role rbacv1.RoleRef) {
 	t.Helper()
 
 	if len(subjects) != 1 || subjects[0].Name != a.account || subjects[0].Namespace != home || role.Name != a.account {
-		t.Errorf("%s binds %s to %v", a.file, role.Name, subjects)
+		t.Errorf("%s binds role %s to %v", a.file, role.Name, subjects)
 	}
 }
 
+// convert converts an object to its Go type.
 func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	t.Helper()
 
@@ -107,7 +108,7 @@ func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	return typed
 }
 
-// grants are all that the roles give.
+// permissions returns all permissions of the roles.
 func (a *access) grants() []grant {
 	rules := slices.Clone(a.cluster.Rules)
 	if a.own != nil {
@@ -129,7 +130,7 @@ func (a *access) grants() []grant {
 	return out
 }
 
-// without are the rules without the grant.
+// removePermission returns the rules without the permission.
 func without(rules []rbacv1.PolicyRule, g grant) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 
@@ -147,8 +148,8 @@ func without(rules []rbacv1.PolicyRule, g grant) []rbacv1.PolicyRule {
 	return out
 }
 
-// with makes an account that has the roles, but for one grant, and gives a client's
-// configuration for it.
+// createAccount creates an account that has the roles without one permission, and returns the configuration of its
+// client.
 func (a *access) with(t *testing.T, name string, lacks grant) *rest.Config {
 	t.Helper()
 

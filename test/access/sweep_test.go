@@ -18,7 +18,7 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// leavings is a world with an object of each kind that adapters of the samples leave behind.
+// newSampleFixture returns a fixture with an orphaned object of each kind that adapters of the samples create.
 func leavings(t *testing.T) (*world, []*unstructured.Unstructured) {
 	t.Helper()
 
@@ -33,7 +33,7 @@ func leavings(t *testing.T) (*world, []*unstructured.Unstructured) {
 	return w, left
 }
 
-// said sweeps, and gives all that was said.
+// runAndPrint runs a sweep, and returns its report, error and log.
 func (w *world) said() string {
 	w.t.Helper()
 
@@ -50,7 +50,7 @@ func (w *world) said() string {
 	return strings.ReplaceAll(string(text)+w.log.String(), `\"`, `"`)
 }
 
-// sampleKinds are the kinds of the sample's configuration.
+// readSampleKinds returns the kinds in the sample's configuration.
 func sampleKinds(t *testing.T) []string {
 	t.Helper()
 
@@ -65,7 +65,8 @@ func sampleKinds(t *testing.T) []string {
 	return conf.Kinds
 }
 
-// What the adapters of the samples may make, sweep may remove, and looks for.
+// TestSweepKindsAreThoseOfAdapters checks that sweep may delete, and looks for, the kinds that the sample adapters
+// may create.
 func TestSweepIsForWhatAdaptersMake(t *testing.T) {
 	t.Parallel()
 
@@ -91,15 +92,16 @@ func TestSweepIsForWhatAdaptersMake(t *testing.T) {
 	slices.Sort(swept)
 
 	if diff := cmp.Diff(made, swept); diff != "" {
-		t.Errorf("what sweep may remove (-made +swept):\n%s", diff)
+		t.Errorf("kinds that sweep may delete (-created +swept):\n%s", diff)
 	}
 
 	if kinds := sampleKinds(t); len(kinds) != len(made) {
-		t.Errorf("sweep.yaml names %v, and %v are made", kinds, made)
+		t.Errorf("sweep.yaml has the kinds %v, but adapters create %v", kinds, made)
 	}
 }
 
-// Under its role sweep removes what is left of every kind, and is refused nothing.
+// TestSweepRoleIsSufficient checks that sweep can delete orphans of every kind with its role, and gets no error
+// Forbidden.
 func TestSweepNeedsNoMore(t *testing.T) {
 	a := read(t, "sweep-rbac.yaml")
 	config := env.ServiceAccount(t, home, a.account)
@@ -108,25 +110,25 @@ func TestSweepNeedsNoMore(t *testing.T) {
 	w, left := leavings(t)
 	w.as = config
 
-	said := w.said()
-	if slices.ContainsFunc(left, w.left) || strings.Contains(strings.ToLower(said), "forbidden") || strings.Contains(said, "errors=[\"") {
-		t.Errorf("objects are left; it said:\n%s", said)
+	output := w.said()
+	if slices.ContainsFunc(left, w.left) || strings.Contains(strings.ToLower(output), "forbidden") || strings.Contains(output, "errors=[\"") {
+		t.Errorf("objects are left, or sweep reported errors:\n%s", output)
 	}
 
-	// What it may not list, it does not: Secrets least of all.
+	// The role does not allow to list other kinds, especially Secrets.
 	other, err := kubeclient.New(config, kubeclient.Options{Scheme: env.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	if err := other.List(t.Context(), &corev1.SecretList{}); !apierrors.IsForbidden(err) {
-		t.Errorf("it may list Secrets: %v", err)
+		t.Errorf("list Secrets: error %v, want Forbidden", err)
 	}
 }
 
-// Without any one verb of its role sweep is refused something, and says the verb and the
-// kind in its report.
-func TestSweepNeedsNoLess(t *testing.T) { //nolint:tparallel // its subtests start together, after the others
+// TestSweepRoleIsMinimal checks that without any single verb of its role sweep gets an error Forbidden, and
+// reports verb and kind.
+func TestSweepNeedsNoLess(t *testing.T) { //nolint:tparallel // its subtests start together, after the other tests
 	a := read(t, "sweep-rbac.yaml")
 
 	for _, lacks := range a.grants() {
@@ -136,8 +138,8 @@ func TestSweepNeedsNoLess(t *testing.T) { //nolint:tparallel // its subtests sta
 			w, _ := leavings(t)
 			w.as = a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks)
 
-			if said := w.said(); !strings.Contains(said, lacks.refusal()) {
-				t.Errorf("without %s it says nothing of that: %s", lacks, said)
+			if output := w.said(); !strings.Contains(output, lacks.refusal()) {
+				t.Errorf("without %s, sweep does not report it: %s", lacks, output)
 			}
 		})
 	}

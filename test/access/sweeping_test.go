@@ -25,15 +25,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
 
+// TestOnlyVerifiedOrphansAreDeleted checks that sweep deletes only objects with a valid signature whose resource
+// the fleet API definitely does not have.
 func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 	w := newWorld(t)
 	alive, gone := newID(), newID()
 	w.fleet.there[alive] = true
 
 	foreign := keys(t, otherKey)
-	odd := func(answer http.HandlerFunc) string {
+	respond := func(handler http.HandlerFunc) string {
 		id := newID()
-		w.fleet.odd[id] = answer
+		w.fleet.odd[id] = handler
 
 		return id
 	}
@@ -41,7 +43,7 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		`"created_time":"2026-01-01T00:00:00Z","updated_time":"2026-01-01T00:00:00Z","deleted_time":"2026-01-01T00:00:00Z","status":{"conditions":[]}}`,
 		"ID", alive, 2)
 
-	// A copy of a proven object: the marks are true, but of another object.
+	// A copy of an object with a valid signature, which is valid only for the original.
 	original := w.make("ConfigMap", "original", gone)
 	copied := func(o *unstructured.Unstructured) {
 		o.SetLabels(original.GetLabels())
@@ -59,14 +61,14 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		{name: "gone-manifest-work", kind: "ManifestWork", id: gone, want: "Deleted"},
 		{name: "alive", id: alive},
 		{name: "alive-manifest-work", kind: "ManifestWork", id: alive},
-		{name: "being-deleted", id: odd(plain(200, "application/json", deleting))},
-		{name: "no-body", id: odd(plain(404, "", "")), want: "Skipped NoClearAnswer"},
-		{name: "proxys-page", id: odd(plain(404, "text/html", "<h1>404</h1>")), want: "Skipped NoClearAnswer"},
-		{name: "no-route", id: odd(problem(404, "HYPERFLEET-NTF-000")), want: "Skipped NoClearAnswer"},
-		{name: "other-status", id: odd(problem(410, "HYPERFLEET-NTF-001")), want: "Skipped NoClearAnswer"},
-		{name: "outage", id: odd(plain(500, "", "")), want: "Skipped NoClearAnswer"},
-		{name: "refused", id: odd(problem(403, "HYPERFLEET-AUZ-001")), want: "Skipped NoClearAnswer"},
-		{name: "login-page", id: odd(plain(200, "text/html", "<form>")), want: "Skipped NoClearAnswer"},
+		{name: "being-deleted", id: respond(plain(200, "application/json", deleting))},
+		{name: "no-body", id: respond(plain(404, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "proxys-page", id: respond(plain(404, "text/html", "<h1>404</h1>")), want: "Skipped NoClearAnswer"},
+		{name: "no-route", id: respond(problem(404, "HYPERFLEET-NTF-000")), want: "Skipped NoClearAnswer"},
+		{name: "other-status", id: respond(problem(410, "HYPERFLEET-NTF-001")), want: "Skipped NoClearAnswer"},
+		{name: "outage", id: respond(plain(500, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "refused", id: respond(problem(403, "HYPERFLEET-AUZ-001")), want: "Skipped NoClearAnswer"},
+		{name: "login-page", id: respond(plain(200, "text/html", "<form>")), want: "Skipped NoClearAnswer"},
 		{name: "forged-id", id: alive, change: label(adapter.LabelResourceID, gone), want: "Skipped Forged"},
 		{name: "no-hmac", id: gone, change: annotate(adapter.AnnotationIdentity, ""), want: "Skipped NotStamped"},
 		{name: "copy", id: gone, change: copied, want: "Skipped Forged"},
@@ -105,19 +107,21 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		}
 
 		if got := w.left(made[i]); got == (tc.want == "Deleted") {
-			t.Errorf("%s: is left: %v", tc.name, got)
+			t.Errorf("%s: exists: %v", tc.name, got)
 		}
 	}
 
 	if w.fleet.asked[gone] != 1 {
-		t.Errorf("the API was asked %d times for one resource", w.fleet.asked[gone])
+		t.Errorf("the fleet API got %d requests for one resource, want 1", w.fleet.asked[gone])
 	}
 
 	if !report.IsIncomplete() {
-		t.Error("questions without a clear answer leave the report complete")
+		t.Error("the report is complete although responses were not clear")
 	}
 }
 
+// TestYoungAndTerminatingObjectsAreSkipped checks that sweep skips objects that are too young, and objects that
+// are being deleted.
 func TestYoungObjectsAndThoseBeingDeletedStay(t *testing.T) {
 	w := newWorld(t)
 	w.clock = clock.RealClock{}
@@ -139,6 +143,8 @@ func TestYoungObjectsAndThoseBeingDeletedStay(t *testing.T) {
 	}
 }
 
+// TestConcurrentlyChangedObjectsAreSkipped checks that sweep skips objects that change, are replaced or are
+// deleted after it has listed them.
 func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 	w := newWorld(t)
 	changed, replaced, vanished := newID(), newID(), newID()
@@ -195,23 +201,24 @@ func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 	}
 
 	if !w.left(objects["changed"]) || !w.left(objects["replaced"]) {
-		t.Error("an object that changed is gone")
+		t.Error("an object that had changed was deleted")
 	}
 }
 
+// TestLimits checks that sweep deletes nothing if there are more orphans than the limits allow.
 func TestLimits(t *testing.T) {
 	for name, tc := range map[string]struct {
 		gone, alive, deletions int
 		share                  float64
 		stopped                string
 	}{
-		"at the cap":                          {gone: 3, alive: 3, deletions: 3, share: 1},
-		"over the cap":                        {gone: 4, alive: 4, deletions: 3, share: 1, stopped: "max_deletions"},
-		"all of a few":                        {gone: 5, deletions: 100, share: 0.5},
-		"all of many: the API lost its data?": {gone: 6, deletions: 100, share: 0.5, stopped: "max_share"},
-		"all of many, and that is right":      {gone: 6, deletions: 100, share: 1},
-		"half":                                {gone: 4, alive: 4, deletions: 100, share: 0.5},
-		"no cap is no deletion":               {gone: 1, deletions: 0, share: 1, stopped: "max_deletions"},
+		"at the cap":   {gone: 3, alive: 3, deletions: 3, share: 1},
+		"over the cap": {gone: 4, alive: 4, deletions: 3, share: 1, stopped: "max_deletions"},
+		"all of few":   {gone: 5, deletions: 100, share: 0.5},
+		"all of many, as after a data loss of the API": {gone: 6, deletions: 100, share: 0.5, stopped: "max_share"},
+		"all of many with share 1":                     {gone: 6, deletions: 100, share: 1},
+		"half":                                         {gone: 4, alive: 4, deletions: 100, share: 0.5},
+		"cap 0":                                        {gone: 1, deletions: 0, share: 1, stopped: "max_deletions"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -237,7 +244,7 @@ func TestLimits(t *testing.T) {
 
 			for _, o := range doomed {
 				if w.left(o) != (tc.stopped != "") {
-					t.Errorf("%s: left %v", o.GetName(), w.left(o))
+					t.Errorf("%s: exists: %v", o.GetName(), w.left(o))
 				}
 			}
 
@@ -255,22 +262,24 @@ func TestLimits(t *testing.T) {
 	}
 }
 
+// TestInvalidAPIResponsesStopSweep checks that sweep stops if the fleet API fails its probe, before it requests
+// any resource.
 func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
 	for name, spoil := range map[string]func(*fleet){
-		"a page for every question":   func(f *fleet) { f.list = plain(200, "text/html", "<h1>welcome</h1>"); f.missing = f.list },
-		"no route":                    func(f *fleet) { f.list = problem(404, "HYPERFLEET-NTF-000") },
-		"404 without a body":          func(f *fleet) { f.list = plain(404, "", ""); f.missing = f.list },
-		"an outage":                   func(f *fleet) { f.list = plain(503, "", "") },
-		"nothing is ever missing":     func(f *fleet) { f.missing = resource(newID()) },
-		"what is missing is no route": func(f *fleet) { f.missing = problem(404, "HYPERFLEET-NTF-000") },
-		"what is missing may be another tenant's": func(f *fleet) {
+		"the same page for every request":       func(f *fleet) { f.list = plain(200, "text/html", "<h1>welcome</h1>"); f.missing = f.list },
+		"no route":                              func(f *fleet) { f.list = problem(404, "HYPERFLEET-NTF-000") },
+		"404 without a body":                    func(f *fleet) { f.list = plain(404, "", ""); f.missing = f.list },
+		"an outage":                             func(f *fleet) { f.list = plain(503, "", "") },
+		"no resource is missing":                func(f *fleet) { f.missing = resource(newID()) },
+		"404 of a missing resource is no route": func(f *fleet) { f.missing = problem(404, "HYPERFLEET-NTF-000") },
+		"404 of a missing resource depends on the tenant": func(f *fleet) {
 			missing := problem(404, "HYPERFLEET-NTF-001")
 			f.missing = func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set(openapi.HeaderTenant, "one")
 				missing(w, r)
 			}
 		},
-		"what is missing has no body": func(f *fleet) { f.missing = plain(404, "", "") },
+		"404 of a missing resource has no body": func(f *fleet) { f.missing = plain(404, "", "") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
@@ -281,16 +290,17 @@ func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
 			spoil(w.fleet)
 
 			if _, err := w.run(); err == nil || !strings.Contains(err.Error(), "probe the fleet API") || !w.left(o) {
-				t.Errorf("error %v, left %v", err, w.left(o))
+				t.Errorf("error %v, object exists: %v", err, w.left(o))
 			}
 
 			if w.fleet.asked[id] != 0 {
-				t.Error("it was asked for a resource")
+				t.Error("sweep requested a resource")
 			}
 		})
 	}
 }
 
+// TestOtherAdaptersAndKindsAreSkipped checks that sweep ignores objects of other adapters and of excluded kinds.
 func TestOtherAdaptersAndKindsLeftOut(t *testing.T) {
 	w := newWorld(t)
 	mine := w.make("ConfigMap", "mine", newID())
@@ -304,11 +314,12 @@ func TestOtherAdaptersAndKindsLeftOut(t *testing.T) {
 
 	report := w.mustRun()
 	if w.left(mine) || !w.left(secret) || !w.left(theirs) || report.Objects != 1 {
-		t.Errorf("mine %v, secret %v, theirs %v: %+v", w.left(mine), w.left(secret), w.left(theirs), report)
+		t.Errorf("existing objects: mine %v, secret %v, theirs %v: %+v", w.left(mine), w.left(secret), w.left(theirs), report)
 	}
 }
 
-// Of kinds that are named, nothing else is even listed; what is not served is passed over.
+// TestConfiguredKinds checks that sweep lists only the configured kinds, and logs which of them it skips because
+// they are excluded or not served.
 func TestNamedKindsAlone(t *testing.T) {
 	w := newWorld(t)
 	mine := w.make("ConfigMap", "mine", newID())
@@ -319,14 +330,16 @@ func TestNamedKindsAlone(t *testing.T) {
 
 	report, err := w.run()
 	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.IsIncomplete() {
-		t.Errorf("mine %v, secret %v, %v: %+v", w.left(mine), w.left(secret), err, report)
+		t.Errorf("existing objects: mine %v, secret %v; error %v: %+v", w.left(mine), w.left(secret), err, report)
 	}
 
 	if got := w.log.String(); !strings.Contains(got, "kind=Widget.example.com") || !strings.Contains(got, "kind=Secret") {
-		t.Errorf("it does not say which kinds it passes over: %s", got)
+		t.Errorf("the log does not have the skipped kinds: %s", got)
 	}
 }
 
+// TestBrokenAPIGroupIsReported checks that sweep reports an API group that cannot be discovered, and sweeps the
+// others.
 func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 	w := newWorld(t)
 	o := w.make("ConfigMap", "gone", newID())
@@ -345,24 +358,25 @@ func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 
 	report := w.mustRun()
 	if w.left(o) {
-		t.Error("the object of another group stays")
+		t.Error("the object of another group was not deleted")
 	}
 
-	// The API server lists a new group after a moment.
+	// The API server serves a new group with a delay.
 	for begun := time.Now(); len(report.Errors) == 0 && time.Since(begun) < time.Minute; report = w.mustRun() {
 		time.Sleep(50 * time.Millisecond)
 	}
 
 	if text := strings.Join(report.Errors, "\n"); !strings.Contains(text, "broken.example.com") || !report.IsIncomplete() {
-		t.Errorf("errors: %q", text)
+		t.Errorf("errors are %q, want the broken group", text)
 	}
 
 	w.config.Kinds = []string{"ConfigMap"}
 	if report := w.mustRun(); report.IsIncomplete() {
-		t.Errorf("a group that it has nothing to look for in is an error: %q", report.Errors)
+		t.Errorf("a broken group without configured kinds is reported: %q", report.Errors)
 	}
 }
 
+// TestReport checks the JSON and the text of the report of a dry run.
 func TestTheReportReadsWell(t *testing.T) {
 	w := newWorld(t)
 	w.config.Delete = sweep.Defaults().Delete // a dry run is the default
@@ -371,7 +385,7 @@ func TestTheReportReadsWell(t *testing.T) {
 
 	report := w.mustRun()
 	if !w.left(o) {
-		t.Error("a dry run deletes")
+		t.Error("the dry run deleted an object")
 	}
 
 	encoded, err := json.Marshal(report)
@@ -397,8 +411,8 @@ func TestTheReportReadsWell(t *testing.T) {
 	}
 }
 
-// TestForceDeletedResources goes through the fleet API itself: what was removed by force is
-// swept, what is being deleted or lives is not.
+// TestForceDeletedResources checks with the real fleet API that the objects of force-deleted resources are swept,
+// and those of other resources are not, even if they are being deleted.
 func TestForceDeletedResources(t *testing.T) {
 	w := newWorld(t)
 
@@ -448,7 +462,7 @@ func TestForceDeletedResources(t *testing.T) {
 
 	for name, o := range objects {
 		if w.left(o) == strings.HasPrefix(name, "forced") {
-			t.Errorf("%s: left %v", name, w.left(o))
+			t.Errorf("%s: exists: %v", name, w.left(o))
 		}
 	}
 }

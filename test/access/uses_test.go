@@ -15,13 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// usesFile has what accounts do, by the program whose tests see them do it. Each of these
-// programs fails when one of its rows is not seen, or something is that is in no row
-// (kube.WithUses).
+// usesFile has the permissions that accounts use, by the test program that uses them. Each of these programs fails
+// if it does not use one of its rows, or uses a permission in no row (kube.WithUses).
 const usesFile = "testdata/uses.yaml"
 
-// granted are the rights of an area's account, but for those to read Secrets of namespaces
-// that users choose.
+// readGranted returns the permissions of an area's account, except those for Secrets in namespaces that users
+// choose.
 func granted(t *testing.T, area string) []string {
 	t.Helper()
 
@@ -54,7 +53,8 @@ func granted(t *testing.T, area string) []string {
 	return out
 }
 
-// No account of an area has a right that nothing uses, or uses one that it has not.
+// TestNoRuleIsUnused checks that an area's account has no unused permission, and uses only permissions that it
+// has.
 func TestNoRuleIsUnused(t *testing.T) {
 	t.Parallel()
 
@@ -81,14 +81,14 @@ func TestNoRuleIsUnused(t *testing.T) {
 
 		for _, right := range rights {
 			if !slices.Contains(used, right) {
-				t.Errorf("hyperfleet-%s may %q, and nothing does: take the right away, or add a row to %s", area, right, usesFile)
+				t.Errorf("hyperfleet-%s has the unused permission %q: remove it from the role, or add a row to %s", area, right, usesFile)
 			}
 		}
 
 		for _, use := range used {
-			// Hosts' keys are in namespaces that users choose (deploy/namespace-secrets).
+			// The keys of hosts are in namespaces that users choose (deploy/namespace-secrets).
 			if !slices.Contains(rights, use) && (area != "hosts" || use != "get secrets") {
-				t.Errorf("hyperfleet-%s does %q, and may not", area, use)
+				t.Errorf("hyperfleet-%s uses %q without permission", area, use)
 			}
 		}
 	}

@@ -39,20 +39,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// kind is a kind of text that tenants and senders of webhooks write.
+// inputKind is a kind of text that tenants or senders of webhooks write.
 type kind struct {
 	read func(text string) error
-	// size is the most that the API server, a template's limit or the receiver lets through.
+	// size is the maximum size that the API server, a template's limit or the receiver accepts.
 	size int
-	// own are shapes that are of use for this kind alone.
+	// own are shapes for this kind only.
 	own map[string]func(size int) string
-	// brief are all that the race detector looks at where one text is as good as another.
+	// brief are the only shapes to test with the race detector, or empty for all shapes.
 	brief []string
 }
 
+// inputKinds returns all kinds by name.
 func kinds() map[string]kind {
 	const (
-		object = 1 << 20 // what a Secret or a ConfigMap may hold, and about what an object may
+		object = 1 << 20 // the limit of a Secret or a ConfigMap, and approximately that of an object
 		user   = cloudinit.MaxUserData
 		other  = 64 << 10
 	)
@@ -77,18 +78,19 @@ func kinds() map[string]kind {
 	return out
 }
 
-// Whatever is written into a text of theirs that the API server or the receiver lets through,
-// tenants and senders of webhooks take little of the operator.
-func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it counts what is allocated
+// TestNoInputTakesMuch checks that no text that the API server or the receiver accepts makes the operator use much
+// memory or CPU time.
+func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it measures allocations
 	takeLittle(t, slower > 1)
 }
 
-// As above, with every size.
+// TestSoakNoInputTakesMuch is TestNoInputTakesMuch with every size.
 func TestSoakNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // as above
 	property.Soak(t)
 	takeLittle(t, false)
 }
 
+// checkUsage measures each kind with texts of all shapes.
 func takeLittle(t *testing.T, brief bool) {
 	t.Helper()
 
@@ -115,7 +117,7 @@ func takeLittle(t *testing.T, brief bool) {
 					most = taken{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
 
 					if took.bytes > mostBytes || took.cpu > mostTime {
-						t.Errorf("%d bytes of %s: the process grew by %.1f MiB and worked for %s (error %.200v)",
+						t.Errorf("%d bytes of %s: %.1f MiB of memory and %s of CPU time (error %.200v)",
 							len(text), shape, float64(took.bytes)/(1<<20), took.cpu, err)
 					}
 
@@ -128,18 +130,18 @@ func takeLittle(t *testing.T, brief bool) {
 	}
 }
 
-// least is a size that is little to read, whatever is written in it.
+// minSize is a size that is cheap to read with any content.
 const least = 1 << 10
 
-// everySize goes down from the largest by a third each time, to the first that is not refused.
+// everySize tries sizes from the largest down by a third each time, to the first one that is not rejected.
 func everySize(most int, refused func(size int) bool) {
 	for size := most; size > least && refused(size); size -= size / 3 {
 		continue
 	}
 }
 
-// fewSizes tries the largest, and else halves the range in which the largest is that is not
-// refused: with a third of the tries it ends within a third of it.
+// fewSizes tries the largest size, and then bisects to the largest size that is not rejected. It needs a third of
+// the attempts of everySize, and ends within a third of that size.
 func fewSizes(most int, refused func(size int) bool) {
 	if !refused(most) {
 		return
@@ -155,7 +157,7 @@ func fewSizes(most int, refused func(size int) bool) {
 	}
 }
 
-// With few sizes as with every size, the largest that is let through is among them, or nearly.
+// TestSizes checks that everySize and fewSizes find nearly the largest accepted size.
 func TestSizes(t *testing.T) {
 	t.Parallel()
 
@@ -178,13 +180,13 @@ func TestSizes(t *testing.T) {
 			})
 
 			if largest < limit*2/3-1 || name == "few" && tries > 6 {
-				t.Errorf("%s with a limit of %d: %d tries, the largest of %d", name, limit, tries, largest)
+				t.Errorf("%s with a limit of %d: %d attempts, the largest accepted size is %d", name, limit, tries, largest)
 			}
 		}
 	}
 }
 
-// refused tells whether an error is about a limit. Those of package cloudinit wrap nothing.
+// isRejected returns true if an error is about a limit. Errors of package cloudinit wrap no other error.
 func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), bounds.ErrTooLarge.Error()) || strings.Contains(err.Error(), "more than "))
 }
@@ -204,7 +206,7 @@ func readMachine(text string) error {
 	return err
 }
 
-// worker is an ignition as HyperShift serves it, with a machine's configuration in the middle.
+// worker is an Ignition configuration as HyperShift serves it, with a machine's configuration in the middle.
 const (
 	workerBegin = `{"ignition":{"version":"3.4.0"},"storage":{"files":[{"path":"/etc/ignition-machine-config-encapsulated.json",` +
 		`"contents":{"source":"data:,`
@@ -218,7 +220,7 @@ func readIgnition(text string) error {
 	return err
 }
 
-// readFlavor reads what the API server has decoded.
+// readFlavor reads a flavor that the API server has decoded.
 func readFlavor(text string) error {
 	_, err := ignition.BuildTemplate(ignition.Inputs{
 		Worker: []byte(worker), Flavor: map[string]any{"spec": map[string]any{"text": text}},
@@ -249,7 +251,7 @@ func readUserData(text string) error {
 	return err
 }
 
-// readNetwork reads what a KubevirtMachine has.
+// readNetwork reads a KubevirtMachine's network data.
 func readNetwork(text string) error {
 	_, _, err := netdata.Expand([]byte(text), netdata.Allocation{
 		Addresses: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24")}, Interface: "eth0",
@@ -264,8 +266,7 @@ func (anySecret) Value(context.Context, v1alpha1.SecretKeySelector, string) (str
 	return "", nil
 }
 
-// readWebhook is what becomes of a body before it is known whose it is, and of a genuine one
-// after.
+// readWebhook returns a function that handles a webhook, first before its signature is verified, and then after.
 func readWebhook(platform, header, event string) func(string) error {
 	platforms := demand.Platforms{
 		v1alpha1.WorkloadBuildkite:     buildkite.Platform{},
@@ -289,14 +290,14 @@ func readWebhook(platform, header, event string) func(string) error {
 		req.Header.Set("Content-Type", "application/json")
 		req.Header.Set(header, event)
 
-		answer := httptest.NewRecorder()
-		receiver.ServeHTTP(answer, req)
+		response := httptest.NewRecorder()
+		receiver.ServeHTTP(response, req)
 
-		switch answer.Code {
+		switch response.Code {
 		case http.StatusRequestEntityTooLarge:
-			return fmt.Errorf("%w: %s", bounds.ErrTooLarge, answer.Body)
+			return fmt.Errorf("%w: %s", bounds.ErrTooLarge, response.Body)
 		case http.StatusNotFound:
-			return fmt.Errorf("%d: %s", answer.Code, answer.Body)
+			return fmt.Errorf("%d: %s", response.Code, response.Body)
 		}
 
 		_, _, err := parser.ParseJob(req.Header, []byte(text))

@@ -15,24 +15,23 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// long is what a text may have, in characters, and be left out of the table.
+// longLimit is the limit, in characters, up to which a text is not measured.
 const long = 4 << 10
 
-// amount is the pattern that every Quantity has: reading one of 1 MiB took 18 seconds, and
+// quantityPattern is the pattern of every Quantity. Without it, reading one of 1 MiB took 18 seconds, and reading
 // 1e999999999 did not end.
 const amount = "^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$"
 
-// reading is what becomes of a long text of a spec: a kind's name where the operator decodes
-// it, or else why it need not be measured.
+// textUse says how a long text of a spec is measured: as an input kind, or not, for a reason.
 type reading struct{ kind, never string }
 
 func asKind(name string) reading { return reading{kind: name} }
 
 func never(reason string) reading { return reading{never: reason} }
 
-// longTexts are all texts of specs that may have more than 4 KiB, and objects of any fields.
+// longTexts returns all texts of specs that may be longer than 4 KiB, and objects with unknown fields.
 func longTexts() map[string]reading {
-	labels := never("words that are copied or compared; the API server takes no object of more than 1.5 MiB")
+	labels := never("these texts are only copied or compared; the API server accepts objects of up to 1.5 MiB")
 
 	return map[string]reading{
 		"HypervisorCluster spec.allowedNamespaces[].selector.matchLabels{}":        labels,
@@ -47,7 +46,7 @@ func longTexts() map[string]reading {
 		"HypervisorMachineTemplate spec.metadata.annotations{}":                    labels,
 		"HypervisorMachineTemplate spec.metadata.labels{}":                         labels,
 		"MachineClaim spec.workloadConfig.config.buildkite.metadata{}":             labels,
-		"RunnerLog spec.text": never("it is shown as it is"),
+		"RunnerLog spec.text": never("the text is only shown"),
 		"RunnerPool spec.workload.config.buildkite.metadata{}":                          labels,
 		"HostFleet spec.rollout.maxUnavailable":                                         never("a number, or a percentage of three digits: the schema has a rule"),
 		"KubevirtMachine spec.bootstrapNetworkConfig.networkData":                       asKind("network data"),
@@ -59,9 +58,9 @@ func longTexts() map[string]reading {
 	}
 }
 
-// Every long text that a tenant may write into an object is one of the kinds that are measured,
-// or there is a reason why not. A new one fails here until it is in the table. Every list and
-// every map has a bound: many short texts are a long one.
+// TestKindsAreComplete checks that every long text that a tenant may write into an object is measured as one of
+// the kinds, or has a reason why not, and that every list and every map has a limit, because many short texts are
+// as expensive as a long one.
 func TestKindsAreComplete(t *testing.T) {
 	t.Parallel()
 
@@ -85,7 +84,7 @@ func TestKindsAreComplete(t *testing.T) {
 
 		for _, version := range crd.Spec.Versions {
 			for _, name := range slices.Sorted(maps.Keys(version.Schema.OpenAPIV3Schema.Properties)) {
-				// The API server bounds an object's own metadata; a status is the operator's.
+				// The API server limits an object's metadata, and the operator writes the status.
 				if slices.Contains([]string{"apiVersion", "kind", "metadata", "status"}, name) {
 					continue
 				}
@@ -99,22 +98,22 @@ func TestKindsAreComplete(t *testing.T) {
 	for path := range found.texts {
 		what, ok := table[path]
 		if _, measured := all[what.kind]; !ok || !measured && what.never == "" {
-			t.Errorf("%s may have more than %d characters: bound it, or name the kind in longTexts that measures it", path, long)
+			t.Errorf("%s may have more than %d characters: limit it, or add it to longTexts", path, long)
 		}
 	}
 
 	for path := range found.endless {
-		t.Errorf("%s may have any number of items: bound it (maxItems, maxProperties)", path)
+		t.Errorf("%s may have any number of items: add maxItems or maxProperties", path)
 	}
 
 	for path := range table {
 		if !found.texts[path] {
-			t.Errorf("%s is no long text: take it out of longTexts", path)
+			t.Errorf("%s is not a long text: remove it from longTexts", path)
 		}
 	}
 }
 
-// The walk finds a text wherever a schema may have one.
+// TestWalkFindsLongTexts checks that walk finds a text everywhere in a schema.
 func TestWalkFindsLongTexts(t *testing.T) {
 	t.Parallel()
 
@@ -153,13 +152,13 @@ properties:
 	}
 }
 
-// finds are the texts of a schema that may be long, and objects of any fields; and lists and
-// maps without a bound.
+// findings are the texts of a schema that may be long and objects with unknown fields, and the lists and maps
+// without a limit.
 type finds struct{ texts, endless map[string]bool }
 
 func newFinds() finds { return finds{texts: map[string]bool{}, endless: map[string]bool{}} }
 
-// walk finds what a schema does not bound.
+// walk finds what a schema does not limit.
 func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found finds) {
 	bounded := schema.MaxLength != nil && *schema.MaxLength <= long || len(schema.Enum) > 0 || schema.Format == "date-time" ||
 		strings.Contains(schema.Pattern, amount)

@@ -15,7 +15,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-// A private key that would take minutes of computing to sign with is refused before it is read.
+// TestLargeKeysAreRejected checks that a private key with which a signature would take minutes is rejected before
+// it is parsed.
 func TestLargeKeysAreRefused(t *testing.T) {
 	t.Parallel()
 

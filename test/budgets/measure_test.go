@@ -12,20 +12,20 @@ import (
 	"time"
 )
 
-// What one text may take.
+// These are the limits for one text.
 const (
 	mostBytes = 16 << 20
 	mostTime  = slower * time.Second
 )
 
-// taken is what a reader took.
+// resourceUse is the memory and CPU time that a function used.
 type taken struct {
 	bytes uint64
 	cpu   time.Duration
 }
 
-// measure runs a reader. What it allocates in all is what it may have held at most; only where
-// that is too much, it runs once more and is watched while garbage is collected all the time.
+// measure runs a function. The total of its allocations is an upper limit of the memory that it held. Only if this
+// exceeds the limit, measure runs it again, and samples the memory while garbage is collected constantly.
 func measure(t *testing.T, read func() error) (taken, error) {
 	t.Helper()
 
@@ -51,7 +51,7 @@ func measure(t *testing.T, read func() error) (taken, error) {
 	return out, err
 }
 
-// processTime is what all threads have worked, which a busy machine does not add to.
+// processTime returns the CPU time of all threads, which does not depend on the load of the machine.
 func processTime(t *testing.T) time.Duration {
 	t.Helper()
 
@@ -63,7 +63,7 @@ func processTime(t *testing.T) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// peak is how far heap and stacks grow while a reader runs.
+// measurePeak returns by how much heap and stacks grow while a function runs.
 func peak(read func() error) uint64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 
@@ -99,6 +99,7 @@ func peak(read func() error) uint64 {
 	return highest - base
 }
 
+// readInUse returns the memory of heap and stacks.
 func inUse() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(samples)
@@ -106,8 +107,8 @@ func inUse() uint64 {
 	return samples[0].Value.Uint64() + samples[1].Value.Uint64()
 }
 
-// The measures see what is held for a moment, and not what is garbage.
-func TestMeasure(t *testing.T) { //nolint:paralleltest // it counts what is allocated
+// TestMeasure checks that measure counts memory that is held for a short time, and not garbage.
+func TestMeasure(t *testing.T) { //nolint:paralleltest // it measures allocations
 	var keep []byte
 
 	held, _ := measure(t, func() error {
@@ -119,7 +120,7 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it counts what is allo
 		return nil
 	})
 	if held.bytes < 2*mostBytes {
-		t.Errorf("held: %d bytes", held.bytes)
+		t.Errorf("held memory: %d bytes, want more than the limit", held.bytes)
 	}
 
 	garbage, _ := measure(t, func() error {
@@ -130,7 +131,7 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it counts what is allo
 		return nil
 	})
 	if garbage.bytes > mostBytes {
-		t.Errorf("garbage: %d bytes", garbage.bytes)
+		t.Errorf("garbage: %d bytes, want less than the limit", garbage.bytes)
 	}
 
 	const work = 100 * time.Millisecond
@@ -143,7 +144,7 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it counts what is allo
 		return nil
 	})
 	if worked.cpu < work {
-		t.Errorf("worked: %s", worked.cpu)
+		t.Errorf("CPU time: %s, want at least 100ms", worked.cpu)
 	}
 
 	_ = keep

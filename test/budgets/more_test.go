@@ -37,7 +37,7 @@ import (
 
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
-// moreKinds are the texts of Secrets, machines and servers.
+// moreKinds returns the kinds of texts of Secrets, machines and servers.
 func moreKinds() map[string]kind {
 	const object = 1 << 20
 
@@ -98,7 +98,7 @@ func readBundle(text string) error {
 	return err
 }
 
-// readUserDataOfHyperShift reads it and its authorities; no server is asked.
+// readUserDataOfHyperShift parses user data and its authorities, without contacting a server.
 func readUserDataOfHyperShift(text string) error {
 	source, err := ignition.ParseUserData([]byte(text))
 	if err != nil {
@@ -129,25 +129,25 @@ func readReport(text string) error {
 
 	req.Header.Set("Authorization", "Bearer "+vmspec.ReportToken(nil, "ns", "m", "u"))
 
-	answer := httptest.NewRecorder()
-	handler.ServeHTTP(answer, req)
+	response := httptest.NewRecorder()
+	handler.ServeHTTP(response, req)
 
-	switch answer.Code {
+	switch response.Code {
 	case http.StatusRequestEntityTooLarge:
-		return fmt.Errorf("%w: %s", bounds.ErrTooLarge, answer.Body)
-	case http.StatusGone, http.StatusBadRequest: // it was read
+		return fmt.Errorf("%w: %s", bounds.ErrTooLarge, response.Body)
+	case http.StatusGone, http.StatusBadRequest: // the body was read
 		return nil
 	default:
-		return fmt.Errorf("%d: %s", answer.Code, answer.Body)
+		return fmt.Errorf("%d: %s", response.Code, response.Body)
 	}
 }
 
-// packedWorker is an ignition with that configuration of a machine, compressed.
+// packWorker returns an Ignition configuration with a machine's configuration, compressed.
 func packedWorker(configuration string) string {
 	var packed bytes.Buffer
 
 	zip := gzip.NewWriter(&packed)
-	_, _ = zip.Write([]byte(configuration)) // it is written to memory
+	_, _ = zip.Write([]byte(configuration)) // writes to memory do not fail
 	_ = zip.Close()
 
 	begin := strings.Replace(workerBegin, `"source":"data:,`, `"compression":"gzip","source":"data:;base64,`, 1)
@@ -166,7 +166,7 @@ func manyRegistries(size int) string {
 	return b.String() + "}}"
 }
 
-// certificate is one with that many extensions, in PEM.
+// newCertificate returns a certificate with this number of extensions, in PEM.
 func certificate(extensions int) string {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	for i := range extensions {
@@ -196,8 +196,7 @@ func manyAuthorities(size int) string {
 		`{"source":"data:,`+url.PathEscape(certificate(0))+`"},`, `{"source":"data:,`+url.PathEscape(certificate(0))+`"}]}}}}`)
 }
 
-// What real ones have is far from each limit, and what no real one has is refused, whatever it
-// would take to read.
+// TestLimitsFitRealInput checks that real texts are far below each limit, and that larger texts are rejected.
 func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 	t.Parallel()
 
@@ -227,11 +226,11 @@ func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 		"message": {"report of a machine", `{"phase":"Finished","message":"a"}`, `{"phase":"Finished","message":"` + strings.Repeat("a", 9<<10) + `"}`},
 	} {
 		if err := all[tt.kind].read(tt.real); err != nil {
-			t.Errorf("%s: real ones: error %.200v", name, err)
+			t.Errorf("%s: real text: error %.200v", name, err)
 		}
 
 		if err := all[tt.kind].read(tt.refused); !errors.Is(err, bounds.ErrTooLarge) {
-			t.Errorf("%s: error %.200v, want that it is too large", name, err)
+			t.Errorf("%s: error %.200v, want ErrTooLarge", name, err)
 		}
 	}
 }

@@ -5,5 +5,5 @@
 
 package budgets_test
 
-// slower is how many times slower the race detector may make what is measured.
+// slower is the factor by which the race detector may slow down what is measured.
 const slower = 1

@@ -10,12 +10,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
-// full is a text of about that size: a part repeated between two others.
+// fill returns a text of approximately this size: a part repeated between two others.
 func full(size int, begin, part, end string) string {
 	return begin + strings.Repeat(part, max(0, size-len(begin)-len(end))/len(part)) + end
 }
 
-// shapes are texts that are much to read, of about that size.
+// shapes returns functions that return expensive texts of approximately a size.
 func shapes() map[string]func(size int) string {
 	out := map[string]func(size int) string{
 		"closed lists": func(size int) string { return strings.Repeat("[", size/2) + strings.Repeat("]", size/2) },
@@ -70,7 +70,7 @@ func shapes() map[string]func(size int) string {
 			base64.StdEncoding.EncodeToString([]byte(full(size*2/3, `{"a":[`, `{"a":1},`, "1]}"))) + "\n"
 	}
 
-	// Long values that are written out many times, and short ones far from the left.
+	// Long values that aliases repeat, and short values with a deep indentation.
 	out["long anchors"] = func(size int) string {
 		return full(size, "a: &a "+strings.Repeat("b", size*3/4)+"\nc: [", "*a,", "*a]\n")
 	}
@@ -93,7 +93,7 @@ func shapes() map[string]func(size int) string {
 		return full(size, "a: "+strings.Repeat("[", lists)+`"`, `\n`, `"`+strings.Repeat("]", lists)+"\n")
 	}
 
-	// Keys that are all different.
+	// Unique keys.
 	out["keys"] = func(size int) string {
 		var b strings.Builder
 		b.WriteString(`{"k":1`)
@@ -116,7 +116,7 @@ func shapes() map[string]func(size int) string {
 	return out
 }
 
-// word is a short text for a number, like no other's.
+// newWord returns a short text that is unique for the number.
 func word(number int) string {
 	out := []byte{'a'}
 	for ; number > 0; number /= 26 {

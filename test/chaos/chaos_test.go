@@ -32,22 +32,21 @@ func TestMain(m *testing.M) {
 }
 
 const (
-	// speed is how much faster the clock of this life runs, and soakSpeed that of a slice on a
-	// machine that is busy with others. All times are by that clock, but for calmPatience: how
-	// long all may take to be well again.
+	// speed is the factor by which the fleet's clock is faster than the real clock, and soakSpeed the factor in a soak
+	// test on a busy machine. All times here are of that clock, except recoveryTimeout.
 	speed, soakSpeed = 60, 20
-	// defaultTime is how long troubles come without CHAOS_TIME; those that came stay for
-	// staysLeast to staysMost.
+	// defaultTime is how long disturbances are started without CHAOS_TIME. Each lasts between minStay and maxStay.
 	defaultTime           = 10 * time.Minute
 	staysLeast, staysMost = 10 * time.Second, time.Hour
-	// beat is how often something happens.
-	beat         = 20 * time.Second
+	// beatInterval is the interval between random actions.
+	beat = 20 * time.Second
+	// recoveryTimeout is how long the fleet may take to recover.
 	calmPatience = 5 * time.Minute
 	machines     = 6
 )
 
-// TestSoakChaos is a life among troubles. CHAOS_SEED makes the same ones again, and CHAOS_TIME
-// is how long they come.
+// TestSoakChaos checks that a fleet recovers from random disturbances. CHAOS_SEED repeats a run, and CHAOS_TIME is
+// the duration of the disturbances.
 func TestSoakChaos(t *testing.T) {
 	faster := speed
 	if os.Getenv("CHAOS_TIME") == "" {
@@ -69,9 +68,9 @@ func TestSoakChaos(t *testing.T) {
 	own := &offsetClock{WithTicker: clk}
 	f.Clock, f.Log = own, logFile(t)
 
-	way := *f.Env
-	way.Config = api.wrapConfig(f.Env.Config)
-	f.Env = &way
+	flakyEnv := *f.Env
+	flakyEnv.Config = api.wrapConfig(f.Env.Config)
+	f.Env = &flakyEnv
 
 	pool := f.NewPool(machines)
 	pool.Spec.Demand = &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: time.Minute}}}
@@ -88,7 +87,7 @@ func TestSoakChaos(t *testing.T) {
 	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, troubles: append(listDisturbances(api), own.newDisturbance())}
 	run.storm(length)
 
-	f.Eventually("all jobs being over", func() (bool, string) {
+	f.Eventually("all jobs being completed", func() (bool, string) {
 		o.check(t.Context())
 
 		open := 0
@@ -99,28 +98,28 @@ func TestSoakChaos(t *testing.T) {
 			}
 		}
 
-		return open == 0, strconv.Itoa(open) + " are not"
+		return open == 0, strconv.Itoa(open) + " are not completed"
 	})
 	f.EventuallyClean()
-	f.Eventually("what is told being true", func() (bool, string) {
-		untrue := o.compareStatus(t.Context(), pool)
+	f.Eventually("statuses and metrics being correct", func() (bool, string) {
+		difference := o.compareStatus(t.Context(), pool)
 
-		return untrue == "", untrue
+		return difference == "", difference
 	})
 
-	for _, wrong := range o.listViolations(run.jobs) {
-		t.Error(wrong)
+	for _, violation := range o.listViolations(run.jobs) {
+		t.Error(violation)
 	}
 
-	t.Logf("%d jobs, %d claims, %d troubles, %d machines switched off, %d restarts",
+	t.Logf("%d jobs, %d claims, %d disturbances, %d machines powered off, %d restarts",
 		run.jobs, len(o.claims), run.came, o.killed, run.restarts)
 }
 
-// logFile is where the operator's log goes. It is kept where the test fails.
+// createLogFile creates the file for the operator's log. It is kept if the test fails.
 func logFile(t *testing.T) *os.File {
 	t.Helper()
 
-	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log") //nolint:usetesting // it outlives the test
+	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log") //nolint:usetesting // the file outlives the test
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +139,7 @@ func logFile(t *testing.T) *os.File {
 	return file
 }
 
-// model is a hypervisor that takes its time.
+// newModel returns a hypervisor with realistic delays.
 func model() pve.Model {
 	m := fleet.Model().WithNodes(nodeCount)
 	m.StatusLag = 10 * time.Second
@@ -151,7 +150,7 @@ func model() pve.Model {
 	return m
 }
 
-// settings are the seed and the length.
+// readSettings returns the seed and the duration.
 func settings(t *testing.T) (uint64, time.Duration) {
 	t.Helper()
 
@@ -178,7 +177,7 @@ func settings(t *testing.T) (uint64, time.Duration) {
 	return seed, length
 }
 
-// chaos is the storm.
+// chaos starts and ends disturbances in a fleet.
 type chaos struct {
 	*fleet.Fleet
 
@@ -190,14 +189,14 @@ type chaos struct {
 	came, restarts int
 }
 
-// stays is a trouble that is there.
+// activeDisturbance is a disturbance that has been started.
 type stays struct {
 	name  string
 	until time.Time
 	end   func()
 }
 
-// storm has troubles come and go for so long, and then all of them go.
+// runFor starts and ends random disturbances for the duration, and then ends all of them.
 func (c *chaos) storm(length time.Duration) {
 	there := map[string]stays{}
 
@@ -217,10 +216,10 @@ func (c *chaos) storm(length time.Duration) {
 		one.end()
 	}
 
-	c.T.Log("the storm is over")
+	c.T.Log("all disturbances have ended")
 }
 
-// beat has one thing happen.
+// act performs one random action.
 func (c *chaos) beat(there map[string]stays) {
 	const newJobs, newTrouble, switchedOff, deleted, restarted = 0.25, 0.31, 0.33, 0.35, 0.36
 
@@ -237,7 +236,7 @@ func (c *chaos) beat(there map[string]stays) {
 			return
 		}
 
-		// Short ones are as likely as long ones.
+		// The duration has a logarithmic distribution.
 		stay := time.Duration(float64(staysLeast) * math.Pow(float64(staysMost/staysLeast), c.dice.Float64()))
 		there[one.name] = stays{one.name, c.clock.Now().Add(stay), one.begin(c.Fleet, c.dice)}
 		c.came++
@@ -246,8 +245,8 @@ func (c *chaos) beat(there map[string]stays) {
 	case roll < deleted:
 		c.deleteClaim(c.T.Context())
 	case roll < restarted:
-		if _, rough := there[flakyName]; rough {
-			return // it would not come up, and a kubelet would start it again
+		if _, isFlaky := there[flakyName]; isFlaky {
+			return // the operator would fail to start without a kubelet that restarts it
 		}
 
 		c.Stop()
@@ -256,7 +255,7 @@ func (c *chaos) beat(there map[string]stays) {
 	}
 }
 
-// switchOff ends one of the machines.
+// powerOffMachine powers off a random machine.
 func (c *chaos) switchOff() {
 	made := c.PVE.Snapshot().CreatedVMs()
 	if len(made) == 0 {
@@ -267,7 +266,7 @@ func (c *chaos) switchOff() {
 	c.oracle.killed++
 }
 
-// deleteClaim deletes one of the claims, as a person would.
+// deleteClaim deletes a random claim, as a user would.
 func (c *chaos) deleteClaim(ctx context.Context) {
 	var claims v1alpha1.MachineClaimList
 

@@ -16,9 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
-// Programs have no code that nothing calls (ADR 0057). The linker can't tell as soon as anything
-// calls methods by names that are known at run time, and keeps every method then: half as much
-// program again, which is read into memory at start.
+// TestUnusedCodeIsLeftOut checks that programs have no methods that nothing calls (ADR 0057). If anything calls
+// methods by names that are known only at run time, the linker keeps all methods, which makes the programs half as
+// large again.
 func TestUnusedCodeIsLeftOut(t *testing.T) {
 	t.Parallel()
 
@@ -26,7 +26,7 @@ func TestUnusedCodeIsLeftOut(t *testing.T) {
 		return []byte(runtime.FuncForPC(reflect.ValueOf(function).Pointer()).Name())
 	}
 
-	// Both are methods of what the program has: one it calls, the other nobody does.
+	// Both methods are of a type in the program. The program calls the first one, and nothing calls the second.
 	for program, names := range map[string]struct{ used, unused []byte }{
 		"cmd/hyperfleet":          {nameOf((*github.Client).NewRequest), nameOf((*github.ActionsService).GetWorkflowByID)},
 		"cmd/hyperfleet-platform": {nameOf((*amqp.Channel).Qos), nameOf((*amqp.Channel).TxCommit)},
@@ -37,13 +37,13 @@ func TestUnusedCodeIsLeftOut(t *testing.T) {
 		}
 
 		if !bytes.Contains(built, names.used) {
-			t.Fatalf("%s does not name %s: nothing can be seen", program, names.used)
+			t.Fatalf("%s does not contain %s: the search does not work", program, names.used)
 		}
 
 		if bytes.Contains(built, names.unused) {
-			t.Errorf("%s has %s, which nothing calls. Who has the linker keep it is in what "+
+			t.Errorf("%s contains %s, which nothing calls. To find what makes the linker keep it, run "+
 				"`go build -tags grpcnotrace -o /dev/null -ldflags=-dumpdep ./%[1]s 2>&1 | grep ReflectMethod` "+
-				"names: text/template and html/template mostly, in whose place github.com/DataDog/datadog-agent/pkg/template is used",
+				"and read the names. It is mostly text/template or html/template: use github.com/DataDog/datadog-agent/pkg/template instead",
 				program, names.unused)
 		}
 	}

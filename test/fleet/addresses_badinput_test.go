@@ -14,9 +14,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// What the API server can't see of a template's pool is named in its condition; a machine
-// that has an address keeps it whatever becomes of the pool, and nobody else gets it when the
-// pool is fixed.
+// TestBadPools checks that an invalid address pool is reported in the template's condition, that a machine keeps
+// its address while the pool is invalid, and that no other machine gets that address after the pool is fixed.
 func TestBadPools(t *testing.T) {
 	t.Parallel()
 
@@ -44,7 +43,7 @@ func TestBadPools(t *testing.T) {
 			"excludedAddresses[0]",
 		},
 		{
-			"nothing left", func(p *v1alpha1.AddressPool) { p.ExcludedAddresses = []v1alpha1.AddressRange{"10.9.0.0/24"} },
+			"no address left", func(p *v1alpha1.AddressPool) { p.ExcludedAddresses = []v1alpha1.AddressRange{"10.9.0.0/24"} },
 			"no IPv4 address left",
 		},
 		{
@@ -60,14 +59,14 @@ func TestBadPools(t *testing.T) {
 		row.bad(&pool)
 		changePool(f, template, pool)
 
-		f.Eventually(row.why+" being told", func() (bool, string) {
+		f.Eventually(row.why+" being reported", func() (bool, string) {
 			message := f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
 
 			return strings.Contains(message, row.want), message
 		})
 
 		if got := addressesOf(f, keeps); !slices.Equal(got, has) {
-			t.Errorf("%s: the machine had %v, and has %v", row.why, has, got)
+			t.Errorf("%s: the addresses of the machine changed from %v to %v", row.why, has, got)
 		}
 	}
 
@@ -78,6 +77,6 @@ func TestBadPools(t *testing.T) {
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
 	if got := addressesOf(f, waits); slices.Equal(got, has) || !slices.Equal(addressesOf(f, keeps), has) {
-		t.Errorf("the machine with %v was joined by one with %v", has, got)
+		t.Errorf("the first machine had %v; the second machine has %v", has, got)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// withAddress are the claims that have an address, with what they have.
+// listAddresses returns the addresses of each claim that has addresses, by the name of the claim.
 func withAddress(f *fleet.Fleet) map[string]string {
 	f.T.Helper()
 
@@ -32,7 +32,7 @@ func withAddress(f *fleet.Fleet) map[string]string {
 	return out
 }
 
-// standby waits until as many machines are on standby as the RunnerPool says.
+// waitForStandby waits until the status of the RunnerPool has this number of machines on standby.
 func standby(f *fleet.Fleet, want int32) {
 	f.T.Helper()
 	eventuallyPool(f, fmt.Sprintf("%d machines on standby", want), func(s v1alpha1.RunnerPoolStatus) bool {
@@ -40,8 +40,8 @@ func standby(f *fleet.Fleet, want int32) {
 	})
 }
 
-// Machines on standby have their addresses from the time they are made, over restarts of the
-// operator, and start with them; they are free when the machines are gone.
+// TestMachinesOnStandbyHoldTheirAddresses checks that machines on standby have addresses from their creation, keep
+// them when the operator restarts, start with them, and free them when they are deleted.
 func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	t.Parallel()
 
@@ -63,7 +63,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 
 	before := withAddress(f)
 	if got := slices.Sorted(maps.Values(before)); !slices.Equal(got, []string{"10.9.0.10/24 fd00:9::10/64", "10.9.0.11/24 fd00:9::11/64"}) {
-		t.Fatalf("on standby there are %v", before)
+		t.Fatalf("machines on standby have %v", before)
 	}
 
 	waits := f.NewClaim("waits")
@@ -75,7 +75,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	standby(f, 2)
 
 	if after := withAddress(f); fmt.Sprint(after) != fmt.Sprint(before) {
-		t.Errorf("on standby there were %v, and after a restart %v", before, after)
+		t.Errorf("machines on standby had %v, and have %v after a restart", before, after)
 	}
 
 	queue(f, 1)
@@ -89,15 +89,15 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 		"via: 10.9.0.1", "via: fd00:9::1", "10.9.0.2", "dhcp4: false")...)
 	f.EventuallyJobsDone(1)
 
-	// What it had is the waiting claim's, and not that of the machine that is to take its place
-	// on standby: who came first is served first.
+	// The freed address is allocated to the waiting claim, and not to the replacement on standby, because the
+	// claim is older.
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
 	if got := addressesOf(f, waits); strings.Join(got, " ") != before[vm.Name] {
-		t.Errorf("the claim that waited has %v, and %s had %s", got, vm.Name, before[vm.Name])
+		t.Errorf("the claim that waited has %v, want the addresses of %s: %s", got, vm.Name, before[vm.Name])
 	}
 
-	// Nothing is wanted any more: the addresses of those on standby are free.
+	// Without replicas in the pool, the addresses of the machines on standby are free.
 	change(f, pool, func() { pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: 6, ScaleDownDelay: &metav1.Duration{}} })
 	standby(f, 0)
 
@@ -106,9 +106,9 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	f.EventuallyCondition(last, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 }
 
-// A template's own network data lack the interface: it is not ready and says so, and no
-// machine is made. A claim keeps the address that it was given meanwhile, and its machine
-// finds it at the interface once the data are fixed.
+// TestOwnNetworkData checks that a template is not ready, and no machine is created, while the template's own
+// network data lack the interface. A claim keeps the address that was allocated to it, and its machine gets this
+// address after the network data are fixed.
 func TestOwnNetworkData(t *testing.T) {
 	t.Parallel()
 
@@ -131,7 +131,7 @@ func TestOwnNetworkData(t *testing.T) {
 
 	given := addressesOf(f, claim)
 	if claim.Status.VMRef != nil || len(given) != 1 {
-		t.Errorf("the claim has %v, and VM %v", given, claim.Status.VMRef)
+		t.Errorf("the claim has addresses %v and VM %v, want one address and no VM", given, claim.Status.VMRef)
 	}
 
 	change(f, template, func() { template.Spec.CloudInit.NetworkData += "  ens19: {mtu: 9000}\n" })
@@ -142,6 +142,6 @@ func TestOwnNetworkData(t *testing.T) {
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 
 	if info := claim.Status.NetworkInfo; !slices.Equal(info.Addresses, given) || info.AddressNetwork != f.Cluster+":vmbr0" || info.Hostname != "own" {
-		t.Errorf("the claim had %v and has %+v", given, info)
+		t.Errorf("the claim had %v, and has %+v", given, info)
 	}
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// newFleet is a fleet with the networking area, whose addresses are watched.
+// newAddressFleet returns a fleet with the networking area, and checks the addresses of its claims.
 func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 
@@ -28,7 +28,7 @@ func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	return f
 }
 
-// pooled is the fleet's template with a pool.
+// newPooledTemplate returns the fleet's template with an address pool.
 func pooled(f *fleet.Fleet, pool v1alpha1.AddressPool) *v1alpha1.HypervisorMachineTemplate {
 	template := f.NewTemplate()
 	template.Spec.Network = &v1alpha1.MachineNetwork{
@@ -38,7 +38,7 @@ func pooled(f *fleet.Fleet, pool v1alpha1.AddressPool) *v1alpha1.HypervisorMachi
 	return template
 }
 
-// addressesOf are those on record for a claim.
+// getAddresses returns the addresses in a claim's status.
 func addressesOf(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 	f.T.Helper()
 
@@ -53,8 +53,8 @@ func addressesOf(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 	return claim.Status.NetworkInfo.Addresses
 }
 
-// More claims than addresses: all of them run in the end, never two with one address, and
-// who waits says why.
+// TestMoreClaimsThanAddresses checks that all claims of a pool with too few addresses run in the end, that no two
+// machines have the same address, and that waiting claims report why they wait.
 func TestMoreClaimsThanAddresses(t *testing.T) {
 	t.Parallel()
 	moreClaims(t, 5, 2)
@@ -80,14 +80,14 @@ func moreClaims(t *testing.T, claims, room int) {
 		f.Create(f.NewClaim(fmt.Sprintf("c%02d", i)))
 	}
 
-	f.Eventually("claims that wait for an address, the others with one", func() (bool, string) {
+	f.Eventually("some claims having an address, and the others waiting", func() (bool, string) {
 		with, waiting := count(f)
 
-		return with == room && waiting == claims-room, fmt.Sprintf("%d have one, %d wait", with, waiting)
+		return with == room && waiting == claims-room, fmt.Sprintf("%d have an address, %d wait", with, waiting)
 	})
 
 	if made := f.CountClones(); made > room {
-		t.Errorf("%d machines were made with %d addresses", made, room)
+		t.Errorf("%d machines were created with %d addresses", made, room)
 	}
 
 	queue(f, claims)
@@ -95,7 +95,7 @@ func moreClaims(t *testing.T, claims, room int) {
 	f.EventuallyClean()
 }
 
-// count is how many claims have an address, and how many say that there is none for them.
+// countClaims returns the number of claims that have an address, and of claims that report an exhausted pool.
 func count(f *fleet.Fleet) (with, waiting int) {
 	f.T.Helper()
 

@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
+// newAddressPool returns a pool with the ranges.
 func rangeOf(addresses ...v1alpha1.AddressRange) v1alpha1.AddressPool {
 	pool := v1alpha1.AddressPool{Addresses: addresses, PrefixLengthV4: 24}
 
@@ -24,15 +25,15 @@ func rangeOf(addresses ...v1alpha1.AddressRange) v1alpha1.AddressPool {
 	return pool
 }
 
-// changePool edits a template's pool.
+// updateAddressPool updates a template's pool.
 func changePool(f *fleet.Fleet, template *v1alpha1.HypervisorMachineTemplate, pool v1alpha1.AddressPool) {
 	f.T.Helper()
 	change(f, template, func() { template.Spec.Network.Static.Pool = &pool })
 }
 
-// Two templates share the same pool; other pools that overlap are refused with words that
-// name the template, until one of them is changed. A pool with fewer addresses than its
-// RunnerPools' machines is told of.
+// TestTemplatesAndTheirPools checks that two templates can share a pool, that another pool that overlaps is
+// rejected with a message that names the template until one of them is changed, and that a pool with fewer
+// addresses than machines is reported.
 func TestTemplatesAndTheirPools(t *testing.T) {
 	t.Parallel()
 
@@ -62,7 +63,7 @@ func TestTemplatesAndTheirPools(t *testing.T) {
 	changePool(f, one, rangeOf("10.9.0.10-10.9.0.18"))
 	f.EventuallyCondition(claim, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	// A valid grammar, and no usable pool: the prefix does not hold the range.
+	// The syntax is valid, but the range does not fit into the prefix.
 	changePool(f, one, v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.3.18"}, PrefixLengthV4: 30})
 	f.EventuallyCondition(one, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
 }

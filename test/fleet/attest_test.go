@@ -29,23 +29,23 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// attested is a fleet with a SPIRE server, whose machines this process plays: it runs the
-// agents, and is the workload that they attest.
+// attestedFleet is a fleet with a SPIRE server. The test process simulates its machines: it runs their SPIRE
+// agents, and is the workload that the agents attest.
 type attested struct {
 	*fleet.Fleet
 
 	server   *spiretest.Server
 	template *v1alpha1.HypervisorMachineTemplate
 
-	// dial is the connection to the server that left asks by.
+	// dial returns the connection to the server that findIdentities uses.
 	dial func() *grpc.ClientConn
 
 	mu    sync.Mutex
 	media []guest.Config
 }
 
-// attestation makes a fleet that attests by a SPIRE server, which may be other fleets' too.
-// act is what a machine does with its configuration.
+// newAttestedFleet creates a fleet that uses the SPIRE server. Several fleets may share the server. act is what a
+// machine does with its configuration.
 func attestation(
 	t *testing.T, server *spiretest.Server, method string, act func(a *attested, vm pve.GuestVM, cfg guest.Config),
 ) *attested {
@@ -81,6 +81,7 @@ func attestation(
 	return a
 }
 
+// newRegistry connects to the SPIRE server as the operator with this UID.
 func (a *attested) registry(t *testing.T, operator string) *spire.Registry {
 	t.Helper()
 
@@ -102,7 +103,7 @@ func (a *attested) registry(t *testing.T, operator string) *spire.Registry {
 	return registry
 }
 
-// begin makes template and pool, and starts the operator.
+// startWithPool creates the template and a pool, and starts the operator.
 func (a *attested) begin() {
 	a.T.Helper()
 	a.Create(a.template)
@@ -110,8 +111,8 @@ func (a *attested) begin() {
 	a.Start()
 }
 
-// attest runs the machine's agent with what its cloud-init ISO holds, and gives it when it has an
-// SVID, which is the machine's own.
+// attest runs the machine's SPIRE agent with the settings of its cloud-init ISO, and returns the agent when it has
+// the machine's SVID.
 func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
 	agent := a.server.StartAgent(a.T, cfg.SPIFFE.JoinToken,
 		spiretest.WithBundle(cfg.SPIFFE.TrustBundle), spiretest.WithServerAddress(cfg.SPIFFE.ServerAddress))
@@ -133,8 +134,8 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 	return agent, nil
 }
 
-// left is what the SPIRE server knows of the fleet: entries, and agents by the tokens on its
-// cloud-init ISOs.
+// findIdentities returns what the SPIRE server has of the fleet: entries, and agents whose join token was on a
+// cloud-init ISO.
 func (a *attested) left() []string {
 	a.T.Helper()
 
@@ -170,10 +171,10 @@ func (a *attested) left() []string {
 	return out
 }
 
-// letGo takes the test's own finalizer off, the last one.
+// removeFinalizers removes the test's finalizer from a claim when it is the only one left.
 func (a *attested) letGo(claim *v1alpha1.MachineClaim) {
 	a.T.Helper()
-	a.Eventually("the operator letting go of claim "+claim.Name, func() (bool, string) {
+	a.Eventually("the operator removing its finalizers from claim "+claim.Name, func() (bool, string) {
 		if err := a.Client.Get(a.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()
 		}
@@ -188,25 +189,25 @@ func (a *attested) letGo(claim *v1alpha1.MachineClaim) {
 	})
 }
 
-// eventuallyForgotten waits until nothing is left, with the SPIRE server either.
+// eventuallyNoIdentities waits until nothing is left of the fleet, not even on the SPIRE server.
 func (a *attested) eventuallyForgotten() {
 	a.T.Helper()
 	a.EventuallyClean()
-	a.Eventually("no identity being left", func() (bool, string) {
+	a.Eventually("all identities being removed", func() (bool, string) {
 		left := a.left()
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
 }
 
-// Fleets that attest by the same SPIRE server.
+// TestMachinesAttestToSPIRE checks fleets that share a SPIRE server.
 func TestMachinesAttestToSPIRE(t *testing.T) {
 	t.Parallel()
 
 	server := spiretest.Start(t)
 
 	for name, test := range map[string]func(*testing.T, *spiretest.Server){
-		"jobs run": jobsRunAttested, "machines that are refused": refusedMachinesEnd, "orphans": orphanedIdentities,
+		"jobs run": jobsRunAttested, "rejected machines": refusedMachinesEnd, "orphans": orphanedIdentities,
 		"the operator ends": operatorEndsBetweenRegistrationAndISO,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -216,7 +217,7 @@ func TestMachinesAttestToSPIRE(t *testing.T) {
 	}
 }
 
-// A machine proves who it is, gets its credential by either method, runs its job, and leaves
+// testAttestedJobs checks that a machine attests, gets its credential by each method, runs its job, and leaves
 // nothing behind.
 func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 	t.Helper()
@@ -258,7 +259,7 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 
 			medium := a.media[0]
 			if len(a.media) != 1 || medium.SPIFFE.JoinToken == "" || medium.SPIFFE.TrustDomain != "hyperfleet.io" {
-				t.Errorf("cloud-init ISOs = %d, %+v", len(a.media), medium.SPIFFE)
+				t.Errorf("%d cloud-init ISOs, SPIFFE settings %+v", len(a.media), medium.SPIFFE)
 			}
 
 			if method == v1alpha1.BootstrapCallback {
@@ -267,33 +268,33 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 				}
 
 				if replayed != http.StatusConflict && replayed != http.StatusGone {
-					t.Errorf("the SVID, used again: status %d", replayed)
+					t.Errorf("second request with the same SVID: status %d, want 409 or 410", replayed)
 				}
 			}
 
 			if strings.Contains(strings.Join(a.Events(), "\n"), medium.SPIFFE.JoinToken) {
-				t.Error("an event holds the token")
+				t.Error("an event contains the join token")
 			}
 		})
 	}
 }
 
-// holdNoToken fails the test where the machine's token is anywhere but on its cloud-init ISO.
+// checkTokenNotStored fails the test if the machine's join token is stored outside its cloud-init ISO.
 func (a *attested) holdNoToken(token string) {
 	for _, claim := range claims(a.Fleet) {
 		if strings.Contains(fmt.Sprintf("%+v", claim.Status), token) {
-			a.T.Error("the status holds the token")
+			a.T.Error("the status contains the join token")
 		}
 	}
 
 	for _, vm := range a.PVE.Snapshot().VMs {
 		if strings.Contains(fmt.Sprint(vm.Config), token) {
-			a.T.Errorf("the configuration of VM %d holds the token", vm.VMID)
+			a.T.Errorf("the configuration of VM %d contains the join token", vm.VMID)
 		}
 	}
 }
 
-// proves has a machine attest, and run its job.
+// attestAndRunJob returns a function that attests a machine and runs its job.
 func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
 	t.Helper()
 
@@ -306,7 +307,7 @@ func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
 	}
 }
 
-// No machine is made that could not attest.
+// TestNoMachineWithoutSPIRE checks that no machine is created that could not attest.
 func TestNoMachineWithoutSPIRE(t *testing.T) {
 	t.Parallel()
 
@@ -320,10 +321,10 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 	a.EventuallyCondition(claim, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
 
 	if made := a.CountClones(); made != 0 {
-		t.Errorf("%d VMs were made", made)
+		t.Errorf("%d VMs were created, want 0", made)
 	}
 
-	// Nothing is known of it to the server: to delete it takes none.
+	// The server has no identity of this claim, so that its deletion does not need the server.
 	given := a.NewClaim("given-up")
 	a.Create(given)
 	a.EventuallyCondition(given, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
@@ -337,20 +338,21 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 		t.Errorf("identity = %+v", claim.Status.BootstrapInfo.Identity)
 	}
 
-	// Its VM goes without the server; what the server knows goes when it is back.
+	// The VM is deleted without the server. The identity is deleted when the server is back.
 	a.server.Stop(t)
 	remove(a.Fleet, claim)
 	a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
 
 	if left := strings.Join(a.FindLeftovers(), ", "); strings.Contains(left, "VM ") {
-		t.Errorf("left = %s", left)
+		t.Errorf("leftovers: %s, want no VM", left)
 	}
 
 	a.server.Restart(t)
 	a.eventuallyForgotten()
 }
 
-// A machine that says why it has no identity, or no credential, ends for that reason.
+// testRefusedMachines checks that a machine that reports why it has no identity or no credential ends with this
+// reason.
 func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
@@ -372,7 +374,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 				}
 
 				fleet.SendReport(vm.Context, cfg, guest.Report{
-					Phase: guest.PhaseFailed, Reason: tc.reason, Message: "in words", Time: time.Now(),
+					Phase: guest.PhaseFailed, Reason: tc.reason, Message: "a message", Time: time.Now(),
 				})
 				<-vm.Context.Done()
 			})
@@ -383,11 +385,11 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 			a.EventuallyReady(a.template)
 
 			claim := a.NewClaim("refused")
-			claim.Finalizers = []string{"test.hyperfleet.io/look"} // to see how it ended
+			claim.Finalizers = []string{"test.hyperfleet.io/look"} // to read its last status
 			a.Create(claim)
 			a.EventuallyCondition(claim, tc.condition, metav1.ConditionFalse, tc.reason)
 			a.EventuallyEvent(tc.reason)
-			a.Eventually("the VM being gone", func() (bool, string) {
+			a.Eventually("the VM being deleted", func() (bool, string) {
 				left := strings.Join(a.FindLeftovers(), ", ")
 
 				return !strings.Contains(left, "VM ") && !strings.Contains(left, "cloud-init ISO"), left
@@ -398,11 +400,11 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 			}
 
 			if claim.Status.EndReason != tc.reason || claim.Status.BootstrapInfo.GuestReason != tc.reason {
-				t.Errorf("end %q, guest %q, want %s", claim.Status.EndReason, claim.Status.BootstrapInfo.GuestReason, tc.reason)
+				t.Errorf("end reason %q, guest reason %q, want %s", claim.Status.EndReason, claim.Status.BootstrapInfo.GuestReason, tc.reason)
 			}
 
 			if made := a.GitHub.State().Registered; made != 0 {
-				t.Errorf("%d credentials were made", made)
+				t.Errorf("%d credentials were created, want 0", made)
 			}
 
 			a.checkSecrets(claim)
@@ -412,7 +414,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 	}
 }
 
-// checkSecrets looks at what the cloud-init ISO of a machine with a secrets manager says.
+// checkSecretsConfig checks the settings for the secrets manager on a machine's cloud-init ISO.
 func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
 	a.T.Helper()
 	a.mu.Lock()
@@ -426,6 +428,6 @@ func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
 	}
 
 	if cfg.Callback != nil || cfg.JITConfig != "" || cfg.RunnerToken != "" {
-		a.T.Error("the cloud-init ISO holds a credential, or a way to one of the operator's")
+		a.T.Error("the cloud-init ISO contains a credential, or a callback to get one from the operator")
 	}
 }

@@ -17,13 +17,14 @@ import (
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
 )
 
-// dying is a registry whose operator ends once it has registered a machine.
+// blockingRegistry is a registry that registers a machine, and then blocks until its operator stops.
 type dying struct {
 	identity.Registry
 
 	registered chan identity.Attestation
 }
 
+// Register registers the machine, and returns an error when the operator stops.
 func (d *dying) Register(ctx context.Context, machine identity.Machine) (identity.Attestation, error) {
 	out, err := d.Registry.Register(ctx, machine)
 	if err != nil {
@@ -37,22 +38,22 @@ func (d *dying) Register(ctx context.Context, machine identity.Machine) (identit
 	return identity.Attestation{}, fmt.Errorf("register: %w", ctx.Err())
 }
 
-// An operator that ends between the registration and the cloud-init ISO leaves a token that is worth
-// nothing, and the machine attests with another.
+// testOperatorStopsAfterRegistration checks that the join token of an operator that stops between registration and
+// cloud-init ISO becomes useless, and that the machine attests with another token.
 func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t))
 	registry := a.Identity
-	dies := &dying{Registry: registry, registered: make(chan identity.Attestation, 1)}
-	a.Identity = dies
+	blocking := &dying{Registry: registry, registered: make(chan identity.Attestation, 1)}
+	a.Identity = blocking
 	a.begin()
 	a.EventuallyReady(a.template)
 
 	claim := a.NewClaim("survivor")
 	a.Create(claim)
 
-	lost := <-dies.registered
+	lost := <-blocking.registered
 
 	a.Stop()
 
@@ -61,7 +62,7 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 	a.EventuallyReady(claim)
 
 	if got := a.left(); len(got) != 3 {
-		t.Errorf("identities = %q, want alias, workload entry and agent", got)
+		t.Errorf("identities: %q, want alias, workload entry and agent", got)
 	}
 
 	if a.media[0].SPIFFE.JoinToken == lost.JoinToken {
@@ -70,7 +71,7 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 
 	late := a.server.StartAgent(t, lost.JoinToken)
 
-	a.Eventually("the lost token being refused", func() (bool, string) {
+	a.Eventually("the lost token being rejected", func() (bool, string) {
 		return strings.Contains(late.Log(t), "does not exist or has already been used"), ""
 	})
 
@@ -78,14 +79,14 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 	a.eventuallyForgotten()
 }
 
-// An identity whose claim was taken away by force is found and removed; another operator's is
-// not.
+// testOrphanedIdentities checks that an identity whose claim was deleted by force is removed, and that another
+// operator's identity is not.
 func orphanedIdentities(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, func(*attested, pve.GuestVM, guest.Config) {})
 	a.Runners.OrphanInterval = 500 * time.Millisecond
-	stranger := a.registry(t, "somebody else")
+	other := a.registry(t, "other operator")
 	machine := func(name string) identity.Machine {
 		return identity.Machine{ID: identity.ID{Namespace: a.Namespace, Name: name, UID: "uid-" + name}, Method: identity.JoinToken}
 	}
@@ -94,18 +95,18 @@ func orphanedIdentities(t *testing.T, server *spiretest.Server) {
 		t.Fatal(err)
 	}
 
-	if _, err := stranger.Register(t.Context(), machine("theirs")); err != nil {
+	if _, err := other.Register(t.Context(), machine("theirs")); err != nil {
 		t.Fatal(err)
 	}
 
 	a.begin()
-	a.Eventually("the lost identity being gone", func() (bool, string) {
+	a.Eventually("the lost identity being removed", func() (bool, string) {
 		left := strings.Join(a.left(), ", ")
 
 		return !strings.Contains(left, "/lost/"), left
 	})
 
 	if left := strings.Join(a.left(), ", "); strings.Count(left, "/theirs/") != 2 {
-		t.Errorf("left = %s", left)
+		t.Errorf("identities: %s, want both of the other operator", left)
 	}
 }

@@ -20,19 +20,20 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// badInput is one thing that a person got wrong, and what they are told.
+// invalidInput is one mistake of a user, and what the operator reports about it.
 type badInput struct {
 	model    func(*pve.Model)
 	cluster  func(*v1alpha1.HypervisorCluster)
 	template func(*v1alpha1.HypervisorMachineTemplate)
-	// secret is what the token's secret of the cluster, or of the template, is.
+	// secret is the wrong token of the cluster, or of the template.
 	secret string
-	// reason of Ready=False on the cluster, else on the template.
+	// clusterReason is the reason of Ready=False on the cluster, templateReason that on the template.
 	clusterReason, templateReason string
-	// says are parts of the message: the thing and the fix.
+	// wantParts are parts of the message: what is wrong, and the fix.
 	says []string
 }
 
+// invalidInputs returns the mistakes by name.
 func badInputs() map[string]badInput {
 	return map[string]badInput{
 		"wrong credentials": {
@@ -111,8 +112,8 @@ func badInputs() map[string]badInput {
 	}
 }
 
-// Every mistake is answered with a condition that names the thing and the fix, and
-// nothing is made of it, nor of what is right beside it.
+// TestInvalidInputIsReported checks that each mistake is reported in a condition that names the mistake and the
+// fix, and that no machine is created, not even from the valid objects next to it.
 func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
@@ -129,16 +130,16 @@ func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // i
 	})
 
 	if left := f.FindLeftovers(); slices.ContainsFunc(left, func(l string) bool { return !strings.HasPrefix(l, "claim ") }) {
-		t.Errorf("there are: %s", strings.Join(left, ", "))
+		t.Errorf("leftovers: %s, want claims only", strings.Join(left, ", "))
 	}
 
 	if made := f.CountClones(); made > 0 {
-		t.Errorf("%d VMs were made", made)
+		t.Errorf("%d VMs were created, want 0", made)
 	}
 }
 
-// try makes the objects under a name of their own: a claim of a template of the fleet's
-// cluster, or of one that is as the input wants it.
+// check creates the input's objects under the name: a claim, its template, and a cluster of its own if the input
+// changes the cluster.
 func (tc badInput) try(f *fleet.Fleet, name string) {
 	f.T.Helper()
 
@@ -174,6 +175,7 @@ func (tc badInput) try(f *fleet.Fleet, name string) {
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "")
 }
 
+// newCluster returns the cluster of the input.
 func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorCluster {
 	f.T.Helper()
 
@@ -198,7 +200,7 @@ func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorC
 
 		f.T.Cleanup(func() {
 			if made := server.Snapshot().CreatedVMs(); len(made) > 0 {
-				f.T.Errorf("VMs were made: %v", made)
+				f.T.Errorf("VMs were created: %v", made)
 			}
 		})
 	}
@@ -210,14 +212,14 @@ func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorC
 	return cluster
 }
 
-// What is rotated, or taken away and made again, is picked up without a restart: the
-// hypervisor's credentials, and those of the CI platform in a Secret that External Secrets
-// Operator keeps.
+// TestRotatedCredentialsArePickedUp checks that credentials that are rotated, or deleted and recreated, are used
+// without a restart: those of the hypervisor, and those of the CI platform in a Secret that External Secrets
+// Operator manages.
 func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{})
-	remove(f, kept(f.Namespace, "")) // the fleet's own
+	remove(f, kept(f.Namespace, "")) // the Secret of the fleet
 	f.Create(kept(f.Namespace, githubtest.PAT))
 	f.Populate(1)
 	f.Start()
@@ -242,7 +244,8 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// A namespace reads another's Secret only where that Secret says so.
+// TestSecretsOfOtherNamespacesMustAllowIt checks that a namespace can use another namespace's Secret only if the
+// Secret's annotation allows it.
 func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
 	t.Parallel()
 

@@ -18,14 +18,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// seen is what a test finds in machines before they run.
+// guestRecorder records what is on the cloud-init ISOs of machines.
 type seen struct {
 	mu      sync.Mutex
 	configs []guest.Config
 	media   [][]byte
 }
 
-// watched is the guest, with a look at its cloud-init ISO before it runs.
+// wrapGuest returns a guest that records its cloud-init ISO before it runs.
 func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 	t.Helper()
 
@@ -47,8 +47,8 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 	}
 }
 
-// With method callback no cloud-init ISO holds a credential, jobs run all the same, and a code that
-// a job finds on its machine is worth nothing any more.
+// TestMachinesRequestCredentials checks that with method callback no cloud-init ISO contains a credential, that
+// jobs run, and that the code on the cloud-init ISO is invalid afterwards.
 func TestMachinesCallForTheirCredential(t *testing.T) {
 	t.Parallel()
 
@@ -67,7 +67,7 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 	f.EventuallyClean()
 
 	if made := f.GitHub.State().Registered; made != jobs {
-		t.Errorf("%d credentials were made for %d jobs", made, jobs)
+		t.Errorf("%d credentials were created for %d jobs", made, jobs)
 	}
 
 	found.mu.Lock()
@@ -75,32 +75,32 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 
 	for _, cfg := range found.configs {
 		if !reflect.DeepEqual(cfg.Credential(), guest.Credential{}) || cfg.Callback == nil {
-			t.Errorf("the cloud-init ISO of runner %s holds a credential, or no code", cfg.RunnerName)
+			t.Errorf("the cloud-init ISO of runner %s contains a credential, or no code", cfg.RunnerName)
 
 			continue
 		}
 
 		if status := call(t, cfg); status != http.StatusGone {
-			t.Errorf("the code of runner %s, used again: status %d", cfg.RunnerName, status)
+			t.Errorf("second request with the code of runner %s: status %d, want 410", cfg.RunnerName, status)
 		}
 	}
 
-	// Whatever else is on the cloud-init ISOs: a JIT configuration is base64 of JSON that begins so.
+	// A JIT configuration is the base64 encoding of JSON, which begins with these letters.
 	for _, file := range found.media {
 		if bytes.Contains(file, []byte("eyI")) || bytes.Contains(file, []byte("jit_config")) {
-			t.Errorf("a cloud-init ISO holds what looks like a credential:\n%s", file)
+			t.Errorf("a cloud-init ISO contains text like a credential:\n%s", file)
 		}
 	}
 }
 
-// A machine whose code somebody else has used before it gets no credential, and its claim
-// ends; whoever has used the code is told of.
+// TestStolenCodeEndsMachine checks that a machine whose code was used before gets no credential, that its claim
+// ends, and that an event reports this.
 func TestAStolenCodeEndsTheMachine(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		if cfg, err := fleet.ReadGuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
-			t.Errorf("the thief got nothing: error %v", err)
+			t.Errorf("the first request with the code failed: error %v", err)
 		}
 
 		run(vm)
@@ -108,16 +108,17 @@ func TestAStolenCodeEndsTheMachine(t *testing.T) {
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
 
-	claim := f.NewClaim("robbed")
+	claim := f.NewClaim("stolen")
 	begin(f, template, claim)
 	f.EventuallyEvent("CredentialRefused")
 	f.EventuallyEvent("VMStopped")
-	f.EventuallyClean() // the thief's runner as well
+	f.EventuallyClean() // this includes the runner of the first request
 
 	eventuallyGone(f, claim)
 	says(t, strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused")
 }
 
+// postCallback requests a credential with the machine's code, and returns the status of the response.
 func call(t *testing.T, cfg guest.Config) int {
 	t.Helper()
 

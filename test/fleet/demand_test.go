@@ -21,13 +21,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// polling asks the platform every so often.
+// newPolling returns demand sources that poll the CI platform at this interval.
 func polling(every time.Duration) *v1alpha1.DemandSources {
 	return &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: every}}}
 }
 
-// A job none of whose webhooks ever arrives is found by asking, also one that was queued
-// while no operator ran.
+// TestJobsAreFoundByPolling checks that jobs without a webhook delivery are found by polling, even if they were
+// queued while no operator was running.
 func TestJobsAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 
@@ -50,12 +50,12 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 	f.EventuallyClean()
 
 	if made := f.CountClones(); made != 3 {
-		t.Errorf("%d VMs were made for 3 jobs", made)
+		t.Errorf("%d VMs were created for 3 jobs", made)
 	}
 }
 
-// An organisation's pool that nobody tells of jobs, and that names no repository to ask, says so
-// and what to do; once that is done it hears of them.
+// TestPoolWithoutDemandSource checks that an organization's pool without webhook and without repositories to poll
+// reports what to do, and gets jobs after that.
 func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	t.Parallel()
 
@@ -73,9 +73,9 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 		return pool
 	}
 
-	deaf := pool("deaf", 5, func(*v1alpha1.RunnerPoolSpec) {})
-	needless := pool("needless", 0, func(*v1alpha1.RunnerPoolSpec) {})
-	told := pool("told", 5, func(spec *v1alpha1.RunnerPoolSpec) {
+	unserved := pool("unserved", 5, func(*v1alpha1.RunnerPoolSpec) {})
+	scaledToZero := pool("scaled-to-zero", 0, func(*v1alpha1.RunnerPoolSpec) {})
+	hooked := pool("hooked", 5, func(spec *v1alpha1.RunnerPoolSpec) {
 		spec.Workload.Webhook = f.NewPool(0).Spec.Workload.Webhook
 		spec.Workload.Config.GitHub.Labels = []string{"other"}
 	})
@@ -83,20 +83,21 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	says(t, f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
+	says(t, f.EventuallyCondition(unserved, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
 		"the operator receives no jobs", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook")
-	f.EventuallyCondition(needless, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
-	says(t, f.EventuallyCondition(told, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
+	f.EventuallyCondition(scaledToZero, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
+	says(t, f.EventuallyCondition(hooked, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
 		"the operator receives jobs by webhooks only")
 
-	change(f, deaf, func() { deaf.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
+	change(f, unserved, func() { unserved.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
 	queue(f, 1)
-	f.EventuallyCondition(deaf, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
+	f.EventuallyCondition(unserved, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
 	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
 }
 
-// Webhooks that nobody answered are asked for again when the operator comes back.
+// TestFailedWebhooksAreRedelivered checks that failed webhook deliveries are requested again when the operator
+// starts.
 func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	t.Parallel()
 
@@ -114,7 +115,7 @@ func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// A job that no pool takes is not met with silence.
+// TestUnmatchedJobReportsReason checks that a job that matches no pool reports the reason.
 func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 	t.Parallel()
 
@@ -124,7 +125,7 @@ func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 	f.EventuallyReady(f.NewTemplate())
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "gpu"}})
 
-	f.Eventually("the job says why it waits", func() (bool, string) {
+	f.Eventually("the job reporting why it waits", func() (bool, string) {
 		var jobs v1alpha1.RunnerJobList
 		if err := f.Client.List(t.Context(), &jobs, client.InNamespace(f.Namespace)); err != nil || len(jobs.Items) == 0 {
 			return false, fmt.Sprint(err)
@@ -141,21 +142,21 @@ func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 	})
 }
 
-// A pool on several clusters: each of them makes machines, and all are gone in the end though
-// the pool goes up and down faster than machines come and go.
+// TestLoad checks a pool on several clusters: each cluster creates machines, and all machines are deleted in the
+// end, although the pool is scaled faster than machines start and stop.
 func TestLoad(t *testing.T) {
 	t.Parallel()
 	load(t, 3, 6, 10, 0, 10, 0)
 }
 
-// The document's own load test: ten clusters, fifty machines at once.
+// TestSoakLoad is the load test of the requirements document: ten clusters, fifty machines at the same time.
 func TestSoakLoad(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
 	load(t, 10, 50, 10, 0, 6, 1, 10, 0)
 }
 
-// load runs a job on each machine, and then has the pool keep shares of them, in tenths.
+// runLoad runs a job on each machine, and then sets the minimum of the pool to shares of the machines, in tenths.
 func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 	t.Helper()
 
@@ -193,13 +194,13 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 
 	for _, site := range sites {
 		if !slices.ContainsFunc(site.PVE.Snapshot().Tasks, func(task pve.TaskState) bool { return task.Type == "qmclone" }) {
-			t.Errorf("cluster %s had no machine", site.Cluster.Name)
+			t.Errorf("cluster %s created no machine", site.Cluster.Name)
 		}
 	}
 
 	for _, share := range shares {
 		change(f, pool, func() { pool.Spec.Scaling.MinReplicas = machines * share / 10 })
-		time.Sleep(200 * time.Millisecond) // faster than machines come and go
+		time.Sleep(200 * time.Millisecond) // shorter than the life of a machine
 	}
 
 	f.EventuallyClean()

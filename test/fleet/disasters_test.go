@@ -18,37 +18,37 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A machine that ran its job before the answer to its start was heard is not made again when it
-// is gone: its credential was good for once, and nobody needs a second one.
+// TestFinishedMachineIsNotRecreated checks that a machine that ran its job before the operator got the response of
+// the start call is not recreated when it is gone, because its credential is valid for one job only.
 func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{})
 	f.Populate(1)
 
-	heard := make(chan struct{})
-	forget := f.PVE.OnCall(func(call pve.Call) {
+	respond := make(chan struct{})
+	removeHook := f.PVE.OnCall(func(call pve.Call) {
 		if call.Phase == pve.PhaseAfter && strings.HasSuffix(call.Path, "/status/start") {
-			<-heard
+			<-respond
 		}
 	})
-	t.Cleanup(forget)
+	t.Cleanup(removeHook)
 
 	f.Start()
 	f.EventuallyReady(f.NewPool(1))
 
 	hold(t, f, 1)
-	f.Eventually("the operator having heard of it", func() (bool, string) {
+	f.Eventually("the operator recording that the job runs", func() (bool, string) {
 		var jobs v1alpha1.RunnerJobList
 		if err := f.Client.List(t.Context(), &jobs, client.InNamespace(f.Namespace)); err != nil {
 			return false, err.Error()
 		}
 
-		return len(jobs.Items) == 1 && jobs.Items[0].Spec.State == v1alpha1.JobRunning, "it has not"
+		return len(jobs.Items) == 1 && jobs.Items[0].Spec.State == v1alpha1.JobRunning, "the job is not recorded as running"
 	})
 
 	f.Stop()
-	close(heard) // nobody reads it any more
+	close(respond) // the operator that made the call has stopped
 
 	for _, vm := range f.PVE.Snapshot().CreatedVMs() {
 		f.PVE.DeleteVM(vm.VMID)
@@ -58,13 +58,13 @@ func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 	f.EventuallyClean()
 
 	if n := f.CountClones(); n != 1 {
-		t.Errorf("%d machines were made, want 1", n)
+		t.Errorf("%d machines were created, want 1", n)
 	}
 }
 
-// A Proxmox VE that was installed anew, at the address of the old one, is not taken for it: the
-// operator waits, and says which fingerprint to set. Then the machines of the old one are gone,
-// and jobs run on the new one.
+// TestProxmoxRebuilt checks that a reinstalled Proxmox VE at the same address is not trusted: the operator waits,
+// and reports which fingerprint to set. After that, the machines of the old server count as gone, and jobs run on
+// the new server.
 func TestProxmoxRebuilt(t *testing.T) {
 	t.Parallel()
 
@@ -88,18 +88,18 @@ func TestProxmoxRebuilt(t *testing.T) {
 		"set tls.fingerprint to "+f.PVE.Fingerprint())
 
 	if len(claims(f)) == 0 {
-		t.Error("the claim went while nobody could know of its machine")
+		t.Error("the claim was deleted while the state of its machine was unknown")
 	}
 
 	change(f, cluster, func() { cluster.Spec.TLS.Fingerprint = f.PVE.Fingerprint() })
 	f.EventuallyReady(cluster)
 	queue(f, 1)
-	f.GitHub.WaitUntil("the next job has ended well", func(s control.State) bool { return s.Jobs[1].Conclusion == "success" })
+	f.GitHub.WaitUntil("the next job succeeds", func(s control.State) bool { return s.Jobs[1].Conclusion == "success" })
 	f.EventuallyClean()
 }
 
-// A pool whose template is moved to another cluster makes its next machines there, and those
-// that are there run to their end.
+// TestPoolMovedToAnotherCluster checks that a pool whose template is moved to another cluster creates its next
+// machines there, and that existing machines run to their end.
 func TestPoolMovedToAnotherCluster(t *testing.T) {
 	t.Parallel()
 

@@ -23,16 +23,16 @@ import (
 
 var (
 	env *kube.Env
-	// programs is the folder of what KubeVirt's machines run.
+	// programs is the folder of the programs that KubeVirt machines run.
 	programs string
 )
 
-// sideBySide is how many tests run at a time: most of what they do is to wait for machines.
+// parallelTests is the number of tests that run in parallel. It is high because tests mostly wait for machines.
 const sideBySide = "8"
 
-func TestMain(m *testing.M) { os.Exit(runGuest(m)) }
+func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
-func runGuest(m *testing.M) int {
+func runTests(m *testing.M) int {
 	flag.Parse()
 
 	if err := flag.Set("test.parallel", sideBySide); err != nil {
@@ -47,8 +47,8 @@ func runGuest(m *testing.M) int {
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
-// Queued jobs get machines, no more at a time than their pool may have, and each transition of
-// a machine's life is told by an event.
+// TestQueuedJobsGetMachines checks that queued jobs get machines within the limit of their pool, and that an event
+// reports each transition of a machine's life.
 func TestQueuedJobsGetMachines(t *testing.T) {
 	t.Parallel()
 
@@ -70,7 +70,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 	f.EventuallyClean()
 
 	if made := f.CountClones(); made != jobs {
-		t.Errorf("%d VMs were made for %d jobs", made, jobs)
+		t.Errorf("%d VMs were created for %d jobs", made, jobs)
 	}
 
 	var secret corev1.Secret
@@ -80,7 +80,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 
 	for _, text := range f.Events() {
 		if strings.Contains(text, string(secret.Data["pat"])) {
-			t.Errorf("an event holds the token: %s", text)
+			t.Errorf("an event contains the token: %s", text)
 		}
 	}
 }

@@ -22,11 +22,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// faster is how much faster than the real one the clock of quick fleets runs.
+// clockSpeed is the factor by which the clock of fast fleets is faster than the real clock.
 const faster = 5
 
-// quick is a fleet that goes by a faster clock: a second here and there, which the operator gives
-// hypervisors and platforms, is a fraction of one. Clients' timeouts are real ones.
+// newFastFleet returns a fleet with a fast clock, so that the operator's waits of seconds take a fraction of a
+// second. The timeouts of HTTP clients use the real clock.
 func quick(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 
@@ -42,7 +42,7 @@ func quick(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	return f
 }
 
-// begin makes the fleet's cluster and other objects, and starts the operator.
+// createAndStart creates the fleet's cluster and the objects, and starts the operator.
 func begin(f *fleet.Fleet, objects ...client.Object) {
 	f.T.Helper()
 	f.CreateCluster(f.NewCluster())
@@ -54,10 +54,10 @@ func begin(f *fleet.Fleet, objects ...client.Object) {
 	f.Start()
 }
 
-// idle is a guest that does nothing.
+// runIdleGuest is a guest that does nothing until it is powered off.
 func idle(vm pve.GuestVM, _ func(pve.GuestVM)) { <-vm.Context.Done() }
 
-// change changes an object that its controller may be writing to at the same time.
+// updateObject updates an object, and retries on conflicts with its controller.
 func change(f *fleet.Fleet, obj client.Object, apply func()) {
 	f.T.Helper()
 
@@ -75,7 +75,7 @@ func change(f *fleet.Fleet, obj client.Object, apply func()) {
 	}
 }
 
-// remove deletes an object.
+// deleteObject deletes an object.
 func remove(f *fleet.Fleet, obj client.Object) {
 	f.T.Helper()
 
@@ -84,24 +84,24 @@ func remove(f *fleet.Fleet, obj client.Object) {
 	}
 }
 
-// claims are those of the fleet.
+// listClaims returns the claims of the fleet.
 func claims(f *fleet.Fleet) []v1alpha1.MachineClaim {
 	f.T.Helper()
 
 	var list v1alpha1.MachineClaimList
 	if err := f.Client.List(f.T.Context(), &list, client.InNamespace(f.Namespace)); err != nil {
-		f.T.Error(err) // it may be asked by a machine
+		f.T.Error(err) // a machine may call this from another goroutine
 	}
 
 	return list.Items
 }
 
-// queue queues jobs that take a moment.
+// queueJobs queues short jobs.
 func queue(f *fleet.Fleet, jobs int) {
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs, Duration: 50 * time.Millisecond})
 }
 
-// held is the command of a job that runs until it is let go.
+// newHeldCommand returns the command of a job that runs until release is called.
 func held(t *testing.T) (command string, release func()) {
 	t.Helper()
 
@@ -114,14 +114,14 @@ func held(t *testing.T) (command string, release func()) {
 	}
 }
 
-// hold queues jobs that run until they are let go, and waits until they do.
+// holdJobs queues jobs that run until release is called, and waits until they run.
 func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
 	t.Helper()
 
 	command, release := held(t)
 	before := len(f.GitHub.State().Jobs)
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command, Count: jobs})
-	f.GitHub.WaitUntil("the jobs run", func(s control.State) bool {
+	f.GitHub.WaitUntil("the jobs are running", func(s control.State) bool {
 		for _, job := range s.Jobs[before:] {
 			if job.Status != "in_progress" {
 				return false
@@ -134,18 +134,18 @@ func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
 	return release
 }
 
-// eventuallyGone waits until there is no such object.
+// eventuallyDeleted waits until the object does not exist.
 func eventuallyGone(f *fleet.Fleet, obj client.Object) {
 	f.T.Helper()
-	f.Eventually(obj.GetName()+" being gone", func() (bool, string) {
+	f.Eventually(obj.GetName()+" being deleted", func() (bool, string) {
 		err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj)
 
 		return apierrors.IsNotFound(err), fmt.Sprint(err)
 	})
 }
 
-// running are the machines that run.
-func operatorRun(f *fleet.Fleet) []pve.VMState {
+// listRunning returns the machines that run.
+func listRunning(f *fleet.Fleet) []pve.VMState {
 	var out []pve.VMState
 
 	for _, server := range f.Servers() {
@@ -159,18 +159,19 @@ func operatorRun(f *fleet.Fleet) []pve.VMState {
 	return out
 }
 
+// eventuallyRunning waits until n machines run.
 func eventuallyRunning(f *fleet.Fleet, n int) {
 	f.T.Helper()
-	f.Eventually(fmt.Sprintf("%d machines running", n), func() (bool, string) { return len(operatorRun(f)) == n, f.Describe() })
+	f.Eventually(fmt.Sprintf("%d machines running", n), func() (bool, string) { return len(listRunning(f)) == n, f.Describe() })
 }
 
-// says fails the test where a text lacks a part.
+// checkContains reports an error for each part that the text does not contain.
 func says(t testing.TB, text string, parts ...string) {
 	t.Helper()
 
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
-			t.Errorf("%q does not say %q", text, part)
+			t.Errorf("%q does not contain %q", text, part)
 		}
 	}
 }

@@ -19,8 +19,8 @@ import (
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
-// definitions is the kind NetworkAttachmentDefinition, as far as anybody here reads it: that
-// one is there.
+// newNetworkCRD returns the CRD of NetworkAttachmentDefinition, without a schema, because only the existence of
+// its objects matters here.
 func definitions() *apiextensionsv1.CustomResourceDefinition {
 	keep := true
 
@@ -40,7 +40,7 @@ func definitions() *apiextensionsv1.CustomResourceDefinition {
 	}
 }
 
-// attach makes the network that the machines are on.
+// createNetwork creates the network of the machines.
 func (s *site) attach(t *testing.T, name string) {
 	t.Helper()
 
@@ -51,11 +51,11 @@ func (s *site) attach(t *testing.T, name string) {
 	s.Eventually("a network", func() (bool, string) {
 		err := env.Client.Create(t.Context(), definition)
 
-		return client.IgnoreAlreadyExists(err) == nil, "not made yet"
+		return client.IgnoreAlreadyExists(err) == nil, "not created yet"
 	})
 }
 
-// poolOn gives the fleet's template a pool on a network, and network data of its own.
+// updateTemplate gives the fleet's template an address pool on a network, and its own network data.
 func (s *site) poolOn(t *testing.T, network, data string) *v1alpha1.HypervisorMachineTemplate {
 	t.Helper()
 
@@ -72,9 +72,9 @@ func (s *site) poolOn(t *testing.T, network, data string) *v1alpha1.HypervisorMa
 	return template
 }
 
-// Machines of KubeVirt have addresses of their template's pool, which stand in the template's
-// own network data at its interface: the guest reports them. What lacks the interface is
-// refused in words. A KubevirtNodePool on the network can't have the same addresses.
+// TestAddressesOnKubeVirt checks that KubeVirt machines get addresses of their template's pool, in the template's
+// own network data at its interface, and that the guest reports them. Network data without the interface are
+// rejected with a message. A KubevirtNodePool on the network cannot have the same addresses.
 func TestAddressesOnKubeVirt(t *testing.T) {
 	t.Parallel()
 
@@ -109,7 +109,7 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 
 	s.overlapping(t)
 
-	// The claim, which is nobody's, may take a job: then a machine of the pool is one too many.
+	// The claim may take one of the jobs, because it belongs to no pool. Then the pool has one machine too many.
 	pool := s.NewPool(0)
 	change(s.Fleet, pool, func() { pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{} })
 	queue(s.Fleet, 2)
@@ -117,7 +117,8 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	s.EventuallyClean()
 }
 
-// overlapping makes a node pool with an address of the template's, on its network.
+// checkOverlap creates a node pool with an address of the template's pool, on the same network, and checks that it
+// is rejected.
 func (s *site) overlapping(t *testing.T) {
 	t.Helper()
 
@@ -136,9 +137,9 @@ func (s *site) overlapping(t *testing.T) {
 	}
 	s.Create(nodes)
 
-	said := ""
+	message := ""
 
-	s.Eventually("the node pool being refused", func() (bool, string) {
+	s.Eventually("the node pool being rejected", func() (bool, string) {
 		if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(nodes), nodes); err != nil {
 			return false, err.Error()
 		}
@@ -148,11 +149,11 @@ func (s *site) overlapping(t *testing.T) {
 			return false, "no condition"
 		}
 
-		said = c.Message
+		message = c.Message
 
-		return c.Reason == "OverlappingAddresses", c.Reason + " " + said
+		return c.Reason == "OverlappingAddresses", c.Reason + " " + message
 	})
 
-	says(t, said, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name, "10.9.0.12")
+	says(t, message, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name, "10.9.0.12")
 	remove(s.Fleet, nodes)
 }

@@ -28,23 +28,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upstream"
 )
 
-// site is a fleet whose machines are KubeVirt's.
+// kubeVirtFleet is a fleet whose machines run on KubeVirt.
 type site struct {
 	*fleet.Fleet
 
 	sim *simkubevirt.Cluster
-	// machines is the namespace of the machines.
+	// machineNamespace is the namespace of the machines.
 	machines string
 }
 
-// newSite makes a fleet with KubeVirt on the operator's own cluster, or, with a
-// kubeconfig, on one that is reached by it.
+// newKubeVirtFleet creates a fleet with KubeVirt on the operator's own cluster, or with byKubeconfig on a cluster
+// that a kubeconfig leads to.
 func newSite(t *testing.T, byKubeconfig bool) *site {
 	t.Helper()
 
 	image, roots := t.TempDir(), t.TempDir()
 	if out, err := exec.Command(filepath.Join(programs, "forgesim"), "image", "--link", image).CombinedOutput(); err != nil {
-		t.Fatalf("make image: %v\n%s", err, out)
+		t.Fatalf("create image: %v\n%s", err, out)
 	}
 
 	guest := simkubevirt.Exec{Program: filepath.Join(programs, "bootstrap-service"), Image: image, WorkDir: roots}
@@ -55,7 +55,7 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 	})
 	s.Fleet = fleet.New(t, env, fleet.Options{})
 
-	// What the operator may do to machines is what deploy/kubevirt-machines says.
+	// The operator has only the permissions in deploy/kubevirt-machines.
 	operator := s.operator(t)
 
 	cluster := s.NewCluster()
@@ -81,7 +81,7 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 	return s
 }
 
-// operator gives the operator's service account the roles of deploy/kubevirt-machines.
+// createOperatorAccount creates the operator's service account with the roles of deploy/kubevirt-machines.
 func (s *site) operator(t *testing.T) *rest.Config {
 	t.Helper()
 
@@ -108,7 +108,7 @@ func (s *site) operator(t *testing.T) *rest.Config {
 	return config
 }
 
-// kubeconfig puts a way to the API server into a Secret.
+// createKubeconfigSecret creates a Secret with a kubeconfig for the API server.
 func (s *site) kubeconfig(t *testing.T, config *rest.Config) *v1alpha1.SecretKeySelector {
 	t.Helper()
 
@@ -124,7 +124,7 @@ func (s *site) kubeconfig(t *testing.T, config *rest.Config) *v1alpha1.SecretKey
 	return &v1alpha1.SecretKeySelector{Name: "kubevirt", Key: "kubeconfig"}
 }
 
-// left lists what there is in the machines' namespace.
+// listLeftovers returns the objects in the namespace of the machines.
 func (s *site) left(t *testing.T) []string {
 	t.Helper()
 
@@ -156,10 +156,10 @@ func (s *site) left(t *testing.T) []string {
 	return out
 }
 
-// watchedJobs is how many jobs are queued while cloud-init ISOs are watched.
+// watchedJobs is the number of jobs that run while their cloud-init Secrets are watched.
 const watchedJobs = 1
 
-// A queued job gets a machine of KubeVirt, runs in it, and nothing is left.
+// TestJobRunsOnKubeVirt checks that a queued job gets a KubeVirt machine and runs in it, and that nothing is left.
 func TestJobRunsOnKubeVirt(t *testing.T) {
 	t.Parallel()
 
@@ -182,7 +182,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 			queue(s.Fleet, watchedJobs)
 			s.EventuallyJobsDone(watchedJobs)
 			s.EventuallyClean()
-			s.Eventually("the machines being gone", func() (bool, string) {
+			s.Eventually("the machines being deleted", func() (bool, string) {
 				left := s.left(t)
 
 				return len(left) == 0, strings.Join(left, ", ")
@@ -191,8 +191,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 	}
 }
 
-// watchSeeds makes sure, while machines run, that no running machine's Secret still holds
-// its credential for long: the Secret is emptied when the guest has read it.
+// watchSeeds checks that the Secret with a machine's cloud-init data is emptied after the guest has read it.
 func (s *site) watchSeeds(t *testing.T) {
 	t.Helper()
 
@@ -229,18 +228,18 @@ func (s *site) watchSeeds(t *testing.T) {
 		<-done
 
 		if len(filled) != watchedJobs {
-			t.Errorf("%d cloud-init ISOs were made, want %d", len(filled), watchedJobs)
+			t.Errorf("%d cloud-init Secrets were created, want %d", len(filled), watchedJobs)
 		}
 
 		for uid := range filled {
 			if !emptied[uid] {
-				t.Errorf("cloud-init ISO %s was never emptied", uid)
+				t.Errorf("cloud-init Secret %s was never emptied", uid)
 			}
 		}
 	})
 }
 
-// misfit makes a template for another kind of hypervisor, which says so.
+// checkProviderMismatch creates a template for another kind of hypervisor, and checks that it is not ready.
 func (s *site) misfit() {
 	s.T.Helper()
 

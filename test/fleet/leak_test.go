@@ -16,16 +16,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// starts is how often the operator is started; what one start leaves behind is there as
-// often.
+// startCount is how often the operator starts. A goroutine that one start leaks is found as often.
 const starts = 2
 
-// callTimeout of calls to the CI platform. A call that was refused keeps the timer of
-// net/http's client until then.
+// callTimeout is the timeout of calls to the CI platform. After a rejected call, the timer of net/http's client
+// runs until then.
 const callTimeout = 2 * time.Second
 
-// An operator that is stopped while claims are in flight takes all of its goroutines
-// with it, every time. It is alone: others' goroutines would be taken for the operator's.
+// TestStoppedOperatorLeavesNoGoroutine checks that an operator that is stopped while machines are being created
+// ends all of its goroutines. It does not run in parallel, because the goroutines of other tests would count as
+// leaks.
 func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 	before := goleak.IgnoreCurrent()
 
@@ -45,15 +45,15 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 			made := f.CountClones()
 
 			f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: 3})
-			f.Eventually("claims being in flight", func() (bool, string) {
-				return f.CountClones() > made, "no machine was made"
+			f.Eventually("machines being created", func() (bool, string) {
+				return f.CountClones() > made, "no machine was created"
 			})
 			f.Stop()
 		}
 	})
 
-	// The simulators have stopped with the subtest. Connections to the API server are kept
-	// for whoever has the same configuration, and end with nobody.
+	// The simulators have stopped with the subtest. Connections to the API server are shared by all clients
+	// with the same configuration, and stay open.
 	closeIdle(t)
 
 	deadline := time.Now().Add(time.Minute)
@@ -72,6 +72,7 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 	}
 }
 
+// closeIdleConnections closes the idle connections of the shared clients.
 func closeIdle(t *testing.T) {
 	t.Helper()
 

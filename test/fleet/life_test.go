@@ -19,7 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A claim whose runner works is drained: its job ends first.
+// TestDeletingABusyClaimWaitsForItsJob checks that a deleted claim whose runner is busy is drained, so that its
+// job ends first.
 func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
@@ -41,7 +42,7 @@ func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// A machine ends when a limit of its lifecycle is reached.
+// TestLimitsEndMachines checks that a machine ends when it reaches a limit of its lifecycle.
 func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
@@ -50,7 +51,7 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 		lifecycle v1alpha1.Lifecycle
 		job       bool
 		reason    string
-		// condition that has the reason, beside Ready.
+		// condition has the reason, in addition to Ready.
 		condition string
 	}{
 		"idle": {lifecycle: v1alpha1.Lifecycle{IdleTimeout: soon}, reason: "IdleTimeout", condition: "Finished"},
@@ -101,38 +102,38 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 		}
 	})
 
-	// The forge goes on to believe in the runner that is busy; its machine is gone all the same.
-	f.Eventually("the machines being gone, and runners but for the busy one", func() (bool, string) {
+	// GitHub keeps the registration of the busy runner although its machine is gone.
+	f.Eventually("all machines and all runners except the busy one being deleted", func() (bool, string) {
 		left := f.FindLeftovers()
 
 		return len(left) == 0 || len(left) == 1 && strings.HasPrefix(left[0], "runner "), strings.Join(left, ", ")
 	})
 }
 
-// noRunner is a machine that does nothing.
+// noRunner is the name of a machine whose runner never starts.
 const noRunner = "no-runner"
 
-// endsFor waits until the claim is done with but for the finalizer of who looks at it, and
-// sees that the reason of its end is where people look for it. Then it lets it go.
+// waitForEnd waits until only the test's finalizer is left on the claim, checks the reason in its status and
+// condition, and removes the finalizer.
 func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason string) {
 	f.T.Helper()
 
-	look := claim.Finalizers
-	f.Eventually("the claim being done with", func() (bool, string) {
+	finalizers := claim.Finalizers
+	f.Eventually("the claim having only the finalizer of the test", func() (bool, string) {
 		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()
 		}
 
-		return !claim.DeletionTimestamp.IsZero() && slices.Equal(claim.Finalizers, look), strings.Join(claim.Finalizers, ", ")
+		return !claim.DeletionTimestamp.IsZero() && slices.Equal(claim.Finalizers, finalizers), strings.Join(claim.Finalizers, ", ")
 	})
 
 	if claim.Status.EndReason != reason {
-		f.T.Errorf("the claim ended for %s, want %s", claim.Status.EndReason, reason)
+		f.T.Errorf("the claim ended with reason %q, want %q", claim.Status.EndReason, reason)
 	}
 
 	got := meta.FindStatusCondition(claim.Status.Conditions, condition)
 	if got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason || got.Message == "" {
-		f.T.Errorf("%s is %+v, want the reason %s", condition, got, reason)
+		f.T.Errorf("condition %s is %+v, want reason %s", condition, got, reason)
 	}
 
 	claim.Finalizers = nil
@@ -141,7 +142,8 @@ func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason str
 	}
 }
 
-// What belongs to no claim is found and removed on all three sides.
+// TestOrphansAreRemovedOnAllSides checks that VMs, cloud-init ISOs and runners without a claim are found and
+// removed.
 func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	t.Parallel()
 
@@ -156,7 +158,8 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// Two operators on one hypervisor never touch each other's machines, nor anyone else's.
+// TestTwoOperatorsShareAHypervisor checks that two operators on one hypervisor change neither each other's
+// machines nor other VMs.
 func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	t.Parallel()
 
@@ -168,14 +171,14 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	one.Start()
 	one.EventuallyReady(one.NewPool(0))
 
-	// The other's machine idles all the while.
+	// The machine of the second operator is idle during the test.
 	keep := two.NewClaim("keep")
 	begin(two, two.NewTemplate(), keep)
 	two.EventuallyReady(keep)
 
 	queue(one, 2)
 	one.EventuallyJobsDone(2)
-	one.Eventually("one's machines being gone", func() (bool, string) {
+	one.Eventually("the machines of the first operator being deleted", func() (bool, string) {
 		left := strings.Join(one.FindLeftovers(), ", ")
 
 		return !strings.Contains(left, "VM ") && !strings.Contains(left, "claim"), left
@@ -184,14 +187,14 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	two.EventuallyReady(keep)
 
 	if got := foreignVMs(one); got != foreign {
-		t.Errorf("machines of others have changed:\n%s\nwere\n%s", got, foreign)
+		t.Errorf("foreign VMs changed to:\n%s\nfrom:\n%s", got, foreign)
 	}
 
 	remove(two, keep)
 	two.EventuallyClean()
 }
 
-// foreignVMs describes the machines and templates that were there from the start.
+// describeForeignVMs describes the VMs and templates that existed before the test.
 func foreignVMs(f *fleet.Fleet) string {
 	var out strings.Builder
 

@@ -19,15 +19,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A node is removed from the cluster for good while a machine for a job is aWhile made on it: the
-// job is done by a machine elsewhere, however far that one was.
+// TestNodeLostWhileCreatingMachine checks that a job runs on another node if its node is removed from the cluster
+// while the machine is being created, at any stage.
 func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 	t.Parallel()
 
-	const aWhile = 10 * time.Second
+	const delay = 10 * time.Second
 
-	// at tells whether a task of a kind runs for the first machine.
-	at := func(kind string) func(pve.State) bool {
+	// hasTask returns a check for a running task of this type for the first machine.
+	hasTask := func(kind string) func(pve.State) bool {
 		return func(s pve.State) bool {
 			return len(s.CreatedVMs()) > 0 &&
 				slices.ContainsFunc(s.Tasks, func(t pve.TaskState) bool { return t.Type == kind && t.Exit == "" })
@@ -38,16 +38,16 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 		slow    func(*pve.Delays)
 		reached func(pve.State) bool
 	}{
-		"cloned":  {slow: func(d *pve.Delays) { d.Clone = aWhile }, reached: at("qmclone")},
-		"started": {slow: func(d *pve.Delays) { d.Start = aWhile }, reached: at("qmstart")},
-		"running without a runner": {
+		"cloned":  {slow: func(d *pve.Delays) { d.Clone = delay }, reached: hasTask("qmclone")},
+		"started": {slow: func(d *pve.Delays) { d.Start = delay }, reached: hasTask("qmstart")},
+		"running without runner": {
 			reached: func(s pve.State) bool { return len(s.CreatedVMs()) > 0 && s.CreatedVMs()[0].Status == "running" },
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			model := fleet.Model().WithNodes(3) //nolint:mnd // the fewest of which one can be lost
+			model := fleet.Model().WithNodes(3) //nolint:mnd // the smallest cluster that keeps quorum without one node
 			model.Outage = pve.Outage{}
 
 			if tc.slow != nil {
@@ -89,8 +89,8 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 	}
 }
 
-// An operator that is started anew, and has not reached the hypervisor yet, removes the runner of a
-// claim that was deleted meanwhile: what that needs is the template alone.
+// TestRunnerIsRemovedWithoutHypervisor checks that a restarted operator that cannot reach the hypervisor yet
+// removes the runner of a deleted claim, because this needs only the template.
 func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	t.Parallel()
 
@@ -113,7 +113,7 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	f.EventuallyCondition(claim, v1alpha1.ConditionVMCleanedUp, metav1.ConditionFalse, "ClusterNotConnected")
 
 	if left := f.GitHub.State().Runners; len(left) > 0 {
-		t.Errorf("the step of the machine has come, and the runner is left: %v", left)
+		t.Errorf("the operator is at the deletion of the VM, but runners are left: %v", left)
 	}
 
 	secret.ResourceVersion, secret.UID = "", ""
@@ -121,11 +121,11 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// eventuallyAtWork waits until the claim, which is alone, has its runner. Until it is at work, its
-// credential may be made anew, with another runner of its name.
+// eventuallyRunnerOnline waits until the claim, the only one, is ready and has its runner. Before that, the
+// operator may issue its credential again, with another runner of the same name.
 func eventuallyAtWork(f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
 	f.T.Helper()
-	f.Eventually("the runner is there", func() (bool, string) {
+	f.Eventually("the runner being online", func() (bool, string) {
 		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()
 		}

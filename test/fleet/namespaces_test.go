@@ -18,7 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A cluster's allowedNamespaces are kept to, by templates and by claims that were made before.
+// TestAllowedNamespaces checks that templates, and claims that were created before, comply with a cluster's
+// allowedNamespaces.
 func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	t.Parallel()
 
@@ -44,12 +45,12 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "TemplateNotAllowed")
 
 	if made := f.CountClones(); made > 0 {
-		t.Fatalf("%d VMs were made", made)
+		t.Fatalf("%d VMs were created, want 0", made)
 	}
 }
 
-// Where a machine is placed is looked at again before it is made: a status that somebody else wrote
-// makes none on a hypervisor that is not for the namespace.
+// TestForgedStatusPlacesNoMachine checks that the placement of a machine is validated before its creation, so that
+// a forged status places no machine on a hypervisor that its namespace may not use.
 func TestStatusesPlaceNoMachines(t *testing.T) {
 	t.Parallel()
 
@@ -82,12 +83,12 @@ func TestStatusesPlaceNoMachines(t *testing.T) {
 	f.EventuallyCondition(forged, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "NamespaceNotAllowed")
 
 	if made := closed.PVE.Snapshot().CreatedVMs(); len(made) > 0 {
-		t.Errorf("VMs were made on the hypervisor of others: %v", made)
+		t.Errorf("VMs were created on a hypervisor that the namespace may not use: %v", made)
 	}
 }
 
-// What a template says by the time that its machine is made is looked at, and a machine has no
-// more than was counted when it was placed.
+// TestTemplatesThatChangeAfterPlacing checks that the template is validated again when the machine is created, and
+// that a machine gets only the resources that were counted when it was placed.
 func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 	t.Parallel()
 
@@ -115,26 +116,26 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 			f.Start()
 			f.EventuallyReady(template)
 
-			mend := f.PVE.AddFault(pve.Fault{Kind: pve.FaultError, Status: 500, Path: "/nodes/*/qemu/*/clone"})
+			removeFault := f.PVE.AddFault(pve.Fault{Kind: pve.FaultError, Status: 500, Path: "/nodes/*/qemu/*/clone"})
 			f.Create(claim)
-			f.Eventually("the machine is placed, and not made", func() (bool, string) {
+			f.Eventually("the machine being placed but not created", func() (bool, string) {
 				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
 
 				return err == nil && claim.Status.VMRef != nil, step.NotReadyMessage(claim)
 			})
 			change(f, template, func() { tt.change(&template.Spec) })
-			f.Eventually("the change is seen", func() (bool, string) {
+			f.Eventually("the template being reconciled", func() (bool, string) {
 				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template)
 
 				return err == nil && template.Status.ObservedGeneration == template.Generation, fmt.Sprint(err)
 			})
-			mend()
+			removeFault()
 
 			if tt.reason != "" {
 				f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tt.reason)
 
 				if made := f.CountClones(); made > 0 {
-					t.Errorf("%d VMs were made", made)
+					t.Errorf("%d VMs were created, want 0", made)
 				}
 
 				return
@@ -144,14 +145,15 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 
 			for _, vm := range f.PVE.Snapshot().CreatedVMs() {
 				if vm.Config["cores"] != "2" {
-					t.Errorf("the machine has %s cores, and 2 were counted", vm.Config["cores"])
+					t.Errorf("the machine has %s cores, want the 2 that were counted", vm.Config["cores"])
 				}
 			}
 		})
 	}
 }
 
-// A namespace has no more machines than its quota, and gets the next one when one has gone.
+// TestQuotasOfNamespaces checks that a namespace has no more machines than its quota, and gets the next machine
+// when one is deleted.
 func TestQuotasOfNamespaces(t *testing.T) {
 	t.Parallel()
 
@@ -183,7 +185,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 		return held, waiting
 	}
 
-	f.Eventually("two machines are placed and two wait", func() (bool, string) {
+	f.Eventually("two machines being placed and two waiting", func() (bool, string) {
 		held, waiting := placed()
 
 		return len(held) == 2 && len(waiting) == 2, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
@@ -191,18 +193,18 @@ func TestQuotasOfNamespaces(t *testing.T) {
 
 	held, _ := placed()
 	remove(f, held[0])
-	f.Eventually("another one is placed", func() (bool, string) {
+	f.Eventually("another machine being placed", func() (bool, string) {
 		held, waiting := placed()
 		if len(held) > 2 {
-			t.Fatalf("%d machines are placed", len(held))
+			t.Fatalf("%d machines are placed, want at most 2", len(held))
 		}
 
 		return len(held) == 2 && len(waiting) == 1, fmt.Sprintf("%d placed, %d wait", len(held), len(waiting))
 	})
 }
 
-// A status that names another claim's runner, or a job that is named as the runner is, removes
-// that runner with nobody.
+// TestForgedStatusRemovesNoRunner checks that a forged status with another claim's runner, or with a job that has
+// the runner's name, does not make the operator remove this runner.
 func TestStatusesNameNoRunners(t *testing.T) {
 	t.Parallel()
 
@@ -211,7 +213,7 @@ func TestStatusesNameNoRunners(t *testing.T) {
 	begin(f, f.NewTemplate(), theirs)
 	eventuallyAtWork(f, theirs)
 
-	// The operator is away while the status is written, and never saw another.
+	// The operator does not run while the status is written, so that it has no earlier status.
 	f.Stop()
 
 	job := &v1alpha1.RunnerJob{
@@ -248,6 +250,6 @@ func TestStatusesNameNoRunners(t *testing.T) {
 	}
 
 	if left := f.GitHub.State().Runners; len(left) != 1 || strconv.FormatInt(left[0].ID, 10) != theirs.Status.BootstrapInfo.RunnerID {
-		t.Errorf("runners are %v, want that of the other claim", left)
+		t.Errorf("runners: %v, want only the runner of the other claim", left)
 	}
 }

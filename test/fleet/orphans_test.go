@@ -15,8 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// loseClaims takes away all claims while nobody looks, as an etcd that is restored from before
-// them does.
+// deleteClaimsWithoutOperator deletes all claims while no operator runs, as a restored old backup of etcd does.
 func loseClaims(f *fleet.Fleet) {
 	f.T.Helper()
 
@@ -26,8 +25,8 @@ func loseClaims(f *fleet.Fleet) {
 	}
 }
 
-// So many machines without claims that claims must have been lost are held, and told of, until
-// a person lets them go.
+// TestManyOrphansAreHeld checks that the operator keeps and reports machines without claims if there are so many
+// that the claims were probably lost, until a person allows their removal.
 func TestManyOrphansAreHeld(t *testing.T) {
 	t.Parallel()
 
@@ -56,7 +55,7 @@ func TestManyOrphansAreHeld(t *testing.T) {
 	f.EventuallyClean()
 }
 
-// A machine whose claim was lost is left until its job is over.
+// TestBusyOrphanIsKept checks that a machine whose claim was lost is kept until its job has ended.
 func TestABusyOrphanIsLeft(t *testing.T) {
 	t.Parallel()
 
@@ -71,7 +70,7 @@ func TestABusyOrphanIsLeft(t *testing.T) {
 	f.Stop()
 	loseClaims(f)
 
-	// A pool that runs would make another machine for the job.
+	// The pool would create another machine for the job.
 	pool := f.NewPool(1)
 	change(f, pool, func() { pool.Spec.Paused = true })
 
@@ -79,15 +78,15 @@ func TestABusyOrphanIsLeft(t *testing.T) {
 
 	f.Log = &logged
 	f.Start()
-	f.Eventually("the sweep leaves it", func() (bool, string) {
+	f.Eventually("the operator logging that it keeps the orphan", func() (bool, string) {
 		return strings.Contains(logged.String(), "orphan is kept for now"), logged.String()
 	})
 
 	if n := len(f.PVE.Snapshot().CreatedVMs()); n != 1 {
-		t.Fatalf("%d machines, want the busy one", n)
+		t.Fatalf("%d machines, want the busy one only", n)
 	}
 
 	release()
-	f.GitHub.WaitUntil("the job has ended well", func(s control.State) bool { return s.Jobs[0].Conclusion == "success" })
+	f.GitHub.WaitUntil("the job succeeds", func(s control.State) bool { return s.Jobs[0].Conclusion == "success" })
 	f.EventuallyClean()
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// startPool starts a fleet with a pool of such a scaling.
+// startPool starts a fleet whose pool has this scaling.
 func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
 	t.Helper()
 
@@ -28,7 +28,7 @@ func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
 	return f
 }
 
-// eventuallyPool waits until the pool's status is as wanted.
+// eventuallyPool waits until done returns true for the pool's status.
 func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolStatus) bool) {
 	f.T.Helper()
 	f.Eventually(what, func() (bool, string) {
@@ -43,7 +43,7 @@ func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolSt
 	})
 }
 
-// empty lets the pool want nothing any more, and waits until nothing is left.
+// scaleToZero sets the pool to zero replicas, and waits until nothing is left.
 func empty(f *fleet.Fleet) {
 	f.T.Helper()
 
@@ -54,6 +54,7 @@ func empty(f *fleet.Fleet) {
 	f.EventuallyClean()
 }
 
+// TestWarmMachinesTakeJobsAndAreReplaced checks that idle runners take jobs, and that the pool replaces them.
 func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 	t.Parallel()
 
@@ -62,25 +63,27 @@ func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
 	eventuallyPool(f, "two runners being ready", warm)
 
 	release := hold(t, f, 2)
-	eventuallyPool(f, "two more beside two that are busy", func(s v1alpha1.RunnerPoolStatus) bool {
+	eventuallyPool(f, "two idle runners in addition to two busy ones", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
 	release()
 	f.EventuallyJobsDone(2)
-	eventuallyPool(f, "two runners being ready again", warm)
+	eventuallyPool(f, "two runners being ready after the jobs", warm)
 	empty(f)
 }
 
+// TestMachinesOnStandbyAreStartedForJobs checks that machines on standby have no credential and no cloud-init ISO,
+// start for jobs even after a restart of the operator, and are replaced.
 func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 	t.Parallel()
 
 	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 6, Warm: &v1alpha1.Warm{Stopped: 2}})
 	eventuallyPool(f, "two machines on standby", func(s v1alpha1.RunnerPoolStatus) bool { return s.StandbyReplicas == 2 })
 
-	// Made and not started: no credential, no cloud-init ISO.
+	// Machines on standby are not started, and have no credential and no cloud-init ISO.
 	if left := strings.Join(f.FindLeftovers(), ", "); strings.Contains(left, "runner ") || strings.Contains(left, "cloud-init ISO ") ||
 		strings.Contains(left, "running") || strings.Count(left, "VM ") != 2 {
-		t.Errorf("on standby there are: %s", left)
+		t.Errorf("leftovers: %s, want two VMs that are not running", left)
 	}
 
 	claims := claims(f)
@@ -88,7 +91,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		f.EventuallyCondition(&claims[i], v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "Standby")
 	}
 
-	// A new operator finds them as they are.
+	// A restarted operator continues with the same machines.
 	f.Stop()
 	f.Start()
 
@@ -99,17 +102,19 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		f.EventuallyEvent("Activated MachineClaim/" + claim.Name + ":")
 	}
 
-	eventuallyPool(f, "two others on standby", func(s v1alpha1.RunnerPoolStatus) bool {
+	eventuallyPool(f, "two new machines on standby", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.StandbyReplicas == 2 && s.Replicas == 0
 	})
 
 	if made := f.CountClones(); made != 4 {
-		t.Errorf("%d VMs were made for 2 jobs and 2 on standby", made)
+		t.Errorf("%d VMs were created for 2 jobs and 2 on standby, want 4", made)
 	}
 
 	empty(f)
 }
 
+// TestTemplateChangeReplacesIdleMachines checks that a changed template replaces idle machines at once, and busy
+// machines after their job.
 func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	t.Parallel()
 
@@ -127,7 +132,7 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	f.Eventually("two machines of the new template", func() (bool, string) {
 		cores := map[string]int{}
 
-		for _, vm := range operatorRun(f) {
+		for _, vm := range listRunning(f) {
 			cores[vm.Config["cores"]]++
 		}
 
@@ -135,16 +140,17 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 	})
 
 	if made := f.CountClones(); made != 4 {
-		t.Errorf("%d VMs were made, want 2 and 2 in their place", made)
+		t.Errorf("%d VMs were created, want 2 and their 2 replacements", made)
 	}
 
 	empty(f)
 }
 
+// TestAnOpenWindowKeepsMachines checks that an open window of a schedule sets the minimum number of machines.
 func TestAnOpenWindowKeepsMachines(t *testing.T) {
 	t.Parallel()
 
-	// Open now, and always: a window that is longer than its period.
+	// The window is always open, because it is longer than its period.
 	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 3, Schedules: []v1alpha1.Schedule{{
 		Name: "always", Start: "0 0 * * *", TimeZone: "Europe/Berlin",
 		Duration: metav1.Duration{Duration: 49 * time.Hour}, MinReplicas: 2,

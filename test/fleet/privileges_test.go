@@ -21,7 +21,7 @@ import (
 
 var reRole = regexp.MustCompile(`(?m)^ *pveum role add (\w+) --privs "([^"]+)"`)
 
-// documentedRoles are the privileges of the guide, by role.
+// readDocumentedRoles returns the privileges of each role in the guide.
 func documentedRoles(t *testing.T) map[string][]string {
 	t.Helper()
 
@@ -38,18 +38,19 @@ func documentedRoles(t *testing.T) map[string][]string {
 	return out
 }
 
-// unneeded are documented privileges whose lack stops nothing that this fleet does, and why.
+// listOptional returns documented privileges that this fleet works without, and why.
 func unneeded() map[string]string {
 	return map[string]string{
-		"HyperFleetVM VM.Config.Cloudinit":      "the cloud-init source builtin alone needs it",
+		"HyperFleetVM VM.Config.Cloudinit":      "only the cloud-init source builtin needs it",
 		"HyperFleetISO Datastore.AllocateSpace": "Datastore.AllocateTemplate suffices for uploads",
-		"HyperFleetVM VM.GuestAgent.Audit":      "machines' addresses stay unknown, which is a warning",
-		"HyperFleetPool Pool.Audit":             "the pool is named, and not looked at",
+		"HyperFleetVM VM.GuestAgent.Audit":      "without it the addresses of machines are unknown, which is only a warning",
+		"HyperFleetPool Pool.Audit":             "the operator only names the pool, and does not read it",
 	}
 }
 
-// Each privilege of the guide is taken away while a machine runs, one at a time: a condition
-// names it, the machine and its claim stay, and all is well when it is back.
+// TestMissingPrivileges removes one privilege of the guide at a time while a machine runs, and checks that a
+// condition names it, that the machine and its claim stay, and that all objects become ready when the privilege is
+// back.
 func TestPrivilegesTakenAway(t *testing.T) {
 	t.Parallel()
 
@@ -63,7 +64,7 @@ func TestPrivilegesTakenAway(t *testing.T) {
 
 	roles := documentedRoles(t)
 	if len(roles) < 7 {
-		t.Fatalf("the guide has the roles %v", roles)
+		t.Fatalf("the guide has the roles %v, want at least 7", roles)
 	}
 
 	for _, role := range slices.Sorted(maps.Keys(roles)) {
@@ -74,13 +75,13 @@ func TestPrivilegesTakenAway(t *testing.T) {
 
 			f.PVE.SetPrivilege(role, privilege, false)
 			f.Eventually("a condition that names "+privilege+" of "+role, func() (bool, string) {
-				said := notReady(f, cluster) + notReady(f, template)
+				message := notReady(f, cluster) + notReady(f, template)
 
-				return strings.Contains(said, privilege), said
+				return strings.Contains(message, privilege), message
 			})
 
-			if n := len(operatorRun(f)); n != 1 {
-				t.Fatalf("without %s of %s: %d machines", privilege, role, n)
+			if n := len(listRunning(f)); n != 1 {
+				t.Fatalf("without %s of %s: %d machines, want 1", privilege, role, n)
 			}
 
 			if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil || claim.DeletionTimestamp != nil ||
@@ -95,7 +96,7 @@ func TestPrivilegesTakenAway(t *testing.T) {
 	}
 }
 
-// notReady is what an object says of why it is not Ready.
+// describeNotReady returns the message why an object is not ready, or "" if it is ready.
 func notReady(f *fleet.Fleet, obj step.Object) string {
 	f.T.Helper()
 

@@ -25,21 +25,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// phases is the order of a claim's life.
-func phaseReporter() []v1alpha1.MachineClaimPhase {
+// phaseOrder returns the phases of a claim in their order.
+func phaseOrder() []v1alpha1.MachineClaimPhase {
 	return []v1alpha1.MachineClaimPhase{
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping,
 		v1alpha1.MachineClaimReady, v1alpha1.MachineClaimDraining, v1alpha1.MachineClaimTerminating,
 	}
 }
 
-// Any claim's machine is made from its template, gets its credential by cloud-init, runs
-// one job, and is gone; the phases come in their order. The SPIRE join token that the
-// document names here belongs to attestation, which is not part of this version.
+// testLifecycle checks that the machine of any claim is created from its template, gets its credential by
+// cloud-init, runs one job, and is deleted, and that the phases are in order. The SPIRE join token that the
+// requirements document names here is part of attestation.
 func lifecycle(t *testing.T, w *world) {
 	t.Helper()
 
-	property.Check(t, "a claim's machine lives its life", lives(5, 16), prop.ForAllNoShrink(func(cpu, memory int32, labels []string) string {
+	property.Check(t, "a claim's machine has the expected lifecycle", lives(5, 16), prop.ForAllNoShrink(func(cpu, memory int32, labels []string) string {
 		name := w.name("life")
 		template := w.NewTemplate()
 		template.Name = name
@@ -59,7 +59,7 @@ func lifecycle(t *testing.T, w *world) {
 			func() string {
 				w.GitHub.Queue(control.JobSpec{Labels: []string{name}, Duration: 30 * time.Millisecond})
 
-				return w.Await(name+" going through its life", func() (bool, string) {
+				return w.Await(name+" being created, run and deleted", func() (bool, string) {
 					there, err := w.get(claim)
 					if there && claim.Status.Phase != "" && (len(seen) == 0 || seen[len(seen)-1] != claim.Status.Phase) {
 						seen = append(seen, claim.Status.Phase)
@@ -77,11 +77,12 @@ func lifecycle(t *testing.T, w *world) {
 	}, gen.Int32Range(1, 8), gen.Int32Range(256, 8192), gen.SliceOfN(2, gen.RegexMatch(`^[a-z]{3,12}$`))))
 }
 
+// checkPhaseOrder returns a message if the phases are out of order.
 func inOrder(seen []v1alpha1.MachineClaimPhase) string {
 	at := 0
 
 	for _, phase := range seen {
-		next := slices.Index(phaseReporter()[at:], phase)
+		next := slices.Index(phaseOrder()[at:], phase)
 		if next < 0 {
 			return fmt.Sprintf("phases out of order: %v", seen)
 		}
@@ -92,15 +93,15 @@ func inOrder(seen []v1alpha1.MachineClaimPhase) string {
 	return ""
 }
 
-// wellMade compares the machine as it booted with what was asked for.
+// checkMachine compares the machine at its boot with its specification.
 func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string {
 	b, ok := w.boot(claim)
 	if !ok {
-		return "its machine has never booted"
+		return "the machine has never booted"
 	}
 
 	if n := w.machines(claim); n != 1 {
-		return fmt.Sprintf("%d machines were made", n)
+		return fmt.Sprintf("%d machines were created", n)
 	}
 
 	cfg, err := fleet.ReadGuestConfig(b.drive)
@@ -109,7 +110,7 @@ func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string
 	}
 
 	if cfg.JITConfig == "" {
-		return "cloud-init brought no credential"
+		return "the cloud-init data have no credential"
 	}
 
 	want := map[string]string{"cores": strconv.Itoa(int(cpu)), "memory": strconv.Itoa(int(memory))}
@@ -119,14 +120,15 @@ func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string
 		}
 	}
 
-	// That the clone is a linked one is Property 19's, on a storage that shows it.
+	// Property 19 checks that the clone is a linked clone, on a storage that shows this.
 	if disk := b.vm.Config["scsi0"]; !strings.HasPrefix(disk, "local-lvm:") || !strings.HasSuffix(disk, "size=20G") {
-		return fmt.Sprintf("disk %q is no clone of the template's", disk)
+		return fmt.Sprintf("disk %q is not a clone of the disk of the template", disk)
 	}
 
 	return ""
 }
 
+// checkJobDone returns a message if no job with the label has succeeded.
 func jobDone(w *world, label string) string {
 	for _, job := range w.GitHub.State().Jobs {
 		if slices.Contains(job.Labels, label) && job.Conclusion == "success" {
@@ -134,11 +136,10 @@ func jobDone(w *world, label string) string {
 		}
 	}
 
-	return "the job was not done"
+	return "the job did not succeed"
 }
 
-// A claim that is deleted, at whatever moment of its life, goes only when nothing of it
-// is left.
+// testCleanup checks that a claim that is deleted in any phase exists until everything of it is deleted.
 func cleanup(t *testing.T, w *world) {
 	t.Helper()
 
@@ -152,7 +153,7 @@ func cleanup(t *testing.T, w *world) {
 		return first(
 			func() string { return w.make(claim) },
 			func() string {
-				return w.awaitPhase(claim, phaseReporter()[slices.Index(phaseReporter(), when):]...)
+				return w.awaitPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
 			},
 			func() string {
 				if when != v1alpha1.MachineClaimPending && !slices.Contains(claim.Finalizers, v1alpha1.FinalizerVMCleanup) {
@@ -167,7 +168,7 @@ func cleanup(t *testing.T, w *world) {
 			func() string { return w.leftOf(claim) },
 			func() string {
 				if n := w.machines(claim); n > 1 {
-					return fmt.Sprintf("%d machines were made", n)
+					return fmt.Sprintf("%d machines were created", n)
 				}
 
 				return ""
@@ -176,9 +177,9 @@ func cleanup(t *testing.T, w *world) {
 	}, gen.OneConstOf(moments...), gen.Int64Range(0, 60)))
 }
 
-// Any failure while a machine is made ends in a machine that did its job, or in a claim
-// whose conditions say what is wrong; never in a second machine. The hypervisor that fails is
-// one of its own.
+// testRetries checks that after any failure during the creation of a machine, either the machine runs its job, or
+// the conditions of its claim report the failure, and that there is never a second machine. It uses a hypervisor
+// of its own.
 func retries(t *testing.T, w *world) {
 	t.Helper()
 
@@ -212,7 +213,7 @@ func retries(t *testing.T, w *world) {
 			func() string { return w.settled(claim) },
 			func() string {
 				if n := w.machines(claim); n > 1 {
-					return fmt.Sprintf("%d machines were made", n)
+					return fmt.Sprintf("%d machines were created", n)
 				}
 
 				if claim.Status.Attempts > 10 {
@@ -227,11 +228,11 @@ func retries(t *testing.T, w *world) {
 	}, gen.OneConstOf(kinds...), gen.OneConstOf(paths...), gen.IntRange(1, 2)))
 }
 
-// settled waits until a claim is gone or has failed with words. Whatever it waits for
-// meanwhile has a reason as well.
+// waitUntilSettled waits until a claim is deleted or has failed with a message, and checks that a claim that waits
+// has a reason.
 func (w *world) settled(claim *v1alpha1.MachineClaim) string {
-	wordless := ""
-	problem := w.Await(claim.Name+" being done or failed", func() (bool, string) {
+	withoutReason := ""
+	problem := w.Await(claim.Name+" being deleted or failed", func() (bool, string) {
 		there, err := w.get(claim)
 		if err != nil || !there {
 			return err == nil, fmt.Sprint(err)
@@ -239,27 +240,27 @@ func (w *world) settled(claim *v1alpha1.MachineClaim) string {
 
 		ready := meta.FindStatusCondition(claim.Status.Conditions, step.Ready)
 		if ready != nil && ready.Status == "False" && ready.Reason == "" {
-			wordless = state(claim)
+			withoutReason = state(claim)
 		}
 
 		if claim.Status.Phase == v1alpha1.MachineClaimFailed && ready != nil && ready.Message == "" {
-			wordless = state(claim)
+			withoutReason = state(claim)
 		}
 
 		return claim.Status.Phase == v1alpha1.MachineClaimFailed, state(claim)
 	})
 
-	return problem + wordless
+	return problem + withoutReason
 }
 
-// A machine that is off, at whatever moment after its start, is found out and removed,
-// and its claim with it. The 30 seconds to detection are those of the configuration's
-// interval and of the hypervisor's own lag, which the default settings have to keep.
+// testShutdown checks that a machine that is powered off at any time after its start is detected and deleted
+// together with its claim. The default settings have to keep the limit of 30 seconds: the interval of the
+// configuration plus the delay of the hypervisor.
 func shutdown(t *testing.T, w *world) {
 	t.Helper()
 
 	const (
-		broadcast = 10 * time.Second // pvestatd's interval: how old a status may be
+		broadcast = 10 * time.Second // pvestatd's interval, the maximum age of a status
 		limit     = 30 * time.Second
 	)
 
@@ -276,7 +277,7 @@ func shutdown(t *testing.T, w *world) {
 		return first(
 			func() string { return w.make(claim) },
 			func() string {
-				return w.awaitPhase(claim, phaseReporter()[slices.Index(phaseReporter(), when):]...)
+				return w.awaitPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
 			},
 			func() string {
 				time.Sleep(time.Duration(after) * time.Millisecond)

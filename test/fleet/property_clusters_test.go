@@ -30,7 +30,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// trouble is one way for a hypervisor to become unavailable, and back.
+// outage is a way in which a hypervisor becomes unavailable.
 type trouble string
 
 const (
@@ -40,15 +40,17 @@ const (
 	refused     trouble = "token refused"
 )
 
+// outages returns all outages.
 func troubles() []any { return []any{wrongSecret, nodesDown, serverError, refused} }
 
-// sites are hypervisors beside each other that runs borrow.
+// sitePool has hypervisors that parallel runs borrow.
 type sites struct {
 	*world
 
 	free chan *fleet.Site
 }
 
+// newSitePool creates n hypervisors.
 func newSites(w *world, n int) *sites {
 	w.T.Helper()
 
@@ -63,7 +65,7 @@ func newSites(w *world, n int) *sites {
 	return s
 }
 
-// secret changes a site's secret, from any goroutine.
+// setSecret sets the token in a site's Secret. It may be called from any goroutine.
 func (s *sites) secret(site *fleet.Site, value string) string {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"stringData":{"tokenSecret":%q}}`, value))
 	secret := &corev1.Secret{}
@@ -76,7 +78,7 @@ func (s *sites) secret(site *fleet.Site, value string) string {
 	return ""
 }
 
-// strike makes a site unavailable; fix makes up for it.
+// breakSite makes a site unavailable. fix makes it available again.
 func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func() string) {
 	var unfault func()
 
@@ -94,8 +96,9 @@ func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func
 	return "", func() string { unfault(); return "" }
 }
 
-// A cluster with valid parameters is connected; one that becomes unavailable says so and gets no
-// machines, until it is back. Beside it, those that work go on as if the others were not there.
+// testConnections checks that a cluster with valid parameters is connected, and that a cluster that becomes
+// unavailable reports this and gets no machines until it is available again, while other clusters are not
+// affected.
 func connections(t *testing.T, s *sites) {
 	t.Helper()
 
@@ -125,7 +128,7 @@ func connections(t *testing.T, s *sites) {
 	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(troubles()...)))
 }
 
-// breakAndFix has a machine be asked for while its cluster is not available.
+// breakAndFix creates a claim while its cluster is unavailable.
 func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
 	claim := site.NewClaim(s.Fleet, s.name("waits"))
 	problem, fix := s.strike(site, what)
@@ -138,12 +141,12 @@ func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
 		func() string { return s.awaitReady(claim, false) },
 		func() string {
 			if len(site.PVE.Snapshot().CreatedVMs()) > 0 || claim.Status.VMRef != nil {
-				return "a machine was made on a cluster that is not available: " + state(claim)
+				return "a machine was created on an unavailable cluster: " + state(claim)
 			}
 
 			ready := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
 			if ready.Reason == "" || ready.Message == "" {
-				return "no words: " + state(cluster)
+				return "no reason or message: " + state(cluster)
 			}
 
 			return ""
@@ -162,9 +165,10 @@ func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
 	)
 }
 
-// undisturbed makes a machine on a site and removes it; the cluster is ready all along.
+// checkUndisturbed creates and deletes a machine on a site, and checks that the condition of the cluster does not
+// change.
 func (s *sites) undisturbed(site *fleet.Site) string {
-	cluster, claim := site.Cluster.DeepCopy(), site.NewClaim(s.Fleet, s.name("goes-on"))
+	cluster, claim := site.Cluster.DeepCopy(), site.NewClaim(s.Fleet, s.name("undisturbed"))
 	before := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
 
 	return first(
@@ -179,7 +183,7 @@ func (s *sites) undisturbed(site *fleet.Site) string {
 		},
 		func() string {
 			if n := len(site.PVE.Snapshot().CreatedVMs()); n != 1 {
-				return fmt.Sprintf("%d machines on %s, want the one that was claimed", n, cluster.Name)
+				return fmt.Sprintf("%d machines on %s, want 1", n, cluster.Name)
 			}
 
 			return s.remove(claim)
@@ -196,16 +200,18 @@ func (s *sites) undisturbed(site *fleet.Site) string {
 	)
 }
 
-var errOther = errors.New("not this one")
+// errOther is the error of the provider that no cluster uses.
+var errOther = errors.New("wrong provider")
 
-// made records what providers were made with.
+// providerRecorder records the configurations with which connections were created.
 type made struct {
 	mu      sync.Mutex
 	configs map[string]hypervisor.Config
-	// misled says that the provider that nobody named was made.
+	// calledOther is true if a connection of the other provider was created.
 	misled atomic.Bool
 }
 
+// newConnection records the configuration, and connects to Proxmox VE.
 func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
 	m.mu.Lock()
 	m.configs[config.Name] = config
@@ -214,14 +220,15 @@ func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hy
 	return proxmox.New(config, options)
 }
 
+// failOther records that the wrong provider was called.
 func (m *made) other(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
 	m.misled.Store(true)
 
 	return nil, errOther
 }
 
-// The provider that spec.provider names gets what the spec says; a provider that there
-// is not is refused at admission, with its name and those that there are.
+// testProvider checks that the provider in spec.provider gets the configuration of the spec, and that an unknown
+// provider is rejected at admission with its name and the names of the existing providers.
 func provider(t *testing.T, w *world, m *made) {
 	t.Helper()
 
@@ -242,7 +249,7 @@ func provider(t *testing.T, w *world, m *made) {
 			problem := w.make(cluster)
 			if provider != "proxmox" {
 				if !strings.Contains(problem, provider) || !strings.Contains(problem, "proxmox") {
-					return "want a refusal that names what there is and is not, got " + problem
+					return "want a rejection that names the unknown provider and the existing ones, got " + problem
 				}
 
 				return ""
@@ -259,6 +266,7 @@ func provider(t *testing.T, w *world, m *made) {
 		gen.Int32Range(1, 3), gen.Int32Range(1, 8), gen.SliceOfN(3, word)))
 }
 
+// compareConfig waits for the connection to the cluster, and compares its configuration with the spec.
 func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
 	var got hypervisor.Config
 
@@ -269,7 +277,7 @@ func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
 		config, ok := m.configs[cluster.Name]
 		got = config
 
-		return ok, "none was made"
+		return ok, "no connection was created"
 	})
 	if problem != "" {
 		return problem
@@ -288,7 +296,7 @@ func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
 	}, got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "TLS" }, cmp.Ignore()))
 }
 
-// freeCluster removes a cluster without waiting for it.
+// deleteCluster deletes a cluster without waiting for its removal.
 func (w *world) freeCluster(cluster *v1alpha1.HypervisorCluster) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()

@@ -31,8 +31,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// Any change of any kind's spec is reconciled: the object's status comes to speak of the
-// generation that the change made, in words.
+// testReconciliation checks that any change of any kind's spec is reconciled: the status observes the new
+// generation, with a reason.
 func reconciled(t *testing.T, w *world) {
 	t.Helper()
 
@@ -46,7 +46,7 @@ func reconciled(t *testing.T, w *world) {
 	changes := []any{"cluster", "template", "pool", "claim"}
 
 	property.Check(t, "a change is reconciled", lives(6, 1), prop.ForAllNoShrink(func(kind string, n int64) string {
-		n = 21 + n%10 + value.Add(1)%2*10 // never the value that is there, nor a default
+		n = 21 + n%10 + value.Add(1)%2*10 // never the current value, nor a default
 
 		var (
 			obj  step.Object
@@ -71,7 +71,7 @@ func reconciled(t *testing.T, w *world) {
 	}, gen.OneConstOf(changes...), gen.Int64Range(0, 1000)))
 }
 
-// newClaimReconciled makes a claim, whose spec can't be changed, and sees it reconciled.
+// checkNewClaim creates a claim, whose spec is immutable, and waits until it is reconciled.
 func (w *world) newClaimReconciled(site *fleet.Site) string {
 	claim := site.NewClaim(w.Fleet, w.name("made"))
 
@@ -84,6 +84,7 @@ func (w *world) newClaimReconciled(site *fleet.Site) string {
 	)
 }
 
+// patchSpec patches the object's spec, and checks that its generation has changed.
 func (w *world) patch(obj client.Object, spec any) string {
 	text, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
@@ -96,13 +97,13 @@ func (w *world) patch(obj client.Object, spec any) string {
 	}
 
 	if obj.GetGeneration() == before {
-		return fmt.Sprintf("the change %s made no generation", text)
+		return fmt.Sprintf("the change %s did not increase the generation", text)
 	}
 
 	return ""
 }
 
-// reconciled waits until the status speaks of the object's generation.
+// waitUntilReconciled waits until the status has observed the object's generation.
 func (w *world) reconciled(obj step.Object) string {
 	return w.Await(obj.GetName()+" being reconciled", func() (bool, string) {
 		if _, err := w.get(obj); err != nil {
@@ -122,7 +123,7 @@ func (w *world) reconciled(obj step.Object) string {
 	})
 }
 
-// ending is how a machine's life goes on once its runner is to come up.
+// ending is how a machine ends after its runner has started.
 type ending string
 
 const (
@@ -132,7 +133,7 @@ const (
 	byDeletion ending = "its claim is deleted"
 )
 
-// events are those that each ending has to leave.
+// expectedEvents returns the reasons of the events that the ending causes.
 func (e ending) events() []string {
 	common := []string{"Started", "Destroyed"}
 
@@ -148,7 +149,8 @@ func (e ending) events() []string {
 	}
 }
 
-// Every transition of a machine's life leaves an event on its claim and moves a metric.
+// testObservability checks that every transition of a machine's life creates an event for its claim, and changes a
+// metric.
 func observability(t *testing.T, w *world) {
 	t.Helper()
 
@@ -194,7 +196,7 @@ func observability(t *testing.T, w *world) {
 				lived.Add(1)
 
 				if now := w.lifeEvents(); now <= before {
-					return "no metric has moved"
+					return "no metric has changed"
 				}
 
 				return ""
@@ -202,20 +204,20 @@ func observability(t *testing.T, w *world) {
 		)
 	}
 
-	// The runs may all end in other ways.
+	// The random runs may not contain this ending.
 	if why := life(byJob, 0); why != "" {
 		t.Error("with a job: " + why)
 	}
 
-	property.Check(t, "a life can be read from events and metrics", lives(5, 16),
+	property.Check(t, "events and metrics show each transition", lives(5, 16),
 		prop.ForAllNoShrink(life, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
 
 	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
-		t.Errorf("%d machines were started, %v are in the metric", lived.Load(), provisioned)
+		t.Errorf("%d machines were started, but the metric has %v", lived.Load(), provisioned)
 	}
 
 	if w.phaseCount("job") == 0 {
-		t.Error("no job is in the metric of phases")
+		t.Error("the metric of phases has no job")
 	}
 
 	if why := w.awaitCounts(); why != "" {
@@ -223,8 +225,8 @@ func observability(t *testing.T, w *world) {
 	}
 }
 
-// awaitCounts waits until as many machines are in the metrics as there are events of them,
-// and no event of a claim was emitted twice.
+// waitForCounts waits until the metrics count as many machines as there are events, and checks that no event of a
+// claim was emitted twice.
 func (w *world) awaitCounts() string {
 	once := map[string]func() float64{
 		"VMStopped":    nil,
@@ -261,6 +263,7 @@ func (w *world) awaitCounts() string {
 	})
 }
 
+// powerOff powers the claim's machine off.
 func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
 	for _, vm := range w.PVE.Snapshot().CreatedVMs() {
 		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == strconv.Itoa(vm.VMID) {
@@ -269,7 +272,7 @@ func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// awaitEvents waits until the claim's events have all those reasons, each with words.
+// waitForEvents waits until the claim has events with all of the reasons, each with a message.
 func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) string {
 	return w.Await("the events of "+claim.Name, func() (bool, string) {
 		var seen []string
@@ -290,7 +293,7 @@ func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) stri
 	})
 }
 
-// events are all of the world's; none while they can't be read.
+// listAllEvents returns all events of the fixture's namespace, or none if they cannot be read.
 func (w *world) events() []eventsv1.Event {
 	var events eventsv1.EventList
 
@@ -299,17 +302,17 @@ func (w *world) events() []eventsv1.Event {
 	return events.Items
 }
 
-// total sums a metric over its series, or over those with the labels.
+// sumMetric returns the sum of a metric over the series with the labels.
 func (w *world) total(name, labels string) float64 {
 	return scrape.SumOf(w.T, w.Registry, name, labels)
 }
 
-// lifeEvents is how many phases and ends of machines are in the metrics.
+// countTransitions returns how many phases and ends of machines are in the metrics.
 func (w *world) lifeEvents() float64 {
 	return w.phaseCount("") + w.total("hyperfleet_machine_ended_total", "")
 }
 
-// phaseCount is how many machines have gone through a phase, or through any.
+// countPhase returns how many machines have gone through a phase, or through any phase if it is "".
 func (w *world) phaseCount(phase string) float64 {
 	labels := ""
 	if phase != "" {

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 )
 
-// kept is the forge's Secret as External Secrets Operator keeps it.
+// newManagedSecret returns the CI platform's Secret as External Secrets Operator creates it.
 func kept(namespace, pat string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
@@ -35,31 +35,32 @@ func kept(namespace, pat string) *corev1.Secret {
 	}
 }
 
-// revoked is a token that the forge does not take any more.
+// revoked is a token that the CI platform rejects.
 const revoked = "ghp_revoked0000000000000000000000000000"
 
-// keeping is what External Secrets Operator makes of a Secret.
+// secretState is a state in which External Secrets Operator may leave a Secret.
 type keeping struct {
 	name string
-	// key and value are what is in it; an empty key is no Secret at all.
+	// key and value are the data. If key is "", the Secret does not exist.
 	key, value string
-	// good says that the template can work with it; else reason says why not, where that is
-	// the Secret's matter.
+	// isValid is true if the template is ready with the Secret. Otherwise reason is the reason of its condition,
+	// or "" if any reason is correct.
 	good   bool
 	reason string
 }
 
+// secretStates returns all states.
 func keepings() []any {
 	return []any{
-		keeping{name: "not there yet, or deleted", reason: "SecretNotFound"},
-		keeping{name: "under another key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
+		keeping{name: "missing", reason: "SecretNotFound"},
+		keeping{name: "wrong key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
 		keeping{name: "revoked", key: "pat", value: revoked},
-		keeping{name: "good", key: "pat", value: githubtest.PAT, good: true},
-		keeping{name: "good, with the file's line end", key: "pat", value: githubtest.PAT + "\n", good: true},
+		keeping{name: "valid", key: "pat", value: githubtest.PAT, good: true},
+		keeping{name: "valid, with a line end", key: "pat", value: githubtest.PAT + "\n", good: true},
 	}
 }
 
-// keep brings a Secret into a state: in place where it is there, else as another object of the name.
+// setSecretState brings a Secret into a state: it updates, creates or deletes it.
 func (w *world) keep(name string, state keeping) string {
 	secret := kept(w.Namespace, "")
 	secret.Name = name
@@ -85,13 +86,13 @@ func (w *world) keep(name string, state keeping) string {
 	return ""
 }
 
-// Whatever a Secret that others keep goes through (made late, rotated, under another key,
-// gone, made anew): the operator uses what is in it now, says what it lacks, and shows
-// nothing of it.
+// testExternalSecrets checks that the operator uses the current value of a managed Secret, whatever happened to
+// the Secret (created late, rotated, wrong key, deleted, recreated), reports what is wrong with it, and never
+// shows the value.
 func externalSecrets(t *testing.T, w *world) {
 	t.Helper()
 
-	property.Check(t, "what is in the Secret now counts", lives(4, 8), prop.ForAllNoShrink(func(states []keeping) string {
+	property.Check(t, "the current value of the Secret is used", lives(4, 8), prop.ForAllNoShrink(func(states []keeping) string {
 		name := w.name("kept")
 		template := w.NewTemplate()
 		template.Name = name
@@ -120,9 +121,9 @@ func externalSecrets(t *testing.T, w *world) {
 	}, gen.SliceOfN(2, gen.OneConstOf(keepings()...))))
 }
 
-// counts waits until the template says what its Secret makes of it.
+// waitForSecretState waits until the condition of the template matches the state of its Secret.
 func (w *world) counts(template *v1alpha1.HypervisorMachineTemplate, want keeping) string {
-	text := w.Await(template.Name+" being as its Secret is", func() (bool, string) {
+	text := w.Await(template.Name+" matching the state of its Secret", func() (bool, string) {
 		if _, err := w.get(template); err != nil {
 			return false, err.Error()
 		}
@@ -136,8 +137,8 @@ func (w *world) counts(template *v1alpha1.HypervisorMachineTemplate, want keepin
 		return text
 	}
 
-	if said := state(template); want.value != "" && strings.Contains(said, strings.TrimSpace(want.value)) {
-		return "the Secret's value is shown: " + said
+	if shown := state(template); want.value != "" && strings.Contains(shown, strings.TrimSpace(want.value)) {
+		return "the Secret's value is shown: " + shown
 	}
 
 	return ""

@@ -25,28 +25,28 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// choice is a value for a field of a template, with the reason that it is refused for;
-// "" is none.
+// choice is a value for a field of a template, and the reason for which it is rejected, or "" if it is valid.
 type choice struct {
 	value  any
 	reason string
 }
 
+// newChoices returns the choices, with valid ones several times.
 func choices(all ...choice) []any {
 	out := make([]any, 0, len(all))
 	for _, c := range all {
 		out = append(out, c)
 
 		if c.reason == "" {
-			out = append(out, c, c) // else hardly a template were valid in all its fields
+			out = append(out, c, c) // otherwise hardly any template would be valid in all fields
 		}
 	}
 
 	return out
 }
 
-// A template is ready if and only if the hypervisor can make machines by it, and says
-// why not; one that disappears is not ready any more.
+// testTemplates checks that a template is ready if and only if the hypervisor can create machines from it, that it
+// reports why it is not ready, and that it is not ready after the VM template is deleted.
 func templates(t *testing.T, w *world) {
 	t.Helper()
 
@@ -65,7 +65,7 @@ func templates(t *testing.T, w *world) {
 		choice{"#cloud-config\nhostname: {{ .Nobody }}\n", "CloudInitInvalid"},
 	)
 
-	property.Check(t, "a template is ready as far as it is valid", options, prop.ForAllNoShrink(
+	property.Check(t, "a template is ready if it is valid", options, prop.ForAllNoShrink(
 		func(source, memory, bridge, text choice, disappears bool) string {
 			template := site.NewTemplate(w.Fleet, w.name("valid"))
 			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
@@ -105,6 +105,7 @@ func templates(t *testing.T, w *world) {
 		gen.OneConstOf(sources...), gen.OneConstOf(memories...), gen.OneConstOf(bridges...), gen.OneConstOf(texts...), gen.Bool()))
 }
 
+// newProxmoxTemplate returns a reference by name or by ID.
 func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
 	if name, ok := value.(string); ok {
 		return &v1alpha1.ProxmoxTemplate{TemplateName: name}
@@ -115,6 +116,7 @@ func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
 	return &v1alpha1.ProxmoxTemplate{TemplateID: &id}
 }
 
+// listReasons returns the reasons for which the choices are rejected.
 func reasonsOf(all ...choice) []string {
 	var out []string
 
@@ -127,7 +129,7 @@ func reasonsOf(all ...choice) []string {
 	return out
 }
 
-// reasonIn wants the reason that an object is not ready for to be one of them.
+// checkReason returns a message if the reason of the object is not one of the reasons.
 func reasonIn(obj step.Object, reasons []string) string {
 	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
 	if len(reasons) == 0 {
@@ -141,7 +143,7 @@ func reasonIn(obj step.Object, reasons []string) string {
 	return ""
 }
 
-// ownTemplates is a site with templates enough for each run to have one removed.
+// newTemplateSite creates a site with enough VM templates that each run can delete one.
 func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
 	model := fleet.Model()
 	own := make(chan int, 2*runs)
@@ -161,13 +163,14 @@ func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
 	return w.site("templates", false, model), own
 }
 
-// asAdministrator is a person at the hypervisor with all privileges.
+// newAdminClient returns a client of the hypervisor with all privileges.
 func asAdministrator(server *pve.Server) *gopve.Client {
 	return gopve.NewClient(server.URL()+"/api2/json", gopve.WithHTTPClient(server.HTTPClient()),
 		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
 }
 
-// A template is found by its id or by its name, which may be that of one on each node.
+// testResolution checks that a template is found by its ID, or by its name, which templates on several nodes may
+// have.
 func resolution(t *testing.T, w *world) {
 	t.Helper()
 
@@ -195,7 +198,7 @@ func resolution(t *testing.T, w *world) {
 		}
 	}
 
-	property.Check(t, "a reference resolves to the templates that it means", lives(5, 16), prop.ForAllNoShrink(func(ref choice, uses bool) string {
+	property.Check(t, "a reference resolves to the right templates", lives(5, 16), prop.ForAllNoShrink(func(ref choice, uses bool) string {
 		template := site.NewTemplate(w.Fleet, w.name("ref"))
 		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
 
@@ -214,7 +217,7 @@ func resolution(t *testing.T, w *world) {
 				var got []int
 
 				for _, source := range template.Status.Sources {
-					id, _ := strconv.Atoi(source.ID) // 0 is none of those wanted
+					id, _ := strconv.Atoi(source.ID) // 0 is not in want
 					got = append(got, id)
 				}
 
@@ -246,10 +249,10 @@ func resolution(t *testing.T, w *world) {
 	}, gen.OneConstOf(refs...), gen.Bool()))
 }
 
-// usedOneOf wants the machine to be on a node of one of the template's sources.
+// checkNode returns a message if the machine is not on a node of one of the template's sources.
 func usedOneOf(template *v1alpha1.HypervisorMachineTemplate, claim *v1alpha1.MachineClaim) string {
 	if claim.Status.VMRef == nil {
-		return "no machine was made: " + state(claim)
+		return "no machine was created: " + state(claim)
 	}
 
 	for _, source := range template.Status.Sources {

@@ -28,8 +28,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// Whatever a claim asks for, and whatever becomes of its machine: it lives its life once, and
-// leaves nothing. All in one operator's world.
+// TestPropertyMachines checks that any claim has at most one machine, which goes through its phases once and
+// leaves nothing behind, whatever happens to it. All properties share one operator.
 //
 // Feature: hyperfleet-operator, Property 6: VM Lifecycle Management
 // Feature: hyperfleet-operator, Property 7: Resource Cleanup with Finalizers
@@ -54,8 +54,8 @@ func TestPropertyMachines(t *testing.T) { //nolint:tparallel // its properties s
 	w.EventuallyClean()
 }
 
-// Whatever the specs of clusters, templates and pools say, and whatever they refer to: what
-// can be done is done, and what can't be is said. All in one operator's world.
+// TestPropertySpecs checks that valid specs of clusters, templates and pools are reconciled, and that everything
+// else is reported. All properties share one operator.
 //
 // Feature: hyperfleet-operator, Property 1: Hypervisor Connection Management
 // Feature: hyperfleet-operator, Property 2: Multi-Hypervisor Support
@@ -91,13 +91,13 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 	})
 
 	if m.misled.Load() {
-		t.Error("the provider of another name was chosen")
+		t.Error("the wrong provider was called")
 	}
 
 	w.EventuallyClean()
 }
 
-// lives are how a property is tried whose runs take a second each: side by side.
+// newOptions returns the options of a property whose runs take seconds and therefore run in parallel.
 func lives(brief, workers int) property.Options {
 	options := property.Options{Brief: brief}
 	options.Workers = min(workers, options.RunCount())
@@ -105,24 +105,25 @@ func lives(brief, workers int) property.Options {
 	return options
 }
 
-// world is a fleet for the runs of properties.
+// fixture is a fleet for the runs of properties.
 type world struct {
 	*fleet.Fleet
 
 	count atomic.Int64
 	mu    sync.Mutex
-	// booted is what each machine was when its guest came up, by claim uid; clones are
-	// all machines that each claim ever had.
+	// booted has the state of each machine at its boot, and clones all machines that each claim has had, both
+	// by the UID of the claim.
 	booted map[string]boot
 	clones map[string]map[string]bool
 }
 
+// bootState is a VM and its cloud-init ISO at the boot of the guest.
 type boot struct {
 	vm    pve.VMState
 	drive map[string][]byte
 }
 
-// newWorld starts an operator with one cluster and one template, whose machines run the job.
+// newFixture starts an operator with one cluster and one template, whose machines run jobs.
 func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	t.Helper()
 
@@ -130,7 +131,7 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	model := fleet.Model()
 	model.Limits.ClonesPerStorage = 0
 
-	// Runs side by side would wait for GitHub's pace of registrations.
+	// GitHub's rate limit of registrations would slow down parallel runs.
 	w.Fleet = quick(t, fleet.Options{
 		Model: model, GitHub: simgithub.Options{Unlimited: true},
 		Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
@@ -138,7 +139,7 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 			run(vm)
 		},
 	})
-	// Many runs look at the same time, and a look costs more than what is looked at.
+	// Polling less often saves CPU time, because many runs poll at the same time.
 	w.PollInterval = 100 * time.Millisecond
 	w.Runners.ClusterInterval = 2 * time.Second
 
@@ -157,12 +158,12 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	return w
 }
 
-// manyAtOnce lets a cluster make the machines of runs side by side.
+// raiseLimits raises a cluster's limits for parallel runs.
 func manyAtOnce(cluster *v1alpha1.HypervisorCluster) {
 	cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: 16, CallsPerNode: 16}
 }
 
-// watch counts the machines that are made on a hypervisor.
+// watchClones counts the machines that are created on a hypervisor.
 func (w *world) watch(server *pve.Server) {
 	w.T.Cleanup(server.OnCall(func(c pve.Call) {
 		if c.Phase == pve.PhaseAfter && c.VMID != 0 && c.Method != http.MethodGet {
@@ -171,11 +172,11 @@ func (w *world) watch(server *pve.Server) {
 	}))
 }
 
-// site is one more cluster, whose machines may do nothing.
-func (w *world) site(name string, works bool, model pve.Model) *fleet.Site {
+// createSite adds another cluster. Its machines do nothing unless runsJobs is true.
+func (w *world) site(name string, runsJobs bool, model pve.Model) *fleet.Site {
 	model.Limits.ClonesPerStorage = 0
 
-	if !works {
+	if !runsJobs {
 		model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
 	}
 
@@ -186,9 +187,10 @@ func (w *world) site(name string, works bool, model pve.Model) *fleet.Site {
 	return site
 }
 
-// name makes a name that no other run has.
+// newName returns a unique name.
 func (w *world) name(prefix string) string { return fmt.Sprintf("%s-%d", prefix, w.count.Add(1)) }
 
+// recordBoot records the state of a VM at its boot.
 func (w *world) sawBoot(vm pve.GuestVM) {
 	state, _ := w.PVE.Snapshot().VM(vm.VMID)
 
@@ -203,6 +205,7 @@ func (w *world) sawBoot(vm pve.GuestVM) {
 	w.booted[record.MachineClaim.UID] = boot{vm: state, drive: vm.Drive}
 }
 
+// recordClones records the VMs of each claim.
 func (w *world) sawMachines(server *pve.Server) {
 	state := server.Snapshot()
 
@@ -224,7 +227,7 @@ func (w *world) sawMachines(server *pve.Server) {
 	}
 }
 
-// boot is what the claim's machine was when it came up.
+// getBoot returns the state of the claim's machine at its boot.
 func (w *world) boot(claim *v1alpha1.MachineClaim) (boot, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -234,7 +237,7 @@ func (w *world) boot(claim *v1alpha1.MachineClaim) (boot, bool) {
 	return b, ok
 }
 
-// machines is how many the claim ever had.
+// countMachines returns how many machines the claim has had.
 func (w *world) machines(claim *v1alpha1.MachineClaim) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -242,7 +245,7 @@ func (w *world) machines(claim *v1alpha1.MachineClaim) int {
 	return len(w.clones[string(claim.UID)])
 }
 
-// make makes an object and says what was wrong with that.
+// create creates an object, and returns the error as a message.
 func (w *world) make(obj client.Object) string {
 	if err := w.Client.Create(context.Background(), obj); err != nil {
 		return fmt.Sprintf("create %s: %v", obj.GetName(), err)
@@ -251,7 +254,7 @@ func (w *world) make(obj client.Object) string {
 	return ""
 }
 
-// get reads an object anew; false says that it is gone.
+// get reads an object. It returns false if the object does not exist.
 func (w *world) get(obj client.Object) (bool, error) {
 	err := w.Client.Get(context.Background(), client.ObjectKeyFromObject(obj), obj)
 	if apierrors.IsNotFound(err) {
@@ -261,7 +264,7 @@ func (w *world) get(obj client.Object) (bool, error) {
 	return err == nil, err
 }
 
-// remove deletes an object.
+// delete deletes an object, and returns the error as a message.
 func (w *world) remove(obj client.Object) string {
 	if err := client.IgnoreNotFound(w.Client.Delete(context.Background(), obj)); err != nil {
 		return fmt.Sprintf("delete %s: %v", obj.GetName(), err)
@@ -270,7 +273,7 @@ func (w *world) remove(obj client.Object) string {
 	return ""
 }
 
-// awaitPhase waits until a claim has got as far as one of the phases, or is gone.
+// waitForPhase waits until a claim is in one of the phases, or deleted.
 func (w *world) awaitPhase(claim *v1alpha1.MachineClaim, phases ...v1alpha1.MachineClaimPhase) string {
 	return w.Await(fmt.Sprintf("%s being %v", claim.Name, phases), func() (bool, string) {
 		there, err := w.get(claim)
@@ -282,9 +285,9 @@ func (w *world) awaitPhase(claim *v1alpha1.MachineClaim, phases ...v1alpha1.Mach
 	})
 }
 
-// awaitGone waits until the object is gone.
+// waitForDeletion waits until the object is deleted.
 func (w *world) awaitGone(obj step.Object) string {
-	return w.Await(obj.GetName()+" being gone", func() (bool, string) {
+	return w.Await(obj.GetName()+" being deleted", func() (bool, string) {
 		there, err := w.get(obj)
 		if err != nil {
 			return false, err.Error()
@@ -294,7 +297,7 @@ func (w *world) awaitGone(obj step.Object) string {
 	})
 }
 
-// awaitReady waits until an object's Ready says so of its present generation.
+// waitForReady waits until the Ready condition for the object's current generation is as wanted.
 func (w *world) awaitReady(obj step.Object, want bool) string {
 	return w.Await(fmt.Sprintf("%s being ready=%t", obj.GetName(), want), func() (bool, string) {
 		if _, err := w.get(obj); err != nil {
@@ -308,7 +311,7 @@ func (w *world) awaitReady(obj step.Object, want bool) string {
 	})
 }
 
-// state tells an object's conditions.
+// describeConditions formats the object's conditions.
 func state(obj step.Object) string {
 	var out []string
 
@@ -319,7 +322,7 @@ func state(obj step.Object) string {
 	return strings.Join(out, "; ")
 }
 
-// leftOf says what there is of a claim outside the API server.
+// findClaimLeftovers describes what exists of a claim outside the API server.
 func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
 	var out []string
 
@@ -347,7 +350,7 @@ func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
 	return strings.Join(out, ", ")
 }
 
-// first is the first of the problems.
+// firstProblem calls the functions until one returns a problem, and returns this problem.
 func first(problems ...func() string) string {
 	for _, problem := range problems {
 		if text := problem(); text != "" {

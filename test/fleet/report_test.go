@@ -18,8 +18,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A machine's report counts only with the machine's own token, and only for its claim.
-func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what follows the subtests needs all of them done
+// TestReportsNeedTheMachinesToken checks that a machine's report is accepted only with the machine's own token,
+// and only for its claim.
+func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // the checks after the subtests need their results
 	t.Parallel()
 
 	f := quick(t, fleet.Options{})
@@ -41,14 +42,14 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 		body  string
 		want  int
 	}{
-		"its own":                        {claim, token(claim), good, http.StatusNoContent},
-		"none":                           {claim, "", good, http.StatusUnauthorized},
-		"another machine's":              {claim, token(other), good, http.StatusUnauthorized},
-		"a token that is no bearer":      {claim, strings.TrimPrefix(token(claim), "Bearer "), good, http.StatusUnauthorized},
-		"of a claim of that name before": {earlier, token(earlier), good, http.StatusGone},
-		"not JSON":                       {claim, token(claim), "phase=Running", http.StatusBadRequest},
-		"without a phase":                {claim, token(claim), `{"message":"x"}`, http.StatusBadRequest},
-		"too large":                      {claim, token(claim), `{"phase":"Running","message":"` + strings.Repeat("x", 9000) + `"}`, http.StatusRequestEntityTooLarge},
+		"own token":                                {claim, token(claim), good, http.StatusNoContent},
+		"no token":                                 {claim, "", good, http.StatusUnauthorized},
+		"token of another machine":                 {claim, token(other), good, http.StatusUnauthorized},
+		"token without the bearer scheme":          {claim, strings.TrimPrefix(token(claim), "Bearer "), good, http.StatusUnauthorized},
+		"token of an earlier claim with this name": {earlier, token(earlier), good, http.StatusGone},
+		"not JSON":                                 {claim, token(claim), "phase=Running", http.StatusBadRequest},
+		"without a phase":                          {claim, token(claim), `{"message":"x"}`, http.StatusBadRequest},
+		"too large":                                {claim, token(claim), `{"phase":"Running","message":"` + strings.Repeat("x", 9000) + `"}`, http.StatusRequestEntityTooLarge},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -75,7 +76,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // what 
 
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionTrue, "")
 
-	// What passes by is written with what comes next, or after some seconds.
+	// The operator writes a report together with the next change, or after some seconds.
 	f.Eventually("the report being written", func() (bool, string) {
 		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 			return false, err.Error()

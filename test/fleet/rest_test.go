@@ -16,13 +16,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// writes are what an operator asks the API server to change.
+// writeRecorder records the writes of an operator to the API server.
 type writes struct {
 	mu   sync.Mutex
 	seen []string
 }
 
-// watch sees what goes by.
+// wrapTransport returns a transport that records writes.
 func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodGet {
@@ -35,7 +35,7 @@ func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-// take gives what was seen since it was last asked.
+// take returns the writes since its last call.
 func (w *writes) take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -46,8 +46,9 @@ func (w *writes) take() []string {
 	return out
 }
 
-// An operator whose machines wait for jobs writes nothing for a quarter of an hour, longer than anything is done every so often, but for the lease by
-// which it leads, which the fleet has none of.
+// TestIdleOperatorWritesNothing checks that an operator whose machines wait for jobs writes nothing to the API
+// server for a quarter of an hour, which is longer than all resync intervals. The fleet has no Lease for the
+// leader election.
 func TestAtRestNothingIsWritten(t *testing.T) {
 	t.Parallel()
 
@@ -83,11 +84,11 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 
 	machine := idle()
 	if len(seen.take()) == 0 {
-		t.Fatal("no write was seen: nothing can be told of")
+		t.Fatal("no write was recorded before the pause: the recorder does not work")
 	}
 
-	// On a machine that stands still for a second a minute passes, in which runners are lost: one that
-	// is replaced is no rest.
+	// If the host of this test stalls for a second, a minute of the fast clock passes and the operator may replace
+	// the machine. Such an attempt does not count.
 	for tries := 5; tries > 0; tries-- {
 		time.Sleep(calm / faster)
 		seen.take()
@@ -99,11 +100,11 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 		case len(at) == 0:
 			return
 		case now == machine:
-			t.Fatalf("%d writes in a quarter of an hour at rest: %q", len(at), at)
+			t.Fatalf("%d writes in a quarter of an hour without work: %q", len(at), at)
 		}
 
 		machine = now
 	}
 
-	t.Error("no machine has lasted for a quarter of an hour")
+	t.Error("the machine was replaced in each attempt")
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A scale set's jobs run without any webhook, also those that were queued while no
-// operator ran; and nothing is left of them.
+// TestScaleSetRunsJobsWithoutWebhooks checks that a scale set's jobs run without webhooks, even if they were
+// queued while no operator was running, and that nothing is left of them.
 func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
 	t.Parallel()
 
@@ -37,15 +37,15 @@ func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
 	f.EventuallyClean()
 
 	if made := f.CountClones(); made != 3 {
-		t.Errorf("%d VMs were made for 3 jobs", made)
+		t.Errorf("%d VMs were created for 3 jobs", made)
 	}
 
 	state := f.GitHub.State()
 	if got := state.Requests["scaleset POST sessions"]; got != 2 {
-		t.Errorf("%d sessions were opened, want one by each operator", got)
+		t.Errorf("%d sessions were opened, want 2: one by each operator", got)
 	}
 
 	if got := state.Requests["actions/generate-runner-jitconfig-for-repo"]; got != 0 {
-		t.Errorf("%d runners were made outside the set", got)
+		t.Errorf("%d runners were registered outside the scale set", got)
 	}
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// sizedPlatform is a CI platform whose jobs ask for sizes.
+// sizedPlatform is a CI platform whose jobs request sizes.
 type sizedPlatform struct {
 	url, token string
 	bootstrap  v1alpha1.BootstrapConfig
@@ -35,7 +35,8 @@ type sizedPlatform struct {
 	state      func() control.State
 }
 
-// sizedPlatforms start a simulator each; the pool's own label is os=linux.
+// listSizedPlatforms returns functions that start the simulator of each platform. The pool's own label is
+// os=linux.
 func sizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform {
 	label := []string{"os=linux"}
 
@@ -77,8 +78,8 @@ func sizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) si
 	}
 }
 
-// On every platform a job that asks for a size runs on a VM of it, by the real bootstrap
-// service, and one that asks for none on a VM of the template's.
+// TestJobsOfEveryPlatformGetTheirSize checks, with the real bootstrap service and on every platform, that a job
+// that requests a size runs on a VM of this size, and other jobs on a VM of the template's size.
 func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 	t.Parallel()
 
@@ -117,7 +118,7 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 	}
 }
 
-// checkSizes queues a job of a size and one of none, and looks at their VMs while they run.
+// checkSizes queues a job with a size and a job without, and checks their VMs while they run.
 func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 	t.Helper()
 
@@ -125,7 +126,7 @@ func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 	site.queue(control.JobSpec{Labels: []string{"os=linux", "cpu=4", "memory=3Gi"}, Command: command})
 	site.queue(control.JobSpec{Labels: []string{"os=linux"}, Command: command})
 
-	eventuallyPool(f, "both jobs run", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas >= 2 })
+	eventuallyPool(f, "both jobs running", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas >= 2 })
 
 	cores := map[string]int{}
 	for _, vm := range f.PVE.Snapshot().VMs {
@@ -138,12 +139,12 @@ func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 
 	for _, claim := range claims(f) {
 		if r := claim.Status.VMRef.Resources; claim.Spec.Size != nil && (r.CPU != 4 || r.Memory.String() != "3Gi") {
-			t.Errorf("quotas count %+v of it", r)
+			t.Errorf("quotas count %+v for the sized claim, want 4 cores and 3Gi", r)
 		}
 	}
 
 	release()
-	f.Eventually("both jobs are done", func() (bool, string) {
+	f.Eventually("both jobs having succeeded", func() (bool, string) {
 		done := 0
 
 		for _, job := range site.state().Jobs {
@@ -152,6 +153,6 @@ func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 			}
 		}
 
-		return done == 2, strconv.Itoa(done) + " are done"
+		return done == 2, strconv.Itoa(done) + " have succeeded"
 	})
 }

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// calls counts what was asked of a hypervisor by pattern.
+// countCalls returns the number of calls to a hypervisor whose path matches the pattern.
 func calls(s *pve.Server, method, pattern string) int {
 	n := 0
 
@@ -35,8 +35,8 @@ func calls(s *pve.Server, method, pattern string) int {
 	return n
 }
 
-// A fault that does not end is tried as often as allowed, whatever wakes the claim, and is
-// then the claim's failure, in words.
+// TestPermanentFaultFailsClaim checks that the operator stops retrying after the allowed number of attempts, and
+// that the claim fails with a message.
 func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 	t.Parallel()
 
@@ -74,7 +74,7 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 
 			message := f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tc.reason)
 
-			f.Eventually("the claim has failed", func() (bool, string) {
+			f.Eventually("the claim failing", func() (bool, string) {
 				if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
 					return false, err.Error()
 				}
@@ -84,7 +84,7 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 
 			message = meta.FindStatusCondition(claim.Status.Conditions, step.Ready).Message + message
 			if !strings.Contains(message, "failed after 2 attempts") || !strings.Contains(message, tc.words) {
-				t.Errorf("the claim does not say why: %s", message)
+				t.Errorf("the condition of the claim does not have the cause: %s", message)
 			}
 
 			if n := calls(f.PVE, http.MethodPost, tc.path); n != tries {
@@ -97,14 +97,15 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 	}
 }
 
-// A pool whose machines all fail says so, and why, though their claims are gone.
+// TestPoolReportsMachineFailures checks that a pool whose machines all fail reports why, even though their claims
+// are deleted.
 func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
 	f.Runners.MaxAttempts = 1
 	f.Populate(1)
-	mend := f.PVE.AddFault(pve.Fault{
+	removeFault := f.PVE.AddFault(pve.Fault{
 		Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/status/start", Reason: "start failed: QEMU exited with code 1",
 	})
 	f.Start()
@@ -120,17 +121,17 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 		t.Errorf("last failure: %+v", last)
 	}
 
-	mend()
+	removeFault()
 	f.EventuallyJobsDone(1)
 	f.EventuallyReady(pool)
 }
 
-// A machine that fails is kept where its pool asks for it, one at a time: it is there and runs,
-// its runner is gone, and whoever deletes its claim has it removed as ever.
+// TestFailedMachineIsKept checks that a failed machine is kept for inspection if its pool says so, one at a time:
+// it runs, its runner is removed, and the deletion of its claim deletes it.
 func TestAFailedMachineIsKeptForALook(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Guest: idle}) // it boots, and no runner comes
+	f := quick(t, fleet.Options{Guest: idle}) // it boots, but its runner never starts
 	pool := f.NewPool(3)
 	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{
 		BootstrapTimeout: &metav1.Duration{Duration: time.Second},
@@ -144,7 +145,7 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 
 	var kept v1alpha1.MachineClaim
 
-	f.Eventually("one machine kept, and another made and removed", func() (bool, string) {
+	f.Eventually("one machine being kept, and another created and deleted", func() (bool, string) {
 		n := 0
 
 		for _, claim := range claims(f) {
@@ -164,17 +165,17 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 
 	for _, runner := range f.GitHub.State().Runners {
 		if runner.Name == kept.Status.BootstrapInfo.RunnerName {
-			t.Error("its runner could still take a job")
+			t.Error("the runner of the kept machine could still take a job")
 		}
 	}
 
-	if !slices.ContainsFunc(operatorRun(f), func(vm pve.VMState) bool { return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID }) {
+	if !slices.ContainsFunc(listRunning(f), func(vm pve.VMState) bool { return strconv.Itoa(vm.VMID) == kept.Status.VMRef.VMID }) {
 		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
 	}
 
 	remove(f, pool)
 
-	// Nobody collects garbage at this API server.
+	// This API server runs without garbage collection.
 	if err := f.Client.DeleteAllOf(t.Context(), &v1alpha1.MachineClaim{}, client.InNamespace(f.Namespace)); err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// listen is a server of a tenant's: it takes connections, counts them and says nothing.
-func listen(t *testing.T) (url string, heard *atomic.Int64) {
+// startServer starts a tenant's server, which accepts and counts connections, and sends nothing.
+func listen(t *testing.T) (url string, connections *atomic.Int64) {
 	t.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -32,7 +32,7 @@ func listen(t *testing.T) (url string, heard *atomic.Int64) {
 
 	t.Cleanup(func() { _ = listener.Close() })
 
-	heard = &atomic.Int64{}
+	connections = &atomic.Int64{}
 
 	go func() {
 		for {
@@ -41,21 +41,21 @@ func listen(t *testing.T) (url string, heard *atomic.Int64) {
 				return
 			}
 
-			heard.Add(1)
+			connections.Add(1)
 
 			_ = conn.Close()
 		}
 	}()
 
-	return "http://" + listener.Addr().String(), heard
+	return "http://" + listener.Addr().String(), connections
 }
 
-// theirs picks a key of the platform team's Secret.
+// newSharedRef refers to a key of the platform team's Secret.
 func theirs(namespace, key string) v1alpha1.SecretValueSource {
 	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Namespace: namespace, Name: "shared", Key: key}}
 }
 
-// stolen are ways to have the credentials of another namespace's Secret sent to url.
+// listThefts returns configurations that would send the credentials of another namespace's Secret to url.
 func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
 	token := theirs(other, "token")
 	gitHub := func(change func(*v1alpha1.GitHubBootstrap)) func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
@@ -104,14 +104,15 @@ func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alp
 	}
 }
 
-// Of every platform that takes a credential there is a way in stolen, and it knows the server that
-// the credential would go to: one that names none would send it anywhere.
+// TestPlatformsNameTheirServers checks that listThefts has a configuration for each platform with a credential,
+// and that the platform returns the server to which the credential would be sent. A platform that returns no
+// server could send it anywhere.
 func TestPlatformsNameTheirServers(t *testing.T) {
 	t.Parallel()
 
 	const server = "git.example.com"
 
-	seen := map[string]bool{v1alpha1.WorkloadGeneric: true} // it has no server
+	seen := map[string]bool{v1alpha1.WorkloadGeneric: true} // the generic platform has no server
 
 	for name, steal := range stolen("other", "https://"+server) {
 		template := &v1alpha1.HypervisorMachineTemplate{}
@@ -129,17 +130,18 @@ func TestPlatformsNameTheirServers(t *testing.T) {
 
 	for name := range operator.Platforms() {
 		if !seen[name] {
-			t.Errorf("%s: say how its credential could be stolen", name)
+			t.Errorf("%s: add a configuration to listThefts", name)
 		}
 	}
 }
 
-// A tenant that may use another namespace's Secret can't have it sent to a server of its own.
+// TestCredentialsGoOnlyWhereTheirOwnerAllows checks that a tenant that may use another namespace's Secret cannot
+// make the operator send it to a server of the tenant.
 func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{})
-	url, heard := listen(t)
+	url, connections := listen(t)
 	other := env.Namespace(t)
 
 	f.Create(&corev1.Secret{
@@ -175,8 +177,8 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 		says(t, f.EventuallyCondition(one.pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed"),
 			v1alpha1.AnnotationAllowedServers+"="+strings.TrimPrefix(url, "http://"))
 
-		// A template that names the server itself says so too. A claim of Buildkite or Forgejo
-		// without a job ends before it asks for anything.
+		// A template that names the server has the condition too. A claim of Buildkite or Forgejo without a job
+		// ends before it needs the server.
 		switch config := one.template.Spec.Bootstrap.Config; {
 		case config.GitHub != nil:
 			f.EventuallyCondition(one.template, "Ready", metav1.ConditionFalse, "ServerNotAllowed")
@@ -185,17 +187,18 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 		}
 	}
 
-	if n := heard.Load(); n > 0 {
-		t.Errorf("the tenant's server was called %d times", n)
+	if n := connections.Load(); n > 0 {
+		t.Errorf("the server of the tenant was called %d times", n)
 	}
 }
 
-// A tenant that owns a Secret can't have the operator call what only the operator reaches.
+// TestTenantsReachPublicServersOnly checks that a tenant with its own Secret cannot make the operator call a
+// server that only the operator can reach.
 func TestTenantsReachPublicServersOnly(t *testing.T) {
 	t.Parallel()
 
 	f := quick(t, fleet.Options{})
-	url, heard := listen(t)
+	url, connections := listen(t)
 	f.Create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Namespace, Name: "own",
@@ -209,7 +212,7 @@ func TestTenantsReachPublicServersOnly(t *testing.T) {
 	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = "own"
 
 	begin(f, template)
-	f.Eventually("the template's condition says where the server can be listed", func() (bool, string) {
+	f.Eventually("the condition of the template naming the setting that allows the server", func() (bool, string) {
 		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
 			return false, err.Error()
 		}
@@ -219,7 +222,7 @@ func TestTenantsReachPublicServersOnly(t *testing.T) {
 		return strings.Contains(why, "runners.platformNetworks"), why
 	})
 
-	if n := heard.Load(); n > 0 {
+	if n := connections.Load(); n > 0 {
 		t.Errorf("the server was called %d times", n)
 	}
 }

@@ -13,15 +13,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
-// A storage is taken away while a machine runs, and comes back: a condition names it, the machine
-// stays, one that is asked for meanwhile waits without asking again and again, and is made once it
-// can be.
+// TestStorageOutageWhileMachinesRun checks that a condition names a storage that is unavailable while a machine
+// runs, that the machine stays, and that a new machine is created after the outage, without many retries during
+// it.
 func TestWithdrawnWhileMachinesRun(t *testing.T) {
 	t.Parallel()
 
 	for _, tc := range []struct {
 		name string
-		// take takes it away; back gives it back.
+		// take starts the outage, and back ends it.
 		take func(*fleet.Fleet)
 		back func(*fleet.Fleet)
 		says string
@@ -50,25 +50,25 @@ func TestWithdrawnWhileMachinesRun(t *testing.T) {
 			f.Create(waits)
 
 			f.Eventually("a condition that names the "+tc.name, func() (bool, string) {
-				said := notReady(f, waits)
+				message := notReady(f, waits)
 
-				return strings.Contains(said, tc.says), said
+				return strings.Contains(message, tc.says), message
 			})
 
-			if n := len(operatorRun(f)); n != 1 {
-				t.Errorf("%d machines run, want the one that did", n)
+			if n := len(listRunning(f)); n != 1 {
+				t.Errorf("%d machines run, want 1", n)
 			}
 
 			if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(runs), runs); err != nil || runs.Status.EndReason != "" {
-				t.Errorf("the claim of the machine that runs: %+v, %v", runs.Status, err)
+				t.Errorf("the claim of the running machine: %+v, %v", runs.Status, err)
 			}
 
 			tc.back(f)
 			eventuallyRunning(f, 2)
 
-			// Seven tries a minute, and what was made before it was known.
+			// The operator retries seven times a minute, plus the calls before it detected the outage.
 			if n := calls(f.PVE, http.MethodPost, "/nodes/*/qemu/*/clone") + calls(f.PVE, http.MethodPost, "/nodes/*/storage/*/upload"); n > 20 {
-				t.Errorf("%d clones and uploads for two machines", n)
+				t.Errorf("%d clones and uploads for two machines, want at most 20", n)
 			}
 
 			remove(f, runs)

@@ -24,10 +24,10 @@ var (
 	runBy  = regexp.MustCompile(`^(Test\w+)(?: in ([\w/.-]+))?$`)
 )
 
-// testFiles are the sources of the tests of a folder.
+// testFiles has the sources of all tests of each folder.
 type testFiles map[string]string
 
-// allTests are the sources of all tests, by folder.
+// readTests reads the sources of all tests.
 func allTests(t *testing.T) testFiles {
 	t.Helper()
 
@@ -61,7 +61,7 @@ func allTests(t *testing.T) testFiles {
 	return out
 }
 
-// having are the folders that have a test of this name.
+// findTest returns the folders that have a test with this name.
 func (f testFiles) having(test string) []string {
 	var out []string
 
@@ -76,7 +76,7 @@ func (f testFiles) having(test string) []string {
 	return out
 }
 
-// wrong says what is wrong with what a marker says of a page's commands. Empty: nothing.
+// checkMarker returns what is wrong with the marker above a page's commands, or "".
 func (f testFiles) wrong(page, kind, says string) string {
 	if kind == "not run" {
 		return ""
@@ -93,12 +93,12 @@ func (f testFiles) wrong(page, kind, says string) string {
 	case named[2] == "" && len(folders) == 1:
 		named[2] = folders[0]
 	case named[2] == "" && len(folders) > 1:
-		return fmt.Sprintf("%s is in %s: say which, %s in FOLDER", named[1], strings.Join(folders, " and "), named[1])
+		return fmt.Sprintf("%s is in %s: write %s in FOLDER", named[1], strings.Join(folders, " and "), named[1])
 	case !slices.Contains(folders, named[2]):
 		return "there is no test " + says
 	}
 
-	// A test that runs a page has its name somewhere.
+	// A test that runs a page contains the name of the page.
 	if read := strings.TrimSuffix(strings.TrimPrefix(page, "docs/"), ".md"); !strings.Contains(f[named[2]], read) {
 		return fmt.Sprintf("no test in %s reads the page: nothing there names %q", named[2], read)
 	}
@@ -106,7 +106,8 @@ func (f testFiles) wrong(page, kind, says string) string {
 	return ""
 }
 
-// problems are those of the markers of a page: each block of a shell's commands has one above it.
+// checkPage returns the problems with the markers of a page. Each block of shell commands must have a marker above
+// it.
 func (f testFiles) problems(page, source string) []string {
 	var (
 		out    []string
@@ -143,8 +144,7 @@ func (f testFiles) problems(page, source string) []string {
 	return out
 }
 
-// indented are the blocks of a page that begin with spaces, and so say neither what they are nor
-// whether a test runs them.
+// findIndented returns the indented code blocks of a page, which have neither a language nor a marker.
 func indented(page, source string) []string {
 	var out []string
 
@@ -164,7 +164,8 @@ func indented(page, source string) []string {
 	return out
 }
 
-// Whoever reads a command in the documentation can see which test runs it, or why none does.
+// TestCommandsAreRun checks that each block of commands in the documentation names the test that runs it, or the
+// reason why no test does.
 func TestCommandsAreRun(t *testing.T) {
 	t.Parallel()
 
@@ -204,10 +205,11 @@ func TestCommandsAreRun(t *testing.T) {
 	t.Logf("%d of %d blocks of commands are run by tests", run, blocks)
 
 	if run < 20 {
-		t.Errorf("%d blocks of commands are run: the search is broken", run)
+		t.Errorf("tests run only %d blocks of commands: the search is broken", run)
 	}
 }
 
+// TestMarkers checks which markers are rejected.
 func TestMarkersAreHeld(t *testing.T) {
 	t.Parallel()
 
@@ -220,18 +222,18 @@ func TestMarkersAreHeld(t *testing.T) {
 	for name, tc := range map[string]struct{ text, want string }{
 		"run by a test":            {text: "<!-- run: TestOne -->\n```sh\nls\n```"},
 		"indented":                 {text: "2. So:\n\n    <!-- run: TestOne -->\n    ```sh\n    ls\n    ```"},
-		"which of two":             {text: "<!-- run: TestBoth in b -->\n```sh\nls\n```"},
-		"not run":                  {text: "<!-- not run: it deletes the world -->\n```sh\nls\n```"},
-		"YAML needs none":          {text: "```yaml\na: b\n```"},
-		"a marker inside is text":  {text: "```text\n<!-- run: TestOne -->\n```"},
-		"none":                     {text: "```sh\nls\n```", want: "commands without"},
+		"test with folder":         {text: "<!-- run: TestBoth in b -->\n```sh\nls\n```"},
+		"not run":                  {text: "<!-- not run: it deletes everything -->\n```sh\nls\n```"},
+		"YAML needs no marker":     {text: "```yaml\na: b\n```"},
+		"a marker inside a block":  {text: "```text\n<!-- run: TestOne -->\n```"},
+		"no marker":                {text: "```sh\nls\n```", want: "commands without"},
 		"not on the line above":    {text: "<!-- run: TestOne -->\n\n```sh\nls\n```", want: "no block"},
 		"the second of two blocks": {text: "<!-- run: TestOne -->\n```sh\nls\n```\n```bash\nls\n```", want: "commands without"},
 		"no such test":             {text: "<!-- run: TestNone -->\n```sh\nls\n```", want: "no test TestNone"},
 		"not in that folder":       {text: "<!-- run: TestOne in b -->\n```sh\nls\n```", want: "no test TestOne in b"},
-		"one of two":               {text: "<!-- run: TestBoth -->\n```sh\nls\n```", want: "a and b"},
-		"of another page":          {text: "<!-- run: TestOther -->\n```sh\nls\n```", want: "reads the page"},
-		"no name of a test":        {text: "<!-- run: by hand -->\n```sh\nls\n```", want: "is not TestName"},
+		"test name in two folders": {text: "<!-- run: TestBoth -->\n```sh\nls\n```", want: "a and b"},
+		"test of another page":     {text: "<!-- run: TestOther -->\n```sh\nls\n```", want: "reads the page"},
+		"not a test name":          {text: "<!-- run: by hand -->\n```sh\nls\n```", want: "is not TestName"},
 		"no language":              {text: "```\nls\n```", want: "does not say what it is"},
 		"indented lines":           {text: "So:\n\n    ls\n", want: "x.md:3: an indented block"},
 		"indented in a list":       {text: "1. So:\n\n       ls\n", want: "x.md:3: an indented block"},

@@ -18,7 +18,8 @@ import (
 
 const genericGuide = "../../docs/guides/generic.md"
 
-// The guide's JSON is a job, and its shell lines send one that is trusted.
+// TestGenericGuide checks that the guide's JSON is a valid job, and that its shell commands send a job with a
+// valid signature.
 func TestGenericGuide(t *testing.T) {
 	t.Parallel()
 
@@ -30,7 +31,7 @@ func TestGenericGuide(t *testing.T) {
 	block := func(language string) string {
 		found := regexp.MustCompile("(?s)```" + language + "\n(.*?)```").FindStringSubmatch(string(raw))
 		if found == nil {
-			t.Fatalf("the guide has no %s", language)
+			t.Fatalf("the guide has no %s block", language)
 		}
 
 		return found[1]
@@ -42,13 +43,13 @@ func TestGenericGuide(t *testing.T) {
 
 	for _, tool := range []string{"openssl", "curl"} {
 		if _, err := exec.LookPath(tool); err != nil {
-			t.Skipf("there is no %s here", tool)
+			t.Skipf("%s is not installed", tool)
 		}
 	}
 
 	const secret = "a plain secret"
 
-	heard := make(chan error, 1)
+	verified := make(chan error, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(r.Body)
 		if err == nil {
@@ -59,7 +60,7 @@ func TestGenericGuide(t *testing.T) {
 			_, _, err = generic.Webhooks{}.ParseJob(r.Header, body)
 		}
 
-		heard <- err
+		verified <- err
 
 		if r.URL.Path != "/webhooks/generic" || r.Method != http.MethodPost || r.Header.Get("Content-Type") != "application/json" {
 			w.WriteHeader(http.StatusBadRequest)
@@ -74,7 +75,7 @@ func TestGenericGuide(t *testing.T) {
 		t.Fatalf("%v: %s", err, strings.TrimSpace(string(out)))
 	}
 
-	if err := <-heard; err != nil {
+	if err := <-verified; err != nil {
 		t.Error(err)
 	}
 }

@@ -12,18 +12,18 @@ import (
 	"testing"
 )
 
-// testLink is a link to a test, in a table; hack/site holds that what links lead to is there.
+// testLink matches a link to a test in a table. hack/site checks that the targets of links exist.
 var testLink = regexp.MustCompile(`\[(\w+)\]\([^)#]+_test\.go#(Test\w+)\)`)
 
-// Each feature that a table says is there, and each kind of bad input, has a test.
+// TestTablesNameTests checks that each existing feature and each kind of invalid input in the tables has a test.
 func TestTablesNameTests(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
-		// from and until are around the tables.
+		// from and until are the texts before and after the tables.
 		from, until string
 		cell        int
-		// word is what a link to a test is called; empty: as the test.
+		// word is the text of a link to a test. If it is "", the text is the name of the test.
 		word string
 		rows int
 	}{
@@ -41,25 +41,25 @@ func TestTablesNameTests(t *testing.T) {
 			}
 
 			rows++
-			said := strings.TrimSpace(cells[tc.cell])
+			text := strings.TrimSpace(cells[tc.cell])
 
-			if tc.word != "" && (strings.HasPrefix(said, "no") || strings.HasPrefix(said, "part: ")) {
+			if tc.word != "" && (strings.HasPrefix(text, "no") || strings.HasPrefix(text, "part: ")) {
 				continue
 			}
 
-			found := testLink.FindStringSubmatch(said)
+			found := testLink.FindStringSubmatch(text)
 			if len(found) < 3 || found[1] != tc.word && found[1] != found[2] {
-				t.Errorf("%s, %s: %q names no test", name, strings.TrimSpace(cells[1]), said)
+				t.Errorf("%s, %s: %q has no link to a test", name, strings.TrimSpace(cells[1]), text)
 			}
 		}
 
 		if rows < tc.rows {
-			t.Errorf("%s: the table has %d rows", name, rows)
+			t.Errorf("%s: the table has only %d rows", name, rows)
 		}
 	}
 }
 
-// Each test that the threat model names is where it says.
+// TestThreatModelTestsExist checks that each test that the threat model links to exists.
 func TestThreatModelsTestsAreThere(t *testing.T) {
 	t.Parallel()
 
@@ -72,7 +72,7 @@ func TestThreatModelsTestsAreThere(t *testing.T) {
 
 	found := regexp.MustCompile(`\[(Test\w+)\]\(([^)#]+)\)`).FindAllStringSubmatch(string(raw), -1)
 
-	// One name, in several files.
+	// A test with the same name in several files.
 	link := regexp.MustCompile(`\[[^\]]+\]\(([^)#]+)\)`)
 	several := regexp.MustCompile(`(Test\w+) of ((?:\[[^\]]+\]\([^)]+\)(?:, | and )?)+)`)
 
@@ -83,7 +83,7 @@ func TestThreatModelsTestsAreThere(t *testing.T) {
 	}
 
 	if len(found) < 15 {
-		t.Errorf("it names %d tests", len(found))
+		t.Errorf("the threat model has only %d tests", len(found))
 	}
 
 	for _, test := range found {

@@ -13,11 +13,11 @@ import (
 	"testing"
 )
 
-// lastProperty is how many properties the product is to have.
+// lastProperty is the number of the last property in the requirements document.
 const lastProperty = 27
 
-// Every property is in the table, under the title that its tests bear, with tests that are
-// there and say that they are of it.
+// TestPropertiesAreTested checks that every property is in the table, with its title, and that its tests exist and
+// have its tag.
 func TestPropertiesAreTested(t *testing.T) {
 	t.Parallel()
 
@@ -35,7 +35,7 @@ func TestPropertiesAreTested(t *testing.T) {
 	for _, found := range row.FindAllStringSubmatch(string(raw), -1) {
 		number, title, tests := found[1], found[2], link.FindAllStringSubmatch(found[3], -1)
 		if number != strconv.Itoa(next) {
-			t.Fatalf("property %d is missing: the table goes on with %s", next, number)
+			t.Fatalf("property %d is missing: the next row is %s", next, number)
 		}
 
 		next++
@@ -47,7 +47,7 @@ func TestPropertiesAreTested(t *testing.T) {
 		for _, test := range tests {
 			source, err := os.ReadFile(filepath.Join(dir, test[2]))
 			if err != nil || test[1] != test[3] || !tagged(string(source), number, title, test[1]) {
-				t.Errorf("property %s: no %s in %s bears the tag %q", number, test[1], test[2], tag(number, title))
+				t.Errorf("property %s: there is no %s in %s with the tag %q", number, test[1], test[2], tag(number, title))
 			}
 		}
 	}
@@ -57,11 +57,12 @@ func TestPropertiesAreTested(t *testing.T) {
 	}
 }
 
+// formatTag returns the tag in a test's comment.
 func tag(number, title string) string {
 	return fmt.Sprintf("// Feature: hyperfleet-operator, Property %s: %s", number, title)
 }
 
-// tagged tells whether the comment of a test in a source has the property's tag.
+// hasTag returns true if a test's comment has the property's tag.
 func tagged(source, number, title, test string) bool {
 	before, _, found := strings.Cut(source, "\nfunc "+test+"(")
 	comment := before[strings.LastIndex(before, "\n\n")+1:]

@@ -33,8 +33,8 @@ var (
 	grantCommand = regexp.MustCompile(`(?m)^ *pveum acl modify (\S+) --users (\S+) --roles (\S+)$`)
 )
 
-// follow gives the cluster that the guide's commands make of the default one. pool says
-// which of its two ways is taken.
+// newGuideModel returns the default cluster with the roles and grants of the guide's commands. If pool is true, it
+// uses the commands for a resource pool.
 func follow(t testing.TB, pool bool) pve.Model {
 	t.Helper()
 
@@ -80,7 +80,7 @@ func follow(t testing.TB, pool bool) pve.Model {
 	return model
 }
 
-// templates repeats the grant on the guide's one template for that of each node.
+// expandPath replaces the path of the guide's template with those of the templates of all nodes.
 func templates(path string) []string {
 	if path != "/vms/9000" {
 		return []string{path}
@@ -96,6 +96,7 @@ func templates(path string) []string {
 	return paths
 }
 
+// connect connects to the server as the operator.
 func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection {
 	t.Helper()
 
@@ -126,7 +127,7 @@ func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection 
 	return provider
 }
 
-// until repeats a call of the provider, which never waits, until it is done.
+// callUntilDone repeats an asynchronous call until it is done.
 func until(t testing.TB, what string, call func() (bool, error)) {
 	t.Helper()
 
@@ -146,8 +147,8 @@ func until(t testing.TB, what string, call func() (bool, error)) {
 	}
 }
 
-// With exactly the rights that the guide gives, the account passes the operator's check
-// and a machine lives its whole life and leaves nothing, not even its cloud-init ISO.
+// TestPermissionsGuide checks that with only the privileges of the guide the operator's check succeeds, and a
+// machine can be created and deleted with its cloud-init ISO.
 func TestPermissionsGuide(t *testing.T) {
 	t.Parallel()
 
@@ -176,14 +177,14 @@ func TestPermissionsGuide(t *testing.T) {
 
 			for _, vm := range left.VMs {
 				if !vm.Foreign {
-					t.Errorf("machine %d is left", vm.VMID)
+					t.Errorf("VM %d is left", vm.VMID)
 				}
 			}
 		})
 	}
 }
 
-// live makes a machine and removes it.
+// createAndDelete creates a machine and deletes it.
 func live(t testing.TB, provider hypervisor.Provider) {
 	t.Helper()
 
@@ -219,16 +220,16 @@ func live(t testing.TB, provider hypervisor.Provider) {
 	})
 }
 
-// unseen are privileges that the operator's checks don't look for, and what they are for.
+// listUnchecked returns privileges that the operator's check ignores, and what they are for.
 func unseen() map[string]string {
 	return map[string]string{
-		"HyperFleetVM VM.GuestAgent.Audit":      "the addresses of machines that run",
+		"HyperFleetVM VM.GuestAgent.Audit":      "reading the addresses of running machines",
 		"HyperFleetVM VM.Config.Cloudinit":      "cloudInitSource builtin",
-		"HyperFleetISO Datastore.AllocateSpace": "a file is attached with this or with Datastore.Audit",
+		"HyperFleetISO Datastore.AllocateSpace": "attaching a file needs this or Datastore.Audit",
 	}
 }
 
-// No grant of the guide is there for nothing, nor a privilege of one.
+// TestPermissionsGuideIsMinimal checks that the operator reports the lack of each role and privilege of the guide.
 func TestPermissionsGuideIsLeast(t *testing.T) {
 	t.Parallel()
 
@@ -264,7 +265,7 @@ func TestPermissionsGuideIsLeast(t *testing.T) {
 	}
 }
 
-// misses makes sure that the operator does not do with what a model grants.
+// checkMissing checks that the operator reports an error with the grants of the model.
 func misses(t *testing.T, model pve.Model, what string) {
 	t.Helper()
 
@@ -277,6 +278,6 @@ func misses(t *testing.T, model pve.Model, what string) {
 	}
 
 	if err == nil {
-		t.Errorf("the operator misses nothing without %s", what)
+		t.Errorf("the operator reports no error without %s", what)
 	}
 }

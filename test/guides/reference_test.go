@@ -12,7 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 )
 
-// Every variable of cloud-init templates is on its page.
+// TestCloudInitVariablesAreDocumented checks that every variable of cloud-init templates is on its page.
 func TestCloudInitVariablesAreDocumented(t *testing.T) {
 	t.Parallel()
 
@@ -26,7 +26,7 @@ func TestCloudInitVariablesAreDocumented(t *testing.T) {
 	} {
 		for field := range kind.Fields() {
 			if name := prefix + field.Name; name != ".RunnerConfig" && !strings.Contains(string(page), "`"+name+"`") {
-				t.Errorf("the page does not name %s", name)
+				t.Errorf("docs/reference/cloud-init.md does not have the variable %s", name)
 			}
 		}
 	}

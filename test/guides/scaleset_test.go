@@ -24,6 +24,7 @@ import (
 
 const scaleSetGuide = "../../docs/guides/scale-sets.md"
 
+// readScaleSetGuide returns the guide, its pool, and the sample.
 func scaleSetPage(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) {
 	t.Helper()
 
@@ -34,7 +35,7 @@ func scaleSetPage(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) 
 
 	block := regexp.MustCompile("(?s)```yaml\n(apiVersion.*?)```").FindSubmatch(text)
 	if block == nil {
-		t.Fatal("the guide shows no pool")
+		t.Fatal("the guide has no RunnerPool")
 	}
 
 	raw, err := os.ReadFile("../../deploy/samples/runnerpool-scale-set.yaml")
@@ -49,12 +50,14 @@ func scaleSetPage(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) 
 	return string(text), pool, sample
 }
 
+// TestScaleSetGuideShowsTheSample checks that the guide's pool is the sample, and that the guide explains the
+// reasons of conditions.
 func TestScaleSetGuideShowsTheSample(t *testing.T) {
 	t.Parallel()
 
 	page, pool, sample := scaleSetPage(t)
 	if diff := cmp.Diff(sample, pool); diff != "" {
-		t.Errorf("the guide's pool is not the sample (-sample +guide):\n%s", diff)
+		t.Errorf("the pool of the guide differs from the sample (-sample +guide):\n%s", diff)
 	}
 
 	name := sample.Spec.Workload.Config.GitHub.ScaleSet
@@ -62,13 +65,13 @@ func TestScaleSetGuideShowsTheSample(t *testing.T) {
 		"runs-on: " + name, github.ReasonScaleSet, github.ReasonScaleSetInUse, github.ReasonGroup, github.ReasonPermission,
 	} {
 		if !strings.Contains(page, text) {
-			t.Errorf("the guide does not say %q", text)
+			t.Errorf("the guide does not contain %q", text)
 		}
 	}
 }
 
-// The guide's pool hears of a job that asks for its set, with the rights that the guide
-// names and no webhook.
+// TestScaleSetGuideWorks checks that the guide's pool receives a job for its scale set with the permissions of the
+// guide, and without a webhook.
 func TestScaleSetGuideWorks(t *testing.T) {
 	t.Parallel()
 
@@ -104,13 +107,13 @@ func TestScaleSetGuideWorks(t *testing.T) {
 
 	streamer, ok := provider.(workload.Streamer)
 	if !ok {
-		t.Fatal("the pool's provider does not listen")
+		t.Fatal("the provider of the pool does not stream jobs")
 	}
 
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 
-	heard := false
+	received := false
 	err = streamer.StreamJobs(ctx, func() int { return int(pool.Spec.Scaling.MaxReplicas) }, func(_ context.Context, jobs []workload.Job) error {
 		if len(jobs) == 0 {
 			server.Queue(control.JobSpec{Labels: []string{config.ScaleSet}})
@@ -118,8 +121,8 @@ func TestScaleSetGuideWorks(t *testing.T) {
 			return nil
 		}
 
-		if heard = platform.MatchJob(spec, jobs[0]).Matched; !heard {
-			t.Errorf("the pool does not take %+v", jobs[0])
+		if received = platform.MatchJob(spec, jobs[0]).Matched; !received {
+			t.Errorf("the pool does not match job %+v", jobs[0])
 		}
 
 		cancel()
@@ -127,8 +130,8 @@ func TestScaleSetGuideWorks(t *testing.T) {
 		return nil
 	})
 
-	if !heard || !errors.Is(err, context.Canceled) {
-		t.Errorf("heard of the job: %t; Stream = %v", heard, err)
+	if !received || !errors.Is(err, context.Canceled) {
+		t.Errorf("job received: %t; StreamJobs = %v", received, err)
 	}
 
 	if state := server.State(); state.Webhooks.Delivered > 0 {

@@ -40,8 +40,8 @@ func read(t testing.TB, path string) string {
 	return string(raw)
 }
 
-// A template has the unit that the operator writes where it brings the service itself, and
-// what it has lies where machines look for it.
+// TestTemplateFiles checks that a template has the same systemd unit as the operator writes, and its files at the
+// paths that machines use.
 func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
 	t.Parallel()
 
@@ -49,11 +49,11 @@ func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
 
 	unit := regexp.MustCompile(`(?s)\.service <<'UNIT'\n(.*?)UNIT\n`).FindStringSubmatch(script)
 	if unit == nil {
-		t.Fatal("the script writes no unit")
+		t.Fatal("the script writes no systemd unit")
 	}
 
 	if diff := cmp.Diff(cloudinit.Unit(), unit[1]); diff != "" {
-		t.Errorf("the unit (-operator's +template's):\n%s", diff)
+		t.Errorf("the unit (-operator +template):\n%s", diff)
 	}
 
 	for _, want := range []string{
@@ -61,18 +61,19 @@ func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
 		"/bootstrap-service\" " + guest.ServicePath + "\n", "/spire-agent\" " + guest.AgentPath + "\n",
 	} {
 		if !strings.Contains(script, want) {
-			t.Errorf("the script has no %q", want)
+			t.Errorf("the script does not contain %q", want)
 		}
 	}
 }
 
-// tools stands in for the programs of a node: each notes how it was called; qm knows no VM.
+// fakeTools replaces the programs of a node. Each logs its arguments, and qm knows no VM.
 const tools = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 if [ "${0##*/} $1" = "qm status" ]; then exit 2; fi
 `
 
-// run runs the script on a node without VMs, and gives what it called there.
+// runScript runs the script on a simulated node without VMs, and returns the calls of the programs, the output and
+// the error.
 func run(t *testing.T, args ...string) ([]string, string, error) {
 	t.Helper()
 
@@ -100,9 +101,9 @@ func run(t *testing.T, args ...string) ([]string, string, error) {
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "CALLS="+calls, "PATH="+dir+":"+os.Getenv("PATH"))
 	out, err := cmd.CombinedOutput()
-	noted, _ := os.ReadFile(calls)
+	logged, _ := os.ReadFile(calls)
 
-	return strings.Split(strings.TrimSpace(string(noted)), "\n"), string(out), err
+	return strings.Split(strings.TrimSpace(string(logged)), "\n"), string(out), err
 }
 
 var (
@@ -110,7 +111,8 @@ var (
 	folder    = regexp.MustCompile(`\$PWD|/[^ :]*/`)
 )
 
-// Script and guide do the same, and Proxmox VE takes the options of both.
+// TestTemplateByScriptAndByHand checks that script and guide run the same commands, and that Proxmox VE accepts
+// their options.
 func TestTemplateByScriptAndByHand(t *testing.T) {
 	t.Parallel()
 
@@ -143,6 +145,7 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 	}
 }
 
+// absolutePath returns the absolute path.
 func absolute(t testing.TB, path string) string {
 	t.Helper()
 
@@ -154,7 +157,7 @@ func absolute(t testing.TB, path string) string {
 	return path
 }
 
-// byHand gives the guide's commands that make the VM.
+// readGuideCommands returns the qm commands of the guide.
 func byHand(t testing.TB) []string {
 	t.Helper()
 
@@ -171,7 +174,7 @@ func byHand(t testing.TB) []string {
 	return out
 }
 
-// optionsOf are the options that qm create and qm set are given, without its new disk.
+// parseOptions returns the options of qm create and qm set, except the new disk.
 func optionsOf(calls []string) url.Values {
 	out := url.Values{}
 
@@ -188,7 +191,7 @@ func optionsOf(calls []string) url.Values {
 	return out
 }
 
-// accepted sets an option of a VM of the simulated Proxmox VE.
+// checkOption sets an option of a VM of the simulated Proxmox VE.
 func accepted(t *testing.T, option string, values []string) {
 	t.Helper()
 
@@ -219,13 +222,14 @@ func accepted(t *testing.T, option string, values []string) {
 	}
 	defer response.Body.Close()
 
-	said, err := io.ReadAll(response.Body)
+	text, err := io.ReadAll(response.Body)
 	if err != nil || response.StatusCode != http.StatusOK {
-		t.Errorf("Proxmox VE refuses %s=%q: %s %s %v", option, values, response.Status, said, err)
+		t.Errorf("Proxmox VE rejects %s=%q: %s %s %v", option, values, response.Status, text, err)
 	}
 }
 
-// What the script is not given, or can't do, it says before it touches anything.
+// TestMakeTemplateRejectsArguments checks that the script reports missing and invalid arguments before it calls a
+// program.
 func TestMakeTemplateRefuses(t *testing.T) {
 	t.Parallel()
 
@@ -250,7 +254,7 @@ func TestMakeTemplateRefuses(t *testing.T) {
 			}
 
 			if slices.ContainsFunc(calls, func(call string) bool { return call != "" }) {
-				t.Errorf("it called %q", calls)
+				t.Errorf("the script called %q", calls)
 			}
 		})
 	}

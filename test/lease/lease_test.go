@@ -14,7 +14,7 @@ import (
 
 type place struct{ Name string }
 
-// serve has one server of a kind, and tells when it was given back.
+// startServer serves leases of one server. given receives the requests, and back a value for each released lease.
 func serve(t *testing.T) (given chan lease.Request, back chan struct{}) {
 	t.Helper()
 
@@ -43,6 +43,7 @@ func serve(t *testing.T) (given chan lease.Request, back chan struct{}) {
 	return given, back
 }
 
+// TestLeaseEndsWithConnection checks that a lease lasts until its connection is closed.
 func TestALeaseIsTheConnection(t *testing.T) {
 	given, back := serve(t)
 
@@ -50,16 +51,16 @@ func TestALeaseIsTheConnection(t *testing.T) {
 
 	held, err := lease.Acquire("thing", &got, "large")
 	if err != nil || got.Name != "here" {
-		t.Fatalf("take = %+v, %v", got, err)
+		t.Fatalf("Acquire = %+v, %v", got, err)
 	}
 
 	if request := <-given; request.Dir == "" || len(request.Options) != 1 || request.Options[0] != "large" {
-		t.Errorf("the request was %+v", request)
+		t.Errorf("request = %+v", request)
 	}
 
 	select {
 	case <-back:
-		t.Fatal("it was given back while it was held")
+		t.Fatal("the lease ended before its release")
 	default:
 	}
 
@@ -70,22 +71,24 @@ func TestALeaseIsTheConnection(t *testing.T) {
 	<-back
 }
 
+// TestRejectedLeases checks the errors of leases that cannot be acquired.
 func TestLeasesThatAreNotHad(t *testing.T) {
 	serve(t)
 
 	for kind, want := range map[string]string{"broken": "it is broken", "other": `unknown kind of server: "other"`} {
 		if _, err := lease.Acquire(kind, &place{}); !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), want) {
-			t.Errorf("take %s = %v, want %q", kind, err, want)
+			t.Errorf("Acquire(%s) = %v, want %q", kind, err, want)
 		}
 	}
 }
 
+// TestNoLeaseServer checks that there is no lease without a socket, and an error if nothing serves the socket.
 func TestNobodyToAsk(t *testing.T) {
 	t.Setenv(lease.EnvSocket, "")
 
 	held, err := lease.Acquire("thing", &place{})
 	if held != nil || err != nil {
-		t.Errorf("take = %v, %v", held, err)
+		t.Errorf("Acquire = %v, %v, want nil", held, err)
 	}
 
 	if err := held.Release(); err != nil {
@@ -95,6 +98,6 @@ func TestNobodyToAsk(t *testing.T) {
 	t.Setenv(lease.EnvSocket, t.TempDir()+"/none")
 
 	if _, err := lease.Acquire("thing", &place{}); err == nil {
-		t.Error("a lease was had of nobody")
+		t.Error("Acquire succeeded without a server")
 	}
 }

@@ -15,11 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/pgproc"
 )
 
+// TestServerEndsWithContext checks that the server ends when its context is canceled.
 func TestTheServerEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	dir, err := os.MkdirTemp("", "hyperfleet-postgres-") //nolint:usetesting // t.TempDir is closed to the server's user
+	dir, err := os.MkdirTemp("", "hyperfleet-postgres-") //nolint:usetesting // the server's user cannot access t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,6 +44,7 @@ func TestTheServerEndsWithItsContext(t *testing.T) {
 	}
 }
 
+// TestMissingPostgres checks that the error without PostgreSQL programs names initdb.
 func TestNoPostgresSaysWhatToDo(t *testing.T) {
 	_, err := pgproc.Start(t.Context(), pgproc.Options{Dir: t.TempDir(), BinDir: filepath.Join(t.TempDir(), "none")})
 	if err == nil || !strings.Contains(err.Error(), "initdb") {

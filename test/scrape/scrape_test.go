@@ -15,13 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// TestSum reads what Prometheus' own library writes.
+// TestSum checks sums of series that Prometheus' own library writes.
 func TestSum(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()
 	calls := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "calls_total", Help: "Calls."}, []string{"method", "path"})
-	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "calls_total_waiting", Help: "What begins with the same name."})
+	other := prometheus.NewGauge(prometheus.GaugeOpts{Name: "calls_total_waiting", Help: "A metric with the same prefix."})
 	took := prometheus.NewHistogram(prometheus.HistogramOpts{Name: "took_seconds", Help: "How long they took."})
 
 	registry.MustRegister(calls, other, took)
@@ -48,7 +48,7 @@ func TestSum(t *testing.T) {
 
 	for _, name := range []string{"calls", "took"} {
 		if _, err := scrape.Sum(t.Context(), server.URL, name, ""); !errors.Is(err, scrape.ErrNoSeries) {
-			t.Errorf("Sum(%s): %v, want that there is none", name, err)
+			t.Errorf("Sum(%s): error %v, want ErrNoSeries", name, err)
 		}
 	}
 
@@ -56,6 +56,6 @@ func TestSum(t *testing.T) {
 	defer refuses.Close()
 
 	if _, err := scrape.Sum(t.Context(), refuses.URL, "calls", ""); err == nil || errors.Is(err, scrape.ErrNoSeries) {
-		t.Errorf("Sum() of a page that is not there: %v", err)
+		t.Errorf("Sum of a missing page: error %v, want another error than ErrNoSeries", err)
 	}
 }

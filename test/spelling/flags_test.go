@@ -5,6 +5,7 @@ package spelling
 
 import "testing"
 
+// TestCheckName checks which names of flags are reported as misspelled.
 func TestWrong(t *testing.T) {
 	t.Parallel()
 

@@ -20,7 +20,7 @@ import (
 
 const today = "../../deploy/crds"
 
-// releases are the folders of the releases that were frozen.
+// listReleases returns the folders of the frozen releases.
 func releases(t *testing.T) []string {
 	t.Helper()
 
@@ -32,7 +32,7 @@ func releases(t *testing.T) []string {
 	return found
 }
 
-// definitions are the CRDs in a folder.
+// readCRDs returns the CRDs in a folder by name.
 func definitions(t *testing.T, dir string) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 
@@ -59,15 +59,16 @@ func definitions(t *testing.T, dir string) map[string]*apiextensionsv1.CustomRes
 	return out
 }
 
-// allowed is one entry of testdata/allowed.yaml.
+// allowedChange is an entry of testdata/allowed.yaml.
 type allowed struct {
-	// Release that had it.
+	// Release is the release before the change.
 	Release string `json:"release"`
 	Change  string `json:"change"`
 	Reason  string `json:"reason"`
 }
 
-// Nothing that a release let users write is taken away, but what is listed with its reason.
+// TestAPIsStayCompatible checks that nothing that a release allowed users to write is removed, except what
+// testdata/allowed.yaml lists with a reason.
 func TestNothingIsTakenAway(t *testing.T) {
 	t.Parallel()
 
@@ -97,14 +98,14 @@ func TestNothingIsTakenAway(t *testing.T) {
 	for _, release := range releases(t) {
 		before := definitions(t, filepath.Join(release, "crds"))
 		if len(before) < 10 {
-			t.Errorf("%s has %d kinds", release, len(before))
+			t.Errorf("%s has %d CRDs, want at least 10", release, len(before))
 		}
 
 		for name, crd := range before {
 			for _, change := range upgrade.Compare(crd, now[name]) {
 				key := filepath.Base(release) + " " + change.String()
 				if !left[key] {
-					t.Errorf("since %s: keep it, or list it in testdata/allowed.yaml with the reason", key)
+					t.Errorf("since %s: revert this change, or add it to testdata/allowed.yaml with a reason", key)
 				}
 
 				delete(left, key)
@@ -113,7 +114,7 @@ func TestNothingIsTakenAway(t *testing.T) {
 	}
 
 	for entry := range left {
-		t.Errorf("allowed.yaml lists what has not changed: %s", entry)
+		t.Errorf("allowed.yaml has an entry without a change: %s", entry)
 	}
 }
 
@@ -140,7 +141,7 @@ spec:
           rule: {type: object, x-kubernetes-validations: [{rule: "a"}]}
 `
 
-// Each way of taking something away is found, and what only adds is not.
+// TestCompare checks that each kind of incompatible change is found, and that compatible changes are not reported.
 func TestCompare(t *testing.T) {
 	t.Parallel()
 
@@ -202,6 +203,6 @@ func TestCompare(t *testing.T) {
 	}
 
 	if got := upgrade.Compare(read(schema), nil); len(got) != 1 || got[0].Description != "the kind was removed" {
-		t.Errorf("the changes of a removed kind are %v", got)
+		t.Errorf("changes of a removed CRD: %v", got)
 	}
 }

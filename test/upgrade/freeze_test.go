@@ -31,7 +31,7 @@ var freeze = flag.String("freeze", "", "version, such as v0.2.0, whose folder in
 
 const samples = "../../deploy/samples"
 
-// seen are objects by kind and state, each as it was first.
+// objectRecorder has the first object of each kind in each state.
 type seen struct {
 	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
@@ -72,7 +72,7 @@ func (s *seen) has(keys ...string) (bool, string) {
 	return true, ""
 }
 
-// watch adds every state that objects of the runners' kinds come through.
+// watch records every state of objects of the kinds of runners.
 func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
 	t.Helper()
 
@@ -102,12 +102,12 @@ func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
 	}
 }
 
-// seenFor is how long a machine has to be on its way out to be written so: what passes by within five
-// seconds is kept in memory.
+// destroyDelay is how long the deletion of a VM takes, so that the operator writes this phase: it keeps changes in
+// memory for up to five seconds.
 const seenFor = 6 * time.Second
 
-// TestFreeze lives a life in which each kind's objects come through all their states, and writes
-// them down for a release if it is asked to.
+// TestFreeze creates objects of each kind in all of their states, and with the flag -freeze writes them as the
+// test data of a release.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
 
@@ -165,7 +165,7 @@ func TestFreeze(t *testing.T) {
 	}
 }
 
-// drain deletes a claim whose runner has a job, which is to end first.
+// deleteBusyClaim deletes a claim whose runner has a job.
 func (w *world) drain() {
 	w.T.Helper()
 
@@ -184,12 +184,12 @@ func (w *world) drain() {
 		}
 	}
 
-	w.T.Fatal("no machine is ready")
+	w.T.Fatal("no claim is ready")
 }
 
 const header = "# Objects of %s as its operator had them, one for each kind and state. `make freeze` wrote it.\n"
 
-// write writes the CRDs of today, the objects that were seen, and the samples of other kinds.
+// write writes the current CRDs, the recorded objects, and the samples of other kinds.
 func (s *seen) write(t *testing.T, f *fleet.Fleet, dir string) {
 	t.Helper()
 
@@ -243,7 +243,7 @@ func (s *seen) write(t *testing.T, f *fleet.Fleet, dir string) {
 	for _, key := range keys {
 		object := s.objects[key]
 		labels, annotations := object.GetLabels(), object.GetAnnotations()
-		// Names are made of kind and state, so that two of a kind don't meet.
+		// Names have kind and state, so that they are unique.
 		name := strings.ToLower(strings.ReplaceAll(key, " ", "-"))
 		object.Object["metadata"] = map[string]any{"name": name}
 		object.SetLabels(labels)

@@ -23,9 +23,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// Machines that a release's kinds were filled for go on through an upgrade: first the kinds, as
-// docs/operate/upgrade.md says, then the operator. None is lost, doubled or made again, and all
-// jobs finish.
+// TestMachinesSurviveUpgrade checks that a release's machines continue during an upgrade: first of the CRDs, as
+// docs/operate/upgrade.md says, then of the operator. None is lost, duplicated or recreated, and all jobs finish.
 func TestMachinesGoOn(t *testing.T) {
 	t.Parallel()
 
@@ -41,9 +40,9 @@ func TestMachinesGoOn(t *testing.T) {
 			w.boots(2)
 			w.runs(2)
 
-			// Two more are on their way, and one is not begun: it is queued while no operator runs.
+			// Two more machines are being created, and one job is queued while no operator runs.
 			w.queue(2)
-			w.Eventually("machines on their way", func() (bool, string) {
+			w.Eventually("machines being created", func() (bool, string) {
 				vms, phases := w.machines()
 
 				return phases[v1alpha1.MachineClaimProvisioning]+phases[v1alpha1.MachineClaimBootstrapping] >= 2 && len(vms) == 4, fmt.Sprint(phases)
@@ -61,7 +60,7 @@ func TestMachinesGoOn(t *testing.T) {
 			after, _ := w.machines()
 			for claim, vm := range before {
 				if now, there := after[claim]; there && now != vm {
-					t.Errorf("claim %s had VM %s, and has %s", claim, vm, now)
+					t.Errorf("claim %s had VM %s, and now has %s", claim, vm, now)
 				}
 			}
 
@@ -70,7 +69,7 @@ func TestMachinesGoOn(t *testing.T) {
 			w.EventuallyClean()
 
 			if made := w.CountClones(); made != 5 {
-				t.Errorf("%d machines were made for 5 jobs", made)
+				t.Errorf("%d machines were created for 5 jobs", made)
 			}
 
 			for _, job := range w.GitHub.State().Jobs {
@@ -82,8 +81,8 @@ func TestMachinesGoOn(t *testing.T) {
 	}
 }
 
-// Every object that a release has written is as it was after the upgrade of the kinds, can be
-// written as it is, and loses nothing when today's programs read it and write it back.
+// TestObjectsStayValid checks that every object that a release has stored is unchanged after the upgrade of the
+// CRDs, can be updated, and loses nothing when the current operator reads and writes it.
 func TestObjectsStayValid(t *testing.T) {
 	t.Parallel()
 
@@ -108,7 +107,7 @@ func TestObjectsStayValid(t *testing.T) {
 			}
 
 			if len(kinds) < len(definitions(t, filepath.Join(release, "crds"))) || kinds["MachineClaim"] < 7 {
-				t.Errorf("there are not objects of all kinds in all phases: %v", kinds)
+				t.Errorf("objects of some kinds or phases are missing: %v", kinds)
 			}
 
 			env.Apply(t, today)
@@ -120,7 +119,8 @@ func TestObjectsStayValid(t *testing.T) {
 	}
 }
 
-// A pool that a release has stored, and whose workload today's kinds reject, can still be paused, as a drain does.
+// TestStoredPoolsCanBePaused checks that a stored pool whose workload the current CRDs reject can still be paused,
+// as a drain does.
 func TestStoredPoolsCanBePaused(t *testing.T) {
 	t.Parallel()
 
@@ -163,7 +163,7 @@ func TestStoredPoolsCanBePaused(t *testing.T) {
 				another.Name, another.ResourceVersion, another.UID = pool.Name+"-2", "", ""
 
 				if err := env.Client.Create(t.Context(), another, client.DryRunAll); !apierrors.IsInvalid(err) {
-					t.Errorf("create another pool %s: %v", pool.Name, err)
+					t.Errorf("create another pool %s: error %v, want Invalid", pool.Name, err)
 				}
 
 				pool.Spec.Paused = true
@@ -175,11 +175,11 @@ func TestStoredPoolsCanBePaused(t *testing.T) {
 	}
 }
 
-// store writes an object with its status as the release's operator did, and gives what is kept.
+// storeObject creates an object with its status as the release's operator did, and returns the stored object.
 func store(t *testing.T, env *kube.Env, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
-	// Each has a namespace of its own: rules between objects are not what is tried.
+	// Objects with a namespace are created in the namespace of the test.
 	if mapping, err := env.Client.RESTMapper().RESTMapping(object.GroupVersionKind().GroupKind()); err != nil {
 		t.Fatal(err)
 	} else if mapping.Scope.Name() == "namespace" {
@@ -200,14 +200,14 @@ func store(t *testing.T, env *kube.Env, namespace string, object *unstructured.U
 		}
 
 		if diff := cmp.Diff(status, object.Object["status"]); diff != "" {
-			t.Errorf("%s %s is not what its release stored:\n%s", object.GetKind(), object.GetName(), diff)
+			t.Errorf("%s %s differs from what its release stored:\n%s", object.GetKind(), object.GetName(), diff)
 		}
 	}
 
 	return object
 }
 
-// survives writes an object again, as it is and through today's types.
+// checkUpgraded updates an object, directly and with the current Go types.
 func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 	t.Helper()
 
@@ -223,7 +223,7 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 		t.Errorf("%s after the upgrade (-before +after):\n%s", name, diff)
 	}
 
-	// As a person edits it, and as today's operator does.
+	// Update it as a user, and as the current operator.
 	now.SetAnnotations(map[string]string{"edited": "yes"})
 
 	if err := env.Client.Update(t.Context(), now); err != nil {
@@ -239,7 +239,7 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 
 	typed, ok := made.(client.Object)
 	if !ok {
-		t.Fatalf("%s is no object", name)
+		t.Fatalf("%s is not a client.Object", name)
 	}
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(before), typed); err != nil {
@@ -247,12 +247,12 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 	}
 
 	if err := env.Client.Update(t.Context(), typed); err != nil {
-		t.Errorf("write %s by today's type: %v", name, err)
+		t.Errorf("write %s with the current type: %v", name, err)
 	}
 
 	if _, has := before.Object["status"]; has {
 		if err := env.Client.Status().Update(t.Context(), typed); err != nil {
-			t.Errorf("write status of %s by today's type: %v", name, err)
+			t.Errorf("write status of %s with the current type: %v", name, err)
 		}
 	}
 
@@ -261,12 +261,12 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 	}
 
 	if diff := differs(before, now); diff != "" {
-		t.Errorf("%s after today's program has written it (-before +after):\n%s", name, diff)
+		t.Errorf("%s after an update with the current type (-before +after):\n%s", name, diff)
 	}
 }
 
-// differs tells what an object says otherwise than before. An object that no operator had looked at
-// has no status: that today's kinds give it one is no loss.
+// diffObjects returns the difference between two versions of an object. A default status that the current CRD adds
+// is not a difference.
 func differs(before, now *unstructured.Unstructured) string {
 	after := content(now)
 	if _, has := before.Object["status"]; !has {
@@ -276,19 +276,19 @@ func differs(before, now *unstructured.Unstructured) string {
 	return cmp.Diff(content(before), after, cmp.Comparer(same))
 }
 
-// content is what an object says, without what the API server adds.
+// contentOf returns an object's content without what the API server adds.
 func content(of *unstructured.Unstructured) map[string]any {
 	out := maps.Clone(of.Object)
 	delete(out, "metadata")
 	out["labels"] = of.GetLabels()
 
-	said, _ := withoutZeros(out).(map[string]any)
+	result, _ := withoutZeros(out).(map[string]any)
 
-	return said
+	return result
 }
 
-// withoutZeros takes out what says as much as its absence: false, 0, "". A field whose default is
-// another has that default then, and differs.
+// removeZeros removes values that are equal to their absence: false, 0 and "". A field with another default gets
+// this default, and differs.
 func withoutZeros(of any) any {
 	switch value := of.(type) {
 	case map[string]any:
@@ -317,7 +317,7 @@ func withoutZeros(of any) any {
 	return of
 }
 
-// same says whether two texts say the same: times of 1h and 1h0m0s, sizes of 1024Mi and 1Gi.
+// isEquivalent returns true if two texts are the same duration or quantity: 1h and 1h0m0s, or 1024Mi and 1Gi.
 func same(a, b string) bool {
 	if a == b {
 		return true

@@ -21,10 +21,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 )
 
-// nobody is the id of a job that is not there.
+// missingJob is the ID of a job that does not exist.
 const nobody = "00000000-0000-4000-8000-000000000000"
 
-// buildkiteWorld is a queued job, and what a machine for it is given.
+// buildkiteFixture has a queued job, and the configuration of a machine for it.
 type buildkiteWorld struct {
 	*buildkitetest.Server
 
@@ -34,7 +34,7 @@ type buildkiteWorld struct {
 	m      *machine
 }
 
-// repository makes one with a commit on main.
+// createRepository creates a Git repository with a commit on main.
 func repository(t *testing.T) string {
 	t.Helper()
 
@@ -57,6 +57,7 @@ func repository(t *testing.T) string {
 	return dir
 }
 
+// newBuildkiteFixture queues a job with the command.
 func newBuildkite(t *testing.T, command string) *buildkiteWorld {
 	t.Helper()
 
@@ -75,7 +76,7 @@ func newBuildkite(t *testing.T, command string) *buildkiteWorld {
 	return w
 }
 
-// runs waits until the job's command has said so.
+// waitUntilRunning waits until the log shows that the job runs.
 func (w *buildkiteWorld) runs() {
 	w.t.Helper()
 	w.WaitUntil("the job runs", func(control.State) bool {
@@ -85,6 +86,7 @@ func (w *buildkiteWorld) runs() {
 	})
 }
 
+// longCommand is the command of a job that runs until it is stopped.
 const long = "echo it runs; sleep 600"
 
 func TestBuildkiteAgent(t *testing.T) {
@@ -100,15 +102,15 @@ func TestBuildkiteAgent(t *testing.T) {
 		prepare func(*buildkiteWorld)
 		drive   func(*buildkiteWorld)
 		want    want
-		logs    string // the job's log at Buildkite
+		logs    string // text in the job's log at Buildkite
 	}{
 		"the job passes": {
 			command: `cat hello && echo "as $BUILDKITE_AGENT_NAME with token ${BUILDKITE_AGENT_TOKEN:-none}"`,
 			want:    done("success (exit code 0)", "passed", "success"), logs: "as vm-1 with token none",
 		},
-		"the job fails":                     {command: "exit 3", want: done("failure (exit code 3)", "failed", "failure")},
-		"the job fails as if it were taken": {command: "exit 27", want: done("failure (exit code 27)", "failed", "failure")},
-		"the job is killed":                 {command: "kill -9 $$", want: done("failure (exit code", "failed", "failure")},
+		"the job fails": {command: "exit 3", want: done("failure (exit code 3)", "failed", "failure")},
+		"the job fails with the exit code of a lost job": {command: "exit 27", want: done("failure (exit code 27)", "failed", "failure")},
+		"the job is killed": {command: "kill -9 $$", want: done("failure (exit code", "failed", "failure")},
 		"the job is cancelled on Buildkite": {
 			command: long, want: done(": canceled", "canceled", "cancelled"),
 			drive: func(w *buildkiteWorld) {
@@ -123,18 +125,18 @@ func TestBuildkiteAgent(t *testing.T) {
 			command: long, prepare: func(w *buildkiteWorld) { w.config.JobTimeout = api.Duration(3 * time.Second) },
 			want: want{api.PhaseFailed, api.ReasonJobTimeout, "took more than 3s", "", "failure"},
 		},
-		"the machine is told to end": {
+		"the machine is terminated": {
 			command: long, drive: func(w *buildkiteWorld) { w.runs(); w.m.terminate() },
 			want: want{api.PhaseFinished, api.ReasonTerminated, "", "", "failure"},
 		},
-		"the job is another's": {
+		"another agent has the job": {
 			command: long, want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
 			prepare: func(w *buildkiteWorld) {
 				w.StartAgent(w.t, w.job.Key, w.config.RunnerToken, nil)
-				w.WaitUntil("another agent has the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
+				w.WaitUntil("another agent runs the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 			},
 		},
-		"the job is not there": {
+		"the job does not exist": {
 			command: long, prepare: func(w *buildkiteWorld) { w.config.JobID = nobody },
 			want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
 		},
@@ -142,11 +144,11 @@ func TestBuildkiteAgent(t *testing.T) {
 			command: long, want: want{api.PhaseFailed, api.ReasonRunnerFailed, "is locked", "", ""},
 			prepare: func(w *buildkiteWorld) {
 				blocked := w.Queue(control.JobSpec{Labels: []string{"queue=default"}, Environment: "production"})[0]
-				// There is no acquisition token for such a job; the cluster's opens it.
+				// There is no acquisition token for a blocked job, so the cluster's token is used.
 				w.config.JobID, w.config.RunnerToken = blocked.Key, buildkitetest.Token
 			},
 		},
-		"the token is refused": {
+		"the token is rejected": {
 			command: long, prepare: func(w *buildkiteWorld) { w.config.RunnerToken = "wrong-token" },
 			want: want{api.PhaseFailed, api.ReasonRegistrationError, "does not accept the agent's token", "", ""},
 		},
@@ -166,11 +168,11 @@ func TestBuildkiteAgent(t *testing.T) {
 
 			report, log := w.m.end()
 			job := w.State().Jobs[0]
-			_, said := w.JobLog(w.job.Key)
-			tc.want.check(t, report, log+"\nThe job's log:\n"+said, job.Conclusion)
+			_, jobLog := w.JobLog(w.job.Key)
+			tc.want.check(t, report, log+"\nThe job's log:\n"+jobLog, job.Conclusion)
 
-			if !strings.Contains(said, tc.logs) {
-				t.Errorf("the job's log has no %q:\n%s", tc.logs, said)
+			if !strings.Contains(jobLog, tc.logs) {
+				t.Errorf("the job's log does not contain %q:\n%s", tc.logs, jobLog)
 			}
 		})
 	}

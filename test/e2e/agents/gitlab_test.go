@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/gitlab"
 )
 
-// gitLabWorld is a queued job, and what a machine of its project is given.
+// gitLabFixture has a queued job, and the configuration of a machine for its project.
 type gitLabWorld struct {
 	*gitlabtest.Server
 
@@ -26,6 +26,7 @@ type gitLabWorld struct {
 	m      *machine
 }
 
+// newGitLabFixture queues a job with the command, or none if it is "".
 func newGitLab(t *testing.T, command string) *gitLabWorld {
 	t.Helper()
 
@@ -45,7 +46,7 @@ func newGitLab(t *testing.T, command string) *gitLabWorld {
 	return w
 }
 
-// runs waits until the job's command has said so.
+// waitUntilRunning waits until the log shows that the job runs.
 func (w *gitLabWorld) runs() {
 	w.t.Helper()
 	w.WaitUntil("the job runs", func(control.State) bool { return strings.Contains(w.Trace(w.job.ID), "it runs") })
@@ -60,7 +61,7 @@ func TestGitLabRunner(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct {
-		command string // "": there is no job
+		command string // "" if there is no job
 		prepare func(*gitLabWorld)
 		drive   func(*gitLabWorld)
 		want    want
@@ -81,15 +82,15 @@ func TestGitLabRunner(t *testing.T) {
 			command: long, prepare: func(w *gitLabWorld) { w.config.JobTimeout = api.Duration(3 * time.Second) },
 			want: want{api.PhaseFailed, api.ReasonJobTimeout, "took more than 3s", "", "failure"},
 		},
-		"the machine is told to end": {
+		"the machine is terminated": {
 			command: long, drive: func(w *gitLabWorld) { w.runs(); w.m.terminate() },
 			want: want{api.PhaseFinished, api.ReasonTerminated, "", "", "failure"},
 		},
-		"no job comes": {
+		"no job is queued": {
 			prepare: func(w *gitLabWorld) { w.config.IdleTimeout = api.Duration(3 * time.Second) },
 			want:    want{api.PhaseFinished, api.ReasonIdleTimeout, "no job started within 3s", "", ""},
 		},
-		"the token is refused": {
+		"the token is rejected": {
 			prepare: func(w *gitLabWorld) { w.config.RunnerToken = "glrt-wrong-token" },
 			want:    want{api.PhaseFailed, api.ReasonRegistrationError, "does not accept the runner's token", "", ""},
 		},

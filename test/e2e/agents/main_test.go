@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-// service is the program that machines run.
+// service is the path of the bootstrap service.
 var service string
 
 func TestMain(m *testing.M) {
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	}, "cmd/bootstrap-service"))
 }
 
-// agent gives the path of a platform's program, or skips the test.
+// findAgent returns the path of a platform's program, or skips the test.
 func agent(t *testing.T, variable, name string) string {
 	t.Helper()
 
@@ -42,7 +42,7 @@ func agent(t *testing.T, variable, name string) string {
 		}
 
 		if err != nil {
-			t.Fatalf("%s names no program: %v", variable, err)
+			t.Fatalf("find the program in %s: %v", variable, err)
 		}
 
 		return path
@@ -50,13 +50,13 @@ func agent(t *testing.T, variable, name string) string {
 
 	path, err := exec.LookPath(name)
 	if err != nil {
-		t.Skipf("%s is not there: put it into PATH, or name it by %s", name, variable)
+		t.Skipf("%s is not installed: add it to PATH, or set %s to its path", name, variable)
 	}
 
 	return path
 }
 
-// open reads settings and makes their provider.
+// openProvider resolves the settings and opens their provider.
 func open(
 	t *testing.T, platform workload.Platform, bootstrap v1alpha1.BootstrapConfig, load v1alpha1.WorkloadConfig, token string,
 ) (workload.RunnerSpec, workload.Provider) {
@@ -78,7 +78,7 @@ func open(
 	return runner, provider
 }
 
-// configure gives the configuration of a machine with a credential of the provider.
+// newConfig returns a machine's configuration with a credential of the provider.
 func configure(t *testing.T, provider workload.Provider, runner workload.RunnerSpec, job *workload.Job) *api.Config {
 	t.Helper()
 
@@ -97,7 +97,7 @@ func configure(t *testing.T, provider workload.Provider, runner workload.RunnerS
 	return config
 }
 
-// machine is one that runs a platform's program.
+// machine is a running bootstrap service with a platform's program.
 type machine struct {
 	t      *testing.T
 	dir    string
@@ -106,11 +106,11 @@ type machine struct {
 	out    bytes.Buffer
 }
 
-// boot starts a machine whose image has the program at path.
+// startMachine starts a machine whose image has the program at path.
 func boot(t *testing.T, program, path string, config *api.Config) *machine {
 	t.Helper()
 
-	// The path of a socket is short, and buildkite-agent has one below its home.
+	// buildkite-agent has a socket below its home, and the path of a socket must be short.
 	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // t.TempDir is longer than the path of a socket may be
 	if err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func boot(t *testing.T, program, path string, config *api.Config) *machine {
 
 	m.cmd = exec.Command(service, "--root", m.dir)
 	m.cmd.Stdout, m.cmd.Stderr = &m.out, &m.out
-	// A program that is set up for the machine that the tests run on must not matter.
+	// The environment of the tests must not affect the program.
 	m.cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + m.dir, "LANG=C.UTF-8"}
 
 	if err = errors.Join(err, m.cmd.Start()); err != nil {
@@ -143,7 +143,7 @@ func boot(t *testing.T, program, path string, config *api.Config) *machine {
 	return m
 }
 
-// end waits for the machine's end, and gives its last report and its log.
+// waitForEnd waits until the machine ends, and returns its last report and its log.
 func (m *machine) end() (api.Report, string) {
 	m.t.Helper()
 
@@ -160,19 +160,20 @@ func (m *machine) end() (api.Report, string) {
 	}
 
 	if token := m.config.RunnerToken; token != "" && strings.Contains(m.out.String(), token) {
-		m.t.Error("the credential is in the log")
+		m.t.Error("the log contains the credential")
 	}
 
 	return report, m.out.String()
 }
 
-// want is how a machine ends.
+// want is the expected end of a machine.
 type want struct {
 	phase         api.Phase
 	reason, says  string
-	result, forge string // of the job: as the machine tells it, and its conclusion at the forge
+	result, forge string // result of the job in the report, and its conclusion on the CI platform
 }
 
+// check compares the end of a machine with the expected end.
 func (w want) check(t *testing.T, report api.Report, log, conclusion string) {
 	t.Helper()
 
@@ -181,11 +182,11 @@ func (w want) check(t *testing.T, report api.Report, log, conclusion string) {
 	}
 
 	if conclusion != w.forge {
-		t.Errorf("the forge has the job as %q, want %q\n%s", conclusion, w.forge, log)
+		t.Errorf("the conclusion on the CI platform is %q, want %q\n%s", conclusion, w.forge, log)
 	}
 }
 
-// terminate tells the machine to end.
+// terminate sends SIGTERM to the machine.
 func (m *machine) terminate() {
 	m.t.Helper()
 

@@ -15,12 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
-// HyperShift gives its user data another token several times a day, and takes the old one no
-// longer. The template that DPUs boot with follows also when it happens while no operator runs.
+// TestIgnitionRotatesWhileNoOperatorRuns checks that the template that DPUs boot from is updated after HyperShift
+// has rotated the token in its user data, even if no operator was running at that time. HyperShift rotates the
+// token several times a day, and rejects the old one.
 func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
 	w := newWorld(t, nil, func(o *hypershift.Options) { o.Ignition = true })
-	way := env.ServiceAccount(t, system, account)
-	w.start(way)
+	config := env.ServiceAccount(t, system, account)
+	w.start(config)
 
 	bridge := w.prepare("dpfhcpbridge-development.yaml")
 	bridge.Spec.DPUIgnition = &v1alpha1.DPUIgnition{FlavorName: "flavor", MachineOSURL: "quay.io/example/bluefield-os:4.15.0"}
@@ -34,25 +35,25 @@ func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
 
 	before := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.dpf, Name: "bfcfg-" + bridge.Spec.DPUClusterRef.Name + ".cfg"}}
 	if !w.look(before) {
-		t.Fatalf("there is no ConfigMap %s/%s", before.Namespace, before.Name)
+		t.Fatalf("ConfigMap %s/%s does not exist", before.Namespace, before.Name)
 	}
 
 	w.kill()
 	w.sim.RotateIgnition()
-	w.start(way)
+	w.start(config)
 
 	after := before.DeepCopy()
-	w.eventually("the template follows the rotation", func() bool {
+	w.eventually("the template is updated after the rotation", func() bool {
 		return w.look(after) && after.Annotations[inputs] != before.Annotations[inputs]
 	})
 
 	if after.UID != before.UID {
-		t.Error("another template was made, and not the one that is there kept")
+		t.Error("the ConfigMap was recreated, want an update")
 	}
 
 	w.becomes(bridge, v1alpha1.PhaseReady)
 
-	// A DPU boots by the template and joins the hosted cluster, which is the management cluster here.
+	// A DPU boots from the template and joins the hosted cluster, which is the management cluster here.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-dpu"}}
 
 	booted, err := w.sim.BootDPU(t.Context(), types.NamespacedName{Namespace: w.dpf, Name: bridge.Spec.DPUClusterRef.Name}, node.Name)
@@ -64,7 +65,7 @@ func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
 		t.Errorf("the DPU has not joined: %v", err)
 	}
 
-	w.sayf("ignition rotated while no operator ran: the template follows, a DPU joins")
+	w.sayf("ignition was rotated without an operator: the template is updated, and a DPU has joined")
 	w.remove(bridge)
-	w.eventually("the template is gone", func() bool { return !w.look(after) })
+	w.eventually("the template is deleted", func() bool { return !w.look(after) })
 }

@@ -20,43 +20,42 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// least is how many kinds of writes a bridge's life has at least: finalizer, keys, objects,
-// kubeconfig, statuses, upgrade and deletion. Fewer mean that the trap does not see them.
+// minKills is the minimum number of kinds of writes in a bridge's life: finalizer, keys, objects, kubeconfig,
+// statuses, upgrade and deletion. With fewer, the trap misses writes.
 const least = 12
 
-// The operator dies of everything that it writes, once before it is done and once after, and
-// is started again each time. The bridge comes up, is upgraded and goes all the same; every
-// object is made once, and none is left.
+// TestKilledAtEachWrite checks that the bridge becomes ready, is upgraded and is deleted if the operator is killed
+// once before and once after each kind of write, and that every object is created once and none is left.
 func TestKilledAtEachStep(t *testing.T) {
 	for _, moment := range []killMoment{before, after} {
 		t.Run(string(moment), func(t *testing.T) {
 			w := newWorld(t, nil)
 			trap := newTrap(w, moment)
-			way := trap.way(t)
+			config := trap.way(t)
 			births := watchBirths(t, w)
 
-			w.start(way)
+			w.start(config)
 
 			bridge := w.sample("dpfhcpbridge-staging.yaml")
-			w.survive(trap, way, "is Ready", func() bool {
+			w.survive(trap, config, "is Ready", func() bool {
 				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady
 			})
 			w.check(bridge, "192.168.1.150")
 
 			w.upgrade(bridge, nextTag)
-			w.survive(trap, way, "is upgraded", func() bool {
+			w.survive(trap, config, "is upgraded", func() bool {
 				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady &&
 					bridge.Status.ObservedGeneration == bridge.Generation && w.version(bridge) == "4.16.2"
 			})
 
 			w.delete(bridge)
-			w.survive(trap, way, "is gone", func() bool { return !w.look(bridge) })
+			w.survive(trap, config, "is deleted", func() bool { return !w.look(bridge) })
 
 			kills := trap.disarm()
-			w.eventually("nothing is left", func() bool { return len(w.left(bridge)) == 0 })
+			w.eventually("all objects of the bridge are deleted", func() bool { return len(w.left(bridge)) == 0 })
 
 			for _, double := range births.doubled(bridge) {
-				t.Errorf("made twice: %s", double)
+				t.Errorf("created twice: %s", double)
 			}
 
 			for _, kill := range kills {
@@ -67,13 +66,13 @@ func TestKilledAtEachStep(t *testing.T) {
 				t.Errorf("the operator was killed %d times, want at least %d", len(kills), least)
 			}
 
-			w.sayf("killed %d times %s a write: Ready, upgraded, gone; nothing doubled, nothing left", len(kills), moment)
+			w.sayf("killed %d times %s a write: ready, upgraded, deleted; no duplicates, nothing left", len(kills), moment)
 		})
 	}
 }
 
-// survive starts the operator again whenever it dies, until the bridge is as it is wanted.
-func (w *world) survive(trap *trap, way *rest.Config, what string, holds func() bool) {
+// waitWithRestarts restarts the operator after each kill, until holds returns true for a while.
+func (w *world) survive(trap *trap, config *rest.Config, what string, holds func() bool) {
 	w.t.Helper()
 
 	const settles = 10
@@ -83,7 +82,7 @@ func (w *world) survive(trap *trap, way *rest.Config, what string, holds func() 
 	for deadline := time.Now().Add(patience); held < settles; time.Sleep(lookAt) {
 		select {
 		case <-trap.sprung:
-			w.start(way)
+			w.start(config)
 
 			deadline, held = time.Now().Add(patience), 0
 		default:
@@ -96,12 +95,12 @@ func (w *world) survive(trap *trap, way *rest.Config, what string, holds func() 
 		}
 
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: the bridge %s\n%s\nkilled at: %s", what, w.describe(), strings.Join(trap.disarm(), "\n"))
+			w.t.Fatalf("timed out waiting until the bridge %s\n%s\nkilled at: %s", what, w.describe(), strings.Join(trap.disarm(), "\n"))
 		}
 	}
 }
 
-// version is that of the control plane, when it is rolled out.
+// readVersion returns the version of the control plane when its rollout is completed.
 func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
 	w.t.Helper()
 
@@ -123,14 +122,14 @@ func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
 	return version
 }
 
-// births counts the objects that come to be under each name.
+// creationWatcher records the UIDs of the objects with each name.
 type births struct {
 	mu   sync.Mutex
 	uids map[string][]types.UID
 	by   map[string]*unstructured.Unstructured
 }
 
-// watchBirths watches all that bridges make, until the test's end.
+// newCreationWatcher watches all kinds that bridges create, until the test ends.
 func watchBirths(t testing.TB, w *world) *births {
 	t.Helper()
 
@@ -187,8 +186,8 @@ func (b *births) note(name string, o *unstructured.Unstructured) {
 	b.by[name] = o
 }
 
-// doubled are the names of a bridge's objects that more than one object had, and what the
-// bridge made under two names.
+// listDuplicates returns the names that several objects of the bridge had, and the kinds that the bridge created
+// under several names.
 func (b *births) doubled(bridge *v1alpha1.DPFHCPBridge) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
 )
 
-// patterns are the document's three.
+// patterns are the three deployment patterns of the requirements document.
 var patterns = []struct {
 	name, file, address string
 }{
@@ -30,11 +30,11 @@ var patterns = []struct {
 	{"staging", "dpfhcpbridge-staging.yaml", "192.168.1.150"},
 }
 
-// The three patterns come up, are upgraded, and go, side by side.
+// TestPatterns checks that bridges of the three patterns become ready, are upgraded and are deleted, in parallel.
 func TestPatterns(t *testing.T) {
 	w := newWorld(t, nil)
 	w.start(env.ServiceAccount(t, system, account))
-	// Production's address is of a pool that is there, staging's is of none.
+	// The address of production is in an existing pool, that of staging in none.
 	w.pool("production", "192.168.1.96/28")
 
 	bridges := []*v1alpha1.DPFHCPBridge{}
@@ -42,7 +42,7 @@ func TestPatterns(t *testing.T) {
 		bridges = append(bridges, w.prepare(pattern.file))
 	}
 
-	// A person has brought back a key of etcd's, which is theirs.
+	// A user has restored an encryption key of etcd from a backup, which the bridge must not delete.
 	key := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: hcp.EncryptionKeySecretName(bridges[0].Name)},
 		Data:       map[string][]byte{hcp.EncryptionKeyKey: bytes.Repeat([]byte("k"), 32)},
@@ -72,15 +72,15 @@ func TestPatterns(t *testing.T) {
 
 	for i, pattern := range patterns {
 		w.remove(bridges[i])
-		w.sayf("%s: gone, with all that was made for it", pattern.name)
+		w.sayf("%s: deleted, with all of its objects", pattern.name)
 	}
 
 	if !w.look(key) {
-		t.Errorf("Secret %s was a person's, and went with the bridge", key.Name)
+		t.Errorf("Secret %s was created by a user, but was deleted with the bridge", key.Name)
 	}
 }
 
-// check holds what a bridge promises when it is ready.
+// checkBridge checks the status and the objects of a bridge that is ready.
 func (w *world) check(bridge *v1alpha1.DPFHCPBridge, address string) {
 	w.t.Helper()
 
@@ -99,14 +99,14 @@ func (w *world) check(bridge *v1alpha1.DPFHCPBridge, address string) {
 		"HostedCluster": bridge.Status.HostedClusterRef, "NodePool": bridge.Status.NodePoolRef,
 	} {
 		if ref == nil || !w.look(object(hypershiftKind(kind), ref.Namespace, ref.Name)) {
-			w.t.Errorf("%s: there is no %s at %v", bridge.Name, kind, ref)
+			w.t.Errorf("%s: %s %v does not exist", bridge.Name, kind, ref)
 		}
 	}
 
 	w.handedOver(bridge)
 }
 
-// handedOver checks that the DPUCluster has the hosted cluster's kubeconfig.
+// checkKubeconfig checks that the DPUCluster has the hosted cluster's kubeconfig.
 func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
 	w.t.Helper()
 
@@ -121,11 +121,11 @@ func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
 	ours.Namespace, ours.Name = bridge.Namespace, bridge.Status.KubeconfigSecretRef.Name
 
 	if name == "" || !w.look(&theirs) || !w.look(&ours) {
-		w.t.Fatalf("%s: the DPUCluster's kubeconfig %q or the bridge's %q is not there", bridge.Name, name, ours.Name)
+		w.t.Fatalf("%s: kubeconfig Secret %q of the DPUCluster or %q of the bridge does not exist", bridge.Name, name, ours.Name)
 	}
 
 	if !bytes.Equal(theirs.Data["super-admin.conf"], ours.Data["kubeconfig"]) {
-		w.t.Errorf("%s: the DPUCluster was given another kubeconfig", bridge.Name)
+		w.t.Errorf("%s: the DPUCluster has another kubeconfig", bridge.Name)
 	}
 
 	if _, err := clientcmd.RESTConfigFromKubeConfig(theirs.Data["super-admin.conf"]); err != nil {
@@ -133,7 +133,7 @@ func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
 	}
 }
 
-// upgraded waits until both HyperShift and the bridge have a version.
+// waitForVersion waits until HyperShift and the bridge have the version.
 func (w *world) upgraded(bridge *v1alpha1.DPFHCPBridge, version string) {
 	w.t.Helper()
 

@@ -23,7 +23,7 @@ import (
 )
 
 const (
-	// deploy has what is applied to a cluster.
+	// deploy is the folder of the manifests.
 	deploy  = "../../../deploy/"
 	account = "hyperfleet-bridge"
 	system  = "hyperfleet-system"
@@ -34,7 +34,7 @@ const (
 var (
 	// env is the API server of all tests.
 	env *kube.Env
-	// binary is the operator.
+	// binary is the path of the operator's program.
 	binary string
 )
 
@@ -49,7 +49,7 @@ func run(m *testing.M) int {
 	}, "cmd/hyperfleet")
 }
 
-// furnish makes what a management cluster has before its first bridge.
+// createPrerequisites creates what a management cluster has before its first bridge.
 func furnish(ctx context.Context, config *rest.Config) error {
 	if err := crds.Install(ctx, config); err != nil {
 		return err
@@ -71,7 +71,7 @@ func furnish(ctx context.Context, config *rest.Config) error {
 
 	for _, object := range objects {
 		if err := env.Client.Create(ctx, object); err != nil {
-			return fmt.Errorf("make %T %s: %w", object, object.GetName(), err)
+			return fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
 		}
 	}
 
@@ -82,7 +82,7 @@ func furnish(ctx context.Context, config *rest.Config) error {
 	}
 
 	if err := env.Client.Status().Update(ctx, node); err != nil {
-		return fmt.Errorf("make node ready: %w", err)
+		return fmt.Errorf("set node status: %w", err)
 	}
 
 	return nil

@@ -25,8 +25,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// moments are when the operator dies, seen from a write: nobody ever got it, or it was done
-// and nobody heard of it.
+// killMoment is when the operator is killed: before the API server gets a write, or after it has handled the write
+// but before the operator gets the response.
 type killMoment string
 
 const (
@@ -34,18 +34,17 @@ const (
 	after  killMoment = "after"
 )
 
-// trap stands before the API server, sees what the operator writes, and kills it once at
-// each kind of write.
+// trap is a proxy for the API server that kills the operator once at each kind of write.
 type trap struct {
 	w      *world
 	moment killMoment
-	// sprung tells the write that the operator has died of.
+	// sprung receives each write at which the operator was killed.
 	sprung chan string
 
 	mu sync.Mutex
-	// seen are the writes that it has died of, in order.
+	// seen are the writes at which the operator was killed, in order.
 	seen []string
-	// disarmed traps let all pass.
+	// disarmed is true if the trap does not kill any more.
 	disarmed bool
 }
 
@@ -53,7 +52,7 @@ func newTrap(w *world, moment killMoment) *trap {
 	return &trap{w: w, moment: moment, sprung: make(chan string, 1)}
 }
 
-// way is the operator's way to the API server.
+// startProxy starts the proxy, and returns the operator's client configuration.
 func (t *trap) way(tb testing.TB) *rest.Config {
 	tb.Helper()
 
@@ -70,12 +69,12 @@ func (t *trap) way(tb testing.TB) *rest.Config {
 	proxy := &httputil.ReverseProxy{
 		Transport: transport, FlushInterval: -1,
 		Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(target) },
-		// An operator that is dead has hung up.
+		// A killed operator has closed the connection.
 		ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) },
 	}
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { t.serve(proxy, w, r) }))
 	tb.Cleanup(server.Close)
-	// Watches last for as long as their operator, which would begin them again.
+	// Closing the connections of watches needs the operator to be killed, because it would reconnect.
 	tb.Cleanup(server.CloseClientConnections)
 	tb.Cleanup(t.w.kill)
 
@@ -91,7 +90,7 @@ func (t *trap) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request)
 
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
-		panic(http.ErrAbortHandler) // the operator died with the request half sent
+		panic(http.ErrAbortHandler) // the operator was killed while it sent the request
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -104,15 +103,15 @@ func (t *trap) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request)
 	}
 
 	if t.moment == after {
-		answer := httptest.NewRecorder()
-		proxy.ServeHTTP(answer, r)
+		response := httptest.NewRecorder()
+		proxy.ServeHTTP(response, r)
 
-		// What was refused, for its copy is old, is made again.
-		if answer.Code >= http.StatusMultipleChoices {
+		// The operator repeats a write that was rejected because of a conflict.
+		if response.Code >= http.StatusMultipleChoices {
 			t.rearm(write)
-			maps.Copy(w.Header(), answer.Header())
-			w.WriteHeader(answer.Code)
-			_, _ = w.Write(answer.Body.Bytes())
+			maps.Copy(w.Header(), response.Header())
+			w.WriteHeader(response.Code)
+			_, _ = w.Write(response.Body.Bytes())
 
 			return
 		}
@@ -124,7 +123,7 @@ func (t *trap) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request)
 	panic(http.ErrAbortHandler)
 }
 
-// arms says whether the operator is to die of a write: of each kind once, one at a time.
+// shouldKill returns true if the operator has to be killed at this write: once for each kind, one at a time.
 func (t *trap) arms(write string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -138,6 +137,7 @@ func (t *trap) arms(write string) bool {
 	return true
 }
 
+// rearm makes the trap kill at this write again.
 func (t *trap) rearm(write string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -145,7 +145,7 @@ func (t *trap) rearm(write string) {
 	t.seen = slices.DeleteFunc(t.seen, func(s string) bool { return s == write })
 }
 
-// disarm gives the writes that the operator has died of.
+// disarm stops the trap from killing, and returns the writes at which it has killed the operator.
 func (t *trap) disarm() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -155,8 +155,8 @@ func (t *trap) disarm() []string {
 	return slices.Clone(t.seen)
 }
 
-// name tells kinds of writes apart: by method and object, and those of a bridge by what they
-// say. Events are nobody's state.
+// writeName returns the kind of a write: its method and object, and for bridges the phase and reason that it
+// writes. It returns "" for events and other writes that are not state.
 func (t *trap) name(r *http.Request, body []byte) string {
 	path := strings.NewReplacer(t.w.namespace, "NS", t.w.dpf, "DPF").Replace(r.URL.Path)
 	if strings.Contains(path, "/events") || strings.Contains(path, "/leases") || strings.Contains(path, "/authentication") {
@@ -171,7 +171,7 @@ func (t *trap) name(r *http.Request, body []byte) string {
 		Status   v1alpha1.DPFHCPBridgeStatus `json:"status"`
 	}
 	if json.Unmarshal(body, &written) != nil {
-		// Kubernetes' own kinds are not written in JSON. Our names are in there as they are.
+		// Kubernetes' own kinds are not written as JSON, but names are readable in their encoding.
 		return strings.TrimSpace(name + " " + string(regexp.MustCompile(`-hcp-[a-z-]+`).Find(body)))
 	}
 

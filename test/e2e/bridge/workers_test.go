@@ -27,8 +27,9 @@ const (
 	machine = "openshift-machine-config-operator"
 )
 
-// A DPU's worker joins a hosted cluster that is a control plane of its own: the certificate that it
-// asks for is approved, and so signed. What is not approved, bridge/requests_test.go has.
+// TestWorkersJoin checks that a DPU's worker joins a hosted cluster with its own control plane: its certificate
+// signing request is approved, so that the certificate is signed. bridge/requests_test.go checks which requests
+// are not approved.
 func TestWorkersJoin(t *testing.T) {
 	hosted := kube.Start(t, kube.WithControllerManager())
 	w := newWorld(t, hosted.Config)
@@ -43,18 +44,19 @@ func TestWorkersJoin(t *testing.T) {
 	}
 
 	request := ask(t, hosted)
-	w.eventually("a certificate is signed for "+request.Name, func() bool {
+	w.eventually("the certificate is signed for "+request.Name, func() bool {
 		if err := hosted.Client.Get(t.Context(), client.ObjectKeyFromObject(request), request); err != nil {
 			t.Fatal(err)
 		}
 
 		return len(request.Status.Certificate) > 0
 	})
-	w.sayf("worker %s: its certificate is approved and signed", worker)
+	w.sayf("worker %s: the certificate is approved and signed", worker)
 	w.remove(bridge)
 }
 
-// ask sends the worker's request, by the account and with the rights that OpenShift gives workers.
+// createRequest creates the worker's certificate signing request, with the account and permissions that OpenShift
+// gives workers.
 func ask(t *testing.T, hosted *kube.Env) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
@@ -77,7 +79,7 @@ func ask(t *testing.T, hosted *kube.Env) *certificatesv1.CertificateSigningReque
 		t.Fatal(err)
 	}
 
-	asks, err := client.New(account, client.Options{Scheme: hosted.Scheme})
+	requester, err := client.New(account, client.Options{Scheme: hosted.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -90,7 +92,7 @@ func ask(t *testing.T, hosted *kube.Env) *certificatesv1.CertificateSigningReque
 			Request:    pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der}),
 		},
 	}
-	if err := asks.Create(t.Context(), request); err != nil {
+	if err := requester.Create(t.Context(), request); err != nil {
 		t.Fatal(err)
 	}
 

@@ -23,11 +23,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
 
-// patience is how long anything may take.
+// waitTimeout is the limit of a wait.
 const patience = 3 * time.Minute
 
-// Every area starts under what the chart gives it and lacks no right; an upgrade to the same
-// release changes nothing; and the kinds outlive the charts.
+// TestAreas checks that every area starts with what the chart gives it and has all permissions, that an upgrade to
+// the same release changes nothing, and that the CRDs are kept when the charts are uninstalled.
 func TestAreas(t *testing.T) {
 	t.Parallel()
 
@@ -69,20 +69,20 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		Kind: "ServiceMonitor", Namespace: space, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
 	}, "hyperfleet_build_info", len(pods), slices.Collect(maps.Values(pods))...)
 
-	// What it prints is applied by people, who do not mean to drain.
+	// People apply the output of helm template, and do not want to drain then.
 	const template = "helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml"
 
 	if printed := u.types(template + "\n"); !strings.Contains(printed, "kind: Deployment") || strings.Contains(printed, "helm.sh/hook") {
-		t.Errorf("it prints a hook:\n%s", printed)
+		t.Errorf("helm template prints a hook:\n%s", printed)
 	}
 
 	if hooks := u.types("helm get hooks hyperfleet --namespace " + space + "\n"); !strings.Contains(hooks, "kind: Job") {
 		t.Errorf("the release has no Job that drains:\n%s", hooks)
 	}
 
-	said := u.types(template + " --set areas.runners.enabled=false 2>&1 || true\n")
-	if want := "ingress.enabled: the ingress needs the area runners"; !strings.Contains(said, want) {
-		t.Errorf("an ingress to nobody: %s, want %s", said, want)
+	output := u.types(template + " --set areas.runners.enabled=false 2>&1 || true\n")
+	if want := "ingress.enabled: the ingress needs the area runners"; !strings.Contains(output, want) {
+		t.Errorf("an ingress without the area runners: %s, want %s", output, want)
 	}
 
 	before := u.versions(env)
@@ -95,8 +95,8 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	}
 
 	for area, pod := range pods {
-		if said := pod.Log(t); strings.Contains(said, "orbidden") {
-			t.Errorf("the account of %s lacks a right:\n%s", area, said)
+		if output := pod.Log(t); strings.Contains(output, "orbidden") {
+			t.Errorf("the account of %s lacks a permission:\n%s", area, output)
 		}
 	}
 
@@ -115,22 +115,22 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	u.types("helm uninstall hyperfleet --namespace " + space + "\nhelm uninstall hyperfleet-crds\n")
 
 	if left := u.versions(env); len(left) > 0 {
-		t.Errorf("it stays behind: %v", left)
+		t.Errorf("objects are left: %v", left)
 	}
 
 	u.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
 
 	if !pool.Spec.Paused {
-		t.Error("the pool was not paused before the operator went")
+		t.Error("the pool was not paused before the operator was deleted")
 	}
 
 	var kinds apiextensionsv1.CustomResourceDefinitionList
 	if err := env.Client.List(t.Context(), &kinds); err != nil || len(kinds.Items) == 0 {
-		t.Errorf("the kinds went with the charts (%v)", err)
+		t.Errorf("the CRDs were deleted with the charts (%v)", err)
 	}
 }
 
-// versions are the resource versions of what the chart has made.
+// listVersions returns the resource versions of the objects that the chart has created.
 func (u *user) versions(env *kube.Env) map[string]string {
 	u.t.Helper()
 
@@ -155,7 +155,8 @@ func (u *user) versions(env *kube.Env) map[string]string {
 	return out
 }
 
-// A value that there is not is refused, with its name; those that the page shows are taken.
+// TestValuesAreChecked checks that an unknown value is rejected with its name, and that the values in
+// docs/operate/install.md are accepted.
 func TestValuesAreChecked(t *testing.T) {
 	t.Parallel()
 
@@ -165,10 +166,10 @@ func TestValuesAreChecked(t *testing.T) {
 	u.must(err)
 	u.file("values.yaml", regexp.MustCompile("(?s)```yaml\n(image:.*?)```").FindStringSubmatch(string(page))[1])
 
-	said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --values values.yaml\n")
+	output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --values values.yaml\n")
 	for _, want := range []string{"image: registry.example.com/hyperfleet:v" + version, "name: hyperfleet-networking", "namespace: ci", "host: \"hyperfleet.example.com\""} {
-		if !strings.Contains(said, want) {
-			t.Errorf("the values that docs/operate/install.md shows don't give %s", want)
+		if !strings.Contains(output, want) {
+			t.Errorf("the values in docs/operate/install.md do not result in %s", want)
 		}
 	}
 
@@ -176,15 +177,15 @@ func TestValuesAreChecked(t *testing.T) {
 		"areas.runner.enabled=true": "runner", "areas.hosts.replica=1": "replica", "ingress.enabled=true": "host",
 		"areas.hosts.replicas=0": "replicas", "image.repository=": "repository",
 	} {
-		said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
-		if !strings.Contains(said, "schema") || !strings.Contains(said, want) {
-			t.Errorf("%s: %s", value, said)
+		output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
+		if !strings.Contains(output, "schema") || !strings.Contains(output, want) {
+			t.Errorf("%s: %s", value, output)
 		}
 	}
 }
 
-// What the values of the first release had, and no others, gives what the defaults give: so does
-// `helm upgrade --reuse-values` from it, which leaves out what came later.
+// TestValuesOfTheFirstRelease checks that the charts render the same with only the values of the first release as
+// with the defaults, which is what `helm upgrade --reuse-values` does.
 func TestValuesOfTheFirstRelease(t *testing.T) {
 	t.Parallel()
 

@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// A ConfigMap that was changed, by whatever means, is in force without a rollout; one that is
-// invalid harms nobody.
+// TestChangedConfigMapIsUsed checks that a changed ConfigMap takes effect without a rollout, and that an invalid
+// ConfigMap is only logged.
 func TestAChangedConfigMapIsTakenUp(t *testing.T) {
 	t.Parallel()
 
@@ -26,7 +26,7 @@ func TestAChangedConfigMapIsTakenUp(t *testing.T) {
 
 	for deadline := time.Now().Add(patience); !strings.Contains(pod.Log(t), "changed configuration is invalid"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it does not say that the configuration is invalid:\n%s", pod.Log(t))
+			t.Fatalf("the operator does not log that the configuration is invalid:\n%s", pod.Log(t))
 		}
 	}
 
@@ -36,7 +36,7 @@ func TestAChangedConfigMapIsTakenUp(t *testing.T) {
 	pod.WaitAndRestart(t)
 	ready(t, pod)
 
-	if said := pod.Log(t); !strings.Contains(said, `"DEBUG"`) || !strings.Contains(said, "restarted with the new configuration") {
-		t.Errorf("the new configuration is not in force:\n%s", said)
+	if output := pod.Log(t); !strings.Contains(output, `"DEBUG"`) || !strings.Contains(output, "restarted with the new configuration") {
+		t.Errorf("the new configuration is not used:\n%s", output)
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
 
-// run starts the program of a Deployment, with further variables as they are.
+// runDeployment starts the program of a Deployment, with additional environment variables.
 func run(t *testing.T, env *kube.Env, namespace, name string, variables ...string) *kubelet.Pod {
 	t.Helper()
 
@@ -30,7 +30,7 @@ func run(t *testing.T, env *kube.Env, namespace, name string, variables ...strin
 	return node.RunDeployment(name, "KUBECONFIG", variables...)
 }
 
-// playJobs runs the Jobs of a namespace that have not ended, and gives them their end.
+// runJobs runs the Jobs of a namespace that have not ended, and sets their conditions.
 func playJobs(t *testing.T, env *kube.Env, binary, namespace string) {
 	t.Helper()
 
@@ -51,8 +51,8 @@ func playJobs(t *testing.T, env *kube.Env, binary, namespace string) {
 		cmd := exec.CommandContext(t.Context(), binary, spec.Containers[0].Args...)
 		cmd.Env = []string{"KUBECONFIG=" + env.Kubeconfig(t, account), "HOME=" + t.TempDir()}
 
-		said, err := cmd.CombinedOutput()
-		t.Logf("job %s: %v\n%s", job.Name, err, said)
+		output, err := cmd.CombinedOutput()
+		t.Logf("job %s: %v\n%s", job.Name, err, output)
 		kube.EndJob(job, err != nil)
 
 		if err := env.Client.Status().Update(t.Context(), job); err != nil {

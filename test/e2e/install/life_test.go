@@ -21,29 +21,29 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 
-// tutorial is what a new user reads.
+// tutorial is the first page for new users.
 const tutorial = root + "docs/start/runners.md"
 
-// usual is the namespace that the pages install to.
+// defaultNamespace is the namespace that the pages install to.
 const usual = "hyperfleet-system"
 
-// anyOperator is on every machine of an operator: here is one alone.
+// defaultOwner is the tag of the machines of every operator. Only one operator runs here.
 const anyOperator = "hyperfleet"
 
-// user is somebody in a folder with the files of a release.
+// user is a user with the files of a release in a folder.
 type user struct {
 	t    *testing.T
 	dir  string
 	env  []string
 	sayf func(string, ...any)
-	// commands that were typed so far.
+	// commands is the number of commands that were run.
 	commands int
-	// meanwhile is done again and again while a command runs; may be nil.
+	// meanwhile is called repeatedly while a command runs. It may be nil.
 	meanwhile func()
 }
 
-// newUser has helm, kubectl and hyperfleet on the path. gitHub is where hyperfleet init finds
-// GitHub, which has another address for everybody else.
+// newUser returns a user with helm, kubectl and hyperfleet in PATH. hyperfleet init uses gitHub as the address of
+// GitHub.
 func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 	t.Helper()
 
@@ -79,13 +79,13 @@ func (u *user) must(err error) {
 	}
 }
 
-// file writes a file of the user's.
+// writeFile writes a file into the folder.
 func (u *user) file(name, text string) {
 	u.t.Helper()
 	u.must(os.WriteFile(filepath.Join(u.dir, name), []byte(text), 0o600))
 }
 
-// types has a shell run commands, fails the test if one fails, and gives what they said.
+// runCommands runs commands in a shell, fails the test if one fails, and returns their output.
 func (u *user) types(commands string) string {
 	u.t.Helper()
 
@@ -130,22 +130,22 @@ func (u *user) wait(ended <-chan struct{}) {
 	}
 }
 
-// tutorialBlocks are the commands of the tutorial that TestTutorial types, without those for Proxmox VE, a
-// registry and the settings of GitHub.
+// readTutorialBlocks returns the commands of the tutorial that TestTutorial runs. The commands for Proxmox VE, a
+// registry and the settings of GitHub are not among them.
 func tutorialBlocks(t *testing.T) []string {
 	t.Helper()
 
 	return blocksOf(t, tutorial, "run: TestTutorial.*")
 }
 
-// blocks are the commands of a page.
+// readAllBlocks returns all blocks of commands of a page.
 func blocks(t *testing.T, file string) []string {
 	t.Helper()
 
 	return blocksOf(t, file, "(?:run|not run): .+")
 }
 
-// blocksOf are the commands of a page whose marker says that.
+// readBlocks returns the blocks of commands of a page whose marker matches.
 func blocksOf(t *testing.T, file, marker string) []string {
 	t.Helper()
 
@@ -163,8 +163,8 @@ func blocksOf(t *testing.T, file, marker string) []string {
 	return out
 }
 
-// A new user goes by the page, word for word but for the names of their own servers, from
-// nothing to the first finished job.
+// TestTutorial runs the commands of the tutorial, with only the names of the servers replaced, from the
+// installation to the first finished job.
 func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	f := fleet.New(t, kube.Start(t), fleet.Options{})
 	u := newUser(t, f.Env, f.GitHub.URL)
@@ -178,14 +178,14 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	page := tutorialBlocks(t)
 	if len(page) != 4 {
-		t.Fatalf("the page has %d blocks of commands: see which of them needs what", len(page))
+		t.Fatalf("the page has %d blocks of commands, want 4: adapt this test to the page", len(page))
 	}
 
 	readme, err := os.ReadFile(root + "README.md")
 	u.must(err)
 
 	if !strings.Contains(string(readme), "```sh\n"+page[0]+"```") {
-		t.Errorf("README.md installs in another way than %s:\n%s", tutorial, page[0])
+		t.Errorf("README.md does not have the install commands of %s:\n%s", tutorial, page[0])
 	}
 
 	begun := time.Now()
@@ -204,28 +204,29 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	took, commands := time.Since(begun), u.commands
 
-	if said := u.types(page[3]); !strings.Contains(said, "success") {
-		t.Errorf("the job is not told of:\n%s", said)
+	if output := u.types(page[3]); !strings.Contains(output, "success") {
+		t.Errorf("the output does not have the successful job:\n%s", output)
 	}
 
 	u.sayf("from helm install to the first finished job: %.1f s, %d commands (goal: 180 s, 6 commands)", took.Seconds(), commands)
 
 	if commands > 6 {
-		t.Errorf("it took %d commands", commands)
+		t.Errorf("%d commands, want at most 6", commands)
 	}
 
 	f.OperatorUID, f.Namespace = anyOperator, "ci"
 	f.EventuallyClean()
 
-	if said := operator.Log(t); strings.Contains(said, "orbidden") {
-		t.Errorf("the account lacks a right:\n%s", said)
+	if output := operator.Log(t); strings.Contains(output, "orbidden") {
+		t.Errorf("the account lacks a permission:\n%s", output)
 	}
 
 	u.meanwhile = func() { playJobs(t, f.Env, program(t, "hyperfleet"), usual) }
 	u.operates()
 }
 
-// operates does what the pages on operating it say, to the end. The next release is this one.
+// runOperationPages runs the commands of the pages on backup, upgrade and uninstallation. The next release is the
+// same as this one.
 func (u *user) operates() {
 	u.t.Helper()
 
@@ -245,11 +246,11 @@ func (u *user) operates() {
 	}
 
 	if saved, err := os.ReadFile(filepath.Join(u.dir, "fleet-backup.yaml")); err != nil || !strings.Contains(string(saved), "kind: RunnerPool") {
-		u.t.Errorf("the backup lacks pools (%v)", err)
+		u.t.Errorf("the backup has no RunnerPool (%v)", err)
 	}
 }
 
-// webhook gives GitHub the secret that hyperfleet init has made, as the page says.
+// setWebhook gives GitHub the webhook secret that hyperfleet init has created, as the page says.
 func (u *user) webhook(f *fleet.Fleet) {
 	u.t.Helper()
 
@@ -258,7 +259,7 @@ func (u *user) webhook(f *fleet.Fleet) {
 
 	secret := regexp.MustCompile(`secret: "([0-9a-f]{64})"`).FindStringSubmatch(string(text))
 	if secret == nil {
-		u.t.Fatal("there is no secret for the webhook")
+		u.t.Fatal("fleet/secrets.yaml has no webhook secret")
 	}
 
 	f.GitHub.SetWebhook(control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: secret[1]})

@@ -10,17 +10,16 @@ import (
 	"testing"
 )
 
-// What `make e2e-install` has made, and where: the release, and helm.
+// `make e2e-install` builds the release in this folder.
 const (
 	root    = "../../../"
 	dist    = root + "bin/install"
 	version = "0.0.0-install"
-	// space is the operator's namespace: another one than the manifests name, so that
-	// nothing works by chance.
+	// otherNamespace is a namespace for the operator other than the default, so that nothing depends on the default.
 	space = "fleet-system"
 )
 
-// released is a file of the release.
+// releaseFile returns the path of a file of the release.
 func released(t testing.TB, name string) string {
 	t.Helper()
 
@@ -30,13 +29,13 @@ func released(t testing.TB, name string) string {
 	}
 
 	if err != nil {
-		t.Fatalf("find %s: %v: make e2e-install makes it", name, err)
+		t.Fatalf("find %s: %v: run make e2e-install", name, err)
 	}
 
 	return path
 }
 
-// program is one of the release's programs for this machine.
+// releaseProgram returns the path of a program of the release for this machine.
 func program(t testing.TB, name string) string {
 	t.Helper()
 

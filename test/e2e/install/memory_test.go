@@ -12,23 +12,23 @@ import (
 )
 
 const (
-	// goalMemory of an operator at rest, in MiB, with what is mapped of its program.
+	// goalMemory is the goal for an idle operator, in MiB, including the mapped pages of its program.
 	goalMemory = 60
-	// mostOwn is twice what it writes for itself. The rest is the kernel's matter: how much of
-	// the program is mapped, and counts, depends on who ran it before.
+	// maxAnonymous is the limit of anonymous memory in MiB, twice the usual value. File pages have no limit, because
+	// the kernel decides how many are mapped and which process they count for.
 	mostOwn = 24
 )
 
-// memory is what a process holds, in MiB.
+// memory is the resident memory of a process, in MiB.
 type memory struct {
-	// own is what it wrote: nothing but the process's end gives it back.
+	// own is the anonymous memory.
 	own float64
-	// file are the pages of its program that are mapped. Linux maps sixteen for each that is
-	// touched, and takes them away again when it needs room.
+	// file is the memory of mapped pages of the program. Linux maps sixteen pages at once, and unmaps them when it
+	// needs memory.
 	file float64
 }
 
-// memoryOf looks at a process.
+// readMemory reads the memory of a process.
 func memoryOf(t *testing.T, pid int) memory {
 	t.Helper()
 
@@ -52,21 +52,21 @@ func memoryOf(t *testing.T, pid int) memory {
 	}
 
 	if out.own == 0 || out.file == 0 {
-		t.Fatalf("no memory is told of in\n%s", status)
+		t.Fatalf("no RssAnon or RssFile in\n%s", status)
 	}
 
 	return out
 }
 
-// tellMemory says what an operator at rest takes, and fails if it is too much.
+// reportMemory logs the memory of an idle operator, and fails the test if it exceeds the limit.
 func (u *user) tellMemory(area string, pid int) {
 	u.t.Helper()
 
 	m := memoryOf(u.t, pid)
-	u.sayf("%s at rest: %.1f MiB (goal: %d), of which %.1f MiB are its own, and %.1f MiB pages of its program",
+	u.sayf("%s idle: %.1f MiB (goal: %d): %.1f MiB anonymous and %.1f MiB pages of its program",
 		area, m.own+m.file, goalMemory, m.own, m.file)
 
 	if m.own > mostOwn {
-		u.t.Errorf("%s has %.1f MiB of its own at rest, %d at most", area, m.own, mostOwn)
+		u.t.Errorf("%s has %.1f MiB of anonymous memory when idle, want at most %d", area, m.own, mostOwn)
 	}
 }

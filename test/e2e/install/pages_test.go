@@ -12,8 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kubelet"
 )
 
-// What guides have readers apply, and ask, on any API server with our kinds works as it stands:
-// all blocks that say that they are run by this test.
+// TestPagesApply runs the commands of guides that need only an API server with the CRDs: all blocks that are
+// marked as run by this test.
 func TestPagesApply(t *testing.T) {
 	t.Parallel()
 

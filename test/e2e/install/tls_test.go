@@ -28,11 +28,11 @@ import (
 
 const (
 	tlsPage = root + "docs/operate/tls.md"
-	// inside is the name of the receiver's Service.
+	// serviceName is the DNS name of the receiver's Service.
 	inside = "hyperfleet-webhooks." + usual + ".svc"
 )
 
-// by is a transport that trusts the authorities in a bundle, and calls who it reaches by a name.
+// newTransport returns a transport that trusts the bundle, and expects this server name.
 func by(bundle []byte, name string) *http.Transport {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
@@ -42,7 +42,7 @@ func by(bundle []byte, name string) *http.Transport {
 	}
 }
 
-// trusting leads to an operator, as verified by the authority that it has made.
+// newOperatorProxy returns a proxy to an operator that verifies the operator's certificate with its own authority.
 func trusting(t *testing.T, env *kube.Env, address string) http.Handler {
 	t.Helper()
 
@@ -57,7 +57,7 @@ func trusting(t *testing.T, env *kube.Env, address string) http.Handler {
 	return proxy
 }
 
-// reports has a machine that trusts a bundle send a report, and gives the answer's code.
+// sendReport sends a machine's report, and returns the status of the response.
 func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Transport) (int, error) {
 	t.Helper()
 
@@ -77,18 +77,18 @@ func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Tran
 	return response.StatusCode, response.Body.Close()
 }
 
-// ready waits for a pod.
+// waitUntilReady waits until a pod is ready.
 func ready(t *testing.T, pod *kubelet.Pod) {
 	t.Helper()
 
 	for deadline := time.Now().Add(patience); !pod.IsReady(t.Context()); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("it is not ready:\n%s", pod.Log(t))
+			t.Fatalf("the pod is not ready:\n%s", pod.Log(t))
 		}
 	}
 }
 
-// installed is a user who has installed the runners' operator, and its pod.
+// installRunners returns a user who has installed the operator of runners, and its pod.
 func installed(t *testing.T) (*user, *kubelet.Pod) {
 	t.Helper()
 
@@ -102,8 +102,8 @@ func installed(t *testing.T) (*user, *kubelet.Pod) {
 	return u, pod
 }
 
-// Installed as it comes, the operator serves TLS by its own authority, to whoever trusts that;
-// and serves nobody in the clear.
+// TestOwnAuthority checks that with the default settings the operator serves TLS with a certificate of its own
+// authority, and does not serve plain HTTP.
 func TestOwnAuthority(t *testing.T) {
 	t.Parallel()
 
@@ -114,23 +114,23 @@ func TestOwnAuthority(t *testing.T) {
 	u.must(err)
 
 	if code, err := reports(t, pod, "https", by(authority, inside)); err != nil || code != http.StatusUnauthorized {
-		t.Errorf("a machine that trusts the authority, with a token that is none: %d, %v", code, err)
+		t.Errorf("report with an invalid token by a machine that trusts the authority: %d, %v, want 401", code, err)
 	}
 
 	if _, err := reports(t, pod, "https", by(nil, inside)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
-		t.Errorf("a machine that does not: %v", err)
+		t.Errorf("report by a machine that does not trust the authority: error %v", err)
 	}
 
 	if code, err := reports(t, pod, "http", by(nil, inside)); err == nil && code != http.StatusBadRequest {
-		t.Errorf("in the clear: %d", code)
+		t.Errorf("report over plain HTTP: %d, want 400", code)
 	}
 
-	if said := u.types("hyperfleet doctor\n"); !strings.Contains(said, "webhooks and machines: the operator serves TLS") {
-		t.Errorf("doctor does not say so:\n%s", said)
+	if output := u.types("hyperfleet doctor\n"); !strings.Contains(output, "webhooks and machines: the operator serves TLS") {
+		t.Errorf("doctor does not report that the operator serves TLS:\n%s", output)
 	}
 }
 
-// given is the certificate of somebody who vouches for example.com, and its key.
+// newCertificate returns another authority's certificate for example.com, and its key.
 func given(t *testing.T) ([]byte, []byte) {
 	t.Helper()
 
@@ -146,8 +146,8 @@ func given(t *testing.T) ([]byte, []byte) {
 		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key})
 }
 
-// The overlay and the values that the page shows have the operator serve the certificate of a
-// Secret; the Secret is cert-manager's to make, if the values say so.
+// TestGivenCertificate checks that the operator serves the certificate of a Secret with the overlay or the values
+// of the page, and that cert-manager creates the Secret if the values say so.
 func TestGivenCertificate(t *testing.T) {
 	t.Parallel()
 
@@ -159,7 +159,7 @@ func TestGivenCertificate(t *testing.T) {
 
 	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
 	if len(shown) != 3 {
-		t.Fatalf("the page shows %d files: see which is which", len(shown))
+		t.Fatalf("the page shows %d files, want 3: adapt this test to the page", len(shown))
 	}
 
 	checkout, err := filepath.Abs(root)
@@ -179,25 +179,25 @@ func TestGivenCertificate(t *testing.T) {
 	ready(t, pod)
 
 	if code, err := reports(t, pod, "https", by(certificate, "example.com")); err != nil || code != http.StatusUnauthorized {
-		t.Errorf("who trusts the certificate: %d, %v", code, err)
+		t.Errorf("report by a machine that trusts the certificate: %d, %v, want 401", code, err)
 	}
 
 	u.file("values.yaml", shown[0][1])
 
-	said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml\n")
+	output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml\n")
 	for _, want := range []string{
 		"certFile: /etc/hyperfleet-webhooks/tls.crt", "keyFile: /etc/hyperfleet-webhooks/tls.key", "caFile: /etc/hyperfleet-webhooks/ca.crt",
 		"mountPath: /etc/hyperfleet-webhooks", "secretName: hyperfleet-webhooks-tls", "kind: Certificate", "name: internal",
 	} {
-		if !strings.Contains(said, want) {
-			t.Errorf("the values that the page shows don't give %s", want)
+		if !strings.Contains(output, want) {
+			t.Errorf("the values on the page do not result in %s", want)
 		}
 	}
 
 	for value, want := range map[string]bool{"ingress.enabled=true,ingress.host=h": true, "ingress.enabled=true,ingress.host=h,tls.secret=given": false, "tls=null": false} {
-		said := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + "\n")
-		if strings.Contains(said, "plainHTTP: true") != want {
-			t.Errorf("%s: plain HTTP is %t", value, !want)
+		output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + "\n")
+		if strings.Contains(output, "plainHTTP: true") != want {
+			t.Errorf("%s: plain HTTP is %t, want the opposite", value, !want)
 		}
 	}
 }

@@ -31,14 +31,14 @@ const (
 	networkingSvc = "hyperfleet-networking"
 )
 
-// A drain that hangs: a worker whose pod has a budget that never lets it go. Its status says
-// which pod and which budget, nothing else waits for it, and its time ends it, over a kill of
-// the operator. The rights of the operator's user in the cluster are those of the guide.
+// TestBlockedDrain checks a drain that a PodDisruptionBudget blocks: the machine's status names pod and budget,
+// other machines do not wait, and the timeout ends the drain even if the operator is killed meanwhile. The
+// operator's user in the workload cluster has the permissions of the guide.
 func TestDrainThatHangs(t *testing.T) {
 	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
 	w.workloadCluster()
 
-	w.sayf("two pools of workers; the pods of one have a budget of none")
+	w.sayf("two pools of workers; a PodDisruptionBudget protects all pods of one")
 
 	stuck, free := nodePool("stuck", 2, "192.168.0.10-192.168.0.19", "fd00::10-fd00::19"),
 		nodePool("free", 2, "192.168.0.20-192.168.0.29", "fd00::20-fd00::29")
@@ -64,12 +64,12 @@ func TestDrainThatHangs(t *testing.T) {
 		},
 	})
 
-	w.sayf("the pool is made smaller, and the drain hangs")
+	w.sayf("the pool is scaled down, and the drain is blocked")
 	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
 
 	var leaving string
 
-	w.eventually("the status says which pod of which budget holds it", func() bool {
+	w.eventually("the status names the pod and its budget", func() bool {
 		for name := range w.machines() {
 			if strings.Contains(w.drained(name), "Draining: remaining: 1 pod ("+w.namespace+"/on-"+name+"); "+
 				"eviction refused for now: "+w.namespace+"/on-"+name+" by PodDisruptionBudget never") {
@@ -80,12 +80,12 @@ func TestDrainThatHangs(t *testing.T) {
 		return leaving != "" && w.pool("stuck").Status.DrainingReplicas == 1
 	})
 
-	w.sayf("nothing else waits, and the operator is killed")
+	w.sayf("other machines do not wait, and the operator is killed")
 	w.kill()
 	w.change("free", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
 	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 2 })
 	w.start()
-	w.eventually("the other pool is smaller, and this one has another machine", func() bool {
+	w.eventually("the other pool is scaled down, and this one has a new machine", func() bool {
 		there, readyOf, all := w.machines(), map[string]int{}, map[string]int{}
 		for _, m := range there {
 			all[m.Labels[infrav1.LabelNodePool]]++
@@ -99,31 +99,31 @@ func TestDrainThatHangs(t *testing.T) {
 			there[leaving].Status.Phase == infrav1.KubevirtMachineDraining
 	})
 
-	w.sayf("its time is over")
+	w.sayf("the drain times out")
 	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Drain.Timeout.Duration = time.Second })
-	w.eventually("the machine goes, and its Node", func() bool {
+	w.eventually("the machine and its Node are deleted", func() bool {
 		return w.machines()[leaving].Name == "" && !slices.Contains(w.nodes(), leaving)
 	})
-	w.eventually("an event says what was left", func() bool {
+	w.eventually("an event has the remaining pod", func() bool {
 		return w.told("DrainTimedOut", leaving+" was not drained within 1s: remaining: 1 pod", "by PodDisruptionBudget never")
 	})
 
-	// One left of the other pool, one stays of this one; the machine that was made has not joined.
+	// Each pool has one Node left. The new machine has not joined.
 	if nodes := w.nodes(); len(nodes) != 2 {
-		t.Errorf("the Nodes are %v, not 2", nodes)
+		t.Errorf("Nodes are %v, want 2", nodes)
 	}
 
 	if w.ready() != 3 {
-		t.Errorf("%d machines are ready, and not 3\n%s", w.ready(), w.describe())
+		t.Errorf("%d machines are ready, want 3\n%s", w.ready(), w.describe())
 	}
 
-	// Where the pools go as well, nobody waits for a drain.
+	// If the pools are deleted, their machines are not drained.
 	w.must(env.Client.DeleteAllOf(t.Context(), &infrav1.KubevirtNodePool{}, client.InNamespace(w.namespace)))
-	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 })
+	w.eventually("all machines are deleted", func() bool { return len(w.machines()) == 0 })
 }
 
-// workloadCluster makes the way to the cluster that the machines join, with the rights that the
-// guide gives. It is the tests' own API server.
+// createKubeconfig creates the Secret with the kubeconfig of the workload cluster, with the permissions that the
+// guide grants. The workload cluster is the tests' own API server.
 func (w *world) workloadCluster() {
 	w.t.Helper()
 	env.Apply(w.t, w.guideRole())
@@ -150,7 +150,7 @@ func (w *world) workloadCluster() {
 	w.create(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: guestSecret}, Data: map[string][]byte{guestKey: data}})
 }
 
-// guideRole writes the guide's ClusterRole to a file.
+// writeGuideRole writes the guide's ClusterRole to a file, and returns its path.
 func (w *world) guideRole() string {
 	w.t.Helper()
 
@@ -158,7 +158,7 @@ func (w *world) guideRole() string {
 	w.must(err)
 
 	for block := range strings.SplitSeq(string(page), "```") {
-		if text, is := strings.CutPrefix(block, "yaml\n"); is && strings.Contains(text, "metadata: {name: "+drainRole+"}") {
+		if text, found := strings.CutPrefix(block, "yaml\n"); found && strings.Contains(text, "metadata: {name: "+drainRole+"}") {
 			path := filepath.Join(w.t.TempDir(), "role.yaml")
 			w.must(os.WriteFile(path, []byte(text), 0o600))
 
@@ -171,7 +171,7 @@ func (w *world) guideRole() string {
 	return ""
 }
 
-// nodes are those of the world's machines, also of machines that are gone.
+// listNodes returns the Nodes of the fixture's machines, including those of deleted machines.
 func (w *world) nodes() []string {
 	w.t.Helper()
 
@@ -189,7 +189,7 @@ func (w *world) nodes() []string {
 	return out
 }
 
-// drained is what a machine says of its Node.
+// describeDrain returns reason and message of a machine's drain condition.
 func (w *world) drained(name string) string {
 	m := w.machines()[name]
 	if c := apimeta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); c != nil {
@@ -199,7 +199,7 @@ func (w *world) drained(name string) string {
 	return ""
 }
 
-// told says whether there is an event of a reason with all of some words.
+// hasEvent returns true if an event with this reason contains all of the texts.
 func (w *world) told(reason string, words ...string) bool {
 	var events corev1.EventList
 	w.must(env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)))

@@ -22,7 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-// nodePool has static addresses of both families.
+// newNodePool returns a pool with static addresses of both families.
 func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
 
@@ -46,8 +46,7 @@ func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1
 	}
 }
 
-// A hundred machines, from the first to the last, with every trouble that a pool of
-// addresses knows.
+// TestHundredMachines checks the life of a hundred machines with all changes of their address pool.
 func TestHundredMachines(t *testing.T) {
 	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
 
@@ -60,8 +59,8 @@ func TestHundredMachines(t *testing.T) {
 	w.addresses()
 	w.start()
 
-	w.eventually("as many machines run as there are addresses", func() bool { return w.ready() == short })
-	w.eventually("the pool says so", func() bool {
+	w.eventually("one machine runs for each address", func() bool { return w.ready() == short })
+	w.eventually("the status of the pool reports it", func() bool {
 		status := w.pool("workers").Status
 
 		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionTrue &&
@@ -69,7 +68,7 @@ func TestHundredMachines(t *testing.T) {
 	})
 	w.exhausted(machines - short)
 
-	w.sayf("growth")
+	w.sayf("more addresses")
 	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
 		spec.BootstrapNetworkConfig.Addresses = append(spec.BootstrapNetworkConfig.Addresses, "192.168.1.0/24", "fd00::100-fd00::1ff")
 	})
@@ -83,8 +82,8 @@ func TestHundredMachines(t *testing.T) {
 	for _, want := range []string{
 		" is the leader\n", "RBAC roles of networking: all match this version of hyperfleet\n", "\n0 problems, 0 warnings\n",
 	} {
-		if said := w.doctor(); !strings.Contains(said, want) {
-			t.Errorf("hyperfleet doctor does not say %q:\n%s", want, said)
+		if output := w.doctor(); !strings.Contains(output, want) {
+			t.Errorf("hyperfleet doctor does not print %q:\n%s", want, output)
 		}
 	}
 
@@ -96,24 +95,24 @@ func TestHundredMachines(t *testing.T) {
 
 	w.must(env.Client.Delete(t.Context(), w.pool("workers")))
 
-	w.eventually("nothing is left", func() bool { return len(w.machines()) == 0 && w.left() == "" })
+	w.eventually("all objects are deleted", func() bool { return len(w.machines()) == 0 && w.left() == "" })
 }
 
-// exhausted checks what a person sees of a pool without addresses.
+// checkExhausted checks that log, metric, event and doctor report a pool without free addresses.
 func (w *world) exhausted(waiting int) {
 	w.t.Helper()
 
 	if !strings.Contains(w.logged(), "No available IPs in pool for interface eno101") {
-		w.t.Error("the log does not have the message")
+		w.t.Error("the log does not report the exhausted pool")
 	}
 
-	w.eventually("the metric tells", func() bool {
+	w.eventually("the metric reports the exhausted pool", func() bool {
 		return w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 1
 	})
-	w.eventually("events tell", func() bool { return w.told("PoolExhausted") })
+	w.eventually("an event reports the exhausted pool", func() bool { return w.told("PoolExhausted") })
 
-	if said := w.doctor(); !strings.Contains(said, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
-		w.t.Errorf("hyperfleet doctor does not tell:\n%s", said)
+	if output := w.doctor(); !strings.Contains(output, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
+		w.t.Errorf("hyperfleet doctor does not report the exhausted pool:\n%s", output)
 	}
 
 	pending := 0
@@ -129,8 +128,8 @@ func (w *world) exhausted(waiting int) {
 	}
 }
 
-// keepOverLife stops, starts, restarts and migrates a machine, and deletes the
-// VirtualMachine of another: both keep their addresses.
+// checkAddressesAreKept stops, starts, restarts and migrates a machine, deletes the VirtualMachine of another one,
+// and checks that both keep their addresses.
 func (w *world) keepOverLife() {
 	w.t.Helper()
 	w.sayf("stop, start, restart, live migration")
@@ -152,11 +151,11 @@ func (w *world) keepOverLife() {
 		return w.machines()[one].Status.Phase == infrav1.KubevirtMachineStopped
 	})
 
-	// Somebody else must not get its addresses meanwhile, whatever happens.
+	// No other machine may get its addresses meanwhile, even if the operator is killed.
 	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas += 2 })
 	w.kill()
 	w.start()
-	w.eventually("two machines more run", func() bool { return w.ready() == 101 })
+	w.eventually("two more machines run", func() bool { return w.ready() == 101 })
 
 	w.must(w.virt.Start(w.t.Context(), key))
 	w.eventually("the machine runs again", func() bool { return w.machines()[one].Status.Ready })
@@ -165,7 +164,7 @@ func (w *world) keepOverLife() {
 
 	vm := &virtv1.VirtualMachine{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: one}}
 	w.must(env.Client.Delete(w.t.Context(), vm))
-	w.eventually("a VirtualMachine that somebody deleted is made again", func() bool {
+	w.eventually("the deleted VirtualMachine is recreated", func() bool {
 		found := &virtv1.VirtualMachine{}
 		err := env.Client.Get(w.t.Context(), key, found)
 
@@ -195,7 +194,7 @@ func (w *world) must(err error) {
 	}
 }
 
-// migrate moves a machine to another node while it runs.
+// migrate moves a running machine to another node.
 func (w *world) migrate(name string) {
 	w.t.Helper()
 
@@ -203,20 +202,20 @@ func (w *world) migrate(name string) {
 	migration := &virtv1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
 	migration.Spec.VMIName = name
 	w.create(migration)
-	w.eventually("the machine is on another node, and its status says so", func() bool {
+	w.eventually("the status has the other node", func() bool {
 		now := w.machines()[name].Status
 
 		return now.NodeName != node && now.NodeName != "" && now.Ready
 	})
 }
 
-// reuse scales down and up: addresses come back, the lowest first.
+// checkReuse scales the pool down and up, and checks that the lowest free address is allocated first.
 func (w *world) reuse() {
 	w.t.Helper()
 	w.sayf("scale down, kill in between, scale up")
 
 	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 60 })
-	w.eventually("some machines go", func() bool { return len(w.machines()) < 95 })
+	w.eventually("some machines are deleted", func() bool { return len(w.machines()) < 95 })
 	w.kill()
 	w.start()
 	w.eventually("60 machines are left", func() bool { return len(w.machines()) == 60 && w.ready() == 60 })
@@ -240,7 +239,7 @@ func (w *world) reuse() {
 
 	for name, addresses := range w.addresses() {
 		if before[name] == nil && addresses[0] != free {
-			w.t.Errorf("a new machine got %s, and the lowest free address is %s", addresses[0], free)
+			w.t.Errorf("a new machine got %s, want the lowest free address %s", addresses[0], free)
 		}
 	}
 
@@ -249,7 +248,8 @@ func (w *world) reuse() {
 	w.addresses()
 }
 
-// removeConfig takes the addresses away: old machines keep theirs, new ones ask DHCP.
+// checkDHCP removes the addresses from the pool, and checks that existing machines keep theirs, and that new ones
+// use DHCP.
 func (w *world) removeConfig() {
 	w.t.Helper()
 	w.sayf("without static addresses")
@@ -275,11 +275,11 @@ func (w *world) removeConfig() {
 	}
 
 	if dhcp != 3 {
-		w.t.Errorf("%d machines ask DHCP, not 3", dhcp)
+		w.t.Errorf("%d machines use DHCP, want 3", dhcp)
 	}
 }
 
-// left tells what is there of ours beside machines.
+// describeLeftovers describes the objects that are left, except machines.
 func (w *world) left() string {
 	for what, list := range map[string]client.ObjectList{
 		"node pools": &infrav1.KubevirtNodePoolList{}, "templates": &infrav1.KubevirtMachineTemplateList{},

@@ -14,13 +14,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// deploy has what is applied to a cluster.
+// deploy is the folder of the manifests.
 const deploy = "../../../deploy/"
 
 var (
 	// env is the API server of all tests.
 	env *kube.Env
-	// binary is the operator.
+	// binary is the path of the operator's program.
 	binary string
 )
 

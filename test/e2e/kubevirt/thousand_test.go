@@ -16,9 +16,9 @@ import (
 
 // Feature: hyperfleet-operator, Property: a thousand machines on one pool never share an address
 //
-// The machines are made by sixteen concurrent passes, and the operator is killed again and
-// again. Each write of a status is looked at, in the API server's order. Nobody plays
-// KubeVirt here: a VirtualMachine is made and stays. With -short they are two hundred.
+// Sixteen concurrent reconciles create the machines, and the operator is killed several times. The test checks
+// each write of a status, in the order of the API server. KubeVirt is not simulated: VirtualMachines are only
+// created. With -short there are two hundred machines.
 func TestThousandMachines(t *testing.T) {
 	w := bareWorld(t)
 
@@ -35,39 +35,38 @@ func TestThousandMachines(t *testing.T) {
 	w.create(pool)
 
 	for i := range kills {
-		w.eventually("some more have addresses", func() bool { return given() > 2*(i+1)*machines/(kills+2) })
+		w.eventually("more machines have addresses", func() bool { return given() > 2*(i+1)*machines/(kills+2) })
 		w.kill()
 		w.start()
 	}
 
-	w.eventually("all have addresses", func() bool { return given() == 2*machines })
+	w.eventually("all machines have addresses", func() bool { return given() == 2*machines })
 
 	if n := len(w.addresses()); n != machines {
-		t.Errorf("%d machines have addresses on record", n)
+		t.Errorf("%d machines have addresses in their status", n)
 	}
 
-	// One that was killed leaves a lease, which is waited for; one that was asked to end has given
-	// it back.
+	// A killed operator leaves its Lease, which has to expire first. A stopped operator releases it.
 	for _, end := range []func(){w.kill, w.stop} {
 		end()
 
 		logged := len(w.logged())
 		w.start()
-		w.eventually("a new process has read all back", func() bool {
+		w.eventually("the restarted operator has read all addresses", func() bool {
 			return w.metric("hyperfleet_ippool_free", `family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"`) == float64(ipv6-machines)
 		})
-		w.eventually("its controllers work", func() bool {
+		w.eventually("its controllers run", func() bool {
 			return strings.Contains(w.logged()[logged:], `msg="Starting workers" controller=kubevirtmachine`)
 		})
 	}
 
 	if given() != 2*machines {
-		t.Errorf("%d addresses were given, not %d: a restart gave a machine others", given(), 2*machines)
+		t.Errorf("%d addresses were allocated, want %d: a restart has allocated new ones", given(), 2*machines)
 	}
 }
 
-// watchAddresses fails the test when an address is written for one machine while another
-// one has it on record. What it gives counts the addresses that are on record.
+// watchAddresses fails the test if an address is written to the status of one machine while it is in the status of
+// another. It returns a function that counts the allocated addresses.
 func (w *world) watchAddresses() func() int {
 	w.t.Helper()
 
@@ -92,7 +91,7 @@ func (w *world) watchAddresses() func() int {
 			w.mu.Lock()
 			for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
 				if other := owners[a]; other != "" && other != m.Name {
-					w.t.Errorf("%s was given to %s and to %s", a, other, m.Name)
+					w.t.Errorf("%s was allocated to %s and to %s", a, other, m.Name)
 				}
 
 				owners[a] = m.Name

@@ -19,22 +19,23 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
-// start starts an API server with the CRDs of a folder.
+// startServer starts an API server with the CRDs of a folder.
 func start(t *testing.T, crds string) *kube.Env {
 	t.Helper()
 
 	return kube.Start(t, kube.WithCRDs(crds))
 }
 
-// world is a fleet whose guests boot, and whose jobs end, when they are let.
+// fixture is a fleet whose guests boot, and whose jobs end, when the test allows it.
 type world struct {
 	*fleet.Fleet
 
-	// boot lets guests boot; over is a file that is there once jobs may end.
+	// boot receives a value for each guest that may boot. over is a file that exists when jobs may end.
 	boot chan struct{}
 	over string
 }
 
+// newFixture creates a fixture.
 func newWorld(t *testing.T, env *kube.Env, model pve.Model) *world {
 	t.Helper()
 
@@ -49,27 +50,27 @@ func newWorld(t *testing.T, env *kube.Env, model pve.Model) *world {
 	}
 
 	w.Fleet = fleet.New(t, env, fleet.Options{Model: model})
-	w.Runners.JobSilence = time.Second // webhooks that found no operator are made up for by asking
+	w.Runners.JobSilence = time.Second // polling finds the jobs whose webhooks failed while no operator was running
 	w.Populate(6)
 
 	return w
 }
 
-// boots lets so many guests boot.
+// bootGuests lets this number of guests boot.
 func (w *world) boots(guests int) {
 	for range guests {
 		w.boot <- struct{}{}
 	}
 }
 
-// queue queues jobs, which end when they may.
+// queueJobs queues jobs that run until endJobs is called.
 func (w *world) queue(jobs int) {
 	w.GitHub.Queue(control.JobSpec{
 		Labels: []string{"self-hosted", "linux"}, Count: jobs, Command: "while [ ! -e " + w.over + " ]; do sleep 0.05; done",
 	})
 }
 
-// end lets all jobs end.
+// endJobs lets all jobs end.
 func (w *world) end() {
 	w.T.Helper()
 
@@ -78,7 +79,7 @@ func (w *world) end() {
 	}
 }
 
-// machines gives the VM of each claim that has one, and how many claims are in each phase.
+// listMachines returns the VM of each claim that has one, and the number of claims in each phase.
 func (w *world) machines() (vms map[string]string, phases map[v1alpha1.MachineClaimPhase]int) {
 	w.T.Helper()
 
@@ -100,10 +101,10 @@ func (w *world) machines() (vms map[string]string, phases map[v1alpha1.MachineCl
 	return vms, phases
 }
 
-// runs waits until so many jobs run.
+// waitForRunningJobs waits until this number of jobs run.
 func (w *world) runs(jobs int) {
 	w.T.Helper()
-	w.Eventually("machines with a job", func() (bool, string) {
+	w.Eventually("jobs being in progress", func() (bool, string) {
 		running := 0
 
 		for _, job := range w.GitHub.State().Jobs {

@@ -33,18 +33,19 @@ const (
 	otherKey = "fedcba9876543210fedcba9876543210"
 )
 
-// fleet answers as the fleet API does on the wire (api/openapi), or as told.
+// fakeAPI responds like the fleet API (api/openapi), or with configured responses.
 type fleet struct {
 	mu sync.Mutex
-	// there are the resources it has.
+	// existing are the IDs of the resources that exist.
 	there map[string]bool
-	// odd are answers to questions for one resource, by id.
+	// responses are the responses to requests for one resource, by its ID.
 	odd map[string]http.HandlerFunc
-	// list answers the list of resources, if set; missing the question for an unknown id.
+	// list is the response to the list of resources if it is set, and missing the response for an unknown ID.
 	list, missing http.HandlerFunc
 	asked         map[string]int
 }
 
+// respondProblem responds with a problem document.
 func problem(status int, code string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
@@ -53,6 +54,7 @@ func problem(status int, code string) http.HandlerFunc {
 	}
 }
 
+// respondWith responds with a status, content type and body.
 func plain(status int, media, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", media)
@@ -61,6 +63,7 @@ func plain(status int, media, body string) http.HandlerFunc {
 	}
 }
 
+// respondResource responds with a resource.
 func resource(id string) http.HandlerFunc {
 	return plain(http.StatusOK, "application/json", `{"id":"`+id+`","kind":"Cluster","name":"c","href":"/clusters/`+id+
 		`","spec":{},"generation":1,"created_time":"2026-01-01T00:00:00Z","updated_time":"2026-01-01T00:00:00Z","status":{"conditions":[]}}`)
@@ -75,38 +78,38 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	f.asked[id]++
 
-	answer := f.missing
-	if answer == nil {
-		answer = problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
+	handler := f.missing
+	if handler == nil {
+		handler = problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
 	}
 
 	switch {
 	case !single && f.list != nil:
-		answer = f.list
+		handler = f.list
 	case !single:
-		answer = plain(http.StatusOK, "application/json", `{"items":[],"page":1,"size":0,"total":7}`)
+		handler = plain(http.StatusOK, "application/json", `{"items":[],"page":1,"size":0,"total":7}`)
 	case f.odd[id] != nil:
-		answer = f.odd[id]
+		handler = f.odd[id]
 	case f.there[id]:
-		answer = resource(id)
+		handler = resource(id)
 	}
 	f.mu.Unlock()
 
-	answer(w, r)
+	handler(w, r)
 }
 
-// world is what one sweep meets: one test's adapter, keys and fleet.
+// fixture is the environment of a sweep: an adapter, its keys and a fleet API.
 type world struct {
 	t         *testing.T
 	adapter   string
 	namespace string
 	keys      *stamp.Keys
 	fleet     *fleet
-	// real, if set, is a fleet API in its place.
+	// real replaces fleet if it is set.
 	real   http.Handler
 	config platform.Sweep
 	clock  clock.Clock
-	// as is who sweeps.
+	// as is the configuration of the client that sweeps.
 	as  *rest.Config
 	log *capture.Buffer
 }
@@ -138,6 +141,7 @@ func keys(t *testing.T, text string) *stamp.Keys {
 	return keys
 }
 
+// newAPIClient returns a client of the fixture's fleet API.
 func (w *world) api() *client.Client {
 	w.t.Helper()
 
@@ -176,7 +180,7 @@ func (w *world) mustRun() sweep.Report {
 	return report
 }
 
-// make stamps an object as an adapter does, and creates it.
+// create signs an object with the adapter's key, and creates it.
 func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
 
@@ -213,7 +217,7 @@ func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstruc
 	return o
 }
 
-// left says whether an object is there and nobody asked for its deletion.
+// isLeft returns true if an object exists and is not being deleted.
 func (w *world) left(o *unstructured.Unstructured) bool {
 	w.t.Helper()
 
@@ -254,7 +258,7 @@ func annotate(key, value string) func(*unstructured.Unstructured) {
 	}
 }
 
-// result is what the report says of an object.
+// outcomeOf returns the outcome and reason of an object in the report.
 func result(report sweep.Report, name string) string {
 	for _, item := range report.Items {
 		if item.Name == name {

@@ -35,17 +35,17 @@ import (
 )
 
 const (
-	// patience bounds a wait; what is waited for takes seconds on two cores.
+	// waitTimeout is the limit of a wait. Most waits take seconds on two cores.
 	patience = 2 * time.Minute
 	lookAt   = 100 * time.Millisecond
 
 	networkDataFile = "openstack/latest/network_data.json"
 )
 
-// world is a namespace with a KubeVirt, and an operator that comes and goes.
+// fixture is a namespace with a simulated KubeVirt, and an operator that is started and killed.
 type world struct {
 	t testing.TB
-	// sayf prints a line of the report.
+	// logf prints a line of progress.
 	sayf      func(format string, args ...any)
 	namespace string
 	virt      *kubevirt.Cluster
@@ -55,14 +55,14 @@ type world struct {
 	process                 *procrun.Process
 
 	mu sync.Mutex
-	// running are the addresses of the machines that run, with the machine's name.
+	// running has the name of the running machine that uses each address.
 	running map[string]string
-	// booted are the addresses that each machine had at its last boot.
+	// booted has the addresses of each machine at its last boot.
 	booted map[string][]string
 }
 
-// bareWorld is a world whose KubeVirt is only its kinds. The first one has them installed
-// while the operator runs.
+// newBareFixture creates a fixture with the CRDs of KubeVirt, but without a simulator. The first call installs the
+// CRDs while the operator runs.
 func bareWorld(t testing.TB) *world {
 	t.Helper()
 
@@ -73,7 +73,7 @@ func bareWorld(t testing.TB) *world {
 	t.Cleanup(w.kill)
 
 	w.start()
-	w.eventually("the area says once that it is off, or starts", func() bool {
+	w.eventually("the area logs that it is off, or starts", func() bool {
 		return strings.Contains(w.logged(), "area is off until the kinds that it needs are installed") || w.areaStarted()
 	})
 
@@ -84,6 +84,7 @@ func bareWorld(t testing.TB) *world {
 	return w
 }
 
+// newFixture creates a fixture with a simulated KubeVirt.
 func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 	t.Helper()
 
@@ -104,7 +105,7 @@ func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 
 func (w *world) areaStarted() bool { return strings.Contains(w.logged(), "area starts") }
 
-// guest is what runs in a machine: it reads its addresses, and has them until it is off.
+// runGuest is the guest of a machine: it reads its addresses, and uses them until it is powered off.
 func (w *world) guest(g kubevirt.Guest) {
 	addresses, err := addressesOf(g.Drive[networkDataFile])
 	if err != nil {
@@ -116,7 +117,7 @@ func (w *world) guest(g kubevirt.Guest) {
 
 	for _, a := range addresses {
 		if other, taken := w.running[a]; taken {
-			w.t.Errorf("%s runs with %s, and so does %s", g.Name, a, other)
+			w.t.Errorf("%s runs with %s, which %s uses too", g.Name, a, other)
 		}
 
 		w.running[a] = g.Name
@@ -133,7 +134,7 @@ func (w *world) guest(g kubevirt.Guest) {
 	}
 }
 
-// addressesOf reads a config drive's network data; none for a machine that asks DHCP.
+// parseAddresses returns the addresses in a config drive's network data, or none for a machine that uses DHCP.
 func addressesOf(data []byte) ([]string, error) {
 	if data == nil {
 		return nil, nil
@@ -157,7 +158,7 @@ func addressesOf(data []byte) ([]string, error) {
 	return out, nil
 }
 
-// writeConfig writes what the operator is started with.
+// writeConfig writes the operator's configuration.
 func (w *world) writeConfig() {
 	dir := w.t.TempDir()
 	w.kubeconfig = env.Kubeconfig(w.t, env.ServiceAccount(w.t, "hyperfleet-system", "hyperfleet-networking"))
@@ -170,7 +171,7 @@ func (w *world) writeConfig() {
 		"metrics":     map[string]any{"bindAddress": w.metrics},
 		"health":      map[string]any{"bindAddress": "0"},
 		"webhooks":    map[string]any{"bindAddress": "0"},
-		// A process that was killed leaves its lease behind.
+		// A killed operator leaves its Lease behind.
 		"leaderElection": map[string]any{"enabled": true, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"},
 	})
 	w.must(err)
@@ -190,20 +191,20 @@ func (w *world) start() {
 	w.process = process
 }
 
-// doctor is what `hyperfleet doctor` says of the world.
+// runDoctor returns the output of `hyperfleet doctor` for the fixture's namespace.
 func (w *world) doctor() string {
 	w.t.Helper()
 
-	said, err := exec.CommandContext(w.t.Context(), binary, "doctor", "--namespace", w.namespace,
+	output, err := exec.CommandContext(w.t.Context(), binary, "doctor", "--namespace", w.namespace,
 		"--kubeconfig", env.Kubeconfig(w.t, env.Config)).CombinedOutput()
 	if err != nil {
-		return fmt.Sprintf("%s%v", said, err)
+		return fmt.Sprintf("%s%v", output, err)
 	}
 
-	return string(said)
+	return string(output)
 }
 
-// kill ends the operator without asking.
+// kill kills the operator with SIGKILL.
 func (w *world) kill() {
 	if w.process != nil {
 		if err := w.process.Kill(); err != nil {
@@ -213,11 +214,11 @@ func (w *world) kill() {
 
 	if w.t.Failed() {
 		log := w.logged()
-		w.t.Logf("the operator's log ends:\n%s", log[max(0, len(log)-8000):])
+		w.t.Logf("the end of the operator's log:\n%s", log[max(0, len(log)-8000):])
 	}
 }
 
-// stop asks the operator to end, and waits until it has.
+// stop stops the operator, and waits until it has ended.
 func (w *world) stop() {
 	w.t.Helper()
 	w.must(w.process.Stop())
@@ -232,7 +233,7 @@ func (w *world) logged() string {
 	return string(text)
 }
 
-// metric is the value of a series; -1 if it is not there.
+// readMetric returns the value of a series, or -1 if it does not exist.
 func (w *world) metric(name, labels string) float64 {
 	value, err := scrape.Sum(w.t.Context(), "http://"+w.metrics+"/metrics", name, labels)
 	if err != nil {
@@ -248,14 +249,14 @@ func (w *world) eventually(what string, holds func() bool) {
 	deadline := time.Now().Add(patience)
 	for !holds() {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s\n%s", what, w.describe())
+			w.t.Fatalf("timed out waiting for: %s\n%s", what, w.describe())
 		}
 
 		time.Sleep(lookAt)
 	}
 }
 
-// describe shows why pools and machines are as they are.
+// describe formats the conditions of pools and machines.
 func (w *world) describe() string {
 	var out strings.Builder
 
@@ -301,13 +302,13 @@ func (w *world) create(object client.Object) {
 	w.must(env.Client.Create(w.t.Context(), object))
 }
 
-// change changes a pool.
-func (w *world) change(name string, how func(*infrav1.KubevirtNodePoolSpec)) {
+// updatePool updates a pool.
+func (w *world) change(name string, change func(*infrav1.KubevirtNodePoolSpec)) {
 	w.t.Helper()
 
 	for {
 		pool := w.pool(name)
-		how(&pool.Spec)
+		change(&pool.Spec)
 
 		err := env.Client.Update(w.t.Context(), pool)
 		if err == nil {
@@ -329,7 +330,7 @@ func (w *world) pool(name string) *infrav1.KubevirtNodePool {
 	return &pool
 }
 
-// condition is the status of a pool's condition.
+// conditionStatus returns the status of a pool's condition.
 func (w *world) condition(pool, name string) metav1.ConditionStatus {
 	for _, c := range w.pool(pool).Status.Conditions {
 		if c.Type == name {
@@ -340,7 +341,7 @@ func (w *world) condition(pool, name string) metav1.ConditionStatus {
 	return ""
 }
 
-// machines are all that there are, by name.
+// listMachines returns all machines by name.
 func (w *world) machines() map[string]infrav1.KubevirtMachine {
 	var list infrav1.KubevirtMachineList
 	w.must(env.Client.List(context.Background(), &list, client.InNamespace(w.namespace)))
@@ -353,7 +354,8 @@ func (w *world) machines() map[string]infrav1.KubevirtMachine {
 	return out
 }
 
-// addresses are those on record, by machine. Two machines with one fail the test.
+// listAddresses returns the addresses in the status of each machine, and fails the test if two machines have the
+// same address.
 func (w *world) addresses() map[string][]string {
 	w.t.Helper()
 
@@ -362,7 +364,7 @@ func (w *world) addresses() map[string][]string {
 	for name, m := range w.machines() {
 		for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
 			if other, taken := owners[a]; taken {
-				w.t.Errorf("%s is on record for %s and for %s", a, name, other)
+				w.t.Errorf("%s is in the status of %s and of %s", a, name, other)
 			}
 
 			owners[a] = name
@@ -373,7 +375,7 @@ func (w *world) addresses() map[string][]string {
 	return out
 }
 
-// ready counts the machines that are ready.
+// countReady returns the number of machines that are ready.
 func (w *world) ready() int {
 	n := 0
 

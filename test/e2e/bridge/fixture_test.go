@@ -39,10 +39,10 @@ import (
 )
 
 const (
-	// patience bounds a wait; what is waited for takes seconds on two cores.
+	// waitTimeout is the limit of a wait. Most waits take seconds on two cores.
 	patience = 2 * time.Minute
 	lookAt   = 50 * time.Millisecond
-	// moment is how long each thing takes that HyperShift and MetalLB do.
+	// delay is how long each step of HyperShift and MetalLB takes.
 	moment = 50 * time.Millisecond
 
 	repository = "openshift-release-dev/ocp-release"
@@ -51,18 +51,18 @@ const (
 	metallb    = "metallb-system"
 )
 
-// world is a namespace with HyperShift and its neighbours, and an operator that comes and
-// goes.
+// fixture is a namespace with the simulated HyperShift and its neighbors, and an operator that is started and
+// killed.
 type world struct {
 	t testing.TB
-	// sayf prints a line of the report.
+	// logf prints a line of progress.
 	sayf func(format string, args ...any)
-	// namespace of the bridges, dpf that of their DPUClusters.
+	// namespace is the namespace of the bridges, and dpf that of their DPUClusters.
 	namespace, dpf string
 	sim            *hypershift.Sim
 	registry       *registrytest.Server
 
-	// theirs are Secrets that a person made, and that bridges leave where they are.
+	// userSecrets are Secrets that a user created, and that bridges must not delete.
 	theirs []string
 
 	dir, config, log string
@@ -72,8 +72,8 @@ type world struct {
 	process *procrun.Process
 }
 
-// newWorld makes a world. Hosted clusters are the management cluster, unless hosted is another
-// one, where workers' certificates are then approved. Changes are made to how HyperShift is.
+// newFixture creates a fixture. The hosted clusters are the management cluster, or hosted if it is set, where the
+// operator then approves workers' certificates. changes are applied to the options of HyperShift.
 func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Options)) *world {
 	t.Helper()
 
@@ -103,7 +103,7 @@ func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Opt
 	return w
 }
 
-// writeConfig writes what the operator is started with.
+// writeConfig writes the operator's configuration.
 func (w *world) writeConfig(approves bool) {
 	w.config, w.log = filepath.Join(w.dir, "operator.yaml"), filepath.Join(w.dir, "operator.log")
 
@@ -125,14 +125,13 @@ func (w *world) writeConfig(approves bool) {
 	}
 }
 
-// start starts an operator that comes to the API server by a way, in the place of the one
-// that runs, if one does.
-func (w *world) start(way *rest.Config) {
+// start starts an operator with this client configuration. It kills the running one first.
+func (w *world) start(restConfig *rest.Config) {
 	w.t.Helper()
 	w.kill()
 
 	if w.kubeconfig == "" {
-		w.kubeconfig = env.Kubeconfig(w.t, way)
+		w.kubeconfig = env.Kubeconfig(w.t, restConfig)
 	}
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
@@ -150,7 +149,7 @@ func (w *world) start(way *rest.Config) {
 	w.process = process
 }
 
-// kill ends the operator without asking.
+// kill kills the operator with SIGKILL.
 func (w *world) kill() {
 	w.mu.Lock()
 	process := w.process
@@ -166,13 +165,13 @@ func (w *world) kill() {
 	}
 }
 
-// end ends the operator, and tells what it has written if the test has failed.
+// end kills the operator, and logs the end of its log if the test has failed.
 func (w *world) end() {
 	w.kill()
 
 	if w.t.Failed() {
 		log := w.logged()
-		w.t.Logf("the operator's log ends:\n%s", log[max(0, len(log)-6000):])
+		w.t.Logf("the end of the operator's log:\n%s", log[max(0, len(log)-6000):])
 	}
 }
 
@@ -190,12 +189,12 @@ func (w *world) eventually(what string, holds func() bool) {
 
 	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("never: %s\n%s", what, w.describe())
+			w.t.Fatalf("timed out waiting for: %s\n%s", what, w.describe())
 		}
 	}
 }
 
-// describe shows why bridges are as they are.
+// describe formats the conditions of all bridges.
 func (w *world) describe() string {
 	var (
 		all v1alpha1.DPFHCPBridgeList
@@ -225,13 +224,12 @@ func (w *world) create(objects ...client.Object) {
 
 	for _, object := range objects {
 		if err := env.Client.Create(w.t.Context(), object); err != nil {
-			w.t.Fatalf("make %T %s: %v", object, object.GetName(), err)
+			w.t.Fatalf("create %T %s: %v", object, object.GetName(), err)
 		}
 	}
 }
 
-// sample makes a bridge of deploy/samples with its Secrets in the world's namespace, its
-// image in the world's registry, and a DPUCluster that is ready.
+// createSample creates a bridge of deploy/samples and its prerequisites.
 func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
@@ -241,7 +239,8 @@ func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
 	return bridge
 }
 
-// prepare makes all that sample does but for the bridge itself.
+// prepareSample creates a sample's Secrets in the fixture's namespace and a ready DPUCluster, and returns the
+// bridge with an image of the fixture's registry.
 func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
@@ -282,7 +281,7 @@ func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
 	return bridge
 }
 
-// pool gives MetalLB addresses.
+// createPool creates an address pool of MetalLB.
 func (w *world) pool(name, addresses string) {
 	w.t.Helper()
 
@@ -313,7 +312,7 @@ func hypershiftKind(kind string) schema.GroupVersionKind {
 	return schema.GroupVersionKind{Group: "hypershift.openshift.io", Version: "v1beta1", Kind: kind}
 }
 
-// look reads an object again; false: it is gone.
+// get reads an object. It returns false if the object does not exist.
 func (w *world) look(object client.Object) bool {
 	w.t.Helper()
 
@@ -325,7 +324,7 @@ func (w *world) look(object client.Object) bool {
 	return err == nil
 }
 
-// becomes waits for a phase.
+// waitForPhase waits until the bridge has the phase.
 func (w *world) becomes(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) {
 	w.t.Helper()
 
@@ -334,7 +333,7 @@ func (w *world) becomes(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBrid
 	})
 }
 
-// upgrade asks for another release.
+// upgrade changes the bridge's release.
 func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
 	w.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"ocpReleaseImage":%q}}`, w.image(tag))
@@ -343,17 +342,17 @@ func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
 	}
 }
 
-// remove deletes a bridge and waits until it and all that was made for it are gone.
+// deleteAndWait deletes a bridge and waits until all of its objects are deleted.
 func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
 	w.t.Helper()
 	w.delete(bridge)
-	w.eventually(bridge.Name+" is gone", func() bool { return !w.look(bridge) })
+	w.eventually(bridge.Name+" is deleted", func() bool { return !w.look(bridge) })
 
-	// What HyperShift's cluster owned is collected after it.
-	w.eventually("nothing is left of "+bridge.Name, func() bool { return len(w.left(bridge)) == 0 })
+	// The garbage collector deletes what the HostedCluster owned.
+	w.eventually("nothing is left of bridge "+bridge.Name, func() bool { return len(w.left(bridge)) == 0 })
 }
 
-// left are the objects of a bridge that are there.
+// listLeftovers returns the objects of a bridge that exist.
 func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 	w.t.Helper()
 
@@ -387,7 +386,7 @@ func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 	return left
 }
 
-// made are the kinds that a bridge makes, with the namespaces where.
+// createdKinds returns the kinds that a bridge creates, with their namespaces.
 func made() map[schema.GroupVersionKind]func(*world) []string {
 	own := func(w *world) []string { return []string{w.namespace} }
 	pools := func(*world) []string { return []string{metallb} }
@@ -401,13 +400,13 @@ func made() map[schema.GroupVersionKind]func(*world) []string {
 	}
 }
 
-// concerns says whether an object was made for a bridge.
+// belongsTo returns true if an object was created for a bridge.
 func concerns(o *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) bool {
 	return o.GetNamespace() == bridge.Namespace && strings.HasPrefix(o.GetName(), bridge.Name) ||
 		o.GetLabels()["dpf.hcp.bridge.com/namespace"] == bridge.Namespace && o.GetLabels()["dpf.hcp.bridge.com/name"] == bridge.Name
 }
 
-// api is the control plane's Service.
+// getAPIService returns the Service of the control plane's API server.
 func (w *world) api(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
 	w.t.Helper()
 
@@ -421,7 +420,7 @@ func (w *world) api(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
 	return service
 }
 
-// address is what MetalLB gave the Service of a hosted API server.
+// getAddress returns the address that MetalLB assigned to the Service of a hosted API server.
 func (w *world) address(bridge *v1alpha1.DPFHCPBridge) string {
 	w.t.Helper()
 
