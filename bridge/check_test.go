@@ -80,7 +80,7 @@ func newReadyNode() *corev1.Node {
 }
 
 // TestEachCheckRejectsRequest checks that a single deviation is enough to refuse a request.
-func TestOneThingIsEnoughToRefuse(t *testing.T) {
+func TestEachCheckRejectsRequest(t *testing.T) {
 	t.Parallel()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)

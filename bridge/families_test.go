@@ -82,7 +82,7 @@ func TestAddressesOfBothFamilies(t *testing.T) {
 
 // TestUnavailableAddresses checks that the status says why addresses of both families cannot be
 // used.
-func TestAddressesThatCannotBeHad(t *testing.T) {
+func TestUnavailableAddresses(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)

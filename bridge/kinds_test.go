@@ -21,7 +21,7 @@ import (
 
 // TestKindsAreInstalledLater installs the other projects one after another while the operator runs. The bridge
 // reports what is missing and continues without a restart.
-func TestKindsComeLater(t *testing.T) { //nolint:paralleltest // it deletes the CRDs
+func TestKindsAreInstalledLater(t *testing.T) { //nolint:paralleltest // it deletes the CRDs
 	deleteCRDs(t)
 	runAreaAlone(t, fastClock{})
 

@@ -194,7 +194,7 @@ func (w *fixture) watchPhases(b *v1alpha1.DPFHCPBridge) func() []v1alpha1.DPFHCP
 
 // TestHostedClusterIsDeletedExternally checks that the bridge reports a HostedCluster that another client
 // has deleted and does not create it again.
-func TestHostedClusterIsDeletedByAnother(t *testing.T) {
+func TestHostedClusterIsDeletedExternally(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
@@ -296,7 +296,7 @@ func TestAddressIsChanged(t *testing.T) {
 
 // TestAddressOfExistingPool checks that the operator requests an address of an existing pool and
 // creates no pool.
-func TestAddressOfAPoolThatIsThere(t *testing.T) {
+func TestAddressOfExistingPool(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
@@ -338,7 +338,7 @@ func TestAddressOfAPoolThatIsThere(t *testing.T) {
 
 // TestRunningImageIsNotChecked checks that a cluster that already runs the image is not affected
 // when the registry rejects the pull secret.
-func TestRegistryIsNotAskedForWhatRuns(t *testing.T) {
+func TestRunningImageIsNotChecked(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)

@@ -26,15 +26,15 @@ const (
 // TestParallelBridges checks that many bridges become ready at the same time with few reconciles each, and
 // that no event lists objects from the API server. When all tests are done, counts.check checks that
 // every list of the cache uses an index.
-func TestManyAtOnce(t *testing.T) { manyAtOnce(t, 10) } //nolint:paralleltest // it counts calls, which other tests also make
+func TestParallelBridges(t *testing.T) { testParallelBridges(t, 10) } //nolint:paralleltest // it counts calls, which other tests also make
 
 // TestSoakParallelBridges uses as many bridges as an operator must support.
-func TestSoakManyAtOnce(t *testing.T) { //nolint:paralleltest // as above
+func TestSoakParallelBridges(t *testing.T) { //nolint:paralleltest // as above
 	property.Soak(t)
-	manyAtOnce(t, 200)
+	testParallelBridges(t, 200)
 }
 
-func manyAtOnce(t *testing.T, many int) {
+func testParallelBridges(t *testing.T, many int) {
 	t.Helper()
 
 	w := newFixture(t)

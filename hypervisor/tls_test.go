@@ -64,7 +64,7 @@ func TestTLSConfig(t *testing.T) {
 	}
 }
 
-func TestTLSConfigRefuses(t *testing.T) {
+func TestTLSConfigErrors(t *testing.T) {
 	cases := []struct {
 		name      string
 		spec      *v1alpha1.HypervisorTLS

@@ -50,7 +50,7 @@ func TestKubeconfigIsSelfContained(t *testing.T) {
 }
 
 // Only administrators may configure a proxy, because any server could be called as a proxy.
-func TestProxiesOfOthersAreRefused(t *testing.T) {
+func TestTenantProxiesAreRejected(t *testing.T) {
 	t.Parallel()
 
 	for url, wanted := range map[string]bool{

@@ -21,14 +21,14 @@ import (
 )
 
 // secretReader is a reader that has one Secret.
-type kept struct {
+type secretReader struct {
 	client.Reader
 
 	secret *corev1.Secret
 	err    error
 }
 
-func (k kept) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+func (k secretReader) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	if k.err == nil {
 		*into.(*corev1.Secret) = *k.secret
 	}
@@ -37,7 +37,7 @@ func (k kept) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ .
 }
 
 // Every error of reading a Secret has a class and a reason. Checks run before the key is looked up.
-func TestReadTellsWhatIsWrong(t *testing.T) {
+func TestReadErrors(t *testing.T) {
 	t.Parallel()
 
 	resource := schema.GroupResource{Resource: "secrets"}
@@ -60,7 +60,7 @@ func TestReadTellsWhatIsWrong(t *testing.T) {
 		"refused":                     {key: "token", check: refusal, class: errclass.Transient, says: "not for you"},
 		"refused, and there's no key": {key: "other", check: refusal, class: errclass.Transient, says: "not for you"},
 	} {
-		reader := kept{err: tt.err, secret: &corev1.Secret{
+		reader := secretReader{err: tt.err, secret: &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"},
 			Data:       map[string][]byte{"token": []byte("s3cr3t"), "empty": nil},
 		}}
@@ -88,14 +88,14 @@ func TestReadTellsWhatIsWrong(t *testing.T) {
 }
 
 // A kubeconfig may be sent to the server that it names if its Secret allows the server.
-func TestKubeconfigsAreSentWhereTheySay(t *testing.T) {
+func TestKubeconfigIsSentOnlyToItsServer(t *testing.T) {
 	t.Parallel()
 
 	const kubeconfig = `{apiVersion: v1, kind: Config, current-context: a,
 contexts: [{name: a, context: {cluster: a}}], clusters: [{name: a, cluster: {server: "https://a.example.com"}}]}`
 
 	for list, allowed := range map[string]bool{"a.example.com": true, "b.example.com": false} {
-		reader := kept{secret: &corev1.Secret{
+		reader := secretReader{secret: &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{"hyperfleet.io/allowed-servers": list}},
 			Data:       map[string][]byte{"kubeconfig": []byte(kubeconfig)},
 		}}

@@ -16,7 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
+func TestSecretAllowsServers(t *testing.T) {
 	t.Parallel()
 
 	egress, err := bounds.NewEgressPolicy([]string{"https://git.example.com/api/v3"}, nil)
@@ -57,7 +57,7 @@ func TestSecretsAreSentWhereTheyAllowIt(t *testing.T) {
 	}
 }
 
-func TestServersThatSecretsAreSentTo(t *testing.T) {
+func TestDestinationsOfSecrets(t *testing.T) {
 	t.Parallel()
 
 	const kubeconfig = `{apiVersion: v1, kind: Config, current-context: b,

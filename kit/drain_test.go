@@ -17,7 +17,7 @@ import (
 )
 
 // newKubeconfig returns a kubeconfig with a token and with one additional field of the cluster.
-func leadsTo(server, key, value string) []byte {
+func newKubeconfig(server, key, value string) []byte {
 	return fmt.Appendf(nil, `{"apiVersion":"v1","kind":"Config","current-context":"a",`+
 		`"contexts":[{"name":"a","context":{"cluster":"a","user":"a"}}],"users":[{"name":"a","user":{"token":"t"}}],`+
 		`"clusters":[{"name":"a","cluster":{"server":%q,%q:%q}}]}`, server, key, value)
@@ -25,7 +25,7 @@ func leadsTo(server, key, value string) []byte {
 
 // A tenant chooses the server and can read the resulting errors. Therefore errors do not quote responses,
 // the size of responses is limited, and redirects are not followed.
-func TestServersOfTenantsTellNothing(t *testing.T) {
+func TestErrorsDoNotQuoteTenantServers(t *testing.T) {
 	t.Parallel()
 
 	const secret = "s3cr3t"
@@ -79,7 +79,7 @@ func TestServersOfTenantsTellNothing(t *testing.T) {
 			ca := base64.StdEncoding.EncodeToString(pem.EncodeToMemory(
 				&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 
-			cluster, err := drain.Connect(leadsTo(server.URL, "certificate-authority-data", ca))
+			cluster, err := drain.Connect(newKubeconfig(server.URL, "certificate-authority-data", ca))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -108,7 +108,7 @@ func TestProxyOfATenantIsNotCalled(t *testing.T) {
 	proxy := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { called.Add(1) }))
 	t.Cleanup(proxy.Close)
 
-	cluster, err := drain.Connect(leadsTo("https://192.0.2.1:6443", "proxy-url", proxy.URL))
+	cluster, err := drain.Connect(newKubeconfig("https://192.0.2.1:6443", "proxy-url", proxy.URL))
 	if err == nil {
 		_, err = cluster.Drain(t.Context(), "node", false)
 

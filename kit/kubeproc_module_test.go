@@ -13,7 +13,7 @@ import (
 )
 
 // newGoCmpModule returns a module that other tests need, so this test downloads nothing.
-func goCmp() kubeproc.Module {
+func newGoCmpModule() kubeproc.Module {
 	return kubeproc.Module{
 		Path: "github.com/google/go-cmp", Version: "v0.7.0", Sum: "h1:wk8382ETsv4JYUZwIsn6YpYiWiBsYLSJiTsyBybVuN8=",
 	}
@@ -22,7 +22,7 @@ func goCmp() kubeproc.Module {
 func TestModuleDir(t *testing.T) {
 	t.Parallel()
 
-	dir, err := goCmp().Download(t.Context())
+	dir, err := newGoCmpModule().Download(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +32,10 @@ func TestModuleDir(t *testing.T) {
 	}
 }
 
-func TestOtherContentOfAModuleIsRefused(t *testing.T) {
+func TestModuleWithOtherContentIsRejected(t *testing.T) {
 	t.Parallel()
 
-	module := goCmp()
+	module := newGoCmpModule()
 	module.Sum = "h1:other"
 
 	if dir, err := module.Download(t.Context()); err == nil || !strings.Contains(err.Error(), "want h1:other") {
@@ -43,7 +43,7 @@ func TestOtherContentOfAModuleIsRefused(t *testing.T) {
 	}
 }
 
-func TestNoSuchModule(t *testing.T) {
+func TestMissingModule(t *testing.T) {
 	t.Parallel()
 
 	_, err := kubeproc.Module{Path: "not a module", Version: "v1.0.0"}.Download(t.Context())

@@ -28,7 +28,7 @@ import (
 
 // startDiscovery simulates the discovery of an API server that first does not serve a group, then serves one
 // of its two kinds, and then both. One response in between is an error.
-func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
+func startDiscovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
 	t.Helper()
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -65,16 +65,16 @@ func kubeVirtComes(t *testing.T, asked *atomic.Int32) *httptest.Server {
 }
 
 // recordingManager is a manager that records the runnables that are added to it.
-type noting struct {
+type recordingManager struct {
 	ctrl.Manager
 
 	host  string
 	added []manager.Runnable
 }
 
-func (m *noting) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
+func (m *recordingManager) GetConfig() *rest.Config { return &rest.Config{Host: m.host} }
 
-func (m *noting) Add(runnable manager.Runnable) error {
+func (m *recordingManager) Add(runnable manager.Runnable) error {
 	m.added = append(m.added, runnable)
 
 	return nil
@@ -94,7 +94,7 @@ func TestGate(t *testing.T) {
 	gate := &watch.Gate{
 		Area:    "machines",
 		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
-		Manager: &noting{host: kubeVirtComes(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
+		Manager: &recordingManager{host: startDiscovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
 		Log: slog.New(slog.NewTextHandler(&text, nil)),
 		SetupWithManager: func(context.Context, ctrl.Manager) error {
 			opened++
@@ -123,7 +123,7 @@ func TestGate(t *testing.T) {
 }
 
 // A running manager starts added runnables at once, so the gate adds none before the setup is complete.
-func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
+func TestGateStartsNothingEarly(t *testing.T) {
 	t.Parallel()
 
 	for name, open := range map[string]error{"well": nil, "badly": errors.New("the end")} {
@@ -134,7 +134,7 @@ func TestNothingStartsBeforeTheGateHasOpened(t *testing.T) {
 
 			asked.Store(4) // all kinds are served
 
-			mgr := &noting{host: kubeVirtComes(t, &asked).URL}
+			mgr := &recordingManager{host: startDiscovery(t, &asked).URL}
 			gate := &watch.Gate{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
@@ -172,7 +172,7 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 
 	gate := &watch.Gate{
 		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
-		Manager: &noting{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		Manager: &recordingManager{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		SetupWithManager: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
 	}
 

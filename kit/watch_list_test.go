@@ -22,7 +22,7 @@ import (
 var errList = errors.New("the server is gone")
 
 // pagedLister lists ConfigMaps in pages as an API server does, with a continue token.
-type lister struct {
+type pagedLister struct {
 	client.Reader
 
 	names []string
@@ -33,7 +33,7 @@ type lister struct {
 	selector client.ListOptions
 }
 
-func (s *lister) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
+func (s *pagedLister) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
 	asked := client.ListOptions{}
 	asked.ApplyOptions(options)
 	s.selector = asked
@@ -67,7 +67,7 @@ func (s *lister) List(_ context.Context, list client.ObjectList, options ...clie
 	return nil
 }
 
-func numbered(count int) []string {
+func newNames(count int) []string {
 	out := make([]string, count)
 	for i := range out {
 		out[i] = strconv.Itoa(i)
@@ -79,7 +79,7 @@ func numbered(count int) []string {
 func TestAllPages(t *testing.T) {
 	t.Parallel()
 
-	from := &lister{names: numbered(1201)}
+	from := &pagedLister{names: newNames(1201)}
 
 	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
 	if err != nil {
@@ -100,19 +100,19 @@ func TestAllPages(t *testing.T) {
 	}
 }
 
-func TestHalfAListIsNone(t *testing.T) {
+func TestIncompleteListIsAnError(t *testing.T) {
 	t.Parallel()
 
-	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), &lister{names: numbered(501), failsAt: 2}, &corev1.ConfigMapList{})
+	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), &pagedLister{names: newNames(501), failsAt: 2}, &corev1.ConfigMapList{})
 	if !errors.Is(err, errList) || got != nil {
 		t.Errorf("%d objects, error %v", len(got), err)
 	}
 }
 
-func TestRequestsOfThoseConcerned(t *testing.T) {
+func TestRequestsOfSelectedObjects(t *testing.T) {
 	t.Parallel()
 
-	cache := &lister{names: numbered(3)}
+	cache := &pagedLister{names: newNames(3)}
 
 	request := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: "a", Name: name}}

@@ -14,11 +14,11 @@ import (
 )
 
 // getRecordedAddresses returns the recorded addresses by the UIDs of the machines.
-func (w *fixture) given() map[types.UID][]string {
+func (w *fixture) getRecordedAddresses() map[types.UID][]string {
 	w.t.Helper()
 
 	out := map[types.UID][]string{}
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		out[m.UID] = m.Status.AllocatedBootstrapAddresses["eno101"]
 	}
 
@@ -27,40 +27,40 @@ func (w *fixture) given() map[types.UID][]string {
 
 // A pool that becomes invalid and is corrected after a restart of the operator keeps its machines and their
 // addresses.
-func TestABadChangeLosesNothing(t *testing.T) {
+func TestInvalidChangeKeepsAddresses(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	pool := w.nodePool("spoiled", 2, "10.0.0.10-10.0.0.12")
-	w.create(pool)
-	w.eventually("two machines have addresses", func() bool { return w.allocated() == 2 })
+	pool := w.newNodePool("spoiled", 2, "10.0.0.10-10.0.0.12")
+	w.createPool(pool)
+	w.waitUntil("two machines have addresses", func() bool { return w.countAllocated() == 2 })
 
-	before := w.given()
+	before := w.getRecordedAddresses()
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.Replicas = 3
 		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.12-10.0.0.10"}
 	})
-	w.says(pool, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses")
+	w.waitForCondition(pool, infrav1.ConditionValidNetworkConfig, "False InvalidAddresses")
 	w.restart()
-	w.says(pool, "Stalled", "True InvalidAddresses")
+	w.waitForCondition(pool, "Stalled", "True InvalidAddresses")
 
-	if diff := cmp.Diff(before, w.given()); diff != "" {
+	if diff := cmp.Diff(before, w.getRecordedAddresses()); diff != "" {
 		t.Errorf("addresses changed: %s", diff)
 	}
 
 	// A machine that is deleted in the meantime releases its address.
-	gone := w.machines()[0]
+	gone := w.listMachines()[0]
 	w.must(env.Client.Delete(t.Context(), &gone, client.Preconditions{UID: &gone.UID}))
-	w.eventually("one machine is left", func() bool { return len(w.machines()) == 1 })
+	w.waitUntil("one machine is left", func() bool { return len(w.listMachines()) == 1 })
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.12"}
 	})
-	w.eventually("all three machines have addresses", func() bool { return w.allocated() == 3 })
+	w.waitUntil("all three machines have addresses", func() bool { return w.countAllocated() == 3 })
 
 	for uid, addresses := range before {
-		if now, there := w.given()[uid]; there && !cmp.Equal(now, addresses) {
+		if now, there := w.getRecordedAddresses()[uid]; there && !cmp.Equal(now, addresses) {
 			t.Errorf("addresses of a machine before %v, now %v", addresses, now)
 		}
 	}
@@ -71,14 +71,14 @@ func TestFewerAddressesThanMaxReplicas(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	pool := w.nodePool("small", 1, "10.0.0.10-10.0.0.12")
+	pool := w.newNodePool("small", 1, "10.0.0.10-10.0.0.12")
 	pool.Spec.MaxReplicas = new(int32(4))
-	w.create(pool)
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the pool has addresses for 3 machines")
-	w.eventually("the pool's machine has an address", func() bool { return w.allocated() == 1 })
+	w.createPool(pool)
+	w.waitForCondition(pool, infrav1.ConditionAddressesFewerThanReplicas, "True TooFewAddresses: the pool has addresses for 3 machines")
+	w.waitUntil("the pool's machine has an address", func() bool { return w.countAllocated() == 1 })
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.MaxReplicas = new(int32(3)) })
+	w.waitForCondition(pool, infrav1.ConditionAddressesFewerThanReplicas, "False")
 }
 
 // A prefix length that no field sets is reported as a guess.
@@ -86,13 +86,13 @@ func TestGuessedPrefixLength(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	pool := w.nodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
+	pool := w.newNodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV4 = 0
-	w.create(pool)
-	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are configured with the network [10.0.0.0/28 fd00::/64]")
+	w.createPool(pool)
+	w.waitForCondition(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are configured with the network [10.0.0.0/28 fd00::/64]")
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.PrefixLengthV4, p.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 24, 64
 	})
-	w.says(pool, infrav1.ConditionPrefixLengthGuessed, "False")
+	w.waitForCondition(pool, infrav1.ConditionPrefixLengthGuessed, "False")
 }

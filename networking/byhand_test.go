@@ -21,15 +21,15 @@ func TestChangesByHand(t *testing.T) {
 	t.Parallel()
 
 	w := &fixture{t: t, namespace: env.Namespace(t)} // no controller runs: the test writes the addresses
-	w.run()
+	w.startWithCleanup()
 
-	pool := w.nodePool("hand", 1, "10.0.0.10-10.0.0.19")
-	w.create(pool)
-	w.eventually("the machine has an address", func() bool { return w.allocated() == 1 })
-	w.stop()
+	pool := w.newNodePool("hand", 1, "10.0.0.10-10.0.0.19")
+	w.createPool(pool)
+	w.waitUntil("the machine has an address", func() bool { return w.countAllocated() == 1 })
+	w.stopArea()
 
-	data := func() string { return kubevirt.NetworkDataSecret(&w.virtualMachines()[0]) }
-	machine, was := &w.machines()[0], data()
+	data := func() string { return kubevirt.NetworkDataSecret(&w.listVirtualMachines()[0]) }
+	machine, was := &w.listMachines()[0], data()
 	before := machine.DeepCopy()
 	machine.Status.AllocatedBootstrapAddresses = map[string][]string{"eno101": {"10.0.0.17/16"}}
 	w.must(env.Client.Status().Patch(t.Context(), machine, client.MergeFrom(before)))
@@ -39,13 +39,13 @@ func TestChangesByHand(t *testing.T) {
 
 	template := &templates.Items[0]
 	raw := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw)
-	patch(w, template, func(m *infrav1.KubevirtMachineTemplate) {
+	patchObject(w, template, func(m *infrav1.KubevirtMachineTemplate) {
 		m.Spec.Template.Spec.VirtualMachineTemplate = runtime.RawExtension{Raw: []byte(strings.Replace(raw, "1Gi", "64Gi", 1))}
 	})
 
-	w.start()
-	w.eventually("the VirtualMachine has other network data", func() bool { return data() != was })
-	w.eventually("the template is restored", func() bool {
+	w.startArea()
+	w.waitUntil("the VirtualMachine has other network data", func() bool { return data() != was })
+	w.waitUntil("the template is restored", func() bool {
 		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template))
 
 		return string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw) == raw
@@ -54,27 +54,27 @@ func TestChangesByHand(t *testing.T) {
 
 // An address pool that the cluster does not allow for its namespace blocks no other pool, whichever pool is
 // older.
-func TestPoolsThatAreNotAllowedBlockNobody(t *testing.T) {
+func TestForbiddenPoolsBlockNoOtherPool(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	cluster := w.cluster("shared", nil)
-	patch(w, cluster, func(c *hfv1.HypervisorCluster) {
+	cluster := w.createCluster("shared", nil)
+	patchObject(w, cluster, func(c *hfv1.HypervisorCluster) {
 		c.Spec.AllowedNamespaces = []hfv1.NamespaceAccess{{
 			Selector:  &hfv1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": w.namespace}},
 			Addresses: []string{"10.0.1.0/24"},
 		}}
 	})
 
-	grab := w.template("grab", cluster, "", "10.0.0.0/8")
-	w.templateSays(grab, "False AddressNotAllowed")
+	grab := w.createTemplate("grab", cluster, "", "10.0.0.0/8")
+	w.waitForTemplateCondition(grab, "False AddressNotAllowed")
 
-	own := w.template("own", cluster, "", "10.0.1.10-10.0.1.19")
-	w.templateSays(own, "True Ready")
+	own := w.createTemplate("own", cluster, "", "10.0.1.10-10.0.1.19")
+	w.waitForTemplateCondition(own, "True Ready")
 
 	// A newer pool that is not allowed takes no address away either.
-	later := w.template("later", cluster, "", "10.0.0.0/16")
-	w.templateSays(later, "False AddressNotAllowed")
-	patch(w, own, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
-	w.templateSays(own, "True Ready")
+	later := w.createTemplate("later", cluster, "", "10.0.0.0/16")
+	w.waitForTemplateCondition(later, "False AddressNotAllowed")
+	patchObject(w, own, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.waitForTemplateCondition(own, "True Ready")
 }

@@ -29,7 +29,7 @@ import (
 var errLost = errors.New("connection reset by peer")
 
 // claimFixture is a fixture in which the test calls Reconcile of the controllers of claims and templates.
-type claimPasses struct {
+type claimFixture struct {
 	*fixture
 
 	addresses *pools.AddressRegistry
@@ -37,21 +37,21 @@ type claimPasses struct {
 	templates *claims.TemplateReconciler
 	claims    *claims.ClaimReconciler
 	// If losesResponses is true, status writes reach the API server, and their responses are lost.
-	lost bool
+	losesResponses bool
 }
 
-func newClaimPasses(t *testing.T) *claimPasses {
+func newClaimFixture(t *testing.T) *claimFixture {
 	t.Helper()
 	t.Parallel()
 
-	w := &claimPasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100)}
-	w.start()
+	w := &claimFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, recorder: events.NewFakeRecorder(100)}
+	w.startReconcilers()
 
 	return w
 }
 
 // startReconcilers creates the reconcilers of a new process.
-func (w *claimPasses) start() {
+func (w *claimFixture) startReconcilers() {
 	w.t.Helper()
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -61,7 +61,7 @@ func (w *claimPasses) start() {
 		ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption,
 	) error {
 		err := c.SubResource(sub).Apply(ctx, obj, opts...)
-		if w.lost && err == nil {
+		if w.losesResponses && err == nil {
 			return errLost
 		}
 
@@ -81,20 +81,20 @@ func (w *claimPasses) start() {
 }
 
 // createSmallTemplate creates a template with a pool of two addresses, and a cluster for it.
-func (w *claimPasses) small() *v1alpha1.HypervisorMachineTemplate {
+func (w *claimFixture) createSmallTemplate() *v1alpha1.HypervisorMachineTemplate {
 	w.t.Helper()
 
-	template := w.template("small", w.cluster("c", nil), "", "10.0.0.10-10.0.0.11")
-	w.pass(w.templates, template)
+	template := w.createTemplate("small", w.createCluster("c", nil), "", "10.0.0.10-10.0.0.11")
+	w.reconcileOnce(w.templates, template)
 
 	return template
 }
 
 // createClaim creates a claim of the template "small".
-func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
+func (w *claimFixture) createClaim(name string) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	claim := claimOf(w.namespace, name, "small")
+	claim := newMachineClaim(w.namespace, name, "small")
 	claim.Finalizers = []string{"example.com/test"}
 	env.Create(w.t, claim)
 
@@ -102,7 +102,7 @@ func (w *claimPasses) claim(name string) *v1alpha1.MachineClaim {
 }
 
 // reconcileOnce reconciles an object once, and then reads it again if it still exists.
-func (w *claimPasses) pass(r reconcile.Reconciler, obj client.Object) reconcile.Result {
+func (w *claimFixture) reconcileOnce(r reconcile.Reconciler, obj client.Object) reconcile.Result {
 	w.t.Helper()
 
 	result, err := r.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(obj)})
@@ -110,12 +110,12 @@ func (w *claimPasses) pass(r reconcile.Reconciler, obj client.Object) reconcile.
 		w.t.Fatal(err)
 	}
 
-	w.read(obj)
+	w.refreshObject(obj)
 
 	return result
 }
 
-func (w *claimPasses) read(obj client.Object) {
+func (w *claimFixture) refreshObject(obj client.Object) {
 	w.t.Helper()
 
 	err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(obj), obj)
@@ -125,9 +125,9 @@ func (w *claimPasses) read(obj client.Object) {
 }
 
 // requireAddresses checks the recorded addresses of a claim and the reason of its condition.
-func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses ...string) {
+func (w *claimFixture) requireAddresses(claim *v1alpha1.MachineClaim, reason string, addresses ...string) {
 	w.t.Helper()
-	w.read(claim)
+	w.refreshObject(claim)
 
 	var got []string
 	if claim.Status.NetworkInfo != nil {
@@ -145,9 +145,9 @@ func (w *claimPasses) has(claim *v1alpha1.MachineClaim, reason string, addresses
 }
 
 // updateStatus changes a claim's status as another controller does.
-func (w *claimPasses) status(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.MachineClaimStatus)) {
+func (w *claimFixture) updateStatus(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.MachineClaimStatus)) {
 	w.t.Helper()
-	w.read(claim)
+	w.refreshObject(claim)
 	edit(&claim.Status)
 
 	w.must(env.Client.Status().Update(w.t.Context(), claim))
@@ -156,104 +156,104 @@ func (w *claimPasses) status(claim *v1alpha1.MachineClaim, edit func(*v1alpha1.M
 // Each claim gets a different address. The third claim waits, and gets the address of the first claim only
 // after the machine of the first claim is deleted.
 func TestClaimsGetAddresses(t *testing.T) {
-	w := newClaimPasses(t)
-	w.small()
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
 
-	a, b, c := w.claim("a"), w.claim("b"), w.claim("c")
+	a, b, c := w.createClaim("a"), w.createClaim("b"), w.createClaim("c")
 	for _, claim := range []*v1alpha1.MachineClaim{a, b, c} {
-		w.pass(w.claims, claim)
+		w.reconcileOnce(w.claims, claim)
 	}
 
-	w.has(a, "Allocated", "10.0.0.10/16")
-	w.has(b, "Allocated", "10.0.0.11/16")
-	w.has(c, alloc.ReasonExhausted)
+	w.requireAddresses(a, "Allocated", "10.0.0.10/16")
+	w.requireAddresses(b, "Allocated", "10.0.0.11/16")
+	w.requireAddresses(c, alloc.ReasonExhausted)
 
 	w.must(env.Client.Delete(w.t.Context(), a))
 
-	w.pass(w.claims, a)
-	w.pass(w.claims, c)
-	w.has(c, alloc.ReasonExhausted)
-	w.has(a, "Allocated", "10.0.0.10/16")
+	w.reconcileOnce(w.claims, a)
+	w.reconcileOnce(w.claims, c)
+	w.requireAddresses(c, alloc.ReasonExhausted)
+	w.requireAddresses(a, "Allocated", "10.0.0.10/16")
 
-	w.status(a, func(s *v1alpha1.MachineClaimStatus) {
+	w.updateStatus(a, func(s *v1alpha1.MachineClaimStatus) {
 		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionVMCleanedUp, Status: metav1.ConditionTrue, Reason: "Deleted",
 		})
 	})
-	w.pass(w.claims, a)
-	w.has(a, "")
-	w.pass(w.claims, c)
-	w.has(c, "Allocated", "10.0.0.10/16")
+	w.reconcileOnce(w.claims, a)
+	w.requireAddresses(a, "")
+	w.reconcileOnce(w.claims, c)
+	w.requireAddresses(c, "Allocated", "10.0.0.10/16")
 }
 
 // If the response to a status write is lost, the claim keeps its address after another reconcile and in a
 // new process.
-func TestAnAnswerIsLost(t *testing.T) {
-	w := newClaimPasses(t)
-	w.small()
+func TestLostResponseOfClaimUpdate(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
 
-	a, b := w.claim("a"), w.claim("b")
-	w.lost = true
-	w.pass(w.claims, a)
-	w.lost = false
-	w.pass(w.claims, a)
-	w.pass(w.claims, b)
-	w.has(a, "Allocated", "10.0.0.10/16")
-	w.has(b, "Allocated", "10.0.0.11/16")
+	a, b := w.createClaim("a"), w.createClaim("b")
+	w.losesResponses = true
+	w.reconcileOnce(w.claims, a)
+	w.losesResponses = false
+	w.reconcileOnce(w.claims, a)
+	w.reconcileOnce(w.claims, b)
+	w.requireAddresses(a, "Allocated", "10.0.0.10/16")
+	w.requireAddresses(b, "Allocated", "10.0.0.11/16")
 
-	w.start()
+	w.startReconcilers()
 
 	for _, claim := range []*v1alpha1.MachineClaim{b, a} {
-		w.pass(w.claims, claim)
+		w.reconcileOnce(w.claims, claim)
 	}
 
-	w.has(a, "Allocated", "10.0.0.10/16")
-	w.has(b, "Allocated", "10.0.0.11/16")
+	w.requireAddresses(a, "Allocated", "10.0.0.10/16")
+	w.requireAddresses(b, "Allocated", "10.0.0.11/16")
 }
 
 // If a person records one address for two claims, the newer claim reports this, and both claims keep their
 // addresses.
-func TestAClaimsAddressOnRecordTwice(t *testing.T) {
-	w := newClaimPasses(t)
-	w.small()
+func TestAddressRecordedForTwoClaims(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
 
-	a, b := w.claim("a"), w.claim("b")
-	w.pass(w.claims, a)
-	w.status(b, func(s *v1alpha1.MachineClaimStatus) { s.NetworkInfo = a.Status.NetworkInfo.DeepCopy() })
+	a, b := w.createClaim("a"), w.createClaim("b")
+	w.reconcileOnce(w.claims, a)
+	w.updateStatus(b, func(s *v1alpha1.MachineClaimStatus) { s.NetworkInfo = a.Status.NetworkInfo.DeepCopy() })
 
-	if result := w.pass(w.claims, b); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+	if result := w.reconcileOnce(w.claims, b); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
 		t.Errorf("requeued after %s", result.RequeueAfter)
 	}
 
-	w.pass(w.claims, a)
-	w.has(a, "Allocated", "10.0.0.10/16")
-	w.has(b, claims.ReasonAddressConflict, "10.0.0.10/16")
+	w.reconcileOnce(w.claims, a)
+	w.requireAddresses(a, "Allocated", "10.0.0.10/16")
+	w.requireAddresses(b, claims.ReasonAddressConflict, "10.0.0.10/16")
 }
 
 // A claim that is deleted without the operator leaves no address in use, and a new claim with the same name
 // keeps its address.
-func TestAClaimIsGone(t *testing.T) {
-	w := newClaimPasses(t)
-	w.small()
+func TestDeletedClaimReleasesAddress(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
 
-	old := w.claim("a")
-	w.pass(w.claims, old)
+	old := w.createClaim("a")
+	w.reconcileOnce(w.claims, old)
 
 	old.Finalizers = nil
 	w.must(env.Client.Update(w.t.Context(), old))
 
 	w.must(env.Client.Delete(w.t.Context(), old))
 
-	claim := w.claim("a")
-	w.pass(w.claims, claim)
-	w.has(claim, "Allocated", "10.0.0.11/16") // the machine of the old claim may still use the first
+	claim := w.createClaim("a")
+	w.reconcileOnce(w.claims, claim)
+	w.requireAddresses(claim, "Allocated", "10.0.0.11/16") // the machine of the old claim may still use the first
 
 	claim.Finalizers = nil
 	w.must(env.Client.Update(w.t.Context(), claim))
 
 	w.must(env.Client.Delete(w.t.Context(), claim))
 
-	w.pass(w.claims, claim)
+	w.reconcileOnce(w.claims, claim)
 
 	if left := w.addresses.OwnersWithPrefix("MachineClaim " + w.namespace + "/a/"); len(left) > 0 {
 		t.Errorf("addresses in use: %v", left)
@@ -262,36 +262,36 @@ func TestAClaimIsGone(t *testing.T) {
 
 // If a template loses its pool, only machines that have not started lose their addresses. A machine that
 // runs without an address gets none.
-func TestATemplateLosesItsPool(t *testing.T) {
-	w := newClaimPasses(t)
-	template := w.small()
+func TestTemplateWithoutPool(t *testing.T) {
+	w := newClaimFixture(t)
+	template := w.createSmallTemplate()
 
-	running, waiting := w.claim("running"), w.claim("waiting")
-	w.pass(w.claims, running)
+	running, waiting := w.createClaim("running"), w.createClaim("waiting")
+	w.reconcileOnce(w.claims, running)
 
 	now := metav1.NowMicro()
-	w.status(waiting, func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Started: &now} })
-	w.pass(w.claims, waiting)
-	w.has(waiting, "")
+	w.updateStatus(waiting, func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Started: &now} })
+	w.reconcileOnce(w.claims, waiting)
+	w.requireAddresses(waiting, "")
 
 	template.Spec.Network = nil
 	w.must(env.Client.Update(w.t.Context(), template))
 
-	w.pass(w.templates, template)
-	w.pass(w.claims, running)
-	w.has(running, "Allocated", "10.0.0.10/16")
+	w.reconcileOnce(w.templates, template)
+	w.reconcileOnce(w.claims, running)
+	w.requireAddresses(running, "Allocated", "10.0.0.10/16")
 
 	if c := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady); c != nil {
 		t.Errorf("the template has the condition %s %s: %s", c.Type, c.Reason, c.Message)
 	}
 
-	late := w.claim("late")
-	w.pass(w.claims, late)
-	w.has(late, "")
+	late := w.createClaim("late")
+	w.reconcileOnce(w.claims, late)
+	w.requireAddresses(late, "")
 }
 
 // The template and its claims report why no addresses can be allocated from the pool.
-func TestTemplatesSayWhatIsWrong(t *testing.T) {
+func TestTemplateErrors(t *testing.T) {
 	t.Parallel()
 
 	for name, tt := range map[string]struct {
@@ -320,8 +320,8 @@ func TestTemplatesSayWhatIsWrong(t *testing.T) {
 		},
 	} {
 		t.Run(strings.ReplaceAll(name, " ", "-"), func(t *testing.T) {
-			w := newClaimPasses(t)
-			template := w.small()
+			w := newClaimFixture(t)
+			template := w.createSmallTemplate()
 
 			var cluster v1alpha1.HypervisorCluster
 			must(t, env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace + "-c"}, &cluster))
@@ -330,16 +330,16 @@ func TestTemplatesSayWhatIsWrong(t *testing.T) {
 
 			must(t, errors.Join(env.Client.Update(t.Context(), &cluster), env.Client.Update(t.Context(), template)))
 
-			w.pass(w.templates, template)
+			w.reconcileOnce(w.templates, template)
 
 			c := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady)
 			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != tt.reason || !strings.Contains(c.Message, tt.says) {
 				t.Errorf("condition %+v; want %s: ...%s", c, tt.reason, tt.says)
 			}
 
-			claim := w.claim("a")
-			w.pass(w.claims, claim)
-			w.has(claim, tt.claim)
+			claim := w.createClaim("a")
+			w.reconcileOnce(w.claims, claim)
+			w.requireAddresses(claim, tt.claim)
 		})
 	}
 }

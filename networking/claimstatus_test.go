@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 )
 
-func claimOf(namespace, name, template string) *v1alpha1.MachineClaim {
+func newMachineClaim(namespace, name, template string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.MachineClaimSpec{
@@ -32,16 +32,16 @@ func claimOf(namespace, name, template string) *v1alpha1.MachineClaim {
 	}
 }
 
-func newClaim(t *testing.T) *v1alpha1.MachineClaim {
+func createMachineClaim(t *testing.T) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	claim := claimOf(env.Namespace(t), "vm1", "linux")
+	claim := newMachineClaim(env.Namespace(t), "vm1", "linux")
 	must(t, env.Client.Create(t.Context(), claim))
 
 	return claim
 }
 
-func readClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+func getClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	now := &v1alpha1.MachineClaim{}
@@ -50,12 +50,12 @@ func readClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClai
 	return now
 }
 
-func writer(kind, owner string) *claimstatus.Writer {
+func newWriter(kind, owner string) *claimstatus.Writer {
 	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Type: kind}
 }
 
 // reconcileOnce reconciles the claim once like its own controller, on a copy that may be stale.
-func runOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
+func reconcileOnce(ctx context.Context, claim *v1alpha1.MachineClaim, i int) (bool, error) {
 	runner := &step.Reconciler{Client: env.Client, Controller: "machineclaim"}
 	steps := []step.Step[int]{{Condition: "Placed", Run: func(ctx context.Context, i int) step.Result {
 		claim.Status.Attempts = int32(i)
@@ -78,7 +78,7 @@ func TestWritersAtOnce(t *testing.T) {
 
 	const rounds = 20
 
-	claim := newClaim(t)
+	claim := createMachineClaim(t)
 
 	var writers sync.WaitGroup
 
@@ -87,7 +87,7 @@ func TestWritersAtOnce(t *testing.T) {
 	} {
 		writers.Go(func() {
 			for i := range rounds {
-				if err := writer(kind, owner).Report(t.Context(), claim.DeepCopy(), metav1.ConditionTrue, "Round", strconv.Itoa(i)); err != nil {
+				if err := newWriter(kind, owner).Report(t.Context(), claim.DeepCopy(), metav1.ConditionTrue, "Round", strconv.Itoa(i)); err != nil {
 					t.Error(err)
 				}
 			}
@@ -95,10 +95,10 @@ func TestWritersAtOnce(t *testing.T) {
 	}
 
 	writers.Go(func() {
-		old := readClaim(t, claim)
+		old := getClaim(t, claim)
 
 		for i := 0; i < rounds; {
-			done, err := runOnce(t.Context(), old.DeepCopy(), i)
+			done, err := reconcileOnce(t.Context(), old.DeepCopy(), i)
 			if err != nil {
 				t.Error(err)
 
@@ -110,12 +110,12 @@ func TestWritersAtOnce(t *testing.T) {
 				i++
 			}
 
-			old = readClaim(t, claim)
+			old = getClaim(t, claim)
 		}
 	})
 	writers.Wait()
 
-	now := readClaim(t, claim)
+	now := getClaim(t, claim)
 	for _, kind := range []string{v1alpha1.ConditionDNSRegistered, v1alpha1.ConditionNetworkValidated, "Placed"} {
 		if got := meta.FindStatusCondition(now.Status.Conditions, kind); got == nil || got.Message != strconv.Itoa(rounds-1) {
 			t.Errorf("%s = %+v", kind, got)
@@ -130,17 +130,17 @@ func TestWritersAtOnce(t *testing.T) {
 func TestReportAndClear(t *testing.T) {
 	t.Parallel()
 
-	claim := newClaim(t)
-	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
+	claim := createMachineClaim(t)
+	dns := newWriter(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 
-	must(t, writer("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""))
+	must(t, newWriter("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""))
 
 	must(t, dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"))
 
-	first := readClaim(t, claim)
+	first := getClaim(t, claim)
 	must(t, dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"))
 
-	second := readClaim(t, claim)
+	second := getClaim(t, claim)
 	before := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionDNSRegistered)
 	after := meta.FindStatusCondition(second.Status.Conditions, v1alpha1.ConditionDNSRegistered)
 
@@ -151,25 +151,25 @@ func TestReportAndClear(t *testing.T) {
 	// The same condition is not written again.
 	must(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
 
-	if third := readClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
+	if third := getClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
 		t.Error("the same condition was written again")
 	}
 
 	must(t, dns.Clear(t.Context(), second))
 
-	if got := readClaim(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
+	if got := getClaim(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
 		t.Errorf("after Clear: %+v", got)
 	}
 }
 
 // A condition for a deleted claim is ignored and does not recreate the claim.
-func TestAClaimThatIsGone(t *testing.T) {
+func TestConditionOfDeletedClaim(t *testing.T) {
 	t.Parallel()
 
-	claim := newClaim(t)
+	claim := createMachineClaim(t)
 	must(t, env.Client.Delete(t.Context(), claim))
 
-	dns := writer(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
+	dns := newWriter(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 	if err := dns.Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {
 		t.Errorf("deleted: %v", err)
 	}

@@ -27,39 +27,39 @@ const guestKubeconfig = "guest-kubeconfig"
 
 // workerFixture is a fixture whose machines are Nodes of a cluster. The cluster is the API server of the
 // tests.
-type workers struct {
+type workerFixture struct {
 	*fixture
 
 	pool *infrav1.KubevirtNodePool
 }
 
 // newWorkerFixture creates a pool of running machines with one Node each.
-func newWorkers(t *testing.T, replicas int32, timeout time.Duration) *workers {
+func newWorkerFixture(t *testing.T, replicas int32, timeout time.Duration) *workerFixture {
 	t.Helper()
 
-	w := &workers{fixture: newFixture(t)}
-	w.kubeconfig()
-	w.pool = w.nodePool("workers", replicas, "10.0.0.10-10.0.0.99")
+	w := &workerFixture{fixture: newFixture(t)}
+	w.createKubeconfig()
+	w.pool = w.newNodePool("workers", replicas, "10.0.0.10-10.0.0.99")
 	w.pool.Spec.Drain = &infrav1.NodeDrain{
 		KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestKubeconfig, Key: "kubeconfig"},
 		Timeout:             metav1.Duration{Duration: timeout},
 	}
-	w.create(w.pool)
-	w.eventually("all machines are created", func() bool { return w.allocated() == int(replicas) })
+	w.createPool(w.pool)
+	w.waitUntil("all machines are created", func() bool { return w.countAllocated() == int(replicas) })
 
-	for _, m := range w.machines() {
-		w.joins(&m)
+	for _, m := range w.listMachines() {
+		w.startMachine(&m)
 	}
 
-	w.eventually("all machines run", func() bool {
-		return !slices.ContainsFunc(w.machines(), func(m infrav1.KubevirtMachine) bool { return m.Status.NodeName == "" })
+	w.waitUntil("all machines run", func() bool {
+		return !slices.ContainsFunc(w.listMachines(), func(m infrav1.KubevirtMachine) bool { return m.Status.NodeName == "" })
 	})
 
 	return w
 }
 
 // createKubeconfig creates the Secret with the kubeconfig of the cluster.
-func (w *workers) kubeconfig() {
+func (w *workerFixture) createKubeconfig() {
 	w.t.Helper()
 
 	data, err := kubeproc.Kubeconfig(env.Config)
@@ -70,7 +70,7 @@ func (w *workers) kubeconfig() {
 }
 
 // startMachine starts a machine and creates its Node.
-func (w *workers) joins(m *infrav1.KubevirtMachine) {
+func (w *workerFixture) startMachine(m *infrav1.KubevirtMachine) {
 	w.t.Helper()
 
 	instance := kubevirt.NewObject(kubevirt.InstanceKind())
@@ -87,12 +87,12 @@ func (w *workers) joins(m *infrav1.KubevirtMachine) {
 }
 
 // createPod creates a pod on a machine. change may be nil.
-func (w *workers) pod(node, name string, change func(*corev1.Pod)) {
+func (w *workerFixture) createPod(node, name string, change func(*corev1.Pod)) {
 	w.t.Helper()
 	env.CreatePod(w.t, w.namespace, node, name, change)
 }
 
-func (w *workers) has(name string) bool {
+func (w *workerFixture) hasPod(name string) bool {
 	w.t.Helper()
 
 	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &corev1.Pod{})
@@ -104,14 +104,14 @@ func (w *workers) has(name string) bool {
 }
 
 // setBudget creates a PodDisruptionBudget that protects the pods of an app or allows some evictions.
-func (w *workers) budget(app string, allowed int32) {
+func (w *workerFixture) setBudget(app string, allowed int32) {
 	w.t.Helper()
 	env.SetBudget(w.t, w.namespace, app, allowed)
 }
 
 // waitForDrainState waits until the machine that is being deleted reports this state of its Node, and returns
 // the machine.
-func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
+func (w *workerFixture) waitForDrainState(want string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	var (
@@ -125,8 +125,8 @@ func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 		}
 	}()
 
-	w.eventually("NodeDrained is "+want, func() bool {
-		for _, m := range w.machines() {
+	w.waitUntil("NodeDrained is "+want, func() bool {
+		for _, m := range w.listMachines() {
 			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained)
 			if m.DeletionTimestamp == nil || c == nil {
 				continue
@@ -147,17 +147,17 @@ func (w *workers) leaving(want string) *infrav1.KubevirtMachine {
 
 // finishDeletions stops a machine's instance like KubeVirt, and waits until the given number of machines is
 // left.
-func (w *workers) ends(left int) {
+func (w *workerFixture) finishDeletions(left int) {
 	w.t.Helper()
-	w.eventually(fmt.Sprintf("%d machines are left", left), func() bool {
-		machines := w.machines()
+	w.waitUntil(fmt.Sprintf("%d machines are left", left), func() bool {
+		machines := w.listMachines()
 		for _, m := range machines {
-			if m.DeletionTimestamp != nil && !w.virtual(kubevirt.NewObject(kubevirt.InstanceKind()), m.Name) {
+			if m.DeletionTimestamp != nil && !w.hasObject(kubevirt.NewObject(kubevirt.InstanceKind()), m.Name) {
 				continue
 			}
 
 			if m.DeletionTimestamp != nil {
-				w.endInstance(m.Name)
+				w.deleteInstance(m.Name)
 			}
 		}
 
@@ -166,10 +166,10 @@ func (w *workers) ends(left int) {
 }
 
 // deleteInstance ends the instance of a machine whose VirtualMachine is deleted, like KubeVirt.
-func (w *workers) endInstance(name string) {
+func (w *workerFixture) deleteInstance(name string) {
 	w.t.Helper()
 
-	if w.virtual(kubevirt.NewObject(kubevirt.VirtualMachineKind()), name) {
+	if w.hasObject(kubevirt.NewObject(kubevirt.VirtualMachineKind()), name) {
 		return
 	}
 
@@ -180,7 +180,7 @@ func (w *workers) endInstance(name string) {
 }
 
 // hasObject returns whether KubeVirt has an object for a machine.
-func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
+func (w *workerFixture) hasObject(object *unstructured.Unstructured, name string) bool {
 	w.t.Helper()
 
 	err := env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, object)
@@ -191,7 +191,7 @@ func (w *workers) virtual(object *unstructured.Unstructured, name string) bool {
 	return err == nil
 }
 
-func (w *workers) cordoned(name string) bool {
+func (w *workerFixture) isCordoned(name string) bool {
 	w.t.Helper()
 
 	node := env.GetNode(w.t, name)
@@ -199,9 +199,9 @@ func (w *workers) cordoned(name string) bool {
 	return node != nil && node.Spec.Unschedulable
 }
 
-func (w *workers) scale(replicas int32) {
+func (w *workerFixture) scalePool(replicas int32) {
 	w.t.Helper()
-	patch(w.fixture, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
+	patchObject(w.fixture, w.pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = replicas })
 }
 
 // A surplus machine is deleted after its Node is drained. The operator waits for pods that a
@@ -209,25 +209,25 @@ func (w *workers) scale(replicas int32) {
 func TestWorkersAreDrained(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 2, time.Hour)
+	w := newWorkerFixture(t, 2, time.Hour)
 
-	for _, m := range w.machines() {
-		w.pod(m.Name, "free-"+m.Name, nil)
-		w.pod(m.Name, "kept-"+m.Name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
-		w.pod(m.Name, "daemon-"+m.Name, func(p *corev1.Pod) {
+	for _, m := range w.listMachines() {
+		w.createPod(m.Name, "free-"+m.Name, nil)
+		w.createPod(m.Name, "kept-"+m.Name, func(p *corev1.Pod) { p.Labels["app"] = "kept" })
+		w.createPod(m.Name, "daemon-"+m.Name, func(p *corev1.Pod) {
 			p.OwnerReferences = []metav1.OwnerReference{
 				{APIVersion: "apps/v1", Kind: "DaemonSet", Name: "d", UID: "d", Controller: new(true)},
 			}
 		})
 	}
 
-	w.budget("kept", 0)
-	w.scale(1)
+	w.setBudget("kept", 0)
+	w.scalePool(1)
 
-	m := w.leaving("False Draining: remaining: 1 pod (" + w.namespace + "/kept-")
-	if !w.cordoned(m.Name) || w.has("free-"+m.Name) || !w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
+	m := w.waitForDrainState("False Draining: remaining: 1 pod (" + w.namespace + "/kept-")
+	if !w.isCordoned(m.Name) || w.hasPod("free-"+m.Name) || !w.hasPod("kept-"+m.Name) || !w.hasPod("daemon-"+m.Name) {
 		t.Errorf("cordoned %v, free pod exists %v, kept pod exists %v, DaemonSet's pod exists %v",
-			w.cordoned(m.Name), w.has("free-"+m.Name), w.has("kept-"+m.Name), w.has("daemon-"+m.Name))
+			w.isCordoned(m.Name), w.hasPod("free-"+m.Name), w.hasPod("kept-"+m.Name), w.hasPod("daemon-"+m.Name))
 	}
 
 	if said := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(said.Message,
@@ -235,51 +235,51 @@ func TestWorkersAreDrained(t *testing.T) {
 		t.Errorf("message %q", said.Message)
 	}
 
-	w.eventually("the pool counts the machine", func() bool {
+	w.waitUntil("the pool counts the machine", func() bool {
 		w.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(w.pool), w.pool))
 
 		return w.pool.Status.DrainingReplicas == 1 && w.pool.Status.Replicas == 1
 	})
 
 	w.restart()
-	w.leaving("False Draining")
+	w.waitForDrainState("False Draining")
 
-	if len(w.virtualMachines()) != 2 || m.Status.Phase != infrav1.KubevirtMachineDraining {
-		t.Errorf("%d VirtualMachines, phase %s", len(w.virtualMachines()), m.Status.Phase)
+	if len(w.listVirtualMachines()) != 2 || m.Status.Phase != infrav1.KubevirtMachineDraining {
+		t.Errorf("%d VirtualMachines, phase %s", len(w.listVirtualMachines()), m.Status.Phase)
 	}
 
-	w.budget("kept", 1)
-	w.ends(1)
+	w.setBudget("kept", 1)
+	w.finishDeletions(1)
 
-	if w.has("kept-"+m.Name) || !w.has("daemon-"+m.Name) {
+	if w.hasPod("kept-"+m.Name) || !w.hasPod("daemon-"+m.Name) {
 		t.Error("the kept pod exists, or the DaemonSet's pod was deleted")
 	}
 
-	if other := w.machines()[0].Name; w.cordoned(other) || !w.has("free-"+other) || !w.has("kept-"+other) {
+	if other := w.listMachines()[0].Name; w.isCordoned(other) || !w.hasPod("free-"+other) || !w.hasPod("kept-"+other) {
 		t.Errorf("%s was drained, but is not deleted", other)
 	}
 }
 
 // A drain that does not finish ends after its timeout, and reports the remaining pods.
-func TestDrainThatHangs(t *testing.T) {
+func TestDrainTimeout(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 1, 3*time.Second)
-	w.pod(w.machines()[0].Name, "kept", nil)
-	w.pod(w.machines()[0].Name, "new", nil)
-	w.budget("kept", 0)
-	w.budget("new", kube.NotReconciled)
-	w.scale(0)
-	w.leaving("True DrainTimedOut: Node " + w.machines()[0].Name + " was not drained within 3s: remaining: 2 pods (" +
+	w := newWorkerFixture(t, 1, 3*time.Second)
+	w.createPod(w.listMachines()[0].Name, "kept", nil)
+	w.createPod(w.listMachines()[0].Name, "new", nil)
+	w.setBudget("kept", 0)
+	w.setBudget("new", kube.NotReconciled)
+	w.scalePool(0)
+	w.waitForDrainState("True DrainTimedOut: Node " + w.listMachines()[0].Name + " was not drained within 3s: remaining: 2 pods (" +
 		w.namespace + "/kept, " + w.namespace + "/new); eviction refused for now: " +
 		w.namespace + "/kept by PodDisruptionBudget kept, " + w.namespace + "/new by PodDisruptionBudget new")
-	w.ends(0)
+	w.finishDeletions(0)
 
-	if !w.has("kept") || !w.has("new") {
+	if !w.hasPod("kept") || !w.hasPod("new") {
 		t.Error("a pod was evicted")
 	}
 
-	w.eventually("the event is emitted", func() bool {
+	w.waitUntil("the event is emitted", func() bool {
 		var list eventsv1.EventList
 		w.must(env.Client.List(t.Context(), &list, client.InNamespace(w.namespace)))
 
@@ -294,25 +294,25 @@ func TestDrainThatHangs(t *testing.T) {
 func TestDrainWithoutACluster(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 3, time.Hour)
+	w := newWorkerFixture(t, 3, time.Hour)
 	w.must(env.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}}))
-	w.scale(2)
+	w.scalePool(2)
 
-	m := w.leaving("read secret " + w.namespace + "/" + guestKubeconfig + ": it does not exist")
+	m := w.waitForDrainState("read secret " + w.namespace + "/" + guestKubeconfig + ": it does not exist")
 	w.must(env.Client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}))
-	w.kubeconfig()
-	w.ends(2)
+	w.createKubeconfig()
+	w.finishDeletions(2)
 
-	for _, m := range w.machines() {
-		w.pod(m.Name, "pod-"+m.Name, nil)
+	for _, m := range w.listMachines() {
+		w.createPod(m.Name, "pod-"+m.Name, nil)
 	}
 
-	names := w.machines()
+	names := w.listMachines()
 	w.must(env.Client.Delete(t.Context(), w.pool))
-	w.ends(0)
+	w.finishDeletions(0)
 
 	for _, m := range names {
-		if w.cordoned(m.Name) || !w.has("pod-"+m.Name) {
+		if w.isCordoned(m.Name) || !w.hasPod("pod-"+m.Name) {
 			t.Errorf("%s was drained, although its pool was deleted", m.Name)
 		}
 	}

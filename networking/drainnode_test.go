@@ -22,7 +22,7 @@ import (
 )
 
 // setUser sets the user that the operator uses from now on.
-func (w *workers) asks(config *rest.Config) {
+func (w *workerFixture) setUser(config *rest.Config) {
 	w.t.Helper()
 
 	data, err := kubeproc.Kubeconfig(config)
@@ -35,9 +35,9 @@ func (w *workers) asks(config *rest.Config) {
 }
 
 // waitForNodeLeftEvent waits for the event that a Node remains.
-func (w *workers) leftTold(words string) {
+func (w *workerFixture) waitForNodeLeftEvent(words string) {
 	w.t.Helper()
-	w.eventually("the event is emitted", func() bool {
+	w.waitUntil("the event is emitted", func() bool {
 		var list eventsv1.EventList
 		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
@@ -49,38 +49,38 @@ func (w *workers) leftTold(words string) {
 
 // The Node of a deleted machine is deleted too. It stays while the machine exists, and another Node with
 // the same name stays.
-func TestNodeGoesWithItsMachine(t *testing.T) {
+func TestNodeIsDeletedWithMachine(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 3, time.Hour)
-	w.scale(2)
+	w := newWorkerFixture(t, 3, time.Hour)
+	w.scalePool(2)
 
-	m := w.leaving("True Drained")
+	m := w.waitForDrainState("True Drained")
 	if env.GetNode(w.t, m.Name) == nil {
 		t.Error("the Node was deleted before the machine")
 	}
 
-	w.ends(2)
+	w.finishDeletions(2)
 
 	if env.GetNode(w.t, m.Name) != nil {
 		t.Error("the Node of a deleted machine is left")
 	}
 
-	for _, other := range w.machines() {
+	for _, other := range w.listMachines() {
 		if env.GetNode(w.t, other.Name) == nil {
 			t.Errorf("Node %s was deleted, but its machine exists", other.Name)
 		}
 	}
 
-	w.scale(1)
+	w.scalePool(1)
 
-	m = w.leaving("True Drained")
+	m = w.waitForDrainState("True Drained")
 	w.must(env.Client.Delete(t.Context(), env.GetNode(w.t, m.Name)))
 
 	another := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.Name}}
 	w.must(env.Client.Create(t.Context(), another))
 	t.Cleanup(func() { _ = env.Client.Delete(t.Context(), another) })
-	w.ends(1)
+	w.finishDeletions(1)
 
 	if env.GetNode(w.t, m.Name) == nil {
 		t.Error("another Node with the machine's name was deleted")
@@ -89,11 +89,11 @@ func TestNodeGoesWithItsMachine(t *testing.T) {
 
 // A user without permission to delete Nodes does not block the deletion of a machine, and the event names
 // the missing permission.
-func TestNodeThatMayNotBeDeleted(t *testing.T) {
+func TestNodeDeletionWithoutPermission(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 1, time.Hour)
-	name := w.machines()[0].Name
+	w := newWorkerFixture(t, 1, time.Hour)
+	name := w.listMachines()[0].Name
 	role := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: w.namespace}, Rules: []rbacv1.PolicyRule{
 		{APIGroups: []string{""}, Resources: []string{"nodes"}, Verbs: []string{"get", "patch"}},
 		{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"list"}},
@@ -104,11 +104,11 @@ func TestNodeThatMayNotBeDeleted(t *testing.T) {
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
 		Subjects:   []rbacv1.Subject{{APIGroup: rbacv1.GroupName, Kind: rbacv1.UserKind, Name: w.namespace}},
 	})
-	w.asks(env.User(t, w.namespace))
-	w.scale(0)
-	w.leaving("True Drained")
-	w.ends(0)
-	w.leftTold("Node " + name + " remains after its machine was deleted: delete the Node: delete node " + name +
+	w.setUser(env.User(t, w.namespace))
+	w.scalePool(0)
+	w.waitForDrainState("True Drained")
+	w.finishDeletions(0)
+	w.waitForNodeLeftEvent("Node " + name + " remains after its machine was deleted: delete the Node: delete node " + name +
 		": the kubeconfig's user has no permission: grant it `delete` on nodes")
 
 	if env.GetNode(w.t, name) == nil {
@@ -117,19 +117,19 @@ func TestNodeThatMayNotBeDeleted(t *testing.T) {
 }
 
 // An unreachable cluster delays the deletion of a machine by one minute.
-func TestNodeOfAClusterThatIsGone(t *testing.T) {
+func TestNodeOfUnreachableCluster(t *testing.T) {
 	t.Parallel()
 
-	w := newWorkers(t, 1, time.Hour)
-	name := w.machines()[0].Name
-	w.scale(0)
-	w.leaving("True Drained")
-	w.asks(&rest.Config{Host: "https://127.0.0.1:1"})
+	w := newWorkerFixture(t, 1, time.Hour)
+	name := w.listMachines()[0].Name
+	w.scalePool(0)
+	w.waitForDrainState("True Drained")
+	w.setUser(&rest.Config{Host: "https://127.0.0.1:1"})
 
-	w.eventually("the machine reports what it waits for", func() bool {
-		w.endInstance(name)
+	w.waitUntil("the machine reports what it waits for", func() bool {
+		w.deleteInstance(name)
 
-		for _, m := range w.machines() {
+		for _, m := range w.listMachines() {
 			c := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDeleted)
 			if c != nil && c.Reason != "" && strings.Contains(c.Message, "deletion of the machine continues in") {
 				return true
@@ -140,12 +140,12 @@ func TestNodeOfAClusterThatIsGone(t *testing.T) {
 	})
 
 	// A minute later.
-	m := w.machines()[0]
+	m := w.listMachines()[0]
 	before := m.DeepCopy()
 	meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionVMDeleted).LastTransitionTime = metav1.NewTime(time.Now().Add(-time.Minute))
 	w.must(env.Client.Status().Patch(t.Context(), &m, client.MergeFrom(before)))
-	w.ends(0)
-	w.leftTold("Node " + name + " remains after its machine was deleted: delete the Node")
+	w.finishDeletions(0)
+	w.waitForNodeLeftEvent("Node " + name + " remains after its machine was deleted: delete the Node")
 
 	if env.GetNode(w.t, name) == nil {
 		t.Error("the Node was deleted")

@@ -20,7 +20,7 @@ import (
 
 // The registry keeps nothing of a deleted pool: no refused pools, no networks of these pools, and no owners
 // whose requests failed.
-func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedPoolsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	b := pools.New()
 
 	heap.CheckNoLeak(t, "pools", func(number int) {
@@ -28,14 +28,14 @@ func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // i
 		moved := network + "-moved"
 		wake := func() {}
 
-		set(t, b, pool(t, network, name, "10.0.0.10-10.0.0.11"))
+		setPool(t, b, newPool(t, network, name, "10.0.0.10-10.0.0.11"))
 
 		var overlap *alloc.OverlapError
-		if err := b.SetPool(pool(t, network, "late", "10.0.0.11-10.0.0.12"), wake); !errors.As(err, &overlap) {
+		if err := b.SetPool(newPool(t, network, "late", "10.0.0.11-10.0.0.12"), wake); !errors.As(err, &overlap) {
 			t.Fatalf("a pool that overlaps: %v", err)
 		}
 
-		set(t, b, pool(t, moved, "late", "10.0.0.11-10.0.0.12"))
+		setPool(t, b, newPool(t, moved, "late", "10.0.0.11-10.0.0.12"))
 
 		for _, owner := range []string{"a", "b", "c"} {
 			_, _ = b.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: wake})
@@ -52,7 +52,7 @@ func TestPoolsThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // i
 }
 
 // The registry keeps nothing of a deleted template.
-func TestTemplatesThatAreGoneLeaveNothing(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedTemplatesIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	registry := claims.NewRegistry(pools.New())
 	cluster := &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}}
 

@@ -18,7 +18,7 @@ import (
 )
 
 // KubeVirt's own validation accepts the machines of all kinds of pools.
-func TestMachinesLetInUpstream(t *testing.T) {
+func TestMachinesAreAcceptedUpstream(t *testing.T) {
 	t.Parallel()
 
 	judge := upstream.StartVirtAPI(t)
@@ -56,7 +56,7 @@ func TestMachinesLetInUpstream(t *testing.T) {
 			p.Spec.AdditionalNetworks = []infrav1.KubevirtNetwork{{Name: "machines"}, {Name: "other/storage.fast"}}
 		}, netdata.FormatOpenStack},
 	} {
-		pool := w.nodePool("workers", 3, "10.0.0.10-10.0.0.50")
+		pool := w.newNodePool("workers", 3, "10.0.0.10-10.0.0.50")
 		row.change(pool)
 
 		spec, err := kubevirt.NewMachineSpec(pool)

@@ -32,7 +32,7 @@ import (
 
 // machineFixture is a fixture with a pool of two addresses, in which the test calls Reconcile of the machine
 // controller. The test acts as KubeVirt.
-type machinePasses struct {
+type machineFixture struct {
 	*fixture
 
 	network    string
@@ -40,31 +40,31 @@ type machinePasses struct {
 	controller *machine.Reconciler
 	// lostResponse names a kind of write whose response is lost after the write: status or create. With
 	// addresses, a machine is read as it was before its addresses were recorded.
-	lost string
+	lostResponse string
 	// addressesAtCreate are the recorded addresses of the machine when its VirtualMachine was created.
-	atCreate []string
+	addressesAtCreate []string
 }
 
-func newMachinePasses(t *testing.T) *machinePasses {
+func newMachineFixture(t *testing.T) *machineFixture {
 	t.Helper()
 	t.Parallel()
 
-	w := &machinePasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}}
+	w := &machineFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}}
 	w.network = w.namespace + "/machines"
-	w.start()
+	w.startReconcilers()
 
 	return w
 }
 
 // startReconcilers creates the reconcilers of a new process.
-func (w *machinePasses) start() {
+func (w *machineFixture) startReconcilers() {
 	w.t.Helper()
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
 	w.must(err)
 
 	answer := func(kind string, err error) error {
-		if err == nil && w.lost == kind {
+		if err == nil && w.lostResponse == kind {
 			return errLost
 		}
 
@@ -73,12 +73,12 @@ func (w *machinePasses) start() {
 	c := interceptor.NewClient(plain, interceptor.Funcs{
 		// After a lost response, the cache does not have the write yet.
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
-			if w.lost == "create" && obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
+			if w.lostResponse == "create" && obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
 				return apierrors.NewNotFound(schema.GroupResource{Resource: "virtualmachines"}, key.Name)
 			}
 
 			err := c.Get(ctx, key, obj, opts...)
-			if m, ok := obj.(*v1alpha1.KubevirtMachine); ok && w.lost == "addresses" {
+			if m, ok := obj.(*v1alpha1.KubevirtMachine); ok && w.lostResponse == "addresses" {
 				m.Status.AllocatedBootstrapAddresses = nil
 			}
 
@@ -86,7 +86,7 @@ func (w *machinePasses) start() {
 		},
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			if obj.GetObjectKind().GroupVersionKind() == kubevirt.VirtualMachineKind() {
-				w.atCreate = w.read(obj.GetName()).Status.AllocatedBootstrapAddresses["eno101"]
+				w.addressesAtCreate = w.getMachine(obj.GetName()).Status.AllocatedBootstrapAddresses["eno101"]
 			}
 
 			return answer("create", c.Create(ctx, obj, opts...))
@@ -118,19 +118,19 @@ func (w *machinePasses) start() {
 }
 
 // createMachine creates a machine of the pool.
-func (w *machinePasses) machine(name string) {
+func (w *machineFixture) createMachine(name string) {
 	w.t.Helper()
-	w.must(env.Client.Create(w.t.Context(), machineOf(w.namespace, "workers", name)))
+	w.must(env.Client.Create(w.t.Context(), newMachine(w.namespace, "workers", name)))
 }
 
 // reconcileMachine reconciles a machine several times, as its events would.
-func (w *machinePasses) pass(name string) reconcile.Result {
+func (w *machineFixture) reconcileMachine(name string) reconcile.Result {
 	w.t.Helper()
 
 	var last reconcile.Result
 
 	for range 3 {
-		result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: w.key(name)})
+		result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: w.objectKey(name)})
 		if err != nil && !errors.Is(err, errLost) {
 			w.t.Fatal(err)
 		}
@@ -141,35 +141,35 @@ func (w *machinePasses) pass(name string) reconcile.Result {
 	return last
 }
 
-func (w *machinePasses) key(name string) client.ObjectKey {
+func (w *machineFixture) objectKey(name string) client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: name}
 }
 
 // getMachine returns a machine. Its name is empty if it does not exist.
-func (w *machinePasses) read(name string) *v1alpha1.KubevirtMachine {
+func (w *machineFixture) getMachine(name string) *v1alpha1.KubevirtMachine {
 	w.t.Helper()
 
 	out := &v1alpha1.KubevirtMachine{}
-	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.key(name), out)))
+	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.objectKey(name), out)))
 
 	return out
 }
 
 // getVirtualMachine returns a machine's VirtualMachine. Its name is empty if it does not exist.
-func (w *machinePasses) vm(name string) *unstructured.Unstructured {
+func (w *machineFixture) getVirtualMachine(name string) *unstructured.Unstructured {
 	w.t.Helper()
 
 	out := kubevirt.NewObject(kubevirt.VirtualMachineKind())
-	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.key(name), out)))
+	w.must(client.IgnoreNotFound(env.Client.Get(w.t.Context(), w.objectKey(name), out)))
 
 	return out
 }
 
 // requireCondition checks a machine's condition, its addresses and its phase.
-func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
+func (w *machineFixture) requireCondition(name, condition, reason string, phase v1alpha1.KubevirtMachinePhase, addresses ...string) {
 	w.t.Helper()
 
-	m := w.read(name)
+	m := w.getMachine(name)
 
 	said := meta.FindStatusCondition(m.Status.Conditions, condition)
 	if said == nil || said.Reason != reason {
@@ -182,43 +182,43 @@ func (w *machinePasses) says(name, condition, reason string, phase v1alpha1.Kube
 }
 
 // setFinalizers keeps a VirtualMachine, as KubeVirt does until its instance is deleted.
-func (w *machinePasses) finalizer(name string, is ...string) {
+func (w *machineFixture) setFinalizers(name string, is ...string) {
 	w.t.Helper()
 
-	vm := w.vm(name)
+	vm := w.getVirtualMachine(name)
 	vm.SetFinalizers(is)
 	w.must(env.Client.Update(w.t.Context(), vm))
 }
 
 // A machine's addresses are recorded before its VirtualMachine is created. No other machine gets them until
 // the API server has neither the VirtualMachine nor its instance.
-func TestAMachinesLife(t *testing.T) {
-	w := newMachinePasses(t)
-	w.machine("a")
-	w.machine("b")
-	w.machine("c")
-	w.pass("a")
-	w.pass("b")
-	w.pass("c")
+func TestMachineLifecycle(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
+	w.createMachine("b")
+	w.createMachine("c")
+	w.reconcileMachine("a")
+	w.reconcileMachine("b")
+	w.reconcileMachine("c")
 
-	if !slices.Equal(w.atCreate, []string{"10.0.0.11/24"}) {
-		t.Errorf("%v was recorded when b's VirtualMachine was created", w.atCreate)
+	if !slices.Equal(w.addressesAtCreate, []string{"10.0.0.11/24"}) {
+		t.Errorf("%v was recorded when b's VirtualMachine was created", w.addressesAtCreate)
 	}
 
-	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
+	w.requireCondition("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
 
-	vm := w.vm("a")
+	vm := w.getVirtualMachine("a")
 	w.must(unstructured.SetNestedField(vm.Object, true, "status", "ready"))
 	w.must(env.Client.Status().Update(t.Context(), vm))
-	w.pass("a")
-	w.says("a", v1alpha1.ConditionVMReady, "Running", v1alpha1.KubevirtMachineRunning, "10.0.0.10/24")
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMReady, "Running", v1alpha1.KubevirtMachineRunning, "10.0.0.10/24")
 
-	w.finalizer("a", "example.com/kubevirt")
-	w.must(env.Client.Delete(t.Context(), w.read("a")))
-	w.pass("a")
-	w.pass("c")
-	w.says("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
-	w.says("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
+	w.setFinalizers("a", "example.com/kubevirt")
+	w.must(env.Client.Delete(t.Context(), w.getMachine("a")))
+	w.reconcileMachine("a")
+	w.reconcileMachine("c")
+	w.requireCondition("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+	w.requireCondition("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
 
 	instance := kubevirt.NewObject(kubevirt.InstanceKind())
 	instance.SetNamespace(w.namespace)
@@ -226,53 +226,53 @@ func TestAMachinesLife(t *testing.T) {
 	instance.SetLabels(map[string]string{v1alpha1.LabelMachine: "a"})
 	w.must(unstructured.SetNestedMap(instance.Object, map[string]any{"domain": map[string]any{"devices": map[string]any{}}}, "spec"))
 	w.must(env.Client.Create(t.Context(), instance))
-	w.finalizer("a")
-	w.pass("a")
-	w.pass("c")
-	w.says("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+	w.setFinalizers("a")
+	w.reconcileMachine("a")
+	w.reconcileMachine("c")
+	w.requireCondition("a", v1alpha1.ConditionVMDeleted, "VMDeleting", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
 
 	w.must(env.Client.Delete(t.Context(), instance))
-	w.pass("a")
+	w.reconcileMachine("a")
 
-	if left := w.read("a"); left.Name != "" {
+	if left := w.getMachine("a"); left.Name != "" {
 		t.Errorf("a still exists: %+v", left.Status.Conditions)
 	}
 
-	w.pass("c")
-	w.says("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+	w.reconcileMachine("c")
+	w.requireCondition("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
 }
 
 // If responses to writes are lost, the operator finds the results: it creates no second VirtualMachine and
 // allocates no second address, in this process and in the next one.
-func TestAnswersAreLost(t *testing.T) {
+func TestLostResponsesOfMachineWrites(t *testing.T) {
 	t.Parallel()
 
 	for _, lost := range []string{"status", "create"} {
 		t.Run(lost, func(t *testing.T) {
-			w := newMachinePasses(t)
-			w.machine("a")
-			w.machine("b")
+			w := newMachineFixture(t)
+			w.createMachine("a")
+			w.createMachine("b")
 
-			w.lost = lost
-			w.pass("a")
+			w.lostResponse = lost
+			w.reconcileMachine("a")
 
-			if lost == "create" && !meta.IsStatusConditionTrue(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated) {
+			if lost == "create" && !meta.IsStatusConditionTrue(w.getMachine("a").Status.Conditions, v1alpha1.ConditionVMCreated) {
 				t.Error("the created VirtualMachine was not found")
 			}
 
-			w.lost = ""
-			w.pass("a")
-			w.pass("b")
+			w.lostResponse = ""
+			w.reconcileMachine("a")
+			w.reconcileMachine("b")
 
-			w.start()
-			w.pass("b")
-			w.pass("a")
-			w.says("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
-			w.says("b", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.11/24")
+			w.startReconcilers()
+			w.reconcileMachine("b")
+			w.reconcileMachine("a")
+			w.requireCondition("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+			w.requireCondition("b", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.11/24")
 
-			a := w.read("a")
-			if !metav1.IsControlledBy(w.vm("a"), a) {
-				t.Errorf("a's VirtualMachine: %v", w.vm("a").Object)
+			a := w.getMachine("a")
+			if !metav1.IsControlledBy(w.getVirtualMachine("a"), a) {
+				t.Errorf("a's VirtualMachine: %v", w.getVirtualMachine("a").Object)
 			}
 		})
 	}
@@ -280,8 +280,8 @@ func TestAnswersAreLost(t *testing.T) {
 
 // The operator does not touch a VirtualMachine of another owner with a machine's name, neither while the
 // machine exists nor when it is deleted.
-func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
-	w := newMachinePasses(t)
+func TestVirtualMachineOfOtherOwner(t *testing.T) {
+	w := newMachineFixture(t)
 
 	theirs := kubevirt.NewObject(kubevirt.VirtualMachineKind())
 	theirs.SetNamespace(w.namespace)
@@ -292,71 +292,71 @@ func TestAVirtualMachineOfSomebodyElse(t *testing.T) {
 	}, "spec", "template"))
 	w.must(env.Client.Create(t.Context(), theirs))
 
-	w.machine("a")
-	w.pass("a")
-	w.says("a", v1alpha1.ConditionVMCreated, "VMNotOurs", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
-	w.must(env.Client.Delete(t.Context(), w.read("a")))
-	w.pass("a")
+	w.createMachine("a")
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMCreated, "VMNotOurs", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+	w.must(env.Client.Delete(t.Context(), w.getMachine("a")))
+	w.reconcileMachine("a")
 
-	if w.read("a").Name != "" || w.vm("a").GetUID() != theirs.GetUID() || w.vm("a").GetDeletionTimestamp() != nil {
-		t.Errorf("the machine: %v; the VirtualMachine: %v", w.read("a").Status, w.vm("a").Object)
+	if w.getMachine("a").Name != "" || w.getVirtualMachine("a").GetUID() != theirs.GetUID() || w.getVirtualMachine("a").GetDeletionTimestamp() != nil {
+		t.Errorf("the machine: %v; the VirtualMachine: %v", w.getMachine("a").Status, w.getVirtualMachine("a").Object)
 	}
 }
 
 // If the API server refuses a VirtualMachine, the machine has the phase Failed and the API server's
 // message.
-func TestARefusedVirtualMachine(t *testing.T) {
-	w := newMachinePasses(t)
-	w.machine("a")
+func TestRejectedVirtualMachine(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
 
-	m := w.read("a")
+	m := w.getMachine("a")
 	m.Spec.VirtualMachineTemplate.Raw = []byte(strings.Replace(string(m.Spec.VirtualMachineTemplate.Raw), `"Always"`, `7`, 1))
 	w.must(env.Client.Update(t.Context(), m))
-	w.pass("a")
-	w.says("a", v1alpha1.ConditionVMCreated, "VMRejected", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMCreated, "VMRejected", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
 
-	said := meta.FindStatusCondition(w.read("a").Status.Conditions, v1alpha1.ConditionVMCreated)
+	said := meta.FindStatusCondition(w.getMachine("a").Status.Conditions, v1alpha1.ConditionVMCreated)
 	if !strings.Contains(said.Message, "runStrategy") {
 		t.Errorf("message %q", said.Message)
 	}
 }
 
 // If one address is recorded for two machines, the newer machine reports it and keeps its addresses.
-func TestAMachinesAddressOnRecordTwice(t *testing.T) {
-	w := newMachinePasses(t)
-	w.machine("a")
-	w.machine("b")
-	w.pass("a")
+func TestAddressRecordedForTwoMachines(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
+	w.createMachine("b")
+	w.reconcileMachine("a")
 
-	b := w.read("b")
-	b.Status.AllocatedBootstrapAddresses = w.read("a").Status.AllocatedBootstrapAddresses
+	b := w.getMachine("b")
+	b.Status.AllocatedBootstrapAddresses = w.getMachine("a").Status.AllocatedBootstrapAddresses
 	b.Status.BootstrapNetwork = w.network
 	w.must(env.Client.Status().Update(t.Context(), b))
-	w.pass("b")
-	w.says("b", v1alpha1.ConditionAddressesAllocated, "AddressConflict", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
-	w.pass("a")
-	w.says("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+	w.reconcileMachine("b")
+	w.requireCondition("b", v1alpha1.ConditionAddressesAllocated, "AddressConflict", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
 }
 
 // A machine whose finalizer was removed by force keeps its addresses until its VirtualMachine is deleted.
-func TestAFinalizerTakenAway(t *testing.T) {
-	w := newMachinePasses(t)
-	w.machine("a")
-	w.pass("a")
+func TestRemovedFinalizer(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
+	w.reconcileMachine("a")
 
-	m := w.read("a")
+	m := w.getMachine("a")
 	m.Finalizers = nil
 	w.must(env.Client.Update(t.Context(), m))
 	w.must(env.Client.Delete(t.Context(), m))
 
 	owners := func() []string { return w.addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(w.namespace, "a")) }
 
-	if result := w.pass("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute || len(owners()) != 1 {
+	if result := w.reconcileMachine("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute || len(owners()) != 1 {
 		t.Errorf("requeued after %s, with owners %v", result.RequeueAfter, owners())
 	}
 
-	w.must(env.Client.Delete(t.Context(), w.vm("a")))
-	w.pass("a")
+	w.must(env.Client.Delete(t.Context(), w.getVirtualMachine("a")))
+	w.reconcileMachine("a")
 
 	if left := owners(); len(left) > 0 {
 		t.Errorf("addresses in use: %v", left)
@@ -365,27 +365,27 @@ func TestAFinalizerTakenAway(t *testing.T) {
 
 // Addresses stay recorded until they are released, even if the reconcile began with a copy of the machine
 // without them. The next process must find each address at exactly one machine.
-func TestAddressesAreFreedOffTheRecord(t *testing.T) {
-	w := newMachinePasses(t)
-	w.machine("a")
-	w.pass("a")
+func TestAddressesAreFreedAfterStatusWrite(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
+	w.reconcileMachine("a")
 
 	owners := func() int { return len(w.addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(w.namespace, "a"))) }
 
-	w.lost = "addresses"
-	w.must(env.Client.Delete(t.Context(), w.read("a")))
-	w.pass("a")
-	w.pass("a")
-	w.says("a", v1alpha1.ConditionAddressesReleased, "StatusStale", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
+	w.lostResponse = "addresses"
+	w.must(env.Client.Delete(t.Context(), w.getMachine("a")))
+	w.reconcileMachine("a")
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionAddressesReleased, "StatusStale", v1alpha1.KubevirtMachineDeleting, "10.0.0.10/24")
 
 	if owners() != 1 {
 		t.Errorf("%d machines have the recorded address", owners())
 	}
 
-	w.lost = ""
-	w.pass("a")
+	w.lostResponse = ""
+	w.reconcileMachine("a")
 
-	if left := w.read("a"); left.Name != "" || owners() != 0 {
+	if left := w.getMachine("a"); left.Name != "" || owners() != 0 {
 		t.Errorf("a still exists: %+v, and %d machines have its address", left.Status.Conditions, owners())
 	}
 }

@@ -33,12 +33,12 @@ const (
 
 // newDNSFixture returns a fixture whose machines have names at a real DNS server. Registrations are
 // cluster-scoped, so its tests run alone.
-func namedWorld(t *testing.T) (*fixture, *dnstest.Server) {
+func newDNSFixture(t *testing.T) (*fixture, *dnstest.Server) {
 	t.Helper()
 
 	server := dnstest.StartBIND(t, dnstest.Config{Zones: []string{nodesZone, reverseV4, reverseV6}})
 	w := &fixture{t: t, namespace: env.Namespace(t)}
-	w.secret = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Destination) (string, error) {
+	w.secretReader = func(_ context.Context, ref hfv1.SecretKeySelector, _ credential.Destination) (string, error) {
 		return map[string]string{"keyName": dnstest.KeyName, "key": server.Key}[ref.Key], nil
 	}
 
@@ -56,15 +56,15 @@ func namedWorld(t *testing.T) (*fixture, *dnstest.Server) {
 			}},
 		},
 	}))
-	w.watch()
-	w.run()
+	w.watchAddresses()
+	w.startWithCleanup()
 
 	return w, server
 }
 
 // createNamedPool creates a pool of one machine with addresses of both families and a DNS name.
-func (w *fixture) namedPool() *infrav1.KubevirtNodePool {
-	pool := w.nodePool("named", 1, "10.0.0.10/32", "2001:db8::a/128")
+func (w *fixture) createNamedPool() *infrav1.KubevirtNodePool {
+	pool := w.newNodePool("named", 1, "10.0.0.10/32", "2001:db8::a/128")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 64
 	pool.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: w.namespace}}
 
@@ -72,7 +72,7 @@ func (w *fixture) namedPool() *infrav1.KubevirtNodePool {
 }
 
 // setRunning sets the status of a VirtualMachine like KubeVirt when it runs.
-func (w *fixture) boot(name string) {
+func (w *fixture) setRunning(name string) {
 	w.t.Helper()
 
 	vm := kubevirt.NewObject(kubevirt.VirtualMachineKind())
@@ -88,13 +88,13 @@ func (w *fixture) boot(name string) {
 
 // waitForOnlyMachine waits until one machine that is not being deleted has a VirtualMachine, and returns it.
 // It ignores the machine not.
-func (w *fixture) only(not string) *infrav1.KubevirtMachine {
+func (w *fixture) waitForOnlyMachine(not string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	var found *infrav1.KubevirtMachine
 
-	w.eventually("one machine has a VirtualMachine", func() bool {
-		for _, m := range w.machines() {
+	w.waitUntil("one machine has a VirtualMachine", func() bool {
+		for _, m := range w.listMachines() {
 			if m.DeletionTimestamp == nil && m.Name != not && meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionVMCreated) {
 				found = &m
 			}
@@ -108,12 +108,12 @@ func (w *fixture) only(not string) *infrav1.KubevirtMachine {
 
 // waitForMachineCondition waits until a condition of a machine is "STATUS REASON", and returns its message.
 // An empty text waits until the machine does not have the condition.
-func (w *fixture) machineSays(name, condition, want string) string {
+func (w *fixture) waitForMachineCondition(name, condition, want string) string {
 	w.t.Helper()
 
 	var got metav1.Condition
 
-	w.eventually(fmt.Sprintf("%s of %s is %q", condition, name, want), func() bool {
+	w.waitUntil(fmt.Sprintf("%s of %s is %q", condition, name, want), func() bool {
 		var m infrav1.KubevirtMachine
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, &m))
 
@@ -130,7 +130,7 @@ func (w *fixture) machineSays(name, condition, want string) string {
 
 // waitForRecords waits until the pool's only addresses and the machine's name resolve to each other, or to
 // nothing.
-func (w *fixture) records(server *dnstest.Server, fqdn string, there bool) {
+func (w *fixture) waitForRecords(server *dnstest.Server, fqdn string, there bool) {
 	w.t.Helper()
 
 	want := map[string][]string{
@@ -148,7 +148,7 @@ func (w *fixture) records(server *dnstest.Server, fqdn string, there bool) {
 		}
 	}()
 
-	w.eventually("records of "+fqdn, func() bool {
+	w.waitUntil("records of "+fqdn, func() bool {
 		got := map[string][]string{
 			"A": server.Lookup(w.t, fqdn, "A"), "AAAA": server.Lookup(w.t, fqdn, "AAAA"),
 			"PTR v4": server.Lookup(w.t, "10."+reverseV4, "PTR"), "PTR v6": server.Lookup(w.t, reverseTen, "PTR"),
@@ -162,15 +162,15 @@ func (w *fixture) records(server *dnstest.Server, fqdn string, there bool) {
 // A machine is registered in DNS with all its addresses when it is Ready. It is removed from DNS before
 // another machine gets its addresses, even if the DNS server is unreachable in the meantime.
 func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see newDNSFixture
-	w, server := namedWorld(t)
-	pool := w.namedPool()
-	w.create(pool)
+	w, server := newDNSFixture(t)
+	pool := w.createNamedPool()
+	w.createPool(pool)
 
-	first := w.only("")
-	w.machineSays(first.Name, hfv1.ConditionDNSRegistered, "") // it does not run yet
-	w.boot(first.Name)
-	w.machineSays(first.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
-	w.records(server, first.Name+"."+nodesZone, true)
+	first := w.waitForOnlyMachine("")
+	w.waitForMachineCondition(first.Name, hfv1.ConditionDNSRegistered, "") // it does not run yet
+	w.setRunning(first.Name)
+	w.waitForMachineCondition(first.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
+	w.waitForRecords(server, first.Name+"."+nodesZone, true)
 
 	marks := strings.Join(server.ListRecords(t, nodesZone), "\n")
 	if !strings.Contains(marks, "kubevirtmachine="+w.namespace+"/"+first.Name) {
@@ -180,31 +180,31 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	// The DNS server stops and the machine is deleted, so another machine waits for the addresses.
 	server.Stop(t)
 	w.must(env.Client.Delete(t.Context(), first))
-	w.eventually("the VirtualMachine is deleted", func() bool {
-		return !slices.ContainsFunc(w.virtualMachines(), func(vm unstructured.Unstructured) bool { return vm.GetName() == first.Name })
+	w.waitUntil("the VirtualMachine is deleted", func() bool {
+		return !slices.ContainsFunc(w.listVirtualMachines(), func(vm unstructured.Unstructured) bool { return vm.GetName() == first.Name })
 	})
 
-	w.eventually("the machine reports what it waits for", func() bool {
-		return strings.Contains(w.machineSays(first.Name, infrav1.ConditionDNSRemoved, "False RecordsLeft"), dns.ReasonUnreachable)
+	w.waitUntil("the machine reports what it waits for", func() bool {
+		return strings.Contains(w.waitForMachineCondition(first.Name, infrav1.ConditionDNSRemoved, "False RecordsLeft"), dns.ReasonUnreachable)
 	})
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
+	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 	w.restart() // the next leader also keeps the addresses
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
+	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, "True PoolExhausted: waiting for an address: 1 machine")
 
 	server.Start(t)
 
-	second := w.only(first.Name)
-	w.boot(second.Name)
-	w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
-	w.records(server, second.Name+"."+nodesZone, true)
+	second := w.waitForOnlyMachine(first.Name)
+	w.setRunning(second.Name)
+	w.waitForMachineCondition(second.Name, hfv1.ConditionDNSRegistered, "True "+dns.ReasonRegistered)
+	w.waitForRecords(server, second.Name+"."+nodesZone, true)
 
 	if left := server.Lookup(t, first.Name+"."+nodesZone, "A"); len(left) > 0 {
 		t.Errorf("%s resolves to %v of another machine", first.Name, left)
 	}
 
 	// The pool gets another domain, and then none. The change applies to existing machines.
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.Domain = "a." + nodesZone })
-	w.records(server, second.Name+".a."+nodesZone, true)
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.Domain = "a." + nodesZone })
+	w.waitForRecords(server, second.Name+".a."+nodesZone, true)
 
 	// At another cluster, another registration has the records.
 	var cluster hfv1.HypervisorCluster
@@ -212,28 +212,28 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 	w.must(env.Client.Create(t.Context(), &hfv1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-2"}, Spec: cluster.Spec,
 	}))
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.HypervisorClusterRef.Name = w.namespace + "-2" })
-	w.eventually("the other cluster has the registration", func() bool {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS.HypervisorClusterRef.Name = w.namespace + "-2" })
+	w.waitUntil("the other cluster has the registration", func() bool {
 		var reg hfv1.DNSRegistration
 		err := env.Client.Get(t.Context(), client.ObjectKey{Name: dns.RegistrationName(second)}, &reg)
 
 		return err == nil && reg.Spec.HypervisorCluster == w.namespace+"-2" && reg.Status.RegisteredAt != nil
 	})
-	w.records(server, second.Name+".a."+nodesZone, true)
+	w.waitForRecords(server, second.Name+".a."+nodesZone, true)
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS = nil })
-	w.records(server, second.Name+".a."+nodesZone, false)
-	w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "")
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.DNS = nil })
+	w.waitForRecords(server, second.Name+".a."+nodesZone, false)
+	w.waitForMachineCondition(second.Name, hfv1.ConditionDNSRegistered, "")
 
 	// The message names a missing cluster.
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: "absent"}}
 	})
 
-	if said := w.machineSays(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(said, "absent") {
+	if said := w.waitForMachineCondition(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(said, "absent") {
 		t.Errorf("the message does not name the cluster: %s", said)
 	}
 
 	w.must(env.Client.Delete(t.Context(), pool))
-	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 })
+	w.waitUntil("no machine is left", func() bool { return len(w.listMachines()) == 0 })
 }

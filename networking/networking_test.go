@@ -36,8 +36,8 @@ import (
 
 const (
 	// waitTimeout limits each wait.
-	patience = time.Minute
-	lookAt   = 50 * time.Millisecond
+	waitTimeout  = time.Minute
+	pollInterval = 50 * time.Millisecond
 )
 
 // env is the API server of this package's tests. It has the KubeVirt kinds but no controllers for them, so
@@ -52,35 +52,35 @@ func TestMain(m *testing.M) {
 type fixture struct {
 	t         testing.TB
 	namespace string
-	stop      func()
+	stopArea  func()
 	// secretReader reads credentials of DNS services. If it is nil, there are no credentials.
-	secret dns.SecretReader
+	secretReader dns.SecretReader
 }
 
 func newFixture(t testing.TB) *fixture {
 	t.Helper()
 
 	w := &fixture{t: t, namespace: env.Namespace(t)}
-	w.watch()
-	w.run()
+	w.watchAddresses()
+	w.startWithCleanup()
 
 	return w
 }
 
 // startWithCleanup starts the area until the test ends.
-func (w *fixture) run() {
+func (w *fixture) startWithCleanup() {
 	w.t.Helper()
-	w.start()
-	w.t.Cleanup(func() { w.stop() })
+	w.startArea()
+	w.t.Cleanup(func() { w.stopArea() })
 }
 
 var errNoSecrets = errors.New("there are no secrets here")
 
 // startArea starts the area like a new process.
-func (w *fixture) start() {
+func (w *fixture) startArea() {
 	w.t.Helper()
 
-	secret := w.secret
+	secret := w.secretReader
 	if secret == nil {
 		secret = func(context.Context, hfv1.SecretKeySelector, credential.Destination) (string, error) {
 			return "", errNoSecrets
@@ -93,16 +93,16 @@ func (w *fixture) start() {
 		Secret: secret,
 	}
 
-	w.stop = env.StartManager(w.t, w.namespace, area.Setup)
+	w.stopArea = env.StartManager(w.t, w.namespace, area.Setup)
 }
 
 func (w *fixture) restart() {
-	w.stop()
-	w.start()
+	w.stopArea()
+	w.startArea()
 }
 
 // watchAddresses fails the test if a machine gets an address that the status of another machine has.
-func (w *fixture) watch() {
+func (w *fixture) watchAddresses() {
 	w.t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -119,7 +119,7 @@ func (w *fixture) watch() {
 
 		for event := range stream.ResultChan() {
 			if m, ok := event.Object.(*infrav1.KubevirtMachine); ok {
-				w.note(owners, m, event.Type == watch.Deleted)
+				w.checkOwners(owners, m, event.Type == watch.Deleted)
 			}
 		}
 	}()
@@ -131,7 +131,7 @@ func (w *fixture) watch() {
 }
 
 // checkOwners compares one event with the current owners of the addresses.
-func (w *fixture) note(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
+func (w *fixture) checkOwners(owners map[string]string, m *infrav1.KubevirtMachine, gone bool) {
 	has := map[string]bool{}
 
 	for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
@@ -156,21 +156,21 @@ func (w *fixture) note(owners map[string]string, m *infrav1.KubevirtMachine, gon
 	}
 }
 
-func (w *fixture) eventually(what string, holds func() bool) {
+func (w *fixture) waitUntil(what string, holds func() bool) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for !holds() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("timed out waiting until %s", what)
 		}
 
-		time.Sleep(lookAt)
+		time.Sleep(pollInterval)
 	}
 }
 
 // newNodePool returns a pool with static IPv4 addresses.
-func (w *fixture) nodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
+func (w *fixture) newNodePool(name string, replicas int32, addresses ...infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
 
 	return &infrav1.KubevirtNodePool{
@@ -189,7 +189,7 @@ func (w *fixture) nodePool(name string, replicas int32, addresses ...infrav1.Add
 	}
 }
 
-func (w *fixture) create(pool *infrav1.KubevirtNodePool) {
+func (w *fixture) createPool(pool *infrav1.KubevirtNodePool) {
 	w.t.Helper()
 	w.must(env.Client.Create(w.t.Context(), pool))
 }
@@ -201,7 +201,7 @@ func (w *fixture) must(err error) {
 }
 
 // patchObject changes an object.
-func patch[T client.Object](w *fixture, object T, how func(T)) {
+func patchObject[T client.Object](w *fixture, object T, how func(T)) {
 	w.t.Helper()
 
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object))
@@ -216,7 +216,7 @@ func patch[T client.Object](w *fixture, object T, how func(T)) {
 }
 
 // formatCondition returns a pool's condition as "STATUS REASON: MESSAGE".
-func (w *fixture) condition(pool *infrav1.KubevirtNodePool, name string) string {
+func (w *fixture) formatCondition(pool *infrav1.KubevirtNodePool, name string) string {
 	w.t.Helper()
 
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(pool), pool))
@@ -229,20 +229,20 @@ func (w *fixture) condition(pool *infrav1.KubevirtNodePool, name string) string 
 	return fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 }
 
-func (w *fixture) says(pool *infrav1.KubevirtNodePool, condition, want string) {
+func (w *fixture) waitForCondition(pool *infrav1.KubevirtNodePool, condition, want string) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(patience)
-	for !strings.Contains(w.condition(pool, condition), want) {
+	deadline := time.Now().Add(waitTimeout)
+	for !strings.Contains(w.formatCondition(pool, condition), want) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("%s of %s is %q, want %q", condition, pool.Name, w.condition(pool, condition), want)
+			w.t.Fatalf("%s of %s is %q, want %q", condition, pool.Name, w.formatCondition(pool, condition), want)
 		}
 
-		time.Sleep(lookAt)
+		time.Sleep(pollInterval)
 	}
 }
 
-func (w *fixture) machines() []infrav1.KubevirtMachine {
+func (w *fixture) listMachines() []infrav1.KubevirtMachine {
 	w.t.Helper()
 
 	var list infrav1.KubevirtMachineList
@@ -252,10 +252,10 @@ func (w *fixture) machines() []infrav1.KubevirtMachine {
 }
 
 // countAllocated counts the machines with addresses and a VirtualMachine.
-func (w *fixture) allocated() int {
+func (w *fixture) countAllocated() int {
 	n := 0
 
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		made := meta.IsStatusConditionTrue(m.Status.Conditions, infrav1.ConditionVMCreated)
 		if len(m.Status.AllocatedBootstrapAddresses["eno101"]) > 0 && made && m.DeletionTimestamp == nil {
 			n++
@@ -265,7 +265,7 @@ func (w *fixture) allocated() int {
 	return n
 }
 
-func (w *fixture) virtualMachines() []unstructured.Unstructured {
+func (w *fixture) listVirtualMachines() []unstructured.Unstructured {
 	w.t.Helper()
 
 	list := &unstructured.UnstructuredList{}
@@ -279,55 +279,55 @@ func (w *fixture) virtualMachines() []unstructured.Unstructured {
 // is allocated twice, and all released addresses are allocated again.
 func TestManyMachinesOverRestarts(t *testing.T) {
 	t.Parallel()
-	overRestarts(t, 16)
+	testOverRestarts(t, 16)
 }
 
 func TestSoakManyMachinesOverRestarts(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	overRestarts(t, 50)
+	testOverRestarts(t, 50)
 }
 
 // testOverRestarts runs the test with the given number of addresses and a few more machines.
-func overRestarts(t *testing.T, addresses int) {
+func testOverRestarts(t *testing.T, addresses int) {
 	t.Helper()
 
 	const late = 4
 
 	machines := addresses + late
 	w := newFixture(t)
-	pool := w.nodePool("many", int32(machines), infrav1.AddressRange(fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+addresses-1)))
-	w.create(pool)
-	w.eventually("some machines have addresses", func() bool { return w.allocated() > addresses/5 })
+	pool := w.newNodePool("many", int32(machines), infrav1.AddressRange(fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+addresses-1)))
+	w.createPool(pool)
+	w.waitUntil("some machines have addresses", func() bool { return w.countAllocated() > addresses/5 })
 	w.restart()
-	w.eventually("all addresses are in use", func() bool { return w.allocated() == addresses })
-	w.says(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
-	w.says(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the pool has addresses for %d machines", addresses))
+	w.waitUntil("all addresses are in use", func() bool { return w.countAllocated() == addresses })
+	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
+	w.waitForCondition(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the pool has addresses for %d machines", addresses))
 
 	// Waiting machines get the addresses of deleted machines.
-	for i, m := range w.machines() {
+	for i, m := range w.listMachines() {
 		if len(m.Status.AllocatedBootstrapAddresses) > 0 && i%3 == 0 {
 			w.must(env.Client.Delete(t.Context(), &m))
 		}
 	}
 
 	w.restart()
-	w.eventually("all addresses are in use again", func() bool { return w.allocated() == addresses && len(w.machines()) == machines })
+	w.waitUntil("all addresses are in use again", func() bool { return w.countAllocated() == addresses && len(w.listMachines()) == machines })
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = append(p.Spec.BootstrapNetworkConfig.Addresses, "10.0.1.0/24")
 	})
-	w.eventually("all machines have addresses", func() bool { return w.allocated() == machines })
-	w.says(pool, infrav1.ConditionIPPoolExhausted, "False AddressesLeft")
+	w.waitUntil("all machines have addresses", func() bool { return w.countAllocated() == machines })
+	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, "False AddressesLeft")
 
-	if n := len(w.virtualMachines()); n != machines {
+	if n := len(w.listVirtualMachines()); n != machines {
 		t.Errorf("%d VirtualMachines", n)
 	}
 
-	patch(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 5 })
-	w.eventually("five machines are left", func() bool { return len(w.machines()) == 5 && len(w.virtualMachines()) == 5 })
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 5 })
+	w.waitUntil("five machines are left", func() bool { return len(w.listMachines()) == 5 && len(w.listVirtualMachines()) == 5 })
 	w.must(env.Client.Delete(t.Context(), pool))
-	w.eventually("no machine is left", func() bool { return len(w.machines()) == 0 && len(w.virtualMachines()) == 0 })
+	w.waitUntil("no machine is left", func() bool { return len(w.listMachines()) == 0 && len(w.listVirtualMachines()) == 0 })
 }
 
 func TestBadNetworkConfig(t *testing.T) {
@@ -382,23 +382,23 @@ func TestBadNetworkConfig(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 
-			pool := w.nodePool(tc.name, 1, "10.0.0.10-10.0.0.19")
+			pool := w.newNodePool(tc.name, 1, "10.0.0.10-10.0.0.19")
 			pool.Spec.AdditionalNetworks[0].Name = tc.name // a network of its own
 			if tc.name == "another-network" {
 				pool.Spec.AdditionalNetworks = append(pool.Spec.AdditionalNetworks, infrav1.KubevirtNetwork{Name: "second"})
 			}
 
 			tc.change(pool.Spec.BootstrapNetworkConfig)
-			w.create(pool)
-			w.says(pool, tc.condition, tc.want)
-			w.says(pool, "Stalled", "True")
+			w.createPool(pool)
+			w.waitForCondition(pool, tc.condition, tc.want)
+			w.waitForCondition(pool, "Stalled", "True")
 
-			if n := w.machinesOf(tc.name); n != 0 {
+			if n := w.countMachines(tc.name); n != 0 {
 				t.Errorf("%d machines were created", n)
 			}
 
 			w.must(env.Client.Delete(t.Context(), pool))
-			w.eventually("the pool is deleted", func() bool {
+			w.waitUntil("the pool is deleted", func() bool {
 				return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool))
 			})
 		})
@@ -406,10 +406,10 @@ func TestBadNetworkConfig(t *testing.T) {
 }
 
 // countMachines counts a pool's machines.
-func (w *fixture) machinesOf(pool string) int {
+func (w *fixture) countMachines(pool string) int {
 	n := 0
 
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		if m.Labels[infrav1.LabelNodePool] == pool {
 			n++
 		}
@@ -422,25 +422,25 @@ func TestOverlappingPools(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	first, second := w.nodePool("first", 1, "10.0.0.10-10.0.0.19"), w.nodePool("second", 1, "10.0.0.15-10.0.0.29")
-	elsewhere := w.nodePool("elsewhere", 1, "10.0.0.10-10.0.0.19")
+	first, second := w.newNodePool("first", 1, "10.0.0.10-10.0.0.19"), w.newNodePool("second", 1, "10.0.0.15-10.0.0.29")
+	elsewhere := w.newNodePool("elsewhere", 1, "10.0.0.10-10.0.0.19")
 	elsewhere.Spec.AdditionalNetworks[0].Name = "other"
 
-	w.create(first)
-	w.says(first, infrav1.ConditionMachinesScaled, "True")
-	w.create(second)
-	w.create(elsewhere)
-	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
-	w.says(second, infrav1.ConditionValidNetworkConfig, w.namespace+"/first")
-	w.says(elsewhere, infrav1.ConditionValidNetworkConfig, "True")
+	w.createPool(first)
+	w.waitForCondition(first, infrav1.ConditionMachinesScaled, "True")
+	w.createPool(second)
+	w.createPool(elsewhere)
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, w.namespace+"/first")
+	w.waitForCondition(elsewhere, infrav1.ConditionValidNetworkConfig, "True")
 
 	w.restart() // the older pool wins again
 
-	patch(w, first, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, first, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Addresses = []infrav1.AddressRange{"10.0.0.10-10.0.0.14"}
 	})
-	w.says(second, infrav1.ConditionValidNetworkConfig, "True")
-	w.eventually("all machines have addresses", func() bool { return w.allocated() == 3 })
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "True")
+	w.waitUntil("all machines have addresses", func() bool { return w.countAllocated() == 3 })
 }
 
 func must(t testing.TB, err error) {

@@ -27,22 +27,22 @@ import (
 
 // poolFixture is a fixture with one pool, in which the test calls Reconcile of the pool controller. Only the
 // test acts on the machines.
-type poolPasses struct {
+type poolFixture struct {
 	*fixture
 
 	pool       *v1alpha1.KubevirtNodePool
 	addresses  *pools.AddressRegistry
 	controller *nodepool.Reconciler
 	// If hasStaleCache is true, the cache has no machines yet.
-	behind bool
+	hasStaleCache bool
 }
 
 // newPoolFixture returns a fixture whose pool has the given numbers of machines and addresses.
-func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *poolPasses {
+func newPoolFixture(t *testing.T, replicas int32, addresses v1alpha1.AddressRange) *poolFixture {
 	t.Helper()
 	t.Parallel()
 
-	w := &poolPasses{fixture: &fixture{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
+	w := &poolFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
 	w.must(err)
@@ -50,7 +50,7 @@ func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange
 
 	cached := interceptor.NewClient(plain, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if _, machines := list.(*v1alpha1.KubevirtMachineList); machines && w.behind {
+			if _, machines := list.(*v1alpha1.KubevirtMachineList); machines && w.hasStaleCache {
 				return nil
 			}
 
@@ -62,16 +62,16 @@ func newPoolPasses(t *testing.T, replicas int32, addresses v1alpha1.AddressRange
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
 	}
 
-	w.pool = w.nodePool("workers", replicas, addresses)
+	w.pool = w.newNodePool("workers", replicas, addresses)
 	env.Create(t, w.pool)
-	w.pass()
+	w.reconcilePool()
 
 	return w
 }
 
 // reconcilePool reconciles the pool several times, as its events would, and reads it. Its UID is empty if it
 // does not exist.
-func (w *poolPasses) pass() {
+func (w *poolFixture) reconcilePool() {
 	w.t.Helper()
 
 	key := client.ObjectKeyFromObject(w.pool)
@@ -86,16 +86,16 @@ func (w *poolPasses) pass() {
 }
 
 // changePool changes the pool and reconciles it.
-func (w *poolPasses) change(how func(*v1alpha1.KubevirtNodePoolSpec)) {
+func (w *poolFixture) changePool(how func(*v1alpha1.KubevirtNodePoolSpec)) {
 	w.t.Helper()
 	how(&w.pool.Spec)
 	w.must(env.Client.Update(w.t.Context(), w.pool))
-	w.pass()
+	w.reconcilePool()
 }
 
 // listRemaining returns the machines of the namespace that are not being deleted, and the number of those
 // that are.
-func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
+func (w *poolFixture) listRemaining() (there []v1alpha1.KubevirtMachine, going int) {
 	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineList
@@ -108,7 +108,7 @@ func (w *poolPasses) left() (there []v1alpha1.KubevirtMachine, going int) {
 
 // removeFinalizers removes the finalizers of the machines that are being deleted, as their own controller
 // does.
-func (w *poolPasses) let() {
+func (w *poolFixture) removeFinalizers() {
 	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineList
@@ -122,7 +122,7 @@ func (w *poolPasses) let() {
 	}
 }
 
-func (w *poolPasses) poolSays(condition, reason string) {
+func (w *poolFixture) requirePoolCondition(condition, reason string) {
 	w.t.Helper()
 
 	if said := meta.FindStatusCondition(w.pool.Status.Conditions, condition); said == nil || said.Reason != reason {
@@ -130,7 +130,7 @@ func (w *poolPasses) poolSays(condition, reason string) {
 	}
 }
 
-func (w *poolPasses) templates() []string {
+func (w *poolFixture) listTemplates() []string {
 	w.t.Helper()
 
 	var all v1alpha1.KubevirtMachineTemplateList
@@ -146,10 +146,10 @@ func (w *poolPasses) templates() []string {
 
 // A pool has the desired number of machines even if its cache is stale. The machines with the least
 // progress are deleted first, and the pool is deleted after all of them.
-func TestAPoolsLife(t *testing.T) {
-	w := newPoolPasses(t, 3, "10.0.1.0-10.0.1.1")
+func TestPoolLifecycle(t *testing.T) {
+	w := newPoolFixture(t, 3, "10.0.1.0-10.0.1.1")
 
-	made, _ := w.left()
+	made, _ := w.listRemaining()
 	if len(made) != 3 {
 		t.Fatalf("%d machines", len(made))
 	}
@@ -161,40 +161,40 @@ func TestAPoolsLife(t *testing.T) {
 		}
 	}
 
-	w.poolSays(v1alpha1.ConditionAddressesFewerThanReplicas, "TooFewAddresses")
-	w.poolSays(v1alpha1.ConditionMachinesReady, "MachinesNotReady")
+	w.requirePoolCondition(v1alpha1.ConditionAddressesFewerThanReplicas, "TooFewAddresses")
+	w.requirePoolCondition(v1alpha1.ConditionMachinesReady, "MachinesNotReady")
 
-	w.behind = true
-	w.pass()
+	w.hasStaleCache = true
+	w.reconcilePool()
 
-	if there, going := w.left(); len(there) != 3 || going != 0 {
+	if there, going := w.listRemaining(); len(there) != 3 || going != 0 {
 		t.Errorf("with a stale cache there are %d machines, and %d are being deleted", len(there), going)
 	}
 
-	w.behind = false
+	w.hasStaleCache = false
 
 	made[1].Status.Phase, made[1].Status.Ready = v1alpha1.KubevirtMachineRunning, true
 	made[2].Status.Phase = v1alpha1.KubevirtMachineProvisioning
 	w.must(env.Client.Status().Update(t.Context(), &made[1]))
 	w.must(env.Client.Status().Update(t.Context(), &made[2]))
-	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
+	w.changePool(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
 
-	if there, going := w.left(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
+	if there, going := w.listRemaining(); len(there) != 1 || there[0].Name != made[1].Name || going != 2 {
 		t.Errorf("left: %d, being deleted: %d", len(there), going)
 	}
 
-	w.poolSays("Ready", "Ready")
-	w.let()
+	w.requirePoolCondition("Ready", "Ready")
+	w.removeFinalizers()
 	w.must(env.Client.Delete(t.Context(), w.pool))
-	w.pass()
-	w.poolSays(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
+	w.reconcilePool()
+	w.requirePoolCondition(v1alpha1.ConditionMachinesDeleted, "MachinesLeft")
 
-	if there, going := w.left(); len(there) != 0 || going != 1 {
+	if there, going := w.listRemaining(); len(there) != 0 || going != 1 {
 		t.Errorf("the deleted pool has %d machines, and %d are being deleted", len(there), going)
 	}
 
-	w.let()
-	w.pass()
+	w.removeFinalizers()
+	w.reconcilePool()
 
 	if _, known := w.addresses.Status(kubevirt.PoolName(w.pool.Namespace, "workers")); w.pool.UID != "" || known {
 		t.Errorf("the pool is left: %q; its addresses: %v", w.pool.UID, known)
@@ -204,7 +204,7 @@ func TestAPoolsLife(t *testing.T) {
 // A changed template is restored, and it is deleted together with the last machine that uses it. Templates
 // of other owners do not change.
 func TestTemplatesOfAPool(t *testing.T) {
-	w := newPoolPasses(t, 1, "10.0.1.0-10.0.1.9")
+	w := newPoolFixture(t, 1, "10.0.1.0-10.0.1.9")
 	first := w.pool.Status.MachineTemplate
 	key := client.ObjectKey{Namespace: w.pool.Namespace, Name: first}
 
@@ -218,7 +218,7 @@ func TestTemplatesOfAPool(t *testing.T) {
 	} {
 		template.Spec.Template.Spec.VirtualMachineTemplate.Raw = []byte(other)
 		w.must(env.Client.Update(t.Context(), &template))
-		w.pass()
+		w.reconcilePool()
 		w.must(env.Client.Get(t.Context(), key, &template))
 
 		if got := string(template.Spec.Template.Spec.VirtualMachineTemplate.Raw); got != raw {
@@ -226,34 +226,34 @@ func TestTemplatesOfAPool(t *testing.T) {
 		}
 	}
 
-	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("2Gi") })
+	w.changePool(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("2Gi") })
 
 	second := w.pool.Status.MachineTemplate
-	if got := w.templates(); second == first || len(got) != 2 {
+	if got := w.listTemplates(); second == first || len(got) != 2 {
 		t.Errorf("templates %v; the machine uses %s, new machines use %s", got, first, second)
 	}
 
-	if there, _ := w.left(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
+	if there, _ := w.listRemaining(); len(there) != 1 || there[0].Annotations[v1alpha1.AnnotationMachineTemplate] != first {
 		t.Error("the machine was replaced")
 	}
 
-	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 0 })
-	w.let()
-	w.pass()
+	w.changePool(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 0 })
+	w.removeFinalizers()
+	w.reconcilePool()
 
-	if got := w.templates(); !slices.Equal(got, []string{second}) {
+	if got := w.listTemplates(); !slices.Equal(got, []string{second}) {
 		t.Errorf("templates %v, want %s", got, second)
 	}
 
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.pool.Namespace, Name: second}, &template))
 	template.OwnerReferences = nil
 	w.must(env.Client.Update(t.Context(), &template))
-	w.pass()
-	w.poolSays(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")
+	w.reconcilePool()
+	w.requirePoolCondition(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")
 
-	w.change(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("3Gi") })
+	w.changePool(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Compute.Memory = resource.MustParse("3Gi") })
 
-	if got := w.templates(); !slices.Contains(got, second) || len(got) != 2 {
+	if got := w.listTemplates(); !slices.Contains(got, second) || len(got) != 2 {
 		t.Errorf("templates %v: the template of another owner must stay", got)
 	}
 }

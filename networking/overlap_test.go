@@ -20,7 +20,7 @@ import (
 
 // createCluster creates a HypervisorCluster of KubeVirt. Its machines are in the fixture's namespace, on the
 // network named machines.
-func (w *fixture) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
+func (w *fixture) createCluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1.HypervisorCluster {
 	w.t.Helper()
 
 	cluster := &hfv1.HypervisorCluster{
@@ -37,7 +37,7 @@ func (w *fixture) cluster(name string, kubeconfig *hfv1.SecretKeySelector) *hfv1
 
 // createTemplate creates a KubeVirt template with a pool on a network. An empty network means the network of
 // its cluster.
-func (w *fixture) template(
+func (w *fixture) createTemplate(
 	name string, cluster *hfv1.HypervisorCluster, network string, addresses ...hfv1.AddressRange,
 ) *hfv1.HypervisorMachineTemplate {
 	w.t.Helper()
@@ -61,12 +61,12 @@ func (w *fixture) template(
 }
 
 // waitForTemplateCondition waits for the condition AddressPoolReady, and returns its text.
-func (w *fixture) templateSays(template *hfv1.HypervisorMachineTemplate, want string) string {
+func (w *fixture) waitForTemplateCondition(template *hfv1.HypervisorMachineTemplate, want string) string {
 	w.t.Helper()
 
 	said := ""
 
-	w.eventually(want+" of "+template.Name, func() bool {
+	w.waitUntil(want+" of "+template.Name, func() bool {
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(template), template))
 
 		c := meta.FindStatusCondition(template.Status.Conditions, hfv1.ConditionAddressPoolReady)
@@ -91,16 +91,16 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	const valid = infrav1.ConditionValidNetworkConfig
 
 	w := newFixture(t)
-	here := w.cluster("here", nil)
+	here := w.createCluster("here", nil)
 
 	// The node pool is older.
-	nodes := w.nodePool("nodes", 0, "10.0.0.10-10.0.0.19")
-	w.create(nodes)
-	w.says(nodes, valid, "True")
+	nodes := w.newNodePool("nodes", 0, "10.0.0.10-10.0.0.19")
+	w.createPool(nodes)
+	w.waitForCondition(nodes, valid, "True")
 	time.Sleep(time.Second) // ages are in whole seconds
 
-	late := w.template("late", here, "", "10.0.0.19-10.0.0.29")
-	said := w.templateSays(late, "False PoolsOverlap")
+	late := w.createTemplate("late", here, "", "10.0.0.19-10.0.0.29")
+	said := w.waitForTemplateCondition(late, "False PoolsOverlap")
 
 	for _, part := range []string{"KubevirtNodePool " + w.namespace + "/nodes", "on network " + w.namespace + "/machines", "10.0.0.19"} {
 		if !strings.Contains(said, part) {
@@ -109,65 +109,65 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	}
 
 	// On another network or on another cluster, the same addresses do not conflict.
-	elsewhere := w.template("elsewhere", here, "other", "10.0.0.10-10.0.0.19")
-	w.templateSays(elsewhere, "on network "+w.namespace+"/other")
+	elsewhere := w.createTemplate("elsewhere", here, "other", "10.0.0.10-10.0.0.19")
+	w.waitForTemplateCondition(elsewhere, "on network "+w.namespace+"/other")
 
-	there := w.cluster("there", &hfv1.SecretKeySelector{Name: "kubeconfig", Key: "kubeconfig"})
-	w.templateSays(w.template("remote", there, "", "10.0.0.10-10.0.0.19"), "on network "+there.Name+":"+w.namespace+"/machines")
+	there := w.createCluster("there", &hfv1.SecretKeySelector{Name: "kubeconfig", Key: "kubeconfig"})
+	w.waitForTemplateCondition(w.createTemplate("remote", there, "", "10.0.0.10-10.0.0.19"), "on network "+there.Name+":"+w.namespace+"/machines")
 
 	// The conflict remains after a restart. A change makes the operator reconcile both again.
 	w.restart()
-	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
-	w.templateSays(late, "False PoolsOverlap")
-	patch(w, nodes, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, late, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.waitForTemplateCondition(late, "False PoolsOverlap")
+	patchObject(w, nodes, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Nameservers = []infrav1.IPAddress{"10.0.0.2"}
 	})
-	w.says(nodes, valid, "True")
+	w.waitForCondition(nodes, valid, "True")
 
 	// The template is corrected. Now a newer node pool conflicts with it.
-	patch(w, late, func(m *hfv1.HypervisorMachineTemplate) {
+	patchObject(w, late, func(m *hfv1.HypervisorMachineTemplate) {
 		m.Spec.Network.Static.Pool.Addresses = []hfv1.AddressRange{"10.0.0.20-10.0.0.29"}
 	})
-	w.templateSays(late, "True Ready")
+	w.waitForTemplateCondition(late, "True Ready")
 
-	more := w.nodePool("more", 1, "10.0.0.25-10.0.0.39")
-	w.create(more)
-	w.says(more, valid, "False OverlappingAddresses")
+	more := w.newNodePool("more", 1, "10.0.0.25-10.0.0.39")
+	w.createPool(more)
+	w.waitForCondition(more, valid, "False OverlappingAddresses")
 
-	if said := w.condition(more, valid); !strings.Contains(said, "HypervisorMachineTemplate "+w.namespace+"/late") ||
+	if said := w.formatCondition(more, valid); !strings.Contains(said, "HypervisorMachineTemplate "+w.namespace+"/late") ||
 		!strings.Contains(said, "10.0.0.25") {
 		t.Errorf("the node pool's message is %q", said)
 	}
 
 	w.must(env.Client.Delete(t.Context(), late))
-	w.says(more, valid, "True")
-	w.eventually("a machine has an address", func() bool { return w.allocated() == 1 })
+	w.waitForCondition(more, valid, "True")
+	w.waitUntil("a machine has an address", func() bool { return w.countAllocated() == 1 })
 }
 
 // After a restart, the older of two objects with overlapping pools keeps its pool, whatever its kind is.
-func TestTheOlderPoolWinsWhateverItsKind(t *testing.T) {
+func TestOlderPoolWins(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	here := w.cluster("here", nil)
+	here := w.createCluster("here", nil)
 
-	first := w.template("first", here, w.namespace+"/machines", "10.0.0.10-10.0.0.19")
-	w.templateSays(first, "True Ready")
+	first := w.createTemplate("first", here, w.namespace+"/machines", "10.0.0.10-10.0.0.19")
+	w.waitForTemplateCondition(first, "True Ready")
 	time.Sleep(time.Second) // ages are in whole seconds
 
-	second := w.nodePool("second", 0, "10.0.0.19-10.0.0.29")
-	w.create(second)
-	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+	second := w.newNodePool("second", 0, "10.0.0.19-10.0.0.29")
+	w.createPool(second)
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
 
 	w.restart()
 
 	// A change makes the operator reconcile both again.
-	patch(w, second, func(p *infrav1.KubevirtNodePool) {
+	patchObject(w, second, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.Nameservers = []infrav1.IPAddress{"10.0.0.2"}
 	})
-	w.says(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
-	patch(w, first, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
-	w.templateSays(first, "True Ready")
+	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "False OverlappingAddresses")
+	patchObject(w, first, func(m *hfv1.HypervisorMachineTemplate) { m.Spec.Resources.CPU = 2 })
+	w.waitForTemplateCondition(first, "True Ready")
 }
 
 // Machines on the pod network only have addresses of the pod network.
@@ -175,14 +175,14 @@ func TestNoPoolOnThePodNetwork(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	here := w.cluster("here", nil)
-	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "" })
+	here := w.createCluster("here", nil)
+	patchObject(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "" })
 
-	template := w.template("pods", here, "", "10.0.0.10-10.0.0.19")
-	if said := w.templateSays(template, "False PoolInvalid"); !strings.Contains(said, "template.kubevirt.network") {
+	template := w.createTemplate("pods", here, "", "10.0.0.10-10.0.0.19")
+	if said := w.waitForTemplateCondition(template, "False PoolInvalid"); !strings.Contains(said, "template.kubevirt.network") {
 		t.Errorf("the template's message is %q", said)
 	}
 
-	patch(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "networks/vlan20" })
-	w.templateSays(template, "on network networks/vlan20")
+	patchObject(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "networks/vlan20" })
+	w.waitForTemplateCondition(template, "on network networks/vlan20")
 }

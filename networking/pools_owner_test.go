@@ -24,7 +24,7 @@ import (
 type fleet struct {
 	t         testing.TB
 	addresses *pools.AddressRegistry
-	record    map[string]netip.Prefix
+	recorded  map[string]netip.Prefix
 	// running has the addresses in use: their VirtualMachines exist.
 	running map[netip.Addr]string
 }
@@ -32,7 +32,7 @@ type fleet struct {
 func newFleet(t testing.TB) *fleet {
 	t.Helper()
 
-	f := &fleet{t: t, record: map[string]netip.Prefix{}, running: map[netip.Addr]string{}}
+	f := &fleet{t: t, recorded: map[string]netip.Prefix{}, running: map[netip.Addr]string{}}
 	f.restart()
 
 	return f
@@ -42,9 +42,9 @@ func newFleet(t testing.TB) *fleet {
 func (f *fleet) restart() {
 	f.addresses = pools.New()
 	f.addresses.AddReaders(func(_ context.Context, b *pools.AddressRegistry) error {
-		set(f.t, b, pool(f.t, blue, "p", "10.0.0.10-10.0.0.17"))
+		setPool(f.t, b, newPool(f.t, blue, "p", "10.0.0.10-10.0.0.17"))
 
-		for owner, address := range f.record {
+		for owner, address := range f.recorded {
 			if err := b.Restore(blue, alloc.Assignment{Owner: owner, Pool: "p", Address: address}); err != nil {
 				return err
 			}
@@ -68,11 +68,11 @@ func (f *fleet) step(n int) string {
 	case 4: // the write is lost
 		return f.allocate(owner, false, false)
 	case 5, 6: // the machine is deleted, in the controller's order
-		if at, found := f.record[owner]; found {
+		if at, found := f.recorded[owner]; found {
 			delete(f.running, at.Addr())
 		}
 
-		delete(f.record, owner)
+		delete(f.recorded, owner)
 		f.addresses.Release(owner)
 	default:
 		f.restart()
@@ -82,7 +82,7 @@ func (f *fleet) step(n int) string {
 }
 
 func (f *fleet) allocate(owner string, written, made bool) string {
-	if at, found := f.record[owner]; found {
+	if at, found := f.recorded[owner]; found {
 		if made {
 			f.running[at.Addr()] = owner
 		}
@@ -101,14 +101,14 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 		return err.Error()
 	}
 
-	for other, at := range f.record {
+	for other, at := range f.recorded {
 		if at.Addr() == got[0].Addr() {
 			return fmt.Sprintf("%s got %s, which is recorded for %s", owner, got[0], other)
 		}
 	}
 
 	if written {
-		f.record[owner] = got[0]
+		f.recorded[owner] = got[0]
 	}
 
 	if made {
@@ -123,7 +123,7 @@ func (f *fleet) allocate(owner string, written, made bool) string {
 }
 
 // genSteps generates a list of numbers below a limit. Each number is one action.
-func steps(least, most, limit int) gopter.Gen {
+func genSteps(least, most, limit int) gopter.Gen {
 	numbers := gen.SliceOf(gen.IntRange(0, limit-1))
 
 	return func(parameters *gopter.GenParameters) *gopter.GenResult {
@@ -153,7 +153,7 @@ func TestPropertyOneOwner(t *testing.T) {
 
 		for i := range 13 {
 			owner := fmt.Sprintf("m%d", i)
-			delete(f.record, owner)
+			delete(f.recorded, owner)
 			f.addresses.Release(owner)
 		}
 
@@ -162,5 +162,5 @@ func TestPropertyOneOwner(t *testing.T) {
 		}
 
 		return ""
-	}, steps(20, 300, 13*8)))
+	}, genSteps(20, 300, 13*8)))
 }

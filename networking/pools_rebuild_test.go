@@ -23,7 +23,7 @@ var errAPI = errors.New("the API server is unavailable")
 
 // The gate opens when the address registry is filled, after any number of attempts. The registry has
 // nothing from failed attempts.
-func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
+func TestGateOpensAfterRebuild(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -31,12 +31,12 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 		b.AddReaders(func(_ context.Context, b *pools.AddressRegistry) error {
 			tries++
 			if tries < 3 {
-				set(t, b, pool(t, blue, "stale", "10.0.0.0/24"))
+				setPool(t, b, newPool(t, blue, "stale", "10.0.0.0/24"))
 
 				return errAPI
 			}
 
-			set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
+			setPool(t, b, newPool(t, blue, "p", "10.0.0.0/24"))
 
 			return b.Restore(blue, alloc.Assignment{Owner: "a", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")})
 		})
@@ -72,7 +72,7 @@ func TestGateOpensWhenTheBookIsFilled(t *testing.T) {
 			t.Errorf("%d attempts", tries)
 		}
 
-		equal(t, "the lowest free address after a rebuild", ask(t, b, &wakes{}, "p", "b"), "[10.0.0.2/8]")
+		requireEqual(t, "the lowest free address after a rebuild", acquireAddresses(t, b, &wakeRecorder{}, "p", "b"), "[10.0.0.2/8]")
 	})
 }
 
@@ -97,12 +97,12 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 }
 
 // Owners that waited before a restart are served before new owners, even if they call Acquire later.
-func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
+func TestWaitingOwnersAreServedFirstAfterRestart(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
+	b, w := pools.New(), &wakeRecorder{}
 	b.AddReaders(func(_ context.Context, b *pools.AddressRegistry) error {
-		set(t, b, pool(t, blue, "p", "10.0.0.1/32"))
+		setPool(t, b, newPool(t, blue, "p", "10.0.0.1/32"))
 
 		if err := b.Restore(blue, alloc.Assignment{Owner: "has", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}); err != nil {
 			return err
@@ -121,28 +121,28 @@ func TestWhoWaitedBeforeARestartIsServedFirst(t *testing.T) {
 		t.Errorf("%d owners wait", status.Waiting)
 	}
 
-	equal(t, "one that comes later", ask(t, b, w, "p", "new"), "")
+	requireEqual(t, "one that comes later", acquireAddresses(t, b, w, "p", "new"), "")
 	b.Release("has")
-	equal(t, "it requests first", ask(t, b, w, "p", "new"), "")
-	equal(t, "the one whose turn it is", ask(t, b, w, "p", "waits"), "[10.0.0.1/8]")
+	requireEqual(t, "it requests first", acquireAddresses(t, b, w, "p", "new"), "")
+	requireEqual(t, "the one whose turn it is", acquireAddresses(t, b, w, "p", "waits"), "[10.0.0.1/8]")
 
 	b.Release("waits")
-	equal(t, "then the other", ask(t, b, w, "p", "new"), "[10.0.0.1/8]")
+	requireEqual(t, "then the other", acquireAddresses(t, b, w, "p", "new"), "[10.0.0.1/8]")
 
 	// A restored waiting owner can be removed like any other owner.
 	b.RestoreWaiting(blue, "p", "gone")
 	b.StopWaiting("gone")
 	b.Release("new")
-	equal(t, "the next", ask(t, b, w, "p", "next"), "[10.0.0.1/8]")
+	requireEqual(t, "the next", acquireAddresses(t, b, w, "p", "next"), "[10.0.0.1/8]")
 }
 
 func TestMetricsOfPools(t *testing.T) {
 	t.Parallel()
 
 	b := pools.New()
-	set(t, b, pool(t, blue, "p", "10.0.0.10/32", "fd00::10-fd00::11"))
-	ask(t, b, &wakes{}, "p", "a")
-	ask(t, b, &wakes{}, "p", "b")
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10/32", "fd00::10-fd00::11"))
+	acquireAddresses(t, b, &wakeRecorder{}, "p", "a")
+	acquireAddresses(t, b, &wakeRecorder{}, "p", "b")
 
 	want := `
 # HELP hyperfleet_ippool_free Number of free addresses of a family in a pool.
@@ -170,7 +170,7 @@ func BenchmarkRebuild(b *testing.B) {
 	once := func(n int) float64 {
 		addresses := pools.New()
 		addresses.AddReaders(func(_ context.Context, addresses *pools.AddressRegistry) error {
-			set(b, addresses, pool(b, blue, "p", "10.0.0.0/8"))
+			setPool(b, addresses, newPool(b, blue, "p", "10.0.0.0/8"))
 
 			addr := netip.MustParseAddr("10.0.0.1")
 			for i := range n {

@@ -22,7 +22,7 @@ const (
 	red  = "default/red"
 )
 
-func pool(t testing.TB, network, name string, addresses ...string) pools.Pool {
+func newPool(t testing.TB, network, name string, addresses ...string) pools.Pool {
 	t.Helper()
 
 	spec := alloc.Spec{Addresses: addresses, PrefixLengthV4: 8}
@@ -36,43 +36,43 @@ func pool(t testing.TB, network, name string, addresses ...string) pools.Pool {
 	return pools.Pool{Network: network, Cluster: "one", Addresses: p}
 }
 
-func set(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
+func setPool(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	t.Helper()
 
 	must(t, b.SetPool(p, nil))
 }
 
 // wakeRecorder records the owners whose Wake was called, in order.
-type wakes struct {
-	mu  sync.Mutex
-	who []string
+type wakeRecorder struct {
+	mu     sync.Mutex
+	owners []string
 }
 
-func (w *wakes) of(who string) func() {
+func (w *wakeRecorder) newWake(who string) func() {
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 
-		w.who = append(w.who, who)
+		w.owners = append(w.owners, who)
 	}
 }
 
-func (w *wakes) taken() []string {
+func (w *wakeRecorder) takeOwners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	who := w.who
-	w.who = nil
+	who := w.owners
+	w.owners = nil
 
 	return who
 }
 
 // acquireAddresses calls Acquire for an owner and returns the addresses as text, or an empty text after an
 // error.
-func ask(t testing.TB, b *pools.AddressRegistry, w *wakes, pool, owner string) string {
+func acquireAddresses(t testing.TB, b *pools.AddressRegistry, w *wakeRecorder, pool, owner string) string {
 	t.Helper()
 
-	got, err := b.Acquire(pools.Request{Network: blue, Pool: pool, Owner: owner, Wake: w.of(owner)})
+	got, err := b.Acquire(pools.Request{Network: blue, Pool: pool, Owner: owner, Wake: w.newWake(owner)})
 
 	var exhausted *alloc.ExhaustedError
 
@@ -86,7 +86,7 @@ func ask(t testing.TB, b *pools.AddressRegistry, w *wakes, pool, owner string) s
 	return fmt.Sprint(got)
 }
 
-func equal(t testing.TB, what string, got, want any) {
+func requireEqual(t testing.TB, what string, got, want any) {
 	t.Helper()
 
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -94,33 +94,33 @@ func equal(t testing.TB, what string, got, want any) {
 	}
 }
 
-func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
+func TestWaitingOwnersAreWokenInTurn(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
-	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
+	b, w := pools.New(), &wakeRecorder{}
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.11"))
 
 	for i, want := range []string{"[10.0.0.10/8]", "[10.0.0.11/8]", "", "", ""} {
-		if got := ask(t, b, w, "p", fmt.Sprintf("m%d", i)); got != want {
+		if got := acquireAddresses(t, b, w, "p", fmt.Sprintf("m%d", i)); got != want {
 			t.Fatalf("m%d has %q, want %q", i, got, want)
 		}
 	}
 
-	equal(t, "no owner is woken without a change", w.taken(), []string(nil))
+	requireEqual(t, "no owner is woken without a change", w.takeOwners(), []string(nil))
 
 	if status, _ := b.Status("p"); status.Waiting != 3 || status.FreeMachines() != 0 {
 		t.Errorf("status is %+v", status)
 	}
 
 	b.Release("m1")
-	equal(t, "one owner is woken for one address", w.taken(), []string{"m2"})
-	equal(t, "the address is used again", ask(t, b, w, "p", "m2"), "[10.0.0.11/8]")
+	requireEqual(t, "one owner is woken for one address", w.takeOwners(), []string{"m2"})
+	requireEqual(t, "the address is used again", acquireAddresses(t, b, w, "p", "m2"), "[10.0.0.11/8]")
 
 	b.Release("m3")
-	equal(t, "an owner that stops waiting wakes no other if the pool is full", w.taken(), []string(nil))
+	requireEqual(t, "an owner that stops waiting wakes no other if the pool is full", w.takeOwners(), []string(nil))
 
-	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.19"))
-	equal(t, "a larger pool wakes the remaining owners", w.taken(), []string{"m4"})
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.19"))
+	requireEqual(t, "a larger pool wakes the remaining owners", w.takeOwners(), []string{"m4"})
 
 	if status, _ := b.Status("p"); status.Waiting != 0 || status.FreeMachines() != 8 {
 		t.Errorf("status is %+v", status)
@@ -128,75 +128,75 @@ func TestWaitersAreWokenInTurnAndNoMoreThanThereIsRoomFor(t *testing.T) {
 }
 
 // An owner whose Wake was called gets the address, even if another owner calls Acquire in the meantime.
-func TestNobodyGetsAheadOfThoseWhoWait(t *testing.T) {
+func TestWokenOwnerKeepsItsTurn(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
-	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
+	b, w := pools.New(), &wakeRecorder{}
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.11"))
 
 	for _, owner := range []string{"a", "b", "c", "d"} {
-		ask(t, b, w, "p", owner)
+		acquireAddresses(t, b, w, "p", owner)
 	}
 
 	b.Release("a")
-	equal(t, "woken", w.taken(), []string{"c"})
-	equal(t, "a new owner", ask(t, b, w, "p", "late"), "")
-	equal(t, "the second waiting owner", ask(t, b, w, "p", "d"), "")
-	equal(t, "an owner with an address", ask(t, b, w, "p", "b"), "[10.0.0.11/8]")
-	equal(t, "the woken owner", ask(t, b, w, "p", "c"), "[10.0.0.10/8]")
-	equal(t, "no other owner is woken", w.taken(), []string(nil))
+	requireEqual(t, "woken", w.takeOwners(), []string{"c"})
+	requireEqual(t, "a new owner", acquireAddresses(t, b, w, "p", "late"), "")
+	requireEqual(t, "the second waiting owner", acquireAddresses(t, b, w, "p", "d"), "")
+	requireEqual(t, "an owner with an address", acquireAddresses(t, b, w, "p", "b"), "[10.0.0.11/8]")
+	requireEqual(t, "the woken owner", acquireAddresses(t, b, w, "p", "c"), "[10.0.0.10/8]")
+	requireEqual(t, "no other owner is woken", w.takeOwners(), []string(nil))
 
 	// If a woken owner does not need its address, the next owner is woken, whichever call removes the first
 	// owner.
 	b.Release("b")
-	equal(t, "woken", w.taken(), []string{"d"})
-	equal(t, "who waits", b.OwnersWithPrefix(""), []string{"c", "d", "late"})
+	requireEqual(t, "woken", w.takeOwners(), []string{"d"})
+	requireEqual(t, "who waits", b.OwnersWithPrefix(""), []string{"c", "d", "late"})
 	b.StopWaiting("d")
-	equal(t, "woken", w.taken(), []string{"late"})
-	set(t, b, pool(t, blue, "other", "10.0.1.0/24"))
-	equal(t, "another pool's", ask(t, b, w, "other", "late"), "[10.0.1.1/8]")
-	equal(t, "the way is free", ask(t, b, w, "p", "last"), "[10.0.0.11/8]")
+	requireEqual(t, "woken", w.takeOwners(), []string{"late"})
+	setPool(t, b, newPool(t, blue, "other", "10.0.1.0/24"))
+	requireEqual(t, "another pool's", acquireAddresses(t, b, w, "other", "late"), "[10.0.1.1/8]")
+	requireEqual(t, "the way is free", acquireAddresses(t, b, w, "p", "last"), "[10.0.0.11/8]")
 
 	// This is also the case if the pool has shrunk since.
-	ask(t, b, w, "p", "e")
+	acquireAddresses(t, b, w, "p", "e")
 	b.Release("last")
-	set(t, b, pool(t, blue, "p", "10.0.0.10/32"))
-	equal(t, "woken for what is not there any more", w.taken(), []string{"e"})
-	equal(t, "has", ask(t, b, w, "p", "e"), "")
-	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.11"))
-	equal(t, "woken again", w.taken(), []string{"e"})
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10/32"))
+	requireEqual(t, "woken for what is not there any more", w.takeOwners(), []string{"e"})
+	requireEqual(t, "has", acquireAddresses(t, b, w, "p", "e"), "")
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.11"))
+	requireEqual(t, "woken again", w.takeOwners(), []string{"e"})
 
 	held := alloc.Assignment{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
 	must(t, b.Restore(blue, held))
 
-	equal(t, "who got one by hand waits no more", ask(t, b, w, "p", "f"), "[10.0.0.11/8]")
+	requireEqual(t, "who got one by hand waits no more", acquireAddresses(t, b, w, "p", "f"), "[10.0.0.11/8]")
 }
 
-func TestWaitersOfAPoolThatIsNotThereYet(t *testing.T) {
+func TestOwnersWaitForMissingPool(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
-	equal(t, "has", ask(t, b, w, "p", "a"), "")
-	set(t, b, pool(t, blue, "other", "10.0.1.0/24"))
-	equal(t, "another pool wakes no owner", w.taken(), []string(nil))
-	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
-	equal(t, "woken", w.taken(), []string{"a"})
-	equal(t, "has", ask(t, b, w, "p", "a"), "[10.0.0.1/8]")
+	b, w := pools.New(), &wakeRecorder{}
+	requireEqual(t, "has", acquireAddresses(t, b, w, "p", "a"), "")
+	setPool(t, b, newPool(t, blue, "other", "10.0.1.0/24"))
+	requireEqual(t, "another pool wakes no owner", w.takeOwners(), []string(nil))
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.0/24"))
+	requireEqual(t, "woken", w.takeOwners(), []string{"a"})
+	requireEqual(t, "has", acquireAddresses(t, b, w, "p", "a"), "[10.0.0.1/8]")
 
 	b.RemovePool("p")
-	equal(t, "keeps", fmt.Sprint(b.AddressesOf("a")), "[10.0.0.1/8]")
-	equal(t, "requests an address without a pool", ask(t, b, w, "p", "late"), "")
+	requireEqual(t, "keeps", fmt.Sprint(b.AddressesOf("a")), "[10.0.0.1/8]")
+	requireEqual(t, "requests an address without a pool", acquireAddresses(t, b, w, "p", "late"), "")
 }
 
 func TestPoolsOverlap(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
-	set(t, b, pool(t, blue, "first", "10.0.0.10-10.0.0.20"))
-	set(t, b, pool(t, red, "elsewhere", "10.0.0.10-10.0.0.20"))
+	b, w := pools.New(), &wakeRecorder{}
+	setPool(t, b, newPool(t, blue, "first", "10.0.0.10-10.0.0.20"))
+	setPool(t, b, newPool(t, red, "elsewhere", "10.0.0.10-10.0.0.20"))
 
-	second := pool(t, blue, "second", "10.0.0.15-10.0.0.30")
-	err := b.SetPool(second, w.of("second"))
+	second := newPool(t, blue, "second", "10.0.0.15-10.0.0.30")
+	err := b.SetPool(second, w.newWake("second"))
 
 	var overlap *alloc.OverlapError
 	if !errors.As(err, &overlap) || overlap.Other != "first" {
@@ -207,24 +207,24 @@ func TestPoolsOverlap(t *testing.T) {
 		t.Error("the refused pool exists")
 	}
 
-	set(t, b, pool(t, blue, "first", "10.0.0.10-10.0.0.14"))
-	equal(t, "the refused pool's owner is woken when the other one shrinks", w.taken(), []string{"second"})
-	set(t, b, second)
+	setPool(t, b, newPool(t, blue, "first", "10.0.0.10-10.0.0.14"))
+	requireEqual(t, "the refused pool's owner is woken when the other one shrinks", w.takeOwners(), []string{"second"})
+	setPool(t, b, second)
 
-	set(t, b, pool(t, red, "first", "10.0.0.100/32"))
+	setPool(t, b, newPool(t, red, "first", "10.0.0.100/32"))
 
 	if status, _ := b.Status("first"); status.Network != red {
 		t.Errorf("a pool that moved is on %s", status.Network)
 	}
 
-	set(t, b, pool(t, blue, "third", "10.0.0.10-10.0.0.14"))
+	setPool(t, b, newPool(t, blue, "third", "10.0.0.10-10.0.0.14"))
 }
 
-func TestAnAddressThatSomebodyHasIsToBeHadLater(t *testing.T) {
+func TestAddressInUseIsAvailableLater(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
-	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
+	b, w := pools.New(), &wakeRecorder{}
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.0/24"))
 
 	want := []netip.Addr{netip.MustParseAddr("10.0.0.7")}
 	request := pools.Request{Network: blue, Pool: "p", Owner: "a", Requested: want}
@@ -233,7 +233,7 @@ func TestAnAddressThatSomebodyHasIsToBeHadLater(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	request.Owner, request.Wake = "b", w.of("b")
+	request.Owner, request.Wake = "b", w.newWake("b")
 
 	var unavailable *alloc.UnavailableError
 	if _, err := b.Acquire(request); !errors.As(err, &unavailable) || unavailable.Holder != "a" {
@@ -241,17 +241,17 @@ func TestAnAddressThatSomebodyHasIsToBeHadLater(t *testing.T) {
 	}
 
 	b.Release("a")
-	equal(t, "woken", w.taken(), []string{"b"})
+	requireEqual(t, "woken", w.takeOwners(), []string{"b"})
 
 	if got, err := b.Acquire(request); err != nil || fmt.Sprint(got) != "[10.0.0.7/8]" {
 		t.Errorf("b has %v, error %v", got, err)
 	}
 }
 
-func TestRestoredAddressesAreNobodyElses(t *testing.T) {
+func TestRestoredAddressesStayAllocated(t *testing.T) {
 	t.Parallel()
 
-	b, w := pools.New(), &wakes{}
+	b, w := pools.New(), &wakeRecorder{}
 	held := alloc.Assignment{Owner: "ns/a/1", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}
 
 	must(t, b.Restore(blue, held))
@@ -263,11 +263,11 @@ func TestRestoredAddressesAreNobodyElses(t *testing.T) {
 		t.Fatalf("want a conflict with ns/a/1, got %v", err)
 	}
 
-	set(t, b, pool(t, blue, "p", "10.0.0.0/24"))
-	equal(t, "has", ask(t, b, w, "p", "ns/b/2"), "[10.0.0.2/8]")
-	equal(t, "owners", b.OwnersWithPrefix("ns/a/"), []string{"ns/a/1"})
-	equal(t, "freed", len(b.Release("ns/a/1")), 1)
-	equal(t, "freed twice", len(b.Release("ns/a/1")), 0)
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.0/24"))
+	requireEqual(t, "has", acquireAddresses(t, b, w, "p", "ns/b/2"), "[10.0.0.2/8]")
+	requireEqual(t, "owners", b.OwnersWithPrefix("ns/a/"), []string{"ns/a/1"})
+	requireEqual(t, "freed", len(b.Release("ns/a/1")), 1)
+	requireEqual(t, "freed twice", len(b.Release("ns/a/1")), 0)
 }
 
 // Many machines run concurrently, and half of them are deleted as soon as they have an address. No two
@@ -276,7 +276,7 @@ func TestConcurrentOwners(t *testing.T) {
 	t.Parallel()
 
 	b := pools.New()
-	set(t, b, pool(t, blue, "p", "10.0.0.10-10.0.0.59"))
+	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.59"))
 
 	var (
 		wg  sync.WaitGroup

@@ -22,8 +22,8 @@ type queue struct {
 	addresses *pools.AddressRegistry
 	// waiting has the owners whose requests failed, in order. woken has those that were woken and have not
 	// requested an address since.
-	line, woken []string
-	has         map[string]bool
+	waiting, woken []string
+	has            map[string]bool
 }
 
 // step does one action, and returns what is wrong after it.
@@ -32,38 +32,38 @@ func (q *queue) step(n int) string {
 
 	switch n / 11 % 8 {
 	case 0, 1, 2:
-		return q.ask(owner)
+		return q.acquireAddress(owner)
 	case 3, 4:
 		q.addresses.Release(owner)
 		delete(q.has, owner)
-		q.leave(owner)
+		q.removeOwner(owner)
 	case 5:
 		q.addresses.StopWaiting(owner)
-		q.leave(owner)
+		q.removeOwner(owner)
 	case 6:
-		set(q.t, q.addresses, pool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
+		setPool(q.t, q.addresses, newPool(q.t, blue, "p", fmt.Sprintf("10.0.0.10-10.0.0.%d", 10+n%6)))
 	default:
-		return q.next()
+		return q.acquireNext()
 	}
 
 	return ""
 }
 
 // acquireNext calls Acquire for one of the woken owners.
-func (q *queue) next() string {
+func (q *queue) acquireNext() string {
 	if len(q.woken) == 0 {
 		return ""
 	}
 
-	return q.ask(q.woken[len(q.woken)-1])
+	return q.acquireAddress(q.woken[len(q.woken)-1])
 }
 
-func (q *queue) leave(owner string) {
+func (q *queue) removeOwner(owner string) {
 	gone := func(s string) bool { return s == owner }
-	q.line, q.woken = slices.DeleteFunc(q.line, gone), slices.DeleteFunc(q.woken, gone)
+	q.waiting, q.woken = slices.DeleteFunc(q.waiting, gone), slices.DeleteFunc(q.woken, gone)
 }
 
-func (q *queue) ask(owner string) string {
+func (q *queue) acquireAddress(owner string) string {
 	q.woken = slices.DeleteFunc(q.woken, func(s string) bool { return s == owner })
 
 	_, err := q.addresses.Acquire(pools.Request{
@@ -74,8 +74,8 @@ func (q *queue) ask(owner string) string {
 
 	switch {
 	case errors.As(err, &exhausted):
-		if !slices.Contains(q.line, owner) {
-			q.line = append(q.line, owner)
+		if !slices.Contains(q.waiting, owner) {
+			q.waiting = append(q.waiting, owner)
 		}
 
 		return ""
@@ -85,13 +85,13 @@ func (q *queue) ask(owner string) string {
 		return ""
 	}
 
-	ahead := slices.Index(q.line, owner)
+	ahead := slices.Index(q.waiting, owner)
 	if ahead < 0 {
-		ahead = len(q.line)
+		ahead = len(q.waiting)
 	}
 
 	q.has[owner] = true
-	q.leave(owner)
+	q.removeOwner(owner)
 
 	if status, _ := q.addresses.Status("p"); status.FreeMachines() < uint64(ahead) {
 		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.FreeMachines(), ahead)
@@ -110,7 +110,7 @@ func TestPropertyInTurn(t *testing.T) {
 
 	property.Check(t, "in turn", property.Options{Runs: 500}, prop.ForAll(func(steps []int) string {
 		q := &queue{t: t, addresses: pools.New(), has: map[string]bool{}}
-		set(t, q.addresses, pool(t, blue, "p", "10.0.0.10-10.0.0.12"))
+		setPool(t, q.addresses, newPool(t, blue, "p", "10.0.0.10-10.0.0.12"))
 
 		for _, n := range steps {
 			if wrong := q.step(n); wrong != "" {
@@ -119,20 +119,20 @@ func TestPropertyInTurn(t *testing.T) {
 		}
 
 		for len(q.woken) > 0 {
-			if wrong := q.next(); wrong != "" {
+			if wrong := q.acquireNext(); wrong != "" {
 				return wrong
 			}
 		}
 
 		status, _ := q.addresses.Status("p")
-		if len(q.line) > 0 && status.FreeMachines() > 0 {
-			return fmt.Sprintf("%v wait, and %d addresses are free", q.line, status.FreeMachines())
+		if len(q.waiting) > 0 && status.FreeMachines() > 0 {
+			return fmt.Sprintf("%v wait, and %d addresses are free", q.waiting, status.FreeMachines())
 		}
 
-		if status.Waiting != len(q.line) {
-			return fmt.Sprintf("%d wait by the address registry, and it is %v", status.Waiting, q.line)
+		if status.Waiting != len(q.waiting) {
+			return fmt.Sprintf("%d wait by the address registry, and it is %v", status.Waiting, q.waiting)
 		}
 
 		return ""
-	}, steps(10, 200, 11*8*6)))
+	}, genSteps(10, 200, 11*8*6)))
 }

@@ -23,7 +23,7 @@ import (
 )
 
 // newMachine returns a machine of a pool.
-func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
+func newMachine(namespace, pool, name string) *infrav1.KubevirtMachine {
 	return &infrav1.KubevirtMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: pool}},
 		Spec: infrav1.KubevirtMachineSpec{
@@ -38,10 +38,10 @@ func machineOf(namespace, pool, name string) *infrav1.KubevirtMachine {
 }
 
 // createWaitingMachine returns a machine of the pool that has no address for the given reason.
-func (w *fixture) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
+func (w *fixture) createWaitingMachine(pool, name, reason string) *infrav1.KubevirtMachine {
 	w.t.Helper()
 
-	m := machineOf(w.namespace, pool, name)
+	m := newMachine(w.namespace, pool, name)
 	w.must(env.Client.Create(w.t.Context(), m))
 	meta.SetStatusCondition(&m.Status.Conditions, metav1.Condition{
 		Type: infrav1.ConditionAddressesAllocated, Status: metav1.ConditionFalse, Reason: reason, ObservedGeneration: m.Generation,
@@ -53,14 +53,14 @@ func (w *fixture) waiting(pool, name, reason string) *infrav1.KubevirtMachine {
 
 // A restart does not change the order of the queue. Machines that waited before the restart are served
 // before new machines, the oldest first.
-func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
+func TestWaitingMachinesAreServedFirst(t *testing.T) {
 	t.Parallel()
 
 	w := &fixture{t: t, namespace: env.Namespace(t)}
 
 	var waits []*infrav1.KubevirtMachine
 	for i := range 5 {
-		waits = append(waits, w.waiting("full", fmt.Sprintf("waits-%d", i), alloc.ReasonExhausted))
+		waits = append(waits, w.createWaitingMachine("full", fmt.Sprintf("waits-%d", i), alloc.ReasonExhausted))
 	}
 
 	slices.SortFunc(waits, func(a, b *infrav1.KubevirtMachine) int {
@@ -68,8 +68,8 @@ func TestMachinesThatWaitedAreServedFirst(t *testing.T) {
 	})
 
 	// These machines are not in the pool's queue, because they do not wait for an address.
-	w.waiting("full", "no-network", "NetworkNotFound")
-	w.waiting("", "no-pool", alloc.ReasonExhausted)
+	w.createWaitingMachine("full", "no-network", "NetworkNotFound")
+	w.createWaitingMachine("", "no-pool", alloc.ReasonExhausted)
 
 	network, err := kubevirt.NetworkKey(waits[0])
 	w.must(err)

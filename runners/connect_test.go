@@ -29,7 +29,7 @@ import (
 )
 
 // If the owner of a Secret withdraws a permission, the operator closes the connection that uses the Secret.
-func TestConnectionsEndWithTheirPermission(t *testing.T) {
+func TestConnectionClosesWithoutPermission(t *testing.T) {
 	t.Parallel()
 
 	for reason, annotation := range map[string]string{
@@ -43,8 +43,8 @@ func TestConnectionsEndWithTheirPermission(t *testing.T) {
 			Data: map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
 		}
 		api := fake.NewClientBuilder().WithObjects(secret).Build()
-		hv := &lab{}
-		clusters, cluster := hv.clusters(api, "system"), clusterOf("c")
+		hv := &fakeHypervisor{}
+		clusters, cluster := hv.newClusters(api, "system"), newCluster("c")
 		cluster.Spec.Credentials.TokenID.SecretKeyRef.Namespace = "team"
 		cluster.Spec.Credentials.TokenSecret.SecretKeyRef.Namespace = "team"
 
@@ -61,22 +61,22 @@ func TestConnectionsEndWithTheirPermission(t *testing.T) {
 			t.Errorf("after %s was narrowed: error %v, want reason %s", annotation, err, reason)
 		}
 
-		if _, there := clusters.Get("c"); there || hv.open != 0 {
-			t.Errorf("after %s was narrowed: connected: %t, open connections: %d", annotation, there, hv.open)
+		if _, there := clusters.Get("c"); there || hv.openConnections != 0 {
+			t.Errorf("after %s was narrowed: connected: %t, open connections: %d", annotation, there, hv.openConnections)
 		}
 	}
 }
 
 // Ten thousand clusters that were created and deleted leave no memory allocated.
-func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it measures the heap
-	hv := &lab{}
-	clusters := hv.clusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+func TestConnectionsOfDeletedClustersAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
+	hv := &fakeHypervisor{}
+	clusters := hv.newClusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
 		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
 	}).Build(), "system")
 
 	heap.CheckNoLeak(t, "connections", func(number int) {
-		cluster := clusterOf(fmt.Sprintf("c%d", number))
+		cluster := newCluster(fmt.Sprintf("c%d", number))
 		if _, err := clusters.Ensure(t.Context(), cluster); err != nil {
 			t.Fatal(err)
 		}
@@ -88,14 +88,14 @@ func TestConnectionsEndWithTheirClusters(t *testing.T) { //nolint:paralleltest /
 		}
 	})
 
-	if hv.open != 0 {
-		t.Errorf("%d connections are open", hv.open)
+	if hv.openConnections != 0 {
+		t.Errorf("%d connections are open", hv.openConnections)
 	}
 }
 
 // For a Secret of another namespace the operator reads the metadata first. It reads the values only if the
 // Secret allows the namespace to use them.
-func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
+func TestSecretIsReadOnlyIfAllowed(t *testing.T) {
 	t.Parallel()
 
 	for name, tt := range map[string]struct {
@@ -134,7 +134,7 @@ func TestSecretsThatAllowNothingAreNotRead(t *testing.T) {
 
 // A namespace without access to a Secret of another namespace cannot find out whether the Secret exists,
 // whichever key it requests.
-func TestSecretsThatAllowNothingAreNotThere(t *testing.T) {
+func TestForbiddenSecretLooksMissing(t *testing.T) {
 	t.Parallel()
 
 	secrets := &connect.Secrets{OperatorNamespace: "operator", Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
@@ -167,7 +167,7 @@ clusters: [{name: c, cluster: {server: "https://hypervisor.example.com"}}]}`
 
 // The operator sends the credential of a hypervisor only to servers that the Secret allows. Without a list
 // of servers, only the server in the same Secret or in the kubeconfig is allowed.
-func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
+func TestCredentialsAreSentOnlyToAllowedServers(t *testing.T) {
 	t.Parallel()
 
 	ref := v1alpha1.SecretKeySelector{Name: "s", Key: "value"}
@@ -193,29 +193,29 @@ func TestHypervisorsCredentialsNameTheirServers(t *testing.T) {
 				secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedServers: list}
 			}
 
-			hv := &lab{}
-			clusters := hv.clusters(fake.NewClientBuilder().WithObjects(secret).Build(), "system")
+			hv := &fakeHypervisor{}
+			clusters := hv.newClusters(fake.NewClientBuilder().WithObjects(secret).Build(), "system")
 
 			_, err := clusters.Ensure(t.Context(), &v1alpha1.HypervisorCluster{ObjectMeta: metav1.ObjectMeta{Name: "c"}, Spec: spec})
-			if refused := errclass.ReasonOf(err, "") == credential.ReasonServerNotAllowed; refused == allowed || refused && hv.open > 0 {
-				t.Errorf("%s, list %q: error %v, %d connections, want allowed %v", name, list, err, hv.open, allowed)
+			if refused := errclass.ReasonOf(err, "") == credential.ReasonServerNotAllowed; refused == allowed || refused && hv.openConnections > 0 {
+				t.Errorf("%s, list %q: error %v, %d connections, want allowed %v", name, list, err, hv.openConnections, allowed)
 			}
 		}
 	}
 }
 
 // providerFixture creates providers of a CI platform, with the credentials of any template.
-type scopes struct {
+type providerFixture struct {
 	*connect.Workloads
 
-	forge *forge
-	clock *clocktesting.FakeClock
+	platform *fakePlatform
+	clock    *clocktesting.FakeClock
 }
 
-func newScopes() *scopes {
-	s := &scopes{forge: &forge{Platform: github.NewPlatform()}, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
+func newProviderFixture() *providerFixture {
+	s := &providerFixture{platform: &fakePlatform{Platform: github.NewPlatform()}, clock: clocktesting.NewFakeClock(time.Unix(1e9, 0))}
 	s.Workloads = &connect.Workloads{
-		Clock: s.clock, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: s.forge},
+		Clock: s.clock, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: s.platform},
 		Secrets: &connect.Secrets{Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "secrets"}, Data: map[string][]byte{"token": []byte("ghp_x")},
 		}).Build()},
@@ -226,49 +226,49 @@ func newScopes() *scopes {
 
 // getProvider gets the provider of the numbered template, and returns how many providers were created for the
 // call.
-func (s *scopes) open(t *testing.T, number int) int {
+func (s *providerFixture) getProvider(t *testing.T, number int) int {
 	t.Helper()
 
-	template := templateOf("ci", fmt.Sprintf("t%d", number), "cluster")
+	template := newTemplate("ci", fmt.Sprintf("t%d", number), "cluster")
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
-		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: secretKey("token")},
+		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: newSecretSource("token")},
 	}
-	before := s.forge.opened
+	before := s.platform.opened
 
 	if _, err := s.ProviderFor(t.Context(), template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}); err != nil {
 		t.Fatal(err)
 	}
 
-	return s.forge.opened - before
+	return s.platform.opened - before
 }
 
 // Ten thousand templates that were created and deleted leave no memory allocated.
-func TestProvidersEndWithTheirTemplates(t *testing.T) { //nolint:paralleltest // it measures the heap
-	s := newScopes()
+func TestProvidersOfDeletedTemplatesAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
+	s := newProviderFixture()
 
 	heap.CheckNoLeak(t, "providers", func(number int) {
-		s.open(t, number)
+		s.getProvider(t, number)
 		s.Forget(client.ObjectKey{Namespace: "ci", Name: fmt.Sprintf("t%d", number)})
 	})
 
-	if s.open(t, 1) != 1 {
+	if s.getProvider(t, 1) != 1 {
 		t.Error("the provider still exists after its template was deleted")
 	}
 }
 
 // A provider is dropped after a while if no pool and no claim of its template uses the scope.
-func TestProvidersThatNobodyAsksForGo(t *testing.T) {
+func TestUnusedProvidersAreDropped(t *testing.T) {
 	t.Parallel()
 
-	s := newScopes()
-	s.open(t, 1)
-	s.open(t, 2)
+	s := newProviderFixture()
+	s.getProvider(t, 1)
+	s.getProvider(t, 2)
 	s.clock.SetTime(s.clock.Now().Add(time.Hour))
-	s.open(t, 2)
+	s.getProvider(t, 2)
 	s.clock.SetTime(s.clock.Now().Add(time.Second))
-	s.open(t, 3)
+	s.getProvider(t, 3)
 
-	if first, second := s.open(t, 1), s.open(t, 2); first != 1 || second != 0 {
+	if first, second := s.getProvider(t, 1), s.getProvider(t, 2); first != 1 || second != 0 {
 		t.Errorf("recreated: %d of template 1, which was not used, and %d of template 2", first, second)
 	}
 }

@@ -35,30 +35,30 @@ import (
 )
 
 // devIDFixture is a fixture with a namespace, an operator and a CA that makes TPMs.
-type certOffice struct {
-	t         *testing.T
-	namespace string
-	tpms      *tpm.Authority
-	devices   config.DevID
-	recorder  *events.FakeRecorder
-	cached    client.Client
-	operator  *httptest.Server
+type devIDFixture struct {
+	t            *testing.T
+	namespace    string
+	tpms         *tpm.Authority
+	devices      config.DevID
+	recorder     *events.FakeRecorder
+	cachedClient client.Client
+	operator     *httptest.Server
 }
 
-func newCertOffice(t *testing.T) *certOffice {
+func newDevIDFixture(t *testing.T) *devIDFixture {
 	t.Helper()
 
-	w := &certOffice{
+	w := &devIDFixture{
 		t: t, namespace: env.Namespace(t), tpms: tpm.NewAuthority(t), devices: tpm.NewDevID(t),
-		recorder: events.NewFakeRecorder(1000), cached: indexed(t),
+		recorder: events.NewFakeRecorder(1000), cachedClient: startCachedClient(t),
 	}
-	w.operator = w.start(w.devices)
+	w.operator = w.startOperator(w.devices)
 
 	return w
 }
 
 // startOperator starts a replica. Its only state is in the API server.
-func (w *certOffice) start(devices config.DevID) *httptest.Server {
+func (w *devIDFixture) startOperator(devices config.DevID) *httptest.Server {
 	w.t.Helper()
 
 	metrics, err := devid.NewMetrics(prometheus.NewRegistry())
@@ -68,7 +68,7 @@ func (w *certOffice) start(devices config.DevID) *httptest.Server {
 
 	mux := http.NewServeMux()
 	mux.Handle(devid.Pattern, &devid.Handler{
-		Client: w.cached, Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
+		Client: w.cachedClient, Live: env.Client, Recorder: w.recorder, Key: key, Authority: devices,
 		Metrics: metrics, Clock: clock.RealClock{},
 	})
 
@@ -79,7 +79,7 @@ func (w *certOffice) start(devices config.DevID) *httptest.Server {
 }
 
 // startCachedClient returns a client that reads from a cache, as the client of the manager does.
-func indexed(t *testing.T) client.Client {
+func startCachedClient(t *testing.T) client.Client {
 	t.Helper()
 
 	ctx, cancel := context.WithCancel(context.Background())
@@ -116,10 +116,10 @@ func indexed(t *testing.T) client.Client {
 }
 
 // createClaim creates a claim whose machine attests with its TPM, after the case has changed the claim.
-func (w *certOffice) claim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
+func (w *devIDFixture) createClaim(name string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	out := claimOf(w.namespace, name)
+	out := newClaim(w.namespace, name)
 	out.Spec.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: &metav1.Duration{Duration: 3 * time.Hour}}
 	out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: &v1alpha1.MachineIdentity{
 		SPIFFEID: "spiffe://hyperfleet.io/" + name, Method: v1alpha1.AttestationTPM,
@@ -129,16 +129,16 @@ func (w *certOffice) claim(name string, change func(*v1alpha1.MachineClaim)) *v1
 		change(out)
 	}
 
-	return makeClaim(w.t, out)
+	return createClaim(w.t, out)
 }
 
-func bearer(claim *v1alpha1.MachineClaim) string {
+func newDevIDBearer(claim *v1alpha1.MachineClaim) string {
 	return "Bearer " + vmspec.DevIDCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
 // requestCertificate sends the request of the claim's machine. The body is a text, or a value that is encoded
 // as JSON.
-func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) told {
+func requestCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string, body any) operatorResponse {
 	t.Helper()
 
 	data, ok := body.(string)
@@ -151,11 +151,11 @@ func askCertificate(t *testing.T, operator *httptest.Server, claim *v1alpha1.Mac
 		data = string(written)
 	}
 
-	return ask(t, operator, vmspec.DevIDPath(claim), bearer, data)
+	return sendRequest(t, operator, vmspec.DevIDPath(claim), bearer, data)
 }
 
 // parseCertificate parses the certificate of a response.
-func leaf(t *testing.T, got told) *x509.Certificate {
+func parseCertificate(t *testing.T, got operatorResponse) *x509.Certificate {
 	t.Helper()
 
 	var given guest.DevIDCertificate
@@ -179,8 +179,8 @@ func leaf(t *testing.T, got told) *x509.Certificate {
 func TestOneDeviceIdentity(t *testing.T) {
 	t.Parallel()
 
-	w := newCertOffice(t)
-	claim := w.claim("linux-1", nil)
+	w := newDevIDFixture(t)
+	claim := w.createClaim("linux-1", nil)
 	device := w.tpms.NewTPM(t)
 	mine := tpm.NewRequest(t, device)
 
@@ -188,18 +188,18 @@ func TestOneDeviceIdentity(t *testing.T) {
 	for name, devices := range map[string]config.DevID{
 		"none": {}, "not there": {CertFile: w.devices.CertFile + "x", KeyFile: w.devices.KeyFile},
 	} {
-		got := askCertificate(t, w.start(devices), claim, bearer(claim), mine)
-		if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
+		got := requestCertificate(t, w.startOperator(devices), claim, newDevIDBearer(claim), mine)
+		if got.status != http.StatusServiceUnavailable || got.retryAfter == "" || got.refusal.Reason != "" {
 			t.Errorf("with an authority that is %s: %+v", name, got)
 		}
 	}
 
-	got := askCertificate(t, w.operator, claim, bearer(claim), mine)
+	got := requestCertificate(t, w.operator, claim, newDevIDBearer(claim), mine)
 	if got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
-	certificate := leaf(t, got)
+	certificate := parseCertificate(t, got)
 
 	roots := x509.NewCertPool()
 	if pool, err := os.ReadFile(w.devices.CertFile); err != nil || !roots.AppendCertsFromPEM(pool) {
@@ -216,30 +216,30 @@ func TestOneDeviceIdentity(t *testing.T) {
 	}
 
 	// If the response was lost, every replica returns the same certificate.
-	if again := askCertificate(t, w.start(w.devices), claim, bearer(claim), mine); again.body != got.body {
+	if again := requestCertificate(t, w.startOperator(w.devices), claim, newDevIDBearer(claim), mine); again.body != got.body {
 		t.Errorf("second request: %+v", again)
 	}
 
 	// A request with the code and another key is refused.
-	if other := askCertificate(t, w.operator, claim, bearer(claim), tpm.NewRequest(t, device)); other.status != http.StatusConflict ||
+	if other := requestCertificate(t, w.operator, claim, newDevIDBearer(claim), tpm.NewRequest(t, device)); other.status != http.StatusConflict ||
 		other.refusal.Reason != guest.ReasonAttestationRefused {
 		t.Errorf("another key: %+v", other)
 	}
 
-	if status := read(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device; status == nil || len(status.PublicKeySHA256) != 64 ||
+	if status := getObject(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device; status == nil || len(status.PublicKeySHA256) != 64 ||
 		len(status.EKCertificateSHA256) != 64 || status.RequestedAt.IsZero() {
 		t.Errorf("status %+v", status)
 	}
 
-	said, code := heard(w.recorder), bearer(claim)[len("Bearer "):]
+	said, code := formatEvents(w.recorder), newDevIDBearer(claim)[len("Bearer "):]
 	if strings.Count(said, devid.ReasonCertified) != 1 || strings.Count(said, devid.ReasonRefused) != 1 || strings.Contains(said, code) {
 		t.Errorf("events:\n%s", said)
 	}
 }
 
-func TestWhoGetsNoCertificate(t *testing.T) {
-	w := newCertOffice(t)
-	good, other := w.claim("good", nil), w.claim("other", nil)
+func TestCertificateRefusals(t *testing.T) {
+	w := newDevIDFixture(t)
+	good, other := w.createClaim("good", nil), w.createClaim("other", nil)
 	now := metav1.NowMicro()
 	mine := tpm.NewRequest(t, w.tpms.NewTPM(t))
 	earlier := good.DeepCopy()
@@ -265,59 +265,59 @@ func TestWhoGetsNoCertificate(t *testing.T) {
 		want   int
 	}{
 		"without a code":              {claim: good, bearer: "Bearer ", want: http.StatusUnauthorized},
-		"the code of another machine": {claim: good, bearer: bearer(other), want: http.StatusUnauthorized},
+		"the code of another machine": {claim: good, bearer: newDevIDBearer(other), want: http.StatusUnauthorized},
 		"the code for the credential": {
 			claim: good, bearer: "Bearer " + vmspec.ClaimCode(key, good.Namespace, good.Name, good.UID), want: http.StatusUnauthorized,
 		},
 		"an earlier claim with the same name": {claim: earlier, want: http.StatusGone},
 		"a stopped machine": {
-			claim: w.claim("off", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Stopped: &now} }), want: http.StatusGone,
+			claim: w.createClaim("off", func(c *v1alpha1.MachineClaim) { c.Status.Times = &v1alpha1.MachineTimes{Stopped: &now} }), want: http.StatusGone,
 		},
 		"a machine that does not attest": {
-			claim: w.claim("none", func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity = nil }), want: http.StatusForbidden,
+			claim: w.createClaim("none", func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity = nil }), want: http.StatusForbidden,
 		},
 		"a machine that attests by a token": {
-			claim: w.claim("token", func(c *v1alpha1.MachineClaim) {
+			claim: w.createClaim("token", func(c *v1alpha1.MachineClaim) {
 				c.Status.BootstrapInfo.Identity.Method = v1alpha1.AttestationJoinToken
 			}), want: http.StatusForbidden,
 		},
-		"no JSON":           {claim: w.claim("a", nil), body: "<html>", want: http.StatusBadRequest},
-		"an unknown field":  {claim: w.claim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
-		"two requests":      {claim: w.claim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},
-		"no key":            {claim: w.claim("d", nil), body: `{}`, want: http.StatusBadRequest},
-		"no public area":    {claim: w.claim("e", nil), body: guest.DevIDRequest{Public: []byte("key")}, want: http.StatusBadRequest},
-		"too much":          {claim: w.claim("f", nil), body: `{"public":"` + strings.Repeat("A", 64<<10) + `"}`, want: http.StatusBadRequest},
-		"an exportable key": {claim: w.claim("g", nil), body: soft, want: http.StatusBadRequest},
+		"no JSON":           {claim: w.createClaim("a", nil), body: "<html>", want: http.StatusBadRequest},
+		"an unknown field":  {claim: w.createClaim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
+		"two requests":      {claim: w.createClaim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},
+		"no key":            {claim: w.createClaim("d", nil), body: `{}`, want: http.StatusBadRequest},
+		"no public area":    {claim: w.createClaim("e", nil), body: guest.DevIDRequest{Public: []byte("key")}, want: http.StatusBadRequest},
+		"too much":          {claim: w.createClaim("f", nil), body: `{"public":"` + strings.Repeat("A", 64<<10) + `"}`, want: http.StatusBadRequest},
+		"an exportable key": {claim: w.createClaim("g", nil), body: soft, want: http.StatusBadRequest},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if tc.bearer == "" {
-				tc.bearer = bearer(tc.claim)
+				tc.bearer = newDevIDBearer(tc.claim)
 			}
 
 			if tc.body == nil {
 				tc.body = mine
 			}
 
-			got := askCertificate(t, w.operator, tc.claim, tc.bearer, tc.body)
-			if got.status != tc.want || got.refusal.Reason != guest.ReasonAttestationRefused || got.refusal.Message == "" || got.after != "" {
+			got := requestCertificate(t, w.operator, tc.claim, tc.bearer, tc.body)
+			if got.status != tc.want || got.refusal.Reason != guest.ReasonAttestationRefused || got.refusal.Message == "" || got.retryAfter != "" {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
 		})
 	}
 
 	// None of the refused requests affects the machine's own request.
-	if got := askCertificate(t, w.operator, good, bearer(good), mine); got.status != http.StatusOK {
+	if got := requestCertificate(t, w.operator, good, newDevIDBearer(good), mine); got.status != http.StatusOK {
 		t.Errorf("own request: %+v", got)
 	}
 }
 
 // If several keys arrive at the same time, at any replica, only one is certified.
-func TestKeysAtOnce(t *testing.T) {
+func TestConcurrentKeys(t *testing.T) {
 	t.Parallel()
 
-	w := newCertOffice(t)
-	claim := w.claim("linux-1", nil)
-	replicas := []*httptest.Server{w.operator, w.start(w.devices)}
+	w := newDevIDFixture(t)
+	claim := w.createClaim("linux-1", nil)
+	replicas := []*httptest.Server{w.operator, w.startOperator(w.devices)}
 	device := w.tpms.NewTPM(t)
 
 	var requests []guest.DevIDRequest
@@ -333,7 +333,7 @@ func TestKeysAtOnce(t *testing.T) {
 
 	for i := range requests {
 		wg.Go(func() {
-			got := askCertificate(t, replicas[i%2], claim, bearer(claim), requests[i])
+			got := requestCertificate(t, replicas[i%2], claim, newDevIDBearer(claim), requests[i])
 
 			mu.Lock()
 			defer mu.Unlock()
@@ -353,11 +353,11 @@ func TestKeysAtOnce(t *testing.T) {
 func TestSharedTPM(t *testing.T) {
 	t.Parallel()
 
-	w := newCertOffice(t)
-	first, second := w.claim("linux-1", nil), w.claim("linux-2", nil)
+	w := newDevIDFixture(t)
+	first, second := w.createClaim("linux-1", nil), w.createClaim("linux-2", nil)
 	device := w.tpms.NewTPM(t)
 
-	if got := askCertificate(t, w.operator, first, bearer(first), tpm.NewRequest(t, device)); got.status != http.StatusOK {
+	if got := requestCertificate(t, w.operator, first, newDevIDBearer(first), tpm.NewRequest(t, device)); got.status != http.StatusOK {
 		t.Fatalf("%+v", got)
 	}
 
@@ -366,33 +366,33 @@ func TestSharedTPM(t *testing.T) {
 	// The cache shows the first claim with a delay.
 	probes := 0
 
-	until(t, "the copied TPM is detected", func() bool {
+	waitUntil(t, "the copied TPM is detected", func() bool {
 		probes++
-		third := w.claim(fmt.Sprintf("probe-%d", probes), nil)
+		third := w.createClaim(fmt.Sprintf("probe-%d", probes), nil)
 
-		return askCertificate(t, w.operator, third, bearer(third), clone).status == http.StatusConflict
+		return requestCertificate(t, w.operator, third, newDevIDBearer(third), clone).status == http.StatusConflict
 	})
 
-	if got := askCertificate(t, w.operator, second, bearer(second), clone); got.status != http.StatusConflict ||
+	if got := requestCertificate(t, w.operator, second, newDevIDBearer(second), clone); got.status != http.StatusConflict ||
 		!strings.Contains(got.refusal.Message, "remove the TPM from the template") {
 		t.Errorf("%+v", got)
 	}
 
-	if read(t, w.namespace, second.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device != nil {
+	if getObject(t, w.namespace, second.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo.Identity.Device != nil {
 		t.Error("a refused key is recorded")
 	}
 }
 
 // A machine that sends too many requests must wait. Guessed codes do not use up the limit of other machines.
-func TestTooOften(t *testing.T) {
+func TestCertificateRateLimits(t *testing.T) {
 	t.Parallel()
 
-	w := newCertOffice(t)
-	claim, other := w.claim("linux-1", nil), w.claim("linux-2", nil)
+	w := newDevIDFixture(t)
+	claim, other := w.createClaim("linux-1", nil), w.createClaim("linux-2", nil)
 	count := map[int]int{}
 
 	for range 60 {
-		count[askCertificate(t, w.operator, claim, "Bearer wrong", "{}").status]++
+		count[requestCertificate(t, w.operator, claim, "Bearer wrong", "{}").status]++
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusUnauthorized] == 0 {
@@ -401,14 +401,14 @@ func TestTooOften(t *testing.T) {
 
 	count = map[int]int{}
 	for range 8 {
-		count[askCertificate(t, w.operator, claim, bearer(claim), "{}").status]++
+		count[requestCertificate(t, w.operator, claim, newDevIDBearer(claim), "{}").status]++
 	}
 
 	if count[http.StatusTooManyRequests] == 0 || count[http.StatusBadRequest] == 0 {
 		t.Errorf("responses to requests: %v", count)
 	}
 
-	if got := askCertificate(t, w.operator, other, bearer(other), "{}"); got.status != http.StatusBadRequest {
+	if got := requestCertificate(t, w.operator, other, newDevIDBearer(other), "{}"); got.status != http.StatusBadRequest {
 		t.Errorf("another machine: %+v", got)
 	}
 }
@@ -425,7 +425,7 @@ func FuzzRequest(f *testing.F) {
 	f.Fuzz(func(t *testing.T, body []byte) {
 		claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "b", UID: "c"}}
 		req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.DevIDPath(claim), bytes.NewReader(body))
-		req.Header.Set("Authorization", bearer(claim))
+		req.Header.Set("Authorization", newDevIDBearer(claim))
 
 		got := httptest.NewRecorder()
 		operator.ServeHTTP(got, req)

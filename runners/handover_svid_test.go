@@ -36,7 +36,7 @@ func newAttestor(t *testing.T) *attestor {
 }
 
 // attest attests as the machine of the claim.
-func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretest.Agent {
+func (a *attestor) attest(t *testing.T, claim *v1alpha1.MachineClaim) *spiretest.Agent {
 	t.Helper()
 
 	given, err := a.Register(t.Context(), identity.Machine{ID: vmspec.IdentityOf(claim), Method: identity.JoinToken})
@@ -56,19 +56,19 @@ func (a *attestor) machine(t *testing.T, claim *v1alpha1.MachineClaim) *spiretes
 }
 
 // useSVID changes the claim so that its machine authenticates with its SVID.
-func bySVID(status *v1alpha1.MachineClaimStatus) {
+func useSVID(status *v1alpha1.MachineClaimStatus) {
 	status.BootstrapInfo.Handover.Proof = v1alpha1.ProofSVID
 }
 
 // A machine with an identity authenticates with its SVID, once, and with nothing else.
-func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
+func TestOneCredentialPerSVIDSPIRE(t *testing.T) {
 	t.Parallel()
 
-	w, attestor := newHandoverWorld(t), newAttestor(t)
+	w, attestor := newHandoverFixture(t), newAttestor(t)
 	w.identity = attestor
-	claim, other, coded := w.claim("machine", bySVID), w.claim("other", bySVID), w.claim("coded", nil)
-	agent, ours := attestor.machine(t, claim), vmspec.CallbackAudience(settings())
-	operator := w.operator()
+	claim, other, coded := w.createClaim("machine", useSVID), w.createClaim("other", useSVID), w.createClaim("coded", nil)
+	agent, ours := attestor.attest(t, claim), vmspec.CallbackAudience(newSettings())
+	operator := w.startOperator()
 
 	// The claim code of such a machine can be derived, but is refused.
 	cases := []struct {
@@ -82,16 +82,16 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 		{"for the secrets manager", claim, agent.FetchJWT(t, "vault"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 		{"for another operator", claim, agent.FetchJWT(t, "hyperfleet/other"), http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 		{"of another machine", other, agent.FetchJWT(t, ours), http.StatusForbidden, guest.ReasonIdentityMismatch, "/" + string(claim.UID)},
-		{"code for an SVID", claim, code(claim)[len("Bearer "):], http.StatusForbidden, guest.ReasonCredentialRefused, "authenticate with its SVID"},
+		{"code for an SVID", claim, newClaimBearer(claim)[len("Bearer "):], http.StatusForbidden, guest.ReasonCredentialRefused, "authenticate with its SVID"},
 		{"no SVID", claim, "a.b.c", http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 	}
 	for _, tc := range cases {
-		told := askCredential(t, operator, tc.claim, "Bearer "+tc.bearer)
+		told := requestCredential(t, operator, tc.claim, "Bearer "+tc.bearer)
 		if told.status != tc.status || told.refusal.Reason != tc.reason {
 			t.Errorf("%s: %+v", tc.name, told)
 		}
 
-		if events := heard(w.recorder); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
+		if events := formatEvents(w.recorder); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
 			t.Errorf("%s: events %q", tc.name, events)
 		}
 	}
@@ -100,16 +100,16 @@ func TestAnSVIDIsWorthOneCredentialSPIRE(t *testing.T) {
 		t.Errorf("%d credentials were issued", made)
 	}
 
-	if told := askCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusOK {
+	if told := requestCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusOK {
 		t.Errorf("own SVID: %+v", told)
 	}
 
-	if told := askCredential(t, w.operator(), claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusConflict {
+	if told := requestCredential(t, w.startOperator(), claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusConflict {
 		t.Errorf("own SVID again: %+v", told)
 	}
 
 	// An SVID is refused if a claim code is required.
-	told := askCredential(t, w.operator(), coded, "Bearer "+attestor.machine(t, coded).FetchJWT(t, ours))
+	told := requestCredential(t, w.startOperator(), coded, "Bearer "+attestor.attest(t, coded).FetchJWT(t, ours))
 	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "authenticate with its claim code") {
 		t.Errorf("SVID for a code: %+v", told)
 	}
@@ -126,20 +126,20 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 
 	const jwt = "eyJhbGciOiJFUzI1NiIsImtpZCI6ImtleSJ9.e30.c2ln" // {"alg":"ES256","kid":"key"}
 
-	w, attestor := newHandoverWorld(t), newAttestor(t)
-	claim := w.claim("machine", bySVID)
+	w, attestor := newHandoverFixture(t), newAttestor(t)
+	claim := w.createClaim("machine", useSVID)
 
-	if told := askCredential(t, w.operator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
+	if told := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
 		t.Errorf("an operator without SPIRE: %+v", told)
 	}
 
 	w.identity = attestor
-	operator := w.operator()
+	operator := w.startOperator()
 
 	limited := false
 
 	for range 100 {
-		limited = limited || askCredential(t, operator, claim, "Bearer "+jwt).status == http.StatusTooManyRequests
+		limited = limited || requestCredential(t, operator, claim, "Bearer "+jwt).status == http.StatusTooManyRequests
 	}
 
 	if !limited {
@@ -150,8 +150,8 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 
 	w.identity = newRegistry(t, attestor.server)
 
-	told := askCredential(t, w.operator(), claim, "Bearer "+jwt)
-	if told.status != http.StatusServiceUnavailable || told.after == "" || told.refusal.Reason != "" {
+	told := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt)
+	if told.status != http.StatusServiceUnavailable || told.retryAfter == "" || told.refusal.Reason != "" {
 		t.Errorf("without a server: %+v", told)
 	}
 }

@@ -37,7 +37,7 @@ import (
 )
 
 // handoverFixture is a fixture: a namespace with a template of method callback, and a GitHub simulator.
-type handoverWorld struct {
+type handoverFixture struct {
 	t         *testing.T
 	namespace string
 	github    *githubtest.Server
@@ -49,20 +49,20 @@ type handoverWorld struct {
 	identity identity.Registry
 }
 
-func newHandoverWorld(t *testing.T) *handoverWorld {
+func newHandoverFixture(t *testing.T) *handoverFixture {
 	t.Helper()
 
-	w := &handoverWorld{
+	w := &handoverFixture{
 		t: t, namespace: env.Namespace(t), github: githubtest.New(t, simgithub.Options{}),
 		clock: clocktesting.NewFakePassiveClock(time.Now()), recorder: events.NewFakeRecorder(1000),
 	}
-	makeSecrets(t, w.namespace)
+	createSecrets(t, w.namespace)
 
-	template := templateOf(w.namespace, "linux", "cluster")
+	template := newTemplate(w.namespace, "linux", "cluster")
 	template.Spec.Bootstrap = v1alpha1.Bootstrap{
 		Method: v1alpha1.BootstrapCallback,
 		Config: &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-			Credentials: secretKey("pat"), APIURL: w.github.URL, Owner: "octo-org", Repository: "octo-repo",
+			Credentials: newSecretSource("pat"), APIURL: w.github.URL, Owner: "octo-org", Repository: "octo-repo",
 		}},
 	}
 	env.Create(w.t, template)
@@ -71,13 +71,13 @@ func newHandoverWorld(t *testing.T) *handoverWorld {
 }
 
 // createClaim creates a claim with a recorded offer of a credential, after the case has changed its status.
-func (w *handoverWorld) claim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+func (w *handoverFixture) createClaim(name string, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
-	return w.offered(claimOf(w.namespace, name), change)
+	return w.createOfferedClaim(newClaim(w.namespace, name), change)
 }
 
-func (w *handoverWorld) offered(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+func (w *handoverFixture) createOfferedClaim(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	w.t.Helper()
 
 	claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{
@@ -87,17 +87,17 @@ func (w *handoverWorld) offered(claim *v1alpha1.MachineClaim, change func(*v1alp
 		change(&claim.Status)
 	}
 
-	return makeClaim(w.t, claim)
+	return createClaim(w.t, claim)
 }
 
-func (w *handoverWorld) info(claim *v1alpha1.MachineClaim) *v1alpha1.BootstrapInfo {
+func (w *handoverFixture) getBootstrapInfo(claim *v1alpha1.MachineClaim) *v1alpha1.BootstrapInfo {
 	w.t.Helper()
 
-	return read(w.t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo
+	return getObject(w.t, w.namespace, claim.Name, &v1alpha1.MachineClaim{}).Status.BootstrapInfo
 }
 
 // startOperator starts a replica. Its only state is in the API server.
-func (w *handoverWorld) operator() *httptest.Server {
+func (w *handoverFixture) startOperator() *httptest.Server {
 	w.t.Helper()
 
 	metrics, err := handover.NewMetrics(prometheus.NewRegistry(), nil)
@@ -122,7 +122,7 @@ func (w *handoverWorld) operator() *httptest.Server {
 	mux := http.NewServeMux()
 	mux.Handle(handover.Pattern, &handover.Handler{
 		Client: env.Client, Live: env.Client, Recorder: w.recorder, Clock: w.clock, Metrics: metrics, Workloads: workloads,
-		Identity: w.identity, Settings: settings(),
+		Identity: w.identity, Settings: newSettings(),
 	})
 
 	server := httptest.NewServer(mux)
@@ -131,34 +131,34 @@ func (w *handoverWorld) operator() *httptest.Server {
 	return server
 }
 
-func settings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
+func newSettings() vmspec.Settings { return vmspec.Settings{OperatorUID: "op", ReportKey: key} }
 
 // requestCredential sends the request of the claim's machine, with the given bearer token.
-func askCredential(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) told {
+func requestCredential(t *testing.T, operator *httptest.Server, claim *v1alpha1.MachineClaim, bearer string) operatorResponse {
 	t.Helper()
 
-	return ask(t, operator, vmspec.CredentialPath(claim), bearer, "")
+	return sendRequest(t, operator, vmspec.CredentialPath(claim), bearer, "")
 }
 
-func code(claim *v1alpha1.MachineClaim) string {
+func newClaimBearer(claim *v1alpha1.MachineClaim) string {
 	return "Bearer " + vmspec.ClaimCode(key, claim.Namespace, claim.Name, claim.UID)
 }
 
-func TestACredentialIsHandedOverOnce(t *testing.T) {
+func TestCredentialIsIssuedOnce(t *testing.T) {
 	t.Parallel()
 
-	w := newHandoverWorld(t)
-	claim := w.claim("machine", nil)
+	w := newHandoverFixture(t)
+	claim := w.createClaim("machine", nil)
 
 	var given guest.Credential
 
-	first := askCredential(t, w.operator(), claim, code(claim))
+	first := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim))
 	if err := json.Unmarshal([]byte(first.body), &given); err != nil || first.status != http.StatusOK || given.JITConfig == "" {
 		t.Fatalf("%+v, error %v", first, err)
 	}
 
 	// A replica without requests of the machine refuses the used code too.
-	again := askCredential(t, w.operator(), claim, code(claim))
+	again := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim))
 	if again.status != http.StatusConflict || again.refusal.Reason != guest.ReasonCredentialRefused {
 		t.Errorf("replay: %+v", again)
 	}
@@ -168,7 +168,7 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 		t.Errorf("runners %+v, %d registered", state.Runners, state.Registered)
 	}
 
-	now := read(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
+	now := getObject(t, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
 
 	info := now.Status.BootstrapInfo
 	if info.Handover.UsedAt == nil || info.Handover.GivenAt == nil || info.RunnerID == "" || info.RunnerName != vmspec.RunnerName(claim) {
@@ -180,38 +180,38 @@ func TestACredentialIsHandedOverOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told := heard(w.recorder)
+	told := formatEvents(w.recorder)
 	if !strings.Contains(told, handover.ReasonHandedOver) || !strings.Contains(told, handover.ReasonRefused) {
 		t.Errorf("events:\n%s", told)
 	}
 
-	for _, secret := range []string{given.JITConfig, strings.TrimPrefix(code(claim), "Bearer ")} {
+	for _, secret := range []string{given.JITConfig, strings.TrimPrefix(newClaimBearer(claim), "Bearer ")} {
 		if strings.Contains(string(kept)+told, secret) {
 			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, told)
 		}
 	}
 }
 
-func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code after the subtests needs all of them to be done
+func TestCredentialRefusals(t *testing.T) { //nolint:tparallel // the code after the subtests needs all of them to be done
 	t.Parallel()
 
-	w := newHandoverWorld(t)
-	operator := w.operator()
-	good, other := w.claim("good", nil), w.claim("other", nil)
+	w := newHandoverFixture(t)
+	operator := w.startOperator()
+	good, other := w.createClaim("good", nil), w.createClaim("other", nil)
 	earlier := good.DeepCopy()
 	earlier.UID = "00000000-0000-4000-8000-00000000dead"
 	nobody := good.DeepCopy()
 	nobody.Name = "nobody"
 	now := metav1.NewMicroTime(w.clock.Now())
 	long := metav1.NewMicroTime(now.Add(-time.Hour))
-	deleted := w.claim("deleted", nil)
+	deleted := w.createClaim("deleted", nil)
 	deleted.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
 
 	if err := env.Client.Update(t.Context(), deleted); err != nil {
 		t.Fatal(err)
 	}
 
-	remove(t, deleted)
+	deleteObject(t, deleted)
 
 	cases := map[string]struct {
 		claim  *v1alpha1.MachineClaim
@@ -219,19 +219,19 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code afte
 		want   int
 	}{
 		"without a code":                                  {good, "", http.StatusUnauthorized},
-		"a code that is no bearer token":                  {good, strings.TrimPrefix(code(good), "Bearer "), http.StatusUnauthorized},
-		"the code of another claim":                       {good, code(other), http.StatusUnauthorized},
-		"the code of an earlier claim with the same name": {good, code(earlier), http.StatusUnauthorized},
-		"an earlier claim with the same name":             {earlier, code(earlier), http.StatusGone},
-		"a claim that does not exist":                     {nobody, code(nobody), http.StatusGone},
-		"a claim that is being deleted":                   {deleted, code(deleted), http.StatusGone},
-		"a machine without an offer":                      {w.claim("none", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil }), "", http.StatusForbidden},
-		"a machine that is not placed":                    {w.claim("new", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo = nil }), "", http.StatusForbidden},
-		"a stopped machine":                               {w.claim("off", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Stopped: &now} }), "", http.StatusGone},
-		"a machine that has ended":                        {w.claim("over", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Ended: &now} }), "", http.StatusGone},
-		"a claim whose credential is being issued":        {w.claim("underway", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &now }), "", http.StatusServiceUnavailable},
-		"a claim whose handover was interrupted":          {w.claim("broken", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &long }), "", http.StatusConflict},
-		"a claim whose credential was issued": {w.claim("has", func(s *v1alpha1.MachineClaimStatus) {
+		"a code that is no bearer token":                  {good, strings.TrimPrefix(newClaimBearer(good), "Bearer "), http.StatusUnauthorized},
+		"the code of another claim":                       {good, newClaimBearer(other), http.StatusUnauthorized},
+		"the code of an earlier claim with the same name": {good, newClaimBearer(earlier), http.StatusUnauthorized},
+		"an earlier claim with the same name":             {earlier, newClaimBearer(earlier), http.StatusGone},
+		"a claim that does not exist":                     {nobody, newClaimBearer(nobody), http.StatusGone},
+		"a claim that is being deleted":                   {deleted, newClaimBearer(deleted), http.StatusGone},
+		"a machine without an offer":                      {w.createClaim("none", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil }), "", http.StatusForbidden},
+		"a machine that is not placed":                    {w.createClaim("new", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo = nil }), "", http.StatusForbidden},
+		"a stopped machine":                               {w.createClaim("off", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Stopped: &now} }), "", http.StatusGone},
+		"a machine that has ended":                        {w.createClaim("over", func(s *v1alpha1.MachineClaimStatus) { s.Times = &v1alpha1.MachineTimes{Ended: &now} }), "", http.StatusGone},
+		"a claim whose credential is being issued":        {w.createClaim("underway", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &now }), "", http.StatusServiceUnavailable},
+		"a claim whose handover was interrupted":          {w.createClaim("broken", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover.UsedAt = &long }), "", http.StatusConflict},
+		"a claim whose credential was issued": {w.createClaim("has", func(s *v1alpha1.MachineClaimStatus) {
 			s.BootstrapInfo.Handover.UsedAt, s.BootstrapInfo.Handover.GivenAt = &now, &now
 		}), "", http.StatusConflict},
 	}
@@ -239,16 +239,16 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code afte
 		t.Run(name, func(t *testing.T) {
 			bearer := tc.bearer
 			if bearer == "" && tc.want != http.StatusUnauthorized {
-				bearer = code(tc.claim)
+				bearer = newClaimBearer(tc.claim)
 			}
 
-			got := askCredential(t, operator, tc.claim, bearer)
+			got := requestCredential(t, operator, tc.claim, bearer)
 			if got.status != tc.want || got.refusal.Message == "" {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
 
-			if last := tc.want != http.StatusServiceUnavailable; last != (got.refusal.Reason != "") || last == (got.after != "") {
-				t.Errorf("reason %q, Retry-After %q", got.refusal.Reason, got.after)
+			if last := tc.want != http.StatusServiceUnavailable; last != (got.refusal.Reason != "") || last == (got.retryAfter != "") {
+				t.Errorf("reason %q, Retry-After %q", got.refusal.Reason, got.retryAfter)
 			}
 		})
 	}
@@ -258,18 +258,18 @@ func TestWhoGetsNoCredential(t *testing.T) { //nolint:tparallel // the code afte
 	}
 
 	// None of the refused requests affects the machine's own request.
-	if got := askCredential(t, operator, good, code(good)); got.status != http.StatusOK {
+	if got := requestCredential(t, operator, good, newClaimBearer(good)); got.status != http.StatusOK {
 		t.Errorf("own request: %+v", got)
 	}
 }
 
 // If many callers use the same code at the same time, only one gets a credential.
-func TestOneOfManyGetsTheCredential(t *testing.T) {
+func TestConcurrentCredentialRequests(t *testing.T) {
 	t.Parallel()
 
-	w := newHandoverWorld(t)
-	claim := w.claim("machine", nil)
-	replicas := []*httptest.Server{w.operator(), w.operator(), w.operator(), w.operator()}
+	w := newHandoverFixture(t)
+	claim := w.createClaim("machine", nil)
+	replicas := []*httptest.Server{w.startOperator(), w.startOperator(), w.startOperator(), w.startOperator()}
 
 	var (
 		wait sync.WaitGroup
@@ -279,7 +279,7 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 
 	for i := range 4 * len(replicas) {
 		wait.Go(func() {
-			answer := askCredential(t, replicas[i%len(replicas)], claim, code(claim))
+			answer := requestCredential(t, replicas[i%len(replicas)], claim, newClaimBearer(claim))
 
 			mu.Lock()
 			defer mu.Unlock()
@@ -305,15 +305,15 @@ func TestOneOfManyGetsTheCredential(t *testing.T) {
 
 // If the operator crashes after it has recorded the use of the code, whether it has issued the credential
 // or not, the machine gets no credential. The operator refuses its next request with a terminal refusal.
-func TestACrashCostsTheCredential(t *testing.T) {
+func TestCrashAfterCodeIsUsed(t *testing.T) {
 	t.Parallel()
 
 	for name, made := range map[string]bool{"before it is issued": false, "after it was issued": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newHandoverWorld(t)
-			claim := w.claim("machine", nil)
+			w := newHandoverFixture(t)
+			claim := w.createClaim("machine", nil)
 			w.transport = func(next http.RoundTripper) http.RoundTripper {
 				return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 					if !strings.HasSuffix(r.URL.Path, "/generate-jitconfig") {
@@ -330,19 +330,19 @@ func TestACrashCostsTheCredential(t *testing.T) {
 				})
 			}
 
-			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != 0 {
+			if got := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim)); got.status != 0 {
 				t.Fatalf("the operator did not crash: %+v", got)
 			}
 
 			w.transport = nil
 
-			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusServiceUnavailable || got.after == "" {
+			if got := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim)); got.status != http.StatusServiceUnavailable || got.retryAfter == "" {
 				t.Errorf("first request after the crash: %+v", got)
 			}
 
 			w.clock.SetTime(w.clock.Now().Add(2 * time.Minute))
 
-			got := askCredential(t, w.operator(), claim, code(claim))
+			got := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim))
 			if got.status != http.StatusConflict || !strings.Contains(got.refusal.Message, "handover failed") {
 				t.Errorf("later request: %+v", got)
 			}
@@ -355,7 +355,7 @@ func TestACrashCostsTheCredential(t *testing.T) {
 }
 
 // If the platform does not issue a credential, the machine can retry with the same code.
-func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
+func TestCodeStaysValidIfIssuingFails(t *testing.T) {
 	t.Parallel()
 
 	for name, faults := range map[string]control.Faults{
@@ -366,31 +366,31 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newHandoverWorld(t)
-			claim := w.claim("machine", nil)
+			w := newHandoverFixture(t)
+			claim := w.createClaim("machine", nil)
 
 			if err := w.github.SetFaults(faults); err != nil {
 				t.Fatal(err)
 			}
 
-			got := askCredential(t, w.operator(), claim, code(claim))
-			if got.status != http.StatusServiceUnavailable || got.after == "" || got.refusal.Reason != "" {
+			got := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim))
+			if got.status != http.StatusServiceUnavailable || got.retryAfter == "" || got.refusal.Reason != "" {
 				t.Errorf("while the platform fails: %+v", got)
 			}
 
-			if name == "a rate limit" && (len(got.after) < 2 || got.after == "5") {
-				t.Errorf("Retry-After %q is not GitHub's", got.after)
+			if name == "a rate limit" && (len(got.retryAfter) < 2 || got.retryAfter == "5") {
+				t.Errorf("Retry-After %q is not GitHub's", got.retryAfter)
 			}
 
 			if err := w.github.SetFaults(control.Faults{}); err != nil {
 				t.Fatal(err)
 			}
 
-			if used := w.info(claim).Handover.UsedAt; used != nil {
+			if used := w.getBootstrapInfo(claim).Handover.UsedAt; used != nil {
 				t.Error("the code is recorded as used")
 			}
 
-			if got := askCredential(t, w.operator(), claim, code(claim)); got.status != http.StatusOK {
+			if got := requestCredential(t, w.startOperator(), claim, newClaimBearer(claim)); got.status != http.StatusOK {
 				t.Errorf("after the platform recovered: %+v", got)
 			}
 		})
@@ -401,19 +401,19 @@ func TestTheCodeStaysGoodWhereNoCredentialWasMade(t *testing.T) {
 func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
-	w := newHandoverWorld(t)
-	operator := w.operator()
-	claim := w.claim("machine", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil })
-	victim := w.claim("victim", nil)
+	w := newHandoverFixture(t)
+	operator := w.startOperator()
+	claim := w.createClaim("machine", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Handover = nil })
+	victim := w.createClaim("victim", nil)
 
 	status := func(c *v1alpha1.MachineClaim, bearer string, times int) map[int]int {
 		out := map[int]int{}
 
 		for range times {
-			got := askCredential(t, operator, c, bearer)
+			got := requestCredential(t, operator, c, bearer)
 			out[got.status]++
 
-			if (got.status == http.StatusTooManyRequests) != (got.after != "") {
+			if (got.status == http.StatusTooManyRequests) != (got.retryAfter != "") {
 				t.Fatalf("%+v", got)
 			}
 		}
@@ -421,21 +421,21 @@ func TestRateLimits(t *testing.T) {
 		return out
 	}
 
-	if got := status(claim, code(claim), 10); got[http.StatusForbidden] != 5 || got[http.StatusTooManyRequests] != 5 {
+	if got := status(claim, newClaimBearer(claim), 10); got[http.StatusForbidden] != 5 || got[http.StatusTooManyRequests] != 5 {
 		t.Errorf("responses to one machine: %v", got)
 	}
 
 	w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
 
-	if got := status(claim, code(claim), 2); got[http.StatusForbidden] != 1 {
+	if got := status(claim, newClaimBearer(claim), 2); got[http.StatusForbidden] != 1 {
 		t.Errorf("responses after a while: %v", got)
 	}
 
-	if got := status(victim, code(claim), 60); got[http.StatusUnauthorized] != 50 || got[http.StatusTooManyRequests] != 10 {
+	if got := status(victim, newClaimBearer(claim), 60); got[http.StatusUnauthorized] != 50 || got[http.StatusTooManyRequests] != 10 {
 		t.Errorf("responses to guesses: %v", got)
 	}
 
-	if got := askCredential(t, operator, victim, code(victim)); got.status != http.StatusOK {
+	if got := requestCredential(t, operator, victim, newClaimBearer(victim)); got.status != http.StatusOK {
 		t.Errorf("the machine whose code was guessed: %+v", got)
 	}
 
@@ -446,7 +446,7 @@ func TestRateLimits(t *testing.T) {
 		one.Name = fmt.Sprintf("machine-%d", i)
 		one.UID = types.UID(one.Name)
 
-		for status, n := range status(one, code(one), 1) {
+		for status, n := range status(one, newClaimBearer(one), 1) {
 			all[status] += n
 		}
 	}
@@ -460,8 +460,8 @@ func TestRateLimits(t *testing.T) {
 func TestBoundJobs(t *testing.T) {
 	t.Parallel()
 
-	w := newHandoverWorld(t)
-	operator := w.operator()
+	w := newHandoverFixture(t)
+	operator := w.startOperator()
 	load := v1alpha1.Workload{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{
 		Generic: &v1alpha1.GenericConfig{Source: "nightly", Command: []string{"/bin/true"}},
 	}}
@@ -482,13 +482,13 @@ func TestBoundJobs(t *testing.T) {
 			tc.job.Platform, tc.job.ID, tc.job.Repository = v1alpha1.WorkloadGeneric, name, "nightly"
 			env.Create(w.t, &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "job-" + name}, Spec: tc.job})
 
-			machine := claimOf(w.namespace, name)
+			machine := newClaim(w.namespace, name)
 			machine.Spec.WorkloadConfig = load
-			claim := w.offered(machine, func(s *v1alpha1.MachineClaimStatus) {
+			claim := w.createOfferedClaim(machine, func(s *v1alpha1.MachineClaimStatus) {
 				s.BootstrapInfo.BoundJob = cmp.Or(tc.other, "job-"+name)
 			})
 
-			got := askCredential(t, operator, claim, code(claim))
+			got := requestCredential(t, operator, claim, newClaimBearer(claim))
 			if got.status != tc.want || (tc.want == http.StatusGone) != (got.refusal.Reason == guest.ReasonJobGone) {
 				t.Errorf("%+v, want %d", got, tc.want)
 			}
@@ -498,7 +498,7 @@ func TestBoundJobs(t *testing.T) {
 			}
 
 			// If the job no longer exists, the code is not used, because no credential was issued.
-			if used := w.info(claim).Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
+			if used := w.getBootstrapInfo(claim).Handover.UsedAt != nil; used != (tc.want == http.StatusOK) {
 				t.Errorf("used: %t", used)
 			}
 		})

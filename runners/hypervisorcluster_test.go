@@ -21,46 +21,46 @@ import (
 )
 
 // clusterFixture is a fixture with one cluster. The test controls the responses of its hypervisor.
-type clusterWorld struct {
+type clusterFixture struct {
 	*testing.T
 
-	name     string
-	lab      *lab
-	clusters *hypervisorcluster.Reconciler
+	name           string
+	fakeHypervisor *fakeHypervisor
+	reconciler     *hypervisorcluster.Reconciler
 }
 
-func newClusterWorld(t *testing.T) *clusterWorld {
+func newClusterFixture(t *testing.T) *clusterFixture {
 	t.Helper()
 
-	w := &clusterWorld{T: t, name: env.Namespace(t), lab: &lab{nodes: []hypervisor.Node{
+	w := &clusterFixture{T: t, name: env.Namespace(t), fakeHypervisor: &fakeHypervisor{nodes: []hypervisor.Node{
 		{Name: "one", Online: true, Free: hypervisor.Resources{Memory: 3*gib + 5}},
 		{Name: "two", Online: true, Free: hypervisor.Resources{Memory: 4 * gib}},
 	}}}
-	w.clusters = &hypervisorcluster.Reconciler{
+	w.reconciler = &hypervisorcluster.Reconciler{
 		Client: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"}, Interval: time.Minute,
-		Clusters: w.lab.clusters(env.Client, w.name),
+		Clusters: w.fakeHypervisor.newClusters(env.Client, w.name),
 	}
-	env.Create(w, clusterOf(w.name))
+	env.Create(w, newCluster(w.name))
 
 	return w
 }
 
 // reconcileUntilStable reconciles the cluster three times, so that its status no longer changes, and returns
 // it.
-func (w *clusterWorld) passes() *v1alpha1.HypervisorCluster {
+func (w *clusterFixture) reconcileUntilStable() *v1alpha1.HypervisorCluster {
 	w.Helper()
 
 	for range 3 {
-		w.pass()
+		w.reconcileOnce()
 	}
 
-	return w.read()
+	return w.getCluster()
 }
 
-func (w *clusterWorld) pass() reconcile.Result {
+func (w *clusterFixture) reconcileOnce() reconcile.Result {
 	w.Helper()
 
-	result, err := w.clusters.Reconcile(w.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: w.name}})
+	result, err := w.reconciler.Reconcile(w.Context(), reconcile.Request{NamespacedName: client.ObjectKey{Name: w.name}})
 	if err != nil {
 		w.Fatalf("reconcile: %v", err)
 	}
@@ -68,39 +68,39 @@ func (w *clusterWorld) pass() reconcile.Result {
 	return result
 }
 
-func (w *clusterWorld) read() *v1alpha1.HypervisorCluster {
+func (w *clusterFixture) getCluster() *v1alpha1.HypervisorCluster {
 	w.Helper()
 
-	return read(w, "", w.name, &v1alpha1.HypervisorCluster{})
+	return getObject(w, "", w.name, &v1alpha1.HypervisorCluster{})
 }
 
-func refusal(kind hypervisor.Kind, reason, message string) error {
+func newHypervisorError(kind hypervisor.Kind, reason, message string) error {
 	return &hypervisor.Error{Kind: kind, Reason: reason, Message: message}
 }
 
 func TestClusterBecomesReady(t *testing.T) {
 	t.Parallel()
 
-	w := newClusterWorld(t)
+	w := newClusterFixture(t)
 
-	cluster := w.passes()
+	cluster := w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, "Credentials", metav1.ConditionFalse, "SecretNotFound", w.name+"/secrets")
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "SecretNotFound", "create it with the key")
 
-	if w.lab.asked > 0 {
-		t.Errorf("the hypervisor was called %d times without credentials", w.lab.asked)
+	if w.fakeHypervisor.checks > 0 {
+		t.Errorf("the hypervisor was called %d times without credentials", w.fakeHypervisor.checks)
 	}
 
-	makeSecrets(w, w.name)
+	createSecrets(w, w.name)
 
-	w.lab.machines = 1
+	w.fakeHypervisor.machines = 1
 
-	cluster = w.passes()
+	cluster = w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
 	kube.CheckCondition(w, cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
 
-	if w.lab.token != "s3cret" {
-		t.Errorf("connected with the secret %q", w.lab.token)
+	if w.fakeHypervisor.token != "s3cret" {
+		t.Errorf("connected with the secret %q", w.fakeHypervisor.token)
 	}
 
 	status := &cluster.Status
@@ -111,49 +111,49 @@ func TestClusterBecomesReady(t *testing.T) {
 		t.Errorf("version, nodes, machines, memory, nodes' statuses: -want +got:\n%s", diff)
 	}
 
-	if again := w.passes(); again.ResourceVersion != cluster.ResourceVersion {
+	if again := w.reconcileUntilStable(); again.ResourceVersion != cluster.ResourceVersion {
 		t.Errorf("reconciles without a change updated the status:\n%s", cmp.Diff(cluster.Status, again.Status))
 	}
 
-	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+	if result := w.reconcileOnce(); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
 		t.Errorf("the next reconcile is after %s", result.RequeueAfter)
 	}
 }
 
-func TestClusterInTrouble(t *testing.T) {
+func TestClusterErrors(t *testing.T) {
 	t.Parallel()
 
-	w := newClusterWorld(t)
-	makeSecrets(w, w.name)
-	w.passes()
+	w := newClusterFixture(t)
+	createSecrets(w, w.name)
+	w.reconcileUntilStable()
 
-	w.lab.err = refusal(hypervisor.Unavailable, "Unavailable", "https://pve.example:8006 does not answer")
+	w.fakeHypervisor.err = newHypervisorError(hypervisor.Unavailable, "Unavailable", "https://pve.example:8006 does not answer")
 
-	cluster := w.passes()
+	cluster := w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, "Connected", metav1.ConditionFalse, "Unavailable", "does not answer")
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "Unavailable", "does not answer")
 
-	if result := w.pass(); result.RequeueAfter <= 0 || result.RequeueAfter > 10*time.Second {
+	if result := w.reconcileOnce(); result.RequeueAfter <= 0 || result.RequeueAfter > 10*time.Second {
 		t.Errorf("a hypervisor that is reachable again is checked after %s", result.RequeueAfter)
 	}
 
-	w.lab.err = refusal(hypervisor.Rejected, "PrivilegeMissing", "grant VM.Clone on /vms")
+	w.fakeHypervisor.err = newHypervisorError(hypervisor.Rejected, "PrivilegeMissing", "grant VM.Clone on /vms")
 
-	cluster = w.passes()
+	cluster = w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "PrivilegeMissing", "grant VM.Clone")
 
-	w.lab.err, w.lab.nodes[1].Exclusions = nil, []string{"clones failed five times"}
+	w.fakeHypervisor.err, w.fakeHypervisor.nodes[1].Exclusions = nil, []string{"clones failed five times"}
 
-	cluster = w.passes()
+	cluster = w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
 	kube.CheckCondition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
 	kube.CheckCondition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
 
-	for i := range w.lab.nodes {
-		w.lab.nodes[i].Online, w.lab.nodes[i].OfflineReason = false, "has no quorum"
+	for i := range w.fakeHypervisor.nodes {
+		w.fakeHypervisor.nodes[i].Online, w.fakeHypervisor.nodes[i].OfflineReason = false, "has no quorum"
 	}
 
-	cluster = w.passes()
+	cluster = w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionFalse, "NoNodeOnline", "no usable node of the cluster")
 
 	if cluster.Status.ConnectedNodes != 0 {
@@ -165,27 +165,27 @@ func TestClusterInTrouble(t *testing.T) {
 func TestClusterOutlivesItsMachines(t *testing.T) {
 	t.Parallel()
 
-	w := newClusterWorld(t)
-	makeSecrets(w, w.name)
-	w.passes()
+	w := newClusterFixture(t)
+	createSecrets(w, w.name)
+	w.reconcileUntilStable()
 
-	claim := claimOf(w.name, "one")
+	claim := newClaim(w.name, "one")
 	claim.Status.VMRef = &v1alpha1.VMReference{HypervisorCluster: w.name, VMID: "105", Node: "one"}
-	makeClaim(w, claim)
-	remove(w, w.read())
+	createClaim(w, claim)
+	deleteObject(w, w.getCluster())
 
-	cluster := w.passes()
+	cluster := w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, "MachinesGone", metav1.ConditionFalse, "MachinesLeft", "1 MachineClaim still has its machine here")
 
-	if _, connected := w.clusters.Clusters.Get(w.name); !connected || w.lab.open != 1 {
+	if _, connected := w.reconciler.Clusters.Get(w.name); !connected || w.fakeHypervisor.openConnections != 1 {
 		t.Error("the connection was closed while a machine needs it")
 	}
 
-	remove(w, claim)
-	w.pass()
+	deleteObject(w, claim)
+	w.reconcileOnce()
 
 	err := env.Client.Get(t.Context(), client.ObjectKey{Name: w.name}, &v1alpha1.HypervisorCluster{})
-	if !apierrors.IsNotFound(err) || w.lab.open > 0 {
-		t.Errorf("after its last machine: %d connections are open, the cluster: %v", w.lab.open, err)
+	if !apierrors.IsNotFound(err) || w.fakeHypervisor.openConnections > 0 {
+		t.Errorf("after its last machine: %d connections are open, the cluster: %v", w.fakeHypervisor.openConnections, err)
 	}
 }

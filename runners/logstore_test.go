@@ -40,22 +40,22 @@ const (
 
 // logFixture is a fixture with a namespace and a job. Its logs are stored with the credentials of a Secret in
 // the namespace.
-type logWorld struct {
+type logFixture struct {
 	namespace string
 	store     *logstore.Store
 	metrics   *prometheus.Registry
 }
 
-func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWorld {
+func newLogFixture(t *testing.T, url string, annotations map[string]string) *logFixture {
 	t.Helper()
 
-	w := &logWorld{namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
+	w := &logFixture{namespace: env.Namespace(t), metrics: prometheus.NewRegistry()}
 	env.Create(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "log-store", Annotations: annotations},
 		Data:       map[string][]byte{"accessKeyId": []byte(s3.KeyID), "secretAccessKey": []byte(s3.Secret)},
 	})
 
-	ledgerJob(t, w.namespace, "7", "r")
+	createJob(t, w.namespace, "7", "r")
 
 	w.store = &logstore.Store{
 		Config: config.LogStore{
@@ -69,7 +69,7 @@ func newLogWorld(t *testing.T, url string, annotations map[string]string) *logWo
 }
 
 // runController runs the controller until stop is called.
-func (w *logWorld) run(t *testing.T) (stop func()) {
+func (w *logFixture) runController(t *testing.T) (stop func()) {
 	t.Helper()
 
 	return env.StartManager(t, w.namespace, func(_ context.Context, mgr ctrl.Manager) error {
@@ -86,7 +86,7 @@ func (w *logWorld) run(t *testing.T) (stop func()) {
 }
 
 // keepLog writes the log of a machine to a RunnerLog, as a report does.
-func (w *logWorld) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
+func (w *logFixture) keepLog(t *testing.T, claim string, info v1alpha1.BootstrapInfo) {
 	t.Helper()
 
 	err := (&report.Logs{Client: env.Client, UploadEnabled: true}).Keep(t.Context(), &v1alpha1.MachineClaim{
@@ -99,13 +99,13 @@ func (w *logWorld) keep(t *testing.T, claim string, info v1alpha1.BootstrapInfo)
 	}
 }
 
-func (w *logWorld) log(t *testing.T, name string) *v1alpha1.RunnerLog {
+func (w *logFixture) getLog(t *testing.T, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	return read(t, w.namespace, name, &v1alpha1.RunnerLog{})
+	return getObject(t, w.namespace, name, &v1alpha1.RunnerLog{})
 }
 
-func (w *logWorld) written(t *testing.T, outcome string) float64 {
+func (w *logFixture) countWrites(t *testing.T, outcome string) float64 {
 	t.Helper()
 
 	return scrape.SumOf(t, w.metrics, "hyperfleet_runner_log_writes_total", fmt.Sprintf("outcome=%q", outcome))
@@ -119,12 +119,12 @@ func TestLogsGoToTheStore(t *testing.T) {
 	server := s3.Start(t)
 	server.CreateBucket(t, bucket)
 
-	w := newLogWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
-	w.run(t)
-	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
-	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
+	w := newLogFixture(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
+	w.runController(t)
+	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	waitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
 
-	got := w.log(t, "linux-a-log")
+	got := w.getLog(t, "linux-a-log")
 	key := "hyperfleet/" + w.namespace + "/linux-a-5916df95c2e9.log"
 	want := v1alpha1.RunnerLogSpec{Claim: "linux-a", Stored: &v1alpha1.StoredLog{
 		Endpoint: server.URL, Region: s3.Region, Bucket: bucket, Key: key, Bytes: int64(len(logText)),
@@ -143,32 +143,32 @@ func TestLogsGoToTheStore(t *testing.T) {
 	}
 
 	// This log has no job yet.
-	w.keep(t, "linux-b", v1alpha1.BootstrapInfo{})
-	until(t, "the log without a job is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
-	until(t, "its location is recorded", func() bool { return w.log(t, "linux-b-log").Spec.Stored != nil })
+	w.keepLog(t, "linux-b", v1alpha1.BootstrapInfo{})
+	waitUntil(t, "the log without a job is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
+	waitUntil(t, "its location is recorded", func() bool { return w.getLog(t, "linux-b-log").Spec.Stored != nil })
 
 	if name, err := (&report.Logs{Client: env.Client}).Find(t.Context(), w.namespace, "linux-b"); err != nil || name != "linux-b-log" {
 		t.Fatalf("Find = %s, %v", name, err)
 	}
 
-	if stored := w.written(t, "stored"); stored != 2 {
+	if stored := w.countWrites(t, "stored"); stored != 2 {
 		t.Errorf("%v writes", stored)
 	}
 }
 
 // While the store is unavailable, logs stay in the cluster. The operator may restart in the meantime.
-func TestStoreThatIsAway(t *testing.T) {
+func TestUnavailableStore(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
 	server.CreateBucket(t, bucket)
 	server.Stop(t)
 
-	w := newLogWorld(t, server.URL, nil)
-	stop := w.run(t)
-	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
-	until(t, "a write fails", func() bool { return w.written(t, "failed") > 0 })
-	until(t, "an event reports the failure", func() bool {
+	w := newLogFixture(t, server.URL, nil)
+	stop := w.runController(t)
+	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	waitUntil(t, "a write fails", func() bool { return w.countWrites(t, "failed") > 0 })
+	waitUntil(t, "an event reports the failure", func() bool {
 		var told eventsv1.EventList
 		if err := env.Client.List(t.Context(), &told, client.InNamespace(w.namespace)); err != nil {
 			t.Fatal(err)
@@ -179,19 +179,19 @@ func TestStoreThatIsAway(t *testing.T) {
 	})
 	stop()
 
-	if got := w.log(t, "linux-a-log"); got.Spec.Text != logText || got.Spec.Stored != nil {
+	if got := w.getLog(t, "linux-a-log"); got.Spec.Text != logText || got.Spec.Stored != nil {
 		t.Errorf("while the store is unavailable: %+v", got.Spec)
 	}
 
 	server.Run(t)
 
 	w.metrics = prometheus.NewRegistry()
-	w.run(t)
-	until(t, "the log is stored", func() bool { return w.log(t, "linux-a-log").Spec.Stored != nil })
+	w.runController(t)
+	waitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
 }
 
 // If the store always refuses, the controller stops retrying, and the log stays in the cluster.
-func TestGivesUp(t *testing.T) {
+func TestRetriesEnd(t *testing.T) {
 	t.Parallel()
 
 	calls := 0
@@ -202,8 +202,8 @@ func TestGivesUp(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 
-	w := newLogWorld(t, server.URL, nil)
-	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	w := newLogFixture(t, server.URL, nil)
+	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 
 	metrics, err := logstore.NewMetrics(w.metrics)
 	if err != nil {
@@ -230,13 +230,13 @@ func TestGivesUp(t *testing.T) {
 		t.Errorf("%d calls; waits in seconds:\n%s", calls, diff)
 	}
 
-	got := w.log(t, "linux-a-log")
+	got := w.getLog(t, "linux-a-log")
 	if got.Spec.Text != logText || got.Labels[v1alpha1.LabelLogStore] != v1alpha1.LogStoreFailed || !strings.Contains(got.Spec.NotStored, "AccessDenied") {
 		t.Errorf("the log: %v %+v", got.Labels, got.Spec)
 	}
 
-	if len(recorder.Events) != 2 || w.written(t, "failed") != 19 || w.written(t, "given_up") != 1 {
-		t.Errorf("%d events, %v failed, %v given up", len(recorder.Events), w.written(t, "failed"), w.written(t, "given_up"))
+	if len(recorder.Events) != 2 || w.countWrites(t, "failed") != 19 || w.countWrites(t, "given_up") != 1 {
+		t.Errorf("%d events, %v failed, %v given up", len(recorder.Events), w.countWrites(t, "failed"), w.countWrites(t, "given_up"))
 	}
 
 	if problems, err := testutil.GatherAndLint(w.metrics); err != nil || len(problems) > 0 {
@@ -245,14 +245,14 @@ func TestGivesUp(t *testing.T) {
 }
 
 // The credentials are sent only to servers that their Secret allows.
-func TestKeysGoWhereTheirSecretAllows(t *testing.T) {
+func TestKeysAreSentOnlyToAllowedServers(t *testing.T) {
 	t.Parallel()
 
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("the store was called") }))
 	t.Cleanup(server.Close)
 
-	w := newLogWorld(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: "s3.example.com"})
-	w.keep(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
+	w := newLogFixture(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: "s3.example.com"})
+	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 
 	recorder := events.NewFakeRecorder(10)
 	reconciler := &logstore.Reconciler{Client: env.Client, Live: env.Client, Store: w.store, Recorder: recorder}

@@ -26,34 +26,34 @@ import (
 )
 
 // templateFixture is a fixture with one template on its own cluster.
-type templateWorld struct {
+type templateFixture struct {
 	*testing.T
 
-	namespace string
-	lab       *lab
-	forge     *forge
-	templates *machinetemplate.Reconciler
+	namespace      string
+	fakeHypervisor *fakeHypervisor
+	platform       *fakePlatform
+	reconciler     *machinetemplate.Reconciler
 }
 
 // newTemplateFixture creates a template, after change was applied, of a cluster that does not exist.
-func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *templateWorld {
+func newTemplateFixture(t *testing.T, change func(*v1alpha1.HypervisorMachineTemplateSpec)) *templateFixture {
 	t.Helper()
 
-	w := &templateWorld{
-		T: t, namespace: env.Namespace(t), forge: &forge{Platform: github.NewPlatform()},
-		lab: &lab{has: []hypervisor.Template{{ID: 9000, Name: "linux", Node: "one"}, {ID: 9001, Name: "linux", Node: "two"}}},
+	w := &templateFixture{
+		T: t, namespace: env.Namespace(t), platform: &fakePlatform{Platform: github.NewPlatform()},
+		fakeHypervisor: &fakeHypervisor{templates: []hypervisor.Template{{ID: 9000, Name: "linux", Node: "one"}, {ID: 9001, Name: "linux", Node: "two"}}},
 	}
-	clusters := w.lab.clusters(env.Client, w.namespace)
-	w.templates = &machinetemplate.Reconciler{
+	clusters := w.fakeHypervisor.newClusters(env.Client, w.namespace)
+	w.reconciler = &machinetemplate.Reconciler{
 		Client: env.Client, Live: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "machinetemplate"},
 		Interval: time.Minute, Clusters: clusters,
 		Workloads: &connect.Workloads{
-			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.forge},
+			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.platform},
 		},
 	}
-	template := templateOf(w.namespace, "linux", w.namespace)
+	template := newTemplate(w.namespace, "linux", w.namespace)
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
-		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: secretKey("token")},
+		GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme", Credentials: newSecretSource("token")},
 	}
 
 	if change != nil {
@@ -66,28 +66,28 @@ func newTemplateWorld(t *testing.T, change func(*v1alpha1.HypervisorMachineTempl
 }
 
 // createCluster creates the template's cluster, after change was applied. The cluster is connected and ready.
-func (w *templateWorld) cluster(change func(*v1alpha1.HypervisorClusterSpec)) {
+func (w *templateFixture) createCluster(change func(*v1alpha1.HypervisorClusterSpec)) {
 	w.Helper()
 
-	cluster := clusterOf(w.namespace)
+	cluster := newCluster(w.namespace)
 	if change != nil {
 		change(&cluster.Spec)
 	}
 
 	env.Create(w, cluster)
 
-	if _, err := w.templates.Clusters.Ensure(w.Context(), cluster); err != nil {
+	if _, err := w.reconciler.Clusters.Ensure(w.Context(), cluster); err != nil {
 		w.Fatal(err)
 	}
 
-	w.ready(metav1.ConditionTrue, "Connected", "")
+	w.setClusterReady(metav1.ConditionTrue, "Connected", "")
 }
 
 // setClusterReady writes the condition Ready of the cluster.
-func (w *templateWorld) ready(status metav1.ConditionStatus, reason, message string) {
+func (w *templateFixture) setClusterReady(status metav1.ConditionStatus, reason, message string) {
 	w.Helper()
 
-	cluster := read(w, "", w.namespace, &v1alpha1.HypervisorCluster{})
+	cluster := getObject(w, "", w.namespace, &v1alpha1.HypervisorCluster{})
 	meta.SetStatusCondition(&cluster.Status.Conditions, metav1.Condition{Type: step.Ready, Status: status, Reason: reason, Message: message})
 
 	if err := env.Client.Status().Update(w.Context(), cluster); err != nil {
@@ -95,31 +95,31 @@ func (w *templateWorld) ready(status metav1.ConditionStatus, reason, message str
 	}
 }
 
-func (w *templateWorld) key() client.ObjectKey {
+func (w *templateFixture) objectKey() client.ObjectKey {
 	return client.ObjectKey{Namespace: w.namespace, Name: "linux"}
 }
 
 // reconcileUntilStable reconciles the template three times, so that its status no longer changes, and returns
 // it.
-func (w *templateWorld) passes() *v1alpha1.HypervisorMachineTemplate {
+func (w *templateFixture) reconcileUntilStable() *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
 	for range 3 {
-		_, err := w.templates.Reconcile(w.Context(), reconcile.Request{NamespacedName: w.key()})
-		if (err == nil) != (w.forge.err == nil || workload.Is(w.forge.err, workload.Rejected)) {
-			w.Fatalf("reconcile, while the CI platform returns %v: %v", w.forge.err, err)
+		_, err := w.reconciler.Reconcile(w.Context(), reconcile.Request{NamespacedName: w.objectKey()})
+		if (err == nil) != (w.platform.err == nil || workload.Is(w.platform.err, workload.Rejected)) {
+			w.Fatalf("reconcile, while the CI platform returns %v: %v", w.platform.err, err)
 		}
 	}
 
-	return read(w, w.namespace, "linux", &v1alpha1.HypervisorMachineTemplate{})
+	return getObject(w, w.namespace, "linux", &v1alpha1.HypervisorMachineTemplate{})
 }
 
 // requireCondition reconciles, and checks that the template's condition and the condition Ready have the
 // reason and contain the text.
-func (w *templateWorld) says(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
+func (w *templateFixture) requireCondition(condition, reason, words string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
-	template := w.passes()
+	template := w.reconcileUntilStable()
 
 	for _, name := range []string{condition, step.Ready} {
 		kube.CheckCondition(w, template.Status.Conditions, name, metav1.ConditionFalse, reason, words)
@@ -131,13 +131,13 @@ func (w *templateWorld) says(condition, reason, words string) *v1alpha1.Hypervis
 func TestTemplateBecomesReady(t *testing.T) {
 	t.Parallel()
 
-	w := newTemplateWorld(t, nil)
-	makeSecrets(w, w.namespace)
-	w.says("ClusterReady", "ClusterNotFound", "create it")
+	w := newTemplateFixture(t, nil)
+	createSecrets(w, w.namespace)
+	w.requireCondition("ClusterReady", "ClusterNotFound", "create it")
 
-	w.cluster(nil)
+	w.createCluster(nil)
 
-	template := w.passes()
+	template := w.reconcileUntilStable()
 	if !step.IsReady(template) {
 		t.Fatalf("the template is not ready: %s", step.NotReadyMessage(template))
 	}
@@ -147,87 +147,87 @@ func TestTemplateBecomesReady(t *testing.T) {
 		t.Errorf("sources -want +got:\n%s", diff)
 	}
 
-	if again := w.passes(); again.ResourceVersion != template.ResourceVersion {
+	if again := w.reconcileUntilStable(); again.ResourceVersion != template.ResourceVersion {
 		t.Errorf("reconciles without a change updated the status:\n%s", cmp.Diff(template.Status, again.Status))
 	}
 }
 
 // If anything that a template needs is deleted, the condition names what is missing.
-func TestTemplateLosesWhatItNeeds(t *testing.T) {
+func TestTemplateWithMissingDependencies(t *testing.T) {
 	t.Parallel()
 
-	w := newTemplateWorld(t, nil)
-	makeSecrets(w, w.namespace)
-	w.cluster(nil)
+	w := newTemplateFixture(t, nil)
+	createSecrets(w, w.namespace)
+	w.createCluster(nil)
 
-	if template := w.passes(); len(template.Status.Sources) != 2 {
+	if template := w.reconcileUntilStable(); len(template.Status.Sources) != 2 {
 		t.Fatalf("sources %+v", template.Status.Sources)
 	}
 
-	w.ready(metav1.ConditionFalse, "Unavailable", "it does not answer")
-	w.says("ClusterReady", "ClusterNotReady", "it does not answer")
-	w.ready(metav1.ConditionTrue, "Connected", "")
+	w.setClusterReady(metav1.ConditionFalse, "Unavailable", "it does not answer")
+	w.requireCondition("ClusterReady", "ClusterNotReady", "it does not answer")
+	w.setClusterReady(metav1.ConditionTrue, "Connected", "")
 
-	w.lab.err = &hypervisor.Error{Kind: hypervisor.NotFound, Reason: "TemplateMissing", Message: `there is no template "linux"`}
-	if template := w.says("Resolved", "TemplateMissing", `no template "linux"`); len(template.Status.Sources) > 0 {
+	w.fakeHypervisor.err = &hypervisor.Error{Kind: hypervisor.NotFound, Reason: "TemplateMissing", Message: `there is no template "linux"`}
+	if template := w.requireCondition("Resolved", "TemplateMissing", `no template "linux"`); len(template.Status.Sources) > 0 {
 		t.Errorf("a template that does not exist has the sources %+v", template.Status.Sources)
 	}
 
-	w.lab.err = nil
-	w.forge.err = &workload.Error{Kind: workload.Rejected, Reason: "TokenRefused", Message: "make a new token"}
-	w.says("WorkloadReady", "TokenRefused", "make a new token")
+	w.fakeHypervisor.err = nil
+	w.platform.err = &workload.Error{Kind: workload.Rejected, Reason: "TokenRefused", Message: "make a new token"}
+	w.requireCondition("WorkloadReady", "TokenRefused", "make a new token")
 
-	w.forge.err = errors.New("read: connection reset by peer")
-	if template := w.passes(); step.IsReady(template) {
+	w.platform.err = errors.New("read: connection reset by peer")
+	if template := w.reconcileUntilStable(); step.IsReady(template) {
 		t.Error("the template is ready although its CI platform is unreachable")
 	}
 
-	w.forge.err = nil
+	w.platform.err = nil
 
-	if template := w.passes(); !step.IsReady(template) {
+	if template := w.reconcileUntilStable(); !step.IsReady(template) {
 		t.Errorf("not ready although everything exists again: %s", step.NotReadyMessage(template))
 	}
 }
 
-func TestTemplateIsWrong(t *testing.T) {
+func TestInvalidTemplate(t *testing.T) {
 	t.Parallel()
 
-	w := newTemplateWorld(t, func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
+	w := newTemplateFixture(t, func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
 		spec.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\nhostname: {{ .NoSuchField }}\n"}
 	})
-	makeSecrets(w, w.namespace)
-	w.cluster(nil)
-	w.says("Rendered", "CloudInitInvalid", "NoSuchField")
+	createSecrets(w, w.namespace)
+	w.createCluster(nil)
+	w.requireCondition("Rendered", "CloudInitInvalid", "NoSuchField")
 
-	w = newTemplateWorld(t, nil)
-	makeSecrets(w, w.namespace)
-	w.cluster(func(spec *v1alpha1.HypervisorClusterSpec) {
+	w = newTemplateFixture(t, nil)
+	createSecrets(w, w.namespace)
+	w.createCluster(func(spec *v1alpha1.HypervisorClusterSpec) {
 		spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"another-team"}}}
 	})
-	w.says("Allowed", "NamespaceNotAllowed", w.namespace)
+	w.requireCondition("Allowed", "NamespaceNotAllowed", w.namespace)
 }
 
 // The credentials of a template are kept until its last machine is deleted.
 func TestTemplateOutlivesItsMachines(t *testing.T) {
 	t.Parallel()
 
-	w := newTemplateWorld(t, nil)
-	makeSecrets(w, w.namespace)
-	w.cluster(nil)
+	w := newTemplateFixture(t, nil)
+	createSecrets(w, w.namespace)
+	w.createCluster(nil)
 
-	template := w.passes()
-	claim := makeClaim(w, claimOf(w.namespace, "one"))
+	template := w.reconcileUntilStable()
+	claim := createClaim(w, newClaim(w.namespace, "one"))
 
-	remove(w, template)
-	w.says("ClaimsGone", "ClaimsLeft", "1 MachineClaim still uses the template")
+	deleteObject(w, template)
+	w.requireCondition("ClaimsGone", "ClaimsLeft", "1 MachineClaim still uses the template")
 
-	remove(w, claim)
+	deleteObject(w, claim)
 
-	if _, err := w.templates.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.key()}); err != nil {
+	if _, err := w.reconciler.Reconcile(t.Context(), reconcile.Request{NamespacedName: w.objectKey()}); err != nil {
 		t.Fatal(err)
 	}
 
-	if err := env.Client.Get(t.Context(), w.key(), template); !apierrors.IsNotFound(err) {
+	if err := env.Client.Get(t.Context(), w.objectKey(), template); !apierrors.IsNotFound(err) {
 		t.Errorf("after its last machine: %v", err)
 	}
 }

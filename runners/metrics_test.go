@@ -24,12 +24,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-func readyAs(status metav1.ConditionStatus, reason string) []metav1.Condition {
+func newReadyConditions(status metav1.ConditionStatus, reason string) []metav1.Condition {
 	return []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: status, Reason: reason}}
 }
 
 // newMeasuredObjects returns a pool with too few machines, its jobs, and a cluster with an excluded node.
-func measured(now time.Time) []client.Object {
+func newMeasuredObjects(now time.Time) []client.Object {
 	meta := func(name string) metav1.ObjectMeta { return metav1.ObjectMeta{Namespace: "ci", Name: name} }
 	job := func(name, pool string, state v1alpha1.JobState, waited time.Duration, conditions []metav1.Condition) client.Object {
 		return &v1alpha1.RunnerJob{
@@ -38,26 +38,26 @@ func measured(now time.Time) []client.Object {
 			Status:     v1alpha1.RunnerJobStatus{Pool: pool, Conditions: conditions},
 		}
 	}
-	waits := readyAs(metav1.ConditionFalse, "AtMaximum")
+	waits := newReadyConditions(metav1.ConditionFalse, "AtMaximum")
 
 	return []client.Object{
 		&v1alpha1.RunnerPool{
 			ObjectMeta: meta("linux"),
 			Spec:       v1alpha1.RunnerPoolSpec{Scaling: v1alpha1.Scaling{MinReplicas: 1, MaxReplicas: 5}},
 			Status: v1alpha1.RunnerPoolStatus{
-				Conditions: readyAs(metav1.ConditionTrue, "AsDesired"), Replicas: 5, ReadyReplicas: 3, BusyReplicas: 2, DesiredReplicas: 5,
+				Conditions: newReadyConditions(metav1.ConditionTrue, "AsDesired"), Replicas: 5, ReadyReplicas: 3, BusyReplicas: 2, DesiredReplicas: 5,
 				QueuedJobs: 2, RunningJobs: 2, FailedClaims: 1, StandbyReplicas: 1,
 			},
 		},
 		job("a", "linux", v1alpha1.JobQueued, time.Minute, waits), job("b", "linux", v1alpha1.JobQueued, time.Hour, waits),
 		job("c", "linux", v1alpha1.JobRunning, 2*time.Hour, nil), job("d", "", v1alpha1.JobQueued, 30*time.Second, nil),
-		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, readyAs(metav1.ConditionFalse, "Gated")),
+		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, newReadyConditions(metav1.ConditionFalse, "Gated")),
 		&v1alpha1.MachineClaim{ObjectMeta: meta("m"), Status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimReady}},
 		&v1alpha1.MachineClaim{ObjectMeta: meta("n"), Spec: v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}}},
 		&v1alpha1.HypervisorCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: "rack"},
-			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: readyAs(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
-				Name: "pve1", Online: true, Conditions: readyAs(metav1.ConditionFalse, "SetAside"),
+			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: newReadyConditions(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
+				Name: "pve1", Online: true, Conditions: newReadyConditions(metav1.ConditionFalse, "SetAside"),
 				Capacity:  &v1alpha1.ResourceAmounts{CPU: 8, Memory: resource.MustParse("16Gi")},
 				Available: &v1alpha1.ResourceAmounts{CPU: 3, Memory: resource.MustParse("4Gi")},
 			}}},
@@ -104,7 +104,7 @@ func TestCollect(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
-	reader := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(measured(now)...).Build()
+	reader := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(newMeasuredObjects(now)...).Build()
 	elected := make(chan struct{})
 	pools := metrics.NewCollector(reader, elected, clocktesting.NewFakePassiveClock(now))
 	ready := step.NewReadinessCollector(reader, elected,

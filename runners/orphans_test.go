@@ -26,14 +26,14 @@ import (
 func TestRunnersOfOthersStay(t *testing.T) {
 	t.Parallel()
 
-	claim, template, pool := claimOf("ci", "kept"), templateOf("ci", "linux", "cluster"), &v1alpha1.RunnerPool{}
+	claim, template, pool := newClaim("ci", "kept"), newTemplate("ci", "linux", "cluster"), &v1alpha1.RunnerPool{}
 	claim.UID = "0123456789"
 	pool.Namespace, pool.Name, pool.Spec.TemplateRef, pool.Spec.Workload = "ci", "pool", claim.Spec.TemplateRef, claim.Spec.WorkloadConfig
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Organization: "acme"}}
 
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
 	ours := []string{vmspec.OperatorLabel("me")}
-	platform := &forge{Platform: github.NewPlatform(), runners: []workload.Runner{
+	platform := &fakePlatform{Platform: github.NewPlatform(), runners: []workload.Runner{
 		{ID: "1", Name: "lost", Labels: ours},
 		{ID: "2", Name: "busy", Labels: ours, Busy: true},
 		{ID: "3", Name: "online", Labels: ours, Online: true},
@@ -53,21 +53,21 @@ func TestRunnersOfOthersStay(t *testing.T) {
 	clk.Step(time.Minute - time.Second)
 	s.Sweep(t.Context())
 
-	if len(platform.removed) > 0 {
-		t.Errorf("removed before MinAge: %v", platform.removed)
+	if len(platform.deregistered) > 0 {
+		t.Errorf("removed before MinAge: %v", platform.deregistered)
 	}
 
 	clk.Step(time.Second)
 	s.Sweep(t.Context())
 
-	if diff := cmp.Diff([]string{"1"}, platform.removed); diff != "" {
+	if diff := cmp.Diff([]string{"1"}, platform.deregistered); diff != "" {
 		t.Errorf("removed (-want +got):\n%s", diff)
 	}
 
-	s.DryRun, platform.removed = true, nil
+	s.DryRun, platform.deregistered = true, nil
 	s.Sweep(t.Context())
 
-	if len(platform.removed) > 0 {
-		t.Errorf("a dry run removed %v", platform.removed)
+	if len(platform.deregistered) > 0 {
+		t.Errorf("a dry run removed %v", platform.deregistered)
 	}
 }

@@ -35,24 +35,24 @@ import (
 )
 
 // reportFixture is a fixture with a report handler, its inbox, and the claim that receives the reports.
-type reportOffice struct {
-	t       *testing.T
-	client  client.Client
-	handler *report.Handler
-	inbox   *report.Inbox
-	runner  *step.Reconciler
-	woken   chan types.NamespacedName
+type reportFixture struct {
+	t          *testing.T
+	client     client.Client
+	handler    *report.Handler
+	inbox      *report.Inbox
+	reconciler *step.Reconciler
+	enqueued   chan types.NamespacedName
 	// enqueuedReconciles counts the reconciles that were enqueued for a waiting machine.
-	waited, writes int
-	creates        atomic.Int32
+	enqueuedReconciles, writes int
+	creates                    atomic.Int32
 }
 
-func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
+func newReportFixture(t *testing.T, info v1alpha1.BootstrapInfo) *reportFixture {
 	t.Helper()
 
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux-a", UID: "u-1"}}
 	claim.Status.BootstrapInfo = &info
-	o := &reportOffice{t: t, woken: make(chan types.NamespacedName, 100)}
+	o := &reportFixture{t: t, enqueued: make(chan types.NamespacedName, 100)}
 	o.client = fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(claim).WithStatusSubresource(claim).
 		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
 		WithInterceptorFuncs(interceptor.Funcs{Create: func(
@@ -69,22 +69,22 @@ func newReportOffice(t *testing.T, info v1alpha1.BootstrapInfo) *reportOffice {
 			return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
 		}}).Build()
 	o.inbox = &report.Inbox{Enqueue: func(name types.NamespacedName, waitsFor bool) {
-		o.woken <- name
+		o.enqueued <- name
 
 		if waitsFor {
-			o.waited++
+			o.enqueuedReconciles++
 		}
 	}}
 	o.handler = &report.Handler{
 		Client: o.client, Inbox: o.inbox, Key: key, Clock: clocktesting.NewFakePassiveClock(time.Unix(1000, 0)),
 	}
-	o.runner = &step.Reconciler{Client: o.client, Controller: "claims"}
+	o.reconciler = &step.Reconciler{Client: o.client, Controller: "claims"}
 
 	return o
 }
 
 // openInbox opens the inbox, as on the leader.
-func (o *reportOffice) open() context.CancelFunc {
+func (o *reportFixture) openInbox() context.CancelFunc {
 	o.t.Helper()
 
 	ctx, cancel := context.WithCancel(o.t.Context())
@@ -99,33 +99,33 @@ func (o *reportOffice) open() context.CancelFunc {
 	o.t.Cleanup(func() { cancel(); <-done })
 
 	// The inbox is open as soon as a report enqueues a reconcile instead of writing the status.
-	for deadline := time.Now().Add(time.Minute); len(o.woken) == 0; time.Sleep(10 * time.Millisecond) {
-		o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseStarted, Message: rand.Text()})
+	for deadline := time.Now().Add(time.Minute); len(o.enqueued) == 0; time.Sleep(10 * time.Millisecond) {
+		o.sendReportAs(o.getClaim(), guest.Report{Phase: guest.PhaseStarted, Message: rand.Text()})
 
 		if time.Now().After(deadline) {
 			o.t.Fatal("the inbox does not open")
 		}
 	}
 
-	o.pass(step.Done())
+	o.reconcileOnce(step.Done())
 	o.writes = 0
 
 	return cancel
 }
 
-func (o *reportOffice) send(phase guest.Phase) int {
+func (o *reportFixture) sendReport(phase guest.Phase) int {
 	o.t.Helper()
 
-	return o.sendAs(o.claim(), guest.Report{Phase: phase, Reason: "r"})
+	return o.sendReportAs(o.getClaim(), guest.Report{Phase: phase, Reason: "r"})
 }
 
-func (o *reportOffice) sendAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
+func (o *reportFixture) sendReportAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
 	o.t.Helper()
 
-	return sendTo(o.t, o.handler, claim, said).Code
+	return sendReportTo(o.t, o.handler, claim, said).Code
 }
 
-func (o *reportOffice) claim() *v1alpha1.MachineClaim {
+func (o *reportFixture) getClaim() *v1alpha1.MachineClaim {
 	o.t.Helper()
 
 	var claim v1alpha1.MachineClaim
@@ -137,17 +137,17 @@ func (o *reportOffice) claim() *v1alpha1.MachineClaim {
 }
 
 // reconcileOnce reconciles the claim once, as the controller of claims does.
-func (o *reportOffice) pass(result step.Result) {
+func (o *reportFixture) reconcileOnce(result step.Result) {
 	o.t.Helper()
 
-	claim := o.claim()
+	claim := o.getClaim()
 	steps := []step.Step[*v1alpha1.MachineClaim]{{Name: "Reported", Run: func(ctx context.Context, c *v1alpha1.MachineClaim) step.Result {
 		o.inbox.Apply(ctx, c)
 
 		return result
 	}}}
 
-	if _, err := step.ReconcileSteps(o.t.Context(), o.runner, claim, steps, claim); err != nil {
+	if _, err := step.ReconcileSteps(o.t.Context(), o.reconciler, claim, steps, claim); err != nil {
 		o.t.Error(err)
 	}
 }
@@ -157,42 +157,42 @@ func (o *reportOffice) pass(result step.Result) {
 func TestReportsAreWrittenTogether(t *testing.T) {
 	t.Parallel()
 
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
-	o.open()
+	o := newReportFixture(t, v1alpha1.BootstrapInfo{})
+	o.openInbox()
 
 	for _, phase := range []guest.Phase{guest.PhaseDownloading, guest.PhaseConfiguring} {
-		if code := o.send(phase); code != http.StatusNoContent {
+		if code := o.sendReport(phase); code != http.StatusNoContent {
 			t.Errorf("status %d", code)
 		}
 
-		o.pass(step.Wait(time.Minute, "WaitingForRunner", "x").DeferWrite())
+		o.reconcileOnce(step.Wait(time.Minute, "WaitingForRunner", "x").DeferWrite())
 	}
 
-	o.send(guest.PhaseListening)
-	o.pass(step.Done())
-	o.pass(step.Done())
+	o.sendReport(guest.PhaseListening)
+	o.reconcileOnce(step.Done())
+	o.reconcileOnce(step.Done())
 
-	if got := o.claim(); o.writes != 1 || got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) {
+	if got := o.getClaim(); o.writes != 1 || got.Status.BootstrapInfo.GuestPhase != string(guest.PhaseListening) {
 		t.Errorf("%d writes, recorded: %+v", o.writes, got.Status.BootstrapInfo)
 	}
 }
 
 // A report that must not be lost gets its response after it is written to the status.
-func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
+func TestLastReportIsRecordedBeforeResponse(t *testing.T) {
 	t.Parallel()
 
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
-	o.open()
+	o := newReportFixture(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+	o.openInbox()
 
-	for len(o.woken) > 0 {
-		<-o.woken
+	for len(o.enqueued) > 0 {
+		<-o.enqueued
 	}
 
 	answered := make(chan int, 1)
 
-	go func() { answered <- o.send(guest.PhaseFinished) }()
+	go func() { answered <- o.sendReport(guest.PhaseFinished) }()
 
-	<-o.woken
+	<-o.enqueued
 
 	select {
 	case code := <-answered:
@@ -200,13 +200,13 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 	default:
 	}
 
-	o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
+	o.reconcileOnce(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
 	if code := <-answered; code != http.StatusNoContent || o.writes != 1 {
 		t.Errorf("status %d after %d writes", code, o.writes)
 	}
 
-	if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
+	if got := o.getClaim().Status.BootstrapInfo; got.GuestReason != "r" || got.GuestPhase != string(guest.PhaseFinished) {
 		t.Errorf("recorded: %+v", got)
 	}
 }
@@ -216,14 +216,14 @@ func TestALastWordIsOnRecordBeforeItsAnswer(t *testing.T) {
 // the first attempt.
 func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // it has its own clock
 	synctest.Test(t, func(t *testing.T) {
-		o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+		o := newReportFixture(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 		o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
-		o.open()
-		o.waited = 0
+		o.openInbox()
+		o.enqueuedReconciles = 0
 
 		said := time.Now()
 		finish := func() int {
-			return o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Reason: "r", Log: "all is well"})
+			return o.sendReportAs(o.getClaim(), guest.Report{Phase: guest.PhaseFinished, Reason: "r", Log: "all is well"})
 		}
 
 		for range 2 {
@@ -237,18 +237,18 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 		go func() { answered <- finish() }()
 
 		synctest.Wait()
-		o.pass(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
+		o.reconcileOnce(step.Wait(time.Minute, "PoweringOff", "x").DeferWrite())
 
-		if code := <-answered; code != http.StatusNoContent || o.writes != 1 || o.waited != 3 {
-			t.Errorf("status %d after %d writes; %d reconciles were enqueued at once", code, o.writes, o.waited)
+		if code := <-answered; code != http.StatusNoContent || o.writes != 1 || o.enqueuedReconciles != 3 {
+			t.Errorf("status %d after %d writes; %d reconciles were enqueued at once", code, o.writes, o.enqueuedReconciles)
 		}
 
-		if got := o.claim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(said.Truncate(time.Microsecond)) {
+		if got := o.getClaim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(said.Truncate(time.Microsecond)) {
 			t.Errorf("recorded: %+v, want it at %s", got, said)
 		}
 
 		// The response may have been lost.
-		if code := finish(); code != http.StatusNoContent || o.writes != 1 || o.waited != 3 || o.creates.Load() != 1 {
+		if code := finish(); code != http.StatusNoContent || o.writes != 1 || o.enqueuedReconciles != 3 || o.creates.Load() != 1 {
 			t.Errorf("repeated: status %d after %d writes; its log was created %d times", code, o.writes, o.creates.Load())
 		}
 	})
@@ -256,27 +256,27 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 
 // The handler writes the report itself if the controller does not finish its reconcile of the claim, or
 // stops in the meantime.
-func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it has its own clock
-	for name, end := range map[string]func(*reportOffice, context.CancelFunc){
-		"its reconcile is stuck": func(o *reportOffice, _ context.CancelFunc) {
+func TestReportWaitIsLimited(t *testing.T) { //nolint:paralleltest // it has its own clock
+	for name, end := range map[string]func(*reportFixture, context.CancelFunc){
+		"its reconcile is stuck": func(o *reportFixture, _ context.CancelFunc) {
 			for range 2 {
-				o.send(guest.PhaseFinished)
+				o.sendReport(guest.PhaseFinished)
 				time.Sleep(time.Second)
 			}
 		},
-		"the leader ends": func(_ *reportOffice, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
+		"the leader ends": func(_ *reportFixture, cancel context.CancelFunc) { time.AfterFunc(time.Second, cancel) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				o := newReportOffice(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
+				o := newReportFixture(t, v1alpha1.BootstrapInfo{BoundJob: "gh-7"})
 				o.handler.Clock = clock.RealClock{}
-				end(o, o.open())
+				end(o, o.openInbox())
 
-				if code := o.send(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 {
+				if code := o.sendReport(guest.PhaseFinished); code != http.StatusNoContent || o.writes != 1 {
 					t.Errorf("status %d after %d writes", code, o.writes)
 				}
 
-				if got := o.claim().Status.BootstrapInfo; got.GuestPhase != string(guest.PhaseFinished) || got.GuestReason != "r" {
+				if got := o.getClaim().Status.BootstrapInfo; got.GuestPhase != string(guest.PhaseFinished) || got.GuestReason != "r" {
 					t.Errorf("recorded: %+v", got)
 				}
 			})
@@ -286,24 +286,24 @@ func TestAReportDoesNotWaitForever(t *testing.T) { //nolint:paralleltest // it h
 
 // Machines that start at the same time report at the same time. No machine is refused because of the
 // reports of other machines, and the last report with the log is not lost.
-func TestAFleetReportsInOneMoment(t *testing.T) {
+func TestConcurrentReports(t *testing.T) {
 	t.Parallel()
 
 	const fleet = 1000
 
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
+	o := newReportFixture(t, v1alpha1.BootstrapInfo{RunnerName: "linux-a"})
 	o.handler.Logs = &report.Logs{Client: o.client}
-	o.open()
+	o.openInbox()
 
 	answers := map[int]int{}
 
 	for number := range fleet {
-		other := o.claim()
+		other := o.getClaim()
 		other.Name = fmt.Sprintf("linux-%d", number)
 		other.UID = types.UID(other.Name)
 
 		for _, phase := range []guest.Phase{guest.PhaseStarted, guest.PhaseConfiguring, guest.PhaseListening} {
-			answers[o.sendAs(other, guest.Report{Phase: phase})]++
+			answers[o.sendReportAs(other, guest.Report{Phase: phase})]++
 		}
 	}
 
@@ -311,12 +311,12 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 		t.Errorf("responses to the other machines: %v", answers)
 	}
 
-	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseDownloading, Log: "x"}); code != http.StatusNoContent {
+	if code := o.sendReportAs(o.getClaim(), guest.Report{Phase: guest.PhaseDownloading, Log: "x"}); code != http.StatusNoContent {
 		t.Errorf("status %d", code)
 	}
 
 	o.handler.Inbox = nil // the handler writes the report before it responds
-	if code := o.sendAs(o.claim(), guest.Report{Phase: guest.PhaseFinished, Log: "all is well"}); code != http.StatusNoContent {
+	if code := o.sendReportAs(o.getClaim(), guest.Report{Phase: guest.PhaseFinished, Log: "all is well"}); code != http.StatusNoContent {
 		t.Errorf("last report: status %d", code)
 	}
 
@@ -330,14 +330,14 @@ func TestAFleetReportsInOneMoment(t *testing.T) {
 type slowLog struct {
 	io.Reader
 
-	reading *atomic.Int32
-	end     <-chan struct{}
-	once    sync.Once
+	activeReads *atomic.Int32
+	end         <-chan struct{}
+	once        sync.Once
 }
 
 func (s *slowLog) Read(p []byte) (int, error) {
 	s.once.Do(func() {
-		s.reading.Add(1)
+		s.activeReads.Add(1)
 		<-s.end
 	})
 
@@ -345,14 +345,14 @@ func (s *slowLog) Read(p []byte) (int, error) {
 }
 
 // newRequest returns a report of the numbered machine.
-func (o *reportOffice) request(number int, body io.Reader, length int64) *http.Request {
+func (o *reportFixture) newRequest(number int, body io.Reader, length int64) *http.Request {
 	o.t.Helper()
 
-	claim := o.claim()
+	claim := o.getClaim()
 	claim.Name = fmt.Sprintf("linux-%d", number)
 	claim.UID = types.UID(claim.Name)
 
-	request := reportOf(o.t, claim, body)
+	request := newReportRequest(o.t, claim, body)
 	request.ContentLength = length
 
 	return request
@@ -360,7 +360,7 @@ func (o *reportOffice) request(number int, body io.Reader, length int64) *http.R
 
 // The memory for logs that are received at the same time is limited, however many machines send logs. Small
 // reports do not wait for logs.
-func TestLogsAtOnceAreBounded(t *testing.T) {
+func TestConcurrentLogsAreLimited(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -369,8 +369,8 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 		most    = 8 << 20 / largest
 	)
 
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
-	o.open()
+	o := newReportFixture(t, v1alpha1.BootstrapInfo{})
+	o.openInbox()
 
 	var (
 		group   sync.WaitGroup
@@ -381,9 +381,9 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 
 	for number := range fleet {
 		group.Go(func() {
-			body := &slowLog{Reader: strings.NewReader(`{"phase":"Finished","log":"x"}`), reading: &reading, end: end}
+			body := &slowLog{Reader: strings.NewReader(`{"phase":"Finished","log":"x"}`), activeReads: &reading, end: end}
 			answer := httptest.NewRecorder()
-			reports(o.handler).ServeHTTP(answer, o.request(number, body, largest))
+			newReportServer(o.handler).ServeHTTP(answer, o.newRequest(number, body, largest))
 
 			if answer.Code != http.StatusGone { // the test has no claim for it
 				t.Errorf("log %d: status %d: %s", number, answer.Code, answer.Body)
@@ -397,7 +397,7 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 		}
 	}
 
-	if code := o.send(guest.PhaseListening); code != http.StatusNoContent {
+	if code := o.sendReport(guest.PhaseListening); code != http.StatusNoContent {
 		t.Errorf("report without a log: status %d", code)
 	}
 
@@ -413,14 +413,14 @@ func TestLogsAtOnceAreBounded(t *testing.T) {
 func TestSlowLogsAreCutShort(t *testing.T) {
 	t.Parallel()
 
-	o := newReportOffice(t, v1alpha1.BootstrapInfo{})
-	o.open()
+	o := newReportFixture(t, v1alpha1.BootstrapInfo{})
+	o.openInbox()
 
-	server := httptest.NewServer(reports(o.handler))
+	server := httptest.NewServer(newReportServer(o.handler))
 	defer server.Close()
 
 	post := func(number int, body io.Reader, length int64) (int, error) {
-		request := o.request(number, body, length)
+		request := o.newRequest(number, body, length)
 		request.RequestURI = ""
 		request.URL.Scheme, request.URL.Host = "http", server.Listener.Addr().String()
 
@@ -459,7 +459,7 @@ func TestSlowLogsAreCutShort(t *testing.T) {
 
 // Rate limiters of deleted machines leave no memory allocated. The test uses three machines for each of ten
 // thousand rounds, because one limiter is small.
-func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestRateLimitersOfDeletedMachinesAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	limits, now := &guestapi.Limits{}, time.Unix(1e9, 0)
 
 	heap.CheckNoLeak(t, "limits", func(number int) {
@@ -474,9 +474,9 @@ func TestLimitsEndWithTheirMachines(t *testing.T) { //nolint:paralleltest // it 
 }
 
 // anyClaimClient is a client that has a claim of every name. The UID of each claim is its name.
-type anyClaim struct{ client.Client }
+type anyClaimClient struct{ client.Client }
 
-func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+func (anyClaimClient) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	into.SetNamespace(key.Namespace)
 	into.SetName(key.Name)
 	into.SetUID(types.UID(key.Name))
@@ -485,24 +485,24 @@ func (anyClaim) Get(_ context.Context, key client.ObjectKey, into client.Object,
 }
 
 // Reports and rate limiters of machines that are no longer reconciled expire.
-func TestReportsOfMachinesThatAreGoneEnd(t *testing.T) { //nolint:paralleltest // it measures the heap
-	o, clk := newReportOffice(t, v1alpha1.BootstrapInfo{}), clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
-	o.open()
-	o.handler.Client, o.handler.Clock = anyClaim{}, clk
+func TestReportsOfDeletedMachinesExpire(t *testing.T) { //nolint:paralleltest // it measures the heap
+	o, clk := newReportFixture(t, v1alpha1.BootstrapInfo{}), clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))
+	o.openInbox()
+	o.handler.Client, o.handler.Clock = anyClaimClient{}, clk
 
 	heap.CheckNoLeak(t, "reports", func(number int) {
 		clk.SetTime(clk.Now().Add(time.Second))
 
-		claim := claimOf("ci", fmt.Sprintf("linux-%d", number))
+		claim := newClaim("ci", fmt.Sprintf("linux-%d", number))
 		claim.UID = types.UID(claim.Name)
 
-		code := o.sendAs(claim, guest.Report{Phase: guest.PhaseStarted, Message: strings.Repeat("m", 256)})
-		if code != http.StatusNoContent || len(o.woken) == 0 {
-			t.Fatalf("status %d, and %d reconciles were enqueued", code, len(o.woken))
+		code := o.sendReportAs(claim, guest.Report{Phase: guest.PhaseStarted, Message: strings.Repeat("m", 256)})
+		if code != http.StatusNoContent || len(o.enqueued) == 0 {
+			t.Fatalf("status %d, and %d reconciles were enqueued", code, len(o.enqueued))
 		}
 
-		for len(o.woken) > 0 {
-			<-o.woken
+		for len(o.enqueued) > 0 {
+			<-o.enqueued
 		}
 	})
 }

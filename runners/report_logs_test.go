@@ -33,20 +33,20 @@ import (
 )
 
 // createReportingClaim creates a claim of a pool. Its runner is recorded, and it may have a job.
-func reporter(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
+func createReportingClaim(t *testing.T, namespace, name string, info v1alpha1.BootstrapInfo) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	out := claimOf(namespace, name)
+	out := newClaim(namespace, name)
 	out.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerPool", Name: "linux", UID: "pool-uid", Controller: new(true),
 	}}
 	out.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: "linux"}
 	out.Status.BootstrapInfo = &info
 
-	return makeClaim(t, out)
+	return createClaim(t, out)
 }
 
-func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
+func createJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	t.Helper()
 
 	out := &v1alpha1.RunnerJob{
@@ -60,9 +60,9 @@ func ledgerJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 
 // runnerIndexClient is a client that finds jobs by their runner, as the operator's cache does. The API server
 // has no such index.
-type byRunner struct{ client.Client }
+type runnerIndexClient struct{ client.Client }
 
-func (c byRunner) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (c runnerIndexClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	var options client.ListOptions
 
 	options.ApplyOptions(opts)
@@ -81,22 +81,22 @@ func (c byRunner) List(ctx context.Context, list client.ObjectList, opts ...clie
 	return err
 }
 
-func reportHandler() *report.Handler {
+func newReportHandler() *report.Handler {
 	return &report.Handler{
-		Client: env.Client, Logs: &report.Logs{Client: byRunner{env.Client}}, Key: key,
+		Client: env.Client, Logs: &report.Logs{Client: runnerIndexClient{env.Client}}, Key: key,
 		Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 	}
 }
 
 // sendReport sends a report of the claim's machine, and returns the status of the response.
-func send(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
+func sendReport(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	t.Helper()
 
-	return sendTo(t, reportHandler(), claim, body).Code
+	return sendReportTo(t, newReportHandler(), claim, body).Code
 }
 
 // sendReportTo sends a report of the claim's machine. The body is a text, or a value that is encoded as JSON.
-func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
+func sendReportTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, body any) *httptest.ResponseRecorder {
 	t.Helper()
 
 	text, ok := body.(string)
@@ -110,13 +110,13 @@ func sendTo(t *testing.T, handler http.Handler, claim *v1alpha1.MachineClaim, bo
 	}
 
 	answer := httptest.NewRecorder()
-	reports(handler).ServeHTTP(answer, reportOf(t, claim, strings.NewReader(text)))
+	newReportServer(handler).ServeHTTP(answer, newReportRequest(t, claim, strings.NewReader(text)))
 
 	return answer
 }
 
 // newReportServer returns a server of the report route.
-func reports(handler http.Handler) http.Handler {
+func newReportServer(handler http.Handler) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(report.Pattern, handler)
 
@@ -124,7 +124,7 @@ func reports(handler http.Handler) http.Handler {
 }
 
 // newReportRequest returns the request of the claim's machine.
-func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
+func newReportRequest(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.Request {
 	t.Helper()
 
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, vmspec.ReportPath(claim), body)
@@ -133,21 +133,21 @@ func reportOf(t *testing.T, claim *v1alpha1.MachineClaim, body io.Reader) *http.
 	return request
 }
 
-func finished(log string) guest.Report {
+func newFinishedReport(log string) guest.Report {
 	return guest.Report{Phase: guest.PhaseFinished, Reason: guest.ReasonJobDone, Log: log}
 }
 
-func logOf(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
+func getLog(t *testing.T, namespace, name string) *v1alpha1.RunnerLog {
 	t.Helper()
 
-	return read(t, namespace, name, &v1alpha1.RunnerLog{})
+	return getObject(t, namespace, name, &v1alpha1.RunnerLog{})
 }
 
-func nameOfLog(claim *v1alpha1.MachineClaim) string {
+func getLogName(claim *v1alpha1.MachineClaim) string {
 	return report.LogName(workload.RunnerName(claim.Name, claim.UID))
 }
 
-func logsOf(t *testing.T, namespace string) []v1alpha1.RunnerLog {
+func listLogs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	t.Helper()
 
 	var out v1alpha1.RunnerLogList
@@ -172,17 +172,17 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 			t.Parallel()
 
 			namespace := env.Namespace(t)
-			ran := ledgerJob(t, namespace, "7", "runner-7")
-			claim := reporter(t, namespace, "linux-a", info)
+			ran := createJob(t, namespace, "7", "runner-7")
+			claim := createReportingClaim(t, namespace, "linux-a", info)
 
 			// A machine may send the report twice.
 			for range 2 {
-				if got := send(t, claim, finished("make: all is well\n")); got != http.StatusNoContent {
+				if got := sendReport(t, claim, newFinishedReport("make: all is well\n")); got != http.StatusNoContent {
 					t.Fatalf("status %d", got)
 				}
 			}
 
-			kept := logOf(t, namespace, nameOfLog(claim))
+			kept := getLog(t, namespace, getLogName(claim))
 			if diff := cmp.Diff("make: all is well\n", kept.Spec.Text); diff != "" {
 				t.Error(diff)
 			}
@@ -196,7 +196,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
 			}
 
-			keep := &report.Logs{Client: byRunner{env.Client}}
+			keep := &report.Logs{Client: runnerIndexClient{env.Client}}
 			if name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID)); err != nil || name != kept.Name {
 				t.Errorf("Find = %q, %v", name, err)
 			}
@@ -214,20 +214,20 @@ func TestLogWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
-	if got := send(t, claim, finished("output")); got != http.StatusNoContent {
+	if got := sendReport(t, claim, newFinishedReport("output")); got != http.StatusNoContent {
 		t.Fatalf("status %d", got)
 	}
 
-	shelved := logsOf(t, namespace)
+	shelved := listLogs(t, namespace)
 	if len(shelved) != 1 || len(shelved[0].OwnerReferences) != 0 || shelved[0].Labels["hyperfleet.io/logs-of"] != "linux-a" ||
 		shelved[0].Labels["hyperfleet.io/log-shelf"] != "linux" || shelved[0].Spec.Text != "output" {
 		t.Fatalf("log without a job: %+v", shelved)
 	}
 
-	keep := &report.Logs{Client: byRunner{env.Client}}
-	for runner, want := range map[string]string{workload.RunnerName(claim.Name, claim.UID): nameOfLog(claim), "linux-a": "", "r": ""} {
+	keep := &report.Logs{Client: runnerIndexClient{env.Client}}
+	for runner, want := range map[string]string{workload.RunnerName(claim.Name, claim.UID): getLogName(claim), "linux-a": "", "r": ""} {
 		if name, err := keep.Find(t.Context(), namespace, runner); err != nil || name != want {
 			t.Errorf("Find(%s) = %q, %v", runner, name, err)
 		}
@@ -235,19 +235,19 @@ func TestLogWaitsForItsJob(t *testing.T) {
 }
 
 // Under load a response may take longer than the timeout of the machine.
-func TestLogOfAMachineThatHungUp(t *testing.T) {
+func TestLogOfClosedConnection(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 	hungUp, cancel := context.WithCancel(t.Context())
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cancel()
-		reportHandler().ServeHTTP(w, r.WithContext(hungUp))
+		newReportHandler().ServeHTTP(w, r.WithContext(hungUp))
 	})
-	sendTo(t, handler, claim, finished("output"))
+	sendReportTo(t, handler, claim, newFinishedReport("output"))
 
-	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "output" {
+	if got := getLog(t, namespace, getLogName(claim)).Spec.Text; got != "output" {
 		t.Errorf("stored %q", got)
 	}
 }
@@ -256,16 +256,16 @@ func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ran := ledgerJob(t, namespace, "7", "r")
-	keep := &report.Logs{Client: byRunner{env.Client}}
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
+	ran := createJob(t, namespace, "7", "r")
+	keep := &report.Logs{Client: runnerIndexClient{env.Client}}
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
 
 	line := strings.Repeat("€", 40) + "\n"
 	if err := keep.Keep(t.Context(), claim, strings.Repeat(line, 1000)+"\xff the end"); err != nil {
 		t.Fatal(err)
 	}
 
-	got := logOf(t, namespace, nameOfLog(claim))
+	got := getLog(t, namespace, getLogName(claim))
 	text := got.Spec.Text
 
 	if len(text) > guest.MaxLog || len(text) < guest.MaxLog-len(line) || !utf8.ValidString(text) ||
@@ -278,8 +278,8 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ledgerJob(t, namespace, "7", "r")
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	createJob(t, namespace, "7", "r")
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
 	cases := []struct {
 		name string
@@ -293,26 +293,26 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 		{"no phase", `{"log":"x"}`, http.StatusBadRequest},
 		{"an unknown phase", guest.Report{Phase: guest.Phase(strings.Repeat("x", 7000))}, http.StatusBadRequest},
 		{"a large message", guest.Report{Phase: guest.PhaseRunning, Message: strings.Repeat("m", 9000)}, http.StatusRequestEntityTooLarge},
-		{"a log that is too large", finished(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
+		{"a log that is too large", newFinishedReport(strings.Repeat("\x01", guest.MaxLog+4096)), http.StatusRequestEntityTooLarge},
 	}
 	for _, tc := range cases {
 		t.Run(tc.name, func(t *testing.T) {
-			if got := send(t, claim, tc.body); got != tc.want {
+			if got := sendReport(t, claim, tc.body); got != tc.want {
 				t.Errorf("status %d, want %d", got, tc.want)
 			}
 		})
 	}
 
-	if got := logsOf(t, namespace); len(got) != 0 {
+	if got := listLogs(t, namespace); len(got) != 0 {
 		t.Errorf("logs were stored: %+v", got)
 	}
 
 	// The largest possible log: each byte takes six bytes in JSON.
-	if got := send(t, claim, finished(strings.Repeat("\x01", guest.MaxLog))); got != http.StatusNoContent {
+	if got := sendReport(t, claim, newFinishedReport(strings.Repeat("\x01", guest.MaxLog))); got != http.StatusNoContent {
 		t.Errorf("status %d", got)
 	}
 
-	if got := len(logOf(t, namespace, nameOfLog(claim)).Spec.Text); got != guest.MaxLog {
+	if got := len(getLog(t, namespace, getLogName(claim)).Spec.Text); got != guest.MaxLog {
 		t.Errorf("%d bytes were stored", got)
 	}
 
@@ -320,17 +320,17 @@ func TestReportIsBounded(t *testing.T) { //nolint:tparallel // the code after th
 	old := claim.DeepCopy()
 	old.UID = "00000000-0000-4000-8000-00000000dead"
 
-	if got := send(t, old, finished("x")); got != http.StatusGone {
+	if got := sendReport(t, old, newFinishedReport("x")); got != http.StatusGone {
 		t.Errorf("status %d for a claim that was deleted", got)
 	}
 }
 
 // The RBAC role of the operator is sufficient for its logs, and grants no more.
-func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
+func TestLogPermissionsAreMinimal(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ledgerJob(t, namespace, "7", "r")
+	createJob(t, namespace, "7", "r")
 	env.Apply(t, "../deploy/base/namespace.yaml", "../deploy/base/serviceaccount.yaml",
 		"../deploy/rbac/runners.yaml", "../deploy/base/rolebinding.yaml")
 
@@ -339,8 +339,8 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
-	keep := &report.Logs{Client: byRunner{limited}}
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	keep := &report.Logs{Client: runnerIndexClient{limited}}
 
 	for range 2 {
 		if err := keep.Keep(t.Context(), claim, "output"); err != nil {
@@ -349,11 +349,11 @@ func TestLogsNeedNoMoreThanTheirRights(t *testing.T) {
 	}
 
 	name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID))
-	if err != nil || name != nameOfLog(claim) {
+	if err != nil || name != getLogName(claim) {
 		t.Errorf("Find = %q, %v", name, err)
 	}
 
-	if err := keep.Delete(t.Context(), namespace, name); err != nil || len(logsOf(t, namespace)) > 0 {
+	if err := keep.Delete(t.Context(), namespace, name); err != nil || len(listLogs(t, namespace)) > 0 {
 		t.Errorf("Drop = %v", err)
 	}
 
@@ -368,14 +368,14 @@ func TestReportsAreLimited(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	ledgerJob(t, namespace, "7", "r")
-	claim := reporter(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
+	createJob(t, namespace, "7", "r")
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
-	handler := reportHandler()
+	handler := newReportHandler()
 	told := map[int]int{}
 
 	for i := range 133 {
-		answer := sendTo(t, handler, claim, finished(fmt.Sprintf("log %d", i)))
+		answer := sendReportTo(t, handler, claim, newFinishedReport(fmt.Sprintf("log %d", i)))
 		told[answer.Code]++
 
 		if answer.Code == http.StatusTooManyRequests && answer.Header().Get("Retry-After") != "5" {
@@ -387,20 +387,20 @@ func TestReportsAreLimited(t *testing.T) {
 		t.Errorf("responses (-want +got):\n%s", diff)
 	}
 
-	if got := logOf(t, namespace, nameOfLog(claim)).Spec.Text; got != "log 0" {
+	if got := getLog(t, namespace, getLogName(claim)).Spec.Text; got != "log 0" {
 		t.Errorf("stored %q, want the log of the first report", got)
 	}
 }
 
 // createLogWithoutJob stores the log of a deleted machine whose job is unknown.
-func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
+func createLogWithoutJob(t *testing.T, namespace, pool string, number int) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	claim := claimOf(namespace, fmt.Sprintf("%s-%d", pool, number))
+	claim := newClaim(namespace, fmt.Sprintf("%s-%d", pool, number))
 	claim.UID = types.UID(fmt.Sprintf("%08d-%s", number, pool))
 	claim.Spec.TemplateRef.Name = pool
 
-	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
+	if err := (&report.Logs{Client: runnerIndexClient{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -409,7 +409,7 @@ func onShelf(t *testing.T, namespace, pool string, number int) *v1alpha1.Machine
 
 // Machines that never get a job leave a limited number of logs. No log is deleted that belongs to a job, or
 // that may still be assigned to a job.
-func TestShelfIsBounded(t *testing.T) {
+func TestLogsWithoutJobAreLimited(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -419,23 +419,23 @@ func TestShelfIsBounded(t *testing.T) {
 
 	var claims []*v1alpha1.MachineClaim
 	for i := range 40 {
-		claims = append(claims, onShelf(t, namespace, "linux", i))
+		claims = append(claims, createLogWithoutJob(t, namespace, "linux", i))
 	}
 
-	onShelf(t, namespace, "arm", 1)
+	createLogWithoutJob(t, namespace, "arm", 1)
 
 	// A job with its log, a job whose runner is known, and a machine that exists.
-	found := ledgerJob(t, namespace, "7", "")
-	found.Status.Logs = nameOfLog(claims[0])
+	found := createJob(t, namespace, "7", "")
+	found.Status.Logs = getLogName(claims[0])
 
 	if err := env.Client.Status().Update(t.Context(), found); err != nil {
 		t.Fatal(err)
 	}
 
-	ledgerJob(t, namespace, "8", runner(claims[1]))
+	createJob(t, namespace, "8", runner(claims[1]))
 
-	alive := reporter(t, namespace, "linux-z", v1alpha1.BootstrapInfo{})
-	if err := (&report.Logs{Client: byRunner{env.Client}}).Keep(t.Context(), alive, "not gone"); err != nil {
+	alive := createReportingClaim(t, namespace, "linux-z", v1alpha1.BootstrapInfo{})
+	if err := (&report.Logs{Client: runnerIndexClient{env.Client}}).Keep(t.Context(), alive, "not gone"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -460,12 +460,12 @@ func TestShelfIsBounded(t *testing.T) {
 			}
 		}
 
-		if got := len(logsOf(t, namespace)); got != tc.want {
+		if got := len(listLogs(t, namespace)); got != tc.want {
 			t.Errorf("after %s: %d logs, want %d: %s", tc.after, got, tc.want, tc.why)
 		}
 
 		for _, claim := range []*v1alpha1.MachineClaim{claims[0], claims[1], alive} {
-			logOf(t, namespace, nameOfLog(claim))
+			getLog(t, namespace, getLogName(claim))
 		}
 	}
 }

@@ -18,51 +18,51 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-func TestStandbyIsStartedBeforeAnythingIsMade(t *testing.T) {
+func TestStandbyIsStartedFirst(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
-	w.pass(0)
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
+	w.reconcileAfter(0)
 
-	made := w.want(0, 2)
+	made := w.requireClaims(0, 2)
 	for i := range made {
-		w.is(&made[i], prepared)
+		w.setClaimStatus(&made[i], setPrepared)
 	}
 
-	w.pass(time.Second)
-	w.want(0, 2)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(0, 2)
 
-	if status := w.pool().Status; status.StandbyReplicas != 2 || status.Replicas != 0 || status.DesiredReplicas != 0 {
+	if status := w.getPool().Status; status.StandbyReplicas != 2 || status.Replicas != 0 || status.DesiredReplicas != 0 {
 		t.Errorf("status = %+v", status)
 	}
 
-	w.queue(3)
-	w.pass(time.Second)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "starting 2 machines from standby, creating 1")
+	w.queueJobs(3)
+	w.reconcileAfter(time.Second)
+	w.requireCondition("Scaling", metav1.ConditionTrue, "ScalingUp", "starting 2 machines from standby, creating 1")
 
-	for _, claim := range w.want(3, 2) {
+	for _, claim := range w.requireClaims(3, 2) {
 		was := slices.ContainsFunc(made, func(c v1alpha1.MachineClaim) bool { return c.Name == claim.Name })
 		if was && claim.Spec.Standby {
 			t.Errorf("claim %s was not started, although new ones were created", claim.Name)
 		}
 	}
 
-	w.pass(time.Second)
-	w.want(3, 2)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(3, 2)
 
 	// The node of one of them has no capacity: another machine is created in its place.
-	w.is(&made[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+	w.setClaimStatus(&made[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 		status.Times.Activated = now
 		status.Conditions = []metav1.Condition{{
 			Type: v1alpha1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: "NoCapacity", Message: "its node is full",
 			LastTransitionTime: metav1.NewTime(now.Time),
 		}}
 	})
-	w.pass(time.Second)
+	w.reconcileAfter(time.Second)
 	w.finishDeletions()
-	w.pass(time.Second)
+	w.reconcileAfter(time.Second)
 
-	for _, claim := range w.want(3, 2) {
+	for _, claim := range w.requireClaims(3, 2) {
 		if claim.Name == made[0].Name {
 			t.Errorf("claim %s still counts for a job", claim.Name)
 		}
@@ -73,20 +73,20 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	t.Parallel()
 
 	most := int32(6)
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.Warm = &v1alpha1.Warm{Idle: 1, MaxIdle: &most}
 		p.Spec.Scaling.MaxReplicas = 20
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: time.Minute}
 	})
-	w.pass(0)
+	w.reconcileAfter(0)
 
-	warm := w.want(1, 0)
-	w.is(&warm[0], idle)
+	warm := w.requireClaims(1, 0)
+	w.setClaimStatus(&warm[0], setIdle)
 
 	// Four jobs arrive within the minute that a machine takes to start: four more machines must be ready.
-	w.queue(4)
-	w.pass(time.Second)
-	w.want(8, 0)
+	w.queueJobs(4)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(8, 0)
 
 	var jobs v1alpha1.RunnerJobList
 	if err := env.Client.List(t.Context(), &jobs, client.InNamespace(w.namespace)); err != nil {
@@ -100,24 +100,24 @@ func TestWarmMachinesAreKept(t *testing.T) {
 		}
 	}
 
-	for _, claim := range w.claims() {
-		w.is(&claim, idle)
+	for _, claim := range w.listClaims() {
+		w.setClaimStatus(&claim, setIdle)
 	}
 
 	// Four machines are kept for ten minutes; machines above this number are kept for the scale-down delay.
-	w.pass(time.Second)
-	w.want(8, 0)
-	w.pass(2 * time.Minute)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(8, 0)
+	w.reconcileAfter(2 * time.Minute)
 	w.finishDeletions()
-	w.want(4, 0)
+	w.requireClaims(4, 0)
 
-	if after := w.pass(time.Second).RequeueAfter; after <= 0 || after > 8*time.Minute {
+	if after := w.reconcileAfter(time.Second).RequeueAfter; after <= 0 || after > 8*time.Minute {
 		t.Errorf("requeued after %s, want when the jobs are ten minutes old", after)
 	}
 
-	w.pass(10 * time.Minute)
+	w.reconcileAfter(10 * time.Minute)
 	w.finishDeletions()
-	w.want(1, 0)
+	w.requireClaims(1, 0)
 }
 
 func TestSchedulesRaiseTheMinimum(t *testing.T) {
@@ -125,7 +125,7 @@ func TestSchedulesRaiseTheMinimum(t *testing.T) {
 
 	// A window that opens in the minute after the next, at any time of day.
 	opens := time.Now().UTC().Truncate(time.Minute).Add(2 * time.Minute)
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
 		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{{
 			Name: "soon", Start: fmt.Sprintf("%d %d * * *", opens.Minute(), opens.Hour()),
@@ -133,27 +133,27 @@ func TestSchedulesRaiseTheMinimum(t *testing.T) {
 		}}
 	})
 
-	result := w.pass(0)
-	w.want(0, 0)
+	result := w.reconcileAfter(0)
+	w.requireClaims(0, 0)
 
 	if want := opens.Sub(w.clock.Now()); result.RequeueAfter != want {
 		t.Errorf("requeued after %s, want %s", result.RequeueAfter, want)
 	}
 
-	w.pass(result.RequeueAfter)
+	w.reconcileAfter(result.RequeueAfter)
 
-	for _, claim := range w.want(2, 0) {
-		w.is(&claim, idle)
+	for _, claim := range w.requireClaims(2, 0) {
+		w.setClaimStatus(&claim, setIdle)
 	}
 
-	w.pass(time.Hour)
-	w.want(0, 0)
+	w.reconcileAfter(time.Hour)
+	w.requireClaims(0, 0)
 }
 
-func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
+func TestInvalidScheduleStallsPool(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		always := metav1.Duration{Duration: 48 * time.Hour}
 		p.Spec.Scaling.Schedules = []v1alpha1.Schedule{
 			{Name: "good", Start: "0 0 * * *", Duration: always, MinReplicas: 3},
@@ -162,54 +162,54 @@ func TestBrokenSchedulesStallAndTheOthersCount(t *testing.T) {
 			{Name: "many", Start: "0 0 * * *", Duration: always, MinReplicas: 9},
 		}
 	})
-	w.pass(0)
-	w.want(3, 0)
+	w.reconcileAfter(0)
+	w.requireClaims(3, 0)
 
 	for _, says := range []string{`"cron"`, `"zone"`, `"many": minReplicas 9 is above scaling.maxReplicas 8`} {
-		w.condition("Scaling", metav1.ConditionFalse, "ScheduleInvalid", says)
-		w.condition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
+		w.requireCondition("Scaling", metav1.ConditionFalse, "ScheduleInvalid", says)
+		w.requireCondition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
 	}
 
 	// After the error is fixed, the pool continues.
-	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Scaling.Schedules = s.Scaling.Schedules[:1] })
-	w.pass(time.Second)
-	w.condition(step.Ready, metav1.ConditionTrue, "Ready", "")
+	w.updatePool(func(s *v1alpha1.RunnerPoolSpec) { s.Scaling.Schedules = s.Scaling.Schedules[:1] })
+	w.reconcileAfter(time.Second)
+	w.requireCondition(step.Ready, metav1.ConditionTrue, "Ready", "")
 }
 
-func TestPausedPoolsStayAsTheyAre(t *testing.T) {
+func TestPausedPoolDoesNotChange(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling.ScaleDownDelay = &metav1.Duration{}
 		p.Spec.Scaling.MinReplicas = 2
 	})
-	w.pass(0)
+	w.reconcileAfter(0)
 
-	for _, claim := range w.want(2, 0) {
-		w.is(&claim, idle)
+	for _, claim := range w.requireClaims(2, 0) {
+		w.setClaimStatus(&claim, setIdle)
 	}
 
-	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Paused, s.Scaling.MinReplicas = true, 0 })
-	w.queue(1)
-	w.pass(time.Hour)
-	w.want(2, 0)
-	w.condition(step.Ready, metav1.ConditionTrue, "Paused", "the pool creates and deletes no machines")
+	w.updatePool(func(s *v1alpha1.RunnerPoolSpec) { s.Paused, s.Scaling.MinReplicas = true, 0 })
+	w.queueJobs(1)
+	w.reconcileAfter(time.Hour)
+	w.requireClaims(2, 0)
+	w.requireCondition(step.Ready, metav1.ConditionTrue, "Paused", "the pool creates and deletes no machines")
 
-	if status := w.pool().Status; status.Replicas != 2 || status.ReadyReplicas != 2 || status.QueuedJobs != 1 {
+	if status := w.getPool().Status; status.Replicas != 2 || status.ReadyReplicas != 2 || status.QueuedJobs != 1 {
 		t.Errorf("status = %+v", status)
 	}
 
-	w.update(func(s *v1alpha1.RunnerPoolSpec) { s.Paused = false })
-	w.pass(time.Second)
-	w.want(1, 0)
+	w.updatePool(func(s *v1alpha1.RunnerPoolSpec) { s.Paused = false })
+	w.reconcileAfter(time.Second)
+	w.requireClaims(1, 0)
 }
 
-func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
+func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	t.Parallel()
 
 	const counted = corev1.ResourceName("count/machineclaims.hyperfleet.io")
 
-	w := newPoolWorld(t, nil)
+	w := newPoolFixture(t, nil)
 	quota := &corev1.ResourceQuota{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "few"},
 		Spec:       corev1.ResourceQuotaSpec{Hard: corev1.ResourceList{counted: resource.MustParse("2")}},
@@ -218,7 +218,7 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 
 	// The test has no quota controller, so it does what the controller would do.
 	used := func(n string) {
-		fresh := read(w, w.namespace, "few", &corev1.ResourceQuota{})
+		fresh := getObject(w, w.namespace, "few", &corev1.ResourceQuota{})
 		fresh.Status = corev1.ResourceQuotaStatus{
 			Hard: fresh.Spec.Hard, Used: corev1.ResourceList{counted: resource.MustParse(n)},
 		}
@@ -230,21 +230,21 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 	used("0")
 
 	// The admission of the API server reads quotas from a cache.
-	until(t, "the API server counts MachineClaims", func() bool {
-		probe := makeClaim(t, claimOf(w.namespace, "probe"))
-		remove(t, probe)
+	waitUntil(t, "the API server counts MachineClaims", func() bool {
+		probe := createClaim(t, newClaim(w.namespace, "probe"))
+		deleteObject(t, probe)
 
-		count := read(t, w.namespace, "few", &corev1.ResourceQuota{}).Status.Used[counted]
+		count := getObject(t, w.namespace, "few", &corev1.ResourceQuota{}).Status.Used[counted]
 
 		return count.Value() > 0
 	})
 
 	used("0")
-	w.queue(5)
+	w.queueJobs(5)
 
-	result := w.pass(0)
-	claims := w.want(2, 0)
-	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+	result := w.reconcileAfter(0)
+	claims := w.requireClaims(2, 0)
+	w.requireCondition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
 	if result.RequeueAfter != 30*time.Second {
 		t.Errorf("requeued after %s, want 30s", result.RequeueAfter)
@@ -252,21 +252,21 @@ func TestQuotaIsSaidAndWaitedFor(t *testing.T) {
 
 	// Reconciles in between create no claims, although the quota has capacity.
 	used("0")
-	w.pass(10 * time.Second)
-	w.want(2, 0)
-	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+	w.reconcileAfter(10 * time.Second)
+	w.requireClaims(2, 0)
+	w.requireCondition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
 	// A deleted claim frees quota: the pool retries soon.
-	remove(t, &claims[0])
+	deleteObject(t, &claims[0])
 	w.finishDeletions()
 	used("1")
-	w.pass(time.Second)
-	w.pass(3 * time.Second)
-	w.want(2, 0)
-	w.condition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(3 * time.Second)
+	w.requireClaims(2, 0)
+	w.requireCondition("Scaling", metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: few")
 
-	remove(t, quota)
-	w.pass(30 * time.Second)
-	w.want(5, 0)
-	w.condition("Scaling", metav1.ConditionTrue, "ScalingUp", "creating 3 machines")
+	deleteObject(t, quota)
+	w.reconcileAfter(30 * time.Second)
+	w.requireClaims(5, 0)
+	w.requireCondition("Scaling", metav1.ConditionTrue, "ScalingUp", "creating 3 machines")
 }

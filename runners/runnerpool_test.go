@@ -28,23 +28,23 @@ import (
 
 // poolFixture is a fixture: one namespace with one pool. The test does what the controller of its claims
 // would do.
-type poolWorld struct {
+type poolFixture struct {
 	*testing.T
 
-	namespace string
-	clock     *clocktesting.FakePassiveClock
-	pools     *runnerpool.Reconciler
-	jobs      int
+	namespace  string
+	clock      *clocktesting.FakePassiveClock
+	reconciler *runnerpool.Reconciler
+	jobs       int
 }
 
 // newPoolFixture creates the pool, after change was applied, and its template and cluster, which are ready.
-func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
+func newPoolFixture(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixture {
 	t.Helper()
 
 	// Claims have the creation time of the API server, so the clock of the pools starts with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
 	platform := github.Platform{}
-	w := &poolWorld{T: t, namespace: env.Namespace(t), clock: clk, pools: &runnerpool.Reconciler{
+	w := &poolFixture{T: t, namespace: env.Namespace(t), clock: clk, reconciler: &runnerpool.Reconciler{
 		Client: env.Client, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
 		Platforms: demand.Platforms{v1alpha1.WorkloadGitHubActions: platform},
 		Runner:    &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
@@ -67,14 +67,14 @@ func newPoolWorld(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolWorld {
 		change(pool)
 	}
 
-	w.template("one")
+	w.createTemplate("one")
 	env.Create(w, pool)
 
 	return w
 }
 
 // setReady writes the condition Ready of an object.
-func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
+func (w *poolFixture) setReady(obj step.Object, status metav1.ConditionStatus) {
 	w.Helper()
 	meta.SetStatusCondition(obj.StatusConditions(), metav1.Condition{
 		Type: step.Ready, Status: status, Reason: "Test", Message: "as the test says",
@@ -86,25 +86,25 @@ func (w *poolWorld) ready(obj step.Object, status metav1.ConditionStatus) {
 }
 
 // createTemplate creates a template on its own cluster. Both are ready.
-func (w *poolWorld) template(name string) *v1alpha1.HypervisorMachineTemplate {
+func (w *poolFixture) createTemplate(name string) *v1alpha1.HypervisorMachineTemplate {
 	w.Helper()
 
-	cluster := clusterOf(w.namespace + "-" + name)
+	cluster := newCluster(w.namespace + "-" + name)
 	env.Create(w, cluster)
-	w.ready(cluster, metav1.ConditionTrue)
+	w.setReady(cluster, metav1.ConditionTrue)
 
-	template := templateOf(w.namespace, name, cluster.Name)
+	template := newTemplate(w.namespace, name, cluster.Name)
 	env.Create(w, template)
-	w.ready(template, metav1.ConditionTrue)
+	w.setReady(template, metav1.ConditionTrue)
 
 	return template
 }
 
 // updatePool updates the spec of the pool.
-func (w *poolWorld) update(change func(*v1alpha1.RunnerPoolSpec)) {
+func (w *poolFixture) updatePool(change func(*v1alpha1.RunnerPoolSpec)) {
 	w.Helper()
 
-	pool := w.pool()
+	pool := w.getPool()
 	change(&pool.Spec)
 
 	if err := env.Client.Update(w.Context(), pool); err != nil {
@@ -112,18 +112,18 @@ func (w *poolWorld) update(change func(*v1alpha1.RunnerPoolSpec)) {
 	}
 }
 
-func (w *poolWorld) pool() *v1alpha1.RunnerPool {
+func (w *poolFixture) getPool() *v1alpha1.RunnerPool {
 	w.Helper()
 
-	return read(w, w.namespace, "pool", &v1alpha1.RunnerPool{})
+	return getObject(w, w.namespace, "pool", &v1alpha1.RunnerPool{})
 }
 
 // reconcileAfter advances the clock, and reconciles the pool once.
-func (w *poolWorld) pass(after time.Duration) reconcile.Result {
+func (w *poolFixture) reconcileAfter(after time.Duration) reconcile.Result {
 	w.Helper()
 	w.clock.SetTime(w.clock.Now().Add(after))
 
-	result, err := w.pools.Reconcile(w.Context(), reconcile.Request{
+	result, err := w.reconciler.Reconcile(w.Context(), reconcile.Request{
 		NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "pool"},
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func (w *poolWorld) pass(after time.Duration) reconcile.Result {
 }
 
 // queueJobs adds queued jobs.
-func (w *poolWorld) queue(n int) {
+func (w *poolFixture) queueJobs(n int) {
 	w.Helper()
 
 	for range n {
@@ -151,7 +151,7 @@ func (w *poolWorld) queue(n int) {
 }
 
 // listClaims returns the claims of the pool that are not being deleted, keyed by name.
-func (w *poolWorld) claims() []v1alpha1.MachineClaim {
+func (w *poolFixture) listClaims() []v1alpha1.MachineClaim {
 	w.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -163,10 +163,10 @@ func (w *poolWorld) claims() []v1alpha1.MachineClaim {
 }
 
 // requireClaims checks how many claims the pool has: running, and on standby.
-func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
+func (w *poolFixture) requireClaims(running, standby int) []v1alpha1.MachineClaim {
 	w.Helper()
 
-	claims := w.claims()
+	claims := w.listClaims()
 	held := 0
 
 	for i := range claims {
@@ -183,12 +183,12 @@ func (w *poolWorld) want(running, standby int) []v1alpha1.MachineClaim {
 }
 
 // setClaimStatus writes the status of a claim, as its controller would.
-func (w *poolWorld) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
+func (w *poolFixture) setClaimStatus(claim *v1alpha1.MachineClaim, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
 	w.Helper()
 
 	now := metav1.NewMicroTime(w.clock.Now())
 
-	fresh := read(w, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
+	fresh := getObject(w, w.namespace, claim.Name, &v1alpha1.MachineClaim{})
 	if fresh.Status.Times == nil {
 		fresh.Status.Times = &v1alpha1.MachineTimes{}
 	}
@@ -200,28 +200,28 @@ func (w *poolWorld) is(claim *v1alpha1.MachineClaim, change func(*v1alpha1.Machi
 	}
 }
 
-func prepared(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+func setPrepared(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 	status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "c", VMID: "100001"}
 	status.Times.Cloned = now
 }
 
-func idle(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
-	prepared(status, now)
+func setIdle(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+	setPrepared(status, now)
 	status.Times.Ready = now
 }
 
-func busy(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
-	idle(status, now)
+func setBusy(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+	setIdle(status, now)
 	status.Times.JobStarted = now
 }
 
-func died(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
-	prepared(status, now)
+func setFailed(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+	setPrepared(status, now)
 	status.Times.Stopped, status.Times.Ended, status.EndReason = now, now, "BootstrapFailed"
 }
 
 // finishDeletions removes the finalizers of the claims that are being deleted.
-func (w *poolWorld) finishDeletions() {
+func (w *poolFixture) finishDeletions() {
 	w.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -240,24 +240,24 @@ func (w *poolWorld) finishDeletions() {
 }
 
 // requireCondition checks one condition of the pool.
-func (w *poolWorld) condition(kind string, status metav1.ConditionStatus, reason, says string) {
+func (w *poolFixture) requireCondition(kind string, status metav1.ConditionStatus, reason, says string) {
 	w.Helper()
-	kube.CheckCondition(w, w.pool().Status.Conditions, kind, status, reason, says)
+	kube.CheckCondition(w, w.getPool().Status.Conditions, kind, status, reason, says)
 }
 
 // slowClient is a client that counts lists of claims and delays them, as if there were thousands of claims.
-type slow struct {
+type slowClient struct {
 	client.Client
 
 	clock *clocktesting.FakePassiveClock
-	takes time.Duration
+	delay time.Duration
 	lists int
 }
 
-func (c *slow) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (c *slowClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	if _, ok := list.(*v1alpha1.MachineClaimList); ok {
 		c.lists++
-		c.clock.SetTime(c.clock.Now().Add(c.takes))
+		c.clock.SetTime(c.clock.Now().Add(c.delay))
 	}
 
 	return c.Client.List(ctx, list, opts...)
@@ -265,18 +265,18 @@ func (c *slow) List(ctx context.Context, list client.ObjectList, opts ...client.
 
 // Reconciles of a pool take at most a fifth of the time, however often its machines enqueue it and however
 // many machines it has. No requested reconcile is lost.
-func TestLooksAtAPoolAreKeptApart(t *testing.T) {
+func TestReconcilesOfPoolAreSpaced(t *testing.T) {
 	t.Parallel()
 
 	for takes, pause := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 40 * time.Millisecond, time.Second: 500 * time.Millisecond, 0: 0,
 	} {
-		w := newPoolWorld(t, nil)
-		read := &slow{Client: env.Client, clock: w.clock, takes: takes}
-		w.pools.Client = read
+		w := newPoolFixture(t, nil)
+		read := &slowClient{Client: env.Client, clock: w.clock, delay: takes}
+		w.reconciler.Client = read
 		name := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "pool"}}
 		pass := func() time.Duration {
-			result, err := w.pools.Reconcile(t.Context(), name)
+			result, err := w.reconciler.Reconcile(t.Context(), name)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -311,48 +311,48 @@ func TestLooksAtAPoolAreKeptApart(t *testing.T) {
 }
 
 // A pool reports which labels its runners have, also if its spec has none.
-func TestLabelsOfRunnersAreTold(t *testing.T) {
+func TestRunnerLabelsAreReported(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Workload.Config.GitHub.Labels = nil })
-	w.pass(0)
-	w.condition("Observed", metav1.ConditionTrue, "Counted", `the runners have the labels "self-hosted", "hyperfleet", "ephemeral"`)
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) { p.Spec.Workload.Config.GitHub.Labels = nil })
+	w.reconcileAfter(0)
+	w.requireCondition("Observed", metav1.ConditionTrue, "Counted", `the runners have the labels "self-hosted", "hyperfleet", "ephemeral"`)
 
-	w.update(func(spec *v1alpha1.RunnerPoolSpec) {
+	w.updatePool(func(spec *v1alpha1.RunnerPoolSpec) {
 		spec.Workload.Config.GitHub.Labels, spec.Workload.Config.GitHub.ScaleSet = []string{"linux x64"}, "acme"
 	})
-	w.pass(time.Second)
-	w.pass(10 * time.Second) // an update with the same reason is not written at once
-	w.condition("Observed", metav1.ConditionTrue, "Counted", `"ephemeral", "linux x64", and take only jobs of the queue "acme"`)
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(10 * time.Second) // an update with the same reason is not written at once
+	w.requireCondition("Observed", metav1.ConditionTrue, "Counted", `"ephemeral", "linux x64", and take only jobs of the queue "acme"`)
 }
 
 func TestMachinesAreSpreadOverTemplates(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Placement = &v1alpha1.Placement{TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}, {Name: "three"}}}
 	})
-	w.template("two")
-	w.queue(4)
-	w.pass(0)
-	w.count(map[string]int{"one": 2, "two": 2})
-	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", `there is no HypervisorMachineTemplate "three"`)
+	w.createTemplate("two")
+	w.queueJobs(4)
+	w.reconcileAfter(0)
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 2})
+	w.requireCondition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", `there is no HypervisorMachineTemplate "three"`)
 
 	// The cluster of the first template fails: the pool uses the other template.
-	w.ready(read(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
-	w.queue(2)
-	w.pass(time.Second)
-	w.count(map[string]int{"one": 2, "two": 4})
-	w.pass(10 * time.Second) // an update with the same reason is not written at once
-	w.condition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", "is not ready: as the test says")
+	w.setReady(getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
+	w.queueJobs(2)
+	w.reconcileAfter(time.Second)
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 4})
+	w.reconcileAfter(10 * time.Second) // an update with the same reason is not written at once
+	w.requireCondition("TemplateReady", metav1.ConditionTrue, "SomeTemplatesNotReady", "is not ready: as the test says")
 }
 
 // requireTemplateCounts checks how many claims use each template.
-func (w *poolWorld) count(want map[string]int) {
+func (w *poolFixture) requireTemplateCounts(want map[string]int) {
 	w.Helper()
 
 	got := map[string]int{}
-	for _, claim := range w.claims() {
+	for _, claim := range w.listClaims() {
 		got[claim.Spec.TemplateRef.Name]++
 	}
 
@@ -361,18 +361,18 @@ func (w *poolWorld) count(want map[string]int) {
 	}
 }
 
-func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
+func TestPackedMachinesUseNextCluster(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Placement = &v1alpha1.Placement{
 			Strategy: v1alpha1.PlacementPack, TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}},
 		}
 	})
-	w.template("two")
-	w.queue(3)
-	w.pass(0)
-	w.count(map[string]int{"one": 3})
+	w.createTemplate("two")
+	w.queueJobs(3)
+	w.reconcileAfter(0)
+	w.requireTemplateCounts(map[string]int{"one": 3})
 
 	full := func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
 		status.Conditions = []metav1.Condition{{
@@ -380,51 +380,51 @@ func TestPackedMachinesMoveOnWhenAClusterIsFull(t *testing.T) {
 			LastTransitionTime: metav1.NewTime(now.Time),
 		}}
 	}
-	claims := w.claims()
-	w.is(&claims[0], full)
-	w.is(&claims[1], prepared)
-	w.is(&claims[2], prepared)
+	claims := w.listClaims()
+	w.setClaimStatus(&claims[0], full)
+	w.setClaimStatus(&claims[1], setPrepared)
+	w.setClaimStatus(&claims[2], setPrepared)
 
 	// The waiting machine is created on another cluster, and so are further machines for some time.
-	w.pass(time.Second)
+	w.reconcileAfter(time.Second)
 	w.finishDeletions()
-	w.count(map[string]int{"one": 2, "two": 1})
-	w.queue(1)
-	w.pass(time.Second)
-	w.count(map[string]int{"one": 2, "two": 2})
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 1})
+	w.queueJobs(1)
+	w.reconcileAfter(time.Second)
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 2})
 
 	// If no other cluster has capacity, the claim stays.
-	for _, claim := range w.claims() {
+	for _, claim := range w.listClaims() {
 		if claim.Spec.TemplateRef.Name == "two" {
-			w.is(&claim, full)
+			w.setClaimStatus(&claim, full)
 		}
 	}
 
-	w.pass(time.Second)
-	w.count(map[string]int{"one": 2, "two": 2})
+	w.reconcileAfter(time.Second)
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 2})
 
 	// Later the pool uses the first template again.
-	w.pass(2 * time.Minute)
+	w.reconcileAfter(2 * time.Minute)
 	w.finishDeletions()
-	w.count(map[string]int{"one": 4})
+	w.requireTemplateCounts(map[string]int{"one": 4})
 
-	for _, claim := range w.claims() {
+	for _, claim := range w.listClaims() {
 		if claim.Spec.Placement != v1alpha1.PlacementPack {
 			t.Errorf("claim %s is placed by %q", claim.Name, claim.Spec.Placement)
 		}
 	}
 }
 
-func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
+func TestChangedTemplateReplacesIdleMachines(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) {
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
 		p.Spec.Scaling = v1alpha1.Scaling{MinReplicas: 6, MaxReplicas: 20, Warm: &v1alpha1.Warm{Stopped: 2}}
 	})
-	w.pass(0)
+	w.reconcileAfter(0)
 
 	old := map[string]bool{}
-	claims := w.want(6, 2)
+	claims := w.requireClaims(6, 2)
 	runs := ""
 
 	for i := range claims {
@@ -432,19 +432,19 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 
 		switch {
 		case claims[i].Spec.Standby:
-			w.is(&claims[i], prepared)
+			w.setClaimStatus(&claims[i], setPrepared)
 		case runs == "":
 			runs = claims[i].Name
-			w.is(&claims[i], busy)
+			w.setClaimStatus(&claims[i], setBusy)
 		default:
-			w.is(&claims[i], idle)
+			w.setClaimStatus(&claims[i], setIdle)
 		}
 	}
 
-	w.pass(time.Second)
-	w.want(6, 2)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(6, 2)
 
-	template := read(w, w.namespace, "one", &v1alpha1.HypervisorMachineTemplate{})
+	template := getObject(w, w.namespace, "one", &v1alpha1.HypervisorMachineTemplate{})
 	template.Spec.Resources.CPU = 4
 
 	if err := env.Client.Update(t.Context(), template); err != nil {
@@ -454,7 +454,7 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	left := func() int {
 		n := 0
 
-		for _, claim := range w.claims() {
+		for _, claim := range w.listClaims() {
 			if old[claim.Name] {
 				n++
 			}
@@ -464,37 +464,37 @@ func TestAChangedTemplateReplacesWhatHasNoJob(t *testing.T) {
 	}
 
 	for want := 6; want >= 2; want -= 2 {
-		w.pass(time.Second)
+		w.reconcileAfter(time.Second)
 
 		if got := left(); got != want {
 			t.Errorf("%d machines of the old template are left, want %d", got, want)
 		}
 
 		// No further machines are deleted until the new machines are ready.
-		w.pass(time.Second)
+		w.reconcileAfter(time.Second)
 
 		if got := left(); got != want {
 			t.Errorf("%d machines of the old template are left while new ones start, want %d", got, want)
 		}
 
 		w.finishDeletions()
-		w.pass(time.Second)
+		w.reconcileAfter(time.Second)
 
-		for _, claim := range w.claims() {
+		for _, claim := range w.listClaims() {
 			switch {
 			case old[claim.Name]:
 			case claim.Spec.Standby:
-				w.is(&claim, prepared)
+				w.setClaimStatus(&claim, setPrepared)
 			default:
-				w.is(&claim, idle)
+				w.setClaimStatus(&claim, setIdle)
 			}
 		}
 	}
 
-	w.pass(time.Second)
+	w.reconcileAfter(time.Second)
 	w.finishDeletions()
 
-	if claims := w.claims(); left() != 1 || !slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == runs }) {
+	if claims := w.listClaims(); left() != 1 || !slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == runs }) {
 		t.Errorf("%d machines of the old template are left, want the busy one %s", left(), runs)
 	}
 }
@@ -511,34 +511,34 @@ func TestLimitsOfAPool(t *testing.T) {
 	}{
 		"idleTimeout replaces one of the minimum": {
 			change: func(s *v1alpha1.RunnerPoolSpec) { s.Lifecycle = &v1alpha1.Lifecycle{IdleTimeout: minute} },
-			state:  idle, before: 50 * time.Second, after: 15 * time.Second,
+			state:  setIdle, before: 50 * time.Second, after: 15 * time.Second,
 		},
 		"maxLifetime counts from the creation": {
 			change: func(s *v1alpha1.RunnerPoolSpec) { s.Lifecycle = &v1alpha1.Lifecycle{MaxLifetime: minute} },
-			state:  prepared, before: 50 * time.Second, after: 15 * time.Second,
+			state:  setPrepared, before: 50 * time.Second, after: 15 * time.Second,
 		},
 	}
 	for name, test := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newPoolWorld(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MinReplicas = 1 })
-			w.pass(0)
+			w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MinReplicas = 1 })
+			w.reconcileAfter(0)
 
-			first := w.want(1, 0)[0]
-			w.is(&first, test.state)
-			w.update(test.change)
-			w.pass(test.before)
+			first := w.requireClaims(1, 0)[0]
+			w.setClaimStatus(&first, test.state)
+			w.updatePool(test.change)
+			w.reconcileAfter(test.before)
 
-			if claims := w.claims(); len(claims) != 1 || claims[0].Name != first.Name {
+			if claims := w.listClaims(); len(claims) != 1 || claims[0].Name != first.Name {
 				t.Errorf("it was deleted too early: %v", claims)
 			}
 
-			w.pass(test.after)
+			w.reconcileAfter(test.after)
 			w.finishDeletions()
-			w.pass(0)
+			w.reconcileAfter(0)
 
-			claims := w.claims()
+			claims := w.listClaims()
 			if slices.ContainsFunc(claims, func(c v1alpha1.MachineClaim) bool { return c.Name == first.Name }) {
 				t.Error("it still exists")
 			}
@@ -551,23 +551,23 @@ func TestLimitsOfAPool(t *testing.T) {
 }
 
 // If a machine fails before its runner is online, the pool creates another machine for the job at once.
-func TestADeadMachineIsReplaced(t *testing.T) {
+func TestFailedMachineIsReplaced(t *testing.T) {
 	t.Parallel()
 
-	w := newPoolWorld(t, nil)
-	w.queue(1)
-	w.pass(0)
+	w := newPoolFixture(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
 
-	dead := w.want(1, 0)[0]
-	w.is(&dead, died)
+	dead := w.requireClaims(1, 0)[0]
+	w.setClaimStatus(&dead, setFailed)
 
-	after := w.pass(0).RequeueAfter
-	w.condition("Scaling", metav1.ConditionTrue, "BackingOff", "1 machine failed in a row")
+	after := w.reconcileAfter(0).RequeueAfter
+	w.requireCondition("Scaling", metav1.ConditionTrue, "BackingOff", "1 machine failed in a row")
 
 	if after <= 0 || after > 2*time.Second {
 		t.Errorf("requeued after %s, want the back-off after one failure", after)
 	}
 
-	w.pass(after)
-	w.want(2, 0)
+	w.reconcileAfter(after)
+	w.requireClaims(2, 0)
 }

@@ -30,10 +30,10 @@ import (
 )
 
 const (
-	patience = time.Minute
-	lookAt   = 20 * time.Millisecond
-	endpoint = "https://pve.example:8006/api2/json"
-	gib      = 1 << 30
+	waitTimeout  = time.Minute
+	pollInterval = 20 * time.Millisecond
+	endpoint     = "https://pve.example:8006/api2/json"
+	gib          = 1 << 30
 )
 
 var (
@@ -47,18 +47,18 @@ func TestMain(m *testing.M) {
 }
 
 // waitUntil polls the condition until it is true or the timeout is over.
-func until(t *testing.T, what string, is func() bool) {
+func waitUntil(t *testing.T, what string, is func() bool) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !is(); time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); !is(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
-			t.Fatalf("timed out after %s: %s", patience, what)
+			t.Fatalf("timed out after %s: %s", waitTimeout, what)
 		}
 	}
 }
 
 // getObject gets an object from the API server.
-func read[T client.Object](t testing.TB, namespace, name string, into T) T {
+func getObject[T client.Object](t testing.TB, namespace, name string, into T) T {
 	t.Helper()
 
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, into); err != nil {
@@ -69,7 +69,7 @@ func read[T client.Object](t testing.TB, namespace, name string, into T) T {
 }
 
 // createClaim creates a claim and its status.
-func makeClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
+func createClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	status := claim.Status
@@ -83,7 +83,7 @@ func makeClaim(t testing.TB, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClai
 	return claim
 }
 
-func remove(t testing.TB, obj client.Object) {
+func deleteObject(t testing.TB, obj client.Object) {
 	t.Helper()
 
 	if err := env.Client.Delete(t.Context(), obj); err != nil {
@@ -91,7 +91,7 @@ func remove(t testing.TB, obj client.Object) {
 	}
 }
 
-func claimOf(namespace, name string) *v1alpha1.MachineClaim {
+func newClaim(namespace, name string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.MachineClaimSpec{
@@ -104,7 +104,7 @@ func claimOf(namespace, name string) *v1alpha1.MachineClaim {
 	}
 }
 
-func templateOf(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemplate {
+func newTemplate(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemplate {
 	return &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
@@ -116,22 +116,22 @@ func templateOf(namespace, name, cluster string) *v1alpha1.HypervisorMachineTemp
 }
 
 // newCluster returns a cluster with its credentials in the Secret "secrets".
-func clusterOf(name string) *v1alpha1.HypervisorCluster {
+func newCluster(name string) *v1alpha1.HypervisorCluster {
 	return &v1alpha1.HypervisorCluster{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: v1alpha1.ProviderProxmox, Endpoint: endpoint,
-			Credentials: v1alpha1.HypervisorCredentials{TokenID: secretKey("id"), TokenSecret: secretKey("secret")},
+			Credentials: v1alpha1.HypervisorCredentials{TokenID: newSecretSource("id"), TokenSecret: newSecretSource("secret")},
 		},
 	}
 }
 
-func secretKey(name string) *v1alpha1.SecretValueSource {
+func newSecretSource(name string) *v1alpha1.SecretValueSource {
 	return &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "secrets", Key: name}}
 }
 
 // createSecrets creates a Secret with the credentials of a cluster and of a CI platform.
-func makeSecrets(t testing.TB, namespace string) {
+func createSecrets(t testing.TB, namespace string) {
 	t.Helper()
 	env.Create(t, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "secrets"},
@@ -142,25 +142,25 @@ func makeSecrets(t testing.TB, namespace string) {
 }
 
 // fakeHypervisor is a hypervisor whose responses the test sets.
-type lab struct {
+type fakeHypervisor struct {
 	hypervisor.Connection
 
-	token    string
-	err      error
-	nodes    []hypervisor.Node
-	has      []hypervisor.Template
-	machines int
+	token     string
+	err       error
+	nodes     []hypervisor.Node
+	templates []hypervisor.Template
+	machines  int
 	// checks counts the calls of Check, and openConnections the open connections.
-	asked, open int
+	checks, openConnections int
 }
 
-func (l *lab) Check(context.Context) (hypervisor.Info, error) {
-	l.asked++
+func (l *fakeHypervisor) Check(context.Context) (hypervisor.Info, error) {
+	l.checks++
 
 	return hypervisor.Info{Product: "Lab", Version: "9.2", Nodes: l.nodes}, l.err
 }
 
-func (l *lab) Capacity(context.Context) (hypervisor.Capacity, error) {
+func (l *fakeHypervisor) Capacity(context.Context) (hypervisor.Capacity, error) {
 	out := hypervisor.Capacity{Nodes: l.nodes, Machines: l.machines}
 	for _, node := range l.nodes {
 		out.Free.Memory += node.Free.Memory
@@ -169,19 +169,19 @@ func (l *lab) Capacity(context.Context) (hypervisor.Capacity, error) {
 	return out, nil
 }
 
-func (l *lab) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape) ([]hypervisor.Template, error) {
-	return l.has, l.err
+func (l *fakeHypervisor) Resolve(context.Context, hypervisor.TemplateRef, hypervisor.Shape) ([]hypervisor.Template, error) {
+	return l.templates, l.err
 }
 
-func (l *lab) Close() { l.open-- }
+func (l *fakeHypervisor) Close() { l.openConnections-- }
 
 // newClusters connects to the fake hypervisor, with Secrets of the operator's namespace.
-func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters {
+func (l *fakeHypervisor) newClusters(secrets client.Reader, operator string) *connect.Clusters {
 	return &connect.Clusters{
 		Secrets: &connect.Secrets{Reader: secrets, OperatorNamespace: operator},
 		Factories: map[string]hypervisor.Factory{
 			v1alpha1.ProviderProxmox: func(config hypervisor.Config, _ hypervisor.Options) (hypervisor.Connection, error) {
-				l.open++
+				l.openConnections++
 				l.token = config.Credentials.TokenSecret
 
 				return l, nil
@@ -191,36 +191,36 @@ func (l *lab) clusters(secrets client.Reader, operator string) *connect.Clusters
 }
 
 // fakePlatform is a CI platform of type GitHub that is never called.
-type forge struct {
+type fakePlatform struct {
 	github.Platform
 	workload.Provider
 
-	err     error
-	opened  int
-	runners []workload.Runner
-	removed []string
+	err          error
+	opened       int
+	runners      []workload.Runner
+	deregistered []string
 }
 
-func (f *forge) Open(workload.Config) (workload.Provider, error) {
+func (f *fakePlatform) Open(workload.Config) (workload.Provider, error) {
 	f.opened++
 
 	return f, nil
 }
 
-func (f *forge) Validate(context.Context) error { return f.err }
+func (f *fakePlatform) Validate(context.Context) error { return f.err }
 
-func (f *forge) ListRunners(context.Context, string) ([]workload.Runner, error) {
+func (f *fakePlatform) ListRunners(context.Context, string) ([]workload.Runner, error) {
 	return f.runners, nil
 }
 
-func (f *forge) Deregister(_ context.Context, id string) error {
-	f.removed = append(f.removed, id)
+func (f *fakePlatform) Deregister(_ context.Context, id string) error {
+	f.deregistered = append(f.deregistered, id)
 
 	return nil
 }
 
 // formatEvents returns the events so far.
-func heard(recorder *events.FakeRecorder) string {
+func formatEvents(recorder *events.FakeRecorder) string {
 	var out strings.Builder
 
 	for {
@@ -234,15 +234,15 @@ func heard(recorder *events.FakeRecorder) string {
 }
 
 // operatorResponse is the operator's response to a machine.
-type told struct {
-	status  int
-	body    string
-	refusal guest.Refusal
-	after   string
+type operatorResponse struct {
+	status     int
+	body       string
+	refusal    guest.Refusal
+	retryAfter string
 }
 
 // sendRequest sends a request to a path of the operator, with the given bearer token.
-func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) told {
+func sendRequest(t *testing.T, operator *httptest.Server, path, bearer, body string) operatorResponse {
 	t.Helper()
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, operator.URL+path, strings.NewReader(body))
@@ -254,7 +254,7 @@ func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) tol
 
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
-		return told{body: err.Error()} // the connection was closed
+		return operatorResponse{body: err.Error()} // the connection was closed
 	}
 
 	defer func() { _ = response.Body.Close() }()
@@ -264,7 +264,7 @@ func ask(t *testing.T, operator *httptest.Server, path, bearer, body string) tol
 		t.Fatal(err)
 	}
 
-	out := told{status: response.StatusCode, body: string(text), after: response.Header.Get("Retry-After")}
+	out := operatorResponse{status: response.StatusCode, body: string(text), retryAfter: response.Header.Get("Retry-After")}
 	_ = json.Unmarshal(text, &out.refusal)
 
 	return out

@@ -16,9 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-var errListing = errors.New("no listing")
+var errListFailed = errors.New("no listing")
 
-func TestSharedIsAsOldAsItsCallerBears(t *testing.T) {
+func TestSharedRespectsMaxAge(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	made := 0
 	shared := workload.ListCache[int]{Clock: clk, Timeout: time.Minute, List: func(context.Context) (int, error) {
@@ -55,7 +55,7 @@ func TestSharedIsAsOldAsItsCallerBears(t *testing.T) {
 	get("forgotten", time.Hour, 3)
 }
 
-func TestSharedIsMadeOnceForAll(t *testing.T) {
+func TestSharedIsListedOnce(t *testing.T) {
 	var made atomic.Int32
 
 	startedAt, finish := make(chan struct{}), make(chan struct{})
@@ -98,13 +98,13 @@ func TestSharedIsMadeOnceForAll(t *testing.T) {
 	all.Wait()
 }
 
-func TestSharedTellsWhy(t *testing.T) {
+func TestSharedReturnsReason(t *testing.T) {
 	refused := errors.New("not now")
 	may := refused
 	shared := workload.ListCache[int]{
 		Clock: testclock.NewFakePassiveClock(time.Unix(1000, 0)), Timeout: time.Minute,
 		CheckAllowed: func() error { return may },
-		List:         func(context.Context) (int, error) { return 0, errListing },
+		List:         func(context.Context) (int, error) { return 0, errListFailed },
 	}
 
 	if _, err := shared.Get(t.Context(), 0); !errors.Is(err, refused) {
@@ -113,7 +113,7 @@ func TestSharedTellsWhy(t *testing.T) {
 
 	may = nil
 
-	if _, err := shared.Get(t.Context(), 0); !errors.Is(err, errListing) {
+	if _, err := shared.Get(t.Context(), 0); !errors.Is(err, errListFailed) {
 		t.Errorf("got %v, want the listing's error", err)
 	}
 }

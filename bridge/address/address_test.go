@@ -89,7 +89,7 @@ func wideAddr(n uint32) netip.Addr {
 
 // TestIndexFindsContainedAddresses checks that an address is in a range if and only if one of the CIDRs
 // that contain the address is one of the CIDRs of the range.
-func TestIndexFindsWhatIsContained(t *testing.T) {
+func TestIndexFindsContainedAddresses(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "the index finds what the range contains", property.Options{Runs: 500}, prop.ForAll(func(points []uint32, near int32) bool {

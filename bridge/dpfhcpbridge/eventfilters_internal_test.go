@@ -129,7 +129,7 @@ func useCluster(ctx context.Context, cluster *unstructured.Unstructured) (stops,
 // TestDroppedFieldsAreUnused checks that no reconcile can use an event that the predicate drops, and
 // that a batched event does not change the step at which the reconcile stops. If an event were lost, a
 // bridge could wait for five minutes or forever.
-func TestWhatIsDroppedIsOfNoUse(t *testing.T) {
+func TestDroppedFieldsAreUnused(t *testing.T) {
 	t.Parallel()
 
 	places := len(choices())

@@ -16,7 +16,7 @@ import (
 // TestFirstBridge checks which bridge a DPUCluster or an address belongs to: a bridge that has
 // created its cluster before a bridge that has not, then the older bridge, then the bridge with the
 // lower UID.
-func TestWhichBridgeComesFirst(t *testing.T) {
+func TestFirstBridge(t *testing.T) {
 	t.Parallel()
 
 	bridge := func(uid string, age time.Duration, made bool) *v1alpha1.DPFHCPBridge {

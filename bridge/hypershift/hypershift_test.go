@@ -174,7 +174,7 @@ func TestDPUCluster(t *testing.T) {
 	}
 }
 
-func TestWhoAPoolServes(t *testing.T) {
+func TestServicesOfPool(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {

@@ -199,7 +199,7 @@ func TestCheck(t *testing.T) {
 
 // TestResponsesAreCached checks that results are cached by the image and the Secret's version, and that
 // concurrent checks of one image share one request.
-func TestAnswersAreRemembered(t *testing.T) {
+func TestResponsesAreCached(t *testing.T) {
 	t.Parallel()
 
 	server := registrytest.New(t, registry.Options{Users: map[string]string{"user": "password"}})
@@ -248,7 +248,7 @@ func TestAnswersAreRemembered(t *testing.T) {
 
 // TestInvalidRegistryResponses checks that a server that does not behave as a registry gets no password and
 // that requests to it end.
-func TestStrangeRegistries(t *testing.T) {
+func TestInvalidRegistryResponses(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ header, body, want string }{

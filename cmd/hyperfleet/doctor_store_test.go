@@ -129,7 +129,7 @@ func (i installation) testCaches(t *testing.T) {
 			spec["cache"] = cache
 		}
 
-		i.create(t, object("HypervisorMachineTemplate", namespace, name, spec))
+		i.create(t, newObject("HypervisorMachineTemplate", namespace, name, spec))
 	}
 
 	report := i.runDoctor(t, i.Config, "-n", namespace)

@@ -99,7 +99,7 @@ func (i installation) expectOutput(t *testing.T, code int, want string) {
 	}
 }
 
-func object(kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
+func newObject(kind, namespace, name string, spec map[string]any) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{Object: map[string]any{"spec": spec}}
 	o.SetGroupVersionKind(schema.GroupVersionKind{Group: "hyperfleet.io", Version: "v1alpha1", Kind: kind})
 	o.SetNamespace(namespace)
@@ -179,13 +179,13 @@ func (i installation) setConditions(t *testing.T, o *unstructured.Unstructured, 
 	must(t, i.Client.Status().Update(t.Context(), o))
 }
 
-func condition(name string, status metav1.ConditionStatus, ago time.Duration, reason, message string) metav1.Condition {
+func newCondition(name string, status metav1.ConditionStatus, ago time.Duration, reason, message string) metav1.Condition {
 	return metav1.Condition{
 		Type: name, Status: status, LastTransitionTime: metav1.NewTime(time.Now().Add(-ago)), Reason: reason, Message: message,
 	}
 }
 
-func (i installation) lease(t *testing.T, name, holder string, ago time.Duration) *coordinationv1.Lease {
+func (i installation) newLease(t *testing.T, name, holder string, ago time.Duration) *coordinationv1.Lease {
 	t.Helper()
 
 	out := &coordinationv1.Lease{
@@ -199,10 +199,10 @@ func (i installation) lease(t *testing.T, name, holder string, ago time.Duration
 	return out
 }
 
-func (i installation) hypervisor(t *testing.T, name string) *unstructured.Unstructured {
+func (i installation) newHypervisor(t *testing.T, name string) *unstructured.Unstructured {
 	t.Helper()
 
-	o := object("HypervisorCluster", "", name, map[string]any{
+	o := newObject("HypervisorCluster", "", name, map[string]any{
 		"provider": "proxmox", "endpoint": "https://pve.example:8006",
 		"credentials": map[string]any{
 			"tokenId":     map[string]any{"secretKeyRef": map[string]any{"name": "pve", "key": "id", "namespace": "default"}},
@@ -214,10 +214,10 @@ func (i installation) hypervisor(t *testing.T, name string) *unstructured.Unstru
 	return o
 }
 
-func (i installation) queued(t *testing.T, namespace, name string, state v1alpha1.JobState) *unstructured.Unstructured {
+func (i installation) newJob(t *testing.T, namespace, name string, state v1alpha1.JobState) *unstructured.Unstructured {
 	t.Helper()
 
-	o := object("RunnerJob", namespace, name, map[string]any{
+	o := newObject("RunnerJob", namespace, name, map[string]any{
 		"platform": "github-actions", "id": name, "state": string(state), "labels": []any{"linux"},
 	})
 	i.create(t, o)
@@ -225,7 +225,7 @@ func (i installation) queued(t *testing.T, namespace, name string, state v1alpha
 	return o
 }
 
-const fine = `
+const validObjects = `
 ok        CRDs of runners: 7 installed, all match this version of hyperfleet
 ok        operator of runners: not running, and not needed because the area has no objects
 ok        CRDs of networking: 4 installed, all match this version of hyperfleet
@@ -238,7 +238,7 @@ ok        operator of bridge: not running, and not needed because the area has n
 0 problems, 0 warnings
 `
 
-const others = `
+const invalidObjects = `
 ok        CRDs of networking: 4 installed, all match this version of hyperfleet
 ok        operator of networking: not running, and not needed because the area has no objects
 ok        CRDs of hosts: 3 installed, all match this version of hyperfleet
@@ -248,18 +248,18 @@ ok        operator of bridge: not running, and not needed because the area has n
 `
 
 func (i installation) testNoProblems(t *testing.T) {
-	i.expectOutput(t, 0, fine)
+	i.expectOutput(t, 0, validObjects)
 
-	i.lease(t, "hyperfleet-runners", "one", time.Second)
-	i.lease(t, "hyperfleet-sentinel", "another program", time.Hour)
+	i.newLease(t, "hyperfleet-runners", "one", time.Second)
+	i.newLease(t, "hyperfleet-sentinel", "another program", time.Hour)
 
-	cluster := i.hypervisor(t, "pve")
-	i.setConditions(t, cluster, condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
+	cluster := i.newHypervisor(t, "pve")
+	i.setConditions(t, cluster, newCondition("Ready", metav1.ConditionTrue, time.Hour, "Connected", "Proxmox VE 9.0, 3 nodes online"))
 	i.expectOutput(t, 0, `
 ok        CRDs of runners: 7 installed, all match this version of hyperfleet
 ok        operator of runners: one is the leader
 ok        RBAC roles of runners: all match this version of hyperfleet
-`+strings.TrimPrefix(others, "\n")+`
+`+strings.TrimPrefix(invalidObjects, "\n")+`
 0 problems, 0 warnings
 `)
 }
@@ -267,46 +267,46 @@ ok        RBAC roles of runners: all match this version of hyperfleet
 func (i installation) testObjects(t *testing.T) {
 	namespace := i.Namespace(t)
 
-	i.lease(t, "hyperfleet-runners", "one", time.Second)
+	i.newLease(t, "hyperfleet-runners", "one", time.Second)
 
-	refused := i.hypervisor(t, "refused")
+	refused := i.newHypervisor(t, "refused")
 	i.setConditions(t, refused,
-		condition("Ready", metav1.ConditionFalse, 12*time.Minute, "PermissionDenied", "as below"),
-		condition("Stalled", metav1.ConditionTrue, 12*time.Minute, "PermissionDenied",
+		newCondition("Ready", metav1.ConditionFalse, 12*time.Minute, "PermissionDenied", "as below"),
+		newCondition("Stalled", metav1.ConditionTrue, 12*time.Minute, "PermissionDenied",
 			"check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms:\n\x1b[31mpveum acl modify /vms"))
 
-	trusting := i.hypervisor(t, "trusting")
+	trusting := i.newHypervisor(t, "trusting")
 	i.setConditions(t, trusting,
-		condition("Ready", metav1.ConditionTrue, time.Hour, "Connected", ""),
-		condition("InsecureTLS", metav1.ConditionTrue, 3*time.Hour, "AsConfigured", "spec.tls.insecureSkipVerify"))
+		newCondition("Ready", metav1.ConditionTrue, time.Hour, "Connected", ""),
+		newCondition("InsecureTLS", metav1.ConditionTrue, 3*time.Hour, "AsConfigured", "spec.tls.insecureSkipVerify"))
 
-	i.setConditions(t, i.hypervisor(t, "slow"), condition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
-	i.setConditions(t, i.hypervisor(t, "soon"), condition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.setConditions(t, i.newHypervisor(t, "slow"), newCondition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
+	i.setConditions(t, i.newHypervisor(t, "soon"), newCondition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
 
-	i.setConditions(t, i.queued(t, namespace, "waits", v1alpha1.JobQueued),
-		condition("Ready", metav1.ConditionFalse, 30*time.Minute, "NoPool", "no pool has the labels [linux]"))
+	i.setConditions(t, i.newJob(t, namespace, "waits", v1alpha1.JobQueued),
+		newCondition("Ready", metav1.ConditionFalse, 30*time.Minute, "NoPool", "no pool has the labels [linux]"))
 
 	for _, state := range []v1alpha1.JobState{v1alpha1.JobCompleted, v1alpha1.JobRunning, v1alpha1.JobWaiting} {
-		i.setConditions(t, i.queued(t, namespace, strings.ToLower(string(state)), state), condition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
+		i.setConditions(t, i.newJob(t, namespace, strings.ToLower(string(state)), state), newCondition("Ready", metav1.ConditionFalse, 30*time.Minute, "Over", "it is over"))
 	}
 
-	deaf := object("RunnerPool", namespace, "deaf", map[string]any{
+	deaf := newObject("RunnerPool", namespace, "deaf", map[string]any{
 		"templateRef": map[string]any{"name": "linux"},
 		"workload":    map[string]any{"type": "github-actions", "config": map[string]any{"github": map[string]any{"organization": "o"}}},
 	})
 	i.create(t, deaf)
 	i.setConditions(t, deaf,
-		condition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
-		condition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "the operator receives no jobs"))
+		newCondition("Ready", metav1.ConditionTrue, time.Hour, "AsDesired", ""),
+		newCondition("DemandSourcesReady", metav1.ConditionFalse, 59*time.Minute, "RepositoriesMissing", "the operator receives no jobs"))
 
 	// Objects without conditions are never overdue.
-	i.create(t, object("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
+	i.create(t, newObject("RunnerLog", namespace, "log", map[string]any{"text": "done", "claim": "one"}))
 
 	i.expectOutput(t, 1, `
 ok        CRDs of runners: 7 installed, all match this version of hyperfleet
 ok        operator of runners: one is the leader
 ok        RBAC roles of runners: all match this version of hyperfleet
-`+strings.TrimPrefix(others, "\n")+`problem   HypervisorCluster refused: PermissionDenied, for 12m
+`+strings.TrimPrefix(invalidObjects, "\n")+`problem   HypervisorCluster refused: PermissionDenied, for 12m
             check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms: pveum acl modify /vms
 problem   HypervisorCluster slow: Unreachable, for 20m
             pve.example does not answer
@@ -333,10 +333,10 @@ warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
 
 // testStuckObjects checks the findings about objects whose deletion does not end, and objects that no operator reconciles.
 func (i installation) testStuckObjects(t *testing.T) {
-	i.lease(t, "hyperfleet-runners", "one", time.Second)
-	i.hypervisor(t, "new")
+	i.newLease(t, "hyperfleet-runners", "one", time.Second)
+	i.newHypervisor(t, "new")
 
-	kept := i.hypervisor(t, "kept")
+	kept := i.newHypervisor(t, "kept")
 	kept.SetFinalizers([]string{"example.com/kept"})
 	must(t, i.Client.Update(t.Context(), kept))
 	must(t, i.Client.Delete(t.Context(), kept))
@@ -376,7 +376,7 @@ func (i installation) testStuckObjects(t *testing.T) {
 }
 
 func (i installation) testOperators(t *testing.T) {
-	i.hypervisor(t, "pve")
+	i.newHypervisor(t, "pve")
 
 	finding := func(subject string) string {
 		t.Helper()
@@ -412,13 +412,13 @@ func (i installation) testOperators(t *testing.T) {
 		t.Errorf("%s, though a pod is ready", got)
 	}
 
-	alone := i.lease(t, "hyperfleet-runners", "one", 20*time.Minute)
+	alone := i.newLease(t, "hyperfleet-runners", "one", 20*time.Minute)
 
 	if got, want := finding(runners), "problem not running: one last renewed Lease hyperfleet-system/hyperfleet-runners 20m ago; "; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	i.lease(t, "hyperfleet-bridge-hosts-networking-runners", "two", time.Second)
+	i.newLease(t, "hyperfleet-bridge-hosts-networking-runners", "two", time.Second)
 
 	if got := finding(runners); got != "ok two is the leader" {
 		t.Error(got)
@@ -442,7 +442,7 @@ func (i installation) testOperators(t *testing.T) {
 }
 
 func (i installation) testCRDsAndRoles(t *testing.T) {
-	i.lease(t, "hyperfleet-runners", "one", time.Second)
+	i.newLease(t, "hyperfleet-runners", "one", time.Second)
 
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
 	must(t, i.Client.List(t.Context(), crds))
@@ -500,7 +500,7 @@ warning   CRDs of bridge: none is installed, so the area is disabled: to enable 
 	wider.Rules = wider.Rules[1:]
 	must(t, i.Client.Update(t.Context(), wider))
 
-	contains(t, findingsOf(i.runDoctor(t, i.Config), "RBAC roles of runners"),
+	checkContains(t, findingsOf(i.runDoctor(t, i.Config), "RBAC roles of runners"),
 		"warning ClusterRole hyperfleet-runners: the rules differ from those of this program (see hyperfleet version): ")
 }
 

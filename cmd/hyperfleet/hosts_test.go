@@ -30,7 +30,7 @@ import (
 )
 
 // writeHostsConfig writes an operator configuration and returns its path.
-func hostsConfig(t *testing.T, agent string) string {
+func writeHostsConfig(t *testing.T, agent string) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -47,7 +47,7 @@ func hostsConfig(t *testing.T, agent string) string {
 	return filepath.Join(dir, "operator.yaml")
 }
 
-func linuxHost(t *testing.T, namespace, name string, status infrav1.HostStatus) {
+func createLinuxHost(t *testing.T, namespace, name string, status infrav1.HostStatus) {
 	t.Helper()
 
 	m := &infrav1.LinuxMachine{
@@ -71,7 +71,7 @@ func TestHostsDiff(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	file := hostsConfig(t, "agent one")
+	file := writeHostsConfig(t, "agent one")
 
 	fleet, err := linux.Load(config.LinuxHosts{
 		MaxPods: config.Default().Hosts.Linux.MaxPods, VMCIDR: "192.168.122.0/24",
@@ -99,13 +99,13 @@ func TestHostsDiff(t *testing.T) {
 	}
 	hash := linux.New(fleet).Hash()
 
-	linuxHost(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
-	linuxHost(t, namespace, "b-new", infrav1.HostStatus{})
-	linuxHost(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
-	linuxHost(t, namespace, "d-lost", infrav1.HostStatus{
+	createLinuxHost(t, namespace, "a-good", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: hash, Parts: parts("a-good")})
+	createLinuxHost(t, namespace, "b-new", infrav1.HostStatus{})
+	createLinuxHost(t, namespace, "c-old", infrav1.HostStatus{Bootstrapped: true, HostConfigHash: "old", Parts: parts("c-old", "agent")})
+	createLinuxHost(t, namespace, "d-lost", infrav1.HostStatus{
 		Bootstrapped: true, HostConfigHash: hash, Parts: parts("d-lost"), LostParts: []string{"firewall-rules"},
 	})
-	linuxHost(t, namespace, "e-failed", infrav1.HostStatus{
+	createLinuxHost(t, namespace, "e-failed", infrav1.HostStatus{
 		Bootstrapped: true, FailedHostConfigHash: hash, Parts: parts("e-failed"), FailureReason: "UpdateExceededRetries", FailureMessage: "because",
 	})
 
@@ -159,7 +159,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	file := hostsConfig(t, "agent one")
+	file := writeHostsConfig(t, "agent one")
 	dir := filepath.Dir(file)
 
 	cfg, err := mac.Load(config.MacHosts{
@@ -220,7 +220,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 }
 
 // newFailedStatus returns the status of a host that has failed terminally.
-func failedHost() infrav1.HostStatus {
+func newFailedStatus() infrav1.HostStatus {
 	return infrav1.HostStatus{
 		Bootstrapped: true, FailureReason: infrav1.FailureUpdateExceededRetries, FailureMessage: "it was tried 5 times", UpdateAttempts: 5,
 		ContactAttempts: 2, HostConfigHash: "old", Parts: []infrav1.HostPart{{Label: "agent", SHA256: "a"}},
@@ -237,7 +237,7 @@ func readHost(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
 }
 
 // createHostFleet creates the fleet of the hosts.
-func racks(t *testing.T, namespace string) *infrav1.HostFleet {
+func createHostFleet(t *testing.T, namespace string) *infrav1.HostFleet {
 	t.Helper()
 
 	fleet := &infrav1.HostFleet{
@@ -253,15 +253,15 @@ func TestHostsPush(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	fleet := racks(t, namespace)
+	fleet := createHostFleet(t, namespace)
 
 	for name, args := range map[string][]string{"some": nil, "every": {"--all"}} {
-		linuxHost(t, namespace, name, failedHost())
+		createLinuxHost(t, namespace, name, newFailedStatus())
 
 		host := "linuxmachine.infrastructure.hyperfleet.io/" + name // as hosts diff -o name prints it
 		execute(t, env.Config, append([]string{"hosts", "push", host, "-n", namespace, "--no-wait"}, args...)...).expectSuccess(t, "the operator pushes when the fleet permits it")
 
-		want := infrav1.HostStatus{Bootstrapped: true, Parts: failedHost().Parts}
+		want := infrav1.HostStatus{Bootstrapped: true, Parts: newFailedStatus().Parts}
 		if args != nil {
 			want.Parts = nil
 		}
@@ -271,13 +271,13 @@ func TestHostsPush(t *testing.T) {
 		}
 	}
 
-	changed := failedHost()
+	changed := newFailedStatus()
 	changed.FailureReason, changed.FailureMessage = infrav1.FailureHostKeyChanged, "another key"
-	linuxHost(t, namespace, "changed", changed)
+	createLinuxHost(t, namespace, "changed", changed)
 
-	busy := failedHost()
+	busy := newFailedStatus()
 	busy.FailureReason, busy.Push = "", &infrav1.HostPush{Hash: "h", What: "Repair", Started: metav1.Unix(1e9, 0)}
-	linuxHost(t, namespace, "busy", busy)
+	createLinuxHost(t, namespace, "busy", busy)
 
 	for name, message := range map[string]string{
 		"changed": "another key: if the host was reinstalled, correct spec.sshHostKey",
@@ -302,7 +302,7 @@ func TestHostsPushFollowed(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	racks(t, namespace)
+	createHostFleet(t, namespace)
 
 	for name, end := range map[string]struct {
 		// status is the status that the operator sets at the end of the push.
@@ -315,7 +315,7 @@ func TestHostsPushFollowed(t *testing.T) {
 		"unreachable": {infrav1.HostStatus{ContactAttempts: 1, ContactReason: "Unreachable", ContactMessage: "no route"}, "Unreachable: no route", true},
 		"worn":        {infrav1.HostStatus{FailureReason: "UpdateExceededRetries", FailureMessage: "enough"}, "has failed: UpdateExceededRetries: enough", true},
 	} {
-		linuxHost(t, namespace, name, failedHost())
+		createLinuxHost(t, namespace, name, newFailedStatus())
 
 		done := make(chan struct{})
 
@@ -327,7 +327,7 @@ func TestHostsPushFollowed(t *testing.T) {
 				t.Errorf("%s: %v", name, got.err)
 			}
 
-			contains(t, fmt.Sprint(got.out, got.err), end.says, "Converged: WaitingForPermit: its turn")
+			checkContains(t, fmt.Sprint(got.out, got.err), end.says, "Converged: WaitingForPermit: its turn")
 		}()
 
 		asked := func(context.Context) (bool, error) {
@@ -352,7 +352,7 @@ func TestHostsPauseAndResume(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	fleet := racks(t, namespace)
+	fleet := createHostFleet(t, namespace)
 
 	for _, step := range []struct {
 		command         string
@@ -371,7 +371,7 @@ func TestHostsPauseAndResume(t *testing.T) {
 func TestHostsFail(t *testing.T) {
 	t.Parallel()
 
-	file := hostsConfig(t, "agent")
+	file := writeHostsConfig(t, "agent")
 
 	for name, tc := range map[string]struct {
 		args []string

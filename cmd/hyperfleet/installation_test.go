@@ -96,7 +96,7 @@ func (i installation) testLifecycle(t *testing.T) {
 	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
-	i.lease(t, "hyperfleet-runners", "the fleet's operator", -time.Hour) // the fleet's operator holds no Lease itself
+	i.newLease(t, "hyperfleet-runners", "the fleet's operator", -time.Hour) // the fleet's operator holds no Lease itself
 
 	tries := trials{f}
 	tries.checkSuccess(t)

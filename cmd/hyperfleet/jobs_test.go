@@ -18,7 +18,7 @@ import (
 func TestJobsCommand(t *testing.T) {
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 
 	for _, tc := range []struct {
 		name        string
@@ -66,7 +66,7 @@ func TestJobsCommand(t *testing.T) {
 func TestJobsGuide(t *testing.T) {
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 	page, err := os.ReadFile("../../docs/guides/jobs.md")
 	must(t, err)
 
@@ -92,7 +92,7 @@ func TestJobsGuide(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 
-	contains(t, string(out), "RUNNER", "URL", "https://github.com/", "  job: github-actions-29679400071\n",
+	checkContains(t, string(out), "RUNNER", "URL", "https://github.com/", "  job: github-actions-29679400071\n",
 		"Job         ci/github-actions-29679400070\n", "Job         ci/github-actions-29679400071\n")
 }
 
@@ -100,7 +100,7 @@ func TestJobCommand(t *testing.T) {
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 
 	for name, tc := range map[string]struct {
 		args  []string
@@ -133,7 +133,7 @@ func TestJobCommand(t *testing.T) {
 func TestJobCommandsFail(t *testing.T) {
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 	unprivileged := env.User(t, "unprivileged")
 
 	for name, tc := range map[string]struct {

@@ -13,7 +13,7 @@ import (
 )
 
 // TestPoolWithoutDemandSource checks that a pool without working demand sources is not shown as ready.
-func TestAPoolThatHearsOfNoJob(t *testing.T) {
+func TestPoolWithoutDemandSource(t *testing.T) {
 	t.Parallel()
 
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse

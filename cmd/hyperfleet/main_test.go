@@ -86,7 +86,7 @@ func (e executed) expectSuccess(t *testing.T, parts ...string) {
 		t.Errorf("it ended with %v", e.err)
 	}
 
-	contains(t, e.out, parts...)
+	checkContains(t, e.out, parts...)
 }
 
 // anyCode accepts any exit code other than 0.
@@ -102,10 +102,10 @@ func (e executed) expectFailure(t *testing.T, code int, parts ...string) {
 		return
 	}
 
-	contains(t, e.err.Error(), parts...)
+	checkContains(t, e.err.Error(), parts...)
 }
 
-func contains(t *testing.T, text string, parts ...string) {
+func checkContains(t *testing.T, text string, parts ...string) {
 	t.Helper()
 
 	for _, part := range parts {

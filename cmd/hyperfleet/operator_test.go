@@ -65,7 +65,7 @@ func TestOperatorExports(t *testing.T) {
 	}
 }
 
-func TestFlagsAreSpelledAsPeopleDo(t *testing.T) {
+func TestFlagSpelling(t *testing.T) {
 	t.Parallel()
 
 	program := root.New()

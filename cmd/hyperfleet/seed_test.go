@@ -35,7 +35,7 @@ var seed sync.Once
 
 // seedFleet creates that fleet once, and returns its namespace. The namespace is visible in the screenshots. Tests must
 // only read it.
-func seeded(t *testing.T) string {
+func seedFleet(t *testing.T) string {
 	t.Helper()
 
 	const namespace = "ci"

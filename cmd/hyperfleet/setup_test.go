@@ -21,10 +21,10 @@ import (
 )
 
 // samplesDir is the folder of the files in docs/start/runners.md.
-const start = "../../deploy/samples/start"
+const samplesDir = "../../deploy/samples/start"
 
 // TestStartSamples checks that the samples in docs/start/runners.md are the output of the command.
-func TestStartIsWhatIsWritten(t *testing.T) {
+func TestStartSamples(t *testing.T) {
 	t.Parallel()
 
 	dir := t.TempDir()
@@ -39,7 +39,7 @@ func TestStartIsWhatIsWritten(t *testing.T) {
 		must(t, err)
 
 		got = regexp.MustCompile("[0-9a-f]{64}").ReplaceAll(got, []byte("change-me")) // the generated webhook secret
-		file := filepath.Join(start, name)
+		file := filepath.Join(samplesDir, name)
 
 		if os.Getenv("UPDATE") != "" {
 			must(t, os.WriteFile(file, got, 0o600))
@@ -55,7 +55,7 @@ func TestStartIsWhatIsWritten(t *testing.T) {
 }
 
 // TestInitWithoutTerminal checks that the command lists all missing flags if it has no terminal.
-func TestNobodyToAsk(t *testing.T) {
+func TestInitWithoutTerminal(t *testing.T) {
 	t.Parallel()
 
 	execute(t, nil, "init", "--endpoint", "pve.example.com", "--dir", t.TempDir()).expectFailure(t, cli.ExitUsage,
@@ -63,7 +63,7 @@ func TestNobodyToAsk(t *testing.T) {
 }
 
 // TestInitChecksAnswers checks that the command checks each answer in the same way as the operator.
-func TestAnswersAreTried(t *testing.T) {
+func TestInitChecksAnswers(t *testing.T) {
 	t.Parallel()
 
 	server := pvetest.New(t, pve.DefaultModel())
@@ -135,7 +135,7 @@ func TestAnswersAreTried(t *testing.T) {
 
 			text, err := os.ReadFile(filepath.Join(dir, "secrets.yaml"))
 			must(t, err)
-			contains(t, string(text), pve.DefaultSecret)
+			checkContains(t, string(text), pve.DefaultSecret)
 
 			execute(t, nil, args...).expectFailure(t, cli.ExitFailed, "already exists")
 		})

@@ -33,7 +33,7 @@ type terminal struct {
 }
 
 // startTop runs `hyperfleet top` in a terminal, with additional environment variables.
-func onTerminal(t *testing.T, variables []string, args ...string) *terminal {
+func startTop(t *testing.T, variables []string, args ...string) *terminal {
 	t.Helper()
 
 	outside, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
@@ -183,7 +183,7 @@ func (s *terminal) quit(key string) {
 func TestTop(t *testing.T) {
 	t.Parallel()
 
-	s := onTerminal(t, nil, "-n", seeded(t))
+	s := startTop(t, nil, "-n", seedFleet(t))
 	s.expect("24 jobs wait", "[1 pools 3]")
 	s.press("\x1b[B\x1b[A\x1b[B\r") // down, up, down, enter
 	s.expect("21 queued", "Conditions:")
@@ -215,7 +215,7 @@ func TestTop(t *testing.T) {
 	s.expect("[1 pools 3]")
 	s.quit("q")
 
-	interrupted := onTerminal(t, nil, "-n", env.Namespace(t))
+	interrupted := startTop(t, nil, "-n", env.Namespace(t))
 	interrupted.expect("[1 pools 0]", "none")
 	interrupted.quit("\x03")
 }
@@ -235,7 +235,7 @@ func lastRow(lines []string) int {
 func TestTopFiltersAndSorts(t *testing.T) {
 	t.Parallel()
 
-	s := onTerminal(t, nil, "-n", seeded(t))
+	s := startTop(t, nil, "-n", seedFleet(t))
 	s.expect("[1 pools 3]", "linux-large")
 	s.press("/LINUX")
 	s.expect("2 of 3 match /LINUX_", "linux-large", "!arm64")
@@ -318,7 +318,7 @@ func documentedKeys(t *testing.T) []string {
 func TestTopLogs(t *testing.T) {
 	t.Parallel()
 
-	s := onTerminal(t, nil, "-n", seeded(t))
+	s := startTop(t, nil, "-n", seedFleet(t))
 	s.expect("[1 pools 3]")
 	s.press("l")
 	s.expect("No log: a pool has no log.")
@@ -352,10 +352,10 @@ func TestTopLogs(t *testing.T) {
 func TestTopColors(t *testing.T) {
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 
 	for name, variables := range map[string][]string{"colors": nil, "no colors": {"NO_COLOR=1"}} {
-		s := onTerminal(t, variables, "-n", namespace)
+		s := startTop(t, variables, "-n", namespace)
 		none := color.Silver // of the emulator
 
 		check := func(row, state string, want color.Color) {
@@ -389,7 +389,7 @@ func TestTopColors(t *testing.T) {
 		s.quit("\x03")
 	}
 
-	dumb := onTerminal(t, []string{"TERM=dumb"}, "-n", namespace, "--once")
+	dumb := startTop(t, []string{"TERM=dumb"}, "-n", namespace, "--once")
 	dumb.expect("code 0")
 
 	if line, style := dumb.row("arm64"); style.Fg() != color.Silver {
@@ -402,7 +402,7 @@ func TestTopReadsSplitSequences(t *testing.T) {
 	t.Parallel()
 
 	// The program waits long for the rest of a sequence, so that the test does not depend on the speed of the computer.
-	s := onTerminal(t, []string{"TCELL_ESCDELAY=60000"}, "-n", seeded(t))
+	s := startTop(t, []string{"TCELL_ESCDELAY=60000"}, "-n", seedFleet(t))
 	s.expect("[1 pools 3]")
 	s.pressApart("\x1b", "[B")
 	s.pressApart("\x1b[", "B")
@@ -417,7 +417,7 @@ func TestTopReadsSplitSequences(t *testing.T) {
 func TestTopOnce(t *testing.T) {
 	t.Parallel()
 
-	seeded(t)
+	seedFleet(t)
 	execute(t, env.Config, "top", "--once", "--list", "jobs").expectSuccess(t,
 		"jobs wait", "unit tests", "acme/app", "AtMaximum: RunnerPool linux-large has all 12 machines")
 	execute(t, env.Config, "top", "--once", "-n", "nowhere").expectFailure(t, cli.ExitFailed, "namespace nowhere does not exist")
@@ -434,7 +434,7 @@ func TestTopPictures(t *testing.T) {
 	mux := http.NewServeMux()
 
 	for path, keys := range map[string]string{"/pools": "", "/jobs": "3/acme/checkout\r", "/log": "3/failure\rl"} {
-		s := onTerminal(t, nil, "-n", seeded(t))
+		s := startTop(t, nil, "-n", seedFleet(t))
 		s.expect("[1 pools 3]")
 		s.press(keys)
 		s.expect(map[string]string{"/pools": "linux-large", "/jobs": "11 of 39 match /acme/checkout ", "/log": "RunnerLog"}[path])

@@ -47,7 +47,7 @@ func openPages(t *testing.T, user *rest.Config, namespace string) http.Handler {
 	return pages
 }
 
-func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Request)) (int, string) {
+func getPage(t *testing.T, pages http.Handler, path string, edits ...func(*http.Request)) (int, string) {
 	t.Helper()
 
 	request := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost:8088"+path, http.NoBody)
@@ -65,7 +65,7 @@ func get(t *testing.T, pages http.Handler, path string, edits ...func(*http.Requ
 func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 	pages := openPages(t, env.Config, namespace)
 
 	for path, want := range map[string][]string{
@@ -88,7 +88,7 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 		"/hosts":           {"racks", "no route to host", "1 of 2 hosts converged"},
 		"/bridges":         {"prod-cluster", "etcd 2 of 3", "prod-dpu-cluster"},
 	} {
-		code, body := get(t, pages, path)
+		code, body := getPage(t, pages, path)
 		if code != http.StatusOK || !strings.HasSuffix(strings.TrimSpace(body), "</html>") {
 			t.Errorf("%s: %d\n%s", path, code, body)
 		}
@@ -101,7 +101,7 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	}
 
 	for _, path := range []string{"/jobs/ci/y", "/pools/ci/y", "/machines/ci/y", "/clusters/none", "/elsewhere", "/style.css/x"} {
-		if code, body := get(t, pages, path); code != http.StatusNotFound || !strings.Contains(body, "Not found") {
+		if code, body := getPage(t, pages, path); code != http.StatusNotFound || !strings.Contains(body, "Not found") {
 			t.Errorf("%s: %d", path, code)
 		}
 	}
@@ -134,7 +134,7 @@ func checkFilters(t *testing.T, pages http.Handler) {
 		"/bridges?state=Ready":              {"Nothing matches", "prod-dpu-cluster"},
 		"/jobs?state=failure&q=integration": {"integration (postgres)", "unit tests"},
 	} {
-		code, body := get(t, pages, path)
+		code, body := getPage(t, pages, path)
 		if code != http.StatusOK || !strings.Contains(body, want.shown) || strings.Contains(body, want.hidden) {
 			t.Errorf("%s: %d, want %q and not %q:\n%s", path, code, want.shown, want.hidden, body)
 		}
@@ -159,7 +159,7 @@ func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
 		"/machines/" + namespace + "/linux-large-m010", "/jobs/" + namespace + "/github-actions-29679400020",
 		"/jobs/" + namespace + "/github-actions-29679400040",
 	} {
-		_, body := get(t, pages, path)
+		_, body := getPage(t, pages, path)
 		if strings.Contains(body, `<span class="pill`) {
 			t.Errorf("%s has a state without a link:\n%s", path, body)
 		}
@@ -178,7 +178,7 @@ func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
 		}
 
 		for _, link := range countLink.FindAllStringSubmatch(body, -1) {
-			_, list := get(t, pages, html.UnescapeString(link[1]))
+			_, list := getPage(t, pages, html.UnescapeString(link[1]))
 			if got := len(tableRow.FindAllString(list, -1)); strconv.Itoa(got) != link[2] {
 				t.Errorf("%s: the link %s has the number %s, but the list has %d rows", path, link[1], link[2], got)
 			}
@@ -186,7 +186,7 @@ func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
 	}
 
 	for link := range links {
-		if code, body := get(t, pages, link); code != http.StatusOK || !strings.Contains(body, `aria-current="true">`) {
+		if code, body := getPage(t, pages, link); code != http.StatusOK || !strings.Contains(body, `aria-current="true">`) {
 			t.Errorf("%s: %d, no state is selected:\n%s", link, code, body)
 		}
 	}
@@ -197,7 +197,7 @@ func checkStateLinks(t *testing.T, pages http.Handler, namespace string) {
 func TestPagesOfNamespaces(t *testing.T) {
 	t.Parallel()
 
-	namespace := seeded(t)
+	namespace := seedFleet(t)
 
 	type response struct {
 		code int
@@ -220,7 +220,7 @@ func TestPagesOfNamespaces(t *testing.T) {
 		pages := openPages(t, env.Config, shown)
 
 		for path, want := range responses {
-			if code, body := get(t, pages, path); code != want.code || !strings.Contains(body, want.text) {
+			if code, body := getPage(t, pages, path); code != want.code || !strings.Contains(body, want.text) {
 				t.Errorf("-n %s, %s: %d, want %d and %q:\n%s", shown, path, code, want.code, want.text, body)
 			}
 		}
@@ -240,7 +240,7 @@ func TestPagesOfNamespaces(t *testing.T) {
 	for path, code := range map[string]int{
 		"/": http.StatusOK, "/pools": http.StatusForbidden, "/pools/" + namespace + "/arm64": http.StatusForbidden,
 	} {
-		if got, body := get(t, pages, path); got != code || !strings.Contains(body, "no permission to list RunnerPools in namespace "+namespace) {
+		if got, body := getPage(t, pages, path); got != code || !strings.Contains(body, "no permission to list RunnerPools in namespace "+namespace) {
 			t.Errorf("%s: %d, want %d:\n%s", path, got, code, body)
 		}
 	}
@@ -268,7 +268,7 @@ func checkCallers(t *testing.T, pages http.Handler) {
 			r.Header.Set("Sec-Fetch-Mode", "navigate")
 		}, http.StatusOK},
 	} {
-		if code, _ := get(t, pages, "/pools", tc.edit); code != tc.want {
+		if code, _ := getPage(t, pages, "/pools", tc.edit); code != tc.want {
 			t.Errorf("%s: %d, want %d", name, code, tc.want)
 		}
 	}
@@ -282,7 +282,7 @@ func checkCallers(t *testing.T, pages http.Handler) {
 }
 
 // TestViewsWithoutPermissions checks that opening a view fails if the user can list no kind.
-func TestRightsToPages(t *testing.T) {
+func TestViewsWithoutPermissions(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
@@ -316,7 +316,7 @@ func TestManyJobs(t *testing.T) {
 		for range 5 {
 			start := time.Now()
 
-			code, body := get(t, pages, path)
+			code, body := getPage(t, pages, path)
 			took = append(took, time.Since(start))
 
 			if code != http.StatusOK || len(body) > 1<<20 {
@@ -327,7 +327,7 @@ func TestManyJobs(t *testing.T) {
 		t.Logf("%s with %d jobs: %s", path, jobs, slices.Min(took))
 	}
 
-	if code, body := get(t, pages, "/jobs"); code != http.StatusOK || !strings.Contains(body, fmt.Sprintf("1 to 100 of %d", jobs)) {
+	if code, body := getPage(t, pages, "/jobs"); code != http.StatusOK || !strings.Contains(body, fmt.Sprintf("1 to 100 of %d", jobs)) {
 		t.Errorf("%d: %s", code, body)
 	}
 

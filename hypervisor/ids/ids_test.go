@@ -87,7 +87,7 @@ func TestReserveAvoids(t *testing.T) {
 }
 
 // With a search start for each owner, a new process finds the same id for an owner.
-func TestReserveBeginsWhereItIsTold(t *testing.T) {
+func TestReserveStartsAtGivenID(t *testing.T) {
 	t.Parallel()
 
 	for range 2 {

@@ -134,7 +134,7 @@ func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 		PowerOff: s.PowerOff,
 		OccupyID: func(tb testing.TB, id int) {
 			tb.Helper()
-			occupy(tb, s, id)
+			occupyID(tb, s, id)
 
 			occupied[id] = true
 		},
@@ -166,7 +166,7 @@ func readState(s *pve.Server, occupied map[int]bool) conformance.State {
 
 		var record proxmox.Record
 
-		if raw, ok := description(vm); ok {
+		if raw, ok := getDescription(vm); ok {
 			record, _ = proxmox.ParseRecord(raw)
 		}
 

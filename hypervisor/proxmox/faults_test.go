@@ -21,7 +21,7 @@ import (
 
 // A single fault does not prevent the creation and the deletion of the machine. The machine is created
 // exactly once, and nothing is left after its deletion.
-func TestTroubleThatPasses(t *testing.T) {
+func TestTransientErrors(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -114,7 +114,7 @@ func TestTroubleThatPasses(t *testing.T) {
 }
 
 // The connection breaks during an upload. The incomplete cloud-init ISO is not used.
-func TestUploadCut(t *testing.T) {
+func TestInterruptedUpload(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
@@ -164,7 +164,7 @@ func (c *cuttingTransport) RoundTrip(req *http.Request) (*http.Response, error) 
 }
 
 // Some faults need a person. The error names the fix, and the machine continues after the fix.
-func TestTroubleForPeople(t *testing.T) {
+func TestTerminalErrors(t *testing.T) {
 	t.Parallel()
 
 	t.Run("a clone left locked", func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestMigration(t *testing.T) {
 }
 
 // The status in the list lags behind by seconds. A machine that was just started does not count as stopped.
-func TestLagOfTheListing(t *testing.T) {
+func TestStaleListing(t *testing.T) {
 	t.Parallel()
 
 	m := fastModel()
@@ -283,7 +283,7 @@ func TestLagOfTheListing(t *testing.T) {
 
 // An upload of the previous leader ends after the machine and its cloud-init ISO were deleted. The new
 // leader still has the record of the deletion and deletes the late ISO immediately.
-func TestAnISOThatComesLate(t *testing.T) {
+func TestLateISO(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())

@@ -59,7 +59,7 @@ func TestGateServesInOrder(t *testing.T) {
 	expectAcquire(t, g, "s", 2, false, true, 0)
 }
 
-func TestGatePassesOnTurnsNotTaken(t *testing.T) {
+func TestGateWakesNextOwner(t *testing.T) {
 	g, clk, woken := newTestQueues(1)
 	g.acquire("s", newOwner(0), false)
 	g.acquire("s", newOwner(1), false)
@@ -80,7 +80,7 @@ func TestGatePassesOnTurnsNotTaken(t *testing.T) {
 	}
 }
 
-func TestGateForgetsWhoGivesUp(t *testing.T) {
+func TestGateDropsCancelledOwners(t *testing.T) {
 	g, _, woken := newTestQueues(1)
 	g.acquire("s", newOwner(0), false)
 	g.acquire("s", newOwner(1), false)
@@ -91,7 +91,7 @@ func TestGateForgetsWhoGivesUp(t *testing.T) {
 	expectWoken(t, woken, "2")
 }
 
-func TestGateLetsTheWantedGoFirst(t *testing.T) {
+func TestGatePriority(t *testing.T) {
 	g, _, woken := newTestQueues(2)
 
 	// Standby machines leave one slot free for a machine that is needed now.
@@ -115,7 +115,7 @@ func TestGateLetsTheWantedGoFirst(t *testing.T) {
 	expectWoken(t, woken, "4", "2", "1")
 }
 
-func TestGateOfOnePlaceServesBoth(t *testing.T) {
+func TestGateWithOneSlot(t *testing.T) {
 	g, _, woken := newTestQueues(1)
 
 	expectAcquire(t, g, "s", 0, true, true, 0)
@@ -126,7 +126,7 @@ func TestGateOfOnePlaceServesBoth(t *testing.T) {
 	expectWoken(t, woken, "2")
 }
 
-func TestGatesAreApart(t *testing.T) {
+func TestGatesAreIndependent(t *testing.T) {
 	g, _, _ := newTestQueues(1)
 	expectAcquire(t, g, "a", 0, false, true, 0)
 	expectAcquire(t, g, "a", 1, false, false, 0)

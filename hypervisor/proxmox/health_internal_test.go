@@ -13,7 +13,7 @@ import (
 
 // A site is excluded after failures in a row and probed by one machine at a time. Each failed probe extends
 // the exclusion.
-func TestSitesAreSetAside(t *testing.T) {
+func TestCircuitBreaker(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
@@ -72,7 +72,7 @@ func TestSitesAreSetAside(t *testing.T) {
 }
 
 // A storage is excluded after it was full once.
-func TestAFullStorageIsSetAsideAtOnce(t *testing.T) {
+func TestFullStorageIsExcludedAtOnce(t *testing.T) {
 	t.Parallel()
 
 	h := &breaker{clock: testclock.NewFakeClock(time.Unix(1_800_000_000, 0))}

@@ -90,7 +90,7 @@ func startUntilSettled(t *testing.T, p hypervisor.Provider, s hypervisor.Machine
 }
 
 // Every process observes a standby machine that another user has started.
-func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
+func TestStandbyStartedByHandIsDetected(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())
@@ -104,7 +104,7 @@ func TestAHeldMachineStartedByHandIsSeen(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	awaitTask(t, s, upid)
+	waitForTask(t, s, upid)
 
 	for _, provider := range []hypervisor.Provider{p, connect(t, s)} {
 		eventually(t, "it is seen to run", func() bool {

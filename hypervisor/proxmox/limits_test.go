@@ -141,7 +141,7 @@ func createAll(t *testing.T, p hypervisor.Provider, machines int) {
 }
 
 // A machine that a user has added to the HA manager is not deleted, and the error names the reason.
-func TestMachinesOfTheHAManagerAreRefused(t *testing.T) {
+func TestMachinesOfHAManagerAreRejected(t *testing.T) {
 	t.Parallel()
 
 	s := pvetest.New(t, fastModel())

@@ -135,7 +135,7 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 			before := clk.Now().Add(-time.Second)
 
 			return runLife(t, s, p, sp, func(vm pve.VMState) string {
-				notes, _ := description(vm)
+				notes, _ := getDescription(vm)
 
 				r, err := proxmox.ParseRecord(notes)
 				if err == nil && (r.CreatedAt.Before(before.Truncate(time.Second)) || r.CreatedAt.After(clk.Now())) {
@@ -321,7 +321,7 @@ func TestProperty26OwnershipAndIsolation(t *testing.T) {
 					return err.Error()
 				}
 
-				awaitTask(t, s, upid)
+				waitForTask(t, s, upid)
 			}
 
 			provider := hypervisor.Provider(p)

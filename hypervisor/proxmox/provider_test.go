@@ -185,7 +185,7 @@ func countCalls(s *pve.Server, method, path string) int {
 
 // The calls of one life, in their order. They show the cost of a machine, and that the ownership record is
 // read before each change.
-func TestCallsOfALife(t *testing.T) {
+func TestCallsOfLifecycle(t *testing.T) {
 	t.Parallel()
 
 	const slower = 10 // otherwise the ownership must be verified twice before the machine is stopped and destroyed
@@ -261,7 +261,7 @@ func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and o
 	}
 }
 
-func description(vm pve.VMState) (string, bool) {
+func getDescription(vm pve.VMState) (string, bool) {
 	text, ok := vm.Config["description"]
 
 	return text, ok
@@ -276,7 +276,7 @@ func newRootClient(t testing.TB, s *pve.Server) *gopve.Client {
 }
 
 // occupyID clones a machine of another user to an ID.
-func occupy(t testing.TB, s *pve.Server, id int) {
+func occupyID(t testing.TB, s *pve.Server, id int) {
 	t.Helper()
 
 	var upid string
@@ -285,11 +285,11 @@ func occupy(t testing.TB, s *pve.Server, id int) {
 		t.Fatal(err)
 	}
 
-	awaitTask(t, s, upid)
+	waitForTask(t, s, upid)
 }
 
 // waitForTask waits for the end of a task.
-func awaitTask(t testing.TB, s *pve.Server, upid string) {
+func waitForTask(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()
 
 	eventually(t, "task "+upid+" has ended", func() bool {

@@ -42,7 +42,7 @@ func TestRecordSurvivesTheDescription(t *testing.T) {
 	}
 }
 
-func TestRecordRefusesWhatIsTooLong(t *testing.T) {
+func TestLongRecordIsRejected(t *testing.T) {
 	r := testRecord()
 	r.RunnerPool = strings.Repeat("x", maxDescription)
 

@@ -68,7 +68,7 @@ func TestResolve(t *testing.T) {
 	}
 }
 
-func TestResolveRefuses(t *testing.T) {
+func TestResolveErrors(t *testing.T) {
 	t.Parallel()
 
 	template := func(change func(*pve.Template)) func(*pve.Model) {

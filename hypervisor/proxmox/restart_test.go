@@ -155,7 +155,7 @@ func TestRestartDuringDestroy(t *testing.T) {
 // A machine may disappear between two requests of one reconcile. It is inspected again, and its remains are
 // deleted. No privilege is reported as missing, although privileges on the pool alone no longer show the
 // machine.
-func TestGoneBetweenLooks(t *testing.T) {
+func TestMachineIsDeletedBetweenReconciles(t *testing.T) {
 	t.Parallel()
 	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
@@ -233,7 +233,7 @@ func setAuditPrivilege(s *pve.Server, held bool) {
 }
 
 // A revoked privilege hides machines, but the machines do not count as gone.
-func TestPrivilegeTakenAway(t *testing.T) {
+func TestPrivilegeIsRevoked(t *testing.T) {
 	t.Parallel()
 	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()
@@ -261,7 +261,7 @@ func TestPrivilegeTakenAway(t *testing.T) {
 
 // The privilege is granted again after the machine was looked up and before the privileges are read. The
 // machine must not count as gone, because it still runs.
-func TestPrivilegeComesBack(t *testing.T) {
+func TestPrivilegeIsGrantedAgain(t *testing.T) {
 	t.Parallel()
 	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
 		t.Helper()

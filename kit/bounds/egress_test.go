@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
-func policy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
+func newPolicy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
 	t.Helper()
 
 	out, err := bounds.NewEgressPolicy(urls, networks)
@@ -27,7 +27,7 @@ func policy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
 
 // TestDialedAddressIsChecked uses localhost for a name that resolved to another address in an earlier
 // check.
-func TestDialledAddressCounts(t *testing.T) {
+func TestDialedAddressIsChecked(t *testing.T) {
 	t.Parallel()
 
 	called := false
@@ -46,15 +46,15 @@ func TestDialledAddressCounts(t *testing.T) {
 		url     string
 		refused bool
 	}{
-		"nothing listed":        {policy(t, nil, nil), server.URL, true},
-		"nothing listed, name":  {policy(t, nil, nil), byName, true},
+		"nothing listed":        {newPolicy(t, nil, nil), server.URL, true},
+		"nothing listed, name":  {newPolicy(t, nil, nil), byName, true},
 		"no policy at all":      {nil, byName, true},
-		"another port":          {policy(t, []string{"http://127.0.0.1:1"}, nil), server.URL, true},
-		"another network":       {policy(t, nil, []string{"10.0.0.0/8"}), byName, true},
-		"the address is listed": {policy(t, []string{server.URL + "/api/v3"}, nil), server.URL, false},
-		"the name is listed":    {policy(t, []string{byName}, nil), byName, false},
-		"the other is listed":   {policy(t, []string{server.URL}, nil), byName, true},
-		"its network is listed": {policy(t, nil, []string{"127.0.0.0/8", "::1/128"}), byName, false},
+		"another port":          {newPolicy(t, []string{"http://127.0.0.1:1"}, nil), server.URL, true},
+		"another network":       {newPolicy(t, nil, []string{"10.0.0.0/8"}), byName, true},
+		"the address is listed": {newPolicy(t, []string{server.URL + "/api/v3"}, nil), server.URL, false},
+		"the name is listed":    {newPolicy(t, []string{byName}, nil), byName, false},
+		"the other is listed":   {newPolicy(t, []string{server.URL}, nil), byName, true},
+		"its network is listed": {newPolicy(t, nil, []string{"127.0.0.0/8", "::1/128"}), byName, false},
 	} {
 		called = false
 		resp, err := (&http.Client{Transport: tt.policy.Transport()}).Get(tt.url)
@@ -73,7 +73,7 @@ func TestDialledAddressCounts(t *testing.T) {
 func TestAddressesThatAreNotPublic(t *testing.T) {
 	t.Parallel()
 
-	transport := policy(t, nil, nil).Transport()
+	transport := newPolicy(t, nil, nil).Transport()
 
 	for _, host := range []string{
 		"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "10.96.0.1", "172.16.0.1",
@@ -110,7 +110,7 @@ func TestNamesOfServers(t *testing.T) {
 	}
 }
 
-func TestListsThatCannotBeRead(t *testing.T) {
+func TestInvalidLists(t *testing.T) {
 	t.Parallel()
 
 	for _, lists := range [][2][]string{

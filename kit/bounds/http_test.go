@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
-func get(t *testing.T, handler http.HandlerFunc) ([]byte, error) {
+func getBody(t *testing.T, handler http.HandlerFunc) ([]byte, error) {
 	t.Helper()
 
 	server := httptest.NewServer(handler)
@@ -48,7 +48,7 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := get(t, func(w http.ResponseWriter, _ *http.Request) {
+			got, err := getBody(t, func(w http.ResponseWriter, _ *http.Request) {
 				var out io.WriteCloser = nopCloser{w}
 
 				if tt.gzip {
@@ -80,7 +80,7 @@ func TestDecompressedBytesAreCounted(t *testing.T) {
 	}
 }
 
-func TestCredentialsGoWhereNobodyListens(t *testing.T) {
+func TestCredentialsNeedEncryption(t *testing.T) {
 	t.Parallel()
 
 	for text, want := range map[string]bool{
@@ -103,7 +103,7 @@ func TestCredentialsGoWhereNobodyListens(t *testing.T) {
 func TestHeadersAreBounded(t *testing.T) {
 	t.Parallel()
 
-	_, err := get(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", 1<<20)) })
+	_, err := getBody(t, func(w http.ResponseWriter, _ *http.Request) { w.Header().Set("X-Long", strings.Repeat("x", 1<<20)) })
 	if err == nil || !strings.Contains(err.Error(), "headers exceeded") {
 		t.Errorf("error %v, want the headers refused", err)
 	}

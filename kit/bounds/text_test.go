@@ -63,24 +63,24 @@ func FuzzJSON(f *testing.F) {
 			return
 		}
 
-		if has := values(value); has > most {
+		if has := countValues(value); has > most {
 			t.Errorf("%q has %d values", text, has)
 		}
 	})
 }
 
 // countValues counts the scalars in a decoded value.
-func values(value any) int {
+func countValues(value any) int {
 	out := 0
 
 	switch v := value.(type) {
 	case []any:
 		for _, item := range v {
-			out += values(item)
+			out += countValues(item)
 		}
 	case map[string]any:
 		for _, item := range v {
-			out += values(item)
+			out += countValues(item)
 		}
 	default:
 		return 1

@@ -86,14 +86,14 @@ func TestLevelsAcrossTheBridge(t *testing.T) {
 			logger.V(5).Info("five")
 			logger.Error(errors.ErrUnsupported, "broken")
 
-			if got := lines(t, out.String()); strings.Join(got, "|") != strings.Join(tc.want, "|") {
+			if got := splitLines(t, out.String()); strings.Join(got, "|") != strings.Join(tc.want, "|") {
 				t.Errorf("lines = %v, want %v", got, tc.want)
 			}
 		})
 	}
 }
 
-func lines(t *testing.T, out string) []string {
+func splitLines(t *testing.T, out string) []string {
 	t.Helper()
 
 	var got []string
@@ -111,7 +111,7 @@ func lines(t *testing.T, out string) []string {
 }
 
 // formatAll returns the ways in which a value is converted to text.
-func printings(t *testing.T, s log.Secret) []string {
+func formatAll(t *testing.T, s log.Secret) []string {
 	t.Helper()
 
 	type holder struct {
@@ -159,7 +159,7 @@ func TestSecretsAreNeverPrinted(t *testing.T) {
 
 	property.Check(t, "no printing holds the text", property.Options{}, prop.ForAll(func(text string) string {
 		text = "§" + text + "§"
-		for _, printed := range printings(t, log.NewSecret(text)) {
+		for _, printed := range formatAll(t, log.NewSecret(text)) {
 			if strings.Contains(printed, text) || strings.Contains(printed, fmt.Sprintf("%x", text)) {
 				return "printed as " + printed
 			}
@@ -185,7 +185,7 @@ func TestSecret(t *testing.T) {
 	}
 }
 
-func TestKeysThatOnlyNameASecretAreKept(t *testing.T) {
+func TestSecretNamesAreKept(t *testing.T) {
 	t.Parallel()
 
 	var out bytes.Buffer

@@ -63,7 +63,7 @@ func TestBoundedUnderRace(t *testing.T) {
 }
 
 // readCounts returns the labels of each series with its count.
-func seen(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
+func readCounts(t *testing.T, registry *prometheus.Registry) map[string]uint64 {
 	t.Helper()
 
 	families, err := registry.Gather()
@@ -100,7 +100,7 @@ func newCalls(t *testing.T) (*metrics.CallMetrics, *prometheus.Registry) {
 	return calls, registry
 }
 
-func TestCallsAreCountedByWhatCameOfThem(t *testing.T) {
+func TestCallsAreCountedByResult(t *testing.T) {
 	t.Parallel()
 
 	release := make(chan struct{})
@@ -157,7 +157,7 @@ func TestCallsAreCountedByWhatCameOfThem(t *testing.T) {
 		name + "timeout hang proxmox": 1, name + "canceled list proxmox": 1, name + "error dead proxmox": 1,
 		name + "ok update dns": 1, name + "error update dns": 1,
 	}
-	if diff := cmp.Diff(want, seen(t, registry)); diff != "" {
+	if diff := cmp.Diff(want, readCounts(t, registry)); diff != "" {
 		t.Errorf("series (-want +got):\n%s", diff)
 	}
 
@@ -185,7 +185,7 @@ func TestOperationsAreBounded(t *testing.T) {
 		}
 	}
 
-	got := seen(t, registry)
+	got := readCounts(t, registry)
 	if len(got) != 66 || got["hyperfleet_external_call_duration_seconds 4xx other x"] != 16 ||
 		got["hyperfleet_external_call_duration_seconds 4xx GET plain"] != 80 {
 		t.Errorf("%d series: %v", len(got), got)

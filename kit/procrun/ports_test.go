@@ -16,7 +16,7 @@ import (
 )
 
 // useCounterFile makes PickPorts start with the first port, and returns the file with the last picked port.
-func counterIn(t *testing.T) string {
+func useCounterFile(t *testing.T) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -25,7 +25,7 @@ func counterIn(t *testing.T) string {
 	return filepath.Join(dir, fmt.Sprintf("hyperfleet-ports-%d", os.Getuid()))
 }
 
-func ports(t *testing.T, n int) []int {
+func pickPorts(t *testing.T, n int) []int {
 	t.Helper()
 
 	got, err := procrun.PickPorts(n)
@@ -40,8 +40,8 @@ func ports(t *testing.T, n int) []int {
 	return got
 }
 
-func TestPortsAreGivenOnce(t *testing.T) {
-	counterIn(t)
+func TestPortsAreUnique(t *testing.T) {
+	useCounterFile(t)
 
 	const (
 		askers = 8
@@ -86,9 +86,9 @@ func TestPortsAreGivenOnce(t *testing.T) {
 }
 
 // The local port of a connection is never picked, and ports in use are skipped.
-func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
-	counter := counterIn(t)
-	first := ports(t, 1)[0]
+func TestPortsInUseAreSkipped(t *testing.T) {
+	counter := useCounterFile(t)
+	first := pickPorts(t, 1)[0]
 
 	stream, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort("127.0.0.1", strconv.Itoa(first+1)))
 	if err != nil {
@@ -112,7 +112,7 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 		t.Errorf("a connection has the local address %v, want a port of at least %d", conn.LocalAddr(), first)
 	}
 
-	if got := ports(t, 1)[0]; got <= first+2 {
+	if got := pickPorts(t, 1)[0]; got <= first+2 {
 		t.Errorf("Ports() = %d, want one above %d, which is in use", got, first+2)
 	}
 
@@ -122,25 +122,25 @@ func TestPortsLeaveOutWhatIsInUse(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if got := ports(t, 2); got[0] > first || got[1] <= got[0] {
+		if got := pickPorts(t, 2); got[0] > first || got[1] <= got[0] {
 			t.Errorf("after %q, Ports(2) = %v, want it to restart at %d or less", text, got, first)
 		}
 
-		if again := ports(t, 1)[0]; again <= first {
+		if again := pickPorts(t, 1)[0]; again <= first {
 			t.Errorf("after %q, the second call of Ports(1) = %d repeats the last port", text, again)
 		}
 	}
 }
 
-func TestPortsBeginAnewAtTheEnd(t *testing.T) {
-	counter := counterIn(t)
-	first := ports(t, 1)[0]
+func TestPortsWrapAround(t *testing.T) {
+	counter := useCounterFile(t)
+	first := pickPorts(t, 1)[0]
 
 	if err := os.WriteFile(counter, []byte("32767\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 
-	if got := ports(t, 1)[0]; got > first {
+	if got := pickPorts(t, 1)[0]; got > first {
 		t.Errorf("after the last one, Ports(1) = %d, want at most %d", got, first)
 	}
 
@@ -150,7 +150,7 @@ func TestPortsBeginAnewAtTheEnd(t *testing.T) {
 }
 
 func TestAddress(t *testing.T) {
-	counterIn(t)
+	useCounterFile(t)
 
 	address, err := procrun.PickAddress()
 	if err != nil {

@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) {
 	if os.Getenv("PROCRUN_TEST_PARENT") != "" {
-		parent()
+		runParent()
 
 		return
 	}
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 }
 
 // runParent is a program that starts a child, prints its id, and is then killed.
-func parent() {
+func runParent() {
 	child, err := procrun.Start(context.Background(), procrun.Spec{Path: "/bin/sleep", Args: []string{"600"}})
 	if err != nil {
 		os.Exit(3)
@@ -42,7 +42,7 @@ func parent() {
 	_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 }
 
-func shell(t *testing.T, script string, grace time.Duration) *procrun.Process {
+func startShell(t *testing.T, script string, grace time.Duration) *procrun.Process {
 	t.Helper()
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
@@ -63,7 +63,7 @@ func shell(t *testing.T, script string, grace time.Duration) *procrun.Process {
 }
 
 // waitUntilGone waits until no process with the id runs.
-func gone(t *testing.T, pid int) {
+func waitUntilGone(t *testing.T, pid int) {
 	t.Helper()
 
 	for range 200 {
@@ -79,7 +79,7 @@ func gone(t *testing.T, pid int) {
 }
 
 // waitForOutput waits until the process has written want, and returns its output.
-func said(t *testing.T, process *procrun.Process, want string) string {
+func waitForOutput(t *testing.T, process *procrun.Process, want string) string {
 	t.Helper()
 
 	err := process.WaitReady(t.Context(), func(context.Context) error {
@@ -99,7 +99,7 @@ func said(t *testing.T, process *procrun.Process, want string) string {
 func TestExit(t *testing.T) {
 	t.Parallel()
 
-	good := shell(t, "echo hello; exit 0", 0)
+	good := startShell(t, "echo hello; exit 0", 0)
 	if err := good.Wait(t.Context()); err != nil || good.ExitCode() != 0 || good.LogTail() != "hello" {
 		t.Errorf("Wait() = %v, code %d, log %q", err, good.ExitCode(), good.LogTail())
 	}
@@ -108,7 +108,7 @@ func TestExit(t *testing.T) {
 		t.Errorf("MaxRSS() = %d", good.MaxRSS())
 	}
 
-	bad := shell(t, "exit 7", 0)
+	bad := startShell(t, "exit 7", 0)
 	if err := bad.Wait(t.Context()); err == nil || bad.ExitCode() != 7 {
 		t.Errorf("Wait() = %v, code %d", err, bad.ExitCode())
 	}
@@ -121,8 +121,8 @@ func TestExit(t *testing.T) {
 func TestStopEndsTheWholeGroup(t *testing.T) {
 	t.Parallel()
 
-	process := shell(t, `sleep 600 & echo "child $!."; wait`, 0)
-	text := said(t, process, ".")
+	process := startShell(t, `sleep 600 & echo "child $!."; wait`, 0)
+	text := waitForOutput(t, process, ".")
 
 	child, err := strconv.Atoi(strings.TrimSuffix(strings.TrimPrefix(text, "child "), "."))
 	if err != nil {
@@ -133,15 +133,15 @@ func TestStopEndsTheWholeGroup(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	gone(t, process.PID())
-	gone(t, child)
+	waitUntilGone(t, process.PID())
+	waitUntilGone(t, child)
 }
 
 func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	t.Parallel()
 
-	process := shell(t, `trap "" TERM; echo ready; while :; do sleep 1; done`, 100*time.Millisecond)
-	said(t, process, "ready")
+	process := startShell(t, `trap "" TERM; echo ready; while :; do sleep 1; done`, 100*time.Millisecond)
+	waitForOutput(t, process, "ready")
 
 	if err := process.Stop(); err != nil {
 		t.Fatal(err)
@@ -152,10 +152,10 @@ func TestStopKillsWhatIgnoresTheSignal(t *testing.T) {
 	}
 }
 
-func TestChildrenLeftBehindEndWithTheProcess(t *testing.T) {
+func TestRemainingChildrenAreKilled(t *testing.T) {
 	t.Parallel()
 
-	process := shell(t, `sleep 600 & echo "$!"`, 0)
+	process := startShell(t, `sleep 600 & echo "$!"`, 0)
 	if err := process.Wait(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -165,7 +165,7 @@ func TestChildrenLeftBehindEndWithTheProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	gone(t, child)
+	waitUntilGone(t, child)
 }
 
 func TestContextStopsTheProcess(t *testing.T) {
@@ -206,7 +206,7 @@ func TestChildEndsWithAKilledParent(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	gone(t, child)
+	waitUntilGone(t, child)
 }
 
 func TestStartAndReadinessErrors(t *testing.T) {
@@ -217,7 +217,7 @@ func TestStartAndReadinessErrors(t *testing.T) {
 		t.Errorf("Start() = %v", err)
 	}
 
-	process := shell(t, "echo no licence; exit 4", 0)
+	process := startShell(t, "echo no licence; exit 4", 0)
 
 	err = process.WaitReady(t.Context(), func(context.Context) error { return errors.ErrUnsupported })
 	if !errors.Is(err, procrun.ErrExited) || !strings.Contains(err.Error(), "with code 4: no licence") {
@@ -227,7 +227,7 @@ func TestStartAndReadinessErrors(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	err = shell(t, "sleep 600", 0).WaitReady(ctx, func(context.Context) error { return errors.ErrUnsupported })
+	err = startShell(t, "sleep 600", 0).WaitReady(ctx, func(context.Context) error { return errors.ErrUnsupported })
 	if !errors.Is(err, context.Canceled) || !errors.Is(err, errors.ErrUnsupported) {
 		t.Errorf("WaitReady() = %v", err)
 	}

@@ -16,7 +16,7 @@ import (
 )
 
 // countRuns returns with how many inputs a property is checked.
-func tried(t *testing.T, options property.Options) int {
+func countRuns(t *testing.T, options property.Options) int {
 	t.Helper()
 
 	n := 0
@@ -46,7 +46,7 @@ func TestRunsOfBothTiers(t *testing.T) {
 			for soak, want := range map[string]int{"": c.brief, "1": c.soak} {
 				t.Setenv(property.EnvSoak, soak)
 
-				if got := tried(t, c.options); got != want || c.options.RunCount() != want {
+				if got := countRuns(t, c.options); got != want || c.options.RunCount() != want {
 					t.Errorf("%s=%q: %d runs of %d, want %d", property.EnvSoak, soak, got, c.options.RunCount(), want)
 				}
 			}

@@ -16,20 +16,20 @@ import (
 )
 
 // logRecorder records the log of a test.
-type heard struct {
+type logRecorder struct {
 	testing.TB
 
 	text strings.Builder
 }
 
-func (h *heard) Helper() {}
+func (h *logRecorder) Helper() {}
 
-func (h *heard) Log(args ...any) { fmt.Fprintln(&h.text, args...) }
+func (h *logRecorder) Log(args ...any) { fmt.Fprintln(&h.text, args...) }
 
-func TestWhatDoesNotHoldIsToldByItsTest(t *testing.T) {
+func TestFailureIsLogged(t *testing.T) {
 	t.Parallel()
 
-	h := &heard{TB: t}
+	h := &logRecorder{TB: t}
 	properties := gopter.NewProperties(gopter.DefaultTestParameters())
 	properties.Property("numbers are small", prop.ForAll(func(n int) string {
 		if n > 99 {

@@ -21,14 +21,14 @@ import (
 
 // scriptedTransport is a transport that returns one status after the other. Status 0 is a network error. It
 // records the bodies of the requests.
-type script struct {
+type scriptedTransport struct {
 	answers []int
 	bodies  []string
 }
 
 var errNetwork = errors.New("connection reset")
 
-func (s *script) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s *scriptedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := ""
 
 	if r.Body != nil {
@@ -71,8 +71,8 @@ func TestTransport(t *testing.T) {
 
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			peer := &script{answers: tc.answers}
-			transport := retry.NewTransport(peer, instant{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
+			peer := &scriptedTransport{answers: tc.answers}
+			transport := retry.NewTransport(peer, instantClock{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
 
 			req, err := http.NewRequestWithContext(t.Context(), tc.method, "http://peer.test/", strings.NewReader(tc.body))
 			if err != nil {
@@ -106,7 +106,7 @@ func TestTransport(t *testing.T) {
 func TestTransportEndsWithItsCaller(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	clk := testclock.NewFakeClock(time.Now())
-	peer := &script{answers: []int{503, 503, 503}}
+	peer := &scriptedTransport{answers: []int{503, 503, 503}}
 	transport := retry.NewTransport(peer, clk, func(*http.Request) bool { return true })
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://peer.test/", http.NoBody)
@@ -137,6 +137,6 @@ func TestTransportEndsWithItsCaller(t *testing.T) {
 }
 
 // instantClock is a clock whose timers fire immediately.
-type instant struct{ clock.RealClock }
+type instantClock struct{ clock.RealClock }
 
-func (c instant) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
+func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }

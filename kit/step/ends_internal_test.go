@@ -15,7 +15,7 @@ import (
 )
 
 // The state of objects that were deleted without a last run is deleted.
-func TestMemoryOfObjectsThatAreGoneEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedObjectsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	now := time.Unix(1e9, 0)
 
 	var known objectStates

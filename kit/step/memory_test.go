@@ -19,25 +19,25 @@ import (
 )
 
 // newStep returns a step with the given result.
-func says(result step.Result) func(context.Context, *widget) step.Result {
+func newStep(result step.Result) func(context.Context, *widget) step.Result {
 	return func(context.Context, *widget) step.Result { return result }
 }
 
 // newDeferredResult returns a result whose write may be deferred.
-func unhurried() step.Result { return step.Wait(time.Minute, "Creating", "x").DeferWrite() }
+func newDeferredResult() step.Result { return step.Wait(time.Minute, "Creating", "x").DeferWrite() }
 
 // The changes of a run with a deferred write are kept for the next run, and are written with later changes.
-func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
+func TestDeferredWritesAreCombined(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	clk := clocktesting.NewFakePassiveClock(start)
-	world.runner.Clock = clk
+	fixture, obj := newFixture(t, newWidget())
+	clk := clocktesting.NewFakePassiveClock(startTime)
+	fixture.runner.Clock = clk
 	found, told := 0, 0
 	run := func(obj *widget, result step.Result) time.Duration {
 		t.Helper()
 
-		return world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
+		return fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
 			step.OnNextSave(ctx, func() { told++ })
 
 			if w.Status.MachineID == "" {
@@ -49,42 +49,42 @@ func TestUnhurriedPassesAreWrittenTogether(t *testing.T) {
 		})
 	}
 
-	if after := run(obj, unhurried()); after != 5*time.Second || world.statusPatches != 0 || told != 0 {
-		t.Errorf("requeued after %s with %d writes, reported %d times", after, world.statusPatches, told)
+	if after := run(obj, newDeferredResult()); after != 5*time.Second || fixture.statusPatches != 0 || told != 0 {
+		t.Errorf("requeued after %s with %d writes, reported %d times", after, fixture.statusPatches, told)
 	}
 
-	clk.SetTime(start.Add(4 * time.Second))
+	clk.SetTime(startTime.Add(4 * time.Second))
 
-	if after := run(world.read(t), unhurried()); after != time.Second || world.statusPatches != 0 || found != 1 {
-		t.Errorf("requeued after %s with %d writes; found %d times", after, world.statusPatches, found)
+	if after := run(fixture.getWidget(t), newDeferredResult()); after != time.Second || fixture.statusPatches != 0 || found != 1 {
+		t.Errorf("requeued after %s with %d writes; found %d times", after, fixture.statusPatches, found)
 	}
 
-	run(world.read(t), step.Done())
+	run(fixture.getWidget(t), step.Done())
 
-	if got := world.read(t); got.Status.MachineID != "100" || world.statusPatches != 1 || told != 1 {
-		t.Errorf("machine %q after %d writes, reported %d times", got.Status.MachineID, world.statusPatches, told)
+	if got := fixture.getWidget(t); got.Status.MachineID != "100" || fixture.statusPatches != 1 || told != 1 {
+		t.Errorf("machine %q after %d writes, reported %d times", got.Status.MachineID, fixture.statusPatches, told)
 	}
 
 	// The maximum delay has passed, so the changes are written.
-	run(world.read(t), unhurried())
-	clk.SetTime(start.Add(10 * time.Second))
+	run(fixture.getWidget(t), newDeferredResult())
+	clk.SetTime(startTime.Add(10 * time.Second))
 
-	if after := run(world.read(t), unhurried()); after != time.Minute || world.statusPatches != 2 {
-		t.Errorf("requeued after %s with %d writes", after, world.statusPatches)
+	if after := run(fixture.getWidget(t), newDeferredResult()); after != time.Minute || fixture.statusPatches != 2 {
+		t.Errorf("requeued after %s with %d writes", after, fixture.statusPatches)
 	}
 }
 
 // If deferred changes are undone, nothing is written. After a restart of the operator, an object that becomes
 // ready when its hypervisor is connected keeps the lastTransitionTime that the API server has.
-func TestWhatCameToNothingIsNotWritten(t *testing.T) {
+func TestUndoneChangesAreNotWritten(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	clk := clocktesting.NewFakePassiveClock(start)
-	world.runner.Clock = clk
+	fixture, obj := newFixture(t, newWidget())
+	clk := clocktesting.NewFakePassiveClock(startTime)
+	fixture.runner.Clock = clk
 	run := func(obj *widget, machine string, result step.Result) {
 		t.Helper()
-		world.after(t, obj, func(_ context.Context, w *widget) step.Result {
+		fixture.reconcileAndGetDelay(t, obj, func(_ context.Context, w *widget) step.Result {
 			if machine != "" {
 				w.Status.MachineID = machine
 			}
@@ -95,81 +95,81 @@ func TestWhatCameToNothingIsNotWritten(t *testing.T) {
 
 	run(obj, "1", step.Done())
 
-	before := world.read(t)
-	world.runner = &step.Reconciler{Client: world.client, Controller: "widget", Clock: clk}
+	before := fixture.getWidget(t)
+	fixture.runner = &step.Reconciler{Client: fixture.client, Controller: "widget", Clock: clk}
 
-	clk.SetTime(start.Add(time.Hour))
-	run(world.read(t), "2", unhurried())
-	clk.SetTime(start.Add(time.Hour + time.Second))
-	run(world.read(t), "1", step.Done())
+	clk.SetTime(startTime.Add(time.Hour))
+	run(fixture.getWidget(t), "2", newDeferredResult())
+	clk.SetTime(startTime.Add(time.Hour + time.Second))
+	run(fixture.getWidget(t), "1", step.Done())
 
-	seen := world.read(t)
+	seen := fixture.getWidget(t)
 	run(seen, "", step.Done()) // the deferred object is not used, either
 
 	if seen.Status.MachineID != "1" {
 		t.Errorf("machine %q, want the deferred change to be undone", seen.Status.MachineID)
 	}
 
-	if after := world.read(t); after.ResourceVersion != before.ResourceVersion {
-		t.Errorf("%d writes, the last: %s", world.statusPatches, world.lastPatch)
+	if after := fixture.getWidget(t); after.ResourceVersion != before.ResourceVersion {
+		t.Errorf("%d writes, the last: %s", fixture.statusPatches, fixture.lastPatch)
 	}
 }
 
 // An object from the cache has a kind and may lack managedFields. An object from a live read or a write has
 // managedFields but no kind. A deferred object of one sort must not change these fields of the other sort,
 // because the API server rejects such a patch.
-func TestWhatIsHeldLeavesTheKind(t *testing.T) {
+func TestDeferredObjectKeepsKind(t *testing.T) {
 	t.Parallel()
 
-	world, live := newWorld(t, fresh())
+	fixture, live := newFixture(t, newWidget())
 	live.TypeMeta = metav1.TypeMeta{}
 	live.ManagedFields = []metav1.ManagedFieldsEntry{{Manager: "somebody", Operation: metav1.ManagedFieldsOperationUpdate}}
-	world.after(t, live, says(unhurried()))
+	fixture.reconcileAndGetDelay(t, live, newStep(newDeferredResult()))
 
-	cached := world.read(t)
+	cached := fixture.getWidget(t)
 	cached.TypeMeta = metav1.TypeMeta{APIVersion: "test.hyperfleet.io/v1", Kind: "widget"}
 	cached.ManagedFields = nil
-	world.after(t, cached, says(step.Done()))
+	fixture.reconcileAndGetDelay(t, cached, newStep(step.Done()))
 
-	if world.statusPatches != 1 || bytes.Contains(world.lastPatch, []byte(`"kind"`)) ||
-		bytes.Contains(world.lastPatch, []byte("somebody")) {
-		t.Errorf("%d writes, the last: %s", world.statusPatches, world.lastPatch)
+	if fixture.statusPatches != 1 || bytes.Contains(fixture.lastPatch, []byte(`"kind"`)) ||
+		bytes.Contains(fixture.lastPatch, []byte("somebody")) {
+		t.Errorf("%d writes, the last: %s", fixture.statusPatches, fixture.lastPatch)
 	}
 }
 
 // A run with a callback for OnSaved or OnTransition is written immediately, even if its result defers the write.
-func TestNewsAreInAHurry(t *testing.T) {
+func TestCallbacksWriteImmediately(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 	told := false
-	after := world.after(t, obj, func(ctx context.Context, _ *widget) step.Result {
+	after := fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, _ *widget) step.Result {
 		step.OnSaved(ctx, func() { told = true })
 
-		return unhurried()
+		return newDeferredResult()
 	})
 
-	if after != time.Minute || !told || world.statusPatches != 1 {
-		t.Errorf("requeued after %s; reported %v after %d writes", after, told, world.statusPatches)
+	if after != time.Minute || !told || fixture.statusPatches != 1 {
+		t.Errorf("requeued after %s; reported %v after %d writes", after, told, fixture.statusPatches)
 	}
 }
 
 // If another client writes the object, the deferred changes are dropped and observed again.
-func TestHeldNewsOfAnotherVersionAreDropped(t *testing.T) {
+func TestDeferredChangesOfOldVersionAreDropped(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 	finds := func(_ context.Context, w *widget) step.Result {
 		w.Status.MachineID += "1"
 
-		return unhurried()
+		return newDeferredResult()
 	}
 
-	world.after(t, obj, finds)
-	world.somebodyWrites(t, "9")
+	fixture.reconcileAndGetDelay(t, obj, finds)
+	fixture.writeAsOtherClient(t, "9")
 
-	seen := world.read(t)
-	world.after(t, seen, finds)
+	seen := fixture.getWidget(t)
+	fixture.reconcileAndGetDelay(t, seen, finds)
 
 	if seen.Status.MachineID != "91" {
 		t.Errorf("machine %q, want that of the other client and one more", seen.Status.MachineID)
@@ -179,13 +179,13 @@ func TestHeldNewsOfAnotherVersionAreDropped(t *testing.T) {
 // An object that is older than this process's last write is not reconciled, so no call is made and no write
 // fails. If the API server was restored from a backup and never has the write, the object is reconciled again
 // after a while.
-func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
+func TestStaleCopyIsNotReconciled(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	stale, restored := world.read(t), world.read(t)
-	clk := clocktesting.NewFakePassiveClock(start)
-	world.runner.Clock = clk
+	fixture, obj := newFixture(t, newWidget())
+	stale, restored := fixture.getWidget(t), fixture.getWidget(t)
+	clk := clocktesting.NewFakePassiveClock(startTime)
+	fixture.runner.Clock = clk
 	runs := 0
 	counts := func(context.Context, *widget) step.Result {
 		runs++
@@ -193,26 +193,26 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 		return step.Done()
 	}
 
-	world.after(t, obj, counts)
+	fixture.reconcileAndGetDelay(t, obj, counts)
 
 	for range 2 {
-		if after := world.after(t, stale, counts); after <= 0 || runs != 1 {
+		if after := fixture.reconcileAndGetDelay(t, stale, counts); after <= 0 || runs != 1 {
 			t.Errorf("a stale copy is requeued after %s, with %d runs", after, runs)
 		}
 	}
 
-	world.after(t, world.read(t), counts)
+	fixture.reconcileAndGetDelay(t, fixture.getWidget(t), counts)
 
 	if runs != 2 {
 		t.Errorf("the current copy was not reconciled: %d runs", runs)
 	}
 
-	other, obj := newWorld(t, fresh())
+	other, obj := newFixture(t, newWidget())
 	other.runner.Clock = clk
-	other.after(t, obj, counts)
+	other.reconcileAndGetDelay(t, obj, counts)
 	clk.SetTime(clk.Now().Add(time.Minute))
 
-	other.after(t, restored, counts)
+	other.reconcileAndGetDelay(t, restored, counts)
 
 	if runs != 4 {
 		t.Errorf("%d runs, want one for the restored copy", runs)
@@ -220,10 +220,10 @@ func TestACopyFromBeforeOurOwnWriteIsLeftAlone(t *testing.T) {
 }
 
 // If no other finalizer keeps an object, its status is not written before the finalizer is removed.
-func TestTheLastFinalizerNeedsNoStatus(t *testing.T) {
+func TestLastFinalizerWritesNoStatus(t *testing.T) {
 	t.Parallel()
 
-	world, obj := deleted(t, finalizer)
+	fixture, obj := newDeletedWidget(t, finalizer)
 	told := 0
 	steps := []step.Step[*widget]{{Condition: "Gone", Run: func(ctx context.Context, _ *widget) step.Result {
 		step.OnSaved(ctx, func() { told++ })
@@ -232,16 +232,16 @@ func TestTheLastFinalizerNeedsNoStatus(t *testing.T) {
 		return step.Done()
 	}}}
 
-	_, err := step.Finalize(t.Context(), world.runner, obj, finalizer, steps, obj)
-	if err != nil || world.statusPatches != 0 || told != 2 {
-		t.Errorf("Finalize() = %v after %d writes of the status, reported %d times", err, world.statusPatches, told)
+	_, err := step.Finalize(t.Context(), fixture.runner, obj, finalizer, steps, obj)
+	if err != nil || fixture.statusPatches != 0 || told != 2 {
+		t.Errorf("Finalize() = %v after %d writes of the status, reported %d times", err, fixture.statusPatches, told)
 	}
 
 	if got := meta.FindStatusCondition(obj.Status.Conditions, "Gone"); got != nil && got.Reason == "" {
 		t.Errorf("condition %+v", got)
 	}
 
-	if err := world.client.Get(t.Context(), client.ObjectKeyFromObject(obj), &widget{}); !apierrors.IsNotFound(err) {
+	if err := fixture.client.Get(t.Context(), client.ObjectKeyFromObject(obj), &widget{}); !apierrors.IsNotFound(err) {
 		t.Errorf("get = %v, want not found", err)
 	}
 }

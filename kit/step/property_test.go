@@ -63,7 +63,7 @@ func genOutcomes() gopter.Gen {
 }
 
 // findInvalidCondition returns the reason for which the API server would reject the conditions.
-func wellFormed(conditions []metav1.Condition) string {
+func findInvalidCondition(conditions []metav1.Condition) string {
 	reason := regexp.MustCompile(`^[A-Z][A-Za-z0-9]*$`)
 	seen := map[string]bool{}
 
@@ -97,9 +97,9 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 		t.Fatal(err)
 	}
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 	runner := &step.Reconciler{
-		Client: world.client, Controller: "widget", Metrics: metrics,
+		Client: fixture.client, Controller: "widget", Metrics: metrics,
 		Tracer: sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans)).Tracer("test"),
 	}
 
@@ -122,15 +122,15 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 	}
 
 	result, err := step.ReconcileSteps(t.Context(), runner, obj, steps, &ran)
-	got := world.read(t)
+	got := fixture.getWidget(t)
 	wantRan := min(stop+1, len(outcomes))
 	stopped := stop < len(outcomes)
 
 	switch {
 	case len(ran) != wantRan:
 		return fmt.Sprintf("%d steps ran, want %d", len(ran), wantRan)
-	case world.statusPatches != 1:
-		return fmt.Sprintf("%d patches", world.statusPatches)
+	case fixture.statusPatches != 1:
+		return fmt.Sprintf("%d patches", fixture.statusPatches)
 	case stopped == meta.IsStatusConditionTrue(got.Status.Conditions, step.Ready):
 		return "Ready does not follow the list"
 	case (err != nil) != (stopped && outcomes[stop].kind >= 6):
@@ -158,7 +158,7 @@ func checkRun(t *testing.T, outcomes []outcome) string {
 		}
 	}
 
-	return wellFormed(got.Status.Conditions)
+	return findInvalidCondition(got.Status.Conditions)
 }
 
 func TestAnyListOfResults(t *testing.T) {

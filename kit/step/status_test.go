@@ -20,52 +20,52 @@ const finalizer = "test.hyperfleet.io/cleanup"
 func TestSaveWritesBeforeTheStepActs(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
+	fixture, obj := newFixture(t, newWidget())
+	fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
 
-		if got := world.read(t).Status.MachineID; got != "100" {
+		if got := fixture.getWidget(t).Status.MachineID; got != "100" {
 			t.Errorf("machine id on the server is %q when the step acts, want 100", got)
 		}
 
 		return step.Done()
 	})
 
-	if got := world.read(t); !meta.IsStatusConditionTrue(got.Status.Conditions, step.Ready) || world.statusPatches != 2 {
-		t.Errorf("status = %+v after %d patches", got.Status, world.statusPatches)
+	if got := fixture.getWidget(t); !meta.IsStatusConditionTrue(got.Status.Conditions, step.Ready) || fixture.statusPatches != 2 {
+		t.Errorf("status = %+v after %d patches", got.Status, fixture.statusPatches)
 	}
 }
 
 // The reason of a step that deletes the object is recorded, although the deletion makes the copy of the
 // object stale.
-func TestSaveAsOutlivesTheDeletion(t *testing.T) {
+func TestSaveBeforeDeletion(t *testing.T) {
 	t.Parallel()
 
-	kept := fresh()
+	kept := newWidget()
 	kept.Finalizers = []string{finalizer}
-	world, obj := newWorld(t, kept)
+	fixture, obj := newFixture(t, kept)
 	steps := []step.Step[*widget]{
-		{Condition: "A", Run: says(step.Done())},
+		{Condition: "A", Run: newStep(step.Done())},
 		{Condition: "B", Run: func(ctx context.Context, w *widget) step.Result {
 			result := step.Wait(0, "TooLate", "its time is up")
-			if err := errors.Join(step.SaveStatusWithResult(ctx, result), world.client.Delete(ctx, w)); err != nil {
+			if err := errors.Join(step.SaveStatusWithResult(ctx, result), fixture.client.Delete(ctx, w)); err != nil {
 				return step.Fail(err)
 			}
 
 			return result
 		}},
-		{Condition: "C", Run: says(step.Done())},
+		{Condition: "C", Run: newStep(step.Done())},
 	}
 
-	result, err := step.ReconcileSteps(t.Context(), world.runner, obj, steps, obj)
+	result, err := step.ReconcileSteps(t.Context(), fixture.runner, obj, steps, obj)
 	if err != nil || !result.IsZero() {
 		t.Errorf("Run() = %+v, %v", result, err)
 	}
 
-	got := world.read(t)
+	got := fixture.getWidget(t)
 	if got.DeletionTimestamp == nil {
 		t.Fatal("the object was not deleted")
 	}
@@ -87,14 +87,14 @@ func TestSaveOutsideAStep(t *testing.T) {
 	}
 }
 
-func TestAStaleCopyCannotSave(t *testing.T) {
+func TestStaleCopyCannotSave(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	world.somebodyWrites(t, "99")
+	fixture, obj := newFixture(t, newWidget())
+	fixture.writeAsOtherClient(t, "99")
 
 	acted := false
-	after := world.after(t, obj, func(ctx context.Context, w *widget) step.Result {
+	after := fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
@@ -109,16 +109,16 @@ func TestAStaleCopyCannotSave(t *testing.T) {
 		t.Errorf("requeued after %s, acted %v; want a retry without an error", after, acted)
 	}
 
-	if got := world.read(t).Status.MachineID; got != "99" {
+	if got := fixture.getWidget(t).Status.MachineID; got != "99" {
 		t.Errorf("machine id = %q, want that of the other client", got)
 	}
 }
 
 // writeAsOtherClient changes the machine of the widget as another client does.
-func (w *world) somebodyWrites(t *testing.T, machine string) {
+func (w *fixture) writeAsOtherClient(t *testing.T, machine string) {
 	t.Helper()
 
-	other := w.read(t)
+	other := w.getWidget(t)
 	other.Status.MachineID = machine
 
 	if err := w.client.Status().Update(t.Context(), other); err != nil {
@@ -126,40 +126,40 @@ func (w *world) somebodyWrites(t *testing.T, machine string) {
 	}
 }
 
-func deleted(t *testing.T, finalizers ...string) (*world, *widget) {
+func newDeletedWidget(t *testing.T, finalizers ...string) (*fixture, *widget) {
 	t.Helper()
 
-	w := fresh()
+	w := newWidget()
 	w.Finalizers = finalizers
-	now := metav1.NewTime(start)
+	now := metav1.NewTime(startTime)
 	w.DeletionTimestamp = &now
 
-	return newWorld(t, w)
+	return newFixture(t, w)
 }
 
-func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
+func TestFinalizeRemovesFinalizerLast(t *testing.T) {
 	t.Parallel()
 
-	world, obj := deleted(t, finalizer, "other")
+	fixture, obj := newDeletedWidget(t, finalizer, "other")
 	steps := make([]step.Step[*[]string], 1)
 
 	for _, after := range []time.Duration{time.Second, 0} { // with and without a requeue
-		steps[0] = returns("Destroyed", step.Wait(after, "Destroying", "VM 100 stops"))
+		steps[0] = newRecordingStep("Destroyed", step.Wait(after, "Destroying", "VM 100 stops"))
 
-		result, err := step.Finalize(t.Context(), world.runner, obj, finalizer, steps, new([]string))
-		if err != nil || result.RequeueAfter != after || len(world.read(t).Finalizers) != 2 {
-			t.Errorf("Finalize() = %v, %v with finalizers %v", result, err, world.read(t).Finalizers)
+		result, err := step.Finalize(t.Context(), fixture.runner, obj, finalizer, steps, new([]string))
+		if err != nil || result.RequeueAfter != after || len(fixture.getWidget(t).Finalizers) != 2 {
+			t.Errorf("Finalize() = %v, %v with finalizers %v", result, err, fixture.getWidget(t).Finalizers)
 		}
 
-		obj = world.read(t)
+		obj = fixture.getWidget(t)
 	}
 
-	steps[0] = returns("Destroyed", step.Done())
-	if _, err := step.Finalize(t.Context(), world.runner, world.read(t), finalizer, steps, new([]string)); err != nil {
+	steps[0] = newRecordingStep("Destroyed", step.Done())
+	if _, err := step.Finalize(t.Context(), fixture.runner, fixture.getWidget(t), finalizer, steps, new([]string)); err != nil {
 		t.Fatal(err)
 	}
 
-	got := world.read(t)
+	got := fixture.getWidget(t)
 	if len(got.Finalizers) != 1 || got.Finalizers[0] != "other" {
 		t.Errorf("finalizers = %v", got.Finalizers)
 	}
@@ -168,39 +168,39 @@ func TestFinalizeLetsGoOnlyWhenEverythingIsDone(t *testing.T) {
 		t.Errorf("Ready = %v while the object is being deleted", ready)
 	}
 
-	patches := world.patches
+	patches := fixture.patches
 
-	_, err := step.Finalize(t.Context(), world.runner, got, finalizer, steps, new([]string))
-	if err != nil || world.patches != patches {
+	_, err := step.Finalize(t.Context(), fixture.runner, got, finalizer, steps, new([]string))
+	if err != nil || fixture.patches != patches {
 		t.Errorf("a second Finalize did something: %v", err)
 	}
 }
 
-func TestFinalizeKeepsTheFinalizerWhenTheStatusCannotBeWritten(t *testing.T) {
+func TestFinalizeKeepsFinalizerIfWriteFails(t *testing.T) {
 	t.Parallel()
 
-	world, obj := deleted(t, finalizer, "other")
-	world.refuse = errBoom
+	fixture, obj := newDeletedWidget(t, finalizer, "other")
+	fixture.patchError = errBoom
 
-	_, err := step.Finalize(t.Context(), world.runner, obj, finalizer,
-		[]step.Step[*[]string]{returns("Destroyed", step.Done())}, new([]string))
-	if !errors.Is(err, errBoom) || len(world.read(t).Finalizers) != 2 {
-		t.Errorf("err = %v, finalizers = %v", err, world.read(t).Finalizers)
+	_, err := step.Finalize(t.Context(), fixture.runner, obj, finalizer,
+		[]step.Step[*[]string]{newRecordingStep("Destroyed", step.Done())}, new([]string))
+	if !errors.Is(err, errBoom) || len(fixture.getWidget(t).Finalizers) != 2 {
+		t.Errorf("err = %v, finalizers = %v", err, fixture.getWidget(t).Finalizers)
 	}
 }
 
 func TestEnsureFinalizer(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 
 	for range 2 {
-		if err := step.EnsureFinalizer(t.Context(), world.runner, obj, finalizer); err != nil {
+		if err := step.EnsureFinalizer(t.Context(), fixture.runner, obj, finalizer); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	if got := world.read(t).Finalizers; len(got) != 1 || got[0] != finalizer || world.patches != 1 {
-		t.Errorf("finalizers = %v after %d patches", got, world.patches)
+	if got := fixture.getWidget(t).Finalizers; len(got) != 1 || got[0] != finalizer || fixture.patches != 1 {
+		t.Errorf("finalizers = %v after %d patches", got, fixture.patches)
 	}
 }

@@ -27,7 +27,7 @@ import (
 var errBoom = errors.New("boom")
 
 // newRecordingStep returns a step with the given result that records that it ran.
-func returns(condition string, result step.Result) step.Step[*[]string] {
+func newRecordingStep(condition string, result step.Result) step.Step[*[]string] {
 	return step.Step[*[]string]{Condition: condition, Run: func(_ context.Context, ran *[]string) step.Result {
 		*ran = append(*ran, condition)
 
@@ -36,7 +36,7 @@ func returns(condition string, result step.Result) step.Step[*[]string] {
 }
 
 // formatConditions formats conditions without their times and generations.
-func said(w *widget) []string {
+func formatConditions(w *widget) []string {
 	var out []string
 	for _, c := range w.Status.Conditions {
 		out = append(out, strings.TrimSpace(fmt.Sprintf("%s=%s %s %s", c.Type, c.Status, c.Reason, c.Message)))
@@ -49,7 +49,7 @@ func said(w *widget) []string {
 
 // newStoppedConditions returns the conditions of a list of three steps whose second step has stopped the run
 // with a reason and a message.
-func stopped(reason string, more ...string) []string {
+func newStoppedConditions(reason string, more ...string) []string {
 	out := append([]string{
 		"A=True Done", "B=False " + reason, "C=Unknown Pending an earlier step is not done",
 	}, more...)
@@ -59,11 +59,11 @@ func stopped(reason string, more ...string) []string {
 }
 
 // newNotReadyConditions returns the summary conditions of an object that is not ready.
-func notReady(why, reason string) []string {
+func newNotReadyConditions(why, reason string) []string {
 	return []string{step.Ready + "=False " + reason, why + "=True " + reason}
 }
 
-func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
+func TestRunReportsResults(t *testing.T) {
 	t.Parallel()
 
 	full := errclass.New(errclass.Resource, "StorageFull", "clone: storage local is full")
@@ -89,7 +89,7 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 		},
 		"rests": {
 			second: step.WaitReady(time.Second, "Idle", "waits for a job"),
-			all:    stopped("Idle waits for a job", "Ready=True Idle waits for a job"),
+			all:    newStoppedConditions("Idle waits for a job", "Ready=True Idle waits for a job"),
 			result: ctrl.Result{RequeueAfter: time.Second},
 		},
 		"waits": {
@@ -122,81 +122,81 @@ func TestRunReportsWhatTheStepsCameTo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			world, obj := newWorld(t, fresh())
-			world.runner.Resync, world.runner.Clock = time.Hour, clocktesting.NewFakePassiveClock(start)
+			fixture, obj := newFixture(t, newWidget())
+			fixture.runner.Resync, fixture.runner.Clock = time.Hour, clocktesting.NewFakePassiveClock(startTime)
 
 			want := tc.all
 			if want == nil {
-				want = stopped(tc.says, notReady(tc.why, tc.says)...)
+				want = newStoppedConditions(tc.says, newNotReadyConditions(tc.why, tc.says)...)
 			}
 
-			_, result, err := world.steps(t, obj, returns("A", step.Done()), returns("B", tc.second), returns("C", step.Done()))
+			_, result, err := fixture.runSteps(t, obj, newRecordingStep("A", step.Done()), newRecordingStep("B", tc.second), newRecordingStep("C", step.Done()))
 			if result != tc.result || !errors.Is(err, tc.err) {
 				t.Errorf("Run() = %v, %v; want %v, %v", result, err, tc.result, tc.err)
 			}
 
-			got := world.read(t)
-			if diff := cmp.Diff(want, said(got)); diff != "" {
+			got := fixture.getWidget(t)
+			if diff := cmp.Diff(want, formatConditions(got)); diff != "" {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}
 
-			if got.Status.ObservedGeneration != 3 || world.statusPatches != 1 {
-				t.Errorf("observed generation %d, %d patches; want 3 and 1", got.Status.ObservedGeneration, world.statusPatches)
+			if got.Status.ObservedGeneration != 3 || fixture.statusPatches != 1 {
+				t.Errorf("observed generation %d, %d patches; want 3 and 1", got.Status.ObservedGeneration, fixture.statusPatches)
 			}
 		})
 	}
 }
 
-func TestNothingIsSentWhenNothingChanged(t *testing.T) {
+func TestUnchangedStatusIsNotWritten(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	clock := clocktesting.NewFakePassiveClock(start)
-	world.runner.Clock = clock
+	fixture, obj := newFixture(t, newWidget())
+	clock := clocktesting.NewFakePassiveClock(startTime)
+	fixture.runner.Clock = clock
 	// b reconciles an object and returns its condition B.
 	b := func(obj *widget, second step.Result) *metav1.Condition {
 		t.Helper()
 
-		if _, _, err := world.steps(t, obj, returns("A", step.Done()), returns("B", second)); err != nil {
+		if _, _, err := fixture.runSteps(t, obj, newRecordingStep("A", step.Done()), newRecordingStep("B", second)); err != nil {
 			t.Fatal(err)
 		}
 
-		return meta.FindStatusCondition(world.read(t).Status.Conditions, "B")
+		return meta.FindStatusCondition(fixture.getWidget(t).Status.Conditions, "B")
 	}
 
 	for range 3 {
 		b(obj, step.Wait(time.Second, "Busy", "x"))
 		clock.SetTime(clock.Now().Add(time.Hour))
 
-		obj = world.read(t)
+		obj = fixture.getWidget(t)
 	}
 
-	if world.statusPatches != 1 {
-		t.Errorf("%d patches, want 1", world.statusPatches)
+	if fixture.statusPatches != 1 {
+		t.Errorf("%d patches, want 1", fixture.statusPatches)
 	}
 
-	if got := b(obj, step.Wait(time.Second, "Busy", "y")); got.Message != "y" || !got.LastTransitionTime.Time.Equal(start) {
-		t.Errorf("B = %v, want message y and the transition of %v", got, start)
+	if got := b(obj, step.Wait(time.Second, "Busy", "y")); got.Message != "y" || !got.LastTransitionTime.Time.Equal(startTime) {
+		t.Errorf("B = %v, want message y and the transition of %v", got, startTime)
 	}
 
-	if got := b(world.read(t), step.Done()); !got.LastTransitionTime.Time.Equal(clock.Now()) {
+	if got := b(fixture.getWidget(t), step.Done()); !got.LastTransitionTime.Time.Equal(clock.Now()) {
 		t.Errorf("B changed at %v, want %v", got.LastTransitionTime, clock.Now())
 	}
 }
 
-func TestStepsNotReachedKeepWhatWasSaidOfThem(t *testing.T) {
+func TestUnreachedStepsKeepConditions(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 
 	for generation, first := range []step.Result{step.Done(), step.Stall("Broken", "fix it")} {
 		obj.Generation = int64(3 + generation)
 
-		if _, _, err := world.steps(t, obj, returns("A", first), returns("B", step.Done())); err != nil {
+		if _, _, err := fixture.runSteps(t, obj, newRecordingStep("A", first), newRecordingStep("B", step.Done())); err != nil {
 			t.Fatal(err)
 		}
 
-		obj = world.read(t)
+		obj = fixture.getWidget(t)
 	}
 
 	b := meta.FindStatusCondition(obj.Status.Conditions, "B")
@@ -206,7 +206,7 @@ func TestStepsNotReachedKeepWhatWasSaidOfThem(t *testing.T) {
 }
 
 // A step that panics, returns the zero result, or has no name counts as failed.
-func TestMistakesOfStepsAreTheirFailures(t *testing.T) {
+func TestInvalidStepsFail(t *testing.T) {
 	t.Parallel()
 
 	panics := func(context.Context, *[]string) step.Result { panic("no") }
@@ -218,27 +218,27 @@ func TestMistakesOfStepsAreTheirFailures(t *testing.T) {
 		"a panic": {
 			step.Step[*[]string]{Condition: "A", Run: panics}, "run step A: panic: no",
 			append([]string{"A=False Panic run step A: panic: no", "B=Unknown Pending an earlier step is not done"},
-				notReady("Reconciling", "Panic run step A: panic: no")...),
+				newNotReadyConditions("Reconciling", "Panic run step A: panic: no")...),
 		},
 		"a panic without a condition": {
 			step.Step[*[]string]{Name: "Clone", Run: panics}, "run step Clone: panic",
 			append([]string{"B=Unknown Pending an earlier step is not done"},
-				notReady("Reconciling", "Panic run step Clone: panic: no")...),
+				newNotReadyConditions("Reconciling", "Panic run step Clone: panic: no")...),
 		},
-		"the zero result": {step: returns("A", step.Result{}), says: "zero result"},
-		"no name":         {step: returns("", step.Done()), says: "neither a condition nor a name"},
+		"the zero result": {step: newRecordingStep("A", step.Result{}), says: "zero result"},
+		"no name":         {step: newRecordingStep("", step.Done()), says: "neither a condition nor a name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			world, obj := newWorld(t, fresh())
+			fixture, obj := newFixture(t, newWidget())
 
-			_, _, err := world.steps(t, obj, tc.step, returns("B", step.Done()))
+			_, _, err := fixture.runSteps(t, obj, tc.step, newRecordingStep("B", step.Done()))
 			if err == nil || !strings.Contains(err.Error(), tc.says) {
 				t.Errorf("err = %v, want %q", err, tc.says)
 			}
 
-			if diff := cmp.Diff(tc.want, said(world.read(t))); tc.want != nil && diff != "" {
+			if diff := cmp.Diff(tc.want, formatConditions(fixture.getWidget(t))); tc.want != nil && diff != "" {
 				t.Errorf("conditions (-want +got):\n%s", diff)
 			}
 		})
@@ -268,10 +268,10 @@ func TestWritesThatFail(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			world, obj := newWorld(t, fresh())
-			world.refuse = tc.refuse
+			fixture, obj := newFixture(t, newWidget())
+			fixture.patchError = tc.refuse
 
-			result, err := world.pass(t.Context(), obj, says(tc.step))
+			result, err := fixture.reconcileStep(t.Context(), obj, newStep(tc.step))
 			if again := result.RequeueAfter > 0; again != tc.again || (err != nil) != (len(tc.errs) > 0) {
 				t.Errorf("Run() = %v, %v", result, err)
 			}
@@ -285,13 +285,13 @@ func TestWritesThatFail(t *testing.T) {
 	}
 }
 
-func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
+func TestShutdownKeepsFacts(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
+	fixture, obj := newFixture(t, newWidget())
 	ctx, cancel := context.WithCancel(t.Context())
 
-	_, err := world.pass(ctx, obj, func(ctx context.Context, w *widget) step.Result {
+	_, err := fixture.reconcileStep(ctx, obj, func(ctx context.Context, w *widget) step.Result {
 		w.Status.MachineID = "100"
 
 		cancel()
@@ -302,7 +302,7 @@ func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
 		t.Errorf("err = %v", err)
 	}
 
-	if got := world.read(t); got.Status.MachineID != "100" || len(got.Status.Conditions) != 0 {
+	if got := fixture.getWidget(t); got.Status.MachineID != "100" || len(got.Status.Conditions) != 0 {
 		t.Errorf("status = %+v, want the machine's id and no conditions", got.Status)
 	}
 }
@@ -311,21 +311,21 @@ func TestAnEndingProgramSaysNothingButKeepsFacts(t *testing.T) {
 func TestStepsThatDoNotApply(t *testing.T) {
 	t.Parallel()
 
-	world, obj := newWorld(t, fresh())
-	never, once := returns("Never", step.Done()), returns("Once", step.Done())
+	fixture, obj := newFixture(t, newWidget())
+	never, once := newRecordingStep("Never", step.Done()), newRecordingStep("Once", step.Done())
 	never.AppliesTo = func(*[]string) bool { return false }
 	once.AppliesTo = func(ran *[]string) bool { return len(*ran) == 1 } // depends on an earlier step
 	later := never
 	later.Condition = "Later"
 
-	ran, _, err := world.steps(t, obj,
-		never, returns("A", step.Done()), once, returns("B", step.Wait(time.Second, "Waiting", "")), later)
+	ran, _, err := fixture.runSteps(t, obj,
+		never, newRecordingStep("A", step.Done()), once, newRecordingStep("B", step.Wait(time.Second, "Waiting", "")), later)
 	if diff := cmp.Diff([]string{"A", "Once", "B"}, ran); err != nil || diff != "" {
 		t.Errorf("error %v; ran (-want +got):\n%s", err, diff)
 	}
 
 	want := []string{"A=True Done", "B=False Waiting", "Once=True Done", "Ready=False Waiting", "Reconciling=True Waiting"}
-	if diff := cmp.Diff(want, said(world.read(t))); diff != "" {
+	if diff := cmp.Diff(want, formatConditions(fixture.getWidget(t))); diff != "" {
 		t.Errorf("conditions (-want +got):\n%s", diff)
 	}
 }

@@ -23,9 +23,9 @@ import (
 )
 
 // reportFixture runs one controller for one widget, and records the emitted events and the log.
-type told struct {
+type reportFixture struct {
 	t        *testing.T
-	world    *world
+	fixture  *fixture
 	recorder *events.FakeRecorder
 	lines    bytes.Buffer
 	ctx      context.Context //nolint:containedctx // it carries the logger
@@ -33,15 +33,15 @@ type told struct {
 	ready    *step.ReadyEvent
 }
 
-func newTold(t *testing.T, obj *widget) *told {
+func newReportFixture(t *testing.T, obj *widget) *reportFixture {
 	t.Helper()
 
-	world, _ := newWorld(t, obj)
-	out := &told{t: t, world: world, recorder: events.NewFakeRecorder(100)}
+	fixture, _ := newFixture(t, obj)
+	out := &reportFixture{t: t, fixture: fixture, recorder: events.NewFakeRecorder(100)}
 	logger := log.ToLogr(log.New(&out.lines, log.Options{Format: log.Text}))
 	out.ctx = ctrllog.IntoContext(t.Context(), logger)
 	out.runner = &step.Reconciler{
-		Client: world.client, Controller: "widget", Recorder: out.recorder,
+		Client: fixture.client, Controller: "widget", Recorder: out.recorder,
 		LogValues: func(obj step.Object) []any {
 			if w, ok := obj.(*widget); ok && w.Status.MachineID != "" {
 				return []any{"vm", w.Status.MachineID}
@@ -55,11 +55,11 @@ func newTold(t *testing.T, obj *widget) *told {
 }
 
 // reconcileOnce reconciles with one step.
-func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error {
+func (o *reportFixture) reconcileOnce(run func(ctx context.Context, w *widget) step.Result) error {
 	o.t.Helper()
 
 	steps := []step.Step[*widget]{{Condition: "Made", Run: run}}
-	obj := o.world.read(o.t)
+	obj := o.fixture.getWidget(o.t)
 	_, err := step.Reconcile(o.ctx, o.runner, obj, step.Plan[*widget]{
 		Finalizer: finalizer, Steps: steps, DeletionSteps: steps, ReadyEvent: o.ready,
 	}, obj)
@@ -68,7 +68,7 @@ func (o *told) pass(run func(ctx context.Context, w *widget) step.Result) error 
 }
 
 // takeLogLines returns the log lines since the last call, without their time.
-func (o *told) log() []string {
+func (o *reportFixture) takeLogLines() []string {
 	var out []string
 
 	for line := range strings.Lines(o.lines.String()) {
@@ -81,7 +81,7 @@ func (o *told) log() []string {
 	return out
 }
 
-func (o *told) events() []string {
+func (o *reportFixture) takeEvents() []string {
 	var out []string
 
 	for {
@@ -94,7 +94,7 @@ func (o *told) events() []string {
 	}
 }
 
-func expect(t *testing.T, what string, want, got []string) {
+func requireEqual(t *testing.T, what string, want, got []string) {
 	t.Helper()
 
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -104,12 +104,12 @@ func expect(t *testing.T, what string, want, got []string) {
 
 // A fact is reported once, after the write that records it. It is not reported if the write fails with a
 // conflict, and not again by a run that read a stale object.
-func TestToldOnceAndOnlyOnRecord(t *testing.T) {
+func TestFactIsReportedOnceAfterWrite(t *testing.T) {
 	t.Parallel()
 
-	o := newTold(t, fresh())
+	o := newReportFixture(t, newWidget())
 	counted := 0
-	stale := o.world.read(t)
+	stale := o.fixture.getWidget(t)
 	run := func(ctx context.Context, w *widget) step.Result {
 		if w.Status.MachineID == "" {
 			w.Status.MachineID = "100"
@@ -122,17 +122,17 @@ func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 		return step.Done()
 	}
 
-	o.world.refuse = apierrors.NewConflict(schema.GroupResource{Resource: "widgets"}, "w", errors.New("changed"))
-	if err := o.pass(run); err != nil {
+	o.fixture.patchError = apierrors.NewConflict(schema.GroupResource{Resource: "widgets"}, "w", errors.New("changed"))
+	if err := o.reconcileOnce(run); err != nil {
 		t.Fatal(err)
 	}
 
-	expect(t, "events of a write that was refused", nil, o.events())
+	requireEqual(t, "events of a write that was refused", nil, o.takeEvents())
 
-	o.world.refuse = nil
+	o.fixture.patchError = nil
 
 	for range 3 {
-		if err := o.pass(run); err != nil {
+		if err := o.reconcileOnce(run); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -146,24 +146,24 @@ func TestToldOnceAndOnlyOnRecord(t *testing.T) {
 		t.Errorf("counted %d times", counted)
 	}
 
-	expect(t, "events", []string{"Normal Placed VM 100 on node pve1"}, o.events())
-	expect(t, "log", []string{
+	requireEqual(t, "events", []string{"Normal Placed VM 100 on node pve1"}, o.takeEvents())
+	requireEqual(t, "log", []string{
 		`level=INFO msg="condition changed" condition=Made status=True reason=Done message="" vm=100`,
 		`level=INFO msg="condition changed" condition=Ready status=True reason=Ready message="" vm=100`,
 		`level=INFO msg="VM 100 on node pve1" step=Made reason=Placed vm=100`,
-	}, o.log())
+	}, o.takeLogLines())
 }
 
 // A cause is logged as a warning once, however many attempts fail for this cause.
-func TestACauseIsToldOnce(t *testing.T) {
+func TestCauseIsReportedOnce(t *testing.T) {
 	t.Parallel()
 
-	o := newTold(t, fresh())
+	o := newReportFixture(t, newWidget())
 	logger := ctrllog.FromContext(o.ctx)
 	fails := func(context.Context, *widget) step.Result { return step.Fail(errBoom) }
 
 	for range 5 {
-		err := o.pass(fails)
+		err := o.reconcileOnce(fails)
 		if !errors.Is(err, errBoom) {
 			t.Fatalf("err = %v", err)
 		}
@@ -171,19 +171,19 @@ func TestACauseIsToldOnce(t *testing.T) {
 		logger.Error(err, "Reconciler error") // as controller-runtime does for each attempt
 	}
 
-	expect(t, "log", []string{`level=WARN msg="object is not ready, retrying" reason=Failed message=boom`}, o.log())
-	expect(t, "events", []string{"Warning Failed boom"}, o.events())
+	requireEqual(t, "log", []string{`level=WARN msg="object is not ready, retrying" reason=Failed message=boom`}, o.takeLogLines())
+	requireEqual(t, "events", []string{"Warning Failed boom"}, o.takeEvents())
 
-	if err := o.pass(func(context.Context, *widget) step.Result { return step.Stall("NoDisk", "add a disk") }); err != nil {
+	if err := o.reconcileOnce(func(context.Context, *widget) step.Result { return step.Stall("NoDisk", "add a disk") }); err != nil {
 		t.Fatal(err)
 	}
 
-	expect(t, "log of another cause",
-		[]string{`level=WARN msg="object is not ready, a person has to act" reason=NoDisk message="add a disk"`}, o.log())
+	requireEqual(t, "log of another cause",
+		[]string{`level=WARN msg="object is not ready, a person has to act" reason=NoDisk message="add a disk"`}, o.takeLogLines())
 
 	// An error that was not logged before is logged at ERROR.
 	logger.Error(errBoom, "Reconciler error")
-	expect(t, "log", []string{`level=ERROR msg="Reconciler error" err=boom`}, o.log())
+	requireEqual(t, "log", []string{`level=ERROR msg="Reconciler error" err=boom`}, o.takeLogLines())
 }
 
 func TestReadinessIsEmitted(t *testing.T) {
@@ -206,38 +206,38 @@ func TestReadinessIsEmitted(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			o := newTold(t, fresh())
+			o := newReportFixture(t, newWidget())
 			o.ready = &step.ReadyEvent{Reason: "Connected", Message: "it answers"}
 
 			for _, result := range tc.results {
-				if err := o.pass(func(context.Context, *widget) step.Result { return result }); err != nil {
+				if err := o.reconcileOnce(func(context.Context, *widget) step.Result { return result }); err != nil {
 					t.Fatal(err)
 				}
 			}
 
-			expect(t, "events", tc.want, o.events())
+			requireEqual(t, "events", tc.want, o.takeEvents())
 		})
 	}
 }
 
 // A step of a deletion list reports when its condition changes, and the end of the deletion is reported when
 // the finalizer is removed. Neither is a warning.
-func TestToldOfADeletion(t *testing.T) {
+func TestDeletionIsReported(t *testing.T) {
 	t.Parallel()
 
-	obj := fresh()
+	obj := newWidget()
 	obj.Finalizers = []string{finalizer, "another"}
-	o := newTold(t, obj)
+	o := newReportFixture(t, obj)
 	say := func(ctx context.Context, reason string, on func(context.Context, func())) {
 		on(ctx, step.Event{Type: corev1.EventTypeNormal, Reason: reason, Action: "Remove", Message: "x"}.EmitFunc(ctx))
 	}
 
-	if err := o.world.client.Delete(t.Context(), o.world.read(t)); err != nil {
+	if err := o.fixture.client.Delete(t.Context(), o.fixture.getWidget(t)); err != nil {
 		t.Fatal(err)
 	}
 
 	for i, result := range []step.Result{step.Wait(0, "Left", "x"), step.Wait(0, "Left", "y"), step.Done(), step.Done()} {
-		err := o.pass(func(ctx context.Context, w *widget) step.Result {
+		err := o.reconcileOnce(func(ctx context.Context, w *widget) step.Result {
 			w.Status.MachineID = strings.Repeat("1", i+1) // changes the status in each run
 
 			say(ctx, result.Reason(), step.OnTransition)
@@ -253,9 +253,9 @@ func TestToldOfADeletion(t *testing.T) {
 		}
 	}
 
-	expect(t, "events", []string{"Normal Left x", "Normal Done x", "Normal Gone x"}, o.events())
+	requireEqual(t, "events", []string{"Normal Left x", "Normal Done x", "Normal Gone x"}, o.takeEvents())
 
-	if got := o.world.read(t).Finalizers; len(got) != 1 {
+	if got := o.fixture.getWidget(t).Finalizers; len(got) != 1 {
 		t.Errorf("finalizers %v", got)
 	}
 }

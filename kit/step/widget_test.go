@@ -19,7 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-var start = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+var startTime = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
 // widget is a custom resource as the API packages define them.
 type widget struct {
@@ -48,17 +48,17 @@ func (w *widget) DeepCopyObject() runtime.Object {
 }
 
 // fixture is an API server with one widget, which counts and can reject writes, and a controller.
-type world struct {
+type fixture struct {
 	runner        *step.Reconciler
 	client        client.Client
 	statusPatches int
 	// lastPatch is the last patch.
-	lastPatch []byte
-	patches   int
-	refuse    error
+	lastPatch  []byte
+	patches    int
+	patchError error
 }
 
-func newWorld(t *testing.T, w *widget) (*world, *widget) {
+func newFixture(t *testing.T, w *widget) (*fixture, *widget) {
 	t.Helper()
 
 	group := schema.GroupVersion{Group: "test.hyperfleet.io", Version: "v1"}
@@ -66,7 +66,7 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 	scheme.AddKnownTypes(group, &widget{})
 	metav1.AddToGroupVersion(scheme, group)
 
-	out := &world{}
+	out := &fixture{}
 	out.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(w).WithStatusSubresource(&widget{}).
 		WithInterceptorFuncs(interceptor.Funcs{
 			SubResourcePatch: func(
@@ -76,8 +76,8 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 				out.statusPatches++
 				out.lastPatch, _ = patch.Data(obj)
 
-				if out.refuse != nil {
-					return out.refuse
+				if out.patchError != nil {
+					return out.patchError
 				}
 
 				return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
@@ -94,23 +94,23 @@ func newWorld(t *testing.T, w *widget) (*world, *widget) {
 
 	out.runner = &step.Reconciler{Client: out.client, Controller: "widget"}
 
-	obj := out.read(t)
+	obj := out.getWidget(t)
 
 	return out, obj
 }
 
 // reconcileStep reconciles an object with one step and returns the error.
-func (w *world) pass(
+func (w *fixture) reconcileStep(
 	ctx context.Context, obj *widget, run func(context.Context, *widget) step.Result,
 ) (ctrl.Result, error) {
 	return step.ReconcileSteps(ctx, w.runner, obj, []step.Step[*widget]{{Condition: "A", Run: run}}, obj)
 }
 
 // reconcileAndGetDelay reconciles without an error and returns the time after which the object is requeued.
-func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widget) step.Result) time.Duration {
+func (w *fixture) reconcileAndGetDelay(t *testing.T, obj *widget, run func(context.Context, *widget) step.Result) time.Duration {
 	t.Helper()
 
-	result, err := w.pass(t.Context(), obj, run)
+	result, err := w.reconcileStep(t.Context(), obj, run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,7 @@ func (w *world) after(t *testing.T, obj *widget, run func(context.Context, *widg
 }
 
 // runSteps runs a list of steps for an object and returns the names of the steps that ran.
-func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) ([]string, ctrl.Result, error) {
+func (w *fixture) runSteps(t *testing.T, obj *widget, list ...step.Step[*[]string]) ([]string, ctrl.Result, error) {
 	t.Helper()
 
 	var ran []string
@@ -130,7 +130,7 @@ func (w *world) steps(t *testing.T, obj *widget, list ...step.Step[*[]string]) (
 }
 
 // getWidget gets the widget from the server.
-func (w *world) read(t *testing.T) *widget {
+func (w *fixture) getWidget(t *testing.T) *widget {
 	t.Helper()
 
 	got := &widget{}
@@ -141,6 +141,6 @@ func (w *world) read(t *testing.T) *widget {
 	return got
 }
 
-func fresh() *widget {
+func newWidget() *widget {
 	return &widget{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "w", Generation: 3, UID: "u-1"}}
 }

@@ -83,7 +83,7 @@ func loadSettings[T any](t *testing.T, s *strictyaml.Spec[T], file string, args 
 	return s.Load(flags)
 }
 
-func TestEachPlaceGoesOverTheOneBefore(t *testing.T) {
+func TestPrecedenceOfSources(t *testing.T) {
 	t.Parallel()
 
 	got, err := loadSettings(t, settingsSpec(
@@ -150,7 +150,7 @@ func TestAliasesAndTheFileVariable(t *testing.T) {
 	}
 }
 
-func TestWhatIsWrongIsSaid(t *testing.T) {
+func TestConfigErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -212,7 +212,7 @@ func TestWhatIsWrongIsSaid(t *testing.T) {
 	}
 }
 
-func TestServiceLinksOfKubernetesAreNotOurs(t *testing.T) {
+func TestKubernetesServiceLinksAreIgnored(t *testing.T) {
 	t.Parallel()
 
 	_, err := settingsSpec(
@@ -239,7 +239,7 @@ func TestValidate(t *testing.T) {
 	}
 }
 
-func TestKeysOfOneName(t *testing.T) {
+func TestKeysWithOneName(t *testing.T) {
 	t.Parallel()
 
 	type clash struct {
@@ -283,7 +283,7 @@ func TestNamesOfFlags(t *testing.T) {
 }
 
 // runCommand runs the config command and returns what it prints.
-func run[T any](t *testing.T, s *strictyaml.Spec[T], args ...string) (string, error) {
+func runCommand[T any](t *testing.T, s *strictyaml.Spec[T], args ...string) (string, error) {
 	t.Helper()
 
 	cmd, err := s.NewCommand()
@@ -309,7 +309,7 @@ func TestCommands(t *testing.T) {
 
 	s := settingsSpec("HYPERFLEET_OWNER_UID=" + secretURL)
 
-	out, err := run(t, s, "print", "--leader-election-retry-period", "7s", "--areas", "a,"+secretURL)
+	out, err := runCommand(t, s, "print", "--leader-election-retry-period", "7s", "--areas", "a,"+secretURL)
 	if err != nil || strings.Contains(out, "hunter2") || !strings.Contains(out, "REDACTED@broker:4222") {
 		t.Errorf("print: %v\n%s", err, out)
 	}
@@ -319,7 +319,7 @@ func TestCommands(t *testing.T) {
 		t.Errorf("the printed configuration does not load: %v\n%s", err, out)
 	}
 
-	out, err = run(t, s, "print", "--redacted=false")
+	out, err = runCommand(t, s, "print", "--redacted=false")
 	if err != nil || !strings.Contains(out, secretURL) {
 		t.Errorf("print --redacted=false: %v\n%s", err, out)
 	}
@@ -329,23 +329,23 @@ func TestCommands(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	out, err = run(t, s, "print", "--sources", "--log-level", "WARN", "--config", file)
+	out, err = runCommand(t, s, "print", "--sources", "--log-level", "WARN", "--config", file)
 	if err != nil || !strings.Contains(out, "log.level = WARN (flag --log-level)") ||
 		!strings.Contains(out, "leaderElection.retryPeriod = 2s (default)") ||
 		!strings.Contains(out, "areas = [a] (file "+file+")") || !strings.Contains(out, "(env HYPERFLEET_OWNER_UID)") || strings.Contains(out, "hunter2") {
 		t.Errorf("print --sources: %v\n%s", err, out)
 	}
 
-	out, err = run(t, s, "validate")
+	out, err = runCommand(t, s, "validate")
 	if err != nil || !strings.Contains(out, "valid") {
 		t.Errorf("validate: %v\n%s", err, out)
 	}
 
-	if _, err = run(t, settingsSpec("HYPERFLEET_X=1"), "validate"); err == nil {
+	if _, err = runCommand(t, settingsSpec("HYPERFLEET_X=1"), "validate"); err == nil {
 		t.Error("validate found nothing wrong")
 	}
 
-	out, err = run(t, s, "print", "--help")
+	out, err = runCommand(t, s, "print", "--help")
 	if err != nil || !strings.Contains(out, "least level that is logged; sets log.level (env HYPERFLEET_LOG_LEVEL)") {
 		t.Errorf("help: %v\n%s", err, out)
 	}

@@ -13,7 +13,7 @@ import (
 )
 
 // The printed configuration names the source of each value that is not the default, and can be decoded again.
-func TestPrintSaysFromWhere(t *testing.T) {
+func TestPrintShowsSources(t *testing.T) {
 	t.Parallel()
 
 	file := filepath.Join(t.TempDir(), "c.yaml")
@@ -25,7 +25,7 @@ func TestPrintSaysFromWhere(t *testing.T) {
 		Default: program{Name: "default", Rate: 1}, Environ: func() []string { return []string{"HYPERFLEET_RATE=2"} },
 	}
 
-	out, err := run(t, &spec, "print", "--config", file, "--framework-version", "v2")
+	out, err := runCommand(t, &spec, "print", "--config", file, "--framework-version", "v2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestPrintSaysFromWhere(t *testing.T) {
 func TestAllProblemsAtOnce(t *testing.T) {
 	t.Parallel()
 
-	_, err := load(t, "name: bad\nrate: fast\nnams: [x]\n", nil)
+	_, err := loadProgram(t, "name: bad\nrate: fast\nnams: [x]\n", nil)
 
 	for _, want := range []string{"name: is bad", "rate: ", "nams: unknown field"} {
 		if err == nil || !strings.Contains(err.Error(), want) {

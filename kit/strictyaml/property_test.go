@@ -18,17 +18,17 @@ import (
 )
 
 // configSources are the sources in the order of precedence.
-var places = []string{"default", "file", "env", "flag"}
+var configSources = []string{"default", "file", "env", "flag"}
 
 // precedenceCase is a key with its names and a distinct value for each source.
-type subject struct {
+type precedenceCase struct {
 	key, env, flag string
 	values         [4]string
-	got            func(settings) string
+	getValue       func(settings) string
 }
 
-func subjects() []subject {
-	return []subject{
+func listPrecedenceCases() []precedenceCase {
+	return []precedenceCase{
 		{
 			"ownerUID", "HYPERFLEET_OWNER_UID", "owner-uid", [4]string{"", "f", "e", "l"},
 			func(s settings) string { return s.OwnerUID },
@@ -57,7 +57,7 @@ func subjects() []subject {
 }
 
 // formatYAML formats a key as a line of a file.
-func yamlOf(key, value string) string {
+func formatYAML(key, value string) string {
 	if key == "areas" {
 		value = "[" + value + "]"
 	}
@@ -84,22 +84,22 @@ func checkPrecedence(t *testing.T, masks []int) string {
 
 	file.WriteString(head)
 
-	for i, s := range subjects() {
+	for i, s := range listPrecedenceCases() {
 		highest := 0
 
-		for place := 1; place < len(places); place++ {
+		for place := 1; place < len(configSources); place++ {
 			if masks[i]&(1<<place) == 0 {
 				continue
 			}
 
 			highest = place
 
-			switch places[place] {
+			switch configSources[place] {
 			case "file":
 				if name, ok := strings.CutPrefix(s.key, "leaderElection."); ok {
 					nested = append(nested, name+": "+s.values[place])
 				} else {
-					file.WriteString(yamlOf(s.key, s.values[place]))
+					file.WriteString(formatYAML(s.key, s.values[place]))
 				}
 			case "env":
 				environ = append(environ, s.env+"="+s.values[place])
@@ -109,7 +109,7 @@ func checkPrecedence(t *testing.T, masks []int) string {
 		}
 
 		want = append(want, s.values[highest])
-		wantFrom = append(wantFrom, places[highest])
+		wantFrom = append(wantFrom, configSources[highest])
 	}
 
 	file.WriteString("leaderElection: {" + strings.Join(nested, ", ") + "}\n")
@@ -127,19 +127,19 @@ func checkPrecedence(t *testing.T, masks []int) string {
 		return err.Error()
 	}
 
-	lines, err := run(t, all, append([]string{"print", "--sources"}, args...)...)
+	lines, err := runCommand(t, all, append([]string{"print", "--sources"}, args...)...)
 	if err != nil {
 		return err.Error()
 	}
 
 	var got, gotFrom []string
 
-	for _, s := range subjects() {
+	for _, s := range listPrecedenceCases() {
 		_, line, _ := strings.Cut("\n"+lines, "\n"+s.key+" = ")
 		line, _, _ = strings.Cut(line, "\n")
 		source := line[strings.LastIndex(line, "(")+1:]
 
-		got, gotFrom = append(got, s.got(*loaded)), append(gotFrom, strings.FieldsFunc(source, func(c rune) bool { return c == ' ' || c == ')' })[0])
+		got, gotFrom = append(got, s.getValue(*loaded)), append(gotFrom, strings.FieldsFunc(source, func(c rune) bool { return c == ' ' || c == ')' })[0])
 	}
 
 	return cmp.Diff(want, got) + cmp.Diff(wantFrom, gotFrom)
@@ -151,5 +151,5 @@ func TestConfigurationManagementProperty(t *testing.T) {
 
 	property.Check(t, "every key comes from the highest place that sets it, whatever the others do", property.Options{Runs: 200},
 		prop.ForAll(func(masks []int) string { return checkPrecedence(t, masks) },
-			gen.SliceOfN(len(subjects()), gen.IntRange(0, 15))))
+			gen.SliceOfN(len(listPrecedenceCases()), gen.IntRange(0, 15))))
 }

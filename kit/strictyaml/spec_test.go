@@ -26,7 +26,7 @@ type program struct {
 	Version  string            `yaml:"frameworkVersion"`
 }
 
-func load(t *testing.T, file string, environ []string, args ...string) (*program, error) {
+func loadProgram(t *testing.T, file string, environ []string, args ...string) (*program, error) {
 	t.Helper()
 
 	spec := strictyaml.Spec[program]{
@@ -49,10 +49,10 @@ func load(t *testing.T, file string, environ []string, args ...string) (*program
 	return loadSettings(t, &spec, file, args...)
 }
 
-func TestSpecEachPlaceGoesOverTheOneBefore(t *testing.T) {
+func TestSpecPrecedenceOfSources(t *testing.T) {
 	t.Parallel()
 
-	got, err := load(t, "name: file\nrate: 2\nentities: [{key: a}]\ngroup: {every: 1s}\n", []string{
+	got, err := loadProgram(t, "name: file\nrate: 2\nentities: [{key: a}]\ngroup: {every: 1s}\n", []string{
 		"HYPERFLEET_NAME=env", "HYPERFLEET_GROUP_LOG_LEVEL=debug", "LOG_LEVEL=error", "HYPERFLEET_GROUP_EVERY=x",
 		"HYPERFLEET_HEADERS=a=b", "HYPERFLEET_API_SERVICE_HOST=10.0.0.1", "HYPERFLEET_FRAMEWORK_VERSION=1.2",
 	}, "--name", "flag", "--group-every=3s", "--debug", "--names", "a", "--names", "b")
@@ -74,14 +74,14 @@ func TestSpecEachPlaceGoesOverTheOneBefore(t *testing.T) {
 	}
 
 	again := program{}
-	if err := strictyaml.Decode("out", out.Bytes(), &again); err != nil || !cmp.Equal(want, &again, cmp.Comparer(bareItems)) {
+	if err := strictyaml.Decode("out", out.Bytes(), &again); err != nil || !cmp.Equal(want, &again, cmp.Comparer(compareItems)) {
 		t.Errorf("read again: %v", err)
 	}
 }
 
-func bareItems(a, b item) bool { return a.Key == b.Key }
+func compareItems(a, b item) bool { return a.Key == b.Key }
 
-func TestSpecSaysWhereAWrongValueIsFrom(t *testing.T) {
+func TestSpecErrorsNameSource(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -101,7 +101,7 @@ func TestSpecSaysWhereAWrongValueIsFrom(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, err := load(t, test.file, test.environ, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
+			if _, err := loadProgram(t, test.file, test.environ, test.args...); err == nil || !strings.Contains(err.Error(), test.want) {
 				t.Errorf("error: %v, want %s", err, test.want)
 			}
 		})

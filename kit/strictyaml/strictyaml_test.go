@@ -86,7 +86,7 @@ group: {log_level: info}
 	}
 }
 
-func TestProblemsHaveTheirPlace(t *testing.T) {
+func TestProblemsHaveLineAndColumn(t *testing.T) {
 	t.Parallel()
 
 	var bombs strings.Builder
@@ -146,7 +146,7 @@ func TestProblemsHaveTheirPlace(t *testing.T) {
 	}
 }
 
-func TestPlaceOfAPath(t *testing.T) {
+func TestPositionOfPath(t *testing.T) {
 	t.Parallel()
 
 	doc, err := strictyaml.Parse("f", []byte("list:\n- key: a\n- key: b\n  tags:\n  - x\n"))
@@ -178,7 +178,7 @@ func TestPlaceOfAPath(t *testing.T) {
 	}
 }
 
-func TestPlaceInsideOfAText(t *testing.T) {
+func TestPositionInText(t *testing.T) {
 	t.Parallel()
 
 	const file = "plain: a && b\nquoted: 'x == \"y\"'\nescaped: \"a \\\" b\"\nfolded: >\n  one\n  two three\n" +

@@ -14,7 +14,7 @@ import (
 )
 
 // TestPrintedTextFitsBound checks the bound by which printf is rejected before it prints.
-func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
+func TestPrintedTextFitsBound(t *testing.T) {
 	t.Parallel()
 
 	values := []any{
@@ -46,7 +46,7 @@ func TestNothingPrintedIsLongerThanItsBound(t *testing.T) {
 }
 
 // TestTemplateIsExecutedRepeatedly checks that each execution has an unused budget.
-func TestOneTemplateIsExecutedManyTimes(t *testing.T) {
+func TestTemplateIsExecutedRepeatedly(t *testing.T) {
 	t.Parallel()
 
 	parsed, err := Parse("x", `{{range 50}}{{printf "%01d" 1}}{{end}}`, Limits{Output: 100, Work: 4000, Steps: 200},

@@ -24,9 +24,9 @@ const (
 
 // TestLifecycleIsOneTrace checks that spans of all programs and reconciles for an object, and the spans that are
 // emitted after its lifecycle, are children of one root.
-func TestOneLifeIsOneTrace(t *testing.T) {
+func TestLifecycleIsOneTrace(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
-	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
+	setEnvironment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)
 
 	program := startSpan(t, nil)
 	root := tracing.RootForUID(lifeUID)
@@ -67,9 +67,9 @@ func TestOneLifeIsOneTrace(t *testing.T) {
 }
 
 // TestLifecyclesAreSampledCompletely checks that a sampling ratio keeps or drops all spans of a lifecycle.
-func TestLivesAreSampledWhole(t *testing.T) {
+func TestLifecyclesAreSampledCompletely(t *testing.T) {
 	receiver := otlp.StartHTTP(t)
-	environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.5")
+	setEnvironment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.5")
 
 	program := startSpan(t, nil)
 

@@ -27,16 +27,16 @@ import (
 )
 
 const (
-	patience = time.Minute
+	waitTimeout = time.Minute
 	// exportError is the log message for an export that fails.
-	trouble = "failed to export spans"
-	token   = "t0ken-that-nobody-is-told"
+	exportError = "failed to export spans"
+	token       = "t0ken-that-nobody-is-told"
 	// headers are headers as users configure them.
 	headers = "Authorization=Bearer%20" + token + ",x-tenant=acme%2Fci"
 )
 
 // setEnvironment sets the variables of tracing, and unsets those that the environment of the test may have.
-func environment(t *testing.T, pairs ...string) {
+func setEnvironment(t *testing.T, pairs ...string) {
 	t.Helper()
 
 	for _, entry := range os.Environ() {
@@ -85,7 +85,7 @@ func startSpan(t *testing.T, clk clock.PassiveClock) *program {
 
 		select {
 		case <-ended:
-		case <-time.After(patience):
+		case <-time.After(waitTimeout):
 			t.Fatal("the shutdown waits for the receiver")
 		}
 	}
@@ -95,7 +95,7 @@ func startSpan(t *testing.T, clk clock.PassiveClock) *program {
 }
 
 // emitSpans emits a span with a child span, and returns the span context of the child.
-func work(ctx context.Context) trace.SpanContext {
+func emitSpans(ctx context.Context) trace.SpanContext {
 	tracer := otel.Tracer("test")
 
 	ctx, outer := tracer.Start(ctx, "outer")
@@ -117,12 +117,12 @@ func variableNames(spans []otlp.Span) string {
 }
 
 // listReceivers returns the receivers by the value of OTEL_EXPORTER_OTLP_PROTOCOL.
-func protocols() map[string]func(testing.TB) *otlp.Receiver {
+func listReceivers() map[string]func(testing.TB) *otlp.Receiver {
 	return map[string]func(testing.TB) *otlp.Receiver{"grpc": otlp.StartGRPC, "http/protobuf": otlp.StartHTTP}
 }
 
 func TestSpansReachTheReceiver(t *testing.T) {
-	for protocol, receive := range protocols() {
+	for protocol, receive := range listReceivers() {
 		for name, variables := range map[string]func(url string) []string{
 			"for all signals": func(url string) []string {
 				return []string{
@@ -144,10 +144,10 @@ func TestSpansReachTheReceiver(t *testing.T) {
 				}
 
 				receiver := receive(t)
-				environment(t, variables(receiver.URL)...)
+				setEnvironment(t, variables(receiver.URL)...)
 
 				p := startSpan(t, nil)
-				last := work(t.Context())
+				last := emitSpans(t.Context())
 				p.stop()
 
 				spans := receiver.Spans()
@@ -169,7 +169,7 @@ func TestSpansReachTheReceiver(t *testing.T) {
 				}
 
 				said := p.log.String()
-				if !strings.Contains(said, receiver.URL+`"`) || strings.Contains(said, trouble) || strings.Contains(said, token) ||
+				if !strings.Contains(said, receiver.URL+`"`) || strings.Contains(said, exportError) || strings.Contains(said, token) ||
 					p.output.String() != "" {
 					t.Errorf("log:\n%s\noutput:\n%s", said, p.output)
 				}
@@ -189,14 +189,14 @@ func withoutPath(variables func(string) []string) func(string) []string {
 	}
 }
 
-func TestTheReceiverHasACertificate(t *testing.T) {
+func TestReceiverWithCertificate(t *testing.T) {
 	for protocol, receive := range map[string]func(testing.TB) *otlp.Receiver{
 		"grpc": otlp.StartGRPCWithTLS, "http/protobuf": otlp.StartHTTPWithTLS,
 	} {
 		for name, trusted := range map[string]bool{"of a CA that is named": true, "of an unknown authority": false} {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				receiver := receive(t)
-				environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol)
+				setEnvironment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol)
 
 				if trusted {
 					path := filepath.Join(t.TempDir(), "ca.pem")
@@ -208,11 +208,11 @@ func TestTheReceiverHasACertificate(t *testing.T) {
 				}
 
 				p := startSpan(t, nil)
-				work(t.Context())
+				emitSpans(t.Context())
 				p.stop()
 
 				// The cause is logged, at the latest at the shutdown.
-				told := strings.Contains(p.log.String(), trouble) && strings.Contains(p.log.String(), "x509:")
+				told := strings.Contains(p.log.String(), exportError) && strings.Contains(p.log.String(), "x509:")
 				if got := len(receiver.Spans()) == 2; got != trusted || told == trusted {
 					t.Errorf("exported: %v, log:\n%s", got, p.log)
 				}
@@ -232,10 +232,10 @@ func TestNamesOfTheProgram(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			receiver := otlp.StartHTTP(t)
-			environment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)...)
+			setEnvironment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL)...)
 
 			p := startSpan(t, nil)
-			work(t.Context())
+			emitSpans(t.Context())
 			p.stop()
 
 			if spans := receiver.Spans(); len(spans) != 2 || spans[0].Service != tc.want {
@@ -267,10 +267,10 @@ func TestSampling(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			receiver := otlp.StartGRPC(t)
-			environment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")...)
+			setEnvironment(t, append(tc.variables, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")...)
 
 			p := startSpan(t, nil)
-			last := work(tc.from)
+			last := emitSpans(tc.from)
 			p.stop()
 
 			if got := len(receiver.Spans()) == 2; got != tc.want || last.IsSampled() != tc.want || !last.IsValid() {
@@ -285,11 +285,11 @@ func TestOff(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			receiver := otlp.StartHTTP(t)
 			// Invalid variables are ignored if tracing is off.
-			environment(t, tracing.EnvEnabled+"="+value, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=dice")
+			setEnvironment(t, tracing.EnvEnabled+"="+value, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_TRACES_SAMPLER=dice")
 
 			p := startSpan(t, nil)
 			parent := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}})
-			last := work(trace.ContextWithRemoteSpanContext(t.Context(), parent))
+			last := emitSpans(trace.ContextWithRemoteSpanContext(t.Context(), parent))
 			p.stop()
 
 			if last.TraceID() != parent.TraceID() || last.SpanID() != parent.SpanID() {
@@ -304,10 +304,10 @@ func TestOff(t *testing.T) {
 }
 
 func TestWithoutAnEndpoint(t *testing.T) {
-	environment(t, "OTEL_EXPORTER_OTLP_HEADERS="+headers)
+	setEnvironment(t, "OTEL_EXPORTER_OTLP_HEADERS="+headers)
 
 	p := startSpan(t, nil)
-	last := work(t.Context())
+	last := emitSpans(t.Context())
 	p.stop()
 
 	var got []string
@@ -329,7 +329,7 @@ func TestWithoutAnEndpoint(t *testing.T) {
 	}
 }
 
-func TestVariablesThatCantBeMeant(t *testing.T) {
+func TestInvalidVariables(t *testing.T) {
 	nowhere, empty := filepath.Join(t.TempDir(), "none.pem"), filepath.Join(t.TempDir(), "empty.pem")
 	if err := os.WriteFile(empty, []byte("nothing\n"), 0o600); err != nil {
 		t.Fatal(err)
@@ -364,7 +364,7 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 		"all errors together": {[]string{"OTEL_TRACES_SAMPLER=dice", "OTEL_EXPORTER_OTLP_PROTOCOL=thrift"}, "\nOTEL_TRACES_SAMPLER"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			environment(t, tc.variables...)
+			setEnvironment(t, tc.variables...)
 
 			said := &capture.Buffer{}
 
@@ -375,7 +375,7 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 				t.Errorf("error %v, want %q\n%s", err, tc.want, said)
 			}
 
-			if otel.Tracer("test") == nil || work(t.Context()).IsSampled() {
+			if otel.Tracer("test") == nil || emitSpans(t.Context()).IsSampled() {
 				t.Error("spans are created after an error")
 			}
 		})
@@ -384,7 +384,7 @@ func TestVariablesThatCantBeMeant(t *testing.T) {
 
 // TestUnavailableReceiver uses a receiver that does not listen, and one that never responds. In both cases, the
 // program continues its work and stops in time.
-func TestTheReceiverIsAway(t *testing.T) {
+func TestUnavailableReceiver(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -400,20 +400,20 @@ func TestTheReceiverIsAway(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			protocol, _, _ := strings.Cut(name, " ")
-			environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+			setEnvironment(t, "OTEL_EXPORTER_OTLP_ENDPOINT=http://"+address, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 				"OTEL_EXPORTER_OTLP_HEADERS="+headers, "OTEL_BSP_MAX_QUEUE_SIZE=10", "OTEL_BSP_SCHEDULE_DELAY=1")
 
 			p := startSpan(t, nil)
 
 			// Emit more spans than the queue holds. The program must not block.
 			for range 1000 {
-				work(t.Context())
+				emitSpans(t.Context())
 			}
 
 			p.stop()
 
 			said := p.log.String()
-			if !strings.Contains(said, trouble) || strings.Contains(said, token) {
+			if !strings.Contains(said, exportError) || strings.Contains(said, token) {
 				t.Errorf("log:\n%s", said)
 			}
 
@@ -429,8 +429,8 @@ func TestTheReceiverIsAway(t *testing.T) {
 }
 
 // TestRejectingReceiver uses a receiver that responds with the content of the request.
-func TestTheReceiverRefuses(t *testing.T) {
-	for protocol, receive := range protocols() {
+func TestRejectingReceiver(t *testing.T) {
+	for protocol, receive := range listReceivers() {
 		for name, say := range map[string]func(string) string{
 			"the header":           func(value string) string { return "not allowed: " + value },
 			"the token":            func(value string) string { return "no such token " + strings.TrimPrefix(value, "Bearer ") },
@@ -440,11 +440,11 @@ func TestTheReceiverRefuses(t *testing.T) {
 			t.Run(protocol+" "+name, func(t *testing.T) {
 				receiver := receive(t)
 				receiver.Reject("authorization", say)
-				environment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
+				setEnvironment(t, "OTEL_EXPORTER_OTLP_ENDPOINT="+receiver.URL, "OTEL_EXPORTER_OTLP_PROTOCOL="+protocol,
 					"OTEL_EXPORTER_OTLP_HEADERS="+headers)
 
 				p := startSpan(t, nil)
-				work(t.Context())
+				emitSpans(t.Context())
 				p.stop()
 
 				said := p.log.String()
@@ -456,12 +456,12 @@ func TestTheReceiverRefuses(t *testing.T) {
 	}
 }
 
-func TestTroubleIsToldOnceInAWhile(t *testing.T) {
-	environment(t)
+func TestExportErrorsAreLoggedSeldom(t *testing.T) {
+	setEnvironment(t)
 
 	now := clocktesting.NewFakePassiveClock(time.Now())
 	p := startSpan(t, now)
-	lines := func() int { return strings.Count(p.log.String(), trouble) }
+	lines := func() int { return strings.Count(p.log.String(), exportError) }
 
 	for range 50 {
 		otel.Handle(errors.New("no room on the disk"))

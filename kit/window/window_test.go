@@ -62,7 +62,7 @@ func TestAt(t *testing.T) {
 	}
 }
 
-func TestAtNamesWhatIsWrong(t *testing.T) {
+func TestAtErrors(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {

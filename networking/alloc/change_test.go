@@ -17,23 +17,23 @@ import (
 func TestASpecificAddress(t *testing.T) {
 	t.Parallel()
 
-	n := network(t,
-		pool(t, "p", alloc.Spec{
+	n := newNetwork(t,
+		newPool(t, "p", alloc.Spec{
 			Addresses: []string{"10.0.0.0/24", "fd00::/64"}, Excluded: []string{"10.0.0.9/32"}, Gateways: []string{"10.0.0.1"},
 		}),
-		pool(t, "q", alloc.Spec{
+		newPool(t, "q", alloc.Spec{
 			Addresses: []string{"10.0.1.0/24"}, Gateways: []string{"10.0.0.7"}, PrefixLengthV4: 16,
 		}))
 
-	if got, err := acquire(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
+	if got, err := acquireText(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
 		t.Fatalf("got %q, %v: the other family is the lowest free", got, err)
 	}
 
-	if got, err := acquire(n, "p", "b", "fd00::50", "10.0.0.51"); err != nil || got != "10.0.0.51/24 fd00::50/64" {
+	if got, err := acquireText(n, "p", "b", "fd00::50", "10.0.0.51"); err != nil || got != "10.0.0.51/24 fd00::50/64" {
 		t.Fatalf("got %q, %v", got, err)
 	}
 
-	if got, err := acquire(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
+	if got, err := acquireText(n, "p", "a", "10.0.0.50"); err != nil || got != "10.0.0.50/24 fd00::1/64" {
 		t.Fatalf("got %q, %v: asking again changes nothing", got, err)
 	}
 
@@ -61,7 +61,7 @@ func TestASpecificAddress(t *testing.T) {
 			t.Parallel()
 
 			before := n.Assignments()
-			got, err := acquire(n, "p", tc.owner, tc.want...)
+			got, err := acquireText(n, "p", tc.owner, tc.want...)
 
 			var no *alloc.UnavailableError
 			if !errors.As(err, &no) {
@@ -76,7 +76,7 @@ func TestASpecificAddress(t *testing.T) {
 				t.Errorf("error %q", no)
 			}
 
-			if diff := cmp.Diff(before, n.Assignments(), equal); diff != "" {
+			if diff := cmp.Diff(before, n.Assignments(), compareAddresses); diff != "" {
 				t.Errorf("an address was allocated: %s", diff)
 			}
 		})
@@ -87,27 +87,27 @@ func TestASpecificAddress(t *testing.T) {
 	}
 }
 
-func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
+func TestRemovedPoolKeepsAddressesInUse(t *testing.T) {
 	t.Parallel()
 
 	spec := alloc.Spec{Addresses: []string{"10.0.0.0/29"}}
-	n := network(t, pool(t, "p", spec))
-	sequence(t, n, "p", 2)
+	n := newNetwork(t, newPool(t, "p", spec))
+	listNextAddresses(t, n, "p", 2)
 
 	if left := n.RemovePool("p"); len(left) != 2 {
 		t.Errorf("remaining: %v", left)
 	}
 
 	// Another pool gets the range, but not the addresses in use.
-	set(t, n, pool(t, "q", spec))
+	setPool(t, n, newPool(t, "q", spec))
 
-	if got, err := acquire(n, "q", "new"); err != nil || got != "10.0.0.3/29" {
+	if got, err := acquireText(n, "q", "new"); err != nil || got != "10.0.0.3/29" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
 	n.Release("seq-0")
 
-	if got, err := acquire(n, "q", "newer"); err != nil || got != "10.0.0.1/29" {
+	if got, err := acquireText(n, "q", "newer"); err != nil || got != "10.0.0.1/29" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
@@ -119,26 +119,26 @@ func TestAPoolThatIsRemovedKeepsWhatIsInUse(t *testing.T) {
 func TestOwnersKeepTheirPrefixLength(t *testing.T) {
 	t.Parallel()
 
-	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
-	sequence(t, n, "p", 1)
-	set(t, n, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}, PrefixLengthV4: 16}))
+	n := newNetwork(t, newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
+	listNextAddresses(t, n, "p", 1)
+	setPool(t, n, newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24"}, PrefixLengthV4: 16}))
 
-	if got, err := acquire(n, "p", "seq-0"); err != nil || got != "10.0.0.1/24" {
+	if got, err := acquireText(n, "p", "seq-0"); err != nil || got != "10.0.0.1/24" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
-	if got, err := acquire(n, "p", "new"); err != nil || got != "10.0.0.2/16" {
+	if got, err := acquireText(n, "p", "new"); err != nil || got != "10.0.0.2/16" {
 		t.Errorf("got %q, %v", got, err)
 	}
 }
 
-func TestPoolsThatOverlapAreRefused(t *testing.T) {
+func TestOverlappingPoolsAreRejected(t *testing.T) {
 	t.Parallel()
 
-	n := network(t, pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}), pool(t, "b", alloc.Spec{Addresses: []string{"10.0.1.0/24"}}))
-	sequence(t, n, "a", 3)
+	n := newNetwork(t, newPool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}), newPool(t, "b", alloc.Spec{Addresses: []string{"10.0.1.0/24"}}))
+	listNextAddresses(t, n, "a", 3)
 
-	_, err := n.SetPool(pool(t, "b", alloc.Spec{Addresses: []string{"10.0.0.200-10.0.1.20"}, PrefixLengthV4: 16}))
+	_, err := n.SetPool(newPool(t, "b", alloc.Spec{Addresses: []string{"10.0.0.200-10.0.1.20"}, PrefixLengthV4: 16}))
 
 	var overlap *alloc.OverlapError
 	if !errors.As(err, &overlap) {
@@ -154,35 +154,35 @@ func TestPoolsThatOverlapAreRefused(t *testing.T) {
 	}
 
 	// The network has not changed.
-	if got, err := acquire(n, "b", "m"); err != nil || got != "10.0.1.1/24" {
+	if got, err := acquireText(n, "b", "m"); err != nil || got != "10.0.1.1/24" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
 	// A pool does not overlap its former version or a pool of another network.
-	set(t, n, pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/25"}}))
-	set(t, alloc.NewNetwork("other"), pool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
+	setPool(t, n, newPool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/25"}}))
+	setPool(t, alloc.NewNetwork("other"), newPool(t, "a", alloc.Spec{Addresses: []string{"10.0.0.0/24"}}))
 }
 
-func TestAGatewayIsNobodysOnTheWholeNetwork(t *testing.T) {
+func TestGatewayIsNeverAllocated(t *testing.T) {
 	t.Parallel()
 
 	a := alloc.Spec{Addresses: []string{"10.0.0.0/29"}}
 	b := alloc.Spec{Addresses: []string{"10.0.0.8/29"}, Gateways: []string{"10.0.0.1", "10.0.0.2"}, PrefixLengthV4: 24}
-	n := network(t, pool(t, "a", a))
-	sequence(t, n, "a", 1)
-	set(t, n, pool(t, "b", b))
+	n := newNetwork(t, newPool(t, "a", a))
+	listNextAddresses(t, n, "a", 1)
+	setPool(t, n, newPool(t, "b", b))
 
 	// The first gateway is an address in use. It stays in use and is not free after its release. The second
 	// gateway is never allocated.
 	n.Release("seq-0")
 
-	if got, err := acquire(n, "a", "m"); err != nil || got != "10.0.0.3/29" {
+	if got, err := acquireText(n, "a", "m"); err != nil || got != "10.0.0.3/29" {
 		t.Errorf("got %q, %v", got, err)
 	}
 
 	n.RemovePool("b")
 
-	if got, err := acquire(n, "a", "o"); err != nil || got != "10.0.0.1/29" {
+	if got, err := acquireText(n, "a", "o"); err != nil || got != "10.0.0.1/29" {
 		t.Errorf("got %q, %v: it is no gateway any more", got, err)
 	}
 }
@@ -190,12 +190,12 @@ func TestAGatewayIsNobodysOnTheWholeNetwork(t *testing.T) {
 func TestRestore(t *testing.T) {
 	t.Parallel()
 
-	p := pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29", "fd00::/64"}})
+	p := newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29", "fd00::/64"}})
 	held := func(owner, address string) alloc.Assignment {
 		return alloc.Assignment{Owner: owner, Pool: "p", Address: netip.MustParsePrefix(address)}
 	}
 
-	n, err := alloc.Rebuild("net", []*alloc.Pool{p, pool(t, "twin", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})}, []alloc.Assignment{
+	n, err := alloc.Rebuild("net", []*alloc.Pool{p, newPool(t, "twin", alloc.Spec{Addresses: []string{"10.0.0.0/29"}})}, []alloc.Assignment{
 		held("a", "10.0.0.1/29"), held("a", "fd00::1/64"), held("b", "10.0.0.3/29"),
 		held("c", "10.0.0.1/24"), held("old", "172.16.0.9/24"), held("a", "10.0.0.1/29"),
 	})
@@ -213,12 +213,12 @@ func TestRestore(t *testing.T) {
 		t.Errorf("got %+v, want the first recorded owner to keep the address", conflict)
 	}
 
-	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsOutside("p"), equal); diff != "" {
+	if diff := cmp.Diff([]alloc.Assignment{held("old", "172.16.0.9/24")}, n.AssignmentsOutside("p"), compareAddresses); diff != "" {
 		t.Error(diff)
 	}
 
 	for _, tc := range [][2]string{{"a", "10.0.0.1/29 fd00::1/64"}, {"b", "10.0.0.3/29 fd00::2/64"}, {"c", "10.0.0.2/29 fd00::3/64"}} {
-		if got, err := acquire(n, "p", tc[0]); err != nil || got != tc[1] {
+		if got, err := acquireText(n, "p", tc[0]); err != nil || got != tc[1] {
 			t.Errorf("%s has %q, %v, want %q", tc[0], got, err, tc[1])
 		}
 	}

@@ -39,7 +39,7 @@ func TestParseRange(t *testing.T) {
 	}
 }
 
-func TestParseRangeSaysWhatToWrite(t *testing.T) {
+func TestParseRangeErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ text, want string }{
@@ -117,7 +117,7 @@ func FuzzNewPool(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, addresses, excluded, gateways string, v4, v6 int) {
 		spec := alloc.Spec{
-			Addresses: split(addresses), Excluded: split(excluded), Gateways: split(gateways),
+			Addresses: splitText(addresses), Excluded: splitText(excluded), Gateways: splitText(gateways),
 			PrefixLengthV4: v4, PrefixLengthV6: v6,
 		}
 
@@ -137,14 +137,14 @@ func FuzzNewPool(f *testing.F) {
 		}
 
 		for _, prefix := range got {
-			if what := forbidden(spec, prefix); what != "" {
+			if what := explainForbidden(spec, prefix); what != "" {
 				t.Fatalf("%+v gave %s: %s", spec, prefix, what)
 			}
 		}
 	})
 }
 
-func split(text string) []string {
+func splitText(text string) []string {
 	if text == "" {
 		return nil
 	}

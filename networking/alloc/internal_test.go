@@ -22,22 +22,22 @@ import (
 // the two halves of a number.
 var base = u128{lo: math.MaxUint64 - 31}
 
-func at(i int) u128 { return base.plus(u128{lo: uint64(i)}) }
+func newNumber(i int) u128 { return base.plus(u128{lo: uint64(i)}) }
 
-func checkInside(t *testing.T, name string, condition any, gens ...gopter.Gen) {
+func checkInternalProperty(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	t.Helper()
 
 	property.Check(t, name, property.Options{Runs: 200}, prop.ForAll(condition, gens...))
 }
 
-func lists(limit int) gopter.Gen {
+func genLists(limit int) gopter.Gen {
 	return gen.IntRange(0, 200).FlatMap(func(n any) gopter.Gen {
 		return gen.SliceOfN(n.(int), gen.IntRange(-limit, limit-1))
 	}, reflect.TypeFor[[]int]())
 }
 
 // listIntervals returns the intervals of a set in ascending order, and an error if the tree is not a treap.
-func (s *freeSet) intervals(node int32) ([]span, error) {
+func (s *freeSet) listIntervals(node int32) ([]span, error) {
 	if node == nilIndex {
 		return nil, nil
 	}
@@ -49,22 +49,22 @@ func (s *freeSet) intervals(node int32) ([]span, error) {
 		}
 	}
 
-	low, err := s.intervals(r.left)
+	low, err := s.listIntervals(r.left)
 	if err != nil {
 		return nil, err
 	}
 
-	high, err := s.intervals(r.right)
+	high, err := s.listIntervals(r.right)
 
 	return append(append(low, r.span), high...), err
 }
 
-func (s *freeSet) depth(node int32) int {
+func (s *freeSet) getDepth(node int32) int {
 	if node == nilIndex {
 		return 0
 	}
 
-	return 1 + max(s.depth(s.nodes[node].left), s.depth(s.nodes[node].right))
+	return 1 + max(s.getDepth(s.nodes[node].left), s.getDepth(s.nodes[node].right))
 }
 
 // The set has the same numbers as a map, in the smallest number of intervals, and reuses unused nodes.
@@ -73,9 +73,9 @@ func TestPropertyFreeSet(t *testing.T) {
 
 	const universe = 64
 
-	checkInside(t, "as a map", func(calls []int) string {
+	checkInternalProperty(t, "as a map", func(calls []int) string {
 		s, want := newFreeSet(), map[int]bool{}
-		s.fill(span{first: at(0), last: at(universe - 1)})
+		s.fill(span{first: newNumber(0), last: newNumber(universe - 1)})
 
 		for i := range universe {
 			want[i] = true
@@ -88,7 +88,7 @@ func TestPropertyFreeSet(t *testing.T) {
 				n = -call - 1
 			}
 
-			if did := call < 0 && s.removeNumber(at(n)) || call >= 0 && s.addNumber(at(n)); did != (want[n] == (call < 0)) {
+			if did := call < 0 && s.removeNumber(newNumber(n)) || call >= 0 && s.addNumber(newNumber(n)); did != (want[n] == (call < 0)) {
 				return fmt.Sprintf("%d: did %v", call, did)
 			}
 
@@ -98,19 +98,19 @@ func TestPropertyFreeSet(t *testing.T) {
 		var expected []span
 
 		for i := range universe {
-			if s.contains(at(i)) != want[i] {
+			if s.contains(newNumber(i)) != want[i] {
 				return fmt.Sprintf("has %d: %v", i, !want[i])
 			}
 
 			switch {
 			case want[i] && i > 0 && want[i-1]:
-				expected[len(expected)-1].last = at(i)
+				expected[len(expected)-1].last = newNumber(i)
 			case want[i]:
-				expected = append(expected, span{first: at(i), last: at(i)})
+				expected = append(expected, span{first: newNumber(i), last: newNumber(i)})
 			}
 		}
 
-		got, err := s.intervals(s.root)
+		got, err := s.listIntervals(s.root)
 		if err != nil || !reflect.DeepEqual(got, expected) {
 			return fmt.Sprintf("%v, %v, want %v", got, err, expected)
 		}
@@ -124,7 +124,7 @@ func TestPropertyFreeSet(t *testing.T) {
 		}
 
 		return ""
-	}, lists(universe))
+	}, genLists(universe))
 }
 
 // The depth stays logarithmic even if the calls are in ascending order, which turns a plain tree into a
@@ -141,7 +141,7 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 		s.removeNumber(u128{lo: 2*i + 1})
 	}
 
-	if depth := s.depth(s.root); depth > 4*bits.Len(many) {
+	if depth := s.getDepth(s.root); depth > 4*bits.Len(many) {
 		t.Errorf("depth %d with %d intervals", depth, many)
 	}
 
@@ -149,7 +149,7 @@ func TestFreeSetStaysBalanced(t *testing.T) {
 		s.addNumber(u128{lo: 2*i + 1})
 	}
 
-	if got, err := s.intervals(s.root); err != nil || len(got) != 1 {
+	if got, err := s.listIntervals(s.root); err != nil || len(got) != 1 {
 		t.Errorf("%d intervals are left, %v", len(got), err)
 	}
 }
@@ -160,7 +160,7 @@ func TestPropertySpans(t *testing.T) {
 
 	const universe = 64
 
-	checkInside(t, "as a map", func(starts []int, length int) string {
+	checkInternalProperty(t, "as a map", func(starts []int, length int) string {
 		var s spans
 
 		has := map[int]bool{}
@@ -172,13 +172,13 @@ func TestPropertySpans(t *testing.T) {
 
 		for i, start := range starts {
 			first, last := clip(start)
-			r := span{first: at(first), last: at(last)}
+			r := span{first: newNumber(first), last: newNumber(last)}
 
 			missing := map[int]bool{}
 
 			for _, run := range s.findGaps(r) {
 				for n := range universe {
-					if !at(n).less(run.first) && !run.last.less(at(n)) {
+					if !newNumber(n).less(run.first) && !run.last.less(newNumber(n)) {
 						missing[n] = true
 					}
 				}
@@ -208,9 +208,9 @@ func TestPropertySpans(t *testing.T) {
 		for i := range universe {
 			switch {
 			case has[i] && i > 0 && has[i-1]:
-				want[len(want)-1].last = at(i)
+				want[len(want)-1].last = newNumber(i)
 			case has[i]:
-				want = append(want, span{first: at(i), last: at(i)})
+				want = append(want, span{first: newNumber(i), last: newNumber(i)})
 			}
 		}
 
@@ -219,10 +219,10 @@ func TestPropertySpans(t *testing.T) {
 		}
 
 		return ""
-	}, lists(universe), gen.IntRange(0, 8))
+	}, genLists(universe), gen.IntRange(0, 8))
 }
 
-func TestNumbersAreAddresses(t *testing.T) {
+func TestNumbersOfAddresses(t *testing.T) {
 	t.Parallel()
 
 	for _, text := range []string{

@@ -17,11 +17,11 @@ import (
 )
 
 // compareAddresses compares addresses by value.
-var equal = cmp.Options{
+var compareAddresses = cmp.Options{
 	cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(),
 }
 
-func pool(t testing.TB, name string, spec alloc.Spec) *alloc.Pool {
+func newPool(t testing.TB, name string, spec alloc.Spec) *alloc.Pool {
 	t.Helper()
 
 	p, err := alloc.NewPool(name, spec)
@@ -30,7 +30,7 @@ func pool(t testing.TB, name string, spec alloc.Spec) *alloc.Pool {
 	return p
 }
 
-func network(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
+func newNetwork(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
 	t.Helper()
 
 	n, err := alloc.Rebuild("net", pools, nil)
@@ -39,7 +39,7 @@ func network(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
 	return n
 }
 
-func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
+func setPool(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
 	t.Helper()
 
 	outside, err := n.SetPool(p)
@@ -49,7 +49,7 @@ func set(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
 }
 
 // acquireText returns the addresses of an owner as one text.
-func acquire(n *alloc.Network, pool, owner string, want ...string) (string, error) {
+func acquireText(n *alloc.Network, pool, owner string, want ...string) (string, error) {
 	addrs := make([]netip.Addr, 0, len(want))
 	for _, w := range want {
 		addrs = append(addrs, netip.MustParseAddr(w))
@@ -66,13 +66,13 @@ func acquire(n *alloc.Network, pool, owner string, want ...string) (string, erro
 }
 
 // listNextAddresses returns the addresses that the next owners get in turn, until the pool is exhausted.
-func sequence(t testing.TB, n *alloc.Network, pool string, limit int) []string {
+func listNextAddresses(t testing.TB, n *alloc.Network, pool string, limit int) []string {
 	t.Helper()
 
 	var out []string
 
 	for i := range limit {
-		got, err := acquire(n, pool, fmt.Sprintf("seq-%d", i))
+		got, err := acquireText(n, pool, fmt.Sprintf("seq-%d", i))
 
 		var exhausted *alloc.ExhaustedError
 		if errors.As(err, &exhausted) {
@@ -121,22 +121,22 @@ func TestOrder(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			n := network(t, pool(t, "p", tc.spec))
-			if diff := cmp.Diff(tc.want, sequence(t, n, "p", 10)); diff != "" {
+			n := newNetwork(t, newPool(t, "p", tc.spec))
+			if diff := cmp.Diff(tc.want, listNextAddresses(t, n, "p", 10)); diff != "" {
 				t.Error(diff)
 			}
 		})
 	}
 }
 
-func TestExhaustionTakesNothing(t *testing.T) {
+func TestExhaustedPoolAllocatesNothing(t *testing.T) {
 	t.Parallel()
 
 	small := alloc.Spec{Addresses: []string{"fd00::/64", "10.0.0.10-10.0.0.11"}, PrefixLengthV4: 24}
-	n := network(t, pool(t, "ns/p", small))
-	sequence(t, n, "ns/p", 2)
+	n := newNetwork(t, newPool(t, "ns/p", small))
+	listNextAddresses(t, n, "ns/p", 2)
 
-	_, err := acquire(n, "ns/p", "late")
+	_, err := acquireText(n, "ns/p", "late")
 
 	var exhausted *alloc.ExhaustedError
 	if !errors.As(err, &exhausted) {
@@ -164,13 +164,13 @@ func TestExhaustionTakesNothing(t *testing.T) {
 func TestNoPoolAndNoOwner(t *testing.T) {
 	t.Parallel()
 
-	n := network(t, pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
+	n := newNetwork(t, newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/29"}}))
 
-	if _, err := acquire(n, "q", "m"); !errors.Is(err, alloc.ErrNoPool) {
+	if _, err := acquireText(n, "q", "m"); !errors.Is(err, alloc.ErrNoPool) {
 		t.Errorf("got %v", err)
 	}
 
-	if got, err := acquire(n, "p", ""); err == nil {
+	if got, err := acquireText(n, "p", ""); err == nil {
 		t.Errorf("no owner got %s", got)
 	}
 
@@ -183,7 +183,7 @@ func TestNoPoolAndNoOwner(t *testing.T) {
 func TestFree(t *testing.T) {
 	t.Parallel()
 
-	n := network(t, pool(t, "p", alloc.Spec{
+	n := newNetwork(t, newPool(t, "p", alloc.Spec{
 		Addresses: []string{"10.0.0.10-10.0.0.20", "10.0.0.1-10.0.0.3", "fd00::10-fd00::12"},
 		Excluded:  []string{"10.0.0.15/32"}, PrefixLengthV4: 24, PrefixLengthV6: 64,
 	}))
@@ -206,7 +206,7 @@ func TestFree(t *testing.T) {
 		t.Errorf("limit of two (-want +got):\n%s", diff)
 	}
 
-	sequence(t, n, "p", 3)
+	listNextAddresses(t, n, "p", 3)
 	n.Release("seq-1")
 
 	if diff := cmp.Diff([]string{"10.0.0.11-10.0.0.11", "10.0.0.13-10.0.0.14", "10.0.0.16-10.0.0.20", "10.0.0.1-10.0.0.3"},

@@ -80,7 +80,7 @@ func TestPrefixLength(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p := pool(t, "p", tc.spec)
+			p := newPool(t, "p", tc.spec)
 			if p.Name() != "p" {
 				t.Errorf("the pool's name is %s", p.Name())
 			}
@@ -95,7 +95,7 @@ func TestPrefixLength(t *testing.T) {
 	}
 }
 
-func TestNewPoolSaysWhatIsWrong(t *testing.T) {
+func TestNewPoolErrors(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -201,7 +201,7 @@ func TestNewPoolSaysWhatIsWrong(t *testing.T) {
 	}
 }
 
-func TestNewPoolSaysAllThatIsWrong(t *testing.T) {
+func TestNewPoolReportsAllErrors(t *testing.T) {
 	t.Parallel()
 
 	_, err := alloc.NewPool("p", alloc.Spec{
@@ -232,7 +232,7 @@ func TestSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			p := pool(t, "p", tc.spec)
+			p := newPool(t, "p", tc.spec)
 			if p.Size(alloc.IPv4) != tc.v4 || p.Size(alloc.IPv6) != tc.v6 || p.MachineCapacity() != tc.machines {
 				t.Errorf("got %d, %d, %d", p.Size(alloc.IPv4), p.Size(alloc.IPv6), p.MachineCapacity())
 			}
@@ -268,7 +268,7 @@ func TestOverlap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			a, b := pool(t, "a", tc.a), pool(t, "b", tc.b)
+			a, b := newPool(t, "a", tc.a), newPool(t, "b", tc.b)
 
 			for _, pair := range [][2]*alloc.Pool{{a, b}, {b, a}} {
 				got, found := pair[0].Overlap(pair[1])
@@ -281,7 +281,7 @@ func TestOverlap(t *testing.T) {
 }
 
 // GuessedSubnets returns only subnets whose prefix length was guessed.
-func TestGuessed(t *testing.T) {
+func TestGuessedSubnets(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {

@@ -24,7 +24,7 @@ import (
 
 // explainForbidden returns why a pool must never allocate an address. It is empty if the pool may. It parses
 // the texts of the spec itself.
-func forbidden(spec alloc.Spec, given netip.Prefix) string {
+func explainForbidden(spec alloc.Spec, given netip.Prefix) string {
 	addr := given.Addr()
 	inside := func(texts []string) bool {
 		return slices.ContainsFunc(texts, func(text string) bool {
@@ -58,7 +58,7 @@ func forbidden(spec alloc.Spec, given netip.Prefix) string {
 
 // listAddresses returns the addresses of a pool that is small enough for a map with each of its addresses, in
 // the order of allocation.
-func world(spec alloc.Spec) []netip.Prefix {
+func listAddresses(spec alloc.Spec) []netip.Prefix {
 	var out []netip.Prefix
 
 	seen := map[netip.Addr]bool{}
@@ -78,7 +78,7 @@ func world(spec alloc.Spec) []netip.Prefix {
 			given := netip.PrefixFrom(addr, bits)
 			cidr := r.Bits >= 0 && r.Bits <= 30 && addr.Is4() && (addr == r.First || addr == r.Last)
 
-			if !seen[addr] && !cidr && forbidden(spec, given) == "" {
+			if !seen[addr] && !cidr && explainForbidden(spec, given) == "" {
 				out = append(out, given)
 			}
 
@@ -157,12 +157,12 @@ func genSpec() gopter.Gen {
 			}
 		}
 
-		return fix(spec)
+		return removeInvalid(spec)
 	})
 }
 
 // removeInvalid removes the exclusions and single addresses that NewPool would refuse.
-func fix(spec alloc.Spec) alloc.Spec {
+func removeInvalid(spec alloc.Spec) alloc.Spec {
 	for range 20 {
 		_, err := alloc.NewPool("p", spec)
 
@@ -203,31 +203,31 @@ func genPool() gopter.Gen {
 }
 
 // genOtherPool and genLaterOperations name the second of two generated values.
-func genOtherPool() gopter.Gen  { return genPool() }
-func genLaterDeeds() gopter.Gen { return genDeeds() }
+func genOtherPool() gopter.Gen       { return genPool() }
+func genLaterOperations() gopter.Gen { return genOperations() }
 
 // operation is one call: the owner, whether it acquires or releases, and the address.
-type deed struct {
-	owner   int
-	release bool
-	want    int
+type operation struct {
+	owner     int
+	isRelease bool
+	want      int
 }
 
-func genDeeds() gopter.Gen {
-	one := gopter.CombineGens(gen.IntRange(0, 60), gen.Bool(), gen.IntRange(-300, 255)).Map(func(v []any) deed {
-		return deed{owner: v[0].(int), release: v[1].(bool), want: v[2].(int)}
+func genOperations() gopter.Gen {
+	one := gopter.CombineGens(gen.IntRange(0, 60), gen.Bool(), gen.IntRange(-300, 255)).Map(func(v []any) operation {
+		return operation{owner: v[0].(int), isRelease: v[1].(bool), want: v[2].(int)}
 	})
 
-	return gen.IntRange(0, 120).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), one) }, deedsType)
+	return gen.IntRange(0, 120).FlatMap(func(n any) gopter.Gen { return gen.SliceOfN(n.(int), one) }, operationsType)
 }
 
 // referenceAllocator is a simple allocator that ignores time and memory.
-type oracle struct {
+type referenceAllocator struct {
 	order []netip.Prefix
 	taken map[netip.Addr]string
 }
 
-func (o *oracle) families() []int {
+func (o *referenceAllocator) listFamilies() []int {
 	var out []int
 
 	for _, bits := range []int{32, 128} {
@@ -239,7 +239,7 @@ func (o *oracle) families() []int {
 	return out
 }
 
-func (o *oracle) of(owner string) []netip.Addr {
+func (o *referenceAllocator) getAddresses(owner string) []netip.Addr {
 	var out []netip.Addr
 
 	for addr, has := range o.taken {
@@ -254,11 +254,11 @@ func (o *oracle) of(owner string) []netip.Addr {
 }
 
 // acquire returns the addresses of the owner after the call, and false if the address is not available.
-func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
+func (o *referenceAllocator) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
 	now := maps.Clone(o.taken)
 	has := map[int]bool{}
 
-	for _, addr := range o.of(owner) {
+	for _, addr := range o.getAddresses(owner) {
 		has[addr.BitLen()] = true
 	}
 
@@ -272,7 +272,7 @@ func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
 		has[want.BitLen()] = true
 	}
 
-	for _, bits := range o.families() {
+	for _, bits := range o.listFamilies() {
 		if has[bits] {
 			continue
 		}
@@ -287,21 +287,21 @@ func (o *oracle) acquire(owner string, want netip.Addr) ([]netip.Addr, bool) {
 
 	o.taken = now
 
-	return o.of(owner), true
+	return o.getAddresses(owner), true
 }
 
-func (o *oracle) release(owner string) {
+func (o *referenceAllocator) release(owner string) {
 	maps.DeleteFunc(o.taken, func(_ netip.Addr, has string) bool { return has == owner })
 }
 
 // compareCalls makes the same calls to both, and returns a difference in the results or in the number of free
 // addresses.
-func play(n *alloc.Network, o *oracle, deeds []deed) string {
+func compareCalls(n *alloc.Network, o *referenceAllocator, deeds []operation) string {
 	for i, d := range deeds {
 		owner := fmt.Sprintf("m%d", d.owner)
 
-		if d.release {
-			if got, want := len(n.Release(owner)), len(o.of(owner)); got != want {
+		if d.isRelease {
+			if got, want := len(n.Release(owner)), len(o.getAddresses(owner)); got != want {
 				return fmt.Sprintf("%d: %d addresses of %s were released, want %d", i, got, owner, want)
 			}
 
@@ -322,7 +322,7 @@ func play(n *alloc.Network, o *oracle, deeds []deed) string {
 			return fmt.Sprintf("%d: %s got %v, %v, want %v", i, owner, got, err, want)
 		}
 
-		if possible && fmt.Sprint(addrs(got)) != fmt.Sprint(want) {
+		if possible && fmt.Sprint(listAddrs(got)) != fmt.Sprint(want) {
 			return fmt.Sprintf("%d: %s got %v, want %v", i, owner, got, want)
 		}
 	}
@@ -348,7 +348,7 @@ func play(n *alloc.Network, o *oracle, deeds []deed) string {
 	return ""
 }
 
-func addrs(prefixes []netip.Prefix) []netip.Addr {
+func listAddrs(prefixes []netip.Prefix) []netip.Addr {
 	out := make([]netip.Addr, 0, len(prefixes))
 	for _, p := range prefixes {
 		out = append(out, p.Addr())
@@ -357,7 +357,7 @@ func addrs(prefixes []netip.Prefix) []netip.Addr {
 	return out
 }
 
-func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
+func checkProperty(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 	t.Helper()
 
 	property.Check(t, name, property.Options{Runs: 200}, prop.ForAll(condition, gens...))
@@ -369,15 +369,15 @@ func check(t *testing.T, name string, condition any, gens ...gopter.Gen) {
 func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 	t.Parallel()
 
-	check(t, "all that may be given, in order", func(spec alloc.Spec) string {
-		n := network(t, pool(t, "p", spec))
+	checkProperty(t, "all that may be given, in order", func(spec alloc.Spec) string {
+		n := newNetwork(t, newPool(t, "p", spec))
 		order := map[int][]netip.Prefix{}
 
-		for _, p := range world(spec) {
+		for _, p := range listAddresses(spec) {
 			order[p.Addr().BitLen()] = append(order[p.Addr().BitLen()], p)
 		}
 
-		end := len(world(spec))
+		end := len(listAddresses(spec))
 		for _, of := range order {
 			end = min(end, len(of))
 		}
@@ -407,12 +407,12 @@ func TestPropertyGivesEachAddressOnceAndNoOther(t *testing.T) {
 func TestPropertyAgreesWithAMap(t *testing.T) {
 	t.Parallel()
 
-	check(t, "the map agrees", func(spec alloc.Spec, deeds []deed) string {
-		n := network(t, pool(t, "p", spec))
-		o := &oracle{order: world(spec), taken: map[netip.Addr]string{}}
+	checkProperty(t, "the map agrees", func(spec alloc.Spec, deeds []operation) string {
+		n := newNetwork(t, newPool(t, "p", spec))
+		o := &referenceAllocator{order: listAddresses(spec), taken: map[netip.Addr]string{}}
 
-		return play(n, o, deeds)
-	}, genPool(), genDeeds())
+		return compareCalls(n, o, deeds)
+	}, genPool(), genOperations())
 }
 
 // A network that is rebuilt from the statuses behaves like the network that wrote them, in either order of
@@ -420,12 +420,12 @@ func TestPropertyAgreesWithAMap(t *testing.T) {
 func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 	t.Parallel()
 
-	check(t, "alike", func(spec alloc.Spec, before, after []deed) string {
-		p := pool(t, "p", spec)
-		n := network(t, p)
-		o := &oracle{order: world(spec), taken: map[netip.Addr]string{}}
+	checkProperty(t, "alike", func(spec alloc.Spec, before, after []operation) string {
+		p := newPool(t, "p", spec)
+		n := newNetwork(t, p)
+		o := &referenceAllocator{order: listAddresses(spec), taken: map[netip.Addr]string{}}
 
-		if wrong := play(n, o, before); wrong != "" {
+		if wrong := compareCalls(n, o, before); wrong != "" {
 			return wrong
 		}
 
@@ -441,20 +441,20 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 			}
 		}
 
-		set(t, late, p)
+		setPool(t, late, p)
 
 		for name, other := range map[string]*alloc.Network{"rebuilt": rebuilt, "late": late} {
-			if diff := cmp.Diff(n.Assignments(), other.Assignments(), equal); diff != "" {
+			if diff := cmp.Diff(n.Assignments(), other.Assignments(), compareAddresses); diff != "" {
 				return name + ": " + diff
 			}
 
-			if wrong := play(other, &oracle{order: o.order, taken: maps.Clone(o.taken)}, after); wrong != "" {
+			if wrong := compareCalls(other, &referenceAllocator{order: o.order, taken: maps.Clone(o.taken)}, after); wrong != "" {
 				return name + ": " + wrong
 			}
 		}
 
-		return play(n, o, after)
-	}, genPool(), genDeeds(), genLaterDeeds())
+		return compareCalls(n, o, after)
+	}, genPool(), genOperations(), genLaterOperations())
 }
 
 // A pool that grows, shrinks or is replaced takes no address from an owner and allocates no address twice.
@@ -462,31 +462,31 @@ func TestPropertyRebuiltGoesOnAlike(t *testing.T) {
 func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 	t.Parallel()
 
-	check(t, "kept", func(first, second alloc.Spec, before, after []deed) string {
-		n := network(t, pool(t, "p", first))
-		o := &oracle{order: world(first), taken: map[netip.Addr]string{}}
+	checkProperty(t, "kept", func(first, second alloc.Spec, before, after []operation) string {
+		n := newNetwork(t, newPool(t, "p", first))
+		o := &referenceAllocator{order: listAddresses(first), taken: map[netip.Addr]string{}}
 
-		if wrong := play(n, o, before); wrong != "" {
+		if wrong := compareCalls(n, o, before); wrong != "" {
 			return wrong
 		}
 
 		held := n.Assignments()
-		outside := set(t, n, pool(t, "p", second))
-		o.order = world(second)
+		outside := setPool(t, n, newPool(t, "p", second))
+		o.order = listAddresses(second)
 
-		if diff := cmp.Diff(held, n.Assignments(), equal); diff != "" {
+		if diff := cmp.Diff(held, n.Assignments(), compareAddresses); diff != "" {
 			return diff
 		}
 
 		want := slices.DeleteFunc(held, func(h alloc.Assignment) bool {
 			return slices.ContainsFunc(o.order, func(p netip.Prefix) bool { return p.Addr() == h.Address.Addr() })
 		})
-		if diff := cmp.Diff(want, outside, equal); diff != "" {
+		if diff := cmp.Diff(want, outside, compareAddresses); diff != "" {
 			return diff
 		}
 
-		return play(n, o, after)
-	}, genPool(), genOtherPool(), genDeeds(), genLaterDeeds())
+		return compareCalls(n, o, after)
+	}, genPool(), genOtherPool(), genOperations(), genLaterOperations())
 }
 
 // Two accepted pools of one network never allocate the same address, and two pools of which one is refused
@@ -494,17 +494,17 @@ func TestPropertyChangedPoolsKeepWhatIsInUse(t *testing.T) {
 func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
 	t.Parallel()
 
-	check(t, "nothing shared", func(a, b alloc.Spec) string {
+	checkProperty(t, "nothing shared", func(a, b alloc.Spec) string {
 		var both []string
 
-		for _, p := range world(a) {
-			if slices.ContainsFunc(world(b), func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
+		for _, p := range listAddresses(a) {
+			if slices.ContainsFunc(listAddresses(b), func(q netip.Prefix) bool { return q.Addr() == p.Addr() }) {
 				both = append(both, p.Addr().String())
 			}
 		}
 
-		n := network(t, pool(t, "a", a))
-		_, err := n.SetPool(pool(t, "b", b))
+		n := newNetwork(t, newPool(t, "a", a))
+		_, err := n.SetPool(newPool(t, "b", b))
 
 		var overlap *alloc.OverlapError
 
@@ -520,13 +520,13 @@ func TestPropertyPoolsOfANetworkShareNothing(t *testing.T) {
 }
 
 // Concurrent owners get different addresses. This test is also for the race detector.
-func TestManyAtOnce(t *testing.T) {
+func TestConcurrentOwners(t *testing.T) {
 	t.Parallel()
 
 	const many, rounds = 32, 20
 
-	p := pool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::/64"}})
-	n := network(t, p)
+	p := newPool(t, "p", alloc.Spec{Addresses: []string{"10.0.0.0/24", "fd00::/64"}})
+	n := newNetwork(t, p)
 
 	var group sync.WaitGroup
 
@@ -535,13 +535,13 @@ func TestManyAtOnce(t *testing.T) {
 			owner := fmt.Sprintf("m%d", i)
 
 			for range rounds {
-				if _, err := acquire(n, "p", owner); err != nil {
+				if _, err := acquireText(n, "p", owner); err != nil {
 					t.Error(err)
 				}
 
 				n.Usage("p", alloc.IPv4)
 				n.AssignmentsOutside("p")
-				set(t, n, p)
+				setPool(t, n, p)
 
 				if i%2 == 0 {
 					n.Release(owner)

@@ -6,6 +6,6 @@ package alloc_test
 import "reflect"
 
 var (
-	stringsType = reflect.TypeFor[[]string]()
-	deedsType   = reflect.TypeFor[[]deed]()
+	stringsType    = reflect.TypeFor[[]string]()
+	operationsType = reflect.TypeFor[[]operation]()
 )

@@ -42,24 +42,24 @@ func TestCloudflareRecords(t *testing.T) {
 	owner := Owner{Operator: operatorUID, UID: "u1", Claim: "ci/vm1"}
 	zones := []string{forward, reverse}
 
-	want, _, err := buildRecords(machineOf("vm1", "192.0.2.7"), zones)
+	want, _, err := buildRecords(newRegistrationSpec("vm1", "192.0.2.7"), zones)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	twice(t, client, zones, owner, want)
+	reconcileZonesTwice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+4 {
 		t.Errorf("%d records, want those of other writers and 4", got)
 	}
 
-	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones)
-	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
+	foreign, _, _ := buildRecords(newRegistrationSpec("www7", "192.0.2.8"), zones)
+	if todo := reconcileZone(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
 		t.Errorf("a name of another writer: %+v", todo)
 	}
 
 	for _, zone := range zones {
-		pass(t, client, zone, owner, nil)
+		reconcileZone(t, client, zone, owner, nil)
 	}
 
 	if diff := cmp.Diff(theirs, server.Records()); diff != "" {
@@ -67,7 +67,7 @@ func TestCloudflareRecords(t *testing.T) {
 	}
 }
 
-func TestCloudflareRefusals(t *testing.T) {
+func TestCloudflareErrors(t *testing.T) {
 	t.Parallel()
 
 	server := dnstest.StartCloudflare(t, forward)

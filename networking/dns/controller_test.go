@@ -26,27 +26,27 @@ import (
 )
 
 const (
-	patience = time.Minute
-	glance   = 20 * time.Millisecond
+	waitTimeout  = time.Minute
+	pollInterval = 20 * time.Millisecond
 )
 
 // fixture is a fixture with a cluster and its own DNS server.
-type site struct {
+type fixture struct {
 	*dnstest.Server
 
-	t       *testing.T
-	name    string
-	space   string
-	cluster *v1alpha1.HypervisorCluster
+	t         *testing.T
+	name      string
+	namespace string
+	cluster   *v1alpha1.HypervisorCluster
 }
 
-func newSite(t *testing.T) *site {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	operate(t)
+	runControllers(t)
 
-	s := &site{t: t, Server: dnstest.StartBIND(t, testConfig()), space: env.Namespace(t)}
-	s.name = s.space
-	s.secret(dnstest.KeyName, s.Key)
+	s := &fixture{t: t, Server: dnstest.StartBIND(t, newTestConfig()), namespace: env.Namespace(t)}
+	s.name = s.namespace
+	s.createSecret(dnstest.KeyName, s.Key)
 
 	ref := func(key string) v1alpha1.SecretValueSource {
 		return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: s.name, Key: key}}
@@ -64,7 +64,7 @@ func newSite(t *testing.T) *site {
 	}
 	s.must(env.Client.Create(t.Context(), s.cluster))
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 		defer cancel()
 
 		// Delete everything, because the sweeper would otherwise use the stopped server.
@@ -76,7 +76,7 @@ func newSite(t *testing.T) *site {
 	return s
 }
 
-func (s *site) must(err error) {
+func (s *fixture) must(err error) {
 	s.t.Helper()
 
 	if err != nil {
@@ -85,12 +85,12 @@ func (s *site) must(err error) {
 }
 
 // createSecret creates the Secret with the TSIG key for the operator.
-func (s *site) secret(keyName, key string) {
+func (s *fixture) createSecret(keyName, key string) {
 	s.t.Helper()
 
-	s.mayRead(s.name)
+	s.allowSecretAccess(s.name)
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorNamespace}}
 	_ = env.Client.Delete(s.t.Context(), secret)
 	secret.ResourceVersion, secret.UID = "", ""
 	secret.StringData = map[string]string{"keyName": keyName, "key": key}
@@ -98,7 +98,7 @@ func (s *site) secret(keyName, key string) {
 }
 
 // createClaim creates a claim with a phase and an address.
-func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
+func (s *fixture) createClaim(space, name, address string) *v1alpha1.MachineClaim {
 	s.t.Helper()
 
 	claim := &v1alpha1.MachineClaim{
@@ -111,13 +111,13 @@ func (s *site) claim(space, name, address string) *v1alpha1.MachineClaim {
 		},
 	}
 	s.must(env.Client.Create(s.t.Context(), claim))
-	s.become(claim, v1alpha1.MachineClaimReady, address)
+	s.setStatus(claim, v1alpha1.MachineClaimReady, address)
 
 	return claim
 }
 
 // setStatus writes the claim's status like the runners area.
-func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimPhase, address string) {
+func (s *fixture) setStatus(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimPhase, address string) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), claim))
 
@@ -129,10 +129,10 @@ func (s *site) become(claim *v1alpha1.MachineClaim, phase v1alpha1.MachineClaimP
 }
 
 // waitUntil waits until check returns an empty text.
-func (s *site) eventually(what string, check func() string) {
+func (s *fixture) waitUntil(what string, check func() string) {
 	s.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
 		said := check()
@@ -144,18 +144,18 @@ func (s *site) eventually(what string, check func() string) {
 			s.t.Fatalf("%s: %s", what, said)
 		}
 
-		time.Sleep(glance)
+		time.Sleep(pollInterval)
 	}
 }
 
 // waitForCondition waits until the claim's condition has the status and reason. An empty status means that
 // the claim has no condition.
-func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
+func (s *fixture) waitForCondition(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus, reason string) metav1.Condition {
 	s.t.Helper()
 
 	var got metav1.Condition
 
-	s.eventually("condition of "+claim.Name, func() string {
+	s.waitUntil("condition of "+claim.Name, func() string {
 		var now v1alpha1.MachineClaim
 		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(claim), &now))
 
@@ -175,9 +175,9 @@ func (s *site) says(claim *v1alpha1.MachineClaim, status metav1.ConditionStatus,
 }
 
 // waitForRecords waits until the names resolve to the values.
-func (s *site) hasRecords(want map[string][]string) {
+func (s *fixture) waitForRecords(want map[string][]string) {
 	s.t.Helper()
-	s.eventually("records", func() string {
+	s.waitUntil("records", func() string {
 		got := map[string][]string{}
 
 		for key := range want {
@@ -190,9 +190,9 @@ func (s *site) hasRecords(want map[string][]string) {
 }
 
 // waitUntilEmpty waits until the zones have no records and no registration exists.
-func (s *site) empty() {
+func (s *fixture) waitUntilEmpty() {
 	s.t.Helper()
-	s.eventually("no records and registrations", func() string {
+	s.waitUntil("no records and registrations", func() string {
 		var list v1alpha1.DNSRegistrationList
 		s.must(env.Client.List(s.t.Context(), &list))
 
@@ -207,7 +207,7 @@ func (s *site) empty() {
 }
 
 // deleteClaim deletes the claim, and fails if the deletion is blocked.
-func (s *site) remove(claim *v1alpha1.MachineClaim) {
+func (s *fixture) deleteClaim(claim *v1alpha1.MachineClaim) {
 	s.t.Helper()
 	s.must(env.Client.Delete(s.t.Context(), claim))
 
@@ -217,60 +217,60 @@ func (s *site) remove(claim *v1alpha1.MachineClaim) {
 }
 
 // allowSecretAccess allows the area to read a Secret that is not in its own role.
-func (s *site) mayRead(secret string) {
+func (s *fixture) allowSecretAccess(secret string) {
 	s.t.Helper()
 
-	named := metav1.ObjectMeta{Name: secret, Namespace: operatorSpace}
+	named := metav1.ObjectMeta{Name: secret, Namespace: operatorNamespace}
 
 	s.must(client.IgnoreAlreadyExists(env.Client.Create(s.t.Context(), &rbacv1.Role{ObjectMeta: named, Rules: []rbacv1.PolicyRule{{
 		APIGroups: []string{""}, Resources: []string{"secrets"}, ResourceNames: []string{secret}, Verbs: []string{"get"},
 	}}})))
 	s.must(client.IgnoreAlreadyExists(env.Client.Create(s.t.Context(), &rbacv1.RoleBinding{
 		ObjectMeta: named, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: secret},
-		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "hyperfleet-networking", Namespace: operatorSpace}},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: "hyperfleet-networking", Namespace: operatorNamespace}},
 	})))
 }
 
-func TestLifeOfAMachine(t *testing.T) {
+func TestMachineLifecycle(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
+	s := newFixture(t)
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
 
 	// The machine has a new DHCP address.
-	s.become(claim, v1alpha1.MachineClaimReady, "192.0.2.8")
-	s.hasRecords(map[string][]string{
+	s.setStatus(claim, v1alpha1.MachineClaimReady, "192.0.2.8")
+	s.waitForRecords(map[string][]string{
 		"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}, "PTR 8.2.0.192.in-addr.arpa": {"vm1." + forward + "."},
 	})
 
 	// Another writer has deleted a record.
 	s.RemoveRecords(t, forward, "vm1."+forward+". 0 A 192.0.2.8")
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}})
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}})
 
 	// The machine ends, and the claim is deleted.
-	s.become(claim, v1alpha1.MachineClaimTerminating, "192.0.2.8")
-	s.says(claim, metav1.ConditionFalse, "Removed")
-	s.empty()
-	s.remove(claim)
+	s.setStatus(claim, v1alpha1.MachineClaimTerminating, "192.0.2.8")
+	s.waitForCondition(claim, metav1.ConditionFalse, "Removed")
+	s.waitUntilEmpty()
+	s.deleteClaim(claim)
 }
 
-func TestADeadServerHoldsNoClaim(t *testing.T) {
+func TestUnavailableServerBlocksNoClaim(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s := newFixture(t)
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 
 	name := RegistrationName(claim)
 
 	s.Stop(t)
-	s.remove(claim)
+	s.deleteClaim(claim)
 
 	var reg v1alpha1.DNSRegistration
 
-	s.eventually("the registration has the records", func() string {
+	s.waitUntil("the registration has the records", func() string {
 		s.must(env.Client.Get(t.Context(), client.ObjectKey{Name: name}, &reg))
 
 		condition := meta.FindStatusCondition(reg.Status.Conditions, "Removed")
@@ -286,19 +286,19 @@ func TestADeadServerHoldsNoClaim(t *testing.T) {
 	}
 
 	s.Start(t)
-	s.empty()
+	s.waitUntilEmpty()
 }
 
 // A record of another writer never changes, and the condition names it.
-func TestARecordOfSomebodyElse(t *testing.T) {
+func TestRecordOfOtherWriter(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
+	s := newFixture(t)
 	theirs := "vm1." + forward + ". 60 IN A 192.0.2.99"
 	s.AddRecords(t, forward, theirs)
 
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	if got := s.says(claim, metav1.ConditionFalse, ReasonRecordNotOurs); !strings.Contains(got.Message, "A 192.0.2.99") {
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	if got := s.waitForCondition(claim, metav1.ConditionFalse, ReasonRecordNotOurs); !strings.Contains(got.Message, "A 192.0.2.99") {
 		t.Errorf("the message does not name the record: %s", got.Message)
 	}
 
@@ -308,85 +308,85 @@ func TestARecordOfSomebodyElse(t *testing.T) {
 
 	// The other writer deletes the record, so the name is free.
 	s.RemoveRecords(t, forward, theirs)
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 
 	// The other writer adds a record next to ours.
 	s.AddRecords(t, forward, theirs)
-	s.remove(claim)
-	s.eventually("only the record of the other writer is left", func() string { return cmp.Diff([]string{theirs}, s.ListRecords(t, forward)) })
+	s.deleteClaim(claim)
+	s.waitUntil("only the record of the other writer is left", func() string { return cmp.Diff([]string{theirs}, s.ListRecords(t, forward)) })
 	s.RemoveRecords(t, forward, theirs)
-	s.empty()
+	s.waitUntilEmpty()
 }
 
-func TestTwoMachinesOfOneName(t *testing.T) {
+func TestTwoMachinesWithOneName(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	first := s.claim(s.space, "vm1", "192.0.2.7")
-	s.says(first, metav1.ConditionTrue, ReasonRegistered)
+	s := newFixture(t)
+	first := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(first, metav1.ConditionTrue, ReasonRegistered)
 
-	second := s.claim(env.Namespace(t), "vm1", "192.0.2.8")
+	second := s.createClaim(env.Namespace(t), "vm1", "192.0.2.8")
 	// While another reconcile works on the name, the message says that another machine is being registered.
-	s.eventually("the message names the other machine", func() string {
-		got := s.says(second, metav1.ConditionFalse, ReasonNameTaken)
-		if strings.Contains(got.Message, s.space+"/vm1") {
+	s.waitUntil("the message names the other machine", func() string {
+		got := s.waitForCondition(second, metav1.ConditionFalse, ReasonNameTaken)
+		if strings.Contains(got.Message, s.namespace+"/vm1") {
 			return ""
 		}
 
 		return got.Message
 	})
 
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
-	s.remove(first)
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}})
-	s.remove(second)
-	s.empty()
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
+	s.deleteClaim(first)
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.8"}, "PTR 7.2.0.192.in-addr.arpa": {}})
+	s.deleteClaim(second)
+	s.waitUntilEmpty()
 }
 
-func TestAWrongKeyIsFixed(t *testing.T) {
+func TestWrongKeyIsCorrected(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	s.secret(dnstest.KeyName, "bm90LXRoZS1rZXktbm90LXRoZS1rZXk=")
+	s := newFixture(t)
+	s.createSecret(dnstest.KeyName, "bm90LXRoZS1rZXktbm90LXRoZS1rZXk=")
 
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	if got := s.says(claim, metav1.ConditionFalse, ReasonTSIGRefused); strings.Contains(got.Message, "bm90LXRo") {
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	if got := s.waitForCondition(claim, metav1.ConditionFalse, ReasonTSIGRefused); strings.Contains(got.Message, "bm90LXRo") {
 		t.Errorf("the key is in the message: %s", got.Message)
 	}
 
-	s.secret(dnstest.KeyName, s.Key)
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
-	s.remove(claim)
-	s.empty()
+	s.createSecret(dnstest.KeyName, s.Key)
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.deleteClaim(claim)
+	s.waitUntilEmpty()
 }
 
 // A Secret that allows other servers is not used for this server.
-func TestTheSecretNamesItsServer(t *testing.T) {
+func TestSecretAllowsServers(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	s.secret(dnstest.KeyName, s.Key)
-	s.allow("dns.example.com:53")
+	s := newFixture(t)
+	s.createSecret(dnstest.KeyName, s.Key)
+	s.setAllowedServers("dns.example.com:53")
 
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
 
-	got := s.says(claim, metav1.ConditionFalse, credential.ReasonServerNotAllowed)
+	got := s.waitForCondition(claim, metav1.ConditionFalse, credential.ReasonServerNotAllowed)
 	if want := v1alpha1.AnnotationAllowedServers + "=" + s.Addr; !strings.Contains(got.Message, want) {
 		t.Errorf("the message does not say %q: %s", want, got.Message)
 	}
 
-	s.hasRecords(map[string][]string{})
-	s.allow(s.Addr)
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
-	s.remove(claim)
-	s.empty()
+	s.waitForRecords(map[string][]string{})
+	s.setAllowedServers(s.Addr)
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.deleteClaim(claim)
+	s.waitUntilEmpty()
 }
 
 // setAllowedServers sets the servers that the Secret allows.
-func (s *site) allow(servers string) {
+func (s *fixture) setAllowedServers(servers string) {
 	s.t.Helper()
 
-	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorSpace}}
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: s.name, Namespace: operatorNamespace}}
 	patch := fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.AnnotationAllowedServers, servers)
 	s.must(env.Client.Patch(s.t.Context(), secret, client.RawPatch(types.MergePatchType, patch)))
 }
@@ -396,59 +396,59 @@ func (s *site) allow(servers string) {
 func TestNamesOfNamespaces(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	s.says(s.claim(s.space, "vm1", "192.0.2.7"), metav1.ConditionTrue, ReasonRegistered)
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
+	s := newFixture(t)
+	s.waitForCondition(s.createClaim(s.namespace, "vm1", "192.0.2.7"), metav1.ConditionTrue, ReasonRegistered)
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
 
-	s.limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{"team-a." + forward}})
+	s.setAllowedNamespaces(v1alpha1.NamespaceAccess{Names: []string{s.namespace}, Domains: []string{"team-a." + forward}})
 
-	www := s.claim(s.space, "www", "192.0.2.8")
-	refused := s.says(www, metav1.ConditionFalse, tenancy.ReasonDomain)
+	www := s.createClaim(s.namespace, "www", "192.0.2.8")
+	refused := s.waitForCondition(www, metav1.ConditionFalse, tenancy.ReasonDomain)
 
 	if want := "[team-a." + forward + "]"; !strings.Contains(refused.Message, want) {
 		t.Errorf("message %q: want it to name %s", refused.Message, want)
 	}
 
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}, "A www." + forward: {}})
 
-	s.limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{strings.ToUpper(forward)}})
-	s.says(www, metav1.ConditionTrue, ReasonRegistered)
+	s.setAllowedNamespaces(v1alpha1.NamespaceAccess{Names: []string{s.namespace}, Domains: []string{strings.ToUpper(forward)}})
+	s.waitForCondition(www, metav1.ConditionTrue, ReasonRegistered)
 }
 
-func TestRegistrationIsSwitchedOff(t *testing.T) {
+func TestRegistrationIsDisabled(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	s := newFixture(t)
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 
 	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
 	s.cluster.Spec.DNS.RegisterVMs = false
 	s.must(env.Client.Update(t.Context(), s.cluster))
-	s.says(claim, "", "")
-	s.empty()
+	s.waitForCondition(claim, "", "")
+	s.waitUntilEmpty()
 }
 
 // A refused zone does not block the other zones, and the condition names it.
-func TestOneZoneIsRefused(t *testing.T) {
+func TestRefusedZone(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
+	s := newFixture(t)
 	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
 	s.cluster.Spec.DNS.DNSProvider.Zones = []string{forward, "0.192.in-addr.arpa"}
 	s.must(env.Client.Update(t.Context(), s.cluster))
 
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	if got := s.says(claim, metav1.ConditionFalse, ReasonZoneRefused); !strings.Contains(got.Message, "zone 0.192.in-addr.arpa") {
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	if got := s.waitForCondition(claim, metav1.ConditionFalse, ReasonZoneRefused); !strings.Contains(got.Message, "zone 0.192.in-addr.arpa") {
 		t.Errorf("the message does not name the zone: %s", got.Message)
 	}
 
-	s.hasRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
+	s.waitForRecords(map[string][]string{"A vm1." + forward: {"192.0.2.7"}})
 
 	s.must(env.Client.Get(t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
 	s.cluster.Spec.DNS.DNSProvider.Zones = []string{forward, reverse}
 	s.must(env.Client.Update(t.Context(), s.cluster))
-	s.hasRecords(map[string][]string{"PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
+	s.waitForRecords(map[string][]string{"PTR 7.2.0.192.in-addr.arpa": {"vm1." + forward + "."}})
 }
 
 // If another client removes the finalizer of a registration, the sweeper deletes its records. It does not
@@ -456,7 +456,7 @@ func TestOneZoneIsRefused(t *testing.T) {
 func TestSweep(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
+	s := newFixture(t)
 	record := v1alpha1.DNSRecord{Name: "vm2." + forward, Type: typeA, Value: "192.0.2.9"}
 	mark := ownershipText(Owner{Operator: "op-2", UID: "u", Claim: "a/b"}, record)
 	theirs := []string{
@@ -464,14 +464,14 @@ func TestSweep(t *testing.T) {
 	}
 	s.AddRecords(t, forward, theirs...)
 
-	claim := s.claim(s.space, "vm1", "192.0.2.7")
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	claim := s.createClaim(s.namespace, "vm1", "192.0.2.7")
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 
 	s.Stop(t)
-	s.remove(claim)
+	s.deleteClaim(claim)
 
 	reg := &v1alpha1.DNSRegistration{}
-	s.eventually("the registration is deleted", func() string {
+	s.waitUntil("the registration is deleted", func() string {
 		if err := env.Client.Get(t.Context(), client.ObjectKey{Name: RegistrationName(claim)}, reg); apierrors.IsNotFound(err) {
 			return ""
 		}
@@ -484,7 +484,7 @@ func TestSweep(t *testing.T) {
 	})
 
 	s.Start(t)
-	s.eventually("only the record of the other operator is left", func() string {
+	s.waitUntil("only the record of the other operator is left", func() string {
 		return cmp.Diff(theirs, s.ListRecords(t, forward))
 	})
 }

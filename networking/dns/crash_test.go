@@ -18,34 +18,34 @@ import (
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 )
 
-var errCut = errors.New("cut")
+var errInterrupted = errors.New("cut")
 
 // interruptedService interrupts the operator at one call to a real server: before the call, or after the call
 // so that its response is lost.
-type cut struct {
+type interruptedService struct {
 	Service
 
-	left  *atomic.Int64
-	after bool
+	remaining       *atomic.Int64
+	interruptsAfter bool
 }
 
-func (c *cut) at(do func() error) error {
-	left := c.left.Add(-1)
+func (c *interruptedService) call(do func() error) error {
+	left := c.remaining.Add(-1)
 
 	switch {
-	case left > 0 || (left == 0 && c.after):
+	case left > 0 || (left == 0 && c.interruptsAfter):
 		if err := do(); err != nil || left > 0 {
 			return err
 		}
 
-		return errCut
+		return errInterrupted
 	default:
-		return errCut
+		return errInterrupted
 	}
 }
 
-func (c *cut) GetRecords(ctx context.Context, zone string) (records []libdns.Record, err error) {
-	err = c.at(func() (err error) {
+func (c *interruptedService) GetRecords(ctx context.Context, zone string) (records []libdns.Record, err error) {
+	err = c.call(func() (err error) {
 		records, err = c.Service.GetRecords(ctx, zone)
 
 		return err
@@ -54,16 +54,16 @@ func (c *cut) GetRecords(ctx context.Context, zone string) (records []libdns.Rec
 	return records, err
 }
 
-func (c *cut) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
-	return records, c.at(func() error {
+func (c *interruptedService) AppendRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return records, c.call(func() error {
 		_, err := c.Service.AppendRecords(ctx, zone, records)
 
 		return err
 	})
 }
 
-func (c *cut) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
-	return records, c.at(func() error {
+func (c *interruptedService) DeleteRecords(ctx context.Context, zone string, records []libdns.Record) ([]libdns.Record, error) {
+	return records, c.call(func() error {
 		_, err := c.Service.DeleteRecords(ctx, zone, records)
 
 		return err
@@ -72,7 +72,7 @@ func (c *cut) DeleteRecords(ctx context.Context, zone string, records []libdns.R
 
 // newScope returns a scope for a registration that is not in the API server. Its calls are interrupted after
 // the given number.
-func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegistrationStatus) *scope {
+func newScope(service Service, calls int64, after bool, status v1alpha1.DNSRegistrationStatus) *scope {
 	left := &atomic.Int64{}
 	left.Store(calls)
 
@@ -86,7 +86,7 @@ func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegis
 			Status: status,
 		},
 		access: &access{
-			Client: newClient("rfc2136", &cut{service, left, after}, newRedactor(nil), clock.RealClock{}, nil),
+			Client: newClient("rfc2136", &interruptedService{service, left, after}, newRedactor(nil), clock.RealClock{}, nil),
 			zones:  []string{forward, reverse}, ttl: defaultTTL,
 		},
 	}
@@ -94,7 +94,7 @@ func scopeFor(service Service, calls int64, after bool, status v1alpha1.DNSRegis
 
 // findUnmarkedRecords returns the records of a zone that have no ownership record, except for records of
 // other writers.
-func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
+func findUnmarkedRecords(t *testing.T, server *dnstest.Server, zone string) string {
 	t.Helper()
 
 	all := server.ListRecords(t, zone)
@@ -111,10 +111,10 @@ func unmarked(t *testing.T, server *dnstest.Server, zone string) string {
 
 // A crash of the operator after any call leaves only records with ownership records. The next operator
 // reaches the same result: all records, or none.
-func TestDeathAtAnyCall(t *testing.T) {
+func TestCrashAtAnyCall(t *testing.T) {
 	const most = 16
 
-	server := dnstest.StartBIND(t, testConfig())
+	server := dnstest.StartBIND(t, newTestConfig())
 	service, err := newRFC2136(Settings{
 		Provider:    v1alpha1.DNSProvider{Type: "rfc2136", Server: server.Addr},
 		Credentials: map[string]string{"keyName": dnstest.KeyName, "key": server.Key},
@@ -129,7 +129,7 @@ func TestDeathAtAnyCall(t *testing.T) {
 		calls, after := i/2+1, i%2 == 1
 
 		t.Run(fmt.Sprintf("call %d interrupted after the call: %t", calls, after), func(t *testing.T) {
-			spec := scopeFor(nil, 0, false, v1alpha1.DNSRegistrationStatus{}).reg.Spec
+			spec := newScope(nil, 0, false, v1alpha1.DNSRegistrationStatus{}).reg.Spec
 
 			want, _, err := buildRecords(spec, []string{forward, reverse})
 			if err != nil {
@@ -139,11 +139,11 @@ func TestDeathAtAnyCall(t *testing.T) {
 			// The status is written before the first call.
 			status := v1alpha1.DNSRegistrationStatus{Records: want}
 
-			dying := scopeFor(service, calls, after, status)
+			dying := newScope(service, calls, after, status)
 			_, died := dying.reconcileZones(t.Context(), want)
-			check(t, server, "while it was registered")
+			checkRecords(t, server, "while it was registered")
 
-			next := scopeFor(service, forever, false, status)
+			next := newScope(service, forever, false, status)
 			if _, err := next.reconcileZones(t.Context(), want); err != nil {
 				t.Fatal(err)
 			}
@@ -153,12 +153,12 @@ func TestDeathAtAnyCall(t *testing.T) {
 			}
 
 			if died != nil {
-				dying = scopeFor(service, calls, after, next.reg.Status)
+				dying = newScope(service, calls, after, next.reg.Status)
 				_, _ = dying.reconcileZones(t.Context(), nil)
-				check(t, server, "while it was removed")
+				checkRecords(t, server, "while it was removed")
 			}
 
-			last := scopeFor(service, forever, false, status)
+			last := newScope(service, forever, false, status)
 			if _, err := last.reconcileZones(t.Context(), nil); err != nil || len(last.reg.Status.Records) > 0 {
 				t.Errorf("removed: %v, left %v", err, last.reg.Status.Records)
 			}
@@ -172,11 +172,11 @@ func TestDeathAtAnyCall(t *testing.T) {
 	}
 }
 
-func check(t *testing.T, server *dnstest.Server, when string) {
+func checkRecords(t *testing.T, server *dnstest.Server, when string) {
 	t.Helper()
 
 	for _, zone := range []string{forward, reverse} {
-		if record := unmarked(t, server, zone); record != "" {
+		if record := findUnmarkedRecords(t, server, zone); record != "" {
 			t.Errorf("%s a record has no ownership record: %s", when, record)
 		}
 	}

@@ -21,7 +21,7 @@ import (
 )
 
 // The clients of DNS services are removed together with their clusters.
-func TestServicesEndWithTheirClusters(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestClientsOfDeletedClustersAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

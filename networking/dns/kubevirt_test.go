@@ -14,7 +14,7 @@ import (
 )
 
 // This test checks the intent for the registration of a KubevirtMachine.
-func TestKubevirtWish(t *testing.T) {
+func TestKubevirtRegistrationIntent(t *testing.T) {
 	t.Parallel()
 
 	on := &v1alpha1.HypervisorCluster{
@@ -88,7 +88,7 @@ func TestKubevirtWish(t *testing.T) {
 
 // The ownership record of a KubevirtMachine's record names the machine for people. An operator that only
 // knows MachineClaims reads it like any other ownership record.
-func TestMarkOfAKubevirtMachine(t *testing.T) {
+func TestOwnershipRecordOfKubevirtMachine(t *testing.T) {
 	t.Parallel()
 
 	owner := Owner{Operator: "op", UID: "u1", Kind: v1alpha1.KindKubevirtMachine, Claim: "ci/n1"}

@@ -24,19 +24,19 @@ import (
 )
 
 const (
-	operatorUID   = "op-1"
-	operatorSpace = "hyperfleet-system"
+	operatorUID       = "op-1"
+	operatorNamespace = "hyperfleet-system"
 )
 
 var (
 	env     *kube.Env
 	started sync.Once
 	stop    = func() {}
-	done    = closed()
+	done    = newClosedChannel()
 )
 
 // newClosedChannel returns a channel for a server that was not started.
-func closed() chan error {
+func newClosedChannel() chan error {
 	never := make(chan error)
 	close(never)
 
@@ -59,12 +59,12 @@ func TestMain(m *testing.M) {
 
 // runControllers runs the controllers once for all tests, with the permissions of the operator and with short
 // intervals.
-func operate(t *testing.T) {
+func runControllers(t *testing.T) {
 	t.Helper()
 	started.Do(func() {
 		env.Apply(t, "../../deploy/base/namespace.yaml", "../../deploy/rbac/networking.yaml", "../../deploy/base/networking.yaml")
 
-		mgr, err := ctrl.NewManager(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
+		mgr, err := ctrl.NewManager(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorNamespace, "hyperfleet-networking")),
 			ctrl.Options{Scheme: env.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 		if err != nil {
 			t.Fatal(err)
@@ -74,7 +74,7 @@ func operate(t *testing.T) {
 		stop, done = cancel, make(chan error, 1)
 
 		err = SetupWithManager(ctx, mgr, Options{
-			Secret: readSecret(mgr.GetAPIReader()), OperatorUID: operatorUID,
+			Secret: newSecretReader(mgr.GetAPIReader()), OperatorUID: operatorUID,
 			Factories: Factories(), Log: slog.New(slog.DiscardHandler),
 			Interval: time.Second, SweepInterval: time.Second, StalledInterval: 200 * time.Millisecond,
 		})
@@ -86,9 +86,9 @@ func operate(t *testing.T) {
 	})
 }
 
-func readSecret(reader client.Reader) SecretReader {
+func newSecretReader(reader client.Reader) SecretReader {
 	return func(ctx context.Context, sel v1alpha1.SecretKeySelector, to credential.Destination) (string, error) {
-		secret, err := credential.ReadSecret(ctx, reader, client.ObjectKey{Namespace: operatorSpace, Name: sel.Name}, sel.Key,
+		secret, err := credential.ReadSecret(ctx, reader, client.ObjectKey{Namespace: operatorNamespace, Name: sel.Name}, sel.Key,
 			func(secret *corev1.Secret) error { return credential.CheckDestination(secret, to, nil) })
 		if err != nil {
 			return "", err
@@ -101,21 +101,21 @@ func readSecret(reader client.Reader) SecretReader {
 // The operator's service account can read only the Secrets that the guide names.
 func TestSecretsOfTheGuide(t *testing.T) {
 	t.Parallel()
-	operate(t)
+	runControllers(t)
 
-	as, err := client.New(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorSpace, "hyperfleet-networking")),
+	as, err := client.New(env.RecordUses("hyperfleet-networking", env.ServiceAccount(t, operatorNamespace, "hyperfleet-networking")),
 		client.Options{Scheme: env.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	for _, name := range []string{"dns-credentials", "dns-tsig"} {
-		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorSpace, Name: name}, StringData: map[string]string{"key": "value"}}
+		secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: operatorNamespace, Name: name}, StringData: map[string]string{"key": "value"}}
 		if err := env.Client.Create(t.Context(), secret); err != nil {
 			t.Fatal(err)
 		}
 
-		got, err := readSecret(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}, credential.Destination{})
+		got, err := newSecretReader(as)(t.Context(), v1alpha1.SecretKeySelector{Name: name, Key: "key"}, credential.Destination{})
 		if err != nil || got != "value" {
 			t.Errorf("%s: %q, %v", name, got, err)
 		}

@@ -24,15 +24,15 @@ import (
 
 // zoneModel is a zone in memory with the semantics of libdns: sets of records by their exact value.
 // Properties are checked with it. Other tests use real servers.
-type model map[string]libdns.Record
+type zoneModel map[string]libdns.Record
 
-func key(record libdns.Record) string {
+func formatRecordKey(record libdns.Record) string {
 	rr := record.RR()
 
 	return rr.Name + " " + rr.Type + " " + normalizeValue(rr.Type, rr.Data)
 }
 
-func (m model) listing() *Listing {
+func (m zoneModel) newListing() *Listing {
 	var records []libdns.Record
 	for _, record := range m {
 		records = append(records, record)
@@ -41,31 +41,31 @@ func (m model) listing() *Listing {
 	return newListing(forward, records)
 }
 
-func (m model) apply(todo changes) {
+func (m zoneModel) apply(todo changes) {
 	for _, record := range slices.Concat(todo.addOwnership, todo.addRecords) {
-		m[key(record)] = record
+		m[formatRecordKey(record)] = record
 	}
 
 	for _, record := range slices.Concat(todo.deleteRecords, todo.deleteOwnership) {
-		delete(m, key(record))
+		delete(m, formatRecordKey(record))
 	}
 }
 
 // zoneEvent is one event in a zone.
-type deed struct {
+type zoneEvent struct {
 	who, name, value int
-	gone             bool
+	isRemoval        bool
 }
 
-func genDeeds() gopter.Gen {
+func genEvents() gopter.Gen {
 	return gen.SliceOf(gopter.CombineGens(gen.IntRange(0, 4), gen.IntRange(0, 2), gen.IntRange(0, 3), gen.Bool()).Map(
-		func(v []any) deed { return deed{v[0].(int), v[1].(int), v[2].(int), v[3].(bool)} }))
+		func(v []any) zoneEvent { return zoneEvent{v[0].(int), v[1].(int), v[2].(int), v[3].(bool)} }))
 }
 
 // applyEvents applies events: another writer changes any records, or a machine of one of two operators is
 // registered or removed. It returns a text if an event changed a record of another owner.
-func happen(deeds []deed) string {
-	zone := model{}
+func applyEvents(deeds []zoneEvent) string {
+	zone := zoneModel{}
 	foreign := map[string]bool{}
 
 	for _, d := range deeds {
@@ -74,9 +74,9 @@ func happen(deeds []deed) string {
 
 		if d.who == 0 { // another writer
 			record := libdns.RR{Name: name, Type: typeA, Data: value, TTL: time.Minute}
-			if _, ours := zone[key(record)]; !ours {
-				zone[key(record)] = record
-				foreign[key(record)] = true
+			if _, ours := zone[formatRecordKey(record)]; !ours {
+				zone[formatRecordKey(record)] = record
+				foreign[formatRecordKey(record)] = true
 			}
 
 			continue
@@ -85,18 +85,18 @@ func happen(deeds []deed) string {
 		owner := Owner{Operator: fmt.Sprintf("op-%d", d.who/3), UID: fmt.Sprintf("u%d-%d", d.who, d.name), Claim: "ci/" + name}
 		want := []v1alpha1.DNSRecord{{Zone: forward, Name: name + "." + forward, Type: typeA, Value: value}}
 
-		if d.gone {
+		if d.isRemoval {
 			want = nil
 		}
 
-		todo := planChanges(zone.listing(), owner, want, time.Minute)
-		if said := harms(zone, todo, owner, foreign); said != "" {
+		todo := planChanges(zone.newListing(), owner, want, time.Minute)
+		if said := findHarm(zone, todo, owner, foreign); said != "" {
 			return said
 		}
 
 		zone.apply(todo)
 
-		if again := planChanges(zone.listing(), owner, want, time.Minute); !again.isEmpty() {
+		if again := planChanges(zone.newListing(), owner, want, time.Minute); !again.isEmpty() {
 			return "a second pass makes changes"
 		}
 	}
@@ -105,16 +105,16 @@ func happen(deeds []deed) string {
 }
 
 // findHarm returns what a plan would do to records without an ownership record of the owner.
-func harms(zone model, todo changes, owner Owner, foreign map[string]bool) string {
+func findHarm(zone zoneModel, todo changes, owner Owner, foreign map[string]bool) string {
 	for _, record := range todo.deleteRecords {
-		if foreign[key(record)] {
-			return "deletes a record of another writer: " + key(record)
+		if foreign[formatRecordKey(record)] {
+			return "deletes a record of another writer: " + formatRecordKey(record)
 		}
 	}
 
 	for _, record := range todo.deleteOwnership {
 		if m, ok := parseOwnership(record.RR().Data); !ok || !m.belongsTo(owner) {
-			return "deletes an ownership record of another owner: " + key(record)
+			return "deletes an ownership record of another owner: " + formatRecordKey(record)
 		}
 	}
 
@@ -137,10 +137,10 @@ func harms(zone model, todo changes, owner Owner, foreign map[string]bool) strin
 }
 
 // The operator never changes a record of another writer, after any events in the zone.
-func TestNothingOfOthersIsTouched(t *testing.T) {
+func TestRecordsOfOthersAreUnchanged(t *testing.T) {
 	t.Parallel()
 
-	property.Check(t, "plans touch only what the owner has marked", property.Options{Runs: 300}, prop.ForAll(happen, genDeeds()))
+	property.Check(t, "plans touch only what the owner has marked", property.Options{Runs: 300}, prop.ForAll(applyEvents, genEvents()))
 }
 
 func TestZoneOf(t *testing.T) {
@@ -159,7 +159,7 @@ func TestZoneOf(t *testing.T) {
 	}
 }
 
-func TestWhatIsWanted(t *testing.T) {
+func TestDesiredRecords(t *testing.T) {
 	t.Parallel()
 
 	long := strings.Repeat("a.", 115) + forward
@@ -186,22 +186,22 @@ func TestWhatIsWanted(t *testing.T) {
 	}
 }
 
-func TestStrayMarks(t *testing.T) {
+func TestStrayOwnershipRecords(t *testing.T) {
 	t.Parallel()
 
-	zone := model{}
+	zone := zoneModel{}
 	record := v1alpha1.DNSRecord{Zone: forward, Name: "vm1." + forward, Type: typeA, Value: "192.0.2.1"}
-	zone.apply(planChanges(zone.listing(), Owner{Operator: "op", UID: "u1"}, []v1alpha1.DNSRecord{record}, time.Minute))
+	zone.apply(planChanges(zone.newListing(), Owner{Operator: "op", UID: "u1"}, []v1alpha1.DNSRecord{record}, time.Minute))
 
-	if todo := planOrphans(zone.listing(), "op", func(string) bool { return true }); !todo.isEmpty() {
+	if todo := planOrphans(zone.newListing(), "op", func(string) bool { return true }); !todo.isEmpty() {
 		t.Errorf("known: %+v", todo)
 	}
 
-	if todo := planOrphans(zone.listing(), "other", func(string) bool { return false }); !todo.isEmpty() {
+	if todo := planOrphans(zone.newListing(), "other", func(string) bool { return false }); !todo.isEmpty() {
 		t.Errorf("another operator's: %+v", todo)
 	}
 
-	zone.apply(planOrphans(zone.listing(), "op", func(string) bool { return false }))
+	zone.apply(planOrphans(zone.newListing(), "op", func(string) bool { return false }))
 
 	if len(zone) > 0 {
 		t.Errorf("left: %v", zone)

@@ -52,29 +52,29 @@ func TestRoute53Records(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	twice(t, client, zones, owner, want)
+	reconcileZonesTwice(t, client, zones, owner, want)
 
 	if got := len(server.Records()); got != len(theirs)+10 {
 		t.Errorf("%d records, want those of other writers and 10: %s", got, strings.Join(server.Records(), "\n"))
 	}
 
 	// With one address less, the record set keeps the other address.
-	less, _, _ := buildRecords(machineOf("vm1", "192.0.2.8"), zones)
+	less, _, _ := buildRecords(newRegistrationSpec("vm1", "192.0.2.8"), zones)
 	for _, zone := range zones {
-		pass(t, client, zone, owner, less)
+		reconcileZone(t, client, zone, owner, less)
 	}
 
 	if got := len(server.Records()); got != len(theirs)+4 {
 		t.Errorf("%d records, want those of other writers and 4", got)
 	}
 
-	foreign, _, _ := buildRecords(machineOf("www7", "192.0.2.8"), zones[:1])
-	if todo := pass(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
+	foreign, _, _ := buildRecords(newRegistrationSpec("www7", "192.0.2.8"), zones[:1])
+	if todo := reconcileZone(t, client, forward, Owner{Operator: operatorUID, UID: "u2"}, foreign); len(todo.conflicts) != 1 || !todo.isEmpty() {
 		t.Errorf("a name of another writer: %+v", todo)
 	}
 
 	for _, zone := range zones {
-		pass(t, client, zone, owner, nil)
+		reconcileZone(t, client, zone, owner, nil)
 	}
 
 	if diff := cmp.Diff(theirs, server.Records()); diff != "" {
@@ -82,7 +82,7 @@ func TestRoute53Records(t *testing.T) {
 	}
 }
 
-func TestRoute53Refusals(t *testing.T) {
+func TestRoute53Errors(t *testing.T) {
 	server := dnstest.StartRoute53(t, 5, forward)
 
 	_, err := connectRoute53(t, server, "AKIAANOTHER").List(t.Context(), forward)

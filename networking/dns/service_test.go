@@ -24,11 +24,11 @@ const (
 	locked  = "prod.example.com"
 )
 
-func testConfig() dnstest.Config {
+func newTestConfig() dnstest.Config {
 	return dnstest.Config{Zones: []string{forward, reverse, "8.b.d.0.1.0.0.2.ip6.arpa"}, Locked: []string{locked}}
 }
 
-func servers() map[string]func(testing.TB, dnstest.Config) *dnstest.Server {
+func listServers() map[string]func(testing.TB, dnstest.Config) *dnstest.Server {
 	return map[string]func(testing.TB, dnstest.Config) *dnstest.Server{
 		"BIND": dnstest.StartBIND, "Knot": dnstest.StartKnot,
 	}
@@ -49,12 +49,12 @@ func newTestClient(t testing.TB, addr, keyName, key string) *Client {
 	return newClient("rfc2136", service, newRedactor(credentials), clock.RealClock{}, nil)
 }
 
-func machineOf(name, addr string) v1alpha1.DNSRegistrationSpec {
+func newRegistrationSpec(name, addr string) v1alpha1.DNSRegistrationSpec {
 	return v1alpha1.DNSRegistrationSpec{FQDN: name + "." + forward, Addresses: []string{addr}}
 }
 
 // reconcileZone brings one zone to the desired records of the owner's machine.
-func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha1.DNSRecord) changes {
+func reconcileZone(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha1.DNSRecord) changes {
 	t.Helper()
 
 	listing, err := client.List(t.Context(), zone)
@@ -80,13 +80,13 @@ func pass(t testing.TB, client *Client, zone string, owner Owner, want []v1alpha
 
 // reconcileZonesTwice brings the zones to the desired records, and checks that a second reconcile changes
 // nothing.
-func twice(t testing.TB, client *Client, zones []string, owner Owner, want []v1alpha1.DNSRecord) {
+func reconcileZonesTwice(t testing.TB, client *Client, zones []string, owner Owner, want []v1alpha1.DNSRecord) {
 	t.Helper()
 
 	for _, zone := range zones {
-		pass(t, client, zone, owner, want)
+		reconcileZone(t, client, zone, owner, want)
 
-		if again := pass(t, client, zone, owner, want); !again.isEmpty() || len(again.conflicts) > 0 {
+		if again := reconcileZone(t, client, zone, owner, want); !again.isEmpty() || len(again.conflicts) > 0 {
 			t.Errorf("a second reconcile of %s changes records: %+v", zone, again)
 		}
 	}
@@ -95,11 +95,11 @@ func twice(t testing.TB, client *Client, zones []string, owner Owner, want []v1a
 func TestRecordsOnRealServers(t *testing.T) {
 	t.Parallel()
 
-	for name, start := range servers() {
+	for name, start := range listServers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			server := start(t, testConfig())
+			server := start(t, newTestConfig())
 			client := newTestClient(t, server.Addr, dnstest.KeyName, server.Key)
 			owner := Owner{Operator: "op-1", UID: "6a8f6a0e-2c39-4d57-9b1d-0c6a7d0f3a11", Claim: "ci/vm1"}
 			zones := []string{"8.b.d.0.1.0.0.2.ip6.arpa", reverse, forward}
@@ -111,7 +111,7 @@ func TestRecordsOnRealServers(t *testing.T) {
 				t.Fatalf("wanted() = %v, %v, %v", want, unreversed, err)
 			}
 
-			twice(t, client, zones, owner, want)
+			reconcileZonesTwice(t, client, zones, owner, want)
 
 			got := map[string][]string{
 				"A": server.Lookup(t, "vm1."+forward, "A"), "AAAA": server.Lookup(t, "vm1."+forward, "AAAA"),
@@ -129,9 +129,9 @@ func TestRecordsOnRealServers(t *testing.T) {
 			}
 
 			// The machine gets another address, and then none.
-			moved, _, _ := buildRecords(machineOf("vm1", "192.0.2.8"), zones)
+			moved, _, _ := buildRecords(newRegistrationSpec("vm1", "192.0.2.8"), zones)
 			for _, zone := range zones {
-				pass(t, client, zone, owner, moved)
+				reconcileZone(t, client, zone, owner, moved)
 			}
 
 			if got := server.Lookup(t, "vm1."+forward, "A"); !cmp.Equal(got, []string{"192.0.2.8"}) {
@@ -139,7 +139,7 @@ func TestRecordsOnRealServers(t *testing.T) {
 			}
 
 			for _, zone := range zones {
-				pass(t, client, zone, owner, nil)
+				reconcileZone(t, client, zone, owner, nil)
 
 				if left := server.ListRecords(t, zone); len(left) > 0 {
 					t.Errorf("left in %s: %v", zone, left)
@@ -155,11 +155,11 @@ func TestRefusals(t *testing.T) {
 
 	other := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("not-the-key!", 3)))
 
-	for name, start := range servers() {
+	for name, start := range listServers() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			server := start(t, testConfig())
+			server := start(t, newTestConfig())
 
 			// Knot sends the same response for a key without permission and for an unknown key.
 			lockedReason := ReasonZoneRefused

@@ -20,44 +20,44 @@ import (
 
 // Only the allowed namespaces of a cluster can use its zones. A node pool of another namespace or a claim
 // with a forged status cannot. Names that a namespace had before it was removed from the list stay.
-func TestNamesAreForTheClustersNamespaces(t *testing.T) {
+func TestZonesNeedAllowedNamespace(t *testing.T) {
 	t.Parallel()
 
-	s := newSite(t)
+	s := newFixture(t)
 	s.allowNamespaces("others")
 
-	claim := s.claim(s.space, "forged", "192.0.2.7")
-	node := s.node("node", "192.0.2.8")
+	claim := s.createClaim(s.namespace, "forged", "192.0.2.7")
+	node := s.createMachine("node", "192.0.2.8")
 
-	s.says(claim, metav1.ConditionFalse, tenancy.ReasonNamespace)
-	s.saysOfNode(node, metav1.ConditionFalse, tenancy.ReasonNamespace)
-	s.hasRecords(map[string][]string{"A forged." + forward: {}, "A node." + forward: {}})
+	s.waitForCondition(claim, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.waitForMachineCondition(node, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.waitForRecords(map[string][]string{"A forged." + forward: {}, "A node." + forward: {}})
 
-	s.allowNamespaces("others", s.space)
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
-	s.saysOfNode(node, metav1.ConditionTrue, ReasonRegistered)
+	s.allowNamespaces("others", s.namespace)
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
+	s.waitForMachineCondition(node, metav1.ConditionTrue, ReasonRegistered)
 
 	s.allowNamespaces("others")
 
-	late := s.claim(s.space, "late", "192.0.2.9")
-	s.says(late, metav1.ConditionFalse, tenancy.ReasonNamespace)
-	s.hasRecords(map[string][]string{"A forged." + forward: {"192.0.2.7"}, "A node." + forward: {"192.0.2.8"}, "A late." + forward: {}})
-	s.says(claim, metav1.ConditionTrue, ReasonRegistered)
+	late := s.createClaim(s.namespace, "late", "192.0.2.9")
+	s.waitForCondition(late, metav1.ConditionFalse, tenancy.ReasonNamespace)
+	s.waitForRecords(map[string][]string{"A forged." + forward: {"192.0.2.7"}, "A node." + forward: {"192.0.2.8"}, "A late." + forward: {}})
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonRegistered)
 
-	s.remove(claim)
+	s.deleteClaim(claim)
 	s.must(env.Client.Delete(t.Context(), late))
 	s.must(env.Client.Delete(t.Context(), node))
-	s.empty()
+	s.waitUntilEmpty()
 }
 
 // allowNamespaces sets the allowed namespaces of the cluster.
-func (s *site) allowNamespaces(names ...string) {
+func (s *fixture) allowNamespaces(names ...string) {
 	s.t.Helper()
-	s.limit(v1alpha1.NamespaceAccess{Names: names})
+	s.setAllowedNamespaces(v1alpha1.NamespaceAccess{Names: names})
 }
 
 // setAllowedNamespaces sets the entry as the only allowed namespaces of the cluster.
-func (s *site) limit(entry v1alpha1.NamespaceAccess) {
+func (s *fixture) setAllowedNamespaces(entry v1alpha1.NamespaceAccess) {
 	s.t.Helper()
 	s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(s.cluster), s.cluster))
 	s.cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
@@ -65,10 +65,10 @@ func (s *site) limit(entry v1alpha1.NamespaceAccess) {
 }
 
 // createMachine creates a running KubevirtMachine of a pool whose names are in the cluster's zones.
-func (s *site) node(name, address string) *infrav1.KubevirtMachine {
+func (s *fixture) createMachine(name, address string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 	s.must(env.Client.Create(s.t.Context(), &infrav1.KubevirtNodePool{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.space, Name: "nodes"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: "nodes"},
 		Spec: infrav1.KubevirtNodePoolSpec{
 			DNS: &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: s.name}},
 			RootVolume: infrav1.KubevirtRootVolume{
@@ -78,7 +78,7 @@ func (s *site) node(name, address string) *infrav1.KubevirtMachine {
 	}))
 
 	machine := &infrav1.KubevirtMachine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: s.space, Name: name, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.namespace, Name: name, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
 		Spec: infrav1.KubevirtMachineSpec{
 			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
 			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
@@ -94,9 +94,9 @@ func (s *site) node(name, address string) *infrav1.KubevirtMachine {
 	return machine
 }
 
-func (s *site) saysOfNode(machine *infrav1.KubevirtMachine, status metav1.ConditionStatus, reason string) {
+func (s *fixture) waitForMachineCondition(machine *infrav1.KubevirtMachine, status metav1.ConditionStatus, reason string) {
 	s.t.Helper()
-	s.eventually(machine.Name+" is "+reason, func() string {
+	s.waitUntil(machine.Name+" is "+reason, func() string {
 		if err := env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine); err != nil {
 			return err.Error()
 		}

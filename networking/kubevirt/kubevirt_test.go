@@ -21,7 +21,7 @@ import (
 )
 
 // newNodePool returns a pool with static addresses of both families.
-func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePool {
+func newNodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePool {
 	attach := false
 	pool := &v1alpha1.KubevirtNodePool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "workers"},
@@ -50,7 +50,7 @@ func nodePool(change func(*v1alpha1.KubevirtNodePool)) *v1alpha1.KubevirtNodePoo
 }
 
 // newMachine returns a machine of the pool.
-func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.KubevirtMachine {
+func newMachine(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.KubevirtMachine {
 	t.Helper()
 
 	spec, err := kubevirt.NewMachineSpec(pool)
@@ -68,7 +68,7 @@ func machineOf(t testing.TB, pool *v1alpha1.KubevirtNodePool) *v1alpha1.Kubevirt
 }
 
 // decodeVirtualMachine decodes the VirtualMachine strictly into KubeVirt's own type.
-func virtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netdata.Format) *virtv1.VirtualMachine {
+func decodeVirtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netdata.Format) *virtv1.VirtualMachine {
 	t.Helper()
 
 	object, err := kubevirt.NewVirtualMachine(machine, "network", format)
@@ -84,7 +84,7 @@ func virtualMachine(t testing.TB, machine *v1alpha1.KubevirtMachine, format netd
 	return &vm
 }
 
-func equal(t testing.TB, what string, got, want any) {
+func requireEqual(t testing.TB, what string, got, want any) {
 	t.Helper()
 
 	comparers := cmp.Options{
@@ -100,8 +100,8 @@ func equal(t testing.TB, what string, got, want any) {
 func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 	t.Parallel()
 
-	machine := machineOf(t, nodePool(nil))
-	vm := virtualMachine(t, machine, netdata.FormatOpenStack)
+	machine := newMachine(t, newNodePool(nil))
+	vm := decodeVirtualMachine(t, machine, netdata.FormatOpenStack)
 	spec := vm.Spec.Template.Spec
 
 	mac, err := kubevirt.MACAddress(machine)
@@ -114,15 +114,15 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 	}
 
 	nic := spec.Domain.Devices.Interfaces[0]
-	equal(t, "name", nic.Name, "iface1_ci-machines")
-	equal(t, "acpiIndex", nic.ACPIIndex, 101)
-	equal(t, "MAC", nic.MacAddress, mac)
-	equal(t, "network", spec.Networks[0].Multus.NetworkName, "ci/machines")
-	equal(t, "drive", spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef.Name, "network")
-	equal(t, "memory", spec.Domain.Memory.Guest.String(), "8Gi")
-	equal(t, "owner", vm.OwnerReferences[0].UID, machine.UID)
-	equal(t, "label of the instance", vm.Spec.Template.ObjectMeta.Labels[v1alpha1.LabelMachine], machine.Name)
-	equal(t, "label of the pool", vm.Labels[v1alpha1.LabelNodePool], "workers")
+	requireEqual(t, "name", nic.Name, "iface1_ci-machines")
+	requireEqual(t, "acpiIndex", nic.ACPIIndex, 101)
+	requireEqual(t, "MAC", nic.MacAddress, mac)
+	requireEqual(t, "network", spec.Networks[0].Multus.NetworkName, "ci/machines")
+	requireEqual(t, "drive", spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef.Name, "network")
+	requireEqual(t, "memory", spec.Domain.Memory.Guest.String(), "8Gi")
+	requireEqual(t, "owner", vm.OwnerReferences[0].UID, machine.UID)
+	requireEqual(t, "label of the instance", vm.Spec.Template.ObjectMeta.Labels[v1alpha1.LabelMachine], machine.Name)
+	requireEqual(t, "label of the pool", vm.Labels[v1alpha1.LabelNodePool], "workers")
 
 	if network, err := kubevirt.NetworkKey(machine); err != nil || network != "ci/machines" {
 		t.Errorf("network %q, error %v", network, err)
@@ -133,7 +133,7 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 func TestNetworkData(t *testing.T) {
 	t.Parallel()
 
-	machine := machineOf(t, nodePool(nil))
+	machine := newMachine(t, newNodePool(nil))
 
 	data, format, err := kubevirt.RenderNetworkData(machine, []netip.Prefix{
 		netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64"),
@@ -148,7 +148,7 @@ func TestNetworkData(t *testing.T) {
 	}
 
 	mac, _ := kubevirt.MACAddress(machine)
-	equal(t, "network", network, &netdata.Network{
+	requireEqual(t, "network", network, &netdata.Network{
 		Links: []netdata.Link{{
 			ID: "eno101", Name: "eno101", MAC: mac,
 			Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64")},
@@ -163,7 +163,7 @@ func TestNetworkData(t *testing.T) {
 func TestVirtualMachineWithDHCP(t *testing.T) {
 	t.Parallel()
 
-	machine := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+	machine := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig, p.Spec.AttachDefaultNetwork = nil, nil
 		p.Spec.RootVolume.Persistent = &v1alpha1.KubevirtPersistentVolume{
 			Size: resource.MustParse("50Gi"), StorageClass: "fast", AccessModes: []string{"ReadWriteMany"}, VolumeMode: "Block",
@@ -179,30 +179,30 @@ func TestVirtualMachineWithDHCP(t *testing.T) {
 		t.Error("a machine of a pool without addresses has addresses")
 	}
 
-	vm := virtualMachine(t, machine, "")
+	vm := decodeVirtualMachine(t, machine, "")
 	spec := vm.Spec.Template.Spec
 
-	equal(t, "networks", len(spec.Networks), 2)
-	equal(t, "acpiIndex", spec.Domain.Devices.Interfaces[1].ACPIIndex, 0)
-	equal(t, "data volume", vm.Spec.DataVolumeTemplates[0].Name, "workers-x7k2p-root")
-	equal(t, "its volume", spec.Volumes[0].DataVolume.Name, "workers-x7k2p-root")
-	equal(t, "storage class", *vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName, "fast")
-	equal(t, "user data", spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name, "user-data")
-	equal(t, "pages", spec.Domain.Memory.Hugepages.PageSize, "1Gi")
-	equal(t, "limits", spec.Domain.Resources.Limits.Cpu().String(), "4")
-	equal(t, "node", spec.NodeSelector["zone"], "a")
+	requireEqual(t, "networks", len(spec.Networks), 2)
+	requireEqual(t, "acpiIndex", spec.Domain.Devices.Interfaces[1].ACPIIndex, 0)
+	requireEqual(t, "data volume", vm.Spec.DataVolumeTemplates[0].Name, "workers-x7k2p-root")
+	requireEqual(t, "its volume", spec.Volumes[0].DataVolume.Name, "workers-x7k2p-root")
+	requireEqual(t, "storage class", *vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName, "fast")
+	requireEqual(t, "user data", spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name, "user-data")
+	requireEqual(t, "pages", spec.Domain.Memory.Hugepages.PageSize, "1Gi")
+	requireEqual(t, "limits", spec.Domain.Resources.Limits.Cpu().String(), "4")
+	requireEqual(t, "node", spec.NodeSelector["zone"], "a")
 }
 
 func TestUserDataAndNetworkDataShareADrive(t *testing.T) {
 	t.Parallel()
 
-	machine := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+	machine := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
 	}))
 
-	drive := virtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
-	equal(t, "user data", drive.UserDataSecretRef.Name, "user-data")
-	equal(t, "network data", drive.NetworkDataSecretRef.Name, "network")
+	drive := decodeVirtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
+	requireEqual(t, "user data", drive.UserDataSecretRef.Name, "user-data")
+	requireEqual(t, "network data", drive.NetworkDataSecretRef.Name, "network")
 
 	if _, err := kubevirt.NewVirtualMachine(machine, "network", netdata.FormatV2); err == nil || !strings.Contains(err.Error(), "cloudInitNoCloud") {
 		t.Errorf("network data of another format than the drive: %v", err)
@@ -213,16 +213,16 @@ func TestUserDataAndNetworkDataShareADrive(t *testing.T) {
 func TestUserDataPerMachine(t *testing.T) {
 	t.Parallel()
 
-	machine := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+	machine := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: "user-data"}
 		p.Spec.UserDataSecrets = v1alpha1.UserDataPerMachine
 	}))
 
-	drive := virtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
-	equal(t, "user data", drive.UserDataSecretRef.Name, "user-data-workers-x7k2p")
-	equal(t, "network data", drive.NetworkDataSecretRef.Name, "network")
+	drive := decodeVirtualMachine(t, machine, netdata.FormatOpenStack).Spec.Template.Spec.Volumes[1].CloudInitConfigDrive
+	requireEqual(t, "user data", drive.UserDataSecretRef.Name, "user-data-workers-x7k2p")
+	requireEqual(t, "network data", drive.NetworkDataSecretRef.Name, "network")
 
-	long := machineOf(t, nodePool(func(p *v1alpha1.KubevirtNodePool) {
+	long := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 		p.Spec.UserDataSecretRef = &v1alpha1.LocalObjectReference{Name: strings.Repeat("a", 245)}
 		p.Spec.UserDataSecrets = v1alpha1.UserDataPerMachine
 	}))
@@ -252,7 +252,7 @@ func TestNetworkNames(t *testing.T) {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			got, err := kubevirt.BootstrapNetwork(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+			got, err := kubevirt.BootstrapNetwork(newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 				p.Spec.AdditionalNetworks, p.Spec.BootstrapNetworkConfig.Network = tc.networks, tc.network
 			}))
 			if tc.err != "" {
@@ -282,7 +282,7 @@ func TestBadNetworkData(t *testing.T) {
 		t.Run(tc.why, func(t *testing.T) {
 			t.Parallel()
 
-			_, err := kubevirt.NewMachineSpec(nodePool(func(p *v1alpha1.KubevirtNodePool) {
+			_, err := kubevirt.NewMachineSpec(newNodePool(func(p *v1alpha1.KubevirtNodePool) {
 				p.Spec.BootstrapNetworkConfig.NetworkData = tc.data
 			}))
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -295,7 +295,7 @@ func TestBadNetworkData(t *testing.T) {
 func TestBadTemplates(t *testing.T) {
 	t.Parallel()
 
-	good := machineOf(t, nodePool(nil))
+	good := newMachine(t, newNodePool(nil))
 
 	for _, tc := range []struct{ why, template, want string }{
 		{"no object", `[]`, "it is not an object"},
@@ -323,7 +323,7 @@ func TestBadTemplates(t *testing.T) {
 // For any JSON in a template, the result is an object or an error. The object never has a name, a namespace
 // or an owner from the template.
 func FuzzVirtualMachine(f *testing.F) {
-	machine := machineOf(f, nodePool(nil))
+	machine := newMachine(f, newNodePool(nil))
 	f.Add(machine.Spec.VirtualMachineTemplate.Raw)
 	f.Add([]byte(`{"metadata": {"name": "x", "namespace": "kube-system", "ownerReferences": [], "labels": {"a": 1}}}`))
 	f.Add([]byte(`{"spec": {"dataVolumeTemplates": [{}], "template": {"spec": {"domain": {"devices": {"interfaces": [{"name": "iface1_ci-machines"}]}}}}}}`))
@@ -356,7 +356,7 @@ func FuzzVirtualMachine(f *testing.F) {
 func TestMachinesAreSpread(t *testing.T) {
 	t.Parallel()
 
-	vm := virtualMachine(t, machineOf(t, nodePool(nil)), netdata.FormatOpenStack)
+	vm := decodeVirtualMachine(t, newMachine(t, newNodePool(nil)), netdata.FormatOpenStack)
 
 	spread := vm.Spec.Template.Spec.TopologySpreadConstraints
 	if len(spread) != 1 || spread[0].WhenUnsatisfiable != "ScheduleAnyway" || spread[0].TopologyKey != "kubernetes.io/hostname" {

@@ -14,15 +14,15 @@ import (
 )
 
 // newStaticSpec returns a spec with static addresses on a network.
-func static(network string, subnets ...v1alpha1.AddressRange) v1alpha1.KubevirtMachineSpec {
+func newStaticSpec(network string, subnets ...v1alpha1.AddressRange) v1alpha1.KubevirtMachineSpec {
 	return v1alpha1.KubevirtMachineSpec{BootstrapNetworkConfig: &v1alpha1.VirtualMachineBootstrapNetworkConfig{
 		Interface: "eno101", NetworkName: network, Subnets: subnets,
 	}}
 }
 
 // newMachine returns a machine with an age in minutes.
-func aged(name string, age int, how ...func(*v1alpha1.KubevirtMachine)) v1alpha1.KubevirtMachine {
-	m := v1alpha1.KubevirtMachine{Spec: static("blue", "10.0.0.0/24")}
+func newMachine(name string, age int, how ...func(*v1alpha1.KubevirtMachine)) v1alpha1.KubevirtMachine {
+	m := v1alpha1.KubevirtMachine{Spec: newStaticSpec("blue", "10.0.0.0/24")}
 	m.Name = name
 	m.CreationTimestamp = metav1.NewTime(time.Date(2026, 1, 1, 12, -age, 0, 0, time.UTC))
 	m.Status.Phase = v1alpha1.KubevirtMachineProvisioning
@@ -34,24 +34,24 @@ func aged(name string, age int, how ...func(*v1alpha1.KubevirtMachine)) v1alpha1
 	return m
 }
 
-func isReady(m *v1alpha1.KubevirtMachine) {
+func setReady(m *v1alpha1.KubevirtMachine) {
 	m.Status.Ready, m.Status.Phase = true, v1alpha1.KubevirtMachineRunning
 }
 
-func isPending(m *v1alpha1.KubevirtMachine) { m.Status.Phase = v1alpha1.KubevirtMachinePending }
+func setPending(m *v1alpha1.KubevirtMachine) { m.Status.Phase = v1alpha1.KubevirtMachinePending }
 
-func isDeleted(m *v1alpha1.KubevirtMachine) { m.DeletionTimestamp = &metav1.Time{} }
+func setDeleted(m *v1alpha1.KubevirtMachine) { m.DeletionTimestamp = &metav1.Time{} }
 
-func hasAddress(m *v1alpha1.KubevirtMachine) {
+func setAddress(m *v1alpha1.KubevirtMachine) {
 	m.Status.AllocatedBootstrapAddresses = map[string][]string{"eno101": {"10.0.0.1/24"}}
 }
 
-func asksDHCP(m *v1alpha1.KubevirtMachine) { m.Spec = v1alpha1.KubevirtMachineSpec{} }
+func useDHCP(m *v1alpha1.KubevirtMachine) { m.Spec = v1alpha1.KubevirtMachineSpec{} }
 
 func TestPlanChange(t *testing.T) {
 	t.Parallel()
 
-	blue := static("blue", "10.0.0.0/24")
+	blue := newStaticSpec("blue", "10.0.0.0/24")
 
 	for _, tc := range []struct {
 		why      string
@@ -62,33 +62,33 @@ func TestPlanChange(t *testing.T) {
 		remove   []string
 	}{
 		{"no machines", nil, blue, 3, 3, nil},
-		{"the desired number", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 2, 0, nil},
-		{"machines that are being deleted don't count", []v1alpha1.KubevirtMachine{aged("a", 1, isDeleted), aged("b", 2)}, blue, 2, 1, nil},
+		{"the desired number", []v1alpha1.KubevirtMachine{newMachine("a", 1), newMachine("b", 2)}, blue, 2, 0, nil},
+		{"machines that are being deleted don't count", []v1alpha1.KubevirtMachine{newMachine("a", 1, setDeleted), newMachine("b", 2)}, blue, 2, 1, nil},
 		{
 			"machines without a VirtualMachine are deleted first, then machines that are not ready, then the newest",
 			[]v1alpha1.KubevirtMachine{
-				aged("old", 9, isReady), aged("older", 10, isReady), aged("new", 1, isReady), aged("coming", 2), aged("waiting", 3, isPending),
+				newMachine("old", 9, setReady), newMachine("older", 10, setReady), newMachine("new", 1, setReady), newMachine("coming", 2), newMachine("waiting", 3, setPending),
 			},
 			blue, 2, 0, []string{"waiting", "coming", "new"},
 		},
-		{"all are deleted", []v1alpha1.KubevirtMachine{aged("a", 1), aged("b", 2)}, blue, 0, 0, []string{"a", "b"}},
+		{"all are deleted", []v1alpha1.KubevirtMachine{newMachine("a", 1), newMachine("b", 2)}, blue, 0, 0, []string{"a", "b"}},
 		{
 			"a larger pool does not replace waiting machines",
-			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending)}, static("blue", "10.0.0.0/24", "10.0.1.0/24"), 1, 0, nil,
+			[]v1alpha1.KubevirtMachine{newMachine("a", 1, setPending)}, newStaticSpec("blue", "10.0.0.0/24", "10.0.1.0/24"), 1, 0, nil,
 		},
 		{
 			"machines that wait on a former network are replaced",
-			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending), aged("b", 1, isPending, hasAddress), aged("c", 1, isReady)},
-			static("red", "10.0.0.0/24"), 3, 1, []string{"a"},
+			[]v1alpha1.KubevirtMachine{newMachine("a", 1, setPending), newMachine("b", 1, setPending, setAddress), newMachine("c", 1, setReady)},
+			newStaticSpec("red", "10.0.0.0/24"), 3, 1, []string{"a"},
 		},
 		{
 			"without static addresses waiting machines are replaced",
-			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending), aged("b", 1, isReady, hasAddress)},
+			[]v1alpha1.KubevirtMachine{newMachine("a", 1, setPending), newMachine("b", 1, setReady, setAddress)},
 			v1alpha1.KubevirtMachineSpec{}, 2, 1, []string{"a"},
 		},
 		{
 			"machines with DHCP stay when static addresses are added",
-			[]v1alpha1.KubevirtMachine{aged("a", 1, isPending, asksDHCP)}, blue, 1, 0, nil,
+			[]v1alpha1.KubevirtMachine{newMachine("a", 1, setPending, useDHCP)}, blue, 1, 0, nil,
 		},
 	} {
 		t.Run(tc.why, func(t *testing.T) {

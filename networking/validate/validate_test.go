@@ -35,10 +35,10 @@ import (
 )
 
 const (
-	domain   = "ci.example.com"
-	backward = "127.in-addr.arpa"
-	patience = time.Minute
-	glance   = 20 * time.Millisecond
+	domain       = "ci.example.com"
+	backward     = "127.in-addr.arpa"
+	waitTimeout  = time.Minute
+	pollInterval = 20 * time.Millisecond
 )
 
 var env *kube.Env
@@ -48,7 +48,7 @@ func TestMain(m *testing.M) {
 }
 
 // startSSHServer starts a real SSH server and returns its port.
-func sshd(t *testing.T) string {
+func startSSHServer(t *testing.T) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -78,7 +78,7 @@ func sshd(t *testing.T) string {
 
 	t.Cleanup(func() { _ = process.Stop() })
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
 	err = process.WaitReady(ctx, func(ctx context.Context) error { return checkSSHBanner(ctx, net.JoinHostPort("127.0.0.1", port)) })
@@ -92,7 +92,7 @@ func sshd(t *testing.T) string {
 func TestSSHBanner(t *testing.T) {
 	t.Parallel()
 
-	if err := checkSSHBanner(t.Context(), net.JoinHostPort("127.0.0.1", sshd(t))); err != nil {
+	if err := checkSSHBanner(t.Context(), net.JoinHostPort("127.0.0.1", startSSHServer(t))); err != nil {
 		t.Error(err)
 	}
 
@@ -283,34 +283,34 @@ func TestSchedule(t *testing.T) {
 }
 
 // fixture runs the controller against a real name server and a real SSH server.
-type site struct {
+type fixture struct {
 	*dnstest.Server
 
-	t     *testing.T
-	space string
+	t         *testing.T
+	namespace string
 }
 
-func newSite(t *testing.T) *site {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
-	s := &site{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), space: env.Namespace(t)}
+	s := &fixture{t: t, Server: dnstest.StartBIND(t, dnstest.Config{Zones: []string{domain, backward}}), namespace: env.Namespace(t)}
 	_, port, _ := net.SplitHostPort(s.Addr)
 
 	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error {
-		return SetupWithManager(mgr, Options{DNSPort: port, SSHPort: sshd(t)})
+		return SetupWithManager(mgr, Options{DNSPort: port, SSHPort: startSSHServer(t)})
 	})
 
 	return s
 }
 
-func (s *site) must(err error) {
+func (s *fixture) must(err error) {
 	s.t.Helper()
 
 	must(s.t, err)
 }
 
 // newDNSConfig enables forward and reverse look-ups at a short interval.
-func lookedUp() *v1alpha1.HypervisorDNS {
+func newDNSConfig() *v1alpha1.HypervisorDNS {
 	return &v1alpha1.HypervisorDNS{
 		Domain: domain, Servers: []string{"127.0.0.1"},
 		Validation: &v1alpha1.DNSValidation{
@@ -320,12 +320,12 @@ func lookedUp() *v1alpha1.HypervisorDNS {
 	}
 }
 
-func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkValidation) *v1alpha1.HypervisorCluster {
+func (s *fixture) createCluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkValidation) *v1alpha1.HypervisorCluster {
 	s.t.Helper()
 
 	ref := &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "pve", Key: "token"}}
 	cluster := &v1alpha1.HypervisorCluster{
-		ObjectMeta: metav1.ObjectMeta{Name: s.space},
+		ObjectMeta: metav1.ObjectMeta{Name: s.namespace},
 		Spec: v1alpha1.HypervisorClusterSpec{
 			Provider: "proxmox", Endpoint: "https://pve.example.com:8006/api2/json",
 			Credentials: v1alpha1.HypervisorCredentials{TokenID: ref, TokenSecret: ref}, DNS: dns,
@@ -338,7 +338,7 @@ func (s *site) cluster(dns *v1alpha1.HypervisorDNS, network *v1alpha1.NetworkVal
 }
 
 // enableRegistration enables the registration of machines in DNS.
-func (s *site) register(cluster *v1alpha1.HypervisorCluster) {
+func (s *fixture) enableRegistration(cluster *v1alpha1.HypervisorCluster) {
 	s.t.Helper()
 
 	ref := v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "dns", Key: "key"}}
@@ -347,11 +347,11 @@ func (s *site) register(cluster *v1alpha1.HypervisorCluster) {
 	s.must(env.Client.Update(s.t.Context(), cluster))
 }
 
-func (s *site) claim() *v1alpha1.MachineClaim {
+func (s *fixture) createClaim() *v1alpha1.MachineClaim {
 	s.t.Helper()
 
 	claim := &v1alpha1.MachineClaim{
-		ObjectMeta: metav1.ObjectMeta{Name: "vm1", Namespace: s.space},
+		ObjectMeta: metav1.ObjectMeta{Name: "vm1", Namespace: s.namespace},
 		Spec: v1alpha1.MachineClaimSpec{
 			TemplateRef: v1alpha1.LocalObjectReference{Name: "linux"},
 			WorkloadConfig: v1alpha1.Workload{Type: "generic", Config: &v1alpha1.WorkloadConfig{
@@ -362,7 +362,7 @@ func (s *site) claim() *v1alpha1.MachineClaim {
 	s.must(env.Client.Create(s.t.Context(), claim))
 
 	claim.Status = v1alpha1.MachineClaimStatus{
-		Phase: v1alpha1.MachineClaimReady, VMRef: &v1alpha1.VMReference{HypervisorCluster: s.space, VMID: "100"},
+		Phase: v1alpha1.MachineClaimReady, VMRef: &v1alpha1.VMReference{HypervisorCluster: s.namespace, VMID: "100"},
 		NetworkInfo: &v1alpha1.NetworkInfo{Hostname: "vm1", FQDN: "vm1." + domain, IPAddress: "127.0.0.1"},
 	}
 	s.must(env.Client.Status().Update(s.t.Context(), claim))
@@ -370,10 +370,10 @@ func (s *site) claim() *v1alpha1.MachineClaim {
 	return claim
 }
 
-func (s *site) says(machine claimstatus.Machine, status metav1.ConditionStatus, reason string) metav1.Condition {
+func (s *fixture) waitForCondition(machine claimstatus.Machine, status metav1.ConditionStatus, reason string) metav1.Condition {
 	s.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
 		s.must(env.Client.Get(s.t.Context(), client.ObjectKeyFromObject(machine), machine))
@@ -391,52 +391,52 @@ func (s *site) says(machine claimstatus.Machine, status metav1.ConditionStatus, 
 			s.t.Fatalf("condition is %s %s: %s, want %s %s", got.Status, got.Reason, got.Message, status, reason)
 		}
 
-		time.Sleep(glance)
+		time.Sleep(pollInterval)
 	}
 }
 
 // A machine is checked until the checks pass, and at the interval after that.
 func TestAMachineIsValidated(t *testing.T) {
-	s := newSite(t)
-	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
-	claim := s.claim()
+	s := newFixture(t)
+	cluster := s.createCluster(newDNSConfig(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true, SSHTest: true})
+	claim := s.createClaim()
 
-	s.says(claim, metav1.ConditionFalse, ReasonForwardFailed)
+	s.waitForCondition(claim, metav1.ConditionFalse, ReasonForwardFailed)
 	s.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.9")
-	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
+	s.waitForCondition(claim, metav1.ConditionFalse, ReasonForwardMismatch)
 	s.AddRecords(t, domain, "vm1."+domain+". 60 A 127.0.0.1")
-	s.says(claim, metav1.ConditionFalse, ReasonReverseFailed)
+	s.waitForCondition(claim, metav1.ConditionFalse, ReasonReverseFailed)
 	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR vm1."+domain+".")
 
-	if got := s.says(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {
+	if got := s.waitForCondition(claim, metav1.ConditionTrue, ReasonPassed); !strings.Contains(got.Message, "forward, reverse, ping, ssh") {
 		t.Errorf("message after a passed check: %s", got.Message)
 	}
 
 	// The check at the interval finds a later failure.
 	s.RemoveRecords(t, domain, "vm1."+domain+". 0 A 127.0.0.1")
-	s.says(claim, metav1.ConditionFalse, ReasonForwardMismatch)
+	s.waitForCondition(claim, metav1.ConditionFalse, ReasonForwardMismatch)
 
 	// With registration, look-ups wait for the records.
-	s.register(cluster)
-	s.says(claim, metav1.ConditionUnknown, "WaitingForRegistration")
+	s.enableRegistration(cluster)
+	s.waitForCondition(claim, metav1.ConditionUnknown, "WaitingForRegistration")
 
 	// If the validation is disabled, the machine has no condition.
 	cluster.Spec.DNS, cluster.Spec.Network = nil, nil
 	s.must(env.Client.Update(t.Context(), cluster))
-	s.says(claim, "", "")
+	s.waitForCondition(claim, "", "")
 }
 
 // createKubevirtMachine creates a machine of a node pool with the status that its controller writes.
-func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
+func (s *fixture) createKubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 	s.t.Helper()
 
 	attach := false
 	pool := &infrav1.KubevirtNodePool{
-		ObjectMeta: metav1.ObjectMeta{Name: "nodes", Namespace: s.space},
+		ObjectMeta: metav1.ObjectMeta{Name: "nodes", Namespace: s.namespace},
 		Spec: infrav1.KubevirtNodePoolSpec{
 			AttachDefaultNetwork: &attach, AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: "machines"}},
 			DNS: &infrav1.KubevirtNodePoolDNS{
-				HypervisorClusterRef: infrav1.LocalObjectReference{Name: s.space}, Domain: "nodes." + domain,
+				HypervisorClusterRef: infrav1.LocalObjectReference{Name: s.namespace}, Domain: "nodes." + domain,
 			},
 			RootVolume: infrav1.KubevirtRootVolume{DiskImage: infrav1.KubevirtDiskImage{ContainerDiskImage: "fedora:42"}},
 			Compute:    &infrav1.KubevirtCompute{Cores: 1, Memory: resource.MustParse("1Gi")},
@@ -445,7 +445,7 @@ func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 	s.must(env.Client.Create(s.t.Context(), pool))
 
 	machine := &infrav1.KubevirtMachine{
-		ObjectMeta: metav1.ObjectMeta{Name: "node1", Namespace: s.space, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
+		ObjectMeta: metav1.ObjectMeta{Name: "node1", Namespace: s.namespace, Labels: map[string]string{infrav1.LabelNodePool: "nodes"}},
 		Spec: infrav1.KubevirtMachineSpec{
 			VirtualMachineTemplate: runtime.RawExtension{Raw: []byte(`{"spec":{}}`)},
 			BootstrapNetworkConfig: &infrav1.VirtualMachineBootstrapNetworkConfig{
@@ -470,22 +470,22 @@ func (s *site) kubevirtMachine(addresses ...string) *infrav1.KubevirtMachine {
 // A KubevirtMachine is checked with the settings of its pool's cluster, at all of its addresses, and in its
 // pool's domain.
 func TestAKubevirtMachineIsValidated(t *testing.T) {
-	s := newSite(t)
-	cluster := s.cluster(lookedUp(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
-	machine := s.kubevirtMachine("127.0.0.1/8", "127.0.0.2/8")
+	s := newFixture(t)
+	cluster := s.createCluster(newDNSConfig(), &v1alpha1.NetworkValidation{Enabled: true, PingTest: true})
+	machine := s.createKubevirtMachine("127.0.0.1/8", "127.0.0.2/8")
 	name := "node1.nodes." + domain
 
-	s.says(machine, metav1.ConditionFalse, ReasonForwardFailed)
+	s.waitForCondition(machine, metav1.ConditionFalse, ReasonForwardFailed)
 	s.AddRecords(t, domain, name+". 60 A 127.0.0.1")
 	s.AddRecords(t, backward, "1.0.0.127.in-addr.arpa. 60 PTR "+name+".", "2.0.0.127.in-addr.arpa. 60 PTR "+name+".")
 
-	if got := s.says(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has the address 127.0.0.2") {
+	if got := s.waitForCondition(machine, metav1.ConditionFalse, ReasonForwardMismatch); !strings.Contains(got.Message, "the machine has the address 127.0.0.2") {
 		t.Errorf("the message does not name the address: %s", got.Message)
 	}
 
 	s.AddRecords(t, domain, name+". 60 A 127.0.0.2")
 
-	got := s.says(machine, metav1.ConditionTrue, ReasonPassed)
+	got := s.waitForCondition(machine, metav1.ConditionTrue, ReasonPassed)
 	for _, want := range []string{name + " (127.0.0.1, 127.0.0.2) passed", "forward 127.0.0.1", "reverse 127.0.0.2", "ping 127.0.0.2"} {
 		if !strings.Contains(got.Message, want) {
 			t.Errorf("%q is not in: %s", want, got.Message)
@@ -493,20 +493,20 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 	}
 
 	// With registration, look-ups wait for the records.
-	s.register(cluster)
-	s.says(machine, metav1.ConditionUnknown, "WaitingForRegistration")
+	s.enableRegistration(cluster)
+	s.waitForCondition(machine, metav1.ConditionUnknown, "WaitingForRegistration")
 
 	// If the pool disables DNS, the machine has no condition.
 	pool := &infrav1.KubevirtNodePool{}
-	s.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: s.space, Name: "nodes"}, pool))
+	s.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "nodes"}, pool))
 	pool.Spec.DNS = nil
 	s.must(env.Client.Update(t.Context(), pool))
-	s.says(machine, "", "")
+	s.waitForCondition(machine, "", "")
 }
 
 // The operator sends no look-up and no test for a machine that the cluster does not allow for its
 // namespace, whatever address and name its status has.
-func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
+func TestForbiddenMachinesAreNotChecked(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	must(t, err)
 
@@ -524,11 +524,11 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 	}()
 
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
-	s := &site{t: t, space: env.Namespace(t)}
+	s := &fixture{t: t, namespace: env.Namespace(t)}
 
 	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error { return SetupWithManager(mgr, Options{SSHPort: port}) })
 
-	cluster := s.cluster(nil, &v1alpha1.NetworkValidation{Enabled: true, SSHTest: true})
+	cluster := s.createCluster(nil, &v1alpha1.NetworkValidation{Enabled: true, SSHTest: true})
 	limit := func(entry v1alpha1.NamespaceAccess) {
 		cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{entry}
 		s.must(env.Client.Update(t.Context(), cluster))
@@ -536,11 +536,11 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 
 	limit(v1alpha1.NamespaceAccess{Names: []string{"others"}})
 
-	claim := s.claim()
-	s.says(claim, metav1.ConditionUnknown, tenancy.ReasonNamespace)
+	claim := s.createClaim()
+	s.waitForCondition(claim, metav1.ConditionUnknown, tenancy.ReasonNamespace)
 	limit(v1alpha1.NamespaceAccess{Selector: &v1alpha1.NamespaceSelector{}, Domains: []string{"team-a." + domain}})
 
-	if got := s.says(claim, metav1.ConditionUnknown, tenancy.ReasonDomain); !strings.Contains(got.Message, "[team-a."+domain+"]") {
+	if got := s.waitForCondition(claim, metav1.ConditionUnknown, tenancy.ReasonDomain); !strings.Contains(got.Message, "[team-a."+domain+"]") {
 		t.Errorf("the message does not list the allowed values: %s", got.Message)
 	}
 
@@ -548,8 +548,8 @@ func TestMachinesOutsideOfTheirNamespacesLimits(t *testing.T) {
 		t.Errorf("a server was called %d times", n)
 	}
 
-	limit(v1alpha1.NamespaceAccess{Names: []string{s.space}, Domains: []string{domain}})
-	s.says(claim, metav1.ConditionTrue, ReasonPassed)
+	limit(v1alpha1.NamespaceAccess{Names: []string{s.namespace}, Domains: []string{domain}})
+	s.waitForCondition(claim, metav1.ConditionTrue, ReasonPassed)
 }
 
 func must(t testing.TB, err error) {

@@ -20,7 +20,7 @@ import (
 )
 
 // newQueuedJobs returns queued jobs, one for each second.
-func queued(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alpha1.RunnerJob {
+func newQueuedJobs(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alpha1.RunnerJob {
 	out := make([]v1alpha1.RunnerJob, count)
 
 	for i := range out {
@@ -40,7 +40,7 @@ func queued(count int, change func(i int, job *v1alpha1.RunnerJobSpec)) []v1alph
 	return out
 }
 
-func assigned(jobs []v1alpha1.RunnerJob, pools ...demand.Pool) []string {
+func assignJobs(jobs []v1alpha1.RunnerJob, pools ...demand.Pool) []string {
 	var out []string
 
 	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool demand.Pool) {
@@ -54,7 +54,7 @@ func TestAssign(t *testing.T) {
 	t.Parallel()
 
 	with := func(name string, priority int32, limit int) demand.Pool {
-		out := pool(name, inRepository("acme/app", "linux"))
+		out := newPool(name, newRepositoryConfig("acme/app", "linux"))
 		out.Priority, out.Max = priority, limit
 
 		return out
@@ -66,39 +66,39 @@ func TestAssign(t *testing.T) {
 		want  []string
 	}{
 		"the highest priority comes first": {
-			queued(2, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 9)}, []string{"job-00 b", "job-01 b"},
+			newQueuedJobs(2, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 9)}, []string{"job-00 b", "job-01 b"},
 		},
-		"pools of equal priority are ordered by name": {queued(1, nil), []demand.Pool{with("b", 1, 9), with("a", 1, 9)}, []string{"job-00 a"}},
+		"pools of equal priority are ordered by name": {newQueuedJobs(1, nil), []demand.Pool{with("b", 1, 9), with("a", 1, 9)}, []string{"job-00 a"}},
 		"a full pool's jobs go to the next pool": {
-			queued(3, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 2)}, []string{"job-00 b", "job-01 b", "job-02 a"},
+			newQueuedJobs(3, nil), []demand.Pool{with("a", 0, 9), with("b", 5, 2)}, []string{"job-00 b", "job-01 b", "job-02 a"},
 		},
 		"jobs wait for the first pool if all are full": {
-			queued(3, nil), []demand.Pool{with("a", 0, 1), with("b", 5, 1)}, []string{"job-00 b", "job-01 a", "job-02 b"},
+			newQueuedJobs(3, nil), []demand.Pool{with("a", 0, 1), with("b", 5, 1)}, []string{"job-00 b", "job-01 a", "job-02 b"},
 		},
 		"running jobs use capacity first": {
-			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) {
+			newQueuedJobs(2, func(i int, job *v1alpha1.RunnerJobSpec) {
 				if i == 1 {
 					job.State = v1alpha1.JobRunning
 				}
 			}), []demand.Pool{with("a", 0, 9), with("b", 5, 1)}, []string{"job-01 b", "job-00 a"},
 		},
 		"the platform's priority takes precedence over age": {
-			queued(2, func(i int, job *v1alpha1.RunnerJobSpec) { job.Priority = int32(i) }),
+			newQueuedJobs(2, func(i int, job *v1alpha1.RunnerJobSpec) { job.Priority = int32(i) }),
 			[]demand.Pool{with("a", 0, 9)}, []string{"job-01 a", "job-00 a"},
 		},
 		"jobs with unknown labels wait": {
-			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Labels, job.LabelsUnknown = nil, true }),
+			newQueuedJobs(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Labels, job.LabelsUnknown = nil, true }),
 			[]demand.Pool{with("a", 0, 9)}, nil,
 		},
 		"jobs of a scale set belong to its pool": {
-			queued(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Queue = "set" }), []demand.Pool{with("a", 0, 9)}, nil,
+			newQueuedJobs(1, func(_ int, job *v1alpha1.RunnerJobSpec) { job.Queue = "set" }), []demand.Pool{with("a", 0, 9)}, nil,
 		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if diff := cmp.Diff(tc.want, assigned(tc.jobs, tc.pools...)); diff != "" {
+			if diff := cmp.Diff(tc.want, assignJobs(tc.jobs, tc.pools...)); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -111,12 +111,12 @@ func TestAssignFillsEveryPool(t *testing.T) {
 	t.Parallel()
 
 	property.Check(t, "all jobs are given, and no room is left unused", property.Options{Runs: 300}, prop.ForAll(func(count, a, b int, first int32) string {
-		one, two := pool("one", inRepository("acme/app", "linux")), pool("two", inRepository("acme/app", "linux"))
+		one, two := newPool("one", newRepositoryConfig("acme/app", "linux")), newPool("two", newRepositoryConfig("acme/app", "linux"))
 		one.Max, two.Max, one.Priority = a, b, first
 
 		given := map[string]int{}
 
-		demand.Assign(queued(count, nil), []demand.Pool{one, two}, func(_ *v1alpha1.RunnerJob, target demand.Pool) { given[target.Name]++ })
+		demand.Assign(newQueuedJobs(count, nil), []demand.Pool{one, two}, func(_ *v1alpha1.RunnerJob, target demand.Pool) { given[target.Name]++ })
 
 		switch {
 		case given["one"]+given["two"] != count:

@@ -22,14 +22,14 @@ import (
 )
 
 // operatorDeleteClient reads with the test's client, and deletes with the operator's account.
-type mover struct{ client.Client }
+type operatorDeleteClient struct{ client.Client }
 
-func (mover) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+func (operatorDeleteClient) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
 	return operator.Delete(ctx, obj, opts...)
 }
 
 // moveBatches moves the batches of a namespace to the ledger, as the leader does.
-func move(t *testing.T, namespace string) {
+func moveBatches(t *testing.T, namespace string) {
 	t.Helper()
 
 	var batches v1alpha1.RunnerJobBatchList
@@ -37,7 +37,7 @@ func move(t *testing.T, namespace string) {
 		t.Fatal(err)
 	}
 
-	batchMover := &demand.BatchReconciler{Client: mover{env.Client}, Platforms: platforms(), Log: slog.New(slog.DiscardHandler)}
+	batchMover := &demand.BatchReconciler{Client: operatorDeleteClient{env.Client}, Platforms: newPlatforms(), Log: slog.New(slog.DiscardHandler)}
 
 	for i := range batches.Items {
 		key := client.ObjectKeyFromObject(&batches.Items[i])
@@ -54,10 +54,10 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 
 	const many = 150
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s")
 
-	asOperator := interceptor.NewClient(withoutWatch{env.Client}, interceptor.Funcs{
+	asOperator := interceptor.NewClient(noWatchClient{env.Client}, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			if _, ok := obj.(*v1alpha1.RunnerJobBatch); ok {
 				return operator.Create(ctx, obj, opts...)
@@ -67,7 +67,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 		},
 	})
 
-	server := httptest.NewServer(receiverOf(asOperator, nil))
+	server := httptest.NewServer(newTestReceiver(asOperator, nil))
 	defer server.Close()
 
 	var group sync.WaitGroup
@@ -77,7 +77,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 			// as a platform would.
 			code, err := http.StatusServiceUnavailable, error(nil)
 			for code == http.StatusServiceUnavailable && err == nil {
-				code, err = deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+				code, err = sendWebhook(t.Context(), server.Client(), server.URL, newWebhookRequest(newWebhookBody(repository, i+1, "queued", "self-hosted"), "s"))
 			}
 
 			if code != http.StatusAccepted || err != nil {
@@ -93,7 +93,7 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	direct := len(ledger(t, namespace))
+	direct := len(listJobs(t, namespace))
 	t.Logf("%d jobs were written directly, the others in %d batches", direct, len(batches.Items))
 
 	if len(batches.Items) == 0 || direct == 0 || len(batches.Items) > many-direct {
@@ -101,15 +101,15 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 	}
 
 	// One job of a batch is recorded, as if the operator was killed while it moved the batch.
-	writer := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
+	writer := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: newPlatforms()}
 	if _, err := writer.Record(t.Context(), namespace, batches.Items[0].Spec.Jobs[0], batches.Items[0].CreationTimestamp.Time); err != nil {
 		t.Fatal(err)
 	}
 
-	move(t, namespace)
-	move(t, namespace)
+	moveBatches(t, namespace)
+	moveBatches(t, namespace)
 
-	jobs := ledger(t, namespace)
+	jobs := listJobs(t, namespace)
 	if len(jobs) != many {
 		t.Errorf("%d jobs are in the ledger, want %d", len(jobs), many)
 	}
@@ -132,18 +132,18 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 
 // If the maximum number of webhooks is already being written, one more webhook is written directly unless
 // others arrive with it, because a batch of one job would cost two writes.
-func TestOneWebhookMoreIsNoBurst(t *testing.T) {
+func TestSingleExtraWebhookIsWrittenDirectly(t *testing.T) {
 	t.Parallel()
 
 	const many = 17
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s")
 
 	var writing, batches atomic.Int32
 
 	all := make(chan struct{})
-	counted := interceptor.NewClient(withoutWatch{env.Client}, interceptor.Funcs{
+	counted := interceptor.NewClient(noWatchClient{env.Client}, interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
 			if _, ok := obj.(*v1alpha1.RunnerJobBatch); ok {
 				batches.Add(1)
@@ -160,13 +160,13 @@ func TestOneWebhookMoreIsNoBurst(t *testing.T) {
 		},
 	})
 
-	server := httptest.NewServer(receiverOf(counted, nil))
+	server := httptest.NewServer(newTestReceiver(counted, nil))
 	defer server.Close()
 
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
-			code, err := deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+			code, err := sendWebhook(t.Context(), server.Client(), server.URL, newWebhookRequest(newWebhookBody(repository, i+1, "queued", "self-hosted"), "s"))
 			if code != http.StatusAccepted || err != nil {
 				t.Errorf("webhook %d: status %d, %v", i+1, code, err)
 			}
@@ -175,7 +175,7 @@ func TestOneWebhookMoreIsNoBurst(t *testing.T) {
 
 	group.Wait()
 
-	if jobs := ledger(t, namespace); len(jobs) != many || batches.Load() > 0 {
+	if jobs := listJobs(t, namespace); len(jobs) != many || batches.Load() > 0 {
 		t.Errorf("%d jobs and %d batches of %d webhooks", len(jobs), batches.Load(), many)
 	}
 }

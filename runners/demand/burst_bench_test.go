@@ -15,7 +15,7 @@ import (
 
 // gitHubTimeout is the time for which GitHub waits for the response to a webhook
 // (https://docs.github.com/webhooks/using-webhooks/best-practices-for-using-webhooks).
-const gitHubPatience = 10 * time.Second
+const gitHubTimeout = 10 * time.Second
 
 // BenchmarkWebhookBurst sends 5,000 webhooks of 5,000 jobs at once, and waits for each response as long as
 // GitHub does. It prints the ratio of the slowest response to GitHub's timeout, and the number of responses
@@ -25,14 +25,14 @@ func BenchmarkWebhookBurst(b *testing.B) {
 
 	for b.Loop() {
 		b.StopTimer()
-		burst := newBurst(b, many)
+		burst := newBurstSender(b, many)
 		b.StartTimer()
 
 		start := time.Now()
-		seen := burst.run(b, 0, many)
+		seen := burst.sendBurst(b, 0, many)
 		b.ReportMetric(time.Since(start).Seconds(), "burst-s")
-		b.ReportMetric(seen.slowest.Seconds()/gitHubPatience.Seconds(), "slowest/patience")
-		b.ReportMetric(float64(seen.refused), "refused")
+		b.ReportMetric(seen.slowest.Seconds()/gitHubTimeout.Seconds(), "slowest/patience")
+		b.ReportMetric(float64(seen.rejected), "refused")
 	}
 }
 
@@ -44,51 +44,51 @@ func BenchmarkWebhookMemory(b *testing.B) {
 
 	for b.Loop() {
 		b.StopTimer()
-		burst := newBurst(b, width)
+		burst := newBurstSender(b, width)
 		b.StartTimer()
 
-		short := burst.run(b, 0, 1000)
-		long := burst.run(b, 1000, 4000)
-		b.ReportMetric(float64(long.peak)/float64(short.peak), "heap-4000/1000")
-		b.ReportMetric(float64(long.peak)/(1<<20), "peak-MiB")
+		short := burst.sendBurst(b, 0, 1000)
+		long := burst.sendBurst(b, 1000, 4000)
+		b.ReportMetric(float64(long.peakHeap)/float64(short.peakHeap), "heap-4000/1000")
+		b.ReportMetric(float64(long.peakHeap)/(1<<20), "peak-MiB")
 	}
 }
 
-type burst struct {
+type burstSender struct {
 	url, repository string
-	width           int
+	connections     int
 	client          *http.Client
 }
 
 // burstResult is the outcome of a burst.
-type burstSeen struct {
-	slowest time.Duration
-	refused int
-	peak    uint64
+type burstResult struct {
+	slowest  time.Duration
+	rejected int
+	peakHeap uint64
 }
 
-func newBurst(b *testing.B, width int) *burst {
+func newBurstSender(b *testing.B, width int) *burstSender {
 	b.Helper()
 
 	namespace, repository := env.Namespace(b), "burst/app"
-	hook(b, namespace, "burst", repository, "s")
+	createPool(b, namespace, "burst", repository, "s")
 
-	server, _ := burstServer(b, 0, client.ObjectKey{Namespace: namespace, Name: "burst"})
+	server, _ := startBurstServer(b, 0, client.ObjectKey{Namespace: namespace, Name: "burst"})
 
-	return &burst{
-		url: server.URL, repository: repository, width: width,
-		client: &http.Client{Timeout: gitHubPatience, Transport: &http.Transport{MaxIdleConnsPerHost: width}},
+	return &burstSender{
+		url: server.URL, repository: repository, connections: width,
+		client: &http.Client{Timeout: gitHubTimeout, Transport: &http.Transport{MaxIdleConnsPerHost: width}},
 	}
 }
 
 // sendBurst sends the given number of webhooks for jobs whose ids are greater than from.
-func (w *burst) run(b *testing.B, from, many int) burstSeen {
+func (w *burstSender) sendBurst(b *testing.B, from, many int) burstResult {
 	b.Helper()
 
 	var (
 		group  sync.WaitGroup
 		mu     sync.Mutex
-		seen   burstSeen
+		seen   burstResult
 		memory runtime.MemStats
 	)
 
@@ -100,23 +100,23 @@ func (w *burst) run(b *testing.B, from, many int) burstSeen {
 	}
 	close(next)
 
-	for range w.width {
+	for range w.connections {
 		group.Go(func() {
 			for id := range next {
 				timestamp := time.Now()
 				// The code is 0 if no response was received.
-				code, _ := deliver(b.Context(), w.client, w.url, post(body(w.repository, id, "queued", "self-hosted"), "s"))
+				code, _ := sendWebhook(b.Context(), w.client, w.url, newWebhookRequest(newWebhookBody(w.repository, id, "queued", "self-hosted"), "s"))
 
 				mu.Lock()
 				seen.slowest = max(seen.slowest, time.Since(timestamp))
 
 				if code/100 != 2 {
-					seen.refused++
+					seen.rejected++
 				}
 
 				if id%100 == 0 {
 					runtime.ReadMemStats(&memory)
-					seen.peak = max(seen.peak, memory.HeapInuse)
+					seen.peakHeap = max(seen.peakHeap, memory.HeapInuse)
 				}
 				mu.Unlock()
 			}

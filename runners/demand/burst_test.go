@@ -29,15 +29,15 @@ import (
 )
 
 // flakyTransport is a transport to the API server that the test can interrupt.
-type flaky struct {
-	next http.RoundTripper
-	down atomic.Bool
+type flakyTransport struct {
+	next   http.RoundTripper
+	isDown atomic.Bool
 
-	now, most atomic.Int32
+	current, highest atomic.Int32
 }
 
-func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
-	if f.down.Load() {
+func (f *flakyTransport) RoundTrip(r *http.Request) (*http.Response, error) {
+	if f.isDown.Load() {
 		return nil, &net.OpError{Op: "dial", Err: errors.New("connection refused")}
 	}
 
@@ -46,17 +46,17 @@ func (f *flaky) RoundTrip(r *http.Request) (*http.Response, error) {
 		return f.next.RoundTrip(r)
 	}
 
-	now := f.now.Add(1)
-	defer f.now.Add(-1)
+	now := f.current.Add(1)
+	defer f.current.Add(-1)
 
-	for limit := f.most.Load(); now > limit && !f.most.CompareAndSwap(limit, now); limit = f.most.Load() {
+	for limit := f.highest.Load(); now > limit && !f.highest.CompareAndSwap(limit, now); limit = f.highest.Load() {
 	}
 
 	return f.next.RoundTrip(r)
 }
 
-func flakyConfig() (*rest.Config, *flaky) {
-	way := &flaky{}
+func newFlakyConfig() (*rest.Config, *flakyTransport) {
+	way := &flakyTransport{}
 	config := rest.CopyConfig(env.Config)
 	config.QPS = -1
 	config.Wrap(func(next http.RoundTripper) http.RoundTripper {
@@ -68,10 +68,10 @@ func flakyConfig() (*rest.Config, *flaky) {
 	return config, way
 }
 
-func flakyClient(t *testing.T) (client.Client, *flaky) {
+func newFlakyClient(t *testing.T) (client.Client, *flakyTransport) {
 	t.Helper()
 
-	config, way := flakyConfig()
+	config, way := newFlakyConfig()
 
 	out, err := client.New(config, client.Options{Scheme: env.Scheme})
 	if err != nil {
@@ -82,7 +82,7 @@ func flakyClient(t *testing.T) (client.Client, *flaky) {
 }
 
 // startCachedCluster starts a client that reads from a cache, as the operator's client does.
-func cached(t testing.TB, config *rest.Config, kinds ...client.Object) cluster.Cluster {
+func startCachedCluster(t testing.TB, config *rest.Config, kinds ...client.Object) cluster.Cluster {
 	t.Helper()
 
 	out, err := cluster.New(config, func(o *cluster.Options) { o.Scheme, o.Logger = env.Scheme, logr.Discard() })
@@ -115,16 +115,16 @@ func cached(t testing.TB, config *rest.Config, kinds ...client.Object) cluster.C
 func TestReceiverWithoutAPIServer(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s")
 
-	kubeClient, way := flakyClient(t)
-	receiver := receiverOf(kubeClient, nil)
+	kubeClient, way := newFlakyClient(t)
+	receiver := newTestReceiver(kubeClient, nil)
 	send := func() *httptest.ResponseRecorder {
-		return answerOf(receiver, post(body(repository, 5, "queued", "self-hosted"), "s"))
+		return serveRequest(receiver, newWebhookRequest(newWebhookBody(repository, 5, "queued", "self-hosted"), "s"))
 	}
 
-	way.down.Store(true)
+	way.isDown.Store(true)
 
 	got := send()
 	if got.Code != 503 || got.Header().Get("Retry-After") == "" || !strings.Contains(got.Body.String(), "deliver it again") {
@@ -135,27 +135,27 @@ func TestReceiverWithoutAPIServer(t *testing.T) {
 		t.Errorf("the response reveals an internal error: %s", got.Body)
 	}
 
-	way.down.Store(false)
+	way.isDown.Store(false)
 
-	if got := send(); got.Code != 202 || len(ledger(t, namespace)) != 1 {
+	if got := send(); got.Code != 202 || len(listJobs(t, namespace)) != 1 {
 		t.Errorf("delivered again: %d %s", got.Code, got.Body)
 	}
 }
 
 // startBurstServer starts a receiver that reads from a cache, as the operator's does, and waits until the
 // cache has the pool.
-func burstServer(t testing.TB, parallel int, pool client.ObjectKey) (*httptest.Server, *flaky) {
+func startBurstServer(t testing.TB, parallel int, pool client.ObjectKey) (*httptest.Server, *flakyTransport) {
 	t.Helper()
 
-	config, way := flakyConfig()
-	kubeCluster := cached(t, config, &v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.RunnerJob{})
-	server := httptest.NewServer(receiverOf(kubeCluster.GetClient(), nil, func(c *demand.ReceiverConfig) {
+	config, way := newFlakyConfig()
+	kubeCluster := startCachedCluster(t, config, &v1alpha1.RunnerPool{}, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.RunnerJob{})
+	server := httptest.NewServer(newTestReceiver(kubeCluster.GetClient(), nil, func(c *demand.ReceiverConfig) {
 		c.Parallel, c.Live = parallel, kubeCluster.GetAPIReader()
 		c.Secrets = &connect.Secrets{Reader: kubeCluster.GetAPIReader()}
 	}))
 	t.Cleanup(server.Close)
 
-	reach(t, func() bool { return kubeCluster.GetClient().Get(t.Context(), pool, &v1alpha1.RunnerPool{}) == nil })
+	waitUntil(t, func() bool { return kubeCluster.GetClient().Get(t.Context(), pool, &v1alpha1.RunnerPool{}) == nil })
 
 	return server, way
 }
@@ -170,16 +170,16 @@ func TestReceiverBurst(t *testing.T) {
 		parallel = 8
 	)
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s")
 
-	server, way := burstServer(t, parallel, client.ObjectKey{Namespace: namespace, Name: "linux"})
+	server, way := startBurstServer(t, parallel, client.ObjectKey{Namespace: namespace, Name: "linux"})
 
 	var group sync.WaitGroup
 	for i := range many {
 		group.Go(func() {
 			for {
-				code, err := deliver(t.Context(), server.Client(), server.URL, post(body(repository, i+1, "queued", "self-hosted"), "s"))
+				code, err := sendWebhook(t.Context(), server.Client(), server.URL, newWebhookRequest(newWebhookBody(repository, i+1, "queued", "self-hosted"), "s"))
 				if err != nil {
 					t.Error(err)
 
@@ -201,18 +201,18 @@ func TestReceiverBurst(t *testing.T) {
 	}
 
 	group.Wait()
-	move(t, namespace)
+	moveBatches(t, namespace)
 
-	if got := len(ledger(t, namespace)); got != many {
+	if got := len(listJobs(t, namespace)); got != many {
 		t.Errorf("%d jobs are in the ledger, %d were acknowledged", got, many)
 	}
 
-	if limit := way.most.Load(); limit < 1 || limit > parallel {
+	if limit := way.highest.Load(); limit < 1 || limit > parallel {
 		t.Errorf("%d calls at a time, want 1 to %d", limit, parallel)
 	}
 }
 
-func deliver(ctx context.Context, lookup *http.Client, base string, from *http.Request) (int, error) {
+func sendWebhook(ctx context.Context, lookup *http.Client, base string, from *http.Request) (int, error) {
 	req, err := http.NewRequestWithContext(ctx, from.Method, base+from.URL.Path, from.Body)
 	if err != nil {
 		return 0, err
@@ -234,7 +234,7 @@ func deliver(ctx context.Context, lookup *http.Client, base string, from *http.R
 func TestReceiverSlowCaller(t *testing.T) {
 	t.Parallel()
 
-	server := httptest.NewServer(receiverOf(env.Client, nil))
+	server := httptest.NewServer(newTestReceiver(env.Client, nil))
 	defer server.Close()
 
 	conn, err := net.Dial("tcp", strings.TrimPrefix(server.URL, "http://"))

@@ -31,19 +31,19 @@ import (
 )
 
 // singleProvider returns the same provider for all pools.
-type through struct{ workload.Provider }
+type singleProvider struct{ workload.Provider }
 
-func (p through) ProviderFor(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
+func (p singleProvider) ProviderFor(context.Context, *v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) (workload.Provider, error) {
 	return p.Provider, nil
 }
 
-func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) workload.Provider {
+func newGitHubProvider(t *testing.T, githubServer *githubtest.Server, repository string) workload.Provider {
 	t.Helper()
 
 	owner, name, _ := strings.Cut(repository, "/")
 
 	out, err := github.New(github.Config{Settings: &github.Settings{
-		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: forge.URL,
+		Token: githubtest.PAT, Owner: owner, Repository: name, APIURL: githubServer.URL,
 	}})
 	if err != nil {
 		t.Fatal(err)
@@ -52,15 +52,15 @@ func forgeProvider(t *testing.T, forge *githubtest.Server, repository string) wo
 	return out
 }
 
-func reconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
+func newReconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
 	return &demand.JobReconciler{
-		Client: indexed{operator}, Clock: clk, Providers: providers, Platforms: platforms(),
+		Client: indexedClient{operator}, Clock: clk, Providers: providers, Platforms: newPlatforms(),
 		Runner: &step.Reconciler{Client: operator, Controller: "runnerjob", Clock: clk},
 	}
 }
 
 // reconcileTwice reconciles the job twice, so that deferred changes are written too.
-func passTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
+func reconcileTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
 	t.Helper()
 	reconcileJob(t, r, key)
 	clk.SetTime(clk.Now().Add(10 * time.Second))
@@ -69,9 +69,9 @@ func passTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobRe
 
 // indexedClient finds objects by the index fields of the operator's cache. The API server does not have these
 // indexes.
-type indexed struct{ client.Client }
+type indexedClient struct{ client.Client }
 
-func (c indexed) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+func (c indexedClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
 	var options client.ListOptions
 
 	options.ApplyOptions(opts)
@@ -94,12 +94,12 @@ func (c indexed) List(ctx context.Context, list client.ObjectList, opts ...clien
 	return meta.SetList(list, slices.DeleteFunc(all, func(item runtime.Object) bool {
 		obj, ok := item.(client.Object)
 
-		return !ok || !slices.Contains(demand.Indexed(obj, lookup.Field), lookup.Value)
+		return !ok || !slices.Contains(demand.GetIndexValues(obj, lookup.Field), lookup.Value)
 	}))
 }
 
 // createTemplate creates a template that the API server accepts.
-func template(t *testing.T, namespace string) {
+func createTemplate(t *testing.T, namespace string) {
 	t.Helper()
 
 	out := &v1alpha1.HypervisorMachineTemplate{
@@ -113,12 +113,12 @@ func template(t *testing.T, namespace string) {
 	env.Create(t, out)
 }
 
-func entry(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
+func createJob(t *testing.T, namespace string, spec workload.Job) client.ObjectKey {
 	t.Helper()
 
 	received := metav1.NewMicroTime(time.Now())
 	spec.ReceivedAt = &received
-	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: platforms().JobName(spec)}, Spec: spec}
+	out := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: newPlatforms().JobName(spec)}, Spec: spec}
 	env.Create(t, out)
 
 	return client.ObjectKeyFromObject(out)
@@ -135,7 +135,7 @@ func reconcileJob(t *testing.T, r *demand.JobReconciler, key client.ObjectKey) r
 	return result
 }
 
-func read(t *testing.T, key client.ObjectKey) *v1alpha1.RunnerJob {
+func getJob(t *testing.T, key client.ObjectKey) *v1alpha1.RunnerJob {
 	t.Helper()
 
 	out := &v1alpha1.RunnerJob{}
@@ -149,21 +149,21 @@ func read(t *testing.T, key client.ObjectKey) *v1alpha1.RunnerJob {
 func TestJobIsMatched(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
 
-	spec := job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository })
-	fits := entry(t, namespace, spec)
+	spec := newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository })
+	fits := createJob(t, namespace, spec)
 	spec.ID, spec.Labels = "8", []string{"self-hosted", "s390x"}
-	fitsNot := entry(t, namespace, spec)
+	fitsNot := createJob(t, namespace, spec)
 
-	r := reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
+	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
 
 	if result := reconcileJob(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
 		t.Errorf("requeued after %s, want the maximum time without an update", result.RequeueAfter)
 	}
 
-	got := read(t, fits)
+	got := getJob(t, fits)
 	if got.Status.Pool != "linux" {
 		t.Errorf("pool = %q", got.Status.Pool)
 	}
@@ -172,13 +172,13 @@ func TestJobIsMatched(t *testing.T) {
 	kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
 
 	reconcileJob(t, r, fitsNot)
-	kube.CheckCondition(t, read(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
+	kube.CheckCondition(t, getJob(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
 
 	// Another pool is created.
-	hook(t, namespace, "mainframe", repository, "s", "s390x")
+	createPool(t, namespace, "mainframe", repository, "s", "s390x")
 	reconcileJob(t, r, fitsNot)
 
-	if got := read(t, fitsNot).Status.Pool; got != "mainframe" {
+	if got := getJob(t, fitsNot).Status.Pool; got != "mainframe" {
 		t.Errorf("pool = %q after the pool was created", got)
 	}
 }
@@ -188,8 +188,8 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	r := reconciler(clk, nil)
-	key := entry(t, env.Namespace(t), job(v1alpha1.JobCompleted, func(j *workload.Job) {
+	r := newReconciler(clk, nil)
+	key := createJob(t, env.Namespace(t), newJob(v1alpha1.JobCompleted, func(j *workload.Job) {
 		j.CompletedAt = &metav1.Time{Time: now}
 	}))
 
@@ -199,7 +199,7 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 		t.Errorf("requeued after %s, want an hour", result.RequeueAfter)
 	}
 
-	read(t, key)
+	getJob(t, key)
 	clk.SetTime(now.Add(24*time.Hour + time.Second))
 	reconcileJob(t, r, key)
 
@@ -214,21 +214,21 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 func TestSilentJobIsConfirmed(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-	template(t, namespace)
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createTemplate(t, namespace)
 
-	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
-	provider := forgeProvider(t, forge, repository)
-	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Duration: time.Millisecond})[0]
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	provider := newGitHubProvider(t, githubServer, repository)
+	queued := githubServer.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Duration: time.Millisecond})[0]
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) {
 		j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 	}))
 
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	r := reconciler(clk, through{provider})
-	calls := func() int { return forge.State().Requests["actions/get-job-for-workflow-run"] }
+	r := newReconciler(clk, singleProvider{provider})
+	calls := func() int { return githubServer.State().Requests["actions/get-job-for-workflow-run"] }
 
 	reconcileJob(t, r, key)
 
@@ -242,7 +242,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 		t.Errorf("requeued after %s, want twice the maximum time without an update", result.RequeueAfter)
 	}
 
-	kube.CheckCondition(t, read(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
+	kube.CheckCondition(t, getJob(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
 	reconcileJob(t, r, key)
 
 	if calls() != 1 {
@@ -255,12 +255,12 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 	}
 
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", issued.JITConfig)
-	forge.WaitUntil("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
+	githubServer.WaitUntil("the job is over", func(s control.State) bool { return s.Jobs[0].Status == "completed" })
 
 	clk.SetTime(now.Add(16 * time.Minute))
 	reconcileJob(t, r, key)
 
-	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
+	if got := getJob(t, key).Spec; got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("job = %+v", got)
 	}
 }
@@ -269,22 +269,22 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-	template(t, namespace)
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createTemplate(t, namespace)
 
-	forge := githubtest.New(t, sim.Options{
+	githubServer := githubtest.New(t, sim.Options{
 		Repos: []sim.Repo{{FullName: repository}}, PATs: []sim.PAT{{Token: githubtest.PAT, Permissions: map[string]string{"administration": "write"}}},
 	})
-	queued := forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}})[0]
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+	queued := githubServer.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}})[0]
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) {
 		j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 	}))
 
-	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
+	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
 	reconcileJob(t, r, key)
 
-	got := read(t, key)
+	got := getJob(t, key)
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, github.ReasonPermission, "Actions: read")
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
 }
@@ -293,19 +293,19 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 func TestLostJobEnds(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-	template(t, namespace)
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createTemplate(t, namespace)
 
-	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now.Add(47 * time.Hour))
-	r := reconciler(clk, through{forgeProvider(t, forge, repository)})
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	r := newReconciler(clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
 	reconcileJob(t, r, key)
 
-	got := read(t, key)
+	got := getJob(t, key)
 	if got.Spec.State != v1alpha1.JobQueued {
 		t.Errorf("state = %s although the platform may hide the job", got.Spec.State)
 	}
@@ -314,26 +314,26 @@ func TestLostJobEnds(t *testing.T) {
 	clk.SetTime(now.Add(50 * time.Hour))
 	reconcileJob(t, r, key)
 
-	if got := read(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
+	if got := getJob(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
 		t.Errorf("job = %s %s", got.State, got.Conclusion)
 	}
 }
 
 // However many jobs have no updates, only a limited number of calls to platforms run at the same time.
-func TestQuestionsAreBounded(t *testing.T) {
+func TestConfirmationCallsAreLimited(t *testing.T) {
 	t.Parallel()
 
 	const many = 12 // two more than the limit
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-	template(t, namespace)
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createTemplate(t, namespace)
 
-	forge := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
-	r := reconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), through{forgeProvider(t, forge, repository)})
+	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
 
-	for _, queued := range forge.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Count: many}) {
-		key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) {
+	for _, queued := range githubServer.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Count: many}) {
+		key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) {
 			j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 		}))
 
@@ -342,12 +342,12 @@ func TestQuestionsAreBounded(t *testing.T) {
 		}
 	}
 
-	if got := forge.State().Requests["actions/get-job-for-workflow-run"]; got != 10 {
+	if got := githubServer.State().Requests["actions/get-job-for-workflow-run"]; got != 10 {
 		t.Errorf("GitHub was called %d times, want 10", got)
 	}
 }
 
-func reach(t testing.TB, done func() bool) {
+func waitUntil(t testing.TB, done func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(time.Minute); !done(); time.Sleep(20 * time.Millisecond) {

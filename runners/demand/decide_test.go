@@ -13,22 +13,22 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-func start() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
+func getStartTime() time.Time { return time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC) }
 
-func claim(name string, state demand.ClaimState, ago time.Duration) demand.Claim {
-	return demand.Claim{Name: name, State: state, CreatedAt: start().Add(-ago), IdleSince: start().Add(-ago)}
+func newClaim(name string, state demand.ClaimState, ago time.Duration) demand.Claim {
+	return demand.Claim{Name: name, State: state, CreatedAt: getStartTime().Add(-ago), IdleSince: getStartTime().Add(-ago)}
 }
 
-func claims(n int, state demand.ClaimState) []demand.Claim {
+func newClaims(n int, state demand.ClaimState) []demand.Claim {
 	out := make([]demand.Claim, 0, n)
 	for i := range n {
-		out = append(out, claim(string(state)+"-"+string(rune('a'+i)), state, time.Minute))
+		out = append(out, newClaim(string(state)+"-"+string(rune('a'+i)), state, time.Minute))
 	}
 
 	return out
 }
 
-func deletions(reason string, names ...string) []demand.Deletion {
+func newDeletions(reason string, names ...string) []demand.Deletion {
 	out := make([]demand.Deletion, 0, len(names))
 	for _, name := range names {
 		out = append(out, demand.Deletion{Name: name, Reason: reason})
@@ -37,7 +37,7 @@ func deletions(reason string, names ...string) []demand.Deletion {
 	return out
 }
 
-func outdated(list []demand.Claim) []demand.Claim {
+func markOutdated(list []demand.Claim) []demand.Claim {
 	for i := range list {
 		list[i].Outdated = true
 	}
@@ -45,7 +45,7 @@ func outdated(list []demand.Claim) []demand.Claim {
 	return list
 }
 
-func bound(list []demand.Claim) []demand.Claim {
+func markBound(list []demand.Claim) []demand.Claim {
 	for i := range list {
 		list[i].Bound = true
 	}
@@ -88,95 +88,95 @@ func TestDesired(t *testing.T) {
 			want: demand.Decision{Desired: 4, Create: 4, Reason: demand.ReasonScalingUp},
 		},
 		"at the maximum jobs wait": {
-			in:   demand.Input{Max: 2, Queued: 3, Claims: claims(2, demand.ClaimBusy)},
+			in:   demand.Input{Max: 2, Queued: 3, Claims: newClaims(2, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 2, Reason: demand.ReasonAtMaximum},
 		},
 		"booting machines count for queued jobs": {
 			in: demand.Input{Max: 10, Queued: 3, Claims: mix(
-				claims(1, demand.ClaimPending), claims(1, demand.ClaimBooting), claims(1, demand.ClaimIdle))},
+				newClaims(1, demand.ClaimPending), newClaims(1, demand.ClaimBooting), newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 3, Reason: demand.ReasonSteady},
 		},
 		"busy machines don't count for queued jobs": {
-			in:   demand.Input{Max: 10, Queued: 2, Claims: claims(3, demand.ClaimBusy)},
+			in:   demand.Input{Max: 10, Queued: 2, Claims: newClaims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 5, Create: 2, Reason: demand.ReasonScalingUp},
 		},
 		"finishing machines use capacity but take no job": {
-			in:   demand.Input{Max: 3, Queued: 3, Claims: claims(2, demand.ClaimFinishing)},
+			in:   demand.Input{Max: 3, Queued: 3, Claims: newClaims(2, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 3, Create: 1, Reason: demand.ReasonScalingUp},
 		},
 		"no capacity until finished machines are deleted": {
-			in:   demand.Input{Max: 2, Queued: 1, Claims: claims(2, demand.ClaimFinishing)},
+			in:   demand.Input{Max: 2, Queued: 1, Claims: newClaims(2, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonFinishing},
 		},
 		"idle machines are kept during the delay": {
-			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: claims(1, demand.ClaimIdle)},
+			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: newClaims(1, demand.ClaimIdle)},
 			want: demand.Decision{Reason: demand.ReasonIdleSurplus, RequeueAfter: delay - time.Minute},
 		},
 		"only the surplus is deleted, the longest idle first": {
 			in: demand.Input{Min: 1, Max: 3, ScaleDownDelay: delay, Claims: []demand.Claim{
-				claim("young", demand.ClaimIdle, 6*time.Minute), claim("old", demand.ClaimIdle, 9*time.Minute),
+				newClaim("young", demand.ClaimIdle, 6*time.Minute), newClaim("old", demand.ClaimIdle, 9*time.Minute),
 			}},
-			want: demand.Decision{Desired: 1, Delete: deletions(demand.DeleteSurplus, "old"), Reason: demand.ReasonScalingDown},
+			want: demand.Decision{Desired: 1, Delete: newDeletions(demand.DeleteSurplus, "old"), Reason: demand.ReasonScalingDown},
 		},
 		"an idle machine is kept for the job that is queued": {
 			in: demand.Input{Max: 3, Queued: 1, Claims: []demand.Claim{
-				claim("idle", demand.ClaimIdle, time.Hour), claim("new", demand.ClaimBooting, time.Second),
+				newClaim("idle", demand.ClaimIdle, time.Hour), newClaim("new", demand.ClaimBooting, time.Second),
 			}},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonIdleSurplus},
 		},
 		"a lowered maximum never ends busy machines": {
-			in:   demand.Input{Max: 1, Claims: claims(3, demand.ClaimBusy)},
+			in:   demand.Input{Max: 1, Claims: newClaims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonIdleSurplus},
 		},
 		"an idle timeout replaces a machine of the minimum": {
-			in: demand.Input{Min: 1, Max: 5, IdleTimeout: delay, Claims: []demand.Claim{claim("stale", demand.ClaimIdle, delay)}},
+			in: demand.Input{Min: 1, Max: 5, IdleTimeout: delay, Claims: []demand.Claim{newClaim("stale", demand.ClaimIdle, delay)}},
 			want: demand.Decision{
-				Desired: 1, Create: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonReplacing,
+				Desired: 1, Create: 1, Delete: newDeletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"the replacement waits for capacity": {
-			in: demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: []demand.Claim{claim("stale", demand.ClaimIdle, delay)}},
+			in: demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: []demand.Claim{newClaim("stale", demand.ClaimIdle, delay)}},
 			want: demand.Decision{
-				Desired: 1, Delete: deletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonFinishing,
+				Desired: 1, Delete: newDeletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonFinishing,
 			},
 		},
 		"an idle timeout sets the requeue time": {
-			in:   demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: claims(1, demand.ClaimIdle)},
+			in:   demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: newClaims(1, demand.ClaimIdle)},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady, RequeueAfter: delay - time.Minute},
 		},
 		"a lifetime ends machines that are not busy": {
 			in: demand.Input{Max: 5, MaxLifetime: time.Hour, Claims: []demand.Claim{
-				claim("idle", demand.ClaimIdle, time.Hour), claim("booting", demand.ClaimBooting, time.Hour),
-				claim("busy", demand.ClaimBusy, 2*time.Hour),
+				newClaim("idle", demand.ClaimIdle, time.Hour), newClaim("booting", demand.ClaimBooting, time.Hour),
+				newClaim("busy", demand.ClaimBusy, 2*time.Hour),
 			}},
 			want: demand.Decision{
-				Desired: 1, Delete: deletions(demand.DeleteMaxLifetime, "idle", "booting"), Reason: demand.ReasonReplacing,
+				Desired: 1, Delete: newDeletions(demand.DeleteMaxLifetime, "idle", "booting"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"a failure delays new machines": {
-			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Second)},
+			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: getStartTime().Add(-time.Second)},
 			want: demand.Decision{Desired: 2, Reason: demand.ReasonBackingOff, RequeueAfter: time.Second},
 		},
 		"after few failures all machines are created": {
-			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: start().Add(-time.Minute)},
+			in:   demand.Input{Max: 5, Queued: 2, Failures: 2, LastFailure: getStartTime().Add(-time.Minute)},
 			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
 		},
 		"after many failures one machine is created": {
-			in:   demand.Input{Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute)},
+			in:   demand.Input{Max: 5, Queued: 4, Failures: 3, LastFailure: getStartTime().Add(-time.Minute)},
 			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonBackingOff},
 		},
 		"no second machine while the first one starts": {
 			in: demand.Input{
-				Max: 5, Queued: 4, Failures: 3, LastFailure: start().Add(-time.Minute), Claims: claims(1, demand.ClaimBooting),
+				Max: 5, Queued: 4, Failures: 3, LastFailure: getStartTime().Add(-time.Minute), Claims: newClaims(1, demand.ClaimBooting),
 			},
 			want: demand.Decision{Desired: 4, Reason: demand.ReasonBackingOff},
 		},
 		"warm machines are kept in addition to those for jobs": {
-			in:   demand.Input{Max: 10, WarmIdle: 2, Queued: 1, Claims: claims(3, demand.ClaimBusy)},
+			in:   demand.Input{Max: 10, WarmIdle: 2, Queued: 1, Claims: newClaims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 6, Create: 3, Reason: demand.ReasonScalingUp},
 		},
 		"the maximum includes warm machines": {
-			in:   demand.Input{Max: 4, WarmIdle: 3, Claims: claims(3, demand.ClaimBusy)},
+			in:   demand.Input{Max: 4, WarmIdle: 3, Claims: newClaims(3, demand.ClaimBusy)},
 			want: demand.Decision{Desired: 4, Create: 1, Reason: demand.ReasonScalingUp},
 		},
 		"a minimum and warm machines do not add up": {
@@ -189,7 +189,7 @@ func TestDesired(t *testing.T) {
 		},
 		"standby machines are started first, oldest first, and recreated": {
 			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 3, Claims: []demand.Claim{
-				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+				newClaim("young", demand.ClaimStandby, time.Minute), newClaim("old", demand.ClaimStandby, time.Hour),
 			}},
 			want: demand.Decision{
 				Desired: 3, Activate: []string{"old", "young"}, Create: 1, CreateStandby: 2, Reason: demand.ReasonScalingUp,
@@ -197,110 +197,110 @@ func TestDesired(t *testing.T) {
 		},
 		"one standby machine is enough": {
 			in: demand.Input{Max: 9, WarmStopped: 2, Queued: 1, Claims: []demand.Claim{
-				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+				newClaim("young", demand.ClaimStandby, time.Minute), newClaim("old", demand.ClaimStandby, time.Hour),
 			}},
 			want: demand.Decision{Desired: 1, Activate: []string{"old"}, CreateStandby: 1, Reason: demand.ReasonScalingUp},
 		},
 		"at the maximum a standby machine is started instead of a new one": {
 			in: demand.Input{Max: 3, WarmStopped: 1, Queued: 1, Claims: mix(
-				claims(2, demand.ClaimBusy), claims(1, demand.ClaimStandby))},
+				newClaims(2, demand.ClaimBusy), newClaims(1, demand.ClaimStandby))},
 			want: demand.Decision{Desired: 3, Activate: []string{"standby-a"}, Reason: demand.ReasonScalingUp},
 		},
 		"jobs take precedence over standby": {
-			in:   demand.Input{Max: 3, WarmStopped: 2, Queued: 2, Claims: claims(1, demand.ClaimFinishing)},
+			in:   demand.Input{Max: 3, WarmStopped: 2, Queued: 2, Claims: newClaims(1, demand.ClaimFinishing)},
 			want: demand.Decision{Desired: 2, Create: 2, Reason: demand.ReasonScalingUp},
 		},
 		"surplus standby machines are deleted, the youngest first": {
 			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
-				claim("young", demand.ClaimStandby, time.Minute), claim("old", demand.ClaimStandby, time.Hour),
+				newClaim("young", demand.ClaimStandby, time.Minute), newClaim("old", demand.ClaimStandby, time.Hour),
 			}},
-			want: demand.Decision{Delete: deletions(demand.DeleteSurplus, "young"), Reason: demand.ReasonSteady},
+			want: demand.Decision{Delete: newDeletions(demand.DeleteSurplus, "young"), Reason: demand.ReasonSteady},
 		},
 		"a standby machine that is too old is replaced": {
 			in: demand.Input{
-				Max: 9, WarmStopped: 1, MaxLifetime: time.Hour, Claims: []demand.Claim{claim("old", demand.ClaimStandby, time.Hour)},
+				Max: 9, WarmStopped: 1, MaxLifetime: time.Hour, Claims: []demand.Claim{newClaim("old", demand.ClaimStandby, time.Hour)},
 			},
 			want: demand.Decision{
-				Delete: deletions(demand.DeleteMaxLifetime, "old"), CreateStandby: 1, Reason: demand.ReasonReplacing,
+				Delete: newDeletions(demand.DeleteMaxLifetime, "old"), CreateStandby: 1, Reason: demand.ReasonReplacing,
 			},
 		},
 		"while machines fail no standby machine is created": {
-			in:   demand.Input{Max: 9, WarmStopped: 1, Failures: 1, LastFailure: start()},
+			in:   demand.Input{Max: 9, WarmStopped: 1, Failures: 1, LastFailure: getStartTime()},
 			want: demand.Decision{Reason: demand.ReasonSteady},
 		},
 		"after many failures one standby machine is started": {
 			in: demand.Input{
-				Max: 5, Queued: 4, WarmStopped: 2, Failures: 3, LastFailure: start().Add(-time.Minute),
-				Claims: claims(2, demand.ClaimStandby),
+				Max: 5, Queued: 4, WarmStopped: 2, Failures: 3, LastFailure: getStartTime().Add(-time.Minute),
+				Claims: newClaims(2, demand.ClaimStandby),
 			},
 			want: demand.Decision{Desired: 4, Activate: []string{"standby-a"}, Reason: demand.ReasonBackingOff},
 		},
 		"paused: nothing happens": {
 			in: demand.Input{
 				Max: 9, Queued: 3, WarmStopped: 2, Paused: true, IdleTimeout: time.Second, MaxLifetime: time.Second,
-				Claims: mix(outdated(claims(2, demand.ClaimIdle)), claims(1, demand.ClaimStandby)),
+				Claims: mix(markOutdated(newClaims(2, demand.ClaimIdle)), newClaims(1, demand.ClaimStandby)),
 			},
 			want: demand.Decision{Desired: 3, Reason: demand.ReasonPaused},
 		},
 		"a quarter of the outdated machines is replaced at a time, the longest idle first": {
-			in: demand.Input{Min: 8, Max: 20, Claims: outdated(claims(8, demand.ClaimIdle))},
+			in: demand.Input{Min: 8, Max: 20, Claims: markOutdated(newClaims(8, demand.ClaimIdle))},
 			want: demand.Decision{
-				Desired: 8, Create: 2, Delete: deletions(demand.DeleteOutdated, "idle-a", "idle-b"), Reason: demand.ReasonReplacing,
+				Desired: 8, Create: 2, Delete: newDeletions(demand.DeleteOutdated, "idle-a", "idle-b"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"no more are deleted while replacements start": {
 			in: demand.Input{Min: 8, Max: 20, Claims: mix(
-				outdated(claims(6, demand.ClaimIdle)), claims(1, demand.ClaimBooting), claims(1, demand.ClaimPending))},
+				markOutdated(newClaims(6, demand.ClaimIdle)), newClaims(1, demand.ClaimBooting), newClaims(1, demand.ClaimPending))},
 			want: demand.Decision{Desired: 8, Reason: demand.ReasonSteady},
 		},
 		"at least one is replaced": {
-			in: demand.Input{Min: 1, Max: 1, Claims: outdated(claims(1, demand.ClaimIdle))},
+			in: demand.Input{Min: 1, Max: 1, Claims: markOutdated(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{
-				Desired: 1, Delete: deletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonFinishing,
+				Desired: 1, Delete: newDeletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonFinishing,
 			},
 		},
 		"outdated machines with a job or bound to a job stay": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: mix(
-				outdated(claims(2, demand.ClaimBusy)), bound(outdated(claims(2, demand.ClaimBooting))))},
+				markOutdated(newClaims(2, demand.ClaimBusy)), markBound(markOutdated(newClaims(2, demand.ClaimBooting))))},
 			want: demand.Decision{Desired: 4, Reason: demand.ReasonSteady},
 		},
 		"an outdated idle machine stays for the job that is queued": {
-			in:   demand.Input{Max: 9, Queued: 1, Claims: outdated(claims(1, demand.ClaimIdle))},
+			in:   demand.Input{Max: 9, Queued: 1, Claims: markOutdated(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
 		},
 		"an outdated machine that boots is replaced": {
-			in: demand.Input{Max: 9, Queued: 1, Claims: outdated(claims(1, demand.ClaimBooting))},
+			in: demand.Input{Max: 9, Queued: 1, Claims: markOutdated(newClaims(1, demand.ClaimBooting))},
 			want: demand.Decision{
-				Desired: 1, Create: 1, Delete: deletions(demand.DeleteOutdated, "booting-a"), Reason: demand.ReasonReplacing,
+				Desired: 1, Create: 1, Delete: newDeletions(demand.DeleteOutdated, "booting-a"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"an outdated standby machine is replaced and not started": {
-			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: outdated(claims(1, demand.ClaimStandby))},
+			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: markOutdated(newClaims(1, demand.ClaimStandby))},
 			want: demand.Decision{
-				Desired: 1, Create: 1, CreateStandby: 1, Delete: deletions(demand.DeleteOutdated, "standby-a"),
+				Desired: 1, Create: 1, CreateStandby: 1, Delete: newDeletions(demand.DeleteOutdated, "standby-a"),
 				Reason: demand.ReasonReplacing,
 			},
 		},
 		"idle machines are not replaced while machines fail": {
 			in: demand.Input{
-				Min: 1, Max: 9, Failures: 3, LastFailure: start().Add(-time.Hour), Claims: outdated(claims(1, demand.ClaimIdle)),
+				Min: 1, Max: 9, Failures: 3, LastFailure: getStartTime().Add(-time.Hour), Claims: markOutdated(newClaims(1, demand.ClaimIdle)),
 			},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
 		},
 		"a machine that waits for capacity is created elsewhere": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimPending, CreatedAt: start(), Stuck: true}, claim("other", demand.ClaimBooting, 0),
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: true}, newClaim("other", demand.ClaimBooting, 0),
 			}},
 			want: demand.Decision{
-				Desired: 2, Create: 1, Delete: deletions(demand.DeleteStuck, "stuck"), Reason: demand.ReasonReplacing,
+				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteStuck, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"an idle machine that is bound to a job counts for it": {
-			in:   demand.Input{Max: 9, Queued: 1, Claims: bound(claims(1, demand.ClaimIdle))},
+			in:   demand.Input{Max: 9, Queued: 1, Claims: markBound(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},
 		},
 		"a schedule boundary sets the requeue time": {
-			in:   demand.Input{Max: 9, Boundary: start().Add(time.Minute)},
+			in:   demand.Input{Max: 9, Boundary: getStartTime().Add(time.Minute)},
 			want: demand.Decision{Reason: demand.ReasonSteady, RequeueAfter: time.Minute},
 		},
 		"negative numbers count as 0": {
@@ -313,7 +313,7 @@ func TestDesired(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			test.in.Now = start()
+			test.in.Now = getStartTime()
 			got := demand.Decide(test.in)
 
 			if got.Message == "" {

@@ -30,7 +30,7 @@ func (anySecret) Value(_ context.Context, extract v1alpha1.SecretKeySelector, _ 
 }
 
 // The state in memory of jobs, machines, secrets and senders is freed when they are deleted.
-func TestWhatIsKeptOfDemandEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedObjectsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	clk := clocktesting.NewFakeClock(time.Unix(1e9, 0))
 
 	scheme := runtime.NewScheme()

@@ -10,7 +10,7 @@ import (
 )
 
 // GetIndexValues returns the values by which the cache indexes an object.
-func Indexed(obj client.Object, field string) []string {
+func GetIndexValues(obj client.Object, field string) []string {
 	switch obj := obj.(type) {
 	case *v1alpha1.RunnerJob:
 		return jobIndexes()[field](obj)

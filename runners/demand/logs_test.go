@@ -25,7 +25,7 @@ import (
 )
 
 // runParallel calls a function for each number below count, many at a time.
-func inARush(t *testing.T, count int, do func(i int) error) {
+func runParallel(t *testing.T, count int, do func(i int) error) {
 	t.Helper()
 
 	var all errgroup.Group
@@ -42,31 +42,31 @@ func inARush(t *testing.T, count int, do func(i int) error) {
 }
 
 // Machines of short jobs are deleted before their platform reports which jobs they ran. No log is lost.
-func TestRushLosesNoLog(t *testing.T) {
+func TestBurstLosesNoLog(t *testing.T) {
 	t.Parallel()
 
 	const count = 40 // more than the number of logs without a job that a pool keeps
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
 
 	_, stop := startJobController(t, namespace)
 	defer stop()
 
-	first := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-	reach(t, func() bool { return len(read(t, first).Status.Conditions) > 0 }) // the controller runs
+	first := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	waitUntil(t, func() bool { return len(getJob(t, first).Status.Conditions) > 0 }) // the controller runs
 
-	keep, ctx := &report.Logs{Client: indexed{operator}}, t.Context()
+	keep, ctx := &report.Logs{Client: indexedClient{operator}}, t.Context()
 
-	inARush(t, count, func(i int) error {
-		claim := claimOf(namespace, fmt.Sprintf("linux-%03d", i))
+	runParallel(t, count, func(i int) error {
+		claim := newMachineClaim(namespace, fmt.Sprintf("linux-%03d", i))
 		if err := env.Client.Create(ctx, claim); err != nil {
 			return err
 		}
 
 		claim.Status = v1alpha1.MachineClaimStatus{
 			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: workload.RunnerName(claim.Name, claim.UID)},
-			Times:         &v1alpha1.MachineTimes{Started: micro(3), Ready: micro(4), Stopped: micro(6)}, EndReason: "JobDone",
+			Times:         &v1alpha1.MachineTimes{Started: newMicroTimeAt(3), Ready: newMicroTimeAt(4), Stopped: newMicroTimeAt(6)}, EndReason: "JobDone",
 		}
 		if err := env.Client.Status().Update(ctx, claim); err != nil {
 			return err
@@ -76,13 +76,13 @@ func TestRushLosesNoLog(t *testing.T) {
 			return err
 		}
 
-		spec := job(v1alpha1.JobCompleted, func(j *workload.Job) {
+		spec := newJob(v1alpha1.JobCompleted, func(j *workload.Job) {
 			j.ID, j.Repository, j.RunnerName = strconv.Itoa(1000+i), repository, claim.Status.BootstrapInfo.RunnerName
-			j.StartedAt, j.CompletedAt = whole(5), &metav1.Time{Time: time.Now()}
+			j.StartedAt, j.CompletedAt = newTimeAt(5), &metav1.Time{Time: time.Now()}
 		})
 
 		return errors.Join(env.Client.Delete(ctx, claim), env.Client.Create(ctx, &v1alpha1.RunnerJob{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: platforms().JobName(spec)}, Spec: spec,
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: newPlatforms().JobName(spec)}, Spec: spec,
 		}))
 	})
 
@@ -101,8 +101,8 @@ func TestRushLosesNoLog(t *testing.T) {
 
 		var timestamp v1alpha1.RunnerJobStatus
 
-		reach(t, func() bool {
-			timestamp = read(t, key).Status
+		waitUntil(t, func() bool {
+			timestamp = getJob(t, key).Status
 
 			return slices.ContainsFunc(timestamp.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 		})
@@ -131,29 +131,29 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 	t.Parallel()
 
 	namespace, now := env.Namespace(t), time.Now()
-	claim := claimOf(namespace, "linux-a")
+	claim := newMachineClaim(namespace, "linux-a")
 	claim.UID = "0123abcd-0000-4000-8000-000000000000"
 
-	if err := (&report.Logs{Client: indexed{operator}}).Keep(t.Context(), claim, "what it did"); err != nil {
+	if err := (&report.Logs{Client: indexedClient{operator}}).Keep(t.Context(), claim, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 
 	clk := clocktesting.NewFakePassiveClock(now)
-	failing := &failingLogs{Logs: report.Logs{Client: indexed{operator}}, times: 1}
-	r := reconciler(clk, nil)
+	failing := &failingLogs{Logs: report.Logs{Client: indexedClient{operator}}, failures: 1}
+	r := newReconciler(clk, nil)
 	r.Logs = failing
 
-	key := entry(t, namespace, job(v1alpha1.JobCompleted, func(j *workload.Job) {
+	key := createJob(t, namespace, newJob(v1alpha1.JobCompleted, func(j *workload.Job) {
 		j.RunnerName, j.CompletedAt = "linux-a-0123abcd", &metav1.Time{Time: now}
 	}))
 
-	if again := reconcileJob(t, r, key).RequeueAfter; again > 10*time.Second || read(t, key).Status.Logs != "" {
+	if again := reconcileJob(t, r, key).RequeueAfter; again > 10*time.Second || getJob(t, key).Status.Logs != "" {
 		t.Errorf("the API server failed, and the job is requeued after %s", again)
 	}
 
 	reconcileJob(t, r, key)
 
-	if got := read(t, key).Status.Logs; got != "linux-a-0123abcd-log" {
+	if got := getJob(t, key).Status.Logs; got != "linux-a-0123abcd-log" {
 		t.Fatalf("log %q", got)
 	}
 
@@ -170,12 +170,12 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 type failingLogs struct {
 	report.Logs
 
-	times int
+	failures int
 }
 
 func (f *failingLogs) Find(ctx context.Context, namespace, runner string) (string, error) {
-	f.times--
-	if f.times >= 0 {
+	f.failures--
+	if f.failures >= 0 {
 		return "", errors.New("no answer")
 	}
 

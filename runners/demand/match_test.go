@@ -17,13 +17,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func platforms() demand.Platforms {
+func newPlatforms() demand.Platforms {
 	return demand.Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}
 }
 
 // newPool returns a pool as NewPool reads it.
-func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
-	return platforms().NewPool(&v1alpha1.RunnerPool{
+func newPool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
+	return newPlatforms().NewPool(&v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
 		Spec: v1alpha1.RunnerPoolSpec{Workload: v1alpha1.Workload{
 			Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &config},
@@ -31,23 +31,23 @@ func pool(name string, config v1alpha1.GitHubActionsConfig) demand.Pool {
 	}, nil)
 }
 
-func inRepository(repository string, labels ...string) v1alpha1.GitHubActionsConfig {
+func newRepositoryConfig(repository string, labels ...string) v1alpha1.GitHubActionsConfig {
 	return v1alpha1.GitHubActionsConfig{Repository: repository, Labels: labels}
 }
 
-func inOrganization(organization string, labels ...string) v1alpha1.GitHubActionsConfig {
+func newOrganizationConfig(organization string, labels ...string) v1alpha1.GitHubActionsConfig {
 	return v1alpha1.GitHubActionsConfig{Organization: organization, Labels: labels}
 }
 
-func wants(labels ...string) func(*workload.Job) {
+func withLabels(labels ...string) func(*workload.Job) {
 	return func(j *workload.Job) { j.Labels = labels }
 }
 
 func TestMatch(t *testing.T) {
 	t.Parallel()
 
-	linux := pool("linux", inRepository("acme/app", "linux"))
-	gpu := pool("gpu", inOrganization("acme", "linux", "GPU"))
+	linux := newPool("linux", newRepositoryConfig("acme/app", "linux"))
+	gpu := newPool("gpu", newOrganizationConfig("acme", "linux", "GPU"))
 
 	tests := map[string]struct {
 		job     workload.Job
@@ -56,44 +56,44 @@ func TestMatch(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"all labels": {job: job(v1alpha1.JobQueued), pools: []demand.Pool{linux}, want: "linux"},
+		"all labels": {job: newJob(v1alpha1.JobQueued), pools: []demand.Pool{linux}, want: "linux"},
 		"case does not matter": {
-			job: job(v1alpha1.JobQueued, wants("Self-Hosted", "LINUX", "gpu")), pools: []demand.Pool{linux, gpu}, want: "gpu",
+			job: newJob(v1alpha1.JobQueued, withLabels("Self-Hosted", "LINUX", "gpu")), pools: []demand.Pool{linux, gpu}, want: "gpu",
 		},
 		"default labels are sufficient": {
-			job: job(v1alpha1.JobQueued, wants("self-hosted", "hyperfleet")), pools: []demand.Pool{linux}, want: "linux",
+			job: newJob(v1alpha1.JobQueued, withLabels("self-hosted", "hyperfleet")), pools: []demand.Pool{linux}, want: "linux",
 		},
-		"the first by name": {job: job(v1alpha1.JobQueued), pools: []demand.Pool{linux, gpu}, want: "gpu"},
+		"the first by name": {job: newJob(v1alpha1.JobQueued), pools: []demand.Pool{linux, gpu}, want: "gpu"},
 		"an organization matches the repository's owner": {
-			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "ACME/other" }),
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "ACME/other" }),
 			pools: []demand.Pool{linux, gpu}, want: "gpu",
 		},
 		"missing labels": {
-			job: job(v1alpha1.JobQueued, wants("self-hosted", "linux", "arm64")), pools: []demand.Pool{gpu, linux},
+			job: newJob(v1alpha1.JobQueued, withLabels("self-hosted", "linux", "arm64")), pools: []demand.Pool{gpu, linux},
 			reason: demand.ReasonNoLabels, message: "RunnerPool gpu comes closest and lacks [arm64]",
 		},
 		"the closest pool is named": {
-			job: job(v1alpha1.JobQueued, wants("gpu", "arm64")), pools: []demand.Pool{linux, gpu},
+			job: newJob(v1alpha1.JobQueued, withLabels("gpu", "arm64")), pools: []demand.Pool{linux, gpu},
 			reason: demand.ReasonNoLabels, message: "[gpu, arm64]: RunnerPool gpu comes closest and lacks [arm64]",
 		},
 		"another repository": {
-			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme/application" }),
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme/application" }),
 			pools: []demand.Pool{linux}, reason: demand.ReasonNoScope, message: "acme/application",
 		},
 		"an owner with the same prefix": {
-			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme2/app" }),
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme2/app" }),
 			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "acme2/app",
 		},
 		"no labels": {
-			job: job(v1alpha1.JobQueued, wants()), pools: []demand.Pool{linux}, reason: demand.ReasonNotOffered, message: "runs-on",
+			job: newJob(v1alpha1.JobQueued, withLabels()), pools: []demand.Pool{linux}, reason: demand.ReasonNotOffered, message: "runs-on",
 		},
 		"another platform": {
-			job:   job(v1alpha1.JobQueued, func(j *workload.Job) { j.Platform = v1alpha1.WorkloadBuildkite }),
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Platform = v1alpha1.WorkloadBuildkite }),
 			pools: []demand.Pool{linux}, reason: demand.ReasonNoPool, message: "buildkite",
 		},
-		"no pools": {job: job(v1alpha1.JobQueued), reason: demand.ReasonNoPool, message: "github-actions"},
+		"no pools": {job: newJob(v1alpha1.JobQueued), reason: demand.ReasonNoPool, message: "github-actions"},
 		"a pool without scope": {
-			job: job(v1alpha1.JobQueued), pools: []demand.Pool{pool("lost", v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}})},
+			job: newJob(v1alpha1.JobQueued), pools: []demand.Pool{newPool("lost", v1alpha1.GitHubActionsConfig{Labels: []string{"linux"}})},
 			reason: demand.ReasonNoScope, message: "acme/app",
 		},
 	}
@@ -129,7 +129,7 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 		Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}},
 	}}}
 
-	if got := platforms().NewPool(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
+	if got := newPlatforms().NewPool(own, demand.Templates{"t": template}).Runner.Scope; got != (workload.Scope{Repository: "acme/app"}) {
 		t.Errorf("scope = %+v, want that of the template", got)
 	}
 }
@@ -137,23 +137,23 @@ func TestPoolOfTakesScopeFromTemplate(t *testing.T) {
 func TestDemand(t *testing.T) {
 	t.Parallel()
 
-	elsewhere := pool("linux", inRepository("acme/app", "linux"))
+	elsewhere := newPool("linux", newRepositoryConfig("acme/app", "linux"))
 	elsewhere.Namespace = "other"
 	pools := []demand.Pool{
-		pool("linux", inRepository("acme/app", "linux")), pool("gpu", inRepository("acme/app", "linux", "gpu")), elsewhere,
+		newPool("linux", newRepositoryConfig("acme/app", "linux")), newPool("gpu", newRepositoryConfig("acme/app", "linux", "gpu")), elsewhere,
 	}
 
 	object := func(job workload.Job) v1alpha1.RunnerJob {
 		return v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns"}, Spec: job}
 	}
-	deleted := object(job(v1alpha1.JobQueued))
-	deleted.DeletionTimestamp = at(0)
+	deleted := object(newJob(v1alpha1.JobQueued))
+	deleted.DeletionTimestamp = newMinute(0)
 
 	jobs := []v1alpha1.RunnerJob{
-		object(job(v1alpha1.JobQueued, wants("ephemeral", "linux", "gpu"))),
-		object(job(v1alpha1.JobQueued, wants("arm64"))),
-		object(job(v1alpha1.JobRunning, wants("GPU"))),
-		object(job(v1alpha1.JobWaiting)), object(job(v1alpha1.JobCompleted)), deleted,
+		object(newJob(v1alpha1.JobQueued, withLabels("ephemeral", "linux", "gpu"))),
+		object(newJob(v1alpha1.JobQueued, withLabels("arm64"))),
+		object(newJob(v1alpha1.JobRunning, withLabels("GPU"))),
+		object(newJob(v1alpha1.JobWaiting)), object(newJob(v1alpha1.JobCompleted)), deleted,
 	}
 	want := map[types.NamespacedName]demand.JobCount{
 		{Namespace: "ns", Name: "gpu"}:      {Queued: 1, Running: 1},

@@ -22,14 +22,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func at(minute int) *metav1.Time {
-	return &metav1.Time{Time: start().Add(time.Duration(minute) * time.Minute)}
+func newMinute(minute int) *metav1.Time {
+	return &metav1.Time{Time: getStartTime().Add(time.Duration(minute) * time.Minute)}
 }
 
-func job(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
+func newJob(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
 	out := workload.Job{
 		Platform: v1alpha1.WorkloadGitHubActions, ID: "7", Name: "build", Repository: "acme/app",
-		Labels: []string{"self-hosted", "linux"}, State: state, QueuedAt: at(0),
+		Labels: []string{"self-hosted", "linux"}, State: state, QueuedAt: newMinute(0),
 	}
 
 	for _, edit := range edits {
@@ -39,18 +39,18 @@ func job(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
 	return out
 }
 
-func ranBy(name string) func(*workload.Job) {
-	return func(j *workload.Job) { j.RunnerName, j.StartedAt = name, at(1) }
+func withRunner(name string) func(*workload.Job) {
+	return func(j *workload.Job) { j.RunnerName, j.StartedAt = name, newMinute(1) }
 }
 
-func ended(conclusion string) func(*workload.Job) {
-	return func(j *workload.Job) { j.Conclusion, j.CompletedAt = conclusion, at(2) }
+func withConclusion(conclusion string) func(*workload.Job) {
+	return func(j *workload.Job) { j.Conclusion, j.CompletedAt = conclusion, newMinute(2) }
 }
 
 func TestMerge(t *testing.T) {
 	t.Parallel()
 
-	heard := &metav1.MicroTime{Time: start()}
+	heard := &metav1.MicroTime{Time: getStartTime()}
 	received := func(j *workload.Job) { j.ReceivedAt = heard }
 	other := func(j *workload.Job) { j.ID = "8" }
 	bare := func(j *workload.Job) { j.Labels, j.Name, j.QueuedAt = nil, "", nil }
@@ -60,45 +60,45 @@ func TestMerge(t *testing.T) {
 		changed          bool
 	}{
 		"the first event is applied": {
-			event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
+			event: newJob(v1alpha1.JobQueued), want: newJob(v1alpha1.JobQueued), changed: true,
 		},
 		"approved": {
-			old: job(v1alpha1.JobWaiting), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued), changed: true,
+			old: newJob(v1alpha1.JobWaiting), event: newJob(v1alpha1.JobQueued), want: newJob(v1alpha1.JobQueued), changed: true,
 		},
 		"started, and the time of the first event stays": {
-			old: job(v1alpha1.JobQueued, received), event: job(v1alpha1.JobRunning, ranBy("r1")),
-			want: job(v1alpha1.JobRunning, ranBy("r1"), received), changed: true,
+			old: newJob(v1alpha1.JobQueued, received), event: newJob(v1alpha1.JobRunning, withRunner("r1")),
+			want: newJob(v1alpha1.JobRunning, withRunner("r1"), received), changed: true,
 		},
 		"fields that the later event lacks stay": {
-			old: job(v1alpha1.JobRunning, ranBy("r1")), event: job(v1alpha1.JobCompleted, ended("success"), bare),
-			want: job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")), changed: true,
+			old: newJob(v1alpha1.JobRunning, withRunner("r1")), event: newJob(v1alpha1.JobCompleted, withConclusion("success"), bare),
+			want: newJob(v1alpha1.JobCompleted, withRunner("r1"), withConclusion("success")), changed: true,
 		},
 		"a duplicate": {
-			old: job(v1alpha1.JobQueued, received), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobQueued, received),
+			old: newJob(v1alpha1.JobQueued, received), event: newJob(v1alpha1.JobQueued), want: newJob(v1alpha1.JobQueued, received),
 		},
 		"queued after running is late": {
-			old: job(v1alpha1.JobRunning, ranBy("r1")), event: job(v1alpha1.JobQueued), want: job(v1alpha1.JobRunning, ranBy("r1")),
+			old: newJob(v1alpha1.JobRunning, withRunner("r1")), event: newJob(v1alpha1.JobQueued), want: newJob(v1alpha1.JobRunning, withRunner("r1")),
 		},
 		"running after completed is late": {
-			old: job(v1alpha1.JobCompleted, ended("success")), event: job(v1alpha1.JobRunning, ranBy("r1")),
-			want: job(v1alpha1.JobCompleted, ended("success")),
+			old: newJob(v1alpha1.JobCompleted, withConclusion("success")), event: newJob(v1alpha1.JobRunning, withRunner("r1")),
+			want: newJob(v1alpha1.JobCompleted, withConclusion("success")),
 		},
 		"waiting after queued is late": {
-			old: job(v1alpha1.JobQueued), event: job(v1alpha1.JobWaiting), want: job(v1alpha1.JobQueued),
+			old: newJob(v1alpha1.JobQueued), event: newJob(v1alpha1.JobWaiting), want: newJob(v1alpha1.JobQueued),
 		},
 		"a completed job keeps its first conclusion": {
-			old: job(v1alpha1.JobCompleted, ended("success")), event: job(v1alpha1.JobCompleted, ended("failure")),
-			want: job(v1alpha1.JobCompleted, ended("success")),
+			old: newJob(v1alpha1.JobCompleted, withConclusion("success")), event: newJob(v1alpha1.JobCompleted, withConclusion("failure")),
+			want: newJob(v1alpha1.JobCompleted, withConclusion("success")),
 		},
 		"the same state fills in what is missing": {
-			old: job(v1alpha1.JobRunning), event: job(v1alpha1.JobRunning, ranBy("r1")),
-			want: job(v1alpha1.JobRunning, ranBy("r1")), changed: true,
+			old: newJob(v1alpha1.JobRunning), event: newJob(v1alpha1.JobRunning, withRunner("r1")),
+			want: newJob(v1alpha1.JobRunning, withRunner("r1")), changed: true,
 		},
 		"another job's event": {
-			old: job(v1alpha1.JobQueued), event: job(v1alpha1.JobCompleted, other), want: job(v1alpha1.JobQueued),
+			old: newJob(v1alpha1.JobQueued), event: newJob(v1alpha1.JobCompleted, other), want: newJob(v1alpha1.JobQueued),
 		},
 		"an unknown state": {
-			old: job(v1alpha1.JobQueued), event: job("Elsewhere"), want: job(v1alpha1.JobQueued),
+			old: newJob(v1alpha1.JobQueued), event: newJob("Elsewhere"), want: newJob(v1alpha1.JobQueued),
 		},
 	}
 
@@ -125,10 +125,10 @@ func TestPropertyMergeConverges(t *testing.T) {
 	t.Parallel()
 
 	story := []workload.Job{
-		job(v1alpha1.JobWaiting), job(v1alpha1.JobQueued), job(v1alpha1.JobRunning, ranBy("r1")),
-		job(v1alpha1.JobCompleted, ranBy("r1"), ended("success")),
+		newJob(v1alpha1.JobWaiting), newJob(v1alpha1.JobQueued), newJob(v1alpha1.JobRunning, withRunner("r1")),
+		newJob(v1alpha1.JobCompleted, withRunner("r1"), withConclusion("success")),
 	}
-	check(t, "any delivery ends in the latest reported state", prop.ForAll(func(seed int64, length int) string {
+	checkProperty(t, "any delivery ends in the latest reported state", prop.ForAll(func(seed int64, length int) string {
 		rng := rand.New(rand.NewPCG(uint64(seed), 0))
 		latest := -1
 

@@ -27,9 +27,9 @@ import (
 )
 
 // jobStates is a simple model of the platform: the status of each job.
-type oracle map[int]string
+type jobStates map[int]string
 
-func (o oracle) count(status string) int {
+func (o jobStates) count(status string) int {
 	n := 0
 
 	for _, s := range o {
@@ -49,8 +49,8 @@ type delivery struct {
 
 // generateWebhooks takes up to the given number of jobs through a part of their lifecycles. It returns their
 // final states, and all webhooks in the order in which they were sent.
-func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
-	truth, sent := oracle{}, []delivery{}
+func generateWebhooks(generator *rand.Rand, jobs int) (jobStates, []delivery) {
+	truth, sent := jobStates{}, []delivery{}
 	lives := [][]string{
 		{"queued", "in_progress", "completed"}, {"waiting", "queued", "in_progress", "completed"},
 		{"queued", "completed"}, {"waiting", "completed"},
@@ -58,12 +58,12 @@ func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
 
 	timestamp := map[int][]string{}
 	for id := 1; id <= jobs; id++ {
-		life := lives[dice.IntN(len(lives))]
-		timestamp[id] = life[:1+dice.IntN(len(life))]
+		life := lives[generator.IntN(len(lives))]
+		timestamp[id] = life[:1+generator.IntN(len(life))]
 	}
 
 	for len(timestamp) > 0 {
-		id := slices.Sorted(maps.Keys(timestamp))[dice.IntN(len(timestamp))]
+		id := slices.Sorted(maps.Keys(timestamp))[generator.IntN(len(timestamp))]
 		truth[id] = timestamp[id][0]
 		sent = append(sent, delivery{id, timestamp[id][0]})
 
@@ -76,22 +76,22 @@ func story(dice *rand.Rand, jobs int) (oracle, []delivery) {
 }
 
 // deliverUnreliably delivers webhooks as networks do: some late, some twice, and some never.
-func spoil(dice *rand.Rand, sent []delivery, lost, again, late float64) []delivery {
+func deliverUnreliably(generator *rand.Rand, sent []delivery, lost, again, late float64) []delivery {
 	var out []delivery
 
 	for _, d := range sent {
-		if dice.Float64() < lost {
+		if generator.Float64() < lost {
 			continue
 		}
 
 		out = append(out, d)
-		if dice.Float64() < again {
+		if generator.Float64() < again {
 			out = append(out, d)
 		}
 	}
 
-	dice.Shuffle(len(out), func(i, j int) {
-		if dice.Float64() < late {
+	generator.Shuffle(len(out), func(i, j int) {
+		if generator.Float64() < late {
 			out[i], out[j] = out[j], out[i]
 		}
 	})
@@ -108,8 +108,8 @@ func spoil(dice *rand.Rand, sent []delivery, lost, again, late float64) []delive
 func TestPropertyDemandIsState(t *testing.T) {
 	t.Parallel()
 
-	receiver := receiverOf(env.Client, nil)
-	ledger := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: platforms()}
+	receiver := newTestReceiver(env.Client, nil)
+	ledger := &demand.Ledger{Client: env.Client, Live: env.Client, Platforms: newPlatforms()}
 
 	// A run makes about fifty writes to the API server.
 	stories := property.Options{Brief: 10}
@@ -118,42 +118,42 @@ func TestPropertyDemandIsState(t *testing.T) {
 		namespace := env.Namespace(t)
 		// Only one pool serves the repository of a run.
 		repository := namespace + "/app"
-		own := hook(t, namespace, "linux", repository, "s", "linux")
+		own := createPool(t, namespace, "linux", repository, "s", "linux")
 		own.Spec.Scaling.MinReplicas, own.Spec.Scaling.MaxReplicas = int32(least), int32(least+limit)
-		dice := rand.New(rand.NewPCG(uint64(seed), 1))
+		generator := rand.New(rand.NewPCG(uint64(seed), 1))
 
 		if lost < .5 { // half of the runs lose no webhook
 			lost = 0
 		}
 
-		truth, sent := story(dice, jobs)
-		arrived := spoil(dice, sent, lost, .3, .5)
+		truth, sent := generateWebhooks(generator, jobs)
+		arrived := deliverUnreliably(generator, sent, lost, .3, .5)
 
-		for _, d := range append(arrived, spoil(dice, arrived, .7, 0, 1)...) {
-			if got := insist(receiver, body(repository, d.id, d.status, "linux")); got.Code != http.StatusAccepted {
+		for _, d := range append(arrived, deliverUnreliably(generator, arrived, .7, 0, 1)...) {
+			if got := sendWithRetries(receiver, newWebhookBody(repository, d.id, d.status, "linux")); got.Code != http.StatusAccepted {
 				return fmt.Sprintf("webhook %v: status %d %s", d, got.Code, got.Body)
 			}
 		}
 
 		if lost > 0 {
 			for id, status := range truth {
-				if problem := tell(t.Context(), ledger, namespace, repository, id, status); problem != "" {
+				if problem := recordState(t.Context(), ledger, namespace, repository, id, status); problem != "" {
 					return problem
 				}
 			}
 		}
 
-		return agree(t.Context(), truth, own)
+		return findDifference(t.Context(), truth, own)
 	}, gen.Int64(), gen.IntRange(1, 6), gen.IntRange(0, 8), gen.IntRange(0, 3), gen.Float64Range(0, 1)))
 }
 
 // sendWithRetries sends a webhook until the response is not 503, because the API server of a busy computer
 // may not respond in time.
-func insist(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
+func sendWithRetries(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
 	patience := time.Now().Add(time.Minute)
 
 	for {
-		got := answerOf(receiver, post(body, "s"))
+		got := serveRequest(receiver, newWebhookRequest(body, "s"))
 		if got.Code != http.StatusServiceUnavailable || time.Now().After(patience) {
 			return got
 		}
@@ -161,10 +161,10 @@ func insist(receiver http.Handler, body []byte) *httptest.ResponseRecorder {
 }
 
 // recordState records the state that the platform reports for a job, as polls and confirmations do.
-func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository string, id int, status string) string {
-	req := post(body(repository, id, status, "linux"), "s")
+func recordState(ctx context.Context, ledger *demand.Ledger, namespace, repository string, id int, status string) string {
+	req := newWebhookRequest(newWebhookBody(repository, id, status, "linux"), "s")
 
-	job, _, err := github.Webhooks{}.ParseJob(req.Header, body(repository, id, status, "linux"))
+	job, _, err := github.Webhooks{}.ParseJob(req.Header, newWebhookBody(repository, id, status, "linux"))
 	if err == nil {
 		_, err = ledger.Record(ctx, namespace, job, time.Now())
 	}
@@ -177,13 +177,13 @@ func tell(ctx context.Context, ledger *demand.Ledger, namespace, repository stri
 }
 
 // findDifference compares the ledger with the model, and the decision with the decision for the model.
-func agree(ctx context.Context, truth oracle, own *v1alpha1.RunnerPool) string {
+func findDifference(ctx context.Context, truth jobStates, own *v1alpha1.RunnerPool) string {
 	var jobs v1alpha1.RunnerJobList
 	if err := env.Client.List(ctx, &jobs, client.InNamespace(own.Namespace)); err != nil {
 		return err.Error()
 	}
 
-	seen := platforms().NewPool(own, nil)
+	seen := newPlatforms().NewPool(own, nil)
 	count := demand.CountJobs(jobs.Items, []demand.Pool{seen})[seen.Key()]
 
 	if count.Queued != truth.count("queued") || count.Running != truth.count("in_progress") {

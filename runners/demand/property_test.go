@@ -21,20 +21,20 @@ import (
 const minRuns = 200
 
 // checkProperty checks a property of the pure decision.
-func check(t *testing.T, name string, holds gopter.Prop) {
+func checkProperty(t *testing.T, name string, holds gopter.Prop) {
 	t.Helper()
 	property.Check(t, name, property.Options{Runs: minRuns}, holds)
 }
 
 // newInput returns a pool in a random state that the seed determines.
-func input(seed int64) demand.Input {
+func newInput(seed int64) demand.Input {
 	rng := rand.New(rand.NewPCG(uint64(seed), 0))
 	states := []demand.ClaimState{
 		demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle, demand.ClaimBusy, demand.ClaimFinishing,
 		demand.ClaimStandby,
 	}
 	in := demand.Input{
-		Max: rng.IntN(20), Queued: rng.IntN(30), Now: start(),
+		Max: rng.IntN(20), Queued: rng.IntN(30), Now: getStartTime(),
 		ScaleDownDelay: time.Duration(rng.IntN(600)) * time.Second,
 	}
 	in.Min = rng.IntN(in.Max + 1)
@@ -53,10 +53,10 @@ func input(seed int64) demand.Input {
 
 	for i := range rng.IntN(25) {
 		state := states[rng.IntN(len(states))]
-		created := start().Add(-time.Duration(rng.IntN(1800)) * time.Second)
+		created := getStartTime().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		in.Claims = append(in.Claims, demand.Claim{
 			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
-			IdleSince: created.Add(time.Duration(rng.Int64N(int64(start().Sub(created)) + 1))),
+			IdleSince: created.Add(time.Duration(rng.Int64N(int64(getStartTime().Sub(created)) + 1))),
 			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
 			// A machine is bound to a job and needs capacity only after its start.
 			Stuck: state != demand.ClaimStandby && rng.IntN(8) == 0,
@@ -68,7 +68,7 @@ func input(seed int64) demand.Input {
 }
 
 // countClaims counts the machines that fulfill the condition.
-func countOf(in demand.Input, are func(demand.Claim) bool) int {
+func countClaims(in demand.Input, are func(demand.Claim) bool) int {
 	n := 0
 
 	for _, claim := range in.Claims {
@@ -80,8 +80,8 @@ func countOf(in demand.Input, are func(demand.Claim) bool) int {
 	return n
 }
 
-func count(in demand.Input, states ...demand.ClaimState) int {
-	return countOf(in, func(claim demand.Claim) bool { return slices.Contains(states, claim.State) })
+func countByState(in demand.Input, states ...demand.ClaimState) int {
+	return countClaims(in, func(claim demand.Claim) bool { return slices.Contains(states, claim.State) })
 }
 
 // isDeletedBy returns whether the decision deletes the machine.
@@ -90,7 +90,7 @@ func isDeletedBy(out demand.Decision, name string) bool {
 }
 
 // applyDecision applies the decision, and removes deleted and finishing machines.
-func apply(in demand.Input, out demand.Decision, round int) demand.Input {
+func applyDecision(in demand.Input, out demand.Decision, round int) demand.Input {
 	next := in
 	next.Claims = nil
 
@@ -123,11 +123,11 @@ func apply(in demand.Input, out demand.Decision, round int) demand.Input {
 func TestPropertyScaling(t *testing.T) {
 	t.Parallel()
 
-	check(t, "one pass keeps the bounds, spares busy machines and makes none twice", prop.ForAll(
+	checkProperty(t, "one pass keeps the bounds, spares busy machines and makes none twice", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 			out := demand.Decide(in)
-			waiting := count(in, demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle)
+			waiting := countByState(in, demand.ClaimPending, demand.ClaimBooting, demand.ClaimIdle)
 
 			switch {
 			case out.Desired < in.Min || out.Desired > in.Max:
@@ -135,25 +135,25 @@ func TestPropertyScaling(t *testing.T) {
 			case out.Create+out.CreateStandby > 0 && len(in.Claims)+out.Create+out.CreateStandby > in.Max:
 				return "more machines than the maximum"
 			case len(out.Delete) == 0 && out.Create+len(out.Activate) >
-				max(in.Queued+in.WarmIdle-waiting, in.Min-waiting-count(in, demand.ClaimBusy), 0):
+				max(in.Queued+in.WarmIdle-waiting, in.Min-waiting-countByState(in, demand.ClaimBusy), 0):
 				return "more machines than are needed"
 			case out.Create < 0 || out.CreateStandby < 0 || out.RequeueAfter < 0 || out.Reason == "" || out.Message == "":
 				return "not a decision"
-			case out.Create > 0 && startable(in, out) > 0:
+			case out.Create > 0 && countStartable(in, out) > 0:
 				return "a machine is created although a standby machine could be started"
 			}
 
-			return onlyRightOnes(in, out)
+			return findWrongDeletion(in, out)
 		}, gen.Int64()))
 
-	check(t, "repeated passes reach the desired count and then rest", prop.ForAll(
+	checkProperty(t, "repeated passes reach the desired count and then rest", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 
 			// Outdated machines are replaced a few at a time, so this takes several rounds, and time in which
 			// new machines become ready.
 			for round := range 60 {
-				in = settle(apply(in, demand.Decide(in), round))
+				in = finishCreation(applyDecision(in, demand.Decide(in), round))
 			}
 
 			out := demand.Decide(in)
@@ -162,9 +162,9 @@ func TestPropertyScaling(t *testing.T) {
 			case out.Create+out.CreateStandby+len(out.Activate) != 0 || len(out.Delete) != 0:
 				return fmt.Sprintf("still creates %d and %d, starts %d and deletes %d",
 					out.Create, out.CreateStandby, len(out.Activate), len(out.Delete))
-			case len(in.Claims)-count(in, demand.ClaimStandby) < out.Desired:
+			case len(in.Claims)-countByState(in, demand.ClaimStandby) < out.Desired:
 				return fmt.Sprintf("%d machines, %d desired", len(in.Claims), out.Desired)
-			case count(in, demand.ClaimStandby) > in.WarmStopped:
+			case countByState(in, demand.ClaimStandby) > in.WarmStopped:
 				return "more on standby than are wanted"
 			}
 
@@ -173,12 +173,12 @@ func TestPropertyScaling(t *testing.T) {
 			in.Queued, in.MaxLifetime, in.IdleTimeout = 0, 0, 0
 
 			for round := range 60 {
-				in = settle(apply(in, demand.Decide(in), 60+round))
+				in = finishCreation(applyDecision(in, demand.Decide(in), 60+round))
 			}
 
-			kept := max(demand.Decide(in).Desired, count(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting)+onTheWay(in))
+			kept := max(demand.Decide(in).Desired, countByState(in, demand.ClaimBusy, demand.ClaimPending, demand.ClaimBooting)+countBoundIdle(in))
 
-			if remaining := len(in.Claims) - count(in, demand.ClaimStandby); remaining != kept {
+			if remaining := len(in.Claims) - countByState(in, demand.ClaimStandby); remaining != kept {
 				return fmt.Sprintf("%d machines are left when nothing is queued, want %d", remaining, kept)
 			}
 
@@ -188,7 +188,7 @@ func TestPropertyScaling(t *testing.T) {
 
 // finishCreation lets new machines become ready. Pending machines stay pending, because they count for a job
 // that does not arrive.
-func settle(in demand.Input) demand.Input {
+func finishCreation(in demand.Input) demand.Input {
 	for i := range in.Claims {
 		in.Claims[i].Prepared = true
 		in.Claims[i].Stuck = false
@@ -198,37 +198,37 @@ func settle(in demand.Input) demand.Input {
 }
 
 // countStartable counts the standby machines that the decision could start and does not start.
-func startable(in demand.Input, out demand.Decision) int {
-	return countOf(in, func(claim demand.Claim) bool {
+func countStartable(in demand.Input, out demand.Decision) int {
+	return countClaims(in, func(claim demand.Claim) bool {
 		return claim.State == demand.ClaimStandby && !claim.Outdated && !isDeletedBy(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
 	})
 }
 
 // countBoundIdle counts the idle machines that are bound to a job.
-func onTheWay(in demand.Input) int {
-	return countOf(in, func(claim demand.Claim) bool { return claim.State == demand.ClaimIdle && claim.Bound })
+func countBoundIdle(in demand.Input) int {
+	return countClaims(in, func(claim demand.Claim) bool { return claim.State == demand.ClaimIdle && claim.Bound })
 }
 
 // Feature: hyperfleet-operator, Property 9: RunnerPool Scaling Behavior.
 func TestPropertyPausedAndOutdated(t *testing.T) {
 	t.Parallel()
 
-	check(t, "a paused pool does nothing", prop.ForAll(
+	checkProperty(t, "a paused pool does nothing", prop.ForAll(
 		func(seed int64) bool {
-			in := input(seed)
+			in := newInput(seed)
 			in.Paused = true
 			out := demand.Decide(in)
 
 			return out.Create+out.CreateStandby+len(out.Activate)+len(out.Delete) == 0 && out.Reason == demand.ReasonPaused
 		}, gen.Int64()))
 
-	check(t, "at most a quarter of the machines, or one, are replaced at a time", prop.ForAll(
+	checkProperty(t, "at most a quarter of the machines, or one, are replaced at a time", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 
-			going := countOf(in, func(claim demand.Claim) bool { return claim.Outdated && claim.State == demand.ClaimFinishing })
+			going := countClaims(in, func(claim demand.Claim) bool { return claim.Outdated && claim.State == demand.ClaimFinishing })
 
-			if next := replaced(in); next > 0 && next+going > max(1, len(in.Claims)/4) {
+			if next := countReplaced(in); next > 0 && next+going > max(1, len(in.Claims)/4) {
 				return fmt.Sprintf("%d of %d go, %d are going", next, len(in.Claims), going)
 			}
 
@@ -237,7 +237,7 @@ func TestPropertyPausedAndOutdated(t *testing.T) {
 }
 
 // countReplaced counts the outdated machines that the decision deletes.
-func replaced(in demand.Input) int {
+func countReplaced(in demand.Input) int {
 	n := 0
 
 	for _, deletion := range demand.Decide(in).Delete {
@@ -250,7 +250,7 @@ func replaced(in demand.Input) int {
 }
 
 // findWrongDeletion describes a deletion that is wrong.
-func onlyRightOnes(in demand.Input, out demand.Decision) string {
+func findWrongDeletion(in demand.Input, out demand.Decision) string {
 	seen := map[string]bool{}
 
 	for _, deletions := range out.Delete {
@@ -281,9 +281,9 @@ func onlyRightOnes(in demand.Input, out demand.Decision) string {
 func TestPropertyLifecycle(t *testing.T) {
 	t.Parallel()
 
-	check(t, "machines past a limit are ended, others are not, and the limit is woken up for", prop.ForAll(
+	checkProperty(t, "machines past a limit are ended, others are not, and the limit is woken up for", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 			out := demand.Decide(in)
 
 			for _, claim := range in.Claims {
@@ -307,9 +307,9 @@ func TestPropertyLifecycle(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	check(t, "ended machines are replaced", prop.ForAll(
+	checkProperty(t, "ended machines are replaced", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 			in.Queued = 0
 
 			for i := range in.Claims {
@@ -317,8 +317,8 @@ func TestPropertyLifecycle(t *testing.T) {
 			}
 
 			first := demand.Decide(in)
-			current := apply(in, first, 0)
-			current = apply(current, demand.Decide(current), 1)
+			current := applyDecision(in, first, 0)
+			current = applyDecision(current, demand.Decide(current), 1)
 
 			if len(current.Claims) < in.Min {
 				return fmt.Sprintf("%d machines are left of a minimum of %d", len(current.Claims), in.Min)

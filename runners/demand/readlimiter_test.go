@@ -19,30 +19,30 @@ import (
 )
 
 // blockingBody is a request body that reports the first read, and blocks until the test ends it.
-type waiting struct {
-	begun sync.Once
-	read  func()
-	end   chan struct{}
+type blockingBody struct {
+	once    sync.Once
+	onRead  func()
+	unblock chan struct{}
 }
 
-func (w *waiting) Read([]byte) (int, error) {
-	w.begun.Do(w.read)
-	<-w.end
+func (w *blockingBody) Read([]byte) (int, error) {
+	w.once.Do(w.onRead)
+	<-w.unblock
 
 	return 0, io.EOF
 }
 
 // TestSlowBodiesDoNotBlockOthers checks that slow senders use no slot for verified webhooks, and that one
 // address uses at most half of the slots for reading.
-func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
+func TestSlowBodiesDoNotBlockOthers(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), "acme/"+own(t)
-	hook(t, namespace, "linux", repository, "s3cret", "linux")
+	namespace, repository := env.Namespace(t), "acme/"+newUniqueName(t)
+	createPool(t, namespace, "linux", repository, "s3cret", "linux")
 
 	const reading = 4 // of one slot
 
-	handler := receiverOf(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 })
+	handler := newTestReceiver(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 })
 	end, start := make(chan struct{}), make(chan struct{}, reading*2)
 
 	var all sync.WaitGroup
@@ -50,7 +50,7 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 	for range reading * 2 {
 		all.Go(func() {
 			request := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/webhooks/github",
-				&waiting{read: func() { start <- struct{}{} }, end: end})
+				&blockingBody{onRead: func() { start <- struct{}{} }, unblock: end})
 			request.Header.Set("Content-Type", "application/json")
 			request.RemoteAddr = "192.0.2.66:1"
 			handler.ServeHTTP(httptest.NewRecorder(), request)
@@ -62,7 +62,7 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 		<-start
 	}
 
-	response := answerOf(handler, post(body(repository, 7, "queued", "linux"), "s3cret"))
+	response := serveRequest(handler, newWebhookRequest(newWebhookBody(repository, 7, "queued", "linux"), "s3cret"))
 	if response.Code != http.StatusAccepted {
 		t.Errorf("a verified webhook during slow requests: status %d, %s", response.Code, response.Body)
 	}
@@ -80,14 +80,14 @@ func TestSlowBodiesKeepNobodyWaiting(t *testing.T) {
 func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), "acme/"+own(t)
-	hook(t, namespace, "linux", repository, "s3cret", "linux")
+	namespace, repository := env.Namespace(t), "acme/"+newUniqueName(t)
+	createPool(t, namespace, "linux", repository, "s3cret", "linux")
 
 	// Two bodies of one address are read at a time, so all of them would take five times the timeout of a
 	// webhook.
 	const slow = 24
 
-	server := httptest.NewServer(receiverOf(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 }))
+	server := httptest.NewServer(newTestReceiver(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 }))
 	t.Cleanup(server.Close)
 
 	said := make(chan string, slow)
@@ -111,7 +111,7 @@ func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 		}()
 	}
 
-	given := post(body(repository, 8, "queued", "linux"), "s3cret")
+	given := newWebhookRequest(newWebhookBody(repository, 8, "queued", "linux"), "s3cret")
 
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, server.URL+"/webhooks/github", given.Body)
 	if err != nil {

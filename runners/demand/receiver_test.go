@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 }
 
 // newUniqueName returns a name that no other test uses, because pools of all namespaces receive a webhook.
-func own(t *testing.T) string {
+func newUniqueName(t *testing.T) string {
 	t.Helper()
 
 	return strings.Map(func(c rune) rune {
@@ -60,7 +60,7 @@ func own(t *testing.T) string {
 }
 
 // createPool creates a pool that receives webhooks, with a Secret that holds the secret.
-func hook(t testing.TB, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
+func createPool(t testing.TB, namespace, name, repository, secret string, labels ...string) *v1alpha1.RunnerPool {
 	t.Helper()
 
 	env.Create(t, &corev1.Secret{
@@ -87,10 +87,10 @@ func hook(t testing.TB, namespace, name, repository, secret string, labels ...st
 	return out
 }
 
-func receiverOf(kubeClient client.Client, clk clock.Clock, edits ...func(*demand.ReceiverConfig)) http.Handler {
+func newTestReceiver(kubeClient client.Client, clk clock.Clock, edits ...func(*demand.ReceiverConfig)) http.Handler {
 	config := demand.ReceiverConfig{
 		Client: kubeClient, Secrets: &connect.Secrets{Reader: kubeClient}, Clock: clk,
-		Platforms: platforms(),
+		Platforms: newPlatforms(),
 	}
 	for _, edit := range edits {
 		edit(&config)
@@ -102,7 +102,7 @@ func receiverOf(kubeClient client.Client, clk clock.Clock, edits ...func(*demand
 	return mux
 }
 
-func body(repository string, id int, status string, labels ...string) []byte {
+func newWebhookBody(repository string, id int, status string, labels ...string) []byte {
 	text, err := json.Marshal(map[string]any{
 		"action": "queued",
 		"workflow_job": map[string]any{
@@ -119,7 +119,7 @@ func body(repository string, id int, status string, labels ...string) []byte {
 	return text
 }
 
-func post(body []byte, secret string, edits ...func(*http.Request)) *http.Request {
+func newWebhookRequest(body []byte, secret string, edits ...func(*http.Request)) *http.Request {
 	req := httptest.NewRequest(http.MethodPost, "/webhooks/github", bytes.NewReader(body))
 	req.Header.Set("Content-Type", "application/json")
 	req.Header.Set(github.HeaderEvent, "workflow_job")
@@ -135,14 +135,14 @@ func post(body []byte, secret string, edits ...func(*http.Request)) *http.Reques
 	return req
 }
 
-func answerOf(handler http.Handler, req *http.Request) *httptest.ResponseRecorder {
+func serveRequest(handler http.Handler, req *http.Request) *httptest.ResponseRecorder {
 	out := httptest.NewRecorder()
 	handler.ServeHTTP(out, req)
 
 	return out
 }
 
-func ledger(t *testing.T, namespace string) map[string]v1alpha1.RunnerJob {
+func listJobs(t *testing.T, namespace string) map[string]v1alpha1.RunnerJob {
 	t.Helper()
 
 	var jobs v1alpha1.RunnerJobList
@@ -158,16 +158,16 @@ func ledger(t *testing.T, namespace string) map[string]v1alpha1.RunnerJob {
 	return out
 }
 
-func TestReceiverAnswers(t *testing.T) {
+func TestReceiverResponses(t *testing.T) {
 	// This test does not run in parallel with others: the receiver tries the secrets of only a limited number
 	// of pools for a webhook of an unknown repository, and the pools of other tests are in the same API
 	// server.
 	const secret = "right"
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, secret, "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, secret, "linux")
 
-	good := body(repository, 1, "queued", "self-hosted", "linux")
+	good := newWebhookBody(repository, 1, "queued", "self-hosted", "linux")
 	header := func(name, value string) func(*http.Request) {
 		return func(r *http.Request) { r.Header.Set(name, value) }
 	}
@@ -180,31 +180,31 @@ func TestReceiverAnswers(t *testing.T) {
 		text    string
 		written string
 	}{
-		"a queued job":                {post(good, secret), 202, "", "gh-1"},
-		"by the workload type":        {post(good, secret, path("/webhooks/github-actions")), 202, "", "gh-1"},
-		"labels that no pool has":     {post(body(repository, 2, "queued", "self-hosted", "s390x"), secret), 202, "", "gh-2"},
-		"a job for GitHub's machines": {post(body(repository, 3, "queued", "ubuntu-latest"), secret), 204, "", ""},
-		"a ping":                      {post([]byte(`{"zen":"z"}`), secret, header(github.HeaderEvent, "ping")), 204, "", ""},
-		"not signed":                  {post(good, ""), 401, "signature is missing", ""},
-		"a wrong secret":              {post(good, "wrong"), 401, "workload.webhook.secret", ""},
+		"a queued job":                {newWebhookRequest(good, secret), 202, "", "gh-1"},
+		"by the workload type":        {newWebhookRequest(good, secret, path("/webhooks/github-actions")), 202, "", "gh-1"},
+		"labels that no pool has":     {newWebhookRequest(newWebhookBody(repository, 2, "queued", "self-hosted", "s390x"), secret), 202, "", "gh-2"},
+		"a job for GitHub's machines": {newWebhookRequest(newWebhookBody(repository, 3, "queued", "ubuntu-latest"), secret), 204, "", ""},
+		"a ping":                      {newWebhookRequest([]byte(`{"zen":"z"}`), secret, header(github.HeaderEvent, "ping")), 204, "", ""},
+		"not signed":                  {newWebhookRequest(good, ""), 401, "signature is missing", ""},
+		"a wrong secret":              {newWebhookRequest(good, "wrong"), 401, "workload.webhook.secret", ""},
 		"a changed body": {
-			post(bytes.Replace(good, []byte("linux"), []byte("linuX"), 1), "", header(github.HeaderSignature,
+			newWebhookRequest(bytes.Replace(good, []byte("linux"), []byte("linuX"), 1), "", header(github.HeaderSignature,
 				"sha256="+hex.EncodeToString(github.Sign(good, []byte(secret))))), 401, "signature", "",
 		},
-		"an unknown repository":  {post(body("nobody/nothing", 4, "queued", "x"), "wrong"), 401, "signature is missing", ""},
-		"signed, no pool for it": {post(body("nobody/nothing", 4, "queued", "x"), secret), 404, "serves its repository", ""},
-		"unknown platform":       {post(good, secret, path("/webhooks/jenkins")), 404, "/webhooks/github", ""},
-		"too large":              {post(large, secret), 413, "maxBodyBytes", ""},
+		"an unknown repository":  {newWebhookRequest(newWebhookBody("nobody/nothing", 4, "queued", "x"), "wrong"), 401, "signature is missing", ""},
+		"signed, no pool for it": {newWebhookRequest(newWebhookBody("nobody/nothing", 4, "queued", "x"), secret), 404, "serves its repository", ""},
+		"unknown platform":       {newWebhookRequest(good, secret, path("/webhooks/jenkins")), 404, "/webhooks/github", ""},
+		"too large":              {newWebhookRequest(large, secret), 413, "maxBodyBytes", ""},
 		"too large without Content-Length": {
-			post(large, secret, func(r *http.Request) { r.ContentLength = -1 }), 413, "maxBodyBytes", "",
+			newWebhookRequest(large, secret, func(r *http.Request) { r.ContentLength = -1 }), 413, "maxBodyBytes", "",
 		},
 		"a form": {
-			post(good, secret, header("Content-Type", "application/x-www-form-urlencoded")), 415, "application/json", "",
+			newWebhookRequest(good, secret, header("Content-Type", "application/x-www-form-urlencoded")), 415, "application/json", "",
 		},
-		"not JSON":         {post([]byte("payload=x"), secret), 400, "not a workflow_job event", ""},
-		"JSON, but no job": {post([]byte(`{"repository":{"full_name":"`+repository+`"}}`), secret), 400, "workflow_job.id", ""},
-		"no event":         {post(good, secret, func(r *http.Request) { r.Header.Del(github.HeaderEvent) }), 400, "X-Github-Event", ""},
-		"another method":   {post(good, secret, func(r *http.Request) { r.Method = http.MethodGet }), 405, "POST", ""},
+		"not JSON":         {newWebhookRequest([]byte("payload=x"), secret), 400, "not a workflow_job event", ""},
+		"JSON, but no job": {newWebhookRequest([]byte(`{"repository":{"full_name":"`+repository+`"}}`), secret), 400, "workflow_job.id", ""},
+		"no event":         {newWebhookRequest(good, secret, func(r *http.Request) { r.Header.Del(github.HeaderEvent) }), 400, "X-Github-Event", ""},
+		"another method":   {newWebhookRequest(good, secret, func(r *http.Request) { r.Method = http.MethodGet }), 405, "POST", ""},
 	}
 
 	registry := prometheus.NewRegistry()
@@ -214,10 +214,10 @@ func TestReceiverAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	receiver := receiverOf(env.Client, nil, func(c *demand.ReceiverConfig) { c.Metrics = metrics })
+	receiver := newTestReceiver(env.Client, nil, func(c *demand.ReceiverConfig) { c.Metrics = metrics })
 
 	for name, test := range tests {
-		got := answerOf(receiver, test.req)
+		got := serveRequest(receiver, test.req)
 
 		t.Run(name, func(t *testing.T) {
 			if got.Code != test.status || !strings.Contains(got.Body.String(), test.text) {
@@ -239,7 +239,7 @@ func TestReceiverAnswers(t *testing.T) {
 		})
 	}
 
-	jobs := ledger(t, namespace)
+	jobs := listJobs(t, namespace)
 	if len(jobs) != 2 || jobs["gh-1"].Spec.State != v1alpha1.JobQueued || jobs["gh-2"].Spec.State != v1alpha1.JobQueued {
 		t.Errorf("ledger = %v", jobs)
 	}
@@ -265,16 +265,16 @@ func TestReceiverAnswers(t *testing.T) {
 func TestReceiverIsIdempotent(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
 
-	receiver := receiverOf(env.Client, nil)
+	receiver := newTestReceiver(env.Client, nil)
 	statuses := []string{"completed", "queued", "in_progress", "queued", "waiting", "completed", "in_progress"}
 
 	var group sync.WaitGroup
 	for _, status := range slices.Concat(statuses, statuses) {
 		group.Go(func() {
-			if got := answerOf(receiver, post(body(repository, 9, status, "linux"), "s")); got.Code != 202 {
+			if got := serveRequest(receiver, newWebhookRequest(newWebhookBody(repository, 9, status, "linux"), "s")); got.Code != 202 {
 				t.Errorf("%s: %d %s", status, got.Code, got.Body)
 			}
 		})
@@ -282,9 +282,9 @@ func TestReceiverIsIdempotent(t *testing.T) {
 
 	group.Wait()
 
-	move(t, namespace)
+	moveBatches(t, namespace)
 
-	jobs := ledger(t, namespace)
+	jobs := listJobs(t, namespace)
 	if got := jobs["gh-9"].Spec; len(jobs) != 1 || got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("ledger = %+v", jobs)
 	}
@@ -294,19 +294,19 @@ func TestReceiverIsIdempotent(t *testing.T) {
 func TestReceiverKeepsNamespacesApart(t *testing.T) {
 	t.Parallel()
 
-	repository := own(t) + "/app"
+	repository := newUniqueName(t) + "/app"
 	first, second, third := env.Namespace(t), env.Namespace(t), env.Namespace(t)
-	hook(t, first, "a", repository, "shared")
-	hook(t, first, "b", repository, "shared")
-	hook(t, second, "a", repository, "shared")
-	hook(t, third, "a", repository, "other")
+	createPool(t, first, "a", repository, "shared")
+	createPool(t, first, "b", repository, "shared")
+	createPool(t, second, "a", repository, "shared")
+	createPool(t, third, "a", repository, "other")
 
-	if got := answerOf(receiverOf(env.Client, nil), post(body(repository, 5, "queued", "self-hosted"), "shared")); got.Code != 202 {
+	if got := serveRequest(newTestReceiver(env.Client, nil), newWebhookRequest(newWebhookBody(repository, 5, "queued", "self-hosted"), "shared")); got.Code != 202 {
 		t.Fatalf("response = %d %s", got.Code, got.Body)
 	}
 
 	for namespace, want := range map[string]int{first: 1, second: 1, third: 0} {
-		if got := len(ledger(t, namespace)); got != want {
+		if got := len(listJobs(t, namespace)); got != want {
 			t.Errorf("%d jobs, want %d", got, want)
 		}
 	}
@@ -315,13 +315,13 @@ func TestReceiverKeepsNamespacesApart(t *testing.T) {
 func TestReceiverSecretRotation(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "old")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "old")
 
 	clk := clocktesting.NewFakeClock(time.Now())
-	receiver := receiverOf(env.Client, clk)
+	receiver := newTestReceiver(env.Client, clk)
 	send := func(secret string) int {
-		return answerOf(receiver, post(body(repository, 5, "queued", "self-hosted"), secret)).Code
+		return serveRequest(receiver, newWebhookRequest(newWebhookBody(repository, 5, "queued", "self-hosted"), secret)).Code
 	}
 
 	if got := send("old"); got != 202 {

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-func moment(t *testing.T, text string) time.Time {
+func parseTime(t *testing.T, text string) time.Time {
 	t.Helper()
 
 	out, err := time.Parse(time.RFC3339, text)
@@ -28,15 +28,15 @@ func moment(t *testing.T, text string) time.Time {
 	return out
 }
 
-func lasting(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
+func newDuration(d time.Duration) metav1.Duration { return metav1.Duration{Duration: d} }
 
 func TestScheduledMin(t *testing.T) {
 	t.Parallel()
 
-	office := v1alpha1.Schedule{Name: "office", Start: "0 7 * * 1-5", Duration: lasting(11 * time.Hour), MinReplicas: 5}
-	noon := v1alpha1.Schedule{Name: "noon", Start: "30 11 * * *", Duration: lasting(2 * time.Hour), MinReplicas: 8}
-	berlin := v1alpha1.Schedule{Name: "berlin", Start: "0 7 * * *", TimeZone: "Europe/Berlin", Duration: lasting(time.Hour), MinReplicas: 3}
-	night := v1alpha1.Schedule{Name: "night", Start: "0 22 * * fri", Duration: lasting(10 * time.Hour), MinReplicas: 2}
+	office := v1alpha1.Schedule{Name: "office", Start: "0 7 * * 1-5", Duration: newDuration(11 * time.Hour), MinReplicas: 5}
+	noon := v1alpha1.Schedule{Name: "noon", Start: "30 11 * * *", Duration: newDuration(2 * time.Hour), MinReplicas: 8}
+	berlin := v1alpha1.Schedule{Name: "berlin", Start: "0 7 * * *", TimeZone: "Europe/Berlin", Duration: newDuration(time.Hour), MinReplicas: 3}
+	night := v1alpha1.Schedule{Name: "night", Start: "0 22 * * fri", Duration: newDuration(10 * time.Hour), MinReplicas: 2}
 
 	cases := map[string]struct {
 		windows   []v1alpha1.Schedule
@@ -55,27 +55,27 @@ func TestScheduledMin(t *testing.T) {
 		"in summer time":                   {[]v1alpha1.Schedule{berlin}, "2026-07-02T05:30:00Z", "2026-07-02T06:00:00Z", 3},
 		"closed in summer time":            {[]v1alpha1.Schedule{berlin}, "2026-07-02T06:30:00Z", "2026-07-03T05:00:00Z", 0},
 		"a window that is longer than its period is always open": {
-			[]v1alpha1.Schedule{{Name: "always", Start: "0 0 * * *", Duration: lasting(48 * time.Hour), MinReplicas: 1}},
+			[]v1alpha1.Schedule{{Name: "always", Start: "0 0 * * *", Duration: newDuration(48 * time.Hour), MinReplicas: 1}},
 			"2026-01-02T23:00:00Z", "2026-01-04T00:00:00Z", 1,
 		},
 		"a time that a clock change skips comes later": {
-			[]v1alpha1.Schedule{{Name: "gap", Start: "30 2 * * *", TimeZone: "Europe/Berlin", Duration: lasting(time.Hour), MinReplicas: 4}},
+			[]v1alpha1.Schedule{{Name: "gap", Start: "30 2 * * *", TimeZone: "Europe/Berlin", Duration: newDuration(time.Hour), MinReplicas: 4}},
 			"2026-03-29T01:45:00Z", "2026-03-29T02:30:00Z", 4,
 		},
 		"the next leap day is years later": {
-			[]v1alpha1.Schedule{{Name: "leap", Start: "0 0 29 2 *", Duration: lasting(time.Hour), MinReplicas: 4}},
+			[]v1alpha1.Schedule{{Name: "leap", Start: "0 0 29 2 *", Duration: newDuration(time.Hour), MinReplicas: 4}},
 			"2096-03-01T00:00:00Z", "2104-02-29T00:00:00Z", 0,
 		},
 		"day of month or day of week is sufficient": {
-			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 13 * 5", Duration: lasting(time.Hour), MinReplicas: 4}},
+			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 13 * 5", Duration: newDuration(time.Hour), MinReplicas: 4}},
 			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
 		},
 		"a day field with a star does not count": {
-			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 */2 * 5", Duration: lasting(time.Hour), MinReplicas: 4}},
+			[]v1alpha1.Schedule{{Name: "days", Start: "0 0 */2 * 5", Duration: newDuration(time.Hour), MinReplicas: 4}},
 			"2026-01-03T00:00:00Z", "2026-01-09T00:00:00Z", 0,
 		},
 		"names, lists, steps": {
-			[]v1alpha1.Schedule{{Name: "mix", Start: "*/20,50 8-10/2 1 JAN,dec SUN-Tue", Duration: lasting(time.Minute), MinReplicas: 4}},
+			[]v1alpha1.Schedule{{Name: "mix", Start: "*/20,50 8-10/2 1 JAN,dec SUN-Tue", Duration: newDuration(time.Minute), MinReplicas: 4}},
 			"2026-01-04T08:41:00Z", "2026-01-04T08:50:00Z", 0,
 		},
 	}
@@ -83,14 +83,14 @@ func TestScheduledMin(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, next, err := demand.ScheduledMin(test.windows, 10, moment(t, test.now))
+			got, next, err := demand.ScheduledMin(test.windows, 10, parseTime(t, test.now))
 			if err != nil || got != test.want {
 				t.Errorf("min = %d (%v), want %d", got, err, test.want)
 			}
 
 			var want time.Time
 			if test.next != "" {
-				want = moment(t, test.next)
+				want = parseTime(t, test.next)
 			}
 
 			if !next.Equal(want) {
@@ -100,10 +100,10 @@ func TestScheduledMin(t *testing.T) {
 	}
 }
 
-func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
+func TestScheduledMinErrors(t *testing.T) {
 	t.Parallel()
 
-	good := v1alpha1.Schedule{Name: "good", Start: "* * * * *", Duration: lasting(time.Minute), MinReplicas: 2}
+	good := v1alpha1.Schedule{Name: "good", Start: "* * * * *", Duration: newDuration(time.Minute), MinReplicas: 2}
 	with := func(change func(*v1alpha1.Schedule)) v1alpha1.Schedule {
 		out := good
 		out.Name = "bad"
@@ -136,7 +136,7 @@ func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, _, err := demand.ScheduledMin([]v1alpha1.Schedule{test.window, good}, 10, start())
+			got, _, err := demand.ScheduledMin([]v1alpha1.Schedule{test.window, good}, 10, getStartTime())
 			if err == nil || !strings.Contains(err.Error(), test.says) || !strings.Contains(err.Error(), `"bad"`) {
 				t.Errorf("error = %v, want one about %q", err, test.says)
 			}
@@ -152,12 +152,12 @@ func TestScheduledMinSaysWhatIsWrong(t *testing.T) {
 func TestScheduledMinAgreesWithACalendar(t *testing.T) {
 	t.Parallel()
 
-	check(t, "a window is open iff one of its starts lies within its duration before now", prop.ForAll(
+	checkProperty(t, "a window is open iff one of its starts lies within its duration before now", prop.ForAll(
 		func(minute, hour, weekday, minutes, offset int) string {
 			window := v1alpha1.Schedule{
-				Name: "w", Start: fmt.Sprintf("%d */%d * * %d", minute, hour, weekday), Duration: lasting(time.Duration(minutes) * time.Minute), MinReplicas: 1,
+				Name: "w", Start: fmt.Sprintf("%d */%d * * %d", minute, hour, weekday), Duration: newDuration(time.Duration(minutes) * time.Minute), MinReplicas: 1,
 			}
-			now := start().Add(time.Duration(offset) * time.Second)
+			now := getStartTime().Add(time.Duration(offset) * time.Second)
 
 			got, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, now)
 			if err != nil {
@@ -192,10 +192,10 @@ func FuzzScheduledMin(f *testing.F) {
 	f.Add("0 7 * * 1-5", "Europe/Berlin")
 	f.Add("*/5,10-20/3 * 29 feb sun", "")
 	f.Fuzz(func(t *testing.T, expression, zone string) {
-		window := v1alpha1.Schedule{Name: "w", Start: expression, TimeZone: zone, Duration: lasting(time.Hour), MinReplicas: 1}
+		window := v1alpha1.Schedule{Name: "w", Start: expression, TimeZone: zone, Duration: newDuration(time.Hour), MinReplicas: 1}
 
-		_, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, start())
-		if err == nil && !next.After(start()) {
+		_, next, err := demand.ScheduledMin([]v1alpha1.Schedule{window}, 1, getStartTime())
+		if err == nil && !next.After(getStartTime()) {
 			t.Errorf("%q: the next boundary %s is in the past", expression, next)
 		}
 	})

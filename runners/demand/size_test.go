@@ -27,7 +27,7 @@ import (
 )
 
 // newSizeLabels allows all labels that a job can request.
-func sizes() *v1alpha1.SizeLabels {
+func newSizeLabels() *v1alpha1.SizeLabels {
 	return &v1alpha1.SizeLabels{
 		MaxCPU: new(int32(16)), MaxMemory: new(resource.MustParse("64Gi")), MaxDisk: new(resource.MustParse("200Gi")),
 		Images: []v1alpha1.ImageChoice{{Name: "ubuntu-24.04", TemplateRef: v1alpha1.LocalObjectReference{Name: "noble"}}},
@@ -35,8 +35,8 @@ func sizes() *v1alpha1.SizeLabels {
 }
 
 // newSizedPool returns a pool whose jobs may request a size.
-func sized(name string, allowed *v1alpha1.SizeLabels) demand.Pool {
-	out := pool(name, inRepository("acme/app", "linux"))
+func newSizedPool(name string, allowed *v1alpha1.SizeLabels) demand.Pool {
+	out := newPool(name, newRepositoryConfig("acme/app", "linux"))
 	out.SizeLabels, out.Template = allowed, "linux"
 
 	template := &v1alpha1.HypervisorMachineTemplate{}
@@ -46,7 +46,7 @@ func sized(name string, allowed *v1alpha1.SizeLabels) demand.Pool {
 	return out
 }
 
-func TestAJobAsksForASizeByItsLabels(t *testing.T) {
+func TestLabelsRequestSize(t *testing.T) {
 	t.Parallel()
 
 	small := &v1alpha1.SizeLabels{MaxCPU: new(int32(2))}
@@ -62,8 +62,8 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 		"an image":         {labels: []string{"linux", "image=ubuntu-24.04"}, want: "big", size: "image=ubuntu-24.04"},
 		"the most":         {labels: []string{"linux", "cpu=16"}, want: "big", size: "cpu=16"},
 		"once more":        {labels: []string{"linux", "cpu=8", "cpu=8"}, want: "big", size: "cpu=8"},
-		"the smaller pool": {labels: []string{"linux", "cpu=2"}, pools: []demand.Pool{sized("a", small)}, want: "a", size: "cpu=2"},
-		"the larger pool":  {labels: []string{"linux", "cpu=4"}, pools: []demand.Pool{sized("a", small)}, want: "big", size: "cpu=4"},
+		"the smaller pool": {labels: []string{"linux", "cpu=2"}, pools: []demand.Pool{newSizedPool("a", small)}, want: "a", size: "cpu=2"},
+		"the larger pool":  {labels: []string{"linux", "cpu=4"}, pools: []demand.Pool{newSizedPool("a", small)}, want: "big", size: "cpu=4"},
 		"too many cores":   {labels: []string{"linux", "cpu=17"}, reason: demand.ReasonSizeRefused, message: "RunnerPool big allows 16"},
 		"too much memory":  {labels: []string{"linux", "memory=65Gi"}, reason: demand.ReasonSizeRefused, message: "raise sizeLabels.maxMemory"},
 		"no quantity":      {labels: []string{"linux", "memory=16GB"}, reason: demand.ReasonSizeRefused, message: "memory=16GB is not a size"},
@@ -82,9 +82,9 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			one := job(v1alpha1.JobQueued)
+			one := newJob(v1alpha1.JobQueued)
 			one.Labels = tc.labels
-			pools := append(slices.Clone(tc.pools), sized("big", sizes()))
+			pools := append(slices.Clone(tc.pools), newSizedPool("big", newSizeLabels()))
 
 			got, ok := demand.Match(one, pools)
 			if ok != (tc.want != "") || got.Name != tc.want {
@@ -102,17 +102,17 @@ func TestAJobAsksForASizeByItsLabels(t *testing.T) {
 	}
 }
 
-func TestWithoutSizeLabelsALabelIsALabel(t *testing.T) {
+func TestPoolWithoutSizeLabels(t *testing.T) {
 	t.Parallel()
 
-	one := job(v1alpha1.JobQueued)
+	one := newJob(v1alpha1.JobQueued)
 	one.Labels = []string{"linux", "cpu=8"}
 
-	if _, ok := demand.Match(one, []demand.Pool{sized("plain", nil)}); ok {
+	if _, ok := demand.Match(one, []demand.Pool{newSizedPool("plain", nil)}); ok {
 		t.Error("a pool without sizeLabels accepts the job")
 	}
 
-	fixed := sized("fixed", sizes())
+	fixed := newSizedPool("fixed", newSizeLabels())
 	fixed.Runner.Labels = []string{"linux", "cpu=8"}
 
 	if size, _ := fixed.ParseSize(one); size.Key() != "" {
@@ -146,7 +146,7 @@ func TestSizesOnEveryPlatform(t *testing.T) {
 			workload.Job{Repository: "acme/app", URL: "https://git.example.com/acme/app/actions/runs/1"},
 		},
 	} {
-		own := demand.Pool{Name: "p", Runner: tc.runner, Rules: tc.rules, SizeLabels: sizes()}
+		own := demand.Pool{Name: "p", Runner: tc.runner, Rules: tc.rules, SizeLabels: newSizeLabels()}
 		own.Runner.Platform, own.Runner.Labels = name, []string{"os=linux"}
 
 		one := tc.job
@@ -161,7 +161,7 @@ func TestSizesOnEveryPlatform(t *testing.T) {
 	}
 }
 
-func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
+func TestMachinesCountForJobsOfTheirSize(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -236,10 +236,10 @@ func TestMachinesStandForJobsOfTheirSize(t *testing.T) {
 }
 
 // newSizedInput returns an input with jobs and machines of several sizes.
-func sizedInput(seed int64) demand.Input {
+func newSizedInput(seed int64) demand.Input {
 	rng := rand.New(rand.NewPCG(uint64(seed), 1))
 	sizes := []string{"", "cpu=8", "cpu=4,memory=16Gi", "image=a"}
-	in := input(seed)
+	in := newInput(seed)
 
 	for range in.Queued {
 		in.Sizes = append(in.Sizes, sizes[rng.IntN(len(sizes))])
@@ -255,7 +255,7 @@ func sizedInput(seed int64) demand.Input {
 }
 
 // countCreatedBySize returns how many machines of each size a decision creates, without standby machines.
-func made(out demand.Decision) map[string]int {
+func countCreatedBySize(out demand.Decision) map[string]int {
 	all := maps.Clone(out.CreateBySize)
 	if all == nil {
 		all = map[string]int{}
@@ -267,8 +267,8 @@ func made(out demand.Decision) map[string]int {
 }
 
 // applySizedDecision is applyDecision for machines of several sizes. New machines become idle.
-func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
-	next := settle(apply(in, out, round))
+func applySizedDecision(in demand.Input, out demand.Decision, round int) demand.Input {
+	next := finishCreation(applyDecision(in, out, round))
 
 	for size, n := range out.CreateBySize {
 		for i := range n {
@@ -289,7 +289,7 @@ func applySized(in demand.Input, out demand.Decision, round int) demand.Input {
 
 // countAvailable counts the machines of a size that can take a job and are not deleted.
 func countAvailable(in demand.Input, out demand.Decision, size string) int {
-	return countOf(in, func(claim demand.Claim) bool {
+	return countClaims(in, func(claim demand.Claim) bool {
 		waits := claim.State == demand.ClaimPending || claim.State == demand.ClaimBooting || claim.State == demand.ClaimIdle
 
 		return claim.Size == size && waits && !isDeletedBy(out, claim.Name)
@@ -300,18 +300,18 @@ func countAvailable(in demand.Input, out demand.Decision, size string) int {
 func TestPropertyScalingOfSizes(t *testing.T) {
 	t.Parallel()
 
-	check(t, "jobs that all ask for the pool's own size are as jobs without sizes", prop.ForAll(
+	checkProperty(t, "jobs that all ask for the pool's own size are as jobs without sizes", prop.ForAll(
 		func(seed int64) string {
-			in := input(seed)
+			in := newInput(seed)
 			plain := demand.Decide(in)
 			in.Sizes = make([]string, in.Queued)
 
 			return cmp.Diff(plain, demand.Decide(in))
 		}, gen.Int64()))
 
-	check(t, "one pass keeps the maximum, makes no machine twice for a job, and removes none that is needed", prop.ForAll(
+	checkProperty(t, "one pass keeps the maximum, makes no machine twice for a job, and removes none that is needed", prop.ForAll(
 		func(seed int64) string {
-			in := sizedInput(seed)
+			in := newSizedInput(seed)
 			out := demand.Decide(in)
 			created, queued := out.CreateStandby, map[string]int{}
 
@@ -319,7 +319,7 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 				queued[size]++
 			}
 
-			for size, n := range made(out) {
+			for size, n := range countCreatedBySize(out) {
 				created += n
 
 				if size != "" && n > max(queued[size]-countAvailable(in, out, size), 0) {
@@ -352,9 +352,9 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 			return ""
 		}, gen.Int64()))
 
-	check(t, "repeated passes give as many jobs as there is room for machines of their sizes, and then rest", prop.ForAll(
+	checkProperty(t, "repeated passes give as many jobs as there is room for machines of their sizes, and then rest", prop.ForAll(
 		func(seed int64) string {
-			in := sizedInput(seed)
+			in := newSizedInput(seed)
 			in.MaxLifetime, in.IdleTimeout = 0, 0
 
 			for i := range in.Claims {
@@ -362,15 +362,15 @@ func TestPropertyScalingOfSizes(t *testing.T) {
 			}
 
 			for round := range 60 {
-				in = applySized(in, demand.Decide(in), round)
+				in = applySizedDecision(in, demand.Decide(in), round)
 			}
 
-			return wellServed(in)
+			return findUnservedJobs(in)
 		}, gen.Int64()))
 }
 
 // findUnservedJobs describes what is missing in the pool after its last change.
-func wellServed(in demand.Input) string {
+func findUnservedJobs(in demand.Input) string {
 	out := demand.Decide(in)
 	if len(out.Delete) > 0 || out.ShouldCreate() || len(out.Activate) > 0 {
 		return fmt.Sprintf("it does not rest: %+v", out)
@@ -386,7 +386,7 @@ func wellServed(in demand.Input) string {
 		served += min(n, countAvailable(in, out, size))
 	}
 
-	if room := min(in.Max-count(in, demand.ClaimBusy), len(in.Sizes)); served < room {
+	if room := min(in.Max-countByState(in, demand.ClaimBusy), len(in.Sizes)); served < room {
 		return fmt.Sprintf("%d jobs have a machine of their size, and there is room for %d of %q: %+v", served, room, in.Sizes, out)
 	}
 

@@ -30,7 +30,7 @@ import (
 )
 
 // newMachineClaim returns a claim of the pool linux.
-func claimOf(namespace, name string) *v1alpha1.MachineClaim {
+func newMachineClaim(namespace, name string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
 		Spec: v1alpha1.MachineClaimSpec{
@@ -43,10 +43,10 @@ func claimOf(namespace, name string) *v1alpha1.MachineClaim {
 }
 
 // createClaim creates a claim of the pool linux with the given status.
-func machineOf(t *testing.T, namespace, name string, edits ...func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
+func createClaim(t *testing.T, namespace, name string, edits ...func(*v1alpha1.MachineClaimStatus)) *v1alpha1.MachineClaim {
 	t.Helper()
 
-	out := claimOf(namespace, name)
+	out := newMachineClaim(namespace, name)
 	env.Create(t, out)
 	setStatus(t, out, edits...)
 
@@ -74,11 +74,11 @@ func setStatus(t *testing.T, claim *v1alpha1.MachineClaim, edits ...func(*v1alph
 }
 
 // newReadyCondition returns the condition Ready as the controller of a claim or a pool would set it.
-func notReady(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+func newReadyCondition(status metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: "Ready", Status: status, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 }
 
-func moments(job *v1alpha1.RunnerJob) []string {
+func formatMoments(job *v1alpha1.RunnerJob) []string {
 	out := make([]string, 0, len(job.Status.Timeline))
 	for _, e := range job.Status.Timeline {
 		out = append(out, strings.TrimSpace(string(e.Moment)+" "+e.Message))
@@ -92,20 +92,20 @@ func moments(job *v1alpha1.RunnerJob) []string {
 func startJobController(t *testing.T, namespace string) (*events.FakeRecorder, func()) {
 	t.Helper()
 
-	return jobsWith(t, namespace, func(c client.Client) client.Client { return c })
+	return startJobControllerWith(t, namespace, func(c client.Client) client.Client { return c })
 }
 
 // startJobControllerWith is startJobController with a client that wrap returns.
-func jobsWith(t *testing.T, namespace string, through func(client.Client) client.Client) (*events.FakeRecorder, func()) {
+func startJobControllerWith(t *testing.T, namespace string, wrap func(client.Client) client.Client) (*events.FakeRecorder, func()) {
 	t.Helper()
 
 	recorder := events.NewFakeRecorder(100)
 
 	return recorder, env.StartManager(t, namespace, func(_ context.Context, mgr ctrl.Manager) error {
-		c := through(mgr.GetClient())
+		c := wrap(mgr.GetClient())
 
 		return (&demand.JobReconciler{
-			Client: c, Live: mgr.GetAPIReader(), Platforms: platforms(), Recorder: recorder,
+			Client: c, Live: mgr.GetAPIReader(), Platforms: newPlatforms(), Recorder: recorder,
 			Runner: &step.Reconciler{Client: c, Controller: "runnerjob"},
 			Logs:   &report.Logs{Client: c, Live: mgr.GetAPIReader()},
 		}).SetupWithManager(mgr)
@@ -117,8 +117,8 @@ func jobsWith(t *testing.T, namespace string, through func(client.Client) client
 func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	pool := hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	pool := createPool(t, namespace, "linux", repository, "s", "linux")
 
 	var once, heard sync.Once
 
@@ -133,7 +133,7 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 
 		once.Do(func() {
 			pool.Status.Conditions = []metav1.Condition{
-				notReady(metav1.ConditionTrue, "Ready", ""), {
+				newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
 					Type: "Scaling", Status: metav1.ConditionTrue, Reason: demand.ReasonAtMaximum, Message: "full", LastTransitionTime: metav1.Now(),
 				},
 			}
@@ -148,8 +148,8 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 		})
 	}
 
-	_, stop := jobsWith(t, namespace, func(c client.Client) client.Client {
-		return interceptor.NewClient(withoutWatch{c}, interceptor.Funcs{
+	_, stop := startJobControllerWith(t, namespace, func(c client.Client) client.Client {
+		return interceptor.NewClient(noWatchClient{c}, interceptor.Funcs{
 			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
 				err := c.List(ctx, list, opts...)
 
@@ -173,41 +173,41 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	})
 	defer stop()
 
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-	reach(t, func() bool {
-		return slices.ContainsFunc(moments(read(t, key)), func(m string) bool { return strings.HasPrefix(m, "Waiting AtMaximum") })
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	waitUntil(t, func() bool {
+		return slices.ContainsFunc(formatMoments(getJob(t, key)), func(m string) bool { return strings.HasPrefix(m, "Waiting AtMaximum") })
 	})
 }
 
 // noWatchClient is a client without watches.
-type withoutWatch struct{ client.Client }
+type noWatchClient struct{ client.Client }
 
-func (withoutWatch) Watch(context.Context, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
+func (noWatchClient) Watch(context.Context, client.ObjectList, ...client.ListOption) (watch.Interface, error) {
 	return nil, errors.ErrUnsupported
 }
 
 // The complete timeline of a job has what its platform, its pool and its machine report.
-func TestStoryOfAJob(t *testing.T) {
+func TestTimelineOfJob(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
 	recorder, stop := startJobController(t, namespace)
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-	tells := func(moment string) {
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	waitForMoment := func(moment string) {
 		t.Helper()
-		reach(t, func() bool {
-			return slices.ContainsFunc(moments(read(t, key)), func(m string) bool { return strings.HasPrefix(m, moment) })
+		waitUntil(t, func() bool {
+			return slices.ContainsFunc(formatMoments(getJob(t, key)), func(m string) bool { return strings.HasPrefix(m, moment) })
 		})
 	}
 
-	tells("Waiting NoPool: ")
+	waitForMoment("Waiting NoPool: ")
 
-	pool := hook(t, namespace, "linux", repository, "s", "linux")
+	pool := createPool(t, namespace, "linux", repository, "s", "linux")
 
-	tells("Decided RunnerPool linux")
+	waitForMoment("Decided RunnerPool linux")
 
 	pool.Status.Conditions = []metav1.Condition{
-		notReady(metav1.ConditionTrue, "Ready", ""), {
+		newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
 			Type: "Scaling", Status: metav1.ConditionTrue, Reason: demand.ReasonAtMaximum, Message: "3 jobs wait", LastTransitionTime: metav1.Now(),
 		},
 	}
@@ -215,42 +215,44 @@ func TestStoryOfAJob(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	tells("Waiting AtMaximum: RunnerPool linux has all machines that scaling.maxReplicas allows")
+	waitForMoment("Waiting AtMaximum: RunnerPool linux has all machines that scaling.maxReplicas allows")
 
-	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+	machine := createClaim(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
 		s.BootstrapInfo.RunnerName = "runner-a"
 		s.VMRef = &v1alpha1.VMReference{HypervisorCluster: "lab", VMID: "105", Node: "pve1"}
-		s.Times.Cloned, s.Times.Started, s.Times.Ready = micro(2), micro(3), micro(4)
+		s.Times.Cloned, s.Times.Started, s.Times.Ready = newMicroTimeAt(2), newMicroTimeAt(3), newMicroTimeAt(4)
 	})
-	setStatus(t, machine, func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.Job, s.Times.JobStarted = key.Name, micro(5) })
-	tells("Started runner runner-a")
+	setStatus(t, machine, func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.Job, s.Times.JobStarted = key.Name, newMicroTimeAt(5)
+	})
+	waitForMoment("Started runner runner-a")
 
 	if err := env.Client.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 
-	tells("Destroyed MachineClaim linux-a: VM 105 is gone")
+	waitForMoment("Destroyed MachineClaim linux-a: VM 105 is gone")
 
 	// The platform reports the end after everything else.
-	over := read(t, key)
+	over := getJob(t, key)
 	over.Spec.State, over.Spec.RunnerName, over.Spec.Conclusion = v1alpha1.JobCompleted, "runner-a", "success"
-	over.Spec.StartedAt, over.Spec.CompletedAt = whole(5), whole(9)
+	over.Spec.StartedAt, over.Spec.CompletedAt = newTimeAt(5), newTimeAt(9)
 
 	if err := env.Client.Update(t.Context(), over); err != nil {
 		t.Fatal(err)
 	}
 
-	tells("Finished success")
+	waitForMoment("Finished success")
 	stop()
 
-	got := read(t, key)
+	got := getJob(t, key)
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionTrue, demand.ReasonCompleted, "")
 
 	if got.Status.Claim != "linux-a" {
 		t.Errorf("claim = %q", got.Status.Claim)
 	}
 
-	told := moments(got)
+	told := formatMoments(got)
 	slices.Sort(told)
 
 	want := []string{
@@ -276,31 +278,31 @@ func TestStoryOfAJob(t *testing.T) {
 }
 
 // A reconcile without changes writes nothing, however often it runs.
-func TestPassWithoutNewsWritesNothing(t *testing.T) {
+func TestUnchangedJobIsNotWritten(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
-	machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
-		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.JobStarted = "runner-a", micro(3.123456), micro(5)
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createClaim(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.JobStarted = "runner-a", newMicroTimeAt(3.123456), newMicroTimeAt(5)
 	})
 
 	clk := clocktesting.NewFakePassiveClock(time.Now())
-	r := reconciler(clk, nil)
+	r := newReconciler(clk, nil)
 
 	for name, spec := range map[string]workload.Job{
-		"waits for a machine": job(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "1", repository }),
-		"has no pool":         job(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "2", "other/app" }),
-		"is held":             job(v1alpha1.JobWaiting, func(j *workload.Job) { j.ID, j.Repository = "3", repository }),
-		"runs":                job(v1alpha1.JobRunning, func(j *workload.Job) { j.ID, j.Repository, j.RunnerName = "4", repository, "runner-a" }),
-		"is over": job(v1alpha1.JobCompleted, func(j *workload.Job) {
+		"waits for a machine": newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "1", repository }),
+		"has no pool":         newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "2", "other/app" }),
+		"is held":             newJob(v1alpha1.JobWaiting, func(j *workload.Job) { j.ID, j.Repository = "3", repository }),
+		"runs":                newJob(v1alpha1.JobRunning, func(j *workload.Job) { j.ID, j.Repository, j.RunnerName = "4", repository, "runner-a" }),
+		"is over": newJob(v1alpha1.JobCompleted, func(j *workload.Job) {
 			j.ID, j.Repository, j.RunnerName, j.CompletedAt = "5", repository, "runner-gone", &metav1.Time{Time: time.Now()}
 		}),
 	} {
-		key := entry(t, namespace, spec)
-		passTwice(t, clk, r, key)
+		key := createJob(t, namespace, spec)
+		reconcileTwice(t, clk, r, key)
 
-		first := read(t, key)
+		first := getJob(t, key)
 		if len(first.Status.Timeline) == 0 {
 			t.Errorf("job that %s: it has no timeline", name)
 		}
@@ -310,7 +312,7 @@ func TestPassWithoutNewsWritesNothing(t *testing.T) {
 			reconcileJob(t, r, key)
 		}
 
-		if again := read(t, key); again.ResourceVersion != first.ResourceVersion {
+		if again := getJob(t, key); again.ResourceVersion != first.ResourceVersion {
 			t.Errorf("job that %s: it was written again:\n%s", name, cmp.Diff(first.Status, again.Status))
 		}
 	}
@@ -320,14 +322,14 @@ func TestPassWithoutNewsWritesNothing(t *testing.T) {
 func TestCausesOfWaiting(t *testing.T) {
 	t.Parallel()
 
-	ready := notReady(metav1.ConditionTrue, "Ready", "")
+	ready := newReadyCondition(metav1.ConditionTrue, "Ready", "")
 	scaling := func(reason string) []metav1.Condition {
 		return []metav1.Condition{ready, {Type: "Scaling", Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now()}}
 	}
 	claimIs := func(reason, message string) func(*v1alpha1.MachineClaimStatus) {
 		return func(s *v1alpha1.MachineClaimStatus) {
 			s.Phase = v1alpha1.MachineClaimPending
-			s.Conditions = []metav1.Condition{notReady(metav1.ConditionFalse, reason, message)}
+			s.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionFalse, reason, message)}
 		}
 	}
 
@@ -341,9 +343,9 @@ func TestCausesOfWaiting(t *testing.T) {
 		message string
 	}{
 		"paused":                  {paused: true, pool: scaling("Paused"), reason: "Paused", message: "set spec.paused to false"},
-		"the template is missing": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
-		"an invalid schedule does not block jobs": {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
-		"over the quota":               {pool: []metav1.Condition{notReady(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
+		"the template is missing": {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
+		"an invalid schedule does not block jobs": {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
+		"over the quota":               {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
 		"at its maximum":               {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"waits for finishing machines": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"backs off":                    {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed in a row"},
@@ -380,14 +382,14 @@ func TestCausesOfWaiting(t *testing.T) {
 		},
 		"a machine has ended": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
-				s.Conditions, s.Times.Ended = []metav1.Condition{notReady(metav1.ConditionFalse, "VMStopped", "x")}, micro(1)
+				s.Conditions, s.Times.Ended = []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "VMStopped", "x")}, newMicroTimeAt(1)
 			}}, queued: 1,
 			reason: demand.ReasonMachineComing, message: "provides a machine",
 		},
 		"a machine failed with a terminal error": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
-				s.Phase, s.Times.Ended = v1alpha1.MachineClaimFailed, micro(1)
-				s.Conditions = []metav1.Condition{notReady(metav1.ConditionFalse, "TemplateNotFound", "there is no template 9000")}
+				s.Phase, s.Times.Ended = v1alpha1.MachineClaimFailed, newMicroTimeAt(1)
+				s.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "TemplateNotFound", "there is no template 9000")}
 			}}, queued: 1,
 			reason: "TemplateNotFound", message: "there is no template 9000",
 		},
@@ -396,8 +398,8 @@ func TestCausesOfWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			namespace, repository := env.Namespace(t), own(t)+"/app"
-			pool := hook(t, namespace, "linux", repository, "s", "linux")
+			namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+			pool := createPool(t, namespace, "linux", repository, "s", "linux")
 
 			pool.Spec.Paused, pool.Spec.Scaling.MaxReplicas = tc.paused, 10
 			if err := env.Client.Update(t.Context(), pool); err != nil {
@@ -410,13 +412,13 @@ func TestCausesOfWaiting(t *testing.T) {
 			}
 
 			for i, edit := range tc.claims {
-				machineOf(t, namespace, "linux-"+string(rune('a'+i)), edit)
+				createClaim(t, namespace, "linux-"+string(rune('a'+i)), edit)
 			}
 
-			key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-			reconcileJob(t, reconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
+			key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+			reconcileJob(t, newReconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
 
-			got := read(t, key)
+			got := getJob(t, key)
 			coming := tc.reason == demand.ReasonMachineComing
 			status := metav1.ConditionFalse
 
@@ -427,37 +429,39 @@ func TestCausesOfWaiting(t *testing.T) {
 			kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, status, tc.reason, tc.message)
 			kube.CheckCondition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
 
-			told := strings.Contains(strings.Join(moments(got), "\n"), "Waiting "+tc.reason+": ")
+			told := strings.Contains(strings.Join(formatMoments(got), "\n"), "Waiting "+tc.reason+": ")
 			if told == coming {
-				t.Errorf("timeline:\n%s", strings.Join(moments(got), "\n"))
+				t.Errorf("timeline:\n%s", strings.Join(formatMoments(got), "\n"))
 			}
 		})
 	}
 }
 
 // The machine may be deleted before the platform reports its job, and the log may arrive earlier still.
-func TestLateNewsFindsTheMachine(t *testing.T) {
+func TestLateCompletionFindsMachine(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
 
 	_, stop := startJobController(t, namespace)
 	defer stop()
 
-	key := entry(t, namespace, job(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
-		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.Ready = "runner-a", micro(3), micro(4)
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+	machine := createClaim(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Started, s.Times.Ready = "runner-a", newMicroTimeAt(3), newMicroTimeAt(4)
 		s.EndReason = "JobDone"
 	})
 
-	if err := (&report.Logs{Client: indexed{operator}}).Keep(t.Context(), machine, "what it did"); err != nil {
+	if err := (&report.Logs{Client: indexedClient{operator}}).Keep(t.Context(), machine, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 
 	// The controller has observed the claim when it has observed a later claim.
-	marker := machineOf(t, namespace, "marker", func(s *v1alpha1.MachineClaimStatus) { s.BootstrapInfo.BoundJob, s.Times.Cloned = key.Name, micro(1) })
-	reach(t, func() bool { return slices.Contains(moments(read(t, key)), "Cloned MachineClaim marker:") })
+	marker := createClaim(t, namespace, "marker", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.BoundJob, s.Times.Cloned = key.Name, newMicroTimeAt(1)
+	})
+	waitUntil(t, func() bool { return slices.Contains(formatMoments(getJob(t, key)), "Cloned MachineClaim marker:") })
 
 	for _, claim := range []*v1alpha1.MachineClaim{machine, marker} {
 		if err := env.Client.Delete(t.Context(), claim); err != nil {
@@ -465,19 +469,19 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 		}
 	}
 
-	reach(t, func() bool { return strings.Contains(strings.Join(moments(read(t, key)), "\n"), "MachineLost") })
+	waitUntil(t, func() bool { return strings.Contains(strings.Join(formatMoments(getJob(t, key)), "\n"), "MachineLost") })
 
-	over := read(t, key)
-	over.Spec.State, over.Spec.RunnerName, over.Spec.StartedAt, over.Spec.CompletedAt = v1alpha1.JobCompleted, "runner-a", whole(5), whole(9)
+	over := getJob(t, key)
+	over.Spec.State, over.Spec.RunnerName, over.Spec.StartedAt, over.Spec.CompletedAt = v1alpha1.JobCompleted, "runner-a", newTimeAt(5), newTimeAt(9)
 
 	if err := env.Client.Update(t.Context(), over); err != nil {
 		t.Fatal(err)
 	}
 
-	reach(t, func() bool { return read(t, key).Status.Logs != "" })
+	waitUntil(t, func() bool { return getJob(t, key).Status.Logs != "" })
 
-	got := read(t, key)
-	told := strings.Join(moments(got), "\n")
+	got := getJob(t, key)
+	told := strings.Join(formatMoments(got), "\n")
 
 	for _, want := range []string{
 		"Booted MachineClaim linux-a:", "Registered MachineClaim linux-a: runner runner-a", "Destroyed MachineClaim linux-a: gone: JobDone",
@@ -500,32 +504,32 @@ func TestLateNewsFindsTheMachine(t *testing.T) {
 
 // A new process knows only the recorded state. The times of the machine stay, and its end is recorded
 // although no process observed it.
-func TestEndThatNobodySaw(t *testing.T) {
+func TestUnobservedEndIsRecorded(t *testing.T) {
 	t.Parallel()
 
-	namespace, repository := env.Namespace(t), own(t)+"/app"
-	hook(t, namespace, "linux", repository, "s", "linux")
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
 
-	machine := machineOf(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
-		s.BootstrapInfo.RunnerName, s.Times.Cloned, s.Times.Started, s.Times.Ready = "runner-a", micro(2), micro(3), micro(4)
+	machine := createClaim(t, namespace, "linux-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.BootstrapInfo.RunnerName, s.Times.Cloned, s.Times.Started, s.Times.Ready = "runner-a", newMicroTimeAt(2), newMicroTimeAt(3), newMicroTimeAt(4)
 	})
-	key := entry(t, namespace, job(v1alpha1.JobRunning, func(j *workload.Job) {
-		j.Repository, j.RunnerName, j.StartedAt = repository, "runner-a", whole(5)
+	key := createJob(t, namespace, newJob(v1alpha1.JobRunning, func(j *workload.Job) {
+		j.Repository, j.RunnerName, j.StartedAt = repository, "runner-a", newTimeAt(5)
 	}))
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	first := reconciler(clk, nil)
+	first := newReconciler(clk, nil)
 
-	passTwice(t, clk, first, key)
+	reconcileTwice(t, clk, first, key)
 
 	if err := env.Client.Delete(t.Context(), machine); err != nil {
 		t.Fatal(err)
 	}
 
 	clk = clocktesting.NewFakePassiveClock(now.Add(time.Minute))
-	passTwice(t, clk, reconciler(clk, nil), key)
+	reconcileTwice(t, clk, newReconciler(clk, nil), key)
 
-	got := read(t, key).Status.Timeline
+	got := getJob(t, key).Status.Timeline
 	last := got[len(got)-1]
 
 	if last.Moment != v1alpha1.MomentDestroyed || !last.Time.Time.Equal(now.Add(time.Minute).Truncate(time.Microsecond)) ||

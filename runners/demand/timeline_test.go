@@ -22,49 +22,49 @@ import (
 )
 
 // addSeconds returns the time that is the given number of seconds after the start time of the tests.
-func after(seconds float64) time.Time {
-	return start().Add(time.Duration(seconds * float64(time.Second)))
+func addSeconds(seconds float64) time.Time {
+	return getStartTime().Add(time.Duration(seconds * float64(time.Second)))
 }
 
-func whole(seconds int) *metav1.Time { return &metav1.Time{Time: after(float64(seconds))} }
+func newTimeAt(seconds int) *metav1.Time { return &metav1.Time{Time: addSeconds(float64(seconds))} }
 
-func micro(seconds float64) *metav1.MicroTime {
-	out := metav1.NewMicroTime(after(seconds))
+func newMicroTimeAt(seconds float64) *metav1.MicroTime {
+	out := metav1.NewMicroTime(addSeconds(seconds))
 
 	return &out
 }
 
 // newFinishedMachine returns a machine that has run the job, with all its times.
-func ranMachine() *demand.Machine {
+func newFinishedMachine() *demand.Machine {
 	return &demand.Machine{
 		Name: "linux-a", VM: "105", Node: "pve1", Runner: "linux-a-1", Job: "gh-7",
 		Times: v1alpha1.MachineTimes{
-			Cloned: micro(4.5), Started: micro(6), Ready: micro(18.5), JobStarted: micro(20.5),
-			Stopped: micro(63), Ended: micro(63),
+			Cloned: newMicroTimeAt(4.5), Started: newMicroTimeAt(6), Ready: newMicroTimeAt(18.5), JobStarted: newMicroTimeAt(20.5),
+			Stopped: newMicroTimeAt(63), Ended: newMicroTimeAt(63),
 		},
 		EndReason: "JobDone",
 	}
 }
 
 // formatTimeline formats a timeline as seconds, moment and message.
-func lines(timeline []v1alpha1.JobEvent) []string {
+func formatTimeline(timeline []v1alpha1.JobEvent) []string {
 	out := make([]string, 0, len(timeline))
 	for _, e := range timeline {
-		out = append(out, strings.TrimSpace(fmt.Sprintf("%g %s %s", e.Time.Sub(start()).Seconds(), e.Moment, e.Message)))
+		out = append(out, strings.TrimSpace(fmt.Sprintf("%g %s %s", e.Time.Sub(getStartTime()).Seconds(), e.Moment, e.Message)))
 	}
 
 	return out
 }
 
-func spec(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
-	return job(state, append([]func(*workload.Job){func(j *workload.Job) {
-		j.QueuedAt, j.ReceivedAt = whole(0), micro(1.25)
+func newJobWithTimes(state v1alpha1.JobState, edits ...func(*workload.Job)) workload.Job {
+	return newJob(state, append([]func(*workload.Job){func(j *workload.Job) {
+		j.QueuedAt, j.ReceivedAt = newTimeAt(0), newMicroTimeAt(1.25)
 		if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-			j.RunnerName, j.StartedAt = "linux-a-1", whole(20)
+			j.RunnerName, j.StartedAt = "linux-a-1", newTimeAt(20)
 		}
 
 		if state == v1alpha1.JobCompleted {
-			j.CompletedAt, j.Conclusion = whole(60), "success"
+			j.CompletedAt, j.Conclusion = newTimeAt(60), "success"
 		}
 	}}, edits...)...)
 }
@@ -73,22 +73,22 @@ func TestTimeline(t *testing.T) {
 	t.Parallel()
 
 	cause := func(reason string) demand.Cause { return demand.Cause{Reason: reason, Message: "because"} }
-	deletions := func(m *demand.Machine) *demand.Machine { m.DeletedAt = after(66); return m }
+	deletions := func(m *demand.Machine) *demand.Machine { m.DeletedAt = addSeconds(66); return m }
 	cases := map[string]struct {
 		inputs []demand.TimelineInput
 		want   []string
 	}{
 		"a queued job": {
-			[]demand.TimelineInput{{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)}},
+			[]demand.TimelineInput{{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "linux", Now: addSeconds(2)}},
 			[]string{"0 Queued", "1.25 Received", "2 Decided RunnerPool linux serves the job"},
 		},
 		"a complete lifecycle": {
 			[]demand.TimelineInput{
-				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Now: after(2)},
-				{Job: spec(v1alpha1.JobRunning), Pool: "linux", Machine: ranMachine(), Now: after(21)},
-				{Job: spec(v1alpha1.JobCompleted), Machine: ranMachine(), Now: after(61)},
-				{Job: spec(v1alpha1.JobCompleted), Machine: deletions(ranMachine()), Now: after(66)},
-				{Job: spec(v1alpha1.JobCompleted), Now: after(99)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "linux", Now: addSeconds(2)},
+				{Job: newJobWithTimes(v1alpha1.JobRunning), Pool: "linux", Machine: newFinishedMachine(), Now: addSeconds(21)},
+				{Job: newJobWithTimes(v1alpha1.JobCompleted), Machine: newFinishedMachine(), Now: addSeconds(61)},
+				{Job: newJobWithTimes(v1alpha1.JobCompleted), Machine: deletions(newFinishedMachine()), Now: addSeconds(66)},
+				{Job: newJobWithTimes(v1alpha1.JobCompleted), Now: addSeconds(99)},
 			},
 			[]string{
 				"0 Queued", "1.25 Received", "2 Decided RunnerPool linux serves the job",
@@ -98,7 +98,7 @@ func TestTimeline(t *testing.T) {
 			},
 		},
 		"everything at once, late": {
-			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted), Machine: deletions(ranMachine()), Now: after(99)}},
+			[]demand.TimelineInput{{Job: newJobWithTimes(v1alpha1.JobCompleted), Machine: deletions(newFinishedMachine()), Now: addSeconds(99)}},
 			[]string{
 				"0 Queued", "1.25 Received",
 				"4.5 Cloned MachineClaim linux-a: VM 105 on node pve1", "6 Booted MachineClaim linux-a: VM 105 on node pve1",
@@ -108,11 +108,11 @@ func TestTimeline(t *testing.T) {
 		},
 		"no pool, then a pool at its maximum, then none again": {
 			[]demand.TimelineInput{
-				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(2)},
-				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(3)},
-				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: after(4)},
-				{Job: spec(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: after(5)},
-				{Job: spec(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: after(6)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: addSeconds(2)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: addSeconds(3)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: addSeconds(4)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "linux", Cause: cause("AtMaximum"), Now: addSeconds(5)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Cause: cause("NoPool"), Now: addSeconds(6)},
 			},
 			[]string{
 				"0 Queued", "1.25 Received", "2 Waiting NoPool: because", "4 Waiting AtMaximum: because",
@@ -121,25 +121,25 @@ func TestTimeline(t *testing.T) {
 		},
 		"the message of one cause changes": {
 			[]demand.TimelineInput{
-				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "a"}, Now: after(2)},
-				{Job: spec(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "b"}, Now: after(3)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "a"}, Now: addSeconds(2)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Cause: demand.Cause{Reason: "TemplateNotReady", Message: "b"}, Now: addSeconds(3)},
 			},
 			[]string{"0 Queued", "1.25 Received", "2 Waiting TemplateNotReady: b"},
 		},
 		"a running job waits for nothing": {
-			[]demand.TimelineInput{{Job: spec(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: after(30)}},
+			[]demand.TimelineInput{{Job: newJobWithTimes(v1alpha1.JobRunning), Cause: cause("AtMaximum"), Now: addSeconds(30)}},
 			[]string{"0 Queued", "1.25 Received", "20 Started runner linux-a-1"},
 		},
 		"cancelled before it ran": {
-			[]demand.TimelineInput{{Job: spec(v1alpha1.JobCompleted, func(j *workload.Job) {
+			[]demand.TimelineInput{{Job: newJobWithTimes(v1alpha1.JobCompleted, func(j *workload.Job) {
 				j.RunnerName, j.Conclusion = "", "cancelled"
-			}), Now: after(61)}},
+			}), Now: addSeconds(61)}},
 			[]string{"0 Queued", "1.25 Received", "60 Finished cancelled"},
 		},
 		"the platform's whole seconds do not put the start before the runner": {
 			[]demand.TimelineInput{{
-				Job:     spec(v1alpha1.JobRunning),
-				Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{Started: micro(20.1), Ready: micro(20.7)}}, Now: after(21),
+				Job:     newJobWithTimes(v1alpha1.JobRunning),
+				Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{Started: newMicroTimeAt(20.1), Ready: newMicroTimeAt(20.7)}}, Now: addSeconds(21),
 			}},
 			[]string{
 				"0 Queued", "1.25 Received", "20.1 Booted MachineClaim a:", "20.7 Registered MachineClaim a: runner r",
@@ -148,8 +148,8 @@ func TestTimeline(t *testing.T) {
 		},
 		"a warm machine is older than its job": {
 			[]demand.TimelineInput{{
-				Job:     spec(v1alpha1.JobRunning),
-				Machine: &demand.Machine{Name: "a", VM: "7", Times: v1alpha1.MachineTimes{Started: micro(-30), Activated: micro(-31), Cloned: micro(-60)}}, Now: after(21),
+				Job:     newJobWithTimes(v1alpha1.JobRunning),
+				Machine: &demand.Machine{Name: "a", VM: "7", Times: v1alpha1.MachineTimes{Started: newMicroTimeAt(-30), Activated: newMicroTimeAt(-31), Cloned: newMicroTimeAt(-60)}}, Now: addSeconds(21),
 			}},
 			[]string{
 				"-60 Cloned MachineClaim a: VM 7", "-30 Booted MachineClaim a: VM 7, from standby", "0 Queued", "1.25 Received",
@@ -158,17 +158,17 @@ func TestTimeline(t *testing.T) {
 		},
 		"the machine reports the start before the platform does": {
 			[]demand.TimelineInput{
-				{Job: spec(v1alpha1.JobQueued), Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{JobStarted: micro(19.5)}}, Now: after(20)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Machine: &demand.Machine{Name: "a", Runner: "r", Times: v1alpha1.MachineTimes{JobStarted: newMicroTimeAt(19.5)}}, Now: addSeconds(20)},
 			},
 			[]string{"0 Queued", "1.25 Received", "19.5 Started runner r"},
 		},
 		"a machine for the job fails, and another runs it": {
 			[]demand.TimelineInput{
-				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: micro(3)}}, Now: after(3)},
-				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
-					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: micro(3)}, DeletedAt: after(5),
-				}, Now: after(5)},
-				{Job: spec(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "b", VM: "2", Times: v1alpha1.MachineTimes{Cloned: micro(8)}}, Now: after(8)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "a", VM: "1", Times: v1alpha1.MachineTimes{Cloned: newMicroTimeAt(3)}}, Now: addSeconds(3)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{
+					Name: "a", VM: "1", EndReason: "BootstrapFailed", Times: v1alpha1.MachineTimes{Cloned: newMicroTimeAt(3)}, DeletedAt: addSeconds(5),
+				}, Now: addSeconds(5)},
+				{Job: newJobWithTimes(v1alpha1.JobQueued), Pool: "p", Machine: &demand.Machine{Name: "b", VM: "2", Times: v1alpha1.MachineTimes{Cloned: newMicroTimeAt(8)}}, Now: addSeconds(8)},
 			},
 			[]string{
 				"0 Queued", "1.25 Received", "3 Decided RunnerPool p serves the job",
@@ -189,7 +189,7 @@ func TestTimeline(t *testing.T) {
 				timeline = demand.BuildTimeline(input)
 			}
 
-			if diff := cmp.Diff(tc.want, lines(timeline)); diff != "" {
+			if diff := cmp.Diff(tc.want, formatTimeline(timeline)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 
@@ -207,7 +207,7 @@ func TestTimelineMessagesAreBounded(t *testing.T) {
 	t.Parallel()
 
 	got := demand.BuildTimeline(demand.TimelineInput{
-		Job: spec(v1alpha1.JobQueued), Now: after(2), Cause: demand.Cause{Reason: "Long", Message: strings.Repeat("€", 2000)},
+		Job: newJobWithTimes(v1alpha1.JobQueued), Now: addSeconds(2), Cause: demand.Cause{Reason: "Long", Message: strings.Repeat("€", 2000)},
 	})
 	if message := got[len(got)-1].Message; len(message) > 1024 || len(message) < 1000 || strings.ContainsRune(message, '\uFFFD') {
 		t.Errorf("a message of %d bytes: %q", len(message), message)
@@ -215,7 +215,7 @@ func TestTimelineMessagesAreBounded(t *testing.T) {
 }
 
 // newLifecycle returns a job at each stage as the platform reports it, and its machine at each stage.
-func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
+func newLifecycle(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 	var times [9]float64
 	for i, timestamp := 0, 0.0; i < len(times); i++ {
 		timestamp += rng.Float64() * 10
@@ -226,27 +226,27 @@ func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 	jobs := make([]workload.Job, 0, len(states))
 
 	for _, state := range states {
-		jobs = append(jobs, job(state, func(j *workload.Job) {
-			j.QueuedAt, j.ReceivedAt = whole(int(times[0])), micro(times[1])
+		jobs = append(jobs, newJob(state, func(j *workload.Job) {
+			j.QueuedAt, j.ReceivedAt = newTimeAt(int(times[0])), newMicroTimeAt(times[1])
 			if state == v1alpha1.JobRunning || state == v1alpha1.JobCompleted {
-				j.RunnerName, j.StartedAt = "r", whole(int(times[5]))
+				j.RunnerName, j.StartedAt = "r", newTimeAt(int(times[5]))
 			}
 
 			if state == v1alpha1.JobCompleted {
-				j.CompletedAt, j.Conclusion = whole(int(times[6])), "failure"
+				j.CompletedAt, j.Conclusion = newTimeAt(int(times[6])), "failure"
 			}
 		}))
 	}
 
 	moments := []func(*demand.Machine){
-		func(m *demand.Machine) { m.Times.Cloned = micro(times[2]) },
-		func(m *demand.Machine) { m.Times.Started = micro(times[3]) },
-		func(m *demand.Machine) { m.Times.Ready = micro(times[4]) },
-		func(m *demand.Machine) { m.Times.JobStarted, m.Job = micro(times[5]), "gh-7" },
+		func(m *demand.Machine) { m.Times.Cloned = newMicroTimeAt(times[2]) },
+		func(m *demand.Machine) { m.Times.Started = newMicroTimeAt(times[3]) },
+		func(m *demand.Machine) { m.Times.Ready = newMicroTimeAt(times[4]) },
+		func(m *demand.Machine) { m.Times.JobStarted, m.Job = newMicroTimeAt(times[5]), "gh-7" },
 		func(m *demand.Machine) {
-			m.Times.Stopped, m.Times.Ended, m.EndReason = micro(times[7]), micro(times[7]), "JobDone"
+			m.Times.Stopped, m.Times.Ended, m.EndReason = newMicroTimeAt(times[7]), newMicroTimeAt(times[7]), "JobDone"
 		},
-		func(m *demand.Machine) { m.DeletedAt = after(times[8]) },
+		func(m *demand.Machine) { m.DeletedAt = addSeconds(times[8]) },
 	}
 	machines := []*demand.Machine{nil}
 
@@ -266,11 +266,11 @@ func life(rng *rand.Rand) ([]workload.Job, []*demand.Machine) {
 func TestPropertyTimeline(t *testing.T) {
 	t.Parallel()
 
-	check(t, "any order of news ends in the same timeline, and loses no moment on the way", prop.ForAll(
+	checkProperty(t, "any order of news ends in the same timeline, and loses no moment on the way", prop.ForAll(
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 1))
-			jobs, machines := life(rng)
-			want := demand.BuildTimeline(demand.TimelineInput{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: after(1000)})
+			jobs, machines := newLifecycle(rng)
+			want := demand.BuildTimeline(demand.TimelineInput{Job: jobs[len(jobs)-1], Machine: machines[len(machines)-1], Now: addSeconds(1000)})
 
 			var (
 				timeline []v1alpha1.JobEvent
@@ -294,7 +294,7 @@ func TestPropertyTimeline(t *testing.T) {
 					known = jobs[0]
 				}
 
-				next := demand.BuildTimeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: after(100 + float64(i))})
+				next := demand.BuildTimeline(demand.TimelineInput{Job: known, Before: timeline, Machine: machine, Now: addSeconds(100 + float64(i))})
 				if why := findLostMoment(timeline, next); why != "" {
 					return why
 				}
@@ -304,13 +304,13 @@ func TestPropertyTimeline(t *testing.T) {
 
 			// The last reconcile has the complete state, as after a restart of the operator.
 			timeline = demand.BuildTimeline(demand.TimelineInput{
-				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: after(500),
+				Job: known, Before: timeline, Machine: machines[len(machines)-1], Now: addSeconds(500),
 			})
 
-			return cmp.Diff(lines(want), lines(timeline))
+			return cmp.Diff(formatTimeline(want), formatTimeline(timeline))
 		}, gen.Int64()))
 
-	check(t, "causes are kept within bounds, the first and the last always", prop.ForAll(
+	checkProperty(t, "causes are kept within bounds, the first and the last always", prop.ForAll(
 		func(seed int64) string {
 			rng := rand.New(rand.NewPCG(uint64(seed), 2))
 
@@ -324,7 +324,7 @@ func TestPropertyTimeline(t *testing.T) {
 					cause = demand.Cause{}
 				}
 
-				timeline = demand.BuildTimeline(demand.TimelineInput{Job: spec(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: after(float64(i + 2))})
+				timeline = demand.BuildTimeline(demand.TimelineInput{Job: newJobWithTimes(v1alpha1.JobQueued), Before: timeline, Cause: cause, Now: addSeconds(float64(i + 2))})
 
 				if cause.Reason != "" {
 					last = cause.Reason + ": m"
@@ -348,7 +348,7 @@ func TestPropertyTimeline(t *testing.T) {
 			case first != "" && (waits[0] != first || waits[len(waits)-1] != last):
 				return fmt.Sprintf("first %s, last %s in %v", first, last, waits)
 			default:
-				return disorder(timeline)
+				return findDisorder(timeline)
 			}
 		}, gen.Int64()))
 }
@@ -361,11 +361,11 @@ func findLostMoment(previous, current []v1alpha1.JobEvent) string {
 		}
 	}
 
-	return disorder(current)
+	return findDisorder(current)
 }
 
 // findDisorder describes where a timeline is not ordered by its seconds, or has a moment twice.
-func disorder(timeline []v1alpha1.JobEvent) string {
+func findDisorder(timeline []v1alpha1.JobEvent) string {
 	seen := map[v1alpha1.JobMoment]bool{}
 
 	for i, e := range timeline {

@@ -20,7 +20,7 @@ func TestWarmIdle(t *testing.T) {
 	ago := func(seconds ...int) []time.Time {
 		var out []time.Time
 		for _, s := range seconds {
-			out = append(out, start().Add(-time.Duration(s)*time.Second))
+			out = append(out, getStartTime().Add(-time.Duration(s)*time.Second))
 		}
 
 		return out
@@ -50,14 +50,14 @@ func TestWarmIdle(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, next := demand.WarmIdle(test.idle, test.maxIdle, test.arrivals, test.startup, start())
+			got, next := demand.WarmIdle(test.idle, test.maxIdle, test.arrivals, test.startup, getStartTime())
 			if got != test.want {
 				t.Errorf("WarmIdle = %d, want %d", got, test.want)
 			}
 
 			var want time.Time
 			if test.next > 0 {
-				want = start().Add(test.next)
+				want = getStartTime().Add(test.next)
 			}
 
 			if !next.Equal(want) {
@@ -70,16 +70,16 @@ func TestWarmIdle(t *testing.T) {
 func TestWarmIdleIsBounded(t *testing.T) {
 	t.Parallel()
 
-	check(t, "within its bounds, and back to the floor when nothing comes", prop.ForAll(
+	checkProperty(t, "within its bounds, and back to the floor when nothing comes", prop.ForAll(
 		func(idle, more int, seconds []int) string {
 			var arrivals []time.Time
 			for _, s := range seconds {
-				arrivals = append(arrivals, start().Add(-time.Duration(s)*time.Second))
+				arrivals = append(arrivals, getStartTime().Add(-time.Duration(s)*time.Second))
 			}
 
 			limit := idle + more
 
-			got, next := demand.WarmIdle(idle, &limit, arrivals, time.Minute, start())
+			got, next := demand.WarmIdle(idle, &limit, arrivals, time.Minute, getStartTime())
 			if got < idle || got > limit {
 				return fmt.Sprintf("%d is not between %d and %d", got, idle, limit)
 			}

@@ -30,7 +30,7 @@ import (
 )
 
 // findMaxAttempts returns the maximum number of attempts in any period of the given length.
-func mostIn(tries []time.Time, length time.Duration) int {
+func findMaxAttempts(tries []time.Time, length time.Duration) int {
 	most := 0
 
 	for first, from := 0, 0; first < len(tries); first++ {
@@ -92,7 +92,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 		}
 
 		for i, tries := range machineIdentity {
-			if most := mostIn(tries, time.Minute); most > 12 {
+			if most := findMaxAttempts(tries, time.Minute); most > 12 {
 				return fmt.Sprintf("claim %d was tried %d times within a minute", i, most)
 			}
 
@@ -102,7 +102,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 		}
 
 		// After each start, the failures before a circuit breaker opens are added.
-		if most := mostIn(all, time.Minute); most > 61+openThreshold*(1+started) {
+		if most := findMaxAttempts(all, time.Minute); most > 61+openThreshold*(1+started) {
 			return fmt.Sprintf("%d tries within a minute", most)
 		}
 
@@ -111,7 +111,7 @@ func TestPropertyBackoffHolds(t *testing.T) {
 }
 
 // A success of one claim closes the circuit breaker: the other claims no longer wait for their turns.
-func TestACauseThatWorksHasNobodyWait(t *testing.T) {
+func TestSuccessClosesCircuitBreaker(t *testing.T) {
 	t.Parallel()
 
 	clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
@@ -150,7 +150,7 @@ func TestACauseThatWorksHasNobodyWait(t *testing.T) {
 }
 
 // Updates of the controller itself do not enqueue the claim, and updates of all other components do.
-func TestOwnWritesWakeNobody(t *testing.T) {
+func TestOwnWritesDoNotEnqueue(t *testing.T) {
 	t.Parallel()
 
 	now := metav1.NewMicroTime(time.Unix(1_800_000_000, 0))
@@ -195,7 +195,7 @@ func TestOwnWritesWakeNobody(t *testing.T) {
 }
 
 // State in memory about claims, circuit breakers and runner lists is dropped when the claims are deleted.
-func TestWhatIsKeptOfClaimsEnds(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedClaimsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-func waiting(count int) []*v1alpha1.RunnerJob {
+func newWaitingJobs(count int) []*v1alpha1.RunnerJob {
 	out := make([]*v1alpha1.RunnerJob, count)
 	for i := range out {
 		out[i] = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("job-%d", i)}}
@@ -27,13 +27,13 @@ func waiting(count int) []*v1alpha1.RunnerJob {
 	return out
 }
 
-func claimNamed(uid string) *v1alpha1.MachineClaim {
+func newClaim(uid string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
 }
 
 // However many claims request a job at once, and however old their caches are, no job is bound twice. A
 // claim that requests a job again gets the same job.
-func TestAJobIsGivenOnce(t *testing.T) {
+func TestJobIsBoundOnce(t *testing.T) {
 	t.Parallel()
 
 	const many = 50
@@ -50,7 +50,7 @@ func TestAJobIsGivenOnce(t *testing.T) {
 		group.Go(func() {
 			uid := fmt.Sprintf("claim-%d", i)
 
-			first, err := b.bind(claimNamed(uid), waiting(many), now)
+			first, err := b.bind(newClaim(uid), newWaitingJobs(many), now)
 			if err != nil {
 				t.Errorf("claim %s: %v", uid, err)
 
@@ -70,16 +70,16 @@ func TestAJobIsGivenOnce(t *testing.T) {
 
 	group.Wait()
 
-	again, err := b.bind(claimNamed(got["job-7"]), waiting(many)[7:8], now)
+	again, err := b.bind(newClaim(got["job-7"]), newWaitingJobs(many)[7:8], now)
 	if err != nil || again.Name != "job-7" {
 		t.Errorf("second request: %v, %v", again, err)
 	}
 
-	if _, err := b.bind(claimNamed("late"), waiting(many), now); !errors.Is(err, errNoJob) {
+	if _, err := b.bind(newClaim("late"), newWaitingJobs(many), now); !errors.Is(err, errNoJob) {
 		t.Errorf("one claim too many: %v", err)
 	}
 
-	if _, err := b.bind(claimNamed("late"), waiting(1), now.Add(maxCacheLag+time.Second)); err != nil {
+	if _, err := b.bind(newClaim("late"), newWaitingJobs(1), now.Add(maxCacheLag+time.Second)); err != nil {
 		t.Errorf("a released job: %v", err)
 	}
 }
@@ -98,7 +98,7 @@ func TestNews(t *testing.T) {
 		return out
 	}
 	claim := func(phase guest.Phase, result string, change func(*v1alpha1.MachineClaim)) *v1alpha1.MachineClaim {
-		out := claimNamed("c")
+		out := newClaim("c")
 		out.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: string(phase), JobResult: result}
 		out.Status.Times = &v1alpha1.MachineTimes{}
 
@@ -204,7 +204,7 @@ func TestStoppedMachinesShareListings(t *testing.T) {
 }
 
 // TestFirstStopDoesNotWait checks that a machine does not wait if no other machine has stopped.
-func TestFirstStopWaitsForNothing(t *testing.T) {
+func TestFirstStopDoesNotWait(t *testing.T) {
 	var shared runnerLists
 
 	now := time.Now()

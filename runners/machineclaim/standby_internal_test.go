@@ -34,7 +34,7 @@ func TestMain(m *testing.M) {
 
 // standbyFixture is a fixture: a claim on standby whose machine is created, on a hypervisor without other
 // machines.
-type held struct {
+type standbyFixture struct {
 	*testing.T
 
 	pve   *pve.Server
@@ -42,7 +42,7 @@ type held struct {
 	scope *scope
 }
 
-func provider(t *testing.T, s *pve.Server) hypervisor.Connection {
+func connectProvider(t *testing.T, s *pve.Server) hypervisor.Connection {
 	t.Helper()
 
 	tls, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: s.Fingerprint()}, nil, nil)
@@ -63,13 +63,13 @@ func provider(t *testing.T, s *pve.Server) hypervisor.Connection {
 	return out
 }
 
-func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
+func newStandbyFixture(t *testing.T, lifecycle *v1alpha1.Lifecycle) *standbyFixture {
 	t.Helper()
 
 	model := pve.DefaultModel()
 	model.StatusLag = 0
 
-	h := &held{T: t, pve: pvetest.New(t, model), clock: clocktesting.NewFakePassiveClock(time.Now())}
+	h := &standbyFixture{T: t, pve: pvetest.New(t, model), clock: clocktesting.NewFakePassiveClock(time.Now())}
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: env.Namespace(t), Name: "held", Finalizers: []string{v1alpha1.FinalizerVMCleanup},
@@ -93,7 +93,7 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 				Client: env.Client, Controller: "machineclaim", Clock: h.clock, Recorder: events.NewFakeRecorder(100),
 			},
 		},
-		claim: claim, provider: provider(t, h.pve), cluster: &v1alpha1.HypervisorCluster{},
+		claim: claim, provider: connectProvider(t, h.pve), cluster: &v1alpha1.HypervisorCluster{},
 		names: vmspec.Names{Hostname: "held"},
 		template: &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			Template:  v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: pve.DefaultTemplate}},
@@ -101,13 +101,13 @@ func newHeld(t *testing.T, lifecycle *v1alpha1.Lifecycle) *held {
 		}},
 	}
 	h.scope.cluster.Name = "lab"
-	h.until("Standby")
+	h.reconcileUntil("Standby")
 
 	return h
 }
 
 // reconcileUntil reconciles until the condition of the claim has the status and the reason.
-func (h *held) until(reason string) {
+func (h *standbyFixture) reconcileUntil(reason string) {
 	h.Helper()
 
 	const patience = time.Minute
@@ -133,7 +133,7 @@ func (h *held) until(reason string) {
 }
 
 // requireEnded checks that the machine has ended with the reason and that the claim is being deleted.
-func (h *held) ended(reason string) {
+func (h *standbyFixture) requireEnded(reason string) {
 	h.Helper()
 
 	var claim v1alpha1.MachineClaim
@@ -146,10 +146,10 @@ func (h *held) ended(reason string) {
 	}
 }
 
-func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
+func TestStandbyIsChecked(t *testing.T) {
 	t.Parallel()
 
-	h := newHeld(t, nil)
+	h := newStandbyFixture(t, nil)
 	status := h.scope.claim.Status
 
 	if status.Phase != v1alpha1.MachineClaimProvisioning || status.Times.Cloned == nil || status.Times.Started != nil ||
@@ -170,7 +170,7 @@ func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
 	}
 
 	// If the VM is deleted by someone else, the machine has ended.
-	other := provider(t, h.pve)
+	other := connectProvider(t, h.pve)
 	deadline := time.Now().Add(30 * time.Second)
 
 	for !hypervisor.Is(other.Delete(t.Context(), h.scope.machineRef()), hypervisor.NotFound) {
@@ -181,28 +181,28 @@ func TestAMachineOnStandbyIsLookedAfter(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 
-	h.until(ReasonVanished)
-	h.ended(ReasonVanished)
+	h.reconcileUntil(ReasonVanished)
+	h.requireEnded(ReasonVanished)
 }
 
-func TestOnStandbyOnlyTheLifetimeCounts(t *testing.T) {
+func TestStandbyHasOnlyLifetimeLimit(t *testing.T) {
 	t.Parallel()
 
 	short := &metav1.Duration{Duration: time.Minute}
-	h := newHeld(t, &v1alpha1.Lifecycle{
+	h := newStandbyFixture(t, &v1alpha1.Lifecycle{
 		MaxLifetime: &metav1.Duration{Duration: time.Hour}, IdleTimeout: short, BootstrapTimeout: short, JobTimeout: short,
 	})
 
 	h.clock.SetTime(h.clock.Now().Add(50 * time.Minute))
-	h.until("Standby")
+	h.reconcileUntil("Standby")
 
 	if h.scope.claim.Status.EndReason != "" {
 		t.Errorf("end reason %s", h.scope.claim.Status.EndReason)
 	}
 
 	h.clock.SetTime(h.clock.Now().Add(11 * time.Minute))
-	h.until(ReasonMaxLifetime)
-	h.ended(ReasonMaxLifetime)
+	h.reconcileUntil(ReasonMaxLifetime)
+	h.requireEnded(ReasonMaxLifetime)
 }
 
 func TestActivationIsNoted(t *testing.T) {

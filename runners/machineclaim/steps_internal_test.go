@@ -140,7 +140,7 @@ func TestDeadline(t *testing.T) {
 
 // A machine without a job does not end with JobDone. The metrics count successes by these end reasons, and
 // pools count failures by all other end reasons.
-func TestHowItEnded(t *testing.T) {
+func TestEndReason(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -216,7 +216,7 @@ func TestKeepable(t *testing.T) {
 }
 
 // A machine is created only if both its template and its cluster are ready.
-func TestBothTemplateAndClusterGate(t *testing.T) {
+func TestTemplateAndClusterMustBeReady(t *testing.T) {
 	t.Parallel()
 
 	ready := func(is bool) []metav1.Condition {
@@ -247,7 +247,7 @@ func TestBothTemplateAndClusterGate(t *testing.T) {
 	}
 }
 
-func TestSpecHoldsAndPlaces(t *testing.T) {
+func TestSpecOfStandbyAndPlacement(t *testing.T) {
 	t.Parallel()
 
 	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "a", UID: "u"}}

@@ -20,7 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
-func open(t *testing.T, place objectstore.Location, keys objectstore.Credentials) *objectstore.Store {
+func openStore(t *testing.T, place objectstore.Location, keys objectstore.Credentials) *objectstore.Store {
 	t.Helper()
 
 	store, err := objectstore.New(place, keys, bounds.SharedTransport())
@@ -40,7 +40,7 @@ func TestWriteAndRead(t *testing.T) {
 
 	place := objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}
 	keys := objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret}
-	store, text := open(t, place, keys), strings.Repeat("make: all is well €\n", 3000)
+	store, text := openStore(t, place, keys), strings.Repeat("make: all is well €\n", 3000)
 
 	for range 2 {
 		if err := store.Put(t.Context(), "a/ci/linux-x7k2p.log", text); err != nil {
@@ -83,7 +83,7 @@ func TestWriteAndRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			err := open(t, tc.place, tc.keys).Put(t.Context(), "x", "text")
+			err := openStore(t, tc.place, tc.keys).Put(t.Context(), "x", "text")
 
 			var known *objectstore.Error
 			if !errors.As(err, &known) || known.Code != tc.code || !strings.Contains(err.Error(), tc.code) {
@@ -93,13 +93,13 @@ func TestWriteAndRead(t *testing.T) {
 	}
 }
 
-func TestReadingWhatIsNotThere(t *testing.T) {
+func TestMissingObject(t *testing.T) {
 	t.Parallel()
 
 	server := s3.Start(t)
 	server.CreateBucket(t, "logs")
 
-	store := open(t, objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}, objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret})
+	store := openStore(t, objectstore.Location{Endpoint: server.URL, Region: s3.Region, Bucket: "logs"}, objectstore.Credentials{ID: s3.KeyID, Secret: s3.Secret})
 
 	_, err := store.Get(t.Context(), "gone.log", 100)
 	if err == nil || !strings.Contains(err.Error(), "read s3://logs/gone.log at "+server.URL+": NoSuchKey: the object does not exist") {
@@ -123,7 +123,7 @@ func TestEndpoints(t *testing.T) {
 
 // If a store repeats the request or sends a long message, errors quote at most a limited part without
 // secrets. Each call is made once.
-func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
+func TestErrorsAreShortAndHaveNoKeys(t *testing.T) {
 	t.Parallel()
 
 	calls := 0
@@ -140,7 +140,7 @@ func TestErrorsAreShortAndHoldNoKeys(t *testing.T) {
 
 	keys := objectstore.Credentials{ID: "id", Secret: "very-secret"}
 
-	err := open(t, objectstore.Location{Endpoint: server.URL, Region: "r", Bucket: "logs"}, keys).Put(ctx, "x", "text")
+	err := openStore(t, objectstore.Location{Endpoint: server.URL, Region: "r", Bucket: "logs"}, keys).Put(ctx, "x", "text")
 	if err == nil || strings.Contains(err.Error(), "very-secret") || len(err.Error()) > 500 {
 		t.Errorf("Put = %v", err)
 	}

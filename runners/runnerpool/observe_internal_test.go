@@ -21,7 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
 
-func micro(t time.Time) *metav1.MicroTime {
+func newMicroTime(t time.Time) *metav1.MicroTime {
 	m := metav1.NewMicroTime(t)
 
 	return &m
@@ -43,15 +43,15 @@ func TestStateOf(t *testing.T) {
 	}{
 		"no machine yet":                  {want: demand.ClaimPending},
 		"id recorded":                     {status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimBooting},
-		"runner online":                   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now)}}, want: demand.ClaimIdle},
+		"runner online":                   {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: newMicroTime(now)}}, want: demand.ClaimIdle},
 		"runner has a job":                {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, job: v1alpha1.JobRunning, want: demand.ClaimBusy},
-		"the claim knows of a job first":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, want: demand.ClaimBusy},
-		"its job is over, the VM not yet": {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: micro(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
+		"the claim knows of a job first":  {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: newMicroTime(now)}}, want: demand.ClaimBusy},
+		"its job is over, the VM not yet": {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{JobStarted: newMicroTime(now)}}, job: v1alpha1.JobCompleted, want: demand.ClaimFinishing},
 		"on standby, no machine yet":      {standby: true, want: demand.ClaimStandby},
 		"on standby, id recorded":         {standby: true, status: v1alpha1.MachineClaimStatus{VMRef: vm}, want: demand.ClaimStandby},
-		"its life is over":                {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: micro(now), Ended: micro(now)}}, want: demand.ClaimFinishing},
+		"its life is over":                {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner, Times: &v1alpha1.MachineTimes{Ready: newMicroTime(now), Ended: newMicroTime(now)}}, want: demand.ClaimFinishing},
 		"being deleted, whatever else":    {status: v1alpha1.MachineClaimStatus{VMRef: vm, BootstrapInfo: runner}, deleted: true, job: v1alpha1.JobRunning, want: demand.ClaimFinishing},
-		"failed before it had a machine":  {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: micro(now)}}, want: demand.ClaimFinishing},
+		"failed before it had a machine":  {status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimFailed, Times: &v1alpha1.MachineTimes{Ended: newMicroTime(now)}}, want: demand.ClaimFinishing},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -71,14 +71,14 @@ func TestStateOf(t *testing.T) {
 
 // A machine that has run its job and is powering off is not idle, and its job is no longer queued, although
 // the CI platform has not reported the job's end.
-func TestJobThatOnlyItsMachineTellsOf(t *testing.T) {
+func TestJobKnownOnlyToMachine(t *testing.T) {
 	t.Parallel()
 
 	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 	claim := func(phase guest.Phase, reason string) v1alpha1.MachineClaim {
 		return v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{
 			BootstrapInfo: &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: string(phase), GuestReason: reason},
-			Times:         &v1alpha1.MachineTimes{Ready: micro(now.Add(-time.Minute))},
+			Times:         &v1alpha1.MachineTimes{Ready: newMicroTime(now.Add(-time.Minute))},
 		}}
 	}
 
@@ -106,7 +106,9 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	t.Parallel()
 
 	start := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	timestamp := func(seconds int) *metav1.MicroTime { return micro(start.Add(time.Duration(seconds) * time.Second)) }
+	timestamp := func(seconds int) *metav1.MicroTime {
+		return newMicroTime(start.Add(time.Duration(seconds) * time.Second))
+	}
 	claim := func(times v1alpha1.MachineTimes) v1alpha1.MachineClaim {
 		return v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{Times: &times}}
 	}
@@ -153,7 +155,7 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	}
 }
 
-func TestAMachineAheadOfItsWebhookStandsForAJob(t *testing.T) {
+func TestMachineAheadOfWebhookCountsAsJob(t *testing.T) {
 	t.Parallel()
 
 	var memory unconfirmedStarts
@@ -316,7 +318,7 @@ func TestHashOf(t *testing.T) {
 	}
 }
 
-func TestStartupsAreRemembered(t *testing.T) {
+func TestStartupDurations(t *testing.T) {
 	t.Parallel()
 
 	var memory startups
@@ -334,11 +336,11 @@ func TestStartupsAreRemembered(t *testing.T) {
 	}
 
 	claims := []v1alpha1.MachineClaim{
-		machine("a", v1alpha1.MachineTimes{Ready: micro(birth.Add(20 * time.Second))}),
+		machine("a", v1alpha1.MachineTimes{Ready: newMicroTime(birth.Add(20 * time.Second))}),
 		machine("b", v1alpha1.MachineTimes{}),
 		// On standby for an hour, then started within ten seconds.
-		machine("c", v1alpha1.MachineTimes{Activated: micro(birth.Add(time.Hour)), Ready: micro(birth.Add(time.Hour + 10*time.Second))}),
-		machine("d", v1alpha1.MachineTimes{Ready: micro(birth.Add(90 * time.Second))}),
+		machine("c", v1alpha1.MachineTimes{Activated: newMicroTime(birth.Add(time.Hour)), Ready: newMicroTime(birth.Add(time.Hour + 10*time.Second))}),
+		machine("d", v1alpha1.MachineTimes{Ready: newMicroTime(birth.Add(90 * time.Second))}),
 	}
 
 	for range 3 { // each counts once
@@ -357,7 +359,7 @@ func TestStartupsAreRemembered(t *testing.T) {
 }
 
 // State in memory about pools is freed when the pools are deleted.
-func TestMemoriesEndWithTheirPools(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfDeletedPoolsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)

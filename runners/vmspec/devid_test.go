@@ -39,7 +39,7 @@ func TestTPM(t *testing.T) {
 			settings := whole
 			tc.change(&settings)
 
-			spec := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			spec := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 				s.Attestation = &v1alpha1.Attestation{Method: tc.method}
 			})
 			err := vmspec.DryRender(spec, settings)
@@ -58,7 +58,7 @@ func TestTPM(t *testing.T) {
 		})
 	}
 
-	if vmspec.NewShape(template(nil)).TPM {
+	if vmspec.NewShape(newTemplate(nil)).TPM {
 		t.Error("a machine without attestation has a TPM")
 	}
 }

@@ -25,7 +25,7 @@ import (
 const joinToken = "0a1b2c3d-the-token"
 
 // newIdentitySettings returns the settings of an operator with a SPIRE server.
-func withIdentity() vmspec.Settings {
+func newIdentitySettings() vmspec.Settings {
 	return vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
 		TrustDomain: "hyperfleet.io", HasDevIDAuthority: true,
@@ -33,8 +33,8 @@ func withIdentity() vmspec.Settings {
 }
 
 // newAttestingInput returns the input of the cloud-init ISO of a machine that attests.
-func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
-	in := input(t, withIdentity())
+func newAttestingInput(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
+	in := newInput(t, newIdentitySettings())
 	in.Claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{Identity: vmspec.NewMachineIdentity(in.Claim, t, in.Settings)}
 	in.Attestation = identity.Attestation{
 		JoinToken: joinToken, ServerAddress: "spire.example:8081", TrustBundle: "-----BEGIN CERTIFICATE-----\n",
@@ -44,7 +44,7 @@ func attesting(t *v1alpha1.HypervisorMachineTemplate) vmspec.Input {
 }
 
 // parseConfig parses the configuration of the bootstrap service from user data.
-func configOf(t *testing.T, userData []byte) guest.Config {
+func parseConfig(t *testing.T, userData []byte) guest.Config {
 	t.Helper()
 
 	var data struct {
@@ -135,7 +135,7 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+			template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 				s.Attestation = &v1alpha1.Attestation{Method: tc.attestation}
 				if tc.attestation == v1alpha1.AttestationTPM {
 					s.Attestation.Config = &v1alpha1.AttestationConfig{TPMDevice: "/dev/tpm1"}
@@ -143,16 +143,16 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 
 				s.Bootstrap.Method, s.Bootstrap.Config.ExternalSecrets = tc.bootstrap, external
 			})
-			if err := vmspec.DryRender(template, withIdentity()); err != nil {
+			if err := vmspec.DryRender(template, newIdentitySettings()); err != nil {
 				t.Fatal(err)
 			}
 
-			seed, err := vmspec.RenderSeed(attesting(template))
+			seed, err := vmspec.RenderSeed(newAttestingInput(template))
 			if err != nil {
 				t.Fatal(err)
 			}
 
-			tc.check(t, configOf(t, seed.UserData))
+			tc.check(t, parseConfig(t, seed.UserData))
 
 			if strings.Contains(string(seed.UserData), "a key that stays here") {
 				t.Error("the cloud-init ISO holds the operator's key")
@@ -165,7 +165,7 @@ func TestSeedOfAnAttestedMachine(t *testing.T) {
 func TestCloudInitSeesTheIdentity(t *testing.T) {
 	t.Parallel()
 
-	seed, err := vmspec.RenderSeed(attesting(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+	seed, err := vmspec.RenderSeed(newAttestingInput(newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Attestation = &v1alpha1.Attestation{}
 		s.CloudInit = &v1alpha1.CloudInit{
 			UserData: "#cloud-config\nseen: [{{ .SPIFFEEnabled }}, {{ .AttestationMethod }}, {{ .JoinToken }}, {{ .SPIFFEID | toJson }}]\n",
@@ -191,7 +191,7 @@ func TestCloudInitSeesTheIdentity(t *testing.T) {
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 
-	template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+	template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Attestation = &v1alpha1.Attestation{Config: &v1alpha1.AttestationConfig{
 			JoinTokenTTL: &metav1.Duration{Duration: 90 * time.Second},
 		}}
@@ -201,20 +201,20 @@ func TestRegistration(t *testing.T) {
 		ID:     identity.ID{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
 		Method: identity.JoinToken, TTL: 90 * time.Second, Template: "template", Pool: "pool", Workload: v1alpha1.WorkloadGitHubActions,
 	}
-	if diff := cmp.Diff(want, vmspec.NewRegistration(attesting(template).Claim, template)); diff != "" {
+	if diff := cmp.Diff(want, vmspec.NewRegistration(newAttestingInput(template).Claim, template)); diff != "" {
 		t.Error(diff)
 	}
 }
 
 // A machine of a platform that binds each machine to one job gets its credential with method callback, or
 // on the cloud-init ISO.
-func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
+func TestSecretsManagerNeedsUnboundPlatform(t *testing.T) {
 	t.Parallel()
 
 	for method, refused := range map[string]bool{
 		v1alpha1.BootstrapExternalSecrets: true, v1alpha1.BootstrapCallback: false, v1alpha1.BootstrapRunnerToken: false,
 	} {
-		template := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = method })
+		template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = method })
 
 		err := vmspec.CheckPlatform(template, workload.RunnerSpec{Platform: v1alpha1.WorkloadGeneric, NeedsJob: true})
 		if got := errclass.ReasonOf(err, "") == vmspec.ReasonBootstrapMethodUnavailable; got != refused {
@@ -228,7 +228,7 @@ func TestSecretsManagerIsForPlatformsThatDoNotBind(t *testing.T) {
 }
 
 // A recorded handover without a proof, from an older operator, requires a claim code.
-func TestProofOfAnOldOffer(t *testing.T) {
+func TestHandoverWithoutProof(t *testing.T) {
 	t.Parallel()
 
 	if got := vmspec.OfferedProof(&v1alpha1.CredentialHandover{}); got != v1alpha1.ProofClaimCode {

@@ -27,7 +27,7 @@ import (
 )
 
 // newAddressPool returns an address pool with both families, and one gateway for each.
-func pool() *v1alpha1.AddressPool {
+func newAddressPool() *v1alpha1.AddressPool {
 	return &v1alpha1.AddressPool{
 		Addresses:      []v1alpha1.AddressRange{"10.9.0.10-10.9.0.20", "fd00:9::10-fd00:9::20"},
 		PrefixLengthV4: 25, PrefixLengthV6: 64,
@@ -38,8 +38,8 @@ func pool() *v1alpha1.AddressPool {
 
 // newAddressedInput returns the input for a claim's machine with the network and the network data of a
 // template.
-func addressed(network v1alpha1.MachineNetwork, data string, addresses ...string) vmspec.Input {
-	out := input(template(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+func newAddressedInput(network v1alpha1.MachineNetwork, data string, addresses ...string) vmspec.Input {
+	out := newInput(newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
 		s.Network = &network
 		if data != "" {
 			s.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
@@ -50,8 +50,8 @@ func addressed(network v1alpha1.MachineNetwork, data string, addresses ...string
 	return out
 }
 
-func ofPool(mode, device string) v1alpha1.MachineNetwork {
-	return v1alpha1.MachineNetwork{Mode: mode, Interface: device, Static: &v1alpha1.StaticNetwork{Pool: pool()}}
+func newPoolNetwork(mode, device string) v1alpha1.MachineNetwork {
+	return v1alpha1.MachineNetwork{Mode: mode, Interface: device, Static: &v1alpha1.StaticNetwork{Pool: newAddressPool()}}
 }
 
 const (
@@ -87,51 +87,51 @@ func TestNetworkDataOfMachines(t *testing.T) {
 		// kept is text of the user that must be unchanged.
 		kept []string
 	}{
-		"dhcp": {in: addressed(v1alpha1.MachineNetwork{}, ""), want: []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac"}},
+		"dhcp": {in: newAddressedInput(v1alpha1.MachineNetwork{}, ""), want: []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac"}},
 		"dhcp with options": {
-			in: addressed(v1alpha1.MachineNetwork{Interface: "ens18", DHCP: &v1alpha1.DHCP{
+			in: newAddressedInput(v1alpha1.MachineNetwork{Interface: "ens18", DHCP: &v1alpha1.DHCP{
 				SendHostname: &no, UseDNS: &no, UseRoutes: &no, ClientIdentifier: "hostname",
 			}}, ""), want: []string{"Name=ens18", "SendHostname=false", "UseDNS=false", "UseRoutes=false"},
 		},
-		"dhcp is off": {in: addressed(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}, ""), want: []string{"Name=e*"}},
+		"dhcp is off": {in: newAddressedInput(v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}, ""), want: []string{"Name=e*"}},
 		"one IPv4 address": {
-			in:   addressed(fixed("192.0.2.5", "255.255.255.0", "192.0.2.1"), ""),
+			in:   newAddressedInput(fixed("192.0.2.5", "255.255.255.0", "192.0.2.1"), ""),
 			want: []string{"Address=192.0.2.5/24", "Gateway=192.0.2.1"},
 		},
 		"one IPv6 address": {
-			in:   addressed(fixed("2001:db8::5", "64", "fe80::1"), ""),
+			in:   newAddressedInput(fixed("2001:db8::5", "64", "fe80::1"), ""),
 			want: []string{"Address=2001:db8::5/64", "Gateway=fe80::1"},
 		},
 		"IPv4 of a pool": {
-			in:   addressed(ofPool("static", ""), "", address4),
+			in:   newAddressedInput(newPoolNetwork("static", ""), "", address4),
 			want: []string{"Name=e*", "Address=10.9.0.10/25", "Gateway=10.9.0.1", "DNS=10.9.0.2"},
 		},
 		"IPv6 of a pool": {
-			in:   addressed(ofPool("static", "ens1*"), "", address6),
+			in:   newAddressedInput(newPoolNetwork("static", "ens1*"), "", address6),
 			want: []string{"Name=ens1*", "Address=fd00:9::10/64", "Gateway=fe80::1", "DNS=fd00:9::2"},
 		},
 		"both of a pool": {
-			in:   addressed(ofPool("static", "ens18"), "", address4, address6),
+			in:   newAddressedInput(newPoolNetwork("static", "ens18"), "", address4, address6),
 			want: []string{"Name=ens18", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "Gateway=10.9.0.1", "Gateway=fe80::1"},
 		},
 		"the user's, at one of two interfaces": {
-			in:   addressed(ofPool("cloud-init", "ens19"), twoDevices, address4, address6),
+			in:   newAddressedInput(newPoolNetwork("cloud-init", "ens19"), twoDevices, address4, address6),
 			want: []string{"Address=10.9.0.10/25", "Address=fd00:9::10/64", "Metric=7", "DHCP=ipv4"},
 			kept: []string{"# ours", "mtu: 9000", "metric: 7"},
 		},
 		"the user's, at a bridge": {
-			in:   addressed(ofPool("static", "br0"), bridged, address4),
+			in:   newAddressedInput(newPoolNetwork("static", "br0"), bridged, address4),
 			want: []string{"Address=10.9.0.10/25", "Bridge=br0"}, kept: []string{"stp: false"},
 		},
 		"the user's, at the only interface, as JSON": {
-			in: addressed(ofPool("cloud-init", ""), asJSON, address4), want: []string{"Address=10.9.0.10/25", "MTUBytes=1400"},
+			in: newAddressedInput(newPoolNetwork("cloud-init", ""), asJSON, address4), want: []string{"Address=10.9.0.10/25", "MTUBytes=1400"},
 		},
 		"the user's, with variables": {
-			in:   addressed(ofPool("cloud-init", ""), variable, address4, address6),
+			in:   newAddressedInput(newPoolNetwork("cloud-init", ""), variable, address4, address6),
 			want: []string{"Name=e*", "Address=10.9.0.10/25", "Address=fd00:9::10/64", "DNS=10.9.0.2"},
 		},
 		"OpenStack's": {
-			in:   addressed(ofPool("cloud-init", ""), openStack, address4),
+			in:   newAddressedInput(newPoolNetwork("cloud-init", ""), openStack, address4),
 			want: []string{"Name=ens18", "Address=10.9.0.10/25", "Gateway=10.9.0.1", "DNS=10.9.0.2", "MTUBytes=1400"},
 		},
 	}
@@ -172,7 +172,7 @@ func TestNetworkDataOfMachines(t *testing.T) {
 
 	t.Run("by cloud-init", func(t *testing.T) {
 		t.Parallel()
-		convert(t, configs...)
+		convertWithCloudInit(t, configs...)
 	})
 }
 
@@ -187,12 +187,12 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 	}
 
 	for name, in := range map[string]vmspec.Input{
-		"IPv4":        addressed(ofPool("static", ""), "", address4),
-		"IPv6":        addressed(ofPool("static", ""), "", address6),
-		"both":        addressed(ofPool("static", "ens18"), "", address4, address6),
-		"the user's":  addressed(ofPool("cloud-init", "ens19"), twoDevices, address4, address6),
-		"OpenStack's": addressed(ofPool("cloud-init", ""), openStack, address4),
-		"variables":   addressed(ofPool("cloud-init", ""), variable, address4, address6),
+		"IPv4":        newAddressedInput(newPoolNetwork("static", ""), "", address4),
+		"IPv6":        newAddressedInput(newPoolNetwork("static", ""), "", address6),
+		"both":        newAddressedInput(newPoolNetwork("static", "ens18"), "", address4, address6),
+		"the user's":  newAddressedInput(newPoolNetwork("cloud-init", "ens19"), twoDevices, address4, address6),
+		"OpenStack's": newAddressedInput(newPoolNetwork("cloud-init", ""), openStack, address4),
+		"variables":   newAddressedInput(newPoolNetwork("cloud-init", ""), variable, address4, address6),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -234,11 +234,11 @@ func TestNetworkDataAsOpenStack(t *testing.T) {
 
 // Network data that cannot hold the addresses is refused when the template is checked. The error names the
 // field and the fix.
-func TestNetworkDataThatCannotBe(t *testing.T) {
+func TestInvalidNetworkData(t *testing.T) {
 	t.Parallel()
 
-	static := ofPool("cloud-init", "ens18")
-	alone := ofPool("cloud-init", "")
+	static := newPoolNetwork("cloud-init", "ens18")
+	alone := newPoolNetwork("cloud-init", "")
 
 	for name, tc := range map[string]struct {
 		network v1alpha1.MachineNetwork
@@ -250,8 +250,8 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 		"nothing":                               {static, " ", []string{"is empty"}},
 		"nothing but a comment":                 {static, "# later\n", []string{"version: 1 or version: 2"}},
 		"no network data":                       {static, "hello: world", []string{"version: 1 or version: 2", "network_data.json"}},
-		"without the interface":                 {ofPool("cloud-init", "ens20"), twoDevices, []string{`no such interface: "ens20"`, "ens18, ens19", "network.interface"}},
-		"OpenStack, another link":               {ofPool("cloud-init", "eth9"), openStack, []string{`no such interface: "eth9"`, "ens18"}},
+		"without the interface":                 {newPoolNetwork("cloud-init", "ens20"), twoDevices, []string{`no such interface: "ens20"`, "ens18, ens19", "network.interface"}},
+		"OpenStack, another link":               {newPoolNetwork("cloud-init", "eth9"), openStack, []string{`no such interface: "eth9"`, "ens18"}},
 		"several interfaces, and none is named": {alone, twoDevices, []string{"several interfaces (ens18, ens19)", "set network.interface", "{{ .Addresses }}"}},
 		"no interface at all":                   {alone, "version: 2\n", []string{"it has none"}},
 		"version 1 with no address":             {alone, strings.ReplaceAll(version1, "{{ .StaticIP }}", "10.1.1.1"), []string{"version 1", "{{ .StaticIP }}"}},
@@ -262,7 +262,7 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			in := addressed(tc.network, tc.data, address4)
+			in := newAddressedInput(tc.network, tc.data, address4)
 			_, made := vmspec.RenderSeed(in)
 
 			for _, err := range []error{vmspec.DryRender(in.Template, vmspec.Settings{}), made} {
@@ -284,18 +284,18 @@ func TestNetworkDataThatCannotBe(t *testing.T) {
 func TestVersion1ByVariables(t *testing.T) {
 	t.Parallel()
 
-	in := addressed(ofPool("cloud-init", ""), version1, address4)
+	in := newAddressedInput(newPoolNetwork("cloud-init", ""), version1, address4)
 
 	seed, err := vmspec.RenderSeed(in)
 	if err != nil || !strings.Contains(string(seed.NetworkConfig), "address: 10.9.0.10/25") {
 		t.Errorf("%v\n%s", err, seed.NetworkConfig)
 	}
 
-	convert(t, seed.NetworkConfig)
+	convertWithCloudInit(t, seed.NetworkConfig)
 }
 
 // The check of a template uses the prefix lengths that the pool's addresses will have.
-func TestRehearsalKnowsPrefixLengths(t *testing.T) {
+func TestTemplateCheckUsesPrefixLengths(t *testing.T) {
 	t.Parallel()
 
 	for name, tc := range map[string]struct {
@@ -313,7 +313,7 @@ func TestRehearsalKnowsPrefixLengths(t *testing.T) {
 
 			network := v1alpha1.MachineNetwork{Mode: "cloud-init", Static: &v1alpha1.StaticNetwork{Pool: &tc.pool}}
 			for mask, fits := range map[string]bool{tc.mask: true, "255.128.0.0": false} {
-				in := addressed(network, strings.Replace(openStack, "255.255.255.128", mask, 1))
+				in := newAddressedInput(network, strings.Replace(openStack, "255.255.255.128", mask, 1))
 				if err := vmspec.DryRender(in.Template, vmspec.Settings{}); (err == nil) != fits {
 					t.Errorf("%s: %v", mask, err)
 				}
@@ -333,7 +333,7 @@ for name in sys.argv[1:]:
 `
 
 // convertWithCloudInit converts network-configs with cloud-init's renderer for networkd.
-func convert(t *testing.T, configs ...[]byte) {
+func convertWithCloudInit(t *testing.T, configs ...[]byte) {
 	t.Helper()
 
 	script, err := os.ReadFile(exe.FindProgram(t, "cloud-init", "cloud-init"))
@@ -366,12 +366,12 @@ func convert(t *testing.T, configs ...[]byte) {
 
 // validatedUserData holds the user data that cloud-init has already validated, because most machines have the
 // same user data.
-var checked sync.Map
+var validatedUserData sync.Map
 
 func checkUserData(t *testing.T, userData []byte) {
 	t.Helper()
 
-	if _, known := checked.LoadOrStore(string(userData), true); known {
+	if _, known := validatedUserData.LoadOrStore(string(userData), true); known {
 		return
 	}
 

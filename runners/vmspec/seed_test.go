@@ -26,7 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func template(change func(*v1alpha1.HypervisorMachineTemplateSpec)) *v1alpha1.HypervisorMachineTemplate {
+func newTemplate(change func(*v1alpha1.HypervisorMachineTemplateSpec)) *v1alpha1.HypervisorMachineTemplate {
 	out := &v1alpha1.HypervisorMachineTemplate{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "template"},
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
@@ -44,7 +44,7 @@ func template(change func(*v1alpha1.HypervisorMachineTemplateSpec)) *v1alpha1.Hy
 	return out
 }
 
-func input(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmspec.Input {
+func newInput(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmspec.Input {
 	claim := &v1alpha1.MachineClaim{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"},
 		Spec: v1alpha1.MachineClaimSpec{
@@ -68,10 +68,10 @@ func input(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) vmsp
 }
 
 // The ISO holds the claim of the machine, its only credential and the report URL, and no long-lived secret.
-func TestSeedTellsAMachineWhatItNeeds(t *testing.T) {
+func TestSeedOfMachine(t *testing.T) {
 	t.Parallel()
 
-	seed, err := vmspec.RenderSeed(input(template(nil), vmspec.Settings{
+	seed, err := vmspec.RenderSeed(newInput(newTemplate(nil), vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
 	}))
 	if err != nil {
@@ -96,13 +96,13 @@ func TestSeedTellsAMachineWhatItNeeds(t *testing.T) {
 
 // With method callback the cloud-init ISO holds a code and no credential. The template is accepted if
 // guest.url is set.
-func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
+func TestSeedWithCallbackHasNoCredential(t *testing.T) {
 	t.Parallel()
 
 	settings := vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", GuestCABundle: func() string { return "a bundle" }, ReportKey: []byte("a key that stays here"),
 	}
-	callback := template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = v1alpha1.BootstrapCallback })
+	callback := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Method = v1alpha1.BootstrapCallback })
 
 	if err := vmspec.DryRender(callback, settings); err != nil {
 		t.Fatal(err)
@@ -115,7 +115,7 @@ func TestSeedOfACallbackHoldsACodeAlone(t *testing.T) {
 		t.Errorf("without a key: %v", err)
 	}
 
-	in := input(callback, settings)
+	in := newInput(callback, settings)
 	in.Credential.RunnerToken = "one-hour" // must not be on the ISO even if it is set
 
 	seed, err := vmspec.RenderSeed(in)
@@ -163,10 +163,10 @@ func TestDelivery(t *testing.T) {
 		GuestURL: "https://fleet.example:8443", BootstrapServices: map[string]vmspec.Program{"x64": program},
 	}
 	by := func(method string) *v1alpha1.HypervisorMachineTemplate {
-		return template(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Delivery = method })
+		return newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) { s.Bootstrap.Delivery = method })
 	}
 
-	iso, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), settings))
+	iso, err := vmspec.RenderSeed(newInput(by(v1alpha1.DeliveryISO), settings))
 	if err != nil || string(iso.Files["bootstrap-service"]) != "the program" {
 		t.Errorf("iso: error %v, %d files", err, len(iso.Files))
 	}
@@ -175,16 +175,16 @@ func TestDelivery(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if _, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), settings)); errclass.ReasonOf(err, "") != "BootstrapServiceChanged" {
+	if _, err := vmspec.RenderSeed(newInput(by(v1alpha1.DeliveryISO), settings)); errclass.ReasonOf(err, "") != "BootstrapServiceChanged" {
 		t.Errorf("a program that was overwritten after the start: %v", err)
 	}
 
-	download, err := vmspec.RenderSeed(input(by(v1alpha1.DeliveryDownload), settings))
+	download, err := vmspec.RenderSeed(newInput(by(v1alpha1.DeliveryDownload), settings))
 	if err != nil || !strings.Contains(string(download.UserData), program.SHA256) || len(download.Files) > 0 {
 		t.Errorf("download: error %v, the checksum is not in\n%s", err, download.UserData)
 	}
 
-	_, err = vmspec.RenderSeed(input(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
+	_, err = vmspec.RenderSeed(newInput(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
 	if errclass.ReasonOf(err, "") != "BootstrapServiceMissing" {
 		t.Errorf("iso without a program: %v", err)
 	}
@@ -230,7 +230,7 @@ func TestProgramsAreServedByArchitecture(t *testing.T) {
 
 // Settings that this version does not support are refused with an error when the template is checked,
 // before a machine fails.
-func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
+func TestTemplateCheckRejectsUnsupportedSettings(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -270,7 +270,7 @@ func TestRehearseRefusesWhatIsNotThere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			err := vmspec.DryRender(template(tc.change), vmspec.Settings{})
+			err := vmspec.DryRender(newTemplate(tc.change), vmspec.Settings{})
 			if reason := errclass.ReasonOf(err, ""); reason != tc.reason || (err == nil) != (tc.reason == "") {
 				t.Errorf("error %v, want reason %q", err, tc.reason)
 			}

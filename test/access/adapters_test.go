@@ -29,7 +29,7 @@ type sample struct {
 	kinds []platform.Entity
 	// run runs the lifecycle. completed is false if it ended early, because a call was forbidden. id is the ID
 	// of the resource at that time.
-	live func(l *life) (id string, completed bool)
+	run func(l *adapterRun) (id string, completed bool)
 }
 
 // adapters returns the sample adapters by folder.
@@ -39,35 +39,35 @@ func adapters() map[string]sample {
 	}
 
 	return map[string]sample{
-		"clusters": {[]platform.Entity{clusters("cluster-space")}, liveCluster},
+		"clusters": {[]platform.Entity{clusters("cluster-space")}, runCluster},
 		"nodepools": {[]platform.Entity{clusters("absent"), {
 			Kind: "NodePool", Plural: "nodepools", ParentKind: "Cluster", OnParentDelete: "cascade", RequiredAdapters: []string{"pool-config"},
-		}}, livePool},
-		"agents": {[]platform.Entity{clusters("cluster-agent")}, liveAgent},
+		}}, runPool},
+		"agents": {[]platform.Entity{clusters("cluster-agent")}, runAgent},
 	}
 }
 
 // TestAdapterRolesAreSufficient checks that each adapter can do everything with its role, and gets no error
 // Forbidden.
-func TestAdaptersNeedNoMore(t *testing.T) {
+func TestAdapterRolesAreSufficient(t *testing.T) {
 	t.Parallel()
 
 	for folder, s := range adapters() {
 		t.Run(folder, func(t *testing.T) {
 			t.Parallel()
 
-			a := read(t, folder+"/rbac.yaml")
-			config := env.ServiceAccount(t, home, a.account)
+			a := readRoles(t, folder+"/rbac.yaml")
+			config := env.ServiceAccount(t, system, a.account)
 			env.Apply(t, samples+folder+"/rbac.yaml")
 
 			served, url := fleetapi.Serve(t, database, s.kinds...)
-			l := newLife(t, folder, served, url, config, grant{})
+			l := newAdapterRun(t, folder, served, url, config, permission{})
 
-			if _, completed := s.live(l); !completed {
+			if _, completed := s.run(l); !completed {
 				t.Error("the lifecycle ended early")
 			}
 
-			if output := l.refusals.String() + l.log.String(); strings.Contains(strings.ToLower(output), "forbidden") {
+			if output := l.forbidden.String() + l.log.String(); strings.Contains(strings.ToLower(output), "forbidden") {
 				t.Errorf("the adapter got errors Forbidden:\n%s", output)
 			}
 		})
@@ -77,31 +77,31 @@ func TestAdaptersNeedNoMore(t *testing.T) {
 // TestAdapterRolesAreMinimal checks that without any single verb of its role an adapter gets an error Forbidden,
 // and reports verb and kind: in the status of the resource in the fleet API, or, for watches, in its log, because
 // an adapter works without watches.
-func TestAdaptersNeedNoLess(t *testing.T) {
+func TestAdapterRolesAreMinimal(t *testing.T) {
 	t.Parallel()
 
 	for folder, s := range adapters() {
 		t.Run(folder, func(t *testing.T) {
 			t.Parallel()
 
-			a := read(t, folder+"/rbac.yaml")
+			a := readRoles(t, folder+"/rbac.yaml")
 			served, url := fleetapi.Serve(t, database, s.kinds...)
 
-			for _, lacks := range a.grants() {
+			for _, lacks := range a.permissions() {
 				t.Run(lacks.String(), func(t *testing.T) {
 					t.Parallel()
 
-					l := newLife(t, folder, served, url, a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
-					id, completed := s.live(l)
+					l := newAdapterRun(t, folder, served, url, a.createAccount(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks), lacks)
+					id, completed := s.run(l)
 
-					if completed && !l.watches() {
+					if completed && !l.isForWatches() {
 						t.Fatalf("the lifecycle completed without %s", lacks)
 					}
 
 					if completed {
-						l.step("the log reports that watches are forbidden", func() string { return "it does not" })
-					} else if !l.watches() && !l.told(id, lacks.refusal()) {
-						t.Errorf("the status does not contain %q", lacks.refusal())
+						l.waitFor("the log reports that watches are forbidden", func() string { return "it does not" })
+					} else if !l.isForWatches() && !l.hasMessage(id, lacks.forbiddenMessage()) {
+						t.Errorf("the status does not contain %q", lacks.forbiddenMessage())
 					}
 				})
 			}
@@ -110,49 +110,49 @@ func TestAdaptersNeedNoLess(t *testing.T) {
 }
 
 // isForWatches returns true if the missing permission is only used for watches.
-func (l *life) watches() bool {
+func (l *adapterRun) isForWatches() bool {
 	return l.lacks.verb == "watch" || l.lacks.verb == "list" && l.lacks.resource != "jobs"
 }
 
 // runCluster creates a namespace with a quota and jobs, changes it completed the API and directly, retains and
 // prunes jobs, meets a failed job and a foreign job with the same name, hands one cluster over, and deletes
 // another.
-func liveCluster(l *life) (string, bool) {
-	space, quota := ref("", "v1", "Namespace", "", "cluster-"+l.name), ref("", "v1", "ResourceQuota", "cluster-"+l.name, "cluster")
+func runCluster(l *adapterRun) (string, bool) {
+	space, quota := newRef("", "v1", "Namespace", "", "cluster-"+l.name), newRef("", "v1", "ResourceQuota", "cluster-"+l.name, "cluster")
 	id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{"tier":"silver"}}`, l.name)).Id
 
 	made := func(n int) func() string {
 		return func() string {
-			if jobs := l.jobs(space.Name); len(jobs) != n {
+			if jobs := l.listJobs(space.Name); len(jobs) != n {
 				return fmt.Sprintf("%d jobs, want %d", len(jobs), n)
 			}
 
-			return l.is(quota, "", "none")
+			return l.checkField(quota, "", "none")
 		}
 	}
 	change := func(spec string, n int) bool {
-		l.end(space.Name, false)
+		l.endJobs(space.Name, false)
 		l.call(http.MethodPatch, "/clusters/"+id, `{"spec":`+spec+`}`)
 
-		return l.look("another job", id, made(n))
+		return l.reconcileUntil("another job", id, made(n))
 	}
 
-	completed := l.look("the first job", id, made(1)) &&
-		l.cached(id, space, quota, ref("batch", "v1", "Job", space.Name, l.jobs(space.Name)[0].Name)) &&
+	completed := l.reconcileUntil("the first job", id, made(1)) &&
+		l.waitForCache(id, space, quota, newRef("batch", "v1", "Job", space.Name, l.listJobs(space.Name)[0].Name)) &&
 		change(`{"tier":"gold","pods":20}`, 2) &&
-		l.step("the quota is updated", func() string { return l.is(quota, "20", "spec", "hard", "pods") }) &&
-		l.drift(id, space, quota) &&
+		l.waitFor("the quota is updated", func() string { return l.checkField(quota, "20", "spec", "hard", "pods") }) &&
+		l.checkDrift(id, space, quota) &&
 		change(`{"tier":"gold","pods":21}`, 3) &&
-		l.prunes(id, space.Name) &&
-		l.retries(id, space.Name) &&
-		l.meets(id, space.Name)
+		l.checkPruning(id, space.Name) &&
+		l.checkRetry(id, space.Name) &&
+		l.checkForeignJob(id, space.Name)
 	if !completed {
 		return id, false
 	}
 
 	l.call(http.MethodDelete, "/clusters/"+id, "")
 
-	if !l.gone(id) {
+	if !l.waitForDeletion(id) {
 		return id, false
 	}
 
@@ -160,25 +160,25 @@ func liveCluster(l *life) (string, bool) {
 }
 
 // checkDrift changes the objects directly, and waits until the adapter has reverted the changes.
-func (l *life) drift(id string, space, quota transport.Ref) bool {
-	l.patch(space, `{"metadata":{"labels":{"example.io/tier":"mine"}}}`)
-	l.patch(quota, `{"spec":{"hard":{"pods":"1000"}}}`)
+func (l *adapterRun) checkDrift(id string, space, quota transport.Ref) bool {
+	l.patchDirectly(space, `{"metadata":{"labels":{"example.io/tier":"mine"}}}`)
+	l.patchDirectly(quota, `{"spec":{"hard":{"pods":"1000"}}}`)
 
-	return l.look("the direct changes are reverted", id, func() string {
-		return l.is(space, "gold", "metadata", "labels", "example.io/tier") + l.is(quota, "20", "spec", "hard", "pods")
+	return l.reconcileUntil("the direct changes are reverted", id, func() string {
+		return l.checkField(space, "gold", "metadata", "labels", "example.io/tier") + l.checkField(quota, "20", "spec", "hard", "pods")
 	})
 }
 
 // checkPruning creates one job more than are retained.
-func (l *life) prunes(id, space string) bool {
-	l.end(space, false)
+func (l *adapterRun) checkPruning(id, space string) bool {
+	l.endJobs(space, false)
 
-	first := l.jobs(space)[0].Name
+	first := l.listJobs(space)[0].Name
 
 	l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold","pods":22}}`)
 
-	return l.look("the oldest job is deleted", id, func() string {
-		if jobs := l.jobs(space); len(jobs) != 3 || jobs[0].Name == first {
+	return l.reconcileUntil("the oldest job is deleted", id, func() string {
+		if jobs := l.listJobs(space); len(jobs) != 3 || jobs[0].Name == first {
 			return fmt.Sprintf("%d jobs, want 3 without the oldest", len(jobs))
 		}
 
@@ -187,14 +187,14 @@ func (l *life) prunes(id, space string) bool {
 }
 
 // checkRetry makes the newest job fail.
-func (l *life) retries(id, space string) bool {
-	l.end(space, true)
+func (l *adapterRun) checkRetry(id, space string) bool {
+	l.endJobs(space, true)
 
-	jobs := l.jobs(space)
+	jobs := l.listJobs(space)
 	failed := jobs[len(jobs)-1].Name
 
-	return l.look("a new job replaces the failed one", id, func() string {
-		if jobs := l.jobs(space); jobs[len(jobs)-1].Name == failed {
+	return l.reconcileUntil("a new job replaces the failed one", id, func() string {
+		if jobs := l.listJobs(space); jobs[len(jobs)-1].Name == failed {
 			return failed + " is still the newest job"
 		}
 
@@ -204,27 +204,27 @@ func (l *life) retries(id, space string) bool {
 
 // checkForeignJob creates a foreign job with the name of the adapter's next job, and waits until the adapter
 // reports it.
-func (l *life) meets(id, space string) bool {
-	l.end(space, false)
+func (l *adapterRun) checkForeignJob(id, space string) bool {
+	l.endJobs(space, false)
 
 	r := l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold","pods":23}}`)
-	l.clock.SetTime(l.clock.Now().Add(ahead))
+	l.clock.SetTime(l.clock.Now().Add(clockOffset))
 
 	name := fmt.Sprintf("%s-%d-%s", l.name, r.Generation,
 		strings.ReplaceAll(strings.ToLower(l.clock.Now().Add(time.Second).UTC().Format(time.RFC3339)), ":", "-"))
-	l.make(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: name}, Spec: batchv1.JobSpec{
+	l.createDirectly(&batchv1.Job{ObjectMeta: metav1.ObjectMeta{Namespace: space, Name: name}, Spec: batchv1.JobSpec{
 		Template: corev1.PodTemplateSpec{Spec: corev1.PodSpec{
 			RestartPolicy: corev1.RestartPolicyNever, Containers: []corev1.Container{{Name: "theirs", Image: "theirs"}},
 		}},
 	}})
 
-	l.event(id)
+	l.sendEvent(id)
 
-	if l.refused() {
+	if l.isForbidden() {
 		return false
 	}
 
-	if !l.told(id, name+" exists and is not managed") {
+	if !l.hasMessage(id, name+" exists and is not managed") {
 		l.t.Fatalf("the status does not report the foreign job %s\n%s", name, l.log)
 	}
 
@@ -232,15 +232,15 @@ func (l *life) meets(id, space string) bool {
 }
 
 // handOver runs a second cluster, which leaves its objects behind when it is deleted.
-func (l *life) handOver() (string, bool) {
+func (l *adapterRun) handOver() (string, bool) {
 	l.name = fmt.Sprintf("c%d", serial.Add(1))
 
 	space := "cluster-" + l.name
 	body := fmt.Sprintf(`{"name":%q,"labels":{"keep":"true"},"spec":{}}`, l.name)
 	id := l.call(http.MethodPost, "/clusters", body).Id
 
-	if !l.look("the job of the cluster to hand over", id, func() string {
-		if len(l.jobs(space)) == 0 {
+	if !l.reconcileUntil("the job of the cluster to hand over", id, func() string {
+		if len(l.listJobs(space)) == 0 {
 			return "no job"
 		}
 
@@ -251,11 +251,11 @@ func (l *life) handOver() (string, bool) {
 
 	l.call(http.MethodDelete, "/clusters/"+id, "")
 
-	if !l.gone(id) {
+	if !l.waitForDeletion(id) {
 		return id, false
 	}
 
-	if len(l.jobs(space)) != 1 {
+	if len(l.listJobs(space)) != 1 {
 		l.t.Error("the job was deleted with the cluster that was handed over")
 	}
 
@@ -263,71 +263,71 @@ func (l *life) handOver() (string, bool) {
 }
 
 // runPool creates a ConfigMap, changes it completed the API and directly, and deletes it.
-func livePool(l *life) (string, bool) {
+func runPool(l *adapterRun) (string, bool) {
 	cluster := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"spec":{}}`, l.name))
 	l.parent = cluster.Id
-	l.namespace("cluster-" + l.name)
+	l.createNamespace("cluster-" + l.name)
 
-	config := ref("", "v1", "ConfigMap", "cluster-"+l.name, "pool-"+l.name)
+	config := newRef("", "v1", "ConfigMap", "cluster-"+l.name, "pool-"+l.name)
 	id := l.call(http.MethodPost, "/clusters/"+cluster.Id+"/nodepools", fmt.Sprintf(`{"name":%q,"spec":{}}`, l.name)).Id
 
 	replicas := func(want string) func() string {
-		return func() string { return l.is(config, want, "data", "replicas") }
+		return func() string { return l.checkField(config, want, "data", "replicas") }
 	}
 
-	if !l.look("the object is created", id, replicas("1")) || !l.cached(id, config) {
+	if !l.reconcileUntil("the object is created", id, replicas("1")) || !l.waitForCache(id, config) {
 		return id, false
 	}
 
 	l.call(http.MethodPatch, "/nodepools/"+id, `{"spec":{"replicas":5}}`)
 
-	if !l.look("the object is updated", id, replicas("5")) {
+	if !l.reconcileUntil("the object is updated", id, replicas("5")) {
 		return id, false
 	}
 
-	l.patch(config, `{"data":{"replicas":"1000"}}`)
+	l.patchDirectly(config, `{"data":{"replicas":"1000"}}`)
 
-	if !l.look("the direct changes are reverted", id, replicas("5")) {
+	if !l.reconcileUntil("the direct changes are reverted", id, replicas("5")) {
 		return id, false
 	}
 
 	l.call(http.MethodDelete, "/nodepools/"+id, "")
 
-	return id, l.gone(id)
+	return id, l.waitForDeletion(id)
 }
 
 // runAgent creates a ManifestWork, changes it, hands it over, and deletes another one.
-func liveAgent(l *life) (string, bool) {
-	l.namespace(site)
+func runAgent(l *adapterRun) (string, bool) {
+	l.createNamespace(site)
 
 	for _, keep := range []string{"true", "false"} {
 		l.name = fmt.Sprintf("c%d", serial.Add(1))
 
-		work := ref("work.open-cluster-management.io", "v1", "ManifestWork", site, "agent-"+l.name)
+		work := newRef("work.open-cluster-management.io", "v1", "ManifestWork", site, "agent-"+l.name)
 		id := l.call(http.MethodPost, "/clusters", fmt.Sprintf(`{"name":%q,"labels":{"keep":%q},"spec":{}}`, l.name, keep)).Id
 		at := func(want string) func() string {
 			return func() string {
-				return l.is(work, want, "metadata", "annotations", "hyperfleet.io/"+generation)
+				return l.checkField(work, want, "metadata", "annotations", "hyperfleet.io/"+generation)
 			}
 		}
 
-		if !l.look("the ManifestWork is created", id, at("1")) || !l.cached(id, work) {
+		if !l.reconcileUntil("the ManifestWork is created", id, at("1")) || !l.waitForCache(id, work) {
 			return id, false
 		}
 
 		l.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"gold"}}`)
 
-		if !l.look("the ManifestWork is updated", id, at("2")) {
+		if !l.reconcileUntil("the ManifestWork is updated", id, at("2")) {
 			return id, false
 		}
 
 		l.call(http.MethodDelete, "/clusters/"+id, "")
 
-		if !l.gone(id) {
+		if !l.waitForDeletion(id) {
 			return id, false
 		}
 
-		if left := l.object(work) != nil; left != (keep == "true") {
+		if left := l.getObject(work) != nil; left != (keep == "true") {
 			l.t.Errorf("keep=%s: the ManifestWork exists: %v", keep, left)
 		}
 	}

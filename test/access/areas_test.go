@@ -18,17 +18,17 @@ import (
 )
 
 // listAccounts returns the service accounts of the operator's areas.
-func areas() []string {
+func listAccounts() []string {
 	return []string{"hyperfleet-runners", "hyperfleet-networking", "hyperfleet-hosts", "hyperfleet-bridge"}
 }
 
 // installAccounts applies the accounts, roles and policies of all areas, and returns a client for each account.
-func install(t *testing.T) map[string]client.Client {
+func installAccounts(t *testing.T) map[string]client.Client {
 	t.Helper()
 
 	out := map[string]client.Client{}
-	for _, account := range areas() {
-		as, err := client.New(env.ServiceAccount(t, home, account), client.Options{Scheme: env.Client.Scheme()})
+	for _, account := range listAccounts() {
+		as, err := client.New(env.ServiceAccount(t, system, account), client.Options{Scheme: env.Client.Scheme()})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -71,12 +71,12 @@ func install(t *testing.T) map[string]client.Client {
 func TestAreasMakeNoTokens(t *testing.T) {
 	t.Parallel()
 
-	accounts := install(t)
+	accounts := installAccounts(t)
 
 	for account, as := range accounts {
-		for _, other := range areas() {
+		for _, other := range listAccounts() {
 			for namespace, token := range map[string]corev1.Secret{
-				home: {
+				system: {
 					ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{corev1.ServiceAccountNameKey: other}},
 					Type:       corev1.SecretTypeServiceAccountToken,
 				},
@@ -86,7 +86,7 @@ func TestAreasMakeNoTokens(t *testing.T) {
 			} {
 				token.Namespace, token.Name = namespace, "stolen-"+account+"-"+other
 
-				if text := refusedSoon(t, as, &token); text != "" {
+				if text := waitUntilRejected(t, as, &token); text != "" {
 					t.Errorf("%s can create a token of %s: %s", account, other, text)
 				}
 			}
@@ -96,10 +96,10 @@ func TestAreasMakeNoTokens(t *testing.T) {
 
 // waitUntilRejected creates the object repeatedly until the API server rejects it, because a policy takes effect
 // some time after its creation. It returns the last result if this does not happen.
-func refusedSoon(t *testing.T, as client.Client, object *corev1.Secret) string {
+func waitUntilRejected(t *testing.T, as client.Client, object *corev1.Secret) string {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(pollInterval) {
 		made := object.DeepCopy()
 		err := as.Create(t.Context(), made)
 
@@ -124,7 +124,7 @@ func refusedSoon(t *testing.T, as client.Client, object *corev1.Secret) string {
 func TestAreasReadTheirOwnKeys(t *testing.T) {
 	t.Parallel()
 
-	accounts := install(t)
+	accounts := installAccounts(t)
 
 	for account, readable := range map[string]map[string]bool{
 		"hyperfleet-networking": {
@@ -134,13 +134,13 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 		"hyperfleet-hosts": {"dns-tsig": false, "hyperfleet-report-key": false, "hyperfleet-webhooks-ca": false, "github-app": false},
 	} {
 		for name, want := range readable {
-			err := accounts[account].Get(t.Context(), client.ObjectKey{Namespace: home, Name: name}, &corev1.Secret{})
+			err := accounts[account].Get(t.Context(), client.ObjectKey{Namespace: system, Name: name}, &corev1.Secret{})
 			if apierrors.IsForbidden(err) == want {
 				t.Errorf("%s reads %s: error %v, want allowed %v", account, name, err, want)
 			}
 		}
 
-		if err := accounts[account].List(t.Context(), &corev1.SecretList{}, client.InNamespace(home)); !apierrors.IsForbidden(err) {
+		if err := accounts[account].List(t.Context(), &corev1.SecretList{}, client.InNamespace(system)); !apierrors.IsForbidden(err) {
 			t.Errorf("%s lists Secrets: error %v, want Forbidden", account, err)
 		}
 	}
@@ -148,7 +148,7 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 	runners := accounts["hyperfleet-runners"]
 
 	var key corev1.Secret
-	if err := runners.Get(t.Context(), client.ObjectKey{Namespace: home, Name: "hyperfleet-report-key"}, &key); err != nil {
+	if err := runners.Get(t.Context(), client.ObjectKey{Namespace: system, Name: "hyperfleet-report-key"}, &key); err != nil {
 		t.Fatal(err)
 	}
 
@@ -157,7 +157,7 @@ func TestAreasReadTheirOwnKeys(t *testing.T) {
 		t.Errorf("write the report key: %v", err)
 	}
 
-	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: home, Name: "other"}}
+	other := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: system, Name: "other"}}
 	if err := runners.Create(t.Context(), other); !apierrors.IsForbidden(err) {
 		t.Errorf("the account of runners creates a Secret: error %v, want Forbidden", err)
 	}

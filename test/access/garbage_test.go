@@ -31,7 +31,7 @@ func TestGarbageIsCollected(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(pollInterval) {
 		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(child), child)
 		if apierrors.IsNotFound(err) {
 			return

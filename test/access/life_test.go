@@ -39,22 +39,22 @@ import (
 
 const (
 	// waitTimeout is long enough for a busy machine.
-	patience = time.Minute
-	lookAt   = 50 * time.Millisecond
+	waitTimeout  = time.Minute
+	pollInterval = 50 * time.Millisecond
 	// clockOffset is how far the adapter's clock is ahead of the cluster's, so that nothing that the samples delay is
 	// delayed here.
-	ahead = 10 * time.Second
+	clockOffset = 10 * time.Second
 )
 
 var serial atomic.Int64
 
 // adapterRun is a sample adapter that runs with a service account, and the resource that it reconciles.
-type life struct {
+type adapterRun struct {
 	t *testing.T
 	// name is the unique name of the resource.
 	name string
 	// lacks is the permission that the account does not have, or zero if it has all of the role.
-	lacks    grant
+	lacks    permission
 	served   *fleetapi.API
 	url      string
 	api      *client.Client
@@ -63,26 +63,26 @@ type life struct {
 	clock    *testclock.FakeClock
 	log      *capture.Buffer
 	// forbidden has the errors Forbidden of the adapter's operations.
-	refusals *capture.Buffer
-	adapter  string
+	forbidden *capture.Buffer
+	adapter   string
 	// parent is the ID of the resource's parent, or "".
 	parent string
 }
 
 // newAdapterRun starts the adapter of a sample's folder.
-func newLife(t *testing.T, folder string, served *fleetapi.API, url string, config *rest.Config, lacks grant) *life {
+func newAdapterRun(t *testing.T, folder string, served *fleetapi.API, url string, config *rest.Config, lacks permission) *adapterRun {
 	t.Helper()
 
-	l := &life{
+	l := &adapterRun{
 		t: t, name: fmt.Sprintf("c%d", serial.Add(1)), lacks: lacks, served: served, url: url,
-		clock: testclock.NewFakeClock(time.Now().Add(ahead)), log: &capture.Buffer{}, refusals: &capture.Buffer{},
+		clock: testclock.NewFakeClock(time.Now().Add(clockOffset)), log: &capture.Buffer{}, forbidden: &capture.Buffer{},
 	}
 
 	var sample struct {
 		Adapter adapter.Identity `json:"adapter"`
 	}
 
-	l.must(yaml.Unmarshal([]byte(l.read(folder+"/adapter.yaml")), &sample))
+	l.must(yaml.Unmarshal([]byte(l.readSample(folder+"/adapter.yaml")), &sample))
 	l.adapter = sample.Adapter.Name
 
 	deployment := &adapter.Deployment{
@@ -102,14 +102,14 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 	l.must(err)
 
 	if lacks.verb == "list" {
-		config.Wrap(oldServer)
+		config.Wrap(rejectStreamingLists)
 	}
 
 	logger := slog.New(slog.NewTextHandler(l.log, nil))
 	l.connect(kubernetes.Options{Config: config, Adapter: l.adapter, Log: logger}, loaded.Resources[0].Transport)
 
 	l.pipeline, err = pipeline.New(pipeline.Options{
-		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: keys(t, testKey),
+		Deployment: deployment, Task: loaded, Clients: l.clients, Keys: parseKeys(t, testKey),
 		FrameworkVersion: "1.2.3", Clock: l.clock, Log: logger,
 	})
 	l.must(err)
@@ -119,7 +119,7 @@ func newLife(t *testing.T, folder string, served *fleetapi.API, url string, conf
 
 // rejectStreamingLists simulates an API server without streaming lists (Kubernetes, "Streaming lists"; the default
 // before 1.32), where watches begin with a list.
-func oldServer(next http.RoundTripper) http.RoundTripper {
+func rejectStreamingLists(next http.RoundTripper) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if !r.URL.Query().Has("sendInitialEvents") {
 			return next.RoundTrip(r)
@@ -136,7 +136,7 @@ func oldServer(next http.RoundTripper) http.RoundTripper {
 }
 
 // connect creates the transport, and runs its watches until the test ends.
-func (l *life) connect(options kubernetes.Options, name string) {
+func (l *adapterRun) connect(options kubernetes.Options, name string) {
 	l.t.Helper()
 
 	var (
@@ -172,57 +172,57 @@ func (l *life) connect(options kubernetes.Options, name string) {
 }
 
 // isForbidden returns true if the adapter has reported the missing permission.
-func (l *life) refused() bool {
-	if (l.lacks == grant{}) {
+func (l *adapterRun) isForbidden() bool {
+	if (l.lacks == permission{}) {
 		return false
 	}
 
-	output := l.refusals.String()
-	if l.watches() {
-		output = l.logged()
+	output := l.forbidden.String()
+	if l.isForWatches() {
+		output = l.readLog()
 	}
 
-	return strings.Contains(output, l.lacks.refusal())
+	return strings.Contains(output, l.lacks.forbiddenMessage())
 }
 
 // readLog returns the log without its quoting.
-func (l *life) logged() string { return strings.ReplaceAll(l.log.String(), `\"`, `"`) }
+func (l *adapterRun) readLog() string { return strings.ReplaceAll(l.log.String(), `\"`, `"`) }
 
 // waitFor waits until problem returns "". It returns false if the adapter has reported the missing permission
 // before, which ends the lifecycle.
-func (l *life) step(what string, problem func() string) bool {
+func (l *adapterRun) waitFor(what string, problem func() string) bool {
 	l.t.Helper()
 
-	for deadline := time.Now().Add(patience); ; time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); ; time.Sleep(pollInterval) {
 		text := problem()
 
 		switch {
-		case l.refused():
+		case l.isForbidden():
 			return false
 		case text == "":
 			return true
 		case time.Now().After(deadline):
-			l.t.Fatalf("timed out waiting for: %s: %s\n%s\n%s", what, text, l.refusals, l.log)
+			l.t.Fatalf("timed out waiting for: %s: %s\n%s\n%s", what, text, l.forbidden, l.log)
 		}
 	}
 }
 
 // reconcileUntil sends events of the resource until problem returns "".
-func (l *life) look(what, id string, problem func() string) bool {
+func (l *adapterRun) reconcileUntil(what, id string, problem func() string) bool {
 	l.t.Helper()
 
-	return l.step(what, func() string {
-		l.event(id)
+	return l.waitFor(what, func() string {
+		l.sendEvent(id)
 
 		return problem()
 	})
 }
 
 // waitForDeletion sends events until the fleet API does not have the resource any more.
-func (l *life) gone(id string) bool {
+func (l *adapterRun) waitForDeletion(id string) bool {
 	l.t.Helper()
 
-	return l.look("the resource is deleted", id, func() string {
+	return l.reconcileUntil("the resource is deleted", id, func() string {
 		if _, err := l.api.Get(l.t.Context(), id); !errors.Is(err, client.ErrNotFound) {
 			return fmt.Sprintf("%v", err)
 		}
@@ -232,7 +232,7 @@ func (l *life) gone(id string) bool {
 }
 
 // sendEvent makes the adapter handle an event of the resource in its current state.
-func (l *life) event(id string) {
+func (l *adapterRun) sendEvent(id string) {
 	l.t.Helper()
 
 	r, err := l.api.Get(l.t.Context(), id)
@@ -241,7 +241,7 @@ func (l *life) event(id string) {
 	}
 
 	l.must(err)
-	l.tick()
+	l.advanceClock()
 
 	out := cloudevents.NewEvent()
 	out.SetID(fmt.Sprintf("event-%d", serial.Add(1)))
@@ -255,22 +255,22 @@ func (l *life) event(id string) {
 
 	l.must(out.SetData(cloudevents.ApplicationJSON, data))
 
-	ctx, cancel := context.WithTimeout(l.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(l.t.Context(), waitTimeout)
 	defer cancel()
 
 	result := l.pipeline.Handle(ctx, out)
 
 	for _, outcome := range result.Resources.Outcomes {
 		if errclass.ReasonOf(outcome.Err, "") == transport.ReasonForbidden {
-			fmt.Fprintf(l.refusals, "%s: %s: %v\n", outcome.Resource, outcome.Operation, outcome.Err)
+			fmt.Fprintf(l.forbidden, "%s: %s: %v\n", outcome.Resource, outcome.Operation, outcome.Err)
 		}
 	}
 }
 
 // advanceClock advances the adapter's clock by at least a second, because the names of jobs contain the time.
-func (l *life) tick() {
+func (l *adapterRun) advanceClock() {
 	next := l.clock.Now().Add(time.Second)
-	if now := time.Now().Add(ahead); now.After(next) {
+	if now := time.Now().Add(clockOffset); now.After(next) {
 		next = now
 	}
 
@@ -278,7 +278,7 @@ func (l *life) tick() {
 }
 
 // hasMessage returns true if a condition in the resource's statuses contains the text.
-func (l *life) told(id, text string) bool {
+func (l *adapterRun) hasMessage(id, text string) bool {
 	l.t.Helper()
 
 	list, err := l.served.Store.Statuses(l.t.Context(), id)
@@ -296,10 +296,10 @@ func (l *life) told(id, text string) bool {
 }
 
 // waitForCache waits until the watches have the objects. Objects from watches have no managed fields.
-func (l *life) cached(id string, refs ...transport.Ref) bool {
+func (l *adapterRun) waitForCache(id string, refs ...transport.Ref) bool {
 	l.t.Helper()
 
-	return l.look("the watches have the objects", id, func() string {
+	return l.reconcileUntil("the watches have the objects", id, func() string {
 		for _, ref := range refs {
 			for _, to := range l.clients {
 				found, err := to.Find(l.t.Context(), transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Cached)
@@ -314,7 +314,7 @@ func (l *life) cached(id string, refs ...transport.Ref) bool {
 }
 
 // call sends a request to the fleet API.
-func (l *life) call(method, path, body string) openapi.Resource {
+func (l *adapterRun) call(method, path, body string) openapi.Resource {
 	l.t.Helper()
 
 	request, err := http.NewRequestWithContext(l.t.Context(), method, l.url+client.BasePath+path, strings.NewReader(body))
@@ -334,7 +334,7 @@ func (l *life) call(method, path, body string) openapi.Resource {
 	return out
 }
 
-func (l *life) must(err error) {
+func (l *adapterRun) must(err error) {
 	l.t.Helper()
 
 	if err != nil {
@@ -343,7 +343,7 @@ func (l *life) must(err error) {
 }
 
 // getField returns a string field of an object, or "" if it is missing.
-func field(object *unstructured.Unstructured, path ...string) string {
+func getField(object *unstructured.Unstructured, path ...string) string {
 	text, _, _ := unstructured.NestedString(object.Object, path...)
 
 	return text

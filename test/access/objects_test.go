@@ -23,7 +23,7 @@ import (
 )
 
 // readSample returns the text of a file of the samples.
-func (l *life) read(file string) string {
+func (l *adapterRun) readSample(file string) string {
 	l.t.Helper()
 
 	text, err := os.ReadFile(samples + file)
@@ -33,12 +33,12 @@ func (l *life) read(file string) string {
 }
 
 // newRef returns a reference to an object.
-func ref(group, version, kind, namespace, name string) transport.Ref {
+func newRef(group, version, kind, namespace, name string) transport.Ref {
 	return transport.Ref{GVK: schema.GroupVersionKind{Group: group, Version: version, Kind: kind}, Namespace: namespace, Name: name}
 }
 
 // getObject returns an object of the cluster, or nil.
-func (l *life) object(r transport.Ref) *unstructured.Unstructured {
+func (l *adapterRun) getObject(r transport.Ref) *unstructured.Unstructured {
 	l.t.Helper()
 
 	out := &unstructured.Unstructured{}
@@ -55,15 +55,15 @@ func (l *life) object(r transport.Ref) *unstructured.Unstructured {
 }
 
 // checkField returns a message if a field of an object is not as wanted.
-func (l *life) is(r transport.Ref, want string, path ...string) string {
+func (l *adapterRun) checkField(r transport.Ref, want string, path ...string) string {
 	l.t.Helper()
 
-	object := l.object(r)
+	object := l.getObject(r)
 	if object == nil {
 		return r.String() + " does not exist"
 	}
 
-	if got := field(object, path...); got != want {
+	if got := getField(object, path...); got != want {
 		return fmt.Sprintf("%s: %v is %q, want %q", r, path, got, want)
 	}
 
@@ -71,10 +71,10 @@ func (l *life) is(r transport.Ref, want string, path ...string) string {
 }
 
 // patchDirectly patches an object without the adapter.
-func (l *life) patch(r transport.Ref, document string) {
+func (l *adapterRun) patchDirectly(r transport.Ref, document string) {
 	l.t.Helper()
 
-	object := l.object(r)
+	object := l.getObject(r)
 	if object == nil {
 		l.t.Fatalf("%s does not exist", r)
 	}
@@ -83,19 +83,19 @@ func (l *life) patch(r transport.Ref, document string) {
 }
 
 // createDirectly creates an object without the adapter.
-func (l *life) make(object kubeclient.Object) {
+func (l *adapterRun) createDirectly(object kubeclient.Object) {
 	l.t.Helper()
 	l.must(kubeclient.IgnoreAlreadyExists(env.Client.Create(l.t.Context(), object)))
 }
 
 // createNamespace creates a namespace.
-func (l *life) namespace(name string) {
+func (l *adapterRun) createNamespace(name string) {
 	l.t.Helper()
-	l.make(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	l.createDirectly(&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})
 }
 
 // listJobs returns the jobs of a namespace, the oldest first.
-func (l *life) jobs(namespace string) []batchv1.Job {
+func (l *adapterRun) listJobs(namespace string) []batchv1.Job {
 	l.t.Helper()
 
 	var list batchv1.JobList
@@ -107,10 +107,10 @@ func (l *life) jobs(namespace string) []batchv1.Job {
 }
 
 // endJobs ends the jobs that have not ended yet.
-func (l *life) end(namespace string, fail bool) {
+func (l *adapterRun) endJobs(namespace string, fail bool) {
 	l.t.Helper()
 
-	for _, job := range l.jobs(namespace) {
+	for _, job := range l.listJobs(namespace) {
 		if len(job.Status.Conditions) > 0 {
 			continue
 		}

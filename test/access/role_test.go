@@ -22,24 +22,24 @@ import (
 const (
 	samples = "../../deploy/samples/platform/"
 	// system is the namespace of the samples' service accounts.
-	home = "hyperfleet-system"
+	system = "hyperfleet-system"
 )
 
 // permission is one verb for the objects of one kind.
-type grant struct{ group, resource, verb string }
+type permission struct{ group, resource, verb string }
 
 // forbiddenMessage returns the message of the API server for an account without the permission (k8s.io/apiserver,
 // endpoints/handlers/responsewriters/errors.go).
-func (g grant) refusal() string {
+func (g permission) forbiddenMessage() string {
 	return fmt.Sprintf("cannot %s resource %q in API group %q", g.verb, g.resource, g.group)
 }
 
-func (g grant) String() string {
+func (g permission) String() string {
 	return strings.TrimPrefix(g.verb+" "+g.resource+"."+g.group, " ")
 }
 
 // accountRoles has the service account and the roles in one sample's file.
-type access struct {
+type accountRoles struct {
 	file    string
 	account string
 	cluster *rbacv1.ClusterRole
@@ -47,7 +47,7 @@ type access struct {
 }
 
 // readRoles reads a sample's file, and checks the account and the bindings of its roles.
-func read(t *testing.T, file string) *access {
+func readRoles(t *testing.T, file string) *accountRoles {
 	t.Helper()
 
 	objects, err := kubeproc.ReadObjects(samples + file)
@@ -55,20 +55,20 @@ func read(t *testing.T, file string) *access {
 		t.Fatal(err)
 	}
 
-	out := &access{file: file}
+	out := &accountRoles{file: file}
 
 	for _, object := range objects {
 		switch object.GetKind() {
 		case "ServiceAccount":
 			out.account = object.GetName()
 		case "ClusterRole":
-			out.cluster = as[rbacv1.ClusterRole](t, object)
+			out.cluster = convert[rbacv1.ClusterRole](t, object)
 		case "Role":
-			out.own = as[rbacv1.Role](t, object)
+			out.own = convert[rbacv1.Role](t, object)
 		case "ClusterRoleBinding":
-			bound(t, out, as[rbacv1.ClusterRoleBinding](t, object).Subjects, as[rbacv1.ClusterRoleBinding](t, object).RoleRef)
+			checkBinding(t, out, convert[rbacv1.ClusterRoleBinding](t, object).Subjects, convert[rbacv1.ClusterRoleBinding](t, object).RoleRef)
 		case "RoleBinding":
-			bound(t, out, as[rbacv1.RoleBinding](t, object).Subjects, as[rbacv1.RoleBinding](t, object).RoleRef)
+			checkBinding(t, out, convert[rbacv1.RoleBinding](t, object).Subjects, convert[rbacv1.RoleBinding](t, object).RoleRef)
 		default:
 			t.Errorf("%s has an unexpected %s", file, object.GetKind())
 		}
@@ -78,7 +78,7 @@ func read(t *testing.T, file string) *access {
 		}
 	}
 
-	for _, g := range out.grants() {
+	for _, g := range out.permissions() {
 		if strings.Contains(g.String(), "*") {
 			t.Errorf("%s: wildcard in %s", file, g)
 		}
@@ -88,16 +88,16 @@ func read(t *testing.T, file string) *access {
 }
 
 // checkBinding checks that a binding binds the role with the name of the account to the account.
-func bound(t *testing.T, a *access, subjects []rbacv1.Subject, role rbacv1.RoleRef) {
+func checkBinding(t *testing.T, a *accountRoles, subjects []rbacv1.Subject, role rbacv1.RoleRef) {
 	t.Helper()
 
-	if len(subjects) != 1 || subjects[0].Name != a.account || subjects[0].Namespace != home || role.Name != a.account {
+	if len(subjects) != 1 || subjects[0].Name != a.account || subjects[0].Namespace != system || role.Name != a.account {
 		t.Errorf("%s binds role %s to %v", a.file, role.Name, subjects)
 	}
 }
 
 // convert converts an object to its Go type.
-func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
+func convert[T any](t *testing.T, object *unstructured.Unstructured) *T {
 	t.Helper()
 
 	typed := new(T)
@@ -109,19 +109,19 @@ func as[T any](t *testing.T, object *unstructured.Unstructured) *T {
 }
 
 // permissions returns all permissions of the roles.
-func (a *access) grants() []grant {
+func (a *accountRoles) permissions() []permission {
 	rules := slices.Clone(a.cluster.Rules)
 	if a.own != nil {
 		rules = append(rules, a.own.Rules...)
 	}
 
-	var out []grant
+	var out []permission
 
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
 				for _, verb := range rule.Verbs {
-					out = append(out, grant{group, resource, verb})
+					out = append(out, permission{group, resource, verb})
 				}
 			}
 		}
@@ -131,7 +131,7 @@ func (a *access) grants() []grant {
 }
 
 // removePermission returns the rules without the permission.
-func without(rules []rbacv1.PolicyRule, g grant) []rbacv1.PolicyRule {
+func removePermission(rules []rbacv1.PolicyRule, g permission) []rbacv1.PolicyRule {
 	var out []rbacv1.PolicyRule
 
 	for _, rule := range rules {
@@ -150,14 +150,14 @@ func without(rules []rbacv1.PolicyRule, g grant) []rbacv1.PolicyRule {
 
 // createAccount creates an account that has the roles without one permission, and returns the configuration of its
 // client.
-func (a *access) with(t *testing.T, name string, lacks grant) *rest.Config {
+func (a *accountRoles) createAccount(t *testing.T, name string, lacks permission) *rest.Config {
 	t.Helper()
 
-	config := env.ServiceAccount(t, home, name)
-	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: home}}
+	config := env.ServiceAccount(t, system, name)
+	subjects := []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Name: name, Namespace: system}}
 	meta := metav1.ObjectMeta{Name: name}
 	objects := []client.Object{
-		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: without(a.cluster.Rules, lacks)},
+		&rbacv1.ClusterRole{ObjectMeta: meta, Rules: removePermission(a.cluster.Rules, lacks)},
 		&rbacv1.ClusterRoleBinding{
 			ObjectMeta: meta, Subjects: subjects,
 			RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: name},
@@ -165,9 +165,9 @@ func (a *access) with(t *testing.T, name string, lacks grant) *rest.Config {
 	}
 
 	if a.own != nil {
-		meta.Namespace = home
+		meta.Namespace = system
 		objects = append(objects,
-			&rbacv1.Role{ObjectMeta: meta, Rules: without(a.own.Rules, lacks)},
+			&rbacv1.Role{ObjectMeta: meta, Rules: removePermission(a.own.Rules, lacks)},
 			&rbacv1.RoleBinding{
 				ObjectMeta: meta, Subjects: subjects,
 				RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},

@@ -19,22 +19,22 @@ import (
 )
 
 // newSampleFixture returns a fixture with an orphaned object of each kind that adapters of the samples create.
-func leavings(t *testing.T) (*world, []*unstructured.Unstructured) {
+func newSampleFixture(t *testing.T) (*fixture, []*unstructured.Unstructured) {
 	t.Helper()
 
-	w := newWorld(t)
-	w.config.Kinds = sampleKinds(t)
+	w := newFixture(t)
+	w.config.Kinds = readSampleKinds(t)
 
 	var left []*unstructured.Unstructured
 	for _, kind := range []string{"Namespace", "ResourceQuota", "ConfigMap", "Job", "ManifestWork"} {
-		left = append(left, w.make(kind, w.adapter, newID()))
+		left = append(left, w.create(kind, w.adapter, newID()))
 	}
 
 	return w, left
 }
 
 // runAndPrint runs a sweep, and returns its report, error and log.
-func (w *world) said() string {
+func (w *fixture) runAndPrint() string {
 	w.t.Helper()
 
 	report, err := w.run()
@@ -51,14 +51,14 @@ func (w *world) said() string {
 }
 
 // readSampleKinds returns the kinds in the sample's configuration.
-func sampleKinds(t *testing.T) []string {
+func readSampleKinds(t *testing.T) []string {
 	t.Helper()
 
 	var conf struct {
 		Kinds []string `json:"kinds"`
 	}
 
-	if err := yaml.Unmarshal([]byte((&life{t: t}).read("sweep.yaml")), &conf); err != nil || len(conf.Kinds) == 0 {
+	if err := yaml.Unmarshal([]byte((&adapterRun{t: t}).readSample("sweep.yaml")), &conf); err != nil || len(conf.Kinds) == 0 {
 		t.Fatal(conf, err)
 	}
 
@@ -67,10 +67,10 @@ func sampleKinds(t *testing.T) []string {
 
 // TestSweepKindsAreThoseOfAdapters checks that sweep may delete, and looks for, the kinds that the sample adapters
 // may create.
-func TestSweepIsForWhatAdaptersMake(t *testing.T) {
+func TestSweepKindsAreThoseOfAdapters(t *testing.T) {
 	t.Parallel()
 
-	resources := func(a *access) []string {
+	resources := func(a *accountRoles) []string {
 		var out []string
 
 		for _, rule := range a.cluster.Rules {
@@ -83,10 +83,10 @@ func TestSweepIsForWhatAdaptersMake(t *testing.T) {
 	var made []string
 
 	for folder := range adapters() {
-		made = append(made, resources(read(t, folder+"/rbac.yaml"))...)
+		made = append(made, resources(readRoles(t, folder+"/rbac.yaml"))...)
 	}
 
-	swept := resources(read(t, "sweep-rbac.yaml"))
+	swept := resources(readRoles(t, "sweep-rbac.yaml"))
 
 	slices.Sort(made)
 	slices.Sort(swept)
@@ -95,23 +95,23 @@ func TestSweepIsForWhatAdaptersMake(t *testing.T) {
 		t.Errorf("kinds that sweep may delete (-created +swept):\n%s", diff)
 	}
 
-	if kinds := sampleKinds(t); len(kinds) != len(made) {
+	if kinds := readSampleKinds(t); len(kinds) != len(made) {
 		t.Errorf("sweep.yaml has the kinds %v, but adapters create %v", kinds, made)
 	}
 }
 
 // TestSweepRoleIsSufficient checks that sweep can delete orphans of every kind with its role, and gets no error
 // Forbidden.
-func TestSweepNeedsNoMore(t *testing.T) {
-	a := read(t, "sweep-rbac.yaml")
-	config := env.ServiceAccount(t, home, a.account)
+func TestSweepRoleIsSufficient(t *testing.T) {
+	a := readRoles(t, "sweep-rbac.yaml")
+	config := env.ServiceAccount(t, system, a.account)
 	env.Apply(t, samples+"sweep-rbac.yaml")
 
-	w, left := leavings(t)
+	w, left := newSampleFixture(t)
 	w.as = config
 
-	output := w.said()
-	if slices.ContainsFunc(left, w.left) || strings.Contains(strings.ToLower(output), "forbidden") || strings.Contains(output, "errors=[\"") {
+	output := w.runAndPrint()
+	if slices.ContainsFunc(left, w.isLeft) || strings.Contains(strings.ToLower(output), "forbidden") || strings.Contains(output, "errors=[\"") {
 		t.Errorf("objects are left, or sweep reported errors:\n%s", output)
 	}
 
@@ -128,17 +128,17 @@ func TestSweepNeedsNoMore(t *testing.T) {
 
 // TestSweepRoleIsMinimal checks that without any single verb of its role sweep gets an error Forbidden, and
 // reports verb and kind.
-func TestSweepNeedsNoLess(t *testing.T) { //nolint:tparallel // its subtests start together, after the other tests
-	a := read(t, "sweep-rbac.yaml")
+func TestSweepRoleIsMinimal(t *testing.T) { //nolint:tparallel // its subtests start together, after the other tests
+	a := readRoles(t, "sweep-rbac.yaml")
 
-	for _, lacks := range a.grants() {
+	for _, lacks := range a.permissions() {
 		t.Run(lacks.String(), func(t *testing.T) {
 			t.Parallel()
 
-			w, _ := leavings(t)
-			w.as = a.with(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks)
+			w, _ := newSampleFixture(t)
+			w.as = a.createAccount(t, fmt.Sprintf("%s-%d", a.account, serial.Add(1)), lacks)
 
-			if output := w.said(); !strings.Contains(output, lacks.refusal()) {
+			if output := w.runAndPrint(); !strings.Contains(output, lacks.forbiddenMessage()) {
 				t.Errorf("without %s, sweep does not report it: %s", lacks, output)
 			}
 		})

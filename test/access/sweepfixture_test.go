@@ -34,19 +34,19 @@ const (
 )
 
 // fakeAPI responds like the fleet API (api/openapi), or with configured responses.
-type fleet struct {
+type fakeAPI struct {
 	mu sync.Mutex
 	// existing are the IDs of the resources that exist.
-	there map[string]bool
+	existing map[string]bool
 	// responses are the responses to requests for one resource, by its ID.
-	odd map[string]http.HandlerFunc
+	responses map[string]http.HandlerFunc
 	// list is the response to the list of resources if it is set, and missing the response for an unknown ID.
 	list, missing http.HandlerFunc
-	asked         map[string]int
+	requests      map[string]int
 }
 
 // respondProblem responds with a problem document.
-func problem(status int, code string) http.HandlerFunc {
+func respondProblem(status int, code string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/problem+json")
 		w.WriteHeader(status)
@@ -55,7 +55,7 @@ func problem(status int, code string) http.HandlerFunc {
 }
 
 // respondWith responds with a status, content type and body.
-func plain(status int, media, body string) http.HandlerFunc {
+func respondWith(status int, media, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", media)
 		w.WriteHeader(status)
@@ -64,34 +64,34 @@ func plain(status int, media, body string) http.HandlerFunc {
 }
 
 // respondResource responds with a resource.
-func resource(id string) http.HandlerFunc {
-	return plain(http.StatusOK, "application/json", `{"id":"`+id+`","kind":"Cluster","name":"c","href":"/clusters/`+id+
+func respondResource(id string) http.HandlerFunc {
+	return respondWith(http.StatusOK, "application/json", `{"id":"`+id+`","kind":"Cluster","name":"c","href":"/clusters/`+id+
 		`","spec":{},"generation":1,"created_time":"2026-01-01T00:00:00Z","updated_time":"2026-01-01T00:00:00Z","status":{"conditions":[]}}`)
 }
 
-func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (f *fakeAPI) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f.mu.Lock()
 	id, single := strings.CutPrefix(r.URL.Path, "/api/hyperfleet/v1/resources/")
 
-	if f.asked == nil {
-		f.asked = map[string]int{}
+	if f.requests == nil {
+		f.requests = map[string]int{}
 	}
-	f.asked[id]++
+	f.requests[id]++
 
 	handler := f.missing
 	if handler == nil {
-		handler = problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
+		handler = respondProblem(http.StatusNotFound, "HYPERFLEET-NTF-001")
 	}
 
 	switch {
 	case !single && f.list != nil:
 		handler = f.list
 	case !single:
-		handler = plain(http.StatusOK, "application/json", `{"items":[],"page":1,"size":0,"total":7}`)
-	case f.odd[id] != nil:
-		handler = f.odd[id]
-	case f.there[id]:
-		handler = resource(id)
+		handler = respondWith(http.StatusOK, "application/json", `{"items":[],"page":1,"size":0,"total":7}`)
+	case f.responses[id] != nil:
+		handler = f.responses[id]
+	case f.existing[id]:
+		handler = respondResource(id)
 	}
 	f.mu.Unlock()
 
@@ -99,12 +99,12 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // fixture is the environment of a sweep: an adapter, its keys and a fleet API.
-type world struct {
+type fixture struct {
 	t         *testing.T
 	adapter   string
 	namespace string
 	keys      *stamp.Keys
-	fleet     *fleet
+	fleet     *fakeAPI
 	// real replaces fleet if it is set.
 	real   http.Handler
 	config platform.Sweep
@@ -114,7 +114,7 @@ type world struct {
 	log *capture.Buffer
 }
 
-func newWorld(t *testing.T) *world {
+func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
 	namespace := env.Namespace(t)
@@ -123,14 +123,14 @@ func newWorld(t *testing.T) *world {
 	config.Adapters = []string{"a-" + namespace}
 	config.MaxShare = 1
 
-	return &world{
-		t: t, namespace: namespace, adapter: config.Adapters[0], keys: keys(t, testKey), config: config,
-		fleet: &fleet{there: map[string]bool{}, odd: map[string]http.HandlerFunc{}},
+	return &fixture{
+		t: t, namespace: namespace, adapter: config.Adapters[0], keys: parseKeys(t, testKey), config: config,
+		fleet: &fakeAPI{existing: map[string]bool{}, responses: map[string]http.HandlerFunc{}},
 		clock: testclock.NewFakeClock(time.Now().Add(time.Hour)), as: env.Config, log: &capture.Buffer{},
 	}
 }
 
-func keys(t *testing.T, text string) *stamp.Keys {
+func parseKeys(t *testing.T, text string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(text))
@@ -142,7 +142,7 @@ func keys(t *testing.T, text string) *stamp.Keys {
 }
 
 // newAPIClient returns a client of the fixture's fleet API.
-func (w *world) api() *client.Client {
+func (w *fixture) newAPIClient() *client.Client {
 	w.t.Helper()
 
 	handler := http.Handler(w.fleet)
@@ -161,15 +161,15 @@ func (w *world) api() *client.Client {
 	return api
 }
 
-func (w *world) run() (sweep.Report, error) {
+func (w *fixture) run() (sweep.Report, error) {
 	w.t.Helper()
 
 	return sweep.Run(w.t.Context(), sweep.Options{
-		Config: w.config, Kube: w.as, API: w.api(), Keys: w.keys, Clock: w.clock, Log: slog.New(slog.NewTextHandler(w.log, nil)),
+		Config: w.config, Kube: w.as, API: w.newAPIClient(), Keys: w.keys, Clock: w.clock, Log: slog.New(slog.NewTextHandler(w.log, nil)),
 	})
 }
 
-func (w *world) mustRun() sweep.Report {
+func (w *fixture) mustRun() sweep.Report {
 	w.t.Helper()
 
 	report, err := w.run()
@@ -181,7 +181,7 @@ func (w *world) mustRun() sweep.Report {
 }
 
 // create signs an object with the adapter's key, and creates it.
-func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
+func (w *fixture) create(kind, name, id string, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
 
 	o := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": kind}}
@@ -218,7 +218,7 @@ func (w *world) make(kind, name, id string, change ...func(*unstructured.Unstruc
 }
 
 // isLeft returns true if an object exists and is not being deleted.
-func (w *world) left(o *unstructured.Unstructured) bool {
+func (w *fixture) isLeft(o *unstructured.Unstructured) bool {
 	w.t.Helper()
 
 	now := &unstructured.Unstructured{}
@@ -238,7 +238,7 @@ func (w *world) left(o *unstructured.Unstructured) bool {
 
 func newID() string { return uuid.Must(uuid.NewV7()).String() }
 
-func label(key, value string) func(*unstructured.Unstructured) {
+func setLabel(key, value string) func(*unstructured.Unstructured) {
 	return func(o *unstructured.Unstructured) {
 		labels := o.GetLabels()
 		labels[key] = value
@@ -246,7 +246,7 @@ func label(key, value string) func(*unstructured.Unstructured) {
 	}
 }
 
-func annotate(key, value string) func(*unstructured.Unstructured) {
+func setAnnotation(key, value string) func(*unstructured.Unstructured) {
 	return func(o *unstructured.Unstructured) {
 		annotations := o.GetAnnotations()
 		if value == "" {
@@ -259,7 +259,7 @@ func annotate(key, value string) func(*unstructured.Unstructured) {
 }
 
 // outcomeOf returns the outcome and reason of an object in the report.
-func result(report sweep.Report, name string) string {
+func outcomeOf(report sweep.Report, name string) string {
 	for _, item := range report.Items {
 		if item.Name == name {
 			return strings.TrimSuffix(item.Outcome+" "+item.Reason, " ")

@@ -27,15 +27,15 @@ import (
 
 // TestOnlyVerifiedOrphansAreDeleted checks that sweep deletes only objects with a valid signature whose resource
 // the fleet API definitely does not have.
-func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
-	w := newWorld(t)
+func TestOnlyVerifiedOrphansAreDeleted(t *testing.T) {
+	w := newFixture(t)
 	alive, gone := newID(), newID()
-	w.fleet.there[alive] = true
+	w.fleet.existing[alive] = true
 
-	foreign := keys(t, otherKey)
+	foreign := parseKeys(t, otherKey)
 	respond := func(handler http.HandlerFunc) string {
 		id := newID()
-		w.fleet.odd[id] = handler
+		w.fleet.responses[id] = handler
 
 		return id
 	}
@@ -44,7 +44,7 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		"ID", alive, 2)
 
 	// A copy of an object with a valid signature, which is valid only for the original.
-	original := w.make("ConfigMap", "original", gone)
+	original := w.create("ConfigMap", "original", gone)
 	copied := func(o *unstructured.Unstructured) {
 		o.SetLabels(original.GetLabels())
 		o.SetAnnotations(original.GetAnnotations())
@@ -61,25 +61,25 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 		{name: "gone-manifest-work", kind: "ManifestWork", id: gone, want: "Deleted"},
 		{name: "alive", id: alive},
 		{name: "alive-manifest-work", kind: "ManifestWork", id: alive},
-		{name: "being-deleted", id: respond(plain(200, "application/json", deleting))},
-		{name: "no-body", id: respond(plain(404, "", "")), want: "Skipped NoClearAnswer"},
-		{name: "proxys-page", id: respond(plain(404, "text/html", "<h1>404</h1>")), want: "Skipped NoClearAnswer"},
-		{name: "no-route", id: respond(problem(404, "HYPERFLEET-NTF-000")), want: "Skipped NoClearAnswer"},
-		{name: "other-status", id: respond(problem(410, "HYPERFLEET-NTF-001")), want: "Skipped NoClearAnswer"},
-		{name: "outage", id: respond(plain(500, "", "")), want: "Skipped NoClearAnswer"},
-		{name: "refused", id: respond(problem(403, "HYPERFLEET-AUZ-001")), want: "Skipped NoClearAnswer"},
-		{name: "login-page", id: respond(plain(200, "text/html", "<form>")), want: "Skipped NoClearAnswer"},
-		{name: "forged-id", id: alive, change: label(adapter.LabelResourceID, gone), want: "Skipped Forged"},
-		{name: "no-hmac", id: gone, change: annotate(adapter.AnnotationIdentity, ""), want: "Skipped NotStamped"},
+		{name: "being-deleted", id: respond(respondWith(200, "application/json", deleting))},
+		{name: "no-body", id: respond(respondWith(404, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "proxys-page", id: respond(respondWith(404, "text/html", "<h1>404</h1>")), want: "Skipped NoClearAnswer"},
+		{name: "no-route", id: respond(respondProblem(404, "HYPERFLEET-NTF-000")), want: "Skipped NoClearAnswer"},
+		{name: "other-status", id: respond(respondProblem(410, "HYPERFLEET-NTF-001")), want: "Skipped NoClearAnswer"},
+		{name: "outage", id: respond(respondWith(500, "", "")), want: "Skipped NoClearAnswer"},
+		{name: "refused", id: respond(respondProblem(403, "HYPERFLEET-AUZ-001")), want: "Skipped NoClearAnswer"},
+		{name: "login-page", id: respond(respondWith(200, "text/html", "<form>")), want: "Skipped NoClearAnswer"},
+		{name: "forged-id", id: alive, change: setLabel(adapter.LabelResourceID, gone), want: "Skipped Forged"},
+		{name: "no-hmac", id: gone, change: setAnnotation(adapter.AnnotationIdentity, ""), want: "Skipped NotStamped"},
 		{name: "copy", id: gone, change: copied, want: "Skipped Forged"},
 		{name: "copy-as-secret", kind: "Secret", id: gone, change: copied, want: "Skipped Forged"},
-		{name: "garbage-hmac", id: gone, change: annotate(adapter.AnnotationIdentity, "v1.x"), want: "Skipped UnknownKey"},
+		{name: "garbage-hmac", id: gone, change: setAnnotation(adapter.AnnotationIdentity, "v1.x"), want: "Skipped UnknownKey"},
 		{name: "other-key", id: gone, change: func(o *unstructured.Unstructured) {
-			annotate(adapter.AnnotationIdentity, foreign.Sign(stamp.Identity{
+			setAnnotation(adapter.AnnotationIdentity, foreign.Sign(stamp.Identity{
 				Adapter: w.adapter, ResourceID: gone, Kind: "ConfigMap", Namespace: w.namespace, Name: o.GetName(),
 			}))(o)
 		}, want: "Skipped UnknownKey"},
-		{name: "no-uuid", id: gone, change: label(adapter.LabelResourceID, "cluster-1"), want: "Skipped NoResourceID"},
+		{name: "no-uuid", id: gone, change: setLabel(adapter.LabelResourceID, "cluster-1"), want: "Skipped NoResourceID"},
 		{name: "no-id", id: gone, change: func(o *unstructured.Unstructured) {
 			o.SetLabels(map[string]string{adapter.LabelAdapter: w.adapter})
 		}, want: "Skipped NoResourceID"},
@@ -96,23 +96,23 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 			tc.change = func(*unstructured.Unstructured) {}
 		}
 
-		made[i] = w.make(tc.kind, tc.name, tc.id, tc.change)
+		made[i] = w.create(tc.kind, tc.name, tc.id, tc.change)
 	}
 
 	report := w.mustRun()
 
 	for i, tc := range tests {
-		if got := result(report, tc.name); got != tc.want {
+		if got := outcomeOf(report, tc.name); got != tc.want {
 			t.Errorf("%s: %q, want %q", tc.name, got, tc.want)
 		}
 
-		if got := w.left(made[i]); got == (tc.want == "Deleted") {
+		if got := w.isLeft(made[i]); got == (tc.want == "Deleted") {
 			t.Errorf("%s: exists: %v", tc.name, got)
 		}
 	}
 
-	if w.fleet.asked[gone] != 1 {
-		t.Errorf("the fleet API got %d requests for one resource, want 1", w.fleet.asked[gone])
+	if w.fleet.requests[gone] != 1 {
+		t.Errorf("the fleet API got %d requests for one resource, want 1", w.fleet.requests[gone])
 	}
 
 	if !report.IsIncomplete() {
@@ -122,40 +122,40 @@ func TestOnlyProvenObjectsOfMissingResourcesGo(t *testing.T) {
 
 // TestYoungAndTerminatingObjectsAreSkipped checks that sweep skips objects that are too young, and objects that
 // are being deleted.
-func TestYoungObjectsAndThoseBeingDeletedStay(t *testing.T) {
-	w := newWorld(t)
+func TestYoungAndTerminatingObjectsAreSkipped(t *testing.T) {
+	w := newFixture(t)
 	w.clock = clock.RealClock{}
-	young := w.make("ConfigMap", "young", newID())
+	young := w.create("ConfigMap", "young", newID())
 
 	report := w.mustRun()
-	if got := result(report, "young"); got != "Skipped TooYoung" || !w.left(young) {
+	if got := outcomeOf(report, "young"); got != "Skipped TooYoung" || !w.isLeft(young) {
 		t.Errorf("young: %s", got)
 	}
 
-	leaving := w.make("ConfigMap", "leaving", newID(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"test/hold"}) })
+	leaving := w.create("ConfigMap", "leaving", newID(), func(o *unstructured.Unstructured) { o.SetFinalizers([]string{"test/hold"}) })
 	if err := env.Client.Delete(t.Context(), leaving); err != nil {
 		t.Fatal(err)
 	}
 
 	w.clock = testclock.NewFakeClock(time.Now().Add(time.Hour))
-	if got := result(w.mustRun(), "leaving"); got != "Skipped Deleting" {
+	if got := outcomeOf(w.mustRun(), "leaving"); got != "Skipped Deleting" {
 		t.Errorf("leaving: %s", got)
 	}
 }
 
 // TestConcurrentlyChangedObjectsAreSkipped checks that sweep skips objects that change, are replaced or are
 // deleted after it has listed them.
-func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
-	w := newWorld(t)
+func TestConcurrentlyChangedObjectsAreSkipped(t *testing.T) {
+	w := newFixture(t)
 	changed, replaced, vanished := newID(), newID(), newID()
-	gone := problem(http.StatusNotFound, "HYPERFLEET-NTF-001")
+	gone := respondProblem(http.StatusNotFound, "HYPERFLEET-NTF-001")
 	objects := map[string]*unstructured.Unstructured{}
 
 	for name, id := range map[string]string{"changed": changed, "replaced": replaced, "vanished": vanished} {
-		objects[name] = w.make("ConfigMap", name, id)
+		objects[name] = w.create("ConfigMap", name, id)
 	}
 
-	w.fleet.odd[changed] = func(rw http.ResponseWriter, r *http.Request) {
+	w.fleet.responses[changed] = func(rw http.ResponseWriter, r *http.Request) {
 		o := objects["changed"].DeepCopy()
 		o.SetLabels(nil) // detached
 
@@ -165,7 +165,7 @@ func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 
 		gone(rw, r)
 	}
-	w.fleet.odd[replaced] = func(rw http.ResponseWriter, r *http.Request) {
+	w.fleet.responses[replaced] = func(rw http.ResponseWriter, r *http.Request) {
 		again := objects["replaced"].DeepCopy()
 		if err := env.Client.Delete(r.Context(), objects["replaced"]); err != nil {
 			t.Error(err)
@@ -180,7 +180,7 @@ func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 
 		gone(rw, r)
 	}
-	w.fleet.odd[vanished] = func(rw http.ResponseWriter, r *http.Request) {
+	w.fleet.responses[vanished] = func(rw http.ResponseWriter, r *http.Request) {
 		if err := env.Client.Delete(r.Context(), objects["vanished"]); err != nil {
 			t.Error(err)
 		}
@@ -192,7 +192,7 @@ func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 
 	got := map[string]string{}
 	for name := range objects {
-		got[name] = result(report, name)
+		got[name] = outcomeOf(report, name)
 	}
 
 	want := map[string]string{"changed": "Skipped Changed", "replaced": "Skipped Changed", "vanished": "Skipped Deleting"}
@@ -200,7 +200,7 @@ func TestAnObjectThatChangesMeanwhileStays(t *testing.T) {
 		t.Errorf("outcomes (-want +got):\n%s", diff)
 	}
 
-	if !w.left(objects["changed"]) || !w.left(objects["replaced"]) {
+	if !w.isLeft(objects["changed"]) || !w.isLeft(objects["replaced"]) {
 		t.Error("an object that had changed was deleted")
 	}
 }
@@ -221,19 +221,19 @@ func TestLimits(t *testing.T) {
 		"cap 0":                                        {gone: 1, deletions: 0, share: 1, stopped: "max_deletions"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			w.config.MaxDeletions, w.config.MaxShare = tc.deletions, tc.share
 
 			var doomed []*unstructured.Unstructured
 
 			for i := range tc.gone {
-				doomed = append(doomed, w.make("ConfigMap", fmt.Sprintf("gone-%d", i), newID()))
+				doomed = append(doomed, w.create("ConfigMap", fmt.Sprintf("gone-%d", i), newID()))
 			}
 
 			for i := range tc.alive {
 				id := newID()
-				w.fleet.there[id] = true
-				w.make("ConfigMap", fmt.Sprintf("alive-%d", i), id)
+				w.fleet.existing[id] = true
+				w.create("ConfigMap", fmt.Sprintf("alive-%d", i), id)
 			}
 
 			report := w.mustRun()
@@ -243,8 +243,8 @@ func TestLimits(t *testing.T) {
 			}
 
 			for _, o := range doomed {
-				if w.left(o) != (tc.stopped != "") {
-					t.Errorf("%s: exists: %v", o.GetName(), w.left(o))
+				if w.isLeft(o) != (tc.stopped != "") {
+					t.Errorf("%s: exists: %v", o.GetName(), w.isLeft(o))
 				}
 			}
 
@@ -264,36 +264,36 @@ func TestLimits(t *testing.T) {
 
 // TestInvalidAPIResponsesStopSweep checks that sweep stops if the fleet API fails its probe, before it requests
 // any resource.
-func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
-	for name, spoil := range map[string]func(*fleet){
-		"the same page for every request":       func(f *fleet) { f.list = plain(200, "text/html", "<h1>welcome</h1>"); f.missing = f.list },
-		"no route":                              func(f *fleet) { f.list = problem(404, "HYPERFLEET-NTF-000") },
-		"404 without a body":                    func(f *fleet) { f.list = plain(404, "", ""); f.missing = f.list },
-		"an outage":                             func(f *fleet) { f.list = plain(503, "", "") },
-		"no resource is missing":                func(f *fleet) { f.missing = resource(newID()) },
-		"404 of a missing resource is no route": func(f *fleet) { f.missing = problem(404, "HYPERFLEET-NTF-000") },
-		"404 of a missing resource depends on the tenant": func(f *fleet) {
-			missing := problem(404, "HYPERFLEET-NTF-001")
+func TestInvalidAPIResponsesStopSweep(t *testing.T) {
+	for name, spoil := range map[string]func(*fakeAPI){
+		"the same page for every request":       func(f *fakeAPI) { f.list = respondWith(200, "text/html", "<h1>welcome</h1>"); f.missing = f.list },
+		"no route":                              func(f *fakeAPI) { f.list = respondProblem(404, "HYPERFLEET-NTF-000") },
+		"404 without a body":                    func(f *fakeAPI) { f.list = respondWith(404, "", ""); f.missing = f.list },
+		"an outage":                             func(f *fakeAPI) { f.list = respondWith(503, "", "") },
+		"no resource is missing":                func(f *fakeAPI) { f.missing = respondResource(newID()) },
+		"404 of a missing resource is no route": func(f *fakeAPI) { f.missing = respondProblem(404, "HYPERFLEET-NTF-000") },
+		"404 of a missing resource depends on the tenant": func(f *fakeAPI) {
+			missing := respondProblem(404, "HYPERFLEET-NTF-001")
 			f.missing = func(w http.ResponseWriter, r *http.Request) {
 				w.Header().Set(openapi.HeaderTenant, "one")
 				missing(w, r)
 			}
 		},
-		"404 of a missing resource has no body": func(f *fleet) { f.missing = plain(404, "", "") },
+		"404 of a missing resource has no body": func(f *fakeAPI) { f.missing = respondWith(404, "", "") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newFixture(t)
 			id := newID()
-			w.fleet.odd[id] = problem(404, "HYPERFLEET-NTF-001")
-			o := w.make("ConfigMap", "gone", id)
+			w.fleet.responses[id] = respondProblem(404, "HYPERFLEET-NTF-001")
+			o := w.create("ConfigMap", "gone", id)
 
 			spoil(w.fleet)
 
-			if _, err := w.run(); err == nil || !strings.Contains(err.Error(), "probe the fleet API") || !w.left(o) {
-				t.Errorf("error %v, object exists: %v", err, w.left(o))
+			if _, err := w.run(); err == nil || !strings.Contains(err.Error(), "probe the fleet API") || !w.isLeft(o) {
+				t.Errorf("error %v, object exists: %v", err, w.isLeft(o))
 			}
 
-			if w.fleet.asked[id] != 0 {
+			if w.fleet.requests[id] != 0 {
 				t.Error("sweep requested a resource")
 			}
 		})
@@ -301,36 +301,36 @@ func TestAnAPIThatMakesNoSenseIsNotAsked(t *testing.T) {
 }
 
 // TestOtherAdaptersAndKindsAreSkipped checks that sweep ignores objects of other adapters and of excluded kinds.
-func TestOtherAdaptersAndKindsLeftOut(t *testing.T) {
-	w := newWorld(t)
-	mine := w.make("ConfigMap", "mine", newID())
-	secret := w.make("Secret", "secret", newID())
+func TestOtherAdaptersAndKindsAreSkipped(t *testing.T) {
+	w := newFixture(t)
+	mine := w.create("ConfigMap", "mine", newID())
+	secret := w.create("Secret", "secret", newID())
 
 	w.config.ExcludedKinds = []string{"Secret"}
 	other := w.adapter
 	w.adapter = "other-" + w.namespace
-	theirs := w.make("ConfigMap", "theirs", newID())
+	theirs := w.create("ConfigMap", "theirs", newID())
 	w.adapter = other
 
 	report := w.mustRun()
-	if w.left(mine) || !w.left(secret) || !w.left(theirs) || report.Objects != 1 {
-		t.Errorf("existing objects: mine %v, secret %v, theirs %v: %+v", w.left(mine), w.left(secret), w.left(theirs), report)
+	if w.isLeft(mine) || !w.isLeft(secret) || !w.isLeft(theirs) || report.Objects != 1 {
+		t.Errorf("existing objects: mine %v, secret %v, theirs %v: %+v", w.isLeft(mine), w.isLeft(secret), w.isLeft(theirs), report)
 	}
 }
 
 // TestConfiguredKinds checks that sweep lists only the configured kinds, and logs which of them it skips because
 // they are excluded or not served.
-func TestNamedKindsAlone(t *testing.T) {
-	w := newWorld(t)
-	mine := w.make("ConfigMap", "mine", newID())
-	secret := w.make("Secret", "secret", newID())
+func TestConfiguredKinds(t *testing.T) {
+	w := newFixture(t)
+	mine := w.create("ConfigMap", "mine", newID())
+	secret := w.create("Secret", "secret", newID())
 
 	w.config.Kinds = []string{"ConfigMap", "Secret", "Widget.example.com"}
 	w.config.ExcludedKinds = []string{"Secret"}
 
 	report, err := w.run()
-	if err != nil || w.left(mine) || !w.left(secret) || report.Kinds != 1 || report.Objects != 1 || report.IsIncomplete() {
-		t.Errorf("existing objects: mine %v, secret %v; error %v: %+v", w.left(mine), w.left(secret), err, report)
+	if err != nil || w.isLeft(mine) || !w.isLeft(secret) || report.Kinds != 1 || report.Objects != 1 || report.IsIncomplete() {
+		t.Errorf("existing objects: mine %v, secret %v; error %v: %+v", w.isLeft(mine), w.isLeft(secret), err, report)
 	}
 
 	if got := w.log.String(); !strings.Contains(got, "kind=Widget.example.com") || !strings.Contains(got, "kind=Secret") {
@@ -340,9 +340,9 @@ func TestNamedKindsAlone(t *testing.T) {
 
 // TestBrokenAPIGroupIsReported checks that sweep reports an API group that cannot be discovered, and sweeps the
 // others.
-func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
-	w := newWorld(t)
-	o := w.make("ConfigMap", "gone", newID())
+func TestBrokenAPIGroupIsReported(t *testing.T) {
+	w := newFixture(t)
+	o := w.create("ConfigMap", "gone", newID())
 
 	env.Apply(t, "testdata/broken/apiservice.yaml")
 
@@ -357,7 +357,7 @@ func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 	})
 
 	report := w.mustRun()
-	if w.left(o) {
+	if w.isLeft(o) {
 		t.Error("the object of another group was not deleted")
 	}
 
@@ -377,14 +377,14 @@ func TestABrokenAPIGroupIsReportedAndTheRestIsSwept(t *testing.T) {
 }
 
 // TestReport checks the JSON and the text of the report of a dry run.
-func TestTheReportReadsWell(t *testing.T) {
-	w := newWorld(t)
+func TestReport(t *testing.T) {
+	w := newFixture(t)
 	w.config.Delete = sweep.Defaults().Delete // a dry run is the default
 	id := newID()
-	o := w.make("ConfigMap", "gone", id)
+	o := w.create("ConfigMap", "gone", id)
 
 	report := w.mustRun()
-	if !w.left(o) {
+	if !w.isLeft(o) {
 		t.Error("the dry run deleted an object")
 	}
 
@@ -414,7 +414,7 @@ func TestTheReportReadsWell(t *testing.T) {
 // TestForceDeletedResources checks with the real fleet API that the objects of force-deleted resources are swept,
 // and those of other resources are not, even if they are being deleted.
 func TestForceDeletedResources(t *testing.T) {
-	w := newWorld(t)
+	w := newFixture(t)
 
 	served, url := fleetapi.Serve(t, database, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"landing"}})
 	w.real = served
@@ -445,7 +445,7 @@ func TestForceDeletedResources(t *testing.T) {
 
 	for name, kind := range map[string]string{"alive": "ConfigMap", "deleting": "ConfigMap", "forced": "ConfigMap", "forced-work": "ManifestWork"} {
 		id := call(http.MethodPost, "/clusters", `{"name":"`+name+`","spec":{}}`)
-		objects[name] = w.make(kind, name, id)
+		objects[name] = w.create(kind, name, id)
 
 		if name != "alive" {
 			call(http.MethodDelete, "/clusters/"+id, "")
@@ -461,8 +461,8 @@ func TestForceDeletedResources(t *testing.T) {
 	}
 
 	for name, o := range objects {
-		if w.left(o) == strings.HasPrefix(name, "forced") {
-			t.Errorf("%s: exists: %v", name, w.left(o))
+		if w.isLeft(o) == strings.HasPrefix(name, "forced") {
+			t.Errorf("%s: exists: %v", name, w.isLeft(o))
 		}
 	}
 }

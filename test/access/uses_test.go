@@ -21,7 +21,7 @@ const usesFile = "testdata/uses.yaml"
 
 // readGranted returns the permissions of an area's account, except those for Secrets in namespaces that users
 // choose.
-func granted(t *testing.T, area string) []string {
+func readGranted(t *testing.T, area string) []string {
 	t.Helper()
 
 	objects, err := kubeproc.ReadObjects("../../deploy/rbac/" + area + ".yaml")
@@ -32,7 +32,7 @@ func granted(t *testing.T, area string) []string {
 	var out []string
 
 	for _, object := range objects {
-		for _, rule := range as[rbacv1.ClusterRole](t, object).Rules {
+		for _, rule := range convert[rbacv1.ClusterRole](t, object).Rules {
 			names := rule.ResourceNames
 			if len(names) == 0 {
 				names = []string{""}
@@ -77,7 +77,7 @@ func TestNoRuleIsUnused(t *testing.T) {
 			}
 		}
 
-		rights := granted(t, area)
+		rights := readGranted(t, area)
 
 		for _, right := range rights {
 			if !slices.Contains(used, right) {

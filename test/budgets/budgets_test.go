@@ -40,7 +40,7 @@ import (
 )
 
 // inputKind is a kind of text that tenants or senders of webhooks write.
-type kind struct {
+type inputKind struct {
 	read func(text string) error
 	// size is the maximum size that the API server, a template's limit or the receiver accepts.
 	size int
@@ -51,14 +51,14 @@ type kind struct {
 }
 
 // inputKinds returns all kinds by name.
-func kinds() map[string]kind {
+func inputKinds() map[string]inputKind {
 	const (
 		object = 1 << 20 // the limit of a Secret or a ConfigMap, and approximately that of an object
 		user   = cloudinit.MaxUserData
 		other  = 64 << 10
 	)
 
-	out := map[string]kind{
+	out := map[string]inputKind{
 		"kubeconfig":             {read: readKubeconfig, size: object},
 		"virtualMachineTemplate": {read: readMachine, size: object},
 		"ignition":               {read: readIgnition, size: object},
@@ -81,17 +81,17 @@ func kinds() map[string]kind {
 // TestNoInputTakesMuch checks that no text that the API server or the receiver accepts makes the operator use much
 // memory or CPU time.
 func TestNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // it measures allocations
-	takeLittle(t, slower > 1)
+	checkUsage(t, slower > 1)
 }
 
 // TestSoakNoInputTakesMuch is TestNoInputTakesMuch with every size.
 func TestSoakNoInputTakesMuch(t *testing.T) { //nolint:paralleltest // as above
 	property.Soak(t)
-	takeLittle(t, false)
+	checkUsage(t, false)
 }
 
 // checkUsage measures each kind with texts of all shapes.
-func takeLittle(t *testing.T, brief bool) {
+func checkUsage(t *testing.T, brief bool) {
 	t.Helper()
 
 	sizes := everySize
@@ -99,9 +99,9 @@ func takeLittle(t *testing.T, brief bool) {
 		sizes = fewSizes
 	}
 
-	for name, one := range kinds() {
+	for name, one := range inputKinds() {
 		t.Run(name, func(t *testing.T) {
-			var most taken
+			var most resourceUse
 
 			all := shapes()
 			maps.Copy(all, one.own)
@@ -114,14 +114,14 @@ func takeLittle(t *testing.T, brief bool) {
 				sizes(one.size, func(size int) bool {
 					text := text(size)
 					took, err := measure(t, func() error { return one.read(text) })
-					most = taken{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
+					most = resourceUse{bytes: max(most.bytes, took.bytes), cpu: max(most.cpu, took.cpu)}
 
-					if took.bytes > mostBytes || took.cpu > mostTime {
+					if took.bytes > maxBytes || took.cpu > maxTime {
 						t.Errorf("%d bytes of %s: %.1f MiB of memory and %s of CPU time (error %.200v)",
 							len(text), shape, float64(took.bytes)/(1<<20), took.cpu, err)
 					}
 
-					return refused(err)
+					return isRejected(err)
 				})
 			}
 
@@ -131,11 +131,11 @@ func takeLittle(t *testing.T, brief bool) {
 }
 
 // minSize is a size that is cheap to read with any content.
-const least = 1 << 10
+const minSize = 1 << 10
 
 // everySize tries sizes from the largest down by a third each time, to the first one that is not rejected.
 func everySize(most int, refused func(size int) bool) {
-	for size := most; size > least && refused(size); size -= size / 3 {
+	for size := most; size > minSize && refused(size); size -= size / 3 {
 		continue
 	}
 }
@@ -147,7 +147,7 @@ func fewSizes(most int, refused func(size int) bool) {
 		return
 	}
 
-	for low, high := least, most; high > low+low/2; {
+	for low, high := minSize, most; high > low+low/2; {
 		middle := int(math.Sqrt(float64(low) * float64(high)))
 		if refused(middle) {
 			high = middle
@@ -187,7 +187,7 @@ func TestSizes(t *testing.T) {
 }
 
 // isRejected returns true if an error is about a limit. Errors of package cloudinit wrap no other error.
-func refused(err error) bool {
+func isRejected(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), bounds.ErrTooLarge.Error()) || strings.Contains(err.Error(), "more than "))
 }
 

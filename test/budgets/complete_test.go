@@ -16,24 +16,24 @@ import (
 )
 
 // longLimit is the limit, in characters, up to which a text is not measured.
-const long = 4 << 10
+const longLimit = 4 << 10
 
 // quantityPattern is the pattern of every Quantity. Without it, reading one of 1 MiB took 18 seconds, and reading
 // 1e999999999 did not end.
-const amount = "^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$"
+const quantityPattern = "^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$"
 
 // textUse says how a long text of a spec is measured: as an input kind, or not, for a reason.
-type reading struct{ kind, never string }
+type textUse struct{ kind, reason string }
 
-func asKind(name string) reading { return reading{kind: name} }
+func asKind(name string) textUse { return textUse{kind: name} }
 
-func never(reason string) reading { return reading{never: reason} }
+func withoutKind(reason string) textUse { return textUse{reason: reason} }
 
 // longTexts returns all texts of specs that may be longer than 4 KiB, and objects with unknown fields.
-func longTexts() map[string]reading {
-	labels := never("these texts are only copied or compared; the API server accepts objects of up to 1.5 MiB")
+func longTexts() map[string]textUse {
+	labels := withoutKind("these texts are only copied or compared; the API server accepts objects of up to 1.5 MiB")
 
-	return map[string]reading{
+	return map[string]textUse{
 		"HypervisorCluster spec.allowedNamespaces[].selector.matchLabels{}":        labels,
 		"HypervisorCluster spec.kubevirt.nodeSelector{}":                           labels,
 		"HypervisorCluster spec.tags{}":                                            labels,
@@ -46,9 +46,9 @@ func longTexts() map[string]reading {
 		"HypervisorMachineTemplate spec.metadata.annotations{}":                    labels,
 		"HypervisorMachineTemplate spec.metadata.labels{}":                         labels,
 		"MachineClaim spec.workloadConfig.config.buildkite.metadata{}":             labels,
-		"RunnerLog spec.text": never("the text is only shown"),
+		"RunnerLog spec.text": withoutKind("the text is only shown"),
 		"RunnerPool spec.workload.config.buildkite.metadata{}":                          labels,
-		"HostFleet spec.rollout.maxUnavailable":                                         never("a number, or a percentage of three digits: the schema has a rule"),
+		"HostFleet spec.rollout.maxUnavailable":                                         withoutKind("a number, or a percentage of three digits: the schema has a rule"),
 		"KubevirtMachine spec.bootstrapNetworkConfig.networkData":                       asKind("network data"),
 		"KubevirtMachine spec.virtualMachineTemplate":                                   asKind("virtualMachineTemplate"),
 		"KubevirtMachineTemplate spec.template.spec.bootstrapNetworkConfig.networkData": asKind("network data"),
@@ -69,7 +69,7 @@ func TestKindsAreComplete(t *testing.T) {
 		t.Fatalf("%d CRDs: %v", len(files), err)
 	}
 
-	found, table, all := newFinds(), longTexts(), kinds()
+	found, table, all := newFindings(), longTexts(), inputKinds()
 
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -97,12 +97,12 @@ func TestKindsAreComplete(t *testing.T) {
 
 	for path := range found.texts {
 		what, ok := table[path]
-		if _, measured := all[what.kind]; !ok || !measured && what.never == "" {
-			t.Errorf("%s may have more than %d characters: limit it, or add it to longTexts", path, long)
+		if _, measured := all[what.kind]; !ok || !measured && what.reason == "" {
+			t.Errorf("%s may have more than %d characters: limit it, or add it to longTexts", path, longLimit)
 		}
 	}
 
-	for path := range found.endless {
+	for path := range found.unlimited {
 		t.Errorf("%s may have any number of items: add maxItems or maxProperties", path)
 	}
 
@@ -139,12 +139,12 @@ properties:
 		t.Fatal(err)
 	}
 
-	found := newFinds()
+	found := newFindings()
 	walk(&schema, "spec", found)
 
 	for want, got := range map[string]map[string]bool{
 		"spec.any spec.items[].long spec.map{} spec.size spec.untyped": found.texts,
-		"spec.few[].many[] spec.items[] spec.map{} spec.untyped{}":     found.endless,
+		"spec.few[].many[] spec.items[] spec.map{} spec.untyped{}":     found.unlimited,
 	} {
 		if got := strings.Join(slices.Sorted(maps.Keys(got)), " "); got != want {
 			t.Errorf("found %s, want %s", got, want)
@@ -154,16 +154,16 @@ properties:
 
 // findings are the texts of a schema that may be long and objects with unknown fields, and the lists and maps
 // without a limit.
-type finds struct{ texts, endless map[string]bool }
+type findings struct{ texts, unlimited map[string]bool }
 
-func newFinds() finds { return finds{texts: map[string]bool{}, endless: map[string]bool{}} }
+func newFindings() findings { return findings{texts: map[string]bool{}, unlimited: map[string]bool{}} }
 
 // walk finds what a schema does not limit.
-func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found finds) {
-	bounded := schema.MaxLength != nil && *schema.MaxLength <= long || len(schema.Enum) > 0 || schema.Format == "date-time" ||
-		strings.Contains(schema.Pattern, amount)
+func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found findings) {
+	bounded := schema.MaxLength != nil && *schema.MaxLength <= longLimit || len(schema.Enum) > 0 || schema.Format == "date-time" ||
+		strings.Contains(schema.Pattern, quantityPattern)
 	for _, rule := range schema.XValidations {
-		bounded = bounded || strings.Contains(rule.Rule, amount)
+		bounded = bounded || strings.Contains(rule.Rule, quantityPattern)
 	}
 
 	if (schema.Type == "string" || schema.XIntOrString) && !bounded || schema.XEmbeddedResource ||
@@ -172,11 +172,11 @@ func walk(schema *apiextensionsv1.JSONSchemaProps, path string, found finds) {
 	}
 
 	if schema.Type == "array" && schema.MaxItems == nil {
-		found.endless[path+"[]"] = true
+		found.unlimited[path+"[]"] = true
 	}
 
 	if schema.AdditionalProperties != nil && schema.MaxProperties == nil {
-		found.endless[path+"{}"] = true
+		found.unlimited[path+"{}"] = true
 	}
 
 	for name := range schema.Properties {

@@ -17,10 +17,10 @@ import (
 
 // TestLargeKeysAreRejected checks that a private key with which a signature would take minutes is rejected before
 // it is parsed.
-func TestLargeKeysAreRefused(t *testing.T) {
+func TestLargeKeysAreRejected(t *testing.T) {
 	t.Parallel()
 
-	large := full(40<<10, "-----BEGIN RSA PRIVATE KEY-----\n", "a", "\n-----END RSA PRIVATE KEY-----\n")
+	large := fill(40<<10, "-----BEGIN RSA PRIVATE KEY-----\n", "a", "\n-----END RSA PRIVATE KEY-----\n")
 
 	for name, use := range map[string]func() error{
 		"GitHub App": func() error {

@@ -14,19 +14,19 @@ import (
 
 // These are the limits for one text.
 const (
-	mostBytes = 16 << 20
-	mostTime  = slower * time.Second
+	maxBytes = 16 << 20
+	maxTime  = slower * time.Second
 )
 
 // resourceUse is the memory and CPU time that a function used.
-type taken struct {
+type resourceUse struct {
 	bytes uint64
 	cpu   time.Duration
 }
 
 // measure runs a function. The total of its allocations is an upper limit of the memory that it held. Only if this
 // exceeds the limit, measure runs it again, and samples the memory while garbage is collected constantly.
-func measure(t *testing.T, read func() error) (taken, error) {
+func measure(t *testing.T, read func() error) (resourceUse, error) {
 	t.Helper()
 
 	var before, after runtime.MemStats
@@ -35,7 +35,7 @@ func measure(t *testing.T, read func() error) (taken, error) {
 
 	begun := processTime(t)
 	err := read()
-	out := taken{cpu: processTime(t) - begun}
+	out := resourceUse{cpu: processTime(t) - begun}
 
 	runtime.ReadMemStats(&after)
 
@@ -44,8 +44,8 @@ func measure(t *testing.T, read func() error) (taken, error) {
 		out.bytes += after.StackInuse - before.StackInuse
 	}
 
-	if out.bytes > mostBytes {
-		out.bytes = peak(read)
+	if out.bytes > maxBytes {
+		out.bytes = measurePeak(read)
 	}
 
 	return out, err
@@ -64,13 +64,13 @@ func processTime(t *testing.T) time.Duration {
 }
 
 // measurePeak returns by how much heap and stacks grow while a function runs.
-func peak(read func() error) uint64 {
+func measurePeak(read func() error) uint64 {
 	defer debug.SetGCPercent(debug.SetGCPercent(10))
 
 	runtime.GC()
 
 	var (
-		base    = inUse()
+		base    = readInUse()
 		highest = base
 		done    = make(chan struct{})
 		stopped = make(chan struct{})
@@ -84,7 +84,7 @@ func peak(read func() error) uint64 {
 			case <-done:
 				return
 			default:
-				highest = max(highest, inUse())
+				highest = max(highest, readInUse())
 
 				runtime.Gosched()
 			}
@@ -100,7 +100,7 @@ func peak(read func() error) uint64 {
 }
 
 // readInUse returns the memory of heap and stacks.
-func inUse() uint64 {
+func readInUse() uint64 {
 	samples := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}, {Name: "/memory/classes/heap/stacks:bytes"}}
 	metrics.Read(samples)
 
@@ -112,14 +112,14 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it measures allocation
 	var keep []byte
 
 	held, _ := measure(t, func() error {
-		keep = make([]byte, 2*mostBytes)
+		keep = make([]byte, 2*maxBytes)
 		runtime.GC()
 
 		keep = nil
 
 		return nil
 	})
-	if held.bytes < 2*mostBytes {
+	if held.bytes < 2*maxBytes {
 		t.Errorf("held memory: %d bytes, want more than the limit", held.bytes)
 	}
 
@@ -130,7 +130,7 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it measures allocation
 
 		return nil
 	})
-	if garbage.bytes > mostBytes {
+	if garbage.bytes > maxBytes {
 		t.Errorf("garbage: %d bytes, want less than the limit", garbage.bytes)
 	}
 

@@ -38,59 +38,59 @@ import (
 const publicKey = "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZGhscHR4f"
 
 // moreKinds returns the kinds of texts of Secrets, machines and servers.
-func moreKinds() map[string]kind {
+func moreKinds() map[string]inputKind {
 	const object = 1 << 20
 
 	certificates := map[string]func(int) string{"certificates": manyCertificates, "extensions": manyExtensions}
 
-	return map[string]kind{
-		"pull secret": {read: readPull, size: object, own: map[string]func(int) string{"registries": manyRegistries}},
-		"authorized_keys": {read: readKeys, size: object, own: map[string]func(int) string{
-			"keys": func(size int) string { return full(size, "", publicKey+"\n", "") },
+	return map[string]inputKind{
+		"pull secret": {read: readPullSecret, size: object, own: map[string]func(int) string{"registries": manyRegistries}},
+		"authorized_keys": {read: readSSHKeys, size: object, own: map[string]func(int) string{
+			"keys": func(size int) string { return fill(size, "", publicKey+"\n", "") },
 			"options": func(size int) string {
-				return full(size, "", "a,", "a "+publicKey)
+				return fill(size, "", "a,", "a "+publicKey)
 			},
 		}},
 		"CA bundle": {read: readBundle, size: object, own: certificates},
 		"user data of HyperShift": {read: readUserDataOfHyperShift, size: object, own: map[string]func(int) string{
-			"sources":     func(size int) string { return full(size, `{"ignition":{"config":{"merge":[`, "{},", "{}]}}}") },
+			"sources":     func(size int) string { return fill(size, `{"ignition":{"config":{"merge":[`, "{},", "{}]}}}") },
 			"authorities": manyAuthorities,
 		}},
 		"ignition of HyperShift": {read: readWorker, size: 2 * object, own: map[string]func(int) string{
 			"one file": func(size int) string {
-				return full(size, worker[:len(worker)-2]+`,{"path":"/a","contents":{"source":"data:,`, "a", `"}}]}}`)
+				return fill(size, worker[:len(worker)-2]+`,{"path":"/a","contents":{"source":"data:,`, "a", `"}}]}}`)
 			},
 			"a configuration of many": func(size int) string {
-				return full(size, workerBegin+"{%22spec%22:{},%22a%22:[", "{%22a%22:1},", "1]}"+workerEnd)
+				return fill(size, workerBegin+"{%22spec%22:{},%22a%22:[", "{%22a%22:1},", "1]}"+workerEnd)
 			},
 			"a long configuration": func(size int) string {
-				return full(size, workerBegin+"{%22spec%22:{},%22a%22:%22", "%3C", "%22}"+workerEnd)
+				return fill(size, workerBegin+"{%22spec%22:{},%22a%22:%22", "%3C", "%22}"+workerEnd)
 			},
 			"a packed configuration": func(size int) string {
-				return packedWorker(full(size, `{"spec":{},"a":"`, "<", `"}`))
+				return packWorker(fill(size, `{"spec":{},"a":"`, "<", `"}`))
 			},
 			"a packed configuration that grows": func(size int) string {
-				return packedWorker(full(size, `{"spec":{},"a":"`, "\xff", `"}`))
+				return packWorker(fill(size, `{"spec":{},"a":"`, "\xff", `"}`))
 			},
 			"a packed configuration of separators": func(size int) string {
-				return packedWorker(full(size, `{"spec":{},"a":"`, "\u2028", `"}`))
+				return packWorker(fill(size, `{"spec":{},"a":"`, "\u2028", `"}`))
 			},
 		}},
 		"report of a machine": {read: readReport, size: object, own: map[string]func(int) string{
-			"log":         func(size int) string { return full(size, `{"phase":"Finished","log":"`, `\u0041`, `"}`) },
-			"log of many": func(size int) string { return full(size, `{"phase":"Finished","log":[`, `{},`, `1]}`) },
-			"message":     func(size int) string { return full(size, `{"phase":"Finished","message":"`, `\u0041`, `"}`) },
+			"log":         func(size int) string { return fill(size, `{"phase":"Finished","log":"`, `\u0041`, `"}`) },
+			"log of many": func(size int) string { return fill(size, `{"phase":"Finished","log":[`, `{},`, `1]}`) },
+			"message":     func(size int) string { return fill(size, `{"phase":"Finished","message":"`, `\u0041`, `"}`) },
 		}},
 	}
 }
 
-func readPull(text string) error {
+func readPullSecret(text string) error {
 	_, err := credentials.ParseDockerConfig([]byte(text))
 
 	return err
 }
 
-func readKeys(text string) error { return credentials.CheckSSHKeys([]byte(text)) }
+func readSSHKeys(text string) error { return credentials.CheckSSHKeys([]byte(text)) }
 
 func readBundle(text string) error {
 	_, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{CABundle: []byte(text)}, nil, nil)
@@ -143,7 +143,7 @@ func readReport(text string) error {
 }
 
 // packWorker returns an Ignition configuration with a machine's configuration, compressed.
-func packedWorker(configuration string) string {
+func packWorker(configuration string) string {
 	var packed bytes.Buffer
 
 	zip := gzip.NewWriter(&packed)
@@ -160,14 +160,14 @@ func manyRegistries(size int) string {
 	b.WriteString(`{"auths":{"k":{}`)
 
 	for i := 0; b.Len() < size-2; i++ {
-		b.WriteString(`,"` + word(i) + `":{}`)
+		b.WriteString(`,"` + newWord(i) + `":{}`)
 	}
 
 	return b.String() + "}}"
 }
 
 // newCertificate returns a certificate with this number of extensions, in PEM.
-func certificate(extensions int) string {
+func newCertificate(extensions int) string {
 	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour)}
 	for i := range extensions {
 		template.ExtraExtensions = append(template.ExtraExtensions, pkix.Extension{Id: asn1.ObjectIdentifier{1, 1, i}})
@@ -183,24 +183,24 @@ func certificate(extensions int) string {
 	return string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}))
 }
 
-func manyCertificates(size int) string { return full(size, "", certificate(0), "") }
+func manyCertificates(size int) string { return fill(size, "", newCertificate(0), "") }
 
 func manyExtensions(size int) string {
 	const one = 15 // characters of an extension in PEM
 
-	return certificate(size / one)
+	return newCertificate(size / one)
 }
 
 func manyAuthorities(size int) string {
-	return full(size, `{"ignition":{"config":{"merge":[{"source":"https://a"}]},"security":{"tls":{"certificateAuthorities":[`,
-		`{"source":"data:,`+url.PathEscape(certificate(0))+`"},`, `{"source":"data:,`+url.PathEscape(certificate(0))+`"}]}}}}`)
+	return fill(size, `{"ignition":{"config":{"merge":[{"source":"https://a"}]},"security":{"tls":{"certificateAuthorities":[`,
+		`{"source":"data:,`+url.PathEscape(newCertificate(0))+`"},`, `{"source":"data:,`+url.PathEscape(newCertificate(0))+`"}]}}}}`)
 }
 
 // TestLimitsFitRealInput checks that real texts are far below each limit, and that larger texts are rejected.
-func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
+func TestLimitsFitRealInput(t *testing.T) {
 	t.Parallel()
 
-	one, all := certificate(0), moreKinds()
+	one, all := newCertificate(0), moreKinds()
 
 	for name, tt := range map[string]struct{ kind, real, refused string }{
 		"registries": {
@@ -218,7 +218,7 @@ func TestMoreThanRealOnesHaveIsRefused(t *testing.T) {
 			"ignition of HyperShift", worker, workerBegin + "{%22spec%22:{},%22a%22:[" + strings.Repeat("1,", 10_000) + "1]}" + workerEnd,
 		},
 		"a machine's configuration that grows": {
-			"ignition of HyperShift", packedWorker(`{"spec":{}}`), packedWorker(`{"spec":{},"a":"` + strings.Repeat("\xff", 600<<10) + `"}`),
+			"ignition of HyperShift", packWorker(`{"spec":{}}`), packWorker(`{"spec":{},"a":"` + strings.Repeat("\xff", 600<<10) + `"}`),
 		},
 		"log of a report": {
 			"report of a machine", `{"phase":"Finished","log":"` + strings.Repeat("a", 64<<10) + `"}`, `{"phase":"Finished","log":"` + strings.Repeat("a", 512<<10) + `"}`,

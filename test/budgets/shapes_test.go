@@ -11,7 +11,7 @@ import (
 )
 
 // fill returns a text of approximately this size: a part repeated between two others.
-func full(size int, begin, part, end string) string {
+func fill(size int, begin, part, end string) string {
 	return begin + strings.Repeat(part, max(0, size-len(begin)-len(end))/len(part)) + end
 }
 
@@ -20,10 +20,10 @@ func shapes() map[string]func(size int) string {
 	out := map[string]func(size int) string{
 		"closed lists": func(size int) string { return strings.Repeat("[", size/2) + strings.Repeat("]", size/2) },
 		"few anchors": func(size int) string {
-			return full(min(size, 4000), "a: &a [1,1,1,1]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [", "*c,", "*c]\n")
+			return fill(min(size, 4000), "a: &a [1,1,1,1]\nb: &b [*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b]\nd: [", "*c,", "*c]\n")
 		},
 		"merged anchors": func(size int) string {
-			return full(min(size, 4000), "a: &a {b: 1, c: 2, d: 3, e: 4, f: 5}\nb: [", "{<<: *a},", "1]\n")
+			return fill(min(size, 4000), "a: &a {b: 1, c: 2, d: 3, e: 4, f: 5}\nb: [", "{<<: *a},", "1]\n")
 		},
 	}
 
@@ -62,20 +62,20 @@ func shapes() map[string]func(size int) string {
 		"number":       {`{"version":2,"name":`, "1", `}`},
 		"a kubeconfig": {"apiVersion: v1\nkind: Config\ncontexts:\n", "- {name: a, context: {cluster: a}}\n", ""},
 	} {
-		out[name] = func(size int) string { return full(size, parts[0], parts[1], parts[2]) }
+		out[name] = func(size int) string { return fill(size, parts[0], parts[1], parts[2]) }
 	}
 
 	out["packed runner"] = func(size int) string {
 		return "write_files:\n- path: " + guest.ConfigPath + "\n  encoding: b64\n  content: " +
-			base64.StdEncoding.EncodeToString([]byte(full(size*2/3, `{"a":[`, `{"a":1},`, "1]}"))) + "\n"
+			base64.StdEncoding.EncodeToString([]byte(fill(size*2/3, `{"a":[`, `{"a":1},`, "1]}"))) + "\n"
 	}
 
 	// Long values that aliases repeat, and short values with a deep indentation.
 	out["long anchors"] = func(size int) string {
-		return full(size, "a: &a "+strings.Repeat("b", size*3/4)+"\nc: [", "*a,", "*a]\n")
+		return fill(size, "a: &a "+strings.Repeat("b", size*3/4)+"\nc: [", "*a,", "*a]\n")
 	}
 	out["few long anchors"] = func(size int) string {
-		return full(min(size, 40000), "version: 2\nethernets: {eth0: {}}\na: &a "+strings.Repeat("b", min(size*3/4, 36000))+"\nc: [", "*a,", "*a]\n")
+		return fill(min(size, 40000), "version: 2\nethernets: {eth0: {}}\na: &a "+strings.Repeat("b", min(size*3/4, 36000))+"\nc: [", "*a,", "*a]\n")
 	}
 	out["deep lines"] = func(size int) string {
 		lists := min(size/4, 2000)
@@ -85,12 +85,12 @@ func shapes() map[string]func(size int) string {
 	out["deep flow"] = func(size int) string {
 		lists := min(size/4, 1800)
 
-		return full(size, "a: "+strings.Repeat("[", lists), "bbbbbbbb,", "b"+strings.Repeat("]", lists)+"\n")
+		return fill(size, "a: "+strings.Repeat("[", lists), "bbbbbbbb,", "b"+strings.Repeat("]", lists)+"\n")
 	}
 	out["deep texts"] = func(size int) string {
 		lists := min(size/4, 1800)
 
-		return full(size, "a: "+strings.Repeat("[", lists)+`"`, `\n`, `"`+strings.Repeat("]", lists)+"\n")
+		return fill(size, "a: "+strings.Repeat("[", lists)+`"`, `\n`, `"`+strings.Repeat("]", lists)+"\n")
 	}
 
 	// Unique keys.
@@ -99,7 +99,7 @@ func shapes() map[string]func(size int) string {
 		b.WriteString(`{"k":1`)
 
 		for i := 0; b.Len() < size-1; i++ {
-			b.WriteString(`,"` + word(i) + `":1`)
+			b.WriteString(`,"` + newWord(i) + `":1`)
 		}
 
 		return b.String() + "}"
@@ -107,7 +107,7 @@ func shapes() map[string]func(size int) string {
 	out["lines of keys"] = func(size int) string {
 		var b strings.Builder
 		for i := 0; b.Len() < size; i++ {
-			b.WriteString(word(i) + ":\n")
+			b.WriteString(newWord(i) + ":\n")
 		}
 
 		return b.String()
@@ -117,7 +117,7 @@ func shapes() map[string]func(size int) string {
 }
 
 // newWord returns a short text that is unique for the number.
-func word(number int) string {
+func newWord(number int) string {
 	out := []byte{'a'}
 	for ; number > 0; number /= 26 {
 		out = append(out, byte('a'+number%26))

@@ -36,13 +36,13 @@ const (
 	// test on a busy machine. All times here are of that clock, except recoveryTimeout.
 	speed, soakSpeed = 60, 20
 	// defaultTime is how long disturbances are started without CHAOS_TIME. Each lasts between minStay and maxStay.
-	defaultTime           = 10 * time.Minute
-	staysLeast, staysMost = 10 * time.Second, time.Hour
+	defaultTime      = 10 * time.Minute
+	minStay, maxStay = 10 * time.Second, time.Hour
 	// beatInterval is the interval between random actions.
-	beat = 20 * time.Second
+	beatInterval = 20 * time.Second
 	// recoveryTimeout is how long the fleet may take to recover.
-	calmPatience = 5 * time.Minute
-	machines     = 6
+	recoveryTimeout = 5 * time.Minute
+	machines        = 6
 )
 
 // TestSoakChaos checks that a fleet recovers from random disturbances. CHAOS_SEED repeats a run, and CHAOS_TIME is
@@ -55,18 +55,18 @@ func TestSoakChaos(t *testing.T) {
 		faster = soakSpeed
 	}
 
-	seed, length := settings(t)
+	seed, length := readSettings(t)
 	t.Logf("CHAOS_SEED=%d CHAOS_TIME=%s", seed, length)
 
 	dice := rand.New(rand.NewPCG(seed, seed))
 	api := &flakyAPI{dice: rand.New(rand.NewPCG(seed, seed+1))}
 
 	clk := conformance.FastClock(t, faster)
-	f := fleet.New(t, env, fleet.Options{Model: model(), Clock: clk})
-	f.Timeout = calmPatience
+	f := fleet.New(t, env, fleet.Options{Model: newModel(), Clock: clk})
+	f.Timeout = recoveryTimeout
 
 	own := &offsetClock{WithTicker: clk}
-	f.Clock, f.Log = own, logFile(t)
+	f.Clock, f.Log = own, createLogFile(t)
 
 	flakyEnv := *f.Env
 	flakyEnv.Config = api.wrapConfig(f.Env.Config)
@@ -84,8 +84,8 @@ func TestSoakChaos(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, troubles: append(listDisturbances(api), own.newDisturbance())}
-	run.storm(length)
+	run := &chaos{Fleet: f, oracle: o, dice: dice, clock: clk, disturbances: append(listDisturbances(api), own.newDisturbance())}
+	run.runFor(length)
 
 	f.Eventually("all jobs being completed", func() (bool, string) {
 		o.check(t.Context())
@@ -112,11 +112,11 @@ func TestSoakChaos(t *testing.T) {
 	}
 
 	t.Logf("%d jobs, %d claims, %d disturbances, %d machines powered off, %d restarts",
-		run.jobs, len(o.claims), run.came, o.killed, run.restarts)
+		run.jobs, len(o.claims), run.started, o.killed, run.restarts)
 }
 
 // createLogFile creates the file for the operator's log. It is kept if the test fails.
-func logFile(t *testing.T) *os.File {
+func createLogFile(t *testing.T) *os.File {
 	t.Helper()
 
 	file, err := os.CreateTemp("", "hyperfleet-chaos-*.log") //nolint:usetesting // the file outlives the test
@@ -140,7 +140,7 @@ func logFile(t *testing.T) *os.File {
 }
 
 // newModel returns a hypervisor with realistic delays.
-func model() pve.Model {
+func newModel() pve.Model {
 	m := fleet.Model().WithNodes(nodeCount)
 	m.StatusLag = 10 * time.Second
 	m.Delays = pve.Delays{
@@ -151,7 +151,7 @@ func model() pve.Model {
 }
 
 // readSettings returns the seed and the duration.
-func settings(t *testing.T) (uint64, time.Duration) {
+func readSettings(t *testing.T) (uint64, time.Duration) {
 	t.Helper()
 
 	seed, length := uint64(time.Now().UnixNano()), defaultTime
@@ -181,27 +181,27 @@ func settings(t *testing.T) (uint64, time.Duration) {
 type chaos struct {
 	*fleet.Fleet
 
-	oracle         *oracle
-	dice           *rand.Rand
-	clock          clock.Clock
-	troubles       []disturbance
-	jobs           int
-	came, restarts int
+	oracle            *oracle
+	dice              *rand.Rand
+	clock             clock.Clock
+	disturbances      []disturbance
+	jobs              int
+	started, restarts int
 }
 
 // activeDisturbance is a disturbance that has been started.
-type stays struct {
+type activeDisturbance struct {
 	name  string
 	until time.Time
 	end   func()
 }
 
 // runFor starts and ends random disturbances for the duration, and then ends all of them.
-func (c *chaos) storm(length time.Duration) {
-	there := map[string]stays{}
+func (c *chaos) runFor(length time.Duration) {
+	there := map[string]activeDisturbance{}
 
-	for end := c.clock.Now().Add(length); c.clock.Now().Before(end); <-c.clock.After(beat) {
-		c.beat(there)
+	for end := c.clock.Now().Add(length); c.clock.Now().Before(end); <-c.clock.After(beatInterval) {
+		c.act(there)
 		c.oracle.check(c.T.Context())
 
 		for name, one := range there {
@@ -220,7 +220,7 @@ func (c *chaos) storm(length time.Duration) {
 }
 
 // act performs one random action.
-func (c *chaos) beat(there map[string]stays) {
+func (c *chaos) act(there map[string]activeDisturbance) {
 	const newJobs, newTrouble, switchedOff, deleted, restarted = 0.25, 0.31, 0.33, 0.35, 0.36
 
 	switch roll := c.dice.Float64(); {
@@ -231,17 +231,17 @@ func (c *chaos) beat(there map[string]stays) {
 			Labels: []string{"linux"}, Count: n, Duration: time.Duration(10+c.dice.IntN(600)) * time.Second,
 		})
 	case roll < newTrouble:
-		one := c.troubles[c.dice.IntN(len(c.troubles))]
+		one := c.disturbances[c.dice.IntN(len(c.disturbances))]
 		if _, is := there[one.name]; is {
 			return
 		}
 
 		// The duration has a logarithmic distribution.
-		stay := time.Duration(float64(staysLeast) * math.Pow(float64(staysMost/staysLeast), c.dice.Float64()))
-		there[one.name] = stays{one.name, c.clock.Now().Add(stay), one.begin(c.Fleet, c.dice)}
-		c.came++
+		stay := time.Duration(float64(minStay) * math.Pow(float64(maxStay/minStay), c.dice.Float64()))
+		there[one.name] = activeDisturbance{one.name, c.clock.Now().Add(stay), one.begin(c.Fleet, c.dice)}
+		c.started++
 	case roll < switchedOff:
-		c.switchOff()
+		c.powerOffMachine()
 	case roll < deleted:
 		c.deleteClaim(c.T.Context())
 	case roll < restarted:
@@ -256,7 +256,7 @@ func (c *chaos) beat(there map[string]stays) {
 }
 
 // powerOffMachine powers off a random machine.
-func (c *chaos) switchOff() {
+func (c *chaos) powerOffMachine() {
 	made := c.PVE.Snapshot().CreatedVMs()
 	if len(made) == 0 {
 		return

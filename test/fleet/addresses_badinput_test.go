@@ -19,15 +19,15 @@ import (
 func TestBadPools(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, fleet.Options{})
-	good := rangeOf("10.9.0.10-10.9.0.19")
-	template := pooled(f, good)
+	f := newAddressFleet(t, fleet.Options{})
+	good := newAddressPool("10.9.0.10-10.9.0.19")
+	template := newPooledTemplate(f, good)
 
 	keeps := f.NewClaim("keeps")
-	begin(f, template, keeps)
+	createAndStart(f, template, keeps)
 	f.EventuallyCondition(keeps, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	has := addressesOf(f, keeps)
+	has := getAddresses(f, keeps)
 
 	for _, row := range []struct {
 		why  string
@@ -57,7 +57,7 @@ func TestBadPools(t *testing.T) {
 	} {
 		pool := *good.DeepCopy()
 		row.bad(&pool)
-		changePool(f, template, pool)
+		updateAddressPool(f, template, pool)
 
 		f.Eventually(row.why+" being reported", func() (bool, string) {
 			message := f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
@@ -65,7 +65,7 @@ func TestBadPools(t *testing.T) {
 			return strings.Contains(message, row.want), message
 		})
 
-		if got := addressesOf(f, keeps); !slices.Equal(got, has) {
+		if got := getAddresses(f, keeps); !slices.Equal(got, has) {
 			t.Errorf("%s: the addresses of the machine changed from %v to %v", row.why, has, got)
 		}
 	}
@@ -73,10 +73,10 @@ func TestBadPools(t *testing.T) {
 	waits := f.NewClaim("waits")
 	f.Create(waits)
 	f.EventuallyCondition(waits, "Ready", metav1.ConditionFalse, "PoolInvalid")
-	changePool(f, template, good)
+	updateAddressPool(f, template, good)
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	if got := addressesOf(f, waits); slices.Equal(got, has) || !slices.Equal(addressesOf(f, keeps), has) {
+	if got := getAddresses(f, waits); slices.Equal(got, has) || !slices.Equal(getAddresses(f, keeps), has) {
 		t.Errorf("the first machine had %v; the second machine has %v", has, got)
 	}
 }

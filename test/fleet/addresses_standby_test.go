@@ -18,12 +18,12 @@ import (
 )
 
 // listAddresses returns the addresses of each claim that has addresses, by the name of the claim.
-func withAddress(f *fleet.Fleet) map[string]string {
+func listAddresses(f *fleet.Fleet) map[string]string {
 	f.T.Helper()
 
 	out := map[string]string{}
 
-	for _, claim := range claims(f) {
+	for _, claim := range listClaims(f) {
 		if info := claim.Status.NetworkInfo; info != nil && len(info.Addresses) > 0 {
 			out[claim.Name] = strings.Join(info.Addresses, " ")
 		}
@@ -33,7 +33,7 @@ func withAddress(f *fleet.Fleet) map[string]string {
 }
 
 // waitForStandby waits until the status of the RunnerPool has this number of machines on standby.
-func standby(f *fleet.Fleet, want int32) {
+func waitForStandby(f *fleet.Fleet, want int32) {
 	f.T.Helper()
 	eventuallyPool(f, fmt.Sprintf("%d machines on standby", want), func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.StandbyReplicas == want
@@ -46,7 +46,7 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	t.Parallel()
 
 	booted := make(chan pve.GuestVM, 8)
-	f := newFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
+	f := newAddressFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		booted <- vm
 
 		run(vm)
@@ -54,14 +54,14 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	pool := f.NewPool(6)
 	pool.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2}
 
-	addresses := rangeOf("10.9.0.10-10.9.0.11", "fd00:9::10-fd00:9::11")
+	addresses := newAddressPool("10.9.0.10-10.9.0.11", "fd00:9::10-fd00:9::11")
 	addresses.Gateway = []v1alpha1.IPAddress{"10.9.0.1", "fd00:9::1"}
 	addresses.Nameservers = []v1alpha1.IPAddress{"10.9.0.2"}
 
-	begin(f, pooled(f, addresses), pool)
-	standby(f, 2)
+	createAndStart(f, newPooledTemplate(f, addresses), pool)
+	waitForStandby(f, 2)
 
-	before := withAddress(f)
+	before := listAddresses(f)
 	if got := slices.Sorted(maps.Values(before)); !slices.Equal(got, []string{"10.9.0.10/24 fd00:9::10/64", "10.9.0.11/24 fd00:9::11/64"}) {
 		t.Fatalf("machines on standby have %v", before)
 	}
@@ -72,20 +72,20 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 
 	f.Stop()
 	f.Start()
-	standby(f, 2)
+	waitForStandby(f, 2)
 
-	if after := withAddress(f); fmt.Sprint(after) != fmt.Sprint(before) {
+	if after := listAddresses(f); fmt.Sprint(after) != fmt.Sprint(before) {
 		t.Errorf("machines on standby had %v, and have %v after a restart", before, after)
 	}
 
-	queue(f, 1)
+	queueJobs(f, 1)
 
 	vm := <-booted
 	if before[vm.Name] == "" {
 		t.Errorf("%s was not on standby: %v", vm.Name, before)
 	}
 
-	says(t, string(vm.Drive["network-config"]), append(strings.Fields(before[vm.Name]),
+	checkContains(t, string(vm.Drive["network-config"]), append(strings.Fields(before[vm.Name]),
 		"via: 10.9.0.1", "via: fd00:9::1", "10.9.0.2", "dhcp4: false")...)
 	f.EventuallyJobsDone(1)
 
@@ -93,13 +93,13 @@ func TestMachinesOnStandbyHoldTheirAddresses(t *testing.T) {
 	// claim is older.
 	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	if got := addressesOf(f, waits); strings.Join(got, " ") != before[vm.Name] {
+	if got := getAddresses(f, waits); strings.Join(got, " ") != before[vm.Name] {
 		t.Errorf("the claim that waited has %v, want the addresses of %s: %s", got, vm.Name, before[vm.Name])
 	}
 
 	// Without replicas in the pool, the addresses of the machines on standby are free.
-	change(f, pool, func() { pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: 6, ScaleDownDelay: &metav1.Duration{}} })
-	standby(f, 0)
+	updateObject(f, pool, func() { pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: 6, ScaleDownDelay: &metav1.Duration{}} })
+	waitForStandby(f, 0)
 
 	last := f.NewClaim("last")
 	f.Create(last)
@@ -113,31 +113,31 @@ func TestOwnNetworkData(t *testing.T) {
 	t.Parallel()
 
 	booted := make(chan pve.GuestVM, 2)
-	f := newFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, _ func(pve.GuestVM)) {
+	f := newAddressFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, _ func(pve.GuestVM)) {
 		booted <- vm
 
 		<-vm.Context.Done()
 	}})
-	template := pooled(f, rangeOf("10.9.0.10-10.9.0.11"))
+	template := newPooledTemplate(f, newAddressPool("10.9.0.10-10.9.0.11"))
 	template.Spec.Network.Mode, template.Spec.Network.Interface = v1alpha1.NetworkModeCloudInit, "ens19"
 	template.Spec.CloudInit = &v1alpha1.CloudInit{NetworkData: "# ours\nversion: 2\nethernets:\n  ens18: {dhcp4: true}\n"}
 
 	claim := f.NewClaim("own")
 
-	begin(f, template, claim)
-	says(t, f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"),
+	createAndStart(f, template, claim)
+	checkContains(t, f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"),
 		"cloudInit.networkData", `"ens19"`, "ens18", "network.interface")
 	f.EventuallyCondition(claim, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
-	given := addressesOf(f, claim)
+	given := getAddresses(f, claim)
 	if claim.Status.VMRef != nil || len(given) != 1 {
 		t.Errorf("the claim has addresses %v and VM %v, want one address and no VM", given, claim.Status.VMRef)
 	}
 
-	change(f, template, func() { template.Spec.CloudInit.NetworkData += "  ens19: {mtu: 9000}\n" })
+	updateObject(f, template, func() { template.Spec.CloudInit.NetworkData += "  ens19: {mtu: 9000}\n" })
 
 	vm := <-booted
-	says(t, string(vm.Drive["network-config"]), "# ours", "ens18: {dhcp4: true}", "ens19: {mtu: 9000, addresses: ["+given[0]+"]}")
+	checkContains(t, string(vm.Drive["network-config"]), "# ours", "ens18: {dhcp4: true}", "ens19: {mtu: 9000, addresses: ["+given[0]+"]}")
 
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 

@@ -18,10 +18,10 @@ import (
 )
 
 // newAddressFleet returns a fleet with the networking area, and checks the addresses of its claims.
-func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
+func newAddressFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 
-	f := quick(t, opts)
+	f := newFastFleet(t, opts)
 	f.Networking = true
 	f.WatchAddresses()
 
@@ -29,7 +29,7 @@ func newFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 }
 
 // newPooledTemplate returns the fleet's template with an address pool.
-func pooled(f *fleet.Fleet, pool v1alpha1.AddressPool) *v1alpha1.HypervisorMachineTemplate {
+func newPooledTemplate(f *fleet.Fleet, pool v1alpha1.AddressPool) *v1alpha1.HypervisorMachineTemplate {
 	template := f.NewTemplate()
 	template.Spec.Network = &v1alpha1.MachineNetwork{
 		Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{Pool: &pool},
@@ -39,7 +39,7 @@ func pooled(f *fleet.Fleet, pool v1alpha1.AddressPool) *v1alpha1.HypervisorMachi
 }
 
 // getAddresses returns the addresses in a claim's status.
-func addressesOf(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
+func getAddresses(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 	f.T.Helper()
 
 	if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
@@ -57,20 +57,20 @@ func addressesOf(f *fleet.Fleet, claim *v1alpha1.MachineClaim) []string {
 // machines have the same address, and that waiting claims report why they wait.
 func TestMoreClaimsThanAddresses(t *testing.T) {
 	t.Parallel()
-	moreClaims(t, 5, 2)
+	runMoreClaims(t, 5, 2)
 }
 
 func TestSoakMoreClaimsThanAddresses(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	moreClaims(t, 50, 20)
+	runMoreClaims(t, 50, 20)
 }
 
-func moreClaims(t *testing.T, claims, room int) {
+func runMoreClaims(t *testing.T, claims, room int) {
 	t.Helper()
 
-	f := newFleet(t, fleet.Options{})
-	begin(f, pooled(f, rangeOf(v1alpha1.AddressRange(fmt.Sprintf("10.9.0.10-10.9.0.%d", 9+room)))))
+	f := newAddressFleet(t, fleet.Options{})
+	createAndStart(f, newPooledTemplate(f, newAddressPool(v1alpha1.AddressRange(fmt.Sprintf("10.9.0.10-10.9.0.%d", 9+room)))))
 
 	template := f.NewTemplate()
 	f.EventuallyReady(template)
@@ -81,7 +81,7 @@ func moreClaims(t *testing.T, claims, room int) {
 	}
 
 	f.Eventually("some claims having an address, and the others waiting", func() (bool, string) {
-		with, waiting := count(f)
+		with, waiting := countClaims(f)
 
 		return with == room && waiting == claims-room, fmt.Sprintf("%d have an address, %d wait", with, waiting)
 	})
@@ -90,16 +90,16 @@ func moreClaims(t *testing.T, claims, room int) {
 		t.Errorf("%d machines were created with %d addresses", made, room)
 	}
 
-	queue(f, claims)
+	queueJobs(f, claims)
 	f.EventuallyJobsDone(claims)
 	f.EventuallyClean()
 }
 
 // countClaims returns the number of claims that have an address, and of claims that report an exhausted pool.
-func count(f *fleet.Fleet) (with, waiting int) {
+func countClaims(f *fleet.Fleet) (with, waiting int) {
 	f.T.Helper()
 
-	for _, claim := range claims(f) {
+	for _, claim := range listClaims(f) {
 		if slices.ContainsFunc(claim.Status.Conditions, func(c metav1.Condition) bool {
 			return c.Type == "Ready" && c.Reason == "PoolExhausted" && strings.Contains(c.Message, "add addresses")
 		}) {
@@ -107,5 +107,5 @@ func count(f *fleet.Fleet) (with, waiting int) {
 		}
 	}
 
-	return len(withAddress(f)), waiting
+	return len(listAddresses(f)), waiting
 }

@@ -15,7 +15,7 @@ import (
 )
 
 // newAddressPool returns a pool with the ranges.
-func rangeOf(addresses ...v1alpha1.AddressRange) v1alpha1.AddressPool {
+func newAddressPool(addresses ...v1alpha1.AddressRange) v1alpha1.AddressPool {
 	pool := v1alpha1.AddressPool{Addresses: addresses, PrefixLengthV4: 24}
 
 	if slices.ContainsFunc(addresses, func(r v1alpha1.AddressRange) bool { return strings.Contains(string(r), ":") }) {
@@ -26,9 +26,9 @@ func rangeOf(addresses ...v1alpha1.AddressRange) v1alpha1.AddressPool {
 }
 
 // updateAddressPool updates a template's pool.
-func changePool(f *fleet.Fleet, template *v1alpha1.HypervisorMachineTemplate, pool v1alpha1.AddressPool) {
+func updateAddressPool(f *fleet.Fleet, template *v1alpha1.HypervisorMachineTemplate, pool v1alpha1.AddressPool) {
 	f.T.Helper()
-	change(f, template, func() { template.Spec.Network.Static.Pool = &pool })
+	updateObject(f, template, func() { template.Spec.Network.Static.Pool = &pool })
 }
 
 // TestTemplatesAndTheirPools checks that two templates can share a pool, that another pool that overlaps is
@@ -37,22 +37,22 @@ func changePool(f *fleet.Fleet, template *v1alpha1.HypervisorMachineTemplate, po
 func TestTemplatesAndTheirPools(t *testing.T) {
 	t.Parallel()
 
-	f := newFleet(t, fleet.Options{})
-	one := pooled(f, rangeOf("10.9.0.10-10.9.0.19"))
-	two := pooled(f, rangeOf("10.9.0.10-10.9.0.19"))
+	f := newAddressFleet(t, fleet.Options{})
+	one := newPooledTemplate(f, newAddressPool("10.9.0.10-10.9.0.19"))
+	two := newPooledTemplate(f, newAddressPool("10.9.0.10-10.9.0.19"))
 	two.Name = "two"
 
-	begin(f, one, two, f.NewPool(11))
+	createAndStart(f, one, two, f.NewPool(11))
 
 	for _, template := range []*v1alpha1.HypervisorMachineTemplate{one, two} {
 		f.EventuallyCondition(template, v1alpha1.ConditionAddressPoolReady, metav1.ConditionTrue, "Ready")
 
-		says(t, f.EventuallyCondition(template, v1alpha1.ConditionAddressesFewerThanMachines, metav1.ConditionTrue, "TooFewAddresses"),
+		checkContains(t, f.EventuallyCondition(template, v1alpha1.ConditionAddressesFewerThanMachines, metav1.ConditionTrue, "TooFewAddresses"),
 			"addresses for 10 machines", "can have 11")
 	}
 
-	changePool(f, two, rangeOf("10.9.0.19-10.9.0.29"))
-	says(t, f.EventuallyCondition(two, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolsOverlap"),
+	updateAddressPool(f, two, newAddressPool("10.9.0.19-10.9.0.29"))
+	checkContains(t, f.EventuallyCondition(two, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolsOverlap"),
 		f.Namespace+"/"+one.Name, "10.9.0.19")
 
 	claim := f.NewClaim("waits")
@@ -60,10 +60,10 @@ func TestTemplatesAndTheirPools(t *testing.T) {
 	f.Create(claim)
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "PoolsOverlap")
 
-	changePool(f, one, rangeOf("10.9.0.10-10.9.0.18"))
+	updateAddressPool(f, one, newAddressPool("10.9.0.10-10.9.0.18"))
 	f.EventuallyCondition(claim, v1alpha1.ConditionAddressAllocated, metav1.ConditionTrue, "Allocated")
 
 	// The syntax is valid, but the range does not fit into the prefix.
-	changePool(f, one, v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.3.18"}, PrefixLengthV4: 30})
+	updateAddressPool(f, one, v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.3.18"}, PrefixLengthV4: 30})
 	f.EventuallyCondition(one, v1alpha1.ConditionAddressPoolReady, metav1.ConditionFalse, "PoolInvalid")
 }

@@ -31,7 +31,7 @@ import (
 
 // attestedFleet is a fleet with a SPIRE server. The test process simulates its machines: it runs their SPIRE
 // agents, and is the workload that the agents attest.
-type attested struct {
+type attestedFleet struct {
 	*fleet.Fleet
 
 	server   *spiretest.Server
@@ -40,18 +40,18 @@ type attested struct {
 	// dial returns the connection to the server that findIdentities uses.
 	dial func() *grpc.ClientConn
 
-	mu    sync.Mutex
-	media []guest.Config
+	mu      sync.Mutex
+	configs []guest.Config
 }
 
 // newAttestedFleet creates a fleet that uses the SPIRE server. Several fleets may share the server. act is what a
 // machine does with its configuration.
-func attestation(
-	t *testing.T, server *spiretest.Server, method string, act func(a *attested, vm pve.GuestVM, cfg guest.Config),
-) *attested {
+func newAttestedFleet(
+	t *testing.T, server *spiretest.Server, method string, act func(a *attestedFleet, vm pve.GuestVM, cfg guest.Config),
+) *attestedFleet {
 	t.Helper()
 
-	a := &attested{server: server, dial: sync.OnceValue(func() *grpc.ClientConn { return server.Dial(t) })}
+	a := &attestedFleet{server: server, dial: sync.OnceValue(func() *grpc.ClientConn { return server.Dial(t) })}
 
 	model := fleet.Model()
 	model.Guest.Script = func(vm pve.GuestVM) {
@@ -63,7 +63,7 @@ func attestation(
 		}
 
 		a.mu.Lock()
-		a.media = append(a.media, cfg)
+		a.configs = append(a.configs, cfg)
 		a.mu.Unlock()
 
 		fleet.SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttesting, Time: time.Now()})
@@ -71,7 +71,7 @@ func attestation(
 	}
 
 	a.Fleet = fleet.New(t, env, fleet.Options{Model: model})
-	a.Identity, a.TrustDomain = a.registry(t, t.Name()), spiretest.DefaultTrustDomain
+	a.Identity, a.TrustDomain = a.newRegistry(t, t.Name()), spiretest.DefaultTrustDomain
 	a.template = a.NewTemplate()
 	a.template.Spec.Attestation = &v1alpha1.Attestation{Method: v1alpha1.AttestationJoinToken}
 	a.template.Spec.Bootstrap.Method = method
@@ -82,7 +82,7 @@ func attestation(
 }
 
 // newRegistry connects to the SPIRE server as the operator with this UID.
-func (a *attested) registry(t *testing.T, operator string) *spire.Registry {
+func (a *attestedFleet) newRegistry(t *testing.T, operator string) *spire.Registry {
 	t.Helper()
 
 	self, err := os.Executable()
@@ -104,7 +104,7 @@ func (a *attested) registry(t *testing.T, operator string) *spire.Registry {
 }
 
 // startWithPool creates the template and a pool, and starts the operator.
-func (a *attested) begin() {
+func (a *attestedFleet) startWithPool() {
 	a.T.Helper()
 	a.Create(a.template)
 	a.Create(a.NewPool(1))
@@ -113,7 +113,7 @@ func (a *attested) begin() {
 
 // attest runs the machine's SPIRE agent with the settings of its cloud-init ISO, and returns the agent when it has
 // the machine's SVID.
-func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
+func (a *attestedFleet) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, error) {
 	agent := a.server.StartAgent(a.T, cfg.SPIFFE.JoinToken,
 		spiretest.WithBundle(cfg.SPIFFE.TrustBundle), spiretest.WithServerAddress(cfg.SPIFFE.ServerAddress))
 
@@ -136,7 +136,7 @@ func (a *attested) attest(vm pve.GuestVM, cfg guest.Config) (*spiretest.Agent, e
 
 // findIdentities returns what the SPIRE server has of the fleet: entries, and agents whose join token was on a
 // cloud-init ISO.
-func (a *attested) left() []string {
+func (a *attestedFleet) findIdentities() []string {
 	a.T.Helper()
 
 	conn := a.dial()
@@ -163,7 +163,7 @@ func (a *attested) left() []string {
 
 	for _, agent := range agents.GetAgents() {
 		path := agent.GetId().GetPath()
-		if slices.ContainsFunc(a.media, func(cfg guest.Config) bool { return strings.HasSuffix(path, "/"+cfg.SPIFFE.JoinToken) }) {
+		if slices.ContainsFunc(a.configs, func(cfg guest.Config) bool { return strings.HasSuffix(path, "/"+cfg.SPIFFE.JoinToken) }) {
 			out = append(out, "agent "+path)
 		}
 	}
@@ -172,7 +172,7 @@ func (a *attested) left() []string {
 }
 
 // removeFinalizers removes the test's finalizer from a claim when it is the only one left.
-func (a *attested) letGo(claim *v1alpha1.MachineClaim) {
+func (a *attestedFleet) removeFinalizers(claim *v1alpha1.MachineClaim) {
 	a.T.Helper()
 	a.Eventually("the operator removing its finalizers from claim "+claim.Name, func() (bool, string) {
 		if err := a.Client.Get(a.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {
@@ -190,11 +190,11 @@ func (a *attested) letGo(claim *v1alpha1.MachineClaim) {
 }
 
 // eventuallyNoIdentities waits until nothing is left of the fleet, not even on the SPIRE server.
-func (a *attested) eventuallyForgotten() {
+func (a *attestedFleet) eventuallyNoIdentities() {
 	a.T.Helper()
 	a.EventuallyClean()
 	a.Eventually("all identities being removed", func() (bool, string) {
-		left := a.left()
+		left := a.findIdentities()
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
@@ -207,8 +207,8 @@ func TestMachinesAttestToSPIRE(t *testing.T) {
 	server := spiretest.Start(t)
 
 	for name, test := range map[string]func(*testing.T, *spiretest.Server){
-		"jobs run": jobsRunAttested, "rejected machines": refusedMachinesEnd, "orphans": orphanedIdentities,
-		"the operator ends": operatorEndsBetweenRegistrationAndISO,
+		"jobs run": testAttestedJobs, "rejected machines": testRefusedMachines, "orphans": testOrphanedIdentities,
+		"the operator ends": testOperatorStopsAfterRegistration,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -219,7 +219,7 @@ func TestMachinesAttestToSPIRE(t *testing.T) {
 
 // testAttestedJobs checks that a machine attests, gets its credential by each method, runs its job, and leaves
 // nothing behind.
-func jobsRunAttested(t *testing.T, server *spiretest.Server) {
+func testAttestedJobs(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	for _, method := range []string{v1alpha1.BootstrapRunnerToken, v1alpha1.BootstrapCallback} {
@@ -228,8 +228,8 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 
 			var replayed int
 
-			a := attestation(t, server, method, func(a *attested, vm pve.GuestVM, cfg guest.Config) {
-				a.holdNoToken(cfg.SPIFFE.JoinToken)
+			a := newAttestedFleet(t, server, method, func(a *attestedFleet, vm pve.GuestVM, cfg guest.Config) {
+				a.checkTokenNotStored(cfg.SPIFFE.JoinToken)
 
 				agent, err := a.attest(vm, cfg)
 				if err != nil {
@@ -247,19 +247,19 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 				fleet.RunGuest(t, vm, cfg)
 
 				if cfg.Callback != nil {
-					replayed = call(t, cfg)
+					replayed = postCallback(t, cfg)
 				}
 			})
-			a.begin()
+			a.startWithPool()
 			a.EventuallyReady(a.template)
-			queue(a.Fleet, 1)
+			queueJobs(a.Fleet, 1)
 			a.EventuallyEvent("Attested")
 			a.EventuallyJobsDone(1)
-			a.eventuallyForgotten()
+			a.eventuallyNoIdentities()
 
-			medium := a.media[0]
-			if len(a.media) != 1 || medium.SPIFFE.JoinToken == "" || medium.SPIFFE.TrustDomain != "hyperfleet.io" {
-				t.Errorf("%d cloud-init ISOs, SPIFFE settings %+v", len(a.media), medium.SPIFFE)
+			medium := a.configs[0]
+			if len(a.configs) != 1 || medium.SPIFFE.JoinToken == "" || medium.SPIFFE.TrustDomain != "hyperfleet.io" {
+				t.Errorf("%d cloud-init ISOs, SPIFFE settings %+v", len(a.configs), medium.SPIFFE)
 			}
 
 			if method == v1alpha1.BootstrapCallback {
@@ -280,8 +280,8 @@ func jobsRunAttested(t *testing.T, server *spiretest.Server) {
 }
 
 // checkTokenNotStored fails the test if the machine's join token is stored outside its cloud-init ISO.
-func (a *attested) holdNoToken(token string) {
-	for _, claim := range claims(a.Fleet) {
+func (a *attestedFleet) checkTokenNotStored(token string) {
+	for _, claim := range listClaims(a.Fleet) {
 		if strings.Contains(fmt.Sprintf("%+v", claim.Status), token) {
 			a.T.Error("the status contains the join token")
 		}
@@ -295,10 +295,10 @@ func (a *attested) holdNoToken(token string) {
 }
 
 // attestAndRunJob returns a function that attests a machine and runs its job.
-func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
+func attestAndRunJob(t *testing.T) func(*attestedFleet, pve.GuestVM, guest.Config) {
 	t.Helper()
 
-	return func(a *attested, vm pve.GuestVM, cfg guest.Config) {
+	return func(a *attestedFleet, vm pve.GuestVM, cfg guest.Config) {
 		if _, err := a.attest(vm, cfg); err != nil {
 			t.Error(err)
 		}
@@ -311,8 +311,8 @@ func proves(t *testing.T) func(*attested, pve.GuestVM, guest.Config) {
 func TestNoMachineWithoutSPIRE(t *testing.T) {
 	t.Parallel()
 
-	a := attestation(t, spiretest.Start(t), v1alpha1.BootstrapRunnerToken, proves(t))
-	a.begin()
+	a := newAttestedFleet(t, spiretest.Start(t), v1alpha1.BootstrapRunnerToken, attestAndRunJob(t))
+	a.startWithPool()
 	a.EventuallyReady(a.template)
 	a.server.Stop(t)
 
@@ -328,8 +328,8 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 	given := a.NewClaim("given-up")
 	a.Create(given)
 	a.EventuallyCondition(given, v1alpha1.ConditionIdentityReady, metav1.ConditionFalse, "SPIREUnavailable")
-	remove(a.Fleet, given)
-	eventuallyGone(a.Fleet, given)
+	deleteObject(a.Fleet, given)
+	eventuallyDeleted(a.Fleet, given)
 
 	a.server.Restart(t)
 	a.EventuallyReady(claim)
@@ -340,7 +340,7 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 
 	// The VM is deleted without the server. The identity is deleted when the server is back.
 	a.server.Stop(t)
-	remove(a.Fleet, claim)
+	deleteObject(a.Fleet, claim)
 	a.EventuallyCondition(claim, "IdentityRemoved", metav1.ConditionFalse, "SPIREUnavailable")
 
 	if left := strings.Join(a.FindLeftovers(), ", "); strings.Contains(left, "VM ") {
@@ -348,12 +348,12 @@ func TestNoMachineWithoutSPIRE(t *testing.T) {
 	}
 
 	a.server.Restart(t)
-	a.eventuallyForgotten()
+	a.eventuallyNoIdentities()
 }
 
 // testRefusedMachines checks that a machine that reports why it has no identity or no credential ends with this
 // reason.
-func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
+func testRefusedMachines(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
 	cases := map[string]struct {
@@ -368,7 +368,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			a := attestation(t, server, v1alpha1.BootstrapExternalSecrets, func(_ *attested, vm pve.GuestVM, cfg guest.Config) {
+			a := newAttestedFleet(t, server, v1alpha1.BootstrapExternalSecrets, func(_ *attestedFleet, vm pve.GuestVM, cfg guest.Config) {
 				if tc.attests {
 					fleet.SendReport(vm.Context, cfg, guest.Report{Phase: guest.PhaseAttested, Time: time.Now()})
 				}
@@ -381,7 +381,7 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 			a.template.Spec.Bootstrap.Config.ExternalSecrets = &v1alpha1.ExternalSecrets{
 				Address: "https://vault.example.com:8200", Role: "runner", Path: "secret/data/{namespace}/{pool}/{claim}/{uid}",
 			}
-			a.begin()
+			a.startWithPool()
 			a.EventuallyReady(a.template)
 
 			claim := a.NewClaim("refused")
@@ -407,20 +407,20 @@ func refusedMachinesEnd(t *testing.T, server *spiretest.Server) {
 				t.Errorf("%d credentials were created, want 0", made)
 			}
 
-			a.checkSecrets(claim)
-			a.letGo(claim)
-			a.eventuallyForgotten()
+			a.checkSecretsConfig(claim)
+			a.removeFinalizers(claim)
+			a.eventuallyNoIdentities()
 		})
 	}
 }
 
 // checkSecretsConfig checks the settings for the secrets manager on a machine's cloud-init ISO.
-func (a *attested) checkSecrets(claim *v1alpha1.MachineClaim) {
+func (a *attestedFleet) checkSecretsConfig(claim *v1alpha1.MachineClaim) {
 	a.T.Helper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	cfg := a.media[0]
+	cfg := a.configs[0]
 	path := fmt.Sprintf("secret/data/%s//%s/%s", claim.Namespace, claim.Name, claim.UID)
 
 	if cfg.Secrets == nil || cfg.Secrets.Path != path || cfg.Secrets.Auth != guest.SecretsAuthJWT || cfg.Secrets.Manager != guest.SecretsVault {

@@ -18,14 +18,14 @@ import (
 )
 
 // blockingRegistry is a registry that registers a machine, and then blocks until its operator stops.
-type dying struct {
+type blockingRegistry struct {
 	identity.Registry
 
 	registered chan identity.Attestation
 }
 
 // Register registers the machine, and returns an error when the operator stops.
-func (d *dying) Register(ctx context.Context, machine identity.Machine) (identity.Attestation, error) {
+func (d *blockingRegistry) Register(ctx context.Context, machine identity.Machine) (identity.Attestation, error) {
 	out, err := d.Registry.Register(ctx, machine)
 	if err != nil {
 		return out, fmt.Errorf("register: %w", err)
@@ -40,14 +40,14 @@ func (d *dying) Register(ctx context.Context, machine identity.Machine) (identit
 
 // testOperatorStopsAfterRegistration checks that the join token of an operator that stops between registration and
 // cloud-init ISO becomes useless, and that the machine attests with another token.
-func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Server) {
+func testOperatorStopsAfterRegistration(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
-	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, proves(t))
+	a := newAttestedFleet(t, server, v1alpha1.BootstrapRunnerToken, attestAndRunJob(t))
 	registry := a.Identity
-	blocking := &dying{Registry: registry, registered: make(chan identity.Attestation, 1)}
+	blocking := &blockingRegistry{Registry: registry, registered: make(chan identity.Attestation, 1)}
 	a.Identity = blocking
-	a.begin()
+	a.startWithPool()
 	a.EventuallyReady(a.template)
 
 	claim := a.NewClaim("survivor")
@@ -61,11 +61,11 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 	a.Start()
 	a.EventuallyReady(claim)
 
-	if got := a.left(); len(got) != 3 {
+	if got := a.findIdentities(); len(got) != 3 {
 		t.Errorf("identities: %q, want alias, workload entry and agent", got)
 	}
 
-	if a.media[0].SPIFFE.JoinToken == lost.JoinToken {
+	if a.configs[0].SPIFFE.JoinToken == lost.JoinToken {
 		t.Error("the lost token is on the cloud-init ISO")
 	}
 
@@ -75,18 +75,18 @@ func operatorEndsBetweenRegistrationAndISO(t *testing.T, server *spiretest.Serve
 		return strings.Contains(late.Log(t), "does not exist or has already been used"), ""
 	})
 
-	remove(a.Fleet, claim)
-	a.eventuallyForgotten()
+	deleteObject(a.Fleet, claim)
+	a.eventuallyNoIdentities()
 }
 
 // testOrphanedIdentities checks that an identity whose claim was deleted by force is removed, and that another
 // operator's identity is not.
-func orphanedIdentities(t *testing.T, server *spiretest.Server) {
+func testOrphanedIdentities(t *testing.T, server *spiretest.Server) {
 	t.Helper()
 
-	a := attestation(t, server, v1alpha1.BootstrapRunnerToken, func(*attested, pve.GuestVM, guest.Config) {})
+	a := newAttestedFleet(t, server, v1alpha1.BootstrapRunnerToken, func(*attestedFleet, pve.GuestVM, guest.Config) {})
 	a.Runners.OrphanInterval = 500 * time.Millisecond
-	other := a.registry(t, "other operator")
+	other := a.newRegistry(t, "other operator")
 	machine := func(name string) identity.Machine {
 		return identity.Machine{ID: identity.ID{Namespace: a.Namespace, Name: name, UID: "uid-" + name}, Method: identity.JoinToken}
 	}
@@ -99,14 +99,14 @@ func orphanedIdentities(t *testing.T, server *spiretest.Server) {
 		t.Fatal(err)
 	}
 
-	a.begin()
+	a.startWithPool()
 	a.Eventually("the lost identity being removed", func() (bool, string) {
-		left := strings.Join(a.left(), ", ")
+		left := strings.Join(a.findIdentities(), ", ")
 
 		return !strings.Contains(left, "/lost/"), left
 	})
 
-	if left := strings.Join(a.left(), ", "); strings.Count(left, "/theirs/") != 2 {
+	if left := strings.Join(a.findIdentities(), ", "); strings.Count(left, "/theirs/") != 2 {
 		t.Errorf("identities: %s, want both of the other operator", left)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // invalidInput is one mistake of a user, and what the operator reports about it.
-type badInput struct {
+type invalidInput struct {
 	model    func(*pve.Model)
 	cluster  func(*v1alpha1.HypervisorCluster)
 	template func(*v1alpha1.HypervisorMachineTemplate)
@@ -30,58 +30,58 @@ type badInput struct {
 	// clusterReason is the reason of Ready=False on the cluster, templateReason that on the template.
 	clusterReason, templateReason string
 	// wantParts are parts of the message: what is wrong, and the fix.
-	says []string
+	wantParts []string
 }
 
 // invalidInputs returns the mistakes by name.
-func badInputs() map[string]badInput {
-	return map[string]badInput{
+func invalidInputs() map[string]invalidInput {
+	return map[string]invalidInput{
 		"wrong credentials": {
 			secret:        "00000000-0000-0000-0000-00000000dead",
-			clusterReason: "AuthenticationFailed", says: []string{"token"},
+			clusterReason: "AuthenticationFailed", wantParts: []string{"token"},
 		},
 		"unreachable endpoint": {
 			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.Endpoint = "https://127.0.0.1:1/api2/json" },
-			clusterReason: "Unreachable", says: []string{"127.0.0.1:1"},
+			clusterReason: "Unreachable", wantParts: []string{"127.0.0.1:1"},
 		},
 		"untrusted certificate": {
 			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.TLS = nil },
-			clusterReason: "CertificateUntrusted", says: []string{"fingerprint"},
+			clusterReason: "CertificateUntrusted", wantParts: []string{"fingerprint"},
 		},
 		"another server's fingerprint": {
 			cluster: func(c *v1alpha1.HypervisorCluster) {
 				c.Spec.TLS.Fingerprint = strings.TrimSuffix(strings.Repeat("AB:", 32), ":")
 			},
-			clusterReason: "CertificateUntrusted", says: []string{"fingerprint"},
+			clusterReason: "CertificateUntrusted", wantParts: []string{"fingerprint"},
 		},
 		"missing privilege": {
 			model: func(m *pve.Model) {
 				m.ACL = slices.DeleteFunc(m.ACL, func(a pve.ACL) bool { return a.Path == "/storage/local" })
 			},
-			clusterReason: "PermissionDenied", says: []string{"/storage/local", "pveum"},
+			clusterReason: "PermissionDenied", wantParts: []string{"/storage/local", "pveum"},
 		},
 		"unknown node": {
 			cluster:       func(c *v1alpha1.HypervisorCluster) { c.Spec.Nodes = []string{"pve9"} },
-			clusterReason: "NodeNotFound", says: []string{"pve9", "pve1"},
+			clusterReason: "NodeNotFound", wantParts: []string{"pve9", "pve1"},
 		},
 		"storage without iso": {
 			model: func(m *pve.Model) {
 				m.Storages = slices.Clone(m.Storages)
 				m.Storages[0].Content = []string{"snippets"}
 			},
-			clusterReason: "StorageWithoutISO", says: []string{"local", "iso"},
+			clusterReason: "StorageWithoutISO", wantParts: []string{"local", "iso"},
 		},
 		"missing template": {
 			template: func(t *v1alpha1.HypervisorMachineTemplate) {
 				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: new(int32(4711))}
 			},
-			templateReason: "TemplateNotFound", says: []string{"4711"},
+			templateReason: "TemplateNotFound", wantParts: []string{"4711"},
 		},
 		"a VM that is no template": {
 			template: func(t *v1alpha1.HypervisorMachineTemplate) {
 				t.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateID: new(int32(101))}
 			},
-			templateReason: "NotATemplate", says: []string{"101", "template"},
+			templateReason: "NotATemplate", wantParts: []string{"101", "template"},
 		},
 		"template without cloud-init drive for builtin": {
 			model: func(m *pve.Model) { m.Templates[0].NoCloudInit = true },
@@ -89,42 +89,42 @@ func badInputs() map[string]badInput {
 				t.Spec.Template.Proxmox.CloudInitSource = "builtin"
 				t.Spec.Template.Proxmox.SnippetsStorage = "local"
 			},
-			templateReason: "TemplateWithoutCloudInit", says: []string{"cloud-init"},
+			templateReason: "TemplateWithoutCloudInit", wantParts: []string{"cloud-init"},
 		},
 		"resources beyond every node": {
 			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Resources.Memory = resource.MustParse("4Ti") },
-			templateReason: "ResourcesExceedNode", says: []string{"memory"},
+			templateReason: "ResourcesExceedNode", wantParts: []string{"memory"},
 		},
 		"unknown bridge": {
 			template: func(t *v1alpha1.HypervisorMachineTemplate) {
 				t.Spec.Network = &v1alpha1.MachineNetwork{Mode: "dhcp", Bridge: "vmbr7"}
 			},
-			templateReason: "BridgeNotFound", says: []string{"vmbr7"},
+			templateReason: "BridgeNotFound", wantParts: []string{"vmbr7"},
 		},
 		"wrong token for GitHub": {
 			secret:         "ghp_wrong",
-			templateReason: "GitHubCredentialsInvalid", says: []string{"token"},
+			templateReason: "GitHubCredentialsInvalid", wantParts: []string{"token"},
 		},
 		"unknown repository": {
 			template:       func(t *v1alpha1.HypervisorMachineTemplate) { t.Spec.Bootstrap.Config.GitHub.Repository = "nowhere" },
-			templateReason: "GitHubScopeNotFound", says: []string{"octo-org/nowhere"},
+			templateReason: "GitHubScopeNotFound", wantParts: []string{"octo-org/nowhere"},
 		},
 	}
 }
 
 // TestInvalidInputIsReported checks that each mistake is reported in a condition that names the mistake and the
 // fix, and that no machine is created, not even from the valid objects next to it.
-func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
+func TestInvalidInputIsReported(t *testing.T) { //nolint:tparallel // its subtests share a fleet, one after the other
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
-	begin(f)
+	f := newFastFleet(t, fleet.Options{})
+	createAndStart(f)
 
 	t.Run("inputs", func(t *testing.T) {
-		for name, tc := range badInputs() {
+		for name, tc := range invalidInputs() {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
-				tc.try(f.ForSubtest(t), strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name)))
+				tc.check(f.ForSubtest(t), strings.ToLower(strings.NewReplacer(" ", "-", "'", "").Replace(name)))
 			})
 		}
 	})
@@ -140,7 +140,7 @@ func TestBadInputIsNamedAndNothingIsMade(t *testing.T) { //nolint:tparallel // i
 
 // check creates the input's objects under the name: a claim, its template, and a cluster of its own if the input
 // changes the cluster.
-func (tc badInput) try(f *fleet.Fleet, name string) {
+func (tc invalidInput) check(f *fleet.Fleet, name string) {
 	f.T.Helper()
 
 	template, claim := f.NewTemplate(), f.NewClaim(name)
@@ -171,12 +171,12 @@ func (tc badInput) try(f *fleet.Fleet, name string) {
 	f.Create(template)
 	f.Create(claim)
 
-	says(f.T, f.EventuallyCondition(about, "Ready", metav1.ConditionFalse, tc.clusterReason+tc.templateReason), tc.says...)
+	checkContains(f.T, f.EventuallyCondition(about, "Ready", metav1.ConditionFalse, tc.clusterReason+tc.templateReason), tc.wantParts...)
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "")
 }
 
 // newCluster returns the cluster of the input.
-func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorCluster {
+func (tc invalidInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorCluster {
 	f.T.Helper()
 
 	cluster := f.NewCluster()
@@ -218,9 +218,9 @@ func (tc badInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.HypervisorC
 func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
-	remove(f, kept(f.Namespace, "")) // the Secret of the fleet
-	f.Create(kept(f.Namespace, githubtest.PAT))
+	f := newFastFleet(t, fleet.Options{})
+	deleteObject(f, newManagedSecret(f.Namespace, "")) // the Secret of the fleet
+	f.Create(newManagedSecret(f.Namespace, githubtest.PAT))
 	f.Populate(1)
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
@@ -235,11 +235,11 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	f.SetSecret("github", "pat", revoked)
 	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "")
 
-	remove(f, kept(f.Namespace, ""))
-	f.Create(kept(f.Namespace, githubtest.PAT))
+	deleteObject(f, newManagedSecret(f.Namespace, ""))
+	f.Create(newManagedSecret(f.Namespace, githubtest.PAT))
 	f.EventuallyReady(f.NewTemplate())
 
-	queue(f, 1)
+	queueJobs(f, 1)
 	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
 }
@@ -249,7 +249,7 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	other := env.Namespace(t)
 	secret := &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: other, Name: "theirs"},
@@ -262,9 +262,9 @@ func TestSecretsOfOtherNamespacesMustAllowIt(t *testing.T) {
 		Name: "theirs", Namespace: other, Key: "pat",
 	}
 
-	begin(f, template)
+	createAndStart(f, template)
 	f.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "SecretNotAllowed")
-	change(f, secret, func() {
+	updateObject(f, secret, func() {
 		secret.Annotations = map[string]string{v1alpha1.AnnotationAllowedNamespaces: "x, " + f.Namespace}
 	})
 	f.EventuallyReady(template)

@@ -19,14 +19,14 @@ import (
 )
 
 // guestRecorder records what is on the cloud-init ISOs of machines.
-type seen struct {
+type guestRecorder struct {
 	mu      sync.Mutex
 	configs []guest.Config
-	media   [][]byte
+	files   [][]byte
 }
 
 // wrapGuest returns a guest that records its cloud-init ISO before it runs.
-func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
+func (s *guestRecorder) wrapGuest(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 	t.Helper()
 
 	return func(vm pve.GuestVM, run func(pve.GuestVM)) {
@@ -39,7 +39,7 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 		s.configs = append(s.configs, cfg)
 
 		for _, file := range vm.Drive {
-			s.media = append(s.media, file)
+			s.files = append(s.files, file)
 		}
 		s.mu.Unlock()
 
@@ -49,19 +49,19 @@ func (s *seen) watched(t *testing.T) func(pve.GuestVM, func(pve.GuestVM)) {
 
 // TestMachinesRequestCredentials checks that with method callback no cloud-init ISO contains a credential, that
 // jobs run, and that the code on the cloud-init ISO is invalid afterwards.
-func TestMachinesCallForTheirCredential(t *testing.T) {
+func TestMachinesRequestCredentials(t *testing.T) {
 	t.Parallel()
 
 	const jobs = 2
 
-	var found seen
+	var found guestRecorder
 
-	f := quick(t, fleet.Options{Guest: found.watched(t)})
+	f := newFastFleet(t, fleet.Options{Guest: found.wrapGuest(t)})
 	template := f.NewTemplate()
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
-	begin(f, template, f.NewPool(jobs))
+	createAndStart(f, template, f.NewPool(jobs))
 	f.EventuallyReady(f.NewPool(0))
-	queue(f, jobs)
+	queueJobs(f, jobs)
 	f.EventuallyJobsDone(jobs)
 	f.EventuallyEvent("CredentialHandedOver")
 	f.EventuallyClean()
@@ -80,13 +80,13 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 			continue
 		}
 
-		if status := call(t, cfg); status != http.StatusGone {
+		if status := postCallback(t, cfg); status != http.StatusGone {
 			t.Errorf("second request with the code of runner %s: status %d, want 410", cfg.RunnerName, status)
 		}
 	}
 
 	// A JIT configuration is the base64 encoding of JSON, which begins with these letters.
-	for _, file := range found.media {
+	for _, file := range found.files {
 		if bytes.Contains(file, []byte("eyI")) || bytes.Contains(file, []byte("jit_config")) {
 			t.Errorf("a cloud-init ISO contains text like a credential:\n%s", file)
 		}
@@ -95,11 +95,11 @@ func TestMachinesCallForTheirCredential(t *testing.T) {
 
 // TestStolenCodeEndsMachine checks that a machine whose code was used before gets no credential, that its claim
 // ends, and that an event reports this.
-func TestAStolenCodeEndsTheMachine(t *testing.T) {
+func TestStolenCodeEndsMachine(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
-		if cfg, err := fleet.ReadGuestConfig(vm.Drive); err != nil || call(t, cfg) != http.StatusOK {
+	f := newFastFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
+		if cfg, err := fleet.ReadGuestConfig(vm.Drive); err != nil || postCallback(t, cfg) != http.StatusOK {
 			t.Errorf("the first request with the code failed: error %v", err)
 		}
 
@@ -109,17 +109,17 @@ func TestAStolenCodeEndsTheMachine(t *testing.T) {
 	template.Spec.Bootstrap.Method = v1alpha1.BootstrapCallback
 
 	claim := f.NewClaim("stolen")
-	begin(f, template, claim)
+	createAndStart(f, template, claim)
 	f.EventuallyEvent("CredentialRefused")
 	f.EventuallyEvent("VMStopped")
 	f.EventuallyClean() // this includes the runner of the first request
 
-	eventuallyGone(f, claim)
-	says(t, strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused")
+	eventuallyDeleted(f, claim)
+	checkContains(t, strings.Join(f.Events(), "\n"), "BootstrapFailed CredentialRefused")
 }
 
 // postCallback requests a credential with the machine's code, and returns the status of the response.
-func call(t *testing.T, cfg guest.Config) int {
+func postCallback(t *testing.T, cfg guest.Config) int {
 	t.Helper()
 
 	if cfg.Callback == nil {

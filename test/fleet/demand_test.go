@@ -22,7 +22,7 @@ import (
 )
 
 // newPolling returns demand sources that poll the CI platform at this interval.
-func polling(every time.Duration) *v1alpha1.DemandSources {
+func newPolling(every time.Duration) *v1alpha1.DemandSources {
 	return &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Interval: &metav1.Duration{Duration: every}}}
 }
 
@@ -31,20 +31,20 @@ func polling(every time.Duration) *v1alpha1.DemandSources {
 func TestJobsAreFoundByPolling(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
 	f.Populate(0)
 
 	pool := f.NewPool(5)
-	pool.Name, pool.Spec.Demand = "polled", polling(time.Second)
+	pool.Name, pool.Spec.Demand = "polled", newPolling(time.Second)
 	f.Create(pool)
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	queue(f, 1)
+	queueJobs(f, 1)
 	f.EventuallyJobsDone(1)
 	f.Stop()
-	queue(f, 2)
+	queueJobs(f, 2)
 	f.Start()
 	f.EventuallyJobsDone(3)
 	f.EventuallyClean()
@@ -56,16 +56,16 @@ func TestJobsAreFoundByPolling(t *testing.T) {
 
 // TestPoolWithoutDemandSource checks that an organization's pool without webhook and without repositories to poll
 // reports what to do, and gets jobs after that.
-func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
+func TestPoolWithoutDemandSource(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.GitHub.SetFaults(control.Faults{WebhookLost: 1})
 	f.Populate(0)
 
 	pool := func(name string, most int32, change func(*v1alpha1.RunnerPoolSpec)) *v1alpha1.RunnerPool {
 		pool := f.NewPool(most)
-		pool.Name, pool.Spec.Demand = name, polling(time.Second)
+		pool.Name, pool.Spec.Demand = name, newPolling(time.Second)
 		pool.Spec.Workload.Config.GitHub.Organization, pool.Spec.Workload.Webhook = "octo-org", nil
 		change(&pool.Spec)
 		f.Create(pool)
@@ -83,14 +83,14 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
 
-	says(t, f.EventuallyCondition(unserved, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
+	checkContains(t, f.EventuallyCondition(unserved, "DemandSourcesReady", metav1.ConditionFalse, "RepositoriesMissing"),
 		"the operator receives no jobs", "organization octo-org", "spec.demand.polling.repositories", "spec.workload.webhook")
 	f.EventuallyCondition(scaledToZero, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled")
-	says(t, f.EventuallyCondition(hooked, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
+	checkContains(t, f.EventuallyCondition(hooked, "DemandSourcesReady", metav1.ConditionTrue, "NotPolled"),
 		"the operator receives jobs by webhooks only")
 
-	change(f, unserved, func() { unserved.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
-	queue(f, 1)
+	updateObject(f, unserved, func() { unserved.Spec.Demand.Polling.Repositories = []string{"octo-org/octo-repo"} })
+	queueJobs(f, 1)
 	f.EventuallyCondition(unserved, "DemandSourcesReady", metav1.ConditionTrue, "SourcesReady")
 	f.EventuallyJobsDone(1)
 	f.EventuallyClean()
@@ -98,16 +98,16 @@ func TestAPoolThatHearsOfNoJobSaysSo(t *testing.T) {
 
 // TestFailedWebhooksAreRedelivered checks that failed webhook deliveries are requested again when the operator
 // starts.
-func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
+func TestFailedWebhooksAreRedelivered(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Populate(0)
 
 	pool := f.NewPool(5)
 	pool.Name, pool.Spec.Demand = "hooked", &v1alpha1.DemandSources{Polling: &v1alpha1.Polling{Disabled: true}}
 	f.Create(pool)
-	queue(f, 2)
+	queueJobs(f, 2)
 	f.GitHub.WaitUntil("the webhooks fail", func(s control.State) bool { return s.Webhooks.Failed == 2 })
 
 	f.Start()
@@ -116,10 +116,10 @@ func TestFailedWebhooksAreAskedForAgain(t *testing.T) {
 }
 
 // TestUnmatchedJobReportsReason checks that a job that matches no pool reports the reason.
-func TestJobThatNobodyTakesSaysSo(t *testing.T) {
+func TestUnmatchedJobReportsReason(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Populate(3)
 	f.Start()
 	f.EventuallyReady(f.NewTemplate())
@@ -146,21 +146,21 @@ func TestJobThatNobodyTakesSaysSo(t *testing.T) {
 // end, although the pool is scaled faster than machines start and stop.
 func TestLoad(t *testing.T) {
 	t.Parallel()
-	load(t, 3, 6, 10, 0, 10, 0)
+	runLoad(t, 3, 6, 10, 0, 10, 0)
 }
 
 // TestSoakLoad is the load test of the requirements document: ten clusters, fifty machines at the same time.
 func TestSoakLoad(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	load(t, 10, 50, 10, 0, 6, 1, 10, 0)
+	runLoad(t, 10, 50, 10, 0, 6, 1, 10, 0)
 }
 
 // runLoad runs a job on each machine, and then sets the minimum of the pool to shares of the machines, in tenths.
-func load(t *testing.T, clusters int, machines int32, shares ...int32) {
+func runLoad(t *testing.T, clusters int, machines int32, shares ...int32) {
 	t.Helper()
 
-	f := quick(t, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
+	f := newFastFleet(t, fleet.Options{GitHub: simgithub.Options{Unlimited: true}})
 	f.Populate(0)
 
 	pool := f.NewPool(machines)
@@ -199,7 +199,7 @@ func load(t *testing.T, clusters int, machines int32, shares ...int32) {
 	}
 
 	for _, share := range shares {
-		change(f, pool, func() { pool.Spec.Scaling.MinReplicas = machines * share / 10 })
+		updateObject(f, pool, func() { pool.Spec.Scaling.MinReplicas = machines * share / 10 })
 		time.Sleep(200 * time.Millisecond) // shorter than the life of a machine
 	}
 

@@ -20,10 +20,10 @@ import (
 
 // TestFinishedMachineIsNotRecreated checks that a machine that ran its job before the operator got the response of
 // the start call is not recreated when it is gone, because its credential is valid for one job only.
-func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
+func TestFinishedMachineIsNotRecreated(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Populate(1)
 
 	respond := make(chan struct{})
@@ -37,7 +37,7 @@ func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 	f.Start()
 	f.EventuallyReady(f.NewPool(1))
 
-	hold(t, f, 1)
+	holdJobs(t, f, 1)
 	f.Eventually("the operator recording that the job runs", func() (bool, string) {
 		var jobs v1alpha1.RunnerJobList
 		if err := f.Client.List(t.Context(), &jobs, client.InNamespace(f.Namespace)); err != nil {
@@ -68,13 +68,13 @@ func TestMachineThatRanIsNotMadeAgain(t *testing.T) {
 func TestProxmoxRebuilt(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	cluster := f.NewCluster()
 	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(2))
 
-	hold(t, f, 1)
+	holdJobs(t, f, 1)
 
 	if err := f.PVE.Close(); err != nil {
 		t.Fatal(err)
@@ -84,16 +84,16 @@ func TestProxmoxRebuilt(t *testing.T) {
 	model.Guest.Script = f.Guest()
 	f.PVE = pvetest.Listen(t, model, pve.ListenOptions{Address: strings.TrimPrefix(f.PVE.URL(), "https://")}, pve.WithClock(f.Clock))
 
-	says(t, f.EventuallyCondition(cluster, step.Ready, metav1.ConditionFalse, "CertificateUntrusted"),
+	checkContains(t, f.EventuallyCondition(cluster, step.Ready, metav1.ConditionFalse, "CertificateUntrusted"),
 		"set tls.fingerprint to "+f.PVE.Fingerprint())
 
-	if len(claims(f)) == 0 {
+	if len(listClaims(f)) == 0 {
 		t.Error("the claim was deleted while the state of its machine was unknown")
 	}
 
-	change(f, cluster, func() { cluster.Spec.TLS.Fingerprint = f.PVE.Fingerprint() })
+	updateObject(f, cluster, func() { cluster.Spec.TLS.Fingerprint = f.PVE.Fingerprint() })
 	f.EventuallyReady(cluster)
-	queue(f, 1)
+	queueJobs(f, 1)
 	f.GitHub.WaitUntil("the next job succeeds", func(s control.State) bool { return s.Jobs[1].Conclusion == "success" })
 	f.EventuallyClean()
 }
@@ -103,7 +103,7 @@ func TestProxmoxRebuilt(t *testing.T) {
 func TestPoolMovedToAnotherCluster(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Populate(2)
 
 	other := f.NewSite("other", fleet.Model())
@@ -112,9 +112,9 @@ func TestPoolMovedToAnotherCluster(t *testing.T) {
 	f.EventuallyReady(f.NewPool(2))
 	f.EventuallyReady(other.Template)
 
-	release := hold(t, f, 1)
+	release := holdJobs(t, f, 1)
 	template := f.NewTemplate()
-	change(f, template, func() { template.Spec.HypervisorClusterRef.Name = other.Cluster.Name })
+	updateObject(f, template, func() { template.Spec.HypervisorClusterRef.Name = other.Cluster.Name })
 	f.Eventually("the template being ready on the other cluster", func() (bool, string) {
 		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
 			return false, err.Error()
@@ -123,7 +123,7 @@ func TestPoolMovedToAnotherCluster(t *testing.T) {
 		return step.IsReady(template) && template.Status.ObservedGeneration == template.Generation, step.NotReadyMessage(template)
 	})
 
-	releaseNext := hold(t, f, 1)
+	releaseNext := holdJobs(t, f, 1)
 
 	for name, server := range map[string]*pve.Server{"old": f.PVE, "new": other.PVE} {
 		if n := len(server.Snapshot().CreatedVMs()); n != 1 {

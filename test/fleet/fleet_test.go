@@ -28,14 +28,14 @@ var (
 )
 
 // parallelTests is the number of tests that run in parallel. It is high because tests mostly wait for machines.
-const sideBySide = "8"
+const parallelTests = "8"
 
 func TestMain(m *testing.M) { os.Exit(runTests(m)) }
 
 func runTests(m *testing.M) int {
 	flag.Parse()
 
-	if err := flag.Set("test.parallel", sideBySide); err != nil {
+	if err := flag.Set("test.parallel", parallelTests); err != nil {
 		panic(err)
 	}
 
@@ -43,7 +43,7 @@ func runTests(m *testing.M) int {
 		programs = dir
 
 		return kube.Run(m, &env, kube.ForArea("runners"), kube.WithScheme(virtv1.AddToScheme), kube.WithSetup(crds.Install,
-			func(ctx context.Context, _ *rest.Config) error { return env.Client.Create(ctx, definitions()) }))
+			func(ctx context.Context, _ *rest.Config) error { return env.Client.Create(ctx, newNetworkCRD()) }))
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
@@ -54,11 +54,11 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 
 	const jobs = 3
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Populate(2)
 	f.Start()
 	f.EventuallyReady(f.NewPool(0))
-	queue(f, jobs)
+	queueJobs(f, jobs)
 	f.EventuallyJobsDone(jobs)
 
 	for _, reason := range []string{

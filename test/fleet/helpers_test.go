@@ -23,15 +23,15 @@ import (
 )
 
 // clockSpeed is the factor by which the clock of fast fleets is faster than the real clock.
-const faster = 5
+const clockSpeed = 5
 
 // newFastFleet returns a fleet with a fast clock, so that the operator's waits of seconds take a fraction of a
 // second. The timeouts of HTTP clients use the real clock.
-func quick(t *testing.T, opts fleet.Options) *fleet.Fleet {
+func newFastFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 
 	if opts.Clock == nil {
-		opts.Clock = conformance.FastClock(t, faster)
+		opts.Clock = conformance.FastClock(t, clockSpeed)
 	}
 
 	f := fleet.New(t, env, opts)
@@ -43,7 +43,7 @@ func quick(t *testing.T, opts fleet.Options) *fleet.Fleet {
 }
 
 // createAndStart creates the fleet's cluster and the objects, and starts the operator.
-func begin(f *fleet.Fleet, objects ...client.Object) {
+func createAndStart(f *fleet.Fleet, objects ...client.Object) {
 	f.T.Helper()
 	f.CreateCluster(f.NewCluster())
 
@@ -55,10 +55,10 @@ func begin(f *fleet.Fleet, objects ...client.Object) {
 }
 
 // runIdleGuest is a guest that does nothing until it is powered off.
-func idle(vm pve.GuestVM, _ func(pve.GuestVM)) { <-vm.Context.Done() }
+func runIdleGuest(vm pve.GuestVM, _ func(pve.GuestVM)) { <-vm.Context.Done() }
 
 // updateObject updates an object, and retries on conflicts with its controller.
-func change(f *fleet.Fleet, obj client.Object, apply func()) {
+func updateObject(f *fleet.Fleet, obj client.Object, apply func()) {
 	f.T.Helper()
 
 	err := retry.RetryOnConflict(retry.DefaultBackoff, func() error {
@@ -76,7 +76,7 @@ func change(f *fleet.Fleet, obj client.Object, apply func()) {
 }
 
 // deleteObject deletes an object.
-func remove(f *fleet.Fleet, obj client.Object) {
+func deleteObject(f *fleet.Fleet, obj client.Object) {
 	f.T.Helper()
 
 	if err := client.IgnoreNotFound(f.Client.Delete(f.T.Context(), obj)); err != nil {
@@ -85,7 +85,7 @@ func remove(f *fleet.Fleet, obj client.Object) {
 }
 
 // listClaims returns the claims of the fleet.
-func claims(f *fleet.Fleet) []v1alpha1.MachineClaim {
+func listClaims(f *fleet.Fleet) []v1alpha1.MachineClaim {
 	f.T.Helper()
 
 	var list v1alpha1.MachineClaimList
@@ -97,12 +97,12 @@ func claims(f *fleet.Fleet) []v1alpha1.MachineClaim {
 }
 
 // queueJobs queues short jobs.
-func queue(f *fleet.Fleet, jobs int) {
+func queueJobs(f *fleet.Fleet, jobs int) {
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Count: jobs, Duration: 50 * time.Millisecond})
 }
 
 // newHeldCommand returns the command of a job that runs until release is called.
-func held(t *testing.T) (command string, release func()) {
+func newHeldCommand(t *testing.T) (command string, release func()) {
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "over")
@@ -115,10 +115,10 @@ func held(t *testing.T) (command string, release func()) {
 }
 
 // holdJobs queues jobs that run until release is called, and waits until they run.
-func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
+func holdJobs(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
 	t.Helper()
 
-	command, release := held(t)
+	command, release := newHeldCommand(t)
 	before := len(f.GitHub.State().Jobs)
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux"}, Command: command, Count: jobs})
 	f.GitHub.WaitUntil("the jobs are running", func(s control.State) bool {
@@ -135,7 +135,7 @@ func hold(t *testing.T, f *fleet.Fleet, jobs int) (release func()) {
 }
 
 // eventuallyDeleted waits until the object does not exist.
-func eventuallyGone(f *fleet.Fleet, obj client.Object) {
+func eventuallyDeleted(f *fleet.Fleet, obj client.Object) {
 	f.T.Helper()
 	f.Eventually(obj.GetName()+" being deleted", func() (bool, string) {
 		err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj)
@@ -166,7 +166,7 @@ func eventuallyRunning(f *fleet.Fleet, n int) {
 }
 
 // checkContains reports an error for each part that the text does not contain.
-func says(t testing.TB, text string, parts ...string) {
+func checkContains(t testing.TB, text string, parts ...string) {
 	t.Helper()
 
 	for _, part := range parts {

@@ -21,7 +21,7 @@ import (
 
 // newNetworkCRD returns the CRD of NetworkAttachmentDefinition, without a schema, because only the existence of
 // its objects matters here.
-func definitions() *apiextensionsv1.CustomResourceDefinition {
+func newNetworkCRD() *apiextensionsv1.CustomResourceDefinition {
 	keep := true
 
 	return &apiextensionsv1.CustomResourceDefinition{
@@ -41,12 +41,12 @@ func definitions() *apiextensionsv1.CustomResourceDefinition {
 }
 
 // createNetwork creates the network of the machines.
-func (s *site) attach(t *testing.T, name string) {
+func (s *kubeVirtFleet) createNetwork(t *testing.T, name string) {
 	t.Helper()
 
 	definition := &unstructured.Unstructured{}
 	definition.SetGroupVersionKind(schema.GroupVersionKind{Group: "k8s.cni.cncf.io", Version: "v1", Kind: "NetworkAttachmentDefinition"})
-	definition.SetNamespace(s.machines)
+	definition.SetNamespace(s.machineNamespace)
 	definition.SetName(name)
 	s.Eventually("a network", func() (bool, string) {
 		err := env.Client.Create(t.Context(), definition)
@@ -56,12 +56,12 @@ func (s *site) attach(t *testing.T, name string) {
 }
 
 // updateTemplate gives the fleet's template an address pool on a network, and its own network data.
-func (s *site) poolOn(t *testing.T, network, data string) *v1alpha1.HypervisorMachineTemplate {
+func (s *kubeVirtFleet) updateTemplate(t *testing.T, network, data string) *v1alpha1.HypervisorMachineTemplate {
 	t.Helper()
 
-	pool := rangeOf("10.9.0.10-10.9.0.12", "fd00:9::10-fd00:9::12")
+	pool := newAddressPool("10.9.0.10-10.9.0.12", "fd00:9::10-fd00:9::12")
 	template := s.NewTemplate()
-	change(s.Fleet, template, func() {
+	updateObject(s.Fleet, template, func() {
 		template.Spec.Template.KubeVirt.Network = network
 		template.Spec.CloudInit = &v1alpha1.CloudInit{NetworkData: data}
 		template.Spec.Network = &v1alpha1.MachineNetwork{
@@ -80,16 +80,16 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 
 	const kept = "mtu: 9000"
 
-	s := newSite(t, false)
+	s := newKubeVirtFleet(t, false)
 	s.Networking = true
-	s.attach(t, "machines")
+	s.createNetwork(t, "machines")
 
-	template := s.poolOn(t, "machines", "version: 2\nethernets:\n  eth0: {"+kept+"}\n")
+	template := s.updateTemplate(t, "machines", "version: 2\nethernets:\n  eth0: {"+kept+"}\n")
 	s.Start()
 
-	says(t, s.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"), `"enp1s0"`)
+	checkContains(t, s.EventuallyCondition(template, "Ready", metav1.ConditionFalse, "NetworkDataInvalid"), `"enp1s0"`)
 
-	template = s.poolOn(t, "machines", `{"version": 2, "ethernets": {"enp1s0": {"mtu": 9000}}}`)
+	template = s.updateTemplate(t, "machines", `{"version": 2, "ethernets": {"enp1s0": {"mtu": 9000}}}`)
 	s.EventuallyReady(template)
 
 	claim := s.NewClaim("addressed")
@@ -103,23 +103,23 @@ func TestAddressesOnKubeVirt(t *testing.T) {
 	})
 
 	info := claim.Status.NetworkInfo
-	if !slices.Equal(info.Addresses, []string{"10.9.0.10/24", "fd00:9::10/64"}) || info.AddressNetwork != s.machines+"/machines" {
+	if !slices.Equal(info.Addresses, []string{"10.9.0.10/24", "fd00:9::10/64"}) || info.AddressNetwork != s.machineNamespace+"/machines" {
 		t.Errorf("the claim has %+v", info)
 	}
 
-	s.overlapping(t)
+	s.checkOverlap(t)
 
 	// The claim may take one of the jobs, because it belongs to no pool. Then the pool has one machine too many.
 	pool := s.NewPool(0)
-	change(s.Fleet, pool, func() { pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{} })
-	queue(s.Fleet, 2)
+	updateObject(s.Fleet, pool, func() { pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{} })
+	queueJobs(s.Fleet, 2)
 	s.EventuallyJobsDone(2)
 	s.EventuallyClean()
 }
 
 // checkOverlap creates a node pool with an address of the template's pool, on the same network, and checks that it
 // is rejected.
-func (s *site) overlapping(t *testing.T) {
+func (s *kubeVirtFleet) checkOverlap(t *testing.T) {
 	t.Helper()
 
 	attach := false
@@ -127,7 +127,7 @@ func (s *site) overlapping(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.Namespace, Name: "nodes"},
 		Spec: infrav1.KubevirtNodePoolSpec{
 			Replicas: 0, AttachDefaultNetwork: &attach,
-			AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: s.machines + "/machines"}},
+			AdditionalNetworks: []infrav1.KubevirtNetwork{{Name: s.machineNamespace + "/machines"}},
 			BootstrapNetworkConfig: &infrav1.KubevirtBootstrapNetworkConfig{
 				Addresses: []infrav1.AddressRange{"10.9.0.12-10.9.0.20"}, PrefixLengthV4: 24,
 			},
@@ -154,6 +154,6 @@ func (s *site) overlapping(t *testing.T) {
 		return c.Reason == "OverlappingAddresses", c.Reason + " " + message
 	})
 
-	says(t, message, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name, "10.9.0.12")
-	remove(s.Fleet, nodes)
+	checkContains(t, message, "HypervisorMachineTemplate "+s.Namespace+"/"+s.NewTemplate().Name, "10.9.0.12")
+	deleteObject(s.Fleet, nodes)
 }

@@ -29,17 +29,17 @@ import (
 )
 
 // kubeVirtFleet is a fleet whose machines run on KubeVirt.
-type site struct {
+type kubeVirtFleet struct {
 	*fleet.Fleet
 
 	sim *simkubevirt.Cluster
 	// machineNamespace is the namespace of the machines.
-	machines string
+	machineNamespace string
 }
 
 // newKubeVirtFleet creates a fleet with KubeVirt on the operator's own cluster, or with byKubeconfig on a cluster
 // that a kubeconfig leads to.
-func newSite(t *testing.T, byKubeconfig bool) *site {
+func newKubeVirtFleet(t *testing.T, byKubeconfig bool) *kubeVirtFleet {
 	t.Helper()
 
 	image, roots := t.TempDir(), t.TempDir()
@@ -48,23 +48,23 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 	}
 
 	guest := simkubevirt.Exec{Program: filepath.Join(programs, "bootstrap-service"), Image: image, WorkDir: roots}
-	s := &site{machines: env.Namespace(t)}
+	s := &kubeVirtFleet{machineNamespace: env.Namespace(t)}
 	s.sim = kubevirttest.New(t, env.Config, simkubevirt.Options{
-		Namespaces: []string{s.machines}, Guest: guest.Guest, Webhook: upstream.StartVirtAPI(t),
+		Namespaces: []string{s.machineNamespace}, Guest: guest.Guest, Webhook: upstream.StartVirtAPI(t),
 		Delays: simkubevirt.Delays{Schedule: 20 * time.Millisecond, Boot: 20 * time.Millisecond},
 	})
 	s.Fleet = fleet.New(t, env, fleet.Options{})
 
 	// The operator has only the permissions in deploy/kubevirt-machines.
-	operator := s.operator(t)
+	operator := s.createOperatorAccount(t)
 
 	cluster := s.NewCluster()
 	cluster.Spec = v1alpha1.HypervisorClusterSpec{
-		Provider: v1alpha1.ProviderKubeVirt, KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: s.machines},
+		Provider: v1alpha1.ProviderKubeVirt, KubeVirt: &v1alpha1.KubeVirtCluster{Namespace: s.machineNamespace},
 	}
 
 	if byKubeconfig {
-		cluster.Spec.KubeVirt.KubeconfigSecretRef = s.kubeconfig(t, operator)
+		cluster.Spec.KubeVirt.KubeconfigSecretRef = s.createKubeconfigSecret(t, operator)
 		operator = nil
 	}
 
@@ -82,7 +82,7 @@ func newSite(t *testing.T, byKubeconfig bool) *site {
 }
 
 // createOperatorAccount creates the operator's service account with the roles of deploy/kubevirt-machines.
-func (s *site) operator(t *testing.T) *rest.Config {
+func (s *kubeVirtFleet) createOperatorAccount(t *testing.T) *rest.Config {
 	t.Helper()
 
 	const account, home = "hyperfleet-runners", "hyperfleet-system"
@@ -96,7 +96,7 @@ func (s *site) operator(t *testing.T) *rest.Config {
 
 	for _, obj := range objects {
 		if !strings.HasPrefix(obj.GetKind(), "Cluster") {
-			obj.SetNamespace(s.machines)
+			obj.SetNamespace(s.machineNamespace)
 		}
 
 		err := env.Client.Create(t.Context(), obj)
@@ -109,7 +109,7 @@ func (s *site) operator(t *testing.T) *rest.Config {
 }
 
 // createKubeconfigSecret creates a Secret with a kubeconfig for the API server.
-func (s *site) kubeconfig(t *testing.T, config *rest.Config) *v1alpha1.SecretKeySelector {
+func (s *kubeVirtFleet) createKubeconfigSecret(t *testing.T, config *rest.Config) *v1alpha1.SecretKeySelector {
 	t.Helper()
 
 	text, err := os.ReadFile(env.Kubeconfig(t, config))
@@ -125,7 +125,7 @@ func (s *site) kubeconfig(t *testing.T, config *rest.Config) *v1alpha1.SecretKey
 }
 
 // listLeftovers returns the objects in the namespace of the machines.
-func (s *site) left(t *testing.T) []string {
+func (s *kubeVirtFleet) listLeftovers(t *testing.T) []string {
 	t.Helper()
 
 	var out []string
@@ -133,7 +133,7 @@ func (s *site) left(t *testing.T) []string {
 	for _, list := range []client.ObjectList{
 		&virtv1.VirtualMachineList{}, &virtv1.VirtualMachineInstanceList{}, &corev1.SecretList{},
 	} {
-		if err := env.Client.List(t.Context(), list, client.InNamespace(s.machines)); err != nil {
+		if err := env.Client.List(t.Context(), list, client.InNamespace(s.machineNamespace)); err != nil {
 			t.Fatal(err)
 		}
 
@@ -173,17 +173,17 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 		t.Run(way.name, func(t *testing.T) {
 			t.Parallel()
 
-			s := newSite(t, way.byKubeconfig)
+			s := newKubeVirtFleet(t, way.byKubeconfig)
 			s.Start()
 			s.EventuallyReady(s.NewPool(0))
-			s.misfit()
+			s.checkProviderMismatch()
 			s.watchSeeds(t)
 
-			queue(s.Fleet, watchedJobs)
+			queueJobs(s.Fleet, watchedJobs)
 			s.EventuallyJobsDone(watchedJobs)
 			s.EventuallyClean()
 			s.Eventually("the machines being deleted", func() (bool, string) {
-				left := s.left(t)
+				left := s.listLeftovers(t)
 
 				return len(left) == 0, strings.Join(left, ", ")
 			})
@@ -192,7 +192,7 @@ func TestJobRunsOnKubeVirt(t *testing.T) {
 }
 
 // watchSeeds checks that the Secret with a machine's cloud-init data is emptied after the guest has read it.
-func (s *site) watchSeeds(t *testing.T) {
+func (s *kubeVirtFleet) watchSeeds(t *testing.T) {
 	t.Helper()
 
 	watch, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -200,7 +200,7 @@ func (s *site) watchSeeds(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	events, err := watch.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(s.machines))
+	events, err := watch.Watch(t.Context(), &corev1.SecretList{}, client.InNamespace(s.machineNamespace))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,13 +240,13 @@ func (s *site) watchSeeds(t *testing.T) {
 }
 
 // checkProviderMismatch creates a template for another kind of hypervisor, and checks that it is not ready.
-func (s *site) misfit() {
+func (s *kubeVirtFleet) checkProviderMismatch() {
 	s.T.Helper()
 
 	misfit := s.NewTemplate()
 	misfit.Name = "misfit"
 	s.Create(misfit)
 
-	says(s.T, s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch"),
+	checkContains(s.T, s.EventuallyCondition(misfit, step.Ready, metav1.ConditionFalse, "ProviderMismatch"),
 		"HypervisorCluster "+s.Cluster+" has provider kubevirt: set spec.template.kubevirt")
 }

@@ -17,7 +17,7 @@ import (
 )
 
 // startCount is how often the operator starts. A goroutine that one start leaks is found as often.
-const starts = 2
+const startCount = 2
 
 // callTimeout is the timeout of calls to the CI platform. After a rejected call, the timer of net/http's client
 // runs until then.
@@ -38,7 +38,7 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 		f.Create(template)
 		f.Create(f.NewPool(20))
 
-		for range starts {
+		for range startCount {
 			f.Start()
 			f.EventuallyReady(f.NewPool(0))
 
@@ -54,7 +54,7 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 
 	// The simulators have stopped with the subtest. Connections to the API server are shared by all clients
 	// with the same configuration, and stay open.
-	closeIdle(t)
+	closeIdleConnections(t)
 
 	deadline := time.Now().Add(time.Minute)
 
@@ -73,7 +73,7 @@ func TestStoppedOperatorLeavesNoGoroutine(t *testing.T) {
 }
 
 // closeIdleConnections closes the idle connections of the shared clients.
-func closeIdle(t *testing.T) {
+func closeIdleConnections(t *testing.T) {
 	t.Helper()
 
 	client, err := rest.HTTPClientFor(env.Config)

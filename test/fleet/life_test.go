@@ -24,13 +24,13 @@ import (
 func TestDeletingABusyClaimWaitsForItsJob(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	claim := f.NewClaim("busy")
-	begin(f, f.NewTemplate(), f.NewPool(0), claim)
+	createAndStart(f, f.NewTemplate(), f.NewPool(0), claim)
 	f.EventuallyReady(claim)
 
-	release := hold(t, f, 1)
-	remove(f, claim)
+	release := holdJobs(t, f, 1)
+	deleteObject(f, claim)
 
 	message := f.EventuallyCondition(claim, "Deregistered", metav1.ConditionFalse, "RunnerBusy")
 	if claim.Status.Phase != v1alpha1.MachineClaimDraining || !strings.Contains(message, "runs a job") {
@@ -69,7 +69,7 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 		},
 	}
 
-	f := quick(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
+	f := newFastFleet(t, fleet.Options{Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 		if vm.Name == noRunner {
 			run = func(vm pve.GuestVM) { <-vm.Context.Done() }
 		}
@@ -97,7 +97,7 @@ func TestLimitsEndMachines(t *testing.T) { //nolint:tparallel // its subtests sh
 
 				f.Create(claim)
 				f.EventuallyEvent(tc.reason + " MachineClaim/" + name + ":")
-				endsFor(f, claim, tc.condition, tc.reason)
+				waitForEnd(f, claim, tc.condition, tc.reason)
 			})
 		}
 	})
@@ -115,7 +115,7 @@ const noRunner = "no-runner"
 
 // waitForEnd waits until only the test's finalizer is left on the claim, checks the reason in its status and
 // condition, and removes the finalizer.
-func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason string) {
+func waitForEnd(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason string) {
 	f.T.Helper()
 
 	finalizers := claim.Finalizers
@@ -147,13 +147,13 @@ func endsFor(f *fleet.Fleet, claim *v1alpha1.MachineClaim, condition, reason str
 func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Guest: idle}) // the runner never comes online
+	f := newFastFleet(t, fleet.Options{Guest: runIdleGuest}) // the runner never comes online
 	claim := f.NewClaim("lost")
-	begin(f, f.NewTemplate(), f.NewPool(0), claim)
+	createAndStart(f, f.NewTemplate(), f.NewPool(0), claim)
 	f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionTrue, "")
 	f.Stop()
-	loseClaims(f) // VM, cloud-init ISO and runner have no claim now
-	says(t, strings.Join(f.FindLeftovers(), ", "), "VM ", "cloud-init ISO ", "runner ")
+	deleteClaimsWithoutOperator(f) // VM, cloud-init ISO and runner have no claim now
+	checkContains(t, strings.Join(f.FindLeftovers(), ", "), "VM ", "cloud-init ISO ", "runner ")
 	f.Start()
 	f.EventuallyClean()
 }
@@ -163,9 +163,9 @@ func TestOrphansAreRemovedOnAllSides(t *testing.T) {
 func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 	t.Parallel()
 
-	one := quick(t, fleet.Options{})
-	two := quick(t, fleet.Options{PVE: one.PVE, Clock: one.Clock})
-	foreign := foreignVMs(one)
+	one := newFastFleet(t, fleet.Options{})
+	two := newFastFleet(t, fleet.Options{PVE: one.PVE, Clock: one.Clock})
+	foreign := describeForeignVMs(one)
 
 	one.Populate(5)
 	one.Start()
@@ -173,10 +173,10 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 
 	// The machine of the second operator is idle during the test.
 	keep := two.NewClaim("keep")
-	begin(two, two.NewTemplate(), keep)
+	createAndStart(two, two.NewTemplate(), keep)
 	two.EventuallyReady(keep)
 
-	queue(one, 2)
+	queueJobs(one, 2)
 	one.EventuallyJobsDone(2)
 	one.Eventually("the machines of the first operator being deleted", func() (bool, string) {
 		left := strings.Join(one.FindLeftovers(), ", ")
@@ -186,16 +186,16 @@ func TestTwoOperatorsShareAHypervisor(t *testing.T) {
 
 	two.EventuallyReady(keep)
 
-	if got := foreignVMs(one); got != foreign {
+	if got := describeForeignVMs(one); got != foreign {
 		t.Errorf("foreign VMs changed to:\n%s\nfrom:\n%s", got, foreign)
 	}
 
-	remove(two, keep)
+	deleteObject(two, keep)
 	two.EventuallyClean()
 }
 
 // describeForeignVMs describes the VMs and templates that existed before the test.
-func foreignVMs(f *fleet.Fleet) string {
+func describeForeignVMs(f *fleet.Fleet) string {
 	var out strings.Builder
 
 	for _, vm := range f.PVE.Snapshot().VMs {

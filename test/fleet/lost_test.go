@@ -21,7 +21,7 @@ import (
 
 // TestNodeLostWhileCreatingMachine checks that a job runs on another node if its node is removed from the cluster
 // while the machine is being created, at any stage.
-func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
+func TestNodeLostWhileCreatingMachine(t *testing.T) {
 	t.Parallel()
 
 	const delay = 10 * time.Second
@@ -56,7 +56,7 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 
 			var lost atomic.Bool
 
-			f := quick(t, fleet.Options{Model: model, Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
+			f := newFastFleet(t, fleet.Options{Model: model, Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
 				if !lost.Load() {
 					run = func(vm pve.GuestVM) { <-vm.Context.Done() }
 				}
@@ -66,7 +66,7 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 			f.Populate(2)
 			f.Start()
 			f.EventuallyReady(f.NewTemplate())
-			queue(f, 1)
+			queueJobs(f, 1)
 
 			var node string
 
@@ -91,13 +91,13 @@ func TestNodeLostUnderHalfMadeMachine(t *testing.T) {
 
 // TestRunnerIsRemovedWithoutHypervisor checks that a restarted operator that cannot reach the hypervisor yet
 // removes the runner of a deleted claim, because this needs only the template.
-func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
+func TestRunnerIsRemovedWithoutHypervisor(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	claim := f.NewClaim("runs")
-	begin(f, f.NewTemplate(), claim)
-	eventuallyAtWork(f, claim)
+	createAndStart(f, f.NewTemplate(), claim)
+	eventuallyRunnerOnline(f, claim)
 	f.Stop()
 
 	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{
@@ -107,8 +107,8 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	remove(f, secret)
-	remove(f, claim)
+	deleteObject(f, secret)
+	deleteObject(f, claim)
 	f.Start()
 	f.EventuallyCondition(claim, v1alpha1.ConditionVMCleanedUp, metav1.ConditionFalse, "ClusterNotConnected")
 
@@ -123,7 +123,7 @@ func TestARunnerIsRemovedBeforeItsHypervisorAnswers(t *testing.T) {
 
 // eventuallyRunnerOnline waits until the claim, the only one, is ready and has its runner. Before that, the
 // operator may issue its credential again, with another runner of the same name.
-func eventuallyAtWork(f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
+func eventuallyRunnerOnline(f *fleet.Fleet, claim *v1alpha1.MachineClaim) {
 	f.T.Helper()
 	f.Eventually("the runner being online", func() (bool, string) {
 		if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(claim), claim); err != nil {

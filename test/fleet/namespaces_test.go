@@ -20,10 +20,10 @@ import (
 
 // TestAllowedNamespaces checks that templates, and claims that were created before, comply with a cluster's
 // allowedNamespaces.
-func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
+func TestAllowedNamespaces(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	cluster := f.NewCluster()
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{Names: []string{"others"}}}
 
@@ -36,7 +36,7 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 	f.EventuallyCondition(claim, "Ready", metav1.ConditionFalse, "TemplateNotReady")
 
 	// Every namespace has its name as a label (Kubernetes, "Automatic labelling").
-	change(f, cluster, func() {
+	updateObject(f, cluster, func() {
 		cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
 			Selector:  &v1alpha1.NamespaceSelector{MatchLabels: map[string]string{"kubernetes.io/metadata.name": f.Namespace}},
 			Templates: []string{"another"},
@@ -51,10 +51,10 @@ func TestNamespacesHaveWhatTheClusterLetsThem(t *testing.T) {
 
 // TestForgedStatusPlacesNoMachine checks that the placement of a machine is validated before its creation, so that
 // a forged status places no machine on a hypervisor that its namespace may not use.
-func TestStatusesPlaceNoMachines(t *testing.T) {
+func TestForgedStatusPlacesNoMachine(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.CreateCluster(f.NewCluster())
 	f.Create(f.NewTemplate())
 
@@ -104,7 +104,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := quick(t, fleet.Options{})
+			f := newFastFleet(t, fleet.Options{})
 			cluster := f.NewCluster()
 			cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
 				Names: []string{f.Namespace}, VLANs: []v1alpha1.VLANRange{{Min: 100, Max: 109}}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(2))},
@@ -123,7 +123,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 
 				return err == nil && claim.Status.VMRef != nil, step.NotReadyMessage(claim)
 			})
-			change(f, template, func() { tt.change(&template.Spec) })
+			updateObject(f, template, func() { tt.change(&template.Spec) })
 			f.Eventually("the template being reconciled", func() (bool, string) {
 				err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template)
 
@@ -157,7 +157,7 @@ func TestTemplatesThatChangeAfterPlacing(t *testing.T) {
 func TestQuotasOfNamespaces(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	cluster := f.NewCluster()
 	cluster.Spec.AllowedNamespaces = []v1alpha1.NamespaceAccess{{
 		Names: []string{f.Namespace}, Quota: &v1alpha1.NamespaceQuota{CPU: new(int32(5))}, // each machine has two
@@ -173,7 +173,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 	f.Start()
 
 	placed := func() (held, waiting []*v1alpha1.MachineClaim) {
-		for _, claim := range claims(f) {
+		for _, claim := range listClaims(f) {
 			switch {
 			case claim.Status.VMRef != nil:
 				held = append(held, &claim)
@@ -192,7 +192,7 @@ func TestQuotasOfNamespaces(t *testing.T) {
 	})
 
 	held, _ := placed()
-	remove(f, held[0])
+	deleteObject(f, held[0])
 	f.Eventually("another machine being placed", func() (bool, string) {
 		held, waiting := placed()
 		if len(held) > 2 {
@@ -205,13 +205,13 @@ func TestQuotasOfNamespaces(t *testing.T) {
 
 // TestForgedStatusRemovesNoRunner checks that a forged status with another claim's runner, or with a job that has
 // the runner's name, does not make the operator remove this runner.
-func TestStatusesNameNoRunners(t *testing.T) {
+func TestForgedStatusRemovesNoRunner(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	theirs := f.NewClaim("theirs")
-	begin(f, f.NewTemplate(), theirs)
-	eventuallyAtWork(f, theirs)
+	createAndStart(f, f.NewTemplate(), theirs)
+	eventuallyRunnerOnline(f, theirs)
 
 	// The operator does not run while the status is written, so that it has no earlier status.
 	f.Stop()
@@ -240,13 +240,13 @@ func TestStatusesNameNoRunners(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		remove(f, claim)
+		deleteObject(f, claim)
 	}
 
 	f.Start()
 
 	for _, claim := range forged {
-		eventuallyGone(f, claim)
+		eventuallyDeleted(f, claim)
 	}
 
 	if left := f.GitHub.State().Runners; len(left) != 1 || strconv.FormatInt(left[0].ID, 10) != theirs.Status.BootstrapInfo.RunnerID {

@@ -16,12 +16,12 @@ import (
 )
 
 // deleteClaimsWithoutOperator deletes all claims while no operator runs, as a restored old backup of etcd does.
-func loseClaims(f *fleet.Fleet) {
+func deleteClaimsWithoutOperator(f *fleet.Fleet) {
 	f.T.Helper()
 
-	for _, claim := range claims(f) {
-		change(f, &claim, func() { claim.Finalizers = nil })
-		remove(f, &claim)
+	for _, claim := range listClaims(f) {
+		updateObject(f, &claim, func() { claim.Finalizers = nil })
+		deleteObject(f, &claim)
 	}
 }
 
@@ -32,17 +32,17 @@ func TestManyOrphansAreHeld(t *testing.T) {
 
 	const machines = 5
 
-	f := quick(t, fleet.Options{Guest: idle}) // the runner never comes online
+	f := newFastFleet(t, fleet.Options{Guest: runIdleGuest}) // the runner never comes online
 	f.Runners.OrphanInterval, f.Runners.OrphanAge = time.Second, 0
 
 	for i := range machines {
 		f.Create(f.NewClaim(fmt.Sprint("lost-", i)))
 	}
 
-	begin(f, f.NewTemplate(), f.NewPool(0))
+	createAndStart(f, f.NewTemplate(), f.NewPool(0))
 	eventuallyRunning(f, machines)
 	f.Stop()
-	loseClaims(f)
+	deleteClaimsWithoutOperator(f)
 	f.Start()
 	f.EventuallyEvent("OrphansHeld")
 
@@ -51,28 +51,28 @@ func TestManyOrphansAreHeld(t *testing.T) {
 	}
 
 	cluster := f.NewCluster()
-	change(f, cluster, func() { cluster.Annotations = map[string]string{v1alpha1.AnnotationRemoveOrphans: "true"} })
+	updateObject(f, cluster, func() { cluster.Annotations = map[string]string{v1alpha1.AnnotationRemoveOrphans: "true"} })
 	f.EventuallyClean()
 }
 
 // TestBusyOrphanIsKept checks that a machine whose claim was lost is kept until its job has ended.
-func TestABusyOrphanIsLeft(t *testing.T) {
+func TestBusyOrphanIsKept(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.Runners.OrphanInterval, f.Runners.OrphanAge = time.Second, 0
 	f.Populate(1)
 	f.Start()
 	f.EventuallyReady(f.NewPool(1))
 
-	release := hold(t, f, 1)
+	release := holdJobs(t, f, 1)
 
 	f.Stop()
-	loseClaims(f)
+	deleteClaimsWithoutOperator(f)
 
 	// The pool would create another machine for the job.
 	pool := f.NewPool(1)
-	change(f, pool, func() { pool.Spec.Paused = true })
+	updateObject(f, pool, func() { pool.Spec.Paused = true })
 
 	var logged capture.Buffer
 

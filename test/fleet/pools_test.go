@@ -20,10 +20,10 @@ import (
 func startPool(t *testing.T, scaling v1alpha1.Scaling) *fleet.Fleet {
 	t.Helper()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	pool := f.NewPool(0)
 	pool.Spec.Scaling = scaling
-	begin(f, f.NewTemplate(), pool)
+	createAndStart(f, f.NewTemplate(), pool)
 
 	return f
 }
@@ -44,32 +44,32 @@ func eventuallyPool(f *fleet.Fleet, what string, done func(v1alpha1.RunnerPoolSt
 }
 
 // scaleToZero sets the pool to zero replicas, and waits until nothing is left.
-func empty(f *fleet.Fleet) {
+func scaleToZero(f *fleet.Fleet) {
 	f.T.Helper()
 
 	pool := f.NewPool(0)
-	change(f, pool, func() {
+	updateObject(f, pool, func() {
 		pool.Spec.Scaling = v1alpha1.Scaling{MaxReplicas: pool.Spec.Scaling.MaxReplicas, ScaleDownDelay: &metav1.Duration{}}
 	})
 	f.EventuallyClean()
 }
 
 // TestWarmMachinesTakeJobsAndAreReplaced checks that idle runners take jobs, and that the pool replaces them.
-func TestWarmMachinesTakeJobsAndAreMadeAnew(t *testing.T) {
+func TestWarmMachinesTakeJobsAndAreReplaced(t *testing.T) {
 	t.Parallel()
 
 	f := startPool(t, v1alpha1.Scaling{MaxReplicas: 6, Warm: &v1alpha1.Warm{Idle: 2}})
 	warm := func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas-s.BusyReplicas == 2 && s.Replicas >= 2 }
 	eventuallyPool(f, "two runners being ready", warm)
 
-	release := hold(t, f, 2)
+	release := holdJobs(t, f, 2)
 	eventuallyPool(f, "two idle runners in addition to two busy ones", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.BusyReplicas == 2 && s.ReadyReplicas == 4
 	})
 	release()
 	f.EventuallyJobsDone(2)
 	eventuallyPool(f, "two runners being ready after the jobs", warm)
-	empty(f)
+	scaleToZero(f)
 }
 
 // TestMachinesOnStandbyAreStartedForJobs checks that machines on standby have no credential and no cloud-init ISO,
@@ -86,7 +86,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		t.Errorf("leftovers: %s, want two VMs that are not running", left)
 	}
 
-	claims := claims(f)
+	claims := listClaims(f)
 	for i := range claims {
 		f.EventuallyCondition(&claims[i], v1alpha1.ConditionProvisioned, metav1.ConditionFalse, "Standby")
 	}
@@ -95,7 +95,7 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 	f.Stop()
 	f.Start()
 
-	queue(f, 2)
+	queueJobs(f, 2)
 	f.EventuallyJobsDone(2)
 
 	for _, claim := range claims {
@@ -110,22 +110,22 @@ func TestMachinesOnStandbyAreStartedForJobs(t *testing.T) {
 		t.Errorf("%d VMs were created for 2 jobs and 2 on standby, want 4", made)
 	}
 
-	empty(f)
+	scaleToZero(f)
 }
 
 // TestTemplateChangeReplacesIdleMachines checks that a changed template replaces idle machines at once, and busy
 // machines after their job.
-func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
+func TestTemplateChangeReplacesIdleMachines(t *testing.T) {
 	t.Parallel()
 
 	f := startPool(t, v1alpha1.Scaling{MinReplicas: 2, MaxReplicas: 4})
 	eventuallyPool(f, "two runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 2 })
 
-	release := hold(t, f, 1)
+	release := holdJobs(t, f, 1)
 	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
 
 	template := f.NewTemplate()
-	change(f, template, func() { template.Spec.Resources.CPU = 1 })
+	updateObject(f, template, func() { template.Spec.Resources.CPU = 1 })
 	f.EventuallyEvent("TemplateChanged")
 	release()
 	f.EventuallyJobsDone(1)
@@ -143,7 +143,7 @@ func TestAChangedTemplateReplacesIdleMachinesAndNoBusyOne(t *testing.T) {
 		t.Errorf("%d VMs were created, want 2 and their 2 replacements", made)
 	}
 
-	empty(f)
+	scaleToZero(f)
 }
 
 // TestAnOpenWindowKeepsMachines checks that an open window of a schedule sets the minimum number of machines.
@@ -158,5 +158,5 @@ func TestAnOpenWindowKeepsMachines(t *testing.T) {
 	eventuallyPool(f, "two runners being ready", func(s v1alpha1.RunnerPoolStatus) bool {
 		return s.ReadyReplicas == 2 && s.DesiredReplicas == 2
 	})
-	empty(f)
+	scaleToZero(f)
 }

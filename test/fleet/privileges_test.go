@@ -22,7 +22,7 @@ import (
 var reRole = regexp.MustCompile(`(?m)^ *pveum role add (\w+) --privs "([^"]+)"`)
 
 // readDocumentedRoles returns the privileges of each role in the guide.
-func documentedRoles(t *testing.T) map[string][]string {
+func readDocumentedRoles(t *testing.T) map[string][]string {
 	t.Helper()
 
 	guide, err := os.ReadFile("../../docs/guides/proxmox-permissions.md")
@@ -39,7 +39,7 @@ func documentedRoles(t *testing.T) map[string][]string {
 }
 
 // listOptional returns documented privileges that this fleet works without, and why.
-func unneeded() map[string]string {
+func listOptional() map[string]string {
 	return map[string]string{
 		"HyperFleetVM VM.Config.Cloudinit":      "only the cloud-init source builtin needs it",
 		"HyperFleetISO Datastore.AllocateSpace": "Datastore.AllocateTemplate suffices for uploads",
@@ -51,31 +51,31 @@ func unneeded() map[string]string {
 // TestMissingPrivileges removes one privilege of the guide at a time while a machine runs, and checks that a
 // condition names it, that the machine and its claim stay, and that all objects become ready when the privilege is
 // back.
-func TestPrivilegesTakenAway(t *testing.T) {
+func TestMissingPrivileges(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Guest: idle})
+	f := newFastFleet(t, fleet.Options{Guest: runIdleGuest})
 	f.Runners.ClusterInterval, f.Runners.TemplateInterval = time.Second, time.Second
 	cluster, template, claim := f.NewCluster(), f.NewTemplate(), f.NewClaim("runs")
-	begin(f, template, claim)
+	createAndStart(f, template, claim)
 	defer f.Stop()
 
 	eventuallyRunning(f, 1)
 
-	roles := documentedRoles(t)
+	roles := readDocumentedRoles(t)
 	if len(roles) < 7 {
 		t.Fatalf("the guide has the roles %v, want at least 7", roles)
 	}
 
 	for _, role := range slices.Sorted(maps.Keys(roles)) {
 		for _, privilege := range roles[role] {
-			if unneeded()[role+" "+privilege] != "" {
+			if listOptional()[role+" "+privilege] != "" {
 				continue
 			}
 
 			f.PVE.SetPrivilege(role, privilege, false)
 			f.Eventually("a condition that names "+privilege+" of "+role, func() (bool, string) {
-				message := notReady(f, cluster) + notReady(f, template)
+				message := describeNotReady(f, cluster) + describeNotReady(f, template)
 
 				return strings.Contains(message, privilege), message
 			})
@@ -97,7 +97,7 @@ func TestPrivilegesTakenAway(t *testing.T) {
 }
 
 // describeNotReady returns the message why an object is not ready, or "" if it is ready.
-func notReady(f *fleet.Fleet, obj step.Object) string {
+func describeNotReady(f *fleet.Fleet, obj step.Object) string {
 	f.T.Helper()
 
 	if err := f.Client.Get(f.T.Context(), client.ObjectKeyFromObject(obj), obj); err != nil {

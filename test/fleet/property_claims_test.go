@@ -36,11 +36,11 @@ func phaseOrder() []v1alpha1.MachineClaimPhase {
 // testLifecycle checks that the machine of any claim is created from its template, gets its credential by
 // cloud-init, runs one job, and is deleted, and that the phases are in order. The SPIRE join token that the
 // requirements document names here is part of attestation.
-func lifecycle(t *testing.T, w *world) {
+func testLifecycle(t *testing.T, w *fixture) {
 	t.Helper()
 
-	property.Check(t, "a claim's machine has the expected lifecycle", lives(5, 16), prop.ForAllNoShrink(func(cpu, memory int32, labels []string) string {
-		name := w.name("life")
+	property.Check(t, "a claim's machine has the expected lifecycle", newOptions(5, 16), prop.ForAllNoShrink(func(cpu, memory int32, labels []string) string {
+		name := w.newName("life")
 		template := w.NewTemplate()
 		template.Name = name
 		template.Spec.Resources = v1alpha1.MachineResources{
@@ -53,9 +53,9 @@ func lifecycle(t *testing.T, w *world) {
 
 		var seen []v1alpha1.MachineClaimPhase
 
-		return first(
-			func() string { return w.make(template) },
-			func() string { return w.make(claim) },
+		return firstProblem(
+			func() string { return w.create(template) },
+			func() string { return w.create(claim) },
 			func() string {
 				w.GitHub.Queue(control.JobSpec{Labels: []string{name}, Duration: 30 * time.Millisecond})
 
@@ -65,20 +65,20 @@ func lifecycle(t *testing.T, w *world) {
 						seen = append(seen, claim.Status.Phase)
 					}
 
-					return !there && err == nil, state(claim)
+					return !there && err == nil, describeConditions(claim)
 				})
 			},
-			func() string { return inOrder(seen) },
-			func() string { return w.wellMade(claim, cpu, memory) },
-			func() string { return jobDone(w, name) },
-			func() string { return w.leftOf(claim) },
-			func() string { return w.remove(template) },
+			func() string { return checkPhaseOrder(seen) },
+			func() string { return w.checkMachine(claim, cpu, memory) },
+			func() string { return checkJobDone(w, name) },
+			func() string { return w.findClaimLeftovers(claim) },
+			func() string { return w.delete(template) },
 		)
 	}, gen.Int32Range(1, 8), gen.Int32Range(256, 8192), gen.SliceOfN(2, gen.RegexMatch(`^[a-z]{3,12}$`))))
 }
 
 // checkPhaseOrder returns a message if the phases are out of order.
-func inOrder(seen []v1alpha1.MachineClaimPhase) string {
+func checkPhaseOrder(seen []v1alpha1.MachineClaimPhase) string {
 	at := 0
 
 	for _, phase := range seen {
@@ -94,13 +94,13 @@ func inOrder(seen []v1alpha1.MachineClaimPhase) string {
 }
 
 // checkMachine compares the machine at its boot with its specification.
-func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string {
-	b, ok := w.boot(claim)
+func (w *fixture) checkMachine(claim *v1alpha1.MachineClaim, cpu, memory int32) string {
+	b, ok := w.getBoot(claim)
 	if !ok {
 		return "the machine has never booted"
 	}
 
-	if n := w.machines(claim); n != 1 {
+	if n := w.countMachines(claim); n != 1 {
 		return fmt.Sprintf("%d machines were created", n)
 	}
 
@@ -129,7 +129,7 @@ func (w *world) wellMade(claim *v1alpha1.MachineClaim, cpu, memory int32) string
 }
 
 // checkJobDone returns a message if no job with the label has succeeded.
-func jobDone(w *world, label string) string {
+func checkJobDone(w *fixture, label string) string {
 	for _, job := range w.GitHub.State().Jobs {
 		if slices.Contains(job.Labels, label) && job.Conclusion == "success" {
 			return ""
@@ -140,20 +140,20 @@ func jobDone(w *world, label string) string {
 }
 
 // testCleanup checks that a claim that is deleted in any phase exists until everything of it is deleted.
-func cleanup(t *testing.T, w *world) {
+func testCleanup(t *testing.T, w *fixture) {
 	t.Helper()
 
 	moments := []any{
 		v1alpha1.MachineClaimPending, v1alpha1.MachineClaimProvisioning, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady,
 	}
 
-	property.Check(t, "a deleted claim leaves nothing", lives(6, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
-		claim := w.NewClaim(w.name("gone"))
+	property.Check(t, "a deleted claim leaves nothing", newOptions(6, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
+		claim := w.NewClaim(w.newName("gone"))
 
-		return first(
-			func() string { return w.make(claim) },
+		return firstProblem(
+			func() string { return w.create(claim) },
 			func() string {
-				return w.awaitPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
+				return w.waitForPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
 			},
 			func() string {
 				if when != v1alpha1.MachineClaimPending && !slices.Contains(claim.Finalizers, v1alpha1.FinalizerVMCleanup) {
@@ -162,12 +162,12 @@ func cleanup(t *testing.T, w *world) {
 
 				time.Sleep(time.Duration(after) * time.Millisecond)
 
-				return w.remove(claim)
+				return w.delete(claim)
 			},
-			func() string { return w.awaitGone(claim) },
-			func() string { return w.leftOf(claim) },
+			func() string { return w.waitForDeletion(claim) },
+			func() string { return w.findClaimLeftovers(claim) },
 			func() string {
-				if n := w.machines(claim); n > 1 {
+				if n := w.countMachines(claim); n > 1 {
 					return fmt.Sprintf("%d machines were created", n)
 				}
 
@@ -180,10 +180,10 @@ func cleanup(t *testing.T, w *world) {
 // testRetries checks that after any failure during the creation of a machine, either the machine runs its job, or
 // the conditions of its claim report the failure, and that there is never a second machine. It uses a hypervisor
 // of its own.
-func retries(t *testing.T, w *world) {
+func testRetries(t *testing.T, w *fixture) {
 	t.Helper()
 
-	site := w.site("retry", true, fleet.Model())
+	site := w.createSite("retry", true, fleet.Model())
 	w.EventuallyReady(site.Template)
 
 	kinds := []any{
@@ -192,8 +192,8 @@ func retries(t *testing.T, w *world) {
 	}
 	paths := []any{"/nodes/*/qemu/*/clone", "/nodes/*/qemu/*/config", "/nodes/*/qemu/*/status/start", "/nodes/*/storage/*/upload", ""}
 
-	property.Check(t, "a failure is retried or named", lives(6, 20), prop.ForAllNoShrink(func(kind pve.FaultKind, path string, count int) string {
-		claim := site.NewClaim(w.Fleet, w.name("retry"))
+	property.Check(t, "a failure is retried or named", newOptions(6, 20), prop.ForAllNoShrink(func(kind pve.FaultKind, path string, count int) string {
+		claim := site.NewClaim(w.Fleet, w.newName("retry"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 		w.GitHub.Queue(control.JobSpec{Labels: []string{claim.Name}})
 
@@ -208,11 +208,11 @@ func retries(t *testing.T, w *world) {
 
 		defer site.PVE.AddFault(fault)()
 
-		return first(
-			func() string { return w.make(claim) },
-			func() string { return w.settled(claim) },
+		return firstProblem(
+			func() string { return w.create(claim) },
+			func() string { return w.waitUntilSettled(claim) },
 			func() string {
-				if n := w.machines(claim); n > 1 {
+				if n := w.countMachines(claim); n > 1 {
 					return fmt.Sprintf("%d machines were created", n)
 				}
 
@@ -220,17 +220,17 @@ func retries(t *testing.T, w *world) {
 					return fmt.Sprintf("%d attempts", claim.Status.Attempts)
 				}
 
-				return w.remove(claim)
+				return w.delete(claim)
 			},
-			func() string { return w.awaitGone(claim) },
-			func() string { return w.leftOf(claim) },
+			func() string { return w.waitForDeletion(claim) },
+			func() string { return w.findClaimLeftovers(claim) },
 		)
 	}, gen.OneConstOf(kinds...), gen.OneConstOf(paths...), gen.IntRange(1, 2)))
 }
 
 // waitUntilSettled waits until a claim is deleted or has failed with a message, and checks that a claim that waits
 // has a reason.
-func (w *world) settled(claim *v1alpha1.MachineClaim) string {
+func (w *fixture) waitUntilSettled(claim *v1alpha1.MachineClaim) string {
 	withoutReason := ""
 	problem := w.Await(claim.Name+" being deleted or failed", func() (bool, string) {
 		there, err := w.get(claim)
@@ -240,14 +240,14 @@ func (w *world) settled(claim *v1alpha1.MachineClaim) string {
 
 		ready := meta.FindStatusCondition(claim.Status.Conditions, step.Ready)
 		if ready != nil && ready.Status == "False" && ready.Reason == "" {
-			withoutReason = state(claim)
+			withoutReason = describeConditions(claim)
 		}
 
 		if claim.Status.Phase == v1alpha1.MachineClaimFailed && ready != nil && ready.Message == "" {
-			withoutReason = state(claim)
+			withoutReason = describeConditions(claim)
 		}
 
-		return claim.Status.Phase == v1alpha1.MachineClaimFailed, state(claim)
+		return claim.Status.Phase == v1alpha1.MachineClaimFailed, describeConditions(claim)
 	})
 
 	return problem + withoutReason
@@ -256,7 +256,7 @@ func (w *world) settled(claim *v1alpha1.MachineClaim) string {
 // testShutdown checks that a machine that is powered off at any time after its start is detected and deleted
 // together with its claim. The default settings have to keep the limit of 30 seconds: the interval of the
 // configuration plus the delay of the hypervisor.
-func shutdown(t *testing.T, w *world) {
+func testShutdown(t *testing.T, w *fixture) {
 	t.Helper()
 
 	const (
@@ -271,13 +271,13 @@ func shutdown(t *testing.T, w *world) {
 
 	moments := []any{v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady}
 
-	property.Check(t, "a machine that is off is removed", lives(5, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
-		claim := w.NewClaim(w.name("off"))
+	property.Check(t, "a machine that is off is removed", newOptions(5, 16), prop.ForAllNoShrink(func(when v1alpha1.MachineClaimPhase, after int64) string {
+		claim := w.NewClaim(w.newName("off"))
 
-		return first(
-			func() string { return w.make(claim) },
+		return firstProblem(
+			func() string { return w.create(claim) },
 			func() string {
-				return w.awaitPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
+				return w.waitForPhase(claim, phaseOrder()[slices.Index(phaseOrder(), when):]...)
 			},
 			func() string {
 				time.Sleep(time.Duration(after) * time.Millisecond)
@@ -289,9 +289,9 @@ func shutdown(t *testing.T, w *world) {
 
 				w.PVE.PowerOff(id)
 
-				return w.awaitGone(claim)
+				return w.waitForDeletion(claim)
 			},
-			func() string { return w.leftOf(claim) },
+			func() string { return w.findClaimLeftovers(claim) },
 		)
 	}, gen.OneConstOf(moments...), gen.Int64Range(0, 100)))
 }

@@ -31,33 +31,33 @@ import (
 )
 
 // outage is a way in which a hypervisor becomes unavailable.
-type trouble string
+type outage string
 
 const (
-	wrongSecret trouble = "wrong secret"
-	nodesDown   trouble = "nodes down"
-	serverError trouble = "server error"
-	refused     trouble = "token refused"
+	wrongSecret outage = "wrong secret"
+	nodesDown   outage = "nodes down"
+	serverError outage = "server error"
+	refused     outage = "token refused"
 )
 
 // outages returns all outages.
-func troubles() []any { return []any{wrongSecret, nodesDown, serverError, refused} }
+func outages() []any { return []any{wrongSecret, nodesDown, serverError, refused} }
 
 // sitePool has hypervisors that parallel runs borrow.
-type sites struct {
-	*world
+type sitePool struct {
+	*fixture
 
 	free chan *fleet.Site
 }
 
 // newSitePool creates n hypervisors.
-func newSites(w *world, n int) *sites {
+func newSitePool(w *fixture, n int) *sitePool {
 	w.T.Helper()
 
-	s := &sites{world: w, free: make(chan *fleet.Site, n)}
+	s := &sitePool{fixture: w, free: make(chan *fleet.Site, n)}
 
 	for i := range n {
-		site := s.site(fmt.Sprintf("site-%d", i), false, fleet.Model())
+		site := s.createSite(fmt.Sprintf("site-%d", i), false, fleet.Model())
 		s.EventuallyReady(site.Template)
 		s.free <- site
 	}
@@ -66,7 +66,7 @@ func newSites(w *world, n int) *sites {
 }
 
 // setSecret sets the token in a site's Secret. It may be called from any goroutine.
-func (s *sites) secret(site *fleet.Site, value string) string {
+func (s *sitePool) setSecret(site *fleet.Site, value string) string {
 	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"stringData":{"tokenSecret":%q}}`, value))
 	secret := &corev1.Secret{}
 	secret.Namespace, secret.Name = s.Namespace, site.Secret
@@ -79,12 +79,12 @@ func (s *sites) secret(site *fleet.Site, value string) string {
 }
 
 // breakSite makes a site unavailable. fix makes it available again.
-func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func() string) {
+func (s *sitePool) breakSite(site *fleet.Site, what outage) (problem string, fix func() string) {
 	var unfault func()
 
 	switch what {
 	case wrongSecret:
-		return s.secret(site, "00000000-0000-0000-0000-00000000dead"), func() string { return s.secret(site, pve.DefaultSecret) }
+		return s.setSecret(site, "00000000-0000-0000-0000-00000000dead"), func() string { return s.setSecret(site, pve.DefaultSecret) }
 	case nodesDown:
 		unfault = site.PVE.AddFault(pve.Fault{Kind: pve.FaultNodeDown})
 	case serverError:
@@ -99,12 +99,12 @@ func (s *sites) strike(site *fleet.Site, what trouble) (problem string, fix func
 // testConnections checks that a cluster with valid parameters is connected, and that a cluster that becomes
 // unavailable reports this and gets no machines until it is available again, while other clusters are not
 // affected.
-func connections(t *testing.T, s *sites) {
+func testConnections(t *testing.T, s *sitePool) {
 	t.Helper()
 
 	const count = 3
 
-	property.Check(t, "clusters do not disturb each other", lives(3, 1), prop.ForAllNoShrink(func(broken []bool, what trouble) string {
+	property.Check(t, "clusters do not disturb each other", newOptions(3, 1), prop.ForAllNoShrink(func(broken []bool, what outage) string {
 		var wg sync.WaitGroup
 
 		problems := make([]string, count)
@@ -117,7 +117,7 @@ func connections(t *testing.T, s *sites) {
 				if broken[i] {
 					problems[i] = s.breakAndFix(site, what)
 				} else {
-					problems[i] = s.undisturbed(site)
+					problems[i] = s.checkUndisturbed(site)
 				}
 			})
 		}
@@ -125,70 +125,70 @@ func connections(t *testing.T, s *sites) {
 		wg.Wait()
 
 		return strings.Join(slices.DeleteFunc(problems, func(p string) bool { return p == "" }), "\n")
-	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(troubles()...)))
+	}, gen.SliceOfN(count, gen.Bool()), gen.OneConstOf(outages()...)))
 }
 
 // breakAndFix creates a claim while its cluster is unavailable.
-func (s *sites) breakAndFix(site *fleet.Site, what trouble) string {
-	claim := site.NewClaim(s.Fleet, s.name("waits"))
-	problem, fix := s.strike(site, what)
+func (s *sitePool) breakAndFix(site *fleet.Site, what outage) string {
+	claim := site.NewClaim(s.Fleet, s.newName("waits"))
+	problem, fix := s.breakSite(site, what)
 	cluster := site.Cluster.DeepCopy()
 
-	text := first(
+	text := firstProblem(
 		func() string { return problem },
-		func() string { return s.awaitReady(cluster, false) },
-		func() string { return s.make(claim) },
-		func() string { return s.awaitReady(claim, false) },
+		func() string { return s.waitForReady(cluster, false) },
+		func() string { return s.create(claim) },
+		func() string { return s.waitForReady(claim, false) },
 		func() string {
 			if len(site.PVE.Snapshot().CreatedVMs()) > 0 || claim.Status.VMRef != nil {
-				return "a machine was created on an unavailable cluster: " + state(claim)
+				return "a machine was created on an unavailable cluster: " + describeConditions(claim)
 			}
 
 			ready := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
 			if ready.Reason == "" || ready.Message == "" {
-				return "no reason or message: " + state(cluster)
+				return "no reason or message: " + describeConditions(cluster)
 			}
 
 			return ""
 		},
 	) + fix()
 
-	return first(
+	return firstProblem(
 		func() string { return text },
-		func() string { return s.awaitReady(cluster, true) },
+		func() string { return s.waitForReady(cluster, true) },
 		func() string {
-			return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+			return s.waitForPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
 		},
-		func() string { return s.remove(claim) },
-		func() string { return s.awaitGone(claim) },
-		func() string { return s.leftOf(claim) },
+		func() string { return s.delete(claim) },
+		func() string { return s.waitForDeletion(claim) },
+		func() string { return s.findClaimLeftovers(claim) },
 	)
 }
 
 // checkUndisturbed creates and deletes a machine on a site, and checks that the condition of the cluster does not
 // change.
-func (s *sites) undisturbed(site *fleet.Site) string {
-	cluster, claim := site.Cluster.DeepCopy(), site.NewClaim(s.Fleet, s.name("undisturbed"))
+func (s *sitePool) checkUndisturbed(site *fleet.Site) string {
+	cluster, claim := site.Cluster.DeepCopy(), site.NewClaim(s.Fleet, s.newName("undisturbed"))
 	before := meta.FindStatusCondition(cluster.Status.Conditions, step.Ready)
 
-	return first(
-		func() string { return s.awaitReady(cluster, true) },
+	return firstProblem(
+		func() string { return s.waitForReady(cluster, true) },
 		func() string {
 			before = meta.FindStatusCondition(cluster.Status.Conditions, step.Ready).DeepCopy()
 
-			return s.make(claim)
+			return s.create(claim)
 		},
 		func() string {
-			return s.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+			return s.waitForPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
 		},
 		func() string {
 			if n := len(site.PVE.Snapshot().CreatedVMs()); n != 1 {
 				return fmt.Sprintf("%d machines on %s, want 1", n, cluster.Name)
 			}
 
-			return s.remove(claim)
+			return s.delete(claim)
 		},
-		func() string { return s.awaitGone(claim) },
+		func() string { return s.waitForDeletion(claim) },
 		func() string {
 			if _, err := s.get(cluster); err != nil {
 				return err.Error()
@@ -196,7 +196,7 @@ func (s *sites) undisturbed(site *fleet.Site) string {
 
 			return cmp.Diff(before, meta.FindStatusCondition(cluster.Status.Conditions, step.Ready))
 		},
-		func() string { return s.leftOf(claim) },
+		func() string { return s.findClaimLeftovers(claim) },
 	)
 }
 
@@ -204,15 +204,15 @@ func (s *sites) undisturbed(site *fleet.Site) string {
 var errOther = errors.New("wrong provider")
 
 // providerRecorder records the configurations with which connections were created.
-type made struct {
+type providerRecorder struct {
 	mu      sync.Mutex
 	configs map[string]hypervisor.Config
 	// calledOther is true if a connection of the other provider was created.
-	misled atomic.Bool
+	calledOther atomic.Bool
 }
 
 // newConnection records the configuration, and connects to Proxmox VE.
-func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+func (m *providerRecorder) newConnection(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
 	m.mu.Lock()
 	m.configs[config.Name] = config
 	m.mu.Unlock()
@@ -221,24 +221,24 @@ func (m *made) factory(config hypervisor.Config, options hypervisor.Options) (hy
 }
 
 // failOther records that the wrong provider was called.
-func (m *made) other(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
-	m.misled.Store(true)
+func (m *providerRecorder) failOther(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) {
+	m.calledOther.Store(true)
 
 	return nil, errOther
 }
 
 // testProvider checks that the provider in spec.provider gets the configuration of the spec, and that an unknown
 // provider is rejected at admission with its name and the names of the existing providers.
-func provider(t *testing.T, w *world, m *made) {
+func testProvider(t *testing.T, w *fixture, m *providerRecorder) {
 	t.Helper()
 
 	word := gen.RegexMatch(`^[a-z]{3,8}$`)
 
-	property.Check(t, "the provider is the named one and is configured", lives(6, 6), prop.ForAllNoShrink(
+	property.Check(t, "the provider is the named one and is configured", newOptions(6, 6), prop.ForAllNoShrink(
 		func(provider string, nodes, clones int32, words []string) string {
 			storage, pool, tag := words[0], words[1], words[2]
 			cluster := w.NewCluster()
-			cluster.Name = w.Namespace + "-" + w.name("provider")
+			cluster.Name = w.Namespace + "-" + w.newName("provider")
 			cluster.Spec.Provider = provider
 			cluster.Spec.Nodes = []string{"pve1", "pve2", "pve3"}[:nodes]
 			cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: clones, CallsPerNode: clones + 1}
@@ -246,7 +246,7 @@ func provider(t *testing.T, w *world, m *made) {
 			cluster.Spec.VMIDRange = &v1alpha1.VMIDRange{Min: 200000, Max: 200000 + clones}
 			cluster.Spec.Tags = map[string]string{"team": tag}
 
-			problem := w.make(cluster)
+			problem := w.create(cluster)
 			if provider != "proxmox" {
 				if !strings.Contains(problem, provider) || !strings.Contains(problem, "proxmox") {
 					return "want a rejection that names the unknown provider and the existing ones, got " + problem
@@ -255,11 +255,11 @@ func provider(t *testing.T, w *world, m *made) {
 				return ""
 			}
 
-			defer w.freeCluster(cluster)
+			defer w.deleteCluster(cluster)
 
-			return first(
+			return firstProblem(
 				func() string { return problem },
-				func() string { return m.compare(w, cluster) },
+				func() string { return m.compareConfig(w, cluster) },
 			)
 		},
 		gen.Weighted([]gen.WeightedGen{{Weight: 3, Gen: gen.Const("proxmox")}, {Weight: 1, Gen: word}}),
@@ -267,7 +267,7 @@ func provider(t *testing.T, w *world, m *made) {
 }
 
 // compareConfig waits for the connection to the cluster, and compares its configuration with the spec.
-func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
+func (m *providerRecorder) compareConfig(w *fixture, cluster *v1alpha1.HypervisorCluster) string {
 	var got hypervisor.Config
 
 	problem := w.Await("a connection to "+cluster.Name, func() (bool, string) {
@@ -297,7 +297,7 @@ func (m *made) compare(w *world, cluster *v1alpha1.HypervisorCluster) string {
 }
 
 // deleteCluster deletes a cluster without waiting for its removal.
-func (w *world) freeCluster(cluster *v1alpha1.HypervisorCluster) {
+func (w *fixture) deleteCluster(cluster *v1alpha1.HypervisorCluster) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
 

@@ -33,10 +33,10 @@ import (
 
 // testReconciliation checks that any change of any kind's spec is reconciled: the status observes the new
 // generation, with a reason.
-func reconciled(t *testing.T, w *world) {
+func testReconciliation(t *testing.T, w *fixture) {
 	t.Helper()
 
-	site := w.site("reconciled", false, fleet.Model())
+	site := w.createSite("reconciled", false, fleet.Model())
 	pool := w.NewPool(3)
 	pool.Spec.TemplateRef.Name = site.Template.Name
 	w.Create(pool)
@@ -45,7 +45,7 @@ func reconciled(t *testing.T, w *world) {
 
 	changes := []any{"cluster", "template", "pool", "claim"}
 
-	property.Check(t, "a change is reconciled", lives(6, 1), prop.ForAllNoShrink(func(kind string, n int64) string {
+	property.Check(t, "a change is reconciled", newOptions(6, 1), prop.ForAllNoShrink(func(kind string, n int64) string {
 		n = 21 + n%10 + value.Add(1)%2*10 // never the current value, nor a default
 
 		var (
@@ -61,31 +61,31 @@ func reconciled(t *testing.T, w *world) {
 		case "pool":
 			obj, spec = pool.DeepCopy(), map[string]any{"scaling": map[string]any{"maxReplicas": n}}
 		default:
-			return w.newClaimReconciled(site)
+			return w.checkNewClaim(site)
 		}
 
-		return first(
-			func() string { return w.patch(obj, spec) },
-			func() string { return w.reconciled(obj) },
+		return firstProblem(
+			func() string { return w.patchSpec(obj, spec) },
+			func() string { return w.waitUntilReconciled(obj) },
 		)
 	}, gen.OneConstOf(changes...), gen.Int64Range(0, 1000)))
 }
 
 // checkNewClaim creates a claim, whose spec is immutable, and waits until it is reconciled.
-func (w *world) newClaimReconciled(site *fleet.Site) string {
-	claim := site.NewClaim(w.Fleet, w.name("made"))
+func (w *fixture) checkNewClaim(site *fleet.Site) string {
+	claim := site.NewClaim(w.Fleet, w.newName("made"))
 
-	return first(
-		func() string { return w.make(claim) },
-		func() string { return w.reconciled(claim) },
-		func() string { return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping) },
-		func() string { return w.remove(claim) },
-		func() string { return w.awaitGone(claim) },
+	return firstProblem(
+		func() string { return w.create(claim) },
+		func() string { return w.waitUntilReconciled(claim) },
+		func() string { return w.waitForPhase(claim, v1alpha1.MachineClaimBootstrapping) },
+		func() string { return w.delete(claim) },
+		func() string { return w.waitForDeletion(claim) },
 	)
 }
 
 // patchSpec patches the object's spec, and checks that its generation has changed.
-func (w *world) patch(obj client.Object, spec any) string {
+func (w *fixture) patchSpec(obj client.Object, spec any) string {
 	text, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
 		return err.Error()
@@ -104,7 +104,7 @@ func (w *world) patch(obj client.Object, spec any) string {
 }
 
 // waitUntilReconciled waits until the status has observed the object's generation.
-func (w *world) reconciled(obj step.Object) string {
+func (w *fixture) waitUntilReconciled(obj step.Object) string {
 	return w.Await(obj.GetName()+" being reconciled", func() (bool, string) {
 		if _, err := w.get(obj); err != nil {
 			return false, err.Error()
@@ -119,7 +119,7 @@ func (w *world) reconciled(obj step.Object) string {
 		observed, _, _ := unstructured.NestedInt64(fields, "status", "observedGeneration")
 		ok := observed == obj.GetGeneration() && ready != nil && ready.ObservedGeneration == observed && ready.Reason != ""
 
-		return ok, fmt.Sprintf("generation %d, observed %d: %s", obj.GetGeneration(), observed, state(obj))
+		return ok, fmt.Sprintf("generation %d, observed %d: %s", obj.GetGeneration(), observed, describeConditions(obj))
 	})
 }
 
@@ -134,7 +134,7 @@ const (
 )
 
 // expectedEvents returns the reasons of the events that the ending causes.
-func (e ending) events() []string {
+func (e ending) expectedEvents() []string {
 	common := []string{"Started", "Destroyed"}
 
 	switch e {
@@ -151,7 +151,7 @@ func (e ending) events() []string {
 
 // testObservability checks that every transition of a machine's life creates an event for its claim, and changes a
 // metric.
-func observability(t *testing.T, w *world) {
+func testObservability(t *testing.T, w *fixture) {
 	t.Helper()
 
 	endings := []any{byJob, byPowerOff, byLifetime, byDeletion}
@@ -159,7 +159,7 @@ func observability(t *testing.T, w *world) {
 	var lived atomic.Int64
 
 	life := func(how ending, after int64) string {
-		claim := w.NewClaim(w.name("seen"))
+		claim := w.NewClaim(w.newName("seen"))
 		claim.Spec.WorkloadConfig.Config.GitHub.Labels = []string{claim.Name}
 
 		switch how {
@@ -170,19 +170,19 @@ func observability(t *testing.T, w *world) {
 		default:
 		}
 
-		before := w.lifeEvents()
+		before := w.countTransitions()
 
-		return first(
-			func() string { return w.make(claim) },
+		return firstProblem(
+			func() string { return w.create(claim) },
 			func() string {
-				return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+				return w.waitForPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
 			},
 			func() string {
 				time.Sleep(time.Duration(after) * time.Millisecond)
 
 				switch how {
 				case byDeletion:
-					return w.remove(claim)
+					return w.delete(claim)
 				case byPowerOff:
 					w.powerOff(claim)
 				default:
@@ -190,12 +190,12 @@ func observability(t *testing.T, w *world) {
 
 				return ""
 			},
-			func() string { return w.awaitGone(claim) },
-			func() string { return w.awaitEvents(claim, how.events()) },
+			func() string { return w.waitForDeletion(claim) },
+			func() string { return w.waitForEvents(claim, how.expectedEvents()) },
 			func() string {
 				lived.Add(1)
 
-				if now := w.lifeEvents(); now <= before {
+				if now := w.countTransitions(); now <= before {
 					return "no metric has changed"
 				}
 
@@ -209,37 +209,37 @@ func observability(t *testing.T, w *world) {
 		t.Error("with a job: " + why)
 	}
 
-	property.Check(t, "events and metrics show each transition", lives(5, 16),
+	property.Check(t, "events and metrics show each transition", newOptions(5, 16),
 		prop.ForAllNoShrink(life, gen.OneConstOf(endings...), gen.Int64Range(0, 50)))
 
-	if provisioned := w.phaseCount("provisioned"); int64(provisioned) < lived.Load() {
+	if provisioned := w.countPhase("provisioned"); int64(provisioned) < lived.Load() {
 		t.Errorf("%d machines were started, but the metric has %v", lived.Load(), provisioned)
 	}
 
-	if w.phaseCount("job") == 0 {
+	if w.countPhase("job") == 0 {
 		t.Error("the metric of phases has no job")
 	}
 
-	if why := w.awaitCounts(); why != "" {
+	if why := w.waitForCounts(); why != "" {
 		t.Error(why)
 	}
 }
 
 // waitForCounts waits until the metrics count as many machines as there are events, and checks that no event of a
 // claim was emitted twice.
-func (w *world) awaitCounts() string {
+func (w *fixture) waitForCounts() string {
 	once := map[string]func() float64{
 		"VMStopped":    nil,
-		"Started":      func() float64 { return w.phaseCount("provisioned") },
-		"RunnerOnline": func() float64 { return w.phaseCount("bootstrapped") },
-		"Destroyed":    func() float64 { return w.total("hyperfleet_machine_ended_total", "") },
+		"Started":      func() float64 { return w.countPhase("provisioned") },
+		"RunnerOnline": func() float64 { return w.countPhase("bootstrapped") },
+		"Destroyed":    func() float64 { return w.sumMetric("hyperfleet_machine_ended_total", "") },
 	}
 
 	return w.Await("events and metrics agreeing", func() (bool, string) {
 		count := map[string]float64{}
 		seen := map[string]bool{}
 
-		for _, event := range w.events() {
+		for _, event := range w.listAllEvents() {
 			if _, ok := once[event.Reason]; !ok || event.Regarding.Kind != "MachineClaim" {
 				continue
 			}
@@ -264,7 +264,7 @@ func (w *world) awaitCounts() string {
 }
 
 // powerOff powers the claim's machine off.
-func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
+func (w *fixture) powerOff(claim *v1alpha1.MachineClaim) {
 	for _, vm := range w.PVE.Snapshot().CreatedVMs() {
 		if claim.Status.VMRef != nil && claim.Status.VMRef.VMID == strconv.Itoa(vm.VMID) {
 			w.PVE.PowerOff(vm.VMID)
@@ -273,11 +273,11 @@ func (w *world) powerOff(claim *v1alpha1.MachineClaim) {
 }
 
 // waitForEvents waits until the claim has events with all of the reasons, each with a message.
-func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) string {
+func (w *fixture) waitForEvents(claim *v1alpha1.MachineClaim, reasons []string) string {
 	return w.Await("the events of "+claim.Name, func() (bool, string) {
 		var seen []string
 
-		for _, event := range w.events() {
+		for _, event := range w.listAllEvents() {
 			if event.Regarding.UID == claim.UID && event.Note != "" {
 				seen = append(seen, event.Reason)
 			}
@@ -294,7 +294,7 @@ func (w *world) awaitEvents(claim *v1alpha1.MachineClaim, reasons []string) stri
 }
 
 // listAllEvents returns all events of the fixture's namespace, or none if they cannot be read.
-func (w *world) events() []eventsv1.Event {
+func (w *fixture) listAllEvents() []eventsv1.Event {
 	var events eventsv1.EventList
 
 	_ = w.Client.List(context.Background(), &events, client.InNamespace(w.Namespace))
@@ -303,21 +303,21 @@ func (w *world) events() []eventsv1.Event {
 }
 
 // sumMetric returns the sum of a metric over the series with the labels.
-func (w *world) total(name, labels string) float64 {
+func (w *fixture) sumMetric(name, labels string) float64 {
 	return scrape.SumOf(w.T, w.Registry, name, labels)
 }
 
 // countTransitions returns how many phases and ends of machines are in the metrics.
-func (w *world) lifeEvents() float64 {
-	return w.phaseCount("") + w.total("hyperfleet_machine_ended_total", "")
+func (w *fixture) countTransitions() float64 {
+	return w.countPhase("") + w.sumMetric("hyperfleet_machine_ended_total", "")
 }
 
 // countPhase returns how many machines have gone through a phase, or through any phase if it is "".
-func (w *world) phaseCount(phase string) float64 {
+func (w *fixture) countPhase(phase string) float64 {
 	labels := ""
 	if phase != "" {
 		labels = fmt.Sprintf("phase=%q", phase)
 	}
 
-	return w.total("hyperfleet_machine_phase_duration_seconds_count", labels)
+	return w.sumMetric("hyperfleet_machine_phase_duration_seconds_count", labels)
 }

@@ -21,7 +21,7 @@ import (
 )
 
 // newManagedSecret returns the CI platform's Secret as External Secrets Operator creates it.
-func kept(namespace, pat string) *corev1.Secret {
+func newManagedSecret(namespace, pat string) *corev1.Secret {
 	return &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: namespace, Name: "github",
@@ -39,30 +39,30 @@ func kept(namespace, pat string) *corev1.Secret {
 const revoked = "ghp_revoked0000000000000000000000000000"
 
 // secretState is a state in which External Secrets Operator may leave a Secret.
-type keeping struct {
+type secretState struct {
 	name string
 	// key and value are the data. If key is "", the Secret does not exist.
 	key, value string
 	// isValid is true if the template is ready with the Secret. Otherwise reason is the reason of its condition,
 	// or "" if any reason is correct.
-	good   bool
-	reason string
+	isValid bool
+	reason  string
 }
 
 // secretStates returns all states.
-func keepings() []any {
+func secretStates() []any {
 	return []any{
-		keeping{name: "missing", reason: "SecretNotFound"},
-		keeping{name: "wrong key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
-		keeping{name: "revoked", key: "pat", value: revoked},
-		keeping{name: "valid", key: "pat", value: githubtest.PAT, good: true},
-		keeping{name: "valid, with a line end", key: "pat", value: githubtest.PAT + "\n", good: true},
+		secretState{name: "missing", reason: "SecretNotFound"},
+		secretState{name: "wrong key", key: "token", value: githubtest.PAT, reason: "SecretKeyNotFound"},
+		secretState{name: "revoked", key: "pat", value: revoked},
+		secretState{name: "valid", key: "pat", value: githubtest.PAT, isValid: true},
+		secretState{name: "valid, with a line end", key: "pat", value: githubtest.PAT + "\n", isValid: true},
 	}
 }
 
 // setSecretState brings a Secret into a state: it updates, creates or deletes it.
-func (w *world) keep(name string, state keeping) string {
-	secret := kept(w.Namespace, "")
+func (w *fixture) setSecretState(name string, state secretState) string {
+	secret := newManagedSecret(w.Namespace, "")
 	secret.Name = name
 
 	there, err := w.get(secret)
@@ -71,12 +71,12 @@ func (w *world) keep(name string, state keeping) string {
 	case err != nil:
 		return err.Error()
 	case state.key == "":
-		return w.remove(secret)
+		return w.delete(secret)
 	}
 
 	secret.Data = map[string][]byte{state.key: []byte(state.value)}
 	if !there {
-		return w.make(secret)
+		return w.create(secret)
 	}
 
 	if err := w.Client.Update(context.Background(), secret); err != nil {
@@ -89,40 +89,40 @@ func (w *world) keep(name string, state keeping) string {
 // testExternalSecrets checks that the operator uses the current value of a managed Secret, whatever happened to
 // the Secret (created late, rotated, wrong key, deleted, recreated), reports what is wrong with it, and never
 // shows the value.
-func externalSecrets(t *testing.T, w *world) {
+func testExternalSecrets(t *testing.T, w *fixture) {
 	t.Helper()
 
-	property.Check(t, "the current value of the Secret is used", lives(4, 8), prop.ForAllNoShrink(func(states []keeping) string {
-		name := w.name("kept")
+	property.Check(t, "the current value of the Secret is used", newOptions(4, 8), prop.ForAllNoShrink(func(states []secretState) string {
+		name := w.newName("kept")
 		template := w.NewTemplate()
 		template.Name = name
 		template.Spec.Bootstrap.Config.GitHub.Credentials = &v1alpha1.SecretValueSource{
 			SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: "pat"},
 		}
 
-		if text := w.make(template); text != "" {
+		if text := w.create(template); text != "" {
 			return text
 		}
 
 		for _, state := range states {
-			if text := first(
-				func() string { return w.keep(name, state) },
-				func() string { return w.counts(template, state) },
+			if text := firstProblem(
+				func() string { return w.setSecretState(name, state) },
+				func() string { return w.waitForSecretState(template, state) },
 			); text != "" {
 				return state.name + ": " + text
 			}
 		}
 
-		return first(
-			func() string { return w.remove(template) },
-			func() string { return w.awaitGone(template) },
-			func() string { return w.keep(name, keeping{}) },
+		return firstProblem(
+			func() string { return w.delete(template) },
+			func() string { return w.waitForDeletion(template) },
+			func() string { return w.setSecretState(name, secretState{}) },
 		)
-	}, gen.SliceOfN(2, gen.OneConstOf(keepings()...))))
+	}, gen.SliceOfN(2, gen.OneConstOf(secretStates()...))))
 }
 
 // waitForSecretState waits until the condition of the template matches the state of its Secret.
-func (w *world) counts(template *v1alpha1.HypervisorMachineTemplate, want keeping) string {
+func (w *fixture) waitForSecretState(template *v1alpha1.HypervisorMachineTemplate, want secretState) string {
 	text := w.Await(template.Name+" matching the state of its Secret", func() (bool, string) {
 		if _, err := w.get(template); err != nil {
 			return false, err.Error()
@@ -130,14 +130,14 @@ func (w *world) counts(template *v1alpha1.HypervisorMachineTemplate, want keepin
 
 		ready := meta.FindStatusCondition(template.Status.Conditions, step.Ready)
 
-		return ready != nil && (ready.Status == "True") == want.good && ready.Status != "Unknown" &&
-			(want.reason == "" || ready.Reason == want.reason), state(template)
+		return ready != nil && (ready.Status == "True") == want.isValid && ready.Status != "Unknown" &&
+			(want.reason == "" || ready.Reason == want.reason), describeConditions(template)
 	})
 	if text != "" {
 		return text
 	}
 
-	if shown := state(template); want.value != "" && strings.Contains(shown, strings.TrimSpace(want.value)) {
+	if shown := describeConditions(template); want.value != "" && strings.Contains(shown, strings.TrimSpace(want.value)) {
 		return "the Secret's value is shown: " + shown
 	}
 

@@ -32,7 +32,7 @@ type choice struct {
 }
 
 // newChoices returns the choices, with valid ones several times.
-func choices(all ...choice) []any {
+func newChoices(all ...choice) []any {
 	out := make([]any, 0, len(all))
 	for _, c := range all {
 		out = append(out, c)
@@ -47,19 +47,19 @@ func choices(all ...choice) []any {
 
 // testTemplates checks that a template is ready if and only if the hypervisor can create machines from it, that it
 // reports why it is not ready, and that it is not ready after the VM template is deleted.
-func templates(t *testing.T, w *world) {
+func testTemplates(t *testing.T, w *fixture) {
 	t.Helper()
 
-	options := lives(6, 16)
-	site, own := ownTemplates(w, options.RunCount())
-	sources := choices(
+	options := newOptions(6, 16)
+	site, own := newTemplateSite(w, options.RunCount())
+	sources := newChoices(
 		choice{pve.DefaultTemplate, ""}, choice{9001, ""}, choice{9003, ""},
 		choice{4711, "TemplateNotFound"}, choice{"nowhere", "TemplateNotFound"},
 		choice{100, "NotATemplate"}, choice{"accounting", "NotATemplate"},
 	)
-	memories := choices(choice{"512Mi", ""}, choice{"8Gi", ""}, choice{"4Ti", "ResourcesExceedNode"})
-	bridges := choices(choice{"vmbr0", ""}, choice{"", ""}, choice{"vmbr7", "BridgeNotFound"})
-	texts := choices(
+	memories := newChoices(choice{"512Mi", ""}, choice{"8Gi", ""}, choice{"4Ti", "ResourcesExceedNode"})
+	bridges := newChoices(choice{"vmbr0", ""}, choice{"", ""}, choice{"vmbr7", "BridgeNotFound"})
+	texts := newChoices(
 		choice{"", ""}, choice{"#cloud-config\nhostname: {{ .Hostname }}\n", ""}, choice{"#!/bin/sh\necho\n", ""},
 		choice{"#cloud-config\nhostname: {{ .Hostname }\n", "CloudInitInvalid"},
 		choice{"#cloud-config\nhostname: {{ .Nobody }}\n", "CloudInitInvalid"},
@@ -67,29 +67,29 @@ func templates(t *testing.T, w *world) {
 
 	property.Check(t, "a template is ready if it is valid", options, prop.ForAllNoShrink(
 		func(source, memory, bridge, text choice, disappears bool) string {
-			template := site.NewTemplate(w.Fleet, w.name("valid"))
-			template.Spec.Template.Proxmox = proxmoxTemplate(source.value)
+			template := site.NewTemplate(w.Fleet, w.newName("valid"))
+			template.Spec.Template.Proxmox = newProxmoxTemplate(source.value)
 			template.Spec.Resources.Memory = resource.MustParse(memory.value.(string))
 			template.Spec.Network = &v1alpha1.MachineNetwork{Bridge: bridge.value.(string)}
 			template.Spec.CloudInit = &v1alpha1.CloudInit{UserData: text.value.(string)}
-			reasons := reasonsOf(source, memory, bridge, text)
+			reasons := listReasons(source, memory, bridge, text)
 			id := 0
 
 			if disappears && source.reason == "" {
 				id = <-own
-				template.Spec.Template.Proxmox = proxmoxTemplate(id)
+				template.Spec.Template.Proxmox = newProxmoxTemplate(id)
 			}
 
-			return first(
-				func() string { return w.make(template) },
-				func() string { return w.awaitReady(template, len(reasons) == 0) },
-				func() string { return reasonIn(template, reasons) },
+			return firstProblem(
+				func() string { return w.create(template) },
+				func() string { return w.waitForReady(template, len(reasons) == 0) },
+				func() string { return checkReason(template, reasons) },
 				func() string {
 					if id == 0 {
 						return ""
 					}
 
-					if err := asAdministrator(site.PVE).Delete(context.Background(), fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil); err != nil {
+					if err := newAdminClient(site.PVE).Delete(context.Background(), fmt.Sprintf("/nodes/pve1/qemu/%d", id), nil); err != nil {
 						return err.Error()
 					}
 
@@ -97,16 +97,16 @@ func templates(t *testing.T, w *world) {
 						return ""
 					}
 
-					return w.awaitReady(template, false) + reasonIn(template, []string{"TemplateNotFound"})
+					return w.waitForReady(template, false) + checkReason(template, []string{"TemplateNotFound"})
 				},
-				func() string { return w.remove(template) },
+				func() string { return w.delete(template) },
 			)
 		},
 		gen.OneConstOf(sources...), gen.OneConstOf(memories...), gen.OneConstOf(bridges...), gen.OneConstOf(texts...), gen.Bool()))
 }
 
 // newProxmoxTemplate returns a reference by name or by ID.
-func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
+func newProxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
 	if name, ok := value.(string); ok {
 		return &v1alpha1.ProxmoxTemplate{TemplateName: name}
 	}
@@ -117,7 +117,7 @@ func proxmoxTemplate(value any) *v1alpha1.ProxmoxTemplate {
 }
 
 // listReasons returns the reasons for which the choices are rejected.
-func reasonsOf(all ...choice) []string {
+func listReasons(all ...choice) []string {
 	var out []string
 
 	for _, c := range all {
@@ -130,21 +130,21 @@ func reasonsOf(all ...choice) []string {
 }
 
 // checkReason returns a message if the reason of the object is not one of the reasons.
-func reasonIn(obj step.Object, reasons []string) string {
+func checkReason(obj step.Object, reasons []string) string {
 	ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
 	if len(reasons) == 0 {
 		return ""
 	}
 
 	if !slices.Contains(reasons, ready.Reason) || ready.Message == "" {
-		return fmt.Sprintf("want one of %v, got %s", reasons, state(obj))
+		return fmt.Sprintf("want one of %v, got %s", reasons, describeConditions(obj))
 	}
 
 	return ""
 }
 
 // newTemplateSite creates a site with enough VM templates that each run can delete one.
-func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
+func newTemplateSite(w *fixture, runs int) (*fleet.Site, chan int) {
 	model := fleet.Model()
 	own := make(chan int, 2*runs)
 
@@ -160,18 +160,18 @@ func ownTemplates(w *world, runs int) (*fleet.Site, chan int) {
 		}
 	}
 
-	return w.site("templates", false, model), own
+	return w.createSite("templates", false, model), own
 }
 
 // newAdminClient returns a client of the hypervisor with all privileges.
-func asAdministrator(server *pve.Server) *gopve.Client {
+func newAdminClient(server *pve.Server) *gopve.Client {
 	return gopve.NewClient(server.URL()+"/api2/json", gopve.WithHTTPClient(server.HTTPClient()),
 		gopve.WithCredentials(&gopve.Credentials{Username: pve.RootUser, Password: pve.DefaultPassword}), gopve.WithEagerAuth())
 }
 
 // testResolution checks that a template is found by its ID, or by its name, which templates on several nodes may
 // have.
-func resolution(t *testing.T, w *world) {
+func testResolution(t *testing.T, w *fixture) {
 	t.Helper()
 
 	model := fleet.Model()
@@ -187,7 +187,7 @@ func resolution(t *testing.T, w *world) {
 		}
 	}
 
-	site := w.site("resolution", true, model)
+	site := w.createSite("resolution", true, model)
 	byName := map[string][]int{"everywhere": {9001, 9002, 9003}, "on-one": {9101}, "on-two": {9201, 9202}}
 	refs := []any{}
 
@@ -198,9 +198,9 @@ func resolution(t *testing.T, w *world) {
 		}
 	}
 
-	property.Check(t, "a reference resolves to the right templates", lives(5, 16), prop.ForAllNoShrink(func(ref choice, uses bool) string {
-		template := site.NewTemplate(w.Fleet, w.name("ref"))
-		template.Spec.Template.Proxmox = proxmoxTemplate(ref.value)
+	property.Check(t, "a reference resolves to the right templates", newOptions(5, 16), prop.ForAllNoShrink(func(ref choice, uses bool) string {
+		template := site.NewTemplate(w.Fleet, w.newName("ref"))
+		template.Spec.Template.Proxmox = newProxmoxTemplate(ref.value)
 
 		want := byName[fmt.Sprint(ref.value)]
 		if id, ok := ref.value.(int); ok {
@@ -210,9 +210,9 @@ func resolution(t *testing.T, w *world) {
 		claim := w.NewClaim(template.Name)
 		claim.Spec.TemplateRef.Name = template.Name
 
-		return first(
-			func() string { return w.make(template) },
-			func() string { return w.awaitReady(template, true) },
+		return firstProblem(
+			func() string { return w.create(template) },
+			func() string { return w.waitForReady(template, true) },
 			func() string {
 				var got []int
 
@@ -234,25 +234,25 @@ func resolution(t *testing.T, w *world) {
 					return ""
 				}
 
-				return first(
-					func() string { return w.make(claim) },
+				return firstProblem(
+					func() string { return w.create(claim) },
 					func() string {
-						return w.awaitPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
+						return w.waitForPhase(claim, v1alpha1.MachineClaimBootstrapping, v1alpha1.MachineClaimReady)
 					},
-					func() string { return usedOneOf(template, claim) },
-					func() string { return w.remove(claim) },
-					func() string { return w.awaitGone(claim) },
+					func() string { return checkNode(template, claim) },
+					func() string { return w.delete(claim) },
+					func() string { return w.waitForDeletion(claim) },
 				)
 			},
-			func() string { return w.remove(template) },
+			func() string { return w.delete(template) },
 		)
 	}, gen.OneConstOf(refs...), gen.Bool()))
 }
 
 // checkNode returns a message if the machine is not on a node of one of the template's sources.
-func usedOneOf(template *v1alpha1.HypervisorMachineTemplate, claim *v1alpha1.MachineClaim) string {
+func checkNode(template *v1alpha1.HypervisorMachineTemplate, claim *v1alpha1.MachineClaim) string {
 	if claim.Status.VMRef == nil {
-		return "no machine was created: " + state(claim)
+		return "no machine was created: " + describeConditions(claim)
 	}
 
 	for _, source := range template.Status.Sources {

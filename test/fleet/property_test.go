@@ -39,11 +39,11 @@ import (
 func TestPropertyMachines(t *testing.T) { //nolint:tparallel // its properties share a fleet
 	t.Parallel()
 
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 
 	t.Run("properties", func(t *testing.T) {
-		for name, holds := range map[string]func(*testing.T, *world){
-			"lifecycle": lifecycle, "cleanup": cleanup, "retry": retries, "observability": observability, "shutdown": shutdown,
+		for name, holds := range map[string]func(*testing.T, *fixture){
+			"lifecycle": testLifecycle, "cleanup": testCleanup, "retry": testRetries, "observability": testObservability, "shutdown": testShutdown,
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -67,21 +67,21 @@ func TestPropertyMachines(t *testing.T) { //nolint:tparallel // its properties s
 func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties share a fleet
 	t.Parallel()
 
-	m := &made{configs: map[string]hypervisor.Config{}}
-	w := newWorld(t, func(f *fleet.Fleet) {
+	m := &providerRecorder{configs: map[string]hypervisor.Config{}}
+	w := newFixture(t, func(f *fleet.Fleet) {
 		f.Runners.TemplateInterval = 2 * time.Second
-		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.factory, "other": m.other}
+		f.Hypervisors = map[string]hypervisor.Factory{"proxmox": m.newConnection, "other": m.failOther}
 	})
-	s := newSites(w, 3)
+	s := newSitePool(w, 3)
 
 	t.Run("properties", func(t *testing.T) {
 		for name, holds := range map[string]func(*testing.T){
-			"connections":      func(t *testing.T) { t.Helper(); connections(t, s) },
-			"templates":        func(t *testing.T) { t.Helper(); templates(t, w) },
-			"resolution":       func(t *testing.T) { t.Helper(); resolution(t, w) },
-			"reconciled":       func(t *testing.T) { t.Helper(); reconciled(t, w) },
-			"external secrets": func(t *testing.T) { t.Helper(); externalSecrets(t, w) },
-			"provider":         func(t *testing.T) { t.Helper(); provider(t, w, m) },
+			"connections":      func(t *testing.T) { t.Helper(); testConnections(t, s) },
+			"templates":        func(t *testing.T) { t.Helper(); testTemplates(t, w) },
+			"resolution":       func(t *testing.T) { t.Helper(); testResolution(t, w) },
+			"reconciled":       func(t *testing.T) { t.Helper(); testReconciliation(t, w) },
+			"external secrets": func(t *testing.T) { t.Helper(); testExternalSecrets(t, w) },
+			"provider":         func(t *testing.T) { t.Helper(); testProvider(t, w, m) },
 		} {
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
@@ -90,7 +90,7 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 		}
 	})
 
-	if m.misled.Load() {
+	if m.calledOther.Load() {
 		t.Error("the wrong provider was called")
 	}
 
@@ -98,7 +98,7 @@ func TestPropertySpecs(t *testing.T) { //nolint:tparallel // its properties shar
 }
 
 // newOptions returns the options of a property whose runs take seconds and therefore run in parallel.
-func lives(brief, workers int) property.Options {
+func newOptions(brief, workers int) property.Options {
 	options := property.Options{Brief: brief}
 	options.Workers = min(workers, options.RunCount())
 
@@ -106,36 +106,36 @@ func lives(brief, workers int) property.Options {
 }
 
 // fixture is a fleet for the runs of properties.
-type world struct {
+type fixture struct {
 	*fleet.Fleet
 
 	count atomic.Int64
 	mu    sync.Mutex
 	// booted has the state of each machine at its boot, and clones all machines that each claim has had, both
 	// by the UID of the claim.
-	booted map[string]boot
+	booted map[string]bootState
 	clones map[string]map[string]bool
 }
 
 // bootState is a VM and its cloud-init ISO at the boot of the guest.
-type boot struct {
+type bootState struct {
 	vm    pve.VMState
 	drive map[string][]byte
 }
 
 // newFixture starts an operator with one cluster and one template, whose machines run jobs.
-func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
+func newFixture(t *testing.T, change func(*fleet.Fleet)) *fixture {
 	t.Helper()
 
-	w := &world{booted: map[string]boot{}, clones: map[string]map[string]bool{}}
+	w := &fixture{booted: map[string]bootState{}, clones: map[string]map[string]bool{}}
 	model := fleet.Model()
 	model.Limits.ClonesPerStorage = 0
 
 	// GitHub's rate limit of registrations would slow down parallel runs.
-	w.Fleet = quick(t, fleet.Options{
+	w.Fleet = newFastFleet(t, fleet.Options{
 		Model: model, GitHub: simgithub.Options{Unlimited: true},
 		Guest: func(vm pve.GuestVM, run func(pve.GuestVM)) {
-			w.sawBoot(vm)
+			w.recordBoot(vm)
 			run(vm)
 		},
 	})
@@ -148,10 +148,10 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 	}
 
 	cluster := w.NewCluster()
-	manyAtOnce(cluster)
+	raiseLimits(cluster)
 	w.CreateCluster(cluster)
 	w.Create(w.NewTemplate())
-	w.watch(w.PVE)
+	w.watchClones(w.PVE)
 	w.Start()
 	w.EventuallyReady(w.NewTemplate())
 
@@ -159,39 +159,39 @@ func newWorld(t *testing.T, change func(*fleet.Fleet)) *world {
 }
 
 // raiseLimits raises a cluster's limits for parallel runs.
-func manyAtOnce(cluster *v1alpha1.HypervisorCluster) {
+func raiseLimits(cluster *v1alpha1.HypervisorCluster) {
 	cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: 16, CallsPerNode: 16}
 }
 
 // watchClones counts the machines that are created on a hypervisor.
-func (w *world) watch(server *pve.Server) {
+func (w *fixture) watchClones(server *pve.Server) {
 	w.T.Cleanup(server.OnCall(func(c pve.Call) {
 		if c.Phase == pve.PhaseAfter && c.VMID != 0 && c.Method != http.MethodGet {
-			w.sawMachines(server)
+			w.recordClones(server)
 		}
 	}))
 }
 
 // createSite adds another cluster. Its machines do nothing unless runsJobs is true.
-func (w *world) site(name string, runsJobs bool, model pve.Model) *fleet.Site {
+func (w *fixture) createSite(name string, runsJobs bool, model pve.Model) *fleet.Site {
 	model.Limits.ClonesPerStorage = 0
 
 	if !runsJobs {
 		model.Guest.Script = func(vm pve.GuestVM) { <-vm.Context.Done() }
 	}
 
-	site := w.NewSite(name, model, manyAtOnce)
-	w.watch(site.PVE)
+	site := w.NewSite(name, model, raiseLimits)
+	w.watchClones(site.PVE)
 	w.EventuallyReady(site.Cluster)
 
 	return site
 }
 
 // newName returns a unique name.
-func (w *world) name(prefix string) string { return fmt.Sprintf("%s-%d", prefix, w.count.Add(1)) }
+func (w *fixture) newName(prefix string) string { return fmt.Sprintf("%s-%d", prefix, w.count.Add(1)) }
 
 // recordBoot records the state of a VM at its boot.
-func (w *world) sawBoot(vm pve.GuestVM) {
+func (w *fixture) recordBoot(vm pve.GuestVM) {
 	state, _ := w.PVE.Snapshot().VM(vm.VMID)
 
 	record, err := proxmox.ParseRecord(state.Config["description"])
@@ -202,11 +202,11 @@ func (w *world) sawBoot(vm pve.GuestVM) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.booted[record.MachineClaim.UID] = boot{vm: state, drive: vm.Drive}
+	w.booted[record.MachineClaim.UID] = bootState{vm: state, drive: vm.Drive}
 }
 
 // recordClones records the VMs of each claim.
-func (w *world) sawMachines(server *pve.Server) {
+func (w *fixture) recordClones(server *pve.Server) {
 	state := server.Snapshot()
 
 	w.mu.Lock()
@@ -228,7 +228,7 @@ func (w *world) sawMachines(server *pve.Server) {
 }
 
 // getBoot returns the state of the claim's machine at its boot.
-func (w *world) boot(claim *v1alpha1.MachineClaim) (boot, bool) {
+func (w *fixture) getBoot(claim *v1alpha1.MachineClaim) (bootState, bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -238,7 +238,7 @@ func (w *world) boot(claim *v1alpha1.MachineClaim) (boot, bool) {
 }
 
 // countMachines returns how many machines the claim has had.
-func (w *world) machines(claim *v1alpha1.MachineClaim) int {
+func (w *fixture) countMachines(claim *v1alpha1.MachineClaim) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -246,7 +246,7 @@ func (w *world) machines(claim *v1alpha1.MachineClaim) int {
 }
 
 // create creates an object, and returns the error as a message.
-func (w *world) make(obj client.Object) string {
+func (w *fixture) create(obj client.Object) string {
 	if err := w.Client.Create(context.Background(), obj); err != nil {
 		return fmt.Sprintf("create %s: %v", obj.GetName(), err)
 	}
@@ -255,7 +255,7 @@ func (w *world) make(obj client.Object) string {
 }
 
 // get reads an object. It returns false if the object does not exist.
-func (w *world) get(obj client.Object) (bool, error) {
+func (w *fixture) get(obj client.Object) (bool, error) {
 	err := w.Client.Get(context.Background(), client.ObjectKeyFromObject(obj), obj)
 	if apierrors.IsNotFound(err) {
 		return false, nil
@@ -265,7 +265,7 @@ func (w *world) get(obj client.Object) (bool, error) {
 }
 
 // delete deletes an object, and returns the error as a message.
-func (w *world) remove(obj client.Object) string {
+func (w *fixture) delete(obj client.Object) string {
 	if err := client.IgnoreNotFound(w.Client.Delete(context.Background(), obj)); err != nil {
 		return fmt.Sprintf("delete %s: %v", obj.GetName(), err)
 	}
@@ -274,31 +274,31 @@ func (w *world) remove(obj client.Object) string {
 }
 
 // waitForPhase waits until a claim is in one of the phases, or deleted.
-func (w *world) awaitPhase(claim *v1alpha1.MachineClaim, phases ...v1alpha1.MachineClaimPhase) string {
+func (w *fixture) waitForPhase(claim *v1alpha1.MachineClaim, phases ...v1alpha1.MachineClaimPhase) string {
 	return w.Await(fmt.Sprintf("%s being %v", claim.Name, phases), func() (bool, string) {
 		there, err := w.get(claim)
 		if err != nil {
 			return false, err.Error()
 		}
 
-		return !there || slices.Contains(phases, claim.Status.Phase), state(claim)
+		return !there || slices.Contains(phases, claim.Status.Phase), describeConditions(claim)
 	})
 }
 
 // waitForDeletion waits until the object is deleted.
-func (w *world) awaitGone(obj step.Object) string {
+func (w *fixture) waitForDeletion(obj step.Object) string {
 	return w.Await(obj.GetName()+" being deleted", func() (bool, string) {
 		there, err := w.get(obj)
 		if err != nil {
 			return false, err.Error()
 		}
 
-		return !there, state(obj)
+		return !there, describeConditions(obj)
 	})
 }
 
 // waitForReady waits until the Ready condition for the object's current generation is as wanted.
-func (w *world) awaitReady(obj step.Object, want bool) string {
+func (w *fixture) waitForReady(obj step.Object, want bool) string {
 	return w.Await(fmt.Sprintf("%s being ready=%t", obj.GetName(), want), func() (bool, string) {
 		if _, err := w.get(obj); err != nil {
 			return false, err.Error()
@@ -307,12 +307,12 @@ func (w *world) awaitReady(obj step.Object, want bool) string {
 		ready := meta.FindStatusCondition(*obj.StatusConditions(), step.Ready)
 
 		return ready != nil && (ready.Status == "True") == want && ready.Status != "Unknown" &&
-			ready.ObservedGeneration == obj.GetGeneration(), state(obj)
+			ready.ObservedGeneration == obj.GetGeneration(), describeConditions(obj)
 	})
 }
 
 // describeConditions formats the object's conditions.
-func state(obj step.Object) string {
+func describeConditions(obj step.Object) string {
 	var out []string
 
 	for _, c := range *obj.StatusConditions() {
@@ -323,7 +323,7 @@ func state(obj step.Object) string {
 }
 
 // findClaimLeftovers describes what exists of a claim outside the API server.
-func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
+func (w *fixture) findClaimLeftovers(claim *v1alpha1.MachineClaim) string {
 	var out []string
 
 	for _, server := range w.Servers() {
@@ -351,7 +351,7 @@ func (w *world) leftOf(claim *v1alpha1.MachineClaim) string {
 }
 
 // firstProblem calls the functions until one returns a problem, and returns this problem.
-func first(problems ...func() string) string {
+func firstProblem(problems ...func() string) string {
 	for _, problem := range problems {
 		if text := problem(); text != "" {
 			return text

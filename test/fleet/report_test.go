@@ -23,9 +23,9 @@ import (
 func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // the checks after the subtests need their results
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	claim, other := f.NewClaim("reports"), f.NewClaim("other")
-	begin(f, f.NewTemplate(), claim, other)
+	createAndStart(f, f.NewTemplate(), claim, other)
 	f.EventuallyReady(claim)
 
 	key := []byte(strings.Repeat("k", 32))
@@ -87,7 +87,7 @@ func TestReportsNeedTheMachinesToken(t *testing.T) { //nolint:tparallel // the c
 		return info.GuestPhase == "Running" && info.ReportedAt != nil, fmt.Sprintf("%+v", info)
 	})
 
-	remove(f, claim)
-	remove(f, other)
+	deleteObject(f, claim)
+	deleteObject(f, other)
 	f.EventuallyClean()
 }

@@ -17,13 +17,13 @@ import (
 )
 
 // writeRecorder records the writes of an operator to the API server.
-type writes struct {
+type writeRecorder struct {
 	mu   sync.Mutex
 	seen []string
 }
 
 // wrapTransport returns a transport that records writes.
-func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
+func (w *writeRecorder) wrapTransport(next http.RoundTripper) http.RoundTripper {
 	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 		if r.Method != http.MethodGet {
 			w.mu.Lock()
@@ -36,7 +36,7 @@ func (w *writes) watch(next http.RoundTripper) http.RoundTripper {
 }
 
 // take returns the writes since its last call.
-func (w *writes) take() []string {
+func (w *writeRecorder) take() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -49,7 +49,7 @@ func (w *writes) take() []string {
 // TestIdleOperatorWritesNothing checks that an operator whose machines wait for jobs writes nothing to the API
 // server for a quarter of an hour, which is longer than all resync intervals. The fleet has no Lease for the
 // leader election.
-func TestAtRestNothingIsWritten(t *testing.T) {
+func TestIdleOperatorWritesNothing(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -59,17 +59,17 @@ func TestAtRestNothingIsWritten(t *testing.T) {
 	)
 
 	f := fleet.New(t, env, fleet.Options{Clock: conformance.FastClock(t, faster)})
-	seen := &writes{}
-	f.WrapTransport = seen.watch
+	seen := &writeRecorder{}
+	f.WrapTransport = seen.wrapTransport
 
 	pool := f.NewPool(2)
 	pool.Spec.Scaling.MinReplicas = 1
 
-	begin(f, f.NewTemplate(), pool)
+	createAndStart(f, f.NewTemplate(), pool)
 
 	idle := func() (name string) {
 		f.Eventually("one machine being idle", func() (bool, string) {
-			claims := claims(f)
+			claims := listClaims(f)
 			if len(claims) != 1 {
 				return false, fmt.Sprintf("%d claims", len(claims))
 			}

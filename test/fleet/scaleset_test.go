@@ -19,13 +19,13 @@ func TestScaleSetRunsJobsWithoutWebhooks(t *testing.T) {
 
 	const set = "big-machines"
 
-	f := quick(t, fleet.Options{})
+	f := newFastFleet(t, fleet.Options{})
 	f.GitHub.SetWebhook(control.WebhookTarget{})
 
 	pool := f.NewPool(3)
 	pool.Spec.Workload.Webhook = nil
 	pool.Spec.Workload.Config.GitHub = &v1alpha1.GitHubActionsConfig{ScaleSet: set}
-	begin(f, f.NewTemplate(), pool)
+	createAndStart(f, f.NewTemplate(), pool)
 	f.EventuallyReady(f.NewTemplate())
 
 	f.GitHub.Queue(control.JobSpec{Labels: []string{set}, Count: 2, Duration: 50 * time.Millisecond})

@@ -37,7 +37,7 @@ type sizedPlatform struct {
 
 // listSizedPlatforms returns functions that start the simulator of each platform. The pool's own label is
 // os=linux.
-func sizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform {
+func listSizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform {
 	label := []string{"os=linux"}
 
 	return map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform{
@@ -83,7 +83,7 @@ func sizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) si
 func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 	t.Parallel()
 
-	for name, start := range sizedPlatforms() {
+	for name, start := range listSizedPlatforms() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -107,10 +107,10 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 			template.Spec.Bootstrap.Config = &site.bootstrap
 			pool.Spec.Workload = site.load
 			pool.Spec.Workload.Type = name
-			pool.Spec.Demand = polling(time.Second)
+			pool.Spec.Demand = newPolling(time.Second)
 			pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
 
-			begin(f, template, pool)
+			createAndStart(f, template, pool)
 			f.EventuallyReady(pool)
 
 			checkSizes(t, f, site)
@@ -122,7 +122,7 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 	t.Helper()
 
-	command, release := held(t)
+	command, release := newHeldCommand(t)
 	site.queue(control.JobSpec{Labels: []string{"os=linux", "cpu=4", "memory=3Gi"}, Command: command})
 	site.queue(control.JobSpec{Labels: []string{"os=linux"}, Command: command})
 
@@ -137,7 +137,7 @@ func checkSizes(t *testing.T, f *fleet.Fleet, site sizedPlatform) {
 		t.Errorf("VMs by cores and MiB: %v; want one of 4 and 3072, and others of 2 and 2048", cores)
 	}
 
-	for _, claim := range claims(f) {
+	for _, claim := range listClaims(f) {
 		if r := claim.Status.VMRef.Resources; claim.Spec.Size != nil && (r.CPU != 4 || r.Memory.String() != "3Gi") {
 			t.Errorf("quotas count %+v for the sized claim, want 4 cores and 3Gi", r)
 		}

@@ -23,7 +23,7 @@ import (
 )
 
 // countCalls returns the number of calls to a hypervisor whose path matches the pattern.
-func calls(s *pve.Server, method, pattern string) int {
+func countCalls(s *pve.Server, method, pattern string) int {
 	n := 0
 
 	for _, c := range s.Calls() {
@@ -37,7 +37,7 @@ func calls(s *pve.Server, method, pattern string) int {
 
 // TestPermanentFaultFailsClaim checks that the operator stops retrying after the allowed number of attempts, and
 // that the claim fails with a message.
-func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
+func TestPermanentFaultFailsClaim(t *testing.T) {
 	t.Parallel()
 
 	const (
@@ -65,12 +65,12 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
+			f := newFastFleet(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
 			f.Runners.MaxAttempts = tries
 			f.PVE.AddFault(tc.fault)
 
 			claim := f.NewClaim("doomed")
-			begin(f, f.NewTemplate(), claim)
+			createAndStart(f, f.NewTemplate(), claim)
 
 			message := f.EventuallyCondition(claim, v1alpha1.ConditionProvisioned, metav1.ConditionFalse, tc.reason)
 
@@ -87,11 +87,11 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 				t.Errorf("the condition of the claim does not have the cause: %s", message)
 			}
 
-			if n := calls(f.PVE, http.MethodPost, tc.path); n != tries {
+			if n := countCalls(f.PVE, http.MethodPost, tc.path); n != tries {
 				t.Errorf("%d calls, want %d", n, tries)
 			}
 
-			remove(f, claim)
+			deleteObject(f, claim)
 			f.EventuallyClean()
 		})
 	}
@@ -99,10 +99,10 @@ func TestAFaultThatStaysEndsTheClaim(t *testing.T) {
 
 // TestPoolReportsMachineFailures checks that a pool whose machines all fail reports why, even though their claims
 // are deleted.
-func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
+func TestPoolReportsMachineFailures(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
+	f := newFastFleet(t, fleet.Options{Model: fleet.Model().WithNodes(1)})
 	f.Runners.MaxAttempts = 1
 	f.Populate(1)
 	removeFault := f.PVE.AddFault(pve.Fault{
@@ -112,9 +112,9 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 
 	pool := f.NewPool(1)
 	f.EventuallyReady(pool)
-	queue(f, 1)
+	queueJobs(f, 1)
 
-	says(t, f.EventuallyCondition(pool, step.Ready, metav1.ConditionFalse, "MachinesFailing"), "QEMU exited with code 1")
+	checkContains(t, f.EventuallyCondition(pool, step.Ready, metav1.ConditionFalse, "MachinesFailing"), "QEMU exited with code 1")
 
 	last := pool.Status.LastFailure
 	if last == nil || last.Reason != "StartFailed" || last.Node != "pve1" || !strings.HasPrefix(last.Claim, pool.Name) {
@@ -128,19 +128,19 @@ func TestAPoolSaysWhyItsMachinesFail(t *testing.T) {
 
 // TestFailedMachineIsKept checks that a failed machine is kept for inspection if its pool says so, one at a time:
 // it runs, its runner is removed, and the deletion of its claim deletes it.
-func TestAFailedMachineIsKeptForALook(t *testing.T) {
+func TestFailedMachineIsKept(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{Guest: idle}) // it boots, but its runner never starts
+	f := newFastFleet(t, fleet.Options{Guest: runIdleGuest}) // it boots, but its runner never starts
 	pool := f.NewPool(3)
 	pool.Spec.Lifecycle = &v1alpha1.Lifecycle{
 		BootstrapTimeout: &metav1.Duration{Duration: time.Second},
 		KeepFailed:       &v1alpha1.KeepFailed{Machines: 1, Time: &metav1.Duration{Duration: time.Hour}},
 	}
 
-	begin(f, f.NewTemplate(), pool)
+	createAndStart(f, f.NewTemplate(), pool)
 	f.EventuallyReady(f.NewTemplate())
-	queue(f, 1)
+	queueJobs(f, 1)
 	f.EventuallyEvent("Kept")
 
 	var kept v1alpha1.MachineClaim
@@ -148,7 +148,7 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 	f.Eventually("one machine being kept, and another created and deleted", func() (bool, string) {
 		n := 0
 
-		for _, claim := range claims(f) {
+		for _, claim := range listClaims(f) {
 			if claim.Status.KeptUntil != nil {
 				kept = claim
 				n++
@@ -173,7 +173,7 @@ func TestAFailedMachineIsKeptForALook(t *testing.T) {
 		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
 	}
 
-	remove(f, pool)
+	deleteObject(f, pool)
 
 	// This API server runs without garbage collection.
 	if err := f.Client.DeleteAllOf(t.Context(), &v1alpha1.MachineClaim{}, client.InNamespace(f.Namespace)); err != nil {

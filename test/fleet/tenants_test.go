@@ -22,7 +22,7 @@ import (
 )
 
 // startServer starts a tenant's server, which accepts and counts connections, and sends nothing.
-func listen(t *testing.T) (url string, connections *atomic.Int64) {
+func startServer(t *testing.T) (url string, connections *atomic.Int64) {
 	t.Helper()
 
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -51,13 +51,13 @@ func listen(t *testing.T) (url string, connections *atomic.Int64) {
 }
 
 // newSharedRef refers to a key of the platform team's Secret.
-func theirs(namespace, key string) v1alpha1.SecretValueSource {
+func newSharedRef(namespace, key string) v1alpha1.SecretValueSource {
 	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Namespace: namespace, Name: "shared", Key: key}}
 }
 
 // listThefts returns configurations that would send the credentials of another namespace's Secret to url.
-func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
-	token := theirs(other, "token")
+func listThefts(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
+	token := newSharedRef(other, "token")
 	gitHub := func(change func(*v1alpha1.GitHubBootstrap)) func(*v1alpha1.BootstrapConfig, *v1alpha1.Workload) {
 		return func(config *v1alpha1.BootstrapConfig, _ *v1alpha1.Workload) {
 			config.GitHub.Credentials = &token
@@ -70,7 +70,7 @@ func stolen(other, url string) map[string]func(*v1alpha1.BootstrapConfig, *v1alp
 		"github-app": gitHub(func(g *v1alpha1.GitHubBootstrap) {
 			g.APIURL, g.Credentials = url, nil
 			g.App = &v1alpha1.GitHubApp{
-				AppID: theirs(other, "app"), InstallationID: theirs(other, "installation"), PrivateKey: theirs(other, "key"),
+				AppID: newSharedRef(other, "app"), InstallationID: newSharedRef(other, "installation"), PrivateKey: newSharedRef(other, "key"),
 			}
 		}),
 		"github-registration": gitHub(func(g *v1alpha1.GitHubBootstrap) {
@@ -114,7 +114,7 @@ func TestPlatformsNameTheirServers(t *testing.T) {
 
 	seen := map[string]bool{v1alpha1.WorkloadGeneric: true} // the generic platform has no server
 
-	for name, steal := range stolen("other", "https://"+server) {
+	for name, steal := range listThefts("other", "https://"+server) {
 		template := &v1alpha1.HypervisorMachineTemplate{}
 		template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Owner: "acme", Repository: "shop"}}
 		load := v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions}
@@ -140,8 +140,8 @@ func TestPlatformsNameTheirServers(t *testing.T) {
 func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
-	url, connections := listen(t)
+	f := newFastFleet(t, fleet.Options{})
+	url, connections := startServer(t)
 	other := env.Namespace(t)
 
 	f.Create(&corev1.Secret{
@@ -161,7 +161,7 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 
 	var all []theft
 
-	for name, steal := range stolen(other, url) {
+	for name, steal := range listThefts(other, url) {
 		template, claim, pool := f.NewTemplate(), f.NewClaim(name), f.NewPool(1)
 		template.Name, claim.Spec.TemplateRef.Name, pool.Name, pool.Spec.TemplateRef.Name = name, name, name, name
 		steal(template.Spec.Bootstrap.Config, &claim.Spec.WorkloadConfig)
@@ -174,7 +174,7 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 	}
 
 	for _, one := range all {
-		says(t, f.EventuallyCondition(one.pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed"),
+		checkContains(t, f.EventuallyCondition(one.pool, "DemandSourcesReady", metav1.ConditionFalse, "ServerNotAllowed"),
 			v1alpha1.AnnotationAllowedServers+"="+strings.TrimPrefix(url, "http://"))
 
 		// A template that names the server has the condition too. A claim of Buildkite or Forgejo without a job
@@ -197,8 +197,8 @@ func TestCredentialsGoOnlyWhereTheirOwnerAllows(t *testing.T) {
 func TestTenantsReachPublicServersOnly(t *testing.T) {
 	t.Parallel()
 
-	f := quick(t, fleet.Options{})
-	url, connections := listen(t)
+	f := newFastFleet(t, fleet.Options{})
+	url, connections := startServer(t)
 	f.Create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: f.Namespace, Name: "own",
@@ -211,7 +211,7 @@ func TestTenantsReachPublicServersOnly(t *testing.T) {
 	template.Spec.Bootstrap.Config.GitHub.APIURL = url
 	template.Spec.Bootstrap.Config.GitHub.Credentials.SecretKeyRef.Name = "own"
 
-	begin(f, template)
+	createAndStart(f, template)
 	f.Eventually("the condition of the template naming the setting that allows the server", func() (bool, string) {
 		if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(template), template); err != nil {
 			return false, err.Error()

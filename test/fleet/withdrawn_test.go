@@ -16,7 +16,7 @@ import (
 // TestStorageOutageWhileMachinesRun checks that a condition names a storage that is unavailable while a machine
 // runs, that the machine stays, and that a new machine is created after the outage, without many retries during
 // it.
-func TestWithdrawnWhileMachinesRun(t *testing.T) {
+func TestStorageOutageWhileMachinesRun(t *testing.T) {
 	t.Parallel()
 
 	for _, tc := range []struct {
@@ -42,15 +42,15 @@ func TestWithdrawnWhileMachinesRun(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 
-			f := quick(t, fleet.Options{Model: fleet.Model().WithNodes(1), Guest: idle})
+			f := newFastFleet(t, fleet.Options{Model: fleet.Model().WithNodes(1), Guest: runIdleGuest})
 			runs, waits := f.NewClaim("runs"), f.NewClaim("waits")
-			begin(f, f.NewTemplate(), runs)
+			createAndStart(f, f.NewTemplate(), runs)
 			eventuallyRunning(f, 1)
 			tc.take(f)
 			f.Create(waits)
 
 			f.Eventually("a condition that names the "+tc.name, func() (bool, string) {
-				message := notReady(f, waits)
+				message := describeNotReady(f, waits)
 
 				return strings.Contains(message, tc.says), message
 			})
@@ -67,12 +67,12 @@ func TestWithdrawnWhileMachinesRun(t *testing.T) {
 			eventuallyRunning(f, 2)
 
 			// The operator retries seven times a minute, plus the calls before it detected the outage.
-			if n := calls(f.PVE, http.MethodPost, "/nodes/*/qemu/*/clone") + calls(f.PVE, http.MethodPost, "/nodes/*/storage/*/upload"); n > 20 {
+			if n := countCalls(f.PVE, http.MethodPost, "/nodes/*/qemu/*/clone") + countCalls(f.PVE, http.MethodPost, "/nodes/*/storage/*/upload"); n > 20 {
 				t.Errorf("%d clones and uploads for two machines, want at most 20", n)
 			}
 
-			remove(f, runs)
-			remove(f, waits)
+			deleteObject(f, runs)
+			deleteObject(f, waits)
 			f.EventuallyClean()
 		})
 	}

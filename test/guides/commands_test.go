@@ -28,7 +28,7 @@ var (
 type testFiles map[string]string
 
 // readTests reads the sources of all tests.
-func allTests(t *testing.T) testFiles {
+func readTests(t *testing.T) testFiles {
 	t.Helper()
 
 	out := testFiles{}
@@ -62,7 +62,7 @@ func allTests(t *testing.T) testFiles {
 }
 
 // findTest returns the folders that have a test with this name.
-func (f testFiles) having(test string) []string {
+func (f testFiles) findTest(test string) []string {
 	var out []string
 
 	for folder, source := range f {
@@ -77,7 +77,7 @@ func (f testFiles) having(test string) []string {
 }
 
 // checkMarker returns what is wrong with the marker above a page's commands, or "".
-func (f testFiles) wrong(page, kind, says string) string {
+func (f testFiles) checkMarker(page, kind, says string) string {
 	if kind == "not run" {
 		return ""
 	}
@@ -87,7 +87,7 @@ func (f testFiles) wrong(page, kind, says string) string {
 		return fmt.Sprintf("%q is not TestName, nor TestName in FOLDER", says)
 	}
 
-	folders := f.having(named[1])
+	folders := f.findTest(named[1])
 
 	switch {
 	case named[2] == "" && len(folders) == 1:
@@ -108,7 +108,7 @@ func (f testFiles) wrong(page, kind, says string) string {
 
 // checkPage returns the problems with the markers of a page. Each block of shell commands must have a marker above
 // it.
-func (f testFiles) problems(page, source string) []string {
+func (f testFiles) checkPage(page, source string) []string {
 	var (
 		out    []string
 		within bool
@@ -125,7 +125,7 @@ func (f testFiles) problems(page, source string) []string {
 		case shell && says == nil:
 			out = append(out, at+"commands without <!-- run: TestName --> or <!-- not run: reason --> on the line above")
 		case shell:
-			if why := f.wrong(page, says[1], says[2]); why != "" {
+			if why := f.checkMarker(page, says[1], says[2]); why != "" {
 				out = append(out, at+why)
 			}
 		case says != nil && !within:
@@ -145,7 +145,7 @@ func (f testFiles) problems(page, source string) []string {
 }
 
 // findIndented returns the indented code blocks of a page, which have neither a language nor a marker.
-func indented(page, source string) []string {
+func findIndented(page, source string) []string {
 	var out []string
 
 	document := goldmark.DefaultParser().Parse(text.NewReader([]byte(source)))
@@ -169,7 +169,7 @@ func indented(page, source string) []string {
 func TestCommandsAreRun(t *testing.T) {
 	t.Parallel()
 
-	tests := allTests(t)
+	tests := readTests(t)
 	pages := []string{"README.md", "CONTRIBUTING.md", "ARCHITECTURE.md", "SECURITY.md", "CHANGELOG.md"}
 
 	err := filepath.WalkDir("../../docs", func(path string, _ fs.DirEntry, err error) error {
@@ -186,8 +186,8 @@ func TestCommandsAreRun(t *testing.T) {
 	run, blocks := 0, 0
 
 	for _, page := range pages {
-		source := read(t, "../../"+page)
-		for _, problem := range append(tests.problems(page, source), indented(page, source)...) {
+		source := readFile(t, "../../"+page)
+		for _, problem := range append(tests.checkPage(page, source), findIndented(page, source)...) {
 			t.Error(problem)
 		}
 
@@ -210,7 +210,7 @@ func TestCommandsAreRun(t *testing.T) {
 }
 
 // TestMarkers checks which markers are rejected.
-func TestMarkersAreHeld(t *testing.T) {
+func TestMarkers(t *testing.T) {
 	t.Parallel()
 
 	tests := testFiles{
@@ -243,7 +243,7 @@ func TestMarkersAreHeld(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got := strings.Join(append(tests.problems("docs/start/x.md", tc.text), indented("docs/start/x.md", tc.text)...), "\n")
+			got := strings.Join(append(tests.checkPage("docs/start/x.md", tc.text), findIndented("docs/start/x.md", tc.text)...), "\n")
 			if tc.want == "" && got != "" || !strings.Contains(got, tc.want) {
 				t.Errorf("problems: %q, want %q", got, tc.want)
 			}

@@ -30,7 +30,7 @@ func TestTablesNameTests(t *testing.T) {
 		"features.md":  {"\n", "\x00", 2, "yes", 30},
 		"addresses.md": {"## Bad input", "\n## ", 3, "", 15},
 	} {
-		_, table, _ := strings.Cut(read(t, filepath.Join("..", "..", "docs", "reference", name)), tc.from)
+		_, table, _ := strings.Cut(readFile(t, filepath.Join("..", "..", "docs", "reference", name)), tc.from)
 		table, _, _ = strings.Cut(table, tc.until)
 		rows := 0
 
@@ -60,7 +60,7 @@ func TestTablesNameTests(t *testing.T) {
 }
 
 // TestThreatModelTestsExist checks that each test that the threat model links to exists.
-func TestThreatModelsTestsAreThere(t *testing.T) {
+func TestThreatModelTestsExist(t *testing.T) {
 	t.Parallel()
 
 	const dir = "../../docs/guides/"

@@ -46,8 +46,8 @@ func TestPropertiesAreTested(t *testing.T) {
 
 		for _, test := range tests {
 			source, err := os.ReadFile(filepath.Join(dir, test[2]))
-			if err != nil || test[1] != test[3] || !tagged(string(source), number, title, test[1]) {
-				t.Errorf("property %s: there is no %s in %s with the tag %q", number, test[1], test[2], tag(number, title))
+			if err != nil || test[1] != test[3] || !hasTag(string(source), number, title, test[1]) {
+				t.Errorf("property %s: there is no %s in %s with the tag %q", number, test[1], test[2], formatTag(number, title))
 			}
 		}
 	}
@@ -58,17 +58,17 @@ func TestPropertiesAreTested(t *testing.T) {
 }
 
 // formatTag returns the tag in a test's comment.
-func tag(number, title string) string {
+func formatTag(number, title string) string {
 	return fmt.Sprintf("// Feature: hyperfleet-operator, Property %s: %s", number, title)
 }
 
 // hasTag returns true if a test's comment has the property's tag.
-func tagged(source, number, title, test string) bool {
+func hasTag(source, number, title, test string) bool {
 	before, _, found := strings.Cut(source, "\nfunc "+test+"(")
 	comment := before[strings.LastIndex(before, "\n\n")+1:]
 
 	for line := range strings.Lines(comment + "\n") {
-		if found && strings.TrimRight(line, ".\n") == tag(number, title) {
+		if found && strings.TrimRight(line, ".\n") == formatTag(number, title) {
 			return true
 		}
 	}

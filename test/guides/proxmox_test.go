@@ -24,7 +24,7 @@ import (
 const (
 	permissionsGuide = "../../docs/guides/proxmox-permissions.md"
 	isoStorage       = "hyperfleet-iso"
-	patience         = time.Minute
+	waitTimeout      = time.Minute
 	gib              = int64(1) << 30
 )
 
@@ -35,7 +35,7 @@ var (
 
 // newGuideModel returns the default cluster with the roles and grants of the guide's commands. If pool is true, it
 // uses the commands for a resource pool.
-func follow(t testing.TB, pool bool) pve.Model {
+func newGuideModel(t testing.TB, pool bool) pve.Model {
 	t.Helper()
 
 	raw, err := os.ReadFile(permissionsGuide)
@@ -67,7 +67,7 @@ func follow(t testing.TB, pool bool) pve.Model {
 		}
 
 		for role := range strings.SplitSeq(grant[3], ",") {
-			for _, path := range templates(grant[1]) {
+			for _, path := range expandPath(grant[1]) {
 				model.ACL = append(model.ACL, pve.ACL{Path: path, Principal: grant[2], Role: role})
 			}
 		}
@@ -81,7 +81,7 @@ func follow(t testing.TB, pool bool) pve.Model {
 }
 
 // expandPath replaces the path of the guide's template with those of the templates of all nodes.
-func templates(path string) []string {
+func expandPath(path string) []string {
 	if path != "/vms/9000" {
 		return []string{path}
 	}
@@ -128,10 +128,10 @@ func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection 
 }
 
 // callUntilDone repeats an asynchronous call until it is done.
-func until(t testing.TB, what string, call func() (bool, error)) {
+func callUntilDone(t testing.TB, what string, call func() (bool, error)) {
 	t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 
 	for {
 		done, err := call()
@@ -156,7 +156,7 @@ func TestPermissionsGuide(t *testing.T) {
 		t.Run(fmt.Sprintf("pool=%t", pool), func(t *testing.T) {
 			t.Parallel()
 
-			server := pvetest.New(t, follow(t, pool))
+			server := pvetest.New(t, newGuideModel(t, pool))
 			provider := connect(t, server, pool)
 
 			info, err := provider.Check(t.Context())
@@ -168,7 +168,7 @@ func TestPermissionsGuide(t *testing.T) {
 				t.Errorf("warnings: %q", info.Warnings)
 			}
 
-			live(t, provider)
+			createAndDelete(t, provider)
 
 			left := server.Snapshot()
 			if isos := left.ISOs(); len(isos) > 0 {
@@ -185,7 +185,7 @@ func TestPermissionsGuide(t *testing.T) {
 }
 
 // createAndDelete creates a machine and deletes it.
-func live(t testing.TB, provider hypervisor.Provider) {
+func createAndDelete(t testing.TB, provider hypervisor.Provider) {
 	t.Helper()
 
 	machine := hypervisor.MachineSpec{
@@ -208,12 +208,12 @@ func live(t testing.TB, provider hypervisor.Provider) {
 
 	machine.ID, machine.Node = reserved.ID, reserved.Node
 
-	until(t, "start", func() (bool, error) {
+	callUntilDone(t, "start", func() (bool, error) {
 		made, err := provider.Start(t.Context(), machine, seed)
 
 		return err == nil && made.State == hypervisor.StateRunning, err
 	})
-	until(t, "delete", func() (bool, error) {
+	callUntilDone(t, "delete", func() (bool, error) {
 		err := provider.Delete(t.Context(), hypervisor.MachineRef{ID: machine.ID, Owner: machine.Owner})
 
 		return hypervisor.Is(err, hypervisor.NotFound), err
@@ -221,7 +221,7 @@ func live(t testing.TB, provider hypervisor.Provider) {
 }
 
 // listUnchecked returns privileges that the operator's check ignores, and what they are for.
-func unseen() map[string]string {
+func listUnchecked() map[string]string {
 	return map[string]string{
 		"HyperFleetVM VM.GuestAgent.Audit":      "reading the addresses of running machines",
 		"HyperFleetVM VM.Config.Cloudinit":      "cloudInitSource builtin",
@@ -230,10 +230,10 @@ func unseen() map[string]string {
 }
 
 // TestPermissionsGuideIsMinimal checks that the operator reports the lack of each role and privilege of the guide.
-func TestPermissionsGuideIsLeast(t *testing.T) {
+func TestPermissionsGuideIsMinimal(t *testing.T) {
 	t.Parallel()
 
-	full := follow(t, false)
+	full := newGuideModel(t, false)
 
 	for i, role := range full.Roles {
 		if role.Name == "HyperFleetPool" {
@@ -243,30 +243,30 @@ func TestPermissionsGuideIsLeast(t *testing.T) {
 		t.Run(role.Name, func(t *testing.T) {
 			t.Parallel()
 
-			model := follow(t, false)
+			model := newGuideModel(t, false)
 			model.ACL = slices.DeleteFunc(model.ACL, func(a pve.ACL) bool { return a.Role == role.Name })
-			misses(t, model, role.Name)
+			checkMissing(t, model, role.Name)
 		})
 
 		for _, privilege := range role.Privileges {
 			name := role.Name + " " + privilege
-			if unseen()[name] != "" {
+			if listUnchecked()[name] != "" {
 				continue
 			}
 
 			t.Run(name, func(t *testing.T) {
 				t.Parallel()
 
-				model := follow(t, false)
+				model := newGuideModel(t, false)
 				model.Roles[i].Privileges = slices.DeleteFunc(model.Roles[i].Privileges, func(p string) bool { return p == privilege })
-				misses(t, model, privilege+" of "+role.Name)
+				checkMissing(t, model, privilege+" of "+role.Name)
 			})
 		}
 	}
 }
 
 // checkMissing checks that the operator reports an error with the grants of the model.
-func misses(t *testing.T, model pve.Model, what string) {
+func checkMissing(t *testing.T, model pve.Model, what string) {
 	t.Helper()
 
 	provider := connect(t, pvetest.New(t, model), false)

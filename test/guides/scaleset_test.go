@@ -25,7 +25,7 @@ import (
 const scaleSetGuide = "../../docs/guides/scale-sets.md"
 
 // readScaleSetGuide returns the guide, its pool, and the sample.
-func scaleSetPage(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) {
+func readScaleSetGuide(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) {
 	t.Helper()
 
 	text, err := os.ReadFile(scaleSetGuide)
@@ -55,7 +55,7 @@ func scaleSetPage(t *testing.T) (page string, pool, sample v1alpha1.RunnerPool) 
 func TestScaleSetGuideShowsTheSample(t *testing.T) {
 	t.Parallel()
 
-	page, pool, sample := scaleSetPage(t)
+	page, pool, sample := readScaleSetGuide(t)
 	if diff := cmp.Diff(sample, pool); diff != "" {
 		t.Errorf("the pool of the guide differs from the sample (-sample +guide):\n%s", diff)
 	}
@@ -75,7 +75,7 @@ func TestScaleSetGuideShowsTheSample(t *testing.T) {
 func TestScaleSetGuideWorks(t *testing.T) {
 	t.Parallel()
 
-	_, pool, _ := scaleSetPage(t)
+	_, pool, _ := readScaleSetGuide(t)
 	config := pool.Spec.Workload.Config.GitHub
 	config.Organization = githubtest.Org
 
@@ -110,7 +110,7 @@ func TestScaleSetGuideWorks(t *testing.T) {
 		t.Fatal("the provider of the pool does not stream jobs")
 	}
 
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
 
 	received := false

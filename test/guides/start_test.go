@@ -13,7 +13,7 @@ import (
 func TestStartPage(t *testing.T) {
 	t.Parallel()
 
-	page, guide := read(t, "../../docs/start/runners.md"), read(t, permissionsGuide)
+	page, guide := readFile(t, "../../docs/start/runners.md"), readFile(t, permissionsGuide)
 	found := 0
 
 	for line := range strings.Lines(page) {

@@ -29,7 +29,7 @@ const (
 	makeTemplate  = "../../deploy/proxmox/make-template.sh"
 )
 
-func read(t testing.TB, path string) string {
+func readFile(t testing.TB, path string) string {
 	t.Helper()
 
 	raw, err := os.ReadFile(path)
@@ -42,10 +42,10 @@ func read(t testing.TB, path string) string {
 
 // TestTemplateFiles checks that a template has the same systemd unit as the operator writes, and its files at the
 // paths that machines use.
-func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
+func TestTemplateFiles(t *testing.T) {
 	t.Parallel()
 
-	script := read(t, customize)
+	script := readFile(t, customize)
 
 	unit := regexp.MustCompile(`(?s)\.service <<'UNIT'\n(.*?)UNIT\n`).FindStringSubmatch(script)
 	if unit == nil {
@@ -67,21 +67,21 @@ func TestTemplateHasWhatMachinesLookFor(t *testing.T) {
 }
 
 // fakeTools replaces the programs of a node. Each logs its arguments, and qm knows no VM.
-const tools = `#!/bin/sh
+const fakeTools = `#!/bin/sh
 echo "${0##*/} $*" >>"$CALLS"
 if [ "${0##*/} $1" = "qm status" ]; then exit 2; fi
 `
 
 // runScript runs the script on a simulated node without VMs, and returns the calls of the programs, the output and
 // the error.
-func run(t *testing.T, args ...string) ([]string, string, error) {
+func runScript(t *testing.T, args ...string) ([]string, string, error) {
 	t.Helper()
 
 	dir := t.TempDir()
 	calls := filepath.Join(dir, "calls")
 
 	for _, name := range []string{"qm", "virt-customize", "qemu-img"} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(tools), 0o700); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(fakeTools), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -116,7 +116,7 @@ var (
 func TestTemplateByScriptAndByHand(t *testing.T) {
 	t.Parallel()
 
-	calls, out, err := run(t, "--image", "debian-12-generic-amd64.qcow2", "--bootstrap-service", "service", "--spire-agent", "agent",
+	calls, out, err := runScript(t, "--image", "debian-12-generic-amd64.qcow2", "--bootstrap-service", "service", "--spire-agent", "agent",
 		"--runner", "runner", "--packages", "git,jq")
 	if err != nil {
 		t.Fatalf("%v: %s", err, out)
@@ -130,23 +130,23 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(byHand(t), byScript); diff != "" || len(byScript) < 4 {
+	if diff := cmp.Diff(readGuideCommands(t), byScript); diff != "" || len(byScript) < 4 {
 		t.Errorf("commands (-guide +script):\n%s", diff)
 	}
 
 	if !slices.ContainsFunc(calls, func(call string) bool {
-		return strings.HasPrefix(call, "virt-customize -a ") && strings.HasSuffix(call, "/hyperfleet-setup:/opt --run "+absolute(t, customize))
+		return strings.HasPrefix(call, "virt-customize -a ") && strings.HasSuffix(call, "/hyperfleet-setup:/opt --run "+absolutePath(t, customize))
 	}) {
 		t.Errorf("the image is not customized: %q", calls)
 	}
 
-	for option, value := range optionsOf(byScript) {
-		accepted(t, option, value)
+	for option, value := range parseOptions(byScript) {
+		checkOption(t, option, value)
 	}
 }
 
 // absolutePath returns the absolute path.
-func absolute(t testing.TB, path string) string {
+func absolutePath(t testing.TB, path string) string {
 	t.Helper()
 
 	path, err := filepath.Abs(path)
@@ -158,10 +158,10 @@ func absolute(t testing.TB, path string) string {
 }
 
 // readGuideCommands returns the qm commands of the guide.
-func byHand(t testing.TB) []string {
+func readGuideCommands(t testing.TB) []string {
 	t.Helper()
 
-	text := strings.ReplaceAll(read(t, templateGuide), " \\\n ", "")
+	text := strings.ReplaceAll(readFile(t, templateGuide), " \\\n ", "")
 
 	var out []string
 
@@ -175,7 +175,7 @@ func byHand(t testing.TB) []string {
 }
 
 // parseOptions returns the options of qm create and qm set, except the new disk.
-func optionsOf(calls []string) url.Values {
+func parseOptions(calls []string) url.Values {
 	out := url.Values{}
 
 	for _, call := range calls {
@@ -192,7 +192,7 @@ func optionsOf(calls []string) url.Values {
 }
 
 // checkOption sets an option of a VM of the simulated Proxmox VE.
-func accepted(t *testing.T, option string, values []string) {
+func checkOption(t *testing.T, option string, values []string) {
 	t.Helper()
 
 	model := pve.DefaultModel()
@@ -230,7 +230,7 @@ func accepted(t *testing.T, option string, values []string) {
 
 // TestMakeTemplateRejectsArguments checks that the script reports missing and invalid arguments before it calls a
 // program.
-func TestMakeTemplateRefuses(t *testing.T) {
+func TestMakeTemplateRejectsArguments(t *testing.T) {
 	t.Parallel()
 
 	const image = "debian-12-generic-amd64.qcow2"
@@ -248,7 +248,7 @@ func TestMakeTemplateRefuses(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			calls, out, err := run(t, tc.args...)
+			calls, out, err := runScript(t, tc.args...)
 			if err == nil || !strings.Contains(out, tc.says) {
 				t.Errorf("error %v, output %q, want %q", err, out, tc.says)
 			}

@@ -15,7 +15,7 @@ import (
 type place struct{ Name string }
 
 // startServer serves leases of one server. given receives the requests, and back a value for each released lease.
-func serve(t *testing.T) (given chan lease.Request, back chan struct{}) {
+func startServer(t *testing.T) (given chan lease.Request, back chan struct{}) {
 	t.Helper()
 
 	given, back = make(chan lease.Request, 1), make(chan struct{}, 1)
@@ -44,8 +44,8 @@ func serve(t *testing.T) (given chan lease.Request, back chan struct{}) {
 }
 
 // TestLeaseEndsWithConnection checks that a lease lasts until its connection is closed.
-func TestALeaseIsTheConnection(t *testing.T) {
-	given, back := serve(t)
+func TestLeaseEndsWithConnection(t *testing.T) {
+	given, back := startServer(t)
 
 	var got place
 
@@ -72,8 +72,8 @@ func TestALeaseIsTheConnection(t *testing.T) {
 }
 
 // TestRejectedLeases checks the errors of leases that cannot be acquired.
-func TestLeasesThatAreNotHad(t *testing.T) {
-	serve(t)
+func TestRejectedLeases(t *testing.T) {
+	startServer(t)
 
 	for kind, want := range map[string]string{"broken": "it is broken", "other": `unknown kind of server: "other"`} {
 		if _, err := lease.Acquire(kind, &place{}); !errors.Is(err, lease.ErrRefused) || !strings.Contains(err.Error(), want) {
@@ -83,7 +83,7 @@ func TestLeasesThatAreNotHad(t *testing.T) {
 }
 
 // TestNoLeaseServer checks that there is no lease without a socket, and an error if nothing serves the socket.
-func TestNobodyToAsk(t *testing.T) {
+func TestNoLeaseServer(t *testing.T) {
 	t.Setenv(lease.EnvSocket, "")
 
 	held, err := lease.Acquire("thing", &place{})

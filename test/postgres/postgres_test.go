@@ -16,7 +16,7 @@ import (
 )
 
 // TestServerEndsWithContext checks that the server ends when its context is canceled.
-func TestTheServerEndsWithItsContext(t *testing.T) {
+func TestServerEndsWithContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
@@ -45,7 +45,7 @@ func TestTheServerEndsWithItsContext(t *testing.T) {
 }
 
 // TestMissingPostgres checks that the error without PostgreSQL programs names initdb.
-func TestNoPostgresSaysWhatToDo(t *testing.T) {
+func TestMissingPostgres(t *testing.T) {
 	_, err := pgproc.Start(t.Context(), pgproc.Options{Dir: t.TempDir(), BinDir: filepath.Join(t.TempDir(), "none")})
 	if err == nil || !strings.Contains(err.Error(), "initdb") {
 		t.Errorf("start without programs: %v, want an error that names initdb", err)

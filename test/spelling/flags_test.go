@@ -6,7 +6,7 @@ package spelling
 import "testing"
 
 // TestCheckName checks which names of flags are reported as misspelled.
-func TestWrong(t *testing.T) {
+func TestCheckName(t *testing.T) {
 	t.Parallel()
 
 	for name, want := range map[string]bool{

@@ -18,10 +18,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/upgrade"
 )
 
-const today = "../../deploy/crds"
+const currentCRDs = "../../deploy/crds"
 
 // listReleases returns the folders of the frozen releases.
-func releases(t *testing.T) []string {
+func listReleases(t *testing.T) []string {
 	t.Helper()
 
 	found, err := filepath.Glob("testdata/v*")
@@ -33,7 +33,7 @@ func releases(t *testing.T) []string {
 }
 
 // readCRDs returns the CRDs in a folder by name.
-func definitions(t *testing.T, dir string) map[string]*apiextensionsv1.CustomResourceDefinition {
+func readCRDs(t *testing.T, dir string) map[string]*apiextensionsv1.CustomResourceDefinition {
 	t.Helper()
 
 	objects, err := kubeproc.ReadObjects(dir)
@@ -60,7 +60,7 @@ func definitions(t *testing.T, dir string) map[string]*apiextensionsv1.CustomRes
 }
 
 // allowedChange is an entry of testdata/allowed.yaml.
-type allowed struct {
+type allowedChange struct {
 	// Release is the release before the change.
 	Release string `json:"release"`
 	Change  string `json:"change"`
@@ -69,10 +69,10 @@ type allowed struct {
 
 // TestAPIsStayCompatible checks that nothing that a release allowed users to write is removed, except what
 // testdata/allowed.yaml lists with a reason.
-func TestNothingIsTakenAway(t *testing.T) {
+func TestAPIsStayCompatible(t *testing.T) {
 	t.Parallel()
 
-	var list []allowed
+	var list []allowedChange
 
 	raw, err := os.ReadFile("testdata/allowed.yaml")
 	if err != nil {
@@ -93,10 +93,10 @@ func TestNothingIsTakenAway(t *testing.T) {
 		left[entry.Release+" "+entry.Change] = true
 	}
 
-	now := definitions(t, today)
+	now := readCRDs(t, currentCRDs)
 
-	for _, release := range releases(t) {
-		before := definitions(t, filepath.Join(release, "crds"))
+	for _, release := range listReleases(t) {
+		before := readCRDs(t, filepath.Join(release, "crds"))
 		if len(before) < 10 {
 			t.Errorf("%s has %d CRDs, want at least 10", release, len(before))
 		}

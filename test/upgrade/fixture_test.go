@@ -20,14 +20,14 @@ import (
 )
 
 // startServer starts an API server with the CRDs of a folder.
-func start(t *testing.T, crds string) *kube.Env {
+func startServer(t *testing.T, crds string) *kube.Env {
 	t.Helper()
 
 	return kube.Start(t, kube.WithCRDs(crds))
 }
 
 // fixture is a fleet whose guests boot, and whose jobs end, when the test allows it.
-type world struct {
+type fixture struct {
 	*fleet.Fleet
 
 	// boot receives a value for each guest that may boot. over is a file that exists when jobs may end.
@@ -36,10 +36,10 @@ type world struct {
 }
 
 // newFixture creates a fixture.
-func newWorld(t *testing.T, env *kube.Env, model pve.Model) *world {
+func newFixture(t *testing.T, env *kube.Env, model pve.Model) *fixture {
 	t.Helper()
 
-	w := &world{boot: make(chan struct{}), over: filepath.Join(t.TempDir(), "over")}
+	w := &fixture{boot: make(chan struct{}), over: filepath.Join(t.TempDir(), "over")}
 	guest := fleet.Guest(t)
 	model.Guest.Script = func(vm pve.GuestVM) {
 		select {
@@ -57,21 +57,21 @@ func newWorld(t *testing.T, env *kube.Env, model pve.Model) *world {
 }
 
 // bootGuests lets this number of guests boot.
-func (w *world) boots(guests int) {
+func (w *fixture) bootGuests(guests int) {
 	for range guests {
 		w.boot <- struct{}{}
 	}
 }
 
 // queueJobs queues jobs that run until endJobs is called.
-func (w *world) queue(jobs int) {
+func (w *fixture) queueJobs(jobs int) {
 	w.GitHub.Queue(control.JobSpec{
 		Labels: []string{"self-hosted", "linux"}, Count: jobs, Command: "while [ ! -e " + w.over + " ]; do sleep 0.05; done",
 	})
 }
 
 // endJobs lets all jobs end.
-func (w *world) end() {
+func (w *fixture) endJobs() {
 	w.T.Helper()
 
 	if err := os.WriteFile(w.over, nil, 0o600); err != nil {
@@ -80,7 +80,7 @@ func (w *world) end() {
 }
 
 // listMachines returns the VM of each claim that has one, and the number of claims in each phase.
-func (w *world) machines() (vms map[string]string, phases map[v1alpha1.MachineClaimPhase]int) {
+func (w *fixture) listMachines() (vms map[string]string, phases map[v1alpha1.MachineClaimPhase]int) {
 	w.T.Helper()
 
 	var claims v1alpha1.MachineClaimList
@@ -102,7 +102,7 @@ func (w *world) machines() (vms map[string]string, phases map[v1alpha1.MachineCl
 }
 
 // waitForRunningJobs waits until this number of jobs run.
-func (w *world) runs(jobs int) {
+func (w *fixture) waitForRunningJobs(jobs int) {
 	w.T.Helper()
 	w.Eventually("jobs being in progress", func() (bool, string) {
 		running := 0

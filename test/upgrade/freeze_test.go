@@ -32,12 +32,12 @@ var freeze = flag.String("freeze", "", "version, such as v0.2.0, whose folder in
 const samples = "../../deploy/samples"
 
 // objectRecorder has the first object of each kind in each state.
-type seen struct {
+type objectRecorder struct {
 	mu      sync.Mutex
 	objects map[string]*unstructured.Unstructured
 }
 
-func (s *seen) add(object *unstructured.Unstructured) {
+func (s *objectRecorder) add(object *unstructured.Unstructured) {
 	state, _, _ := unstructured.NestedString(object.Object, "status", "phase")
 	if job, _, _ := unstructured.NestedString(object.Object, "spec", "state"); job != "" {
 		state = job
@@ -59,7 +59,7 @@ func (s *seen) add(object *unstructured.Unstructured) {
 	}
 }
 
-func (s *seen) has(keys ...string) (bool, string) {
+func (s *objectRecorder) has(keys ...string) (bool, string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -73,7 +73,7 @@ func (s *seen) has(keys ...string) (bool, string) {
 }
 
 // watch records every state of objects of the kinds of runners.
-func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
+func (s *objectRecorder) watch(ctx context.Context, t *testing.T, env *kube.Env) {
 	t.Helper()
 
 	watching, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -104,15 +104,15 @@ func (s *seen) watch(ctx context.Context, t *testing.T, env *kube.Env) {
 
 // destroyDelay is how long the deletion of a VM takes, so that the operator writes this phase: it keeps changes in
 // memory for up to five seconds.
-const seenFor = 6 * time.Second
+const destroyDelay = 6 * time.Second
 
 // TestFreeze creates objects of each kind in all of their states, and with the flag -freeze writes them as the
 // test data of a release.
 func TestFreeze(t *testing.T) {
 	t.Parallel()
 
-	env := start(t, today)
-	all := &seen{objects: map[string]*unstructured.Unstructured{}}
+	env := startServer(t, currentCRDs)
+	all := &objectRecorder{objects: map[string]*unstructured.Unstructured{}}
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -120,9 +120,9 @@ func TestFreeze(t *testing.T) {
 	all.watch(ctx, t, env)
 
 	model := fleet.Model()
-	model.Delays.Destroy = seenFor
+	model.Delays.Destroy = destroyDelay
 
-	w := newWorld(t, env, model)
+	w := newFixture(t, env, model)
 	w.Timeout = time.Minute
 	w.Runners.MaxAttempts = 1
 	w.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
@@ -139,14 +139,14 @@ func TestFreeze(t *testing.T) {
 		w.Eventually("objects in all their states", func() (bool, string) { return all.has(keys...) })
 	}
 	sees("MachineClaim Failed")
-	w.queue(2)
+	w.queueJobs(2)
 	sees("MachineClaim Bootstrapping")
-	w.boots(2)
-	w.runs(2)
+	w.bootGuests(2)
+	w.waitForRunningJobs(2)
 	sees("MachineClaim Ready", "RunnerJob Running")
-	w.drain()
+	w.deleteBusyClaim()
 	sees("MachineClaim Draining")
-	w.end()
+	w.endJobs()
 	w.EventuallyJobsDone(2)
 	sees("HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus", "RunnerJob Queued",
 		"RunnerJob Completed", "MachineClaim Pending", "MachineClaim Provisioning", "MachineClaim Terminating")
@@ -166,7 +166,7 @@ func TestFreeze(t *testing.T) {
 }
 
 // deleteBusyClaim deletes a claim whose runner has a job.
-func (w *world) drain() {
+func (w *fixture) deleteBusyClaim() {
 	w.T.Helper()
 
 	var claims v1alpha1.MachineClaimList
@@ -190,14 +190,14 @@ func (w *world) drain() {
 const header = "# Objects of %s as its operator had them, one for each kind and state. `make freeze` wrote it.\n"
 
 // write writes the current CRDs, the recorded objects, and the samples of other kinds.
-func (s *seen) write(t *testing.T, f *fleet.Fleet, dir string) {
+func (s *objectRecorder) write(t *testing.T, f *fleet.Fleet, dir string) {
 	t.Helper()
 
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
 
-	if err := os.CopyFS(filepath.Join(dir, "crds"), os.DirFS(today)); err != nil {
+	if err := os.CopyFS(filepath.Join(dir, "crds"), os.DirFS(currentCRDs)); err != nil {
 		t.Fatal(err)
 	}
 
@@ -215,7 +215,7 @@ func (s *seen) write(t *testing.T, f *fleet.Fleet, dir string) {
 		t.Fatal(err)
 	}
 
-	kinds := definitions(t, today)
+	kinds := readCRDs(t, currentCRDs)
 
 	for i, object := range given {
 		group := object.GroupVersionKind().Group

@@ -25,46 +25,46 @@ import (
 
 // TestMachinesSurviveUpgrade checks that a release's machines continue during an upgrade: first of the CRDs, as
 // docs/operate/upgrade.md says, then of the operator. None is lost, duplicated or recreated, and all jobs finish.
-func TestMachinesGoOn(t *testing.T) {
+func TestMachinesSurviveUpgrade(t *testing.T) {
 	t.Parallel()
 
-	for _, release := range releases(t) {
+	for _, release := range listReleases(t) {
 		t.Run(filepath.Base(release), func(t *testing.T) {
 			t.Parallel()
 
-			env := start(t, filepath.Join(release, "crds"))
-			w := newWorld(t, env, fleet.Model())
+			env := startServer(t, filepath.Join(release, "crds"))
+			w := newFixture(t, env, fleet.Model())
 			w.Start()
 			w.EventuallyReady(w.NewPool(0))
-			w.queue(2)
-			w.boots(2)
-			w.runs(2)
+			w.queueJobs(2)
+			w.bootGuests(2)
+			w.waitForRunningJobs(2)
 
 			// Two more machines are being created, and one job is queued while no operator runs.
-			w.queue(2)
+			w.queueJobs(2)
 			w.Eventually("machines being created", func() (bool, string) {
-				vms, phases := w.machines()
+				vms, phases := w.listMachines()
 
 				return phases[v1alpha1.MachineClaimProvisioning]+phases[v1alpha1.MachineClaimBootstrapping] >= 2 && len(vms) == 4, fmt.Sprint(phases)
 			})
 			w.Stop()
 
-			before, _ := w.machines()
+			before, _ := w.listMachines()
 
-			env.Apply(t, today)
-			w.queue(1)
+			env.Apply(t, currentCRDs)
+			w.queueJobs(1)
 			w.Start()
 			w.EventuallyReady(w.NewPool(0))
-			w.boots(3)
+			w.bootGuests(3)
 
-			after, _ := w.machines()
+			after, _ := w.listMachines()
 			for claim, vm := range before {
 				if now, there := after[claim]; there && now != vm {
 					t.Errorf("claim %s had VM %s, and now has %s", claim, vm, now)
 				}
 			}
 
-			w.end()
+			w.endJobs()
 			w.EventuallyJobsDone(5)
 			w.EventuallyClean()
 
@@ -86,11 +86,11 @@ func TestMachinesGoOn(t *testing.T) {
 func TestObjectsStayValid(t *testing.T) {
 	t.Parallel()
 
-	for _, release := range releases(t) {
+	for _, release := range listReleases(t) {
 		t.Run(filepath.Base(release), func(t *testing.T) {
 			t.Parallel()
 
-			env := start(t, filepath.Join(release, "crds"))
+			env := startServer(t, filepath.Join(release, "crds"))
 			namespace := env.Namespace(t)
 
 			objects, err := kubeproc.ReadObjects(filepath.Join(release, "objects.yaml"))
@@ -103,17 +103,17 @@ func TestObjectsStayValid(t *testing.T) {
 
 			for _, object := range objects {
 				kinds[object.GetKind()]++
-				stored = append(stored, store(t, env, namespace, object))
+				stored = append(stored, storeObject(t, env, namespace, object))
 			}
 
-			if len(kinds) < len(definitions(t, filepath.Join(release, "crds"))) || kinds["MachineClaim"] < 7 {
+			if len(kinds) < len(readCRDs(t, filepath.Join(release, "crds"))) || kinds["MachineClaim"] < 7 {
 				t.Errorf("objects of some kinds or phases are missing: %v", kinds)
 			}
 
-			env.Apply(t, today)
+			env.Apply(t, currentCRDs)
 
 			for _, object := range stored {
-				survives(t, env, object)
+				checkUpgraded(t, env, object)
 			}
 		})
 	}
@@ -124,11 +124,11 @@ func TestObjectsStayValid(t *testing.T) {
 func TestStoredPoolsCanBePaused(t *testing.T) {
 	t.Parallel()
 
-	for _, release := range releases(t) {
+	for _, release := range listReleases(t) {
 		t.Run(filepath.Base(release), func(t *testing.T) {
 			t.Parallel()
 
-			env := start(t, filepath.Join(release, "crds"))
+			env := startServer(t, filepath.Join(release, "crds"))
 			namespace := env.Namespace(t)
 
 			pools := []*v1alpha1.RunnerPool{}
@@ -156,7 +156,7 @@ func TestStoredPoolsCanBePaused(t *testing.T) {
 				pools = append(pools, pool)
 			}
 
-			env.Apply(t, today)
+			env.Apply(t, currentCRDs)
 
 			for _, pool := range pools {
 				another := pool.DeepCopy()
@@ -176,7 +176,7 @@ func TestStoredPoolsCanBePaused(t *testing.T) {
 }
 
 // storeObject creates an object with its status as the release's operator did, and returns the stored object.
-func store(t *testing.T, env *kube.Env, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
+func storeObject(t *testing.T, env *kube.Env, namespace string, object *unstructured.Unstructured) *unstructured.Unstructured {
 	t.Helper()
 
 	// Objects with a namespace are created in the namespace of the test.
@@ -208,7 +208,7 @@ func store(t *testing.T, env *kube.Env, namespace string, object *unstructured.U
 }
 
 // checkUpgraded updates an object, directly and with the current Go types.
-func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
+func checkUpgraded(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 	t.Helper()
 
 	name := before.GetKind() + " " + before.GetName()
@@ -219,7 +219,7 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 		t.Fatalf("read %s: %v", name, err)
 	}
 
-	if diff := differs(before, now); diff != "" {
+	if diff := diffObjects(before, now); diff != "" {
 		t.Errorf("%s after the upgrade (-before +after):\n%s", name, diff)
 	}
 
@@ -260,42 +260,42 @@ func survives(t *testing.T, env *kube.Env, before *unstructured.Unstructured) {
 		t.Fatalf("read %s: %v", name, err)
 	}
 
-	if diff := differs(before, now); diff != "" {
+	if diff := diffObjects(before, now); diff != "" {
 		t.Errorf("%s after an update with the current type (-before +after):\n%s", name, diff)
 	}
 }
 
 // diffObjects returns the difference between two versions of an object. A default status that the current CRD adds
 // is not a difference.
-func differs(before, now *unstructured.Unstructured) string {
-	after := content(now)
+func diffObjects(before, now *unstructured.Unstructured) string {
+	after := contentOf(now)
 	if _, has := before.Object["status"]; !has {
 		delete(after, "status")
 	}
 
-	return cmp.Diff(content(before), after, cmp.Comparer(same))
+	return cmp.Diff(contentOf(before), after, cmp.Comparer(isEquivalent))
 }
 
 // contentOf returns an object's content without what the API server adds.
-func content(of *unstructured.Unstructured) map[string]any {
+func contentOf(of *unstructured.Unstructured) map[string]any {
 	out := maps.Clone(of.Object)
 	delete(out, "metadata")
 	out["labels"] = of.GetLabels()
 
-	result, _ := withoutZeros(out).(map[string]any)
+	result, _ := removeZeros(out).(map[string]any)
 
 	return result
 }
 
 // removeZeros removes values that are equal to their absence: false, 0 and "". A field with another default gets
 // this default, and differs.
-func withoutZeros(of any) any {
+func removeZeros(of any) any {
 	switch value := of.(type) {
 	case map[string]any:
 		out := map[string]any{}
 
 		for name, field := range value {
-			if kept := withoutZeros(field); kept != nil {
+			if kept := removeZeros(field); kept != nil {
 				out[name] = kept
 			}
 		}
@@ -304,7 +304,7 @@ func withoutZeros(of any) any {
 	case []any:
 		out := make([]any, 0, len(value))
 		for _, item := range value {
-			out = append(out, withoutZeros(item))
+			out = append(out, removeZeros(item))
 		}
 
 		return out
@@ -318,7 +318,7 @@ func withoutZeros(of any) any {
 }
 
 // isEquivalent returns true if two texts are the same duration or quantity: 1h and 1h0m0s, or 1024Mi and 1Gi.
-func same(a, b string) bool {
+func isEquivalent(a, b string) bool {
 	if a == b {
 		return true
 	}

@@ -27,7 +27,7 @@ import (
 )
 
 // An unavailable job is an error that names the reason. A job that the runner already has is kept.
-func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
+func TestIssueOfUnavailableJob(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
@@ -55,30 +55,30 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
 				t.Helper()
 
-				config := configOf(s)
+				config := newConfig(s)
 				config.Stack = "somebody-elses"
-				issue(t, open(t, config), "their-vm", job)
+				issueCredential(t, openProvider(t, config), "their-vm", job)
 			},
 			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
 		},
 		"run by another runner": {
 			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
 				t.Helper()
-				runs(t, s, issue(t, p, "vm-0", job))
+				startAgent(t, s, issueCredential(t, p, "vm-0", job))
 			},
 			kind: workload.NotFound, reason: buildkite.ReasonJobGone,
 		},
 		"run by this runner": {
 			prepare: func(t *testing.T, s *buildkitetest.Server, p workload.Provider, job control.Job) {
 				t.Helper()
-				runs(t, s, issue(t, p, "vm-1", job))
+				startAgent(t, s, issueCredential(t, p, "vm-1", job))
 			},
 			kind: workload.Conflict, reason: workload.ReasonRunnerExists,
 		},
 		"run by this runner, known only from the ledger": {
 			prepare: func(t *testing.T, s *buildkitetest.Server, _ workload.Provider, job control.Job) {
 				t.Helper()
-				runs(t, s, issue(t, open(t, configOf(s)), "vm-1", job))
+				startAgent(t, s, issueCredential(t, openProvider(t, newConfig(s)), "vm-1", job))
 			},
 			request: func(r *workload.RunnerRequest) { r.Job.RunnerName = "vm-1" },
 			kind:    workload.Conflict, reason: workload.ReasonRunnerExists,
@@ -89,21 +89,21 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 			t.Parallel()
 
 			server := buildkitetest.New(t, sim.Options{})
-			provider := open(t, configOf(server))
+			provider := openProvider(t, newConfig(server))
 			job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
 
 			if tc.prepare != nil {
 				tc.prepare(t, server, provider, job)
 			}
 
-			req := request("vm-1", workload.Job{ID: job.Key})
+			req := newRequest("vm-1", workload.Job{ID: job.Key})
 			if tc.request != nil {
 				tc.request(&req)
 			}
 
 			got, err := provider.IssueCredential(t.Context(), req)
-			if workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
-				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			if workload.KindOf(err) != tc.kind || getReason(err) != tc.reason {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), getReason(err))
 			}
 
 			if (err == nil) != (got.RunnerToken != "") {
@@ -113,10 +113,10 @@ func TestIssueOfAJobThatIsNotToBeHad(t *testing.T) {
 	}
 }
 
-func issue(t *testing.T, provider workload.Provider, name string, job control.Job) workload.Credential {
+func issueCredential(t *testing.T, provider workload.Provider, name string, job control.Job) workload.Credential {
 	t.Helper()
 
-	out, err := provider.IssueCredential(t.Context(), request(name, workload.Job{ID: job.Key}))
+	out, err := provider.IssueCredential(t.Context(), newRequest(name, workload.Job{ID: job.Key}))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,7 +125,7 @@ func issue(t *testing.T, provider workload.Provider, name string, job control.Jo
 }
 
 // startAgent starts the agent of a credential and waits until it runs the job.
-func runs(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
+func startAgent(t *testing.T, server *buildkitetest.Server, credential workload.Credential) *buildkitetest.Agent {
 	t.Helper()
 
 	agent := server.StartAgent(t, credential.JobID, credential.RunnerToken, nil)
@@ -144,12 +144,12 @@ func TestIssueAgain(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
-	first := issue(t, provider, "vm-1", job)
+	first := issueCredential(t, provider, "vm-1", job)
 
-	for action, again := range map[string]workload.Provider{"same process": provider, "after a restart": open(t, configOf(server))} {
-		second := issue(t, again, "vm-1", job)
+	for action, again := range map[string]workload.Provider{"same process": provider, "after a restart": openProvider(t, newConfig(server))} {
+		second := issueCredential(t, again, "vm-1", job)
 		if second.JobID != first.JobID || second.RunnerToken == "" {
 			t.Errorf("%s: job %s, want %s", action, second.JobID, first.JobID)
 		}
@@ -167,7 +167,7 @@ func TestReservationsLapse(t *testing.T) {
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := buildkitetest.New(t, sim.Options{Clock: clk, NoLimits: true})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
 
 	for timeout, want := range map[time.Duration]time.Duration{
@@ -183,11 +183,11 @@ func TestReservationsLapse(t *testing.T) {
 		}
 	}
 
-	credential := issue(t, provider, "vm-1", job) // for 5 minutes
+	credential := issueCredential(t, provider, "vm-1", job) // for 5 minutes
 
 	clk.Step(5*time.Minute + time.Second)
 
-	if jobs := polled(t, provider); len(jobs) != 1 || jobs[0].ID != job.Key {
+	if jobs := pollJobs(t, provider); len(jobs) != 1 || jobs[0].ID != job.Key {
 		t.Errorf("jobs after the reservation expired: %+v", jobs)
 	}
 
@@ -206,11 +206,11 @@ func TestASecondRunnerForAJob(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
 
-	issue(t, provider, "vm-1", job)
-	runs(t, server, issue(t, provider, "vm-2", job))
+	issueCredential(t, provider, "vm-1", job)
+	startAgent(t, server, issueCredential(t, provider, "vm-2", job))
 
 	if _, err := provider.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find() of the first = %v, want kind NotFound", err)
@@ -227,35 +227,35 @@ func TestASecondRunnerForAJob(t *testing.T) {
 }
 
 // slowTransport delays every call, as a network does.
-type slow struct{ next http.RoundTripper }
+type slowTransport struct{ next http.RoundTripper }
 
-func (s slow) RoundTrip(r *http.Request) (*http.Response, error) {
+func (s slowTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	time.Sleep(20 * time.Millisecond)
 
 	return s.next.RoundTrip(r)
 }
 
 // gatheringTransport delays the first call of each kind until all other requests of a burst are pending.
-type gathering struct {
+type gatheringTransport struct {
 	next           http.RoundTripper
-	burst          int
-	waiting        func() [2]int // pending reservations and tokens
+	burstSize      int
+	countPending   func() [2]int // pending reservations and tokens
 	reserve, token sync.Once
 }
 
-func (g *gathering) RoundTrip(r *http.Request) (*http.Response, error) {
+func (g *gatheringTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	switch {
 	case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
-		g.reserve.Do(func() { g.gather(r, 0) })
+		g.reserve.Do(func() { g.waitForBurst(r, 0) })
 	case strings.HasSuffix(r.URL.Path, "/job-acquisition-tokens"):
-		g.token.Do(func() { g.gather(r, 1) })
+		g.token.Do(func() { g.waitForBurst(r, 1) })
 	}
 
 	return g.next.RoundTrip(r)
 }
 
 // waitForBurst waits until all requests that are not part of the call are pending.
-func (g *gathering) gather(r *http.Request, kind int) {
+func (g *gatheringTransport) waitForBurst(r *http.Request, kind int) {
 	asked := 0
 
 	if body, err := r.GetBody(); err == nil {
@@ -263,13 +263,13 @@ func (g *gathering) gather(r *http.Request, kind int) {
 		asked = len(regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAll(text, -1))
 	}
 
-	for asked+g.waiting()[kind] < g.burst && r.Context().Err() == nil {
+	for asked+g.countPending()[kind] < g.burstSize && r.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
 }
 
 // A burst of machines needs few calls, because Buildkite allows ten calls per second.
-func TestABurstIsReservedTogether(t *testing.T) {
+func TestBurstIsReservedInBatches(t *testing.T) {
 	t.Parallel()
 
 	const burst = 60
@@ -277,10 +277,10 @@ func TestABurstIsReservedTogether(t *testing.T) {
 	var provider workload.Provider
 
 	server := buildkitetest.New(t, sim.Options{})
-	config := configOf(server)
+	config := newConfig(server)
 	config.Timeout = time.Minute
 	config.Transport = func(next http.RoundTripper) http.RoundTripper {
-		return &gathering{next: next, burst: burst, waiting: func() [2]int { return buildkite.CountPending(provider) }}
+		return &gatheringTransport{next: next, burstSize: burst, countPending: func() [2]int { return buildkite.CountPending(provider) }}
 	}
 
 	// The known state of the queue does not expire.
@@ -293,13 +293,13 @@ func TestABurstIsReservedTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	polled(t, provider) // reads that the queue is not paused
+	pollJobs(t, provider) // reads that the queue is not paused
 
 	var group sync.WaitGroup
 
 	for i, job := range server.Queue(control.JobSpec{Count: burst}) {
 		group.Go(func() {
-			got, err := provider.IssueCredential(t.Context(), request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			got, err := provider.IssueCredential(t.Context(), newRequest(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
 			if err != nil || got.JobID != job.Key || got.RunnerToken == "" {
 				t.Errorf("Issue() = job %s, %v, want job %s", got.JobID, err, job.Key)
 			}
@@ -315,14 +315,14 @@ func TestABurstIsReservedTogether(t *testing.T) {
 }
 
 // A caller whose context ends does not cancel the requests of the others.
-func TestOneOfABurstGoesAway(t *testing.T) {
+func TestCancelledRequestOfBurst(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	config := configOf(server)
-	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slow{next} }
-	provider := open(t, config)
-	polled(t, provider)
+	config := newConfig(server)
+	config.Transport = func(next http.RoundTripper) http.RoundTripper { return slowTransport{next} }
+	provider := openProvider(t, config)
+	pollJobs(t, provider)
 
 	var group sync.WaitGroup
 
@@ -335,7 +335,7 @@ func TestOneOfABurstGoesAway(t *testing.T) {
 		group.Go(func() {
 			defer cancel()
 
-			_, err := provider.IssueCredential(ctx, request(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
+			_, err := provider.IssueCredential(ctx, newRequest(fmt.Sprintf("vm-%d", i), workload.Job{ID: job.Key}))
 			if i%2 == 1 && err != nil || i%2 == 0 && err != nil && !errors.Is(err, context.Canceled) {
 				t.Errorf("Issue() of %d = %v", i, err)
 			}
@@ -350,11 +350,11 @@ func TestRateLimits(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{Clock: clocktesting.NewFakeClock(time.Now())})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	limited := 0
 
 	for _, job := range server.Queue(control.JobSpec{Count: 30}) {
-		_, err := provider.IssueCredential(t.Context(), request("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
+		_, err := provider.IssueCredential(t.Context(), newRequest("vm-"+job.Key[:8], workload.Job{ID: job.Key}))
 
 		known, ok := errors.AsType[*workload.Error](err)
 
@@ -405,11 +405,11 @@ func TestNoAcquisitionToken(t *testing.T) {
 			}))
 			t.Cleanup(server.Close)
 
-			provider := open(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
+			provider := openProvider(t, buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL})
 
-			got, err := provider.IssueCredential(t.Context(), request("vm-1", workload.Job{ID: unknownJob}))
-			if err == nil || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason || got.RunnerToken != "" {
-				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			got, err := provider.IssueCredential(t.Context(), newRequest("vm-1", workload.Job{ID: unknownJob}))
+			if err == nil || workload.KindOf(err) != tc.kind || getReason(err) != tc.reason || got.RunnerToken != "" {
+				t.Errorf("Issue() = %v (kind %s, reason %s)", err, workload.KindOf(err), getReason(err))
 			}
 		})
 	}

@@ -22,14 +22,14 @@ import (
 
 const secret = "a-webhook-secret"
 
-func configOf(server *buildkitetest.Server) buildkite.Config {
+func newConfig(server *buildkitetest.Server) buildkite.Config {
 	return buildkite.Config{
 		Organization: buildkitetest.Organization, Queue: buildkitetest.Queue, Stack: "hyperfleet-test",
 		Endpoint: server.Endpoint, Token: buildkitetest.Token,
 	}
 }
 
-func open(t *testing.T, config buildkite.Config) workload.Provider {
+func openProvider(t *testing.T, config buildkite.Config) workload.Provider {
 	t.Helper()
 
 	provider, err := buildkite.New(config)
@@ -41,7 +41,7 @@ func open(t *testing.T, config buildkite.Config) workload.Provider {
 }
 
 // pollJobs lists the jobs.
-func polled(t *testing.T, provider workload.Provider) []workload.Job {
+func pollJobs(t *testing.T, provider workload.Provider) []workload.Job {
 	t.Helper()
 
 	poller, ok := provider.(workload.Poller)
@@ -57,18 +57,18 @@ func polled(t *testing.T, provider workload.Provider) []workload.Job {
 	return jobs
 }
 
-func request(name string, job workload.Job) workload.RunnerRequest {
+func newRequest(name string, job workload.Job) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Job: &job, Timeout: 5 * time.Minute}
 }
 
 // One job from the queue to its end: the job is polled, reserved and run by an agent that only has
 // the job's token, and the platform reports each step.
-func TestOneJobsLife(t *testing.T) {
+func TestJobLifecycle(t *testing.T) {
 	t.Parallel()
 
 	hooks := buildkitetest.NewReceiver(t)
 	server := buildkitetest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: secret}})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 
 	if err := provider.Validate(t.Context()); err != nil {
 		t.Fatal(err)
@@ -78,12 +78,12 @@ func TestOneJobsLife(t *testing.T) {
 		Name: "build it", Labels: []string{"queue=default", "os=linux"}, Command: `echo "on $BUILDKITE_AGENT_NAME"; sleep 0.2`,
 	})[0]
 
-	jobs := polled(t, provider)
+	jobs := pollJobs(t, provider)
 	if len(jobs) != 1 || jobs[0].ID != queued.Key || jobs[0].State != v1alpha1.JobQueued {
 		t.Fatalf("polled %+v, want the queued job %s", jobs, queued.Key)
 	}
 
-	credential, err := provider.IssueCredential(t.Context(), request("vm-1", jobs[0]))
+	credential, err := provider.IssueCredential(t.Context(), newRequest("vm-1", jobs[0]))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func TestOneJobsLife(t *testing.T) {
 			credential.RunnerID, credential.JobID, credential.RegistrationURL, credential.ExpiresAt)
 	}
 
-	if rest := polled(t, provider); len(rest) != 0 {
+	if rest := pollJobs(t, provider); len(rest) != 0 {
 		t.Errorf("a reserved job is still listed: %+v", rest)
 	}
 
@@ -183,7 +183,7 @@ func checkHooks(t *testing.T, hooks []buildkitetest.Webhook, polled workload.Job
 }
 
 // Outages, rate limits and delayed tokens cause delays and lose no job.
-func TestJobsOutliveTrouble(t *testing.T) {
+func TestJobsSurviveErrors(t *testing.T) {
 	t.Parallel()
 
 	// Only the faults cause rate limits. The number of calls per second depends on the machine that
@@ -191,7 +191,7 @@ func TestJobsOutliveTrouble(t *testing.T) {
 	server := buildkitetest.New(t, sim.Options{Seed: 7, NoLimits: true, Faults: control.Faults{
 		ServerError: 0.15, RateLimit: 0.1, RetryAfter: time.Second, JITDelay: 20 * time.Millisecond,
 	}})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	jobs := server.Queue(control.JobSpec{Count: 10, Labels: []string{"queue=default"}})
 
 	var group sync.WaitGroup
@@ -201,7 +201,7 @@ func TestJobsOutliveTrouble(t *testing.T) {
 			name := fmt.Sprintf("vm-%d", i)
 
 			for end := time.Now().Add(time.Minute); time.Now().Before(end); {
-				credential, err := provider.IssueCredential(t.Context(), request(name, workload.Job{ID: job.Key}))
+				credential, err := provider.IssueCredential(t.Context(), newRequest(name, workload.Job{ID: job.Key}))
 				if err == nil {
 					agent := server.StartAgent(t, job.Key, credential.RunnerToken, map[string]string{"BUILDKITE_AGENT_NAME": name})
 					if code := agent.Wait(); code != 0 {

@@ -23,7 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/buildkite"
 )
 
-func template(change ...func(*v1alpha1.BuildkiteBootstrap)) *v1alpha1.HypervisorMachineTemplate {
+func newTemplate(change ...func(*v1alpha1.BuildkiteBootstrap)) *v1alpha1.HypervisorMachineTemplate {
 	from := &v1alpha1.BuildkiteBootstrap{Credentials: v1alpha1.SecretValueSource{
 		SecretKeyRef: v1alpha1.SecretKeySelector{Name: "buildkite", Key: "token"},
 	}}
@@ -39,7 +39,7 @@ func template(change ...func(*v1alpha1.BuildkiteBootstrap)) *v1alpha1.Hypervisor
 	}
 }
 
-func load(own *v1alpha1.BuildkiteConfig) v1alpha1.Workload {
+func newWorkload(own *v1alpha1.BuildkiteConfig) v1alpha1.Workload {
 	return v1alpha1.Workload{Type: v1alpha1.WorkloadBuildkite, Config: &v1alpha1.WorkloadConfig{Buildkite: own}}
 }
 
@@ -51,7 +51,7 @@ func TestRunner(t *testing.T) {
 		Scope: workload.Scope{Organization: "acme"}, Queue: "linux", Labels: []string{"queue=linux", "os=linux", "docker"},
 		Metadata: map[string]string{"site": "berlin"}, PollInterval: 10 * time.Second,
 		Program: guest.Runner{Program: "/usr/bin/buildkite-agent", WorkDir: "/tmp/runner-work", OS: "linux", Arch: "x64"},
-		Secrets: map[string]v1alpha1.SecretValueSource{"token": template().Spec.Bootstrap.Config.Buildkite.Credentials},
+		Secrets: map[string]v1alpha1.SecretValueSource{"token": newTemplate().Spec.Bootstrap.Config.Buildkite.Credentials},
 		Servers: []string{"agent.buildkite.com"},
 		Timeout: 7 * time.Second,
 	}
@@ -70,33 +70,33 @@ func TestRunner(t *testing.T) {
 		want     workload.RunnerSpec
 		reason   string
 	}{
-		"all set": {template(), load(own), full, ""},
+		"all set": {newTemplate(), newWorkload(own), full, ""},
 		"queue and settings of the agent by default": {
-			template(func(b *v1alpha1.BuildkiteBootstrap) { b.Program, b.WorkDir = "/opt/agent", "/builds" }),
-			load(&v1alpha1.BuildkiteConfig{Organization: "acme"}),
+			newTemplate(func(b *v1alpha1.BuildkiteBootstrap) { b.Program, b.WorkDir = "/opt/agent", "/builds" }),
+			newWorkload(&v1alpha1.BuildkiteConfig{Organization: "acme"}),
 			with(func(r *workload.RunnerSpec) {
 				r.Queue, r.Labels, r.Metadata = "default", []string{"queue=default"}, nil
 				r.Program.Program, r.Program.WorkDir = "/opt/agent", "/builds"
 			}), "",
 		},
 		"a queue without a key": {
-			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
+			newTemplate(), newWorkload(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "__default__"}),
 			with(func(r *workload.RunnerSpec) {
 				r.Queue, r.Labels, r.Metadata = "__default__", []string{"queue=__default__"}, nil
 			}), buildkite.ReasonConfig,
 		},
-		"unknown template": {nil, load(own), with(func(r *workload.RunnerSpec) {
+		"unknown template": {nil, newWorkload(own), with(func(r *workload.RunnerSpec) {
 			r.Secrets, r.Servers, r.Timeout = nil, nil, 0
 		}), workload.ReasonBootstrapIncomplete},
-		"no organization": {template(), load(&v1alpha1.BuildkiteConfig{Queue: "linux"}), with(func(r *workload.RunnerSpec) {
+		"no organization": {newTemplate(), newWorkload(&v1alpha1.BuildkiteConfig{Queue: "linux"}), with(func(r *workload.RunnerSpec) {
 			r.Scope, r.Labels, r.Metadata = workload.Scope{}, []string{"queue=linux"}, nil
 		}), workload.ReasonScopeMissing},
 		"queue among the tags": {
-			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"queue=other"}}),
+			newTemplate(), newWorkload(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"queue=other"}}),
 			with(func(r *workload.RunnerSpec) { r.Labels, r.Metadata = []string{"queue=linux"}, nil }), buildkite.ReasonConfig,
 		},
 		"two tags in one": {
-			template(), load(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"a=b,c=d"}}),
+			newTemplate(), newWorkload(&v1alpha1.BuildkiteConfig{Organization: "acme", Queue: "linux", Tags: []string{"a=b,c=d"}}),
 			with(func(r *workload.RunnerSpec) { r.Labels, r.Metadata = []string{"queue=linux"}, nil }), buildkite.ReasonConfig,
 		},
 	}
@@ -199,7 +199,7 @@ func TestStackKey(t *testing.T) {
 	t.Parallel()
 
 	of := func(organization, queue, uid string) string {
-		from := template()
+		from := newTemplate()
 		from.UID = types.UID(uid)
 
 		return buildkite.StackKey(workload.Config{Template: from, Runner: workload.RunnerSpec{
@@ -225,7 +225,7 @@ func TestStackKey(t *testing.T) {
 	}
 }
 
-func TestOpenAndNewRefuse(t *testing.T) {
+func TestOpenAndNewErrors(t *testing.T) {
 	t.Parallel()
 
 	good := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t"}
@@ -247,7 +247,7 @@ func TestOpenAndNewRefuse(t *testing.T) {
 			tc.change(&config)
 
 			_, err := buildkite.New(config)
-			if !workload.Is(err, workload.Rejected) || reasonOf(err) != tc.reason {
+			if !workload.Is(err, workload.Rejected) || getReason(err) != tc.reason {
 				t.Errorf("New() = %v, want reason %s", err, tc.reason)
 			}
 
@@ -266,7 +266,7 @@ func TestOpenAndNewRefuse(t *testing.T) {
 	}
 }
 
-func reasonOf(err error) string {
+func getReason(err error) string {
 	known, ok := errors.AsType[*workload.Error](err)
 	if !ok {
 		return ""
@@ -276,7 +276,7 @@ func reasonOf(err error) string {
 }
 
 // There are few operation names, whatever names and numbers the paths contain.
-func TestOperationsHaveNoNamesInThem(t *testing.T) {
+func TestOperationsHaveNoNames(t *testing.T) {
 	t.Parallel()
 
 	for path, want := range map[string]string{

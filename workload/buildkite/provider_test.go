@@ -45,7 +45,7 @@ func TestValidateNamesTheFix(t *testing.T) {
 		"other org":      {config: func(c *buildkite.Config) { c.Organization = "rival" }, kind: workload.Rejected, reason: buildkite.ReasonOrganization, says: "acme"},
 		"org in capital": {config: func(c *buildkite.Config) { c.Organization = "ACME" }},
 		"no capacity for another stack": {
-			sim: sim.Options{StackLimit: 1}, before: func(s *buildkitetest.Server) { register(s, "somebody-elses") },
+			sim: sim.Options{StackLimit: 1}, before: func(s *buildkitetest.Server) { registerStack(s, "somebody-elses") },
 			kind: workload.Rejected, reason: buildkite.ReasonStack, says: "Stack limit exceeded",
 		},
 		"rate limit reached": {
@@ -62,14 +62,14 @@ func TestValidateNamesTheFix(t *testing.T) {
 				tc.before(server)
 			}
 
-			config := configOf(server)
+			config := newConfig(server)
 			if tc.config != nil {
 				tc.config(&config)
 			}
 
-			err := open(t, config).Validate(t.Context())
-			if (err == nil) != (tc.reason == "" && tc.says == "") || workload.KindOf(err) != tc.kind || reasonOf(err) != tc.reason {
-				t.Fatalf("Validate() = %v (kind %s, reason %s)", err, workload.KindOf(err), reasonOf(err))
+			err := openProvider(t, config).Validate(t.Context())
+			if (err == nil) != (tc.reason == "" && tc.says == "") || workload.KindOf(err) != tc.kind || getReason(err) != tc.reason {
+				t.Fatalf("Validate() = %v (kind %s, reason %s)", err, workload.KindOf(err), getReason(err))
 			}
 
 			if err != nil && !strings.Contains(err.Error(), tc.says) {
@@ -87,7 +87,7 @@ func TestValidateNamesTheFix(t *testing.T) {
 	}
 }
 
-func register(server *buildkitetest.Server, key string) {
+func registerStack(server *buildkitetest.Server, key string) {
 	body := fmt.Sprintf(`{"key":%q,"type":"custom","queue_key":"default","metadata":{}}`, key)
 
 	req, err := http.NewRequestWithContext(context.Background(), http.MethodPost, server.Endpoint+"/stacks/register", strings.NewReader(body))
@@ -107,7 +107,7 @@ func register(server *buildkitetest.Server, key string) {
 }
 
 // An outage is retried, with a bounded number of attempts.
-func TestOutagesAreTriedAgain(t *testing.T) {
+func TestOutagesAreRetried(t *testing.T) {
 	t.Parallel()
 
 	var calls atomic.Int32
@@ -125,19 +125,19 @@ func TestOutagesAreTriedAgain(t *testing.T) {
 	t.Cleanup(server.Close)
 
 	config := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL}
-	if err := open(t, config).Validate(t.Context()); err != nil {
+	if err := openProvider(t, config).Validate(t.Context()); err != nil {
 		t.Errorf("Validate() = %v after %d calls", err, calls.Load())
 	}
 
 	calls.Store(-100)
 
-	if err := open(t, config).Validate(t.Context()); err == nil || calls.Load() != -97 {
+	if err := openProvider(t, config).Validate(t.Context()); err == nil || calls.Load() != -97 {
 		t.Errorf("Validate() = %v after %d calls, want 3", err, calls.Load()+100)
 	}
 }
 
 // The token is sent only to the configured host and is part of no error.
-func TestTheTokenStaysWhereItBelongs(t *testing.T) {
+func TestTokenIsSentOnlyToConfiguredHost(t *testing.T) {
 	t.Parallel()
 
 	var leaked atomic.Bool
@@ -160,7 +160,7 @@ func TestTheTokenStaysWhereItBelongs(t *testing.T) {
 
 	config := buildkite.Config{Organization: "acme", Queue: "default", Stack: "s", Token: "plain-old-token-0123", Endpoint: server.URL}
 
-	err := open(t, config).Validate(t.Context())
+	err := openProvider(t, config).Validate(t.Context())
 	if err == nil || leaked.Load() {
 		t.Errorf("Validate() = %v; the redirect was followed: %v", err, leaked.Load())
 	}
@@ -180,9 +180,9 @@ func TestJobsReadsAllPages(t *testing.T) {
 	server.Queue(control.JobSpec{Count: 1500, Name: "unit tests", Labels: []string{"queue=default", "os=linux"}})
 	server.Queue(control.JobSpec{Count: 3, Labels: []string{"queue=mac"}})
 
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 
-	jobs := polled(t, provider)
+	jobs := pollJobs(t, provider)
 	if len(jobs) != 1500 {
 		t.Fatalf("%d jobs are listed, want 1500", len(jobs))
 	}
@@ -208,7 +208,7 @@ func TestAPausedQueue(t *testing.T) {
 	queued := server.Queue(control.JobSpec{})[0]
 	server.SetPaused(buildkitetest.Queue, true)
 
-	provider, err := buildkite.NewWithClock(configOf(server), clk)
+	provider, err := buildkite.NewWithClock(newConfig(server), clk)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,12 +216,12 @@ func TestAPausedQueue(t *testing.T) {
 	poller, _ := provider.(workload.Poller)
 
 	jobs, err := poller.ListJobs(t.Context(), nil)
-	if reasonOf(err) != buildkite.ReasonQueuePaused || len(jobs) != 1 || jobs[0].State != v1alpha1.JobWaiting {
+	if getReason(err) != buildkite.ReasonQueuePaused || len(jobs) != 1 || jobs[0].State != v1alpha1.JobWaiting {
 		t.Errorf("Jobs() = %+v, %v, want one that waits, and why", jobs, err)
 	}
 
-	want := request("vm-1", workload.Job{ID: queued.Key})
-	if _, err := provider.IssueCredential(t.Context(), want); reasonOf(err) != buildkite.ReasonQueuePaused || !workload.Is(err, workload.RateLimited) {
+	want := newRequest("vm-1", workload.Job{ID: queued.Key})
+	if _, err := provider.IssueCredential(t.Context(), want); getReason(err) != buildkite.ReasonQueuePaused || !workload.Is(err, workload.RateLimited) {
 		t.Errorf("Issue() = %v, want reason %s", err, buildkite.ReasonQueuePaused)
 	}
 
@@ -243,10 +243,10 @@ func TestRunnersAfterARestart(t *testing.T) {
 
 	server := buildkitetest.New(t, sim.Options{})
 	job := server.Queue(control.JobSpec{Command: "sleep 5"})[0]
-	credential := issue(t, open(t, configOf(server)), "vm-1", job)
-	runs(t, server, credential)
+	credential := issueCredential(t, openProvider(t, newConfig(server)), "vm-1", job)
+	startAgent(t, server, credential)
 
-	restarted := open(t, configOf(server))
+	restarted := openProvider(t, newConfig(server))
 	if _, err := restarted.FindRunner(t.Context(), "vm-1", 0); !workload.Is(err, workload.NotFound) {
 		t.Errorf("Find() by name = %v, want kind NotFound", err)
 	}
@@ -265,9 +265,9 @@ func TestDeregisterLeavesTheJob(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
-	issue(t, provider, "vm-1", job)
+	issueCredential(t, provider, "vm-1", job)
 
 	for action, id := range map[string]string{"reserved": job.Key, "unknown": unknownJob} {
 		if err := provider.Deregister(t.Context(), id); err != nil {
@@ -288,7 +288,7 @@ func TestJob(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
 	state := func() v1alpha1.JobState {
 		got, err := provider.GetJob(t.Context(), "acme/app", job.Key)
@@ -303,7 +303,7 @@ func TestJob(t *testing.T) {
 		t.Errorf("a scheduled job is %s", got)
 	}
 
-	credential := issue(t, provider, "vm-1", job)
+	credential := issueCredential(t, provider, "vm-1", job)
 
 	if got := state(); got != v1alpha1.JobQueued {
 		t.Errorf("a reserved job is %s", got)
@@ -317,7 +317,7 @@ func TestJob(t *testing.T) {
 		t.Errorf("a finished job is %s", got)
 	}
 
-	if _, err := provider.GetJob(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || reasonOf(err) != workload.ReasonJobMissing {
+	if _, err := provider.GetJob(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || getReason(err) != workload.ReasonJobMissing {
 		t.Errorf("Job() of an unknown job = %v", err)
 	}
 
@@ -327,11 +327,11 @@ func TestJob(t *testing.T) {
 }
 
 // A stack that was deleted at Buildkite is registered again by any call.
-func TestAForgottenStackIsRegisteredAgain(t *testing.T) {
+func TestDeletedStackIsRegisteredAgain(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
 
 	if err := provider.Validate(t.Context()); err != nil {
@@ -340,12 +340,12 @@ func TestAForgottenStackIsRegisteredAgain(t *testing.T) {
 
 	server.DeregisterStacks()
 
-	if jobs := polled(t, provider); len(jobs) != 1 {
+	if jobs := pollJobs(t, provider); len(jobs) != 1 {
 		t.Errorf("%d jobs are listed", len(jobs))
 	}
 
 	server.DeregisterStacks()
-	issue(t, provider, "vm-1", job)
+	issueCredential(t, provider, "vm-1", job)
 }
 
 // Every call reports a revoked token.
@@ -353,9 +353,9 @@ func TestARevokedToken(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	job := server.Queue(control.JobSpec{})[0]
-	issue(t, provider, "vm-1", job)
+	issueCredential(t, provider, "vm-1", job)
 	server.RevokeToken(buildkitetest.Token)
 
 	poller, _ := provider.(workload.Poller)
@@ -364,7 +364,7 @@ func TestARevokedToken(t *testing.T) {
 		"Jobs":     func() error { _, err := poller.ListJobs(t.Context(), nil); return err },
 		"Job":      func() error { _, err := provider.GetJob(t.Context(), "acme/app", job.Key); return err },
 		"Issue": func() error {
-			_, err := provider.IssueCredential(t.Context(), request("vm-1", workload.Job{ID: job.Key}))
+			_, err := provider.IssueCredential(t.Context(), newRequest("vm-1", workload.Job{ID: job.Key}))
 			return err
 		},
 		"Find":       func() error { _, err := provider.FindRunner(t.Context(), "vm-1", 0); return err },
@@ -373,7 +373,7 @@ func TestARevokedToken(t *testing.T) {
 	}
 	for name, call := range calls {
 		// Recently read states may still be returned.
-		if err := call(); err != nil && reasonOf(err) != buildkite.ReasonCredentials || err == nil && name != "Runners" {
+		if err := call(); err != nil && getReason(err) != buildkite.ReasonCredentials || err == nil && name != "Runners" {
 			t.Errorf("%s() = %v, want reason %s", name, err, buildkite.ReasonCredentials)
 		}
 	}
@@ -384,11 +384,11 @@ func TestFindIsShared(t *testing.T) {
 	t.Parallel()
 
 	server := buildkitetest.New(t, sim.Options{NoLimits: true})
-	provider := open(t, configOf(server))
+	provider := openProvider(t, newConfig(server))
 	jobs := server.Queue(control.JobSpec{Count: 40})
 
 	for i, job := range jobs {
-		issue(t, provider, fmt.Sprintf("vm-%d", i), job)
+		issueCredential(t, provider, fmt.Sprintf("vm-%d", i), job)
 	}
 
 	before := server.State().Requests["getStates"]
@@ -413,7 +413,7 @@ func TestCallsEnd(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(release) })
 
-	provider := open(t, buildkite.Config{
+	provider := openProvider(t, buildkite.Config{
 		Organization: "acme", Queue: "default", Stack: "s", Token: "t", Endpoint: server.URL, Timeout: 20 * time.Millisecond,
 	})
 	if err := provider.Validate(t.Context()); !errors.Is(err, context.DeadlineExceeded) {

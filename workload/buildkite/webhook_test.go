@@ -46,7 +46,7 @@ const (
 )
 
 // newEvent returns a documented job event. over replaces fields of its job.
-func event(t *testing.T, name string, over map[string]any) []byte {
+func newEvent(t *testing.T, name string, over map[string]any) []byte {
 	t.Helper()
 
 	job := map[string]any{
@@ -73,9 +73,9 @@ func event(t *testing.T, name string, over map[string]any) []byte {
 	return text
 }
 
-func headers(name string) http.Header { return http.Header{buildkite.HeaderEvent: {name}} }
+func newHeaders(name string) http.Header { return http.Header{buildkite.HeaderEvent: {name}} }
 
-func at(text string) *metav1.Time {
+func parseTime(text string) *metav1.Time {
 	when, err := time.Parse(time.RFC3339, text)
 	if err != nil {
 		panic(err)
@@ -85,12 +85,12 @@ func at(text string) *metav1.Time {
 }
 
 // newDocumentedJob returns the job of newEvent in state queued.
-func documented(change func(*workload.Job)) workload.Job {
+func newDocumentedJob(change func(*workload.Job)) workload.Job {
 	out := workload.Job{
 		Platform: v1alpha1.WorkloadBuildkite, ID: jobUUID, Name: ":package: Build", Repository: "my-great-org/my-pipeline",
 		Organization: "my-great-org", RunID: "1", Workflow: "My Pipeline", Queue: "default", Priority: 3,
 		URL:    "https://buildkite.com/my-great-org/my-pipeline/builds/1#" + jobUUID,
-		Labels: []string{"queue=default", "os=linux"}, State: v1alpha1.JobQueued, QueuedAt: at("2015-05-09T21:06:00Z"),
+		Labels: []string{"queue=default", "os=linux"}, State: v1alpha1.JobQueued, QueuedAt: parseTime("2015-05-09T21:06:00Z"),
 	}
 	if change != nil {
 		change(&out)
@@ -106,7 +106,7 @@ func TestParse(t *testing.T) {
 		"state": "running", "started_at": "2015-05-09T21:06:05.000Z", "agent": json.RawMessage(documentedAgent),
 	}
 	running := func(j *workload.Job) {
-		j.State, j.RunnerName, j.StartedAt = v1alpha1.JobRunning, "my-agent-123", at("2015-05-09T21:06:05Z")
+		j.State, j.RunnerName, j.StartedAt = v1alpha1.JobRunning, "my-agent-123", parseTime("2015-05-09T21:06:05Z")
 	}
 	finished := func(state string, more map[string]any) map[string]any {
 		out := map[string]any{"state": state, "exit_status": 0, "finished_at": "2015-05-09T21:06:20.000Z"}
@@ -121,7 +121,7 @@ func TestParse(t *testing.T) {
 	over := func(conclusion string) func(*workload.Job) {
 		return func(j *workload.Job) {
 			running(j)
-			j.State, j.Conclusion, j.CompletedAt = v1alpha1.JobCompleted, conclusion, at("2015-05-09T21:06:20Z")
+			j.State, j.Conclusion, j.CompletedAt = v1alpha1.JobCompleted, conclusion, parseTime("2015-05-09T21:06:20Z")
 		}
 	}
 	cases := map[string]struct {
@@ -140,14 +140,14 @@ func TestParse(t *testing.T) {
 		"a late event has a later state":         {"job.scheduled", finished("passed", nil), over("passed")},
 		"scheduled, and an agent has it already": {"job.scheduled", map[string]any{"state": "assigned"}, func(j *workload.Job) { j.State = v1alpha1.JobRunning }},
 		"cancelled before it ran": {"job.finished", map[string]any{"state": "canceled", "finished_at": "2015-05-09T21:06:20Z"}, func(j *workload.Job) {
-			j.State, j.Conclusion, j.CompletedAt = v1alpha1.JobCompleted, "canceled", at("2015-05-09T21:06:20Z")
+			j.State, j.Conclusion, j.CompletedAt = v1alpha1.JobCompleted, "canceled", parseTime("2015-05-09T21:06:20Z")
 		}},
 		"held back by a concurrency limit": {"job.scheduled", map[string]any{"state": "limited"}, func(j *workload.Job) { j.State = v1alpha1.JobWaiting }},
 		"any agent can run it": {"job.scheduled", map[string]any{"agent_query_rules": []string{"*"}}, func(j *workload.Job) {
 			j.Labels, j.Queue = []string{"*"}, ""
 		}},
 		"older form of times": {"job.scheduled", map[string]any{"runnable_at": "2019-08-11 06:01:14 UTC"}, func(j *workload.Job) {
-			j.QueuedAt = at("2019-08-11T06:01:14Z")
+			j.QueuedAt = parseTime("2019-08-11T06:01:14Z")
 		}},
 		"invalid times and priorities are ignored": {
 			"job.scheduled", map[string]any{"runnable_at": 7, "scheduled_at": "soon", "created_at": nil, "priority": "high"},
@@ -164,30 +164,30 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			got, ok, err := buildkite.Platform{}.ParseJob(headers(tc.event), event(t, tc.event, tc.over))
+			got, ok, err := buildkite.Platform{}.ParseJob(newHeaders(tc.event), newEvent(t, tc.event, tc.over))
 			if err != nil || !ok {
 				t.Fatalf("Parse() = %v, %v", ok, err)
 			}
 
-			if diff := cmp.Diff(documented(tc.want), got); diff != "" {
+			if diff := cmp.Diff(newDocumentedJob(tc.want), got); diff != "" {
 				t.Errorf("Parse() (-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func TestParseSpeaksOfNoJob(t *testing.T) {
+func TestParseIgnoresOtherEvents(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct {
 		event string
 		body  []byte
 	}{
-		"a block step is unblocked": {"job.activated", event(t, "job.activated", map[string]any{
+		"a block step is unblocked": {"job.activated", newEvent(t, "job.activated", map[string]any{
 			"id": "ded35de2-7de0-4da8-8daa-b4ce0b7f1064", "type": "manual", "label": "Deploy", "state": "unblocked", "web_url": nil,
 		})},
-		"a trigger step has finished": {"job.finished", event(t, "job.finished", map[string]any{"type": "trigger", "async": true, "state": "finished"})},
-		"a wait step":                 {"job.finished", event(t, "job.finished", map[string]any{"type": "waiter"})},
+		"a trigger step has finished": {"job.finished", newEvent(t, "job.finished", map[string]any{"type": "trigger", "async": true, "state": "finished"})},
+		"a wait step":                 {"job.finished", newEvent(t, "job.finished", map[string]any{"type": "waiter"})},
 		"a build":                     {"build.running", []byte(`{"event":"build.running","build":` + documentedBuild + `}`)},
 		"a ping":                      {"ping", []byte(`{"event":"ping","organization":{"slug":"my-great-org"}}`)},
 		"an agent":                    {"agent.connected", []byte(`{"event":"agent.connected","agent":` + documentedAgent + `}`)},
@@ -196,11 +196,11 @@ func TestParseSpeaksOfNoJob(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			if _, ok, err := (buildkite.Platform{}).ParseJob(headers(tc.event), tc.body); ok || err != nil {
+			if _, ok, err := (buildkite.Platform{}).ParseJob(newHeaders(tc.event), tc.body); ok || err != nil {
 				t.Errorf("Parse() = %v, %v, want no job", ok, err)
 			}
 
-			scope, err := buildkite.Platform{}.ParseScope(headers(tc.event), tc.body)
+			scope, err := buildkite.Platform{}.ParseScope(newHeaders(tc.event), tc.body)
 			if err != nil || scope.Organization != "my-great-org" {
 				t.Errorf("Scope() = %+v, %v", scope, err)
 			}
@@ -208,7 +208,7 @@ func TestParseSpeaksOfNoJob(t *testing.T) {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	t.Parallel()
 
 	many := make([]string, 101)
@@ -217,15 +217,15 @@ func TestParseRefuses(t *testing.T) {
 		body   []byte
 		want   error
 	}{
-		"no event":        {http.Header{}, event(t, "job.started", nil), buildkite.ErrNoEvent},
-		"no JSON":         {headers("job.started"), []byte("{"), buildkite.ErrPayload},
-		"no job":          {headers("job.started"), []byte("{}"), buildkite.ErrPayload},
-		"no type":         {headers("job.started"), event(t, "job.started", map[string]any{"type": nil}), buildkite.ErrPayload},
-		"id is no UUID":   {headers("job.started"), event(t, "job.started", map[string]any{"id": "../finish"}), buildkite.ErrPayload},
-		"unknown state":   {headers("job.started"), event(t, "job.started", map[string]any{"state": "dreaming"}), buildkite.ErrPayload},
-		"too many rules":  {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": many}), buildkite.ErrPayload},
-		"a rule too long": {headers("job.started"), event(t, "job.started", map[string]any{"agent_query_rules": []string{strings.Repeat("x", 257)}}), buildkite.ErrPayload},
-		"no pipeline":     {headers("job.started"), []byte(`{"job":{"id":"` + jobUUID + `","type":"script","state":"running"}}`), buildkite.ErrPayload},
+		"no event":        {http.Header{}, newEvent(t, "job.started", nil), buildkite.ErrNoEvent},
+		"no JSON":         {newHeaders("job.started"), []byte("{"), buildkite.ErrPayload},
+		"no job":          {newHeaders("job.started"), []byte("{}"), buildkite.ErrPayload},
+		"no type":         {newHeaders("job.started"), newEvent(t, "job.started", map[string]any{"type": nil}), buildkite.ErrPayload},
+		"id is no UUID":   {newHeaders("job.started"), newEvent(t, "job.started", map[string]any{"id": "../finish"}), buildkite.ErrPayload},
+		"unknown state":   {newHeaders("job.started"), newEvent(t, "job.started", map[string]any{"state": "dreaming"}), buildkite.ErrPayload},
+		"too many rules":  {newHeaders("job.started"), newEvent(t, "job.started", map[string]any{"agent_query_rules": many}), buildkite.ErrPayload},
+		"a rule too long": {newHeaders("job.started"), newEvent(t, "job.started", map[string]any{"agent_query_rules": []string{strings.Repeat("x", 257)}}), buildkite.ErrPayload},
+		"no pipeline":     {newHeaders("job.started"), []byte(`{"job":{"id":"` + jobUUID + `","type":"script","state":"running"}}`), buildkite.ErrPayload},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

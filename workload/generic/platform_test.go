@@ -15,7 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
-func load(config *v1alpha1.GenericConfig) v1alpha1.Workload {
+func newWorkload(config *v1alpha1.GenericConfig) v1alpha1.Workload {
 	return v1alpha1.Workload{Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{Generic: config}}
 }
 
@@ -30,24 +30,24 @@ func TestRunner(t *testing.T) {
 		reason string
 	}{
 		"all": {
-			load(&v1alpha1.GenericConfig{Source: "s", Labels: []string{"gpu"}, Command: []string{"make", "scan"}, WorkDir: "/srv/work"}),
+			newWorkload(&v1alpha1.GenericConfig{Source: "s", Labels: []string{"gpu"}, Command: []string{"make", "scan"}, WorkDir: "/srv/work"}),
 			workload.RunnerSpec{
 				Platform: "generic", Scope: workload.Scope{Repository: "s"}, Labels: []string{"gpu"}, NeedsJob: true,
 				Command: []string{"make", "scan"}, Program: guest.Runner{WorkDir: "/srv/work", OS: "linux", Arch: "x64"},
 			}, "",
 		},
 		"the minimum": {
-			load(&v1alpha1.GenericConfig{Source: "s", Command: []string{"x"}}),
+			newWorkload(&v1alpha1.GenericConfig{Source: "s", Command: []string{"x"}}),
 			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, NeedsJob: true, Command: []string{"x"}, Program: program}, "",
 		},
 		"no config":   {v1alpha1.Workload{}, workload.RunnerSpec{Platform: "generic", NeedsJob: true, Program: program}, workload.ReasonScopeMissing},
-		"no settings": {load(nil), workload.RunnerSpec{Platform: "generic", NeedsJob: true, Program: program}, workload.ReasonScopeMissing},
+		"no settings": {newWorkload(nil), workload.RunnerSpec{Platform: "generic", NeedsJob: true, Program: program}, workload.ReasonScopeMissing},
 		"no source": {
-			load(&v1alpha1.GenericConfig{Command: []string{"x"}}),
+			newWorkload(&v1alpha1.GenericConfig{Command: []string{"x"}}),
 			workload.RunnerSpec{Platform: "generic", NeedsJob: true, Command: []string{"x"}, Program: program}, workload.ReasonScopeMissing,
 		},
 		"no command": {
-			load(&v1alpha1.GenericConfig{Source: "s"}),
+			newWorkload(&v1alpha1.GenericConfig{Source: "s"}),
 			workload.RunnerSpec{Platform: "generic", Scope: workload.Scope{Repository: "s"}, NeedsJob: true, Program: program}, generic.ReasonCommandMissing,
 		},
 	} {

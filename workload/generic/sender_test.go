@@ -18,7 +18,7 @@ import (
 )
 
 // readWebhook verifies and parses a webhook.
-func read(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
+func readWebhook(t *testing.T, hook generictest.Webhook, secret string) workload.Job {
 	t.Helper()
 
 	var hooks generic.Webhooks
@@ -61,7 +61,7 @@ func TestWebhooksOfASender(t *testing.T) {
 			got, want := map[string]workload.Job{}, map[string]workload.Job{}
 
 			for _, hook := range r.Webhooks() {
-				job := read(t, hook, tc.secret)
+				job := readWebhook(t, hook, tc.secret)
 				got[job.ID] = job
 			}
 
@@ -96,7 +96,7 @@ func TestCancelledJobOfASender(t *testing.T) {
 
 	s.WaitUntil("all are delivered", func(st control.State) bool { return st.Webhooks.Delivered == 2 })
 
-	last := read(t, r.Webhooks()[1], generictest.Secret)
+	last := readWebhook(t, r.Webhooks()[1], generictest.Secret)
 	if last.State != v1alpha1.JobCompleted || last.Conclusion != "cancelled" {
 		t.Errorf("%+v", last)
 	}

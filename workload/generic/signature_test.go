@@ -31,11 +31,11 @@ const (
 )
 
 // newWebhooks returns Webhooks whose clock is ahead of the test vector's time.
-func hooksAt(late time.Duration) generic.Webhooks {
+func newWebhooks(late time.Duration) generic.Webhooks {
 	return generic.Webhooks{Clock: clocktesting.NewFakePassiveClock(time.Unix(exampleTime, 0).Add(late))}
 }
 
-func standard(id string, at int64, signature string) http.Header {
+func newStandardHeader(id string, at int64, signature string) http.Header {
 	out := http.Header{}
 	out.Set(generic.HeaderID, id)
 	out.Set(generic.HeaderTimestamp, strconv.FormatInt(at, 10))
@@ -44,7 +44,7 @@ func standard(id string, at int64, signature string) http.Header {
 	return out
 }
 
-func mac(key, text string) []byte {
+func computeMAC(key, text string) []byte {
 	h := hmac.New(sha256.New, []byte(key))
 	h.Write([]byte(text))
 
@@ -54,7 +54,7 @@ func mac(key, text string) []byte {
 func TestStandardSignature(t *testing.T) {
 	t.Parallel()
 
-	right := standard(exampleID, exampleTime, exampleSignature)
+	right := newStandardHeader(exampleID, exampleTime, exampleSignature)
 	with := func(edit func(http.Header)) http.Header {
 		out := right.Clone()
 		edit(out)
@@ -63,7 +63,7 @@ func TestStandardSignature(t *testing.T) {
 	}
 	hubBeside := with(func(h http.Header) {
 		h.Set(generic.HeaderSignature, "v1,AAAA")
-		h.Set(generic.HeaderHubSignature, "sha256="+hex.EncodeToString(mac(exampleSecret, exampleBody)))
+		h.Set(generic.HeaderHubSignature, "sha256="+hex.EncodeToString(computeMAC(exampleSecret, exampleBody)))
 	})
 
 	for name, tc := range map[string]struct {
@@ -107,7 +107,7 @@ func TestStandardSignature(t *testing.T) {
 				secret = exampleSecret
 			}
 
-			err := hooksAt(tc.late).Verify(tc.header, []byte(exampleBody), []byte(secret))
+			err := newWebhooks(tc.late).Verify(tc.header, []byte(exampleBody), []byte(secret))
 			if !errors.Is(err, tc.want) {
 				t.Errorf("got %v, want %v", err, tc.want)
 			}
@@ -119,22 +119,22 @@ func TestStandardSignature(t *testing.T) {
 	}
 }
 
-func TestPlainSecretsSignToo(t *testing.T) {
+func TestPlainSecrets(t *testing.T) {
 	t.Parallel()
 
 	const secret, body = "any bytes", `{"id":"1","source":"s"}`
 
 	now := time.Now().Unix()
 	text := "m." + strconv.FormatInt(now, 10) + "." + body
-	standardWay := standard("m", now, "v1,"+base64.StdEncoding.EncodeToString(mac(secret, text)))
+	standardWay := newStandardHeader("m", now, "v1,"+base64.StdEncoding.EncodeToString(computeMAC(secret, text)))
 	hub := http.Header{}
-	hub.Set(generic.HeaderHubSignature, "sha256="+hex.EncodeToString(mac(secret, body)))
+	hub.Set(generic.HeaderHubSignature, "sha256="+hex.EncodeToString(computeMAC(secret, body)))
 
 	upper := http.Header{}
-	upper.Set(generic.HeaderHubSignature, "sha256="+strings.ToUpper(hex.EncodeToString(mac(secret, body))))
+	upper.Set(generic.HeaderHubSignature, "sha256="+strings.ToUpper(hex.EncodeToString(computeMAC(secret, body))))
 
 	sha1 := http.Header{}
-	sha1.Set(generic.HeaderHubSignature, "sha1="+hex.EncodeToString(mac(secret, body)))
+	sha1.Set(generic.HeaderHubSignature, "sha1="+hex.EncodeToString(computeMAC(secret, body)))
 
 	for name, tc := range map[string]struct {
 		header http.Header

@@ -17,7 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
 
-const whole = `{"id":"7","source":"nightly/scans","name":"scan all","state":"completed","conclusion":"success",` +
+const completeBody = `{"id":"7","source":"nightly/scans","name":"scan all","state":"completed","conclusion":"success",` +
 	`"labels":["linux","gpu"],"url":"https://ci.example/jobs/7"}`
 
 func TestParse(t *testing.T) {
@@ -41,7 +41,7 @@ func TestParse(t *testing.T) {
 		"running":               {`{"id":"7","source":"s","state":"running"}`, job(func(j *workload.Job) { j.State = v1alpha1.JobRunning })},
 		"completed without end": {`{"id":"7","source":"s","state":"completed"}`, job(func(j *workload.Job) { j.State = v1alpha1.JobCompleted })},
 		"no labels":             {`{"id":"7","source":"s","labels":null}`, job(nil)},
-		"everything": {whole, workload.Job{
+		"everything": {completeBody, workload.Job{
 			Platform: v1alpha1.WorkloadGeneric, ID: "7", Repository: "nightly/scans", Name: "scan all", State: v1alpha1.JobCompleted,
 			Conclusion: "success", Labels: []string{"linux", "gpu"}, URL: "https://ci.example/jobs/7",
 		}},
@@ -67,13 +67,13 @@ func TestParse(t *testing.T) {
 }
 
 // listBadBodies returns bodies that ParseJob rejects, with a part of the expected error.
-func badBodies() map[string]struct{ body, want string } {
+func listBadBodies() map[string]struct{ body, want string } {
 	long := func(n int) string { return strings.Repeat("ü", n) }
 	field := func(text string) string { return `{"id":"7","source":"s",` + text + `}` }
 
 	return map[string]struct{ body, want string }{
 		"empty":                       {"", "the body is incomplete"},
-		"cut off":                     {whole[:40], "the body is incomplete"},
+		"cut off":                     {completeBody[:40], "the body is incomplete"},
 		"form":                        {"payload=%7B%7D", "not valid JSON at byte 1"},
 		"null":                        {"null", "source is missing"},
 		"a list":                      {"[]", "body: expected a JSON object, got array"},
@@ -104,10 +104,10 @@ func badBodies() map[string]struct{ body, want string } {
 	}
 }
 
-func TestParseRefuses(t *testing.T) {
+func TestParseErrors(t *testing.T) {
 	t.Parallel()
 
-	for name, tc := range badBodies() {
+	for name, tc := range listBadBodies() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
@@ -119,7 +119,7 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-func TestScopeRefuses(t *testing.T) {
+func TestScopeErrors(t *testing.T) {
 	t.Parallel()
 
 	for name, body := range map[string]string{
@@ -138,13 +138,13 @@ func TestScopeRefuses(t *testing.T) {
 // FuzzWebhook checks that every accepted job fits into a RunnerJob and belongs to the scope that
 // its secret was chosen by, and that no webhook is trusted without a valid signature.
 func FuzzWebhook(f *testing.F) {
-	for _, tc := range badBodies() {
+	for _, tc := range listBadBodies() {
 		if len(tc.body) < 500 {
 			f.Add([]byte(tc.body), "v1,AAAA", "1614265330", "sha256=00")
 		}
 	}
 
-	f.Add([]byte(whole), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "1614265330", "")
+	f.Add([]byte(completeBody), "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=", "1614265330", "")
 	f.Fuzz(func(t *testing.T, body []byte, signature, timestamp, hub string) {
 		header := http.Header{}
 		header.Set(generic.HeaderID, "msg_1")

@@ -19,7 +19,7 @@ import (
 
 // newListingProvider returns the provider of a Forgejo server whose job list is *jobs and whose tasks have
 // all succeeded.
-func listing(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
+func newListingProvider(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
 	t.Helper()
 
 	p, err := newProvider(kindForgejo, Config{
@@ -49,17 +49,17 @@ func listing(t *testing.T, clk *testclock.FakeClock, jobs *string) *provider {
 	return p
 }
 
-func running(handle string, repository int) string {
+func formatRunningJob(handle string, repository int) string {
 	return fmt.Sprintf(`{"id": 1, "handle": %q, "repo_id": %d, "runs_on": ["linux"], "task_id": 7, "status": "running"}`, handle, repository)
 }
 
 // The result of a completed job is known for taskRetention, whether or not a caller reads it.
-func TestTasksEndWithTheirJobs(t *testing.T) {
+func TestTasksOfReadJobsAreDropped(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Now())
-	jobs := running("a", 7) + "," + running("b", 7)
-	p := listing(t, clk, &jobs)
+	jobs := formatRunningJob("a", 7) + "," + formatRunningJob("b", 7)
+	p := newListingProvider(t, clk, &jobs)
 
 	list := func() {
 		if _, err := p.listForgejoJobs(t.Context()); err != nil {
@@ -69,7 +69,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 
 	list()
 
-	jobs = running("b", 7)
+	jobs = formatRunningJob("b", 7)
 
 	clk.Step(taskRetention)
 	list()
@@ -82,7 +82,7 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 		t.Errorf("the task is kept after it was read: %v", p.tasks)
 	}
 
-	jobs = running("c", 7)
+	jobs = formatRunningJob("c", 7)
 
 	clk.Step(taskRetention + time.Second)
 	list()
@@ -94,13 +94,13 @@ func TestTasksEndWithTheirJobs(t *testing.T) {
 
 // Ten thousand jobs and repositories that are no longer listed leave little behind, and the stored
 // data is bounded however many jobs a server lists within an hour.
-func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it measures the heap
+func TestStateOfUnlistedJobsIsFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	clk := testclock.NewFakeClock(time.Now())
 	jobs := ""
-	p := listing(t, clk, &jobs)
+	p := newListingProvider(t, clk, &jobs)
 
 	heap.CheckNoLeak(t, "jobs and their tasks", func(number int) {
-		jobs = running(fmt.Sprintf("job-%d", number), number+1)
+		jobs = formatRunningJob(fmt.Sprintf("job-%d", number), number+1)
 
 		clk.Step(time.Minute)
 
@@ -116,7 +116,7 @@ func TestListsOfJobsEnd(t *testing.T) { //nolint:paralleltest // it measures the
 	for number := range 3 * maxTasks / 100 {
 		var many []string
 		for i := range 100 {
-			many = append(many, running(fmt.Sprintf("many-%d-%d", number, i), 1))
+			many = append(many, formatRunningJob(fmt.Sprintf("many-%d-%d", number, i), 1))
 		}
 
 		jobs = strings.Join(many, ",")

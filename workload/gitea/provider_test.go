@@ -23,7 +23,7 @@ import (
 const findOwnerLabel = "hf-op-1a2b3c"
 
 // testServer is a simulated server and a provider of one of its scopes.
-type server struct {
+type testServer struct {
 	*giteatest.Server
 
 	platform gitea.Platform
@@ -32,7 +32,7 @@ type server struct {
 }
 
 // testBothServers runs a test with both servers.
-func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
+func testBothServers(t *testing.T, test func(t *testing.T, forgejo bool)) {
 	t.Helper()
 
 	for name, forgejo := range map[string]bool{"forgejo": true, "gitea": false} {
@@ -41,10 +41,10 @@ func both(t *testing.T, test func(t *testing.T, forgejo bool)) {
 }
 
 // startServer starts a simulator and opens the repository's scope unless settings select another scope.
-func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfig), token string) server {
+func startServer(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfig), token string) testServer {
 	t.Helper()
 
-	out := server{Server: giteatest.New(t, opts), platform: gitea.Gitea()}
+	out := testServer{Server: giteatest.New(t, opts), platform: gitea.Gitea()}
 	settings := &v1alpha1.GiteaConfig{URL: out.URL, Repository: giteatest.Repository, Labels: []string{"linux", "docker"}}
 
 	if change != nil {
@@ -77,7 +77,7 @@ func start(t *testing.T, opts giteasim.Options, change func(*v1alpha1.GiteaConfi
 }
 
 // pollJobs returns the jobs of a poll.
-func (s server) jobs(t *testing.T) []workload.Job {
+func (s testServer) pollJobs(t *testing.T) []workload.Job {
 	t.Helper()
 
 	poller, ok := s.provider.(workload.Poller)
@@ -94,7 +94,7 @@ func (s server) jobs(t *testing.T) []workload.Job {
 }
 
 // issueCredential creates a runner for a job.
-func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Credential {
+func (s testServer) issueCredential(t *testing.T, name string, job *workload.Job) workload.Credential {
 	t.Helper()
 
 	out, err := s.provider.IssueCredential(t.Context(), workload.RunnerRequest{
@@ -109,17 +109,17 @@ func (s server) issue(t *testing.T, name string, job *workload.Job) workload.Cre
 
 // TestRunnerLifecycle covers a runner from the poll that finds its job until the server has removed
 // the runner.
-func TestLifeOfARunner(t *testing.T) {
-	both(t, func(t *testing.T, forgejo bool) {
+func TestRunnerLifecycle(t *testing.T) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
-		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
+		s := startServer(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		if err := s.provider.Validate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 
 		queued := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "echo hello"})[0]
-		found := s.jobs(t)
+		found := s.pollJobs(t)
 
 		if len(found) != 1 || found[0].State != v1alpha1.JobQueued || found[0].Repository != giteatest.Repository {
 			t.Fatalf("polled %+v", found)
@@ -129,7 +129,7 @@ func TestLifeOfARunner(t *testing.T) {
 			t.Errorf("fit %+v", fit)
 		}
 
-		credential := s.issue(t, "vm-1", &found[0])
+		credential := s.issueCredential(t, "vm-1", &found[0])
 		if credential.JITConfig == "" || credential.RunnerToken == "" || credential.RegistrationURL != s.URL {
 			t.Fatal("the credential is incomplete")
 		}
@@ -160,18 +160,18 @@ func TestLifeOfARunner(t *testing.T) {
 
 // TestCompletedJobIsReportedOnce checks that a job that is no longer listed is returned once, with its
 // result.
-func TestAJobThatIsOverIsTold(t *testing.T) {
-	both(t, func(t *testing.T, forgejo bool) {
+func TestCompletedJobIsReportedOnce(t *testing.T) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
-		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
+		s := startServer(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "sleep 60"})[0]
-		found := s.jobs(t)
-		credential := s.issue(t, "vm-1", &found[0])
+		found := s.pollJobs(t)
+		credential := s.issueCredential(t, "vm-1", &found[0])
 		program := s.StartRunner(t, credential.JITConfig, credential.RunnerToken, credential.JobID, "linux")
 		s.WaitUntil("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
-		if running := s.jobs(t); len(running) != 1 || running[0].State != v1alpha1.JobRunning {
+		if running := s.pollJobs(t); len(running) != 1 || running[0].State != v1alpha1.JobRunning {
 			t.Fatalf("polled %+v", running)
 		}
 
@@ -185,12 +185,12 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 
 		program.Wait()
 
-		over := s.jobs(t)
+		over := s.pollJobs(t)
 		if len(over) != 1 || over[0].State != v1alpha1.JobCompleted || over[0].Conclusion != "cancelled" || over[0].ID != found[0].ID {
 			t.Errorf("polled %+v", over)
 		}
 
-		if again := s.jobs(t); len(again) != 0 {
+		if again := s.pollJobs(t); len(again) != 0 {
 			t.Errorf("returned again: %+v", again)
 		}
 	})
@@ -199,13 +199,13 @@ func TestAJobThatIsOverIsTold(t *testing.T) {
 // TestABlockedJobIsNotPolled checks that a blocked job is not returned, because no runner can run
 // it.
 func TestABlockedJobIsNotPolled(t *testing.T) {
-	both(t, func(t *testing.T, forgejo bool) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
-		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
+		s := startServer(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		job := s.Queue(control.JobSpec{Labels: []string{"linux"}, Environment: "production"})[0]
 
-		if found := s.jobs(t); len(found) != 0 {
+		if found := s.pollJobs(t); len(found) != 0 {
 			t.Errorf("polled %+v", found)
 		}
 
@@ -213,7 +213,7 @@ func TestABlockedJobIsNotPolled(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if found := s.jobs(t); len(found) != 1 {
+		if found := s.pollJobs(t); len(found) != 1 {
 			t.Errorf("polled %+v after the approval", found)
 		}
 	})
@@ -228,19 +228,19 @@ func TestScopes(t *testing.T) {
 	}
 	want := map[string]int{"repository": 1, "organization": 2, "instance": 3}
 
-	both(t, func(t *testing.T, forgejo bool) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
 		for name, change := range scopes {
 			t.Run(name, func(t *testing.T) {
 				repositories := []string{giteatest.Repository, "acme/other", "else/where"}
-				s := start(t, giteasim.Options{Forgejo: forgejo, Repositories: repositories}, change, giteatest.Token)
+				s := startServer(t, giteasim.Options{Forgejo: forgejo, Repositories: repositories}, change, giteatest.Token)
 
 				for _, repository := range repositories {
 					s.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}})
 				}
 
-				found := s.jobs(t)
+				found := s.pollJobs(t)
 				if len(found) != want[name] {
 					t.Errorf("polled %d jobs: %+v", len(found), found)
 				}
@@ -251,7 +251,7 @@ func TestScopes(t *testing.T) {
 					}
 				}
 
-				s.issue(t, "vm-1", &found[0])
+				s.issueCredential(t, "vm-1", &found[0])
 
 				if _, err := s.provider.FindRunner(t.Context(), "vm-1", 0); err != nil {
 					t.Error(err)
@@ -267,20 +267,20 @@ func TestScopes(t *testing.T) {
 
 // TestOfflineRunnerIsReplaced checks that a runner that never came online is replaced by one of the same
 // name, and that an online runner is not.
-func TestARemnantIsReplaced(t *testing.T) {
-	both(t, func(t *testing.T, forgejo bool) {
+func TestOfflineRunnerIsReplaced(t *testing.T) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
-		s := start(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
+		s := startServer(t, giteasim.Options{Forgejo: forgejo}, nil, giteatest.Token)
 		s.Queue(control.JobSpec{Labels: []string{"linux"}, Command: "sleep 60"})
-		job := s.jobs(t)[0]
-		first := s.issue(t, "vm-1", &job)
+		job := s.pollJobs(t)[0]
+		first := s.issueCredential(t, "vm-1", &job)
 
 		// The second call lists the runner of the first call, as after a restart.
 		again := s
-		again.provider = reopen(t, s)
+		again.provider = reopenProvider(t, s)
 
-		second := again.issue(t, "vm-1", &job)
+		second := again.issueCredential(t, "vm-1", &job)
 		if second.RunnerID == first.RunnerID || len(s.State().Runners) != 1 {
 			t.Errorf("runners %+v", s.State().Runners)
 		}
@@ -288,7 +288,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 		program := s.StartRunner(t, second.JITConfig, second.RunnerToken, second.JobID, "linux")
 		s.WaitUntil("the job runs", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 
-		_, err := reopen(t, s).IssueCredential(t.Context(), workload.RunnerRequest{Name: "vm-1", Labels: []string{"linux"}, Job: &job})
+		_, err := reopenProvider(t, s).IssueCredential(t.Context(), workload.RunnerRequest{Name: "vm-1", Labels: []string{"linux"}, Job: &job})
 		if !workload.Is(err, workload.Conflict) {
 			t.Errorf("an online runner was replaced: %v", err)
 		}
@@ -299,7 +299,7 @@ func TestARemnantIsReplaced(t *testing.T) {
 }
 
 // reopenProvider creates another provider of the same scope.
-func reopen(t *testing.T, s server) workload.Provider {
+func reopenProvider(t *testing.T, s testServer) workload.Provider {
 	t.Helper()
 
 	template := &v1alpha1.HypervisorMachineTemplate{}
@@ -317,10 +317,10 @@ func reopen(t *testing.T, s server) workload.Provider {
 
 // TestReplacedRegistrationToken checks that a replaced registration token is requested
 // again.
-func TestARegistrationTokenThatWasReplaced(t *testing.T) {
-	s := start(t, giteasim.Options{}, nil, giteatest.Token)
-	s.issue(t, "vm-1", nil)
-	s.issue(t, "vm-2", nil)
+func TestReplacedRegistrationToken(t *testing.T) {
+	s := startServer(t, giteasim.Options{}, nil, giteatest.Token)
+	s.issueCredential(t, "vm-1", nil)
+	s.issueCredential(t, "vm-2", nil)
 
 	const asks = "POST /repos/{owner}/{repo}/actions/runners/registration-token"
 	if got := s.State().Requests[asks]; got != 1 {
@@ -328,7 +328,7 @@ func TestARegistrationTokenThatWasReplaced(t *testing.T) {
 	}
 
 	s.ResetRegistrationTokens()
-	s.issue(t, "vm-3", nil)
+	s.issueCredential(t, "vm-3", nil)
 
 	if got := s.State().Requests[asks]; got != 2 {
 		t.Errorf("the registration token was requested %d times", got)
@@ -361,7 +361,7 @@ func TestRefusals(t *testing.T) {
 				tc.token = giteatest.Token
 			}
 
-			err := start(t, tc.opts, tc.change, tc.token).provider.Validate(t.Context())
+			err := startServer(t, tc.opts, tc.change, tc.token).provider.Validate(t.Context())
 			known, ok := err.(*workload.Error) //nolint:errorlint // the error must not be wrapped
 			if !ok || known.Kind != workload.Rejected || known.Reason != tc.reason || !strings.Contains(known.Message, tc.says) {
 				t.Errorf("got %v, want %s: ... %s", err, tc.reason, tc.says)
@@ -376,11 +376,11 @@ func TestRefusals(t *testing.T) {
 
 // TestARateLimit checks that the caller gets the server's delay.
 func TestARateLimit(t *testing.T) {
-	both(t, func(t *testing.T, forgejo bool) {
+	testBothServers(t, func(t *testing.T, forgejo bool) {
 		t.Helper()
 
 		faults := control.Faults{RateLimit: 1, RetryAfter: 7 * time.Second}
-		s := start(t, giteasim.Options{Forgejo: forgejo, Faults: faults}, nil, giteatest.Token)
+		s := startServer(t, giteasim.Options{Forgejo: forgejo, Faults: faults}, nil, giteatest.Token)
 
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
@@ -395,7 +395,7 @@ func TestARateLimit(t *testing.T) {
 // TestWebhooks checks that Gitea's webhooks are verified and parsed, and report each change.
 func TestWebhooks(t *testing.T) {
 	receiver := forgetest.NewReceiver(t, nil)
-	s := start(t, giteasim.Options{Webhook: control.WebhookTarget{URL: receiver.URL, Secret: "s3cret"}}, nil, giteatest.Token)
+	s := startServer(t, giteasim.Options{Webhook: control.WebhookTarget{URL: receiver.URL, Secret: "s3cret"}}, nil, giteatest.Token)
 	s.Queue(control.JobSpec{Labels: []string{"linux"}, Name: "unit tests"})
 	s.WaitUntil("the webhook is there", func(st control.State) bool { return st.Webhooks.Delivered == 1 })
 
@@ -419,7 +419,7 @@ func TestWebhooks(t *testing.T) {
 		t.Errorf("job %+v, %t, %v", job, speaks, err)
 	}
 
-	if polled := s.jobs(t); len(polled) != 1 || polled[0].ID != job.ID || polled[0].URL != job.URL {
+	if polled := s.pollJobs(t); len(polled) != 1 || polled[0].ID != job.ID || polled[0].URL != job.URL {
 		t.Errorf("polled %+v, and the webhook has %+v", polled, job)
 	}
 

@@ -29,7 +29,7 @@ import (
 )
 
 // openTestProvider creates a provider as the operator does.
-func opened(t *testing.T, platform github.Platform, url, token, group string) workload.Provider {
+func openTestProvider(t *testing.T, platform github.Platform, url, token, group string) workload.Provider {
 	t.Helper()
 
 	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
@@ -51,7 +51,7 @@ func opened(t *testing.T, platform github.Platform, url, token, group string) wo
 }
 
 // getRetryAfter returns the delay of a call, or 0 if the call is not delayed.
-func after(t *testing.T, what string, err error) time.Duration {
+func getRetryAfter(t *testing.T, what string, err error) time.Duration {
 	t.Helper()
 
 	if err == nil {
@@ -68,15 +68,15 @@ func after(t *testing.T, what string, err error) time.Duration {
 
 // When few calls are left, polls stop first, then reading jobs slows down, then no runners are
 // created, and runners are removed until no call is left.
-func TestBudgetEndsInOrder(t *testing.T) {
+func TestCallPriorities(t *testing.T) {
 	t.Parallel()
 
 	const limit, reserve, removals = 300, 30, 3
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{RateLimit: limit, Clock: clk})
-	p := providerAt(t, repositoryScope(server), clk)
-	polls := as[workload.Poller](t, p)
+	p := newProviderWithClock(t, newRepositoryConfig(server), clk)
+	polls := asInterface[workload.Poller](t, p)
 	job := strconv.FormatInt(server.Queue(control.JobSpec{Labels: []string{"x"}})[0].ID, 10)
 
 	var ids []string
@@ -110,14 +110,14 @@ func TestBudgetEndsInOrder(t *testing.T) {
 
 	spend(limit - reserve - 6)
 
-	if _, err := polls.ListJobs(t.Context(), nil); after(t, "poll", err) < 30*time.Minute {
+	if _, err := polls.ListJobs(t.Context(), nil); getRetryAfter(t, "poll", err) < 30*time.Minute {
 		t.Errorf("a poll with the reserve left: %v, want it to wait for the next hour", err)
 	}
 
 	slowed := 0
 
 	for range 10 {
-		if wait := after(t, "repair", repair()); wait > 0 {
+		if wait := getRetryAfter(t, "repair", repair()); wait > 0 {
 			slowed++
 
 			if wait > time.Minute+time.Second {
@@ -137,7 +137,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 	}
 
 	for i := 0; ; i++ {
-		if wait := after(t, "making a runner", issue("r"+strconv.Itoa(i))); wait > 0 {
+		if wait := getRetryAfter(t, "making a runner", issue("r"+strconv.Itoa(i))); wait > 0 {
 			break
 		}
 	}
@@ -152,7 +152,7 @@ func TestBudgetEndsInOrder(t *testing.T) {
 		}
 	}
 
-	if wait := after(t, "removing a runner", p.Deregister(t.Context(), ids[removals])); wait == 0 || wait > time.Hour {
+	if wait := getRetryAfter(t, "removing a runner", p.Deregister(t.Context(), ids[removals])); wait == 0 || wait > time.Hour {
 		t.Errorf("without remaining calls a removal waits %s", wait)
 	}
 
@@ -164,13 +164,13 @@ func TestBudgetEndsInOrder(t *testing.T) {
 }
 
 // A secondary rate limit stops all calls except removals, and no call is made to test the limit.
-func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
+func TestSecondaryLimitAllowsOnlyRemovals(t *testing.T) {
 	t.Parallel()
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{Clock: clk})
-	p := providerAt(t, repositoryScope(server), clk)
-	polls := as[workload.Poller](t, p)
+	p := newProviderWithClock(t, newRepositoryConfig(server), clk)
+	polls := asInterface[workload.Poller](t, p)
 
 	made, err := p.IssueCredential(t.Context(), newRunnerRequest("first"))
 	if err != nil {
@@ -182,7 +182,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	}
 
 	_, err = p.IssueCredential(t.Context(), newRunnerRequest("second"))
-	after(t, "making a runner", err)
+	getRetryAfter(t, "making a runner", err)
 
 	if err := server.SetFaults(control.Faults{}); err != nil {
 		t.Fatal(err)
@@ -205,7 +205,7 @@ func TestSecondaryLimitPausesAllButRemovals(t *testing.T) {
 	_, pollErr := polls.ListJobs(t.Context(), nil)
 
 	for what, err := range map[string]error{"making": issueErr, "listing": findErr, "repair": jobErr, "poll": pollErr} {
-		if wait := after(t, what, err); wait != time.Minute {
+		if wait := getRetryAfter(t, what, err); wait != time.Minute {
 			t.Errorf("%s waits %s, want the remaining delay", what, wait)
 		}
 	}
@@ -247,7 +247,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 				Faults: control.Faults{SecondaryRateLimit: 1}, Groups: []sim.Group{{Owner: githubtest.Org, Name: "fast"}},
 				PATs: []sim.PAT{{Token: githubtest.PAT, Scopes: []string{"admin:org"}}, {Token: other, Scopes: []string{"admin:org"}}},
 			})
-			first := opened(t, test.platform, server.URL, githubtest.PAT, "")
+			first := openTestProvider(t, test.platform, server.URL, githubtest.PAT, "")
 
 			if _, err := first.IssueCredential(t.Context(), newRunnerRequest("a")); !workload.Is(err, workload.RateLimited) {
 				t.Fatal(err)
@@ -257,7 +257,7 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			_, err := opened(t, test.platform, server.URL, test.token, "fast").IssueCredential(t.Context(), newRunnerRequest("b"))
+			_, err := openTestProvider(t, test.platform, server.URL, test.token, "fast").IssueCredential(t.Context(), newRunnerRequest("b"))
 			if workload.KindOf(err) != test.want {
 				t.Errorf("the other provider: %v, want %q", err, test.want)
 			}
@@ -269,14 +269,14 @@ func TestProvidersShareTheirCredentialsLimits(t *testing.T) {
 	}
 }
 
-func TestRegistrationsHaveAPace(t *testing.T) {
+func TestRegistrationsAreSpaced(t *testing.T) {
 	t.Parallel()
 
 	const many, burst = 80, 50
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	server := githubtest.New(t, sim.Options{Clock: clk, SecondaryPoints: 900})
-	p := providerAt(t, repositoryScope(server), clk)
+	p := newProviderWithClock(t, newRepositoryConfig(server), clk)
 
 	waits := map[string]time.Duration{}
 
@@ -284,7 +284,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 		name := fmt.Sprintf("r-%03d", i)
 
 		_, err := p.IssueCredential(t.Context(), newRunnerRequest(name))
-		if wait := after(t, name, err); wait > 0 {
+		if wait := getRetryAfter(t, name, err); wait > 0 {
 			waits[name] = wait
 
 			checkError(t, err, workload.RateLimited, github.ReasonPaced, "create runner "+name)
@@ -321,7 +321,7 @@ func TestRegistrationsHaveAPace(t *testing.T) {
 }
 
 // Whenever callers register, no minute has more registrations than GitHub allows.
-func TestRegistrationsKeepToTheLimit(t *testing.T) {
+func TestRegistrationLimit(t *testing.T) {
 	t.Parallel()
 
 	const mostInAMinute, mostInFive = 180, 1500
@@ -341,12 +341,12 @@ func TestRegistrationsKeepToTheLimit(t *testing.T) {
 			}
 		}
 
-		return densest(taken, time.Minute) <= mostInAMinute && densest(taken, 5*time.Minute) <= mostInFive
+		return findMaxInWindow(taken, time.Minute) <= mostInAMinute && findMaxInWindow(taken, 5*time.Minute) <= mostInFive
 	}, gen.UInt64()))
 }
 
 // findMaxInWindow returns the largest number of times in any window.
-func densest(times []time.Time, window time.Duration) int {
+func findMaxInWindow(times []time.Time, window time.Duration) int {
 	most, from := 0, 0
 
 	for i, at := range times {
@@ -361,7 +361,7 @@ func densest(times []time.Time, window time.Duration) int {
 }
 
 // Servers without rate limits send no headers. That is the default of GitHub Enterprise Server.
-func TestNoPaceWithoutLimits(t *testing.T) {
+func TestNoDelaysWithoutLimits(t *testing.T) {
 	t.Parallel()
 
 	const many = 120
@@ -385,7 +385,7 @@ func TestNoPaceWithoutLimits(t *testing.T) {
 }
 
 // The messages that users see if GitHub fails, for every call that conditions report.
-func TestTroubleInWords(t *testing.T) {
+func TestErrorMessages(t *testing.T) {
 	t.Parallel()
 
 	for name, test := range map[string]struct {
@@ -423,7 +423,7 @@ func TestTroubleInWords(t *testing.T) {
 			t.Parallel()
 
 			server := githubtest.New(t, sim.Options{})
-			config := organizationScope(server)
+			config := newOrganizationConfig(server)
 			config.RunnerGroup = test.group
 			p := newTestProvider(t, config)
 
@@ -466,7 +466,7 @@ func TestTroubleInWords(t *testing.T) {
 					continue
 				}
 
-				if wait := after(t, call, err); wait < time.Second || wait > time.Hour {
+				if wait := getRetryAfter(t, call, err); wait < time.Second || wait > time.Hour {
 					t.Errorf("%s is delayed for %s", call, wait)
 				}
 			}

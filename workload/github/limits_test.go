@@ -31,7 +31,7 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	const limit = 30
 
 	server := githubtest.New(t, sim.Options{RateLimit: limit})
-	p := newTestProvider(t, repositoryScope(server))
+	p := newTestProvider(t, newRepositoryConfig(server))
 	job := server.Queue(control.JobSpec{Labels: []string{"x"}})[0]
 
 	if err := p.Validate(t.Context()); err != nil {
@@ -73,11 +73,11 @@ func TestBudgetKeepsCallsForRunners(t *testing.T) {
 	}
 }
 
-func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
+func TestOutagesAreRetriedExceptForWrites(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{Faults: control.Faults{ServerError: 1}})
-	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
+	p, watched := newCountedProvider(t, newRepositoryConfig(server), clock.RealClock{})
 
 	_, findErr := p.FindRunner(t.Context(), "x", 0)
 	_, issueErr := p.IssueCredential(t.Context(), newRunnerRequest("x"))
@@ -88,7 +88,7 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, watched.tries); diff != "" {
+	if diff := cmp.Diff(map[string]int{"GET": 3, "DELETE": 3, "POST": 1}, watched.requests); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
@@ -99,11 +99,11 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	const many = 120
 
 	server := githubtest.New(t, sim.Options{})
-	p, watched := watch(t, repositoryScope(server), clock.RealClock{})
+	p, watched := newCountedProvider(t, newRepositoryConfig(server), clock.RealClock{})
 
 	for i := range many {
 		// A provider with its own budget is not delayed by the registrations of others.
-		if _, err := newTestProvider(t, repositoryScope(server)).IssueCredential(t.Context(), newRunnerRequest(fmt.Sprintf("many-%03d", i))); err != nil {
+		if _, err := newTestProvider(t, newRepositoryConfig(server)).IssueCredential(t.Context(), newRunnerRequest(fmt.Sprintf("many-%03d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -119,8 +119,8 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 
 	group.Wait()
 
-	if watched.tries["GET"] != 2 {
-		t.Errorf("%d calls listed two pages", watched.tries["GET"])
+	if watched.requests["GET"] != 2 {
+		t.Errorf("%d calls listed two pages", watched.requests["GET"])
 	}
 
 	if all, err := p.ListRunners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
@@ -129,7 +129,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 }
 
 // A token must not be sent to a host that is not configured, even after a redirect.
-func TestCredentialsStayHome(t *testing.T) {
+func TestTokenIsSentOnlyToConfiguredHost(t *testing.T) {
 	t.Parallel()
 
 	var strayed atomic.Int32

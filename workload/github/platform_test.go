@@ -23,7 +23,7 @@ import (
 )
 
 // scopedSpec contains the fields of a workload.RunnerSpec that are merged from several settings.
-type scoped struct {
+type scopedSpec struct {
 	scope  workload.Scope
 	labels []string
 	group  string
@@ -47,38 +47,38 @@ func TestPlatformRunner(t *testing.T) {
 	cases := map[string]struct {
 		template *v1alpha1.HypervisorMachineTemplate
 		load     v1alpha1.Workload
-		want     scoped
+		want     scopedSpec
 		reason   string
 	}{
 		"repository takes precedence over organization in the same settings": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r", Organization: "g"}), pool(nil),
-			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
+			scopedSpec{scope: workload.Scope{Repository: "o/r"}}, "",
 		},
 		"the pool's organization takes precedence over the template's repository": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}),
 			pool(&v1alpha1.GitHubActionsConfig{Organization: "g", Labels: []string{"x"}, RunnerGroup: "fast"}),
-			scoped{workload.Scope{Organization: "g"}, []string{"x"}, "fast"}, "",
+			scopedSpec{workload.Scope{Organization: "g"}, []string{"x"}, "fast"}, "",
 		},
 		"a pool without settings": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Repository: "r"}), pool(&v1alpha1.GitHubActionsConfig{}),
-			scoped{scope: workload.Scope{Repository: "o/r"}}, "",
+			scopedSpec{scope: workload.Scope{Repository: "o/r"}}, "",
 		},
 		"the template's organization takes precedence over its owner": {
 			template(&v1alpha1.GitHubBootstrap{Owner: "o", Organization: "g"}), pool(nil),
-			scoped{scope: workload.Scope{Organization: "g"}}, "",
+			scopedSpec{scope: workload.Scope{Organization: "g"}}, "",
 		},
 		"the pool's repository takes precedence over its organization": {
 			template(&v1alpha1.GitHubBootstrap{Organization: "g"}), pool(&v1alpha1.GitHubActionsConfig{Repository: "a/b", Organization: "o"}),
-			scoped{scope: workload.Scope{Repository: "a/b"}}, "",
+			scopedSpec{scope: workload.Scope{Repository: "a/b"}}, "",
 		},
 		"an owner alone is an organization": {
-			template(&v1alpha1.GitHubBootstrap{Owner: "o"}), pool(nil), scoped{scope: workload.Scope{Organization: "o"}}, "",
+			template(&v1alpha1.GitHubBootstrap{Owner: "o"}), pool(nil), scopedSpec{scope: workload.Scope{Organization: "o"}}, "",
 		},
 		"an enterprise is used last": {
-			template(&v1alpha1.GitHubBootstrap{Enterprise: "corp"}), pool(nil), scoped{scope: workload.Scope{Enterprise: "corp"}}, "",
+			template(&v1alpha1.GitHubBootstrap{Enterprise: "corp"}), pool(nil), scopedSpec{scope: workload.Scope{Enterprise: "corp"}}, "",
 		},
-		"no scope at all is named":    {template(&v1alpha1.GitHubBootstrap{}), pool(nil), scoped{}, "ScopeMissing"},
-		"no scope and no credentials": {template(nil), pool(nil), scoped{}, "BootstrapIncomplete"},
+		"no scope at all is named":    {template(&v1alpha1.GitHubBootstrap{}), pool(nil), scopedSpec{}, "ScopeMissing"},
+		"no scope and no credentials": {template(nil), pool(nil), scopedSpec{}, "BootstrapIncomplete"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -89,8 +89,8 @@ func TestPlatformRunner(t *testing.T) {
 				t.Fatalf("error %v, want reason %q", err, tc.reason)
 			}
 
-			seen := scoped{got.Scope, got.Labels[len(github.DefaultLabels()):], got.Group}
-			if diff := cmp.Diff(tc.want, seen, cmpopts.EquateEmpty(), cmp.AllowUnexported(scoped{})); diff != "" {
+			seen := scopedSpec{got.Scope, got.Labels[len(github.DefaultLabels()):], got.Group}
+			if diff := cmp.Diff(tc.want, seen, cmpopts.EquateEmpty(), cmp.AllowUnexported(scopedSpec{})); diff != "" {
 				t.Error(diff)
 			}
 		})
@@ -182,7 +182,7 @@ func TestRunnerLabels(t *testing.T) {
 }
 
 // There are few operation names, whatever names and numbers the paths contain.
-func TestOperationsHaveNoNamesInThem(t *testing.T) {
+func TestOperationsHaveNoNames(t *testing.T) {
 	t.Parallel()
 
 	for path, want := range map[string]string{

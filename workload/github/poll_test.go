@@ -26,16 +26,16 @@ import (
 )
 
 // countingTransport counts requests by method and responses by status.
-type watched struct {
+type countingTransport struct {
 	next http.RoundTripper
 
-	mu     sync.Mutex
-	tries  map[string]int
-	status map[int]int
-	left   string
+	mu        sync.Mutex
+	requests  map[string]int
+	status    map[int]int
+	remaining string
 }
 
-func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
+func (w *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	resp, err := w.next.RoundTrip(r)
 	if err != nil {
 		return nil, fmt.Errorf("watched: %w", err)
@@ -44,15 +44,15 @@ func (w *watched) RoundTrip(r *http.Request) (*http.Response, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	w.tries[r.Method]++
+	w.requests[r.Method]++
 	w.status[resp.StatusCode]++
-	w.left = resp.Header.Get("X-Ratelimit-Remaining")
+	w.remaining = resp.Header.Get("X-Ratelimit-Remaining")
 
 	return resp, nil
 }
 
 // takeStatuses returns the responses by status since the last call.
-func (w *watched) take() map[int]int {
+func (w *countingTransport) takeStatuses() map[int]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
@@ -63,10 +63,10 @@ func (w *watched) take() map[int]int {
 }
 
 // newCountedProvider returns a provider whose calls are counted.
-func watch(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Provider, *watched) {
+func newCountedProvider(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Provider, *countingTransport) {
 	t.Helper()
 
-	out := &watched{status: map[int]int{}, tries: map[string]int{}}
+	out := &countingTransport{status: map[int]int{}, requests: map[string]int{}}
 
 	p, err := github.NewWithClock(github.Config{Settings: config, Transport: func(next http.RoundTripper) http.RoundTripper {
 		out.next = next
@@ -80,15 +80,15 @@ func watch(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Pro
 	return p, out
 }
 
-func poller(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Poller, *watched) {
+func newCountedPoller(t *testing.T, config *github.Settings, clk clock.Clock) (workload.Poller, *countingTransport) {
 	t.Helper()
 
-	p, watched := watch(t, config, clk)
+	p, watched := newCountedProvider(t, config, clk)
 
-	return as[workload.Poller](t, p), watched
+	return asInterface[workload.Poller](t, p), watched
 }
 
-func poll(t *testing.T, p workload.Poller, repositories ...string) []workload.Job {
+func pollJobs(t *testing.T, p workload.Poller, repositories ...string) []workload.Job {
 	t.Helper()
 
 	jobs, err := p.ListJobs(t.Context(), repositories)
@@ -101,7 +101,7 @@ func poll(t *testing.T, p workload.Poller, repositories ...string) []workload.Jo
 	return jobs
 }
 
-func states(jobs []workload.Job) []string {
+func listStates(jobs []workload.Job) []string {
 	out := []string{}
 	for _, job := range jobs {
 		out = append(out, job.Name+" "+string(job.State))
@@ -114,21 +114,21 @@ func TestPollFollowsJobs(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p, _ := poller(t, repositoryScope(server), clocktesting.NewFakeClock(time.Now()))
+	p, _ := newCountedPoller(t, newRepositoryConfig(server), clocktesting.NewFakeClock(time.Now()))
 
-	if jobs := poll(t, p); len(jobs) != 0 {
-		t.Errorf("an idle repository has %v", states(jobs))
+	if jobs := pollJobs(t, p); len(jobs) != 0 {
+		t.Errorf("an idle repository has %v", listStates(jobs))
 	}
 
 	server.Queue(control.JobSpec{Name: "build", Labels: []string{"linux"}, Count: 2})
 	server.Queue(control.JobSpec{Name: "deploy", Labels: []string{"linux"}, Environment: "prod"})
 
-	first := poll(t, p)
-	if diff := cmp.Diff([]string{"build (1) Queued", "build (2) Queued", "deploy Waiting"}, states(first)); diff != "" {
+	first := pollJobs(t, p)
+	if diff := cmp.Diff([]string{"build (1) Queued", "build (2) Queued", "deploy Waiting"}, listStates(first)); diff != "" {
 		t.Fatalf("jobs (-want +got):\n%s", diff)
 	}
 
-	issued, err := newTestProvider(t, repositoryScope(server)).IssueCredential(t.Context(), newRunnerRequest("one"))
+	issued, err := newTestProvider(t, newRepositoryConfig(server)).IssueCredential(t.Context(), newRunnerRequest("one"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,11 +139,11 @@ func TestPollFollowsJobs(t *testing.T) {
 		t.Fatalf("the runner ends with %d", code)
 	}
 
-	if diff := cmp.Diff([]string{"build (1) Completed", "build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
+	if diff := cmp.Diff([]string{"build (1) Completed", "build (2) Queued", "deploy Waiting"}, listStates(pollJobs(t, p))); diff != "" {
 		t.Errorf("after a job completed (-want +got):\n%s", diff)
 	}
 
-	if diff := cmp.Diff([]string{"build (2) Queued", "deploy Waiting"}, states(poll(t, p))); diff != "" {
+	if diff := cmp.Diff([]string{"build (2) Queued", "deploy Waiting"}, listStates(pollJobs(t, p))); diff != "" {
 		t.Errorf("a job's end is reported once (-want +got):\n%s", diff)
 	}
 
@@ -156,42 +156,42 @@ func TestPollFollowsJobs(t *testing.T) {
 	}
 
 	// The runs are no longer listed, but the end of their jobs is reported.
-	if diff := cmp.Diff([]string{"build (2) Completed", "deploy Completed"}, states(poll(t, p))); diff != "" {
+	if diff := cmp.Diff([]string{"build (2) Completed", "deploy Completed"}, listStates(pollJobs(t, p))); diff != "" {
 		t.Errorf("at the end (-want +got):\n%s", diff)
 	}
 
-	if jobs := poll(t, p); len(jobs) != 0 {
-		t.Errorf("after the end: %v", states(jobs))
+	if jobs := pollJobs(t, p); len(jobs) != 0 {
+		t.Errorf("after the end: %v", listStates(jobs))
 	}
 }
 
 // A poll that finds no changes uses none of the hour's calls, and lists no jobs of completed runs.
-func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
+func TestPollWithoutChangesUsesNoCalls(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p, watch := poller(t, repositoryScope(server), clocktesting.NewFakeClock(time.Now()))
+	p, watch := newCountedPoller(t, newRepositoryConfig(server), clocktesting.NewFakeClock(time.Now()))
 
 	server.Queue(control.JobSpec{Labels: []string{"x"}, Count: 150}) // two pages of jobs
 	server.Queue(control.JobSpec{Labels: []string{"x"}})
 
-	if jobs := poll(t, p); len(jobs) != 151 {
+	if jobs := pollJobs(t, p); len(jobs) != 151 {
 		t.Fatalf("%d jobs", len(jobs))
 	}
 
 	const lists, pages = 5, 3
 
-	left := watch.left
-	if diff := cmp.Diff(map[int]int{http.StatusOK: lists + pages}, watch.take()); diff != "" {
+	left := watch.remaining
+	if diff := cmp.Diff(map[int]int{http.StatusOK: lists + pages}, watch.takeStatuses()); diff != "" {
 		t.Errorf("the first poll (-want +got):\n%s", diff)
 	}
 
-	if jobs := poll(t, p); len(jobs) != 151 {
+	if jobs := pollJobs(t, p); len(jobs) != 151 {
 		t.Errorf("%d jobs from cached responses", len(jobs))
 	}
 
-	if diff := cmp.Diff(map[int]int{http.StatusNotModified: lists + pages}, watch.take()); diff != "" || watch.left != left {
-		t.Errorf("the second poll: %s calls left of %s (-want +got):\n%s", watch.left, left, diff)
+	if diff := cmp.Diff(map[int]int{http.StatusNotModified: lists + pages}, watch.takeStatuses()); diff != "" || watch.remaining != left {
+		t.Errorf("the second poll: %s calls left of %s (-want +got):\n%s", watch.remaining, left, diff)
 	}
 
 	for _, job := range server.State().Jobs {
@@ -200,14 +200,14 @@ func TestPollCostsNothingWhileNothingChanges(t *testing.T) {
 		}
 	}
 
-	if jobs := poll(t, p); len(jobs) != 151 || jobs[0].State != v1alpha1.JobCompleted {
+	if jobs := pollJobs(t, p); len(jobs) != 151 || jobs[0].State != v1alpha1.JobCompleted {
 		t.Errorf("%d jobs have ended", len(jobs))
 	}
 
-	watch.take()
-	poll(t, p)
+	watch.takeStatuses()
+	pollJobs(t, p)
 
-	if got := watch.take(); got[http.StatusOK]+got[http.StatusNotModified] != lists {
+	if got := watch.takeStatuses(); got[http.StatusOK]+got[http.StatusNotModified] != lists {
 		t.Errorf("completed runs are requested: %v", got)
 	}
 }
@@ -218,7 +218,7 @@ func TestPollAgreesWithWebhooks(t *testing.T) {
 
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
-	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
+	p, _ := newCountedPoller(t, newOrganizationConfig(server), clocktesting.NewFakeClock(time.Now()))
 
 	server.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})
 	server.WaitUntil("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
@@ -230,7 +230,7 @@ func TestPollAgreesWithWebhooks(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 
-	if diff := cmp.Diff([]workload.Job{want}, poll(t, p, githubtest.Repo)); diff != "" {
+	if diff := cmp.Diff([]workload.Job{want}, pollJobs(t, p, githubtest.Repo)); diff != "" {
 		t.Errorf("webhook (-), poll (+):\n%s", diff)
 	}
 }
@@ -268,9 +268,9 @@ func TestPollScopes(t *testing.T) {
 			t.Parallel()
 
 			test.config.Token, test.config.APIURL = githubtest.PAT, server.URL
-			p, _ := poller(t, &test.config, clocktesting.NewFakeClock(time.Now()))
+			p, _ := newCountedPoller(t, &test.config, clocktesting.NewFakeClock(time.Now()))
 
-			if diff := cmp.Diff(test.want, states(poll(t, p, ask...))); diff != "" {
+			if diff := cmp.Diff(test.want, listStates(pollJobs(t, p, ask...))); diff != "" {
 				t.Errorf("jobs (-want +got):\n%s", diff)
 			}
 		})
@@ -281,14 +281,14 @@ func TestPollScopes(t *testing.T) {
 		"organization octo-org": {Organization: "octo-org"}, "enterprise corp": {Enterprise: "corp"},
 	} {
 		scope.Token, scope.APIURL = githubtest.PAT, server.URL
-		p, _ := poller(t, &scope, clocktesting.NewFakeClock(time.Now()))
+		p, _ := newCountedPoller(t, &scope, clocktesting.NewFakeClock(time.Now()))
 		_, err := p.ListJobs(t.Context(), []string{"not a repository"})
 		checkError(t, err, workload.Rejected, workload.ReasonRepositoriesMissing, text+": the platform has no job list for it; name repositories")
 	}
 }
 
 // A repository that cannot be read is named in the error, and the others are polled.
-func TestPollWithTrouble(t *testing.T) {
+func TestPollErrors(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{PATs: []sim.PAT{
@@ -297,7 +297,7 @@ func TestPollWithTrouble(t *testing.T) {
 	}})
 	server.Queue(control.JobSpec{Labels: []string{"x"}})
 
-	p, _ := poller(t, organizationScope(server), clocktesting.NewFakeClock(time.Now()))
+	p, _ := newCountedPoller(t, newOrganizationConfig(server), clocktesting.NewFakeClock(time.Now()))
 	jobs, err := p.ListJobs(t.Context(), []string{"octo-org/gone", githubtest.Repo})
 	checkError(t, err, workload.Rejected, github.ReasonScope, "repository octo-org/gone")
 
@@ -305,15 +305,15 @@ func TestPollWithTrouble(t *testing.T) {
 		t.Errorf("%d jobs of the other repository", len(jobs))
 	}
 
-	config := repositoryScope(server)
+	config := newRepositoryConfig(server)
 	config.Token = "github_pat_runnersonly0000000000000000"
-	p, _ = poller(t, config, clocktesting.NewFakeClock(time.Now()))
+	p, _ = newCountedPoller(t, config, clocktesting.NewFakeClock(time.Now()))
 	_, err = p.ListJobs(t.Context(), nil)
 	checkError(t, err, workload.Rejected, github.ReasonPermission, "repository permission Actions: read")
 }
 
 // If the rate limit does not allow polling all repositories, the next poll continues there.
-func TestPollGoesOnWhereItEnded(t *testing.T) {
+func TestPollContinuesAfterRateLimit(t *testing.T) {
 	t.Parallel()
 
 	const many = 120
@@ -332,16 +332,16 @@ func TestPollGoesOnWhereItEnded(t *testing.T) {
 		server.Queue(control.JobSpec{Repo: name, Name: name, Labels: []string{"x"}})
 	}
 
-	p, watch := poller(t, organizationScope(server), clk)
+	p, watch := newCountedPoller(t, newOrganizationConfig(server), clk)
 	found := map[string]bool{}
 	rounds := 0
 
 	for ; len(found) < many && rounds < 4; rounds++ {
-		for _, job := range poll(t, p, names...) {
+		for _, job := range pollJobs(t, p, names...) {
 			found[job.Repository] = true
 		}
 
-		if got := watch.take(); got[http.StatusOK]+got[http.StatusNotModified] > 450 || got[http.StatusForbidden] > 0 {
+		if got := watch.takeStatuses(); got[http.StatusOK]+got[http.StatusNotModified] > 450 || got[http.StatusForbidden] > 0 {
 			t.Errorf("round %d: %v", rounds, got)
 		}
 
@@ -352,7 +352,7 @@ func TestPollGoesOnWhereItEnded(t *testing.T) {
 		t.Errorf("%d repositories were reached in %d rounds", len(found), rounds)
 	}
 
-	poll(t, p, names...)
+	pollJobs(t, p, names...)
 
 	if _, err := p.ListJobs(t.Context(), names); !workload.Is(err, workload.RateLimited) {
 		t.Errorf("a poll right after: %v", err)

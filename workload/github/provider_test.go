@@ -33,11 +33,11 @@ const (
 )
 
 // newRepositoryConfig returns a provider's configuration for the simulator's repository.
-func repositoryScope(server *githubtest.Server) *github.Settings {
+func newRepositoryConfig(server *githubtest.Server) *github.Settings {
 	return &github.Settings{Token: githubtest.PAT, Owner: "octo-org", Repository: "octo-repo", APIURL: server.URL}
 }
 
-func organizationScope(server *githubtest.Server) *github.Settings {
+func newOrganizationConfig(server *githubtest.Server) *github.Settings {
 	return &github.Settings{Token: githubtest.PAT, Organization: githubtest.Org, APIURL: server.URL}
 }
 
@@ -53,7 +53,7 @@ func newTestProvider(t *testing.T, config *github.Settings) workload.Provider {
 }
 
 // newProviderWithClock returns a provider with the given clock.
-func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload.Provider {
+func newProviderWithClock(t *testing.T, config *github.Settings, clk clock.Clock) workload.Provider {
 	t.Helper()
 
 	out, err := github.NewWithClock(github.Config{Settings: config}, clk)
@@ -65,7 +65,7 @@ func providerAt(t *testing.T, config *github.Settings, clk clock.Clock) workload
 }
 
 // asInterface converts a provider to an optional interface.
-func as[T any](t *testing.T, p workload.Provider) T {
+func asInterface[T any](t *testing.T, p workload.Provider) T {
 	t.Helper()
 
 	out, ok := p.(T)
@@ -81,7 +81,7 @@ func newRunnerRequest(name string) workload.RunnerRequest {
 }
 
 // newKey creates an App's key and its PEM.
-func key(t *testing.T) (*rsa.PrivateKey, []byte) {
+func newKey(t *testing.T) (*rsa.PrivateKey, []byte) {
 	t.Helper()
 
 	out, err := rsa.GenerateKey(rand.Reader, 2048)
@@ -92,7 +92,7 @@ func key(t *testing.T) (*rsa.PrivateKey, []byte) {
 	return out, pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(out)})
 }
 
-func withApp(public *rsa.PublicKey, permissions map[string]string) sim.Options {
+func newAppOptions(public *rsa.PublicKey, permissions map[string]string) sim.Options {
 	return sim.Options{App: &sim.App{
 		ID: appID, ClientID: clientID, Slug: "hyperfleet", PublicKey: public,
 		Installations: []sim.Installation{{ID: authenticateAsInstallation, Account: githubtest.Org, Permissions: permissions}},
@@ -102,18 +102,18 @@ func withApp(public *rsa.PublicKey, permissions map[string]string) sim.Options {
 func TestRunnerLifecycle(t *testing.T) {
 	t.Parallel()
 
-	private, text := key(t)
-	options := withApp(&private.PublicKey, map[string]string{
+	private, text := newKey(t)
+	options := newAppOptions(&private.PublicKey, map[string]string{
 		"administration": "write", "organization_self_hosted_runners": "write", "actions": "read",
 	})
 	options.Enterprise, options.Groups = "corp", []sim.Group{{Owner: "enterprises/corp", Name: "Everywhere"}}
 	server := githubtest.New(t, options)
 
 	for name, edit := range map[string]func() *github.Settings{
-		"repository, token":   func() *github.Settings { return repositoryScope(server) },
-		"organization, token": func() *github.Settings { return organizationScope(server) },
+		"repository, token":   func() *github.Settings { return newRepositoryConfig(server) },
+		"organization, token": func() *github.Settings { return newOrganizationConfig(server) },
 		"GitHub Enterprise Server": func() *github.Settings {
-			config := repositoryScope(server)
+			config := newRepositoryConfig(server)
 			config.APIURL += "/api/v3"
 
 			return config
@@ -125,13 +125,13 @@ func TestRunnerLifecycle(t *testing.T) {
 			return &github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL + "/api/v3/"}
 		},
 		"repository, App by its id": func() *github.Settings {
-			config := repositoryScope(server)
+			config := newRepositoryConfig(server)
 			config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 			return config
 		},
 		"organization, App by its client id": func() *github.Settings {
-			config := organizationScope(server)
+			config := newOrganizationConfig(server)
 			config.Token, config.App = "", &github.App{AppID: clientID, PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 			return config
@@ -139,12 +139,12 @@ func TestRunnerLifecycle(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			lifecycle(t, newTestProvider(t, edit()), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name))
+			checkLifecycle(t, newTestProvider(t, edit()), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name))
 		})
 	}
 }
 
-func lifecycle(t *testing.T, p workload.Provider, name string) {
+func checkLifecycle(t *testing.T, p workload.Provider, name string) {
 	t.Helper()
 
 	if err := p.Validate(t.Context()); err != nil {
@@ -192,8 +192,8 @@ func TestIssueToken(t *testing.T) {
 		"enterprise": {
 			&github.Settings{Token: githubtest.PAT, Enterprise: "corp", APIURL: server.URL + "/api/v3"}, server.URL + "/enterprises/corp",
 		},
-		"repository":   {repositoryScope(server), server.URL + "/octo-org/octo-repo"},
-		"organization": {organizationScope(server), server.URL + "/octo-org"},
+		"repository":   {newRepositoryConfig(server), server.URL + "/octo-org/octo-repo"},
+		"organization": {newOrganizationConfig(server), server.URL + "/octo-org"},
 	} {
 		p := newTestProvider(t, test.config)
 		req := newRunnerRequest("token-" + name)
@@ -214,7 +214,7 @@ func TestIssueWithNameTaken(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p := newTestProvider(t, repositoryScope(server))
+	p := newTestProvider(t, newRepositoryConfig(server))
 
 	first, err := p.IssueCredential(t.Context(), newRunnerRequest("twice"))
 	if err != nil {
@@ -247,7 +247,7 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 	t.Parallel()
 
 	server := githubtest.New(t, sim.Options{})
-	p := newTestProvider(t, repositoryScope(server))
+	p := newTestProvider(t, newRepositoryConfig(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"self-hosted", "linux"}, Duration: time.Hour})[0]
 	id := strconv.FormatInt(queued.ID, 10)
 
@@ -284,9 +284,9 @@ func TestDeregisterBusyAndJob(t *testing.T) {
 func TestErrorsNameTheFix(t *testing.T) {
 	t.Parallel()
 
-	private, text := key(t)
-	_, otherText := key(t)
-	options := withApp(&private.PublicKey, map[string]string{"administration": "read", "organization_self_hosted_runners": "read"})
+	private, text := newKey(t)
+	_, otherText := newKey(t)
+	options := newAppOptions(&private.PublicKey, map[string]string{"administration": "read", "organization_self_hosted_runners": "read"})
 	options.PATs = []sim.PAT{
 		{Token: githubtest.PAT, Scopes: []string{"repo", "admin:org"}},
 		{Token: "ghp_withoutscopes0000000000000000000000", Scopes: []string{"public_repo"}},
@@ -359,9 +359,9 @@ func TestErrorsNameTheFix(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			config := repositoryScope(server)
+			config := newRepositoryConfig(server)
 			if test.organization {
-				config = organizationScope(server)
+				config = newOrganizationConfig(server)
 			}
 
 			test.edit(config)
@@ -388,7 +388,7 @@ func checkError(t *testing.T, err error, kind workload.Kind, reason, message str
 func TestNewRejects(t *testing.T) {
 	t.Parallel()
 
-	_, text := key(t)
+	_, text := newKey(t)
 
 	for name, test := range map[string]struct {
 		edit    func(*github.Settings)

@@ -21,7 +21,7 @@ import (
 )
 
 // queueMissedWebhooks queues jobs whose webhooks the receiver rejects.
-func missed(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
+func queueMissedWebhooks(t *testing.T, server *githubtest.Server, hooks *githubtest.Receiver, jobs int) {
 	t.Helper()
 
 	hooks.SetStatus(http.StatusInternalServerError)
@@ -37,10 +37,10 @@ func TestRedeliver(t *testing.T) {
 
 	const good, bad = 3, 4
 
-	private, text := key(t)
+	private, text := newKey(t)
 	rights := map[string]string{"organization_self_hosted_runners": "write", "administration": "write"}
 	app := func(s *githubtest.Server) *github.Settings {
-		config := organizationScope(s)
+		config := newOrganizationConfig(s)
 		config.Token, config.App = "", &github.App{AppID: strconv.Itoa(appID), PrivateKey: text, InstallationID: authenticateAsInstallation}
 
 		return config
@@ -52,14 +52,14 @@ func TestRedeliver(t *testing.T) {
 		owner   string // of the hook
 		config  func(*githubtest.Server) *github.Settings
 	}{
-		"the App's webhook":          {withApp(&private.PublicKey, rights), "app", app},
-		"an organization's":          {sim.Options{}, githubtest.Org, organizationScope},
-		"a repository's":             {sim.Options{}, githubtest.Repo, repositoryScope},
-		"an organization's, for one": {sim.Options{}, githubtest.Org, repositoryScope},
+		"the App's webhook":          {newAppOptions(&private.PublicKey, rights), "app", app},
+		"an organization's":          {sim.Options{}, githubtest.Org, newOrganizationConfig},
+		"a repository's":             {sim.Options{}, githubtest.Repo, newRepositoryConfig},
+		"an organization's, for one": {sim.Options{}, githubtest.Org, newRepositoryConfig},
 		"a user's repository's": {
-			sim.Options{Repos: []sim.Repo{{FullName: githubtest.Repo, UserOwned: true}}}, githubtest.Repo, repositoryScope,
+			sim.Options{Repos: []sim.Repo{{FullName: githubtest.Repo, UserOwned: true}}}, githubtest.Repo, newRepositoryConfig,
 		},
-		"an organization's, listed by an App without a webhook URL": {withApp(&private.PublicKey, both), githubtest.Org, app},
+		"an organization's, listed by an App without a webhook URL": {newAppOptions(&private.PublicKey, both), githubtest.Org, app},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -85,7 +85,7 @@ func TestRedeliver(t *testing.T) {
 			hooks.SetStatus(http.StatusAccepted)
 
 			seen := len(hooks.Webhooks())
-			p := as[workload.Redeliverer](t, newTestProvider(t, test.config(server)))
+			p := asInterface[workload.Redeliverer](t, newTestProvider(t, test.config(server)))
 			target := hooks.URL + "/webhooks/github/"
 
 			if count, err := p.Redeliver(t.Context(), target, time.Now().Add(time.Minute)); err != nil || count != 0 {
@@ -109,7 +109,7 @@ func TestRedeliver(t *testing.T) {
 				t.Errorf("%d of %d webhooks were redelivered", len(guids), bad)
 			}
 
-			if count, err := as[workload.Redeliverer](t, newTestProvider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
+			if count, err := asInterface[workload.Redeliverer](t, newTestProvider(t, test.config(server))).Redeliver(t.Context(), target, start); err != nil || count != 0 {
 				t.Errorf("Redeliver of what came since: %d, %v", count, err)
 			}
 		})
@@ -127,9 +127,9 @@ func TestRedeliverInParts(t *testing.T) {
 	server := githubtest.New(t, sim.Options{
 		Webhook: control.WebhookTarget{URL: hooks.URL}, Clock: clk, SecondaryPoints: 900,
 	})
-	missed(t, server, hooks, many)
+	queueMissedWebhooks(t, server, hooks, many)
 
-	p, since := as[workload.Redeliverer](t, providerAt(t, organizationScope(server), clk)), clk.Now().Add(-time.Hour)
+	p, since := asInterface[workload.Redeliverer](t, newProviderWithClock(t, newOrganizationConfig(server), clk)), clk.Now().Add(-time.Hour)
 
 	var counts []int
 
@@ -156,19 +156,19 @@ func TestRedeliverInParts(t *testing.T) {
 }
 
 // Providers with the same credential do not request the same redelivery twice.
-func TestRedeliverOnceForAll(t *testing.T) {
+func TestRedeliverOncePerCredential(t *testing.T) {
 	t.Parallel()
 
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}})
-	missed(t, server, hooks, 3)
+	queueMissedWebhooks(t, server, hooks, 3)
 	hooks.SetStatus(http.StatusInternalServerError)
 
 	sum := 0
 
 	platform := github.NewPlatform()
 	for _, group := range []string{"", "fast", "slow"} {
-		count, err := as[workload.Redeliverer](t, opened(t, platform, server.URL, githubtest.PAT, group)).
+		count, err := asInterface[workload.Redeliverer](t, openTestProvider(t, platform, server.URL, githubtest.PAT, group)).
 			Redeliver(t.Context(), hooks.URL, time.Now().Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
@@ -182,7 +182,7 @@ func TestRedeliverOnceForAll(t *testing.T) {
 	}
 }
 
-func TestRedeliverTrouble(t *testing.T) {
+func TestRedeliverErrors(t *testing.T) {
 	t.Parallel()
 
 	const weak = "ghp_withouthooks00000000000000000000000"
@@ -196,7 +196,7 @@ func TestRedeliverTrouble(t *testing.T) {
 			{Token: "github_pat_mayread00000000000000000000", Permissions: map[string]string{"organization_hooks": "read"}},
 		},
 	})
-	missed(t, server, hooks, 1)
+	queueMissedWebhooks(t, server, hooks, 1)
 
 	for name, test := range map[string]struct {
 		edit    func(*github.Settings)
@@ -228,10 +228,10 @@ func TestRedeliverTrouble(t *testing.T) {
 			func(c *github.Settings) { c.Token = "ghp_revoked" }, hooks.URL, github.ReasonCredentials, "wrong, expired or revoked",
 		},
 	} {
-		config := organizationScope(server)
+		config := newOrganizationConfig(server)
 		test.edit(config)
 
-		count, err := as[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
+		count, err := asInterface[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), test.target, time.Now().Add(-time.Hour))
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			checkError(t, err, workload.Rejected, test.reason, test.message)
@@ -245,12 +245,12 @@ func TestRedeliverTrouble(t *testing.T) {
 
 // The delivery list of an App contains all its installations. A provider only requests redeliveries
 // for its own installation.
-func TestRedeliverKeepsToItsInstallation(t *testing.T) {
+func TestRedeliverOnlyOwnInstallation(t *testing.T) {
 	t.Parallel()
 
-	private, text := key(t)
+	private, text := newKey(t)
 	hooks := githubtest.NewReceiver(t)
-	options := withApp(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"})
+	options := newAppOptions(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"})
 	options.App.Installations = append(options.App.Installations, sim.Installation{
 		ID: authenticateAsInstallation + 1, Account: "other", Permissions: options.App.Installations[0].Permissions,
 	})
@@ -258,7 +258,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 	options.Webhook = control.WebhookTarget{URL: hooks.URL}
 	server := githubtest.New(t, options)
 
-	missed(t, server, hooks, 2)
+	queueMissedWebhooks(t, server, hooks, 2)
 	hooks.SetStatus(http.StatusInternalServerError)
 	server.Queue(control.JobSpec{Repo: "other/app", Labels: []string{"x"}, Count: 3})
 	server.WaitUntil("they failed", func(s control.State) bool { return s.Webhooks.Failed == 5 })
@@ -271,7 +271,7 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 			App: &github.App{AppID: clientID, PrivateKey: text, InstallationID: id},
 		}
 
-		count, err := as[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
+		count, err := asInterface[workload.Redeliverer](t, newTestProvider(t, config)).Redeliver(t.Context(), strings.ToUpper(hooks.URL[:4])+hooks.URL[4:],
 			time.Now().Add(-time.Hour))
 		if err != nil {
 			t.Fatal(err)
@@ -286,16 +286,16 @@ func TestRedeliverKeepsToItsInstallation(t *testing.T) {
 }
 
 // A delivery that always fails is not requested at every call.
-func TestRedeliverGivesUpSlowly(t *testing.T) {
+func TestRedeliverBacksOff(t *testing.T) {
 	t.Parallel()
 
 	clk := clocktesting.NewFakeClock(time.Now())
 	hooks := githubtest.NewReceiver(t)
 	server := githubtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL}, Clock: clk})
-	missed(t, server, hooks, 1)
+	queueMissedWebhooks(t, server, hooks, 1)
 	hooks.SetStatus(http.StatusRequestEntityTooLarge)
 
-	p := as[workload.Redeliverer](t, providerAt(t, organizationScope(server), clk))
+	p := asInterface[workload.Redeliverer](t, newProviderWithClock(t, newOrganizationConfig(server), clk))
 
 	var asked []int
 

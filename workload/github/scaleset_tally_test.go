@@ -21,40 +21,40 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
-func epoch() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
+func newEpoch() time.Time { return time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC) }
 
-func emptyTally() tally {
+func newEmptyTally() tally {
 	return newTally(7, "https://github.com/octo-org", workload.Job{
 		Platform: v1alpha1.WorkloadGitHubActions, Queue: "set", Organization: "octo-org",
 	})
 }
 
 // tallyFixture contains the real jobs, the tally that receives unreliable messages about them, and a ledger.
-type world struct {
-	t       *tally
-	now     time.Time
-	jobs    map[string]v1alpha1.JobState // the real state of jobs that are not completed
-	late    []jobUpdate
-	ledger  map[string]v1alpha1.JobState
-	random  *rand.Rand
-	next    int
-	session int
+type tallyFixture struct {
+	t         *tally
+	now       time.Time
+	jobs      map[string]v1alpha1.JobState // the real state of jobs that are not completed
+	delayed   []jobUpdate
+	ledger    map[string]v1alpha1.JobState
+	generator *rand.Rand
+	next      int
+	session   int
 	// These are the faults of the message delivery.
 	loses, delays, repeats, forgets bool
 }
 
-func newWorld(seed uint64) *world {
-	fresh := emptyTally()
-	w := &world{
-		t: &fresh, now: epoch(), jobs: map[string]v1alpha1.JobState{}, ledger: map[string]v1alpha1.JobState{},
-		random: rand.New(rand.NewPCG(seed, 1)),
+func newTallyFixture(seed uint64) *tallyFixture {
+	fresh := newEmptyTally()
+	w := &tallyFixture{
+		t: &fresh, now: newEpoch(), jobs: map[string]v1alpha1.JobState{}, ledger: map[string]v1alpha1.JobState{},
+		generator: rand.New(rand.NewPCG(seed, 1)),
 	}
 	w.reconnect()
 
 	return w
 }
 
-func (w *world) count(state v1alpha1.JobState) int {
+func (w *tallyFixture) count(state v1alpha1.JobState) int {
 	n := 0
 
 	for _, have := range w.jobs {
@@ -66,13 +66,13 @@ func (w *world) count(state v1alpha1.JobState) int {
 	return n
 }
 
-func (w *world) level() statistics {
+func (w *tallyFixture) newStatistics() statistics {
 	return statistics{Assigned: len(w.jobs), Running: w.count(v1alpha1.JobRunning)}
 }
 
 // writeJobs applies updates to the ledger: states never go back, and a job that is completed and unknown
 // stays unknown.
-func (w *world) write(jobs []workload.Job) {
+func (w *tallyFixture) writeJobs(jobs []workload.Job) {
 	order := []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning, v1alpha1.JobCompleted}
 
 	for _, job := range jobs {
@@ -87,7 +87,7 @@ func (w *world) write(jobs []workload.Job) {
 	}
 }
 
-func (w *world) written(state v1alpha1.JobState) int {
+func (w *tallyFixture) countWritten(state v1alpha1.JobState) int {
 	n := 0
 
 	for _, have := range w.ledger {
@@ -99,39 +99,39 @@ func (w *world) written(state v1alpha1.JobState) int {
 	return n
 }
 
-func (w *world) reconnect() {
+func (w *tallyFixture) reconnect() {
 	w.session++
-	w.t.begin(fmt.Sprintf("%08d-session", w.session), w.level(), w.now)
-	w.write(w.t.reconcile(false, w.now))
+	w.t.begin(fmt.Sprintf("%08d-session", w.session), w.newStatistics(), w.now)
+	w.writeJobs(w.t.reconcile(false, w.now))
 }
 
-func (w *world) deliver(updates ...jobUpdate) {
+func (w *tallyFixture) deliver(updates ...jobUpdate) {
 	out := w.t.ingest(updates, w.now)
-	w.t.observe(w.level(), w.now)
-	w.write(append(out, w.t.reconcile(false, w.now)...))
+	w.t.observe(w.newStatistics(), w.now)
+	w.writeJobs(append(out, w.t.reconcile(false, w.now)...))
 }
 
 // sendUpdates sends updates unless the faults lose or delay them.
-func (w *world) tell(n jobUpdate) {
+func (w *tallyFixture) sendUpdates(n jobUpdate) {
 	switch {
-	case w.loses && w.random.IntN(4) == 0:
-	case w.delays && w.random.IntN(3) == 0:
-		w.late = append(w.late, n)
+	case w.loses && w.generator.IntN(4) == 0:
+	case w.delays && w.generator.IntN(3) == 0:
+		w.delayed = append(w.delayed, n)
 	default:
 		w.deliver(n)
 
-		if w.repeats && w.random.IntN(3) == 0 {
-			w.late = append(w.late, n)
+		if w.repeats && w.generator.IntN(3) == 0 {
+			w.delayed = append(w.delayed, n)
 		}
 	}
 }
 
-func (w *world) updates(kind, key string) jobUpdate {
-	return jobUpdate{Kind: kind, JobID: key, AssignedAt: lenientTime{epoch()}, RunnerName: "runner", Result: "succeeded"}
+func (w *tallyFixture) updates(kind, key string) jobUpdate {
+	return jobUpdate{Kind: kind, JobID: key, AssignedAt: lenientTime{newEpoch()}, RunnerName: "runner", Result: "succeeded"}
 }
 
 // findJob returns one of the jobs in a state, or "".
-func (w *world) any(state v1alpha1.JobState) string {
+func (w *tallyFixture) findJob(state v1alpha1.JobState) string {
 	var keys []string
 
 	for key, have := range w.jobs {
@@ -146,44 +146,44 @@ func (w *world) any(state v1alpha1.JobState) string {
 
 	slices.Sort(keys)
 
-	return keys[w.random.IntN(len(keys))]
+	return keys[w.generator.IntN(len(keys))]
 }
 
 // changeJobs makes one random change.
-func (w *world) step(what int) {
-	w.now = w.now.Add(time.Duration(w.random.IntN(40)) * time.Second)
+func (w *tallyFixture) changeJobs(what int) {
+	w.now = w.now.Add(time.Duration(w.generator.IntN(40)) * time.Second)
 
 	switch what {
 	case 0, 1, 2:
 		w.next++
 		key := fmt.Sprintf("job-%d", w.next)
 		w.jobs[key] = v1alpha1.JobQueued
-		w.tell(w.updates(jobAssigned, key))
+		w.sendUpdates(w.updates(jobAssigned, key))
 	case 3, 4:
-		if key := w.any(v1alpha1.JobQueued); key != "" {
+		if key := w.findJob(v1alpha1.JobQueued); key != "" {
 			w.jobs[key] = v1alpha1.JobRunning
-			w.tell(w.updates(jobStarted, key))
+			w.sendUpdates(w.updates(jobStarted, key))
 		}
 	case 5, 6:
-		if key := w.any(v1alpha1.JobRunning); key != "" {
+		if key := w.findJob(v1alpha1.JobRunning); key != "" {
 			delete(w.jobs, key)
-			w.tell(w.updates(jobCompleted, key))
+			w.sendUpdates(w.updates(jobCompleted, key))
 		}
 	case 7:
-		if len(w.late) > 0 {
-			at := w.random.IntN(len(w.late))
-			n := w.late[at]
-			w.late = slices.Delete(w.late, at, at+1)
+		if len(w.delayed) > 0 {
+			at := w.generator.IntN(len(w.delayed))
+			n := w.delayed[at]
+			w.delayed = slices.Delete(w.delayed, at, at+1)
 			w.deliver(n)
 		}
 	case 8:
-		w.write(w.t.reconcile(true, w.now))
+		w.writeJobs(w.t.reconcile(true, w.now))
 	case 9:
 		if w.forgets {
 			// Pending messages of the old session do not reach the new one: a queue keeps messages
 			// in order and sends unacknowledged messages again.
-			fresh := emptyTally()
-			w.t, w.late = &fresh, nil
+			fresh := newEmptyTally()
+			w.t, w.delayed = &fresh, nil
 		}
 
 		w.reconnect()
@@ -191,32 +191,32 @@ func (w *world) step(what int) {
 }
 
 // deliverAll delivers all pending messages and advances the clock.
-func (w *world) calm() {
-	for _, n := range w.late {
+func (w *tallyFixture) deliverAll() {
+	for _, n := range w.delayed {
 		w.deliver(n)
 	}
 
-	w.late = nil
+	w.delayed = nil
 
 	for range 3 {
 		w.now = w.now.Add(surplusGracePeriod + time.Minute)
-		w.t.observe(w.level(), w.now)
-		w.write(w.t.reconcile(true, w.now))
+		w.t.observe(w.newStatistics(), w.now)
+		w.writeJobs(w.t.reconcile(true, w.now))
 	}
 }
 
 // confirmJobs reads the jobs of the ledger, as the runners area does for jobs without updates.
-func (w *world) confirm() {
+func (w *tallyFixture) confirmJobs() {
 	for _, id := range slices.Sorted(maps.Keys(w.ledger)) {
 		if w.ledger[id] != v1alpha1.JobCompleted {
 			if job, ok := w.t.findJob(id, w.now); ok {
-				w.write([]workload.Job{job})
+				w.writeJobs([]workload.Job{job})
 			}
 		}
 	}
 }
 
-func check(t *testing.T, name string, run func(seed uint64, steps []int) string) {
+func checkProperty(t *testing.T, name string, run func(seed uint64, steps []int) string) {
 	t.Helper()
 
 	property.Check(t, name, property.Options{}, prop.ForAll(run, gen.UInt64(), gen.SliceOfN(120, gen.IntRange(0, 9))))
@@ -224,24 +224,24 @@ func check(t *testing.T, name string, run func(seed uint64, steps []int) string)
 
 // However messages are lost, delayed or repeated, finally as many jobs wait in the ledger as the
 // scale set counts.
-func TestTallyConvergesToTheLevel(t *testing.T) {
+func TestTallyConvergesToStatistics(t *testing.T) {
 	t.Parallel()
 
-	check(t, "waiting jobs are those of the level", func(seed uint64, steps []int) string {
-		w := newWorld(seed)
+	checkProperty(t, "waiting jobs are those of the level", func(seed uint64, steps []int) string {
+		w := newTallyFixture(seed)
 		w.loses, w.delays, w.repeats = true, true, true
 
 		for _, what := range steps {
-			w.step(what)
+			w.changeJobs(what)
 		}
 
-		w.calm()
+		w.deliverAll()
 
-		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
+		if got, want := w.countWritten(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
 			return fmt.Sprintf("%d jobs wait in the ledger, want %d", got, want)
 		}
 
-		if got, most := w.written(v1alpha1.JobRunning), w.count(v1alpha1.JobRunning); got > most {
+		if got, most := w.countWritten(v1alpha1.JobRunning), w.count(v1alpha1.JobRunning); got > most {
 			return fmt.Sprintf("%d jobs run in the ledger, at most %d do", got, most)
 		}
 
@@ -254,29 +254,29 @@ func TestTallyConvergesToTheLevel(t *testing.T) {
 func TestTallyConvergesWithoutMemory(t *testing.T) {
 	t.Parallel()
 
-	check(t, "waiting jobs are those of the level after restarts", func(seed uint64, steps []int) string {
-		w := newWorld(seed)
+	checkProperty(t, "waiting jobs are those of the level after restarts", func(seed uint64, steps []int) string {
+		w := newTallyFixture(seed)
 		w.loses, w.delays, w.repeats, w.forgets = true, true, true, true
 
 		for _, what := range steps {
-			w.step(what)
+			w.changeJobs(what)
 		}
 
-		w.calm()
+		w.deliverAll()
 
-		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got < want {
+		if got, want := w.countWritten(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got < want {
 			return fmt.Sprintf("%d jobs wait in the ledger, fewer than the %d there are", got, want)
 		}
 
-		for key := w.any(v1alpha1.JobRunning); key != ""; key = w.any(v1alpha1.JobRunning) {
+		for key := w.findJob(v1alpha1.JobRunning); key != ""; key = w.findJob(v1alpha1.JobRunning) {
 			delete(w.jobs, key)
-			w.tell(w.updates(jobCompleted, key))
+			w.sendUpdates(w.updates(jobCompleted, key))
 		}
 
-		w.calm()
-		w.confirm()
+		w.deliverAll()
+		w.confirmJobs()
 
-		if got, want := w.written(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
+		if got, want := w.countWritten(v1alpha1.JobQueued), w.count(v1alpha1.JobQueued); got != want {
 			return fmt.Sprintf("%d jobs wait in the ledger, want %d", got, want)
 		}
 
@@ -288,15 +288,15 @@ func TestTallyConvergesWithoutMemory(t *testing.T) {
 func TestTallyIsExactWithoutFaults(t *testing.T) {
 	t.Parallel()
 
-	check(t, "the ledger is the truth at every step", func(seed uint64, steps []int) string {
-		w := newWorld(seed)
+	checkProperty(t, "the ledger is the truth at every step", func(seed uint64, steps []int) string {
+		w := newTallyFixture(seed)
 		w.repeats = true
 
 		for _, what := range steps {
-			w.step(what)
+			w.changeJobs(what)
 
 			for _, state := range []v1alpha1.JobState{v1alpha1.JobQueued, v1alpha1.JobRunning} {
-				if got, want := w.written(state), w.count(state); got != want {
+				if got, want := w.countWritten(state), w.count(state); got != want {
 					return fmt.Sprintf("%d jobs are %s in the ledger, want %d", got, state, want)
 				}
 			}
@@ -310,10 +310,10 @@ func TestTallyIsExactWithoutFaults(t *testing.T) {
 	})
 }
 
-func TestTallyReadsNews(t *testing.T) {
+func TestTallyReadsUpdates(t *testing.T) {
 	t.Parallel()
 
-	later := lenientTime{epoch().Add(time.Hour)}
+	later := lenientTime{newEpoch().Add(time.Hour)}
 
 	for name, test := range map[string]struct {
 		updates []jobUpdate
@@ -329,8 +329,8 @@ func TestTallyReadsNews(t *testing.T) {
 		},
 		"a withdrawn assignment, and the next one of the same job": {
 			[]jobUpdate{
-				{Kind: jobAssigned, JobID: "A", AssignedAt: lenientTime{epoch()}},
-				{Kind: jobCompleted, JobID: "A", AssignedAt: lenientTime{epoch()}, Result: "canceled"},
+				{Kind: jobAssigned, JobID: "A", AssignedAt: lenientTime{newEpoch()}},
+				{Kind: jobCompleted, JobID: "A", AssignedAt: lenientTime{newEpoch()}, Result: "canceled"},
 				{Kind: jobAssigned, JobID: "A", AssignedAt: later},
 			},
 			map[string]v1alpha1.JobState{"a-1772366400": v1alpha1.JobCompleted, "a-1772370000": v1alpha1.JobQueued},
@@ -346,11 +346,11 @@ func TestTallyReadsNews(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			tally, got := emptyTally(), map[string]v1alpha1.JobState{}
-			tally.begin("s", statistics{}, epoch())
+			tally, got := newEmptyTally(), map[string]v1alpha1.JobState{}
+			tally.begin("s", statistics{}, newEpoch())
 
 			for _, n := range test.updates {
-				for _, job := range tally.ingest([]jobUpdate{n}, epoch()) {
+				for _, job := range tally.ingest([]jobUpdate{n}, newEpoch()) {
 					got[job.ID[len(tally.prefix):]] = job.State
 				}
 			}
@@ -363,33 +363,33 @@ func TestTallyReadsNews(t *testing.T) {
 }
 
 // Statistics can be zero although updates report assigned jobs. These jobs are not closed.
-func TestTallyTrustsNewsBeforeStatistics(t *testing.T) {
+func TestTallyPrefersUpdatesToStatistics(t *testing.T) {
 	t.Parallel()
 
-	tally := emptyTally()
-	tally.begin("s", statistics{}, epoch())
-	tally.ingest([]jobUpdate{{Kind: jobAssigned, Request: 1}}, epoch())
+	tally := newEmptyTally()
+	tally.begin("s", statistics{}, newEpoch())
+	tally.ingest([]jobUpdate{{Kind: jobAssigned, Request: 1}}, newEpoch())
 
 	for _, delay := range []time.Duration{0, time.Minute, surplusGracePeriod - time.Second} {
-		tally.observe(statistics{}, epoch().Add(delay))
+		tally.observe(statistics{}, newEpoch().Add(delay))
 
-		if out := tally.reconcile(true, epoch().Add(delay)); len(out) > 0 {
+		if out := tally.reconcile(true, newEpoch().Add(delay)); len(out) > 0 {
 			t.Fatalf("after %s: %v", delay, out)
 		}
 	}
 
-	tally.observe(statistics{}, epoch().Add(surplusGracePeriod))
+	tally.observe(statistics{}, newEpoch().Add(surplusGracePeriod))
 
-	if out := tally.reconcile(true, epoch().Add(surplusGracePeriod)); len(out) != 1 || out[0].Conclusion != conclusionLost {
+	if out := tally.reconcile(true, newEpoch().Add(surplusGracePeriod)); len(out) != 1 || out[0].Conclusion != conclusionLost {
 		t.Errorf("after %s: %v", surplusGracePeriod, out)
 	}
 }
 
 // A big batch arrives in parts. Pending jobs get no placeholders. Jobs that never arrive do.
-func TestTallyWaitsForNews(t *testing.T) {
+func TestTallyWaitsForUpdates(t *testing.T) {
 	t.Parallel()
 
-	tally, now := emptyTally(), epoch()
+	tally, now := newEmptyTally(), newEpoch()
 	tally.begin("s", statistics{}, now)
 
 	part := func(from, to int) (out []jobUpdate) {
@@ -421,10 +421,10 @@ func TestTallyWaitsForNews(t *testing.T) {
 }
 
 // Jobs that the current session does not mention are closed as soon as its messages have arrived.
-func TestTallyGivesUpWhatTheSessionDoesNotKnow(t *testing.T) {
+func TestTallyClosesUnknownJobs(t *testing.T) {
 	t.Parallel()
 
-	tally, now := emptyTally(), epoch()
+	tally, now := newEmptyTally(), newEpoch()
 	tally.begin("first", statistics{}, now)
 	tally.ingest([]jobUpdate{
 		{Kind: jobStarted, Request: 1}, {Kind: jobStarted, Request: 2},
@@ -456,8 +456,8 @@ func FuzzScaleSetMessage(f *testing.F) {
 		`"scaleSetAssignTime":"2026-07-26T23:29:36Z","ownerName":"o","repositoryName":"r","workflowRunId":5}]`, 1, 0)
 	f.Add(`[{"messageType":"JobCompleted","runnerRequestId":7,"finishTime":"0001-01-01T00:00:00Z","queueTime":""}]`, 0, -3)
 	f.Fuzz(func(t *testing.T, body string, assigned, running int) {
-		tally := emptyTally()
-		tally.begin("s", statistics{}, epoch())
+		tally := newEmptyTally()
+		tally.begin("s", statistics{}, newEpoch())
 
 		updates := queueMessage{Type: jobsMessageType, Body: body}.updates()
 		if _, err := json.Marshal(updates); err != nil {
@@ -465,7 +465,7 @@ func FuzzScaleSetMessage(f *testing.F) {
 		}
 
 		seen := map[string]bool{}
-		for _, job := range tally.ingest(updates, epoch()) {
+		for _, job := range tally.ingest(updates, newEpoch()) {
 			if job.ID == "" || seen[job.ID] || job.State == "" {
 				t.Errorf("job %+v has no id or state, or comes twice", job)
 			}
@@ -473,7 +473,7 @@ func FuzzScaleSetMessage(f *testing.F) {
 			seen[job.ID] = true
 		}
 
-		tally.observe(statistics{Assigned: min(assigned, 1000), Running: min(running, 1000)}, epoch())
-		tally.reconcile(true, epoch().Add(unknownJobsGracePeriod))
+		tally.observe(statistics{Assigned: min(assigned, 1000), Running: min(running, 1000)}, newEpoch())
+		tally.reconcile(true, newEpoch().Add(unknownJobsGracePeriod))
 	})
 }

@@ -25,21 +25,21 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-const set = "big-machines"
+const setName = "big-machines"
 
-func setScope(server *githubtest.Server) *github.Settings {
-	out := repositoryScope(server)
-	out.ScaleSet = set
+func newSetConfig(server *githubtest.Server) *github.Settings {
+	out := newRepositoryConfig(server)
+	out.ScaleSet = setName
 
 	return out
 }
 
-func setRequest(name string) workload.RunnerRequest {
-	return workload.RunnerRequest{Name: name, Labels: []string{set}, Registration: v1alpha1.RegistrationJIT}
+func newSetRequest(name string) workload.RunnerRequest {
+	return workload.RunnerRequest{Name: name, Labels: []string{setName}, Registration: v1alpha1.RegistrationJIT}
 }
 
 // jobLedger is a ledger: it stores the newest state of each job, and a completed job stays completed.
-type book struct {
+type jobLedger struct {
 	mu       sync.Mutex
 	jobs     map[string]workload.Job
 	calls    int
@@ -47,22 +47,24 @@ type book struct {
 	capacity int
 }
 
-func newBook(capacity int) *book { return &book{jobs: map[string]workload.Job{}, capacity: capacity} }
+func newJobLedger(capacity int) *jobLedger {
+	return &jobLedger{jobs: map[string]workload.Job{}, capacity: capacity}
+}
 
-func (b *book) room() int {
+func (b *jobLedger) getCapacity() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	return b.capacity
 }
 
-func (b *book) set(change func()) {
+func (b *jobLedger) update(change func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	change()
 }
 
-func (b *book) got(_ context.Context, jobs []workload.Job) error {
+func (b *jobLedger) recordJobs(_ context.Context, jobs []workload.Job) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -82,7 +84,7 @@ func (b *book) got(_ context.Context, jobs []workload.Job) error {
 }
 
 // listJobs returns the jobs in a state, by name.
-func (b *book) in(state v1alpha1.JobState) []workload.Job {
+func (b *jobLedger) listJobs(state v1alpha1.JobState) []workload.Job {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -100,14 +102,14 @@ func (b *book) in(state v1alpha1.JobState) []workload.Job {
 }
 
 // startStream listens until stop is called. stop returns the result of StreamJobs.
-func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
+func startStream(t *testing.T, p workload.Provider, to *jobLedger) (stop func() error) {
 	t.Helper()
 
-	listener := as[workload.Streamer](t, p)
+	listener := asInterface[workload.Streamer](t, p)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 
-	go func() { done <- listener.StreamJobs(ctx, to.room, to.got) }()
+	go func() { done <- listener.StreamJobs(ctx, to.getCapacity, to.recordJobs) }()
 
 	stop = sync.OnceValue(func() error {
 		cancel()
@@ -120,7 +122,7 @@ func stream(t *testing.T, p workload.Provider, to *book) (stop func() error) {
 	return stop
 }
 
-func eventually(t *testing.T, what string, cond func() bool) {
+func waitUntil(t *testing.T, what string, cond func() bool) {
 	t.Helper()
 
 	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
@@ -130,8 +132,8 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-func queue(server *githubtest.Server, count int) []control.Job {
-	return server.Queue(control.JobSpec{Labels: []string{set}, Count: count})
+func queueJobs(server *githubtest.Server, count int) []control.Job {
+	return server.Queue(control.JobSpec{Labels: []string{setName}, Count: count})
 }
 
 // A job passes from the queue to its end through a scale set alone.
@@ -143,22 +145,22 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			t.Parallel()
 
 			server := githubtest.New(t, sim.Options{ScaleSets: sim.ScaleSetOptions{OfferJobs: offer}})
-			p := newTestProvider(t, setScope(server))
+			p := newTestProvider(t, newSetConfig(server))
 
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
 			}
 
-			jobs := newBook(5)
-			stop := stream(t, p, jobs)
-			asked := queue(server, 1)
+			jobs := newJobLedger(5)
+			stop := startStream(t, p, jobs)
+			asked := queueJobs(server, 1)
 
-			eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+			waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
-			job := jobs.in(v1alpha1.JobQueued)[0]
+			job := jobs.listJobs(v1alpha1.JobQueued)[0]
 			want := workload.Job{
 				Platform: v1alpha1.WorkloadGitHubActions, ID: job.ID, Name: "build", Repository: githubtest.Repo,
-				RunID: strconv.FormatInt(asked[0].RunID, 10), Workflow: "ci.yml", Labels: []string{set}, Queue: set, State: v1alpha1.JobQueued,
+				RunID: strconv.FormatInt(asked[0].RunID, 10), Workflow: "ci.yml", Labels: []string{setName}, Queue: setName, State: v1alpha1.JobQueued,
 				URL: fmt.Sprintf("%s/%s/actions/runs/%d", server.URL, githubtest.Repo, asked[0].RunID), QueuedAt: job.QueuedAt,
 			}
 
@@ -166,7 +168,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 				t.Errorf("job (-want +got):\n%s", diff)
 			}
 
-			credential, err := p.IssueCredential(t.Context(), setRequest("vm-1"))
+			credential, err := p.IssueCredential(t.Context(), newSetRequest("vm-1"))
 			if err != nil || credential.JITConfig == "" || credential.RunnerID == "" {
 				t.Fatalf("Issue = %+v, %v", credential, err)
 			}
@@ -176,9 +178,9 @@ func TestScaleSetRunsAJob(t *testing.T) {
 				t.Fatalf("the runner ended with %d: %s", code, runner.Output())
 			}
 
-			eventually(t, "the job is completed", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+			waitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
 
-			ended := jobs.in(v1alpha1.JobCompleted)[0]
+			ended := jobs.listJobs(v1alpha1.JobCompleted)[0]
 			if ended.ID != job.ID || ended.Conclusion != "success" || ended.RunnerName != "vm-1" || ended.StartedAt == nil {
 				t.Errorf("the job ended as %+v, want %s", ended, job.ID)
 			}
@@ -209,19 +211,19 @@ func TestScaleSetScopes(t *testing.T) {
 			server := githubtest.New(t, sim.Options{
 				PollTimeout: 50 * time.Millisecond, Enterprise: "octo", Groups: []sim.Group{{Owner: githubtest.Org, Name: "trusted"}},
 			})
-			settings := &github.Settings{Token: githubtest.PAT, APIURL: server.URL, ScaleSet: set}
+			settings := &github.Settings{Token: githubtest.PAT, APIURL: server.URL, ScaleSet: setName}
 			edit(settings)
 
-			p, jobs := newTestProvider(t, settings), newBook(5)
+			p, jobs := newTestProvider(t, settings), newJobLedger(5)
 			if err := p.Validate(t.Context()); err != nil {
 				t.Fatalf("Validate: %v", err)
 			}
 
-			stream(t, p, jobs)
-			queue(server, 1)
-			eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
-			run(t, p, "vm-1")
-			eventually(t, "the job is completed", func() bool { return len(jobs.in(v1alpha1.JobCompleted)) == 1 })
+			startStream(t, p, jobs)
+			queueJobs(server, 1)
+			waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+			runJob(t, p, "vm-1")
+			waitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
 		})
 	}
 }

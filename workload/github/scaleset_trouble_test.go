@@ -24,13 +24,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func quickPolls() sim.Options { return sim.Options{PollTimeout: 50 * time.Millisecond} }
+func newQuickPollOptions() sim.Options { return sim.Options{PollTimeout: 50 * time.Millisecond} }
 
 // runJob issues a runner, which runs one job.
-func run(t *testing.T, p workload.Provider, name string) {
+func runJob(t *testing.T, p workload.Provider, name string) {
 	t.Helper()
 
-	credential, err := p.IssueCredential(t.Context(), setRequest(name))
+	credential, err := p.IssueCredential(t.Context(), newSetRequest(name))
 	if err != nil {
 		t.Fatalf("Issue: %v", err)
 	}
@@ -48,28 +48,28 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			options := quickPolls()
+			options := newQuickPollOptions()
 			options.ScaleSets.OfferJobs = offer
 			server := githubtest.New(t, options)
-			p, jobs := newTestProvider(t, setScope(server)), newBook(2)
-			stream(t, p, jobs)
-			eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 2 })
-			queue(server, 5)
-			eventually(t, "two jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+			p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(2)
+			startStream(t, p, jobs)
+			waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 2 })
+			queueJobs(server, 5)
+			waitUntil(t, "two jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 			// After several polls, there are still two jobs.
 			polls := server.State().Requests["scaleset message"]
 			server.WaitUntil("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
 
-			if got := len(jobs.in(v1alpha1.JobQueued)); got != 2 {
+			if got := len(jobs.listJobs(v1alpha1.JobQueued)); got != 2 {
 				t.Fatalf("%d jobs are waiting, the capacity is 2", got)
 			}
 
-			run(t, p, "vm-1")
-			eventually(t, "the next job is reported", func() bool {
-				return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+			runJob(t, p, "vm-1")
+			waitUntil(t, "the next job is reported", func() bool {
+				return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 1
 			})
-			jobs.set(func() { jobs.capacity = 10 })
-			eventually(t, "all jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 4 })
+			jobs.update(func() { jobs.capacity = 10 })
+			waitUntil(t, "all jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 4 })
 		})
 	}
 }
@@ -78,14 +78,14 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
-	p, jobs := newTestProvider(t, setScope(server)), newBook(5)
-	stop := stream(t, p, jobs)
+	server := githubtest.New(t, newQuickPollOptions())
+	p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(5)
+	stop := startStream(t, p, jobs)
 
-	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
-	jobs.set(func() { jobs.fail = errors.New("the ledger is unavailable") })
-	queue(server, 1)
-	eventually(t, "the caller was called", func() bool { return jobs.asked() > 1 })
+	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	jobs.update(func() { jobs.fail = errors.New("the ledger is unavailable") })
+	queueJobs(server, 1)
+	waitUntil(t, "the caller was called", func() bool { return jobs.countCalls() > 1 })
 
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "the ledger is unavailable") {
 		t.Errorf("Stream = %v, want the caller's error", err)
@@ -95,13 +95,13 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 		t.Fatalf("%d unhandled messages were acknowledged", got)
 	}
 
-	jobs.set(func() { jobs.fail = nil })
-	stream(t, p, jobs)
-	eventually(t, "the message was delivered again", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	jobs.update(func() { jobs.fail = nil })
+	startStream(t, p, jobs)
+	waitUntil(t, "the message was delivered again", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 	server.WaitUntil("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
 }
 
-func (b *book) asked() int {
+func (b *jobLedger) countCalls() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -112,26 +112,26 @@ func (b *book) asked() int {
 func TestScaleSetRestart(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
-	jobs := newBook(200)
-	first := newTestProvider(t, setScope(server))
-	stop := stream(t, first, jobs)
+	server := githubtest.New(t, newQuickPollOptions())
+	jobs := newJobLedger(200)
+	first := newTestProvider(t, newSetConfig(server))
+	stop := startStream(t, first, jobs)
 
-	queue(server, 2)
-	eventually(t, "both jobs are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+	queueJobs(server, 2)
+	waitUntil(t, "both jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 
 	_ = stop()
 
-	run(t, first, "vm-1")
-	queue(server, 120)
+	runJob(t, first, "vm-1")
+	queueJobs(server, 120)
 
-	second := newTestProvider(t, setScope(server))
-	stream(t, second, jobs)
-	eventually(t, "all jobs are reported", func() bool {
-		return len(jobs.in(v1alpha1.JobQueued)) == 121 && len(jobs.in(v1alpha1.JobCompleted)) == 1
+	second := newTestProvider(t, newSetConfig(server))
+	startStream(t, second, jobs)
+	waitUntil(t, "all jobs are reported", func() bool {
+		return len(jobs.listJobs(v1alpha1.JobQueued)) == 121 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 1
 	})
 
-	for _, job := range jobs.in(v1alpha1.JobQueued) {
+	for _, job := range jobs.listJobs(v1alpha1.JobQueued) {
 		if strings.Contains(job.ID, "unknown") {
 			t.Errorf("a job with a name has a placeholder: %s", job.ID)
 		}
@@ -145,13 +145,15 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk})
-	first, second := providerAt(t, setScope(server), clk), providerAt(t, setScope(server), clk)
-	jobs := newBook(5)
-	stop := stream(t, first, jobs)
+	first, second := newProviderWithClock(t, newSetConfig(server), clk), newProviderWithClock(t, newSetConfig(server), clk)
+	jobs := newJobLedger(5)
+	stop := startStream(t, first, jobs)
 
-	eventually(t, "the first listener is connected", func() bool { return server.Capacity(set) == 5 })
+	waitUntil(t, "the first listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
-	listen := func() error { return as[workload.Streamer](t, second).StreamJobs(t.Context(), jobs.room, jobs.got) }
+	listen := func() error {
+		return asInterface[workload.Streamer](t, second).StreamJobs(t.Context(), jobs.getCapacity, jobs.recordJobs)
+	}
 
 	err := listen()
 	if !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "has another listener") {
@@ -160,14 +162,14 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	_ = stop()
 
-	again := stream(t, second, newBook(3))
+	again := startStream(t, second, newJobLedger(3))
 
-	eventually(t, "the second listener is connected", func() bool { return server.Capacity(set) == 3 })
+	waitUntil(t, "the second listener is connected", func() bool { return server.Capacity(setName) == 3 })
 
 	_ = again()
 
 	// The session of a listener that stopped without closing it ends after some time.
-	if err := server.AddAbandonedSession(set); err != nil {
+	if err := server.AddAbandonedSession(setName); err != nil {
 		t.Fatal(err)
 	}
 
@@ -176,14 +178,14 @@ func TestScaleSetHasOneListener(t *testing.T) {
 	}
 
 	clk.Step(6 * time.Minute)
-	stream(t, second, newBook(4))
-	eventually(t, "the new listener takes over", func() bool { return server.Capacity(set) == 4 })
+	startStream(t, second, newJobLedger(4))
+	waitUntil(t, "the new listener takes over", func() bool { return server.Capacity(setName) == 4 })
 }
 
 // stepUntil advances the clock until cond is true.
-func step(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
+func stepUntil(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
 	t.Helper()
-	eventually(t, what, func() bool {
+	waitUntil(t, what, func() bool {
 		clk.Step(by)
 		time.Sleep(time.Millisecond)
 
@@ -199,13 +201,13 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
 		AdminTokenLifetime: 7 * time.Minute, QueueTokenLifetime: 3 * time.Minute, AssignTimeout: 100 * time.Hour,
 	}})
-	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
-	stream(t, p, jobs)
-	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
+	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
+	startStream(t, p, jobs)
+	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
 	requests := func(name string) int { return server.State().Requests[name] }
 
-	step(t, clk, 5*time.Second, "both tokens were renewed", func() bool {
+	stepUntil(t, clk, 5*time.Second, "both tokens were renewed", func() bool {
 		return requests("scaleset PATCH sessions/{session}") >= 4 && requests("runner-registration") >= 2
 	})
 
@@ -213,34 +215,34 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 		t.Errorf("%d sessions were opened, want 1 that is renewed", got)
 	}
 
-	queue(server, 1)
-	step(t, clk, time.Second, "a job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	queueJobs(server, 1)
+	stepUntil(t, clk, time.Second, "a job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 }
 
 // A lost session loses messages. The statistics restore the jobs, without names.
-func TestScaleSetStandsInForLostMessages(t *testing.T) {
+func TestScaleSetReplacesLostMessages(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Now().Truncate(time.Second))
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{AssignTimeout: 100 * time.Hour}})
-	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
-	stop := stream(t, p, jobs)
+	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
+	stop := startStream(t, p, jobs)
 
-	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
+	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
 	_ = stop()
 
-	queue(server, 3)
-	server.LoseSession(set, true)
-	stream(t, p, jobs)
-	step(t, clk, time.Second, "three jobs are counted", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 3 })
+	queueJobs(server, 3)
+	server.LoseSession(setName, true)
+	startStream(t, p, jobs)
+	stepUntil(t, clk, time.Second, "three jobs are counted", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 3 })
 
-	stand := jobs.in(v1alpha1.JobQueued)[0]
-	if stand.Queue != set || stand.Repository != githubtest.Repo || !strings.Contains(stand.ID, "unknown") {
+	stand := jobs.listJobs(v1alpha1.JobQueued)[0]
+	if stand.Queue != setName || stand.Repository != githubtest.Repo || !strings.Contains(stand.ID, "unknown") {
 		t.Errorf("placeholder = %+v", stand)
 	}
 
-	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: set, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Matched {
+	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: setName, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Matched {
 		t.Errorf("the pool of the set does not accept it: %+v", fit)
 	}
 
@@ -249,20 +251,20 @@ func TestScaleSetStandsInForLostMessages(t *testing.T) {
 	}
 
 	// The updates of the job's start and end name it, and its placeholder is closed.
-	run(t, p, "vm-1")
-	eventually(t, "one job and its placeholder are completed", func() bool {
-		return len(jobs.in(v1alpha1.JobQueued)) == 2 && len(jobs.in(v1alpha1.JobCompleted)) == 2
+	runJob(t, p, "vm-1")
+	waitUntil(t, "one job and its placeholder are completed", func() bool {
+		return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 2
 	})
 }
 
 // All jobs run despite failures, and no job is left in the ledger.
-func TestScaleSetUnderFaults(t *testing.T) {
+func TestScaleSetWithFaults(t *testing.T) {
 	t.Parallel()
 
-	options := quickPolls()
+	options := newQuickPollOptions()
 	options.Seed, options.RateLimit = 7, 100000
 	server := githubtest.New(t, options)
-	p, jobs := newTestProvider(t, setScope(server)), newBook(4)
+	p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(4)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -271,22 +273,22 @@ func TestScaleSetUnderFaults(t *testing.T) {
 
 	group.Go(func() {
 		for ctx.Err() == nil {
-			_ = as[workload.Streamer](t, p).StreamJobs(ctx, jobs.room, jobs.got)
+			_ = asInterface[workload.Streamer](t, p).StreamJobs(ctx, jobs.getCapacity, jobs.recordJobs)
 		}
 	})
 
-	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 4 })
+	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 4 })
 
 	if err := server.SetFaults(control.Faults{ServerError: 0.05, MessageRepeated: 0.3}); err != nil {
 		t.Fatal(err)
 	}
 
-	queue(server, 12)
+	queueJobs(server, 12)
 
 	for i := range 12 {
 		name := fmt.Sprintf("vm-%d", i)
-		eventually(t, "a runner is created", func() bool {
-			credential, err := p.IssueCredential(t.Context(), setRequest(name))
+		waitUntil(t, "a runner is created", func() bool {
+			credential, err := p.IssueCredential(t.Context(), newSetRequest(name))
 			if err != nil {
 				return false
 			}
@@ -311,8 +313,8 @@ func TestScaleSetUnderFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	eventually(t, "all jobs in the ledger are completed", func() bool {
-		return len(jobs.in(v1alpha1.JobQueued)) == 0 && len(jobs.in(v1alpha1.JobRunning)) == 0
+	waitUntil(t, "all jobs in the ledger are completed", func() bool {
+		return len(jobs.listJobs(v1alpha1.JobQueued)) == 0 && len(jobs.listJobs(v1alpha1.JobRunning)) == 0
 	})
 	cancel()
 	group.Wait()
@@ -327,16 +329,16 @@ func TestScaleSetAssignsAgain(t *testing.T) {
 	server := githubtest.New(t, sim.Options{Clock: clk, ScaleSets: sim.ScaleSetOptions{
 		AssignTimeout: time.Minute, AssignDelay: 5 * time.Second, SessionTimeout: time.Hour,
 	}})
-	p, jobs := providerAt(t, setScope(server), clk), newBook(5)
-	stream(t, p, jobs)
-	eventually(t, "the listener is connected", func() bool { return server.Capacity(set) == 5 })
-	queue(server, 1)
-	eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
-	step(t, clk, 5*time.Second, "it is assigned again", func() bool {
-		return len(jobs.in(v1alpha1.JobCompleted)) == 1 && len(jobs.in(v1alpha1.JobQueued)) == 1
+	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
+	startStream(t, p, jobs)
+	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	queueJobs(server, 1)
+	waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+	stepUntil(t, clk, 5*time.Second, "it is assigned again", func() bool {
+		return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 && len(jobs.listJobs(v1alpha1.JobQueued)) == 1
 	})
 
-	if first := jobs.in(v1alpha1.JobCompleted)[0]; first.Conclusion != "cancelled" || first.RunnerName != "" {
+	if first := jobs.listJobs(v1alpha1.JobCompleted)[0]; first.Conclusion != "cancelled" || first.RunnerName != "" {
 		t.Errorf("the first assignment ended as %+v", first)
 	}
 }
@@ -359,21 +361,21 @@ func TestScaleSetRejections(t *testing.T) {
 			func(s *github.Settings) {
 				s.Owner, s.Repository, s.Organization, s.RunnerGroup = "", "", githubtest.Org, "nobody"
 			},
-			setRequest("vm"), github.ReasonGroup, "create the group at GitHub or change runnerGroup",
+			newSetRequest("vm"), github.ReasonGroup, "create the group at GitHub or change runnerGroup",
 		},
 		"missing permissions": {
-			func(s *github.Settings) { s.Token = "ghp_readonly" }, setRequest("vm"), github.ReasonPermission, "Administration: write",
+			func(s *github.Settings) { s.Token = "ghp_readonly" }, newSetRequest("vm"), github.ReasonPermission, "Administration: write",
 		},
 		"a token for the machine": {
 			func(*github.Settings) {},
-			workload.RunnerRequest{Name: "vm", Labels: []string{set}, Registration: v1alpha1.RegistrationToken},
+			workload.RunnerRequest{Name: "vm", Labels: []string{setName}, Registration: v1alpha1.RegistrationToken},
 			github.ReasonScaleSet, "set registration to jit",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			settings := setScope(server)
+			settings := newSetConfig(server)
 			test.edit(settings)
 			p := newTestProvider(t, settings)
 
@@ -381,7 +383,7 @@ func TestScaleSetRejections(t *testing.T) {
 			_, errs["Issue"] = p.IssueCredential(t.Context(), test.req)
 
 			if test.reason != github.ReasonScaleSet {
-				errs["Stream"] = as[workload.Streamer](t, p).StreamJobs(t.Context(), newBook(1).room, newBook(1).got)
+				errs["Stream"] = asInterface[workload.Streamer](t, p).StreamJobs(t.Context(), newJobLedger(1).getCapacity, newJobLedger(1).recordJobs)
 				errs["Validate"] = p.Validate(t.Context())
 			}
 
@@ -399,16 +401,16 @@ func TestScaleSetRejections(t *testing.T) {
 func TestScaleSetRunnerNames(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
-	p := newTestProvider(t, setScope(server))
+	server := githubtest.New(t, newQuickPollOptions())
+	p := newTestProvider(t, newSetConfig(server))
 
-	first, err := p.IssueCredential(t.Context(), setRequest("vm"))
+	first, err := p.IssueCredential(t.Context(), newSetRequest("vm"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	// A runner that never came online is replaced.
-	second, err := p.IssueCredential(t.Context(), setRequest("vm"))
+	second, err := p.IssueCredential(t.Context(), newSetRequest("vm"))
 	if err != nil || second.RunnerID == first.RunnerID {
 		t.Fatalf("Issue again = %+v, %v; the first was %s", second, err, first.RunnerID)
 	}
@@ -416,7 +418,7 @@ func TestScaleSetRunnerNames(t *testing.T) {
 	githubtest.StartRunner(t, t.TempDir(), "run", "--jitconfig", second.JITConfig)
 	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 
-	if _, err := p.IssueCredential(t.Context(), setRequest("vm")); !workload.Is(err, workload.Conflict) {
+	if _, err := p.IssueCredential(t.Context(), newSetRequest("vm")); !workload.Is(err, workload.Conflict) {
 		t.Errorf("Issue in addition to an online runner = %v, want a Conflict", err)
 	}
 
@@ -430,50 +432,50 @@ func TestScaleSetRunnerNames(t *testing.T) {
 }
 
 // A deleted set is created again, and a set without its name as label gets the label.
-func TestScaleSetIsFixed(t *testing.T) {
+func TestScaleSetIsRecreated(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
-	p := newTestProvider(t, setScope(server))
+	server := githubtest.New(t, newQuickPollOptions())
+	p := newTestProvider(t, newSetConfig(server))
 
-	if _, err := p.IssueCredential(t.Context(), setRequest("vm-1")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), newSetRequest("vm-1")); err != nil {
 		t.Fatal(err)
 	}
 
-	if err := server.DeleteScaleSet(set); err != nil {
+	if err := server.DeleteScaleSet(setName); err != nil {
 		t.Fatal(err)
 	}
 
-	if err := server.AddScaleSet(githubtest.Repo, set, "gpu"); err != nil {
+	if err := server.AddScaleSet(githubtest.Repo, setName, "gpu"); err != nil {
 		t.Fatal(err)
 	}
 
-	if _, err := p.IssueCredential(t.Context(), setRequest("vm-2")); err != nil {
+	if _, err := p.IssueCredential(t.Context(), newSetRequest("vm-2")); err != nil {
 		t.Fatal(err)
 	}
 
-	jobs := newBook(5)
-	stream(t, p, jobs)
-	queue(server, 1)
+	jobs := newJobLedger(5)
+	startStream(t, p, jobs)
+	queueJobs(server, 1)
 	server.Queue(control.JobSpec{Labels: []string{"gpu"}})
-	eventually(t, "jobs with either label are reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 2 })
+	waitUntil(t, "jobs with either label are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 }
 
 func TestScaleSetJobs(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
-	p, jobs := newTestProvider(t, setScope(server)), newBook(5)
+	server := githubtest.New(t, newQuickPollOptions())
+	p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(5)
 
 	if _, err := p.GetJob(t.Context(), githubtest.Repo, "ss-1-abc-9"); err == nil {
 		t.Error("a job is reported although there is no listener")
 	}
 
-	stream(t, p, jobs)
-	queue(server, 1)
-	eventually(t, "the job is reported", func() bool { return len(jobs.in(v1alpha1.JobQueued)) == 1 })
+	startStream(t, p, jobs)
+	queueJobs(server, 1)
+	waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
-	job := jobs.in(v1alpha1.JobQueued)[0]
+	job := jobs.listJobs(v1alpha1.JobQueued)[0]
 	if said, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
 		t.Errorf("Job = %+v, %v", said, err)
 	}
@@ -487,7 +489,7 @@ func TestScaleSetJobs(t *testing.T) {
 func TestScaleSetKeepsSecrets(t *testing.T) {
 	t.Parallel()
 
-	server := githubtest.New(t, quickPolls())
+	server := githubtest.New(t, newQuickPollOptions())
 
 	var tokens []string
 
@@ -509,12 +511,12 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		})
 	}
 
-	p, err := github.New(github.Config{Settings: setScope(server), Transport: spy})
+	p, err := github.New(github.Config{Settings: newSetConfig(server), Transport: spy})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	err = as[workload.Streamer](t, p).StreamJobs(t.Context(), newBook(1).room, newBook(1).got)
+	err = asInterface[workload.Streamer](t, p).StreamJobs(t.Context(), newJobLedger(1).getCapacity, newJobLedger(1).recordJobs)
 
 	mu.Lock()
 	defer mu.Unlock()

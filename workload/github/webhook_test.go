@@ -24,12 +24,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
-func eventHeader(event string) http.Header {
+func newEventHeader(event string) http.Header {
 	return http.Header{http.CanonicalHeaderKey(github.HeaderEvent): {event}}
 }
 
 // readExamples returns GitHub's own payloads. See the NOTICE file next to them.
-func examples(tb testing.TB) []json.RawMessage {
+func readExamples(tb testing.TB) []json.RawMessage {
 	tb.Helper()
 
 	text, err := os.ReadFile("../../sim/github/payloads/workflow_job.json")
@@ -45,7 +45,7 @@ func examples(tb testing.TB) []json.RawMessage {
 	return out
 }
 
-func instant(t *testing.T, text string) *metav1.Time {
+func parseTime(t *testing.T, text string) *metav1.Time {
 	t.Helper()
 
 	at, err := time.Parse(time.RFC3339, text)
@@ -76,7 +76,7 @@ func TestParseAllEightOfficialExamples(t *testing.T) {
 		{"waiting", v1alpha1.JobWaiting},
 	}
 
-	all := examples(t)
+	all := readExamples(t)
 	if len(all) != len(names) {
 		t.Fatalf("%d examples, want %d", len(all), len(names))
 	}
@@ -84,7 +84,7 @@ func TestParseAllEightOfficialExamples(t *testing.T) {
 	jobs := make([]workload.Job, 0, len(all))
 
 	for i, body := range all {
-		job, ok, err := github.Webhooks{}.ParseJob(eventHeader("workflow_job"), body)
+		job, ok, err := github.Webhooks{}.ParseJob(newEventHeader("workflow_job"), body)
 		if err != nil || !ok || job.State != names[i].state || len(job.Labels) == 0 {
 			t.Fatalf("example %d, %s: %t, %v, %+v", i, names[i].name, ok, err, job)
 		}
@@ -104,15 +104,15 @@ func TestParseAllEightOfficialExamples(t *testing.T) {
 		Platform: v1alpha1.WorkloadGitHubActions, ID: "289782451", Name: "linters",
 		Repository: "Codertocat/Hello-World", Organization: "Octocoders", RunID: "2202229078",
 		Workflow: "CodeQL", URL: "https://github.com/octo-org/octo-repo/runs/1291536064", Labels: []string{"ubuntu-latest"}, State: v1alpha1.JobCompleted,
-		Conclusion: "failure", RunnerName: "GitHub Actions 5", QueuedAt: instant(t, "2021-08-05T10:33:58Z"),
-		StartedAt: instant(t, "2021-08-05T10:34:58Z"), CompletedAt: instant(t, "2021-08-05T10:38:16Z"),
+		Conclusion: "failure", RunnerName: "GitHub Actions 5", QueuedAt: parseTime(t, "2021-08-05T10:33:58Z"),
+		StartedAt: parseTime(t, "2021-08-05T10:34:58Z"), CompletedAt: parseTime(t, "2021-08-05T10:38:16Z"),
 	}
 	if diff := cmp.Diff(completed, jobs[1]); diff != "" {
 		t.Errorf("completed (-want +got):\n%s", diff)
 	}
 }
 
-func event(status string, edit func(job, event map[string]any)) []byte {
+func newEvent(status string, edit func(job, event map[string]any)) []byte {
 	job := map[string]any{"id": 5, "status": status, "labels": []string{"self-hosted"}, "created_at": "2026-01-02T03:04:05Z"}
 	out := map[string]any{"action": "queued", "workflow_job": job, "repository": map[string]any{"full_name": "acme/app"}}
 
@@ -139,40 +139,40 @@ func TestParseOddEvents(t *testing.T) {
 		err    error
 		check  func(workload.Job) bool
 	}{
-		"a ping":          {header: eventHeader("ping"), body: []byte(`{"zen":"x","hook_id":1}`)},
-		"no event header": {header: http.Header{}, body: event("queued", nil), err: github.ErrNoEvent},
-		"not JSON":        {header: eventHeader("workflow_job"), body: []byte("payload=%7B"), err: github.ErrPayload},
-		"cut off":         {header: eventHeader("workflow_job"), body: event("queued", nil)[:40], err: github.ErrPayload},
-		"null":            {header: eventHeader("workflow_job"), body: []byte("null"), err: github.ErrPayload},
-		"unknown status":  {header: eventHeader("workflow_job"), body: event("dreaming", nil), err: github.ErrPayload},
+		"a ping":          {header: newEventHeader("ping"), body: []byte(`{"zen":"x","hook_id":1}`)},
+		"no event header": {header: http.Header{}, body: newEvent("queued", nil), err: github.ErrNoEvent},
+		"not JSON":        {header: newEventHeader("workflow_job"), body: []byte("payload=%7B"), err: github.ErrPayload},
+		"cut off":         {header: newEventHeader("workflow_job"), body: newEvent("queued", nil)[:40], err: github.ErrPayload},
+		"null":            {header: newEventHeader("workflow_job"), body: []byte("null"), err: github.ErrPayload},
+		"unknown status":  {header: newEventHeader("workflow_job"), body: newEvent("dreaming", nil), err: github.ErrPayload},
 		"no repository": {
-			header: eventHeader("workflow_job"), body: event("queued", func(_, e map[string]any) { delete(e, "repository") }),
+			header: newEventHeader("workflow_job"), body: newEvent("queued", func(_, e map[string]any) { delete(e, "repository") }),
 			err: github.ErrPayload,
 		},
 		"a repository with a path": {
-			header: eventHeader("workflow_job"), err: github.ErrPayload,
-			body: event("queued", func(_, e map[string]any) { e["repository"] = map[string]any{"full_name": "a/b/../c"} }),
+			header: newEventHeader("workflow_job"), err: github.ErrPayload,
+			body: newEvent("queued", func(_, e map[string]any) { e["repository"] = map[string]any{"full_name": "a/b/../c"} }),
 		},
 		"too many labels": {
-			header: eventHeader("workflow_job"), err: github.ErrPayload,
-			body: event("queued", func(j, _ map[string]any) { j["labels"] = make([]string, 101) }),
+			header: newEventHeader("workflow_job"), err: github.ErrPayload,
+			body: newEvent("queued", func(j, _ map[string]any) { j["labels"] = make([]string, 101) }),
 		},
 		"a label too long": {
-			header: eventHeader("workflow_job"), err: github.ErrPayload,
-			body: event("queued", func(j, _ map[string]any) { j["labels"] = []string{long} }),
+			header: newEventHeader("workflow_job"), err: github.ErrPayload,
+			body: newEvent("queued", func(j, _ map[string]any) { j["labels"] = []string{long} }),
 		},
 		"pending means waiting": {
-			header: eventHeader("workflow_job"), body: event("pending", nil), ok: true,
+			header: newEventHeader("workflow_job"), body: newEvent("pending", nil), ok: true,
 			check: func(j workload.Job) bool { return j.State == v1alpha1.JobWaiting },
 		},
 		"an invalid time is ignored": {
-			header: eventHeader("workflow_job"), ok: true,
-			body:  event("queued", func(j, _ map[string]any) { j["created_at"] = 17 }),
+			header: newEventHeader("workflow_job"), ok: true,
+			body:  newEvent("queued", func(j, _ map[string]any) { j["created_at"] = 17 }),
 			check: func(j workload.Job) bool { return j.QueuedAt == nil },
 		},
 		"long names are cut between characters, long links are dropped": {
-			header: eventHeader("workflow_job"), ok: true,
-			body: event("in_progress", func(j, _ map[string]any) {
+			header: newEventHeader("workflow_job"), ok: true,
+			body: newEvent("in_progress", func(j, _ map[string]any) {
 				j["name"], j["workflow_name"], j["html_url"], j["runner_name"] = long, long, long, long
 			}),
 			check: func(j workload.Job) bool {
@@ -249,7 +249,7 @@ func TestScope(t *testing.T) {
 		`{"repository":{"full_name":"me/app"},"organization":null}`:               {Repository: "me/app"},
 		`{"zen":"Keep it logically awesome."}`:                                    {},
 	} {
-		got, err := github.Webhooks{}.ParseScope(eventHeader("ping"), []byte(body))
+		got, err := github.Webhooks{}.ParseScope(newEventHeader("ping"), []byte(body))
 		if err != nil || got != want {
 			t.Errorf("Scope(%s) = %+v, %v; want %+v", body, got, err, want)
 		}
@@ -259,22 +259,22 @@ func TestScope(t *testing.T) {
 		t.Errorf("no event header: %v", err)
 	}
 
-	if _, err := (github.Webhooks{}).ParseScope(eventHeader("ping"), []byte("<xml/>")); !errors.Is(err, github.ErrPayload) {
+	if _, err := (github.Webhooks{}).ParseScope(newEventHeader("ping"), []byte("<xml/>")); !errors.Is(err, github.ErrPayload) {
 		t.Errorf("not JSON: %v", err)
 	}
 }
 
 // Every parsed job fits into a RunnerJob.
 func FuzzWebhook(f *testing.F) {
-	for _, example := range examples(f) {
+	for _, example := range readExamples(f) {
 		f.Add("workflow_job", []byte(example))
 	}
 
 	f.Add("ping", []byte("{}"))
-	f.Add("workflow_job", event("queued", nil))
+	f.Add("workflow_job", newEvent("queued", nil))
 	f.Fuzz(func(t *testing.T, name string, body []byte) {
 		before := bytes.Clone(body)
-		header := eventHeader(name)
+		header := newEventHeader(name)
 		_, _ = github.Webhooks{}.ParseScope(header, body)
 		_ = github.Webhooks{}.Verify(header, body, []byte("secret"))
 		job, ok, err := github.Webhooks{}.ParseJob(header, body)
@@ -288,14 +288,14 @@ func FuzzWebhook(f *testing.F) {
 		}
 
 		if ok {
-			if problem := unfit(job); problem != "" {
+			if problem := findInvalidField(job); problem != "" {
 				t.Fatalf("%s: %+v", problem, job)
 			}
 		}
 	})
 }
 
-func unfit(job workload.Job) string {
+func findInvalidField(job workload.Job) string {
 	for _, field := range []struct {
 		text  string
 		limit int

@@ -11,14 +11,14 @@ import (
 )
 
 // TestAnswerThatGrowsIsRefused sends 306 kB of gzip that decompress to 300 MB of JSON.
-func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.CheckResponseLimit(t, openAt) }
+func TestAnswerThatGrowsIsRefused(t *testing.T) { answers.CheckResponseLimit(t, openAnswers) }
 
 // TestPlainHTTPIsRefused checks that credentials are never sent unencrypted.
 func TestPlainHTTPIsRefused(t *testing.T) {
 	t.Parallel()
-	answers.CheckEncryption(t, openAt)
+	answers.CheckEncryption(t, openAnswers)
 }
 
-func openAt(address string) (answers.Client, error) {
+func openAnswers(address string) (answers.Client, error) {
 	return gitlab.New(gitlab.Config{URL: address, Token: "a-secret-token", Project: "a/b"})
 }

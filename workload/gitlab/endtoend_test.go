@@ -21,7 +21,7 @@ const mark = "hf-op-1a2b3c4d5e"
 
 // A job from the queue to its end: a signed webhook reports the job, its tags are read, it is
 // matched, a runner is created and runs it, and finally nothing is left.
-func TestFromWebhookToNothingLeft(t *testing.T) {
+func TestJobFromWebhookToCleanup(t *testing.T) {
 	t.Parallel()
 
 	for name, secret := range map[string]string{
@@ -33,7 +33,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 
 			hooks := gitlabtest.NewReceiver(t)
 			server := gitlabtest.New(t, sim.Options{Webhook: control.WebhookTarget{URL: hooks.URL, Secret: secret}})
-			template, load := settings(server.URL)
+			template, load := newSettings(server.URL)
 			platform := gitlab.Platform{}
 
 			runner, err := platform.ResolveRunner(template, load)
@@ -49,7 +49,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 			}
 
 			server.Queue(control.JobSpec{Labels: []string{"linux", "big"}, Command: "echo well done"})
-			heard := last(t, server, hooks, secret)
+			heard := readLastJob(t, server, hooks, secret)
 
 			if heard.State != v1alpha1.JobQueued || !heard.LabelsUnknown {
 				t.Fatalf("the webhook has %+v", heard)
@@ -76,7 +76,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 				t.Fatalf("exit code %d, output:\n%s", code, machine.Output())
 			}
 
-			if heard := last(t, server, hooks, secret); heard.State != v1alpha1.JobCompleted || heard.Conclusion != "success" ||
+			if heard := readLastJob(t, server, hooks, secret); heard.State != v1alpha1.JobCompleted || heard.Conclusion != "success" ||
 				heard.RunnerName != "build-1-0a1b2c3d" || heard.StartedAt == nil || heard.CompletedAt == nil {
 				t.Errorf("the last webhook has %+v", heard)
 			}
@@ -97,7 +97,7 @@ func TestFromWebhookToNothingLeft(t *testing.T) {
 }
 
 // readLastJob waits until all webhooks have arrived, and parses the last one about a job.
-func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, secret string) workload.Job {
+func readLastJob(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, secret string) workload.Job {
 	t.Helper()
 	server.WaitUntil("all webhooks came", func(s control.State) bool { return s.Webhooks.Pending == 0 })
 
@@ -129,7 +129,7 @@ func last(t *testing.T, server *gitlabtest.Server, hooks *gitlabtest.Receiver, s
 }
 
 // newSettings returns the settings of a template and a pool for the simulator's group.
-func settings(url string) (*v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) {
+func newSettings(url string) (*v1alpha1.HypervisorMachineTemplate, v1alpha1.Workload) {
 	template := &v1alpha1.HypervisorMachineTemplate{}
 	template.Name = "linux"
 	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{

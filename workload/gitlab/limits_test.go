@@ -32,7 +32,7 @@ func TestRateLimit(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{})
 	clk := clocktesting.NewFakeClock(time.Now())
-	count := newCounting()
+	count := newCountingTransport()
 	config := newProjectConfig(server)
 	config.Transport = count.wrap
 
@@ -41,7 +41,7 @@ func TestRateLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request("before"))
+	issued, err := p.IssueCredential(t.Context(), newRequest("before"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -96,45 +96,45 @@ func TestRateLimit(t *testing.T) {
 }
 
 // countingTransport counts the attempts by method.
-type counting struct {
-	next http.RoundTripper
-	mu   sync.Mutex
-	got  map[string]int
+type countingTransport struct {
+	next     http.RoundTripper
+	mu       sync.Mutex
+	requests map[string]int
 }
 
-func newCounting() *counting { return &counting{got: map[string]int{}} }
+func newCountingTransport() *countingTransport { return &countingTransport{requests: map[string]int{}} }
 
-func (c *counting) wrap(next http.RoundTripper) http.RoundTripper {
+func (c *countingTransport) wrap(next http.RoundTripper) http.RoundTripper {
 	c.next = next
 
 	return c
 }
 
-func (c *counting) RoundTrip(r *http.Request) (*http.Response, error) {
+func (c *countingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	c.mu.Lock()
-	c.got[r.Method]++
+	c.requests[r.Method]++
 	c.mu.Unlock()
 
 	return c.next.RoundTrip(r)
 }
 
-func (c *counting) sum() int {
+func (c *countingTransport) sum() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	out := 0
-	for _, n := range c.got {
+	for _, n := range c.requests {
 		out += n
 	}
 
 	return out
 }
 
-func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
+func TestOutagesAreRetriedExceptForWrites(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{})
-	count := newCounting()
+	count := newCountingTransport()
 	config := newProjectConfig(server)
 	config.Transport = count.wrap
 	p := newTestProvider(t, config)
@@ -148,9 +148,9 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	clear(count.got)
+	clear(count.requests)
 
-	_, issueErr := p.IssueCredential(t.Context(), request("x"))
+	_, issueErr := p.IssueCredential(t.Context(), newRequest("x"))
 	_, findErr := p.FindRunner(t.Context(), "x", 0)
 
 	for name, err := range map[string]error{"Find": findErr, "Deregister": p.Deregister(t.Context(), "5"), "Issue": issueErr} {
@@ -159,13 +159,13 @@ func TestOutagesAreRetriedUnlessSomethingIsMade(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(map[string]int{"GET": 3, "PUT": 3, "POST": 1}, count.got); diff != "" {
+	if diff := cmp.Diff(map[string]int{"GET": 3, "PUT": 3, "POST": 1}, count.requests); diff != "" {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 }
 
 // A runner whose creation succeeded without a response is listed and replaced by the next attempt.
-func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
+func TestLostResponseCreatesNoSecondRunner(t *testing.T) {
 	t.Parallel()
 
 	server := gitlabtest.New(t, sim.Options{})
@@ -187,7 +187,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 
 	lose.Store(true)
 
-	if _, err := p.IssueCredential(t.Context(), request("once")); err == nil || workload.KindOf(err) != "" {
+	if _, err := p.IssueCredential(t.Context(), newRequest("once")); err == nil || workload.KindOf(err) != "" {
 		t.Fatalf("Issue without a response: %v", err)
 	}
 
@@ -195,7 +195,7 @@ func TestLostAnswerLeavesNoSecondRunner(t *testing.T) {
 		t.Fatalf("%d runners were created", n)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request("once"))
+	issued, err := p.IssueCredential(t.Context(), newRequest("once"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,13 +211,13 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	const many = 120
 
 	server := gitlabtest.New(t, sim.Options{})
-	count := newCounting()
+	count := newCountingTransport()
 	config := newGroupConfig(server)
 	config.Transport = count.wrap
 	p := newTestProvider(t, config)
 
 	for i := range many {
-		if _, err := p.IssueCredential(t.Context(), request(fmt.Sprintf("many-%03d", i))); err != nil {
+		if _, err := p.IssueCredential(t.Context(), newRequest(fmt.Sprintf("many-%03d", i))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -225,7 +225,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 	// Use a new provider, whose runner list is not cached.
 	p = newTestProvider(t, config)
 
-	clear(count.got)
+	clear(count.requests)
 
 	var group sync.WaitGroup
 	for i := range many {
@@ -238,8 +238,8 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 
 	group.Wait()
 
-	if count.got["GET"] != 2 {
-		t.Errorf("%d calls listed two pages", count.got["GET"])
+	if count.requests["GET"] != 2 {
+		t.Errorf("%d calls listed two pages", count.requests["GET"])
 	}
 
 	if all, err := p.ListRunners(t.Context(), "many-11"); err != nil || len(all) != 10 || all[0].Name != "many-110" {
@@ -248,7 +248,7 @@ func TestListingIsSharedAndPaged(t *testing.T) {
 }
 
 // A token must not be sent to a host that is not configured, even after a redirect.
-func TestCredentialsStayHome(t *testing.T) {
+func TestTokenIsSentOnlyToConfiguredHost(t *testing.T) {
 	t.Parallel()
 
 	var strayed atomic.Int32
@@ -281,7 +281,7 @@ func TestTimeout(t *testing.T) {
 	p := newTestProvider(t, gitlab.Config{URL: slow.URL, Group: "acme", Token: gitlabtest.Token, Timeout: 20 * time.Millisecond})
 
 	// The text is "context deadline exceeded" or "Client.Timeout exceeded", by which of two timers of net/http is first.
-	if _, err := p.IssueCredential(t.Context(), request("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "exceeded") {
+	if _, err := p.IssueCredential(t.Context(), newRequest("x")); err == nil || workload.KindOf(err) != "" || !strings.Contains(err.Error(), "exceeded") {
 		t.Errorf("Issue: %v, want a transient error with the cause", err)
 	}
 }
@@ -352,7 +352,7 @@ func TestOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		issued, err := p.IssueCredential(t.Context(), request("named"))
+		issued, err := p.IssueCredential(t.Context(), newRequest("named"))
 		if err != nil {
 			t.Fatal(err)
 		}

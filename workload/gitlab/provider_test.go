@@ -46,7 +46,7 @@ func newTestProvider(t *testing.T, config gitlab.Config) workload.Provider {
 	return out
 }
 
-func request(name string) workload.RunnerRequest {
+func newRequest(name string) workload.RunnerRequest {
 	return workload.RunnerRequest{Name: name, Labels: []string{"linux", mark}, Description: "made for a test"}
 }
 
@@ -71,19 +71,19 @@ func TestRunnerLifecycle(t *testing.T) {
 			t.Parallel()
 			// No name is a prefix of another, because runners are listed by the prefix of their
 			// names.
-			lifecycle(t, server, newTestProvider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+"-1", test.scope)
+			checkLifecycle(t, server, newTestProvider(t, test.config), "life-"+strings.NewReplacer(" ", "-", ",", "").Replace(name)+"-1", test.scope)
 		})
 	}
 }
 
-func lifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, name, scope string) {
+func checkLifecycle(t *testing.T, server *gitlabtest.Server, p workload.Provider, name, scope string) {
 	t.Helper()
 
 	if err := p.Validate(t.Context()); err != nil {
 		t.Fatalf("Validate: %v", err)
 	}
 
-	issued, err := p.IssueCredential(t.Context(), request(name))
+	issued, err := p.IssueCredential(t.Context(), newRequest(name))
 	if err != nil || !strings.HasPrefix(issued.RunnerToken, "glrt-") || issued.RegistrationURL != server.URL || issued.JITConfig != "" {
 		t.Fatalf("Issue = %+v, %v", issued, err)
 	}
@@ -123,7 +123,7 @@ func TestIssueTokenThatExpires(t *testing.T) {
 
 	server := gitlabtest.New(t, sim.Options{TokenLifetime: time.Hour})
 
-	got, err := newTestProvider(t, newGroupConfig(server)).IssueCredential(t.Context(), request("expires"))
+	got, err := newTestProvider(t, newGroupConfig(server)).IssueCredential(t.Context(), newRequest("expires"))
 	if left := time.Until(got.ExpiresAt); err != nil || left < 59*time.Minute || left > time.Hour {
 		t.Errorf("Issue = %+v, %v", got, err)
 	}
@@ -140,14 +140,14 @@ func TestIssueWithNameTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first, err := p.IssueCredential(t.Context(), request("twice"))
+	first, err := p.IssueCredential(t.Context(), newRequest("twice"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	clk.Step(time.Minute)
 
-	second, err := p.IssueCredential(t.Context(), request("twice"))
+	second, err := p.IssueCredential(t.Context(), newRequest("twice"))
 	if err != nil || second.RunnerID == first.RunnerID || len(server.State().Runners) != 1 {
 		t.Fatalf("an offline remnant is not replaced: %q then %q, %v", first.RunnerID, second.RunnerID, err)
 	}
@@ -156,7 +156,7 @@ func TestIssueWithNameTaken(t *testing.T) {
 	server.WaitUntil("the runner is online", func(s control.State) bool { return len(s.Runners) == 1 && s.Runners[0].Online })
 	clk.Step(time.Minute)
 
-	if _, err := p.IssueCredential(t.Context(), request("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
+	if _, err := p.IssueCredential(t.Context(), newRequest("twice")); !workload.Is(err, workload.Conflict) || !strings.Contains(err.Error(), "twice") {
 		t.Errorf("an online runner with the same name: %v", err)
 	}
 
@@ -172,7 +172,7 @@ func TestDeregisterBusy(t *testing.T) {
 	p := newTestProvider(t, newGroupConfig(server))
 	queued := server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour, Count: 2})
 
-	issued, err := p.IssueCredential(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), newRequest("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -220,7 +220,7 @@ func TestDeregisterBusyOnOlderServer(t *testing.T) {
 	p := newTestProvider(t, newProjectConfig(server))
 	server.Queue(control.JobSpec{Labels: []string{"linux"}, Duration: time.Hour})
 
-	issued, err := p.IssueCredential(t.Context(), request("busy"))
+	issued, err := p.IssueCredential(t.Context(), newRequest("busy"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -415,19 +415,19 @@ func TestCallsExplain(t *testing.T) {
 	p := newTestProvider(t, newProjectConfig(server))
 	own := newTestProvider(t, gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-an-owner-0000"})
 
-	issued, err := own.IssueCredential(t.Context(), request("theirs"))
+	issued, err := own.IssueCredential(t.Context(), newRequest("theirs"))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	_, err = p.IssueCredential(t.Context(), request("x"))
+	_, err = p.IssueCredential(t.Context(), newRequest("x"))
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "create_runner")
 
 	err = p.Deregister(t.Context(), issued.RunnerID)
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "manage_runner")
 
 	maintainer := gitlab.Config{URL: server.URL, Group: gitlabtest.Group, Token: "glpat-of-a-maintainer-"}
-	_, err = newTestProvider(t, maintainer).IssueCredential(t.Context(), request("x"))
+	_, err = newTestProvider(t, maintainer).IssueCredential(t.Context(), newRequest("x"))
 	checkError(t, err, workload.Rejected, gitlab.ReasonPermission, "Insufficient permissions")
 
 	err = newTestProvider(t, maintainer).Deregister(t.Context(), issued.RunnerID)
@@ -462,7 +462,7 @@ func TestIssueRejects(t *testing.T) {
 		"a tag with a comma":         {func(r *workload.RunnerRequest) { r.Labels = []string{"a,b"} }, "comma"},
 		"no tags, and none untagged": {func(r *workload.RunnerRequest) { r.Labels = nil }, "runUntagged"},
 	} {
-		req := request("fine")
+		req := newRequest("fine")
 		test.edit(&req)
 
 		_, err := p.IssueCredential(t.Context(), req)
@@ -472,7 +472,7 @@ func TestIssueRejects(t *testing.T) {
 		})
 	}
 
-	untagged := request("untagged")
+	untagged := newRequest("untagged")
 	untagged.Labels, untagged.CanRunUntagged = nil, true
 
 	if _, err := p.IssueCredential(t.Context(), untagged); err != nil {

@@ -27,7 +27,7 @@ import (
 
 // documentedEvent is the example of GitLab's documentation, whose job has only been created
 // (https://docs.gitlab.com/user/project/integrations/webhook_events/#job-events).
-const documented = `{
+const documentedEvent = `{
   "object_kind": "build", "ref": "gitlab-script-trigger", "tag": false,
   "before_sha": "2293ada6b400935a1378653304eaf6221e0fdb8f", "sha": "2293ada6b400935a1378653304eaf6221e0fdb8f",
   "build_id": 1977, "build_name": "test", "build_stage": "test", "build_status": "created",
@@ -64,7 +64,7 @@ const documented = `{
 }`
 
 // olderEvent is the event of servers before the field project was added, with their time format.
-const older = `{
+const olderEvent = `{
   "object_kind": "build", "build_id": 9459251, "build_name": "the_build_name", "build_stage": "build", "build_status": "running",
   "build_created_at": "2019-11-21 13:34:00 UTC", "build_started_at": "2019-11-21 13:34:18 UTC", "build_finished_at": null,
   "build_duration": 0.214173244, "project_id": 19654, "project_name": "path / to / the / project", "commit": {"id": 1305524},
@@ -75,16 +75,16 @@ const older = `{
   "runner": {"id": 5, "description": "build-1-0a1b2c3d (hf-op-1a2b3c4d5e)"}
 }`
 
-func jobHook() http.Header {
+func newJobHook() http.Header {
 	return http.Header{gitlab.HeaderEvent: {"Job Hook"}}
 }
 
 // newEvent returns the documented event with a status and the changes of edit.
-func event(t testing.TB, status string, edit func(map[string]any)) []byte {
+func newEvent(t testing.TB, status string, edit func(map[string]any)) []byte {
 	t.Helper()
 
 	var out map[string]any
-	if err := json.Unmarshal([]byte(documented), &out); err != nil {
+	if err := json.Unmarshal([]byte(documentedEvent), &out); err != nil {
 		t.Fatal(err)
 	}
 
@@ -101,7 +101,7 @@ func event(t testing.TB, status string, edit func(map[string]any)) []byte {
 	return text
 }
 
-func instant(t *testing.T, text string) *metav1.Time {
+func parseTime(t *testing.T, text string) *metav1.Time {
 	t.Helper()
 
 	at, err := time.Parse(time.RFC3339, text)
@@ -118,7 +118,7 @@ func TestParse(t *testing.T) {
 	base := workload.Job{
 		Platform: v1alpha1.WorkloadGitLabCI, ID: "1977", Name: "test", Repository: "gitlab-org/gitlab-test", Organization: "gitlab-org",
 		RunID: "2366", Workflow: "Build pipeline", URL: "http://192.168.64.1:3005/gitlab-org/gitlab-test/-/jobs/1977",
-		LabelsUnknown: true, QueuedAt: instant(t, "2021-02-23T02:41:37.886Z"),
+		LabelsUnknown: true, QueuedAt: parseTime(t, "2021-02-23T02:41:37.886Z"),
 	}
 	with := func(edit func(*workload.Job)) workload.Job {
 		out := base
@@ -134,39 +134,39 @@ func TestParse(t *testing.T) {
 		body []byte
 		want workload.Job
 	}{
-		"pending": {event(t, "pending", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobQueued })},
+		"pending": {newEvent(t, "pending", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobQueued })},
 		"waiting for a resource": {
-			event(t, "waiting_for_resource", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobWaiting }),
+			newEvent(t, "waiting_for_resource", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobWaiting }),
 		},
-		"preparing": {event(t, "preparing", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobWaiting })},
+		"preparing": {newEvent(t, "preparing", nil), with(func(j *workload.Job) { j.State = v1alpha1.JobWaiting })},
 		"running": {
-			event(t, "running", started), with(func(j *workload.Job) {
+			newEvent(t, "running", started), with(func(j *workload.Job) {
 				j.State, j.RunnerName = v1alpha1.JobRunning, "shared-runners-manager-6.gitlab.com"
-				j.StartedAt, j.QueuedAt = instant(t, "2021-02-23T02:50:00Z"), instant(t, "2021-02-23T02:48:29Z")
+				j.StartedAt, j.QueuedAt = parseTime(t, "2021-02-23T02:50:00Z"), parseTime(t, "2021-02-23T02:48:29Z")
 			}),
 		},
 		"failed": {
-			event(t, "failed", func(e map[string]any) { started(e); e["build_finished_at"] = "2021-02-23T03:00:00Z" }),
+			newEvent(t, "failed", func(e map[string]any) { started(e); e["build_finished_at"] = "2021-02-23T03:00:00Z" }),
 			with(func(j *workload.Job) {
 				j.State, j.RunnerName, j.Conclusion = v1alpha1.JobCompleted, "shared-runners-manager-6.gitlab.com", "failed"
-				j.StartedAt, j.QueuedAt = instant(t, "2021-02-23T02:50:00Z"), instant(t, "2021-02-23T02:48:29Z")
-				j.CompletedAt = instant(t, "2021-02-23T03:00:00Z")
+				j.StartedAt, j.QueuedAt = parseTime(t, "2021-02-23T02:50:00Z"), parseTime(t, "2021-02-23T02:48:29Z")
+				j.CompletedAt = parseTime(t, "2021-02-23T03:00:00Z")
 			}),
 		},
 		"canceled before it had a runner, no pipeline name": {
-			event(t, "canceled", func(e map[string]any) { e["runner"], e["commit"] = nil, map[string]any{"id": 1, "name": nil} }),
+			newEvent(t, "canceled", func(e map[string]any) { e["runner"], e["commit"] = nil, map[string]any{"id": 1, "name": nil} }),
 			with(func(j *workload.Job) { j.State, j.Conclusion, j.Workflow = v1alpha1.JobCompleted, "canceled", "test" }),
 		},
 		"a job that is being cancelled counts as completed": {
-			event(t, "canceling", func(e map[string]any) { e["runner"] = nil }),
+			newEvent(t, "canceling", func(e map[string]any) { e["runner"] = nil }),
 			with(func(j *workload.Job) { j.State, j.Conclusion = v1alpha1.JobCompleted, "canceled" }),
 		},
 		"an older server, a runner of ours": {
-			[]byte(older), workload.Job{
+			[]byte(olderEvent), workload.Job{
 				Platform: v1alpha1.WorkloadGitLabCI, ID: "9459251", Name: "the_build_name", Repository: "path/to/the/project",
 				Organization: "path/to/the", Workflow: "build", URL: "https://gitlab.example.com/path/to/the/project/-/jobs/9459251",
 				LabelsUnknown: true, State: v1alpha1.JobRunning, RunnerName: "build-1-0a1b2c3d",
-				QueuedAt: instant(t, "2019-11-21T13:34:00Z"), StartedAt: instant(t, "2019-11-21T13:34:18Z"),
+				QueuedAt: parseTime(t, "2019-11-21T13:34:00Z"), StartedAt: parseTime(t, "2019-11-21T13:34:18Z"),
 			},
 		},
 	}
@@ -174,7 +174,7 @@ func TestParse(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			job, ok, err := gitlab.Webhooks{}.ParseJob(jobHook(), tc.body)
+			job, ok, err := gitlab.Webhooks{}.ParseJob(newJobHook(), tc.body)
 			if err != nil || !ok {
 				t.Fatalf("Parse = %t, %v", ok, err)
 			}
@@ -188,17 +188,17 @@ func TestParse(t *testing.T) {
 
 // Jobs that no runner may take at present would stay in the ledger forever, and a skipped job that
 // is recorded as completed could never be queued again.
-func TestParseLeavesOutJobsWithoutNeed(t *testing.T) {
+func TestParseIgnoresUnrunnableJobs(t *testing.T) {
 	t.Parallel()
 
 	for _, status := range []string{"created", "manual", "scheduled", "skipped"} {
-		if job, ok, err := (gitlab.Webhooks{}).ParseJob(jobHook(), event(t, status, nil)); ok || err != nil {
+		if job, ok, err := (gitlab.Webhooks{}).ParseJob(newJobHook(), newEvent(t, status, nil)); ok || err != nil {
 			t.Errorf("%s: %+v, %v", status, job, err)
 		}
 	}
 
 	// The documented example itself is parsed.
-	if _, ok, err := (gitlab.Webhooks{}).ParseJob(jobHook(), []byte(documented)); ok || err != nil {
+	if _, ok, err := (gitlab.Webhooks{}).ParseJob(newJobHook(), []byte(documentedEvent)); ok || err != nil {
 		t.Errorf("the documented example: %t, %v", ok, err)
 	}
 }
@@ -224,38 +224,38 @@ func TestParseOddEvents(t *testing.T) {
 		check  func(workload.Job) bool
 	}{
 		"another event":    {header: http.Header{gitlab.HeaderEvent: {"Pipeline Hook"}}, body: []byte(`{"object_kind":"pipeline"}`)},
-		"no event header":  {header: http.Header{}, body: event(t, "pending", nil), err: gitlab.ErrNoEvent},
-		"not JSON":         {header: jobHook(), body: []byte("payload=%7B"), err: gitlab.ErrPayload},
-		"cut off":          {header: jobHook(), body: event(t, "pending", nil)[:40], err: gitlab.ErrPayload},
-		"null":             {header: jobHook(), body: []byte("null"), err: gitlab.ErrPayload},
-		"another kind":     {header: jobHook(), body: event(t, "pending", set("object_kind", "pipeline")), err: gitlab.ErrPayload},
-		"no id":            {header: jobHook(), body: event(t, "pending", set("build_id", 0)), err: gitlab.ErrPayload},
-		"an id of letters": {header: jobHook(), body: event(t, "pending", set("build_id", "x")), err: gitlab.ErrPayload},
-		"unknown status":   {header: jobHook(), body: event(t, "dreaming", nil), err: gitlab.ErrPayload},
-		"a project's name": {header: jobHook(), body: event(t, "pending", inProject("path_with_namespace", "x")), err: gitlab.ErrPayload},
-		"an absolute path": {header: jobHook(), body: event(t, "pending", inProject("path_with_namespace", "/etc/x")), err: gitlab.ErrPayload},
-		"a path too long":  {header: jobHook(), body: event(t, "pending", inProject("path_with_namespace", "a/"+long)), err: gitlab.ErrPayload},
+		"no event header":  {header: http.Header{}, body: newEvent(t, "pending", nil), err: gitlab.ErrNoEvent},
+		"not JSON":         {header: newJobHook(), body: []byte("payload=%7B"), err: gitlab.ErrPayload},
+		"cut off":          {header: newJobHook(), body: newEvent(t, "pending", nil)[:40], err: gitlab.ErrPayload},
+		"null":             {header: newJobHook(), body: []byte("null"), err: gitlab.ErrPayload},
+		"another kind":     {header: newJobHook(), body: newEvent(t, "pending", set("object_kind", "pipeline")), err: gitlab.ErrPayload},
+		"no id":            {header: newJobHook(), body: newEvent(t, "pending", set("build_id", 0)), err: gitlab.ErrPayload},
+		"an id of letters": {header: newJobHook(), body: newEvent(t, "pending", set("build_id", "x")), err: gitlab.ErrPayload},
+		"unknown status":   {header: newJobHook(), body: newEvent(t, "dreaming", nil), err: gitlab.ErrPayload},
+		"a project's name": {header: newJobHook(), body: newEvent(t, "pending", inProject("path_with_namespace", "x")), err: gitlab.ErrPayload},
+		"an absolute path": {header: newJobHook(), body: newEvent(t, "pending", inProject("path_with_namespace", "/etc/x")), err: gitlab.ErrPayload},
+		"a path too long":  {header: newJobHook(), body: newEvent(t, "pending", inProject("path_with_namespace", "a/"+long)), err: gitlab.ErrPayload},
 		"no project at all": {
-			header: jobHook(), err: gitlab.ErrPayload,
-			body: event(t, "pending", func(e map[string]any) { delete(e, "project"); delete(e, "repository") }),
+			header: newJobHook(), err: gitlab.ErrPayload,
+			body: newEvent(t, "pending", func(e map[string]any) { delete(e, "project"); delete(e, "repository") }),
 		},
 		"invalid times are ignored": {
-			header: jobHook(), ok: true,
-			body: event(t, "running", func(e map[string]any) {
+			header: newJobHook(), ok: true,
+			body: newEvent(t, "running", func(e map[string]any) {
 				e["build_created_at"], e["build_started_at"], e["build_queued_duration"] = 17, "soon", "x"
 			}),
 			check: func(j workload.Job) bool { return j.QueuedAt == nil && j.StartedAt == nil },
 		},
 		"an infinite queue time is ignored": {
-			header: jobHook(), ok: true,
-			body: event(t, "running", func(e map[string]any) {
+			header: newJobHook(), ok: true,
+			body: newEvent(t, "running", func(e map[string]any) {
 				e["build_started_at"], e["build_queued_duration"] = "2021-02-23T03:00:00Z", 1e300
 			}),
-			check: func(j workload.Job) bool { return j.QueuedAt.Equal(instant(t, "2021-02-23T02:41:37.886Z")) },
+			check: func(j workload.Job) bool { return j.QueuedAt.Equal(parseTime(t, "2021-02-23T02:41:37.886Z")) },
 		},
 		"long texts are cut between characters, long links are dropped": {
-			header: jobHook(), ok: true,
-			body: event(t, "running", func(e map[string]any) {
+			header: newJobHook(), ok: true,
+			body: newEvent(t, "running", func(e map[string]any) {
 				e["build_name"], e["commit"], e["runner"] = long, map[string]any{"name": long}, map[string]any{"description": long}
 				inProject("web_url", "https://gitlab.example.com/"+long)(e)
 			}),
@@ -286,8 +286,8 @@ func TestScope(t *testing.T) {
 	t.Parallel()
 
 	for body, want := range map[string]workload.Scope{
-		documented: {Server: "192.168.64.1:3005", Repository: "gitlab-org/gitlab-test", Organization: "gitlab-org"},
-		older:      {Server: "gitlab.example.com", Repository: "path/to/the/project", Organization: "path/to/the"},
+		documentedEvent: {Server: "192.168.64.1:3005", Repository: "gitlab-org/gitlab-test", Organization: "gitlab-org"},
+		olderEvent:      {Server: "gitlab.example.com", Repository: "path/to/the/project", Organization: "path/to/the"},
 		`{"repository":{"git_http_url":"https://gitlab.example.com/a/b.git"}}`: {
 			Server: "gitlab.example.com", Repository: "a/b", Organization: "a",
 		},
@@ -296,7 +296,7 @@ func TestScope(t *testing.T) {
 		},
 		`{"event_name":"user_create"}`: {},
 	} {
-		got, err := gitlab.Webhooks{}.ParseScope(jobHook(), []byte(body))
+		got, err := gitlab.Webhooks{}.ParseScope(newJobHook(), []byte(body))
 		if err != nil || got != want {
 			t.Errorf("Scope(%.60s) = %+v, %v; want %+v", body, got, err, want)
 		}
@@ -306,7 +306,7 @@ func TestScope(t *testing.T) {
 		t.Errorf("no event header: %v", err)
 	}
 
-	if _, err := (gitlab.Webhooks{}).ParseScope(jobHook(), []byte("<xml/>")); !errors.Is(err, gitlab.ErrPayload) {
+	if _, err := (gitlab.Webhooks{}).ParseScope(newJobHook(), []byte("<xml/>")); !errors.Is(err, gitlab.ErrPayload) {
 		t.Errorf("not JSON: %v", err)
 	}
 }
@@ -431,10 +431,10 @@ func TestVerifySigningToken(t *testing.T) {
 
 // Every parsed job fits into a RunnerJob, and no webhook is accepted without the secret.
 func FuzzWebhook(f *testing.F) {
-	f.Add("Job Hook", "1", "1614265330", "v1,x", "x", []byte(documented))
-	f.Add("Job Hook", "", "", "", "", []byte(older))
-	f.Add("Job Hook", "a", "9223372036854775807", "v1, v2,x v1,", "", event(f, "pending", nil))
-	f.Add("Job Hook", "a", "-9223372036854775808", "", "", event(f, "running", nil))
+	f.Add("Job Hook", "1", "1614265330", "v1,x", "x", []byte(documentedEvent))
+	f.Add("Job Hook", "", "", "", "", []byte(olderEvent))
+	f.Add("Job Hook", "a", "9223372036854775807", "v1, v2,x v1,", "", newEvent(f, "pending", nil))
+	f.Add("Job Hook", "a", "-9223372036854775808", "", "", newEvent(f, "running", nil))
 	f.Add("Push Hook", "", "", "", "", []byte("{}"))
 	f.Fuzz(func(t *testing.T, name, id, stamp, signature, token string, body []byte) {
 		before := bytes.Clone(body)
@@ -461,7 +461,7 @@ func FuzzWebhook(f *testing.F) {
 		}
 
 		if ok {
-			if problem := unfit(job); problem != "" {
+			if problem := findInvalidField(job); problem != "" {
 				t.Fatalf("%s: %+v", problem, job)
 			}
 
@@ -472,7 +472,7 @@ func FuzzWebhook(f *testing.F) {
 	})
 }
 
-func unfit(job workload.Job) string {
+func findInvalidField(job workload.Job) string {
 	for _, field := range []struct {
 		text  string
 		limit int

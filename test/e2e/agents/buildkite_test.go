@@ -22,10 +22,10 @@ import (
 )
 
 // missingJob is the ID of a job that does not exist.
-const nobody = "00000000-0000-4000-8000-000000000000"
+const missingJob = "00000000-0000-4000-8000-000000000000"
 
 // buildkiteFixture has a queued job, and the configuration of a machine for it.
-type buildkiteWorld struct {
+type buildkiteFixture struct {
 	*buildkitetest.Server
 
 	t      *testing.T
@@ -35,7 +35,7 @@ type buildkiteWorld struct {
 }
 
 // createRepository creates a Git repository with a commit on main.
-func repository(t *testing.T) string {
+func createRepository(t *testing.T) string {
 	t.Helper()
 
 	dir := t.TempDir()
@@ -58,26 +58,26 @@ func repository(t *testing.T) string {
 }
 
 // newBuildkiteFixture queues a job with the command.
-func newBuildkite(t *testing.T, command string) *buildkiteWorld {
+func newBuildkiteFixture(t *testing.T, command string) *buildkiteFixture {
 	t.Helper()
 
-	w := &buildkiteWorld{t: t, Server: buildkitetest.New(t, sim.Options{Repository: repository(t)})}
+	w := &buildkiteFixture{t: t, Server: buildkitetest.New(t, sim.Options{Repository: createRepository(t)})}
 	w.job = w.Queue(control.JobSpec{Labels: []string{"queue=default"}, Command: command})[0]
 
-	runner, provider := open(t, buildkite.Platform{},
+	runner, provider := openProvider(t, buildkite.Platform{},
 		v1alpha1.BootstrapConfig{Buildkite: &v1alpha1.BuildkiteBootstrap{Endpoint: w.Endpoint}},
 		v1alpha1.WorkloadConfig{Buildkite: &v1alpha1.BuildkiteConfig{Organization: buildkitetest.Organization}}, buildkitetest.Token)
 	if err := provider.Validate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 
-	w.config = configure(t, provider, runner, &workload.Job{ID: w.job.Key, Platform: runner.Platform})
+	w.config = newConfig(t, provider, runner, &workload.Job{ID: w.job.Key, Platform: runner.Platform})
 
 	return w
 }
 
 // waitUntilRunning waits until the log shows that the job runs.
-func (w *buildkiteWorld) runs() {
+func (w *buildkiteFixture) waitUntilRunning() {
 	w.t.Helper()
 	w.WaitUntil("the job runs", func(control.State) bool {
 		_, log := w.JobLog(w.job.Key)
@@ -87,20 +87,20 @@ func (w *buildkiteWorld) runs() {
 }
 
 // longCommand is the command of a job that runs until it is stopped.
-const long = "echo it runs; sleep 600"
+const longCommand = "echo it runs; sleep 600"
 
 func TestBuildkiteAgent(t *testing.T) {
 	t.Parallel()
 
-	program := agent(t, "BUILDKITE_AGENT", "buildkite-agent")
+	program := findAgent(t, "BUILDKITE_AGENT", "buildkite-agent")
 	done := func(says, result, forge string) want {
 		return want{api.PhaseFinished, api.ReasonJobDone, says, result, forge}
 	}
 
 	for name, tc := range map[string]struct {
 		command string
-		prepare func(*buildkiteWorld)
-		drive   func(*buildkiteWorld)
+		prepare func(*buildkiteFixture)
+		drive   func(*buildkiteFixture)
 		want    want
 		logs    string // text in the job's log at Buildkite
 	}{
@@ -112,9 +112,9 @@ func TestBuildkiteAgent(t *testing.T) {
 		"the job fails with the exit code of a lost job": {command: "exit 27", want: done("failure (exit code 27)", "failed", "failure")},
 		"the job is killed": {command: "kill -9 $$", want: done("failure (exit code", "failed", "failure")},
 		"the job is cancelled on Buildkite": {
-			command: long, want: done(": canceled", "canceled", "cancelled"),
-			drive: func(w *buildkiteWorld) {
-				w.runs()
+			command: longCommand, want: done(": canceled", "canceled", "cancelled"),
+			drive: func(w *buildkiteFixture) {
+				w.waitUntilRunning()
 
 				if err := w.Cancel(w.job.ID); err != nil {
 					w.t.Fatal(err)
@@ -122,51 +122,51 @@ func TestBuildkiteAgent(t *testing.T) {
 			},
 		},
 		"the job takes too long": {
-			command: long, prepare: func(w *buildkiteWorld) { w.config.JobTimeout = api.Duration(3 * time.Second) },
+			command: longCommand, prepare: func(w *buildkiteFixture) { w.config.JobTimeout = api.Duration(3 * time.Second) },
 			want: want{api.PhaseFailed, api.ReasonJobTimeout, "took more than 3s", "", "failure"},
 		},
 		"the machine is terminated": {
-			command: long, drive: func(w *buildkiteWorld) { w.runs(); w.m.terminate() },
+			command: longCommand, drive: func(w *buildkiteFixture) { w.waitUntilRunning(); w.m.terminate() },
 			want: want{api.PhaseFinished, api.ReasonTerminated, "", "", "failure"},
 		},
 		"another agent has the job": {
-			command: long, want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
-			prepare: func(w *buildkiteWorld) {
+			command: longCommand, want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
+			prepare: func(w *buildkiteFixture) {
 				w.StartAgent(w.t, w.job.Key, w.config.RunnerToken, nil)
 				w.WaitUntil("another agent runs the job", func(st control.State) bool { return st.Jobs[0].Status == "in_progress" })
 			},
 		},
 		"the job does not exist": {
-			command: long, prepare: func(w *buildkiteWorld) { w.config.JobID = nobody },
+			command: longCommand, prepare: func(w *buildkiteFixture) { w.config.JobID = missingJob },
 			want: want{api.PhaseFinished, api.ReasonJobGone, "cannot be acquired any more", "", ""},
 		},
 		"the job is locked": {
-			command: long, want: want{api.PhaseFailed, api.ReasonRunnerFailed, "is locked", "", ""},
-			prepare: func(w *buildkiteWorld) {
+			command: longCommand, want: want{api.PhaseFailed, api.ReasonRunnerFailed, "is locked", "", ""},
+			prepare: func(w *buildkiteFixture) {
 				blocked := w.Queue(control.JobSpec{Labels: []string{"queue=default"}, Environment: "production"})[0]
 				// There is no acquisition token for a blocked job, so the cluster's token is used.
 				w.config.JobID, w.config.RunnerToken = blocked.Key, buildkitetest.Token
 			},
 		},
 		"the token is rejected": {
-			command: long, prepare: func(w *buildkiteWorld) { w.config.RunnerToken = "wrong-token" },
+			command: longCommand, prepare: func(w *buildkiteFixture) { w.config.RunnerToken = "wrong-token" },
 			want: want{api.PhaseFailed, api.ReasonRegistrationError, "does not accept the agent's token", "", ""},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newBuildkite(t, tc.command)
+			w := newBuildkiteFixture(t, tc.command)
 			if tc.prepare != nil {
 				tc.prepare(w)
 			}
 
-			w.m = boot(t, program, "/usr/bin/buildkite-agent", w.config)
+			w.m = startMachine(t, program, "/usr/bin/buildkite-agent", w.config)
 			if tc.drive != nil {
 				tc.drive(w)
 			}
 
-			report, log := w.m.end()
+			report, log := w.m.waitForEnd()
 			job := w.State().Jobs[0]
 			_, jobLog := w.JobLog(w.job.Key)
 			tc.want.check(t, report, log+"\nThe job's log:\n"+jobLog, job.Conclusion)

@@ -17,7 +17,7 @@ import (
 )
 
 // gitLabFixture has a queued job, and the configuration of a machine for its project.
-type gitLabWorld struct {
+type gitLabFixture struct {
 	*gitlabtest.Server
 
 	t      *testing.T
@@ -27,17 +27,17 @@ type gitLabWorld struct {
 }
 
 // newGitLabFixture queues a job with the command, or none if it is "".
-func newGitLab(t *testing.T, command string) *gitLabWorld {
+func newGitLabFixture(t *testing.T, command string) *gitLabFixture {
 	t.Helper()
 
-	w := &gitLabWorld{t: t, Server: gitlabtest.New(t, sim.Options{PollTimeout: time.Second})}
+	w := &gitLabFixture{t: t, Server: gitlabtest.New(t, sim.Options{PollTimeout: time.Second})}
 	w.SetURL(w.URL)
 
 	tags := []string{"linux"}
-	runner, provider := open(t, gitlab.Platform{},
+	runner, provider := openProvider(t, gitlab.Platform{},
 		v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{}},
 		v1alpha1.WorkloadConfig{GitLab: &v1alpha1.GitLabCIConfig{URL: w.URL, ProjectID: gitlabtest.Project, Tags: tags}}, gitlabtest.Token)
-	w.config = configure(t, provider, runner, nil)
+	w.config = newConfig(t, provider, runner, nil)
 
 	if command != "" {
 		w.job = w.Queue(control.JobSpec{Labels: tags, Command: command})[0]
@@ -47,7 +47,7 @@ func newGitLab(t *testing.T, command string) *gitLabWorld {
 }
 
 // waitUntilRunning waits until the log shows that the job runs.
-func (w *gitLabWorld) runs() {
+func (w *gitLabFixture) waitUntilRunning() {
 	w.t.Helper()
 	w.WaitUntil("the job runs", func(control.State) bool { return strings.Contains(w.Trace(w.job.ID), "it runs") })
 }
@@ -55,23 +55,23 @@ func (w *gitLabWorld) runs() {
 func TestGitLabRunner(t *testing.T) {
 	t.Parallel()
 
-	program := agent(t, "GITLAB_RUNNER", "gitlab-runner")
+	program := findAgent(t, "GITLAB_RUNNER", "gitlab-runner")
 	done := func(says, result, forge string) want {
 		return want{api.PhaseFinished, api.ReasonJobDone, says, result, forge}
 	}
 
 	for name, tc := range map[string]struct {
 		command string // "" if there is no job
-		prepare func(*gitLabWorld)
-		drive   func(*gitLabWorld)
+		prepare func(*gitLabFixture)
+		drive   func(*gitLabFixture)
 		want    want
 	}{
 		"the job passes": {command: `echo "token: ${CI_SERVER_TOKEN:-none}"`, want: done(": success", "success", "success")},
 		"the job fails":  {command: "exit 3", want: done(": failure", "failed", "failure")},
 		"the job is cancelled on GitLab": {
-			command: long, want: done("canceled", "canceled", "cancelled"),
-			drive: func(w *gitLabWorld) {
-				w.runs()
+			command: longCommand, want: done("canceled", "canceled", "cancelled"),
+			drive: func(w *gitLabFixture) {
+				w.waitUntilRunning()
 
 				if err := w.Cancel(w.job.ID); err != nil {
 					w.t.Fatal(err)
@@ -79,36 +79,36 @@ func TestGitLabRunner(t *testing.T) {
 			},
 		},
 		"the job takes too long": {
-			command: long, prepare: func(w *gitLabWorld) { w.config.JobTimeout = api.Duration(3 * time.Second) },
+			command: longCommand, prepare: func(w *gitLabFixture) { w.config.JobTimeout = api.Duration(3 * time.Second) },
 			want: want{api.PhaseFailed, api.ReasonJobTimeout, "took more than 3s", "", "failure"},
 		},
 		"the machine is terminated": {
-			command: long, drive: func(w *gitLabWorld) { w.runs(); w.m.terminate() },
+			command: longCommand, drive: func(w *gitLabFixture) { w.waitUntilRunning(); w.m.terminate() },
 			want: want{api.PhaseFinished, api.ReasonTerminated, "", "", "failure"},
 		},
 		"no job is queued": {
-			prepare: func(w *gitLabWorld) { w.config.IdleTimeout = api.Duration(3 * time.Second) },
+			prepare: func(w *gitLabFixture) { w.config.IdleTimeout = api.Duration(3 * time.Second) },
 			want:    want{api.PhaseFinished, api.ReasonIdleTimeout, "no job started within 3s", "", ""},
 		},
 		"the token is rejected": {
-			prepare: func(w *gitLabWorld) { w.config.RunnerToken = "glrt-wrong-token" },
+			prepare: func(w *gitLabFixture) { w.config.RunnerToken = "glrt-wrong-token" },
 			want:    want{api.PhaseFailed, api.ReasonRegistrationError, "does not accept the runner's token", "", ""},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			w := newGitLab(t, tc.command)
+			w := newGitLabFixture(t, tc.command)
 			if tc.prepare != nil {
 				tc.prepare(w)
 			}
 
-			w.m = boot(t, program, "/usr/bin/gitlab-runner", w.config)
+			w.m = startMachine(t, program, "/usr/bin/gitlab-runner", w.config)
 			if tc.drive != nil {
 				tc.drive(w)
 			}
 
-			report, log := w.m.end()
+			report, log := w.m.waitForEnd()
 
 			conclusion := ""
 			if jobs := w.State().Jobs; len(jobs) > 0 {

@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 }
 
 // findAgent returns the path of a platform's program, or skips the test.
-func agent(t *testing.T, variable, name string) string {
+func findAgent(t *testing.T, variable, name string) string {
 	t.Helper()
 
 	if path := os.Getenv(variable); path != "" {
@@ -57,7 +57,7 @@ func agent(t *testing.T, variable, name string) string {
 }
 
 // openProvider resolves the settings and opens their provider.
-func open(
+func openProvider(
 	t *testing.T, platform workload.Platform, bootstrap v1alpha1.BootstrapConfig, load v1alpha1.WorkloadConfig, token string,
 ) (workload.RunnerSpec, workload.Provider) {
 	t.Helper()
@@ -79,7 +79,7 @@ func open(
 }
 
 // newConfig returns a machine's configuration with a credential of the provider.
-func configure(t *testing.T, provider workload.Provider, runner workload.RunnerSpec, job *workload.Job) *api.Config {
+func newConfig(t *testing.T, provider workload.Provider, runner workload.RunnerSpec, job *workload.Job) *api.Config {
 	t.Helper()
 
 	request := workload.RunnerRequest{Name: "vm-1", Labels: runner.Labels, Job: job}
@@ -107,7 +107,7 @@ type machine struct {
 }
 
 // startMachine starts a machine whose image has the program at path.
-func boot(t *testing.T, program, path string, config *api.Config) *machine {
+func startMachine(t *testing.T, program, path string, config *api.Config) *machine {
 	t.Helper()
 
 	// buildkite-agent has a socket below its home, and the path of a socket must be short.
@@ -144,7 +144,7 @@ func boot(t *testing.T, program, path string, config *api.Config) *machine {
 }
 
 // waitForEnd waits until the machine ends, and returns its last report and its log.
-func (m *machine) end() (api.Report, string) {
+func (m *machine) waitForEnd() (api.Report, string) {
 	m.t.Helper()
 
 	_ = m.cmd.Wait()
@@ -168,9 +168,9 @@ func (m *machine) end() (api.Report, string) {
 
 // want is the expected end of a machine.
 type want struct {
-	phase         api.Phase
-	reason, says  string
-	result, forge string // result of the job in the report, and its conclusion on the CI platform
+	phase              api.Phase
+	reason, says       string
+	result, conclusion string // result of the job in the report, and its conclusion on the CI platform
 }
 
 // check compares the end of a machine with the expected end.
@@ -181,8 +181,8 @@ func (w want) check(t *testing.T, report api.Report, log, conclusion string) {
 		t.Errorf("ended with %+v, want %+v\n%s", report, w, log)
 	}
 
-	if conclusion != w.forge {
-		t.Errorf("the conclusion on the CI platform is %q, want %q\n%s", conclusion, w.forge, log)
+	if conclusion != w.conclusion {
+		t.Errorf("the conclusion on the CI platform is %q, want %q\n%s", conclusion, w.conclusion, log)
 	}
 }
 

@@ -40,10 +40,10 @@ import (
 
 const (
 	// waitTimeout is the limit of a wait. Most waits take seconds on two cores.
-	patience = 2 * time.Minute
-	lookAt   = 50 * time.Millisecond
+	waitTimeout  = 2 * time.Minute
+	pollInterval = 50 * time.Millisecond
 	// delay is how long each step of HyperShift and MetalLB takes.
-	moment = 50 * time.Millisecond
+	delay = 50 * time.Millisecond
 
 	repository = "openshift-release-dev/ocp-release"
 	tag        = "4.15.0-x86_64"
@@ -53,17 +53,17 @@ const (
 
 // fixture is a namespace with the simulated HyperShift and its neighbors, and an operator that is started and
 // killed.
-type world struct {
+type fixture struct {
 	t testing.TB
 	// logf prints a line of progress.
-	sayf func(format string, args ...any)
+	logf func(format string, args ...any)
 	// namespace is the namespace of the bridges, and dpf that of their DPUClusters.
 	namespace, dpf string
 	sim            *hypershift.Sim
 	registry       *registrytest.Server
 
 	// userSecrets are Secrets that a user created, and that bridges must not delete.
-	theirs []string
+	userSecrets []string
 
 	dir, config, log string
 	kubeconfig       string
@@ -74,13 +74,13 @@ type world struct {
 
 // newFixture creates a fixture. The hosted clusters are the management cluster, or hosted if it is set, where the
 // operator then approves workers' certificates. changes are applied to the options of HyperShift.
-func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Options)) *world {
+func newFixture(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Options)) *fixture {
 	t.Helper()
 
-	w := &world{t: t, sayf: progress.NewPrinter(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
+	w := &fixture{t: t, logf: progress.NewPrinter(t), namespace: env.Namespace(t), dpf: env.Namespace(t), dir: t.TempDir()}
 
 	options := hypershift.Options{Config: env.Config, Delays: hypershift.Delays{
-		Address: moment, Kubeconfig: moment, ControlPlane: moment, Rollout: moment, Delete: moment,
+		Address: delay, Kubeconfig: delay, ControlPlane: delay, Rollout: delay, Delete: delay,
 	}}
 	if hosted != nil {
 		options.Kubeconfig = func(string, string) ([]byte, error) { return kubeproc.Kubeconfig(hosted) }
@@ -104,7 +104,7 @@ func newWorld(t testing.TB, hosted *rest.Config, changes ...func(*hypershift.Opt
 }
 
 // writeConfig writes the operator's configuration.
-func (w *world) writeConfig(approves bool) {
+func (w *fixture) writeConfig(approves bool) {
 	w.config, w.log = filepath.Join(w.dir, "operator.yaml"), filepath.Join(w.dir, "operator.log")
 
 	text, err := yaml.Marshal(map[string]any{
@@ -126,7 +126,7 @@ func (w *world) writeConfig(approves bool) {
 }
 
 // start starts an operator with this client configuration. It kills the running one first.
-func (w *world) start(restConfig *rest.Config) {
+func (w *fixture) start(restConfig *rest.Config) {
 	w.t.Helper()
 	w.kill()
 
@@ -150,7 +150,7 @@ func (w *world) start(restConfig *rest.Config) {
 }
 
 // kill kills the operator with SIGKILL.
-func (w *world) kill() {
+func (w *fixture) kill() {
 	w.mu.Lock()
 	process := w.process
 	w.process = nil
@@ -166,16 +166,16 @@ func (w *world) kill() {
 }
 
 // end kills the operator, and logs the end of its log if the test has failed.
-func (w *world) end() {
+func (w *fixture) end() {
 	w.kill()
 
 	if w.t.Failed() {
-		log := w.logged()
+		log := w.readLog()
 		w.t.Logf("the end of the operator's log:\n%s", log[max(0, len(log)-6000):])
 	}
 }
 
-func (w *world) logged() string {
+func (w *fixture) readLog() string {
 	text, err := os.ReadFile(w.log)
 	if err != nil && !os.IsNotExist(err) {
 		w.t.Fatal(err)
@@ -184,10 +184,10 @@ func (w *world) logged() string {
 	return string(text)
 }
 
-func (w *world) eventually(what string, holds func() bool) {
+func (w *fixture) eventually(what string, holds func() bool) {
 	w.t.Helper()
 
-	for deadline := time.Now().Add(patience); !holds(); time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); !holds(); time.Sleep(pollInterval) {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("timed out waiting for: %s\n%s", what, w.describe())
 		}
@@ -195,7 +195,7 @@ func (w *world) eventually(what string, holds func() bool) {
 }
 
 // describe formats the conditions of all bridges.
-func (w *world) describe() string {
+func (w *fixture) describe() string {
 	var (
 		all v1alpha1.DPFHCPBridgeList
 		out strings.Builder
@@ -217,9 +217,9 @@ func (w *world) describe() string {
 	return out.String()
 }
 
-func (w *world) image(tag string) string { return w.registry.Host + "/" + repository + ":" + tag }
+func (w *fixture) image(tag string) string { return w.registry.Host + "/" + repository + ":" + tag }
 
-func (w *world) create(objects ...client.Object) {
+func (w *fixture) create(objects ...client.Object) {
 	w.t.Helper()
 
 	for _, object := range objects {
@@ -230,10 +230,10 @@ func (w *world) create(objects ...client.Object) {
 }
 
 // createSample creates a bridge of deploy/samples and its prerequisites.
-func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
+func (w *fixture) createSample(file string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
-	bridge := w.prepare(file)
+	bridge := w.prepareSample(file)
 	w.create(bridge)
 
 	return bridge
@@ -241,7 +241,7 @@ func (w *world) sample(file string) *v1alpha1.DPFHCPBridge {
 
 // prepareSample creates a sample's Secrets in the fixture's namespace and a ready DPUCluster, and returns the
 // bridge with an image of the fixture's registry.
-func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
+func (w *fixture) prepareSample(file string) *v1alpha1.DPFHCPBridge {
 	w.t.Helper()
 
 	objects, err := kubeproc.ReadObjects(deploy+"samples/"+file, deploy+"samples/secrets.yaml")
@@ -282,16 +282,16 @@ func (w *world) prepare(file string) *v1alpha1.DPFHCPBridge {
 }
 
 // createPool creates an address pool of MetalLB.
-func (w *world) pool(name, addresses string) {
+func (w *fixture) createPool(name, addresses string) {
 	w.t.Helper()
 
-	pool := object(schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: "IPAddressPool"}, metallb, name)
+	pool := newObject(schema.GroupVersionKind{Group: "metallb.io", Version: "v1beta1", Kind: "IPAddressPool"}, metallb, name)
 	pool.Object["spec"] = map[string]any{"addresses": []any{addresses}}
 	w.create(pool)
 	w.t.Cleanup(func() { w.delete(pool) })
 }
 
-func (w *world) delete(object client.Object) {
+func (w *fixture) delete(object client.Object) {
 	w.t.Helper()
 
 	if err := client.IgnoreNotFound(env.Client.Delete(context.Background(), object)); err != nil {
@@ -299,7 +299,7 @@ func (w *world) delete(object client.Object) {
 	}
 }
 
-func object(kind schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
+func newObject(kind schema.GroupVersionKind, namespace, name string) *unstructured.Unstructured {
 	o := &unstructured.Unstructured{}
 	o.SetGroupVersionKind(kind)
 	o.SetNamespace(namespace)
@@ -313,7 +313,7 @@ func hypershiftKind(kind string) schema.GroupVersionKind {
 }
 
 // get reads an object. It returns false if the object does not exist.
-func (w *world) look(object client.Object) bool {
+func (w *fixture) get(object client.Object) bool {
 	w.t.Helper()
 
 	err := env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(object), object)
@@ -325,16 +325,16 @@ func (w *world) look(object client.Object) bool {
 }
 
 // waitForPhase waits until the bridge has the phase.
-func (w *world) becomes(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) {
+func (w *fixture) waitForPhase(bridge *v1alpha1.DPFHCPBridge, phase v1alpha1.DPFHCPBridgePhase) {
 	w.t.Helper()
 
 	w.eventually(fmt.Sprintf("%s is %s", bridge.Name, phase), func() bool {
-		return w.look(bridge) && bridge.Status.Phase == phase && bridge.Status.ObservedGeneration == bridge.Generation
+		return w.get(bridge) && bridge.Status.Phase == phase && bridge.Status.ObservedGeneration == bridge.Generation
 	})
 }
 
 // upgrade changes the bridge's release.
-func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
+func (w *fixture) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
 	w.t.Helper()
 	patch := fmt.Appendf(nil, `{"spec":{"ocpReleaseImage":%q}}`, w.image(tag))
 	if err := env.Client.Patch(w.t.Context(), bridge, client.RawPatch(types.MergePatchType, patch)); err != nil {
@@ -343,24 +343,24 @@ func (w *world) upgrade(bridge *v1alpha1.DPFHCPBridge, tag string) {
 }
 
 // deleteAndWait deletes a bridge and waits until all of its objects are deleted.
-func (w *world) remove(bridge *v1alpha1.DPFHCPBridge) {
+func (w *fixture) deleteAndWait(bridge *v1alpha1.DPFHCPBridge) {
 	w.t.Helper()
 	w.delete(bridge)
-	w.eventually(bridge.Name+" is deleted", func() bool { return !w.look(bridge) })
+	w.eventually(bridge.Name+" is deleted", func() bool { return !w.get(bridge) })
 
 	// The garbage collector deletes what the HostedCluster owned.
-	w.eventually("nothing is left of bridge "+bridge.Name, func() bool { return len(w.left(bridge)) == 0 })
+	w.eventually("nothing is left of bridge "+bridge.Name, func() bool { return len(w.listLeftovers(bridge)) == 0 })
 }
 
 // listLeftovers returns the objects of a bridge that exist.
-func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
+func (w *fixture) listLeftovers(bridge *v1alpha1.DPFHCPBridge) []string {
 	w.t.Helper()
 
-	given := append([]string{bridge.Spec.SSHKeySecretRef.Name, bridge.Spec.PullSecretRef.Name}, w.theirs...)
+	given := append([]string{bridge.Spec.SSHKeySecretRef.Name, bridge.Spec.PullSecretRef.Name}, w.userSecrets...)
 
 	var left []string
 
-	for kind, namespaces := range made() {
+	for kind, namespaces := range createdKinds() {
 		for _, namespace := range namespaces(w) {
 			var list unstructured.UnstructuredList
 
@@ -371,7 +371,7 @@ func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 			}
 
 			for i := range list.Items {
-				if o := &list.Items[i]; concerns(o, bridge) && !slices.Contains(given, o.GetName()) {
+				if o := &list.Items[i]; belongsTo(o, bridge) && !slices.Contains(given, o.GetName()) {
 					left = append(left, kind.Kind+" "+o.GetName())
 				}
 			}
@@ -379,7 +379,7 @@ func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 	}
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: hypershift.ControlPlaneNamespace(bridge.Namespace, bridge.Name)}}
-	if w.look(namespace) {
+	if w.get(namespace) {
 		left = append(left, "Namespace "+namespace.Name)
 	}
 
@@ -387,27 +387,27 @@ func (w *world) left(bridge *v1alpha1.DPFHCPBridge) []string {
 }
 
 // createdKinds returns the kinds that a bridge creates, with their namespaces.
-func made() map[schema.GroupVersionKind]func(*world) []string {
-	own := func(w *world) []string { return []string{w.namespace} }
-	pools := func(*world) []string { return []string{metallb} }
+func createdKinds() map[schema.GroupVersionKind]func(*fixture) []string {
+	own := func(w *fixture) []string { return []string{w.namespace} }
+	pools := func(*fixture) []string { return []string{metallb} }
 
-	return map[schema.GroupVersionKind]func(*world) []string{
+	return map[schema.GroupVersionKind]func(*fixture) []string{
 		hypershiftKind("HostedCluster"):                                    own,
 		hypershiftKind("NodePool"):                                         own,
 		{Group: "metallb.io", Version: "v1beta1", Kind: "IPAddressPool"}:   pools,
 		{Group: "metallb.io", Version: "v1beta1", Kind: "L2Advertisement"}: pools,
-		{Version: "v1", Kind: "Secret"}:                                    func(w *world) []string { return []string{w.namespace, w.dpf} },
+		{Version: "v1", Kind: "Secret"}:                                    func(w *fixture) []string { return []string{w.namespace, w.dpf} },
 	}
 }
 
 // belongsTo returns true if an object was created for a bridge.
-func concerns(o *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) bool {
+func belongsTo(o *unstructured.Unstructured, bridge *v1alpha1.DPFHCPBridge) bool {
 	return o.GetNamespace() == bridge.Namespace && strings.HasPrefix(o.GetName(), bridge.Name) ||
 		o.GetLabels()["dpf.hcp.bridge.com/namespace"] == bridge.Namespace && o.GetLabels()["dpf.hcp.bridge.com/name"] == bridge.Name
 }
 
 // getAPIService returns the Service of the control plane's API server.
-func (w *world) api(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
+func (w *fixture) getAPIService(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
 	w.t.Helper()
 
 	service := &corev1.Service{}
@@ -421,10 +421,10 @@ func (w *world) api(bridge *v1alpha1.DPFHCPBridge) *corev1.Service {
 }
 
 // getAddress returns the address that MetalLB assigned to the Service of a hosted API server.
-func (w *world) address(bridge *v1alpha1.DPFHCPBridge) string {
+func (w *fixture) getAddress(bridge *v1alpha1.DPFHCPBridge) string {
 	w.t.Helper()
 
-	ingress := w.api(bridge).Status.LoadBalancer.Ingress
+	ingress := w.getAPIService(bridge).Status.LoadBalancer.Ingress
 	if len(ingress) == 0 {
 		return ""
 	}

@@ -19,22 +19,22 @@ import (
 // has rotated the token in its user data, even if no operator was running at that time. HyperShift rotates the
 // token several times a day, and rejects the old one.
 func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
-	w := newWorld(t, nil, func(o *hypershift.Options) { o.Ignition = true })
+	w := newFixture(t, nil, func(o *hypershift.Options) { o.Ignition = true })
 	config := env.ServiceAccount(t, system, account)
 	w.start(config)
 
-	bridge := w.prepare("dpfhcpbridge-development.yaml")
+	bridge := w.prepareSample("dpfhcpbridge-development.yaml")
 	bridge.Spec.DPUIgnition = &v1alpha1.DPUIgnition{FlavorName: "flavor", MachineOSURL: "quay.io/example/bluefield-os:4.15.0"}
 
-	flavor := object(schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUFlavor"}, w.dpf, "flavor")
+	flavor := newObject(schema.GroupVersionKind{Group: "provisioning.dpu.nvidia.com", Version: "v1alpha1", Kind: "DPUFlavor"}, w.dpf, "flavor")
 	flavor.Object["spec"] = map[string]any{"dpuMode": "dpu"}
 	w.create(flavor, bridge)
-	w.becomes(bridge, v1alpha1.PhaseReady)
+	w.waitForPhase(bridge, v1alpha1.PhaseReady)
 
 	const inputs = "dpf.hcp.bridge.com/ignition-inputs"
 
 	before := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: w.dpf, Name: "bfcfg-" + bridge.Spec.DPUClusterRef.Name + ".cfg"}}
-	if !w.look(before) {
+	if !w.get(before) {
 		t.Fatalf("ConfigMap %s/%s does not exist", before.Namespace, before.Name)
 	}
 
@@ -44,14 +44,14 @@ func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
 
 	after := before.DeepCopy()
 	w.eventually("the template is updated after the rotation", func() bool {
-		return w.look(after) && after.Annotations[inputs] != before.Annotations[inputs]
+		return w.get(after) && after.Annotations[inputs] != before.Annotations[inputs]
 	})
 
 	if after.UID != before.UID {
 		t.Error("the ConfigMap was recreated, want an update")
 	}
 
-	w.becomes(bridge, v1alpha1.PhaseReady)
+	w.waitForPhase(bridge, v1alpha1.PhaseReady)
 
 	// A DPU boots from the template and joins the hosted cluster, which is the management cluster here.
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: w.namespace + "-dpu"}}
@@ -65,7 +65,7 @@ func TestIgnitionRotatesWhileNoOperatorRuns(t *testing.T) {
 		t.Errorf("the DPU has not joined: %v", err)
 	}
 
-	w.sayf("ignition was rotated without an operator: the template is updated, and a DPU has joined")
-	w.remove(bridge)
-	w.eventually("the template is deleted", func() bool { return !w.look(after) })
+	w.logf("ignition was rotated without an operator: the template is updated, and a DPU has joined")
+	w.deleteAndWait(bridge)
+	w.eventually("the template is deleted", func() bool { return !w.get(after) })
 }

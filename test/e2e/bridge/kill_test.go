@@ -22,69 +22,69 @@ import (
 
 // minKills is the minimum number of kinds of writes in a bridge's life: finalizer, keys, objects, kubeconfig,
 // statuses, upgrade and deletion. With fewer, the trap misses writes.
-const least = 12
+const minKills = 12
 
 // TestKilledAtEachWrite checks that the bridge becomes ready, is upgraded and is deleted if the operator is killed
 // once before and once after each kind of write, and that every object is created once and none is left.
-func TestKilledAtEachStep(t *testing.T) {
+func TestKilledAtEachWrite(t *testing.T) {
 	for _, moment := range []killMoment{before, after} {
 		t.Run(string(moment), func(t *testing.T) {
-			w := newWorld(t, nil)
+			w := newFixture(t, nil)
 			trap := newTrap(w, moment)
-			config := trap.way(t)
-			births := watchBirths(t, w)
+			config := trap.startProxy(t)
+			births := newCreationWatcher(t, w)
 
 			w.start(config)
 
-			bridge := w.sample("dpfhcpbridge-staging.yaml")
-			w.survive(trap, config, "is Ready", func() bool {
-				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady
+			bridge := w.createSample("dpfhcpbridge-staging.yaml")
+			w.waitWithRestarts(trap, config, "is Ready", func() bool {
+				return w.get(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady
 			})
-			w.check(bridge, "192.168.1.150")
+			w.checkBridge(bridge, "192.168.1.150")
 
 			w.upgrade(bridge, nextTag)
-			w.survive(trap, config, "is upgraded", func() bool {
-				return w.look(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady &&
-					bridge.Status.ObservedGeneration == bridge.Generation && w.version(bridge) == "4.16.2"
+			w.waitWithRestarts(trap, config, "is upgraded", func() bool {
+				return w.get(bridge) && bridge.Status.Phase == v1alpha1.PhaseReady &&
+					bridge.Status.ObservedGeneration == bridge.Generation && w.readVersion(bridge) == "4.16.2"
 			})
 
 			w.delete(bridge)
-			w.survive(trap, config, "is deleted", func() bool { return !w.look(bridge) })
+			w.waitWithRestarts(trap, config, "is deleted", func() bool { return !w.get(bridge) })
 
 			kills := trap.disarm()
-			w.eventually("all objects of the bridge are deleted", func() bool { return len(w.left(bridge)) == 0 })
+			w.eventually("all objects of the bridge are deleted", func() bool { return len(w.listLeftovers(bridge)) == 0 })
 
-			for _, double := range births.doubled(bridge) {
+			for _, double := range births.listDuplicates(bridge) {
 				t.Errorf("created twice: %s", double)
 			}
 
 			for _, kill := range kills {
-				w.sayf("killed %s %s", moment, kill)
+				w.logf("killed %s %s", moment, kill)
 			}
 
-			if len(kills) < least {
-				t.Errorf("the operator was killed %d times, want at least %d", len(kills), least)
+			if len(kills) < minKills {
+				t.Errorf("the operator was killed %d times, want at least %d", len(kills), minKills)
 			}
 
-			w.sayf("killed %d times %s a write: ready, upgraded, deleted; no duplicates, nothing left", len(kills), moment)
+			w.logf("killed %d times %s a write: ready, upgraded, deleted; no duplicates, nothing left", len(kills), moment)
 		})
 	}
 }
 
 // waitWithRestarts restarts the operator after each kill, until holds returns true for a while.
-func (w *world) survive(trap *trap, config *rest.Config, what string, holds func() bool) {
+func (w *fixture) waitWithRestarts(trap *trap, config *rest.Config, what string, holds func() bool) {
 	w.t.Helper()
 
 	const settles = 10
 
 	held := 0
 
-	for deadline := time.Now().Add(patience); held < settles; time.Sleep(lookAt) {
+	for deadline := time.Now().Add(waitTimeout); held < settles; time.Sleep(pollInterval) {
 		select {
 		case <-trap.sprung:
 			w.start(config)
 
-			deadline, held = time.Now().Add(patience), 0
+			deadline, held = time.Now().Add(waitTimeout), 0
 		default:
 		}
 
@@ -101,11 +101,11 @@ func (w *world) survive(trap *trap, config *rest.Config, what string, holds func
 }
 
 // readVersion returns the version of the control plane when its rollout is completed.
-func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
+func (w *fixture) readVersion(bridge *v1alpha1.DPFHCPBridge) string {
 	w.t.Helper()
 
-	cluster := object(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)
-	w.look(cluster)
+	cluster := newObject(hypershiftKind("HostedCluster"), bridge.Namespace, bridge.Name)
+	w.get(cluster)
 
 	history, _, _ := unstructured.NestedSlice(cluster.Object, "status", "controlPlaneVersion", "history")
 	if len(history) == 0 {
@@ -123,14 +123,14 @@ func (w *world) version(bridge *v1alpha1.DPFHCPBridge) string {
 }
 
 // creationWatcher records the UIDs of the objects with each name.
-type births struct {
+type creationWatcher struct {
 	mu   sync.Mutex
 	uids map[string][]types.UID
 	by   map[string]*unstructured.Unstructured
 }
 
 // newCreationWatcher watches all kinds that bridges create, until the test ends.
-func watchBirths(t testing.TB, w *world) *births {
+func newCreationWatcher(t testing.TB, w *fixture) *creationWatcher {
 	t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
@@ -138,9 +138,9 @@ func watchBirths(t testing.TB, w *world) *births {
 		t.Fatal(err)
 	}
 
-	b := &births{uids: map[string][]types.UID{}, by: map[string]*unstructured.Unstructured{}}
+	b := &creationWatcher{uids: map[string][]types.UID{}, by: map[string]*unstructured.Unstructured{}}
 
-	for kind, namespaces := range made() {
+	for kind, namespaces := range createdKinds() {
 		for _, namespace := range namespaces(w) {
 			b.watch(t, watcher, kind, namespace)
 		}
@@ -149,7 +149,7 @@ func watchBirths(t testing.TB, w *world) *births {
 	return b
 }
 
-func (b *births) watch(t testing.TB, watcher client.WithWatch, kind schema.GroupVersionKind, namespace string) {
+func (b *creationWatcher) watch(t testing.TB, watcher client.WithWatch, kind schema.GroupVersionKind, namespace string) {
 	t.Helper()
 
 	list := &unstructured.UnstructuredList{}
@@ -167,7 +167,7 @@ func (b *births) watch(t testing.TB, watcher client.WithWatch, kind schema.Group
 
 		for event := range stream.ResultChan() {
 			if o, ok := event.Object.(*unstructured.Unstructured); ok && event.Type == apiwatch.Added {
-				b.note(kind.Kind+" "+o.GetNamespace()+"/"+o.GetName(), o)
+				b.record(kind.Kind+" "+o.GetNamespace()+"/"+o.GetName(), o)
 			}
 		}
 	}()
@@ -175,7 +175,7 @@ func (b *births) watch(t testing.TB, watcher client.WithWatch, kind schema.Group
 	t.Cleanup(func() { stream.Stop(); <-done })
 }
 
-func (b *births) note(name string, o *unstructured.Unstructured) {
+func (b *creationWatcher) record(name string, o *unstructured.Unstructured) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -188,7 +188,7 @@ func (b *births) note(name string, o *unstructured.Unstructured) {
 
 // listDuplicates returns the names that several objects of the bridge had, and the kinds that the bridge created
 // under several names.
-func (b *births) doubled(bridge *v1alpha1.DPFHCPBridge) []string {
+func (b *creationWatcher) listDuplicates(bridge *v1alpha1.DPFHCPBridge) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
@@ -197,7 +197,7 @@ func (b *births) doubled(bridge *v1alpha1.DPFHCPBridge) []string {
 	kinds := map[string]int{}
 
 	for name, uids := range b.uids {
-		if !concerns(b.by[name], bridge) {
+		if !belongsTo(b.by[name], bridge) {
 			continue
 		}
 

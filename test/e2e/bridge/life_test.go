@@ -32,14 +32,14 @@ var patterns = []struct {
 
 // TestPatterns checks that bridges of the three patterns become ready, are upgraded and are deleted, in parallel.
 func TestPatterns(t *testing.T) {
-	w := newWorld(t, nil)
+	w := newFixture(t, nil)
 	w.start(env.ServiceAccount(t, system, account))
 	// The address of production is in an existing pool, that of staging in none.
-	w.pool("production", "192.168.1.96/28")
+	w.createPool("production", "192.168.1.96/28")
 
 	bridges := []*v1alpha1.DPFHCPBridge{}
 	for _, pattern := range patterns {
-		bridges = append(bridges, w.prepare(pattern.file))
+		bridges = append(bridges, w.prepareSample(pattern.file))
 	}
 
 	// A user has restored an encryption key of etcd from a backup, which the bridge must not delete.
@@ -47,7 +47,7 @@ func TestPatterns(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: hcp.EncryptionKeySecretName(bridges[0].Name)},
 		Data:       map[string][]byte{hcp.EncryptionKeyKey: bytes.Repeat([]byte("k"), 32)},
 	}
-	w.theirs = []string{key.Name}
+	w.userSecrets = []string{key.Name}
 	w.create(key)
 
 	for _, bridge := range bridges {
@@ -56,9 +56,9 @@ func TestPatterns(t *testing.T) {
 
 	for i, pattern := range patterns {
 		bridge := bridges[i]
-		w.becomes(bridge, v1alpha1.PhaseReady)
-		w.check(bridge, pattern.address)
-		w.sayf("%s: Ready at %s", pattern.name, bridge.Status.APIEndpoint)
+		w.waitForPhase(bridge, v1alpha1.PhaseReady)
+		w.checkBridge(bridge, pattern.address)
+		w.logf("%s: Ready at %s", pattern.name, bridge.Status.APIEndpoint)
 	}
 
 	for _, bridge := range bridges {
@@ -66,28 +66,28 @@ func TestPatterns(t *testing.T) {
 	}
 
 	for i, pattern := range patterns {
-		w.upgraded(bridges[i], "4.16.2")
-		w.sayf("%s: upgraded to 4.16.2", pattern.name)
+		w.waitForVersion(bridges[i], "4.16.2")
+		w.logf("%s: upgraded to 4.16.2", pattern.name)
 	}
 
 	for i, pattern := range patterns {
-		w.remove(bridges[i])
-		w.sayf("%s: deleted, with all of its objects", pattern.name)
+		w.deleteAndWait(bridges[i])
+		w.logf("%s: deleted, with all of its objects", pattern.name)
 	}
 
-	if !w.look(key) {
+	if !w.get(key) {
 		t.Errorf("Secret %s was created by a user, but was deleted with the bridge", key.Name)
 	}
 }
 
 // checkBridge checks the status and the objects of a bridge that is ready.
-func (w *world) check(bridge *v1alpha1.DPFHCPBridge, address string) {
+func (w *fixture) checkBridge(bridge *v1alpha1.DPFHCPBridge, address string) {
 	w.t.Helper()
 
 	endpoint := fmt.Sprintf("https://api.%s.%s:6443", bridge.Name, bridge.Spec.BaseDomain)
 	if address == "" {
-		endpoint = "https://" + net.JoinHostPort(nodeIP, strconv.Itoa(int(w.api(bridge).Spec.Ports[0].NodePort)))
-	} else if got := w.address(bridge); got != address {
+		endpoint = "https://" + net.JoinHostPort(nodeIP, strconv.Itoa(int(w.getAPIService(bridge).Spec.Ports[0].NodePort)))
+	} else if got := w.getAddress(bridge); got != address {
 		w.t.Errorf("%s: the API server is at %q, want %s", bridge.Name, got, address)
 	}
 
@@ -98,20 +98,20 @@ func (w *world) check(bridge *v1alpha1.DPFHCPBridge, address string) {
 	for kind, ref := range map[string]*v1alpha1.ObjectReference{
 		"HostedCluster": bridge.Status.HostedClusterRef, "NodePool": bridge.Status.NodePoolRef,
 	} {
-		if ref == nil || !w.look(object(hypershiftKind(kind), ref.Namespace, ref.Name)) {
+		if ref == nil || !w.get(newObject(hypershiftKind(kind), ref.Namespace, ref.Name)) {
 			w.t.Errorf("%s: %s %v does not exist", bridge.Name, kind, ref)
 		}
 	}
 
-	w.handedOver(bridge)
+	w.checkKubeconfig(bridge)
 }
 
 // checkKubeconfig checks that the DPUCluster has the hosted cluster's kubeconfig.
-func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
+func (w *fixture) checkKubeconfig(bridge *v1alpha1.DPFHCPBridge) {
 	w.t.Helper()
 
-	dpus := object(hypershift.DPUClusterKind(), w.dpf, bridge.Spec.DPUClusterRef.Name)
-	w.look(dpus)
+	dpus := newObject(hypershift.DPUClusterKind(), w.dpf, bridge.Spec.DPUClusterRef.Name)
+	w.get(dpus)
 
 	name, _, _ := unstructured.NestedString(dpus.Object, "spec", "kubeconfig")
 
@@ -120,7 +120,7 @@ func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
 	theirs.Namespace, theirs.Name = w.dpf, name
 	ours.Namespace, ours.Name = bridge.Namespace, bridge.Status.KubeconfigSecretRef.Name
 
-	if name == "" || !w.look(&theirs) || !w.look(&ours) {
+	if name == "" || !w.get(&theirs) || !w.get(&ours) {
 		w.t.Fatalf("%s: kubeconfig Secret %q of the DPUCluster or %q of the bridge does not exist", bridge.Name, name, ours.Name)
 	}
 
@@ -134,14 +134,14 @@ func (w *world) handedOver(bridge *v1alpha1.DPFHCPBridge) {
 }
 
 // waitForVersion waits until HyperShift and the bridge have the version.
-func (w *world) upgraded(bridge *v1alpha1.DPFHCPBridge, version string) {
+func (w *fixture) waitForVersion(bridge *v1alpha1.DPFHCPBridge, version string) {
 	w.t.Helper()
 
 	for _, kind := range []string{"HostedCluster", "NodePool"} {
-		o := object(hypershiftKind(kind), bridge.Namespace, bridge.Name)
+		o := newObject(hypershiftKind(kind), bridge.Namespace, bridge.Name)
 
 		w.eventually(fmt.Sprintf("%s of %s has %s", kind, bridge.Name, version), func() bool {
-			w.look(o)
+			w.get(o)
 
 			image, _, _ := unstructured.NestedString(o.Object, "spec", "release", "image")
 
@@ -149,9 +149,9 @@ func (w *world) upgraded(bridge *v1alpha1.DPFHCPBridge, version string) {
 		})
 	}
 
-	w.becomes(bridge, v1alpha1.PhaseReady)
+	w.waitForPhase(bridge, v1alpha1.PhaseReady)
 
-	if got := w.version(bridge); got != version {
+	if got := w.readVersion(bridge); got != version {
 		w.t.Errorf("%s is Ready while the control plane's version is %q", bridge.Name, got)
 	}
 }

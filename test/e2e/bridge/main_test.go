@@ -45,12 +45,12 @@ func run(m *testing.M) int {
 		binary = filepath.Join(dir, "hyperfleet")
 
 		return kube.Run(m, &env, kube.WithCRDs(deploy+"base/namespace.yaml", deploy+"crds", deploy+"rbac/bridge.yaml"),
-			kube.WithControllerManager(), kube.WithSetup(furnish))
+			kube.WithControllerManager(), kube.WithSetup(createPrerequisites))
 	}, "cmd/hyperfleet")
 }
 
 // createPrerequisites creates what a management cluster has before its first bridge.
-func furnish(ctx context.Context, config *rest.Config) error {
+func createPrerequisites(ctx context.Context, config *rest.Config) error {
 	if err := crds.Install(ctx, config); err != nil {
 		return err
 	}

@@ -36,7 +36,7 @@ const (
 
 // trap is a proxy for the API server that kills the operator once at each kind of write.
 type trap struct {
-	w      *world
+	w      *fixture
 	moment killMoment
 	// sprung receives each write at which the operator was killed.
 	sprung chan string
@@ -48,12 +48,12 @@ type trap struct {
 	disarmed bool
 }
 
-func newTrap(w *world, moment killMoment) *trap {
+func newTrap(w *fixture, moment killMoment) *trap {
 	return &trap{w: w, moment: moment, sprung: make(chan string, 1)}
 }
 
 // startProxy starts the proxy, and returns the operator's client configuration.
-func (t *trap) way(tb testing.TB) *rest.Config {
+func (t *trap) startProxy(tb testing.TB) *rest.Config {
 	tb.Helper()
 
 	target, err := url.Parse(env.Config.Host)
@@ -94,9 +94,9 @@ func (t *trap) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request)
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))
-	write := t.name(r, body)
+	write := t.writeName(r, body)
 
-	if write == "" || !t.arms(write) {
+	if write == "" || !t.shouldKill(write) {
 		proxy.ServeHTTP(w, r)
 
 		return
@@ -124,7 +124,7 @@ func (t *trap) serve(proxy http.Handler, w http.ResponseWriter, r *http.Request)
 }
 
 // shouldKill returns true if the operator has to be killed at this write: once for each kind, one at a time.
-func (t *trap) arms(write string) bool {
+func (t *trap) shouldKill(write string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -157,7 +157,7 @@ func (t *trap) disarm() []string {
 
 // writeName returns the kind of a write: its method and object, and for bridges the phase and reason that it
 // writes. It returns "" for events and other writes that are not state.
-func (t *trap) name(r *http.Request, body []byte) string {
+func (t *trap) writeName(r *http.Request, body []byte) string {
 	path := strings.NewReplacer(t.w.namespace, "NS", t.w.dpf, "DPF").Replace(r.URL.Path)
 	if strings.Contains(path, "/events") || strings.Contains(path, "/leases") || strings.Contains(path, "/authentication") {
 		return ""

@@ -32,18 +32,18 @@ const (
 // are not approved.
 func TestWorkersJoin(t *testing.T) {
 	hosted := kube.Start(t, kube.WithControllerManager())
-	w := newWorld(t, hosted.Config)
+	w := newFixture(t, hosted.Config)
 	w.start(env.ServiceAccount(t, system, account))
 
-	bridge := w.sample("dpfhcpbridge-development.yaml")
-	w.becomes(bridge, v1alpha1.PhaseReady)
+	bridge := w.createSample("dpfhcpbridge-development.yaml")
+	w.waitForPhase(bridge, v1alpha1.PhaseReady)
 
 	dpus := types.NamespacedName{Namespace: w.dpf, Name: bridge.Spec.DPUClusterRef.Name}
 	if err := w.sim.SetDPU(t.Context(), dpus, worker, "DPU Cluster Config"); err != nil {
 		t.Fatal(err)
 	}
 
-	request := ask(t, hosted)
+	request := createRequest(t, hosted)
 	w.eventually("the certificate is signed for "+request.Name, func() bool {
 		if err := hosted.Client.Get(t.Context(), client.ObjectKeyFromObject(request), request); err != nil {
 			t.Fatal(err)
@@ -51,13 +51,13 @@ func TestWorkersJoin(t *testing.T) {
 
 		return len(request.Status.Certificate) > 0
 	})
-	w.sayf("worker %s: the certificate is approved and signed", worker)
-	w.remove(bridge)
+	w.logf("worker %s: the certificate is approved and signed", worker)
+	w.deleteAndWait(bridge)
 }
 
 // createRequest creates the worker's certificate signing request, with the account and permissions that OpenShift
 // gives workers.
-func ask(t *testing.T, hosted *kube.Env) *certificatesv1.CertificateSigningRequest {
+func createRequest(t *testing.T, hosted *kube.Env) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
 	account := hosted.ServiceAccount(t, machine, "node-bootstrapper")

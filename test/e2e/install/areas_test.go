@@ -24,7 +24,7 @@ import (
 )
 
 // waitTimeout is the limit of a wait.
-const patience = 3 * time.Minute
+const waitTimeout = 3 * time.Minute
 
 // TestAreas checks that every area starts with what the chart gives it and has all permissions, that an upgrade to
 // the same release changes nothing, and that the CRDs are kept when the charts are uninstalled.
@@ -34,7 +34,7 @@ func TestAreas(t *testing.T) {
 	env := kube.Start(t)
 	u := newUser(t, env, "")
 	u.must(env.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ci"}}))
-	u.file("values.yaml", `
+	u.writeFile("values.yaml", `
 areas:
   runners: {config: {runners: {listInterval: 1s}}}
   networking: {enabled: true, replicas: 1}
@@ -46,49 +46,49 @@ monitoring: {enabled: true}
 ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecret: hyperfleet-tls}
 `)
 
-	u.types(kubelet.MonitorCRDs + "kubectl create namespace monitoring\nkubectl create serviceaccount prometheus-k8s --namespace monitoring\n")
+	u.runCommands(kubelet.MonitorCRDs + "kubectl create namespace monitoring\nkubectl create serviceaccount prometheus-k8s --namespace monitoring\n")
 
-	const options = " --namespace " + space + " --create-namespace --values values.yaml\n"
+	const options = " --namespace " + otherNamespace + " --create-namespace --values values.yaml\n"
 
-	u.types("helm install hyperfleet-crds hyperfleet-crds-0.1.0.tgz\nhelm install hyperfleet hyperfleet-0.1.0.tgz" + options)
+	u.runCommands("helm install hyperfleet-crds hyperfleet-crds-0.1.0.tgz\nhelm install hyperfleet hyperfleet-0.1.0.tgz" + options)
 
 	pods := map[string]*kubelet.Pod{}
 	for _, area := range []string{"runners", "networking", "hosts", "bridge"} {
-		pods[area] = run(t, env, space, "hyperfleet-"+area)
+		pods[area] = runDeployment(t, env, otherNamespace, "hyperfleet-"+area)
 	}
 
 	for _, pod := range pods {
-		ready(t, pod)
+		waitUntilReady(t, pod)
 	}
 
 	for area, pod := range pods {
-		u.tellMemory(area, pod.Process.PID())
+		u.reportMemory(area, pod.Process.PID())
 	}
 
 	kubelet.CheckScrapes(t, env, kubelet.Monitor{
-		Kind: "ServiceMonitor", Namespace: space, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
+		Kind: "ServiceMonitor", Namespace: otherNamespace, Name: "hyperfleet", Token: env.ServiceAccount(t, "monitoring", "prometheus-k8s").BearerToken,
 	}, "hyperfleet_build_info", len(pods), slices.Collect(maps.Values(pods))...)
 
 	// People apply the output of helm template, and do not want to drain then.
-	const template = "helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml"
+	const template = "helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + otherNamespace + " --values values.yaml"
 
-	if printed := u.types(template + "\n"); !strings.Contains(printed, "kind: Deployment") || strings.Contains(printed, "helm.sh/hook") {
+	if printed := u.runCommands(template + "\n"); !strings.Contains(printed, "kind: Deployment") || strings.Contains(printed, "helm.sh/hook") {
 		t.Errorf("helm template prints a hook:\n%s", printed)
 	}
 
-	if hooks := u.types("helm get hooks hyperfleet --namespace " + space + "\n"); !strings.Contains(hooks, "kind: Job") {
+	if hooks := u.runCommands("helm get hooks hyperfleet --namespace " + otherNamespace + "\n"); !strings.Contains(hooks, "kind: Job") {
 		t.Errorf("the release has no Job that drains:\n%s", hooks)
 	}
 
-	output := u.types(template + " --set areas.runners.enabled=false 2>&1 || true\n")
+	output := u.runCommands(template + " --set areas.runners.enabled=false 2>&1 || true\n")
 	if want := "ingress.enabled: the ingress needs the area runners"; !strings.Contains(output, want) {
 		t.Errorf("an ingress without the area runners: %s, want %s", output, want)
 	}
 
-	before := u.versions(env)
-	u.types("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)
+	before := u.listVersions(env)
+	u.runCommands("helm upgrade hyperfleet hyperfleet-0.1.0.tgz" + options)
 
-	for name, version := range u.versions(env) {
+	for name, version := range u.listVersions(env) {
 		if before[name] != version {
 			t.Errorf("an upgrade to the same release has changed %s", name)
 		}
@@ -111,10 +111,10 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	}
 	u.must(env.Client.Create(t.Context(), pool))
 
-	u.meanwhile = func() { playJobs(t, env, program(t, "hyperfleet"), space) }
-	u.types("helm uninstall hyperfleet --namespace " + space + "\nhelm uninstall hyperfleet-crds\n")
+	u.meanwhile = func() { runJobs(t, env, releaseProgram(t, "hyperfleet"), otherNamespace) }
+	u.runCommands("helm uninstall hyperfleet --namespace " + otherNamespace + "\nhelm uninstall hyperfleet-crds\n")
 
-	if left := u.versions(env); len(left) > 0 {
+	if left := u.listVersions(env); len(left) > 0 {
 		t.Errorf("objects are left: %v", left)
 	}
 
@@ -131,7 +131,7 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 }
 
 // listVersions returns the resource versions of the objects that the chart has created.
-func (u *user) versions(env *kube.Env) map[string]string {
+func (u *user) listVersions(env *kube.Env) map[string]string {
 	u.t.Helper()
 
 	out := map[string]string{}
@@ -164,9 +164,9 @@ func TestValuesAreChecked(t *testing.T) {
 
 	page, err := os.ReadFile(root + "docs/operate/install.md")
 	u.must(err)
-	u.file("values.yaml", regexp.MustCompile("(?s)```yaml\n(image:.*?)```").FindStringSubmatch(string(page))[1])
+	u.writeFile("values.yaml", regexp.MustCompile("(?s)```yaml\n(image:.*?)```").FindStringSubmatch(string(page))[1])
 
-	output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --values values.yaml\n")
+	output := u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --values values.yaml\n")
 	for _, want := range []string{"image: registry.example.com/hyperfleet:v" + version, "name: hyperfleet-networking", "namespace: ci", "host: \"hyperfleet.example.com\""} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the values in docs/operate/install.md do not result in %s", want)
@@ -177,7 +177,7 @@ func TestValuesAreChecked(t *testing.T) {
 		"areas.runner.enabled=true": "runner", "areas.hosts.replica=1": "replica", "ingress.enabled=true": "host",
 		"areas.hosts.replicas=0": "replicas", "image.repository=": "repository",
 	} {
-		output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
+		output := u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
 		if !strings.Contains(output, "schema") || !strings.Contains(output, want) {
 			t.Errorf("%s: %s", value, output)
 		}
@@ -193,9 +193,9 @@ func TestValuesOfTheFirstRelease(t *testing.T) {
 
 	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,tls", "hyperfleet-platform": "monitoring,tls"} {
 		render := "helm template " + chart + " " + chart + "-0.1.0.tgz"
-		want := u.types(render + "\n")
+		want := u.runCommands(render + "\n")
 
-		if got := u.types(render + " --set " + strings.ReplaceAll(later, ",", "=null,") + "=null\n"); got != want {
+		if got := u.runCommands(render + " --set " + strings.ReplaceAll(later, ",", "=null,") + "=null\n"); got != want {
 			t.Errorf("%s without the values %s:\n%s", chart, later, got)
 		}
 	}

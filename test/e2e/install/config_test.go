@@ -11,30 +11,30 @@ import (
 
 // TestChangedConfigMapIsUsed checks that a changed ConfigMap takes effect without a rollout, and that an invalid
 // ConfigMap is only logged.
-func TestAChangedConfigMapIsTakenUp(t *testing.T) {
+func TestChangedConfigMapIsUsed(t *testing.T) {
 	t.Parallel()
 
-	u, pod := installed(t)
+	u, pod := installRunners(t)
 
 	change := func(from, to string) {
 		t.Helper()
-		u.types("kubectl -n " + usual + " get configmap hyperfleet-runners -o yaml | sed 's/" + from + "/" + to + "/' | kubectl replace -f -")
+		u.runCommands("kubectl -n " + defaultNamespace + " get configmap hyperfleet-runners -o yaml | sed 's/" + from + "/" + to + "/' | kubectl replace -f -")
 		pod.UpdateVolumes()
 	}
 
 	change("level: INFO", "level: LOUD")
 
-	for deadline := time.Now().Add(patience); !strings.Contains(pod.Log(t), "changed configuration is invalid"); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !strings.Contains(pod.Log(t), "changed configuration is invalid"); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the operator does not log that the configuration is invalid:\n%s", pod.Log(t))
 		}
 	}
 
-	ready(t, pod)
+	waitUntilReady(t, pod)
 
 	change("level: LOUD", "level: DEBUG")
 	pod.WaitAndRestart(t)
-	ready(t, pod)
+	waitUntilReady(t, pod)
 
 	if output := pod.Log(t); !strings.Contains(output, `"DEBUG"`) || !strings.Contains(output, "restarted with the new configuration") {
 		t.Errorf("the new configuration is not used:\n%s", output)

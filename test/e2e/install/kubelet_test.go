@@ -16,12 +16,12 @@ import (
 )
 
 // runDeployment starts the program of a Deployment, with additional environment variables.
-func run(t *testing.T, env *kube.Env, namespace, name string, variables ...string) *kubelet.Pod {
+func runDeployment(t *testing.T, env *kube.Env, namespace, name string, variables ...string) *kubelet.Pod {
 	t.Helper()
 
-	node := &kubelet.Node{T: t, Env: env, Namespace: namespace, Binary: program(t, "hyperfleet"), EditFile: func(text string) string {
+	node := &kubelet.Node{T: t, Env: env, Namespace: namespace, Binary: releaseProgram(t, "hyperfleet"), EditFile: func(text string) string {
 		for image, machine := range map[string]string{"x64": "amd64", "arm64": "arm64"} {
-			text = strings.ReplaceAll(text, "/opt/hyperfleet/bootstrap-service-"+image, released(t, "bootstrap-service-linux-"+machine))
+			text = strings.ReplaceAll(text, "/opt/hyperfleet/bootstrap-service-"+image, releaseFile(t, "bootstrap-service-linux-"+machine))
 		}
 
 		return text
@@ -31,7 +31,7 @@ func run(t *testing.T, env *kube.Env, namespace, name string, variables ...strin
 }
 
 // runJobs runs the Jobs of a namespace that have not ended, and sets their conditions.
-func playJobs(t *testing.T, env *kube.Env, binary, namespace string) {
+func runJobs(t *testing.T, env *kube.Env, binary, namespace string) {
 	t.Helper()
 
 	var jobs batchv1.JobList

@@ -25,17 +25,17 @@ import (
 const tutorial = root + "docs/start/runners.md"
 
 // defaultNamespace is the namespace that the pages install to.
-const usual = "hyperfleet-system"
+const defaultNamespace = "hyperfleet-system"
 
 // defaultOwner is the tag of the machines of every operator. Only one operator runs here.
-const anyOperator = "hyperfleet"
+const defaultOwner = "hyperfleet"
 
 // user is a user with the files of a release in a folder.
 type user struct {
 	t    *testing.T
 	dir  string
 	env  []string
-	sayf func(string, ...any)
+	logf func(string, ...any)
 	// commands is the number of commands that were run.
 	commands int
 	// meanwhile is called repeatedly while a command runs. It may be nil.
@@ -47,7 +47,7 @@ type user struct {
 func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 	t.Helper()
 
-	u := &user{t: t, dir: t.TempDir(), sayf: progress.NewPrinter(t)}
+	u := &user{t: t, dir: t.TempDir(), logf: progress.NewPrinter(t)}
 	bin := filepath.Join(u.dir, ".bin")
 	u.must(os.Mkdir(bin, 0o755))
 
@@ -57,11 +57,11 @@ func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 		u.must(os.Symlink(path, filepath.Join(bin, name)))
 	}
 
-	shim := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = init ] && set -- \"$@\" --github-url '%s'\nexec '%s' \"$@\"\n", gitHub, program(t, "hyperfleet"))
+	shim := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = init ] && set -- \"$@\" --github-url '%s'\nexec '%s' \"$@\"\n", gitHub, releaseProgram(t, "hyperfleet"))
 	u.must(os.WriteFile(filepath.Join(bin, "hyperfleet"), []byte(shim), 0o755))
 
 	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
-		u.must(os.Symlink(released(t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.1.0.tgz")))
+		u.must(os.Symlink(releaseFile(t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.1.0.tgz")))
 	}
 
 	u.env = []string{
@@ -80,13 +80,13 @@ func (u *user) must(err error) {
 }
 
 // writeFile writes a file into the folder.
-func (u *user) file(name, text string) {
+func (u *user) writeFile(name, text string) {
 	u.t.Helper()
 	u.must(os.WriteFile(filepath.Join(u.dir, name), []byte(text), 0o600))
 }
 
 // runCommands runs commands in a shell, fails the test if one fails, and returns their output.
-func (u *user) types(commands string) string {
+func (u *user) runCommands(commands string) string {
 	u.t.Helper()
 
 	cmd := exec.CommandContext(u.t.Context(), "/bin/bash", "-eu", "-o", "pipefail", "-c", commands)
@@ -111,7 +111,7 @@ func (u *user) types(commands string) string {
 	}
 
 	u.commands += len(regexp.MustCompile(`(?m)^\S`).FindAllString(commands, -1))
-	u.sayf("%s", commands)
+	u.logf("%s", commands)
 
 	return string(out)
 }
@@ -132,21 +132,21 @@ func (u *user) wait(ended <-chan struct{}) {
 
 // readTutorialBlocks returns the commands of the tutorial that TestTutorial runs. The commands for Proxmox VE, a
 // registry and the settings of GitHub are not among them.
-func tutorialBlocks(t *testing.T) []string {
+func readTutorialBlocks(t *testing.T) []string {
 	t.Helper()
 
-	return blocksOf(t, tutorial, "run: TestTutorial.*")
+	return readBlocks(t, tutorial, "run: TestTutorial.*")
 }
 
 // readAllBlocks returns all blocks of commands of a page.
-func blocks(t *testing.T, file string) []string {
+func readAllBlocks(t *testing.T, file string) []string {
 	t.Helper()
 
-	return blocksOf(t, file, "(?:run|not run): .+")
+	return readBlocks(t, file, "(?:run|not run): .+")
 }
 
 // readBlocks returns the blocks of commands of a page whose marker matches.
-func blocksOf(t *testing.T, file, marker string) []string {
+func readBlocks(t *testing.T, file, marker string) []string {
 	t.Helper()
 
 	text, err := os.ReadFile(file)
@@ -168,15 +168,15 @@ func blocksOf(t *testing.T, file, marker string) []string {
 func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 	f := fleet.New(t, kube.Start(t), fleet.Options{})
 	u := newUser(t, f.Env, f.GitHub.URL)
-	u.file("pve-token", pve.DefaultSecret)
-	u.file("github-token", githubtest.PAT)
+	u.writeFile("pve-token", pve.DefaultSecret)
+	u.writeFile("github-token", githubtest.PAT)
 
 	own := strings.NewReplacer(
 		"pve.example.com", f.PVE.URL(), "hyperfleet@pve!operator", pve.DefaultTokenID, "--organization my-org", "--organization "+githubtest.Org,
-		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(strings.Join(tutorialBlocks(t), "")), f.PVE.Fingerprint(),
+		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(strings.Join(readTutorialBlocks(t), "")), f.PVE.Fingerprint(),
 	)
 
-	page := tutorialBlocks(t)
+	page := readTutorialBlocks(t)
 	if len(page) != 4 {
 		t.Fatalf("the page has %d blocks of commands, want 4: adapt this test to the page", len(page))
 	}
@@ -190,58 +190,58 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	begun := time.Now()
 
-	u.types(page[0])
+	u.runCommands(page[0])
 
-	operator := run(t, f.Env, usual, "hyperfleet-runners",
+	operator := runDeployment(t, f.Env, defaultNamespace, "hyperfleet-runners",
 		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
 	f.Eventually("the operator being ready", func() (bool, string) { return operator.IsReady(t.Context()), operator.Process.LogTail() })
-	f.Front.Serve(trusting(t, f.Env, operator.Ports["8443"]))
-	u.types(own.Replace(page[1]))
-	u.webhook(f)
-	u.types(page[2])
+	f.Front.Serve(newOperatorProxy(t, f.Env, operator.Ports["8443"]))
+	u.runCommands(own.Replace(page[1]))
+	u.setWebhook(f)
+	u.runCommands(page[2])
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "x64"}})
 	f.EventuallyJobsDone(1)
 
 	took, commands := time.Since(begun), u.commands
 
-	if output := u.types(page[3]); !strings.Contains(output, "success") {
+	if output := u.runCommands(page[3]); !strings.Contains(output, "success") {
 		t.Errorf("the output does not have the successful job:\n%s", output)
 	}
 
-	u.sayf("from helm install to the first finished job: %.1f s, %d commands (goal: 180 s, 6 commands)", took.Seconds(), commands)
+	u.logf("from helm install to the first finished job: %.1f s, %d commands (goal: 180 s, 6 commands)", took.Seconds(), commands)
 
 	if commands > 6 {
 		t.Errorf("%d commands, want at most 6", commands)
 	}
 
-	f.OperatorUID, f.Namespace = anyOperator, "ci"
+	f.OperatorUID, f.Namespace = defaultOwner, "ci"
 	f.EventuallyClean()
 
 	if output := operator.Log(t); strings.Contains(output, "orbidden") {
 		t.Errorf("the account lacks a permission:\n%s", output)
 	}
 
-	u.meanwhile = func() { playJobs(t, f.Env, program(t, "hyperfleet"), usual) }
-	u.operates()
+	u.meanwhile = func() { runJobs(t, f.Env, releaseProgram(t, "hyperfleet"), defaultNamespace) }
+	u.runOperationPages()
 }
 
 // runOperationPages runs the commands of the pages on backup, upgrade and uninstallation. The next release is the
 // same as this one.
-func (u *user) operates() {
+func (u *user) runOperationPages() {
 	u.t.Helper()
 
 	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
-		u.must(os.Symlink(released(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
+		u.must(os.Symlink(releaseFile(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
 	}
 
 	for _, page := range []string{"operate/backup", "operate/upgrade", "guides/uninstall"} {
-		commands := blocksOf(u.t, root+"docs/"+page+".md", "run: TestTutorial.*")
+		commands := readBlocks(u.t, root+"docs/"+page+".md", "run: TestTutorial.*")
 		if len(commands) == 0 {
 			u.t.Errorf("docs/%s.md has no commands", page)
 		}
 
 		for _, block := range commands {
-			u.types(block)
+			u.runCommands(block)
 		}
 	}
 
@@ -251,7 +251,7 @@ func (u *user) operates() {
 }
 
 // setWebhook gives GitHub the webhook secret that hyperfleet init has created, as the page says.
-func (u *user) webhook(f *fleet.Fleet) {
+func (u *user) setWebhook(f *fleet.Fleet) {
 	u.t.Helper()
 
 	text, err := os.ReadFile(filepath.Join(u.dir, "fleet", "secrets.yaml"))

@@ -16,11 +16,11 @@ const (
 	dist    = root + "bin/install"
 	version = "0.0.0-install"
 	// otherNamespace is a namespace for the operator other than the default, so that nothing depends on the default.
-	space = "fleet-system"
+	otherNamespace = "fleet-system"
 )
 
 // releaseFile returns the path of a file of the release.
-func released(t testing.TB, name string) string {
+func releaseFile(t testing.TB, name string) string {
 	t.Helper()
 
 	path, err := filepath.Abs(filepath.Join(dist, name))
@@ -36,8 +36,8 @@ func released(t testing.TB, name string) string {
 }
 
 // releaseProgram returns the path of a program of the release for this machine.
-func program(t testing.TB, name string) string {
+func releaseProgram(t testing.TB, name string) string {
 	t.Helper()
 
-	return released(t, name+"-linux-"+runtime.GOARCH)
+	return releaseFile(t, name+"-linux-"+runtime.GOARCH)
 }

@@ -16,7 +16,7 @@ const (
 	goalMemory = 60
 	// maxAnonymous is the limit of anonymous memory in MiB, twice the usual value. File pages have no limit, because
 	// the kernel decides how many are mapped and which process they count for.
-	mostOwn = 24
+	maxAnonymous = 24
 )
 
 // memory is the resident memory of a process, in MiB.
@@ -29,7 +29,7 @@ type memory struct {
 }
 
 // readMemory reads the memory of a process.
-func memoryOf(t *testing.T, pid int) memory {
+func readMemory(t *testing.T, pid int) memory {
 	t.Helper()
 
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -59,14 +59,14 @@ func memoryOf(t *testing.T, pid int) memory {
 }
 
 // reportMemory logs the memory of an idle operator, and fails the test if it exceeds the limit.
-func (u *user) tellMemory(area string, pid int) {
+func (u *user) reportMemory(area string, pid int) {
 	u.t.Helper()
 
-	m := memoryOf(u.t, pid)
-	u.sayf("%s idle: %.1f MiB (goal: %d): %.1f MiB anonymous and %.1f MiB pages of its program",
+	m := readMemory(u.t, pid)
+	u.logf("%s idle: %.1f MiB (goal: %d): %.1f MiB anonymous and %.1f MiB pages of its program",
 		area, m.own+m.file, goalMemory, m.own, m.file)
 
-	if m.own > mostOwn {
-		u.t.Errorf("%s has %.1f MiB of anonymous memory when idle, want at most %d", area, m.own, mostOwn)
+	if m.own > maxAnonymous {
+		u.t.Errorf("%s has %.1f MiB of anonymous memory when idle, want at most %d", area, m.own, maxAnonymous)
 	}
 }

@@ -24,15 +24,15 @@ func TestPagesApply(t *testing.T) {
 	u.must(err)
 	u.must(os.Symlink(checkout, filepath.Join(u.dir, "deploy")))
 
-	manifests, err := os.ReadFile(released(t, "hyperfleet.yaml"))
+	manifests, err := os.ReadFile(releaseFile(t, "hyperfleet.yaml"))
 	u.must(err)
-	u.file("hyperfleet.yaml", string(manifests))
+	u.writeFile("hyperfleet.yaml", string(manifests))
 
 	for _, file := range []string{"KEY.pem", "TOKEN_FILE"} {
-		u.file(file, "a secret")
+		u.writeFile(file, "a secret")
 	}
 
-	u.types(kubelet.MonitorCRDs + `
+	u.runCommands(kubelet.MonitorCRDs + `
 kubectl create namespace hyperfleet-system
 kubectl create namespace monitoring
 kubectl create namespace ci
@@ -46,17 +46,17 @@ kubectl wait crd --all --for=condition=Established --timeout=1m
 		"guides/gitlab", "guides/hosts", "guides/kubevirt", "guides/mac-hosts", "guides/proxmox-permissions", "guides/scale-sets", "guides/tpm",
 		"operate/install",
 	} {
-		commands := blocksOf(t, root+"docs/"+page+".md", "run: TestPagesApply")
+		commands := readBlocks(t, root+"docs/"+page+".md", "run: TestPagesApply")
 		if len(commands) == 0 {
 			t.Errorf("docs/%s.md has no commands for this test", page)
 		}
 
 		for _, block := range commands {
-			u.types(block)
+			u.runCommands(block)
 		}
 	}
 
-	u.types(`
+	u.runCommands(`
 kubectl get clusterrole hyperfleet-metrics-reader
 kubectl get -n hyperfleet-system servicemonitors,podmonitors,prometheusrules,configmaps -o name | grep configmap/hyperfleet-pool
 kubectl get -n hyperfleet-machines roles,rolebindings -o name

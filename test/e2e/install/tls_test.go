@@ -29,11 +29,11 @@ import (
 const (
 	tlsPage = root + "docs/operate/tls.md"
 	// serviceName is the DNS name of the receiver's Service.
-	inside = "hyperfleet-webhooks." + usual + ".svc"
+	serviceName = "hyperfleet-webhooks." + defaultNamespace + ".svc"
 )
 
 // newTransport returns a transport that trusts the bundle, and expects this server name.
-func by(bundle []byte, name string) *http.Transport {
+func newTransport(bundle []byte, name string) *http.Transport {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(bundle)
 
@@ -43,22 +43,22 @@ func by(bundle []byte, name string) *http.Transport {
 }
 
 // newOperatorProxy returns a proxy to an operator that verifies the operator's certificate with its own authority.
-func trusting(t *testing.T, env *kube.Env, address string) http.Handler {
+func newOperatorProxy(t *testing.T, env *kube.Env, address string) http.Handler {
 	t.Helper()
 
 	var authority corev1.Secret
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: usual, Name: "hyperfleet-webhooks-ca"}, &authority); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: defaultNamespace, Name: "hyperfleet-webhooks-ca"}, &authority); err != nil {
 		t.Fatal(err)
 	}
 
 	proxy := httputil.NewSingleHostReverseProxy(&url.URL{Scheme: "https", Host: address})
-	proxy.Transport = by(authority.Data["tls.crt"], inside)
+	proxy.Transport = newTransport(authority.Data["tls.crt"], serviceName)
 
 	return proxy
 }
 
 // sendReport sends a machine's report, and returns the status of the response.
-func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Transport) (int, error) {
+func sendReport(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Transport) (int, error) {
 	t.Helper()
 
 	caller := &http.Client{Transport: transport, Timeout: time.Minute}
@@ -78,10 +78,10 @@ func reports(t *testing.T, pod *kubelet.Pod, scheme string, transport *http.Tran
 }
 
 // waitUntilReady waits until a pod is ready.
-func ready(t *testing.T, pod *kubelet.Pod) {
+func waitUntilReady(t *testing.T, pod *kubelet.Pod) {
 	t.Helper()
 
-	for deadline := time.Now().Add(patience); !pod.IsReady(t.Context()); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(waitTimeout); !pod.IsReady(t.Context()); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("the pod is not ready:\n%s", pod.Log(t))
 		}
@@ -89,15 +89,15 @@ func ready(t *testing.T, pod *kubelet.Pod) {
 }
 
 // installRunners returns a user who has installed the operator of runners, and its pod.
-func installed(t *testing.T) (*user, *kubelet.Pod) {
+func installRunners(t *testing.T) (*user, *kubelet.Pod) {
 	t.Helper()
 
 	env := kube.Start(t)
 	u := newUser(t, env, "")
-	u.types(tutorialBlocks(t)[0])
+	u.runCommands(readTutorialBlocks(t)[0])
 
-	pod := run(t, env, usual, "hyperfleet-runners")
-	ready(t, pod)
+	pod := runDeployment(t, env, defaultNamespace, "hyperfleet-runners")
+	waitUntilReady(t, pod)
 
 	return u, pod
 }
@@ -107,31 +107,31 @@ func installed(t *testing.T) (*user, *kubelet.Pod) {
 func TestOwnAuthority(t *testing.T) {
 	t.Parallel()
 
-	u, pod := installed(t)
-	u.types(blocks(t, tlsPage)[0])
+	u, pod := installRunners(t)
+	u.runCommands(readAllBlocks(t, tlsPage)[0])
 
 	authority, err := os.ReadFile(filepath.Join(u.dir, "hyperfleet-ca.crt"))
 	u.must(err)
 
-	if code, err := reports(t, pod, "https", by(authority, inside)); err != nil || code != http.StatusUnauthorized {
+	if code, err := sendReport(t, pod, "https", newTransport(authority, serviceName)); err != nil || code != http.StatusUnauthorized {
 		t.Errorf("report with an invalid token by a machine that trusts the authority: %d, %v, want 401", code, err)
 	}
 
-	if _, err := reports(t, pod, "https", by(nil, inside)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
+	if _, err := sendReport(t, pod, "https", newTransport(nil, serviceName)); err == nil || !strings.Contains(err.Error(), "unknown authority") {
 		t.Errorf("report by a machine that does not trust the authority: error %v", err)
 	}
 
-	if code, err := reports(t, pod, "http", by(nil, inside)); err == nil && code != http.StatusBadRequest {
+	if code, err := sendReport(t, pod, "http", newTransport(nil, serviceName)); err == nil && code != http.StatusBadRequest {
 		t.Errorf("report over plain HTTP: %d, want 400", code)
 	}
 
-	if output := u.types("hyperfleet doctor\n"); !strings.Contains(output, "webhooks and machines: the operator serves TLS") {
+	if output := u.runCommands("hyperfleet doctor\n"); !strings.Contains(output, "webhooks and machines: the operator serves TLS") {
 		t.Errorf("doctor does not report that the operator serves TLS:\n%s", output)
 	}
 }
 
 // newCertificate returns another authority's certificate for example.com, and its key.
-func given(t *testing.T) ([]byte, []byte) {
+func newCertificate(t *testing.T) ([]byte, []byte) {
 	t.Helper()
 
 	server := httptest.NewTLSServer(http.NotFoundHandler())
@@ -166,25 +166,25 @@ func TestGivenCertificate(t *testing.T) {
 	u.must(err)
 	u.must(os.Symlink(checkout, filepath.Join(u.dir, "hyperfleet")))
 	u.must(os.Mkdir(filepath.Join(u.dir, "overlay"), 0o700))
-	u.file("overlay/kustomization.yaml", shown[1][1])
-	u.types("kubectl apply --server-side -k overlay\n")
+	u.writeFile("overlay/kustomization.yaml", shown[1][1])
+	u.runCommands("kubectl apply --server-side -k overlay\n")
 
-	certificate, key := given(t)
+	certificate, key := newCertificate(t)
 	u.must(env.Client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: usual, Name: "hyperfleet-webhooks-tls"}, Type: corev1.SecretTypeTLS,
+		ObjectMeta: metav1.ObjectMeta{Namespace: defaultNamespace, Name: "hyperfleet-webhooks-tls"}, Type: corev1.SecretTypeTLS,
 		Data: map[string][]byte{"tls.crt": certificate, "tls.key": key, "ca.crt": certificate},
 	}))
 
-	pod := run(t, env, usual, "hyperfleet-runners")
-	ready(t, pod)
+	pod := runDeployment(t, env, defaultNamespace, "hyperfleet-runners")
+	waitUntilReady(t, pod)
 
-	if code, err := reports(t, pod, "https", by(certificate, "example.com")); err != nil || code != http.StatusUnauthorized {
+	if code, err := sendReport(t, pod, "https", newTransport(certificate, "example.com")); err != nil || code != http.StatusUnauthorized {
 		t.Errorf("report by a machine that trusts the certificate: %d, %v, want 401", code, err)
 	}
 
-	u.file("values.yaml", shown[0][1])
+	u.writeFile("values.yaml", shown[0][1])
 
-	output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + space + " --values values.yaml\n")
+	output := u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --namespace " + otherNamespace + " --values values.yaml\n")
 	for _, want := range []string{
 		"certFile: /etc/hyperfleet-webhooks/tls.crt", "keyFile: /etc/hyperfleet-webhooks/tls.key", "caFile: /etc/hyperfleet-webhooks/ca.crt",
 		"mountPath: /etc/hyperfleet-webhooks", "secretName: hyperfleet-webhooks-tls", "kind: Certificate", "name: internal",
@@ -195,7 +195,7 @@ func TestGivenCertificate(t *testing.T) {
 	}
 
 	for value, want := range map[string]bool{"ingress.enabled=true,ingress.host=h": true, "ingress.enabled=true,ingress.host=h,tls.secret=given": false, "tls=null": false} {
-		output := u.types("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + "\n")
+		output := u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + "\n")
 		if strings.Contains(output, "plainHTTP: true") != want {
 			t.Errorf("%s: plain HTTP is %t, want the opposite", value, !want)
 		}

@@ -34,14 +34,14 @@ const (
 // TestBlockedDrain checks a drain that a PodDisruptionBudget blocks: the machine's status names pod and budget,
 // other machines do not wait, and the timeout ends the drain even if the operator is killed meanwhile. The
 // operator's user in the workload cluster has the permissions of the guide.
-func TestDrainThatHangs(t *testing.T) {
-	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
-	w.workloadCluster()
+func TestBlockedDrain(t *testing.T) {
+	w := newFixture(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
+	w.createKubeconfig()
 
-	w.sayf("two pools of workers; a PodDisruptionBudget protects all pods of one")
+	w.logf("two pools of workers; a PodDisruptionBudget protects all pods of one")
 
-	stuck, free := nodePool("stuck", 2, "192.168.0.10-192.168.0.19", "fd00::10-fd00::19"),
-		nodePool("free", 2, "192.168.0.20-192.168.0.29", "fd00::20-fd00::29")
+	stuck, free := newNodePool("stuck", 2, "192.168.0.10-192.168.0.19", "fd00::10-fd00::19"),
+		newNodePool("free", 2, "192.168.0.20-192.168.0.29", "fd00::20-fd00::29")
 	for _, pool := range []*infrav1.KubevirtNodePool{stuck, free} {
 		pool.Spec.Drain = &infrav1.NodeDrain{
 			KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestSecret, Key: guestKey},
@@ -50,9 +50,9 @@ func TestDrainThatHangs(t *testing.T) {
 		w.create(pool)
 	}
 
-	w.eventually("all machines run", func() bool { return w.ready() == 4 })
+	w.eventually("all machines run", func() bool { return w.countReady() == 4 })
 
-	for name, m := range w.machines() {
+	for name, m := range w.listMachines() {
 		env.CreateNode(t, name, map[string]string{"world": w.namespace})
 		env.CreatePod(t, w.namespace, name, "on-"+name, func(pod *corev1.Pod) { pod.Labels["app"] = m.Labels[infrav1.LabelNodePool] })
 	}
@@ -64,29 +64,29 @@ func TestDrainThatHangs(t *testing.T) {
 		},
 	})
 
-	w.sayf("the pool is scaled down, and the drain is blocked")
-	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
+	w.logf("the pool is scaled down, and the drain is blocked")
+	w.updatePool("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
 
 	var leaving string
 
 	w.eventually("the status names the pod and its budget", func() bool {
-		for name := range w.machines() {
-			if strings.Contains(w.drained(name), "Draining: remaining: 1 pod ("+w.namespace+"/on-"+name+"); "+
+		for name := range w.listMachines() {
+			if strings.Contains(w.describeDrain(name), "Draining: remaining: 1 pod ("+w.namespace+"/on-"+name+"); "+
 				"eviction refused for now: "+w.namespace+"/on-"+name+" by PodDisruptionBudget never") {
 				leaving = name
 			}
 		}
 
-		return leaving != "" && w.pool("stuck").Status.DrainingReplicas == 1
+		return leaving != "" && w.getPool("stuck").Status.DrainingReplicas == 1
 	})
 
-	w.sayf("other machines do not wait, and the operator is killed")
+	w.logf("other machines do not wait, and the operator is killed")
 	w.kill()
-	w.change("free", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
-	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 2 })
+	w.updatePool("free", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 1 })
+	w.updatePool("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 2 })
 	w.start()
 	w.eventually("the other pool is scaled down, and this one has a new machine", func() bool {
-		there, readyOf, all := w.machines(), map[string]int{}, map[string]int{}
+		there, readyOf, all := w.listMachines(), map[string]int{}, map[string]int{}
 		for _, m := range there {
 			all[m.Labels[infrav1.LabelNodePool]]++
 
@@ -99,34 +99,34 @@ func TestDrainThatHangs(t *testing.T) {
 			there[leaving].Status.Phase == infrav1.KubevirtMachineDraining
 	})
 
-	w.sayf("the drain times out")
-	w.change("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Drain.Timeout.Duration = time.Second })
+	w.logf("the drain times out")
+	w.updatePool("stuck", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Drain.Timeout.Duration = time.Second })
 	w.eventually("the machine and its Node are deleted", func() bool {
-		return w.machines()[leaving].Name == "" && !slices.Contains(w.nodes(), leaving)
+		return w.listMachines()[leaving].Name == "" && !slices.Contains(w.listNodes(), leaving)
 	})
 	w.eventually("an event has the remaining pod", func() bool {
-		return w.told("DrainTimedOut", leaving+" was not drained within 1s: remaining: 1 pod", "by PodDisruptionBudget never")
+		return w.hasEvent("DrainTimedOut", leaving+" was not drained within 1s: remaining: 1 pod", "by PodDisruptionBudget never")
 	})
 
 	// Each pool has one Node left. The new machine has not joined.
-	if nodes := w.nodes(); len(nodes) != 2 {
+	if nodes := w.listNodes(); len(nodes) != 2 {
 		t.Errorf("Nodes are %v, want 2", nodes)
 	}
 
-	if w.ready() != 3 {
-		t.Errorf("%d machines are ready, want 3\n%s", w.ready(), w.describe())
+	if w.countReady() != 3 {
+		t.Errorf("%d machines are ready, want 3\n%s", w.countReady(), w.describe())
 	}
 
 	// If the pools are deleted, their machines are not drained.
 	w.must(env.Client.DeleteAllOf(t.Context(), &infrav1.KubevirtNodePool{}, client.InNamespace(w.namespace)))
-	w.eventually("all machines are deleted", func() bool { return len(w.machines()) == 0 })
+	w.eventually("all machines are deleted", func() bool { return len(w.listMachines()) == 0 })
 }
 
 // createKubeconfig creates the Secret with the kubeconfig of the workload cluster, with the permissions that the
 // guide grants. The workload cluster is the tests' own API server.
-func (w *world) workloadCluster() {
+func (w *fixture) createKubeconfig() {
 	w.t.Helper()
-	env.Apply(w.t, w.guideRole())
+	env.Apply(w.t, w.writeGuideRole())
 
 	user := env.ServiceAccount(w.t, w.namespace, "drainer")
 	drainer := rbacv1.Subject{Kind: rbacv1.ServiceAccountKind, Namespace: w.namespace, Name: "drainer"}
@@ -151,7 +151,7 @@ func (w *world) workloadCluster() {
 }
 
 // writeGuideRole writes the guide's ClusterRole to a file, and returns its path.
-func (w *world) guideRole() string {
+func (w *fixture) writeGuideRole() string {
 	w.t.Helper()
 
 	page, err := os.ReadFile(guide)
@@ -172,7 +172,7 @@ func (w *world) guideRole() string {
 }
 
 // listNodes returns the Nodes of the fixture's machines, including those of deleted machines.
-func (w *world) nodes() []string {
+func (w *fixture) listNodes() []string {
 	w.t.Helper()
 
 	var (
@@ -190,8 +190,8 @@ func (w *world) nodes() []string {
 }
 
 // describeDrain returns reason and message of a machine's drain condition.
-func (w *world) drained(name string) string {
-	m := w.machines()[name]
+func (w *fixture) describeDrain(name string) string {
+	m := w.listMachines()[name]
 	if c := apimeta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); c != nil {
 		return c.Reason + ": " + c.Message
 	}
@@ -200,7 +200,7 @@ func (w *world) drained(name string) string {
 }
 
 // hasEvent returns true if an event with this reason contains all of the texts.
-func (w *world) told(reason string, words ...string) bool {
+func (w *fixture) hasEvent(reason string, words ...string) bool {
 	var events corev1.EventList
 	w.must(env.Client.List(w.t.Context(), &events, client.InNamespace(w.namespace)))
 

@@ -36,17 +36,17 @@ import (
 
 const (
 	// waitTimeout is the limit of a wait. Most waits take seconds on two cores.
-	patience = 2 * time.Minute
-	lookAt   = 100 * time.Millisecond
+	waitTimeout  = 2 * time.Minute
+	pollInterval = 100 * time.Millisecond
 
 	networkDataFile = "openstack/latest/network_data.json"
 )
 
 // fixture is a namespace with a simulated KubeVirt, and an operator that is started and killed.
-type world struct {
+type fixture struct {
 	t testing.TB
 	// logf prints a line of progress.
-	sayf      func(format string, args ...any)
+	logf      func(format string, args ...any)
 	namespace string
 	virt      *kubevirt.Cluster
 
@@ -63,32 +63,32 @@ type world struct {
 
 // newBareFixture creates a fixture with the CRDs of KubeVirt, but without a simulator. The first call installs the
 // CRDs while the operator runs.
-func bareWorld(t testing.TB) *world {
+func newBareFixture(t testing.TB) *fixture {
 	t.Helper()
 
-	w := &world{
-		t: t, sayf: progress.NewPrinter(t), namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{},
+	w := &fixture{
+		t: t, logf: progress.NewPrinter(t), namespace: env.Namespace(t), running: map[string]string{}, booted: map[string][]string{},
 	}
 	w.writeConfig()
 	t.Cleanup(w.kill)
 
 	w.start()
 	w.eventually("the area logs that it is off, or starts", func() bool {
-		return strings.Contains(w.logged(), "area is off until the kinds that it needs are installed") || w.areaStarted()
+		return strings.Contains(w.readLog(), "area is off until the kinds that it needs are installed") || w.hasAreaStarted()
 	})
 
 	w.must(crds.Install(t.Context(), env.Config))
 
-	w.eventually("the area starts", w.areaStarted)
+	w.eventually("the area starts", w.hasAreaStarted)
 
 	return w
 }
 
 // newFixture creates a fixture with a simulated KubeVirt.
-func newWorld(t testing.TB, delays kubevirt.Delays) *world {
+func newFixture(t testing.TB, delays kubevirt.Delays) *fixture {
 	t.Helper()
 
-	w := bareWorld(t)
+	w := newBareFixture(t)
 
 	nodes := []kubevirt.Node{}
 	for i := range 4 {
@@ -96,18 +96,18 @@ func newWorld(t testing.TB, delays kubevirt.Delays) *world {
 	}
 
 	w.virt = kubevirttest.New(t, env.Config, kubevirt.Options{
-		Namespaces: []string{w.namespace}, Delays: delays, Guest: w.guest, Nodes: nodes,
+		Namespaces: []string{w.namespace}, Delays: delays, Guest: w.runGuest, Nodes: nodes,
 		Webhook: upstream.StartVirtAPI(t),
 	})
 
 	return w
 }
 
-func (w *world) areaStarted() bool { return strings.Contains(w.logged(), "area starts") }
+func (w *fixture) hasAreaStarted() bool { return strings.Contains(w.readLog(), "area starts") }
 
 // runGuest is the guest of a machine: it reads its addresses, and uses them until it is powered off.
-func (w *world) guest(g kubevirt.Guest) {
-	addresses, err := addressesOf(g.Drive[networkDataFile])
+func (w *fixture) runGuest(g kubevirt.Guest) {
+	addresses, err := parseAddresses(g.Drive[networkDataFile])
 	if err != nil {
 		w.t.Errorf("machine %s: %v", g.Name, err)
 	}
@@ -135,7 +135,7 @@ func (w *world) guest(g kubevirt.Guest) {
 }
 
 // parseAddresses returns the addresses in a config drive's network data, or none for a machine that uses DHCP.
-func addressesOf(data []byte) ([]string, error) {
+func parseAddresses(data []byte) ([]string, error) {
 	if data == nil {
 		return nil, nil
 	}
@@ -159,7 +159,7 @@ func addressesOf(data []byte) ([]string, error) {
 }
 
 // writeConfig writes the operator's configuration.
-func (w *world) writeConfig() {
+func (w *fixture) writeConfig() {
 	dir := w.t.TempDir()
 	w.kubeconfig = env.Kubeconfig(w.t, env.ServiceAccount(w.t, "hyperfleet-system", "hyperfleet-networking"))
 	w.config, w.log, w.metrics = filepath.Join(dir, "operator.yaml"), filepath.Join(dir, "operator.log"), loopback.Address(w.t)
@@ -180,7 +180,7 @@ func (w *world) writeConfig() {
 }
 
 // start starts an operator.
-func (w *world) start() {
+func (w *fixture) start() {
 	w.t.Helper()
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
@@ -192,7 +192,7 @@ func (w *world) start() {
 }
 
 // runDoctor returns the output of `hyperfleet doctor` for the fixture's namespace.
-func (w *world) doctor() string {
+func (w *fixture) runDoctor() string {
 	w.t.Helper()
 
 	output, err := exec.CommandContext(w.t.Context(), binary, "doctor", "--namespace", w.namespace,
@@ -205,7 +205,7 @@ func (w *world) doctor() string {
 }
 
 // kill kills the operator with SIGKILL.
-func (w *world) kill() {
+func (w *fixture) kill() {
 	if w.process != nil {
 		if err := w.process.Kill(); err != nil {
 			w.t.Logf("kill the operator: %v", err)
@@ -213,18 +213,18 @@ func (w *world) kill() {
 	}
 
 	if w.t.Failed() {
-		log := w.logged()
+		log := w.readLog()
 		w.t.Logf("the end of the operator's log:\n%s", log[max(0, len(log)-8000):])
 	}
 }
 
 // stop stops the operator, and waits until it has ended.
-func (w *world) stop() {
+func (w *fixture) stop() {
 	w.t.Helper()
 	w.must(w.process.Stop())
 }
 
-func (w *world) logged() string {
+func (w *fixture) readLog() string {
 	text, err := os.ReadFile(w.log)
 	if err != nil && !os.IsNotExist(err) {
 		w.t.Fatal(err)
@@ -234,7 +234,7 @@ func (w *world) logged() string {
 }
 
 // readMetric returns the value of a series, or -1 if it does not exist.
-func (w *world) metric(name, labels string) float64 {
+func (w *fixture) readMetric(name, labels string) float64 {
 	value, err := scrape.Sum(w.t.Context(), "http://"+w.metrics+"/metrics", name, labels)
 	if err != nil {
 		return -1
@@ -243,21 +243,21 @@ func (w *world) metric(name, labels string) float64 {
 	return value
 }
 
-func (w *world) eventually(what string, holds func() bool) {
+func (w *fixture) eventually(what string, holds func() bool) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(patience)
+	deadline := time.Now().Add(waitTimeout)
 	for !holds() {
 		if time.Now().After(deadline) {
 			w.t.Fatalf("timed out waiting for: %s\n%s", what, w.describe())
 		}
 
-		time.Sleep(lookAt)
+		time.Sleep(pollInterval)
 	}
 }
 
 // describe formats the conditions of pools and machines.
-func (w *world) describe() string {
+func (w *fixture) describe() string {
 	var out strings.Builder
 
 	var pools infrav1.KubevirtNodePoolList
@@ -276,7 +276,7 @@ func (w *world) describe() string {
 	}
 
 	counts := map[string]int{}
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		why := ""
 		for _, c := range m.Status.Conditions {
 			if c.Type == "Ready" {
@@ -294,7 +294,7 @@ func (w *world) describe() string {
 	return out.String()
 }
 
-func (w *world) create(object client.Object) {
+func (w *fixture) create(object client.Object) {
 	w.t.Helper()
 
 	object.SetNamespace(w.namespace)
@@ -303,11 +303,11 @@ func (w *world) create(object client.Object) {
 }
 
 // updatePool updates a pool.
-func (w *world) change(name string, change func(*infrav1.KubevirtNodePoolSpec)) {
+func (w *fixture) updatePool(name string, change func(*infrav1.KubevirtNodePoolSpec)) {
 	w.t.Helper()
 
 	for {
-		pool := w.pool(name)
+		pool := w.getPool(name)
 		change(&pool.Spec)
 
 		err := env.Client.Update(w.t.Context(), pool)
@@ -321,7 +321,7 @@ func (w *world) change(name string, change func(*infrav1.KubevirtNodePoolSpec)) 
 	}
 }
 
-func (w *world) pool(name string) *infrav1.KubevirtNodePool {
+func (w *fixture) getPool(name string) *infrav1.KubevirtNodePool {
 	w.t.Helper()
 
 	var pool infrav1.KubevirtNodePool
@@ -331,8 +331,8 @@ func (w *world) pool(name string) *infrav1.KubevirtNodePool {
 }
 
 // conditionStatus returns the status of a pool's condition.
-func (w *world) condition(pool, name string) metav1.ConditionStatus {
-	for _, c := range w.pool(pool).Status.Conditions {
+func (w *fixture) conditionStatus(pool, name string) metav1.ConditionStatus {
+	for _, c := range w.getPool(pool).Status.Conditions {
 		if c.Type == name {
 			return c.Status
 		}
@@ -342,7 +342,7 @@ func (w *world) condition(pool, name string) metav1.ConditionStatus {
 }
 
 // listMachines returns all machines by name.
-func (w *world) machines() map[string]infrav1.KubevirtMachine {
+func (w *fixture) listMachines() map[string]infrav1.KubevirtMachine {
 	var list infrav1.KubevirtMachineList
 	w.must(env.Client.List(context.Background(), &list, client.InNamespace(w.namespace)))
 
@@ -356,12 +356,12 @@ func (w *world) machines() map[string]infrav1.KubevirtMachine {
 
 // listAddresses returns the addresses in the status of each machine, and fails the test if two machines have the
 // same address.
-func (w *world) addresses() map[string][]string {
+func (w *fixture) listAddresses() map[string][]string {
 	w.t.Helper()
 
 	out, owners := map[string][]string{}, map[string]string{}
 
-	for name, m := range w.machines() {
+	for name, m := range w.listMachines() {
 		for _, a := range m.Status.AllocatedBootstrapAddresses["eno101"] {
 			if other, taken := owners[a]; taken {
 				w.t.Errorf("%s is in the status of %s and of %s", a, name, other)
@@ -376,10 +376,10 @@ func (w *world) addresses() map[string][]string {
 }
 
 // countReady returns the number of machines that are ready.
-func (w *world) ready() int {
+func (w *fixture) countReady() int {
 	n := 0
 
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		if m.Status.Ready {
 			n++
 		}

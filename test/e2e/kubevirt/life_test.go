@@ -23,7 +23,7 @@ import (
 )
 
 // newNodePool returns a pool with static addresses of both families.
-func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1.KubevirtNodePool {
+func newNodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1.KubevirtNodePool {
 	attach := false
 
 	return &infrav1.KubevirtNodePool{
@@ -48,76 +48,76 @@ func nodePool(name string, replicas int32, v4, v6 infrav1.AddressRange) *infrav1
 
 // TestHundredMachines checks the life of a hundred machines with all changes of their address pool.
 func TestHundredMachines(t *testing.T) {
-	w := newWorld(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
+	w := newFixture(t, kubevirt.Delays{Schedule: 5 * time.Millisecond, Boot: 20 * time.Millisecond, Stop: 20 * time.Millisecond})
 
 	const machines, short = 100, 90
 
-	w.sayf("90 addresses for 100 machines, and the operator is killed while they come up")
-	w.create(nodePool("workers", machines, "192.168.0.10-192.168.0.99", "fd00::10-fd00::69"))
-	w.eventually("some machines run", func() bool { return w.ready() > machines/4 })
+	w.logf("90 addresses for 100 machines, and the operator is killed while they come up")
+	w.create(newNodePool("workers", machines, "192.168.0.10-192.168.0.99", "fd00::10-fd00::69"))
+	w.eventually("some machines run", func() bool { return w.countReady() > machines/4 })
 	w.kill()
-	w.addresses()
+	w.listAddresses()
 	w.start()
 
-	w.eventually("one machine runs for each address", func() bool { return w.ready() == short })
+	w.eventually("one machine runs for each address", func() bool { return w.countReady() == short })
 	w.eventually("the status of the pool reports it", func() bool {
-		status := w.pool("workers").Status
+		status := w.getPool("workers").Status
 
-		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionTrue &&
+		return w.conditionStatus("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionTrue &&
 			status.Addresses.Waiting == machines-short && status.Addresses.Free == 0 && status.Replicas == machines
 	})
-	w.exhausted(machines - short)
+	w.checkExhausted(machines - short)
 
-	w.sayf("more addresses")
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
+	w.logf("more addresses")
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
 		spec.BootstrapNetworkConfig.Addresses = append(spec.BootstrapNetworkConfig.Addresses, "192.168.1.0/24", "fd00::100-fd00::1ff")
 	})
-	w.eventually("all machines run", func() bool { return w.ready() == machines })
+	w.eventually("all machines run", func() bool { return w.countReady() == machines })
 	w.eventually("the pool is not exhausted", func() bool {
-		return w.condition("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionFalse &&
-			w.condition("workers", "Ready") == metav1.ConditionTrue &&
-			w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 0
+		return w.conditionStatus("workers", infrav1.ConditionIPPoolExhausted) == metav1.ConditionFalse &&
+			w.conditionStatus("workers", "Ready") == metav1.ConditionTrue &&
+			w.readMetric("kubevirt_ippool_exhausted", `cluster="workers"`) == 0
 	})
 
 	for _, want := range []string{
 		" is the leader\n", "RBAC roles of networking: all match this version of hyperfleet\n", "\n0 problems, 0 warnings\n",
 	} {
-		if output := w.doctor(); !strings.Contains(output, want) {
+		if output := w.runDoctor(); !strings.Contains(output, want) {
 			t.Errorf("hyperfleet doctor does not print %q:\n%s", want, output)
 		}
 	}
 
-	w.keepOverLife()
-	w.reuse()
-	w.removeConfig()
+	w.checkAddressesAreKept()
+	w.checkReuse()
+	w.checkDHCP()
 
-	w.sayf("deletion")
+	w.logf("deletion")
 
-	w.must(env.Client.Delete(t.Context(), w.pool("workers")))
+	w.must(env.Client.Delete(t.Context(), w.getPool("workers")))
 
-	w.eventually("all objects are deleted", func() bool { return len(w.machines()) == 0 && w.left() == "" })
+	w.eventually("all objects are deleted", func() bool { return len(w.listMachines()) == 0 && w.describeLeftovers() == "" })
 }
 
 // checkExhausted checks that log, metric, event and doctor report a pool without free addresses.
-func (w *world) exhausted(waiting int) {
+func (w *fixture) checkExhausted(waiting int) {
 	w.t.Helper()
 
-	if !strings.Contains(w.logged(), "No available IPs in pool for interface eno101") {
+	if !strings.Contains(w.readLog(), "No available IPs in pool for interface eno101") {
 		w.t.Error("the log does not report the exhausted pool")
 	}
 
 	w.eventually("the metric reports the exhausted pool", func() bool {
-		return w.metric("kubevirt_ippool_exhausted", `cluster="workers"`) == 1
+		return w.readMetric("kubevirt_ippool_exhausted", `cluster="workers"`) == 1
 	})
-	w.eventually("an event reports the exhausted pool", func() bool { return w.told("PoolExhausted") })
+	w.eventually("an event reports the exhausted pool", func() bool { return w.hasEvent("PoolExhausted") })
 
-	if output := w.doctor(); !strings.Contains(output, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
+	if output := w.runDoctor(); !strings.Contains(output, "KubevirtNodePool "+w.namespace+"/workers: "+infrav1.ConditionIPPoolExhausted) {
 		w.t.Errorf("hyperfleet doctor does not report the exhausted pool:\n%s", output)
 	}
 
 	pending := 0
 
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		if m.Status.Phase == infrav1.KubevirtMachinePending {
 			pending++
 		}
@@ -130,11 +130,11 @@ func (w *world) exhausted(waiting int) {
 
 // checkAddressesAreKept stops, starts, restarts and migrates a machine, deletes the VirtualMachine of another one,
 // and checks that both keep their addresses.
-func (w *world) keepOverLife() {
+func (w *fixture) checkAddressesAreKept() {
 	w.t.Helper()
-	w.sayf("stop, start, restart, live migration")
+	w.logf("stop, start, restart, live migration")
 
-	before := w.addresses()
+	before := w.listAddresses()
 	one, two := "", ""
 
 	for name := range before {
@@ -148,17 +148,17 @@ func (w *world) keepOverLife() {
 	key := types.NamespacedName{Namespace: w.namespace, Name: one}
 	w.must(w.virt.Stop(w.t.Context(), key))
 	w.eventually("the machine is stopped", func() bool {
-		return w.machines()[one].Status.Phase == infrav1.KubevirtMachineStopped
+		return w.listMachines()[one].Status.Phase == infrav1.KubevirtMachineStopped
 	})
 
 	// No other machine may get its addresses meanwhile, even if the operator is killed.
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas += 2 })
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas += 2 })
 	w.kill()
 	w.start()
-	w.eventually("two more machines run", func() bool { return w.ready() == 101 })
+	w.eventually("two more machines run", func() bool { return w.countReady() == 101 })
 
 	w.must(w.virt.Start(w.t.Context(), key))
-	w.eventually("the machine runs again", func() bool { return w.machines()[one].Status.Ready })
+	w.eventually("the machine runs again", func() bool { return w.listMachines()[one].Status.Ready })
 	w.must(w.virt.Restart(w.t.Context(), key))
 	w.migrate(two)
 
@@ -168,10 +168,10 @@ func (w *world) keepOverLife() {
 		found := &virtv1.VirtualMachine{}
 		err := env.Client.Get(w.t.Context(), key, found)
 
-		return err == nil && found.DeletionTimestamp == nil && w.machines()[one].Status.Ready && w.ready() == 102
+		return err == nil && found.DeletionTimestamp == nil && w.listMachines()[one].Status.Ready && w.countReady() == 102
 	})
 
-	after := w.addresses()
+	after := w.listAddresses()
 	for name, addresses := range before {
 		if diff := cmp.Diff(addresses, after[name]); diff != "" {
 			w.t.Errorf("machine %s has other addresses (-before +after):\n%s", name, diff)
@@ -186,7 +186,7 @@ func (w *world) keepOverLife() {
 	}
 }
 
-func (w *world) must(err error) {
+func (w *fixture) must(err error) {
 	w.t.Helper()
 
 	if err != nil {
@@ -195,33 +195,33 @@ func (w *world) must(err error) {
 }
 
 // migrate moves a running machine to another node.
-func (w *world) migrate(name string) {
+func (w *fixture) migrate(name string) {
 	w.t.Helper()
 
-	node := w.machines()[name].Status.NodeName
+	node := w.listMachines()[name].Status.NodeName
 	migration := &virtv1.VirtualMachineInstanceMigration{ObjectMeta: metav1.ObjectMeta{Name: "move"}}
 	migration.Spec.VMIName = name
 	w.create(migration)
 	w.eventually("the status has the other node", func() bool {
-		now := w.machines()[name].Status
+		now := w.listMachines()[name].Status
 
 		return now.NodeName != node && now.NodeName != "" && now.Ready
 	})
 }
 
 // checkReuse scales the pool down and up, and checks that the lowest free address is allocated first.
-func (w *world) reuse() {
+func (w *fixture) checkReuse() {
 	w.t.Helper()
-	w.sayf("scale down, kill in between, scale up")
+	w.logf("scale down, kill in between, scale up")
 
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 60 })
-	w.eventually("some machines are deleted", func() bool { return len(w.machines()) < 95 })
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 60 })
+	w.eventually("some machines are deleted", func() bool { return len(w.listMachines()) < 95 })
 	w.kill()
 	w.start()
-	w.eventually("60 machines are left", func() bool { return len(w.machines()) == 60 && w.ready() == 60 })
+	w.eventually("60 machines are left", func() bool { return len(w.listMachines()) == 60 && w.countReady() == 60 })
 
 	taken := map[string]bool{}
-	for _, addresses := range w.addresses() {
+	for _, addresses := range w.listAddresses() {
 		taken[addresses[0]] = true
 	}
 
@@ -232,43 +232,43 @@ func (w *world) reuse() {
 		}
 	}
 
-	before := w.addresses()
+	before := w.listAddresses()
 
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 61 })
-	w.eventually("61 machines run", func() bool { return w.ready() == 61 })
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 61 })
+	w.eventually("61 machines run", func() bool { return w.countReady() == 61 })
 
-	for name, addresses := range w.addresses() {
+	for name, addresses := range w.listAddresses() {
 		if before[name] == nil && addresses[0] != free {
 			w.t.Errorf("a new machine got %s, want the lowest free address %s", addresses[0], free)
 		}
 	}
 
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 100 })
-	w.eventually("100 machines run", func() bool { return w.ready() == 100 })
-	w.addresses()
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) { spec.Replicas = 100 })
+	w.eventually("100 machines run", func() bool { return w.countReady() == 100 })
+	w.listAddresses()
 }
 
 // checkDHCP removes the addresses from the pool, and checks that existing machines keep theirs, and that new ones
 // use DHCP.
-func (w *world) removeConfig() {
+func (w *fixture) checkDHCP() {
 	w.t.Helper()
-	w.sayf("without static addresses")
+	w.logf("without static addresses")
 
-	before := w.addresses()
+	before := w.listAddresses()
 
-	w.change("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
+	w.updatePool("workers", func(spec *infrav1.KubevirtNodePoolSpec) {
 		spec.BootstrapNetworkConfig, spec.Replicas = nil, 103
 	})
-	w.eventually("103 machines run", func() bool { return w.ready() == 103 })
+	w.eventually("103 machines run", func() bool { return w.countReady() == 103 })
 
-	after := w.addresses()
+	after := w.listAddresses()
 	if diff := cmp.Diff(before, after); diff != "" {
 		w.t.Errorf("addresses changed (-before +after):\n%s", diff)
 	}
 
 	dhcp := 0
 
-	for _, m := range w.machines() {
+	for _, m := range w.listMachines() {
 		if m.Spec.BootstrapNetworkConfig == nil {
 			dhcp++
 		}
@@ -280,7 +280,7 @@ func (w *world) removeConfig() {
 }
 
 // describeLeftovers describes the objects that are left, except machines.
-func (w *world) left() string {
+func (w *fixture) describeLeftovers() string {
 	for what, list := range map[string]client.ObjectList{
 		"node pools": &infrav1.KubevirtNodePoolList{}, "templates": &infrav1.KubevirtMachineTemplateList{},
 		"virtual machines": &virtv1.VirtualMachineList{}, "instances": &virtv1.VirtualMachineInstanceList{},

@@ -20,7 +20,7 @@ import (
 // each write of a status, in the order of the API server. KubeVirt is not simulated: VirtualMachines are only
 // created. With -short there are two hundred machines.
 func TestThousandMachines(t *testing.T) {
-	w := bareWorld(t)
+	w := newBareFixture(t)
 
 	const kills, ipv6 = 4, 4096
 
@@ -31,7 +31,7 @@ func TestThousandMachines(t *testing.T) {
 
 	given := w.watchAddresses()
 
-	pool := nodePool("thousand", int32(machines), "192.168.0.0/16", "fd00::1000-fd00::1fff")
+	pool := newNodePool("thousand", int32(machines), "192.168.0.0/16", "fd00::1000-fd00::1fff")
 	w.create(pool)
 
 	for i := range kills {
@@ -42,7 +42,7 @@ func TestThousandMachines(t *testing.T) {
 
 	w.eventually("all machines have addresses", func() bool { return given() == 2*machines })
 
-	if n := len(w.addresses()); n != machines {
+	if n := len(w.listAddresses()); n != machines {
 		t.Errorf("%d machines have addresses in their status", n)
 	}
 
@@ -50,13 +50,13 @@ func TestThousandMachines(t *testing.T) {
 	for _, end := range []func(){w.kill, w.stop} {
 		end()
 
-		logged := len(w.logged())
+		logged := len(w.readLog())
 		w.start()
 		w.eventually("the restarted operator has read all addresses", func() bool {
-			return w.metric("hyperfleet_ippool_free", `family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"`) == float64(ipv6-machines)
+			return w.readMetric("hyperfleet_ippool_free", `family="IPv6",network="`+w.namespace+`/machines",pool="`+w.namespace+`/thousand"`) == float64(ipv6-machines)
 		})
 		w.eventually("its controllers run", func() bool {
-			return strings.Contains(w.logged()[logged:], `msg="Starting workers" controller=kubevirtmachine`)
+			return strings.Contains(w.readLog()[logged:], `msg="Starting workers" controller=kubevirtmachine`)
 		})
 	}
 
@@ -67,7 +67,7 @@ func TestThousandMachines(t *testing.T) {
 
 // watchAddresses fails the test if an address is written to the status of one machine while it is in the status of
 // another. It returns a function that counts the allocated addresses.
-func (w *world) watchAddresses() func() int {
+func (w *fixture) watchAddresses() func() int {
 	w.t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
