@@ -75,9 +75,10 @@ func (r *reporter) connect(endpoint *guest.ReportTo) error {
 	return nil
 }
 
-// newOperatorClient returns a client that verifies the server with the CA bundle, or with the system's CAs if
-// the bundle is empty. It does not follow redirects. field is the configuration field of the bundle, for
-// errors.
+// newOperatorClient returns an HTTP client for a service that the operator configures: the operator itself, or
+// the secrets manager. The client verifies the server with the CA bundle, or with the system's CAs if the bundle
+// is empty. It does not follow redirects. field is the configuration field that contains the bundle. Errors name
+// it.
 func newOperatorClient(field, bundle string, timeout time.Duration) (*http.Client, error) {
 	transport := &http.Transport{Proxy: http.ProxyFromEnvironment, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}}
 

@@ -392,7 +392,8 @@ func (w *runnerWatch) newIdleTimeout() *endError {
 // jobName returns the job for messages. The name is missing while only a hook has reported the job.
 func (w *runnerWatch) jobName() string { return strings.TrimSpace("job " + w.job) }
 
-// newJobDone returns the end of a machine whose job has finished, with any result.
+// newJobDone returns the reason to end the machine because its job has finished. The job may have succeeded or
+// failed.
 func (w *runnerWatch) newJobDone() *endError {
 	out := newFinish(guest.ReasonJobDone, w.jobName()+": "+cmp.Or(w.jobMessage, "finished"))
 	out.result = w.jobResult

@@ -97,7 +97,8 @@ func (s *Service) configFile() string {
 	return s.path(s.opts.ConfigPath)
 }
 
-// endError says why the machine ends. It implements error so that steps can return it.
+// endError is the reason why the machine ends, which need not be a failure. It implements error so that steps
+// can return it.
 type endError struct {
 	phase           guest.Phase
 	reason, message string
@@ -112,7 +113,7 @@ func newFailure(reason, format string, args ...any) *endError {
 	return &endError{phase: guest.PhaseFailed, reason: reason, message: fmt.Errorf(format, args...).Error()}
 }
 
-// newFinish returns the end of a machine that has finished its work or was stopped.
+// newFinish returns the reason to end a machine that has finished its work or was stopped.
 func newFinish(reason, message string) *endError {
 	return &endError{phase: guest.PhaseFinished, reason: reason, message: message}
 }

@@ -31,8 +31,9 @@ type vault struct {
 // revokeTimeout limits the revocation of a token.
 const revokeTimeout = 5 * time.Second
 
-// openVault creates the client of the secrets manager, without a login.
+// openVault creates the client of the secrets manager. The client does not log in yet.
 func openVault(secrets *guest.Secrets, id *identity, redactor *redactor) (*vault, error) {
+	// "secrets" is the configuration field that errors name.
 	client, err := newOperatorClient("secrets", secrets.CABundle, fetchTimeout)
 	if err != nil {
 		return nil, err
@@ -42,8 +43,8 @@ func openVault(secrets *guest.Secrets, id *identity, redactor *redactor) (*vault
 		transport.TLSClientConfig.GetClientCertificate = id.clientCertificate
 	}
 
-	// fetchWithRetry retries, so the client must not. The token and the namespace from environment variables
-	// are cleared, because they are not meant for this service.
+	// fetchWithRetry retries, so the client must not. VAULT_TOKEN and VAULT_NAMESPACE are ignored, because other
+	// programs may have set them for themselves.
 	apiClient, err := vaultapi.NewClient(&vaultapi.Config{Address: secrets.Address, HttpClient: client, MaxRetries: 0})
 	if err != nil {
 		return nil, fmt.Errorf("secrets.address: %w", err)

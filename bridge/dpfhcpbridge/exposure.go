@@ -72,8 +72,8 @@ func checkServiceExposure(ctx context.Context, s *scope) step.Result {
 	return step.Wait(resyncInterval, pending, fmt.Sprintf("Service %s has no node port yet", key))
 }
 
-// reconciliationError returns ": " and the error of HyperShift's last reconcile of the HostedCluster, or
-// the empty string if the reconcile succeeded.
+// reconciliationError returns a suffix for messages: ": " and the error of HyperShift's last reconcile of
+// the HostedCluster. It returns "" if no error is known.
 func (s *scope) reconciliationError() string {
 	c := meta.FindStatusCondition(hypershift.Conditions(s.hostedCluster), hypershift.ReconciliationSucceeded)
 	if c == nil || c.Status != metav1.ConditionFalse || c.Message == "" {

@@ -35,8 +35,8 @@ const (
 // same name.
 func kubeconfigSecretName(cluster string) string { return cluster + "-hcp-kubeconfig" }
 
-// readKubeconfig waits for the administrator's kubeconfig and records the endpoints of the cluster in
-// the status.
+// readKubeconfig waits for the administrator's kubeconfig, keeps it for the later steps, and records the
+// endpoints of the cluster in the status.
 func readKubeconfig(ctx context.Context, s *scope) step.Result {
 	name := hypershift.KubeconfigSecretName(s.hostedCluster)
 	if name == "" {

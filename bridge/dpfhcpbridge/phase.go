@@ -15,7 +15,7 @@ import (
 const readyMessage = "the hosted cluster can be used"
 
 // Summarize sets the phase, the message and the reasons of Ready and HostedClusterCreated in the status.
-// It derives them from the conditions of the steps. The reasons come from the requirements document.
+// It derives them from the conditions of the steps.
 func Summarize(obj step.Object) {
 	bridge, ok := obj.(*v1alpha1.DPFHCPBridge)
 	if !ok {
@@ -106,8 +106,8 @@ func isMissingDependency(reason string) bool {
 	}
 }
 
-// computeReadyReason returns the reason of Ready, as the requirements document defines it, for a bridge
-// that is not ready.
+// computeReadyReason returns the reason of Ready for a bridge that is not ready. Ready has fewer reasons than
+// the conditions of the steps, so several of them have the same reason.
 func computeReadyReason(conditions []metav1.Condition) string {
 	reason, stalled := stopReason(conditions)
 

@@ -363,7 +363,8 @@ func mergeUserConfig(config fields, name string, text []byte) error {
 	return nil
 }
 
-// setEntry replaces the entry that has the same value of keyField, or adds the entry.
+// setEntry adds an entry to a list of the configuration, or replaces the entry that has the same value of
+// keyField. For example, a file is in the section storage and has the kind files and the keyField path.
 func setEntry(config fields, section, kind, keyField string, entry fields) {
 	all, _ := config[section].(fields)
 	if all == nil {

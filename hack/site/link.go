@@ -74,8 +74,8 @@ func (s *site) addBroken(p *page, link, problem string) {
 	s.broken = append(s.broken, brokenLink{p.file, link, problem})
 }
 
-// findTarget returns the path of a file or folder in the site, or else the problem with the link. It records
-// files that are not pages in linked.
+// findTarget returns the path of a file or folder in the site, or else the problem with the link. If the
+// target is not a page, findTarget adds it to s.linked, so that the site shows it.
 func (s *site) findTarget(file, fragment string) (out, problem string) {
 	if p := s.byFile[file]; p != nil {
 		if fragment != "" && !p.anchors[fragment] {

@@ -76,7 +76,7 @@ func writeFiles(dist string, files map[string][]byte) error {
 // brokenLink is a link whose target does not exist.
 type brokenLink struct{ page, link, problem string }
 
-// formatBrokenLinks returns a table of broken links, one for each line.
+// formatBrokenLinks returns a table of broken links, one per line.
 func formatBrokenLinks(links []brokenLink) string {
 	width := [2]int{}
 	for _, l := range links {

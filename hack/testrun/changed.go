@@ -41,9 +41,9 @@ func changedPackages(ctx context.Context, dir, since string, packages []string) 
 		return nil, err
 	}
 
-	folders := map[string]bool{}
+	changedFolders := map[string]bool{}
 	for _, file := range files {
-		folders[path.Dir(file)] = true
+		changedFolders[path.Dir(file)] = true
 	}
 
 	module, err := moduleOf(ctx, dir)
@@ -51,7 +51,7 @@ func changedPackages(ctx context.Context, dir, since string, packages []string) 
 		return nil, err
 	}
 
-	return affectedPackages(module, folders, tests), nil
+	return affectedPackages(module, changedFolders, tests), nil
 }
 
 // affectedPackages returns the packages whose tests depend on one of the folders. A folder without a package,

@@ -225,8 +225,9 @@ func (k *Kind) RenderPlan(
 	return p, nil
 }
 
-// RenderOSStep returns a script that runs sw_vers and softwareupdate. The SSH user owns the host's
-// volumes, and an installation needs the user's password, which Scaleway returns.
+// RenderOSStep returns the script of a step of a macOS update. It runs sw_vers and softwareupdate. An
+// installation needs the password of a volume owner. This is the SSH user, whose password the Scaleway API
+// returns.
 func (k *Kind) RenderOSStep(_ machine.Object, access machine.Access, params machine.OSStepParams) (plan.Part, bool) {
 	return macplan.NewOSStep(macplan.OSStepParams{
 		Step: string(params.Step), Version: params.Version, Label: params.Label, Attempt: params.Attempt,

@@ -96,16 +96,16 @@ func New(node string, now time.Time) (*PendingCredential, error) {
 	}, nil
 }
 
-// Advance does the next step of issuing a credential of the given lifetime, in the cluster of the
-// kubeconfig. It approves the request itself. If it returns no error and Credential is still nil,
-// call Advance again after one or two seconds. Errors that a person has to fix are of class
-// Configuration.
-func (w *PendingCredential) Advance(ctx context.Context, data []byte, lifetime time.Duration, now time.Time) error {
+// Advance does the next step of issuing a credential in the cluster of the kubeconfig: it creates a
+// CertificateSigningRequest, approves it, or reads the signed certificate. If it returns no error and
+// Credential is still nil, call Advance again after one or two seconds. Errors that a person has to fix
+// are of class Configuration.
+func (w *PendingCredential) Advance(ctx context.Context, kubeconfig []byte, lifetime time.Duration, now time.Time) error {
 	if w.Credential != nil {
 		return nil
 	}
 
-	cluster, closeClient, err := credential.Connect(data, credential.Kinds{
+	cluster, closeClient, err := credential.Connect(kubeconfig, credential.Kinds{
 		AddToScheme: []func(*runtime.Scheme) error{certificatesv1.AddToScheme},
 		Scopes: map[schema.GroupVersionKind]meta.RESTScope{
 			certificatesv1.SchemeGroupVersion.WithKind("CertificateSigningRequest"): meta.RESTScopeRoot,
@@ -116,16 +116,16 @@ func (w *PendingCredential) Advance(ctx context.Context, data []byte, lifetime t
 	}
 	defer closeClient()
 
-	object, err := w.ensureRequest(ctx, cluster, lifetime)
+	csr, err := w.ensureRequest(ctx, cluster, lifetime)
 	if err != nil {
 		return err
 	}
 
-	if len(object.Status.Certificate) > 0 {
-		return w.acceptCertificate(data, object.Status.Certificate)
+	if len(csr.Status.Certificate) > 0 {
+		return w.acceptCertificate(kubeconfig, csr.Status.Certificate)
 	}
 
-	if err := checkRefused(object); err != nil {
+	if err := checkRefused(csr); err != nil {
 		return err
 	}
 
@@ -135,14 +135,14 @@ func (w *PendingCredential) Advance(ctx context.Context, data []byte, lifetime t
 			certificatesv1.KubeAPIServerClientKubeletSignerName)
 	}
 
-	return w.approve(ctx, cluster, object)
+	return w.approve(ctx, cluster, csr)
 }
 
 // ensureRequest creates the certificate signing request, or reads it if it exists.
 func (w *PendingCredential) ensureRequest(
 	ctx context.Context, cluster client.Client, lifetime time.Duration,
 ) (*certificatesv1.CertificateSigningRequest, error) {
-	object := &certificatesv1.CertificateSigningRequest{
+	csr := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{Name: w.name},
 		Spec: certificatesv1.CertificateSigningRequestSpec{
 			Request: w.request, SignerName: certificatesv1.KubeAPIServerClientKubeletSignerName,
@@ -151,16 +151,16 @@ func (w *PendingCredential) ensureRequest(
 		},
 	}
 
-	err := cluster.Create(ctx, object)
+	err := cluster.Create(ctx, csr)
 	if apierrors.IsAlreadyExists(err) {
-		err = cluster.Get(ctx, client.ObjectKeyFromObject(object), object)
+		err = cluster.Get(ctx, client.ObjectKeyFromObject(csr), csr)
 	}
 
 	if err != nil {
 		return nil, w.callError("create certificate signing request", err)
 	}
 
-	return object, nil
+	return csr, nil
 }
 
 // callError wraps the error of a call. If the call was forbidden, the error names the fix.
@@ -173,44 +173,44 @@ func (w *PendingCredential) callError(operation string, err error) error {
 	return fmt.Errorf("%s %s: %w", operation, w.name, credential.RedactError(err))
 }
 
-// checkRefused returns an error if the request was denied or its signing failed.
-func checkRefused(object *certificatesv1.CertificateSigningRequest) error {
-	for _, c := range object.Status.Conditions {
+// checkRefused returns an error if the certificate signing request was denied or its signing failed.
+func checkRefused(csr *certificatesv1.CertificateSigningRequest) error {
+	for _, c := range csr.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
 			return errclass.New(errclass.Configuration, ReasonRefused,
-				"certificate signing request %s was denied or failed: run kubectl describe csr %s for the reason", object.Name, object.Name)
+				"certificate signing request %s was denied or failed: run kubectl describe csr %s for the reason", csr.Name, csr.Name)
 		}
 	}
 
 	return nil
 }
 
-// approve approves the request, so that the signer signs it.
+// approve approves the certificate signing request, so that the signer signs it.
 func (w *PendingCredential) approve(
-	ctx context.Context, cluster client.Client, object *certificatesv1.CertificateSigningRequest,
+	ctx context.Context, cluster client.Client, csr *certificatesv1.CertificateSigningRequest,
 ) error {
-	for _, c := range object.Status.Conditions {
+	for _, c := range csr.Status.Conditions {
 		if c.Type == certificatesv1.CertificateApproved {
 			return nil
 		}
 	}
 
-	object.Status.Conditions = append(object.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
+	csr.Status.Conditions = append(csr.Status.Conditions, certificatesv1.CertificateSigningRequestCondition{
 		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue,
 		Reason: "HyperFleetHost", Message: "requested by HyperFleet for host " + w.node,
 	})
 
 	// If another client changed the request, the next call sees the change.
-	if err := cluster.SubResource("approval").Update(ctx, object); err != nil && !apierrors.IsConflict(err) {
+	if err := cluster.SubResource("approval").Update(ctx, csr); err != nil && !apierrors.IsConflict(err) {
 		return w.callError("approve certificate signing request", err)
 	}
 
 	return nil
 }
 
-// acceptCertificate builds the kubeconfig of a certificate. The certificate must be for the pending
-// key and Node.
-func (w *PendingCredential) acceptCertificate(data, certificate []byte) error {
+// acceptCertificate stores the credential: the given kubeconfig with the certificate as its client
+// certificate. The certificate must be for the pending key and Node.
+func (w *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) error {
 	if len(certificate) > maxCertificateSize {
 		return fmt.Errorf("read certificate of %s: its size of %d bytes exceeds the limit of %d",
 			w.name, len(certificate), maxCertificateSize)
@@ -221,7 +221,7 @@ func (w *PendingCredential) acceptCertificate(data, certificate []byte) error {
 		return fmt.Errorf("read certificate of %s: %w", w.name, err)
 	}
 
-	text, err := credential.NewKubeconfig(data, certificate, w.key)
+	text, err := credential.NewKubeconfig(kubeconfig, certificate, w.key)
 	if err != nil {
 		return err
 	}

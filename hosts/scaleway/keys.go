@@ -12,9 +12,9 @@ import (
 	"github.com/scaleway/scaleway-sdk-go/scw"
 )
 
-// EnsureKey registers a public key with the project if it is not registered. The key has the format
-// of a line of authorized_keys. A server gets the keys of its project when it is installed, so the
-// key must be registered before the server is ordered.
+// EnsureKey registers a public key, in the format of authorized_keys, with the project if it is not
+// registered. It returns an error if the key is registered but disabled. A server gets the keys of its
+// project when it is installed, so the key must be registered before the server is ordered.
 func (c *Client) EnsureKey(ctx context.Context, name, publicKey string) error {
 	keys, err := c.listKeys(ctx)
 	if err != nil {
@@ -26,6 +26,7 @@ func (c *Client) EnsureKey(ctx context.Context, name, publicKey string) error {
 		return nil
 	}
 
+	// The key is not enabled, so if it is registered, it is disabled.
 	i := slices.IndexFunc(keys, func(k *iam.SSHKey) bool { return keyOf(k.PublicKey) == want })
 	if i >= 0 {
 		return &Error{Kind: Rejected, Message: "SSH key " + keys[i].Name +
@@ -58,7 +59,7 @@ func (c *Client) listKeys(ctx context.Context) ([]*iam.SSHKey, error) {
 	return keys, err
 }
 
-// keyOf returns the key without its comment.
+// keyOf returns the type and the key of a line of authorized_keys, without the comment.
 func keyOf(line string) string {
 	fields := strings.Fields(line)
 

@@ -103,15 +103,15 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 	return p, nil
 }
 
-// newSearchStart returns a function that computes from an owner's UID the offset at which the search
-// for its id starts. A new process therefore finds the same id for an owner. A new claim with the
-// name of a deleted claim has another UID and gets another id.
-func newSearchStart(config hypervisor.Config) func(owner string) int {
+// newSearchStart returns a function that computes, from a claim's UID, the offset at which the search for
+// a free id starts. The search is therefore repeatable: a new process finds the same id for a claim. A new
+// claim with the name of a deleted claim has another UID and gets another id.
+func newSearchStart(config hypervisor.Config) func(claimUID string) int {
 	size := config.IDMax - config.IDMin + 1
 
-	return func(owner string) int {
+	return func(claimUID string) int {
 		h := fnv.New64a()
-		_, _ = h.Write([]byte(owner))
+		_, _ = h.Write([]byte(claimUID))
 
 		return int(h.Sum64() % uint64(size)) //nolint:gosec // the result is less than size, which is an int
 	}

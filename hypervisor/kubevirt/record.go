@@ -42,8 +42,8 @@ type Record struct {
 	ID int `json:"id"`
 }
 
-// ParseRecord returns the ownership record of an object. The error wraps hypervisor.ErrNoRecord if
-// the object has none.
+// ParseRecord returns the ownership record of an object, or hypervisor.ErrNoRecord if the object has
+// none.
 func ParseRecord(obj client.Object) (Record, error) {
 	raw, ok := obj.GetAnnotations()[AnnotationOwner]
 	if !ok {

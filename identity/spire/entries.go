@@ -39,9 +39,9 @@ const (
 	devIDAttestor     = "tpm_devid"
 )
 
-// entryIDPrefix returns the prefix before the claim's UID in the ids of this operator's entries. It
-// contains a digest of the operator's UID, because the UID can contain characters that an entry id must
-// not contain. SPIRE's datastore allows at most 255 letters, digits, "-", "_" and ".".
+// entryIDPrefix returns the prefix of the ids of this operator's entries. The claim's UID follows it. The
+// prefix contains a digest of the operator's UID, because the UID can contain characters that an entry
+// id must not contain. SPIRE's datastore allows at most 255 letters, digits, "-", "_" and ".".
 func (r *Registry) entryIDPrefix() string {
 	sum := sha256.Sum256([]byte(r.options.OperatorUID))
 

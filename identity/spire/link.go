@@ -177,10 +177,10 @@ func (l *connection) close() error {
 	return nil
 }
 
-// interceptUnary limits a call to the timeout, retries it while the server is unavailable, and reports
-// each attempt to Options.Observe. A retry is safe because an unavailable server has not executed the
-// call. All calls of a registry except CreateJoinToken are idempotent. createToken revokes an
-// additional token that a retry of CreateJoinToken may create.
+// interceptUnary retries a call while the server is unavailable, and reports each attempt to
+// Options.Observe. Options.Timeout limits all attempts together. The server may have executed an attempt
+// that failed. A retry is safe nevertheless, because all calls except CreateJoinToken are idempotent. If
+// a retry of CreateJoinToken creates a second token, createToken revokes the first.
 func (l *connection) interceptUnary(
 	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption,

@@ -28,19 +28,19 @@ type Destination struct {
 	DefaultServers []string
 }
 
-// NewDestination returns a destination for servers, as host:port, that an object of the Secret's
-// owner names. A Secret without a list of allowed servers may be sent to all of them. Empty strings
-// are ignored.
-func NewDestination(named ...string) Destination {
-	var servers []string
+// NewDestination returns the destination for servers in the form host:port. Use it if the servers are
+// named in an object that belongs to the owner of the Secret. All of these servers are default servers.
+// Empty strings are ignored.
+func NewDestination(servers ...string) Destination {
+	var normalized []string
 
-	for _, server := range named {
+	for _, server := range servers {
 		if server != "" {
-			servers = append(servers, bounds.NormalizeServer(server))
+			normalized = append(normalized, bounds.NormalizeServer(server))
 		}
 	}
 
-	return Destination{Servers: servers, DefaultServers: servers}
+	return Destination{Servers: normalized, DefaultServers: normalized}
 }
 
 // DestinationOfURL returns the destination for the server of a URL. If the text is not a URL with a

@@ -9,10 +9,10 @@ import (
 	"fmt"
 )
 
-// Class tells what has to happen before the same call can succeed.
+// Class says what has to happen before the same call can succeed.
 type Class string
 
-// The classes of the operator's requirements document.
+// The classes of errors.
 const (
 	// Transient errors disappear without intervention. The caller retries with back-off.
 	Transient Class = "Transient"

@@ -58,7 +58,7 @@ func ParseLevel(text string) (slog.Level, error) {
 	}
 }
 
-// ParseFormat parses json or text, in any case. An empty text means JSON.
+// ParseFormat parses json or text, in any case. An empty string means JSON.
 func ParseFormat(text string) (Format, error) {
 	switch format := Format(strings.ToLower(strings.TrimSpace(text))); format {
 	case "", JSON:

@@ -45,8 +45,8 @@ type objectState struct {
 	// writtenVersion is empty once the cache has received the write.
 	writtenVersion string
 	writtenAt      time.Time
-	// deferredObject is the object as the last run left it without writing it. deferredAt is the time
-	// of the first run whose write is deferred.
+	// deferredObject is a copy of the object at the end of the last run, which was not written. deferredAt
+	// is the time of the first run whose write is deferred.
 	deferredObject client.Object
 	deferredAt     time.Time
 }
@@ -81,20 +81,20 @@ func (m *objectStates) recordWrite(obj client.Object, now time.Time) {
 	*m.getOrCreate(obj.GetUID(), now) = objectState{writtenVersion: obj.GetResourceVersion(), writtenAt: now}
 }
 
-// deferWrite keeps the object as a run has left it, and returns how much longer the write may be
-// deferred. It returns 0 if the write was deferred for maxWriteDelay.
+// deferWrite keeps a copy of the object as it is at the end of a run, and returns how much longer the write
+// may be deferred. The result is 0 if the write has already been deferred for maxWriteDelay, so that it is due.
 func (m *objectStates) deferWrite(obj client.Object, now time.Time) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
-	known := m.getOrCreate(obj.GetUID(), now)
-	if known.deferredObject == nil {
-		known.deferredAt = now
+	state := m.getOrCreate(obj.GetUID(), now)
+	if state.deferredObject == nil {
+		state.deferredAt = now
 	}
 
-	known.deferredObject, _ = obj.DeepCopyObject().(client.Object)
+	state.deferredObject, _ = obj.DeepCopyObject().(client.Object)
 
-	return max(known.deferredAt.Add(maxWriteDelay).Sub(now), 0)
+	return max(state.deferredAt.Add(maxWriteDelay).Sub(now), 0)
 }
 
 // restoreDeferred replaces obj with the object that an earlier run left without writing it. If obj

@@ -114,8 +114,8 @@ func variableNames(suffix string) []string {
 	return []string{prefix + suffix, prefix + "TRACES_" + suffix}
 }
 
-// validateEndpoint returns errors without the value of the variable, because the value may contain
-// a password.
+// validateEndpoint returns an error if the text is not a URL that spans can be sent to. The error does
+// not contain the text, because the text may contain a password.
 func validateEndpoint(name, text string) error {
 	u, err := url.Parse(text)
 

@@ -378,9 +378,9 @@ func (n *Network) Assignments() []Assignment {
 	return n.assignments.filter(func(Assignment) bool { return true })
 }
 
-// AssignmentsOutside returns the addresses in use that were allocated from a pool but that the pool does not
-// contain, in ascending order. These are addresses that were in use when the pool shrank or was removed, and
-// addresses that came from a status.
+// AssignmentsOutside returns, in ascending order, the addresses in use that were allocated from a pool but that
+// the pool does not contain. For example, they were in use when the pool shrank or was removed, or they were
+// read from an object's status.
 func (n *Network) AssignmentsOutside(pool string) []Assignment {
 	n.mu.RLock()
 	defer n.mu.RUnlock()

@@ -251,7 +251,8 @@ func reportRegistration(
 	return writer.Report(ctx, machine, ready.Status, source.Reason, source.Message)
 }
 
-// machineRef returns the reference from a registration to its machine.
+// machineRef returns the reference from a registration to its machine. The machine is in the field claim, also if
+// it is not a MachineClaim.
 func machineRef(kind string, machine client.Object) v1alpha1.DNSRegistrationClaim {
 	return v1alpha1.DNSRegistrationClaim{
 		Kind: kind, Namespace: machine.GetNamespace(), Name: machine.GetName(), UID: string(machine.GetUID()),

@@ -104,7 +104,7 @@ func findItem(object fields, name string, path ...string) fields {
 	return nil
 }
 
-// listItems returns the entries of a list without copying them. A change of an entry changes the object.
+// listItems returns the entries of a list without copying them. Changing an entry changes the object.
 func listItems(object fields, path ...string) []fields {
 	value, _, _ := unstructured.NestedFieldNoCopy(object, path...)
 	entries, _ := value.(list)

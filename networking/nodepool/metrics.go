@@ -25,7 +25,8 @@ func NewCollector(b *pools.AddressRegistry) *Collector {
 // Describe sends the description of the metric.
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) { ch <- c.exhausted }
 
-// Collect reads the metric from the address registry.
+// Collect returns the metric of each cluster in the address registry: 1 if a pool of the cluster waits for
+// an address, otherwise 0.
 func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	waiting := map[string]float64{}
 

@@ -76,7 +76,7 @@ func IsPoison(err error) bool {
 	return ok
 }
 
-// Letter is an event. After it was given up, it also has the reason.
+// Letter is an event. An event that was given up is a dead letter, and has the reason.
 type Letter struct {
 	Event cloudevents.Event
 	// Attempts is how often the event was passed to a handler.

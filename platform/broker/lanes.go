@@ -133,7 +133,8 @@ func (q *Queue) Publish(_ context.Context, _ string, event cloudevents.Event) er
 // Health returns nil, because a queue needs no connection.
 func (*Queue) Health(context.Context) error { return nil }
 
-// addDelivery adds a message from a broker, which has already been delivered so many times.
+// addDelivery adds a message from a broker. attempts is how often the broker has delivered the message before.
+// A message that is not a valid event is added as a malformed event, which is given up.
 func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive func() bool) {
 	item := &delivery{Letter: Letter{Attempts: attempts}, ack: ack, isAlive: alive}
 

@@ -49,9 +49,10 @@ func (a access) settingName() string {
 	return configPath + ".url"
 }
 
-// resolve returns the URL for the library, which only uses AMQP without TLS, and the TLS
-// configuration for the connection below it. The TLS configuration is nil if the connection does
-// not use TLS. Errors do not contain the URL, because it can contain a password.
+// resolve returns the URL and the TLS configuration of the server. The URL is always amqp://, so that
+// the AMQP library does not use TLS itself: trackedConn dials with the TLS configuration. The TLS
+// configuration is nil if the setting has an amqp:// URL. Errors do not contain the URL, because it can
+// contain a password.
 func (a access) resolve() (*url.URL, *tls.Config, error) {
 	if (a.CertFile == "") != (a.KeyFile == "") {
 		return nil, nil, fmt.Errorf("%s: %w", configPath, errNoPair)
@@ -71,14 +72,15 @@ func (a access) resolve() (*url.URL, *tls.Config, error) {
 		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), err)
 	}
 
-	uri, err := amqp.ParseURI(text)
+	// The library's parser adds the default port, and knows the parameters in the query.
+	amqpURI, err := amqp.ParseURI(text)
 
 	switch {
 	case err != nil:
 		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), err)
-	case uri.CACertFile+uri.CertFile+uri.KeyFile != "":
+	case amqpURI.CACertFile+amqpURI.CertFile+amqpURI.KeyFile != "":
 		return nil, nil, fmt.Errorf("%s: %w", a.settingName(), errFiles)
-	case uri.Scheme == "amqp":
+	case amqpURI.Scheme == "amqp":
 		return serverURL, nil, nil
 	}
 
@@ -87,8 +89,9 @@ func (a access) resolve() (*url.URL, *tls.Config, error) {
 		return nil, nil, err
 	}
 
-	tlsConfig.ServerName = cmp.Or(uri.ServerName, uri.Host) // the certificate has a name even if the URL has an address
-	serverURL.Scheme, serverURL.Host = "amqp", net.JoinHostPort(uri.Host, strconv.Itoa(uri.Port))
+	// If the host is an IP address, the URL's server_name_indication can be the name in the certificate.
+	tlsConfig.ServerName = cmp.Or(amqpURI.ServerName, amqpURI.Host)
+	serverURL.Scheme, serverURL.Host = "amqp", net.JoinHostPort(amqpURI.Host, strconv.Itoa(amqpURI.Port))
 
 	return serverURL, tlsConfig, nil
 }

@@ -236,7 +236,8 @@ func (e *Env) convertIssues(expression string, issues *cel.Issues) *CompileError
 	return out
 }
 
-// listNames returns the names of all variables, and of all functions that are not operators.
+// listNames returns the names of all variables, and of all functions that are not operators. In CEL,
+// operators are functions with names such as _+_, -_, !_ and @in.
 func (e *Env) listNames() []string {
 	names := slices.Clone(e.variables)
 

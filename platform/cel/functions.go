@@ -354,6 +354,7 @@ func findFeedbackValue(feedback, name ref.Val) ref.Val {
 	return types.String("")
 }
 
+// triState returns the status of a condition: True if yes is true, else False if no is true, else Unknown.
 func triState(yes, no ref.Val) ref.Val {
 	switch {
 	case yes == types.True:

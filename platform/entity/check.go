@@ -202,8 +202,8 @@ func (c *checker) checkReferences() {
 	}
 }
 
-// findCycle returns a path from a kind back to start along the kinds that each kind requires. The
-// result is empty if there is no such path.
+// findCycle follows required parents and references from kind, and returns the first path that leads
+// back to start. It returns "" if there is none. path has the kinds that were already followed.
 func (c *checker) findCycle(start, kind *Kind, path []string) string {
 	if slices.Contains(path, kind.Kind) {
 		return ""

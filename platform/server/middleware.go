@@ -197,7 +197,8 @@ func (s *Server) identifyCaller(r *http.Request, info *request) (err error) {
 	return err
 }
 
-// writeError responds with a problem, and logs the details that the caller must not see.
+// writeError responds with a problem document (RFC 9457). It logs the details of the server's own errors,
+// because the response must not contain them.
 func (s *Server) writeError(w http.ResponseWriter, r *http.Request, err error) {
 	apiErr := toProblem(err)
 

@@ -283,9 +283,10 @@ func isSameCondition(a, b openapi.ResourceCondition) bool {
 	return a == b
 }
 
-// recompute updates a resource after something that it depends on has changed, for example because
-// a child was removed or a target is being deleted. If the resource is being deleted and nothing
-// prevents its removal any more, it is removed, and its owner is updated in the same way.
+// recompute updates the conditions of a resource after something that they depend on has changed. For
+// example, a child was removed, or a resource that it refers to is being deleted. If the resource is
+// being deleted and nothing prevents its removal any more, it is removed. The same is then done for its
+// owner. A resource that does not exist is no error.
 func (u *requestTx) recompute(ctx context.Context, id string) error {
 	for id != "" {
 		r, err := u.tx.GetForUpdate(ctx, id)

@@ -139,8 +139,9 @@ func newSelector(adapters []string) (string, error) {
 	return labels.NewSelector().Add(*requirement).String(), nil
 }
 
-// deduplicate removes objects that are listed a second time by another kind, such as Events. Of the
-// two results it keeps the one whose kind the object's HMAC was made for.
+// deduplicate removes objects that were listed twice, because the API server serves them under two API
+// groups. Events, for example, are in the core group and in events.k8s.io. It keeps the result whose
+// HMAC is valid, because the HMAC covers the kind.
 func (s *sweeper) deduplicate(found [][]*object) []*object {
 	seen := map[types.UID]int{}
 

@@ -36,7 +36,7 @@ type sourceSlots struct {
 	requests int
 }
 
-// readSlot is the slot of one body.
+// readSlot is the place of one body in the limiter. It holds a slot of the limiter and a slot of the source.
 type readSlot struct {
 	limiter     *readLimiter
 	source      string
@@ -59,9 +59,9 @@ func clientAddress(r *http.Request) string {
 	return host
 }
 
-// acquire waits for a slot, which the caller must release. It returns the context's error if the
-// context ends first. Until the body is read, the limiter may call abort, which makes the read
-// fail.
+// acquire waits for a slot of the source and a slot of the limiter. The caller must release them. acquire
+// returns the context's error if the context ends first. Until the body is read, the limiter may call
+// abort, which makes the read fail.
 func (l *readLimiter) acquire(ctx context.Context, source string, abort func()) (*readSlot, error) {
 	out := &readSlot{limiter: l, source: source, sourceSlots: l.retainSource(source), abort: abort}
 
@@ -136,7 +136,7 @@ func (l *readLimiter) abortSlowest(source string) {
 	l.reading = slices.Delete(l.reading, i, i+1)
 }
 
-// markRead records that the body is complete or that its read failed.
+// markRead removes the read from the reads that can be aborted: its body is complete, or the read failed.
 func (s *readSlot) markRead() {
 	s.limiter.mu.Lock()
 	defer s.limiter.mu.Unlock()
@@ -144,7 +144,7 @@ func (s *readSlot) markRead() {
 	s.limiter.reading = slices.DeleteFunc(s.limiter.reading, func(slot *readSlot) bool { return slot == s })
 }
 
-// release returns the slot.
+// release ends the read and frees both slots that acquire took: one of the limiter and one of the source.
 func (s *readSlot) release() {
 	s.markRead()
 	<-s.limiter.slots
@@ -168,7 +168,8 @@ func (l *readLimiter) retainSource(source string) *sourceSlots {
 	return slots
 }
 
-// releaseSource ends the use of a source's slots by one request. The last request deletes the slots.
+// releaseSource is the reverse of retainSource: it counts one request less, and deletes the slots of a source
+// that has no more requests.
 func (l *readLimiter) releaseSource(source string, slots *sourceSlots) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -337,12 +337,12 @@ func (s *Sources) runPolls(ctx context.Context, src *source) {
 	for {
 		pools := src.currentPools()
 
-		next := s.pollIfDue(ctx, src, pools)
-		if redelivery := s.redeliverIfDue(ctx, src, pools); redelivery < next {
-			next = redelivery
+		untilNext := s.pollIfDue(ctx, src, pools)
+		if untilRedelivery := s.redeliverIfDue(ctx, src, pools); untilRedelivery < untilNext {
+			untilNext = untilRedelivery
 		}
 
-		timer := s.Clock.NewTimer(max(min(next, poolResyncInterval), 10*time.Millisecond))
+		timer := s.Clock.NewTimer(max(min(untilNext, poolResyncInterval), 10*time.Millisecond))
 
 		select {
 		case <-ctx.Done():

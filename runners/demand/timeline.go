@@ -131,7 +131,7 @@ func newJobEvent(kind v1alpha1.JobMoment, timestamp time.Time, message string) v
 	}
 }
 
-// timeOrNow returns the time of a kind of event in the timeline, or now if the event is missing.
+// timeOrNow returns the time of the event of this kind that is already in the timeline, or else the current time.
 func (t *timelineBuilder) timeOrNow(kind v1alpha1.JobMoment) time.Time {
 	if previous, ok := t.events[kind]; ok {
 		return previous.Time.Time

@@ -48,7 +48,7 @@ func backoffAfter(failures int32) time.Duration {
 
 // checkBackoff returns Done if the back-off of the step is over. Otherwise it returns a wait with the reason
 // and message of the last failure. The step must not call any API in this case, whatever has enqueued the
-// claim.
+// claim. condition is the step's condition, which also names the step in the back-off.
 func (s *scope) checkBackoff(condition string) step.Result {
 	backoff, _ := s.lastAttempts()
 	if backoff == nil || backoff.Step != condition {
@@ -123,8 +123,8 @@ func isInterrupted(err error) bool {
 	return apierrors.IsConflict(err) || errors.Is(err, context.Canceled)
 }
 
-// recordSuccess clears the back-off of the claim, closes the circuit breaker, and enqueues the claims that
-// wait for it.
+// recordSuccess clears the back-off and the failed attempts of the claim. It also closes the circuit breaker
+// of a cause, because the cause no longer makes calls fail, and enqueues the claims that waited for their turns.
 func (s *scope) recordSuccess(cause string) {
 	s.claim.Status.Backoff = nil
 	s.breakers.dropAttempts(client.ObjectKeyFromObject(s.claim))
@@ -134,9 +134,9 @@ func (s *scope) recordSuccess(cause string) {
 	}
 }
 
-// causeOf returns the name of the circuit breaker for an error: the node on which the machine is created,
-// the hypervisor cluster if the machine has no node yet, the scope at the CI platform, or the identity
-// provider.
+// causeOf returns the cause of an error. Each cause has its own circuit breaker. It is the node on which the
+// machine is created, the hypervisor cluster if the machine has no node yet, the scope at the CI platform, or
+// the identity provider.
 func (s *scope) causeOf(err error) string {
 	if _, ok := errors.AsType[*workload.Error](err); ok {
 		return s.platformCause()

@@ -57,7 +57,7 @@ type circuitBreaker struct {
 
 // recordFailure counts a failure of a claim. It returns how long the claim waits for its next turn, or 0 if
 // the breaker is closed.
-func (c *circuitBreakers) recordFailure(name string, claim types.NamespacedName, now time.Time, message string) time.Duration {
+func (c *circuitBreakers) recordFailure(cause string, claim types.NamespacedName, now time.Time, message string) time.Duration {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -65,10 +65,10 @@ func (c *circuitBreakers) recordFailure(name string, claim types.NamespacedName,
 		c.byCause = map[string]*circuitBreaker{}
 	}
 
-	breaker := c.byCause[name]
+	breaker := c.byCause[cause]
 	if breaker == nil {
 		breaker = &circuitBreaker{turns: map[types.NamespacedName]time.Time{}}
-		c.byCause[name] = breaker
+		c.byCause[cause] = breaker
 	}
 
 	breaker.failures++
@@ -100,11 +100,11 @@ func (c *circuitBreaker) turnOf(claim types.NamespacedName, now time.Time) time.
 
 // admit returns how long a claim must wait for its turn, and the message of the last failure. It returns 0
 // if the claim has its turn or the breaker is closed.
-func (c *circuitBreakers) admit(name string, claim types.NamespacedName, now time.Time) (time.Duration, string) {
+func (c *circuitBreakers) admit(cause string, claim types.NamespacedName, now time.Time) (time.Duration, string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	breaker := c.byCause[name]
+	breaker := c.byCause[cause]
 	if breaker == nil || breaker.failures < openThreshold {
 		return 0, ""
 	}
@@ -156,16 +156,16 @@ func (c *circuitBreakers) dropAttempts(claim types.NamespacedName) {
 }
 
 // closeBreaker closes the breaker of a cause, and returns the claims that waited for their turns.
-func (c *circuitBreakers) closeBreaker(name string) []types.NamespacedName {
+func (c *circuitBreakers) closeBreaker(cause string) []types.NamespacedName {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	breaker := c.byCause[name]
+	breaker := c.byCause[cause]
 	if breaker == nil {
 		return nil
 	}
 
-	delete(c.byCause, name)
+	delete(c.byCause, cause)
 
 	out := make([]types.NamespacedName, 0, len(breaker.turns))
 	for claim := range breaker.turns {

@@ -27,8 +27,8 @@ import (
 // retryAfter is the delay before a check that failed with a transient error is repeated.
 const retryAfter = 10 * time.Second
 
-// renderCloudInit renders the cloud-init texts for a sample claim, so that a mistake in them is reported
-// before the first machine is created.
+// renderCloudInit checks the cloud-init texts of the template: it renders them for a sample claim and discards
+// the result. A mistake is therefore reported before the first machine is created.
 func renderCloudInit(_ context.Context, s *scope) step.Result {
 	if err := vmspec.DryRender(s.template, s.Settings); err != nil {
 		return step.Stall(errclass.ReasonOf(err, "CloudInitInvalid"), err.Error())

@@ -354,11 +354,11 @@ func (p *provider) repositoryName(ctx context.Context, id int64) (string, error)
 		return name, nil
 	}
 
-	var said struct {
+	var repository struct {
 		FullName string `json:"full_name"`
 	}
 
-	if _, err := p.api.callAPI(ctx, http.MethodGet, "/repositories/"+strconv.FormatInt(id, 10), nil, &said); err != nil {
+	if _, err := p.api.callAPI(ctx, http.MethodGet, "/repositories/"+strconv.FormatInt(id, 10), nil, &repository); err != nil {
 		return "", p.explain(fmt.Sprintf("get repository %d", id), err)
 	}
 
@@ -369,9 +369,9 @@ func (p *provider) repositoryName(ctx context.Context, id int64) (string, error)
 		clear(p.names) // names that are needed later are read again
 	}
 
-	p.names[id] = said.FullName
+	p.names[id] = repository.FullName
 
-	return said.FullName, nil
+	return repository.FullName, nil
 }
 
 // GetJob returns the current state of a job.

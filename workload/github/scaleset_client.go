@@ -469,6 +469,7 @@ func (s *serviceClient) ensureSet(ctx context.Context, group int64, name string)
 	return updated, s.checkSet(updated, err)
 }
 
+// checkSet returns an error if the scale set was not created. set and err are the result of the call.
 func (s *serviceClient) checkSet(set scaleSet, err error) error {
 	switch {
 	case err != nil:

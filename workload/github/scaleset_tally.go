@@ -110,9 +110,9 @@ type tallyEntry struct {
 // tally contains what is known about a scale set's jobs. Its methods only change the tally itself.
 // clone copies it.
 //
-// Messages name individual jobs. Statistics are the authoritative counts. Messages can be lost with
-// their session, arrive twice or arrive late. Therefore reconcile compares both after each message,
-// and when no message has arrived for quietPeriod, as follows:
+// Messages name individual jobs. A job is named if a message has named it. Statistics are the authoritative
+// counts. Messages can be lost with their session, arrive twice or arrive late. Therefore reconcile compares
+// named jobs and statistics after each message, and when no message has arrived for quietPeriod:
 //
 //  1. If more named jobs run than the statistics count, the oldest of them are closed.
 //  2. If more named jobs wait than the statistics count, the oldest of them are marked as running,
@@ -132,19 +132,20 @@ type tally struct {
 	// webURL is the base URL of the web pages of runs, for example https://github.com.
 	webURL string
 
-	open         map[string]tallyEntry // by key
+	open         map[string]tallyEntry // jobs that messages have named and that are not completed, by key
 	closed       map[string]time.Time  // when jobs were closed, by id
-	placeholders map[string]tallyEntry // placeholders, by id
+	placeholders map[string]tallyEntry // queued jobs that only the statistics count, by id
 
 	session      string
 	sessionStart time.Time
-	// isFirstSession means that this is the tally's first session, so jobs of earlier processes are
-	// unknown.
+	// isFirstSession is true in the tally's first session, in which RunnerJobs of an earlier process may be
+	// unknown. begin says when a later session still counts as the first.
 	isFirstSession bool
 
 	statistics   statistics
 	statisticsAt time.Time
-	// surplusSince is since when messages have named more jobs than the statistics count.
+	// surplusSince is since when the tally has had more named jobs than the statistics count. It is zero if
+	// there is no surplus.
 	surplusSince time.Time
 	lastOrder    int
 }
@@ -175,8 +176,10 @@ func (t *tally) clone() tally {
 	return out
 }
 
-// begin starts a session.
-func (t *tally) begin(session string, level statistics, now time.Time) {
+// begin resets what the tally knows from the previous session, when a new session starts. Open jobs stay, but
+// no message of the new session has updated them. A session that starts while mayMissJobs is
+// true still counts as the first.
+func (t *tally) begin(session string, current statistics, now time.Time) {
 	t.isFirstSession = t.isFirstSession && (t.session == "" || t.mayMissJobs(now))
 	t.session, t.sessionStart, t.surplusSince = session, now, time.Time{}
 
@@ -185,14 +188,16 @@ func (t *tally) begin(session string, level statistics, now time.Time) {
 		t.open[key] = entry
 	}
 
-	t.observe(level, now)
+	t.observe(current, now)
 }
 
-// observe stores statistics.
-func (t *tally) observe(level statistics, now time.Time) { t.statistics, t.statisticsAt = level, now }
+// observe stores the current statistics.
+func (t *tally) observe(current statistics, now time.Time) {
+	t.statistics, t.statisticsAt = current, now
+}
 
-// mayMissJobs reports whether RunnerJobs of an earlier process can exist that the tally does not
-// contain.
+// mayMissJobs reports whether RunnerJobs of an earlier process can exist that the tally does not contain
+// yet. This is possible until unknownJobsGracePeriod after the start of a session that counts as the first.
 func (t *tally) mayMissJobs(now time.Time) bool {
 	return t.isFirstSession && now.Sub(t.sessionStart) < unknownJobsGracePeriod
 }
@@ -354,7 +359,8 @@ func (t *tally) reconcile(isQuiet bool, now time.Time) []workload.Job {
 	return out
 }
 
-// reconcileNamed applies rules 1 and 2.
+// reconcileNamed applies rules 1 and 2 of tally: it closes named jobs that the statistics no longer count,
+// and marks queued jobs as running if the statistics count more running jobs than are named.
 func (t *tally) reconcileNamed(isQuiet bool, now time.Time) []workload.Job {
 	running, queued := t.listNamed(v1alpha1.JobRunning), t.listNamed(v1alpha1.JobQueued)
 	surplusRunning, surplusQueued := len(running)-t.statistics.Running, len(queued)-t.statistics.waiting()
@@ -369,17 +375,17 @@ func (t *tally) reconcileNamed(isQuiet bool, now time.Time) []workload.Job {
 		t.surplusSince = now
 	}
 
-	isConfirmed := t.statisticsAt.Sub(t.surplusSince) >= surplusGracePeriod
+	isSurplusConfirmed := t.statisticsAt.Sub(t.surplusSince) >= surplusGracePeriod
 
 	var out []workload.Job
 
-	for _, key := range t.selectEligible(running, surplusRunning, isQuiet, isConfirmed, now) {
+	for _, key := range t.selectEligible(running, surplusRunning, isQuiet, isSurplusConfirmed, now) {
 		out = append(out, t.closeJob(key, now))
 	}
 
 	unnamedRunning := max(0, t.statistics.Running-len(t.listNamed(v1alpha1.JobRunning)))
 
-	for i, key := range t.selectEligible(queued, surplusQueued, isQuiet, isConfirmed, now) {
+	for i, key := range t.selectEligible(queued, surplusQueued, isQuiet, isSurplusConfirmed, now) {
 		if i < unnamedRunning {
 			out = append(out, t.markRunning(key))
 		} else {
@@ -390,15 +396,15 @@ func (t *tally) reconcileNamed(isQuiet bool, now time.Time) []workload.Job {
 	return out
 }
 
-// selectEligible returns at most count of the jobs, oldest first. A job is eligible if no message
-// of this session updated it and no message is pending, or if the surplus is confirmed and no
-// message updated the job within surplusGracePeriod.
-func (t *tally) selectEligible(keys []string, count int, isQuiet, isConfirmed bool, now time.Time) []string {
+// selectEligible returns at most count of the surplus jobs, oldest first. If no message is pending, a job is
+// eligible if no message of this session updated it. If the surplus is confirmed, a job is eligible if no message
+// updated it within surplusGracePeriod.
+func (t *tally) selectEligible(keys []string, count int, isQuiet, isSurplusConfirmed bool, now time.Time) []string {
 	var out []string
 
 	for _, key := range keys {
 		seen := t.open[key].lastSeen
-		if len(out) < count && (isQuiet && seen.IsZero() || isConfirmed && now.Sub(seen) >= surplusGracePeriod) {
+		if len(out) < count && (isQuiet && seen.IsZero() || isSurplusConfirmed && now.Sub(seen) >= surplusGracePeriod) {
 			out = append(out, key)
 		}
 	}
@@ -450,7 +456,7 @@ func (t *tally) addPlaceholder(now time.Time) workload.Job {
 	return job
 }
 
-// closePlaceholder closes the newest placeholder.
+// closePlaceholder closes the newest placeholder. The tally must have at least one.
 func (t *tally) closePlaceholder(now time.Time) workload.Job {
 	newest := tallyEntry{order: -1}
 

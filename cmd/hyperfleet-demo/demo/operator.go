@@ -119,7 +119,7 @@ func (s *stack) renderOperatorConfig() ([]byte, error) {
 }
 
 // startOperator starts `hyperfleet operator` with the operator's ServiceAccount, which has only the RBAC
-// roles in deploy/rbac.
+// roles in deploy/rbac. It returns a description of the process for the progress output.
 func (s *stack) startOperator(ctx context.Context) (string, error) {
 	text, err := s.renderOperatorConfig()
 	if err != nil {
@@ -131,12 +131,12 @@ func (s *stack) startOperator(ctx context.Context) (string, error) {
 		return "", err
 	}
 
-	account, err := s.kube.ServiceAccountConfig(ctx, namespace, serviceAccount)
+	accountConfig, err := s.kube.ServiceAccountConfig(ctx, namespace, serviceAccount)
 	if err != nil {
 		return "", fmt.Errorf("create the operator's credentials: %w", err)
 	}
 
-	if err := kubeproc.WriteKubeconfig(kubeconfig, account); err != nil {
+	if err := kubeproc.WriteKubeconfig(kubeconfig, accountConfig); err != nil {
 		return "", fmt.Errorf("write the operator's credentials: %w", err)
 	}
 

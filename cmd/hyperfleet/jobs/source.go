@@ -300,13 +300,14 @@ func nearest(jobs []v1alpha1.RunnerJob, id string) []*v1alpha1.RunnerJob {
 		maxDistance = 3
 	)
 
+	// The ID of a URL is its last path segment.
 	if i := strings.LastIndex(strings.TrimRight(id, "/"), "/"); i >= 0 {
 		id = strings.TrimRight(id, "/")[i+1:]
 	}
 
 	type scored struct {
 		job   *v1alpha1.RunnerJob
-		score int
+		score int // the edit distance, so the lowest score is the most similar
 	}
 
 	var similar []scored

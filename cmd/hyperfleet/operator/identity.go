@@ -49,18 +49,19 @@ type identity struct {
 	webhooks *authority
 }
 
-// loadIdentity returns the identity of the operator. It creates the key and the CA if they do not exist, but
-// only if the runners area is enabled. It returns an error if machines of another operator UID exist.
+// loadIdentity returns the identity of the operator. If the runners area is enabled, it creates the report key
+// and the CA of the webhooks if they do not exist. It then also returns an error if machines of another operator
+// UID exist.
 func loadIdentity(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
 	uid := cfg.OperatorUID
 	if uid == "" {
-		var cluster corev1.Namespace
-		if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &cluster); err != nil {
+		var kubeSystem corev1.Namespace
+		if err := reader.Get(ctx, client.ObjectKey{Name: metav1.NamespaceSystem}, &kubeSystem); err != nil {
 			return identity{}, fmt.Errorf("get namespace %s, whose UID is part of the operator's identity: set operatorUID, "+
 				"or give the operator the permission to get the namespace: %w", metav1.NamespaceSystem, err)
 		}
 
-		uid = deriveOperatorUID(cluster.UID, cfg.Namespace)
+		uid = deriveOperatorUID(kubeSystem.UID, cfg.Namespace)
 	}
 
 	if slices.Contains(cfg.Controllers, config.AreaRunners) {

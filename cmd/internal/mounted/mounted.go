@@ -51,8 +51,9 @@ func (f *Watcher) CancelOnChange(ctx context.Context, log *slog.Logger) (context
 	return ctx, cancel
 }
 
-// watch polls the link that Kubernetes changes when the mounted object changes. If the new configuration is
-// valid, watch calls cancel and returns. If it is invalid, watch logs this and continues.
+// watch polls the symbolic link ..data, which Kubernetes replaces when the mounted object changes. If the new
+// configuration is valid, watch calls cancel, so that the program ends and is restarted, and returns. If it is
+// invalid, watch logs this and continues.
 func (f *Watcher) watch(ctx context.Context, cancel context.CancelFunc, log *slog.Logger) {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

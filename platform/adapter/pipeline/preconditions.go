@@ -35,8 +35,8 @@ func (r *run) evaluatePreconditions(ctx context.Context) {
 	}
 }
 
-// recordStep records the result of a step. If the step has found that the resource does not exist, its
-// error does not fail the phase.
+// recordStep records the result of a step. An error fails the phase, unless the step has found that the
+// resource does not exist (r.gone).
 func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 	if err == nil {
 		step.Outcome = StepDone

@@ -73,8 +73,9 @@ func (r *run) reportFailure(ctx context.Context) {
 	}
 }
 
-// newReport returns the status report of a failure, with Available=False and Health=False. Applied is
-// False if the resources phase has failed, and Unknown otherwise.
+// newReport returns the status report of a failed run, with Available=False and Health=False. Applied is
+// False if the resources phase has failed, and Unknown otherwise. trace has the reason and the message of
+// the failure.
 func (r *run) newReport(trace *ReportTrace) openapi.StatusReport {
 	condition := func(conditionType, status string) openapi.AdapterCondition {
 		return openapi.AdapterCondition{Type: conditionType, Status: status, Reason: trace.Reason, Message: trace.Message}

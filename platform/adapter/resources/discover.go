@@ -56,7 +56,8 @@ func (r *run) setQuery(ctx context.Context, e *newEntry) error {
 	return nil
 }
 
-// renderQuery renders a discovery to a query without a kind.
+// renderQuery renders the templates of a discovery block, and returns the query for a name or for labels.
+// The caller sets the query's kind.
 func (r *run) renderQuery(discovery task.Discovery) (transport.Query, error) {
 	var (
 		out transport.Query

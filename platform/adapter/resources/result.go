@@ -108,7 +108,7 @@ type Result struct {
 	Objects map[string]any
 }
 
-// Err joins the errors of all entries. It returns nil if no entry has failed.
+// Err joins the errors of all failed outcomes. It returns nil if there are none.
 func (r Result) Err() error {
 	var all []error
 

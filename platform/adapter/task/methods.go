@@ -51,8 +51,8 @@ func listMethods(value any, budget *templates.Budget) map[string]any {
 	}
 }
 
-// newMethodFunc returns a function that calls a method of a value. If the value has no methods, the
-// function returns a field of the value.
+// newMethodFunc returns the template function that calls a method of a value. If the value has no
+// methods, the function returns a field of the value. The budget limits the texts that Format returns.
 func newMethodFunc(budget *templates.Budget) func(value any, name string, args ...any) (any, error) {
 	return func(value any, name string, args ...any) (any, error) {
 		methods := listMethods(value, budget)
@@ -60,13 +60,13 @@ func newMethodFunc(budget *templates.Budget) func(value any, name string, args .
 			return lookUpField(value, name, args)
 		}
 
-		function, ok := methods[name]
+		method, ok := methods[name]
 		if !ok {
 			return nil, fmt.Errorf("can't evaluate field %s in type %T", name, value)
 		}
 
-		call := reflect.ValueOf(function)
-		if want := call.Type().NumIn(); want != len(args) {
+		fn := reflect.ValueOf(method)
+		if want := fn.Type().NumIn(); want != len(args) {
 			return nil, fmt.Errorf("wrong number of args for %s: want %d got %d", name, want, len(args))
 		}
 
@@ -74,12 +74,12 @@ func newMethodFunc(budget *templates.Budget) func(value any, name string, args .
 
 		for i, arg := range args {
 			var err error
-			if in[i], err = convertArgument(arg, call.Type().In(i)); err != nil {
+			if in[i], err = convertArgument(arg, fn.Type().In(i)); err != nil {
 				return nil, fmt.Errorf("call %s: %w", name, err)
 			}
 		}
 
-		out := call.Call(in)
+		out := fn.Call(in)
 		if len(out) > 1 {
 			if err, ok := out[1].Interface().(error); ok {
 				return nil, err

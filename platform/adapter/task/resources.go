@@ -235,7 +235,9 @@ func (l *loader) acceptDeprecated(keyPath strictyaml.Path, deprecated, current s
 	return !hasBoth
 }
 
-// checkContradictions reports problems for gates that contradict each other or need a manifest.
+// checkContradictions reports problems for gates, which are the expressions that decide whether an action runs.
+// recreate and apply need a manifest. delete must not have the same expression as detach, because it would never
+// run.
 func (l *loader) checkContradictions(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	if in.Manifest == nil && out.Recreate != nil {
 		l.addProblem(keyPath.Append("recreate"), "there is no manifest to recreate the object from")
@@ -257,6 +259,7 @@ func (l *loader) checkContradictions(keyPath strictyaml.Path, in *adapter.Resour
 	switch {
 	case isDetachConstant && isDeleteConstant && detach == true && remove == true:
 		l.addProblem(keyPath.Append("delete"), "detach and delete are both always true").Hint = hint
+	// White space does not matter. If both are always false, neither action runs, and that is no contradiction.
 	case strings.Join(strings.Fields(out.Detach.String()), " ") == strings.Join(strings.Fields(out.Delete.String()), " ") &&
 		(!isDetachConstant || detach == true):
 		l.addProblem(keyPath.Append("delete"), "detach and delete have the same expression").Hint = hint

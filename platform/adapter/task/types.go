@@ -116,6 +116,7 @@ type Discovery struct {
 	Namespace *Template
 	// ByName is nil if Labels is set.
 	ByName *Template
+	// Labels is by_selectors.label_selector in the task file.
 	Labels map[string]*Template
 }
 
