@@ -16,6 +16,7 @@
 //   - A gate that the tree does not reach has no effect, whatever its value. Recreate and patch
 //     need an existing object and are not reached without one.
 //   - The adapter never changes detached objects and unmanaged objects.
-//   - A stale event, which is older than the object, applies nothing. It can still detach and
-//     delete, because the deletion of a resource is read from the API and is never undone.
+//   - A stale event is older than the object. It never leads to an apply, patch, recreate or prune.
+//     It can still detach and delete: the deletion of a resource is read from the API and is never
+//     undone.
 package gates
