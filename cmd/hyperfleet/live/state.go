@@ -115,6 +115,24 @@ func MachineState(claim *v1alpha1.MachineClaim) string {
 	}
 }
 
+// MachinePool returns the name of the RunnerPool that a machine belongs to, and "" if it belongs to none.
+func MachinePool(claim *v1alpha1.MachineClaim) string {
+	if ref := claim.Spec.RunnerPoolRef; ref != nil {
+		return ref.Name
+	}
+
+	return ""
+}
+
+// MachineJob returns the name of the RunnerJob that a machine runs or is reserved for.
+func MachineJob(claim *v1alpha1.MachineClaim) string {
+	if info := claim.Status.BootstrapInfo; info != nil {
+		return cmp.Or(info.Job, info.BoundJob)
+	}
+
+	return ""
+}
+
 // ContainsWords reports whether a text contains every word of a filter. It ignores case.
 func ContainsWords(text, filter string) bool {
 	text = strings.ToLower(text)

@@ -238,10 +238,20 @@ func IsFailure(conclusion string) bool {
 func (s *Summary) addMachine(claim *v1alpha1.MachineClaim) {
 	m := &s.Machines
 
-	*map[string]*int{
-		StateFailed: &m.Failed, StateEnding: &m.Ending, StateStandby: &m.Standby, StateBusy: &m.Busy, StateIdle: &m.Idle,
-		StateStarting: &m.Starting,
-	}[MachineState(claim)]++
+	switch MachineState(claim) {
+	case StateFailed:
+		m.Failed++
+	case StateEnding:
+		m.Ending++
+	case StateStandby:
+		m.Standby++
+	case StateBusy:
+		m.Busy++
+	case StateIdle:
+		m.Idle++
+	default:
+		m.Starting++
+	}
 }
 
 func (s *Summary) addTrouble(kind string, obj client.Object, ready Ready) {

@@ -181,16 +181,11 @@ func (w *watcher) takeSnapshot(ctx context.Context) (snapshot, error) {
 
 	for i := range claims.Items {
 		claim := &claims.Items[i]
-		m := machine{
-			MachineClaim: claim, vm: jobs.NewVM(claim), job: jobOf(claim), ageSeconds: now.Sub(claim.CreationTimestamp.Time).Seconds(),
+		machines = append(machines, machine{
+			MachineClaim: claim, vm: jobs.NewVM(claim), pool: live.MachinePool(claim), job: live.MachineJob(claim),
+			ageSeconds:     now.Sub(claim.CreationTimestamp.Time).Seconds(),
 			phaseOrPending: cmp.Or(string(claim.Status.Phase), string(v1alpha1.MachineClaimPending)),
-		}
-
-		if ref := claim.Spec.RunnerPoolRef; ref != nil {
-			m.pool = ref.Name
-		}
-
-		machines = append(machines, m)
+		})
 	}
 
 	slices.SortFunc(machines, func(a, b machine) int {

@@ -5,7 +5,6 @@ package top
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -65,7 +64,7 @@ func (w *watcher) loadLog(ctx context.Context, list int, key client.ObjectKey) [
 			return formatError(key, err)
 		}
 
-		job := jobOf(&claim)
+		job := live.MachineJob(&claim)
 		if job == "" {
 			return []string{
 				"Machine     " + key.String(), "",
@@ -86,15 +85,6 @@ func (w *watcher) loadLog(ctx context.Context, list int, key client.ObjectKey) [
 	jobs.WriteLog(&out, details)
 
 	return append([]string{"Job         " + key.String() + "  " + cli.SanitizeLine(details.Name)}, splitLines(out.String())...)
-}
-
-// jobOf returns the name of the RunnerJob that a machine runs or is reserved for.
-func jobOf(claim *v1alpha1.MachineClaim) string {
-	if info := claim.Status.BootstrapInfo; info != nil {
-		return cmp.Or(info.Job, info.BoundJob)
-	}
-
-	return ""
 }
 
 func splitLines(text string) []string {

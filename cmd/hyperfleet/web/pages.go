@@ -188,7 +188,7 @@ func (h *handler) renderPool(r *http.Request) (*page, error) {
 	}
 
 	machines, err := h.listMachines(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
-		return claim.Namespace == pool.Namespace && poolName(claim) == pool.Name
+		return claim.Namespace == pool.Namespace && live.MachinePool(claim) == pool.Name
 	})
 	if err != nil {
 		return nil, err
@@ -226,23 +226,11 @@ type machine struct {
 	Ready live.Ready
 }
 
-func poolName(claim *v1alpha1.MachineClaim) string {
-	if ref := claim.Spec.RunnerPoolRef; ref != nil {
-		return ref.Name
-	}
-
-	return ""
-}
-
 func newMachine(claim *v1alpha1.MachineClaim) machine {
-	out := machine{
-		VM: jobs.NewVM(claim), MachineClaim: claim, Pool: poolName(claim), Ready: live.NewReady(claim.Status.Conditions),
+	return machine{
+		VM: jobs.NewVM(claim), MachineClaim: claim, Pool: live.MachinePool(claim), Job: live.MachineJob(claim),
+		Ready: live.NewReady(claim.Status.Conditions),
 	}
-	if info := claim.Status.BootstrapInfo; info != nil {
-		out.Job = cmp.Or(info.Job, info.BoundJob)
-	}
-
-	return out
 }
 
 // listMachines returns the machines of the claims for which include returns true, the newest first.
