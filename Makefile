@@ -27,11 +27,12 @@ TAGS := grpcnotrace
 # compiled packages.
 as_programs := CGO_ENABLED=0 GOFLAGS="$${GOFLAGS:-} -trimpath -tags=$(TAGS)"
 # Settings of `make release`: the output folder, the architectures for Linux, the other platforms for the client
-# `hyperfleet`, the prefix of image names, and the signing key.
+# `hyperfleet`, the prefix of image names, the URL below which users download the files, and the signing key.
 DIST ?= dist
 ARCH ?= amd64 arm64
 CLIENTS ?= darwin/amd64 darwin/arm64
 REGISTRY ?=
+URL ?=
 KEY ?=
 
 # Settings of `make test`. PKG=./kit/... and RUN=TestName select tests. COUNT=1 also runs tests with a cached result.
@@ -60,6 +61,8 @@ SOAK = $(shell grep -rlE --include='*_test.go' --exclude-dir=bin --exclude-dir=p
 FUZZ ?= 1m
 # Flags of `make demo`: DEMO="--jobs 50 --output json".
 DEMO ?=
+# Not empty if the demo boots machines from the image of hack/vm-image.
+real_machines = $(filter libvirt %=libvirt qemu %=qemu,$(DEMO))
 # Settings of `make chaos`: the time for which it injects faults, and the seed, which reproduces the same faults.
 CHAOS_TIME ?= 2h
 CHAOS_SEED ?=
@@ -78,7 +81,7 @@ define JUDGED
 $(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
 endef
 
-.PHONY: help setup build release freeze site test test-changed compile-tests bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
+.PHONY: help setup build release publish freeze site test test-changed compile-tests bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-windows e2e-clients e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -99,7 +102,11 @@ release: ## build all files of a release in dist/ (VERSION=v0.1.0 REGISTRY=regis
 	@go mod download # the following builds use no network
 	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
 	@bin/release -dist "$(DIST)" -version "$(VERSION)" -commit "$(COMMIT)" -time "$(COMMIT_TIME)" \
-		-tags "$(TAGS)" -ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
+		-tags "$(TAGS)" -ldflags "$(LDFLAGS)" -registry "$(REGISTRY)" -url "$(URL)" -key "$(KEY)" -arch "$(ARCH)" -clients "$(CLIENTS)"
+
+publish: ## push the images and charts of a release in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet)
+	@mkdir -p bin && cd hack/release && go build -o ../../bin/release .
+	@bin/release -publish -dist "$(DIST)" -version "$(VERSION)" -registry "$(REGISTRY)"
 
 freeze: ## store the CRDs and objects of a release, which later releases must support (VERSION=v0.2.0)
 	@hack/setup.sh kube
@@ -138,9 +145,9 @@ testrun:
 
 # The slowest tests come first.
 e2e: build e2e-release ## run the short form of all following end-to-end tests, except for e2e-agents
-	@hack/setup.sh spire vault packages vm
+	@hack/setup.sh spire vault packages vm wine clients
 	@hack/vm-image/build.sh
-	@$(call E2E,platform vm kubevirt hosts bridge install spire proxmox,-short)
+	@$(call E2E,platform vm kubevirt hosts bridge windows install spire clients proxmox,-short)
 	@$(call JUDGED,$(SKIP))
 
 e2e-install: e2e-release ## build two identical releases, and test from helm install to the first finished job
@@ -159,8 +166,9 @@ e2e-spire: build ## test machines that attest to a real SPIRE server and log in 
 	@$(call E2E,spire)
 	@$(call JUDGED,SPIRE)
 
-e2e-vm: build ## test a job in a real VM, from the webhook to the deletion of the VM (software emulation)
-	@hack/setup.sh kube spire packages vm
+e2e-vm: TEST_TIMEOUT = 60m
+e2e-vm: build ## test jobs in real VMs of QEMU and libvirt, from the webhook to the deletion of the VM (software emulation)
+	@hack/setup.sh kube kubectl spire packages vm
 	@hack/vm-image/build.sh
 	@$(call E2E,vm)
 
@@ -178,9 +186,17 @@ e2e-platform: build ## test the fleet platform from the API to objects, with a r
 	@hack/setup.sh kube kubectl helm packages
 	@$(call E2E,platform)
 
+e2e-windows: ## test the bootstrap service for Windows under Wine
+	@hack/setup.sh wine
+	@$(call E2E,windows)
+
 e2e-hosts: build ## test fleets of hosts over SSH, from the first boot to their release
 	@hack/setup.sh kube packages
 	@$(call E2E,hosts)
+
+e2e-clients: build ## test pvesim with clients of Proxmox VE: OpenTofu with bpg's provider, and Telmate's proxmox-api-go
+	@hack/setup.sh kube clients
+	@$(call E2E,clients)
 
 # These tests use the Proxmox VE cluster in PVE_ENDPOINT (go doc ./test/realpve). Without it, all of them are skipped.
 SHORT ?=
@@ -202,7 +218,7 @@ lint: ## run all linters (.golangci.yml)
 		(cd $$module && $(as_programs) GOLANGCI_LINT_CACHE="$(CURDIR)/bin/.lint" "$(CURDIR)/bin/golangci-lint" run ./...) || exit 1; \
 	done
 
-generate: ## generate CRDs, deep copies, RBAC roles, reference pages, alerts and dashboards
+generate: ## generate CRDs, deep copies, RBAC roles, gRPC code, reference pages, alerts and dashboards
 	@hack/setup.sh generate
 	@bin/controller-gen object:headerFile=hack/boilerplate.go.txt paths=./api/...
 	@bin/controller-gen crd paths=./api/... output:crd:dir=deploy/crds
@@ -212,6 +228,7 @@ generate: ## generate CRDs, deep copies, RBAC roles, reference pages, alerts and
 	done
 	@hack/openapi.sh
 	@hack/sqlc.sh
+	@bin/protogen . hypervisor/external/providerpb/provider.proto bin/protoc-gen-go bin/protoc-gen-go-grpc
 	@for program in apidoc configdoc taskdoc monitoring; do $(as_programs) go run ./hack/$$program; done
 
 verify: ## fail if generated files, module files or formatting are out of date
@@ -221,8 +238,9 @@ dependencies: ## list direct dependencies with newer, deprecated and retracted v
 	@hack/dependencies.sh
 
 demo: PROGRAMS := hyperfleet hyperfleet-demo pvesim forgesim bootstrap-service
-demo: build ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50")
-	@hack/setup.sh kube
+demo: build ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50") or libvirt (DEMO="--hypervisor libvirt")
+	@hack/setup.sh kube $(if $(real_machines),spire vm)
+	@$(if $(real_machines),hack/vm-image/build.sh)
 	@bin/hyperfleet-demo $(DEMO)
 
 bench: build ## run benchmarks: a demo with 50 jobs, memory with 500 concurrent claims, and Go benchmarks

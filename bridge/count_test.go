@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -23,17 +24,60 @@ import (
 
 // counts has the numbers of calls of the area to the API server and to its cache.
 type counts struct {
-	mu sync.Mutex
-	// reconciles is the number of reconciles of each bridge. Each reconcile begins with a get of the
-	// bridge.
-	reconciles map[types.NamespacedName]int
+	mu      sync.Mutex
+	bridges map[types.NamespacedName]*bridgeCount
 	// unselected are the lists without a field selector.
 	unselected []string
 	// listed is the number of list requests that reached the API server.
 	listed int
 }
 
-func newCounts() *counts { return &counts{reconciles: map[types.NamespacedName]int{}} }
+// bridgeCount has the reconciles of a bridge. Each reconcile begins with a get of the bridge. Reconciles of a
+// copy that is older than the last write are not counted, because they do nothing.
+type bridgeCount struct {
+	reconciles int
+	// idle is how many of the reconciles before the last one have written no status.
+	idle int
+	// written is the resourceVersion of the last write of the status. isIdle is whether the last reconcile
+	// has written none.
+	written string
+	isIdle  bool
+}
+
+func newCounts() *counts { return &counts{bridges: map[types.NamespacedName]*bridgeCount{}} }
+
+// bridge returns the counts of a bridge. The caller holds the lock.
+func (c *counts) bridge(key types.NamespacedName) *bridgeCount {
+	if c.bridges[key] == nil {
+		c.bridges[key] = &bridgeCount{}
+	}
+
+	return c.bridges[key]
+}
+
+func (c *counts) recordReconcile(bridge *v1alpha1.DPFHCPBridge) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	count := c.bridge(client.ObjectKeyFromObject(bridge))
+	if order, err := resourceversion.CompareResourceVersion(bridge.ResourceVersion, count.written); err == nil && order < 0 {
+		return
+	}
+
+	if count.isIdle {
+		count.idle++
+	}
+
+	count.reconciles, count.isIdle = count.reconciles+1, true
+}
+
+func (c *counts) recordWrite(bridge *v1alpha1.DPFHCPBridge) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	count := c.bridge(client.ObjectKeyFromObject(bridge))
+	count.written, count.isIdle = bridge.ResourceVersion, false
+}
 
 func (c *counts) newClient(config *rest.Config, options client.Options) (client.Client, error) {
 	made, err := client.New(config, options)
@@ -82,12 +126,12 @@ func (c *counts) listCount() int {
 	return c.listed
 }
 
-// reconcileCount returns how many times a bridge was reconciled.
-func (c *counts) reconcileCount(key types.NamespacedName) int {
+// reconcileCount returns how many times a bridge was reconciled, and how many of these wrote nothing.
+func (c *counts) reconcileCount(key types.NamespacedName) (all, idle int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	return c.reconciles[key]
+	return c.bridge(key).reconciles, c.bridge(key).idle
 }
 
 // check returns an error if a list did not use an index.
@@ -109,20 +153,40 @@ type countingClient struct {
 }
 
 func (c *countingClient) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
-	if _, ok := object.(*v1alpha1.DPFHCPBridge); ok {
-		c.counts.mu.Lock()
-		c.counts.reconciles[key]++
-		c.counts.mu.Unlock()
+	err := c.Client.Get(ctx, key, object, options...)
+	if bridge, ok := object.(*v1alpha1.DPFHCPBridge); ok && err == nil {
+		c.counts.recordReconcile(bridge)
 	}
 
-	return c.Client.Get(ctx, key, object, options...)
+	return err
+}
+
+func (c *countingClient) Status() client.SubResourceWriter {
+	return &countingStatusWriter{c.Client.Status(), c.counts}
+}
+
+type countingStatusWriter struct {
+	client.SubResourceWriter
+
+	counts *counts
+}
+
+func (w *countingStatusWriter) Patch(
+	ctx context.Context, object client.Object, patch client.Patch, options ...client.SubResourcePatchOption,
+) error {
+	err := w.SubResourceWriter.Patch(ctx, object, patch, options...)
+	if bridge, ok := object.(*v1alpha1.DPFHCPBridge); ok && err == nil {
+		w.counts.recordWrite(bridge)
+	}
+
+	return err
 }
 
 func (c *countingClient) List(ctx context.Context, list client.ObjectList, options ...client.ListOption) error {
 	var all client.ListOptions
 	all.ApplyOptions(options)
 
-	if all.FieldSelector == nil || all.FieldSelector.Empty() {
+	if (all.FieldSelector == nil || all.FieldSelector.Empty()) && all.Namespace == "" {
 		c.counts.mu.Lock()
 		c.counts.unselected = append(c.counts.unselected, fmt.Sprintf("%T", list))
 		c.counts.mu.Unlock()

@@ -116,7 +116,7 @@ func TestPhaseOfEachReason(t *testing.T) {
 		{dpus, stall(v1alpha1.ReasonInUse), failed, failed, invalid, invalid},
 		{secret, wait(v1alpha1.ReasonNotFound), pending, failed, invalid, invalid},
 		{secret, stall(v1alpha1.ReasonKeyMissing), failed, failed, invalid, invalid},
-		{secret, stall(v1alpha1.ReasonUnreadable), failed, failed, invalid, invalid},
+		{secret, stall(v1alpha1.ReasonInvalidData), failed, failed, invalid, invalid},
 		{class, wait(v1alpha1.ReasonNotFound), pending, failed, invalid, invalid},
 		{class, stall(v1alpha1.ReasonNotDynamic), failed, failed, invalid, invalid},
 		{image, stall(v1alpha1.ReasonImageNotFound), failed, failed, invalid, invalid},

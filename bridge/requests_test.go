@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const (
@@ -226,6 +227,11 @@ func (w *workers) waitForDecision(t *testing.T, object *certificatesv1.Certifica
 	w.eventually(t, object.Name+" gets an event that it is refused for "+reason, func() bool {
 		return strings.Contains(w.eventNotes(t, object.Name), object.Name+" of the hosted cluster: "+reason+": ")
 	})
+
+	if scrape.SumOf(t, w.beside.registry, "hyperfleet_bridge_csr_decisions_total", `reason="`+reason+`"`) == 0 {
+		t.Errorf("no metric counts the refusal for %s", reason)
+	}
+
 	w.refresh(t, object)
 
 	if !csr.IsPending(object) {

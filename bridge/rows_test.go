@@ -47,6 +47,14 @@ func (w *fixture) delete(object client.Object, namespace, name string) {
 	w.must(env.Client.Delete(w.t.Context(), object))
 }
 
+// releaseSecret removes the finalizers of a Secret, as a person can.
+func (w *fixture) releaseSecret(name string) {
+	w.t.Helper()
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: name}}
+	w.must(env.Client.Patch(w.t.Context(), secret, mergePatch(anyMap{"metadata": anyMap{"finalizers": nil}})))
+}
+
 // setSecretData replaces the data of a Secret.
 func (w *fixture) setSecretData(name, key, value string) {
 	w.t.Helper()
@@ -126,6 +134,21 @@ func dpuClusterRows() []row {
 			condition: condition, want: "False NotReady", message: "is in phase NotReady", phase: v1alpha1.PhaseFailed, fix: ready,
 		},
 		{
+			name: "DPUCluster is created again", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.simulateReadyHyperShift(b)
+				w.waitForPhase(b, v1alpha1.PhaseReady)
+				w.delete(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, "b")
+				w.waitForPhase(b, v1alpha1.PhaseFailed)
+				w.createDPUCluster("b", hypershift.PhaseReady)
+				w.eventually("the new DPUCluster has the kubeconfig", func() bool {
+					cluster := w.readObject(hypershift.NewObject(hypershift.DPUClusterKind()), w.dpuNamespace, "b")
+
+					return hypershift.DecodeDPUCluster(cluster).Kubeconfig == "b-hcp-kubeconfig"
+				})
+			},
+			condition: condition, want: "True Valid", message: "is ready", phase: v1alpha1.PhaseReady,
+		},
+		{
 			name: "DPUCluster is full of its own nodes", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				w.simulateReadyHyperShift(b)
 				w.waitForPhase(b, v1alpha1.PhaseReady)
@@ -164,9 +187,9 @@ func secretRows() []row {
 			`has no key "ssh-publickey", or the value is empty: add the value`, v1alpha1.SSHKeySecretKey, sshKey),
 		holds("pull secret under another key", "pull-secret", "config.json", "{}", "KeyMissing",
 			`has no key ".dockerconfigjson"`, v1alpha1.PullSecretKey, pull),
-		holds("SSH key of words", "ssh-key", v1alpha1.SSHKeySecretKey, "not a key", "Unreadable",
+		holds("SSH key of words", "ssh-key", v1alpha1.SSHKeySecretKey, "not a key", "InvalidData",
 			"line 1: it is not a public key", v1alpha1.SSHKeySecretKey, sshKey),
-		holds("pull secret of words", "pull-secret", v1alpha1.PullSecretKey, "words", "Unreadable",
+		holds("pull secret of words", "pull-secret", v1alpha1.PullSecretKey, "words", "InvalidData",
 			"it is not a Docker configuration in JSON", v1alpha1.PullSecretKey, pull),
 	}
 }
@@ -264,6 +287,17 @@ func (w *fixture) createServiceWithAddress(name, address string) {
 	w.must(env.Client.Status().Update(w.t.Context(), service))
 }
 
+// createAPIServerService creates the Service of the API server as HyperShift creates it.
+func (w *fixture) createAPIServerService(b *v1alpha1.DPFHCPBridge) {
+	w.t.Helper()
+
+	p := newReadyControlPlane()
+	p.service.Spec.Type = corev1.ServiceTypeLoadBalancer
+	p.service.Labels = map[string]string{"app": "kube-apiserver"}
+	p.address = ""
+	w.simulateHyperShift(b, p)
+}
+
 func addressRows() []row {
 	const condition = v1alpha1.ConditionServiceExposureReady
 
@@ -317,6 +351,35 @@ func addressRows() []row {
 				w.must(env.Client.Patch(w.t.Context(), pool, mergePatch(anyMap{"spec": anyMap{"serviceAllocation": anyMap{
 					"namespaces": list{hypershift.ControlPlaneNamespace(b.Namespace, b.Name)},
 				}}})))
+			},
+		},
+		{
+			name: "address that its pool never assigns", breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				at(b, "198.51.100.255")
+				w.createPool("row-avoids", anyMap{"addresses": list{"198.51.100.240-198.51.100.255"}, "avoidBuggyIPs": true})
+			},
+			condition: condition, want: "False VIPNotInPool",
+			message: "IPAddressPool row-avoids has the address 198.51.100.255 but never assigns it, because avoidBuggyIPs is true",
+			phase:   v1alpha1.PhaseFailed,
+			fix: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "198.51.100.254" })
+			},
+		},
+		{
+			name: "address of a pool for other Services", breakState: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
+				at(b, "198.51.100.129")
+				w.createPool("row-selects", anyMap{
+					"addresses":         list{"198.51.100.128/28"},
+					"serviceAllocation": anyMap{"serviceSelectors": list{anyMap{"matchLabels": anyMap{"app": "web"}}}},
+				})
+			},
+			afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) { w.createAPIServerService(b) },
+			condition:   condition, want: "False VIPNotInPool",
+			message: "IPAddressPool row-selects has the address 198.51.100.129 but its serviceSelectors do not select Service",
+			phase:   v1alpha1.PhaseFailed,
+			fix: func(w *fixture, _ *v1alpha1.DPFHCPBridge) {
+				pool := w.readObject(hypershift.NewObject(hypershift.IPAddressPoolKind()), metalLB, "row-selects")
+				w.must(env.Client.Patch(w.t.Context(), pool, mergePatch(anyMap{"spec": anyMap{"serviceAllocation": nil}})))
 			},
 		},
 		{

@@ -15,7 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/address"
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
@@ -23,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
@@ -58,7 +61,11 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 			Client: mgr.GetClient(), Controller: "dpfhcpbridge", Clock: a.Clock, Metrics: stepMetrics, Summarize: dpfhcpbridge.Summarize,
 		},
 		Recorder: mgr.GetEventRecorder("hyperfleet"), Clock: a.Clock, Images: release.New(a.RegistryTransport, a.Clock),
-		Ignition:            &ignition.Client{WrapTransport: a.WrapHostedTransport, Clock: a.Clock},
+		Ignition: &ignition.Client{WrapTransport: a.WrapHostedTransport, Clock: a.Clock},
+		Keeper: &keep.Keeper{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Area: "bridge", Clock: a.Clock,
+			Lists: []client.ObjectList{&v1alpha1.DPFHCPBridgeList{}},
+		},
 		HyperShiftNamespace: a.Config.HyperShiftNamespace, MetalLBNamespace: a.Config.MetalLBNamespace,
 		Ranges: ranges, Concurrency: a.Config.Concurrency,
 	}

@@ -97,6 +97,8 @@ type approverFixture struct {
 
 	sim                                     *simulator.Sim
 	reconciles, startedWatches, openWatches atomic.Int64
+	// registry has the metrics of the Approver.
+	registry *prometheus.Registry
 }
 
 func (a *approverFixture) Get(ctx context.Context, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
@@ -136,6 +138,7 @@ func (e *closeNotifier) Close() error {
 // workers is a bridge with a hosted cluster whose workers request certificates.
 type workers struct {
 	t      *testing.T
+	beside *approverFixture
 	sim    *simulator.Sim
 	bridge *v1alpha1.DPFHCPBridge
 	dpus   types.NamespacedName
@@ -147,7 +150,7 @@ func runApprover(t *testing.T) *approverFixture {
 	t.Helper()
 	grantCSRPermissions(t)
 
-	out := &approverFixture{}
+	out := &approverFixture{registry: prometheus.NewRegistry()}
 	out.sim = hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions()})
 
 	env.StartManager(t, "", func(_ context.Context, mgr ctrl.Manager) error {
@@ -155,7 +158,7 @@ func runApprover(t *testing.T) *approverFixture {
 
 		return (&csr.Approver{
 			Client: mgr.GetClient(), APIReader: out, WrapTransport: out.transport, Recorder: mgr.GetEventRecorder("hyperfleet"),
-			Registry: prometheus.NewRegistry(), Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+			Registry: out.registry, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		}).SetupWithManager(mgr)
 	})
 
@@ -165,7 +168,7 @@ func runApprover(t *testing.T) *approverFixture {
 func newWorkers(t *testing.T, beside *approverFixture) *workers {
 	t.Helper()
 
-	w := &workers{t: t, sim: beside.sim}
+	w := &workers{t: t, beside: beside, sim: beside.sim}
 	namespace, dpf := newNamespace(t), newNamespace(t)
 	w.dpus = types.NamespacedName{Namespace: dpf, Name: "dpus"}
 	w.bridge = &v1alpha1.DPFHCPBridge{

@@ -414,4 +414,17 @@ func TestUnit(t *testing.T) {
 	if out, err := exec.Command(exe.FindProgram(t, "systemd-analyze", "systemd"), "verify", path).CombinedOutput(); err != nil || strings.Contains(string(out), guest.ServiceUnit) {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
+
+	for _, line := range []string{
+		"Wants=network-online.target", "After=network-online.target", "Restart=no",
+		"ExecStart=/opt/hyperfleet/bootstrap-service --config /etc/hyperfleet/runner-config.json",
+	} {
+		if !strings.Contains(cloudinit.Unit(), "\n"+line+"\n") {
+			t.Errorf("the unit lacks %s", line)
+		}
+	}
+
+	if strings.Contains(cloudinit.Unit(), "User=") {
+		t.Error("the service does not run as root")
+	}
 }

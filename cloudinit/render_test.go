@@ -236,34 +236,41 @@ func TestNetplan(t *testing.T) {
 	for name, tc := range map[string]struct {
 		change func(*cloudinit.Input)
 		want   []string
+		lacks  string
 	}{
-		"dhcp": {func(*cloudinit.Input) {}, []string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac", "Hostname=ci-abc", "Domains=hf.local"}},
-		"dhcp without": {func(in *cloudinit.Input) {
+		"dhcp": {
+			func(*cloudinit.Input) {},
+			[]string{"Name=e*", "DHCP=ipv4", "ClientIdentifier=mac", "Hostname=ci-abc", "Domains=hf.local"}, "=false",
+		},
+		"dhcp without": {change: func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{UseDNS: &no, UseRoutes: &no, SendHostname: &no}}
-		}, []string{"UseDNS=false", "UseRoutes=false", "SendHostname=false"}},
-		"static": {func(in *cloudinit.Input) {
+		}, want: []string{"UseDNS=false", "UseRoutes=false", "SendHostname=false"}},
+		"no dhcp": {func(in *cloudinit.Input) {
+			in.Network = &v1alpha1.MachineNetwork{DHCP: &v1alpha1.DHCP{Enabled: &no}}
+		}, []string{"Name=e*", "Domains=hf.local"}, "DHCP="},
+		"static": {change: func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{
 				IPAddress: "192.168.1.100", Netmask: "255.255.255.0", Gateway: "192.168.1.1", DNS: []string{"192.168.1.1"},
 			}}
-		}, []string{"Address=192.168.1.100/24", "Gateway=192.168.1.1", "DNS=192.168.1.1"}},
-		"static v6": {func(in *cloudinit.Input) {
+		}, want: []string{"Address=192.168.1.100/24", "Gateway=192.168.1.1", "DNS=192.168.1.1"}},
+		"static v6": {change: func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: "2001:db8::5", Netmask: "64", Gateway: "fe80::1"}}
-		}, []string{"Address=2001:db8::5/64", "Gateway=fe80::1"}},
-		"pool": {func(in *cloudinit.Input) {
+		}, want: []string{"Address=2001:db8::5/64", "Gateway=fe80::1"}},
+		"pool": {change: func(in *cloudinit.Input) {
 			in.Addresses = []netip.Prefix{netip.MustParsePrefix("10.0.0.10/24"), netip.MustParsePrefix("fd00::10/64")}
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
 				Gateway: []v1alpha1.IPAddress{"10.0.0.1", "fe80::1"}, Nameservers: []v1alpha1.IPAddress{"10.0.0.2", "fd00::2"},
 			}}}
-		}, []string{
+		}, want: []string{
 			"Address=10.0.0.10/24", "Address=fd00::10/64", "Gateway=10.0.0.1", "Gateway=fe80::1", "DNS=10.0.0.2", "DNS=fd00::2",
 			"Domains=hf.local",
 		}},
-		"document": {func(in *cloudinit.Input) { in.NetworkData = readTestdata(t, "document-network.yaml.tmpl") }, []string{"DHCP=ipv4", "ClientIdentifier=mac"}},
-		"document, static": {func(in *cloudinit.Input) {
+		"document": {change: func(in *cloudinit.Input) { in.NetworkData = readTestdata(t, "document-network.yaml.tmpl") }, want: []string{"DHCP=ipv4", "ClientIdentifier=mac"}},
+		"document, static": {change: func(in *cloudinit.Input) {
 			in.NetworkData = readTestdata(t, "document-network.yaml.tmpl")
 			in.Vars.NetworkMode, in.Vars.StaticIP, in.Vars.NetmaskBits, in.Vars.Gateway = "static", "10.0.0.5", 24, "10.0.0.1"
 			in.Vars.DNSServers = cloudinit.List{"10.0.0.2", "2001:db8::53"}
-		}, []string{"Address=10.0.0.5/24", "DNS=10.0.0.2", "DNS=2001:db8::53"}},
+		}, want: []string{"Address=10.0.0.5/24", "DNS=10.0.0.2", "DNS=2001:db8::53"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -278,7 +285,23 @@ func TestNetplan(t *testing.T) {
 					t.Errorf("networkd configuration lacks %q:\n%s\nfrom\n%s", want, got, out.NetworkConfig)
 				}
 			}
+
+			if tc.lacks != "" && strings.Contains(got, tc.lacks) {
+				t.Errorf("networkd configuration contains %q:\n%s\nfrom\n%s", tc.lacks, got, out.NetworkConfig)
+			}
 		})
+	}
+}
+
+// In mode cloud-init without network data, the machine keeps the network configuration of its image.
+func TestModeCloudInitWritesNoNetwork(t *testing.T) {
+	t.Parallel()
+
+	in := newSampleInput()
+	in.Network, in.NetworkData = &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeCloudInit}, ""
+
+	if out, _ := mustRender(t, in); len(out.NetworkConfig) > 0 {
+		t.Errorf("network configuration:\n%s", out.NetworkConfig)
 	}
 }
 

@@ -101,8 +101,7 @@ func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 	// The command has no context, because the agent must outlive the step that starts it.
 	cmd := exec.Command(program, "run", "-config", files.config) //nolint:noctx,gosec // see above; the image's own agent
 	cmd.Dir, cmd.Env = files.dir, os.Environ()
-	// Pdeathsig makes the kernel kill the agent when the service ends.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
+	ownGroup(cmd)
 	cmd.WaitDelay = waitDelay
 
 	a := &agent{cmd: cmd, exited: make(chan struct{}), failures: make(chan attestFailure, 16)}
@@ -117,7 +116,7 @@ func (s *Service) startAgent(program string, files agentFiles) (*agent, error) {
 		defer runtime.UnlockOSThread()
 		defer close(a.exited)
 
-		err := cmd.Start()
+		err := startGroup(cmd)
 		started <- err
 
 		if err == nil {

@@ -5,10 +5,12 @@ package guest
 
 import (
 	"archive/tar"
+	"archive/zip"
 	"compress/gzip"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path"
 	"strings"
@@ -21,7 +23,10 @@ const (
 	maxPathBytes     = 1024
 )
 
-// Extract unpacks a tar.gz file into an existing directory. It never writes outside of the directory. It
+// zipMagic begins a zip file.
+const zipMagic = "PK\x03\x04"
+
+// Extract unpacks a tar.gz or zip file into an existing directory. It never writes outside of the directory. It
 // returns an error for absolute names, names with "..", links to targets outside of the directory, and
 // entries that are not files, directories or links.
 func Extract(file, dir string) error {
@@ -32,7 +37,78 @@ func Extract(file, dir string) error {
 
 	defer func() { _ = f.Close() }()
 
+	magic := make([]byte, len(zipMagic))
+	if n, _ := f.ReadAt(magic, 0); string(magic[:n]) == zipMagic {
+		return extractZip(f, dir, maxUnpackedBytes)
+	}
+
 	return extract(f, dir, maxUnpackedBytes)
+}
+
+// extractZip unpacks a zip file, which the runner for Windows is. It returns an error for the names that Extract
+// rejects, and for entries that are not files or directories. A backslash separates folders like a slash, because
+// Windows PowerShell writes backslashes.
+func extractZip(f *os.File, dir string, limit int64) error {
+	info, err := f.Stat()
+	if err != nil {
+		return fmt.Errorf("read archive: %w", err)
+	}
+
+	archive, err := zip.NewReader(f, info.Size())
+	if err != nil {
+		return fmt.Errorf("read archive: %w", err)
+	}
+
+	if len(archive.File) > maxEntries {
+		return fmt.Errorf("read archive: more than %d entries", maxEntries)
+	}
+
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return fmt.Errorf("open directory: %w", err)
+	}
+
+	defer func() { _ = root.Close() }()
+
+	x := &extraction{root: root, remaining: limit}
+
+	for _, entry := range archive.File {
+		if err := x.extractZipEntry(entry); err != nil {
+			return fmt.Errorf("unpack %q: %w", entry.Name, err)
+		}
+	}
+
+	return nil
+}
+
+type extraction struct {
+	root      *os.Root
+	remaining int64
+}
+
+// extractZipEntry extracts one entry of a zip file.
+func (x *extraction) extractZipEntry(entry *zip.File) error {
+	header := &tar.Header{
+		Name: strings.ReplaceAll(entry.Name, `\`, "/"), Typeflag: tar.TypeReg, Mode: 0o755,
+		Size: int64(min(entry.UncompressedSize64, math.MaxInt64)), //nolint:gosec // bounded
+	}
+
+	switch mode := entry.Mode(); {
+	case mode.IsDir(), strings.HasSuffix(header.Name, "/"):
+		header.Typeflag = tar.TypeDir
+	case !mode.IsRegular():
+		return errors.New("only files and directories are allowed")
+	}
+
+	body, err := entry.Open()
+	if err != nil {
+		return err
+	}
+
+	// The size in the header may be wrong.
+	err = x.extractEntry(header, io.LimitReader(body, header.Size))
+
+	return errors.Join(err, body.Close())
 }
 
 // extract returns an error if the files in the archive have more than limit bytes in total.
@@ -70,11 +146,6 @@ func extract(r io.Reader, dir string, limit int64) error {
 			return fmt.Errorf("unpack %q: %w", header.Name, err)
 		}
 	}
-}
-
-type extraction struct {
-	root      *os.Root
-	remaining int64
 }
 
 // extractEntry extracts one entry and creates its parent directories. It replaces an existing file or link

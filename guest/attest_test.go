@@ -30,6 +30,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // machineID is the path of the machine's SPIFFE ID.
@@ -232,7 +233,7 @@ func TestMachineDoesNotAttestSPIRE(t *testing.T) {
 			change: func(t *testing.T, m *machine) { t.Helper(); m.cfg.SPIFFE.TrustBundle = server.Bundle(t) },
 			drive: func(t *testing.T, m *machine) {
 				t.Helper()
-				waitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+				timing.WaitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
 				m.clock.waitAndFire(t, 5*time.Minute)
 			},
 			reason: api.ReasonAttestationTimeout, message: "connection refused",
@@ -319,7 +320,7 @@ func TestAttestationEndsSPIRE(t *testing.T) {
 
 	result := m.start(t, ctx)
 
-	waitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
+	timing.WaitUntil(t, "the agent logs its error", func() bool { return strings.Contains(m.log.String(), "connection refused") })
 	cancel()
 
 	if got := m.waitForEnd(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {

@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -174,7 +173,7 @@ func (s *Service) configureRegistryMirrors(mirrors []string) error {
 		return fmt.Errorf("read %s: %q is not a process ID", dockerPID, bytes.TrimSpace(pid))
 	}
 
-	if err := syscall.Kill(number, syscall.SIGHUP); err != nil && !errors.Is(err, syscall.ESRCH) {
+	if err := reloadDocker(number); err != nil {
 		return fmt.Errorf("signal Docker to reload its configuration: %w", err)
 	}
 

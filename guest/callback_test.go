@@ -15,6 +15,7 @@ import (
 	"time"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // reply is one response of the operator's endpoint for credentials.
@@ -70,8 +71,8 @@ func TestCredentialByCallback(t *testing.T) {
 		"a credential of another platform": {
 			replies: []reply{{status: 200, body: `{"runner_token":"` + runnerToken + `"}`}}, reason: api.ReasonConfigInvalid, message: "registration_url is missing", calls: 1,
 		},
-		"expired": {
-			replies: []reply{{status: 200, body: `{"jit_config":"` + jitBlob + `","expires_at":"2020-01-01T00:00:00Z"}`}}, reason: api.ReasonCredentialExpired, calls: 1,
+		"expired by the machine's clock": {
+			replies: []reply{{status: 200, body: `{"jit_config":"` + jitBlob + `","expires_at":"2020-01-01T00:00:00Z"}`}}, reason: api.ReasonJobDone, calls: 1,
 		},
 		"an invalid bundle": {
 			change: func(c *api.Config) { c.Callback.CABundle = "x" }, replies: []reply{given}, reason: api.ReasonConfigInvalid, message: "callback.ca_bundle",
@@ -126,7 +127,7 @@ func TestWaitForTheCredentialEnds(t *testing.T) {
 
 	result := m.start(t, ctx)
 
-	waitUntil(t, "a first try", func() bool { return strings.Contains(m.log.String(), "cannot get the credential yet") })
+	timing.WaitUntil(t, "a first try", func() bool { return strings.Contains(m.log.String(), "cannot get the credential yet") })
 	cancel()
 
 	if got := m.waitForEnd(t, result); got.Reason != api.ReasonTerminated || got.Phase != api.PhaseFinished {

@@ -97,6 +97,8 @@ func setDefaults(c *guest.Config) {
 		}
 	}
 
+	c.Runner.ConfigScript, c.Runner.RunScript = scriptName(c.Runner.ConfigScript), scriptName(c.Runner.RunScript)
+
 	setIdentityDefaults(c)
 }
 
@@ -234,7 +236,7 @@ func validatePaths(r *guest.Runner) error {
 			continue
 		}
 
-		if !path.IsAbs(p) || path.Clean(p) == "/" || strings.ContainsRune(p, 0) {
+		if !isAbsolute(p) || IsRoot(p) || strings.ContainsRune(p, 0) {
 			return fmt.Errorf("%s %q must be an absolute path below /", name, p)
 		}
 	}

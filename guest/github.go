@@ -49,6 +49,7 @@ var (
 	lineRunning   = regexp.MustCompile(`(?:^|: )Running job: (.*)`)
 	lineCompleted = regexp.MustCompile(`(?:^|: )Job (.*) completed with result: (\w+)`)
 	lineRestart   = regexp.MustCompile(`^Restarting runner\.{3}`)
+	lineVersion   = regexp.MustCompile(`(?:^|: )Current runner version: '(\d{1,4}\.\d{1,4}\.\d{1,4})'`)
 	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)`)
 )
 
@@ -125,7 +126,11 @@ func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, runAs
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 
-	err := cmd.Run()
+	err := startGroup(cmd)
+	if err == nil {
+		err = cmd.Wait()
+		_ = signalGroup(cmd, killSignal) // processes that the script has left running
+	}
 
 	out.flush()
 
@@ -181,6 +186,8 @@ func (gitHub) parseLine(line string) (event, bool) {
 		return event{kind: eventCompleted, text: result, result: toGitHubConclusion(result)}, true
 	case lineRunning.MatchString(line):
 		return event{kind: eventRunning, text: strings.TrimSpace(lineRunning.FindStringSubmatch(line)[1])}, true
+	case lineVersion.MatchString(line):
+		return event{kind: eventVersion, text: lineVersion.FindStringSubmatch(line)[1]}, true
 	case lineRestart.MatchString(line):
 		return event{kind: eventRestart}, true
 	case lineExit.MatchString(line):

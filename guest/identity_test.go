@@ -13,6 +13,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestIdentityLivesSPIRE: a machine's identity is renewed until the operator evicts the machine.
@@ -31,14 +32,14 @@ func TestIdentityLivesSPIRE(t *testing.T) {
 		t.Fatal("the machine has no certificate")
 	}
 
-	waitUntil(t, "another certificate", func() bool {
+	timing.WaitUntil(t, "another certificate", func() bool {
 		now := attested.Serial()
 
 		return now != "" && now != first
 	})
 
 	evictMachines(t, server)
-	waitUntil(t, "the agent has ended", func() bool { return attested.Serial() == "" })
+	timing.WaitUntil(t, "the agent has ended", func() bool { return attested.Serial() == "" })
 
 	m.cfg.SPIFFE = newSPIFFE()
 

@@ -13,6 +13,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -44,7 +45,11 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 	dir, script := s.path(cfg.Runner.InstallPath), s.path(program)
 
 	if info, err := os.Stat(script); err == nil && info.Mode().IsRegular() {
-		return nil
+		if err = s.checkVersion(ctx, cfg); err == nil {
+			return nil
+		}
+
+		s.log.Info("the runner in the image is replaced", "reason", err.Error())
 	}
 
 	switch {
@@ -58,7 +63,7 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 		return newFailure(guest.ReasonDownloadFailed, "runner.download_sha256 is missing: set it to the SHA-256 of the download")
 	}
 
-	s.reporter.reportPhase(guest.PhaseDownloading, "runner from "+cfg.Runner.DownloadURL)
+	s.reporter.reportPhase(guest.PhaseDownloading, "runner from "+formatSource(cfg.Runner.DownloadURL))
 
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // the runner's user must access it
 		return newFailure(guest.ReasonDownloadFailed, "create install path: %w", err)
@@ -71,6 +76,12 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 
 	defer s.removeAll(file)
 
+	if cfg.Runner.Version != "" { // files of another release must not remain
+		if err := removeRelease(dir); err != nil {
+			return newFailure(guest.ReasonDownloadFailed, "replace the image's runner: %w", err)
+		}
+	}
+
 	if err := Extract(file, dir); err != nil {
 		return newFailure(guest.ReasonDownloadFailed, "unpack runner: %w", err)
 	}
@@ -79,7 +90,32 @@ func (s *Service) install(ctx context.Context, cfg *guest.Config) error {
 		return newFailure(guest.ReasonDownloadFailed, "the download does not contain %s", cfg.Runner.RunScript)
 	}
 
+	if err := s.checkVersion(ctx, cfg); err != nil {
+		return newFailure(guest.ReasonDownloadFailed, "the download does not contain the runner's release %s: %w: correct the "+
+			"template's downloadUrl or version", cfg.Runner.Version, err)
+	}
+
 	return nil
+}
+
+// formatSource returns a URL for messages, without its user and its query, which may contain credentials.
+func formatSource(text string) string {
+	parsed, err := url.Parse(text)
+	if err != nil {
+		return "an invalid URL"
+	}
+
+	return (&url.URL{Scheme: parsed.Scheme, Host: parsed.Host, Path: parsed.Path}).String()
+}
+
+// withoutURL returns the cause of an error of net/url or net/http, which repeats the URL.
+func withoutURL(err error) error {
+	var e *url.Error
+	if errors.As(err, &e) {
+		return e.Err
+	}
+
+	return err
 }
 
 // download downloads the runner to a new file in dir and checks its SHA-256. It returns the path of the file.
@@ -179,7 +215,7 @@ func (d *downloader) runOnce(ctx context.Context) error {
 
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, d.url, http.NoBody)
 	if err != nil {
-		return fmt.Errorf("create request: %w (%w)", err, errTerminal)
+		return fmt.Errorf("create request: %w (%w)", withoutURL(err), errTerminal)
 	}
 
 	if d.received > 0 {
@@ -192,7 +228,7 @@ func (d *downloader) runOnce(ctx context.Context) error {
 
 	resp, err := d.client.Do(req)
 	if err != nil {
-		return fmt.Errorf("send request: %w", err)
+		return fmt.Errorf("send request to %s: %w", formatSource(d.url), withoutURL(err))
 	}
 
 	defer func() { _ = resp.Body.Close() }()

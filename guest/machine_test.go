@@ -20,6 +20,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -75,7 +76,7 @@ func (c *fakeClock) hasTimer(d time.Duration) bool {
 func (c *fakeClock) waitAndFire(t *testing.T, d time.Duration) {
 	t.Helper()
 
-	waitUntil(t, "a timer of "+d.String()+" exists", func() bool {
+	timing.WaitUntil(t, "a timer of "+d.String()+" exists", func() bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 
@@ -89,16 +90,6 @@ func (c *fakeClock) waitAndFire(t *testing.T, d time.Duration) {
 
 		return ok
 	})
-}
-
-func waitUntil(t *testing.T, what string, is func() bool) {
-	t.Helper()
-
-	for end := time.Now().Add(waitTimeout); !is(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
 }
 
 // machine is the root directory of a machine, with a runner.
@@ -260,5 +251,5 @@ func (m *machine) listPhases() string {
 func (m *machine) waitForPhase(t *testing.T, phase api.Phase) {
 	t.Helper()
 
-	waitUntil(t, "the phase "+string(phase)+" is reported", func() bool { return strings.Contains(m.listPhases(), string(phase)) })
+	timing.WaitUntil(t, "the phase "+string(phase)+" is reported", func() bool { return strings.Contains(m.listPhases(), string(phase)) })
 }

@@ -117,6 +117,7 @@ const (
 	eventRunning              // text: the job's name
 	eventCompleted            // text: the job's result; "" if the exit code determines it
 	eventCanceling            // the job is being canceled; text and result: the job's future result
+	eventVersion              // text: the release of the runner
 	eventRestart              // the runner restarts itself
 	eventRetry                // the runner waits long after a transient error and has to be restarted
 	eventRejected             // text: why the platform will never accept this runner

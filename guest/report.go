@@ -30,6 +30,8 @@ const (
 	reportQueueSize     = 32
 	// flushTimeout limits how long the end of the machine waits for unsent reports.
 	flushTimeout = 15 * time.Second
+	// terminationFlushTimeout is this limit if the service is stopped.
+	terminationFlushTimeout = 7 * time.Second
 )
 
 // reporter writes each phase to the log and to the status file, and sends it to the operator. It sends
@@ -41,6 +43,8 @@ type reporter struct {
 
 	mu         sync.Mutex
 	lastReport guest.Report
+	// runnerVersion is added to each report. It is empty until the runner has named its release.
+	runnerVersion string
 
 	queue    chan guest.Report // nil if there is no endpoint
 	done     chan struct{}
@@ -104,6 +108,14 @@ func (r *reporter) reportPhase(phase guest.Phase, message string) {
 	r.record(guest.Report{Phase: phase, Message: message})
 }
 
+// setRunnerVersion adds the release of the runner to the reports that follow.
+func (r *reporter) setRunnerVersion(version string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	r.runnerVersion = version
+}
+
 // record sets the time of a report, logs it, writes it to the status file and queues it for the operator. It
 // does nothing if the last report has the same phase and reason. It drops the report if the queue is full.
 func (r *reporter) record(report guest.Report) {
@@ -114,7 +126,7 @@ func (r *reporter) record(report guest.Report) {
 		return
 	}
 
-	report.Time = r.clock.Now().UTC()
+	report.Time, report.RunnerVersion = r.clock.Now().UTC(), r.runnerVersion
 	r.lastReport = report
 	text := "hyperfleet: phase=" + string(report.Phase)
 
@@ -140,17 +152,22 @@ func (r *reporter) record(report guest.Report) {
 	}
 }
 
-// close sends the remaining reports. It stops after flushTimeout.
-func (r *reporter) close() {
+// close sends the remaining reports. It stops after flushTimeout, or after terminationFlushTimeout if ctx has ended.
+func (r *reporter) close(ctx context.Context) {
 	if r.queue == nil {
 		return
+	}
+
+	timeout := flushTimeout
+	if ctx.Err() != nil {
+		timeout = terminationFlushTimeout
 	}
 
 	close(r.queue)
 
 	select {
 	case <-r.done:
-	case <-r.clock.After(flushTimeout):
+	case <-r.clock.After(timeout):
 		r.log.Warn("the last report could not be sent to the operator in time")
 	}
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // reportEndpoint is the operator's endpoint for reports.
@@ -111,7 +112,7 @@ func TestReportsReachTheOperator(t *testing.T) {
 			}
 
 			if tc.pauses < 0 { // the machine does not wait forever
-				waitUntil(t, tc.log, func() bool { return strings.Contains(m.log.String(), tc.log) })
+				timing.WaitUntil(t, tc.log, func() bool { return strings.Contains(m.log.String(), tc.log) })
 				m.clock.waitAndFire(t, 15*time.Second)
 			}
 
@@ -152,7 +153,7 @@ func TestLastReportIsRetriedLongest(t *testing.T) {
 	result := m.start(t, t.Context())
 
 	// The last report is in the queue when the service waits for its delivery.
-	waitUntil(t, "the service waits for the last report", func() bool { return m.clock.hasTimer(15 * time.Second) })
+	timing.WaitUntil(t, "the service waits for the last report", func() bool { return m.clock.hasTimer(15 * time.Second) })
 	close(ended)
 
 	for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {

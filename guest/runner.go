@@ -20,6 +20,10 @@ import (
 // maxRestarts is how often a runner may be restarted, by the service or by its own script.
 const maxRestarts = 5
 
+// terminationGrace is how long a runner may take to stop if the service itself is stopped, which has to end within
+// 20 seconds.
+const terminationGrace = 6 * time.Second
+
 // exitTimeout is how long a runner may take to exit after its job.
 const exitTimeout = 2 * time.Minute
 
@@ -123,7 +127,7 @@ func (w *runnerWatch) runOnce(ctx context.Context, runAs *account) (int, error) 
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 
-		err := cmd.Start()
+		err := startGroup(cmd)
 		started <- err
 
 		if err != nil {
@@ -228,9 +232,13 @@ func (w *runnerWatch) stopRunner(cmd *exec.Cmd, reason *endError) {
 	}
 
 	sig, grace := w.launch.abort, w.service.opts.StopGrace
-	if reason.reason == guest.ReasonIdleTimeout {
+
+	switch reason.reason {
+	case guest.ReasonIdleTimeout:
 		sig = w.launch.quit
 		grace = cmp.Or(w.launch.grace, grace)
+	case guest.ReasonTerminated:
+		grace = min(grace, terminationGrace)
 	}
 
 	w.service.log.Info("hyperfleet: stopping the runner", "reason", reason.reason)
@@ -239,7 +247,11 @@ func (w *runnerWatch) stopRunner(cmd *exec.Cmd, reason *endError) {
 
 // signalRunner sends a signal to the runner and starts the timer after which the runner is killed.
 func (w *runnerWatch) signalRunner(cmd *exec.Cmd, sig syscall.Signal, grace time.Duration) {
-	_ = signalGroup(cmd, sig)
+	if err := signalGroup(cmd, sig); err != nil {
+		w.service.log.Warn("cannot ask the runner to stop, it is killed after the grace period",
+			"error", err.Error(), "grace", grace.String())
+	}
+
 	w.killTimer = w.service.clock.After(grace)
 }
 
@@ -281,6 +293,8 @@ func (w *runnerWatch) handleEvent(e event) *endError {
 		}
 
 		w.exitTimer = w.service.clock.After(exitTimeout)
+	case eventVersion:
+		w.service.reporter.setRunnerVersion(e.text)
 	case eventExitReason:
 		w.exitReason = e.text
 	case eventRejected:
@@ -399,13 +413,4 @@ func (w *runnerWatch) newJobDone() *endError {
 	out.result = w.jobResult
 
 	return out
-}
-
-// signalGroup signals the process group of a command. It does nothing if the command has not started.
-func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
-	if cmd.Process == nil {
-		return nil
-	}
-
-	return syscall.Kill(-cmd.Process.Pid, sig)
 }

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -83,8 +84,15 @@ func New(opts Options) *Service {
 	return s
 }
 
-// path returns the absolute path p below the root.
-func (s *Service) path(p string) string { return filepath.Join(s.opts.Root, p) }
+// path returns the absolute path p below the root. On Windows, a path without a drive is on the drive of the root,
+// or on the system's drive.
+func (s *Service) path(p string) string {
+	if IsRoot(s.opts.Root) {
+		return filepath.Clean(absolute(p))
+	}
+
+	return filepath.Join(s.opts.Root, strings.TrimPrefix(p, filepath.VolumeName(p)))
+}
 
 // configFile returns the path of the configuration below the root. A path that is already below the root is
 // not changed.
@@ -121,7 +129,13 @@ func newFinish(reason, message string) *endError {
 // Run runs the service from reading the configuration to powering off the machine. It returns the last
 // report, whose phase is Finished or Failed. If ctx is done (SIGTERM), Run stops the runner.
 func (s *Service) Run(ctx context.Context) guest.Report {
-	cfg, err := readAndDeleteConfig(s.configFile())
+	var cfg *guest.Config
+
+	err := provideConfig(s.configFile(), s.clock)
+	if err == nil {
+		cfg, err = readAndDeleteConfig(s.configFile())
+	}
+
 	if err == nil {
 		s.redactor.addConfigSecrets(cfg)
 		s.setTrace(cfg.Traceparent)
@@ -139,6 +153,8 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 		e = newFailure(guest.ReasonRunnerFailed, "%w", err)
 	}
 
+	e = s.explainExpiry(cfg, e)
+
 	if ctx.Err() != nil && e.phase == guest.PhaseFailed {
 		result := e.result
 		e = newFinish(guest.ReasonTerminated, "the service was stopped")
@@ -151,7 +167,7 @@ func (s *Service) Run(ctx context.Context) guest.Report {
 		Log: s.tail.text(),
 	})
 	s.cleanUp(cfg)
-	s.reporter.close()
+	s.reporter.close(ctx)
 	s.powerOff()
 
 	return s.reporter.lastReport
@@ -163,7 +179,7 @@ func (s *Service) runSteps(ctx context.Context, cfg *guest.Config) error {
 	s.reporter.reportPhase(guest.PhaseStarted, "runner "+cfg.RunnerName)
 
 	for _, step := range []func(context.Context, *guest.Config) error{
-		s.attest, s.fetchCredential, s.fetchSecrets, s.checkExpiry, s.install, s.checkExpiry, s.configureCaches, s.configure,
+		s.attest, s.fetchCredential, s.fetchSecrets, s.install, s.configureCaches, s.configure,
 	} {
 		if err := step(ctx, cfg); err != nil {
 			return err
@@ -173,14 +189,15 @@ func (s *Service) runSteps(ctx context.Context, cfg *guest.Config) error {
 	return s.runRunner(ctx, cfg)
 }
 
-// checkExpiry returns an error if the runner's credential has expired.
-func (s *Service) checkExpiry(_ context.Context, cfg *guest.Config) error {
-	if cfg.ExpiresAt == nil || s.clock.Now().Before(*cfg.ExpiresAt) {
-		return nil
+// explainExpiry returns the end of a machine whose registration failed with an expired credential, and e otherwise.
+// The CI platform decides whether the credential is valid, because the machine's clock may be wrong.
+func (s *Service) explainExpiry(cfg *guest.Config, e *endError) *endError {
+	if e.reason != guest.ReasonRegistrationError || cfg.ExpiresAt == nil || s.clock.Now().Before(*cfg.ExpiresAt) {
+		return e
 	}
 
-	return newFailure(guest.ReasonCredentialExpired, "the runner's credential expired at %s, before the runner was started",
-		cfg.ExpiresAt.UTC().Format(time.RFC3339))
+	return newFailure(guest.ReasonCredentialExpired, "the runner's credential expired at %s by the machine's clock: %s",
+		cfg.ExpiresAt.UTC().Format(time.RFC3339), e.message)
 }
 
 // cleanUpTimeout limits the deletion of the files of a job.

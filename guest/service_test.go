@@ -4,6 +4,8 @@
 package guest_test
 
 import (
+	"context"
+	"encoding/json"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/guest"
 )
 
 const runScript = "/opt/actions-runner/run.sh"
@@ -29,6 +32,38 @@ const (
 )
 
 // TestEndOfMachine has one case for each way in which a machine can end.
+// When the machine powers off, the files of its job are deleted, and its last report is written.
+func TestPowerOffAfterCleanUp(t *testing.T) {
+	t.Parallel()
+
+	m := newGitHubMachine(t, printListening+printRunning+printCompleted)
+	m.write(t, "/tmp/runner-work/left", "by the job")
+
+	data, err := json.Marshal(m.cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	m.write(t, api.ConfigPath, string(data))
+
+	options, calls := m.options(), 0
+	options.PowerOff = func(context.Context) error {
+		calls++
+
+		m.requireDeleted(t, "/tmp/runner-work")
+
+		if status, err := os.ReadFile(m.path(api.StatusPath)); err != nil || !strings.Contains(string(status), string(api.ReasonJobDone)) {
+			t.Errorf("the last report is %s: %v", status, err)
+		}
+
+		return nil
+	}
+
+	if got := guest.New(options).Run(t.Context()); got.Reason != api.ReasonJobDone || calls != 1 {
+		t.Errorf("%+v, powered off %d times\n%s", got, calls, m.log)
+	}
+}
+
 func TestEndOfMachine(t *testing.T) {
 	t.Parallel()
 
@@ -89,13 +124,18 @@ func TestEndOfMachine(t *testing.T) {
 		},
 		"stopped during a job": {
 			runner: printListening + printRunning + ignoreSignal,
-			after:  api.PhaseRunning, stop: true, fire: []time.Duration{grace},
+			after:  api.PhaseRunning, stop: true, fire: []time.Duration{6 * time.Second},
 			phase: api.PhaseFinished, reason: api.ReasonTerminated, message: "was stopped",
 		},
 		"credential expired": {
-			runner: "echo must not run; touch ran",
+			runner: `echo "The runner registration has been deleted from the server, please re-configure." >&2; exit 1`,
 			change: func(m *machine) { at := m.clock.Now(); m.cfg.ExpiresAt = &at },
-			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired, message: "2026-01-02T03:04:05Z", phases: "Started Failed",
+			phase:  api.PhaseFailed, reason: api.ReasonCredentialExpired, message: "2026-01-02T03:04:05Z", phases: "Started Configuring Failed",
+		},
+		"a clock that is a day ahead": {
+			runner: printListening + printRunning + printCompleted,
+			change: func(m *machine) { at := m.clock.Now().AddDate(0, 0, -1); m.cfg.ExpiresAt = &at },
+			phase:  api.PhaseFinished, reason: api.ReasonJobDone, message: "Succeeded", result: "success",
 		},
 		"attestation without an agent in the image": {
 			change: func(m *machine) { m.cfg.SPIFFE = newSPIFFE() },

@@ -17,6 +17,7 @@ import (
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
@@ -172,7 +173,7 @@ func TestAnswersWithoutACertificateSPIRE(t *testing.T) {
 			defer cancel()
 
 			result := m.start(t, ctx)
-			waitUntil(t, "the machine retries", func() bool {
+			timing.WaitUntil(t, "the machine retries", func() bool {
 				return strings.Contains(m.log.String(), "cannot get the certificate of the device identity yet")
 			})
 			cancel()

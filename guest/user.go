@@ -5,13 +5,9 @@ package guest
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
-	"os/exec"
 	"os/user"
-	"path/filepath"
 	"strconv"
-	"syscall"
 )
 
 // runnerUser is the name of the account that runs jobs if the image has this account.
@@ -27,7 +23,7 @@ type account struct {
 // findAccount returns the runner's account. It returns nil if the image has no such account, if the service
 // does not run as root, or if Options.Root is not "/", because the runner then runs as the service's account.
 func (s *Service) findAccount() (*account, error) {
-	if os.Geteuid() != 0 || filepath.Clean(s.opts.Root) != "/" {
+	if os.Geteuid() != 0 || !IsRoot(s.opts.Root) {
 		return nil, nil //nolint:nilnil // the service cannot change its account
 	}
 
@@ -70,44 +66,4 @@ func parseID(text string) (uint32, error) {
 	}
 
 	return uint32(n), nil
-}
-
-// chown makes the account the owner of a directory tree. It does not follow links. It does nothing for a nil
-// account, or if the account already owns the root of the tree.
-func (a *account) chown(tree string) error {
-	if a == nil {
-		return nil
-	}
-
-	if info, err := os.Stat(tree); err == nil {
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid == a.uid {
-			return nil
-		}
-	}
-
-	return filepath.WalkDir(tree, func(file string, _ fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-
-		return os.Lchown(file, int(a.uid), int(a.gid)) //nolint:gosec // no job runs yet, and links are not followed
-	})
-}
-
-// applyTo makes the command run as the account and in its own process group.
-func (a *account) applyTo(cmd *exec.Cmd) {
-	// Pdeathsig makes the kernel kill the runner when the service ends, because nothing else would stop the
-	// runner.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
-
-	if a != nil {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: a.uid, Gid: a.gid, Groups: a.groups}
-		cmd.Env = append(cmd.Env, "HOME="+a.home, "USER="+runnerUser, "LOGNAME="+runnerUser)
-
-		return
-	}
-
-	if os.Geteuid() == 0 && os.Getenv("HOME") == "" { // systemd sets no HOME for system services
-		cmd.Env = append(cmd.Env, "HOME=/root")
-	}
 }

@@ -5,9 +5,10 @@
 # Installs the tools that the build and the tests need in bin/. It installs each tool once for each pinned
 # version:
 #
-#   hack/setup.sh [kube] [managers] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm]   (default: all)
+#   hack/setup.sh [kube] [managers] [kubectl] [lint] [generate] [spire] [vault] [s3] [packages] [watch] [vm] [wine]   (default: all)
 #   hack/setup.sh agents
 #   hack/setup.sh upstream
+#   hack/setup.sh clients
 #   hack/setup.sh helm olm
 #
 # kube      etcd and kube-apiserver. They come from KUBEBUILDER_ASSETS, or else from a download. If no download
@@ -15,7 +16,7 @@
 # managers  kube-controller-manager, with the same version and from the same sources.
 # kubectl   kubectl, with the same version and from the same sources.
 # lint      golangci-lint, built from its Go module.
-# generate  controller-gen, oapi-codegen and sqlc, built from their Go modules.
+# generate  controller-gen, oapi-codegen, sqlc, and protogen with its plug-ins, built from their Go modules.
 # spire     spire-server and spire-agent, built from their Go module.
 # vault     a Vault core with the backends that the tests use, built from its Go module. It is the secrets manager
 #           in tests and not part of a release.
@@ -25,12 +26,15 @@
 # upstream  metallb-controller, the controller of MetalLB, and kubevirt-webhook, the admission webhook of KubeVirt
 #           for VirtualMachines, built from their Go modules. Tests validate our objects with them. They are not
 #           part of a release.
+# clients   tofu, terraform-provider-proxmox and proxmox-api-go, clients of Proxmox VE, built from their Go modules.
+#           Tests run them against pvesim. They are not part of a release.
 # helm      helm, built from its Go module. A test installs a release with it.
 # olm       operator-verify, the validator of the Operator Framework, built from its Go module. A test validates
 #           the OLM bundle of a release with it.
 # packages  the Debian packages in hack/packages.txt.
 # watch     the Debian packages in hack/packages-watch.txt: a browser and Prometheus.
 # vm        the Debian packages in hack/packages-vm.txt, which are needed to create and boot real machines.
+# wine      the Debian packages in hack/packages-wine.txt, which run programs for Windows.
 #
 # KUBE_DOWNLOAD_URL sets another download server. "off" disables downloads.
 set -euo pipefail
@@ -192,19 +196,25 @@ for group in "${@:-kube managers kubectl lint generate spire vault s3 packages w
 		managers) plan+=("kube kube-controller-manager about_a_minute") ;;
 		kubectl) plan+=("kube kubectl about_a_minute") ;;
 		lint) plan+=("build golangci-lint golangci-lint github.com/golangci/golangci-lint/v2/cmd/golangci-lint about_2_minutes_on_two_cores") ;;
-		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores") ;;
+		generate) plan+=("build controller-gen controller-gen sigs.k8s.io/controller-tools/cmd/controller-gen less_than_a_minute_on_two_cores" "build oapi-codegen oapi-codegen github.com/oapi-codegen/oapi-codegen/v2/cmd/oapi-codegen a_few_seconds" "build sqlc sqlc github.com/sqlc-dev/sqlc/cmd/sqlc about_a_minute_and_a_half_on_two_cores" "build protogen protogen . a_few_seconds" "build protoc-gen-go protogen google.golang.org/protobuf/cmd/protoc-gen-go a_few_seconds" "build protoc-gen-go-grpc protogen google.golang.org/grpc/cmd/protoc-gen-go-grpc a_few_seconds") ;;
 		spire) plan+=("build spire-server spire github.com/spiffe/spire/cmd/spire-server about_5_minutes_on_two_cores" "build spire-agent spire github.com/spiffe/spire/cmd/spire-agent about_a_minute_more") ;;
 		vault) plan+=("build test-vault vault . about_4_minutes_on_two_cores") ;;
 		s3) plan+=("build versitygw versitygw github.com/versity/versitygw/cmd/versitygw about_a_minute_on_two_cores") ;;
 		agents) [ -n "${BUILDKITE_AGENT:-}" ] || plan+=("build buildkite-agent buildkite-agent github.com/buildkite/agent/v3 about_5_minutes_on_two_cores") ;;
 		upstream) plan+=("build metallb-controller metallb go.universe.tf/metallb/controller about_2_minutes_on_two_cores" "build kubevirt-webhook kubevirt . about_4_minutes_on_two_cores") ;;
+		clients)
+			plan+=("build tofu tofu github.com/opentofu/opentofu/cmd/tofu about_2_minutes_on_two_cores"
+				"build terraform-provider-proxmox terraform-provider-proxmox github.com/bpg/terraform-provider-proxmox less_than_a_minute_on_two_cores"
+				"build proxmox-api-go proxmox-api-go github.com/Telmate/proxmox-api-go a_few_seconds")
+			;;
 		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
 		olm) plan+=("build operator-verify operator-verify github.com/operator-framework/api/cmd/operator-verify less_than_a_minute_on_two_cores") ;;
 		packages) plan+=("packages") ;;
 		watch) plan+=("packages hack/packages-watch.txt") ;;
 		vm) plan+=("packages hack/packages-vm.txt") ;;
+		wine) plan+=("packages hack/packages-wine.txt") ;;
 		*)
-			echo "setup: unknown group $word: use kube, managers, kubectl, lint, generate, spire, vault, s3, agents, upstream, helm, olm, packages, watch or vm" >&2
+			echo "setup: unknown group $word: use kube, managers, kubectl, lint, generate, spire, vault, s3, agents, upstream, clients, helm, olm, packages, watch, vm or wine" >&2
 			exit 2
 			;;
 		esac

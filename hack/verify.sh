@@ -16,7 +16,7 @@ complain() {
 
 # generated lists the files in folders with generated files, with their checksums.
 generated() {
-	find api deploy docs/reference platform -type f -exec cksum {} + 2>/dev/null | sort -k 3
+	find api deploy docs/reference hypervisor/external/providerpb platform -type f -exec cksum {} + 2>/dev/null | sort -k 3
 }
 
 before=$(generated)
@@ -24,7 +24,7 @@ make --no-print-directory generate
 after=$(generated)
 if [ "$before" != "$after" ]; then
 	diff <(echo "$before") <(echo "$after") | awk '/^[<>]/ {print "    " $4}' | sort -u >&2
-	git --no-pager diff --stat -- api deploy docs/reference platform >&2 || true
+	git --no-pager diff --stat -- api deploy docs/reference hypervisor/external/providerpb platform >&2 || true
 	complain "generated files were out of date: commit the files that make generate has just written"
 fi
 

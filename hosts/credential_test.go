@@ -226,16 +226,19 @@ func TestCredentialsAreRemoved(t *testing.T) {
 	w.waitForCondition(away, infrav1.ConditionNodeCredentialRemoved, "False Unreachable")
 	w.patchStatus(away, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(6 * time.Minute)) })
 	w.waitForDeletion(away)
-	w.waitForEvent(away, "NodeCredentialLeft")
+	w.waitForEvent(away, "NodeCredentialNotRemoved")
 
-	// In a namespace that is being deleted, the Secret may be deleted first. The host waits only briefly.
-	w.delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "hosts"}})
+	// A person has deleted the Secret in spite of its finalizer. The host waits only briefly.
+	secret := w.getSecret("hosts")
+	secret.Finalizers = nil
+	w.must(env.Client.Update(t.Context(), secret))
+	w.delete(secret)
 	w.deleteHost(keyless)
 	w.waitForCondition(keyless, infrav1.ConditionNodeCredentialRemoved, "even if its credential is not removed")
 	w.waitForCondition(keyless, infrav1.ConditionNodeCredentialRemoved, "False SecretNotFound")
 	w.patchStatus(keyless, func(s *infrav1.LinuxMachineStatus) { s.NodeCredential.RemovalStartedAt = new(ago(61 * time.Second)) })
 	w.waitForDeletion(keyless)
-	w.waitForEvent(keyless, "NodeCredentialLeft")
+	w.waitForEvent(keyless, "NodeCredentialNotRemoved")
 }
 
 // No private key of a host is stored in any object.

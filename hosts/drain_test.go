@@ -253,7 +253,7 @@ func TestDrainOfAHostWithoutItsCluster(t *testing.T) {
 
 	w.writeKubeconfig(w.drainUserConfig())
 	w.waitForDeletion(name)
-	w.waitForEvent(fleetName, "NodeLeft")
+	w.waitForEvent(fleetName, "NodeNotDeleted")
 
 	if node := env.GetNode(t, name); node == nil || !node.Spec.Unschedulable {
 		t.Errorf("node %+v: want it cordoned", node)

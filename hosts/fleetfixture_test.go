@@ -165,7 +165,7 @@ func TestRefusedConfigurationStops(t *testing.T) {
 	w.must(env.Client.Update(t.Context(), resumed))
 
 	goesOn := w.waitForFleet("the next permit", func(f *v1alpha1.HostFleet) bool { return hasPermits(f, 1, "bad") && f.Status.Permits[0].Host == other })
-	kube.CheckCondition(t, goesOn.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
+	kube.CheckCondition(t, goesOn.Status.Conditions, v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "NotStopped", "")
 
 	close(w.recorder.Events)
 

@@ -19,8 +19,11 @@ import (
 
 	hfv1 "github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/linux"
 	"github.com/hyperfleet/hyperfleet/hosts/mac"
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
+	"github.com/hyperfleet/hyperfleet/hosts/plan"
+	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -31,6 +34,18 @@ type (
 	macSpec   = infrav1.ScalewayAppleSiliconMachineSpec
 	macStatus = infrav1.ScalewayAppleSiliconMachineStatus
 )
+
+// The hash of a fleet is computed when the operator starts. Its programs have a hundred megabytes, so no reconcile may
+// compute it again.
+func TestHashIsComputedOnce(t *testing.T) { //nolint:paralleltest // it counts the allocations of the process
+	for name, kind := range map[string]machine.Kind{
+		mac.Name: mac.New(mac.Options{Fleet: newMacConfig()}), linux.Name: linux.New(linuxplan.Config{AgentBinary: plan.NewText("agent")}),
+	} {
+		if allocations := testing.AllocsPerRun(100, func() { kind.Hash() }); kind.Hash() == "" || allocations > 0 {
+			t.Errorf("%s: each call of Hash, which returns %q, allocates %.0f times", name, kind.Hash(), allocations)
+		}
+	}
+}
 
 func TestOrderedMachine(t *testing.T) {
 	t.Parallel()

@@ -160,6 +160,15 @@ func (w *macFixture) release(name string) string {
 	})
 }
 
+// readBack reads a machine's facts back, as package machine does for a machine whose status was lost.
+func (w *macFixture) readBack(name string) {
+	w.requireResult(w.runStep(name, func(_ context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
+		w.kind.ReadBack(object)
+
+		return step.Done()
+	}), "Done")
+}
+
 func (w *macFixture) runFirstBoot(name string) string {
 	return w.runStep(name, func(ctx context.Context, object *infrav1.ScalewayAppleSiliconMachine) step.Result {
 		return w.kind.BeforeBoot(ctx, object)

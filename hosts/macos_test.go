@@ -35,6 +35,7 @@ const macFleetName = "macs"
 type macsFixture struct {
 	*fixture
 
+	cloud *sim.Simulator
 	mu    sync.Mutex
 	boxes map[string]*machost.Host // by the name of the server
 	// updating holds the Macs, by name, on which an installation has started and whose version has
@@ -53,6 +54,7 @@ func newMacsFixture(t *testing.T, timeout time.Duration, names ...string) *macsF
 	port := loopback.Port(t)
 	cloud := sim.New(sim.Options{DeliveryTime: time.Millisecond, RebootTime: time.Millisecond, ReinstallTime: time.Millisecond,
 		Address: func(server sim.Server) string { return m.startMac(server, port) }})
+	m.cloud = cloud
 	server := httptest.NewServer(cloud)
 
 	t.Cleanup(func() {
@@ -357,7 +359,7 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 
 	// A host does not come back after its restart.
 	m.setVersion("15.7", 4*time.Second, machost.UpdateHostUnreachable, "15.7")
-	gone := m.waitForStop("15.7", "HostNotBack: the host has been unreachable since")
+	gone := m.waitForStop("15.7", "RestartTimedOut: the host has been unreachable since")
 
 	if s := m.getMac(gone).Status; s.UnreachableSince == nil {
 		t.Errorf("the status of %s is not unreachable: %+v", gone, s.HostStatus)

@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -79,11 +80,18 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		Policy: a.Policy(), ProbeInterval: a.Config.ProbeInterval, Concurrency: a.Config.Concurrency,
 	}
 
+	keeper := &keep.Keeper{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Area: "hosts", Role: keep.RoleName, Clock: a.Clock,
+	}
+	for _, kind := range kinds {
+		keeper.Lists = append(keeper.Lists, kind.NewList())
+	}
+
 	for _, kind := range kinds {
 		r := &machine.Reconciler{
 			Kind: kind, Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Secrets: machine.KubeSecrets{Reader: mgr.GetAPIReader()},
 			Runner: runner(strings.ToLower(kind.Name())), Recorder: recorder, Clock: a.Clock,
-			WorkerPool: pool, Metrics: pushes, Settings: settings,
+			WorkerPool: pool, Metrics: pushes, Settings: settings, Keeper: keeper,
 		}
 		if err := r.SetupWithManager(ctx, mgr); err != nil {
 			return err

@@ -45,6 +45,19 @@ func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 // Is reports whether err has the kind. It returns false for a nil error.
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
+// ReasonNamesake is the reason of NewNamesakeError.
+const ReasonNamesake = "EarlierMachine"
+
+// ReasonAddressInUse is the reason of an error of Reserve, Ensure and Start if another machine has the address.
+const ReasonAddressInUse = "AddressInUse"
+
+// NewNamesakeError returns the error of Reserve if a machine belongs to an earlier claim of the same
+// namespace and name. The operator deletes this machine, so the caller waits.
+func NewNamesakeError(earlier Owner, machine string) *Error {
+	return Errorf(NoCapacity, ReasonNamesake, "%s belongs to an earlier MachineClaim %s/%s (uid %s), which no longer exists: "+
+		"the operator deletes the machine once its runner is not busy", machine, earlier.Namespace, earlier.Name, earlier.UID)
+}
+
 // Errorf returns an error with the kind and the reason. It formats the message as
 // fmt.Sprintf does. The error wraps no cause.
 func Errorf(kind Kind, reason, format string, args ...any) *Error {

@@ -6,6 +6,7 @@ package hypervisor
 import (
 	"context"
 	"crypto/tls"
+	"io"
 	"net/http"
 	"time"
 
@@ -26,10 +27,13 @@ type Provider interface {
 	Resolve(ctx context.Context, ref TemplateRef, shape Shape) ([]Template, error)
 
 	// Reserve chooses an id and a node for the machine of spec.Owner. If the owner already
-	// has a machine, Reserve returns the id and the node of that machine. Reserve creates
-	// nothing. The caller records the id and the node, and passes them in the spec to each
-	// call of Ensure and Start. If the hypervisor chooses a node only when it starts a
-	// machine, the node is empty.
+	// has a machine, Reserve returns the id and the node of that machine. If two machines of
+	// the same name would conflict, because they have the same hostname and the same static
+	// address, Reserve returns a NewNamesakeError while another owner of the same namespace
+	// and name has a machine. If another machine has an address of spec.Network, Reserve, Ensure and
+	// Start return the error of Record.CheckAddresses and create nothing. Reserve creates nothing.
+	// The caller records the id and the node, and passes them in the spec to each call of Ensure and
+	// Start. If the hypervisor chooses a node only when it starts a machine, the node is empty.
 	Reserve(ctx context.Context, spec MachineSpec) (Reservation, error)
 
 	// Ensure creates the machine exactly once and does not start it. This holds for any number
@@ -73,6 +77,57 @@ type Provider interface {
 	Capacity(ctx context.Context) (Capacity, error)
 }
 
+// MaxConsole is the size in bytes to which the output of a machine's serial console is limited.
+const MaxConsole = 64 << 10
+
+// ConsoleReader is implemented by providers that keep the output of machines' serial consoles.
+type ConsoleReader interface {
+	// ReadConsole returns the end of the output of the machine's serial console, at most MaxConsole
+	// bytes. The output is kept until Delete has deleted the machine. An error of kind NotFound
+	// means that no output is kept.
+	ReadConsole(ctx context.Context, ref MachineRef) ([]byte, error)
+}
+
+// Terminal is implemented by providers that can open the live console of a machine.
+type Terminal interface {
+	// OpenTerminal opens the serial console of a running machine. What is written to it is the input of
+	// the console. The console is open until it is closed or the machine is off, and ctx only limits how
+	// long opening it takes. An error of kind NotFound means that the machine does not run.
+	OpenTerminal(ctx context.Context, ref MachineRef) (io.ReadWriteCloser, error)
+}
+
+// Executor is implemented by providers that can run commands in machines.
+type Executor interface {
+	// Execute runs a command in a running machine as root, without input, and waits until it ends. If
+	// ctx ends first, the command may run on. An error of kind NotFound means that the machine does not
+	// run, and one of kind Rejected says what the machine lacks.
+	Execute(ctx context.Context, ref MachineRef, command []string) (ExecResult, error)
+}
+
+// Narrowed is implemented by providers that have the methods of all optional interfaces, ConsoleReader,
+// Terminal and Executor, but do not support each of them.
+type Narrowed interface {
+	// Supports reports whether the provider supports the interface that target points to, which is
+	// (*ConsoleReader)(nil), (*Terminal)(nil) or (*Executor)(nil).
+	Supports(target any) bool
+}
+
+// Find returns the provider as the optional interface T. ok is false if the provider does not support it.
+func Find[T any](p Provider) (found T, ok bool) {
+	found, ok = p.(T)
+	if narrowed, isNarrowed := p.(Narrowed); ok && isNarrowed {
+		ok = narrowed.Supports((*T)(nil))
+	}
+
+	return found, ok
+}
+
+// ExecResult is the result of a command in a machine.
+type ExecResult struct {
+	Stdout, Stderr []byte
+	ExitCode       int
+}
+
 // Factory returns a connection to one environment. It makes no call to the hypervisor; Check
 // makes the first one.
 type Factory func(Config, Options) (Connection, error)
@@ -112,6 +167,46 @@ type Config struct {
 	Kubeconfig   []byte
 	Namespace    string
 	NodeSelector map[string]string
+	// Hosts of a cluster whose hosts are connected one by one (libvirt).
+	Hosts []Host
+	// SSHPrivateKey authenticates the operator at hosts that are connected over SSH, in PEM.
+	SSHPrivateKey []byte
+	// DomainType of machines on the hosts (libvirt): kvm or qemu. Empty means the best type that a
+	// host is capable of.
+	DomainType string
+	// Address is the address of a provider that is a program of its own, as HOST:PORT or unix:///PATH.
+	// Settings are its own settings.
+	Address  string
+	Settings map[string]string
+}
+
+// Default ports of a libvirt host's URI.
+const (
+	PortLibvirtTLS = "16514"
+	PortSSH        = "22"
+)
+
+// Host is one host of a cluster whose hosts are connected one by one.
+type Host struct {
+	// Name is the node's name.
+	Name string
+	// URI of the host's API.
+	URI string
+	// SSHHostKey is the SHA-256 fingerprint of the SSH key that the host must present.
+	SSHHostKey string
+	// StoragePool is the pool of the machines' disks and cloud-init ISOs.
+	StoragePool string
+	// Network is the host's virtual network, and Bridge the host's bridge that machines are attached
+	// to. At most one of them is set. If neither is, machines have a network of their own, from which
+	// they reach the network of the host, but nothing reaches them.
+	Network, Bridge string
+	// MaxCPU and MaxMemory (in bytes) limit the sums of the running machines' virtual CPUs and memory.
+	// 0 means no limit for CPUs, and all of the host's memory.
+	MaxCPU    int
+	MaxMemory int64
+	// MaxStoragePercent is the usage of the pool, in percent, from which no machine is placed on the
+	// host.
+	MaxStoragePercent int
 }
 
 // Credentials are the credentials of a cluster. Exactly one of token and password is set. If
@@ -134,6 +229,9 @@ type Options struct {
 	TaskInterval time.Duration
 	// WrapTransport wraps the HTTP transport for metrics and traces. It may be nil.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// WrapCall runs each call of a provider whose hypervisor has no HTTP API, for metrics and traces,
+	// and to refuse writes. It calls do at most once, and may run on after ctx has ended. It may be nil.
+	WrapCall func(ctx context.Context, call Call, do func() error) error
 	// ListClaimedIDs returns the ids that claims already hold, so that the provider does not
 	// reserve them again after a restart. The provider calls it before it reserves the first
 	// id, until one call succeeds. It may be nil.
@@ -143,6 +241,14 @@ type Options struct {
 	SnippetsPath string
 	// Clock is the source of time. Default: the real clock.
 	Clock clock.WithTicker
+}
+
+// Call describes one call to a hypervisor without an HTTP API.
+type Call struct {
+	// Operation is the name of the call, one of a fixed set.
+	Operation string
+	// Write is true if the call changes something.
+	Write bool
 }
 
 // Info is the result of Check.
@@ -193,10 +299,14 @@ type Capacity struct {
 	Machines int
 }
 
-// TemplateRef refers to a template of the hypervisor by id or by name.
+// TemplateRef refers to a template of the hypervisor by id, by name or by tags.
 type TemplateRef struct {
 	ID   int
 	Name string
+	// Tags that a template of Proxmox VE must have, separated by commas. If Name is empty, the templates
+	// with the tags must have the same name, or Newest selects the name that was created last.
+	Tags   string
+	Newest bool
 	// Kind and Namespace are set only for hypervisors whose templates are objects of several
 	// kinds. Kind is one of the constants below.
 	Kind, Namespace string
@@ -204,7 +314,7 @@ type TemplateRef struct {
 	PullSecret string
 }
 
-// Kinds of templates on Kubernetes.
+// Kinds of templates on Kubernetes and libvirt.
 const (
 	// TemplateImage is a disk in a container image. TemplateRef.Name is the image.
 	TemplateImage = "ContainerDisk"
@@ -212,6 +322,13 @@ const (
 	TemplateDataSource = "DataSource"
 	// TemplateVolume is a PersistentVolumeClaim that the provider clones.
 	TemplateVolume = "PersistentVolumeClaim"
+	// TemplateStorageVolume is a volume of the host's storage pool.
+	TemplateStorageVolume = "StorageVolume"
+	// TemplateDomain is a defined libvirt domain that does not run. Its disk is cloned.
+	TemplateDomain = "Domain"
+	// TemplateTaggedDomain is the only such domain that has all tags in TemplateRef.Name, which
+	// commas separate.
+	TemplateTaggedDomain = "TaggedDomain"
 )
 
 // Template is one template that Resolve found.
@@ -224,7 +341,15 @@ type Template struct {
 	Shared  bool
 	// DiskBytes is the size of the first disk.
 	DiskBytes int64
+	// OS is the operating system that the hypervisor records: OSLinux, OSWindows, or "" if it records none.
+	OS string
 }
+
+// Operating systems of templates.
+const (
+	OSLinux   = "linux"
+	OSWindows = "windows"
+)
 
 // Cloud-init sources.
 const (
@@ -237,6 +362,9 @@ type Shape struct {
 	CPU int
 	// Memory and Disk in bytes. Disk 0 means the size of the template's disk.
 	Memory, Disk int64
+	// Nested gives the machine the CPU of its node with its virtualization. If Nested is false, the provider
+	// does not change the CPU that the template has.
+	Nested bool
 	// Linked makes the clone share the template's disks.
 	Linked bool
 	// Storage of a full clone. Empty means the cluster's default.
@@ -296,6 +424,11 @@ type Reservation struct {
 	ID int
 	// Node is empty if the hypervisor chooses the node when it starts the machine.
 	Node string
+	// Exists is true if the owner already has a machine. ID and Node are those of this machine, and
+	// Addresses are the static addresses with which it was created. They are empty if it has none, or
+	// if they cannot be read.
+	Exists    bool
+	Addresses []string
 }
 
 // Strategy defines on which node a machine is placed.
@@ -316,6 +449,9 @@ const (
 type NetworkOptions struct {
 	// Addresses in CIDR notation, at most one of each family. Empty means DHCP.
 	Addresses []string
+	// AddressNetwork is the network on which no other machine may have the addresses. It is empty if
+	// they are from no address pool.
+	AddressNetwork string
 	// Gateways, at most one of each family.
 	Gateways      []string
 	DNSServers    []string

@@ -9,12 +9,19 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
 	"time"
 )
 
 // ManagedBy identifies this product in ownership records and in the labels and tags of the
 // objects that carry them.
 const ManagedBy = "hyperfleet"
+
+// maxMachineName is the maximum length of a machine's name, which is a host name and may be a label value.
+const maxMachineName = 63
 
 // hashLength is the number of hexadecimal digits of a digest in tags, labels and names.
 const hashLength = 10
@@ -35,6 +42,10 @@ type Record struct {
 	// CreatedAt is the time at which the machine was requested.
 	CreatedAt   time.Time `json:"createdAt"`
 	OperatorUID string    `json:"operatorUID"`
+	// Addresses are the addresses that the machine has from an address pool, separated by commas, and
+	// AddressNetwork is the network on which no other machine may have them.
+	Addresses      string `json:"addresses,omitempty"`
+	AddressNetwork string `json:"addressNetwork,omitempty"`
 }
 
 // MachineClaim identifies the claim in a Record.
@@ -87,15 +98,72 @@ func (i Identity) Hash() string {
 }
 
 // NewRecord returns the record for a machine of the owner. It truncates the time to seconds.
-func (i Identity) NewRecord(owner Owner, now time.Time) Record {
-	return Record{
+func (i Identity) NewRecord(owner Owner, network NetworkOptions, now time.Time) Record {
+	record := Record{
 		ManagedBy: ManagedBy, Cluster: i.Cluster,
 		MachineClaim: MachineClaim{Namespace: owner.Namespace, Name: owner.Name, UID: owner.UID},
 		RunnerPool:   owner.Pool, CreatedAt: now.UTC().Truncate(time.Second), OperatorUID: i.OperatorUID,
 	}
+
+	if network.AddressNetwork != "" {
+		record.Addresses, record.AddressNetwork = strings.Join(network.Addresses, ","), network.AddressNetwork
+	}
+
+	return record
+}
+
+// ListAddresses returns the addresses in the record.
+func (r Record) ListAddresses() []string {
+	return strings.FieldsFunc(r.Addresses, func(c rune) bool { return c == ',' })
+}
+
+// CheckAddresses returns an error of kind NoCapacity if the machine of the record has an address that is meant for
+// the machine of spec. machine describes the machine of the record to people. The record may be older than the
+// allocation of the address, if objects were restored from a backup.
+func (r Record) CheckAddresses(spec MachineSpec, machine string) error {
+	if r.MachineClaim.UID == spec.Owner.UID || r.AddressNetwork == "" || r.AddressNetwork != spec.Network.AddressNetwork {
+		return nil
+	}
+
+	for _, address := range spec.Network.Addresses {
+		wanted := parseAddress(address)
+
+		if slices.ContainsFunc(r.ListAddresses(), func(used string) bool { return parseAddress(used) == wanted }) {
+			return Errorf(NoCapacity, ReasonAddressInUse, "%s of MachineClaim %s/%s (uid %s) has address %s on network %s: "+
+				"the operator creates this machine when the other machine is deleted",
+				machine, r.MachineClaim.Namespace, r.MachineClaim.Name, r.MachineClaim.UID, address, r.AddressNetwork)
+		}
+	}
+
+	return nil
+}
+
+// parseAddress returns the address without its prefix length, in one form for all spellings of it.
+func parseAddress(text string) string {
+	text, _, _ = strings.Cut(text, "/")
+
+	if address, err := netip.ParseAddr(text); err == nil {
+		return address.String()
+	}
+
+	return text
 }
 
 // HasWritten reports whether this operator wrote the record for this cluster.
 func (i Identity) HasWritten(r Record) bool {
 	return r.ManagedBy == ManagedBy && r.OperatorUID == i.OperatorUID && r.Cluster == i.Cluster
+}
+
+// MachineName returns a name for a machine: the claim's name and the ID, with at most 63 characters. If the name is
+// too long, MachineName removes the start of the claim's name, because its random part is at its end. The name has no
+// dots, because a host name may not have them.
+func MachineName(owner Owner, id int) string {
+	suffix := "-" + strconv.Itoa(id)
+
+	name := owner.Name
+	if excess := len(name) + len(suffix) - maxMachineName; excess > 0 {
+		name = strings.TrimLeft(name[excess:], "-.")
+	}
+
+	return strings.ReplaceAll(name, ".", "-") + suffix
 }

@@ -7,6 +7,7 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"crypto/tls"
+	"crypto/x509"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -26,6 +27,20 @@ type FingerprintError struct {
 // Error returns a text with both fingerprints.
 func (e *FingerprintError) Error() string {
 	return fmt.Sprintf("verify certificate: the fingerprint is %s, but the pinned fingerprint is %s", e.Got, e.Want)
+}
+
+// IsUntrusted reports whether a connection failed because the server's certificate is not trusted.
+func IsUntrusted(err error) bool {
+	var (
+		authority x509.UnknownAuthorityError
+		hostname  x509.HostnameError
+		invalid   x509.CertificateInvalidError
+		verify    *tls.CertificateVerificationError
+		pinned    *FingerprintError
+	)
+
+	return errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &verify) ||
+		errors.As(err, &pinned)
 }
 
 // FormatFingerprint formats a SHA-256 digest as Proxmox VE does: as 32 pairs of upper case

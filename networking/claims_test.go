@@ -343,3 +343,58 @@ func TestTemplateErrors(t *testing.T) {
 		})
 	}
 }
+
+// A claim whose status was lost gets its addresses again, also in a new process in which another claim comes
+// first. The addresses of a claim that was restored with another UID stay in use, because its machine may
+// still run.
+func TestClaimsRestoredWithoutStatus(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
+
+	first, gone := w.createClaim("first"), w.createClaim("gone")
+	w.reconcileOnce(w.claims, first)
+	w.reconcileOnce(w.claims, gone)
+
+	want := first.Status.NetworkInfo.Addresses
+
+	// A claim of a version without the annotation.
+	first.Annotations = nil
+	w.must(env.Client.Update(t.Context(), first))
+	w.reconcileOnce(w.claims, first)
+
+	gone.Finalizers = nil
+	w.must(env.Client.Update(t.Context(), gone))
+	w.must(env.Client.Delete(t.Context(), gone))
+
+	first.Status = v1alpha1.MachineClaimStatus{}
+	w.must(env.Client.Status().Update(t.Context(), first))
+
+	second := w.createClaim("second")
+
+	w.startReconcilers()
+	w.reconcileOnce(w.claims, second)
+	w.reconcileOnce(w.claims, first)
+
+	if first.Status.NetworkInfo == nil || !slices.Equal(first.Status.NetworkInfo.Addresses, want) {
+		t.Fatalf("the claim has %+v, want %v", first.Status.NetworkInfo, want)
+	}
+
+	if slices.Equal(second.Status.NetworkInfo.Addresses, want) {
+		t.Errorf("the new claim has %v, too", want)
+	}
+
+	// Restored with another UID: the first machine may still have its address, and the pool has no other one.
+	restored := first.DeepCopy()
+	first.Finalizers = nil
+	w.must(env.Client.Update(t.Context(), first))
+	w.must(env.Client.Delete(t.Context(), first))
+	restored.UID, restored.ResourceVersion, restored.Status = "", "", v1alpha1.MachineClaimStatus{}
+	w.must(env.Client.Create(t.Context(), restored))
+
+	w.startReconcilers()
+	w.reconcileOnce(w.claims, restored)
+
+	if said := meta.FindStatusCondition(restored.Status.Conditions, v1alpha1.ConditionAddressAllocated); said == nil || said.Reason != alloc.ReasonExhausted {
+		t.Errorf("the restored claim has %+v, want none", said)
+	}
+}

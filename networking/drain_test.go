@@ -12,12 +12,15 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -39,6 +42,13 @@ func newWorkerFixture(t *testing.T, replicas int32, timeout time.Duration) *work
 
 	w := &workerFixture{fixture: newFixture(t)}
 	w.createKubeconfig()
+
+	role := metav1.ObjectMeta{Namespace: w.namespace, Name: keep.RoleName}
+	w.must(env.Client.Create(t.Context(), &rbacv1.Role{ObjectMeta: role}))
+	w.must(env.Client.Create(t.Context(), &rbacv1.RoleBinding{ObjectMeta: role, RoleRef: rbacv1.RoleRef{
+		APIGroup: rbacv1.GroupName, Kind: "Role", Name: keep.RoleName,
+	}}))
+
 	w.pool = w.newNodePool("workers", replicas, "10.0.0.10-10.0.0.99")
 	w.pool.Spec.Drain = &infrav1.NodeDrain{
 		KubeconfigSecretRef: infrav1.LocalSecretKeySelector{Name: guestKubeconfig, Key: "kubeconfig"},
@@ -295,7 +305,10 @@ func TestDrainWithoutACluster(t *testing.T) {
 	t.Parallel()
 
 	w := newWorkerFixture(t, 3, time.Hour)
-	w.must(env.Client.Delete(t.Context(), &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}}))
+	// A person has removed the finalizer, too.
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: guestKubeconfig}}
+	w.must(env.Client.Patch(t.Context(), secret, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	w.must(env.Client.Delete(t.Context(), secret))
 	w.scalePool(2)
 
 	m := w.waitForDrainState("read secret " + w.namespace + "/" + guestKubeconfig + ": it does not exist")

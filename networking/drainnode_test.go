@@ -42,7 +42,7 @@ func (w *workerFixture) waitForNodeLeftEvent(words string) {
 		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
 		return slices.ContainsFunc(list.Items, func(e eventsv1.Event) bool {
-			return e.Reason == "NodeLeft" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, words)
+			return e.Reason == "NodeNotDeleted" && e.Type == corev1.EventTypeWarning && strings.Contains(e.Note, words)
 		})
 	})
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-logr/logr/funcr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -41,6 +43,8 @@ type machineFixture struct {
 	// lostResponse names a kind of write whose response is lost after the write: status or create. With
 	// addresses, a machine is read as it was before its addresses were recorded.
 	lostResponse string
+	// logLines are the lines that the machine controller has logged.
+	logLines []string
 	// addressesAtCreate are the recorded addresses of the machine when its VirtualMachine was created.
 	addressesAtCreate []string
 }
@@ -129,8 +133,10 @@ func (w *machineFixture) reconcileMachine(name string) reconcile.Result {
 
 	var last reconcile.Result
 
+	ctx := log.IntoContext(w.t.Context(), funcr.New(func(_, line string) { w.logLines = append(w.logLines, line) }, funcr.Options{}))
+
 	for range 3 {
-		result, err := w.controller.Reconcile(w.t.Context(), reconcile.Request{NamespacedName: w.objectKey(name)})
+		result, err := w.controller.Reconcile(ctx, reconcile.Request{NamespacedName: w.objectKey(name)})
 		if err != nil && !errors.Is(err, errLost) {
 			w.t.Fatal(err)
 		}
@@ -206,6 +212,10 @@ func TestMachineLifecycle(t *testing.T) {
 	}
 
 	w.requireCondition("c", v1alpha1.ConditionAddressesAllocated, alloc.ReasonExhausted, v1alpha1.KubevirtMachinePending)
+
+	if lines := strings.Join(w.logLines, "\n"); !strings.Contains(lines, "No available IPs in pool for interface eno101") {
+		t.Errorf("the log does not say that the pool is exhausted:\n%s", lines)
+	}
 
 	vm := w.getVirtualMachine("a")
 	w.must(unstructured.SetNestedField(vm.Object, true, "status", "ready"))

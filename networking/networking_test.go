@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const (
@@ -55,6 +56,8 @@ type fixture struct {
 	stopArea  func()
 	// secretReader reads credentials of DNS services. If it is nil, there are no credentials.
 	secretReader dns.SecretReader
+	// registry has the metrics of the area that was started last.
+	registry *prometheus.Registry
 }
 
 func newFixture(t testing.TB) *fixture {
@@ -87,8 +90,9 @@ func (w *fixture) startArea() {
 		}
 	}
 
+	w.registry = prometheus.NewRegistry()
 	area := &networking.Area{
-		Config: config.Default().Networking, Registry: prometheus.NewRegistry(), Clock: clock.RealClock{},
+		Config: config.Default().Networking, Registry: w.registry, Clock: clock.RealClock{},
 		Log: slog.New(slog.DiscardHandler), OperatorUID: w.namespace,
 		Secret: secret,
 	}
@@ -304,6 +308,11 @@ func testOverRestarts(t *testing.T, addresses int) {
 	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, fmt.Sprintf("True PoolExhausted: waiting for an address: %d machines", late))
 	w.waitForCondition(pool, infrav1.ConditionAddressesFewerThanReplicas, fmt.Sprintf("True TooFewAddresses: the pool has addresses for %d machines", addresses))
 
+	isExhausted := func(want float64) func() bool {
+		return func() bool { return scrape.SumOf(t, w.registry, "kubevirt_ippool_exhausted", "") == want }
+	}
+	w.waitUntil("the metric says that the pool is exhausted", isExhausted(1))
+
 	// Waiting machines get the addresses of deleted machines.
 	for i, m := range w.listMachines() {
 		if len(m.Status.AllocatedBootstrapAddresses) > 0 && i%3 == 0 {
@@ -319,6 +328,7 @@ func testOverRestarts(t *testing.T, addresses int) {
 	})
 	w.waitUntil("all machines have addresses", func() bool { return w.countAllocated() == machines })
 	w.waitForCondition(pool, infrav1.ConditionIPPoolExhausted, "False AddressesLeft")
+	w.waitUntil("the metric says that the pool has addresses", isExhausted(0))
 
 	if n := len(w.listVirtualMachines()); n != machines {
 		t.Errorf("%d VirtualMachines", n)

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/nodepool"
@@ -60,6 +62,7 @@ func newPoolFixture(t *testing.T, replicas int32, addresses v1alpha1.AddressRang
 	w.controller = &nodepool.Reconciler{
 		Client: cached, Live: plain, Runner: &step.Reconciler{Client: cached, Controller: "kubevirtnodepool"},
 		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
+		Keeper: &keep.Keeper{Client: plain, APIReader: plain, Area: "networking", Lists: []client.ObjectList{&v1alpha1.KubevirtNodePoolList{}}},
 	}
 
 	w.pool = w.newNodePool("workers", replicas, addresses)
@@ -246,7 +249,8 @@ func TestTemplatesOfAPool(t *testing.T) {
 	}
 
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.pool.Namespace, Name: second}, &template))
-	template.OwnerReferences = nil
+	template.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(
+		&metav1.ObjectMeta{Name: w.pool.Name, UID: "theirs"}, schema.GroupVersionKind{Version: "v1", Kind: "ConfigMap"})}
 	w.must(env.Client.Update(t.Context(), &template))
 	w.reconcilePool()
 	w.requirePoolCondition(v1alpha1.ConditionTemplateReady, "TemplateNotOurs")

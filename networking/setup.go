@@ -15,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
@@ -141,6 +143,10 @@ func (a *Area) addKubeVirt(
 	nodePools := &nodepool.Reconciler{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("kubevirtnodepool"), Recorder: recorder,
 		Addresses: addresses, PoolOwner: registry.PoolOwner, Clock: a.Clock,
+		Keeper: &keep.Keeper{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Area: "networking", Role: keep.RoleName, Clock: a.Clock,
+			Lists: []client.ObjectList{&infrav1.KubevirtNodePoolList{}},
+		},
 	}
 
 	return nodePools.SetupWithManager(mgr)

@@ -113,7 +113,7 @@ func TestSecretIsReadOnlyIfAllowed(t *testing.T) {
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: "platform", Name: "token", Annotations: map[string]string{v1alpha1.AnnotationAllowedNamespaces: tt.allowed},
 			},
-			Data: map[string][]byte{"key": []byte("value")},
+			Data: map[string][]byte{"key": []byte("value\n")}, // as kubectl create secret --from-file stores a file
 		}).Build(), interceptor.Funcs{
 			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
 				if _, whole := into.(*corev1.Secret); whole {
@@ -128,6 +128,26 @@ func TestSecretIsReadOnlyIfAllowed(t *testing.T) {
 		value, err := secrets.Value(t.Context(), v1alpha1.SecretKeySelector{Namespace: "platform", Name: "token", Key: "key"}, tt.from)
 		if reads != tt.reads || errclass.ReasonOf(err, "") != tt.reason || (value == "value") != (tt.reason == "") {
 			t.Errorf("%s: %d reads, %q, error %v", name, reads, value, err)
+		}
+	}
+}
+
+// A missing Secret, and a missing key, count as empty if the reference is optional, and are an error otherwise.
+func TestMissingOptionalSecretIsEmpty(t *testing.T) {
+	t.Parallel()
+
+	secrets := &connect.Secrets{Reader: fake.NewClientBuilder().WithObjects(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "token"}, Data: map[string][]byte{"key": []byte("value")},
+	}).Build()}
+
+	for _, optional := range []bool{false, true} {
+		for _, ref := range []v1alpha1.SecretKeySelector{{Name: "token", Key: "other"}, {Name: "other", Key: "key"}} {
+			ref.Namespace, ref.Optional = "ci", &optional
+
+			value, err := secrets.Value(t.Context(), ref, "ci")
+			if value != "" || (err == nil) != optional {
+				t.Errorf("optional %t, %s/%s: %q, %v", optional, ref.Name, ref.Key, value, err)
+			}
 		}
 	}
 }
@@ -181,6 +201,16 @@ func TestCredentialsAreSentOnlyToAllowedServers(t *testing.T) {
 		"password":           endpoint(v1alpha1.HypervisorCredentials{Username: source, Password: source}),
 		"client certificate": endpoint(v1alpha1.HypervisorCredentials{ClientCert: source, ClientKey: source}),
 		"kubeconfig":         {Provider: v1alpha1.ProviderProxmox, KubeVirt: &v1alpha1.KubeVirtCluster{KubeconfigSecretRef: &ref}},
+		"external provider": {
+			Provider: v1alpha1.ProviderProxmox, Credentials: v1alpha1.HypervisorCredentials{ClientCert: source, ClientKey: source},
+			External: &v1alpha1.ExternalProvider{Address: "hypervisor.example.com:443"},
+		},
+		"SSH key": {
+			Provider: v1alpha1.ProviderProxmox, Credentials: v1alpha1.HypervisorCredentials{SSHPrivateKey: source},
+			Libvirt: &v1alpha1.LibvirtCluster{Hosts: []v1alpha1.LibvirtHost{
+				{Name: "unix", URI: "qemu+unix:///system"}, {Name: "ssh", URI: "qemu+ssh://ci@hypervisor.example.com:443/system"},
+			}},
+		},
 	} {
 		for list, allowed := range map[string]bool{
 			"none": true, "hypervisor.example.com": true, "other.example.com, hypervisor.example.com:443": true,
@@ -282,14 +312,14 @@ func TestOutcomeOfErrors(t *testing.T) {
 		err  error
 		want string
 	}{
-		"hypervisor is busy":           {&hypervisor.Error{Kind: hypervisor.Busy, Reason: "Locked", Message: "VM is locked"}, "wait Locked: VM is locked"},
-		"hypervisor has no room":       {&hypervisor.Error{Kind: hypervisor.NoCapacity, Message: "no room"}, "wait Fallback: no room"},
-		"hypervisor rejects":           {&hypervisor.Error{Kind: hypervisor.Rejected, Reason: "NoPrivilege", Message: "give it"}, "stall NoPrivilege: give it"},
-		"hypervisor's outcome unknown": {&hypervisor.Error{Kind: hypervisor.UnknownOutcome, Message: "cut off"}, "fail Fallback: cut off"},
-		"forge limits the rate":        {&workload.Error{Kind: workload.RateLimited, Reason: "RateLimited", Message: "later"}, "wait RateLimited: later"},
-		"forge rejects":                {&workload.Error{Kind: workload.Rejected, Reason: "Forbidden", Message: "permit it"}, "stall Forbidden: permit it"},
-		"configuration":                {errclass.New(errclass.Configuration, "SecretNotFound", "no secret"), "stall SecretNotFound: no secret"},
-		"any other error is retried":   {errors.New("connection refused"), "fail Fallback: connection refused"},
+		"hypervisor is busy":           {&hypervisor.Error{Kind: hypervisor.Busy, Reason: "Locked", Message: "VM is locked"}, "waiting Locked: VM is locked"},
+		"hypervisor has no room":       {&hypervisor.Error{Kind: hypervisor.NoCapacity, Message: "no room"}, "waiting Fallback: no room"},
+		"hypervisor rejects":           {&hypervisor.Error{Kind: hypervisor.Rejected, Reason: "NoPrivilege", Message: "give it"}, "stalled NoPrivilege: give it"},
+		"hypervisor's outcome unknown": {&hypervisor.Error{Kind: hypervisor.UnknownOutcome, Message: "cut off"}, "failed Fallback: cut off"},
+		"forge limits the rate":        {&workload.Error{Kind: workload.RateLimited, Reason: "RateLimited", Message: "later"}, "waiting RateLimited: later"},
+		"forge rejects":                {&workload.Error{Kind: workload.Rejected, Reason: "Forbidden", Message: "permit it"}, "stalled Forbidden: permit it"},
+		"configuration":                {errclass.New(errclass.Configuration, "SecretNotFound", "no secret"), "stalled SecretNotFound: no secret"},
+		"any other error is retried":   {errors.New("connection refused"), "failed Fallback: connection refused"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -281,6 +281,11 @@ func TestCertificateRefusals(t *testing.T) {
 				c.Status.BootstrapInfo.Identity.Method = v1alpha1.AttestationJoinToken
 			}), want: http.StatusForbidden,
 		},
+		// The claim was restored without its status, and the identity provider has said that the machine attested.
+		"a machine that has attested with a key that is not recorded": {
+			claim: w.createClaim("restored", func(c *v1alpha1.MachineClaim) { c.Status.BootstrapInfo.Identity.AttestedAt = &now }),
+			want:  http.StatusConflict,
+		},
 		"no JSON":           {claim: w.createClaim("a", nil), body: "<html>", want: http.StatusBadRequest},
 		"an unknown field":  {claim: w.createClaim("b", nil), body: `{"public":"AAAA","subject":"root"}`, want: http.StatusBadRequest},
 		"two requests":      {claim: w.createClaim("c", nil), body: `{"public":"AAAA"}{}`, want: http.StatusBadRequest},

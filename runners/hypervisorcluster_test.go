@@ -37,8 +37,9 @@ func newClusterFixture(t *testing.T) *clusterFixture {
 		{Name: "two", Online: true, Free: hypervisor.Resources{Memory: 4 * gib}},
 	}}}
 	w.reconciler = &hypervisorcluster.Reconciler{
-		Client: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"}, Interval: time.Minute,
-		Clusters: w.fakeHypervisor.newClusters(env.Client, w.name),
+		Client: env.Client, Live: env.Client, Interval: time.Minute,
+		Runner:   &step.Reconciler{Client: env.Client, Controller: "hypervisorcluster"},
+		Clusters: w.fakeHypervisor.newClusters(env.Client, w.name), Keeper: newKeeper(t),
 	}
 	env.Create(w, newCluster(w.name))
 
@@ -99,6 +100,12 @@ func TestClusterBecomesReady(t *testing.T) {
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
 	kube.CheckCondition(w, cluster.Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "Lab 9.2, 2 nodes online")
 
+	w.fakeHypervisor.warnings = []string{"pve.example has no node pve33"}
+	kube.CheckCondition(w, w.reconcileUntilStable().Status.Conditions, "Connected", metav1.ConditionTrue, "ConnectedWithWarnings", "; pve.example has no node pve33")
+
+	w.fakeHypervisor.warnings = nil
+	cluster = w.reconcileUntilStable()
+
 	if w.fakeHypervisor.token != "s3cret" {
 		t.Errorf("connected with the secret %q", w.fakeHypervisor.token)
 	}
@@ -147,7 +154,7 @@ func TestClusterErrors(t *testing.T) {
 	cluster = w.reconcileUntilStable()
 	kube.CheckCondition(w, cluster.Status.Conditions, step.Ready, metav1.ConditionTrue, "Ready", "")
 	kube.CheckCondition(w, cluster.Status.Nodes[0].Conditions, step.Ready, metav1.ConditionTrue, "Usable", "")
-	kube.CheckCondition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "SetAside", "clones failed five times")
+	kube.CheckCondition(w, cluster.Status.Nodes[1].Conditions, step.Ready, metav1.ConditionFalse, "Excluded", "clones failed five times")
 
 	for i := range w.fakeHypervisor.nodes {
 		w.fakeHypervisor.nodes[i].Online, w.fakeHypervisor.nodes[i].OfflineReason = false, "has no quorum"

@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
 )
 
 // jobParts are the components that keep the RunnerJobs up to date.
@@ -22,6 +23,8 @@ type jobParts struct {
 	sources     *demand.Sources
 	// sourcesChanged enqueues the pools whose job source has changed state.
 	sourcesChanged *watch.Source
+	// ends receives the last state of each claim.
+	ends machineclaim.Ends
 }
 
 // newJobParts creates the components that keep the RunnerJobs up to date, and registers their metrics.
@@ -65,6 +68,6 @@ func (a *Area) newJobParts(
 
 	return &jobParts{
 		controllers: append(stores, reconciler.SetupWithManager, batches.SetupWithManager),
-		receiver:    receiver, sources: sources, sourcesChanged: sourcesChanged,
+		receiver:    receiver, sources: sources, sourcesChanged: sourcesChanged, ends: reconciler,
 	}, nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/logstore"
+	"github.com/hyperfleet/hyperfleet/runners/machineclaim"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 )
 
@@ -25,11 +26,21 @@ func (a *Area) newLogs(mgr ctrl.Manager) *report.Logs {
 
 	return &report.Logs{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), UploadEnabled: a.Config.Logs.KeepIn == config.LogsInStore,
+		Key: a.Settings.ReportKey,
 	}
 }
 
 // newLogFinder returns newLogs as an interface, which is nil if logs are turned off.
 func (a *Area) newLogFinder(mgr ctrl.Manager) demand.Logs {
+	if logs := a.newLogs(mgr); logs != nil {
+		return logs
+	}
+
+	return nil
+}
+
+// newConsoleLogs returns newLogs as an interface, which is nil if logs are turned off.
+func (a *Area) newConsoleLogs(mgr ctrl.Manager) machineclaim.ConsoleLogs {
 	if logs := a.newLogs(mgr); logs != nil {
 		return logs
 	}

@@ -12,6 +12,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -46,7 +47,7 @@ func newTemplateFixture(t *testing.T, change func(*v1alpha1.HypervisorMachineTem
 	clusters := w.fakeHypervisor.newClusters(env.Client, w.namespace)
 	w.reconciler = &machinetemplate.Reconciler{
 		Client: env.Client, Live: env.Client, Runner: &step.Reconciler{Client: env.Client, Controller: "machinetemplate"},
-		Interval: time.Minute, Clusters: clusters,
+		Interval: time.Minute, Clusters: clusters, Keeper: newKeeper(t), Clock: clock.RealClock{},
 		Workloads: &connect.Workloads{
 			Secrets: clusters.Secrets, Platforms: map[string]workload.Platform{v1alpha1.WorkloadGitHubActions: w.platform},
 		},
@@ -152,6 +153,24 @@ func TestTemplateBecomesReady(t *testing.T) {
 	}
 }
 
+// A template without a number, as on libvirt, may exist on several hosts.
+func TestTemplateOnSeveralHosts(t *testing.T) {
+	t.Parallel()
+
+	w := newTemplateFixture(t, nil)
+	w.fakeHypervisor.templates = []hypervisor.Template{{Name: "linux", Node: "one"}, {Name: "linux", Node: "two"}}
+
+	createSecrets(w, w.namespace)
+	w.createCluster(nil)
+
+	template := w.reconcileUntilStable()
+	want := []v1alpha1.ResolvedTemplate{{ID: "one/linux", Name: "linux", Node: "one"}, {ID: "two/linux", Name: "linux", Node: "two"}}
+
+	if diff := cmp.Diff(want, template.Status.Sources); diff != "" {
+		t.Errorf("sources -want +got:\n%s", diff)
+	}
+}
+
 // If anything that a template needs is deleted, the condition names what is missing.
 func TestTemplateWithMissingDependencies(t *testing.T) {
 	t.Parallel()
@@ -229,5 +248,46 @@ func TestTemplateOutlivesItsMachines(t *testing.T) {
 
 	if err := env.Client.Get(t.Context(), w.objectKey(), template); !apierrors.IsNotFound(err) {
 		t.Errorf("after its last machine: %v", err)
+	}
+}
+
+// The operating system is that of the template on the hypervisor, unless the spec names another one.
+func TestOperatingSystemOfTemplate(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		declared  string
+		found     []string
+		isWindows bool
+		words     string
+	}{
+		"nothing is recorded":     {found: []string{"", ""}},
+		"found":                   {found: []string{"", "windows"}, isWindows: true},
+		"said":                    {declared: "windows", found: []string{"", ""}, isWindows: true},
+		"said and found":          {declared: "windows", found: []string{"windows", "windows"}, isWindows: true},
+		"another one is said":     {declared: "linux", found: []string{"windows", ""}, words: "records the operating system windows for 9000, and the template names linux"},
+		"two different are found": {found: []string{"linux", "windows"}, words: "records the operating system windows for 9001, and linux for another one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newTemplateFixture(t, func(spec *v1alpha1.HypervisorMachineTemplateSpec) { spec.Bootstrap.OS = tc.declared })
+			for i, found := range tc.found {
+				w.fakeHypervisor.templates[i].OS = found
+			}
+
+			createSecrets(w, w.namespace)
+			w.createCluster(nil)
+
+			if tc.words != "" {
+				w.requireCondition("Resolved", "OSMismatch", tc.words)
+
+				return
+			}
+
+			if template := w.reconcileUntilStable(); !step.IsReady(template) || template.IsWindows() != tc.isWindows {
+				t.Errorf("Windows: %t, %+v", template.IsWindows(), template.Status.Conditions)
+			}
+		})
 	}
 }

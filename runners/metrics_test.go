@@ -4,6 +4,7 @@
 package runners_test
 
 import (
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/metrics"
+	"github.com/hyperfleet/hyperfleet/test/alerts"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -57,7 +60,7 @@ func newMeasuredObjects(now time.Time) []client.Object {
 		&v1alpha1.HypervisorCluster{
 			ObjectMeta: metav1.ObjectMeta{Name: "rack"},
 			Status: v1alpha1.HypervisorClusterStatus{Machines: 7, Conditions: newReadyConditions(metav1.ConditionTrue, "Connected"), Nodes: []v1alpha1.HypervisorNodeStatus{{
-				Name: "pve1", Online: true, Conditions: newReadyConditions(metav1.ConditionFalse, "SetAside"),
+				Name: "pve1", Online: true, Conditions: newReadyConditions(metav1.ConditionFalse, "Excluded"),
 				Capacity:  &v1alpha1.ResourceAmounts{CPU: 8, Memory: resource.MustParse("16Gi")},
 				Available: &v1alpha1.ResourceAmounts{CPU: 3, Memory: resource.MustParse("4Gi")},
 			}}},
@@ -65,11 +68,48 @@ func newMeasuredObjects(now time.Time) []client.Object {
 	}
 }
 
+// TestOutdatedRunnerRaisesAlert checks that the alert fires if machines run a release of the runner that was replaced more
+// than 20 days ago.
+func TestOutdatedRunnerRaisesAlert(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+	template := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux"},
+		Status: v1alpha1.HypervisorMachineTemplateStatus{Runner: &v1alpha1.RunnerRelease{
+			Version: "2.331.0", MachineVersion: "2.331.0", Since: metav1.NewTime(now.Add(-21 * 24 * time.Hour)),
+		}},
+	}
+	unknown := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "unused"},
+		Status:     v1alpha1.HypervisorMachineTemplateStatus{Runner: &v1alpha1.RunnerRelease{Version: "2.331.0"}},
+	}
+	objects := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(template, unknown).Build()
+	elected := make(chan struct{})
+	close(elected)
+
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(metrics.NewCollector(objects, elected, clocktesting.NewFakePassiveClock(now)))
+
+	server := httptest.NewServer(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	defer server.Close()
+
+	history := alerts.NewHistory(t, server.URL)
+
+	template.Status.Runner.MachineVersion = "2.330.0"
+	if err := objects.Update(t.Context(), template); err != nil {
+		t.Fatal(err)
+	}
+
+	history.WaitUntilFiring(alerts.Continues, []string{"HyperFleetRunnerOutdated"},
+		[]string{"hyperfleet_runner_newer_release_age_seconds"})
+}
+
 const wantSeries = `
 hyperfleet_cluster_machines{cluster="rack"} 7
-hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool=""} 30
-hyperfleet_jobs_longest_wait_seconds{namespace="ci",pool="linux"} 3600
-hyperfleet_jobs_waiting{namespace="ci",pool="",reason="NotSeen"} 1
+hyperfleet_jobs_oldest_queued_age_seconds{namespace="ci",pool=""} 30
+hyperfleet_jobs_oldest_queued_age_seconds{namespace="ci",pool="linux"} 3600
+hyperfleet_jobs_waiting{namespace="ci",pool="",reason="NotReconciled"} 1
 hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="AtMaximum"} 2
 hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="Gated"} 1
 hyperfleet_machines{namespace="ci",phase="Pending",pool="linux"} 1
@@ -81,13 +121,13 @@ hyperfleet_node_capacity{cluster="rack",node="pve1",resource="cpu",unit="core"} 
 hyperfleet_node_capacity{cluster="rack",node="pve1",resource="memory",unit="byte"} 1.7179869184e+10
 hyperfleet_node_capacity{cluster="rack",node="pve1",resource="storage",unit="byte"} 0
 hyperfleet_node_online{cluster="rack",node="pve1"} 1
-hyperfleet_node_set_aside{cluster="rack",node="pve1"} 1
+hyperfleet_node_excluded{cluster="rack",node="pve1"} 1
 hyperfleet_object_ready{kind="HypervisorCluster",name="rack",namespace=""} 1
 hyperfleet_objects{kind="HypervisorCluster",namespace="",ready="True",reason="Connected"} 1
 hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="AtMaximum"} 2
 hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="Gated"} 1
-hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="Unknown",reason="NotSeen"} 2
-hyperfleet_pool_failures_in_a_row{namespace="ci",pool="linux"} 1
+hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="Unknown",reason="NotReconciled"} 2
+hyperfleet_pool_consecutive_failures{namespace="ci",pool="linux"} 1
 hyperfleet_pool_jobs_queued{namespace="ci",pool="linux"} 2
 hyperfleet_pool_jobs_running{namespace="ci",pool="linux"} 2
 hyperfleet_pool_machines{namespace="ci",pool="linux",state="busy"} 2

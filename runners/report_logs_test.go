@@ -158,6 +158,39 @@ func listLogs(t *testing.T, namespace string) []v1alpha1.RunnerLog {
 	return out.Items
 }
 
+// The output of the serial console is stored beside the log, without the machine's codes and without control sequences
+// that a terminal would follow.
+func TestConsoleIsKeptWithItsJob(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	ran := createJob(t, namespace, "7", "runner-7")
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "runner-7"})
+	keep := &report.Logs{Client: runnerIndexClient{env.Client}, Key: key}
+
+	text := "\x1b[32mGRUB\x1b[0m\r\ncloud-init: token " + vmspec.ReportToken(key, namespace, claim.Name, claim.UID) +
+		", code " + vmspec.ClaimCode(key, namespace, claim.Name, claim.UID) + "\n"
+
+	for range 2 {
+		if err := keep.KeepConsole(t.Context(), claim, text); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	kept := getLog(t, namespace, report.ConsoleName(workload.RunnerName(claim.Name, claim.UID)))
+	if diff := cmp.Diff("GRUB\ncloud-init: token REDACTED, code REDACTED\n", kept.Spec.Text); diff != "" {
+		t.Error(diff)
+	}
+
+	if owner := kept.OwnerReferences; len(owner) != 1 || owner[0].UID != ran.UID {
+		t.Errorf("owner = %+v", owner)
+	}
+
+	if name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID)); err != nil || name != "" {
+		t.Errorf("the log of the runner is %q (%v), want none", name, err)
+	}
+}
+
 func TestLogIsKeptWithItsJob(t *testing.T) {
 	t.Parallel()
 
@@ -468,4 +501,30 @@ func TestLogsWithoutJobAreLimited(t *testing.T) {
 			getLog(t, namespace, getLogName(claim))
 		}
 	}
+}
+
+// An operator that serves some namespaces deletes no logs of others, because it does not see their jobs.
+func TestLogsOfOtherNamespacesAreKept(t *testing.T) {
+	t.Parallel()
+
+	own, other := env.Namespace(t), env.Namespace(t)
+	createLogWithoutJob(t, own, "linux", 1)
+
+	claim := createLogWithoutJob(t, other, "linux", 1)
+	createJob(t, other, "7", workload.RunnerName(claim.Name, claim.UID))
+
+	shelf := &report.LogGarbageCollector{
+		Client: client.NewNamespacedClient(env.Client, own), Live: env.Client, Namespaces: []string{own},
+		Retention: 24 * time.Hour, Log: slog.New(slog.DiscardHandler),
+		Clock: clocktesting.NewFakeClock(time.Now().Add(25 * time.Hour)),
+	}
+	if err := shelf.Sweep(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	if n := len(listLogs(t, own)); n != 0 {
+		t.Errorf("%d logs, want none after the retention", n)
+	}
+
+	getLog(t, other, getLogName(claim))
 }

@@ -4,15 +4,23 @@
 package runners_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"io"
+	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -81,6 +89,10 @@ func TestWarmMachinesAreKept(t *testing.T) {
 	w.reconcileAfter(0)
 
 	warm := w.requireClaims(1, 0)
+	if suffix, found := strings.CutPrefix(warm[0].Name, w.getPool().Name+"-"); !found || len(suffix) != 5 {
+		t.Errorf("the claim is %s, want the pool's name and a suffix", warm[0].Name)
+	}
+
 	w.setClaimStatus(&warm[0], setIdle)
 
 	// Four jobs arrive within the minute that a machine takes to start: four more machines must be ready.
@@ -269,4 +281,87 @@ func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	w.reconcileAfter(30 * time.Second)
 	w.requireClaims(5, 0)
 	w.requireCondition("Scaling", metav1.ConditionTrue, "ScalingUp", "creating 3 machines")
+}
+
+// lossyClient is a client with a cache that shows no claims, and whose creations of claims end with an error.
+type lossyClient struct {
+	client.Client
+
+	// createErr is returned after the claim was created if isCreated is true, and instead of creating it otherwise.
+	createErr error
+	isCreated bool
+	creates   int
+}
+
+func (c *lossyClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	c.creates++
+
+	if c.isCreated {
+		if err := c.Client.Create(ctx, obj, opts...); err != nil {
+			return err
+		}
+	}
+
+	return c.createErr
+}
+
+func (c *lossyClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := list.(*v1alpha1.MachineClaimList); ok {
+		return nil
+	}
+
+	return c.Client.List(ctx, list, opts...)
+}
+
+// An overloaded API server creates a claim and responds with an error, and the cache does not show the claim yet. The
+// pool does not create another one for the same job, unless the first was certainly not created. If the pool does not
+// know, it asks the API server after a while, also if nothing else happens.
+func TestClaimWithLostResponseIsNotCreatedTwice(t *testing.T) {
+	t.Parallel()
+
+	timeout := apierrors.NewInternalError(errors.New("etcdserver: request timed out"))
+	broken := &url.Error{Op: "Post", URL: "https://kube", Err: io.ErrUnexpectedEOF}
+	rejected := apierrors.NewTooManyRequests("later", 1)
+	webhook := apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example": no endpoints available`))
+	exists := apierrors.NewAlreadyExists(schema.GroupResource{Resource: "machineclaims"}, "pool-abcde")
+
+	for name, tc := range map[string]struct {
+		err       error
+		isCreated bool
+		creates   int
+	}{
+		"created, timeout":           {timeout, true, 1},
+		"created, broken connection": {broken, true, 1},
+		"created, repeated":          {exists, true, 1},
+		"not created, timeout":       {timeout, false, 2},
+		"not created, name is taken": {exists, false, 2},
+		"not created, rejected":      {rejected, false, 4},
+		"not created, no webhook":    {webhook, false, 4},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newPoolFixture(t, nil)
+			w.queueJobs(1)
+
+			lossy := &lossyClient{Client: env.Client, createErr: tc.err, isCreated: tc.isCreated}
+			w.reconciler.Client = lossy
+
+			// The API server is asked for the claim after 10 s.
+			for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 12 * time.Second} {
+				w.clock.SetTime(w.clock.Now().Add(after))
+
+				name := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "pool"}}
+				result, err := w.reconciler.Reconcile(t.Context(), name) // the failed creation is an error
+
+				if err == nil && (result.RequeueAfter <= 0 || result.RequeueAfter > 10*time.Second) {
+					t.Errorf("the next reconcile is after %s, want one that asks for the claim", result.RequeueAfter)
+				}
+			}
+
+			if lossy.creates != tc.creates {
+				t.Errorf("%d creations, want %d", lossy.creates, tc.creates)
+			}
+		})
+	}
 }

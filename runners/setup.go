@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -34,6 +35,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/orphans"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
+	"github.com/hyperfleet/hyperfleet/runners/shell"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 
@@ -45,6 +47,11 @@ type Area struct {
 	Config config.Runners
 	// Namespace is the namespace that the operator runs in.
 	Namespace string
+	// Namespaces are the namespaces that the operator serves, and that its cache has. If it is empty, the operator serves
+	// all namespaces.
+	Namespaces []string
+	// Operators is the number of operators that share the limits of the hypervisors. 0 means 1.
+	Operators int
 	Settings  vmspec.Settings
 	// Egress limits the servers that users name. If it is nil, only public addresses are allowed.
 	Egress *bounds.EgressPolicy
@@ -64,6 +71,8 @@ type Area struct {
 	Log       *slog.Logger
 	// MaxBodyBytes limits the size of a webhook body.
 	MaxBodyBytes int64
+	// AuthorizeShell authorizes users of machines' shells and consoles. If it is nil, nobody can use them.
+	AuthorizeShell shell.Authorizer
 	// WebhookURL is the URL at which CI platforms reach the operator. It may be empty.
 	WebhookURL string
 }
@@ -119,7 +128,8 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 	}
 
 	shelf := &report.LogGarbageCollector{
-		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Retention: a.Config.JobRetention, Clock: a.Clock, Log: a.Log,
+		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespaces: a.Namespaces, Retention: a.Config.JobRetention,
+		Clock: a.Clock, Log: a.Log,
 	}
 	if err := mgr.Add(shelf); err != nil {
 		return nil, fmt.Errorf("add log cleanup: %w", err)
@@ -176,7 +186,9 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	inbox := &report.Inbox{Enqueue: claimTrigger.EnqueueWithUrgency}
 
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: a.Namespace, Egress: a.Egress}
-	clusters := &connect.Clusters{Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger)}
+	clusters := &connect.Clusters{
+		Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger), Operators: a.Operators,
+	}
 	workloads := &connect.Workloads{Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock}
 
 	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
@@ -184,16 +196,19 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 		return nil, err
 	}
 
+	keeper := a.newKeeper(mgr)
+
 	return &parts{
 		clusters: clusters,
 		controllers: []func(ctrl.Manager) error{
 			(&hypervisorcluster.Reconciler{
-				Client: mgr.GetClient(), Runner: runner("hypervisorcluster"),
-				Clusters: clusters, Interval: a.Config.ClusterInterval,
+				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("hypervisorcluster"),
+				Clusters: clusters, Interval: a.Config.ClusterInterval, Keeper: keeper,
 			}).SetupWithManager,
 			(&machinetemplate.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machinetemplate"),
 				Clusters: clusters, Workloads: workloads, Settings: a.Settings, Interval: a.Config.TemplateInterval,
+				Keeper: keeper, Clock: a.Clock,
 			}).SetupWithManager,
 			(&runnerpool.Reconciler{
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("runnerpool"),
@@ -203,15 +218,14 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 				Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Runner: runner("machineclaim"),
 				Platforms: a.Platforms, Identity: a.Identity,
 				Clusters: clusters, Workloads: workloads, Reports: inbox, Trigger: claimTrigger, Settings: a.Settings,
-				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency,
-				MaxAttempts: a.Config.MaxAttempts,
+				Metrics: claimMetrics, Clock: a.Clock, Concurrency: a.Config.Concurrency, Consoles: a.newConsoleLogs(mgr),
+				MaxAttempts: a.Config.MaxAttempts, Ends: jobs.ends,
 			}).SetupWithManager,
 		},
 		sweeper: &orphans.Sweeper{
 			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads, Identity: a.Identity,
 			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
-			MinAge: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun,
-			Log: a.Log, Metrics: orphanMetrics,
+			MinAge: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun, Log: a.Log, Metrics: orphanMetrics,
 		},
 		jobControllers: jobs.controllers,
 		sources:        jobs.sources,
@@ -222,8 +236,16 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 		}, &devid.Handler{
 			Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Recorder: recorder, Key: a.Settings.ReportKey,
 			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
-		}),
+		}, &shell.Handler{Client: mgr.GetClient(), Clusters: clusters, Recorder: recorder, Authorize: a.AuthorizeShell}),
 	}, nil
+}
+
+// newKeeper returns the keeper of the Secrets of clusters and templates.
+func (a *Area) newKeeper(mgr ctrl.Manager) *keep.Keeper {
+	return &keep.Keeper{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Area: "runners", IsShared: true, Role: keep.RoleName, Clock: a.Clock,
+		Lists: []client.ObjectList{&v1alpha1.HypervisorClusterList{}, &v1alpha1.HypervisorMachineTemplateList{}},
+	}
 }
 
 // newMachineMetrics registers the metrics of reconcile steps and of machine claims.
@@ -255,40 +277,41 @@ func (a *Area) newReconciler(
 func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *watch.Source) hypervisor.Options {
 	return hypervisor.Options{
 		OperatorUID:   a.Settings.OperatorUID,
-		Wake:          machineclaim.NewWakeFunc(claimTrigger),
+		Wake:          machineclaim.NewWakeFunc(claimTrigger, a.Namespaces),
 		ListInterval:  a.Config.ListInterval,
 		TaskInterval:  a.Config.TaskInterval,
 		SnippetsPath:  a.Config.SnippetsPath,
 		WrapTransport: a.Transports.Hypervisor,
 		Clock:         a.Clock,
 		ListClaimedIDs: func(ctx context.Context) ([]int, error) {
-			return listClaimedIDs(ctx, mgr.GetAPIReader())
+			return listClaimedIDs(ctx, mgr.GetAPIReader(), a.Namespaces)
 		},
 	}
 }
 
-// listClaimedIDs lists the VM IDs in the status of all MachineClaims. It skips IDs that are not numbers.
-func listClaimedIDs(ctx context.Context, reader client.Reader) ([]int, error) {
-	var claims v1alpha1.MachineClaimList
-	if err := reader.List(ctx, &claims); err != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
-	}
-
+// listClaimedIDs lists the VM IDs in the status of the MachineClaims in the operator's namespaces. It skips IDs that are
+// not numbers. IDs of other operators are not in it, because this operator would never learn that they are free again.
+func listClaimedIDs(ctx context.Context, reader client.Reader, namespaces []string) ([]int, error) {
 	var ids []int
 
-	for i := range claims.Items {
-		if ref := claims.Items[i].Status.VMRef; ref != nil {
+	err := watch.ForEachIn(ctx, reader, namespaces, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) {
+		if ref := claim.Status.VMRef; ref != nil {
 			if id, err := strconv.Atoi(ref.VMID); err == nil {
 				ids = append(ids, id)
 			}
 		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list machine claims: %w", err)
 	}
 
 	return ids, nil
 }
 
-// newRoutes returns the handler of the HTTP routes that CI platforms and machines call.
-func (a *Area) newRoutes(mgr ctrl.Manager, inbox *report.Inbox, receiver, credentials, devices http.Handler) http.Handler {
+// newRoutes returns the handler of the HTTP routes that CI platforms, machines and users of shells call.
+func (a *Area) newRoutes(
+	mgr ctrl.Manager, inbox *report.Inbox, receiver, credentials, devices http.Handler, shells *shell.Handler,
+) http.Handler {
 	mux := http.NewServeMux()
 	mux.Handle(demand.Pattern, receiver)
 	mux.Handle(report.Pattern, &report.Handler{
@@ -296,6 +319,11 @@ func (a *Area) newRoutes(mgr ctrl.Manager, inbox *report.Inbox, receiver, creden
 	})
 	mux.Handle(handover.Pattern, credentials)
 	mux.Handle(devid.Pattern, devices)
+
+	if shells.Authorize != nil {
+		mux.Handle(shell.Prefix, shells.Routes())
+	}
+
 	mux.Handle(vmspec.ProgramPattern, vmspec.NewProgramHandler(a.Settings.BootstrapServices))
 
 	return mux

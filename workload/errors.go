@@ -13,6 +13,10 @@ import (
 // ErrSignature means that a webhook's signature or token does not match the secret.
 var ErrSignature = errors.New("webhook signature does not match: check that the platform and the pool hold the same secret")
 
+// ErrNoData means that a successful response lacks the data that it must have, so that a list is unknown and not
+// empty. A proxy may have answered.
+var ErrNoData = errors.New("the response has status 200 and lacks the requested data: check what answers at this URL")
+
 // Kind classifies an error by what the caller has to do. An error without a kind is transient.
 type Kind string
 
@@ -57,7 +61,28 @@ const (
 	ReasonRunnerExists  = "RunnerNameTaken"
 	ReasonRunnerMissing = "RunnerNotFound"
 	ReasonJobMissing    = "JobNotFound"
+	// ReasonJobDeleted means that the credentials can read the jobs of the repository, and that it does not
+	// have the job.
+	ReasonJobDeleted = "JobDeleted"
+	// ReasonReleaseUnknown means that the platform does not name the release of its runner with a checksum.
+	ReasonReleaseUnknown = "RunnerReleaseUnknown"
+	// ReasonMoved means that a repository has another name than in the settings.
+	ReasonMoved = "RepositoryMoved"
 )
+
+// NewJobDeletedError returns the error of a job that the platform certainly does not have.
+func NewJobDeletedError(id, repository string) *Error {
+	return &Error{
+		Kind: NotFound, Reason: ReasonJobDeleted, Message: "the CI platform no longer has job " + id + " of " + repository,
+	}
+}
+
+// NewMovedError returns the error of a repository that has another name than the settings. Webhooks have the
+// new name. The field is the setting that has to change.
+func NewMovedError(former, name, field string) *Error {
+	return NewRejected(ReasonMoved, former+" was renamed or moved to "+name+
+		": change "+field+"; until then the operator receives its jobs by polling only")
+}
 
 // NewRejected returns an error of kind Rejected. The message must name the fix.
 func NewRejected(reason, message string) *Error {

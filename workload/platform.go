@@ -46,6 +46,8 @@ type Traits struct {
 	// NeedsMachineForJobEnd means that the platform does not report a job that ended without a
 	// result. A job then counts as ended when its machine is gone.
 	NeedsMachineForJobEnd bool
+	// ReusesJobIDs means that a job that is run again can keep its id.
+	ReusesJobIDs bool
 	// IsConfigured reports whether a template has settings of the platform. It is nil if templates
 	// have no settings for the platform.
 	IsConfigured func(*v1alpha1.BootstrapConfig) bool
@@ -69,6 +71,9 @@ type RunnerSpec struct {
 	Scope Scope
 	// Labels of the runners, including the platform's default labels.
 	Labels []string
+	// DefaultLabels are those of Labels that every runner of the platform has, whatever the pool's
+	// settings are.
+	DefaultLabels []string
 	// Queue that the jobs come from, if the platform has queues: a GitHub runner scale set or a
 	// Buildkite queue.
 	Queue string

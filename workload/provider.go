@@ -71,6 +71,21 @@ type Streamer interface {
 	StreamJobs(ctx context.Context, capacity func() int, handle func(context.Context, []Job) error) error
 }
 
+// ReleaseFinder is a Provider whose platform names the newest release of its runner.
+type ReleaseFinder interface {
+	// FindRelease returns the newest release for an operating system and an architecture, in the platform's
+	// names. The result may be an hour old. An error of kind Rejected names the fix.
+	FindRelease(ctx context.Context, os, arch string) (Release, error)
+}
+
+// Release is one release of a runner, and a download of it.
+type Release struct {
+	Version string
+	URL     string
+	// SHA256 is the checksum of the download in hexadecimal.
+	SHA256 string
+}
+
 // RunnerRequest describes one runner to create.
 type RunnerRequest struct {
 	Name   string

@@ -70,6 +70,9 @@ type Events struct {
 	// ResourceSelector is a map of labels that must all match. With source broker, set it in Sentinel
 	// instead.
 	ResourceSelector map[string]string `yaml:"resource_selector"`
+	// Variant is the name of one of several versions of the adapter that run at the same time, for example canary. Each
+	// handles the resources that match its resource_selector, so the selectors must not overlap. Default: none.
+	Variant string `yaml:"variant"`
 	// MaxAgeNotReconciled is the resync period of a resource that is not reconciled: the time without a
 	// change after which the resource is handled again. Default: 10s.
 	MaxAgeNotReconciled time.Duration `yaml:"max_age_not_reconciled"`

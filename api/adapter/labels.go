@@ -17,9 +17,10 @@ const (
 	// AnnotationGeneration is the generation of the resource in the fleet API for which the object was
 	// last applied.
 	AnnotationGeneration = "hyperfleet.io/generation"
-	// AnnotationIdentity is an HMAC over the adapter, the resource ID and the object's identity (group,
-	// kind, namespace, name). Sweep does not delete an object whose HMAC is not valid. Someone who can
-	// write labels can therefore not make sweep delete objects of others.
+	// AnnotationIdentity has an HMAC over the adapter, the resource ID and the object's identity (group,
+	// kind, namespace, name), a digest of what was rendered, and an HMAC over all of this and the generation. Sweep
+	// does not delete an object whose first HMAC is not valid. Someone who can write labels can therefore not make
+	// sweep delete objects of others.
 	AnnotationIdentity = "hyperfleet.io/identity"
 	// AnnotationDetached is the name of the adapter that has detached the object and no longer manages
 	// it. An object without this annotation and without LabelAdapter has no adapter.

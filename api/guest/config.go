@@ -132,7 +132,7 @@ type Cache struct {
 
 // Runner defines the runner program.
 type Runner struct {
-	// DownloadURL is only used if InstallPath does not contain the runner.
+	// DownloadURL is only used if InstallPath does not contain the runner, or not its Version.
 	DownloadURL string `json:"download_url,omitempty"`
 	// DownloadSHA256 is the SHA-256 checksum of the download in hexadecimal. Without it, nothing is
 	// downloaded.
@@ -143,6 +143,9 @@ type Runner struct {
 	RunScript      string `json:"run_script,omitempty"`
 	OS             string `json:"os,omitempty"`
 	Arch           string `json:"arch,omitempty"`
+	// Version is the release of the runner. If the image contains another one, the machine replaces it with
+	// the download. Empty means whatever the image contains.
+	Version string `json:"version,omitempty"`
 	// Program is the path of the runner program if the platform has one and no scripts.
 	Program string `json:"program,omitempty"`
 }
@@ -324,6 +327,8 @@ type Report struct {
 	// Result is the result of the job in the platform's term, e.g. success. It is set with the phases
 	// Finished and Failed if a job ran and its result is known.
 	Result string `json:"result,omitempty"`
+	// RunnerVersion is the release of the runner, once it has named it.
+	RunnerVersion string `json:"runner_version,omitempty"`
 	// Log is the end of the runner's output without credentials, at most MaxLog bytes. It is set with the
 	// phases Finished and Failed.
 	Log string `json:"log,omitempty"`

@@ -28,9 +28,9 @@ type AdapterStatus struct {
 	AdapterFrameworkVersion string             `json:"adapter_framework_version,omitempty"`
 	Conditions              []AdapterCondition `json:"conditions"`
 	CreatedTime             time.Time          `json:"created_time"`
-	Data                    *map[string]any    `json:"data,omitempty"`
+	Data                    *Object            `json:"data,omitempty"`
 	LastReportTime          time.Time          `json:"last_report_time"`
-	Metadata                *map[string]any    `json:"metadata,omitempty"`
+	Metadata                *Object            `json:"metadata,omitempty"`
 	ObservedGeneration      int32              `json:"observed_generation"`
 	ObservedTime            time.Time          `json:"observed_time"`
 }
@@ -113,6 +113,11 @@ type Resource struct {
 	// DeletedTime The time at which the deletion was requested.
 	DeletedTime *time.Time `json:"deleted_time,omitempty"`
 
+	// Etag The ETag of this state of the resource, with its quotes, for the header If-Match. It has
+	// two parts with a dot between them. The first part changes with spec, labels, references
+	// and deletion, the second with status.
+	Etag string `json:"etag,omitempty"`
+
 	// Generation It starts at 1 and is incremented by every change of spec, labels or references and by the deletion.
 	Generation int32 `json:"generation"`
 
@@ -128,7 +133,7 @@ type Resource struct {
 
 	// References Weak or required references to other resources, by type.
 	References map[string][]ResourceReference `json:"references,omitempty"`
-	Spec       map[string]any                 `json:"spec"`
+	Spec       Object                         `json:"spec"`
 	Status     ResourceStatus                 `json:"status"`
 
 	// Tenancy The tenant of the request that created the resource, by dimension.
@@ -170,18 +175,21 @@ type ResourceCreate struct {
 	Labels     map[string]string              `json:"labels,omitempty"`
 	Name       string                         `json:"name"`
 	References map[string][]ResourceReference `json:"references,omitempty"`
-	Spec       map[string]any                 `json:"spec"`
+	Spec       Object                         `json:"spec"`
 }
 
 // ResourceFields Some fields of a resource.
-type ResourceFields = map[string]any
+type ResourceFields = Object
 
 // ResourceList defines model for ResourceList.
 type ResourceList struct {
 	Items []Resource `json:"items"`
-	Page  int        `json:"page"`
 
-	// Size The number of resources on this page.
+	// NextOffset The `offset` with which the list goes on. It is absent if no resource follows.
+	NextOffset int `json:"next_offset,omitempty"`
+	Page       int `json:"page"`
+
+	// Size The number of resources on this page. It is less than the requested size if the page ended early because of its bytes.
 	Size int `json:"size"`
 
 	// Total The number of resources on all pages.
@@ -192,7 +200,7 @@ type ResourceList struct {
 type ResourcePatch struct {
 	Labels     *map[string]string              `json:"labels,omitempty"`
 	References *map[string][]ResourceReference `json:"references,omitempty"`
-	Spec       *map[string]any                 `json:"spec,omitempty"`
+	Spec       *Object                         `json:"spec,omitempty"`
 }
 
 // ResourceReference defines model for ResourceReference.
@@ -210,9 +218,12 @@ type ResourceStatus struct {
 // StatusList defines model for StatusList.
 type StatusList struct {
 	Items []AdapterStatus `json:"items"`
-	Page  int             `json:"page"`
-	Size  int             `json:"size"`
-	Total int             `json:"total"`
+
+	// NextOffset As in the list of resources.
+	NextOffset int `json:"next_offset,omitempty"`
+	Page       int `json:"page"`
+	Size       int `json:"size"`
+	Total      int `json:"total"`
 }
 
 // StatusReport defines model for StatusReport.
@@ -227,8 +238,8 @@ type StatusReport struct {
 
 	// Conditions Available, Applied and Health are mandatory. Finalized and others are optional.
 	Conditions         []AdapterCondition `json:"conditions"`
-	Data               *map[string]any    `json:"data,omitempty"`
-	Metadata           *map[string]any    `json:"metadata,omitempty"`
+	Data               *Object            `json:"data,omitempty"`
+	Metadata           *Object            `json:"metadata,omitempty"`
 	ObservedGeneration int32              `json:"observed_generation"`
 
 	// ObservedTime It must be at most 5 minutes in the future and 30 minutes in the past. Reports are compared by whole seconds. Of several reports in the same second, the last one to arrive is stored.
@@ -246,6 +257,12 @@ type Fields = string
 
 // ID defines model for ID.
 type ID = string
+
+// IfMatch defines model for IfMatch.
+type IfMatch = string
+
+// Offset defines model for Offset.
+type Offset = int
 
 // Order defines model for Order.
 type Order = string
@@ -318,8 +335,11 @@ type ListChangesParams struct {
 type ListResourcesParams struct {
 	Page *Page `form:"page,omitempty" json:"page,omitempty"`
 
-	// Size Number of resources per page.
+	// Size Number of items per page. A page ends before it has more than 8 MiB, but has at least one item. See next_offset.
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Offset Number of items before the page, instead of `page`.
+	Offset *Offset `form:"offset,omitempty" json:"offset,omitempty"`
 
 	// Order Fields to sort by, each with a direction, for example `name asc, created_time desc`.
 	Order *Order `form:"order,omitempty" json:"order,omitempty"`
@@ -341,6 +361,14 @@ type ListResourcesParams struct {
 	Kind *string `form:"kind,omitempty" json:"kind,omitempty"`
 }
 
+// DeleteResourceParams defines parameters for DeleteResource.
+type DeleteResourceParams struct {
+	// IfMatch ETags of the resource, separated by commas, or `*`. If the resource has another ETag,
+	// the status is 412, and nothing is changed. A weak ETag (`W/"…"`) never matches. For a
+	// report, only the part of the ETag before the dot counts, which reports do not change.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // GetResourceParams defines parameters for GetResource.
 type GetResourceParams struct {
 	// Search A condition that the resources must meet, for example
@@ -350,18 +378,45 @@ type GetResourceParams struct {
 	Search *Search `form:"search,omitempty" json:"search,omitempty"`
 }
 
+// PatchResourceParams defines parameters for PatchResource.
+type PatchResourceParams struct {
+	// IfMatch ETags of the resource, separated by commas, or `*`. If the resource has another ETag,
+	// the status is 412, and nothing is changed. A weak ETag (`W/"…"`) never matches. For a
+	// report, only the part of the ETag before the dot counts, which reports do not change.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
+// ForceDeleteResourceParams defines parameters for ForceDeleteResource.
+type ForceDeleteResourceParams struct {
+	// IfMatch ETags of the resource, separated by commas, or `*`. If the resource has another ETag,
+	// the status is 412, and nothing is changed. A weak ETag (`W/"…"`) never matches. For a
+	// report, only the part of the ETag before the dot counts, which reports do not change.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
+}
+
 // ListResourceStatusesParams defines parameters for ListResourceStatuses.
 type ListResourceStatusesParams struct {
 	Page *Page `form:"page,omitempty" json:"page,omitempty"`
 
-	// Size Number of resources per page.
+	// Size Number of items per page. A page ends before it has more than 8 MiB, but has at least one item. See next_offset.
 	Size *Size `form:"size,omitempty" json:"size,omitempty"`
+
+	// Offset Number of items before the page, instead of `page`.
+	Offset *Offset `form:"offset,omitempty" json:"offset,omitempty"`
 
 	// Order The field to sort by (adapter, created_time, last_report_time, observed_time or observed_generation) and a direction.
 	Order *StatusOrder `form:"order,omitempty" json:"order,omitempty"`
 
 	// Search A condition that the reports must meet: `adapter = 'dns'` or `adapter in ('dns', 'images')`.
 	Search *StatusSearch `form:"search,omitempty" json:"search,omitempty"`
+}
+
+// PutResourceStatusParams defines parameters for PutResourceStatus.
+type PutResourceStatusParams struct {
+	// IfMatch ETags of the resource, separated by commas, or `*`. If the resource has another ETag,
+	// the status is 412, and nothing is changed. A weak ETag (`W/"…"`) never matches. For a
+	// report, only the part of the ETag before the dot counts, which reports do not change.
+	IfMatch *IfMatch `json:"If-Match,omitempty"`
 }
 
 // PutLeaseJSONRequestBody defines body for PutLease for application/json ContentType.

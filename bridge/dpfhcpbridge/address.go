@@ -10,8 +10,10 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
@@ -84,8 +86,38 @@ func (s *scope) checkAddress(ctx context.Context, vip string) (string, step.Resu
 			"IPAddressPool %s has the address %s but does not serve namespace %s: "+
 				"add the namespace to its serviceAllocation.namespaces",
 			pool.GetName(), vip, namespace))
+	case hypershift.IsAvoided(pool, vip):
+		return "", stallExposure(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"IPAddressPool %s has the address %s but never assigns it, because avoidBuggyIPs is true: choose another address",
+			pool.GetName(), vip))
 	default:
+		if result := s.checkServiceSelectors(ctx, pool, namespace, vip); !result.IsDone() {
+			return "", result
+		}
+
 		return pool.GetName(), step.Done()
+	}
+}
+
+// checkServiceSelectors checks that an IPAddressPool serves the Service of the API server, if HyperShift has created
+// the Service already. Its labels are not known before.
+func (s *scope) checkServiceSelectors(ctx context.Context, pool *unstructured.Unstructured, namespace, vip string) step.Result {
+	var service corev1.Service
+
+	err := s.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: hypershift.APIServerService}, &service)
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return step.Done()
+	case err != nil:
+		return step.Fail(fmt.Errorf("get Service %s/%s: %w", namespace, hypershift.APIServerService, err))
+	case hypershift.SelectsService(pool, service.Labels):
+		return step.Done()
+	default:
+		return stallExposure(v1alpha1.ReasonVIPNotInPool, fmt.Sprintf(
+			"IPAddressPool %s has the address %s but its serviceSelectors do not select Service %s, which has the labels %q: "+
+				"add a selector to serviceAllocation.serviceSelectors",
+			pool.GetName(), vip, client.ObjectKeyFromObject(&service), labels.FormatLabels(service.Labels)))
 	}
 }
 

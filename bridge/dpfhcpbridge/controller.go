@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/bridge/ignition"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -59,6 +60,8 @@ type Reconciler struct {
 	Clock     clock.WithTicker
 	Images    ImageChecker
 	Ignition  IgnitionFetcher
+	// Keeper keeps the Secrets that HyperShift needs until the HostedCluster is deleted.
+	Keeper *keep.Keeper
 	// HyperShiftNamespace and MetalLBNamespace are the namespaces in which these operators run.
 	HyperShiftNamespace, MetalLBNamespace string
 	// Ranges are the address ranges for which the controller may create IPAddressPools.
@@ -80,7 +83,7 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=metallb.io,resources=l2advertisements,verbs=get;list;watch;create;patch;delete
 //+kubebuilder:rbac:groups=provisioning.dpu.nvidia.com,resources=dpuclusters,verbs=list;watch;patch
 //+kubebuilder:rbac:groups=provisioning.dpu.nvidia.com,resources=dpuflavors,verbs=list;watch
-//+kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;delete
+//+kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch;delete
 //+kubebuilder:rbac:groups="",resources=services,verbs=list;watch;patch
 //+kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 //+kubebuilder:rbac:groups="",resources=configmaps,verbs=get;create;update;delete
@@ -98,6 +101,8 @@ type scope struct {
 	dpuCluster hypershift.DPUCluster
 	// secrets is set by validateSecrets.
 	secrets secretData
+	// encryptionKey is the Secret with the key of the HostedCluster. reconcileKeys sets it.
+	encryptionKey *corev1.Secret
 	// pool is the name of the IPAddressPool that has the addresses and does not belong to the bridge. It
 	// is empty if there is none. checkAddresses sets it.
 	pool string
@@ -106,6 +111,8 @@ type scope struct {
 	service *corev1.Service
 	// kubeconfig is the kubeconfig of the hosted cluster. readKubeconfig sets it.
 	kubeconfig []byte
+	// keepError is the error of the Keeper.
+	keepError error
 }
 
 func newPlan() step.Plan[*scope] {
@@ -120,6 +127,7 @@ func newPlan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionSecretsValid, Run: validateSecrets},
 			{Condition: v1alpha1.ConditionStorageClassValid, Run: validateStorageClass},
 			{Condition: v1alpha1.ConditionReleaseImageValid, Run: validateReleaseImage},
+			{Name: "SecretsKept", Run: reportSecrets},                      // before the HostedCluster exists
 			{Name: "AddressFree", AppliesTo: exposed, Run: checkAddresses}, // nothing is created before the steps above are done
 			{Name: "KeysCreated", Run: reconcileKeys},
 			{Name: "AddressPoolCreated", AppliesTo: exposed, Run: reconcileAddressPool},
@@ -139,7 +147,8 @@ func newPlan() step.Plan[*scope] {
 			{Name: "KubeconfigDeleted", Run: deletePublishedKubeconfig},
 			{Name: "IgnitionDeleted", AppliesTo: hasIgnition, Run: deleteIgnitionTemplate},
 			{Name: "AddressPoolDeleted", Run: deleteAddressPool},
-			{Name: "KeysDeleted", Run: deleteKeys}, // last, because the objects above need the keys
+			{Name: "SecretsReleased", Run: releaseSecrets}, // the HostedCluster is gone
+			{Name: "KeysDeleted", Run: deleteKeys},         // last, because the objects above need the keys
 		},
 	}
 }
@@ -171,6 +180,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	s := &scope{Reconciler: r, bridge: &bridge}
 	if err := s.loadHostedCluster(ctx); err != nil {
 		return reconcile.Result{}, err
+	}
+
+	if bridge.DeletionTimestamp.IsZero() {
+		// Without its own finalizer, the bridge could disappear and leave a Secret with a finalizer.
+		if err := step.EnsureFinalizer(ctx, r.Runner, &bridge, v1alpha1.Finalizer); err != nil {
+			return reconcile.Result{}, err
+		}
+
+		s.keepError = s.keepSecrets(ctx)
 	}
 
 	before := bridge.DeepCopy()
@@ -208,5 +226,6 @@ func (s *scope) loadHostedCluster(ctx context.Context) error {
 // hasCreatedHostedCluster returns whether the bridge has created a HostedCluster, even if the
 // HostedCluster no longer exists.
 func (s *scope) hasCreatedHostedCluster() bool {
-	return s.hostedCluster != nil || s.bridge.Status.HostedClusterRef != nil
+	return s.hostedCluster != nil || s.bridge.Status.HostedClusterRef != nil ||
+		s.encryptionKey != nil && s.encryptionKey.Annotations[annotationCreated] != ""
 }

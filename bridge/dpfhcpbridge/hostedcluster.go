@@ -51,6 +51,10 @@ func reconcileHostedCluster(ctx context.Context, s *scope) step.Result {
 		return step.FromError(err, resyncInterval)
 	}
 
+	if err := s.markCreated(ctx); err != nil {
+		return step.Fail(err)
+	}
+
 	s.hostedCluster = cluster
 	s.bridge.Status.HostedClusterRef = &v1alpha1.ObjectReference{Namespace: key.Namespace, Name: key.Name}
 

@@ -75,6 +75,12 @@ func reconcileIgnition(ctx context.Context, s *scope) step.Result {
 			"ConfigMap %s exists and does not belong to this bridge: delete it", client.ObjectKeyFromObject(desired)))
 	}
 
+	if exists && isRestored(existing, s.bridge) {
+		if err := s.takeOver(ctx, existing, desired); err != nil {
+			return step.Fail(err)
+		}
+	}
+
 	done := step.Done().WithReason(v1alpha1.ReasonIgnitionGenerated,
 		fmt.Sprintf("DPUs boot with ConfigMap %s", client.ObjectKeyFromObject(desired)))
 

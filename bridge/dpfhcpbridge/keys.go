@@ -12,16 +12,21 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 // encryptionKeyBytes is the length of an AES-256 key, which the API server's aescbc provider needs.
 const encryptionKeyBytes = 32
+
+// annotationCreated is on the Secret with the encryption key of a HostedCluster that was created.
+const annotationCreated = "dpf.hcp.bridge.com/hosted-cluster-created"
 
 // reconcileKeys creates the Secrets that HyperShift reads: the SSH keys under the key that HyperShift
 // expects, and the key that encrypts Secrets in etcd. The encryption key is created only once. A cluster
@@ -33,9 +38,16 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 	}
 
 	key := s.newOwnedSecret(hypershift.EncryptionKeySecretName(s.bridge.Name))
+	existing := &corev1.Secret{}
 
-	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(key), &corev1.Secret{})
+	err := s.APIReader.Get(ctx, client.ObjectKeyFromObject(key), existing)
+	if err == nil && isRestored(existing, s.bridge) {
+		err = s.takeOver(ctx, existing, key)
+	}
+
 	if err == nil {
+		s.encryptionKey = existing
+
 		return step.Done()
 	}
 
@@ -57,7 +69,29 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 		return step.Fail(s.newWriteError(err, "create", key, v1alpha1.ReasonCreationFailed))
 	}
 
+	s.encryptionKey = key
+
 	return step.Done()
+}
+
+// markCreated writes into the Secret with the encryption key that the HostedCluster was created. If the
+// bridge's status is lost, the mark tells a lost HostedCluster from one that was never created.
+func (s *scope) markCreated(ctx context.Context) error {
+	if s.encryptionKey == nil || s.encryptionKey.Annotations[annotationCreated] != "" {
+		return nil
+	}
+
+	if s.encryptionKey.Annotations == nil {
+		s.encryptionKey.Annotations = map[string]string{}
+	}
+
+	s.encryptionKey.Annotations[annotationCreated] = "true"
+
+	if err := s.Client.Update(ctx, s.encryptionKey, client.FieldOwner(fieldOwner)); err != nil {
+		return fmt.Errorf("mark Secret %s: %w", client.ObjectKeyFromObject(s.encryptionKey), err)
+	}
+
+	return nil
 }
 
 // newOwnedSecret returns a Secret of the bridge without data.
@@ -67,7 +101,7 @@ func (s *scope) newOwnedSecret(name string) *corev1.Secret {
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: s.bridge.Namespace, Name: name, Labels: hypershift.BridgeLabels(s.bridge),
 			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(s.bridge, v1alpha1.GroupVersion.WithKind("DPFHCPBridge")),
+				*metav1.NewControllerRef(s.bridge, v1alpha1.GroupVersion.WithKind(kindBridge)),
 			},
 		},
 	}
@@ -97,6 +131,12 @@ func (s *scope) applySecret(ctx context.Context, desired *corev1.Secret, data ma
 			"Secret %s exists and does not belong to this bridge: delete it", key)
 	}
 
+	if isRestored(existing, s.bridge) {
+		if err := s.takeOver(ctx, existing, desired); err != nil {
+			return err
+		}
+	}
+
 	same := len(existing.Data) == len(data)
 	for name, value := range data {
 		same = same && bytes.Equal(existing.Data[name], value)
@@ -114,6 +154,28 @@ func (s *scope) applySecret(ctx context.Context, desired *corev1.Secret, data ma
 	return nil
 }
 
+// keepSecrets keeps the Secrets that the HostedCluster refers to, and their sources.
+func (s *scope) keepSecrets(ctx context.Context) error {
+	var secrets []types.NamespacedName
+	for _, name := range []string{
+		s.bridge.Spec.PullSecretRef.Name, s.bridge.Spec.SSHKeySecretRef.Name,
+		hypershift.SSHKeySecretName(s.bridge.Name), hypershift.EncryptionKeySecretName(s.bridge.Name),
+	} {
+		secrets = append(secrets, types.NamespacedName{Namespace: s.bridge.Namespace, Name: name})
+	}
+
+	return s.Keeper.Keep(ctx, s.bridge, secrets...)
+}
+
+func reportSecrets(_ context.Context, s *scope) step.Result {
+	return keep.Report(s.bridge, s.keepError)
+}
+
+// releaseSecrets releases the Secrets of a bridge whose HostedCluster is deleted.
+func releaseSecrets(ctx context.Context, s *scope) step.Result {
+	return s.Keeper.ReleaseStep(ctx, s.bridge)
+}
+
 // deleteKeys deletes the bridge's own Secrets.
 func deleteKeys(ctx context.Context, s *scope) step.Result {
 	for _, name := range []string{hypershift.SSHKeySecretName(s.bridge.Name), hypershift.EncryptionKeySecretName(s.bridge.Name)} {
@@ -126,7 +188,7 @@ func deleteKeys(ctx context.Context, s *scope) step.Result {
 }
 
 // deleteSecret deletes the Secret if it belongs to the bridge. It does not wait until the Secret is
-// gone, because Secrets have no finalizers unless somebody adds one.
+// gone, because only other bridges and other programs can keep it.
 func (s *scope) deleteSecret(ctx context.Context, key client.ObjectKey) error {
 	secret := &corev1.Secret{}
 

@@ -7,7 +7,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -16,10 +18,13 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
+
+const kindBridge = "DPFHCPBridge"
 
 // getObject reads an object of another project. It returns nil if the object does not exist or its CRD
 // is not installed.
@@ -40,10 +45,55 @@ func (r *Reconciler) getObject(
 	return object, nil
 }
 
-// isOwn returns whether an object belongs to this bridge: by its controller reference, or by the
-// bridge's UID in its label.
-func (s *scope) isOwn(object client.Object) bool {
-	return metav1.IsControlledBy(object, s.bridge) || object.GetLabels()[hypershift.LabelUID] == string(s.bridge.UID)
+// isOwn returns whether an object belongs to this bridge.
+func (s *scope) isOwn(object client.Object) bool { return belongsTo(object, s.bridge) }
+
+// belongsTo returns whether an object belongs to a bridge: by its controller reference, by the bridge's UID in
+// its label, or because an earlier object with the bridge's name had it.
+func belongsTo(object client.Object, bridge *v1alpha1.DPFHCPBridge) bool {
+	return metav1.IsControlledBy(object, bridge) || object.GetLabels()[hypershift.LabelUID] == string(bridge.UID) ||
+		isRestored(object, bridge)
+}
+
+// isRestored returns whether an object belongs to an earlier object with the bridge's name. This is the case
+// after the bridge was restored from a backup, because a restored object has another UID.
+func isRestored(object client.Object, bridge *v1alpha1.DPFHCPBridge) bool {
+	labels, ref := object.GetLabels(), metav1.GetControllerOf(object)
+
+	return labels[hypershift.LabelNamespace] == bridge.Namespace && labels[hypershift.LabelName] == bridge.Name &&
+		labels[hypershift.LabelUID] != "" && labels[hypershift.LabelUID] != string(bridge.UID) &&
+		(ref == nil || ref.Kind == kindBridge && ref.Name == bridge.Name && ref.UID != bridge.UID)
+}
+
+// takeOver makes the bridge the owner of an object that an earlier object with its name had. Without this,
+// the object is deleted together with its earlier owner.
+func (s *scope) takeOver(ctx context.Context, object, desired client.Object) error {
+	key := client.ObjectKeyFromObject(object)
+	before, _ := object.DeepCopyObject().(client.Object)
+
+	labels := maps.Clone(object.GetLabels())
+	maps.Copy(labels, desired.GetLabels())
+	object.SetLabels(labels)
+	object.SetOwnerReferences(desired.GetOwnerReferences())
+
+	var err error
+
+	// The operator may update Secrets and ConfigMaps, and may patch objects of other projects.
+	if _, ok := object.(*unstructured.Unstructured); ok {
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		err = s.Client.Patch(ctx, object, patch, client.FieldOwner(fieldOwner))
+	} else {
+		err = s.Client.Update(ctx, object, client.FieldOwner(fieldOwner))
+	}
+
+	if err != nil {
+		return fmt.Errorf("take over %s: %w", key, err)
+	}
+
+	s.Recorder.Eventf(s.bridge, nil, corev1.EventTypeNormal, "TakenOver", "Reconcile",
+		"took over %s, which belonged to the bridge before its restore", key)
+
+	return nil
 }
 
 // applyObject creates the object if existing is nil, and otherwise patches the fields of its spec that
@@ -75,6 +125,13 @@ func (s *scope) applyObject(
 	if !s.isOwn(existing) {
 		return nil, errclass.New(errclass.Configuration, reason,
 			"%s %s exists and does not belong to this bridge: delete it, or create the bridge with another name", desired.GetKind(), key)
+	}
+
+	if isRestored(existing, s.bridge) {
+		existing = existing.DeepCopy()
+		if err := s.takeOver(ctx, existing, desired); err != nil {
+			return nil, errclass.Wrap(errclass.Transient, reason, err)
+		}
 	}
 
 	if hypershift.HasDesiredState(existing, desired) {

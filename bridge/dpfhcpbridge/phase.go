@@ -112,7 +112,7 @@ func computeReadyReason(conditions []metav1.Condition) string {
 	reason, stalled := stopReason(conditions)
 
 	switch reason {
-	case v1alpha1.ReasonInUse, v1alpha1.ReasonKeyMissing, v1alpha1.ReasonUnreadable, v1alpha1.ReasonNotDynamic,
+	case v1alpha1.ReasonInUse, v1alpha1.ReasonKeyMissing, v1alpha1.ReasonInvalidData, v1alpha1.ReasonNotDynamic,
 		v1alpha1.ReasonImageNotFound, v1alpha1.ReasonImageUnauthorized, v1alpha1.ReasonRegistryUnreachable,
 		v1alpha1.ReasonVersionNotSupported, v1alpha1.ReasonVIPConflict, v1alpha1.ReasonVIPNotInPool:
 		return v1alpha1.ReasonValidationFailed

@@ -109,14 +109,59 @@ func (s *scope) findOwner(ctx context.Context, index, value string) (client.Obje
 		return client.ObjectKey{}, fmt.Errorf("list bridges with %s %s: %w", index, value, err)
 	}
 
-	winner := s.bridge
+	winner := s.bridge.DeepCopy()
+	if len(bridges.Items) == 1 && bridges.Items[0].UID == s.bridge.UID {
+		return client.ObjectKeyFromObject(winner), nil
+	}
+
+	if err := s.findHostedClusterOf(ctx, winner); err != nil {
+		return client.ObjectKey{}, err
+	}
+
 	for i := range bridges.Items {
+		if err := s.findHostedClusterOf(ctx, &bridges.Items[i]); err != nil {
+			return client.ObjectKey{}, err
+		}
+
 		if hasPrecedence(&bridges.Items[i], winner) {
 			winner = &bridges.Items[i]
 		}
 	}
 
 	return client.ObjectKeyFromObject(winner), nil
+}
+
+// findHostedClusterOf sets the HostedCluster in the status of a bridge that has created one and whose status
+// does not say so, because the status was lost. The status is not saved.
+func (s *scope) findHostedClusterOf(ctx context.Context, bridge *v1alpha1.DPFHCPBridge) error {
+	if bridge.Status.HostedClusterRef != nil || !s.installed.hyperShift.Load() {
+		return nil
+	}
+
+	key := client.ObjectKeyFromObject(bridge)
+	cluster := hypershift.NewObject(hypershift.HostedClusterKind())
+
+	err := s.Cache.Get(ctx, key, cluster)
+	hasCluster := err == nil && belongsTo(cluster, bridge)
+
+	if err == nil || apierrors.IsNotFound(err) {
+		// The HostedCluster may be lost, too.
+		var secret corev1.Secret
+
+		name := hypershift.EncryptionKeySecretName(bridge.Name)
+		err = s.APIReader.Get(ctx, client.ObjectKey{Namespace: key.Namespace, Name: name}, &secret)
+		hasCluster = hasCluster || err == nil && secret.Annotations[annotationCreated] != "" && belongsTo(&secret, bridge)
+	}
+
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("find HostedCluster of bridge %s: %w", key, err)
+	}
+
+	if hasCluster {
+		bridge.Status.HostedClusterRef = &v1alpha1.ObjectReference{Namespace: key.Namespace, Name: key.Name}
+	}
+
+	return nil
 }
 
 // hasPrecedence returns whether bridge a takes precedence over bridge b: a bridge that has created its
@@ -196,7 +241,7 @@ func (s *scope) readSecret(ctx context.Context, name, key string) (*corev1.Secre
 }
 
 func stallUnreadable(secret *corev1.Secret, key string, err error) step.Result {
-	return step.Stall(v1alpha1.ReasonUnreadable, fmt.Sprintf("Secret %s/%s, key %s: %v", secret.Namespace, secret.Name, key, err))
+	return step.Stall(v1alpha1.ReasonInvalidData, fmt.Sprintf("Secret %s/%s, key %s: %v", secret.Namespace, secret.Name, key, err))
 }
 
 // noProvisioner is the provisioner of a StorageClass without dynamic provisioning

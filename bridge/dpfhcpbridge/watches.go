@@ -251,7 +251,7 @@ func (r *Reconciler) findBridgesOfPool(ctx context.Context, obj client.Object) [
 // findControllingBridge returns a request for the bridge that controls an object by its owner reference.
 func findControllingBridge(_ context.Context, obj client.Object) []reconcile.Request {
 	owner := metav1.GetControllerOf(obj)
-	if owner == nil || owner.Kind != "DPFHCPBridge" || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {
+	if owner == nil || owner.Kind != kindBridge || !strings.HasPrefix(owner.APIVersion, v1alpha1.GroupVersion.Group+"/") {
 		return nil
 	}
 

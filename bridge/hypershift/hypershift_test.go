@@ -4,6 +4,7 @@
 package hypershift_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -72,6 +73,31 @@ func set(t *testing.T, object *unstructured.Unstructured, value any, path ...str
 
 	if err := unstructured.SetNestedField(object.Object, value, path...); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// HyperShift gets what the bridge says, also if the two availability policies differ.
+func TestHostedClusterOfABridge(t *testing.T) {
+	t.Parallel()
+
+	for _, policies := range [][2]v1alpha1.AvailabilityPolicy{
+		{v1alpha1.HighlyAvailable, v1alpha1.HighlyAvailable}, {v1alpha1.HighlyAvailable, v1alpha1.SingleReplica},
+		{v1alpha1.SingleReplica, v1alpha1.HighlyAvailable}, {v1alpha1.SingleReplica, v1alpha1.SingleReplica},
+	} {
+		b := bridge()
+		b.Spec.ControlPlaneAvailabilityPolicy, b.Spec.InfrastructureAvailabilityPolicy = policies[0], policies[1]
+		object := hypershift.NewHostedCluster(b, "10.20.0.1")
+
+		for path, want := range map[string]string{
+			"controllerAvailabilityPolicy": string(policies[0]), "infrastructureAvailabilityPolicy": string(policies[1]),
+			"release.image": image, "dns.baseDomain": "example.com", "pullSecret.name": "pull",
+			"sshKey.name": hypershift.SSHKeySecretName("prod"), "etcd.managed.storage.persistentVolume.storageClassName": "ceph",
+		} {
+			got, _, err := unstructured.NestedString(object.Object, append([]string{"spec"}, strings.Split(path, ".")...)...)
+			if err != nil || got != want {
+				t.Errorf("spec.%s is %q, want %q: %v", path, got, want, err)
+			}
+		}
 	}
 }
 

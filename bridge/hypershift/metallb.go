@@ -7,7 +7,10 @@ import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
@@ -93,4 +96,34 @@ func CanServe(pool *unstructured.Unstructured, namespace string) bool {
 	selectors, _, _ := unstructured.NestedSlice(pool.Object, "spec", "serviceAllocation", "namespaceSelectors")
 
 	return len(names) == 0 || len(selectors) > 0 || slices.Contains(names, namespace)
+}
+
+// IsAvoided returns whether an IPAddressPool has an address but never assigns it: avoidBuggyIPs excludes the IPv4
+// addresses that end in 0 or 255 (MetalLB, internal/allocator, poolFor).
+func IsAvoided(pool *unstructured.Unstructured, ip string) bool {
+	avoids, _, _ := unstructured.NestedBool(pool.Object, "spec", "avoidBuggyIPs")
+
+	return avoids && (strings.HasSuffix(ip, ".0") || strings.HasSuffix(ip, ".255"))
+}
+
+// SelectsService returns whether an IPAddressPool may allocate addresses for a Service with the labels. A pool without
+// selectors of Services may. A selector that is not valid selects nothing, because MetalLB rejects its pool.
+func SelectsService(pool *unstructured.Unstructured, serviceLabels map[string]string) bool {
+	selectors, _, _ := unstructured.NestedSlice(pool.Object, "spec", "serviceAllocation", "serviceSelectors")
+
+	for _, raw := range selectors {
+		var parsed metav1.LabelSelector
+
+		text, ok := raw.(fields)
+		if !ok || runtime.DefaultUnstructuredConverter.FromUnstructured(text, &parsed) != nil {
+			continue
+		}
+
+		selector, err := metav1.LabelSelectorAsSelector(&parsed)
+		if err == nil && selector.Matches(labels.Set(serviceLabels)) {
+			return true
+		}
+	}
+
+	return len(selectors) == 0
 }

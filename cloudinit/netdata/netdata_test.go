@@ -227,6 +227,47 @@ func TestExpand(t *testing.T) {
 	}
 }
 
+// TestDocumentExample: the complete example of document 002 is valid, and the product reads and writes the same content.
+func TestDocumentExample(t *testing.T) {
+	t.Parallel()
+
+	example, err := os.ReadFile("testdata/document-network-data.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	network, _, err := netdata.Parse(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	addr := netip.MustParseAddr
+	want := &netdata.Network{
+		Links: []netdata.Link{{
+			ID: "eno101", MAC: "52:54:00:12:34:56", Addresses: []netip.Prefix{netip.MustParsePrefix("192.168.1.100/24")},
+			Routes: []netdata.Route{netdata.DefaultRoute(addr("192.168.1.1"))},
+		}},
+		DNS: netdata.DNS{Servers: []netip.Addr{addr("8.8.8.8"), addr("8.8.4.4")}},
+	}
+	if diff := cmp.Diff(want, network, newCompareOptions()); diff != "" {
+		t.Errorf("content (-want +got):\n%s", diff)
+	}
+
+	written, err := network.EncodeOpenStack()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	again, _, err := netdata.Parse(written)
+	if diff := cmp.Diff(want, again, newCompareOptions()); diff != "" || err != nil {
+		t.Errorf("%v: written (-want +got):\n%s\n%s", err, diff, written)
+	}
+
+	if err := validate(loadSchema(t), written); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestExpandRejects(t *testing.T) {
 	t.Parallel()
 

@@ -11,19 +11,23 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"path/filepath"
-	"syscall"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/winservice"
 	"github.com/hyperfleet/hyperfleet/guest"
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	os.Exit(winservice.Run("HyperFleetBootstrap", func(ctx context.Context, stdout, stderr io.Writer) int {
+		return run(ctx, os.Args[1:], stdout, stderr)
+	}))
+}
 
-// run returns the exit code: 0 for the phase Finished, 1 for Failed, and 2 for invalid arguments.
-func run(args []string, stdout, stderr io.Writer) int {
+// run returns the exit code: 0 for the phase Finished, 1 for Failed, and 2 for invalid arguments. The service ends when
+// ctx ends, or on a signal.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("bootstrap-service", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	config := flags.String("config", api.ConfigPath, "configuration file of the runner; the file is deleted after it is read")
@@ -41,17 +45,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 
-	ctx, cancel := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	defer cancel()
-
+	ctx, stop := signals.NotifyContext(ctx)
+	defer stop()
 	opts := guest.Options{ConfigPath: *config, Root: *root, Log: slog.New(slog.NewJSONHandler(stdout, nil))}
-	if filepath.Clean(*root) == "/" {
+	if guest.IsRoot(*root) {
 		opts.PowerOff = guest.PowerOff
 	}
 
 	if guest.New(opts).Run(ctx).Phase == api.PhaseFailed {
 		return 1
 	}
-
 	return 0
 }

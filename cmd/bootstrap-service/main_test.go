@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,7 @@ import (
 	"time"
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/test/defaults"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 )
 
@@ -212,7 +214,8 @@ func waitForListening(t *testing.T, dir string) {
 func listAllowedPackages() []string {
 	return []string{
 		"github.com/hyperfleet/hyperfleet/guest", "github.com/hyperfleet/hyperfleet/api/guest",
-		"github.com/hyperfleet/hyperfleet/cmd/bootstrap-service", "github.com/hyperfleet/hyperfleet/cmd/internal/version",
+		"github.com/hyperfleet/hyperfleet/cmd/bootstrap-service", "github.com/hyperfleet/hyperfleet/cmd/internal/signals",
+		"github.com/hyperfleet/hyperfleet/cmd/internal/version", "github.com/hyperfleet/hyperfleet/cmd/internal/winservice",
 		"github.com/spiffe/go-spiffe/", "google.golang.org/grpc", "google.golang.org/protobuf/",
 		"google.golang.org/genproto/googleapis/rpc/status", "github.com/go-jose/go-jose/",
 		"github.com/hashicorp/", "github.com/mitchellh/", "github.com/go-viper/mapstructure", "github.com/ryanuber/go-glob",
@@ -240,4 +243,14 @@ func TestLinkedPackages(t *testing.T) {
 			t.Errorf("bootstrap-service links %s", dep)
 		}
 	}
+}
+
+// TestDefaultsOfFlags checks the defaults of all flags of the program.
+func TestDefaultsOfFlags(t *testing.T) {
+	t.Parallel()
+
+	var out bytes.Buffer
+
+	run(t.Context(), []string{"-help"}, io.Discard, &out)
+	defaults.Check(t, "flag bootstrap-service", defaults.OfUsage("bootstrap-service", out.String()))
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/adapter"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 const goodDeployment = `adapter: {name: demo}
@@ -20,7 +21,7 @@ identity_key_file: /run/key
 environment: [REGION]
 clients:
   hyperfleet_api:
-    base_url: http://user:s3cret@api:8000
+    base_url: http://api:8000
     default_headers: {X-Key: s3cret}
   broker: {subscription_id: demo, topic: clusters}
 `
@@ -38,7 +39,7 @@ resources:
 func runAdapter(t *testing.T, args ...string) (out string, code int) {
 	t.Helper()
 
-	out, err := execute(t, adapter.New(), args...)
+	out, err := spelling.Execute(adapter.New(), args...)
 	if err == nil {
 		return out, 0
 	}
@@ -69,7 +70,20 @@ func TestAdapterValidate(t *testing.T) {
 			bad + ":6:36: resources[0].manifest.kind: unknown variable idd (did you mean id?)",
 			bad + ":8:43: resources[0].lifecycle.delete.when.expression: unknown variable or function deleting", "2 errors",
 		}},
-		"config, too":              {[]string{"validate", fine, "--config", worse}, 1, []string{worse + ":8:35: clients.broker.topics: unknown field (did you mean topic?)"}},
+		"config, too": {[]string{"validate", fine, "--config", worse}, 1, []string{worse + ":8:35: clients.broker.topics: unknown field (did you mean topic?)"}},
+		"a Maestro server": {[]string{"validate", fine, "--config", writeFile(t, "maestro.yaml", strings.Replace(goodDeployment, "clients:\n",
+			"clients:\n  maestro: {grpc_server_address: 'maestro:8090'}\n", 1))}, 1, []string{"a Maestro server is not supported"}},
+		"a variant without a selector": {[]string{"validate", fine, "--config", writeFile(t, "variant.yaml", strings.Replace(goodDeployment, "  broker: {subscription_id: demo, topic: clusters}\n",
+			"events: {resource_type: clusters, variant: canary}\n", 1))}, 1, []string{":8:44: events.variant: write lower-case letters and digits, and set resource_selector"}},
+		"a variant with a broker": {[]string{"validate", fine, "--config", writeFile(t, "variants.yaml", goodDeployment+"events: {variant: canary}\n")}, 1,
+			[]string{"events.variant: needs source: api"}},
+		"Google Pub/Sub": {
+			[]string{"validate", fine, "--config", config, "--broker-config", writeFile(t, "pubsub.yaml", pubSub)}, 1, []string{"error: ", pubSubProblem},
+		},
+		"a password in a URL": {[]string{"validate", fine, "--config", writeFile(t, "password.yaml",
+			strings.Replace(goodDeployment, "http://api", "http://user:s3cret@api", 1))}, 1, []string{"clients.hyperfleet_api.base_url: is not a URL"}},
+		"an empty file":            {[]string{"validate", writeFile(t, "empty.yaml", "# nothing\n")}, 1, []string{"empty.yaml:1:1: the task file is empty"}},
+		"a typo in a path":         {[]string{"validate", writeFile(t, "typo.yaml", strings.Replace(goodTask, "event.id", "evnt.id", 1))}, 1, []string{"typo.yaml:2:22: params[0].source: unknown variable evnt (did you mean event?"}},
 		"undeclared environment":   {[]string{"validate", secret, "--config", config}, 1, []string{"unknown env.HOME"}},
 		"no file":                  {[]string{"validate"}, 2, []string{"pass at least one task file"}},
 		"file that is not there":   {[]string{"validate", "/none/x.yaml"}, 1, []string{"error: /none/x.yaml"}},
@@ -200,7 +214,7 @@ const testEvent = `{"specversion":"1.0","id":"e1","source":"hyperfleet-sentinel"
 
 func TestAdapterDryRun(t *testing.T) {
 	taskFile, event := writeFile(t, "task.yaml", goodTask), writeFile(t, "event.json", testEvent)
-	config := writeFile(t, "config.yaml", strings.Replace(goodDeployment, "user:s3cret@", "", 1))
+	config := writeFile(t, "config.yaml", goodDeployment)
 
 	t.Setenv("REGION", "north")
 

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/api"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 func TestInvalidAPIConfigurations(t *testing.T) {
@@ -47,7 +48,7 @@ func TestInvalidAPIConfigurations(t *testing.T) {
 		"not a kind list":       {"database: {url_file: /x}\nentities: 3\n", nil, []string{"entities"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := execute(t, api.New(), append([]string{"config", "validate", "--config", writeFile(t, "api.yaml", tc.config)}, tc.args...)...)
+			_, err := spelling.Execute(api.New(), append([]string{"config", "validate", "--config", writeFile(t, "api.yaml", tc.config)}, tc.args...)...)
 			for _, want := range tc.want {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("error %v does not contain %q", err, want)

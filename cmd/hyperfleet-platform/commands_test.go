@@ -6,32 +6,13 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
-
-	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/root"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 // The tests of all commands are in one package, because each test program links nearly all packages.
-
-// execute runs a command and returns its output.
-func execute(t *testing.T, cmd *cobra.Command, args ...string) (string, error) {
-	t.Helper()
-
-	var out strings.Builder
-
-	cmd.SilenceErrors, cmd.SilenceUsage = true, true
-	cmd.SetOut(&out)
-	cmd.SetErr(&out)
-	cmd.SetArgs(args)
-
-	err := cmd.Execute()
-
-	return out.String(), err
-}
 
 // writeFile writes a file to a temporary folder and returns its path.
 func writeFile(t *testing.T, name, text string) string {

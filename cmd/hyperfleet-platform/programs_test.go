@@ -55,40 +55,24 @@ type installation struct {
 	dir      string
 	api      string
 	database string
+	broker   *brokers.Server
 	// sentinel is the content of Sentinel's configuration file in the folder mounted.
 	sentinel, mounted string
 	processes         map[string]*procrun.Process
-	// metrics has the addresses of the metrics endpoints by program.
-	metrics map[string]string
-	env     []string
+	// metrics and health have the addresses of these endpoints by program.
+	metrics, health map[string]string
+	env             []string
 }
 
+// newInstallation returns an installation with a broker.
 func newInstallation(t *testing.T, env ...string) *installation {
 	t.Helper()
 
-	in := &installation{
-		t: t, dir: t.TempDir(), mounted: t.TempDir(), processes: map[string]*procrun.Process{}, metrics: map[string]string{}, env: []string{envProgram + "=1"},
-	}
-
-	for _, entry := range os.Environ() {
-		if !strings.HasPrefix(entry, "OTEL_") && !strings.HasPrefix(entry, "HYPERFLEET") && !strings.HasPrefix(entry, "BROKER_") {
-			in.env = append(in.env, entry)
-		}
-	}
-
-	in.env = append(in.env, env...)
-	in.api = "http://" + loopback.Address(t)
-	in.database = database.NewDatabase(t)
-	in.write("url", in.database+"\n")
+	in := newAPIInstallation(t, env...)
 	in.write("key", strings.Repeat("0123456789abcdef", 3)+"\n")
-	in.write("rabbitmq-url", brokers.StartRabbitMQ(t).URL+"\n")
+	in.broker = brokers.StartRabbitMQ(t)
+	in.write("rabbitmq-url", in.broker.URL+"\n")
 	in.write("broker.yaml", "broker: {type: rabbitmq, rabbitmq: {url_file: rabbitmq-url}}\n")
-	in.write("api.yaml", fmt.Sprintf(`
-server: {address: %q}
-database: {url_file: url}
-entities: [{kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 53, required_adapters: [teller]}]
-log: {level: debug}
-`, strings.TrimPrefix(in.api, "http://")))
 	in.sentinel = fmt.Sprintf(`
 resource_type: clusters
 resource_selector: [{label: tier, value: gold}]
@@ -103,6 +87,35 @@ clients: {hyperfleet_api: {base_url: %q}, broker: {topic: clusters, subscription
 log: {level: debug}
 `, in.api))
 	in.write("task.yaml", task)
+
+	return in
+}
+
+// newAPIInstallation returns an installation with a database and the configuration of the API.
+func newAPIInstallation(t *testing.T, env ...string) *installation {
+	t.Helper()
+
+	in := &installation{
+		t: t, dir: t.TempDir(), mounted: t.TempDir(), processes: map[string]*procrun.Process{}, metrics: map[string]string{},
+		health: map[string]string{}, env: []string{envProgram + "=1"},
+	}
+
+	for _, entry := range os.Environ() {
+		if !strings.HasPrefix(entry, "OTEL_") && !strings.HasPrefix(entry, "HYPERFLEET") && !strings.HasPrefix(entry, "BROKER_") {
+			in.env = append(in.env, entry)
+		}
+	}
+
+	in.env = append(in.env, env...)
+	in.api = "http://" + loopback.Address(t)
+	in.database = database.NewDatabase(t)
+	in.write("url", in.database+"\n")
+	in.write("api.yaml", fmt.Sprintf(`
+server: {address: %q}
+database: {url_file: url}
+entities: [{kind: Cluster, plural: clusters, name_min_len: 3, name_max_len: 53, required_adapters: [teller]}]
+log: {level: debug}
+`, strings.TrimPrefix(in.api, "http://")))
 
 	t.Cleanup(in.stop)
 
@@ -162,6 +175,7 @@ func (in *installation) start(name, prefix string, args ...string) {
 	}
 
 	health := loopback.Address(in.t)
+	in.health[name] = health
 	in.metrics[name] = loopback.Address(in.t)
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
@@ -186,10 +200,15 @@ func (in *installation) start(name, prefix string, args ...string) {
 	}
 }
 
+func (in *installation) startAPI() {
+	in.t.Helper()
+	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
+}
+
 // startAll starts all programs of the platform.
 func (in *installation) startAll() {
 	in.t.Helper()
-	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
+	in.startAPI()
 	in.env = append(in.env, "BROKER_CONFIG_FILE=broker.yaml")
 	in.start("adapter", "HYPERFLEET_", "adapter", "serve", "--config", "adapter.yaml", "--task-config", "task.yaml")
 	in.start("sentinel", "HYPERFLEET_", "sentinel", "--config", filepath.Join(in.mounted, "sentinel.yaml"))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 const goodSentinel = `
@@ -28,7 +30,7 @@ message_data:
 func runSentinel(t *testing.T, args ...string) error {
 	t.Helper()
 
-	_, err := execute(t, sentinel.New(), args...)
+	_, err := spelling.Execute(sentinel.New(), args...)
 
 	return err
 }
@@ -78,11 +80,27 @@ func TestSentinelValidate(t *testing.T) {
 	}
 }
 
+// pubSub is a broker's file of upstream, whose type comes before the keys that only Pub/Sub has.
+const (
+	pubSub        = "broker:\n  type: googlepubsub\n  googlepubsub: {project_id: p}\n"
+	pubSubProblem = "pubsub.yaml:2:9: broker.type: Google Pub/Sub is not supported"
+)
+
 func TestSentinelBrokerFile(t *testing.T) {
-	t.Setenv(sentinel.EnvBroker, writeFile(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
+	t.Setenv(broker.EnvFile, writeFile(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
 	config := writeFile(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
 	must(t, runSentinel(t, "config", "validate", "--config", config))
+
+	t.Setenv(broker.EnvFile, writeFile(t, "pubsub.yaml", pubSub))
+
+	if err := runSentinel(t, "config", "validate", "--config", config); err == nil || !strings.Contains(err.Error(), pubSubProblem) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestSentinelConnects(t *testing.T) {
+	config := writeFile(t, "sentinel.yaml", goodSentinel)
 
 	// Check that Sentinel tries to connect to RabbitMQ.
 	err := runSentinel(t, "--config", config, "--health-address=0", "--metrics-address=0")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sweep"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
 func TestInvalidSweepConfigurations(t *testing.T) {
@@ -23,7 +24,8 @@ func TestInvalidSweepConfigurations(t *testing.T) {
 		},
 		"a share above 1":      {config: "max_share: 2\n", want: []string{"max_share", ":1:"}},
 		"a limit of 0":         {args: []string{"--max-deletions=0"}, want: []string{"max_deletions"}},
-		"an interval":          {config: "interval: 10m\n", want: []string{"interval", "unknown field"}},
+		"a short interval":     {config: "interval: 10ms\n", want: []string{"interval", "1s"}},
+		"no lease":             {config: "lease: ''\n", want: []string{"lease"}},
 		"an unknown log level": {config: "log: {level: loud}\n", want: []string{"log.level"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -32,7 +34,7 @@ func TestInvalidSweepConfigurations(t *testing.T) {
 				args = append(args, "--config", writeFile(t, "file", tc.config))
 			}
 
-			_, err := execute(t, sweep.New(), args...)
+			_, err := spelling.Execute(sweep.New(), args...)
 			if code := cli.ExitCode(err); err == nil || code != 2 {
 				t.Fatalf("exit code %d, %v", code, err)
 			}
@@ -54,7 +56,7 @@ func TestSweepMissingFiles(t *testing.T) {
 		"a short key": {"--identity-key-file=" + writeFile(t, "file", "short")},
 		"no cluster":  {"--identity-key-file=" + key, "--kube-config-path=/nowhere"},
 	} {
-		_, err := execute(t, sweep.New(), append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)
+		_, err := spelling.Execute(sweep.New(), append(args, "--clients-hyperfleet-api-base-url=http://127.0.0.1:1")...)
 		if code := cli.ExitCode(err); err == nil || code != 1 {
 			t.Errorf("%s: exit code %d, %v", name, code, err)
 		}

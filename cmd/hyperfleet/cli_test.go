@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/root"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/test/defaults"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
@@ -193,12 +194,20 @@ func TestOutputFormats(t *testing.T) {
 	t.Parallel()
 
 	spelling.CheckOutput(t, root.New, map[string][]string{
-		"jobs":       {"table", "wide", "name", "json", "yaml"},
-		"job":        {"table", "json", "yaml"},
-		"addresses":  {"table", "wide", "name", "json", "yaml"},
-		"hosts diff": {"table", "wide", "name", "json", "yaml"},
-		"doctor":     {"table", "json", "yaml"},
-		"uninstall":  {"text", "json", "yaml"},
-		"version":    {"text", "json", "yaml"},
+		"jobs":             {"table", "wide", "name", "json", "yaml"},
+		"job":              {"table", "json", "yaml"},
+		"addresses":        {"table", "wide", "name", "json", "yaml"},
+		"hosts diff":       {"table", "wide", "name", "json", "yaml"},
+		"doctor":           {"table", "json", "yaml"},
+		"uninstall":        {"text", "json", "yaml"},
+		"provider conform": {"text", "json", "yaml"},
+		"version":          {"text", "json", "yaml"},
 	})
+}
+
+// TestDefaultsOfFlags checks the defaults of all flags of the program.
+func TestDefaultsOfFlags(t *testing.T) {
+	t.Parallel()
+
+	defaults.Check(t, "flag hyperfleet", defaults.OfCommand(root.New()))
 }

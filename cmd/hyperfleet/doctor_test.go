@@ -36,6 +36,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/kit/shards"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -280,6 +281,9 @@ func (i installation) testObjects(t *testing.T) {
 		newCondition("Ready", metav1.ConditionTrue, time.Hour, "Connected", ""),
 		newCondition("InsecureTLS", metav1.ConditionTrue, 3*time.Hour, "AsConfigured", "spec.tls.insecureSkipVerify"))
 
+	i.setConditions(t, i.newHypervisor(t, "mistyped"),
+		newCondition("Ready", metav1.ConditionTrue, time.Hour, "Ready", ""),
+		newCondition("Connected", metav1.ConditionTrue, time.Hour, "ConnectedWithWarnings", "pve.example has no node pve33"))
 	i.setConditions(t, i.newHypervisor(t, "slow"), newCondition("Ready", metav1.ConditionFalse, 20*time.Minute, "Unreachable", "pve.example does not answer"))
 	i.setConditions(t, i.newHypervisor(t, "soon"), newCondition("Ready", metav1.ConditionFalse, 8*time.Minute, "Unreachable", "pve.example does not answer"))
 
@@ -306,7 +310,9 @@ func (i installation) testObjects(t *testing.T) {
 ok        CRDs of runners: 7 installed, all match this version of hyperfleet
 ok        operator of runners: one is the leader
 ok        RBAC roles of runners: all match this version of hyperfleet
-`+strings.TrimPrefix(invalidObjects, "\n")+`problem   HypervisorCluster refused: PermissionDenied, for 12m
+`+strings.TrimPrefix(invalidObjects, "\n")+`warning   HypervisorCluster mistyped: Connected, for 60m
+            ConnectedWithWarnings: pve.example has no node pve33
+problem   HypervisorCluster refused: PermissionDenied, for 12m
             check the privileges on pve.example: ci@pve!hyperfleet lacks VM.Allocate on /vms: pveum acl modify /vms
 problem   HypervisorCluster slow: Unreachable, for 20m
             pve.example does not answer
@@ -317,15 +323,16 @@ problem   RunnerJob `+namespace+`/waits: NoPool, for 30m
 warning   RunnerPool `+namespace+`/deaf: DemandSourcesReady, for 59m
             RepositoriesMissing: the operator receives no jobs
 
-3 problems, 2 warnings
+3 problems, 3 warnings
 `)
 
 	report := i.runDoctor(t, i.Config, "-n", "default", "--waiting", "5m")
 	want := []string{
+		"warning HypervisorCluster mistyped Connected",
 		"problem HypervisorCluster refused PermissionDenied", "problem HypervisorCluster slow Unreachable",
 		"problem HypervisorCluster soon Unreachable", "warning HypervisorCluster trusting InsecureTLS",
 	}
-	if !slices.Equal(objectFindings(report), want) || report.Problems != 3 || report.Warnings != 1 || report.Objects["HypervisorCluster"] != 4 ||
+	if !slices.Equal(objectFindings(report), want) || report.Problems != 3 || report.Warnings != 2 || report.Objects["HypervisorCluster"] != 5 ||
 		report.Objects["RunnerJob"] != 0 || !strings.HasPrefix(report.APIServer, "v1.") {
 		t.Errorf("the report in JSON: %+v", report)
 	}
@@ -351,8 +358,8 @@ func (i installation) testStuckObjects(t *testing.T) {
 	given.Namespace = i.Namespace(t)
 	i.create(t, given)
 
-	const bridge, gone, unseen = "problem DPFHCPBridge prod-cluster NotLookedAt", "problem HypervisorCluster kept Deleting",
-		"problem HypervisorCluster new NotSeen"
+	const bridge, gone, unseen = "problem DPFHCPBridge prod-cluster NotReconciled", "problem HypervisorCluster kept Deleting",
+		"problem HypervisorCluster new NotReconciled"
 
 	for _, tc := range []struct {
 		later time.Duration
@@ -441,6 +448,52 @@ func (i installation) testOperators(t *testing.T) {
 	}
 }
 
+// Several operators divide the namespaces. The doctor reports a namespace that two of them serve, and one that none
+// serves.
+func (i installation) testShards(t *testing.T) {
+	sample := func(namespace string) {
+		t.Helper()
+
+		template := &v1alpha1.HypervisorMachineTemplate{}
+		(&seeder{t: t}).sample("hypervisormachinetemplate-static.yaml", template)
+		template.Namespace = namespace
+		i.create(t, template)
+	}
+	finding := func() string {
+		t.Helper()
+
+		return findingsOf(i.runDoctor(t, i.Config), "operator of runners")
+	}
+
+	first, second := i.Namespace(t), i.Namespace(t)
+	sample(first)
+	sample(second)
+
+	a := i.newLease(t, "hyperfleet-runners.a", "one", time.Second)
+	a.Labels = shards.NewLabels([]string{first})
+	must(t, i.Client.Update(t.Context(), a))
+
+	if got, want := finding(), "problem no running operator serves namespace "+second+": add the namespace to namespaces"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	b := i.newLease(t, "hyperfleet-runners.b", "two", time.Second)
+	b.Labels = shards.NewLabels([]string{second})
+	must(t, i.Client.Update(t.Context(), b))
+
+	if got := finding(); got != "ok 2 operators share the namespaces" {
+		t.Error(got)
+	}
+
+	b.Labels = shards.NewLabels([]string{first, second})
+	must(t, i.Client.Update(t.Context(), b))
+
+	if got, want := finding(), "problem two operators run the area in namespace "+first+", one with Lease hyperfleet-system/hyperfleet-runners.a and "+
+		"two with Lease hyperfleet-system/hyperfleet-runners.b: remove the namespace from the namespaces"; !strings.HasPrefix(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
 func (i installation) testCRDsAndRoles(t *testing.T) {
 	i.newLease(t, "hyperfleet-runners", "one", time.Second)
 
@@ -469,6 +522,10 @@ func (i installation) testCRDsAndRoles(t *testing.T) {
 	other.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = "of another version"
 	must(t, i.Client.Update(t.Context(), other))
 
+	older := byName["kubevirtnodepools.infrastructure.hyperfleet.io"]
+	delete(older.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties, "observedGeneration")
+	must(t, i.Client.Update(t.Context(), older))
+
 	remove(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners", Namespace: "hyperfleet-system"}})
 
 	wider := &rbacv1.ClusterRole{}
@@ -484,13 +541,13 @@ func (i installation) testCRDsAndRoles(t *testing.T) {
 warning   CRDs of runners: runnerpools.hyperfleet.io differ from the CRDs of this program (see hyperfleet version): use the same version of hyperfleet as the operator, or ` + fixCRDs + `
 ok        operator of runners: one is the leader
 problem   RBAC roles of runners: Role hyperfleet-system/hyperfleet-runners is missing: run ` + "`kubectl apply --server-side -f hyperfleet.yaml`" + ` with the file of the release, or install its chart hyperfleet with areas.runners.enabled
-ok        CRDs of networking: 4 installed, all match this version of hyperfleet
+problem   CRDs of networking: kubevirtnodepools.infrastructure.hyperfleet.io lacks status.observedGeneration: an operator of this version does not start the area: ` + fixCRDs + `
 ok        operator of networking: not running, and not needed because the area has no objects
 problem   CRDs of hosts: hostfleets.infrastructure.hyperfleet.io missing: ` + fixCRDs + `
 ok        operator of hosts: not running, and not needed because the area has no objects
 warning   CRDs of bridge: none is installed, so the area is disabled: to enable the area, ` + fixCRDs + `
 
-2 problems, 2 warnings
+3 problems, 2 warnings
 `
 	i.expectOutput(t, 1, want)
 

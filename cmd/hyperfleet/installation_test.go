@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -43,6 +44,7 @@ func TestInstallation(t *testing.T) { //nolint:tparallel // one step after the o
 	t.Run("objects", i.testObjects)
 	t.Run("stuck objects", i.testStuckObjects)
 	t.Run("operators", i.testOperators)
+	t.Run("shards", i.testShards)
 	t.Run("kinds and roles", i.testCRDsAndRoles)
 	t.Run("forbidden", i.testForbidden)
 	t.Run("command line", i.testCommandLine)
@@ -279,8 +281,20 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	must(t, os.WriteFile(over, nil, 0o600))
 	checkDrain(t, f)
 
+	// The objects that needed this Secret were deleted without the operator.
+	kept := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "kept", Finalizers: []string{
+		v1alpha1.FinalizerKeptSecret + "hosts", v1alpha1.FinalizerKeptSecret + "runners", "example.com/other",
+	}}}
+	f.Env.Create(t, kept)
+
 	got := execute(t, f.Env.Config, "uninstall", "--yes", "--keep-crds", "--timeout", "3m")
 	got.expectSuccess(t, "HyperFleet was deleted")
+
+	must(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(kept), kept))
+
+	if !slices.Equal(kept.Finalizers, []string{"example.com/other"}) {
+		t.Errorf("a Secret has the finalizers %v", kept.Finalizers)
+	}
 
 	if strings.Contains(got.out, "delete the CRDs") {
 		t.Errorf("the output says that the command deletes the CRDs, which it should keep:\n%s", got.out)
@@ -369,5 +383,19 @@ func checkDrain(t *testing.T, f *fleet.Fleet) {
 	pool := f.NewPool(0)
 	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(pool), pool); err != nil || !pool.Spec.Paused {
 		t.Errorf("the pool after --drain: paused = %v, %v", pool.Spec.Paused, err)
+	}
+}
+
+// TestNothingIsInstalled checks that the commands say what is wrong if the kubeconfig names another cluster.
+func TestNothingIsInstalled(t *testing.T) {
+	t.Parallel()
+
+	own := kube.Start(t)
+
+	for _, args := range [][]string{{"doctor"}, {"jobs"}, {"job", "gh-1"}, {"top", "--once"}} {
+		got := execute(t, own.Config, args...)
+		if text := fmt.Sprint(got.err) + got.out; !strings.Contains(text, "HyperFleet is not installed in this cluster: choose another cluster with --context") {
+			t.Errorf("%v: %s", args, text)
+		}
 	}
 }

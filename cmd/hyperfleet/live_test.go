@@ -4,6 +4,7 @@
 package main
 
 import (
+	"cmp"
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -21,19 +22,20 @@ func TestPoolWithoutDemandSource(t *testing.T) {
 	for name, tc := range map[string]struct {
 		ready, sources metav1.ConditionStatus
 		webhook        bool
-		want           string
+		reason, want   string
 	}{
 		"ready":              {ready: yes, sources: yes, want: "Ready"},
 		"demand is unknown":  {ready: yes, want: "Ready"},
 		"no demand source":   {ready: yes, sources: no, want: "Sources"},
 		"webhook only":       {ready: yes, sources: no, webhook: true, want: "Ready"},
 		"not ready":          {ready: no, sources: no, want: "Ready"},
-		"not reconciled yet": {want: "NotSeen"},
+		"not reconciled yet": {want: "NotReconciled"},
+		"former reason":      {ready: no, reason: "NodeSetAside", want: "NodeExcluded"},
 	} {
 		pool := &v1alpha1.RunnerPool{}
 
 		for _, condition := range []metav1.Condition{
-			{Type: "Ready", Status: tc.ready, Reason: "Ready"}, {Type: "DemandSourcesReady", Status: tc.sources, Reason: "Sources"},
+			{Type: "Ready", Status: tc.ready, Reason: cmp.Or(tc.reason, "Ready")}, {Type: "DemandSourcesReady", Status: tc.sources, Reason: "Sources"},
 		} {
 			if condition.Status != "" {
 				pool.Status.Conditions = append(pool.Status.Conditions, condition)

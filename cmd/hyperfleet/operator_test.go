@@ -103,9 +103,26 @@ func TestAllAreasRunByDefault(t *testing.T) {
 	if err := operator.NewConfigSpec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `unknown area "dns": use any of [runners networking hosts bridge]`) {
 		t.Errorf("an area that there is not: %v", err)
 	}
+}
 
-	if got := operator.LeaseName([]string{"runners", "networking", "runners"}); got != "hyperfleet-networking-runners" {
-		t.Errorf("the Lease is %s", got)
+// shardSettings are the settings of one of several operators.
+func shardSettings() []invalidConfig {
+	row := func(name, want string, edit func(*v1alpha1.OperatorConfig)) invalidConfig {
+		return invalidConfig{"shard, " + name, func(c *v1alpha1.OperatorConfig) {
+			c.Controllers, c.Namespaces = []string{"runners"}, []string{"team-a", "team-b"}
+			c.Shard = v1alpha1.Shard{Name: "a", Operators: 3}
+			edit(c)
+		}, want}
+	}
+
+	return []invalidConfig{
+		row("in order", "", func(*v1alpha1.OperatorConfig) {}),
+		row("without a name", "shard.name: an operator with namespaces needs a name", func(c *v1alpha1.OperatorConfig) { c.Shard.Name = "" }),
+		row("with a bad name", "shard.name", func(c *v1alpha1.OperatorConfig) { c.Shard.Name = "a.b" }),
+		row("without namespaces", "shard.name: it needs namespaces", func(c *v1alpha1.OperatorConfig) { c.Namespaces = nil }),
+		row("a pattern", `namespaces: "team-*" is not the name`, func(c *v1alpha1.OperatorConfig) { c.Namespaces = []string{"team-*"} }),
+		row("other areas", "only the area runners can be divided", func(c *v1alpha1.OperatorConfig) { c.Controllers = v1alpha1.Areas() }),
+		row("no operators", "shard.operators", func(c *v1alpha1.OperatorConfig) { c.Shard.Operators = 0 }),
 	}
 }
 
@@ -223,7 +240,7 @@ func webhookSettings() []invalidConfig {
 func TestSettings(t *testing.T) {
 	t.Parallel()
 
-	for _, tc := range slices.Concat(logSettings(), devIDSettings(t), spireSettings(), webhookSettings()) {
+	for _, tc := range slices.Concat(logSettings(), shardSettings(), devIDSettings(t), spireSettings(), webhookSettings()) {
 		cfg := v1alpha1.Default()
 		tc.edit(&cfg)
 

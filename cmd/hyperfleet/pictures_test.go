@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -108,7 +109,7 @@ func openWithScript(t *testing.T, pages http.Handler, path, script string, flags
 	}))
 	t.Cleanup(server.Close)
 
-	browser.Open(t, append(flags, "--window-size=1280,900", server.URL+path)...)
+	browser.Open(t, slices.Concat([]string{"--window-size=1280,900"}, flags, []string{server.URL + path})...)
 
 	select {
 	case result := <-results:
@@ -152,6 +153,29 @@ const wait = setInterval(() => {
 
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// checkPhone checks in a browser with the width of a phone that the menu, the state of each row, and the reasons why jobs
+// wait are visible without scrolling to the side, and that the page is not wider than the phone.
+func checkPhone(t *testing.T, pages http.Handler) {
+	t.Helper()
+
+	const script = `
+const wide = [...document.querySelectorAll("nav a, td.why, td:nth-child(2)")].filter((element) => {
+	const box = element.getBoundingClientRect();
+	return box.right > innerWidth || box.left < 0;
+});
+fetch("/result?" + new URLSearchParams({
+	width: innerWidth, wide: wide.map((element) => element.textContent.trim().slice(0, 30)), scrolls: document.documentElement.scrollWidth > innerWidth,
+}));`
+
+	// Chromium lays out no window that is narrower.
+	for _, path := range []string{"/jobs?state=Queued", "/machines"} {
+		got := openWithScript(t, pages, path, script, "--window-size=500,844", "--virtual-time-budget=10000", "--dump-dom")
+		if diff := cmp.Diff(url.Values{"width": {"500"}, "wide": {""}, "scrolls": {"false"}}, got); diff != "" {
+			t.Errorf("%s: %s", path, diff)
+		}
 	}
 }
 

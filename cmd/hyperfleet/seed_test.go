@@ -140,7 +140,7 @@ func (s *seeder) cluster(name string, nodes int, setAside func(int) string) {
 		for i := range nodes {
 			conditions := s.ready(metav1.ConditionTrue, "Usable", "", 72*time.Hour)
 			if why := setAside(i); why != "" {
-				conditions = s.ready(metav1.ConditionFalse, "SetAside", why, 6*time.Minute)
+				conditions = s.ready(metav1.ConditionFalse, "Excluded", why, 6*time.Minute)
 			}
 
 			amounts := func(cpu, gib int64) *v1alpha1.ResourceAmounts {

@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
 // samplesDir is the folder of the files in docs/start/runners.md.
@@ -54,6 +55,121 @@ func TestStartSamples(t *testing.T) {
 	}
 }
 
+// TestInitFrom checks what the command takes over from the configuration of other programs.
+func TestInitFrom(t *testing.T) {
+	t.Parallel()
+
+	const arc = `githubConfigUrl: https://github.com/my-org/my-repo
+githubConfigSecret: {github_token: ghp_swordfish}
+runnerScaleSetName: big-machines
+runnerGroup: builders
+maxRunners: 7
+minRunners: 2
+containerMode: {type: dind}
+template: {spec: {containers: []}}
+`
+
+	const garm = `{"id": "1", "provider_name": "lxd", "max_runners": 4, "min_idle_runners": 1, "image": "ubuntu:24.04", "flavor": "m1",
+"os_type": "linux", "os_arch": "arm64", "enabled": true, "tags": [{"id": "a", "name": "gpu"}, {"id": "b", "name": "x64"}],
+"org_name": "my-org", "github-runner-group": "default", "endpoint": {"api_base_url": "https://ghes.example.com/api/v3"}}`
+
+	for name, test := range map[string]struct {
+		text string
+		args []string
+		// fleet are texts in the written file, and notes texts in the output.
+		fleet, notes []string
+		err          string
+	}{
+		"values of ARC": {
+			text: arc,
+			fleet: []string{
+				"owner: my-org\n        repository: my-repo", `runnerGroup: "builders", scaleSet: "big-machines"}`,
+				"maxReplicas: 7, warm: {idle: 2}}",
+			},
+			notes: []string{"uninstall the scale set", "githubConfigSecret is not taken over", "containerMode dind"},
+		},
+		"an AutoscalingRunnerSet": {
+			text:  "kind: AutoscalingRunnerSet\nmetadata: {name: arc}\nspec:\n  githubConfigUrl: https://ghes.example.com/my-org\n",
+			fleet: []string{"organization: my-org", `scaleSet: "arc"`, "apiUrl: https://ghes.example.com/api/v3"},
+		},
+		"a pool of GARM": {
+			text: garm, args: []string{"--max-machines", "3"},
+			fleet: []string{
+				"organization: my-org", `labels: [gpu, x64], runnerGroup: "default"`, "maxReplicas: 3, warm: {idle: 1}",
+				"apiUrl: https://ghes.example.com/api/v3", "github-webhook",
+			},
+			notes: []string{"disable the pool", "flavor m1", "architecture arm64"},
+		},
+		"a flag wins":        {text: arc, args: []string{"--organization", "other"}, fleet: []string{"organization: other"}},
+		"an enterprise":      {text: strings.ReplaceAll(arc, "my-org/my-repo", "enterprises/e"), err: "see docs/guides/github.md for enterprises"},
+		"no name":            {text: "githubConfigUrl: https://github.com/my-org\n", err: "runnerScaleSetName is missing"},
+		"another file":       {text: "a: b\n", err: "neither githubConfigUrl"},
+		"a list of pools":    {text: "[" + garm + "]", err: "neither YAML nor JSON of one pool"},
+		"a file without end": {text: "a: [", err: "neither YAML nor JSON"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := filepath.Join(t.TempDir(), "fleet")
+			got := execute(t, nil, append([]string{
+				"init", "--skip-checks", "--from", writeTempFile(t, test.text), "--dir", dir, "--endpoint", "https://pve.example.com:8006",
+				"--token-id", "hyperfleet@pve!operator", "--token-secret-file", writeTempFile(t, "00000000-0000-0000-0000-000000000000"),
+				"--github-token-file", writeTempFile(t, githubtest.PAT),
+			}, test.args...)...)
+
+			if test.err != "" {
+				got.expectFailure(t, cli.ExitUsage, test.err)
+
+				return
+			}
+
+			got.expectSuccess(t, append(test.notes, "kubectl apply")...)
+
+			fleet, err := os.ReadFile(filepath.Join(dir, "fleet.yaml"))
+			must(t, err)
+
+			for _, want := range test.fleet {
+				if !bytes.Contains(fleet, []byte(want)) {
+					t.Errorf("no %q in\n%s", want, fleet)
+				}
+			}
+
+			if bytes.Contains(fleet, []byte("swordfish")) {
+				t.Error("the file contains a token")
+			}
+		})
+	}
+}
+
+// TestInitForLibvirt checks that the command connects to a libvirt host and finds the template, and names the flags that a
+// connection needs.
+func TestInitForLibvirt(t *testing.T) {
+	t.Parallel()
+
+	host, release, err := testlibvirt.Acquire(t.Context())
+	must(t, err)
+	t.Cleanup(func() { must(t, release()) })
+
+	volume := strings.ToLower(t.Name()) + ".qcow2"
+	must(t, host.CreateVolume(testlibvirt.PoolName, volume, 8<<20))
+
+	forge := githubtest.New(t, github.Options{})
+	init := func(endpoint string, more ...string) executed {
+		return execute(t, nil, append([]string{
+			"init", "--endpoint", endpoint, "--dir", filepath.Join(t.TempDir(), "fleet"), "--memory", "64Mi", "--cpu", "1",
+			"--storage-pool", testlibvirt.PoolName, "--template", volume,
+			"--repository", githubtest.Repo, "--github-token-file", writeTempFile(t, githubtest.PAT), "--github-url", forge.URL,
+		}, more...)...)
+	}
+
+	init(host.URI()).expectSuccess(t, "connected to libvirt", "template "+volume+" is available on 1 of them", "kubectl apply")
+	init(host.URI(), "--template", "none.qcow2").expectFailure(t, anyCode, "none.qcow2")
+	init("qemu+tls://host.example.com/system").expectFailure(t, anyCode, "--client-cert-file, --client-key-file and --ca-file")
+	init("qemu+ssh://root@host.example.com/system").expectFailure(t, anyCode, "--ssh-key-file and --ssh-host-key")
+	init("qemu+ssh://root@host.example.com/system", "--skip-checks", "--ssh-key-file", writeTempFile(t, "key"),
+		"--ssh-host-key", "SHA256:"+strings.Repeat("A", 43)).expectSuccess(t, "kubectl apply")
+}
+
 // TestInitWithoutTerminal checks that the command lists all missing flags if it has no terminal.
 func TestInitWithoutTerminal(t *testing.T) {
 	t.Parallel()
@@ -70,7 +186,7 @@ func TestInitChecksAnswers(t *testing.T) {
 	forge := githubtest.New(t, github.Options{})
 	good := map[string]string{
 		"endpoint": server.URL(), "fingerprint": server.Fingerprint(), "token-id": pve.DefaultTokenID,
-		"token-secret-file": writeTempFile(t, pve.DefaultSecret), "template": pve.DefaultTemplate, "memory": "1Gi",
+		"token-secret-file": writeTempFile(t, pve.DefaultSecret), "template": pve.DefaultTemplate, "memory": "1Gi", "namespace": "ci",
 		"repository": githubtest.Repo, "github-token-file": writeTempFile(t, githubtest.PAT), "github-url": forge.URL,
 	}
 
@@ -95,8 +211,11 @@ func TestInitChecksAnswers(t *testing.T) {
 		"an unknown authority": {change: map[string]string{"fingerprint": ""}, want: "--fingerprint " + server.Fingerprint()},
 		"another repository":   {change: map[string]string{"repository": "octo-org/other"}, want: "octo-org/other"},
 		"a wrong GitHub token": {change: map[string]string{"github-token-file": writeTempFile(t, "ghp_wrong")}, want: "token"},
-		"invalid memory size":  {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: give a size such as 8Gi"},
-		"no server":            {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "127.0.0.1:1"},
+		"invalid memory size":  {change: map[string]string{"memory": "8GB"}, want: "--memory 8GB: give a size of at least 64Mi, such as 8Gi"},
+		"too little memory":    {change: map[string]string{"memory": "8"}, want: "--memory 8: give a size of at least 64Mi, such as 8Gi"},
+		"a name with capitals": {change: map[string]string{"namespace": "CI"}, want: `--namespace "CI": give a name of at most 63 lower-case letters`},
+		"no server":            {change: map[string]string{"endpoint": "https://127.0.0.1:1"}, want: "(--skip-checks)"},
+		"a user, not a token":  {change: map[string]string{"token-id": "hyperfleet@pve"}, want: "--token-id: hyperfleet@pve is not the ID of a token: give USER@REALM!TOKEN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -9,6 +9,9 @@ import (
 	"html"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"os/exec"
 	"slices"
@@ -20,6 +23,7 @@ import (
 	"github.com/gdamore/tcell/v3/color"
 	"github.com/gdamore/tcell/v3/vt"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
@@ -206,8 +210,10 @@ func TestTop(t *testing.T) {
 	}
 
 	s.resize(1, 1)
+	s.press("?")
 	s.resize(80, 24)
-	s.press("\r")
+	s.expect("Keys", "Colors")
+	s.press("q\r")
 	s.expect("github-actions-29679400025")
 	s.press("q")
 	s.expect("[3 jobs 39]")
@@ -343,6 +349,46 @@ func TestTopLogs(t *testing.T) {
 	s.expect("ompleted with result: Failed")
 	s.press(strings.Repeat("k", 50))
 	s.expect("Job         ci/github-actions-296794000")
+	s.press("q")
+	s.expect("[3 jobs 39]")
+	s.quit("q")
+}
+
+// TestTopLoadsLogsInBackground checks that the keys work while the API server does not respond with a log.
+func TestTopLoadsLogsInBackground(t *testing.T) {
+	t.Parallel()
+
+	upstream, err := url.Parse(env.Config.Host)
+	must(t, err)
+
+	transport, err := rest.TransportFor(env.Config)
+	must(t, err)
+
+	release := make(chan struct{})
+	proxy := &httputil.ReverseProxy{
+		Transport: transport, FlushInterval: -1,
+		Rewrite: func(r *httputil.ProxyRequest) {
+			r.SetURL(upstream)
+
+			if strings.Contains(r.In.URL.Path, "/runnerlogs") {
+				<-release
+			}
+		},
+	}
+	server := httptest.NewServer(proxy)
+	t.Cleanup(server.CloseClientConnections)
+
+	slow := env.Kubeconfig(t, &rest.Config{Host: server.URL})
+	s := startTop(t, nil, "-n", seedFleet(t), "--kubeconfig", slow, "--list", "jobs")
+	s.expect("[3 jobs 39]")
+	s.press("/failure\rl")
+	s.expect("Loading...")
+	s.press("q")
+	s.expect("[3 jobs 39]")
+	s.press("l")
+	s.expect("Loading...")
+	close(release)
+	s.expect("Log, from RunnerLog", "--- FAIL: TestRefund")
 	s.press("q")
 	s.expect("[3 jobs 39]")
 	s.quit("q")

@@ -109,6 +109,7 @@ func TestPages(t *testing.T) { //nolint:tparallel // one set of pages serves all
 	t.Run("filters", func(t *testing.T) { checkFilters(t, pages) })
 	t.Run("states", func(t *testing.T) { checkStateLinks(t, pages, namespace) })
 	t.Run("typing", func(t *testing.T) { checkTyping(t, pages) })
+	t.Run("phone", func(t *testing.T) { checkPhone(t, pages) })
 	t.Run("callers", func(t *testing.T) { checkCallers(t, pages) })
 	t.Run("pictures", func(t *testing.T) { takeScreenshots(t, pages, namespace) })
 }

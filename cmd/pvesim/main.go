@@ -8,14 +8,13 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/sim/pve/cli"
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signals.NotifyContext(context.Background())
 	err := cli.New().ExecuteContext(ctx)
 	stop()
 	if err != nil {

@@ -94,6 +94,7 @@ systemctl mask apt-daily.timer apt-daily-upgrade.timer
 apt-get clean
 rm -rf /var/lib/apt/lists/*
 rm -f /etc/ssh/ssh_host_* /var/lib/dbus/machine-id /var/lib/systemd/random-seed
+rm -f /etc/netplan/50-cloud-init.yaml /etc/udev/rules.d/70-persistent-net.rules
 cloud-init clean --logs
 : >/etc/machine-id
 rm -rf "$setup"

@@ -21,6 +21,26 @@ type alert struct {
 	summary, description string
 }
 
+// formerMetrics returns the renamed metrics: the former name and the current one. Recording rules provide the
+// former metrics for one release.
+func formerMetrics() [][2]string {
+	return [][2]string{
+		{"hyperfleet_job_repairs_total", "hyperfleet_job_state_checks_total"},
+		{"hyperfleet_jobs_longest_wait_seconds", "hyperfleet_jobs_oldest_queued_age_seconds"},
+		{"hyperfleet_node_set_aside", "hyperfleet_node_excluded"},
+		{"hyperfleet_pool_failures_in_a_row", "hyperfleet_pool_consecutive_failures"},
+	}
+}
+
+// formerAlerts returns the former name of each renamed alert. The alert has it as the label formerly.
+func formerAlerts() map[string]string {
+	return map[string]string{
+		"HyperFleetMachineFailureRateHigh": "HyperFleetMachinesEndBadly",
+		"HyperFleetNodeExcluded":           "HyperFleetNodeSetAside",
+		"HyperFleetWebhooksRejected":       "HyperFleetWebhooksRefused",
+	}
+}
+
 // alerts returns all alerts.
 func alerts() []alert {
 	return slices.Concat(jobAlerts(), machineAlerts(), otherAlerts(), areaAlerts())
@@ -30,7 +50,7 @@ func jobAlerts() []alert {
 	return []alert{
 		{
 			"HyperFleetJobsWaitTooLong", warning, "5m",
-			`hyperfleet_jobs_longest_wait_seconds > 1800`,
+			`hyperfleet_jobs_oldest_queued_age_seconds > 1800`,
 			"A job has waited for more than 30 minutes.",
 			`A job of pool "{{ $labels.pool }}" in {{ $labels.namespace }} has waited for {{ $value | humanizeDuration }}.`,
 		},
@@ -54,7 +74,7 @@ func jobAlerts() []alert {
 			`{{ $value }} jobs wait for pool {{ $labels.pool }} in {{ $labels.namespace }}, which is paused.`,
 		},
 		{
-			"HyperFleetWebhooksRefused", warning, "10m",
+			"HyperFleetWebhooksRejected", warning, "10m",
 			`sum by (platform, result) (rate(hyperfleet_webhooks_total{result!~"accepted|ignored"}[10m])) > 0.05`,
 			"The operator rejects webhooks.",
 			`The operator rejects webhooks from {{ $labels.platform }} with result {{ $labels.result }}.`,
@@ -68,12 +88,12 @@ func machineAlerts() []alert {
 	return []alert{
 		{
 			"HyperFleetPoolMachinesFailing", critical, "5m",
-			`hyperfleet_pool_failures_in_a_row >= 3`,
+			`hyperfleet_pool_consecutive_failures >= 3`,
 			"Consecutive machines of a pool have failed.",
 			`{{ $value }} consecutive machines of pool {{ $labels.pool }} in {{ $labels.namespace }} have failed.`,
 		},
 		{
-			"HyperFleetMachinesEndBadly", warning, "15m",
+			"HyperFleetMachineFailureRateHigh", warning, "15m",
 			`sum by (namespace, pool) (rate(hyperfleet_machine_ended_total{reason!~"` + normalReasons + `"}[1h]))` +
 				` / sum by (namespace, pool) (rate(hyperfleet_machine_ended_total[1h])) > 0.1` +
 				` and sum by (namespace, pool) (increase(hyperfleet_machine_ended_total[1h])) >= 10`,
@@ -90,6 +110,13 @@ func machineAlerts() []alert {
 				`take longer than {{ $value | humanizeDuration }} to be provisioned or to start.`,
 		},
 		{
+			"HyperFleetRunnerOutdated", warning, "1h",
+			`hyperfleet_runner_newer_release_age_seconds > 20 * 86400`,
+			"GitHub will soon send no jobs to the runners of a template, because they are too old.",
+			`A newer release of the runner than that of template {{ $labels.template }} in {{ $labels.namespace }} ` +
+				`was found {{ $value | humanizeDuration }} ago. After 30 days GitHub sends no jobs to the old one.`,
+		},
+		{
 			"HyperFleetOrphansHeld", warning, "5m",
 			`hyperfleet_orphans_held > 0`,
 			"The operator holds machines without a claim for manual inspection.",
@@ -97,9 +124,9 @@ func machineAlerts() []alert {
 		},
 		{
 			"HyperFleetOrphansRemoved", info, "0m",
-			`sum by (side) (increase(hyperfleet_orphans_removed_total[1h])) > 0`,
+			`sum by (type, side) (increase(hyperfleet_orphans_removed_total[1h])) > 0`,
 			"The operator has deleted orphans.",
-			`The operator has deleted {{ $value | humanize }} orphans of type {{ $labels.side }} in the last hour.`,
+			`The operator has deleted {{ $value | humanize }} orphans of type {{ $labels.type }} in the last hour.`,
 		},
 		{
 			"HyperFleetCredentialMisuse", critical, "0m",
@@ -142,8 +169,8 @@ func otherAlerts() []alert {
 			`Node {{ $labels.node }} of cluster {{ $labels.cluster }} is offline.`,
 		},
 		{
-			"HyperFleetNodeSetAside", warning, "30m",
-			`hyperfleet_node_set_aside == 1`,
+			"HyperFleetNodeExcluded", warning, "30m",
+			`hyperfleet_node_excluded == 1`,
 			"A node is excluded because operations on it keep failing.",
 			`Node {{ $labels.node }} of cluster {{ $labels.cluster }}, or a part of it, has been excluded for 30 minutes.`,
 		},

@@ -104,8 +104,8 @@ func poolDashboard() dashboard {
 		panels: []panel{
 			statPanel("Waiting jobs", short, `hyperfleet_pool_jobs_queued{`+selector+`}`),
 			statPanel("Running jobs", short, `hyperfleet_pool_jobs_running{`+selector+`}`),
-			statPanel("Longest current wait", seconds, `hyperfleet_jobs_longest_wait_seconds{`+selector+`}`),
-			statPanel("Consecutive failures", short, `hyperfleet_pool_failures_in_a_row{`+selector+`}`),
+			statPanel("Longest current wait", seconds, `hyperfleet_jobs_oldest_queued_age_seconds{`+selector+`}`),
+			statPanel("Consecutive failures", short, `hyperfleet_pool_consecutive_failures{`+selector+`}`),
 			stackedPanel("Machines", short, query{`hyperfleet_pool_machines{` + selector + `}`, "{{state}}"}),
 			linePanel("Desired machines and limits", short,
 				query{`hyperfleet_pool_machines_desired{` + selector + `}`, "desired"},
@@ -144,12 +144,12 @@ func clusterDashboard() dashboard {
 		panels: []panel{
 			statPanel("Machines", short, `hyperfleet_cluster_machines{cluster="$cluster"}`),
 			statPanel("Nodes online", short, `sum(hyperfleet_node_online{cluster="$cluster"})`),
-			statPanel("Excluded nodes", short, `sum(hyperfleet_node_set_aside{cluster="$cluster"})`),
+			statPanel("Excluded nodes", short, `sum(hyperfleet_node_excluded{cluster="$cluster"})`),
 			statPanel("Held orphans", short, `hyperfleet_orphans_held{cluster="$cluster"}`),
 			linePanel("Used CPU cores", percent, query{usedShare("cpu"), "{{node}}"}),
 			linePanel("Used memory", percent, query{usedShare("memory"), "{{node}}"}),
 			linePanel("Free storage", byteSize, query{`hyperfleet_node_available{cluster="$cluster",resource="storage"}`, "{{node}}"}),
-			linePanel("Excluded nodes", short, query{`hyperfleet_node_set_aside{cluster="$cluster"}`, "{{node}}"}),
+			linePanel("Excluded nodes", short, query{`hyperfleet_node_excluded{cluster="$cluster"}`, "{{node}}"}),
 		},
 	}
 }
@@ -194,7 +194,7 @@ func platformDashboard() dashboard {
 			stackedPanel(
 				"Jobs whose state was polled",
 				perSec,
-				query{`sum by (platform, result) (rate(hyperfleet_job_repairs_total[$__rate_interval]))`, "{{platform}} {{result}}"},
+				query{`sum by (platform, result) (rate(hyperfleet_job_state_checks_total[$__rate_interval]))`, "{{platform}} {{result}}"},
 			),
 			stackedPanel(
 				"Calls to job sources",
@@ -216,14 +216,14 @@ func hostsDashboard() dashboard {
 			linePanel(
 				"Push duration (95%)",
 				seconds,
-				query{quantile(0.95, "hyperfleet_host_push_duration_seconds", ", kind, what", ""), "{{kind}} {{what}}"},
+				query{quantile(0.95, "hyperfleet_host_push_duration_seconds", ", kind, operation", ""), "{{kind}} {{operation}}"},
 			),
 			stackedPanel(
 				"Pushes by outcome",
 				perSec,
 				query{
-					`sum by (what, outcome) (rate(hyperfleet_host_push_duration_seconds_count[$__rate_interval]))`,
-					"{{what}} {{outcome}}",
+					`sum by (operation, outcome) (rate(hyperfleet_host_push_duration_seconds_count[$__rate_interval]))`,
+					"{{operation}} {{outcome}}",
 				},
 			),
 			linePanel("Free addresses", short, query{`hyperfleet_ippool_free`, "{{network}} {{pool}} {{family}}"}),

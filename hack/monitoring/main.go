@@ -114,14 +114,19 @@ configMapGenerator:
 	return []byte(out.String())
 }
 
-// prometheusRules returns the alerts in the format of Prometheus.
+// prometheusRules returns the alerts, and the recording rules for former metrics, in the format of Prometheus.
 func prometheusRules() []map[string]any {
-	out := make([]map[string]any, 0, len(alerts()))
+	out := make([]map[string]any, 0, len(alerts())+len(formerMetrics()))
 
 	for _, alert := range alerts() {
+		labels := map[string]string{"severity": alert.severity}
+		if former := formerAlerts()[alert.name]; former != "" {
+			labels["formerly"] = former
+		}
+
 		out = append(out, map[string]any{
 			"alert": alert.name, "expr": alert.expr, "for": alert.forDuration,
-			"labels": map[string]string{"severity": alert.severity},
+			"labels": labels,
 			"annotations": map[string]string{
 				"summary": alert.summary, "description": alert.description,
 				"runbook_url": runbookBase + alert.name + ".md",
@@ -129,10 +134,14 @@ func prometheusRules() []map[string]any {
 		})
 	}
 
+	for _, metric := range formerMetrics() {
+		out = append(out, map[string]any{"record": metric[0], "expr": metric[1]})
+	}
+
 	return out
 }
 
-// prometheusRule returns the PrometheusRule object with all alerts.
+// prometheusRule returns the PrometheusRule object with all rules.
 func prometheusRule() map[string]any {
 	return map[string]any{
 		"apiVersion": "monitoring.coreos.com/v1", "kind": "PrometheusRule",

@@ -49,7 +49,7 @@ func (r *release) packChart(name string) error {
 		}
 	}
 
-	return r.pack(name+"-"+r.plainVersion()+".tgz", entries)
+	return r.pack(r.chartFile(name), entries)
 }
 
 // packDeploy packs the other files to which the documentation refers: samples, kustomize bases and

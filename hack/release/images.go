@@ -25,7 +25,7 @@ import (
 const user = "65532"
 
 // imageNames returns the names of the images. The entry point of each image is the program of that name.
-func imageNames() []string { return []string{"hyperfleet", "hyperfleet-platform"} }
+func imageNames() []string { return []string{"hyperfleet", "hyperfleet-platform", "pvesim"} }
 
 // writeImages writes an OCI archive for each image. The index of the archive has all architectures.
 func (r *release) writeImages() error {

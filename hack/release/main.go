@@ -33,6 +33,8 @@ type release struct {
 	registry string
 	// arch has the architectures of images and programs for Linux.
 	arch []string
+	// url is where users download the files of the release. It may be empty.
+	url string
 	// clients has the other platforms for which client programs are built.
 	clients []platform
 	// tags are the build tags, and ldflags the linker flags of the programs.
@@ -74,13 +76,19 @@ func makeRelease(ctx context.Context) error {
 	flag.StringVar(&r.version, "version", "", "version, for example v0.1.0")
 	flag.StringVar(&r.commit, "commit", "", "commit of the release")
 	flag.StringVar(&commitTime, "time", "", "time of the commit, in RFC 3339")
-	flag.StringVar(&r.registry, "registry", "", "prefix of image names, for example registry.example.com/fleet")
+	flag.StringVar(&r.registry, "registry", "", "prefix of image names, and target of -publish, such as registry.example.com/fleet")
+	flag.StringVar(&r.url, "url", "", "URL below which users download the files, for a krew manifest and a Homebrew formula")
 	flag.StringVar(&arch, "arch", "amd64 arm64", "architectures for Linux, separated by spaces")
 	flag.StringVar(&clients, "clients", "", "other platforms for client programs, for example darwin/arm64, separated by spaces")
 	flag.StringVar(&r.tags, "tags", "", "build tags of the programs")
 	flag.StringVar(&r.ldflags, "ldflags", "", "linker flags of the programs")
 	flag.StringVar(&r.key, "key", "", "PEM file with the ECDSA key that signs SHA256SUMS")
+	isPublish := flag.Bool("publish", false, "push the images and charts in dist to the registry, and build nothing")
 	flag.Parse()
+
+	if *isPublish {
+		return r.publish(ctx)
+	}
 
 	r.arch = strings.Fields(arch)
 
@@ -111,11 +119,13 @@ func (r *release) run(ctx context.Context) error {
 		name string
 		run  func() error
 	}{
+		{"notes", r.writeNotes}, // first, because a missing section of the CHANGELOG is the most likely error
 		{"programs", func() error { return r.buildPrograms(ctx) }}, {"images", r.writeImages}, {"charts", r.packCharts},
+		{"installers", r.writeInstallers},
 		{"manifests", r.writeManifests}, {"deploy", r.packDeploy}, {"bundle", r.writeBundle},
 		{"site", func() error { return r.packSite(ctx) }},
 		{"manual pages", func() error { return r.packManualPages(ctx) }},
-		{"SBOM", r.writeSBOM}, {"notes", r.writeNotes}, {"checksums", r.writeChecksums}, {"signature", r.sign},
+		{"SBOM", r.writeSBOM}, {"checksums", r.writeChecksums}, {"signature", r.sign},
 	} {
 		start := time.Now()
 
@@ -139,6 +149,7 @@ func (r *release) emptyDist() error {
 
 	isReleaseFile := func(e os.DirEntry) bool {
 		return strings.Contains(e.Name(), "hyperfleet") || strings.HasPrefix(e.Name(), "bootstrap-service-") ||
+			strings.HasPrefix(e.Name(), "pvesim-") ||
 			slices.Contains([]string{sumsFile, signatureFile, notesFile, "site"}, e.Name())
 	}
 

@@ -11,10 +11,10 @@ import (
 	"strings"
 )
 
-// programNames returns the programs of a release for Linux. The demo and the simulators are not part of a
-// release.
+// programNames returns the programs of a release for Linux. Of the simulators, only that of Proxmox VE is of use to
+// others. The demo is not part of a release either.
 func programNames() []string {
-	return []string{"hyperfleet", "hyperfleet-platform", "bootstrap-service"}
+	return []string{"hyperfleet", "hyperfleet-platform", "bootstrap-service", "pvesim"}
 }
 
 // clientNames returns the programs that are also built for the platforms of users' own machines.
@@ -56,6 +56,9 @@ func (r *release) programs() []program {
 			out = append(out, program{name, platform{"linux", arch}})
 		}
 	}
+
+	// Machines with Windows have the service in their template.
+	out = append(out, program{"bootstrap-service", platform{"windows", "amd64"}})
 
 	for _, name := range clientNames() {
 		for _, client := range r.clients {

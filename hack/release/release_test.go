@@ -102,6 +102,10 @@ func TestImages(t *testing.T) {
 
 	const archive = "hyperfleet-v1.2.3.oci.tar"
 
+	for _, name := range imageNames() {
+		readFile(t, r.file(name+"-v1.2.3.oci.tar"))
+	}
+
 	data := readFile(t, r.file(archive))
 	if !bytes.Equal(data, readFile(t, again.file(archive))) {
 		t.Error("the same release has other images")
@@ -321,8 +325,8 @@ func TestManualPages(t *testing.T) {
 	files := unpackArchive(t, r, archive)
 
 	for program, commands := range map[string]string{
-		"hyperfleet":          "operator init doctor hosts jobs job addresses top web uninstall version completion",
-		"hyperfleet-platform": "adapter api sentinel sweep version completion",
+		"hyperfleet":          "operator init doctor hosts jobs job addresses provider shell console top web uninstall version completion",
+		"hyperfleet-platform": "adapter api migrate sentinel sweep version completion",
 	} {
 		page := string(files[folder+program+".1"])
 
@@ -429,7 +433,8 @@ func TestPlatforms(t *testing.T) {
 		names[one.file()] = true
 	}
 
-	if len(names) != 8 || !names["hyperfleet-darwin-arm64"] || !names["hyperfleet-windows-amd64.exe"] || names["hyperfleet-platform-darwin-arm64"] {
+	if len(names) != 11 || !names["bootstrap-service-windows-amd64.exe"] || !names["pvesim-linux-amd64"] ||
+		!names["hyperfleet-darwin-arm64"] || !names["hyperfleet-windows-amd64.exe"] || names["hyperfleet-platform-darwin-arm64"] {
 		t.Errorf("the release has the programs %v", names)
 	}
 }

@@ -27,12 +27,10 @@ func main() {
 }
 
 func run(root, dist, version string) error {
-	site, err := loadSite(root, audiences())
+	site, err := loadSite(root, audiences(), version)
 	if err != nil {
 		return err
 	}
-
-	site.version = version
 
 	files, err := site.renderFiles()
 	if err != nil {

@@ -33,7 +33,8 @@ func audiences() []audience {
 			Tasks: []task{
 				{Title: "Get started", files: []string{"/README.md", "start/demo.md", "start/runners.md"}},
 				{Title: "Prepare a hypervisor", files: []string{
-					"guides/proxmox-permissions.md", "guides/proxmox-template.md", "guides/kubevirt-runners.md",
+					"guides/proxmox-permissions.md", "guides/proxmox-template.md", "guides/kubevirt-runners.md", "guides/libvirt.md",
+					"guides/windows.md", "guides/move.md",
 				}},
 				{Title: "Connect a CI platform", files: []string{
 					"guides/github.md", "guides/scale-sets.md", "guides/gitlab.md", "guides/buildkite.md", "guides/forgejo.md",
@@ -85,6 +86,7 @@ func operationAudiences() []audience {
 			Tasks: []task{
 				{Title: "Install and maintain", files: []string{
 					"operate/README.md", "operate/install.md", "operate/tls.md", "operate/sizing.md", "operate/logs.md", "operate/upgrade.md",
+					"operate/nodes.md",
 					"operate/backup.md", "operate/rotation.md", "guides/uninstall.md", "operate/*",
 				}},
 				{Title: "Monitor", files: []string{"guides/web.md", "guides/monitoring.md", "reference/metrics.md", "reference/tracing.md"}},
@@ -100,6 +102,7 @@ func operationAudiences() []audience {
 				}},
 				{Title: "Features and benchmarks", files: []string{
 					"reference/features.md", "reference/tested-with.md", "benchmarks.md", "reference/properties.md", "reference/*",
+					"reference/requirements/*",
 				}},
 				{Title: "Project", files: []string{"/CHANGELOG.md", "/SECURITY.md"}},
 			},

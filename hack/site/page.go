@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/yuin/goldmark"
@@ -60,14 +61,14 @@ func markdown() goldmark.Markdown {
 	)
 }
 
-// loadSite loads the pages of all audiences, and returns an error if a page belongs to two tasks.
-func loadSite(root string, all []audience) (*site, error) {
+// loadSite loads the pages of all audiences for a version, and returns an error if a page belongs to two tasks.
+func loadSite(root string, all []audience, version string) (*site, error) {
 	resolved, err := resolvePages(root, all)
 	if err != nil {
 		return nil, err
 	}
 
-	s := &site{root: root, audiences: resolved, byFile: map[string]*page{}, linked: map[string]bool{}}
+	s := &site{root: root, version: version, audiences: resolved, byFile: map[string]*page{}, linked: map[string]bool{}}
 
 	for i := range s.audiences {
 		a := &s.audiences[i]
@@ -94,6 +95,24 @@ func loadSite(root string, all []audience) (*site, error) {
 	return s, nil
 }
 
+var (
+	// releaseVersion is the form of the versions of releases.
+	releaseVersion = regexp.MustCompile(`^v\d+[.]\d+[.]\d+$`)
+	// exampleVersion is the version in the names of the files and images of a release, as the pages write it. The page
+	// about upgrades names the files of the next release.
+	exampleVersion = regexp.MustCompile(`(hyperfleet(?:-[a-z]+)?[-:]v?|newTag: v|VERSION=v)0[.][12][.]0\b`)
+)
+
+// setVersion replaces the example version in the names of files and images by the version of the site, so that users of a
+// release can copy the commands. The CHANGELOG and the decisions name real versions.
+func (s *site) setVersion(file string, source []byte) []byte {
+	if !releaseVersion.MatchString(s.version) || file == "CHANGELOG.md" || strings.HasPrefix(file, "docs/adr/") {
+		return source
+	}
+
+	return exampleVersion.ReplaceAll(source, []byte("${1}"+strings.TrimPrefix(s.version, "v")))
+}
+
 // loadPage reads and parses one page. A page must start with a title.
 func (s *site) loadPage(file string) (*page, error) {
 	source, err := os.ReadFile(filepath.Join(s.root, filepath.FromSlash(file)))
@@ -101,6 +120,7 @@ func (s *site) loadPage(file string) (*page, error) {
 		return nil, err
 	}
 
+	source = s.setVersion(file, source)
 	p := &page{file: file, Out: strings.TrimSuffix(file, ".md") + ".html", source: source, anchors: map[string]bool{}}
 	p.tree = markdown().Parser().Parse(text.NewReader(source), parser.WithContext(parser.NewContext(parser.WithIDs(newIDs()))))
 

@@ -31,7 +31,7 @@ type builtSite struct {
 }
 
 func buildSite() (builtSite, error) {
-	s, err := loadSite(checkout, audiences())
+	s, err := loadSite(checkout, audiences(), "")
 	if err != nil {
 		return builtSite{}, err
 	}
@@ -201,12 +201,30 @@ func newFixture(t *testing.T, files map[string]string) *site {
 
 	slices.Sort(pages)
 
-	s, err := loadSite(root, []audience{{Title: "R", Tasks: []task{{Title: "T", files: pages}}}})
+	s, err := loadSite(root, []audience{{Title: "R", Tasks: []task{{Title: "T", files: pages}}}}, "v0.3.1")
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	return s
+}
+
+// TestPagesNameTheFilesOfTheirRelease checks that users of a release can copy commands with names of files and images.
+func TestPagesNameTheFilesOfTheirRelease(t *testing.T) {
+	t.Parallel()
+
+	const text = "# Title\n\n`helm install hyperfleet hyperfleet-0.1.0.tgz`, `hyperfleet-crds-0.2.0.tgz`, `hyperfleet:v0.1.0`, `{newTag: v0.1.0}`, since 0.1.0, 10.0.1.0\n"
+
+	s := newFixture(t, map[string]string{"page.md": text, "CHANGELOG.md": text})
+
+	want := strings.NewReplacer("-0.1.0", "-0.3.1", "-0.2.0", "-0.3.1", ":v0.1.0", ":v0.3.1", "newTag: v0.1.0", "newTag: v0.3.1").Replace(text)
+	if got := string(s.byFile["page.md"].source); got != want {
+		t.Errorf("got %s\nwant %s", got, want)
+	}
+
+	if got := string(s.byFile["CHANGELOG.md"].source); got != text {
+		t.Errorf("the CHANGELOG changes:\n%s", got)
+	}
 }
 
 func TestBrokenLinksAreFound(t *testing.T) {

@@ -24,21 +24,18 @@ func fileReaders() map[string][]string {
 	}
 }
 
-// changedPackages returns the packages whose tests depend on files that have changed since a revision. Changed
-// files include uncommitted and untracked files. If go.mod or go.sum has changed, it returns all packages.
-func changedPackages(ctx context.Context, dir, since string, packages []string) ([]string, error) {
+// changedPrograms returns the test programs that depend on files that have changed since a revision. Changed
+// files include uncommitted and untracked files. If go.mod or go.sum has changed, it returns all programs.
+func changedPrograms(
+	ctx context.Context, dir, since, module string, tests map[string]testProgram,
+) (map[string]testProgram, error) {
 	files, err := changedFiles(ctx, dir, since)
 	if err != nil {
 		return nil, err
 	}
 
 	if slices.Contains(files, "go.mod") || slices.Contains(files, "go.sum") {
-		return packages, nil
-	}
-
-	tests, err := testPrograms(ctx, dir, packages)
-	if err != nil {
-		return nil, err
+		return tests, nil
 	}
 
 	changedFolders := map[string]bool{}
@@ -46,12 +43,12 @@ func changedPackages(ctx context.Context, dir, since string, packages []string) 
 		changedFolders[path.Dir(file)] = true
 	}
 
-	module, err := moduleOf(ctx, dir)
-	if err != nil {
-		return nil, err
+	out := map[string]testProgram{}
+	for _, pkg := range affectedPackages(module, changedFolders, tests) {
+		out[pkg] = tests[pkg]
 	}
 
-	return affectedPackages(module, changedFolders, tests), nil
+	return out, nil
 }
 
 // affectedPackages returns the packages whose tests depend on one of the folders. A folder without a package,

@@ -93,14 +93,6 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 		return (&fuzzer{out: os.Stdout, dir: dir, fuzzTime: o.fuzz}).runAll(ctx, packages)
 	}
 
-	if o.changed != "" {
-		if packages, err = changedPackages(ctx, dir, o.changed, packages); err != nil {
-			return false, err
-		}
-
-		fmt.Printf("changed: %d packages have tests that depend on the changes\n", len(packages)) //nolint:forbidigo // its output
-	}
-
 	racePackages, err := readRacePackages(o.race)
 	if err != nil {
 		return false, err
@@ -108,5 +100,6 @@ func (o options) run(ctx context.Context, args []string) (bool, error) {
 
 	return (&run{
 		out: os.Stdout, verbose: o.verbose, dir: dir, flags: flags, retry: !o.once, usage: o.usage, racePackages: racePackages,
+		changed: o.changed,
 	}).runAll(ctx, packages)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/lease"
+	"github.com/hyperfleet/hyperfleet/test/libvirt"
 	"github.com/hyperfleet/hyperfleet/test/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
@@ -32,6 +33,9 @@ type servers struct {
 	changed  *sync.Cond
 	planes   []*controlPlane
 	postgres func() (*pgproc.Server, error)
+	libvirt  func() (*libvirt.Host, error)
+	// libvirtHost is the host that libvirt has started, or nil.
+	libvirtHost *libvirt.Host
 }
 
 // controlPlane is a control plane that one test program uses at a time.
@@ -54,12 +58,35 @@ func newServers(life context.Context, dir string, out io.Writer, bill func(strin
 		return pgproc.Start(life, pgproc.Options{Dir: filepath.Join(dir, "postgres")})
 	})
 
+	s.libvirt = sync.OnceValues(func() (*libvirt.Host, error) {
+		host, err := libvirt.Open(life, libvirt.Options{})
+
+		s.mu.Lock()
+		defer s.mu.Unlock()
+
+		s.libvirtHost = host
+
+		return host, err
+	})
+
 	return s
 }
 
 // providers returns the providers of leases by kind.
 func (s *servers) providers() map[string]lease.Provider {
-	return map[string]lease.Provider{kube.LeaseKind: s.leaseControlPlane, postgres.LeaseKind: s.leaseDatabase}
+	return map[string]lease.Provider{
+		kube.LeaseKind: s.leaseControlPlane, postgres.LeaseKind: s.leaseDatabase, libvirt.LeaseKind: s.leaseLibvirt,
+	}
+}
+
+// leaseLibvirt returns the shared libvirt host. Each test creates its own storage pool on it.
+func (s *servers) leaseLibvirt(context.Context, lease.Request) (any, func(), error) {
+	host, err := s.libvirt()
+	if err != nil {
+		return nil, nil, err
+	}
+
+	return libvirt.Lease{Dir: host.Dir}, func() {}, nil
 }
 
 // leaseDatabase returns the shared PostgreSQL server. Each test creates its own database on it.
@@ -174,6 +201,12 @@ func (s *servers) stop() {
 	for _, p := range s.planes {
 		if p.Cluster != nil {
 			_ = p.Stop()
+		}
+	}
+
+	if s.libvirtHost != nil {
+		if err := s.libvirtHost.Close(); err != nil {
+			fmt.Fprintln(s.out, "note ", err)
 		}
 	}
 

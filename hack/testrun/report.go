@@ -59,6 +59,9 @@ type testDuration struct {
 
 type report struct {
 	out io.Writer
+	// interrupted is closed when the run is interrupted. Its servers then stop, so that the results of tests that
+	// end later say nothing.
+	interrupted <-chan struct{}
 	// verbose prints output immediately. showPackage adds the name of the package to each line.
 	verbose, showPackage bool
 	packages             map[string]*result
@@ -78,7 +81,7 @@ func (r *report) read(in io.Reader) error {
 
 	for {
 		line, err := lines.ReadString('\n')
-		if line != "" {
+		if line != "" && !r.isInterrupted() {
 			r.handleLine(line)
 		}
 
@@ -89,6 +92,15 @@ func (r *report) read(in io.Reader) error {
 		if err != nil {
 			return fmt.Errorf("read events: %w", err)
 		}
+	}
+}
+
+func (r *report) isInterrupted() bool {
+	select {
+	case <-r.interrupted:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -313,11 +325,17 @@ func (r *report) handlePackage(e event) {
 	pkg.output = map[string]*strings.Builder{}
 }
 
-// finish marks the packages that did not finish as failed.
+// finish marks the packages that did not finish as failed, unless the run was interrupted.
 func (r *report) finish() {
 	for _, name := range slices.Sorted(maps.Keys(r.packages)) {
 		pkg := r.packages[name]
 		if pkg.finished {
+			continue
+		}
+
+		if r.isInterrupted() {
+			fmt.Fprintf(r.out, "stop  %s: the run was interrupted\n", name)
+
 			continue
 		}
 

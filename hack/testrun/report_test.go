@@ -235,7 +235,7 @@ func TestVerboseOfSeveralPackages(t *testing.T) {
 	}
 }
 
-func TestInterruptedRun(t *testing.T) {
+func TestUnfinishedPackage(t *testing.T) {
 	t.Parallel()
 
 	var out strings.Builder
@@ -251,5 +251,35 @@ func TestInterruptedRun(t *testing.T) {
 
 	if (&runSummary{out: &out, first: report}).print() || !strings.Contains(out.String(), "fail  m/a: it did not finish") || !strings.Contains(out.String(), "plain\n") {
 		t.Errorf("output:\n%s", out.String())
+	}
+}
+
+// TestInterruptedRun checks that a test that ends after the interruption, when its servers have stopped, is not
+// reported as failed.
+func TestInterruptedRun(t *testing.T) {
+	t.Parallel()
+
+	var out strings.Builder
+
+	interrupted := make(chan struct{})
+	report := newReport(&out)
+	report.interrupted = interrupted
+	read := func(action, test string) {
+		t.Helper()
+
+		if err := report.read(strings.NewReader(`{"Action":"` + action + `","Package":"m/a","Test":"` + test + `","Output":"dial: refused\n"}` + "\n")); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	read("run", "TestA")
+	read("output", "TestA")
+	close(interrupted)
+	read("output", "TestA")
+	read("fail", "TestA")
+	report.finish()
+
+	if got, want := out.String(), "stop  m/a: the run was interrupted\n"; got != want {
+		t.Errorf("output %q, want %q", got, want)
 	}
 }

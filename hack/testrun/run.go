@@ -35,6 +35,9 @@ type run struct {
 	dir string
 	// flags are the flags of go test.
 	flags []string
+	// changed is the revision since which files must have changed on which a package depends. If it is empty, all
+	// packages run.
+	changed string
 	// racePackages are the packages that run with the race detector (readRacePackages).
 	racePackages map[string][]string
 	// usage prints the CPU time of each package. It disables cached results.
@@ -91,6 +94,7 @@ func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
 	}
 
 	first := newReport(r.out)
+	first.interrupted = ctx.Done()
 	first.verbose, first.showPackage = r.verbose, len(packages) > 1
 
 	if err := r.testGroups(ctx, groups, nil, environment, first); err != nil {
@@ -104,6 +108,7 @@ func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
 		fmt.Fprintf(r.out, "again %d packages that failed: %s\n", len(failed), cmp.Or(strings.Join(runFlags, " "), "all tests"))
 
 		second = newReport(r.out)
+		second.interrupted = ctx.Done()
 		second.verbose, second.showPackage, second.keepPassed = r.verbose, len(failed) > 1, first.failedTests
 
 		if err := r.testGroups(ctx, filterGroups(groups, failed), runFlags, environment, second); err != nil {
@@ -133,6 +138,14 @@ func (r *run) loadGroups(ctx context.Context, packages []string) ([]group, error
 	programs, err := testPrograms(ctx, r.dir, packages)
 	if err != nil {
 		return nil, err
+	}
+
+	if r.changed != "" {
+		if programs, err = changedPrograms(ctx, r.dir, r.changed, module, programs); err != nil {
+			return nil, err
+		}
+
+		fmt.Fprintf(r.out, "changed: %d packages have tests that depend on the changes\n", len(programs))
 	}
 
 	groups := groupPackages(module, programs, r.racePackages)

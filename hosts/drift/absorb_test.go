@@ -97,7 +97,7 @@ func TestApplyResult(t *testing.T) {
 			v1alpha1.HostStatus{Bootstrapped: true, LastPermit: 7, FailureReason: v1alpha1.FailureHostKeyChanged},
 		},
 		"a first boot was rejected": {
-			drift.FirstBoot, nil, result(fault(ssh.NotKept), push.Applied, push.Applied, push.Failed),
+			drift.FirstBoot, nil, result(fault(ssh.VerificationFailed), push.Applied, push.Applied, push.Failed),
 			drift.Refused, map[string]string{"a": sums["a"], "b": sums["b"]},
 			v1alpha1.HostStatus{LastPermit: 7, FailedHostConfigHash: "new", BootstrapAttempts: 1},
 		},

@@ -32,10 +32,10 @@ const (
 	// Terminal means that the host failed and gets no attempt until the failure is cleared.
 	Terminal Action = "Terminal"
 	// Connect contacts a host for the first time to learn its host key. It runs no script.
-	Connect Action = "Greet"
+	Connect Action = "Connect"
 	// RemoveCredential deletes the credential with which the host joins its cluster, before the
 	// host is released.
-	RemoveCredential Action = "Leave"
+	RemoveCredential Action = "RemoveCredential" // #nosec G101 -- a word
 	// Probe checks which parts of the host are intact.
 	Probe Action = "Probe"
 )

@@ -18,8 +18,8 @@ import (
 const (
 	// ReasonTimedOut means that an update ran for too long.
 	ReasonTimedOut = "UpdateTimedOut"
-	// ReasonHostNotBack means that a host was not reachable in time after its restart.
-	ReasonHostNotBack = "HostNotBack"
+	// ReasonRestartTimedOut means that a host was not reachable in time after its restart.
+	ReasonRestartTimedOut = "RestartTimedOut"
 	// ReasonNodeNotReady means that a Node was not ready in time after an update.
 	ReasonNodeNotReady = "NodeNotReady"
 	// ReasonUpdateFailed means that an update script ended with an error.
@@ -124,5 +124,5 @@ func FinishOSUpdate(host *v1alpha1.HostStatus, policy Policy) Verdict {
 func isOSRefusal(err error) bool {
 	kind := ssh.KindOf(err)
 
-	return kind == ssh.Rejected || kind == ssh.NotKept
+	return kind == ssh.Rejected || kind == ssh.VerificationFailed
 }

@@ -81,7 +81,7 @@ func verdictOf(out Outcome) Verdict {
 		return Succeeded
 	case kind == ssh.HostKeyChanged:
 		return HostKeyChanged
-	case out.Action.IsPush() && (kind == ssh.Rejected || kind == ssh.TimedOut || kind == ssh.NotKept):
+	case out.Action.IsPush() && (kind == ssh.Rejected || kind == ssh.TimedOut || kind == ssh.VerificationFailed):
 		return Refused
 	case out.Action == OSUpdate && isOSRefusal(err):
 		return Refused

@@ -36,6 +36,10 @@ func rollOut(ctx context.Context, s *scope) step.Result {
 	}
 
 	policy, state := newRolloutPolicy(&s.fleet.Spec, len(hosts)), newRolloutState(&s.fleet.Status)
+	for i := range hosts { // the fleet's own status may have been lost
+		state.LastPermit = max(state.LastPermit, hosts[i].LastPermit)
+	}
+
 	next, report := rollout.Decide(policy, state, hosts, desired.Target(), now)
 
 	status := &s.fleet.Status
@@ -104,7 +108,7 @@ func newResult(next rollout.State, report rollout.Report, now time.Time, requeue
 		return result.WithCondition(v1alpha1.ConditionRolloutStopped, metav1.ConditionTrue, rollout.ReasonStopped, next.StoppedReason)
 	}
 
-	return result.WithCondition(v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "GoesOn", "")
+	return result.WithCondition(v1alpha1.ConditionRolloutStopped, metav1.ConditionFalse, "NotStopped", "")
 }
 
 // newRolloutHost converts a host to the input of the rollout.

@@ -95,9 +95,9 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 	case current < desiredHosts && booting >= maxBooting:
 		return scaling{reason: "HostsBooting", message: fmt.Sprintf("%s: %d wait for their first boot", counts, booting)}
 	case current < desiredHosts && remaining > 0:
-		return scaling{reason: "Ordering", message: counts, requeueAfter: remaining}
+		return scaling{reason: "ScalingUp", message: counts, requeueAfter: remaining}
 	case current < desiredHosts:
-		return scaling{shouldCreate: true, reason: "Ordering", message: counts, requeueAfter: orderInterval}
+		return scaling{shouldCreate: true, reason: "ScalingUp", message: counts, requeueAfter: orderInterval}
 	case len(owned) == 0:
 		return scaling{
 			reason:  "HostsMadeByHand",
@@ -106,7 +106,7 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 	case deleting >= maxUnavailable:
 		return scaling{reason: "HostsLeaving", message: fmt.Sprintf("%s: %d are being deleted", counts, deleting)}
 	default:
-		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "Returning", message: counts}
+		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "ScalingDown", message: counts}
 	}
 }
 

@@ -34,16 +34,16 @@ func TestDecideReplicas(t *testing.T) {
 	}{
 		"as many as wanted":                            {[]replica{byHand, old}, 2, false, "", 0, "Met"},
 		"a host being deleted does not count":          {[]replica{byHand, deleting}, 1, false, "", 0, "Met"},
-		"one is missing":                               {[]replica{byHand, old}, 3, true, "", orderInterval, "Ordering"},
-		"replacement of a host being deleted":          {[]replica{byHand, deleting}, 2, true, "", orderInterval, "Ordering"},
-		"a host was created recently":                  {[]replica{byHand, host("new", true, true, true, 3*time.Second)}, 3, false, "", 7 * time.Second, "Ordering"},
+		"one is missing":                               {[]replica{byHand, old}, 3, true, "", orderInterval, "ScalingUp"},
+		"replacement of a host being deleted":          {[]replica{byHand, deleting}, 2, true, "", orderInterval, "ScalingUp"},
+		"a host was created recently":                  {[]replica{byHand, host("new", true, true, true, 3*time.Second)}, 3, false, "", 7 * time.Second, "ScalingUp"},
 		"too many hosts without a first boot":          {[]replica{byHand, booting, booting, booting}, 9, false, "", 0, "HostsBooting"},
-		"a host without a first boot is deleted first": {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "Returning"},
-		"then a broken host":                           {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "Returning"},
-		"then the newest host":                         {[]replica{byHand, old, young}, 2, false, "young", 0, "Returning"},
+		"a host without a first boot is deleted first": {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "ScalingDown"},
+		"then a broken host":                           {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "ScalingDown"},
+		"then the newest host":                         {[]replica{byHand, old, young}, 2, false, "young", 0, "ScalingDown"},
 		"no host that a person created":                {[]replica{byHand, byHand}, 1, false, "", 0, "HostsMadeByHand"},
 		"one deletion at a time":                       {[]replica{old, young, deleting}, 1, false, "", 0, "HostsLeaving"},
-		"zero hosts":                                   {[]replica{old}, 0, false, "old", 0, "Returning"},
+		"zero hosts":                                   {[]replica{old}, 0, false, "old", 0, "ScalingDown"},
 	} {
 		got := decideScaling(tt.all, tt.want, 1, now)
 		if got.shouldCreate != tt.add || got.deleteName != tt.remove || got.requeueAfter != tt.again || got.reason != tt.reason || got.isMet != (tt.reason == "Met") {

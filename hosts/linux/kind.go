@@ -171,6 +171,12 @@ func (k *Kind) RenderPlan(
 // BeforeBoot does nothing.
 func (k *Kind) BeforeBoot(context.Context, machine.Object) step.Result { return step.Done() }
 
+// Marks returns nothing, because the address of the host is in its spec.
+func (k *Kind) Marks(machine.Object) machine.Marks { return nil }
+
+// ReadBack does nothing.
+func (k *Kind) ReadBack(machine.Object) {}
+
 // RecordPush does nothing.
 func (k *Kind) RecordPush(machine.Object) {}
 
@@ -178,6 +184,15 @@ func (k *Kind) RecordPush(machine.Object) {}
 // operator issued.
 func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) {
 	return linuxplan.NewCredentialRemoval(), true
+}
+
+// ReleaseSecrets returns the Secret with the SSH key, with which the credential is removed from the host.
+func (k *Kind) ReleaseSecrets(host machine.Object, hasCredential bool) []string {
+	if !hasCredential {
+		return nil
+	}
+
+	return []string{linuxOf(host).Spec.SSHKeySecretRef.Name}
 }
 
 // Release does nothing, so everything that was pushed stays on the host. The agent runs as long as

@@ -102,7 +102,7 @@ func (k *Kind) acquire(ctx context.Context, api *scaleway.Client, mac *v1alpha1.
 // orderServer orders a server. It orders none if a server with the machine's name exists, or if an
 // earlier order may still create one.
 func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
-	server, found, err := api.Find(ctx, serverName(mac))
+	server, found, err := k.findServer(ctx, api, mac)
 	if err != nil {
 		return resultForError(err)
 	}
@@ -110,6 +110,12 @@ func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alp
 	if found {
 		return recordServer(ctx, mac, server)
 	}
+
+	if result := k.checkEarlierServer(ctx, api, mac); !result.IsDone() {
+		return result
+	}
+
+	forgetHost(mac)
 
 	if orderedAt := mac.Status.OrderedAt; orderedAt != nil {
 		if remaining := orderWait - k.Clock.Since(orderedAt.Time); remaining > 0 {
@@ -162,6 +168,15 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 	k.adoptLock.Lock()
 	defer k.adoptLock.Unlock()
 
+	switch _, found, err := k.findServer(ctx, api, mac); { // a restored machine renames its server
+	case err != nil:
+		return resultForError(err)
+	case !found:
+		if result := k.checkEarlierServer(ctx, api, mac); !result.IsDone() {
+			return result
+		}
+	}
+
 	servers, err := api.List(ctx)
 	if err != nil {
 		return resultForError(err)
@@ -190,12 +205,21 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 			mac.Spec.Type, mac.Spec.AdoptPoolPrefix, mac.Spec.Zone))
 	}
 
-	mac.Status.PoolName = servers[i].Name
-	if servers[i].Name == serverName(mac) { // adopted before, but the record in the status was lost
-		mac.Status.PoolName = mac.Spec.AdoptPoolPrefix + servers[i].ID
+	switch {
+	case servers[i].Name != serverName(mac):
+		forgetHost(mac)
+
+		mac.Status.PoolName = servers[i].Name
+	case mac.Status.PoolName == "": // adopted before, but the record in the status was lost
+		mac.Status.PoolName = newPoolName(mac, servers[i])
 	}
 
 	return recordServer(ctx, mac, servers[i])
+}
+
+// newPoolName returns the name for a server of a pool whose own name is unknown.
+func newPoolName(mac *v1alpha1.ScalewayAppleSiliconMachine, server scaleway.Server) string {
+	return mac.Spec.AdoptPoolPrefix + server.ID
 }
 
 // isInPool returns true if the machine may adopt the server.

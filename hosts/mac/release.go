@@ -80,6 +80,11 @@ func (k *Kind) releaseRefusedServer(
 // RenderCredentialRemoval returns false, because Release wipes the server.
 func (k *Kind) RenderCredentialRemoval(machine.Object) (plan.Part, bool) { return plan.Part{}, false }
 
+// ReleaseSecrets returns the Secret with the API key.
+func (k *Kind) ReleaseSecrets(host machine.Object, _ bool) []string {
+	return []string{macOf(host).Spec.CredentialsSecretRef.Name}
+}
+
 // Release releases the server. It needs the API key. If the Secret with the key is missing, the
 // object keeps its finalizer. Otherwise the server would cost money without an object that shows it.
 func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
@@ -105,12 +110,16 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 func (k *Kind) releaseOrderedServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {
-	server, found, err := api.Find(ctx, serverName(mac))
+	server, found, err := k.findServer(ctx, api, mac)
 	if err != nil {
 		return resultForError(err)
 	}
 
 	if found {
+		if mac.Spec.AdoptPoolPrefix != "" && mac.Status.PoolName == "" {
+			mac.Status.PoolName = newPoolName(mac, server) // a server of a pool is never deleted
+		}
+
 		if result := recordServer(ctx, mac, server); !result.IsDone() {
 			return result
 		}

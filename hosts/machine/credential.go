@@ -34,14 +34,14 @@ const (
 	removalTimeout = 5 * time.Minute
 	unableTimeout  = time.Minute
 
-	reasonCurrent   = "Current"
-	reasonRenewing  = "Renewing"
-	reasonExpired   = "Expired"
-	reasonNotMade   = "NotMade"
-	reasonSigning   = "NodeCredentialPending"
-	reasonRemoving  = "Removing"
-	reasonRemoved   = "Removed"
-	reasonLeftThere = "NodeCredentialLeft"
+	reasonCurrent              = "Current"
+	reasonRenewing             = "Renewing"
+	reasonExpired              = "Expired"
+	reasonNotIssued            = "NotIssued"
+	reasonSigning              = "NodeCredentialPending"
+	reasonRemoving             = "Removing"
+	reasonRemoved              = "Removed"
+	reasonCredentialNotRemoved = "NodeCredentialNotRemoved" // #nosec G101 -- a word
 )
 
 // needsCredential returns true if the operator issues the credential with which the host joins its
@@ -76,7 +76,7 @@ func renewCredential(_ context.Context, s *scope) step.Result {
 		s.status.LostParts = append(s.status.LostParts, plan.KubeconfigLabel)
 	}
 
-	reason, message := reasonNotMade, "the host has no credential issued by the operator"
+	reason, message := reasonNotIssued, "the host has no credential issued by the operator"
 
 	switch {
 	case issued == nil:
@@ -234,9 +234,9 @@ func (s *scope) reportCredentialLeft() step.Result {
 		s.obj.GetName(), s.status.NodeCredential.Until.UTC().Format(time.RFC3339), s.status.ContactMessage)
 
 	before := meta.FindStatusCondition(*s.obj.StatusConditions(), v1alpha1.ConditionNodeCredentialRemoved)
-	if before == nil || before.Reason != reasonLeftThere {
-		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, reasonLeftThere, "Release", "%s", message)
+	if before == nil || before.Reason != reasonCredentialNotRemoved {
+		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeWarning, reasonCredentialNotRemoved, "Release", "%s", message)
 	}
 
-	return step.Done().WithReason(reasonLeftThere, message)
+	return step.Done().WithReason(reasonCredentialNotRemoved, message)
 }

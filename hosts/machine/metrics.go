@@ -15,9 +15,9 @@ import (
 // Metrics records the duration of jobs on hosts. All methods of a nil *Metrics do nothing.
 type Metrics struct{ duration *prometheus.HistogramVec }
 
-// NewMetrics registers hyperfleet_host_push_duration_seconds with the labels kind (of host), what
-// (FirstBoot, Update, Repair, OSUpdate, Probe, Greet, Leave) and outcome (ok, refused, unreachable,
-// host-key-changed).
+// NewMetrics registers hyperfleet_host_push_duration_seconds with the labels kind (of host),
+// operation (FirstBoot, Update, Repair, OSUpdate, Probe, Connect, RemoveCredential), outcome (ok, refused,
+// unreachable, host-key-changed) and what, the former name of operation.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: metrics.Namespace,
@@ -25,7 +25,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Name:      "duration_seconds",
 		Help:      "How long pushes to hosts and probes of them took, in seconds.",
 		Buckets:   metrics.PhaseBuckets(),
-	}, []string{"kind", "what", "outcome"})}
+	}, []string{"kind", "operation", "what", "outcome"})}
 
 	if err := registerer.Register(m.duration); err != nil {
 		return nil, fmt.Errorf("register metrics of hosts: %w", err)
@@ -35,7 +35,20 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) observe(kind string, done outcome, verdict drift.Verdict) {
-	if m != nil {
-		m.duration.WithLabelValues(kind, string(done.Action), string(verdict)).Observe(done.duration.Seconds())
+	if m == nil {
+		return
 	}
+
+	// The label what keeps the former values.
+	what := string(done.Action)
+
+	switch done.Action {
+	case drift.Connect:
+		what = "Greet"
+	case drift.RemoveCredential:
+		what = "Leave"
+	default:
+	}
+
+	m.duration.WithLabelValues(kind, string(done.Action), what, string(verdict)).Observe(done.duration.Seconds())
 }

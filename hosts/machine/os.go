@@ -27,11 +27,11 @@ import (
 )
 
 const (
-	reasonUpdatingOS = "UpdatingMacOS"
-	reasonRestarting = "HostRestarting"
-	reasonReturning  = "NodeReturning"
-	reasonOSUpdated  = "MacOSUpdated"
-	reasonOSFailed   = "MacOSUpdateFailed"
+	reasonUpdatingOS     = "UpdatingMacOS"
+	reasonRestarting     = "HostRestarting"
+	reasonWaitingForNode = "WaitingForNode"
+	reasonOSUpdated      = "MacOSUpdated"
+	reasonOSFailed       = "MacOSUpdateFailed"
 
 	// maxOutput limits how many bytes of a line of a host's output are kept.
 	maxOutput = 256
@@ -104,7 +104,7 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	case update.Label == "" && remaining > 0: // the label is looked up
 		return s.runOSStep(ctx, OSOffer, remaining)
 	case update.Label == "": // the lookup took too long
-		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack,
+		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonRestartTimedOut,
 			"the host could not be queried for updates: "+s.status.ContactMessage)
 	case update.InstallStartedAt == nil && s.fleet.Spec.Drain == nil: // the Node cannot be drained
 		drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonUpdateFailed,
@@ -124,7 +124,7 @@ func (s *scope) continueOSUpdate(ctx context.Context) step.Result {
 	case update.AwaySince == nil: // the installation took too long
 		return s.runOSStep(ctx, OSCancel, 0)
 	default: // the host has not come back
-		s.failHostNotBack()
+		s.failUnreachableAfterRestart()
 	}
 
 	return s.finishOSUpdate(ctx)
@@ -173,10 +173,11 @@ func (s *scope) startOSInstall(ctx context.Context) step.Result {
 	return s.runOSStep(ctx, OSInstall, s.osTimeLeft())
 }
 
-// failHostNotBack ends the update of a host that was not reachable in time after its restart.
-func (s *scope) failHostNotBack() {
+// failUnreachableAfterRestart ends the update of a host that was not reachable in time after its restart.
+func (s *scope) failUnreachableAfterRestart() {
 	update := s.status.OSUpdate
-	drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonHostNotBack, fmt.Sprintf("the host has been unreachable since %s: %s",
+	drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonRestartTimedOut, fmt.Sprintf(
+		"the host has been unreachable since %s: %s",
 		update.AwaySince.UTC().Format(time.RFC3339), s.status.ContactMessage))
 
 	s.status.UnreachableSince, s.status.ContactAttempts = update.AwaySince, 1
@@ -257,10 +258,10 @@ func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 
 		switch {
 		case err != nil:
-			return step.Wait(retryInterval, errclass.ReasonOf(err, reasonReturning),
+			return step.Wait(retryInterval, errclass.ReasonOf(err, reasonWaitingForNode),
 				fmt.Sprintf("return Node %s to service: %v", s.obj.GetName(), err))
 		case !ready && update.Reason == "" && s.osTimeLeft() > 0:
-			return step.Wait(min(retryInterval, s.osTimeLeft()), reasonReturning,
+			return step.Wait(min(retryInterval, s.osTimeLeft()), reasonWaitingForNode,
 				fmt.Sprintf("the host has macOS %s, but its Node is not ready yet", s.status.OSVersion))
 		case !ready && update.Reason == "":
 			drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonNodeNotReady,

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
@@ -37,4 +39,29 @@ func TestCollectedOutcomesAreDropped(t *testing.T) { //nolint:paralleltest // th
 
 		pool.deleteFinished(host)
 	})
+}
+
+// TestFormerOperations checks that the metric of operations has the former values in the label what.
+func TestFormerOperations(t *testing.T) {
+	t.Parallel()
+
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for operation, what := range map[drift.Action]string{
+		drift.Probe: "Probe", drift.Connect: "Greet", drift.RemoveCredential: "Leave",
+	} {
+		metrics.observe("Mac", outcome{Outcome: drift.Outcome{Action: operation}}, "ok")
+
+		former := prometheus.Labels{"operation": string(operation), "what": what}
+		if metrics.duration.DeletePartialMatch(former) != 1 {
+			t.Errorf("operation %s has no series with what=%q", operation, what)
+		}
+	}
+
+	if n := testutil.CollectAndCount(metrics.duration); n != 0 {
+		t.Errorf("the metric has %d other series", n)
+	}
 }

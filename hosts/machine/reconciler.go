@@ -23,6 +23,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hosts/drift"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
@@ -62,6 +63,8 @@ type Reconciler struct {
 	WorkerPool *WorkerPool
 	Metrics    *Metrics
 	Settings   Settings
+	// Keeper keeps the Secrets that hosts need to be released.
+	Keeper *keep.Keeper
 
 	// finishedJobs enqueues hosts whose job has ended.
 	finishedJobs watch.Source
@@ -149,6 +152,10 @@ type scope struct {
 	fleet  *v1alpha1.HostFleet
 	// hash is the desired hash of the host's configuration.
 	hash string
+	// isStatusLost is true if the host has marks but no status.
+	isStatusLost bool
+	// keepError is the error of the Keeper.
+	keepError error
 }
 
 func (r *Reconciler) plan() step.Plan[*scope] {
@@ -156,8 +163,10 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 		Finalizer:  v1alpha1.FinalizerHost,
 		ReadyEvent: &step.ReadyEvent{Reason: "HostReady", Message: "the host can run machines and has its fleet's configuration"},
 		Steps: []step.Step[*scope]{
+			{Name: "FactsReadBack", Run: withPhase(readBack)},        // before anything is ordered or trusted
 			{Name: "ResultCollected", Run: withPhase(collectResult)}, // save the result of a finished job first
 			{Condition: v1alpha1.ConditionFleetFound, Run: withPhase(findFleet)},
+			{Name: "SecretsKept", Run: withPhase(reportSecrets)}, // before anything is ordered
 			{Condition: v1alpha1.ConditionProvisioned, Run: withPhase(provision)},
 			{Condition: v1alpha1.ConditionHostKeyPinned, Run: withPhase(pinHostKey)}, // before anything is sent to the host
 			{Condition: v1alpha1.ConditionBootstrapped, Run: withPhase(bootstrap)},
@@ -167,12 +176,14 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 			{Name: "Resting", Run: withPhase(scheduleNext)},
 		},
 		DeletionSteps: []step.Step[*scope]{
+			{Name: "FactsReadBack", Run: withPhase(readBack)},
 			{Name: "ResultCollected", Run: withPhase(collectResult)},
 			{Condition: v1alpha1.ConditionNodeDrained, AppliesTo: needsDrain, Run: withPhase(drainNode)},
 			{Condition: v1alpha1.ConditionNodeCredentialRemoved, AppliesTo: needsCredentialRemoval, Run: withPhase(removeCredential)},
 			{Condition: v1alpha1.ConditionReleased, Run: withPhase(release)},
 			// No process can rejoin the Node now.
 			{Condition: v1alpha1.ConditionNodeDeleted, AppliesTo: needsNodeDelete, Run: withPhase(deleteNode)},
+			{Name: "SecretsReleased", Run: releaseSecrets}, // last, because the steps above need the Secrets
 		},
 	}
 }
@@ -213,9 +224,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		}
 	}
 
-	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash()}
+	isStatusLost, err := r.recordMarks(ctx, obj)
+	if err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err)
+	}
+
+	s := &scope{Reconciler: r, obj: obj, status: obj.Host(), hash: r.Kind.Hash(), isStatusLost: isStatusLost}
 	if err := s.findFleetOnDelete(ctx); err != nil {
 		return reconcile.Result{}, err
+	}
+
+	if obj.GetDeletionTimestamp().IsZero() {
+		// Without its own finalizer, the object could disappear and leave a Secret with a finalizer.
+		if err := step.EnsureFinalizer(ctx, r.Runner, obj, v1alpha1.FinalizerHost); err != nil {
+			return reconcile.Result{}, err
+		}
+
+		s.keepError = s.keepSecrets(ctx)
 	}
 
 	return step.Reconcile(ctx, r.Runner, obj, r.plan(), s)

@@ -162,6 +162,15 @@ func pinHostKey(ctx context.Context, s *scope) step.Result {
 		s.status.SSHHostKey = "" // spec.sshHostKey was set since, or changed
 	}
 
+	if s.status.FailureReason == v1alpha1.FailureHostKeyLost {
+		if specKeys.IsEmpty() {
+			return step.Stall(s.status.FailureReason, s.status.FailureMessage+
+				": set spec.sshHostKey, or clear status.failureReason to trust the key that the host presents")
+		}
+
+		s.status.FailureReason, s.status.FailureMessage = "", ""
+	}
+
 	if s.status.FailureReason == v1alpha1.FailureHostKeyChanged {
 		return step.Stall(s.status.FailureReason, s.status.FailureMessage+
 			": correct spec.sshHostKey, and then clear status.failureReason")

@@ -6,7 +6,10 @@ package plan_test
 import (
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -62,6 +65,82 @@ func TestHashProperties(t *testing.T) {
 
 			return (first == hash(other)) == same && first == again && len(first) == 64
 		}, gen.SliceOfN(2, words()), gen.SliceOfN(2, gen.SliceOf(gen.AnyString()))))
+}
+
+// TestCommentsAreNotRendered checks that scripts with different comments are the same, and that text within quotes
+// and here-documents is kept.
+func TestCommentsAreNotRendered(t *testing.T) {
+	t.Parallel()
+
+	const script = "main() {\n\techo 'a\n# b'\n}"
+
+	for name, tc := range map[string]struct {
+		body string
+		same bool
+	}{
+		"comment before":         {"# It's old.\n\n" + script, true},
+		"comment inside":         {strings.Replace(script, "\techo", "\n\t# It's new.\n\techo", 1), true},
+		"text within quotes":     {strings.Replace(script, "# b", "# c", 1), false},
+		"text in double quotes":  {strings.ReplaceAll(script, "'", `"`), false},
+		"text in here-document":  {script + "\ncat <<END\n# d\nEND", false},
+		"after an escaped quote": {strings.Replace(script, "echo", "echo \\'\n# It's new.\n\techo", 1), false},
+	} {
+		got := plan.Render(tc.body)
+		if (got == plan.Render(script)) != tc.same {
+			t.Errorf("%s: the same script: %v, want %v:\n%s", name, !tc.same, tc.same, got)
+		}
+
+		for _, kept := range []string{"# c", "# d"} {
+			if strings.Contains(tc.body, kept) && !strings.Contains(got, kept) {
+				t.Errorf("%s: %q is missing:\n%s", name, kept, got)
+			}
+		}
+
+		if strings.Contains(got, "new") || strings.Contains(got, "old") {
+			t.Errorf("%s: a comment is left:\n%s", name, got)
+		}
+	}
+}
+
+// TestScriptsKeepTheirCode checks that bash reads the same functions from each script with and without its comments.
+func TestScriptsKeepTheirCode(t *testing.T) {
+	t.Parallel()
+
+	files, err := filepath.Glob("*/scripts/*.sh")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found %d scripts: %v", len(files), err)
+	}
+
+	declare := func(script string) string {
+		cmd := exec.CommandContext(t.Context(), "bash", "-s")
+		script = strings.Replace(script, "set -euo pipefail\n", "", 1) // the variables of the script are not set
+		cmd.Stdin = strings.NewReader(strings.TrimSuffix(script, "main; exit 0\n") + "\ndeclare -f\n")
+
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v: %s\n%s", err, out, script)
+		}
+
+		return string(out)
+	}
+
+	for _, file := range files {
+		body, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		rendered := plan.Render(string(body))
+		header, _, _ := strings.Cut(rendered, "\n\n")
+
+		if got, want := declare(rendered), declare(header+"\n"+string(body)); got != want {
+			t.Errorf("%s: bash reads other functions without the comments:\n%s\n\nwith them:\n%s", file, got, want)
+		}
+
+		if comment := regexp.MustCompile(`(?m)^\s*#[^!].*`).FindString(rendered); comment != "" {
+			t.Errorf("%s has a comment on hosts: %s", file, comment)
+		}
+	}
 }
 
 // A badly quoted text could become part of the script.

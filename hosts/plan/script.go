@@ -6,6 +6,7 @@ package plan
 import (
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Interpreter is the command that runs scripts. Its standard input is the script followed by the
@@ -18,7 +19,8 @@ const Interpreter = "/bin/bash -s"
 type Var struct{ Name, Value string }
 
 // Render returns a script with strict mode, the variables, the body and a call of main, which the
-// body must define. The call and the exit are on one line. Bash reads this line as a whole, so the
+// body must define. It leaves the comments of the body out, because a changed comment is no reason to
+// push a script again. The call and the exit are on one line. Bash reads this line as a whole, so the
 // rest of the input is left for main.
 func Render(body string, vars ...Var) string {
 	var b strings.Builder
@@ -29,9 +31,60 @@ func Render(body string, vars ...Var) string {
 		fmt.Fprintf(&b, "%s=%s\n", v.Name, Quote(v.Value))
 	}
 
-	b.WriteString("\n" + strings.TrimSpace(body) + "\n\nmain; exit 0\n")
+	b.WriteString("\n" + strings.TrimSpace(removeComments(body)) + "\n\nmain; exit 0\n")
 
 	return b.String()
+}
+
+// removeComments removes the lines of a script that are comments or empty. It keeps lines within quotes,
+// and returns a script with a here-document unchanged.
+func removeComments(body string) string {
+	if strings.Contains(body, "<<") {
+		return body
+	}
+
+	var (
+		out   strings.Builder
+		quote rune
+	)
+
+	for line := range strings.Lines(body) {
+		code := strings.TrimSpace(line)
+		if quote == 0 && (code == "" || code[0] == '#') {
+			continue
+		}
+
+		out.WriteString(line)
+
+		quote = quoteAfter(line, quote)
+	}
+
+	return out.String()
+}
+
+// quoteAfter returns the quote character that is open after a line, or 0 if none is. quote is the one that is
+// open before the line.
+func quoteAfter(line string, quote rune) rune {
+	isEscaped, previous := false, ' '
+
+	for _, char := range line {
+		switch {
+		case isEscaped:
+			isEscaped = false
+		case char == '\\' && quote != '\'':
+			isEscaped = true
+		case quote == 0 && char == '#' && unicode.IsSpace(previous):
+			return 0 // the rest is a comment
+		case quote == 0 && (char == '\'' || char == '"'):
+			quote = char
+		case char == quote:
+			quote = 0
+		}
+
+		previous = char
+	}
+
+	return quote
 }
 
 // Quote returns the text as one shell word.

@@ -118,7 +118,7 @@ func TestPushFailures(t *testing.T) {
 		},
 		"a script that succeeds and removes another part": {
 			script: "main() { rm " + firstPath + "; }",
-			kind:   ssh.NotKept, wantText: "first was applied without an error",
+			kind:   ssh.VerificationFailed, wantText: "first was applied without an error",
 			want: "first failed, token applied, script applied, last applied",
 		},
 	}

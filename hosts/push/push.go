@@ -202,7 +202,7 @@ func verify(ctx context.Context, conn *ssh.Conn, p plan.Plan, options Options, r
 		}
 
 		err := &ssh.Error{
-			Kind: ssh.NotKept, Reason: string(ssh.NotKept),
+			Kind: ssh.VerificationFailed, Reason: string(ssh.VerificationFailed),
 			Message: part.Label + " was applied without an error, but the host's probe reports it as lost",
 		}
 		r.Parts[i].Outcome, r.Parts[i].Err = Failed, err

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
@@ -22,12 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
-
-// instantClock is a clock whose timers fire at once.
-type instantClock struct{ clock.RealClock }
-
-func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }
 
 type fixture struct {
 	sim    *sim.Simulator
@@ -61,7 +56,7 @@ func newFixture(t *testing.T, opts sim.Options) fixture {
 func newConfig(endpoint string) scaleway.Config {
 	return scaleway.Config{
 		AccessKey: sim.DefaultAccessKey, SecretKey: log.NewSecret(sim.DefaultSecretKey), ProjectID: sim.DefaultProject,
-		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: instantClock{},
+		Zone: "fr-par-1", Endpoint: endpoint, Timeout: 20 * time.Second, Clock: timing.InstantClock{},
 		Network: bounds.SharedTransport(),
 	}
 }

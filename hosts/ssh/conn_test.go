@@ -356,6 +356,23 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// The output of a script does not contain what the user's shell prints before it runs a command.
+func TestShellThatPrints(t *testing.T) {
+	t.Parallel()
+
+	private, line := machosttest.NewKey(t)
+	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
+	host.SetGreeting("Welcome to h!\nLast login: never\n")
+
+	conn, err := dialHost(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)}, ssh.Options{})
+	must(t, err)
+
+	out, err := runScript(t, conn, "printf 'firewall intact\\n'\n", time.Minute)
+	if err != nil || out.Stdout != "firewall intact\n" {
+		t.Errorf("the output is %q: %v", out.Stdout, err)
+	}
+}
+
 func TestSudoWithAPassword(t *testing.T) {
 	t.Parallel()
 

@@ -200,13 +200,41 @@ func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthM
 	return conn, err
 }
 
-// dialAddress connects to one address, with the given number of attempts, verifies the host key and logs in. If
-// the login fails although the host key is trusted, the error is a hostKeyError with the key that the host
-// presented, if any.
+// dialAddress connects to one address, with the given number of attempts, verifies the host key and logs in. A host
+// presents one of its keys in a handshake. If it is not the pinned one, the host is asked for its keys of other types.
 func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptossh.AuthMethod, attempts int) (*Conn, error) {
+	algorithms := target.algorithms()
+
+	conn, presented, err := d.login(ctx, target, auth, attempts, algorithms)
+	if !target.mayHavePinnedKey(err) {
+		return conn, err
+	}
+
+	changed := err
+
+	for target.mayHavePinnedKey(err) {
+		if algorithms = withoutKeyType(algorithms, presented); len(algorithms) == 0 {
+			return nil, changed
+		}
+
+		conn, presented, err = d.login(ctx, target, auth, attempts, algorithms)
+	}
+
+	if _, hasNoOther := errors.AsType[*cryptossh.AlgorithmNegotiationError](err); hasNoOther {
+		return nil, changed
+	}
+
+	return conn, err
+}
+
+// login connects to one address, and logs in if the host presents a trusted key. It also returns the key that the host
+// presented, if any. If the login fails although the host key is trusted, the error is a hostKeyError with that key.
+func (d *Dialer) login(
+	ctx context.Context, target Target, auth []cryptossh.AuthMethod, attempts int, algorithms []string,
+) (*Conn, cryptossh.PublicKey, error) {
 	raw, err := d.connect(ctx, target, attempts)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, d.HandshakeTimeout)
@@ -216,10 +244,13 @@ func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptoss
 	stop := context.AfterFunc(ctx, func() { _ = raw.Close() })
 
 	presentedKey, keyErr := "", error(nil)
+
+	var presented cryptossh.PublicKey
+
 	config := &cryptossh.ClientConfig{
-		User: target.User, Auth: auth, HostKeyAlgorithms: target.algorithms(),
+		User: target.User, Auth: auth, HostKeyAlgorithms: algorithms,
 		HostKeyCallback: func(address string, _ net.Addr, key cryptossh.PublicKey) error {
-			presentedKey, keyErr = fingerprint(key), target.verifyKey(address, key, d.Clock.Now())
+			presented, presentedKey, keyErr = key, fingerprint(key), target.verifyKey(address, key, d.Clock.Now())
 
 			return keyErr
 		},
@@ -227,16 +258,16 @@ func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptoss
 
 	client, channels, requests, err := cryptossh.NewClientConn(raw, target.Address, config)
 	if err == nil && stop() {
-		return d.newConn(target, presentedKey, cryptossh.NewClient(client, channels, requests)), nil
+		return d.newConn(target, presentedKey, cryptossh.NewClient(client, channels, requests)), presented, nil
 	}
 
 	_ = raw.Close()
 
 	if keyErr != nil {
-		return nil, target.untrustedKeyError(presentedKey, keyErr) // no key to pin, because it is not trusted
+		return nil, presented, target.untrustedKeyError(presentedKey, keyErr) // no key to pin, because it is not trusted
 	}
 
-	return nil, &hostKeyError{hostKey: presentedKey, error: d.loginError(ctx, target, err)}
+	return nil, presented, &hostKeyError{hostKey: presentedKey, error: d.loginError(ctx, target, err)}
 }
 
 func (d *Dialer) connect(ctx context.Context, target Target, attempts int) (net.Conn, error) {

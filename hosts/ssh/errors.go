@@ -32,8 +32,8 @@ const (
 	Rejected Kind = "Rejected"
 	// TimedOut means that the script was stopped because of its timeout.
 	TimedOut Kind = "TimedOut"
-	// NotKept means that the script succeeded, but the host's probe does not show its effect.
-	NotKept Kind = "NotKept"
+	// VerificationFailed means that the script succeeded, but the host's probe does not show its effect.
+	VerificationFailed Kind = "VerificationFailed"
 	// Misconfigured means that the target is invalid, for example without a private key. Nothing
 	// was sent.
 	Misconfigured Kind = "Misconfigured"

@@ -22,6 +22,8 @@ const (
 	// line on standard error in that case.
 	timeoutCode    = 124
 	timeoutMessage = "hyperfleet: %s was stopped after %d s"
+	// startMessage is the line that the guard prints on standard output before the script starts.
+	startMessage = "hyperfleet: output of %s\n"
 )
 
 // Script is a script to run on a host.
@@ -63,6 +65,16 @@ func commandLine(mode sudoMode, script Script) string {
 }
 
 func seconds(limit time.Duration) int { return max(1, int(limit.Round(time.Second).Seconds())) }
+
+// withoutGreeting returns the output of a script without the text that the user's shell has printed before it, for
+// example in its .bashrc.
+func withoutGreeting(script Script, stdout string) string {
+	if _, output, found := strings.Cut(stdout, fmt.Sprintf(startMessage, script.Label)); found {
+		return output
+	}
+
+	return stdout
+}
 
 // hasTimedOut returns true if the guard stopped the script.
 func hasTimedOut(script Script, code int, stderr string) bool {

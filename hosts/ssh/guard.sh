@@ -34,6 +34,8 @@ rm -f "$mark.late"
 # The script's process writes the mark itself, before it runs the script.
 export mark
 export -f born
+# The shell of the user may have printed something before.
+echo "hyperfleet: output of $1"
 /bin/bash -c 'printf "%s %s\n" "$$" "$(born "$$")" >"$mark"; export -fn born; export -n mark; exec /bin/bash -s' <&0 2>&3 3>&- &
 script=$!
 {

@@ -14,7 +14,9 @@ import (
 const (
 	// maxStdout and maxStderr limit how many bytes of a host's output are kept.
 	maxStdout = 256 << 10
-	maxStderr = 16 << 10
+	// maxGreeting is how many bytes are kept of what the user's shell prints before a script.
+	maxGreeting = 4 << 10
+	maxStderr   = 16 << 10
 	// maxMessage and maxLines limit, in bytes and lines, how much of the output gets into a
 	// message.
 	maxMessage = 1 << 10
@@ -31,12 +33,12 @@ type headBuffer struct {
 	truncated bool
 }
 
-// Write keeps the bytes until maxStdout is reached. It never fails.
+// Write keeps the bytes until maxGreeting and maxStdout are reached. It never fails.
 func (h *headBuffer) Write(p []byte) (int, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	free := min(len(p), maxStdout-len(h.data))
+	free := min(len(p), maxGreeting+maxStdout-len(h.data))
 	h.data = append(h.data, p[:free]...)
 	h.truncated = h.truncated || free < len(p)
 

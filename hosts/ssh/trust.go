@@ -75,6 +75,28 @@ func (t Trust) algorithms() []string {
 	}, keys...)
 }
 
+// mayHavePinnedKey returns whether a login failed only because the host presented a key that is not trusted, so that
+// the host may have the pinned key beside it.
+func (t Trust) mayHavePinnedKey(err error) bool {
+	kind := KindOf(err)
+
+	return kind == HostKeyChanged || kind == HostCertificateRefused && t.HostKey != ""
+}
+
+// withoutKeyType returns the algorithms without those of a key's type.
+func withoutKeyType(algorithms []string, key cryptossh.PublicKey) []string {
+	types := []string{key.Type()}
+
+	switch key.Type() {
+	case cryptossh.KeyAlgoRSA:
+		types = append(types, cryptossh.KeyAlgoRSASHA512, cryptossh.KeyAlgoRSASHA256)
+	case cryptossh.CertAlgoRSAv01:
+		types = append(types, cryptossh.CertAlgoRSASHA512v01, cryptossh.CertAlgoRSASHA256v01)
+	}
+
+	return slices.DeleteFunc(slices.Clone(algorithms), func(algorithm string) bool { return slices.Contains(types, algorithm) })
+}
+
 // verifyKey returns an error if the key that the host at an address has presented is not trusted.
 func (t Trust) verifyKey(address string, key cryptossh.PublicKey, now time.Time) error {
 	if fingerprint(key) == t.HostKey {

@@ -4,6 +4,8 @@
 package ssh_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/rsa"
 	"strings"
@@ -140,6 +142,50 @@ func TestCertifiedHosts(t *testing.T) {
 				t.Errorf("%d logins, and key %q in the error", host.Logins(), ssh.HostKeyOf(err))
 			}
 		})
+	}
+}
+
+// A host has a key of each type, and proves each of them. The pinned one may be of any type, for example because the
+// host got a key of a newer type since.
+func TestPinnedKeyOfAnyType(t *testing.T) {
+	t.Parallel()
+
+	newSigner := func(key any, err error) cryptossh.Signer {
+		must(t, err)
+
+		signer, err := cryptossh.NewSignerFromKey(key)
+		must(t, err)
+
+		return signer
+	}
+	private, line := machosttest.NewKey(t)
+	_, authority := newAuthority(t)
+	host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{line}})
+	target := ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private}
+
+	for name, signer := range map[string]cryptossh.Signer{
+		"RSA":   newSigner(rsa.GenerateKey(rand.Reader, 2048)),
+		"ECDSA": newSigner(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)),
+	} {
+		host.AddKey(signer)
+
+		target.HostKey = cryptossh.FingerprintSHA256(signer.PublicKey())
+		for _, authorities := range [][]string{nil, {authority}} {
+			target.CertAuthorities = authorities
+			if conn, err := dialHost(t, target, ssh.Options{}); err != nil || conn.HostKey() != target.HostKey {
+				t.Errorf("a pinned key of type %s beside others, and %d authorities: %v", name, len(authorities), err)
+			}
+		}
+	}
+
+	target.CertAuthorities = nil
+
+	logins := host.Logins()
+	target.HostKey = "SHA256:another"
+
+	_, err := dialHost(t, target, ssh.Options{})
+	if ssh.KindOf(err) != ssh.HostKeyChanged || !strings.Contains(err.Error(), host.HostKey()) || host.Logins() != logins {
+		t.Errorf("a host with other keys: %v, and %d more logins", err, host.Logins()-logins)
 	}
 }
 

@@ -6,13 +6,12 @@ package conformance
 import (
 	"slices"
 	"sync"
-	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // Run runs each case against its own hypervisor.
-func Run(t *testing.T, newHarness HarnessFunc) {
+func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
 
 	cases := []struct {
@@ -23,6 +22,7 @@ func Run(t *testing.T, newHarness HarnessFunc) {
 		alone bool
 	}{
 		{name: "Reserve creates nothing and is repeatable", run: testReserve},
+		{name: "no two machines have the same address", run: testAddressInUse},
 		{name: "concurrent calls create one machine", run: testConcurrentCreate},
 		{name: "the cloud-init ISO is created once", run: testSeedOnce},
 		{name: "nothing is left after the deletion", run: testLifecycle},
@@ -48,12 +48,13 @@ func Run(t *testing.T, newHarness HarnessFunc) {
 		{name: "Get does not find a standby machine that was deleted externally", run: testStandbyExternalDeletion},
 		{name: "a standby machine uses no memory", run: testStandbyCapacity, alone: true},
 		{name: "Ensure does not stop a running machine", run: testEnsureRunning},
+		{name: "the output of the console is kept until the deletion", run: testConsole},
 		{name: "each machine has its own TPM", run: testOwnTPM},
 		{name: "a machine has a TPM only if its shape requests one", run: testNoTPM},
 	}
 
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(c.name, func(t T) {
 			if !c.alone {
 				t.Parallel()
 			}
@@ -86,6 +87,57 @@ func testReserve(e *env) {
 	other, err := p.Reserve(e.Context(), e.newClaim(2).spec)
 	if err != nil || other.ID == first.ID {
 		e.Errorf("want another id for another claim, got %+v (%v)", other, err)
+	}
+
+	e.assertNothingLeft()
+}
+
+// testAddressInUse checks that no machine is created with an address that another machine has.
+func testAddressInUse(e *env) {
+	network := hypervisor.NetworkOptions{Addresses: []string{"192.0.2.10/24"}, AddressNetwork: "lab"}
+	p, first := e.connect(operatorA), e.newClaim(1)
+	first.spec.Network = network
+	e.startMachine(first)
+
+	found, err := p.Reserve(e.Context(), first.spec)
+	if err != nil || !found.Exists || !slices.Equal(found.Addresses, network.Addresses) {
+		e.Errorf("want the addresses of the machine, got %+v (%v)", found, err)
+	}
+
+	for who, p := range map[string]hypervisor.Provider{"the same process": p, "a new process": e.connect(operatorA)} {
+		second := e.newClaim(2) //nolint:mnd // the second claim
+		second.spec.Network.AddressNetwork = network.AddressNetwork
+
+		// Reserved before the restore of a backup, in which it has the address.
+		reserved, err := p.Reserve(e.Context(), second.spec)
+		if err != nil {
+			e.Fatal(err)
+		}
+
+		second.spec.Network = network
+		second.spec.ID, second.spec.Node = reserved.ID, reserved.Node
+
+		_, err = p.Start(e.Context(), second.spec, second.newSeed)
+		if !hypervisor.Is(err, hypervisor.NoCapacity) || second.seedCalls > 0 {
+			e.Errorf("%s: start with the address of another machine: %v", who, err)
+		}
+
+		third := e.newClaim(3) //nolint:mnd // the third claim
+		third.spec.Network = network
+
+		if _, err := p.Reserve(e.Context(), third.spec); !hypervisor.Is(err, hypervisor.NoCapacity) {
+			e.Errorf("%s: reserve with the address of another machine: %v", who, err)
+		}
+
+		third.spec.Network.AddressNetwork = "another"
+
+		if _, err := p.Reserve(e.Context(), third.spec); err != nil {
+			e.Errorf("%s: reserve with the same address on another network: %v", who, err)
+		}
+	}
+
+	if err := Delete(e.Context(), p, first.ref()); err != nil {
+		e.Fatal(err)
 	}
 
 	e.assertNothingLeft()

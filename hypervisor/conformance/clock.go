@@ -4,7 +4,6 @@
 package conformance
 
 import (
-	"testing"
 	"time"
 
 	clocktesting "k8s.io/utils/clock/testing"
@@ -17,8 +16,14 @@ const Speed = 50
 // tick is the interval at which FastClock advances.
 const tickInterval = 2 * time.Millisecond
 
+// Cleaner runs functions when a test ends. testing.TB is one.
+type Cleaner interface {
+	Helper()
+	Cleanup(f func())
+}
+
 // FastClock returns a clock that runs speed times faster than real time until the test ends.
-func FastClock(tb testing.TB, speed int) *clocktesting.FakeClock {
+func FastClock(tb Cleaner, speed int) *clocktesting.FakeClock {
 	tb.Helper()
 
 	clk := clocktesting.NewFakeClock(time.Now())

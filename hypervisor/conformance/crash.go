@@ -8,7 +8,6 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -75,7 +74,7 @@ func endStandby(c *claim) { c.spec.Standby = false }
 // right before or right after a call to the hypervisor. At the boundary, the process ends, and a new
 // process continues with the state that the claim records. The case checks that the result is one machine
 // that was started once, and that nothing is left after the machine is deleted.
-func Crashes(t *testing.T, newHarness HarnessFunc) {
+func Crashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
 	runCrashes(t, newHarness, Boundary.isWrite, 0)
 }
@@ -85,23 +84,20 @@ func Crashes(t *testing.T, newHarness HarnessFunc) {
 const extraPolls = 4
 
 // CrashesAtEveryCall does the same as Crashes, but also at calls that only read. It takes minutes.
-func CrashesAtEveryCall(t *testing.T, newHarness HarnessFunc) {
+func CrashesAtEveryCall[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
 	runCrashes(t, newHarness, func(Boundary) bool { return true }, extraPolls)
 }
 
 func (b Boundary) isWrite() bool { return b.Write }
 
-// boundaryFilter selects the boundaries at which a process ends.
-type boundaryFilter func(Boundary) bool
+type namedScene struct {
+	name     string
+	newScene func() scene
+}
 
-func runCrashes(t *testing.T, newHarness HarnessFunc, isCrashPoint boundaryFilter, extra int) {
-	t.Helper()
-
-	scenes := []struct {
-		name     string
-		newScene func() scene
-	}{
+func listScenes() []namedScene {
+	return []namedScene{
 		{"while creating", newCreationScene},
 		{"while deleting", newDeletionScene},
 		{"while preparing a standby machine", newStandbyScene},
@@ -109,13 +105,21 @@ func runCrashes(t *testing.T, newHarness HarnessFunc, isCrashPoint boundaryFilte
 		{"while creating with a TPM", newTPMCreationScene},
 		{"while deleting a standby machine", newStandbyDeletionScene},
 	}
-	for _, s := range scenes {
-		t.Run(s.name, func(t *testing.T) {
+}
+
+// boundaryFilter selects the boundaries at which a process ends.
+type boundaryFilter func(Boundary) bool
+
+func runCrashes[T Test[T]](t T, newHarness HarnessFunc[T], isCrashPoint boundaryFilter, extra int) {
+	t.Helper()
+
+	for _, s := range listScenes() {
+		t.Run(s.name, func(t T) {
 			t.Parallel()
 
 			// A run without a crash counts the boundaries.
 			for n := range countBoundaries(t, newHarness, isCrashPoint, s.newScene()) + extra {
-				t.Run(strconv.Itoa(n+1), func(t *testing.T) {
+				t.Run(strconv.Itoa(n+1), func(t T) {
 					t.Parallel()
 					runScene(newEnv(t, newHarness), n+1, isCrashPoint, s.newScene())
 				})
@@ -159,7 +163,7 @@ func newDeleteAction(c *claim) func(context.Context, hypervisor.Provider) error 
 }
 
 // countBoundaries returns the number of boundaries of the scene without a crash.
-func countBoundaries(t *testing.T, newHarness HarnessFunc, isCrashPoint boundaryFilter, scene scene) int {
+func countBoundaries[T Test[T]](t T, newHarness HarnessFunc[T], isCrashPoint boundaryFilter, scene scene) int {
 	t.Helper()
 
 	e := newEnv(t, newHarness)
@@ -197,6 +201,35 @@ func (e *env) assertListEmpty() {
 	}
 }
 
+// ProgramCrashes does the same as CrashesAtEveryCall for a provider that is a program of its own. The program is killed
+// and started again, and the operator goes on with the same connection. The scenes run one after the other.
+func ProgramCrashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
+	t.Helper()
+
+	all := func(Boundary) bool { return true }
+
+	for _, s := range listScenes() {
+		t.Run(s.name, func(t T) {
+			for n := range countBoundaries(t, newHarness, all, s.newScene()) {
+				t.Run(strconv.Itoa(n+1), func(t T) {
+					e := newEnv(t, newHarness)
+					e.killsProgram = true
+					runScene(e, n+1, all, s.newScene())
+				})
+			}
+		})
+	}
+}
+
+// endProcess ends the process in which the case expects the crash: the operator, whose calls are canceled, or the program.
+func (e *env) endProcess(cancel context.CancelFunc) {
+	if e.killsProgram {
+		e.Restart()
+	} else {
+		cancel()
+	}
+}
+
 // runUntilCrash runs the action in a process that ends at the n-th boundary that the filter selects.
 // It returns the number of boundaries that the process reached. With n = 0, the process does not
 // crash.
@@ -222,11 +255,11 @@ func (e *env) runUntilCrash(n int, isCrashPoint boundaryFilter, action func(cont
 		count++
 		if count == n {
 			e.Logf("the process ends at %s (before: %t)", b.Call, b.Before)
-			cancel()
+			e.endProcess(cancel)
 		}
 	})
 
-	conn := e.Connect(e.T, e.newOptions(operatorA))
+	conn := e.Connect(e.TB, e.newOptions(operatorA))
 	err := action(ctx, conn)
 
 	stop()

@@ -7,10 +7,8 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -21,7 +19,7 @@ import (
 // objects of other cases.
 type Harness struct {
 	// Connect returns a new provider, as a new process does.
-	Connect func(tb testing.TB, options hypervisor.Options) hypervisor.Connection
+	Connect func(tb TB, options hypervisor.Options) hypervisor.Connection
 	// Template that machines can be cloned from, and a shape that the template supports.
 	Template hypervisor.TemplateRef
 	Shape    hypervisor.Shape
@@ -40,17 +38,22 @@ type Harness struct {
 	RealTime bool
 	// TPMsHidden is true if Inspect cannot distinguish TPMs. Cases about TPMs are then skipped.
 	TPMsHidden bool
+	// ConsoleText is what each machine writes to its serial console. It is empty if the provider keeps no
+	// output of consoles.
+	ConsoleText string
 	// Inspect returns the current state of the hypervisor.
 	Inspect func() State
 	// OnCall makes f run at each call that reaches the hypervisor, before and after the effect of
 	// the call. The call waits for f. Only Crashes needs OnCall.
 	OnCall func(f func(Boundary)) (remove func())
+	// Restart kills the provider if it is a program of its own, and starts it again. Only ProgramCrashes needs Restart.
+	Restart func()
 	// PowerOff powers off the guest of a machine.
 	PowerOff func(id int)
 	// OccupyID creates a machine of another owner with the id.
-	OccupyID func(tb testing.TB, id int)
+	OccupyID func(tb TB, id int)
 	// DeleteExternally deletes a machine without the provider. Its cloud-init ISO stays.
-	DeleteExternally func(tb testing.TB, id int)
+	DeleteExternally func(tb TB, id int)
 }
 
 // Boundary is a point in a call at which the case can act.
@@ -90,8 +93,29 @@ type ObservedMachine struct {
 	TPM string
 }
 
+// TB is what a case needs of the program that runs it. *testing.T has these methods.
+type TB interface { //nolint:interfacebloat // the methods of *testing.T
+	Helper()
+	Context() context.Context
+	Cleanup(f func())
+	Log(args ...any)
+	Logf(format string, args ...any)
+	Error(args ...any)
+	Errorf(format string, args ...any)
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+	Skip(args ...any)
+}
+
+// Test runs cases. *testing.T is a Test[*testing.T].
+type Test[T any] interface {
+	TB
+	Parallel()
+	Run(name string, f func(T)) bool
+}
+
 // HarnessFunc returns the harness of one case.
-type HarnessFunc func(t *testing.T) Harness
+type HarnessFunc[T any] func(t T) Harness
 
 // UIDs of the two operators in the cases.
 const (
@@ -108,20 +132,22 @@ const (
 
 // env is the environment of one case.
 type env struct {
-	*testing.T
+	TB
 	Harness
 
 	clock          clock.WithTicker
 	initialForeign string
+	// killsProgram is true if the process that ends in a case is the provider's own program.
+	killsProgram bool
 
 	mu         sync.Mutex
 	wakeCounts map[string]int
 }
 
-func newEnv(t *testing.T, newHarness HarnessFunc) *env {
+func newEnv[T TB](t T, newHarness HarnessFunc[T]) *env {
 	t.Helper()
 
-	e := &env{T: t, Harness: newHarness(t), wakeCounts: map[string]int{}}
+	e := &env{TB: t, Harness: newHarness(t), wakeCounts: map[string]int{}}
 
 	if !e.RealTime {
 		e.clock = FastClock(t, Speed)
@@ -159,7 +185,7 @@ func (e *env) wakeCount(uid string) int {
 func (e *env) connect(operator string) hypervisor.Connection {
 	e.Helper()
 
-	conn := e.Connect(e.T, e.newOptions(operator))
+	conn := e.Connect(e.TB, e.newOptions(operator))
 	e.Cleanup(conn.Close)
 
 	return conn
@@ -340,8 +366,8 @@ func (e *env) assertNothingLeft() {
 func (e *env) assertForeignUnchanged() {
 	e.Helper()
 
-	if diff := cmp.Diff(e.initialForeign, e.Inspect().Foreign); diff != "" {
-		e.Errorf("objects of others have changed (-before +after):\n%s", diff)
+	if now := e.Inspect().Foreign; now != e.initialForeign {
+		e.Errorf("objects of others have changed:\nbefore: %s\nafter: %s", e.initialForeign, now)
 	}
 }
 

@@ -5,7 +5,12 @@ package example
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
 	"sync"
 	"time"
 
@@ -24,6 +29,9 @@ type Cloud struct {
 	Memory int64
 	// Template is the name of the only template.
 	Template string
+	// File keeps the machines, as a real hypervisor keeps them when the program of its provider ends. If it is empty, they
+	// are only in memory.
+	File string
 	// OnCall is called before and after each change. It may be nil.
 	OnCall func(operation string, before bool)
 
@@ -38,6 +46,8 @@ type vm struct {
 	Operator string
 	Created  time.Time
 	Memory   int64
+	// Record has the machine's addresses.
+	Record hypervisor.Record
 	// Seed is the cloud-init ISO. It exists from the start of the machine until its deletion.
 	Seed    *hypervisor.Seed
 	Running bool
@@ -55,18 +65,7 @@ func (c *Cloud) update(ctx context.Context, operation string, id int, mutate fun
 		return err
 	}
 
-	c.mu.Lock()
-	current, exists := c.vms[id]
-
-	updated, err := mutate(current, exists)
-	if err == nil {
-		c.vms[id] = updated
-	}
-
-	if err == nil && updated == (vm{}) {
-		delete(c.vms, id)
-	}
-	c.mu.Unlock()
+	updated, err := c.apply(id, mutate)
 
 	c.notifyCall(operation, false)
 
@@ -77,6 +76,90 @@ func (c *Cloud) update(ctx context.Context, operation string, id int, mutate fun
 	c.wakeOwner(updated)
 
 	return ctx.Err()
+}
+
+func (c *Cloud) apply(id int, mutate func(current vm, exists bool) (vm, error)) (vm, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	current, exists := c.vms[id]
+
+	updated, err := mutate(current, exists)
+	if err != nil {
+		return vm{}, err
+	}
+
+	next := maps.Clone(c.vms)
+	next[id] = updated
+
+	if updated == (vm{}) {
+		delete(next, id)
+	}
+
+	if err := c.save(next); err != nil {
+		return vm{}, err
+	}
+
+	c.vms = next
+
+	return updated, nil
+}
+
+// load reads the machines once.
+func (c *Cloud) load() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	if c.vms != nil {
+		return nil
+	}
+
+	vms := map[int]vm{}
+
+	if c.File != "" {
+		text, err := os.ReadFile(c.File)
+		if err == nil {
+			err = json.Unmarshal(text, &vms)
+		}
+
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("read machines: %w", err)
+		}
+	}
+
+	c.vms, c.listeners = vms, map[*Provider]bool{}
+
+	return nil
+}
+
+// save replaces the file, so that it has all of a change or nothing if the program is killed.
+func (c *Cloud) save(vms map[int]vm) error {
+	if c.File == "" {
+		return nil
+	}
+
+	if len(vms) == 0 {
+		if err := os.Remove(c.File); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("delete file of machines: %w", err)
+		}
+
+		return nil
+	}
+
+	text, err := json.Marshal(vms)
+	if err == nil {
+		err = os.WriteFile(c.File+".new", text, 0o600)
+	}
+
+	if err == nil {
+		err = os.Rename(c.File+".new", c.File)
+	}
+
+	if err != nil {
+		return fmt.Errorf("save machines: %w", err)
+	}
+
+	return nil
 }
 
 func (c *Cloud) notifyCall(operation string, before bool) {

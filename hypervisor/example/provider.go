@@ -4,7 +4,9 @@
 package example
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -14,14 +16,16 @@ import (
 )
 
 const (
-	node  = "node-1"
-	minID = 100
+	node = "node-1"
+	// defaultMinID is the lowest ID of a machine if the configuration has none.
+	defaultMinID = 100
 )
 
 // Provider serves one HypervisorCluster.
 type Provider struct {
 	cloud   *Cloud
 	options hypervisor.Options
+	minID   int
 
 	mu sync.Mutex
 	// reserved holds the reserved ids by the owner's UID until the machine exists. If the process
@@ -32,19 +36,21 @@ type Provider struct {
 var _ hypervisor.Connection = (*Provider)(nil)
 
 // Connect returns a provider for the cloud. It makes no call to the cloud.
-func Connect(cloud *Cloud, options hypervisor.Options) *Provider {
-	p := &Provider{cloud: cloud, options: options, reserved: map[string]int{}}
+func Connect(cloud *Cloud, config hypervisor.Config, options hypervisor.Options) (*Provider, error) {
+	if err := cloud.load(); err != nil {
+		return nil, err
+	}
+
+	p := &Provider{
+		cloud: cloud, options: options, minID: cmp.Or(config.IDMin, defaultMinID), reserved: map[string]int{},
+	}
 
 	cloud.mu.Lock()
 	defer cloud.mu.Unlock()
 
-	if cloud.vms == nil {
-		cloud.vms, cloud.listeners = map[int]vm{}, map[*Provider]bool{}
-	}
-
 	cloud.listeners[p] = true
 
-	return p
+	return p, nil
 }
 
 // Close stops the watch. It does not change machines.
@@ -93,8 +99,12 @@ func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hype
 
 	for id, current := range vms {
 		if current.Operator == p.options.OperatorUID && current.Owner.UID == spec.Owner.UID {
-			return hypervisor.Reservation{ID: id, Node: node}, nil
+			return hypervisor.Reservation{ID: id, Node: node, Exists: true, Addresses: current.Record.ListAddresses()}, nil
 		}
+	}
+
+	if err := p.checkAddresses(vms, spec); err != nil {
+		return hypervisor.Reservation{}, err
 	}
 
 	if id, ok := p.reserved[spec.Owner.UID]; ok {
@@ -112,7 +122,7 @@ func (p *Provider) Reserve(_ context.Context, spec hypervisor.MachineSpec) (hype
 	}
 
 	taken := slices.Collect(maps.Values(p.reserved))
-	for id := minID; ; id++ {
+	for id := p.minID; ; id++ {
 		if _, exists := vms[id]; !exists && !slices.Contains(taken, id) {
 			p.reserved[spec.Owner.UID] = id
 
@@ -136,7 +146,15 @@ func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hyp
 		return newMachine(spec.ID, current), nil
 	}
 
-	created := vm{Owner: spec.Owner, Operator: p.options.OperatorUID, Created: p.now(), Memory: spec.Shape.Memory}
+	vms, _ := p.cloud.list()
+	if err := p.checkAddresses(vms, spec); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	created := vm{
+		Owner: spec.Owner, Operator: p.options.OperatorUID, Created: p.now(), Memory: spec.Shape.Memory,
+		Record: hypervisor.Identity{OperatorUID: p.options.OperatorUID}.NewRecord(spec.Owner, spec.Network, p.now()),
+	}
 
 	// The call that creates the machine also writes its owner. So if the process ends now, the next
 	// process finds the machine.
@@ -267,6 +285,21 @@ func (p *Provider) nodes() []hypervisor.Node {
 	total := hypervisor.Resources{CPU: 8, Memory: p.cloud.Memory}
 
 	return []hypervisor.Node{{Name: node, Online: true, Total: total, Free: hypervisor.Resources{CPU: 8, Memory: free}}}
+}
+
+// checkAddresses returns an error if another machine of this operator has an address of spec.
+func (p *Provider) checkAddresses(vms map[int]vm, spec hypervisor.MachineSpec) error {
+	for id, current := range vms {
+		if current.Operator != p.options.OperatorUID {
+			continue
+		}
+
+		if err := current.Record.CheckAddresses(spec, fmt.Sprintf("machine %d", id)); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 func (p *Provider) isOwner(current vm, owner hypervisor.Owner) bool {

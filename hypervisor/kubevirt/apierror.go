@@ -5,8 +5,6 @@ package kubevirt
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -87,16 +85,10 @@ func classifyAPIError(err error, isWrite bool) (hypervisor.Kind, string) {
 // classifyNetworkError returns the kind and the reason of an error for a call without a response. The
 // outcome of a write is unknown if the request may have reached the API server.
 func classifyNetworkError(err error, isWrite bool) (hypervisor.Kind, string) {
-	var (
-		authority x509.UnknownAuthorityError
-		hostname  x509.HostnameError
-		invalid   x509.CertificateInvalidError
-		verify    *tls.CertificateVerificationError
-		op        *net.OpError
-	)
+	var op *net.OpError
 
 	switch {
-	case errors.As(err, &authority), errors.As(err, &hostname), errors.As(err, &invalid), errors.As(err, &verify):
+	case hypervisor.IsUntrusted(err):
 		return hypervisor.Rejected, "CertificateUntrusted"
 	case errors.As(err, &op) && op.Op == "dial":
 		return hypervisor.Unavailable, "Unreachable"

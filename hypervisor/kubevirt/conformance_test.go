@@ -22,6 +22,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance/random"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -88,7 +89,7 @@ func TestSoakCrashes(t *testing.T) {
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-	conformance.Property(t, newHarness)
+	random.Property(t, newHarness)
 }
 
 const (
@@ -142,7 +143,7 @@ func newShape() hypervisor.Shape {
 	return hypervisor.Shape{CPU: 2, Memory: 2 * gib, CloudInitSource: hypervisor.SourceNoCloud}
 }
 
-func (s *site) connect(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
+func (s *site) connect(tb conformance.TB, o hypervisor.Options) hypervisor.Connection {
 	tb.Helper()
 
 	o.WrapTransport = s.wrapTransport
@@ -273,7 +274,7 @@ func (s *site) powerOff(id int) {
 }
 
 // occupyID creates a machine of another owner with the name that the machine of claim-1 would have.
-func (s *site) occupyID(tb testing.TB, id int) {
+func (s *site) occupyID(tb conformance.TB, id int) {
 	tb.Helper()
 
 	name := "claim-1-" + strconv.Itoa(id)
@@ -299,7 +300,7 @@ func newForeignVM(namespace, name string) *virtv1.VirtualMachine {
 
 // deleteExternally deletes a machine as a person does who also removes its finalizer. It deletes the instance,
 // too, as Kubernetes' garbage collection does.
-func (s *site) deleteExternally(tb testing.TB, id int) {
+func (s *site) deleteExternally(tb conformance.TB, id int) {
 	tb.Helper()
 
 	key, vm := s.findVM(id)

@@ -60,7 +60,7 @@ func (p *Provider) advance(
 		return m, nil
 	}
 
-	vm, instance, err := p.readMachine(ctx, machineName(spec.Owner, spec.ID))
+	vm, instance, err := p.readMachine(ctx, hypervisor.MachineName(spec.Owner, spec.ID))
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
@@ -85,7 +85,7 @@ func (p *Provider) advance(
 // findWaiting returns the machine from the cache, and whether the operator only has to wait for it.
 // The cache can be out of date. Then only the next reconcile is later than necessary.
 func (p *Provider) findWaiting(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, bool) {
-	vm, instance, err := p.readCached(ctx, machineName(spec.Owner, spec.ID))
+	vm, instance, err := p.readCached(ctx, hypervisor.MachineName(spec.Owner, spec.ID))
 	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false
 	}
@@ -124,10 +124,18 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 	if old != nil {
 		if record, isOurs := p.identity.recordOf(old, spec.Owner); isOurs {
-			reserved.ID = record.ID
+			reserved.ID, reserved.Exists, reserved.Addresses = record.ID, true, record.ListAddresses()
 
 			return reserved, nil
 		}
+	}
+
+	if err := p.checkNamesake(ctx, spec.Owner); err != nil {
+		return reserved, err
+	}
+
+	if err := p.checkAddresses(ctx, spec); err != nil {
+		return reserved, err
 	}
 
 	if err := p.checkNodeSize(ctx, spec.Shape, hypervisor.NoCapacity); err != nil {
@@ -142,7 +150,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 		reserved.ID = id
 
-		vm, _, err := p.readMachine(ctx, machineName(spec.Owner, id))
+		vm, _, err := p.readMachine(ctx, hypervisor.MachineName(spec.Owner, id))
 		if err != nil || vm == nil {
 			return reserved, err
 		}
@@ -153,6 +161,56 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 		p.ids.MarkTaken(id, spec.Owner.UID)
 	}
+}
+
+// checkNamesake returns a NewNamesakeError while the machine of an earlier claim of the same name exists. Both machines
+// would have the same hostname and address.
+func (p *Provider) checkNamesake(ctx context.Context, owner hypervisor.Owner) error {
+	return p.checkMachines(ctx, func(record Record, name string) error {
+		if other := record.Owner(); other.UID != owner.UID && other.Namespace == owner.Namespace && other.Name == owner.Name {
+			return hypervisor.NewNamesakeError(other, "machine "+name)
+		}
+
+		return nil
+	})
+}
+
+// checkAddresses returns an error if another machine has an address of spec.
+func (p *Provider) checkAddresses(ctx context.Context, spec hypervisor.MachineSpec) error {
+	if spec.Network.AddressNetwork == "" {
+		return nil
+	}
+
+	return p.checkMachines(ctx, func(record Record, name string) error {
+		return record.CheckAddresses(spec, "VirtualMachine "+p.objectKey(name).String())
+	})
+}
+
+// checkMachines calls check for all machines until it returns an error. It reads the cache, because a list of all
+// machines for each machine would be too much for the API server.
+func (p *Provider) checkMachines(ctx context.Context, check func(record Record, name string) error) error {
+	ctx, cancel := p.withCallTimeout(ctx)
+	defer cancel()
+
+	reader, err := p.cache.syncedReader(ctx)
+	if err != nil {
+		return err
+	}
+
+	var all virtv1.VirtualMachineList
+	if err := reader.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
+		return wrapAPIError("list machines", false, err)
+	}
+
+	for i := range all.Items {
+		if record, isOurs := p.identity.ownedRecord(&all.Items[i]); isOurs {
+			if err := check(record, all.Items[i].Name); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
 }
 
 // findMachine finds the owner's machine with any id. It returns nil if the owner has none.
@@ -216,6 +274,11 @@ func getOrNil[T client.Object](ctx context.Context, p *Provider, name string, in
 // createVM creates the VirtualMachine. If another call has created it, createVM returns the existing
 // one, which can have another owner.
 func (p *Provider) createVM(ctx context.Context, spec hypervisor.MachineSpec) (*virtv1.VirtualMachine, error) {
+	// A claim of a restored backup may have an address that was allocated again since.
+	if err := p.checkAddresses(ctx, spec); err != nil {
+		return nil, err
+	}
+
 	vm, err := p.buildVM(spec, p.clock.Now())
 	if err != nil {
 		return nil, err

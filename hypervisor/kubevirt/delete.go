@@ -37,7 +37,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		ref.ID = record.ID
 	}
 
-	name := machineName(ref.Owner, ref.ID)
+	name := hypervisor.MachineName(ref.Owner, ref.ID)
 
 	// The machine is deleted before its instance, because KubeVirt would create a new instance. It is
 	// also deleted before its cloud-init Secret, because the name of the Secret must not be free while

@@ -27,7 +27,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 		}
 	}
 
-	vm, instance, err := p.readMachine(ctx, machineName(ref.Owner, ref.ID))
+	vm, instance, err := p.readMachine(ctx, hypervisor.MachineName(ref.Owner, ref.ID))
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
@@ -48,7 +48,7 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 // certain if the cache has no machine or shows it as stopped. The caller must then read the machine
 // from the API server.
 func (p *Provider) getCached(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, bool, error) {
-	vm, instance, err := p.readCached(ctx, machineName(ref.Owner, ref.ID))
+	vm, instance, err := p.readCached(ctx, hypervisor.MachineName(ref.Owner, ref.ID))
 	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false, err
 	}
@@ -92,7 +92,7 @@ func (p *Provider) readCached(
 }
 
 func newNotFoundError(ref hypervisor.MachineRef) error {
-	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %s does not exist", machineName(ref.Owner, ref.ID))
+	return hypervisor.Errorf(hypervisor.NotFound, "NotFound", "machine %s does not exist", hypervisor.MachineName(ref.Owner, ref.ID))
 }
 
 // List returns this operator's machines and remains; see hypervisor.Provider.

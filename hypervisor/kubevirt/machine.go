@@ -28,12 +28,12 @@ const (
 // buildVM returns the VirtualMachine for the spec, with its ownership. The machine is halted, and its
 // cloud-init Secret does not exist yet.
 func (p *Provider) buildVM(spec hypervisor.MachineSpec, now time.Time) (*virtv1.VirtualMachine, error) {
-	labels, annotations, err := p.identity.newMetadata(spec.ID, spec.Owner, p.config.Tags, now)
+	labels, annotations, err := p.identity.newMetadata(spec.ID, spec.Owner, spec.Network, p.config.Tags, now)
 	if err != nil {
 		return nil, err
 	}
 
-	name := machineName(spec.Owner, spec.ID)
+	name := hypervisor.MachineName(spec.Owner, spec.ID)
 	halted := virtv1.RunStrategyHalted
 
 	vm := &virtv1.VirtualMachine{
@@ -80,7 +80,7 @@ func (p *Provider) buildInstanceSpec(spec hypervisor.MachineSpec, name string) v
 		NodeSelector:                  p.config.NodeSelector,
 		Affinity:                      p.nodeAffinity(),
 		Domain: virtv1.DomainSpec{
-			CPU:    &virtv1.CPU{Cores: uint32(spec.Shape.CPU)}, //nolint:gosec // the API limits the value
+			CPU:    buildCPU(spec.Shape),
 			Memory: &virtv1.Memory{Guest: memory},
 			Devices: virtv1.Devices{
 				Rng: &virtv1.Rng{},
@@ -96,6 +96,17 @@ func (p *Provider) buildInstanceSpec(spec hypervisor.MachineSpec, name string) v
 			Secret: &virtv1.SecretVolumeSource{SecretName: name, VolumeLabel: seedLabel},
 		}}},
 	}
+}
+
+// buildCPU returns the CPU of the machine. With nested virtualization it is that of the node
+// (https://kubevirt.io/user-guide/compute/nested_virtualization/).
+func buildCPU(shape hypervisor.Shape) *virtv1.CPU {
+	out := &virtv1.CPU{Cores: uint32(shape.CPU)} //nolint:gosec // the API limits the value
+	if shape.Nested {
+		out.Model = virtv1.CPUModeHostPassthrough
+	}
+
+	return out
 }
 
 // buildNetwork returns the machine's network device and its network. The network is the

@@ -210,7 +210,8 @@ func newMapper() meta.RESTMapper {
 		m.Add(corev1.SchemeGroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 
-	for _, kind := range []string{"VirtualMachine", "VirtualMachineInstance", "KubeVirt"} {
+	// A cache of one namespace looks up the kinds of lists as well.
+	for _, kind := range []string{"VirtualMachine", "VirtualMachineList", "VirtualMachineInstance", "KubeVirt"} {
 		m.Add(virtv1.GroupVersion.WithKind(kind), meta.RESTScopeNamespace)
 	}
 

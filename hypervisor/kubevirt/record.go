@@ -28,9 +28,6 @@ const (
 	labelOperator  = "hyperfleet.io/operator"
 	labelClaim     = "hyperfleet.io/claim-uid"
 	labelMachine   = "hyperfleet.io/machine-id"
-
-	// maxName is the maximum length of a machine's name. KubeVirt uses the name as a label value.
-	maxName = 63
 )
 
 // Record is the ownership record of a machine and of its cloud-init Secret. It is the value of their
@@ -92,9 +89,9 @@ func (i identity) recordOf(obj client.Object, owner hypervisor.Owner) (Record, b
 
 // newMetadata returns the labels and annotations for an object of the owner.
 func (i identity) newMetadata(
-	id int, owner hypervisor.Owner, tags map[string]string, now time.Time,
+	id int, owner hypervisor.Owner, network hypervisor.NetworkOptions, tags map[string]string, now time.Time,
 ) (labels, annotations map[string]string, err error) {
-	raw, err := json.Marshal(Record{Record: i.NewRecord(owner, now), ID: id})
+	raw, err := json.Marshal(Record{Record: i.NewRecord(owner, network, now), ID: id})
 	if err != nil {
 		return nil, nil, fmt.Errorf("encode ownership record of machine %d: %w", id, err)
 	}
@@ -118,19 +115,4 @@ func (i identity) newMetadata(
 	}
 
 	return labels, annotations, nil
-}
-
-// machineName returns the name of a machine. It consists of the claim's name and the id. If the name
-// is too long, machineName cuts off the start of the claim's name, because the random part of a
-// claim's name is at its end.
-func machineName(owner hypervisor.Owner, id int) string {
-	suffix := "-" + strconv.Itoa(id)
-
-	name := owner.Name
-	if excess := len(name) + len(suffix) - maxName; excess > 0 {
-		name = strings.TrimLeft(name[excess:], "-.")
-	}
-
-	// A claim's name may contain dots. A machine's name is also a host name, so it may not.
-	return strings.ReplaceAll(name, ".", "-") + suffix
 }

@@ -4,6 +4,7 @@
 package kubevirt_test
 
 import (
+	"errors"
 	"strings"
 	"testing"
 
@@ -15,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
@@ -112,4 +114,66 @@ func (s *site) createMachine(t *testing.T) (hypervisor.Machine, error) {
 	spec.ID = reserved.ID
 
 	return p.Start(t.Context(), spec, newSeed)
+}
+
+// Consoles and commands are refused with the command of KubeVirt's own client.
+func TestShellsAreReferred(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	p := s.newProvider(s.config(), env.Config)
+	spec := s.advanceTo(p, newMachineSpec(), hypervisor.StateRunning)
+	ref := hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}
+
+	for _, test := range []struct {
+		kind     hypervisor.Kind
+		ref      hypervisor.MachineRef
+		consoled string
+		ran      string
+	}{
+		{hypervisor.Rejected, ref, "virtctl console claim-1-", "virtctl ssh USER@vmi/claim-1-"},
+		{hypervisor.NotFound, hypervisor.MachineRef{ID: ref.ID, Owner: hypervisor.Owner{Namespace: "ci", Name: "none"}}, "", ""},
+	} {
+		_, err := p.OpenTerminal(t.Context(), test.ref)
+		if !hypervisor.Is(err, test.kind) || !strings.Contains(err.Error(), test.consoled) {
+			t.Errorf("console: %v", err)
+		}
+
+		_, err = p.Execute(t.Context(), test.ref, []string{"true"})
+		if !hypervisor.Is(err, test.kind) || !strings.Contains(err.Error(), test.ran) {
+			t.Errorf("command: %v", err)
+		}
+	}
+}
+
+// A machine waits until the machine of an earlier claim of the same name is deleted, because both would have the same
+// hostname and address. A claim of the same name in another namespace does not wait.
+func TestNamesake(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	p := s.newProvider(s.config(), env.Config)
+	spec := s.advanceTo(p, newMachineSpec(), hypervisor.StateRunning)
+
+	later, elsewhere := newMachineSpec(), newMachineSpec()
+	later.Owner.UID, elsewhere.Owner.UID, elsewhere.Owner.Namespace = "later", "elsewhere", "another"
+
+	_, err := p.Reserve(t.Context(), later)
+	if waiting, ok := errors.AsType[*hypervisor.Error](err); !ok || waiting.Reason != hypervisor.ReasonNamesake {
+		t.Errorf("want the reason %s, got %v", hypervisor.ReasonNamesake, err)
+	}
+
+	if _, err := p.Reserve(t.Context(), elsewhere); err != nil {
+		t.Error(err)
+	}
+
+	if err := conformance.Delete(t.Context(), p, hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}); err != nil {
+		t.Fatal(err)
+	}
+
+	s.eventually("the machine does not wait", func() bool {
+		_, err := p.Reserve(t.Context(), later)
+
+		return err == nil
+	})
 }

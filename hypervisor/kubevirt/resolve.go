@@ -80,7 +80,10 @@ func (p *Provider) resolveSource(
 		source := &unstructured.Unstructured{}
 		source.SetGroupVersionKind(dataSourceGVK())
 
-		return found, p.checkExists(ctx, p.templateNamespace(ref), ref.Name, source)
+		err := p.checkExists(ctx, p.templateNamespace(ref), ref.Name, source)
+		found.OS = parsePreference(source.GetLabels())
+
+		return found, err
 	default:
 		return found, hypervisor.Errorf(hypervisor.Rejected, "TemplateInvalid",
 			"KubeVirt has no templates of kind %q", ref.Kind)
@@ -97,6 +100,7 @@ func (p *Provider) resolveVolume(
 		return found, err
 	}
 
+	found.OS = parsePreference(claim.Labels)
 	found.DiskBytes = claim.Spec.Resources.Requests.Storage().Value()
 	if capacity := claim.Status.Capacity.Storage().Value(); capacity > 0 {
 		found.DiskBytes = capacity
@@ -109,6 +113,23 @@ func (p *Provider) resolveVolume(
 	}
 
 	return found, nil
+}
+
+// labelPreference names the preference of machines that are created from an object
+// (https://kubevirt.io/user-guide/user_workloads/instancetypes/#inferring-defaults-from-a-volume).
+const labelPreference = "instancetype.kubevirt.io/default-preference"
+
+// parsePreference returns the operating system of the preference in the labels of an object, and "" if there is none. The
+// names are those of KubeVirt's common-instancetypes, for example windows.11.
+func parsePreference(labels map[string]string) string {
+	switch preference := labels[labelPreference]; {
+	case preference == "":
+		return ""
+	case strings.HasPrefix(preference, "windows"):
+		return hypervisor.OSWindows
+	default:
+		return hypervisor.OSLinux
+	}
 }
 
 func (p *Provider) checkStorage(ctx context.Context, class string) error {

@@ -80,7 +80,7 @@ func (p *Provider) ensureSeedSecret(
 func (p *Provider) buildSeedSecret(
 	vm *virtv1.VirtualMachine, m hypervisor.Machine, seed hypervisor.Seed,
 ) (*corev1.Secret, error) {
-	labels, annotations, err := p.identity.newMetadata(m.ID, m.Owner, nil, m.CreatedAt)
+	labels, annotations, err := p.identity.newMetadata(m.ID, m.Owner, hypervisor.NetworkOptions{}, nil, m.CreatedAt)
 	if err != nil {
 		return nil, err
 	}

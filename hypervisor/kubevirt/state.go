@@ -5,6 +5,7 @@ package kubevirt
 
 import (
 	"fmt"
+	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
 	virtv1 "kubevirt.io/api/core/v1"
@@ -117,10 +118,10 @@ func waitingReason(instance *virtv1.VirtualMachineInstance) string {
 	return ""
 }
 
-// firstIP returns the first address of the first interface that reports one.
+// firstIP returns the first address of the first interface that reports one. A guest may report any text.
 func firstIP(instance *virtv1.VirtualMachineInstance) string {
 	for _, i := range instance.Status.Interfaces {
-		if i.IP != "" {
+		if address, err := netip.ParseAddr(i.IP); err == nil && address.Zone() == "" {
 			return i.IP
 		}
 	}

@@ -110,8 +110,11 @@ func TestTenancyCheck(t *testing.T) {
 	volume := func(namespace, name string) template {
 		return kubeVirt(v1alpha1.KubeVirtTemplate{PersistentVolumeClaim: &v1alpha1.KubeVirtSource{Namespace: namespace, Name: name}})
 	}
+	tags := func(tags ...string) template {
+		return proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateTags = "", tags })
+	}
 	addresses := v1alpha1.NamespaceAccess{Addresses: []string{"10.1.0.0/24", "10.2.0.5-10.2.0.9", "fd00::/64"}}
-	templates := v1alpha1.NamespaceAccess{Templates: []string{"debian", "9000", "quay.io/x/debian:13", "machines/gold", "images/silver"}}
+	templates := v1alpha1.NamespaceAccess{Templates: []string{"debian", "9000", "quay.io/x/debian:13", "machines/gold", "images/silver", "tags:a,b"}}
 	storages := v1alpha1.NamespaceAccess{Storages: []string{"fast"}}
 	networks := v1alpha1.NamespaceAccess{Networks: []string{"vmbr7", "machines/vlan7"}}
 	domains := v1alpha1.NamespaceAccess{Domains: []string{"Team-A.example.com"}}
@@ -125,18 +128,22 @@ func TestTenancyCheck(t *testing.T) {
 		spec   template
 		reason string
 	}{
-		"no entry":    {nil, static("192.0.2.1"), ""},
-		"no limits":   {&v1alpha1.NamespaceAccess{}, static("192.0.2.1"), ""},
-		"a template":  {&templates, proxmox(func(*template, *v1alpha1.ProxmoxTemplate) {}), ""},
-		"by its id":   {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9000)) }), ""},
-		"another one": {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName = "windows" }), tenancy.ReasonTemplate},
-		"another id":  {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9001)) }), tenancy.ReasonTemplate},
-		"a volume":    {&templates, volume("", "gold"), ""},
-		"written out": {&templates, volume("machines", "gold"), ""},
-		"not its own": {&templates, volume("", "silver"), tenancy.ReasonTemplate},
-		"of others":   {&templates, volume("images", "silver"), ""},
-		"not listed":  {&templates, volume("", "secrets"), tenancy.ReasonTemplate},
-		"an image":    {&templates, kubeVirt(v1alpha1.KubeVirtTemplate{ContainerDisk: &v1alpha1.ContainerDisk{Image: "quay.io/x/debian:13"}}), ""},
+		"no entry":        {nil, static("192.0.2.1"), ""},
+		"no limits":       {&v1alpha1.NamespaceAccess{}, static("192.0.2.1"), ""},
+		"a template":      {&templates, proxmox(func(*template, *v1alpha1.ProxmoxTemplate) {}), ""},
+		"by its id":       {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9000)) }), ""},
+		"another one":     {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName = "windows" }), tenancy.ReasonTemplate},
+		"another id":      {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9001)) }), tenancy.ReasonTemplate},
+		"by its tags":     {&templates, tags("b", "a"), ""},
+		"more tags":       {&templates, tags("a", "b", "c"), tenancy.ReasonTemplate},
+		"a name as a tag": {&templates, tags("debian"), tenancy.ReasonTemplate},
+		"an id as a tag":  {&templates, tags("9000"), tenancy.ReasonTemplate},
+		"a volume":        {&templates, volume("", "gold"), ""},
+		"written out":     {&templates, volume("machines", "gold"), ""},
+		"not its own":     {&templates, volume("", "silver"), tenancy.ReasonTemplate},
+		"of others":       {&templates, volume("images", "silver"), ""},
+		"not listed":      {&templates, volume("", "secrets"), tenancy.ReasonTemplate},
+		"an image":        {&templates, kubeVirt(v1alpha1.KubeVirtTemplate{ContainerDisk: &v1alpha1.ContainerDisk{Image: "quay.io/x/debian:13"}}), ""},
 		"another image": {
 			&templates, kubeVirt(v1alpha1.KubeVirtTemplate{ContainerDisk: &v1alpha1.ContainerDisk{Image: "quay.io/y/debian:13"}}), tenancy.ReasonTemplate,
 		},

@@ -185,11 +185,15 @@ type errorPattern struct {
 // Reasons of errors. Users see them in conditions.
 const (
 	reasonLocked            = "Locked"
+	reasonReappeared        = "VMReappeared"
 	reasonOverloaded        = "Overloaded"
 	reasonStorageFull       = "StorageFull"
+	reasonStorageInactive   = "StorageInactive"
+	reasonStorageNotFound   = "StorageNotFound"
+	reasonStorageWithoutISO = "StorageWithoutISO"
 	reasonNotFound          = "NotFound"
 	reasonIDTaken           = "IDTaken"
-	reasonConfigChanged     = "ChangedMeanwhile"
+	reasonConflict          = "Conflict"
 	reasonStillRunning      = "StillRunning"
 	reasonNoMemory          = "NoMemory"
 	reasonPermissionDenied  = "PermissionDenied"
@@ -200,6 +204,7 @@ const (
 	reasonNodeLost          = "NodeLost"
 	reasonNotImplemented    = "NotImplemented"
 	reasonTemplateNotOnNode = "TemplateNotOnNode"
+	reasonParameterRefused  = "ParameterRefused"
 )
 
 // errorPatterns returns the texts of qemu-server, pve-storage and pve-cluster. The first pattern that an
@@ -208,6 +213,9 @@ func errorPatterns() []errorPattern {
 	return []errorPattern{
 		{"config file already exists", hypervisor.IDTaken, reasonIDTaken},
 		{"already exists on node", hypervisor.IDTaken, reasonIDTaken},
+		// Another node has created a VM with the ID since the call was checked.
+		{".conf' failed: File exists", hypervisor.IDTaken, reasonIDTaken},
+		{"qemu-img resize", hypervisor.Busy, reasonOverloaded},
 		{"got timeout", hypervisor.Busy, reasonLocked},
 		{"got lock request timeout", hypervisor.Busy, reasonLocked},
 		{"VM is locked", hypervisor.Busy, reasonLocked},
@@ -215,9 +223,15 @@ func errorPatterns() []errorPattern {
 		{"start worker failed", hypervisor.Busy, reasonOverloaded},
 		{"starting worker failed", hypervisor.Busy, reasonOverloaded},
 		{"can't lock file", hypervisor.Busy, reasonLocked},
-		{"detected modified configuration", hypervisor.Busy, reasonConfigChanged},
+		{"detected modified configuration", hypervisor.Busy, reasonConflict},
+		{"checksum mismatch (file change by other user?)", hypervisor.Busy, reasonConflict},
 		{"is running - destroy failed", hypervisor.Busy, reasonStillRunning},
 		{"no quorum", hypervisor.Unavailable, reasonNoQuorum},
+		// Without a quorum, /etc/pve is read-only.
+		{".conf.tmp.", hypervisor.Unavailable, reasonNoQuorum},
+		{"no such cluster node", hypervisor.Unavailable, reasonNodeUnreachable},
+		{"hostname lookup", hypervisor.Unavailable, reasonNodeUnreachable},
+		{"can't activate storage", hypervisor.Unavailable, reasonNodeUnreachable},
 		{"no space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"No space left", hypervisor.NoCapacity, reasonStorageFull},
 		{"insufficient free space", hypervisor.NoCapacity, reasonStorageFull},
@@ -227,6 +241,17 @@ func errorPatterns() []errorPattern {
 		{"reached threshold", hypervisor.NoCapacity, reasonStorageFull},
 		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoMemory},
 		{"no such task", hypervisor.NotFound, reasonNotFound},
+		{"unable to find configuration file for VM", hypervisor.NotFound, reasonNotFound},
+		// Values that pass the schema of the API. A repetition changes nothing.
+		{"only root can ", hypervisor.Rejected, reasonParameterRefused},
+		{"balloon value too large", hypervisor.Rejected, reasonParameterRefused},
+		{"SSH public key validation error", hypervisor.Rejected, reasonParameterRefused},
+		{"invalid bootorder", hypervisor.Rejected, reasonParameterRefused},
+		{"cloud-init drive is already attached", hypervisor.Rejected, reasonParameterRefused},
+		{"not allowed for linked clones", hypervisor.Rejected, reasonParameterRefused},
+		{"(VM uses local storage)", hypervisor.Rejected, reasonParameterRefused},
+		{"can't clone to non-shared storage", hypervisor.Rejected, reasonParameterRefused},
+		{"shrinking disks is not supported", hypervisor.Rejected, reasonParameterRefused},
 	}
 }
 
@@ -302,7 +327,7 @@ func (c *client) classifyAPIError(operation, method string, apiErr *APIError) er
 	case apiErr.Status == http.StatusNotImplemented:
 		e.Kind, e.Reason = hypervisor.Rejected, reasonNotImplemented
 	case apiErr.Status == http.StatusBadRequest:
-		e.Kind, e.Reason = hypervisor.Rejected, "ParameterRefused"
+		e.Kind, e.Reason = hypervisor.Rejected, reasonParameterRefused
 
 		if vmIDTakenPattern.MatchString(apiErr.Error()) {
 			e.Kind, e.Reason = hypervisor.IDTaken, reasonIDTaken
@@ -417,13 +442,22 @@ func (c *client) explainForbidden(ctx context.Context, operation string, err err
 // describeMissingPrivileges returns a message that names the missing privileges on a path and the commands
 // that grant them.
 func (c *client) describeMissingPrivileges(path string, privileges []string) string {
-	principal, option := c.principal(), "--users"
-	if strings.Contains(principal, "!") {
-		option = "--tokens"
+	principal := c.principal()
+	options := "--users '" + principal + "'"
+
+	// A token with separate privileges has at most those of its user.
+	if user, _, isToken := strings.Cut(principal, "!"); isToken {
+		options = "--tokens '" + principal + "' --users '" + user + "'"
+	}
+
+	toGrant := privileges
+	if strings.HasPrefix(path, "/vms/") && !slices.Contains(privileges, "VM.Audit") {
+		// A role on a path replaces the roles that the path inherits, and without VM.Audit the VM is not visible.
+		toGrant = append([]string{"VM.Audit"}, privileges...)
 	}
 
 	return fmt.Sprintf("%s lacks %s on %s: grant the privileges with: pveum role add HyperFleet --privs %q "+
 		"(or pveum role modify HyperFleet --append --privs ..., if the role exists) && "+
-		"pveum acl modify %s %s '%s' --roles HyperFleet",
-		principal, strings.Join(privileges, ", "), path, strings.Join(privileges, " "), path, option, principal)
+		"pveum acl modify %s %s --roles HyperFleet",
+		principal, strings.Join(privileges, ", "), path, strings.Join(toGrant, " "), path, options)
 }

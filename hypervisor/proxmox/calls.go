@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/luthermonson/go-proxmox"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 const (
@@ -55,6 +57,13 @@ func (c *client) call(ctx context.Context, operation, method, path string, param
 	})
 
 	return c.classify(operation, method, err)
+}
+
+// newNoDataError returns the error of a read that succeeded without the data that it must return. What it reads is
+// then unknown, and not absent.
+func newNoDataError(operation string) error {
+	return hypervisor.Errorf(hypervisor.Unavailable, "NoData",
+		"%s: the response has status 200 and no data: check what answers at the endpoint", operation)
 }
 
 // nonNilParams returns an empty map instead of a nil map, so that each POST and PUT has a body.
@@ -126,6 +135,10 @@ func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
 	var resources []resource
 
 	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &resources)
+	if err == nil && resources == nil {
+		err = newNoDataError("list machines")
+	}
+
 	if err != nil {
 		return nil, err
 	}
@@ -179,6 +192,9 @@ func (c *client) listNodes(ctx context.Context) ([]nodeInfo, error) {
 	var out []nodeInfo
 
 	err := c.call(ctx, "list nodes", http.MethodGet, "/nodes", nil, &out)
+	if err == nil && len(out) == 0 {
+		err = newNoDataError("list nodes")
+	}
 
 	return out, err
 }
@@ -384,8 +400,12 @@ type currentStatus struct {
 func (c *client) readStatus(ctx context.Context, node string, id int) (currentStatus, error) {
 	var out currentStatus
 
-	err := c.call(ctx, fmt.Sprintf("read status of machine %d on node %s", id, node), http.MethodGet,
-		vmPath(node, id)+"/status/current", nil, &out)
+	operation := fmt.Sprintf("read status of machine %d on node %s", id, node)
+
+	err := c.call(ctx, operation, http.MethodGet, vmPath(node, id)+"/status/current", nil, &out)
+	if err == nil && out.Status == "" {
+		err = newNoDataError(operation)
+	}
 
 	return out, err
 }
@@ -400,14 +420,7 @@ func (c *client) destroyVM(ctx context.Context, node string, id int) (string, er
 }
 
 type guestInterfaces struct {
-	Result []struct {
-		Name    string `json:"name"`
-		MAC     string `json:"hardware-address"`
-		Address []struct {
-			IP   string `json:"ip-address"`
-			Type string `json:"ip-address-type"`
-		} `json:"ip-addresses"`
-	} `json:"result"`
+	Result []hypervisor.GuestInterface `json:"result"`
 }
 
 func (c *client) listGuestInterfaces(ctx context.Context, node string, id int) (guestInterfaces, error) {
@@ -446,6 +459,16 @@ func (s storageInfo) cloneQueueKey(node string) string {
 }
 
 func (s storageInfo) isUsable() bool { return bool(s.Active) && (s.Enabled == nil || bool(*s.Enabled)) }
+
+// checkUsable returns an error if the storage cannot be used now.
+func (s storageInfo) checkUsable() error {
+	if s.isUsable() {
+		return nil
+	}
+
+	return hypervisor.Errorf(hypervisor.Rejected, reasonStorageInactive,
+		"cannot use storage %s because the storage is not active", s.Storage)
+}
 
 func (c *client) listStorages(ctx context.Context, node string) ([]storageInfo, error) {
 	var out []storageInfo

@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -34,7 +35,7 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return info, err
 	}
 
-	if err := p.checkNodes(nodes); err != nil {
+	if err := p.checkNodes(nodes, &info); err != nil {
 		return info, err
 	}
 
@@ -99,8 +100,9 @@ func parseMajor(version string) int {
 	return major
 }
 
-// checkNodes verifies that the configured nodes exist.
-func (p *Provider) checkNodes(nodes []nodeInfo) error {
+// checkNodes verifies that the configured nodes exist. If only some of them do, checkNodes adds a warning,
+// because a node may have left the cluster.
+func (p *Provider) checkNodes(nodes []nodeInfo, info *hypervisor.Info) error {
 	var names []string
 	for _, n := range nodes {
 		names = append(names, n.Node)
@@ -120,9 +122,16 @@ func (p *Provider) checkNodes(nodes []nodeInfo) error {
 		return nil
 	}
 
-	return hypervisor.Errorf(hypervisor.Rejected, "NodeNotFound",
+	err := hypervisor.Errorf(hypervisor.Rejected, "NodeNotFound",
 		"%s has no node %s (its nodes are %s): correct spec.nodes",
 		p.client.host(), strings.Join(unknown, ", "), strings.Join(names, ", "))
+	if len(unknown) == len(p.config.Nodes) {
+		return err
+	}
+
+	info.Warnings = append(info.Warnings, err.Error())
+
+	return nil
 }
 
 // checkPrivileges verifies the privileges that do not depend on a template.
@@ -179,12 +188,12 @@ func (p *Provider) listPrivilegeWarnings(granted permissions, major int) []strin
 }
 
 // checkStorages verifies that each online node has a storage for cloud-init ISOs, and that the default
-// storage accepts disks. If a node does not respond, checkStorages adds a warning and sets the node
-// offline. If no node responds, checkStorages returns the error.
+// storage accepts disks. If a node does not respond or has no such storage, checkStorages adds a warning and
+// sets the node offline. If that is so for all nodes, checkStorages returns the error of the first one.
 func (p *Provider) checkStorages(ctx context.Context, granted permissions, info *hypervisor.Info) error {
-	var unavailableErr error
+	var firstErr error
 
-	hasAnswer := false
+	hasUsableNode := false
 
 	for i, n := range info.Nodes {
 		if !n.Online {
@@ -194,22 +203,35 @@ func (p *Provider) checkStorages(ctx context.Context, granted permissions, info 
 		err := p.checkNodeStorages(ctx, granted, n.Name)
 
 		switch {
+		case err == nil:
+			hasUsableNode = true
 		case hypervisor.Is(err, hypervisor.Unavailable):
-			unavailableErr = err
-			info.Nodes[i].Online = false
-			info.Warnings = append(info.Warnings, fmt.Sprintf("node %s does not respond: %v", n.Name, err))
-		case err != nil:
-			return err
+			disableNode(info, i, "does not respond: "+err.Error())
+		case isStorageProblem(err):
+			disableNode(info, i, "is not used: "+err.Error())
 		default:
-			hasAnswer = true
+			return err
 		}
+
+		firstErr = cmp.Or(firstErr, err)
 	}
 
-	if hasAnswer {
+	if hasUsableNode {
 		return nil
 	}
 
-	return unavailableErr
+	return firstErr
+}
+
+// disableNode sets a node offline and adds a warning with the reason.
+func disableNode(info *hypervisor.Info, index int, reason string) {
+	info.Nodes[index].Online, info.Nodes[index].OfflineReason = false, reason
+	info.Warnings = append(info.Warnings, "node "+info.Nodes[index].Name+" "+reason)
+}
+
+// isStorageProblem reports whether another node of the cluster may not have the problem.
+func isStorageProblem(err error) bool {
+	return hasReason(err, reasonStorageNotFound) || hasReason(err, reasonStorageWithoutISO)
 }
 
 // checkNodeStorages verifies that a node has a storage for ISOs on which the principal has the privileges,

@@ -41,7 +41,9 @@ type client struct {
 	http          *http.Client
 	transport     *transport
 	httpTransport *http.Transport
-	clock         clock.WithTicker
+	// wrap wraps a transport for metrics and traces.
+	wrap  func(http.RoundTripper) http.RoundTripper
+	clock clock.WithTicker
 
 	// loginMu guards session and renewAt, and is held while a ticket is requested.
 	loginMu sync.Mutex
@@ -81,12 +83,12 @@ func newClient(config hypervisor.Config, options hypervisor.Options, clk clock.W
 		IdleConnTimeout:        idleLifetime,
 	}
 
-	next := bounds.LimitBodiesTo(c.httpTransport, maxResponseBytes)
-	if options.WrapTransport != nil {
-		next = options.WrapTransport(next)
+	c.wrap = options.WrapTransport
+	if c.wrap == nil {
+		c.wrap = func(next http.RoundTripper) http.RoundTripper { return next }
 	}
 
-	c.transport = newTransport(next, clk, config.CallsPerNode)
+	c.transport = newTransport(c.wrap(bounds.LimitBodiesTo(c.httpTransport, maxResponseBytes)), clk, config.CallsPerNode)
 	c.http = &http.Client{
 		Transport: c.transport,
 		// The client follows no redirect, because a redirect could send the credentials to another server.
@@ -234,12 +236,4 @@ func (c *client) logIn(ctx context.Context, username, password string) (*proxmox
 	c.session, c.renewAt = session, c.clock.Now().Add(ticketRenewAfter)
 
 	return session, nil
-}
-
-// isCertificateError reports whether an error is about the server's certificate.
-func isCertificateError(err error) bool {
-	_, isCertificate := errors.AsType[*tls.CertificateVerificationError](err)
-	_, isPin := errors.AsType[*hypervisor.FingerprintError](err)
-
-	return isCertificate || isPin
 }

@@ -4,7 +4,6 @@
 package proxmox
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -99,8 +98,7 @@ func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config 
 		options["name"] = name
 	}
 
-	bridge := cmp.Or(spec.Shape.Bridge, p.config.DefaultNetwork)
-	if net := editNet(config["net0"], bridge, spec.Shape.VLAN); net != "" && net != config["net0"] {
+	if net := editNet(config["net0"], p.selectBridge(spec.Shape), spec.Shape.VLAN); net != "" && net != config["net0"] {
 		options["net0"] = net
 	}
 
@@ -129,12 +127,19 @@ func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config 
 	return options, nil
 }
 
-// buildCPUOptions adjusts the template's sockets, vcpus and balloon to the resources of the shape.
+// cpuHost is the type of CPU with all features of the node's CPU.
+const cpuHost = "host"
+
+// buildCPUOptions adjusts the template's sockets, vcpus, balloon and type of CPU to the resources of the shape.
 func buildCPUOptions(config vmConfig, shape hypervisor.Shape) map[string]string {
 	options := map[string]string{}
 
 	if s := config["sockets"]; s != "" && s != "1" {
 		options["sockets"] = "1"
+	}
+
+	if kind, _, _ := strings.Cut(strings.TrimPrefix(config["cpu"], "cputype="), ","); shape.Nested && kind != cpuHost {
+		options["cpu"] = cpuHost
 	}
 
 	if v, err := strconv.Atoi(config["vcpus"]); err == nil && v > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance/random"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
@@ -70,7 +71,7 @@ func TestSoakConformanceOwnIntervals(t *testing.T) {
 func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the machine to themselves
 	property.Soak(t)
 
-	for name, fresh := range map[string]conformance.HarnessFunc{"quick tasks": newQuickHarness, "slow tasks": newSlowHarness} {
+	for name, fresh := range map[string]conformance.HarnessFunc[*testing.T]{"quick tasks": newQuickHarness, "slow tasks": newSlowHarness} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			conformance.CrashesAtEveryCall(t, fresh)
@@ -81,7 +82,7 @@ func TestSoakCrashes(t *testing.T) { //nolint:tparallel // soak tests have the m
 // Feature: hyperfleet-operator, Property 24: Provider Interface Implementation
 func TestProperty24ProviderInterface(t *testing.T) {
 	t.Parallel()
-	conformance.Property(t, newQuickHarness)
+	random.Property(t, newQuickHarness)
 }
 
 // tpmTemplate is the name of a protected template with a TPM. Its clones have the same TPM.
@@ -108,7 +109,7 @@ func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 	occupied := map[int]bool{}
 
 	return conformance.Harness{
-		Connect: func(tb testing.TB, o hypervisor.Options) hypervisor.Connection {
+		Connect: func(tb conformance.TB, o hypervisor.Options) hypervisor.Connection {
 			tb.Helper()
 
 			p, err := proxmox.New(newConfig(s), o)
@@ -132,14 +133,12 @@ func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 			})
 		},
 		PowerOff: s.PowerOff,
-		OccupyID: func(tb testing.TB, id int) {
-			tb.Helper()
-			occupyID(tb, s, id)
+		OccupyID: func(_ conformance.TB, id int) {
+			occupyID(t, s, id)
 
 			occupied[id] = true
 		},
-		DeleteExternally: func(tb testing.TB, id int) {
-			tb.Helper()
+		DeleteExternally: func(_ conformance.TB, id int) {
 			s.DeleteVM(id)
 		},
 	}

@@ -111,7 +111,7 @@ func (p *Provider) handleStepError(ctx context.Context, m *machine, err error) e
 
 		m.disappearances++
 		if m.disappearances <= maxDisappearances {
-			return p.newBusyError(m, "Vanished", "machine %d disappeared from node %s during its creation", m.id, m.node)
+			return p.newBusyError(m, "VMNotFound", "machine %d disappeared from node %s during its creation", m.id, m.node)
 		}
 	}
 
@@ -283,6 +283,11 @@ func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hyperv
 		return nil, template, "", err
 	}
 
+	// A claim of a restored backup may have an address that was allocated again since.
+	if err := p.checkAddresses(ctx, vms, spec); err != nil {
+		return nil, template, "", err
+	}
+
 	templates, err := p.findTemplates(ctx, vms, spec.Template)
 	if err != nil {
 		return nil, template, "", err
@@ -294,7 +299,7 @@ func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hyperv
 			"%s is no longer available", formatRef(spec.Template))
 	}
 
-	description, err := p.id.newRecord(m.id, spec.Owner, p.clock.Now()).Encode()
+	description, err := p.id.newRecord(m.id, spec, p.clock.Now()).Encode()
 	if err != nil {
 		return nil, template, "", err
 	}

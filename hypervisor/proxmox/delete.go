@@ -179,6 +179,10 @@ func (p *Provider) handleMoved(ctx context.Context, m *machine) (gone bool, err 
 		return false, p.newBusyError(m, "Migrated", "machine %d was migrated to node %s", m.id, m.node)
 	}
 
+	if err := p.confirmAbsent(ctx, m); err != nil {
+		return false, err
+	}
+
 	m.phase = phaseDeleted
 
 	return true, nil

@@ -4,7 +4,6 @@
 package proxmox
 
 import (
-	"cmp"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -27,7 +26,7 @@ func Tags(operatorUID, cluster, pool string, extra map[string]string) string {
 
 // NewRecord returns the ownership record of a machine.
 func NewRecord(operatorUID, cluster string, id int, owner hypervisor.Owner, now time.Time) Record {
-	return identity{hypervisor.Identity{OperatorUID: operatorUID, Cluster: cluster}}.newRecord(id, owner, now)
+	return identity{hypervisor.Identity{OperatorUID: operatorUID, Cluster: cluster}}.newRecord(id, hypervisor.MachineSpec{Owner: owner}, now)
 }
 
 // IsOwn reports whether a machine with these notes belongs to the owner.
@@ -42,5 +41,5 @@ func SelectStorageAndNet(config hypervisor.Config, shape hypervisor.Shape, templ
 	p := &Provider{config: config}
 
 	return p.selectStorage(hypervisor.Template{Storage: templateStorage}, shape),
-		editNet(net0, cmp.Or(shape.Bridge, config.DefaultNetwork), shape.VLAN)
+		editNet(net0, p.selectBridge(shape), shape.VLAN)
 }

@@ -5,8 +5,6 @@ package proxmox
 
 import (
 	"context"
-	"net/netip"
-	"strings"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -168,10 +166,11 @@ func (p *Provider) handleMissing(ctx context.Context, m *machine, cause error) (
 		if _, ok := vms[m.id]; ok {
 			return m.toMachine(hypervisor.StateRunning, ""), cause
 		}
+	}
 
-		if err := p.confirmAbsent(ctx, m); err != nil {
-			return m.toMachine(hypervisor.StateRunning, ""), err
-		}
+	// The machine may have been migrated, and the list does not show it without the privilege.
+	if err := p.confirmAbsent(ctx, m); err != nil {
+		return m.toMachine(hypervisor.StateRunning, ""), err
 	}
 
 	m.phase = phaseDeleted
@@ -194,7 +193,7 @@ func (p *Provider) queryAgent(ctx context.Context, m *machine) {
 
 	interfaces, err := p.client.listGuestInterfaces(ctx, m.node, m.id)
 	if err == nil {
-		m.ip = selectAddress(interfaces, m.mac)
+		m.ip = hypervisor.SelectAddress(interfaces.Result, m.mac)
 	}
 
 	if m.ip != "" {
@@ -206,34 +205,4 @@ func (p *Provider) queryAgent(ctx context.Context, m *machine) {
 // has already run, up to maxAgentInterval.
 func agentInterval(started, now time.Time) time.Duration {
 	return min(now.Sub(started), maxAgentInterval)
-}
-
-// selectAddress returns an address of the interface that has the machine's MAC address. If the MAC address
-// is unknown, any interface except the loopback counts. IPv4 comes before IPv6, and link-local addresses
-// are ignored.
-func selectAddress(interfaces guestInterfaces, mac string) string {
-	best := ""
-
-	for _, nic := range interfaces.Result {
-		if nic.Name == "lo" || mac != "" && nic.MAC != "" && !strings.EqualFold(nic.MAC, mac) {
-			continue
-		}
-
-		for _, a := range nic.Address {
-			addr, err := netip.ParseAddr(a.IP)
-			if err != nil || addr.IsLoopback() || addr.IsLinkLocalUnicast() || addr.IsUnspecified() {
-				continue
-			}
-
-			if addr.Is4() {
-				return addr.String()
-			}
-
-			if best == "" {
-				best = addr.String()
-			}
-		}
-	}
-
-	return best
 }

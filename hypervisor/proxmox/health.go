@@ -26,7 +26,7 @@ const (
 )
 
 // reasonNodeExcluded is the reason of a machine whose node was excluded before the machine was created.
-const reasonNodeExcluded = "NodeSetAside"
+const reasonNodeExcluded = "NodeExcluded"
 
 // breaker is a circuit breaker for the sites on which machines fail. A site is a template on a node, or a
 // storage. The breaker excludes a template on one node only, because another template may work on the same

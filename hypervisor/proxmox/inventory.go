@@ -5,6 +5,7 @@ package proxmox
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"golang.org/x/sync/errgroup"
@@ -20,6 +21,17 @@ type knownVM struct {
 	isOwn  bool
 	record Record
 	mac    string
+	// addresses are the static addresses with which the VM is configured, if its configuration has them.
+	addresses []string
+}
+
+func newKnownVM(key string, config vmConfig, record Record, isOwn bool) knownVM {
+	addresses := record.ListAddresses()
+	if len(addresses) == 0 {
+		addresses = parseIPConfig(config["ipconfig0"])
+	}
+
+	return knownVM{key: key, isOwn: isOwn, record: record, mac: parseMAC(config["net0"]), addresses: addresses}
 }
 
 // cacheKey returns a key that changes if another VM may have taken a VM's ID, or if the VM's record may
@@ -32,9 +44,7 @@ func (p *Provider) cacheVM(id int, config vmConfig, record Record, isOwn bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.knownVMs[id] = knownVM{
-		key: cacheKey(config["name"], config["lock"]), isOwn: isOwn, record: record, mac: parseMAC(config["net0"]),
-	}
+	p.knownVMs[id] = newKnownVM(cacheKey(config["name"], config["lock"]), config, record, isOwn)
 }
 
 // mayBeOwned reports whether a listed VM may belong to this operator: its ID is in the range, or the VM has
@@ -122,9 +132,7 @@ func (p *Provider) identifyVM(ctx context.Context, r resource) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
-	p.knownVMs[r.VMID] = knownVM{
-		key: cacheKey(r.Name, r.Lock), isOwn: err == nil && p.id.owns(record, r.VMID), record: record, mac: parseMAC(config["net0"]),
-	}
+	p.knownVMs[r.VMID] = newKnownVM(cacheKey(r.Name, r.Lock), config, record, err == nil && p.id.owns(record, r.VMID))
 
 	return nil
 }
@@ -144,18 +152,49 @@ func (p *Provider) pruneKnown(vms vmsByID, live map[int]bool) {
 
 // findByClaim returns the ID of a claim's machine. The machine may have another ID than the requested one.
 func (p *Provider) findByClaim(ctx context.Context, vms vmsByID, uid string) (int, bool, error) {
-	all, err := p.listOwned(ctx, vms)
+	owned, err := p.listOwned(ctx, vms)
 	if err != nil {
 		return 0, false, err
 	}
 
-	for id, known := range all {
+	id, ok := findByClaim(owned, uid)
+
+	return id, ok, nil
+}
+
+// findByClaim returns the ID of a claim's machine among the machines of this operator.
+func findByClaim(owned map[int]knownVM, uid string) (int, bool) {
+	for id, known := range owned {
 		if known.record.MachineClaim.UID == uid {
-			return id, true, nil
+			return id, true
 		}
 	}
 
-	return 0, false, nil
+	return 0, false
+}
+
+// checkAddresses returns an error if another machine has an address of spec.
+func (p *Provider) checkAddresses(ctx context.Context, vms vmsByID, spec hypervisor.MachineSpec) error {
+	if spec.Network.AddressNetwork == "" {
+		return nil
+	}
+
+	owned, err := p.listOwned(ctx, vms)
+	if err != nil {
+		return err
+	}
+
+	return checkAddresses(vms, owned, spec)
+}
+
+func checkAddresses(vms vmsByID, owned map[int]knownVM, spec hypervisor.MachineSpec) error {
+	for id, known := range owned {
+		if err := known.record.CheckAddresses(spec, fmt.Sprintf("machine %d on node %s", id, vms[id].Node)); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // isOwnISO reports whether a drive holds the ISO of this machine.

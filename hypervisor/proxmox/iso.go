@@ -94,7 +94,7 @@ func (p *Provider) sendISO(ctx context.Context, m *machine, storage storageInfo,
 	}
 
 	return "", &hypervisor.Error{
-		Kind: hypervisor.UnknownOutcome, Reason: "UploadNotPassedOn", Err: err,
+		Kind: hypervisor.UnknownOutcome, Reason: "UploadNotCopied", Err: err,
 		Message: fmt.Sprintf("upload the cloud-init ISO of machine %d: Proxmox forwards the ISO to node %s over SSH "+
 			"and gives up after 5 s: make sure that the nodes can connect to each other over SSH in less time, "+
 			"or use a shared isoStorage", m.id, m.node),
@@ -180,11 +180,22 @@ func (p *Provider) checkSnippetsConfig(shape hypervisor.Shape) error {
 	}
 }
 
-// replaceFile writes a file atomically: readers see the complete file or no change.
+// replaceFile writes a file atomically: readers see the complete file or no change. It follows no symbolic link that
+// another user of the storage has created.
 func replaceFile(path string, data []byte) error {
 	tempPath := path + ".part"
-	if err := os.WriteFile(tempPath, data, snippetMode); err != nil {
+	if err := os.Remove(tempPath); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("write snippet: %w", err)
+	}
+
+	file, err := os.OpenFile(tempPath, os.O_WRONLY|os.O_CREATE|os.O_EXCL, snippetMode) // O_EXCL follows no link
+	if err != nil {
+		return fmt.Errorf("write snippet: %w", err)
+	}
+
+	_, err = file.Write(data)
+	if err := errors.Join(err, file.Close()); err != nil {
+		return errors.Join(fmt.Errorf("write snippet: %w", err), os.Remove(tempPath))
 	}
 
 	if err := os.Rename(tempPath, path); err != nil {

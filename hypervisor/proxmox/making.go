@@ -184,10 +184,45 @@ func (p *Provider) inspectDestroy(ctx context.Context, m *machine, fallback erro
 	return fallback
 }
 
-// confirmAbsent records that the machine does not exist, after it has verified that the principal could see
-// the machine. Without the privilege VM.Audit, the error names the missing privilege. The privilege may
-// have been restored after the machine was looked up, so confirmAbsent lists the VMs once more.
+// confirmAbsent records that the machine does not exist. The principal must have the privilege to see the machine
+// before and after the VMs are listed: without it, a VM that exists is not listed. The machine may also have another
+// ID than the recorded one.
 func (p *Provider) confirmAbsent(ctx context.Context, m *machine) error {
+	if err := p.requireAudit(ctx, m); err != nil {
+		return err
+	}
+
+	vms, _, err := p.vmCache.get(ctx, 0)
+	if err != nil {
+		return err
+	}
+
+	if _, isListed := vms[m.id]; isListed {
+		return p.newBusyError(m, reasonReappeared, "machine %d is visible again", m.id)
+	}
+
+	id, hasOtherID, err := p.findByClaim(ctx, vms, m.owner.UID)
+	if err != nil {
+		return err
+	}
+
+	if hasOtherID {
+		m.id, m.node = id, vms[id].Node
+
+		return p.newBusyError(m, reasonReappeared, "the machine has id %d", id)
+	}
+
+	if err := p.requireAudit(ctx, m); err != nil {
+		return err
+	}
+
+	m.phase = phaseReserved
+
+	return nil
+}
+
+// requireAudit returns an error that names the missing privilege if the principal could not see the machine.
+func (p *Provider) requireAudit(ctx context.Context, m *machine) error {
 	granted, err := p.client.readPermissions(ctx)
 	if err != nil {
 		return err
@@ -202,17 +237,6 @@ func (p *Provider) confirmAbsent(ctx context.Context, m *machine) error {
 	if problems := p.client.describeUnmet(granted, requirements); len(problems) > 0 {
 		return newPrivilegesError(fmt.Sprintf("look for machine %d", m.id), problems)
 	}
-
-	vms, _, err := p.vmCache.get(ctx, 0)
-	if err != nil {
-		return err
-	}
-
-	if _, isListed := vms[m.id]; isListed {
-		return p.newBusyError(m, "SeenAgain", "machine %d is visible again", m.id)
-	}
-
-	m.phase = phaseReserved
 
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -302,6 +303,20 @@ func formatIPConfig(n hypervisor.NetworkOptions) string {
 	}
 
 	return strings.Join(parts, ",")
+}
+
+// parseIPConfig returns the static addresses in the value of an option ipconfig0, and none for DHCP.
+func parseIPConfig(value string) []string {
+	var out []string
+
+	for part := range strings.SplitSeq(value, ",") {
+		key, address, _ := strings.Cut(part, "=")
+		if _, err := netip.ParsePrefix(address); err == nil && (key == "ip" || key == "ip6") {
+			out = append(out, address)
+		}
+	}
+
+	return out
 }
 
 // familySuffix returns the suffix of the option keys for the family of an address: "6" for IPv6, "" for

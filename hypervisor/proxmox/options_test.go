@@ -21,6 +21,7 @@ func TestEditNet(t *testing.T) {
 		want              string
 	}{
 		{"nothing wanted keeps all", clone, "", 0, clone},
+		{"the MTU stays", clone + ",mtu=1400", "vmbr1", 9, "virtio=BC:24:11:00:00:01,bridge=vmbr1,firewall=1,tag=9,mtu=1400"},
 		{"a bridge drops the template's VLAN", clone, "vmbr1", 0, "virtio=BC:24:11:00:00:01,bridge=vmbr1,firewall=1"},
 		{"a VLAN on the template's bridge", clone, "", 9, "virtio=BC:24:11:00:00:01,bridge=vmbr0,firewall=1,tag=9"},
 		{"both", clone, "vmbr1", 9, "virtio=BC:24:11:00:00:01,bridge=vmbr1,firewall=1,tag=9"},

@@ -37,12 +37,23 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, err
 	}
 
-	if id, ok, err := p.findByClaim(ctx, vms, spec.Owner.UID); err != nil {
+	owned, err := p.listOwned(ctx, vms)
+	if err != nil {
 		return out, err
-	} else if ok {
-		out.ID, out.Node = id, vms[id].Node
+	}
 
-		return out, nil
+	if id, ok := findByClaim(owned, spec.Owner.UID); ok {
+		return hypervisor.Reservation{ID: id, Node: vms[id].Node, Exists: true, Addresses: owned[id].addresses}, nil
+	}
+
+	for id, known := range owned {
+		if other := known.record.Owner(); other.Namespace == spec.Owner.Namespace && other.Name == spec.Owner.Name {
+			return out, hypervisor.NewNamesakeError(other, fmt.Sprintf("machine %d on node %s", id, vms[id].Node))
+		}
+	}
+
+	if err := checkAddresses(vms, owned, spec); err != nil {
+		return out, err
 	}
 
 	candidates, err := p.listCandidates(ctx, vms, spec)
@@ -124,12 +135,16 @@ func (p *Provider) checkCandidateStorage(ctx context.Context, c *candidate, spec
 	name := p.selectStorage(c.Template, spec.Shape)
 
 	storage, err := p.findStorage(ctx, c.Node, name)
+	if err == nil {
+		err = storage.checkUsable()
+	}
 
-	switch {
-	case err != nil:
+	if err == nil && spec.Shape.CloudInitSource != hypervisor.SourceBuiltin {
+		err = p.checkISOStorage(ctx, c.Node)
+	}
+
+	if err != nil {
 		c.Trouble = err.Error()
-	case !storage.isUsable():
-		c.Trouble = fmt.Sprintf("cannot use storage %s because the storage is not active", name)
 	}
 
 	c.Online = c.Trouble == ""
@@ -138,6 +153,16 @@ func (p *Provider) checkCandidateStorage(ctx context.Context, c *candidate, spec
 	c.Sites = []site{templateTarget, storageTarget}
 	c.StorageExclusion = p.breaker.exclusionReason(spec.Owner.UID, storageTarget)
 	c.TemplateExclusion = p.breaker.exclusionReason(spec.Owner.UID, templateTarget)
+}
+
+// checkISOStorage verifies that the node can receive cloud-init ISOs now.
+func (p *Provider) checkISOStorage(ctx context.Context, node string) error {
+	storage, err := p.findISOStorage(ctx, node)
+	if err != nil {
+		return err
+	}
+
+	return storage.checkUsable()
 }
 
 // candidate is a node on which a machine could be placed, with the template for the clone.

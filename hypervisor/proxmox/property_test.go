@@ -147,8 +147,11 @@ func TestProperty20TaggingAndMetadata(t *testing.T) {
 		}, gen.Identifier(), text, gen.AlphaString(), text, text)) //nolint:gocritic // generators are not options
 }
 
-// tagPattern matches a valid tag in lower case.
-var tagPattern = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+var (
+	// tagPattern matches a valid tag in lower case.
+	tagPattern = regexp.MustCompile(`^[a-z0-9_][a-z0-9_\-+.]*$`)
+	timeInUTC  = regexp.MustCompile(`"createdAt":"[0-9T:-]+Z"`)
+)
 
 // checkMarks returns what is wrong with a machine's notes and tags, or "".
 func checkMarks(notes, tags string, owner hypervisor.Owner, id int) string {
@@ -159,6 +162,14 @@ func checkMarks(notes, tags string, owner hypervisor.Owner, id int) string {
 
 	if r.Owner() != owner || r.OperatorUID != operatorUID || r.Cluster != "lab" || r.VMID != id {
 		return fmt.Sprintf("record is %+v", r)
+	}
+
+	if !timeInUTC.MatchString(notes) {
+		return "createdAt is not in UTC: " + notes
+	}
+
+	if strings.Contains(";"+tags, ";hf-pool-") != (owner.Pool != "") {
+		return "the tag of the pool is missing: " + tags
 	}
 
 	for x := range strings.SplitSeq(tags, ";") {

@@ -210,14 +210,7 @@ func (p *Provider) isLostWithNode(ctx context.Context, m *machine) bool {
 		return false
 	}
 
-	vms, _, err := p.vmCache.get(ctx, 0)
-	if err != nil {
-		return false
-	}
-
-	_, isListed := vms[m.id]
-
-	return !isListed
+	return p.confirmAbsent(ctx, m) == nil
 }
 
 // explainUnusableNode returns the reason why no machine can be created on a node now, or "" if machines can
@@ -296,7 +289,7 @@ func (p *Provider) findStorage(ctx context.Context, node, name string) (storageI
 
 	slices.Sort(names)
 
-	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageNotFound",
+	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, reasonStorageNotFound,
 		"node %s has no storage %q (it has %v): use one of these storages, or grant %s Datastore.Audit on /storage/%s",
 		node, name, names, p.client.principal(), name)
 }
@@ -311,7 +304,7 @@ func (p *Provider) findISOStorage(ctx context.Context, node string) (storageInfo
 		}
 
 		if !s.hasContentType(isoContent) {
-			return s, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
+			return s, hypervisor.Errorf(hypervisor.Rejected, reasonStorageWithoutISO,
 				"storage %s on node %s does not accept ISOs (it accepts %s): choose another isoStorage, "+
 					"or allow ISOs with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content)
 		}
@@ -330,7 +323,7 @@ func (p *Provider) findISOStorage(ctx context.Context, node string) (storageInfo
 		}
 	}
 
-	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutISO",
+	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, reasonStorageWithoutISO,
 		"no active storage of node %s accepts ISOs: allow ISOs on a storage with: pvesm set STORAGE --content ...,iso, "+
 			"and grant %s Datastore.Audit, Datastore.AllocateSpace and Datastore.AllocateTemplate on that storage",
 		node, p.client.principal())

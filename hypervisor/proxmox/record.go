@@ -61,8 +61,8 @@ func ParseRecord(description string) (Record, error) {
 type identity struct{ hypervisor.Identity }
 
 // newRecord returns the ownership record of a machine.
-func (i identity) newRecord(id int, owner hypervisor.Owner, now time.Time) Record {
-	return Record{Record: i.NewRecord(owner, now), VMID: id}
+func (i identity) newRecord(id int, spec hypervisor.MachineSpec, now time.Time) Record {
+	return Record{Record: i.NewRecord(spec.Owner, spec.Network, now), VMID: id}
 }
 
 // owns reports whether the record of VM id belongs to this operator.

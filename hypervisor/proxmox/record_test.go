@@ -17,8 +17,9 @@ import (
 func testRecord() Record {
 	id := identity{hypervisor.Identity{OperatorUID: "op-1", Cluster: "lab"}}
 
-	return id.newRecord(100001, hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"},
-		time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
+	owner := hypervisor.Owner{Namespace: "ci", Name: "claim-1", UID: "uid-1", Pool: "linux"}
+
+	return id.newRecord(100001, hypervisor.MachineSpec{Owner: owner}, time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC))
 }
 
 func TestRecordSurvivesTheDescription(t *testing.T) {
@@ -129,4 +130,19 @@ func FuzzParseRecord(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestParseIPConfig checks that the addresses that were written into a VM's configuration are read back from it.
+func TestParseIPConfig(t *testing.T) {
+	for value, want := range map[string][]string{
+		"": nil, "ip=dhcp": nil, "ip=dhcp,ip6=auto": nil,
+		formatIPConfig(hypervisor.NetworkOptions{
+			Addresses: []string{"10.0.0.5/24", "fd00::5/64"}, Gateways: []string{"10.0.0.1", "fd00::1"},
+		}): {"10.0.0.5/24", "fd00::5/64"},
+		"gw=10.0.0.1,ip=10.0.0.5/24": {"10.0.0.5/24"},
+	} {
+		if diff := cmp.Diff(want, parseIPConfig(value)); diff != "" {
+			t.Errorf("%q (-want +got):\n%s", value, diff)
+		}
+	}
 }

@@ -52,13 +52,38 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, shap
 		return nil, err
 	}
 
-	for _, t := range usable {
-		if err := p.checkTemplate(ctx, granted, t, shape); err != nil {
-			return nil, p.preferNotFound(ctx, ref, err)
-		}
+	if usable, err = p.filterByStorage(ctx, granted, usable, shape); err != nil {
+		return nil, p.preferNotFound(ctx, ref, err)
 	}
 
 	return usable, p.checkBridges(ctx, granted, nodes, shape)
+}
+
+// filterByStorage checks the templates, and returns those whose nodes have the storage for the disks of clones.
+func (p *Provider) filterByStorage(
+	ctx context.Context, granted permissions, templates []hypervisor.Template, shape hypervisor.Shape,
+) ([]hypervisor.Template, error) {
+	var (
+		out      []hypervisor.Template
+		firstErr error
+	)
+
+	for _, t := range templates {
+		switch err := p.checkTemplate(ctx, granted, t, shape); {
+		case err == nil:
+			out = append(out, t)
+		case hasReason(err, reasonStorageNotFound):
+			firstErr = cmp.Or(firstErr, err)
+		default:
+			return nil, err
+		}
+	}
+
+	if len(out) > 0 {
+		return out, nil
+	}
+
+	return nil, firstErr
 }
 
 // newNoUsableNodeError returns an error that lists the unusable nodes and the reasons.
@@ -233,7 +258,7 @@ func (p *Provider) checkSnippetsStorage(ctx context.Context, t hypervisor.Templa
 // nodes whose bridges it cannot list: the principal lacks the privilege, the node has no such API call, or the
 // node is unreachable. If the bridge cannot be used there, the clone call reports the error.
 func (p *Provider) checkBridges(ctx context.Context, granted permissions, nodes []hypervisor.Node, shape hypervisor.Shape) error {
-	bridge := cmp.Or(shape.Bridge, p.config.DefaultNetwork)
+	bridge := p.selectBridge(shape)
 	if bridge == "" {
 		return nil
 	}

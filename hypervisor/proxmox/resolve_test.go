@@ -6,6 +6,7 @@ package proxmox_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -113,6 +114,15 @@ func TestResolveErrors(t *testing.T) {
 			hypervisor.Rejected, []string{"nas"}},
 		{"template on an unusable node", nil, func(c *hypervisor.Config) { c.Nodes = []string{"pve2"} }, hypervisor.TemplateRef{ID: 9001},
 			nil, hypervisor.Rejected, []string{"template 9001", "pve1", "not shared"}},
+		{"a linked clone on plain LVM", func(m *pve.Model) {
+			m.Storages = slices.Clone(m.Storages)
+			for i := range m.Storages {
+				if m.Storages[i].Name == "local-lvm" {
+					m.Storages[i].Type = "lvm"
+				}
+			}
+		}, nil, byName, func(s *hypervisor.Shape) { s.Linked = true }, hypervisor.Rejected,
+			[]string{"local-lvm of type lvm", "does not support linked clones"}},
 		{"not allowed to clone", func(m *pve.Model) { revoke(m, "HyperFleetTemplate", "VM.Clone") }, nil, byName, nil,
 			hypervisor.Rejected, []string{"VM.Clone", "/vms/9001"}},
 		{"not allowed on its storage", func(m *pve.Model) { revoke(m, "HyperFleetDisk", "Datastore.AllocateSpace") }, nil, byName, nil,
@@ -174,7 +184,19 @@ func TestBuiltin(t *testing.T) {
 		t.Fatal(err)
 	}
 
+	// Another user of the storage knows the name of the snippet.
+	target := filepath.Join(t.TempDir(), "target")
+	planted := filepath.Join(dir, proxmox.SnippetName(operatorUID, "lab", sp.Owner.UID, "user")+".part")
+
+	if err := os.Symlink(target, planted); err != nil {
+		t.Fatal(err)
+	}
+
 	made, sp := create(t, p, sp)
+
+	if text, err := os.ReadFile(target); err == nil {
+		t.Errorf("the snippet was written through a symbolic link: %s", text)
+	}
 
 	found, err := filepath.Glob(filepath.Join(dir, "hf-*-user.yaml"))
 	if err != nil || len(found) != 1 {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -297,6 +298,94 @@ func TestPrivilegeIsGrantedAgain(t *testing.T) {
 		remove(t, connect(t, s), want)
 		expectNothingLeft(t, s)
 	})
+}
+
+// TestPrivilegeChangesBetweenLooks changes the privilege to see machines at each request of a lookup. A machine that
+// runs on another node, or has another ID than the recorded one, must not count as gone.
+func TestPrivilegeChangesBetweenLooks(t *testing.T) {
+	t.Parallel()
+	forEachGrant(t, func(t *testing.T, grant func(*pve.Model)) {
+		t.Helper()
+
+		m := fastModel().WithSharedStorage()
+		grant(&m)
+
+		s := pvetest.New(t, m)
+		first := connect(t, s)
+		made, want := create(t, first, newSpec(1))
+
+		other := "pve1"
+		if made.Node == other {
+			other = "pve2"
+		}
+
+		for at := range 12 {
+			for _, isHeldAtFirst := range []bool{true, false} {
+				s.Migrate(made.ID, other)
+				made.Node, other = other, made.Node
+
+				otherID := newRef(want)
+				otherID.ID = made.ID + 1000
+				moved := newRef(want)
+				moved.PowerOffReported = true
+
+				for who, look := range map[string]func() error{
+					"the same process": func() error { return errorOf(first.Get(t.Context(), moved)) },
+					"a new process":    func() error { return errorOf(connect(t, s).Get(t.Context(), moved)) },
+					"another ID":       func() error { return errorOf(connect(t, s).Get(t.Context(), otherID)) },
+				} {
+					setAuditPrivilege(s, isHeldAtFirst)
+
+					var calls atomic.Int32
+
+					removeHook := s.OnCall(func(call pve.Call) {
+						if call.Phase == pve.PhaseAfter && int(calls.Add(1)) == at+1 {
+							setAuditPrivilege(s, !isHeldAtFirst)
+						}
+					})
+					err := look()
+
+					removeHook()
+
+					if hypervisor.Is(err, hypervisor.NotFound) {
+						t.Fatalf("%s, held at first: %v, changed after call %d: %v", who, isHeldAtFirst, at+1, err)
+					}
+				}
+
+				setAuditPrivilege(s, true)
+			}
+		}
+
+		remove(t, connect(t, s), want)
+		expectNothingLeft(t, s)
+	})
+}
+
+// TestReserveReadsOwners checks that Reserve returns the machine that an owner already has, and reserves nothing while an
+// earlier claim of the same name has a machine.
+func TestReserveReadsOwners(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	first := connect(t, s)
+	made, want := create(t, first, newSpec(1))
+
+	for who, p := range map[string]hypervisor.Provider{"the same process": first, "a new process": connect(t, s)} {
+		if got, err := p.Reserve(t.Context(), newSpec(1)); err != nil || !got.Exists || got.ID != made.ID || got.Node != made.Node {
+			t.Errorf("%s: reserved %+v, %v, want machine %d", who, got, err, made.ID)
+		}
+
+		namesake := newSpec(1)
+		namesake.Owner.UID = "another-uid"
+		requireError(t, errorOf(p.Reserve(t.Context(), namesake)), hypervisor.NoCapacity, "belongs to an earlier MachineClaim")
+
+		if got, err := p.Reserve(t.Context(), newSpec(2)); err != nil || got.Exists {
+			t.Errorf("%s: reserved %+v, %v for a claim without a machine", who, got, err)
+		}
+	}
+
+	remove(t, first, want)
+	expectNothingLeft(t, s)
 }
 
 // While no node reports its status, no template is visible. The error must not be NotFound.

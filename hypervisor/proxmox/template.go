@@ -39,8 +39,11 @@ func (p *Provider) readTemplateConfig(ctx context.Context, node string, id int) 
 
 // formatRef returns the name of a template for messages.
 func formatRef(ref hypervisor.TemplateRef) string {
-	if ref.ID != 0 {
+	switch {
+	case ref.ID != 0:
 		return fmt.Sprintf("template %d", ref.ID)
+	case ref.Name == "":
+		return "template with the tags " + ref.Tags
 	}
 
 	return fmt.Sprintf("template %q", ref.Name)
@@ -51,7 +54,7 @@ func matchTemplateRef(vms vmsByID, ref hypervisor.TemplateRef) []resource {
 	var matches []resource
 
 	for _, r := range vms {
-		if r.Type == "qemu" && (ref.ID != 0 && r.VMID == ref.ID || ref.ID == 0 && r.Name == ref.Name) {
+		if r.Type == "qemu" && matchesRef(r, ref) {
 			matches = append(matches, r)
 		}
 	}
@@ -61,6 +64,20 @@ func matchTemplateRef(vms vmsByID, ref hypervisor.TemplateRef) []resource {
 	})
 
 	return matches
+}
+
+// matchesRef reports whether a VM is what ref refers to. A VM that only has the tags must be a template, because
+// machines may have the same tags.
+func matchesRef(r resource, ref hypervisor.TemplateRef) bool {
+	if ref.ID != 0 {
+		return r.VMID == ref.ID
+	}
+
+	if ref.Tags != "" && (!bool(r.Template) || !hasTags(r, ref.Tags)) {
+		return false
+	}
+
+	return r.Name == ref.Name || ref.Name == "" && ref.Tags != ""
 }
 
 // checkStaleNodes returns an error if a VM that ref may refer to is on a node that reports no status. The
@@ -100,7 +117,7 @@ func (p *Provider) findTemplates(ctx context.Context, vms vmsByID, ref hyperviso
 
 	if len(found) == 0 {
 		return nil, hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
-			"there is no %s on %s that %s can see: create it, correct its name, or grant VM.Audit "+
+			"there is no %s on %s that %s can see: create it, correct its name or tags, or grant VM.Audit "+
 				"and VM.Clone on it", formatRef(ref), p.client.host(), p.client.principal())
 	}
 
@@ -108,6 +125,11 @@ func (p *Provider) findTemplates(ctx context.Context, vms vmsByID, ref hyperviso
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "NotATemplate",
 			"machine %d (%s) on node %s is not a template: convert it with: qm template %d",
 			found[0].VMID, found[0].Name, found[0].Node, found[0].VMID)
+	}
+
+	templates, err := p.selectRelease(ctx, templates, ref)
+	if err != nil {
+		return nil, err
 	}
 
 	out := make([]hypervisor.Template, 0, len(templates))
@@ -150,7 +172,7 @@ func (p *Provider) describeTemplate(ctx context.Context, r resource) (hypervisor
 			"template %d (%s) on node %s has no disk to boot from", r.VMID, r.Name, r.Node)
 	}
 
-	t.Storage, t.DiskBytes = bootDisk.Storage, bootDisk.Bytes
+	t.Storage, t.DiskBytes, t.OS = bootDisk.Storage, bootDisk.Bytes, parseOSType(config["ostype"])
 
 	storage, err := p.findStorage(ctx, r.Node, bootDisk.Storage)
 	if err != nil {
@@ -160,6 +182,18 @@ func (p *Provider) describeTemplate(ctx context.Context, r resource) (hypervisor
 	t.Shared = bool(storage.Shared)
 
 	return t, nil
+}
+
+// parseOSType returns the operating system of the option ostype. It returns "" for Solaris and for other systems.
+func parseOSType(text string) string {
+	switch {
+	case strings.HasPrefix(text, "w"): // win11, wxp, w2k8, wvista
+		return hypervisor.OSWindows
+	case text == "l24", text == "l26":
+		return hypervisor.OSLinux
+	default:
+		return ""
+	}
 }
 
 // selectTemplate returns the template from which a machine on the node is cloned: a template on the same
@@ -196,6 +230,12 @@ func (p *Provider) selectStorage(t hypervisor.Template, shape hypervisor.Shape) 
 	default:
 		return t.Storage
 	}
+}
+
+// selectBridge returns the bridge of a machine's first network device. It is empty if neither the template nor the
+// cluster names one.
+func (p *Provider) selectBridge(shape hypervisor.Shape) string {
+	return cmp.Or(shape.Bridge, p.config.DefaultNetwork)
 }
 
 // cloneQueueKey returns the clone queue of a storage on a node.

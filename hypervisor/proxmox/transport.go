@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -199,7 +200,7 @@ func (t *transport) shouldRetry(req *http.Request, err error) bool {
 		return isRetryableStatus(apiErr.Status)
 	}
 
-	return !isCertificateError(err)
+	return !hypervisor.IsUntrusted(err)
 }
 
 func (t *transport) slotsOfNode(node string) *semaphore.Weighted {

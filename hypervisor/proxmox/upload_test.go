@@ -27,12 +27,12 @@ func TestUploadForAnotherNode(t *testing.T) {
 		name, storage string
 		// only is the name of the only node that has the shared storage, or "" if all nodes have the
 		// storage.
-		only string
-		told bool
+		only       string
+		isReported bool
 	}{
 		{name: "shared", storage: isos},
-		{name: "shared by other nodes than the called node", storage: isos, only: "pve2", told: true},
-		{name: "its own", storage: "local", told: true},
+		{name: "shared by other nodes than the called node", storage: isos, only: "pve2", isReported: true},
+		{name: "its own", storage: "local", isReported: true},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			t.Parallel()
@@ -56,7 +56,7 @@ func TestUploadForAnotherNode(t *testing.T) {
 			})
 			want := newSpec(1)
 
-			if row.told {
+			if row.isReported {
 				requireError(t, createError(t, p, &want, hypervisor.UnknownOutcome), hypervisor.UnknownOutcome, "node pve2 over SSH", "shared isoStorage")
 
 				return

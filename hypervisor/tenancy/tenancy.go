@@ -230,7 +230,11 @@ func templateSource(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alp
 			return strconv.Itoa(int(*source.TemplateID))
 		}
 
-		return source.TemplateName
+		return cmp.Or(source.TemplateName, formatTags(source.TemplateTags))
+	}
+
+	if source := spec.Template.Libvirt; source != nil {
+		return cmp.Or(source.Volume, source.Domain, formatTags(source.Tags))
 	}
 
 	source := spec.Template.KubeVirt
@@ -249,6 +253,12 @@ func templateSource(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alp
 	}
 
 	return ""
+}
+
+// formatTags returns sorted tags in the notation of NamespaceAccess.Templates. The prefix distinguishes them from names
+// and IDs: whoever may use a template by its name may not use every template with a tag of this name.
+func formatTags(tags []string) string {
+	return "tags:" + strings.Join(slices.Sorted(slices.Values(tags)), ",")
 }
 
 // machineNamespace returns the namespace of a cluster's machines on KubeVirt, or "" for another

@@ -104,36 +104,49 @@ func buildHint(machine identity.Machine) string {
 // another version of the operator creates it, ensureEntry replaces it. If an entry of another owner has
 // the same identity, the error is of kind Rejected.
 func (r *Registry) ensureEntry(ctx context.Context, c clients, entry *types.Entry) error {
-	for canReplace := true; ; canReplace = false {
-		response, err := c.entries.BatchCreateEntry(ctx, &entryv1.BatchCreateEntryRequest{
-			Entries: []*types.Entry{entry}, OutputMask: &types.EntryMask{},
-		})
-		if err != nil {
-			return wrapError("create entry "+entry.GetId(), err)
-		}
+	canReplace, err := createEntry(ctx, c, entry)
+	if !canReplace {
+		return err
+	}
 
-		if len(response.GetResults()) != 1 {
-			return wrapError("create entry "+entry.GetId(), errResultCount)
-		}
+	// Another version of the operator has created the entry with other selectors.
+	if err := r.deleteEntries(ctx, c, entry.GetId()); err != nil {
+		return err
+	}
 
-		result := response.GetResults()[0]
-		code := codes.Code(uint32(result.GetStatus().GetCode())) //nolint:gosec // a code of gRPC
+	_, err = createEntry(ctx, c, entry)
 
-		switch {
-		case code == codes.OK, code == codes.AlreadyExists && result.GetEntry().GetId() == entry.GetId():
-			return nil
-		case code == codes.AlreadyExists && result.GetEntry().GetId() != "":
-			return &identity.Error{Kind: identity.Rejected, Err: fmt.Errorf(
-				"create entry %s: entry %s of another owner gives the same identity %s: delete the other entry",
-				entry.GetId(), result.GetEntry().GetId(), entry.GetSpiffeId().GetPath())}
-		case code == codes.InvalidArgument || !canReplace:
-			return wrapError("create entry "+entry.GetId(), status.Error(code, result.GetStatus().GetMessage()))
-		}
+	return err
+}
 
-		// Another version of the operator has created the entry with other selectors.
-		if err := r.deleteEntries(ctx, c, entry.GetId()); err != nil {
-			return err
-		}
+// createEntry creates the entry. If it fails, canReplace is true if an entry with the same ID may exist, so
+// that the call can succeed after that entry is deleted.
+func createEntry(ctx context.Context, c clients, entry *types.Entry) (canReplace bool, err error) {
+	response, err := c.entries.BatchCreateEntry(ctx, &entryv1.BatchCreateEntryRequest{
+		Entries: []*types.Entry{entry}, OutputMask: &types.EntryMask{},
+	})
+	if err != nil {
+		return false, wrapError("create entry "+entry.GetId(), err)
+	}
+
+	if len(response.GetResults()) != 1 {
+		return false, wrapError("create entry "+entry.GetId(), errResultCount)
+	}
+
+	result := response.GetResults()[0]
+	code := codes.Code(uint32(result.GetStatus().GetCode())) //nolint:gosec // a code of gRPC
+
+	switch {
+	case code == codes.OK, code == codes.AlreadyExists && result.GetEntry().GetId() == entry.GetId():
+		return false, nil
+	case code == codes.AlreadyExists && result.GetEntry().GetId() != "":
+		return false, &identity.Error{Kind: identity.Rejected, Err: fmt.Errorf(
+			"create entry %s: entry %s of another owner gives the same identity %s: delete the other entry",
+			entry.GetId(), result.GetEntry().GetId(), entry.GetSpiffeId().GetPath())}
+	default:
+		err := wrapError("create entry "+entry.GetId(), status.Error(code, result.GetStatus().GetMessage()))
+
+		return code != codes.InvalidArgument, err
 	}
 }
 
@@ -274,10 +287,12 @@ func (r *Registry) isAttested(ctx context.Context, c clients, agent *types.SPIFF
 	}
 }
 
-// listDeviceAgents returns the agents that attested with the machine's device identity. It reads only
-// the first page.
+// listDeviceAgents returns the agents that attested with the machine's device identity. It reads them page
+// by page.
 func (r *Registry) listDeviceAgents(ctx context.Context, c clients, id identity.ID) ([]*types.Agent, error) {
-	response, err := c.agents.ListAgents(ctx, &agentv1.ListAgentsRequest{
+	var out []*types.Agent
+
+	request := &agentv1.ListAgentsRequest{
 		Filter: &agentv1.ListAgentsRequest_Filter{
 			ByAttestationType: devIDAttestor,
 			BySelectorMatch: &types.SelectorMatch{
@@ -285,12 +300,22 @@ func (r *Registry) listDeviceAgents(ctx context.Context, c clients, id identity.
 			},
 		},
 		OutputMask: &types.AgentMask{}, PageSize: pageSize,
-	})
-	if err != nil {
-		return nil, wrapError("list agents of machine "+id.Path(), err)
 	}
 
-	return response.GetAgents(), nil
+	for {
+		page, err := c.agents.ListAgents(ctx, request)
+		if err != nil {
+			return nil, wrapError("list agents of machine "+id.Path(), err)
+		}
+
+		out = append(out, page.GetAgents()...)
+
+		if page.GetNextPageToken() == "" {
+			return out, nil
+		}
+
+		request.PageToken = page.GetNextPageToken()
+	}
 }
 
 // spendToken makes a join token unusable by attesting an agent with it. If the server rejects the token

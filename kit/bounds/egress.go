@@ -176,6 +176,7 @@ var specialPurposeNetworks = sync.OnceValue(func() []netip.Prefix {
 	var out []netip.Prefix
 
 	for _, text := range []string{
+		"168.63.129.16/32", // the services of Azure for its own VMs, although the address is public
 		"0.0.0.0/8", "100.64.0.0/10", "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "198.18.0.0/15",
 		"198.51.100.0/24", "203.0.113.0/24", "240.0.0.0/4",
 		"::/96", "64:ff9b::/96", "64:ff9b:1::/48", "100::/64", "2001::/23", "2001:db8::/32", "2002::/16", "fec0::/10",

@@ -78,7 +78,7 @@ func TestAddressesThatAreNotPublic(t *testing.T) {
 	for _, host := range []string{
 		"127.0.0.1", "[::1]", "[::ffff:127.0.0.1]", "169.254.169.254", "[fe80::1]", "[fd00:ec2::254]", "10.96.0.1", "172.16.0.1",
 		"192.168.1.1", "100.64.0.1", "0.0.0.0", "[::]", "224.0.0.1", "255.255.255.255", "[64:ff9b::a9fe:a9fe]", "[2002:7f00:1::]",
-		"[::7f00:1]",
+		"[::7f00:1]", "168.63.129.16",
 	} {
 		resp, err := (&http.Client{Transport: transport}).Get("https://" + host + "/")
 		if err == nil {

@@ -27,8 +27,8 @@ const (
 	reasonNoNode      = "NoNode"
 	reasonUnreachable = "ClusterUnreachable"
 
-	reasonNodeDeleted = "NodeDeleted"
-	reasonNodeLeft    = "NodeLeft"
+	reasonNodeDeleted    = "NodeDeleted"
+	reasonNodeNotDeleted = "NodeNotDeleted"
 
 	// pollInterval is the interval in which a Node that is being drained is checked.
 	pollInterval = 5 * time.Second
@@ -179,9 +179,9 @@ func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, 
 	}
 
 	message := fmt.Sprintf("Node %s remains after its %s was deleted: delete the Node: %v", d.Node, d.Subject, err)
-	d.EmitWarning(reasonNodeLeft, message)
+	d.EmitWarning(reasonNodeNotDeleted, message)
 
-	return step.Done().WithReason(reasonNodeLeft, message)
+	return step.Done().WithReason(reasonNodeNotDeleted, message)
 }
 
 // describeProgress returns the error, or a text that names the remaining and the blocked pods.

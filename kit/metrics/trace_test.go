@@ -29,18 +29,18 @@ func TestSpansOfCalls(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct {
-		inTrace, told bool
-		status        int
-		err           error
-		want          codes.Code
-		words         string
+		inTrace, hasTraceparent bool
+		status                  int
+		err                     error
+		want                    codes.Code
+		words                   string
 	}{
 		"in a trace":                      {inTrace: true, status: http.StatusOK, want: codes.Unset},
-		"with a propagated trace context": {inTrace: true, told: true, status: http.StatusOK, want: codes.Unset},
+		"with a propagated trace context": {inTrace: true, hasTraceparent: true, status: http.StatusOK, want: codes.Unset},
 		"refused":                         {inTrace: true, status: http.StatusConflict, want: codes.Error, words: "4xx"},
 		"without a response":              {inTrace: true, err: errors.New("the secret is x"), want: codes.Error, words: "error"},
 		"not in a trace":                  {status: http.StatusOK},
-		"traced, without a parent span":   {told: true, status: http.StatusOK},
+		"traced, without a parent span":   {hasTraceparent: true, status: http.StatusOK},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spans := tracetest.NewInMemoryExporter()
@@ -72,7 +72,7 @@ func TestSpansOfCalls(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			if tc.told {
+			if tc.hasTraceparent {
 				request.Header.Set("Traceparent", before)
 			}
 
@@ -87,7 +87,7 @@ func TestSpansOfCalls(t *testing.T) {
 
 			got := spans.GetSpans()
 			if !tc.inTrace {
-				if len(got) != 0 || tc.told != (sent == before) {
+				if len(got) != 0 || tc.hasTraceparent != (sent == before) {
 					t.Errorf("spans %+v, sent %q", got, sent)
 				}
 
@@ -101,7 +101,7 @@ func TestSpansOfCalls(t *testing.T) {
 			}
 
 			want := ""
-			if tc.told {
+			if tc.hasTraceparent {
 				want = "00-" + got[0].SpanContext.TraceID().String() + "-" + got[0].SpanContext.SpanID().String() + "-01"
 			}
 
@@ -109,7 +109,7 @@ func TestSpansOfCalls(t *testing.T) {
 				t.Errorf("sent %q, want %q", sent, want)
 			}
 
-			if kept := request.Header.Get("Traceparent"); tc.told != (kept == before) {
+			if kept := request.Header.Get("Traceparent"); tc.hasTraceparent != (kept == before) {
 				t.Errorf("the caller's request was changed: %q", kept)
 			}
 		})

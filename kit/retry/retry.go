@@ -99,3 +99,25 @@ func Sleep(ctx context.Context, clk clock.Clock, delay time.Duration) error {
 		return ctx.Err()
 	}
 }
+
+// WithGrace returns a context that ends grace after ctx has ended, for work that a program finishes at its end.
+// The caller must call cancel.
+func WithGrace(ctx context.Context, grace time.Duration) (graced context.Context, cancel context.CancelFunc) {
+	graced, end := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() {
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+
+		select {
+		case <-timer.C:
+		case <-graced.Done():
+		}
+
+		end()
+	})
+
+	return graced, func() {
+		stop()
+		end()
+	}
+}

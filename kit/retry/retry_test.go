@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"k8s.io/utils/clock"
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // scriptedTransport is a transport that returns one status after the other. Status 0 is a network error. It
@@ -72,7 +72,7 @@ func TestTransport(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			peer := &scriptedTransport{answers: tc.answers}
-			transport := retry.NewTransport(peer, instantClock{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
+			transport := retry.NewTransport(peer, timing.InstantClock{}, func(r *http.Request) bool { return r.Method != http.MethodPost })
 
 			req, err := http.NewRequestWithContext(t.Context(), tc.method, "http://peer.test/", strings.NewReader(tc.body))
 			if err != nil {
@@ -135,8 +135,3 @@ func TestTransportEndsWithItsCaller(t *testing.T) {
 		t.Errorf("got %v, want the context's error", err)
 	}
 }
-
-// instantClock is a clock whose timers fire immediately.
-type instantClock struct{ clock.RealClock }
-
-func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.NewTimer(0) }

@@ -39,7 +39,8 @@
 //
 // The status is patched once per run, with the difference to the object as it was read and with
 // the resourceVersion of that object. If nothing changed, nothing is patched. A stale read
-// therefore ends in a conflict and another run, and never loses facts.
+// therefore ends in a conflict and another run, and never loses facts. If the CRD lacks a field of
+// the status, nothing of the status is written except conditions with the reason CRDOutdated.
 //
 // Each step produces one OpenTelemetry span and one sample of hyperfleet_step_duration_seconds,
 // both under the step's name. If a step panics, the step counts as failed.

@@ -6,23 +6,28 @@ package step
 import (
 	"maps"
 	"reflect"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
 const (
-	// maxWriteDelay is the longest time that a deferred write is kept in memory, so that later
-	// changes are written together with it.
-	maxWriteDelay = 5 * time.Second
+	// defaultWriteDelay is how long a deferred write is kept in memory by default, so that later changes are
+	// written together with it.
+	defaultWriteDelay = 5 * time.Second
+	// ProgressWriteDelay is how long the progress of something that goes well may stay unwritten. Nothing and nobody
+	// acts on it, and it is written with the next change that matters.
+	ProgressWriteDelay = 30 * time.Second
 	// cacheRetryDelay is the time after which an object is reconciled again if its copy in the cache
 	// is older than the last write of this process.
 	cacheRetryDelay = 20 * time.Millisecond
 	// stateTTL is how long the state of an object is kept if the object is no longer reconciled, for
-	// example because it was deleted without a last run. It is longer than maxWriteDelay and
+	// example because it was deleted without a last run. It is longer than a write delay and
 	// maxCacheLag.
 	stateTTL = time.Minute
 	// maxCacheLag is how long a cache may take to receive a write. A cache that has not received the
@@ -45,10 +50,13 @@ type objectState struct {
 	// writtenVersion is empty once the cache has received the write.
 	writtenVersion string
 	writtenAt      time.Time
-	// deferredObject is a copy of the object at the end of the last run, which was not written. deferredAt
-	// is the time of the first run whose write is deferred.
-	deferredObject client.Object
-	deferredAt     time.Time
+	// deferredObject is a copy of the object at the end of the last run, which was not written. serverObject is the
+	// object as the API server had it in that run. deferredAt is when the first of these runs ended, and dueAt is when
+	// deferredObject must be written at the latest.
+	deferredObject, serverObject client.Object
+	deferredAt, dueAt            time.Time
+	// onNextSave are the callbacks of the runs whose changes deferredObject holds.
+	onNextSave []func()
 }
 
 // isCacheBehind returns whether this process has written a newer version of the object than obj. A run
@@ -81,9 +89,13 @@ func (m *objectStates) recordWrite(obj client.Object, now time.Time) {
 	*m.getOrCreate(obj.GetUID(), now) = objectState{writtenVersion: obj.GetResourceVersion(), writtenAt: now}
 }
 
-// deferWrite keeps a copy of the object as it is at the end of a run, and returns how much longer the write
-// may be deferred. The result is 0 if the write has already been deferred for maxWriteDelay, so that it is due.
-func (m *objectStates) deferWrite(obj client.Object, now time.Time) time.Duration {
+// deferWrite keeps a copy of the object as it is at the end of a run, and the callbacks that wait for its write.
+// server is the object as the API server has it. The result of the run says how long its changes may be deferred; a
+// shorter limit of an earlier run holds, too, unless the result extends it. deferWrite returns how much longer the
+// write may be deferred, or 0 if it is due. Then the caller must write.
+func (m *objectStates) deferWrite(
+	obj, server client.Object, result Result, onNextSave []func(), now time.Time,
+) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
@@ -92,38 +104,70 @@ func (m *objectStates) deferWrite(obj client.Object, now time.Time) time.Duratio
 		state.deferredAt = now
 	}
 
-	state.deferredObject, _ = obj.DeepCopyObject().(client.Object)
+	switch due := now.Add(result.writeDelay); {
+	case result.extendsDelay:
+		state.dueAt = state.deferredAt.Add(result.writeDelay)
+	case state.deferredObject == nil, due.Before(state.dueAt):
+		state.dueAt = due
+	}
 
-	return max(state.deferredAt.Add(maxWriteDelay).Sub(now), 0)
+	state.deferredObject, _ = obj.DeepCopyObject().(client.Object)
+	state.serverObject = server
+	state.onNextSave = slices.Clone(onNextSave)
+
+	return max(state.dueAt.Sub(now), 0)
 }
 
-// restoreDeferred replaces obj with the object that an earlier run left without writing it. If obj
-// has another resourceVersion than that object, it drops the deferred object instead.
-func (m *objectStates) restoreDeferred(obj client.Object) {
+// restoreDeferred replaces the status of obj with the status that an earlier run left without writing it, and returns
+// the callbacks that wait for its write. If another client has changed the status in the meantime, restoreDeferred
+// drops the deferred status and its callbacks instead. Changes of the metadata and the spec, such as a deletion, drop
+// nothing.
+func (m *objectStates) restoreDeferred(obj client.Object) []func() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 
 	known := m.objects[obj.GetUID()]
 	if known == nil || known.deferredObject == nil {
-		return
+		return nil
 	}
 
-	if known.deferredObject.GetResourceVersion() != obj.GetResourceVersion() {
-		known.deferredObject = nil // another client has written the object: this run observes the facts again
+	current := statusOf(obj)
+	isSameVersion := known.deferredObject.GetResourceVersion() == obj.GetResourceVersion()
+
+	if !isSameVersion && !areEqual(current, statusOf(known.serverObject)) {
+		known.drop() // another client has written the status: this run observes the facts again
 		m.deleteIfEmpty(obj.GetUID())
 
-		return
+		return nil
 	}
 
-	if restored, ok := known.deferredObject.DeepCopyObject().(client.Object); ok && reflect.TypeOf(restored) == reflect.TypeOf(obj) {
-		// Objects from the cache have a kind, but objects from a live read or a write have none. A cache
-		// may also strip managedFields. If either differed, it would become part of the patch, and the
-		// API server would reject the patch.
-		restored.GetObjectKind().SetGroupVersionKind(obj.GetObjectKind().GroupVersionKind())
-		restored.SetManagedFields(obj.GetManagedFields())
-		reflect.ValueOf(obj).Elem().Set(reflect.ValueOf(restored).Elem())
+	// Only the status is restored. The cache may strip other fields of an object, and a live read does not. If such
+	// a field differed, it would become part of the patch, and the API server would reject the patch.
+	restored := statusOf(known.deferredObject.DeepCopyObject())
+	if current.IsValid() && restored.IsValid() && current.Type() == restored.Type() {
+		current.Set(restored)
 	}
+
+	return slices.Clone(known.onNextSave)
 }
+
+// areEqual reports whether both values exist and are equal.
+func areEqual(a, b reflect.Value) bool {
+	return a.IsValid() && b.IsValid() && equality.Semantic.DeepEqual(a.Interface(), b.Interface())
+}
+
+// statusOf returns the field Status of an object, or the zero Value if there is none.
+func statusOf(obj any) reflect.Value {
+	value := reflect.ValueOf(obj)
+	if value.Kind() != reflect.Pointer || value.IsNil() || value.Elem().Kind() != reflect.Struct {
+		return reflect.Value{}
+	}
+
+	return value.Elem().FieldByName("Status")
+}
+
+// drop forgets the deferred write.
+func (s *objectState) drop() { s.deferredObject, s.serverObject, s.onNextSave = nil, nil, nil }
 
 // dropDeferred drops the deferred object, because nothing is left to write.
 func (m *objectStates) dropDeferred(obj client.Object) {
@@ -131,7 +175,7 @@ func (m *objectStates) dropDeferred(obj client.Object) {
 	defer m.mu.Unlock()
 
 	if known := m.objects[obj.GetUID()]; known != nil {
-		known.deferredObject = nil
+		known.drop()
 		m.deleteIfEmpty(obj.GetUID())
 	}
 }
@@ -153,7 +197,7 @@ func (m *objectStates) getOrCreate(uid types.UID, now time.Time) *objectState {
 	if now.Sub(m.lastSweep) > stateTTL {
 		m.lastSweep = now
 		maps.DeleteFunc(m.objects, func(_ types.UID, known *objectState) bool {
-			return now.Sub(known.writtenAt) > stateTTL && now.Sub(known.deferredAt) > stateTTL
+			return now.Sub(known.writtenAt) > stateTTL && now.Sub(known.dueAt) > stateTTL
 		})
 	}
 

@@ -33,14 +33,14 @@ func TestDeferredWritesAreCombined(t *testing.T) {
 	fixture, obj := newFixture(t, newWidget())
 	clk := clocktesting.NewFakePassiveClock(startTime)
 	fixture.runner.Clock = clk
-	found, told := 0, 0
+	found, reported := 0, 0
 	run := func(obj *widget, result step.Result) time.Duration {
 		t.Helper()
 
 		return fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
-			step.OnNextSave(ctx, func() { told++ })
-
 			if w.Status.MachineID == "" {
+				step.OnNextSave(ctx, func() { reported++ })
+
 				found++
 				w.Status.MachineID = "100"
 			}
@@ -49,8 +49,8 @@ func TestDeferredWritesAreCombined(t *testing.T) {
 		})
 	}
 
-	if after := run(obj, newDeferredResult()); after != 5*time.Second || fixture.statusPatches != 0 || told != 0 {
-		t.Errorf("requeued after %s with %d writes, reported %d times", after, fixture.statusPatches, told)
+	if after := run(obj, newDeferredResult()); after != 5*time.Second || fixture.statusPatches != 0 || reported != 0 {
+		t.Errorf("requeued after %s with %d writes, reported %d times", after, fixture.statusPatches, reported)
 	}
 
 	clk.SetTime(startTime.Add(4 * time.Second))
@@ -61,16 +61,73 @@ func TestDeferredWritesAreCombined(t *testing.T) {
 
 	run(fixture.getWidget(t), step.Done())
 
-	if got := fixture.getWidget(t); got.Status.MachineID != "100" || fixture.statusPatches != 1 || told != 1 {
-		t.Errorf("machine %q after %d writes, reported %d times", got.Status.MachineID, fixture.statusPatches, told)
+	if got := fixture.getWidget(t); got.Status.MachineID != "100" || fixture.statusPatches != 1 || reported != 1 {
+		t.Errorf("machine %q after %d writes, reported %d times", got.Status.MachineID, fixture.statusPatches, reported)
 	}
 
-	// The maximum delay has passed, so the changes are written.
+	// The delay has passed, so the changes are written.
 	run(fixture.getWidget(t), newDeferredResult())
 	clk.SetTime(startTime.Add(10 * time.Second))
 
 	if after := run(fixture.getWidget(t), newDeferredResult()); after != time.Minute || fixture.statusPatches != 2 {
 		t.Errorf("requeued after %s with %d writes", after, fixture.statusPatches)
+	}
+}
+
+// A later run may shorten the time until the write, and a failed write keeps the changes and their callbacks.
+func TestDeferredWriteWithAnotherLimit(t *testing.T) {
+	t.Parallel()
+
+	fixture, obj := newFixture(t, newWidget())
+	clk := clocktesting.NewFakePassiveClock(startTime)
+	fixture.runner.Clock = clk
+	reported := 0
+	run := func(obj *widget, at time.Duration, result step.Result) time.Duration {
+		t.Helper()
+		clk.SetTime(startTime.Add(at))
+
+		return fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
+			if w.Status.MachineID == "" {
+				w.Status.MachineID = "100"
+
+				step.OnNextSave(ctx, func() { reported++ })
+			}
+
+			return result
+		})
+	}
+	wait := step.Wait(time.Minute, "Creating", "x")
+
+	if after := run(obj, 0, wait.DeferWriteFor(30*time.Second)); after != 30*time.Second {
+		t.Errorf("requeued after %s, want 30s", after)
+	}
+
+	if after := run(fixture.getWidget(t), 10*time.Second, wait.DeferWrite()); after != 5*time.Second {
+		t.Errorf("requeued after %s, want 5s", after)
+	}
+
+	if after := run(fixture.getWidget(t), 12*time.Second, wait.DeferWriteFor(30*time.Second)); after != 3*time.Second {
+		t.Errorf("requeued after %s, want the 3s of the shorter limit", after)
+	}
+
+	if after := run(fixture.getWidget(t), 13*time.Second, wait.DeferWriteAtEnd()); after != 17*time.Second {
+		t.Errorf("requeued after %s, want 30s after the first deferred change", after)
+	}
+
+	if fixture.statusPatches != 0 || reported != 0 {
+		t.Errorf("%d writes, reported %d times before the limit", fixture.statusPatches, reported)
+	}
+
+	run(fixture.getWidget(t), 30*time.Second, wait.DeferWriteAtEnd())
+
+	if fixture.statusPatches != 1 {
+		t.Errorf("%d writes, want one after the limit", fixture.statusPatches)
+	}
+
+	run(fixture.getWidget(t), 31*time.Second, step.Done())
+
+	if fixture.getWidget(t).Status.MachineID != "100" || reported != 1 {
+		t.Errorf("reported %d times, want once", reported)
 	}
 }
 
@@ -142,15 +199,15 @@ func TestCallbacksWriteImmediately(t *testing.T) {
 	t.Parallel()
 
 	fixture, obj := newFixture(t, newWidget())
-	told := false
+	reported := false
 	after := fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, _ *widget) step.Result {
-		step.OnSaved(ctx, func() { told = true })
+		step.OnSaved(ctx, func() { reported = true })
 
 		return newDeferredResult()
 	})
 
-	if after != time.Minute || !told || fixture.statusPatches != 1 {
-		t.Errorf("requeued after %s; reported %v after %d writes", after, told, fixture.statusPatches)
+	if after != time.Minute || !reported || fixture.statusPatches != 1 {
+		t.Errorf("requeued after %s; reported %v after %d writes", after, reported, fixture.statusPatches)
 	}
 }
 
@@ -173,6 +230,76 @@ func TestDeferredChangesOfOldVersionAreDropped(t *testing.T) {
 
 	if seen.Status.MachineID != "91" {
 		t.Errorf("machine %q, want that of the other client and one more", seen.Status.MachineID)
+	}
+}
+
+// If another client changes only the metadata, for example with a deletion, the deferred changes are kept.
+func TestDeferredChangesSurviveChangesOfMetadata(t *testing.T) {
+	t.Parallel()
+
+	fixture, obj := newFixture(t, newWidget())
+	reported := 0
+
+	fixture.reconcileAndGetDelay(t, obj, func(ctx context.Context, w *widget) step.Result {
+		w.Status.MachineID = "1"
+
+		step.OnNextSave(ctx, func() { reported++ })
+
+		return newDeferredResult()
+	})
+
+	seen := fixture.getWidget(t)
+	seen.Annotations = map[string]string{"by": "another client"}
+
+	if err := fixture.client.Update(t.Context(), seen); err != nil {
+		t.Fatal(err)
+	}
+
+	fixture.reconcileAndGetDelay(t, fixture.getWidget(t), newStep(step.Done()))
+
+	got := fixture.getWidget(t)
+	if got.Status.MachineID != "1" || got.Annotations["by"] == "" || reported != 1 || fixture.statusPatches != 1 {
+		t.Errorf("machine %q, annotations %v, reported %d times in %d writes",
+			got.Status.MachineID, got.Annotations, reported, fixture.statusPatches)
+	}
+}
+
+// A step can read what the API server has, without the changes of this run and deferred ones.
+func TestSavedObject(t *testing.T) {
+	t.Parallel()
+
+	fixture, obj := newFixture(t, newWidget())
+	getSaved := func(ctx context.Context) string {
+		w, ok := step.SavedObject(ctx).(*widget)
+		if !ok {
+			t.Fatal("no saved object")
+		}
+
+		return w.Status.MachineID
+	}
+
+	fixture.reconcileAndGetDelay(t, obj, func(_ context.Context, w *widget) step.Result {
+		w.Status.MachineID = "1"
+
+		return newDeferredResult()
+	})
+
+	var before, after string
+
+	fixture.reconcileAndGetDelay(t, fixture.getWidget(t), func(ctx context.Context, _ *widget) step.Result {
+		before = getSaved(ctx)
+
+		if err := step.SaveStatus(ctx); err != nil {
+			t.Error(err)
+		}
+
+		after = getSaved(ctx)
+
+		return step.Done()
+	})
+
+	if before != "" || after != "1" || step.SavedObject(t.Context()) != nil {
+		t.Errorf("saved machine %q before the write and %q after it", before, after)
 	}
 }
 
@@ -224,17 +351,17 @@ func TestLastFinalizerWritesNoStatus(t *testing.T) {
 	t.Parallel()
 
 	fixture, obj := newDeletedWidget(t, finalizer)
-	told := 0
+	reported := 0
 	steps := []step.Step[*widget]{{Condition: "Gone", Run: func(ctx context.Context, _ *widget) step.Result {
-		step.OnSaved(ctx, func() { told++ })
-		step.OnFinalized(ctx, func() { told++ })
+		step.OnSaved(ctx, func() { reported++ })
+		step.OnFinalized(ctx, func() { reported++ })
 
 		return step.Done()
 	}}}
 
 	_, err := step.Finalize(t.Context(), fixture.runner, obj, finalizer, steps, obj)
-	if err != nil || fixture.statusPatches != 0 || told != 2 {
-		t.Errorf("Finalize() = %v after %d writes of the status, reported %d times", err, fixture.statusPatches, told)
+	if err != nil || fixture.statusPatches != 0 || reported != 2 {
+		t.Errorf("Finalize() = %v after %d writes of the status, reported %d times", err, fixture.statusPatches, reported)
 	}
 
 	if got := meta.FindStatusCondition(obj.Status.Conditions, "Gone"); got != nil && got.Reason == "" {

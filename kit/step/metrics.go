@@ -16,10 +16,18 @@ type Metrics struct {
 	duration *prometheus.HistogramVec
 }
 
-// NewMetrics registers hyperfleet_step_duration_seconds with the labels controller, step, outcome
-// (done, wait, stall, fail, or rest for WaitReady) and class (the error's class, or none). All label
-// values are constants of the program, so their number is bounded. If the metric is already
-// registered, NewMetrics returns the registered one, so that the areas of a process share it.
+// formerOutcomes are the values of the label outcome, which result replaces.
+func formerOutcomes() map[string]string {
+	return map[string]string{
+		outcomeDone: "done", outcomeWait: "wait", outcomeWaitReady: "rest", outcomeStall: "stall", outcomeFail: "fail",
+	}
+}
+
+// NewMetrics registers hyperfleet_step_duration_seconds with the labels controller, step, result
+// (done, waiting, ready for WaitReady, stalled, failed), class (the error's class, or none) and outcome,
+// the former name of result. All label values are constants of the program, so their number is bounded.
+// If the metric is already registered, NewMetrics returns the registered one, so that the areas of a
+// process share it.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 		Namespace: "hyperfleet",
@@ -27,7 +35,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		Name:      "duration_seconds",
 		Help:      "Duration of one step of a reconcile, in seconds.",
 		Buckets:   []float64{.001, .005, .025, .1, .25, 1, 2.5, 10, 30},
-	}, []string{"controller", "step", "outcome", "class"})}
+	}, []string{"controller", "step", "result", "outcome", "class"})}
 
 	err := registerer.Register(m.duration)
 
@@ -45,10 +53,10 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	return m, nil
 }
 
-func (m *Metrics) observeStep(controller, step, outcome, class string, elapsed time.Duration) {
+func (m *Metrics) observeStep(controller, step, result, class string, elapsed time.Duration) {
 	if m == nil {
 		return
 	}
 
-	m.duration.WithLabelValues(controller, step, outcome, class).Observe(elapsed.Seconds())
+	m.duration.WithLabelValues(controller, step, result, formerOutcomes()[result], class).Observe(elapsed.Seconds())
 }

@@ -112,7 +112,7 @@ func (c *ReadinessCollector) collectKind(ctx context.Context, ch chan<- promethe
 			return fmt.Errorf("read list of %s: type %T has no conditions", kind.Name, item)
 		}
 
-		status, reason := metav1.ConditionUnknown, "NotSeen"
+		status, reason := metav1.ConditionUnknown, "NotReconciled"
 		if condition := meta.FindStatusCondition(*obj.StatusConditions(), Ready); condition != nil {
 			status, reason = condition.Status, condition.Reason
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,10 +23,10 @@ const (
 
 const (
 	outcomeDone      = "done"
-	outcomeWait      = "wait"
-	outcomeStall     = "stall"
-	outcomeFail      = "fail"
-	outcomeWaitReady = "rest"
+	outcomeWait      = "waiting"
+	outcomeStall     = "stalled"
+	outcomeFail      = "failed"
+	outcomeWaitReady = "ready"
 )
 
 var errNoCause = errors.New("step failed without an error")
@@ -38,8 +39,11 @@ type Result struct {
 	message      string
 	err          error
 	conditions   []metav1.Condition
-	// canDeferWrite is true if the status need not be written at the end of this run.
-	canDeferWrite bool
+	// writeDelay is how long the status changes of this run may stay in memory. If it is 0, they are written at
+	// the end of the run.
+	writeDelay time.Duration
+	// extendsDelay is true if shorter limits of earlier runs no longer hold.
+	extendsDelay bool
 }
 
 // Done returns the result of a step that has nothing left to do. The next step runs.
@@ -120,10 +124,22 @@ func (r Result) WithReason(reason, message string) Result {
 // short-lived progress and for facts that the next run can observe again. Conditions are logged only
 // after they are written. A run that registered a callback with OnSaved or OnTransition is written
 // immediately.
-func (r Result) DeferWrite() Result {
-	r.canDeferWrite = true
+func (r Result) DeferWrite() Result { return r.DeferWriteFor(defaultWriteDelay) }
+
+// DeferWriteFor is DeferWrite with another limit. A shorter limit of an earlier run that is not written yet holds,
+// too. The limit must be shorter than a minute, because the state of an object is kept in memory for that long.
+func (r Result) DeferWriteFor(limit time.Duration) Result {
+	r.writeDelay = limit
 
 	return r
+}
+
+// DeferWriteAtEnd is like DeferWriteFor with ProgressWriteDelay, but shorter limits of earlier runs no longer hold. Use
+// it when what the object describes has ended, so that nobody waits for what the earlier runs have observed.
+func (r Result) DeferWriteAtEnd() Result {
+	r.extendsDelay = true
+
+	return r.DeferWriteFor(ProgressWriteDelay)
 }
 
 // WithCondition returns the result with one more condition to report in addition to the step's own.
@@ -231,9 +247,16 @@ func sanitizeReason(reason string) string {
 }
 
 // sanitizeMessage converts any text into a message that the API server accepts: valid UTF-8 of at
-// most 32768 bytes, cut between characters.
+// most 32768 bytes, cut between characters. It removes the characters with which a text from another system could
+// control a terminal or hide a part of the message.
 func sanitizeMessage(message string) string {
-	message = strings.ToValidUTF8(message, "?")
+	message = strings.Map(func(c rune) rune {
+		if unicode.IsControl(c) && c != '\n' && c != '\t' || unicode.Is(unicode.Bidi_Control, c) {
+			return -1
+		}
+
+		return c
+	}, strings.ToValidUTF8(message, "?"))
 	if len(message) <= maxMessage {
 		return message
 	}

@@ -64,7 +64,7 @@ func newStatusPatcher(r *Reconciler, obj Object, ready *ReadyEvent) (*statusPatc
 		return nil, err
 	}
 
-	r.states.restoreDeferred(obj)
+	patcher.onNextSave = r.states.restoreDeferred(obj)
 
 	return patcher, nil
 }
@@ -82,7 +82,8 @@ func (p *statusPatcher) resetBase() error {
 }
 
 // save patches the status if it has changed. The patch contains the resourceVersion of base. A merge
-// patch replaces the conditions as one list, so a patch of a stale copy must fail.
+// patch replaces the conditions as one list, so a patch of a stale copy must fail. The patch also fails, and writes
+// nothing, if the CRD lacks a field in it. Otherwise, the API server would drop the field.
 func (p *statusPatcher) save(ctx context.Context) error {
 	diff, err := p.buildPatch()
 	if err != nil {
@@ -102,8 +103,9 @@ func (p *statusPatcher) save(ctx context.Context) error {
 
 	before := p.serverConditions()
 
-	if err := p.reconciler.Client.Status().Patch(ctx, p.obj, patch); err != nil {
-		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(p.obj), err)
+	strict := client.FieldValidation(metav1.FieldValidationStrict)
+	if err := p.reconciler.Client.Status().Patch(ctx, p.obj, patch, strict); err != nil {
+		return fmt.Errorf("patch status of %s: %w", client.ObjectKeyFromObject(p.obj), p.explainUnknownFields(err))
 	}
 
 	p.reconciler.states.recordWrite(p.obj, p.reconciler.clock().Now())
@@ -173,7 +175,7 @@ func (p *statusPatcher) afterWrite(ctx context.Context, before []metav1.Conditio
 // and the run registered no callback with OnSaved or OnTransition. It returns the time after which
 // the changes must be written, and whether the write was deferred.
 func (p *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
-	if !last.canDeferWrite || len(p.onSaved)+len(p.onTransition) > 0 {
+	if last.writeDelay == 0 || len(p.onSaved)+len(p.onTransition) > 0 {
 		return 0, false
 	}
 
@@ -182,7 +184,7 @@ func (p *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
 		return 0, false
 	}
 
-	delay := p.reconciler.states.deferWrite(p.obj, p.reconciler.clock().Now())
+	delay := p.reconciler.states.deferWrite(p.obj, p.base, last, p.onNextSave, p.reconciler.clock().Now())
 
 	return delay, delay > 0
 }
@@ -279,4 +281,15 @@ func SaveStatusWithResult(ctx context.Context, result Result) error {
 	patcher.applyResult(result)
 
 	return patcher.save(ctx)
+}
+
+// SavedObject returns the object of a step as the API server has it, as far as this process knows. Deferred changes
+// are not in it. The result must not be changed. It is nil if ctx is not the context of a step.
+func SavedObject(ctx context.Context) client.Object {
+	patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)
+	if !ok {
+		return nil
+	}
+
+	return patcher.base
 }

@@ -6,6 +6,7 @@ package step_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -74,6 +75,58 @@ func TestSaveBeforeDeletion(t *testing.T) {
 		if c := meta.FindStatusCondition(got.Status.Conditions, condition); c == nil || c.Reason != want {
 			t.Errorf("%s is %+v, want %s", condition, c, want)
 		}
+	}
+}
+
+// If the CRD lacks a field, the step must not act, and the conditions say what is missing.
+func TestSaveWithOutdatedCRD(t *testing.T) {
+	t.Parallel()
+
+	fixture, _ := newFixture(t, newWidget())
+	fixture.unknownField = "machineID"
+	acted := false
+
+	run := func(inStep bool) func(ctx context.Context, w *widget) step.Result {
+		return func(ctx context.Context, w *widget) step.Result {
+			w.Status.MachineID = "100"
+
+			if inStep {
+				if err := step.SaveStatus(ctx); err != nil {
+					return step.Fail(err)
+				}
+
+				acted = true
+			}
+
+			return step.Done()
+		}
+	}
+
+	for _, inStep := range []bool{true, false} {
+		obj := fixture.getWidget(t)
+		if delay := fixture.reconcileAndGetDelay(t, obj, run(inStep)); delay <= 0 || delay > time.Minute {
+			t.Errorf("in a step: %v: the object is requeued after %s", inStep, delay)
+		}
+
+		got := fixture.getWidget(t)
+		for _, condition := range []string{"A", step.Ready} {
+			c := meta.FindStatusCondition(got.Status.Conditions, condition)
+			if c == nil || c.Status != metav1.ConditionFalse || c.Reason != step.ReasonCRDOutdated ||
+				!strings.Contains(c.Message, "the CRD of widget is older than the operator and lacks status.machineID: run `kubectl apply") {
+				t.Errorf("in a step: %v: condition %s is %+v", inStep, condition, c)
+			}
+		}
+	}
+
+	if acted {
+		t.Error("the step acted although its status was not written")
+	}
+
+	fixture.unknownField = ""
+	fixture.reconcileAndGetDelay(t, fixture.getWidget(t), run(true))
+
+	if got := fixture.getWidget(t); got.Status.MachineID != "100" || !step.IsReady(got) {
+		t.Errorf("after the CRD was applied: %+v", got.Status)
 	}
 }
 

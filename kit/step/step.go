@@ -199,6 +199,9 @@ func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher,
 	defer cancel()
 
 	err := patcher.save(saveCtx)
+	if isCRDOutdated(err) {
+		last, err = patcher.saveRefusal(saveCtx, err)
+	}
 
 	switch {
 	case apierrors.IsNotFound(err):
@@ -217,7 +220,7 @@ func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher,
 	case outcomeWait, outcomeWaitReady:
 		return ctrl.Result{RequeueAfter: last.requeueAfter}, nil
 	case outcomeStall:
-		return ctrl.Result{RequeueAfter: r.resync()}, nil
+		return ctrl.Result{RequeueAfter: ChooseSooner(last.requeueAfter, r.resync())}, nil
 	default:
 		if last.requeueAfter > 0 {
 			return ctrl.Result{RequeueAfter: last.requeueAfter}, nil

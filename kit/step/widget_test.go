@@ -4,10 +4,12 @@
 package step_test
 
 import (
+	"bytes"
 	"context"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -56,6 +58,8 @@ type fixture struct {
 	lastPatch  []byte
 	patches    int
 	patchError error
+	// unknownField is a field of the status that the CRD lacks.
+	unknownField string
 }
 
 func newFixture(t *testing.T, w *widget) (*fixture, *widget) {
@@ -78,6 +82,12 @@ func newFixture(t *testing.T, w *widget) (*fixture, *widget) {
 
 				if out.patchError != nil {
 					return out.patchError
+				}
+
+				options := (&client.SubResourcePatchOptions{}).ApplyOptions(opts)
+				if out.unknownField != "" && options.FieldValidation == metav1.FieldValidationStrict &&
+					bytes.Contains(out.lastPatch, []byte(`"`+out.unknownField+`":`)) {
+					return apierrors.NewBadRequest(`strict decoding error: unknown field "status.` + out.unknownField + `"`)
 				}
 
 				return c.SubResource(sub).Patch(ctx, obj, patch, opts...)

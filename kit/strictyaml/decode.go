@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 )
 
 // Decode decodes the document into the struct that out points to, by its yaml tags. The error is of
@@ -85,7 +87,7 @@ func (d *decoder) decodeValue(in *yaml.Node, out reflect.Value, path Path) {
 
 		d.decodeValue(in, out.Elem(), path)
 	case reflect.Interface:
-		out.Set(reflect.ValueOf(toAny(in)))
+		out.Set(reflect.ValueOf(ToAny(in)))
 	case reflect.Struct:
 		d.decodeStruct(in, out, path)
 	case reflect.Slice:
@@ -218,21 +220,21 @@ func isScalarOf(in *yaml.Node, kind reflect.Type) bool {
 	}
 }
 
-// toAny converts a value into map[string]any, []any, string, int64, float64, bool or nil. A date
-// becomes a string as it is written in the file.
-func toAny(in *yaml.Node) any {
+// ToAny converts a value into map[string]any, []any, string, int64, float64, bool or nil. A number that neither an int64
+// nor a float64 holds exactly becomes a json.Number. A date becomes a string as it is written in the file.
+func ToAny(in *yaml.Node) any {
 	switch in.Kind {
 	case yaml.MappingNode:
 		out := make(map[string]any, len(in.Content)/2)
 		for key, value := range entries(in) {
-			out[key.Value] = toAny(value)
+			out[key.Value] = ToAny(value)
 		}
 
 		return out
 	case yaml.SequenceNode:
 		out := make([]any, len(in.Content))
 		for i, item := range in.Content {
-			out[i] = toAny(item)
+			out[i] = ToAny(item)
 		}
 
 		return out
@@ -251,7 +253,15 @@ func scalarToAny(in *yaml.Node) any {
 		if number, err := strconv.ParseInt(strings.ReplaceAll(in.Value, "_", ""), 0, 64); err == nil {
 			return number
 		}
+
+		if number, err := exactjson.Parse([]byte(in.Value)); err == nil {
+			return number
+		}
 	case "!!float":
+		if number, err := exactjson.Parse([]byte(in.Value)); err == nil {
+			return number
+		}
+
 		var number float64
 		if err := (&yaml.Node{Kind: yaml.ScalarNode, Tag: "!!float", Value: in.Value}).Decode(&number); err == nil {
 			return number

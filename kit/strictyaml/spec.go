@@ -99,6 +99,20 @@ func (s *Spec[T]) Check(flags *pflag.FlagSet) error {
 	return err
 }
 
+// CheckText returns the problems of a text as if it were the configuration file, without environment and flags.
+func (s *Spec[T]) CheckText(file string, text []byte) Problems {
+	doc, err := Parse(file, text)
+	if err != nil {
+		return asProblems(err)
+	}
+
+	out := s.Default
+	problems := append(s.checkIdentity(doc), asProblems(doc.Decode(&out))...)
+	problems = append(problems, s.validate(&out, problems, doc, nil)...)
+
+	return problems.Sorted()
+}
+
 // load also returns the source of each value that is not the default, by key: "file PATH", "env
 // NAME" or "flag --name".
 func (s *Spec[T]) load(flags *pflag.FlagSet) (*T, map[string]string, error) {
@@ -170,7 +184,7 @@ func (s *Spec[T]) readFile(flags *pflag.FlagSet, environ map[string]string, out 
 		return &Document{file: "configuration", root: &yaml.Node{}}, nil
 	}
 
-	data, err := readFile(path)
+	data, err := ReadFile(path)
 	if err != nil {
 		return nil, Problems{{File: path, Message: err.Error()}}
 	}
@@ -205,8 +219,8 @@ func (s *Spec[T]) checkIdentity(doc *Document) Problems {
 	return problems
 }
 
-// readFile reads one byte more than Parse accepts, so that Parse rejects a larger file.
-func readFile(path string) ([]byte, error) {
+// ReadFile reads at most one byte more than Parse accepts, so that Parse rejects a larger file.
+func ReadFile(path string) ([]byte, error) {
 	file, err := os.Open(path)
 	if err != nil {
 		return nil, err // the caller adds the path

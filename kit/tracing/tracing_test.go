@@ -168,10 +168,10 @@ func TestSpansReachTheReceiver(t *testing.T) {
 					t.Errorf("X-Tenant: %q", got)
 				}
 
-				said := p.log.String()
-				if !strings.Contains(said, receiver.URL+`"`) || strings.Contains(said, exportError) || strings.Contains(said, token) ||
+				logged := p.log.String()
+				if !strings.Contains(logged, receiver.URL+`"`) || strings.Contains(logged, exportError) || strings.Contains(logged, token) ||
 					p.output.String() != "" {
-					t.Errorf("log:\n%s\noutput:\n%s", said, p.output)
+					t.Errorf("log:\n%s\noutput:\n%s", logged, p.output)
 				}
 			})
 		}
@@ -212,8 +212,8 @@ func TestReceiverWithCertificate(t *testing.T) {
 				p.stop()
 
 				// The cause is logged, at the latest at the shutdown.
-				told := strings.Contains(p.log.String(), exportError) && strings.Contains(p.log.String(), "x509:")
-				if got := len(receiver.Spans()) == 2; got != trusted || told == trusted {
+				hasCause := strings.Contains(p.log.String(), exportError) && strings.Contains(p.log.String(), "x509:")
+				if got := len(receiver.Spans()) == 2; got != trusted || hasCause == trusted {
 					t.Errorf("exported: %v, log:\n%s", got, p.log)
 				}
 			})
@@ -366,13 +366,13 @@ func TestInvalidVariables(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			setEnvironment(t, tc.variables...)
 
-			said := &capture.Buffer{}
+			logged := &capture.Buffer{}
 
 			_, err := tracing.Start(t.Context(), tracing.Options{
-				Service: "hyperfleet-test", Log: log.New(said, log.Options{}), Output: said,
+				Service: "hyperfleet-test", Log: log.New(logged, log.Options{}), Output: logged,
 			})
-			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error()+said.String(), token) {
-				t.Errorf("error %v, want %q\n%s", err, tc.want, said)
+			if err == nil || !strings.Contains(err.Error(), tc.want) || strings.Contains(err.Error()+logged.String(), token) {
+				t.Errorf("error %v, want %q\n%s", err, tc.want, logged)
 			}
 
 			if otel.Tracer("test") == nil || emitSpans(t.Context()).IsSampled() {
@@ -412,17 +412,17 @@ func TestUnavailableReceiver(t *testing.T) {
 
 			p.stop()
 
-			said := p.log.String()
-			if !strings.Contains(said, exportError) || strings.Contains(said, token) {
-				t.Errorf("log:\n%s", said)
+			logged := p.log.String()
+			if !strings.Contains(logged, exportError) || strings.Contains(logged, token) {
+				t.Errorf("log:\n%s", logged)
 			}
 
-			if strings.HasSuffix(name, "nobody") && !strings.Contains(said, "connection refused") {
-				t.Errorf("the log does not have the cause:\n%s", said)
+			if strings.HasSuffix(name, "nobody") && !strings.Contains(logged, "connection refused") {
+				t.Errorf("the log does not have the cause:\n%s", logged)
 			}
 
-			if got := strings.Count(said, "\n"); got > 3 {
-				t.Errorf("%d lines:\n%s", got, said)
+			if got := strings.Count(logged, "\n"); got > 3 {
+				t.Errorf("%d lines:\n%s", got, logged)
 			}
 		})
 	}
@@ -447,9 +447,9 @@ func TestRejectingReceiver(t *testing.T) {
 				emitSpans(t.Context())
 				p.stop()
 
-				said := p.log.String()
-				if receiver.Exports() == 0 || !strings.Contains(said, log.Redacted) || strings.Contains(said, token[:6]) || len(said) > 2000 {
-					t.Errorf("%d exports, log:\n%s", receiver.Exports(), said)
+				logged := p.log.String()
+				if receiver.Exports() == 0 || !strings.Contains(logged, log.Redacted) || strings.Contains(logged, token[:6]) || len(logged) > 2000 {
+					t.Errorf("%d exports, log:\n%s", receiver.Exports(), logged)
 				}
 			})
 		}
@@ -474,14 +474,14 @@ func TestExportErrorsAreLoggedSeldom(t *testing.T) {
 	now.SetTime(now.Now().Add(time.Minute))
 	otel.Handle(errors.New("still none"))
 
-	if said := p.log.String(); lines() != 2 || !strings.Contains(said, `"error":"still none","suppressed":49`) {
-		t.Fatalf("log:\n%s", said)
+	if logged := p.log.String(); lines() != 2 || !strings.Contains(logged, `"error":"still none","suppressed":49`) {
+		t.Fatalf("log:\n%s", logged)
 	}
 
 	otel.Handle(errors.New("and again"))
 	p.stop()
 
-	if said := p.log.String(); lines() != 3 || !strings.Contains(said, `"suppressed":1`) {
-		t.Errorf("log:\n%s", said)
+	if logged := p.log.String(); lines() != 3 || !strings.Contains(logged, `"suppressed":1`) {
+		t.Errorf("log:\n%s", logged)
 	}
 }

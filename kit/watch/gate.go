@@ -7,8 +7,10 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
 	"sigs.k8s.io/controller-runtime/pkg/manager"
 )
 
@@ -35,6 +38,9 @@ type Gate struct {
 	Area string
 	// Kinds are the kinds that the area needs.
 	Kinds []schema.GroupVersionKind
+	// FindMissing returns what the area needs in addition to Kinds and the API server does not serve, each as a
+	// sentence. It may be nil.
+	FindMissing func(ctx context.Context) ([]string, error)
 	// Manager runs the area's controllers. Required.
 	Manager ctrl.Manager
 	// SetupWithManager is called once, when the API server serves the kinds. It adds the controllers
@@ -45,6 +51,40 @@ type Gate struct {
 	Interval time.Duration
 	Clock    clock.WithTicker
 	Log      *slog.Logger
+
+	mu sync.Mutex
+	// missing is what the last check found missing. isOpen is true once the controllers have been added.
+	missing []string
+	isOpen  bool
+	// readyzChecks are the readiness checks of the area.
+	readyzChecks map[string]healthz.Checker
+}
+
+// CheckReady is a readiness check of the process. It fails while the controllers are not started, and says what is
+// missing. Then it runs the readiness checks of the area, because a running manager accepts no new checks.
+func (g *Gate) CheckReady(r *http.Request) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if !g.isOpen {
+		return fmt.Errorf("%s waits: %s", g.Area, strings.Join(g.missing, "; "))
+	}
+
+	for name, check := range g.readyzChecks {
+		if err := check(r); err != nil {
+			return fmt.Errorf("check %s: %w", name, err)
+		}
+	}
+
+	return nil
+}
+
+// IsOpen returns whether the controllers have been added.
+func (g *Gate) IsOpen() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	return g.isOpen
 }
 
 // NeedLeaderElection returns false: every replica waits for the kinds, so that each can become the
@@ -64,7 +104,7 @@ func (g *Gate) Start(ctx context.Context) error {
 	logged := false
 
 	for {
-		missing, err := missingKinds(api, g.Kinds)
+		missing, err := g.findMissing(ctx, api)
 
 		switch {
 		case err != nil:
@@ -75,7 +115,7 @@ func (g *Gate) Start(ctx context.Context) error {
 
 			return g.setUp(ctx)
 		case !logged:
-			g.Log.InfoContext(ctx, "area is off until the kinds that it needs are installed",
+			g.Log.Log(ctx, g.logLevel(), "area is off until the kinds that it needs are installed",
 				"area", g.Area, "missing", strings.Join(missing, ", "))
 
 			logged = true
@@ -89,9 +129,38 @@ func (g *Gate) Start(ctx context.Context) error {
 	}
 }
 
+// findMissing returns what the area needs and the API server does not serve.
+func (g *Gate) findMissing(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
+	missing, err := missingKinds(api, g.Kinds)
+	if err == nil && g.FindMissing != nil {
+		var more []string
+
+		more, err = g.FindMissing(ctx)
+		missing = append(missing, more...)
+	}
+
+	if err == nil {
+		g.mu.Lock()
+		g.missing = missing
+		g.mu.Unlock()
+	}
+
+	return missing, err
+}
+
+// logLevel returns the level of the log line that the area is off. A user need not have the kinds of other
+// projects, but the operator's own CRDs must be complete.
+func (g *Gate) logLevel() slog.Level {
+	if g.FindMissing != nil {
+		return slog.LevelWarn
+	}
+
+	return slog.LevelInfo
+}
+
 // setUp calls SetupWithManager, and then adds the controllers to the manager, which starts them.
 func (g *Gate) setUp(ctx context.Context) error {
-	deferring := &deferringManager{Manager: g.Manager}
+	deferring := &deferringManager{Manager: g.Manager, readyzChecks: map[string]healthz.Checker{}}
 	if err := g.SetupWithManager(ctx, deferring); err != nil {
 		return err
 	}
@@ -101,6 +170,11 @@ func (g *Gate) setUp(ctx context.Context) error {
 			return fmt.Errorf("start %s: %w", g.Area, err)
 		}
 	}
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	g.isOpen, g.readyzChecks = true, deferring.readyzChecks
 
 	return nil
 }
@@ -112,7 +186,15 @@ func (g *Gate) setUp(ctx context.Context) error {
 type deferringManager struct {
 	ctrl.Manager
 
-	runnables []manager.Runnable
+	runnables    []manager.Runnable
+	readyzChecks map[string]healthz.Checker
+}
+
+// AddReadyzCheck collects the check.
+func (h *deferringManager) AddReadyzCheck(name string, check healthz.Checker) error {
+	h.readyzChecks[name] = check
+
+	return nil
 }
 
 // Add collects the runnable.

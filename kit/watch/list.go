@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// pageSize is the maximum number of objects in one page of ListAll.
+// pageSize is the maximum number of objects in one page of ListAll and ForEach.
 const pageSize = 500
 
 // ListAll returns all objects of a kind. list is an empty list of the kind. ListAll lists pages of 500
@@ -21,28 +21,58 @@ const pageSize = 500
 func ListAll[T client.Object](
 	ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption,
 ) ([]T, error) {
-	var (
-		out  []T
-		next string
-	)
+	var out []T
 
-	for {
+	err := ForEach(ctx, from, list, func(item T) { out = append(out, item) }, options...)
+	if err != nil {
+		return nil, err
+	}
+
+	return out, nil
+}
+
+// ForEach calls do for all objects of a kind, as ListAll returns them. If do keeps none of them, only one page is in
+// memory at a time.
+func ForEach[T client.Object](
+	ctx context.Context, from client.Reader, list client.ObjectList, do func(T), options ...client.ListOption,
+) error {
+	for next := ""; ; {
 		page, ok := list.DeepCopyObject().(client.ObjectList)
 		if !ok {
-			return nil, fmt.Errorf("copy %T: the copy is not a list", list)
+			return fmt.Errorf("copy %T: the copy is not a list", list)
 		}
 
 		err := from.List(ctx, page, append([]client.ListOption{client.Limit(pageSize), client.Continue(next)}, options...)...)
 		if err != nil {
-			return nil, err
+			return err
 		}
 
-		out = append(out, extractItems[T](page)...)
+		for _, item := range extractItems[T](page) {
+			do(item)
+		}
 
 		if next = page.GetContinue(); next == "" {
-			return out, nil
+			return nil
 		}
 	}
+}
+
+// ForEachIn is ForEach for the objects in some namespaces, or in all if namespaces is empty.
+func ForEachIn[T client.Object](
+	ctx context.Context, from client.Reader, namespaces []string, list client.ObjectList, do func(T),
+	options ...client.ListOption,
+) error {
+	if len(namespaces) == 0 {
+		return ForEach(ctx, from, list, do, options...)
+	}
+
+	for _, namespace := range namespaces {
+		if err := ForEach(ctx, from, list, do, append([]client.ListOption{client.InNamespace(namespace)}, options...)...); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // ListRequests returns a reconcile request for each listed object for which isAffected returns

@@ -13,27 +13,27 @@ import (
 func TestParseRange(t *testing.T) {
 	t.Parallel()
 
-	cases := map[string]struct{ text, want string }{
-		"a CIDR":                          {"192.168.10.0/24", "192.168.10.0/24"},
-		"a range":                         {"192.168.9.1-192.168.9.5", "192.168.9.1-192.168.9.5"},
-		"blanks around the hyphen":        {" 192.168.9.1 - 192.168.9.5 ", "192.168.9.1-192.168.9.5"},
-		"a range of one":                  {"10.0.0.1-10.0.0.1", "10.0.0.1-10.0.0.1"},
-		"a single v4 address":             {"192.168.1.100/32", "192.168.1.100/32"},
-		"a single v6 address":             {"2001:db8::1/128", "2001:db8::1/128"},
-		"a v6 CIDR":                       {"2001:DB8::/64", "2001:db8::/64"},
-		"a v6 range":                      {"2620:0:860:2::10-2620:0:860:2::50", "2620:0:860:2::10-2620:0:860:2::50"},
-		"a v6 range that ends in IPv4":    {"2001:db8::1.2.3.4-2001:db8::1.2.3.5", "2001:db8::102:304-2001:db8::102:305"},
-		"everything of a family":          {"0.0.0.0/0", "0.0.0.0/0"},
-		"everything of the other family":  {"::/0", "::/0"},
-		"the highest address of a family": {"255.255.255.255/32", "255.255.255.255/32"},
+	cases := map[string]struct{ text, want, last string }{
+		"a CIDR":                          {"192.168.10.0/24", "192.168.10.0/24", "192.168.10.255"},
+		"a range":                         {"192.168.9.1-192.168.9.5", "192.168.9.1-192.168.9.5", "192.168.9.5"},
+		"blanks around the hyphen":        {" 192.168.9.1 - 192.168.9.5 ", "192.168.9.1-192.168.9.5", "192.168.9.5"},
+		"a range of one":                  {"10.0.0.1-10.0.0.1", "10.0.0.1-10.0.0.1", "10.0.0.1"},
+		"a single v4 address":             {"192.168.1.100/32", "192.168.1.100/32", "192.168.1.100"},
+		"a single v6 address":             {"2001:db8::1/128", "2001:db8::1/128", "2001:db8::1"},
+		"a v6 CIDR":                       {"2001:DB8::/64", "2001:db8::/64", "2001:db8::ffff:ffff:ffff:ffff"},
+		"a v6 range":                      {"2620:0:860:2::10-2620:0:860:2::50", "2620:0:860:2::10-2620:0:860:2::50", "2620:0:860:2::50"},
+		"a v6 range that ends in IPv4":    {"2001:db8::1.2.3.4-2001:db8::1.2.3.5", "2001:db8::102:304-2001:db8::102:305", "2001:db8::102:305"},
+		"everything of a family":          {"0.0.0.0/0", "0.0.0.0/0", "255.255.255.255"},
+		"everything of the other family":  {"::/0", "::/0", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"},
+		"the highest address of a family": {"255.255.255.255/32", "255.255.255.255/32", "255.255.255.255"},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
 			got, err := alloc.ParseRange(tc.text)
-			if err != nil || got.String() != tc.want {
-				t.Errorf("ParseRange(%q) = %s, %v, want %s", tc.text, got, err, tc.want)
+			if err != nil || got.String() != tc.want || got.Last.String() != tc.last {
+				t.Errorf("ParseRange(%q) = %s that ends at %s, %v, want %s that ends at %s", tc.text, got, got.Last, err, tc.want, tc.last)
 			}
 		})
 	}

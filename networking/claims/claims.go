@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -42,6 +43,12 @@ const (
 	conflictRetry = 30 * time.Second
 )
 
+// reasonAllocated means that the addresses were allocated from the pool of the template.
+const reasonAllocated = "Allocated"
+
+// unknownPrefix begins the owner of the unknown addresses of a claim's machine.
+const unknownPrefix = "the machine of "
+
 // ReasonAddressConflict means that a recorded address also belongs to another machine.
 const ReasonAddressConflict = "AddressConflict"
 
@@ -62,13 +69,14 @@ type ClaimReconciler struct {
 	Concurrency int
 
 	changed watch.Source
+	inUse   inUse
 }
 
 func (c *ClaimReconciler) writer() *claimstatus.Writer {
 	return &claimstatus.Writer{Client: c.Client, Clock: c.Clock, Owner: fieldOwner}
 }
 
-//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
+//+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims/status,verbs=patch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
@@ -110,18 +118,31 @@ func (c *ClaimReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		return reconcile.Result{}, fmt.Errorf("get claim: %w", err)
 	}
 
+	c.holdUnknown(&claim)
+	c.inUse.releaseExpired(c.Addresses, c.Clock.Now())
+
 	switch {
 	case !claim.DeletionTimestamp.IsZero():
 		return reconcile.Result{}, c.release(ctx, &claim)
+	case isObserved(&claim):
+		return c.takeOver(ctx, &claim)
+	case isInUse(&claim):
+		return reconcile.Result{}, c.replaceAddresses(ctx, &claim)
 	case len(recordedAddresses(&claim)) > 0:
 		return c.verifyAddresses(ctx, &claim)
-	case hasStarted(&claim):
+	}
+
+	if isDone, result, err := c.readBack(ctx, &claim); isDone || err != nil {
+		return result, err
+	}
+
+	if hasStarted(&claim) {
 		// The machine has started without addresses. If its template requests addresses since then, the change
 		// applies only to new machines.
 		return reconcile.Result{}, nil
-	default:
-		return c.allocate(ctx, &claim)
 	}
+
+	return c.allocate(ctx, &claim)
 }
 
 // recordedAddresses returns the addresses in the claim's status.
@@ -181,14 +202,14 @@ func (c *ClaimReconciler) allocate(ctx context.Context, claim *v1alpha1.MachineC
 	}
 
 	addresses, err := c.Addresses.Acquire(pools.Request{
-		Network: entry.Network, Pool: entry.Pool, Owner: OwnerKey(claim),
+		Network: entry.Network, Pool: entry.Pool, Owner: OwnerKey(claim), Unread: unknownPrefix + OwnerKey(claim),
 		Wake: c.changed.EnqueueFunc(client.ObjectKeyFromObject(claim)),
 	})
 	if err != nil {
 		return c.handleRefusal(ctx, claim, err)
 	}
 
-	return reconcile.Result{}, c.recordAddresses(ctx, claim, entry.Network, addresses)
+	return reconcile.Result{}, c.recordAddresses(ctx, claim, entry.Network, addresses, reasonAllocated)
 }
 
 // hasPool returns whether a template has a pool. It returns false if there is no such template.
@@ -210,8 +231,12 @@ func (c *ClaimReconciler) hasPool(ctx context.Context, name types.NamespacedName
 // recordAddresses writes the addresses into the claim's status. If the write fails, the address registry
 // keeps the addresses for this machine, so the next reconcile gets the same ones.
 func (c *ClaimReconciler) recordAddresses(
-	ctx context.Context, claim *v1alpha1.MachineClaim, network string, addresses []netip.Prefix,
+	ctx context.Context, claim *v1alpha1.MachineClaim, network string, addresses []netip.Prefix, reason string,
 ) error {
+	if err := c.writeMark(ctx, claim, network, addresses); err != nil {
+		return claimstatus.IgnoreGone(err) // after a conflict, an event for the newer object follows
+	}
+
 	prefixes := make([]any, 0, len(addresses))
 	for _, address := range addresses {
 		prefixes = append(prefixes, address.String())
@@ -220,12 +245,17 @@ func (c *ClaimReconciler) recordAddresses(
 	status := map[string]any{"networkInfo": map[string]any{"addresses": prefixes, "addressNetwork": network}}
 	joined := strings.Trim(fmt.Sprint(addresses), "[]")
 
-	err := c.writer().Apply(ctx, claim, status, newAllocatedCondition(joined))
+	err := c.writer().Apply(ctx, claim, status, newAllocatedCondition(reason, joined))
 	if err != nil {
 		return claimstatus.IgnoreGone(err)
 	}
 
-	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, "AddressesAllocated", "Allocate", "%s on network %s", joined, network)
+	event := "AddressesAllocated"
+	if reason == v1alpha1.ReasonAddressesReadBack {
+		event = reason
+	}
+
+	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, event, "Allocate", "%s on network %s", joined, network)
 
 	return nil
 }
@@ -233,16 +263,23 @@ func (c *ClaimReconciler) recordAddresses(
 // handleRefusal reports an exhausted pool in the condition and an event, and requeues the claim. It returns
 // all other errors.
 func (c *ClaimReconciler) handleRefusal(ctx context.Context, claim *v1alpha1.MachineClaim, err error) (reconcile.Result, error) {
-	var exhausted *alloc.ExhaustedError
+	var (
+		exhausted *alloc.ExhaustedError
+		unread    *pools.UnreadError
+	)
 
 	switch {
+	case errors.As(err, &unread):
+		return reconcile.Result{RequeueAfter: exhaustedRetry},
+			c.reportNoAddress(ctx, claim, "AddressesUnread", unread.Error()+": see the condition Placed of their claims")
 	case errors.As(err, &exhausted):
 		previous := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 		if previous == nil || previous.Reason != alloc.ReasonExhausted {
 			c.Recorder.Eventf(claim, nil, corev1.EventTypeWarning, alloc.ReasonExhausted, "Allocate", "%s", exhausted.Error())
 		}
 
-		return reconcile.Result{RequeueAfter: exhaustedRetry}, c.reportNoAddress(ctx, claim, alloc.ReasonExhausted, exhausted.Error())
+		return reconcile.Result{RequeueAfter: c.inUse.retryAfter()},
+			c.reportNoAddress(ctx, claim, alloc.ReasonExhausted, exhausted.Error())
 	case errors.Is(err, alloc.ErrNoPool):
 		return reconcile.Result{RequeueAfter: requeueDelay}, nil // the template has changed and is reconciled soon
 	default:
@@ -272,14 +309,52 @@ func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.Machi
 	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
+// isOutdated returns whether the status of the claim on the API server has other addresses than the claim, which comes
+// from the cache. They may have been taken away or replaced since, and must be neither restored nor written again.
+func (c *ClaimReconciler) isOutdated(ctx context.Context, claim *v1alpha1.MachineClaim) (bool, error) {
+	held := make([]string, 0, len(recordedAddresses(claim)))
+	for _, address := range c.Addresses.AddressesOf(OwnerKey(claim)) {
+		held = append(held, address.String())
+	}
+
+	if slices.Equal(held, recordedAddresses(claim)) {
+		return false, nil
+	}
+
+	var live v1alpha1.MachineClaim
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil {
+		return apierrors.IsNotFound(err), client.IgnoreNotFound(err)
+	}
+
+	return live.UID != claim.UID || !slices.Equal(recordedAddresses(&live), recordedAddresses(claim)), nil
+}
+
 // verifyAddresses restores the recorded addresses into the address registry, and reports a conflict. A conflict
 // occurs if a status was edited by hand, so that two machines have the same address.
 func (c *ClaimReconciler) verifyAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
-	condition, requeueAfter := newAllocatedCondition(strings.Join(recordedAddresses(claim), " ")), time.Duration(0)
+	if isOutdated, err := c.isOutdated(ctx, claim); err != nil || isOutdated {
+		return reconcile.Result{}, err // an event for the newer object follows
+	}
+
+	reason := reasonAllocated
+
+	previous := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	if previous != nil && previous.Reason == v1alpha1.ReasonAddressesReadBack {
+		reason = previous.Reason
+	}
+
+	condition, requeueAfter := newAllocatedCondition(reason, strings.Join(recordedAddresses(claim), " ")), time.Duration(0)
 
 	if err := restore(c.Addresses, c.Registry, claim); err != nil {
 		condition.Status, condition.Reason, condition.Message = metav1.ConditionFalse, ReasonAddressConflict, err.Error()
 		requeueAfter = conflictRetry
+	}
+
+	// A version without the annotation has allocated the addresses.
+	if marked, err := newMark(claim); claim.Annotations[v1alpha1.AnnotationAddresses] == "" && err == nil {
+		if err := c.writeMark(ctx, claim, marked.network, marked.addresses); err != nil {
+			return reconcile.Result{}, claimstatus.IgnoreGone(err) // after a conflict, an event for the newer object follows
+		}
 	}
 
 	if claimstatus.HasCondition(claim, condition) {
@@ -294,9 +369,9 @@ func (c *ClaimReconciler) verifyAddresses(ctx context.Context, claim *v1alpha1.M
 	return reconcile.Result{RequeueAfter: requeueAfter}, claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, status, condition))
 }
 
-func newAllocatedCondition(addresses string) metav1.Condition {
+func newAllocatedCondition(reason, addresses string) metav1.Condition {
 	return metav1.Condition{
-		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", Message: addresses,
+		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionTrue, Reason: reason, Message: addresses,
 	}
 }
 
@@ -350,8 +425,10 @@ func (c *ClaimReconciler) releaseDeleted(ctx context.Context, name types.Namespa
 		return fmt.Errorf("read claim %s: %w", name, err)
 	}
 
+	owners = append(owners, c.Addresses.OwnersWithPrefix(unknownPrefix+ownerKeyPrefix(name))...)
+
 	for _, owner := range owners {
-		if owner != OwnerKey(&claim) {
+		if strings.TrimPrefix(owner, unknownPrefix) != OwnerKey(&claim) {
 			c.Addresses.Release(owner)
 		}
 	}

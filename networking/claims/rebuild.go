@@ -67,7 +67,13 @@ func NewPoolReader(live client.Reader, registry *TemplateRegistry) pools.PoolRea
 // NewReader returns a reader that restores the recorded addresses of all claims into an address registry.
 func NewReader(live client.Reader, registry *TemplateRegistry) pools.Reader {
 	return pools.NewMachineReader(live, &v1alpha1.MachineClaimList{},
-		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error { return restore(b, registry, claim) },
+		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) error {
+			if isUnknown(claim) {
+				markUnknown(b, registry, claim)
+			}
+
+			return restore(b, registry, claim)
+		},
 		func(b *pools.AddressRegistry, claim *v1alpha1.MachineClaim) { restoreWaiting(b, registry, claim) })
 }
 
@@ -94,13 +100,13 @@ func (r *TemplateRegistry) reset() {
 	r.templates = map[types.NamespacedName]Entry{}
 }
 
-// restore restores the addresses in a claim's status into the address registry.
+// restore restores the addresses in a claim's status, or else in its annotation, into the address registry.
 func restore(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) error {
-	if len(recordedAddresses(claim)) == 0 {
-		return nil
-	}
+	entry := registry.entryOfClaim(claim)
 
-	entry, _ := registry.EntryOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
+	if len(recordedAddresses(claim)) == 0 || isObserved(claim) {
+		return restoreMark(b, entry, claim)
+	}
 
 	var problems []error
 

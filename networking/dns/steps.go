@@ -51,11 +51,37 @@ func connect(ctx context.Context, s *scope) step.Result {
 
 // connectForRemoval calls connect, unless there are no records to delete.
 func connectForRemoval(ctx context.Context, s *scope) step.Result {
+	if len(s.reg.Status.Records) == 0 && len(s.reg.Status.Conditions) == 0 {
+		// The status was lost, or nothing was done yet: the records may exist.
+		if result := s.assumeRecords(ctx); !result.IsDone() {
+			return result
+		}
+	}
+
 	if len(s.reg.Status.Records) == 0 {
 		return step.Done()
 	}
 
 	return connect(ctx, s)
+}
+
+// assumeRecords writes the records that the registration can have into the status.
+func (s *scope) assumeRecords(ctx context.Context) step.Result {
+	var cluster v1alpha1.HypervisorCluster
+
+	err := s.Client.Get(ctx, client.ObjectKey{Name: s.reg.Spec.HypervisorCluster}, &cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return step.Fail(err)
+	}
+
+	if cluster.Spec.DNS == nil || cluster.Spec.DNS.DNSProvider == nil {
+		return step.Done()
+	}
+
+	// A spec without a valid name or address never had records.
+	s.reg.Status.Records, _, _ = buildRecords(s.reg.Spec, allowedZones(cluster.Spec.DNS))
+
+	return step.Done()
 }
 
 // registerRecords adds the records of the machine, and deletes records with earlier names or addresses of

@@ -135,7 +135,12 @@ func TestNetworkData(t *testing.T) {
 
 	machine := newMachine(t, newNodePool(nil))
 
-	data, format, err := kubevirt.RenderNetworkData(machine, []netip.Prefix{
+	mac, err := kubevirt.MACAddress(machine)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	data, format, err := kubevirt.RenderNetworkData(machine, mac, []netip.Prefix{
 		netip.MustParsePrefix("192.168.1.11/24"), netip.MustParsePrefix("fd00::10/64"),
 	})
 	if err != nil || format != netdata.FormatOpenStack {
@@ -147,7 +152,6 @@ func TestNetworkData(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	mac, _ := kubevirt.MACAddress(machine)
 	requireEqual(t, "network", network, &netdata.Network{
 		Links: []netdata.Link{{
 			ID: "eno101", Name: "eno101", MAC: mac,

@@ -163,8 +163,11 @@ func newNetworkTemplate(config *v1alpha1.KubevirtBootstrapNetworkConfig) (string
 	return string(data), nil
 }
 
-// RenderNetworkData returns a machine's network data with its addresses, and the format of the data.
-func RenderNetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Prefix) ([]byte, netdata.Format, error) {
+// RenderNetworkData returns a machine's network data with its addresses and the MAC address of their
+// interface, and the format of the data.
+func RenderNetworkData(
+	machine *v1alpha1.KubevirtMachine, mac string, addresses []netip.Prefix,
+) ([]byte, netdata.Format, error) {
 	config := machine.Spec.BootstrapNetworkConfig
 
 	data := ""
@@ -181,11 +184,6 @@ func RenderNetworkData(machine *v1alpha1.KubevirtMachine, addresses []netip.Pref
 		}
 
 		data = string(rendered)
-	}
-
-	mac, err := MACAddress(machine)
-	if err != nil {
-		return nil, "", err
 	}
 
 	out, format, err := netdata.Expand([]byte(data), netdata.Allocation{

@@ -203,6 +203,7 @@ func NewVirtualMachine(
 	}
 
 	findItem(content, machine.Spec.BootstrapNetworkConfig.NetworkName, append(podDevices, "interfaces")...)["macAddress"] = mac
+	RecordAddresses(vm, machine)
 
 	return vm, attachNetworkData(content, secret, format)
 }

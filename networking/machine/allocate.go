@@ -25,8 +25,13 @@ import (
 // registry enqueues the machine earlier, when an address is free.
 const exhaustedRetry = 5 * time.Minute
 
-// allocate allocates addresses to the machine, and saves them in the status before a later step uses them.
+// allocate allocates addresses to the machine, and saves them in the status before a later step uses them. An
+// existing VirtualMachine keeps its addresses.
 func allocate(ctx context.Context, s *scope) step.Result {
+	if result := readBack(ctx, s); !result.IsDone() {
+		return result
+	}
+
 	if s.vm == nil {
 		s.machine.Status.Phase = v1alpha1.KubevirtMachinePending
 	}
@@ -109,7 +114,10 @@ func parseAddresses(texts []string) ([]netip.Prefix, error) {
 
 // waitForAddress returns the result for a failed allocation. It waits if the pool is exhausted or missing.
 func (s *scope) waitForAddress(ctx context.Context, err error) step.Result {
-	var exhausted *alloc.ExhaustedError
+	var (
+		exhausted *alloc.ExhaustedError
+		unread    *pools.UnreadError
+	)
 
 	switch {
 	case errors.As(err, &exhausted):
@@ -117,6 +125,8 @@ func (s *scope) waitForAddress(ctx context.Context, err error) step.Result {
 		log.FromContext(ctx).Info(message, "pool", exhausted.Pool, "network", exhausted.Network, "family", exhausted.Family.String())
 
 		return step.Wait(exhaustedRetry, alloc.ReasonExhausted, message+": "+exhausted.Error())
+	case errors.As(err, &unread):
+		return step.Wait(exhaustedRetry, "AddressesUnread", unread.Error()+": see their conditions")
 	case errors.Is(err, alloc.ErrNoPool):
 		return step.Wait(exhaustedRetry, "PoolNotReady",
 			"the KubevirtNodePool has no valid addresses on the machine's network: see condition ValidNetworkConfig of the pool")

@@ -181,6 +181,10 @@ func (s *scope) getObject(
 // has already released them. If somebody removed the finalizer by force, releaseDeleted waits until the
 // VirtualMachine and its instance are deleted.
 func (r *Reconciler) releaseDeleted(ctx context.Context, name types.NamespacedName) (reconcile.Result, error) {
+	if err := r.holdOrphan(ctx, name); err != nil {
+		return reconcile.Result{}, err
+	}
+
 	owners := r.Addresses.OwnersWithPrefix(kubevirt.OwnerKeyPrefix(name.Namespace, name.Name))
 	if len(owners) == 0 {
 		return reconcile.Result{}, nil

@@ -29,7 +29,7 @@ func deleteVM(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	if vm != nil && metav1.IsControlledBy(vm, s.machine) {
+	if vm != nil && isOwned(vm, s.machine) {
 		if vm.GetDeletionTimestamp() == nil {
 			uid := vm.GetUID()
 

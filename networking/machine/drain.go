@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -20,7 +21,19 @@ import (
 // if the node pool has spec.drain and is not being deleted. If the pool is being deleted too, no machine of
 // the pool is left to take the workload. A machine that has never run has no Node.
 func shouldDrain(s *scope) bool {
-	return s.pool != nil && s.pool.Spec.Drain != nil && s.pool.DeletionTimestamp.IsZero() && s.machine.Status.NodeName != ""
+	return s.pool != nil && s.pool.Spec.Drain != nil && s.pool.DeletionTimestamp.IsZero() && s.nodeName() != ""
+}
+
+// nodeName returns the node on which the machine runs or ran last. If the status was lost, it is read back from
+// the instance of the VirtualMachine.
+func (s *scope) nodeName() string {
+	if s.machine.Status.NodeName != "" || s.instance == nil {
+		return s.machine.Status.NodeName
+	}
+
+	node, _, _ := unstructured.NestedString(s.instance.Object, "status", "nodeName")
+
+	return node
 }
 
 // loadPool reads the node pool of a machine that is being deleted.
@@ -59,6 +72,8 @@ func (s *scope) newDrainer() drain.Drainer {
 
 // drainNode drains the machine's Node, until the drain timeout of the pool ends.
 func drainNode(ctx context.Context, s *scope) step.Result {
+	s.machine.Status.NodeName = s.nodeName() // the instance is gone when the Node is deleted
+
 	if record := s.machine.Status.Drain; record == nil || record.EndedAt == nil {
 		s.machine.Status.Phase, s.machine.Status.Ready = v1alpha1.KubevirtMachineDraining, false
 	}

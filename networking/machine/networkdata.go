@@ -39,15 +39,17 @@ func ensureNetworkData(ctx context.Context, s *scope) step.Result {
 		return s.stall("InvalidAddresses", err.Error())
 	}
 
-	data, format, err := kubevirt.RenderNetworkData(s.machine, addresses)
+	mac, err := s.macAddress()
 	if err != nil {
 		return s.stall("InvalidNetworkData", err.Error())
 	}
 
-	sum := sha256.Sum256(data)
-	s.network = networkSecret{
-		name: s.machine.Name + "-network-" + hex.EncodeToString(sum[:4]), data: data, format: format,
+	data, format, err := kubevirt.RenderNetworkData(s.machine, mac, addresses)
+	if err != nil {
+		return s.stall("InvalidNetworkData", err.Error())
 	}
+
+	s.network = networkSecret{name: s.secretName(data), data: data, format: format}
 
 	if s.vm != nil && kubevirt.NetworkDataSecret(s.vm) == s.network.name && isRunning(s.vm) {
 		return step.Done() // the guest has already read the network data
@@ -59,7 +61,7 @@ func ensureNetworkData(ctx context.Context, s *scope) step.Result {
 			Namespace: s.machine.Namespace, Name: s.network.name,
 			Labels: map[string]string{v1alpha1.LabelMachine: s.machine.Name},
 			OwnerReferences: []metav1.OwnerReference{
-				*metav1.NewControllerRef(s.machine, v1alpha1.GroupVersion.WithKind("KubevirtMachine")),
+				*metav1.NewControllerRef(s.machine, v1alpha1.GroupVersion.WithKind(kindMachine)),
 			},
 		},
 		Immutable: &immutable,
@@ -71,4 +73,30 @@ func ensureNetworkData(ctx context.Context, s *scope) step.Result {
 	}
 
 	return step.Done()
+}
+
+// macAddress returns the MAC address of the interface with static addresses. An existing VirtualMachine keeps
+// its MAC address, also if the machine was restored and has another UID since.
+func (s *scope) macAddress() (string, error) {
+	if s.vm != nil && isOwned(s.vm, s.machine) {
+		if mac := kubevirt.InterfaceMAC(s.vm, s.machine.Spec.BootstrapNetworkConfig.NetworkName); mac != "" {
+			return mac, nil
+		}
+	}
+
+	return kubevirt.MACAddress(s.machine)
+}
+
+// secretName returns the name of the Secret with network data. For a VirtualMachine of an earlier object with
+// the machine's name, the name has a digest of the UID too, because the earlier object owns the other Secret.
+func (s *scope) secretName(data []byte) string {
+	plain, own := sha256.Sum256(data), sha256.Sum256(append([]byte(s.machine.UID), data...))
+	prefix := s.machine.Name + "-network-"
+	name, ownName := prefix+hex.EncodeToString(plain[:4]), prefix+hex.EncodeToString(own[:4])
+
+	if s.vm != nil && (kubevirt.IsRestored(s.vm, s.machine) || kubevirt.NetworkDataSecret(s.vm) == ownName) {
+		return ownName
+	}
+
+	return name
 }

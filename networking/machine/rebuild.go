@@ -4,20 +4,127 @@
 package machine
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
 // NewReader returns a reader that restores the recorded addresses of all KubevirtMachines into an address
-// registry.
+// registry, and then the addresses of all VirtualMachines, which may be in no status.
 func NewReader(live client.Reader) pools.Reader {
-	return pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
+	readMachines := pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
+
+	return func(ctx context.Context, b *pools.AddressRegistry) error {
+		if err := readMachines(ctx, b); err != nil {
+			return err
+		}
+
+		return readVirtualMachines(ctx, live, b)
+	}
+}
+
+// readVirtualMachines restores the addresses in the annotations of all VirtualMachines into the address
+// registry. It marks the pool of each VirtualMachine whose addresses are unknown.
+func readVirtualMachines(ctx context.Context, live client.Reader, b *pools.AddressRegistry) error {
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(kubevirt.VirtualMachineKind())
+
+	vms, err := watch.ListAll[*unstructured.Unstructured](ctx, live, list, client.HasLabels{v1alpha1.LabelMachine})
+	if meta.IsNoMatchError(err) {
+		return nil // KubeVirt is not installed
+	}
+
+	if err != nil {
+		return fmt.Errorf("list VirtualMachines: %w", err)
+	}
+
+	machines, err := watch.ListAll[*v1alpha1.KubevirtMachine](ctx, live, &v1alpha1.KubevirtMachineList{})
+	if err != nil {
+		return fmt.Errorf("list machines: %w", err)
+	}
+
+	byName := map[types.NamespacedName]*v1alpha1.KubevirtMachine{}
+	for _, machine := range machines {
+		byName[client.ObjectKeyFromObject(machine)] = machine
+	}
+
+	for _, vm := range vms {
+		if err := restoreVM(b, vm, byName[client.ObjectKeyFromObject(vm)]); err != nil {
+			log.FromContext(ctx).Error(err, "cannot restore the addresses of a VirtualMachine",
+				"namespace", vm.GetNamespace(), "name", vm.GetName())
+		}
+	}
+
+	return nil
+}
+
+// restoreVM restores the addresses of a VirtualMachine into the address registry. machine is nil if there is
+// no machine with its name.
+func restoreVM(b *pools.AddressRegistry, vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) error {
+	owner := kubevirt.OwnerKeyPrefix(vm.GetNamespace(), vm.GetName()) + string(formerOwner(vm))
+
+	switch {
+	case machine == nil && vm.GetLabels()[v1alpha1.LabelMachine] != vm.GetName(),
+		machine != nil && !isOwned(vm, machine):
+		return nil // it belongs to somebody else
+	case machine != nil:
+		owner = kubevirt.OwnerKey(machine)
+	}
+
+	assigned, err := kubevirt.ReadAddresses(vm)
+	pool := kubevirt.PoolName(vm.GetNamespace(), vm.GetLabels()[v1alpha1.LabelNodePool])
+
+	if err != nil || len(assigned.Addresses) == 0 {
+		if kubevirt.NetworkDataSecret(vm) != "" && len(b.AddressesOf(owner)) == 0 {
+			b.MarkUnread(pool, owner)
+		}
+
+		return err
+	}
+
+	var problems []error
+	for _, address := range assigned.Addresses {
+		problems = append(problems, b.Restore(assigned.Network, alloc.Assignment{Owner: owner, Address: address, Pool: pool}))
+	}
+
+	return errors.Join(problems...)
+}
+
+// formerOwner returns the UID of the machine to which a VirtualMachine belonged.
+func formerOwner(vm *unstructured.Unstructured) types.UID {
+	if ref := metav1.GetControllerOf(vm); ref != nil {
+		return ref.UID
+	}
+
+	return vm.GetUID()
+}
+
+// holdOrphan restores the addresses of a VirtualMachine without a machine into the address registry. The
+// machine may be restored later than its VirtualMachine.
+func (r *Reconciler) holdOrphan(ctx context.Context, name types.NamespacedName) error {
+	vm := kubevirt.NewObject(kubevirt.VirtualMachineKind())
+	if err := r.Client.Get(ctx, name, vm); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+
+	if err := restoreVM(r.Addresses, vm, nil); err != nil {
+		log.FromContext(ctx).Error(err, "cannot restore the addresses of a VirtualMachine without a KubevirtMachine")
+	}
+
+	return nil
 }
 
 // restoreWaiting adds a machine that waits for an address to the queue of its pool again, so that it comes

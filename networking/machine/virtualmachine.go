@@ -35,22 +35,28 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 			"somebody else deletes the VirtualMachine, so it is recreated with the same addresses")
 	}
 
-	if s.network.name == "" || kubevirt.NetworkDataSecret(s.vm) == s.network.name {
+	before := s.vm.DeepCopy()
+	isChanged := s.network.name != "" && kubevirt.NetworkDataSecret(s.vm) != s.network.name
+
+	if !kubevirt.RecordAddresses(s.vm, s.machine) && !isChanged {
 		return step.Done()
 	}
 
 	// The recorded addresses differ from those of the VirtualMachine. This happens if a person corrects the
 	// status because two machines have the same address.
-	before := s.vm.DeepCopy()
-	kubevirt.SetNetworkDataSecret(s.vm, s.network.name)
+	if isChanged {
+		kubevirt.SetNetworkDataSecret(s.vm, s.network.name)
+	}
 
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := s.Client.Patch(ctx, s.vm, patch); err != nil {
 		return step.Fail(fmt.Errorf("update network data of virtual machine: %w", err))
 	}
 
-	s.Recorder.Eventf(s.machine, nil, corev1.EventTypeWarning, "NetworkDataChanged", "Configure",
-		"the VirtualMachine gets its new addresses when it is restarted")
+	if isChanged {
+		s.Recorder.Eventf(s.machine, nil, corev1.EventTypeWarning, "NetworkDataChanged", "Configure",
+			"the VirtualMachine gets its new addresses when it is restarted")
+	}
 
 	return step.Done()
 }
@@ -91,7 +97,18 @@ func (s *scope) adoptVM(ctx context.Context) step.Result {
 
 	s.vm = vm
 
+	if kubevirt.IsRestored(vm, s.machine) { // it was restored after its machine
+		if result := readBack(ctx, s); !result.IsDone() {
+			return result
+		}
+	}
+
 	return ensureVM(ctx, s)
+}
+
+// isOwned returns whether a VirtualMachine belongs to the machine or to an earlier object with its name.
+func isOwned(vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) bool {
+	return metav1.IsControlledBy(vm, machine) || kubevirt.IsRestored(vm, machine)
 }
 
 // isRunning returns whether a VirtualMachine is ready, which means that its instance has started.

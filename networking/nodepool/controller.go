@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
@@ -46,6 +48,8 @@ type Reconciler struct {
 	// nil.
 	PoolOwner func(pool string) string
 	Clock     clock.WithTicker
+	// Keeper keeps the kubeconfigs with which the pools' machines are drained.
+	Keeper *keep.Keeper
 
 	changed watch.Source
 }
@@ -56,6 +60,8 @@ type Reconciler struct {
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=list;watch
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachinetemplates,verbs=create;patch;delete
 //+kubebuilder:rbac:groups=infrastructure.hyperfleet.io,resources=kubevirtmachines,verbs=get;list;watch;create;delete
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,resourceNames=guest-kubeconfig,verbs=get;patch
+//+kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,resourceNames=hyperfleet-secrets,verbs=get;patch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager adds the controller to a manager.
@@ -96,6 +102,8 @@ type scope struct {
 	// spec is the spec of new machines, and template the name of their template. ensureTemplate sets both.
 	spec     v1alpha1.KubevirtMachineSpec
 	template string
+	// keepError is the error of the Keeper.
+	keepError error
 }
 
 func newPlan() step.Plan[*scope] {
@@ -103,6 +111,7 @@ func newPlan() step.Plan[*scope] {
 		Finalizer:  v1alpha1.FinalizerKubevirtNodePool,
 		ReadyEvent: &step.ReadyEvent{Reason: "PoolReady", Message: "all machines are ready"},
 		Steps: []step.Step[*scope]{
+			{Name: "SecretsKept", Run: reportSecrets},                               // before a machine exists that has to be drained
 			{Condition: v1alpha1.ConditionValidNetworkConfig, Run: validateNetwork}, // the addresses are in the address registry
 			{Condition: v1alpha1.ConditionTemplateReady, Run: ensureTemplate},
 			{Condition: v1alpha1.ConditionMachinesScaled, Run: scaleMachines},
@@ -110,6 +119,7 @@ func newPlan() step.Plan[*scope] {
 		},
 		DeletionSteps: []step.Step[*scope]{
 			{Condition: v1alpha1.ConditionMachinesDeleted, Run: deleteMachines},
+			{Name: "SecretsReleased", Run: releaseSecrets}, // last, because the machines need the Secrets
 		},
 	}
 }
@@ -129,5 +139,33 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, fmt.Errorf("get node pool: %w", err)
 	}
 
-	return step.Reconcile(ctx, r.Runner, &pool, newPlan(), &scope{Reconciler: r, pool: &pool})
+	s := &scope{Reconciler: r, pool: &pool}
+	if pool.DeletionTimestamp.IsZero() {
+		// Without its own finalizer, the pool could disappear and leave a Secret with a finalizer.
+		if err := step.EnsureFinalizer(ctx, r.Runner, &pool, v1alpha1.FinalizerKubevirtNodePool); err != nil {
+			return reconcile.Result{}, err
+		}
+
+		s.keepError = s.keepSecrets(ctx)
+	}
+
+	return step.Reconcile(ctx, r.Runner, &pool, newPlan(), s)
+}
+
+// keepSecrets keeps the Secret with which the pool's machines are drained.
+func (s *scope) keepSecrets(ctx context.Context) error {
+	if s.pool.Spec.Drain == nil {
+		return s.Keeper.Keep(ctx, s.pool)
+	}
+
+	return s.Keeper.Keep(ctx, s.pool, types.NamespacedName{
+		Namespace: s.pool.Namespace, Name: s.pool.Spec.Drain.KubeconfigSecretRef.Name,
+	})
+}
+
+func reportSecrets(_ context.Context, s *scope) step.Result { return keep.Report(s.pool, s.keepError) }
+
+// releaseSecrets releases the Secrets of a pool whose machines are deleted.
+func releaseSecrets(ctx context.Context, s *scope) step.Result {
+	return s.Keeper.ReleaseStep(ctx, s.pool)
 }

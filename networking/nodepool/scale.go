@@ -23,7 +23,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
+
+const kindNodePool = "KubevirtNodePool"
 
 const (
 	// maxChangesPerReconcile is the maximum number of machines that one reconcile creates or deletes, and
@@ -32,6 +35,8 @@ const (
 	maxConcurrentChanges   = 8
 	// continueDelay is the delay before the next reconcile creates or deletes more machines.
 	continueDelay = 50 * time.Millisecond
+	// unknownRetry is the delay before a pool is reconciled again while the state of a machine is unknown.
+	unknownRetry = 2 * time.Second
 	// machinesRetry is the delay before a pool is reconciled again after an error, and while its machines
 	// are being deleted.
 	machinesRetry = time.Minute
@@ -44,11 +49,26 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
+	if err := s.takeOverMachines(ctx, allMachines); err != nil {
+		return step.Fail(err)
+	}
+
 	change := planChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
 	if !change.isEmpty() {
 		// The cache may not have new machines yet, so list the machines from the API server before a change.
 		if allMachines, err = s.listMachines(ctx, s.Live); err != nil {
 			return step.Fail(err)
+		}
+
+		if err := s.takeOverMachines(ctx, allMachines); err != nil {
+			return step.Fail(err)
+		}
+
+		if unknown, err := s.findUnknown(ctx, allMachines); err != nil {
+			return step.Fail(err)
+		} else if unknown != "" {
+			return s.updateCounts(allMachines, step.Wait(unknownRetry, "MachineUnknown", fmt.Sprintf(
+				"machine %s has a VirtualMachine and no status: waiting until its status is read back", unknown)))
 		}
 
 		change = planChange(allMachines, s.spec, int(s.pool.Spec.Replicas))
@@ -67,6 +87,29 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 	}
 
 	return s.updateCounts(allMachines, step.Done())
+}
+
+// findUnknown returns the name of a machine that was restored without its status and has a VirtualMachine. It
+// looks like a machine that was never used, so nothing may be deleted before its status is read back. The
+// name is empty if there is none.
+func (s *scope) findUnknown(ctx context.Context, machines []v1alpha1.KubevirtMachine) (string, error) {
+	for i := range machines {
+		m := &machines[i]
+		if len(m.Status.Conditions) > 0 || m.DeletionTimestamp != nil {
+			continue
+		}
+
+		err := s.Client.Get(ctx, client.ObjectKeyFromObject(m), kubevirt.NewObject(kubevirt.VirtualMachineKind()))
+		if err == nil {
+			return m.Name, nil
+		}
+
+		if !apierrors.IsNotFound(err) {
+			return "", fmt.Errorf("get virtual machine %s: %w", m.Name, err)
+		}
+	}
+
+	return "", nil
 }
 
 // machineChange is the number of machines to create for a pool, and the machines to delete.
@@ -170,8 +213,36 @@ func (s *scope) listMachines(ctx context.Context, from client.Reader) ([]v1alpha
 	}
 
 	return slices.DeleteFunc(machines.Items, func(m v1alpha1.KubevirtMachine) bool {
-		return !metav1.IsControlledBy(&m, s.pool)
+		return !metav1.IsControlledBy(&m, s.pool) && !s.isRestored(&m)
 	}), nil
+}
+
+// isRestored returns whether a machine belongs to an earlier object with the pool's name. This is the case
+// after the objects were restored from a backup. A machine that a person has created has no template.
+func (s *scope) isRestored(m *v1alpha1.KubevirtMachine) bool {
+	return !metav1.IsControlledBy(m, s.pool) && m.Annotations[v1alpha1.AnnotationMachineTemplate] != "" &&
+		kubevirt.HadOwner(m, s.pool, kindNodePool)
+}
+
+// takeOverMachines makes the pool the owner of the machines that an earlier object with its name had. Without
+// an owner, they would be deleted.
+func (s *scope) takeOverMachines(ctx context.Context, machines []v1alpha1.KubevirtMachine) error {
+	for i := range machines {
+		m := &machines[i]
+		if !s.isRestored(m) || m.DeletionTimestamp != nil {
+			continue
+		}
+
+		before := m.DeepCopy()
+		kubevirt.TakeOver(m, s.pool, kindNodePool)
+
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := s.Client.Patch(ctx, m, patch); err != nil {
+			return fmt.Errorf("take over machine %s: %w", m.Name, err)
+		}
+	}
+
+	return nil
 }
 
 // updateCounts writes the numbers of machines into the status. It returns the result with the condition

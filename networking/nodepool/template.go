@@ -45,6 +45,11 @@ func ensureTemplate(ctx context.Context, s *scope) step.Result {
 	switch {
 	case apierrors.IsNotFound(err):
 		err = s.createTemplate(ctx)
+	case err == nil && !metav1.IsControlledBy(&found, s.pool) && kubevirt.HadOwner(&found, s.pool, kindNodePool) &&
+		found.Labels[v1alpha1.LabelNodePool] == s.pool.Name: // it was restored from a backup
+		before := found.DeepCopy()
+		kubevirt.TakeOver(&found, s.pool, kindNodePool)
+		err = errors.Join(s.Client.Patch(ctx, &found, client.MergeFrom(before)), s.restoreTemplate(ctx, &found))
 	case err == nil && !metav1.IsControlledBy(&found, s.pool):
 		return step.Stall("TemplateNotOurs", fmt.Sprintf(
 			"the KubevirtMachineTemplate %q does not belong to this pool: delete it", s.template))
@@ -111,7 +116,7 @@ func (s *scope) newObjectMeta(name string) metav1.ObjectMeta {
 			v1alpha1.LabelNodePool: s.pool.Name, v1alpha1.LabelCluster: kubevirt.ClusterName(s.pool),
 		},
 		OwnerReferences: []metav1.OwnerReference{
-			*metav1.NewControllerRef(s.pool, v1alpha1.GroupVersion.WithKind("KubevirtNodePool")),
+			*metav1.NewControllerRef(s.pool, v1alpha1.GroupVersion.WithKind(kindNodePool)),
 		},
 	}
 }

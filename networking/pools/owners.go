@@ -23,6 +23,9 @@ type Request struct {
 	// Requested are the addresses to allocate. For a family without a requested address, the registry
 	// allocates the lowest free address.
 	Requested []netip.Addr
+	// Unread is an owner whose unread addresses do not prevent the allocation, because they are those of Owner's own
+	// machine, which is not created again.
+	Unread string
 	// Wake is called once after a failed request, when a new request can succeed. It can run on any
 	// goroutine. It must not block or call the address registry.
 	Wake func()
@@ -31,12 +34,12 @@ type Request struct {
 // Acquire allocates one address of each family of the pool to an owner. The owner keeps the addresses that it
 // already has, so Acquire is idempotent. Acquire returns the addresses with their prefix lengths, IPv4 first.
 //
-// The errors are *alloc.ExhaustedError, *alloc.UnavailableError and alloc.ErrNoPool. After an error nothing
+// The errors are *alloc.ExhaustedError, *alloc.UnavailableError, *UnreadError and alloc.ErrNoPool. After an error nothing
 // was allocated, and the owner waits: Acquire adds it to the pool's queue, and Wake is called when the pool
 // has an address for it. The queue is served in order, and the registry keeps the address for the owner in
 // the meantime. Call Release or StopWaiting for an owner that will not call Acquire again. After an
-// *alloc.UnavailableError, the owner is not added to the queue, and Wake is called at the next change of the
-// network.
+// *alloc.UnavailableError or *UnreadError, the owner is not added to the queue, and Wake is called at the next
+// change of the network.
 func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 	b.mu.Lock()
 	callbacks := b.removeFromOtherQueues(r)
@@ -44,17 +47,24 @@ func (b *AddressRegistry) Acquire(r Request) ([]netip.Prefix, error) {
 
 	var addresses []netip.Prefix
 
-	err := n.checkTurn(r)
+	err := b.checkRead(n, r)
+	if err == nil {
+		err = n.checkTurn(r)
+	}
+
 	if err == nil {
 		addresses, err = n.addresses.Acquire(r.Pool, r.Owner, r.Requested...)
 	}
 
-	var unavailable *alloc.UnavailableError
+	var (
+		unavailable *alloc.UnavailableError
+		unread      *UnreadError
+	)
 
 	switch {
 	case err == nil:
 		n.dequeue(r.Owner)
-	case errors.As(err, &unavailable):
+	case errors.As(err, &unavailable), errors.As(err, &unread):
 		n.block(r.Owner, r.Wake)
 	default:
 		n.enqueue(r)
@@ -97,6 +107,7 @@ func (b *AddressRegistry) Restore(network string, assignment alloc.Assignment) e
 	var callbacks []func()
 	if err == nil {
 		callbacks = b.removeFromOtherQueues(Request{Owner: assignment.Owner}) // it no longer waits
+		callbacks = append(callbacks, b.markRead(assignment.Owner)...)
 	}
 
 	b.mu.Unlock()
@@ -138,6 +149,8 @@ func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
 		freed     []alloc.Assignment
 		callbacks []func()
 	)
+
+	callbacks = b.markRead(owner)
 
 	for name, n := range b.networks {
 		n.dequeue(owner)
@@ -194,6 +207,10 @@ func (b *AddressRegistry) OwnersWithPrefix(prefix string) []string {
 		for key := range n.blocked {
 			found[key] = true
 		}
+	}
+
+	for _, owners := range b.unread {
+		maps.Copy(found, owners)
 	}
 
 	maps.DeleteFunc(found, func(owner string, _ bool) bool { return !strings.HasPrefix(owner, prefix) })

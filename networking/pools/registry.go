@@ -51,6 +51,8 @@ type AddressRegistry struct {
 	networks map[string]*network
 	// networkByPool maps the name of each pool to the name of its network.
 	networkByPool map[string]string
+	// unread has the owners whose addresses could not be read back, by pool.
+	unread map[string]map[string]bool
 
 	startup startupRebuild
 }
@@ -76,7 +78,7 @@ func New() *AddressRegistry {
 }
 
 func (b *AddressRegistry) initMaps() {
-	b.networks, b.networkByPool = map[string]*network{}, map[string]string{}
+	b.networks, b.networkByPool, b.unread = map[string]*network{}, map[string]string{}, map[string]map[string]bool{}
 }
 
 func (b *AddressRegistry) ensureNetwork(name string) *network {

@@ -58,8 +58,17 @@ type ports struct{ dns, ssh string }
 
 // check is one DNS look-up or one network test.
 type check struct {
-	name string
-	run  func(context.Context, target) finding
+	name    string
+	timeout time.Duration
+	run     func(context.Context, target) finding
+}
+
+// start runs the check with its timeout.
+func (c check) start(ctx context.Context, t target) finding {
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
+	defer cancel()
+
+	return c.run(ctx, t)
 }
 
 // newDNSChecks returns the look-ups that the settings enable. The machine's name must be in the domain, or in
@@ -69,18 +78,12 @@ func newDNSChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) 
 	timeout := secondsToDuration(validation.TimeoutSeconds, defaultLookupTimeout)
 	domain = cmp.Or(validation.ExpectedDomain, domain)
 
-	checks := []check{{"forward", func(ctx context.Context, t target) finding {
-		ctx, cancel := context.WithTimeout(ctx, timeout)
-		defer cancel()
-
+	checks := []check{{"forward", timeout, func(ctx context.Context, t target) finding {
 		return checkForward(ctx, settings.Servers, ports.dns, domain, t)
 	}}}
 
 	if validation.ValidateReverse {
-		checks = append(checks, check{"reverse", func(ctx context.Context, t target) finding {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-
+		checks = append(checks, check{"reverse", timeout, func(ctx context.Context, t target) finding {
 			return checkReverse(ctx, settings.Servers, ports.dns, t)
 		}})
 	}
@@ -95,10 +98,7 @@ func newNetworkChecks(validation *v1alpha1.NetworkValidation, ports ports) []che
 	var checks []check
 
 	if validation.PingTest {
-		checks = append(checks, check{"ping", func(ctx context.Context, t target) finding {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-
+		checks = append(checks, check{"ping", timeout, func(ctx context.Context, t target) finding {
 			err := ping(ctx, t.addr)
 
 			switch {
@@ -113,10 +113,7 @@ func newNetworkChecks(validation *v1alpha1.NetworkValidation, ports ports) []che
 	}
 
 	if validation.SSHTest {
-		checks = append(checks, check{"ssh", func(ctx context.Context, t target) finding {
-			ctx, cancel := context.WithTimeout(ctx, timeout)
-			defer cancel()
-
+		checks = append(checks, check{"ssh", timeout, func(ctx context.Context, t target) finding {
 			if err := checkSSHBanner(ctx, net.JoinHostPort(t.addr.String(), ports.ssh)); err != nil {
 				return finding{check: "ssh", reason: ReasonSSHFailed, message: err.Error()}
 			}

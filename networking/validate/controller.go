@@ -280,7 +280,7 @@ func (r *Reconciler) runChecks(ctx context.Context, system string, checks []chec
 		for j, c := range checks {
 			group.Go(func() {
 				start := r.clock.Now()
-				found := c.run(ctx, target{fqdn: m.fqdn, addr: addr})
+				found := c.start(ctx, target{fqdn: m.fqdn, addr: addr})
 
 				if len(m.addrs) > 1 {
 					found.check += " " + addr.String()

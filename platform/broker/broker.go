@@ -28,9 +28,13 @@ import (
 const (
 	// publishTimeout is the timeout of one attempt to publish, publishAttempts the number of
 	// attempts.
-	publishTimeout    = 5 * time.Second
+	publishTimeout = 5 * time.Second
+	// checkTimeout is the timeout of Health and CheckPublish.
+	checkTimeout      = 4 * time.Second
 	publishAttempts   = 3
 	initialRetryDelay = 200 * time.Millisecond
+	// letterGrace is how long dead letters may still be published after the end of a subscription.
+	letterGrace = 10 * time.Second
 	// maxEventSize is the maximum size of an encoded event in bytes.
 	maxEventSize = 512 << 10
 )
@@ -67,16 +71,17 @@ type Broker struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 
-	mu sync.Mutex
+	// opening has a value while conn and channel are opened or read.
+	opening chan struct{}
 	// conn and channel are used by all publishers. They are opened again when they are lost.
 	// RabbitMQ may block a connection that publishes, so each consumer has its own connection.
-	conn    *amqp.Connection
+	conn    *connection
 	channel *rabbitPublisher
 }
 
 // Open connects to the configured broker. Log and registerer may be nil.
 func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registerer prometheus.Registerer) (*Broker, error) {
-	rabbit := access(conf.RabbitMQ)
+	rabbit := access(conf.RabbitMQ).withDefaults()
 	if _, _, err := rabbit.resolve(); err != nil {
 		return nil, err
 	}
@@ -87,22 +92,21 @@ func Open(ctx context.Context, conf platform.Broker, log *slog.Logger, registere
 		}
 	}
 
-	rabbit.ExchangeType = cmp.Or(rabbit.ExchangeType, amqp.ExchangeTopic)
 	if !slices.Contains([]string{amqp.ExchangeTopic, amqp.ExchangeFanout, amqp.ExchangeDirect}, rabbit.ExchangeType) {
 		return nil, fmt.Errorf("%s.exchange_type: %q: write topic, fanout or direct", configPath, rabbit.ExchangeType)
 	}
-
-	rabbit.PrefetchCount = cmp.Or(max(rabbit.PrefetchCount, 0), defaultPrefetch)
 
 	m, err := NewMetrics(registerer)
 	if err != nil {
 		return nil, err
 	}
 
-	b := &Broker{conf: conf, access: rabbit, log: cmp.Or(log, slog.New(slog.DiscardHandler)), metrics: m}
+	b := &Broker{
+		conf: conf, access: rabbit, log: cmp.Or(log, slog.New(slog.DiscardHandler)), metrics: m, opening: make(chan struct{}, 1),
+	}
 	b.ctx, b.cancel = context.WithCancel(context.Background())
 
-	if err := b.Health(ctx); err != nil {
+	if _, err := b.ensurePublisher(ctx, ""); err != nil {
 		b.Close()
 
 		return nil, err
@@ -136,6 +140,9 @@ func (b *Broker) Publish(ctx context.Context, topic string, event cloudevents.Ev
 
 // publishWithRetry publishes with a limited number of attempts.
 func (b *Broker) publishWithRetry(ctx context.Context, topic string, m amqp.Publishing) error {
+	ctx, cancel := b.untilClosed(ctx)
+	defer cancel()
+
 	for attempt := 1; ; attempt++ {
 		attemptCtx, cancel := context.WithTimeout(ctx, publishTimeout)
 		err := b.publish(attemptCtx, topic, m)
@@ -170,10 +177,14 @@ func (b *Broker) Subscribe(ctx context.Context, topic, subscriptionID string, ha
 		return errClosed
 	}
 
+	// Dead letters are published even if the subscription has ended.
+	letterCtx, cancelLetters := retry.WithGrace(ctx, letterGrace)
+	defer cancelLetters()
+
 	options := QueueOptions{Conf: b.conf, Topic: topic, Subscription: subscriptionID, Log: b.log, Metrics: b.metrics}
 	// A dead letter that cannot be handled does not become another dead letter.
 	if !strings.HasSuffix(topic, DeadLetterSuffix) {
-		options.GiveUp = func(l Letter) error { return b.publishDeadLetter(topic, subscriptionID, l) }
+		options.GiveUp = func(l Letter) error { return b.publishDeadLetter(letterCtx, topic, subscriptionID, l) }
 	}
 
 	queue := NewQueue(options)
@@ -207,29 +218,54 @@ func (b *Broker) Subscribe(ctx context.Context, topic, subscriptionID string, ha
 
 // Health returns an error if the broker cannot be used now.
 func (b *Broker) Health(ctx context.Context) error {
-	done := make(chan error, 1)
+	ctx, cancel := b.checkContext(ctx)
+	defer cancel()
 
-	go func() {
-		_, err := b.ensurePublisher("")
-		done <- err
-	}()
+	_, err := b.ensurePublisher(ctx, "")
 
-	select {
-	case err := <-done:
-		return errors.Join(err, b.problems.err())
-	case <-ctx.Done():
-		return fmt.Errorf("check the connection to RabbitMQ: %w", ctx.Err())
+	return errors.Join(err, b.problems.err())
+}
+
+// CheckPublish returns an error if events of a topic cannot be published now.
+func (b *Broker) CheckPublish(ctx context.Context, topic string) error {
+	ctx, cancel := b.checkContext(ctx)
+	defer cancel()
+
+	return errors.Join(b.tryPublish(ctx, b.exchangeName(topic)), b.problems.err())
+}
+
+// checkContext returns the context of a check. Its parent's end does not end it, because the end of a call
+// aborts the connection, and a client of a health endpoint must not be able to do that.
+func (b *Broker) checkContext(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := b.untilClosed(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout)
+
+	return ctx, func() {
+		cancel()
+		stop()
+	}
+}
+
+// untilClosed returns a context that ends with ctx or when the broker is closed.
+func (b *Broker) untilClosed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(b.ctx, func() { cancel(errClosed) })
+
+	return ctx, func() {
+		stop()
+		cancel(nil)
 	}
 }
 
 // Close ends all subscriptions without waiting for them, and aborts the publishing of events.
 func (b *Broker) Close() {
 	b.cancel()
-	b.mu.Lock()
-	defer b.mu.Unlock()
+
+	b.opening <- struct{}{}
+	defer b.unlock()
 
 	if b.conn != nil {
-		closeConnection(b.conn)
+		b.conn.close()
 	}
 }
 

@@ -104,17 +104,13 @@ func (l Letter) toDeadLetter(subscription string) (cloudevents.Event, amqp.Table
 }
 
 // publishDeadLetter publishes an event as a dead letter.
-func (b *Broker) publishDeadLetter(topic, subscription string, l Letter) error {
+func (b *Broker) publishDeadLetter(ctx context.Context, topic, subscription string, l Letter) error {
 	event, header := l.toDeadLetter(subscription)
 
 	body, err := json.Marshal(event)
 	if err != nil {
 		return fmt.Errorf("encode dead letter: %w", err)
 	}
-
-	// The dead letter is published even if the subscription has ended.
-	ctx, cancel := context.WithTimeout(b.ctx, publishAttempts*publishTimeout)
-	defer cancel()
 
 	return b.publishWithRetry(ctx, topic+DeadLetterSuffix, amqp.Publishing{
 		MessageId: "dead/" + subscription + "/" + event.Source() + "/" + event.ID(), Headers: header, Body: body,

@@ -28,6 +28,11 @@ func (a access) explain(err error) error {
 	return err
 }
 
+// isRejected returns true if the server will reject the next attempt as well, unless a setting changes.
+func (a access) isRejected(err error) bool {
+	return !errors.Is(err, errServerClosed) && cmp.Or(a.explainTLS(err), a.explainUser(err)) != ""
+}
+
 // explainTLS returns what to fix if the connection failed because of TLS. Otherwise it returns an
 // empty string.
 func (a access) explainTLS(err error) string {
@@ -82,13 +87,13 @@ func (a access) explainUser(err error) string {
 		return a.settingName() + ": the server rejects the user and password"
 	case errors.Is(err, amqp.ErrSASL):
 		return a.settingName() + ": the server rejects the auth_mechanism"
-	case errors.Is(err, amqp.ErrVhost):
-		return a.settingName() + ": the vhost does not exist, or the user has no permission for it"
 	}
 
 	amqpErr, ok := errors.AsType[*amqp.Error](err)
 
 	switch {
+	case ok && amqpErr.Code == amqp.NotAllowed:
+		return a.settingName() + ": the vhost does not exist, or the user has no permission for it or too many connections"
 	case ok && amqpErr.Code == amqp.AccessRefused:
 		return "grant the permissions in RabbitMQ to the user in " + a.settingName()
 	case ok && strings.Contains(amqpErr.Reason, amqp.ErrFrame.Reason):

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -74,7 +75,7 @@ func TestPropertyDialThatEnds(t *testing.T) {
 			}
 
 			for range dials {
-				_, err := how.dial()
+				_, err := how.dial(t.Context())
 				if err == nil {
 					t.Fatal("the connection succeeded")
 				}
@@ -299,4 +300,21 @@ func TestRecordedProblems(t *testing.T) {
 		known.set("consume", nil)
 		is("after both are over", "")
 	})
+}
+
+// TestQueueUsesDefaults checks that a queue and a connection use the defaults of settings that are not set.
+func TestQueueUsesDefaults(t *testing.T) {
+	t.Parallel()
+
+	metrics, err := NewMetrics(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got := NewQueue(QueueOptions{Metrics: metrics}).Conf
+	got.RabbitMQ = platform.BrokerRabbit(access(got.RabbitMQ).withDefaults())
+
+	if diff := cmp.Diff(platform.DefaultBroker(), got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
 }

@@ -21,13 +21,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
-)
-
-const (
-	defaultParallelism   = 8
-	defaultMaxDeliveries = 10
-	defaultMinBackoff    = 500 * time.Millisecond
-	defaultMaxBackoff    = 30 * time.Second
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 )
 
 // QueueOptions configure NewQueue.
@@ -82,10 +76,11 @@ type delivery struct {
 // NewQueue returns a queue. It uses defaults for options that are not set.
 func NewQueue(options QueueOptions) *Queue {
 	conf := &options.Conf
-	conf.Parallelism = cmp.Or(max(conf.Parallelism, 0), defaultParallelism)
-	conf.MaxDeliveries = cmp.Or(max(conf.MaxDeliveries, 0), defaultMaxDeliveries)
-	conf.MinBackoff = cmp.Or(max(conf.MinBackoff, 0), defaultMinBackoff)
-	conf.MaxBackoff = max(cmp.Or(max(conf.MaxBackoff, 0), defaultMaxBackoff), conf.MinBackoff)
+	standard := platform.DefaultBroker()
+	conf.Parallelism = cmp.Or(max(conf.Parallelism, 0), standard.Parallelism)
+	conf.MaxDeliveries = cmp.Or(max(conf.MaxDeliveries, 0), standard.MaxDeliveries)
+	conf.MinBackoff = cmp.Or(max(conf.MinBackoff, 0), standard.MinBackoff)
+	conf.MaxBackoff = max(cmp.Or(max(conf.MaxBackoff, 0), standard.MaxBackoff), conf.MinBackoff)
 
 	options.Log = cmp.Or(options.Log, slog.New(slog.DiscardHandler))
 	options.Log = options.Log.With("topic", options.Topic, "subscription", options.Subscription)
@@ -130,15 +125,20 @@ func (q *Queue) Publish(_ context.Context, _ string, event cloudevents.Event) er
 	return nil
 }
 
-// Health returns nil, because a queue needs no connection.
-func (*Queue) Health(context.Context) error { return nil }
+// CheckPublish returns nil, because a queue needs no connection.
+func (*Queue) CheckPublish(context.Context, string) error { return nil }
 
 // addDelivery adds a message from a broker. attempts is how often the broker has delivered the message before.
 // A message that is not a valid event is added as a malformed event, which is given up.
 func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive func() bool) {
 	item := &delivery{Letter: Letter{Attempts: attempts}, ack: ack, isAlive: alive}
 
-	err := json.Unmarshal(body, &item.Event)
+	// The decoder of events would take the last of two equal keys, and replace invalid UTF-8.
+	err := exactjson.Check(body, nil)
+	if err == nil {
+		err = json.Unmarshal(body, &item.Event)
+	}
+
 	if err == nil {
 		err = item.Event.Validate()
 	}

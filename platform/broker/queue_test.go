@@ -8,6 +8,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -166,13 +167,26 @@ func testMalformed(t *testing.T, b bus) {
 	subscribe(t, b, topic+broker.DeadLetterSuffix, "watch", sendTo(dead))
 	subscribe(t, b, topic, "adapter", r.handle)
 
-	for _, body := range []string{"", "no json", `{"specversion":"1.0"}`} {
+	const attributes = `"specversion":"1.0","id":"e1","source":"/test","type":"test","partitionkey":"a"`
+
+	// An event that could be read in two ways is malformed, and the error names the place.
+	for body, place := range map[string]string{
+		"": "", "no json": "", `{"specversion":"1.0"}`: "",
+		`{` + attributes + `,"data":{"id":"a","id":"b"}}`:     "/data/id",
+		`{` + attributes + `,"id":"e2"}`:                      "/id",
+		`{` + attributes + `,"data":{"id":"` + "\xff" + `"}}`: "/data/id",
+		`{` + attributes + `,"data":{"id":"a"}} {}`:           "the JSON document",
+	} {
 		must(t, b.PublishRaw(t.Context(), topic, []byte(body)))
 
 		select {
 		case e := <-dead:
 			if e.Type() != broker.TypeMalformed || string(e.Data()) != body || e.Extensions()[broker.ExtensionReason] != "malformed" {
 				t.Errorf("body %q: dead letter %v", body, e)
+			}
+
+			if text, _ := e.Extensions()[broker.ExtensionError].(string); !strings.Contains(text, place) {
+				t.Errorf("body %q: error %q, want %q", body, text, place)
 			}
 		case <-time.After(waitTimeout):
 			t.Fatalf("body %q: no dead letter", body)

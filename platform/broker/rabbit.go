@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -18,21 +17,23 @@ import (
 const (
 	rabbitDialTimeout = 5 * time.Second
 	// dialAttempts is the number of attempts to connect if the connection ends without a reason.
-	dialAttempts    = 4
+	dialAttempts = 4
+	// minRejectDelay is less than the three seconds after which RabbitMQ closes the connection of a user that
+	// it rejects.
+	minRejectDelay  = time.Second
 	rabbitHeartbeat = 5 * time.Second
-	// rabbitCallTimeout is the timeout of calls on a channel, because the library has none. When it
-	// expires, the connection is closed. For example, RabbitMQ does not respond while it elects the
-	// leader of a queue.
+	// rabbitCallTimeout is the timeout of calls on a channel. For example, RabbitMQ does not respond while it
+	// elects the leader of a queue.
 	rabbitCallTimeout = 10 * time.Second
-	// defaultPrefetch is the number of unacknowledged events that a subscriber can hold.
-	defaultPrefetch = 1000
 	// problemPublish is the name of the problem that events cannot be published.
 	problemPublish = "publish"
+	// problemConnect is the name of the problem that there is no connection to publish on.
+	problemConnect = "connect"
 )
 
 var (
 	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
-	errNoAnswer     = errors.New("RabbitMQ did not respond within " + rabbitCallTimeout.String())
+	errNoAnswer     = errors.New("RabbitMQ did not respond in time")
 )
 
 // exchangeName returns the exchange of a topic. The layout is the same as in the programs of the
@@ -50,7 +51,16 @@ func (b *Broker) exchangeName(topic string) string {
 func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) error {
 	exchange := b.exchangeName(topic)
 
-	channel, err := b.ensurePublisher(exchange)
+	conn, err := b.ensureConnection(ctx)
+	if err == nil {
+		err = conn.waitUntilUnblocked(ctx)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	channel, err := b.ensurePublisher(ctx, exchange)
 	if err != nil {
 		return err
 	}
@@ -60,13 +70,14 @@ func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) e
 	if err := channel.publish(ctx, exchange, b.access.RoutingKey, m); err != nil {
 		err = fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
 
-		if !channel.conn.IsClosed() {
+		switch _, blockedErr := channel.conn.blocked(); {
+		case blockedErr != nil:
+			// The server handles the event when the alarm is over. Another connection would be blocked, too.
+			err = fmt.Errorf("publish to RabbitMQ: %w", blockedErr)
+		case !channel.conn.IsClosed():
 			b.problems.set(problemPublish, err)
+			channel.discard(ctx)
 		}
-
-		// The next call opens another channel. Callers that wait for a confirmation on this channel
-		// get an error.
-		_ = channel.Close()
 
 		return err
 	}
@@ -78,24 +89,22 @@ func (b *Broker) publish(ctx context.Context, topic string, m amqp.Publishing) e
 
 // ensurePublisher returns the channel that all calls publish on, and declares the exchange if it is
 // missing. If the exchange is empty, it only checks that the channel works.
-func (b *Broker) ensurePublisher(exchange string) (*rabbitPublisher, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (b *Broker) ensurePublisher(ctx context.Context, exchange string) (*rabbitPublisher, error) {
+	if err := b.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer b.unlock()
 
-	if b.ctx.Err() != nil {
-		return nil, errClosed
+	if err := b.open(ctx); err != nil {
+		return nil, err
 	}
 
-	if b.conn == nil || b.conn.IsClosed() {
-		conn, err := b.access.dial()
-		if err != nil {
-			return nil, err
-		}
-
-		b.conn, b.channel = conn, nil
+	// The server does not answer while it blocks the connection.
+	if _, err := b.conn.blocked(); err != nil {
+		return nil, err
 	}
 
-	err := withCallTimeout(b.conn, func() (err error) {
+	err := b.conn.call(ctx, func() (err error) {
 		if b.channel == nil || b.channel.IsClosed() {
 			if b.channel, err = newPublisher(b.conn); err != nil {
 				return err
@@ -118,18 +127,107 @@ func (b *Broker) ensurePublisher(exchange string) (*rabbitPublisher, error) {
 	return b.channel, nil
 }
 
+// ensureConnection returns the connection that all calls publish on.
+func (b *Broker) ensureConnection(ctx context.Context) (*connection, error) {
+	if err := b.lock(ctx); err != nil {
+		return nil, err
+	}
+	defer b.unlock()
+
+	if err := b.open(ctx); err != nil {
+		return nil, err
+	}
+
+	return b.conn, nil
+}
+
+// open opens the connection if there is none. The caller holds the lock.
+func (b *Broker) open(ctx context.Context) error {
+	if b.conn != nil && !b.conn.IsClosed() {
+		return nil
+	}
+
+	conn, err := b.access.dial(ctx)
+
+	// A check may end before the server rejects the user. It then returns the error of an earlier attempt.
+	if ctx.Err() == nil {
+		b.problems.set(problemConnect, err)
+	}
+
+	if err != nil {
+		return err
+	}
+
+	b.conn, b.channel = conn, nil
+
+	return nil
+}
+
+// tryPublish returns an error if nothing can be published to the exchange now. It publishes a message in a
+// transaction and rolls the transaction back: the server checks the exchange, the permission and its alarms,
+// and delivers nothing.
+func (b *Broker) tryPublish(ctx context.Context, exchange string) error {
+	publisher, err := b.ensurePublisher(ctx, exchange)
+	if err != nil {
+		return err
+	}
+
+	changed, _ := publisher.conn.blocked()
+	done := make(chan error, 1)
+
+	// The server does not answer before an alarm is over, so this ends with the alarm or the connection.
+	go func() { done <- publisher.conn.rollBackMessage(ctx, exchange, b.access.RoutingKey) }()
+
+	select {
+	case err = <-done:
+	case <-changed:
+		_, err = publisher.conn.blocked()
+	case <-ctx.Done():
+		err = fmt.Errorf("%w: %w", errNoAnswer, ctx.Err())
+	}
+
+	if err == nil {
+		return nil
+	}
+
+	if amqpErr, ok := errors.AsType[*amqp.Error](err); ok && amqpErr.Code == amqp.NotFound {
+		publisher.discard(ctx) // the next channel declares the exchange again
+	}
+
+	return fmt.Errorf("publish to RabbitMQ: %w", b.access.explain(err))
+}
+
+// lock waits until no other call opens the connection.
+func (b *Broker) lock(ctx context.Context) error {
+	select {
+	case b.opening <- struct{}{}:
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the connection to RabbitMQ: %w", ctx.Err())
+	}
+
+	if b.ctx.Err() != nil {
+		b.unlock()
+
+		return errClosed
+	}
+
+	return nil
+}
+
+func (b *Broker) unlock() { <-b.opening }
+
 // rabbitPublisher is a channel in confirm mode that records why the server closed it.
 type rabbitPublisher struct {
 	*amqp.Channel
 
-	conn *amqp.Connection
+	conn *connection
 	// declaredExchanges are the exchanges that exist.
 	declaredExchanges map[string]bool
 	// closedCtx ends when the channel is closed. Its cause is the server's reason.
 	closedCtx context.Context
 }
 
-func newPublisher(conn *amqp.Connection) (*rabbitPublisher, error) {
+func newPublisher(conn *connection) (*rabbitPublisher, error) {
 	channel, err := openChannel(conn)
 	if err != nil {
 		return nil, err
@@ -152,7 +250,7 @@ func (p *rabbitPublisher) publish(ctx context.Context, exchange, key string, m a
 	var confirmation *amqp.DeferredConfirmation
 
 	// Even the write blocks if the server does not accept more data.
-	err := withCallTimeout(p.conn, func() (err error) {
+	err := p.conn.call(ctx, func() (err error) {
 		confirmation, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
 
 		return err
@@ -173,6 +271,19 @@ func (p *rabbitPublisher) publish(ctx context.Context, exchange, key string, m a
 	}
 }
 
+// discard closes a channel on which an event was not confirmed. The next call opens another channel, and
+// callers that wait for a confirmation on this channel get an error.
+func (p *rabbitPublisher) discard(ctx context.Context) {
+	if p.IsClosed() {
+		return
+	}
+
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+	defer cancel()
+
+	_ = p.conn.call(ctx, p.Close)
+}
+
 // withCloseReason adds the server's reason to an error if the server closed the channel.
 func (p *rabbitPublisher) withCloseReason(ctx context.Context, err error) error {
 	if !p.IsClosed() {
@@ -187,32 +298,7 @@ func (p *rabbitPublisher) withCloseReason(ctx context.Context, err error) error 
 	}
 }
 
-// withCallTimeout runs calls on a connection. If they take longer than rabbitCallTimeout, it closes
-// the connection, which ends them.
-func withCallTimeout(conn *amqp.Connection, calls func() error) error {
-	var isTimedOut atomic.Bool
-
-	timer := time.AfterFunc(rabbitCallTimeout, func() {
-		isTimedOut.Store(true)
-
-		_ = conn.CloseDeadline(time.Now().Add(time.Second))
-	})
-	defer timer.Stop()
-
-	err := calls()
-	if err != nil && isTimedOut.Load() {
-		return fmt.Errorf("%w: %w", errNoAnswer, err)
-	}
-
-	return err
-}
-
-// closeConnection closes a connection. The server delivers its unacknowledged messages again.
-func closeConnection(conn *amqp.Connection) {
-	_ = conn.CloseDeadline(time.Now().Add(rabbitDialTimeout))
-}
-
-func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
+func openChannel(conn *connection) (*amqp.Channel, error) {
 	channel, err := conn.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("open channel of RabbitMQ: %w", err)
@@ -224,7 +310,7 @@ func openChannel(conn *amqp.Connection) (*amqp.Channel, error) {
 // declareIfMissing declares an object that is missing. An object that exists is used as it is,
 // because it may belong to the upstream programs or may have been created by hand. Each attempt
 // needs its own channel, because the server closes a channel after an error.
-func declareIfMissing(conn *amqp.Connection, declare func(channel *amqp.Channel, passive bool) error) error {
+func declareIfMissing(conn *connection, declare func(channel *amqp.Channel, passive bool) error) error {
 	for _, passive := range []bool{true, false} {
 		channel, err := openChannel(conn)
 		if err != nil {
@@ -242,7 +328,7 @@ func declareIfMissing(conn *amqp.Connection, declare func(channel *amqp.Channel,
 	return nil
 }
 
-func ensureExchange(conn *amqp.Connection, exchange, kind string) error {
+func ensureExchange(conn *connection, exchange, kind string) error {
 	err := declareIfMissing(conn, func(channel *amqp.Channel, passive bool) error {
 		declare := channel.ExchangeDeclare
 		if passive {

@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/tls"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -15,13 +16,17 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 var (
@@ -39,6 +44,15 @@ const configPath = "broker.rabbitmq"
 // access has the settings for the connection to a server. The files that they name are read for
 // each connection, so their content may change.
 type access platform.BrokerRabbit
+
+// withDefaults returns the settings with defaults for those that are not set.
+func (a access) withDefaults() access {
+	standard := platform.DefaultBroker().RabbitMQ
+	a.ExchangeType = cmp.Or(a.ExchangeType, standard.ExchangeType)
+	a.PrefetchCount = cmp.Or(max(a.PrefetchCount, 0), standard.PrefetchCount)
+
+	return a
+}
 
 // settingName returns the name of the setting that has the URL.
 func (a access) settingName() string {
@@ -157,30 +171,69 @@ func (a access) tlsConfig() (*tls.Config, error) {
 	return config, nil
 }
 
-// dial opens a connection with the current content of the settings' files.
-func (a access) dial() (*amqp.Connection, error) {
+// dial opens a connection with the current content of the settings' files. It makes several attempts if
+// connections end before the server has answered, as they do while the server is busy or restarts.
+func (a access) dial(ctx context.Context) (*connection, error) {
 	serverURL, tlsConfig, err := a.resolve()
 	if err != nil {
 		return nil, err
 	}
 
 	for attempt := 1; ; attempt++ {
-		tracked := &trackedConn{tlsConfig: tlsConfig}
-
-		conn, err := amqp.DialConfig(serverURL.String(), amqp.Config{
-			Heartbeat: rabbitHeartbeat, Dial: tracked.dial, Properties: amqp.Table{"connection_name": "hyperfleet"},
-		})
+		conn, canRetry, err := dialOnce(ctx, serverURL, tlsConfig)
 		if err == nil {
 			return conn, nil
 		}
 
-		// If the server closes the connection, the library may lose the reason and return this error
-		// (amqp091-go, Connection.call). Another attempt returns the reason.
-		if !errors.Is(err, amqp.ErrCommandInvalid) || attempt == dialAttempts {
-			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", serverURL.Host, a.explain(tracked.withCause(err)))
+		if !canRetry || attempt == dialAttempts || retry.Sleep(ctx, clock.RealClock{}, initialRetryDelay<<(attempt-1)) != nil {
+			return nil, fmt.Errorf("connect to RabbitMQ at %s: %w", serverURL.Host, a.explain(err))
 		}
 	}
 }
+
+// errInterrupted means that a connection ended before the server had said whether it accepts the user and the
+// vhost.
+var errInterrupted = errors.New("the connection ended before the server had answered")
+
+// dialOnce makes one attempt to connect. canRetry is true if the server has not said why it failed.
+func dialOnce(ctx context.Context, serverURL *url.URL, tlsConfig *tls.Config) (conn *connection, canRetry bool, err error) {
+	ctx, cancel := context.WithTimeout(ctx, rabbitDialTimeout)
+	defer cancel()
+
+	tracked, begin := &trackedConn{tlsConfig: tlsConfig}, time.Now()
+	defer context.AfterFunc(ctx, tracked.abort)()
+
+	amqpConn, err := amqp.DialConfig(serverURL.String(), amqp.Config{
+		Heartbeat: rabbitHeartbeat, Properties: amqp.Table{"connection_name": "hyperfleet"},
+		Dial: func(network, address string) (net.Conn, error) { return tracked.dial(ctx, network, address) },
+	})
+	if err == nil {
+		return newConnection(amqpConn, tracked), false, nil
+	}
+
+	// The library reports every error after the login as a problem of the vhost, and every error before it as
+	// one of the user (amqp091-go, openTune and openVhost).
+	reason := tracked.closeReason()
+
+	switch {
+	case reason != nil:
+		return nil, false, reason
+	case ctx.Err() != nil:
+		return nil, true, tracked.withCause(errNoAnswer)
+	case errors.Is(err, amqp.ErrVhost), errors.Is(err, amqp.ErrCommandInvalid):
+		return nil, true, tracked.withCause(errInterrupted)
+	case !errors.Is(err, amqp.ErrCredentials):
+		return nil, false, tracked.withCause(err)
+	case !tracked.wasClosedByServer():
+		return nil, true, tracked.withCause(errInterrupted)
+	default:
+		// RabbitMQ closes the connection of a rejected user without a reason, but not immediately.
+		return nil, time.Since(begin) < minRejectDelay, tracked.withCause(err)
+	}
+}
+
+// maxHandshake limits how much of what a server sends before the connection is open is kept, in bytes.
+const maxHandshake = 64 << 10
 
 // trackedConn is a connection that records its first error. The library reads and writes
 // concurrently, and may return a later error that is only a consequence of the first one.
@@ -188,24 +241,36 @@ type trackedConn struct {
 	net.Conn
 
 	tlsConfig *tls.Config
+	// network is the TCP connection.
+	network atomic.Pointer[net.Conn]
 
-	hasReceived atomic.Bool
-	firstError  atomic.Pointer[error]
+	// received is what the server has sent until the connection is open.
+	receivedMu sync.Mutex
+	received   []byte
+	isOpen     bool
+
+	firstError atomic.Pointer[error]
 }
 
 // dial connects, including the TLS handshake.
-func (l *trackedConn) dial(network, addr string) (net.Conn, error) {
-	conn, err := amqp.DefaultDial(rabbitDialTimeout)(network, addr)
+func (l *trackedConn) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, fmt.Errorf("dial: %w", err)
 	}
 
 	l.Conn = conn
+	l.network.Store(&conn)
+
+	// The library removes the deadline when the connection is open.
+	deadline, _ := ctx.Deadline()
+	if err := errors.Join(ctx.Err(), conn.SetDeadline(deadline)); err != nil {
+		_ = conn.Close()
+
+		return nil, l.recordError(err)
+	}
 
 	if l.tlsConfig != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), rabbitDialTimeout)
-		defer cancel()
-
 		tlsConn := tls.Client(conn, l.tlsConfig)
 		if err := tlsConn.HandshakeContext(ctx); err != nil {
 			_ = conn.Close()
@@ -219,12 +284,22 @@ func (l *trackedConn) dial(network, addr string) (net.Conn, error) {
 	return l, nil
 }
 
+// abort closes the TCP connection, which ends all calls.
+func (l *trackedConn) abort() {
+	if conn := l.network.Load(); conn != nil {
+		_ = (*conn).Close()
+	}
+}
+
 // Read implements net.Conn.
 func (l *trackedConn) Read(into []byte) (int, error) {
 	n, err := l.Conn.Read(into)
-	if n > 0 {
-		l.hasReceived.Store(true)
+
+	l.receivedMu.Lock()
+	if !l.isOpen && len(l.received) < maxHandshake {
+		l.received = append(l.received, into[:n]...)
 	}
+	l.receivedMu.Unlock()
 
 	return n, l.recordError(err)
 }
@@ -258,11 +333,70 @@ func (l *trackedConn) withCause(err error) error {
 		err = fmt.Errorf("%w: %w", *cause, err)
 	}
 
-	if l.tlsConfig != nil && !l.hasReceived.Load() && isConnectionClosed(*cause) {
+	if l.tlsConfig != nil && !l.hasReceived() && isConnectionClosed(*cause) {
 		err = fmt.Errorf("%w: %w", errServerClosed, err)
 	}
 
 	return err
+}
+
+// hasReceived returns true if the server has sent data.
+func (l *trackedConn) hasReceived() bool {
+	l.receivedMu.Lock()
+	defer l.receivedMu.Unlock()
+
+	return len(l.received) > 0
+}
+
+// setOpen records that the connection is open, so that what the server sends is no longer kept.
+func (l *trackedConn) setOpen() {
+	l.receivedMu.Lock()
+	defer l.receivedMu.Unlock()
+
+	l.isOpen, l.received = true, nil
+}
+
+// wasClosedByServer returns true if the server closed the connection.
+func (l *trackedConn) wasClosedByServer() bool {
+	cause := l.firstError.Load()
+
+	return cause != nil && isConnectionClosed(*cause)
+}
+
+// closeReason returns why the server refused to open the connection: the method Connection.Close among the
+// frames that it has sent (AMQP 0-9-1, 2.3.5 and 1.4.2.10). It returns nil if the server did not say it.
+func (l *trackedConn) closeReason() *amqp.Error {
+	const (
+		methodFrame, connectionClass, closeMethod = 1, 10, 50
+		// A frame begins with its type, channel and size, and ends with one byte. A close method begins with its
+		// class, method, code, and the length of the text.
+		frameHeader, frameEnd, methodHeader = 7, 1, 7
+	)
+
+	l.receivedMu.Lock()
+	defer l.receivedMu.Unlock()
+
+	for rest := l.received; len(rest) >= frameHeader; {
+		size := int(binary.BigEndian.Uint32(rest[3:]))
+		if size > len(rest)-frameHeader-frameEnd {
+			return nil
+		}
+
+		payload := rest[frameHeader : frameHeader+size]
+		if rest[0] == methodFrame && size >= methodHeader && binary.BigEndian.Uint16(payload) == connectionClass &&
+			binary.BigEndian.Uint16(payload[2:]) == closeMethod {
+			text := payload[methodHeader:]
+
+			return &amqp.Error{
+				Code:   int(binary.BigEndian.Uint16(payload[4:])),
+				Reason: string(text[:min(len(text), int(payload[6]))]), Server: true,
+			}
+		}
+
+		rest = rest[frameHeader+size+frameEnd:]
+	}
+
+	return nil
 }
 
 // isConnectionClosed returns true if the error means that the other side closed the connection.

@@ -24,15 +24,14 @@ const (
 	// consumes.
 	standbyInterval = time.Second
 	maxDeadLetters  = 10000
-	// deliveryLimit is the number of lost consumers after which RabbitMQ itself drops a message of
-	// a quorum queue. It is so high that this package always gives up first. The default of
-	// RabbitMQ 4 is 20.
-	deliveryLimit = 1000
-	deadLetterTTL = 7 * 24 * time.Hour
+	deadLetterTTL   = 7 * 24 * time.Hour
+	// maxStartTime is how long a subscription tries to start.
+	maxStartTime = time.Minute
 )
 
 var (
-	errLost = errors.New("the consumer of RabbitMQ was lost")
+	errNotStarted = errors.New("the subscription has not started yet")
+	errLost       = errors.New("the consumer of RabbitMQ was lost")
 	// errStandby means that another replica consumes the queue.
 	errStandby = errors.New("another replica consumes the queue")
 )
@@ -50,21 +49,23 @@ type rabbitConsumer struct {
 
 // consume adds the messages of a subscription to the local queue, and reconnects after errors,
 // until ctx ends. The broker delivers unacknowledged messages again. The subscription receives all
-// messages that are published after its queue was first created. consume returns an error if it
-// cannot start.
+// messages that are published after its queue was first created. consume returns an error if the server
+// rejects the first attempt, or if no attempt succeeds within maxStartTime.
 func (b *Broker) consume(ctx context.Context, into *Queue) error {
 	c := &rabbitConsumer{
 		Broker: b, localQueue: into, queueName: into.Topic + "-" + into.Subscription, delay: minReconnectDelay,
 	}
 	defer c.setProblem(nil)
 
-	for {
+	c.setProblem(fmt.Errorf("queue %s of RabbitMQ: %w", c.queueName, errNotStarted))
+
+	for begin := time.Now(); ; {
 		err := c.consumeOnce(ctx)
 
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case !c.hasStarted:
+		case !c.hasStarted && (c.access.isRejected(err) || time.Since(begin) > maxStartTime):
 			return err
 		case !errors.Is(err, errLost):
 			c.setProblem(fmt.Errorf("consume queue %s from RabbitMQ: %w", c.queueName, err))
@@ -85,13 +86,13 @@ func (c *rabbitConsumer) setProblem(err error) { c.problems.set(fmt.Sprintf("con
 
 // consumeOnce consumes over one connection until the connection is lost or ctx ends.
 func (c *rabbitConsumer) consumeOnce(ctx context.Context) error {
-	conn, err := c.access.dial()
+	conn, err := c.access.dial(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConnection(conn)
+	defer conn.close()
 
-	defer context.AfterFunc(ctx, func() { closeConnection(conn) })()
+	defer context.AfterFunc(ctx, conn.close)()
 
 	channel, deliveries, err := c.acquireQueue(ctx, conn)
 	if err != nil {
@@ -111,14 +112,14 @@ func (c *rabbitConsumer) consumeOnce(ctx context.Context) error {
 // acquireQueue declares the queue, waits until no other replica consumes it, and starts to consume
 // it.
 func (c *rabbitConsumer) acquireQueue(
-	ctx context.Context, conn *amqp.Connection,
+	ctx context.Context, conn *connection,
 ) (channel *amqp.Channel, deliveries <-chan amqp.Delivery, err error) {
-	if err := withCallTimeout(conn, func() error { return c.declareQueues(conn) }); err != nil {
+	if err := conn.call(ctx, func() error { return c.declareQueues(conn) }); err != nil {
 		return nil, nil, err
 	}
 
 	for isStandby := false; ; isStandby = true {
-		err = withCallTimeout(conn, func() (err error) {
+		err = conn.call(ctx, func() (err error) {
 			if channel, err = openChannel(conn); err == nil {
 				deliveries, err = c.startConsuming(channel)
 			}
@@ -147,14 +148,10 @@ func (c *rabbitConsumer) acquireQueue(
 }
 
 // declareQueues declares the exchanges and queues that are missing.
-func (c *rabbitConsumer) declareQueues(conn *amqp.Connection) error {
-	var arguments amqp.Table
-	if c.access.Quorum {
-		arguments = amqp.Table{"x-queue-type": "quorum", "x-delivery-limit": deliveryLimit}
-	}
-
+func (c *rabbitConsumer) declareQueues(conn *connection) error {
 	topic := c.localQueue.Topic
-	err := c.declareBoundQueue(conn, c.exchangeName(topic), c.queueName, arguments)
+
+	err := c.declareBoundQueue(conn, c.exchangeName(topic), c.queueName, nil)
 	if err != nil || strings.HasSuffix(topic, DeadLetterSuffix) {
 		return err
 	}
@@ -168,7 +165,7 @@ func (c *rabbitConsumer) declareQueues(conn *amqp.Connection) error {
 }
 
 // declareBoundQueue declares a queue and its exchange, and binds the queue to the exchange.
-func (c *rabbitConsumer) declareBoundQueue(conn *amqp.Connection, exchange, queue string, arguments amqp.Table) error {
+func (c *rabbitConsumer) declareBoundQueue(conn *connection, exchange, queue string, arguments amqp.Table) error {
 	if err := ensureExchange(conn, exchange, c.access.ExchangeType); err != nil {
 		return err
 	}

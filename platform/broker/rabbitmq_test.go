@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/silence"
 )
 
 // TestRabbitMQ checks the guarantees that only RabbitMQ gives. The server needs seconds of
@@ -34,6 +35,8 @@ func TestRabbitMQ(t *testing.T) {
 	where.conf = where.newFileConfig(t, where.newURL(user))
 
 	t.Run("the server is killed", func(t *testing.T) { testKill(t, where) })
+
+	t.Run("an alarm", func(t *testing.T) { testAlarm(t, where) })
 
 	// More tests at a time than this take so much of two cores that the server does not respond in time.
 	const atOnce = 3
@@ -71,18 +74,17 @@ const upstreamEvent = `{"specversion":"1.0","id":"u1","source":"hyperfleet-senti
 "type":"com.redhat.hyperfleet.cluster.reconcile","datacontenttype":"application/json","data":{"id":"c1","generation":4}}`
 
 // testUpstream checks that exchanges, queues and keys are the same as those of upstream's programs,
-// which may have created them before. Each program can then replace the other.
+// which may have created them before. Each program can then replace the other. The queue may also be one of another type
+// that somebody has created.
 func testUpstream(t *testing.T, where *testServer) {
 	t.Helper()
 
-	for _, quorum := range []bool{false, true} {
-		conf := where.conf
-		conf.RabbitMQ.Quorum = quorum
-		b, topic, r := mustOpen(t, conf), newTopic(t), newRecorder(t)
+	for _, arguments := range []amqp.Table{nil, {"x-queue-type": "quorum"}} {
+		b, topic, r := mustOpen(t, where.conf), newTopic(t), newRecorder(t)
 
 		// This is what upstream's subscriber does, with another type of exchange than ours.
 		onChannel(t, where, func(channel *amqp.Channel) error {
-			_, err := channel.QueueDeclare(topic+"-adapter", true, false, false, false, nil)
+			_, err := channel.QueueDeclare(topic+"-adapter", true, false, false, false, arguments)
 
 			return errors.Join(err, channel.ExchangeDeclare(topic, amqp.ExchangeFanout, true, false, false, false, nil),
 				channel.QueueBind(topic+"-adapter", "", topic, false, nil))
@@ -207,9 +209,9 @@ func testClose(t *testing.T, where *testServer) {
 func testLostHolder(t *testing.T, where *testServer) {
 	t.Helper()
 
-	line := startForwarder(t, where.server.Address)
+	line := silence.NewProxy(t, where.server.Address)
 	topic, r := newTopic(t), newRecorder(t)
-	gone, stays := mustOpen(t, where.newFileConfig(t, strings.Replace(where.newURL(user), where.server.Address, line.address, 1))), where.openBroker(t)
+	gone, stays := mustOpen(t, where.newFileConfig(t, strings.Replace(where.newURL(user), where.server.Address, line.Address, 1))), where.openBroker(t)
 	begun, free := make(chan struct{}, 100), make(chan struct{})
 
 	subscribe(t, gone, topic, "adapter", func(context.Context, cloudevents.Event) error {
@@ -226,7 +228,7 @@ func testLostHolder(t *testing.T, where *testServer) {
 	<-begun
 
 	startSubscription(t, stays, topic, "adapter", r.handle)
-	line.end()
+	line.Close()
 	eventually(t, "another process handles the events", func() bool {
 		got := r.snapshot()
 
@@ -396,6 +398,52 @@ func testKill(t *testing.T, where *testServer) {
 		return true
 	})
 	eventually(t, "the broker is healthy again", func() bool { return b.Health(t.Context()) == nil })
+}
+
+// testAlarm has a server that accepts no events because of an alarm. Publishing and closing end in time, checks
+// name the cause, also for a process that has published nothing, and events are published after the alarm.
+func testAlarm(t *testing.T, where *testServer) {
+	t.Helper()
+
+	const cause = "free memory or disk space"
+
+	b, topic, r := where.openBroker(t), newTopic(t), newRecorder(t)
+	subscribe(t, b, topic, "adapter", r.handle)
+	must(t, b.CheckPublish(t.Context(), topic))
+
+	where.server.SetAlarm(t, true)
+	t.Cleanup(func() { where.server.SetAlarm(t, false) })
+
+	// The server tells its connections a moment later.
+	eventually(t, "an event is not accepted", func() bool {
+		err := b.CheckPublish(t.Context(), topic)
+
+		return err != nil && strings.Contains(err.Error(), cause)
+	})
+
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+
+	requireError(t, b.Publish(ctx, topic, newEvent(t, "a", 1)), cause)
+	requireError(t, b.Health(t.Context()), cause, "memory")
+	requireError(t, b.CheckPublish(t.Context(), topic), cause)
+
+	idle := where.openBroker(t)
+	requireError(t, idle.CheckPublish(t.Context(), topic), cause)
+	idle.Close()
+
+	where.server.SetAlarm(t, false)
+	waitUntilHealthy(t, b)
+	eventually(t, "the broker can publish", func() bool { return b.CheckPublish(t.Context(), topic) == nil })
+	publish(t, b, topic, newEvent(t, "a", 2))
+	eventually(t, "the event is handled", func() bool { return slices.Contains(r.snapshot()["a"], 2) })
+
+	// The checks deliver nothing.
+	for _, number := range r.snapshot()["a"] {
+		if number > 2 {
+			t.Errorf("events %v", r.snapshot())
+		}
+	}
 }
 
 // onChannel runs a call on a channel with a timeout.

@@ -12,7 +12,8 @@
 // value, because a value may be a secret.
 //
 // Expressions can use CEL's standard library (https://github.com/google/cel-spec), optionals
-// (m.?field, hasValue, orValue), the extensions for strings and lists, and these functions:
+// (m.?field, hasValue, orValue), the extensions for strings and lists, Kubernetes' library of
+// quantities (quantity, isQuantity), and these functions:
 //
 //	now()                          the current time as an RFC 3339 string
 //	timestamp(t).toUnixTime()      seconds since 1970

@@ -15,6 +15,7 @@ import (
 	"github.com/google/cel-go/common/operators"
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/ext"
+	"k8s.io/apiserver/pkg/cel/library"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
@@ -84,9 +85,11 @@ func New(options Options) (*Env, error) {
 	options.Timeout = cmp.Or(options.Timeout, DefaultTimeout)
 
 	opts := []cel.EnvOption{
+		cel.CustomTypeAdapter(newAdapter()),
 		cel.OptionalTypes(),
 		ext.Strings(),
 		ext.Lists(ext.ListsMaxRangeSize(maxRangeSize)),
+		library.Quantity(),
 		cel.ParserExpressionSizeLimit(MaxExpressionLength),
 		cel.ParserRecursionLimit(maxRecursion),
 		cel.CrossTypeNumericComparisons(true),
@@ -160,25 +163,30 @@ func (e *Env) Compile(expression string) (*Program, error) {
 		return nil, e.convertIssues(expression, issues)
 	}
 
-	program := &Program{source: expression, variables: e.listVariables(checked), ast: checked, timeout: e.options.Timeout}
+	program := &Program{source: expression, variables: e.listVariables(checked), ast: checked, env: e, timeout: e.options.Timeout}
 	if found := e.findUnknownFields(checked); len(found) > 0 {
 		return nil, &CompileError{Issues: found}
 	}
 
-	guards, err := limitResultSize(e.env)
-	if err != nil {
-		return nil, fmt.Errorf("bound functions: %w", err)
-	}
-
-	program.program, err = e.env.Program(checked, guards,
-		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(newCostTrackers()...),
-		cel.InterruptCheckFrequency(interruptCheckInterval), cel.EvalOptions(cel.OptOptimize),
-	)
-	if err != nil {
+	var err error
+	if program.program, err = e.plan(checked, cel.OptOptimize); err != nil {
 		return nil, newCompileError("%v", err)
 	}
 
 	return program, nil
+}
+
+// plan returns a program that evaluates an expression within the limits.
+func (e *Env) plan(checked *cel.Ast, options ...cel.EvalOption) (cel.Program, error) {
+	guards, err := limitArguments(e.env)
+	if err != nil {
+		return nil, fmt.Errorf("bound functions: %w", err)
+	}
+
+	return e.env.Program(checked, guards,
+		cel.CostLimit(e.options.CostLimit), cel.CostTrackerOptions(newCostTrackers()...),
+		cel.InterruptCheckFrequency(interruptCheckInterval), cel.EvalOptions(options...),
+	)
 }
 
 // listVariables returns the sorted names of the declared variables that an expression reads.

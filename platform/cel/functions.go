@@ -40,6 +40,8 @@ func newLibrary(clk clock.PassiveClock) []cel.EnvOption {
 		cel.Function("now", cel.Overload("now_string", nil, cel.StringType, cel.FunctionBinding(func(...ref.Val) ref.Val {
 			return types.String(clk.Now().UTC().Format(time.RFC3339))
 		}))),
+		cel.Function("string", cel.Overload("exact_number_to_string", []*cel.Type{newExactNumberType()}, cel.StringType,
+			cel.UnaryBinding(func(value ref.Val) ref.Val { return value.ConvertToType(types.StringType) }))),
 		cel.Function("toUnixTime", cel.MemberOverload("timestamp_to_unix_time", []*cel.Type{cel.TimestampType}, cel.IntType,
 			cel.UnaryBinding(toUnixTime))),
 		cel.Function("toJson", cel.Overload("to_json_dyn", []*cel.Type{cel.DynType}, cel.StringType, cel.UnaryBinding(toJSON))),
@@ -374,7 +376,7 @@ func Dig(value any, path string) any {
 		return nil
 	}
 
-	found, ok := dig(types.DefaultTypeAdapter.NativeToValue(value), parts, new(int))
+	found, ok := dig(newAdapter().NativeToValue(value), parts, new(int))
 	if !ok {
 		return nil
 	}

@@ -5,6 +5,7 @@ package cel
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -60,11 +61,54 @@ func sizedFunctions() map[string]sizeFunc {
 	}
 }
 
-// limitResultSize makes the functions of sizedFunctions return an error if their result would be too large.
-func limitResultSize(env *cel.Env) (cel.ProgramOption, error) {
-	bindings := map[string]*functions.Overload{}
+// argumentCheck returns an error value if a call with these arguments would need too much memory or time, and nil
+// otherwise.
+type argumentCheck func(name string, args []ref.Val) ref.Val
 
-	for name := range sizedFunctions() {
+// checkedFunctions returns the checks of all functions that have one.
+func checkedFunctions() map[string]argumentCheck {
+	out := map[string]argumentCheck{"quantity": checkQuantity, "isQuantity": checkQuantity}
+	for name, size := range sizedFunctions() {
+		out[name] = size.check
+	}
+
+	return out
+}
+
+// check returns an error value if the result would be too large.
+func (size sizeFunc) check(name string, args []ref.Val) ref.Val {
+	bytes, elements := size(args)
+	if bytes > maxResultBytes {
+		return newFunctionError("%s: the result would have more than %d bytes", displayName(name), maxResultBytes)
+	}
+
+	if elements > maxResultElements {
+		return newFunctionError("%s: the result would have more than %d elements", displayName(name), maxResultElements)
+	}
+
+	return nil
+}
+
+// maxQuantitySize is the maximum length of a quantity's text in bytes.
+const maxQuantitySize = 64
+
+// largeExponent matches a quantity whose exponent has more than two digits. Comparing 1e99999999 with another number
+// would take minutes.
+var largeExponent = regexp.MustCompile(`[eE][+-]?\d{3}`)
+
+func checkQuantity(name string, args []ref.Val) ref.Val {
+	if text := textArg(args, 0); len(text) > maxQuantitySize || largeExponent.MatchString(text) {
+		return newFunctionError("%s: the text has more than %d bytes, or an exponent of more than two digits", name, maxQuantitySize)
+	}
+
+	return nil
+}
+
+// limitArguments makes the functions of checkedFunctions check their arguments before the call.
+func limitArguments(env *cel.Env) (cel.ProgramOption, error) {
+	bindings, checks := map[string]*functions.Overload{}, checkedFunctions()
+
+	for name := range checks {
 		found, err := env.Functions()[name].Bindings()
 		if err != nil {
 			return nil, fmt.Errorf("find function %s: %w", name, err)
@@ -81,7 +125,7 @@ func limitResultSize(env *cel.Env) (cel.ProgramOption, error) {
 			return in, nil
 		}
 
-		size, ok := sizedFunctions()[call.Function()]
+		check, ok := checks[call.Function()]
 		if !ok {
 			return in, nil
 		}
@@ -96,18 +140,13 @@ func limitResultSize(env *cel.Env) (cel.ProgramOption, error) {
 		}
 
 		return interpreter.NewCall(call.ID(), call.Function(), call.OverloadID(), call.Args(),
-			func(args ...ref.Val) ref.Val { return callWithLimit(call.Function(), binding, size, args) }), nil
+			func(args ...ref.Val) ref.Val { return callChecked(call.Function(), binding, check, args) }), nil
 	}), nil
 }
 
-func callWithLimit(name string, binding *functions.Overload, size sizeFunc, args []ref.Val) ref.Val {
-	bytes, elements := size(args)
-	if bytes > maxResultBytes {
-		return newFunctionError("%s: the result would have more than %d bytes", displayName(name), maxResultBytes)
-	}
-
-	if elements > maxResultElements {
-		return newFunctionError("%s: the result would have more than %d elements", displayName(name), maxResultElements)
+func callChecked(name string, binding *functions.Overload, check argumentCheck, args []ref.Val) ref.Val {
+	if err := check(name, args); err != nil {
+		return err
 	}
 
 	switch {

@@ -5,6 +5,7 @@ package cel
 
 import (
 	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/google/cel-go/common/types"
 	"github.com/google/cel-go/common/types/ref"
 	"github.com/google/cel-go/common/types/traits"
+	apiservercel "k8s.io/apiserver/pkg/cel"
 )
 
 const maxNativeDepth = 200
@@ -30,12 +32,12 @@ type converter struct {
 	count int
 }
 
-// toNative converts a CEL value to the Go value that encoding/json would decode: map[string]any,
-// []any, string, int64, float64, bool or nil. Its errors contain no value.
+// toNative converts a CEL value to the Go value that api/exactjson would decode: map[string]any,
+// []any, string, int64, float64, json.Number, bool or nil. Its errors contain no value.
 func toNative(value ref.Val) (any, error) { return new(converter).convert(value, 0) }
 
-// convert converts a CEL value to a value of a JSON document. Bytes become base64, and timestamps and
-// durations become strings. It returns an error if the value is too deep or has too many parts.
+// convert converts a CEL value to a value of a JSON document. Bytes become base64, and timestamps, durations and
+// quantities become strings. It returns an error if the value is too deep or has too many parts.
 func (c *converter) convert(value ref.Val, depth int) (any, error) {
 	if depth > maxNativeDepth {
 		return nil, errTooDeep
@@ -65,6 +67,10 @@ func (c *converter) convert(value ref.Val, depth int) (any, error) {
 		return typed.UTC().Format(time.RFC3339Nano), nil
 	case types.Duration:
 		return typed.String(), nil
+	case apiservercel.Quantity:
+		return typed.String(), nil
+	case exactNumber:
+		return json.Number(typed), nil
 	case *types.Optional:
 		return c.convert(unwrapOptional(typed), depth+1)
 	case traits.Mapper:

@@ -23,6 +23,8 @@ var (
 	ErrCostLimit = errors.New("the expression exceeds its cost limit")
 	// ErrTimeout means that the evaluation reached Options.Timeout.
 	ErrTimeout = errors.New("the expression exceeds its time limit")
+	// ErrNoSuchKey means that the expression reads a key that its map does not have.
+	ErrNoSuchKey = errors.New("no such key")
 )
 
 // Program is a compiled expression. It is safe for concurrent use.
@@ -30,6 +32,7 @@ type Program struct {
 	source    string
 	variables []string
 	ast       *cel.Ast
+	env       *Env
 	program   cel.Program
 	timeout   time.Duration
 }
@@ -54,19 +57,20 @@ func (e *EvalError) Error() string {
 	return fmt.Sprintf("evaluate expression: %d:%d: %s", e.Line, e.Column, e.Message)
 }
 
-// Unwrap returns ErrCostLimit, ErrTimeout, the cause of the context's end, or nil.
+// Unwrap returns ErrCostLimit, ErrTimeout, ErrNoSuchKey, the cause of the context's end, or nil.
 func (e *EvalError) Unwrap() error { return e.cause }
 
 // Eval evaluates the expression and returns its value as map[string]any, []any, string, int64,
-// float64, bool or nil. It converts a timestamp to an RFC 3339 string, a duration to a string such
-// as 1m30s, and an optional to its value, or nil if the optional is empty. The error is an *EvalError.
+// float64, json.Number, bool or nil. It converts a timestamp to an RFC 3339 string, a duration to a string such
+// as 1m30s, a quantity to the string that an API server stores, such as 1k, and an optional to its
+// value, or nil if the optional is empty. The error is an *EvalError.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, ErrTimeout)
 	defer cancel()
 
 	value, _, err := p.program.ContextEval(ctx, vars)
 	if err != nil {
-		return nil, p.redactError(ctx, err)
+		return nil, p.redactError(ctx, err, vars)
 	}
 
 	out, err := toNative(value)
@@ -86,7 +90,7 @@ func (p *Program) EvalBool(ctx context.Context, vars map[string]any) (bool, erro
 
 	result, ok := value.(bool)
 	if !ok {
-		typeName := types.DefaultTypeAdapter.NativeToValue(value).Type().TypeName()
+		typeName := newAdapter().NativeToValue(value).Type().TypeName()
 
 		return false, &EvalError{Message: fmt.Sprintf("yields %s, want a bool", strings.TrimSuffix(typeName, "_type"))}
 	}
@@ -94,11 +98,18 @@ func (p *Program) EvalBool(ctx context.Context, vars map[string]any) (bool, erro
 	return result, nil
 }
 
+// Error texts of CEL that redactError explains.
+const (
+	noSuchKey      = "no such key"
+	noSuchOverload = "no such overload"
+	notIterable    = "expected iterable type"
+)
+
 // safeErrorTexts returns the beginnings of CEL's error texts that contain no value. redactError
 // drops the text after them.
 func safeErrorTexts() []string {
 	return []string{
-		"no such key", "no such attribute", "no such overload", "no such field", "division by zero", "modulus by zero",
+		noSuchKey, "no such attribute", noSuchOverload, notIterable, "no such field", "division by zero", "modulus by zero",
 		"integer overflow", "unsigned integer overflow", "duration overflow", "timestamp overflow", "range error",
 		"index out of bounds", "index out of range", "optional.none() dereference", "unsupported key type", "invalid argument",
 		"got unexpected type", "type conversion error", "unexpected type", "no such type", "unsupported type conversion",
@@ -107,7 +118,7 @@ func safeErrorTexts() []string {
 
 // redactError converts an error of CEL to an EvalError without values. It keeps only the type of
 // the error, and names that occur in the expression.
-func (p *Program) redactError(ctx context.Context, err error) *EvalError {
+func (p *Program) redactError(ctx context.Context, err error, vars map[string]any) *EvalError {
 	text := err.Error()
 
 	if strings.Contains(text, "actual cost limit exceeded") {
@@ -130,12 +141,26 @@ func (p *Program) redactError(ctx context.Context, err error) *EvalError {
 		out.Message += p.findName(text)
 	}
 
-	var celErr *types.Err
-	if errors.As(err, &celErr) && celErr.NodeID() > 0 {
-		location := p.ast.NativeRep().SourceInfo().GetStartLocation(celErr.NodeID())
+	nodeID := int64(0)
+
+	if celErr, ok := errors.AsType[*types.Err](err); ok && celErr.NodeID() > 0 {
+		nodeID = celErr.NodeID()
+
+		location := p.ast.NativeRep().SourceInfo().GetStartLocation(nodeID)
 		if location.Line() > 0 {
 			out.Line, out.Column = location.Line(), location.Column()+1
 		}
+	}
+
+	switch out.Message {
+	case notIterable:
+		out.Message = "want a list or a map" + p.explainTypes(ctx, vars, 0)
+	case noSuchOverload:
+		out.Message += p.explainTypes(ctx, vars, nodeID)
+	}
+
+	if strings.HasPrefix(out.Message, noSuchKey) {
+		out.cause = ErrNoSuchKey
 	}
 
 	return out
@@ -165,12 +190,12 @@ func (p *Program) findName(text string) string {
 		return ""
 	}
 
-	if strings.Contains(text, "no such key") {
+	if strings.Contains(text, noSuchKey) {
 		if fleetName := fieldSpellings()[name]; fleetName != "" {
 			return ": " + name + "; conditions of the fleet API have " + fleetName + "; if the key can be absent, write .?" + name
 		}
 
-		return ": " + name + "; if the key can be absent, write .?" + name
+		return ": " + p.findPath(name) + "; if the key can be absent, write .?" + name
 	}
 
 	return ": " + name

@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 )
@@ -32,11 +33,15 @@ const (
 	MaxPageSize = 100
 	// MaxWait is the maximum time for which the API lets a request for changes wait.
 	MaxWait = 55 * time.Second
+	// DefaultTimeout is the timeout of an attempt without clients.hyperfleet_api.timeout.
+	DefaultTimeout = 10 * time.Second
 
-	defaultTimeout = 10 * time.Second
-	// maxBodySize is the maximum size of a response body in bytes. A page has at most 100
-	// resources.
+	// maxBodySize is the maximum size of a response body in bytes. The API ends a page before it has more than
+	// 8 MiB in the database.
 	maxBodySize = 64 << 20
+
+	// orderByID is the default order of lists.
+	orderByID = "id asc"
 )
 
 // Client calls the fleet API. It is safe for concurrent use.
@@ -110,15 +115,45 @@ type ListOptions struct {
 	Fields string
 }
 
-// List returns one page of a collection: the collection of a kind ("clusters"), or "resources".
+// List returns one page of a collection: the collection of a kind ("clusters"), or "resources". The API ends a
+// page early if its resources are large. With the default order, List then reads the rest of the page as well.
+// It continues after the last ID instead of at an offset, so that it misses no resource if others are deleted.
 func (c *Client) List(ctx context.Context, plural string, options ListOptions) (*openapi.ResourceList, error) {
 	if options.Size <= 0 || options.Size > MaxPageSize {
 		options.Size = MaxPageSize
 	}
 
 	options.Page = max(options.Page, 1)
-	options.Order = cmp.Or(options.Order, "id asc")
+	options.Order = cmp.Or(options.Order, orderByID)
 
+	list, err := c.listOnce(ctx, plural, options)
+	if err != nil || options.Order != orderByID {
+		return list, err
+	}
+
+	rest := options
+	rest.Page = 1
+
+	for last := list; last.NextOffset > 0 && len(last.Items) > 0 && len(list.Items) < options.Size; {
+		rest.Size = options.Size - len(list.Items)
+		rest.Search = "id > '" + last.Items[len(last.Items)-1].Id + "'"
+
+		if options.Search != "" {
+			rest.Search += " and (" + options.Search + ")"
+		}
+
+		if last, err = c.listOnce(ctx, plural, rest); err != nil {
+			return nil, err
+		}
+
+		list.Items = append(list.Items, last.Items...)
+		list.Size = len(list.Items)
+	}
+
+	return list, nil
+}
+
+func (c *Client) listOnce(ctx context.Context, plural string, options ListOptions) (*openapi.ResourceList, error) {
 	query := url.Values{
 		"page": {strconv.Itoa(options.Page)}, "size": {strconv.Itoa(options.Size)}, "order": {options.Order},
 	}
@@ -145,6 +180,29 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 
 	return callJSON[openapi.ChangeList](ctx, c, request{
 		description: "read changes", method: http.MethodGet, path: []string{"changes"}, query: query,
+	})
+}
+
+type ifMatchKey struct{}
+
+// IfMatch returns a context whose Patch, Delete and PutStatus change nothing and return ErrChanged if the
+// resource does not have the ETag (openapi.Resource.Etag). If the response to a request is lost, the request is
+// repeated, and can return ErrChanged because of its own change.
+func IfMatch(ctx context.Context, etag string) context.Context {
+	return context.WithValue(ctx, ifMatchKey{}, etag)
+}
+
+// Patch changes a resource, and returns it. It replaces the fields of the patch that are set.
+func (c *Client) Patch(ctx context.Context, id string, patch openapi.ResourcePatch) (*openapi.Resource, error) {
+	return callJSON[openapi.Resource](ctx, c, request{
+		description: "patch resource " + id, method: http.MethodPatch, path: []string{"resources", id}, body: patch,
+	})
+}
+
+// Delete requests the deletion of a resource, and returns it.
+func (c *Client) Delete(ctx context.Context, id string) (*openapi.Resource, error) {
+	return callJSON[openapi.Resource](ctx, c, request{
+		description: "delete resource " + id, method: http.MethodDelete, path: []string{"resources", id}, status: http.StatusAccepted,
 	})
 }
 
@@ -195,9 +253,11 @@ type request struct {
 	query url.Values
 	// body is sent as JSON. Nil means no body.
 	body any
+	// status is that of a success. Default: 200.
+	status int
 }
 
-// callJSON sends a request and decodes the response, which has to be a 200 with a T as JSON.
+// callJSON sends a request and decodes the response, which has to be a success with a T as JSON.
 func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
 	resp, err := c.send(ctx, req)
 	if err != nil {
@@ -205,7 +265,7 @@ func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
 	}
 	defer drainBody(resp)
 
-	if resp.StatusCode != http.StatusOK {
+	if resp.StatusCode != cmp.Or(req.status, http.StatusOK) {
 		return nil, NewError(req.description, resp)
 	}
 
@@ -214,8 +274,17 @@ func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
 			req.description, errNotFleetAPI, resp.StatusCode, sanitizeText(resp.Header.Get("Content-Type")))
 	}
 
+	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBodySize+1))
+	if err == nil && len(data) > maxBodySize {
+		err = fmt.Errorf("it has more than %d bytes", maxBodySize)
+	}
+
 	var result T
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxBodySize)).Decode(&result); err != nil {
+	if err == nil {
+		err = exactjson.Unmarshal(data, &result)
+	}
+
+	if err != nil {
 		return nil, fmt.Errorf("%s: decode the response: %w", req.description, err)
 	}
 
@@ -254,6 +323,10 @@ func (c *Client) send(ctx context.Context, req request) (*http.Response, error) 
 
 	if body != nil {
 		r.Header.Set("Content-Type", "application/json")
+	}
+
+	if etag, _ := ctx.Value(ifMatchKey{}).(string); etag != "" && req.method != http.MethodGet {
+		r.Header.Set("If-Match", etag)
 	}
 
 	resp, err := c.http.Do(r)

@@ -86,6 +86,8 @@ func TestErrorKinds(t *testing.T) {
 		temporary bool
 	}{
 		"no such resource":           {404, "HYPERFLEET-NTF-001", newProblem, client.ErrNotFound, false},
+		"no such cluster, upstream":  {404, "HYPERFLEET-NTF-002", newProblem, client.ErrNotFound, false},
+		"no such pool, upstream":     {404, "HYPERFLEET-NTF-003", newProblem, client.ErrNotFound, false},
 		"no such route":              {404, "HYPERFLEET-NTF-000", newProblem, nil, false},
 		"a 404 of another server":    {404, "", html, nil, true},
 		"of another content type":    {404, "HYPERFLEET-NTF-001", wrongType, nil, true},
@@ -94,6 +96,8 @@ func TestErrorKinds(t *testing.T) {
 		"a code of another API":      {404, "NTF-001", newProblem, nil, true},
 		"that code, another status":  {400, "HYPERFLEET-NTF-001", newProblem, nil, false},
 		"a cursor that is gone":      {410, "HYPERFLEET-VAL-010", newProblem, client.ErrCursorGone, false},
+		"another ETag":               {412, "HYPERFLEET-VAL-106", newProblem, client.ErrChanged, false},
+		"a 412 of another server":    {412, "", html, nil, true},
 		"a 410 of another server":    {410, "", html, nil, true},
 		"a conflict":                 {409, "HYPERFLEET-CNF-003", newProblem, nil, true},
 		"a rejection":                {422, "HYPERFLEET-VAL-001", newProblem, nil, false},
@@ -117,7 +121,7 @@ func TestErrorKinds(t *testing.T) {
 				t.Fatal("no error")
 			}
 
-			for _, kind := range []error{client.ErrNotFound, client.ErrCursorGone} {
+			for _, kind := range []error{client.ErrNotFound, client.ErrCursorGone, client.ErrChanged} {
 				if errors.Is(err, kind) != errors.Is(tc.is, kind) {
 					t.Errorf("errors.Is(%v, %v) = %t", err, kind, !errors.Is(err, kind))
 				}
@@ -142,7 +146,7 @@ func TestCalls(t *testing.T) {
 	var got []seen
 
 	answers := map[string]string{
-		"/resources/" + id: `{"id":"` + id + `","spec":{"a":1}}`,
+		"/resources/" + id: `{"id":"` + id + `","spec":{"a":9007199254740993}}`,
 		"/resources":       `{"items":[],"page":1,"size":0,"total":0}`,
 		"/clusters":        `{"items":[{"id":"` + id + `"}],"page":2,"size":1,"total":3}`,
 		"/changes":         `{"items":[],"next":"n"}`,
@@ -166,7 +170,7 @@ func TestCalls(t *testing.T) {
 	ctx := t.Context()
 
 	resource, err := c.Get(ctx, id)
-	if err != nil || resource.Id != id || resource.Spec["a"] != 1.0 {
+	if err != nil || resource.Id != id || resource.Spec["a"] != int64(9007199254740993) {
 		t.Errorf("Get() = %v, %v", resource, err)
 	}
 
@@ -375,5 +379,88 @@ func must(t testing.TB, err error) {
 
 	if err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestIfMatch(t *testing.T) {
+	t.Parallel()
+
+	var got []string
+
+	c, _ := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		got = append(got, r.Method+" "+r.Header.Get("If-Match")+" "+string(body))
+
+		w.Header().Set("Content-Type", "application/json")
+
+		if r.Method == http.MethodDelete {
+			w.WriteHeader(http.StatusAccepted)
+		}
+
+		if r.Method == http.MethodPut {
+			w.WriteHeader(http.StatusNoContent)
+
+			return
+		}
+
+		_, _ = io.WriteString(w, `{"id":"`+id+`","etag":"\"a.b\""}`)
+	})
+
+	resource, err := c.Get(client.IfMatch(t.Context(), `"x"`), id)
+	must(t, err)
+
+	ctx := client.IfMatch(t.Context(), resource.Etag)
+	spec := openapi.Object{"big": int64(9007199254740993)}
+
+	_, errPatch := c.Patch(ctx, id, openapi.ResourcePatch{Spec: &spec})
+	_, errDelete := c.Delete(ctx, id)
+	_, errPut := c.PutStatus(ctx, id, openapi.StatusReport{})
+	_, errWithout := c.Patch(t.Context(), id, openapi.ResourcePatch{})
+	must(t, errors.Join(errPatch, errDelete, errPut, errWithout))
+
+	for i, want := range []string{
+		"GET  ", `PATCH "a.b" {"spec":{"big":9007199254740993}}`, `DELETE "a.b" `, `PUT "a.b" {"adapter"`, "PATCH  {}",
+	} {
+		if !strings.HasPrefix(got[i], want) {
+			t.Errorf("request %d: %s, want %s", i, got[i], want)
+		}
+	}
+}
+
+// TestListReadsTheWholePage checks that a page that the API has ended early is completed.
+func TestListReadsTheWholePage(t *testing.T) {
+	t.Parallel()
+
+	var got []string
+
+	answers := []string{
+		`{"items":[{"id":"a"},{"id":"b"}],"page":2,"size":2,"total":9,"next_offset":7}`,
+		`{"items":[{"id":"c"}],"page":1,"size":1,"total":3,"next_offset":1}`,
+		`{"items":[{"id":"d"}],"page":1,"size":1,"total":2}`,
+	}
+
+	c, _ := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, answers[len(got)%len(answers)])
+		got = append(got, r.URL.Query().Get("page")+" "+r.URL.Query().Get("size")+" "+r.URL.Query().Get("search"))
+	})
+
+	list, err := c.List(t.Context(), "clusters", client.ListOptions{Page: 2, Size: 5, Search: "x = 'y' or x = 'z'"})
+	must(t, err)
+
+	if len(list.Items) != 4 || list.Size != 4 || list.Total != 9 || list.Items[3].Id != "d" {
+		t.Errorf("%+v", list)
+	}
+
+	want := []string{"2 5 x = 'y' or x = 'z'", "1 3 id > 'b' and (x = 'y' or x = 'z')", "1 2 id > 'c' and (x = 'y' or x = 'z')"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("requests (-want +got):\n%s", diff)
+	}
+
+	// With another order, the caller goes on.
+	got = nil
+
+	if list, err := c.List(t.Context(), "clusters", client.ListOptions{Order: "name asc"}); err != nil || len(got) != 1 || list.NextOffset != 7 {
+		t.Errorf("%+v, %v after %v", list, err, got)
 	}
 }

@@ -16,21 +16,27 @@ import (
 )
 
 const (
-	// codeNoResource is the API's error code for a resource that does not exist. Codes in the API's
-	// problems (RFC 9457) have the form HYPERFLEET-CATEGORY-NUMBER.
-	codeNoResource = "HYPERFLEET-NTF-001"
-
 	maxProblemSize  = 64 << 10
 	maxDetailLength = 512
 )
 
+// IsNoResource returns true if an error code says that a resource does not exist. Codes in the API's problems (RFC 9457)
+// have the form HYPERFLEET-CATEGORY-NUMBER. Our API sends NTF-001. Upstream's API also has NTF-002 for clusters and
+// NTF-003 for node pools. NTF-000 means that the route does not exist.
+func IsNoResource(code string) bool {
+	return code == "HYPERFLEET-NTF-001" || code == "HYPERFLEET-NTF-002" || code == "HYPERFLEET-NTF-003"
+}
+
 // Errors of this package, for errors.Is.
 var (
-	// ErrNotFound means that the API has no such resource. Only a well-formed problem with the code
-	// HYPERFLEET-NTF-001 is this error; other responses with status 404 are not.
+	// ErrNotFound means that the API has no such resource. Only a well-formed problem with such a code
+	// (IsNoResource) is this error; other responses with status 404 are not.
 	ErrNotFound = errors.New("no such resource")
-	// ErrCursorGone means that the change feed no longer has the changes after the cursor.
-	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed")
+	// ErrCursorGone means that the change feed no longer has the changes after the cursor, or that the
+	// database was restored since.
+	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed, or from before a restore")
+	// ErrChanged means that the resource does not have the ETag of IfMatch.
+	ErrChanged = errors.New("the resource has changed")
 
 	errNotFleetAPI = errors.New("the response is not from the fleet API")
 )
@@ -65,13 +71,15 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Is returns true for ErrNotFound and ErrCursorGone if the response has that meaning.
+// Is returns true for ErrNotFound, ErrCursorGone and ErrChanged if the response has that meaning.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:
-		return e.Status == http.StatusNotFound && e.Code == codeNoResource
+		return e.Status == http.StatusNotFound && IsNoResource(e.Code)
 	case ErrCursorGone:
 		return e.Status == http.StatusGone && e.Code != ""
+	case ErrChanged:
+		return e.Status == http.StatusPreconditionFailed && e.Code != ""
 	default:
 		return false
 	}

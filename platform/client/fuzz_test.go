@@ -39,7 +39,7 @@ func FuzzProblem(f *testing.F) {
 		}
 
 		well := json.NewDecoder(strings.NewReader(body)).Decode(&decoded) == nil && decoded.Status == http.StatusNotFound &&
-			decoded.Code == codeNoResource
+			IsNoResource(decoded.Code)
 
 		if errors.Is(err, ErrNotFound) && !well {
 			t.Errorf("%q says that the resource is gone", body)

@@ -45,7 +45,7 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.UserAgent = cmp.Or(options.UserAgent, "hyperfleet")
-	conf.Timeout = cmp.Or(max(conf.Timeout, 0), defaultTimeout)
+	conf.Timeout = cmp.Or(max(conf.Timeout, 0), DefaultTimeout)
 
 	// Every request of this client may be repeated: reads, reports that have an observed_time,
 	// and leases of one holder.
@@ -59,6 +59,8 @@ func newTransport(conf platform.APIClient, options Options) (http.RoundTripper, 
 func NewNetworkTransport(caFile string) (*http.Transport, error) {
 	network := bounds.NewTransport()
 	network.MaxIdleConnsPerHost = maxIdleConns
+	// In a cluster, compression takes longer than the transfer.
+	network.DisableCompression = true
 
 	if caFile == "" {
 		return network, nil

@@ -31,9 +31,11 @@ const (
 	ReasonFailedAdapters     = "ReconciledFailedAdapters"
 	ReasonWaitingForChildren = "ReconciledWaitingForChildren"
 	ReasonReferenceMissing   = "ReferenceMissing"
-	ReasonNeverReconciled    = "NeverReconciled"
-	ReasonLastKnownAll       = "LastKnownAll"
-	ReasonLastKnownFailed    = "LastKnownFailedAdapters"
+	// ReasonDatabaseRestored means that the reports were dropped and that no adapter has reported since then.
+	ReasonDatabaseRestored = "ReconciledDatabaseRestored"
+	ReasonNeverReconciled  = "NeverReconciled"
+	ReasonLastKnownAll     = "LastKnownAll"
+	ReasonLastKnownFailed  = "LastKnownFailedAdapters"
 )
 
 // Input is everything that the conditions of a resource depend on.

@@ -196,11 +196,11 @@ func statusValues(statuses []openapi.AdapterStatus) []any {
 		}
 
 		if status.Data != nil {
-			value["data"] = *status.Data
+			value["data"] = map[string]any(*status.Data)
 		}
 
 		if status.Metadata != nil {
-			value["metadata"] = *status.Metadata
+			value["metadata"] = map[string]any(*status.Metadata)
 		}
 
 		out = append(out, value)

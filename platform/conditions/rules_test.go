@@ -28,7 +28,7 @@ func newRule(when, status, reason, message string) platform.MappedCondition {
 func TestRules(t *testing.T) {
 	t.Parallel()
 
-	data := map[string]any{"quota": 25.0, "text": "secret-text"}
+	data := openapi.Object{"quota": 25.0, "text": "secret-text"}
 	in := conditions.Input{Generation: 3, UpdatedTime: addSeconds(0), Statuses: []openapi.AdapterStatus{{
 		Adapter: "a", ObservedGeneration: 2, LastReportTime: addSeconds(9), Data: &data,
 		Conditions: []openapi.AdapterCondition{{Type: "Ready", Status: "True", Reason: "R"}, {Type: "Dim", Status: "Unknown"}},

@@ -77,8 +77,8 @@ func (c *checker) checkNames(path string, kind *Kind) {
 		c.addProblemf("%s: plural %q is a route of the API: choose another name", path, kind.Plural)
 	}
 
-	if kind.OnParentDelete != Restrict && kind.OnParentDelete != Cascade {
-		c.addProblemf("%s: on_parent_delete %q has to be %s or %s", path, kind.OnParentDelete, Restrict, Cascade)
+	if !slices.Contains([]string{Restrict, Cascade, Orphan}, kind.OnParentDelete) {
+		c.addProblemf("%s: on_parent_delete %q has to be %s, %s or %s", path, kind.OnParentDelete, Restrict, Cascade, Orphan)
 	}
 
 	if kind.NameMinLen < 1 || kind.NameMaxLen > maxNameLength || kind.NameMaxLen < kind.NameMinLen {

@@ -35,8 +35,10 @@ type Kind struct {
 }
 
 // IsCascade returns true if resources of this kind are deleted together with their parent.
-// Otherwise they prevent the deletion of their parent.
 func (k *Kind) IsCascade() bool { return k.OnParentDelete == Cascade }
+
+// IsOrphan returns true if resources of this kind stay without a parent when their parent is deleted.
+func (k *Kind) IsOrphan() bool { return k.OnParentDelete == Orphan }
 
 // ReferenceRule returns the rule for references of one type, and false if the kind has none.
 func (k *Kind) ReferenceRule(refType string) (platform.ReferenceRule, bool) {
@@ -54,6 +56,8 @@ const (
 	Restrict = "restrict"
 	// Cascade makes the API delete the resource together with its parent.
 	Cascade = "cascade"
+	// Orphan makes the API keep the resource as it is, without a parent.
+	Orphan = "orphan"
 )
 
 // Registry holds the registered kinds.

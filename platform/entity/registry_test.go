@@ -75,7 +75,7 @@ func TestInvalidRegistries(t *testing.T) {
 		{"reserved plurals", []platform.Entity{{Kind: "A", Plural: "resources"}, {Kind: "B", Plural: "changes"}, {Kind: "C", Plural: "leases"}, {Kind: "D", Plural: "statuses"}}, []string{"resources", "changes", "leases", "statuses"}},
 		{"names", []platform.Entity{{Kind: "a b", Plural: "A"}}, []string{`kind "a b"`, `plural "A"`}},
 		{"bounds of names", []platform.Entity{{Kind: "A", Plural: "as", NameMinLen: 9, NameMaxLen: 3}, {Kind: "B", Plural: "bs", NameMaxLen: 64}}, []string{"name_min_len 9", "name_max_len 64"}},
-		{"an unknown policy", []platform.Entity{{Kind: "A", Plural: "as", OnParentDelete: "orphan"}}, []string{"restrict or cascade"}},
+		{"an unknown policy", []platform.Entity{{Kind: "A", Plural: "as", OnParentDelete: "keep"}}, []string{"restrict, cascade or orphan"}},
 		{"an unknown target", []platform.Entity{{Kind: "A", Plural: "as", References: ref("B", 0, 0)}}, []string{`target_kind "B"`}},
 		{"max below min", []platform.Entity{{Kind: "A", Plural: "as", References: ref("A", 3, 2)}}, []string{"max must not be less than min"}},
 		{"a duplicate reference", []platform.Entity{{Kind: "A", Plural: "as", References: append(ref("A", 0, 0), ref("A", 0, 0)...)}}, []string{"listed more than once"}},

@@ -77,14 +77,14 @@ func ConvertSchemaErrors(root string, err error) []FieldError {
 
 	var schema *openapi3.SchemaError
 	if errors.As(err, &schema) {
-		return []FieldError{{Field: formatFieldPath(root, schema.JSONPointer()), Message: schema.Reason}}
+		return []FieldError{{Field: FormatFieldPath(root, schema.JSONPointer()), Message: schema.Reason}}
 	}
 
 	return []FieldError{{Field: root, Message: err.Error()}}
 }
 
-// formatFieldPath formats a JSON pointer as people write a path, for example spec.pools[1].size.
-func formatFieldPath(root string, pointer []string) string {
+// FormatFieldPath formats a JSON pointer as people write a path, for example spec.pools[1].size.
+func FormatFieldPath(root string, pointer []string) string {
 	var out strings.Builder
 
 	out.WriteString(root)

@@ -22,7 +22,9 @@ const (
 	readTimeout  = 10 * time.Second
 	writeTimeout = 30 * time.Second
 	stopTimeout  = 5 * time.Second
-	checkTimeout = 5 * time.Second
+	// checkTimeout is less than the timeout of the probes in our manifests, 5 seconds, so that the response names
+	// the cause.
+	checkTimeout = 4500 * time.Millisecond
 )
 
 // Options configure Listen.
@@ -35,6 +37,8 @@ type Options struct {
 	// CheckLive and CheckReady return why the program is not live or not ready. A nil function
 	// means that the check always succeeds.
 	CheckLive, CheckReady func(context.Context) error
+	// DescribeReady, if set, returns what is unusual about a program that is ready. /readyz shows it.
+	DescribeReady func() string
 	// Extra has more handlers for HealthAddress, by their pattern ("GET /config").
 	Extra map[string]http.Handler
 	// Gatherer collects the metrics. Default: prometheus.DefaultGatherer.
@@ -62,8 +66,8 @@ func Listen(ctx context.Context, options Options) (*Server, error) {
 	s := &Server{log: options.Log}
 
 	health := http.NewServeMux()
-	health.Handle("GET /healthz", newCheckHandler(options.CheckLive))
-	health.Handle("GET /readyz", newCheckHandler(options.CheckReady))
+	health.Handle("GET /healthz", newCheckHandler(options.CheckLive, nil))
+	health.Handle("GET /readyz", newCheckHandler(options.CheckReady, options.DescribeReady))
 
 	for pattern, handler := range options.Extra {
 		health.Handle(pattern, handler)
@@ -129,8 +133,8 @@ func (s *Server) Close(ctx context.Context) error {
 }
 
 // newCheckHandler returns a handler that responds with 200 if probe succeeds or is nil. Otherwise
-// it responds with 503 and the error of probe.
-func newCheckHandler(probe func(context.Context) error) http.Handler {
+// it responds with 503 and the error of probe. If describe is not nil, its text follows the response 200.
+func newCheckHandler(probe func(context.Context) error, describe func() string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), checkTimeout)
 		defer cancel()
@@ -144,5 +148,9 @@ func newCheckHandler(probe func(context.Context) error) http.Handler {
 		}
 
 		fmt.Fprintln(w, "ok")
+
+		if describe != nil {
+			fmt.Fprint(w, describe())
+		}
 	})
 }

@@ -264,9 +264,44 @@ type specField struct {
 	path []string
 }
 
-// compare returns a condition that compares the value at the path with value. For = it uses the index of
-// the spec where document supports this. A value of another JSON type meets no condition.
+// compare returns a condition that compares the value at the path with value. A value of another JSON type meets no
+// condition, except that text also equals the number or boolean that it is the text of, as in upstream's searches.
 func (f specField) compare(operator string, value token) (node, error) {
+	parts := []node{}
+
+	for _, alternative := range f.alternatives(operator, value) {
+		part, err := f.compareTyped(operator, alternative)
+		if err != nil {
+			return nil, err
+		}
+
+		parts = append(parts, part)
+	}
+
+	return joinNodes("or", parts), nil
+}
+
+// alternatives returns the value, and for text the number or boolean that is written in it.
+func (f specField) alternatives(operator string, value token) []token {
+	out := []token{value}
+	if operator != "=" || value.kind != tokenString {
+		return out
+	}
+
+	word, number := value, value
+	word.kind, number.kind = tokenWord, tokenNumber
+
+	if value.text == "true" || value.text == "false" {
+		out = append(out, word)
+	} else if _, err := parseNumber(number); err == nil && json.Valid([]byte(value.text)) {
+		out = append(out, number)
+	}
+
+	return out
+}
+
+// compareTyped compares a value of one JSON type. For = it uses the index of the spec where document supports this.
+func (f specField) compareTyped(operator string, value token) (node, error) {
 	jsonType, operand, err := parseSpecValue(value)
 	if err != nil {
 		return nil, err

@@ -24,6 +24,8 @@ func Defaults() platform.Sentinel {
 		PollInterval: 5 * time.Second, RelistInterval: 10 * time.Minute, PageSize: client.MaxPageSize,
 		MaxAgeNotReconciled: 10 * time.Second, MaxAgeReconciled: 30 * time.Minute,
 		HealthAddress: ":8080", MetricsAddress: ":9090",
+		Clients: platform.SentinelPeers{HyperFleetAPI: platform.APIClient{Timeout: client.DefaultTimeout}},
+		Broker:  platform.DefaultBroker(), Log: platform.Log{Level: "info", Format: "json"},
 	}
 }
 

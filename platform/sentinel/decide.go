@@ -30,6 +30,9 @@ const (
 	// ReasonCreated and ReasonChanged mean that no adapter has reacted to the generation yet.
 	ReasonCreated = "created"
 	ReasonChanged = "changed"
+	// ReasonRestored means that the resource may have gone back to an earlier state, for example because the
+	// database was restored.
+	ReasonRestored = "restored"
 	// ReasonNotReconciled and ReasonDrift mean that a resync interval has passed.
 	ReasonNotReconciled = "not_reconciled"
 	ReasonDrift         = "drift"
@@ -42,7 +45,7 @@ const (
 // enqueueDue evaluates resources and enqueues those whose event is due. Stale resources are read
 // first.
 func (s *Sentinel) enqueueDue(ids ...string) {
-	if !s.lease.isHeld() {
+	if !s.lease.IsHeld() {
 		s.metrics.skipped.WithLabelValues(skippedStandby).Add(float64(len(ids)))
 
 		return
@@ -153,6 +156,10 @@ func (c defaultDecision) decide(_ context.Context, e *entry, now time.Time) (str
 
 	if c.shouldResendAll && e.sentTime.IsZero() {
 		return ReasonStarted, nil
+	}
+
+	if e.isRestored {
+		return ReasonRestored, nil
 	}
 
 	// An adapter that starts later still has to handle a generation that another one reacted to.

@@ -212,25 +212,6 @@ func TestInvalidExpressions(t *testing.T) {
 	}
 }
 
-// TestLeaseExpires checks that a replica that cannot renew its lease stops sending before
-// another replica can begin.
-func TestLeaseExpires(t *testing.T) {
-	t.Parallel()
-
-	clk := clocktesting.NewFakeClock(newBaseTime())
-	l := &lease{sentinel: &Sentinel{clock: clk}, expiry: newBaseTime().Add(leaseTTL)}
-
-	if !l.isHeld() {
-		t.Error("a new lease is not held")
-	}
-
-	clk.Step(leaseTTL - leaseMargin)
-
-	if l.isHeld() {
-		t.Error("a lease is held until its expiry")
-	}
-}
-
 func TestSearch(t *testing.T) {
 	t.Parallel()
 

@@ -36,7 +36,7 @@ const (
 )
 
 // follow keeps the index up to date: it lists all resources, then follows the change feed. It lists
-// all resources again if the feed no longer has the changes after its cursor.
+// all resources again if the feed no longer has the changes after its cursor, and sends an event for each of them.
 func (s *Sentinel) follow(ctx context.Context) {
 	cursor, delay := "", minRetryDelay
 
@@ -53,11 +53,14 @@ func (s *Sentinel) follow(ctx context.Context) {
 		case errors.Is(err, client.ErrCursorGone):
 			cursor = ""
 
+			// The database may have been restored, so that generations mean something else than before.
+			s.index.beginRestore()
 			s.metrics.cursorsGone.Inc()
 			s.log.Warn("the change feed no longer has the changes after the cursor: list all resources", "error", err)
 		default:
 			// The cursor does not advance, so the next request returns the same changes again.
 			s.metrics.apiErrors.WithLabelValues(errorChanges).Inc()
+			s.recordAPIError(err)
 			s.log.Warn("could not follow the fleet API: retry later", "error", err)
 		}
 

@@ -159,8 +159,8 @@ func (a *recordingBroker) Publish(_ context.Context, topic string, e cloudevents
 	return nil
 }
 
-// Health always succeeds.
-func (a *recordingBroker) Health(context.Context) error { return nil }
+// CheckPublish always succeeds.
+func (a *recordingBroker) CheckPublish(context.Context, string) error { return nil }
 
 func (a *recordingBroker) setRejected(id string, refused bool) {
 	a.mu.Lock()

@@ -28,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const (
@@ -46,7 +47,7 @@ type nullBroker struct{}
 
 func (nullBroker) Publish(context.Context, string, cloudevents.Event) error { return nil }
 
-func (nullBroker) Health(context.Context) error { return nil }
+func (nullBroker) CheckPublish(context.Context, string) error { return nil }
 
 // runIdle runs a Sentinel until SIGTERM in its own process. It writes "rested" after it has evaluated the
 // resources and read some pages of the periodic list.
@@ -156,7 +157,7 @@ func TestSoakRest(t *testing.T) { //nolint:tparallel // soak tests have the mach
 			t.Logf("%d reconciled resources: at most %.1f MiB resident", resting, float64(used)/mebibyte)
 
 			// The race detector needs several times as much memory.
-			if used == 0 || used > 100*mebibyte && !raceDetector {
+			if used == 0 || used > 100*mebibyte && !timing.RaceDetector {
 				t.Errorf("%d bytes resident, want at most 100 MiB", used)
 			}
 		})

@@ -4,6 +4,7 @@
 package sentinel
 
 import (
+	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -11,8 +12,7 @@ import (
 	"sync"
 	"time"
 
-	"k8s.io/apimachinery/pkg/util/json"
-
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
@@ -46,6 +46,9 @@ type entry struct {
 	// excludedGeneration is a generation whose event no adapter can handle. It is 0 if there is
 	// none.
 	excludedGeneration int32
+	// isRestored is true if the API may have gone back to an earlier state, in which the same generation has
+	// another content, and no event was sent since then. hasDroppedReports is true if the API says so.
+	isRestored, hasDroppedReports bool
 
 	// isQueued is true while the resource is in the queue, isSending while its event is being sent.
 	// If needsRecheck is true, the resource is evaluated again after that.
@@ -56,10 +59,10 @@ type entry struct {
 	retryTime time.Time
 }
 
-// resource decodes the resource for expressions. Integers become int64.
+// resource decodes the resource for expressions. Numbers keep their value.
 func (e *entry) resource() (map[string]any, error) {
 	var out map[string]any
-	if err := json.Unmarshal(e.json, &out); err != nil {
+	if err := exactjson.Unmarshal(e.json, &out); err != nil {
 		return nil, fmt.Errorf("decode resource %s: %w", e.id, err)
 	}
 
@@ -74,6 +77,8 @@ type index struct {
 	mu            sync.Mutex
 	entries       map[string]*entry
 	needsResource bool
+	// isRestored is true while all resources are listed because the API may have gone back to an earlier state.
+	isRestored bool
 	// stale are the resources that have to be read again before an event is sent for them.
 	stale map[string]bool
 }
@@ -101,11 +106,15 @@ func (b *index) put(r *openapi.Resource, requestTime, now time.Time) error {
 
 	switch {
 	case e == nil:
-		e = &entry{id: strings.Clone(r.Id)}
-		b.entries[e.id] = e
+		e = &entry{id: strings.Clone(r.Id), isRestored: b.isRestored}
 	case requestTime.Before(e.requestTime):
 		return nil
+	case r.Generation < e.generation:
+		// The result of an event that is being sent is ignored, because it belongs to the previous entry.
+		e = &entry{id: e.id, isRestored: true}
 	}
+
+	b.entries[e.id] = e
 
 	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
 	e.json, e.requestTime, e.responseTime = raw, requestTime, now
@@ -117,6 +126,11 @@ func (b *index) put(r *openapi.Resource, requestTime, now time.Time) error {
 func (e *entry) observe(all []openapi.ResourceCondition, now time.Time) {
 	c, found := conditions.Condition(all, entity.Reconciled)
 	e.hasReconciled, e.isReconciled, e.observedGeneration = found, c.Status == conditions.True, c.ObservedGeneration
+
+	// Also a process that was started after the restore notices it.
+	hasDroppedReports := c.Reason == conditions.ReasonDatabaseRestored
+	e.isRestored = e.isRestored || hasDroppedReports && !e.hasDroppedReports
+	e.hasDroppedReports = hasDroppedReports
 
 	switch {
 	case !found:
@@ -184,6 +198,42 @@ func (b *index) resetAllSent() {
 	for _, e := range b.entries {
 		e.resetSent()
 	}
+}
+
+// beginRestore forgets all resources, and lets those that are listed from now on count as restored.
+func (b *index) beginRestore() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	clear(b.entries)
+	clear(b.stale)
+
+	b.isRestored = true
+}
+
+// endRestore is called when all resources have been listed.
+func (b *index) endRestore() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	b.isRestored = false
+}
+
+// countPending returns the number of resources whose event waits in the queue, is being sent, or could not be
+// sent.
+func (b *index) countPending() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	count := 0
+
+	for _, e := range b.entries {
+		if e.isQueued || e.isSending || e.failures > 0 {
+			count++
+		}
+	}
+
+	return count
 }
 
 func (b *index) size() int {

@@ -26,7 +26,7 @@ const (
 )
 
 type sentinelMetrics struct {
-	known, leader, lastPoll              prometheus.Gauge
+	known, leader, conflict, lastPoll    prometheus.Gauge
 	published, skipped                   *prometheus.CounterVec
 	apiErrors, brokerErrors              *prometheus.CounterVec
 	expressionErrors, pages, cursorsGone prometheus.Counter
@@ -40,6 +40,7 @@ func newMeters(
 	m := &sentinelMetrics{
 		known:     set.NewGauge("known_resources", "Resources that match the selector."),
 		leader:    set.NewGauge("leader", "1 if this replica is the leader, which sends the events."),
+		conflict:  set.NewGauge("lease_conflict", "1 while a process with another configuration has the lease of this one."),
 		lastPoll:  set.NewGauge("last_successful_poll_timestamp_seconds", "When the API last responded to a list or a change request."),
 		published: set.NewCounterVec("events_published_total", "Events sent, by reason.", "reason"),
 		skipped:   set.NewCounterVec("resources_skipped_total", "Evaluations of resources that sent no event, by reason.", "reason"),
@@ -55,7 +56,17 @@ func newMeters(
 			[]float64{.001, .005, .01, .05, .1, .5, 1, 2, 5, 10}).WithLabelValues(),
 	}
 
-	set.NewGaugeFunc("pending_resources", "Resources whose event is due and not yet sent.", pending)
+	set.NewGaugeFunc("pending_resources",
+		"Resources whose event is due and not yet sent; 0 if this replica is not the leader.", pending)
 
 	return m, set.Register(registerer)
+}
+
+// setFlag sets a gauge that is 1 or 0.
+func setFlag(gauge prometheus.Gauge, isTrue bool) {
+	if isTrue {
+		gauge.Set(1)
+	} else {
+		gauge.Set(0)
+	}
 }

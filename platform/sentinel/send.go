@@ -25,13 +25,15 @@ const (
 	tracerName = "github.com/hyperfleet/hyperfleet/platform/sentinel"
 
 	sendTimeout = 30 * time.Second
-	minBackoff  = time.Second
-	maxBackoff  = 30 * time.Second
+	// sendGrace is how long events may still be sent at the end of the process.
+	sendGrace  = 5 * time.Second
+	minBackoff = time.Second
+	maxBackoff = 30 * time.Second
 )
 
-// runPublisher sends the events of the queue in order. After ctx has ended, it drops the rest of
+// runPublisher sends the events of the queue in order, with sendCtx. After ctx has ended, it drops the rest of
 // the queue.
-func (s *Sentinel) runPublisher(ctx context.Context) {
+func (s *Sentinel) runPublisher(ctx, sendCtx context.Context) {
 	for {
 		id, ended := s.queue.Get()
 		if ended {
@@ -39,8 +41,8 @@ func (s *Sentinel) runPublisher(ctx context.Context) {
 		}
 
 		if ctx.Err() == nil {
-			if event, reason, generation := s.prepareEvent(id); event != nil {
-				s.publish(id, reason, generation, *event)
+			if event := s.prepareEvent(id); event != nil {
+				s.publish(sendCtx, event)
 			}
 		}
 
@@ -48,28 +50,38 @@ func (s *Sentinel) runPublisher(ctx context.Context) {
 	}
 }
 
-// prepareEvent creates the event of a resource from its current state. The event is nil if none is
-// due any longer.
-func (s *Sentinel) prepareEvent(id string) (event *cloudevents.Event, reason string, generation int32) {
+// preparedEvent is an event that is to be sent, with the entry and the generation of its resource.
+type preparedEvent struct {
+	cloudevents.Event
+
+	entry      *entry
+	generation int32
+	reason     string
+}
+
+// prepareEvent creates the event of a resource from its current state. It returns nil if none is due any longer.
+func (s *Sentinel) prepareEvent(id string) *preparedEvent {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
 	e := s.index.entries[id]
 	if e == nil {
-		return nil, "", 0
+		return nil
 	}
 
 	e.isQueued = false
 
-	if !s.lease.isHeld() {
+	if !s.lease.IsHeld() {
 		s.metrics.skipped.WithLabelValues(skippedStandby).Inc()
 
-		return nil, "", 0
+		return nil
 	}
 
 	reason, ok := s.evaluate(e, s.clock.Now())
 	if !ok {
-		return nil, "", 0
+		e.failures, e.retryTime = 0, time.Time{}
+
+		return nil
 	}
 
 	created, err := s.newEvent(e, reason)
@@ -77,12 +89,12 @@ func (s *Sentinel) prepareEvent(id string) (event *cloudevents.Event, reason str
 		s.metrics.expressionErrors.Inc()
 		s.log.Error("could not create the event: send none", "id", id, "error", err)
 
-		return nil, "", 0
+		return nil
 	}
 
 	e.isSending = true
 
-	return created, reason, e.generation
+	return &preparedEvent{Event: *created, entry: e, generation: e.generation, reason: reason}
 }
 
 // newEvent creates the event of a resource.
@@ -115,8 +127,10 @@ func (s *Sentinel) newEvent(e *entry, reason string) (*cloudevents.Event, error)
 // publish sends an event to the broker. Adapters and their calls continue the trace of its span. If
 // the broker does not accept the event, it is retried later, and events of other resources are
 // still sent.
-func (s *Sentinel) publish(id, reason string, generation int32, event cloudevents.Event) {
-	ctx, cancel := context.WithTimeout(context.Background(), sendTimeout)
+func (s *Sentinel) publish(ctx context.Context, event *preparedEvent) {
+	id, reason, generation := event.Subject(), event.reason, event.generation
+
+	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
 
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "send event", trace.WithSpanKind(trace.SpanKindProducer), trace.WithAttributes(
@@ -130,7 +144,7 @@ func (s *Sentinel) publish(id, reason string, generation int32, event cloudevent
 	event.SetExtension(events.ExtensionTraceParent, formatTraceParent(parent))
 	log := s.log.With("id", id, "reason", reason, "traceId", parent.TraceID().String())
 
-	err := s.broker.Publish(ctx, s.topic, event)
+	err := s.broker.Publish(ctx, s.topic, event.Event)
 	if err != nil {
 		s.metrics.brokerErrors.WithLabelValues(errorPublish).Inc()
 		log.Error("could not send event", "error", err)
@@ -141,7 +155,7 @@ func (s *Sentinel) publish(id, reason string, generation int32, event cloudevent
 		log.Debug("event sent", "generation", generation, "event", event.ID())
 	}
 
-	if s.recordResult(id, generation, err == nil) {
+	if s.recordResult(event, err == nil) {
 		s.enqueueDue(id)
 	}
 }
@@ -176,12 +190,13 @@ func formatTraceParent(span trace.SpanContext) string {
 
 // recordResult records whether an event was sent. After a failure it schedules the next attempt. It
 // returns true if the resource has to be evaluated again.
-func (s *Sentinel) recordResult(id string, generation int32, isSent bool) bool {
+func (s *Sentinel) recordResult(event *preparedEvent, isSent bool) bool {
 	s.index.mu.Lock()
 	defer s.index.mu.Unlock()
 
-	e := s.index.entries[id]
-	if e == nil {
+	// The resource may have been removed or restored in the meantime.
+	e := event.entry
+	if s.index.entries[e.id] != e {
 		return false
 	}
 
@@ -190,7 +205,7 @@ func (s *Sentinel) recordResult(id string, generation int32, isSent bool) bool {
 	now := s.clock.Now()
 
 	if isSent {
-		e.sentGeneration, e.sentTime = generation, now
+		e.sentGeneration, e.sentTime, e.isRestored = event.generation, now, false
 		e.failures, e.retryTime = 0, time.Time{}
 
 		return needsRecheck
@@ -201,7 +216,7 @@ func (s *Sentinel) recordResult(id string, generation int32, isSent bool) bool {
 	wait := min(minBackoff<<min(e.failures, maxShift), maxBackoff)
 	e.failures++
 	e.retryTime = now.Add(wait)
-	s.clock.AfterFunc(wait, func() { s.enqueueDue(id) })
+	s.clock.AfterFunc(wait, func() { s.enqueueDue(e.id) })
 
 	return false
 }

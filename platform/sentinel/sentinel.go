@@ -10,19 +10,20 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"github.com/google/uuid"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/platform/lease"
 )
 
 // publisherCount is the number of events that are sent at the same time.
@@ -39,6 +40,9 @@ type Options struct {
 	// ShouldResendAll makes Sentinel send an event for each resource when this process becomes the
 	// leader. It is needed if events that the previous leader has sent are lost with its process.
 	ShouldResendAll bool
+	// Fingerprint, if set, identifies what the replicas of the lease do, such as a digest of their configuration. A
+	// process with another one is no replica, and stands by as long as the other process runs (Standby).
+	Fingerprint string
 	// Drain, if it is not nil, is called after the last event was sent and before another replica
 	// can become the leader. It waits until the events have been handled.
 	Drain func()
@@ -53,7 +57,8 @@ type Options struct {
 // Publisher accepts events. It is a *broker.Broker, or a *broker.Queue of this process.
 type Publisher interface {
 	Publish(ctx context.Context, topic string, event cloudevents.Event) error
-	Health(ctx context.Context) error
+	// CheckPublish returns why events of the topic cannot be published now.
+	CheckPublish(ctx context.Context, topic string) error
 }
 
 // Sentinel watches the resources of one kind.
@@ -67,12 +72,11 @@ type Sentinel struct {
 	metrics         *sentinelMetrics
 	clock           clock.WithTickerAndDelayedExecution
 
-	holder  string
 	topic   string
 	decider decider
 	data    *data
 	index   *index
-	lease   *lease
+	lease   *lease.Lease
 	// queue has the resources whose event is due.
 	queue workqueue.TypedInterface[string]
 	// recheck receives a value when the index may have stale resources.
@@ -86,6 +90,8 @@ type Sentinel struct {
 	// isListed, lastResponse and lastEvaluation are for the probes.
 	isListed                     bool
 	lastResponse, lastEvaluation time.Time
+	// lastAPIError is why the last call for changes or for the list failed.
+	lastAPIError error
 }
 
 // New returns a Sentinel. It makes no call.
@@ -111,40 +117,51 @@ func New(options Options) (*Sentinel, error) {
 		return nil, err
 	}
 
-	queue := workqueue.NewTyped[string]()
-
-	meters, err := newMeters(options.Metrics, options.Conf.ResourceType,
-		formatSelector(options.Conf.ResourceSelector),
-		func() float64 { return float64(queue.Len()) })
+	s := &Sentinel{
+		conf: options.Conf, api: options.API, broker: options.Broker, shouldResendAll: options.ShouldResendAll, drain: options.Drain,
+		clock:   options.Clock,
+		log:     options.Log.With("resourceType", options.Conf.ResourceType),
+		topic:   topicName(&options.Conf),
+		decider: decide, data: data, index: newIndex(decide.needsResource() || data.needsResource()),
+		queue: workqueue.NewTyped[string](), unseenTypes: map[string]bool{},
+		recheck: make(chan struct{}, 1),
+	}
+	s.metrics, err = newMeters(options.Metrics, options.Conf.ResourceType, formatSelector(options.Conf.ResourceSelector),
+		s.countPending)
 	if err != nil {
 		return nil, err
 	}
-
-	host, err := os.Hostname()
-	if err != nil {
-		host = "sentinel"
-	}
-
-	s := &Sentinel{
-		conf: options.Conf, api: options.API, broker: options.Broker, shouldResendAll: options.ShouldResendAll, drain: options.Drain,
-		metrics: meters, clock: options.Clock,
-		log:    options.Log.With("resourceType", options.Conf.ResourceType),
-		holder: host + "-" + uuid.NewString(), topic: topicName(&options.Conf),
-		decider: decide, data: data, index: newIndex(decide.needsResource() || data.needsResource()),
-		queue: queue, unseenTypes: map[string]bool{},
-		recheck: make(chan struct{}, 1),
-	}
-	s.lease = &lease{sentinel: s, name: leaseName(&options.Conf)}
 
 	for _, name := range decide.conditionTypes() {
 		s.unseenTypes[name] = true
 	}
 
+	s.lease = lease.New(lease.Options{
+		API: s.api, Name: leaseName(&s.conf), Fingerprint: options.Fingerprint, Log: s.log, Clock: s.clock, OnChange: s.setLeader,
+		OnConflict: func(exists bool) { setFlag(s.metrics.conflict, exists) },
+		OnError:    s.metrics.apiErrors.WithLabelValues(errorLease).Inc,
+	})
+
 	return s, nil
 }
 
-// Run watches resources and sends events until ctx ends. It finishes sending the current events. It
-// always returns nil, because it retries, logs and counts all errors.
+// setLeader is called when this process becomes the leader or stops being it. A new leader evaluates all resources.
+func (s *Sentinel) setLeader(isLeader bool) {
+	setFlag(s.metrics.leader, isLeader)
+
+	if !isLeader {
+		return
+	}
+
+	if s.shouldResendAll {
+		s.index.resetAllSent()
+	}
+
+	s.enqueueDue(s.index.ids()...)
+}
+
+// Run watches resources and sends events until ctx ends. It then finishes sending the current events, for up to
+// sendGrace. It always returns nil, because it retries, logs and counts all errors.
 func (s *Sentinel) Run(ctx context.Context) error {
 	s.recordEvaluation()
 
@@ -158,10 +175,13 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	watching.Go(func() { s.relistPeriodically(ctx) })
 	watching.Go(func() { s.verifyDue(ctx) })
 	watching.Go(func() { s.evaluatePeriodically(ctx) })
-	leading.Go(func() { s.lease.run(leaseCtx) })
+	leading.Go(func() { s.lease.Run(leaseCtx) })
+
+	sendCtx, cancelSend := retry.WithGrace(ctx, sendGrace)
+	defer cancelSend()
 
 	for range publisherCount {
-		sending.Go(func() { s.runPublisher(ctx) })
+		sending.Go(func() { s.runPublisher(ctx, sendCtx) })
 	}
 
 	<-ctx.Done()
@@ -171,13 +191,26 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	s.drain()
 	cancelLease()
 	leading.Wait()
-	s.lease.release()
 
 	return nil
 }
 
+// countPending returns the number of resources whose event is due and not sent. A replica that is not the
+// leader has none.
+func (s *Sentinel) countPending() float64 {
+	if !s.lease.IsHeld() {
+		return 0
+	}
+
+	return float64(s.index.countPending())
+}
+
+// Standby returns why this process sends no events although no replica of it sends them: another process with another
+// Options.Fingerprint has the lease. It returns an empty string otherwise.
+func (s *Sentinel) Standby() string { return s.lease.Conflict() }
+
 // IsLeader returns true if this process is the one that sends events.
-func (s *Sentinel) IsLeader() bool { return s.lease.isHeld() }
+func (s *Sentinel) IsLeader() bool { return s.lease.IsHeld() }
 
 // ResetSent tells Sentinel that the last event of a resource was not handled. Sentinel then behaves
 // as if it had not sent the event.
@@ -192,6 +225,7 @@ func (s *Sentinel) ExcludeGeneration(id string, generation int32) {
 // finishListing is called after all resources have been listed. It evaluates them all. After the
 // first list it also warns about condition types that no resource has.
 func (s *Sentinel) finishListing() {
+	s.index.endRestore()
 	s.mu.Lock()
 	first := !s.isListed
 	s.isListed = true
@@ -200,6 +234,8 @@ func (s *Sentinel) finishListing() {
 
 	if first {
 		s.log.Info("listed the resources", "resources", s.index.size())
+		// The pages of the first list are read without a pause, and leave much garbage.
+		debug.FreeOSMemory()
 	}
 
 	if first && len(unseen) > 0 && s.index.size() > 0 {
@@ -242,7 +278,15 @@ func (s *Sentinel) recordResponse() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	s.lastResponse = now
+	s.lastResponse, s.lastAPIError = now, nil
+}
+
+// recordAPIError records why a call for changes or for the list failed.
+func (s *Sentinel) recordAPIError(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.lastAPIError = err
 }
 
 var (
@@ -250,6 +294,15 @@ var (
 	errNotListed    = errors.New("the resources are not listed yet")
 	errUnresponsive = errors.New("the fleet API does not respond")
 )
+
+// withCause adds the cause to an error, if it is known.
+func withCause(err, cause error) error {
+	if cause == nil {
+		return err
+	}
+
+	return fmt.Errorf("%w: %w", err, cause)
+}
 
 // CheckLive returns an error if the process has to be restarted.
 func (s *Sentinel) CheckLive(context.Context) error {
@@ -268,17 +321,21 @@ func (s *Sentinel) CheckLive(context.Context) error {
 // CheckReady returns why no events are sent. It returns nil if this or another replica sends them.
 func (s *Sentinel) CheckReady(ctx context.Context) error {
 	s.mu.Lock()
-	isListed, silence := s.isListed, s.clock.Since(s.lastResponse)
+	isListed, silence, cause := s.isListed, s.clock.Since(s.lastResponse), s.lastAPIError
 	s.mu.Unlock()
 
 	switch {
 	case !isListed:
-		return errNotListed
+		return withCause(errNotListed, cause)
 	case silence > 2*changesWait+maxRetryDelay:
-		return fmt.Errorf("%w: for %s", errUnresponsive, silence.Round(time.Second))
+		return withCause(fmt.Errorf("%w: for %s", errUnresponsive, silence.Round(time.Second)), cause)
 	}
 
-	if err := s.broker.Health(ctx); err != nil {
+	if err := s.lease.Check(); err != nil {
+		return err
+	}
+
+	if err := s.broker.CheckPublish(ctx, s.topic); err != nil {
 		return fmt.Errorf("broker: %w", err)
 	}
 

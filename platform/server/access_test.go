@@ -294,7 +294,7 @@ func TestUnknownAdapters(t *testing.T) {
 	}
 
 	large := a.statusReport("dns", 1, "True")
-	large.Data = &map[string]any{"x": longText(300 << 10)}
+	large.Data = &openapi.Object{"x": longText(300 << 10)}
 	requireProblem(t, a.do("PUT", at, large), "HYPERFLEET-VAL-104")
 
 	if got := as[openapi.StatusList](t, a.do("GET", at, nil), 200); got.Total != 0 {

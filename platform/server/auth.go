@@ -25,6 +25,8 @@ const (
 	anonymous = "anonymous"
 	// authorization is the default header for tokens.
 	authorization = "Authorization"
+	// defaultIdentityClaim is the claim with the caller's name if identity_claim is empty (RFC 7519, 4.1.2).
+	defaultIdentityClaim = "sub"
 	// maxCallerLength is the maximum length of a caller's name, which is stored as created_by.
 	maxCallerLength = 256
 )
@@ -63,7 +65,7 @@ func (s *Server) loadIssuers() error {
 
 	for _, config := range s.options.Issuers {
 		config.Header = cmp.Or(config.Header, authorization)
-		config.IdentityClaim = cmp.Or(config.IdentityClaim, "sub")
+		config.IdentityClaim = cmp.Or(config.IdentityClaim, defaultIdentityClaim)
 
 		keys, err := newKeySet(config, s.clock, s.options.Calls)
 		if err != nil {

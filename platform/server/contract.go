@@ -10,6 +10,7 @@ import (
 	"mime"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/getkin/kin-openapi/openapi3"
 	"github.com/getkin/kin-openapi/openapi3filter"
@@ -43,8 +44,20 @@ func validateRequest(r *http.Request, route *routers.Route) error {
 		return err
 	}
 
-	if err := validateQueryNames(r, route); err != nil {
+	if err := validateQuery(r, route); err != nil {
 		return err
+	}
+
+	if route.Operation.Parameters.GetByInAndName(openapi3.ParameterInHeader, ifMatchHeader) != nil {
+		if err := readIfMatch(r); err != nil {
+			return err
+		}
+	}
+
+	if route.Operation.RequestBody != nil {
+		if err := readBody(r); err != nil {
+			return err
+		}
 	}
 
 	params := map[string]string{}
@@ -65,11 +78,6 @@ func validateRequest(r *http.Request, route *routers.Route) error {
 		return nil
 	}
 
-	var tooLarge *http.MaxBytesError
-	if errors.As(err, &tooLarge) {
-		return newProblem(CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
-	}
-
 	return newInvalid(convertContractErrors(err)...)
 }
 
@@ -87,16 +95,19 @@ func validateMediaType(r *http.Request, operation *openapi3.Operation) error {
 	return nil
 }
 
-// validateQueryNames rejects parameters that the operation does not have. Otherwise a misspelled
-// "search" would list all resources.
-func validateQueryNames(r *http.Request, route *routers.Route) error {
+// validateQuery rejects parameters that the operation does not have. Otherwise a misspelled "search" would
+// list all resources. It also rejects text that no stored value can contain.
+func validateQuery(r *http.Request, route *routers.Route) error {
 	var problems fieldErrors
 
 	for name, values := range r.URL.Query() {
-		if route.Operation.Parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil {
+		switch {
+		case route.Operation.Parameters.GetByInAndName(openapi3.ParameterInQuery, name) == nil:
 			problems.addf(name, "is not a parameter of this request")
-		} else if len(values) > 1 {
+		case len(values) > 1:
 			problems.addf(name, "is set more than once")
+		case !utf8.ValidString(values[0]) || strings.ContainsRune(values[0], 0):
+			problems.addf(name, "has text that is not valid UTF-8, or the character U+0000")
 		}
 	}
 

@@ -6,7 +6,6 @@ package server
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -76,7 +75,11 @@ func (s *Server) createResource(r *http.Request) (response, error) {
 		return created, u.tx.RecordChange(ctx, created, store.OperationCreated)
 	})
 
-	return response{http.StatusCreated, s.toAPI(out)}, err
+	if err != nil {
+		return response{}, err
+	}
+
+	return s.newResponse(http.StatusCreated, out)
 }
 
 // newResource validates the body of a request, and returns the resource that it describes.
@@ -104,9 +107,9 @@ func (s *Server) newResource(
 		return nil, store.Resource{}, err
 	}
 
-	spec, err := json.Marshal(body.Spec)
+	spec, err := readSpec(ctx)
 	if err != nil {
-		return nil, store.Resource{}, fmt.Errorf("encode spec: %w", err)
+		return nil, store.Resource{}, err
 	}
 
 	id, err := uuid.NewV7()

@@ -26,10 +26,12 @@ type node struct {
 
 	kind     *entity.Kind
 	children []*node
+	// orphans are the children that stay without an owner. The resources below them are not locked.
+	orphans []store.Resource
 }
 
 // DeleteResource requests the deletion of a resource.
-func (s *Server) DeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
+func (s *Server) DeleteResource(w http.ResponseWriter, r *http.Request, _ string, _ openapi.DeleteResourceParams) {
 	out, err := s.deleteResource(r.Context(), requestFromContext(r.Context()).scope)
 	s.writeResponse(w, r, out, err)
 }
@@ -94,13 +96,19 @@ func (u *requestTx) lockTree(ctx context.Context, r store.Resource) (*node, erro
 	}
 
 	for _, child := range children {
-		locked, err := u.tx.GetForUpdate(ctx, child.ID)
+		locked, err := u.tx.GetForUpdate(ctx, child)
 		if errors.Is(err, store.ErrNotFound) {
 			continue
 		}
 
 		if err != nil {
 			return nil, err
+		}
+
+		if kind := u.registry.ByKind(locked.Kind); kind != nil && kind.IsOrphan() && !r.IsDeleting() && !locked.IsDeleting() {
+			out.orphans = append(out.orphans, locked)
+
+			continue
 		}
 
 		subtree, err := u.lockTree(ctx, locked)
@@ -202,6 +210,10 @@ func (u *requestTx) isWeak(ref store.InboundRef) bool {
 // deleteNode deletes from the leaves to the root. It returns true if the resource was removed
 // immediately, because its kind has no required adapters and no child remains.
 func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, err error) {
+	if err := u.releaseOrphans(ctx, n); err != nil {
+		return false, err
+	}
+
 	remaining := 0
 
 	for _, child := range n.children {
@@ -236,15 +248,39 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, er
 		return false, err
 	}
 
-	if _, err := u.tx.Update(ctx, n.Resource); err != nil {
+	if n.Resource, err = u.tx.Update(ctx, n.Resource); err != nil {
 		return false, err
 	}
 
 	return false, u.tx.RecordChange(ctx, n.Resource, store.OperationDeleting)
 }
 
+// releaseOrphans removes the owner of the children that stay. They keep their generation, so no adapter changes anything.
+func (u *requestTx) releaseOrphans(ctx context.Context, n *node) error {
+	for _, child := range n.orphans {
+		err := u.tx.ClearOwner(ctx, child.ID)
+		if errors.Is(err, store.ErrExists) {
+			return newProblem(CodeInUse, "%s %s would have no owner, and another one without an owner has the same name: "+
+				"delete one of them", child.Kind, child.Name)
+		}
+
+		if err != nil {
+			return err
+		}
+
+		child.OwnerID, child.OwnerKind = "", ""
+		if err := u.tx.RecordChange(ctx, child, store.OperationUpdated); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
 // ForceDeleteResource removes a resource that is being deleted.
-func (s *Server) ForceDeleteResource(w http.ResponseWriter, r *http.Request, _ string) {
+func (s *Server) ForceDeleteResource(
+	w http.ResponseWriter, r *http.Request, _ string, _ openapi.ForceDeleteResourceParams,
+) {
 	out, err := s.forceDeleteResource(r)
 	s.writeResponse(w, r, out, err)
 }
@@ -263,7 +299,12 @@ func (s *Server) forceDeleteResource(r *http.Request) (response, error) {
 			return store.AuditEntry{}, err
 		}
 
-		return u.forceDelete(ctx, found, body.Reason)
+		entry, err := u.forceDelete(ctx, found, body.Reason)
+		if err != nil {
+			return entry, err
+		}
+
+		return entry, u.checkIfMatch(ctx, found)
 	})
 	if err != nil {
 		return response{}, err

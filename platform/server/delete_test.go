@@ -12,7 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
@@ -66,6 +68,70 @@ func TestRestrict(t *testing.T) {
 	requireProblem(t, a.do("PATCH", "/clusters/"+cluster.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
 	requireProblem(t, a.do("PATCH", "/nodepools/"+pool.Id, `{"spec":{"a":1}}`), "HYPERFLEET-CNF-003")
 	requireProblem(t, a.do("POST", "/clusters", `{"name":"home","spec":{}}`), "HYPERFLEET-CNF-001")
+}
+
+// TestOrphans checks that children with the policy orphan stay as they are when their parent is deleted: without an owner,
+// at the same generation, with everything below them. The deletion changes nothing if one of them could not stay.
+func TestOrphans(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, func(o *server.Options) {
+		for i := range o.Entities {
+			if o.Entities[i].Kind == "Backup" {
+				o.Entities[i].OnParentDelete = "orphan"
+			}
+		}
+
+		o.Entities = append(o.Entities, platform.Entity{Kind: "Copy", Plural: "copies", ParentKind: "Backup"})
+	})
+
+	remove := func(cluster openapi.Resource) {
+		t.Helper()
+		as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+
+		for _, adapter := range []string{"dns", "namespace"} {
+			a.report(cluster.Id, adapter, 2, "True", "Finalized")
+		}
+
+		if !a.isGone(cluster.Id) {
+			t.Errorf("cluster %s exists", cluster.Name)
+		}
+	}
+
+	home := a.create("/clusters", "home", nil)
+	backup := a.create("/clusters/"+home.Id+"/backups", "nightly", nil)
+	copied := a.create("/backups/"+backup.Id+"/copies", "offsite", nil)
+
+	remove(home)
+
+	got := as[openapi.Resource](t, a.do("GET", "/backups/"+backup.Id, nil), 200)
+	if got.OwnerReferences != nil || got.DeletedTime != nil || got.Generation != 1 || got.Href != "/api/hyperfleet/v1/backups/"+backup.Id {
+		t.Errorf("the orphan is %+v", got)
+	}
+
+	if got := a.get(copied); got.DeletedTime != nil || got.OwnerReferences.Id != backup.Id {
+		t.Errorf("the child of the orphan is %+v", got)
+	}
+
+	if list := as[openapi.ResourceList](t, a.do("GET", "/backups?search=owner_id%20is%20null", nil), 200); list.Total != 1 {
+		t.Errorf("%d resources without an owner, want 1", list.Total)
+	}
+
+	// Another orphan with the same name prevents the deletion of its parent.
+	away := a.create("/clusters", "away", nil)
+	second := a.create("/clusters/"+away.Id+"/backups", "nightly", nil)
+
+	if what := requireProblem(t, a.do("DELETE", "/clusters/"+away.Id, nil), "HYPERFLEET-CNF-101"); !strings.Contains(what.Detail, "Backup nightly") {
+		t.Errorf("detail %q", what.Detail)
+	}
+
+	if got := a.get(second); got.OwnerReferences == nil || a.get(away).DeletedTime != nil {
+		t.Errorf("the deletion has changed something: %+v", got)
+	}
+
+	as[openapi.Resource](t, a.do("DELETE", "/copies/"+copied.Id, nil), 202)
+	as[openapi.Resource](t, a.do("DELETE", "/backups/"+backup.Id, nil), 202)
+	remove(away)
 }
 
 // TestRequiredReferences checks that required references prevent the deletion of their target.

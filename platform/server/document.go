@@ -36,11 +36,11 @@ func (s *Server) serveDocument(w http.ResponseWriter, r *http.Request) bool {
 
 	switch r.URL.Path {
 	case rootPath:
-		_ = response{http.StatusOK, map[string]string{
+		_ = response{status: http.StatusOK, body: map[string]string{
 			"id": "hyperfleet", "kind": "API", "href": rootPath, "version": s.contract.Info.Version,
-		}}.write(w)
+		}}.write(w, r)
 	case BasePath + "/openapi":
-		_ = response{http.StatusOK, s.contract}.write(w)
+		_ = response{status: http.StatusOK, body: s.contract}.write(w, r)
 	case BasePath + "/openapi.html":
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		w.Header().Set("Content-Security-Policy", "default-src 'none'")

@@ -4,19 +4,19 @@
 package server
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/util/json"
-
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
 
 // topFields returns the fields of a resource. Only some of them have arbitrary fields below them.
 func topFields() []string {
 	return []string{
-		"created_by", "created_time", "deleted_by", "deleted_time", "generation", "href", "id", "kind", "labels", "name",
+		"created_by", "created_time", "deleted_by", "deleted_time", "etag", "generation", "href", "id", "kind", "labels", "name",
 		"owner_references", "references", "spec", "status", "tenancy", "updated_by", "updated_time",
 	}
 }
@@ -95,18 +95,12 @@ func (s selection) selectFrom(value any) any {
 	}
 }
 
-// toJSONValue converts a value to maps, slices and basic types by way of JSON. Integers become
-// int64.
+// toJSONValue converts a value to maps, slices and basic types by way of JSON (exactjson.Parse).
 func toJSONValue(value any) (any, error) {
 	data, err := json.Marshal(value)
 	if err != nil {
 		return nil, fmt.Errorf("encode: %w", err)
 	}
 
-	var out any
-	if err := json.Unmarshal(data, &out); err != nil {
-		return nil, fmt.Errorf("decode: %w", err)
-	}
-
-	return out, nil
+	return exactjson.Parse(data)
 }

@@ -35,5 +35,5 @@ func (s *Server) putLease(r *http.Request, name string) (response, error) {
 
 	lease.ExpiresInSeconds = max(lease.ExpiresInSeconds, 0)
 
-	return response{http.StatusOK, lease}, nil
+	return response{status: http.StatusOK, body: lease}, nil
 }

@@ -249,7 +249,7 @@ func TestMappedConditions(t *testing.T) {
 
 	put := func(quota any) reply {
 		report := a.statusReport("images", 1, "True")
-		report.Data = &map[string]any{"quota": quota}
+		report.Data = &openapi.Object{"quota": quota}
 
 		return a.do("PUT", "/versions/"+version.Id+"/statuses", report)
 	}
@@ -272,7 +272,7 @@ func TestMappedConditions(t *testing.T) {
 	}
 
 	stored := as[openapi.StatusList](t, a.do("GET", "/versions/"+version.Id+"/statuses", nil), 200)
-	if (*stored.Items[0].Data)["quota"] != 9.0 {
+	if (*stored.Items[0].Data)["quota"] != int64(9) {
 		t.Errorf("a report whose rule failed was stored: %v", *stored.Items[0].Data)
 	}
 }

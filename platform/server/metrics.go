@@ -30,7 +30,8 @@ type serverMetrics struct {
 	count    *prometheus.CounterVec
 	inFlight prometheus.Gauge
 	pending  *pendingCollector
-	starts   *prometheus.CounterVec
+	// starts counts the same under the name of upstream's document 001, and under that of upstream's program.
+	starts []*prometheus.CounterVec
 }
 
 func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, error) {
@@ -41,7 +42,10 @@ func (s *Server) newMetrics(registerer prometheus.Registerer) (*serverMetrics, e
 			metrics.CallBuckets(), "path", "method", "code"),
 		count:    set.NewCounterVec("requests_total", "Finished requests, by path, method and status.", "path", "method", "code"),
 		inFlight: set.NewGauge("requests_in_flight", "Running requests, including those that wait for changes."),
-		starts:   set.NewCounterVec("reconciliation_started_total", "How often Reconciled became False.", labels...),
+		starts: []*prometheus.CounterVec{
+			set.NewCounterVec("reconciliation_requests_total", "How often Reconciled became False.", labels...),
+			set.NewCounterVec("reconciliation_started_total", "The same as reconciliation_requests_total.", labels...),
+		},
 	}
 
 	gauge := func(name, help string) *prometheus.Desc {
@@ -71,7 +75,9 @@ func (m *serverMetrics) observeRequest(path, method string, status int, took tim
 }
 
 func (m *serverMetrics) countStarted(kind string, isDelete bool) {
-	m.starts.WithLabelValues(strings.ToLower(kind), strconv.FormatBool(isDelete)).Inc()
+	for _, counter := range m.starts {
+		counter.WithLabelValues(strings.ToLower(kind), strconv.FormatBool(isDelete)).Inc()
+	}
 }
 
 // pendingCollector counts resources in the database when it is scraped, and caches the counts.

@@ -49,6 +49,10 @@ type request struct {
 	scope   scope
 	caller  caller
 	tenancy map[string]string
+	// body is the JSON of a request that has one.
+	body []byte
+	// ifMatch has the ETags of the header If-Match. It is nil if there is no such header.
+	ifMatch []string
 	// isQuiet is true for a write that only repeats the previous state, such as the renewal of a
 	// lease.
 	isQuiet bool

@@ -5,8 +5,10 @@ package server
 
 import (
 	"bytes"
+	"compress/gzip"
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -43,6 +45,63 @@ func TestPanic(t *testing.T) {
 
 	if strings.Contains(w.Body.String(), "the cause") || !strings.Contains(log.String(), "the cause") {
 		t.Errorf("response %s, log %s", w.Body, &log)
+	}
+}
+
+// TestGzip checks that large responses are compressed for clients that accept this, and have the same content.
+func TestGzip(t *testing.T) {
+	t.Parallel()
+
+	large := encodedList{items: []json.RawMessage{json.RawMessage(`{"name":"` + strings.Repeat("x", minGzipSize) + `"}`), []byte("{}")}}
+
+	for name, test := range map[string]struct {
+		accepts string
+		body    any
+		etag    string
+		want    bool
+	}{
+		"large":                    {"deflate, GZIP;q=0.5", large, "", true},
+		"any":                      {"*", large, "", true},
+		"small":                    {"gzip", encodedList{}, "", false},
+		"no header":                {"", large, "", false},
+		"refused":                  {"gzip; q=0.000, *", large, "", false},
+		"any, but not this one":    {"*;q=0.1,gzip;q=0", large, "", false},
+		"another one":              {"br", large, "", false},
+		"everything else, refused": {"*;q=0", large, "", false},
+		"a strong ETag":            {"gzip", large, `"a.b"`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			plain, got := httptest.NewRecorder(), httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, "/", http.NoBody)
+
+			if err := (response{status: http.StatusOK, body: test.body}).write(plain, r); err != nil {
+				t.Fatal(err)
+			}
+
+			r.Header.Set("Accept-Encoding", test.accepts)
+
+			if err := (response{status: http.StatusOK, body: test.body, etag: test.etag}).write(got, r); err != nil {
+				t.Fatal(err)
+			}
+
+			body, isCompressed := io.Reader(got.Body), got.Header().Get("Content-Encoding") == "gzip"
+			if isCompressed != test.want || got.Header().Get("Vary") != "Accept-Encoding" {
+				t.Errorf("headers %v", got.Header())
+			}
+
+			if isCompressed {
+				var err error
+				if body, err = gzip.NewReader(got.Body); err != nil {
+					t.Fatal(err)
+				}
+			}
+
+			if text, err := io.ReadAll(body); err != nil || !bytes.Equal(text, plain.Body.Bytes()) {
+				t.Errorf("%d bytes, want %d; %v", len(text), plain.Body.Len(), err)
+			}
+		})
 	}
 }
 
@@ -89,7 +148,7 @@ func FuzzFields(f *testing.F) {
 // allCodes returns all codes.
 func allCodes() []*Code {
 	return []*Code{
-		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMediaType, CodeMethod, CodeCursorGone, CodeUnauthenticated,
+		CodeInvalid, CodeQuery, CodeChildRoute, CodeTooLarge, CodeMediaType, CodeMethod, CodeCursorGone, CodeChanged, CodeUnauthenticated,
 		CodeInvalidToken, CodeForbidden, CodeNoRoute, CodeNoResource, CodeExists, CodeInUse, CodeState, CodeInternal,
 		CodeRule, CodeUnavailable, CodeKeysUnavailable,
 	}
@@ -112,6 +171,7 @@ func TestReference(t *testing.T) {
 
 	for _, reason := range []string{
 		conditions.ReasonReconciledAll, conditions.ReasonMissingAdapters, conditions.ReasonFailedAdapters, conditions.ReasonWaitingForChildren, conditions.ReasonReferenceMissing,
+		conditions.ReasonDatabaseRestored,
 	} {
 		if !strings.Contains(string(page), "| `"+reason+"` |") {
 			t.Errorf("the reference does not contain reason %s", reason)
@@ -128,7 +188,11 @@ func TestReference(t *testing.T) {
 	s.metrics.requests.Describe(described)
 	s.metrics.count.Describe(described)
 	s.metrics.inFlight.Describe(described)
-	s.metrics.starts.Describe(described)
+
+	for _, counter := range s.metrics.starts {
+		counter.Describe(described)
+	}
+
 	close(described)
 
 	for desc := range described {

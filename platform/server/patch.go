@@ -5,20 +5,18 @@ package server
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
 	"maps"
 	"net/http"
-	"reflect"
 	"slices"
 
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
 
 // PatchResource changes a resource.
-func (s *Server) PatchResource(w http.ResponseWriter, r *http.Request, _ string) {
+func (s *Server) PatchResource(w http.ResponseWriter, r *http.Request, _ string, _ openapi.PatchResourceParams) {
 	out, err := s.patchResource(r)
 	s.writeResponse(w, r, out, err)
 }
@@ -47,13 +45,13 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 		return r, newProblem(CodeState, "%s %s is being deleted", r.Kind, r.ID)
 	}
 
-	next, references, err := applyPatch(kind, r, body)
+	next, references, err := applyPatch(ctx, kind, r, body)
 	if err != nil {
 		return r, err
 	}
 
 	newReferences := references != nil && !isSameReferences(references, r.References)
-	if !newReferences && maps.Equal(next.Labels, r.Labels) && isSameJSON(next.Spec, r.Spec) {
+	if !newReferences && maps.Equal(next.Labels, r.Labels) && exactjson.IsEqual(next.Spec, r.Spec) {
 		return r, nil
 	}
 
@@ -84,7 +82,7 @@ func (u *requestTx) patch(ctx context.Context, r store.Resource, body openapi.Re
 // applyPatch validates a patch and returns the patched resource. References are nil if the patch
 // does not change them.
 func applyPatch(
-	kind *entity.Kind, r store.Resource, body openapi.ResourcePatch,
+	ctx context.Context, kind *entity.Kind, r store.Resource, body openapi.ResourcePatch,
 ) (next store.Resource, references map[string][]store.Ref, err error) {
 	var problems fieldErrors
 
@@ -93,8 +91,8 @@ func applyPatch(
 	if body.Spec != nil {
 		problems = append(problems, kind.ValidateSpec(*body.Spec)...)
 
-		if next.Spec, err = json.Marshal(*body.Spec); err != nil {
-			return r, nil, fmt.Errorf("encode spec: %w", err)
+		if next.Spec, err = readSpec(ctx); err != nil {
+			return r, nil, err
 		}
 	}
 
@@ -108,13 +106,6 @@ func applyPatch(
 	}
 
 	return next, references, problems.err()
-}
-
-// isSameJSON compares values instead of text, because the database formats JSON in its own way.
-func isSameJSON(a, b json.RawMessage) bool {
-	var left, right any
-
-	return json.Unmarshal(a, &left) == nil && json.Unmarshal(b, &right) == nil && reflect.DeepEqual(left, right)
 }
 
 func isSameReferences(a, b map[string][]store.Ref) bool {

@@ -41,6 +41,7 @@ var (
 	CodeMediaType       = &Code{"HYPERFLEET-VAL-105", http.StatusUnsupportedMediaType, "The media type is not supported"}
 	CodeMethod          = &Code{"HYPERFLEET-VAL-102", http.StatusMethodNotAllowed, "The method is not allowed"}
 	CodeCursorGone      = &Code{"HYPERFLEET-VAL-103", http.StatusGone, "The changes are no longer available"}
+	CodeChanged         = &Code{"HYPERFLEET-VAL-106", http.StatusPreconditionFailed, "The resource has changed"}
 	CodeUnauthenticated = &Code{"HYPERFLEET-AUT-001", http.StatusUnauthorized, "A token is required"}
 	CodeInvalidToken    = &Code{"HYPERFLEET-AUT-002", http.StatusUnauthorized, "The token is not valid"}
 	CodeForbidden       = &Code{"HYPERFLEET-AUZ-001", http.StatusForbidden, "The caller has no permission for this"}

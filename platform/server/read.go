@@ -6,6 +6,7 @@ package server
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"maps"
 	"net/http"
@@ -15,11 +16,15 @@ import (
 
 	"k8s.io/utils/ptr"
 
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 	"github.com/hyperfleet/hyperfleet/platform/search"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 )
+
+// maxPage is the largest page number. Larger ones have no resources either.
+const maxPage = 1 << 30
 
 // GetResource returns a resource.
 func (s *Server) GetResource(w http.ResponseWriter, r *http.Request, _ string, params openapi.GetResourceParams) {
@@ -35,9 +40,9 @@ func (s *Server) getResource(ctx context.Context, target scope, condition string
 		return response{}, err
 	}
 
-	out := response{http.StatusOK, s.toAPI(resource)}
-	if condition == "" {
-		return out, nil
+	out, err := s.newResponse(http.StatusOK, resource)
+	if err != nil || condition == "" {
+		return out, err
 	}
 
 	// A condition that is valid alone cannot end the parentheses of the combined search below.
@@ -46,7 +51,7 @@ func (s *Server) getResource(ctx context.Context, target scope, condition string
 	}
 
 	found, _, err := s.store.List(ctx, store.ListQuery{
-		Search: "id = '" + canonicalID(target.id) + "' and (" + condition + ")", Page: 1, Size: 1,
+		Search: "id = '" + canonicalID(target.id) + "' and (" + condition + ")", Size: 1,
 		Tenancy: requestFromContext(ctx).tenancy,
 	})
 	if err == nil && len(found) == 0 {
@@ -73,13 +78,19 @@ func (s *Server) listResources(ctx context.Context, target scope, query openapi.
 		return response{}, newInvalid(entity.FieldError{Field: "ref_type", Message: "has to be set together with ref_target_id"})
 	}
 
+	where, err := newPosition(query.Page, query.Offset, query.Size)
+	if err != nil {
+		return response{}, err
+	}
+
 	if err := s.checkKind(query.Kind); err != nil {
 		return response{}, err
 	}
 
 	listQuery := store.ListQuery{
-		Search: ptr.Deref(query.Search, ""), Order: ptr.Deref(query.Order, "created_time desc"), Page: ptr.Deref(query.Page, 1),
-		Size: ptr.Deref(query.Size, 20), RefType: ptr.Deref(query.RefType, ""), RefTargetID: ptr.Deref(query.RefTargetId, ""),
+		Search: ptr.Deref(query.Search, ""), Order: ptr.Deref(query.Order, "created_time desc"),
+		Offset: where.offset, Size: where.size,
+		RefType: ptr.Deref(query.RefType, ""), RefTargetID: ptr.Deref(query.RefTargetId, ""),
 		Kind: ptr.Deref(query.Kind, ""), Tenancy: requestFromContext(ctx).tenancy,
 	}
 
@@ -101,24 +112,55 @@ func (s *Server) listResources(ctx context.Context, target scope, query openapi.
 		return response{}, err
 	}
 
-	page := openapi.ResourceList{Items: make([]openapi.Resource, 0, len(found)), Page: listQuery.Page,
-		Size: len(found), Total: total}
-	for _, resource := range found {
-		page.Items = append(page.Items, s.toAPI(resource))
+	out := encodedList{ResourceList: openapi.ResourceList{Page: where.page, Total: total}}
+
+	for i := range found {
+		item, err := s.encodeItem(found[i], fields)
+		if err != nil {
+			return response{}, err
+		}
+
+		out.items = append(out.items, item)
+		// A page in two forms would take twice the memory.
+		found[i] = store.Resource{}
+	}
+
+	out.finish(where.offset)
+
+	return response{status: http.StatusOK, body: out}, nil
+}
+
+// encodeItem returns a resource as an item of a list, with the selected fields. It decodes the spec only if a
+// part of it is selected, because decoded JSON takes many times the memory of its text.
+func (s *Server) encodeItem(r store.Resource, fields selection) (json.RawMessage, error) {
+	body, err := s.toAPI(r)
+	if err != nil {
+		return nil, err
 	}
 
 	if fields == nil {
-		return response{http.StatusOK, page}, nil
+		return json.Marshal(body)
 	}
 
-	items, err := toJSONValue(page.Items)
+	value, err := toJSONValue(body.Resource)
 	if err != nil {
-		return response{}, err
+		return nil, err
 	}
 
-	return response{http.StatusOK, map[string]any{
-		"items": fields.selectFrom(items), "page": page.Page, "size": page.Size, "total": page.Total,
-	}}, nil
+	selected, _ := fields.selectFrom(value).(map[string]any)
+
+	if parts, isSelected := fields["spec"]; isSelected && parts == nil {
+		selected["spec"] = body.Spec
+	} else if isSelected {
+		spec, err := exactjson.Parse(body.Spec)
+		if err != nil {
+			return nil, err
+		}
+
+		selected["spec"] = parts.selectFrom(spec)
+	}
+
+	return json.Marshal(selected)
 }
 
 // ListResourceStatuses returns the statuses that adapters have reported for a resource.
@@ -155,11 +197,45 @@ func (s *Server) listStatuses(ctx context.Context, target scope, query openapi.L
 		return response{}, err
 	}
 
-	page, size := ptr.Deref(query.Page, 1), ptr.Deref(query.Size, 20)
-	start := min((page-1)*size, len(found))
-	items := append([]openapi.AdapterStatus{}, found[start:min(start+size, len(found))]...)
+	where, err := newPosition(query.Page, query.Offset, query.Size)
+	if err != nil {
+		return response{}, err
+	}
 
-	return response{http.StatusOK, openapi.StatusList{Items: items, Page: page, Size: len(items), Total: len(found)}}, nil
+	out := encodedList{ResourceList: openapi.ResourceList{Page: where.page, Total: len(found)}}
+	start := min(where.offset, len(found))
+	bytes := 0
+
+	for _, status := range found[start:min(start+where.size, len(found))] {
+		item, err := json.Marshal(status)
+		if err != nil {
+			return response{}, fmt.Errorf("encode status of %s by %s: %w", target.id, status.Adapter, err)
+		}
+
+		if bytes += len(item); bytes > store.MaxListBytes && len(out.items) > 0 {
+			break
+		}
+
+		out.items = append(out.items, item)
+	}
+
+	out.finish(start)
+
+	return response{status: http.StatusOK, body: out}, nil
+}
+
+// position is the part of a list that a request names.
+type position struct{ page, offset, size int }
+
+func newPosition(page, offset, size *int) (position, error) {
+	if page != nil && offset != nil {
+		return position{}, newInvalid(entity.FieldError{Field: "offset", Message: "cannot be set together with page"})
+	}
+
+	out := position{page: ptr.Deref(page, 1), size: ptr.Deref(size, 20)}
+	out.offset = ptr.Deref(offset, (min(out.page, maxPage)-1)*out.size)
+
+	return out, nil
 }
 
 // sortStatuses sorts statuses by a field and a direction. Equal statuses stay ordered by adapter.
@@ -248,7 +324,7 @@ func (s *Server) listChanges(ctx context.Context, query openapi.ListChangesParam
 		})
 	}
 
-	return response{http.StatusOK, out}, nil
+	return response{status: http.StatusOK, body: out}, nil
 }
 
 // checkKind returns an error if the kind is not registered. Otherwise a misspelled kind would

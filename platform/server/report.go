@@ -18,7 +18,7 @@ import (
 )
 
 // PutResourceStatus stores an adapter's report on a resource.
-func (s *Server) PutResourceStatus(w http.ResponseWriter, r *http.Request, _ string) {
+func (s *Server) PutResourceStatus(w http.ResponseWriter, r *http.Request, _ string, _ openapi.PutResourceStatusParams) {
 	out, err := s.putStatus(r)
 	s.writeResponse(w, r, out, err)
 }
@@ -73,6 +73,10 @@ func (u *requestTx) report(ctx context.Context, target scope, report openapi.Sta
 		})
 	}
 
+	if err := u.checkReportIfMatch(ctx, r); err != nil {
+		return response{}, err
+	}
+
 	index, found := slices.BinarySearchFunc(all, report.Adapter, func(s openapi.AdapterStatus, adapter string) int {
 		return strings.Compare(s.Adapter, adapter)
 	})
@@ -94,7 +98,7 @@ func (u *requestTx) report(ctx context.Context, target scope, report openapi.Sta
 		return response{}, err
 	}
 
-	out := response{http.StatusCreated, stored}
+	out := response{status: http.StatusCreated, body: stored}
 
 	if !conditions.IsCounted(stored) {
 		return out, nil

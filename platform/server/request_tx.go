@@ -70,10 +70,19 @@ func (s *Server) changeResource(
 			return r, err
 		}
 
-		return do(ctx, u, r)
-	})
+		changed, err := do(ctx, u, r)
+		if err != nil {
+			return r, err
+		}
 
-	return response{status, s.toAPI(out)}, err
+		// A request that fails for another reason gets that error (RFC 9110, section 13.2.1).
+		return changed, u.checkIfMatch(ctx, r)
+	})
+	if err != nil {
+		return response{}, err
+	}
+
+	return s.newResponse(status, out)
 }
 
 // now returns the time with the precision of the database.
@@ -196,7 +205,7 @@ func (u *requestTx) evaluateConditions(
 	list := conditions.Aggregate(in)
 
 	if len(kind.Conditions) > 0 {
-		value, err := toJSONValue(u.toAPI(r))
+		value, err := toJSONValue(u.newBody(r))
 		if err != nil {
 			return nil, err
 		}
@@ -232,7 +241,7 @@ func (u *requestTx) countTransition(r store.Resource, list []openapi.ResourceCon
 func (u *requestTx) updateConditions(
 	ctx context.Context, kind *entity.Kind, r *store.Resource,
 ) (in conditions.Input, hasChanged bool, err error) {
-	var children []store.Resource
+	var children []string
 
 	if r.IsDeleting() {
 		if children, err = u.tx.Children(ctx, r.ID); err != nil {

@@ -32,7 +32,7 @@ func TestResource(t *testing.T) {
 		OwnerReferences: &openapi.ResourceReference{
 			Id: cluster.Id, Kind: "Cluster", Href: "/api/hyperfleet/v1/clusters/" + cluster.Id,
 		},
-		Spec: map[string]any{},
+		Spec: map[string]any{}, Etag: pool.Etag,
 		Status: openapi.ResourceStatus{Conditions: []openapi.ResourceCondition{
 			{
 				Type: "LastKnownReconciled", Status: "False", Reason: "NeverReconciled",
@@ -75,6 +75,7 @@ func TestList(t *testing.T) {
 	}{
 		{"newest first", "/clusters", []string{"three", "two", "one"}, 3},
 		{"a page", "/clusters?order=name+asc&size=2&page=2", []string{"two"}, 3},
+		{"a page at an offset", "/clusters?order=name+asc&size=2&offset=1", []string{"three", "two"}, 3},
 		{"by label", "/clusters?order=name&search=labels.first%3D%27t%27", []string{"three", "two"}, 2},
 		{"all of one kind", "/resources?kind=Version", []string{"v1"}, 1},
 		{"by reference", "/versions?ref_type=channel&ref_target_id=" + channel.Id, []string{"v1"}, 1},
@@ -161,6 +162,9 @@ func TestProblems(t *testing.T) {
 		{"no name", "POST", "/clusters", `{"spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"no spec", "POST", "/clusters", `{"name":"abc"}`, 400, "HYPERFLEET-VAL-001", "spec"},
 		{"unknown field", "POST", "/clusters", `{"name":"abc","spec":{},"sepc":1}`, 400, "HYPERFLEET-VAL-001", "body"},
+		{"unknown field of a report", "PUT", at + "/statuses", `{"adapter":"dns","observed_generation":1,"observed_time":"2026-03-01T12:00:00Z","conditions":[],"dta":{}}`, 400, "HYPERFLEET-VAL-001", "body"},
+		{"unknown field of a condition", "PUT", at + "/statuses", `{"adapter":"dns","observed_generation":1,"observed_time":"2026-03-01T12:00:00Z","conditions":[{"type":"Available","status":"True","raeson":"x"}]}`, 400, "HYPERFLEET-VAL-001", "conditions[0]"},
+		{"unknown field of a reference", "POST", "/versions", `{"name":"abc","spec":{},"references":{"channel":[{"id":"` + channel.Id + `","knd":"x"}]}}`, 400, "HYPERFLEET-VAL-001", "references.channel[0]"},
 		{"short name", "POST", "/clusters", `{"name":"ab","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"invalid characters in the name", "POST", "/clusters", `{"name":"Ab_c","spec":{}}`, 400, "HYPERFLEET-VAL-001", "name"},
 		{"label", "POST", "/clusters", `{"name":"abc","spec":{},"labels":{"a b":"c"}}`, 400, "HYPERFLEET-VAL-001", "labels.a b"},
@@ -178,6 +182,8 @@ func TestProblems(t *testing.T) {
 		{"a reason that is too long", "POST", at + "/force-delete", `{"reason":"` + longText(1025) + `"}`, 400, "HYPERFLEET-VAL-001", "reason"},
 		{"page", "GET", "/clusters?page=0", nil, 400, "HYPERFLEET-VAL-001", "page"},
 		{"size", "GET", "/clusters?size=101", nil, 400, "HYPERFLEET-VAL-001", "size"},
+		{"page and offset", "GET", "/clusters?page=1&offset=1", nil, 400, "HYPERFLEET-VAL-001", "offset"},
+		{"offset", "GET", "/clusters?offset=-1", nil, 400, "HYPERFLEET-VAL-001", "offset"},
 		{"unknown parameter", "GET", "/clusters?serach=x", nil, 400, "HYPERFLEET-VAL-001", "serach"},
 		{"a duplicate parameter", "GET", "/clusters?page=1&page=2", nil, 400, "HYPERFLEET-VAL-001", "page"},
 		{"search", "GET", "/clusters?search=name%3D", nil, 400, "HYPERFLEET-VAL-007", ""},

@@ -99,8 +99,13 @@ func TestMetrics(t *testing.T) {
 	cluster := a.create("/clusters", "home", nil)
 	a.create("/clusters", "other", nil)
 	a.create("/channels", "stable", nil)
+	a.clock.Step(30 * time.Second)
+	a.create("/clusters", "later", nil)
 	a.clock.Step(31 * time.Minute)
+	// Reconciled becomes True, False and True again.
 	a.report(cluster.Id, "dns", 1, "True")
+	a.report(cluster.Id, "namespace", 1, "True")
+	a.report(cluster.Id, "namespace", 1, "False")
 	a.report(cluster.Id, "namespace", 1, "True")
 	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
 	a.do("GET", "/dragons/x/y/z/a/b", nil)
@@ -116,16 +121,18 @@ func TestMetrics(t *testing.T) {
 	text := page()
 
 	for _, want := range []string{
-		`hyperfleet_api_reconciliation_started_total{is_delete="false",resource_type="cluster"} 2`,
+		`hyperfleet_api_reconciliation_requests_total{is_delete="false",resource_type="cluster"} 4`,
+		`hyperfleet_api_reconciliation_requests_total{is_delete="true",resource_type="cluster"} 1`,
+		`hyperfleet_api_reconciliation_started_total{is_delete="false",resource_type="cluster"} 4`,
 		`hyperfleet_api_reconciliation_started_total{is_delete="true",resource_type="cluster"} 1`,
-		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="cluster"} 2`,
 		`hyperfleet_api_resource_pending_reconciliation{is_delete="true",resource_type="cluster"} 1`,
 		`hyperfleet_api_resource_pending_reconciliation{is_delete="false",resource_type="channel"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="cluster"} 1`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="false",resource_type="cluster"} 2`,
 		`hyperfleet_api_resource_pending_reconciliation_stuck{is_delete="true",resource_type="cluster"} 0`,
-		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="cluster"} 1860`,
-		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",path="/api/hyperfleet/v1/clusters"} 2`,
-		`hyperfleet_api_requests_total{code="201",method="PUT",path="/api/hyperfleet/v1/resources/-/statuses"} 2`,
+		`hyperfleet_api_resource_pending_reconciliation_stuck_duration_seconds{is_delete="false",resource_type="cluster"} 1890`,
+		`hyperfleet_api_request_duration_seconds_count{code="201",method="POST",path="/api/hyperfleet/v1/clusters"} 3`,
+		`hyperfleet_api_requests_total{code="201",method="PUT",path="/api/hyperfleet/v1/resources/-/statuses"} 4`,
 		`hyperfleet_api_requests_total{code="404",method="GET",path="/api/hyperfleet/v1/-"} 1`,
 		`hyperfleet_api_requests_total{code="404",method="none",path="none"} 1`,
 	} {
@@ -138,17 +145,21 @@ func TestMetrics(t *testing.T) {
 		t.Error("the metrics contain names from requests")
 	}
 
+	if strings.Contains(text, "pending_deletion") {
+		t.Error("there is a metric of deletions alone")
+	}
+
 	// A second scrape shortly after the first one does not query the database.
 	as[openapi.Resource](t, a.do("DELETE", "/resources/"+as[openapi.ResourceList](t, a.do("GET", "/channels", nil), 200).Items[0].Id, nil), 202)
 	a.create("/clusters", "third", nil)
 
-	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 1`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
 		t.Error("the counts were not cached")
 	}
 
 	a.clock.Step(6 * time.Second)
 
-	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 2`) {
+	if text := page(); !strings.Contains(text, `pending_reconciliation{is_delete="false",resource_type="cluster"} 3`) {
 		t.Error("the counts were cached for too long")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/store"
@@ -70,7 +71,7 @@ func (s *Server) resolveTenancy(r *http.Request, principal caller) (map[string]s
 		}
 
 		switch {
-		case len(values) > 1 || len(values) == 1 && len(values[0]) > maxTenantLength:
+		case len(values) > 1 || len(values) == 1 && (len(values[0]) > maxTenantLength || !utf8.ValidString(values[0])):
 			return nil, newProblem(CodeForbidden, "%s has to name one tenant", source)
 		case len(values) == 1 && values[0] != "":
 			out[dimension.Key] = values[0]

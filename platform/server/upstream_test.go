@@ -5,12 +5,14 @@ package server_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/server"
 )
 
 // These are the fields that upstream's OpenAPI document requires in a response.
@@ -141,12 +143,14 @@ func TestStatusesByPage(t *testing.T) {
 	}
 
 	for query, want := range map[string]string{
-		"":                              "dns namespace other",
-		"?size=2":                       "dns namespace",
-		"?size=2&page=2":                "other",
-		"?page=9":                       "",
-		"?order=adapter%20desc&size=1":  "other",
-		"?search=adapter%20%3D%20'dns'": "dns",
+		"":                                 "dns namespace other",
+		"?size=2":                          "dns namespace",
+		"?size=2&page=2":                   "other",
+		"?page=9":                          "",
+		"?page=92233720368547760&size=100": "",
+		"?offset=1&size=1":                 "namespace",
+		"?order=adapter%20desc&size=1":     "other",
+		"?search=adapter%20%3D%20'dns'":    "dns",
 		"?search=adapter%20in%20('dns',%20'other')": "dns other",
 	} {
 		got := as[openapi.StatusList](t, a.do("GET", at+query, nil), 200)
@@ -163,6 +167,32 @@ func TestStatusesByPage(t *testing.T) {
 
 	for _, query := range []string{"?order=name", "?order=adapter%20up", "?search=adapter", "?search=name%3D'a'", "?search=adapter%3D'a'%20x"} {
 		requireProblem(t, a.do("GET", at+query, nil), "HYPERFLEET-VAL-007")
+	}
+}
+
+// TestPagesOfStatusesEndEarly checks that a page of statuses has a bound in bytes.
+func TestPagesOfStatusesEndEarly(t *testing.T) {
+	t.Parallel()
+
+	const reports = 36
+
+	a := serve(t, func(o *server.Options) { o.Adapters = []string{server.AnyAdapter} })
+	at := "/clusters/" + a.create("/clusters", "home", nil).Id + "/statuses"
+
+	for i := range reports {
+		report := a.statusReport(fmt.Sprintf("adapter%02d", i), 1, "True")
+		report.Data = &openapi.Object{"x": longText(250 << 10)}
+		as[openapi.AdapterStatus](t, a.do("PUT", at, report), 201)
+	}
+
+	first := as[openapi.StatusList](t, a.do("GET", at+"?size=100", nil), 200)
+	if first.Total != reports || first.Size != first.NextOffset || first.Size != len(first.Items) || first.Size < 30 || first.Size == reports {
+		t.Fatalf("%d of %d items, then %d", first.Size, first.Total, first.NextOffset)
+	}
+
+	rest := as[openapi.StatusList](t, a.do("GET", fmt.Sprintf("%s?size=100&offset=%d", at, first.NextOffset), nil), 200)
+	if rest.Size != reports-first.Size || rest.NextOffset != 0 || rest.Items[0].Adapter != fmt.Sprintf("adapter%02d", first.Size) {
+		t.Errorf("%d items, then %d", rest.Size, rest.NextOffset)
 	}
 }
 

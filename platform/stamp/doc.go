@@ -12,6 +12,10 @@
 // HMAC. Sweep knows only the labels, with which it queries the API. It finds that the labels and the
 // HMAC disagree, and does not delete the object.
 //
+// The identity has two HMACs. The first one proves the owner, and stays valid when somebody edits other marks, so that
+// the adapter can repair them. The second one also covers the generation and a digest of what was rendered: an adapter
+// reports an object as applied only if this HMAC proves it. A detached object has an HMAC of its own.
+//
 // The HMAC covers the object's group, kind, namespace and name, so it is invalid on any other
 // object. It does not cover the cluster, so clusters that do not trust each other need different
 // keys. It does not cover the object's UID either, because the UID is unknown until the object has

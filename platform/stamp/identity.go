@@ -9,6 +9,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
+	"strconv"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,11 +29,23 @@ var (
 	ErrForged = errors.New("the labels and the identity do not match")
 )
 
-// version is the first part of the annotation's value v1.KEY.MAC. KEY identifies the key: it is the
-// first 8 hex digits of the key's SHA-256. MAC is the HMAC-SHA256 in base64url without padding.
-const version = "v1"
+// Versions of the annotation's value. KEY identifies the key: it is the first 8 hex digits of the key's SHA-256.
+// OWNER and MAC are HMAC-SHA256 in base64url without padding, and DIGEST is a SHA-256 in the same encoding.
+//
+//	v1.KEY.OWNER               written by earlier releases, which signed only the owner
+//	v2.KEY.OWNER.DIGEST.MAC    DIGEST is that of the content; MAC covers the owner, the generation and DIGEST
+//	v2.KEY.detached.MAC        of a detached object
+const (
+	versionOwner = "v1"
+	version      = "v2"
+	detachedPart = "detached"
 
-// Identity is the input of the HMAC (annotation hyperfleet.io/identity).
+	ownerPurpose    = "hyperfleet.io/identity"
+	contentPurpose  = "hyperfleet.io/content"
+	detachedPurpose = "hyperfleet.io/detached"
+)
+
+// Identity is the input of the HMAC OWNER (annotation hyperfleet.io/identity).
 type Identity struct {
 	// Adapter and ResourceID are the values of the labels.
 	Adapter, ResourceID string
@@ -41,11 +54,68 @@ type Identity struct {
 	Group, Kind, Namespace, Name string
 }
 
-// Sign returns the value of the annotation, signed with the first key.
-func (k *Keys) Sign(id Identity) string {
+// identityValue is a parsed value of the annotation.
+type identityValue struct {
+	key key
+	// version is v1 or v2.
+	version string
+	// owner, digest and mac are the parts OWNER, DIGEST and MAC. digest and mac are empty in v1, and digest is also
+	// empty on an object that an earlier release applied.
+	owner, digest, mac string
+	isDetached         bool
+}
+
+// isMACValid reports whether the marks are as they were signed. Earlier releases did not sign them.
+func (v identityValue) isMACValid(id Identity, generation int64) bool {
+	return v.version == versionOwner || hmac.Equal([]byte(v.mac), []byte(computeContent(v.key, id, generation, v.digest)))
+}
+
+// parse parses the value of the annotation. It returns ErrNoIdentity or ErrUnknownKey if it can't be verified.
+func (k *Keys) parse(value string) (identityValue, error) {
+	if value == "" {
+		return identityValue{}, ErrNoIdentity
+	}
+
+	parts := strings.Split(value, ".")
+	out := identityValue{version: parts[0]}
+
+	switch {
+	case len(parts) == 3 && parts[0] == versionOwner:
+		out.owner = parts[2]
+	case len(parts) == 4 && parts[0] == version && parts[2] == detachedPart:
+		out.isDetached, out.mac = true, parts[3]
+	case len(parts) == 5 && parts[0] == version:
+		out.owner, out.digest, out.mac = parts[2], parts[3], parts[4]
+	default:
+		return out, ErrUnknownKey
+	}
+
+	for _, key := range k.keys {
+		if key.id == parts[1] {
+			out.key = key
+
+			return out, nil
+		}
+	}
+
+	return out, ErrUnknownKey
+}
+
+// Sign returns the value of the annotation, signed with the first key. The digest is that of the content that the
+// object was applied with, or empty if it is unknown.
+func (k *Keys) Sign(id Identity, generation int64, digest string) string {
 	first := k.keys[0]
 
-	return version + "." + first.id + "." + computeMAC(first, id)
+	return strings.Join([]string{
+		version, first.id, computeOwner(first, version, id), digest, computeContent(first, id, generation, digest),
+	}, ".")
+}
+
+// signDetached returns the value of the annotation of a detached object.
+func (k *Keys) signDetached(id Identity) string {
+	first := k.keys[0]
+
+	return strings.Join([]string{version, first.id, detachedPart, computeDetached(first, id)}, ".")
 }
 
 // Verify returns nil if the HMAC of an object proves what its labels say. The object may have only
@@ -53,34 +123,35 @@ func (k *Keys) Sign(id Identity) string {
 func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 	labels := object.GetLabels()
 	id := newIdentity(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
-	value := object.GetAnnotations()[adapter.AnnotationIdentity]
 
-	if id.Adapter == "" || id.ResourceID == "" || value == "" {
+	if id.Adapter == "" || id.ResourceID == "" {
 		return ErrNoIdentity
 	}
 
-	return k.verifyValue(value, id)
+	_, err := k.verifyOwner(object, id)
+
+	return err
 }
 
-func (k *Keys) verifyValue(value string, id Identity) error {
-	parts := strings.Split(value, ".")
-	if len(parts) != 3 || parts[0] != version {
-		return ErrUnknownKey
+// verifyOwner returns the parsed annotation of an object if its HMAC OWNER is valid for the identity.
+func (k *Keys) verifyOwner(object metav1.Object, id Identity) (identityValue, error) {
+	value, err := k.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
+
+	switch {
+	case err != nil:
+		return value, err
+	case value.isDetached || !hmac.Equal([]byte(value.owner), []byte(computeOwner(value.key, value.version, id))):
+		return value, ErrForged
+	default:
+		return value, nil
 	}
+}
 
-	for _, key := range k.keys {
-		if key.id != parts[1] {
-			continue
-		}
+// isSignedDetached reports whether the annotation proves that the owner has detached the object.
+func (k *Keys) isSignedDetached(object metav1.Object, id Identity) bool {
+	value, err := k.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
 
-		if hmac.Equal([]byte(parts[2]), []byte(computeMAC(key, id))) {
-			return nil
-		}
-
-		return ErrForged
-	}
-
-	return ErrUnknownKey
+	return err == nil && value.isDetached && hmac.Equal([]byte(value.mac), []byte(computeDetached(value.key, id)))
 }
 
 func newIdentity(object metav1.Object, kind schema.GroupKind, adapterName, resourceID string) Identity {
@@ -90,14 +161,28 @@ func newIdentity(object metav1.Object, kind schema.GroupKind, adapterName, resou
 	}
 }
 
-// computeMAC returns the HMAC of an identity. Each field is preceded by its length, so that two
-// different identities never have the same input.
-func computeMAC(signingKey key, id Identity) string {
+// computeOwner returns the HMAC OWNER. It differs between the versions, so that nobody can turn marks that are signed
+// as a whole into those of an earlier release.
+func computeOwner(signingKey key, version string, id Identity) string {
+	return computeMAC(signingKey, ownerPurpose, version, id)
+}
+
+func computeDetached(signingKey key, id Identity) string {
+	return computeMAC(signingKey, detachedPurpose, version, id)
+}
+
+func computeContent(signingKey key, id Identity, generation int64, digest string) string {
+	return computeMAC(signingKey, contentPurpose, version, id, strconv.FormatInt(generation, 10), digest)
+}
+
+// computeMAC returns the HMAC of an identity and more fields for a purpose. Each field is preceded by its length,
+// so that two different inputs never have the same HMAC.
+func computeMAC(signingKey key, purpose, version string, id Identity, more ...string) string {
 	sum := hmac.New(sha256.New, []byte(signingKey.secret.Reveal()))
 
-	for _, field := range []string{
-		"hyperfleet.io/identity", version, id.Adapter, id.ResourceID, id.Group, id.Kind, id.Namespace, id.Name,
-	} {
+	for _, field := range append([]string{
+		purpose, version, id.Adapter, id.ResourceID, id.Group, id.Kind, id.Namespace, id.Name,
+	}, more...) {
 		sum.Write(binary.BigEndian.AppendUint64(nil, uint64(len(field))))
 		sum.Write([]byte(field))
 	}

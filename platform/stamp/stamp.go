@@ -4,6 +4,9 @@
 package stamp
 
 import (
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -26,6 +29,8 @@ type Owner struct {
 	ResourceName string
 	// Generation is the generation in the event. It is 1 or greater.
 	Generation int64
+	// Digest is the digest of what was rendered (Digest).
+	Digest string
 }
 
 // Ownership says who owns an object, as one adapter sees it for one resource of the API.
@@ -35,15 +40,34 @@ type Ownership string
 const (
 	// Managed is an object that this adapter owns for this resource.
 	Managed Ownership = "Managed"
-	// Detached is an object that has the annotation of DetachPatch: an adapter has given up its ownership. The
-	// adapter never changes it again.
+	// Detached is an object that this adapter has detached for this resource, as the annotations prove. The adapter
+	// never changes it again.
 	Detached Ownership = "Detached"
-	// Unmarked is an object that has a generation but neither an owner nor the annotation of a
-	// detached object. The adapter never changes it, because it can belong to another program.
-	Unmarked Ownership = "Unmarked"
+	// DetachedUnproven is an object with the annotation of a detached object, but without a proof that it was
+	// detached for this resource. An earlier release wrote no proof.
+	DetachedUnproven Ownership = "DetachedUnproven"
+	// Unproven is an object with labels or a generation of an adapter, which nothing proves. It can be an object of
+	// this adapter that somebody has edited, so its deletion must not count as done. The adapter never changes it,
+	// because it can also belong to another program.
+	Unproven Ownership = "Unproven"
 	// Foreign is an object without ownership labels, or one that belongs to another adapter or
 	// another resource. The adapter never changes it.
 	Foreign Ownership = "Foreign"
+)
+
+// Proof says what the marks of a managed object prove. The marks are its labels and annotations of this package.
+type Proof string
+
+// Values of Proof.
+const (
+	// Proven means that the object was applied for the generation, with the content that has the digest.
+	Proven Proof = "Proven"
+	// Different means that it was applied for another generation or with another content.
+	Different Proof = "Different"
+	// Unsigned means that an earlier release applied the object for the generation, and recorded no content.
+	Unsigned Proof = "Unsigned"
+	// Edited means that the marks were changed since the object was applied.
+	Edited Proof = "Edited"
 )
 
 // Stamper writes the ownership labels and annotations of one adapter. Its methods are safe for
@@ -56,6 +80,9 @@ type Stamper struct {
 // New returns the stamper of an adapter, whose name is a DNS label. If keys is nil, objects get no
 // HMAC, and sweep never deletes them.
 func New(adapterName string, keys *Keys) *Stamper { return &Stamper{adapter: adapterName, keys: keys} }
+
+// Adapter returns the name of the adapter.
+func (s *Stamper) Adapter() string { return s.adapter }
 
 // SetOwnership adds the labels and annotations that the object lacks: hyperfleet.io/adapter,
 // /resource-id, /resource-name and /generation. It always overwrites the HMAC. It returns an error
@@ -82,8 +109,9 @@ func (s *Stamper) SetOwnership(object *unstructured.Unstructured, owner Owner) e
 	}
 
 	if s.keys != nil {
-		kind := object.GroupVersionKind().GroupKind()
-		annotations[adapter.AnnotationIdentity] = s.keys.Sign(newIdentity(object, kind, s.adapter, owner.ResourceID))
+		generation, _ := parseGeneration(annotations[adapter.AnnotationGeneration]) // validate has checked it
+		id := newIdentity(object, object.GroupVersionKind().GroupKind(), s.adapter, owner.ResourceID)
+		annotations[adapter.AnnotationIdentity] = s.keys.Sign(id, generation, owner.Digest)
 	}
 
 	object.SetLabels(labels)
@@ -118,58 +146,137 @@ func (s *Stamper) validate(labels, annotations map[string]string, owner Owner) e
 }
 
 // OwnershipOf returns who owns an object, and the reason if the object is not Managed. If the
-// stamper has keys, the HMAC decides and the labels alone are not enough. Otherwise anyone who can
-// write labels could make the adapter change or delete an object that belongs to somebody else. The
-// object may have only its metadata.
+// stamper has keys, the HMAC decides: labels are neither necessary nor enough. Otherwise anyone who can
+// write labels could make the adapter change or delete an object that belongs to somebody else, or forget
+// an object of its own. The object may have only its metadata.
 func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resourceID string) (Ownership, string) {
 	labels, annotations := object.GetLabels(), object.GetAnnotations()
 	owner, hasOwnerLabel := labels[adapter.LabelAdapter]
 	_, hasGeneration := annotations[adapter.AnnotationGeneration]
+	detachedBy := annotations[adapter.AnnotationDetached]
+	identityErr := s.verifyOwner(object, kind, resourceID)
 
 	switch {
-	case !hasOwnerLabel && annotations[adapter.AnnotationDetached] != "":
-		return Detached, fmt.Sprintf("adapter %q detached it", annotations[adapter.AnnotationDetached])
+	case s.keys != nil && identityErr == nil:
+		return Managed, ""
+	case !hasOwnerLabel && detachedBy != "":
+		if s.keys == nil || s.keys.isSignedDetached(object, newIdentity(object, kind, detachedBy, resourceID)) {
+			return Detached, fmt.Sprintf("adapter %q detached it", detachedBy)
+		}
+
+		return DetachedUnproven, fmt.Sprintf("annotation %s names adapter %q, but annotation %s does not prove "+
+			"that it was detached for this resource", adapter.AnnotationDetached, detachedBy, adapter.AnnotationIdentity)
 	case !hasOwnerLabel && hasGeneration:
-		return Unmarked, fmt.Sprintf("it has a generation, but neither label %s nor annotation %s: "+
+		return Unproven, fmt.Sprintf("it has a generation, but neither label %s nor annotation %s: "+
 			"somebody removed the label, or another program created the object",
 			adapter.LabelAdapter, adapter.AnnotationDetached)
 	case !hasOwnerLabel:
 		return Foreign, "it has no label " + adapter.LabelAdapter
-	case s.keys != nil && s.verifyIdentity(object, kind, resourceID) == nil:
-		return Managed, ""
 	case owner != s.adapter:
 		return Foreign, fmt.Sprintf("it belongs to adapter %q", owner)
 	case labels[adapter.LabelResourceID] != resourceID:
-		return Foreign, fmt.Sprintf("it belongs to resource %q", labels[adapter.LabelResourceID])
+		return Foreign, fmt.Sprintf("it belongs to resource %q; if that resource no longer exists, "+
+			"for example because the database was restored, hyperfleet-platform sweep deletes the object", labels[adapter.LabelResourceID])
 	case s.keys != nil:
-		return Foreign, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
-			adapter.AnnotationIdentity, s.verifyIdentity(object, kind, resourceID))
+		return Unproven, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
+			adapter.AnnotationIdentity, identityErr)
 	default:
 		return Managed, ""
 	}
 }
 
-// verifyIdentity returns nil if the HMAC was made for this adapter and resource. It ignores the
-// labels.
-func (s *Stamper) verifyIdentity(object metav1.Object, kind schema.GroupKind, resourceID string) error {
-	value := object.GetAnnotations()[adapter.AnnotationIdentity]
-	if value == "" {
+// verifyOwner returns nil if the HMAC was made for this adapter and resource. It ignores the labels.
+func (s *Stamper) verifyOwner(object metav1.Object, kind schema.GroupKind, resourceID string) error {
+	if s.keys == nil {
 		return ErrNoIdentity
 	}
 
-	return s.keys.verifyValue(value, newIdentity(object, kind, s.adapter, resourceID))
+	_, err := s.keys.verifyOwner(object, newIdentity(object, kind, s.adapter, resourceID))
+
+	return err
+}
+
+// Compare returns what the marks of a managed object prove about desired, an object that SetOwnership was called on
+// for the owner. The two may have different names. Without keys, only the generation counts.
+func (s *Stamper) Compare(live, desired *unstructured.Unstructured, owner Owner) Proof {
+	generation, err := Generation(live)
+	want, _ := Generation(desired)
+	isSame := err == nil && generation == want
+
+	if s.keys == nil {
+		if isSame {
+			return Proven
+		}
+
+		return Different
+	}
+
+	id := newIdentity(live, desired.GroupVersionKind().GroupKind(), s.adapter, owner.ResourceID)
+	value, errOwner := s.keys.verifyOwner(live, id)
+
+	switch {
+	case errOwner != nil || isEdited(live, desired) || !value.isMACValid(id, generation):
+		return Edited
+	case !isSame || live.GetLabels()[adapter.LabelResourceName] != desired.GetLabels()[adapter.LabelResourceName]:
+		return Different
+	case value.digest == "":
+		return Unsigned
+	case value.digest != owner.Digest:
+		return Different
+	default:
+		return Proven
+	}
+}
+
+// isEdited reports whether the labels by which objects are found differ from the desired ones, or somebody has
+// added the annotation of a detached object.
+func isEdited(live, desired *unstructured.Unstructured) bool {
+	has, want := live.GetLabels(), desired.GetLabels()
+
+	return has[adapter.LabelAdapter] != want[adapter.LabelAdapter] ||
+		has[adapter.LabelResourceID] != want[adapter.LabelResourceID] ||
+		live.GetAnnotations()[adapter.AnnotationDetached] != ""
 }
 
 // RenewedIdentity returns the HMAC that a managed object should have, and true if the object has
-// another one because it is not signed with the first key.
+// another one because it is not signed with the first key, or because an earlier release has signed it. It does not
+// sign marks that were edited.
 func (s *Stamper) RenewedIdentity(object metav1.Object, kind schema.GroupKind, resourceID string) (string, bool) {
 	if s.keys == nil {
 		return "", false
 	}
 
-	value := s.keys.Sign(newIdentity(object, kind, s.adapter, resourceID))
+	id := newIdentity(object, kind, s.adapter, resourceID)
+	value, errOwner := s.keys.verifyOwner(object, id)
+	generation, errGeneration := Generation(object)
 
-	return value, value != object.GetAnnotations()[adapter.AnnotationIdentity]
+	if errOwner != nil || errGeneration != nil || !value.isMACValid(id, generation) {
+		return "", false
+	}
+
+	renewed := s.keys.Sign(id, generation, value.digest)
+
+	return renewed, renewed != object.GetAnnotations()[adapter.AnnotationIdentity]
+}
+
+// Digest returns the digest of an object as it was rendered, before SetOwnership. It does not cover the name, which
+// the HMAC covers, and which differs between the versions of an entry with a retention.
+func Digest(object *unstructured.Unstructured) (string, error) {
+	content := maps.Clone(object.Object)
+	metadata, _ := content["metadata"].(map[string]any)
+	metadata = maps.Clone(metadata)
+	delete(metadata, "name")
+	content["metadata"] = metadata
+
+	// JSON has the keys of maps in a fixed order.
+	text, err := json.Marshal(content)
+	if err != nil {
+		return "", fmt.Errorf("encode object: %w", err)
+	}
+
+	sum := sha256.Sum256(text)
+
+	return base64.RawURLEncoding.EncodeToString(sum[:]), nil
 }
 
 // Generation returns the generation that a live object was last applied for. It returns 0 if the
@@ -194,12 +301,17 @@ func parseGeneration(value string) (int64, error) {
 }
 
 // DetachPatch returns the merge patch (RFC 7396) that detaches an object: the object stays in the
-// cluster, and the adapter no longer owns it. The patch removes the labels and the annotations that
-// SetOwnership adds, except the generation, and adds an annotation with the name of the adapter. Other
-// labels with the prefix hyperfleet.io/ stay, because selectors may need them.
-func (s *Stamper) DetachPatch() map[string]any {
+// cluster, and the adapter no longer owns it. The patch removes the labels that SetOwnership adds, adds an annotation
+// with the name of the adapter, and replaces the HMAC with one that proves the detachment. The generation and
+// other labels with the prefix hyperfleet.io/ stay, because selectors may need them.
+func (s *Stamper) DetachPatch(object metav1.Object, kind schema.GroupKind, resourceID string) map[string]any {
+	annotations := map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: s.adapter}
+	if s.keys != nil {
+		annotations[adapter.AnnotationIdentity] = s.keys.signDetached(newIdentity(object, kind, s.adapter, resourceID))
+	}
+
 	return map[string]any{"metadata": map[string]any{
 		"labels":      map[string]any{adapter.LabelAdapter: nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil},
-		"annotations": map[string]any{adapter.AnnotationIdentity: nil, adapter.AnnotationDetached: s.adapter},
+		"annotations": annotations,
 	}}
 }

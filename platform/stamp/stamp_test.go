@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -51,8 +52,16 @@ func newConfigMap(labels, annotations map[string]any) *unstructured.Unstructured
 }
 
 func newOwner() stamp.Owner {
-	return stamp.Owner{ResourceID: resourceID, ResourceName: "config", Generation: 7}
+	return stamp.Owner{ResourceID: resourceID, ResourceName: "config", Generation: 7, Digest: "content"}
 }
+
+// newWebIdentity returns the identity of newConfigMap's object.
+func newWebIdentity() stamp.Identity {
+	return stamp.Identity{Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web"}
+}
+
+// earlierIdentity is the annotation of newConfigMap's object by the release before v2, signed with oldKey.
+const earlierIdentity = "v1.acb032bf.omfThh5DheZayInE7zDzzXTojsbj1TG2b-KgJKswhhk"
 
 func TestStampFillsGapsOnly(t *testing.T) {
 	t.Parallel()
@@ -92,9 +101,10 @@ func TestStampFillsGapsOnly(t *testing.T) {
 
 			must(t, stamp.New("dns", keys).SetOwnership(object, newOwner()))
 
-			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(stamp.Identity{
-				Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web",
-			})
+			generation, err := strconv.ParseInt(tc.wantAnnotations[adapter.AnnotationGeneration], 10, 64)
+			must(t, err)
+
+			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(newWebIdentity(), generation, "content")
 
 			if diff := cmp.Diff(tc.wantLabels, object.GetLabels()); diff != "" {
 				t.Errorf("labels: %s", diff)
@@ -179,6 +189,30 @@ func setAnnotations(with map[string]string) change {
 	return func(o *unstructured.Unstructured) { o.SetAnnotations(with) }
 }
 
+func removeLabels(o *unstructured.Unstructured) { o.SetLabels(nil) }
+
+func addAnnotation(key, value string) change {
+	return func(o *unstructured.Unstructured) {
+		annotations := o.GetAnnotations()
+		annotations[key] = value
+		o.SetAnnotations(annotations)
+	}
+}
+
+// detach applies the patch that detaches an object.
+func detach(t *testing.T, s *stamp.Stamper, id string) change {
+	t.Helper()
+
+	return func(o *unstructured.Unstructured) {
+		before, _ := json.Marshal(o)
+		patch, _ := json.Marshal(s.DetachPatch(o, o.GroupVersionKind().GroupKind(), id))
+
+		after, err := jsonpatch.MergePatch(before, patch)
+		must(t, err)
+		must(t, o.UnmarshalJSON(after))
+	}
+}
+
 // removeOwnership removes the ownership labels and the identity.
 func removeOwnership(o *unstructured.Unstructured) {
 	o.SetLabels(nil)
@@ -196,15 +230,20 @@ func TestStanding(t *testing.T) {
 	}{
 		"as stamped":                   {want: stamp.Managed},
 		"as stamped, without keys":     {noKeys: true, want: stamp.Managed},
-		"labels removed":               {changes: []change{removeOwnership}, want: stamp.Unmarked, reason: "neither label"},
-		"handed over":                  {changes: []change{removeOwnership, setAnnotations(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.Detached, reason: `adapter "dns" detached`},
+		"labels alone removed":         {changes: []change{removeLabels}, want: stamp.Managed},
+		"detached by hand":             {changes: []change{removeLabels, addAnnotation(adapter.AnnotationDetached, "dns")}, want: stamp.Managed},
+		"labels and identity removed":  {changes: []change{removeOwnership}, want: stamp.Unproven, reason: "neither label"},
+		"detached":                     {changes: []change{detach(t, stamp.New("dns", newKeys(t, oldKey)), resourceID)}, want: stamp.Detached, reason: `adapter "dns" detached`},
+		"detached, without keys":       {noKeys: true, changes: []change{detach(t, stamp.New("dns", nil), resourceID)}, want: stamp.Detached},
+		"detached for another":         {changes: []change{detach(t, stamp.New("dns", newKeys(t, oldKey)), otherID)}, want: stamp.DetachedUnproven, reason: "does not prove"},
+		"detached by another release":  {changes: []change{removeOwnership, setAnnotations(map[string]string{adapter.AnnotationDetached: "dns"})}, want: stamp.DetachedUnproven, reason: "does not prove"},
 		"no ownership record":          {changes: []change{removeOwnership, setAnnotations(nil)}, want: stamp.Foreign, reason: "no label"},
 		"another adapter's label":      {changes: []change{setLabel(adapter.LabelAdapter, "vpn")}, want: stamp.Managed},
 		"another adapter's object":     {noKeys: true, changes: []change{setLabel(adapter.LabelAdapter, "vpn")}, want: stamp.Foreign, reason: `adapter "vpn"`},
 		"another resource's object":    {noKeys: true, changes: []change{setLabel(adapter.LabelResourceID, otherID)}, want: stamp.Foreign, reason: "to resource"},
 		"renamed entry of a task file": {changes: []change{setLabel(adapter.LabelResourceName, "renamed")}, want: stamp.Managed},
-		"identity of another object":   {changes: []change{setName("else")}, want: stamp.Foreign, reason: "the labels and the identity do not match"},
-		"labels alone":                 {changes: []change{setAnnotations(nil)}, want: stamp.Foreign, reason: "does not prove this"},
+		"identity of another object":   {changes: []change{setName("else")}, want: stamp.Unproven, reason: "the labels and the identity do not match"},
+		"labels alone":                 {changes: []change{setAnnotations(nil)}, want: stamp.Unproven, reason: "does not prove this"},
 		"copied onto another object":   {changes: []change{setLabel(adapter.LabelAdapter, "vpn"), setName("else")}, want: stamp.Foreign, reason: `adapter "vpn"`},
 	}
 	for name, tc := range cases {
@@ -240,20 +279,18 @@ func TestDetachment(t *testing.T) {
 
 	must(t, stamper.SetOwnership(object, newOwner()))
 
-	before, _ := json.Marshal(object)
-	patch, _ := json.Marshal(stamper.DetachPatch())
+	freed := object.DeepCopy()
+	detach(t, stamper, resourceID)(freed)
 
-	after, err := jsonpatch.MergePatch(before, patch)
-	must(t, err)
-
-	freed := &unstructured.Unstructured{}
-	must(t, freed.UnmarshalJSON(after))
+	proof := freed.GetAnnotations()[adapter.AnnotationIdentity]
 
 	if diff := cmp.Diff(map[string]string{"app": "web", adapter.Prefix + "cluster-id": "x"}, freed.GetLabels()); diff != "" {
 		t.Errorf("labels: %s", diff)
 	}
 
-	want := map[string]string{"note": "x", adapter.AnnotationGeneration: "7", adapter.AnnotationDetached: "dns"}
+	want := map[string]string{
+		"note": "x", adapter.AnnotationGeneration: "7", adapter.AnnotationDetached: "dns", adapter.AnnotationIdentity: proof,
+	}
 	if diff := cmp.Diff(want, freed.GetAnnotations()); diff != "" {
 		t.Errorf("annotations: %s", diff)
 	}
@@ -281,14 +318,17 @@ func TestVerify(t *testing.T) {
 		"another adapter":          {keys: []string{oldKey}, change: setLabel(adapter.LabelAdapter, "vpn"), want: stamp.ErrForged},
 		"labels alone":             {keys: []string{oldKey}, change: setAnnotations(nil), want: stamp.ErrNoIdentity},
 		"identity alone":           {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) { o.SetLabels(nil) }, want: stamp.ErrNoIdentity},
+		"another generation":       {keys: []string{oldKey}, change: addAnnotation(adapter.AnnotationGeneration, "50")},
+		"of the release before v2": {keys: []string{oldKey}, change: addAnnotation(adapter.AnnotationIdentity, earlierIdentity)},
+		"detached":                 {keys: []string{oldKey}, change: keepLabels(detach(t, stamp.New("dns", signed), resourceID)), want: stamp.ErrForged},
 		"a later version": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
-			setAnnotations(map[string]string{adapter.AnnotationIdentity: "v2" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})(o)
+			setAnnotations(map[string]string{adapter.AnnotationIdentity: "v3" + o.GetAnnotations()[adapter.AnnotationIdentity][2:]})(o)
 		}, want: stamp.ErrUnknownKey},
 		"another API group": {
 			keys: []string{oldKey}, kind: schema.GroupKind{Group: "example.com", Kind: "ConfigMap"}, want: stamp.ErrForged,
 		},
 		"no base64": {keys: []string{oldKey}, change: func(o *unstructured.Unstructured) {
-			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: o.GetAnnotations()[adapter.AnnotationIdentity] + "="})
+			o.SetAnnotations(map[string]string{adapter.AnnotationIdentity: strings.Replace(o.GetAnnotations()[adapter.AnnotationIdentity], ".content", "=.content", 1)})
 		}, want: stamp.ErrForged},
 	}
 	for name, tc := range cases {
@@ -313,6 +353,130 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// keepLabels makes a change without changing the labels.
+func keepLabels(change change) change {
+	return func(o *unstructured.Unstructured) {
+		labels := o.GetLabels()
+		change(o)
+		o.SetLabels(labels)
+	}
+}
+
+// TestCompare checks that an object counts as applied only if its marks prove the content and the generation.
+func TestCompare(t *testing.T) {
+	t.Parallel()
+
+	keys := newKeys(t, oldKey)
+	stamper := stamp.New("dns", keys)
+
+	cases := map[string]struct {
+		change change
+		owner  stamp.Owner
+		noKeys bool
+		want   stamp.Proof
+		// renewed is true if the annotation is signed again.
+		renewed bool
+	}{
+		"as applied":                     {owner: newOwner(), want: stamp.Proven},
+		"without keys":                   {owner: newOwner(), noKeys: true, want: stamp.Proven},
+		"another generation, no keys":    {owner: stamp.Owner{Generation: 8}, noKeys: true, want: stamp.Different},
+		"another generation":             {owner: stamp.Owner{Generation: 8, Digest: "content"}, want: stamp.Different},
+		"another content":                {owner: stamp.Owner{Generation: 7, Digest: "other"}, want: stamp.Different},
+		"another name of the entry":      {owner: newOwner(), change: setLabel(adapter.LabelResourceName, "renamed"), want: stamp.Different},
+		"the generation was edited":      {owner: stamp.Owner{Generation: 8, Digest: "content"}, change: addAnnotation(adapter.AnnotationGeneration, "8"), want: stamp.Edited},
+		"the digest was edited":          {owner: stamp.Owner{Generation: 7, Digest: "other"}, change: editIdentity(".content.", ".other."), want: stamp.Edited},
+		"the last HMAC was removed":      {owner: newOwner(), change: cutIdentity(4), want: stamp.Edited},
+		"the digest was removed":         {owner: newOwner(), change: editIdentity(".content.", ".."), want: stamp.Edited},
+		"made one of the release before": {owner: newOwner(), change: cutIdentity(3), want: stamp.Edited},
+		"the labels were removed":        {owner: newOwner(), change: removeLabels, want: stamp.Edited, renewed: false},
+		"detached by hand":               {owner: newOwner(), change: addAnnotation(adapter.AnnotationDetached, "dns"), want: stamp.Edited},
+		"of the release before v2":       {owner: newOwner(), change: addAnnotation(adapter.AnnotationIdentity, earlierIdentity), want: stamp.Unsigned, renewed: true},
+		"that release, another generation": {
+			owner: stamp.Owner{Generation: 8, Digest: "content"}, change: addAnnotation(adapter.AnnotationIdentity, earlierIdentity),
+			want: stamp.Different, renewed: true,
+		},
+	}
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			live, desired, used := newConfigMap(nil, nil), newConfigMap(nil, nil), stamper
+			must(t, stamper.SetOwnership(live, newOwner()))
+
+			if tc.change != nil {
+				tc.change(live)
+			}
+
+			if tc.noKeys {
+				used = stamp.New("dns", nil)
+			}
+
+			tc.owner.ResourceID, tc.owner.ResourceName = resourceID, "config"
+			desired.SetName("another-version")
+			must(t, used.SetOwnership(desired, tc.owner))
+
+			if got := used.Compare(live, desired, tc.owner); got != tc.want {
+				t.Errorf("Compare() = %s, want %s", got, tc.want)
+			}
+
+			if value, renewed := used.RenewedIdentity(live, live.GroupVersionKind().GroupKind(), resourceID); renewed != tc.renewed {
+				t.Errorf("RenewedIdentity() = %s, %v, want %v", value, renewed, tc.renewed)
+			}
+		})
+	}
+}
+
+func editIdentity(from, to string) change {
+	return func(o *unstructured.Unstructured) {
+		addAnnotation(adapter.AnnotationIdentity, strings.Replace(o.GetAnnotations()[adapter.AnnotationIdentity], from, to, 1))(o)
+	}
+}
+
+// cutIdentity keeps the first parts of the identity, and makes it one of the release before v2 if they are three.
+func cutIdentity(parts int) change {
+	return func(o *unstructured.Unstructured) {
+		kept := strings.Split(o.GetAnnotations()[adapter.AnnotationIdentity], ".")[:parts]
+		if parts == 3 {
+			kept[0] = "v1"
+		} else {
+			kept = append(kept, "")
+		}
+
+		addAnnotation(adapter.AnnotationIdentity, strings.Join(kept, "."))(o)
+	}
+}
+
+// TestDigest checks that a digest does not depend on the name, and depends on all other fields.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+
+	digest := func(change change) string {
+		o := newConfigMap(map[string]any{"a": "b"}, nil)
+		o.Object["data"] = map[string]any{"x": "1", "y": "2"}
+
+		change(o)
+
+		out, err := stamp.Digest(o)
+		must(t, err)
+
+		return out
+	}
+	want := digest(func(*unstructured.Unstructured) {})
+
+	if got := digest(setName("other")); got != want {
+		t.Error("the digest depends on the name")
+	}
+
+	for name, change := range map[string]change{
+		"namespace": func(o *unstructured.Unstructured) { o.SetNamespace("other") }, "label": setLabel("a", "c"),
+		"data": func(o *unstructured.Unstructured) { o.Object["data"] = map[string]any{"x": "1"} },
+	} {
+		if digest(change) == want {
+			t.Errorf("the digest does not depend on the %s", name)
+		}
+	}
+}
+
 func TestRenewed(t *testing.T) {
 	t.Parallel()
 
@@ -333,7 +497,7 @@ func TestRenewed(t *testing.T) {
 			t.Errorf("%s: Renewed() = %v, want %v", name, renewed, tc.want)
 		}
 
-		if renewed && !strings.HasPrefix(tc.keys.Sign(stamp.Identity{}), value[:len("v1.12345678.")]) {
+		if renewed && !strings.HasPrefix(tc.keys.Sign(stamp.Identity{}, 1, ""), value[:len("v2.12345678.")]) {
 			t.Errorf("%s: %s is not signed with the first key", name, value)
 		}
 	}
@@ -383,8 +547,10 @@ func FuzzVerify(f *testing.F) {
 		f.Fatal(err)
 	}
 
-	genuine := keys.Sign(stamp.Identity{Adapter: "dns", ResourceID: resourceID, Kind: "ConfigMap", Namespace: "shop", Name: "web"})
+	genuine := keys.Sign(newWebIdentity(), 1, "content")
+	owner, _, _ := strings.Cut(genuine, ".content")
 	f.Add(genuine)
+	f.Add(earlierIdentity)
 	f.Add("v1..")
 	f.Add("v1.x.y.z")
 	f.Fuzz(func(t *testing.T, value string) {
@@ -392,7 +558,7 @@ func FuzzVerify(f *testing.F) {
 			map[string]any{adapter.LabelAdapter: "dns", adapter.LabelResourceID: resourceID},
 			map[string]any{adapter.AnnotationIdentity: value})
 
-		if err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); err == nil && value != genuine {
+		if err := keys.Verify(object, schema.GroupKind{Kind: "ConfigMap"}); err == nil && value != earlierIdentity && !strings.HasPrefix(value, owner+".") {
 			t.Errorf("%q verifies", value)
 		}
 	})

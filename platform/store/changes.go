@@ -191,10 +191,15 @@ func (s *Store) waitForChange(ctx context.Context, deadline <-chan time.Time, wa
 
 // readCurrentCursor returns the current cursor.
 func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
-	var state db.FeedHorizonRow
+	var current db.FeedPositionRow
 
-	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
-		state, err = queries.FeedHorizon(ctx)
+	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) error {
+		state, err := queries.FeedHorizon(ctx)
+		if err != nil {
+			return err
+		}
+
+		current, err = queries.FeedPosition(ctx, db.FeedPositionParams{UpToSeq: state.Horizon})
 
 		return err
 	})
@@ -202,7 +207,10 @@ func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 		return Feed{}, fmt.Errorf("read state of change feed: %w", err)
 	}
 
-	return Feed{Next: cursor{epoch: state.Epoch, seq: state.Horizon}.encode()}, nil
+	latest := cursor{token: current.Token, seq: current.Seq}
+	s.incarnation.remember(latest, true)
+
+	return Feed{Next: latest.encode()}, nil
 }
 
 // changesPage is the result of one read of the feed.
@@ -217,7 +225,7 @@ type changesPage struct {
 func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQuery) (changesPage, error) {
 	var page changesPage
 
-	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		page, err = readPage(ctx, queries, position, db.ListChangesParams{
 			AfterSeq: position.seq, OfKind: query.Kind, OfTenancy: orEmpty(query.Tenancy),
 			MaxRows: int32(query.Limit), //nolint:gosec // at most maxChanges
@@ -229,21 +237,19 @@ func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQu
 		return changesPage{}, fmt.Errorf("read changes: %w", err)
 	}
 
+	s.incarnation.remember(page.next, false)
+
 	return page, nil
 }
 
 // readPage reads the changes after a cursor, up to the horizon: the number up to which all transactions
 // have ended. Each query sees what was committed before it began, so the order of the queries matters.
-// The first query reads the horizon, the second one the changes, and the last one the number up to which
-// changes were pruned.
+// The first query reads the horizon, the second one the changes, and the last one whether the change that the
+// cursor names still exists, or is the last one that was pruned.
 func readPage(ctx context.Context, queries *db.Queries, position cursor, params db.ListChangesParams) (changesPage, error) {
 	state, err := queries.FeedHorizon(ctx)
 	if err != nil {
 		return changesPage{}, err
-	}
-
-	if position.epoch != state.Epoch || position.seq > state.LastSeq {
-		return changesPage{}, ErrCursorGone
 	}
 
 	params.UpToSeq = state.Horizon
@@ -253,18 +259,21 @@ func readPage(ctx context.Context, queries *db.Queries, position cursor, params 
 		return changesPage{}, err
 	}
 
-	prunedUpTo, err := queries.FeedFloor(ctx)
+	newest, err := queries.FeedPosition(ctx, db.FeedPositionParams{
+		AfterSeq: position.seq, AfterToken: position.token, UpToSeq: state.Horizon,
+	})
 	if err != nil {
 		return changesPage{}, err
 	}
 
-	if position.seq < prunedUpTo {
+	if !newest.IsKnown {
 		return changesPage{}, ErrCursorGone
 	}
 
-	page := changesPage{
-		next:      cursor{epoch: position.epoch, seq: max(position.seq, state.Horizon)},
-		isBlocked: state.Horizon < state.LastSeq,
+	page := changesPage{next: position, isBlocked: state.Horizon < state.LastSeq}
+
+	if newest.Seq > position.seq {
+		page.next = cursor{token: newest.Token, seq: newest.Seq}
 	}
 
 	for _, row := range rows {
@@ -276,7 +285,8 @@ func readPage(ctx context.Context, queries *db.Queries, position cursor, params 
 
 	// After a full page, the next one continues with the row after its last row.
 	if len(rows) == int(params.MaxRows) {
-		page.next.seq = rows[len(rows)-1].Seq
+		last := rows[len(rows)-1]
+		page.next = cursor{token: last.Token, seq: last.Seq}
 	}
 
 	return page, nil

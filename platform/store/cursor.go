@@ -13,15 +13,16 @@ import (
 // cursorVersion is the first byte of each cursor.
 const cursorVersion = 1
 
-// cursor is a position in the change feed: after the change seq of the feed epoch.
+// cursor is a position in the change feed: after the change with the number seq and the random token. If a
+// restore of the database has removed this change, a later change can have the number but not the token.
 type cursor struct {
-	epoch, seq int64
+	token, seq int64
 }
 
 // encode returns the cursor as text of at most 28 characters.
 func (c cursor) encode() string {
 	raw := []byte{cursorVersion}
-	raw = binary.AppendUvarint(raw, uint64(c.epoch)) //nolint:gosec // epoch and seq are never negative
+	raw = binary.AppendUvarint(raw, uint64(c.token)) //nolint:gosec // token and seq are never negative
 	raw = binary.AppendUvarint(raw, uint64(c.seq))   //nolint:gosec // as above
 
 	return base64.RawURLEncoding.EncodeToString(raw)
@@ -33,8 +34,8 @@ func parseCursor(text string) (cursor, error) {
 		return cursor{}, newMalformedError(text)
 	}
 
-	epoch, size := binary.Uvarint(raw[1:])
-	if size <= 0 || epoch > math.MaxInt64 {
+	token, size := binary.Uvarint(raw[1:])
+	if size <= 0 || token > math.MaxInt64 {
 		return cursor{}, newMalformedError(text)
 	}
 
@@ -45,7 +46,7 @@ func parseCursor(text string) (cursor, error) {
 		return cursor{}, newMalformedError(text)
 	}
 
-	return cursor{epoch: int64(epoch), seq: int64(seq)}, nil
+	return cursor{token: int64(token), seq: int64(seq)}, nil
 }
 
 func newMalformedError(text string) error {

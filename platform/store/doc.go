@@ -26,6 +26,10 @@
 // that records a change and stays open blocks the feed for that time, which Options.Timeout limits.
 // Transactions without changes do not block the feed.
 //
+// A cursor names a change by its number and its random token. After a restore of the database, from a dump, a
+// copy of its files or its log, new changes get the numbers of the lost ones again, but not their tokens. A
+// cursor is valid as long as the database has the change that it names, or has pruned it as the last one.
+//
 // # Migrations
 //
 // Migrations (migrations/) only go forward. They run when a store is opened, and must not break

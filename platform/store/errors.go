@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -30,9 +31,9 @@ var (
 	// character, or it is nested thousands of levels deep.
 	ErrUnstorable = errors.New("the value can't be stored")
 	// ErrCursorGone is returned for a cursor that is older than the oldest change in the feed, or
-	// that belongs to another feed, for example from before a restore of the database. The caller
-	// has to list the resources and start from a new cursor.
-	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed")
+	// that names a change which a restore of the database has removed. The caller has to list the
+	// resources and start from a new cursor.
+	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed, or from before a restore")
 	// ErrCursorMalformed is returned for a text that is not a cursor of this feed.
 	ErrCursorMalformed = errors.New("malformed cursor")
 	// ErrUnavailable is returned if the database can't be reached or does not respond in time. The
@@ -64,23 +65,27 @@ func (e *TargetError) Error() string {
 
 // SQLSTATE codes, https://www.postgresql.org/docs/current/errcodes-appendix.html.
 const (
-	codeUniqueViolation      = "23505"
-	codeForeignKey           = "23503"
-	codeSerialization        = "40001"
-	codeDeadlock             = "40P01"
-	codeUntranslatable       = "22P05"
-	codeNotInRepertoire      = "22021"
-	codeStatementTooComplex  = "54001"
-	codeProgramLimit         = "54000"
-	codeQueryCanceled        = "57014"
-	codeAdminShutdown        = "57P01"
-	codeCrashShutdown        = "57P02"
-	codeCannotConnect        = "57P03"
-	codeIdleTransaction      = "25P03"
-	codeLockNotAvailable     = "55P03"
-	codeReadOnly             = "25006"
-	codeTooManyConnections   = "53300"
-	classConnectionException = "08"
+	codeUniqueViolation     = "23505"
+	codeForeignKey          = "23503"
+	codeSerialization       = "40001"
+	codeDeadlock            = "40P01"
+	codeUntranslatable      = "22P05"
+	codeNotInRepertoire     = "22021"
+	codeStatementTooComplex = "54001"
+	codeProgramLimit        = "54000"
+	codeAdminShutdown       = "57P01"
+	codeCrashShutdown       = "57P02"
+	codeIdleTransaction     = "25P03"
+	codeLockNotAvailable    = "55P03"
+	codeReadOnly            = "25006"
+	codeUndefinedFunction   = "42883"
+	// codeRestored is raised by check_incarnation.
+	codeRestored = "HF001"
+
+	classConnectionException   = "08"
+	classInsufficientResources = "53"
+	classOperatorIntervention  = "57"
+	classSystemError           = "58"
 )
 
 func sqlState(err error) string {
@@ -113,8 +118,7 @@ func classifyError(err error) error {
 
 func isUnavailable(err error, code string) bool {
 	switch code {
-	case codeQueryCanceled, codeAdminShutdown, codeCrashShutdown, codeCannotConnect, codeIdleTransaction,
-		codeLockNotAvailable, codeReadOnly, codeTooManyConnections, codeSerialization, codeDeadlock:
+	case codeIdleTransaction, codeLockNotAvailable, codeReadOnly, codeSerialization, codeDeadlock, codeRestored:
 		return true
 	case "":
 		var (
@@ -125,7 +129,9 @@ func isUnavailable(err error, code string) bool {
 		return errors.As(err, &network) || errors.As(err, &connect) || errors.Is(err, context.DeadlineExceeded) ||
 			pgconn.Timeout(err) || isConnectionLost(err)
 	default:
-		return code[:2] == classConnectionException
+		return slices.Contains([]string{
+			classConnectionException, classInsufficientResources, classOperatorIntervention, classSystemError,
+		}, code[:2])
 	}
 }
 

@@ -41,3 +41,20 @@ func Plans(t testing.TB, s *Store, query ListQuery) (count, page string) {
 
 // MaxConns returns the maximum number of connections of the store.
 func MaxConns(s *Store) int32 { return s.pool.Config().MaxConns }
+
+// MakeReadOnly makes all idle connections of the store read-only.
+func MakeReadOnly(ctx context.Context, s *Store) error {
+	for _, conn := range s.pool.AcquireAllIdle(ctx) {
+		_, err := conn.Exec(ctx, "set default_transaction_read_only = on")
+		conn.Release()
+
+		if err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// SchemaVersion is the version of the schema that the program needs.
+const SchemaVersion int64 = schemaVersion

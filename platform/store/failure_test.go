@@ -5,7 +5,9 @@ package store_test
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
+	"fmt"
 	"net/url"
 	"strings"
 	"sync"
@@ -215,6 +217,111 @@ func testUnresponsive(t *testing.T, own *postgres.Server) {
 	eventually(t, func() error { return s.Ping(context.Background()) })
 }
 
+// TestFailover makes the database read-only in two ways, as a failover and a full disk do, and then writable.
+func TestFailover(t *testing.T) {
+	t.Parallel()
+
+	for name, endConnections := range map[string]bool{"connections are ended": true, "connections stay": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			address := server.NewDatabase(t)
+			s, err := store.Open(t.Context(), store.Options{URL: address, Timeout: waitTimeout, MaxConns: 8})
+			must(t, err)
+			t.Cleanup(s.Close)
+
+			admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
+			must(t, err)
+			t.Cleanup(func() { _ = admin.Close(context.Background()) })
+
+			execute := func(statement string, args ...any) {
+				t.Helper()
+
+				_, err := admin.Exec(t.Context(), statement, args...)
+				must(t, err)
+			}
+			endAll := func() {
+				execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", databaseOf(t, address))
+			}
+			write := func() error {
+				return s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+					_, err := tx.Insert(ctx, newCluster(rand.Text()[:20]))
+
+					return err
+				})
+			}
+			lease := func() error {
+				_, err := s.PutLease(t.Context(), "sentinel", "a", time.Minute)
+
+				return err
+			}
+			ping := func() error { return s.Ping(t.Context()) }
+
+			must(t, write())
+			execute("alter database " + databaseOf(t, address) + " set default_transaction_read_only = on")
+			endAll()
+
+			for name, do := range map[string]func() error{"write": write, "lease": lease, "ping": ping} {
+				if err := do(); !errors.Is(err, store.ErrUnavailable) {
+					t.Errorf("%s while the database is read-only: %v, want %v", name, err, store.ErrUnavailable)
+				}
+			}
+
+			execute("alter database " + databaseOf(t, address) + " set default_transaction_read_only = off")
+
+			if endConnections {
+				endAll()
+			}
+
+			for name, do := range map[string]func() error{"ping": ping, "write": write, "lease": lease} {
+				if err := do(); err != nil {
+					t.Errorf("%s after the database can write again: %v", name, err)
+				}
+			}
+
+			eventually(t, func() error {
+				var listeners int
+
+				err := admin.QueryRow(t.Context(), "select count(*) from pg_stat_activity where datname = $1 and query like 'listen %'",
+					databaseOf(t, address)).Scan(&listeners)
+				if err == nil && listeners != 1 {
+					err = fmt.Errorf("%d connections listen for changes, want 1", listeners)
+				}
+
+				return err
+			})
+		})
+	}
+}
+
+// TestConnectionsThatCannotWriteAreReplaced makes connections read-only that were opened before, as a server
+// does that is told to allow only reads.
+func TestConnectionsThatCannotWriteAreReplaced(t *testing.T) {
+	s := newStore(t)
+
+	for name, do := range map[string]func() error{
+		"write": func() error {
+			return s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+				_, err := tx.Insert(ctx, newCluster("c"))
+
+				return err
+			})
+		},
+		"lease": func() error {
+			_, err := s.PutLease(t.Context(), "sentinel", "a", time.Minute)
+
+			return err
+		},
+		"ping":  func() error { return s.Ping(t.Context()) },
+		"prune": func() error { _, err := s.PruneChanges(t.Context(), time.Hour); return err },
+	} {
+		t.Run(name, func(t *testing.T) {
+			must(t, store.MakeReadOnly(t.Context(), s))
+			must(t, do())
+		})
+	}
+}
+
 func withTimeout(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 
@@ -239,6 +346,29 @@ func TestAnOlderReplicaOpensANewerSchema(t *testing.T) {
 
 	if found, _ := listNames(t, openStore(t, address), store.ListQuery{}); len(found) != 1 {
 		t.Errorf("found %v", found)
+	}
+}
+
+// After the restore of an older dump, the program cannot work until it has updated the schema.
+func TestAnOlderSchemaIsNotReady(t *testing.T) {
+	address := server.NewDatabase(t)
+	s := openStore(t, address)
+
+	conn, err := pgx.Connect(t.Context(), address)
+	must(t, err)
+	defer conn.Close(context.Background())
+
+	var newest int64
+
+	must(t, conn.QueryRow(t.Context(), "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version) "+
+		"returning version_id").Scan(&newest))
+
+	if want := store.SchemaVersion; newest != want {
+		t.Fatalf("the newest migration is %d, want %d", newest, want)
+	}
+
+	if err := s.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "restart the program") {
+		t.Errorf("an older schema: %v", err)
 	}
 }
 

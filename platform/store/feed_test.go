@@ -427,8 +427,7 @@ func TestUnusableCursors(t *testing.T) {
 		t.Fatalf("pruned %d changes, error %v, want 2", removed, err)
 	}
 
-	// The database is created instead of copied, because a copy would have the same epoch. It has
-	// the same number of changes, so that only the epoch differs.
+	// It has the same number of changes, so that only the tokens differ.
 	other := openStore(t, server.NewDatabase(t))
 	for range 2 {
 		insert(t, other, newCluster(strconv.FormatUint(rand.Uint64(), 10)))

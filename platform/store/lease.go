@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
@@ -20,46 +22,56 @@ const leaseAttempts = 3
 // PutLease gives a free or expired lease to the holder, or renews the holder's own lease. If ttl is
 // 0 or negative, it releases the holder's lease. It returns the current lease, whose holder is
 // empty if the lease is free. All times come from the database's clock.
-func (s *Store) PutLease(parent context.Context, name, holder string, ttl time.Duration) (openapi.Lease, error) {
-	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
-	defer cancel()
-
-	if ttl <= 0 {
-		if _, err := s.queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: name, Holder: holder}); err != nil {
-			return openapi.Lease{}, fmt.Errorf("release lease %s: %w", name, classifyError(err))
+func (s *Store) PutLease(ctx context.Context, name, holder string, ttl time.Duration) (lease openapi.Lease, err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+		if ttl <= 0 {
+			lease, err = releaseLease(ctx, queries, name, holder)
+		} else {
+			lease, err = takeLease(ctx, queries, db.TakeLeaseParams{Name: name, Holder: holder, TtlSeconds: ttl.Seconds()})
 		}
 
-		return s.currentLease(ctx, name)
+		return err
+	})
+	if err != nil {
+		return openapi.Lease{}, fmt.Errorf("put lease %s: %w", name, err)
 	}
 
+	return lease, nil
+}
+
+func releaseLease(ctx context.Context, queries *db.Queries, name, holder string) (openapi.Lease, error) {
+	if _, err := queries.ReleaseLease(ctx, db.ReleaseLeaseParams{Name: name, Holder: holder}); err != nil {
+		return openapi.Lease{}, err
+	}
+
+	return currentLease(ctx, queries, name)
+}
+
+func takeLease(ctx context.Context, queries *db.Queries, params db.TakeLeaseParams) (openapi.Lease, error) {
 	for range leaseAttempts {
-		lease, err := s.queries.TakeLease(ctx, db.TakeLeaseParams{Name: name, Holder: holder, TtlSeconds: ttl.Seconds()})
+		lease, err := queries.TakeLease(ctx, params)
 		if err == nil {
 			return openapi.Lease(lease), nil
 		}
 
-		if err = classifyError(err); !errors.Is(err, ErrNotFound) {
-			return openapi.Lease{}, fmt.Errorf("acquire lease %s: %w", name, err)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return openapi.Lease{}, err
 		}
 
-		current, err := s.currentLease(ctx, name)
+		current, err := currentLease(ctx, queries, params.Name)
 		if err != nil || current.Holder != "" {
 			return current, err
 		}
 	}
 
-	return openapi.Lease{Name: name}, nil
+	return openapi.Lease{Name: params.Name}, nil
 }
 
-func (s *Store) currentLease(ctx context.Context, name string) (openapi.Lease, error) {
-	row, err := s.queries.GetLease(ctx, name)
-	if err = classifyError(err); errors.Is(err, ErrNotFound) {
+func currentLease(ctx context.Context, queries *db.Queries, name string) (openapi.Lease, error) {
+	row, err := queries.GetLease(ctx, name)
+	if errors.Is(err, pgx.ErrNoRows) {
 		return openapi.Lease{Name: name}, nil
 	}
 
-	if err != nil {
-		return openapi.Lease{}, fmt.Errorf("read lease %s: %w", name, err)
-	}
-
-	return openapi.Lease(row), nil
+	return openapi.Lease(row), err
 }

@@ -16,9 +16,16 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
+// MaxListBytes is the maximum size of a page in bytes. A page has at least one item, whatever its size.
+const MaxListBytes = 8 << 20
+
 const (
 	defaultSize = 20
-	maxPage     = 1 << 30
+
+	// firstFetch is the number of rows after which the size of a page is estimated.
+	firstFetch = 8
+
+	declarePage = "-- name: DeclarePage :exec\ndeclare page no scroll cursor for"
 
 	// columns are the columns of db.ResourceRow in its order. They are listed by name, so that a
 	// replica of an earlier version keeps working while a later version adds columns.
@@ -38,9 +45,9 @@ type ListQuery struct {
 	Search string
 	// Order is a list of fields in the language of platform/search. Default: newest first.
 	Order string
-	// Page is the number of the page, counted from 1. Default: 1.
-	Page int
-	// Size is the number of resources on a page. Default: 20.
+	// Offset is the number of resources before the page.
+	Offset int
+	// Size is the maximum number of resources on a page. Default: 20.
 	Size int
 	// RefType and RefTargetID select resources with such a reference. Either may be empty.
 	RefType     string
@@ -53,7 +60,7 @@ type ListQuery struct {
 func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
 	var resource Resource
 
-	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		resource, err = getResource(ctx, queries, id)
 
 		return err
@@ -63,7 +70,7 @@ func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
 }
 
 // List returns a page of resources and the number of resources on all pages, both from the same
-// snapshot of the database. Errors: *search.Error.
+// snapshot of the database. The page ends early if it has several megabytes. Errors: *search.Error.
 func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, error) {
 	statement, err := query.buildStatement()
 	if err != nil {
@@ -83,12 +90,11 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 			return err
 		}
 
-		found, err := tx.Query(ctx, statement.page, args...)
-		if err != nil {
+		if _, err := tx.Exec(ctx, statement.page, args...); err != nil {
 			return err
 		}
 
-		rows, err = pgx.CollectRows(found, pgx.RowToStructByPos[db.ResourceRow])
+		rows, err = fetchPage(ctx, tx)
 
 		return err
 	})
@@ -97,6 +103,48 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 	}
 
 	return fromRows(rows), total, nil
+}
+
+// fetchPage returns the first rows of the cursor page, up to MaxListBytes. It fetches as many rows at once as will
+// probably fit, because a row costs the database and the network as much if it is not used.
+func fetchPage(ctx context.Context, tx pgx.Tx) (rows []db.ResourceRow, err error) {
+	size, count := 0, firstFetch
+
+	for {
+		fetch := fmt.Sprintf("-- name: ListResources :many\nfetch forward %d from page", count)
+
+		found, err := tx.Query(ctx, fetch, pgx.QueryExecModeDescribeExec)
+		if err != nil {
+			return nil, err
+		}
+
+		fetched := 0
+
+		for ; found.Next(); fetched++ {
+			for _, value := range found.RawValues() {
+				size += len(value)
+			}
+
+			if len(rows) > 0 && size > MaxListBytes {
+				break
+			}
+
+			row, err := pgx.RowToStructByPos[db.ResourceRow](found)
+			if err != nil {
+				return nil, err
+			}
+
+			rows = append(rows, row)
+		}
+
+		found.Close()
+
+		if err := found.Err(); err != nil || fetched < count || size >= MaxListBytes {
+			return rows, err
+		}
+
+		count = max((MaxListBytes-size)/(size/len(rows)), 1)
+	}
 }
 
 // listStatement has the two statements of a query, which have the same arguments.
@@ -121,22 +169,21 @@ func (q *ListQuery) buildStatement() (listStatement, error) {
 	}
 
 	size := cmp.Or(max(q.Size, 0), defaultSize)
-	page := min(max(q.Page, 1), maxPage)
 
 	return listStatement{
 		count: "-- name: CountResources :one\nselect count(*) from resources r where " + where,
 		// For resources on earlier pages, only the columns of the condition and the order are read.
-		page: fmt.Sprintf(`-- name: ListResources :many
+		page: fmt.Sprintf(declarePage+`
 with page as materialized (select r.id from resources r where %[1]s order by %[2]s limit %[3]d offset %[4]d)
 select %[5]s from resource_rows r where r.id in (select id from page) order by %[2]s`,
-			where, order, size, int64(page-1)*int64(size), columns),
+			where, order, size, max(q.Offset, 0), columns),
 		args: args.Values(),
 	}, nil
 }
 
 // buildWhere returns the SQL condition of the query, and adds its arguments to args.
 func (q *ListQuery) buildWhere(args *search.Args) (string, error) {
-	parts := []string{"true"}
+	parts := []string{"(select check_incarnation())"}
 
 	if q.Kind != "" {
 		parts = append(parts, "r.kind = "+args.Add(q.Kind))

@@ -87,9 +87,9 @@ func TestList(t *testing.T) {
 		"below a parent":              {store.ListQuery{ParentID: all["ant"].ID}, []string{"cow"}, 1},
 		"below a missing parent":      {store.ListQuery{ParentID: "x"}, nil, 0},
 		"first page":                  {store.ListQuery{Order: "name", Size: 2}, []string{"ant", "bee"}, 3},
-		"second page":                 {store.ListQuery{Order: "name", Size: 2, Page: 2}, []string{"cow"}, 3},
-		"a page after the last":       {store.ListQuery{Page: 9}, nil, 3},
-		"a page out of range":         {store.ListQuery{Page: 1 << 62, Size: 100}, nil, 3},
+		"second page":                 {store.ListQuery{Order: "name", Size: 2, Offset: 2}, []string{"cow"}, 3},
+		"a page after the last":       {store.ListQuery{Offset: 160}, nil, 3},
+		"a page out of range":         {store.ListQuery{Offset: 1 << 62, Size: 100}, nil, 3},
 		"referrers of ant":            {store.ListQuery{RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
 		"referrers by type":           {store.ListQuery{RefType: "likes", RefTargetID: all["ant"].ID}, []string{"cow"}, 1},
 		"no referrers by type":        {store.ListQuery{RefType: "likes", RefTargetID: all["bee"].ID}, nil, 0},
@@ -124,7 +124,14 @@ func TestSearch(t *testing.T) {
 		`status.conditions.Missing is null`:                                         {"ant", "bee", "cow"},
 		`spec.replicas=3`:                                                           {"ant"},
 		`spec.replicas=3.0`:                                                         {"ant"},
-		`spec.replicas='3'`:                                                         {"bee"},
+		`spec.replicas='3'`:                                                         {"ant", "bee"},
+		`spec.replicas='3.0'`:                                                       {"ant"},
+		`spec.replicas in ('3')`:                                                    {"ant", "bee"},
+		`spec.replicas!='3'`:                                                        {"cow"},
+		`spec.replicas=' 3'`:                                                        nil,
+		`spec.replicas>='3'`:                                                        {"bee"},
+		`spec.on='false'`:                                                           {"bee"},
+		`spec.on='False'`:                                                           nil,
 		`spec.replicas>=2`:                                                          {"ant"},
 		`spec.on=false`:                                                             {"bee"},
 		`spec.region.name='eu'`:                                                     {"ant"},
@@ -438,7 +445,7 @@ func BenchmarkReads(b *testing.B) {
 	for name, query := range map[string]store.ListQuery{
 		"newest":            {Kind: "Cluster"},
 		"newest100":         {Kind: "Cluster", Size: 100},
-		"lastPage":          {Kind: "Cluster", Size: 100, Page: many / 200},
+		"lastPage":          {Kind: "Cluster", Size: 100, Offset: many/2 - 100},
 		"label":             {Kind: "Cluster", Search: "labels.shard='77'"},
 		"condition":         {Kind: "Cluster", Search: "status.conditions.Reconciled='False'"},
 		"labelAndCondition": {Kind: "Cluster", Search: "labels.tier='gold' and status.conditions.Reconciled='False'"},
@@ -520,4 +527,44 @@ func (d *durations) report(b *testing.B) {
 	b.Helper()
 	slices.Sort(*d)
 	b.ReportMetric(float64((*d)[len(*d)*95/100].Microseconds())/1000, "p95-ms")
+}
+
+// TestPagesEndEarly checks that a page has a bound in bytes, and at least one resource.
+func TestPagesEndEarly(t *testing.T) {
+	s := newStore(t)
+
+	large := newCluster("large")
+	large.Spec = json.RawMessage(`{"text":"` + strings.Repeat("x", 9<<20) + `"}`)
+	insert(t, s, large)
+
+	for i := range 10 {
+		small := newCluster(fmt.Sprint("small", i))
+		small.Spec = json.RawMessage(`{"text":"` + strings.Repeat("y", 1<<20) + `"}`)
+		insert(t, s, small)
+	}
+
+	var (
+		sizes []int
+		names []string
+	)
+
+	for offset := 0; offset < 11; {
+		found, total, err := s.List(t.Context(), store.ListQuery{Order: "name", Offset: offset, Size: 100})
+		must(t, err)
+
+		if total != 11 || len(found) == 0 {
+			t.Fatalf("%d resources of %d at offset %d", len(found), total, offset)
+		}
+
+		for _, one := range found {
+			names = append(names, one.Name)
+		}
+
+		sizes = append(sizes, len(found))
+		offset += len(found)
+	}
+
+	if diff := cmp.Diff([]int{1, 7, 3}, sizes); diff != "" || len(names) != 11 || names[10] != "small9" {
+		t.Errorf("pages of %v: %v", sizes, names)
+	}
 }

@@ -12,12 +12,15 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/hyperfleet/hyperfleet/kit/retry"
+	"github.com/hyperfleet/hyperfleet/platform/store/db"
 )
 
 const (
 	channel = "hyperfleet_changes"
 
 	listenRetryDelay = time.Second
+	// rememberInterval is the interval at which the store remembers its newest change.
+	rememberInterval = time.Second
 	// listenIdleTimeout is the time without a notification after which the connection is checked.
 	listenIdleTimeout = 30 * time.Second
 )
@@ -47,7 +50,8 @@ func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
 }
 
 // listenOnce wakes the waiters at each notification of another replica, until the connection fails or ctx
-// ends. It pings the server after listenIdleTimeout without a notification.
+// ends. After listenIdleTimeout without a notification, it checks
+// that the server can still write, because nobody writes to another one.
 func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	conn, err := s.startListening(ctx, config)
 	if err != nil {
@@ -71,7 +75,10 @@ func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 		switch {
 		case err == nil:
 		case ctx.Err() == nil && (pgconn.Timeout(err) || errors.Is(err, context.DeadlineExceeded)):
-			if err := runWithTimeout(ctx, s.options.Timeout, conn.Ping); err != nil {
+			err := runWithTimeout(ctx, s.options.Timeout, func(ctx context.Context) error {
+				return pgconn.ValidateConnectTargetSessionAttrsReadWrite(ctx, conn.PgConn())
+			})
+			if err != nil {
 				return err
 			}
 		default:
@@ -107,15 +114,29 @@ func runWithTimeout(parent context.Context, limit time.Duration, do func(context
 // the commit, because a transaction that notifies waits at its commit for all other transactions
 // that notify. If a notification is lost, the other replicas find the change with their next poll.
 func (s *Store) runAnnouncer(ctx context.Context) {
+	ticker := s.options.Clock.NewTicker(rememberInterval)
+	defer ticker.Stop()
+
+	hasNewChanges := false
+
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-ticker.C():
+			if hasNewChanges {
+				// The store remembers its own changes, to notice their loss.
+				_, err := s.readCurrentCursor(ctx)
+				hasNewChanges = err != nil
+			}
+
+			continue
 		case <-s.pendingAnnouncement:
+			hasNewChanges = true
 		}
 
-		err := runWithTimeout(ctx, s.options.Timeout, func(ctx context.Context) error {
-			return s.queries.AnnounceChanges(ctx, s.id)
+		err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) error {
+			return queries.AnnounceChanges(ctx, s.id)
 		})
 		if err != nil && ctx.Err() == nil {
 			s.options.Log.Warn("could not notify other replicas of changes: they find them with their next poll", "error", err)

@@ -27,6 +27,26 @@ const (
 	migrateLock = 0x6879_7066_0001
 )
 
+// schemaVersion is the number of the last file in migrations.
+const schemaVersion = 5
+
+// checkSchema returns an error if the schema is that of an earlier version of the program.
+func checkSchema(ctx context.Context, tx pgx.Tx) error {
+	var version int64
+
+	row := tx.QueryRow(ctx, "select coalesce(max(version_id), 0) from goose_db_version where is_applied")
+	if err := row.Scan(&version); err != nil {
+		return err
+	}
+
+	if version < schemaVersion {
+		return fmt.Errorf("the schema has version %d, older than %d: restart the program, so that it updates the schema",
+			version, schemaVersion)
+	}
+
+	return nil
+}
+
 // migrate updates the schema. Only one replica at a time migrates.
 func migrate(parent context.Context, config *pgx.ConnConfig) (err error) {
 	ctx, cancel := context.WithTimeout(parent, migrateTimeout)

@@ -21,7 +21,7 @@ type Pending = db.PendingRow
 // Pending counts the resources that are not reconciled, by kind and by whether they are being
 // deleted. The parameter now is the time of the clock that conditions are written with.
 func (s *Store) Pending(ctx context.Context, now time.Time, stuckAfter time.Duration) (counts []Pending, err error) {
-	err = s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err = s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		counts, err = queries.Pending(ctx, db.PendingParams{StuckBefore: now.Add(-stuckAfter), Now: now})
 
 		return err

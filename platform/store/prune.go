@@ -41,7 +41,7 @@ func (s *Store) PruneChanges(ctx context.Context, retention time.Duration) (int6
 	for {
 		removed, err := s.pruneOneBatch(ctx, retention)
 		if err != nil {
-			return total, fmt.Errorf("remove old changes: %w", classifyError(err))
+			return total, fmt.Errorf("remove old changes: %w", err)
 		}
 
 		total += removed
@@ -52,23 +52,22 @@ func (s *Store) PruneChanges(ctx context.Context, retention time.Duration) (int6
 	}
 }
 
-func (s *Store) pruneOneBatch(parent context.Context, retention time.Duration) (int64, error) {
-	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
-	defer cancel()
+func (s *Store) pruneOneBatch(parent context.Context, retention time.Duration) (removed int64, err error) {
+	params := db.PruneChangesParams{KeptSeconds: retention.Seconds(), MaxRows: pruneBatchSize}
 
-	var removed int64
+	err = s.runRepeatable(parent, func(ctx context.Context, _ *db.Queries) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			queries := s.queries.WithTx(tx)
 
-	err := pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
-		queries := s.queries.WithTx(tx)
+			isLocked, err := queries.LockPruning(ctx, pruneLock)
+			if err != nil || !isLocked {
+				return err
+			}
 
-		isLocked, err := queries.LockPruning(ctx, pruneLock)
-		if err != nil || !isLocked {
+			removed, err = queries.PruneChanges(ctx, params)
+
 			return err
-		}
-
-		removed, err = queries.PruneChanges(ctx, db.PruneChangesParams{KeptSeconds: retention.Seconds(), MaxRows: pruneBatchSize})
-
-		return err
+		})
 	})
 
 	return removed, err

@@ -22,7 +22,7 @@ func (tx *Tx) Statuses(ctx context.Context, id string) ([]openapi.AdapterStatus,
 func (s *Store) Statuses(ctx context.Context, id string) ([]openapi.AdapterStatus, error) {
 	var found []openapi.AdapterStatus
 
-	err := s.runRead(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
+	err := s.runRepeatable(ctx, func(ctx context.Context, queries *db.Queries) (err error) {
 		found, err = listStatuses(ctx, queries, id)
 
 		return err

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"k8s.io/utils/clock"
 
@@ -78,6 +79,7 @@ type Store struct {
 	listenerDone chan struct{}
 	// pendingAnnouncement holds one value if other replicas have to be notified.
 	pendingAnnouncement chan struct{}
+	incarnation         incarnation
 
 	stop       context.CancelFunc
 	background sync.WaitGroup
@@ -97,21 +99,27 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		return nil, err
 	}
 
-	pool, err := pgxpool.NewWithConfig(ctx, config)
-	if err != nil {
-		return nil, fmt.Errorf("open database: %w", err)
-	}
-
 	backgroundCtx, stop := context.WithCancel(context.WithoutCancel(ctx))
 	s := &Store{
-		options: options, pool: pool, queries: db.New(pool), id: rand.Text(),
+		options: options, id: rand.Text(),
 		waker: &waker{woken: make(chan struct{})}, listenerDone: make(chan struct{}), stop: stop,
 		pendingAnnouncement: make(chan struct{}, 1),
 	}
 
-	if err := s.Ping(ctx); err != nil {
+	config.AfterConnect = s.checkServer
+
+	s.pool, err = pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
 		stop()
-		pool.Close()
+
+		return nil, fmt.Errorf("open database: %w", err)
+	}
+
+	s.queries = db.New(s.pool)
+
+	if err := s.openIncarnation(ctx); err != nil {
+		stop()
+		s.pool.Close()
 
 		return nil, err
 	}
@@ -131,13 +139,21 @@ func (s *Store) Close() {
 	s.pool.Close()
 }
 
-// Ping returns an error if the database can't be used now.
-func (s *Store) Ping(parent context.Context) error {
-	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
-	defer cancel()
+// errProbed rolls a probe back.
+var errProbed = errors.New("the database can be written")
 
-	if err := s.pool.Ping(ctx); err != nil {
-		return fmt.Errorf("reach database: %w", classifyError(err))
+// Ping returns an error if the database can't be used now. It writes and rolls back, because the server can
+// allow only reads, for example after a failover. The schema can be that of an earlier version after a restore.
+func (s *Store) Ping(parent context.Context) error {
+	err := s.runRepeatable(parent, func(ctx context.Context, _ *db.Queries) error {
+		return pgx.BeginFunc(ctx, s.pool, func(tx pgx.Tx) error {
+			queries := s.queries.WithTx(tx)
+
+			return cmp.Or(queries.Probe(ctx, "probe/"+s.id), checkSchema(ctx, tx), queries.CheckIncarnation(ctx), errProbed)
+		})
+	})
+	if !errors.Is(err, errProbed) {
+		return fmt.Errorf("write to database: %w", err)
 	}
 
 	return nil
@@ -155,6 +171,11 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 	}
 
 	config.MaxConns = options.MaxConns
+
+	// A connection that can only read would stay in the pool after the server can write again.
+	if config.ConnConfig.ValidateConnect == nil {
+		config.ConnConfig.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsReadWrite
+	}
 
 	params := config.ConnConfig.RuntimeParams
 	millis := strconv.FormatInt(options.Timeout.Milliseconds(), 10)
@@ -176,12 +197,12 @@ func poolConfig(options Options) (*pgxpool.Config, error) {
 }
 
 // runRead runs queries that only read. It repeats them once if the connection was lost.
-func (s *Store) runRead(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
+func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Context, queries *db.Queries) error) error {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
 	err := run(ctx, s.queries)
-	if err != nil && ctx.Err() == nil && s.shouldRetry(err, false) {
+	if err != nil && ctx.Err() == nil && s.shouldRetry(ctx, err, false) {
 		err = run(ctx, s.queries)
 	}
 
@@ -190,21 +211,25 @@ func (s *Store) runRead(parent context.Context, run func(ctx context.Context, qu
 
 // runSnapshot runs queries that only read and that see the same snapshot of the database.
 func (s *Store) runSnapshot(parent context.Context, run func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.runRead(parent, func(ctx context.Context, _ *db.Queries) error {
+	return s.runRepeatable(parent, func(ctx context.Context, _ *db.Queries) error {
 		options := pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}
 
 		return pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 	})
 }
 
-// shouldRetry returns true if a failed function may be run again. If a connection was lost, it
-// discards all connections of the pool, because none of them works after a restart of the server.
-func (s *Store) shouldRetry(err error, isCommitting bool) bool {
-	if !isCommitting && isConnectionLost(err) {
-		s.pool.Reset()
-
-		return true
+// shouldRetry returns true if a failed function may be run again. If a connection was lost or can only read,
+// it discards all connections of the pool, because none of them works after a restart or a failover. If the
+// database was restored, it first drops the reports of the time before.
+func (s *Store) shouldRetry(ctx context.Context, err error, isCommitting bool) bool {
+	if sqlState(err) == codeRestored {
+		return s.handleRestore(ctx)
 	}
 
-	return isRepeatable(err)
+	isLost, isReadOnly := isConnectionLost(err), sqlState(err) == codeReadOnly
+	if isLost || isReadOnly {
+		s.pool.Reset()
+	}
+
+	return isLost && !isCommitting || isReadOnly || isRepeatable(err)
 }

@@ -45,7 +45,7 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 			s.announce()
 		}
 
-		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.shouldRetry(err, isCommitting) {
+		if err == nil || attempt == txAttempts || ctx.Err() != nil || !s.shouldRetry(ctx, err, isCommitting) {
 			return classifyError(err)
 		}
 	}
@@ -98,7 +98,7 @@ func (tx *Tx) Insert(ctx context.Context, resource Resource) (Resource, error) {
 		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, err)
 	}
 
-	if err := tx.queries.InsertResource(ctx, params); err != nil {
+	if r.Spec, err = tx.queries.InsertResource(ctx, params); err != nil {
 		return Resource{}, fmt.Errorf("insert %s %s: %w", r.Kind, r.Name, classifyError(err))
 	}
 
@@ -239,19 +239,15 @@ func (tx *Tx) Update(ctx context.Context, resource Resource) (Resource, error) {
 		return Resource{}, fmt.Errorf("update resource %s: %w", r.ID, err)
 	}
 
-	rows, err := tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
+	r.Spec, err = tx.queries.UpdateResource(ctx, db.UpdateResourceParams{
 		ID: r.ID, Spec: r.Spec, Labels: r.Labels, Generation: r.Generation, UpdatedTime: r.UpdatedTime, UpdatedBy: r.UpdatedBy,
 		DeletedTime: r.DeletedTime, DeletedBy: r.DeletedBy, Conditions: conditions,
 	})
-
-	switch {
-	case err != nil:
+	if err != nil {
 		return r, fmt.Errorf("update resource %s: %w", r.ID, classifyError(err))
-	case rows == 0:
-		return r, fmt.Errorf("update resource %s: %w", r.ID, ErrNotFound)
-	default:
-		return r, nil
 	}
+
+	return r, nil
 }
 
 // SetConditions replaces the conditions of a resource that is locked by GetForUpdate. It returns
@@ -285,6 +281,16 @@ func (tx *Tx) SetReported(ctx context.Context, id string, conditions []openapi.R
 	return nil
 }
 
+// ClearOwner removes the owner of a resource that is locked by GetForUpdate. Errors: ErrExists if another resource
+// without an owner has the name.
+func (tx *Tx) ClearOwner(ctx context.Context, id string) error {
+	if err := tx.queries.ClearOwner(ctx, id); err != nil {
+		return fmt.Errorf("remove owner of %s: %w", id, classifyError(err))
+	}
+
+	return nil
+}
+
 // Remove removes resources with their statuses and outbound references. Inbound references stay.
 // Errors: ErrHasChildren if one of them owns a resource that is not among them.
 func (tx *Tx) Remove(ctx context.Context, ids ...string) error {
@@ -300,15 +306,15 @@ func (tx *Tx) Remove(ctx context.Context, ids ...string) error {
 	}
 }
 
-// Children returns the resources that a resource owns directly, including those that are being
+// Children returns the IDs of the resources that a resource owns directly, including those that are being
 // deleted, ordered by kind and age.
-func (tx *Tx) Children(ctx context.Context, id string) ([]Resource, error) {
-	rows, err := tx.queries.Children(ctx, id)
+func (tx *Tx) Children(ctx context.Context, id string) ([]string, error) {
+	ids, err := tx.queries.Children(ctx, id)
 	if err != nil {
 		return nil, fmt.Errorf("list children of %s: %w", id, classifyError(err))
 	}
 
-	return fromRows(rows), nil
+	return ids, nil
 }
 
 // InboundReferences returns the references to resources, which may have been removed, ordered by

@@ -5,6 +5,7 @@ package store_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -286,7 +287,7 @@ func TestStatuses(t *testing.T) {
 	s := newStore(t)
 	id := insert(t, s, newCluster("c"))[0].ID
 	at := newTime().Truncate(time.Microsecond)
-	data := map[string]any{"nested": map[string]any{"n": 1.5}}
+	data := openapi.Object{"nested": map[string]any{"n": json.Number("1.000000000000000000001"), "big": int64(9007199254740993)}}
 
 	first := openapi.AdapterStatus{
 		Adapter: "b", ObservedGeneration: 1, ObservedTime: at, CreatedTime: at, LastReportTime: at, Data: &data,

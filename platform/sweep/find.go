@@ -33,7 +33,7 @@ type resourceKind struct {
 	gvk schema.GroupVersionKind
 }
 
-// object is an object with the ownership label.
+// object is an object with an ownership label.
 type object struct {
 	kind resourceKind
 	meta *metav1.PartialObjectMetadata
@@ -91,13 +91,53 @@ func (s *sweeper) isGroupSelected(group string) bool {
 	})
 }
 
-// listObjects lists all objects with the ownership label. The result has each object once.
+// listObjects lists all objects with an ownership label. The result has each object once.
 func (s *sweeper) listObjects(ctx context.Context, kinds []resourceKind) ([]*object, error) {
 	selector, err := newSelector(s.Config.Adapters)
 	if err != nil {
 		return nil, err
 	}
 
+	labeled, err := s.listSelected(ctx, kinds, selector)
+	if err != nil {
+		return nil, err
+	}
+
+	// Somebody may have removed the label of the adapter.
+	others, err := s.listSelected(ctx, kinds, adapter.LabelResourceID+",!"+adapter.LabelAdapter)
+
+	return append(labeled, s.findAdapters(labeled, others)...), err
+}
+
+// findAdapters sets the adapter of objects without the label of the adapter, if their HMAC proves that one of the known
+// adapters has created them. With a configured list of adapters, it removes the other objects.
+func (s *sweeper) findAdapters(labeled, others []*object) []*object {
+	names := slices.Clone(s.Config.Adapters)
+	for _, o := range labeled {
+		names = append(names, o.item.Adapter)
+	}
+
+	slices.Sort(names)
+	names = slices.Compact(names)
+
+	return slices.DeleteFunc(others, func(o *object) bool {
+		for _, name := range names {
+			o.meta.Labels[adapter.LabelAdapter] = name
+			if s.verify(o) == nil {
+				o.item.Adapter = name
+
+				return false
+			}
+		}
+
+		delete(o.meta.Labels, adapter.LabelAdapter)
+
+		return len(s.Config.Adapters) > 0
+	})
+}
+
+// listSelected lists the objects that a label selector selects.
+func (s *sweeper) listSelected(ctx context.Context, kinds []resourceKind, selector string) ([]*object, error) {
 	found := make([][]*object, len(kinds))
 	errs := make([]error, len(kinds))
 

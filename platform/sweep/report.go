@@ -100,6 +100,7 @@ func (r *Report) IsIncomplete() bool {
 // sort gives the report an order that does not depend on the order of responses.
 func (r *Report) sort() {
 	slices.Sort(r.Errors)
+	r.Errors = slices.Compact(r.Errors) // each kind is listed twice
 	slices.SortFunc(r.Items, func(a, b Item) int {
 		return strings.Compare(a.sortKey(), b.sortKey())
 	})

@@ -20,7 +20,7 @@ const tracerName = "github.com/hyperfleet/hyperfleet/platform/sweep"
 // Run does one sweep. It returns an error if the sweep could not start. If only parts of it failed,
 // the errors are in the report.
 func Run(ctx context.Context, options Options) (Report, error) {
-	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.Clock = cmp.Or[clock.WithTicker](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
 
 	s, err := newSweeper(options)

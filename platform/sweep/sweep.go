@@ -50,7 +50,7 @@ type Options struct {
 	// Keys verify the identities of objects.
 	Keys *stamp.Keys
 	// Clock is the clock. Default: the real clock.
-	Clock clock.Clock
+	Clock clock.WithTicker
 	// Log is the logger. Default: slog.Default.
 	Log *slog.Logger
 }
@@ -58,8 +58,9 @@ type Options struct {
 // Defaults returns the default configuration, which a configuration file overrides.
 func Defaults() platform.Sweep {
 	return platform.Sweep{
-		MaxDeletions: 100, MaxShare: 0.5, MinAge: 10 * time.Minute,
-		Log: platform.Log{Level: "info", Format: "json"},
+		MaxDeletions: 100, MaxShare: 0.5, MinAge: 10 * time.Minute, Lease: "sweep",
+		Clients: platform.SentinelPeers{HyperFleetAPI: platform.APIClient{Timeout: client.DefaultTimeout}},
+		Log:     platform.Log{Level: "info", Format: "json"},
 	}
 }
 

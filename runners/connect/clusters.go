@@ -4,11 +4,15 @@
 package connect
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
+	"net/url"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +34,8 @@ type Clusters struct {
 	Factories map[string]hypervisor.Factory
 	// Options of all connections.
 	Options hypervisor.Options
+	// Operators is the number of operators that share the limits of the hypervisors. 0 means 1.
+	Operators int
 
 	mu      sync.RWMutex
 	entries map[string]clusterEntry
@@ -76,6 +82,8 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 	if err != nil {
 		return nil, err
 	}
+
+	divideLimits(&config, c.Operators)
 
 	conn, err := factory(config, c.Options)
 	if err != nil {
@@ -144,6 +152,7 @@ func (c *Clusters) Close() {
 type clusterSecrets struct {
 	Credentials           hypervisor.Credentials
 	ClientCert, ClientKey string
+	SSHPrivateKey         string
 	Kubeconfig            string
 }
 
@@ -161,10 +170,18 @@ func (c *Clusters) readSecrets(ctx context.Context, spec *v1alpha1.HypervisorClu
 		{spec.Credentials.Password, &out.Credentials.Password},
 		{spec.Credentials.ClientCert, &out.ClientCert},
 		{spec.Credentials.ClientKey, &out.ClientKey},
+		{spec.Credentials.SSHPrivateKey, &out.SSHPrivateKey},
 	}
 
-	// An administrator wrote the endpoint, so the credentials may be sent to it.
+	// An administrator wrote the endpoint and the hosts, so the credentials may be sent to them.
 	destination := credential.DestinationOfURL(spec.Endpoint)
+	if spec.Libvirt != nil {
+		destination = credential.NewDestination(serversOfHosts(spec.Libvirt.Hosts)...)
+	}
+
+	if spec.External != nil && !strings.HasPrefix(spec.External.Address, "unix:") {
+		destination = credential.NewDestination(spec.External.Address)
+	}
 
 	for _, field := range fields {
 		value, err := c.Secrets.readSource(ctx, field.from, "", destination)
@@ -185,6 +202,22 @@ func (c *Clusters) readSecrets(ctx context.Context, spec *v1alpha1.HypervisorClu
 	}
 
 	return out, nil
+}
+
+// serversOfHosts returns the servers of libvirt hosts as host:port. A host with a Unix socket has none.
+func serversOfHosts(hosts []v1alpha1.LibvirtHost) []string {
+	ports := map[string]string{"qemu+tls": hypervisor.PortLibvirtTLS, "qemu+ssh": hypervisor.PortSSH}
+
+	var servers []string
+
+	for _, host := range hosts {
+		u, err := url.Parse(host.URI)
+		if err == nil && u.Hostname() != "" {
+			servers = append(servers, net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), ports[u.Scheme])))
+		}
+	}
+
+	return servers
 }
 
 // computeDigest returns one digest of the settings and the Secrets. Only the digest is kept.
@@ -223,6 +256,18 @@ func newClusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecret
 		config.DefaultStorage, config.DefaultNetwork = source.StorageClassName, source.Network
 	}
 
+	if source := spec.Libvirt; source != nil {
+		config.DomainType, config.SSHPrivateKey = source.DomainType, []byte(secrets.SSHPrivateKey)
+
+		for i := range source.Hosts {
+			config.Hosts = append(config.Hosts, newHostConfig(&source.Hosts[i]))
+		}
+	}
+
+	if source := spec.External; source != nil {
+		config.Address, config.Settings = source.Address, source.Settings
+	}
+
 	if spec.VMIDRange != nil {
 		config.IDMin, config.IDMax = int(spec.VMIDRange.Min), int(spec.VMIDRange.Max)
 	}
@@ -233,4 +278,33 @@ func newClusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecret
 	}
 
 	return config, nil
+}
+
+// The limits of a HypervisorCluster without spec.limits, as in the defaults of the CRD.
+const (
+	defaultClonesPerStorage = 2
+	defaultCallsPerNode     = 4
+)
+
+// divideLimits gives this operator its part of the limits of a hypervisor that several operators use. The part is at
+// least 1, so with more operators than the limit, the operators together exceed the limit.
+func divideLimits(config *hypervisor.Config, operators int) {
+	if operators <= 1 {
+		return
+	}
+
+	config.ClonesPerStorage = max(cmp.Or(config.ClonesPerStorage, defaultClonesPerStorage)/operators, 1)
+	config.CallsPerNode = max(cmp.Or(config.CallsPerNode, defaultCallsPerNode)/operators, 1)
+}
+
+func newHostConfig(host *v1alpha1.LibvirtHost) hypervisor.Host {
+	config := hypervisor.Host{
+		Name: host.Name, URI: host.URI, SSHHostKey: host.SSHHostKey, StoragePool: host.StoragePool,
+		Network: host.Network, Bridge: host.Bridge, MaxCPU: int(host.MaxCPU), MaxStoragePercent: int(host.MaxStoragePercent),
+	}
+	if host.MaxMemory != nil {
+		config.MaxMemory = host.MaxMemory.Value()
+	}
+
+	return config
 }

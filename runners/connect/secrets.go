@@ -5,6 +5,7 @@ package connect
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -22,6 +23,8 @@ import (
 // reasonSecretNotAllowed is the reason of an error for a Secret that does not allow another
 // namespace to use it.
 const reasonSecretNotAllowed = "SecretNotAllowed"
+
+var errNotAllowed = errors.New("the Secret does not allow the namespace")
 
 // Secrets reads the values that SecretKeySelectors point to.
 type Secrets struct {
@@ -117,7 +120,8 @@ func (s *Secrets) readValue(
 		return "", err
 	}
 
-	return string(value(secret)), nil
+	// Editors end a file with a line break, and kubectl create secret --from-file keeps it. No credential ends with one.
+	return strings.TrimRight(string(value(secret)), "\r\n"), nil
 }
 
 // readSource reads an optional SecretValueSource; nil gives "".

@@ -52,7 +52,8 @@ type Workloads struct {
 type workloadEntry struct {
 	digest   [sha256.Size]byte
 	provider workload.Provider
-	readAt   time.Time
+	// readAt is the time at which the Secrets were last read, and usedAt the time at which the provider was last used.
+	readAt, usedAt time.Time
 }
 
 // Runner returns the runner that a template and a workload (of a pool or a claim) describe
@@ -97,6 +98,36 @@ func (w *Workloads) ProviderFor(
 	return w.store(key, config)
 }
 
+// ProviderToRelease is ProviderFor for a caller that removes a runner. If the Secrets do not exist, it returns the provider
+// with the credentials that this process has read last: a namespace that is being deleted loses its Secrets before its
+// claims, and nobody can create them again. If this process has not read the credentials, it returns the error of
+// ProviderFor.
+func (w *Workloads) ProviderToRelease(
+	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
+) (workload.Provider, error) {
+	provider, err := w.ProviderFor(ctx, template, workloadSpec)
+	if !credential.IsMissing(err) {
+		return provider, err
+	}
+
+	runner, runnerErr := w.Runner(template, workloadSpec)
+	if runnerErr != nil {
+		return nil, runnerErr
+	}
+
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	entry, ok := w.entries[newProviderKey(template, runner)]
+	if !ok {
+		return nil, err
+	}
+
+	entry.usedAt = w.clock().Now()
+
+	return entry.provider, nil
+}
+
 // newProviderKey returns the key of a provider. Pools with the same template and scope share a
 // provider.
 func newProviderKey(template *v1alpha1.HypervisorMachineTemplate, runner workload.RunnerSpec) string {
@@ -117,6 +148,8 @@ func (w *Workloads) getFresh(key string) workload.Provider {
 		return nil
 	}
 
+	entry.usedAt = w.clock().Now()
+
 	return entry.provider
 }
 
@@ -132,7 +165,7 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 	defer w.mu.Unlock()
 
 	if entry, ok := w.entries[key]; ok && entry.digest == digest {
-		entry.readAt = w.clock().Now()
+		entry.readAt, entry.usedAt = w.clock().Now(), w.clock().Now()
 
 		return entry.provider, nil
 	}
@@ -146,9 +179,9 @@ func (w *Workloads) store(key string, config workload.Config) (workload.Provider
 		w.entries = map[string]*workloadEntry{}
 	}
 
-	maps.DeleteFunc(w.entries, func(_ string, old *workloadEntry) bool { return w.clock().Since(old.readAt) > providerIdleTimeout })
+	maps.DeleteFunc(w.entries, func(_ string, old *workloadEntry) bool { return w.clock().Since(old.usedAt) > providerIdleTimeout })
 
-	w.entries[key] = &workloadEntry{digest: digest, provider: provider, readAt: w.clock().Now()}
+	w.entries[key] = &workloadEntry{digest: digest, provider: provider, readAt: w.clock().Now(), usedAt: w.clock().Now()}
 
 	return provider, nil
 }

@@ -54,7 +54,7 @@ func (s *scope) confirm(ctx context.Context) error {
 	s.confirmCalls.record(key, now)
 	s.requeueIn(s.nextConfirmTime(key).Sub(now))
 
-	if workload.Is(err, workload.NotFound) && isLost(s.job, now) {
+	if workload.Is(err, workload.NotFound) && (s.isDeleted(err, now) || isLost(s.job, now)) {
 		found, err = s.newLostJob(now), nil
 	}
 
@@ -100,6 +100,14 @@ func isLost(job *v1alpha1.RunnerJob, now time.Time) bool {
 	}[job.Spec.State]
 
 	return limit > 0 && now.Sub(lastEventTime(job)) > limit
+}
+
+// isDeleted reports whether the platform has certainly deleted the job. A job that the platform has just
+// created may not be readable yet.
+func (s *scope) isDeleted(err error, now time.Time) bool {
+	known, ok := errors.AsType[*workload.Error](err)
+
+	return ok && known.Reason == workload.ReasonJobDeleted && now.Sub(lastEventTime(s.job)) >= s.ConfirmAfter
 }
 
 func (s *scope) newLostJob(now time.Time) workload.Job {
@@ -178,12 +186,11 @@ func (s *scope) getJob(ctx context.Context, pools []loadedPool) (workload.Job, e
 
 // recordJob writes the job, as the platform returned it, into the ledger.
 func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
-	// The existing RunnerJob is updated, even if the response's fields give another object name.
 	found.Platform, found.ID, found.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	previous, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	changed, err := ledger.Record(ctx, s.job.Namespace, found, s.Clock.Now())
+	changed, err := ledger.Update(ctx, s.job, found, s.Clock.Now())
 	if err != nil {
 		return err
 	}
@@ -200,9 +207,9 @@ func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
 		result = "moved"
 	}
 
-	s.Metrics.countRepair(found.Platform, result)
+	s.Metrics.countStateCheck(found.Platform, result)
 	s.confirmation = &metav1.Condition{
-		Status: metav1.ConditionTrue, Reason: "Asked",
+		Status: metav1.ConditionTrue, Reason: "PlatformQueried",
 		Message: "the operator received no webhook and asked the CI platform: the job is " + string(found.State),
 	}
 
@@ -226,7 +233,7 @@ func (s *scope) newUnconfirmedCondition(err error) *metav1.Condition {
 		}
 	}
 
-	s.Metrics.countRepair(s.job.Spec.Platform, result)
+	s.Metrics.countStateCheck(s.job.Spec.Platform, result)
 
 	return &metav1.Condition{
 		Status: metav1.ConditionFalse, Reason: reason,

@@ -63,7 +63,7 @@ func newReconciler(clk *clocktesting.FakePassiveClock, providers demand.Provider
 func reconcileTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.JobReconciler, key client.ObjectKey) {
 	t.Helper()
 	reconcileJob(t, r, key)
-	clk.SetTime(clk.Now().Add(10 * time.Second))
+	clk.SetTime(clk.Now().Add(40 * time.Second))
 	reconcileJob(t, r, key)
 }
 
@@ -169,7 +169,7 @@ func TestJobIsMatched(t *testing.T) {
 	}
 
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionMatched, metav1.ConditionTrue, demand.ReasonMatched, "linux")
-	kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonMachineComing, "")
+	kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, metav1.ConditionTrue, demand.ReasonWaitingForMachine, "")
 
 	reconcileJob(t, r, fitsNot)
 	kube.CheckCondition(t, getJob(t, fitsNot).Status.Conditions, demand.ConditionMatched, metav1.ConditionFalse, demand.ReasonNoLabels, "lacks [s390x]")
@@ -242,7 +242,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 		t.Errorf("requeued after %s, want twice the maximum time without an update", result.RequeueAfter)
 	}
 
-	kube.CheckCondition(t, getJob(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "Asked", "Queued")
+	kube.CheckCondition(t, getJob(t, key).Status.Conditions, demand.ConditionConfirmed, metav1.ConditionTrue, "PlatformQueried", "Queued")
 	reconcileJob(t, r, key)
 
 	if calls() != 1 {
@@ -297,7 +297,9 @@ func TestLostJobEnds(t *testing.T) {
 	createPool(t, namespace, "linux", repository, "s", "linux")
 	createTemplate(t, namespace)
 
-	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	githubServer := githubtest.New(t, sim.Options{
+		Repos: []sim.Repo{{FullName: repository, Private: true}}, PATs: []sim.PAT{{Token: githubtest.PAT, Repos: []string{"acme/other"}}},
+	})
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now.Add(47 * time.Hour))
 	r := newReconciler(clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
@@ -312,6 +314,27 @@ func TestLostJobEnds(t *testing.T) {
 
 	kube.CheckCondition(t, got.Status.Conditions, demand.ConditionConfirmed, metav1.ConditionFalse, workload.ReasonJobMissing, "Actions: read")
 	clk.SetTime(now.Add(50 * time.Hour))
+	reconcileJob(t, r, key)
+
+	if got := getJob(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {
+		t.Errorf("job = %s %s", got.State, got.Conclusion)
+	}
+}
+
+// A job whose run was deleted requests machines only until its platform is asked.
+func TestDeletedJobEnds(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+	createTemplate(t, namespace)
+
+	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
+	now := time.Now()
+	clk := clocktesting.NewFakePassiveClock(now.Add(6 * time.Minute))
+	r := newReconciler(clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
+	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
+
 	reconcileJob(t, r, key)
 
 	if got := getJob(t, key).Spec; got.State != v1alpha1.JobCompleted || got.Conclusion != "lost" {

@@ -94,15 +94,15 @@ type Input struct {
 
 // Reasons of a Decision.
 const (
-	ReasonSteady      = "AsDesired"
-	ReasonScalingUp   = "ScalingUp"
-	ReasonScalingDown = "ScalingDown"
-	ReasonAtMaximum   = "AtMaximum"
-	ReasonBackingOff  = "BackingOff"
-	ReasonReplacing   = "Replacing"
-	ReasonIdleSurplus = "IdleSurplus"
-	ReasonFinishing   = "WaitingForRoom"
-	ReasonPaused      = "Paused"
+	ReasonSteady             = "AsDesired"
+	ReasonScalingUp          = "ScalingUp"
+	ReasonScalingDown        = "ScalingDown"
+	ReasonAtMaximum          = "AtMaximum"
+	ReasonBackingOff         = "BackingOff"
+	ReasonReplacing          = "Replacing"
+	ReasonIdleSurplus        = "IdleSurplus"
+	ReasonWaitingForDeletion = "WaitingForDeletion"
+	ReasonPaused             = "Paused"
 )
 
 // Reasons of a Deletion.
@@ -111,7 +111,7 @@ const (
 	DeleteIdleTimeout = "IdleTimeout"
 	DeleteMaxLifetime = "MaxLifetime"
 	DeleteOutdated    = "TemplateChanged"
-	DeleteStuck       = "NoRoom"
+	DeleteNoCapacity  = "NoCapacity"
 )
 
 // Deletion is a machine to delete. The machine's claim removes the runner first. The platform refuses the
@@ -336,7 +336,7 @@ func (p *plan) scaleUp(out *Decision) {
 
 	switch {
 	case out.Create+len(out.Activate) == 0:
-		out.Reason = ReasonFinishing
+		out.Reason = ReasonWaitingForDeletion
 		out.Message = fmt.Sprintf("%s more needed as soon as finished machines are deleted: scaling.maxReplicas is %d",
 			formatMachines(need), p.maxReplicas())
 	case len(out.Delete) > 0:

@@ -52,7 +52,7 @@ func (p *plan) deleteStuck() []Deletion {
 		stuck := claim.Stuck && !claim.Bound
 		if stuck {
 			deletions = append(deletions, Deletion{
-				claim.Name, DeleteStuck, "its cluster or node has no free capacity; the pool creates a machine elsewhere",
+				claim.Name, DeleteNoCapacity, "its cluster or node has no free capacity; the pool creates a machine elsewhere",
 			})
 		}
 

@@ -132,7 +132,7 @@ func joinDecisions(in Input, sizes []string, parts map[string]Decision) (Decisio
 		part := parts[size]
 		out.Desired += part.Desired
 		out.Delete = append(out.Delete, part.Delete...)
-		needsCapacity = needsCapacity || part.Create > 0 || part.Reason == ReasonFinishing
+		needsCapacity = needsCapacity || part.Create > 0 || part.Reason == ReasonWaitingForDeletion
 		out.RequeueAfter = step.ChooseSooner(out.RequeueAfter, part.RequeueAfter)
 
 		if out.Reason == ReasonSteady && part.Reason != ReasonSteady {

@@ -106,7 +106,7 @@ func TestDesired(t *testing.T) {
 		},
 		"no capacity until finished machines are deleted": {
 			in:   demand.Input{Max: 2, Queued: 1, Claims: newClaims(2, demand.ClaimFinishing)},
-			want: demand.Decision{Desired: 1, Reason: demand.ReasonFinishing},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonWaitingForDeletion},
 		},
 		"idle machines are kept during the delay": {
 			in:   demand.Input{Max: 3, ScaleDownDelay: delay, Claims: newClaims(1, demand.ClaimIdle)},
@@ -137,7 +137,7 @@ func TestDesired(t *testing.T) {
 		"the replacement waits for capacity": {
 			in: demand.Input{Min: 1, Max: 1, IdleTimeout: delay, Claims: []demand.Claim{newClaim("stale", demand.ClaimIdle, delay)}},
 			want: demand.Decision{
-				Desired: 1, Delete: newDeletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonFinishing,
+				Desired: 1, Delete: newDeletions(demand.DeleteIdleTimeout, "stale"), Reason: demand.ReasonWaitingForDeletion,
 			},
 		},
 		"an idle timeout sets the requeue time": {
@@ -256,7 +256,7 @@ func TestDesired(t *testing.T) {
 		"at least one is replaced": {
 			in: demand.Input{Min: 1, Max: 1, Claims: markOutdated(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{
-				Desired: 1, Delete: newDeletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonFinishing,
+				Desired: 1, Delete: newDeletions(demand.DeleteOutdated, "idle-a"), Reason: demand.ReasonWaitingForDeletion,
 			},
 		},
 		"outdated machines with a job or bound to a job stay": {
@@ -292,7 +292,7 @@ func TestDesired(t *testing.T) {
 				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: true}, newClaim("other", demand.ClaimBooting, 0),
 			}},
 			want: demand.Decision{
-				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteStuck, "stuck"), Reason: demand.ReasonReplacing,
+				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNoCapacity, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"an idle machine that is bound to a job counts for it": {

@@ -115,13 +115,7 @@ func extractJobs(claim *v1alpha1.MachineClaim) []string {
 	return nonEmptyNames(info.Job, info.BoundJob)
 }
 
-func extractPool(claim *v1alpha1.MachineClaim) []string {
-	if claim.Spec.RunnerPoolRef == nil {
-		return nil
-	}
-
-	return nonEmptyNames(claim.Spec.RunnerPoolRef.Name)
-}
+func extractPool(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.PoolName()) }
 
 func extractFailingPool(claim *v1alpha1.MachineClaim) []string {
 	if (findClaimCause(claim) == Cause{}) && !hasFailed(claim) {

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -40,14 +41,15 @@ func (s *Sources) pollJobs(ctx context.Context, poller workload.Poller, pools []
 	return errors.Join(pollErr, s.ingest(ctx, pools, jobs))
 }
 
-// listRepositories returns the repositories that the pools name and the repositories of the jobs in
-// the ledger, sorted, at most maxPolledRepositories.
+// listRepositories returns the repositories that the pools name, and then the repositories of the jobs in
+// the ledger, both sorted, at most maxPolledRepositories. Webhooks can name any number of repositories, and
+// must not displace those that the pools name.
 func (s *Sources) listRepositories(ctx context.Context, pools []loadedPool) ([]string, error) {
-	var out []string
+	var named, known []string
 
 	for _, pool := range pools {
 		if d := pool.object.Spec.Demand; d != nil && d.Polling != nil {
-			out = append(out, d.Polling.Repositories...)
+			named = append(named, d.Polling.Repositories...)
 		}
 	}
 
@@ -60,13 +62,17 @@ func (s *Sources) listRepositories(ctx context.Context, pools []loadedPool) ([]s
 		for i := range jobs.Items {
 			job := &jobs.Items[i].Spec
 			if slices.ContainsFunc(pools, func(p loadedPool) bool { return p.Namespace == namespace && p.hasScopeOf(*job) }) {
-				out = append(out, job.Repository)
+				known = append(known, job.Repository)
 			}
 		}
 	}
 
-	slices.Sort(out)
-	out = slices.Compact(out)
+	slices.Sort(named)
+	slices.Sort(known)
+
+	named = slices.Compact(named)
+	known = slices.DeleteFunc(slices.Compact(known), func(repository string) bool { return slices.Contains(named, repository) })
+	out := slices.Concat(named, known)
 
 	return out[:min(len(out), maxPolledRepositories)], nil
 }
@@ -89,20 +95,26 @@ func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workloa
 	now := s.Clock.Now()
 
 	for _, job := range jobs {
-		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(job) })
-		canAnyRun := func() bool { return slices.ContainsFunc(covering, func(p loadedPool) bool { return p.canRun(job) }) }
+		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(p.inEnterprise(job)) })
+		canAnyRun := func() bool {
+			return slices.ContainsFunc(covering, func(p loadedPool) bool { return p.canRun(p.inEnterprise(job)) })
+		}
+
 		if s.Platforms.isHosted(job) && !canAnyRun() {
 			continue
 		}
 
-		for _, namespace := range listNamespaces(covering) {
+		enterprises := listEnterprises(covering)
+		for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
+			job.Enterprise = enterprises[namespace]
+
 			changed, err := ledger.ingest(ctx, namespace, job, now)
 			if err != nil {
 				return err
 			}
 
 			if changed {
-				s.Metrics.countRepair(job.Platform, "heard")
+				s.Metrics.countStateCheck(job.Platform, "heard")
 			}
 		}
 	}

@@ -6,6 +6,7 @@ package demand
 import (
 	"context"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,19 +40,31 @@ type Ledger struct {
 }
 
 // Record merges an event into the RunnerJob of the event's job, and creates the RunnerJob if it is
-// missing. It reports whether anything changed.
+// missing. It reports whether anything changed. The secret of a webhook proves only the owner of the repository, so
+// an event does not change a job of another owner, even if it has the same ID.
 func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
-	key := client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}
+	return l.record(ctx, client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}, getOwner(event), event, now)
+}
 
+// Update is Record for an event of a known RunnerJob, even if the event's fields give another name or owner.
+func (l *Ledger) Update(ctx context.Context, known *v1alpha1.RunnerJob, event workload.Job, now time.Time) (bool, error) {
+	return l.record(ctx, client.ObjectKeyFromObject(known), "", event, now)
+}
+
+// record merges an event into the RunnerJob with the key. If owner is not empty and this is a job of another owner, it
+// takes the RunnerJob with a hash of the owner in its name.
+func (l *Ledger) record(
+	ctx context.Context, key client.ObjectKey, owner string, event workload.Job, now time.Time,
+) (bool, error) {
 	var reader client.Reader = l.Client
 
 	for attempt := 1; ; attempt++ {
-		changed, err := l.recordOnce(ctx, reader, key, event, now)
+		changed, err := l.recordOnce(ctx, reader, key, owner, event, now)
 
 		stale := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 		if !stale || attempt == maxWriteAttempts || ctx.Err() != nil {
 			if err != nil {
-				return false, fmt.Errorf("record job %s of %s in namespace %s: %w", event.ID, event.Repository, namespace, err)
+				return false, fmt.Errorf("record job %s of %s in namespace %s: %w", event.ID, event.Repository, key.Namespace, err)
 			}
 
 			return changed, nil
@@ -63,20 +76,25 @@ func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Jo
 
 // recordOnce creates the job, or merges the event into it. It returns false if the event changes nothing.
 func (l *Ledger) recordOnce(
-	ctx context.Context, reader client.Reader, key client.ObjectKey, event workload.Job, now time.Time,
+	ctx context.Context, reader client.Reader, key client.ObjectKey, owner string, event workload.Job, now time.Time,
 ) (bool, error) {
 	var object v1alpha1.RunnerJob
 
 	switch err := reader.Get(ctx, key, &object); {
 	case apierrors.IsNotFound(err):
-		received := metav1.NewMicroTime(now)
-		event.ReceivedAt = &received
-		object = v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
-		updateMetadata(&object, now)
-
-		return true, l.Client.Create(ctx, &object)
+		return true, l.create(ctx, key, event, now)
 	case err != nil:
 		return false, err
+	}
+
+	if known := getOwner(object.Spec); owner != "" && known != "" && owner != known {
+		key.Name = addHash(key.Name, owner)
+
+		return l.recordOnce(ctx, reader, key, "", event, now)
+	}
+
+	if l.isRunAgain(&object, event, now) {
+		return true, l.startOver(ctx, &object, event, now)
 	}
 
 	merged, changed := Merge(object.Spec, event)
@@ -88,6 +106,46 @@ func (l *Ledger) recordOnce(
 	updateMetadata(&object, now)
 
 	return true, l.Client.Update(ctx, &object)
+}
+
+// getOwner returns the owner of the job's repository.
+func getOwner(job workload.Job) string {
+	owner, _, _ := strings.Cut(strings.ToLower(job.Repository), "/")
+
+	return owner
+}
+
+// runAgainAfter is how long after the end of a job an event with an earlier state means that the job is run
+// again. Before that, the event may be late. Polls find the jobs that are run again sooner.
+const runAgainAfter = 15 * time.Second
+
+// isRunAgain reports whether the event is the start of another run of a completed job that keeps its id.
+func (l *Ledger) isRunAgain(job *v1alpha1.RunnerJob, event workload.Job, now time.Time) bool {
+	platform, isKnown := l.Platforms[event.Platform]
+	isWaiting := event.State == v1alpha1.JobQueued || event.State == v1alpha1.JobWaiting
+
+	return isKnown && platform.Traits().ReusesJobIDs && isWaiting && event.ID == job.Spec.ID &&
+		job.Spec.State == v1alpha1.JobCompleted && now.Sub(lastEventTime(job)) > runAgainAfter
+}
+
+// startOver replaces the RunnerJob of a job that is run again, because its status is that of the first run.
+// If the creation fails, the next event creates the RunnerJob.
+func (l *Ledger) startOver(ctx context.Context, old *v1alpha1.RunnerJob, event workload.Job, now time.Time) error {
+	err := l.Client.Delete(ctx, old, client.Preconditions{UID: &old.UID, ResourceVersion: &old.ResourceVersion})
+	if err != nil {
+		return err
+	}
+
+	return l.create(ctx, client.ObjectKeyFromObject(old), event, now)
+}
+
+func (l *Ledger) create(ctx context.Context, key client.ObjectKey, event workload.Job, now time.Time) error {
+	received := metav1.NewMicroTime(now)
+	event.ReceivedAt = &received
+	object := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
+	updateMetadata(object, now)
+
+	return l.Client.Create(ctx, object)
 }
 
 // updateMetadata sets AnnotationLastSeen, and copies the platform and the state into labels for

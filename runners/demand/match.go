@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -23,9 +24,9 @@ func (p Pool) evaluateFit(job workload.Job) workload.JobMatch {
 	runner := p.Runner
 	runner.Labels = slices.Concat(runner.Labels, size.Labels)
 
-	fit := p.Rules.MatchJob(runner, job)
-	if fit.Matched && refusal != "" {
-		fit.Matched, fit.Message = false, refusal
+	fit := p.applyLabelMatch(p.Rules.MatchJob(runner, job), job)
+	if refusal != "" && fit.InScope && (fit.Matched || p.LabelMatch == v1alpha1.LabelMatchAny) {
+		fit.Matched, fit.Message, fit.MissingLabels = false, refusal, nil
 	}
 
 	return fit
@@ -37,6 +38,30 @@ func (p Pool) hasScopeOf(job workload.Job) bool {
 	job.LabelsUnknown = false
 
 	return p.evaluateFit(job).InScope
+}
+
+// inEnterprise returns the job as this pool reports it. A platform does not say to which enterprise a
+// job belongs, so the credentials of the pool that reports the job are the only proof.
+func (p Pool) inEnterprise(job workload.Job) workload.Job {
+	job.Enterprise = p.Runner.Scope.Enterprise
+
+	return job
+}
+
+// pooled is a Pool, or a type that embeds one.
+type pooled interface{ basis() Pool }
+
+func (p Pool) basis() Pool { return p }
+
+// listEnterprises returns the enterprises of the pools that report a job, by namespace. The enterprise of a
+// namespace is empty if none of its pools has one.
+func listEnterprises[P pooled](pools []P) map[string]string {
+	out := map[string]string{}
+	for _, pool := range pools {
+		out[pool.basis().Namespace] = cmp.Or(out[pool.basis().Namespace], pool.basis().Runner.Scope.Enterprise)
+	}
+
+	return out
 }
 
 // Match returns the pool that serves a job, and false if there is none. Of the pools whose runners
@@ -101,7 +126,7 @@ func Explain(job workload.Job, pools []Pool) (string, string) {
 
 	for _, pool := range pools {
 		fit := pool.evaluateFit(job)
-		if _, refusal := pool.ParseSize(job); refusal != "" && fit.Message == refusal {
+		if _, refusal := pool.parseSizeLabels(job); refusal != "" && fit.Message == refusal {
 			return ReasonSizeRefused, refusal
 		}
 

@@ -39,6 +39,19 @@ func newOrganizationConfig(organization string, labels ...string) v1alpha1.GitHu
 	return v1alpha1.GitHubActionsConfig{Organization: organization, Labels: labels}
 }
 
+// newEnterprisePool returns a pool whose template names an enterprise, as NewPool reads it.
+func newEnterprisePool(name, enterprise string, labels ...string) demand.Pool {
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Enterprise: enterprise}}
+
+	return newPlatforms().NewPool(&v1alpha1.RunnerPool{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec: v1alpha1.RunnerPoolSpec{TemplateRef: v1alpha1.LocalObjectReference{Name: "t"}, Workload: v1alpha1.Workload{
+			Type: v1alpha1.WorkloadGitHubActions, Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: labels}},
+		}},
+	}, demand.Templates{"t": template})
+}
+
 func withLabels(labels ...string) func(*workload.Job) {
 	return func(j *workload.Job) { j.Labels = labels }
 }
@@ -48,6 +61,7 @@ func TestMatch(t *testing.T) {
 
 	linux := newPool("linux", newRepositoryConfig("acme/app", "linux"))
 	gpu := newPool("gpu", newOrganizationConfig("acme", "linux", "GPU"))
+	corp := newEnterprisePool("corp", "corp", "linux")
 
 	tests := map[string]struct {
 		job     workload.Job
@@ -83,6 +97,21 @@ func TestMatch(t *testing.T) {
 		"an owner with the same prefix": {
 			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = "acme2/app" }),
 			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "acme2/app",
+		},
+		"an organization that does not own the repository": {
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository, j.Organization = "mallory/app", "acme" }),
+			pools: []demand.Pool{gpu}, reason: demand.ReasonNoScope, message: "mallory/app",
+		},
+		"an enterprise whose pool reported the job": {
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Enterprise = "Corp" }),
+			pools: []demand.Pool{corp}, want: "corp",
+		},
+		"an enterprise whose pool did not report the job": {
+			job: newJob(v1alpha1.JobQueued), pools: []demand.Pool{corp}, reason: demand.ReasonNoScope, message: "acme/app",
+		},
+		"another enterprise": {
+			job:   newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Enterprise = "mallory" }),
+			pools: []demand.Pool{corp}, reason: demand.ReasonNoScope, message: "acme/app",
 		},
 		"no labels": {
 			job: newJob(v1alpha1.JobQueued, withLabels()), pools: []demand.Pool{linux}, reason: demand.ReasonNotOffered, message: "runs-on",

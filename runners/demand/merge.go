@@ -61,6 +61,7 @@ func overlay(base, update workload.Job) workload.Job {
 		{&merged.Name, &update.Name},
 		{&merged.Repository, &update.Repository},
 		{&merged.Organization, &update.Organization},
+		{&merged.Enterprise, &update.Enterprise},
 		{&merged.RunID, &update.RunID},
 		{&merged.Workflow, &update.Workflow},
 		{&merged.URL, &update.URL},
@@ -136,6 +137,11 @@ func (p Platforms) JobName(job workload.Job) string {
 		return name
 	}
 
+	return addHash(name, salt)
+}
+
+// addHash returns the name with a hash of the salt at its end.
+func addHash(name, salt string) string {
 	sum := sha256.Sum256([]byte(salt))
 
 	return name[:min(len(name), maxObjectName-shortHash-1)] + "-" + hex.EncodeToString(sum[:])[:shortHash]

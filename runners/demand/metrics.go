@@ -22,7 +22,7 @@ type Metrics struct {
 }
 
 // NewMetrics registers hyperfleet_webhooks_total{platform,result},
-// hyperfleet_webhook_duration_seconds{platform}, hyperfleet_job_repairs_total{platform,result} and
+// hyperfleet_webhook_duration_seconds{platform}, hyperfleet_job_state_checks_total{platform,result} and
 // hyperfleet_job_sources_total{platform,source,result}. The number of label values is limited: a
 // platform is one that has a parser, or "unknown", and a result is a constant of this package.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
@@ -37,7 +37,7 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 8, 10},
 		}, []string{"platform"}),
 		repairs: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Namespace: "hyperfleet", Name: "job_repairs_total",
+			Namespace: "hyperfleet", Name: "job_state_checks_total",
 			Help: "Calls to a CI platform about a job without recent webhooks, by result; moved means that a webhook was missed.",
 		}, []string{"platform", "result"}),
 	}
@@ -65,7 +65,7 @@ func (m *Metrics) observeWebhook(platform, result string, took time.Duration) {
 	m.duration.WithLabelValues(platform).Observe(took.Seconds())
 }
 
-func (m *Metrics) countRepair(platform, result string) {
+func (m *Metrics) countStateCheck(platform, result string) {
 	if m != nil {
 		m.repairs.WithLabelValues(platform, result).Inc()
 	}

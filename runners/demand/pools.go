@@ -27,6 +27,8 @@ type Pool struct {
 	// pool's first template.
 	SizeLabels *v1alpha1.SizeLabels
 	Template   string
+	// LabelMatch is the pool's labelMatch. Empty means LabelMatchAll.
+	LabelMatch string
 	// Templates of the pool's namespace that are known.
 	Templates Templates
 	// Rules of the pool's platform. Nil means that the platform is unknown and the pool can run no
@@ -62,6 +64,7 @@ func (p Platforms) NewPool(pool *v1alpha1.RunnerPool, templates Templates) Pool 
 		Namespace: pool.Namespace, Name: pool.Name, Priority: pool.Spec.Priority, Max: int(pool.Spec.Scaling.MaxReplicas),
 		Runner:     workload.RunnerSpec{Platform: pool.Spec.Workload.Type},
 		SizeLabels: pool.Spec.SizeLabels, Template: pool.Spec.TemplateRef.Name, Templates: templates,
+		LabelMatch: pool.Spec.LabelMatch,
 	}
 
 	if pool.Spec.Paused {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -118,9 +119,11 @@ func NewReceiver(config ReceiverConfig) *Receiver {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 
+	ledger := &Ledger{Client: config.Client, Live: config.Live, Platforms: config.Platforms}
+
 	return &Receiver{
 		config:  config,
-		inbox:   newInbox(&Ledger{Client: config.Client, Live: config.Live, Platforms: config.Platforms}, config.Clock),
+		inbox:   newInbox(ledger, config.Clock),
 		secrets: &secretCache{reader: config.Secrets, clock: config.Clock},
 		readers: newReadLimiter(readersPerSlot * config.Parallel),
 		slots:   make(chan struct{}, config.Parallel),
@@ -240,14 +243,9 @@ func (r *Receiver) handle(
 		return newUnavailableResponse(ctx.Err())
 	}
 
-	namespaces := make([]string, 0, len(pools))
-	for _, pool := range pools {
-		namespaces = append(namespaces, pool.Namespace)
-	}
-
-	slices.Sort(namespaces)
-
-	for _, namespace := range slices.Compact(namespaces) {
+	enterprises := listEnterprises(pools)
+	for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
+		job.Enterprise = enterprises[namespace]
 		if err := r.inbox.record(ctx, namespace, job); err != nil {
 			return newUnavailableResponse(err)
 		}
@@ -306,7 +304,7 @@ func (r *Receiver) verifyAndParse(
 	}
 
 	covering := slices.DeleteFunc(slices.Clone(pools), func(pool webhookPool) bool {
-		return !pool.hasScopeOf(newScopeJob(scope, platform))
+		return !pool.hasScopeOf(pool.inEnterprise(newScopeJob(scope, platform)))
 	})
 	verify := func(secret []byte) error { return parser.Verify(header, body, secret) }
 
@@ -321,7 +319,7 @@ func (r *Receiver) verifyAndParse(
 
 	job, namesJob, err := parser.ParseJob(header, body)
 	canAnyRun := func() bool {
-		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(job) })
+		return slices.ContainsFunc(trusted, func(pool webhookPool) bool { return pool.canRun(pool.inEnterprise(job)) })
 	}
 
 	switch {

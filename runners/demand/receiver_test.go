@@ -11,14 +11,17 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -309,6 +312,124 @@ func TestReceiverKeepsNamespacesApart(t *testing.T) {
 		if got := len(listJobs(t, namespace)); got != want {
 			t.Errorf("%d jobs, want %d", got, want)
 		}
+	}
+}
+
+// The IDs of jobs are no secret, and the secret of a webhook proves only the owner of the repository. Otherwise, the holder
+// of one secret could end the jobs of other owners in the same namespace, before or after they are queued.
+func TestWebhooksChangeNoJobsOfOthers(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	victim, attacker := newUniqueName(t)+"/app", newUniqueName(t)+"-attacker/app"
+	createPool(t, namespace, "victim", victim, "of the victim", "linux")
+	createPool(t, namespace, "attacker", attacker, "of the attacker", "linux")
+
+	receiver := newTestReceiver(env.Client, nil)
+
+	for _, sent := range []struct {
+		repository, secret, status string
+		id                         int
+	}{
+		{victim, "of the victim", "queued", 5}, {attacker, "of the attacker", "completed", 5}, {victim, "of the victim", "in_progress", 5},
+		{attacker, "of the attacker", "completed", 6}, {victim, "of the victim", "queued", 6}, {victim, "of the victim", "queued", 6},
+	} {
+		if got := serveRequest(receiver, newWebhookRequest(newWebhookBody(sent.repository, sent.id, sent.status, "linux"), sent.secret)); got.Code != 202 {
+			t.Fatalf("response = %d %s", got.Code, got.Body)
+		}
+	}
+
+	got := map[string]v1alpha1.JobState{}
+
+	for _, job := range listJobs(t, namespace) {
+		if job.Spec.Repository == victim {
+			got[job.Spec.ID] += job.Spec.State
+		}
+	}
+
+	if len(got) != 2 || got["5"] != v1alpha1.JobRunning || got["6"] != v1alpha1.JobQueued {
+		t.Errorf("jobs of the victim = %v, want 5 Running and 6 Queued, one of each", got)
+	}
+}
+
+// Only a pool of the enterprise shows, with its secret, that a job belongs to the enterprise. Without this, the holder
+// of the secret of one repository could request machines of an enterprise's pool in the same namespace.
+func TestReceiverKeepsEnterprisesApart(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "app", repository, "of the repository", "linux")
+	createEnterprisePool(t, namespace, "corp", "of the enterprise")
+
+	for id, secret := range map[int]string{5: "of the repository", 6: "of the enterprise"} {
+		if got := serveRequest(newTestReceiver(env.Client, nil), newWebhookRequest(newWebhookBody(repository, id, "queued", "linux"), secret)); got.Code != 202 {
+			t.Fatalf("response = %d %s", got.Code, got.Body)
+		}
+	}
+
+	jobs := listJobs(t, namespace)
+	if of := jobs["gh-5"].Spec.Enterprise; of != "" {
+		t.Errorf("a job with the secret of the repository is of the enterprise %q", of)
+	}
+
+	if of := jobs["gh-6"].Spec.Enterprise; of != "corp" {
+		t.Errorf("a job with the secret of the enterprise's pool is of the enterprise %q, want corp", of)
+	}
+}
+
+// createEnterprisePool creates a pool of the enterprise corp that receives webhooks, with its template and Secret.
+func createEnterprisePool(t *testing.T, namespace, name, secret string) {
+	t.Helper()
+
+	template := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "linux"},
+		Spec: v1alpha1.HypervisorMachineTemplateSpec{
+			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: "pve"},
+			Template:             v1alpha1.TemplateSource{Proxmox: &v1alpha1.ProxmoxTemplate{TemplateName: "debian"}},
+			Resources:            v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse("1Gi")},
+		},
+	}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+		Enterprise:  "corp",
+		Credentials: &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: name, Key: "token"}},
+	}}
+	env.Create(t, template)
+	createPool(t, namespace, name, "", secret, "linux")
+}
+
+// countingSecrets counts the reads of Secrets.
+type countingSecrets struct {
+	demand.SecretReader
+
+	reads atomic.Int64
+}
+
+func (c *countingSecrets) Value(ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string) (string, error) {
+	c.reads.Add(1)
+
+	return c.SecretReader.Value(ctx, selector, namespace)
+}
+
+// A namespace cannot delay the webhooks of other namespaces with many pools that have the same scope.
+func TestManyPoolsDelayNoWebhook(t *testing.T) {
+	t.Parallel()
+
+	hostile, victim, repository := env.Namespace(t), env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, victim, "linux", repository, "of the victim", "linux")
+
+	for i := range 100 {
+		createPool(t, hostile, "p"+strconv.Itoa(i), repository, "guess "+strconv.Itoa(i), "linux")
+	}
+
+	secrets := &countingSecrets{SecretReader: &connect.Secrets{Reader: env.Client}}
+	receiver := newTestReceiver(env.Client, nil, func(config *demand.ReceiverConfig) { config.Secrets = secrets })
+
+	if got := serveRequest(receiver, newWebhookRequest(newWebhookBody(repository, 5, "queued", "linux"), "of the victim")); got.Code != 202 {
+		t.Errorf("response = %d %s", got.Code, got.Body)
+	}
+
+	if reads := secrets.reads.Load(); reads > 64 {
+		t.Errorf("one webhook caused %d reads of Secrets, want at most 32 for each namespace", reads)
 	}
 }
 

@@ -36,6 +36,10 @@ type secretKey struct {
 	namespace string
 }
 
+func newSecretKey(selector v1alpha1.SecretKeySelector, namespace string) secretKey {
+	return secretKey{selector: selector.Namespace + "/" + selector.Name + "/" + selector.Key, namespace: namespace}
+}
+
 type secretEntry struct {
 	value  string
 	err    error
@@ -57,7 +61,7 @@ type secretCache struct {
 func (c *secretCache) get(
 	ctx context.Context, selector v1alpha1.SecretKeySelector, namespace string, maxAge time.Duration,
 ) (string, error) {
-	key := secretKey{selector: selector.Namespace + "/" + selector.Name + "/" + selector.Key, namespace: namespace}
+	key := newSecretKey(selector, namespace)
 
 	c.mu.Lock()
 	entry, ok := c.entries[key]

@@ -50,8 +50,19 @@ const (
 
 // ParseSize returns the size that the job requests. The string says why the pool refuses the size;
 // it is empty if the pool allows it. ParseSize ignores a label that all runners of the pool have,
-// and a label whose key the pool does not allow.
+// and a label whose key the pool does not allow. With labelMatch Any, the labels of the size include
+// the job's other labels.
 func (p Pool) ParseSize(job workload.Job) (Size, string) {
+	out, refusal := p.parseSizeLabels(job)
+	if refusal == "" {
+		refusal = p.addForeignLabels(&out, job)
+	}
+
+	return out, refusal
+}
+
+// parseSizeLabels returns what ParseSize returns without labelMatch.
+func (p Pool) parseSizeLabels(job workload.Job) (Size, string) {
 	var (
 		out     Size
 		refusal string

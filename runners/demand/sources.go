@@ -94,8 +94,11 @@ type source struct {
 
 	mu    sync.Mutex
 	pools []loadedPool
-	// nextPoll and nextRedelivery are the times of the next poll and the next redelivery request.
-	nextPoll, nextRedelivery time.Time
+	// polledAt is the time of the last poll, and retryAfter the shortest delay until the next one.
+	polledAt   time.Time
+	retryAfter time.Duration
+	// nextRedelivery is the time of the next redelivery request.
+	nextRedelivery time.Time
 }
 
 func (s *source) setPools(pools []loadedPool) {
@@ -366,8 +369,9 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 		return maxDelay
 	}
 
-	if wait := src.nextPoll.Sub(s.Clock.Now()); wait > 0 {
-		return min(wait, interval)
+	// The interval may have changed since the last poll.
+	if wait := max(interval, src.retryAfter) - s.Clock.Since(src.polledAt); wait > 0 {
+		return wait
 	}
 
 	err := s.pollJobs(ctx, poller, pools)
@@ -382,14 +386,12 @@ func (s *Sources) pollIfDue(ctx context.Context, src *source, pools []loadedPool
 		s.Log.WarnContext(ctx, "could not poll CI platform", "pool", pools[0].Key().String(), "error", err)
 	}
 
-	wait := interval
+	src.polledAt, src.retryAfter = s.Clock.Now(), 0
 	if known, ok := errors.AsType[*workload.Error](err); ok {
-		wait = max(wait, known.RetryAfter)
+		src.retryAfter = known.RetryAfter
 	}
 
-	src.nextPoll = s.Clock.Now().Add(wait)
-
-	return wait
+	return max(interval, src.retryAfter)
 }
 
 // recordPoll records the result of a poll, and returns its error. If the poll failed because no

@@ -271,7 +271,7 @@ func (t *timelineBuilder) addDestroyed() {
 			message += ": " + t.Machine.EndReason
 		}
 
-		if t.Machine.EndReason == v1alpha1.EndReasonLeftBehind {
+		if v1alpha1.CurrentReason(t.Machine.EndReason) == v1alpha1.EndReasonVMNotDeleted {
 			message = claimPrefix(t.Machine.Name) + "VM " + t.Machine.VM +
 				" was not deleted: its notes do not name this machine as the owner"
 		}

@@ -99,7 +99,8 @@ func findPoolCause(pool *v1alpha1.RunnerPool) Cause {
 	switch {
 	case scaling == nil:
 		return Cause{}
-	case isOverfull(pool), scaling.Reason == ReasonAtMaximum, scaling.Reason == ReasonFinishing:
+	case isOverfull(pool), scaling.Reason == ReasonAtMaximum,
+		v1alpha1.CurrentReason(scaling.Reason) == ReasonWaitingForDeletion:
 		return Cause{ReasonAtMaximum, fmt.Sprintf("%s has all machines that scaling.maxReplicas allows (%d): queued jobs wait until "+
 			"other jobs end; raise maxReplicas if there is capacity for more", name, pool.Spec.Scaling.MaxReplicas)}
 	case scaling.Reason == ReasonBackingOff:
@@ -157,7 +158,7 @@ func findMachinesCause(pool *v1alpha1.RunnerPool, claims []v1alpha1.MachineClaim
 
 	for i := range claims {
 		claim := &claims[i]
-		if ref := claim.Spec.RunnerPoolRef; ref == nil || ref.Name != pool.Name {
+		if claim.PoolName() != pool.Name {
 			continue
 		}
 

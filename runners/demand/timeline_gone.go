@@ -29,6 +29,24 @@ type deletedMachines struct {
 	mu       sync.Mutex
 	machines map[types.NamespacedName]Machine
 	order    []types.NamespacedName
+	// ends holds, by the UID of their claims, the last state of machines whose claims are about to be deleted. It may
+	// be newer than the last state that the API server had.
+	ends map[types.UID]Machine
+}
+
+// RecordEnd records the last state of a claim before it is deleted. The deletion itself is recorded when the cache
+// has it.
+func (r *JobReconciler) RecordEnd(claim *v1alpha1.MachineClaim) {
+	g := &r.deletedMachines
+
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	if g.ends == nil || len(g.ends) >= maxDeletedMachines {
+		g.ends = map[types.UID]Machine{} // these have only what the API server had
+	}
+
+	g.ends[claim.UID] = NewMachine(claim)
 }
 
 func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
@@ -40,7 +58,13 @@ func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 	}
 
 	key := client.ObjectKeyFromObject(claim)
-	machine := NewMachine(claim)
+	machine, ok := g.ends[claim.UID]
+	if !ok {
+		machine = NewMachine(claim)
+	}
+
+	delete(g.ends, claim.UID)
+
 	machine.DeletedAt = now
 
 	if _, known := g.machines[key]; !known {
@@ -166,8 +190,8 @@ func (r *JobReconciler) findJobsOf(ctx context.Context, claim *v1alpha1.MachineC
 		}
 	}
 
-	if claim.Spec.RunnerPoolRef != nil && waiting {
-		requests = append(requests, r.findJobsWaitingFor(ctx, claim.Namespace, claim.Spec.RunnerPoolRef.Name)...)
+	if pool := claim.PoolName(); pool != "" && waiting {
+		requests = append(requests, r.findJobsWaitingFor(ctx, claim.Namespace, pool)...)
 	}
 
 	return requests

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -19,8 +20,8 @@ const ConditionServed = "Served"
 
 // Reasons of the condition Served for a job without a problem.
 const (
-	// ReasonMachineComing: the pool provides a machine for the job.
-	ReasonMachineComing = "MachineComing"
+	// ReasonWaitingForMachine: the pool provides a machine for the job.
+	ReasonWaitingForMachine = "WaitingForMachine"
 	// ReasonRunning: a runner runs the job.
 	ReasonRunning = "Running"
 	// ReasonCompleted: the job is completed.
@@ -138,13 +139,21 @@ func hasJob(machine Machine, job *v1alpha1.RunnerJob) bool {
 func reportServed(_ context.Context, s *scope) step.Result {
 	switch {
 	case s.job.Spec.State == v1alpha1.JobCompleted && s.jobMachine != nil && !isDestroyed(s.job.Status.Timeline):
-		return step.Done().WithReason(ReasonCompleted, "the job is completed").DeferWrite() // the machine's deletion follows soon
+		return step.Done().WithReason(ReasonCompleted, "the job is completed").
+			DeferWriteAtEnd() // the machine's deletion follows soon, and the spec has the result
 	case s.job.Spec.State == v1alpha1.JobCompleted:
 		return step.Done().WithReason(ReasonCompleted, "the job is completed")
 	case s.job.Spec.State == v1alpha1.JobRunning:
 		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" runs the job").DeferWrite()
 	case s.cause.Reason == "":
-		return step.WaitReady(0, ReasonMachineComing, "RunnerPool "+s.job.Status.Pool+" provides a machine for the job")
+		result := step.WaitReady(0, ReasonWaitingForMachine, "RunnerPool "+s.job.Status.Pool+" provides a machine for the job")
+
+		last := meta.FindStatusCondition(s.job.Status.Conditions, ConditionServed)
+		if last != nil && last.Reason == ReasonWaitingForMachine && s.confirmation == nil {
+			return result.DeferWrite() // only the machine has progressed
+		}
+
+		return result
 	default:
 		return step.Wait(0, s.cause.Reason, s.cause.Message)
 	}

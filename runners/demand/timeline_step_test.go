@@ -344,14 +344,14 @@ func TestCausesOfWaiting(t *testing.T) {
 	}{
 		"paused":                  {paused: true, pool: scaling("Paused"), reason: "Paused", message: "set spec.paused to false"},
 		"the template is missing": {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "TemplateNotFound", "create it")}, reason: "TemplateNotFound", message: "RunnerPool linux is not ready: create it"},
-		"an invalid schedule does not block jobs": {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonMachineComing, message: "provides a machine"},
+		"an invalid schedule does not block jobs": {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "ScheduleInvalid", "x")}, reason: demand.ReasonWaitingForMachine, message: "provides a machine"},
 		"over the quota":               {pool: []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "QuotaExceeded", "exceeded quota: machines")}, reason: "QuotaExceeded", message: "exceeded quota: machines"},
 		"at its maximum":               {pool: scaling(demand.ReasonAtMaximum), reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"waits for finishing machines": {pool: scaling(demand.ReasonFinishing), reason: "AtMaximum", message: "scaling.maxReplicas"},
+		"waits for finishing machines": {pool: scaling(demand.ReasonWaitingForDeletion), reason: "AtMaximum", message: "scaling.maxReplicas"},
 		"backs off":                    {pool: scaling(demand.ReasonBackingOff), reason: "BackingOff", message: "failed in a row"},
 		"one of many has ended":        {pool: scaling(demand.ReasonScalingUp), queued: 2, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas allows (10)"},
 		"one of many has failed":       {pool: scaling(demand.ReasonBackingOff), queued: 20, busy: 9, reason: "AtMaximum", message: "scaling.maxReplicas"},
-		"the last machine is starting": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonMachineComing, message: "provides a machine"},
+		"the last machine is starting": {pool: scaling(demand.ReasonScalingUp), queued: 1, busy: 9, reason: demand.ReasonWaitingForMachine, message: "provides a machine"},
 		"no capacity on the nodes": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("NoCapacity", "no node has room")}, queued: 1,
 			reason: "NoCapacity", message: "no node has room",
@@ -370,21 +370,21 @@ func TestCausesOfWaiting(t *testing.T) {
 			claims: []func(*v1alpha1.MachineClaimStatus){
 				claimIs("Locked", "x"), claimIs("Creating", "cloning"), claimIs("Creating", "cloning"),
 			}, queued: 3,
-			reason: demand.ReasonMachineComing, message: "provides a machine",
+			reason: demand.ReasonWaitingForMachine, message: "provides a machine",
 		},
 		"each job has a machine": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("Locked", "x"), claimIs("Creating", "cloning")}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "provides a machine",
+			reason: demand.ReasonWaitingForMachine, message: "provides a machine",
 		},
 		"a machine boots": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){claimIs("WaitingForRunner", "x")}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "provides a machine",
+			reason: demand.ReasonWaitingForMachine, message: "provides a machine",
 		},
 		"a machine has ended": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
 				s.Conditions, s.Times.Ended = []metav1.Condition{newReadyCondition(metav1.ConditionFalse, "VMStopped", "x")}, newMicroTimeAt(1)
 			}}, queued: 1,
-			reason: demand.ReasonMachineComing, message: "provides a machine",
+			reason: demand.ReasonWaitingForMachine, message: "provides a machine",
 		},
 		"a machine failed with a terminal error": {
 			pool: scaling(demand.ReasonSteady), claims: []func(*v1alpha1.MachineClaimStatus){func(s *v1alpha1.MachineClaimStatus) {
@@ -419,7 +419,7 @@ func TestCausesOfWaiting(t *testing.T) {
 			reconcileJob(t, newReconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
 
 			got := getJob(t, key)
-			coming := tc.reason == demand.ReasonMachineComing
+			coming := tc.reason == demand.ReasonWaitingForMachine
 			status := metav1.ConditionFalse
 
 			if coming {

@@ -4,11 +4,13 @@
 package demand
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -51,6 +53,8 @@ func (r *Receiver) listWebhookPools(ctx context.Context, platform string) ([]web
 // secrets again once, because a secret may have been rotated. The error is non-nil if the API
 // server is unreachable.
 func (r *Receiver) findTrusted(ctx context.Context, pools []webhookPool, verify func([]byte) error) ([]webhookPool, error) {
+	pools = limitSecrets(pools)
+
 	for _, maxAge := range []time.Duration{maxSecretAge, minRereadAge} {
 		out, err := r.findMatchingPools(ctx, pools, verify, maxAge)
 		if err != nil || len(out) > 0 {
@@ -59,6 +63,34 @@ func (r *Receiver) findTrusted(ctx context.Context, pools []webhookPool, verify 
 	}
 
 	return nil, nil
+}
+
+// maxSecretsPerNamespace limits the secrets of one namespace that are tried for one webhook. Otherwise, a
+// namespace with many pools would delay the webhooks of all namespaces.
+const maxSecretsPerNamespace = 32
+
+// limitSecrets returns the pools without those whose secret exceeds maxSecretsPerNamespace. It keeps the pools of
+// a repository or an organization first, because a pool of an enterprise could receive every webhook.
+func limitSecrets(pools []webhookPool) []webhookPool {
+	pools = slices.SortedFunc(slices.Values(pools), func(a, b webhookPool) int {
+		return cmp.Or(cmp.Compare(a.Runner.Scope.Enterprise, b.Runner.Scope.Enterprise), cmp.Compare(a.Name, b.Name))
+	})
+	tried := map[string]map[string]bool{}
+
+	return slices.DeleteFunc(pools, func(pool webhookPool) bool {
+		if tried[pool.Namespace] == nil {
+			tried[pool.Namespace] = map[string]bool{}
+		}
+
+		secrets, key := tried[pool.Namespace], newSecretKey(pool.secretRef, pool.Namespace).selector
+		if !secrets[key] && len(secrets) == maxSecretsPerNamespace {
+			return true
+		}
+
+		secrets[key] = true
+
+		return false
+	})
 }
 
 // findMatchingPools returns the pools whose secret verifies the webhook. A cached secret is used if it is

@@ -7,6 +7,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 )
 
 // Outcomes of a request, in addition to those of package guestapi.
@@ -32,6 +34,8 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	if err := registerer.Register(m.requests); err != nil {
 		return nil, fmt.Errorf("register device identity metrics: %w", err)
 	}
+
+	guestapi.StartAtZero(m.requests, outcomeGivenAgain, outcomeInvalid, outcomeSharedTPM)
 
 	return m, nil
 }

@@ -109,6 +109,10 @@ func checkKey(claim *v1alpha1.MachineClaim, public []byte) (isRecorded bool, ref
 	}
 
 	switch device := info.Identity.Device; {
+	case device == nil && info.Identity.AttestedAt != nil:
+		// Its key was certified before the claim was restored without its status.
+		return false, guestapi.NewTerminalRefusal(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonAttestationRefused,
+			"the machine has already attested: a machine has only one device identity").WithClaim(claim)
 	case device == nil:
 		return false, nil
 	case device.PublicKeySHA256 == devid.Fingerprint(public):

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -41,6 +42,15 @@ const (
 	OutcomeLimited     = "limited"
 	OutcomeUnavailable = "unavailable"
 )
+
+// StartAtZero creates the series of all outcomes of this package and of further ones, because increase() does not see
+// the first increment of a new series.
+func StartAtZero(requests *prometheus.CounterVec, outcomes ...string) {
+	for _, outcome := range append(outcomes, OutcomeGiven, OutcomeWrongCode, OutcomeUsed, OutcomeNotOffered, OutcomeGone,
+		OutcomeLimited, OutcomeUnavailable) {
+		requests.WithLabelValues(outcome)
+	}
+}
 
 // Caller identifies the claim in the path of a request. The caller is not authenticated yet.
 type Caller struct {

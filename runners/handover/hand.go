@@ -32,6 +32,9 @@ const (
 	issueTimeout = 2 * guestapi.Timeout
 	// maxWriteAttempts limits how often a status write is retried after a conflict.
 	maxWriteAttempts = 8
+	// maxRunnerListAge is how old the list of runners may be from which is read whether a proof was used. A proof whose use
+	// was lost with a restored backup was used earlier than that.
+	maxRunnerListAge = 30 * time.Second
 	// cleanupTimeout limits the work that must be done even if the caller has disconnected or its deadline has
 	// passed.
 	cleanupTimeout = 10 * time.Second
@@ -46,6 +49,10 @@ func (h *Handler) issueCredential(ctx context.Context, machine machineCaller) (g
 
 	issuance, refusal := h.prepareIssuance(ctx, claim)
 	if refusal != nil {
+		return guest.Credential{}, refusal
+	}
+
+	if refusal := h.checkUnused(ctx, claim, machine.proof, issuance); refusal != nil {
 		return guest.Credential{}, refusal
 	}
 
@@ -101,7 +108,8 @@ func checkOffer(claim *v1alpha1.MachineClaim, proof string, now time.Time) *gues
 
 	if info == nil || info.Handover == nil {
 		refusal := guestapi.NewTerminalRefusal(http.StatusForbidden, guestapi.OutcomeNotOffered, guest.ReasonCredentialRefused,
-			"no credential was offered to the machine: its bootstrap method is not callback")
+			"no credential was offered to the machine: its bootstrap method is not callback, or its claim was restored "+
+				"without the record of the offer")
 		refusal.Claim = claim
 
 		return refusal
@@ -207,6 +215,24 @@ func (h *Handler) prepareIssuance(
 	return out, nil
 }
 
+// checkUnused returns a refusal if the CI platform lists the claim's runner as connected. The proof was then used before,
+// although the claim's status does not say so, because the claim was restored from a backup. If the platform does not
+// respond, checkUnused returns nil, because it would not issue a credential either.
+func (h *Handler) checkUnused(
+	ctx context.Context, claim *v1alpha1.MachineClaim, proof string, issuance credentialIssuance,
+) *guestapi.Refusal {
+	runner, err := issuance.provider.FindRunner(ctx, issuance.request.Name, maxRunnerListAge)
+	if err != nil || !runner.Online && !runner.Busy {
+		return nil
+	}
+
+	refusal := guestapi.NewTerminalRefusal(http.StatusConflict, guestapi.OutcomeUsed, guest.ReasonCredentialRefused,
+		"the "+proofName(proof)+" was already used: runner "+runner.Name+" is connected to the CI platform")
+	refusal.Claim = claim
+
+	return refusal
+}
+
 func newJobGoneRefusal() *guestapi.Refusal {
 	return guestapi.NewTerminalRefusal(http.StatusGone, guestapi.OutcomeGone, guest.ReasonJobGone,
 		"the job of the machine is no longer available")
@@ -286,7 +312,7 @@ func (h *Handler) recordJobState(ctx context.Context, issuance credentialIssuanc
 	if err == nil {
 		current.Platform, current.ID, current.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
 		ledger := &demand.Ledger{Client: h.Client, Live: h.Live, Platforms: h.Workloads.Platforms}
-		_, err = ledger.Record(ctx, job.Namespace, current, h.Clock.Now())
+		_, err = ledger.Update(ctx, job, current, h.Clock.Now())
 	}
 
 	if err != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 )
 
 // Outcomes of a request for a credential, in addition to those of package guestapi.
@@ -43,6 +44,8 @@ func NewMetrics(registerer prometheus.Registerer, onIssued func(*v1alpha1.Machin
 	if err := registerer.Register(m.requests); err != nil {
 		return nil, fmt.Errorf("register handover metrics: %w", err)
 	}
+
+	guestapi.StartAtZero(m.requests, outcomeWrongSVID, outcomeWrongProof)
 
 	return m, nil
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
@@ -35,18 +37,23 @@ const concurrency = 8
 
 // Reconciler reconciles HypervisorClusters.
 type Reconciler struct {
-	Client   client.Client
+	Client client.Client
+	// Live reads the claims of all namespaces from the API server.
+	Live     client.Reader
 	Runner   *step.Reconciler
 	Clusters *connect.Clusters
 	// Interval is the time between two checks of a hypervisor.
 	Interval time.Duration
+	// Keeper keeps the Secrets with the credentials.
+	Keeper *keep.Keeper
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters,verbs=get;list;watch;patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisorclusters/status,verbs=patch
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch
 //+kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
-//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get
+//+kubebuilder:rbac:groups="",namespace=hyperfleet-system,resources=secrets,verbs=get;patch
+//+kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,resourceNames=hyperfleet-secrets,verbs=get;patch
 
 // SetupWithManager adds the controller to a manager.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
@@ -98,17 +105,21 @@ type scope struct {
 	cluster *v1alpha1.HypervisorCluster
 	// provider is set by ensureConnection.
 	provider hypervisor.Provider
+	// keepError is the error of the Keeper.
+	keepError error
 }
 
 func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: finalizer,
 		ReadyEvent: &step.ReadyEvent{Reason: "Connected", Message: "the hypervisor is reachable and accepts the credentials"},
 		Steps: []step.Step[*scope]{
+			{Name: "SecretsKept", Run: reportSecrets},         // before a machine exists that has to be deleted
 			{Condition: "Credentials", Run: ensureConnection}, // Secrets are read, connection is open
 			{Condition: "Connected", Run: checkConnection},    // reachable, authenticated, has the privileges
 			{Condition: "Inspected", Run: inspectCapacity},    // nodes and free resources are known
 		}, DeletionSteps: []step.Step[*scope]{
 			{Condition: "MachinesGone", Run: waitForMachineRemoval},
+			{Name: "SecretsReleased", Run: releaseSecrets}, // last, because the steps above need the Secrets
 		}}
 }
 
@@ -116,10 +127,22 @@ func newPlan() step.Plan[*scope] {
 func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var cluster v1alpha1.HypervisorCluster
 	if err := r.Client.Get(ctx, req.NamespacedName, &cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Clusters.Forget(req.Name) // another operator has removed the finalizer
+		}
+
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
 	s := &scope{Reconciler: r, cluster: &cluster}
+	if cluster.DeletionTimestamp.IsZero() {
+		// Without its own finalizer, the object could disappear and leave a Secret with a finalizer.
+		if err := step.EnsureFinalizer(ctx, r.Runner, &cluster, finalizer); err != nil {
+			return reconcile.Result{}, err
+		}
+
+		s.keepError = s.keepSecrets(ctx)
+	}
 
 	result, err := step.Reconcile(ctx, r.Runner, &cluster, newPlan(), s)
 
@@ -128,4 +151,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	return result, err
+}
+
+// keepSecrets keeps the Secrets that the cluster refers to.
+func (s *scope) keepSecrets(ctx context.Context) error {
+	return s.Keeper.Keep(ctx, s.cluster, s.Clusters.Secrets.Names(ctx, s.cluster.Spec, "")...)
+}
+
+func reportSecrets(_ context.Context, s *scope) step.Result {
+	return keep.Report(s.cluster, s.keepError)
+}
+
+// releaseSecrets releases the Secrets of a cluster whose machines are gone.
+func releaseSecrets(ctx context.Context, s *scope) step.Result {
+	return s.Keeper.ReleaseStep(ctx, s.cluster)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
@@ -75,13 +76,13 @@ func checkConnection(ctx context.Context, s *scope) step.Result {
 		return step.Wait(retryAfter, "NoNodeOnline", "no usable node of the cluster is online")
 	}
 
-	message := fmt.Sprintf("%s, %s online",
+	reason, message := "Connected", fmt.Sprintf("%s, %s online",
 		strings.TrimSpace(info.Product+" "+info.Version), english.Plural(int(status.ConnectedNodes), "node", ""))
 	if len(info.Warnings) > 0 {
-		message += "; " + strings.Join(info.Warnings, "; ")
+		reason, message = v1alpha1.ReasonConnectedWithWarnings, message+"; "+strings.Join(info.Warnings, "; ")
 	}
 
-	return step.Done().WithReason("Connected", message)
+	return step.Done().WithReason(reason, message)
 }
 
 // inspectCapacity reports the free resources and the nodes of the cluster.
@@ -103,7 +104,7 @@ func inspectCapacity(ctx context.Context, s *scope) step.Result {
 const (
 	reasonUsable   = "Usable"
 	reasonOffline  = "Offline"
-	reasonExcluded = "SetAside"
+	reasonExcluded = "Excluded"
 )
 
 // nodeStatuses reports the free resources of each node, and whether the operator places machines on it.
@@ -152,17 +153,16 @@ func newResourceAmounts(resources hypervisor.Resources) *v1alpha1.ResourceAmount
 
 // waitForMachineRemoval waits until no claim has a machine on the cluster, then closes the connection.
 func waitForMachineRemoval(ctx context.Context, s *scope) step.Result {
-	var claims v1alpha1.MachineClaimList
-	if err := s.Client.List(ctx, &claims); err != nil {
-		return step.Fail(fmt.Errorf("list machine claims: %w", err))
-	}
-
+	// The cache has only the namespaces of this operator, and other operators may use the cluster, too.
 	remaining := 0
 
-	for i := range claims.Items {
-		if ref := claims.Items[i].Status.VMRef; ref != nil && ref.HypervisorCluster == s.cluster.Name {
+	err := watch.ForEach(ctx, s.Live, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) {
+		if ref := claim.Status.VMRef; ref != nil && ref.HypervisorCluster == s.cluster.Name {
 			remaining++
 		}
+	})
+	if err != nil {
+		return step.Fail(fmt.Errorf("list machine claims: %w", err))
 	}
 
 	if remaining > 0 {

@@ -238,7 +238,7 @@ func evictIdentity(ctx context.Context, s *scope) step.Result {
 	}
 
 	if err := s.Identity.Unregister(ctx, vmspec.IdentityOf(s.claim)); err != nil {
-		return step.Done().WithReason("IdentityLeft", err.Error())
+		return step.Done().WithReason("IdentityNotRemoved", err.Error())
 	}
 
 	return step.Done()
@@ -275,8 +275,8 @@ func (s *scope) leaveIdentity(ctx context.Context, reason string) step.Result {
 		return step.Done()
 	}
 
-	s.transitionEventf(ctx, corev1.EventTypeWarning, "IdentityLeft", "Forget",
+	s.transitionEventf(ctx, corev1.EventTypeWarning, "IdentityNotRemoved", "Forget",
 		"identity %s was not deleted: %s", machineIdentity.SPIFFEID, reason)
 
-	return step.Done().WithReason("IdentityLeft", reason)
+	return step.Done().WithReason("IdentityNotRemoved", reason)
 }

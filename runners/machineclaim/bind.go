@@ -4,6 +4,7 @@
 package machineclaim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -177,7 +178,7 @@ func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.
 		return nil, nil, fmt.Errorf("list jobs: %w", err)
 	}
 
-	if s.claim.Spec.RunnerPoolRef == nil {
+	if s.claim.PoolName() == "" {
 		pool := &v1alpha1.RunnerPool{ObjectMeta: s.claim.ObjectMeta}
 		pool.Spec.Workload, pool.Spec.Scaling.MaxReplicas = s.claim.Spec.WorkloadConfig, 1
 		pool.Spec.TemplateRef = s.claim.Spec.TemplateRef
@@ -198,10 +199,7 @@ func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.
 func candidateJobs(
 	claim *v1alpha1.MachineClaim, jobs []v1alpha1.RunnerJob, pools []demand.Pool, boundJobs map[string]bool,
 ) []*v1alpha1.RunnerJob {
-	pool := claim.Name
-	if claim.Spec.RunnerPoolRef != nil {
-		pool = claim.Spec.RunnerPoolRef.Name
-	}
+	pool := cmp.Or(claim.PoolName(), claim.Name)
 
 	var out []*v1alpha1.RunnerJob
 
@@ -263,7 +261,7 @@ func (s *scope) handleJobGone(ctx context.Context, provider workload.Provider, j
 	if err == nil {
 		current.Platform, current.ID, current.URL = job.Spec.Platform, job.Spec.ID, job.Spec.URL
 		ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-		_, err = ledger.Record(ctx, job.Namespace, current, s.Clock.Now())
+		_, err = ledger.Update(ctx, job, current, s.Clock.Now())
 	}
 
 	return fmt.Errorf("%w: %w", errJobGone, errors.Join(cause, err))

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -46,7 +45,6 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		s.times().Ready = s.now()
 		status.Phase = v1alpha1.MachineClaimReady
 		s.observePhase(ctx, "bootstrapped", s.times().Started)
-		s.eventf(ctx, corev1.EventTypeNormal, "RunnerOnline", "Bootstrap", "runner %s is online", status.BootstrapInfo.RunnerName)
 
 		return step.Done()
 	}
@@ -71,8 +69,13 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return s.endMachine(ctx, "BootstrapTimeout", fmt.Sprintf("the runner was not online within %s of the VM's start", timeout))
 	}
 
-	return step.Wait(min(remaining, pollInterval), "WaitingForRunner",
-		fmt.Sprintf("the VM runs; the runner must be online within %s of its start", timeout)).DeferWrite()
+	result := step.Wait(min(remaining, pollInterval), "WaitingForRunner",
+		fmt.Sprintf("the VM runs; the runner must be online within %s of its start", timeout))
+	if s.claim.PoolName() == "" {
+		return result.DeferWrite() // a person has created the claim and watches it
+	}
+
+	return result.DeferWriteFor(step.ProgressWriteDelay)
 }
 
 // bootstrapTimeout returns the bootstrap timeout of the claim, and how much of it is left since the VM was

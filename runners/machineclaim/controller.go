@@ -6,6 +6,7 @@ package machineclaim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -51,6 +52,10 @@ type Reconciler struct {
 	Identity identity.Registry
 	// Reports applies the reports of machines to their claims. It may be nil.
 	Reports Reports
+	// Ends receives the last state of each claim before its finalizer is removed. It may be nil.
+	Ends Ends
+	// Consoles stores the output of machines' serial consoles. If it is nil, the output is dropped.
+	Consoles ConsoleLogs
 	// Trigger enqueues claims whose machine has changed or whose report has arrived.
 	Trigger *watch.Source
 	// Settings apply to every machine.
@@ -71,6 +76,8 @@ type Reconciler struct {
 	// retired holds the claims that the controller has deleted, and deregistered the claims whose runner no
 	// longer exists. Later reconciles of these claims skip the API call.
 	retired, deregistered claimSet
+	// consolesKept holds the claims whose console output is stored.
+	consolesKept claimSet
 	// placementLock is held while a machine is placed on a cluster with a quota.
 	placementLock sync.Mutex
 }
@@ -79,6 +86,12 @@ type Reconciler struct {
 // report.Inbox.
 type Reports interface {
 	Apply(ctx context.Context, claim *v1alpha1.MachineClaim)
+}
+
+// Ends receives the last state of claims, which is not written to the API server any more; see
+// demand.JobReconciler.RecordEnd.
+type Ends interface {
+	RecordEnd(claim *v1alpha1.MachineClaim)
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;patch;delete
@@ -130,8 +143,8 @@ type scope struct {
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
 	names    vmspec.Names
-	// isLeftBehind is true if the VM has another owner, and was not touched.
-	isLeftBehind bool
+	// isVMNotDeleted is true if the VM has another owner, and was not touched.
+	isVMNotDeleted bool
 }
 
 // newPlan returns the steps of a claim. The comment of a step says what normally holds once the step is done.
@@ -158,6 +171,7 @@ func newPlan() step.Plan[*scope] {
 		{Name: "JobSynced", Run: syncJob},                                          // RunnerJob has the final state of the job
 		{Condition: conditionDeregistered, Run: deregister},                        // runner is removed from the CI platform
 		{Name: "Evicted", AppliesTo: registered, Run: evictIdentity},               // machine gets no new SVID
+		{Name: "ConsoleKept", Run: keepConsole},                                    // output of the console is stored
 		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                   // VM and cloud-init ISO are deleted
 		{Condition: "IdentityRemoved", AppliesTo: registered, Run: removeIdentity}, // registration is deleted
 		{Name: "DestroyedEmitted", Run: emitDestroyed},                             // event and metrics are emitted, once
@@ -194,9 +208,19 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return result, err
 }
 
-// NewWakeFunc returns a function with which a provider enqueues the claim of a machine that has changed.
-func NewWakeFunc(source *watch.Source) func(hypervisor.Owner) {
+// NewWakeFunc returns a function with which a provider enqueues the claim of a machine that has changed. namespaces are
+// those of the operator, or empty for all. Other operators may have machines on the same hypervisor, and the cache has
+// no claims of theirs.
+func NewWakeFunc(source *watch.Source, namespaces []string) func(hypervisor.Owner) {
 	return func(owner hypervisor.Owner) {
+		if owner.Name == "" { // the cloud-init ISO of a machine that no longer exists
+			return
+		}
+
+		if len(namespaces) > 0 && !slices.Contains(namespaces, owner.Namespace) {
+			return
+		}
+
 		source.Enqueue(types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name})
 	}
 }

@@ -53,12 +53,13 @@ func deregister(ctx context.Context, s *scope) step.Result {
 		return step.Done().WithReason("TemplateGone", "the runner was not removed from the CI platform: "+result.Message())
 	}
 
-	provider, err := s.Workloads.ProviderFor(ctx, s.template, s.claim.Spec.WorkloadConfig)
+	provider, err := s.Workloads.ProviderToRelease(ctx, s.template, s.claim.Spec.WorkloadConfig)
 	if errclass.ClassOf(err) == errclass.Configuration {
-		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
-			status.BootstrapInfo.RunnerName, err.Error())
+		message := fmt.Sprintf("runner %s was not removed, because the operator no longer has the credentials of the CI platform: "+
+			"delete the runner there if it still exists (%s)", status.BootstrapInfo.RunnerName, errclass.ReasonOf(err, "CredentialsGone"))
+		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerNotRemoved", "Deregister", "%s", message)
 
-		return step.Done().WithReason("CredentialsGone", err.Error())
+		return step.Done().WithReason("CredentialsGone", message)
 	}
 
 	if err != nil {
@@ -84,10 +85,10 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	case workload.Is(err, workload.NotFound):
 		return s.completeDeregistration()
 	case workload.Is(err, workload.Rejected):
-		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerLeft", "Deregister", "runner %s was not removed: %s",
+		s.transitionEventf(ctx, corev1.EventTypeWarning, "RunnerNotRemoved", "Deregister", "runner %s was not removed: %s",
 			info.RunnerName, err.Error())
 
-		return step.Done().WithReason("RunnerLeft", err.Error())
+		return step.Done().WithReason("RunnerNotRemoved", err.Error())
 	case err != nil:
 		return s.handleError(conditionDeregistered, err, "RunnerUnknown")
 	}
@@ -98,7 +99,7 @@ func (s *scope) removeRunner(ctx context.Context, provider workload.Provider) st
 	case err == nil, workload.Is(err, workload.NotFound):
 		return s.completeDeregistration()
 	case workload.Is(err, workload.RunnerBusy) && s.canInterrupt(ctx):
-		return step.Done().WithReason("BusyRunnerLeft",
+		return step.Done().WithReason("BusyRunnerNotRemoved",
 			fmt.Sprintf("runner %s is listed as busy, but its machine has ended; the runner is removed when its job is removed",
 				info.RunnerName))
 	case workload.Is(err, workload.RunnerBusy):
@@ -172,9 +173,9 @@ func (s *scope) waitForSharedList() step.Result {
 		return step.Done()
 	}
 
-	return step.Wait(remaining, "RunnerLookedFor", fmt.Sprintf(
+	return step.Wait(remaining, "WaitingForRunnerList", fmt.Sprintf(
 		"searching for runner %s together with the runners of other stopped machines",
-		s.claim.Status.BootstrapInfo.RunnerName)).DeferWrite()
+		s.claim.Status.BootstrapInfo.RunnerName)).DeferWriteAtEnd()
 }
 
 // canInterrupt reports whether a machine may be deleted although its runner is listed as busy: the machine

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -44,7 +45,7 @@ func destroy(ctx context.Context, s *scope) step.Result {
 	case err != nil:
 		return s.handleError(v1alpha1.ConditionVMCleanedUp, err, "DestroyFailed")
 	default:
-		return step.Wait(pollInterval, "Destroying", "VM "+status.VMRef.VMID+" is being deleted").DeferWrite()
+		return step.Wait(pollInterval, "Destroying", "VM "+status.VMRef.VMID+" is being deleted").DeferWriteAtEnd()
 	}
 }
 
@@ -52,13 +53,13 @@ func destroy(ctx context.Context, s *scope) step.Result {
 // claim is deleted, because the timeline of the job reads the end of the machine from the claim.
 func (s *scope) leaveVM(ctx context.Context, cause error) step.Result {
 	result := step.Done().WithReason("NotOwned", cause.Error())
-	s.isLeftBehind = true
+	s.isVMNotDeleted = true
 
-	if s.claim.Status.EndReason == v1alpha1.EndReasonLeftBehind {
+	if v1alpha1.CurrentReason(s.claim.Status.EndReason) == v1alpha1.EndReasonVMNotDeleted {
 		return result
 	}
 
-	s.claim.Status.EndReason = v1alpha1.EndReasonLeftBehind
+	s.claim.Status.EndReason = v1alpha1.EndReasonVMNotDeleted
 	if err := step.SaveStatusWithResult(ctx, result); err != nil {
 		return step.Fail(err)
 	}
@@ -67,11 +68,19 @@ func (s *scope) leaveVM(ctx context.Context, cause error) step.Result {
 }
 
 // emitDestroyed emits the final event, metrics and trace of the machine after the finalizer is removed from
-// the claim.
+// the claim. A machine of a pool whose job is done has no event, because nobody has to act on it.
 func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	status := &s.claim.Status
 	if status.VMRef == nil && status.EndReason == "" {
 		return step.Done()
+	}
+
+	if err := s.restoreEnd(ctx); err != nil {
+		return step.Fail(err)
+	}
+
+	if s.Ends != nil {
+		s.Ends.RecordEnd(s.claim)
 	}
 
 	reason := cmp.Or(status.EndReason, reasonDeleted)
@@ -91,16 +100,41 @@ func emitDestroyed(ctx context.Context, s *scope) step.Result {
 	}
 
 	event := newNotice(corev1.EventTypeNormal, "Destroyed", "Destroy", "VM %s is deleted: %s", status.VMRef.VMID, reason)
-	if s.isLeftBehind {
-		event = newNotice(corev1.EventTypeWarning, "LeftBehind", "Destroy",
+	if s.isVMNotDeleted {
+		event = newNotice(corev1.EventTypeWarning, "VMNotDeleted", "Destroy",
 			"VM %s on node %s of HypervisorCluster %s has another owner according to its ownership record, "+
 				"and was not deleted: check the VM, and delete it by hand if it is no longer needed",
 			status.VMRef.VMID, status.VMRef.Node, status.VMRef.HypervisorCluster)
 	}
 
+	if reason == guest.ReasonJobDone && s.claim.PoolName() != "" {
+		step.OnFinalized(ctx, event.LogFunc(ctx)) // the timeline of the job has it
+
+		return step.Done()
+	}
+
 	step.OnFinalized(ctx, event.EmitFunc(ctx))
 
 	return step.Done()
+}
+
+// restoreEnd sets the end reason of a machine whose job is completed, if the process that has seen the end did not write
+// it; see isEndRecorded.
+func (s *scope) restoreEnd(ctx context.Context) error {
+	info := s.claim.Status.BootstrapInfo
+	if s.claim.Status.EndReason != "" || info == nil || info.RunnerName == "" {
+		return nil
+	}
+
+	if err := s.findJob(ctx); err != nil {
+		return err
+	}
+
+	if s.hasCompletedJob(ctx) {
+		s.claim.Status.EndReason = guest.ReasonJobDone
+	}
+
+	return nil
 }
 
 // reasonDeleted is the end reason of a machine that was deleted without an error, for example because the

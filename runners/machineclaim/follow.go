@@ -54,7 +54,12 @@ func follow(ctx context.Context, s *scope) step.Result {
 	}
 
 	if s.claim.Status.BootstrapInfo.Job != "" {
-		return step.WaitReady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job).DeferWrite()
+		result := step.WaitReady(next, "JobRunning", "job "+s.claim.Status.BootstrapInfo.Job)
+		if s.isReadyRecorded(ctx) {
+			return result.DeferWriteFor(step.ProgressWriteDelay) // the RunnerJob has the runner
+		}
+
+		return result.DeferWrite()
 	}
 
 	return step.WaitReady(next, "Idle", "the runner waits for a job").DeferWrite()

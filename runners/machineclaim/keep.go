@@ -82,7 +82,7 @@ func (s *scope) keepFailed(ctx context.Context) step.Result {
 // pure.
 func shouldKeep(claim *v1alpha1.MachineClaim) bool {
 	lifecycle, times, info := claim.Spec.Lifecycle, claim.Status.Times, claim.Status.BootstrapInfo
-	if lifecycle == nil || lifecycle.KeepFailed == nil || claim.Spec.RunnerPoolRef == nil || claim.Status.VMRef == nil {
+	if lifecycle == nil || lifecycle.KeepFailed == nil || claim.PoolName() == "" || claim.Status.VMRef == nil {
 		return false
 	}
 
@@ -102,11 +102,11 @@ func shouldKeep(claim *v1alpha1.MachineClaim) bool {
 func (s *scope) hasKeptEnough(ctx context.Context) (bool, error) {
 	var claims v1alpha1.MachineClaimList
 
-	pool := client.MatchingLabels{v1alpha1.LabelRunnerPool: s.claim.Spec.RunnerPoolRef.Name}
+	pool := client.MatchingLabels{v1alpha1.LabelRunnerPool: s.claim.PoolName()}
 
 	err := s.Client.List(ctx, &claims, client.InNamespace(s.claim.Namespace), pool, client.UnsafeDisableDeepCopy)
 	if err != nil {
-		return false, fmt.Errorf("list claims of pool %s: %w", s.claim.Spec.RunnerPoolRef.Name, err)
+		return false, fmt.Errorf("list claims of pool %s: %w", s.claim.PoolName(), err)
 	}
 
 	kept := int32(0)

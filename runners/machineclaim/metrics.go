@@ -77,10 +77,5 @@ func (m *Metrics) countEnded(claim *v1alpha1.MachineClaim, reason string) {
 // poolLabels returns the labels namespace and pool of a claim. The label pool is empty if no pool has
 // created the claim.
 func (m *Metrics) poolLabels(claim *v1alpha1.MachineClaim) []string {
-	pool := ""
-	if ref := claim.Spec.RunnerPoolRef; ref != nil {
-		pool = ref.Name
-	}
-
-	return m.pools.LimitAll(claim.Namespace, pool)
+	return m.pools.LimitAll(claim.Namespace, claim.PoolName())
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -165,9 +166,11 @@ func place(ctx context.Context, s *scope) step.Result {
 		defer s.placementLock.Unlock()
 	}
 
-	reserved, err := s.provider.Reserve(ctx, s.newMachineSpec())
+	spec := s.newMachineSpec()
+
+	reserved, err := s.provider.Reserve(ctx, spec)
 	if hypervisor.Is(err, hypervisor.NoCapacity) {
-		return connect.NewErrorResult(err, pollInterval, "NoCapacity") // not a failure: the machine waits for free capacity
+		return connect.NewErrorResult(nameAddresses(err, spec), pollInterval, "NoCapacity") // the machine waits
 	}
 
 	if err != nil {
@@ -175,6 +178,15 @@ func place(ctx context.Context, s *scope) step.Result {
 	}
 
 	s.recordSuccess(s.hypervisorCause())
+
+	machine, found, err := s.findStarted(ctx, reserved)
+	if err != nil {
+		return waitForHypervisor(err)
+	}
+
+	if result := s.readBackAddresses(ctx, reserved, machine); !result.IsDone() {
+		return result
+	}
 
 	status.VMRef = &v1alpha1.VMReference{
 		HypervisorCluster: s.cluster.Name, VMID: strconv.Itoa(reserved.ID), Node: reserved.Node,
@@ -192,6 +204,12 @@ func place(ctx context.Context, s *scope) step.Result {
 	s.times().Placed = s.now()
 	status.Phase = v1alpha1.MachineClaimProvisioning
 
+	if found {
+		if err := s.adoptMachine(ctx); err != nil {
+			return step.Fail(err)
+		}
+	}
+
 	if hasQuota {
 		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
@@ -201,15 +219,52 @@ func place(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
+// findStarted returns the claim's VM if it exists, and whether it was started although the claim's status does not say
+// so, because the claim was restored without its status.
+func (s *scope) findStarted(ctx context.Context, reserved hypervisor.Reservation) (hypervisor.Machine, bool, error) {
+	if !reserved.Exists {
+		return hypervisor.Machine{}, false, nil
+	}
+
+	ref := s.machineRef()
+	ref.ID = reserved.ID
+
+	machine, err := s.provider.Get(ctx, ref)
+	if hypervisor.Is(err, hypervisor.NotFound) {
+		return machine, false, nil
+	}
+
+	return machine, machine.State == hypervisor.StateRunning || machine.State == hypervisor.StateStopped, err
+}
+
+// adoptMachine records that the claim's VM was started, and the job that its runner has taken. The VM is not started
+// again, and gets neither another credential nor another job.
+func (s *scope) adoptMachine(ctx context.Context) error {
+	info := s.claim.Status.BootstrapInfo
+
+	if err := s.findJob(ctx); err != nil {
+		return err
+	}
+
+	if runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig); err == nil && runner.NeedsJob {
+		info.BoundJob = info.Job
+	}
+
+	s.times().CloneStarted, s.times().Cloned = s.now(), s.now()
+	s.completeProvision(ctx)
+	s.eventf(ctx, corev1.EventTypeNormal, "Adopted", "Provision", "VM %s on node %s was started before the claim's status was lost",
+		s.claim.Status.VMRef.VMID, s.claim.Status.VMRef.Node)
+
+	return nil
+}
+
 // machineRef returns the reference to the claim's machine, with the ownership record that the machine carries
 // at the hypervisor. The ID is 0 until an ID is reserved.
 func (s *scope) machineRef() hypervisor.MachineRef {
 	ref := hypervisor.MachineRef{Owner: hypervisor.Owner{
 		Namespace: s.claim.Namespace, Name: s.claim.Name, UID: string(s.claim.UID),
+		Pool: s.claim.PoolName(),
 	}}
-	if s.claim.Spec.RunnerPoolRef != nil {
-		ref.Owner.Pool = s.claim.Spec.RunnerPoolRef.Name
-	}
 
 	if s.claim.Status.VMRef != nil {
 		ref.ID, _ = strconv.Atoi(s.claim.Status.VMRef.VMID)
@@ -225,7 +280,7 @@ func (s *scope) newMachineSpec() hypervisor.MachineSpec {
 		Owner:    ref.Owner,
 		ID:       ref.ID,
 		Hostname: s.names.Hostname,
-		Template: vmspec.NewTemplateRef(s.template),
+		Template: vmspec.NewSourceRef(s.template),
 		Shape:    vmspec.NewShape(s.template),
 		Strategy: hypervisor.Strategy(s.claim.Spec.Placement),
 		Standby:  s.claim.Spec.Standby,

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -32,7 +31,7 @@ func provision(ctx context.Context, s *scope) step.Result {
 	if hasRun, err := s.machineHasRun(ctx); err != nil {
 		return step.Fail(err)
 	} else if hasRun {
-		s.completeProvision(ctx, "VM %s was started on node %s, and no longer exists")
+		s.completeProvision(ctx)
 
 		return step.Done()
 	}
@@ -83,13 +82,13 @@ func provision(ctx context.Context, s *scope) step.Result {
 
 		return s.keepStandby(ctx)
 	case hypervisor.StateRunning, hypervisor.StateStopped:
-		s.completeProvision(ctx, "VM %s is running on node %s")
+		s.completeProvision(ctx)
 
 		return step.Done()
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return step.Wait(pollInterval, string(machine.State), machine.Message).DeferWrite()
+		return step.Wait(pollInterval, string(machine.State), machine.Message).DeferWriteFor(step.ProgressWriteDelay)
 	}
 }
 
@@ -117,15 +116,13 @@ func (s *scope) machineHasRun(ctx context.Context) (bool, error) {
 	return hypervisor.Is(err, hypervisor.NotFound), nil
 }
 
-// completeProvision records that the machine was started, and emits an event. format is the message with
-// the ID and the node.
-func (s *scope) completeProvision(ctx context.Context, format string) {
+// completeProvision records that the machine was started.
+func (s *scope) completeProvision(ctx context.Context) {
 	status := &s.claim.Status
 	status.Phase, status.Attempts = v1alpha1.MachineClaimBootstrapping, 0
 	s.recordSuccess(s.hypervisorCause())
 	s.setStarted()
 	s.observePhase(ctx, "provisioned", s.requestedAt())
-	s.eventf(ctx, corev1.EventTypeNormal, "Started", "Provision", format, status.VMRef.VMID, status.VMRef.Node)
 }
 
 // recordCreateRequest records in the claim's status, before the call, that the hypervisor is requested to
@@ -136,6 +133,10 @@ func (s *scope) recordCreateRequest(ctx context.Context) error {
 	if s.times().CloneStarted == nil {
 		s.times().CloneStarted = s.now()
 		hasChanged = true
+
+		if s.template.Spec.Bootstrap.Method == v1alpha1.BootstrapCallback && !s.claim.Spec.Standby && !s.hasIdentity() {
+			s.setOffer() // the same write
+		}
 	}
 
 	if !hasChanged {
@@ -157,7 +158,7 @@ func (s *scope) checkProvisionBackoff() step.Result {
 		return result
 	}
 
-	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.Spec.RunnerPoolRef != nil {
+	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.PoolName() != "" {
 		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
 		if last != nil && last.Status == metav1.ConditionFalse {
 			return step.Stall(last.Reason, last.Message) // its pool creates another claim
@@ -278,20 +279,27 @@ func (s *scope) prepareCredential(
 // proof. Without this record the operator accepts no claim code, so a code that is on no cloud-init ISO is
 // invalid.
 func (s *scope) offerCredential(ctx context.Context) error {
-	info := s.claim.Status.BootstrapInfo
-	proof := vmspec.RequiredProof(s.claim)
-
-	if info.Handover != nil && vmspec.OfferedProof(info.Handover) == proof {
-		return nil // the cloud-init ISO gets the same code again
+	if !s.setOffer() {
+		return nil // it is recorded, and the cloud-init ISO gets the same code again
 	}
-
-	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.now()}
 
 	if err := step.SaveStatus(ctx); err != nil {
 		return fmt.Errorf("record credential offer in claim %s: %w", s.claim.Name, err)
 	}
 
 	return nil
+}
+
+// setOffer sets the offer in the claim's status, and reports whether that has changed the status.
+func (s *scope) setOffer() bool {
+	info, proof := s.claim.Status.BootstrapInfo, vmspec.RequiredProof(s.claim)
+	if info.Handover != nil && vmspec.OfferedProof(info.Handover) == proof {
+		return false
+	}
+
+	info.Handover = &v1alpha1.CredentialHandover{Proof: proof, OfferedAt: *s.now()}
+
+	return true
 }
 
 // revokeCode removes an earlier offer from the claim's status, so that a claim code on an earlier

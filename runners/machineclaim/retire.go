@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -22,19 +23,25 @@ func retire(ctx context.Context, s *scope) step.Result {
 }
 
 // deleteClaim deletes the claim, unless its failed machine must be kept. It first writes the status with
-// the reason, because the deletion steps read nothing else.
+// the reason, because the next process reads nothing else, unless others have recorded the end already.
 func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Result {
 	if result := s.keepFailed(ctx); !result.IsDone() {
 		return result
 	}
 
-	result := step.Wait(0, reason, message)
+	result, isRecorded := step.Wait(0, reason, message), s.isEndRecorded(ctx)
+	if isRecorded {
+		result = result.DeferWriteAtEnd()
+	}
+
 	if s.retired.has(s.claim) {
 		return result // the claim is deleted, but the cache does not show the deletion yet
 	}
 
-	if err := step.SaveStatusWithResult(ctx, result); err != nil {
-		return step.Fail(err)
+	if !isRecorded {
+		if err := step.SaveStatusWithResult(ctx, result); err != nil {
+			return step.Fail(err)
+		}
 	}
 
 	err := s.Client.Delete(ctx, s.claim.DeepCopy(), client.Preconditions{UID: &s.claim.UID},
@@ -46,6 +53,38 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 	s.retired.add(s.claim)
 
 	return result
+}
+
+// isEndRecorded reports whether the end of the machine need not be in the claim's status: the job has ended according
+// to its RunnerJob, where the next process finds it, and the claim's status has the start of the runner, which the pool
+// reads there. The rest of the deletion then needs no write of the status, unless it takes long.
+func (s *scope) isEndRecorded(ctx context.Context) bool {
+	return s.claim.Status.EndReason == guest.ReasonJobDone && s.isReadyRecorded(ctx) && s.hasCompletedJob(ctx)
+}
+
+// isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online. It
+// returns false for a machine that is bound to a job, whose state only its reports tell.
+func (s *scope) isReadyRecorded(ctx context.Context) bool {
+	saved, ok := step.SavedObject(ctx).(*v1alpha1.MachineClaim)
+	if !ok || s.claim.PoolName() == "" || saved.Status.BootstrapInfo == nil || saved.Status.BootstrapInfo.BoundJob != "" {
+		return false
+	}
+
+	return saved.Status.Times != nil && saved.Status.Times.Ready != nil
+}
+
+// hasCompletedJob reports whether the job that the claim's runner took is completed.
+func (s *scope) hasCompletedJob(ctx context.Context) bool {
+	info := s.claim.Status.BootstrapInfo
+	if info == nil || info.Job == "" {
+		return false
+	}
+
+	var job v1alpha1.RunnerJob
+
+	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: info.Job}, &job)
+
+	return err == nil && job.Spec.State == v1alpha1.JobCompleted && job.Spec.RunnerName == info.RunnerName
 }
 
 // claimSet is a set of claims. It is safe for concurrent use. The zero value is ready to use.

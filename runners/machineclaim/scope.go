@@ -75,10 +75,17 @@ func newNotice(kind, reason, action, format string, args ...any) step.Event {
 	return step.Event{Type: kind, Reason: reason, Action: action, Message: fmt.Sprintf(format, args...)}
 }
 
-// observePhase records the duration of a phase in the metrics after the status is written.
+// observePhase records the duration of a phase in the metrics after the status is written. It does not cause a
+// write that the step defers, unless a person has created the claim and watches it (hyperfleet doctor --try).
 func (s *scope) observePhase(ctx context.Context, phase string, since *metav1.MicroTime) {
 	duration := s.elapsedSince(since)
-	step.OnSaved(ctx, func() { s.Metrics.observePhase(s.claim, phase, duration) })
+	callAfterWrite := step.OnNextSave
+
+	if s.claim.PoolName() == "" {
+		callAfterWrite = step.OnSaved
+	}
+
+	callAfterWrite(ctx, func() { s.Metrics.observePhase(s.claim, phase, duration) })
 }
 
 // traceMachine creates the root span of a machine that had no job. A machine with a job is part of the

@@ -14,8 +14,8 @@ import (
 
 // End reasons of a machine on standby.
 const (
-	// ReasonVanished means that the VM no longer exists, although the operator has not deleted it.
-	ReasonVanished = "VMVanished"
+	// ReasonVMNotFound means that the VM no longer exists, although the operator has not deleted it.
+	ReasonVMNotFound = "VMNotFound"
 	// ReasonStartedByHand means that a person or another program has started the VM, without its cloud-init ISO.
 	ReasonStartedByHand = "StartedByHand"
 )
@@ -28,7 +28,7 @@ func (s *scope) keepStandby(ctx context.Context) step.Result {
 
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
-		return s.endMachine(ctx, ReasonVanished, "the VM was deleted while it was on standby")
+		return s.endMachine(ctx, ReasonVMNotFound, "the VM was deleted while it was on standby")
 	case err != nil:
 		return waitForHypervisor(err)
 	case machine.State == hypervisor.StateRunning, machine.State == hypervisor.StateStopped:

@@ -181,8 +181,8 @@ func TestStandbyIsChecked(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 
-	h.reconcileUntil(ReasonVanished)
-	h.requireEnded(ReasonVanished)
+	h.reconcileUntil(ReasonVMNotFound)
+	h.requireEnded(ReasonVMNotFound)
 }
 
 func TestStandbyHasOnlyLifetimeLimit(t *testing.T) {

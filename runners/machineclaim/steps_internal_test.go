@@ -8,7 +8,10 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -263,5 +266,42 @@ func TestSpecOfStandbyAndPlacement(t *testing.T) {
 	got = s.newMachineSpec()
 	if !got.Standby || got.Strategy != hypervisor.Pack {
 		t.Errorf("on standby and packed: %+v", got)
+	}
+}
+
+// TestReportsChangeOnlyTheBoundJob checks that the report of a machine changes the RunnerJob that the machine is bound to,
+// and not that of another owner whose job has the same ID.
+func TestReportsChangeOnlyTheBoundJob(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	newJob := func(name, repository string) *v1alpha1.RunnerJob {
+		return &v1alpha1.RunnerJob{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+			Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGitLabCI, ID: "5", Repository: repository, State: v1alpha1.JobQueued},
+		}
+	}
+	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(newJob("job-5", "acme/app"), newJob("job-5-0a1b2c3d", "attacker/app")).Build()
+	claim := newClaim("a")
+	claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{BoundJob: "job-5-0a1b2c3d", GuestPhase: string(guest.PhaseRunning), RunnerName: "r"}
+
+	s := &scope{Reconciler: &Reconciler{Client: objects, Live: objects, Clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))}, claim: claim}
+	if got := syncJob(t.Context(), s); !got.IsDone() {
+		t.Fatalf("result %v", got)
+	}
+
+	for name, want := range map[string]v1alpha1.JobState{"job-5": v1alpha1.JobQueued, "job-5-0a1b2c3d": v1alpha1.JobRunning} {
+		var job v1alpha1.RunnerJob
+		if err := objects.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, &job); err != nil {
+			t.Fatal(err)
+		}
+
+		if job.Spec.State != want {
+			t.Errorf("%s of %s is %s, want %s", name, job.Spec.Repository, job.Spec.State, want)
+		}
 	}
 }

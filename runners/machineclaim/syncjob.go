@@ -52,7 +52,7 @@ func syncJob(ctx context.Context, s *scope) step.Result {
 	}
 
 	ledger := &demand.Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-	if _, err := ledger.Record(ctx, job.Namespace, update, s.Clock.Now()); err != nil {
+	if _, err := ledger.Update(ctx, &job, update, s.Clock.Now()); err != nil {
 		return step.Fail(fmt.Errorf("sync job of claim %s: %w", s.claim.Name, err))
 	}
 

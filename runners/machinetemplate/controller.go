@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"time"
 
+	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -47,6 +49,9 @@ type Reconciler struct {
 	Settings vmspec.Settings
 	// Interval is the time between two checks of a template.
 	Interval time.Duration
+	Clock    clock.PassiveClock
+	// Keeper keeps the Secrets with the credentials.
+	Keeper *keep.Keeper
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates,verbs=get;list;watch;patch
@@ -101,12 +106,15 @@ type scope struct {
 	// cluster and provider are set by waitForCluster.
 	cluster  *v1alpha1.HypervisorCluster
 	provider hypervisor.Provider
+	// keepError is the error of the Keeper.
+	keepError error
 }
 
 func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{Finalizer: finalizer,
 		ReadyEvent: &step.ReadyEvent{Reason: "TemplateReady", Message: "machines can be created from the template"},
 		Steps: []step.Step[*scope]{
+			{Name: "SecretsKept", Run: reportSecrets},                   // before a machine exists that has to be deleted
 			{Condition: "Rendered", Run: renderCloudInit},               // cloud-init texts are valid
 			{Condition: "ClusterReady", Run: waitForCluster},            // the hypervisor cluster is ready
 			{Condition: "Allowed", Run: checkNamespaceAccess},           // the namespace may use everything that the template refers to
@@ -114,6 +122,7 @@ func newPlan() step.Plan[*scope] {
 			{Condition: "WorkloadReady", Run: checkPlatformCredentials}, // the CI platform accepts our credentials
 		}, DeletionSteps: []step.Step[*scope]{
 			{Condition: "ClaimsGone", Run: waitForClaimRemoval},
+			{Name: "SecretsReleased", Run: releaseSecrets}, // last, because the steps above need the Secrets
 		}}
 }
 
@@ -129,6 +138,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	s := &scope{Reconciler: r, template: &template}
+	if template.DeletionTimestamp.IsZero() {
+		// Without its own finalizer, the object could disappear and leave a Secret with a finalizer.
+		if err := step.EnsureFinalizer(ctx, r.Runner, &template, finalizer); err != nil {
+			return reconcile.Result{}, err
+		}
+
+		s.keepError = s.keepSecrets(ctx)
+	}
 
 	result, err := step.Reconcile(ctx, r.Runner, &template, newPlan(), s)
 
@@ -137,4 +154,18 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	}
 
 	return result, err
+}
+
+// keepSecrets keeps the Secrets that the template refers to.
+func (s *scope) keepSecrets(ctx context.Context) error {
+	return s.Keeper.Keep(ctx, s.template, s.Workloads.Secrets.Names(ctx, s.template.Spec, s.template.Namespace)...)
+}
+
+func reportSecrets(_ context.Context, s *scope) step.Result {
+	return keep.Report(s.template, s.keepError)
+}
+
+// releaseSecrets releases the Secrets of a template whose claims are gone.
+func releaseSecrets(ctx context.Context, s *scope) step.Result {
+	return s.Keeper.ReleaseStep(ctx, s.template)
 }

@@ -12,10 +12,12 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/tenancy"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -102,7 +104,7 @@ func resolveTemplate(ctx context.Context, s *scope) step.Result {
 
 	for _, t := range templates {
 		sources = append(sources, v1alpha1.ResolvedTemplate{
-			ID: strconv.Itoa(t.ID), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
+			ID: newSourceID(t), Name: t.Name, Node: t.Node, DiskBytes: t.DiskBytes,
 		})
 
 		if t.Node != "" {
@@ -110,13 +112,71 @@ func resolveTemplate(ctx context.Context, s *scope) step.Result {
 		}
 	}
 
-	s.template.Status.Sources = sources
-
-	if len(nodes) == 0 {
-		return step.Done().WithReason("Found", "found for every node")
+	if result := checkOS(s.template, templates); !result.IsDone() {
+		return result
 	}
 
-	return step.Done().WithReason("Found", "found on "+strings.Join(nodes, ", "))
+	previous := s.template.SelectedSource()
+	s.template.Status.Sources = sources
+	reportSelection(ctx, s.template, previous)
+
+	found := "found "
+	if selected := s.template.SelectedSource(); selected != "" {
+		found = "the tags select " + selected + ", found "
+	}
+
+	if len(nodes) == 0 {
+		return step.Done().WithReason("Found", found+"for every node")
+	}
+
+	return step.Done().WithReason("Found", found+"on "+strings.Join(nodes, ", "))
+}
+
+// checkOS records the operating system of the templates on the hypervisor. It stops the reconcile if they differ, or if the
+// spec names another one.
+func checkOS(template *v1alpha1.HypervisorMachineTemplate, templates []hypervisor.Template) step.Result {
+	found, declared := "", template.DeclaredOS()
+
+	for _, t := range templates {
+		switch {
+		case t.OS != "" && declared != "" && t.OS != declared:
+			return step.Stall("OSMismatch", fmt.Sprintf("the hypervisor records the operating system %s for %s, and the template "+
+				"names %s: correct bootstrap.os (or runner.os), or what the hypervisor records", t.OS, newSourceID(t), declared))
+		case t.OS != "" && found != "" && t.OS != found:
+			return step.Stall("OSMismatch", fmt.Sprintf("the hypervisor records the operating system %s for %s, and %s for another "+
+				"one: give templates with different systems different names", t.OS, newSourceID(t), found))
+		case t.OS != "":
+			found = t.OS
+		}
+	}
+
+	template.Status.OS = found
+
+	return step.Done()
+}
+
+// reportSelection emits an event if the tags of a template select another template on the hypervisor than before.
+func reportSelection(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, previous string) {
+	selected := template.SelectedSource()
+	if previous == "" || selected == previous {
+		return
+	}
+
+	step.OnSaved(ctx, step.Event{
+		Type: corev1.EventTypeNormal, Reason: "TemplateSelected", Action: "Resolve",
+		Message: fmt.Sprintf("new machines are created from %s instead of %s, and pools replace their idle machines",
+			selected, previous),
+	}.EmitFunc(ctx))
+}
+
+// newSourceID returns the ID of a template in status.sources, in which IDs are unique. A template without a number, as
+// on libvirt, exists once on each host.
+func newSourceID(t hypervisor.Template) string {
+	if t.ID != 0 {
+		return strconv.Itoa(t.ID)
+	}
+
+	return strings.TrimPrefix(t.Node+"/"+t.Name, "/")
 }
 
 // checkPlatformCredentials checks that every CI platform for which the template has settings accepts the
@@ -129,7 +189,7 @@ func checkPlatformCredentials(ctx context.Context, s *scope) step.Result {
 		}
 	}
 
-	return step.Done()
+	return s.addRunnerCondition(step.Done())
 }
 
 // configuredPlatforms returns the names of the CI platforms for which the template has settings, sorted.
@@ -156,7 +216,13 @@ func (s *scope) configuredPlatforms() []string {
 func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
 	workloadConfig := v1alpha1.Workload{Type: platform}
 
-	if _, err := s.Workloads.Runner(s.template, workloadConfig); errclass.ReasonOf(err, "") == workload.ReasonScopeMissing {
+	runner, err := s.Workloads.Runner(s.template, workloadConfig)
+	if errclass.ReasonOf(err, "") == workload.ReasonScopeMissing {
+		if s.needsRelease() {
+			return step.Stall(workload.ReasonReleaseUnknown, "find the newest release of the runner: version latest needs a scope "+
+				"in the template: set organization, or owner and repository, in bootstrap.config.github, or set version to a release")
+		}
+
 		return step.Done().WithReason("ScopeFromPool", "the runner pools name the scope")
 	}
 
@@ -169,7 +235,7 @@ func checkPlatform(ctx context.Context, s *scope, platform string) step.Result {
 		return connect.NewErrorResult(err, retryAfter, "WorkloadUnavailable")
 	}
 
-	return step.Done()
+	return findRelease(ctx, s, provider, runner.Program)
 }
 
 // waitForClaimRemoval waits until no claim uses the template.

@@ -10,12 +10,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
-// reasonSetAside is the reason of an excluded node's condition Ready in the cluster's status.
-const reasonSetAside = "SetAside"
+// reasonExcluded is the reason of an excluded node's condition Ready in the cluster's status.
+const reasonExcluded = "Excluded"
 
 // clusterDescs holds the descriptions of the metrics of hypervisor clusters and their nodes.
 type clusterDescs struct {
-	machines, online, setAside, capacity, available *prometheus.Desc
+	machines, online, excluded, capacity, available *prometheus.Desc
 }
 
 func newClusterDescs() clusterDescs {
@@ -25,8 +25,8 @@ func newClusterDescs() clusterDescs {
 	return clusterDescs{
 		machines: newDesc("cluster_machines", "Machines that this operator owns on the cluster, with or without a claim.", "cluster"),
 		online:   newDesc("node_online", "1 while the node is online.", node...),
-		setAside: newDesc(
-			"node_set_aside",
+		excluded: newDesc(
+			"node_excluded",
 			"1 while the node, or a part of it, is excluded for a while after failures in a row.",
 			node...),
 		capacity: newDesc("node_capacity", "Capacity of the node: cpu in cores, memory and storage in bytes.", amount...),
@@ -38,7 +38,7 @@ func newClusterDescs() clusterDescs {
 }
 
 func (d *clusterDescs) describe(ch chan<- *prometheus.Desc) {
-	for _, desc := range []*prometheus.Desc{d.machines, d.online, d.setAside, d.capacity, d.available} {
+	for _, desc := range []*prometheus.Desc{d.machines, d.online, d.excluded, d.capacity, d.available} {
 		ch <- desc
 	}
 }
@@ -52,9 +52,10 @@ func (d *clusterDescs) collect(ch chan<- prometheus.Metric, clusters []v1alpha1.
 		for j := range cluster.Status.Nodes {
 			node := &cluster.Status.Nodes[j]
 			ready := meta.FindStatusCondition(node.Conditions, v1alpha1.ConditionReady)
+			isExcluded := ready != nil && v1alpha1.CurrentReason(ready.Reason) == reasonExcluded
 
 			sendGauge(ch, d.online, boolToInt(node.Online), cluster.Name, node.Name)
-			sendGauge(ch, d.setAside, boolToInt(ready != nil && ready.Reason == reasonSetAside), cluster.Name, node.Name)
+			sendGauge(ch, d.excluded, boolToInt(isExcluded), cluster.Name, node.Name)
 			sendAmounts(ch, d.capacity, node.Capacity, cluster.Name, node.Name)
 			sendAmounts(ch, d.available, node.Available, cluster.Name, node.Name)
 		}

@@ -32,6 +32,8 @@ type Collector struct {
 
 	pools    poolDescs
 	clusters clusterDescs
+	// runnerAge is the age of releases of the runner that machines do not run.
+	runnerAge *prometheus.Desc
 }
 
 // NewCollector returns a Collector that reads from a cache. The Collector returns no metrics before
@@ -39,7 +41,7 @@ type Collector struct {
 func NewCollector(reader client.Reader, elected <-chan struct{}, timer clock.PassiveClock) *Collector {
 	return &Collector{
 		reader: reader, elected: elected, clock: timer, reasons: kit.NewLabelLimiter(maxReasons),
-		pools: newPoolDescs(), clusters: newClusterDescs(),
+		pools: newPoolDescs(), clusters: newClusterDescs(), runnerAge: newRunnerAgeDesc(),
 	}
 }
 
@@ -47,6 +49,7 @@ func NewCollector(reader client.Reader, elected <-chan struct{}, timer clock.Pas
 func (c *Collector) Describe(ch chan<- *prometheus.Desc) {
 	c.pools.describe(ch)
 	c.clusters.describe(ch)
+	ch <- c.runnerAge
 }
 
 // Collect counts the objects and sends the metrics. If a read fails, it sends an invalid metric.
@@ -65,10 +68,12 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 		jobs     v1alpha1.RunnerJobList
 		claims   v1alpha1.MachineClaimList
 		clusters v1alpha1.HypervisorClusterList
+
+		templates v1alpha1.HypervisorMachineTemplateList
 	)
 
 	var failed []error
-	for _, list := range []client.ObjectList{&pools, &jobs, &claims, &clusters} {
+	for _, list := range []client.ObjectList{&pools, &jobs, &claims, &clusters, &templates} {
 		failed = append(failed, c.reader.List(ctx, list, client.UnsafeDisableDeepCopy))
 	}
 
@@ -82,6 +87,7 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	c.pools.collectJobs(ch, jobs.Items, c.reasons, c.clock.Now())
 	c.pools.collectMachines(ch, claims.Items)
 	c.clusters.collect(ch, clusters.Items)
+	collectRunners(ch, c.runnerAge, templates.Items, c.clock.Now())
 }
 
 // newDesc returns the description of a metric of HyperFleet.

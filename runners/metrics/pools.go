@@ -32,11 +32,12 @@ func newPoolDescs() poolDescs {
 		maximum: newDesc("pool_machines_max", "Maximum number of machines of the pool (spec.scaling.maxReplicas).", pool...),
 		machines: newDesc("pool_machines", "Machines of the pool by state: starting, idle, busy, standby (created, not started).",
 			append(pool, "state")...),
-		failed: newDesc("pool_failures_in_a_row", "Machines of the pool that failed since the last one became ready.", pool...),
+		failed: newDesc("pool_consecutive_failures", "Machines of the pool that failed since the last one became ready.", pool...),
 		paused: newDesc("pool_paused", "1 while the pool is paused.", pool...),
 		waitingJobs: newDesc("jobs_waiting", "Jobs without a runner, by the reason of their condition Ready. "+
 			"The pool is empty if no pool serves the job.", append(pool, "reason")...),
-		longestWait: newDesc("jobs_longest_wait_seconds", "Longest time that a queued job has waited; 0 if no job is queued.", pool...),
+		longestWait: newDesc("jobs_oldest_queued_age_seconds",
+			"How long the oldest queued job has waited; 0 if no job is queued.", pool...),
 		machinesByPhase: newDesc("machines", "MachineClaims by phase. The pool is empty if no pool created the claim.",
 			append(pool, "phase")...),
 	}
@@ -99,7 +100,7 @@ func (d *poolDescs) collectJobs(
 			continue
 		}
 
-		reason := "NotSeen"
+		reason := "NotReconciled"
 		if ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			reason = ready.Reason
 		}
@@ -139,13 +140,8 @@ func (d *poolDescs) collectMachines(ch chan<- prometheus.Metric, claims []v1alph
 
 	for i := range claims {
 		claim := &claims[i]
-		labels := key{namespace: claim.Namespace, phase: string(cmp.Or(claim.Status.Phase, v1alpha1.MachineClaimPending))}
-
-		if ref := claim.Spec.RunnerPoolRef; ref != nil {
-			labels.pool = ref.Name
-		}
-
-		count[labels]++
+		phase := cmp.Or(claim.Status.Phase, v1alpha1.MachineClaimPending)
+		count[key{claim.Namespace, claim.PoolName(), string(phase)}]++
 	}
 
 	for labels, n := range count {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -18,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/identity"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -54,7 +56,7 @@ type Sweeper struct {
 	seen      map[orphan]bool
 }
 
-// Kinds of orphans, as values of the metric label side.
+// Kinds of orphans, as values of the metric label type.
 const (
 	kindMachine  = "machine"
 	kindISO      = "iso"
@@ -68,14 +70,14 @@ type Metrics struct {
 	held     *prometheus.GaugeVec
 }
 
-// NewMetrics registers hyperfleet_orphans_removed_total{side} and hyperfleet_orphans_held{cluster}. Values
-// of side are machine, iso, runner and identity.
+// NewMetrics registers hyperfleet_orphans_removed_total{type,side} and hyperfleet_orphans_held{cluster}.
+// Values of type are machine, iso, runner and identity. side is the former name of type.
 func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{removals: prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "removed_total",
-		Help: "Resources of this operator that belonged to no claim and were deleted, by side: " +
+		Help: "Resources of this operator that belonged to no claim and were deleted, by type: " +
 			"machine, iso (of cloud-init), runner, identity.",
-	}, []string{"side"}), held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+	}, []string{"type", "side"}), held: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Namespace: "hyperfleet", Subsystem: "orphans", Name: "held",
 		Help: "Orphaned machines that are kept for 24 hours for a person to check, because unusually many machines have no claim.",
 	}, []string{"cluster"})}
@@ -86,12 +88,17 @@ func NewMetrics(registerer prometheus.Registerer) (*Metrics, error) {
 		}
 	}
 
+	// Every series starts at 0, because increase() does not see the first increment of a new series.
+	for _, kind := range []string{kindMachine, kindISO, kindRunner, kindIdentity} {
+		m.removals.WithLabelValues(kind, kind)
+	}
+
 	return m, nil
 }
 
 func (m *Metrics) countRemoved(kind string) {
 	if m != nil {
-		m.removals.WithLabelValues(kind).Inc()
+		m.removals.WithLabelValues(kind, kind).Inc()
 	}
 }
 
@@ -170,13 +177,13 @@ func (s *Sweeper) sweepIdentities(ctx context.Context) error {
 		}
 
 		if err := s.Identity.Unregister(ctx, id); err != nil {
-			s.Log.WarnContext(ctx, "could not delete orphan", "side", kindIdentity, "identity", id.Path(), "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "type", kindIdentity, "identity", id.Path(), "error", err)
 
 			continue
 		}
 
 		s.Metrics.countRemoved(kindIdentity)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", kindIdentity, "identity", id.Path())
+		s.Log.InfoContext(ctx, "orphan deleted", "type", kindIdentity, "identity", id.Path())
 	}
 
 	return nil
@@ -198,81 +205,96 @@ func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hy
 		return err
 	}
 
-	orphaned := s.findOrphans(cluster, found, claims)
-	if s.shouldHold(ctx, cluster, orphaned, len(found)) {
-		return nil
+	lost, others := s.findOrphans(cluster, found, claims)
+	if s.shouldHold(ctx, cluster, lost, len(found)) {
+		lost = nil
 	}
 
-	for _, m := range orphaned {
+	for _, m := range slices.Concat(others, lost) {
 		key := newMachineOrphan(cluster, m)
 		kind := key.kind
 
-		if !s.isOldEnough(key) || s.isDryRun(ctx, kind, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
+		if !s.isOldEnough(key) && !claims.supersedes(m.Owner) || s.isDryRun(ctx, kind, fmt.Sprintf("%d on cluster %s", m.ID, cluster)) {
 			continue
 		}
 
 		if reason, isBusy := s.isBusy(ctx, m.Owner); kind == kindMachine && isBusy {
-			s.Log.WarnContext(ctx, "orphan is kept for now", "side", kind, "cluster", cluster, "id", m.ID, "reason", reason)
+			s.Log.WarnContext(ctx, "orphan is kept for now", "type", kind, "cluster", cluster, "id", m.ID, "reason", reason)
 
 			continue
 		}
 
 		err := provider.Delete(ctx, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner})
 		if err != nil && !hypervisor.Is(err, hypervisor.NotFound) {
-			s.Log.WarnContext(ctx, "could not delete orphan", "side", kind, "cluster", cluster, "id", m.ID, "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "type", kind, "cluster", cluster, "id", m.ID, "error", err)
 
 			continue
 		}
 
 		s.Metrics.countRemoved(kind)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", kind, "cluster", cluster, "id", m.ID, "name", m.Name,
+		s.Log.InfoContext(ctx, "orphan deleted", "type", kind, "cluster", cluster, "id", m.ID, "name", m.Name,
 			"claim", m.Owner.Namespace+"/"+m.Owner.Name)
 	}
 
 	return nil
 }
 
-// findOrphans returns the machines that belong to no claim, and records when each of them was first found.
-func (s *Sweeper) findOrphans(cluster string, found []hypervisor.Machine, claims claimIndex) []hypervisor.Machine {
-	var out []hypervisor.Machine
-
+// findOrphans returns the machines that belong to no claim, and records when each of them was first found. The claims of
+// lost may have been lost by mistake. The others are cloud-init ISOs without a VM, and machines whose claim is certain to
+// be gone.
+func (s *Sweeper) findOrphans(
+	cluster string, found []hypervisor.Machine, claims claimIndex,
+) (lost, others []hypervisor.Machine) {
 	for _, m := range found {
-		if !claims.uids[m.Owner.UID] {
-			s.isOldEnough(newMachineOrphan(cluster, m)) // records when the orphan was first found
+		if claims.uids[m.Owner.UID] {
+			continue
+		}
 
-			out = append(out, m)
+		s.isOldEnough(newMachineOrphan(cluster, m)) // records when the orphan was first found
+
+		if m.State == hypervisor.StateRemains || claims.supersedes(m.Owner) {
+			others = append(others, m)
+		} else {
+			lost = append(lost, m)
 		}
 	}
 
-	return out
+	return lost, others
 }
 
 // isDryRun reports whether the sweeper must not delete the orphan. In this case it logs the orphan.
 func (s *Sweeper) isDryRun(ctx context.Context, kind, name string) bool {
 	if s.DryRun {
-		s.Log.InfoContext(ctx, "orphan would be deleted (dry run)", "side", kind, "name", name)
+		s.Log.InfoContext(ctx, "orphan would be deleted (dry run)", "type", kind, "name", name)
 	}
 
 	return s.DryRun
 }
 
-// claimIndex holds the UIDs and the runner names of all claims.
+// claimIndex holds the UIDs, the runner names, and the namespaces and names of all claims.
 type claimIndex struct {
 	uids    map[string]bool
 	runners map[string]bool
+	names   map[types.NamespacedName]bool
+}
+
+// supersedes reports whether a claim has the name of the owner, but another UID. The owner's claim is then gone for
+// certain, and its machine keeps the other claim from getting one. This happens if claims are restored from a backup
+// of objects.
+func (c claimIndex) supersedes(owner hypervisor.Owner) bool {
+	return !c.uids[owner.UID] && c.names[types.NamespacedName{Namespace: owner.Namespace, Name: owner.Name}]
 }
 
 func (s *Sweeper) listClaims(ctx context.Context) (claimIndex, error) {
-	var claims v1alpha1.MachineClaimList
-	if err := s.Live.List(ctx, &claims); err != nil {
+	out := claimIndex{uids: map[string]bool{}, runners: map[string]bool{}, names: map[types.NamespacedName]bool{}}
+
+	err := watch.ForEach(ctx, s.Live, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) {
+		out.uids[string(claim.UID)] = true
+		out.runners[vmspec.RunnerName(claim)] = true
+		out.names[client.ObjectKeyFromObject(claim)] = true
+	})
+	if err != nil {
 		return claimIndex{}, fmt.Errorf("list machine claims: %w", err)
-	}
-
-	out := claimIndex{uids: map[string]bool{}, runners: map[string]bool{}}
-
-	for i := range claims.Items {
-		out.uids[string(claims.Items[i].UID)] = true
-		out.runners[vmspec.RunnerName(&claims.Items[i])] = true
 	}
 
 	return out, nil
@@ -349,7 +371,7 @@ func (s *Sweeper) sweepScope(ctx context.Context, pool *v1alpha1.RunnerPool, pro
 
 		err := provider.Deregister(ctx, runner.ID)
 		if err != nil && !workload.Is(err, workload.NotFound) {
-			s.Log.WarnContext(ctx, "could not delete orphan", "side", kindRunner, "runner", runner.Name, "error", err)
+			s.Log.WarnContext(ctx, "could not delete orphan", "type", kindRunner, "runner", runner.Name, "error", err)
 
 			continue
 		}
@@ -357,7 +379,7 @@ func (s *Sweeper) sweepScope(ctx context.Context, pool *v1alpha1.RunnerPool, pro
 		s.Metrics.countRemoved(kindRunner)
 		s.Recorder.Eventf(pool, nil, corev1.EventTypeNormal, "OrphanRemoved", "Sweep",
 			"deleted runner %s, because it belonged to no MachineClaim", runner.Name)
-		s.Log.InfoContext(ctx, "orphan deleted", "side", kindRunner, "runner", runner.Name)
+		s.Log.InfoContext(ctx, "orphan deleted", "type", kindRunner, "runner", runner.Name)
 	}
 
 	return nil

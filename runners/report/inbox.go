@@ -46,6 +46,7 @@ type pendingReports struct {
 type reportRecord struct {
 	phase                   guest.Phase
 	message, reason, result string
+	runnerVersion           string
 	reportedAt              metav1.MicroTime
 	// saved is closed when the report is written to the status. urgent is true if a machine waits
 	// for that.
@@ -177,23 +178,24 @@ func (b *Inbox) Apply(ctx context.Context, claim *v1alpha1.MachineClaim) {
 		}
 	}
 
-	count := len(entry.reports)
-	callAfterWrite(ctx, func() { b.markSaved(claim.UID, entry, count) })
+	applied := slices.Clone(entry.reports)
+	callAfterWrite(ctx, func() { b.markSaved(claim.UID, entry, applied) })
 }
 
-// markSaved closes the channel saved of the first count reports, and deletes these reports. Call it after they
-// were written to the status. Reports that arrived during the write stay.
-func (b *Inbox) markSaved(uid types.UID, entry *pendingReports, count int) {
+// markSaved closes the channel saved of the reports, and deletes them from the entry. Call it after they were
+// written to the status. Other reports stay. It ignores reports that are already deleted.
+func (b *Inbox) markSaved(uid types.UID, entry *pendingReports, reports []reportRecord) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	count = min(count, len(entry.reports))
+	entry.reports = slices.DeleteFunc(entry.reports, func(pending reportRecord) bool {
+		isSaved := slices.ContainsFunc(reports, func(n reportRecord) bool { return n.saved == pending.saved })
+		if isSaved {
+			close(pending.saved)
+		}
 
-	for _, n := range entry.reports[:count] {
-		close(n.saved)
-	}
-
-	entry.reports = entry.reports[count:]
+		return isSaved
+	})
 
 	// put may have replaced the entry, if it was older than pendingMaxAge.
 	if len(entry.reports) == 0 && b.pending[uid] == entry {
@@ -216,6 +218,10 @@ func (n reportRecord) applyTo(claim *v1alpha1.MachineClaim) {
 
 	if n.result != "" {
 		info.JobResult = n.result
+	}
+
+	if n.runnerVersion != "" {
+		info.RunnerVersion = n.runnerVersion
 	}
 
 	if claim.Status.Times == nil {

@@ -4,8 +4,10 @@
 package report
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"unicode/utf8"
 
@@ -15,7 +17,9 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -37,6 +41,8 @@ type Logs struct {
 	// Live reads logs from the API server, because a cache would hold all of them in memory.
 	// Default: Client.
 	Live client.Reader
+	// Key is the key of the machines' tokens and codes, which are redacted in the output of consoles.
+	Key []byte
 	// UploadEnabled marks each RunnerLog with a label, so that the package logstore uploads it to the object
 	// store.
 	UploadEnabled bool
@@ -51,12 +57,37 @@ func LogName(runner string) string {
 // Keep stores the log of a claim's machine. If the log is already stored, Keep changes nothing,
 // because a machine repeats a report without new content.
 func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text string) error {
+	return l.keep(ctx, claim, LogName(workload.RunnerName(claim.Name, claim.UID)), text)
+}
+
+// ConsoleName returns the name of the RunnerLog with the output of a machine's serial console.
+func ConsoleName(runner string) string {
+	return strings.TrimSuffix(LogName(runner), "-log") + "-console"
+}
+
+// controlSequences matches the control sequences of terminals, and control characters other than the line feed.
+var controlSequences = regexp.MustCompile(`\x1b\[[0-9;?=]*[A-Za-z]|\x1b[()c78][A-Z0-9]?|[\x00-\x08\x0b-\x1f\x7f]`)
+
+// KeepConsole stores the output of the serial console of a claim's machine, beside its log. The machine's token and
+// codes are redacted. The runner's own credential never reaches a console, because only the bootstrap service and the
+// runner know it, and the bootstrap service redacts what the runner prints.
+func (l *Logs) KeepConsole(ctx context.Context, claim *v1alpha1.MachineClaim, text string) error {
+	namespace, name, uid := claim.Namespace, claim.Name, claim.UID
+	redactor := log.NewRedactor(nil, vmspec.ReportToken(l.Key, namespace, name, uid),
+		vmspec.ClaimCode(l.Key, namespace, name, uid), vmspec.DevIDCode(l.Key, namespace, name, uid))
+
+	text = redactor.Redact(controlSequences.ReplaceAllString(text, ""))
+
+	return l.keep(ctx, claim, ConsoleName(workload.RunnerName(name, uid)), text)
+}
+
+func (l *Logs) keep(ctx context.Context, claim *v1alpha1.MachineClaim, name, text string) error {
 	job, err := l.findJob(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	kept := l.newRunnerLog(claim, text)
+	kept := l.newRunnerLog(claim, name, text)
 
 	if job == nil {
 		kept.Labels[v1alpha1.LabelLogsOf] = toLabelValue(claim.Name)
@@ -78,19 +109,15 @@ func (l *Logs) Keep(ctx context.Context, claim *v1alpha1.MachineClaim, text stri
 // shelfName returns the value of LabelLogShelf for a claim's log: the name of the pool, or of the
 // template if no pool created the claim.
 func shelfName(claim *v1alpha1.MachineClaim) string {
-	if claim.Spec.RunnerPoolRef != nil {
-		return claim.Spec.RunnerPoolRef.Name
-	}
-
-	return claim.Spec.TemplateRef.Name
+	return cmp.Or(claim.PoolName(), claim.Spec.TemplateRef.Name)
 }
 
 // newRunnerLog returns the RunnerLog with the last part of a text from a claim's machine.
-func (l *Logs) newRunnerLog(claim *v1alpha1.MachineClaim, text string) *v1alpha1.RunnerLog {
+func (l *Logs) newRunnerLog(claim *v1alpha1.MachineClaim, name, text string) *v1alpha1.RunnerLog {
 	end, cut := truncateToTail(text, guest.MaxLog)
 	out := &v1alpha1.RunnerLog{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: claim.Namespace, Name: LogName(workload.RunnerName(claim.Name, claim.UID)), Labels: map[string]string{},
+			Namespace: claim.Namespace, Name: name, Labels: map[string]string{},
 		},
 		Spec: v1alpha1.RunnerLogSpec{Claim: claim.Name, Text: end, Cut: cut},
 	}

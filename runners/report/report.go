@@ -45,6 +45,7 @@ const (
 	maxLogBody = 6*guest.MaxLog + 2
 	maxMessage = 1024
 	maxResult  = 64
+	maxVersion = 32
 	timeout    = 10 * time.Second
 
 	// maxLogBytes limits the size of all reports with logs that are handled at the same time.
@@ -235,7 +236,8 @@ func (h *Handler) writeReport(
 
 	received := reportRecord{
 		phase: report.Phase, message: truncate(message, maxMessage), reason: truncate(report.Reason, maxResult),
-		result: truncate(report.Result, maxResult), reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: kept,
+		result: truncate(report.Result, maxResult), runnerVersion: truncate(report.RunnerVersion, maxVersion),
+		reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: kept,
 	}
 	tracing.EmitInstant(tracing.RootForUID(string(uid)), "guest "+strings.ToLower(string(report.Phase)), received.reportedAt.Time,
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -28,7 +29,6 @@ const (
 	maxOrphansPerPool = 32
 	gcInterval        = 10 * time.Minute
 	gcTimeout         = 5 * time.Minute
-	gcPageSize        = 500
 )
 
 // LogGarbageCollector deletes logs that no job references: the logs of machines that never had a
@@ -39,6 +39,9 @@ type LogGarbageCollector struct {
 	Client client.Client
 	// Live lists logs from the API server, because a cache would hold all of them.
 	Live client.Reader
+	// Namespaces are the namespaces of the operator. If it is empty, the operator serves all of them. Client has no jobs
+	// of other namespaces, so their logs must not be touched.
+	Namespaces []string
 	// Retention of jobs. A log without a job is kept for at least MinOrphanAge, and after that not
 	// longer than Retention.
 	Retention time.Duration
@@ -101,25 +104,17 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 
 // listUnowned returns the metadata of the logs with the label LabelLogShelf.
 func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
+	logs := &metav1.PartialObjectMetadataList{}
+	logs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLogList"))
+
 	var all []metav1.PartialObjectMetadata
 
-	page := &metav1.PartialObjectMetadataList{}
-
-	for {
-		token := page.Continue
-		page = &metav1.PartialObjectMetadataList{}
-		page.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLogList"))
-
-		err := s.Live.List(ctx, page, client.HasLabels{v1alpha1.LabelLogShelf}, client.Limit(gcPageSize), client.Continue(token))
-		if err != nil {
-			return nil, fmt.Errorf("list logs: %w", err)
-		}
-
-		all = append(all, page.Items...)
-		if page.Continue == "" {
-			return all, nil
-		}
+	add := func(log *metav1.PartialObjectMetadata) { all = append(all, *log) }
+	if err := watch.ForEachIn(ctx, s.Live, s.Namespaces, logs, add, client.HasLabels{v1alpha1.LabelLogShelf}); err != nil {
+		return nil, fmt.Errorf("list logs: %w", err)
 	}
+
+	return all, nil
 }
 
 // listReferenced returns the names of the logs that a job references, and of the logs that a job

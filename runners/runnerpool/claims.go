@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"strings"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
@@ -105,27 +107,57 @@ func (s *scope) createClaims(ctx context.Context, all []machineRequest) error {
 	return group.Wait()
 }
 
-// createClaim creates one claim, with its finalizer from the start.
+// createClaim creates one claim, with its finalizer from the start. The claim is expected before the call, because an
+// overloaded API server may create it and respond with an error nevertheless. Otherwise the next reconcile would create
+// a second claim for the same job.
 func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
 	claim := newClaim(s.pool, request, s.pool.Name+"-"+rand.String(suffixLength))
 	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
 		return fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
 	}
 
-	err := s.Client.Create(ctx, claim)
-	if apierrors.IsAlreadyExists(err) {
-		return nil // the next reconcile uses another name
-	}
-
-	if err != nil {
-		return fmt.Errorf("create claim %s: %w", claim.Name, err)
-	}
-
-	s.expectations.expect(claim.Name, expectedClaim{
+	expected := expectedClaim{
 		createdAt: s.Clock.Now(), source: request.source.name, standby: request.standby, size: request.size.Key(),
-	})
+	}
+	s.expectations.expect(claim.Name, expected)
 
-	return nil
+	err := s.Client.Create(ctx, claim)
+
+	switch {
+	case err == nil:
+		return nil
+	case isRejected(err):
+		s.expectations.forget(claim.Name)
+	default:
+		expected.isUncertain = true
+		s.expectations.expect(claim.Name, expected)
+	}
+
+	if apierrors.IsAlreadyExists(err) {
+		return nil // it is ours, or a later reconcile uses another name
+	}
+
+	return fmt.Errorf("create claim %s: %w", claim.Name, err)
+}
+
+// isRejected reports whether the API server has certainly not created an object. It returns false for a timeout, an
+// internal error and a broken connection, after which nobody knows. It also returns false for an object that exists
+// already: the client repeats a request after some errors, and the first attempt may have created the object.
+func isRejected(err error) bool {
+	known, ok := errors.AsType[*apierrors.StatusError](err)
+	if !ok || apierrors.IsAlreadyExists(err) {
+		return false
+	}
+
+	// Webhooks are called before an object is stored. Only the text of the error tells (k8s.io/apiserver,
+	// pkg/util/webhook).
+	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
+		return true
+	}
+
+	code := known.ErrStatus.Code
+
+	return code >= http.StatusBadRequest && code < http.StatusInternalServerError && code != http.StatusRequestTimeout
 }
 
 // newClaim returns the claim of one machine of the pool. It is pure.

@@ -10,10 +10,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -21,8 +23,9 @@ import (
 // for it.
 const confirmAfter = 10 * time.Second
 
-// expectations holds the created claims that the cache does not have yet. Without them, a reconcile
-// soon after another one would create the same machines again. The zero value is ready to use.
+// expectations holds the created claims, and those that may have been created, that the cache does not have yet.
+// Without them, a reconcile soon after another one would create the same machines again. The zero value is ready to
+// use.
 type expectations struct {
 	mu     sync.Mutex // a reconcile creates claims concurrently
 	claims map[string]expectedClaim
@@ -35,6 +38,8 @@ type expectedClaim struct {
 	standby   bool
 	// size is the Size of demand.Claim.
 	size string
+	// isUncertain is true if the API server did not say whether it created the claim.
+	isUncertain bool
 }
 
 func (e *expectations) expect(claim string, expectation expectedClaim) {
@@ -48,11 +53,43 @@ func (e *expectations) expect(claim string, expectation expectedClaim) {
 	e.claims[claim] = expectation
 }
 
+// forget deletes the expectation of a claim that was not created.
+func (e *expectations) forget(claim string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	delete(e.claims, claim)
+}
+
+// confirmIn returns the time until the API server must be asked for a claim that it may have created, or 0 if there is
+// none. No event announces that a claim was not created.
+func (e *expectations) confirmIn(now time.Time) time.Duration {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	var out time.Duration
+
+	for _, expectation := range e.claims {
+		if !expectation.isUncertain {
+			continue
+		}
+
+		remaining := expectation.createdAt.Add(confirmAfter).Sub(now)
+		if remaining <= 0 {
+			remaining = confirmAfter // the API server has the claim, and the cache is late
+		}
+
+		out = step.ChooseSooner(out, remaining)
+	}
+
+	return out
+}
+
 // listNotCached returns the pool's claims that the cache does not have yet, and their number by the
-// template that they were created from. It deletes the expectations of claims that the cache has
-// and of claims that were deleted.
+// template that they were created from. It deletes the expectations of claims that the cache has, of
+// claims that do not exist, and of claims of others that have the same name.
 func (e *expectations) listNotCached(
-	ctx context.Context, live client.Reader, namespace string, cached []v1alpha1.MachineClaim, now time.Time,
+	ctx context.Context, live client.Reader, pool *v1alpha1.RunnerPool, cached []v1alpha1.MachineClaim, now time.Time,
 ) ([]demand.Claim, map[string]int, error) {
 	for i := range cached {
 		delete(e.claims, cached[i].Name)
@@ -62,11 +99,11 @@ func (e *expectations) listNotCached(
 	bySource := map[string]int{}
 
 	for name, expectation := range e.claims {
-		if now.Sub(expectation.createdAt) > confirmAfter {
+		if now.Sub(expectation.createdAt) >= confirmAfter {
 			var claim v1alpha1.MachineClaim
 
-			err := live.Get(ctx, types.NamespacedName{Namespace: namespace, Name: name}, &claim)
-			if apierrors.IsNotFound(err) {
+			err := live.Get(ctx, types.NamespacedName{Namespace: pool.Namespace, Name: name}, &claim)
+			if apierrors.IsNotFound(err) || err == nil && !metav1.IsControlledBy(&claim, pool) {
 				delete(e.claims, name)
 
 				continue

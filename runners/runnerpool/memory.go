@@ -198,7 +198,11 @@ func isActivatedWithoutCapacity(claim *v1alpha1.MachineClaim) bool {
 
 // isNoCapacity reports whether a condition's reason means that a claim waits for capacity: its
 // nodes are full, or excluded after failures.
-func isNoCapacity(reason string) bool { return reason == "NoCapacity" || reason == "NodeSetAside" }
+func isNoCapacity(reason string) bool {
+	reason = v1alpha1.CurrentReason(reason)
+
+	return reason == "NoCapacity" || reason == "NodeExcluded"
+}
 
 const (
 	// quotaBackoffPeriod is how long no claim is created after the namespace's quota rejected one.

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -30,7 +31,7 @@ type view struct {
 	count  demand.JobCount
 	// sizes of the queued jobs, in the order in which their machines should be created.
 	sizes []demand.Size
-	// arrivals are the times at which the operator received the pool's jobs.
+	// arrivals are the times at which the operator received the jobs of a pool with warm machines.
 	arrivals []time.Time
 	// runners describes the pool's runners.
 	runners string
@@ -115,8 +116,12 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	}
 
 	key, now := client.ObjectKeyFromObject(s.pool), s.Clock.Now()
-	out := &view{count: demand.CountJobs(jobs.Items, pools)[key], arrivals: listArrivals(jobs.Items, pools, s.pool.Name)}
-	byRunner := make(map[string]v1alpha1.JobState, len(jobs.Items))
+	out := &view{count: demand.CountJobs(jobs.Items, pools)[key]}
+	byRunner := s.findStates(jobs.Items, claims.Items)
+
+	if s.pool.Spec.Scaling.Warm != nil {
+		out.arrivals = listArrivals(jobs.Items, pools, s.pool.Name)
+	}
 
 	for i := range pools {
 		if pools[i].Key() == key {
@@ -124,21 +129,21 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 		}
 	}
 
-	for i := range jobs.Items {
-		if job := &jobs.Items[i].Spec; job.RunnerName != "" {
-			byRunner[job.RunnerName] = job.State
-		}
-	}
-
 	for i := range claims.Items {
 		claim := &claims.Items[i]
+		if isRestored(claim, s.pool) {
+			if claim, err = s.adoptClaim(ctx, claim); err != nil {
+				return nil, err
+			}
+		}
+
 		if metav1.IsControlledBy(claim, s.pool) {
 			out.claims = append(out.claims, *claim)
 			out.states = append(out.states, evaluateClaim(claim, byRunner))
 		}
 	}
 
-	notCached, notCachedBySource, err := s.expectations.listNotCached(ctx, s.Live, s.pool.Namespace, out.claims, now)
+	notCached, notCachedBySource, err := s.expectations.listNotCached(ctx, s.Live, s.pool, out.claims, now)
 	if err != nil {
 		return nil, err
 	}
@@ -152,6 +157,66 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	out.count.Queued = len(out.sizes)
 
 	return out, nil
+}
+
+// findStates returns the states of the jobs of the pool's runners, by the name of the runner. Most jobs are completed
+// jobs whose machines no longer exist, and are left out.
+func (s *scope) findStates(jobs []v1alpha1.RunnerJob, claims []v1alpha1.MachineClaim) map[string]v1alpha1.JobState {
+	runners := make(map[string]bool, len(claims)+len(s.unconfirmedStarts.runners))
+
+	for i := range claims {
+		if info := claims[i].Status.BootstrapInfo; info != nil {
+			runners[info.RunnerName] = true
+		}
+	}
+
+	for runner := range s.unconfirmedStarts.runners {
+		runners[runner] = true
+	}
+
+	out := make(map[string]v1alpha1.JobState, len(runners))
+
+	for i := range jobs {
+		if job := &jobs[i].Spec; job.RunnerName != "" && runners[job.RunnerName] {
+			out[job.RunnerName] = job.State
+		}
+	}
+
+	return out
+}
+
+const kindRunnerPool = "RunnerPool"
+
+// isRestored reports whether a claim was created for the pool, and has lost its owner reference or has that of an earlier
+// pool of the same name. This happens if the objects are restored from a backup, because they get new UIDs. It is pure.
+func isRestored(claim *v1alpha1.MachineClaim, pool *v1alpha1.RunnerPool) bool {
+	if claim.Spec.RunnerPoolRef == nil || claim.Spec.RunnerPoolRef.Name != pool.Name ||
+		!pool.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero() {
+		return false
+	}
+
+	owner := metav1.GetControllerOf(claim)
+
+	return owner == nil || owner.UID != pool.UID && owner.Kind == kindRunnerPool && owner.Name == pool.Name
+}
+
+// adoptClaim makes the pool the owner of a restored claim. Otherwise the pool would not count its machine.
+func (s *scope) adoptClaim(ctx context.Context, restored *v1alpha1.MachineClaim) (*v1alpha1.MachineClaim, error) {
+	claim := restored.DeepCopy()
+	claim.OwnerReferences = slices.DeleteFunc(claim.OwnerReferences, func(owner metav1.OwnerReference) bool {
+		return owner.Controller != nil && *owner.Controller
+	})
+
+	if err := controllerutil.SetControllerReference(s.pool, claim, s.Client.Scheme()); err != nil {
+		return nil, fmt.Errorf("set owner of claim %s: %w", claim.Name, err)
+	}
+
+	patch := client.MergeFromWithOptions(restored, client.MergeFromWithOptimisticLock{})
+	if err := s.Client.Patch(ctx, claim, patch); err != nil {
+		return nil, fmt.Errorf("adopt claim %s: %w", claim.Name, err)
+	}
+
+	return claim, nil
 }
 
 // describeRunners returns which jobs the runners take: their labels with those that the platform adds, and

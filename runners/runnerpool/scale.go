@@ -49,6 +49,8 @@ func scale(ctx context.Context, s *scope) step.Result {
 		err = nil
 	}
 
+	s.requeueIn(s.expectations.confirmIn(s.Clock.Now()))
+
 	errs = append(errs, err)
 
 	for _, deletion := range decision.Delete {

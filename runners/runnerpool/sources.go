@@ -125,12 +125,18 @@ func (s *scope) findUnusableReason(ctx context.Context, found source) (string, e
 const hashLength = 16
 
 // computeHash returns a digest of the template and the workload from which a machine is created.
-// The webhook settings are not part of it, because they do not affect machines.
+// The webhook settings are not part of it, because they do not affect machines. The hypervisor template that
+// tags have selected is.
 func computeHash(template *v1alpha1.HypervisorMachineTemplate, workload *v1alpha1.Workload) (string, error) {
 	own := workload.DeepCopy()
 	own.Webhook = nil
 
-	raw, err := json.Marshal([]any{template.Name, template.Spec, own})
+	parts := []any{template.Name, template.Spec, own}
+	if selected := template.SelectedSource(); selected != "" {
+		parts = append(parts, selected)
+	}
+
+	raw, err := json.Marshal(parts)
 	if err != nil {
 		return "", fmt.Errorf("encode template %s: %w", template.Name, err)
 	}

@@ -53,14 +53,10 @@ func HasIdentity(claim *v1alpha1.MachineClaim) bool {
 // NewRegistration returns the registration of the claim's machine with the identity provider.
 func NewRegistration(claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate) identity.Machine {
 	out := identity.Machine{
-		ID: IdentityOf(claim), Template: template.Name, Workload: claim.Spec.WorkloadConfig.Type,
+		ID: IdentityOf(claim), Template: template.Name, Pool: claim.PoolName(), Workload: claim.Spec.WorkloadConfig.Type,
 	}
 	if HasIdentity(claim) {
 		out.Method = claim.Status.BootstrapInfo.Identity.Method
-	}
-
-	if claim.Spec.RunnerPoolRef != nil {
-		out.Pool = claim.Spec.RunnerPoolRef.Name
 	}
 
 	if a := template.Spec.Attestation; a != nil && a.Config != nil && a.Config.JoinTokenTTL != nil {
@@ -129,13 +125,10 @@ func newSecrets(in Input) *guest.Secrets {
 		return nil
 	}
 
-	external, pool := config.ExternalSecrets, ""
-	if in.Claim.Spec.RunnerPoolRef != nil {
-		pool = in.Claim.Spec.RunnerPoolRef.Name
-	}
+	external := config.ExternalSecrets
 
 	path := strings.NewReplacer(
-		"{namespace}", in.Claim.Namespace, "{pool}", pool, "{claim}", in.Claim.Name, "{uid}", string(in.Claim.UID),
+		"{namespace}", in.Claim.Namespace, "{pool}", in.Claim.PoolName(), "{claim}", in.Claim.Name, "{uid}", string(in.Claim.UID),
 	).Replace(external.Path)
 
 	return &guest.Secrets{

@@ -188,6 +188,67 @@ func TestCloudInitSeesTheIdentity(t *testing.T) {
 	}
 }
 
+// Each variable of document 000 has the value of this machine.
+func TestVariablesOfCloudInit(t *testing.T) {
+	t.Parallel()
+
+	settings := newIdentitySettings()
+	settings.BootstrapServices = map[string]vmspec.Program{}
+	expires := time.Date(2031, 2, 3, 4, 5, 6, 0, time.UTC)
+	template := newTemplate(func(s *v1alpha1.HypervisorMachineTemplateSpec) {
+		s.Attestation = &v1alpha1.Attestation{
+			Method: v1alpha1.AttestationTPM, Config: &v1alpha1.AttestationConfig{TPMDevice: "/dev/tpm1"},
+		}
+		s.Network = &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{
+			IPAddress: "192.0.2.5", Netmask: "255.255.255.0", Gateway: "192.0.2.1", DNS: []string{"192.0.2.3"},
+		}}
+		s.CloudInit = &v1alpha1.CloudInit{UserData: "#cloud-config\n" +
+			"a: [{{ .WorkloadMethod }}, {{ .BootstrapMethod }}, {{ .AttestationMethod }}, {{ .TPMDevice }}, {{ .RunnerToken }}]\n" +
+			"b: [{{ .RegistrationURL | toJson }}, {{ .RunnerName }}, {{ .ExpiresAt | toJson }}, {{ .BootstrapServiceURL | toJson }}]\n" +
+			"c: [{{ .Hostname }}, {{ .FQDN }}, {{ .NetworkMode }}, {{ .StaticIP }}, {{ .NetmaskBits }}, {{ .Gateway }}]\n" +
+			"d: [{{ .RunnerConfig.InstallPath }}, {{ .RunnerConfig.WorkDir }}, {{ .RunnerConfig.OS }}, {{ .RunnerConfig.Arch }}]\n" +
+			"e: {{ .Labels }}\nf: {{ .DNSServers }}\n"}
+	})
+	in := newAttestingInput(template)
+	in.Settings = settings
+	in.Credential = workload.Credential{
+		RunnerToken: "one-use", RegistrationURL: "https://github.example/octo-org", ExpiresAt: expires,
+	}
+	in.Names = vmspec.Names{Hostname: "pool-abc12", FQDN: "pool-abc12.hf.example", Domain: "hf.example"}
+
+	seed, err := vmspec.RenderSeed(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	got := map[string][]any{}
+
+	var data map[string]any
+	if err := yaml.Unmarshal(seed.UserData, &data); err != nil {
+		t.Fatal(err)
+	}
+
+	for _, key := range []string{"a", "b", "c", "d", "e", "f"} {
+		got[key], _ = data[key].([]any)
+	}
+
+	labels := []any{}
+	for _, label := range in.Request.Labels {
+		labels = append(labels, label)
+	}
+
+	want := map[string][]any{
+		"a": {"runner-token", "runner-token", "tpm", "/dev/tpm1", "one-use"},
+		"b": {"https://github.example/octo-org", "pool-abc12-11111111", "2031-02-03T04:05:06Z", "https://fleet.example:8443"},
+		"c": {"pool-abc12", "pool-abc12.hf.example", "static", "192.0.2.5", float64(24), "192.0.2.1"},
+		"d": {"/opt/actions-runner", "/tmp/runner-work", "linux", "x64"},
+		"e": labels, "f": {"192.0.2.3"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" || len(labels) < 4 {
+		t.Errorf("%d labels, variables (-want +got):\n%s", len(labels), diff)
+	}
+}
+
 func TestRegistration(t *testing.T) {
 	t.Parallel()
 

@@ -132,9 +132,17 @@ type Input struct {
 // With attestation it also holds the data with which the machine attests.
 func RenderSeed(in Input) (hypervisor.Seed, error) {
 	deliveryMethod := in.Template.Spec.Bootstrap.Delivery
+	isDelivered := deliveryMethod == v1alpha1.DeliveryISO || deliveryMethod == v1alpha1.DeliveryDownload
+
+	if in.Template.IsWindows() && isDelivered {
+		return hypervisor.Seed{}, errclass.New(errclass.Configuration, "BootstrapDeliveryUnsupported",
+			"render cloud-init ISO of template %s: bootstrap.delivery %s is not supported for Windows: set it to image, "+
+				"and install bootstrap-service.exe in the template", in.Template.Name, deliveryMethod)
+	}
+
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
 
-	if !ok && (deliveryMethod == v1alpha1.DeliveryISO || deliveryMethod == v1alpha1.DeliveryDownload) {
+	if !ok && isDelivered {
 		return hypervisor.Seed{}, newMissingProgramError(in.Template, in.Runner)
 	}
 
@@ -350,9 +358,7 @@ func newVars(in Input, config *guest.Config) cloudinit.Vars {
 		out.JoinToken, out.SPIFFEID, out.TPMDevice = s.JoinToken, s.SPIFFEID, s.TPMDevice
 	}
 
-	if in.Claim.Spec.RunnerPoolRef != nil {
-		out.PoolName = in.Claim.Spec.RunnerPoolRef.Name
-	}
+	out.PoolName = in.Claim.PoolName()
 
 	addNetwork(&out, in.Claim, spec.Network)
 

@@ -50,7 +50,9 @@ func newInput(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) v
 		Spec: v1alpha1.MachineClaimSpec{
 			RunnerPoolRef:  &v1alpha1.LocalObjectReference{Name: "pool"},
 			WorkloadConfig: v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions},
-			Lifecycle:      &v1alpha1.Lifecycle{JobTimeout: &metav1.Duration{Duration: time.Hour}},
+			Lifecycle: &v1alpha1.Lifecycle{
+				JobTimeout: &metav1.Duration{Duration: time.Hour}, IdleTimeout: &metav1.Duration{Duration: 7 * time.Minute},
+			},
 		},
 	}
 
@@ -80,7 +82,7 @@ func TestSeedOfMachine(t *testing.T) {
 
 	text := string(seed.UserData) + string(seed.MetaData) + string(seed.NetworkConfig)
 	for _, part := range []string{
-		guest.ConfigPath, "one-use", "pool-abc12-11111111", "11111111-2222-4333-8444-555555555555", "1h0m0s",
+		guest.ConfigPath, "one-use", "pool-abc12-11111111", "11111111-2222-4333-8444-555555555555", "1h0m0s", "7m0s",
 		"https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/report",
 		vmspec.OperatorLabel("op"), guest.ServiceUnit,
 	} {
@@ -187,6 +189,18 @@ func TestDelivery(t *testing.T) {
 	_, err = vmspec.RenderSeed(newInput(by(v1alpha1.DeliveryISO), vmspec.Settings{}))
 	if errclass.ReasonOf(err, "") != "BootstrapServiceMissing" {
 		t.Errorf("iso without a program: %v", err)
+	}
+
+	windows := newInput(by(v1alpha1.DeliveryISO), settings)
+	windows.Template.Spec.Bootstrap.OS = v1alpha1.OSWindows
+
+	if _, err = vmspec.RenderSeed(windows); errclass.ReasonOf(err, "") != "BootstrapDeliveryUnsupported" {
+		t.Errorf("iso for Windows: %v", err)
+	}
+
+	windows.Template = by(v1alpha1.DeliveryImage)
+	if _, err = vmspec.RenderSeed(windows); err != nil {
+		t.Errorf("image for Windows: %v", err)
 	}
 
 	err = vmspec.DryRender(by(v1alpha1.DeliveryDownload), vmspec.Settings{})

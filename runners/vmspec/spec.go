@@ -4,8 +4,11 @@
 package vmspec
 
 import (
+	"crypto/sha256"
+	"encoding/base32"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -18,14 +21,35 @@ func NewTemplateRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Tem
 		return newKubeVirtRef(source)
 	}
 
+	if source := template.Spec.Template.Libvirt; source != nil {
+		return newLibvirtRef(source)
+	}
+
+	if source := template.Spec.Template.External; source != nil {
+		return hypervisor.TemplateRef{Name: source.Name}
+	}
+
 	source := template.Spec.Template.Proxmox
 	if source == nil {
 		return hypervisor.TemplateRef{}
 	}
 
-	ref := hypervisor.TemplateRef{Name: source.TemplateName}
+	ref := hypervisor.TemplateRef{
+		Name: source.TemplateName, Tags: strings.Join(source.TemplateTags, ","), Newest: source.Newest,
+	}
 	if source.TemplateID != nil {
 		ref.ID = int(*source.TemplateID)
+	}
+
+	return ref
+}
+
+// NewSourceRef returns the reference to the hypervisor template that machines are cloned from. If the
+// template is selected by tags, this is the one in its status, which has been validated.
+func NewSourceRef(template *v1alpha1.HypervisorMachineTemplate) hypervisor.TemplateRef {
+	ref := NewTemplateRef(template)
+	if name := template.SelectedSource(); name != "" {
+		ref.Name, ref.Newest = name, false
 	}
 
 	return ref
@@ -51,6 +75,17 @@ func newKubeVirtRef(source *v1alpha1.KubeVirtTemplate) hypervisor.TemplateRef {
 	}
 }
 
+func newLibvirtRef(source *v1alpha1.LibvirtTemplate) hypervisor.TemplateRef {
+	switch {
+	case source.Volume != "":
+		return hypervisor.TemplateRef{Kind: hypervisor.TemplateStorageVolume, Name: source.Volume}
+	case source.Domain != "":
+		return hypervisor.TemplateRef{Kind: hypervisor.TemplateDomain, Name: source.Domain}
+	default:
+		return hypervisor.TemplateRef{Kind: hypervisor.TemplateTaggedDomain, Name: strings.Join(source.Tags, ",")}
+	}
+}
+
 // CheckProvider returns an error of class Configuration if the template has no settings for the provider of
 // the cluster.
 func CheckProvider(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alpha1.HypervisorCluster) error {
@@ -58,6 +93,7 @@ func CheckProvider(template *v1alpha1.HypervisorMachineTemplate, cluster *v1alph
 
 	fits := map[string]bool{
 		v1alpha1.ProviderProxmox: source.Proxmox != nil, v1alpha1.ProviderKubeVirt: source.KubeVirt != nil,
+		v1alpha1.ProviderLibvirt: source.Libvirt != nil, v1alpha1.ProviderExternal: source.External != nil,
 	}
 	if fits[cluster.Spec.Provider] {
 		return nil
@@ -77,6 +113,7 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 		CloudInitSource: hypervisor.SourceNoCloud,
 		Linked:          true,
 		TPM:             HasTPM(template),
+		Nested:          spec.Resources.NestedVirtualization,
 	}
 
 	if spec.Resources.Disk != nil {
@@ -91,6 +128,15 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 		if source.CloudInitSource != "" {
 			shape.CloudInitSource = source.CloudInitSource
 		}
+	}
+
+	if source := spec.Template.Libvirt; source != nil {
+		shape.Linked = source.LinkedClone == nil || *source.LinkedClone
+	}
+
+	if source := spec.Template.External; source != nil {
+		shape.Linked = source.LinkedClone == nil || *source.LinkedClone
+		shape.Storage = source.Storage
 	}
 
 	if source := spec.Template.KubeVirt; source != nil {
@@ -148,6 +194,10 @@ func NewNames(
 		}
 	}
 
+	if template.IsWindows() {
+		names.Hostname = shortenHostname(names.Hostname, claim)
+	}
+
 	names.Hostname = truncateHostname(names.Hostname)
 	names.FQDN = names.Hostname
 
@@ -160,6 +210,27 @@ func NewNames(
 
 // maxLabel is the longest label of a DNS name (RFC 1035, section 2.3.4).
 const maxLabelLength = 63
+
+// Limits of a computer name of Windows (NetBIOS).
+const (
+	maxComputerName = 15
+	// digestLength is the length of the digest in a shortened name: 2^40 values.
+	digestLength = 8
+)
+
+// shortenHostname returns a name that Windows accepts. A name that is too long, or has only digits, is replaced by its
+// beginning and a digest of the claim, so that two machines never share a name.
+func shortenHostname(name string, claim *v1alpha1.MachineClaim) string {
+	if len(name) <= maxComputerName && strings.Trim(name, "0123456789") != "" {
+		return name
+	}
+
+	sum := sha256.Sum256([]byte(claim.Namespace + "/" + claim.Name + "/" + string(claim.UID)))
+	digest := strings.ToLower(base32.HexEncoding.EncodeToString(sum[:]))[:digestLength]
+	prefix := strings.TrimRight(name[:min(len(name), maxComputerName-digestLength-1)], "-.")
+
+	return prefix + "-" + digest
+}
 
 // truncateHostname truncates a name to the length of a DNS label. It removes characters from the front,
 // because the random suffix of a claim's name must stay.
@@ -188,7 +259,7 @@ func NewNetworkOptions(
 		out.Gateways = toStrings(pool.Gateway)
 
 		if info := claim.Status.NetworkInfo; info != nil {
-			out.Addresses = info.Addresses
+			out.Addresses, out.AddressNetwork = info.Addresses, info.AddressNetwork
 		}
 
 		if len(pool.Nameservers) > 0 {

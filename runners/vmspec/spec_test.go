@@ -9,8 +9,10 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
@@ -58,6 +60,15 @@ func TestNamesOf(t *testing.T) {
 			Hostname: "ci-pool-abc12", FQDN: "ci-pool-abc12.own.example", Domain: "own.example",
 			DNSServers: []string{"192.0.2.1"}, SearchDomains: []string{"fleet.example"},
 		}},
+		"the template's servers and search domains take precedence": {
+			&v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{Network: &v1alpha1.MachineNetwork{
+				DNS: &v1alpha1.MachineDNS{Search: []string{"a.example", "b.example"}, Servers: []string{"192.0.2.2"}},
+			}}},
+			cluster, false, vmspec.Names{
+				Hostname: "pool-abc12", FQDN: "pool-abc12.fleet.example", Domain: "fleet.example",
+				DNSServers: []string{"192.0.2.2"}, SearchDomains: []string{"a.example", "b.example"},
+			},
+		},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -67,6 +78,32 @@ func TestNamesOf(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// The hypervisor gets the addresses of a template's static network, beside the names' DNS servers.
+func TestNetworkOptionsOfAStaticNetwork(t *testing.T) {
+	t.Parallel()
+
+	static := &v1alpha1.StaticNetwork{IPAddress: "192.0.2.5", Netmask: "255.255.255.0", Gateway: "192.0.2.1", DNS: []string{"192.0.2.3"}}
+	template := &v1alpha1.HypervisorMachineTemplate{Spec: v1alpha1.HypervisorMachineTemplateSpec{
+		Network: &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeStatic, Static: static},
+	}}
+	names := vmspec.Names{DNSServers: []string{"192.0.2.2"}, SearchDomains: []string{"a.example"}}
+	want := hypervisor.NetworkOptions{
+		Addresses: []string{"192.0.2.5/24"}, Gateways: []string{"192.0.2.1"},
+		DNSServers: []string{"192.0.2.3"}, SearchDomains: []string{"a.example"},
+	}
+
+	if diff := cmp.Diff(want, vmspec.NewNetworkOptions(&v1alpha1.MachineClaim{}, template, names)); diff != "" {
+		t.Error(diff)
+	}
+
+	template.Spec.Network.Mode = v1alpha1.NetworkModeDHCP
+	want = hypervisor.NetworkOptions{DNSServers: []string{"192.0.2.2"}, SearchDomains: []string{"a.example"}}
+
+	if diff := cmp.Diff(want, vmspec.NewNetworkOptions(&v1alpha1.MachineClaim{}, template, names)); diff != "" {
+		t.Errorf("with DHCP: %s", diff)
 	}
 }
 
@@ -80,5 +117,142 @@ func TestLongHostnameKeepsItsRandomEnd(t *testing.T) {
 	names := vmspec.NewNames(claim, &v1alpha1.HypervisorMachineTemplate{}, &v1alpha1.HypervisorCluster{}, true)
 	if len(names.Hostname) > 63 || !strings.HasSuffix(names.Hostname, "-x7k2p") || strings.HasPrefix(names.Hostname, "-") {
 		t.Errorf("host name %q", names.Hostname)
+	}
+}
+
+// Windows accepts computer names of at most 15 characters. Names of two claims differ, whatever they have in common.
+func TestHostnamesOfWindows(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Bootstrap.OS = v1alpha1.OSWindows
+	seen := map[string]string{}
+
+	for _, name := range []string{"win-abc12", "windows-2022-abc12", "windows-2022-abc13", "windows-2022-abc12", "1234567", "a-------b-------c"} {
+		for _, uid := range []types.UID{"u1", "u2"} {
+			claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: name, UID: uid}}
+			got := vmspec.NewNames(claim, template, &v1alpha1.HypervisorCluster{}, false).Hostname
+
+			if again := vmspec.NewNames(claim, template, &v1alpha1.HypervisorCluster{}, false).Hostname; again != got {
+				t.Errorf("%s: %q, then %q", name, got, again)
+			}
+
+			if len(got) > 15 || strings.Trim(got, "0123456789") == "" || strings.Contains(got, ".") || got[0] == '-' {
+				t.Errorf("%s: host name %q", name, got)
+			}
+
+			key := name + string(uid)
+			if name == "win-abc12" { // a name that fits stays
+				key = name
+			}
+
+			if other, ok := seen[got]; ok && other != key {
+				t.Errorf("%s and %s have the host name %q", other, key, got)
+			}
+
+			seen[got] = key
+		}
+	}
+
+	if _, ok := seen["win-abc12"]; !ok {
+		t.Errorf("a name that fits was changed: %v", seen)
+	}
+}
+
+func TestLibvirtTemplates(t *testing.T) {
+	t.Parallel()
+
+	full := false
+
+	for name, tc := range map[string]struct {
+		source v1alpha1.LibvirtTemplate
+		ref    hypervisor.TemplateRef
+		linked bool
+	}{
+		"volume": {v1alpha1.LibvirtTemplate{Volume: "a.qcow2"}, hypervisor.TemplateRef{Kind: hypervisor.TemplateStorageVolume, Name: "a.qcow2"}, true},
+		"domain": {
+			v1alpha1.LibvirtTemplate{Domain: "a", LinkedClone: &full}, hypervisor.TemplateRef{Kind: hypervisor.TemplateDomain, Name: "a"}, false,
+		},
+		"tags": {
+			v1alpha1.LibvirtTemplate{Tags: []string{"a", "b"}}, hypervisor.TemplateRef{Kind: hypervisor.TemplateTaggedDomain, Name: "a,b"}, true,
+		},
+	} {
+		template := &v1alpha1.HypervisorMachineTemplate{}
+		template.Spec.Template.Libvirt = &tc.source
+		template.Spec.Network = &v1alpha1.MachineNetwork{Bridge: "br0"}
+
+		if ref := vmspec.NewTemplateRef(template); ref != tc.ref {
+			t.Errorf("%s: reference %+v, want %+v", name, ref, tc.ref)
+		}
+
+		template.Spec.Resources.NestedVirtualization = true
+
+		if shape := vmspec.NewShape(template); shape.Linked != tc.linked || shape.Bridge != "br0" || !shape.Nested {
+			t.Errorf("%s: shape %+v", name, shape)
+		}
+
+		cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{Provider: v1alpha1.ProviderLibvirt}}
+		if err := vmspec.CheckProvider(template, cluster); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Machines are cloned from the template that is in the status, and the template is found by its tags.
+func TestTemplateRefByTags(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateTags: []string{"a", "b"}, Newest: true}
+
+	selector := hypervisor.TemplateRef{Tags: "a,b", Newest: true}
+	if ref := vmspec.NewSourceRef(template); ref != selector {
+		t.Errorf("before it is resolved: %+v", ref)
+	}
+
+	template.Status.Sources = []v1alpha1.ResolvedTemplate{{ID: "9001", Name: "runner-05"}, {ID: "9002", Name: "runner-05"}}
+
+	if ref := vmspec.NewTemplateRef(template); ref != selector {
+		t.Errorf("to resolve: %+v", ref)
+	}
+
+	if ref := vmspec.NewSourceRef(template); ref != (hypervisor.TemplateRef{Tags: "a,b", Name: "runner-05"}) {
+		t.Errorf("of machines: %+v", ref)
+	}
+
+	template.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateName: "runner"}
+	if ref := vmspec.NewSourceRef(template); ref != (hypervisor.TemplateRef{Name: "runner"}) {
+		t.Errorf("by name: %+v", ref)
+	}
+}
+
+func TestExternalTemplates(t *testing.T) {
+	t.Parallel()
+
+	full := false
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Template.External = &v1alpha1.ExternalTemplate{Name: "ubuntu", Storage: "fast"}
+
+	if ref := vmspec.NewTemplateRef(template); ref != (hypervisor.TemplateRef{Name: "ubuntu"}) {
+		t.Errorf("reference %+v", ref)
+	}
+
+	if shape := vmspec.NewShape(template); !shape.Linked || shape.Storage != "fast" || shape.CloudInitSource != hypervisor.SourceNoCloud {
+		t.Errorf("shape %+v", shape)
+	}
+
+	template.Spec.Template.External.LinkedClone = &full
+	if vmspec.NewShape(template).Linked {
+		t.Error("want a full clone")
+	}
+
+	cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{Provider: v1alpha1.ProviderExternal}}
+	if err := vmspec.CheckProvider(template, cluster); err != nil {
+		t.Error(err)
+	}
+
+	cluster.Spec.Provider = v1alpha1.ProviderLibvirt
+	if vmspec.CheckProvider(template, cluster) == nil {
+		t.Error("want an error for a template of another provider")
 	}
 }

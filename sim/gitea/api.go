@@ -164,6 +164,9 @@ func (s *Server) handleCall(c *call, route string, ep endpoint, raw []byte) resp
 			return *rejection
 		}
 	}
+	if moved := s.redirectMoved(c, route); moved != nil {
+		return *moved
+	}
 	if !s.resolveScope(c, route) {
 		return newNotFound()
 	}

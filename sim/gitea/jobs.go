@@ -41,6 +41,7 @@ type job struct {
 	duration    time.Duration
 	command     string
 	task        int64
+	attempt     int64 // how often a runner has taken the job
 	log         []string
 	// ranID and ranName identify the runner of the job, also after the runner is deleted.
 	ranID   int64
@@ -151,6 +152,7 @@ func (s *Server) Log(id int64) string {
 // startJob assigns a waiting job to a runner.
 func (s *Server) startJob(j *job, r *runner) {
 	s.ids.task++
+	j.attempt++
 	j.status, j.task, j.startedAt, j.touchedAt, j.ranID, j.ranName = statusRunning, s.ids.task, s.now(), s.now(), r.id, r.name
 	r.job, r.activeAt, r.hasRunJob = j, s.now(), true
 	s.queueWebhook(j)
@@ -218,7 +220,7 @@ func (s *Server) encodeGiteaJob(j *job) map[string]any {
 		"id": j.id, "url": fmt.Sprintf("%s/api/v1/repos/%s/actions/jobs/%d", s.baseURL, j.repo.path, j.id),
 		"html_url": fmt.Sprintf("%s/%s/actions/runs/%d/jobs/%d", s.baseURL, j.repo.path, j.run, j.id), "run_id": j.run,
 		"run_url": fmt.Sprintf("%s/api/v1/repos/%s/actions/runs/%d", s.baseURL, j.repo.path, j.run), "name": j.name,
-		"labels": append([]string{}, j.labels...), "run_attempt": 1, "head_sha": strings.Repeat("a", 40), "head_branch": "main",
+		"labels": append([]string{}, j.labels...), "run_attempt": j.attempt, "head_sha": strings.Repeat("a", 40), "head_branch": "main",
 		"status": status, "steps": []any{},
 		"created_at": formatTime(j.createdAt), "started_at": formatTime(j.startedAt), "completed_at": formatTime(j.stoppedAt),
 	}

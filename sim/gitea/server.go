@@ -30,6 +30,7 @@ type Server struct {
 	webhook      control.WebhookTarget
 	ids          ids
 	repositories []*repository
+	moved        map[string]*repository // by former path in lower case
 	tokens       map[string]*Token
 	// registrationTokens are Gitea's registration tokens by scope.
 	registrationTokens map[string]string
@@ -65,6 +66,7 @@ func New(opts Options) (*Server, error) {
 			Seed: opts.Seed, Platform: 0x67697465, HookTimeout: opts.HookTimeout,
 		}),
 		ids:    ids{runner: 40, job: 7000, run: 300, task: 9000},
+		moved:  map[string]*repository{},
 		tokens: map[string]*Token{}, registrationTokens: map[string]string{}, runners: map[int64]*runner{}, jobs: map[int64]*job{},
 	}
 	s.Record = s.core.Record

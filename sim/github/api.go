@@ -82,8 +82,9 @@ func (s *Server) newAPIHandler() http.Handler {
 	root := http.NewServeMux()
 	s.mountRunnerProtocol(root)
 	s.mountScaleSets(root)
-	root.Handle("/api/v3/", http.StripPrefix("/api/v3", mux))
-	root.Handle("/", mux)
+	api := s.redirectMoved(mux)
+	root.Handle("/api/v3/", http.StripPrefix("/api/v3", api))
+	root.Handle("/", api)
 	return root
 }
 

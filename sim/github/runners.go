@@ -406,18 +406,6 @@ func (g *group) allows(repo *repository) bool {
 	return g.selected[strings.ToLower(repo.fullName())] || g.selected[strings.ToLower(repo.owner.login)]
 }
 
-func (s *Server) listDownloads(*call) response {
-	list := []map[string]any{}
-	for _, arch := range []string{"x64", "arm64"} {
-		file := fmt.Sprintf("actions-runner-linux-%s-%s.tar.gz", arch, runnerVersion)
-		list = append(list, map[string]any{
-			"os": "linux", "architecture": arch, "filename": file,
-			"download_url": "https://github.com/actions/runner/releases/download/v" + runnerVersion + "/" + file,
-		})
-	}
-	return newOK(list)
-}
-
 // paginate returns the requested page of a list and the value of the Link header.
 func paginate[T any](c *call, list []T) (part []T, link string) {
 	query := c.r.URL.Query()

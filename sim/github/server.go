@@ -32,6 +32,7 @@ type Server struct {
 	outbox          *engine.Outbox[delivery]
 	ids             ids
 	repos           map[string]*repository // by lower-case full name
+	moved           map[string]*repository // by lower-case former full name
 	orgs            map[string]*account    // by lower-case login
 	groups          []*group
 	runners         map[int64]*runner
@@ -41,6 +42,7 @@ type Server struct {
 	tokens          map[string]*grant
 	credentials     map[string]*credential
 	hooks           []*hook
+	downloads       []RunnerDownload // of the runner; nil means those of runnerVersion
 	registeredCount int
 	quotas          map[int64]*quota // by installation
 	// registrations are the times of the registrations of the last minutes.
@@ -101,7 +103,8 @@ func New(opts Options) (*Server, error) {
 			Seed: opts.Seed, Platform: 0x6f726765, HookTimeout: opts.HookTimeout,
 		}),
 		ids:   ids{job: 30_000_000_000, run: 5_400_000_000, label: 100, delivery: 25_000_000_000, group: 1},
-		repos: map[string]*repository{}, orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
+		repos: map[string]*repository{}, moved: map[string]*repository{},
+		orgs: map[string]*account{}, registrations: map[scope][]time.Time{},
 		quotas:  map[int64]*quota{},
 		runners: map[int64]*runner{}, jobs: map[int64]*job{}, runs: map[int64]*workflowRun{},
 		tokens: map[string]*grant{}, credentials: map[string]*credential{},

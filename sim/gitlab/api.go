@@ -134,6 +134,9 @@ func (s *Server) handleCall(c *call, ep endpoint) response {
 	if invalid := s.readParams(c, ep); invalid != nil {
 		return *invalid
 	}
+	if moved := s.redirectMoved(c); moved != nil {
+		return *moved
+	}
 	out := ep.handle(s, c)
 	s.core.Wake()
 	return out

@@ -211,15 +211,19 @@ func (s *Server) computeDelay() time.Duration {
 
 // startJob assigns a pending job to a runner.
 func (s *Server) startJob(j *job, r *runner) {
-	s.queue = slices.DeleteFunc(s.queue, func(other *job) bool { return other == j })
+	s.dequeue(j)
 	j.status, j.startedAt, j.touchedAt, j.token = statusRunning, s.now(), s.now(), newToken("glcbt-64_")
 	j.ranOn = runnerRecord{id: r.id, description: r.description, kind: r.kind, tags: r.tags}
 	r.job = j
 	s.queueWebhook(j)
 }
 
-func (s *Server) finishJob(j *job, status, failure string) {
+func (s *Server) dequeue(j *job) {
 	s.queue = slices.DeleteFunc(s.queue, func(other *job) bool { return other == j })
+}
+
+func (s *Server) finishJob(j *job, status, failure string) {
+	s.dequeue(j)
 	j.status, j.failure, j.finishedAt = status, failure, s.now()
 	if r := s.runners[j.ranOn.id]; r != nil && r.job == j {
 		r.job = nil

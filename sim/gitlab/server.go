@@ -30,6 +30,7 @@ type Server struct {
 	webhook         control.WebhookTarget
 	ids             ids
 	projects        map[int64]*project
+	moved           map[string]*project // by former path in lower case
 	groups          map[int64]*group
 	tokens          map[string]*Token
 	runners         map[int64]*runner
@@ -75,7 +76,7 @@ func New(opts Options) (*Server, error) {
 			Seed: opts.Seed, Platform: 0x6c616221, HookTimeout: opts.HookTimeout,
 		}),
 		ids:      ids{runner: 100, job: 1976, pipeline: 2365, project: 379, group: 34},
-		projects: map[int64]*project{}, groups: map[int64]*group{}, tokens: map[string]*Token{},
+		projects: map[int64]*project{}, moved: map[string]*project{}, groups: map[int64]*group{}, tokens: map[string]*Token{},
 		changed: make(chan struct{}),
 		runners: map[int64]*runner{}, jobs: map[int64]*job{},
 	}

@@ -6,7 +6,6 @@ package hypershift_test
 import (
 	"fmt"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -19,10 +18,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
-
-// waitTimeout is longer than any wait takes on a slow computer.
-const waitTimeout = 2 * time.Minute
 
 // env is the API server of all tests.
 var env *kube.Env
@@ -168,21 +165,11 @@ func getCondition(t testing.TB, o *unstructured.Unstructured, kind string) strin
 	return string(found.Status) + " " + found.Reason
 }
 
-func waitUntil(t testing.TB, what string, is func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(waitTimeout); !is(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("waited too long until %s", what)
-		}
-	}
-}
-
 // waitForCondition waits for a condition of a HostedCluster or NodePool.
 func waitForCondition(t testing.TB, kind schema.GroupVersionKind, namespace, name, condType, want string) {
 	t.Helper()
 
-	waitUntil(t, fmt.Sprintf("%s %s is %s", name, condType, want), func() bool {
+	timing.WaitUntil(t, fmt.Sprintf("%s %s is %s", name, condType, want), func() bool {
 		return getCondition(t, getObject(t, kind, namespace, name), condType) == want
 	})
 }

@@ -15,6 +15,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -39,7 +41,10 @@ type addressPool struct {
 	// with a lower priority value come first.
 	hasServiceAllocation bool
 	namespaces           []string
+	selectors            []labels.Selector
 	priority             int64
+	// avoidBuggyIPs excludes the IPv4 addresses that end in 0 or 255.
+	avoidBuggyIPs bool
 }
 
 // addressRange contains all addresses from its first to its last, both included.
@@ -151,6 +156,8 @@ func parseAddressPool(object *unstructured.Unstructured) (addressPool, error) {
 		p.autoAssign = auto
 	}
 
+	p.avoidBuggyIPs, _, _ = unstructured.NestedBool(object.Object, "spec", "avoidBuggyIPs")
+
 	allocation, found, _ := unstructured.NestedMap(object.Object, "spec", "serviceAllocation")
 	if !found {
 		return p, nil
@@ -161,6 +168,23 @@ func parseAddressPool(object *unstructured.Unstructured) (addressPool, error) {
 
 	if priority, found, _ := unstructured.NestedInt64(allocation, "priority"); found && priority > 0 {
 		p.priority = priority
+	}
+
+	var spec struct {
+		ServiceSelectors []metav1.LabelSelector `json:"serviceSelectors"`
+	}
+
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(allocation, &spec); err != nil {
+		return p, fmt.Errorf("parse serviceSelectors: %w", err)
+	}
+
+	for i := range spec.ServiceSelectors {
+		selector, err := metav1.LabelSelectorAsSelector(&spec.ServiceSelectors[i])
+		if err != nil {
+			return p, fmt.Errorf("invalid service selector: %w", err)
+		}
+
+		p.selectors = append(p.selectors, selector)
 	}
 
 	return p, nil
@@ -219,13 +243,23 @@ func checkOverlap(p addressPool, others []addressPool) error {
 }
 
 func (p addressPool) contains(address netip.Addr) bool {
+	if last := address.AsSlice()[address.BitLen()/8-1]; p.avoidBuggyIPs && address.Is4() && (last == 0 || last == 255) {
+		return false
+	}
+
 	return slices.ContainsFunc(p.ranges, func(r addressRange) bool { return r.contains(address) })
 }
 
 // isAllowedFor returns true if MetalLB may allocate addresses of the pool to the Service
 // (isPoolCompatibleWithService).
 func (p addressPool) isAllowedFor(service *corev1.Service) bool {
-	return !p.hasServiceAllocation || len(p.namespaces) == 0 || slices.Contains(p.namespaces, service.Namespace)
+	if len(p.namespaces) > 0 && !slices.Contains(p.namespaces, service.Namespace) {
+		return false
+	}
+
+	return len(p.selectors) == 0 || slices.ContainsFunc(p.selectors, func(selector labels.Selector) bool {
+		return selector.Matches(labels.Set(service.Labels))
+	})
 }
 
 // reconcileService allocates addresses for a Service of type LoadBalancer. It releases them if the

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestViolations has a row for each object that HyperShift or MetalLB rejects, though
@@ -101,7 +102,7 @@ func TestViolations(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			waitUntil(t, "it is deleted", func() bool { return getObject(t, hostedKind(), namespace, name) == nil })
+			timing.WaitUntil(t, "it is deleted", func() bool { return getObject(t, hostedKind(), namespace, name) == nil })
 		})
 	}
 
@@ -125,7 +126,7 @@ func TestPoolViolations(t *testing.T) {
 	createObjects(t, elsewhere)
 
 	for _, want := range []string{"overlaps with already defined CIDR", "resource must be created in metallb-system namespace"} {
-		waitUntil(t, want, func() bool {
+		timing.WaitUntil(t, want, func() bool {
 			return slices.ContainsFunc(sim.Violations(), func(v hypershift.Violation) bool { return strings.Contains(v.Message, want) })
 		})
 	}

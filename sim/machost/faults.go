@@ -46,7 +46,16 @@ type faults struct {
 	delay            time.Duration
 	sudo             Sudo
 	refusesPasswords bool
+	greeting         string
 	frozen           bool
+}
+
+// SetGreeting makes the user's shell print a text on standard output before it runs a command, as a .bashrc can do.
+func (h *Host) SetGreeting(text string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.faults.greeting = text
 }
 
 // Inject adds a fault.

@@ -85,6 +85,7 @@ type Host struct {
 	mu           sync.Mutex
 	listener     net.Listener
 	signer       ssh.Signer
+	others       []ssh.Signer
 	cert         *ssh.Certificate
 	conns        map[net.Conn]*freezableConn
 	down         bool
@@ -191,6 +192,14 @@ func (h *Host) ChangeKey() error {
 	h.signer, h.cert = signer, nil
 
 	return nil
+}
+
+// AddKey makes the host offer another key beside its own, such as one of another type.
+func (h *Host) AddKey(signer ssh.Signer) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.others = append(h.others, signer)
 }
 
 // Certify makes the host offer a certificate of its key together with the key. The certificate is

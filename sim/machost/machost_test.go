@@ -14,11 +14,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/crypto/ssh"
 
 	"github.com/hyperfleet/hyperfleet/sim/machost"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const password = "correct horse"
@@ -176,17 +176,6 @@ func TestMacHasNoLinuxCommands(t *testing.T) {
 	}
 }
 
-// waitUntil waits until a condition is true.
-func waitUntil(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
 const plist = `<plist><dict>
 	<key>Label</key>
 	<string>job</string>
@@ -219,7 +208,7 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 		t.Fatalf("the job was not started: %s", out)
 	}
 
-	waitUntil(t, "the job runs", runs)
+	timing.WaitUntil(t, "the job runs", runs)
 
 	if _, err := host.Exec(t.Context(), "setsid /bin/sleep 99999 </dev/null >/dev/null 2>&1 &"); err != nil {
 		t.Fatal(err)
@@ -229,7 +218,7 @@ func TestRestartEndsProcessesAndKeepsTheDisk(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	waitUntil(t, "the job runs again", runs)
+	timing.WaitUntil(t, "the job runs again", runs)
 
 	processes, err := host.Processes(t.Context())
 	if err != nil || slices.Contains(processes, "/bin/sleep 99999") {

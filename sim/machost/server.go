@@ -86,6 +86,10 @@ func (h *Host) config() *ssh.ServerConfig {
 
 	config.AddHostKey(h.signer)
 
+	for _, other := range h.others {
+		config.AddHostKey(other)
+	}
+
 	if h.cert != nil {
 		// The host offers any certificate. The client has to validate it.
 		if signer, err := ssh.NewCertSigner(h.cert, h.signer); err == nil {
@@ -175,8 +179,10 @@ func parseLabel(line string) string {
 // send it to the client.
 func (h *Host) exec(conn net.Conn, channel ssh.Channel, line string) (code int, sendsStatus bool) {
 	h.mu.Lock()
-	slow := h.faults.delay
+	slow, greeting := h.faults.delay, h.faults.greeting
 	h.mu.Unlock()
+
+	_, _ = io.WriteString(channel, greeting)
 
 	label := parseLabel(line)
 	if label == "" {

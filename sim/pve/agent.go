@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"regexp"
+	"strings"
 	"time"
 )
 
@@ -21,10 +22,25 @@ func agentRoutes() []route {
 	run := schema{"command": {required: true, list: true}, "input-data": {}}
 	write := schema{"file": {required: true}, "content": {required: true, maxLen: 60 << 10}, "encode": {kind: kBool}}
 	var plain []route
-	for _, name := range []string{"get-osinfo", "get-host-name", "get-time", "get-timezone", "get-users", "get-fsinfo"} {
+	for _, name := range []string{"get-osinfo", "get-host-name", "get-time", "get-timezone", "get-users", "get-fsinfo",
+		"get-vcpus", "get-memory-blocks", "get-memory-block-info"} {
 		plain = append(plain, newRoute(http.MethodGet, base+name, ClassVM, checkAgentPermission, nil, newAgentHandler("guest-"+name)))
 	}
+	for name, perm := range map[string]permCheck{
+		"fsfreeze-status": checkAgentPermission, "shutdown": newAgentPowerPermission(), "suspend-ram": newAgentPowerPermission(),
+		"suspend-disk": newAgentPowerPermission(), "suspend-hybrid": newAgentPowerPermission(),
+		"fstrim":          newAgentPermission("FileSystemMgmt", "Unrestricted"),
+		"fsfreeze-freeze": newAgentPermission("FileSystemMgmt", "Unrestricted"),
+		"fsfreeze-thaw":   newAgentPermission("FileSystemMgmt", "Unrestricted"),
+	} {
+		plain = append(plain, newRoute(http.MethodPost, base+name, ClassVM, perm, nil, newAgentHandler("guest-"+name)))
+	}
 	return append(plain, []route{
+		newRoute(http.MethodPost, strings.TrimSuffix(base, "/"), ClassVM, newAgentPermission("Unrestricted", "Unrestricted"),
+			schema{"command": {required: true}}, runNamedAgentCommand),
+		newRoute(http.MethodPost, base+"set-user-password", ClassVM, newAgentPermission("Unrestricted"), schema{
+			"username": {required: true}, "password": {required: true, minLen: 5, maxLen: 1024}, "crypted": {kind: kBool},
+		}, newAgentHandler("guest-set-user-password")),
 		newRoute(http.MethodPost, base+"exec", ClassVM, newAgentPermission("Unrestricted"), run, newSimGuestHandler((*simGuest).exec)),
 		newRoute(http.MethodGet, base+"exec-status", ClassVM, newAgentPermission("Unrestricted"),
 			schema{"pid": {kind: kInt, required: true}}, newSimGuestHandler((*simGuest).execStatus)),
@@ -63,6 +79,21 @@ func checkAgentPermission(s *Server, c *call) error {
 	return s.requireAny(c.auth, vmPath(c.vmid), "VM.GuestAgent.Audit", "VM.GuestAgent.Unrestricted")
 }
 
+// newAgentPowerPermission returns the check of commands that change the power state.
+func newAgentPowerPermission() permCheck {
+	return func(s *Server, c *call) error {
+		if isPVE8(s.model.Version) {
+			return s.require(c.auth, vmPath(c.vmid), "VM.Monitor")
+		}
+		return s.requireAny(c.auth, vmPath(c.vmid), "VM.PowerMgmt", "VM.GuestAgent.Unrestricted")
+	}
+}
+
+// runNamedAgentCommand runs the command of the parameter.
+func runNamedAgentCommand(s *Server, c *call) (any, error) {
+	return newAgentHandler("guest-"+c.param("command"))(s, c)
+}
+
 // newNoAgentError returns the error for an agent that does not respond.
 func newNoAgentError() error { return dief("QEMU guest agent is not running") }
 
@@ -93,10 +124,10 @@ func (s *Server) findAgent(c *call) (*guestRun, error) {
 	enabled, running, run := isAgentEnabled(m.conf["agent"]), m.running, m.guest
 	s.mu.Unlock()
 	switch {
-	case !enabled:
-		return nil, dief("No QEMU guest agent configured")
 	case !running:
 		return nil, dief("VM %d is not running", c.vmid)
+	case !enabled:
+		return nil, newNoAgentError()
 	case run == nil: // a VM of the model has no agent
 		s.sleep(c.ctx, min(agentPingTimeout, s.model.Delays.Agent))
 		return nil, newNoAgentError()
@@ -127,7 +158,7 @@ func (g *simGuest) runAgentCommand(ctx context.Context, command string) (any, er
 		return s.clk.Now().UnixNano(), nil
 	case "guest-get-timezone":
 		return map[string]any{"zone": "UTC", "offset": 0}, nil
-	case "guest-get-users", "guest-get-fsinfo":
+	case "guest-get-users", "guest-get-fsinfo", "guest-get-vcpus", "guest-get-memory-blocks":
 		return []any{}, nil
 	case "guest-network-get-interfaces":
 		s.mu.Lock()

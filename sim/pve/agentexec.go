@@ -73,9 +73,18 @@ func (g *simGuest) execStatus(c *call) (any, error) {
 	result := g.execs[pid-1]
 	out := map[string]any{"exited": 1, "exitcode": result.code}
 	if result.out != "" {
-		out["out-data"] = result.out
+		out["out-data"] = encodeAgentBytes(result.out)
 	}
 	return out, nil
+}
+
+// encodeAgentBytes returns a text with one character for each byte, as Perl encodes bytes that are no text.
+func encodeAgentBytes(data string) string {
+	out := make([]rune, 0, len(data))
+	for _, b := range []byte(data) {
+		out = append(out, rune(b))
+	}
+	return string(out)
 }
 
 func (g *simGuest) fileWrite(c *call) (any, error) {

@@ -10,6 +10,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -37,6 +38,7 @@ type access struct {
 	key    []byte
 	users  map[string]User
 	tokens map[string]Token
+	groups map[string]string // comments by name
 	roles  map[string]map[string]bool
 	acl    []ACL
 }
@@ -44,10 +46,13 @@ type access struct {
 func newAccess(m Model) access {
 	a := access{
 		key: fmt.Appendf(nil, "ticket key %d", m.Seed), users: map[string]User{},
-		tokens: map[string]Token{}, roles: newBuiltinRoles(m.Version), acl: append([]ACL(nil), m.ACL...),
+		tokens: map[string]Token{}, groups: map[string]string{}, roles: newBuiltinRoles(m.Version), acl: append([]ACL(nil), m.ACL...),
 	}
 	for _, u := range m.Users {
 		a.users[u.ID] = u
+		for _, g := range u.Groups {
+			a.groups[g] = ""
+		}
 	}
 	for _, t := range m.Tokens {
 		a.tokens[t.ID] = t
@@ -67,7 +72,8 @@ func newAccess(m Model) access {
 
 // authenticate identifies the caller, as the auth handler of PVE::HTTPServer does.
 func (s *Server) authenticate(c *call, r *http.Request) error {
-	if c.method == http.MethodPost && c.path == "/access/ticket" || c.method == http.MethodGet && c.path == "/access/domains" {
+	hasToken := strings.HasPrefix(r.Header.Get("Authorization"), "PVEAPIToken")
+	if c.path == "/access/ticket" && !hasToken || c.method == http.MethodGet && c.path == "/access/domains" {
 		return nil
 	}
 	for _, f := range s.takeFaults(c, FaultUnauthorized) {
@@ -77,6 +83,9 @@ func (s *Server) authenticate(c *call, r *http.Request) error {
 		return s.authenticateToken(c, strings.TrimLeft(strings.TrimPrefix(auth, "PVEAPIToken"), "= "))
 	}
 	ticket := ""
+	if found := reTicketHeader.FindStringSubmatch(r.Header.Get("Authorization")); found != nil {
+		ticket = found[1]
+	}
 	if ck, err := r.Cookie("PVEAuthCookie"); err == nil {
 		ticket = ck.Value
 	}
@@ -95,6 +104,12 @@ func (s *Server) authenticate(c *call, r *http.Request) error {
 	return nil
 }
 
+// reAnyUser matches the ID of a user or a token.
+var reAnyUser = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+(?:![A-Za-z][A-Za-z0-9._-]+)?$`)
+
+// reTicketHeader matches a ticket in the header Authorization, which can have the form of a cookie.
+var reTicketHeader = regexp.MustCompile(`(?:^|\s)PVEAuthCookie[= ]([^;]*)`)
+
 // newLoginError returns the response for all tokens and tickets that are refused.
 func newLoginError() error { return newUnauthorizedError("Authentication failed!") }
 
@@ -109,11 +124,16 @@ func (s *Server) authenticateToken(c *call, value string) error {
 	t, hasToken := s.access.tokens[id]
 	s.mu.Unlock()
 	good := subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
-	if !known || u.Disabled || !hasToken || !good || t.Expire != 0 && s.clk.Now().Unix() >= t.Expire {
+	if !known || !u.canLogIn(s.clk.Now()) || !hasToken || !good || t.Expire != 0 && s.clk.Now().Unix() >= t.Expire {
 		return newLoginError() // the response does not reveal which condition failed
 	}
 	c.auth = identity{user: user, token: name}
 	return nil
+}
+
+// canLogIn reports whether a user is enabled and has not expired.
+func (u User) canLogIn(now time.Time) bool {
+	return !u.Disabled && (u.Expire == 0 || now.Unix() < u.Expire)
 }
 
 // sign signs a text with the server's own key. A ticket has the format
@@ -176,7 +196,7 @@ func accessRoutes() []route {
 	return []route{
 		newRoute(http.MethodPost, "/access/ticket", ClassOther, nil, ticket, createTicket),
 		newRoute(http.MethodGet, "/access/permissions", ClassOther, nil,
-			schema{"path": {}, "userid": {}}, getPermissions),
+			schema{"path": {}, "userid": {check: newPatternCheck(reAnyUser)}}, getPermissions),
 		newRoute(http.MethodGet, "/version", ClassOther, nil, nil, getVersion),
 	}
 }
@@ -187,7 +207,7 @@ func createTicket(s *Server, c *call) (any, error) {
 	if realm := c.param("realm"); realm != "" && !strings.Contains(user, "@") {
 		user += "@" + realm
 	}
-	if !s.isValidLogin(user, c.param("password")) {
+	if !s.isValidLogin(user, c.param("password")) || c.hasParam("otp") || !s.hasTicketPrivileges(user, c) {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
 		return nil, newUnauthorizedError("authentication failure")
 	}
@@ -195,10 +215,19 @@ func createTicket(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	caps := s.listCapabilities(c.auth)
 	s.mu.Unlock()
-	return map[string]any{
-		"username": user, "ticket": s.newTicket(user), "CSRFPreventionToken": s.newCSRF(user),
-		"cap": caps, "clustername": s.model.Cluster,
-	}, nil
+	if c.hasParam("privs") { // a check, and no login
+		return map[string]any{"username": user, "cap": caps}, nil
+	}
+	out := map[string]any{"username": user, "ticket": s.newTicket(user), "CSRFPreventionToken": s.newCSRF(user), "cap": caps}
+	if len(s.model.Nodes) > 1 {
+		out["clustername"] = s.model.Cluster
+	}
+	return out, nil
+}
+
+// hasTicketPrivileges reports whether a user has the privileges that the call asks for. No user has a second factor.
+func (s *Server) hasTicketPrivileges(user string, c *call) bool {
+	return !c.hasParam("privs") || s.require(identity{user: user}, c.param("path"), splitTags(c.param("privs"))...) == nil
 }
 
 func (s *Server) isValidLogin(user, password string) bool {
@@ -209,7 +238,7 @@ func (s *Server) isValidLogin(user, password string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u, ok := s.access.users[user]
-	return ok && !u.Disabled && u.Password != "" &&
+	return ok && u.canLogIn(s.clk.Now()) && u.Password != "" &&
 		subtle.ConstantTimeCompare([]byte(u.Password), []byte(password)) == 1
 }
 
@@ -218,5 +247,5 @@ func getVersion(s *Server, _ *call) (any, error) {
 	if i := strings.LastIndex(release, "."); i > 0 {
 		release = release[:i]
 	}
-	return map[string]any{"version": s.model.Version, "release": release, "repoid": "0000000000000000"}, nil
+	return map[string]any{"version": s.model.Version, "release": release, "repoid": "0123456789abcdef"}, nil
 }

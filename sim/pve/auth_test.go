@@ -13,6 +13,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestTicket(t *testing.T) {
@@ -71,7 +72,7 @@ func TestLoginDelay(t *testing.T) {
 	got := make(chan response, 2)
 	go func() { got <- a.do("POST", "/access/ticket", formData{"username": "root@pam", "password": "x"}) }()
 	go func() { got <- a.withToken(pve.DefaultTokenID, "x").do("GET", "/version", nil) }()
-	waitUntil(t, "delayed responses", func() bool { return clk.Waiters() == 2 })
+	timing.WaitUntil(t, "delayed responses", func() bool { return clk.Waiters() == 2 })
 	clk.Step(3 * time.Second)
 	for range 2 {
 		if g := <-got; g.status != 401 {

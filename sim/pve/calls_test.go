@@ -174,10 +174,10 @@ func TestErrorRows(t *testing.T) {
 			fields: map[string]any{"skiplock": "Only root may use this option."}},
 		{name: "running", method: "DELETE", path: "/nodes/pve1/qemu/100", status: 500,
 			reason: "VM 100 is running - destroy failed", as: root},
-		{name: "agent not configured", method: "GET", path: "/nodes/pve1/qemu/9100/agent/network-get-interfaces",
-			status: 500, reason: "No QEMU guest agent configured", as: root},
+		{name: "agent of a stopped VM", method: "GET", path: "/nodes/pve1/qemu/9100/agent/network-get-interfaces",
+			status: 500, reason: "VM 9100 is not running", as: root},
 		{name: "unknown node", method: "GET", path: "/nodes/nope/qemu", status: 500,
-			reason: "hostname lookup 'nope' failed - failed to get address info for: nope: Name or service not known"},
+			reason: "hostname lookup 'nope' failed - failed to get address info for: nope: Temporary failure in name resolution"},
 		{name: "unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/status", status: 400,
 			reason: "Parameter verification failed.", fields: map[string]any{"storage": "No such storage."}, as: root},
 		{name: "content of an unknown storage", method: "GET", path: "/nodes/pve1/storage/nope/content", status: 500,
@@ -264,7 +264,8 @@ func TestUnknownCall(t *testing.T) {
 		"/api2/json/cluster/nope": {
 			501, "Method 'GET /cluster/nope' not implemented", "violation: unknown call: GET /cluster/nope",
 		},
-		"/api2/extjs/cluster/nope": {404, "", "violation: no such file: GET /api2/extjs/cluster/nope"},
+		"/api2/extjs/cluster/nope": {200, "OK", "violation: unknown call: GET /cluster/nope"},
+		"/api2/yaml/version":       {501, "no formatter for uri /version, yaml", "violation: no such path: GET /api2/yaml/version"},
 	} {
 		r := &recorder{TB: t}
 		s := pvetest.New(r, pve.DefaultModel())
@@ -336,5 +337,20 @@ func TestHooksAndCounts(t *testing.T) {
 	a.s.ResetCalls()
 	if got := a.s.Counts(); got.Total != 0 {
 		t.Errorf("after reset: %+v", got)
+	}
+}
+
+// A body of JSON that is null has no parameters. Go's clients send it for a map that is nil.
+func TestNullBody(t *testing.T) {
+	t.Parallel()
+	a := startCluster(t, nil)
+	a.clone("1000", nil)
+	got := a.send("POST", "/nodes/pve1/qemu/1000/status/start", "application/json", strings.NewReader("null"))
+	if got.status != http.StatusOK {
+		t.Fatalf("%d %s", got.status, got.reason)
+	}
+	a.waitForTask(got.data)
+	if got := a.send("PUT", "/nodes/pve1/qemu/1000/config", "application/json", strings.NewReader("[1]")); got.status != http.StatusInternalServerError {
+		t.Errorf("a list: %d %s", got.status, got.reason)
 	}
 }

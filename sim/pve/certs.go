@@ -26,12 +26,13 @@ type certs struct {
 	fingerprint string
 }
 
-func newCerts(nodes []Node) (*certs, error) {
+func newCerts(nodes []Node, clusterID string) (*certs, error) {
 	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return nil, fmt.Errorf("create CA key: %w", err)
 	}
 	ca := newCertTemplate(1, "Proxmox Virtual Environment")
+	ca.Subject.OrganizationalUnit, ca.Subject.Organization = []string{clusterID}, []string{"PVE Cluster Manager CA"}
 	ca.IsCA, ca.BasicConstraintsValid = true, true
 	ca.KeyUsage = x509.KeyUsageCertSign
 	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, caKey.Public(), caKey)

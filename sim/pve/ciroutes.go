@@ -9,10 +9,10 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
 	"net/http"
-	"path"
 	"slices"
-	"strings"
+	"time"
 )
 
 // cloudInitRoutes returns the calls for generated cloud-init media, for detaching disks, and for
@@ -21,8 +21,9 @@ func cloudInitRoutes() []route {
 	vm := "/nodes/{node}/qemu/{vmid}"
 	audit := requireAll("/vms/{vmid}", "VM.Audit")
 	download := schema{
-		"url": {required: true}, "content": {required: true, enum: []string{"iso", "vztmpl", "import"}},
-		"filename": {required: true, maxLen: 255}, "checksum": {}, "compression": {}, "verify-certificates": {kind: kBool},
+		"url": {required: true, check: checkURL}, "content": {required: true, enum: []string{"iso", "vztmpl", "import"}},
+		"filename": {required: true, maxLen: 255}, "checksum": {requires: "checksum-algorithm"},
+		"compression": {}, "verify-certificates": {kind: kBool},
 		"checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
 	}
 	return []route{
@@ -39,7 +40,7 @@ func cloudInitRoutes() []route {
 
 func isCloudInitOption(k string) bool {
 	o, ok := findOption(k)
-	return ok && (o.priv == "VM.Config.Cloudinit" || reIPConfig.MatchString(k))
+	return ok && o.priv == "VM.Config.Cloudinit" && k != "ciupgrade" && !reIPConfig.MatchString(k)
 }
 
 // getPendingCloudInit lists the options from which a medium is generated.
@@ -94,10 +95,7 @@ func dumpCloudInit(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	files, err := buildCloudInitFiles(m, nil)
-	if err != nil {
-		return nil, err
-	}
+	files := buildCloudInitFiles(m, nil)
 	name := map[string]string{"user": "user-data", "network": "network-config", "meta": "meta-data"}[c.param("type")]
 	return string(files[name]), nil
 }
@@ -115,6 +113,11 @@ func checkDownloadPermission(s *Server, c *call) error {
 	if err := s.require(c.auth, "/storage/"+c.vars["storage"], "Datastore.AllocateTemplate"); err != nil {
 		return err
 	}
+	return checkNetworkPermission(s, c)
+}
+
+// checkNetworkPermission checks the permission for calls that make a node send requests.
+func checkNetworkPermission(s *Server, c *call) error {
 	if s.requireAny(c.auth, "/nodes/"+c.vars["node"], "Sys.AccessNetwork") == nil ||
 		s.require(c.auth, "/", "Sys.Audit", "Sys.Modify") == nil {
 		return nil
@@ -138,8 +141,13 @@ func downloadURL(s *Server, c *call) (any, error) {
 		return nil, dief("storage '%s' is not configured for content-type '%s'", st.Name, c.param("content"))
 	}
 	return s.fork(c, "download", name, func(ctx context.Context, t *task) error {
-		s.printf(t, "downloading %s to %s", c.param("url"), path.Join("/var/lib", st.Name, "template/iso", name))
+		s.printf(t, "downloading %s to %s", c.param("url"), st.path(st.Name+":"+c.param("content")+"/"+name))
+		s.printf(t, "--%s--  %s", s.clk.Now().UTC().Format(time.DateTime), c.param("url"))
 		data, err := fetchURL(ctx, c.param("url"))
+		var dial *net.OpError
+		if errors.As(err, &dial) {
+			return dief("download failed: Connecting to %s... failed: %s.", dial.Addr, describeDialError(err))
+		}
 		if err != nil {
 			return dief("download failed: %s", err)
 		}
@@ -149,16 +157,9 @@ func downloadURL(s *Server, c *call) (any, error) {
 }
 
 func fetchURL(ctx context.Context, url string) ([]byte, error) {
-	if !strings.HasPrefix(url, "http://") && !strings.HasPrefix(url, "https://") {
-		return nil, errors.New("only http and https are supported")
-	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	res, err := openURL(ctx, http.MethodGet, url)
 	if err != nil {
-		return nil, fmt.Errorf("create request: %w", err)
-	}
-	res, err := http.DefaultClient.Do(req) // #nosec G704 -- the API downloads the caller's URL
-	if err != nil {
-		return nil, fmt.Errorf("send request: %w", err)
+		return nil, err
 	}
 	defer func() { _ = res.Body.Close() }()
 	if res.StatusCode != http.StatusOK {

@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve/cli"
 	"github.com/hyperfleet/hyperfleet/sim/pve/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
+	"github.com/hyperfleet/hyperfleet/test/defaults"
 )
 
 const asProgram = "as-pvesim"
@@ -93,7 +94,9 @@ func TestEnvFile(t *testing.T) {
 	go func() { done <- cmd.ExecuteContext(ctx) }()
 	for {
 		if raw, err := os.ReadFile(name); err == nil {
-			if got := readExports(t, bytes.NewReader(raw), 5); got["PVE_FINGERPRINT"] == "" {
+			if got := readExports(t, bytes.NewReader(raw), 14); got["PVE_FINGERPRINT"] == "" ||
+				got["PVESIM_PID"] != strconv.Itoa(os.Getpid()) || got["PROXMOX_VE_ENDPOINT"] != strings.TrimSuffix(got["PVE_URL"], "api2/json") ||
+				got["PM_PASS"] != pve.DefaultPassword {
 				t.Errorf("exports %v", got)
 			}
 			break
@@ -254,4 +257,10 @@ func isAlive(pid int) bool {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	_, state, _ := strings.Cut(string(raw), ") ")
 	return err == nil && !strings.HasPrefix(state, "Z") && !strings.HasPrefix(state, "X")
+}
+
+// TestDefaultsOfFlags checks the defaults of all flags of the program.
+func TestDefaultsOfFlags(t *testing.T) {
+	t.Parallel()
+	defaults.Check(t, "flag pvesim", defaults.OfCommand(cli.New()))
 }

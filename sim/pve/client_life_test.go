@@ -119,11 +119,11 @@ func TestClientAdministers(t *testing.T) {
 	l.requireNoError(pool.Delete(ctx))
 	user, err := l.c.User(ctx, "ops@pve")
 	l.requireNoError(err)
-	token, err := user.NewAPIToken(ctx, proxmox.Token{TokenID: "t", Privsep: false})
-	if err != nil || token.FullTokenID != "ops@pve!t" {
+	token, err := user.NewAPIToken(ctx, proxmox.Token{TokenID: "ci", Privsep: false})
+	if err != nil || token.FullTokenID != "ops@pve!ci" {
 		t.Errorf("token: %+v %v", token, err)
 	}
-	newRawClient(t, s).withToken("ops@pve!t", token.Value).mustDo("GET", "/version", nil)
+	newRawClient(t, s).withToken("ops@pve!ci", token.Value).mustDo("GET", "/version", nil)
 	l.requireNoError(user.Delete(ctx))
 	cluster, err := l.c.Cluster(ctx)
 	l.requireNoError(err)

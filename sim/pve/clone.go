@@ -8,6 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,18 +24,36 @@ func cloneSchema() schema {
 	return schema{
 		"newid": {kind: kInt, required: true, min: -maxVMID, check: checkVMID},
 		"name":  {check: checkDNSName}, "description": {}, "pool": {check: checkPoolID},
-		"snapname": {maxLen: 40}, "storage": {check: checkStorageID},
-		"format": {enum: []string{"raw", "qcow2", "vmdk"}}, "full": {kind: kBool}, "target": {}, "bwlimit": {kind: kInt},
+		"snapname": {maxLen: 40, check: checkConfigID}, "storage": {check: checkStorageID},
+		"format": {enum: []string{"raw", "qcow2", "vmdk"}}, "full": {kind: kBool},
+		"target": {check: checkNodeName}, "bwlimit": {kind: kInt},
 	}
 }
 
 // checkClonePermission requires VM.Clone on the source, and VM.Allocate on the new VM or on its
 // pool.
 func checkClonePermission(s *Server, c *call) error {
+	if err := s.checkPoolExists(c); err != nil {
+		return err
+	}
 	if err := s.require(c.auth, vmPath(c.vmid), "VM.Clone"); err != nil {
 		return err
 	}
 	return checkNewVMPermission(s, c, c.param("newid"))
+}
+
+// checkPoolExists refuses a pool that does not exist. The check belongs to the permissions.
+func (s *Server) checkPoolExists(c *call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkPoolExistsLocked(c)
+}
+
+func (s *Server) checkPoolExistsLocked(c *call) error {
+	if pool := c.param("pool"); pool != "" && checkPoolID(pool) == nil && s.pools[pool] == nil {
+		return &apiError{status: http.StatusForbidden, reason: "Permission check failed (pool '" + pool + "' does not exist)"}
+	}
+	return nil
 }
 
 // checkNewVMPermission requires VM.Allocate on a new VM or on the pool in which it is created.
@@ -62,6 +82,7 @@ type cloneDisk struct {
 	source *store
 	target *store
 	base   *volume // nil if the source has no such volume
+	format string  // of a full clone; empty means the storage's
 	full   bool
 }
 
@@ -91,13 +112,22 @@ func cloneVM(s *Server, c *call) (any, error) {
 	})
 }
 
+// trimStorage returns the name of a volume without its storage.
+func trimStorage(volid string) string {
+	_, name, _ := splitVolid(volid)
+	return name
+}
+
 // lockVM acquires the file lock of a VM's configuration and returns a function that releases it.
 func (s *Server) lockVM(ctx context.Context, vmid, limit int, timeout time.Duration) (func(), error) {
 	release, err := s.locks.acquire(ctx, fmt.Sprintf("vm/%d", vmid), limit, timeout)
 	if errors.Is(err, errLockTimeout) {
 		return nil, newLockTimeoutError(vmid)
 	}
-	return release, err
+	if err != nil {
+		return nil, newInterruptError()
+	}
+	return release, nil
 }
 
 // planClone runs all checks that are possible before the task. The caller holds s.mu.
@@ -109,16 +139,20 @@ func (s *Server) planClone(c *call) (*clonePlan, error) {
 	if err := s.checkCloneTarget(c, p); err != nil {
 		return nil, err
 	}
-	src, err := s.findVM(c.node, c.vmid)
-	if err != nil {
-		return nil, err
+	src := s.vms[c.vmid]
+	if src == nil || src.node != c.node {
+		return nil, newNoVMError(c.node, c.vmid)
 	}
 	p.src = src
 	if err := src.checkLock(); err != nil {
 		return nil, err
 	}
 	if c.hasParam("snapname") {
-		return nil, dief("snapshot '%s' does not exist", c.param("snapname"))
+		sn := src.snapshots[c.param("snapname")]
+		if sn == nil {
+			return nil, newNoSnapshotError(c.param("snapname"))
+		}
+		p.src = &machine{id: src.id, node: src.node, conf: sn.conf, imageDir: src.imageDir}
 	}
 	p.full = !src.isTemplate()
 	if c.hasParam("full") {
@@ -133,11 +167,13 @@ func (s *Server) planClone(c *call) (*clonePlan, error) {
 }
 
 func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {
-	if pool := c.param("pool"); pool != "" && s.pools[pool] == nil {
-		return dief("pool '%s' does not exist", pool)
+	if err := s.checkPoolExistsLocked(c); err != nil { // root's permissions are not checked
+		return err
 	}
-	if p.target != "" && (s.nodes[p.target] == nil || s.nodes[p.target].fault == FaultNodeLost) {
-		return dief("no such cluster node '%s'", p.target)
+	if p.target != "" {
+		if err := s.checkMember(p.target); err != nil {
+			return err
+		}
 	}
 	name := c.param("storage")
 	if name == "" {
@@ -207,7 +243,8 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 		return false, err
 	}
 	cd := cloneDisk{
-		opt: opt, drive: d, source: source, target: source, base: base, full: p.full || d.isCloudInit() || opt == tpmSlot,
+		opt: opt, drive: d, source: source, target: source, base: base,
+		format: c.param("format"), full: p.full || d.isCloudInit() || opt == tpmSlot,
 	}
 	if name := c.param("storage"); name != "" {
 		if cd.target, err = s.findEnabledStore(c.node, name); err != nil {
@@ -217,12 +254,15 @@ func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error
 	if err := s.requireLocked(c.auth, "/storage/"+cd.target.Name, "Datastore.AllocateSpace"); err != nil {
 		return false, err
 	}
-	isBase := base != nil && strings.Contains(base.id, "base-")
-	if !cd.full && !isBase {
+	isBase := base != nil && strings.HasPrefix(path.Base(trimStorage(base.id)), "base-")
+	switch {
+	case !cd.full && c.hasParam("snapname"):
+		return false, dief("Linked clone feature is not supported for a snapshot of '%s' (%s)", d.file, opt)
+	case !cd.full && !isBase:
 		return false, dief("Linked clone feature is not supported for '%s' (%s)", d.file, opt)
 	}
 	p.disks = append(p.disks, cd)
-	return cd.target.Shared, nil
+	return cd.target.Shared && cd.source.Shared, nil
 }
 
 var reMAC = regexp.MustCompile(`(?i)=([0-9a-f]{2}(?::[0-9a-f]{2}){5})`)
@@ -240,6 +280,7 @@ func (s *Server) runClone(ctx context.Context, c *call, t *task) error {
 		s.mu.Unlock()
 		return err
 	}
+	t.log = append(t.log, fmt.Sprintf("creating a clone of VM %d with ID %d", c.vmid, p.newID))
 	if other := s.vms[p.newID]; other != nil {
 		s.mu.Unlock()
 		// The cluster file system refuses a VMID that exists on another node.
@@ -255,7 +296,6 @@ func (s *Server) runClone(ctx context.Context, c *call, t *task) error {
 	s.vms[m.id] = m
 	s.recordSighting(m)
 	s.mu.Unlock()
-	s.printf(t, "creating a clone of VM %d with ID %d", c.vmid, p.newID)
 
 	s.mu.Lock()
 	s.prepareConf(c, p)
@@ -271,7 +311,7 @@ func (s *Server) runClone(ctx context.Context, c *call, t *task) error {
 		m.node = p.target
 	}
 	if pool := c.param("pool"); pool != "" {
-		s.pools[pool][m.id] = true
+		s.pools[pool].vms[m.id] = true
 	}
 	s.recordSighting(m)
 	return nil
@@ -394,17 +434,44 @@ func (s *Server) cloneDisk(ctx context.Context, t *task, p *clonePlan, m *machin
 	return v.id, nil
 }
 
-// formatCloneLog returns the log lines of a cloned drive. A linked clone has none.
+// formatCloneLog returns the log lines of a cloned drive. A linked clone has none on lvmthin.
 func formatCloneLog(d cloneDisk, v *volume) []string {
-	if !d.full {
-		return nil
+	var lines []string
+	if d.target.isFileBased() {
+		lines = d.target.formatImageLog(v, d.base)
 	}
-	lines := []string{"allocated target volume '" + v.id + "'"}
+	if !d.full {
+		return lines
+	}
+	lines = append(lines, "allocated target volume '"+v.id+"'")
 	if d.drive.isCloudInit() {
 		return lines
 	}
 	size := formatBytes(v.size)
 	return append(lines, "transferred 0.0 B of "+size+" (0.00%)", "transferred "+size+" of "+size+" (100.00%)")
+}
+
+// formatImageLog returns what qemu-img and the storage plug-in print about a new image of a file-based
+// storage. base is the image of which a linked clone is created, or any other source of a full clone.
+func (st *store) formatImageLog(v, base *volume) []string {
+	target := st.path(v.id)
+	if v.format != "qcow2" {
+		return []string{fmt.Sprintf("Formatting '%s', fmt=raw size=%d preallocation=off", target, v.size)}
+	}
+	if v.parent == "" {
+		return []string{fmt.Sprintf("Formatting '%s', fmt=qcow2 cluster_size=65536 extended_l2=off preallocation=metadata "+
+			"compression_type=zlib size=%d lazy_refcounts=off refcount_bits=16", target, v.size)}
+	}
+	_, baseName, _ := splitVolid(base.id)
+	name, backing, preallocation := path.Base(target), "../"+baseName, "metadata"
+	if base.format != "qcow2" {
+		preallocation = "off"
+	}
+	return []string{
+		fmt.Sprintf("clone %s: images, %s, %d to %s (base=%s)", baseName, name, v.vmid, name, backing),
+		fmt.Sprintf("Formatting '%s', fmt=qcow2 cluster_size=131072 extended_l2=on preallocation=%s compression_type=zlib size=%d "+
+			"backing_file=%s backing_fmt=%s lazy_refcounts=off refcount_bits=16", target, preallocation, v.size, backing, base.format),
+	}
 }
 
 // formatBytes formats a size with a binary unit and one decimal.
@@ -469,6 +536,9 @@ func (s *Server) newImage(m *machine, d cloneDisk) (*volume, error) {
 	if d.full {
 		v.used = d.base.size
 		v.id = d.target.nextDiskID(m.id, nil)
+		if d.format == "raw" {
+			v.id = toRawName(v.id)
+		}
 	} else {
 		v.parent = d.base.id
 		v.id = d.target.nextDiskID(m.id, d.base)

@@ -14,6 +14,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const clonePath = "/nodes/pve1/qemu/9001/clone"
@@ -44,12 +45,12 @@ func TestCloneRules(t *testing.T) {
 		{"linked clone of a plain vm", local, "100", formData{"newid": "1000", "full": "0"}, 500,
 			"Linked clone feature is not supported for 'local-lvm:vm-100-disk-0' (scsi0)"},
 		{"plain vm is cloned full", local, "100", formData{"newid": "1000"}, 200, "OK"},
-		{"unknown pool", local, "9001", formData{"newid": "1000", "pool": "nope"}, 500, "pool 'nope' does not exist"},
+		{"unknown pool", local, "9001", formData{"newid": "1000", "pool": "nope"}, 403, "Permission check failed (pool 'nope' does not exist)"},
 		{"unknown storage", local, "9001", formData{"newid": "1000", "full": "1", "storage": "nope"}, 500, "storage 'nope' does not exist"},
 		{"storage without images", local, "9001", formData{"newid": "1000", "full": "1", "storage": "local"}, 400,
 			"Parameter verification failed."},
 		{"bad name", local, "9001", formData{"newid": "1000", "name": "a_b"}, 400, "Parameter verification failed."},
-		{"snapshot", local, "9001", formData{"newid": "1000", "snapname": "s"}, 500, "snapshot 's' does not exist"},
+		{"snapshot", local, "9001", formData{"newid": "1000", "snapname": "s1"}, 500, "snapshot 's1' does not exist"},
 		{"id in use on this node", local, "9001", formData{"newid": "100"}, 500, "unable to create VM 100: config file already exists"},
 		{"id in use on another node", local, "9001", formData{"newid": "101"}, 200,
 			"close (rename) atomic file '/etc/pve/nodes/pve1/qemu-server/101.conf' failed: File exists"},
@@ -111,7 +112,7 @@ func TestCloneStages(t *testing.T) {
 		m.Templates[0].NoCloudInit = true // otherwise the configuration is written with that drive, which comes first
 	}, pve.WithClock(clk))
 	upid := a.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "pool": "ci", "description": "d"})
-	waitUntil(t, "copying", func() bool { return clk.HasWaiters() })
+	timing.WaitUntil(t, "copying", func() bool { return clk.HasWaiters() })
 	want := map[string]any{"lock": "clone", "description": " qmclone temporary file", "digest": a.getConfig("1000")["digest"]}
 	if d := cmp.Diff(want, a.getConfig("1000")); d != "" {
 		t.Errorf("half-way: %s", d)
@@ -155,7 +156,7 @@ func TestCloneIntoPool(t *testing.T) {
 	}, pve.WithClock(clk))
 	u := a.withToken("u@pve!t", "s")
 	upid := u.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "pool": "ci"})
-	waitUntil(t, "copying", clk.HasWaiters)
+	timing.WaitUntil(t, "copying", clk.HasWaiters)
 	if got := u.do("GET", "/nodes/pve1/qemu/1000/config", nil); got.reason != "Permission check failed (/vms/1000, VM.Audit)" {
 		t.Errorf("config half-way: %d %s", got.status, got.reason)
 	}
@@ -179,8 +180,11 @@ func TestCloneIntoPool(t *testing.T) {
 	if c, _ := u.mustDo("GET", "/nodes/pve1/qemu/1000/config", nil).(map[string]any); c["name"] != "runner" {
 		t.Errorf("config: %v", c)
 	}
-	if row := u.findRow(1000); row["pool"] != "ci" {
+	if row := a.findRow(1000); row["pool"] != "ci" {
 		t.Errorf("row in the pool: %v", row)
+	}
+	if row := u.findRow(1000); row["pool"] != nil { // without Pool.Audit
+		t.Errorf("row in the pool, for its user: %v", row)
 	}
 	a.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
 	if pool, _ := a.mustDo("GET", "/pools/ci", nil).(map[string]any); fmt.Sprint(pool["members"]) != "[]" {
@@ -195,7 +199,7 @@ func TestCloneStagesCloudInit(t *testing.T) {
 	clk := clocktesting.NewFakeClock(time.Now())
 	a := startCluster(t, func(m *pve.Model) { m.Delays.Clone = time.Minute }, pve.WithClock(clk))
 	upid := a.mustDo("POST", clonePath, formData{"newid": "1000", "name": "runner", "description": "d"})
-	waitUntil(t, "copying", func() bool { return clk.HasWaiters() })
+	timing.WaitUntil(t, "copying", func() bool { return clk.HasWaiters() })
 	c := a.getConfig("1000")
 	if c["lock"] != "clone" || c["name"] != "runner" || c["description"] != "d" || c["scsi0"] != nil || c["ide2"] == nil {
 		t.Errorf("half-way: %v", c)
@@ -242,14 +246,14 @@ func TestParallelClones(t *testing.T) {
 			var tasks []any
 			for i := range 3 {
 				tasks = append(tasks, a.mustDo("POST", clonePath, formData{"newid": strconv.Itoa(1000 + i)}))
-				waitUntil(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
+				timing.WaitUntil(t, "wait of clone", func() bool { return clk.Waiters() == i+1 })
 			}
 			clk.Step(10 * time.Second)
 			if exit := a.waitForTask(tasks[2]); exit != tc.text {
 				t.Errorf("third: %q", exit)
 			}
 			fourth := a.mustDo("POST", clonePath, formData{"newid": "1003"})
-			waitUntil(t, "wait of fourth", func() bool { return clk.Waiters() == 3 })
+			timing.WaitUntil(t, "wait of fourth", func() bool { return clk.Waiters() == 3 })
 			clk.Step(9 * time.Second)
 			clk.Step(6 * time.Second)
 			for _, u := range tasks[:2] {
@@ -261,7 +265,7 @@ func TestParallelClones(t *testing.T) {
 				t.Errorf("fourth: %q", exit)
 			}
 			fifth := a.mustDo("POST", clonePath, formData{"newid": "1004"})
-			waitUntil(t, "wait of fifth", func() bool { return clk.HasWaiters() })
+			timing.WaitUntil(t, "wait of fifth", func() bool { return clk.HasWaiters() })
 			clk.Step(25 * time.Second)
 			if exit := a.waitForTask(fifth); exit != "OK" {
 				t.Errorf("fifth: %q", exit)
@@ -343,11 +347,11 @@ func TestTwoConfigLocks(t *testing.T) {
 	a := startCluster(t, func(m *pve.Model) { m.Delays.Config = time.Minute }, pve.WithClock(clk))
 	a.clone("1000", nil)
 	slow := a.mustDo("POST", "/nodes/pve1/qemu/1000/config", formData{"cores": "1"})
-	waitUntil(t, "holder", func() bool { return clk.HasWaiters() })
+	timing.WaitUntil(t, "holder", func() bool { return clk.HasWaiters() })
 	start := a.mustDo("POST", "/nodes/pve1/qemu/1000/status/start", nil)
 	got := make(chan response)
 	go func() { got <- a.do("PUT", "/nodes/pve1/qemu/1000/config", formData{"cores": "3"}) }()
-	waitUntil(t, "waiters", func() bool { return clk.Waiters() == 3 })
+	timing.WaitUntil(t, "waiters", func() bool { return clk.Waiters() == 3 })
 	clk.Step(10 * time.Second)
 	const text = "can't lock file '/var/lock/qemu-server/lock-1000.conf' - got timeout"
 	if g := <-got; g.status != 500 || g.reason != text {

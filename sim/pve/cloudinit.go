@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,7 +19,6 @@ import (
 
 	"github.com/diskfs/go-diskfs/backend/file"
 	"github.com/diskfs/go-diskfs/filesystem/iso9660"
-	"sigs.k8s.io/yaml"
 )
 
 // The limits of the files in cicustom (PVE::QemuServer::Cloudinit).
@@ -33,11 +34,7 @@ func (s *Server) writeCloudInit(m *machine, v *volume) error {
 	if err != nil {
 		return err
 	}
-	files, err := buildCloudInitFiles(m, custom)
-	if err != nil {
-		return err
-	}
-	image, err := buildISO("cidata", files)
+	image, err := buildISO("cidata", buildCloudInitFiles(m, custom))
 	if err != nil {
 		return dief("genisoimage failed: %s", err)
 	}
@@ -46,13 +43,10 @@ func (s *Server) writeCloudInit(m *machine, v *volume) error {
 }
 
 // buildCloudInitFiles returns the files of a generated medium. Custom files replace generated files.
-func buildCloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byte, error) {
-	var err error
+func buildCloudInitFiles(m *machine, custom map[string][]byte) map[string][]byte {
 	user, ok := custom["user"]
 	if !ok {
-		if user, err = generateUserData(m); err != nil {
-			return nil, err
-		}
+		user = generateUserData(m)
 	}
 	network, ok := custom["network"]
 	if !ok {
@@ -67,7 +61,7 @@ func buildCloudInitFiles(m *machine, custom map[string][]byte) (map[string][]byt
 	if vendor, ok := custom["vendor"]; ok {
 		files["vendor-data"] = vendor
 	}
-	return files, nil
+	return files
 }
 
 // readCustomFiles reads the snippets in cicustom.
@@ -76,7 +70,7 @@ func (s *Server) readCustomFiles(m *machine) (map[string][]byte, error) {
 	if m.conf["cicustom"] == "" {
 		return out, nil
 	}
-	props, err := parseProperties(m.conf["cicustom"], "", "user", "network", "meta", "vendor")
+	props, err := parseProperties(m.conf["cicustom"], "")
 	if err != nil {
 		return nil, dief("%s", err)
 	}
@@ -99,34 +93,40 @@ func (s *Server) readCustomFiles(m *machine) (map[string][]byte, error) {
 	return out, nil
 }
 
-func generateUserData(m *machine) ([]byte, error) {
-	host, domain, _ := strings.Cut(m.name(), ".")
-	if d := m.conf["searchdomain"]; d != "" {
-		domain = d
+// generateUserData returns the user data in the text of PVE::QemuServer::Cloudinit.
+func generateUserData(m *machine) []byte {
+	name := m.conf["name"]
+	if name == "" {
+		name = fmt.Sprintf("VM%d", m.id)
 	}
-	doc := map[string]any{
-		"hostname": host, "manage_etc_hosts": true, "chpasswd": map[string]any{"expire": false},
-		"users": []any{"default"}, "package_upgrade": m.conf["ciupgrade"] != "0",
+	host, _, hasDomain := strings.Cut(name, ".")
+	if domain := m.conf["searchdomain"]; domain != "" && !hasDomain {
+		name += "." + domain
 	}
-	if domain != "" {
-		doc["fqdn"] = host + "." + domain
+	var b strings.Builder
+	line := func(format string, args ...any) { fmt.Fprintf(&b, format+"\n", args...) }
+	line("#cloud-config\nhostname: %s\nmanage_etc_hosts: true\nfqdn: %s", host, name)
+	user := m.conf["ciuser"]
+	if user != "" {
+		line("user: %s", user)
 	}
-	if u := m.conf["ciuser"]; u != "" {
-		doc["user"] = u
-	} else {
-		doc["disable_root"] = false
+	if user == "root" {
+		line("disable_root: False")
 	}
-	if p := m.conf["cipassword"]; p != "" {
-		doc["password"] = p
+	if password := m.conf["cipassword"]; password != "" {
+		line("password: %s", password)
 	}
 	if keys := decodeSSHKeys(m.conf["sshkeys"]); len(keys) > 0 {
-		doc["ssh_authorized_keys"] = keys
+		line("ssh_authorized_keys:\n  - %s", strings.Join(keys, "\n  - "))
 	}
-	body, err := yaml.Marshal(doc)
-	if err != nil {
-		return nil, dief("generate user data: %s", err)
+	line("chpasswd:\n  expire: False")
+	if user != "root" {
+		line("users:\n  - default")
 	}
-	return append([]byte("#cloud-config\n"), body...), nil
+	if m.conf["ciupgrade"] != "0" {
+		line("package_upgrade: true")
+	}
+	return []byte(b.String())
 }
 
 // generateNetworkConfig returns a network configuration of version 1, as Proxmox VE writes it for
@@ -135,12 +135,12 @@ func generateNetworkConfig(m *machine) []byte {
 	var b strings.Builder
 	b.WriteString("version: 1\nconfig:\n")
 	for n := range 32 {
-		net, ok := m.conf["net"+strconv.Itoa(n)]
+		card, ok := m.conf["net"+strconv.Itoa(n)]
 		if !ok {
 			continue
 		}
 		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n",
-			n, strings.ToLower(reNetMAC.FindString(net)))
+			n, strings.ToLower(reNetMAC.FindString(card)))
 		ip, _ := parseProperties(firstNonEmpty(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
 		writeSubnet(&b, "dhcp4", ip["ip"], ip["gw"])
 		writeSubnet(&b, "dhcp6", ip["ip6"], ip["gw6"])
@@ -163,7 +163,13 @@ func writeSubnet(b *strings.Builder, dhcp, ip, gw string) {
 	case "auto":
 		b.WriteString("      - type: ipv6_slaac\n")
 	default:
-		fmt.Fprintf(b, "      - type: static\n        address: '%s'\n", ip)
+		prefix, err := netip.ParsePrefix(ip)
+		if err == nil && prefix.Addr().Is4() {
+			mask := net.CIDRMask(prefix.Bits(), 8*net.IPv4len) //nolint:mnd // bits of a byte
+			fmt.Fprintf(b, "      - type: static\n        address: '%s'\n        netmask: '%s'\n", prefix.Addr(), net.IP(mask))
+		} else {
+			fmt.Fprintf(b, "      - type: static6\n        address: '%s'\n", ip)
+		}
 		if gw != "" {
 			fmt.Fprintf(b, "        gateway: '%s'\n", gw)
 		}

@@ -34,16 +34,17 @@ func nodeRoutes() []route {
 func listResources(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	reportTime := s.broadcastTime()
-	if f := findFault(c.faults, FaultStale); f != nil {
-		reportTime = reportTime.Add(-max(f.Delay, s.model.StatusLag))
-	}
+	reportTime := s.findReportTime(c)
 	out := []map[string]any{}
 	kind := c.param("type")
 	if kind == "" || kind == "vm" {
 		for _, id := range slices.Sorted(maps.Keys(s.vms)) {
 			if s.requireLocked(c.auth, vmPath(id), "VM.Audit") == nil {
-				out = append(out, s.newVMResource(s.vms[id], reportTime))
+				row := s.newVMResource(s.vms[id], reportTime)
+				if pool := s.findPool(id); pool != "" && s.requireLocked(c.auth, "/pool/"+pool, "Pool.Audit") != nil {
+					delete(row, "pool")
+				}
+				out = append(out, row)
 			}
 		}
 	}
@@ -56,18 +57,13 @@ func listResources(s *Server, c *call) (any, error) {
 			out = append(out, row)
 		}
 	}
-	if kind == "" && s.requireLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") == nil {
-		for _, n := range s.listMembers() {
-			out = append(out, map[string]any{
-				"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
-				"network-type": "zone", "node": n.Name, "status": "ok",
-			})
-		}
+	if kind == "" {
+		out = append(out, s.listZones(c)...)
 	}
 	if kind == "" { // a filter by type excludes pools
 		for _, id := range slices.Sorted(maps.Keys(s.pools)) {
 			if s.requireLocked(c.auth, "/pool/"+id, "Pool.Audit") == nil {
-				out = append(out, map[string]any{"id": "/pool/" + id, "type": "pool", "pool": id})
+				out = append(out, s.newPoolResource(id, reportTime))
 			}
 		}
 	}
@@ -75,6 +71,54 @@ func listResources(s *Server, c *call) (any, error) {
 		out = append(out, s.listStorageResources(c)...)
 	}
 	return out, nil
+}
+
+// listZones returns the network of each node, if the caller can see it. The caller holds s.mu.
+func (s *Server) listZones(c *call) []map[string]any {
+	if s.requireLocked(c.auth, "/sdn/zones/localnetwork", "SDN.Audit") != nil {
+		return nil
+	}
+	var out []map[string]any
+	for _, n := range s.listMembers() {
+		out = append(out, map[string]any{
+			"id": "network/" + n.Name + "/zone/localnetwork", "type": "network", "network": "localnetwork",
+			"network-type": "zone", "node": n.Name, "status": "ok",
+		})
+	}
+	return out
+}
+
+// newPoolResource returns a pool with the sums of its running VMs. The caller holds s.mu.
+func (s *Server) newPoolResource(id string, reportTime time.Time) map[string]any {
+	row := map[string]any{"id": "/pool/" + id, "type": "pool", "pool": id}
+	var mem, maxMem, uptime int64
+	cpus, isRunning := 0, false
+	for vmid := range s.pools[id].vms {
+		m := s.vms[vmid]
+		if m == nil {
+			continue
+		}
+		at, ok := s.lastReport(m.node, reportTime)
+		seen, isSeen := s.findSighting(m.id, at)
+		if ok && isSeen && seen.status == "running" {
+			mem, maxMem, cpus, isRunning = mem+seen.mem/2, maxMem+seen.mem, cpus+seen.cpus, true //nolint:mnd // an arbitrary load
+			uptime = max(uptime, int64(at.Sub(seen.started).Seconds()))
+		}
+	}
+	if isRunning {
+		row["cpu"] = 0.01 //nolint:mnd // an arbitrary load
+		row["maxcpu"], row["mem"], row["maxmem"], row["uptime"] = cpus, mem, maxMem, uptime
+	}
+	return row
+}
+
+// findReportTime returns the time of the broadcast from which a call lists VMs.
+func (s *Server) findReportTime(c *call) time.Time {
+	reportTime := s.broadcastTime()
+	if f := findFault(c.faults, FaultStale); f != nil {
+		reportTime = reportTime.Add(-max(f.Delay, s.model.StatusLag))
+	}
+	return reportTime
 }
 
 func (s *Server) newVMResource(m *machine, reportTime time.Time) map[string]any {
@@ -113,25 +157,31 @@ func (s *Server) newVMResource(m *machine, reportTime time.Time) map[string]any 
 func (s *Server) listStorageResources(c *call) []map[string]any {
 	var out []map[string]any
 	for _, cfg := range s.model.Storages {
-		path := "/storage/" + cfg.Name
-		if s.requireLocked(c.auth, path, "Datastore.Audit") != nil && s.requireLocked(c.auth, path, "Datastore.AllocateSpace") != nil {
+		if s.hasAnyPrivilege(c.auth, "/storage/"+cfg.Name, "Datastore.Audit", "Datastore.AllocateSpace") {
+			out = append(out, s.listStorageRows(cfg)...)
+		}
+	}
+	return out
+}
+
+// listStorageRows returns a storage on each of its nodes, as the cluster listing and pools have it. The caller
+// holds s.mu.
+func (s *Server) listStorageRows(cfg Storage) []map[string]any {
+	var out []map[string]any
+	for _, n := range s.listMembers() {
+		st, err := s.findStore(n.Name, cfg.Name)
+		if err != nil {
 			continue
 		}
-		for _, n := range s.listMembers() {
-			st, err := s.findStore(n.Name, cfg.Name)
-			if err != nil {
-				continue
-			}
-			d := st.describe()
-			row := map[string]any{
-				"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
-				"status": "unknown", "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
-			}
-			if _, ok := s.lastReport(n.Name, s.clk.Now()); ok && !cfg.Disabled {
-				row["status"], row["disk"], row["maxdisk"] = "available", d["used"], d["total"]
-			}
-			out = append(out, row)
+		d := st.describe()
+		row := map[string]any{
+			"id": fmt.Sprintf("storage/%s/%s", n.Name, cfg.Name), "type": "storage", "storage": cfg.Name, "node": n.Name,
+			"status": "unknown", "plugintype": cfg.Type, "content": d["content"], "shared": d["shared"],
 		}
+		if _, ok := s.lastReport(n.Name, s.clk.Now()); ok && !cfg.Disabled {
+			row["status"], row["disk"], row["maxdisk"] = "available", d["used"], d["total"]
+		}
+		out = append(out, row)
 	}
 	return out
 }
@@ -146,13 +196,7 @@ func getNextID(s *Server, c *call) (any, error) {
 		}
 		return c.param("vmid"), nil
 	}
-	low, high := s.model.NextID.Lower, s.model.NextID.Upper
-	if low == 0 {
-		low = minVMID
-	}
-	if high == 0 {
-		high = 1_000_000
-	}
+	low, high := s.findNextIDs()
 	for id := low; id <= high; id++ {
 		if s.vms[id] == nil {
 			return strconv.Itoa(id), nil

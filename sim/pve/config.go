@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 func configRoutes() []route {
@@ -39,8 +40,14 @@ func getConfig(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if snap := c.param("snapshot"); snap != "" {
-		return nil, dief("snapshot '%s' does not exist", snap)
+	if name := c.param("snapshot"); name != "" {
+		sn := m.snapshots[name]
+		if sn == nil {
+			return nil, newNoSnapshotError(name)
+		}
+		out := sn.encode()
+		out["digest"] = m.digest()
+		return out, nil
 	}
 	conf := maps.Clone(m.conf)
 	if !c.boolParam("current") {
@@ -141,13 +148,18 @@ func postConfig(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s.forkVM(c, "qmconfig", func(ctx context.Context, t *task) error {
+	delay := time.Duration(c.intParam("background_delay")) * time.Second
+	upid, err := s.forkVM(c, "qmconfig", func(ctx context.Context, t *task) error {
 		s.printf(t, "update VM %d:%s", c.vmid, u.summary())
 		if !s.sleep(ctx, s.model.Delays.Config) {
 			return dief("interrupted by signal")
 		}
 		return s.updateVM(ctx, c, u)
 	})
+	if err != nil || delay == 0 {
+		return upid, err
+	}
+	return s.awaitTask(c, upid, delay)
 }
 
 // checkUpdate validates an update before the VM's lock is acquired.
@@ -162,11 +174,21 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 	if err := requireRoot(c, "skiplock"); err != nil {
 		return nil, err
 	}
+	for _, k := range c.undefined {
+		if _, ok := findOption(k); ok {
+			return nil, dief("unable to parse value of '%s' - got undefined value", k)
+		}
+	}
 	if len(u.set)+len(u.delete)+len(u.revert) == 0 {
 		return nil, dief("no options specified")
 	}
 	if err := s.checkFiles(c, u.set); err != nil {
 		return nil, err
+	}
+	for _, k := range u.revert {
+		if _, ok := findOption(k); !ok {
+			return nil, newParamError("revert", "unknown option '%s'", k)
+		}
 	}
 	for i, k := range u.delete {
 		if k == "cdrom" {
@@ -179,6 +201,9 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 		if _, ok := findOption(k); !ok {
 			return nil, newParamError("delete", "unknown option '%s'", k)
 		}
+	}
+	if err := checkDrivePaths(u.set); err != nil {
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,6 +225,9 @@ func (s *Server) collectOptions(c *call, u *update) map[string]string {
 		control["background_delay"] = param{kind: kInt, min: 1, max: 30}
 	}
 	fields := map[string]string{}
+	if c.hasParam("force") && !c.hasParam("delete") {
+		fields["delete"] = "missing property required by 'force'"
+	}
 	for k, v := range c.params {
 		if p, ok := control[k]; ok {
 			if msg := p.validate(v); msg != "" {
@@ -217,8 +245,7 @@ func (s *Server) collectOptions(c *call, u *update) map[string]string {
 			continue
 		}
 		if msg := o.validate(v); msg != "" {
-			// the error of a property contains the option's name
-			fields[k] = strings.Replace(msg, "format error\n", "format error\n"+k+".", 1)
+			fields[k] = strings.ReplaceAll(msg, propertyPath, k+".")
 			continue
 		}
 		u.set[k] = s.formatStoredValue(k, v, o)
@@ -238,8 +265,15 @@ func (s *Server) formatStoredValue(k, v string, o option) string {
 		return formatDescription(v)
 	case k == "tags":
 		return normalizeTags(v)
+	case k == "boot" && strings.HasPrefix(v, "order="):
+		order := slices.DeleteFunc(strings.Split(v[len("order="):], ";"), func(d string) bool { return d == "" })
+		return "order=" + strings.Join(order, ";")
 	case reNet.MatchString(k):
 		return s.formatNet(v)
+	case k == "cipassword" && !reCrypted.MatchString(v):
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return encryptPassword(v, s.newSalt())
 	case k == "vmgenid" && v == "1":
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -253,20 +287,25 @@ func (s *Server) formatStoredValue(k, v string, o option) string {
 // description as comments, and reading them removes white space at the end.
 func formatDescription(v string) string { return strings.TrimRight(v, " \t\r\n") }
 
-// formatNet adds a MAC address to a network device that has none.
+// formatNet returns a network device as the configuration stores it, with a MAC address.
 func (s *Server) formatNet(v string) string {
-	if reMAC.MatchString(v) || strings.Contains(v, "macaddr=") {
+	p, err := netFormat().parse(v)
+	if err != nil {
 		return v
 	}
-	first, rest, _ := strings.Cut(v, ",")
-	model := strings.TrimPrefix(first, "model=")
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := model + "=" + s.newMAC()
-	if rest != "" {
-		out += "," + rest
+	mac := p["macaddr"]
+	if mac == "" {
+		s.mu.Lock()
+		mac = s.newMAC()
+		s.mu.Unlock()
 	}
-	return out
+	parts := []string{p["model"] + "=" + mac}
+	for _, key := range slices.Sorted(maps.Keys(p)) {
+		if key != "model" && key != "macaddr" {
+			parts = append(parts, key+"="+p[key])
+		}
+	}
+	return strings.Join(parts, ",")
 }
 
 // applyUpdate writes the changes. Changes of a stopped VM and of live options take effect at once.
@@ -275,8 +314,16 @@ func (s *Server) applyUpdate(c *call, u *update) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	m, err := s.loadForUpdate(c, u)
+	if err == nil {
+		err = s.checkWritable(c)
+	}
 	if err != nil {
 		return err
+	}
+	for k, v := range u.set {
+		if o, _ := findOption(k); o.kind == kInt && strings.HasPrefix(v, "+") { // the file's parser is stricter than the API
+			return dief("unable to parse value of '%s' - type check ('integer') failed - got '%s'", k, v)
+		}
 	}
 	for _, k := range u.revert {
 		delete(m.pending, k)
@@ -386,13 +433,7 @@ func (s *Server) releaseDrive(m *machine, k, v string) {
 	case d.isCloudInit():
 		s.freeVolume(m.node, d.file)
 	case !d.isCDROM():
-		for n := 0; ; n++ {
-			key := "unused" + strconv.Itoa(n)
-			if _, taken := m.conf[key]; !taken {
-				m.conf[key] = d.file
-				return
-			}
-		}
+		m.keepUnused(d.file)
 	}
 }
 
@@ -406,6 +447,8 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 		return err
 	}
 	switch {
+	case k == "sshkeys" && v == "": // the file cannot have an empty value, so that the old one remains
+		return nil
 	case k == "tags":
 		if err := s.checkTagPermission(c, m, v); err != nil {
 			return err
@@ -423,8 +466,17 @@ func (s *Server) setOption(c *call, m *machine, k, v string) error {
 		s.addToBootOrder(m, k, v)
 	}
 	delete(m.pendingDel, k)
-	if m.running && !s.canHotPlug(m, k, v) {
+	if m.conf[k] == v {
+		delete(m.pending, k)
+		return nil
+	}
+	isNetwork := m.running && reNet.MatchString(k)
+	if m.running && !s.canHotPlug(m, k, v) || isNetwork && s.model.isMissing(MissingTUN) {
 		m.pending[k] = v
+		if isNetwork {
+			return newParamError(k, "hotplug problem - VM %d qmp command 'netdev_add' failed - could not open /dev/net/tun: "+
+				"No such file or directory\n", m.id)
+		}
 		return nil
 	}
 	s.storeOption(m, k, v)

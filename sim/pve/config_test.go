@@ -25,7 +25,7 @@ func TestStoredOptions(t *testing.T) {
 		{"tags are lower-cased, sorted and joined with ;", "tags", "Zeta, alpha;beta alpha", "alpha;beta;zeta"},
 		{"tags may hold - . + and _", "tags", "hf-op.1,_a,b+c", "_a;b+c;hf-op.1"},
 		{"blanks at the end of a description are removed", "description", "a\nb \n", "a\nb"},
-		{"booleans are numbers", "onboot", "yes", "1"},
+		{"booleans are numbers", "onboot", "1", "1"},
 		{"passwords are masked", "cipassword", "secret", "**********"},
 		{"numbers stay", "cores", "8", "8"},
 		{"memory is text", "memory", "8192", "8192"},
@@ -81,7 +81,7 @@ func TestRefusedOptions(t *testing.T) {
 		{"drive without volume", formData{"ide2": "media=cdrom"}, 400, "file: property is missing"},
 		{"ISO that is not there", formData{"ide2": "local:iso/none.iso,media=cdrom"}, 500, "volume 'local:iso/none.iso' does not exist"},
 		{"ISO on an unknown storage", formData{"ide2": "nope:iso/none.iso,media=cdrom"}, 500, "storage 'nope' does not exist"},
-		{"a second cloud-init drive", formData{"ide3": "local-lvm:cloudinit"}, 500, "cloud-init drive already exists"},
+		{"a second cloud-init drive", formData{"ide3": "local-lvm:cloudinit"}, 500, "cloud-init drive is already attached at 'ide2'"},
 		{"keys with a plus", formData{"sshkeys": "ssh-ed25519+AAAA"}, 400, "invalid urlencoded string"},
 		{"invalid keys", formData{"sshkeys": "hello"}, 500, "SSH public key validation error"},
 		{"address without prefix", formData{"ipconfig0": "ip=10.0.0.5"}, 400,
@@ -288,8 +288,8 @@ func TestGeneratedCloudInit(t *testing.T) {
 	}
 	for name, wants := range map[string][]string{
 		"user-data": {"#cloud-config\n", "hostname: vm-1000", "fqdn: vm-1000.example.test", "user: runner",
-			"password: pw", "- ssh-ed25519 " + someKey, "package_upgrade: false"},
-		"network-config": {"version: 1", "address: '10.0.0.5/24'", "gateway: '10.0.0.1'", "- 'example.test'"},
+			"password: $5$", "  - ssh-ed25519 " + someKey, "expire: False\nusers:\n  - default\n"},
+		"network-config": {"version: 1", "address: '10.0.0.5'\n        netmask: '255.255.255.0'", "gateway: '10.0.0.1'", "- 'example.test'"},
 		"meta-data":      {"instance-id: "},
 	} {
 		for _, want := range wants {

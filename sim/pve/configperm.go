@@ -29,12 +29,55 @@ func (s *Server) checkFiles(c *call, set map[string]string) error {
 	return nil
 }
 
+// checkStorageAccess checks the rights to the volumes of a drive (check_storage_access of PVE::API2::Qemu). The right to
+// an existing volume is checked when it is attached. The caller holds s.mu.
+func (s *Server) checkStorageAccess(c *call, k, v string) error {
+	d, err := parseDrive(v)
+	if err != nil || !isDriveName(k) || v == "" {
+		return nil //nolint:nilerr // another check refuses a drive that cannot be parsed
+	}
+	name, volume, _ := splitVolid(d.file)
+	switch {
+	case d.file == "cdrom": // the drive of the node
+		err = s.requireLocked(c.auth, "/", "Sys.Console")
+	case reNewDisk.MatchString(d.file):
+		err = s.requireLocked(c.auth, "/storage/"+name, "Datastore.AllocateSpace")
+	case volume != "" && volume != "cloudinit":
+		err = s.checkVolumeName(d.file)
+	}
+	from := d.get("import-from")
+	switch source := parseVolume(from); {
+	case err != nil || from == "":
+		return err
+	case !reVolid.MatchString(from):
+		return dief("Only root can pass arbitrary filesystem paths. at /usr/share/perl5/PVE/Storage.pm line 651.")
+	case source.vmid != 0:
+		return s.requireLocked(c.auth, vmPath(source.vmid), "VM.Clone")
+	default:
+		return s.checkVolumePermission(c.auth, source)
+	}
+}
+
+// checkDrivePaths refuses paths of files, which belong to no storage.
+func checkDrivePaths(set map[string]string) error {
+	for k, v := range set {
+		d, err := parseDrive(v)
+		if isDriveName(k) && err == nil && strings.HasPrefix(d.file, "/") && !strings.HasPrefix(d.file, "/dev/") {
+			return newParamError(k, "unable to associate path '%s' to any storage", d.file)
+		}
+	}
+	return nil
+}
+
 // checkUpdatePermission checks the privileges for all options of an update. The caller holds s.mu.
 func (s *Server) checkUpdatePermission(c *call, u *update) error {
 	if c.auth.isRoot() {
 		return nil
 	}
 	for _, k := range slices.Concat(u.delete, slices.Sorted(maps.Keys(u.set))) {
+		if err := s.checkStorageAccess(c, k, u.set[k]); err != nil {
+			return err
+		}
 		o, _ := findOption(k)
 		switch o.priv {
 		case "":
@@ -199,7 +242,7 @@ func (s *Server) checkTagPermission(c *call, m *machine, v string) error {
 		if slices.Contains(current, t) && slices.Contains(desired, t) {
 			continue // neither added nor removed
 		}
-		if slices.Contains(s.model.RegisteredTags, t) || s.model.UserTagAccess == "none" {
+		if !s.canSetTag(t) {
 			return newForbiddenError("/", "Sys.Modify for modifying tag '"+t+"'")
 		}
 	}

@@ -22,8 +22,10 @@ func createRoutes() []route {
 func createParams() schema {
 	return schema{
 		"vmid": {kind: kInt, required: true, min: -maxVMID, check: checkVMID}, "pool": {check: checkPoolID},
-		"start": {kind: kBool}, "storage": {check: checkStorageID}, "unique": {kind: kBool}, "bwlimit": {kind: kInt},
-		"force": {kind: kBool}, "live-restore": {kind: kBool}, "archive": {},
+		"start": {kind: kBool}, "storage": {check: checkStorageID}, "unique": {kind: kBool, requires: "archive"},
+		"bwlimit":      {kind: kInt},
+		"force":        {kind: kBool, requires: "archive"},
+		"live-restore": {kind: kBool, requires: "archive"}, "archive": {},
 	}
 }
 
@@ -46,7 +48,13 @@ func createVM(s *Server, c *call) (any, error) {
 	if len(fields) > 0 {
 		return nil, newParamsError(fields)
 	}
-	if vmParams["archive"] != "" {
+	if archive := vmParams["archive"]; archive != "" {
+		s.mu.Lock()
+		_, v := s.findVolume(c.node, archive)
+		s.mu.Unlock()
+		if v == nil {
+			return nil, dief("volume '%s' does not exist", archive)
+		}
 		return nil, dief("restoring an archive is not simulated")
 	}
 	c.vmid = c.intParam("vmid")
@@ -54,16 +62,23 @@ func createVM(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	return s.forkVM(c, "qmcreate", func(ctx context.Context, t *task) error {
-		if err := s.buildVM(c, t, u); err != nil || !c.boolParam("start") {
+		if err := s.buildVM(c, u); err != nil || !c.boolParam("start") {
 			return err
 		}
+		s.printf(t, "Execute autostart")
 		return s.bootVM(ctx, c, t)
 	})
 }
 
 // checkCreate runs the checks before the task starts.
 func (s *Server) checkCreate(c *call, u *update) error {
+	if err := s.checkPoolExists(c); err != nil {
+		return err
+	}
 	if err := checkNewVMPermission(s, c, c.param("vmid")); err != nil && !c.auth.isRoot() {
+		return err
+	}
+	if err := checkDrivePaths(u.set); err != nil {
 		return err
 	}
 	if err := s.checkFiles(c, u.set); err != nil {
@@ -74,21 +89,17 @@ func (s *Server) checkCreate(c *call, u *update) error {
 	if m := s.vms[c.vmid]; m != nil {
 		return dief("unable to create VM %d - VM %d already exists on node '%s'", c.vmid, c.vmid, m.node)
 	}
-	pool := c.param("pool")
-	if pool == "" {
+	p := s.pools[c.param("pool")]
+	if p == nil {
 		return s.checkUpdatePermission(c, u)
 	}
-	members := s.pools[pool]
-	if members == nil {
-		return dief("pool '%s' does not exist", pool)
-	}
-	members[c.vmid] = true // privileges on the pool apply to the new VM
-	defer delete(members, c.vmid)
+	p.vms[c.vmid] = true // privileges on the pool apply to the new VM
+	defer delete(p.vms, c.vmid)
 	return s.checkUpdatePermission(c, u)
 }
 
 // buildVM is the work of a creation task. It creates the disks and then the configuration.
-func (s *Server) buildVM(c *call, t *task, u *update) error {
+func (s *Server) buildVM(c *call, u *update) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if m := s.vms[c.vmid]; m != nil {
@@ -100,7 +111,7 @@ func (s *Server) buildVM(c *call, t *task, u *update) error {
 	}
 	s.vms[m.id] = m
 	if pool := s.pools[c.param("pool")]; pool != nil {
-		pool[m.id] = true
+		pool.vms[m.id] = true
 	}
 	keys := slices.Sorted(maps.Keys(u.set))
 	// The option boot is the last one, because it names other options.
@@ -110,11 +121,9 @@ func (s *Server) buildVM(c *call, t *task, u *update) error {
 			s.deleteVMLocked(m)
 			return dief("unable to create VM %d - %s", m.id, errorReason(err))
 		}
-		if isDriveName(k) {
-			t.log = append(t.log, k+": successfully created disk '"+m.conf[k]+"'")
-		}
 	}
 	if _, ok := m.conf["boot"]; !ok {
+		m.conf["boot"] = " "
 		if order := findDefaultBoot(m.conf); order != "" {
 			m.conf["boot"] = "order=" + order
 		}

@@ -4,8 +4,7 @@
 package pve
 
 import (
-	"errors"
-	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strconv"
@@ -29,43 +28,22 @@ type drive struct {
 	opts map[string]string
 }
 
-// driveOptions returns the settings that a drive can have in addition to its volume.
-func driveOptions() []string {
-	return []string{
-		"media", "size", "format", "cache", "discard", "iothread", "ssd", "backup", "replicate", "ro", "serial", "aio",
-		"snapshot", "shared", "detect_zeroes", "rerror", "werror", "queues", "mbps", "mbps_rd", "mbps_wr", "iops",
-		"iops_rd", "iops_wr", "wwn", "efitype", "pre-enrolled-keys", "version", "import-from", "model", "scsiblock",
-	}
-}
-
+// parseDrive parses an option of a disk or a CD drive. It accepts the properties of all drives.
 func parseDrive(v string) (drive, error) {
 	d := drive{opts: map[string]string{}}
-	allowed := driveOptions()
-	for i, part := range strings.Split(v, ",") {
-		k, val, ok := strings.Cut(part, "=")
-		switch {
-		case !ok && i == 0:
-			d.file = part
-		case ok && (k == "file" || k == "volume"):
-			d.file = val
-		case ok && slices.Contains(allowed, k):
-			if _, exists := d.opts[k]; !exists {
-				d.keys = append(d.keys, k)
-			}
-			d.opts[k] = val
-		case ok:
-			return d, fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
-				"and the schema does not allow additional properties", k)
-		default:
-			return d, errors.New("invalid format - value without key, but schema does not define a default key")
+	p, err := parseProperties(v, "file")
+	if err != nil {
+		return d, err
+	}
+	d.file = firstNonEmpty(p["file"], p["volume"])
+	for _, k := range slices.Sorted(maps.Keys(p)) {
+		if k != "file" && k != "volume" {
+			d.keys = append(d.keys, k)
+			d.opts[k] = p[k]
 		}
 	}
 	if d.file == "" {
-		return d, errors.New("invalid format - format error\nfile: property is missing and it is not optional")
-	}
-	if m := d.opts["media"]; m != "" && m != "cdrom" && m != "disk" {
-		return d, fmt.Errorf("invalid format - format error\nmedia: value '%s' does not have a value in the "+
-			"enumeration 'cdrom, disk'", m)
+		return d, formatError("format error\n%sfile: property is missing and it is not optional", propertyPath)
 	}
 	return d, nil
 }

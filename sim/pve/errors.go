@@ -25,6 +25,7 @@ const (
 	bodyMessage bodyForm = iota // JSON; the message ends with a line feed
 	bodyPlain                   // JSON; the message does not end with a line feed
 	bodyText                    // the reason as text
+	bodyLine                    // the reason as text, with a line feed
 	bodyEmpty
 )
 
@@ -81,6 +82,11 @@ func newUnauthorizedError(reason string) error {
 // newNoConfigError returns the error for the configuration file of a missing VM.
 func newNoConfigError(node string, vmid int) error {
 	return dief("Configuration file 'nodes/%s/qemu-server/%d.conf' does not exist", node, vmid)
+}
+
+// newNoVMError returns the error for a missing VM of the calls that look for the VM before they read its file.
+func newNoVMError(node string, vmid int) error {
+	return dief("unable to find configuration file for VM %d on node '%s'", vmid, node)
 }
 
 // newLockTimeoutError returns the error for a timeout of a VM's configuration lock.

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // guestProgram is the main function of the test binary when it is a guest's program. It reports its
@@ -95,7 +96,7 @@ func bootGuest(t *testing.T, label, userData string) *rawClient {
 // waitForPowerOff waits until VM 1000 is stopped.
 func (a *rawClient) waitForPowerOff() {
 	a.t.Helper()
-	waitUntil(a.t, "VM 1000 is stopped", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	timing.WaitUntil(a.t, "VM 1000 is stopped", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
 }
 
 // TestExecGuest runs a real program with the data of an uploaded ISO. When the program exits, the
@@ -137,13 +138,13 @@ func TestExecGuestKilled(t *testing.T) {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
 			a := bootGuest(t, "CIDATA", newUserData("hang"))
-			waitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
+			timing.WaitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "hanging") })
 			if how == "close" {
 				return
 			}
 			a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/stop", nil)
 			a.mustRunTask("DELETE", "/nodes/pve1/qemu/1000", nil)
-			waitUntil(t, "all processes have ended", func() bool { return len(a.s.LeakedProcesses()) == 0 })
+			timing.WaitUntil(t, "all processes have ended", func() bool { return len(a.s.LeakedProcesses()) == 0 })
 		})
 	}
 }
@@ -152,7 +153,7 @@ func TestExecGuestKilled(t *testing.T) {
 func TestExecGuestShutdown(t *testing.T) {
 	t.Parallel()
 	a := bootGuest(t, "cidata", newUserData("term"))
-	waitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
+	timing.WaitUntil(t, "program", func() bool { return strings.Contains(a.s.Console(1000), "ready") })
 	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/shutdown", nil)
 	if log := a.s.Console(1000); !strings.Contains(log, "terminated in good order") {
 		t.Errorf("console:\n%s", log)
@@ -169,7 +170,7 @@ func TestExecGuestWithoutData(t *testing.T) {
 	a.clone("1000", nil)
 	a.mustDo("PUT", "/nodes/pve1/qemu/1000/config", formData{"ide2": "none,media=cdrom"})
 	a.mustRunTask("POST", "/nodes/pve1/qemu/1000/status/start", nil)
-	waitUntil(t, "the console has the message", func() bool { return strings.Contains(a.s.Console(1000), "nothing to run") })
+	timing.WaitUntil(t, "the console has the message", func() bool { return strings.Contains(a.s.Console(1000), "nothing to run") })
 	if v, _ := a.s.Snapshot().VM(1000); v.Status != "running" {
 		t.Errorf("status %s", v.Status)
 	}

@@ -53,7 +53,7 @@ const (
 	FaultNodeDown FaultKind = "node-down"
 	// FaultProxyTimeout runs the call and returns 596 after Delay.
 	FaultProxyTimeout FaultKind = "proxy-timeout"
-	// FaultStale makes cluster/resources use an older broadcast, although a newer one exists.
+	// FaultStale makes cluster/resources and pools use an older broadcast, although a newer one exists.
 	FaultStale FaultKind = "stale"
 	// FaultStorageFull makes clones and uploads fail because the storage is full.
 	FaultStorageFull FaultKind = "storage-full"
@@ -201,7 +201,7 @@ func (f *faultRule) canApply(c *call) bool {
 	case FaultVMCrash:
 		return last == "start"
 	case FaultStale:
-		return last == "resources"
+		return last == "resources" || c.route.pattern[0] == "pools"
 	case FaultLockTimeout:
 		return c.vmid != 0 && isWrite(c.method)
 	case FaultTaskLock, FaultTaskError, FaultWarnings, FaultTaskLost, FaultTaskKilled:

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestFaults injects each kind of fault into a clone or a start, and checks the response and the
@@ -62,8 +63,8 @@ func TestFaults(t *testing.T) {
 			if tc.status != 0 && text != tc.text {
 				t.Errorf("text %q", text)
 			}
-			waitUntil(t, "VMs", func() bool { return len(a.s.Snapshot().CreatedVMs()) == tc.vms })
-			waitUntil(t, "tasks", func() bool {
+			timing.WaitUntil(t, "VMs", func() bool { return len(a.s.Snapshot().CreatedVMs()) == tc.vms })
+			timing.WaitUntil(t, "tasks", func() bool {
 				st := a.s.Snapshot()
 				return len(st.Tasks) == 0 || st.Tasks[len(st.Tasks)-1].Exit != ""
 			})
@@ -108,7 +109,7 @@ func TestCrash(t *testing.T) {
 	a.clone("1001", nil)
 	a.mustRunTask("POST", powerPath+"start", nil)
 	a.mustRunTask("POST", "/nodes/pve1/qemu/1001/status/start", nil)
-	waitUntil(t, "crash", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
+	timing.WaitUntil(t, "crash", func() bool { v, _ := a.s.Snapshot().VM(1000); return v.Status == "stopped" })
 	if v, _ := a.s.Snapshot().VM(1001); v.Status != "running" || v.Starts != 1 {
 		t.Errorf("the other VM: %+v", v)
 	}
@@ -206,5 +207,5 @@ func TestClientGone(t *testing.T) {
 		t.Fatal("the client stayed")
 	}
 	close(leave)
-	waitUntil(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
+	timing.WaitUntil(t, "clone", func() bool { v, ok := a.s.Snapshot().VM(1000); return ok && v.Lock == "" })
 }

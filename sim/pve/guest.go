@@ -4,10 +4,12 @@
 package pve
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"sync"
 	"time"
 )
@@ -24,6 +26,8 @@ type guest interface {
 	// runAgentCommand runs a command of the guest agent and returns its result. The error is the one
 	// of the API.
 	runAgentCommand(ctx context.Context, command string) (any, error)
+	// typeKeys writes to the VM's first serial port.
+	typeKeys(run *guestRun, keys []byte) error
 	// pid returns the guest's process id on this machine, or 0 if it has no process. The process has
 	// ended when execute returns.
 	pid() int
@@ -70,13 +74,39 @@ type guestLog struct {
 	mu   sync.Mutex
 	data []byte
 	file string // a file that receives the output too, if set
+	// terminal receives the output while a terminal is open.
+	terminal chan<- []byte
 }
 
 const maxGuestLog = 1 << 20
 
+// attach connects a terminal, and reports whether no other terminal is connected.
+func (l *guestLog) attach(terminal chan<- []byte) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.terminal != nil {
+		return false
+	}
+	l.terminal = terminal
+	return true
+}
+
+// detach disconnects the terminal.
+func (l *guestLog) detach() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.terminal = nil
+}
+
 func (l *guestLog) Write(p []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.terminal != nil {
+		select {
+		case l.terminal <- slices.Clone(p):
+		default: // a guest does not wait for a terminal that does not read
+		}
+	}
 	if free := maxGuestLog - len(l.data); free > 0 {
 		fits := p[:min(len(p), free)]
 		l.data = append(l.data, fits...)
@@ -209,6 +239,12 @@ func (g *simGuest) waitForBoot(run *guestRun) bool {
 func (g *simGuest) pressPowerButton(*guestRun) time.Duration { return g.s.model.Delays.Shutdown }
 
 func (g *simGuest) pid() int { return 0 }
+
+// typeKeys echoes the keys, as the terminal of a login prompt does.
+func (g *simGuest) typeKeys(run *guestRun, keys []byte) error {
+	_, err := run.log.Write(bytes.ReplaceAll(keys, []byte("\r"), []byte("\r\n")))
+	return err
+}
 
 func (m *machine) nameWithLock(s *Server) string {
 	s.mu.Lock()

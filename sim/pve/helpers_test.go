@@ -16,13 +16,13 @@ import (
 	"os"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/kdomanski/iso9660"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/cli"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestMain lets the test binary act as the program of an exec guest, and as pvesim, so that a test
@@ -103,9 +103,9 @@ func (a *rawClient) asRoot() *rawClient {
 
 func (a *rawClient) logIn(user, password string) *rawClient {
 	a.t.Helper()
+	out := *a
 	got := a.mustDo("POST", "/access/ticket", formData{"username": user, "password": password})
 	m, _ := got.(map[string]any)
-	out := *a
 	out.header = http.Header{
 		"Cookie": {"PVEAuthCookie=" + fmt.Sprint(m["ticket"])}, "Csrfpreventiontoken": {fmt.Sprint(m["CSRFPreventionToken"])},
 	}
@@ -150,7 +150,9 @@ func (a *rawClient) trySendWithContext(ctx context.Context, method, path, ctype 
 	if err != nil {
 		return response{}, err
 	}
-	maps.Copy(req.Header, a.header)
+	if path != "/access/ticket" { // which a caller with a token cannot get
+		maps.Copy(req.Header, a.header)
+	}
 	if ctype != "" {
 		req.Header.Set("Content-Type", ctype)
 	}
@@ -198,7 +200,7 @@ func (a *rawClient) waitForTask(upid any) string {
 		a.t.Fatalf("no UPID: %v", upid)
 	}
 	var exit string
-	waitUntil(a.t, "task "+id, func() bool {
+	timing.WaitUntil(a.t, "task "+id, func() bool {
 		for _, t := range a.s.Snapshot().Tasks {
 			if t.UPID == id && t.Exit != "" {
 				exit = t.Exit
@@ -250,21 +252,6 @@ func (a *rawClient) upload(node, storage, content, name string, data []byte) res
 	_, _ = f.Write(data)
 	_ = w.Close()
 	return a.send("POST", "/nodes/"+node+"/storage/"+storage+"/upload", w.FormDataContentType(), &b)
-}
-
-// waitUntil waits until a condition is true, because the simulator works in goroutines.
-func waitUntil(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	const timeout = time.Minute
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
-	defer cancel()
-	for !ok() {
-		select {
-		case <-ctx.Done():
-			t.Fatalf("waited in vain for %s", what)
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // startCluster starts the default cluster and returns a client with the operator's token.

@@ -5,12 +5,15 @@ package pve
 
 import (
 	"bytes"
+	"crypto/md5" // #nosec G501 -- a name of a file
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"mime"
 	"mime/multipart"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -20,7 +23,9 @@ import (
 )
 
 const (
-	apiPrefix = "/api2/json"
+	// maxHeaders and maxHeaderSize are the limits of pveproxy, which closes the connection of a larger request.
+	maxHeaders    = 64
+	maxHeaderSize = 8 << 10
 	// maxPost is the maximum size of a POST body that is not an upload (512 KiB since
 	// libpve-http-server-perl 5.1).
 	maxPost = 512 << 10
@@ -34,8 +39,12 @@ type listPage struct {
 	total int
 }
 
+// plainText is a response that is not JSON.
+type plainText string
+
 // upload is the file part of a multipart request.
 type upload struct {
+	id       string // of the temporary file
 	filename string
 	data     []byte
 }
@@ -44,11 +53,19 @@ type upload struct {
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	// A real cluster completes a call even if the client has disconnected.
 	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.getEntryNode()}
+	if isHeaderTooLarge(r.Header) {
+		cutConnection(w)
+		return
+	}
 	data, err := s.serve(c, r)
 	drainBody(r.Body)
 	s.recordCallEnd(c, err)
 	if findFault(c.faults, FaultCutConnection) != nil {
 		cutConnection(w)
+		return
+	}
+	if socket, ok := data.(webSocket); ok && err == nil && r.Header.Get("Upgrade") != "" {
+		s.upgrade(w, r, c, socket)
 		return
 	}
 	s.writeResponse(w, c, data, err)
@@ -57,22 +74,26 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // serve runs a call through the stages of pveproxy: find the route, authenticate, parse the
 // parameters, wait for a worker, check the permissions, validate the parameters, and run the handler.
 func (s *Server) serve(c *call, r *http.Request) (any, error) {
-	rel, ok := strings.CutPrefix(c.path, apiPrefix)
-	if !ok {
-		s.recordViolation(c, "no such file")
-		return nil, &apiError{status: http.StatusNotFound, reason: "no such file '" + c.path + "'"}
+	rel, err := c.cutFormat()
+	if err != nil {
+		s.recordViolation(c, "no such path")
+		return nil, err
 	}
 	c.path = rel
 	c.route, c.vars = s.findRoute(c.method, rel)
 	s.resolveTarget(c)
 	s.recordCallStart(c)
-	if !slices.Contains([]string{"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS"}, c.method) {
+	if !slices.Contains([]string{"GET", "POST", "PUT", "DELETE"}, c.method) {
 		s.recordViolation(c, "unknown method")
 		return nil, withoutBody(&apiError{status: http.StatusNotImplemented, reason: "method '" + c.method + "' not available"})
 	}
 	if err := s.authenticate(c, r); err != nil {
 		s.sleep(c.ctx, s.model.Delays.LoginFailure)
 		return nil, withoutBody(err)
+	}
+	if slices.Contains([]string{"/access/password", "/access/ticket"}, c.path) && isWrite(c.method) && c.auth.token != "" {
+		return nil, &apiError{status: http.StatusForbidden, reason: "Permission check failed (URI '" + c.path + "' " +
+			"not available with API token, need proper ticket.\n)"}
 	}
 	if err := s.checkUploadPermission(c); err != nil {
 		return nil, withoutBody(err)
@@ -103,6 +124,40 @@ func (s *Server) serve(c *call, r *http.Request) (any, error) {
 	return data, err
 }
 
+// isHeaderTooLarge reports whether a request exceeds the limits of pveproxy.
+func isHeaderTooLarge(header http.Header) bool {
+	lines, size := 0, 0
+	for name, values := range header {
+		for _, value := range values {
+			lines, size = lines+1, size+len(name)+len(value)+len(": \r\n")
+		}
+	}
+	return lines > maxHeaders || size > maxHeaderSize
+}
+
+// cutFormat sets the format of the response and returns the path below /api2/FORMAT.
+func (c *call) cutFormat() (string, error) {
+	rest, isAPI := strings.CutPrefix(c.path, "/api2")
+	format, rel, hasPath := strings.Cut(strings.TrimPrefix(rest, "/"), "/")
+	switch {
+	case !isAPI || rest != "" && rest[0] != '/':
+		return "", newPlainError("no such file '%s'", c.path)
+	case format == "":
+		return "", &apiError{status: http.StatusNotImplemented, form: bodyText, reason: "no such uri"}
+	case !hasPath && format != formatJSON || !slices.Contains([]string{formatJSON, formatExtJS, formatPNG}, format):
+		return "", &apiError{status: http.StatusNotImplemented, form: bodyText, reason: "no formatter for uri /" + rel + ", " + format}
+	}
+	c.format = format
+	return "/" + rel, nil
+}
+
+// The formats of a response. Ext JS gets errors of the API in responses with the status 200.
+const (
+	formatJSON  = "json"
+	formatExtJS = "extjs"
+	formatPNG   = "png"
+)
+
 var errClientGone = errors.New("the client has disconnected")
 
 // resolveTarget sets the node and the VM of a call.
@@ -130,8 +185,7 @@ func (s *Server) acquireWorker(c *call) (func(), error) {
 	}
 	s.mu.Unlock()
 	if n == nil {
-		return nil, dief("hostname lookup '%s' failed - failed to get address info for: %s: Name or service not known",
-			c.node, c.node)
+		return nil, newLookupError(c.node)
 	}
 	if err := s.failUnreachable(c, n); err != nil {
 		return nil, err
@@ -145,6 +199,22 @@ func (s *Server) acquireWorker(c *call) (func(), error) {
 		return nil, &apiError{status: statusProxyTimeout, reason: "Connection timed out"}
 	}
 	return release, err
+}
+
+// newLookupError returns the response to a call for a node that is not a member.
+func newLookupError(name string) error {
+	const maxLabel = 63
+	host, domain, _ := strings.Cut(name, ".")
+	reason := "Temporary failure in name resolution"
+	switch {
+	case domain == exampleDomain && checkNodeName(host) == nil: // a node, but not by the name in its certificate
+		return withoutBody(&apiError{status: statusProxyTimeout, reason: "error:0A000086:SSL routines::certificate verify failed"})
+	case net.ParseIP(name) != nil:
+		return dief("address lookup for '%s' did not find any IP address", name)
+	case strings.HasPrefix(name, "-") || host == "" || len(host) > maxLabel: // no name of a host
+		reason = "Name or service not known"
+	}
+	return dief("hostname lookup '%s' failed - failed to get address info for: %s: %s", name, name, reason)
 }
 
 // checkUploadPermission checks the permission for an upload before the file is read, as pveproxy
@@ -173,7 +243,13 @@ func (s *Server) runHandler(c *call) (any, error) {
 		return nil, newParamsError(fields)
 	}
 	if !c.route.freeParams {
-		if fields := c.route.params.validate(c.params); len(fields) > 0 {
+		fields := c.route.params.validate(c.params)
+		for k, values := range c.lists {
+			if p, ok := c.route.params[k]; ok && len(values) > 1 && !p.list {
+				fields[k] = p.newTypeError("ARRAY")
+			}
+		}
+		if len(fields) > 0 {
 			return nil, newParamsError(fields)
 		}
 	}
@@ -193,9 +269,12 @@ func selectKey(m map[string]string, key string) map[string]string {
 // readParams reads the parameters of the query and of the body.
 func readParams(c *call, r *http.Request) error {
 	c.params, c.lists = map[string]string{}, map[string][]string{}
-	for k, v := range r.URL.Query() {
-		c.params[k] = v[len(v)-1]
+	query, err := url.ParseQuery(escapeStrayPercents(r.URL.RawQuery))
+	if err != nil {
+		return dief("unable to parse query: %s", err)
 	}
+	c.addParams(query)
+	delete(c.params, "_dc") // with which a browser avoids its cache
 	if !isWrite(c.method) || c.method == http.MethodDelete {
 		if r.ContentLength > 0 || len(r.TransferEncoding) > 0 {
 			return &apiError{
@@ -205,19 +284,43 @@ func readParams(c *call, r *http.Request) error {
 		}
 		return nil
 	}
-	ctype, args, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
-	if err != nil && r.ContentLength > 0 {
-		return dief("no content type")
-	}
+	isUpload := strings.HasSuffix(c.path, "/upload")
+	ctype, args, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
-	case ctype == "multipart/form-data":
+	case isUpload && r.ContentLength > 0 && (ctype != "multipart/form-data" || args["boundary"] == ""):
+		return errClientGone
+	case isUpload && ctype == "multipart/form-data":
 		return readMultipart(c, r, args["boundary"])
 	case r.ContentLength > maxPost:
-		return &apiError{status: http.StatusNotImplemented, reason: "for data too large"}
+		return &apiError{status: http.StatusNotImplemented, form: bodyText, reason: "for data too large"}
 	case ctype == "application/json":
 		return readJSON(c, r.Body)
+	case ctype != "" && ctype != "application/x-www-form-urlencoded" && r.ContentLength > 0:
+		return &apiError{status: http.StatusVariantAlsoNegotiates, form: bodyText,
+			reason: fmt.Sprintf("upload 'Content-Type '%s' not implemented", r.Header.Get("Content-Type"))}
 	default:
 		return readForm(c, r.Body)
+	}
+}
+
+// escapeStrayPercents escapes each percent sign of a query that does not begin an escape, so that it stands for itself.
+func escapeStrayPercents(query string) string {
+	var b strings.Builder
+	for i, char := range []byte(query) {
+		b.WriteByte(char)
+		if char != '%' {
+			continue
+		}
+		if _, err := hex.DecodeString(query[i+1 : min(i+3, len(query))]); err != nil || i+3 > len(query) {
+			b.WriteString("25")
+		}
+	}
+	return b.String()
+}
+
+func (c *call) addParams(values url.Values) {
+	for k, v := range values {
+		c.params[k], c.lists[k] = v[len(v)-1], v
 	}
 }
 
@@ -230,9 +333,7 @@ func readForm(c *call, body io.Reader) error {
 	if err != nil {
 		return dief("unable to parse form: %s", err)
 	}
-	for k, v := range form {
-		c.params[k], c.lists[k] = v[len(v)-1], v
-	}
+	c.addParams(form)
 	return nil
 }
 
@@ -241,41 +342,82 @@ func readJSON(c *call, body io.Reader) error {
 	if err != nil {
 		return errClientGone
 	}
-	if len(bytes.TrimSpace(raw)) == 0 {
+	if text := string(bytes.TrimSpace(raw)); text == "" || text == "null" { // Perl makes a hash of what is undefined
 		return nil
 	}
-	dec := json.NewDecoder(bytes.NewReader(raw))
-	dec.UseNumber()
-	var obj map[string]any
-	if err := dec.Decode(&obj); err != nil {
-		return dief("malformed JSON string: %s", err)
+	obj, err := decodeObject(raw)
+	if err != nil {
+		return err
 	}
 	for k, v := range obj {
-		if v == nil {
-			continue
-		}
-		if list, ok := decodeStringList(v); ok && c.route != nil && c.route.params[k].list {
+		p := c.findParam(k)
+		list, isList := decodeStringList(v)
+		switch {
+		case v == nil:
+			c.undefined = append(c.undefined, k)
+		case isList && p.list:
 			c.lists[k], c.params[k] = list, strings.Join(list, " ")
-			continue
+		default:
+			c.params[k] = p.stringify(v)
 		}
-		text, ok := stringify(v)
-		if !ok {
-			return newParamError(k, "type check ('string') failed - got %T", v)
-		}
-		c.params[k] = text
 	}
 	return nil
 }
+
+// findParam returns the schema of a parameter, which can be an option of a VM's configuration.
+func (c *call) findParam(name string) param {
+	if c.route == nil {
+		return param{}
+	}
+	if p, ok := c.route.params[name]; ok {
+		return p
+	}
+	o, _ := findOption(name)
+	return o.param
+}
+
+// decodeObject decodes a JSON object. Its errors are those of Perl.
+func decodeObject(raw []byte) (map[string]any, error) {
+	const file = "/usr/share/perl5/PVE/APIServer/AnyEvent.pm"
+	dec := json.NewDecoder(bytes.NewReader(raw))
+	dec.UseNumber()
+	var value any
+	err := dec.Decode(&value)
+	if err == nil {
+		if object, ok := value.(map[string]any); ok {
+			return object, nil
+		}
+		return nil, newPlainError("Not a HASH reference at %s line 978.", file)
+	}
+	rest, offset := "(end of string)", int64(len(raw))
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) && syntax.Offset > 0 && syntax.Offset < offset {
+		offset = syntax.Offset - 1
+		rest = string(raw[offset:])
+	}
+	return nil, newPlainError("malformed JSON string, neither tag, array, object, number, string or atom, at character offset %d "+
+		"(before %q) at %s line 934.", offset, rest, file)
+}
+
+// newPlainError returns the response to an error outside of the handlers: its text and a line feed.
+func newPlainError(format string, args ...any) error {
+	return &apiError{status: http.StatusInternalServerError, form: bodyLine, reason: fmt.Sprintf(format, args...)}
+}
+
+// noUpload is the response to an upload without a file.
+const noUpload = "upload failed at /usr/share/perl5/PVE/APIServer/AnyEvent.pm line 1370."
 
 // readMultipart reads an upload. The fields come first, and the file part "filename" comes last.
 func readMultipart(c *call, r *http.Request, boundary string) error {
 	mr := multipart.NewReader(r.Body, boundary)
 	for {
 		part, err := mr.NextPart()
-		if errors.Is(err, io.EOF) {
+		switch {
+		case errors.Is(err, io.EOF) && c.upload == nil:
+			return &apiError{status: http.StatusInternalServerError, form: bodyLine, reason: noUpload}
+		case errors.Is(err, io.EOF):
 			return nil
-		}
-		if err != nil {
+		case err != nil:
 			return dief("upload failed: %s", err)
 		}
 		data, err := io.ReadAll(part)
@@ -283,12 +425,20 @@ func readMultipart(c *call, r *http.Request, boundary string) error {
 			return errClientGone
 		}
 		if c.upload != nil {
-			return dief("upload failed: the file must be the last part")
+			return nil // what follows the file is not read
 		}
 		if part.FormName() == "filename" {
-			c.upload = &upload{filename: part.FileName(), data: data}
+			if part.FileName() == "" {
+				return &apiError{status: http.StatusInternalServerError, form: bodyLine, reason: noUpload}
+			}
+			c.upload = &upload{
+				id: fmt.Sprintf("%x", md5.Sum(data)), filename: part.FileName(), data: data, // #nosec G401 -- a name
+			}
 			c.params["filename"] = part.FileName()
 			continue
+		}
+		if !slices.Contains([]string{"content", "checksum", "checksum-algorithm", "tmpfilename"}, part.FormName()) {
+			return withoutBody(&apiError{status: http.StatusBadRequest, reason: "Bad Request"})
 		}
 		c.params[part.FormName()] = string(data)
 	}
@@ -302,9 +452,21 @@ func (s *Server) writeResponse(w http.ResponseWriter, c *call, data any, err err
 		return
 	}
 	if err == nil {
+		if text, ok := data.(plainText); ok {
+			w.Header().Set("Content-Type", "text/plain")
+			_, _ = w.Write([]byte(text))
+			return
+		}
+		if c.format == formatPNG {
+			w.Header().Set("Content-Type", "image/png")
+			return
+		}
 		out := map[string]any{"data": data}
 		if rows, ok := data.(listPage); ok {
 			out = map[string]any{"data": rows.rows, "total": rows.total}
+		}
+		if c.format == formatExtJS {
+			out["success"] = 1
 		}
 		body, merr := json.Marshal(out)
 		if merr == nil {
@@ -321,7 +483,22 @@ func (s *Server) writeResponse(w http.ResponseWriter, c *call, data any, err err
 	if !errors.As(err, &e) {
 		e = &apiError{status: http.StatusInternalServerError, reason: err.Error()}
 	}
+	if c.format == formatExtJS && (e.form == bodyMessage || e.form == bodyPlain) {
+		writeExtJSError(w, e)
+		return
+	}
 	writeError(w, e)
+}
+
+// writeExtJSError writes an error as Ext JS expects it: in the body of a response with the status 200.
+func writeExtJSError(w http.ResponseWriter, e *apiError) {
+	body := map[string]any{"data": nil, "message": e.reason + "\n", "status": e.status, "success": 0}
+	if len(e.fields) > 0 {
+		body["errors"], body["status"] = e.fields, strconv.Itoa(e.status)
+	}
+	w.Header().Set("Content-Type", "application/json;charset=UTF-8")
+	raw, _ := json.Marshal(body) //nolint:errchkjson // texts and numbers only
+	_, _ = w.Write(append(raw, '\n'))
 }
 
 func writeError(w http.ResponseWriter, e *apiError) {
@@ -332,7 +509,7 @@ func writeError(w http.ResponseWriter, e *apiError) {
 		return
 	}
 	defer func() { _ = conn.Close() }()
-	reason := strings.NewReplacer("\r", " ", "\n", " ").Replace(e.reason)
+	reason, _, _ := strings.Cut(e.reason, "\n") // a status line is one line
 	_, _ = fmt.Fprintf(buf, "HTTP/1.1 %d %s\r\nCache-Control: max-age=0\r\nConnection: close\r\n"+
 		"Server: pve-api-daemon/3.0\r\n%sContent-Length: %d\r\n\r\n%s",
 		e.status, reason, ctype, len(raw), raw)
@@ -347,6 +524,8 @@ func (e *apiError) encodeBody() (raw []byte, ctype string) {
 		return nil, ""
 	case bodyText:
 		return []byte(e.reason), ""
+	case bodyLine:
+		return []byte(e.reason + "\n"), ""
 	case bodyPlain:
 		body["message"] = e.reason
 	case bodyMessage:

@@ -63,6 +63,14 @@ func (m *machine) status() string {
 	return "stopped"
 }
 
+// qmpStatus is the status as QEMU's monitor reports it.
+func (m *machine) qmpStatus() string {
+	if m.paused {
+		return "paused"
+	}
+	return m.status()
+}
+
 func (m *machine) cpus() int {
 	return max(1, atoi(m.conf["cores"])) * max(1, atoi(m.conf["sockets"]))
 }

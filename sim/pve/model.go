@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/go-viper/mapstructure/v2"
@@ -58,11 +59,35 @@ type Model struct {
 	UserTagAccess string `json:"userTagAccess"`
 	// RegisteredTags can be set only with Sys.Modify on /.
 	RegisteredTags []string `json:"registeredTags"`
-	// NoOVMF removes the package pve-edk2-firmware from all nodes, so that VMs can't have an EFI.
-	NoOVMF bool `json:"noOVMF"`
+	// Missing lists what the nodes lack, as a damaged installation or one in a container does.
+	Missing []Missing `json:"missing"`
 	// NextID limits the VMIDs that /cluster/nextid suggests. A zero value means 100..1000000.
 	NextID Range `json:"nextID"`
 }
+
+// Missing is something that every installation of Proxmox VE has, and whose absence shows in errors of the API.
+type Missing string
+
+// What nodes can lack.
+const (
+	// MissingOVMF is the package pve-edk2-firmware. VMs can't have an EFI.
+	MissingOVMF Missing = "ovmf"
+	// MissingQEMUTables are the lists of machine types and of CPU flags of the package pve-qemu-kvm.
+	MissingQEMUTables Missing = "qemu-tables"
+	// MissingQEMUPatches are the changes that Proxmox VE makes to QEMU. Snapshots of running VMs fail and leave a lock, and
+	// the images of running VMs cannot be read.
+	MissingQEMUPatches Missing = "qemu-patches"
+	// MissingTUN is the device /dev/net/tun. A running VM can't get a network card.
+	MissingTUN Missing = "tun"
+	// MissingTimedate is timedatectl of systemd.
+	MissingTimedate Missing = "timedatectl"
+	// MissingSSH is the connection by SSH between the nodes.
+	MissingSSH Missing = "ssh"
+	// MissingPorts is the file in which consoles reserve their ports.
+	MissingPorts Missing = "reserved-ports"
+)
+
+func (m Model) isMissing(what Missing) bool { return slices.Contains(m.Missing, what) }
 
 // Range is an inclusive range of VMIDs.
 type Range struct {
@@ -84,6 +109,8 @@ type Storage struct {
 	Name string `json:"name"`
 	// Type is the plug-in: dir, lvmthin, rbd, nfs or zfspool.
 	Type string `json:"type"`
+	// Path is the directory of a file-based storage. Empty means /var/lib/vz for local, and /var/lib/NAME.
+	Path string `json:"path"`
 	// Content lists the content types that the storage can hold: images, rootdir, iso, vztmpl,
 	// snippets, import.
 	Content []string `json:"content"`
@@ -149,6 +176,11 @@ type User struct {
 	Groups  []string `json:"groups"`
 	Comment string   `json:"comment"`
 	Email   string   `json:"email"`
+	// FirstName and LastName are what the user is called.
+	FirstName string `json:"firstName"`
+	LastName  string `json:"lastName"`
+	// Expire is the Unix time from which the user cannot log in. 0 means never.
+	Expire int64 `json:"expire"`
 	// Disabled users cannot log in. Their tokens are refused too.
 	Disabled bool `json:"disabled"`
 }
@@ -168,7 +200,8 @@ type Token struct {
 	// privileges that both the user and the token's own ACL entries grant.
 	NoPrivSep bool `json:"noPrivSep"`
 	// Expire is the Unix time from which the token is refused. 0 means never.
-	Expire int64 `json:"expire"`
+	Expire  int64  `json:"expire"`
+	Comment string `json:"comment"`
 }
 
 // ACL grants a role on a path.

@@ -3,7 +3,11 @@
 
 package pve
 
-import "net/http"
+import (
+	"fmt"
+	"net/http"
+	"slices"
+)
 
 func networkRoutes() []route {
 	kinds := schema{"type": {enum: []string{
@@ -13,7 +17,19 @@ func networkRoutes() []route {
 
 	return []route{
 		newRoute(http.MethodGet, "/nodes/{node}/network", ClassOther, nil, kinds, listNetwork),
+		newRoute(http.MethodGet, "/nodes/{node}/network/{iface}", ClassOther, requireAll("/nodes/{node}", "Sys.Audit"), nil,
+			getInterface),
 	}
+}
+
+// nodeNIC is the network device of each node.
+const nodeNIC = "eth0"
+
+// nodeAddress returns the address of a node, by its position in the model. The caller holds s.mu.
+func (s *Server) nodeAddress(name string) string {
+	const first = 11
+	i := slices.IndexFunc(s.model.Nodes, func(n Node) bool { return n.Name == name })
+	return fmt.Sprintf("192.0.2.%d", first+i)
 }
 
 // listNetwork returns a node's bridges and the one device below them. A bridge is visible to callers
@@ -21,29 +37,57 @@ func networkRoutes() []route {
 func listNetwork(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	rows := []map[string]any{}
-	kind := c.param("type")
 
-	if kind == "" || kind == "eth" {
+	return slices.DeleteFunc(s.listInterfaces(c.node), func(row map[string]any) bool {
+		bridge := row["type"] == "bridge"
+		switch kind := c.param("type"); kind {
+		case "", "include_sdn": // VNets are added, of which the simulator has none
+		case "any_bridge", "any_local_bridge":
+			if !bridge {
+				return true
+			}
+		default:
+			if row["type"] != kind {
+				return true
+			}
+		}
+
+		return bridge && !s.hasAnyPrivilege(c.auth, fmt.Sprint("/sdn/zones/localnetwork/", row["iface"]), "SDN.Audit", "SDN.Use")
+	}), nil
+}
+
+// listInterfaces returns all devices of a node. The caller holds s.mu.
+func (s *Server) listInterfaces(node string) []map[string]any {
+	address := s.nodeAddress(node)
+	rows := []map[string]any{{
+		"iface": nodeNIC, "type": "eth", "active": 1, "method": "manual", "method6": "manual", "priority": 3,
+		"families": []string{"inet"},
+	}}
+
+	for i, bridge := range s.model.Bridges {
 		rows = append(rows, map[string]any{
-			"iface": "eno1", "type": "eth", "active": 1, "exists": 1, "method": "manual", "priority": 1,
+			"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static",
+			"bridge_ports": nodeNIC, "bridge_stp": "off", "bridge_fd": "0", "priority": 4 + i,
+			"address": address, "netmask": "24", "cidr": address + "/24", "gateway": "192.0.2.1",
+			"method6": "manual", "families": []string{"inet"},
 		})
 	}
 
-	switch kind {
-	case "", "bridge", "any_bridge", "any_local_bridge":
-		for i, bridge := range s.model.Bridges {
-			if !s.hasAnyPrivilege(c.auth, "/sdn/zones/localnetwork/"+bridge, "SDN.Audit", "SDN.Use") {
-				continue
-			}
-			rows = append(rows, map[string]any{
-				"iface": bridge, "type": "bridge", "active": 1, "autostart": 1, "method": "static",
-				"bridge_ports": "eno1", "bridge_stp": "off", "bridge_fd": "0", "priority": 2 + i,
-				"address": "192.0.2.1", "netmask": "24", "cidr": "192.0.2.1/24", "gateway": "192.0.2.254",
-				"method6": "manual", "families": []string{"inet"},
-			})
+	return rows
+}
+
+// getInterface returns one device of a node.
+func getInterface(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	for _, row := range s.listInterfaces(c.node) {
+		if row["iface"] == c.vars["iface"] {
+			delete(row, "iface")
+
+			return row, nil
 		}
 	}
 
-	return rows, nil
+	return nil, newParamError("iface", "interface does not exist")
 }

@@ -4,7 +4,6 @@
 package pve
 
 import (
-	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -147,21 +146,73 @@ func (s *Server) checkQuorum(c *call) error {
 	quorate := s.isQuorate()
 	s.mu.Unlock()
 	path := strings.Join(c.route.pattern, "/")
-	if quorate || !isWrite(c.method) || path == "access/ticket" {
+	if quorate || !isWrite(c.method) || path == "access/ticket" || strings.Contains(path, "/token/") {
 		return nil
 	}
-	last := c.route.pattern[len(c.route.pattern)-1]
+	if file := findLockedFile(path); file != "" {
+		s.sleep(c.ctx, cfsLockWait)
+		return dief("%scfs-lock '%s' error: no quorum!", describeLockAction(c.method, path), file)
+	}
+	switch last := c.route.pattern[len(c.route.pattern)-1]; last {
+	case "clone", "start", "qemu", "migrate":
+		return dief("cluster not ready - no quorum?")
+	default:
+		if strings.HasPrefix(path, "cluster/ha/") {
+			return dief("cluster not ready - no quorum?")
+		}
+		return nil
+	}
+}
+
+// cfsLockWait is how long a call waits for a lock of the cluster file system without a quorum.
+const cfsLockWait = 10 * time.Second
+
+// findLockedFile returns the file of the cluster file system that the calls below a path change under a lock.
+func findLockedFile(path string) string {
 	switch {
 	case strings.HasPrefix(path, "access/"), strings.HasPrefix(path, "pools"):
-		return dief("cfs-lock 'file-user_cfg' error: no quorum!")
-	case last == "clone", last == "start", last == "qemu":
-		return dief("cluster not ready - no quorum?")
-	case last == "config" && c.method == http.MethodPut:
-		return dief("unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied",
-			c.node, c.vmid, c.id)
+		return "file-user_cfg"
+	case path == "cluster/options":
+		return "file-datacenter_cfg"
+	case strings.HasPrefix(path, "storage"):
+		return "file-storage_cfg"
 	default:
+		return ""
+	}
+}
+
+// describeLockAction returns what the error of a change under a lock says about the call.
+func describeLockAction(method, path string) string {
+	verb := map[string]string{http.MethodPost: "create", http.MethodPut: "update", http.MethodDelete: "delete"}[method]
+	for _, object := range []struct{ prefix, name string }{
+		{"access/users", "user"}, {"access/groups", "group"}, {"access/roles", "role"},
+		{"pools", "pool"}, {"storage", "storage"},
+	} {
+		switch {
+		case !strings.HasPrefix(path, object.prefix):
+		case object.name == "pool" && verb == "update":
+			return "update pools failed: "
+		default:
+			return verb + " " + object.name + " failed: "
+		}
+	}
+	if path == "access/acl" {
+		return "ACL update failed: "
+	}
+	return ""
+}
+
+// checkWritable returns an error if the configuration of a VM cannot be written, because the entry node has no quorum.
+// The caller holds s.mu.
+func (s *Server) checkWritable(c *call) error {
+	if s.isQuorate() {
 		return nil
 	}
+	pid := s.nextPID
+	if c.task != nil {
+		pid = c.task.pid
+	}
+	return dief("unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied", c.node, c.vmid, pid)
 }
 
 // isQuorate returns true if more than half of the members are online. The caller holds s.mu.
@@ -231,7 +282,7 @@ func getClusterStatus(s *Server, _ *call) (any, error) {
 		}
 		rows = append(rows, map[string]any{
 			"type": "node", "id": "node/" + n.Name, "name": n.Name, "online": boolToInt(!s.isOffline(s.nodes[n.Name])), "nodeid": id,
-			"ip": fmt.Sprintf("192.0.2.%d", i+1), "local": boolToInt(n.Name == entry), "level": "",
+			"ip": s.nodeAddress(n.Name), "local": boolToInt(n.Name == entry), "level": "",
 		})
 	}
 	if single { // a single node is not a cluster
@@ -239,7 +290,7 @@ func getClusterStatus(s *Server, _ *call) (any, error) {
 	}
 	head := map[string]any{
 		"type": "cluster", "id": "cluster", "name": s.model.Cluster, "nodes": len(members),
-		"quorate": boolToInt(s.isQuorate()), "version": len(members),
+		"quorate": boolToInt(s.isQuorate()), "version": 1,
 	}
 	return append([]map[string]any{head}, rows...), nil
 }

@@ -11,6 +11,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // findListedRow returns the row with the id from the listing of the whole cluster.
@@ -70,7 +71,7 @@ func TestUnhealthyNode(t *testing.T) {
 				t.Helper()
 				got := make(chan response)
 				go func() { got <- root.do("POST", "/nodes/pve1/qemu/100/status/stop", nil) }()
-				waitUntil(t, "call", clk.HasWaiters)
+				timing.WaitUntil(t, "call", clk.HasWaiters)
 				clk.Step(wait - time.Millisecond)
 				select {
 				case g := <-got:

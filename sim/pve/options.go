@@ -6,7 +6,7 @@ package pve
 import (
 	"errors"
 	"fmt"
-	"net"
+	"net/netip"
 	"net/url"
 	"regexp"
 	"slices"
@@ -45,32 +45,36 @@ func plainOptions() map[string]option {
 		maxDescription   = 8192
 	)
 	return map[string]option{
-		"cores": number(cpu, 1, 1024), "sockets": number(cpu, 1, 64), "vcpus": number(cpu, 1, 4096),
-		"cpu": checked(cpu, checkCPU), "cpulimit": {param: param{kind: kNumber}, priv: cpu},
+		"cores": number(cpu, 1, 0), "sockets": number(cpu, 1, 64), "vcpus": number(cpu, 1, 4096),
+		"cpu": checked(cpu, checkCPU), "cpulimit": {param: param{kind: kNumber, max: 128}, priv: cpu},
 		"cpuunits": number(cpu, 1, 262144), "numa": boolean(cpu),
 		"affinity": checked(rootPriv, newFormatCheck(reCPUSet, "unable to parse cpuset option")),
-		"memory":   checked(mem, checkMemory), "balloon": number(mem, 0, 0), "shares": live(number(mem, 0, 50000)),
-		"acpi": boolean(hw), "hotplug": text(hw), "kvm": boolean(hw), "machine": checked(hw, checkMachine),
+		"memory":   checked(mem, newPropertyCheck(memoryFormat)), "balloon": number(mem, 0, 0), "shares": live(number(mem, 0, 50000)),
+		"acpi": boolean(hw), "hotplug": checked(hw, checkHotplug), "kvm": boolean(hw),
+		"machine": checked(hw, newPropertyCheck(machineFormat)),
 		"scsihw":  oneOf(hw, scsiHW()...),
-		"smbios1": checked(hw, checkSMBIOS), "tablet": boolean(hw), "vga": checked(hw, checkVGA),
-		"watchdog": checked(hw, checkWatchdog),
-		"audio0":   checked(hw, checkAudio), "rng0": checked(hw, checkRNG), "allow-ksm": boolean(mem),
+		"smbios1": checked(hw, newPropertyCheck(smbiosFormat)), "tablet": boolean(hw), "vga": checked(hw, newPropertyCheck(vgaFormat)),
+		"watchdog": checked(hw, newPropertyCheck(watchdogFormat)),
+		"audio0":   checked(hw, newPropertyCheck(audioFormat)), "rng0": checked(hw, newPropertyCheck(rngFormat)),
+		"allow-ksm":        boolean(mem),
 		"migrate_downtime": {param: param{kind: kNumber}, priv: opts}, "migrate_speed": number(opts, 0, 0),
-		"spice_enhancements": checked(rootPriv, checkSpice), "ivshmem": text(rootPriv),
-		"agent": checked(opts, checkAgent), "autostart": boolean(opts), "bios": oneOf(opts, "seabios", "ovmf"),
+		"spice_enhancements": checked(rootPriv, newPropertyCheck(spiceFormat)), "ivshmem": text(rootPriv),
+		"agent": checked(opts, newPropertyCheck(agentFormat)), "autostart": boolean(opts), "bios": oneOf(opts, "seabios", "ovmf"),
 		"description": live(option{param: param{maxLen: maxDescription}, priv: opts}),
 		"keyboard":    oneOf(opts, keyboards()...), "localtime": boolean(opts), "name": live(checked(opts, checkDNSName)),
 		"onboot": live(boolean(opts)), "ostype": oneOf(opts, osTypes()...), "protection": live(boolean(opts)),
 		"reboot": boolean(opts), "startdate": checked(opts, newPatternCheck(reStartDate)),
-		"startup": live(checked(opts, newFormatCheck(reStartup, "unable to parse startup options"))), "tdf": boolean(opts),
-		"template": boolean(opts), "tags": live(checked("", checkTags)), "vmgenid": checked(opts, checkGenID),
-		"freeze": boolean("VM.PowerMgmt"), "boot": checked(disk, checkBoot), "bootdisk": text(disk),
+		"startup": live(checked(opts, checkStartup)), "tdf": boolean(opts),
+		"template": boolean(opts), "tags": live(checked("", checkTags)), "vmgenid": checked(rootPriv, checkGenID),
+		"freeze": boolean("VM.PowerMgmt"), "boot": checked(disk, newPropertyCheck(bootFormat)), "bootdisk": text(disk),
 		"vmstatestorage": live(checked(disk, checkStorageID)),
 		"ciuser":         live(text(ci)), "cipassword": live(text(ci)), "ciupgrade": live(boolean(ci)),
 		"citype":  live(oneOf(ci, "configdrive2", "nocloud", "opennebula")),
-		"sshkeys": live(checked(ci, checkSSHKeys)), "cicustom": live(checked(ci, checkCICustom)),
+		"sshkeys": live(checked(ci, checkSSHKeys)), "cicustom": live(checked(ci, newPropertyCheck(ciCustomFormat))),
 		"nameserver": live(text(ci)), "searchdomain": live(text(ci)),
-		"args": text(rootPriv), "lock": text(rootPriv), "hookscript": text(rootPriv),
+		"amd-sev": text(rootPriv), "arch": text(rootPriv), "hugepages": text(rootPriv),
+		"intel-tdx": checked(rootPriv, newPropertyCheck(tdxFormat)),
+		"args":      text(rootPriv), "lock": live(text(rootPriv)), "hookscript": text(rootPriv),
 	}
 }
 
@@ -90,7 +94,7 @@ var (
 	reSerial   = regexp.MustCompile(`^serial[0-3]$`)
 	reMachine  = regexp.MustCompile(`^(pc|pc(-i440fx)?-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|` +
 		`q35|pc-q35-\d+(\.\d+)+(\+pve\d+)?(\.pxe)?|virt(?:-\d+(\.\d+)+)?(\+pve\d+)?)$`)
-	reStartup        = regexp.MustCompile(`^(?:(?:order=)?\d+|up=\d+|down=\d+)(?:,(?:order=\d+|up=\d+|down=\d+))*$`)
+	reStartup        = regexp.MustCompile(`^(?:(?:order=)?\d+|up=\d+|down=\d+)$`)
 	reCPUSet         = regexp.MustCompile(`^\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*$`)
 	reStartDate      = regexp.MustCompile(`^(?:now|\d{4}-\d{1,2}-\d{1,2}(?:T\d{1,2}:\d{1,2}:\d{1,2})?)$`)
 	reHostDevice     = regexp.MustCompile(`^(?:usb|hostpci)\d{1,2}$`)
@@ -100,6 +104,9 @@ var (
 	reVolid          = regexp.MustCompile(`(?i)^[a-z][a-z0-9_-]+:.+$`)
 	reEncoded        = regexp.MustCompile(`^[-%a-zA-Z0-9_.!~*'()]*$`)
 	reParallelDevice = regexp.MustCompile(`^/dev/(?:parport|usb/lp)\d+$`)
+	reVirtiofs       = regexp.MustCompile(`^virtiofs\d$`)
+	reLegacyBoot     = regexp.MustCompile(`^[acdn]{1,4}$`)
+	reMACValue       = regexp.MustCompile(`^[a-fA-F0-9]{2}(?::[a-fA-F0-9]{2}){5}$`)
 	reNuma           = regexp.MustCompile(`^numa[0-7]$`)
 	reUUID           = regexp.MustCompile(`^[a-fA-F0-9]{8}(?:-[a-fA-F0-9]{4}){3}-[a-fA-F0-9]{12}$`)
 	reNetModel       = regexp.MustCompile(`^(virtio|e1000|e1000e|rtl8139|vmxnet3|i82551|i82557b|i82559er|ne2k_isa|ne2k_pci|pcnet|` +
@@ -116,17 +123,19 @@ func findOption(name string) (option, bool) {
 	case reUnused.MatchString(name):
 		return option{}, true
 	case reNet.MatchString(name):
-		return option{param: param{check: checkNet}, priv: "VM.Config.Network", live: true}, true
+		return option{param: param{check: newPropertyCheck(netFormat)}, priv: "VM.Config.Network", live: true}, true
 	case reIPConfig.MatchString(name):
-		return option{param: param{check: checkIPConfig}, priv: "VM.Config.Cloudinit", live: true}, true
+		return option{param: param{check: newPropertyCheck(ipConfigFormat)}, priv: "VM.Config.Cloudinit", live: true}, true
 	case reSerial.MatchString(name):
 		return option{param: param{check: newPatternCheck(reSerialDevice)}}, true
 	case reHostDevice.MatchString(name):
 		return option{param: param{check: func(v string) error { return checkHostDevice(name, v) }}}, true
 	case strings.HasPrefix(name, "parallel") && len(name) == len("parallel0"):
 		return option{param: param{check: newPatternCheck(reParallelDevice)}, priv: rootPriv}, true
+	case reVirtiofs.MatchString(name):
+		return option{param: param{check: newPropertyCheck(virtiofsFormat)}, priv: "VM.Config.Disk"}, true
 	case reNuma.MatchString(name):
-		return option{param: param{check: checkNuma}, priv: "VM.Config.CPU"}, true
+		return option{param: param{check: newPropertyCheck(numaFormat)}, priv: "VM.Config.CPU"}, true
 	}
 	o, ok := plainOptions()[name]
 	return o, ok
@@ -145,35 +154,27 @@ func newPatternCheck(re *regexp.Regexp) func(string) error {
 	}
 }
 
-// parseProperties parses a list such as a=b,c=d. The first value can stand without a key and then
-// has the default key. If known is not empty, parseProperties refuses all other keys.
-func parseProperties(v, defaultKey string, known ...string) (map[string]string, error) {
-	out := map[string]string{}
-	for i, part := range strings.Split(v, ",") {
-		k, val, ok := strings.Cut(part, "=")
-		if !ok {
-			if i != 0 || defaultKey == "" {
-				return nil, formatError("value without key, but schema does not define a default key")
-			}
-			k, val = defaultKey, part
-		}
-		if len(known) > 0 && k != defaultKey && !slices.Contains(known, k) {
-			return nil, formatError("format error\n%s: property is not defined in schema and the schema "+
-				"does not allow additional properties", k)
-		}
-		out[k] = val
-	}
-	return out, nil
+// cpuFormat is checked by checkCPU, since the model and the flags have errors of their own.
+func cpuFormat() propertyFormat {
+	return propertyFormat{defaultKey: "cputype", fields: schema{
+		"cputype": {}, "flags": {}, "hidden": {kind: kBool}, "hv-vendor-id": {},
+		"phys-bits": {}, "guest-phys-bits": {}, "reported-model": {},
+	}}
 }
 
 func checkCPU(v string) error {
-	p, err := parseProperties(v, "cputype", "flags", "hidden", "hv-vendor-id", "phys-bits", "guest-phys-bits", "reported-model")
+	p, err := cpuFormat().parse(v)
 	if err != nil {
 		return err
 	}
 	model := p["cputype"]
 	if !strings.HasPrefix(model, "custom-") && !slices.Contains(strings.Fields(cpuModels), model) {
 		return formatError("Built-in cputype '%s' is not defined (missing 'custom-' prefix?)", model)
+	}
+	for flag := range strings.SplitSeq(p["flags"], ";") {
+		if flag != "" && !slices.Contains(strings.Split(cpuFlags, ", "), strings.TrimLeft(flag, "+-")) {
+			return formatError("VM-specific CPU flags must be a subset of: %s", cpuFlags)
+		}
 	}
 	return nil
 }
@@ -204,58 +205,23 @@ func newFormatCheck(re *regexp.Regexp, text string) func(string) error {
 	}
 }
 
-func checkMachine(v string) error {
-	p, err := parseProperties(v, "type", "viommu", "aw-bits", "enable-s3", "enable-s4")
-	if err == nil && p["type"] != "" && !reMachine.MatchString(p["type"]) {
-		return formatError("format error\ntype: value does not match the regex pattern")
-	}
-	return err
-}
-
-// checkEnumProperty checks that one property of an option has one of the given values.
-func checkEnumProperty(v, defaultKey, key string, values []string, known ...string) error {
-	p, err := parseProperties(v, defaultKey, append(known, key)...)
-	if err != nil {
-		return err
-	}
-	value, ok := p[key]
-	if msg := (param{enum: values}).validate(value); ok && msg != "" {
-		return formatError("format error\n%s: %s", key, msg)
-	}
-	return nil
-}
-
-func checkWatchdog(v string) error {
-	return checkEnumProperty(v, "model", "model", []string{"i6300esb", "ib700"}, "action")
-}
-
-func checkAudio(v string) error {
-	return checkEnumProperty(v, "", "device", []string{"ich9-intel-hda", "intel-hda", "AC97"}, "driver")
-}
-
-func checkRNG(v string) error {
-	return checkEnumProperty(v, "source", "source", []string{"/dev/urandom", "/dev/random", "/dev/hwrng"}, "max_bytes", "period")
-}
-
-func checkSpice(v string) error {
-	_, err := parseProperties(v, "", "foldersharing", "videostreaming")
-	return err
-}
-
-func checkNuma(v string) error {
-	_, err := parseProperties(v, "", "cpus", "memory", "hostnodes", "policy")
-	return err
+// hostDeviceFormat is that of usbN and hostpciN.
+func hostDeviceFormat() propertyFormat {
+	return propertyFormat{defaultKey: "host", fields: schema{
+		"host": {}, "mapping": {}, "usb3": {kind: kBool}, "rombar": {kind: kBool}, "romfile": {}, "pcie": {kind: kBool},
+		"x-vga": {kind: kBool}, "legacy-igd": {kind: kBool}, "mdev": {}, "vendor-id": {}, "device-id": {}, "sub-vendor-id": {},
+		"sub-device-id": {}, "driver": {},
+	}}
 }
 
 // checkHostDevice checks a device of the host: usbN and hostpciN.
 func checkHostDevice(name, v string) error {
-	p, err := parseProperties(v, "host", "host", "mapping", "usb3", "rombar", "romfile", "pcie", "x-vga", "legacy-igd",
-		"mdev", "vendor-id", "device-id", "sub-vendor-id", "sub-device-id", "driver")
+	p, err := hostDeviceFormat().parse(v)
 	if err != nil {
 		return err
 	}
 	if host := p["host"]; strings.HasPrefix(name, "hostpci") && host != "" && !rePCI.MatchString(host) {
-		return formatError("format error\nhost: value does not match the regex pattern")
+		return formatError("format error\n%shost: value does not match the regex pattern", propertyPath)
 	}
 	return nil
 }
@@ -264,44 +230,15 @@ var rePCI = regexp.MustCompile(`^(?:[0-9a-f]{4,}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[
 
 // checkDrive checks a drive option of a call.
 func checkDrive(slot, v string) error {
-	d, err := parseDrive(v)
-	if err != nil {
-		return err
-	}
-	_, _, volid := splitVolid(d.file)
-	if !volid && d.file != "none" && d.file != "cdrom" && !strings.HasPrefix(d.file, "/") {
-		return formatError("format error\nfile: invalid format - unable to parse volume ID '%s'\n", d.file)
-	}
-	if t := d.get("efitype"); t != "" && t != "2m" && t != "4m" {
-		return formatError("format error\nefitype: value '%s' does not have a value in the enumeration '2m, 4m'", t)
-	}
+	newFormat := driveFormat
 	if slot == tpmSlot {
-		return checkTPMState(d)
+		newFormat = tpmFormat
 	}
-	return nil
+	return newPropertyCheck(newFormat)(v)
 }
 
 func keyboards() []string {
 	return strings.Fields("de de-ch da en-gb en-us es fi fr fr-be fr-ca fr-ch hu is it ja lt mk nl no pl pt pt-br sv sl tr")
-}
-
-func checkMemory(v string) error {
-	p := param{kind: kInt, min: 16}
-	if msg := p.validate(strings.TrimPrefix(v, "current=")); msg != "" {
-		return formatError("format error\ncurrent: %s", msg)
-	}
-	return nil
-}
-
-func checkAgent(v string) error {
-	p, err := parseProperties(v, "enabled", "fstrim_cloned_disks", "freeze-fs-on-backup", "freeze-fs", "type")
-	if err != nil {
-		return err
-	}
-	if msg := (param{kind: kBool}).validate(p["enabled"]); msg != "" {
-		return formatError("format error\nenabled: %s", msg)
-	}
-	return nil
 }
 
 // isAgentEnabled returns true if the value of the option agent enables the guest agent.
@@ -310,18 +247,11 @@ func isAgentEnabled(v string) bool {
 	return err == nil && isTrue(p["enabled"])
 }
 
-func checkVGA(v string) error {
-	_, err := parseProperties(v, "type", "memory", "clipboard")
-	return err
-}
-
-func checkSMBIOS(v string) error {
-	p, err := parseProperties(v, "", "uuid", "version", "serial", "manufacturer", "product", "sku", "family", "base64")
-	if err != nil {
-		return err
-	}
-	if u := p["uuid"]; u != "" && !reUUID.MatchString(u) {
-		return formatError("format error\nuuid: value does not match the regex pattern")
+func checkStartup(v string) error {
+	for part := range strings.SplitSeq(v, ",") {
+		if part != "" && !reStartup.MatchString(part) {
+			return formatError("unable to parse startup options")
+		}
 	}
 	return nil
 }
@@ -331,16 +261,6 @@ func checkGenID(v string) error {
 		return errors.New("value does not match the regex pattern")
 	}
 	return nil
-}
-
-func checkBoot(v string) error {
-	p, err := parseProperties(v, "legacy", "order")
-	for dev := range strings.SplitSeq(p["order"], ";") {
-		if dev != "" && !isDriveName(dev) && !reBootDev.MatchString(dev) {
-			return formatError("format error\norder: invalid format - invalid boot device '%s'\n", dev)
-		}
-	}
-	return err
 }
 
 func checkTags(v string) error {
@@ -385,78 +305,25 @@ func validateSSHKeys(v string) error {
 	return nil
 }
 
-func checkCICustom(v string) error {
-	p, err := parseProperties(v, "", "user", "network", "meta", "vendor")
-	if err != nil {
-		return err
-	}
-	for k, volid := range p {
-		if !reVolid.MatchString(volid) {
-			return formatError("format error\n%s: invalid format - unable to parse volume ID '%s'\n", k, volid)
-		}
-	}
-	return nil
-}
-
 const netModels = "e1000, e1000-82540em, e1000-82544gc, e1000-82545em, e1000e, i82551, i82557b, i82559er, ne2k_isa, " +
 	"ne2k_pci, pcnet, rtl8139, virtio, vmxnet3"
 
-func checkNet(v string) error {
-	known := []string{
-		"model", "macaddr", "bridge", "queues", "rate", "tag", "trunks", "firewall", "link_down", "mtu",
-		"host-managed",
-	}
-	hasModel := false
-	for i, part := range strings.Split(v, ",") {
-		k, val, ok := strings.Cut(part, "=")
-		switch {
-		case i == 0 && !ok && reNetModel.MatchString(part), k == "model" && reNetModel.MatchString(val):
-			hasModel = true
-		case i == 0 && !ok:
-			return formatError("format error\nmodel: value '%s' does not have a value in the enumeration '%s'", part, netModels)
-		case ok && reNetModel.MatchString(k):
-			hasModel = true
-			if _, err := net.ParseMAC(val); err != nil {
-				return formatError("format error\nmacaddr: invalid format - value does not look like a valid unicast MAC address\n")
-			}
-		case ok && slices.Contains(known, k):
-		default:
-			return formatError("format error\n%s: property is not defined in schema and the schema "+
-				"does not allow additional properties", k)
+// newIPCheck returns a check of an address with its prefix, or one of the words.
+func newIPCheck(family string, words ...string) func(string) error {
+	return func(v string) error {
+		prefix, err := netip.ParsePrefix(v)
+		if !slices.Contains(words, v) && (err != nil || prefix.Addr().Is4() != (family == "ipv4")) {
+			return formatError("value does not look like a valid %s network configuration", family)
 		}
+		return nil
 	}
-	if !hasModel {
-		return formatError("format error\nmodel: property is missing and it is not optional")
-	}
-	return nil
 }
 
-func checkIPConfig(v string) error {
-	p, err := parseProperties(v, "", "ip", "gw", "ip6", "gw6")
-	if err != nil {
-		return err
-	}
-	for _, k := range []string{"ip", "ip6"} {
-		addr, isSet := p[k]
-		if !isSet || addr == "dhcp" || (k == "ip6" && addr == "auto") {
-			continue
+func newGatewayCheck(family string) func(string) error {
+	return func(v string) error {
+		if addr, err := netip.ParseAddr(v); err != nil || addr.Is4() != (family == "ipv4") {
+			return formatError("value does not look like a valid %s address", family)
 		}
-		if _, _, err := net.ParseCIDR(addr); err != nil {
-			return formatError("format error\n%s: invalid format - value does not look like a valid %s network configuration\n",
-				k, ipVersion(k))
-		}
+		return nil
 	}
-	for _, k := range []string{"gw", "gw6"} {
-		if p[k] != "" && net.ParseIP(p[k]) == nil {
-			return formatError("format error\n%s: invalid format - value does not look like a valid %s address\n", k, ipVersion(k))
-		}
-	}
-	return nil
-}
-
-func ipVersion(key string) string {
-	if strings.HasSuffix(key, "6") {
-		return "ipv6"
-	}
-	return "ipv4"
 }

@@ -6,6 +6,7 @@ package pve
 import (
 	"fmt"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,12 +49,21 @@ func newBuiltinRoles(version string) map[string]map[string]bool {
 	all := listPrivileges(version)
 	vmAdmin := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !strings.HasPrefix(p, "VM.") })
 	audit := slices.DeleteFunc(slices.Clone(all), func(p string) bool { return !strings.HasSuffix(p, ".Audit") })
+	vmUser := slices.DeleteFunc(slices.Clone(vmAdmin), func(p string) bool {
+		return p == "VM.GuestAgent.Unrestricted" || !strings.HasPrefix(p, "VM.GuestAgent.") && !slices.Contains([]string{
+			"VM.Audit", "VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.PowerMgmt"}, p)
+	})
+	admin := slices.DeleteFunc(slices.Clone(all), func(p string) bool { // without what gives power over the cluster
+		return slices.Contains([]string{"Mapping.Modify", "Permissions.Modify", "Realm.Allocate", "Sys.AccessNetwork",
+			"Sys.Incoming", "Sys.Modify", "Sys.PowerMgmt"}, p)
+	})
 	return map[string]map[string]bool{
 		"Administrator":    newSet(all...),
 		"NoAccess":         {},
 		"PVEAuditor":       newSet(audit...),
 		"PVEVMAdmin":       newSet(vmAdmin...),
-		"PVEVMUser":        newSet("VM.Backup", "VM.Config.CDROM", "VM.Config.Cloudinit", "VM.Console", "VM.PowerMgmt", "VM.Audit"),
+		"PVEVMUser":        newSet(vmUser...),
+		"PVEAdmin":         newSet(admin...),
 		"PVETemplateUser":  newSet("VM.Audit", "VM.Clone"),
 		"PVEDatastoreUser": newSet("Datastore.AllocateSpace", "Datastore.Audit"),
 		"PVEDatastoreAdmin": newSet("Datastore.Allocate", "Datastore.AllocateSpace",
@@ -61,7 +71,12 @@ func newBuiltinRoles(version string) map[string]map[string]bool {
 		"PVEPoolUser":  newSet("Pool.Audit"),
 		"PVEPoolAdmin": newSet("Pool.Audit", "Pool.Allocate"),
 		"PVESDNUser":   newSet("SDN.Use", "SDN.Audit"),
-		"PVESysAdmin":  newSet("Permissions.Modify", "Sys.Audit", "Sys.Console", "Sys.Syslog"),
+		"PVESDNAdmin":  newSet("SDN.Allocate", "SDN.Audit", "SDN.Use"),
+		"PVESysAdmin":  newSet("Sys.Audit", "Sys.Console", "Sys.Syslog"),
+		"PVEUserAdmin": newSet("Group.Allocate", "Realm.AllocateUser", "User.Modify"),
+
+		"PVEMappingUser":  newSet("Mapping.Audit", "Mapping.Use"),
+		"PVEMappingAdmin": newSet("Mapping.Audit", "Mapping.Modify", "Mapping.Use"),
 	}
 }
 
@@ -151,9 +166,9 @@ func (s *Server) findPrincipalPrivileges(principal, path string) map[string]bool
 
 // findPool returns the pool of a VM, or an empty string. The caller holds s.mu.
 func (s *Server) findPool(vmid int) string {
-	for pool, members := range s.pools {
-		if members[vmid] {
-			return pool
+	for id, p := range s.pools {
+		if p.vms[vmid] {
+			return id
 		}
 	}
 	return ""
@@ -197,25 +212,52 @@ func (s *Server) hasAnyPrivilege(caller identity, path string, privs ...string) 
 }
 
 // expandPath replaces the variables of a permission path, such as /vms/{vmid}, with the variables and
-// parameters of the call.
+// parameters of the call. A variable that is missing, empty or 0 becomes "-", as in PVE::RPCEnvironment.
 func expandPath(c *call, path string) string {
-	for k, v := range c.vars {
-		path = strings.ReplaceAll(path, "{"+k+"}", v)
-	}
-	for k, v := range c.params {
-		path = strings.ReplaceAll(path, "{"+k+"}", v)
-	}
-	return path
+	return rePathVar.ReplaceAllStringFunc(path, func(name string) string {
+		name = strings.Trim(name, "{}")
+		v := firstNonEmpty(c.vars[name], c.params[name])
+		if v == "" || v == "0" {
+			return "-"
+		}
+		return v
+	})
 }
+
+var (
+	rePathVar  = regexp.MustCompile(`\{[a-z]+\}`)
+	rePermPath = regexp.MustCompile(`^/[[:alnum:]@._/!-]*$`)
+)
 
 // requireAll returns a check for all of the privileges on a path such as /vms/{vmid}.
 func requireAll(path string, privs ...string) permCheck {
-	return func(s *Server, c *call) error { return s.require(c.auth, expandPath(c, path), privs...) }
+	return func(s *Server, c *call) error {
+		expanded, err := expandValidPath(c, path, privs)
+		if err != nil {
+			return err
+		}
+		return s.require(c.auth, expanded, privs...)
+	}
+}
+
+// expandValidPath refuses a path that no object can have, for every caller but root. The refusal does not name it.
+func expandValidPath(c *call, path string, privs []string) (string, error) {
+	expanded := expandPath(c, path)
+	if !rePermPath.MatchString(expanded) {
+		return "", newForbiddenError("", strings.Join(privs, "|"))
+	}
+	return expanded, nil
 }
 
 // requireAny returns a check for one of the privileges.
 func requireAny(path string, privs ...string) permCheck {
-	return func(s *Server, c *call) error { return s.requireAny(c.auth, expandPath(c, path), privs...) }
+	return func(s *Server, c *call) error {
+		expanded, err := expandValidPath(c, path, privs)
+		if err != nil {
+			return err
+		}
+		return s.requireAny(c.auth, expanded, privs...)
+	}
 }
 
 // vmPath returns the permission path of a VM.
@@ -229,14 +271,42 @@ func (i identity) isRoot() bool { return i.user == RootUser && i.token == "" }
 func (s *Server) listCapabilities(caller identity) map[string]map[string]int {
 	out := map[string]map[string]int{}
 	for key, path := range map[string]string{
-		"vms": "/vms", "storage": "/storage", "access": "/access", "nodes": "/nodes", "dc": "/", "sdn": "/sdn",
+		"vms": "/vms", "storage": "/storage", "access": "/access", "nodes": "/nodes", "dc": "/", "sdn": "/sdn", "mapping": "/mapping",
 	} {
 		out[key] = map[string]int{}
-		for p := range s.findPrivileges(caller, path) {
-			out[key][p] = 1
+		for _, below := range s.listGrantedPaths(path) {
+			for p := range s.findPrivileges(caller, below) {
+				if isCapability(key, p) && (below == path || p != "Permissions.Modify") {
+					out[key][p] = 1
+				}
+			}
 		}
 	}
 	return out
+}
+
+// listGrantedPaths returns a path, the paths below it that have grants, and those of pools, whose grants apply to their
+// members. The caller holds s.mu.
+func (s *Server) listGrantedPaths(path string) []string {
+	out := []string{path}
+	for _, g := range s.access.acl {
+		if path != "/" && (strings.HasPrefix(g.Path, path+"/") || strings.HasPrefix(g.Path, "/pool/")) {
+			out = append(out, g.Path)
+		}
+	}
+	return out
+}
+
+// isCapability reports whether a part of the web interface asks for a privilege.
+func isCapability(part, priv string) bool {
+	if part == "dc" {
+		return slices.Contains([]string{"Sys.Audit", "Sys.Modify", "SDN.Use", "SDN.Allocate", "SDN.Audit"}, priv)
+	}
+	prefixes := map[string][]string{
+		"vms": {"VM."}, "storage": {"Datastore."}, "access": {"User.", "Group."}, "nodes": {"Sys."}, "sdn": {"SDN."},
+		"mapping": {"Mapping."},
+	}[part]
+	return priv == "Permissions.Modify" || slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(priv, p) })
 }
 
 // getPermissions returns the caller's privileges by path.
@@ -250,25 +320,37 @@ func getPermissions(s *Server, c *call) (any, error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	paths := newSet("/", "/access", "/nodes", "/sdn", "/storage", "/vms")
+	paths := newSet("/", "/access", "/access/groups", "/nodes", "/pool", "/sdn", "/sdn/zones", "/sdn/zones/localnetwork", "/storage",
+		"/vms")
 	if p := c.param("path"); p != "" {
 		paths = newSet(p)
 	} else {
 		for _, g := range s.access.acl {
 			paths[g.Path] = true
 		}
+		for vmid := range s.vms {
+			paths[vmPath(vmid)] = paths[vmPath(vmid)] || s.findPool(vmid) != ""
+		}
+		maps.DeleteFunc(paths, func(_ string, isListed bool) bool { return !isListed })
 	}
 	out := map[string]map[string]int{}
+	inherited := s.findPrivileges(caller, "/vms")
 	for p := range paths {
 		privs := map[string]int{}
-		for name := range s.findPrivileges(caller, p) {
-			privs[name] = 1
+		for name := range s.findPrivileges(caller, p) { // those of a pool do not propagate
+			privs[name] = boolToInt(!s.isPoolMember(p) || inherited[name])
 		}
 		if len(privs) > 0 || c.hasParam("path") {
 			out[p] = privs
 		}
 	}
 	return out, nil
+}
+
+// isPoolMember reports whether a path is that of a VM in a pool. The caller holds s.mu.
+func (s *Server) isPoolMember(path string) bool {
+	vmid, ok := strings.CutPrefix(path, "/vms/")
+	return ok && s.findPool(atoi(vmid)) != ""
 }
 
 // SetPrivilege adds a privilege to a role or removes it, as an administrator does while clients are

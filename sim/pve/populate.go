@@ -18,7 +18,7 @@ func (s *Server) populate() error {
 		s.addStores(cfg)
 	}
 	for _, p := range s.model.Pools {
-		s.pools[p] = map[int]bool{}
+		s.pools[p] = newPool()
 	}
 	for _, t := range s.model.Templates {
 		if err := s.addTemplate(t); err != nil {
@@ -167,7 +167,7 @@ func (s *Server) addVM(v VM) error {
 		if s.pools[v.Pool] == nil {
 			return fmt.Errorf("place vm %s: no pool %q", v.Name, v.Pool)
 		}
-		s.pools[v.Pool][v.VMID] = true
+		s.pools[v.Pool].vms[v.VMID] = true
 	}
 	s.vms[v.VMID] = m
 	s.recordSighting(m)

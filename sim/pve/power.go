@@ -7,6 +7,7 @@ import (
 	"context"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -22,7 +23,7 @@ const (
 func powerRoutes() []route {
 	power := requireAll("/vms/{vmid}", "VM.PowerMgmt")
 	skip := schema{"skiplock": {kind: kBool}}
-	start := skip.merge(schema{"timeout": {kind: kInt}, "machine": {}, "force-cpu": {}})
+	start := skip.merge(schema{"timeout": {kind: kInt}, "machine": {check: newPropertyCheck(machineFormat)}, "force-cpu": {}})
 	stop := skip.merge(schema{"timeout": {kind: kInt}, "keepActive": {kind: kBool}, "overrule-shutdown": {kind: kBool}})
 	shutdown := skip.merge(schema{"timeout": {kind: kInt}, "forceStop": {kind: kBool}, "keepActive": {kind: kBool}})
 	base := "/nodes/{node}/qemu/{vmid}/status/"
@@ -127,7 +128,7 @@ func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	if err := s.checkDrives(m); err != nil {
 		return nil, err
 	}
-	if s.model.NoOVMF && m.conf["bios"] == "ovmf" {
+	if s.model.isMissing(MissingOVMF) && m.conf["bios"] == "ovmf" {
 		return nil, dief("EFI base image '%s/OVMF_CODE.fd' not found", ovmfDir)
 	}
 	if err := s.checkCapacity(m); err != nil {
@@ -180,10 +181,14 @@ func stopVM(s *Server, c *call) (any, error) {
 	if err := requireRoot(c, "skiplock", "keepActive"); err != nil {
 		return nil, err
 	}
+	var overruled []string
 	if c.boolParam("overrule-shutdown") {
-		s.cancelShutdowns(c)
+		overruled = s.cancelShutdowns(c)
 	}
-	return s.forkVM(c, "qmstop", func(_ context.Context, _ *task) error {
+	return s.forkVM(c, "qmstop", func(_ context.Context, t *task) error {
+		if len(overruled) > 0 {
+			s.printf(t, "overruled qmshutdown tasks: %s", strings.Join(overruled, ", "))
+		}
 		run, err := s.stopNow(c)
 		run.waitForExit()
 		return err
@@ -195,9 +200,12 @@ func stopVM(s *Server, c *call) (any, error) {
 func (s *Server) stopNow(c *call) (*guestRun, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	m, err := s.findVM(c.node, c.vmid)
-	if err != nil || !m.running {
-		return nil, err
+	m := s.vms[c.vmid]
+	if m == nil || m.node != c.node {
+		return nil, newNoVMError(c.node, c.vmid)
+	}
+	if !m.running {
+		return nil, nil //nolint:nilnil // nothing to wait for
 	}
 	if !c.boolParam("skiplock") {
 		if err := m.checkLock(); err != nil {
@@ -210,7 +218,7 @@ func (s *Server) stopNow(c *call) (*guestRun, error) {
 }
 
 // cancelShutdowns cancels the VM's running shutdown tasks that the caller can stop.
-func (s *Server) cancelShutdowns(c *call) {
+func (s *Server) cancelShutdowns(c *call) (upids []string) {
 	s.mu.Lock()
 	var running []*task
 	for _, t := range s.taskOrder {
@@ -222,7 +230,9 @@ func (s *Server) cancelShutdowns(c *call) {
 	for _, t := range running {
 		t.cancel()
 		<-t.done
+		upids = append(upids, t.upid)
 	}
+	return upids
 }
 
 func shutdownVM(s *Server, c *call) (any, error) {
@@ -233,17 +243,51 @@ func shutdownVM(s *Server, c *call) (any, error) {
 	if c.hasParam("timeout") {
 		timeout = time.Duration(c.intParam("timeout")) * time.Second
 	}
-	return s.forkVM(c, "qmshutdown", func(ctx context.Context, _ *task) error {
+	return s.forkVM(c, "qmshutdown", func(ctx context.Context, t *task) error {
 		m, run, err := s.findRun(c)
 		if err != nil || m == nil {
 			return err
 		}
-		if !s.requestPowerOff(ctx, run, timeout) && (!c.boolParam("forceStop") || ctx.Err() != nil) {
-			return dief("VM quit/powerdown failed - got timeout")
+		s.logMissingAgent(ctx, t, m)
+		switch isOff := s.requestPowerOff(ctx, run, timeout); {
+		case isOff:
+		case ctx.Err() != nil:
+			return newInterruptError()
+		case c.boolParam("forceStop"):
+			s.printf(t, "VM still running - terminating now with SIGTERM")
+		default:
+			return newShutdownTimeoutError()
 		}
 		s.endRun(m, run)
 		return nil
 	})
+}
+
+func newShutdownTimeoutError() error { return dief("VM quit/powerdown failed - got timeout") }
+
+// newInterruptError returns the exit status of a task that was stopped.
+func newInterruptError() error { return dief("received interrupt") }
+
+// logMissingAgent waits for the guest agent of a VM. If the agent does not respond, it logs that the VM is shut down by
+// ACPI.
+func (s *Server) logMissingAgent(ctx context.Context, t *task, m *machine) {
+	s.mu.Lock()
+	isMissing := s.isAgentMissing(m)
+	s.mu.Unlock()
+	if !isMissing {
+		return
+	}
+	s.sleep(ctx, min(agentPingTimeout, s.model.Delays.Agent))
+	s.printf(t, "QEMU Guest Agent is not running - VM %d qga command 'guest-ping' failed - got timeout", m.id)
+}
+
+// isAgentMissing reports whether a running VM has a guest agent that does not respond yet. The caller holds s.mu.
+func (s *Server) isAgentMissing(m *machine) bool {
+	if m.guest == nil || !isAgentEnabled(m.conf["agent"]) {
+		return false
+	}
+	g, ok := m.guest.guest.(*simGuest)
+	return ok && s.clk.Now().Before(g.agentAt)
 }
 
 // findRun returns the VM of a call and its run, or nil if the VM does not run. It returns an error if a task

@@ -12,6 +12,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const powerPath = "/nodes/pve1/qemu/1000/status/"
@@ -138,7 +139,7 @@ func TestShutdown(t *testing.T) {
 			a.clone("1000", nil)
 			a.mustRunTask("POST", powerPath+"start", nil)
 			upid := a.mustDo("POST", powerPath+"shutdown", tc.params)
-			waitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
+			timing.WaitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
 			clk.Step(tc.step)
 			if exit := a.waitForTask(upid); exit != tc.exit {
 				t.Errorf("exit %q", exit)
@@ -158,7 +159,7 @@ func TestOverruleShutdown(t *testing.T) {
 	a.clone("1000", nil)
 	a.mustRunTask("POST", powerPath+"start", nil)
 	first := a.mustDo("POST", powerPath+"shutdown", nil)
-	waitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
+	timing.WaitUntil(t, "waiting", func() bool { return clk.HasWaiters() })
 	a.mustRunTask("POST", powerPath+"stop", formData{"overrule-shutdown": "1"})
 	if exit := a.waitForTask(first); exit == "OK" {
 		t.Errorf("shutdown: %q", exit)
@@ -176,16 +177,16 @@ func TestScriptGuest(t *testing.T) {
 	}, pve.WithClock(clk))
 	a.clone("1000", nil)
 	a.mustRunTask("POST", powerPath+"start", nil)
-	waitUntil(t, "boot", func() bool { return clk.HasWaiters() })
+	timing.WaitUntil(t, "boot", func() bool { return clk.HasWaiters() })
 	got := make(chan response)
 	go func() { got <- a.do("GET", "/nodes/pve1/qemu/1000/agent/network-get-interfaces", nil) }()
-	waitUntil(t, "agent call", func() bool { return clk.Waiters() == 2 })
+	timing.WaitUntil(t, "agent call", func() bool { return clk.Waiters() == 2 })
 	clk.Step(3 * time.Second) // the call blocks that long
 	if g := <-got; g.status != 500 || g.reason != "QEMU guest agent is not running" {
 		t.Errorf("agent early: %d %s", g.status, g.reason)
 	}
 	clk.Step(2 * time.Second)
-	waitUntil(t, "booted", func() bool { return strings.Contains(a.s.Console(1000), "booted") && clk.HasWaiters() })
+	timing.WaitUntil(t, "booted", func() bool { return strings.Contains(a.s.Console(1000), "booted") && clk.HasWaiters() })
 	clk.Step(10 * time.Second)
 	data := fmt.Sprint(a.mustDo("GET", "/nodes/pve1/qemu/1000/agent/network-get-interfaces", nil))
 	if !strings.Contains(data, "10.0.3.232") { // 1000 is 3*256+232
@@ -212,7 +213,7 @@ func TestGuestFunction(t *testing.T) {
 	}
 	a.mustDo("PUT", confPath, formData{"ide2": "local:iso/a.iso,media=cdrom"})
 	a.mustRunTask("POST", powerPath+"start", nil)
-	waitUntil(t, "guest", func() bool { return strings.Contains(a.s.Console(1000), "user data: hello") })
+	timing.WaitUntil(t, "guest", func() bool { return strings.Contains(a.s.Console(1000), "user data: hello") })
 	close(done)
 	a.waitForPowerOff()
 }

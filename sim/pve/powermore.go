@@ -91,8 +91,9 @@ func rebootVM(s *Server, c *call) (any, error) {
 		if m == nil {
 			return dief("VM %d not running", c.vmid)
 		}
+		s.logMissingAgent(ctx, t, m)
 		if !s.requestPowerOff(ctx, run, timeout) {
-			return dief("VM quit/powerdown failed - got timeout")
+			return newShutdownTimeoutError()
 		}
 		s.endRun(m, run)
 		return s.bootVM(ctx, c, t)

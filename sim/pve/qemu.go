@@ -6,6 +6,7 @@ package pve
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"net/http"
 	"os"
@@ -45,6 +46,9 @@ func listQemu(s *Server, c *call) (any, error) {
 		}
 		row := s.encodeVMStatus(m)
 		delete(row, "ha")
+		if c.boolParam("full") {
+			row["qmpstatus"] = m.qmpStatus()
+		}
 		out = append(out, row)
 	}
 	return out, nil
@@ -88,17 +92,14 @@ func getVMStatus(s *Server, c *call) (any, error) {
 		return nil, err
 	}
 	out := s.encodeVMStatus(m)
-	out["qmpstatus"] = m.status()
-	if m.paused {
-		out["qmpstatus"] = "paused"
-	}
+	out["qmpstatus"] = m.qmpStatus()
 	if vga, ok := m.conf["vga"]; ok {
 		out["clipboard"] = nil
 		if p, err := parseProperties(vga, "type"); err == nil && p["clipboard"] != "" {
 			out["clipboard"] = p["clipboard"]
 		}
 	}
-	out["ha"] = map[string]any{"managed": 0}
+	out["ha"] = map[string]any{"managed": boolToInt(s.isHAManaged(m.id))}
 	if isAgentEnabled(m.conf["agent"]) {
 		out["agent"] = 1
 	}
@@ -136,7 +137,12 @@ func destroyVM(s *Server, c *call) (any, error) {
 			err = m.checkLock()
 		}
 		if err == nil {
-			err = s.checkBaseUnused(m)
+			err = s.checkBaseUnused(m, t)
+		}
+		if err == nil {
+			if err = s.checkWritable(c); err != nil {
+				t.log = append(t.log, s.formatLockLog(m)...)
+			}
 		}
 		if err != nil {
 			s.mu.Unlock()
@@ -166,8 +172,24 @@ func destroyVM(s *Server, c *call) (any, error) {
 	})
 }
 
+// formatLockLog returns what the deletion of a VM's disks prints without a quorum: shared storages have locks of the
+// cluster.
+func (s *Server) formatLockLog(m *machine) []string {
+	const attempts = 9
+	var out []string
+	for _, v := range selectDrives(m.conf) {
+		d, err := parseDrive(v)
+		if st, _ := s.findVolume(m.node, d.file); err == nil && st != nil && st.Shared {
+			out = append(out, slices.Repeat([]string{"trying to acquire cfs lock 'storage-" + st.Name + "' ..."}, attempts)...)
+			out = append(out, fmt.Sprintf("WARN: Could not remove disk '%s', check manually: cfs-lock 'storage-%s' error: no quorum!",
+				d.file, st.Name))
+		}
+	}
+	return out
+}
+
 // checkBaseUnused refuses to destroy a template that has linked clones.
-func (s *Server) checkBaseUnused(m *machine) error {
+func (s *Server) checkBaseUnused(m *machine, t *task) error {
 	if !m.isTemplate() {
 		return nil
 	}
@@ -180,11 +202,28 @@ func (s *Server) checkBaseUnused(m *machine) error {
 			continue
 		}
 		// LVM-thin does not track clones, so their base can be deleted.
-		if st, _ := s.findVolume(m.node, d.file); st != nil && st.Type != "lvmthin" && st.isBaseInUse(d.file) {
+		st, _ := s.findVolume(m.node, d.file)
+		if st != nil && s.checkImageLocks(st) != nil {
+			st.logImageLocks(t, d.file, errorReason(s.checkImageLocks(st)))
+			continue
+		}
+		if st != nil && st.Type != "lvmthin" && st.isBaseInUse(d.file) {
 			return dief("base volume '%s' is still in use by linked cloned", d.file)
 		}
 	}
 	return nil
+}
+
+// logImageLocks logs what the deletion of a base prints if the images of its storage cannot be read.
+func (st *store) logImageLocks(t *task, volid, reason string) {
+	path, _, _ := strings.Cut(strings.TrimPrefix(reason, "qemu-img: Could not open '"), "'")
+	for _, warning := range []string{
+		"failed to check if volume '" + volid + "' is used by linked clones", "Could not remove disk '" + volid + "', check manually",
+	} {
+		t.warnings++
+		t.log = append(t.log, "command '/usr/bin/qemu-img info '--output=json' "+path+" -f qcow2' failed: exit code 1")
+		t.log = append(t.log, strings.Split("WARN: "+warning+": "+reason, "\n")...)
+	}
 }
 
 // deleteVMLocked deletes a VM, its volumes, its pool membership and its grants. The media in its CD
@@ -213,8 +252,8 @@ func (s *Server) deleteVMResources(m *machine) {
 			}
 		}
 	}
-	for _, members := range s.pools {
-		delete(members, m.id)
+	for _, p := range s.pools {
+		delete(p.vms, m.id)
 	}
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Path == vmPath(m.id) })
 	m.conf = map[string]string{"lock": "destroyed"}
@@ -243,13 +282,19 @@ func resizeDisk(s *Server, c *call) (any, error) {
 		if err != nil {
 			return err
 		}
+		if r.newSize == r.vol.size {
+			return nil
+		}
 		if err := s.resizeImage(ctx, r); err != nil {
 			return err
 		}
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		r.commit()
 		t.log = append(t.log, "Image resized.")
+		if err := s.checkWritable(c); err != nil {
+			return err
+		}
+		r.commit()
 		return nil
 	})
 }
@@ -290,7 +335,10 @@ func (s *Server) planResize(c *call) (*resize, error) {
 		return nil, dief("disk '%s' does not exist", disk)
 	}
 	d, err := parseDrive(value)
-	if err != nil || d.isCDROM() {
+	switch {
+	case err == nil && d.file == "none":
+		return nil, dief("unable to parse volume ID 'none'")
+	case err != nil || d.isCDROM():
 		return nil, dief("you can't resize a cdrom")
 	}
 	st, vol := s.findVolume(m.node, d.file)
@@ -307,8 +355,16 @@ func (s *Server) planResize(c *call) (*resize, error) {
 	if vol.parent == "" && st.Size > 0 && st.usedBytes()+want-vol.size > st.Size {
 		return nil, newNoSpaceError(st)
 	}
+	if st.isFileBased() && vol.format == "qcow2" && want-vol.size > maxGrowth {
+		return nil, dief("command '/usr/bin/qemu-img resize '--preallocation=metadata' -f qcow2 %s %d' failed: got timeout",
+			st.path(vol.id), want)
+	}
 	return &resize{m: m, disk: disk, d: d, vol: vol, newSize: want, run: m.guest}, nil
 }
+
+// maxGrowth is by how much a qcow2 image can grow before qemu-img takes longer to allocate its tables than Proxmox VE
+// waits.
+const maxGrowth = 4 << 40
 
 // commit stores the new size. The caller holds Server.mu.
 func (r *resize) commit() {
@@ -331,6 +387,9 @@ func convertToTemplate(s *Server, c *call) (any, error) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		m, err := s.checkTemplate(c)
+		if err == nil {
+			err = s.checkWritable(c)
+		}
 		if err != nil {
 			return err
 		}
@@ -351,7 +410,9 @@ func (s *Server) checkTemplate(c *call) (*machine, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case m.isTemplate():
+	case len(m.snapshots) > 0:
+		return nil, dief("unable to create template, because VM contains snapshots")
+	case m.isTemplate() && !c.hasParam("disk"):
 		return nil, dief("you can't convert a template to a template")
 	case m.running:
 		return nil, dief("you can't convert a VM to template if VM is running")
@@ -370,10 +431,15 @@ func (s *Server) convertDisksToBase(m *machine) {
 		if vol == nil {
 			continue
 		}
-		delete(st.vols, vol.id)
-		vol.id = strings.Replace(vol.id, "vm-"+strconv.Itoa(m.id)+"-", "base-"+strconv.Itoa(m.id)+"-", 1)
-		st.addVolume(vol)
+		st.renameToBase(vol)
 		d.file = vol.id
 		m.conf[k] = d.String()
 	}
+}
+
+// renameToBase gives an image of a template the name of a base.
+func (st *store) renameToBase(v *volume) {
+	delete(st.vols, v.id)
+	v.id = strings.Replace(v.id, "vm-"+strconv.Itoa(v.vmid)+"-", "base-"+strconv.Itoa(v.vmid)+"-", 1)
+	st.addVolume(v)
 }

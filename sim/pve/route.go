@@ -33,16 +33,20 @@ type call struct {
 	id     int64
 	method string
 	path   string
+	format string // of the response
 	vars   map[string]string
 	params map[string]string
 	lists  map[string][]string
 	upload *upload
-	auth   identity
-	node   string // the node that handles the call
-	vmid   int
-	route  *route
-	faults []*faultRule // the faults that apply to this call later
-	upid   string
+	// undefined are the parameters whose value in JSON is null.
+	undefined []string
+	auth      identity
+	node      string // the node that handles the call
+	vmid      int
+	route     *route
+	faults    []*faultRule // the faults that apply to this call later
+	upid      string
+	task      *task // the task that the call has started
 }
 
 func newRoute(method, path string, class Class, perm permCheck, params schema, h handler) route {
@@ -73,7 +77,7 @@ func (r route) match(segments []string) (map[string]string, bool) {
 			return nil, false
 		}
 		if strings.HasPrefix(p, "{") {
-			if segments[i] == "" {
+			if segments[i] == "" || strings.Contains(segments[i], " ") {
 				return nil, false
 			}
 			vars[strings.Trim(p, "{}")] = segments[i]
@@ -105,7 +109,8 @@ func (s *Server) findRoute(method, path string) (*route, map[string]string) {
 func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
 		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), extraPowerRoutes(),
-		cloudInitRoutes(), userRoutes(), readRoutes())
+		cloudInitRoutes(), userRoutes(), tokenRoutes(), groupRoutes(), readRoutes(), exploreRoutes(), storageConfigRoutes(), haRoutes(),
+		consoleRoutes(), migrateRoutes(), backupRoutes(), nodeReadRoutes())
 }
 
 func isWrite(method string) bool {

@@ -29,7 +29,9 @@ type param struct {
 	kind     kind
 	required bool
 	min, max int64 // for kInt; a max of 0 means no limit
+	minLen   int
 	maxLen   int
+	requires string // another parameter that must be there too
 	enum     []string
 	check    func(string) error // checks the format
 	list     bool               // the parameter can occur several times
@@ -58,18 +60,27 @@ func (sc schema) validate(params map[string]string) map[string]string {
 			continue
 		}
 		if err := p.validate(value); err != "" {
-			errs[name] = err
+			errs[name] = strings.ReplaceAll(err, propertyPath, name+".")
 		}
 	}
 	for name, p := range sc {
-		if _, ok := params[name]; !ok && p.required {
+		_, ok := params[name]
+		switch {
+		case !ok && p.required:
 			errs[name] = "property is missing and it is not optional"
+		case ok && p.requires != "":
+			if _, ok := params[p.requires]; !ok {
+				errs[p.requires] = "missing property required by '" + name + "'"
+			}
 		}
 	}
 	return errs
 }
 
 func (p param) validate(v string) string {
+	if perlType, ok := strings.CutPrefix(v, notText); ok {
+		return p.newTypeError(perlType)
+	}
 	switch p.kind {
 	case kInt:
 		n, err := strconv.ParseInt(v, 10, 64)
@@ -83,14 +94,21 @@ func (p param) validate(v string) string {
 			return fmt.Sprintf("value must have a maximum value of %d", p.max)
 		}
 	case kNumber:
-		if _, err := strconv.ParseFloat(v, 64); err != nil {
+		n, err := strconv.ParseFloat(v, 64)
+		if err != nil {
 			return fmt.Sprintf("type check ('number') failed - got '%s'", v)
 		}
+		if p.max != 0 && n > float64(p.max) {
+			return fmt.Sprintf("value must have a maximum value of %d", p.max)
+		}
 	case kBool:
-		if !slices.Contains([]string{"0", "1", "on", "off", "yes", "no", "true", "false"}, strings.ToLower(v)) {
+		if v != "0" && v != "1" {
 			return fmt.Sprintf("type check ('boolean') failed - got '%s'", v)
 		}
 	case kString:
+	}
+	if p.minLen > 0 && len([]rune(v)) < p.minLen {
+		return fmt.Sprintf("value must be at least %d characters long", p.minLen)
 	}
 	if p.maxLen > 0 && len([]rune(v)) > p.maxLen {
 		return fmt.Sprintf("value may only be %d characters long", p.maxLen)
@@ -113,6 +131,7 @@ func (p param) validate(v string) string {
 var (
 	reDNSLabel = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?)*$`)
 	reConfigID = regexp.MustCompile(`(?i)^[a-z][a-z0-9_-]+$`)
+	reNodeName = regexp.MustCompile(`^[a-zA-Z0-9]([a-zA-Z0-9-]*[a-zA-Z0-9])?$`)
 	rePoolID   = regexp.MustCompile(`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+){0,2}$`)
 )
 
@@ -124,13 +143,27 @@ func checkDNSName(v string) error {
 }
 
 func checkPoolID(v string) error {
+	const levels = 3
+	if strings.Count(v, "/") >= levels && !strings.HasSuffix(v, "/") {
+		return fmt.Errorf("invalid format - pool name '%s' nested too deeply (max levels = %d)", v, levels)
+	}
 	if !rePoolID.MatchString(v) {
-		return fmt.Errorf("invalid format - value '%s' does not look like a valid pool name", v)
+		return fmt.Errorf("invalid format - pool name '%s' contains invalid characters", v)
+	}
+	return nil
+}
+
+func checkNodeName(v string) error {
+	if !reNodeName.MatchString(v) {
+		return errors.New("invalid format - value does not look like a valid node name")
 	}
 	return nil
 }
 
 func checkStorageID(v string) error {
+	if len(v) == 1 {
+		return fmt.Errorf("invalid format - storage ID '%s' cannot be shorter than 2 characters", v)
+	}
 	if !reConfigID.MatchString(v) {
 		return fmt.Errorf("invalid format - storage ID '%s' contains illegal characters", v)
 	}
@@ -146,7 +179,7 @@ const (
 func newVMIDParam() param { return param{kind: kInt, min: -maxVMID, check: checkVMID} }
 
 func checkVMID(v string) error {
-	if n := atoi(v); n < minVMID || n > maxVMID {
+	if n := atoi(v); n < minVMID || n > maxVMID || v[0] == '0' {
 		return errors.New("invalid format - value does not look like a valid VM ID")
 	}
 	return nil
@@ -167,19 +200,34 @@ func decodeStringList(v any) ([]string, bool) {
 	return out, ok && len(out) > 0
 }
 
+// notText begins the text of a JSON value that no form can have. The name of the value's type in Perl follows.
+const notText = "\x00"
+
 // stringify converts a decoded JSON value to the text that a form would have.
-func stringify(v any) (string, bool) {
+func (p param) stringify(v any) string {
 	switch x := v.(type) {
 	case string:
-		return x, true
+		return x
 	case bool:
-		if x {
-			return "1", true
+		switch {
+		case p.kind != kBool:
+			return notText + "JSON::PP::Boolean"
+		case x:
+			return "1"
+		default:
+			return "0"
 		}
-		return "0", true
 	case json.Number:
-		return x.String(), true
+		return x.String()
+	case []any:
+		return notText + "ARRAY"
 	default:
-		return "", false
+		return notText + "HASH"
 	}
+}
+
+// newTypeError returns the message for a value that is no scalar.
+func (p param) newTypeError(perlType string) string {
+	name := map[kind]string{kInt: "integer", kNumber: "number", kBool: "boolean", kString: "string"}[p.kind]
+	return fmt.Sprintf("type check ('%s') failed - got %s", name, perlType)
 }

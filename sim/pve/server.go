@@ -33,26 +33,29 @@ type Server struct {
 	locks  *lockTable
 	routes []route
 
-	mu        sync.Mutex // guards everything below
-	closed    bool
-	rng       *rand.Rand
-	nodes     map[string]*node
-	stores    map[storeKey]*store
-	vms       map[int]*machine
-	pools     map[string]map[int]bool
-	tasks     map[string]*task
-	crashes   int
-	taskOrder []*task
-	nextPID   int
-	access    access
-	faults    []*faultRule
-	calls     callLog
-	options   map[string]string // the datacenter options
-	hooks     map[int]func(Call)
-	nextHook  int
-	sightings map[int][]sighting // the VMs in the status broadcasts, by VMID
-	started   time.Time
-	consoles  map[int]*guestLog
+	mu          sync.Mutex // guards everything below
+	closed      bool
+	rng         *rand.Rand
+	nodes       map[string]*node
+	stores      map[storeKey]*store
+	vms         map[int]*machine
+	pools       map[string]*pool
+	tasks       map[string]*task
+	crashes     int
+	taskOrder   []*task
+	nextPID     int
+	access      access
+	faults      []*faultRule
+	calls       callLog
+	options     map[string]string         // the datacenter options
+	ha          map[string]map[string]any // the objects of high availability, by kind/ID
+	consolePort int                       // of the last console, above the first one
+	terminals   map[int]*terminal         // the terminals that wait for their clients, by port
+	hooks       map[int]func(Call)
+	nextHook    int
+	sightings   map[int][]sighting // the VMs in the status broadcasts, by VMID
+	started     time.Time
+	consoles    map[int]*guestLog
 
 	http       *http.Server
 	listener   net.Listener
@@ -81,9 +84,9 @@ func New(m Model, opts ...Option) (*Server, error) {
 	s := &Server{
 		model: m, clk: clock.RealClock{}, log: slog.New(slog.DiscardHandler),
 		nodes: map[string]*node{}, stores: map[storeKey]*store{}, vms: map[int]*machine{},
-		pools: map[string]map[int]bool{}, tasks: map[string]*task{}, nextPID: 1000,
+		pools: map[string]*pool{}, tasks: map[string]*task{}, nextPID: 1000,
 		hooks: map[int]func(Call){}, sightings: map[int][]sighting{},
-		consoles: map[int]*guestLog{}, options: map[string]string{},
+		consoles: map[int]*guestLog{}, terminals: map[int]*terminal{}, options: newOptions(m), ha: map[string]map[string]any{},
 	}
 	for _, o := range opts {
 		o(s)
@@ -122,7 +125,10 @@ type ListenOptions struct {
 // Start listens with TLS and serves until [Server.Close]. The certificate is signed by the cluster's
 // own CA.
 func (s *Server) Start(l ListenOptions) error {
-	certs, err := newCerts(s.model.Nodes)
+	s.mu.Lock()
+	clusterID := s.newUUID()
+	s.mu.Unlock()
+	certs, err := newCerts(s.model.Nodes, clusterID)
 	if err != nil {
 		return err
 	}

@@ -158,6 +158,15 @@ func (s *Server) SetLock(vmid int, lock string) {
 	}
 }
 
+// SetTags replaces the tags of a VM, which semicolons separate, as an administrator can.
+func (s *Server) SetTags(vmid int, tags string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if m := s.vms[vmid]; m != nil {
+		m.conf["tags"] = tags
+	}
+}
+
 // Migrate moves a VM and its local disks to another node, as an administrator can.
 func (s *Server) Migrate(vmid int, node string) {
 	s.mu.Lock()

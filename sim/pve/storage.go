@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"bytes"
 	"context"
 	"crypto/md5"  // #nosec G501 -- an algorithm of the API
 	"crypto/sha1" // #nosec G505 -- an algorithm of the API
@@ -16,7 +17,6 @@ import (
 	"net/http"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 )
@@ -26,17 +26,26 @@ func storageRoutes() []route {
 	one := base + "/{storage}"
 	access := requireAny("/storage/{storage}", "Datastore.Audit", "Datastore.AllocateSpace")
 	list := schema{
-		"content": {}, "storage": {}, "enabled": {kind: kBool}, "target": {}, "format": {kind: kBool},
+		"content": {check: checkContentList}, "storage": {check: checkStorageID}, "enabled": {kind: kBool}, "target": {},
+		"format": {kind: kBool},
 	}
-	content := schema{"content": {}, "vmid": newVMIDParam()}
+	content := schema{"content": {check: checkContentList}, "vmid": newVMIDParam()}
+	alloc := schema{
+		"vmid": {kind: kInt, required: true, check: checkVMID}, "filename": {required: true},
+		"size":   {required: true, check: checkAllocSize},
+		"format": {enum: []string{"raw", "qcow2", "subvol", "vmdk"}},
+	}
 	up := schema{
-		"content": {required: true, enum: []string{"iso", "vztmpl", "import"}}, "filename": {required: true, maxLen: 255},
-		"checksum": {}, "checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
+		"content": {required: true, check: checkUploadContent}, "filename": {required: true, maxLen: 255},
+		"checksum":           {requires: "checksum-algorithm"},
+		"checksum-algorithm": {enum: []string{"md5", "sha1", "sha224", "sha256", "sha384", "sha512"}},
 	}
 	return []route{
 		newRoute(http.MethodGet, base, ClassListing, nil, list, listStorage),
 		newRoute(http.MethodGet, one+"/status", ClassListing, access, nil, getStorageStatus),
 		newRoute(http.MethodGet, one+"/content", ClassListing, access, content, listContent),
+		newRoute(http.MethodPost, one+"/content", ClassStorage,
+			requireAll("/storage/{storage}", "Datastore.AllocateSpace"), alloc, allocVolume),
 		newRoute(http.MethodGet, one+"/content/{volume...}", ClassListing, nil, nil, getVolume),
 		newRoute(http.MethodDelete, one+"/content/{volume...}", ClassStorage, nil, schema{"delay": {kind: kInt, min: 1, max: 30}},
 			deleteVolume).asTask(),
@@ -45,12 +54,29 @@ func storageRoutes() []route {
 	}
 }
 
+// checkUploadContent checks the content type of an upload.
+func checkUploadContent(v string) error {
+	if err := checkContentList(v); err != nil {
+		return err
+	}
+	if uploads := []string{"iso", "vztmpl", "import"}; !slices.Contains(uploads, v) {
+		return fmt.Errorf("value '%s' does not have a value in the enumeration '%s'", v, strings.Join(uploads, ", "))
+	}
+	return nil
+}
+
 func listStorage(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if name := c.param("storage"); name != "" && s.findStorageConfig(name) < 0 {
+		return nil, newParamError("storage", "No such storage.")
+	}
 	out := []map[string]any{}
 	for _, cfg := range s.model.Storages {
 		st, err := s.findStore(c.node, cfg.Name)
+		if target := c.param("target"); target != "" && target != c.node && (!cfg.Shared || s.nodes[target] == nil) {
+			continue
+		}
 		if err != nil || c.hasParam("storage") && c.param("storage") != cfg.Name || c.boolParam("enabled") && cfg.Disabled {
 			continue
 		}
@@ -63,6 +89,9 @@ func listStorage(s *Server, c *call) (any, error) {
 		}
 		row := st.describe()
 		row["storage"] = cfg.Name
+		if c.boolParam("format") {
+			row["format"], row["formats"] = st.describeFormats()
+		}
 		out = append(out, row)
 	}
 	return out, nil
@@ -82,6 +111,19 @@ func (st *store) describe() map[string]any {
 		out["used_fraction"] = float64(used) / float64(size)
 	}
 	return out
+}
+
+// describeFormats returns the formats of images on a storage: as a list for older clients, and by name.
+func (st *store) describeFormats() ([]any, map[string]any) {
+	names := []string{"raw", "subvol"}
+	if st.isFileBased() {
+		names = []string{"qcow2", "raw", "subvol", "vmdk"}
+	}
+	set := map[string]int{}
+	for _, name := range names {
+		set[name] = 1
+	}
+	return []any{set, "raw"}, map[string]any{"default": "raw", "supported": names}
 }
 
 func boolToInt(b bool) int {
@@ -110,6 +152,9 @@ func listContent(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkImageLocks(st); err != nil {
+		return nil, err
+	}
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(st.vols)) {
 		v := st.vols[id]
@@ -124,6 +169,25 @@ func listContent(s *Server, c *call) (any, error) {
 	return out, nil
 }
 
+// checkImageLocks returns an error if QEMU locks the images of running VMs. The caller holds s.mu.
+func (s *Server) checkImageLocks(st *store) error {
+	if !s.model.isMissing(MissingQEMUPatches) || !st.isFileBased() {
+		return nil
+	}
+	for _, v := range st.vols {
+		if m := s.vms[v.vmid]; m != nil && m.running && v.format == "qcow2" {
+			return dief("%s", describeImageLock(st.path(v.id)))
+		}
+	}
+	return nil
+}
+
+// describeImageLock returns what qemu-img says about an image that a process has locked.
+func describeImageLock(path string) string {
+	return fmt.Sprintf("qemu-img: Could not open '%s': Failed to get shared \"write\" lock\n"+
+		"Is another process using the image [%s]?", path, path)
+}
+
 func (v *volume) describe() map[string]any {
 	out := map[string]any{
 		"volid": v.id, "content": v.content, "format": v.format, "size": v.size, "ctime": v.ctime.Unix(),
@@ -134,25 +198,53 @@ func (v *volume) describe() map[string]any {
 	if v.content == "images" {
 		out["used"], out["parent"] = v.used, nil
 		if v.parent != "" {
-			out["parent"] = v.parent
+			out["parent"] = v.formatParent()
 		}
 	}
 	return out
 }
 
-// checkVolumePermission implements PVE::Storage::check_volume_access. An image requires
-// VM.Config.Disk on its VM, or else Datastore.Allocate on the storage. Any other volume requires
-// Datastore.AllocateSpace or Datastore.Audit on the storage.
+// formatParent returns the base of a linked clone: its path for a file, else its name.
+func (v *volume) formatParent() string {
+	_, name, _ := splitVolid(v.parent)
+	if v.format == "qcow2" {
+		return "../" + name
+	}
+	return name
+}
+
+// checkVolumePermission implements PVE::Storage::check_volume_access. With Datastore.Allocate on the storage, a caller
+// can use all of its volumes. An image otherwise requires Datastore.Audit, and VM.Config.Disk on its VM. Any other
+// volume requires Datastore.AllocateSpace or Datastore.Audit.
 func (s *Server) checkVolumePermission(caller identity, v *volume) error {
 	name, _, _ := splitVolid(v.id)
 	path := "/storage/" + name
-	if v.content == "images" {
-		if v.vmid != 0 && s.requireLocked(caller, vmPath(v.vmid), "VM.Config.Disk") == nil {
-			return nil
-		}
-		return s.requireLocked(caller, path, "Datastore.Allocate")
+	switch {
+	case s.requireLocked(caller, path, "Datastore.Allocate") == nil:
+		return nil
+	case v.content != "images":
+		return s.requireAnyLocked(caller, path, "Datastore.AllocateSpace", "Datastore.Audit")
+	case v.vmid == 0:
+		return dief("missing privileges to access %s", v.id)
 	}
-	return s.requireAnyLocked(caller, path, "Datastore.AllocateSpace", "Datastore.Audit")
+	if err := s.requireLocked(caller, path, "Datastore.Audit"); err != nil {
+		return err
+	}
+	return s.requireLocked(caller, vmPath(v.vmid), "VM.Config.Disk")
+}
+
+var reImageOwner = regexp.MustCompile(`(?:vm|base)-(\d+)-[^/]*$`)
+
+// parseVolume returns what the id of a volume says about it, whether it exists or not.
+func parseVolume(volid string) *volume {
+	v := &volume{id: volid, content: "images"}
+	_, name, _ := splitVolid(volid)
+	if kind, _, ok := strings.Cut(name, "/"); ok && slices.Contains(contentTypes(), kind) {
+		v.content = kind
+	} else if owner := reImageOwner.FindStringSubmatch(name); owner != nil {
+		v.vmid = atoi(owner[1])
+	}
+	return v
 }
 
 // volid returns the volume id of the call's path, in which the storage is optional.
@@ -165,7 +257,7 @@ func (c *call) volid() string {
 }
 
 func getVolume(s *Server, c *call) (any, error) {
-	if err := c.checkVolid(); err != nil {
+	if err := s.checkVolid(c); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -181,9 +273,11 @@ func getVolume(s *Server, c *call) (any, error) {
 	if err := s.checkVolumePermission(c.auth, v); err != nil {
 		return nil, err
 	}
-	return map[string]any{
-		"path": "/sim/" + v.id, "size": v.size, "used": v.used, "format": v.format,
-	}, nil
+	format := v.format
+	if v.content == "iso" {
+		format = "raw"
+	}
+	return map[string]any{"path": st.path(v.id), "size": v.size, "used": v.used, "format": format}, nil
 }
 
 // deleteVolume deletes an ISO, a template archive or an image, which requires Datastore.Allocate
@@ -191,7 +285,7 @@ func getVolume(s *Server, c *call) (any, error) {
 // VM. A running VM keeps the ISO open, and a stopped VM fails to start. Deleting a missing volume
 // succeeds.
 func deleteVolume(s *Server, c *call) (any, error) {
-	if err := c.checkVolid(); err != nil {
+	if err := s.checkVolid(c); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
@@ -219,10 +313,10 @@ func (s *Server) freeVolumeInTask(c *call, t *task, st *store) error {
 	defer s.mu.Unlock()
 	v := st.vols[c.volid()]
 	if v == nil {
-		t.log = append(t.log, "disk image '"+c.volid()+"' does not exist")
+		t.log = append(t.log, "disk image '"+st.path(c.volid())+"' does not exist")
 	} else if st.Type != "lvmthin" && st.isBaseInUse(v.id) {
 		_, name, _ := splitVolid(v.id)
-		return dief("base volume '%s' is still in use by linked cloned", name)
+		return dief("base volume '%s' is still in use by linked clones", name)
 	}
 	if v != nil {
 		st.removeVolume(v)
@@ -261,12 +355,27 @@ func (s *Server) findVolumeOwner(st *store, volid string) int {
 	return 0
 }
 
-// checkVolid refuses the volume id of another storage.
-func (c *call) checkVolid() error {
-	if sid, _, ok := splitVolid(c.volid()); ok && sid != c.vars["storage"] {
-		return newParamError("volume", "storage ID mismatch (%s != %s)", sid, c.vars["storage"])
+// reDirVolume matches the names of volumes on a file-based storage (PVE::Storage::Plugin::parse_volname).
+var reDirVolume = regexp.MustCompile(`^(?:(?:iso|vztmpl|snippets|backup|import)/[^/]+|(?:\d+/[^/]+/)?\d+/[^/]+)$`)
+
+// checkVolumeName refuses names that cannot be volumes of a file-based storage. The caller holds s.mu.
+func (s *Server) checkVolumeName(volid string) error {
+	sid, name, _ := splitVolid(volid)
+	if i := s.findStorageConfig(sid); i >= 0 && s.model.Storages[i].isFileBased() && !reDirVolume.MatchString(name) {
+		return dief("unable to parse directory volume name '%s'", name)
 	}
 	return nil
+}
+
+// checkVolid refuses the volume id of another storage, and names that cannot be volumes.
+func (s *Server) checkVolid(c *call) error {
+	sid, _, ok := splitVolid(c.volid())
+	if ok && sid != c.vars["storage"] {
+		return newParamError("volume", "storage ID mismatch (%s != %s)\n", sid, c.vars["storage"])
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkVolumeName(c.volid())
 }
 
 var (
@@ -288,9 +397,6 @@ func normalizeFileName(name string) string {
 func uploadFile(s *Server, c *call) (any, error) {
 	if c.upload == nil {
 		return nil, dief("missing temporary file name")
-	}
-	if c.hasParam("checksum") != c.hasParam("checksum-algorithm") {
-		return nil, newParamError("checksum", "missing property - 'checksum-algorithm' requires this property")
 	}
 	target := c.node
 	s.mu.Lock()
@@ -337,6 +443,12 @@ func (s *Server) forwardUpload(c *call, st *store) error {
 	switch {
 	case c.node == entry:
 		return nil
+	case s.model.isMissing(MissingSSH):
+		s.mu.Lock()
+		address := s.nodeAddress(c.node)
+		s.mu.Unlock()
+		return dief("can't activate storage '%s' on node '%s': command '/usr/bin/ssh -o 'BatchMode=yes' -o 'HostKeyAlias=%s' %s "+
+			"-- /usr/sbin/pvesm status --storage %s' failed: exit code 255\n", st.Name, c.node, c.node, address, st.Name)
 	case isLost:
 		return dief("can't activate storage '%s' on node '%s': command '/usr/bin/ssh' failed: exit code 255", st.Name, c.node)
 	case isIsolated:
@@ -349,13 +461,24 @@ func (s *Server) forwardUpload(c *call, st *store) error {
 }
 
 func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, name string) error {
-	data := c.upload.data
+	data, file := c.upload.data, "/var/tmp/pveupload-"+c.upload.id
+	s.printf(t, "starting file import from: %s", file)
+	if c.param("content") == "import" && strings.HasSuffix(name, ".qcow2") && !bytes.HasPrefix(data, []byte("QFI\xfb")) {
+		s.printf(t, "command '/usr/bin/qemu-img info '--output=json' %s -f qcow2' failed: exit code 1", file)
+		return dief("qemu-img: Could not open '%s': Image is not in qcow2 format", file)
+	}
 	if algo := c.param("checksum-algorithm"); algo != "" {
 		if got := computeChecksum(algo, data); !strings.EqualFold(got, c.param("checksum")) {
+			s.printf(t, "calculating checksum...")
 			return dief("checksum mismatch: got '%s' != expect '%s'", got, c.param("checksum"))
 		}
+		s.printf(t, "calculating checksum...OK, checksum verified")
 	}
-	s.printf(t, "file size is: %s", strconv.Itoa(len(data)))
+	target := st.path(st.Name + ":" + c.param("content") + "/" + name)
+	s.printf(t, "target node: %s", firstNonEmpty(st.key.node, t.node))
+	s.printf(t, "target file: %s", target)
+	s.printf(t, "file size is: %d", len(data))
+	s.printf(t, "command: cp -- %s %s", file, target)
 	if !s.sleep(ctx, s.model.Delays.Upload) {
 		return dief("import failed: interrupted by signal")
 	}
@@ -371,10 +494,11 @@ func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, 
 	}
 	size := int64(len(data))
 	if findFault(t.faults, FaultStorageFull) != nil || st.Size > 0 && used+size > st.Size {
-		return dief("import failed: cp: error writing '/var/lib/vz/template/iso/%s': No space left on device", name)
+		return dief("import failed: cp: error writing '%s': No space left on device", target)
 	}
 	st.addVolume(&volume{id: id, content: c.param("content"), format: c.param("content"), size: size, used: size,
 		ctime: s.clk.Now(), data: data})
+	t.log = append(t.log, "finished file import successfully")
 	return nil
 }
 

@@ -95,7 +95,13 @@ func (st *store) usedBytes() int64 {
 	return sum
 }
 
-func (st *store) addVolume(v *volume) { st.vols[v.id] = v }
+// addVolume adds a volume. The format of an image is that of its file's name.
+func (st *store) addVolume(v *volume) {
+	if v.content == "images" && strings.HasSuffix(v.id, ".qcow2") {
+		v.format = "qcow2"
+	}
+	st.vols[v.id] = v
+}
 
 // lockTimeoutReason returns the error text of Proxmox VE for a timeout of the storage's lock.
 func (st *store) lockTimeoutReason() string {
@@ -105,8 +111,43 @@ func (st *store) lockTimeoutReason() string {
 	return fmt.Sprintf("can't lock file '/var/lock/pve-manager/pve-storage-%s' - got timeout", st.Name)
 }
 
+// dir returns the directory of a file-based storage.
+func (cfg Storage) dir() string {
+	switch {
+	case cfg.Path != "":
+		return cfg.Path
+	case cfg.Name == "local":
+		return "/var/lib/vz"
+	default:
+		return "/var/lib/" + cfg.Name
+	}
+}
+
+// path returns the file of a volume, as PVE::Storage::Plugin::filesystem_path does.
+func (st *store) path(volid string) string {
+	_, name, _ := splitVolid(volid)
+	kind, file, _ := strings.Cut(name, "/")
+	switch kind {
+	case "iso":
+		return st.dir() + "/template/iso/" + file
+	case "vztmpl":
+		return st.dir() + "/template/cache/" + file
+	case "import", "snippets", "backup":
+		return st.dir() + "/" + kind + "/" + file
+	}
+	if parts := strings.Split(name, "/"); len(parts) > 2 { // a linked clone: BASE/VMID/NAME
+		name = strings.Join(parts[len(parts)-2:], "/")
+	}
+	if st.isFileBased() {
+		return st.dir() + "/images/" + name
+	}
+	return "/dev/" + st.Name + "/" + name
+}
+
 // isFileBased returns true if the storage stores images as files.
-func (st *store) isFileBased() bool { return st.Type == "dir" || st.Type == "nfs" || st.Type == "cifs" }
+func (cfg Storage) isFileBased() bool {
+	return cfg.Type == "dir" || cfg.Type == "nfs" || cfg.Type == "cifs"
+}
 
 // nextDiskID returns the volume id of a VM's next free disk image.
 func (st *store) nextDiskID(vmid int, base *volume) string {
@@ -114,7 +155,7 @@ func (st *store) nextDiskID(vmid int, base *volume) string {
 		id := st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), base)
 		plain := trimFormat(st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil))
 		taken := slices.ContainsFunc(slices.Collect(maps.Values(st.vols)), func(v *volume) bool {
-			name := trimFormat(v.id)
+			name := strings.Replace(trimFormat(v.id), fmt.Sprintf("base-%d-", vmid), fmt.Sprintf("vm-%d-", vmid), 1)
 			return name == plain || strings.HasSuffix(name, "/"+strings.TrimPrefix(plain, st.Name+":"))
 		})
 		if !taken {

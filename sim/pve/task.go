@@ -46,6 +46,13 @@ func (s *Server) printf(t *task, format string, args ...any) {
 	t.log = append(t.log, fmt.Sprintf(format, args...))
 }
 
+// log adds lines to the log of the call's task, if it has one. The caller holds Server.mu.
+func (c *call) log(lines ...string) {
+	if c.task != nil {
+		c.task.log = append(c.task.log, lines...)
+	}
+}
+
 // warnf adds a warning to the task's log. A task with warnings ends with the exit status WARNINGS.
 func (s *Server) warnf(t *task, format string, args ...any) {
 	s.printf(t, "WARN: "+format, args...)
@@ -89,7 +96,7 @@ func (s *Server) newTask(c *call, kind, id string) *task {
 		t.node, t.pid, t.pstart, now.Unix(), kind, id, user)
 	s.tasks[t.upid] = t
 	s.taskOrder = append(s.taskOrder, t)
-	c.upid = t.upid
+	c.upid, c.task = t.upid, t
 	return t
 }
 

@@ -115,6 +115,9 @@ func getTaskLog(s *Server, c *call) (any, error) {
 			out = append(out, map[string]any{"n": i + 1, "t": line})
 		}
 	}
+	if c.boolParam("download") {
+		return plainText(strings.Join(t.log, "\n") + "\n"), nil
+	}
 	if len(t.log) == 0 {
 		out = append(out, map[string]any{"n": 1, "t": "no content"})
 	}
@@ -207,6 +210,9 @@ func listNodeTasks(s *Server, c *call) (any, error) {
 		if total > c.intParam("start") && len(out) < limit {
 			out = append(out, row)
 		}
+	}
+	if total == 0 {
+		return out, nil
 	}
 	return listPage{out, total}, nil
 }

@@ -3,32 +3,12 @@
 
 package pve
 
-import (
-	"fmt"
-	"slices"
-)
-
 const (
 	tpmSlot = "tpmstate0"
 	// tpmStateSize is the size of each TPM state, whatever size was requested (TPMSTATE_DISK_SIZE of
 	// PVE::QemuServer::Drive).
 	tpmStateSize = 4 << 20
 )
-
-// checkTPMState validates tpmstate0 by its schema (PVE::QemuServer::Drive).
-func checkTPMState(d drive) error {
-	for _, k := range d.keys {
-		if !slices.Contains([]string{"size", "version", "import-from"}, k) {
-			return fmt.Errorf("invalid format - format error\n%s: property is not defined in schema "+
-				"and the schema does not allow additional properties", k)
-		}
-	}
-	if v := d.get("version"); v != "" && v != "v1.2" && v != "v2.0" {
-		return fmt.Errorf("invalid format - format error\nversion: value '%s' does not have a value in the "+
-			"enumeration 'v1.2, v2.0'", v)
-	}
-	return nil
-}
 
 // newTPMState creates the volume of a TPM without seeds. swtpm_setup creates the seeds at the first
 // start. swtpm supports only raw volumes.

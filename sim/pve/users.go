@@ -4,7 +4,9 @@
 package pve
 
 import (
-	"cmp"
+	"crypto/sha1" // #nosec G505 -- the digest algorithm of Proxmox VE
+	"encoding/hex"
+	"errors"
 	"maps"
 	"net/http"
 	"regexp"
@@ -14,13 +16,12 @@ import (
 
 func userRoutes() []route {
 	user := schema{
-		"comment": {}, "email": {}, "expire": {kind: kInt}, "enable": {kind: kBool}, "groups": {}, "firstname": {},
-		"lastname": {}, "keys": {},
+		"comment": {}, "email": {check: checkEmail}, "expire": {kind: kInt}, "enable": {kind: kBool}, "groups": {},
+		"firstname": {}, "lastname": {}, "keys": {},
 	}
-	change := user.merge(schema{"append": {kind: kBool}})
-	create := user.merge(schema{"userid": {required: true, maxLen: 64, check: checkUserID}, "password": {maxLen: 64}})
-	token := schema{"comment": {}, "expire": {kind: kInt}, "privsep": {kind: kBool}}
-	one, tokens := "/access/users/{userid}", "/access/users/{userid}/token"
+	change := user.merge(schema{"append": {kind: kBool, requires: "groups"}})
+	create := user.merge(schema{"userid": {required: true}, "password": {minLen: 8, maxLen: 64}})
+	one := "/access/users/{userid}"
 	role := schema{"privs": {check: checkPrivs}}
 	roles := requireAll("/access", "Sys.Modify")
 	acl := schema{
@@ -33,51 +34,86 @@ func userRoutes() []route {
 		newRoute(http.MethodGet, "/access/users", ClassOther, nil,
 			schema{"enabled": {kind: kBool}, "full": {kind: kBool}}, listUsers),
 		newRoute(http.MethodPost, "/access/users", ClassOther, checkCreateUserPermission, create, createUser),
-		newRoute(http.MethodGet, one, ClassOther, newUserPermission("Sys.Audit"), nil, getUser),
-		newRoute(http.MethodPut, one, ClassOther, newUserPermission(), change, updateUser),
-		newRoute(http.MethodDelete, one, ClassOther, newUserPermission(), nil, deleteUser),
-		newRoute(http.MethodGet, tokens, ClassOther, newUserPermission("Sys.Audit"), nil, listTokens),
-		newRoute(http.MethodGet, tokens+"/{tokenid}", ClassOther, newUserPermission("Sys.Audit"), nil, getToken),
-		newRoute(http.MethodPost, tokens+"/{tokenid}", ClassOther, newUserPermission(), token, createToken),
-		newRoute(http.MethodDelete, tokens+"/{tokenid}", ClassOther, newUserPermission(), nil, deleteToken),
+		newRoute(http.MethodGet, one, ClassOther, checkReadUserPermission, nil, getUser),
+		newRoute(http.MethodPut, one, ClassOther, checkUpdateUserPermission, change, updateUser),
+		newRoute(http.MethodDelete, one, ClassOther, checkDeleteUserPermission, nil, deleteUser),
+		newRoute(http.MethodGet, one+"/tfa", ClassOther, checkReadUserPermission, nil, newFixed(map[string]any{})),
+		newRoute(http.MethodPut, "/access/password", ClassOther, nil, schema{
+			"userid": {required: true}, "password": {required: true, minLen: 8, maxLen: 64}, "confirmation-password": {},
+		}, changePassword),
 		newRoute(http.MethodGet, "/access/roles", ClassOther, nil, nil, listRoles),
 		newRoute(http.MethodGet, "/access/roles/{roleid}", ClassOther, nil, nil, getRole),
-		newRoute(http.MethodPost, "/access/roles", ClassOther, roles, role.merge(schema{"roleid": {required: true}}), createRole),
-		newRoute(http.MethodPut, "/access/roles/{roleid}", ClassOther, roles, role.merge(schema{"append": {kind: kBool}}), updateRole),
+		newRoute(http.MethodPost, "/access/roles", ClassOther, roles,
+			role.merge(schema{"roleid": {required: true, check: checkNewRoleID}}), createRole),
+		newRoute(http.MethodPut, "/access/roles/{roleid}", ClassOther, roles,
+			role.merge(schema{"append": {kind: kBool, requires: "privs"}}), updateRole),
 		newRoute(http.MethodDelete, "/access/roles/{roleid}", ClassOther, roles, nil, deleteRole),
 		newRoute(http.MethodGet, "/access/acl", ClassOther, nil, nil, listACL),
 		newRoute(http.MethodPut, "/access/acl", ClassOther, checkACLPermission, acl, updateACL),
-		newRoute(http.MethodGet, "/access/groups", ClassOther, nil, nil, listGroups),
 		newRoute(http.MethodGet, "/access/domains", ClassOther, nil, nil, listDomains),
+		newRoute(http.MethodGet, "/access/domains/{realm}", ClassOther,
+			requireAny("/access/realm", "Realm.Allocate", "Sys.Audit"), nil, getDomain),
 	}
 }
 
+// reACLPath matches the paths on which a role can be granted (PVE::AccessControl).
+var reACLPath = regexp.MustCompile(`^(?:/|/(?:access|nodes|pool|sdn|storage|vms|mapping)|` +
+	`/access/(?:groups|realm)(?:/[\w.-]+)?|/(?:nodes|storage)/[\w.-]+|/pool/[\w.-]+(?:/[\w.-]+){0,2}|` +
+	`/sdn/(?:controllers|dns|fabrics|ipams|prefix-lists|route-maps)(?:/[\w-]+)?|` +
+	`/sdn/zones(?:/[\w.-]+(?:/[\w.-]+(?:/[1-9]\d{0,3})?)?)?|/vms/[1-9]\d{2,}|/mapping/[\w.-]+(?:/[\w.-]+)?)$`)
+
 var (
-	reUserID = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
-	// reACLPath matches the paths on which a role can be granted (PVE::AccessControl).
-	reACLPath = regexp.MustCompile(`^(?:/|/(?:access|nodes|pool|sdn|storage|vms|mapping)|` +
-		`/access/(?:groups|realm)(?:/[\w.-]+)?|/(?:nodes|storage)/[\w.-]+|/pool/[\w.-]+(?:/[\w.-]+){0,2}|` +
-		`/sdn/(?:controllers|dns|fabrics|ipams|prefix-lists|route-maps)(?:/[\w-]+)?|` +
-		`/sdn/zones(?:/[\w.-]+(?:/[\w.-]+(?:/[1-9]\d{0,3})?)?)?|/vms/[1-9]\d{2,}|/mapping/[\w.-]+(?:/[\w.-]+)?)$`)
+	reUserID      = regexp.MustCompile(`^[^\s:/]+@[A-Za-z][A-Za-z0-9._-]+$`)
+	reEmail       = regexp.MustCompile(`^[\w+.-]+@[\w.-]+$`)
+	reGroupOrRole = regexp.MustCompile(`^[A-Za-z0-9._-]+$`)
 )
 
-func checkUserID(v string) error {
-	if !reUserID.MatchString(v) {
-		return formatError("value '%s' does not look like a valid user name", v)
+// verifyUserID implements PVE::AccessControl::verify_username, which a permission check calls too.
+func verifyUserID(id string) error {
+	const shortest, longest = 3, 64
+	switch {
+	case len(id) < shortest:
+		return dief("user name '%s' is too short", id)
+	case len(id) > longest:
+		return dief("user name '%s' is too long (%d > %d)", id, len(id), longest)
+	case !reUserID.MatchString(id):
+		return dief("value '%s' does not look like a valid user name", id)
+	}
+	return nil
+}
+
+func checkEmail(v string) error {
+	if v != "" && !reEmail.MatchString(v) { // the format is email-opt
+		return formatError("value does not look like a valid email address")
 	}
 	return nil
 }
 
 func checkPrivs(v string) error {
 	for _, priv := range splitTags(v) {
-		if !slices.Contains(listPrivileges("9"), priv) && priv != "VM.Monitor" {
+		if !slices.Contains(listPrivileges("9"), priv) && !slices.Contains(listPrivileges("8."), priv) {
 			return formatError("invalid privilege '%s'", priv)
 		}
 	}
 	return nil
 }
 
+func checkNewRoleID(v string) error {
+	switch {
+	case strings.HasPrefix(strings.ToUpper(v), "PVE"):
+		return errReservedRole
+	case !reGroupOrRole.MatchString(v):
+		return formatError("role name '%s' contains invalid characters", v)
+	}
+	return nil
+}
+
+var errReservedRole = errors.New("cannot use role ID starting with the (case-insensitive) 'PVE' namespace")
+
 func checkCreateUserPermission(s *Server, c *call) error {
+	if err := verifyUserID(c.param("userid")); err != nil {
+		return err
+	}
 	_, realm, _ := strings.Cut(c.param("userid"), "@")
 	if err := s.require(c.auth, "/access/realm/"+realm, "Realm.AllocateUser"); err != nil {
 		return err
@@ -85,16 +121,37 @@ func checkCreateUserPermission(s *Server, c *call) error {
 	return s.require(c.auth, "/access/groups", "User.Modify")
 }
 
-// newUserPermission returns a check that passes for the user itself and for callers that can change
-// users or that have one of the given privileges.
-func newUserPermission(privs ...string) permCheck {
-	return func(s *Server, c *call) error {
-		if c.auth.principal() == c.vars["userid"] ||
-			s.requireAny(c.auth, "/access/groups", append(privs, "User.Modify")...) == nil {
-			return nil
-		}
-		return newPermissionError()
+// checkReadUserPermission passes for the user itself and for callers that can see or change users.
+func checkReadUserPermission(s *Server, c *call) error {
+	if err := verifyUserID(c.vars["userid"]); err != nil {
+		return err
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.findUser(c); err != nil {
+		return err
+	}
+	if c.auth.principal() == c.vars["userid"] || s.hasAnyPrivilege(c.auth, "/access/groups", "User.Modify", "Sys.Audit") {
+		return nil
+	}
+	return newPermissionError()
+}
+
+func checkUpdateUserPermission(s *Server, c *call) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, err := s.findUser(c); err != nil {
+		return err
+	}
+	return s.requireLocked(c.auth, "/access/groups", "User.Modify")
+}
+
+func checkDeleteUserPermission(s *Server, c *call) error {
+	_, realm, _ := strings.Cut(c.vars["userid"], "@")
+	if err := s.require(c.auth, "/access/realm/"+realm, "Realm.AllocateUser"); err != nil {
+		return err
+	}
+	return checkUpdateUserPermission(s, c)
 }
 
 // grantPrivileges returns the privileges of which a caller needs one to grant a role on a path.
@@ -112,18 +169,27 @@ func grantPrivileges(path string) []string {
 }
 
 func checkACLPermission(s *Server, c *call) error {
-	return s.requireAny(c.auth, c.param("path"), grantPrivileges(c.param("path"))...)
+	path := firstNonEmpty(c.param("path"), "/-")
+	return s.requireAny(c.auth, path, grantPrivileges(path)...)
 }
 
 func newNoUserError(id string) error { return dief("no such user ('%s')", id) }
 
 func (u User) toRow() map[string]any {
 	_, realm, _ := strings.Cut(u.ID, "@")
-	out := map[string]any{"userid": u.ID, "enable": boolToInt(!u.Disabled), "expire": 0, "realm-type": realm}
-	for k, v := range map[string]string{"comment": u.Comment, "email": u.Email} {
+	out := map[string]any{"userid": u.ID, "enable": boolToInt(!u.Disabled), "expire": u.Expire}
+	if realm == "pam" || realm == "pve" {
+		out["realm-type"] = realm
+	}
+	for k, v := range map[string]string{
+		"comment": u.Comment, "email": u.Email, "firstname": u.FirstName, "lastname": u.LastName,
+	} {
 		if v != "" {
 			out[k] = v
 		}
+	}
+	if u.Comment != "" { // in the line of the file, the comment follows the email
+		out["email"] = u.Email
 	}
 	return out
 }
@@ -135,7 +201,14 @@ func listUsers(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, id := range slices.Sorted(maps.Keys(s.access.users)) {
 		if u := s.access.users[id]; (all || c.auth.principal() == id) && (!c.boolParam("enabled") || !u.Disabled) {
-			out = append(out, u.toRow())
+			row := u.toRow()
+			if c.boolParam("full") {
+				row["groups"], row["tokens"] = strings.Join(u.Groups, ","), nil
+				if tokens := s.listTokenRows(id); tokens != nil {
+					row["tokens"] = tokens
+				}
+			}
+			out = append(out, row)
 		}
 	}
 	return out, nil
@@ -166,16 +239,17 @@ func getUser(s *Server, c *call) (any, error) {
 			tokens[name] = t.toRow()
 		}
 	}
-	out["groups"], out["tokens"] = append([]string{}, u.Groups...), tokens
+	out["groups"], out["tokens"] = append([]string{}, u.Groups...), nil
+	if len(tokens) > 0 {
+		out["tokens"] = tokens
+	}
 	return out, nil
 }
 
-func (t Token) toRow() map[string]any {
-	return map[string]any{"privsep": boolToInt(!t.NoPrivSep), "expire": t.Expire}
-}
-
 func (c *call) applyUser(u User) User {
-	for k, field := range map[string]*string{"comment": &u.Comment, "email": &u.Email, "password": &u.Password} {
+	for k, field := range map[string]*string{
+		"comment": &u.Comment, "email": &u.Email, "password": &u.Password, "firstname": &u.FirstName, "lastname": &u.LastName,
+	} {
 		if c.hasParam(k) {
 			*field = c.param(k)
 		}
@@ -183,10 +257,43 @@ func (c *call) applyUser(u User) User {
 	if c.hasParam("enable") {
 		u.Disabled = !c.boolParam("enable")
 	}
+	if c.hasParam("expire") {
+		u.Expire = int64(c.intParam("expire"))
+	}
 	if c.hasParam("groups") {
-		u.Groups = splitTags(c.param("groups"))
+		groups := splitTags(c.param("groups"))
+		if c.boolParam("append") {
+			groups = append(slices.Clone(u.Groups), groups...)
+		}
+		u.Groups = groups
 	}
 	return u
+}
+
+// checkGroups returns an error if one of the call's groups does not exist. The caller holds s.mu.
+func (s *Server) checkGroups(c *call, action string) error {
+	for _, g := range splitTags(c.param("groups")) {
+		if _, ok := s.access.groups[g]; !ok {
+			return dief("%s failed: no such group '%s'", action, g)
+		}
+	}
+	return nil
+}
+
+// changePassword sets the password of a user. A token cannot call it.
+func changePassword(s *Server, c *call) (any, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	u, ok := s.access.users[c.param("userid")]
+	switch {
+	case !ok:
+		return nil, newNoUserError(c.param("userid"))
+	case c.auth.user != u.ID && !s.hasAnyPrivilege(c.auth, "/access/groups", "User.Modify"):
+		return nil, newPermissionError()
+	}
+	u.Password = c.param("password")
+	s.access.users[u.ID] = u
+	return nil, nil //nolint:nilnil // "data": null
 }
 
 func createUser(s *Server, c *call) (any, error) {
@@ -196,6 +303,9 @@ func createUser(s *Server, c *call) (any, error) {
 	if _, ok := s.access.users[id]; ok {
 		return nil, dief("create user failed: user '%s' already exists", id)
 	}
+	if err := s.checkGroups(c, "create user"); err != nil {
+		return nil, err
+	}
 	s.access.users[id] = c.applyUser(User{ID: id})
 	return nil, nil //nolint:nilnil // "data": null
 }
@@ -204,6 +314,9 @@ func updateUser(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	u, err := s.findUser(c)
+	if err == nil {
+		err = s.checkGroups(c, "update user")
+	}
 	if err == nil {
 		s.access.users[u.ID] = c.applyUser(u)
 	}
@@ -223,64 +336,6 @@ func deleteUser(s *Server, c *call) (any, error) {
 	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool {
 		return g.Principal == u.ID || strings.HasPrefix(g.Principal, u.ID+"!")
 	})
-	return nil, nil //nolint:nilnil // "data": null
-}
-
-func (c *call) tokenID() string { return c.vars["userid"] + "!" + c.vars["tokenid"] }
-
-func listTokens(s *Server, c *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	out := []map[string]any{}
-	for _, id := range slices.Sorted(maps.Keys(s.access.tokens)) {
-		if name, ok := strings.CutPrefix(id, c.vars["userid"]+"!"); ok {
-			row := s.access.tokens[id].toRow()
-			row["tokenid"] = name
-			out = append(out, row)
-		}
-	}
-	return out, nil
-}
-
-func getToken(s *Server, c *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	t, ok := s.access.tokens[c.tokenID()]
-	if !ok {
-		return nil, dief("no such token '%s' for user '%s'", c.vars["tokenid"], c.vars["userid"])
-	}
-	return t.toRow(), nil
-}
-
-func createToken(s *Server, c *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, err := s.findUser(c); err != nil {
-		return nil, err
-	}
-	id := c.tokenID()
-	if _, ok := s.access.tokens[id]; ok {
-		return nil, newParamError("tokenid", "Token already exists.")
-	}
-	t := Token{
-		ID: id, Secret: s.newUUID(), NoPrivSep: c.hasParam("privsep") && !c.boolParam("privsep"), Expire: int64(c.intParam("expire")),
-	}
-	s.access.tokens[id] = t
-	privsep := "1"
-	if t.NoPrivSep {
-		privsep = "0"
-	}
-	return map[string]any{"full-tokenid": id, "value": t.Secret, "info": map[string]any{"privsep": privsep}}, nil
-}
-
-func deleteToken(s *Server, c *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if _, ok := s.access.tokens[c.tokenID()]; !ok {
-		return nil, dief("no such token '%s' for user '%s'", c.vars["tokenid"], c.vars["userid"])
-	}
-	delete(s.access.tokens, c.tokenID())
-	s.access.acl = slices.DeleteFunc(s.access.acl, func(g ACL) bool { return g.Principal == c.tokenID() })
 	return nil, nil //nolint:nilnil // "data": null
 }
 
@@ -315,10 +370,23 @@ func getRole(s *Server, c *call) (any, error) {
 	return out, nil
 }
 
+// checkVersionPrivs refuses the privileges of another version of Proxmox VE.
+func (s *Server) checkVersionPrivs(c *call) error {
+	for _, priv := range splitTags(c.param("privs")) {
+		if !slices.Contains(listPrivileges(s.model.Version), priv) {
+			return newParamError("privs", "invalid format - invalid privilege '%s'\n", priv)
+		}
+	}
+	return nil
+}
+
 func createRole(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	name := c.param("roleid")
+	if err := s.checkVersionPrivs(c); err != nil {
+		return nil, err
+	}
 	if s.access.roles[name] != nil {
 		return nil, dief("create role failed: role '%s' already exists", name)
 	}
@@ -331,6 +399,9 @@ func updateRole(s *Server, c *call) (any, error) {
 	defer s.mu.Unlock()
 	name := c.vars["roleid"]
 	role := s.access.roles[name]
+	if err := s.checkVersionPrivs(c); err != nil {
+		return nil, err
+	}
 	switch {
 	case s.isBuiltinRole(name):
 		return nil, dief("auto-generated role '%s' cannot be modified", name)
@@ -407,6 +478,9 @@ func (s *Server) findGrantees(c *call) ([]string, error) {
 		out = append(out, t)
 	}
 	for _, g := range splitTags(c.param("groups")) {
+		if _, ok := s.access.groups[g]; !ok {
+			return nil, dief("ACL update failed: group '%s' does not exist", g)
+		}
 		out = append(out, "@"+g)
 	}
 	return out, nil
@@ -416,9 +490,13 @@ func updateACL(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	isDelete := c.boolParam("delete")
-	path := cmp.Or(strings.TrimRight(c.param("path"), "/"), "/")
+	path := "/" + strings.Trim(c.param("path"), "/")
 	if !isDelete && !reACLPath.MatchString(path) {
 		return nil, newParamError("path", "invalid ACL path '%s'", path)
+	}
+	if !c.hasParam("users") && !c.hasParam("groups") && !c.hasParam("tokens") {
+		const text = "either 'users', 'groups' or 'tokens' is required."
+		return nil, newParamsError(map[string]string{"users": text, "groups": text, "tokens": text})
 	}
 	principals, err := s.findGrantees(c)
 	if err != nil {
@@ -442,22 +520,15 @@ func updateACL(s *Server, c *call) (any, error) {
 	return nil, nil //nolint:nilnil // "data": null
 }
 
-func listGroups(s *Server, c *call) (any, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	members := map[string][]string{}
-	for _, id := range slices.Sorted(maps.Keys(s.access.users)) {
-		for _, g := range s.access.users[id].Groups {
-			members[g] = append(members[g], id)
-		}
+func getDomain(_ *Server, c *call) (any, error) {
+	comment, ok := map[string]string{
+		"pam": "Linux PAM standard authentication", "pve": "Proxmox VE authentication server",
+	}[c.vars["realm"]]
+	if !ok {
+		return nil, dief("domain '%s' does not exist", c.vars["realm"])
 	}
-	out := []map[string]any{}
-	for _, g := range slices.Sorted(maps.Keys(members)) {
-		if s.hasAnyPrivilege(c.auth, "/access/groups/"+g, "User.Modify", "Sys.Audit", "Group.Allocate") {
-			out = append(out, map[string]any{"groupid": g, "users": strings.Join(members[g], ",")})
-		}
-	}
-	return out, nil
+	sum := sha1.Sum([]byte(comment)) // #nosec G401 -- the digest algorithm of Proxmox VE
+	return map[string]any{"comment": comment, "type": c.vars["realm"], "digest": hex.EncodeToString(sum[:])}, nil
 }
 
 func listDomains(_ *Server, _ *call) (any, error) {

@@ -233,6 +233,11 @@ func (g *qemuGuest) runAgentCommand(ctx context.Context, command string) (any, e
 
 func (g *qemuGuest) pid() int { return g.vm.PID() }
 
+func (g *qemuGuest) typeKeys(_ *guestRun, keys []byte) error {
+	_, err := g.vm.Type(keys)
+	return err
+}
+
 // Terminal returns a writer to the first serial port of a VM that runs under QEMU, and false if
 // there is no such VM. The output of the guest is in [Server.Console].
 func (s *Server) Terminal(vmid int) (io.Writer, bool) {

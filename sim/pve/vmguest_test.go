@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm/vmtest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // qemuCluster is a cluster of one node whose VMs run under QEMU.
@@ -54,13 +55,13 @@ func (l *qemuCluster) startVM(id int) {
 
 func (l *qemuCluster) waitForStatus(id int, want string) {
 	l.t.Helper()
-	waitUntil(l.t, want, func() bool { return l.getStatus(id, "status") == want })
+	timing.WaitUntil(l.t, want, func() bool { return l.getStatus(id, "status") == want })
 }
 
 // waitForConsole waits until the text is in a VM's console.
 func (l *qemuCluster) waitForConsole(id int, text string) {
 	l.t.Helper()
-	waitUntil(l.t, "console: "+text, func() bool { return strings.Contains(l.s.Console(id), text) })
+	timing.WaitUntil(l.t, "console: "+text, func() bool { return strings.Contains(l.s.Console(id), text) })
 }
 
 // findPID returns the QEMU process of a running VM.
@@ -222,9 +223,9 @@ func TestQEMUChanges(t *testing.T) {
 		return len(boots) > 2 && !strings.Contains(boots[len(boots)-2], "cd=")
 	}
 	l.mustDo("PUT", vmPath(200)+"/config", formData{"scsi1": "none,media=cdrom"})
-	waitUntil(t, "an empty drive", blank)
+	timing.WaitUntil(t, "an empty drive", blank)
 	l.mustDo("PUT", vmPath(200)+"/config", formData{"scsi1": volid + ",media=cdrom"})
-	waitUntil(t, "a full drive", func() bool { return !blank() })
+	timing.WaitUntil(t, "a full drive", func() bool { return !blank() })
 	if files := l.listFiles("media/*"); len(files) > 0 {
 		t.Errorf("the medium is in a file: %v", files)
 	}

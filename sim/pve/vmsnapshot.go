@@ -5,6 +5,7 @@ package pve
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"net/http"
 	"slices"
@@ -21,6 +22,7 @@ type snapshot struct {
 	time        time.Time
 	description string
 	hasMemory   bool
+	isPartial   bool // a task has begun it, and has not completed it
 }
 
 func snapshotRoutes() []route {
@@ -65,6 +67,9 @@ func listSnapshots(s *Server, c *call) (any, error) {
 		}
 		if sn.parent != "" {
 			row["parent"] = sn.parent
+		}
+		if sn.isPartial {
+			row["snapstate"] = "prepare"
 		}
 		out = append(out, row)
 	}
@@ -152,6 +157,7 @@ func takeSnapshot(s *Server, c *call) (any, error) {
 // recordSnapshot takes a snapshot of a VM. It returns an error if one of the disks does not support
 // snapshots. The caller holds s.mu.
 func (s *Server) recordSnapshot(c *call, m *machine, t *task) error {
+	var disks []string
 	for _, slot := range slices.Sorted(maps.Keys(selectDrives(m.conf))) {
 		d, err := parseDrive(m.conf[slot])
 		if err != nil || d.isCDROM() {
@@ -161,7 +167,7 @@ func (s *Server) recordSnapshot(c *call, m *machine, t *task) error {
 		if s.host != nil || st == nil || !st.canSnapshot(d.file) {
 			return dief("snapshot feature is not available")
 		}
-		t.log = append(t.log, "snapshotting 'drive-"+slot+"' ("+d.file+")")
+		disks = append(disks, "snapshotting 'drive-"+slot+"' ("+d.file+")")
 	}
 	conf := maps.Clone(m.conf)
 	delete(conf, "parent")
@@ -173,6 +179,15 @@ func (s *Server) recordSnapshot(c *call, m *machine, t *task) error {
 		conf: conf, parent: m.conf["parent"], time: s.clk.Now(), description: formatDescription(c.param("description")),
 		hasMemory: c.boolParam("vmstate") && m.running,
 	}
+	if s.isAgentMissing(m) {
+		t.log = append(t.log, "skipping guest filesystem freeze - agent configured but not running?")
+	}
+	if m.running && s.model.isMissing(MissingQEMUPatches) {
+		m.snapshots[name].isPartial, m.conf["lock"] = true, "snapshot"
+		t.log = append(t.log, fmt.Sprintf("VM %d qmp command 'savevm-end' failed - The command savevm-end has not been found", m.id))
+		return dief("VM %d qmp command 'query-savevm' failed - The command query-savevm has not been found", m.id)
+	}
+	t.log = append(t.log, disks...)
 	m.conf["parent"] = name
 	return nil
 }
@@ -244,7 +259,14 @@ func getFeature(s *Server, c *call) (any, error) {
 	if err != nil {
 		return nil, err
 	}
+	if name := c.param("snapname"); name != "" && m.snapshots[name] == nil {
+		return nil, newNoSnapshotError(name)
+	}
 	isSupported := true
+	nodes := []string{}
+	for _, n := range s.listMembers() {
+		nodes = append(nodes, n.Name)
+	}
 	for _, v := range selectDrives(m.conf) {
 		d, err := parseDrive(v)
 		if err != nil || d.isCDROM() {
@@ -255,8 +277,11 @@ func getFeature(s *Server, c *call) (any, error) {
 		case "clone":
 			isSupported = isSupported && strings.Contains(d.file, "base-"+strconv.Itoa(m.id)+"-")
 		case "snapshot":
-			isSupported = isSupported && st != nil && st.canSnapshot(d.file)
+			isSupported = isSupported && st != nil && st.canSnapshot(d.file) && !m.isTemplate()
+		}
+		if st != nil && !st.Shared {
+			nodes = []string{c.node}
 		}
 	}
-	return map[string]any{"hasFeature": boolToInt(isSupported), "nodes": []string{c.node}}, nil
+	return map[string]any{"hasFeature": boolToInt(isSupported), "nodes": nodes}, nil
 }

@@ -231,13 +231,13 @@ func (l *adapterRun) waitForDeletion(id string) bool {
 	})
 }
 
-// sendEvent makes the adapter handle an event of the resource in its current state.
-func (l *adapterRun) sendEvent(id string) {
+// sendEvent makes the adapter handle an event of the resource in its current state, and returns the result.
+func (l *adapterRun) sendEvent(id string) (result pipeline.Result) {
 	l.t.Helper()
 
 	r, err := l.api.Get(l.t.Context(), id)
 	if errors.Is(err, client.ErrNotFound) {
-		return
+		return result
 	}
 
 	l.must(err)
@@ -258,13 +258,15 @@ func (l *adapterRun) sendEvent(id string) {
 	ctx, cancel := context.WithTimeout(l.t.Context(), waitTimeout)
 	defer cancel()
 
-	result := l.pipeline.Handle(ctx, out)
+	result = l.pipeline.Handle(ctx, out)
 
 	for _, outcome := range result.Resources.Outcomes {
 		if errclass.ReasonOf(outcome.Err, "") == transport.ReasonForbidden {
 			fmt.Fprintf(l.forbidden, "%s: %s: %v\n", outcome.Resource, outcome.Operation, outcome.Err)
 		}
 	}
+
+	return result
 }
 
 // advanceClock advances the adapter's clock by at least a second, because the names of jobs contain the time.

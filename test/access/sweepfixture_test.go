@@ -108,7 +108,7 @@ type fixture struct {
 	// real replaces fleet if it is set.
 	real   http.Handler
 	config platform.Sweep
-	clock  clock.Clock
+	clock  clock.WithTicker
 	// as is the configuration of the client that sweeps.
 	as  *rest.Config
 	log *capture.Buffer

@@ -20,10 +20,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 )
+
+func removeLabel(key string) func(*unstructured.Unstructured) {
+	return func(o *unstructured.Unstructured) {
+		labels := o.GetLabels()
+		delete(labels, key)
+		o.SetLabels(labels)
+	}
+}
 
 // TestOnlyVerifiedOrphansAreDeleted checks that sweep deletes only objects with a valid signature whose resource
 // the fleet API definitely does not have.
@@ -50,6 +59,15 @@ func TestOnlyVerifiedOrphansAreDeleted(t *testing.T) {
 		o.SetAnnotations(original.GetAnnotations())
 	}
 
+	detach := func(o *unstructured.Unstructured) {
+		patched, err := transport.ApplyMergePatch(o.Object, stamp.New(w.adapter, w.keys).DetachPatch(o, o.GroupVersionKind().GroupKind(), gone))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		o.Object = patched
+	}
+
 	tests := []struct {
 		name, kind, id string
 		change         func(*unstructured.Unstructured)
@@ -59,6 +77,12 @@ func TestOnlyVerifiedOrphansAreDeleted(t *testing.T) {
 		{name: "gone-secret", kind: "Secret", id: gone, want: "Deleted"},
 		{name: "gone-namespace-" + w.namespace, kind: "Namespace", id: gone, want: "Deleted"},
 		{name: "gone-manifest-work", kind: "ManifestWork", id: gone, want: "Deleted"},
+		{name: "no-adapter", id: gone, change: removeLabel(adapter.LabelAdapter), want: "Deleted"},
+		{name: "no-adapter-forged", id: gone, change: func(o *unstructured.Unstructured) {
+			copied(o)
+			removeLabel(adapter.LabelAdapter)(o)
+		}},
+		{name: "detached", id: gone, change: detach},
 		{name: "alive", id: alive},
 		{name: "alive-manifest-work", kind: "ManifestWork", id: alive},
 		{name: "being-deleted", id: respond(respondWith(200, "application/json", deleting))},
@@ -77,7 +101,7 @@ func TestOnlyVerifiedOrphansAreDeleted(t *testing.T) {
 		{name: "other-key", id: gone, change: func(o *unstructured.Unstructured) {
 			setAnnotation(adapter.AnnotationIdentity, foreign.Sign(stamp.Identity{
 				Adapter: w.adapter, ResourceID: gone, Kind: "ConfigMap", Namespace: w.namespace, Name: o.GetName(),
-			}))(o)
+			}, 1, ""))(o)
 		}, want: "Skipped UnknownKey"},
 		{name: "no-uuid", id: gone, change: setLabel(adapter.LabelResourceID, "cluster-1"), want: "Skipped NoResourceID"},
 		{name: "no-id", id: gone, change: func(o *unstructured.Unstructured) {

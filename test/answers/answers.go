@@ -6,12 +6,15 @@ package answers
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
 	"testing"
+
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // Client is the client of a CI platform.
@@ -84,6 +87,50 @@ func CheckEncryption(t *testing.T, newClient ClientFunc) {
 		_, err := newClient(address)
 		if ok := err == nil; ok != want || !ok && !strings.Contains(err.Error(), "use https") {
 			t.Errorf("New() with %s = %v, want it accepted: %v", address, err, want)
+		}
+	}
+}
+
+// CheckErrorAnswers checks that a client does not take a response with status 200 and an error in it for an empty
+// list: no runner is missing, no job is deleted, and no poll has succeeded. The client is a workload.Provider.
+func CheckErrorAnswers(t *testing.T, newClient ClientFunc, runner, job string) {
+	t.Helper()
+
+	for _, body := range []string{`{"message":"Server Error"}`, `{"data":null,"errors":[{"message":"a timeout"}]}`, `null`} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, body)
+		}))
+		t.Cleanup(server.Close)
+
+		client, err := newClient(server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		p, ok := client.(workload.Provider)
+		if !ok {
+			t.Fatalf("%T is not a provider", client)
+		}
+
+		if found, err := p.FindRunner(t.Context(), runner, 0); err == nil || workload.Is(err, workload.NotFound) {
+			t.Errorf("response %s: FindRunner returns %+v, %v", body, found, err)
+		}
+
+		_, err = p.GetJob(t.Context(), "a/b", job)
+		if known, ok := errors.AsType[*workload.Error](err); ok && known.Reason == workload.ReasonJobDeleted {
+			t.Errorf("response %s: GetJob says that the job is deleted", body)
+		}
+
+		// The other calls may fail in any way.
+		_ = p.Validate(t.Context())
+		_, _ = p.IssueCredential(t.Context(), workload.RunnerRequest{Name: "one", Labels: []string{"linux"}})
+		_ = p.Deregister(t.Context(), runner)
+
+		if poller, ok := client.(workload.Poller); ok {
+			if jobs, err := poller.ListJobs(t.Context(), []string{"a/b", "acme/b"}); err == nil {
+				t.Errorf("response %s: ListJobs returns %+v", body, jobs)
+			}
 		}
 	}
 }

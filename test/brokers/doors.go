@@ -139,6 +139,21 @@ func (d *TLSListener) copyCertificate(t testing.TB, cert *Cert) {
 	}
 }
 
+// SetAlarm raises or clears an alarm, as if the server had no memory left. While it lasts, the server does not
+// read from connections that publish.
+func (s *Server) SetAlarm(t testing.TB, on bool) {
+	t.Helper()
+
+	action := "clear_alarm({resource_limit, memory, node()})"
+	if on {
+		action = "set_alarm({{resource_limit, memory, node()}, []})"
+	}
+
+	s.callMu.Lock()
+	defer s.callMu.Unlock()
+	s.callErlang(t, "rabbit_alarm:"+action+".")
+}
+
 // newCloseExpression returns an Erlang expression that closes all connections whose item has one of the
 // values. The expression ignores errors, because a connection may close before it is processed.
 func newCloseExpression(item string, values ...string) string {

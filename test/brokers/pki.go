@@ -83,7 +83,7 @@ func (ca *CA) issue(t testing.TB, commonName string, notAfter time.Time, names [
 	}
 
 	certTemplate := newTemplate(t, commonName, notAfter)
-	certTemplate.KeyUsage = x509.KeyUsageDigitalSignature
+	certTemplate.KeyUsage = x509.KeyUsageDigitalSignature | x509.KeyUsageKeyEncipherment // libvirt asks for both
 	certTemplate.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 
 	for _, name := range names {

@@ -123,15 +123,18 @@ func TestMeasure(t *testing.T) { //nolint:paralleltest // it measures allocation
 		t.Errorf("held memory: %d bytes, want more than the limit", held.bytes)
 	}
 
+	// A busy machine collects garbage late, so that some of it is counted.
+	const pieces, pieceBytes = 1000, 64 << 10
+
 	garbage, _ := measure(t, func() error {
-		for range 1000 {
-			keep = make([]byte, 64<<10)
+		for range pieces {
+			keep = make([]byte, pieceBytes)
 		}
 
 		return nil
 	})
-	if garbage.bytes > maxBytes {
-		t.Errorf("garbage: %d bytes, want less than the limit", garbage.bytes)
+	if most := uint64(pieces * pieceBytes / 2); garbage.bytes > most {
+		t.Errorf("garbage: %d bytes, want at most %d", garbage.bytes, most)
 	}
 
 	const work = 100 * time.Millisecond

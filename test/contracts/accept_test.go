@@ -76,8 +76,18 @@ func TestDefaults(t *testing.T) {
 		{baseClaim, nil, "spec.lifecycle", anyMap{"bootstrapTimeout": "15m0s"}},
 		{baseMac, nil, "spec.type", "M4-S"},
 		{baseMac, nil, "spec.zone", "fr-par-1"},
+		{baseMac, nil, "spec.sshPort", int64(22)},
+		{baseMachine, nil, "spec.bootstrapNetworkConfig.interface", "eno101"},
+		{baseMachineTemplate, nil, "spec.template.spec.bootstrapNetworkConfig.interface", "eno101"},
+		{baseNodePool, nil, "spec.replicas", int64(1)},
+		{baseNodePool, nil, "spec.attachDefaultNetwork", true},
+		{baseNodePool, nil, "spec.compute", anyMap{"cores": int64(2), "memory": "8Gi", "qosClass": "Burstable"}},
+		{baseBridge, change{"spec.exposeThroughLoadBalancer": false, "spec.metalLBVirtualIP": removed{}}, "spec.metalLBVirtualIP", ""},
+		{baseBridge, nil, "spec.networking", anyMap{
+			"clusterNetwork": list{anyMap{"cidr": "10.132.0.0/14"}}, "serviceNetwork": list{anyMap{"cidr": "172.31.0.0/16"}},
+		}},
 		{baseBridge, nil, "status.conditions", list{anyMap{
-			"type": "Ready", "status": "Unknown", "reason": "NotLookedAt", "message": "the operator has not reconciled the bridge yet",
+			"type": "Ready", "status": "Unknown", "reason": "NotReconciled", "message": "the operator has not reconciled the bridge yet",
 			"lastTransitionTime": "1970-01-01T00:00:00Z",
 		}}},
 	}

@@ -275,6 +275,52 @@ func TestBridgeNamesAndColumns(t *testing.T) {
 	}
 }
 
+// The statuses are those of the document's examples. HostedCluster and NodePool are there in another namespace.
+func TestBridgeStatusIsKept(t *testing.T) {
+	t.Parallel()
+
+	condition := func(name, reason, message string) anyMap {
+		return anyMap{
+			"type": name, "status": "True", "reason": reason, "message": message, "lastTransitionTime": "2025-12-21T10:30:00Z",
+			"observedGeneration": int64(1),
+		}
+	}
+
+	requireStatusKept(t, baseBridge, anyMap{
+		"phase": "Ready", "observedGeneration": int64(5), "message": "Waiting for control plane pods to become ready (2/3 running)",
+		"hostedClusterRef": anyMap{"name": "prod-cluster-hcp", "namespace": "clusters"},
+		"nodePoolRef":      anyMap{"name": "prod-cluster-workers", "namespace": "clusters"},
+		"apiEndpoint":      "https://api.prod-cluster.clusters.example.com:6443",
+		"ingressEndpoint":  "*.apps.prod-cluster.clusters.example.com", "kubeconfigSecretRef": anyMap{"name": "prod-cluster-admin-kubeconfig"},
+		"conditions": list{
+			condition("Ready", "ClusterReady", "all components are healthy"), condition("HostedClusterCreated", "Created", "created"),
+			condition("NodePoolReady", "NodesReady", "3/3 worker nodes are ready"), condition("DPUClusterValid", "Valid", "is ready"),
+			condition("ServiceExposureReady", "LoadBalancerReady", "API server exposed at 192.168.1.100:6443"),
+		},
+	})
+}
+
+// Only the documented phases are valid, and a condition of a type occurs once.
+func TestBridgeStatusIsLimited(t *testing.T) {
+	t.Parallel()
+
+	status := readCRDs(t)["DPFHCPBridge"].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]
+
+	var phases []string
+	for _, phase := range status.Properties["phase"].Enum {
+		phases = append(phases, strings.Trim(string(phase.Raw), `"`))
+	}
+
+	if diff := cmp.Diff([]string{"Pending", "Provisioning", "Ready", "Failed", "Deleting"}, phases); diff != "" {
+		t.Errorf("phases (-want +got):\n%s", diff)
+	}
+
+	conditions := status.Properties["conditions"]
+	if conditions.XListType == nil || *conditions.XListType != "map" || !slices.Equal(conditions.XListMapKeys, []string{"type"}) {
+		t.Errorf("conditions are a list of type %v with the keys %v", conditions.XListType, conditions.XListMapKeys)
+	}
+}
+
 // The bridge's Deployment differs from the networking area's only in names, and in that it sends no pings.
 func TestBridgeDeployment(t *testing.T) {
 	t.Parallel()

@@ -26,6 +26,7 @@ func listOtherProviderRejections() []rejection {
 	return []rejection{
 		{"Proxmox without endpoint", change{"spec.endpoint": removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
 		{"Proxmox without credentials", change{credentials: removed{}}, "spec", "provider proxmox needs endpoint and credentials"},
+		{"SSH key for Proxmox", change{"spec.credentials.sshPrivateKey": newSecretRef("a", "b")}, "spec", "sshPrivateKey is only allowed with provider libvirt"},
 		{"Proxmox with KubeVirt's settings", change{"spec.kubevirt": anyMap{"namespace": "a"}}, "spec", "kubevirt is required with provider kubevirt"},
 	}
 }
@@ -93,8 +94,8 @@ func listKubeVirtTemplateRejections() []rejection {
 	}
 
 	return []rejection{
-		{"both hypervisors", change{"spec.template.kubevirt": disk}, template, "choose one of template.proxmox and template.kubevirt"},
-		{"no hypervisor", change{template: anyMap{}}, template, "choose one of template.proxmox and template.kubevirt"},
+		{"both hypervisors", change{"spec.template.kubevirt": disk}, template, "choose one of template.proxmox, template.kubevirt, template.libvirt and template.external"},
+		{"no hypervisor", change{template: anyMap{}}, template, "choose one of template.proxmox, template.kubevirt, template.libvirt and template.external"},
 		{"two sources", changeKubeVirtTemplate(with(disk, "dataSource", anyMap{"name": "a"})), source, "choose one of kubevirt.containerDisk"},
 		{"no source", changeKubeVirtTemplate(anyMap{}), source, "choose one of kubevirt.containerDisk"},
 		{

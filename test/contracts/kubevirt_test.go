@@ -3,6 +3,11 @@
 
 package contracts_test
 
+import (
+	"slices"
+	"testing"
+)
+
 const (
 	baseNodePool = `
 apiVersion: infrastructure.hyperfleet.io/v1alpha1
@@ -139,12 +144,12 @@ func listNodePoolRejections() []rejection {
 func listMachineRejections(path string) []rejection {
 	config := path + ".bootstrapNetworkConfig"
 
-	return append([]rejection{
+	return slices.Concat([]rejection{
 		{"no VirtualMachine", change{path + ".virtualMachineTemplate": removed{}}, path + ".virtualMachineTemplate", "Required value"},
 		{"no network", change{config + ".networkName": removed{}}, config + ".networkName", "Required value"},
 		{"interface by path", change{config + ".interface": "eth0/1"}, config + ".interface", "interface must be the name of a network interface"},
 		{"no subnets", change{config + ".subnets": list{}}, config + ".subnets", "should have at least 1 items"},
-	}, listAddressRejections(config+".subnets")...)
+	}, listAddressRejections(config+".subnets"), listAddressRejections(config+".excludedAddresses"))
 }
 
 func listKubevirtMachineRejections() []rejection {
@@ -179,4 +184,12 @@ func listKubevirtUpdates() []update {
 // changeDrain sets a pool's drain.
 func changeDrain(secret, key, timeout string) change {
 	return change{"spec.drain": anyMap{"kubeconfigSecretRef": anyMap{"name": secret, "key": key}, "timeout": timeout}}
+}
+
+// The addresses are recorded under the interface, each with its prefix length, as in the example of document 002.
+func TestMachineStatusIsKept(t *testing.T) {
+	t.Parallel()
+	requireStatusKept(t, baseMachine, anyMap{
+		"allocatedBootstrapAddresses": anyMap{"ens123": list{"10.10.0.42/24", "fd41:1234::932/64"}}, "bootstrapNetwork": "ci/machines",
+	})
 }

@@ -212,9 +212,9 @@ func (tc invalidInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.Hypervi
 	return cluster
 }
 
-// TestRotatedCredentialsArePickedUp checks that credentials that are rotated, or deleted and recreated, are used
-// without a restart: those of the hypervisor, and those of the CI platform in a Secret that External Secrets
-// Operator manages.
+// TestRotatedCredentialsArePickedUp checks that credentials that are rotated are used without a restart, also in a
+// Secret that was deleted and that the operator keeps: those of the hypervisor, and those of the CI platform in a
+// Secret that External Secrets Operator manages.
 func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	t.Parallel()
 
@@ -235,8 +235,8 @@ func TestRotatedCredentialsArePickedUp(t *testing.T) {
 	f.SetSecret("github", "pat", revoked)
 	f.EventuallyCondition(f.NewTemplate(), "Ready", metav1.ConditionFalse, "")
 
-	deleteObject(f, newManagedSecret(f.Namespace, ""))
-	f.Create(newManagedSecret(f.Namespace, githubtest.PAT))
+	deleteObject(f, newManagedSecret(f.Namespace, "")) // the operator keeps it
+	f.SetSecret("github", "pat", githubtest.PAT)
 	f.EventuallyReady(f.NewTemplate())
 
 	queueJobs(f, 1)

@@ -131,15 +131,30 @@ func TestUnmatchedJobReportsReason(t *testing.T) {
 			return false, fmt.Sprint(err)
 		}
 
-		var said []string
+		var moments []string
 		for _, event := range jobs.Items[0].Status.Timeline {
-			said = append(said, string(event.Moment)+" "+event.Message)
+			moments = append(moments, string(event.Moment)+" "+event.Message)
 		}
 
-		text := strings.Join(said, "; ")
+		text := strings.Join(moments, "; ")
 
 		return strings.Contains(text, "Waiting") && strings.Contains(text, "lacks [gpu]"), text
 	})
+}
+
+// TestAnyLabelIsEnough checks that a pool with labelMatch Any runs a job that also requests labels of no pool, because its
+// runner gets them: GitHub assigns a job only to runners with all of its labels.
+func TestAnyLabelIsEnough(t *testing.T) {
+	t.Parallel()
+
+	f := newFastFleet(t, fleet.Options{})
+	pool := f.NewPool(2)
+	pool.Spec.LabelMatch = v1alpha1.LabelMatchAny
+	createAndStart(f, f.NewTemplate(), pool)
+	f.EventuallyReady(pool)
+	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "team-blue", "nightly"}, Duration: 50 * time.Millisecond})
+	f.EventuallyJobsDone(1)
+	f.EventuallyClean()
 }
 
 // TestLoad checks a pool on several clusters: each cluster creates machines, and all machines are deleted in the

@@ -406,7 +406,7 @@ func (f *Fleet) Stop() {
 
 func (f *Fleet) newManager(ctx context.Context) (ctrl.Manager, http.Handler, error) {
 	logger := f.newLogger()
-	mgr, err := f.newScopedManager("hyperfleet-runners", logger)
+	mgr, err := f.newScopedManager(ctx, "hyperfleet-runners", logger)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -450,7 +450,7 @@ func (f *Fleet) newManager(ctx context.Context) (ctrl.Manager, http.Handler, err
 
 // addNetworking adds the networking area to a manager, as a second manager that the first one runs.
 func (f *Fleet) addNetworking(ctx context.Context, parent ctrl.Manager, logger *slog.Logger) error {
-	mgr, err := f.newScopedManager("hyperfleet-networking", logger)
+	mgr, err := f.newScopedManager(ctx, "hyperfleet-networking", logger)
 	if err != nil {
 		return err
 	}

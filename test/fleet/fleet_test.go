@@ -6,6 +6,7 @@ package fleet_test
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -15,6 +16,8 @@ import (
 	virtv1 "kubevirt.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
@@ -47,8 +50,8 @@ func runTests(m *testing.M) int {
 	}, "cmd/bootstrap-service", "cmd/forgesim")
 }
 
-// TestQueuedJobsGetMachines checks that queued jobs get machines within the limit of their pool, and that an event
-// reports each transition of a machine's life.
+// TestQueuedJobsGetMachines checks that queued jobs get machines within the limit of their pool, that events report
+// what the pool does, and that each job's timeline reports the end of its machine.
 func TestQueuedJobsGetMachines(t *testing.T) {
 	t.Parallel()
 
@@ -62,7 +65,7 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 	f.EventuallyJobsDone(jobs)
 
 	for _, reason := range []string{
-		"Connected", "TemplateReady", "ScalingUp", "Started", "RunnerOnline", "Destroyed",
+		"Connected", "TemplateReady", "ScalingUp",
 	} {
 		f.EventuallyEvent(reason)
 	}
@@ -72,6 +75,10 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 	if made := f.CountClones(); made != jobs {
 		t.Errorf("%d VMs were created for %d jobs", made, jobs)
 	}
+
+	f.Eventually("the ends of the machines in the timelines", func() (bool, string) {
+		return hasEnds(f, jobs)
+	})
 
 	var secret corev1.Secret
 	if err := f.Client.Get(t.Context(), client.ObjectKey{Namespace: f.Namespace, Name: "github"}, &secret); err != nil {
@@ -83,4 +90,24 @@ func TestQueuedJobsGetMachines(t *testing.T) {
 			t.Errorf("an event contains the token: %s", text)
 		}
 	}
+}
+
+// hasEnds reports whether the timelines of all jobs have the end of their machine with its reason.
+func hasEnds(f *fleet.Fleet, jobs int) (bool, string) {
+	var list v1alpha1.RunnerJobList
+	if err := f.Client.List(f.T.Context(), &list, client.InNamespace(f.Namespace)); err != nil {
+		return false, err.Error()
+	}
+
+	ended := 0
+
+	for i := range list.Items {
+		for _, event := range list.Items[i].Status.Timeline {
+			if event.Moment == v1alpha1.MomentDestroyed && strings.HasSuffix(event.Message, "is gone: "+guest.ReasonJobDone) {
+				ended++
+			}
+		}
+	}
+
+	return ended == jobs, fmt.Sprintf("%d of %d jobs have the end of their machine", ended, jobs)
 }

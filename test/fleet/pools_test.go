@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
 
@@ -137,6 +139,61 @@ func TestTemplateChangeReplacesIdleMachines(t *testing.T) {
 		}
 
 		return cores["1"] == 2 && len(cores) == 1, fmt.Sprint(cores)
+	})
+
+	if made := f.CountClones(); made != 4 {
+		t.Errorf("%d VMs were created, want 2 and their 2 replacements", made)
+	}
+
+	scaleToZero(f)
+}
+
+// TestNewestTemplateReplacesIdleMachines checks that machines are cloned from a new template as soon as it has the tags,
+// without a change of an object, and that a busy machine ends its job first.
+func TestNewestTemplateReplacesIdleMachines(t *testing.T) {
+	t.Parallel()
+
+	model := fleet.Model()
+	model.Templates = slices.Clone(model.Templates)
+	model.Templates[0].Config = map[string]string{"tags": "runner", "meta": "creation-qemu=10.1.2,ctime=100"}
+	fresh := model.Templates[0]
+	fresh.Name, fresh.VMID = "runner-fresh", 9011
+	fresh.Config = map[string]string{"tags": "candidate", "meta": "creation-qemu=10.1.2,ctime=200", "keyboard": "de"}
+	model.Templates = append(model.Templates, fresh)
+	model.ACL = slices.Clone(model.ACL)
+
+	for i := range model.Nodes {
+		for _, principal := range []string{pve.DefaultUser, pve.DefaultTokenID} {
+			model.ACL = append(model.ACL, pve.ACL{Path: fmt.Sprintf("/vms/%d", 9011+i), Principal: principal, Role: "HyperFleetTemplate"})
+		}
+	}
+
+	f := newFastFleet(t, fleet.Options{Model: model})
+	template, pool := f.NewTemplate(), f.NewPool(0)
+	template.Spec.Template.Proxmox = &v1alpha1.ProxmoxTemplate{TemplateTags: []string{"runner"}, Newest: true}
+	pool.Spec.Scaling = v1alpha1.Scaling{MinReplicas: 2, MaxReplicas: 4}
+	createAndStart(f, template, pool)
+	eventuallyPool(f, "two runners being ready", func(s v1alpha1.RunnerPoolStatus) bool { return s.ReadyReplicas == 2 })
+
+	release := holdJobs(t, f, 1)
+	eventuallyPool(f, "one being busy", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
+
+	for i := range model.Nodes {
+		f.PVE.SetTags(9011+i, "runner")
+	}
+
+	f.EventuallyEvent("TemplateSelected")
+	f.EventuallyEvent("TemplateChanged")
+	eventuallyPool(f, "the busy machine remaining", func(s v1alpha1.RunnerPoolStatus) bool { return s.BusyReplicas == 1 })
+	release()
+	f.EventuallyJobsDone(1)
+	f.Eventually("two machines of the new template", func() (bool, string) {
+		keyboards := map[string]int{}
+		for _, vm := range listRunning(f) {
+			keyboards[vm.Config["keyboard"]]++
+		}
+
+		return keyboards["de"] == 2 && len(keyboards) == 1, fmt.Sprint(keyboards)
 	})
 
 	if made := f.CountClones(); made != 4 {

@@ -41,10 +41,12 @@ func readDocumentedRoles(t *testing.T) map[string][]string {
 // listOptional returns documented privileges that this fleet works without, and why.
 func listOptional() map[string]string {
 	return map[string]string{
-		"HyperFleetVM VM.Config.Cloudinit":      "only the cloud-init source builtin needs it",
-		"HyperFleetISO Datastore.AllocateSpace": "Datastore.AllocateTemplate suffices for uploads",
-		"HyperFleetVM VM.GuestAgent.Audit":      "without it the addresses of machines are unknown, which is only a warning",
-		"HyperFleetPool Pool.Audit":             "the operator only names the pool, and does not read it",
+		"HyperFleetVM VM.Config.Cloudinit":           "only the cloud-init source builtin needs it",
+		"HyperFleetISO Datastore.AllocateSpace":      "Datastore.AllocateTemplate suffices for uploads",
+		"HyperFleetVM VM.GuestAgent.Audit":           "without it the addresses of machines are unknown, which is only a warning",
+		"HyperFleetShell VM.Console":                 "only consoles need it",
+		"HyperFleetShell VM.GuestAgent.Unrestricted": "only commands in machines need it",
+		"HyperFleetPool Pool.Audit":                  "the operator only names the pool, and does not read it",
 	}
 }
 

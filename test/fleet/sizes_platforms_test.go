@@ -87,35 +87,45 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			image, model := t.TempDir(), fleet.Model()
-			if out, err := exec.Command(filepath.Join(programs, "forgesim"), "image", "--link", image).CombinedOutput(); err != nil {
-				t.Fatalf("%v: %s", err, out)
-			}
-
-			model.Guest = pve.Guest{
-				Kind: pve.GuestExec, Program: filepath.Join(programs, "bootstrap-service"), ImageDir: image, WorkDir: t.TempDir(),
-			}
-			f := fleet.New(t, env, fleet.Options{Model: model})
-
-			site := start(t, v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "platform", Key: "token"}})
-			f.Runners.PlatformURLs = append(f.Runners.PlatformURLs, site.url)
-			f.Create(&corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "platform"}, StringData: map[string]string{"token": site.token},
-			})
-
-			template, pool := f.NewTemplate(), f.NewPool(4)
-			template.Spec.Bootstrap.Config = &site.bootstrap
-			pool.Spec.Workload = site.load
-			pool.Spec.Workload.Type = name
-			pool.Spec.Demand = newPolling(time.Second)
-			pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
-
-			createAndStart(f, template, pool)
-			f.EventuallyReady(pool)
-
+			f, site := startPlatformFleet(t, name, start)
 			checkSizes(t, f, site)
 		})
 	}
+}
+
+// startPlatformFleet starts a fleet with the real bootstrap service, and a pool of up to four machines for a platform.
+func startPlatformFleet(
+	t *testing.T, platform string, start func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform,
+) (*fleet.Fleet, sizedPlatform) {
+	t.Helper()
+
+	image, model := t.TempDir(), fleet.Model()
+	if out, err := exec.Command(filepath.Join(programs, "forgesim"), "image", "--link", image).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+
+	model.Guest = pve.Guest{
+		Kind: pve.GuestExec, Program: filepath.Join(programs, "bootstrap-service"), ImageDir: image, WorkDir: t.TempDir(),
+	}
+	f := fleet.New(t, env, fleet.Options{Model: model})
+
+	site := start(t, v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "platform", Key: "token"}})
+	f.Runners.PlatformURLs = append(f.Runners.PlatformURLs, site.url)
+	f.Create(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "platform"}, StringData: map[string]string{"token": site.token},
+	})
+
+	template, pool := f.NewTemplate(), f.NewPool(4)
+	template.Spec.Bootstrap.Config = &site.bootstrap
+	pool.Spec.Workload = site.load
+	pool.Spec.Workload.Type = platform
+	pool.Spec.Demand = newPolling(time.Second)
+	pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
+
+	createAndStart(f, template, pool)
+	f.EventuallyReady(pool)
+
+	return f, site
 }
 
 // checkSizes queues a job with a size and a job without, and checks their VMs while they run.

@@ -22,10 +22,11 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // newScopedManager returns a manager whose calls are recorded as uses of the account.
-func (f *Fleet) newScopedManager(account string, logger *slog.Logger) (*scopedManager, error) {
+func (f *Fleet) newScopedManager(ctx context.Context, account string, logger *slog.Logger) (*scopedManager, error) {
 	namespaces := map[string]cache.Config{f.Namespace: {}}
 	for _, name := range f.ExtraNamespaces {
 		namespaces[name] = cache.Config{}
@@ -43,6 +44,7 @@ func (f *Fleet) newScopedManager(account string, logger *slog.Logger) (*scopedMa
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                 f.Env.Scheme,
 		Logger:                 log.ToLogr(logger),
+		NewCache:               watch.NewCache(ctx),
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 		Cache: cache.Options{

@@ -6,6 +6,7 @@ package kill
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/http/httputil"
@@ -113,6 +114,31 @@ func newOperatorRunner(
 	tb.Cleanup(o.kill)
 
 	return o
+}
+
+// configure sets keys of the configuration of the next start.
+func (o *operatorRunner) configure(keys map[string]any) {
+	o.fleet.T.Helper()
+
+	text, err := os.ReadFile(o.configFile)
+	if err != nil {
+		o.fleet.T.Fatal(err)
+	}
+
+	all := map[string]any{}
+	if err := yaml.Unmarshal(text, &all); err != nil {
+		o.fleet.T.Fatal(err)
+	}
+
+	maps.Copy(all, keys)
+
+	if text, err = yaml.Marshal(all); err != nil {
+		o.fleet.T.Fatal(err)
+	}
+
+	if err := os.WriteFile(o.configFile, text, 0o600); err != nil {
+		o.fleet.T.Fatal(err)
+	}
 }
 
 // start starts an operator, and waits until its webhook server accepts connections.

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 // StartManager runs a manager with the controllers that setup adds, until stop is called or the test ends.
@@ -24,8 +26,11 @@ func (e *Env) StartManager(t testing.TB, namespace string, setup func(context.Co
 	unlimited := e.RecordUses(e.account, e.Config)
 	unlimited.QPS = -1
 
+	ctx, cancel := context.WithCancel(context.Background())
+
 	options := ctrl.Options{
-		Scheme: e.Scheme, Metrics: metricsserver.Options{BindAddress: "0"}, Logger: logr.Discard(),
+		Scheme: e.Scheme, NewCache: watch.NewCache(ctx), Metrics: metricsserver.Options{BindAddress: "0"},
+		Logger:     logr.Discard(),
 		Controller: config.Controller{SkipNameValidation: new(true)}, // parallel tests run controllers with the same name
 	}
 	if namespace != "" {
@@ -34,10 +39,10 @@ func (e *Env) StartManager(t testing.TB, namespace string, setup func(context.Co
 
 	mgr, err := ctrl.NewManager(unlimited, options)
 	if err != nil {
+		cancel()
 		t.Fatal(err)
 	}
 
-	ctx, cancel := context.WithCancel(context.Background())
 	if err := setup(ctx, mgr); err != nil {
 		cancel()
 		t.Fatal(err)

@@ -9,6 +9,8 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -256,6 +258,64 @@ func (s *Server) KillAndRestart(t testing.TB) {
 	// ended.
 	if err := s.server.Restart(context.Background()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// ChangeFiles stops a server that Start has started, as a loss of power does, calls change with the folder of
+// its data, and starts it again with the same address.
+func (s *Server) ChangeFiles(t testing.TB, change func(dir string)) {
+	t.Helper()
+
+	if err := s.server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+
+	change(filepath.Join(s.dir, "data"))
+	s.KillAndRestart(t)
+}
+
+// SaveFiles saves the files of a server that Start has started. The function that it returns goes back to them, and
+// replays the write-ahead log up to a log sequence number. The server then still recovers for a moment.
+func (s *Server) SaveFiles(t testing.TB) (recoverTo func(lsn string)) {
+	t.Helper()
+
+	copyFiles := func(from, to string) {
+		t.Helper()
+
+		if out, err := exec.CommandContext(t.Context(), "cp", "-a", from, to).CombinedOutput(); err != nil {
+			t.Fatalf("copy the files of PostgreSQL: %v: %s", err, out)
+		}
+	}
+	base := filepath.Join(t.TempDir(), "base")
+
+	s.ChangeFiles(t, func(dir string) { copyFiles(dir, base) })
+
+	return func(lsn string) {
+		t.Helper()
+		s.ChangeFiles(t, func(dir string) {
+			// The server's user must have access to the archive.
+			archive := dir + "-archive"
+			copyFiles(filepath.Join(dir, "pg_wal"), archive)
+
+			if err := os.RemoveAll(dir); err != nil {
+				t.Fatal(err)
+			}
+
+			copyFiles(base, dir)
+
+			settings, err := os.OpenFile(filepath.Join(dir, "postgresql.auto.conf"), os.O_APPEND|os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			_, err = settings.WriteString("restore_command = 'cp " + archive + "/%f \"%p\"'\nrecovery_target_lsn = '" + lsn +
+				"'\nrecovery_target_action = 'promote'\n")
+			if err = errors.Join(err, settings.Close()); err != nil {
+				t.Fatal(err)
+			}
+
+			copyFiles(filepath.Join(dir, "PG_VERSION"), filepath.Join(dir, "recovery.signal"))
+		})
 	}
 }
 

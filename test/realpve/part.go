@@ -70,7 +70,7 @@ func (p *Part) Config() hypervisor.Config {
 }
 
 // Connect returns a new provider, as a new process of the operator would create it.
-func (p *Part) Connect(tb testing.TB, options hypervisor.Options) hypervisor.Connection {
+func (p *Part) Connect(tb conformance.TB, options hypervisor.Options) hypervisor.Connection {
 	tb.Helper()
 
 	prefix := "hf-" + hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: p.clusterName}.Hash() + "-"
@@ -263,7 +263,7 @@ func (p *Part) PowerOff(id int) {
 }
 
 // OccupyID creates a machine without an owner that has the id.
-func (p *Part) OccupyID(tb testing.TB, id int) {
+func (p *Part) OccupyID(tb conformance.TB, id int) {
 	tb.Helper()
 
 	template, err := p.findVM(tb.Context(), p.Template)
@@ -282,7 +282,7 @@ func (p *Part) OccupyID(tb testing.TB, id int) {
 }
 
 // DeleteExternally deletes a machine as the administrator. Its ISO stays.
-func (p *Part) DeleteExternally(tb testing.TB, id int) {
+func (p *Part) DeleteExternally(tb conformance.TB, id int) {
 	tb.Helper()
 
 	r, err := p.waitForVM(tb.Context(), id)

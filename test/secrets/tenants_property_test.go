@@ -278,7 +278,7 @@ func isReconciled(object client.Object) bool {
 
 	conditions := *conditioned.StatusConditions()
 
-	return len(conditions) > 0 && conditions[0].Reason != "NotLookedAt"
+	return len(conditions) > 0 && conditions[0].Reason != "NotReconciled"
 }
 
 // attack creates objects, waits until the operator has reconciled all accepted ones, and returns the

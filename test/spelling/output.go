@@ -39,7 +39,7 @@ func CheckOutput(t *testing.T, newRoot func() *cobra.Command, formats map[string
 func checkFormats(t *testing.T, newRoot func() *cobra.Command, path, formats []string) {
 	t.Helper()
 
-	completed, err := execute(newRoot(), slices.Concat([]string{cobra.ShellCompNoDescRequestCmd}, path, []string{"-o", ""}))
+	completed, err := Execute(newRoot(), slices.Concat([]string{cobra.ShellCompNoDescRequestCmd}, path, []string{"-o", ""})...)
 	if want := strings.Join(formats, "\n") + "\n:4\n"; err != nil || !strings.HasPrefix(completed, want) {
 		t.Errorf("%s: the shell completes %q (%v), want %q", path, completed, err, want)
 	}
@@ -47,12 +47,13 @@ func checkFormats(t *testing.T, newRoot func() *cobra.Command, path, formats []s
 	last := len(formats) - 1
 	want := `invalid argument "xml" for "-o, --output" flag: use ` + strings.Join(formats[:last], ", ") + " or " + formats[last]
 
-	if _, err := execute(newRoot(), append(slices.Clone(path), "-o", "xml")); err == nil || err.Error() != want {
+	if _, err := Execute(newRoot(), append(slices.Clone(path), "-o", "xml")...); err == nil || err.Error() != want {
 		t.Errorf("%s -o xml: %v, want %q", path, err, want)
 	}
 }
 
-func execute(cmd *cobra.Command, args []string) (string, error) {
+// Execute runs a command, and returns its output and its error.
+func Execute(cmd *cobra.Command, args ...string) (string, error) {
 	var out strings.Builder
 
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true

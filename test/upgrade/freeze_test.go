@@ -102,10 +102,6 @@ func (s *objectRecorder) watch(ctx context.Context, t *testing.T, env *kube.Env)
 	}
 }
 
-// destroyDelay is how long the deletion of a VM takes, so that the operator writes this phase: it keeps changes in
-// memory for up to five seconds.
-const destroyDelay = 6 * time.Second
-
 // TestFreeze creates objects of each kind in all of their states, and with the flag -freeze writes them as the
 // test data of a release.
 func TestFreeze(t *testing.T) {
@@ -119,10 +115,7 @@ func TestFreeze(t *testing.T) {
 
 	all.watch(ctx, t, env)
 
-	model := fleet.Model()
-	model.Delays.Destroy = destroyDelay
-
-	w := newFixture(t, env, model)
+	w := newFixture(t, env, fleet.Model())
 	w.Timeout = time.Minute
 	w.Runners.MaxAttempts = 1
 	w.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Path: "/nodes/*/qemu/*/clone", Reason: "clone failed: boom", Count: 1})
@@ -146,6 +139,8 @@ func TestFreeze(t *testing.T) {
 	sees("MachineClaim Ready", "RunnerJob Running")
 	w.deleteBusyClaim()
 	sees("MachineClaim Draining")
+	// The operator writes the phase of a claim that is deleted only if the deletion fails or takes long.
+	w.PVE.AddFault(pve.Fault{Kind: pve.FaultTaskError, Method: "DELETE", Path: "/nodes/*/qemu/*", Reason: "destroy failed: boom", Count: 2})
 	w.endJobs()
 	w.EventuallyJobsDone(2)
 	sees("HypervisorCluster WithStatus", "HypervisorMachineTemplate WithStatus", "RunnerPool WithStatus", "RunnerJob Queued",

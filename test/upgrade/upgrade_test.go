@@ -6,6 +6,7 @@ package upgrade_test
 import (
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
@@ -32,7 +34,7 @@ func TestMachinesSurviveUpgrade(t *testing.T) {
 		t.Run(filepath.Base(release), func(t *testing.T) {
 			t.Parallel()
 
-			env := startServer(t, filepath.Join(release, "crds"))
+			env := startServer(t, writeCRDsWithCurrentStatus(t, filepath.Join(release, "crds")))
 			w := newFixture(t, env, fleet.Model())
 			w.Start()
 			w.EventuallyReady(w.NewPool(0))
@@ -79,6 +81,33 @@ func TestMachinesSurviveUpgrade(t *testing.T) {
 			}
 		})
 	}
+}
+
+// writeCRDsWithCurrentStatus writes the CRDs of a release to a folder, with the statuses of the current CRDs: the
+// current operator takes the place of the release's, and refuses CRDs without the fields of the status that it writes.
+func writeCRDsWithCurrentStatus(t *testing.T, crds string) string {
+	t.Helper()
+
+	dir, current := t.TempDir(), readCRDs(t, currentCRDs)
+
+	for name, crd := range readCRDs(t, crds) {
+		for i := range crd.Spec.Versions {
+			if status, ok := current[name].Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"]; ok {
+				crd.Spec.Versions[i].Schema.OpenAPIV3Schema.Properties["status"] = status
+			}
+		}
+
+		text, err := yaml.Marshal(crd)
+		if err == nil {
+			err = os.WriteFile(filepath.Join(dir, name+".yaml"), text, 0o600)
+		}
+
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	return dir
 }
 
 // TestObjectsStayValid checks that every object that a release has stored is unchanged after the upgrade of the

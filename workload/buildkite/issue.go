@@ -116,6 +116,10 @@ func (p *provider) reserveBatch(ctx context.Context, ids []string, expiry int64)
 		return nil, p.explainOnce("reserve jobs", err)
 	}
 
+	if response.Reserved == nil && response.NotReserved == nil {
+		return nil, p.explain("reserve jobs", workload.ErrNoData)
+	}
+
 	out := make(map[string]bool, len(response.Reserved))
 	for _, id := range response.Reserved {
 		out[strings.ToLower(id)] = true
@@ -206,6 +210,10 @@ func (p *provider) acquireTokenBatch(ctx context.Context, ids []string, expiry i
 
 	if err != nil {
 		return nil, p.explainOnce("issue job acquisition tokens", err)
+	}
+
+	if response.Tokens == nil && response.NotIssued == nil {
+		return nil, p.explain("issue job acquisition tokens", workload.ErrNoData)
 	}
 
 	out := make(map[string]jobToken, len(response.Tokens))

@@ -387,6 +387,7 @@ func TestNoAcquisitionToken(t *testing.T) {
 		"not issued":     {http.StatusCreated, `{"job_acquisition_tokens":[],"not_issued":["` + unknownJob + `"]}`, workload.NotFound, buildkite.ReasonJobGone},
 		"of another job": {http.StatusCreated, `{"job_acquisition_tokens":[{"job_uuid":"x","job_acquisition_token":"y"}]}`, workload.NotFound, buildkite.ReasonJobGone},
 		"no JSON":        {http.StatusCreated, `<html>`, "", ""},
+		"an error":       {http.StatusCreated, `{"message":"Server Error"}`, "", ""},
 	}
 	for name, tc := range cases {
 		t.Run(name, func(t *testing.T) {
@@ -400,7 +401,7 @@ func TestNoAcquisitionToken(t *testing.T) {
 				case strings.HasSuffix(r.URL.Path, "/batch-reserve"):
 					_, _ = w.Write([]byte(`{"reserved":["` + unknownJob + `"]}`))
 				default:
-					_, _ = w.Write([]byte(`{}`))
+					_, _ = w.Write([]byte(`{"jobs":[]}`))
 				}
 			}))
 			t.Cleanup(server.Close)

@@ -186,10 +186,7 @@ func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.
 				workload.Truncate(states[id], workload.MaxConclusionLength))
 		}
 
-		return workload.Job{}, &workload.Error{
-			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
-			Message: "the cluster of the agent token has no job " + id,
-		}
+		return workload.Job{}, workload.NewJobDeletedError(id, "the agent token's cluster")
 	}
 
 	owner, _, _ := strings.Cut(repository, "/")

@@ -317,7 +317,7 @@ func TestJob(t *testing.T) {
 		t.Errorf("a finished job is %s", got)
 	}
 
-	if _, err := provider.GetJob(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || getReason(err) != workload.ReasonJobMissing {
+	if _, err := provider.GetJob(t.Context(), "acme/app", unknownJob); !workload.Is(err, workload.NotFound) || getReason(err) != workload.ReasonJobDeleted {
 		t.Errorf("Job() of an unknown job = %v", err)
 	}
 

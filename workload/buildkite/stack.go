@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // Limits of the Stacks API.
@@ -64,7 +66,8 @@ type reserveBody struct {
 }
 
 type reserveResponse struct {
-	Reserved []string `json:"reserved"`
+	Reserved    []string `json:"reserved"`
+	NotReserved []string `json:"not_reserved"`
 }
 
 type tokensBody struct {
@@ -73,7 +76,8 @@ type tokensBody struct {
 }
 
 type tokensResponse struct {
-	Tokens []jobToken `json:"job_acquisition_tokens"`
+	Tokens    []jobToken `json:"job_acquisition_tokens"`
+	NotIssued []string   `json:"not_issued"`
 }
 
 // jobToken is the acquisition token of one job. It is secret.
@@ -155,6 +159,10 @@ func (p *provider) fetchPage(ctx context.Context, cursor string, limit int) (sch
 		return page, p.explainOnce("list jobs", err)
 	}
 
+	if page.Jobs == nil {
+		return page, p.explain("list jobs", workload.ErrNoData)
+	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -181,6 +189,10 @@ func (p *provider) fetchJobStates(ctx context.Context, ids []string) (map[string
 
 		if err != nil {
 			return nil, p.explainOnce("read the states of jobs", err)
+		}
+
+		if response.States == nil {
+			return nil, p.explain("read the states of jobs", workload.ErrNoData)
 		}
 
 		for id, state := range response.States {

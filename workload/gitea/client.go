@@ -58,12 +58,25 @@ func newClient(config Config, base, token string, clk clock.Clock) *client {
 		base: base, token: token, redact: newRedactor(token),
 		http: &http.Client{
 			// A POST is not retried, because the failed attempt may have created an object.
-			Transport: retry.NewTransport(transport, clk, func(r *http.Request) bool { return r.Method != http.MethodPost }),
-			Timeout:   config.Timeout,
-			// Redirects are not followed, so that the token reaches only the configured host.
-			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+			Transport:     retry.NewTransport(transport, clk, func(r *http.Request) bool { return r.Method != http.MethodPost }),
+			Timeout:       config.Timeout,
+			CheckRedirect: followOnServer,
 		},
 	}
+}
+
+// maxRedirects bounds the redirects of one call. A repository that was renamed often has one.
+const maxRedirects = 3
+
+// followOnServer follows redirects to the former server only, so that the token reaches only the configured host.
+// The servers redirect calls for the former name of a repository.
+func followOnServer(next *http.Request, previous []*http.Request) error {
+	first := previous[0].URL
+	if next.URL.Scheme != first.Scheme || next.URL.Host != first.Host || len(previous) > maxRedirects {
+		return http.ErrUseLastResponse
+	}
+
+	return nil
 }
 
 // callAPI calls the REST API. An error response is a *responseError.

@@ -44,7 +44,8 @@ func (k kind) convertState(status string) (v1alpha1.JobState, error) {
 	switch {
 	case status == "queued", k == kindForgejo && status == "waiting":
 		return v1alpha1.JobQueued, nil
-	case status == "waiting", status == "blocked":
+	// Gitea 1.27 and later call a blocked job pending, and one that a concurrency group holds back requested.
+	case status == "waiting", status == "blocked", status == "pending", status == "requested":
 		return v1alpha1.JobWaiting, nil
 	case status == "in_progress", status == "running":
 		return v1alpha1.JobRunning, nil
@@ -185,7 +186,9 @@ func (p *provider) convertForgejoJob(j *forgejoJob, repository string) (workload
 // the last call.
 func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	out, err := p.listOpenJobs(ctx)
-	if err != nil {
+
+	known, _ := errors.AsType[*workload.Error](err)
+	if isComplete := err == nil || known != nil && known.Reason == workload.ReasonMoved; !isComplete {
 		return out, err // an incomplete list does not show which jobs have completed
 	}
 
@@ -211,7 +214,7 @@ func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, er
 
 	p.mu.Unlock()
 
-	var firstErr error
+	firstErr := err
 
 	for i := range missing {
 		job, err := p.GetJob(ctx, missing[i].Repository, missing[i].ID)
@@ -231,18 +234,28 @@ func (p *provider) listOpenJobs(ctx context.Context) ([]workload.Job, error) {
 		return p.listOpenForgejoJobs(ctx)
 	}
 
-	var out []workload.Job
+	var (
+		out      []workload.Job
+		movedErr error
+	)
 
 	found, err := p.listGiteaJobs(ctx, "queued", "in_progress")
 
 	for i := range found {
+		repository := cmp.Or(found[i].repository(), p.scope.repository)
+		if p.scope.repository != "" && !strings.EqualFold(repository, p.scope.repository) {
+			// The runners of the repository still get its jobs, and pools know the jobs by the former name.
+			movedErr = workload.NewMovedError("repository "+p.scope.repository, repository, "repository in workload.config.gitea")
+			repository = p.scope.repository
+		}
+
 		// Skip invalid jobs, so that the others are not lost.
-		if job, err := found[i].toJob(cmp.Or(found[i].repository(), p.scope.repository)); err == nil {
+		if job, err := found[i].toJob(repository); err == nil {
 			out = append(out, job)
 		}
 	}
 
-	return out, err
+	return out, cmp.Or(err, movedErr)
 }
 
 // listGiteaJobs pages through the scope's jobs in the given states.
@@ -259,6 +272,10 @@ func (p *provider) listGiteaJobs(ctx context.Context, states ...string) ([]gitea
 
 		if _, err := p.api.callAPI(ctx, http.MethodGet, p.scope.path()+"/actions/jobs?"+query.Encode(), nil, &response); err != nil {
 			return nil, p.explain("list jobs", err)
+		}
+
+		if response.Jobs == nil {
+			return nil, p.explain("list jobs", workload.ErrNoData)
 		}
 
 		out = append(out, response.Jobs...)
@@ -387,8 +404,18 @@ func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.
 
 	var response giteaJob
 
-	_, err := p.api.callAPI(ctx, http.MethodGet, "/repos/"+repository+"/actions/jobs/"+id, nil, &response)
+	path := "/repos/" + repository + "/actions/jobs"
+
+	_, err := p.api.callAPI(ctx, http.MethodGet, path+"/"+id, nil, &response)
 	if statusOf(err) == http.StatusNotFound {
+		var jobs struct {
+			Jobs []struct{} `json:"jobs"`
+		}
+
+		if _, err := p.api.callAPI(ctx, http.MethodGet, path+"?limit=1", nil, &jobs); err == nil && jobs.Jobs != nil {
+			return workload.Job{}, workload.NewJobDeletedError(id, repository)
+		}
+
 		return workload.Job{}, &workload.Error{
 			Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 			Message: fmt.Sprintf("Gitea has no job %s in repository %s, or this access token cannot read it", id, repository),

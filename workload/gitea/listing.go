@@ -129,6 +129,9 @@ func (p *provider) fetchRunnersPage(ctx context.Context, page int) ([]listedRunn
 		}
 
 		_, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &response)
+		if err == nil && response.Runners == nil {
+			err = workload.ErrNoData
+		}
 
 		return response.Runners, response.Total, err
 	}

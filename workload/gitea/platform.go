@@ -40,6 +40,8 @@ func (p Platform) Traits() workload.Traits {
 	out := workload.Traits{
 		Slug: string(p.kind), JobPrefix: "gitea", OperationName: OperationName,
 		IsConfigured: func(config *v1alpha1.BootstrapConfig) bool { return config.Gitea != nil },
+		// Gitea before 1.27 (services/actions/rerun.go). Forgejo's handles are of one attempt.
+		ReusesJobIDs: p.kind == kindGitea,
 	}
 
 	if p.kind == kindForgejo {

@@ -51,6 +51,9 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 		return nil, err
 	}
 
+	// The library requests the media type of version 3.
+	req.Header.Set("Accept", "application/vnd.github+json")
+
 	if r.etag != "" {
 		req.Header.Set("If-None-Match", r.etag)
 	}

@@ -99,6 +99,8 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		List: out.fetchRunners, CheckAllowed: out.checkListAllowed, Timeout: max(listTimeout, timeout), Clock: clk,
 	}
 
+	out.downloads = workload.ListCache[[]*gh.RunnerApplicationDownload]{List: out.fetchDownloads, Timeout: timeout, Clock: clk}
+
 	scopeBudget, appBudget := config.limits.credentialBudgets(clk, urls.api, config.Settings)
 	out.budget, out.app.budget = scopeBudget, appBudget
 

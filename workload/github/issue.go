@@ -247,6 +247,10 @@ func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {
 			return nil, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 		}
 
+		if found.RunnerGroups == nil {
+			return nil, p.explain(call.action, "", workload.ErrNoData)
+		}
+
 		for _, group := range found.RunnerGroups {
 			groups[strings.ToLower(group.GetName())] = group.GetID()
 		}

@@ -5,6 +5,7 @@ package github_test
 
 import (
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
@@ -186,6 +188,85 @@ func TestRedact(t *testing.T) {
 	} {
 		if got := github.Redact(config, text); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestRequestsNameVersionAndToken checks the headers with which a registration token is requested.
+func TestRequestsNameVersionAndToken(t *testing.T) {
+	t.Parallel()
+
+	seen := make(chan http.Header, 10)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/registration-token") {
+			seen <- r.Header.Clone()
+
+			w.WriteHeader(http.StatusNotFound)
+		}
+
+		_, _ = io.WriteString(w, `{"total_count": 0, "runners": []}`)
+	}))
+	t.Cleanup(server.Close)
+
+	p := newTestProvider(t, &github.Settings{Token: "ghp_x", Owner: "acme", Repository: "app", APIURL: server.URL})
+	req := newRunnerRequest("r")
+	req.Registration = v1alpha1.RegistrationToken
+
+	if _, err := p.IssueCredential(t.Context(), req); err == nil {
+		t.Fatal("the token of a server that has none")
+	}
+
+	select {
+	case header := <-seen:
+		for name, want := range map[string]string{
+			"Accept": "application/vnd.github+json", "Authorization": "Bearer ghp_x", "X-Github-Api-Version": "2022-11-28",
+		} {
+			if got := header.Get(name); got != want {
+				t.Errorf("%s: %q, want %q", name, got, want)
+			}
+		}
+	default:
+		t.Error("no token was requested")
+	}
+}
+
+// TestInstallationTokenIsRenewed checks that an App gets another installation token before the first one expires.
+func TestInstallationTokenIsRenewed(t *testing.T) {
+	t.Parallel()
+
+	_, key := newKey(t)
+
+	for lifetime, want := range map[time.Duration]int32{time.Hour: 1, 30 * time.Second: 2} {
+		var issued atomic.Int32
+
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if strings.HasSuffix(r.URL.Path, "/access_tokens") {
+				w.WriteHeader(http.StatusCreated)
+				_, _ = fmt.Fprintf(w, `{"token": "ghs_%d", "expires_at": %q}`, issued.Add(1), time.Now().Add(lifetime).UTC().Format(time.RFC3339))
+
+				return
+			}
+
+			_, _ = io.WriteString(w, `{"total_count": 0, "runners": []}`)
+		}))
+		t.Cleanup(server.Close)
+
+		p := newTestProvider(t, &github.Settings{
+			App: &github.App{AppID: "1", PrivateKey: key, InstallationID: 2}, Owner: "acme", Repository: "app", APIURL: server.URL,
+		})
+
+		for range 2 {
+			if _, err := p.ListRunners(t.Context(), "x"); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := p.FindRunner(t.Context(), "x", 0); workload.KindOf(err) != workload.NotFound {
+				t.Fatal(err)
+			}
+		}
+
+		if got := issued.Load(); want == 1 && got != 1 || want > 1 && got < want {
+			t.Errorf("%d tokens with a lifetime of %s, want %d", got, lifetime, want)
 		}
 	}
 }

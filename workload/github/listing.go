@@ -113,6 +113,10 @@ func (p *provider) fetchPage(ctx context.Context, query url.Values) (*gh.Runners
 		return nil, 0, p.explain(call.action, p.urls.scope.runnersRequirement(), err)
 	}
 
+	if found.Runners == nil {
+		return nil, 0, p.explain(call.action, "", workload.ErrNoData)
+	}
+
 	return found, resp.NextPage, nil
 }
 

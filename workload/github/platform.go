@@ -4,6 +4,7 @@
 package github
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,9 +62,9 @@ func (Platform) ResolveRunner(
 		labels, out.Group, out.Queue = config.Labels, config.RunnerGroup, config.ScaleSet
 	}
 
-	out.Labels = MergeLabels(labels)
+	out.Labels, out.DefaultLabels = MergeLabels(labels), DefaultLabels()
 	out.Scope = ResolveScope(config, bootstrap)
-	out.Program = buildProgram(bootstrap)
+	out.Program = buildProgram(template)
 
 	if bootstrap == nil {
 		return out, workload.NewMissingBootstrapError(template, "github")
@@ -104,12 +105,22 @@ func findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.GitHu
 	return template.Spec.Bootstrap.Config.GitHub
 }
 
-// buildProgram returns the runner's settings, with the same defaults that the API server sets.
-func buildProgram(bootstrap *v1alpha1.GitHubBootstrap) guest.Runner {
+// osWindows is GitHub's name of Windows.
+const osWindows = "win"
+
+// buildProgram returns the runner's settings, with the same defaults that the API server sets, and the newest release
+// of the runner that the template's status names. The template may be nil.
+func buildProgram(template *v1alpha1.HypervisorMachineTemplate) guest.Runner {
 	out := guest.Runner{
 		InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work",
 		ConfigScript: "config.sh", RunScript: "run.sh", OS: "linux", Arch: "x64",
 	}
+
+	if template != nil && template.IsWindows() {
+		out.OS = osWindows
+	}
+
+	bootstrap := findBootstrap(template)
 	if bootstrap == nil || bootstrap.Runner == nil {
 		return out
 	}
@@ -119,12 +130,24 @@ func buildProgram(bootstrap *v1alpha1.GitHubBootstrap) guest.Runner {
 	for field, value := range map[*string]string{
 		&out.InstallPath: bootstrap.Runner.InstallPath, &out.WorkDir: bootstrap.Runner.WorkDir,
 		&out.ConfigScript: bootstrap.Runner.ConfigScript, &out.RunScript: bootstrap.Runner.RunScript,
-		&out.OS: bootstrap.Runner.OS, &out.Arch: bootstrap.Runner.Arch,
+		&out.Arch: bootstrap.Runner.Arch,
 	} {
 		if value != "" {
 			*field = value
 		}
 	}
+
+	newest := template.Status.Runner
+
+	switch version := bootstrap.Runner.Version; {
+	case version == v1alpha1.RunnerVersionLatest && newest != nil:
+		out.Version, out.DownloadSHA256 = newest.Version, newest.SHA256
+		out.DownloadURL = cmp.Or(out.DownloadURL, newest.DownloadURL)
+	case version != v1alpha1.RunnerVersionLatest && version != v1alpha1.RunnerVersionFromImage:
+		out.Version = version
+	}
+
+	out.DownloadURL = strings.NewReplacer("{os}", out.OS, "{arch}", out.Arch, "{version}", out.Version).Replace(out.DownloadURL)
 
 	return out
 }
@@ -148,7 +171,7 @@ func listSecrets(bootstrap *v1alpha1.GitHubBootstrap) map[string]v1alpha1.Secret
 // the runner or the job belongs to a runner scale set, the other one must belong to the same set, and
 // the labels do not matter. Queue is the name of the scale set.
 func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.JobMatch {
-	jobScope := workload.Scope{Repository: job.Repository, Organization: job.Organization}
+	jobScope := workload.Scope{Repository: job.Repository, Organization: job.Organization, Enterprise: job.Enterprise}
 	match := workload.JobMatch{InScope: isInScope(runner.Scope, jobScope)}
 
 	switch {
@@ -181,10 +204,9 @@ func (Platform) MatchJob(runner workload.RunnerSpec, job workload.Job) workload.
 }
 
 // isInScope reports whether runners of a scope take the jobs of another scope. GitHub's owners and
-// repositories are case-insensitive. A job also belongs to an organization if its repository's
-// owner has the organization's name, because users and organizations share one namespace. Webhooks
-// do not name the enterprise, so for an enterprise isInScope returns true: the webhook's secret
-// shows that the webhook belongs to the enterprise.
+// repositories are case-insensitive. A job belongs to the organization that owns its repository. Another
+// organization in a webhook does not count, because the webhook's secret can be that of the repository. The
+// enterprise of a job is that of the pool that reported it, for the same reason.
 func isInScope(scope, jobScope workload.Scope) bool {
 	switch {
 	case scope.Repository != "":
@@ -192,9 +214,9 @@ func isInScope(scope, jobScope workload.Scope) bool {
 	case scope.Organization != "":
 		owner, _, _ := strings.Cut(jobScope.Repository, "/")
 
-		return strings.EqualFold(scope.Organization, jobScope.Organization) || strings.EqualFold(scope.Organization, owner)
+		return strings.EqualFold(scope.Organization, cmp.Or(owner, jobScope.Organization))
 	default:
-		return scope.Enterprise != ""
+		return scope.Enterprise != "" && strings.EqualFold(scope.Enterprise, jobScope.Enterprise)
 	}
 }
 

@@ -4,10 +4,12 @@
 package github_test
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -27,6 +29,60 @@ type scopedSpec struct {
 	scope  workload.Scope
 	labels []string
 	group  string
+}
+
+// The App of a template is the one in the Secrets that the template names.
+func TestAppOfTheSecrets(t *testing.T) {
+	t.Parallel()
+
+	private, key := newKey(t)
+	_, otherKey := newKey(t)
+	server := githubtest.New(t, newAppOptions(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"}))
+
+	selector := func(key string) v1alpha1.SecretValueSource {
+		return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "app", Key: key}}
+	}
+	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+		Organization: githubtest.Org, APIURL: server.URL,
+		App: &v1alpha1.GitHubApp{AppID: selector("id"), PrivateKey: selector("key"), InstallationID: selector("installation")},
+	}}
+	platform := github.NewPlatform()
+
+	runner, err := platform.ResolveRunner(template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for name, tc := range map[string]struct {
+		secret map[string]string
+		reason string
+	}{
+		"complete":             {map[string]string{"id": "4711", "key": string(key), "installation": " 815\n"}, ""},
+		"another App":          {map[string]string{"id": "4712", "key": string(key), "installation": "815"}, github.ReasonCredentials},
+		"another App's key":    {map[string]string{"id": "4711", "key": string(otherKey), "installation": "815"}, github.ReasonCredentials},
+		"another installation": {map[string]string{"id": "4711", "key": string(key), "installation": "816"}, github.ReasonInstallation},
+		"no number":            {map[string]string{"id": "4711", "key": string(key), "installation": "x"}, "InstallationIDInvalid"},
+	} {
+		secrets := map[string]string{}
+		for name, source := range runner.Secrets {
+			secrets[name] = tc.secret[source.SecretKeyRef.Key]
+		}
+
+		p, err := platform.Open(workload.Config{Runner: runner, Template: template, Secrets: secrets})
+		if err == nil {
+			err = p.Validate(t.Context())
+		}
+
+		reason := errclass.ReasonOf(err, "")
+		if platformErr, ok := errors.AsType[*workload.Error](err); ok {
+			reason = platformErr.Reason
+		}
+
+		if reason != tc.reason || (err == nil) != (tc.reason == "") {
+			t.Errorf("%s: %v, want reason %q", name, err, tc.reason)
+		}
+	}
 }
 
 func TestPlatformRunner(t *testing.T) {
@@ -94,6 +150,46 @@ func TestPlatformRunner(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestDownloadIsForThePlatformOfTheRunner checks that the placeholders in the URL of the runner are replaced.
+func TestDownloadIsForThePlatformOfTheRunner(t *testing.T) {
+	t.Parallel()
+
+	const sum = "29fc8cf2dab4c195bb147384e7e2c94cfd4d4022c793b346a6175435265aa278"
+
+	for name, tc := range map[string]struct {
+		runner v1alpha1.GitHubRunner
+		want   string
+	}{
+		"the defaults":         {v1alpha1.GitHubRunner{DownloadURL: "https://x.example/{os}-{arch}.tgz"}, "https://x.example/linux-x64.tgz"},
+		"another architecture": {v1alpha1.GitHubRunner{DownloadURL: "https://x.example/{arch}/{arch}", Arch: "arm64"}, "https://x.example/arm64/arm64"},
+		"no placeholder":       {v1alpha1.GitHubRunner{DownloadURL: "https://x.example/runner.tgz"}, "https://x.example/runner.tgz"},
+	} {
+		tc.runner.DownloadSHA256 = sum
+		template := &v1alpha1.HypervisorMachineTemplate{}
+		template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{Owner: "o", Runner: &tc.runner}}
+
+		got, err := github.Platform{}.ResolveRunner(template, v1alpha1.Workload{})
+		if err != nil || got.Program.DownloadURL != tc.want || got.Program.DownloadSHA256 != sum {
+			t.Errorf("%s: %+v, %v; want a download from %s", name, got.Program, err, tc.want)
+		}
+	}
+}
+
+// TestTimeoutIsThatOfTheTemplate checks that calls have the timeout of the template.
+func TestTimeoutIsThatOfTheTemplate(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{
+		GitHub: &v1alpha1.GitHubBootstrap{Owner: "o"}, HTTPClient: &v1alpha1.HTTPClient{TimeoutSeconds: 7},
+	}
+
+	got, err := github.Platform{}.ResolveRunner(template, v1alpha1.Workload{})
+	if err != nil || got.Timeout != 7*time.Second {
+		t.Errorf("timeout %s, %v", got.Timeout, err)
 	}
 }
 

@@ -69,6 +69,8 @@ type runList struct {
 	Runs []listedRun `json:"workflow_runs"`
 }
 
+func (l runList) isList() bool { return l.Runs != nil }
+
 type listedRun struct {
 	ID         int64  `json:"id"`
 	Attempt    int    `json:"run_attempt"`
@@ -85,6 +87,8 @@ type listedRun struct {
 type jobList struct {
 	Jobs []*jobPayload `json:"jobs"`
 }
+
+func (l jobList) isList() bool { return l.Jobs != nil }
 
 // ListJobs returns the jobs that are not completed, and the jobs that have completed since the last
 // poll. For a repository's scope it lists only that repository. GitHub has no job list for an
@@ -193,7 +197,10 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 		return nil, err
 	}
 
-	var out []workload.Job
+	var (
+		out   []workload.Job
+		moved string
+	)
 
 	for _, run := range state.selectDue(listed) {
 		jobs, err := p.pollRun(ctx, name, run)
@@ -202,6 +209,8 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 		if err != nil {
 			return out, err
 		}
+
+		moved = cmp.Or(moved, run.run.movedTo(p.urls.scope, name))
 	}
 
 	maps.DeleteFunc(state.runs, func(id int64, run *polledRun) bool {
@@ -210,7 +219,26 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 		return !isListed && len(run.openJobs) == 0
 	})
 
+	if moved != "" {
+		return out, workload.NewMovedError("repository "+name, moved, "the owner and the repository in the pool's "+
+			"workload.config.github or the template's bootstrap.config.github, and spec.demand.polling.repositories")
+	}
+
 	return out, nil
+}
+
+// movedTo returns the repository's new name if the repository is no longer in the scope under its new name,
+// and "" otherwise. GitHub redirects calls for the former name. Whether a repository belongs to an enterprise
+// is unknown.
+func (r *listedRun) movedTo(target scope, polled string) string {
+	name := r.Repository.FullName
+	owner, _, _ := strings.Cut(name, "/")
+
+	if strings.EqualFold(name, polled) || target.enterprise != "" || target.repo == "" && strings.EqualFold(owner, target.owner) {
+		return ""
+	}
+
+	return name
 }
 
 // pollRuns returns the repository's runs that are not completed, by id.
@@ -310,7 +338,7 @@ func (p *provider) pollRun(ctx context.Context, name string, polled *polledRun) 
 		}
 
 		pages[key] = response
-		all = append(all, polled.run.convertJobs(response.body)...)
+		all = append(all, polled.run.convertJobs(response.body, p.urls.scope, name)...)
 
 		if !response.hasNext {
 			break
@@ -345,13 +373,18 @@ func (r *polledRun) selectChanged(all []workload.Job) []workload.Job {
 }
 
 // convertJobs converts a list of jobs. It skips jobs that this package cannot parse, so that the
-// others are not lost.
-func (r *listedRun) convertJobs(list jobList) []workload.Job {
+// others are not lost. If the scope is a repository that was renamed, its jobs keep the former name, because the
+// runners of that name still get them.
+func (r *listedRun) convertJobs(list jobList, target scope, polled string) []workload.Job {
 	var out []workload.Job
+
+	isMoved := target.repo != "" && r.movedTo(target, polled) != ""
 
 	for _, listed := range list.Jobs {
 		event := payload{Job: listed, Repository: &repository{FullName: r.Repository.FullName}}
-		if r.Repository.Owner.Type == "Organization" {
+		if isMoved {
+			event.Repository.FullName = polled
+		} else if r.Repository.Owner.Type == "Organization" {
 			event.Organization = &organization{Login: r.Repository.Owner.Login}
 		}
 
@@ -366,7 +399,9 @@ func (r *listedRun) convertJobs(list jobList) []workload.Job {
 // sendCached makes a conditional call and returns the cached response if GitHub answers that it has
 // not changed. GitHub does not count such calls against the hourly rate limit
 // (https://docs.github.com/rest/using-the-rest-api/best-practices-for-using-the-rest-api).
-func sendCached[T any](ctx context.Context, client caller, call request, cached *cachedResponse[T]) (*cachedResponse[T], error) {
+func sendCached[T interface{ isList() bool }](
+	ctx context.Context, client caller, call request, cached *cachedResponse[T],
+) (*cachedResponse[T], error) {
 	if cached != nil {
 		call.etag = cached.etag
 	}
@@ -380,6 +415,10 @@ func sendCached[T any](ctx context.Context, client caller, call request, cached 
 
 	if err != nil {
 		return nil, err
+	}
+
+	if !response.body.isList() {
+		return nil, workload.ErrNoData
 	}
 
 	response.etag, response.hasNext = resp.Header.Get("Etag"), resp.NextPage != 0

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -48,6 +49,8 @@ type provider struct {
 	redact     log.Redactor
 	runnerList workload.ListCache[map[string]workload.Runner]
 	polls      pollState
+	// downloads are the downloads of the newest release of the runner.
+	downloads workload.ListCache[[]*gh.RunnerApplicationDownload]
 
 	redeliveryMu sync.Mutex
 	// redeliverSince is the time since which deliveries still have to be checked.
@@ -65,6 +68,8 @@ var (
 	_ workload.Provider    = (*provider)(nil)
 	_ workload.Poller      = (*provider)(nil)
 	_ workload.Redeliverer = (*provider)(nil)
+
+	_ workload.ReleaseFinder = (*provider)(nil)
 )
 
 // Validate lists the runners, which proves that the credentials and the scope are valid, and checks
@@ -203,6 +208,10 @@ func (p *provider) GetJob(ctx context.Context, repo, id string) (workload.Job, e
 
 	if _, err := p.send(ctx, call, &response.Job); err != nil {
 		if status, ok := responseStatus(err); ok && status == http.StatusNotFound {
+			if p.canReadRuns(ctx, owner, name) {
+				return workload.Job{}, workload.NewJobDeletedError(id, repo)
+			}
+
 			return workload.Job{}, &workload.Error{
 				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 				Message: fmt.Sprintf("GitHub has no job %s in repository %s, or hides it from these credentials: grant %s",
@@ -214,4 +223,18 @@ func (p *provider) GetJob(ctx context.Context, repo, id string) (workload.Job, e
 	}
 
 	return response.toJob()
+}
+
+// canReadRuns reports whether the credentials can read the workflow runs of a repository. This needs the same
+// permission as the jobs.
+func (p *provider) canReadRuns(ctx context.Context, owner, name string) bool {
+	call := request{
+		class: classGetJob, action: "list the runs of " + owner + "/" + name, path: "repos/" + owner + "/" + name + "/actions/runs",
+		query: url.Values{"per_page": {"1"}},
+	}
+
+	found := runList{}
+	_, err := p.send(ctx, call, &found)
+
+	return err == nil && found.isList()
 }

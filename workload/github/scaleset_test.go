@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -122,16 +123,6 @@ func startStream(t *testing.T, p workload.Provider, to *jobLedger) (stop func() 
 	return stop
 }
 
-func waitUntil(t *testing.T, what string, cond func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(time.Minute); !cond(); time.Sleep(2 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
 func queueJobs(server *githubtest.Server, count int) []control.Job {
 	return server.Queue(control.JobSpec{Labels: []string{setName}, Count: count})
 }
@@ -155,7 +146,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 			stop := startStream(t, p, jobs)
 			asked := queueJobs(server, 1)
 
-			waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+			timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
 			job := jobs.listJobs(v1alpha1.JobQueued)[0]
 			want := workload.Job{
@@ -178,7 +169,7 @@ func TestScaleSetRunsAJob(t *testing.T) {
 				t.Fatalf("the runner ended with %d: %s", code, runner.Output())
 			}
 
-			waitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
+			timing.WaitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
 
 			ended := jobs.listJobs(v1alpha1.JobCompleted)[0]
 			if ended.ID != job.ID || ended.Conclusion != "success" || ended.RunnerName != "vm-1" || ended.StartedAt == nil {
@@ -221,9 +212,9 @@ func TestScaleSetScopes(t *testing.T) {
 
 			startStream(t, p, jobs)
 			queueJobs(server, 1)
-			waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+			timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 			runJob(t, p, "vm-1")
-			waitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
+			timing.WaitUntil(t, "the job is completed", func() bool { return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 })
 		})
 	}
 }

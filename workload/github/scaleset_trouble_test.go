@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	sim "github.com/hyperfleet/hyperfleet/sim/github"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
@@ -53,9 +54,9 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			server := githubtest.New(t, options)
 			p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(2)
 			startStream(t, p, jobs)
-			waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 2 })
+			timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 2 })
 			queueJobs(server, 5)
-			waitUntil(t, "two jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
+			timing.WaitUntil(t, "two jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 			// After several polls, there are still two jobs.
 			polls := server.State().Requests["scaleset message"]
 			server.WaitUntil("three polls are over", func(s control.State) bool { return s.Requests["scaleset message"] >= polls+3 })
@@ -65,11 +66,11 @@ func TestScaleSetKeepsToCapacity(t *testing.T) {
 			}
 
 			runJob(t, p, "vm-1")
-			waitUntil(t, "the next job is reported", func() bool {
+			timing.WaitUntil(t, "the next job is reported", func() bool {
 				return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 1
 			})
 			jobs.update(func() { jobs.capacity = 10 })
-			waitUntil(t, "all jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 4 })
+			timing.WaitUntil(t, "all jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 4 })
 		})
 	}
 }
@@ -82,10 +83,10 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 	p, jobs := newTestProvider(t, newSetConfig(server)), newJobLedger(5)
 	stop := startStream(t, p, jobs)
 
-	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 	jobs.update(func() { jobs.fail = errors.New("the ledger is unavailable") })
 	queueJobs(server, 1)
-	waitUntil(t, "the caller was called", func() bool { return jobs.countCalls() > 1 })
+	timing.WaitUntil(t, "the caller was called", func() bool { return jobs.countCalls() > 1 })
 
 	if err := stop(); err == nil || !strings.Contains(err.Error(), "the ledger is unavailable") {
 		t.Errorf("Stream = %v, want the caller's error", err)
@@ -97,7 +98,7 @@ func TestScaleSetAcknowledgesAfterTheCaller(t *testing.T) {
 
 	jobs.update(func() { jobs.fail = nil })
 	startStream(t, p, jobs)
-	waitUntil(t, "the message was delivered again", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+	timing.WaitUntil(t, "the message was delivered again", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 	server.WaitUntil("it is acknowledged", func(s control.State) bool { return s.Requests["scaleset acknowledge"] == 1 })
 }
 
@@ -118,7 +119,7 @@ func TestScaleSetRestart(t *testing.T) {
 	stop := startStream(t, first, jobs)
 
 	queueJobs(server, 2)
-	waitUntil(t, "both jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
+	timing.WaitUntil(t, "both jobs are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 
 	_ = stop()
 
@@ -127,7 +128,7 @@ func TestScaleSetRestart(t *testing.T) {
 
 	second := newTestProvider(t, newSetConfig(server))
 	startStream(t, second, jobs)
-	waitUntil(t, "all jobs are reported", func() bool {
+	timing.WaitUntil(t, "all jobs are reported", func() bool {
 		return len(jobs.listJobs(v1alpha1.JobQueued)) == 121 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 1
 	})
 
@@ -149,7 +150,7 @@ func TestScaleSetHasOneListener(t *testing.T) {
 	jobs := newJobLedger(5)
 	stop := startStream(t, first, jobs)
 
-	waitUntil(t, "the first listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	timing.WaitUntil(t, "the first listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
 	listen := func() error {
 		return asInterface[workload.Streamer](t, second).StreamJobs(t.Context(), jobs.getCapacity, jobs.recordJobs)
@@ -164,7 +165,7 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	again := startStream(t, second, newJobLedger(3))
 
-	waitUntil(t, "the second listener is connected", func() bool { return server.Capacity(setName) == 3 })
+	timing.WaitUntil(t, "the second listener is connected", func() bool { return server.Capacity(setName) == 3 })
 
 	_ = again()
 
@@ -179,13 +180,13 @@ func TestScaleSetHasOneListener(t *testing.T) {
 
 	clk.Step(6 * time.Minute)
 	startStream(t, second, newJobLedger(4))
-	waitUntil(t, "the new listener takes over", func() bool { return server.Capacity(setName) == 4 })
+	timing.WaitUntil(t, "the new listener takes over", func() bool { return server.Capacity(setName) == 4 })
 }
 
 // stepUntil advances the clock until cond is true.
 func stepUntil(t *testing.T, clk *testclock.FakeClock, by time.Duration, what string, cond func() bool) {
 	t.Helper()
-	waitUntil(t, what, func() bool {
+	timing.WaitUntil(t, what, func() bool {
 		clk.Step(by)
 		time.Sleep(time.Millisecond)
 
@@ -203,7 +204,7 @@ func TestScaleSetRenewsTokens(t *testing.T) {
 	}})
 	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
 	startStream(t, p, jobs)
-	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
 	requests := func(name string) int { return server.State().Requests[name] }
 
@@ -228,7 +229,7 @@ func TestScaleSetReplacesLostMessages(t *testing.T) {
 	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
 	stop := startStream(t, p, jobs)
 
-	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 
 	_ = stop()
 
@@ -252,7 +253,7 @@ func TestScaleSetReplacesLostMessages(t *testing.T) {
 
 	// The updates of the job's start and end name it, and its placeholder is closed.
 	runJob(t, p, "vm-1")
-	waitUntil(t, "one job and its placeholder are completed", func() bool {
+	timing.WaitUntil(t, "one job and its placeholder are completed", func() bool {
 		return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 && len(jobs.listJobs(v1alpha1.JobCompleted)) == 2
 	})
 }
@@ -277,7 +278,7 @@ func TestScaleSetWithFaults(t *testing.T) {
 		}
 	})
 
-	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 4 })
+	timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 4 })
 
 	if err := server.SetFaults(control.Faults{ServerError: 0.05, MessageRepeated: 0.3}); err != nil {
 		t.Fatal(err)
@@ -287,7 +288,7 @@ func TestScaleSetWithFaults(t *testing.T) {
 
 	for i := range 12 {
 		name := fmt.Sprintf("vm-%d", i)
-		waitUntil(t, "a runner is created", func() bool {
+		timing.WaitUntil(t, "a runner is created", func() bool {
 			credential, err := p.IssueCredential(t.Context(), newSetRequest(name))
 			if err != nil {
 				return false
@@ -313,7 +314,7 @@ func TestScaleSetWithFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	waitUntil(t, "all jobs in the ledger are completed", func() bool {
+	timing.WaitUntil(t, "all jobs in the ledger are completed", func() bool {
 		return len(jobs.listJobs(v1alpha1.JobQueued)) == 0 && len(jobs.listJobs(v1alpha1.JobRunning)) == 0
 	})
 	cancel()
@@ -331,9 +332,9 @@ func TestScaleSetAssignsAgain(t *testing.T) {
 	}})
 	p, jobs := newProviderWithClock(t, newSetConfig(server), clk), newJobLedger(5)
 	startStream(t, p, jobs)
-	waitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
+	timing.WaitUntil(t, "the listener is connected", func() bool { return server.Capacity(setName) == 5 })
 	queueJobs(server, 1)
-	waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+	timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 	stepUntil(t, clk, 5*time.Second, "it is assigned again", func() bool {
 		return len(jobs.listJobs(v1alpha1.JobCompleted)) == 1 && len(jobs.listJobs(v1alpha1.JobQueued)) == 1
 	})
@@ -458,7 +459,7 @@ func TestScaleSetIsRecreated(t *testing.T) {
 	startStream(t, p, jobs)
 	queueJobs(server, 1)
 	server.Queue(control.JobSpec{Labels: []string{"gpu"}})
-	waitUntil(t, "jobs with either label are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
+	timing.WaitUntil(t, "jobs with either label are reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 2 })
 }
 
 func TestScaleSetJobs(t *testing.T) {
@@ -473,7 +474,7 @@ func TestScaleSetJobs(t *testing.T) {
 
 	startStream(t, p, jobs)
 	queueJobs(server, 1)
-	waitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+	timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
 	job := jobs.listJobs(v1alpha1.JobQueued)[0]
 	if said, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {

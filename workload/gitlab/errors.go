@@ -63,6 +63,15 @@ func newRedactor(token string) log.Redactor {
 		`(?i:(bearer|token|private-token|access_token)[=: ]+)[A-Za-z0-9_.~+/-]{16,}=*|//[^/@\s]+@`), token)
 }
 
+// requireObject returns ErrNoData for a successful response whose body is null.
+func requireObject[T any](object *T, _ *gl.Response, err error) (*T, error) {
+	if err == nil && object == nil {
+		err = workload.ErrNoData
+	}
+
+	return object, err
+}
+
 // statusOf returns the status of GitLab's response, and false if there was no response.
 func statusOf(err error) (int, bool) {
 	if errors.Is(err, gl.ErrNotFound) {

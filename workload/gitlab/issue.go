@@ -45,7 +45,7 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 		return workload.Credential{}, err
 	}
 
-	created, _, err := p.client.Users.CreateUserRunner(p.buildOptions(req, location), gl.WithContext(ctx))
+	created, err := requireObject(p.client.Users.CreateUserRunner(p.buildOptions(req, location), gl.WithContext(ctx)))
 	if err != nil {
 		// The failed call may have created the runner, so the next attempt must list the runners
 		// again.

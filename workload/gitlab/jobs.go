@@ -38,9 +38,13 @@ func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.
 		return workload.Job{}, err
 	}
 
-	response, _, err := p.client.Jobs.GetJob(repository, number, gl.WithContext(ctx))
+	response, err := requireObject(p.client.Jobs.GetJob(repository, number, gl.WithContext(ctx)))
 	if err != nil {
 		if status, _ := statusOf(err); status == http.StatusNotFound {
+			if p.canReadJobs(ctx, repository) {
+				return workload.Job{}, workload.NewJobDeletedError(id, repository)
+			}
+
 			return workload.Job{}, &workload.Error{
 				Kind: workload.NotFound, Reason: workload.ReasonJobMissing,
 				Message: fmt.Sprintf("GitLab has no job %s in project %s, or hides it from this access token: use %s",
@@ -52,6 +56,14 @@ func (p *provider) GetJob(ctx context.Context, repository, id string) (workload.
 	}
 
 	return convertJob(repository, response)
+}
+
+// canReadJobs reports whether the access token can read the jobs of a project.
+func (p *provider) canReadJobs(ctx context.Context, project string) bool {
+	opts := &gl.ListJobsOptions{ListOptions: gl.ListOptions{PerPage: 1}}
+	found, _, err := p.client.Jobs.ListProjectJobs(project, opts, gl.WithContext(ctx))
+
+	return err == nil && found != nil
 }
 
 // ListJobs returns the pending and running jobs of the project or of the group's projects. For a
@@ -94,7 +106,21 @@ func (p *provider) ListJobs(ctx context.Context, repositories []string) ([]workl
 		out = append(out, jobs...)
 	}
 
+	if p.isMoved(location) {
+		// The runners of the project still get its jobs, and pools know the jobs by the former path.
+		for i := range out {
+			out[i].Repository = p.scope.name
+		}
+
+		return out, workload.NewMovedError("project "+p.scope.name, location.path, "projectId in workload.config.gitlab")
+	}
+
 	return out, nil
+}
+
+// isMoved reports whether the project has another path than in the settings, which GitLab redirects.
+func (p *provider) isMoved(location scopeLocation) bool {
+	return p.scope.kind == projectScope && !isID(p.scope.name) && !strings.EqualFold(p.scope.name, location.path)
 }
 
 // listPolledProjects returns the paths of the projects to list jobs of, without duplicates.
@@ -152,6 +178,10 @@ func (p *provider) listProjectJobs(ctx context.Context, project string) ([]workl
 
 	for opts.Page = 1; opts.Page > 0 && opts.Page <= maxJobPages; {
 		found, resp, err := p.client.Jobs.ListProjectJobs(project, opts, gl.WithContext(ctx))
+		if err == nil && found == nil {
+			err = workload.ErrNoData
+		}
+
 		if err != nil {
 			return nil, p.explain("list the jobs of project "+project, jobsRequirement, err)
 		}

@@ -135,5 +135,9 @@ func (p *provider) fetchPage(ctx context.Context, page int64) ([]listedRunner, *
 		return nil, nil, p.explain("list runners", readRequirement, err)
 	}
 
+	if found == nil {
+		return nil, nil, p.explain("list runners", readRequirement, workload.ErrNoData)
+	}
+
 	return found, resp, nil
 }

@@ -80,7 +80,7 @@ func (p *provider) checkToken(ctx context.Context) error {
 		return err
 	}
 
-	token, _, err := p.client.PersonalAccessTokens.GetSinglePersonalAccessToken(gl.WithContext(ctx))
+	token, err := requireObject(p.client.PersonalAccessTokens.GetSinglePersonalAccessToken(gl.WithContext(ctx)))
 	if err != nil {
 		if status, _ := statusOf(err); status == http.StatusNotFound || status == http.StatusBadRequest {
 			return nil
@@ -141,7 +141,7 @@ func (p *provider) locate(ctx context.Context) (scopeLocation, error) {
 
 func (p *provider) lookUp(ctx context.Context) (scopeLocation, error) {
 	if p.scope.kind == projectScope {
-		project, _, err := p.client.Projects.GetProject(p.scope.name, nil, gl.WithContext(ctx))
+		project, err := requireObject(p.client.Projects.GetProject(p.scope.name, nil, gl.WithContext(ctx)))
 		if err != nil {
 			return scopeLocation{}, p.explain("get the project", readRequirement, err)
 		}
@@ -151,7 +151,7 @@ func (p *provider) lookUp(ctx context.Context) (scopeLocation, error) {
 
 	options := &gl.GetGroupOptions{WithProjects: new(false)}
 
-	group, _, err := p.client.Groups.GetGroup(p.scope.name, options, gl.WithContext(ctx))
+	group, err := requireObject(p.client.Groups.GetGroup(p.scope.name, options, gl.WithContext(ctx)))
 	if err != nil {
 		return scopeLocation{}, p.explain("get the group", readRequirement, err)
 	}

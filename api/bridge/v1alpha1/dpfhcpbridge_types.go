@@ -79,8 +79,8 @@ const (
 	// ReasonVIPNotInPool means that no IPAddressPool has the addresses and serves the control plane.
 	ReasonVIPNotInPool = "VIPNotInPool"
 	// Reasons of SecretsValid: a key is missing, or its value is not valid.
-	ReasonKeyMissing = "KeyMissing"
-	ReasonUnreadable = "Unreadable"
+	ReasonKeyMissing  = "KeyMissing"
+	ReasonInvalidData = "InvalidData"
 	// Reason of StorageClassValid: the StorageClass does not provision volumes dynamically.
 	ReasonNotDynamic = "NotDynamic"
 	// Reasons of ReleaseImageValid: the registry does not have the image, the pull secret may not read
@@ -133,7 +133,7 @@ type DPFHCPBridge struct {
 	// status is the observed state of the hosted cluster. Until the first reconcile, Ready is Unknown.
 	//
 	// +optional
-	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "NotLookedAt", message: "the operator has not reconciled the bridge yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
+	// +kubebuilder:default={conditions: {{type: "Ready", status: "Unknown", reason: "NotReconciled", message: "the operator has not reconciled the bridge yet", lastTransitionTime: "1970-01-01T00:00:00Z"}}}
 	Status DPFHCPBridgeStatus `json:"status,omitempty"`
 }
 

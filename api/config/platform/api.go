@@ -146,7 +146,7 @@ type Entity struct {
 	Plural string `yaml:"plural"`
 	// ParentKind is the kind of the parent, if the kind has one.
 	ParentKind string `yaml:"parent_kind"`
-	// OnParentDelete is restrict (default) or cascade.
+	// OnParentDelete is restrict (default), cascade or orphan.
 	OnParentDelete string `yaml:"on_parent_delete"`
 	// RequiredAdapters must all report Available before a resource is Reconciled, and Finalized before it
 	// is deleted.

@@ -5,8 +5,13 @@ package platform
 
 import "time"
 
-// BrokerRabbitMQ is the only supported type of broker.
-const BrokerRabbitMQ = "rabbitmq"
+// Types of brokers.
+const (
+	// BrokerRabbitMQ is the only supported type.
+	BrokerRabbitMQ = "rabbitmq"
+	// BrokerPubSub is Google Pub/Sub, the other type of upstream. It is not supported.
+	BrokerPubSub = "googlepubsub"
+)
 
 // Broker configures the broker, in the file of sentinel or in its own file (broker.yaml,
 // BROKER_CONFIG_FILE).
@@ -24,6 +29,14 @@ type Broker struct {
 	// and 30s.
 	MinBackoff time.Duration `yaml:"min_backoff"`
 	MaxBackoff time.Duration `yaml:"max_backoff"`
+}
+
+// DefaultBroker returns the defaults of the settings of a broker.
+func DefaultBroker() Broker {
+	return Broker{
+		Parallelism: 8, MaxDeliveries: 10, MinBackoff: 500 * time.Millisecond, MaxBackoff: 30 * time.Second,
+		RabbitMQ: BrokerRabbit{ExchangeType: "topic", PrefetchCount: 1000},
+	}
 }
 
 // BrokerRabbit configures the connection to RabbitMQ.
@@ -48,9 +61,6 @@ type BrokerRabbit struct {
 	// RoutingKey is the routing key with which events are published and queues are bound. Default: the
 	// empty string.
 	RoutingKey string `yaml:"routing_key"`
-	// Quorum creates queues that do not exist yet as quorum queues. Quorum queues survive the loss of a
-	// node, but upstream's programs cannot use them. Default: classic queues.
-	Quorum bool `yaml:"quorum"`
 	// PrefetchCount is the maximum number of unacknowledged events of a subscriber, including events that
 	// wait for a retry. Default: 1000.
 	PrefetchCount int `yaml:"prefetch_count"`

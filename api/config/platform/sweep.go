@@ -5,8 +5,13 @@ package platform
 
 import "time"
 
-// Sweep configures `hyperfleet-platform sweep`, which runs once and exits.
+// Sweep configures `hyperfleet-platform sweep`.
 type Sweep struct {
+	// Interval is the time between two runs. If it is 0, sweep runs once and exits. Default: 0.
+	Interval time.Duration `yaml:"interval"`
+	// Lease is the name of the lease of the fleet API that one of several replicas with an interval has. Sweeps of
+	// other clusters need other names. Default: sweep.
+	Lease string `yaml:"lease"`
 	// Delete lets sweep delete objects. Without it, sweep only reports them.
 	Delete bool `yaml:"delete"`
 	// MaxDeletions is the maximum number of deletions. A run that would delete more objects deletes

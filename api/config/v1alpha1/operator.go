@@ -27,6 +27,12 @@ type OperatorConfig struct {
 	// Default: all. Two operators on one cluster must not run the same area, unless they are replicas that
 	// elect a leader.
 	Controllers []string `yaml:"controllers"`
+	// Namespaces are the namespaces whose objects this operator reconciles. Default: all. Several operators can
+	// share the work of one API server if each has its own namespaces and its own shard.name. Only the area runners
+	// can be divided.
+	Namespaces []string `yaml:"namespaces"`
+	// Shard describes the operator's part if Namespaces is set.
+	Shard Shard `yaml:"shard"`
 
 	Log            Log            `yaml:"log"`
 	Metrics        Metrics        `yaml:"metrics"`
@@ -39,6 +45,16 @@ type OperatorConfig struct {
 	Networking     Networking     `yaml:"networking"`
 	Bridge         Bridge         `yaml:"bridge"`
 	Hosts          Hosts          `yaml:"hosts"`
+}
+
+// Shard describes the part of one of several operators that divide namespaces among them.
+type Shard struct {
+	// Name is the name of the part. It is the end of the name of the Lease, so it must stay the same if the
+	// namespaces change. Required with namespaces.
+	Name string `yaml:"name"`
+	// Operators is the number of operators that use the same HypervisorClusters. Each of them uses its part of
+	// spec.limits of a HypervisorCluster, and at least 1.
+	Operators int `yaml:"operators"`
 }
 
 // Log configures the log.
@@ -75,7 +91,7 @@ type Metrics struct {
 type Webhooks struct {
 	// BindAddress is the address to listen on, as host:port, or "0" to disable the server.
 	BindAddress string `yaml:"bindAddress"`
-	// URL is the base URL at which CI platforms reach the server, without a path, e.g.
+	// URL is the base address at which CI platforms reach the server, without a path, e.g.
 	// https://hyperfleet.example.com. The operator needs it to request the redelivery of failed webhooks.
 	// If it is empty, the operator does not request redeliveries.
 	URL string `yaml:"url"`
@@ -96,7 +112,7 @@ type Webhooks struct {
 
 // Guest configures how machines reach the operator.
 type Guest struct {
-	// URL is the URL at which machines reach the webhook server (see webhooks.bindAddress). If it is empty,
+	// URL is the address at which machines reach the webhook server (see webhooks.bindAddress). If it is empty,
 	// machines do not report, and the operator only learns from the CI platform that a runner is online.
 	URL string `yaml:"url"`
 	// CAFile is the path of the CA bundle with which machines verify the certificate of the webhook server,
@@ -332,6 +348,9 @@ const (
 	AreaBridge     = "bridge"
 )
 
+// LeasePrefix is the beginning of the names of the Leases and Deployments of operators.
+const LeasePrefix = "hyperfleet-"
+
 // Areas returns the names of all areas.
 func Areas() []string { return []string{AreaRunners, AreaNetworking, AreaHosts, AreaBridge} }
 
@@ -342,6 +361,7 @@ func Default() OperatorConfig {
 		Kind:        KindOperatorConfig,
 		Namespace:   "hyperfleet-system",
 		Controllers: Areas(),
+		Shard:       Shard{Operators: 1},
 		Log:         Log{Level: "INFO", Format: "json"},
 		Metrics:     Metrics{BindAddress: ":8080", MaxJobLabelValues: 100},
 		Health:      Endpoint{BindAddress: ":8081"},

@@ -17,10 +17,24 @@ const (
 	DeliveryISO      = "iso"
 )
 
+// Operating systems of machines.
+const (
+	OSLinux   = "linux"
+	OSWindows = "windows"
+)
+
 // Bootstrap defines how a machine gets its credential and its runner.
 // +kubebuilder:validation:XValidation:rule="!has(self.method) || self.method != 'external-secrets' || (has(self.config) && has(self.config.externalSecrets))",message="bootstrap.method external-secrets needs bootstrap.config.externalSecrets"
 // +kubebuilder:validation:XValidation:rule="!has(self.method) || self.method != 'external-secrets' || !has(self.config) || !has(self.config.buildkite)",message="bootstrap.method external-secrets cannot be used with Buildkite, because each Buildkite job has its own credential: use callback"
+// +kubebuilder:validation:XValidation:rule="!has(self.os) || self.os != 'linux' || !has(self.config) || !has(self.config.github) || !has(self.config.github.runner) || !has(self.config.github.runner.os) || self.config.github.runner.os != 'win'",message="bootstrap.os linux contradicts config.github.runner.os win: correct one of them"
+// +kubebuilder:validation:XValidation:rule="!has(self.os) || self.os != 'windows' || !has(self.delivery) || self.delivery == 'image'",message="bootstrap.delivery must be image with os windows, because the service is not delivered to Windows: install bootstrap-service.exe in the template"
 type Bootstrap struct {
+	// os is the operating system of the machine: linux or windows. Default: what the hypervisor records about
+	// the template (ostype on Proxmox VE, libosinfo on libvirt, the preference of the DataSource or
+	// PersistentVolumeClaim on KubeVirt), and otherwise linux. If the two differ, the template is not Ready.
+	// +optional
+	// +kubebuilder:validation:Enum=linux;windows
+	OS string `json:"os,omitempty"`
 	// method is the way in which the credential reaches the machine: runner-token (in the cloud-init
 	// data), callback (the machine fetches it once from the operator), or external-secrets (the machine
 	// reads it from a secrets manager).
@@ -283,11 +297,30 @@ type GitHubURLs struct {
 	Organization string `json:"organization,omitempty"`
 }
 
+// Values of the version of a runner that are no release.
+const (
+	// RunnerVersionFromImage means the release that the image contains.
+	RunnerVersionFromImage = "from-image"
+	// RunnerVersionLatest means the newest release according to the CI platform.
+	RunnerVersionLatest = "latest"
+)
+
 // GitHubRunner defines the runner program in the machine.
-// +kubebuilder:validation:XValidation:rule="has(self.downloadUrl) == has(self.downloadSha256)",message="downloadUrl and downloadSha256 belong together, because a download is run only if its checksum is known: set both or neither"
+// +kubebuilder:validation:XValidation:rule="!has(self.version) || self.version != 'latest' || !has(self.downloadSha256)",message="downloadSha256 is not allowed with version latest, because GitHub names the checksum of each release: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.version) || self.version != 'latest' || !has(self.downloadUrl) || self.downloadUrl.contains('{version}')",message="downloadUrl must contain {version} with version latest, because its releases differ: add it, or leave out downloadUrl"
+// +kubebuilder:validation:XValidation:rule="!has(self.version) || self.version in ['latest', 'from-image'] || has(self.downloadSha256)",message="a version needs downloadUrl and downloadSha256, because a download is run only if its checksum is known: set both, or version latest"
+// +kubebuilder:validation:XValidation:rule="(has(self.version) && self.version == 'latest') || has(self.downloadUrl) == has(self.downloadSha256)",message="downloadUrl and downloadSha256 belong together, because a download is run only if its checksum is known: set both or neither"
 type GitHubRunner struct {
+	// version is the release of the runner: from-image (the one that the image contains), latest (the newest
+	// release according to GitHub), or a release such as 2.330.0. If the image contains another release, each
+	// machine downloads the runner, which delays its start. Default: from-image.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	// +kubebuilder:validation:XValidation:rule="self.matches('^(from-image|latest|[0-9]{1,4}[.][0-9]{1,4}[.][0-9]{1,4})$')",message="version must be from-image, latest or a release such as 2.330.0"
+	Version string `json:"version,omitempty"`
 	// downloadUrl is the URL from which the machine downloads the runner if its image does not contain
-	// the runner. Placeholders: {os}, {arch}. Default: nothing is downloaded.
+	// the runner, or not its version. Placeholders: {os}, {arch}, {version}. Default: with version latest the
+	// URL that GitHub names, otherwise nothing is downloaded.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^https?://[^/]')",message="downloadUrl must be a URL such as https://example.com/actions-runner-{os}-{arch}.tar.gz"
@@ -322,12 +355,12 @@ type GitHubRunner struct {
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_.-]+$')",message="runScript must be the name of a file in installPath, without a path"
 	RunScript string `json:"runScript,omitempty"`
-	// os is the operating system of the machine, in GitHub's names. Only linux is supported, because the
-	// bootstrap service runs only on Linux.
+	// os is the operating system of the machine, in GitHub's names: linux or win. With win, the template must
+	// contain the bootstrap service (bootstrap.delivery image), and the scripts end with .cmd.
 	// +optional
 	// +kubebuilder:default=linux
 	// +kubebuilder:validation:Enum=linux;osx;win
-	// +kubebuilder:validation:XValidation:rule="self == 'linux'",message="os must be linux, because the bootstrap service does not run on macOS and Windows guests yet"
+	// +kubebuilder:validation:XValidation:rule="self in ['linux', 'win']",message="os must be linux or win, because the bootstrap service does not run on macOS guests"
 	OS string `json:"os,omitempty"`
 	// arch is the architecture of the machine, in GitHub's names.
 	// +optional

@@ -61,6 +61,17 @@ const (
 	// machines without a MachineClaim. It is needed if there are so many of them that the operator waits
 	// for a person to check them.
 	AnnotationRemoveOrphans = "hyperfleet.io/remove-orphans"
+	// AnnotationAddresses on a MachineClaim has the UID of the claim, the network and the addresses of its
+	// machine. The operator reads them back if the status was lost. Addresses alone, separated by commas, are
+	// those of a machine that exists. They replace the addresses in the status if the condition Placed has the
+	// reason AddressesReadBack or AddressesUnknown.
+	AnnotationAddresses = "hyperfleet.io/addresses"
+	// AnnotationKeptSecrets on an object lists, separated by commas, the Secrets that the operator keeps until the
+	// object has given back what it needs them for.
+	AnnotationKeptSecrets = "hyperfleet.io/kept-secrets" //nolint:gosec // a name
+	// FinalizerKeptSecret and the name of an area prevent the deletion of a Secret while an object of the area needs
+	// it to give something back.
+	FinalizerKeptSecret = "hyperfleet.io/needed-by-" //nolint:gosec // a name
 	// LabelRunnerPool on a MachineClaim is the name of the RunnerPool that created it.
 	LabelRunnerPool = "hyperfleet.io/runner-pool"
 	// LabelTemplate on a MachineClaim is the name of its HypervisorMachineTemplate.

@@ -12,19 +12,33 @@ import (
 const (
 	ProviderProxmox  = "proxmox"
 	ProviderKubeVirt = "kubevirt"
+	ProviderLibvirt  = "libvirt"
+	ProviderExternal = "external"
 )
 
 // HypervisorClusterSpec defines the connection to a hypervisor and what may be used of it.
 // +kubebuilder:validation:XValidation:rule="self.provider != 'proxmox' || (has(self.endpoint) && has(self.credentials))",message="provider proxmox needs endpoint and credentials"
 // +kubebuilder:validation:XValidation:rule="(self.provider == 'kubevirt') == has(self.kubevirt)",message="kubevirt is required with provider kubevirt and not allowed with other providers: with kubevirt, set at least kubevirt.namespace"
 // +kubebuilder:validation:XValidation:rule="self.provider != 'kubevirt' || !(has(self.endpoint) || has(self.credentials) || has(self.tls) || has(self.defaultStorage) || has(self.isoStorage) || has(self.defaultNetwork) || has(self.resourcePool))",message="endpoint, credentials, tls, defaultStorage, isoStorage, defaultNetwork and resourcePool are not allowed with provider kubevirt: use the settings in kubevirt"
+// +kubebuilder:validation:XValidation:rule="(self.provider == 'libvirt') == has(self.libvirt)",message="libvirt is required with provider libvirt and not allowed with other providers: with libvirt, list at least one host in libvirt.hosts"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'libvirt' || !(has(self.endpoint) || has(self.nodes) || has(self.defaultStorage) || has(self.isoStorage) || has(self.defaultNetwork) || has(self.resourcePool))",message="endpoint, nodes, defaultStorage, isoStorage, defaultNetwork and resourcePool are not allowed with provider libvirt: use the settings in libvirt"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'libvirt' || !has(self.credentials) || !(has(self.credentials.tokenId) || has(self.credentials.username))",message="libvirt has no API tokens and no passwords: use credentials.clientCert and clientKey, or credentials.sshPrivateKey"
+// +kubebuilder:validation:XValidation:rule="self.provider == 'libvirt' || !has(self.credentials) || !has(self.credentials.sshPrivateKey)",message="credentials.sshPrivateKey is only allowed with provider libvirt"
+// +kubebuilder:validation:XValidation:rule="!has(self.libvirt) || !self.libvirt.hosts.exists(h, h.uri.startsWith('qemu+tls:')) || (has(self.credentials) && has(self.credentials.clientCert))",message="hosts with qemu+tls need credentials.clientCert and credentials.clientKey"
+// +kubebuilder:validation:XValidation:rule="!has(self.libvirt) || !self.libvirt.hosts.exists(h, h.uri.startsWith('qemu+ssh:')) || (has(self.credentials) && has(self.credentials.sshPrivateKey))",message="hosts with qemu+ssh need credentials.sshPrivateKey"
+// +kubebuilder:validation:XValidation:rule="(self.provider == 'external') == has(self.external)",message="external is required with provider external and not allowed with other providers: with external, set external.address"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'external' || !has(self.endpoint)",message="endpoint is not allowed with provider external: use external.address"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'external' || !has(self.credentials) || !(has(self.credentials.tokenId) || has(self.credentials.username))",message="with provider external, only credentials.clientCert and clientKey are used: the provider has the credentials of its hypervisor itself"
+// +kubebuilder:validation:XValidation:rule="self.provider != 'external' || !has(self.tls) || !has(self.tls.insecureSkipVerify) || !self.tls.insecureSkipVerify",message="tls.insecureSkipVerify is not allowed with provider external: use tls.caBundle or tls.fingerprint"
+// +kubebuilder:validation:XValidation:rule="!has(self.external) || self.external.address.startsWith('unix:') || (has(self.credentials) && has(self.credentials.clientCert))",message="a provider with an address HOST:PORT needs credentials.clientCert and credentials.clientKey"
 type HypervisorClusterSpec struct {
-	// provider is the type of the hypervisor: proxmox (Proxmox VE) or kubevirt.
-	// +kubebuilder:validation:Enum=proxmox;kubevirt
+	// provider is the type of the hypervisor: proxmox (Proxmox VE), kubevirt, libvirt, or external for a
+	// provider that is a program of its own.
+	// +kubebuilder:validation:Enum=proxmox;kubevirt;libvirt;external
 	Provider string `json:"provider"`
 
-	// endpoint is the base URL of the API, e.g. https://pve.example.com:8006/api2/json. It is not used
-	// with provider kubevirt.
+	// endpoint is the base URL of the API, e.g. https://pve.example.com:8006/api2/json. It is only used
+	// with provider proxmox.
 	// +optional
 	// +kubebuilder:validation:MaxLength=2048
 	// +kubebuilder:validation:XValidation:rule="isURL(self) && url(self).getScheme() == 'https' && url(self).getHostname() != ''",message="endpoint must be an https URL such as https://pve.example.com:8006/api2/json"
@@ -40,8 +54,16 @@ type HypervisorClusterSpec struct {
 	// +optional
 	KubeVirt *KubeVirtCluster `json:"kubevirt,omitempty"`
 
-	// tls defines which server certificate of the endpoint is trusted. Default: the system's certificate
-	// authorities.
+	// libvirt lists the hosts of a cluster with provider libvirt. It is required with this provider.
+	// +optional
+	Libvirt *LibvirtCluster `json:"libvirt,omitempty"`
+
+	// external is a provider that is a program of its own. It is required with provider external.
+	// +optional
+	External *ExternalProvider `json:"external,omitempty"`
+
+	// tls defines which server certificate of the endpoint, of hosts with qemu+tls, or of an external
+	// provider is trusted. Default: the system's certificate authorities.
 	// +optional
 	TLS *HypervisorTLS `json:"tls,omitempty"`
 
@@ -154,6 +176,84 @@ type KubeVirtCluster struct {
 	NodeSelector map[string]string `json:"nodeSelector,omitempty"`
 }
 
+// LibvirtCluster is a set of libvirt hosts with QEMU. The hosts need not know each other: the operator
+// places the machines.
+type LibvirtCluster struct {
+	// hosts are the hosts. A host that is removed from the list is forgotten with its machines, so remove it
+	// only if it is gone or empty.
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Hosts []LibvirtHost `json:"hosts"`
+	// domainType is the type of the machines' domains: kvm, or qemu for software emulation, which is many
+	// times slower. Default: kvm on hosts that have it, and qemu on others.
+	// +optional
+	// +kubebuilder:validation:Enum=kvm;qemu
+	DomainType string `json:"domainType,omitempty"`
+}
+
+// LibvirtHost is one libvirt host.
+// +kubebuilder:validation:XValidation:rule="!(has(self.network) && has(self.bridge))",message="choose at most one of network and bridge"
+// +kubebuilder:validation:XValidation:rule="self.uri.startsWith('qemu+ssh:') == has(self.sshHostKey)",message="sshHostKey is required with qemu+ssh and not allowed with other URIs: set it to the fingerprint that ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub prints on the host"
+type LibvirtHost struct {
+	// name is the name of the host in messages and in status.nodes.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?$')",message="name must have letters, digits and '-' only, such as host-1"
+	Name string `json:"name"`
+	// uri is libvirt's URI of the host: qemu+tls://HOST/system, qemu+ssh://USER@HOST/system, or
+	// qemu+unix:///system if libvirtd's socket is mounted in the operator's pod.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^qemu([+]tls://[\w.:\[\]-]+|[+]ssh://([\w.-]+@)?[\w.:\[\]-]+|[+]unix://)/(system|session)([?]socket=/[\w./-]+)?$')`,message="uri must be a URI such as qemu+tls://host.example.com/system, qemu+ssh://user@host.example.com/system or qemu+unix:///system"
+	URI string `json:"uri"`
+	// sshHostKey is the SHA256 fingerprint of the SSH key that the host must present, as ssh-keygen -l
+	// prints it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=50
+	// +kubebuilder:validation:XValidation:rule="self.matches('^SHA256:[A-Za-z0-9+/]{43}$')",message="sshHostKey must be a fingerprint as ssh-keygen -l prints it: SHA256: and 43 characters"
+	SSHHostKey string `json:"sshHostKey,omitempty"`
+	// storagePool is the storage pool of the machines' disks and cloud-init ISOs, and of template volumes.
+	// Its type must be dir, fs or netfs.
+	// +optional
+	// +kubebuilder:default=default
+	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9._-]+$')",message="storagePool must be the name of a storage pool such as default"
+	StoragePool string `json:"storagePool,omitempty"`
+	// network is the virtual network of the host that machines are attached to, e.g. default. If neither
+	// network nor bridge is set, each machine has a network of its own (QEMU's user mode): it reaches the
+	// host's network, and nothing reaches it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=100
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9._-]+$')",message="network must be the name of a virtual network such as default"
+	Network string `json:"network,omitempty"`
+	// bridge is the bridge of the host that machines are attached to. A template can override it.
+	// +optional
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^[A-Za-z0-9_.-]+$')",message="bridge must be the name of a bridge such as br0"
+	Bridge string `json:"bridge,omitempty"`
+	// maxCPU is the number of virtual CPUs that running machines may have together. Default: no limit, so
+	// machines share the cores of the host.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	MaxCPU int32 `json:"maxCPU,omitempty"`
+	// maxMemory is the memory that running machines may have together, e.g. 56Gi. Leave some for the host
+	// itself. Default: the memory of the host.
+	// +optional
+	// +kubebuilder:validation:Schemaless
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:Pattern=`^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$`
+	MaxMemory *resource.Quantity `json:"maxMemory,omitempty"`
+	// maxStoragePercent is the usage of the storage pool from which the host gets no more machines.
+	// +optional
+	// +kubebuilder:default=90
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	MaxStoragePercent int32 `json:"maxStoragePercent,omitempty"`
+}
+
 // HypervisorCredentials are the ways to authenticate. Set either the API token or the username with the
 // password. A client certificate may be added to either. It may also be set alone if a proxy in front of
 // the API authenticates by it.
@@ -161,7 +261,7 @@ type KubeVirtCluster struct {
 // +kubebuilder:validation:XValidation:rule="has(self.username) == has(self.password)",message="username and password belong together: set both or neither"
 // +kubebuilder:validation:XValidation:rule="has(self.clientCert) == has(self.clientKey)",message="clientCert and clientKey belong together: set both or neither"
 // +kubebuilder:validation:XValidation:rule="!(has(self.tokenId) && has(self.username))",message="choose one of API token (tokenId, tokenSecret) and username with password"
-// +kubebuilder:validation:XValidation:rule="has(self.tokenId) || has(self.username) || has(self.clientCert)",message="choose a way to authenticate: an API token (tokenId, tokenSecret), a username with password, or a client certificate (clientCert, clientKey)"
+// +kubebuilder:validation:XValidation:rule="has(self.tokenId) || has(self.username) || has(self.clientCert) || has(self.sshPrivateKey)",message="choose a way to authenticate: an API token (tokenId, tokenSecret), a username with password, a client certificate (clientCert, clientKey), or an SSH key (sshPrivateKey)"
 type HypervisorCredentials struct {
 	// tokenId is the full name of the API token, e.g. hyperfleet@pve!operator.
 	// +optional
@@ -181,6 +281,9 @@ type HypervisorCredentials struct {
 	// clientKey is the private key of clientCert, in PEM.
 	// +optional
 	ClientKey *SecretValueSource `json:"clientKey,omitempty"`
+	// sshPrivateKey is the private key for hosts with qemu+ssh, in PEM without a passphrase.
+	// +optional
+	SSHPrivateKey *SecretValueSource `json:"sshPrivateKey,omitempty"`
 }
 
 // HypervisorTLS defines which server certificate is trusted.
@@ -426,7 +529,7 @@ type HypervisorNodeStatus struct {
 	// +optional
 	Capacity *ResourceAmounts `json:"capacity,omitempty"`
 	// conditions are the conditions of the node. Ready is False with reason Offline while no machines are
-	// placed on the node, and with reason SetAside while some machines are not placed on the node after
+	// placed on the node, and with reason Excluded while some machines are not placed on the node after
 	// failures.
 	// +optional
 	// +listType=map
@@ -477,3 +580,7 @@ func (c *HypervisorCluster) StatusConditions() *[]metav1.Condition { return &c.S
 func (c *HypervisorCluster) SetObservedGeneration(generation int64) {
 	c.Status.ObservedGeneration = generation
 }
+
+// ReasonConnectedWithWarnings is the reason of the condition Connected of a HypervisorCluster that can be used, although
+// something is wrong. The message says what.
+const ReasonConnectedWithWarnings = "ConnectedWithWarnings"

@@ -8,12 +8,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
+// ConditionRunnerCurrent of a HypervisorMachineTemplate is False if machines run a release of the runner that GitHub
+// will soon refuse. It is absent until a machine has reported its release. Machines are created even if it is False.
+const ConditionRunnerCurrent = "RunnerCurrent"
+
 // HypervisorMachineTemplateSpec defines what machines are created from.
 // +kubebuilder:validation:XValidation:rule="!has(self.bootstrap) || !has(self.bootstrap.method) || self.bootstrap.method != 'external-secrets' || has(self.attestation)",message="bootstrap.method external-secrets needs attestation: machines log in to the secrets manager with their identity"
 // +kubebuilder:validation:XValidation:rule="!has(self.network) || self.network.mode != 'cloud-init' || (has(self.cloudInit) && has(self.cloudInit.networkData))",message="network.mode cloud-init needs cloudInit.networkData"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.network) || !(has(self.network.bridge) || has(self.network.vlan))",message="network.bridge and network.vlan are not allowed with KubeVirt: name a NetworkAttachmentDefinition in template.kubevirt.network"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.template.kubevirt.containerDisk) || !has(self.resources.disk)",message="resources.disk is not allowed with a containerDisk, which has the size of its image: leave it out, or use a dataSource"
 // +kubebuilder:validation:XValidation:rule="!has(self.template.kubevirt) || !has(self.bootstrap) || !has(self.bootstrap.delivery) || self.bootstrap.delivery != 'iso'",message="bootstrap.delivery iso is not allowed with KubeVirt, where a cloud-init ISO holds at most 1 MiB: use image or download"
+// +kubebuilder:validation:XValidation:rule="!has(self.template.libvirt) || !has(self.network) || !has(self.network.vlan)",message="network.vlan is not allowed with libvirt: set network.bridge to a bridge of the VLAN"
 type HypervisorMachineTemplateSpec struct {
 	// hypervisorClusterRef names the HypervisorCluster on which machines are created.
 	HypervisorClusterRef LocalObjectReference `json:"hypervisorClusterRef"`
@@ -60,7 +65,7 @@ type HypervisorMachineTemplateSpec struct {
 
 // TemplateSource is a template on a hypervisor. Its type must match the provider of the cluster in
 // hypervisorClusterRef.
-// +kubebuilder:validation:XValidation:rule="has(self.proxmox) != has(self.kubevirt)",message="choose one of template.proxmox and template.kubevirt, by the provider of the HypervisorCluster"
+// +kubebuilder:validation:XValidation:rule="[has(self.proxmox), has(self.kubevirt), has(self.libvirt), has(self.external)].filter(x, x).size() == 1",message="choose one of template.proxmox, template.kubevirt, template.libvirt and template.external, by the provider of the HypervisorCluster"
 type TemplateSource struct {
 	// proxmox is a template on Proxmox VE.
 	// +optional
@@ -68,6 +73,42 @@ type TemplateSource struct {
 	// kubevirt is the source of KubeVirt's machines.
 	// +optional
 	KubeVirt *KubeVirtTemplate `json:"kubevirt,omitempty"`
+	// libvirt is a template on libvirt hosts. Machines are created on the hosts that have it.
+	// +optional
+	Libvirt *LibvirtTemplate `json:"libvirt,omitempty"`
+	// external is a template of a provider that is a program of its own.
+	// +optional
+	External *ExternalTemplate `json:"external,omitempty"`
+}
+
+// LibvirtTemplate is a template on libvirt hosts and how it is cloned.
+// +kubebuilder:validation:XValidation:rule="[has(self.volume), has(self.domain), has(self.tags)].filter(x, x).size() == 1",message="choose one of libvirt.volume, libvirt.domain and libvirt.tags"
+type LibvirtTemplate struct {
+	// volume is the name of a disk in the host's storage pool, in qcow2 or raw format.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9_][A-Za-z0-9._-]*$')",message="libvirt.volume must be the name of a volume such as runner.qcow2"
+	Volume string `json:"volume,omitempty"`
+	// domain is the name of a defined domain that does not run. Machines get its devices, and clones of its
+	// only disk.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=200
+	// +kubebuilder:validation:XValidation:rule=`self.matches(r'^[\w.+-]+$')`,message="libvirt.domain must be the name of a domain such as runner"
+	Domain string `json:"domain,omitempty"`
+	// tags select the only domain that has all of them in its metadata.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule=`self.all(t, t.matches(r'^\w[\w.+-]*$'))`,message="libvirt.tags must have letters, digits, '_', '-', '+' and '.' only"
+	Tags []string `json:"tags,omitempty"`
+	// linkedClone shares the template's disk instead of copying it.
+	// +optional
+	// +kubebuilder:default=true
+	LinkedClone *bool `json:"linkedClone,omitempty"`
 }
 
 // KubeVirtTemplate defines the source of a KubeVirt machine's first disk, and its network.
@@ -127,7 +168,8 @@ type KubeVirtSource struct {
 
 // ProxmoxTemplate is a template on Proxmox VE and how it is cloned.
 // +kubebuilder:validation:XValidation:rule="self.cloudInitSource != 'builtin' || has(self.snippetsStorage)",message="cloudInitSource builtin needs snippetsStorage: set it to the storage for the user data"
-// +kubebuilder:validation:XValidation:rule="has(self.templateId) != has(self.templateName)",message="choose the template by exactly one of templateId and templateName"
+// +kubebuilder:validation:XValidation:rule="[has(self.templateId), has(self.templateName), has(self.templateTags)].filter(x, x).size() == 1",message="choose the template by exactly one of templateId, templateName and templateTags"
+// +kubebuilder:validation:XValidation:rule="!has(self.newest) || !self.newest || has(self.templateTags)",message="newest is only allowed with templateTags: leave it out, or choose the template by its tags"
 // +kubebuilder:validation:XValidation:rule="!(has(self.linkedClone) && self.linkedClone && has(self.storage))",message="storage is only for full clones, because a linked clone stays on its template's storage: set linkedClone to false or leave storage out"
 type ProxmoxTemplate struct {
 	// templateId is the VMID of the template. The template is on one node. Machines can be placed on
@@ -142,6 +184,19 @@ type ProxmoxTemplate struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
 	TemplateName string `json:"templateName,omitempty"`
+	// templateTags select the template by its tags on Proxmox VE, of which it must have all. All templates
+	// with the tags must have the same name, unless newest is set.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule=`self.all(t, t.matches(r'^\w[\w.+-]*$'))`,message="templateTags must have letters, digits, '_', '-', '+' and '.' only"
+	TemplateTags []string `json:"templateTags,omitempty"`
+	// newest uses the newest of the templates with the tags: the name whose first template was created
+	// last. Pools replace their machines when a newer template gets the tags.
+	// +optional
+	Newest bool `json:"newest,omitempty"`
 	// clone must be true. Machines are always clones of the template.
 	// +optional
 	// +kubebuilder:default=true
@@ -190,6 +245,11 @@ type MachineResources struct {
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1048576 : (string(self).matches('^[0-9]{1,15}([.][0-9]{1,9})?([KMGTPE]i|[mkMGTPE])?$') && quantity(string(self)).compareTo(quantity('1Mi')) >= 0)",message="disk must be at least 1Mi: write a number and the unit Mi, Gi or Ti, such as 50Gi"
 	Disk *resource.Quantity `json:"disk,omitempty"`
+	// nestedVirtualization lets jobs start virtual machines themselves, for example Android emulators. The
+	// machine gets the CPU of its node, so it cannot migrate to a node with another CPU. Nested virtualization
+	// must be enabled in the kernel of the nodes. Default: as in the template.
+	// +optional
+	NestedVirtualization bool `json:"nestedVirtualization,omitempty"`
 }
 
 // Attestation methods.
@@ -212,13 +272,13 @@ type Attestation struct {
 
 // AttestationConfig holds the settings of the attestation methods.
 type AttestationConfig struct {
-	// joinTokenTTL is the time within which a join token must be used, e.g. 1h.
+	// joinTokenTTL is the time within which a join token must be used. Default: 1h.
 	// +optional
 	// +kubebuilder:validation:Type=string
 	// +kubebuilder:validation:MaxLength=20
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]{1,6}([.][0-9]{1,9})?(ms|s|m|h))+$') && duration(self) > duration('0s')",message="joinTokenTTL must be a time above zero such as 90s, 15m or 1h30m"
 	JoinTokenTTL *metav1.Duration `json:"joinTokenTTL,omitempty"`
-	// tpmDevice is the path of the TPM's device file in the machine, e.g. /dev/tpm0.
+	// tpmDevice is the path of the TPM's device file in the machine. Default: /dev/tpmrm0.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="self == '' || self.startsWith('/dev/')",message="tpmDevice must be a device file such as /dev/tpm0"
@@ -479,37 +539,6 @@ type MachineMetadata struct {
 	// +kubebuilder:validation:MaxProperties=64
 	// +kubebuilder:validation:XValidation:rule="self.all(k, !format.qualifiedName().validate(k).hasValue())",message="annotations must have valid Kubernetes keys such as example.com/note"
 	Annotations map[string]string `json:"annotations,omitempty"`
-}
-
-// HypervisorMachineTemplateStatus is the observed state of the template.
-type HypervisorMachineTemplateStatus struct {
-	// observedGeneration is the generation of the spec that the status describes.
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// conditions are the conditions of the template.
-	// +optional
-	// +listType=map
-	// +listMapKey=type
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-	// sources are the templates on the hypervisor that machines can be cloned from.
-	// +optional
-	// +listType=map
-	// +listMapKey=id
-	Sources []ResolvedTemplate `json:"sources,omitempty"`
-}
-
-// ResolvedTemplate is a template on the hypervisor.
-type ResolvedTemplate struct {
-	// id is the ID on the hypervisor. On Proxmox VE it is the VMID.
-	ID string `json:"id"`
-	// name is the name on the hypervisor.
-	// +optional
-	Name string `json:"name,omitempty"`
-	// node is the node that the template is on.
-	Node string `json:"node"`
-	// diskBytes is the size of the template's first disk, in bytes.
-	// +optional
-	DiskBytes int64 `json:"diskBytes,omitempty"`
 }
 
 // HypervisorMachineTemplate defines what machines are created from.

@@ -30,6 +30,14 @@ const (
 	MachineClaimFailed MachineClaimPhase = "Failed"
 )
 
+// Reasons of conditions by which the areas communicate.
+const (
+	// ReasonAddressesReadBack of AddressAllocated means that the addresses are those that the machine already had.
+	ReasonAddressesReadBack = "AddressesReadBack"
+	// ReasonAddressesUnknown of Placed means that the machine exists already, with unknown addresses.
+	ReasonAddressesUnknown = "AddressesUnknown"
+)
+
 // Condition types of a MachineClaim, in the order in which they become True.
 const (
 	ConditionTemplateResolved = "TemplateResolved"
@@ -49,9 +57,9 @@ const (
 	ConditionVMCleanedUp  = "VMCleanedUp"
 )
 
-// EndReasonLeftBehind means that the VM still exists after the deletion of its claim, because the VM no
+// EndReasonVMNotDeleted means that the VM still exists after the deletion of its claim, because the VM no
 // longer has the claim's ownership record.
-const EndReasonLeftBehind = "LeftBehind"
+const EndReasonVMNotDeleted = "VMNotDeleted"
 
 // EndReasonNoJob means that the machine was created for a job that must not run any more.
 const EndReasonNoJob = "NoJob"
@@ -90,11 +98,11 @@ type MachineClaimSpec struct {
 // MachineSize is the size that a job has requested with its labels. It overrides the size in the
 // template.
 type MachineSize struct {
-	// labels are the labels with which the job requested the size. The machine's runner also has these
-	// labels.
+	// labels are the labels with which the job requested the size, and with labelMatch Any the job's other
+	// labels. The machine's runner also has these labels.
 	// +optional
 	// +listType=set
-	// +kubebuilder:validation:MaxItems=4
+	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=256
 	Labels []string `json:"labels,omitempty"`
@@ -194,6 +202,10 @@ type BootstrapInfo struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
 	GuestReason string `json:"guestReason,omitempty"`
+	// runnerVersion is the release of the runner that the bootstrap service reported.
+	// +optional
+	// +kubebuilder:validation:MaxLength=32
+	RunnerVersion string `json:"runnerVersion,omitempty"`
 	// reportedAt is the time at which guestPhase was reported.
 	// +optional
 	ReportedAt *metav1.MicroTime `json:"reportedAt,omitempty"`
@@ -407,6 +419,15 @@ type MachineClaimList struct {
 	metav1.ListMeta `json:"metadata,omitempty"`
 
 	Items []MachineClaim `json:"items"`
+}
+
+// PoolName returns the name of the RunnerPool that created the claim, and "" if no pool did.
+func (c *MachineClaim) PoolName() string {
+	if c.Spec.RunnerPoolRef == nil {
+		return ""
+	}
+
+	return c.Spec.RunnerPoolRef.Name
 }
 
 // StatusConditions returns a pointer to the conditions, for kit/step.

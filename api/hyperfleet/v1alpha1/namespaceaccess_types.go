@@ -21,7 +21,8 @@ type NamespaceAccess struct {
 	// give it access.
 	// +optional
 	Selector *NamespaceSelector `json:"selector,omitempty"`
-	// templates are the templates that machines may be created from: names and IDs on Proxmox VE, and on
+	// templates are the templates that machines may be created from: names and IDs on Proxmox VE, names of
+	// volumes and domains on libvirt, on both tags in alphabetical order such as tags:ci-runner,released, and on
 	// KubeVirt images, and namespace/name of DataSources and PersistentVolumeClaims.
 	// +optional
 	// +listType=set

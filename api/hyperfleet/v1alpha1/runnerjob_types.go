@@ -48,6 +48,12 @@ type RunnerJobSpec struct {
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Organization string `json:"organization,omitempty"`
+	// enterprise is the slug of the GitHub enterprise whose RunnerPool reported the job: the job's webhook was
+	// signed with the pool's secret, or the pool polled the job. Only pools of this enterprise, of the
+	// organization or of the repository run the job.
+	// +optional
+	// +kubebuilder:validation:MaxLength=255
+	Enterprise string `json:"enterprise,omitempty"`
 	// runId is the ID of the workflow run or the pipeline.
 	// +optional
 	// +kubebuilder:validation:MaxLength=128

@@ -22,6 +22,8 @@ const ConditionDemandSourcesReady = "DemandSourcesReady"
 // +kubebuilder:validation:XValidation:rule="!has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.runnerName)",message="workload.config.github.runnerName is only allowed in a MachineClaim, because each runner of a pool gets its own name: leave it out"
 // +kubebuilder:validation:XValidation:rule="!(self.workload.type in ['buildkite', 'forgejo-actions', 'generic']) || ((!has(self.scaling.minReplicas) || self.scaling.minReplicas == 0) && !has(self.scaling.schedules) && (!has(self.scaling.warm) || ((!has(self.scaling.warm.idle) || self.scaling.warm.idle == 0) && (!has(self.scaling.warm.maxIdle) || self.scaling.warm.maxIdle == 0))))",message="a machine of a buildkite, forgejo-actions or generic pool is created for one job and cannot wait for others: leave out scaling.minReplicas, schedules, warm.idle and warm.maxIdle; warm.stopped is allowed"
 // +kubebuilder:validation:XValidation:rule="!has(self.lifecycle) || !has(self.lifecycle.keepFailed) || !has(self.lifecycle.keepFailed.machines) || !has(self.scaling.maxReplicas) || self.lifecycle.keepFailed.machines < self.scaling.maxReplicas",message="lifecycle.keepFailed.machines must be below scaling.maxReplicas, because kept machines count towards it"
+// +kubebuilder:validation:XValidation:rule="!has(self.labelMatch) || self.labelMatch == 'All' || !has(self.workload.config) || !has(self.workload.config.github) || !has(self.workload.config.github.scaleSet)",message="labelMatch is not allowed with a scaleSet, whose runners take its jobs whatever their labels are: leave it out"
+// +kubebuilder:validation:XValidation:rule="!has(self.labelMatch) || self.labelMatch != 'Any' || (has(self.workload.config) && ((has(self.workload.config.github) && has(self.workload.config.github.labels) && size(self.workload.config.github.labels) > 0) || (has(self.workload.config.gitlab) && has(self.workload.config.gitlab.tags) && size(self.workload.config.gitlab.tags) > 0) || (has(self.workload.config.buildkite) && has(self.workload.config.buildkite.tags) && size(self.workload.config.buildkite.tags) > 0) || has(self.workload.config.forgejo) || has(self.workload.config.gitea) || (has(self.workload.config.generic) && has(self.workload.config.generic.labels) && size(self.workload.config.generic.labels) > 0)))",message="labelMatch Any needs labels or tags in workload.config, of which a job must request one: list them"
 type RunnerPoolSpec struct {
 	// templateRef names the HypervisorMachineTemplate in the same namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
@@ -56,6 +58,15 @@ type RunnerPoolSpec struct {
 	// set, such labels have no special meaning.
 	// +optional
 	SizeLabels *SizeLabels `json:"sizeLabels,omitempty"`
+
+	// labelMatch defines which labels a job must have so that the pool creates a machine for it. All: the
+	// pool has all labels of the job. Exact: the job also requests each label in workload.config. Any: the
+	// job requests at least one label in workload.config, and the runner of its machine also gets the job's
+	// other labels. Labels are compared as the CI platform compares them. Size labels do not count.
+	// Default: All.
+	// +optional
+	// +kubebuilder:validation:Enum=All;Exact;Any
+	LabelMatch string `json:"labelMatch,omitempty"`
 
 	// demand defines how the operator gets jobs in addition to webhooks.
 	// +optional
@@ -109,6 +120,16 @@ type ImageChoice struct {
 	// templateRef names the HypervisorMachineTemplate of the machine, in the pool's namespace.
 	TemplateRef LocalObjectReference `json:"templateRef"`
 }
+
+// Values of labelMatch.
+const (
+	// LabelMatchAll means that the pool must have all labels of a job.
+	LabelMatchAll = "All"
+	// LabelMatchExact means that a job must also request all labels of the pool.
+	LabelMatchExact = "Exact"
+	// LabelMatchAny means that a job must request one of the labels of the pool.
+	LabelMatchAny = "Any"
+)
 
 // Placement strategies.
 const (

@@ -170,7 +170,7 @@ type BuildkiteConfig struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	Organization string `json:"organization"`
-	// queue is the queue of the agents.
+	// queue is the queue of the agents. Default: default.
 	// +optional
 	// +kubebuilder:validation:MaxLength=255
 	Queue string `json:"queue,omitempty"`

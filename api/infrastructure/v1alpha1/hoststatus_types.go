@@ -9,6 +9,15 @@ import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 // the host is released as its kind requires.
 const FinalizerHost = "infrastructure.hyperfleet.io/host"
 
+// Annotations of a host with facts that the operator reads back if the host's status was lost. Each value
+// begins with the name of the host.
+const (
+	// AnnotationSSHHostKey has the fingerprint in status.sshHostKey.
+	AnnotationSSHHostKey = "infrastructure.hyperfleet.io/ssh-host-key"
+	// AnnotationBootstrapped says whether a host has had its first boot.
+	AnnotationBootstrapped = "infrastructure.hyperfleet.io/bootstrapped"
+)
+
 // Condition types of all kinds of hosts in addition to Ready.
 const (
 	// ConditionFleetFound is True if the host's HostFleet exists and is for hosts of this kind.
@@ -44,6 +53,8 @@ const (
 	FailureBootstrapExceededRetries = "BootstrapExceededRetries"
 	// FailureHostKeyChanged means that the host has another SSH key than the pinned one.
 	FailureHostKeyChanged = "HostKeyChanged"
+	// FailureHostKeyLost means that the status of the host was lost, and that nothing else has the pinned key.
+	FailureHostKeyLost = "HostKeyLost"
 )
 
 // ReasonHostKeyUnknown means that no key of the host is known and that sshHostKeyChecking does not allow

@@ -22,6 +22,16 @@ const (
 // it was created.
 const AnnotationMachineTemplate = "infrastructure.hyperfleet.io/machine-template"
 
+// Annotations of a VirtualMachine. The operator reads them back if the status of a KubevirtMachine was lost.
+const (
+	// AnnotationAddresses on a VirtualMachine has the addresses with which it is configured, separated by
+	// commas, each with its prefix length.
+	AnnotationAddresses = "infrastructure.hyperfleet.io/addresses"
+	// AnnotationNetwork on a VirtualMachine is the network of these addresses, as in
+	// status.bootstrapNetwork of its KubevirtMachine.
+	AnnotationNetwork = "infrastructure.hyperfleet.io/network"
+)
+
 // FinalizerKubevirtMachine prevents the deletion of a KubevirtMachine until its VirtualMachine and its
 // DNS records are deleted and its addresses are released.
 const FinalizerKubevirtMachine = "infrastructure.hyperfleet.io/virtual-machine"

@@ -19,6 +19,14 @@ const (
 	ScalewayAPIURL = "SCW_API_URL"
 )
 
+// Annotations of a Mac with facts that the operator reads back if the status was lost.
+const (
+	// AnnotationServerName has the name of the Mac's server at Scaleway.
+	AnnotationServerName = "infrastructure.hyperfleet.io/server-name"
+	// AnnotationPoolName has the name that a server of a pool had before, as in status.poolName.
+	AnnotationPoolName = "infrastructure.hyperfleet.io/pool-name"
+)
+
 // ScalewaySecretRef names a Secret in the object's own namespace.
 type ScalewaySecretRef struct {
 	// name is the name of the Secret. The Secret must have the keys SCW_ACCESS_KEY, SCW_SECRET_KEY and

@@ -73,15 +73,28 @@ func (s *stack) instructions(kubeconfig string) (string, error) {
 	line("  curl -d '%s' %s/sim/jobs\n", job, s.forge.url)
 	line("  %-18s %s", "Kubernetes", s.kube.Host())
 
+	s.describeHypervisor(line)
+	line("  %-18s %s (control: %s)", s.settings.platform.title, s.settings.forgeURL, s.forge.url)
+	line("  %-18s %s", "operator", s.ports.metricsURL())
+	line("  %-18s %s", "logs", filepath.Join(s.dir, "logs"))
+
+	return out.String(), nil
+}
+
+// describeHypervisor prints how to reach the hypervisor.
+func (s *stack) describeHypervisor(line func(format string, args ...any)) {
+	if s.settings.libvirt != nil {
+		for _, host := range s.settings.libvirt.hosts {
+			line("  %-18s virsh -c '%s' list --all", host.Name, host.URI)
+		}
+
+		return
+	}
+
 	details := fmt.Sprintf("token: Secret %s/%s", namespace, secretProxmox)
 	if sim, isSimulated := s.hypervisor.(*hypervisorSim); isSimulated {
 		details += "; control: " + sim.control.URL
 	}
 
 	line("  %-18s %s (%s)", "Proxmox VE", s.settings.proxmoxURL, details)
-	line("  %-18s %s (control: %s)", s.settings.platform.title, s.settings.forgeURL, s.forge.url)
-	line("  %-18s http://%s/metrics", "operator", loopbackHostPort(s.ports.metrics))
-	line("  %-18s %s", "logs", filepath.Join(s.dir, "logs"))
-
-	return out.String(), nil
 }

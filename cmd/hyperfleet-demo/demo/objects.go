@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
 // Names and values of the objects that the demo creates.
@@ -42,7 +43,8 @@ type demoSettings struct {
 	platform             platform
 	forgeURL, forgeToken string
 	webhookSecret        string
-	real                 *realSettings // nil with the simulator
+	real                 *realSettings    // nil unless the hypervisor is a real Proxmox VE
+	libvirt              *libvirtSettings // nil unless the hypervisor is libvirt
 }
 
 // newObjects returns the objects that a user would apply: Secrets, HypervisorCluster,
@@ -53,12 +55,18 @@ func (s demoSettings) newObjects(o Options) []client.Object {
 		pools = s.newWarmPools(o)
 	}
 
-	return append([]client.Object{
-		newSecretObject(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}),
+	objects := []client.Object{
 		newSecretObject(secretForge, map[string]string{keyToken: s.forgeToken}),
 		newSecretObject(secretWebhook, map[string]string{keySecret: s.webhookSecret}),
 		s.newCluster(o), s.newTemplate(o),
-	}, pools...)
+	}
+
+	if s.libvirt == nil {
+		objects = append(objects,
+			newSecretObject(secretProxmox, map[string]string{keyTokenID: s.proxmoxTokenID, keyTokenSecret: s.proxmoxTokenSecret}))
+	}
+
+	return append(objects, pools...)
 }
 
 func newSecretObject(name string, data map[string]string) *corev1.Secret {
@@ -86,12 +94,12 @@ func (s demoSettings) newCluster(o Options) *v1alpha1.HypervisorCluster {
 		},
 	}
 	s.real.applyTo(&cluster.Spec)
+	s.libvirt.applyTo(&cluster.Spec)
 
 	return cluster
 }
 
 func (s demoSettings) newTemplate(o Options) *v1alpha1.HypervisorMachineTemplate {
-	linked := true
 	resources := v1alpha1.MachineResources{CPU: 1, Memory: resource.MustParse(machineMemory)}
 
 	if o.hasRealMachines() {
@@ -102,15 +110,25 @@ func (s demoSettings) newTemplate(o Options) *v1alpha1.HypervisorMachineTemplate
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: objectName},
 		Spec: v1alpha1.HypervisorMachineTemplateSpec{
 			HypervisorClusterRef: v1alpha1.LocalObjectReference{Name: objectName},
-			Template: v1alpha1.TemplateSource{
-				Proxmox: s.real.templateSource(v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked}),
-			},
-			Resources: resources,
+			Template:             s.newTemplateSource(),
+			Resources:            resources,
 			Bootstrap: v1alpha1.Bootstrap{
 				Method: v1alpha1.BootstrapRunnerToken,
 				Config: s.platform.bootstrap(s),
 			},
 		},
+	}
+}
+
+func (s demoSettings) newTemplateSource() v1alpha1.TemplateSource {
+	linked := true
+
+	if s.libvirt != nil {
+		return v1alpha1.TemplateSource{Libvirt: &v1alpha1.LibvirtTemplate{Domain: testlibvirt.TemplateName, LinkedClone: &linked}}
+	}
+
+	return v1alpha1.TemplateSource{
+		Proxmox: s.real.templateSource(v1alpha1.ProxmoxTemplate{TemplateName: templateName, LinkedClone: &linked}),
 	}
 }
 

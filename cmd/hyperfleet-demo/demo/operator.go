@@ -31,7 +31,8 @@ const (
 // ports are the ports of the operator.
 type ports struct{ webhooks, metrics, health int }
 
-func (p ports) readyURL() string { return "http://" + loopbackHostPort(p.health) + "/readyz" }
+func (p ports) metricsURL() string { return "http://" + loopbackHostPort(p.metrics) + "/metrics" }
+func (p ports) readyURL() string   { return "http://" + loopbackHostPort(p.health) + "/readyz" }
 
 // loopbackAddress is the address on which all servers listen, except for servers that machines on a real
 // hypervisor must reach.

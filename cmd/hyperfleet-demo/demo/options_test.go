@@ -48,6 +48,16 @@ func TestOptions(t *testing.T) {
 			name: "real machines", args: "--vm qemu --platform gitlab --image /does/not/exist",
 			want: []string{"--vm qemu needs --platform github", "/does/not/exist: no such file", "hack/vm-image/build.sh"},
 		},
+		{
+			name: "libvirt with another platform", args: "--hypervisor libvirt --platform gitlab --image /does/not/exist",
+			want: []string{"--hypervisor libvirt needs --platform github", "--hypervisor libvirt: stat /does/not/exist: no such file"},
+		},
+		{name: "accelerator", args: "--vm qemu --accel hvf --image go.mod", want: []string{`--accel must be tcg or kvm, not "hvf"`}},
+		{
+			name: "faults of the simulator", args: "--hypervisor libvirt --faults vm-crash",
+			want: []string{"need the simulator: remove --hypervisor libvirt"},
+		},
+		{name: "hypervisor", args: "--hypervisor xen", want: []string{`--hypervisor must be sim, libvirt or real, not "xen"`}},
 		{name: "output", args: "--output yaml", want: []string{`--output must be text or json, not "yaml"`}},
 		{
 			name: "unknown fault", args: "--faults vm-crsh=0.1",
@@ -169,6 +179,12 @@ func TestSettle(t *testing.T) {
 		{
 			name: "real, with explicit options", args: "--vm qemu --jobs 3 --max 1 --nodes 2 --timeout 1h --image my.qcow2",
 			want: Options{Jobs: 3, Max: 1, Nodes: 2, Timeout: time.Hour, vmOptions: vmOptions{Image: "my.qcow2"}},
+		},
+		{
+			name: "libvirt", args: "--hypervisor libvirt --accel tcg",
+			want: Options{Jobs: 2, Max: 2, Nodes: 1, Timeout: 30 * time.Minute, vmOptions: vmOptions{
+				Image: "bin/vm/runner.qcow2", Kernel: "bin/vm/vmlinuz", Initrd: "bin/vm/runner.initrd", Append: builtAppend, Accel: "tcg",
+			}},
 		},
 		{
 			name: "a real hypervisor", args: "--hypervisor real",

@@ -16,6 +16,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,23 +31,27 @@ import (
 const (
 	hypervisorSimulated = "sim"
 	hypervisorReal      = "real"
+	hypervisorLibvirt   = "libvirt"
 )
 
 // realOptions are the flags for a real hypervisor.
 type realOptions struct {
-	// Hypervisor is hypervisorSimulated or hypervisorReal. Address is the IP address at which machines on the
+	// Hypervisor is hypervisorSimulated, hypervisorReal or hypervisorLibvirt. Address is the IP address at which machines on the
 	// hypervisor reach this computer.
 	Hypervisor, Address string
 }
 
 func (o *realOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.Hypervisor, "hypervisor", hypervisorSimulated,
-		"sim, or real to create real machines on the Proxmox VE cluster "+
-			"in the PVE_* environment variables (go doc ./test/realpve)")
+		"sim; libvirt to create real machines with libvirt and QEMU on this computer; or real to create them on the "+
+			"Proxmox VE cluster in the PVE_* environment variables (go doc ./test/realpve)")
 	flags.StringVar(&o.Address, "address", "", "real: IP `address` at which machines on the Proxmox VE cluster reach this computer")
 }
 
+// isRealHypervisor returns true for a Proxmox VE cluster that exists already.
 func (o *realOptions) isRealHypervisor() bool { return o.Hypervisor == hypervisorReal }
+
+func (o *realOptions) isLibvirt() bool { return o.Hypervisor == hypervisorLibvirt }
 
 // hostAddress returns the address at which machines reach this computer.
 func (o *realOptions) hostAddress() string { return cmp.Or(o.Address, qemuHostAddress) }
@@ -57,10 +62,12 @@ func (o *realOptions) listenAddress() string { return cmp.Or(o.Address, loopback
 // validateReal validates the flags and the environment variables for a real hypervisor.
 func (o *Options) validateReal() error {
 	switch {
-	case o.Hypervisor != hypervisorSimulated && o.Hypervisor != hypervisorReal:
-		return fmt.Errorf("--hypervisor must be sim or real, not %q", o.Hypervisor)
+	case !slices.Contains([]string{hypervisorSimulated, hypervisorReal, hypervisorLibvirt}, o.Hypervisor):
+		return fmt.Errorf("--hypervisor must be sim, libvirt or real, not %q", o.Hypervisor)
 	case !o.isRealHypervisor() && o.Address != "":
 		return errors.New("--address needs --hypervisor real")
+	case o.isLibvirt() && o.hasHypervisorFault():
+		return errors.New("--faults vm-crash and clone-lock need the simulator: remove --hypervisor libvirt")
 	case !o.isRealHypervisor():
 		return nil
 	}

@@ -134,8 +134,11 @@ func (s *stack) start(ctx context.Context) error {
 }
 
 func (s *stack) hypervisorStep() startStep {
-	if s.options.isRealHypervisor() {
+	switch {
+	case s.options.isRealHypervisor():
 		return startStep{"find the Proxmox VE", s.connectRealHypervisor}
+	case s.options.isLibvirt():
+		return startStep{"start libvirtd, and copy the image of the machines", s.startLibvirt}
 	}
 
 	return startStep{"start the Proxmox VE simulator", s.startHypervisor}

@@ -9,12 +9,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
+	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
 // Values of --vm.
@@ -45,15 +47,23 @@ func (o *vmOptions) bind(flags *pflag.FlagSet) {
 	flags.StringVar(&o.VM, "vm", vmSim, "type of machine: sim for simulated machines, or qemu for real VMs "+
 		"(two jobs by default, with --platform github only)")
 	flags.StringVar(&o.Image, "image", "",
-		"qemu: disk image `file` of the machines (default: the image of hack/vm-image/build.sh, in vm/ beside this program)")
-	flags.StringVar(&o.Kernel, "kernel", "", "qemu: kernel `file` to boot instead of the boot loader in --image")
-	flags.StringVar(&o.Initrd, "initrd", "", "qemu: initial ramdisk `file` for --kernel")
-	flags.StringVar(&o.Append, "append", "", "qemu: command-line `arguments` for --kernel")
-	flags.StringVar(&o.Accel, "accel", "", "qemu: tcg for software emulation (default), or kvm")
+		"qemu, libvirt: disk image `file` of the machines (default: the image of hack/vm-image/build.sh, in vm/ beside this program)")
+	flags.StringVar(&o.Kernel, "kernel", "", "qemu, libvirt: kernel `file` to boot instead of the boot loader in --image")
+	flags.StringVar(&o.Initrd, "initrd", "", "qemu, libvirt: initial ramdisk `file` for --kernel")
+	flags.StringVar(&o.Append, "append", "", "qemu, libvirt: command-line `arguments` for --kernel")
+	flags.StringVar(&o.Accel, "accel", "", "tcg for software emulation, or kvm (default: tcg with --vm qemu, "+
+		"and with --hypervisor libvirt kvm if libvirt offers it)")
 }
 
 // hasRealMachines returns true if machines are real VMs, on the simulator or on a real hypervisor.
-func (o *Options) hasRealMachines() bool { return o.VM == vmQEMU || o.isRealHypervisor() }
+func (o *Options) hasRealMachines() bool {
+	return o.VM == vmQEMU || o.isRealHypervisor() || o.isLibvirt()
+}
+
+// bootsImage returns true if this computer boots the machines from an image.
+func (o *Options) bootsImage() bool {
+	return o.isLibvirt() || (o.VM == vmQEMU && !o.isRealHypervisor())
+}
 
 // Files that hack/vm-image/build.sh creates, and the arguments of its kernel.
 const (
@@ -83,8 +93,8 @@ func (o *Options) setDefaults(set func(flag string) bool, beside string) {
 		}
 	}
 
-	// A real hypervisor already has its own template.
-	if o.Image != "" || o.isRealHypervisor() {
+	// A real Proxmox VE already has its own template.
+	if o.Image != "" || !o.bootsImage() {
 		return
 	}
 
@@ -102,22 +112,34 @@ func (o *Options) validateVM() error {
 		return fmt.Errorf("--vm must be sim or qemu, not %q", o.VM)
 	}
 
-	if o.VM != vmQEMU || o.isRealHypervisor() {
+	if !o.bootsImage() {
 		if o.Image+o.Kernel+o.Initrd+o.Append+o.Accel != "" {
-			return errors.New("--image, --kernel, --initrd, --append and --accel need --vm qemu, without --hypervisor real")
+			return errors.New("--image, --kernel, --initrd, --append and --accel need --vm qemu or --hypervisor libvirt, " +
+				"without --hypervisor real")
 		}
 
 		return nil
 	}
 
-	var errs []error
+	flag, errs := "--vm qemu", []error(nil)
+	if o.isLibvirt() {
+		flag = "--hypervisor libvirt"
+
+		if err := testlibvirt.CheckInstalled(); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", flag, err))
+		}
+	}
 
 	if o.Platform != "github" || o.CompareWarm {
-		errs = append(errs, errors.New("--vm qemu needs --platform github, without --compare-warm"))
+		errs = append(errs, errors.New(flag+" needs --platform github, without --compare-warm"))
+	}
+
+	if !slices.Contains([]string{"", accelTCG, accelKVM}, o.Accel) {
+		errs = append(errs, fmt.Errorf("--accel must be tcg or kvm, not %q", o.Accel))
 	}
 
 	if _, err := vm.FindTools(); err != nil {
-		errs = append(errs, fmt.Errorf("--vm qemu: %w", err))
+		errs = append(errs, fmt.Errorf("%s: %w", flag, err))
 	}
 
 	for _, file := range []string{o.Image, o.Kernel, o.Initrd} {
@@ -126,7 +148,7 @@ func (o *Options) validateVM() error {
 		}
 
 		if _, err := os.Stat(file); err != nil {
-			errs = append(errs, fmt.Errorf("--vm qemu: %w: create a machine image with hack/vm-image/build.sh", err))
+			errs = append(errs, fmt.Errorf("%s: %w: create a machine image with hack/vm-image/build.sh", flag, err))
 		}
 	}
 

@@ -11,7 +11,7 @@ func New() *cobra.Command {
 		Use:   "adapter",
 		Short: "Validate and run an adapter, which creates objects on clusters for resources of the fleet API",
 	}
-	cmd.AddCommand(newServe(), newDryRun(), newValidate(), newMigrate(), newConfigDump())
+	cmd.AddCommand(newServe(), newDryRun(), newValidate(), newConfigDump())
 
 	return cmd
 }

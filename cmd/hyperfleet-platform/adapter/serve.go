@@ -11,13 +11,12 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
-	"os/signal"
 	"slices"
-	"syscall"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 	"golang.org/x/sync/errgroup"
 	ctrl "sigs.k8s.io/controller-runtime"
 
@@ -25,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/feed"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -41,16 +42,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
-
-const (
-	envBroker  = "BROKER_CONFIG_FILE"
-	brokerFile = "broker.yaml"
-)
-
-// brokerFileConfig is the content of the file broker.yaml. It has the key broker, as in Sentinel's file.
-type brokerFileConfig struct {
-	Broker platform.Broker `yaml:"broker"`
-}
 
 func newServe() *cobra.Command {
 	var taskFile, brokerPath string
@@ -65,10 +56,10 @@ broker, receives events from Sentinel. It runs the task file for each event and 
 result to the fleet API.
 
 The broker has its own configuration file, with the key broker as in Sentinel's file. Its path
-is --broker-config, or ` + envBroker + `, or broker.yaml in the working directory.
+is --broker-config, or ` + broker.EnvFile + `, or broker.yaml in the working directory.
 HYPERFLEET_BROKER_* environment variables override the file.
 
-On SIGTERM, the adapter becomes unready, accepts no more events, and waits up to 30 seconds
+On SIGTERM, the adapter becomes unready, accepts no more events, and waits up to 8 seconds
 for running events. A second signal stops the process immediately.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -93,23 +84,14 @@ for running events. A second signal stops the process immediately.`,
 			var events platform.Broker
 
 			if deployment.FromBroker() {
-				if events, err = loadBroker(brokerPath); err != nil {
+				if events, err = broker.Load(brokerPath); err != nil {
 					return err
 				}
 			} else if brokerPath != "" {
 				return cli.Usage(errors.New("--broker-config needs events.source: broker"))
 			}
 
-			ctx, stop := signal.NotifyContext(contextOf(cmd), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-
-			// stop removes the signal handler, so that a second signal kills the process.
-			go func() {
-				<-ctx.Done()
-				stop()
-			}()
-
-			return runAdapter(ctx, deployment, files, taskFile, events)
+			return runAdapter(contextOf(cmd), deployment, files, taskFile, events)
 		},
 	}
 
@@ -118,48 +100,13 @@ for running events. A second signal stops the process immediately.`,
 	}
 
 	cmd.Flags().StringVar(&taskFile, "task-config", os.Getenv(task.EnvTask), "task file (env "+task.EnvTask+")")
-	cmd.Flags().StringVar(&brokerPath, "broker-config", "", "configuration of the broker (env "+envBroker+")")
+	cmd.Flags().StringVar(&brokerPath, "broker-config", "", "configuration of the broker (env "+broker.EnvFile+")")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 
 	return cmd
 }
 
-// loadBroker loads the configuration file of the broker.
-func loadBroker(path string) (platform.Broker, error) {
-	spec := strictyaml.Spec[brokerFileConfig]{
-		EnvFile: envBroker,
-		Aliases: map[string]string{
-			"broker.type": "BROKER_TYPE", "broker.rabbitmq.url": "BROKER_RABBITMQ_URL",
-		},
-		Validate: func(c *brokerFileConfig) error {
-			if c.Broker.Type != platform.BrokerRabbitMQ {
-				return strictyaml.ErrorAt("broker.type", "%q: set rabbitmq, or set events.source: api if you have no broker", c.Broker.Type)
-			}
-
-			return nil
-		},
-	}
-
-	if path == "" && os.Getenv(envBroker) == "" {
-		if _, err := os.Stat(brokerFile); err == nil {
-			path = brokerFile
-		}
-	}
-
-	flags := pflag.NewFlagSet("broker", pflag.ContinueOnError)
-	if err := errors.Join(spec.AddFlags(flags), flags.Set("config", path)); err != nil {
-		return platform.Broker{}, err
-	}
-
-	config, err := spec.Load(flags)
-	if err != nil {
-		return platform.Broker{}, err
-	}
-
-	return config.Broker, nil
-}
-
-// runAdapter builds an adapter and runs it until ctx is done or a configuration file changes.
+// runAdapter builds an adapter and runs it until a signal, or until a configuration file changes.
 func runAdapter(
 	ctx context.Context, deployment *adapterapi.Deployment, files *mounted.Watcher, file string, brokerConfig platform.Broker,
 ) error {
@@ -170,7 +117,10 @@ func runAdapter(
 	info := version.Read()
 	logger := newLogger(deployment.Log)
 
-	ctx, stop := files.CancelOnChange(ctx, logger)
+	ctx, cancel := files.CancelOnChange(ctx, logger)
+	defer cancel()
+
+	ctx, stop := signals.NotifyContext(ctx)
 	defer stop()
 
 	// Options.Output is not set, because standard output has the log in one format.
@@ -187,12 +137,7 @@ func runAdapter(
 		return err
 	}
 
-	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
-	if err != nil {
-		return err
-	}
-
-	calls, err := metrics.NewCallMetrics(registry, nil)
+	registry, calls, err := newMetrics(info)
 	if err != nil {
 		return err
 	}
@@ -204,7 +149,7 @@ func runAdapter(
 
 	looks := serve.NewRequeuer()
 
-	clients, watches, err := newTransports(deployment, loaded, kubernetes.Options{
+	clients, used, err := newTransports(deployment, loaded, kubernetes.Options{
 		Adapter: deployment.Adapter.Name, Calls: calls, OnChange: looks.EnqueueChange, Log: logger,
 	})
 	if err != nil {
@@ -212,14 +157,14 @@ func runAdapter(
 	}
 
 	handle, err := pipeline.New(pipeline.Options{
-		Deployment: deployment, Task: loaded, Clients: clients, Keys: keys, FrameworkVersion: info.Version,
-		Env: taskEnvironment(deployment), Calls: calls, Log: logger,
+		Deployment: deployment, Task: loaded, Clients: clients, Keys: keys, Kinds: findKinds(ctx, clients, logger),
+		FrameworkVersion: info.Version, Env: taskEnvironment(deployment), Calls: calls, Log: logger,
 	})
 	if err != nil {
 		return err
 	}
 
-	events, closeSource, err := newSource(ctx, deployment, brokerConfig, calls, logger, registry)
+	events, closeSource, err := newSource(ctx, deployment, loaded, brokerConfig, calls, logger, registry)
 	if err != nil {
 		return err
 	}
@@ -230,8 +175,8 @@ func runAdapter(
 	defer stopWatches()
 
 	group, groupCtx := errgroup.WithContext(ctx)
-	for _, watch := range watches {
-		group.Go(func() error { return watch(watchCtx) })
+	for _, each := range used {
+		group.Go(func() error { return each.Run(watchCtx) })
 	}
 
 	group.Go(func() error {
@@ -239,11 +184,51 @@ func runAdapter(
 
 		return serve.Run(groupCtx, serve.Options{
 			Deployment: *deployment, Version: info.Version, Events: events, Handle: handle.Handle,
-			Requeuer: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
+			CheckClusters: used.checkReady, Requeuer: looks, Config: configHandler(deployment), Registry: registry, Log: logger,
 		})
 	})
 
 	return group.Wait()
+}
+
+// newMetrics returns the registry of the metrics, and the metrics of calls.
+func newMetrics(info version.Info) (*prometheus.Registry, *metrics.CallMetrics, error) {
+	registry, err := metrics.NewRegistry("hyperfleet-platform", info.Version, info.Commit, info.Go)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	calls, err := metrics.NewCallMetrics(registry, nil)
+
+	return registry, calls, err
+}
+
+// kindsTimeout limits the search for kinds, which delays the start.
+const kindsTimeout = 10 * time.Second
+
+// findKinds finds the kinds of which the adapter has objects on its cluster, also those of entries that the task file no
+// longer has. Without the search, these objects stay until the resource is deleted.
+func findKinds(ctx context.Context, clients map[string]transport.Client, logger *slog.Logger) *resources.Kinds {
+	out := resources.NewKinds()
+
+	cluster, isUsed := clients[transport.Kubernetes].(*kubernetes.Client)
+	if !isUsed {
+		return out
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, kindsTimeout)
+	defer cancel()
+
+	kinds, err := cluster.ListOwnKinds(ctx)
+	if err != nil {
+		logger.WarnContext(ctx, "could not look for objects of entries that the task file no longer has", "error", err)
+	}
+
+	for _, kind := range kinds {
+		out.Add(transport.Kubernetes, kind)
+	}
+
+	return out
 }
 
 // loadTask loads the task file and logs its warnings. It returns an error if the configuration requires
@@ -270,8 +255,8 @@ func loadTask(
 // newSource returns the source of events: the broker, or the change feed of the fleet API. The caller must
 // call the returned function when no event is running.
 func newSource(
-	ctx context.Context, deployment *adapterapi.Deployment, brokerConfig platform.Broker, calls *metrics.CallMetrics,
-	logger *slog.Logger, registry prometheus.Registerer,
+	ctx context.Context, deployment *adapterapi.Deployment, loaded *task.Task, brokerConfig platform.Broker,
+	calls *metrics.CallMetrics, logger *slog.Logger, registry prometheus.Registerer,
 ) (serve.Source, func(), error) {
 	if deployment.FromBroker() {
 		b, err := broker.Open(ctx, brokerConfig, logger, registry)
@@ -287,7 +272,9 @@ func newSource(
 		return nil, nil, err
 	}
 
-	changes, err := feed.New(feed.Options{Deployment: deployment, API: api, Log: logger, Metrics: registry})
+	changes, err := feed.New(feed.Options{
+		Deployment: deployment, API: api, TaskDigest: loaded.Digest, Log: logger, Metrics: registry,
+	})
 
 	return changes, func() {}, err
 }
@@ -308,17 +295,39 @@ func newLogger(output adapterapi.LogOutput) *slog.Logger {
 	return logger
 }
 
-// newTransports returns a client for each transport that the task file uses, and the functions that run
-// the watches of the clients.
+// cluster is a cluster of the adapter's objects. Run runs its watches.
+type cluster interface {
+	Run(ctx context.Context) error
+	CheckReady(ctx context.Context) error
+}
+
+type clusters []cluster
+
+// checkReady returns why clusters cannot be used.
+func (c clusters) checkReady(ctx context.Context) error {
+	errs := make([]error, len(c))
+
+	var checks sync.WaitGroup
+
+	for i, each := range c {
+		checks.Go(func() { errs[i] = each.CheckReady(ctx) })
+	}
+
+	checks.Wait()
+
+	return errors.Join(errs...)
+}
+
+// newTransports returns a client for each transport that the task file uses, and the clusters of the clients.
 func newTransports(
 	deployment *adapterapi.Deployment, loaded *task.Task, options kubernetes.Options,
-) (map[string]transport.Client, []func(context.Context) error, error) {
+) (map[string]transport.Client, clusters, error) {
 	isUsed := func(name string) bool {
 		return slices.ContainsFunc(loaded.Resources, func(r task.Resource) bool { return r.Transport == name })
 	}
 	clients := map[string]transport.Client{}
 
-	var watches []func(context.Context) error
+	var used clusters
 
 	if isUsed(transport.Kubernetes) {
 		cluster := deployment.Clients.Kubernetes
@@ -337,7 +346,7 @@ func newTransports(
 		}
 
 		clients[transport.Kubernetes] = all
-		watches = append(watches, all.Run)
+		used = append(used, all)
 	}
 
 	if isUsed(transport.Maestro) {
@@ -347,10 +356,10 @@ func newTransports(
 		}
 
 		clients[transport.Maestro] = hub
-		watches = append(watches, hub.Run)
+		used = append(used, hub)
 	}
 
-	return clients, watches, nil
+	return clients, used, nil
 }
 
 // configHandler returns a handler that serves the configuration without secrets.

@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/platform/broker"
 )
 
 // report is the result of validate. With -o json, validate prints its JSON form.
@@ -29,8 +30,8 @@ type report struct {
 
 func newValidate() *cobra.Command {
 	var (
-		output    cli.Output
-		namespace string
+		output                cli.Output
+		namespace, brokerPath string
 	)
 
 	cmd := &cobra.Command{
@@ -38,7 +39,8 @@ func newValidate() *cobra.Command {
 		Short: "Validate task files and print all problems",
 		Long: `Validate the fields, expressions and templates of task files, and find contradictions. Each
 problem is one line with file, line and column. With --config, or ` + task.EnvDeployment + `, the
-command also validates the deployment configuration, and what the task files use of it.
+command also validates the deployment configuration, what the task files use of it, and the
+configuration of the broker if there is one.
 
 With --output rbac, the command prints the ServiceAccount, the ClusterRole and the
 ClusterRoleBinding that an adapter with these task files needs on its cluster and on its Open
@@ -56,7 +58,7 @@ is invalid. A warning is about a deprecated or discouraged form that still works
 				return printRBAC(cmd, files, namespace)
 			}
 
-			result := validate(cmd, files)
+			result := validate(cmd, files, brokerPath)
 			if err := output.Print(cmd.OutOrStdout(), cli.Content{Data: result, Print: result.print}); err != nil {
 				return err
 			}
@@ -70,17 +72,23 @@ is invalid. A warning is about a deprecated or discouraged form that still works
 	}
 
 	cmd.Flags().String("config", "", "deployment configuration (env "+task.EnvDeployment+")")
+	cmd.Flags().StringVar(&brokerPath, "broker-config", "", "configuration of the broker (env "+broker.EnvFile+")")
 	output.AddFlag(cmd, cli.OutputText, cli.OutputJSON, cli.OutputYAML, outputRBAC)
 	cmd.Flags().StringVar(&namespace, "namespace", "hyperfleet-system", "namespace of the ServiceAccount, with --output rbac")
 
 	return cmd
 }
 
-func validate(cmd *cobra.Command, files []string) *report {
+func validate(cmd *cobra.Command, files []string, brokerPath string) *report {
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 
 	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(true))
 	out.add("configuration", err)
+
+	if deployment != nil && deployment.FromBroker() && broker.FindFile(brokerPath) != "" {
+		_, err := broker.Load(brokerPath)
+		out.add("configuration of the broker", err)
+	}
 
 	for _, file := range files {
 		loaded, err := task.LoadFile(file, deployment)

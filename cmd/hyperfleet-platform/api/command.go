@@ -7,8 +7,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -39,10 +37,7 @@ You can run any number of replicas. docs/reference/fleet-api.md describes the co
 				return err
 			}
 
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-
-			return run(ctx, *config, files, cmd.ErrOrStderr())
+			return run(cmd.Context(), *config, files, cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetContext(context.Background())
@@ -79,6 +74,9 @@ func Defaults() platform.API {
 		Log:         platform.Log{Level: "info", Format: "json"},
 	}
 }
+
+// CheckText returns the problems of a configuration, without environment and flags.
+func CheckText(file string, text []byte) strictyaml.Problems { return newSpec().CheckText(file, text) }
 
 func newSpec() *strictyaml.Spec[platform.API] {
 	return &strictyaml.Spec[platform.API]{

@@ -19,7 +19,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
@@ -39,10 +41,12 @@ const (
 	// openTimeout is the timeout to connect to the database, including migrations.
 	openTimeout = 5 * time.Minute
 	// stopTimeout is the grace period for running requests at shutdown.
-	stopTimeout = 25 * time.Second
+	stopTimeout = 8 * time.Second
+	// closeTimeout is how long the database may take to close its connections.
+	closeTimeout = 3 * time.Second
 )
 
-// run serves the API until ctx is done or a configuration file changes.
+// run serves the API until a signal, or until a configuration file changes.
 func run(ctx context.Context, c platform.API, files *mounted.Watcher, diagnostics io.Writer) error {
 	// Collect garbage less often, because CPU time during a burst of requests matters more than memory. The
 	// heap is small.
@@ -53,7 +57,10 @@ func run(ctx context.Context, c platform.API, files *mounted.Watcher, diagnostic
 	format, _ := log.ParseFormat(c.Log.Format)
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
-	ctx, stop := files.CancelOnChange(ctx, logger)
+	ctx, cancel := files.CancelOnChange(ctx, logger)
+	defer cancel()
+
+	ctx, stop := signals.NotifyContext(ctx)
 	defer stop()
 
 	info := version.Read()
@@ -80,7 +87,7 @@ func run(ctx context.Context, c platform.API, files *mounted.Watcher, diagnostic
 	if err != nil {
 		return err
 	}
-	defer database.Close()
+	defer closeStore(database, logger)
 
 	schemas, err := entity.LoadSchemas(ctx, c.SpecSchemas)
 	if err != nil {
@@ -136,6 +143,22 @@ func openStore(ctx context.Context, c platform.API, calls *metrics.CallMetrics, 
 	})
 }
 
+// closeStore closes the database. It does not wait longer than closeTimeout for a database that does not answer.
+func closeStore(database *store.Store, logger *slog.Logger) {
+	closed := make(chan struct{})
+
+	go func() {
+		defer close(closed)
+		database.Close()
+	}()
+
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+		logger.Warn("the database did not close its connections in time")
+	}
+}
+
 // serve serves the API until ctx is done. It then waits for running requests, up to stopTimeout.
 func serve(ctx context.Context, c platform.Server, handler http.Handler, logger *slog.Logger) error {
 	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Address)
@@ -145,7 +168,8 @@ func serve(ctx context.Context, c platform.Server, handler http.Handler, logger 
 
 	httpServer := &http.Server{
 		Handler: handler, ReadHeaderTimeout: headerTimeout, ReadTimeout: readTimeout, WriteTimeout: writeTimeout,
-		IdleTimeout: idleTimeout, ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
+		IdleTimeout: idleTimeout, MaxHeaderBytes: bounds.MaxRequestHeader,
+		ErrorLog: slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 
 	if c.TLSCertFile != "" {

@@ -10,8 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
@@ -19,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
@@ -29,10 +28,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/probes"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
-
-// EnvBroker is the environment variable with the path of a file that has only the configuration of the
-// broker. Several programs can share this file.
-const EnvBroker = "BROKER_CONFIG_FILE"
 
 // New returns the command `hyperfleet-platform sentinel`.
 func New() *cobra.Command {
@@ -54,10 +49,7 @@ events.`,
 				return cli.Usagef("sentinel: %w", err)
 			}
 
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
-			defer stop()
-
-			return run(ctx, *config, files, cmd.ErrOrStderr())
+			return run(cmd.Context(), *config, files, cmd.ErrOrStderr())
 		},
 	}
 	cmd.SetContext(context.Background())
@@ -98,6 +90,22 @@ func addFlags(cmd *cobra.Command, spec *strictyaml.Spec[platform.Sentinel]) {
 	}
 }
 
+// CheckText returns the problems of a configuration, without environment and flags. The broker may be in a file of
+// its own (broker.EnvFile).
+func CheckText(file string, text []byte) strictyaml.Problems {
+	spec := newSpec()
+	check := spec.Validate
+	spec.Validate = func(c *platform.Sentinel) error {
+		if c.Broker.Type == "" {
+			c.Broker.Type, c.Broker.RabbitMQ.URLFile = platform.BrokerRabbitMQ, "rabbitmq-url"
+		}
+
+		return check(c)
+	}
+
+	return spec.CheckText(file, text)
+}
+
 func newSpec() *strictyaml.Spec[platform.Sentinel] {
 	return &strictyaml.Spec[platform.Sentinel]{
 		Default: sentinel.Defaults(),
@@ -109,56 +117,34 @@ func newSpec() *strictyaml.Spec[platform.Sentinel] {
 			"lease":         "name of the lease for leader election",
 		},
 		Validate: func(c *platform.Sentinel) error {
-			if err := loadSharedBroker(c); err != nil {
-				return err
+			if os.Getenv(broker.EnvFile) != "" && c.Broker.Type == "" {
+				shared, err := broker.Load("")
+				if err != nil {
+					return fmt.Errorf("%s: %w", broker.EnvFile, err)
+				}
+
+				c.Broker = shared
 			}
 
-			var err error
-			if c.Broker.Type != platform.BrokerRabbitMQ {
-				err = strictyaml.ErrorAt("broker.type", "%q: set rabbitmq", c.Broker.Type)
-			}
-
-			return errors.Join(err, sentinel.Validate(c))
+			return errors.Join(broker.CheckType(c.Broker), sentinel.Validate(c))
 		},
 	}
 }
 
-// loadSharedBroker loads the configuration of the broker from the file in EnvBroker, if the variable is
-// set and the configuration has no broker.
-func loadSharedBroker(c *platform.Sentinel) error {
-	path := os.Getenv(EnvBroker)
-	if path == "" || c.Broker.Type != "" {
-		return nil
-	}
-
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return fmt.Errorf("%s: %w", EnvBroker, err)
-	}
-
-	var shared struct {
-		Broker platform.Broker `yaml:"broker"`
-	}
-	if err := strictyaml.Decode(path, data, &shared); err != nil {
-		return fmt.Errorf("%s: %w", EnvBroker, err)
-	}
-
-	c.Broker = shared.Broker
-
-	return nil
-}
-
-// run builds Sentinel and runs it until ctx is done or a configuration file changes.
+// run builds Sentinel and runs it until a signal, or until a configuration file changes.
 func run(ctx context.Context, config platform.Sentinel, files *mounted.Watcher, diagnostics io.Writer) error {
 	// Collect garbage more often to save memory, which each replica needs for each kind. Sentinel allocates
 	// mostly list pages and has CPU time to spare.
-	cli.SetGCPercent(50)
+	cli.SetGCPercent(25)
 
 	level, _ := log.ParseLevel(config.Log.Level)    // validated
 	format, _ := log.ParseFormat(config.Log.Format) // validated
 	logger := log.New(diagnostics, log.Options{Level: level, Format: format})
 
-	ctx, stop := files.CancelOnChange(ctx, logger)
+	ctx, cancel := files.CancelOnChange(ctx, logger)
+	defer cancel()
+
+	ctx, stop := signals.NotifyContext(ctx)
 	defer stop()
 
 	info := version.Read()

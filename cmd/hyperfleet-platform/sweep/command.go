@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os/signal"
-	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -33,6 +33,8 @@ const (
 	exitStopped    = 4
 )
 
+const minInterval = time.Second
+
 // New returns the command `hyperfleet-platform sweep`.
 func New() *cobra.Command {
 	var output cli.Output
@@ -47,7 +49,10 @@ for that resource, and if the API returns a well-formed response that the resour
 
 The command runs once and prints its report. The exit code is 0 for a complete run, 1 if the run
 failed, 2 if the configuration is invalid, 3 if it could not check all objects or not delete all
-orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJob.`,
+orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJob.
+
+With --interval, the command runs until a signal. It prints the report of each run, and logs
+failures. Of several replicas, only the one that has the lease of the fleet API sweeps.`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			config, err := spec.Load(cmd.Flags())
@@ -55,7 +60,7 @@ orphans, and 4 if a limit stopped it and it deleted nothing. Run it from a CronJ
 				return cli.Usage(err)
 			}
 
-			ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+			ctx, stop := signals.NotifyContext(cmd.Context())
 			defer stop()
 
 			return run(ctx, *config, output, cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -81,6 +86,8 @@ func newSpec() *strictyaml.Spec[platform.Sweep] {
 			"delete":        "delete orphans; without this flag, sweep only reports them",
 			"max_deletions": "maximum number of deletions; a run with more orphans deletes nothing",
 			"min_age":       "minimum age of an object; sweep ignores younger objects",
+			"interval":      "time between two runs; without it, sweep runs once",
+			"lease":         "name of the lease with which replicas elect a leader",
 		},
 		Validate: validate,
 	}
@@ -99,6 +106,8 @@ func validate(c *platform.Sweep) error {
 	addIf(c.MaxDeletions < 1, "max_deletions", "must be at least 1: to delete nothing, remove delete")
 	addIf(c.MaxShare <= 0 || c.MaxShare > 1, "max_share", "must be above 0 and at most 1")
 	addIf(c.MinAge < 0, "min_age", "must not be negative")
+	addIf(c.Interval != 0 && c.Interval < minInterval, "interval", "must be 0 or at least "+minInterval.String())
+	addIf(c.Lease == "", "lease", "set the name of the lease")
 
 	if _, err := log.ParseLevel(c.Log.Level); err != nil {
 		errs = append(errs, strictyaml.ErrorAt("log.level", "%w", err))
@@ -131,7 +140,23 @@ func run(ctx context.Context, config platform.Sweep, output cli.Output, out, dia
 		return err
 	}
 
+	if config.Interval > 0 {
+		sweep.Repeat(ctx, options, func(report sweep.Report, err error) {
+			if err := finish(report, err, output, out); err != nil {
+				logger.Error("sweep failed: try again after the interval", "error", err)
+			}
+		})
+
+		return nil
+	}
+
 	report, err := sweep.Run(ctx, options)
+
+	return finish(report, err, output, out)
+}
+
+// finish prints the report of a run, and returns the error of a run that is not complete.
+func finish(report sweep.Report, err error, output cli.Output, out io.Writer) error {
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 )
 
 // doctor checks an installation once and collects the findings.
@@ -35,14 +36,20 @@ type doctor struct {
 func (d *doctor) checkAll(ctx context.Context) error {
 	d.report.Findings, d.report.Objects = []Finding{}, map[string]int{}
 
-	kinds, err := loadCRDs()
+	all, err := crds.Load()
 	if err != nil {
 		return err
+	}
+
+	kinds := map[string][]*resourceDefinition{}
+	for _, crd := range all {
+		kinds[crds.AreaOf(crd)] = append(kinds[crds.AreaOf(crd)], crd)
 	}
 
 	var objectFindings []Finding
 
 	leaders, canReadLeases := d.listLeaders(ctx)
+	isInstalled := false
 
 	for _, area := range config.Areas() {
 		installed := d.checkCRDs(ctx, area, kinds[area])
@@ -50,11 +57,13 @@ func (d *doctor) checkAll(ctx context.Context) error {
 			continue
 		}
 
-		findings, objects := d.checkObjects(ctx, area, installed)
+		isInstalled = true
+
+		findings, objects, namespaces := d.checkObjects(ctx, area, installed)
 		objectFindings = append(objectFindings, findings...)
 
 		if canReadLeases {
-			d.checkOperator(ctx, area, leaders[area], objects)
+			d.checkOperator(ctx, area, leaders[area], objects, namespaces)
 		}
 
 		if objects == 0 && len(leaders[area]) == 0 {
@@ -64,6 +73,10 @@ func (d *doctor) checkAll(ctx context.Context) error {
 		if err := d.checkRoles(ctx, area); err != nil {
 			return err
 		}
+	}
+
+	if !isInstalled {
+		d.report.addf(Problem, "installation", "%v", crds.ErrNotInstalled)
 	}
 
 	d.checkReceiver(ctx)

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -20,54 +19,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	sigsyaml "sigs.k8s.io/yaml"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 	"github.com/hyperfleet/hyperfleet/deploy"
 )
 
-// areaOf returns the area whose operator reconciles the resource type with the given plural name.
-func areaOf(plural string) string {
-	switch plural {
-	case "dnsregistrations", "kubevirtnodepools", "kubevirtmachinetemplates", "kubevirtmachines":
-		return config.AreaNetworking
-	case "hostfleets", "linuxmachines", "scalewayapplesiliconmachines":
-		return config.AreaHosts
-	case "dpfhcpbridges":
-		return config.AreaBridge
-	default:
-		return config.AreaRunners
-	}
-}
-
 type resourceDefinition = apiextensionsv1.CustomResourceDefinition
-
-// loadCRDs returns the CRDs that are built into this program, by area.
-func loadCRDs() (map[string][]*resourceDefinition, error) {
-	files, err := fs.Glob(deploy.CRDs, "crds/*.yaml")
-	if err != nil {
-		return nil, fmt.Errorf("list embedded CRDs: %w", err)
-	}
-
-	out := map[string][]*resourceDefinition{}
-
-	for _, file := range files {
-		text, err := deploy.CRDs.ReadFile(file)
-		if err != nil {
-			return nil, fmt.Errorf("read embedded CRD: %w", err)
-		}
-
-		crd := &resourceDefinition{}
-		if err := sigsyaml.UnmarshalStrict(text, crd); err != nil {
-			return nil, fmt.Errorf("parse %s: %w", file, err)
-		}
-
-		area := areaOf(crd.Spec.Names.Plural)
-		out[area] = append(out[area], crd)
-	}
-
-	return out, nil
-}
 
 // checkCRDs reports whether the CRDs of an area are installed and match those of this program. It returns the
 // CRDs that are installed. If it cannot read the CRDs, it returns all expected CRDs.
@@ -75,8 +33,8 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 	subject := "CRDs of " + area
 
 	var (
-		installed          []*resourceDefinition
-		missing, differing []string
+		installed                    []*resourceDefinition
+		missing, outdated, differing []string
 	)
 
 	for _, crd := range expected {
@@ -102,6 +60,10 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 
 		installed = append(installed, crd)
 
+		if fields := findMissingFields(crd, actual); len(fields) > 0 {
+			outdated = append(outdated, crd.Name+" lacks "+strings.Join(fields, ", "))
+		}
+
 		if !apihelpers.IsCRDConditionTrue(actual, apiextensionsv1.Established) ||
 			!apiequality.Semantic.DeepEqual(actual.Spec.Versions, crd.Spec.Versions) {
 			differing = append(differing, crd.Name)
@@ -110,12 +72,15 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 
 	switch {
 	case len(installed) == 0:
-		d.report.addf(Warning, subject, "none is installed, so the area is disabled: to enable the area, "+fixCRDs)
+		d.report.addf(Warning, subject, "none is installed, so the area is disabled: to enable the area, "+crds.Fix)
 	case len(missing) > 0:
-		d.report.addf(Problem, subject, "%s missing: %s", strings.Join(missing, ", "), fixCRDs)
+		d.report.addf(Problem, subject, "%s missing: %s", strings.Join(missing, ", "), crds.Fix)
+	case len(outdated) > 0:
+		d.report.addf(Problem, subject, "%s: an operator of this version does not start the area: %s",
+			strings.Join(outdated, "; "), crds.Fix)
 	case len(differing) > 0:
 		d.report.addf(Warning, subject, "%s differ from the CRDs of this program (see hyperfleet version): "+
-			"use the same version of hyperfleet as the operator, or %s", strings.Join(differing, ", "), fixCRDs)
+			"use the same version of hyperfleet as the operator, or %s", strings.Join(differing, ", "), crds.Fix)
 	default:
 		d.report.addf(OK, subject, "%d installed, all match this version of hyperfleet", len(installed))
 	}
@@ -123,9 +88,16 @@ func (d *doctor) checkCRDs(ctx context.Context, area string, expected []*resourc
 	return installed
 }
 
-// fixCRDs tells how to install the CRDs.
-const fixCRDs = "run `kubectl apply --server-side -f hyperfleet-crds.yaml` with the file of the release, " +
-	"or install its chart hyperfleet-crds"
+// findMissingFields returns the fields of the CRD's version that the installed CRD lacks.
+func findMissingFields(expected, installed *resourceDefinition) []string {
+	for i := range installed.Spec.Versions {
+		if version := &installed.Spec.Versions[i]; version.Name == expected.Spec.Versions[0].Name && version.Schema != nil {
+			return crds.MissingFields(expected.Spec.Versions[0].Schema.OpenAPIV3Schema, version.Schema.OpenAPIV3Schema)
+		}
+	}
+
+	return []string{"version " + expected.Spec.Versions[0].Name}
+}
 
 // areaFix tells how to install the operator and the RBAC roles of an area.
 func areaFix(area string) string {

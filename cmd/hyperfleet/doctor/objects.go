@@ -5,6 +5,8 @@ package doctor
 
 import (
 	"context"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -29,8 +31,9 @@ const (
 	firstReconcileTimeout = time.Minute
 )
 
-// warningConditions returns the conditions that are a warning if they have the given status, the most severe
-// first. The other conditions are steps towards Ready, and Ready has the reason of the step that is not done.
+// warningConditions returns the conditions that are a warning if they have the given status, and the given reason if
+// there is one, the most severe first. The other conditions are steps towards Ready, and Ready has the reason of the
+// step that is not done.
 func warningConditions() []metav1.Condition {
 	const yes, no = metav1.ConditionTrue, metav1.ConditionFalse
 
@@ -42,21 +45,24 @@ func warningConditions() []metav1.Condition {
 		{Type: v1alpha1.ConditionAddressesFewerThanMachines, Status: yes},
 		{Type: infrav1.ConditionAddressesFewerThanReplicas, Status: yes},
 		{Type: infrav1.ConditionPrefixLengthGuessed, Status: yes},
+		{Type: "Connected", Status: yes, Reason: v1alpha1.ReasonConnectedWithWarnings},
 		{Type: "InsecureTLS", Status: yes},
 	}
 }
 
-// checkObjects checks all objects of an area. It returns the findings and the number of objects. It reports
-// missing permissions itself.
-func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourceDefinition) ([]Finding, int) {
+// checkObjects checks all objects of an area. It returns the findings, the number of objects, and the namespaces with
+// objects that an operator has to reconcile. It reports missing permissions itself.
+func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourceDefinition) ([]Finding, int, []string) {
 	var (
 		out       []Finding
 		forbidden []string
 		n         int
 	)
 
+	namespaces := map[string]bool{}
+
 	for _, crd := range kinds {
-		findings, count, err := d.checkObjectsOf(ctx, crd)
+		findings, count, err := d.checkObjectsOf(ctx, crd, namespaces)
 		out = append(out, findings...)
 		n += count
 
@@ -72,11 +78,14 @@ func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourc
 		d.report.addf(Warning, "objects of "+area, "no permission to list %s", strings.Join(forbidden, ", "))
 	}
 
-	return out, n
+	return out, n, slices.Sorted(maps.Keys(namespaces))
 }
 
-// checkObjectsOf checks all objects of one resource type. It returns the findings and the number of objects.
-func (d *doctor) checkObjectsOf(ctx context.Context, crd *resourceDefinition) ([]Finding, int, error) {
+// checkObjectsOf checks all objects of one resource type. It returns the findings and the number of objects, and adds the
+// namespaces of objects with conditions to namespaces.
+func (d *doctor) checkObjectsOf(
+	ctx context.Context, crd *resourceDefinition, namespaces map[string]bool,
+) ([]Finding, int, error) {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(schema.GroupVersionKind{
 		Group: crd.Spec.Group, Version: crd.Spec.Versions[0].Name, Kind: crd.Spec.Names.ListKind,
@@ -101,6 +110,10 @@ func (d *doctor) checkObjectsOf(ctx context.Context, crd *resourceDefinition) ([
 		n += len(list.Items)
 
 		for i := range list.Items {
+			if namespace := list.Items[i].GetNamespace(); expectConditions && namespace != "" {
+				namespaces[namespace] = true
+			}
+
 			if finding, ok := d.checkObject(&list.Items[i], expectConditions); ok {
 				out = append(out, finding)
 			}
@@ -141,7 +154,7 @@ func (d *doctor) checkObject(o *unstructured.Unstructured, expectConditions bool
 	deletedAt := o.GetDeletionTimestamp()
 
 	newFinding := func(level Level, since time.Time, reason, message string) (Finding, bool) {
-		finding.Level, finding.Reason, finding.Message = level, reason, message
+		finding.Level, finding.Reason, finding.Message = level, v1alpha1.CurrentReason(reason), message
 		// A condition that is a default of the CRD's schema has the Unix epoch as its transition time.
 		if since.Unix() == 0 {
 			since = o.GetCreationTimestamp().Time
@@ -169,14 +182,15 @@ func (d *doctor) checkObject(o *unstructured.Unstructured, expectConditions bool
 	case deletedAt != nil || !expectConditions || needsNoMachine(o):
 		return Finding{}, false
 	case ready == nil && d.now.Sub(o.GetCreationTimestamp().Time) > firstReconcileTimeout:
-		return newFinding(Problem, o.GetCreationTimestamp().Time, "NotSeen",
+		return newFinding(Problem, o.GetCreationTimestamp().Time, "NotReconciled",
 			"no operator has reconciled the object yet: check that an operator is running")
 	case ready != nil && ready.Status != metav1.ConditionTrue && d.isOverdue(ready.LastTransitionTime.Time):
 		return newFinding(Problem, ready.LastTransitionTime.Time, ready.Reason, ready.Message)
 	}
 
 	for _, warning := range warningConditions() {
-		if c := apimeta.FindStatusCondition(conditions, warning.Type); c != nil && c.Status == warning.Status {
+		c := apimeta.FindStatusCondition(conditions, warning.Type)
+		if c != nil && c.Status == warning.Status && (warning.Reason == "" || c.Reason == warning.Reason) {
 			return newFinding(Warning, c.LastTransitionTime.Time, warning.Type, strings.TrimSuffix(c.Reason+": "+c.Message, ": "))
 		}
 	}

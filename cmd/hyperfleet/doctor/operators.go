@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -18,10 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/shards"
 )
 
 const (
-	leasePrefix = "hyperfleet-"
 	// clockSkew is the tolerated difference between the clocks of this machine and of the operator.
 	clockSkew = 30 * time.Second
 )
@@ -31,6 +30,33 @@ type leader struct {
 	lease, holder string
 	renewTime     time.Time
 	fresh         bool
+	// namespaces are the only namespaces that the operator serves if isLimited is true.
+	namespaces []string
+	isLimited  bool
+}
+
+// serves reports whether the operator serves the namespace.
+func (l leader) serves(namespace string) bool {
+	return !l.isLimited || slices.Contains(l.namespaces, namespace)
+}
+
+// findOverlap returns a namespace that both operators serve, and false if there is none. The namespace is empty if both
+// operators serve all namespaces.
+func findOverlap(a, b leader) (string, bool) {
+	if !a.isLimited {
+		a, b = b, a
+	}
+
+	if !a.isLimited {
+		return "", true
+	}
+
+	index := slices.IndexFunc(a.namespaces, b.serves)
+	if index < 0 {
+		return "", false
+	}
+
+	return a.namespaces[index], true
 }
 
 // listLeaders returns the leaders of each area. It returns false, and reports a finding, if it cannot list
@@ -48,15 +74,14 @@ func (d *doctor) listLeaders(ctx context.Context) (map[string][]leader, bool) {
 	for i := range leases.Items {
 		lease := &leases.Items[i]
 
-		areas, ok := strings.CutPrefix(lease.Name, leasePrefix)
-		names := strings.Split(areas, "-")
-
-		// Other programs have Leases with the same prefix.
-		if !ok || slices.ContainsFunc(names, func(name string) bool { return !slices.Contains(config.Areas(), name) }) {
+		names, _, ok := shards.ParseLeaseName(lease.Name)
+		if !ok {
 			continue
 		}
 
 		l := leader{lease: d.operatorNamespace + "/" + lease.Name, holder: ptr.Deref(lease.Spec.HolderIdentity, "")}
+		l.namespaces, l.isLimited = shards.ParseLabels(lease.Labels)
+
 		if lease.Spec.RenewTime != nil {
 			l.renewTime = lease.Spec.RenewTime.Time
 		}
@@ -76,7 +101,7 @@ func (d *doctor) listLeaders(ctx context.Context) (map[string][]leader, bool) {
 // command that shows the cause. It returns "" if a pod is ready, if the Deployment has 0 replicas, or if it
 // cannot be read.
 func (d *doctor) describeUnready(ctx context.Context, area string) string {
-	name := client.ObjectKey{Namespace: d.operatorNamespace, Name: leasePrefix + area}
+	name := client.ObjectKey{Namespace: d.operatorNamespace, Name: config.LeasePrefix + area}
 
 	deployment := &appsv1.Deployment{}
 	if err := d.client.Get(ctx, name, deployment); err != nil || deployment.Status.ReadyReplicas > 0 ||
@@ -89,21 +114,53 @@ func (d *doctor) describeUnready(ctx context.Context, area string) string {
 		name, deployment.Status.ReadyReplicas, ptr.Deref(deployment.Spec.Replicas, 1), d.operatorNamespace, name.Name)
 }
 
-// checkOperator reports whether exactly one operator runs an area. objects is the number of objects of the
-// area: if it is 0, the area needs no operator.
-func (d *doctor) checkOperator(ctx context.Context, area string, leaders []leader, objects int) {
+// checkShards reports whether each namespace is served by one of the operators that run an area. namespaces are those
+// with objects of the area.
+func (d *doctor) checkShards(subject string, fresh []leader, namespaces []string) {
+	for i, l := range fresh {
+		for _, other := range fresh[:i] {
+			shared, ok := findOverlap(other, l)
+			if !ok {
+				continue
+			}
+
+			where, fix := "", "the area from the controllers"
+			if shared != "" {
+				where, fix = " in namespace "+shared, "the namespace from the namespaces, or the area from the controllers,"
+			}
+
+			d.report.addf(Problem, subject, "two operators run the area%s, %s with Lease %s and %s with Lease %s: "+
+				"remove %s of one of them", where, other.holder, other.lease, l.holder, l.lease, fix)
+
+			return
+		}
+	}
+
+	unserved := slices.DeleteFunc(slices.Clone(namespaces), func(namespace string) bool {
+		return slices.ContainsFunc(fresh, func(l leader) bool { return l.serves(namespace) })
+	})
+
+	switch {
+	case len(unserved) > 0:
+		d.report.addf(Problem, subject, "no running operator serves %s %s: add the namespace to namespaces in the configuration "+
+			"of an operator, or start the operator that has it", english.PluralWord(len(unserved), "namespace", ""),
+			english.WordSeries(unserved, "and"))
+	case len(fresh) == 1:
+		d.report.addf(OK, subject, "%s is the leader", fresh[0].holder)
+	default:
+		d.report.addf(OK, subject, "%d operators share the namespaces", len(fresh))
+	}
+}
+
+// checkOperator reports whether exactly one operator runs an area in each namespace. objects is the number of objects of
+// the area: if it is 0, the area needs no operator. namespaces are those with objects of the area.
+func (d *doctor) checkOperator(ctx context.Context, area string, leaders []leader, objects int, namespaces []string) {
 	subject := "operator of " + area
 
 	fresh := slices.DeleteFunc(slices.Clone(leaders), func(l leader) bool { return !l.fresh })
 
-	switch {
-	case len(fresh) > 1:
-		d.report.addf(Problem, subject, "two operators run the area, %s with Lease %s and %s with Lease %s: "+
-			"remove the area from the controllers of one of them", fresh[0].holder, fresh[0].lease, fresh[1].holder, fresh[1].lease)
-
-		return
-	case len(fresh) == 1:
-		d.report.addf(OK, subject, "%s is the leader", fresh[0].holder)
+	if len(fresh) > 0 {
+		d.checkShards(subject, fresh, namespaces)
 
 		return
 	}

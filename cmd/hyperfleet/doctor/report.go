@@ -93,7 +93,7 @@ func (r *Report) print(out io.Writer, _ bool) error {
 
 	fmt.Fprintf(&text, "\n%s, %s\n", english.Plural(r.Problems, "problem", ""), english.Plural(r.Warnings, "warning", ""))
 
-	_, err := io.WriteString(out, text.String())
+	_, err := io.WriteString(out, cli.FitTerminal(out, text.String()))
 
 	return err
 }

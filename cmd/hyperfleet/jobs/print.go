@@ -139,10 +139,12 @@ func (p printer) printDetails(details Details, wholeLog bool) {
 }
 
 func (p printer) printFacts(job Details) {
-	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
-	row := func(title, text string) {
-		if text != "" {
-			fmt.Fprintf(table, "%s\t%s\n", title, cli.SanitizeLine(text))
+	var text strings.Builder
+
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	row := func(title, value string) {
+		if value != "" {
+			fmt.Fprintf(table, "%s\t%s\n", title, cli.SanitizeLine(value))
 		}
 	}
 
@@ -164,7 +166,8 @@ func (p printer) printFacts(job Details) {
 	row("Runner", job.Runner)
 	row("Trace", job.TraceID)
 
-	_ = table.Flush() // a closed output is not an error
+	_ = table.Flush()
+	fmt.Fprint(p.out, cli.FitTerminal(p.out, text.String())) // a closed output is not an error
 }
 
 // formatStateAndTimes returns the state of a job, and how long the job has waited and run.
@@ -255,7 +258,9 @@ func (p printer) printTimeline(timeline []TimelineEntry) {
 	first := timeline[0].Time.In(p.location)
 	fmt.Fprintf(p.out, "\nTimeline, from %s:\n", first.Format("2006-01-02 15:04:05 MST"))
 
-	table := tabwriter.NewWriter(p.out, 0, 0, 2, ' ', 0)
+	var text strings.Builder
+
+	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 
 	for i, entry := range timeline {
 		elapsed := ""
@@ -267,7 +272,8 @@ func (p printer) printTimeline(timeline []TimelineEntry) {
 			entry.Time.In(p.location).Format("15:04:05"), elapsed, entry.Moment, cli.SanitizeLine(entry.Message)), "\t "))
 	}
 
-	_ = table.Flush() // a closed output is not an error
+	_ = table.Flush()
+	fmt.Fprint(p.out, cli.FitTerminal(p.out, text.String())) // a closed output is not an error
 }
 
 // FormatInterval returns the time between two events: in milliseconds below 1 s, with one decimal below 10 s,

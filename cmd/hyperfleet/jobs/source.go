@@ -14,10 +14,12 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 	"github.com/hyperfleet/hyperfleet/runners/objectstore"
 )
 
@@ -63,6 +65,10 @@ func (s *source) listJobs(ctx context.Context) ([]v1alpha1.RunnerJob, error) {
 		var page v1alpha1.RunnerJobList
 
 		err := s.client.List(ctx, &page, client.InNamespace(s.namespace), client.Limit(pageSize), client.Continue(next))
+		if meta.IsNoMatchError(err) {
+			err = crds.ErrNotInstalled
+		}
+
 		if err != nil {
 			return nil, fmt.Errorf("list jobs %s: %w", s.formatScope(), err)
 		}
@@ -180,17 +186,15 @@ func isWaiting(job *v1alpha1.RunnerJob) bool {
 
 // canRunJob reports whether the machine of a claim belongs to the pool and may still run a job.
 func canRunJob(claim *v1alpha1.MachineClaim, pool string) bool {
-	ref, times, info := claim.Spec.RunnerPoolRef, claim.Status.Times, claim.Status.BootstrapInfo
+	times, info := claim.Status.Times, claim.Status.BootstrapInfo
 
-	return ref != nil && pool != "" && ref.Name == pool && claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby &&
+	return pool != "" && claim.PoolName() == pool && claim.DeletionTimestamp.IsZero() && !claim.Spec.Standby &&
 		(times == nil || times.JobStarted == nil && times.Ended == nil) && (info == nil || info.BoundJob == "")
 }
 
 // isKept reports whether the machine of a claim belongs to the pool, has failed, and is kept for inspection.
 func isKept(claim *v1alpha1.MachineClaim, pool string) bool {
-	ref := claim.Spec.RunnerPoolRef
-
-	return ref != nil && pool != "" && ref.Name == pool && claim.Status.KeptUntil != nil && claim.DeletionTimestamp.IsZero()
+	return pool != "" && claim.PoolName() == pool && claim.Status.KeptUntil != nil && claim.DeletionTimestamp.IsZero()
 }
 
 // loadLog reads the RunnerLog of a job, and the log in an object store that the RunnerLog refers to. If the

@@ -132,10 +132,10 @@ func newCause(job *v1alpha1.RunnerJob) *Cause {
 
 	ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
-		return &Cause{"NotSeen", "the operator has not reconciled the job yet: check that it is running"}
+		return &Cause{"NotReconciled", "the operator has not reconciled the job yet: check that it is running"}
 	}
 
-	return &Cause{ready.Reason, ready.Message}
+	return &Cause{v1alpha1.CurrentReason(ready.Reason), ready.Message}
 }
 
 // measureTimes returns how long a job has waited and run until now. ran is negative if the job has not
@@ -238,7 +238,7 @@ func NewVM(claim *v1alpha1.MachineClaim) VM {
 	}
 
 	if ready := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
-		out.Reason, out.Message = ready.Reason, ready.Message
+		out.Reason, out.Message = v1alpha1.CurrentReason(ready.Reason), ready.Message
 	}
 
 	return out

@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 )
 
 // syncTimeout limits the time for the initial lists of all objects.
@@ -161,6 +162,12 @@ func (v *View) addInformers(ctx context.Context) error {
 		if _, err := v.cache.GetInformer(ctx, kind.object, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %ss: %w", name, err)
 		}
+	}
+
+	isInstalled := func(reason error) bool { return !apierrors.IsNotFound(reason) }
+
+	if len(v.Missing) == len(all) && !slices.ContainsFunc(slices.Collect(maps.Values(v.Missing)), isInstalled) {
+		return crds.ErrNotInstalled
 	}
 
 	if len(v.Missing) == len(all) {

@@ -115,15 +115,6 @@ func MachineState(claim *v1alpha1.MachineClaim) string {
 	}
 }
 
-// MachinePool returns the name of the RunnerPool that a machine belongs to, and "" if it belongs to none.
-func MachinePool(claim *v1alpha1.MachineClaim) string {
-	if ref := claim.Spec.RunnerPoolRef; ref != nil {
-		return ref.Name
-	}
-
-	return ""
-}
-
 // MachineJob returns the name of the RunnerJob that a machine runs or is reserved for.
 func MachineJob(claim *v1alpha1.MachineClaim) string {
 	if info := claim.Status.BootstrapInfo; info != nil {

@@ -77,10 +77,10 @@ type Cluster struct {
 	*v1alpha1.HypervisorCluster
 
 	Ready Ready
-	// SetAside is the number of online nodes that are excluded. OfflineNodes is the number of offline nodes.
-	SetAside     int
-	CPU, Memory  Usage
-	OfflineNodes int
+	// ExcludedNodes is the number of online nodes that are excluded. OfflineNodes is the number of offline nodes.
+	ExcludedNodes int
+	CPU, Memory   Usage
+	OfflineNodes  int
 }
 
 // Usage is the used and the total amount of a resource.
@@ -110,17 +110,17 @@ type Trouble struct {
 }
 
 // NewReady returns the condition Ready of an object. If the object has no such condition, it returns Unknown
-// with the reason NotSeen and the zero time.
+// with the reason NotReconciled and the zero time.
 func NewReady(conditions []metav1.Condition) Ready {
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	if ready == nil {
 		return Ready{
-			metav1.ConditionUnknown, "NotSeen",
+			metav1.ConditionUnknown, "NotReconciled",
 			"the operator has not reconciled the object yet: check that the operator is running", time.Time{},
 		}
 	}
 
-	return Ready{ready.Status, ready.Reason, ready.Message, ready.LastTransitionTime.Time}
+	return Ready{ready.Status, v1alpha1.CurrentReason(ready.Reason), ready.Message, ready.LastTransitionTime.Time}
 }
 
 // Summary returns a summary of all objects in the cache.
@@ -295,7 +295,7 @@ func NewCluster(cluster *v1alpha1.HypervisorCluster) Cluster {
 		case !node.Online:
 			out.OfflineNodes++
 		case ready.Status == metav1.ConditionFalse:
-			out.SetAside++
+			out.ExcludedNodes++
 		}
 	}
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
 
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -18,14 +17,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// addBridgeArea adds the controllers of the bridge area to the manager if the configuration enables the area.
+// addBridgeArea adds the controllers of the bridge area to the manager.
 func addBridgeArea(
 	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports, logger *slog.Logger,
 ) error {
-	if !slices.Contains(cfg.Controllers, v1alpha1.AreaBridge) {
-		return nil
-	}
-
 	registries, err := newTransport("bridge.registryCAFile", cfg.Bridge.RegistryCAFile)
 	if err != nil {
 		return err

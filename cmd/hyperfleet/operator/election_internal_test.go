@@ -17,6 +17,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
+	"github.com/hyperfleet/hyperfleet/kit/shards"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
@@ -35,7 +36,8 @@ func runElection(t *testing.T, account, area string) {
 	cfg.Controllers = []string{area}
 	cfg.Metrics.BindAddress, cfg.Health.BindAddress = "0", "0"
 
-	mgr, err := newManager(cfg, env.RecordUses(account, env.Config), fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
+	mgr, err := newManager(t.Context(), cfg, env.RecordUses(account, env.Config),
+		fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func runElection(t *testing.T, account, area string) {
 		}
 
 		for i := range events.Items {
-			if events.Items[i].InvolvedObject.Name == LeaseName(cfg.Controllers) {
+			if events.Items[i].InvolvedObject.Name == shards.LeaseName(cfg.Controllers, "") {
 				return true
 			}
 		}
@@ -82,7 +84,7 @@ func runElection(t *testing.T, account, area string) {
 	}
 
 	var lease coordinationv1.Lease
-	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: cfg.Namespace, Name: LeaseName(cfg.Controllers)}, &lease); err != nil {
+	if err := env.Client.Get(t.Context(), client.ObjectKey{Namespace: cfg.Namespace, Name: shards.LeaseName(cfg.Controllers, "")}, &lease); err != nil {
 		t.Fatal(err)
 	}
 
@@ -107,6 +109,7 @@ func TestElection(t *testing.T) {
 	runElection(t, kube.EveryArea, config.AreaHosts)
 	runElection(t, "hyperfleet-runners", config.AreaRunners)
 	checkGuard(t)
+	checkShellAccess(t)
 
 	if err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), key); err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 //+kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
@@ -38,9 +39,9 @@ const (
 	maxToken      = 16 << 10
 )
 
-// guard authenticates and authorizes requests for metrics. The API server has to recognize the bearer token,
-// and its account needs the permission for the verb `get` on the path as a non-resource URL. guard does the
-// same as controller-runtime's WithAuthenticationAndAuthorization, but does not need k8s.io/apiserver
+// guard authenticates and authorizes requests for metrics and for shells of machines. The API server has to recognize
+// the bearer token, and its account needs the permission: for metrics, the verb `get` on the path as a non-resource URL.
+// guard does the same as controller-runtime's WithAuthenticationAndAuthorization, but does not need k8s.io/apiserver
 // (docs/adr/0041).
 type guard struct {
 	reviews     kubernetes.Interface
@@ -119,7 +120,9 @@ func (g *guard) authorize(r *http.Request) (int, error) {
 	ctx, cancel := context.WithTimeout(r.Context(), reviewTimeout)
 	defer cancel()
 
-	status, err := g.review(ctx, token, strings.ToLower(r.Method), r.URL.Path)
+	_, status, err := g.review(ctx, token, authorizationv1.SubjectAccessReviewSpec{
+		NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: strings.ToLower(r.Method), Path: r.URL.Path},
+	})
 	if err != nil {
 		return http.StatusServiceUnavailable, err
 	}
@@ -129,18 +132,45 @@ func (g *guard) authorize(r *http.Request) (int, error) {
 	return status, nil
 }
 
-// review asks the API server whether the token is valid, and whether its account has the permission. It
-// returns status 401 for an invalid token, 403 without the permission, and 200 otherwise.
-func (g *guard) review(ctx context.Context, token, verb, path string) (int, error) {
+// authorizeShell authorizes the use of a machine's shell or console, with the permission for the verb `get` on the
+// subresource shell of its claim. It caches nothing. It returns the name of the account, and is a shell.Authorizer.
+func (g *guard) authorizeShell(ctx context.Context, token, namespace, claim string) (string, int, error) {
+	if token == "" || len(token) > maxToken {
+		return "", http.StatusUnauthorized, nil
+	}
+
+	select {
+	case g.reviewSlots <- struct{}{}:
+		defer func() { <-g.reviewSlots }()
+	default:
+		return "", http.StatusServiceUnavailable, nil
+	}
+
+	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
+	defer cancel()
+
+	return g.review(ctx, token, authorizationv1.SubjectAccessReviewSpec{
+		ResourceAttributes: &authorizationv1.ResourceAttributes{
+			Namespace: namespace, Name: claim, Verb: "get",
+			Group: v1alpha1.GroupVersion.Group, Version: v1alpha1.GroupVersion.Version, Resource: "machineclaims", Subresource: "shell",
+		},
+	})
+}
+
+// review asks the API server whether the token is valid, and whether its account has the permission in access. It
+// returns the name of the account, and status 401 for an invalid token, 403 without the permission, and 200 otherwise.
+func (g *guard) review(
+	ctx context.Context, token string, access authorizationv1.SubjectAccessReviewSpec,
+) (account string, status int, err error) {
 	tokenReview, err := g.reviews.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{
 		Spec: authenticationv1.TokenReviewSpec{Token: token},
 	}, metav1.CreateOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("create TokenReview: %w", err)
+		return "", 0, fmt.Errorf("create TokenReview: %w", err)
 	}
 
 	if !tokenReview.Status.Authenticated {
-		return http.StatusUnauthorized, nil
+		return "", http.StatusUnauthorized, nil
 	}
 
 	user := tokenReview.Status.User
@@ -150,19 +180,17 @@ func (g *guard) review(ctx context.Context, token, verb, path string) (int, erro
 		extra[name] = authorizationv1.ExtraValue(values)
 	}
 
-	accessReview, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx, &authorizationv1.SubjectAccessReview{
-		Spec: authorizationv1.SubjectAccessReviewSpec{
-			User: user.Username, UID: user.UID, Groups: user.Groups, Extra: extra,
-			NonResourceAttributes: &authorizationv1.NonResourceAttributes{Verb: verb, Path: path},
-		},
-	}, metav1.CreateOptions{})
+	access.User, access.UID, access.Groups, access.Extra = user.Username, user.UID, user.Groups, extra
+
+	accessReview, err := g.reviews.AuthorizationV1().SubjectAccessReviews().Create(ctx,
+		&authorizationv1.SubjectAccessReview{Spec: access}, metav1.CreateOptions{})
 	if err != nil {
-		return 0, fmt.Errorf("create SubjectAccessReview for %s: %w", user.Username, err)
+		return "", 0, fmt.Errorf("create SubjectAccessReview for %s: %w", user.Username, err)
 	}
 
 	if !accessReview.Status.Allowed || accessReview.Status.Denied {
-		return http.StatusForbidden, nil
+		return user.Username, http.StatusForbidden, nil
 	}
 
-	return http.StatusOK, nil
+	return user.Username, http.StatusOK, nil
 }

@@ -15,6 +15,8 @@ import (
 	"github.com/go-logr/logr"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -84,6 +86,63 @@ func checkGuard(t *testing.T) {
 	} {
 		if got := requestStatus(h, tt.header); got != tt.want {
 			t.Errorf("%s: %d, want %d", name, got, tt.want)
+		}
+	}
+}
+
+// checkShellAccess checks with a real API server which accounts can use the shell of a claim's machine.
+func checkShellAccess(t *testing.T) {
+	t.Helper()
+
+	const namespace = "shells"
+
+	user, other := env.ServiceAccount(t, namespace, "user"), env.ServiceAccount(t, namespace, "other")
+	env.Create(t, &rbacv1.Role{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "machine-shell"},
+		Rules: []rbacv1.PolicyRule{{
+			APIGroups: []string{"hyperfleet.io"}, Resources: []string{"machineclaims/shell"}, Verbs: []string{"get"},
+		}},
+	})
+	env.Create(t, &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "machine-shell"},
+		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: "machine-shell"},
+		Subjects:   []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "user"}},
+	})
+
+	reviews, err := kubernetes.NewForConfig(env.RecordUses(kube.EveryArea, env.Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	g := newGuard(reviews, testclock.NewFakePassiveClock(time.Now()))
+	ask := func(token, namespace string) (string, int) {
+		account, status, err := g.authorizeShell(t.Context(), token, namespace, "linux-a")
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return account, status
+	}
+
+	// New roles take effect after a short time.
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if _, status := ask(user.BearerToken, namespace); status == http.StatusOK {
+			break
+		}
+	}
+
+	for name, tt := range map[string]struct {
+		token, namespace, account string
+		want                      int
+	}{
+		"user":              {user.BearerToken, namespace, "system:serviceaccount:shells:user", http.StatusOK},
+		"another namespace": {user.BearerToken, "default", "system:serviceaccount:shells:user", http.StatusForbidden},
+		"other":             {other.BearerToken, namespace, "system:serviceaccount:shells:other", http.StatusForbidden},
+		"no token":          {"", namespace, "", http.StatusUnauthorized},
+		"invalid token":     {"x", namespace, "", http.StatusUnauthorized},
+	} {
+		if account, got := ask(tt.token, tt.namespace); got != tt.want || account != tt.account {
+			t.Errorf("%s: %d for %q, want %d for %q", name, got, account, tt.want, tt.account)
 		}
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -20,12 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// addHostsArea adds the controllers of the hosts area to the manager if the configuration enables the area.
+// addHostsArea adds the controllers of the hosts area to the manager.
 func addHostsArea(ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports) error {
-	if !slices.Contains(cfg.Controllers, v1alpha1.AreaHosts) {
-		return nil
-	}
-
 	area := &hosts.Area{
 		Egress: transports.egress,
 		Config: cfg.Hosts, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Calls: transports.calls,

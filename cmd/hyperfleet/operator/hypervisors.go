@@ -4,13 +4,17 @@
 package operator
 
 import (
+	"context"
 	"net/http"
+	"time"
 
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/external"
 	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
+	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 )
 
@@ -27,6 +31,34 @@ func hypervisors(kube *rest.Config, t *Transports) map[string]hypervisor.Factory
 
 			return onKubeVirt(config, options)
 		},
+		v1alpha1.ProviderLibvirt: func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+			options.WrapCall = t.wrapCall(libvirt.System)
+
+			return libvirt.New(config, options)
+		},
+		v1alpha1.ProviderExternal: func(config hypervisor.Config, options hypervisor.Options) (hypervisor.Connection, error) {
+			options.WrapCall = t.wrapCall(external.System)
+
+			return external.New(config, options)
+		},
+	}
+}
+
+// wrapCall returns a function that measures a call that is not HTTP, and refuses a call that changes something when
+// this process may no longer be the leader. system is the name in metrics.
+func (t *Transports) wrapCall(system string) func(context.Context, hypervisor.Call, func() error) error {
+	return func(_ context.Context, call hypervisor.Call, do func() error) error {
+		if call.Write && t.checkLease != nil {
+			if err := t.checkLease(); err != nil {
+				return err
+			}
+		}
+
+		start := time.Now()
+		err := do()
+		t.calls.Observe(system, call.Operation, time.Since(start), err)
+
+		return err
 	}
 }
 

@@ -21,6 +21,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 const (
@@ -101,9 +102,13 @@ func deriveOperatorUID(clusterUID types.UID, namespace string) string {
 // checkClaimOwners returns an error if the machine of a claim has another operator UID. This operator would
 // not delete such a machine, and would consider its claim finished.
 func checkClaimOwners(ctx context.Context, reader client.Reader, uid string) error {
-	var claims v1alpha1.MachineClaimList
+	var foreign *v1alpha1.MachineClaim
 
-	err := reader.List(ctx, &claims)
+	err := watch.ForEach(ctx, reader, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) {
+		if vm := claim.Status.VMRef; foreign == nil && vm != nil && vm.OperatorUID != "" && vm.OperatorUID != uid {
+			foreign = claim
+		}
+	})
 	if meta.IsNoMatchError(err) {
 		return nil // the CRD is not installed, so there are no claims
 	}
@@ -112,18 +117,15 @@ func checkClaimOwners(ctx context.Context, reader client.Reader, uid string) err
 		return fmt.Errorf("list MachineClaims: %w", err)
 	}
 
-	for i := range claims.Items {
-		vm := claims.Items[i].Status.VMRef
-		if vm == nil || vm.OperatorUID == "" || vm.OperatorUID == uid {
-			continue
-		}
-
-		return fmt.Errorf("start as operator %s: MachineClaim %s has VM %s of operator %s: set operatorUID: %s in the "+
-			"configuration to continue as that operator, or delete its claims while that operator runs", uid,
-			client.ObjectKeyFromObject(&claims.Items[i]), vm.VMID, vm.OperatorUID, vm.OperatorUID)
+	if foreign == nil {
+		return nil
 	}
 
-	return nil
+	vm := foreign.Status.VMRef
+
+	return fmt.Errorf("start as operator %s: MachineClaim %s has VM %s of operator %s: set operatorUID: %s in the "+
+		"configuration to continue as that operator, or delete its claims while that operator runs", uid,
+		client.ObjectKeyFromObject(foreign), vm.VMID, vm.OperatorUID, vm.OperatorUID)
 }
 
 // ensureReportKey reads the key from its Secret. The first replica that starts creates the key.

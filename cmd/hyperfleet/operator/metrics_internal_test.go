@@ -88,7 +88,12 @@ func metricsOnPage(t *testing.T) map[string]string {
 	word := regexp.MustCompile("`([a-z0-9_]+)`")
 	out := map[string]string{}
 
-	for line := range strings.Lines(string(raw)) {
+	current, former, isFound := strings.Cut(string(raw), "\n## Former names\n")
+	if !isFound {
+		t.Fatalf("%s has no section with former names", metricsPage)
+	}
+
+	for line := range strings.Lines(current) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 4 || !strings.HasPrefix(strings.TrimSpace(cells[1]), "`") {
 			continue
@@ -104,6 +109,14 @@ func metricsOnPage(t *testing.T) map[string]string {
 		for _, match := range word.FindAllStringSubmatch(cells[1], -1) {
 			out[match[1]] = strings.Join(labels, " ")
 		}
+	}
+
+	// Rows with three cells name a label that a metric still has beside the new one.
+	formerLabel := regexp.MustCompile("(?m)^\\| `([a-z_]+)` \\| `([a-z]+)`[^|]*\\| [^|]*\\|$")
+	for _, match := range formerLabel.FindAllStringSubmatch(former, -1) {
+		labels := append(strings.Fields(out[match[1]]), match[2])
+		slices.Sort(labels)
+		out[match[1]] = strings.Join(labels, " ")
 	}
 
 	return out

@@ -7,8 +7,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"slices"
-	"strings"
 
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -21,16 +19,11 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 )
 
-// addNetworkingArea adds the controllers of the networking area to the manager if the configuration enables
-// the area.
+// addNetworkingArea adds the controllers of the networking area to the manager.
 func addNetworkingArea(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, operatorUID string,
 	transports *Transports, logger *slog.Logger,
 ) error {
-	if !slices.Contains(cfg.Controllers, config.AreaNetworking) {
-		return nil
-	}
-
 	secrets := &connect.Secrets{Reader: mgr.GetAPIReader(), OperatorNamespace: cfg.Namespace}
 
 	area := &networking.Area{
@@ -47,14 +40,4 @@ func addNetworkingArea(
 	}
 
 	return nil
-}
-
-// LeaseName returns the name of the Lease for leader election of a process that runs the given areas, such as
-// hyperfleet-runners or hyperfleet-networking-runners. All replicas of a Deployment run the same areas and
-// share the Lease. Two Deployments must not run the same area, because the area would have two leaders.
-func LeaseName(controllers []string) string {
-	names := slices.Clone(controllers)
-	slices.Sort(names)
-
-	return "hyperfleet-" + strings.Join(slices.Compact(names), "-")
 }

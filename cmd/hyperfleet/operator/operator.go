@@ -14,11 +14,13 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/mounted"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/version"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
@@ -58,7 +60,10 @@ func New() *cobra.Command {
 				return err
 			}
 
-			ctx, stop := files.CancelOnChange(ctrl.SetupSignalHandler(), logger)
+			ctx, cancel := files.CancelOnChange(cmd.Context(), logger)
+			defer cancel()
+
+			ctx, stop := signals.NotifyContext(ctx)
 			defer stop()
 
 			endTracing, err := tracing.Start(ctx, tracing.Options{
@@ -111,7 +116,8 @@ func NewConfigSpec() *strictyaml.Spec[v1alpha1.OperatorConfig] {
 func validate(cfg *v1alpha1.OperatorConfig) error {
 	errs := []error{
 		validateBridge(cfg.Bridge), validateHosts(cfg.Hosts), validateDevID(cfg.Identity.DevID), validateSPIRE(cfg.Identity.SPIRE),
-		validateIntervals(*cfg), validateMetrics(cfg.Metrics), validateLogs(cfg.Runners.Logs), validateWebhooks(*cfg),
+		validateShard(*cfg), validateIntervals(*cfg), validateMetrics(cfg.Metrics), validateLogs(cfg.Runners.Logs),
+		validateWebhooks(*cfg),
 	}
 
 	addError := func(key string, err error) {
@@ -146,6 +152,33 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 
 	_, err = bounds.NewEgressPolicy(nil, cfg.Runners.PlatformNetworks)
 	addError("runners.platformNetworks", err)
+
+	return errors.Join(errs...)
+}
+
+// validateShard checks the settings of one of several operators. An area other than runners cannot be divided: its
+// addresses or hosts are shared by all namespaces.
+func validateShard(cfg v1alpha1.OperatorConfig) error {
+	var errs []error
+
+	rejectIf := func(isInvalid bool, key, text string) {
+		if isInvalid {
+			errs = append(errs, strictyaml.ErrorAt(key, "%s", text))
+		}
+	}
+
+	for _, namespace := range cfg.Namespaces {
+		rejectIf(len(validation.IsDNS1123Label(namespace)) > 0, "namespaces",
+			fmt.Sprintf("%q is not the name of a namespace", namespace))
+	}
+
+	isDivided := len(cfg.Namespaces) > 0
+	rejectIf(isDivided && !slices.Equal(cfg.Controllers, []string{v1alpha1.AreaRunners}), "namespaces",
+		"only the area runners can be divided: set controllers to [runners], and run the other areas in an operator without namespaces")
+	rejectIf(isDivided && len(validation.IsDNS1123Label(cfg.Shard.Name)) > 0, "shard.name",
+		"an operator with namespaces needs a name of its own, with lower case letters, digits and -")
+	rejectIf(!isDivided && cfg.Shard.Name != "", "shard.name", "it needs namespaces")
+	rejectIf(cfg.Shard.Operators < 1, "shard.operators", "it must be at least 1")
 
 	return errors.Join(errs...)
 }

@@ -8,12 +8,12 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -30,12 +30,17 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
 	"github.com/hyperfleet/hyperfleet/identity/spire"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/kit/shards"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/runners"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 )
 
 // reconcileTimeout limits the duration of one reconcile in controllers that do not set their own timeout.
 const reconcileTimeout = 2 * time.Minute
+
+// stopTimeout is how long the controllers may take to end their reconciles at the end of the process.
+const stopTimeout = 8 * time.Second
 
 // run sets up the operator and runs it until ctx ends.
 func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logger *slog.Logger) error {
@@ -47,7 +52,7 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 
 	lease := fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration)
 
-	mgr, err := newManager(cfg, kube, lease)
+	mgr, err := newManager(ctx, cfg, kube, lease)
 	if err != nil {
 		return err
 	}
@@ -67,6 +72,8 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
+	transports.checkLease = lease.CheckLease
+
 	if transports.egress, err = NewEgressPolicy(cfg.Runners); err != nil {
 		return err
 	}
@@ -80,17 +87,25 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		defer registry.Close() //nolint:errcheck // the process ends
 	}
 
-	if slices.Contains(cfg.Controllers, config.AreaRunners) {
-		if err := addRunners(ctx, mgr, cfg, kube, settings, transports, registry, identity.webhooks, logger); err != nil {
-			return err
-		}
-	}
-
 	if err := registerMetrics(ctrlmetrics.Registry, mgr, cfg.Controllers); err != nil {
 		return err
 	}
 
-	if err := addOtherAreas(ctx, mgr, cfg, identity.uid, transports, logger); err != nil {
+	setups := map[string]func(context.Context, ctrl.Manager) error{
+		config.AreaRunners: func(ctx context.Context, mgr ctrl.Manager) error {
+			return addRunners(ctx, mgr, cfg, kube, settings, transports, registry, identity.webhooks, logger)
+		},
+		config.AreaNetworking: func(ctx context.Context, mgr ctrl.Manager) error {
+			return addNetworkingArea(ctx, mgr, cfg, identity.uid, transports, logger)
+		},
+		config.AreaHosts: func(ctx context.Context, mgr ctrl.Manager) error {
+			return addHostsArea(ctx, mgr, cfg, transports)
+		},
+		config.AreaBridge: func(ctx context.Context, mgr ctrl.Manager) error {
+			return addBridgeArea(ctx, mgr, cfg, transports, logger)
+		},
+	}
+	if err := startAreas(ctx, mgr, cfg.Controllers, setups, logger); err != nil {
 		return err
 	}
 
@@ -117,8 +132,15 @@ func addRunners(
 		return err
 	}
 
+	reviews, err := kubernetes.NewForConfig(kube)
+	if err != nil {
+		return fmt.Errorf("create client for access reviews: %w", err)
+	}
+
 	area := &runners.Area{
-		Config: cfg.Runners, Namespace: cfg.Namespace, Settings: settings, Egress: transports.egress,
+		AuthorizeShell: newGuard(reviews, clock.RealClock{}).authorizeShell,
+		Config:         cfg.Runners, Namespace: cfg.Namespace, Namespaces: cfg.Namespaces, Operators: cfg.Shard.Operators,
+		Settings: settings, Egress: transports.egress,
 		Hypervisors: hypervisors(kube, transports),
 		Platforms:   Platforms(),
 		Transports: runners.Transports{
@@ -154,25 +176,12 @@ func addRunners(
 	return nil
 }
 
-// addOtherAreas adds the controllers of the areas networking, bridge and hosts to the manager.
-func addOtherAreas(
-	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, uid string, transports *Transports, logger *slog.Logger,
-) error {
-	if err := addNetworkingArea(ctx, mgr, cfg, uid, transports, logger); err != nil {
-		return err
-	}
-
-	if err := addBridgeArea(ctx, mgr, cfg, transports, logger); err != nil {
-		return err
-	}
-
-	return addHostsArea(ctx, mgr, cfg, transports)
-}
-
 // newManager returns the manager. It changes kube: from then on, writes through kube fail while the Lease of
 // this process has expired. Renewals of the Lease are exempt from this check, and are what makes the Lease
 // valid again.
-func newManager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence) (ctrl.Manager, error) {
+func newManager(
+	ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence,
+) (ctrl.Manager, error) {
 	electionConfig := rest.CopyConfig(kube)
 	electionConfig.Wrap(lease.TrackRenewals)
 	// Token and access reviews for metrics change nothing, and every replica sends them.
@@ -191,14 +200,20 @@ func newManager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence
 	election := cfg.LeaderElection
 
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
-		Scheme: scheme,
+		Scheme:   scheme,
+		NewCache: watch.NewCache(ctx),
 		// No controller reads managedFields, which make up half of the size of a claim.
-		Cache:                         cache.Options{DefaultTransform: cache.TransformStripManagedFields()},
-		Metrics:                       metricsOptions(cfg.Metrics, reviewConfig),
-		HealthProbeBindAddress:        cfg.Health.BindAddress,
-		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout},
+		Cache: cache.Options{
+			DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: listCachedNamespaces(cfg),
+		},
+		Metrics:                metricsOptions(cfg.Metrics, reviewConfig),
+		HealthProbeBindAddress: cfg.Health.BindAddress,
+		// A program runs one operator, but a test runs several, one after the other.
+		Controller:                    ctrlconfig.Controller{ReconciliationTimeout: reconcileTimeout, SkipNameValidation: new(true)},
+		GracefulShutdownTimeout:       new(stopTimeout),
 		LeaderElection:                election.Enabled,
-		LeaderElectionID:              LeaseName(cfg.Controllers),
+		LeaderElectionID:              shards.LeaseName(cfg.Controllers, cfg.Shard.Name),
+		LeaderElectionLabels:          shards.NewLabels(cfg.Namespaces),
 		LeaderElectionNamespace:       cfg.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaderElectionConfig:          electionConfig,
@@ -219,6 +234,21 @@ func newManager(cfg config.OperatorConfig, kube *rest.Config, lease *fence.Fence
 	}
 
 	return mgr, nil
+}
+
+// listCachedNamespaces returns the namespaces that the caches watch. It returns nil for all namespaces. Objects without a
+// namespace are always watched.
+func listCachedNamespaces(cfg config.OperatorConfig) map[string]cache.Config {
+	if len(cfg.Namespaces) == 0 {
+		return nil
+	}
+
+	out := map[string]cache.Config{}
+	for _, namespace := range cfg.Namespaces {
+		out[namespace] = cache.Config{}
+	}
+
+	return out
 }
 
 // newCacheCheck returns a readiness check that succeeds once the caches have synced, and from then on always

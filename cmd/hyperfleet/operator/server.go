@@ -14,9 +14,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/time/rate"
 	"sigs.k8s.io/controller-runtime/pkg/certwatcher"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/bounds"
 )
 
 const (
@@ -24,7 +26,7 @@ const (
 	readTimeout       = 30 * time.Second
 	writeTimeout      = 2 * time.Minute // a machine on a slow line downloads the bootstrap service
 	idleTimeout       = 2 * time.Minute
-	drainTimeout      = 10 * time.Second
+	drainTimeout      = 8 * time.Second
 )
 
 // server serves the webhooks of CI platforms and the reports of machines. It is a manager.Runnable that every
@@ -72,8 +74,13 @@ func (s *server) Start(ctx context.Context) error {
 		Handler:           s.handler,
 		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
+		MaxHeaderBytes: bounds.MaxRequestHeader, Protocols: new(http.Protocols),
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
+	// With HTTP/2, one connection could carry many requests at the same time, which the limits do not count.
+	srv.Protocols.SetHTTP1(true)
+
+	listener = s.limitConnections(ctx, listener)
 	serveErr := make(chan error, 1)
 
 	if srv.TLSConfig, err = s.tlsConfig(ctx); err != nil {
@@ -111,6 +118,19 @@ func (s *server) Start(ctx context.Context) error {
 	}
 
 	return nil
+}
+
+// limitConnections limits the connections of the listener, so that callers without credentials cannot use up the
+// operator's memory. It logs refused connections, at most once a minute.
+func (s *server) limitConnections(ctx context.Context, listener net.Listener) net.Listener {
+	sometimes := rate.Sometimes{Interval: time.Minute}
+
+	return bounds.LimitConnections(listener, bounds.MaxConnections, bounds.MaxConnectionsOfAddress, func(address string) {
+		sometimes.Do(func() {
+			s.log.WarnContext(ctx, "connections are refused, because too many are open", "address", address,
+				"limit", bounds.MaxConnections, "limitOfAddress", bounds.MaxConnectionsOfAddress)
+		})
+	})
 }
 
 // tlsConfig returns the TLS configuration of the server. The certificate comes from webhooks.certFile, which

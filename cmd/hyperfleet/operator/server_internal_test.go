@@ -18,8 +18,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
@@ -80,6 +85,46 @@ func TestReadyOnceItListens(t *testing.T) {
 
 	if err := (&server{cfg: config.Webhooks{BindAddress: "0"}}).checkReady(nil); err != nil {
 		t.Errorf("without webhooks: %v", err)
+	}
+}
+
+// TestRequestsWithoutCredentialsAreBounded checks that a caller cannot make the server keep a large header, or many requests
+// on one connection.
+func TestRequestsWithoutCredentialsAreBounded(t *testing.T) {
+	t.Parallel()
+
+	cluster := newCluster(t, "a", &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "hyperfleet-system", Name: authoritySecret}})
+	address := startServer(t, &server{authority: newTestAuthority(t, cluster, clock.RealClock{})})
+
+	send := func(headerSize int) *http.Response {
+		caller := &http.Client{Timeout: time.Minute, Transport: &http.Transport{
+			TLSClientConfig: &tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS12}, ForceAttemptHTTP2: true,
+		}}
+		t.Cleanup(caller.CloseIdleConnections)
+
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+address+"/webhooks/github", http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		request.Header.Set("X-Filler", strings.Repeat("x", headerSize))
+
+		response, err := caller.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		_ = response.Body.Close()
+
+		return response
+	}
+
+	if response := send(8 << 10); response.StatusCode != http.StatusNoContent || response.ProtoMajor != 1 {
+		t.Errorf("a header of 8 KiB: %s %s, want 204 with HTTP/1.1", response.Proto, response.Status)
+	}
+
+	if response := send(64 << 10); response.StatusCode != http.StatusRequestHeaderFieldsTooLarge {
+		t.Errorf("a header of 64 KiB: %s, want 431", response.Status)
 	}
 }
 

@@ -23,6 +23,9 @@ type Transports struct {
 	calls *metrics.CallMetrics
 	// guardWrites rejects requests that change something when this process may no longer be the leader.
 	guardWrites func(http.RoundTripper) http.RoundTripper
+	// checkLease returns an error when this process may no longer be the leader, for calls that are not HTTP. It
+	// may be nil.
+	checkLease func() error
 	// egress limits the servers that users configure. All areas share its connections.
 	egress *bounds.EgressPolicy
 }

@@ -11,7 +11,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/hosts"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/provider"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/setup"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/shell"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/top"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/uninstall"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
@@ -22,7 +24,7 @@ import (
 func New() *cobra.Command {
 	root := &cobra.Command{Use: "hyperfleet", Short: "One control plane for fleets of machines and clusters"}
 	root.AddCommand(operator.New(), setup.New(), doctor.New(), hosts.New(), jobs.New(), jobs.NewExplainCommand(), addresses.New(),
-		top.New(), web.New(), uninstall.New())
+		top.New(), web.New(), shell.New(), shell.NewConsole(), provider.New(), uninstall.New())
 	cli.AddVersion(root)
 
 	return root

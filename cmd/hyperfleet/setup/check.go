@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -25,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -132,7 +134,7 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 
 	clusters := &connect.Clusters{
 		Secrets:   &connect.Secrets{Reader: objects.secrets, OperatorNamespace: a.OperatorNamespace},
-		Factories: map[string]hypervisor.Factory{v1alpha1.ProviderProxmox: proxmox.New},
+		Factories: map[string]hypervisor.Factory{v1alpha1.ProviderProxmox: proxmox.New, v1alpha1.ProviderLibvirt: libvirt.New},
 		Options:   hypervisor.Options{OperatorUID: "hyperfleet-init", Wake: func(hypervisor.Owner) {}},
 	}
 	defer clusters.Close()
@@ -232,6 +234,10 @@ func probeCertificate(ctx context.Context, endpoint string) (fingerprint string,
 // normalizeEndpoint returns the URL of the Proxmox VE API for a host, a host with a port, or a URL. The
 // default port is 8006, and the default path is /api2/json.
 func normalizeEndpoint(text string) (string, error) {
+	if address, err := netip.ParseAddr(text); err == nil && address.Is6() {
+		text = "[" + text + "]"
+	}
+
 	if !strings.Contains(text, "://") {
 		text = "https://" + text
 	}
@@ -245,7 +251,8 @@ func normalizeEndpoint(text string) (string, error) {
 		parsed.Host = net.JoinHostPort(parsed.Hostname(), "8006")
 	}
 
-	if parsed.Path == "" {
+	// A browser shows the web interface at the path /, with a fragment.
+	if strings.Trim(parsed.Path, "/") == "" {
 		parsed.Path = "/api2/json"
 	}
 

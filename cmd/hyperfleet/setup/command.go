@@ -4,11 +4,13 @@
 package setup
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"strings"
 	"time"
@@ -16,10 +18,12 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
@@ -30,10 +34,16 @@ const checkTimeout = time.Minute
 type options struct {
 	answers
 
-	dir                                          string
+	dir, fromFile                                string
 	caFile                                       string
 	tokenSecretFile, gitHubTokenFile, appKeyFile string
+	clientCertFile, clientKeyFile, sshKeyFile    string
 	skipChecks                                   bool
+	// former has the answers that a check has rejected, and accepted the fingerprint that the user has accepted.
+	former   map[*string]string
+	accepted string
+	// asksTemplate is true after a check has failed, so that the command also asks for the template.
+	asksTemplate bool
 }
 
 // New returns the command `hyperfleet init`.
@@ -43,8 +53,9 @@ func New() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "Ask for a hypervisor and a CI platform, check both, and write the manifests of a first fleet",
-		Long: `Ask for what a first fleet of runners needs: a Proxmox VE cluster with an API token, and an
-organization or a repository on GitHub with a token or a GitHub App. The command checks each answer
+		Long: `Ask for what a first fleet of runners needs: a Proxmox VE cluster with an API token, or a libvirt
+host with a client certificate or an SSH key, and an organization or a repository on GitHub with a
+token or a GitHub App. The endpoint says which hypervisor it is. The command checks each answer
 in the same way as the operator, and shows what is wrong and how to fix it. Then it writes two files:
 fleet.yaml, which you can keep in a repository, and secrets.yaml. It applies nothing to the cluster,
 and changes nothing on Proxmox VE or GitHub.
@@ -53,7 +64,9 @@ Every question has a flag. Without a terminal, the command asks nothing, and lis
 It reads secrets from files, so that they do not appear in the list of processes.`,
 		Example: `  hyperfleet init
   hyperfleet init --endpoint pve.example.com --token-id hyperfleet@pve!operator --token-secret-file pve-token \
-    --organization my-org --github-token-file github-token --dir my-fleet`,
+    --organization my-org --github-token-file github-token --dir my-fleet
+  hyperfleet init --endpoint qemu+ssh://hyperfleet@host-1.example.com/system --ssh-key-file id_ed25519 \
+    --ssh-host-key SHA256:... --template runner.qcow2 --organization my-org --github-token-file github-token`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				return cli.Usagef("init: the command takes no arguments: use flags to answer questions")
@@ -76,13 +89,23 @@ It reads secrets from files, so that they do not appear in the list of processes
 
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.Endpoint, "endpoint", "", "endpoint of Proxmox VE: a host, or a URL such as https://pve.example.com:8006")
+	flags.StringVar(&o.Endpoint, "endpoint", "", "endpoint of Proxmox VE (a host, or a URL such as https://pve.example.com:8006), "+
+		"or the URI of a libvirt host, such as qemu+tls://host-1.example.com/system")
 	flags.StringVar(&o.Fingerprint, "fingerprint", "",
 		"SHA-256 fingerprint of the Proxmox VE certificate; only needed if this machine does not trust its CA")
-	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the Proxmox VE certificate in PEM, instead of a fingerprint")
+	flags.StringVar(&o.caFile, "ca-file", "", "file with the CA of the Proxmox VE certificate in PEM, instead of a fingerprint; "+
+		"or the CA of the libvirt host's certificate")
 	flags.StringVar(&o.TokenID, "token-id", "", "ID of the Proxmox VE API token, such as hyperfleet@pve!operator")
 	flags.StringVar(&o.tokenSecretFile, "token-secret-file", "", "file with the secret of the Proxmox VE API token")
-	flags.StringVar(&o.Template, "template", "hyperfleet-runner", "name of the Proxmox VE template for machines")
+	flags.StringVar(&o.clientCertFile, "client-cert-file", "", "libvirt over TLS: file with the operator's client certificate")
+	flags.StringVar(&o.clientKeyFile, "client-key-file", "", "libvirt over TLS: file with the private key of the certificate")
+	flags.StringVar(&o.sshKeyFile, "ssh-key-file", "", "libvirt over SSH: file with the operator's private key")
+	flags.StringVar(&o.SSHHostKey, "ssh-host-key", "",
+		"libvirt over SSH: fingerprint of the host's key, as ssh-keygen -lf prints it")
+	flags.StringVar(&o.Pool, "storage-pool", "default", "libvirt: storage pool of the template and the machines")
+	flags.StringVar(&o.Bridge, "bridge", "", "libvirt: bridge of the machines; default: each machine has a network of its own")
+	flags.StringVar(&o.Template, "template", "",
+		"name of the Proxmox VE template (default: hyperfleet-runner), or of the libvirt volume (default: runner.qcow2)")
 	flags.IntVar(&o.CPU, "cpu", 4, "number of cores of each machine")
 	flags.StringVar(&o.Memory, "memory", "8Gi", "memory of each machine")
 	flags.StringVar(&o.Organization, "organization", "", "GitHub organization whose jobs the fleet runs")
@@ -94,16 +117,22 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.appKeyFile, "app-key-file", "", "file with the private key of the GitHub App")
 	flags.StringSliceVar(&o.Labels, "labels", []string{"linux", "x64"}, "labels of the jobs that the fleet runs")
 	flags.IntVar(&o.MaxMachines, "max-machines", 10, "maximum number of machines")
-	flags.StringVar(&o.Cluster, "cluster", "proxmox", "name of the HypervisorCluster")
+	flags.StringVar(&o.Cluster, "cluster", "", "name of the HypervisorCluster; default: proxmox or libvirt")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "ci", "namespace of the template and the pool")
 	flags.StringVar(&o.OperatorNamespace, "operator-namespace", config.Default().Namespace, "namespace that the operator runs in")
+	flags.StringVar(&o.fromFile, "from", "", "`file` with the pool to take over: values of the chart gha-runner-scale-set or an "+
+		"AutoscalingRunnerSet (actions-runner-controller), or what garm-cli pool show --format json prints (GARM)")
 	flags.StringVar(&o.dir, "dir", "fleet", "folder to write the files to")
-	flags.BoolVar(&o.skipChecks, "skip-checks", false, "skip all checks; for machines that cannot reach Proxmox VE or GitHub")
+	flags.BoolVar(&o.skipChecks, "skip-checks", false, "skip all checks; for machines that cannot reach the hypervisor or GitHub")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return cli.Usage(err) })
 }
 
 // run asks the questions, checks the answers, and writes the files.
 func (o *options) run(cmd *cobra.Command) error {
+	if err := o.takeOver(cmd); err != nil {
+		return err
+	}
+
 	if err := o.readFiles(); err != nil {
 		return err
 	}
@@ -111,6 +140,10 @@ func (o *options) run(cmd *cobra.Command) error {
 	prompt := &prompter{in: cmd.InOrStdin(), out: cmd.OutOrStdout()}
 	if file, ok := prompt.in.(*os.File); ok {
 		prompt.terminal = term.IsTerminal(int(file.Fd()))
+	}
+
+	if file, ok := prompt.out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+		prompt.width, _ = screen.Size(file)
 	}
 
 	if err := o.checkNoFiles(); err != nil {
@@ -128,7 +161,7 @@ func (o *options) run(cmd *cobra.Command) error {
 		missing func() []question
 		check   func(context.Context) (string, error)
 	}{
-		{"Proxmox VE", o.hypervisorQuestions, o.verifyHypervisor},
+		{"hypervisor", o.hypervisorQuestions, o.verifyHypervisor},
 		{"GitHub", o.platformQuestions, o.verifyPlatform},
 	} {
 		if err := o.askAndCheck(cmd, prompt, part.name, part.missing, part.check); err != nil {
@@ -136,8 +169,7 @@ func (o *options) run(cmd *cobra.Command) error {
 		}
 	}
 
-	var err error
-	if o.Endpoint, err = normalizeEndpoint(o.Endpoint); err != nil {
+	if err := o.completeAnswers(); err != nil {
 		return err
 	}
 
@@ -152,22 +184,76 @@ func (o *options) run(cmd *cobra.Command) error {
 	}
 
 	fmt.Fprintf(prompt.out, "Wrote %s/%s and %s/%s.\n\nNext steps:\n\n"+
-		"    kubectl apply --server-side -f %s\n    hyperfleet doctor\n\n"+
-		"Configure the webhook on GitHub with the secret in %s/%s, as docs/guides/github.md describes.\n",
-		o.dir, fleetFile, o.dir, secretsFile, o.dir, o.dir, secretsFile)
+		"    kubectl apply --server-side -f %s\n    hyperfleet doctor\n\n", o.dir, fleetFile, o.dir, secretsFile, o.dir)
+
+	if o.ScaleSet == "" {
+		prompt.print(fmt.Sprintf("Then configure a webhook on GitHub with the secret in %s/%s, or let the operator poll GitHub "+
+			"(spec.demand.polling of the pool): see the page GitHub of the documentation.", o.dir, secretsFile))
+	}
 
 	if o.GitHubURL != "" {
-		fmt.Fprintf(
-			prompt.out,
-			"The operator calls only servers that its configuration allows: add %s to runners.platformURLs.\n",
-			o.GitHubURL,
-		)
+		prompt.print("The operator calls only servers that its configuration allows: add " + o.GitHubURL + " to runners.platformURLs.")
 	}
 
 	return nil
 }
 
-// askAndCheck asks the missing questions about Proxmox VE or GitHub and checks the answers. With a terminal
+// completeAnswers normalizes the endpoint, and sets the defaults that depend on it.
+func (o *options) completeAnswers() error {
+	o.normalizeScope()
+
+	if o.isLibvirt() {
+		o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderLibvirt), cmp.Or(o.Template, "runner.qcow2")
+
+		return o.validateLibvirt()
+	}
+
+	o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderProxmox), cmp.Or(o.Template, "hyperfleet-runner")
+
+	if err := checkTokenID(o.TokenID); err != nil {
+		return cli.Usagef("--token-id: %w", err)
+	}
+
+	var err error
+
+	o.Endpoint, err = normalizeEndpoint(o.Endpoint)
+
+	return err
+}
+
+// checkEndpoint returns an error if the answer cannot be the address of a hypervisor.
+func checkEndpoint(text string) error {
+	if strings.HasPrefix(text, schemeLibvirt) {
+		return nil
+	}
+
+	_, err := normalizeEndpoint(text)
+
+	return err
+}
+
+// checkTokenID returns an error if the answer does not have the form of the IDs that "pveum user token add" prints.
+func checkTokenID(text string) error {
+	user, token, _ := strings.Cut(text, "!")
+	if strings.Contains(user, "@") && token != "" {
+		return nil
+	}
+
+	return fmt.Errorf("%s is not the ID of a token: give USER@REALM!TOKEN, such as hyperfleet@pve!operator "+
+		"(a shell needs quotation marks)", text)
+}
+
+// explainNetworkError adds what to do to the error of a server that cannot be reached.
+func explainNetworkError(err error) error {
+	if _, ok := errors.AsType[*net.OpError](err); !ok {
+		return err
+	}
+
+	return fmt.Errorf("%w: check the name of the server and the network of this machine, or write the files without checks "+
+		"(--skip-checks)", err)
+}
+
+// askAndCheck asks the missing questions about the hypervisor or GitHub and checks the answers. With a terminal
 // it repeats this until the check succeeds. Without a terminal it returns the first error.
 func (o *options) askAndCheck(
 	cmd *cobra.Command, prompt *prompter, name string, missing func() []question, check func(context.Context) (string, error),
@@ -182,29 +268,33 @@ func (o *options) askAndCheck(
 		}
 
 		result, err := runCheck(cmd, check)
+		err = explainNetworkError(err)
 
 		var unknown *unknownCertificateError
 		if errors.As(err, &unknown) && prompt.terminal {
-			if err := prompt.confirm(unknown.question()); err != nil {
-				return err
+			if unknown.fingerprint != o.accepted {
+				if err := prompt.confirm(unknown.question()); err != nil {
+					return err
+				}
 			}
 
-			o.Fingerprint = unknown.fingerprint
+			o.Fingerprint, o.accepted = unknown.fingerprint, unknown.fingerprint
 
 			continue
 		}
 
 		if err == nil {
-			fmt.Fprintf(prompt.out, "%s: %s\n", name, result)
+			prompt.print(name + ": " + result)
 
 			return nil
 		}
 
-		if !prompt.terminal {
+		// Flags name the files with the credentials of an App or a libvirt host, so no question can correct them.
+		if !prompt.terminal || o.isLibvirt() || name == "GitHub" && o.AppID != "" {
 			return err
 		}
 
-		fmt.Fprintf(prompt.out, "%s: %v\n", name, err)
+		prompt.print(name + ": " + err.Error())
 		o.clearAnswers(name)
 	}
 }
@@ -218,15 +308,41 @@ func runCheck(cmd *cobra.Command, check func(context.Context) (string, error)) (
 	return check(ctx)
 }
 
-// clearAnswers clears the answers about GitHub or Proxmox VE, so that the command asks for them again.
+// clearAnswers clears the answers about GitHub or the hypervisor, so that the command asks for them again. An empty
+// answer then repeats the former one.
 func (o *options) clearAnswers(name string) {
-	if name == "GitHub" {
-		o.Organization, o.Repository, o.GitHubToken = "", "", ""
+	cleared := []*string{&o.Endpoint, &o.TokenID, &o.TokenSecret, &o.Template}
 
-		return
+	if name == "GitHub" {
+		o.Organization, o.Repository = cmp.Or(o.Organization, o.Repository), ""
+		cleared = []*string{&o.Organization, &o.GitHubToken}
+	} else {
+		o.Fingerprint, o.asksTemplate = "", true
 	}
 
-	o.Endpoint, o.Fingerprint, o.TokenID, o.TokenSecret, o.Template = "", "", "", "", ""
+	if o.former == nil {
+		o.former = map[*string]string{}
+	}
+
+	for _, answer := range cleared {
+		o.former[answer], *answer = *answer, ""
+	}
+}
+
+// normalizeScope accepts a repository, or the URL of an organization or a repository, as the answer about the
+// organization. The token is not for the server of another URL.
+func (o *options) normalizeScope() {
+	_, link, isURL := strings.Cut(o.Organization, "://")
+	host, path, _ := strings.Cut(link, "/")
+
+	if isURL && (host == "github.com" || strings.HasPrefix(o.GitHubURL+"/", "https://"+host+"/")) {
+		o.Organization = path
+	}
+
+	o.Organization = strings.TrimSuffix(strings.Trim(o.Organization, "/"), ".git")
+	if strings.Count(o.Organization, "/") == 1 {
+		o.Organization, o.Repository = "", o.Organization
+	}
 }
 
 // readFiles reads the files that flags name, and validates the flags.
@@ -238,6 +354,9 @@ func (o *options) readFiles() error {
 		{"token-secret-file", o.tokenSecretFile, &o.TokenSecret},
 		{"github-token-file", o.gitHubTokenFile, &o.GitHubToken},
 		{"app-key-file", o.appKeyFile, &o.AppKey},
+		{"client-cert-file", o.clientCertFile, &o.ClientCert},
+		{"client-key-file", o.clientKeyFile, &o.ClientKey},
+		{"ssh-key-file", o.sshKeyFile, &o.SSHKey},
 	} {
 		if input.file == "" {
 			continue
@@ -263,10 +382,11 @@ func (o *options) readFiles() error {
 	return o.validate()
 }
 
-func isSize(text string) bool {
+// isMemory reports whether a text is a size that the CRD accepts.
+func isMemory(text string) bool {
 	size, err := resource.ParseQuantity(text)
 
-	return err == nil && size.Sign() > 0
+	return err == nil && size.Cmp(resource.MustParse("64Mi")) >= 0
 }
 
 // validate rejects flags that are invalid or that conflict with each other.
@@ -280,10 +400,21 @@ func (o *options) validate() error {
 		return cli.Usagef("--fingerprint and --ca-file are mutually exclusive: use one of them")
 	case (o.AppID != "" || o.InstallationID != "" || o.AppKey != "") && (o.AppID == "" || o.InstallationID == "" || o.AppKey == ""):
 		return cli.Usagef("a GitHub App needs all of --app-id, --installation-id and --app-key-file")
-	case !isSize(o.Memory):
-		return cli.Usagef("--memory %s: give a size such as 8Gi", o.Memory)
+	case !isMemory(o.Memory):
+		return cli.Usagef("--memory %s: give a size of at least 64Mi, such as 8Gi", o.Memory)
 	case o.MaxMachines < 1:
 		return cli.Usagef("--max-machines %d: give a number of at least 1", o.MaxMachines)
+	case o.CPU < 1:
+		return cli.Usagef("--cpu %d: give a number of at least 1", o.CPU)
+	}
+
+	for _, name := range []struct{ flag, value string }{
+		{"namespace", o.Namespace}, {"operator-namespace", o.OperatorNamespace},
+		{"cluster", cmp.Or(o.Cluster, v1alpha1.ProviderProxmox)},
+	} {
+		if len(validation.IsDNS1123Label(name.value)) > 0 {
+			return cli.Usagef("--%s %q: give a name of at most 63 lower-case letters, digits and '-'", name.flag, name.value)
+		}
 	}
 
 	if _, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: o.Fingerprint}, nil, nil); err != nil {

@@ -29,11 +29,14 @@ var templates embed.FS
 
 // answers has the values for the manifests. The templates use the field names.
 type answers struct {
-	Namespace, OperatorNamespace  string
-	Cluster, Endpoint             string
-	Fingerprint                   string
-	CABundle                      []byte
-	TokenID, TokenSecret          string
+	Namespace, OperatorNamespace string
+	Cluster, Endpoint            string
+	Fingerprint                  string
+	CABundle                     []byte
+	TokenID, TokenSecret         string
+	// The following are for libvirt.
+	ClientCert, ClientKey, SSHKey string
+	SSHHostKey, Pool, Bridge      string
 	Template, Memory              string
 	CPU                           int
 	GitHubURL                     string
@@ -42,13 +45,15 @@ type answers struct {
 	AppID, InstallationID, AppKey string
 	WebhookSecret                 string
 	Labels                        []string
-	MaxMachines                   int
+	MaxMachines, WarmIdle         int
+	RunnerGroup, ScaleSet         string
 }
 
 // render returns the text of one of the files.
 func (a *answers) render(name string) (string, error) {
 	parsed, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"yaml": inlineYAML, "text": quoteYAML, "flow": inlineList,
+		"isLibvirt": a.isLibvirt, "isTLS": a.isTLS, "isSSH": a.isSSH,
 		// owner and name return the two parts of a repository.
 		"owner":  func(repository string) string { owner, _, _ := strings.Cut(repository, "/"); return owner },
 		"name":   func(repository string) string { _, name, _ := strings.Cut(repository, "/"); return name },

@@ -5,6 +5,7 @@ package setup
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -26,42 +27,73 @@ type question struct {
 	text, flag string
 	target     *string
 	secret     bool
+	// former is the answer that a check has rejected. An empty answer repeats it.
+	former string
+	// check returns an error if the answer has the wrong form. It may be nil.
+	check func(answer string) error
+	// applies returns false if another answer makes the question unnecessary. It may be nil.
+	applies func() bool
 }
 
-// hypervisorQuestions returns the questions about Proxmox VE that have no answer yet.
+// hypervisorQuestions returns the questions about the hypervisor that have no answer yet. The credentials of a libvirt
+// host are files, which only flags name.
 func (o *options) hypervisorQuestions() []question {
-	return filterUnanswered([]question{
-		{text: "Proxmox VE endpoint (host or URL)", flag: "endpoint", target: &o.Endpoint},
-		{text: "ID of the Proxmox VE API token, such as hyperfleet@pve!operator", flag: "token-id", target: &o.TokenID},
-		{text: "Secret of the token", flag: "token-secret-file", target: &o.TokenSecret, secret: true},
-		{text: "Name of the Proxmox VE template for machines", flag: "template", target: &o.Template},
-	})
+	isProxmox := func() bool { return !o.isLibvirt() }
+	all := []question{
+		{text: "Host or URL of Proxmox VE, or URI of libvirt", flag: "endpoint", target: &o.Endpoint, check: checkEndpoint},
+		{
+			text: "ID of the Proxmox VE API token, such as hyperfleet@pve!operator", flag: "token-id", target: &o.TokenID,
+			applies: isProxmox, check: checkTokenID,
+		},
+		{text: "Secret of the token", flag: "token-secret-file", target: &o.TokenSecret, secret: true, applies: isProxmox},
+	}
+
+	if o.asksTemplate {
+		all = append(all, question{text: "Name of the template for machines", flag: "template", target: &o.Template})
+	}
+
+	return o.filterUnanswered(all)
 }
 
 // platformQuestions returns the questions about GitHub that have no answer yet.
 func (o *options) platformQuestions() []question {
 	var all []question
 	if o.Organization == "" && o.Repository == "" {
-		all = append(all, question{text: "GitHub organization", flag: "organization", target: &o.Organization})
+		all = append(all, question{
+			text: "GitHub organization, or a repository as owner/name", flag: "organization", target: &o.Organization,
+		})
 	}
 
 	if o.AppID == "" {
 		all = append(all, question{text: "GitHub token", flag: "github-token-file", target: &o.GitHubToken, secret: true})
 	}
 
-	return filterUnanswered(all)
+	return o.filterUnanswered(all)
 }
 
-func filterUnanswered(all []question) []question {
+func (o *options) filterUnanswered(all []question) []question {
 	var out []question
 
 	for _, q := range all {
-		if *q.target == "" {
+		if *q.target == "" && (q.applies == nil || q.applies()) {
+			q.former = o.former[q.target]
 			out = append(out, q)
 		}
 	}
 
 	return out
+}
+
+// describeFormer returns what an empty answer means.
+func (q question) describeFormer() string {
+	switch {
+	case q.former == "":
+		return ""
+	case q.secret:
+		return " [as before]"
+	default:
+		return " [" + q.former + "]"
+	}
 }
 
 // unknownCertificateError reports that this machine does not trust the CA of a server's certificate.
@@ -75,20 +107,24 @@ func (e *unknownCertificateError) Error() string {
 
 func (e *unknownCertificateError) question() string {
 	return fmt.Sprintf("This machine does not trust the CA of the certificate of %s. "+
-		"The fingerprint of the certificate is\n\n    %s\n\n"+
-		"Does NODE > System > Certificates in the web interface show the same fingerprint?", e.endpoint, e.fingerprint)
+		"The fingerprint of the certificate is\n\n    %s\n    %s\n\n"+
+		"Does NODE > System > Certificates in the web interface show the same fingerprint?",
+		e.endpoint, e.fingerprint[:len(e.fingerprint)/2+1], e.fingerprint[len(e.fingerprint)/2+1:])
 }
 
 // verifyHypervisor checks the answers about the hypervisor, and normalizes the endpoint. It returns an
 // unknownCertificateError if the server needs a fingerprint. On success it returns a description of the
 // hypervisor.
 func (o *options) verifyHypervisor(ctx context.Context) (string, error) {
-	endpoint, err := normalizeEndpoint(o.Endpoint)
-	if err != nil {
+	if err := o.completeAnswers(); err != nil {
 		return "", err
 	}
 
-	o.Endpoint = endpoint
+	if o.isLibvirt() {
+		return o.checkHypervisor(ctx)
+	}
+
+	endpoint := o.Endpoint
 
 	if o.Fingerprint == "" && len(o.CABundle) == 0 {
 		fingerprint, trusted, err := probeCertificate(ctx, endpoint)
@@ -126,6 +162,8 @@ func (o *options) explainTLSError(err error) error {
 
 // verifyPlatform checks the answers about the CI platform. On success it returns a description.
 func (o *options) verifyPlatform(ctx context.Context) (string, error) {
+	o.normalizeScope()
+
 	if err := o.checkPlatform(ctx); err != nil {
 		return "", err
 	}
@@ -138,7 +176,18 @@ type prompter struct {
 	in       io.Reader
 	out      io.Writer
 	terminal bool
-	lines    *bufio.Reader
+	// width is the width of the terminal.
+	width int
+	lines *bufio.Reader
+}
+
+// print prints lines of text. It wraps them if the output is a terminal.
+func (a *prompter) print(text string) {
+	if a.width > 0 {
+		text = strings.TrimRight(cli.WrapHelp(text, a.width), "\n")
+	}
+
+	fmt.Fprintln(a.out, text)
 }
 
 // askAll asks the questions and stores the answers. Without a terminal, it returns an error that lists the
@@ -154,15 +203,24 @@ func (a *prompter) askAll(questions []question) error {
 	}
 
 	for _, q := range questions {
-		for *q.target == "" {
-			fmt.Fprintf(a.out, "%s: ", q.text)
+		for *q.target == "" && (q.applies == nil || q.applies()) {
+			fmt.Fprintf(a.out, "%s%s: ", q.text, q.describeFormer())
 
 			answer, err := a.readAnswer(q.secret)
 			if err != nil {
 				return err
 			}
 
-			*q.target = strings.TrimSpace(answer)
+			text := cmp.Or(strings.TrimSpace(answer), q.former)
+			if q.check != nil && text != "" {
+				if err := q.check(text); err != nil {
+					a.print(err.Error())
+
+					continue
+				}
+			}
+
+			*q.target = text
 		}
 	}
 
@@ -171,7 +229,8 @@ func (a *prompter) askAll(questions []question) error {
 
 // confirm asks a yes-or-no question about a certificate. It returns an error unless the answer is y or yes.
 func (a *prompter) confirm(text string) error {
-	fmt.Fprintf(a.out, "%s [y/N] ", text)
+	a.print(text)
+	fmt.Fprint(a.out, "[y/N] ")
 
 	answer, err := a.readAnswer(false)
 	if err != nil {
@@ -185,10 +244,16 @@ func (a *prompter) confirm(text string) error {
 	return nil
 }
 
+var errInputEnded = errors.New("the input ended before all questions were answered: nothing was written")
+
 func (a *prompter) readAnswer(secret bool) (string, error) {
 	if file, ok := a.in.(*os.File); ok && secret {
 		text, err := term.ReadPassword(int(file.Fd()))
 		fmt.Fprintln(a.out)
+
+		if errors.Is(err, io.EOF) {
+			return "", errInputEnded
+		}
 
 		if err != nil {
 			return "", fmt.Errorf("read answer: %w", err)
@@ -202,6 +267,10 @@ func (a *prompter) readAnswer(secret bool) (string, error) {
 	}
 
 	text, err := a.lines.ReadString('\n')
+	if errors.Is(err, io.EOF) {
+		return "", errInputEnded
+	}
+
 	if err != nil {
 		return "", fmt.Errorf("read answer: %w", err)
 	}

@@ -10,10 +10,8 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -24,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/screen"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 )
 
 const (
@@ -86,10 +85,12 @@ type watcher struct {
 	view  *live.View
 	clock clock.WithTicker
 	state state
+	// loaded receives functions that show loaded lines in their pane, which may be closed by then.
+	loaded chan func()
 }
 
 func run(cmd *cobra.Command, opts options, listIndex int) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signals.NotifyContext(cmd.Context())
 	defer stop()
 
 	view, err := live.Connect(ctx, opts.Kube)
@@ -101,7 +102,8 @@ func run(cmd *cobra.Command, opts options, listIndex int) error {
 		return fmt.Errorf("top: %w", err)
 	}
 
-	w := &watcher{view: view, clock: clock.RealClock{}, state: state{server: view.Server, shownList: listIndex}}
+	w := &watcher{view: view, clock: clock.RealClock{}, loaded: make(chan func())}
+	w.state = state{server: view.Server, shownList: listIndex}
 
 	in, isInFile := cmd.InOrStdin().(*os.File)
 	out, isOutFile := cmd.OutOrStdout().(*os.File)
@@ -182,7 +184,7 @@ func (w *watcher) takeSnapshot(ctx context.Context) (snapshot, error) {
 	for i := range claims.Items {
 		claim := &claims.Items[i]
 		machines = append(machines, machine{
-			MachineClaim: claim, vm: jobs.NewVM(claim), pool: live.MachinePool(claim), job: live.MachineJob(claim),
+			MachineClaim: claim, vm: jobs.NewVM(claim), pool: claim.PoolName(), job: live.MachineJob(claim),
 			ageSeconds:     now.Sub(claim.CreationTimestamp.Time).Seconds(),
 			phaseOrPending: cmp.Or(string(claim.Status.Phase), string(v1alpha1.MachineClaimPending)),
 		})

@@ -5,7 +5,6 @@ package top
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -281,17 +280,10 @@ func (p *pane) render(width, height int) []line {
 	var wrapped []string
 
 	for _, text := range p.lines {
-		letters := []rune(text)
-		for part := range slices.Chunk(letters, width) {
-			wrapped = append(wrapped, string(part))
-		}
-
-		if len(letters) == 0 {
-			wrapped = append(wrapped, "")
-		}
+		wrapped = append(wrapped, screen.Wrap(text, width)...)
 	}
 
-	visible := height - 1
+	visible := max(height-1, 0)
 	p.scroll = min(max(p.scroll, 0), max(len(wrapped)-visible, 0))
 
 	var out []line

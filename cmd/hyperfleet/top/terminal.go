@@ -52,12 +52,14 @@ func (w *watcher) runInteractive(ctx context.Context, interval time.Duration) er
 					return nil
 				}
 			}
+		case show := <-w.loaded:
+			show()
 		}
 	}
 }
 
-// handleKey updates the state for a key press. If the user asks for a log or for details, it loads them for the
-// selected row and shows them in a pane. It returns true if the user quits.
+// handleKey updates the state for a key press. If the user asks for a log or for details, it opens a pane and loads
+// them for the selected row in the background. It returns true if the user quits.
 func (w *watcher) handleKey(ctx context.Context, key string, current snapshot) (quit bool) {
 	wanted := w.state.handleKey(key, current)
 	if wanted == actionNone || wanted == actionQuit {
@@ -67,11 +69,22 @@ func (w *watcher) handleKey(ctx context.Context, key string, current snapshot) (
 	shownList := w.state.shownList
 	selected := w.state.visibleTable(current).rows[w.state.views[shownList].selected].objectKey
 
+	opened := &pane{lines: []string{selected.String(), "", "Loading..."}}
+	w.state.pane = opened
+
+	load, scroll := w.loadDetails, 0
 	if wanted == actionLog {
-		w.state.pane = &pane{lines: w.loadLog(ctx, shownList, selected), scroll: math.MaxInt32} // the end of the log
-	} else {
-		w.state.pane = &pane{lines: w.loadDetails(ctx, shownList, selected)}
+		load, scroll = w.loadLog, math.MaxInt32 // the end of the log
 	}
+
+	go func() {
+		lines := load(ctx, shownList, selected)
+
+		select {
+		case w.loaded <- func() { opened.lines, opened.scroll = lines, scroll }:
+		case <-ctx.Done():
+		}
+	}()
 
 	return false
 }

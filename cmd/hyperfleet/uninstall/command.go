@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/utils/clock"
@@ -51,7 +52,8 @@ only shows the objects that exist. With --yes, it:
   1. pauses every RunnerPool, and deletes every MachineClaim. Busy machines first finish their jobs;
   2. waits until the operator has deleted all machines, with their runners and ISO images;
   3. deletes the pools, templates, jobs and HypervisorClusters;
-  4. deletes the operator's Deployments, RBAC roles and CRDs, but not the namespace with your Secrets.
+  4. deletes the operator's Deployments, RBAC roles and CRDs, but not the namespace with your Secrets, and
+     removes the operator's finalizers from Secrets.
 
 If objects still exist after --timeout, the command lists them. It then keeps the operator, because
 only the operator can delete the objects, and you can run the command again. The command does not
@@ -109,7 +111,7 @@ func run(cmd *cobra.Command, opts options) error {
 	defer stop()
 
 	cluster, err := opts.Connect(v1alpha1.AddToScheme, apiextensionsv1.AddToScheme, rbacv1.AddToScheme, appsv1.AddToScheme,
-		admissionv1.AddToScheme)
+		corev1.AddToScheme, admissionv1.AddToScheme)
 	if err != nil {
 		return fmt.Errorf("uninstall: %w", err)
 	}

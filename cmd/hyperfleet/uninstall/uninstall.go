@@ -27,7 +27,9 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/crds"
 	"github.com/hyperfleet/hyperfleet/deploy"
+	"github.com/hyperfleet/hyperfleet/kit/keep"
 )
 
 // partOfLabel selects the objects that deploy/base creates.
@@ -78,12 +80,12 @@ func (u *uninstaller) takeInventory(ctx context.Context) (*inventory, error) {
 		return out, nil
 	}
 
-	crds, err := loadCRDs()
+	all, err := crds.Load()
 	if err != nil {
 		return nil, err
 	}
 
-	for _, crd := range crds {
+	for _, crd := range all {
 		n, err := u.countObjects(ctx, crd)
 		if err != nil {
 			return nil, err
@@ -103,38 +105,8 @@ func (u *uninstaller) takeInventory(ctx context.Context) (*inventory, error) {
 	return out, nil
 }
 
-// loadCRDs returns the CRDs that are built into this program.
-func loadCRDs() ([]apiextensionsv1.CustomResourceDefinition, error) {
-	var out []apiextensionsv1.CustomResourceDefinition
-
-	err := fs.WalkDir(deploy.CRDs, ".", func(path string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-
-		text, err := fs.ReadFile(deploy.CRDs, path)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", path, err)
-		}
-
-		var crd apiextensionsv1.CustomResourceDefinition
-		if err := yaml.Unmarshal(text, &crd); err != nil {
-			return fmt.Errorf("parse %s: %w", path, err)
-		}
-
-		out = append(out, crd)
-
-		return nil
-	})
-	if err != nil {
-		return nil, fmt.Errorf("load embedded CRDs: %w", err)
-	}
-
-	return out, nil
-}
-
 // countObjects returns the number of objects of a CRD, and 0 if the CRD is not installed.
-func (u *uninstaller) countObjects(ctx context.Context, crd apiextensionsv1.CustomResourceDefinition) (int, error) {
+func (u *uninstaller) countObjects(ctx context.Context, crd *apiextensionsv1.CustomResourceDefinition) (int, error) {
 	var list metav1.PartialObjectMetadataList
 
 	list.SetGroupVersionKind(newObject(crd).GroupVersionKind())
@@ -152,7 +124,7 @@ func (u *uninstaller) countObjects(ctx context.Context, crd apiextensionsv1.Cust
 }
 
 // newObject returns an object of a CRD without a name.
-func newObject(crd apiextensionsv1.CustomResourceDefinition) *unstructured.Unstructured {
+func newObject(crd *apiextensionsv1.CustomResourceDefinition) *unstructured.Unstructured {
 	out := &unstructured.Unstructured{}
 	out.SetAPIVersion(crd.Spec.Group + "/" + crd.Spec.Versions[0].Name)
 	out.SetKind(crd.Spec.Names.Kind)
@@ -240,6 +212,9 @@ func (u *uninstaller) uninstallAll(ctx context.Context, existing *inventory) err
 	stages := append(drainStages(u),
 		stage{"delete pools, templates, jobs and clusters", u.deleteObjects},
 		stage{"delete the operator", u.deleteOperator},
+		stage{"release the Secrets that the operator kept", func(ctx context.Context) error {
+			return keep.RemoveFinalizers(ctx, u.client)
+		}},
 	)
 	if !u.keepCRDs {
 		stages = append(stages, stage{"delete the CRDs", u.deleteCRDs})
@@ -489,14 +464,14 @@ func (u *uninstaller) deleteRoles(ctx context.Context) error {
 
 // deleteCRDs deletes the CRDs. The caller has to make sure that their objects no longer exist.
 func (u *uninstaller) deleteCRDs(ctx context.Context) error {
-	crds, err := loadCRDs()
+	all, err := crds.Load()
 	if err != nil {
 		return err
 	}
 
-	for i := range crds {
-		if err := client.IgnoreNotFound(u.client.Delete(ctx, &crds[i])); err != nil {
-			return fmt.Errorf("delete CRD %s: %w", crds[i].Name, err)
+	for _, crd := range all {
+		if err := client.IgnoreNotFound(u.client.Delete(ctx, crd)); err != nil {
+			return fmt.Errorf("delete CRD %s: %w", crd.Name, err)
 		}
 	}
 

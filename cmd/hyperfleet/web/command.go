@@ -10,10 +10,8 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -21,6 +19,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/live"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 )
 
 const (
@@ -99,7 +98,7 @@ The exit code is 0 after an interrupt; 1 if the API server does not respond or t
 
 // run serves the pages until an interrupt.
 func run(cmd *cobra.Command, opts options) error {
-	ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signals.NotifyContext(cmd.Context())
 	defer stop()
 
 	view, err := live.Connect(ctx, opts.Kube)

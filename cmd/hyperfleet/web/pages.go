@@ -188,7 +188,7 @@ func (h *handler) renderPool(r *http.Request) (*page, error) {
 	}
 
 	machines, err := h.listMachines(r.Context(), func(claim *v1alpha1.MachineClaim) bool {
-		return claim.Namespace == pool.Namespace && live.MachinePool(claim) == pool.Name
+		return claim.Namespace == pool.Namespace && claim.PoolName() == pool.Name
 	})
 	if err != nil {
 		return nil, err
@@ -228,7 +228,7 @@ type machine struct {
 
 func newMachine(claim *v1alpha1.MachineClaim) machine {
 	return machine{
-		VM: jobs.NewVM(claim), MachineClaim: claim, Pool: live.MachinePool(claim), Job: live.MachineJob(claim),
+		VM: jobs.NewVM(claim), MachineClaim: claim, Pool: claim.PoolName(), Job: live.MachineJob(claim),
 		Ready: live.NewReady(claim.Status.Conditions),
 	}
 }

@@ -8,9 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/signal"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -22,6 +20,8 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
 )
 
 // callTimeout is the timeout of one call to the API server.
@@ -110,12 +110,7 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 // WithTimeout returns a context for a command that is canceled by SIGINT, by SIGTERM, or after timeout. The
 // caller must call the returned function.
 func WithTimeout(cmd *cobra.Command, timeout time.Duration) (context.Context, func()) {
-	parent := cmd.Context()
-	if parent == nil {
-		parent = context.Background()
-	}
-
-	ctx, stop := signal.NotifyContext(parent, syscall.SIGINT, syscall.SIGTERM)
+	ctx, stop := signals.NotifyContext(cmd.Context())
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 
 	return ctx, func() { cancel(); stop() }

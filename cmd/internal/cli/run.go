@@ -20,6 +20,7 @@ import (
 func Run(root *cobra.Command, args []string) int {
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.SetArgs(args)
+	wrapHelp(root)
 
 	cmd, err := root.ExecuteC()
 	if err == nil {

@@ -6,6 +6,7 @@ package mac
 import (
 	"flag"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -81,6 +82,25 @@ func kind() plantest.Kind[Config] {
 func TestPlan(t *testing.T) {
 	t.Parallel()
 	plantest.Run(t, kind())
+}
+
+// The fields are those that document 003 names. TestPlan reads from the tags which fields belong to one host.
+func TestFieldsOfDocument(t *testing.T) {
+	t.Parallel()
+
+	for name, belongsToHost := range map[string]bool{
+		"NodeName": true, "IP": true, "Kubeconfig": true, "VMCachePNVLAN": true, "TailscaleAuthKey": true, "DisableVMGC": true,
+		"VMKuraEgressCIDR": false, "VMCachePNCIDR": false, "TailscaleTags": false, "TailscaleAcceptRoutes": false,
+		"TartKubeletBinary": false, "TailscaleBinary": false, "NodeExporterBinary": false,
+		"TartTarball": true, // in no hash
+	} {
+		cfg := one()
+		reflect.ValueOf(&cfg).Elem().FieldByName(name).Set(reflect.ValueOf(other()).FieldByName(name))
+
+		if isSame := HostConfigHash(cfg) == HostConfigHash(one()); isSame != belongsToHost {
+			t.Errorf("%s changed: the hash is the same: %v, want %v", name, isSame, belongsToHost)
+		}
+	}
 }
 
 func TestRenderNamesFieldAndFix(t *testing.T) {

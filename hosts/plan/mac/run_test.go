@@ -199,6 +199,64 @@ func TestLaunchdRequiresANewStableProcess(t *testing.T) {
 	}
 }
 
+// slowLaunchctl has a loaded job that ends a while after bootout has given up waiting. As long as the job ends, and
+// once after that, launchd cannot load it.
+const slowLaunchctl = `
+case $1 in
+print)
+	[ -e "$HOST/loaded" ] || exit 113
+	if [ -e "$HOST/ending" ]; then
+		echo x >>"$HOST/ending"
+		[ "$(wc -l <"$HOST/ending")" -le 3 ] || rm "$HOST/loaded"
+	fi
+	echo '	pid = 100' ;;
+bootout)
+	if [ -e "$HOST/vanishes" ]; then rm "$HOST/loaded"; echo "Boot-out failed: 3: No such process" >&2; exit 3; fi
+	touch "$HOST/ending"; echo "Boot-out failed: 36: Operation now in progress" >&2; exit 36 ;;
+bootstrap)
+	if [ -e "$HOST/loaded" ] || [ ! -e "$HOST/tried" ]; then
+		touch "$HOST/tried"; echo "Bootstrap failed: 5: Input/output error" >&2; exit 5
+	fi ;;
+enable) ;;
+*) exit 64 ;;
+esac`
+
+// launchctl gives up on a job that takes longer to end, and launchd refuses to load a job at once after it has ended.
+func TestLaunchdWaitsForTheEndOfAJob(t *testing.T) {
+	t.Parallel()
+
+	for name, vars := range map[string][]plan.Var{
+		"job":     {{Name: "LOGIN"}, {Name: "STABLE", Value: "0"}},
+		"job-off": nil,
+	} {
+		for _, how := range []string{"ends", "vanishes", "stays"} {
+			host := plantest.NewHost(t, map[string]string{"launchctl": slowLaunchctl})
+			host.Write("plist", "one")
+			host.Write("loaded", "")
+			host.Write(how, "")
+
+			if how == "stays" {
+				host.AddProgram("rm", "case $* in *loaded) exit 0 ;; esac; exec /bin/rm \"$@\"")
+			}
+
+			script := plan.Render(readScript(name), append(vars, plan.Var{Name: "JOB", Value: "job"},
+				plan.Var{Name: "PLIST", Value: host.Path("plist")}, plan.Var{Name: "STAMP", Value: host.Path("state/job.plist")})...)
+
+			if how == "stays" {
+				host.Refuses(script, "did not stop job within a minute")
+
+				continue
+			}
+
+			host.Must(script)
+
+			if tried := strings.Count(strings.Join(host.Calls(), "\n"), "launchctl bootstrap"); (name == "job") != (tried == 2) {
+				t.Errorf("%s of a job that %s: %d attempts to load it", name, how, tried)
+			}
+		}
+	}
+}
+
 // networksetup has at most one VLAN, in the file vlan.
 const networksetup = `
 case $1 in

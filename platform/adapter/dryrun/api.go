@@ -12,15 +12,18 @@ import (
 	"net/http"
 	"net/url"
 	"regexp"
+	"slices"
 	"strings"
+	"unicode"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// Responses is the content of the --api-responses file. The first matching rule in the order of the file
-// applies.
+// Responses is the content of the --api-responses file. The first rule in the order of the file whose pattern matches
+// the whole path applies, or else the first whose pattern matches a part of it, as in upstream's files.
 type Responses struct {
 	Responses []Rule `yaml:"responses"`
 }
@@ -31,12 +34,13 @@ type Rule struct {
 	// Responses are returned one after the other. The last response is repeated.
 	Responses []CannedResponse `yaml:"responses"`
 
-	pattern *regexp.Regexp
-	used    int
+	// whole matches the whole path, and part a part of it.
+	whole, part *regexp.Regexp
+	used        int
 }
 
 // Match matches calls by method and URL. An empty method matches all methods. URLPattern is a regular
-// expression for the whole path with the query, or for the whole URL if the call is not to the fleet API.
+// expression for the path with the query, or for the whole URL if the call is not to the fleet API.
 type Match struct {
 	Method     string `yaml:"method"`
 	URLPattern string `yaml:"urlPattern"`
@@ -101,7 +105,7 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 	var errs []error
 
 	for i, response := range responses.Responses {
-		pattern, err := regexp.Compile("^(?:" + response.Match.URLPattern + ")$")
+		part, err := regexp.Compile(response.Match.URLPattern)
 
 		switch {
 		case err != nil:
@@ -119,7 +123,10 @@ func newAPI(data []byte, base string, event cloudevents.Event) (*api, error) {
 			}
 		}
 
-		response.pattern = pattern
+		if err == nil {
+			response.part, response.whole = part, regexp.MustCompile("^(?:"+response.Match.URLPattern+")$")
+		}
+
 		out.rules = append(out.rules, response)
 	}
 
@@ -158,13 +165,22 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 
 	path, _, _ := strings.Cut(call.URL, "?")
 	if answer.StatusCode == http.StatusNotFound && strings.HasSuffix(path, "/"+a.id) {
-		a.gone = a.gone || strings.Contains(fmt.Sprint(answer.Body), "HYPERFLEET-NTF-001")
+		a.gone = a.gone || isNoResource(answer.Body)
 	}
 
 	call.Status = answer.StatusCode
 	a.calls = append(a.calls, call)
 
 	return answer.newHTTPResponse(r)
+}
+
+// isNoResource returns true if a body has an error code of the fleet API for a missing resource.
+func isNoResource(body any) bool {
+	words := strings.FieldsFunc(fmt.Sprint(body), func(r rune) bool {
+		return r != '-' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	})
+
+	return slices.ContainsFunc(words, client.IsNoResource)
 }
 
 // recordUnanswered records a call without a response. It records several attempts of the call only once.
@@ -177,16 +193,24 @@ func (a *api) recordUnanswered(call Call) {
 }
 
 func (a *api) findResponse(call Call) (CannedResponse, bool) {
-	for i := range a.rules {
-		rule := &a.rules[i]
-		if method := rule.Match.Method; method != "" && !strings.EqualFold(method, call.Method) || !rule.pattern.MatchString(call.URL) {
-			continue
+	for _, isWhole := range []bool{true, false} {
+		for i := range a.rules {
+			rule := &a.rules[i]
+
+			pattern := rule.part
+			if isWhole {
+				pattern = rule.whole
+			}
+
+			if method := rule.Match.Method; method != "" && !strings.EqualFold(method, call.Method) || !pattern.MatchString(call.URL) {
+				continue
+			}
+
+			i := min(rule.used, len(rule.Responses)-1)
+			rule.used++
+
+			return rule.Responses[i], true
 		}
-
-		i := min(rule.used, len(rule.Responses)-1)
-		rule.used++
-
-		return rule.Responses[i], true
 	}
 
 	return a.defaultResponse(call)

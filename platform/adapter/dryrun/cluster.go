@@ -12,12 +12,10 @@ import (
 	"strconv"
 	"strings"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -92,6 +90,9 @@ func validateDiscovery(discovery Discovery) error {
 	return errors.Join(errs...)
 }
 
+// noDiscovery begins the reason of an object whose labels no discovery has compared.
+const noDiscovery = "no discovery"
+
 // cluster simulates the cluster of all transports in memory. It does not validate, default or run objects.
 type cluster struct {
 	clock   clock.PassiveClock
@@ -116,7 +117,7 @@ func newCluster(discovery Discovery, timer clock.PassiveClock) *cluster {
 
 		objectKey := keyOf(transport.RefTo(object))
 		c.objects[objectKey] = object
-		c.unmatched[objectKey] = "no discovery looks for a " + object.GetKind() + " with this name and namespace"
+		c.unmatched[objectKey] = noDiscovery + " looks for a " + object.GetKind() + " with this name and namespace"
 	}
 
 	return c
@@ -161,7 +162,8 @@ func (c *cluster) Find(_ context.Context, query transport.Query, _ transport.Rea
 			out = append(out, object.DeepCopy())
 
 			delete(c.unmatched, objectKey)
-		} else if _, ok := c.unmatched[objectKey]; ok {
+		} else if strings.HasPrefix(c.unmatched[objectKey], noDiscovery) {
+			// The discovery comes before the search for objects that are no longer rendered.
 			c.unmatched[objectKey] = mismatch
 		}
 	}
@@ -211,7 +213,7 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 	if kind, hasKind := fields["kind"]; hasFields && (!hasKind || kind == created.GetKind()) {
 		var err error
 		// The values of the manifest take precedence.
-		if created.Object, err = applyMergePatch(fields, created.Object); err != nil {
+		if created.Object, err = transport.ApplyMergePatch(fields, created.Object); err != nil {
 			return nil, err
 		}
 	}
@@ -226,7 +228,7 @@ func (c *cluster) Create(_ context.Context, object *unstructured.Unstructured) (
 func (c *cluster) Apply(
 	ctx context.Context, live, manifest *unstructured.Unstructured,
 ) (*unstructured.Unstructured, string, error) {
-	document, err := applyMergePatch(map[string]any{}, manifest.Object)
+	document, err := transport.ApplyMergePatch(map[string]any{}, manifest.Object)
 	if err != nil {
 		return nil, "", err
 	}
@@ -243,7 +245,7 @@ func (c *cluster) Patch(_ context.Context, ref transport.Ref, document map[strin
 		return nil, newNotFoundError(ref)
 	}
 
-	object, err := applyMergePatch(current.Object, document)
+	object, err := transport.ApplyMergePatch(current.Object, document)
 	if err != nil {
 		return nil, err
 	}
@@ -278,27 +280,4 @@ func (c *cluster) Delete(_ context.Context, ref transport.Ref, _ metav1.Deletion
 
 func newNotFoundError(ref transport.Ref) error {
 	return errclass.New(errclass.Transient, transport.ReasonNotFound, "%s: %w", ref, transport.ErrNotFound)
-}
-
-// applyMergePatch returns an object with a merge patch (RFC 7396) applied.
-func applyMergePatch(object, patch map[string]any) (map[string]any, error) {
-	before, err := json.Marshal(object)
-	if err != nil {
-		return nil, err
-	}
-
-	document, err := json.Marshal(patch)
-	if err != nil {
-		return nil, err
-	}
-
-	after, err := jsonpatch.MergePatch(before, document)
-	if err != nil {
-		return nil, err
-	}
-
-	out := map[string]any{}
-	err = json.Unmarshal(after, &out)
-
-	return out, err
 }

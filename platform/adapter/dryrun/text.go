@@ -10,6 +10,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
@@ -129,6 +131,10 @@ func (t *writer) writeGate(indent string, gate *resources.Gate) {
 
 	expression := strings.Join(strings.Fields(gate.Expression), " ")
 	t.linef("%s%s: %s  (%s%s)", indent, gate.Gate, gate.Value, expression, inputs)
+
+	if gate.Value == gates.False.String() {
+		t.writeError(indent+"  ", gate.Error) // an absent field counts as false
+	}
 }
 
 func (t *writer) writeResource(entry *resources.Outcome) {
@@ -138,21 +144,21 @@ func (t *writer) writeResource(entry *resources.Outcome) {
 		t.linef("    object: %s", entry.Object)
 	}
 
-	gates := entry.Gates
+	evaluated := entry.Gates
 
 	for _, step := range entry.Path {
-		if len(gates) > 0 && gates[0].Gate == step.Question {
-			t.writeGate("    ", &gates[0])
-			gates = gates[1:]
+		if len(evaluated) > 0 && evaluated[0].Gate == step.Question {
+			t.writeGate("    ", &evaluated[0])
+			evaluated = evaluated[1:]
 
 			continue
 		}
 
 		t.linef("    %s: %s", step.Question, step.Answer)
 
-		for len(gates) > 0 && isPatch(gates[0].Gate) && isPatch(step.Question) {
-			t.writeGate("      ", &gates[0])
-			gates = gates[1:]
+		for len(evaluated) > 0 && isPatch(evaluated[0].Gate) && isPatch(step.Question) {
+			t.writeGate("      ", &evaluated[0])
+			evaluated = evaluated[1:]
 		}
 	}
 
@@ -217,8 +223,7 @@ func (t *writer) writeCalls(calls []Call) {
 			continue
 		}
 
-		var value any
-		if json.Unmarshal([]byte(call.Body), &value) == nil {
+		if value, err := exactjson.Parse([]byte(call.Body)); err == nil {
 			t.writeJSON("    ", value)
 		} else {
 			t.linef("    %s", call.Body)

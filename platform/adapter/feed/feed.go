@@ -6,10 +6,13 @@ package feed
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -30,6 +33,8 @@ type Options struct {
 	Deployment *adapter.Deployment
 	// API is the client of the fleet API.
 	API *client.Client
+	// TaskDigest is the digest of the task file. A process with another one is no replica of this adapter.
+	TaskDigest string
 	// PollInterval is the interval between decisions on due resources. Default: Sentinel's.
 	PollInterval time.Duration
 	// MinBackoff and MaxBackoff limit the back-off between two attempts. Default: the broker's.
@@ -73,7 +78,7 @@ func New(options Options) (*Source, error) {
 	conf.MaxAgeNotReconciled, conf.MaxAgeReconciled = config.MaxAgeNotReconciled, config.MaxAgeReconciled
 	conf.Clients.HyperFleetAPI.BaseURL = options.Deployment.Clients.HyperFleetAPI.BaseURL
 	// The fleet API permits an adapter to use leases whose name starts with the adapter's name.
-	conf.Lease = "adapter." + name + "." + config.ResourceType
+	conf.Lease = strings.TrimSuffix("adapter."+name+"."+config.ResourceType+"."+config.Variant, ".")
 
 	if options.PollInterval > 0 {
 		conf.PollInterval = options.PollInterval
@@ -85,14 +90,24 @@ func New(options Options) (*Source, error) {
 	}
 
 	s.sentinel, err = sentinel.New(sentinel.Options{
-		Conf: conf, API: options.API, Broker: s.queue, ShouldResendAll: true, Drain: func() { <-s.drained },
-		Log: options.Log, Metrics: options.Metrics,
+		Conf: conf, API: options.API, Broker: s.queue, ShouldResendAll: true, Fingerprint: fingerprint(options),
+		Drain: func() { <-s.drained }, Log: options.Log, Metrics: options.Metrics,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("follow the fleet API: %w", err)
 	}
 
 	return s, nil
+}
+
+// fingerprint returns what replicas of an adapter have in common: the task file and the selected resources.
+func fingerprint(options Options) string {
+	const digits = 16
+
+	// A map is printed in the order of its keys.
+	sum := sha256.Sum256(fmt.Appendf(nil, "%s %q", options.TaskDigest, options.Deployment.Events.ResourceSelector))
+
+	return hex.EncodeToString(sum[:])[:digits]
 }
 
 // Subscribe delivers due events to the handler until ctx ends. It returns when the events in progress are
@@ -143,6 +158,10 @@ func (s *Source) handleDeadLetter(letter broker.Letter) error {
 // Health returns why no events are delivered. It returns nil if events are delivered or another replica
 // is the leader.
 func (s *Source) Health(ctx context.Context) error { return s.sentinel.CheckReady(ctx) }
+
+// Standby returns why this process handles no events although no replica of it handles them, and an empty string
+// otherwise.
+func (s *Source) Standby() string { return s.sentinel.Standby() }
 
 // Live returns why the process has to be restarted, and nil if a restart is not necessary.
 func (s *Source) Live(ctx context.Context) error { return s.sentinel.CheckLive(ctx) }

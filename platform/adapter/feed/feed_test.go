@@ -7,7 +7,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"slices"
@@ -18,6 +17,7 @@ import (
 	"time"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
@@ -28,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 const waitTimeout = time.Minute
@@ -80,7 +81,9 @@ func (f *fixture) resizeCluster(id string, size int) {
 type adapterProcess struct {
 	fixture *fixture
 	name    string
+	source  *feed.Source
 	log     capture.Buffer
+	metrics *prometheus.Registry
 	stop    func()
 
 	// handle, if it is set, runs before the status is reported. Its error is the result of the event.
@@ -106,16 +109,18 @@ func (f *fixture) startAdapter(name string, change func(*adapter.Deployment)) *a
 		change(d)
 	}
 
-	one := &adapterProcess{fixture: f, name: name, generations: map[string][]int32{}, inProgress: map[string]bool{}}
+	one := &adapterProcess{fixture: f, name: name, generations: map[string][]int32{}, inProgress: map[string]bool{}, metrics: prometheus.NewRegistry()}
 
 	source, err := feed.New(feed.Options{
-		Deployment: d, API: f.api, PollInterval: 100 * time.Millisecond, MinBackoff: 10 * time.Millisecond,
+		Metrics:    one.metrics,
+		Deployment: d, API: f.api, TaskDigest: d.Adapter.Version, PollInterval: 100 * time.Millisecond, MinBackoff: 10 * time.Millisecond,
 		MaxBackoff: 20 * time.Millisecond, Log: slog.New(slog.NewTextHandler(&one.log, nil)),
 	})
 	if err != nil {
 		f.t.Fatal(err)
 	}
 
+	one.source = source
 	ctx, end := context.WithCancel(context.WithoutCancel(f.t.Context()))
 	ended := make(chan error, 1)
 
@@ -312,6 +317,45 @@ func TestReplicas(t *testing.T) {
 	f.eventually("the other replica continues", f.isReconciled(id, 3))
 }
 
+// TestAnotherTaskFileStandsBy checks that a process says so if another one with another task file has its lease, and
+// stops saying so when it gets the lease.
+func TestAnotherTaskFileStandsBy(t *testing.T) {
+	t.Parallel()
+
+	f := newFixture(t)
+	setTask := func(digest string) func(*adapter.Deployment) {
+		return func(d *adapter.Deployment) { d.Adapter.Version = digest }
+	}
+	first := f.startAdapter("dns", setTask("one"))
+	id := f.createCluster("home")
+	f.eventually("the first process handles events", func() bool { return len(first.listGenerations(id)) > 0 })
+
+	replica, second := f.startAdapter("dns", setTask("one")), f.startAdapter("dns", setTask("two"))
+
+	f.eventually("the other process says that it stands by", func() bool { return second.source.Standby() != "" })
+
+	hasConflict := func(want float64) func() bool {
+		return func() bool { return scrape.SumOf(t, second.metrics, "hyperfleet_sentinel_lease_conflict", "") == want }
+	}
+	f.eventually("the metric says that it stands by", hasConflict(1))
+
+	if got := second.log.String(); strings.Count(got, "level=WARN") != 1 || !strings.Contains(got, "with another configuration") {
+		t.Errorf("log: %s", got)
+	}
+
+	if got := replica.source.Standby() + first.source.Standby(); got != "" {
+		t.Errorf("a replica says %s", got)
+	}
+
+	replica.stop()
+	first.stop()
+	f.eventually("the other process has the lease", func() bool {
+		return len(second.listGenerations(id)) > 0 && second.source.Standby() == ""
+	})
+
+	f.eventually("the metric says that it has the lease", hasConflict(0))
+}
+
 // TestPoisonEventsAreExcluded checks that an event that cannot be handled is not retried at the interval
 // for resources that are not reconciled, until the resource changes.
 func TestPoisonEventsAreExcluded(t *testing.T) {
@@ -365,20 +409,35 @@ func TestResync(t *testing.T) {
 	f.eventually("the resource is handled repeatedly", func() bool { return len(dns.listGenerations(id)) >= 3 })
 }
 
-// TestSelector checks that resources whose labels do not match are not followed.
-func TestSelector(t *testing.T) {
+// TestVariants checks that two versions of an adapter run at the same time, and that a resource moves from one to the
+// other with its label.
+func TestVariants(t *testing.T) {
 	t.Parallel()
 
 	f := newFixture(t)
-	dns := f.startAdapter("dns", func(d *adapter.Deployment) { d.Events.ResourceSelector = map[string]string{"tier": "gold"} })
-	silver := f.createCluster("silver")
+	setVariant := func(name, track string) func(*adapter.Deployment) {
+		return func(d *adapter.Deployment) {
+			d.Adapter.Version, d.Events.Variant = name, name
+			d.Events.ResourceSelector = map[string]string{"track": track}
+		}
+	}
+	setTrack := func(method, path, track string) string {
+		body := map[string]any{"labels": map[string]string{"track": track}}
+		if method == http.MethodPost {
+			body["name"], body["spec"] = "moving", map[string]any{}
+		}
 
-	gold := f.callAPI(http.MethodPost, "/clusters", map[string]any{
-		"name": "gold", "spec": map[string]any{}, "labels": map[string]string{"tier": "gold"},
-	}).Id
-	f.eventually("gold is handled", func() bool { return len(dns.listGenerations(gold)) > 0 })
+		return f.callAPI(method, path, body).Id
+	}
 
-	if got := dns.listGenerations(silver); len(got) > 0 {
-		t.Error(fmt.Sprint("silver was handled: ", got))
+	stable, canary := f.startAdapter("dns", setVariant("", "stable")), f.startAdapter("dns", setVariant("canary", "canary"))
+	id := setTrack(http.MethodPost, "/clusters", "stable")
+	f.eventually("the first version handles the resource", func() bool { return len(stable.listGenerations(id)) > 0 })
+
+	setTrack(http.MethodPatch, "/clusters/"+id, "canary")
+	f.eventually("the other version handles the resource", func() bool { return slices.Contains(canary.listGenerations(id), 2) })
+
+	if got := stable.listGenerations(id); slices.Contains(got, 2) || len(canary.listGenerations(id)) != 1 {
+		t.Errorf("the first version handled %v, the other one %v", got, canary.listGenerations(id))
 	}
 }

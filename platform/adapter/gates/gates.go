@@ -43,26 +43,45 @@ const (
 	Managed
 	// Deleting means that the object is managed and is being deleted.
 	Deleting
-	// Detached means that an adapter managed the object and has handed it over. The object has no
-	// adapter's label.
+	// Detached means that this adapter has detached the object, as the object's annotations prove.
 	Detached
-	// Unmanaged means that the object has another adapter's label, or that it has no label of an
-	// adapter and was not detached.
+	// DetachedUnproven means that the object has the annotation of a detached object, without a proof.
+	DetachedUnproven
+	// Unproven means that the object has marks of this adapter, and nothing proves that it is its object. Somebody
+	// may have edited the marks.
+	Unproven
+	// Unmanaged means that the object has another adapter's label, or that it has no marks of an adapter.
 	Unmanaged
 )
 
 // String returns the state as it appears in traces.
 func (f ObjectState) String() string {
-	return [...]string{"absent", "managed", "deleting", "detached", "unmanaged"}[f]
+	return [...]string{"absent", "managed", "deleting", "detached", "detached, unproven", "unproven", "unmanaged"}[f]
 }
+
+// Content compares the content that a managed object was applied with, as its marks prove it, with the content that
+// the manifest has now.
+type Content int
+
+// Values of Content.
+const (
+	// Current means that the object has the content of the manifest, and was applied for the generation of the event.
+	Current Content = iota
+	// Older means that the object was applied for an older generation.
+	Older
+	// Changed means that the object has the event's generation or a later one, and the marks do not prove that it has
+	// the content of the manifest.
+	Changed
+)
 
 // State is the complete input of a decision.
 type State struct {
 	Object ObjectState
-	// Generation compares the generation that the object was applied for with the generation of
-	// the event: -1 means older or missing, 0 means equal, 1 means newer. If there are several
-	// versions, the newest version counts. Decide uses Generation only for a managed object.
-	Generation int
+	// Content is the content of a managed object. Decide uses it only for a managed object.
+	Content Content
+	// Stale is true if the resource in the API does not have the event's generation, and the object is newer than
+	// the event.
+	Stale bool
 	// ResourceDeleting is true if the API's resource is being deleted.
 	ResourceDeleting bool
 	// HasRetention is true if the entry has a retention. Recreate then creates a new object and
@@ -129,9 +148,14 @@ const (
 	ReasonCreate Reason = "Absent"
 	// ReasonGeneration means that the object is older than the event or has no generation.
 	ReasonGeneration Reason = "GenerationChanged"
+	// ReasonContent means that the object has the event's generation or a later one, with another content or with
+	// marks that were edited.
+	ReasonContent Reason = "ContentChanged"
 
-	// ReasonDetached means that the object was detached before.
+	// ReasonDetached means that the object was detached before. The decision fails if the adapter should manage it.
 	ReasonDetached Reason = "Detached"
+	// ReasonUnproven means that nothing proves that an object with marks of this adapter is its object.
+	ReasonUnproven Reason = "Unproven"
 	// ReasonNotManaged means that this adapter does not manage the object.
 	ReasonNotManaged Reason = "NotManaged"
 	// ReasonNothingThere means that there is no object to detach or delete.
@@ -144,9 +168,9 @@ const (
 	ReasonApplyWhen Reason = "ApplyWhenFalse"
 	// ReasonNoManifest means that no gate of a patch is true and the entry has no manifest.
 	ReasonNoManifest Reason = "NothingToApply"
-	// ReasonUnchanged means that the object was applied for the event's generation.
+	// ReasonUnchanged means that the object was applied for the event's generation, with the content of the manifest.
 	ReasonUnchanged Reason = "GenerationUnchanged"
-	// ReasonStale means that the object is newer than the event.
+	// ReasonStale means that the resource in the API has another generation than the event. Nothing is reported.
 	ReasonStale Reason = "Stale"
 	// ReasonGate means that an expression has failed.
 	ReasonGate Reason = "GateFailed"

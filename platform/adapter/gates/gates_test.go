@@ -29,7 +29,7 @@ func TestNamedCases(t *testing.T) {
 	const (
 		absent, managed, deleting = gates.Absent, gates.Managed, gates.Deleting
 		detached, unmanaged       = gates.Detached, gates.Unmanaged
-		older, equal, newer       = -1, 0, 1
+		older, equal, changed     = gates.Older, gates.Current, gates.Changed
 		yes, no, bad              = gates.True, gates.False, gates.Error
 	)
 
@@ -41,10 +41,15 @@ func TestNamedCases(t *testing.T) {
 		actions []gates.Action
 	}{
 		{"first event creates", state{Object: absent}, gates.Act, gates.ReasonCreate, newActions(gates.Apply)},
-		{"same generation is left", state{Object: managed, Generation: equal}, gates.Skip, gates.ReasonUnchanged, nil},
-		{"older object is applied", state{Object: managed, Generation: older}, gates.Act, gates.ReasonGeneration, newActions(gates.Apply)},
-		{"stale event writes nothing", state{Object: managed, Generation: newer, HasRetention: true, Recreate: yes, Patch: newValues(yes)}, gates.Skip, gates.ReasonStale, nil},
-		{"stale event still deletes", state{Object: managed, Generation: newer, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
+		{"same generation is left", state{Object: managed, Content: equal}, gates.Skip, gates.ReasonUnchanged, nil},
+		{"older object is applied", state{Object: managed, Content: older}, gates.Act, gates.ReasonGeneration, newActions(gates.Apply)},
+		{"another content is applied", state{Object: managed, Content: changed}, gates.Act, gates.ReasonContent, newActions(gates.Apply)},
+		{"marks that prove nothing fail", state{Object: gates.Unproven, Delete: yes, ResourceDeleting: true}, gates.Fail, gates.ReasonUnproven, nil},
+		{"detached, and still wanted", state{Object: detached, Detach: yes}, gates.Skip, gates.ReasonDetached, nil},
+		{"detached, and no longer wanted", state{Object: detached}, gates.Fail, gates.ReasonDetached, nil},
+		{"detached by hand, and deleted", state{Object: gates.DetachedUnproven, ResourceDeleting: true, Delete: yes}, gates.Fail, gates.ReasonDetached, nil},
+		{"stale event writes nothing", state{Object: managed, Stale: true, HasRetention: true, Recreate: yes, Patch: newValues(yes)}, gates.Skip, gates.ReasonStale, nil},
+		{"stale event still deletes", state{Object: managed, Stale: true, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
 		{"detach wins over delete", state{Object: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, newActions(gates.Detach)},
 		{"redelivery after detach", state{Object: detached, ResourceDeleting: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
 		{"delete goes before a false when", state{Object: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
@@ -54,9 +59,9 @@ func TestNamedCases(t *testing.T) {
 		{"create-only leaves a foreign object", state{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
 		{"recreate with retention prunes", state{Object: managed, Recreate: yes, HasRetention: true}, gates.Act, gates.ReasonRecreate, newActions(gates.Recreate, gates.Prune)},
 		{"recreate waits for the deletion", state{Object: deleting, Recreate: yes}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"nothing is applied to a deleting object", state{Object: deleting, Generation: older}, gates.Skip, gates.ReasonDeletionPending, nil},
-		{"patches in order, no apply", state{Object: managed, Generation: older, Patch: newValues(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
-		{"patch-only without a patch", state{Object: managed, Generation: older, PatchOnly: true, Patch: newValues(no)}, gates.Skip, gates.ReasonNoManifest, nil},
+		{"nothing is applied to a deleting object", state{Object: deleting, Content: older}, gates.Skip, gates.ReasonDeletionPending, nil},
+		{"patches in order, no apply", state{Object: managed, Content: older, Patch: newValues(yes, no, yes)}, gates.Act, gates.ReasonPatch, []gates.Action{{Verb: gates.Patch}, {Verb: gates.Patch, Index: 2}}},
+		{"patch-only without a patch", state{Object: managed, Content: older, PatchOnly: true, Patch: newValues(no)}, gates.Skip, gates.ReasonNoManifest, nil},
 	}
 
 	for _, test := range cases {
@@ -115,7 +120,7 @@ func newRules() []rule {
 	anyPatch := func(st gates.State, v gates.Value) bool { return slices.Contains(st.Patch, v) }
 	// below returns true if the when gate is evaluated.
 	below := func(st gates.State) bool {
-		return (!there(st) || st.Generation <= 0) && st.Object != gates.Detached && (st.Object != gates.Unmanaged || !st.ResourceDeleting) && off(st.Detach) && off(st.Delete)
+		return !st.Stale && !isReleased(st) && st.Object != gates.Unproven && (st.Object != gates.Unmanaged || !st.ResourceDeleting) && off(st.Detach) && off(st.Delete)
 	}
 	none := func(_ gates.State, d gates.Decision) bool { return !isWrite(d) }
 	only := func(verb gates.Verb) func(gates.State, gates.Decision) bool {
@@ -135,10 +140,18 @@ func newRules() []rule {
 
 	return []rule{
 		{"foreign and detached objects are never written", func(st gates.State) bool {
-			return st.Object == gates.Unmanaged || st.Object == gates.Detached
+			return st.Object == gates.Unmanaged || st.Object == gates.Unproven || isReleased(st)
 		}, none},
-		{"a detached object never fails an event", func(st gates.State) bool { return st.Object == gates.Detached },
-			func(_ gates.State, d gates.Decision) bool { return d.Outcome == gates.Skip && len(d.Actions) == 0 }},
+		{"a detached object counts as done only if its deletion is proven, or its gate is true", isReleased,
+			func(st gates.State, d gates.Decision) bool {
+				isDone := fires(st.Detach) || st.Object == gates.Detached && st.ResourceDeleting
+
+				return (d.Outcome == gates.Skip) == isDone && len(d.Actions) == 0
+			}},
+		{"an object whose marks prove nothing never counts as done", func(st gates.State) bool { return st.Object == gates.Unproven },
+			func(_ gates.State, d gates.Decision) bool {
+				return d.Outcome == gates.Fail && d.Reason == gates.ReasonUnproven
+			}},
 		{"a failed decision does nothing at all", func(gates.State) bool { return true },
 			func(_ gates.State, d gates.Decision) bool { return d.Outcome != gates.Fail || len(d.Actions) == 0 }},
 		{"act has actions, skip has none", func(gates.State) bool { return true },
@@ -174,9 +187,7 @@ func newRules() []rule {
 				return d.Outcome == gates.Skip && d.Reason == gates.ReasonWhen && d.HasAction(gates.Prune) == st.HasRetention && !isWrite(d)
 			}},
 		{"an error of when fails the decision", func(st gates.State) bool { return below(st) && st.When == gates.Error }, isFailed},
-		{"an older event never writes over a newer object", func(st gates.State) bool {
-			return there(st) && st.Generation > 0 && off(st.Detach) && off(st.Delete)
-		},
+		{"a stale event writes nothing", func(st gates.State) bool { return st.Stale && off(st.Detach) && off(st.Delete) },
 			func(_ gates.State, d gates.Decision) bool { return len(d.Actions) == 0 }},
 		{"recreate", func(st gates.State) bool {
 			return below(st) && passes(st.When) && st.Object == gates.Managed && fires(st.Recreate)
@@ -228,11 +239,11 @@ func newRules() []rule {
 				return d.HasAction(gates.Apply) == passes(st.Apply)
 			}
 		}},
-		{"apply by generation", func(st gates.State) bool {
+		{"apply by content", func(st gates.State) bool {
 			return below(st) && passes(st.When) && st.Object == gates.Managed && off(st.Recreate) && !anyPatch(st, gates.True) &&
 				!anyPatch(st, gates.Error) && !st.PatchOnly && passes(st.Apply)
 		}, func(st gates.State, d gates.Decision) bool {
-			return d.HasAction(gates.Apply) == (st.Generation < 0)
+			return d.HasAction(gates.Apply) == (st.Content != gates.Current)
 		}},
 		{"apply.when is false: no apply", func(st gates.State) bool { return st.Apply == gates.False },
 			func(_ gates.State, d gates.Decision) bool { return !d.HasAction(gates.Apply) }},
@@ -241,7 +252,7 @@ func newRules() []rule {
 				return !d.HasAction(gates.Apply) && !d.HasAction(gates.Patch)
 			}},
 		{"a foreign object fails only decisions that would write it", func(st gates.State) bool {
-			return st.Object == gates.Unmanaged && !st.ResourceDeleting && off(st.Detach) && off(st.Delete) && passes(st.When) &&
+			return st.Object == gates.Unmanaged && below(st) && passes(st.When) &&
 				st.Recreate != gates.Error && !anyPatch(st, gates.Error)
 		}, func(st gates.State, d gates.Decision) bool {
 			switch {
@@ -263,12 +274,17 @@ func newRules() []rule {
 	}
 }
 
+// isReleased returns true if the object has the annotation of a detached object.
+func isReleased(st gates.State) bool {
+	return st.Object == gates.Detached || st.Object == gates.DetachedUnproven
+}
+
 func isFailed(_ gates.State, d gates.Decision) bool {
 	return d.Outcome == gates.Fail && d.Reason == gates.ReasonGate && len(d.Actions) == 0
 }
 
 // forEachState calls visit with every state: all combinations of the gates, patches, found objects,
-// generations and flags.
+// contents and flags.
 func forEachState(visit func(gates.State)) {
 	values := []gates.Value{gates.Unset, gates.False, gates.True, gates.Error}
 	patches := [][]gates.Value{nil}
@@ -285,10 +301,11 @@ func forEachState(visit func(gates.State)) {
 
 		for _, patch := range patches {
 			for found := gates.Absent; found <= gates.Unmanaged; found++ {
-				for generation := -1; generation <= 1; generation++ {
+				// The content does not matter for a stale event.
+				for content := gates.Current; content <= gates.Changed+1; content++ {
 					for flags := range 8 {
 						st := base
-						st.Patch, st.Object, st.Generation = patch, found, generation
+						st.Patch, st.Object, st.Content, st.Stale = patch, found, content, content > gates.Changed
 						st.ResourceDeleting, st.HasRetention, st.PatchOnly = flags&1 != 0, flags&2 != 0, flags&4 != 0
 						visit(st)
 					}

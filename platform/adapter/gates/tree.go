@@ -167,8 +167,17 @@ var tree = sync.OnceValue(func() map[string]node {
 // removalNodes returns the part of the tree before when: detach and delete.
 func removalNodes() []node {
 	return []node{
-		boolNode(root, "was the object detached before?", func(s State) bool { return s.Object == Detached },
-			skipAll(yes, ReasonDetached), branchTo(no, "foreign")),
+		boolNode(root, "was the object detached before?",
+			func(s State) bool { return s.Object == Detached || s.Object == DetachedUnproven },
+			branchTo(yes, "released"), branchTo(no, "unproven")),
+		boolNode("released", "is this proven, and is the resource being deleted?",
+			func(s State) bool { return s.Object == Detached && s.ResourceDeleting },
+			skipAll(yes, ReasonDetached), branchTo(no, "stillDetached")),
+		gateNode("stillDetached", "lifecycle.detach.when", False, func(s State) Value { return s.Detach },
+			skipAll("true", ReasonDetached), failWith("error", ReasonGate), failWith("false", ReasonDetached)),
+		boolNode("unproven", "does the object have marks of this adapter that prove nothing?",
+			func(s State) bool { return s.Object == Unproven },
+			failWith(yes, ReasonUnproven), branchTo(no, "foreign")),
 		boolNode("foreign", "is the object unmanaged, and is the resource being deleted?",
 			func(s State) bool { return s.Object == Unmanaged && s.ResourceDeleting },
 			skipAll(yes, ReasonNotManaged), branchTo(no, "detach")),
@@ -189,8 +198,8 @@ func removalNodes() []node {
 // stale events.
 func writeNodes() []node {
 	return []node{
-		boolNode("stale", "is the object managed, and newer than the event?",
-			func(s State) bool { return (s.Object == Managed || s.Object == Deleting) && s.Generation > 0 },
+		boolNode("stale", "does the resource in the API have another generation than the event?",
+			func(s State) bool { return s.Stale },
 			skipAll(yes, ReasonStale), branchTo(no, "when")),
 		gateNode("when", "when", True, func(s State) Value { return s.When },
 			branchTo("true", "exists"), skipAndPrune("false", ReasonWhen), failWith("error", ReasonGate)),
@@ -211,9 +220,10 @@ func writeNodes() []node {
 			branchTo(yes, "apply"), skipAndPrune(no, ReasonNoManifest)),
 		gateNode("apply", "lifecycle.apply.when", True, func(s State) Value { return s.Apply },
 			branchTo("true", "outdated"), skipAndPrune("false", ReasonApplyWhen), failWith("error", ReasonGate)),
-		choiceNode("outdated", "which generation was the object applied for?", appliedGeneration,
-			actWith("none", Apply, ReasonCreate), actWith("an older one", Apply, ReasonGeneration),
-			skipAndPrune("the event's", ReasonUnchanged), failWith("unmanaged", ReasonNotManaged)),
+		choiceNode("outdated", "which content was the object applied with?", appliedContent,
+			actWith("none", Apply, ReasonCreate), actWith("that of an older generation", Apply, ReasonGeneration),
+			actWith("another, or it is not proven", Apply, ReasonContent),
+			skipAndPrune("the manifest's, for this generation", ReasonUnchanged), failWith("unmanaged", ReasonNotManaged)),
 	}
 }
 
@@ -228,15 +238,17 @@ func canRecreate(state State) string {
 	}
 }
 
-func appliedGeneration(state State) string {
+func appliedContent(state State) string {
 	switch {
 	case state.Object == Absent:
 		return "none"
 	case state.Object == Unmanaged:
 		return "unmanaged"
-	case state.Generation == 0:
-		return "the event's"
+	case state.Content == Older:
+		return "that of an older generation"
+	case state.Content == Changed:
+		return "another, or it is not proven"
 	default:
-		return "an older one"
+		return "the manifest's, for this generation"
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -33,7 +34,7 @@ func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, e
 		return nil, nil //nolint:nilnil // null is a value
 	}
 
-	value, err := decodeJSON(response.Body)
+	value, err := exactjson.Parse(response.Body)
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: decode response: %w", call.Method, call.URL, err)
 	}
@@ -55,8 +56,7 @@ func (r *run) recordResponse(value any) {
 }
 
 func (r *run) recordResource(generation int64, deleting bool) {
-	r.resourceKnown, r.deleting = true, deleting
-	r.currentGeneration = max(r.currentGeneration, generation)
+	r.resourceKnown, r.deleting, r.currentGeneration = true, deleting, generation
 }
 
 // callAPI renders and sends one call, and returns the request and the response.
@@ -65,6 +65,10 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (http
 
 	request, err := renderRequest(call, r.vars)
 	if err != nil {
+		return request, nil, err
+	}
+
+	if err := r.addFinalized(&request); err != nil {
 		return request, nil, err
 	}
 
@@ -108,6 +112,16 @@ func (r *run) readResource(ctx context.Context) error {
 	return nil
 }
 
+// readGeneration reads the generation of the event's resource from the API again. It returns 0 if the resource does not
+// exist.
+func (r *run) readGeneration(ctx context.Context) (int64, error) {
+	if err := r.readResource(ctx); err != nil || r.gone {
+		return 0, err
+	}
+
+	return r.currentGeneration, nil
+}
+
 // renderRequest renders the templates of a call. It rejects a header value with more than one line.
 func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
 	request := httpcall.Request{
@@ -133,7 +147,7 @@ func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, e
 	}
 
 	if call.Body != nil {
-		if request.Body, err = call.Body.Render(vars); err != nil {
+		if request.Body, err = call.Body.Render(vars, request.Header.Get("Content-Type")); err != nil {
 			return request, fmt.Errorf("api_call.body: %w", err)
 		}
 	}

@@ -144,6 +144,35 @@ func TestDryRunAcceptsUpstreamObjects(t *testing.T) {
 	}
 }
 
+// TestDryRunAcceptsUpstreamFixtures checks events and responses in the form of upstream's fixtures: another word at the
+// end of the type, a generation that is a text in the response, and a pattern for a part of the path.
+func TestDryRunAcceptsUpstreamFixtures(t *testing.T) {
+	t.Parallel()
+
+	taskFile := filepath.Join(t.TempDir(), "task.yaml")
+	text := strings.Replace(string(readDryRun(t, "task.yaml")), "method: PUT", "method: PATCH", 1)
+	must(t, os.WriteFile(taskFile, []byte(text), 0o600))
+
+	options := dryRunOptions(t, taskFile)
+	options.Event = []byte(strings.Replace(string(options.Event), "cluster.reconcile", "cluster.updated", 1))
+	options.Responses = []byte(`{"responses": [
+		{"match": {"method": "GET", "urlPattern": "/api/hyperfleet/v1/clusters/.*"},
+		 "responses": [{"statusCode": 200, "headers": {"Content-Type": "application/json"},
+		  "body": {"id": "c-1", "kind": "Cluster", "name": "home", "generation": "3", "spec": {"tier": "gold"}}}]},
+		{"match": {"method": "PATCH", "urlPattern": "/api/hyperfleet/v1/clusters/.*/status"},
+		 "responses": [{"statusCode": 200, "body": {}}]}]}`)
+
+	report, shown := runDryRun(t, options, false)
+	if report.Result.Event != "done" || report.Result.Status != "success" {
+		t.Errorf("the event is not handled:\n%s", shown)
+	}
+
+	options.Event = []byte(strings.Replace(string(options.Event), "io.hyperfleet.cluster.updated", "io.example.cluster.updated", 1))
+	if report, _ := runDryRun(t, options, false); report.Result.Event != "poison" {
+		t.Errorf("the event of another program is %s", report.Result.Event)
+	}
+}
+
 // The report names objects that no discovery finds, with the difference, and an adapter name that was
 // assumed.
 func TestDryRunReportsUnmatchedObjects(t *testing.T) {

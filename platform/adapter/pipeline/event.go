@@ -10,10 +10,10 @@ import (
 	"strings"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
-	"k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 )
 
 // ErrMalformed is the error of an event with the wrong type or without required data. A redelivery
@@ -24,15 +24,18 @@ var ErrMalformed = errors.New("malformed event")
 func parseEvent(event cloudevents.Event) (EventTrace, map[string]any, error) {
 	parsed := EventTrace{ID: event.ID(), Type: event.Type()}
 
-	if !isReconcileEvent(event.Type()) {
+	if !isResourceEvent(event.Type()) {
 		return parsed, nil, fmt.Errorf("%w: type is %q, want %sKIND%s",
 			ErrMalformed, event.Type(), events.TypePrefix, events.TypeSuffix)
 	}
 
-	value, err := decodeJSON(event.Data())
-	data, ok := value.(map[string]any)
+	value, err := exactjson.Parse(event.Data())
+	if err != nil {
+		return parsed, nil, fmt.Errorf("%w: data: %w", ErrMalformed, err)
+	}
 
-	if err != nil || !ok {
+	data, ok := value.(map[string]any)
+	if !ok {
 		return parsed, nil, fmt.Errorf("%w: data is not a JSON object", ErrMalformed)
 	}
 
@@ -52,26 +55,18 @@ func parseEvent(event cloudevents.Event) (EventTrace, map[string]any, error) {
 	return parsed, data, nil
 }
 
-// isReconcileEvent reports whether a type is that of a reconcile event of this platform or of
-// upstream's Sentinel.
-func isReconcileEvent(eventType string) bool {
+// isResourceEvent reports whether a type is that of an event about a resource, from this platform or from upstream's
+// Sentinel. The last word of the type does not matter, because the adapter reads the resource from the API. Upstream's
+// fixtures have events such as io.hyperfleet.cluster.updated.
+func isResourceEvent(eventType string) bool {
 	for _, prefix := range []string{events.TypePrefix, events.UpstreamTypePrefix} {
 		rest, ok := strings.CutPrefix(eventType, prefix)
-		if ok && len(rest) > len(events.TypeSuffix) && strings.HasSuffix(rest, events.TypeSuffix) {
+		kind, verb, _ := strings.Cut(rest, ".")
+
+		if ok && kind != "" && verb != "" {
 			return true
 		}
 	}
 
 	return false
-}
-
-// decodeJSON decodes one JSON value. It decodes whole numbers to int64 and other numbers to float64.
-// Its error does not contain the data.
-func decodeJSON(data []byte) (any, error) {
-	var value any
-	if err := json.Unmarshal(data, &value); err != nil {
-		return nil, errors.New("invalid JSON")
-	}
-
-	return value, nil
 }

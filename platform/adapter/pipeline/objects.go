@@ -8,7 +8,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
@@ -36,11 +36,15 @@ func (r *run) runResources(ctx context.Context) {
 	result, err := r.p.resources(ctx, resources.Input{
 		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
 		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.deleting,
-		Generations: r.p.generations, Clock: r.p.Clock, Log: r.p.Log,
+		ReadGeneration: r.readGeneration, Generations: r.p.generations, Kinds: r.p.Kinds, Clock: r.p.Clock, Log: r.p.Log,
 	})
 	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes
 
 	if err = errors.Join(err, result.Err()); err == nil {
+		if step, pending := r.findPending(result); pending != nil {
+			r.recordFailure(PhaseResources, step, pending)
+		}
+
 		return
 	}
 
@@ -63,10 +67,17 @@ func shouldRedeliver(result resources.Result, err error) bool {
 	return slices.ContainsFunc(failed, func(o resources.Outcome) bool { return isRetryable(o.Err) })
 }
 
-func isStale(result resources.Result) bool {
-	return slices.ContainsFunc(result.Outcomes, func(o resources.Outcome) bool {
-		return o.Reason == string(gates.ReasonStale)
-	})
+// findPending returns an error if a resource that is not being deleted waits for the deletion of an object, because
+// the object that it needs does not exist then. A later event creates it.
+func (r *run) findPending(result resources.Result) (string, error) {
+	for _, outcome := range result.Outcomes {
+		if outcome.Pending && !r.deleting {
+			return outcome.Resource, errclass.New(errclass.Permanent, outcome.Reason,
+				"resource %s: %s is being deleted; the adapter creates it again when it is gone", outcome.Resource, outcome.Object)
+		}
+	}
+
+	return "", nil
 }
 
 // adapterVariable returns the value of the variable adapter: the identity of the adapter and the
@@ -78,7 +89,7 @@ func (r *run) adapterVariable() map[string]any {
 		"name": r.p.Deployment.Adapter.Name, "version": r.p.Deployment.Adapter.Version, "frameworkVersion": r.p.FrameworkVersion,
 		"executionStatus": "success", "resourcesSkipped": r.skipReason != "", "skipReason": r.skipReason,
 		"errorReason": "", "errorMessage": "", "executionError": nil,
-		"resourceErrors": failures, "resourceOutcomes": outcomes,
+		"resourceErrors": failures, "resourceOutcomes": outcomes, "resourcesApplied": true,
 	}
 
 	if err := r.result.Failure; err != nil {
@@ -88,7 +99,13 @@ func (r *run) adapterVariable() map[string]any {
 
 	for i := range r.result.Resources.Outcomes {
 		outcome := &r.result.Resources.Outcomes[i]
-		outcomes[outcome.Resource] = map[string]any{"operation": string(outcome.Operation), "reason": outcome.Reason}
+		outcomes[outcome.Resource] = map[string]any{
+			"operation": string(outcome.Operation), "reason": outcome.Reason, "outdated": outcome.Outdated, "message": outcome.Message,
+		}
+
+		if outcome.Outdated || outcome.Err != nil {
+			out["resourcesApplied"] = false
+		}
 
 		if outcome.Err != nil {
 			failures[outcome.Resource] = shortenError(outcome.Err)

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
@@ -107,6 +108,11 @@ func (r *run) evaluateParam(ctx context.Context, param *task.Param, step *Step) 
 
 	if value == nil {
 		return nil, errAbsent
+	}
+
+	// Files and environment variables can contain any bytes, and JSON can't.
+	if text, ok := value.(string); ok && !utf8.ValidString(text) {
+		return nil, errors.New("the value is not valid UTF-8")
 	}
 
 	return task.Convert(value, param.Type)

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"unicode/utf8"
 
 	cloudevents "github.com/cloudevents/sdk-go/v2"
 	"go.opentelemetry.io/otel"
@@ -40,6 +41,8 @@ type Options struct {
 	Clients map[string]transport.Client
 	// Keys sign and verify the HMAC of objects. If Keys is nil, as in dry runs, objects have no HMAC.
 	Keys *stamp.Keys
+	// Kinds are the kinds of which the adapter may have objects. Default: the kinds that the task file renders.
+	Kinds *resources.Kinds
 	// FrameworkVersion is the version of the program.
 	FrameworkVersion string
 	// Env are the environment variables that the task file can read.
@@ -77,13 +80,19 @@ type Pipeline struct {
 func New(options Options) (*Pipeline, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
 	options.Log = cmp.Or(options.Log, slog.Default())
+	options.Kinds = cmp.Or(options.Kinds, resources.NewKinds())
 
 	p := &Pipeline{
 		Options: options, generations: resources.NewGenerations(), resources: resources.Run,
 		stamper: stamp.New(options.Deployment.Adapter.Name, options.Keys),
 		config:  task.Redact(options.Deployment), env: map[string]any{},
 	}
+
 	for name, value := range options.Env {
+		if !utf8.ValidString(value) {
+			return nil, fmt.Errorf("environment variable %s: the value is not valid UTF-8", name)
+		}
+
 		p.env[name] = value
 	}
 
@@ -227,10 +236,13 @@ func (r *run) runPhases(ctx context.Context) {
 // canContinue reports whether the next phase can run.
 func (r *run) canContinue() bool { return r.result.Failure == nil && !r.gone && !r.isOutdated() }
 
-// isOutdated reports whether the API has a later generation than the event. There is a separate event
-// for the later generation. An outdated event writes and reports nothing, so that it does not
-// recreate objects that the later event has deleted.
-func (r *run) isOutdated() bool { return r.currentGeneration > r.event.Generation }
+// isOutdated reports whether the API has another generation of the resource than the event. If it is later, there is
+// a separate event for it. If it is earlier, the database was restored from a backup, and there is no such generation
+// any more. An outdated event writes and reports nothing, so that it does not recreate objects that the later event has
+// deleted, and does not report a generation that it has not applied.
+func (r *run) isOutdated() bool {
+	return r.currentGeneration > 0 && r.currentGeneration != r.event.Generation
+}
 
 // recordFailure records the first failure. Later failures appear only in the trace.
 func (r *run) recordFailure(phase Phase, step string, err error) {
@@ -257,7 +269,7 @@ func (r *run) decideResult(ctx context.Context) {
 	}
 
 	if r.result.Failure == nil {
-		if r.skipReason != "" || isStale(r.result.Resources) {
+		if r.skipReason != "" {
 			r.result.Status = Skipped
 		}
 

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
@@ -169,7 +170,9 @@ func TestOutcomes(t *testing.T) {
 		available string
 		framework bool
 	}{
-		"a precondition is unmet":                  {task: usualTask, unmet: true, want: "skipped  done", available: "False Fine"},
+		"a precondition is unmet": {task: usualTask, unmet: true, objects: func(context.Context, resources.Input) (resources.Result, error) {
+			return resources.Result{}, errors.New("the resources are handled although a precondition is unmet")
+		}, want: "skipped  done", available: "False Fine"},
 		"admission refuses":                        {task: usualTask, objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False AuthorResourcesFailed"},
 		"the cluster is unavailable":               {task: usualTask, objects: newFailingPhase(errclass.Transient), want: "failed resources again", available: "False AuthorResourcesFailed"},
 		"rejected, and the task reports nothing":   {task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), want: "failed resources done", available: "False ResourcesFailed", framework: true},
@@ -178,12 +181,10 @@ func TestOutcomes(t *testing.T) {
 			task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), fault: func(w *fixture) { w.injectResponse(matchReports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,
 		},
-		"a stale event": {task: newSilentTask(), objects: func(context.Context, resources.Input) (resources.Result, error) {
-			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
-		}, want: "skipped  done", available: "none"},
-		"a deletion pending is no failure": {task: newSilentTask(), objects: func(context.Context, resources.Input) (resources.Result, error) {
-			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.Deleted, Reason: string(gates.ReasonDelete), Pending: true}}}, nil
-		}, want: "success  done", available: "none"},
+		// The object that the resource needs does not exist until a later event.
+		"waiting for a deletion is no success": {task: usualTask, objects: func(context.Context, resources.Input) (resources.Result, error) {
+			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonDeletionPending), Pending: true}}}, nil
+		}, want: "failed resources done", available: "False AuthorResourcesFailed"},
 		"a required param is missing": {
 			task: "params: [{name: zone, source: event.zone, required: true}]\n",
 			want: "failed params done", available: "False ParamsFailed", framework: true,
@@ -408,6 +409,69 @@ post:
 	}
 }
 
+// TestEventOfALostGenerationChangesNothing checks that an event from before a restore of the database, whose
+// generation the resource no longer has, writes and reports nothing.
+func TestEventOfALostGenerationChangesNothing(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
+	touched := false
+
+	result := w.newPipeline(usualTask, func(context.Context, resources.Input) (resources.Result, error) {
+		touched = true
+
+		return resources.Result{}, nil
+	}).Handle(t.Context(), newEvent(cluster.Id, 7))
+
+	if got := formatOutcome(result); got != "skipped  done" || touched || w.getAvailable(cluster.Id) != "none" {
+		t.Errorf("%s, objects touched: %v, reported %s", got, touched, w.getAvailable(cluster.Id))
+	}
+}
+
+// TestStaleObjectsReportNothing checks that an event that becomes stale while it is handled reports nothing.
+func TestStaleObjectsReportNothing(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	cluster := w.createCluster("test-one")
+
+	result := w.newPipeline(usualTask, func(ctx context.Context, given resources.Input) (resources.Result, error) {
+		fleetapi.Call(t, http.MethodPatch, w.url, "/clusters/"+cluster.Id, `{"spec":{"tier":"silver"}}`, nil)
+
+		generation, err := given.ReadGeneration(ctx)
+		if generation != 2 || err != nil {
+			t.Errorf("ReadGeneration() = %d, %v", generation, err)
+		}
+
+		return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonStale)}}}, nil
+	}).Handle(t.Context(), newEvent(cluster.Id, 1))
+
+	if got := formatOutcome(result); got != "skipped  done" || w.getAvailable(cluster.Id) != "none" {
+		t.Errorf("%s, reported %s", got, w.getAvailable(cluster.Id))
+	}
+}
+
+// TestReportSeesWhatIsApplied checks that a report can tell a skip by a gate from an object with the content of its
+// manifest.
+func TestReportSeesWhatIsApplied(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	text := strings.Replace(usualTask, `adapter.executionStatus == "success" ? "True" : "False"`, `adapter.resourcesApplied ? "True" : "False"`, 1)
+
+	for outdated, want := range map[bool]string{true: "False ", false: "True "} {
+		cluster := w.createCluster("test-one")
+		w.newPipeline(text, func(context.Context, resources.Input) (resources.Result, error) {
+			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonApplyWhen), Outdated: outdated}}}, nil
+		}).Handle(t.Context(), newEvent(cluster.Id, 1))
+
+		if got := w.getCondition(cluster.Id, "Applied"); got != want {
+			t.Errorf("outdated %v: reported %q, want %q", outdated, got, want)
+		}
+	}
+}
+
 func TestOlderGenerationChangesNothing(t *testing.T) {
 	t.Parallel()
 
@@ -439,6 +503,63 @@ func TestOlderGenerationChangesNothing(t *testing.T) {
 
 			if result = handle.Handle(t.Context(), newEvent(cluster.Id, 2)); formatOutcome(result) != "success  done" || !touched {
 				t.Errorf("current generation: %s, objects touched: %v", formatOutcome(result), touched)
+			}
+		})
+	}
+}
+
+// TestFinalizedIsAdded checks that the report of a deleted resource gets the condition Finalized, which is True when no
+// object is left, unless the task file has the condition.
+func TestFinalizedIsAdded(t *testing.T) {
+	t.Parallel()
+
+	own := strings.Replace(usualTask, `- {type: Health, status: "True"}`,
+		`- {type: Health, status: "True"}`+"\n          - {type: Finalized, status: \"False\", reason: Own}", 1)
+	object := map[string]any{"space": map[string]any{}}
+
+	for name, tc := range map[string]struct {
+		text    string
+		outcome resources.Outcome
+		objects map[string]any
+		want    string
+	}{
+		"nothing is left":    {usualTask, resources.Outcome{Operation: resources.None}, map[string]any{}, "gone"},
+		"an object is left":  {usualTask, resources.Outcome{Operation: resources.None}, object, "False ResourcesRemain"},
+		"another's object":   {usualTask, resources.Outcome{Operation: resources.None, Reason: string(gates.ReasonNotManaged)}, object, "gone"},
+		"a pending deletion": {usualTask, resources.Outcome{Operation: resources.Deleted, Pending: true}, map[string]any{}, "False ResourcesRemain"},
+		"a failure":          {usualTask, resources.Outcome{Operation: resources.Deleted, Err: errors.New("no")}, map[string]any{}, "False ResourcesRemain"},
+		"the file has it":    {own, resources.Outcome{Operation: resources.None}, map[string]any{}, "False Own"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newFixture(t)
+			cluster := w.createCluster("test")
+
+			handle := w.newPipeline(tc.text, func(context.Context, resources.Input) (resources.Result, error) {
+				tc.outcome.Resource = "space"
+
+				return resources.Result{Outcomes: []resources.Outcome{tc.outcome}, Objects: tc.objects}, nil
+			})
+
+			handle.Handle(t.Context(), newEvent(cluster.Id, 1))
+
+			if got := w.getCondition(cluster.Id, "Finalized"); tc.text == usualTask && got != "no Finalized" {
+				t.Errorf("before the deletion: %s", got)
+			}
+
+			var deleted openapi.Resource
+			fleetapi.Call(t, http.MethodDelete, w.url, "/clusters/"+cluster.Id, nil, &deleted)
+
+			handle.Handle(t.Context(), newEvent(cluster.Id, int(deleted.Generation)))
+
+			got := "gone"
+			if _, err := fleet.Store.Get(t.Context(), cluster.Id); err == nil {
+				got = w.getCondition(cluster.Id, "Finalized")
+			}
+
+			if got != tc.want {
+				t.Errorf("Finalized is %q, want %q\n%s", got, tc.want, w.log)
 			}
 		})
 	}

@@ -133,6 +133,13 @@ func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step
 	return true, nil
 }
 
+// isStatusURL reports whether a URL is that of the statuses of the event's resource.
+func (r *run) isStatusURL(text string) bool {
+	target, err := url.Parse(text)
+
+	return err == nil && strings.HasSuffix(target.Path, "/"+r.event.ResourceID+"/statuses")
+}
+
 // isReport reports whether a successful call was a status report of this adapter with Available=False
 // for the event's generation. A report that the API has discarded (204) does not count.
 func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) bool {
@@ -140,8 +147,7 @@ func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) b
 		return false
 	}
 
-	target, err := url.Parse(request.URL)
-	if err != nil || !strings.HasSuffix(target.Path, "/"+r.event.ResourceID+"/statuses") {
+	if !r.isStatusURL(request.URL) {
 		return false
 	}
 

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
@@ -22,8 +23,10 @@ const (
 	statusFalse        = "False"
 	statusUnknown      = "Unknown"
 
-	// reportTimeout is the timeout of the framework's report. It is independent of the event's timeout.
+	// reportTimeout is the timeout of the framework's report. reportGrace is how long the report may take after
+	// the end of the event's context, which ends with event_timeout or with the process.
 	reportTimeout = 20 * time.Second
+	reportGrace   = 5 * time.Second
 	// maxMessageLength is the maximum length of a message in a report, in bytes.
 	maxMessageLength = 1024
 )
@@ -53,7 +56,10 @@ func (r *run) reportFailure(ctx context.Context) {
 		return
 	}
 
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), reportTimeout)
+	graced, cancelGrace := retry.WithGrace(ctx, reportGrace)
+	defer cancelGrace()
+
+	bounded, cancel := context.WithTimeout(graced, reportTimeout)
 	defer cancel()
 
 	trace := &ReportTrace{Reason: phaseReason(r.result.Phase), Message: shortenError(r.result.Failure), Outcome: StepDone}

@@ -4,18 +4,28 @@
 package resources
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
+	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// decide evaluates the gates, walks the decision tree and writes the decision to the outcome.
-func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decision {
+const recreateGate = "lifecycle.recreate.when"
+
+// decide evaluates the gates, walks the decision tree and writes the decision to the outcome. It returns an error if
+// it can't find out whether the event is stale.
+func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) (gates.Decision, error) {
+	if err := r.checkNewer(ctx, e); err != nil {
+		return gates.Decision{}, err
+	}
+
 	evaluated, errs := map[string][]Gate{}, map[string]error{}
 
 	evaluate := func(question, name string, program *cel.Program) gates.Value {
@@ -24,6 +34,11 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decis
 		}
 
 		result, gate, err := EvaluateGate(ctx, name, program, r.vars)
+		if question == recreateGate && errors.Is(err, cel.ErrNoSuchKey) {
+			// An object that does not have the field, such as a new Job without conditions, is not replaced.
+			gate.Value, err = gates.False.String(), nil
+		}
+
 		evaluated[question] = append(evaluated[question], gate)
 		errs[question] = errors.Join(errs[question], err)
 
@@ -34,10 +49,12 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decis
 	state := gates.State{
 		Object: e.objects.state, ResourceDeleting: r.in.Deleting, HasRetention: e.Retention != nil, PatchOnly: e.Manifest == nil,
 		Detach: gate("lifecycle.detach.when", e.Detach), Delete: gate("lifecycle.delete.when", e.Delete),
-		When: gate("when", e.When), Recreate: gate("lifecycle.recreate.when", e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
+		When: gate("when", e.When), Recreate: gate(recreateGate, e.Recreate), Apply: gate("lifecycle.apply.when", e.Apply),
 	}
 
-	if r.hasFailed || r.isStale {
+	state.Stale = r.isStale
+
+	if r.hasFailed {
 		state.When = gates.False
 	}
 
@@ -46,11 +63,15 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decis
 		state.Patch = append(state.Patch, evaluate("any of lifecycle.patch[].when", name, patch.When))
 	}
 
-	if e.objects.current != nil {
-		state.Generation = cmp.Compare(appliedGeneration(e.objects.current), r.in.Generation)
-	}
+	state.Content = gates.Changed
+	e.gates = state
 
 	decision := gates.Decide(state)
+	if decision.HasAction(gates.Apply) && e.objects.state == gates.Managed {
+		state.Content = r.compareContent(ctx, e)
+		decision = gates.Decide(state)
+	}
+
 	*out = Outcome{
 		Resource: e.Name, Outcome: decision.Outcome, Operation: None, Reason: string(decision.Reason), Path: decision.Path,
 	}
@@ -67,7 +88,66 @@ func (r *run) decide(ctx context.Context, e *newEntry, out *Outcome) gates.Decis
 
 	r.addMessage(e, decision, errs[decision.Path[len(decision.Path)-1].Question], out)
 
-	return decision
+	return decision, nil
+}
+
+// checkNewer finds out whether the event is stale, if the object is newer than the event.
+func (r *run) checkNewer(ctx context.Context, e *newEntry) error {
+	isNewer := func() bool { return e.objects.current != nil && appliedGeneration(e.objects.current) > r.in.Generation }
+
+	if r.isConfirmed || !isNewer() || len(e.objects.versions) == 0 {
+		return nil
+	}
+
+	// A manifest can set a generation of its own.
+	if e.objects.state == gates.Managed && e.Manifest != nil && r.compareContent(ctx, e) == gates.Current {
+		return nil
+	}
+
+	if err := r.confirmEvent(ctx); err != nil || r.isStale {
+		return err
+	}
+
+	// Objects of a generation that the API no longer has are not the current version.
+	for _, other := range r.entries {
+		if len(other.objects.versions) > 0 {
+			if err := r.setObjects(other, newManaged(r.currentVersion(other.objects.versions), other.objects.versions)); err != nil {
+				return err
+			}
+		}
+	}
+
+	return nil
+}
+
+// compareContent compares the content that the current object was applied with, as its marks prove it, with the
+// manifest. If the manifest can't be rendered, it returns Changed, so that the apply returns the error.
+func (r *run) compareContent(ctx context.Context, e *newEntry) gates.Content {
+	object, owner, err := r.renderMarked(ctx, e)
+	if err != nil {
+		return gates.Changed
+	}
+
+	live := e.objects.current
+
+	switch r.in.Stamper.Compare(live, object, owner) {
+	case stamp.Proven:
+		return gates.Current
+	case stamp.Unsigned:
+		// Another version would run a Job once more, and it would not differ from what an earlier release has created.
+		if e.Retention != nil {
+			return gates.Current
+		}
+
+		return gates.Changed
+	case stamp.Different, stamp.Edited:
+	}
+
+	if appliedGeneration(live) < r.in.Generation {
+		return gates.Older
+	}
+
+	return gates.Changed
 }
 
 // addMessage adds the error or the message of a decision to the outcome. gateErr is the error of the last gate.
@@ -76,9 +156,9 @@ func (r *run) addMessage(e *newEntry, decision gates.Decision, gateErr error, ou
 	case decision.Reason == gates.ReasonGate:
 		out.setFailure(string(gates.ReasonGate), newPermanentError(string(gates.ReasonGate), "evaluate %w", gateErr))
 	case decision.Outcome == gates.Fail:
-		out.setFailure(string(decision.Reason), r.newNotManagedError(e))
-	case decision.Reason == gates.ReasonWhen && r.isStale:
-		out.Reason, out.Message = string(gates.ReasonStale), "a later generation was handled before"
+		out.setFailure(string(decision.Reason), r.newNotManagedError(e, string(decision.Reason)))
+	case decision.Reason == gates.ReasonStale:
+		out.Message = "the resource in the API has another generation than the event"
 	case decision.Reason == gates.ReasonWhen && r.hasFailed:
 		out.Reason, out.Message = ReasonEarlierFailed, "an earlier entry has failed"
 	case decision.Reason == gates.ReasonDeletionPending:
@@ -90,9 +170,27 @@ func (r *run) addMessage(e *newEntry, decision gates.Decision, gateErr error, ou
 
 // newNotManagedError returns the error of an existing object that is not managed. The error describes how
 // to hand the object over to the adapter.
-func (r *run) newNotManagedError(e *newEntry) error {
-	return newPermanentError(string(gates.ReasonNotManaged),
-		"%s exists and is not managed: %s; the adapter does not change it. To hand it over, delete it "+
-			"(kubectl delete --cascade=orphan keeps its dependents), and the adapter creates its own; otherwise rename one of the two",
-		transport.RefTo(e.objects.current), e.objects.reason)
+func (r *run) newNotManagedError(e *newEntry, reason string) error {
+	return newPermanentError(reason,
+		"%s exists and is not managed: %s; the adapter does not change it. To hand it over, delete it with "+
+			"kubectl delete %s --cascade=orphan, which keeps its dependents, and the adapter creates its own; "+
+			"otherwise rename one of the two",
+		transport.RefTo(e.objects.current), e.objects.reason, kubectlName(e.objects.current))
+}
+
+// kubectlName returns the arguments with which kubectl finds an object.
+func kubectlName(object *unstructured.Unstructured) string {
+	kind := object.GroupVersionKind().GroupKind()
+	name := strings.ToLower(kind.Kind)
+
+	if kind.Group != "" {
+		name += "." + kind.Group
+	}
+
+	name += " " + object.GetName()
+	if namespace := object.GetNamespace(); namespace != "" {
+		name += " -n " + namespace
+	}
+
+	return name
 }

@@ -34,6 +34,17 @@ type objectSet struct {
 	versions []*unstructured.Unstructured
 }
 
+// findVersion returns the version with a name, or nil.
+func (s objectSet) findVersion(name string) *unstructured.Unstructured {
+	for _, version := range s.versions {
+		if version.GetName() == name && version.GetDeletionTimestamp() == nil {
+			return version
+		}
+	}
+
+	return nil
+}
+
 // setQuery renders the query of an entry.
 func (r *run) setQuery(ctx context.Context, e *newEntry) error {
 	query, err := r.renderQuery(e.Discovery)
@@ -58,39 +69,10 @@ func (r *run) setQuery(ctx context.Context, e *newEntry) error {
 
 // renderQuery renders the templates of a discovery block, and returns the query for a name or for labels.
 // The caller sets the query's kind.
-func (r *run) renderQuery(discovery task.Discovery) (transport.Query, error) {
-	var (
-		out transport.Query
-		err error
-	)
+func (r *run) renderQuery(discovery task.Discovery) (out transport.Query, err error) {
+	out.Namespace, out.Name, out.Labels, err = discovery.Render(r.vars)
 
-	if discovery.Namespace != nil {
-		if out.Namespace, err = discovery.Namespace.Render(r.vars); err != nil {
-			return out, fmt.Errorf("discovery.namespace: %w", err)
-		}
-	}
-
-	if discovery.ByName != nil {
-		if out.Name, err = discovery.ByName.Render(r.vars); err != nil {
-			return out, fmt.Errorf("discovery.by_name: %w", err)
-		}
-
-		if out.Name == "" {
-			return out, errors.New("discovery.by_name is empty")
-		}
-
-		return out, nil
-	}
-
-	out.Labels = make(map[string]string, len(discovery.Labels))
-
-	for key, value := range discovery.Labels {
-		if out.Labels[key], err = value.Render(r.vars); err != nil {
-			return out, fmt.Errorf("discovery.by_selectors %s: %w", key, err)
-		}
-	}
-
-	return out, nil
+	return out, err
 }
 
 // resolveKind returns the kind of an entry's objects. It renders the manifest only if the kind is a
@@ -179,12 +161,12 @@ func newManaged(current *unstructured.Unstructured, versions []*unstructured.Uns
 }
 
 // currentVersion returns the version of the event's generation, or else the newest version. If a version
-// has a later generation, it returns that version, so that the event is recognized as stale.
+// has a later generation, it returns that version until the API has confirmed the event's generation.
 func (r *run) currentVersion(versions []*unstructured.Unstructured) *unstructured.Unstructured {
 	latest := slices.MaxFunc(versions, func(a, b *unstructured.Unstructured) int {
 		return cmp.Compare(appliedGeneration(a), appliedGeneration(b))
 	})
-	if appliedGeneration(latest) > r.in.Generation {
+	if appliedGeneration(latest) > r.in.Generation && !r.isConfirmed {
 		return latest
 	}
 
@@ -216,7 +198,11 @@ func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructure
 		switch {
 		case standing == stamp.Detached:
 			return objectSet{state: gates.Detached, current: object, reason: reason}
-		case e.query.Name != "" || e.Manifest == nil, standing == stamp.Unmarked && r.in.Deleting:
+		case standing == stamp.DetachedUnproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting):
+			return objectSet{state: gates.DetachedUnproven, current: object, reason: reason}
+		case standing == stamp.Unproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting && !hasIdentity(object)):
+			return objectSet{state: gates.Unproven, current: object, reason: reason}
+		case e.query.Name != "" || e.Manifest == nil:
 			return objectSet{state: gates.Unmanaged, current: object, reason: reason}
 		}
 	}
@@ -236,6 +222,12 @@ func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructure
 	}
 
 	return out
+}
+
+// hasIdentity reports whether an object has the annotation with the HMAC. An object that has the labels of another
+// object, with an HMAC that is not valid on it, is a copy and not an object of this adapter.
+func hasIdentity(object *unstructured.Unstructured) bool {
+	return object.GetAnnotations()[adapter.AnnotationIdentity] != ""
 }
 
 // isSibling reports whether a managed object belongs to another entry of the task with the same kind and
@@ -271,6 +263,8 @@ func (r *run) setObjects(e *newEntry, discovered objectSet) error {
 	r.removeVariables(e)
 
 	if discovered.current == nil {
+		r.showLeftover(e)
+
 		return nil
 	}
 

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -106,6 +107,42 @@ func TestManifestWork(t *testing.T) {
 	if f.getObject(inside) == nil {
 		t.Error("the nested object was deleted with the work, although its policy is Orphan")
 	}
+}
+
+// The labels of ownership, patches and a detachment change the ManifestWork itself, and not its manifests.
+func TestGatesOfManifestWorks(t *testing.T) {
+	t.Parallel()
+
+	work, _, _ := strings.Cut(nestedTask, "  - name: after")
+	f := newFixture(t, strings.NewReplacer("delete: {when: {expression: deleting}, propagationPolicy: Orphan}",
+		"detach: {when: {expression: deleting}}\n      patch: [{when: {expression: flag}, document: {metadata: {annotations: {note: '{{ .value }}'}}}}]",
+		"metadata: {name: web,", "metadata: {labels: {"+adapter.LabelAdapter+": theirs}, name: web,").Replace(work))
+
+	f.requireOutcomes(event{generation: 1, value: "a", serial: "home"}, "create/Absent")
+
+	if got := f.newWork().GetLabels(); got[adapter.LabelAdapter] != adapterName || got[adapter.LabelResourceID] != f.id {
+		t.Errorf("labels of the work: %v", got)
+	}
+
+	f.requireOutcomes(event{generation: 2, value: "b", serial: "home", flag: true}, "patch/PatchGate")
+
+	patched := f.newWork()
+	if got := patched.GetAnnotations(); got["note"] != "b" || got[adapter.AnnotationGeneration] != "1" {
+		t.Errorf("annotations of the patched work: %v", got)
+	}
+
+	f.requireOutcomes(event{generation: 3, serial: "home", deleting: true}, "detach/DetachGate")
+
+	left := f.newWork()
+	if left == nil || len(left.GetLabels()) != 0 || left.GetUID() != patched.GetUID() || left.GetAnnotations()[adapter.AnnotationGeneration] != "1" {
+		t.Fatalf("the detached work: %v", left)
+	}
+
+	if diff := cmp.Diff(patched.Object["spec"], left.Object["spec"]); diff != "" {
+		t.Errorf("the detachment changed the manifests: %s", diff)
+	}
+
+	f.requireOutcomes(event{generation: 3, serial: "home", deleting: true}, "none/Detached")
 }
 
 func TestManifestWorkRefused(t *testing.T) {
@@ -225,6 +262,70 @@ func TestHubWorks(t *testing.T) {
 	}
 }
 
+// TestHubKeepsNumbers checks that a change of an integer above 2^53 is applied, and arrives as it is. As float64, both
+// values are the same.
+func TestHubKeepsNumbers(t *testing.T) {
+	t.Parallel()
+
+	c, cluster := clients[transport.Maestro], env.Namespace(t)
+
+	newNumber := func(number int64) *unstructured.Unstructured {
+		manifest := newNestedManifest("one", nil)
+		manifest["data"] = map[string]any{"number": number, "list": []any{map[string]any{"number": number}}}
+
+		return newManifestWork(cluster, "1", manifest)
+	}
+
+	live, err := c.Create(t.Context(), newNumber(9007199254740992))
+	must(t, err)
+
+	applied, _, err := c.Apply(t.Context(), live, newNumber(9007199254740993))
+	must(t, err)
+
+	if diff := cmp.Diff(newNumber(9007199254740993).Object["spec"], applied.Object["spec"]); diff != "" {
+		t.Errorf("spec of the applied work: %s", diff)
+	}
+}
+
+func TestMergePatches(t *testing.T) {
+	t.Parallel()
+
+	parse := func(text string) (out map[string]any) {
+		must(t, exactjson.Unmarshal([]byte(text), &out))
+
+		return out
+	}
+
+	for _, test := range []struct{ name, from, to, patch string }{
+		{"nothing", `{"a": 1, "b": {"c": [1]}}`, `{"a": 1, "b": {"c": [1]}}`, `{}`},
+		{"the same number", `{"a": 100}`, `{"a": 1e2}`, `{}`},
+		{"large integers", `{"a": 9007199254740992}`, `{"a": 9007199254740993}`, `{"a": 9007199254740993}`},
+		{"larger than int64", `{"a": 18446744073709551614}`, `{"a": 18446744073709551615}`, `{"a": 18446744073709551615}`},
+		{"decimals", `{"a": 0.1}`, `{"a": 0.1000000000000000000000001}`, `{"a": 0.1000000000000000000000001}`},
+		{"added and removed", `{"a": {"b": 1, "c": 2}}`, `{"a": {"c": 2, "d": 3}}`, `{"a": {"b": null, "d": 3}}`},
+		{"another type", `{"a": {"b": 1}, "c": 1}`, `{"a": 1, "c": {"d": 1}}`, `{"a": 1, "c": {"d": 1}}`},
+		{"lists as a whole", `{"a": [{"b": 1, "c": 1}]}`, `{"a": [{"b": 1}]}`, `{"a": [{"b": 1}]}`},
+	} {
+		from, to := parse(test.from), parse(test.to)
+
+		patch, err := transport.CreateMergePatch(from, to)
+		if diff := cmp.Diff(parse(test.patch), patch); diff != "" || err != nil {
+			t.Errorf("%s: %v, (-want +got):\n%s", test.name, err, diff)
+		}
+
+		patched, err := transport.ApplyMergePatch(from, patch)
+		if again, errAgain := transport.CreateMergePatch(patched, to); len(again) > 0 || err != nil || errAgain != nil {
+			t.Errorf("%s: %v remains after the patch, %v, %v", test.name, again, err, errAgain)
+		}
+	}
+
+	// Null removes a field at any depth, also in an object that does not exist (RFC 7396).
+	patched, err := transport.ApplyMergePatch(parse(`{"a": 1}`), parse(`{"a": null, "b": {"c": null, "d": 9007199254740993}}`))
+	if diff := cmp.Diff(parse(`{"b": {"d": 9007199254740993}}`), patched); diff != "" || err != nil {
+		t.Errorf("%v, (-want +got):\n%s", err, diff)
+	}
+}
+
 // The deletion option for the objects on the cluster is set before the work is deleted.
 func TestHubDeleteSetsDeleteOption(t *testing.T) {
 	t.Parallel()
@@ -278,25 +379,6 @@ func TestInvalidWorks(t *testing.T) {
 	}
 }
 
-func TestHubCheck(t *testing.T) {
-	t.Parallel()
-
-	for name, tc := range map[string]struct {
-		config adapter.Maestro
-		want   string
-	}{
-		"hub":     {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig"}},
-		"gRPC":    {config: adapter.Maestro{KubeConfigPath: "hub.kubeconfig", GRPCServerAddress: "maestro:8090"}, want: "is not supported"},
-		"HTTP":    {config: adapter.Maestro{HTTPServerAddress: "http://maestro:8000"}, want: "is not supported"},
-		"nothing": {want: "set kube_config_path"},
-	} {
-		err := maestro.Check(&tc.config)
-		if tc.want == "" && err != nil || tc.want != "" && (err == nil || !strings.Contains(err.Error(), tc.want)) {
-			t.Errorf("%s: Check() = %v, want %q", name, err, tc.want)
-		}
-	}
-}
-
 func TestHubNested(t *testing.T) {
 	t.Parallel()
 
@@ -338,6 +420,34 @@ func TestHubNested(t *testing.T) {
 
 		if got != tc.want {
 			t.Errorf("%s: Nested() = %q, want %q", name, got, tc.want)
+		}
+	}
+}
+
+// The feedback for an earlier spec of the work says nothing about its manifests.
+func TestHubNestedOfAnEarlierSpec(t *testing.T) {
+	t.Parallel()
+
+	for observed, want := range map[int64]bool{1: false, 2: true} {
+		work := newManifestWork("c1", "2", newNestedManifest("a", nil))
+		work.SetGeneration(2)
+		work.Object["status"] = map[string]any{"resourceStatus": map[string]any{"manifests": []any{map[string]any{
+			"resourceMeta":   map[string]any{"kind": "ConfigMap", "group": "", "namespace": "home", "name": "a"},
+			"statusFeedback": map[string]any{"values": []any{map[string]any{"name": "x"}}},
+			"conditions": []any{
+				map[string]any{"type": "Applied", "status": "True", "observedGeneration": observed},
+				map[string]any{"type": "Available", "status": "True"},
+			},
+		}}}}
+
+		found, err := maestro.FindNested(work, transport.Query{Name: "a"})
+		must(t, err)
+
+		_, hasFeedback := found.Object["statusFeedback"]
+		_, hasConditions := found.Object["conditions"]
+
+		if hasFeedback != want || hasConditions != want {
+			t.Errorf("observed generation %d: feedback %v, conditions %v, want %v", observed, hasFeedback, hasConditions, want)
 		}
 	}
 }

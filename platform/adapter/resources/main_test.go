@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/fstest"
 	"time"
@@ -109,6 +110,8 @@ type fixture struct {
 	ns, id  string
 	seen    *resources.Generations
 	log     *slog.Logger
+	// generation is the generation in the API: that of the newest event, unless a test sets it.
+	generation *atomic.Int64
 	// If readLive is true, all reads are live. Cached reads of one object return staleObject if it is not
 	// nil.
 	readLive    bool
@@ -158,7 +161,7 @@ func newFixture(t testing.TB, taskFile string) *fixture {
 
 	return &fixture{
 		TB: t, task: loadTask(t, taskFile), stamper: newStamper(t, strings.Repeat("k", 32)), clients: clients, clock: clock.RealClock{},
-		ns: env.Namespace(t), id: uuid.NewString(),
+		ns: env.Namespace(t), id: uuid.NewString(), generation: &atomic.Int64{},
 	}
 }
 
@@ -195,6 +198,7 @@ func (f *fixture) newInput(e event) resources.Input {
 	return resources.Input{
 		Task: f.task, Clients: used, Stamper: f.stamper, ResourceID: f.id, Generation: e.generation, Deleting: e.deleting,
 		Clock: f.clock, Generations: f.seen, Log: f.log,
+		ReadGeneration: func(context.Context) (int64, error) { return f.generation.Load(), nil },
 		Vars: map[string]any{
 			"ns": f.ns, "id": f.id, "generation": e.generation, "deleting": e.deleting, "value": e.value, "flag": e.flag,
 			"serial": e.serial,
@@ -205,6 +209,10 @@ func (f *fixture) newInput(e event) resources.Input {
 // runEvent handles an event and returns the result.
 func (f *fixture) runEvent(e event) resources.Result {
 	f.Helper()
+
+	if e.generation > f.generation.Load() {
+		f.generation.Store(e.generation)
+	}
 
 	result, err := resources.Run(f.Context(), f.newInput(e))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -59,7 +60,7 @@ func newRandomRun(t *testing.T, shared *fixture) *randomRun {
 	t.Helper()
 
 	own := *shared
-	own.id = uuid.NewString()
+	own.id, own.generation = uuid.NewString(), &atomic.Int64{}
 	k := &randomRun{fixture: &own, current: event{generation: 1, value: "v1", serial: "1"}, maxGenerations: map[types.UID]int64{}}
 	k.events = []event{k.current}
 
@@ -111,6 +112,7 @@ func (k *randomRun) changeResource() {
 // of the event.
 func (k *randomRun) handleEvent(ctx context.Context, e event) resources.Result {
 	current := k.current
+	k.generation.Store(current.generation)
 	current.generation = e.generation
 
 	result, err := resources.Run(ctx, k.newInput(current))

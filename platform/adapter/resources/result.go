@@ -34,6 +34,8 @@ const (
 	ReasonOwnerMissing = "OwnerMissing"
 	// ReasonManifest means that the manifest can't be rendered or is invalid.
 	ReasonManifest = "ManifestInvalid"
+	// ReasonLeftover means that the object is no longer rendered.
+	ReasonLeftover = "NotRendered"
 	// ReasonDiscovery means that the discovery of the objects has failed.
 	ReasonDiscovery = "DiscoveryFailed"
 )
@@ -82,6 +84,9 @@ type Outcome struct {
 	Object string `json:"object,omitempty"`
 	// Pending is true if a deletion was requested and is not done. A later event continues.
 	Pending bool `json:"pending,omitempty"`
+	// Outdated is true if the entry has not failed, and its object does not have the content of the manifest, because
+	// a gate has prevented the apply.
+	Outdated bool `json:"outdated,omitempty"`
 	// Pruned are the names of the earlier versions that were deleted.
 	Pruned []string `json:"pruned,omitempty"`
 	// Path is the path of the last decision: the questions and their answers. Gates are the gates on

@@ -44,9 +44,16 @@ type Input struct {
 	Generation int64
 	// Deleting is true if the API's resource is being deleted.
 	Deleting bool
+	// ReadGeneration reads the generation of the API's resource again. Run calls it only if an object or Generations
+	// has a later generation than the event: either the event is stale, or the API's database was restored from a
+	// backup, or somebody has edited the object. Required.
+	ReadGeneration func(context.Context) (int64, error)
 	// Generations, if set, prevents that a stale event recreates objects that a later event, which this
 	// process has handled, has deleted.
 	Generations *Generations
+	// Kinds, if set, has the kinds of which the adapter may have objects, in addition to those of the entries. Run adds
+	// the kinds that it finds.
+	Kinds *Kinds
 	// Clock is the clock of the retention. Default: the real clock.
 	Clock clock.PassiveClock
 	// Log is the logger for writes. Default: no logs.
@@ -59,10 +66,15 @@ type run struct {
 	vars    map[string]any
 	entries []*newEntry
 	result  Result
+	// removed are the leftovers of entries that the task file no longer has.
+	removed []leftover
 	// hasFailed is true if writing an entry has failed. Later entries are then not written.
 	hasFailed bool
-	// isStale is true if this process has handled a later generation before.
-	isStale bool
+	// hasLater is true if this process has handled a later generation before.
+	hasLater bool
+	// isConfirmed is true if the generation was read from the API again. isStale is then true if the API has another
+	// generation than the event.
+	isConfirmed, isStale bool
 }
 
 // entry is one entry of the task's resources with its discovered objects.
@@ -75,6 +87,10 @@ type newEntry struct {
 	query transport.Query
 
 	objects objectSet
+	// leftovers are objects of the entry that the manifest no longer renders.
+	leftovers []leftover
+	// gates are the values of the last decision.
+	gates gates.State
 	// isLive is true if objects is the result of a live read.
 	isLive bool
 }
@@ -84,6 +100,12 @@ type newEntry struct {
 func Run(ctx context.Context, in Input) (Result, error) {
 	r := newRun(in)
 
+	if r.hasLater {
+		if err := r.confirmEvent(ctx); err != nil {
+			return r.result, err
+		}
+	}
+
 	if !r.discoverAll(ctx) {
 		return r.result, ctx.Err()
 	}
@@ -91,6 +113,8 @@ func Run(ctx context.Context, in Input) (Result, error) {
 	for i := range r.entries {
 		r.handleEntry(ctx, i)
 	}
+
+	r.removeRemoved(ctx)
 
 	r.hideDetached()
 
@@ -101,7 +125,7 @@ func newRun(in Input) *run {
 	in.Clock = cmp.Or[clock.PassiveClock](in.Clock, clock.RealClock{})
 	in.Log = cmp.Or(in.Log, slog.New(slog.DiscardHandler))
 
-	r := &run{in: in, vars: map[string]any{}, isStale: in.Generations.observe(in.ResourceID, in.Generation)}
+	r := &run{in: in, vars: map[string]any{}, hasLater: in.Generations.observe(in.ResourceID, in.Generation)}
 	r.result.Objects = map[string]any{}
 	r.result.Outcomes = make([]Outcome, len(in.Task.Resources))
 
@@ -118,6 +142,29 @@ func newRun(in Input) *run {
 	return r
 }
 
+// confirmEvent reads the generation of the resource from the API again, once for each event, and decides whether the
+// event is stale. If the API has the event's generation, it does not matter what objects or this process remember.
+func (r *run) confirmEvent(ctx context.Context) error {
+	if r.isConfirmed {
+		return nil
+	}
+
+	generation, err := r.in.ReadGeneration(ctx)
+	if err != nil {
+		return fmt.Errorf("read generation of the resource again: %w", err)
+	}
+
+	r.isConfirmed, r.isStale = true, generation != r.in.Generation
+
+	if r.hasLater && !r.isStale {
+		r.in.Log.WarnContext(ctx, "the API has an earlier generation of the resource than this process has handled: "+
+			"its database was restored from a backup", "resourceId", r.in.ResourceID, "generation", generation)
+		r.in.Generations.reset(r.in.ResourceID, generation)
+	}
+
+	return nil
+}
+
 // discoverAll discovers the objects of all entries before any gate is evaluated. If the discovery of one
 // entry fails, it returns false and no entry is handled, because gates may read the failed entry.
 func (r *run) discoverAll(ctx context.Context) bool {
@@ -125,6 +172,10 @@ func (r *run) discoverAll(ctx context.Context) bool {
 		err := r.setQuery(ctx, e)
 		if err == nil {
 			err = r.discover(ctx, e, transport.Cached)
+		}
+
+		if err == nil && i == len(r.entries)-1 {
+			err = r.findLeftovers(ctx)
 		}
 
 		if err == nil {
@@ -151,7 +202,12 @@ func (r *run) handleEntry(ctx context.Context, i int) {
 	var decision gates.Decision
 
 	for attempts := 0; ; {
-		decision = r.decide(ctx, e, out)
+		var err error
+		if decision, err = r.decide(ctx, e, out); err != nil {
+			out.setFailure(errclass.ReasonOf(err, ReasonDiscovery), err)
+
+			break
+		}
 
 		if decision.Outcome != gates.Act && (e.isLive || out.Err == nil && !out.Pending) {
 			break
@@ -167,7 +223,7 @@ func (r *run) handleEntry(ctx context.Context, i int) {
 
 			attempts++
 
-			if !isOutdated(err) || attempts == maxAttempts {
+			if !isOverwritten(err) || attempts == maxAttempts {
 				out.setFailure(errclass.ReasonOf(err, string(decision.Reason)), err)
 
 				break
@@ -200,6 +256,9 @@ func (r *run) finishEntry(ctx context.Context, e *newEntry, decision gates.Decis
 		out.Object = transport.RefTo(e.objects.current).String()
 	}
 
+	out.Outdated = r.isOutdated(ctx, e, out)
+	r.removeLeftovers(ctx, e, out)
+
 	if out.Err != nil && out.Operation != Deleted && out.Operation != Detached {
 		r.hasFailed = true
 	}
@@ -223,9 +282,18 @@ func (r *run) finishEntry(ctx context.Context, e *newEntry, decision gates.Decis
 	}
 }
 
-// isOutdated reports whether an error means that the object has changed since it was read, so that the
+// isOutdated reports whether the object exists and does not have the content of the manifest, although the entry has not
+// failed: a gate has prevented the apply, or a patch came first.
+func (r *run) isOutdated(ctx context.Context, e *newEntry, out *Outcome) bool {
+	isWritten := out.Operation != None && out.Operation != Patched || out.Reason == string(gates.ReasonUnchanged)
+
+	return out.Err == nil && !isWritten && !r.in.Deleting && e.Manifest != nil && e.objects.state == gates.Managed &&
+		r.compareContent(ctx, e) != gates.Current
+}
+
+// isOverwritten reports whether an error means that the object has changed since it was read, so that the
 // object has to be discovered again.
-func isOutdated(err error) bool {
+func isOverwritten(err error) bool {
 	return errors.Is(err, transport.ErrConflict) || errors.Is(err, transport.ErrExists) ||
 		errors.Is(err, transport.ErrNotFound) && !errors.Is(err, transport.ErrNoKind)
 }
@@ -258,6 +326,14 @@ type Generations struct {
 
 // NewGenerations creates an empty Generations.
 func NewGenerations() *Generations { return &Generations{cache: lru.New(maxGenerations)} }
+
+// reset stores the generation, even if a later one was stored before.
+func (g *Generations) reset(resourceID string, generation int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+
+	g.cache.Add(resourceID, generation)
+}
 
 // observe stores the generation, and returns true if a later generation was stored before.
 func (g *Generations) observe(resourceID string, generation int64) bool {

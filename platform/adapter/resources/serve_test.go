@@ -77,8 +77,17 @@ func TestResourceLifecycle(t *testing.T) {
 		return going != nil && going.DeletionTimestamp != nil
 	})
 
+	hasMetric := func(want string) {
+		eventually(t, want, func() bool { return s.hasMetric(want) })
+	}
+	hasMetric(`resources_deleted_total{adapter_name="landing",resource_type="ConfigMap",status="pending"} 1`)
+	hasMetric(`resource_deletions_in_progress{adapter_name="landing",resource_type="ConfigMap"} 1`)
+
 	going.Finalizers = nil
 	must(t, env.Client.Update(t.Context(), going))
+	hasMetric(`resources_deleted_total{adapter_name="landing",resource_type="ConfigMap",status="success"} 1`)
+	hasMetric(`resource_deletion_duration_seconds_count{adapter_name="landing",resource_type="ConfigMap"} 1`)
+	hasMetric(`resource_deletions_in_progress{adapter_name="landing",resource_type="ConfigMap"} 0`)
 
 	eventually(t, "the resource is gone", func() bool {
 		_, err := api.Store.Get(t.Context(), id)
@@ -124,7 +133,7 @@ func TestShutdownDrains(t *testing.T) {
 		return pipeline.Result{Status: pipeline.Success}
 	}, nil)
 
-	if code, body := s.get("/readyz"); code != http.StatusOK {
+	if code, body := s.get("/readyz"); code != http.StatusOK || !strings.Contains(body, "another task file") {
 		t.Errorf("readiness: status %d %s", code, body)
 	}
 

@@ -123,6 +123,9 @@ func (s *source) Subscribe(ctx context.Context, topic, id string, handle broker.
 	return nil
 }
 
+// Standby is optional for a serve.Source.
+func (s *source) Standby() string { return "another task file" }
+
 // Health implements serve.Source.
 func (s *source) Health(context.Context) error { return s.subscribeErr }
 

@@ -4,9 +4,12 @@
 package resources_test
 
 import (
+	"context"
 	"net/http/httptest"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
@@ -60,4 +63,73 @@ func TestNonCanonicalIDs(t *testing.T) {
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("reasons by label (-want +got):\n%s", diff)
 	}
+}
+
+// TestOneReplicaSweeps checks that of two sweeps with an interval only one works at a time, and that the other one takes
+// over when the first ends.
+func TestOneReplicaSweeps(t *testing.T) {
+	t.Parallel()
+
+	listening := httptest.NewServer(api)
+	t.Cleanup(listening.Close)
+
+	conf := sweep.Defaults()
+	conf.Adapters, conf.Kinds = []string{"nobody"}, []string{"ConfigMap"}
+	conf.Interval, conf.Lease = 10*time.Millisecond, "sweep."+strings.ToLower(t.Name())
+
+	var (
+		mu     sync.Mutex
+		counts = map[string]int{}
+		group  sync.WaitGroup
+	)
+
+	defer group.Wait()
+
+	count := func(name string) int {
+		mu.Lock()
+		defer mu.Unlock()
+
+		return counts[name]
+	}
+
+	start := func(name string) (stop context.CancelFunc) {
+		calls, err := client.New(platform.APIClient{BaseURL: listening.URL}, client.Options{})
+		must(t, err)
+
+		ctx, stop := context.WithCancel(t.Context())
+
+		group.Go(func() {
+			sweep.Repeat(ctx, sweep.Options{
+				Config: conf, Kube: env.Config, API: calls, Keys: newKeys(t, strings.Repeat("k", 32)),
+			}, func(_ sweep.Report, err error) {
+				if err != nil {
+					t.Errorf("%s: %v", name, err)
+				}
+
+				mu.Lock()
+				defer mu.Unlock()
+
+				counts[name]++
+			})
+		})
+
+		return stop
+	}
+
+	stopFirst := start("first")
+
+	eventually(t, "the first replica sweeps at each interval", func() bool { return count("first") >= 2 })
+
+	stopSecond := start("second")
+	before := count("first")
+
+	eventually(t, "the first replica goes on", func() bool { return count("first") >= before+2 })
+
+	if count("second") > 0 {
+		t.Error("both replicas sweep")
+	}
+
+	stopFirst()
+	eventually(t, "the second replica takes over", func() bool { return count("second") >= 2 })
+	stopSecond()
 }

@@ -31,7 +31,7 @@ func TestRecreate(t *testing.T) {
 	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent", "create/Absent")
 
 	first := f.getObject(f.newConfigMap("web"))
-	f.requireOutcomes(event{generation: 1, value: "b", flag: true}, "recreate/RecreateGate", "none/GenerationUnchanged")
+	f.requireOutcomes(event{generation: 1, value: "b", flag: true}, "recreate/RecreateGate", "apply/ContentChanged")
 
 	second := f.getObject(f.newConfigMap("web"))
 	if second.GetUID() == first.GetUID() || f.getData("web")["value"] != "b" {
@@ -88,6 +88,19 @@ func (f *fixture) createVersions(serials ...string) {
 	}
 }
 
+// waitForCache waits until cached reads return all n versions. An event that writes nothing relies on them.
+func (f *fixture) waitForCache(n int) {
+	f.Helper()
+	eventually(f, "the cache has all versions", func() bool {
+		found, err := clients[transport.Kubernetes].Find(f.Context(), transport.Query{
+			GVK: f.newConfigMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
+		}, transport.Cached)
+
+		// Live reads have managed fields.
+		return err == nil && len(found) == n && found[0].GetManagedFields() == nil
+	})
+}
+
 func newRetentionTask(retention string) string {
 	return strings.Replace(retained, "RETENTION", retention, 1)
 }
@@ -127,6 +140,32 @@ func TestRetention(t *testing.T) {
 	}
 }
 
+// The current version is that of the event's generation, even if another one is newer, as after a restore of the database.
+// Without such a version, it is the newest one.
+func TestCurrentVersion(t *testing.T) {
+	t.Parallel()
+
+	requireCurrent := func(result resources.Result, want string) {
+		t.Helper()
+
+		object, _ := result.Objects["job"].(map[string]any)
+		if got, _, _ := unstructured.NestedString(object, "metadata", "name"); got != want {
+			t.Errorf("the current version is %q, want %s", got, want)
+		}
+	}
+
+	f := newFixture(t, newRetentionTask("{historyLimit: 5}"))
+	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
+	f.requireOutcomes(event{generation: 2, serial: "b"}, "create/GenerationChanged")
+	f.waitForCache(2)
+
+	f.restore(1)
+	requireCurrent(f.requireOutcomes(event{generation: 1, serial: "a"}, "none/GenerationUnchanged"), "job-a")
+
+	f.task = loadTask(t, newRetentionTask("{historyLimit: 5}\n    when: {expression: flag}"))
+	requireCurrent(f.requireOutcomes(event{generation: 3, serial: "c"}, "none/WhenFalse"), "job-b")
+}
+
 // A late event sees the later version, and does not count its own version as the current one.
 func TestStaleEventsDoNotPrune(t *testing.T) {
 	t.Parallel()
@@ -136,13 +175,7 @@ func TestStaleEventsDoNotPrune(t *testing.T) {
 	f.requireOutcomes(event{generation: 2, serial: "b"}, "create/GenerationChanged")
 
 	f.task = loadTask(t, newRetentionTask("{historyLimit: 0}"))
-	eventually(t, "the cache has both", func() bool {
-		found, err := clients[transport.Kubernetes].Find(t.Context(), transport.Query{
-			GVK: f.newConfigMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
-		}, transport.Cached)
-
-		return err == nil && len(found) == 2 && found[0].GetManagedFields() == nil
-	})
+	f.waitForCache(2)
 	f.requireOutcomes(event{generation: 1, serial: "c"}, "none/Stale")
 
 	if diff := cmp.Diff([]string{"job-a", "job-b"}, f.listNames("ConfigMap")); diff != "" {
@@ -163,7 +196,7 @@ func TestRetentionRules(t *testing.T) {
 
 	for name, retention := range map[string]string{
 		"age":        "{ttl: 1h}",
-		"expression": "{expression: \"itemIndex >= 0 && item.metadata.name in items.map(i, i.metadata.name) && value == 'prune'\"}",
+		"expression": "{expression: \"itemIndex >= 0 && item.metadata.name in items.map(i, i.metadata.name) && serial == 'prune'\"}",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -178,9 +211,36 @@ func TestRetentionRules(t *testing.T) {
 			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 
 			eventually(t, "the old version is deleted", func() bool {
-				f.requireOutcomes(event{generation: 1, serial: "c", value: "prune"}, "none/GenerationUnchanged")
+				f.requireOutcomes(event{generation: 1, serial: "prune"}, "none/GenerationUnchanged")
 
 				return slices.Equal(f.listNames("ConfigMap"), []string{"job-b"})
+			})
+		})
+	}
+}
+
+// Each rule of a retention applies by itself, also if there is another one.
+func TestRetentionRulesTogether(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		retention string
+		want      []string
+	}{
+		"the history limit, within the ttl": {"{ttl: 100h, historyLimit: 1}", []string{"job-b", "job-c"}},
+		"the ttl, within the history limit": {"{ttl: 1h, historyLimit: 5}", []string{"job-c"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			f := newFixture(t, newRetentionTask(tc.retention))
+			f.createVersions("a", "b", "c")
+			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
+
+			eventually(t, "the old versions are deleted", func() bool {
+				f.requireOutcomes(event{generation: 1, serial: "prune"}, "none/GenerationUnchanged")
+
+				return slices.Equal(f.listNames("ConfigMap"), tc.want)
 			})
 		})
 	}
@@ -393,7 +453,10 @@ func (s *recordingClient) Find(ctx context.Context, query transport.Query, read 
 		verb = "get "
 	}
 
-	s.reads = append(s.reads, verb+query.GVK.Kind)
+	// Indexed reads come from the cache.
+	if read != transport.Indexed {
+		s.reads = append(s.reads, verb+query.GVK.Kind)
+	}
 
 	return s.Client.Find(ctx, query, read)
 }

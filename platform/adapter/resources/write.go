@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -44,23 +45,74 @@ func (r *run) execute(ctx context.Context, e *newEntry, decision gates.Decision,
 
 // apply creates the object, or updates it to the manifest.
 func (r *run) apply(ctx context.Context, e *newEntry, out *Outcome) error {
-	object, err := r.renderObject(ctx, e)
+	object, owner, err := r.renderObject(ctx, e)
 	if err != nil {
 		return err
 	}
 
 	live := e.objects.current
-	if live == nil || e.Retention != nil && live.GetName() != object.GetName() {
-		return r.create(ctx, e, object, out, Created)
+
+	// A version of a generation that the API has lost can have the name.
+	if e.Retention != nil {
+		live = e.objects.findVersion(object.GetName())
 	}
 
-	return r.update(ctx, e, live, object, out)
+	if live == nil {
+		return r.create(ctx, e, object, owner, out, Created)
+	}
+
+	return r.update(ctx, e, live, object, owner, out)
 }
 
-// renderObject renders the object of an entry, and sets its owner reference, ownership labels and
-// annotations. It returns an error if discovery would not find the object.
-func (r *run) renderObject(ctx context.Context, e *newEntry) (*unstructured.Unstructured, error) {
-	rendered, err := e.Manifest.RenderObject(ctx, r.vars)
+// renderObject renders the object of an entry, with its ownership labels and annotations. It returns an error if
+// discovery would not find the object.
+func (r *run) renderObject(ctx context.Context, e *newEntry) (*unstructured.Unstructured, stamp.Owner, error) {
+	object, owner, err := r.renderMarked(ctx, e)
+	if err != nil {
+		return nil, owner, err
+	}
+
+	if err := r.checkFindable(e, object); err != nil || e.Transport != transport.Maestro {
+		return object, owner, err
+	}
+
+	if err := maestro.Complete(object); err != nil {
+		return nil, owner, newPermanentError(ReasonManifest, "%s: %w", transport.RefTo(object), err)
+	}
+
+	return object, owner, nil
+}
+
+// renderMarked renders the object of an entry, and sets its owner reference, ownership labels and annotations.
+func (r *run) renderMarked(ctx context.Context, e *newEntry) (*unstructured.Unstructured, stamp.Owner, error) {
+	owner := stamp.Owner{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation}
+
+	object, err := r.renderManifest(ctx, e, r.vars)
+	if err != nil {
+		return nil, owner, err
+	}
+
+	content := object
+	if e.Manifest.ReadsClock() {
+		if content, err = r.renderManifest(ctx, e, task.StopClock(r.vars)); err != nil {
+			return nil, owner, err
+		}
+	}
+
+	if owner.Digest, err = stamp.Digest(content); err == nil {
+		err = r.in.Stamper.SetOwnership(object, owner)
+	}
+
+	if err != nil {
+		return nil, owner, newPermanentError(ReasonManifest, "stamp %s: %w", transport.RefTo(object), err)
+	}
+
+	return object, owner, nil
+}
+
+// renderManifest renders the manifest of an entry, and sets the owner reference.
+func (r *run) renderManifest(ctx context.Context, e *newEntry, vars map[string]any) (*unstructured.Unstructured, error) {
+	rendered, err := e.Manifest.RenderObject(ctx, vars)
 	if err != nil {
 		return nil, newPermanentError(ReasonManifest, "%w", err)
 	}
@@ -70,25 +122,7 @@ func (r *run) renderObject(ctx context.Context, e *newEntry) (*unstructured.Unst
 		object.SetNamespace(e.query.Namespace)
 	}
 
-	if err := r.setOwner(e, object); err != nil {
-		return nil, err
-	}
-
-	owner := stamp.Owner{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation}
-	err = r.in.Stamper.SetOwnership(object, owner)
-	if err != nil {
-		return nil, newPermanentError(ReasonManifest, "stamp %s: %w", transport.RefTo(object), err)
-	}
-
-	if err := r.checkFindable(e, object); err != nil || e.Transport != transport.Maestro {
-		return object, err
-	}
-
-	if err := maestro.Complete(object); err != nil {
-		return nil, newPermanentError(ReasonManifest, "%s: %w", transport.RefTo(object), err)
-	}
-
-	return object, nil
+	return object, r.setOwner(e, object)
 }
 
 // checkFindable returns an error if discovery would not find the object. The adapter would create such an
@@ -148,13 +182,13 @@ func (r *run) setOwner(e *newEntry, object *unstructured.Unstructured) error {
 
 // create creates the object. It does not take over an existing object of the same name.
 func (r *run) create(
-	ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, operation Operation,
+	ctx context.Context, e *newEntry, object *unstructured.Unstructured, owner stamp.Owner, out *Outcome, operation Operation,
 ) error {
 	out.Operation = operation
 
 	created, err := e.client.Create(ctx, object)
 	if errors.Is(err, transport.ErrExists) {
-		return r.handleExisting(ctx, e, object, out, err)
+		return r.handleExisting(ctx, e, object, owner, out, err)
 	}
 
 	if err != nil {
@@ -165,46 +199,58 @@ func (r *run) create(
 }
 
 // update applies the manifest to an existing object.
-func (r *run) update(ctx context.Context, e *newEntry, live, object *unstructured.Unstructured, out *Outcome) error {
-	if r.isUpToDate(live, object, out) {
-		return nil
-	}
-
+func (r *run) update(
+	ctx context.Context, e *newEntry, live, object *unstructured.Unstructured, owner stamp.Owner, out *Outcome,
+) error {
 	out.Operation = Applied
+	out.Message = r.describeMarks(live, object, owner)
+
+	// An apply keeps annotations of others.
+	if live.GetAnnotations()[adapter.AnnotationDetached] != "" {
+		document := map[string]any{"metadata": map[string]any{"annotations": map[string]any{adapter.AnnotationDetached: nil}}}
+
+		var err error
+		if live, err = e.client.Patch(ctx, transport.RefTo(live), document); err != nil {
+			return err
+		}
+	}
 
 	applied, takenOver, err := e.client.Apply(ctx, live, object)
 	if err != nil {
 		return err
 	}
 
+	if out.Message != "" {
+		r.in.Log.WarnContext(ctx, "the marks of an object are not those of the API's resource",
+			"name", e.Name, "object", transport.RefTo(live).String(), "message", out.Message)
+	}
+
 	if takenOver != "" {
-		out.Message = "overwrote fields that other managers had changed: " + takenOver
+		out.Message = strings.TrimPrefix(out.Message+"; overwrote fields that other managers had changed: "+takenOver, "; ")
 	}
 
 	return r.replaceObject(e, applied)
 }
 
-// isUpToDate reports whether the live object needs no apply, because the manifest sets its own generation
-// and the live object has the same or a later generation. It sets the reason of the outcome in this case.
-func (r *run) isUpToDate(live, object *unstructured.Unstructured, out *Outcome) bool {
-	desired, current := appliedGeneration(object), appliedGeneration(live)
+// describeMarks returns what is unusual about the marks of an object that is applied, and an empty string if nothing is.
+func (r *run) describeMarks(live, object *unstructured.Unstructured, owner stamp.Owner) string {
+	has, want := appliedGeneration(live), appliedGeneration(object)
 
 	switch {
-	case desired == r.in.Generation || current < desired:
-		return false
-	case current == desired:
-		out.Reason = string(gates.ReasonUnchanged)
+	case r.in.Stamper.Compare(live, object, owner) == stamp.Edited:
+		return "somebody has edited the labels or annotations " + adapter.Prefix + "... of the object; they are set again"
+	case has > want:
+		return fmt.Sprintf("the object was applied for generation %d, and the API has generation %d: "+
+			"the API's database was restored from a backup; the object gets the content that the API has now", has, want)
 	default:
-		out.Reason = string(gates.ReasonStale)
+		return ""
 	}
-
-	return true
 }
 
 // handleExisting handles an existing object that has the manifest's name and that discovery did not find.
 // existsErr is the error of the create request.
 func (r *run) handleExisting(
-	ctx context.Context, e *newEntry, object *unstructured.Unstructured, out *Outcome, existsErr error,
+	ctx context.Context, e *newEntry, object *unstructured.Unstructured, owner stamp.Owner, out *Outcome, existsErr error,
 ) error {
 	ref := transport.RefTo(object)
 
@@ -233,17 +279,13 @@ func (r *run) handleExisting(
 		return nil
 	case standing == stamp.Managed && e.query.Name == "":
 		// Another program has changed the labels by which discovery finds the object.
-		return r.update(ctx, e, live, object, out)
+		return r.update(ctx, e, live, object, owner, out)
 	case standing == stamp.Managed:
 		return existsErr
-	case standing == stamp.Detached:
-		out.Operation, out.Reason, out.Message = None, string(gates.ReasonDetached), reason
-
-		return r.setObjects(e, objectSet{state: gates.Detached, current: live, reason: reason})
 	default:
 		e.objects.current, e.objects.reason = live, reason
 
-		return r.newNotManagedError(e)
+		return r.newNotManagedError(e, string(gates.ReasonNotManaged))
 	}
 }
 
@@ -298,13 +340,13 @@ func (r *run) patch(ctx context.Context, e *newEntry, decision gates.Decision, o
 func (r *run) recreate(ctx context.Context, e *newEntry, out *Outcome) error {
 	out.Operation = Recreate
 
-	object, err := r.renderObject(ctx, e)
+	object, owner, err := r.renderObject(ctx, e)
 	if err != nil {
 		return err
 	}
 
 	if e.Retention != nil {
-		return r.create(ctx, e, object, out, Recreate)
+		return r.create(ctx, e, object, owner, out, Recreate)
 	}
 
 	if err := e.client.Delete(ctx, transport.RefTo(e.objects.current), metav1.DeletePropagationBackground); err != nil {
@@ -321,7 +363,7 @@ func (r *run) recreate(ctx context.Context, e *newEntry, out *Outcome) error {
 		return nil
 	}
 
-	return r.create(ctx, e, object, out, Recreate)
+	return r.create(ctx, e, object, owner, out, Recreate)
 }
 
 // delete requests the deletion of all versions, and discovers the versions that remain.
@@ -369,7 +411,9 @@ func (r *run) detach(ctx context.Context, e *newEntry, out *Outcome) error {
 	var current *unstructured.Unstructured
 
 	err := e.forEachVersion(func(version *unstructured.Unstructured) error {
-		patched, err := e.client.Patch(ctx, transport.RefTo(version), r.in.Stamper.DetachPatch())
+		document := r.in.Stamper.DetachPatch(version, e.query.GVK.GroupKind(), r.in.ResourceID)
+
+		patched, err := e.client.Patch(ctx, transport.RefTo(version), document)
 		if err == nil && version.GetUID() == e.objects.current.GetUID() {
 			current = patched
 		}
@@ -398,7 +442,7 @@ func (r *run) renewIdentity(ctx context.Context, e *newEntry) {
 
 		document := map[string]any{"metadata": map[string]any{"annotations": map[string]any{adapter.AnnotationIdentity: value}}}
 
-		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !isOutdated(err) {
+		if _, err := e.client.Patch(ctx, transport.RefTo(version), document); err != nil && !isOverwritten(err) {
 			r.in.Log.WarnContext(ctx, "failed to renew identity annotation", "name", e.Name, "error", err)
 		}
 	}

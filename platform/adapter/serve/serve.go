@@ -28,7 +28,7 @@ import (
 )
 
 // DrainTimeout is the time that events in progress get to finish when the adapter stops.
-const DrainTimeout = 30 * time.Second
+const DrainTimeout = 8 * time.Second
 
 // Source delivers events. It is a *broker.Broker or a feed.Source.
 type Source interface {
@@ -48,6 +48,8 @@ type Options struct {
 	Handle func(context.Context, cloudevents.Event) pipeline.Result
 	// Requeuer handles events again when objects change. Default: a Requeuer that gets no changes.
 	Requeuer *Requeuer
+	// CheckClusters returns why a cluster of the adapter's objects cannot be used. Default: no check.
+	CheckClusters func(context.Context) error
 	// Config serves /config if the deployment sets debug_config. It must not show secrets.
 	Config http.Handler
 	// Registry is the registry of the metrics. Default: a new registry.
@@ -178,6 +180,10 @@ func (s *server) probeOptions() probes.Options {
 		options.CheckLive = source.Live
 	}
 
+	if source, ok := s.Events.(interface{ Standby() string }); ok {
+		options.DescribeReady = source.Standby
+	}
+
 	if s.Deployment.DebugConfig && s.Config != nil {
 		options.Extra = map[string]http.Handler{"GET /config": s.Config}
 	}
@@ -194,7 +200,11 @@ func (s *server) checkReady(ctx context.Context) error {
 		return fmt.Errorf("events: %w", err)
 	}
 
-	return nil
+	if s.CheckClusters == nil {
+		return nil
+	}
+
+	return s.CheckClusters(ctx)
 }
 
 // handle handles an event of the source.

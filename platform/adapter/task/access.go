@@ -88,7 +88,7 @@ func (r *Resource) requiredVerbs() []string {
 		out = append(out, "create")
 	}
 
-	if r.Delete != nil || r.Recreate != nil || r.Retention.canPrune() {
+	if r.Delete != nil || r.Recreate != nil || r.Retention.canPrune() || r.NameCanChange {
 		out = append(out, "delete")
 	}
 

@@ -4,9 +4,11 @@
 package task
 
 import (
-	"cmp"
+	"encoding/json"
 	"fmt"
+	"math/big"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -56,26 +58,47 @@ func (c Condition) IsMet(vars map[string]any) (bool, error) {
 
 // isEqual reports whether two values are equal. It compares integers and floats by their numeric value.
 func isEqual(a, b any) bool {
-	left, isLeftNumber := numericToFloat64(a)
-	right, isRightNumber := numericToFloat64(b)
-
-	if isLeftNumber && isRightNumber {
-		return left == right
+	if order, ok := compareNumbers(a, b); ok {
+		return order == 0
 	}
 
 	return reflect.DeepEqual(a, b)
 }
 
-func numericToFloat64(value any) (float64, bool) {
+// compareNumbers compares two numbers by their exact values. It returns false if one of them is not a number.
+func compareNumbers(a, b any) (order int, ok bool) {
+	left, isLeftNumber := toRat(a)
+	right, isRightNumber := toRat(b)
+
+	if !isLeftNumber || !isRightNumber {
+		return 0, false
+	}
+
+	return left.Cmp(right), true
+}
+
+// largeExponent matches a number whose exponent has more than three digits. Its exact value would need too much memory.
+var largeExponent = regexp.MustCompile(`[eE][+-]?\d{4}`)
+
+// toRat returns the exact value of a number, and false for other values.
+func toRat(value any) (*big.Rat, bool) {
 	switch typed := value.(type) {
 	case int64:
-		return float64(typed), true
+		return new(big.Rat).SetInt64(typed), true
 	case int:
-		return float64(typed), true
+		return new(big.Rat).SetInt64(int64(typed)), true
 	case float64:
-		return typed, true
+		out := new(big.Rat).SetFloat64(typed)
+
+		return out, out != nil
+	case json.Number:
+		if largeExponent.MatchString(typed.String()) {
+			return nil, false
+		}
+
+		return new(big.Rat).SetString(typed.String())
 	default:
-		return 0, false
+		return nil, false
 	}
 }
 
@@ -120,11 +143,8 @@ func (c Condition) compareOrdered(value any) (bool, error) {
 }
 
 func compareValues(a, b any) (order int, ok bool) {
-	left, isLeftNumber := numericToFloat64(a)
-	right, isRightNumber := numericToFloat64(b)
-
-	if isLeftNumber && isRightNumber {
-		return cmp.Compare(left, right), true
+	if order, ok := compareNumbers(a, b); ok {
+		return order, true
 	}
 
 	leftText, isLeftText := a.(string)

@@ -7,7 +7,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
 // Environment variables with the paths of the two files.
@@ -66,7 +66,7 @@ func defaultDeployment() adapter.Deployment {
 		Log: adapter.LogOutput{Level: "info", Format: "json", Output: "stdout"},
 		Clients: adapter.Clients{
 			HyperFleetAPI: adapter.HyperFleetAPI{
-				Version: "v1", Timeout: 10 * time.Second, RetryAttempts: 3, RetryBackoff: "exponential", BaseDelay: time.Second,
+				Version: "v1", Timeout: client.DefaultTimeout, RetryAttempts: 3, RetryBackoff: "exponential", BaseDelay: time.Second,
 				MaxDelay: 30 * time.Second,
 			},
 			Kubernetes: adapter.Kubernetes{QPS: 100, Burst: 200},
@@ -104,11 +104,11 @@ func validate(d *adapter.Deployment) error {
 
 	api := &d.Clients.HyperFleetAPI
 	problems := validation.IsDNS1123Label(d.Adapter.Name)
-	base, err := url.Parse(api.BaseURL)
+	_, isBaseURL := client.ParseBaseURL(api.BaseURL)
 
 	c.requiref(len(problems) == 0, "adapter.name", "%q is not a DNS label: %s", d.Adapter.Name, strings.Join(problems, "; "))
-	c.requiref(err == nil && base.Host != "" && slices.Contains([]string{"http", "https"}, base.Scheme),
-		"clients.hyperfleet_api.base_url", "is not a URL such as http://hyperfleet-api:8000")
+	c.requiref(isBaseURL, "clients.hyperfleet_api.base_url",
+		"is not a URL such as http://hyperfleet-api:8000; a token belongs into the file auth.token_path")
 	c.requiref(api.RetryAttempts >= 1 && api.RetryAttempts <= adapter.MaxAttempts, "clients.hyperfleet_api.retry_attempts",
 		"want 1 to %d attempts", adapter.MaxAttempts)
 	c.requireOneOf("clients.hyperfleet_api.retry_backoff", api.RetryBackoff, "exponential", "linear", "constant")
@@ -123,8 +123,13 @@ func validate(d *adapter.Deployment) error {
 	c.checkEvents(d)
 
 	if m := d.Clients.Maestro; m != nil {
-		c.requiref((m.KubeConfigPath == "") != (m.GRPCServerAddress == ""), "clients.maestro",
-			"want exactly one of grpc_server_address (a Maestro server) and kube_config_path (a hub)")
+		const unsupported = "a Maestro server is not supported: remove the key, and set kube_config_path to use the " +
+			"Open Cluster Management hub"
+
+		c.requiref(m.GRPCServerAddress == "", "clients.maestro.grpc_server_address", unsupported)
+		c.requiref(m.HTTPServerAddress == "", "clients.maestro.http_server_address", unsupported)
+		c.requiref(m.KubeConfigPath != "" || m.GRPCServerAddress+m.HTTPServerAddress != "", "clients.maestro",
+			"set kube_config_path, the kubeconfig of the Open Cluster Management hub")
 	}
 
 	for i, name := range d.Environment {
@@ -149,12 +154,15 @@ func (c *keyErrors) checkEvents(d *adapter.Deployment) {
 		c.requiref(d.Clients.Broker.SubscriptionID != "", "clients.broker.subscription_id", "is required")
 		c.requiref(d.Clients.Broker.Topic != "", "clients.broker.topic", "is required")
 		c.requiref(len(e.ResourceSelector) == 0, "events.resource_selector", "needs source: api; with a broker, set it in Sentinel")
+		c.requiref(e.Variant == "", "events.variant", "needs source: api; with a broker, give each variant a Sentinel and a topic")
 
 		return
 	}
 
 	c.requiref(collectionPattern.MatchString(e.ResourceType), "events.resource_type",
 		"set the collection to follow, for example clusters, or set clients.broker to receive events from a broker")
+	c.requiref(e.Variant == "" || collectionPattern.MatchString(e.Variant) && len(e.ResourceSelector) > 0, "events.variant",
+		"write lower-case letters and digits, and set resource_selector, which selects the resources of the variant")
 	c.requiref(e.MaxAgeNotReconciled >= 100*time.Millisecond, "events.max_age_not_reconciled", "want at least 100ms")
 	c.requiref(e.MaxAgeReconciled >= e.MaxAgeNotReconciled, "events.max_age_reconciled", "want at least max_age_not_reconciled")
 	c.requiref(e.Parallelism >= 1 && e.MaxTries >= 1, "events", "want 1 or more for parallelism and max_tries")

@@ -57,17 +57,20 @@ func TestInvalidDeployments(t *testing.T) {
 	t.Parallel()
 
 	cases := map[string]struct{ file, want string }{
-		"nothing":                  {"", "adapter.name: \"\" is not a DNS label"},
-		"a name":                   {strings.Replace(minimal, "name: demo", "name: Has.Dots", 1), `adapter.name: "Has.Dots" is not a DNS label`},
-		"topic":                    {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
-		"key":                      {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
-		"url":                      {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
-		"backoff":                  {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is not one of exponential, linear, constant`},
-		"too many tries":           {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 attempts"},
-		"wait":                     {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
-		"variable":                 {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a valid variable name`},
-		"maestro without a server": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {}", 1), "want exactly one of grpc_server_address"},
-		"unknown":                  {minimal + "debug: true", "debug: unknown field"},
+		"nothing":                 {"", "adapter.name: \"\" is not a DNS label"},
+		"a name":                  {strings.Replace(minimal, "name: demo", "name: Has.Dots", 1), `adapter.name: "Has.Dots" is not a DNS label`},
+		"topic":                   {strings.Replace(minimal, ", topic: clusters", "", 1), "adapter.yaml:5:11: clients.broker.topic: is required"},
+		"key":                     {strings.Replace(minimal, "identity_key_file: /run/key", "", 1), "identity_key_file: is required"},
+		"url":                     {strings.Replace(minimal, "http://api:8000", "api:8000", 1), "adapter.yaml:4:30: clients.hyperfleet_api.base_url: is not a URL"},
+		"backoff":                 {strings.Replace(minimal, `8000"`, `8000", retry_backoff: fast, retry_attempts: 0, timeout: -1s`, 1), `"fast" is not one of exponential, linear, constant`},
+		"too many tries":          {strings.Replace(minimal, `8000"`, `8000", retry_attempts: 11`, 1), "want 1 to 10 attempts"},
+		"wait":                    {minimal + "event_timeout: 0s", "event_timeout: want more than 0"},
+		"variable":                {minimal + "environment: [A, B=C]", `environment[1]: "B=C" is not a valid variable name`},
+		"maestro without a hub":   {strings.Replace(minimal, "clients:", "clients:\n  maestro: {source_id: a}", 1), "adapter.yaml:4:12: clients.maestro: set kube_config_path"},
+		"a Maestro server":        {strings.Replace(minimal, "clients:", "clients:\n  maestro: {grpc_server_address: 'm:8090', kube_config_path: hub}", 1), "adapter.yaml:4:34: clients.maestro.grpc_server_address: a Maestro server is not supported"},
+		"a Maestro server's REST": {strings.Replace(minimal, "clients:", "clients:\n  maestro: {http_server_address: 'http://m:8000'}", 1), "clients.maestro.http_server_address: a Maestro server is not supported"},
+		"a password in the URL":   {strings.Replace(minimal, "api:8000", "u:p@api:8000", 1), "clients.hyperfleet_api.base_url: is not a URL such as http://hyperfleet-api:8000; a token belongs into"},
+		"unknown":                 {minimal + "debug: true", "debug: unknown field"},
 	}
 
 	for name, test := range cases {
@@ -105,7 +108,7 @@ func TestFrameworkVersion(t *testing.T) {
 func TestRedacted(t *testing.T) {
 	t.Parallel()
 
-	got, err := loadDeployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://u:s3cret@api:8000", default_headers: {X-Key: s3cret}`, 1))
+	got, err := loadDeployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://api:8000", default_headers: {X-Key: s3cret}`, 1))
 	must(t, err)
 
 	text, err := json.Marshal(task.Redact(got))

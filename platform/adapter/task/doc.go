@@ -33,6 +33,7 @@
 //	{{ replace .now ":" "-" }}     {{ .now | replace ":" "-" }}
 //
 // The result of a template is data: in a manifest that is YAML, a rendered string stays a string,
-// whatever it contains. A manifest that is a block string is parsed as YAML after it is rendered,
-// so its author has to quote the values.
+// whatever it contains. A manifest that is a block string, a JSON body and a URL are parsed with slots
+// in place of the values, so that a value can't add keys, items, segments or parameters. A value that
+// would have to is an error that names its template.
 package task

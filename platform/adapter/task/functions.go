@@ -119,6 +119,8 @@ func newFunctions(clk clock.PassiveClock, budget *templates.Budget) template.Fun
 		return v, nil
 	}
 
+	out[pipedPrefix+slotFunction] = newSlotFunc(budget)
+
 	addTextFunction(out, budget, "trimPrefix", strings.TrimPrefix)
 	addTextFunction(out, budget, "trimSuffix", strings.TrimSuffix)
 	addTextFunction(out, budget, "contains", strings.Contains)
@@ -223,7 +225,9 @@ func toInt64(value any) (int64, error) {
 	case int:
 		return int64(typed), nil
 	case float64:
-		return int64(typed), nil
+		if math.Abs(typed) < 1<<63 {
+			return int64(typed), nil
+		}
 	case bool:
 		if typed {
 			return 1, nil
@@ -240,12 +244,15 @@ func toInt64(value any) (int64, error) {
 }
 
 func toFloat64(value any) (float64, error) {
-	if out, ok := numericToFloat64(value); ok {
-		return out, nil
-	}
-
-	if text, ok := value.(string); ok {
-		if out, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil {
+	switch typed := value.(type) {
+	case float64:
+		return typed, nil
+	case int64:
+		return float64(typed), nil
+	case int:
+		return float64(typed), nil
+	case string:
+		if out, err := strconv.ParseFloat(strings.TrimSpace(typed), 64); err == nil {
 			return out, nil
 		}
 	}

@@ -4,8 +4,12 @@
 package task
 
 import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
+	"hash"
 	"io/fs"
 	"maps"
 	"os"
@@ -61,6 +65,8 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 		option(l)
 	}
 
+	l.digest = sha256.New()
+
 	if l.text == nil {
 		var err error
 		if l.text, err = l.readFile(name); err != nil {
@@ -82,6 +88,7 @@ func Load(dir fs.FS, name string, deployment *adapter.Deployment, options ...Opt
 	}
 
 	l.task.Warnings = l.task.Warnings.Sorted()
+	l.task.Digest = hex.EncodeToString(l.digest.Sum(nil))
 
 	return l.task, nil
 }
@@ -95,8 +102,10 @@ type loader struct {
 	deployment *adapter.Deployment
 	clock      clock.PassiveClock
 	doc        *strictyaml.Document
-	task       *Task
-	problems   strictyaml.Problems
+	// digest is that of the files that were read.
+	digest   hash.Hash
+	task     *Task
+	problems strictyaml.Problems
 	// env compiles most expressions, captureEnv those of captures and retentionEnv those of
 	// retentions. All three declare all names of the file.
 	env, captureEnv, retentionEnv *cel.Env
@@ -142,6 +151,9 @@ func (l *loader) readFile(name string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %s", name, stripPath(err))
 	}
+
+	l.digest.Write(binary.BigEndian.AppendUint64(nil, uint64(len(data))))
+	l.digest.Write(data)
 
 	return data, nil
 }
@@ -201,6 +213,11 @@ func (l *loader) compilePhases() {
 		return
 	}
 
+	if spec := &l.task.Spec; len(l.problems)+len(spec.Params)+len(spec.Preconditions)+len(spec.Resources)+
+		len(spec.Post.Payloads)+len(spec.Post.PostActions) == 0 {
+		l.addProblem(nil, "the task file is empty").Hint = "add params, resources and post"
+	}
+
 	for i := range l.task.Spec.Params {
 		l.compileParam(i)
 	}
@@ -214,6 +231,8 @@ func (l *loader) compilePhases() {
 	for i := range l.task.Spec.Resources {
 		l.compileResource(i)
 	}
+
+	l.task.ReportsFinalized = mentionsFinalized(l.task.Spec.Post)
 
 	for i := range l.task.Spec.Post.Payloads {
 		l.compilePayload(i)
@@ -330,7 +349,12 @@ func (l *loader) reportUnavailable(keyPath strictyaml.Path, name string) {
 
 // compileTemplate compiles a template. If the template is invalid, it adds a problem and returns nil.
 func (l *loader) compileTemplate(keyPath strictyaml.Path, text string) *Template {
-	out, err := newTemplate(text, l.clock)
+	return l.compileWithSlots(keyPath, text, nil)
+}
+
+// compileWithSlots compiles a template as compileTemplate does. If slots is not nil, the rendered text has slots.
+func (l *loader) compileWithSlots(keyPath strictyaml.Path, text string, slots *slots) *Template {
+	out, err := newTemplate(text, l.clock, slots)
 	if err != nil {
 		l.addProblem(keyPath, "invalid template: %v", err)
 

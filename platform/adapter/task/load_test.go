@@ -58,6 +58,9 @@ func TestErrorsHavePositions(t *testing.T) {
 	deployment := &adapter.Deployment{Environment: []string{"REGION"}, Adapter: adapter.Identity{Name: "a"}}
 
 	cases := []struct{ name, file, want string }{
+		{"empty file", "# nothing\n", "task.yaml:1:1: the task file is empty"},
+		{"typo in a path", "params: [{name: id, source: evnt.id}]", "task.yaml:1:29: params[0].source: unknown variable evnt (did you mean event? For a field of the event, write event.evnt.id)"},
+		{"typo in a path without event", "params: [{name: id, source: idd}]", "params[0].source: unknown variable idd (did you mean id?"},
 		{"unknown field", "param: []", "task.yaml:1:1: param: unknown field (did you mean params?)"},
 		{"unknown field of a resource", space + "  lifecycl: {}", "task.yaml:9:3: resources[0].lifecycl: unknown field (did you mean lifecycle?)"},
 		{"old precondition of another type", "preconditions: [{name: a, type: other, id: x, output_param: b}]", "preconditions[0].type: want type: hyperfleet_api"},
@@ -238,7 +241,6 @@ func TestValidTaskFiles(t *testing.T) {
 		"answers":               "preconditions: [{name: cluster, api_call: {method: GET, url: clusters/x}, capture: [{name: tier, field: spec.tier}, {name: n, expression: response.items.size()}], conditions: [{field: tier, operator: in, values: [a]}, {field: cluster.id, operator: exists}], expression: n > 0, log: {message: '{{ .tier }}'}}]",
 		"payloads in actions":   "post: {payloads: [{name: p, build: {a: {field: event.id, default: x}, b: {expression: adapter.executionStatus}, c: [1, '{{ .event.id }}']}}], post_actions: [{name: a, when: {expression: '!adapter.resourcesSkipped'}, api_call: {method: PUT, url: x, body: '{{ .p }}'}}]}",
 		"range and with":        strings.Replace(space, "{{ .id }}", "{{ range $i, $v := .event.list }}{{ .name }}{{ $v.name }}{{ $.id }}{{ end }}{{ with .event }}{{ .any }}{{ else }}{{ .id }}{{ end }}", 1),
-		"empty":                 "",
 	}
 
 	for name, text := range cases {
@@ -301,16 +303,82 @@ func TestRepeatedParams(t *testing.T) {
 	}
 }
 
+// TestDigest checks that the digest covers the files that the task file refers to.
+func TestDigest(t *testing.T) {
+	t.Parallel()
+
+	digest := func(files ...string) string {
+		loaded, err := task.Load(fstest.MapFS{
+			"task.yaml": {Data: []byte("resources:\n- name: space\n  manifest: {ref: m.yaml}\n  discovery: {by_name: x}\n" + files[0])},
+			"m.yaml":    {Data: []byte("{apiVersion: v1, kind: Namespace, metadata: {name: x}}" + files[1])},
+		}, "task.yaml", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return loaded.Digest
+	}
+
+	same, again, file, manifest := digest("", ""), digest("", ""), digest("# x", ""), digest("", "# x")
+	if same == "" || same != again || file == same || manifest == same || file == manifest {
+		t.Errorf("digests %s, %s, %s, %s", same, again, file, manifest)
+	}
+}
+
+// TestMutableNamesWarn checks that a name gets a warning if it depends on a field of the resource that can change, and
+// that the role then has the permission to delete the object of the old name.
+func TestMutableNamesWarn(t *testing.T) {
+	t.Parallel()
+
+	const text = `
+params:
+- {name: id, source: event.id}
+preconditions:
+- name: cluster
+  api_call: {method: GET, url: "clusters/{{ .id }}"}
+  capture:
+  - {name: clusterName, field: name}
+  - {name: tier, field: spec.tier}
+  - {name: zone, expression: 'response.?labels.?zone.orValue("")'}
+resources:
+- name: config
+  manifest: {apiVersion: v1, kind: KIND, metadata: {name: "NAME", namespace: "SPACE"}}
+  discovery: {namespace: "SPACE", by_name: "NAME"}
+`
+	for name, tc := range map[string]struct{ kind, name, space, want string }{
+		"constant":       {"ConfigMap", "web-{{ .id }}-{{ .clusterName }}-{{ .cluster.name }}", "x", ""},
+		"capture":        {"ConfigMap", "web-{{ .tier }}", "x", "task.yaml:13:64"},
+		"expression":     {"ConfigMap", "web", "{{ .zone }}", "labels of the resource"},
+		"response":       {"ConfigMap", "web-{{ .cluster.spec.tier }}", "x", "spec of the resource"},
+		"kind":           {"'{{ .tier }}'", "web", "x", "spec of the resource"},
+		"not in a field": {"ConfigMap", "spec.labels", "x", ""},
+	} {
+		loaded, err := loadTask(strings.NewReplacer("KIND", tc.kind, "NAME", tc.name, "SPACE", tc.space).Replace(text), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		got := fmt.Sprint(loaded.Warnings)
+		if (tc.want == "") != (len(loaded.Warnings) == 0) || !strings.Contains(got, tc.want) {
+			t.Errorf("%s: warnings %s, want %q", name, got, tc.want)
+		}
+
+		if rules, err := loaded.RequiredRules("kubernetes"); err == nil && slices.Contains(rules[0].Verbs, "delete") != (tc.want != "") {
+			t.Errorf("%s: verbs %v", name, rules[0].Verbs)
+		}
+	}
+}
+
 // TestInvalidNamesWarn checks that names that are always invalid get a warning before an event arrives.
 func TestInvalidNamesWarn(t *testing.T) {
 	t.Parallel()
 
 	for name, warned := range map[string]bool{
 		"{{ .id }}-x":                                  false,
-		"{{ .id | upper }}":                            true,
+		"{{ .id | upper }}":                            false, // it is converted to lower case
 		"{{ .id }}_x":                                  true,
 		"{{ .event.id }}-{{ .now | lower }}":           true,
-		`{{ .id }}-{{ .now | replace ":" "-" }}`:       true,
+		`{{ .id }}-{{ .now | replace ":" "-" }}`:       false,
 		`{{ .id }}{{ .now | lower | replace ":" "" }}`: false,
 		"{{ .event.spec.name }}":                       false,
 	} {

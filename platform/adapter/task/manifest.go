@@ -49,26 +49,6 @@ func (l *loader) compileManifestTree(keyPath strictyaml.Path, in map[string]any)
 	return &Manifest{tree: l.compileTree(keyPath, in, false)}
 }
 
-func (l *loader) compileBlock(keyPath strictyaml.Path, text string) *Manifest {
-	out := l.compileTemplate(keyPath, text)
-	if out == nil {
-		return nil
-	}
-
-	if out.IsConstant() {
-		object, err := parseBlock(text)
-		if err == nil {
-			err = checkObject(object)
-		}
-
-		if err != nil {
-			l.addProblem(keyPath, "%v", err)
-		}
-	}
-
-	return &Manifest{block: out}
-}
-
 // compileReference compiles a manifest in a separate file. It compiles a tree if the file is valid
 // YAML before rendering, and a block otherwise.
 func (l *loader) compileReference(keyPath strictyaml.Path, name string) (out *Manifest) {
@@ -113,7 +93,7 @@ func (m *Manifest) nameTemplate() *Template {
 	}
 
 	if m.block != nil {
-		return m.block
+		return m.block.Template
 	}
 
 	return m.fieldTemplate("metadata", "name")

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -147,15 +146,5 @@ func (m *Migration) migrateDeployment(name string, keys map[string]any) {
 		})
 	}
 
-	spec := NewDeploymentSpec(true)
-	copied := spec.Default
-
-	err := strictyaml.Decode(name, m.Text, &copied)
-	if err == nil {
-		err = spec.Validate(&copied)
-	}
-
-	if err != nil && !errors.As(err, &m.Remaining) {
-		m.Remaining = strictyaml.Problems{{File: filepath.Base(name), Message: err.Error()}}
-	}
+	m.Remaining = NewDeploymentSpec(true).CheckText(name, m.Text)
 }

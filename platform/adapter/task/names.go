@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
+	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
@@ -159,6 +160,12 @@ func (l *loader) compilePath(keyPath strictyaml.Path, text string, bare bool) *P
 
 		return nil
 	case bare:
+		if hint := l.suggestBare(out.Variable); hint != "" {
+			l.addProblem(keyPath, "unknown variable %s", out.Variable).Hint = hint + " For a field of the event, write event." + text
+
+			return nil
+		}
+
 		out = Path{Variable: varEvent, Rest: text}
 	default:
 		names := slices.Collect(maps.Keys(l.available))
@@ -170,6 +177,28 @@ func (l *loader) compilePath(keyPath strictyaml.Path, text string, bare bool) *P
 	l.checkPath(keyPath, out)
 
 	return &out
+}
+
+// eventFields returns the fields that events have by default. A Sentinel's message_data may define others.
+func eventFields() []string {
+	var out []string
+
+	for field := range reflect.TypeFor[events.Data]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		out = append(out, name)
+	}
+
+	return out
+}
+
+// suggestBare returns a hint if the first part of a path that begins with no known name is similar to one, and an
+// empty string otherwise.
+func (l *loader) suggestBare(name string) string {
+	if slices.Contains(eventFields(), name) {
+		return ""
+	}
+
+	return strictyaml.SuggestName(name, append(slices.Collect(maps.Keys(l.available)), eventFields()...))
 }
 
 // checkPath checks the fields after the variable, as far as they are known.
@@ -184,6 +213,12 @@ func (l *loader) checkPath(keyPath strictyaml.Path, path Path) {
 		}
 
 		return
+	}
+
+	if path.Variable == varEvent && field != "" && !slices.Contains(eventFields(), field) {
+		if hint := strictyaml.SuggestName(field, eventFields()); hint != "" {
+			l.warnf(keyPath, hint, "events have event.%s only if message_data of their Sentinel defines it", field)
+		}
 	}
 
 	if path.Variable == varConfig && l.deployment != nil && !hasField(reflect.TypeFor[adapter.Deployment](), path.Rest) {

@@ -143,8 +143,7 @@ func (l *loader) compileAPICall(keyPath strictyaml.Path, in *adapter.APICall) *A
 		l.addProblem(keyPath.Append("url"), "a call needs a url")
 	}
 
-	out.URL = l.compileTemplate(keyPath.Append("url"), in.URL)
-	out.Body = l.compileOptionalTemplate(keyPath.Append("body"), in.Body)
+	out.URL = &URL{l.compileWithSlots(keyPath.Append("url"), in.URL, &slots{})}
 
 	for i, header := range in.Headers {
 		if header.Name == "" || strings.ContainsAny(header.Name, " :\r\n") {
@@ -154,6 +153,10 @@ func (l *loader) compileAPICall(keyPath strictyaml.Path, in *adapter.APICall) *A
 		out.Headers = append(out.Headers, Header{
 			Name: header.Name, Value: l.compileTemplate(keyPath.Append("headers", i, "value"), header.Value),
 		})
+	}
+
+	if in.Body != "" {
+		out.Body = l.compileBody(keyPath.Append("body"), in)
 	}
 
 	return out

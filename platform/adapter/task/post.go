@@ -4,11 +4,21 @@
 package task
 
 import (
+	"encoding/json"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
+
+// mentionsFinalized reports whether a part of a task file contains the condition Finalized, as a value or in a template
+// or expression.
+func mentionsFinalized(part any) bool {
+	text, err := json.Marshal(part)
+
+	return err != nil || strings.Contains(string(text), "Finalized")
+}
 
 // compilePayload compiles a payload. Only actions can read its name.
 func (l *loader) compilePayload(i int) {
@@ -42,6 +52,7 @@ func (l *loader) compileBuildRef(keyPath strictyaml.Path, name string) (out *Tre
 		return nil
 	}
 
+	l.task.ReportsFinalized = l.task.ReportsFinalized || mentionsFinalized(build)
 	l.withDocument(doc, func() { out = l.compileTree(nil, build, true) })
 
 	return out

@@ -41,6 +41,7 @@ func (l *loader) compileResource(i int) {
 	}
 
 	l.compileManifest(keyPath.Append("manifest"), in, &out)
+	out.setLowersName()
 	l.checkObjectName(keyPath, &out)
 	l.compileLifecycle(keyPath, in, &out)
 	l.compileOwner(keyPath.Append("owner", "resource"), in, &out)
@@ -52,6 +53,8 @@ func (l *loader) compileResource(i int) {
 	if in.Manifest == nil {
 		l.checkPatchOnly(keyPath, in, &out)
 	}
+
+	l.checkMutableName(keyPath, &out)
 
 	l.task.Resources = append(l.task.Resources, out)
 }

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"text/template/parse"
+	"time"
+	"unicode/utf8"
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"k8s.io/utils/clock"
@@ -28,7 +30,10 @@ const (
 
 const nowVariable = "now"
 
-var errNoValue = errors.New("a variable has no value; set one with default")
+var (
+	errNoValue     = errors.New("a variable has no value; set one with default")
+	errInvalidUTF8 = errors.New("a value is not valid UTF-8")
+)
 
 // Template is a string that may contain Go templates. It is safe for concurrent use.
 type Template struct {
@@ -37,9 +42,25 @@ type Template struct {
 	compiled *templates.Template
 	// references are the variables that the template uses.
 	references []variableRef
-	// readsClock is true if the template calls now.
+	// readsClock is true if the template calls now. stopped is then the template with a clock that stands still.
 	readsClock bool
+	stopped    *Template
 	clock      clock.PassiveClock
+	// slots is set if the rendered text has slots in place of values.
+	slots *slots
+}
+
+// stoppedClock is a clock that always returns the zero time.
+type stoppedClock struct{ clock.PassiveClock }
+
+func (stoppedClock) Now() time.Time { return time.Time{} }
+
+// StopClock returns the variables with which templates render the same text whenever they are rendered.
+func StopClock(vars map[string]any) map[string]any {
+	out := maps.Clone(vars)
+	out[nowVariable] = instant{}
+
+	return out
 }
 
 // variableRef is a variable that a template uses, with the field that the template reads.
@@ -48,11 +69,16 @@ type variableRef struct {
 }
 
 // newTemplate parses source as a Go template, and collects the variables that it uses. Without "{{", source is
-// plain text and is not parsed. A parse error begins with the number of its line.
-func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
+// plain text and is not parsed. A parse error begins with the number of its line. With slots, which may be nil, the
+// rendered text has a slot in place of each value.
+func newTemplate(source string, clk clock.PassiveClock, slots *slots) (*Template, error) {
 	out := &Template{source: source, clock: clk}
 	if !strings.Contains(source, "{{") {
 		return out, nil
+	}
+
+	if out.slots = slots; slots != nil && strings.ContainsAny(source, slotStart+slotEnd) {
+		return nil, errReservedCharacter
 	}
 
 	limits := templates.Limits{Output: maxRendered, Work: maxWork}
@@ -60,8 +86,13 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 
 	compiled, err := templates.Parse("", source, limits, newFuncMap, func(tree *parse.Tree) {
 		// A template that the source defines has a name, and its dot is the value that its caller passes.
-		w := walker{dotIsRoot: tree.Name == ""}
-		w.walkNode(tree.Root)
+		w := walker{dotIsRoot: tree.Name == "", slots: slots}
+		if tree.Name == "" {
+			w.walkRoot(tree.Root)
+		} else {
+			w.walkNode(tree.Root)
+		}
+
 		out.references = append(out.references, w.references...)
 		out.readsClock = out.readsClock || w.readsClock
 	})
@@ -71,7 +102,11 @@ func newTemplate(source string, clk clock.PassiveClock) (*Template, error) {
 
 	out.compiled = compiled
 
-	return out, nil
+	if _, isStopped := clk.(stoppedClock); out.readsClock && !isStopped {
+		out.stopped, err = newTemplate(source, stoppedClock{clk}, slots.renew())
+	}
+
+	return out, err
 }
 
 // positionPattern matches the position at the start of an error of text/template, for example "template: :3:14: ".
@@ -106,9 +141,12 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 		return t.source, nil
 	}
 
-	isNow := func(reference variableRef) bool { return reference.variable == nowVariable }
+	_, isStopped := vars[nowVariable]
+	if isStopped && t.stopped != nil {
+		return t.stopped.Render(vars)
+	}
 
-	if _, ok := vars[nowVariable]; !ok && slices.ContainsFunc(t.references, isNow) {
+	if !isStopped && t.readsNow() {
 		vars = maps.Clone(vars)
 		if vars == nil {
 			vars = map[string]any{}
@@ -122,13 +160,27 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 		return "", fmt.Errorf("render template: %w", reached)
 	}
 
-	if errors.Is(err, errNoValue) {
-		return "", fmt.Errorf("render template %q: %w", t.source, errNoValue)
-	} else if err != nil {
+	for _, cause := range []error{errNoValue, errInvalidUTF8} {
+		if errors.Is(err, cause) {
+			return "", fmt.Errorf("render template %q: %w", t.source, cause)
+		}
+	}
+
+	if err != nil {
 		return "", fmt.Errorf("render template: %s", shortenPosition(err))
 	}
 
+	// JSON can't have invalid UTF-8, and encoding/json would change it.
+	if !utf8.ValidString(out) {
+		return "", fmt.Errorf("render template %q: %w", t.source, errInvalidUTF8)
+	}
+
 	return out, nil
+}
+
+// readsNow reports whether the template uses the variable now.
+func (t *Template) readsNow() bool {
+	return slices.ContainsFunc(t.references, func(reference variableRef) bool { return reference.variable == nowVariable })
 }
 
 // walker finds the variables that a template uses, and rewrites the template's tree. It renames functions whose
@@ -140,6 +192,19 @@ type walker struct {
 	dotIsRoot  bool
 	references []variableRef
 	readsClock bool
+	// slots is nil if the template prints values.
+	slots *slots
+}
+
+// walkRoot handles the nodes of the whole template, and records its sample.
+func (w *walker) walkRoot(root *parse.ListNode) {
+	for _, node := range root.Nodes {
+		w.walkNode(node)
+
+		if w.slots != nil {
+			w.slots.addSample(node)
+		}
+	}
 }
 
 func (w *walker) addReference(names []string) {
@@ -162,9 +227,14 @@ func (w *walker) walkNode(in parse.Node) {
 			}
 		}
 	case *parse.ActionNode:
+		source := typed.String()
 		w.walkNode(typed.Pipe)
 
-		if len(typed.Pipe.Decl) == 0 {
+		switch {
+		case len(typed.Pipe.Decl) > 0:
+		case w.slots != nil:
+			appendToPipe(typed.Pipe, slotFunction, w.slots.add(source))
+		default:
 			appendToPipe(typed.Pipe, "printed")
 		}
 	case *parse.PipeNode:
@@ -193,10 +263,10 @@ func (w *walker) walkNode(in parse.Node) {
 	}
 }
 
-// appendToPipe appends a function of this package to a pipe.
-func appendToPipe(pipe *parse.PipeNode, name string) {
-	last := parse.NewIdentifier(pipedPrefix + name).SetPos(pipe.Pos).SetTree(nil)
-	pipe.Cmds = append(pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pipe.Pos, Args: []parse.Node{last}})
+// appendToPipe appends a function of this package to a pipe. The arguments precede the piped value.
+func appendToPipe(pipe *parse.PipeNode, name string, args ...parse.Node) {
+	call := []parse.Node{parse.NewIdentifier(pipedPrefix + name).SetPos(pipe.Pos).SetTree(nil)}
+	pipe.Cmds = append(pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pipe.Pos, Args: append(call, args...)})
 }
 
 // walkBranch walks a branch. dotIsRoot applies to its list. Its pipe and its else list keep w.dotIsRoot.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
@@ -128,11 +129,13 @@ func (l *leaf) render(ctx context.Context, vars map[string]any) (any, error) {
 // Manifest is a template of an object: a tree, or a block string that renders to YAML.
 type Manifest struct {
 	tree  *Tree
-	block *Template
+	block *block
+	// lowersName is true if names of the kind have to be lower case.
+	lowersName bool
 }
 
 // RenderObject renders the object. It returns an error if apiVersion, kind or metadata.name is
-// missing, and removes labels and annotations that are null.
+// missing, and removes labels and annotations that are null. A name that is valid only in lower case is converted.
 func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[string]any, error) {
 	var object map[string]any
 
@@ -144,32 +147,44 @@ func (m *Manifest) RenderObject(ctx context.Context, vars map[string]any) (map[s
 
 		object, _ = value.(map[string]any) // the loader accepts only mappings
 	} else {
-		text, err := m.block.Render(vars)
-		if err != nil {
+		var err error
+		if object, err = m.block.render(vars); err != nil {
 			return nil, fmt.Errorf("render manifest: %w", err)
 		}
-
-		if object, err = parseBlock(text); err != nil {
-			return nil, err
-		}
 	}
 
-	return object, checkObject(object)
+	if err := checkObject(object); err != nil {
+		return nil, err
+	}
+
+	metadata, _ := object["metadata"].(map[string]any)
+	if name, ok := metadata["name"].(string); ok && m.lowersName {
+		metadata["name"] = toLowerName(name)
+	}
+
+	return object, nil
 }
 
-// parseBlock parses a rendered block. Its error contains only the position, because an error of the
-// YAML parser may contain parts of values.
-func parseBlock(text string) (map[string]any, error) {
-	_, object, err := parseObject("manifest", []byte(text))
-
-	var problems strictyaml.Problems
-	if errors.As(err, &problems) {
-		first := problems[0]
-
-		return nil, fmt.Errorf("parse rendered manifest: it is not a YAML object, see line %d, column %d", first.Line, first.Column)
+// ReadsClock reports whether the manifest renders differently at another time.
+func (m *Manifest) ReadsClock() bool {
+	if m.block != nil {
+		return m.block.readsClock || m.block.readsNow()
 	}
 
-	return object, err
+	return nodeReadsClock(m.tree.root)
+}
+
+func nodeReadsClock(in any) bool {
+	switch typed := in.(type) {
+	case templateMap:
+		return slices.ContainsFunc(typed, func(e mapEntry) bool { return nodeReadsClock(e.key) || nodeReadsClock(e.value) })
+	case []any:
+		return slices.ContainsFunc(typed, nodeReadsClock)
+	case *Template:
+		return typed.readsClock || typed.readsNow()
+	default:
+		return false
+	}
 }
 
 func checkObject(object map[string]any) error {

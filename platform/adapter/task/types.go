@@ -21,6 +21,10 @@ type Task struct {
 	Resources     []Resource
 	Payloads      []Payload
 	Actions       []PostAction
+	// ReportsFinalized is true if the post phase of the file has the condition Finalized.
+	ReportsFinalized bool
+	// Digest is that of the file and of the files that it refers to.
+	Digest string
 	// Warnings are problems that do not prevent the file from loading, such as deprecated fields.
 	Warnings strictyaml.Problems
 }
@@ -42,7 +46,7 @@ type Param struct {
 // deployment configuration.
 type APICall struct {
 	Method  string
-	URL     *Template
+	URL     *URL
 	Timeout time.Duration
 	// Attempts is the maximum number of attempts.
 	Attempts int
@@ -50,7 +54,7 @@ type APICall struct {
 	Backoff string
 	Headers []Header
 	// Body may be nil.
-	Body *Template
+	Body *Body
 }
 
 // Header is one HTTP header.
@@ -104,6 +108,8 @@ type Resource struct {
 	// When, Detach, Delete, Recreate and Apply are the gates. Each is nil if the file does not have it.
 	When, Detach, Delete, Recreate, Apply *cel.Program
 	Patches                               []Patch
+	// NameCanChange is true if the name, namespace or kind depends on a field of the resource that can change.
+	NameCanChange bool
 	// PropagationPolicy is Background, Foreground or Orphan.
 	PropagationPolicy string
 }
@@ -118,6 +124,9 @@ type Discovery struct {
 	ByName *Template
 	// Labels is by_selectors.label_selector in the task file.
 	Labels map[string]*Template
+
+	// lowersName is true if names of the kind have to be lower case.
+	lowersName bool
 }
 
 // Nested is an object inside a ManifestWork.
@@ -176,7 +185,9 @@ func AdapterFields() []string {
 		"executionError",
 		// resourceErrors is {NAME: message}.
 		"resourceErrors",
-		// resourceOutcomes is {NAME: {operation, reason}}.
+		// resourceOutcomes is {NAME: {operation, reason, message, outdated}}.
 		"resourceOutcomes",
+		// resourcesApplied is false if an entry has failed, or an object does not have the content of its manifest.
+		"resourcesApplied",
 	}
 }

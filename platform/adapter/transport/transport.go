@@ -54,6 +54,9 @@ const (
 	// they are shared. The cache contains at least the objects with the adapter's label. If the cache
 	// has no matching object, the read is live.
 	Cached Read = iota
+	// Indexed is like Cached, but if the cache is complete and has no matching object, the result is empty. Use it for
+	// objects with the adapter's label, if a late cache does no harm.
+	Indexed
 	// Live reads from the server.
 	Live
 )

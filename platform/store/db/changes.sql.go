@@ -21,36 +21,53 @@ func (q *Queries) AnnounceChanges(ctx context.Context, sender string) error {
 	return err
 }
 
-const feedFloor = `-- name: FeedFloor :one
-select floor from feed
-`
-
-func (q *Queries) FeedFloor(ctx context.Context) (int64, error) {
-	row := q.db.QueryRow(ctx, feedFloor)
-	var floor int64
-	err := row.Scan(&floor)
-	return floor, err
-}
-
 const feedHorizon = `-- name: FeedHorizon :one
-select h.drawn::bigint as last_seq, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed
+select h.drawn::bigint as last_seq, h.horizon::bigint as horizon from change_horizon() h
 `
 
 type FeedHorizonRow struct {
 	LastSeq int64
 	Horizon int64
-	Epoch   int64
 }
 
 func (q *Queries) FeedHorizon(ctx context.Context) (FeedHorizonRow, error) {
 	row := q.db.QueryRow(ctx, feedHorizon)
 	var i FeedHorizonRow
-	err := row.Scan(&i.LastSeq, &i.Horizon, &i.Epoch)
+	err := row.Scan(&i.LastSeq, &i.Horizon)
+	return i, err
+}
+
+const feedPosition = `-- name: FeedPosition :one
+select newest.seq::bigint as seq, newest.token::bigint as token,
+       (exists (select from changes where seq = $1::bigint and token = $2::bigint)
+        or exists (select from feed where floor = $1::bigint and floor_token = $2::bigint))::boolean
+           as is_known
+from ((select changes.seq, changes.token from changes where changes.seq <= $3::bigint order by changes.seq desc limit 1)
+      union all (select feed.floor, feed.floor_token from feed)
+      order by seq desc limit 1) newest
+`
+
+type FeedPositionParams struct {
+	AfterSeq   int64
+	AfterToken int64
+	UpToSeq    int64
+}
+
+type FeedPositionRow struct {
+	Seq     int64
+	Token   int64
+	IsKnown bool
+}
+
+func (q *Queries) FeedPosition(ctx context.Context, arg FeedPositionParams) (FeedPositionRow, error) {
+	row := q.db.QueryRow(ctx, feedPosition, arg.AfterSeq, arg.AfterToken, arg.UpToSeq)
+	var i FeedPositionRow
+	err := row.Scan(&i.Seq, &i.Token, &i.IsKnown)
 	return i, err
 }
 
 const listChanges = `-- name: ListChanges :many
-select seq, kind, resource_id, owner_id, generation, operation from changes
+select seq, token, kind, resource_id, owner_id, generation, operation from changes
 where seq > $1::bigint and seq <= $2::bigint
   and ($3::text = '' or kind = $3::text)
   and tenancy @> $4
@@ -67,6 +84,7 @@ type ListChangesParams struct {
 
 type ListChangesRow struct {
 	Seq        int64
+	Token      int64
 	Kind       string
 	ResourceID string
 	OwnerID    *string
@@ -91,6 +109,7 @@ func (q *Queries) ListChanges(ctx context.Context, arg ListChangesParams) ([]Lis
 		var i ListChangesRow
 		if err := rows.Scan(
 			&i.Seq,
+			&i.Token,
 			&i.Kind,
 			&i.ResourceID,
 			&i.OwnerID,
@@ -129,9 +148,11 @@ with kept as (
 ), gone as (
     delete from changes where changes.seq in (
         select old.seq from changes old where old.seq < (select kept.first from kept) order by old.seq limit $2::integer
-    ) returning changes.seq
+    ) returning changes.seq, changes.token
 ), floor as (
-    update feed set floor = greatest(feed.floor, (select max(gone.seq) from gone)) where exists (select 1 from gone)
+    update feed set floor = newest.seq, floor_token = newest.token
+    from (select gone.seq, gone.token from gone order by gone.seq desc limit 1) newest
+    where newest.seq > feed.floor
     returning 1
 )
 select count(*) from gone

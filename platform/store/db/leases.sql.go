@@ -30,6 +30,15 @@ func (q *Queries) GetLease(ctx context.Context, name string) (GetLeaseRow, error
 	return i, err
 }
 
+const probe = `-- name: Probe :exec
+insert into leases (name, holder, expires_at) values ($1, '', clock_timestamp())
+`
+
+func (q *Queries) Probe(ctx context.Context, name string) error {
+	_, err := q.db.Exec(ctx, probe, name)
+	return err
+}
+
 const releaseLease = `-- name: ReleaseLease :execrows
 delete from leases where name = $1 and holder = $2
 `

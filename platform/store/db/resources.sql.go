@@ -38,47 +38,37 @@ func (q *Queries) AddReference(ctx context.Context, arg AddReferenceParams) erro
 }
 
 const children = `-- name: Children :many
-select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows
+select id from resources
 where owner_id = $1::uuid order by kind collate "C", created_time, id
 `
 
-func (q *Queries) Children(ctx context.Context, ownerID string) ([]ResourceRow, error) {
+func (q *Queries) Children(ctx context.Context, ownerID string) ([]string, error) {
 	rows, err := q.db.Query(ctx, children, ownerID)
 	if err != nil {
 		return nil, err
 	}
 	defer rows.Close()
-	var items []ResourceRow
+	var items []string
 	for rows.Next() {
-		var i ResourceRow
-		if err := rows.Scan(
-			&i.ID,
-			&i.Kind,
-			&i.Name,
-			&i.Spec,
-			&i.Labels,
-			&i.Tenancy,
-			&i.Generation,
-			&i.OwnerID,
-			&i.OwnerKind,
-			&i.Conditions,
-			&i.CreatedTime,
-			&i.UpdatedTime,
-			&i.DeletedTime,
-			&i.CreatedBy,
-			&i.UpdatedBy,
-			&i.DeletedBy,
-			&i.Refs,
-			&i.Reported,
-		); err != nil {
+		var id string
+		if err := rows.Scan(&id); err != nil {
 			return nil, err
 		}
-		items = append(items, i)
+		items = append(items, id)
 	}
 	if err := rows.Err(); err != nil {
 		return nil, err
 	}
 	return items, nil
+}
+
+const clearOwner = `-- name: ClearOwner :exec
+update resources set owner_id = null, owner_kind = null where id = $1
+`
+
+func (q *Queries) ClearOwner(ctx context.Context, id string) error {
+	_, err := q.db.Exec(ctx, clearOwner, id)
+	return err
 }
 
 const clearReferences = `-- name: ClearReferences :exec
@@ -91,7 +81,7 @@ func (q *Queries) ClearReferences(ctx context.Context, sourceID string) error {
 }
 
 const getResource = `-- name: GetResource :one
-select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows where id = $1
+select id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions, created_time, updated_time, deleted_time, created_by, updated_by, deleted_by, refs, reported from resource_rows where id = $1 and (select check_incarnation())
 `
 
 func (q *Queries) GetResource(ctx context.Context, id string) (ResourceRow, error) {
@@ -158,11 +148,12 @@ func (q *Queries) InboundReferences(ctx context.Context, ids []string) ([]Inboun
 	return items, nil
 }
 
-const insertResource = `-- name: InsertResource :exec
+const insertResource = `-- name: InsertResource :one
 
 insert into resources (id, kind, name, spec, labels, tenancy, generation, owner_id, owner_kind, conditions,
                        created_time, updated_time, deleted_time, created_by, updated_by, deleted_by)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)
+returning spec
 `
 
 type InsertResourceParams struct {
@@ -184,8 +175,8 @@ type InsertResourceParams struct {
 	DeletedBy   string
 }
 
-func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) error {
-	_, err := q.db.Exec(ctx, insertResource,
+func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) (json.RawMessage, error) {
+	row := q.db.QueryRow(ctx, insertResource,
 		arg.ID,
 		arg.Kind,
 		arg.Name,
@@ -203,7 +194,9 @@ func (q *Queries) InsertResource(ctx context.Context, arg InsertResourceParams) 
 		arg.UpdatedBy,
 		arg.DeletedBy,
 	)
-	return err
+	var spec json.RawMessage
+	err := row.Scan(&spec)
+	return spec, err
 }
 
 const lockResource = `-- name: LockResource :one
@@ -221,7 +214,7 @@ const pending = `-- name: Pending :many
 with waiting as (
     select kind, (deleted_time is not null)::boolean as deleting,
            greatest((conditions -> 'Reconciled' ->> 'last_transition_time')::timestamptz, deleted_time) as since
-    from resources where conditions @> '{"Reconciled": {"status": "False"}}'
+    from resources where conditions @> '{"Reconciled": {"status": "False"}}' and (select check_incarnation())
 )
 select kind, deleting, count(*) as count, (count(*) filter (where since < $1::timestamptz)) as stuck,
        coalesce(extract(epoch from ($2::timestamptz - min(since) filter (where since < $1))), 0)::double precision
@@ -348,11 +341,12 @@ func (q *Queries) TryLockResource(ctx context.Context, id string) (int64, error)
 	return result.RowsAffected(), nil
 }
 
-const updateResource = `-- name: UpdateResource :execrows
+const updateResource = `-- name: UpdateResource :one
 update resources
 set spec = $2, labels = $3, generation = $4, updated_time = $5, updated_by = $6, deleted_time = $7, deleted_by = $8,
     conditions = $9, reported = '{}'
 where id = $1
+returning spec
 `
 
 type UpdateResourceParams struct {
@@ -367,8 +361,8 @@ type UpdateResourceParams struct {
 	Conditions  Conditions
 }
 
-func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) (int64, error) {
-	result, err := q.db.Exec(ctx, updateResource,
+func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) (json.RawMessage, error) {
+	row := q.db.QueryRow(ctx, updateResource,
 		arg.ID,
 		arg.Spec,
 		arg.Labels,
@@ -379,8 +373,7 @@ func (q *Queries) UpdateResource(ctx context.Context, arg UpdateResourceParams) 
 		arg.DeletedBy,
 		arg.Conditions,
 	)
-	if err != nil {
-		return 0, err
-	}
-	return result.RowsAffected(), nil
+	var spec json.RawMessage
+	err := row.Scan(&spec)
+	return spec, err
 }

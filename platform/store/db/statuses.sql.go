@@ -69,8 +69,8 @@ type PutStatusParams struct {
 	ObservedGeneration int32
 	ObservedTime       time.Time
 	Conditions         []openapi.AdapterCondition
-	Data               *map[string]any
-	Metadata           *map[string]any
+	Data               *openapi.Object
+	Metadata           *openapi.Object
 	ConfigVersion      string
 	FrameworkVersion   string
 	CreatedTime        time.Time

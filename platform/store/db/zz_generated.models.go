@@ -35,12 +35,22 @@ type Change struct {
 	Tenancy    map[string]string
 	Generation int32
 	Operation  string
+	Token      int64
 }
 
 type Feed struct {
-	Single bool
-	Epoch  int64
-	Floor  int64
+	Single     bool
+	Epoch      int64
+	Floor      int64
+	FloorToken int64
+}
+
+type Incarnation struct {
+	Single    bool
+	WrittenBy string
+	Server    string
+	Started   string
+	IsDropped bool
 }
 
 type Lease struct {
@@ -104,8 +114,8 @@ type Status struct {
 	ObservedGeneration int32
 	ObservedTime       time.Time
 	Conditions         []openapi.AdapterCondition
-	Data               *map[string]any
-	Metadata           *map[string]any
+	Data               *openapi.Object
+	Metadata           *openapi.Object
 	ConfigVersion      string
 	FrameworkVersion   string
 	CreatedTime        time.Time

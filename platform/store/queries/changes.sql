@@ -8,17 +8,23 @@ insert into changes (kind, resource_id, owner_id, tenancy, generation, operation
 select pg_notify('hyperfleet_changes', @sender::text);
 
 -- name: FeedHorizon :one
-select h.drawn::bigint as last_seq, h.horizon::bigint as horizon, feed.epoch from change_horizon() h, feed;
+select h.drawn::bigint as last_seq, h.horizon::bigint as horizon from change_horizon() h;
 
 -- name: ListChanges :many
-select seq, kind, resource_id, owner_id, generation, operation from changes
+select seq, token, kind, resource_id, owner_id, generation, operation from changes
 where seq > sqlc.arg(after_seq)::bigint and seq <= sqlc.arg(up_to_seq)::bigint
   and (sqlc.arg(of_kind)::text = '' or kind = sqlc.arg(of_kind)::text)
   and tenancy @> sqlc.arg(of_tenancy)
 order by seq limit sqlc.arg(max_rows)::integer;
 
--- name: FeedFloor :one
-select floor from feed;
+-- name: FeedPosition :one
+select newest.seq::bigint as seq, newest.token::bigint as token,
+       (exists (select from changes where seq = sqlc.arg(after_seq)::bigint and token = sqlc.arg(after_token)::bigint)
+        or exists (select from feed where floor = sqlc.arg(after_seq)::bigint and floor_token = sqlc.arg(after_token)::bigint))::boolean
+           as is_known
+from ((select changes.seq, changes.token from changes where changes.seq <= sqlc.arg(up_to_seq)::bigint order by changes.seq desc limit 1)
+      union all (select feed.floor, feed.floor_token from feed)
+      order by seq desc limit 1) newest;
 
 -- name: LockPruning :one
 select pg_try_advisory_xact_lock(@key::bigint);
@@ -34,9 +40,11 @@ with kept as (
 ), gone as (
     delete from changes where changes.seq in (
         select old.seq from changes old where old.seq < (select kept.first from kept) order by old.seq limit @max_rows::integer
-    ) returning changes.seq
+    ) returning changes.seq, changes.token
 ), floor as (
-    update feed set floor = greatest(feed.floor, (select max(gone.seq) from gone)) where exists (select 1 from gone)
+    update feed set floor = newest.seq, floor_token = newest.token
+    from (select gone.seq, gone.token from gone order by gone.seq desc limit 1) newest
+    where newest.seq > feed.floor
     returning 1
 )
 select count(*) from gone;

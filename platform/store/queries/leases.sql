@@ -14,3 +14,6 @@ from leases where name = $1 and expires_at > clock_timestamp();
 
 -- name: ReleaseLease :execrows
 delete from leases where name = $1 and holder = $2;
+
+-- name: Probe :exec
+insert into leases (name, holder, expires_at) values (@name, '', clock_timestamp());

@@ -49,6 +49,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	switch args[0] {
+	case "--version": // as the real bin/Runner.Listener, which image makes this program
+		printf(stdout, "%s\n", simrunner.Version)
+		return exitOK
 	case "github":
 		return runSite(ctx, startGitHub, args[1:], stdout, stderr)
 	case "gitlab":

@@ -4,6 +4,7 @@
 package forgesim_test
 
 import (
+	"bytes"
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/x509"
@@ -22,10 +23,12 @@ import (
 	gh "github.com/google/go-github/v88/github"
 
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/forge/forgesim"
 	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
 	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	"github.com/hyperfleet/hyperfleet/sim/github/simrunner"
 	"github.com/hyperfleet/hyperfleet/sim/gitlab/gitlabtest"
+	"github.com/hyperfleet/hyperfleet/test/defaults"
 )
 
 // writeFile writes a file of one line.
@@ -256,4 +259,16 @@ func TestBuildkiteProcess(t *testing.T) {
 	}
 	p.queueJob(t, control.JobSpec{Repo: "octo/app", Labels: []string{"queue=mac"}})
 	p.requireExitCode(t, 0)
+}
+
+// TestDefaultsOfFlags checks the defaults of all flags of the program.
+func TestDefaultsOfFlags(t *testing.T) {
+	t.Parallel()
+	var all []defaults.Setting
+	for _, site := range []string{"github", "gitlab", "buildkite", "forgejo", "gitea", "generic", "image"} {
+		var out bytes.Buffer
+		forgesim.Run(t.Context(), []string{site, "-help"}, &out, &out)
+		all = append(all, defaults.OfUsage("forgesim "+site, out.String())...)
+	}
+	defaults.Check(t, "flag forgesim", all)
 }

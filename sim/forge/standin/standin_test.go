@@ -31,10 +31,10 @@ func TestStandInsImportLittle(t *testing.T) {
 func TestStandInsAreKnownByName(t *testing.T) {
 	t.Parallel()
 	for name, want := range map[string]bool{"runner": true, "generic-job": true, "github": false, "": false} {
-		var said strings.Builder
-		code, known := standin.Run(t.Context(), []string{name, "annotate"}, io.Discard, &said)
-		if known != want || code == 0 || known && said.Len() == 0 {
-			t.Errorf("%q: known %t, exit %d: %s", name, known, code, &said)
+		var output strings.Builder
+		code, known := standin.Run(t.Context(), []string{name, "annotate"}, io.Discard, &output)
+		if known != want || code == 0 || known && output.Len() == 0 {
+			t.Errorf("%q: known %t, exit %d: %s", name, known, code, &output)
 		}
 	}
 	if _, known := standin.Run(t.Context(), nil, io.Discard, io.Discard); known {

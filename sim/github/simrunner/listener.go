@@ -88,7 +88,7 @@ func (l *listener) connect(ctx context.Context) (code int, connected bool) {
 	switch {
 	case err == nil:
 		l.session = session.SessionID
-		l.printf("\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", version)
+		l.printf("\n√ Connected to GitHub\n\nCurrent runner version: '%s'\n", Version)
 		return ExitSuccess, true
 	case ctx.Err() != nil:
 		return ExitSuccess, false

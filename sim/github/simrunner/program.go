@@ -29,8 +29,8 @@ const (
 	ExitSessionConflict = 5
 )
 
-// version is the version that the runner reports.
-const version = "2.330.0"
+// Version is the version that the runner reports.
+const Version = "2.330.0"
 
 // Program is one invocation of the runner.
 type Program struct {

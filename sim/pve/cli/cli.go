@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -190,9 +191,15 @@ func (o *options) printAddresses(s *pve.Server, m pve.Model, ctl string, out io.
 		token = m.Tokens[0]
 	}
 	var b strings.Builder
+	api, root := s.URL()+"/api2/json", findRoot(m)
 	for _, kv := range [][2]string{
-		{"PVE_URL", s.URL() + "/api2/json"}, {"PVE_TOKEN_ID", token.ID}, {"PVE_TOKEN_SECRET", token.Secret},
-		{"PVE_FINGERPRINT", s.Fingerprint()}, {"PVESIM_CONTROL", ctl},
+		{"PVE_URL", api}, {"PVE_TOKEN_ID", token.ID}, {"PVE_TOKEN_SECRET", token.Secret},
+		{"PVE_FINGERPRINT", s.Fingerprint()}, {"PVESIM_CONTROL", ctl}, {"PVESIM_PID", strconv.Itoa(os.Getpid())},
+		// OpenTofu and Terraform with the provider of bpg
+		{"PROXMOX_VE_ENDPOINT", s.URL() + "/"}, {"PROXMOX_VE_USERNAME", root.ID}, {"PROXMOX_VE_PASSWORD", root.Password},
+		{"PROXMOX_VE_INSECURE", "true"},
+		// Telmate's provider and its program
+		{"PM_API_URL", api}, {"PM_USER", root.ID}, {"PM_PASS", root.Password}, {"PM_TLS_INSECURE", "true"},
 	} {
 		fmt.Fprintf(&b, "export %s='%s'\n", kv[0], kv[1])
 	}
@@ -206,6 +213,16 @@ func (o *options) printAddresses(s *pve.Server, m pve.Model, ctl string, out io.
 	default:
 		return writeFileAtomically(o.env, b.String())
 	}
+}
+
+// findRoot returns the user root@pam of a model, or one without a password.
+func findRoot(m pve.Model) pve.User {
+	for _, u := range m.Users {
+		if u.ID == pve.RootUser {
+			return u
+		}
+	}
+	return pve.User{ID: pve.RootUser}
 }
 
 // writeFileAtomically writes a file so that a reader sees either the complete file or none.

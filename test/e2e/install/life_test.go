@@ -240,8 +240,12 @@ func (u *user) runOperationPages() {
 			u.t.Errorf("docs/%s.md has no commands", page)
 		}
 
-		for _, block := range commands {
+		for i, block := range commands {
 			u.runCommands(block)
+
+			if i == 0 && page == "operate/backup" {
+				u.runCommands("kubectl delete runnerpools --all -A\n") // the next block restores them
+			}
 		}
 	}
 

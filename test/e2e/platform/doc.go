@@ -8,6 +8,11 @@
 // TestInACluster runs the programs from the released manifests, as the chart and kustomize apply them to the
 // API server, each with its own service account (test/kubelet).
 //
+// TestDay prints what a day costs: an upgrade, a restore, an exchange of the broker, a canary. Its long form has
+// DAY_CLUSTERS=50000 and DAY_BEFORE=PROGRAM, the hyperfleet-platform of an earlier version:
+//
+//	DAY_CLUSTERS=50000 DAY_BEFORE=/opt/hyperfleet-platform make e2e-platform RUN=TestDay TEST_TIMEOUT=3h
+//
 // The tests simulate two parts of a cluster. They end Jobs at once, because nothing runs Jobs here, and
 // sim/ocm applies ManifestWorks.
 package platform

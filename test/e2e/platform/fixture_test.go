@@ -4,6 +4,7 @@
 package platform_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,7 +29,7 @@ import (
 
 const (
 	samples = "../../../deploy/samples/platform"
-	// waitTimeout limits each wait. The expected results take seconds on two cores.
+	// waitTimeout limits most waits. The expected results take seconds on two cores.
 	waitTimeout  = 2 * time.Minute
 	pollInterval = 200 * time.Millisecond
 	// identityKey is the identity key of all adapters and of sweep.
@@ -66,6 +67,8 @@ type fixture struct {
 	tls       bool
 	api       *client.Client
 	programs  map[string]*program
+	// timeout limits each wait. Default: waitTimeout.
+	timeout time.Duration
 	// logf prints a line of the report.
 	logf func(format string, args ...any)
 	// foreignObjects are objects that the platform must not change.
@@ -74,6 +77,8 @@ type fixture struct {
 
 // program is a process that tests start and stop.
 type program struct {
+	// path is the program's file. Default: binary.
+	path            string
 	args, env       []string
 	health, metrics string
 	log             string
@@ -219,7 +224,7 @@ func (w *fixture) startPrograms(names ...string) {
 		p := w.programs[name]
 
 		process, err := procrun.Start(context.Background(), procrun.Spec{
-			Name: name, Path: binary, Args: p.args, Env: p.env, Dir: w.dir, LogPath: p.log,
+			Name: name, Path: cmp.Or(p.path, binary), Args: p.args, Env: p.env, Dir: w.dir, LogPath: p.log,
 		})
 		w.must(err)
 
@@ -300,7 +305,7 @@ func checkReady(ctx context.Context, url string) error {
 func (w *fixture) eventually(what string, problem func() string) {
 	w.t.Helper()
 
-	deadline := time.Now().Add(waitTimeout)
+	deadline := time.Now().Add(cmp.Or(w.timeout, waitTimeout))
 
 	for {
 		text := problem()

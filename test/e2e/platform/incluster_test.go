@@ -89,7 +89,28 @@ func (w *fixture) installWithHelm() {
 		}
 	}
 
+	w.checkAutoscaling()
 	w.runShell(strings.Replace(block, "--values values.yaml", values, 1))
+}
+
+// checkAutoscaling checks that the API server accepts the HorizontalPodAutoscaler of the chart, and that the Deployment
+// leaves the number of replicas to it. With one replica, a PodDisruptionBudget would block the drain of its node.
+func (w *fixture) checkAutoscaling() {
+	w.t.Helper()
+
+	const render = "helm template x hyperfleet-platform-0.1.0.tgz --namespace default"
+
+	with := w.runShell(render + " --set parts.api.autoscaling.maxReplicas=4 >scaled.yaml\n" +
+		"kubectl create --dry-run=server -o name -f scaled.yaml\nkubectl create --dry-run=client -o yaml -f scaled.yaml\n")
+	if !strings.Contains(with, "horizontalpodautoscaler.autoscaling/hyperfleet-api") || !strings.Contains(with, "maxReplicas: 4") ||
+		strings.Contains(with, "replicas: 2") || strings.Contains(with, "poddisruptionbudget") {
+		w.t.Errorf("the chart with autoscaling, down to one replica, renders\n%s", with)
+	}
+
+	without := w.runShell(render + "\n")
+	if strings.Contains(without, "HorizontalPodAutoscaler") || !strings.Contains(without, "replicas: 2") || !strings.Contains(without, "PodDisruptionBudget") {
+		w.t.Errorf("the chart without autoscaling renders\n%s", without)
+	}
 }
 
 // installWithKustomize creates the overlays that the comments of the bases show.

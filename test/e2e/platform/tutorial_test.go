@@ -150,6 +150,10 @@ func TestFleetAPIPage(t *testing.T) {
 	if !strings.Contains(string(out), "ReconciledAll") {
 		t.Errorf("the cluster is not reconciled:\n%s", out)
 	}
+
+	if strings.Count(string(out), `"code":"HYPERFLEET-VAL-106"`) != 1 {
+		t.Errorf("the second change did not fail:\n%s", out)
+	}
 }
 
 // newPortReplacer replaces the ports of a text and of the samples with free ports.

@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/vm"
+	"github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
 // The size of the machine, which is the same for both images.
@@ -50,11 +51,11 @@ func FindImages(t testing.TB) Images {
 
 func (i Images) path(name string) string { return filepath.Join(i.Dir, name) }
 
-// CreateLogDir returns the directory for console output. It deletes the logs of earlier runs.
+// CreateLogDir returns the directory for the test's console output. It deletes the logs of earlier runs.
 func (i Images) CreateLogDir(t testing.TB) string {
 	t.Helper()
 
-	logs := i.path("logs")
+	logs := i.path(filepath.Join("logs", t.Name()))
 	if err := os.RemoveAll(logs); err != nil {
 		t.Fatal(err)
 	}
@@ -66,8 +67,8 @@ func (i Images) CreateLogDir(t testing.TB) string {
 	return logs
 }
 
-// NewQEMU returns the QEMU configuration with which the simulated hypervisor boots the tuned image.
-func (i Images) NewQEMU(t testing.TB) pve.QEMU {
+// append returns the kernel command line of the tuned image.
+func (i Images) append(t testing.TB) string {
 	t.Helper()
 
 	arguments, err := os.ReadFile(i.path("runner.cmdline"))
@@ -75,9 +76,24 @@ func (i Images) NewQEMU(t testing.TB) pve.QEMU {
 		t.Fatal(err)
 	}
 
+	return strings.TrimSpace(string(arguments))
+}
+
+// NewLibvirt returns the tuned image for libvirt hosts.
+func (i Images) NewLibvirt(t testing.TB) libvirt.Image {
+	t.Helper()
+
+	return libvirt.Image{
+		Disk: i.path("runner.qcow2"), Kernel: i.path("vmlinuz"), Initrd: i.path("runner.initrd"), Append: i.append(t),
+	}
+}
+
+// NewQEMU returns the QEMU configuration with which the simulated hypervisor boots the tuned image.
+func (i Images) NewQEMU(t testing.TB) pve.QEMU {
+	t.Helper()
+
 	return pve.QEMU{
-		Image: i.path("runner.qcow2"), Kernel: i.path("vmlinuz"), Initrd: i.path("runner.initrd"),
-		Append: strings.TrimSpace(string(arguments)),
+		Image: i.path("runner.qcow2"), Kernel: i.path("vmlinuz"), Initrd: i.path("runner.initrd"), Append: i.append(t),
 	}
 }
 

@@ -58,7 +58,8 @@ type Operator struct {
 }
 
 // StartOperator starts the operator's program until the test ends. The program has a certificate for the
-// address by which guests reach it. The fleet's Front forwards webhooks to the program.
+// address by which guests reach it. The fleet's Front forwards webhooks to the program. If server is nil, machines
+// cannot attest.
 func StartOperator(t testing.TB, f *fleet.Fleet, server *spire.Server, logs string) *Operator {
 	t.Helper()
 
@@ -97,6 +98,11 @@ func StartOperator(t testing.TB, f *fleet.Fleet, server *spire.Server, logs stri
 	return o
 }
 
+// ServerFlags returns the flags with which commands reach the operator without the API server.
+func (o *Operator) ServerFlags() string {
+	return "--server https://" + o.address + " --server-ca " + o.path("tls.crt")
+}
+
 func (o *Operator) path(name string) string { return filepath.Join(o.dir, name) }
 
 func (o *Operator) findBinary(t testing.TB) string {
@@ -118,7 +124,7 @@ func (o *Operator) findBinary(t testing.TB) string {
 func (o *Operator) writeConfig(t testing.TB, f *fleet.Fleet, server *spire.Server) {
 	t.Helper()
 
-	text, err := yaml.Marshal(map[string]any{
+	settings := map[string]any{
 		"apiVersion": config.APIVersion, "kind": config.KindOperatorConfig,
 		"operatorUID": f.OperatorUID, "namespace": f.Namespace,
 		"controllers":    []string{config.AreaRunners}, // as deploy/ has it
@@ -129,11 +135,16 @@ func (o *Operator) writeConfig(t testing.TB, f *fleet.Fleet, server *spire.Serve
 		"guest":          map[string]any{"url": "https://" + guestAddress(t, o.address), "caFile": o.path("tls.crt")},
 		"leaderElection": map[string]any{"enabled": false},
 		"runners":        map[string]any{"platformURLs": f.Runners.PlatformURLs},
-		"identity": map[string]any{"spire": map[string]any{
+	}
+
+	if server != nil {
+		settings["identity"] = map[string]any{"spire": map[string]any{
 			"address": "unix://" + server.Socket, "trustDomain": server.TrustDomain,
 			"machineAddress": guestAddress(t, server.Address),
-		}},
-	})
+		}}
+	}
+
+	text, err := yaml.Marshal(settings)
 	if err != nil {
 		t.Fatal(err)
 	}

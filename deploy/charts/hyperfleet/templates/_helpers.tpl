@@ -54,7 +54,9 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- else if and (eq $object.kind "ClusterRole") $settings.rules }}
 {{- $_ := set $object "rules" $settings.rules }}
 {{- else if eq $object.kind "PodDisruptionBudget" }}
-{{- $isRendered = ne (int ($settings.replicas | default 2)) 1 }}
+{{- $replicas := $settings.replicas | default 2 }}
+{{- with $settings.autoscaling }}{{ $replicas = .minReplicas | default 1 }}{{ end }}
+{{- $isRendered = ne (int $replicas) 1 }}
 {{- else if eq $object.kind "NetworkPolicy" }}
 {{- $isRendered = .root.Values.networkPolicies }}
 {{- $_ := set $object.spec "egress" (concat $object.spec.egress ($settings.egress | default list)) }}
@@ -73,7 +75,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- define "hyperfleet.config" -}}
 {{- $config := mergeOverwrite (fromYaml .text) (deepCopy (.settings.config | default dict)) }}
 {{- if eq .file "operator.yaml" }}{{ $_ := set $config "namespace" .root.Release.Namespace }}{{ end }}
-{{- if .adapter }}{{ $_ := set $config.adapter "name" .adapter }}{{ end }}
+{{- if and .adapter (not $config.adapter.name) }}{{ $_ := set $config.adapter "name" .adapter }}{{ end }}
 {{- toYaml $config }}
 {{- end }}
 
@@ -108,7 +110,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- $template = $spec.jobTemplate.spec.template }}
 {{- with $settings.schedule }}{{ $_ := set $spec "schedule" . }}{{ end }}
 {{- else }}
-{{- $_ := set $spec "replicas" ($settings.replicas | default $spec.replicas) }}
+{{- if $settings.autoscaling }}{{ $_ := unset $spec "replicas" }}{{ else }}{{ $_ := set $spec "replicas" ($settings.replicas | default $spec.replicas) }}{{ end }}
 {{- end }}
 {{- $pod := $template.spec }}
 {{- $container := first $pod.containers }}
@@ -126,6 +128,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- $_ := set $container "args" (concat $container.args ($settings.args | default list)) }}
 {{- $_ := set $container "volumeMounts" (concat $container.volumeMounts ($settings.volumeMounts | default list)) }}
 {{- $_ := set $pod "volumes" (concat $pod.volumes ($settings.volumes | default list)) }}
+{{- $_ := set $pod "containers" (concat $pod.containers ($settings.containers | default list)) }}
 {{- range $key := list "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
 {{- with index $settings $key }}{{ $_ := set $pod $key . }}{{ end }}
 {{- end }}

@@ -14,17 +14,35 @@ pid() {
 
 is_loaded() { launchctl print "$domain/$JOB" >/dev/null 2>&1; }
 
-reload() {
+# unload returns after the job has ended. launchctl itself reports a failure if that takes longer, and if
+# the job ends at that moment.
+unload() {
 	local i
-	if is_loaded; then
-		launchctl bootout "$domain/$JOB"
-		for ((i = 0; i < 60; i++)); do
-			if ! is_loaded; then break; fi
-			sleep 1
-		done
-	fi
+	if ! is_loaded; then return; fi
+	launchctl bootout "$domain/$JOB" || true
+	for ((i = 0; i < 60; i++)); do
+		if ! is_loaded; then return; fi
+		sleep 1
+	done
+	echo "launchd did not stop $JOB within a minute: see launchctl print $domain/$JOB" >&2
+	exit 1
+}
+
+# load loads the job. launchd refuses that for a moment after the job has ended.
+load() {
+	local i
+	for ((i = 0; i < 10; i++)); do
+		if launchctl bootstrap "$domain" "$PLIST"; then return; fi
+		sleep 1
+	done
+	echo "launchd did not load $JOB: see plutil -lint $PLIST" >&2
+	exit 1
+}
+
+reload() {
+	unload
 	launchctl enable "$domain/$JOB"
-	launchctl bootstrap "$domain" "$PLIST"
+	load
 	(umask 022 && mkdir -p "$(dirname "$STAMP")")
 	cp "$PLIST" "$STAMP"
 }

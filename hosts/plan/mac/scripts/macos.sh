@@ -7,6 +7,7 @@
 # is 0 even if nothing was installed. The script therefore checks the output, and the version
 # after a restart.
 RUN=/var/run/hyperfleet.macos-update
+list=
 
 version() { sw_vers -productVersion </dev/null; }
 
@@ -32,10 +33,9 @@ listed() {
 }
 
 offer() {
-	local label list
+	local label
 	list=$(mktemp /tmp/hyperfleet.XXXXXX)
-	# shellcheck disable=SC2064
-	trap "rm -f '$list'" EXIT
+	trap 'rm -f "$list"' EXIT
 	softwareupdate --list </dev/null >"$list" 2>&1 || true
 	label=$(listed label "$list")
 	if [ -n "$label" ]; then

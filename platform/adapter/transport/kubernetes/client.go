@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/discovery"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
@@ -28,8 +31,10 @@ const (
 	defaultQPS     = 100
 	defaultBurst   = 200
 	defaultTimeout = 30 * time.Second
-	managerPrefix  = "hyperfleet-"
-	patchSuffix    = "-patch"
+	// discoveryTimeout limits the discovery of a kind, whose calls take no context.
+	discoveryTimeout = 10 * time.Second
+	managerPrefix    = "hyperfleet-"
+	patchSuffix      = "-patch"
 )
 
 // Options configure a Client.
@@ -58,11 +63,18 @@ type Options struct {
 
 // Client reads and writes objects of one cluster.
 type Client struct {
+	adapter string
 	manager string
-	timeout time.Duration
-	mapper  meta.RESTMapper
-	dynamic dynamic.Interface
-	cache   *store
+	system  string
+	// ready calls the API server's readiness endpoint.
+	ready     rest.Interface
+	timeout   time.Duration
+	mapper    meta.RESTMapper
+	discovery *discovery.DiscoveryClient
+	dynamic   dynamic.Interface
+	// quiet does not log the server's warnings, for example about deprecated kinds.
+	quiet dynamic.Interface
+	cache *store
 }
 
 var _ transport.Client = (*Client)(nil)
@@ -102,7 +114,10 @@ func New(options Options) (*Client, error) {
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
-	mapper, err := apiutil.NewDynamicRESTMapper(config, httpClient)
+	discoveryHTTP := *httpClient
+	discoveryHTTP.Timeout = discoveryTimeout
+
+	mapper, err := apiutil.NewDynamicRESTMapper(config, &discoveryHTTP)
 	if err != nil {
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
@@ -112,30 +127,77 @@ func New(options Options) (*Client, error) {
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
+	quietConfig := rest.CopyConfig(config)
+	quietConfig.WarningHandler = rest.NoWarnings{}
+
+	quiet, err := dynamic.NewForConfigAndClient(quietConfig, httpClient)
+	if err != nil {
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
+	}
+
 	cached, err := newStore(config, httpClient, mapper, options)
 	if err != nil {
 		return nil, err
 	}
 
+	discovered, err := discovery.NewDiscoveryClientForConfigAndClient(config, &discoveryHTTP)
+	if err != nil {
+		return nil, fmt.Errorf("create kubernetes transport: %w", err)
+	}
+
 	return &Client{
-		manager: managerPrefix + options.Adapter, timeout: options.Timeout, mapper: mapper, dynamic: dynamicClient, cache: cached,
+		adapter: options.Adapter, system: options.System, ready: discovered.RESTClient(), manager: managerPrefix + options.Adapter,
+		timeout: options.Timeout, mapper: mapper, discovery: discovered, dynamic: dynamicClient, quiet: quiet, cache: cached,
 	}, nil
 }
 
 // Run runs the watches of cached reads until ctx ends. All reads are live while Run is not running.
 func (c *Client) Run(ctx context.Context) error { return c.cache.run(ctx) }
 
+// CheckReady returns why the cluster cannot be used: its API server does not answer, rejects the adapter's
+// credentials, or says that it is not ready, for example because it does not reach etcd.
+func (c *Client) CheckReady(ctx context.Context) error {
+	body, err := c.ready.Get().AbsPath("/readyz").MaxRetries(0).DoRaw(ctx)
+
+	switch {
+	case err == nil, apierrors.IsForbidden(err), apierrors.IsNotFound(err): // the endpoint is not open to everybody
+		return nil
+	case apierrors.IsUnauthorized(err):
+		return fmt.Errorf("cluster %s rejects the credentials of the adapter: renew them: %w", c.system, err)
+	case len(body) > 0:
+		return fmt.Errorf("cluster %s is not ready: %w: %s", c.system, err, failedChecks(body))
+	default:
+		return fmt.Errorf("cluster %s does not answer: %w", c.system, err)
+	}
+}
+
+// failedChecks returns the names of the checks that failed, from a response of /readyz.
+func failedChecks(body []byte) string {
+	var failed []string
+
+	for line := range strings.Lines(string(body)) {
+		if name, isFailed := strings.CutPrefix(line, "[-]"); isFailed {
+			name, _, _ = strings.Cut(name, " ")
+			failed = append(failed, name)
+		}
+	}
+
+	return strings.Join(failed, ", ")
+}
+
 // IsNamespaced reports whether objects of the kind are in namespaces.
 func (c *Client) IsNamespaced(gvk schema.GroupVersionKind) bool {
-	_, namespaced, _ := c.resourceFor(gvk, "")
+	_, namespaced, _ := c.resourceFor(context.Background(), gvk, "")
 
 	return namespaced
 }
 
 // resourceFor returns the client for a kind and reports whether the kind is namespaced. The client of a
 // namespaced kind is limited to the namespace.
-func (c *Client) resourceFor(gvk schema.GroupVersionKind, namespace string) (dynamic.ResourceInterface, bool, error) {
-	mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+func (c *Client) resourceFor(
+	ctx context.Context, gvk schema.GroupVersionKind, namespace string,
+) (dynamic.ResourceInterface, bool, error) {
+	mapping, err := c.mappingOf(ctx, gvk)
 	if err != nil {
 		return nil, false, err
 	}
@@ -146,6 +208,29 @@ func (c *Client) resourceFor(gvk schema.GroupVersionKind, namespace string) (dyn
 	}
 
 	return all.Namespace(namespace), true, nil
+}
+
+// mappingOf returns the resource of a kind. If ctx ends, it does not wait for the discovery, which takes no
+// context.
+func (c *Client) mappingOf(ctx context.Context, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	type result struct {
+		mapping *meta.RESTMapping
+		err     error
+	}
+
+	found := make(chan result, 1)
+
+	go func() {
+		mapping, err := c.mapper.RESTMapping(gvk.GroupKind(), gvk.Version)
+		found <- result{mapping, err}
+	}()
+
+	select {
+	case r := <-found:
+		return r.mapping, r.err
+	case <-ctx.Done():
+		return nil, fmt.Errorf("discover kind %s: %w", gvk.Kind, context.Cause(ctx))
+	}
 }
 
 func (c *Client) withTimeout(ctx context.Context) (context.Context, context.CancelFunc) {

@@ -22,7 +22,7 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 	ref := transport.Ref{
 		GVK: query.GVK, Namespace: query.Namespace, Name: cmp.Or(query.Name, "with "+labels.Set(query.Labels).String()),
 	}
-	calls, namespaced, err := c.resourceFor(query.GVK, query.Namespace)
+	calls, namespaced, err := c.resourceFor(ctx, query.GVK, query.Namespace)
 
 	switch {
 	case meta.IsNoMatchError(err):
@@ -36,8 +36,8 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 		query.Namespace = ""
 	}
 
-	if read == transport.Cached {
-		if objects := c.cache.find(ctx, query); len(objects) > 0 {
+	if read != transport.Live {
+		if objects, isComplete := c.cache.find(ctx, query); len(objects) > 0 || isComplete && read == transport.Indexed {
 			return objects, nil
 		}
 	}

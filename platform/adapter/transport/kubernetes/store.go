@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -77,18 +78,17 @@ func (s *store) isSynced(ctx context.Context, gvk schema.GroupVersionKind) bool 
 	object.SetGroupVersionKind(gvk)
 
 	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil || s.addHandler(gvk, informer) != nil {
+	if err != nil || s.prepare(ctx, object, informer) != nil {
 		return false
 	}
 
 	return informer.HasSynced()
 }
 
-// addHandler makes the informer of a kind call onChange. It adds the handler only once for each kind.
-func (s *store) addHandler(gvk schema.GroupVersionKind, informer cache.Informer) error {
-	if s.onChange == nil {
-		return nil
-	}
+// prepare indexes the objects of a kind by the label with the ID of their resource, and makes the informer call onChange.
+// It does so only once for each kind.
+func (s *store) prepare(ctx context.Context, object *unstructured.Unstructured, informer cache.Informer) error {
+	gvk := object.GroupVersionKind()
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -97,7 +97,20 @@ func (s *store) addHandler(gvk schema.GroupVersionKind, informer cache.Informer)
 		return nil
 	}
 
-	_, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+	err := s.cache.IndexField(ctx, object, adapter.LabelResourceID, func(o client.Object) []string {
+		return []string{o.GetLabels()[adapter.LabelResourceID]}
+	})
+	if err != nil {
+		return fmt.Errorf("index %s by resource: %w", gvk.Kind, err)
+	}
+
+	s.watchedKinds[gvk] = true
+
+	if s.onChange == nil {
+		return nil
+	}
+
+	_, err = informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		UpdateFunc: func(before, after any) {
 			oldObject, okOld := before.(*unstructured.Unstructured)
 			newObject, okNew := after.(*unstructured.Unstructured)
@@ -120,8 +133,6 @@ func (s *store) addHandler(gvk schema.GroupVersionKind, informer cache.Informer)
 		return fmt.Errorf("watch changes of %s: %w", gvk.Kind, err)
 	}
 
-	s.watchedKinds[gvk] = true
-
 	return nil
 }
 
@@ -131,10 +142,11 @@ func (s *store) notify(object *unstructured.Unstructured, deleted bool) {
 	}
 }
 
-// find returns the matching objects in the cache. It returns none if the watch has not synced.
-func (s *store) find(ctx context.Context, query transport.Query) []*unstructured.Unstructured {
+// find returns the matching objects in the cache, and whether the cache is complete. It returns none if the watch has
+// not synced.
+func (s *store) find(ctx context.Context, query transport.Query) (objects []*unstructured.Unstructured, isComplete bool) {
 	if !s.isSynced(ctx, query.GVK) {
-		return nil
+		return nil, false
 	}
 
 	if query.Name != "" {
@@ -142,18 +154,23 @@ func (s *store) find(ctx context.Context, query transport.Query) []*unstructured
 		object.SetGroupVersionKind(query.GVK)
 
 		if err := s.cache.Get(ctx, client.ObjectKey{Namespace: query.Namespace, Name: query.Name}, object); err != nil {
-			return nil
+			return nil, apierrors.IsNotFound(err)
 		}
 
-		return []*unstructured.Unstructured{object}
+		return []*unstructured.Unstructured{object}, true
 	}
 
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(query.GVK.GroupVersion().WithKind(query.GVK.Kind + "List"))
 
-	if err := s.cache.List(ctx, list, client.InNamespace(query.Namespace), client.MatchingLabels(query.Labels)); err != nil {
-		return nil
+	options := []client.ListOption{client.InNamespace(query.Namespace), client.MatchingLabels(query.Labels)}
+	if id := query.Labels[adapter.LabelResourceID]; id != "" {
+		options = append(options, client.MatchingFields{adapter.LabelResourceID: id})
 	}
 
-	return toPointers(list)
+	if err := s.cache.List(ctx, list, options...); err != nil {
+		return nil, false
+	}
+
+	return toPointers(list), true
 }

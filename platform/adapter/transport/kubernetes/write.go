@@ -145,7 +145,7 @@ type api = dynamic.ResourceInterface
 func (c *Client) write(
 	ctx context.Context, verb string, ref transport.Ref, do func(context.Context, api) (*unstructured.Unstructured, error),
 ) (*unstructured.Unstructured, error) {
-	calls, namespaced, err := c.resourceFor(ref.GVK, ref.Namespace)
+	calls, namespaced, err := c.resourceFor(ctx, ref.GVK, ref.Namespace)
 
 	switch {
 	case err != nil:

@@ -5,11 +5,7 @@ package maestro
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
-	"fmt"
 
-	jsonpatch "github.com/evanphx/json-patch/v5"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
@@ -19,26 +15,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 )
 
-// Check returns an error if the configuration is nil, incomplete or not supported.
-func Check(config *adapter.Maestro) error {
-	switch {
-	case config != nil && (config.GRPCServerAddress != "" || config.HTTPServerAddress != ""):
-		return errors.New("clients.maestro: a Maestro server (grpc_server_address, http_server_address) is not supported; " +
-			"set kube_config_path to use the Open Cluster Management hub, and remove these keys")
-	case config == nil || config.KubeConfigPath == "":
-		return errors.New("clients.maestro: set kube_config_path, the kubeconfig of the Open Cluster Management hub")
-	default:
-		return nil
-	}
-}
-
-// Open creates a client from the configuration. It sets Config and Timeout of the options. The QPS and
+// Open creates a client from the configuration, which was validated. It sets Config and Timeout of the options. The QPS and
 // burst of limits apply to the calls to the hub.
 func Open(config *adapter.Maestro, limits adapter.Kubernetes, options kubernetes.Options) (Client, error) {
-	if err := Check(config); err != nil {
-		return Client{}, err
-	}
-
 	hub, err := kubernetes.LoadConfig(config.KubeConfigPath, limits.QPS, limits.Burst)
 	if err != nil {
 		return Client{}, err
@@ -80,24 +59,9 @@ func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured
 
 // createPatch returns the merge patch from the live work to the desired work.
 func createPatch(live, work *unstructured.Unstructured) (map[string]any, error) {
-	from, err := json.Marshal(specOf(live))
+	document, err := transport.CreateMergePatch(specOf(live), specOf(work))
 	if err != nil {
-		return nil, fmt.Errorf("encode spec: %w", err)
-	}
-
-	to, err := json.Marshal(specOf(work))
-	if err != nil {
-		return nil, fmt.Errorf("encode spec: %w", err)
-	}
-
-	merge, err := jsonpatch.CreateMergePatch(from, to)
-	if err != nil {
-		return nil, fmt.Errorf("compare spec: %w", err)
-	}
-
-	document := map[string]any{}
-	if err := json.Unmarshal(merge, &document); err != nil {
-		return nil, fmt.Errorf("compare spec: %w", err)
+		return nil, err
 	}
 
 	metadata := map[string]any{}

@@ -116,7 +116,8 @@ func matchesQuery(query transport.Query, manifest *unstructured.Unstructured) bo
 	return labels.SelectorFromSet(query.Labels).Matches(labels.Set(manifest.GetLabels()))
 }
 
-// addStatus adds the manifest's statusFeedback and conditions from status.resourceStatus.manifests.
+// addStatus adds the manifest's statusFeedback and conditions from status.resourceStatus.manifests. It adds nothing
+// while the agent has not applied the current spec of the work, because the status is that of an earlier manifest.
 func addStatus(work, manifest *unstructured.Unstructured) *unstructured.Unstructured {
 	statuses, _, _ := unstructured.NestedSlice(work.Object, "status", "resourceStatus", "manifests")
 
@@ -138,6 +139,10 @@ func addStatus(work, manifest *unstructured.Unstructured) *unstructured.Unstruct
 			continue
 		}
 
+		if isOfEarlierSpec(work, status) {
+			continue
+		}
+
 		for _, field := range []string{"statusFeedback", "conditions"} {
 			if value, ok := status[field]; ok {
 				manifest.Object[field] = value
@@ -146,4 +151,17 @@ func addStatus(work, manifest *unstructured.Unstructured) *unstructured.Unstruct
 	}
 
 	return manifest
+}
+
+// isOfEarlierSpec reports whether the status of a manifest is from before the last change of the work's spec. Of its
+// conditions, only Applied has an observedGeneration.
+func isOfEarlierSpec(work *unstructured.Unstructured, status map[string]any) bool {
+	conditions, _ := status["conditions"].([]any)
+
+	return slices.ContainsFunc(conditions, func(item any) bool {
+		condition, _ := item.(map[string]any)
+		observed, hasGeneration := condition["observedGeneration"].(int64)
+
+		return condition["type"] == "Applied" && hasGeneration && observed < work.GetGeneration()
+	})
 }

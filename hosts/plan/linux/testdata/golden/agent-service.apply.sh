@@ -4,20 +4,13 @@ umask 077
 UNIT='hyperfleet-agent.service'
 STABLE='10'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Makes systemd run the service with its current unit and program.
 pid() { systemctl show --property=MainPID --value "$UNIT"; }
-
 main() {
 	local current
 	systemctl daemon-reload
 	systemctl enable --quiet "$UNIT"
 	systemctl restart "$UNIT"
 	if [ "$STABLE" = 0 ]; then return; fi
-
-	# A service that keeps crashing has a new process each time.
 	current=$(pid)
 	sleep "$STABLE"
 	if [ "$current" = 0 ] || [ "$(pid)" != "$current" ]; then

@@ -77,7 +77,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = '37f3b2461968052d4b11213abcb6e6237a8590485570a43ba519b5f4081c4290'
+	test "${sum%% *}" = '77ac89e83081401c9e8070adc1dce1f790f41b54180ce3b1e44bfe62c4f68c72'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:root'
 }

@@ -4,19 +4,9 @@ umask 077
 LOGIN='m1'
 END='--- end of input ---'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Logs the user LOGIN in at the console, now and after each start. Only processes of that
-# session get the keys of machines with macOS. Standard input is the user's password.
 temp=
-# With this locale, a character is a byte.
 LC_ALL=C
-
 owner() { stat -f %Su /dev/console; }
-
-# encode prints the password in the format that loginwindow reads: the password and a NUL,
-# padded to a multiple of 12 bytes and XORed with a key that is the same on all Macs.
 encode() {
 	local key=(0x7d 0x89 0x52 0x23 0xd2 0xbc 0xdd 0xea 0xa3 0xb9 0x1f) text=$1 i code
 	for ((i = 0; i < ${#text} / 12 * 12 + 12; i++)); do
@@ -26,7 +16,6 @@ encode() {
 		printf %b "\\x$code"
 	done
 }
-
 write_password() {
 	local password end
 	IFS= read -r password || true
@@ -35,7 +24,6 @@ write_password() {
 		echo "the input for /etc/kcpassword was truncated: push it again" >&2
 		exit 1
 	fi
-
 	temp=$(mktemp /etc/.hyperfleet.XXXXXX)
 	trap 'rm -f "$temp"' EXIT
 	encode "$password" >"$temp"
@@ -43,19 +31,15 @@ write_password() {
 	chmod 600 "$temp"
 	mv -f "$temp" /etc/kcpassword
 }
-
 main() {
 	local i
 	if fdesetup status </dev/null | grep -q 'FileVault is On'; then
 		echo "FileVault is on, so macOS does not log the user in automatically: turn FileVault off with fdesetup disable" >&2
 		exit 1
 	fi
-
 	write_password
 	defaults write /Library/Preferences/com.apple.loginwindow autoLoginUser -string "$LOGIN"
-	# Keep a session of the user, because machines may run in it.
 	if [ "$(owner)" = "$LOGIN" ]; then return; fi
-
 	killall -HUP loginwindow
 	for ((i = 0; i < 60; i++)); do
 		if [ "$(owner)" = "$LOGIN" ]; then return; fi

@@ -4,28 +4,21 @@ umask 077
 DEST='/usr/local/libexec/hyperfleet/firewall'
 MODE='0755'
 OWNER='root:wheel'
-SHA256='ceda9dda9c48b9424f6730453deae73227edf91d809394ca01f065a821b064b0'
+SHA256='2ad7c02f90840344e3f2e3d51b9655b9294b107fe15b10bd4450e50e715a69e3'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Writes standard input to DEST, completely or not at all.
 temp=
-
 main() {
 	local dir sum
 	dir=$(dirname "$DEST")
 	(umask 022 && mkdir -p "$dir")
 	temp=$(mktemp "$dir/.hyperfleet.XXXXXX")
 	trap 'rm -f "$temp"' EXIT
-
 	cat >"$temp"
 	sum=$(sha256sum <"$temp" 2>/dev/null || shasum -a 256 <"$temp")
 	if [ "${sum%% *}" != "$SHA256" ]; then
 		echo "the checksum of the input for $DEST does not match: push it again" >&2
 		exit 1
 	fi
-
 	chown "$OWNER" "$temp"
 	chmod "$MODE" "$temp"
 	mv -f "$temp" "$DEST"

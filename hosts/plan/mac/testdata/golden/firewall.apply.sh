@@ -6,21 +6,14 @@ RULES='/etc/pf.anchors/hyperfleet.egress'
 CONF='/etc/pf.conf'
 LOADER='/usr/local/libexec/hyperfleet/firewall'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Writes the hyperfleet block of pf.conf, leaves the rest of the file unchanged, and loads our
-# anchor.
 BEGIN='# BEGIN hyperfleet'
 FINISH='# END hyperfleet'
 temp=
-
 main() {
 	if ! pfctl -q -n -a "$ANCHOR" -f "$RULES"; then
 		echo "pf rejects $RULES: nothing was changed" >&2
 		exit 1
 	fi
-
 	temp=$(mktemp "$CONF.XXXXXX")
 	trap 'rm -f "$temp"' EXIT
 	if [ "$(grep -cxF "$BEGIN" "$CONF" || true)" != "$(grep -cxF "$FINISH" "$CONF" || true)" ]; then
@@ -32,7 +25,6 @@ main() {
 		!ours { print }
 		$0 == finish { ours = 0 }' "$CONF" >"$temp"
 	printf '%s\nload anchor "%s" from "%s"\n%s\n' "$BEGIN" "$ANCHOR" "$RULES" "$FINISH" >>"$temp"
-
 	if ! pfctl -q -n -f "$temp"; then
 		echo "pf rejects $CONF with the hyperfleet block: nothing was changed" >&2
 		exit 1
@@ -42,7 +34,6 @@ main() {
 		chmod 0644 "$temp"
 		mv -f "$temp" "$CONF"
 	fi
-
 	"$LOADER"
 	if [ -z "$(pfctl -q -a "$ANCHOR" -s rules)" ]; then
 		echo "the anchor $ANCHOR is empty after it was loaded: machines would reach everything" >&2

@@ -5,22 +5,15 @@ SERVICE='hyperfleet-pn'
 PARENT='en0'
 VLAN='1597'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Creates the VLAN of the private network on the host's Ethernet device. If VLAN is empty, it
-# deletes the VLAN. macOS uses DHCP for the address, as for every new network service.
 field() {
 	networksetup -listVLANs | awk -v want="VLAN User Defined Name: $SERVICE" -v form="$1" '
 		/^VLAN User Defined Name: / { ours = ($0 == want) }
 		ours && $0 ~ form { sub(/^[^:]*: */, ""); print }'
 }
-
 main() {
 	local parent tag device i
 	parent=$(field '^Parent Device: ')
 	tag=$(field '^Tag: ')
-
 	if [ -n "$tag" ] && { [ "$parent" != "$PARENT" ] || [ "$tag" != "$VLAN" ]; }; then
 		networksetup -deleteVLAN "$SERVICE" "$parent" "$tag"
 		tag=
@@ -29,7 +22,6 @@ main() {
 	if [ -z "$tag" ]; then
 		networksetup -createVLAN "$SERVICE" "$PARENT" "$VLAN"
 	fi
-
 	for ((i = 0; i < 60; i++)); do
 		device=$(field '^Device')
 		if [ -n "$device" ] && [ -n "$(ipconfig getifaddr "$device" || true)" ]; then return; fi

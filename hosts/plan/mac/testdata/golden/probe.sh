@@ -30,7 +30,7 @@ probe firewall-anchor
 
 probe_firewall_load() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/firewall' || shasum -a 256 <'/usr/local/libexec/hyperfleet/firewall')
-	test "${sum%% *}" = 'ceda9dda9c48b9424f6730453deae73227edf91d809394ca01f065a821b064b0'
+	test "${sum%% *}" = '2ad7c02f90840344e3f2e3d51b9655b9294b107fe15b10bd4450e50e715a69e3'
 	test ! -L '/usr/local/libexec/hyperfleet/firewall'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/firewall' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/firewall')" = '755 root:wheel'
 }
@@ -59,7 +59,7 @@ probe firewall-job
 
 probe_vmnat_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/vmnat' || shasum -a 256 <'/usr/local/libexec/hyperfleet/vmnat')
-	test "${sum%% *}" = 'e576c5a895a2177feebf17273f372442ba453e0e1a6898fc6df223202886147f'
+	test "${sum%% *}" = '673e36e3fe2e6a42c4b4535e7b34f8ee29c21bb3ab1f6c1bdb216b53acacd8e2'
 	test ! -L '/usr/local/libexec/hyperfleet/vmnat'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/vmnat' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/vmnat')" = '755 root:wheel'
 }
@@ -127,7 +127,7 @@ probe node-exporter
 
 probe_node_exporter_run() {
 	sum=$(sha256sum <'/usr/local/libexec/hyperfleet/node-exporter' || shasum -a 256 <'/usr/local/libexec/hyperfleet/node-exporter')
-	test "${sum%% *}" = '37f3b2461968052d4b11213abcb6e6237a8590485570a43ba519b5f4081c4290'
+	test "${sum%% *}" = '77ac89e83081401c9e8070adc1dce1f790f41b54180ce3b1e44bfe62c4f68c72'
 	test ! -L '/usr/local/libexec/hyperfleet/node-exporter'
 	test "$(stat -c '%a %U:%G' '/usr/local/libexec/hyperfleet/node-exporter' || stat -f '%Lp %Su:%Sg' '/usr/local/libexec/hyperfleet/node-exporter')" = '755 root:wheel'
 }

@@ -7,35 +7,25 @@ ACCEPT_ROUTES='true'
 TAILNET_NAME='mac-1'
 END='--- end of input ---'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Joins the tailnet with the auth key on standard input. The key is in a file that only root can
-# read while tailscale needs it, and never in an argument. This script must not trace commands.
 staged=
-
 main() {
 	local key end i
 	if ! IFS= read -r key || ! IFS= read -r end || [ "$end" != "$END" ]; then
 		echo "the tailnet key was truncated: push it again" >&2
 		exit 1
 	fi
-
 	staged=$(mktemp -d)
 	trap 'rm -rf "$staged"' EXIT
 	printf '%s' "$key" >"$staged/key"
 	chmod 0600 "$staged/key"
-
 	for ((i = 0; i < 30; i++)); do
 		if "$TAILSCALE" status --json >/dev/null 2>&1; then break; fi
 		sleep 1
 	done
-
 	"$TAILSCALE" up --reset --timeout=120s --auth-key="file:$staged/key" \
 		--advertise-tags="$TAGS" --accept-routes="$ACCEPT_ROUTES" \
 		--accept-dns=false --hostname="$TAILNET_NAME" </dev/null
 	rm -rf "$staged"
-
 	for ((i = 0; i < 60; i++)); do
 		if "$TAILSCALE" ip -4 2>/dev/null | grep '^100\.' >/dev/null; then return; fi
 		sleep 1

@@ -7,39 +7,40 @@ STAMP='/var/db/hyperfleet/jobs/io.hyperfleet.tailscaled.plist'
 LOGIN=''
 STABLE='15'
 
-# Copyright The HyperFleet Authors.
-# SPDX-License-Identifier: Apache-2.0
-#
-# Makes launchd run the job of a plist with its current program. If launchd has loaded this
-# version of the plist, the job is restarted in place. Otherwise the job is loaded again. The
-# job runs in the console session of LOGIN, or in the system session if LOGIN is empty.
 domain=system
 if [ -n "$LOGIN" ]; then domain=gui/$(id -u "$LOGIN"); fi
-
 pid() {
 	{ launchctl print "$domain/$JOB" 2>/dev/null || true; } |
 		awk '$1 == "pid" && $2 == "=" && !seen { print $3; seen = 1 }'
 }
-
 is_loaded() { launchctl print "$domain/$JOB" >/dev/null 2>&1; }
-
-reload() {
+unload() {
 	local i
-	if is_loaded; then
-		launchctl bootout "$domain/$JOB"
-		for ((i = 0; i < 60; i++)); do
-			if ! is_loaded; then break; fi
-			sleep 1
-		done
-	fi
+	if ! is_loaded; then return; fi
+	launchctl bootout "$domain/$JOB" || true
+	for ((i = 0; i < 60; i++)); do
+		if ! is_loaded; then return; fi
+		sleep 1
+	done
+	echo "launchd did not stop $JOB within a minute: see launchctl print $domain/$JOB" >&2
+	exit 1
+}
+load() {
+	local i
+	for ((i = 0; i < 10; i++)); do
+		if launchctl bootstrap "$domain" "$PLIST"; then return; fi
+		sleep 1
+	done
+	echo "launchd did not load $JOB: see plutil -lint $PLIST" >&2
+	exit 1
+}
+reload() {
+	unload
 	launchctl enable "$domain/$JOB"
-	launchctl bootstrap "$domain" "$PLIST"
+	load
 	(umask 022 && mkdir -p "$(dirname "$STAMP")")
 	cp "$PLIST" "$STAMP"
 }
-
-# require_stable fails unless a new process runs for STABLE seconds. A job that keeps crashing
-# has a new process each time.
 require_stable() {
 	local before=$1 current i
 	for ((i = 0; i < 60; i++)); do
@@ -57,7 +58,6 @@ require_stable() {
 		exit 1
 	fi
 }
-
 main() {
 	local before
 	before=$(pid)

@@ -1,0 +1,7 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+// provideConfig does nothing: cloud-init writes the configuration before it starts the service.
+func provideConfig(string, Clock) error { return nil }

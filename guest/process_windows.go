@@ -1,0 +1,133 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package guest
+
+import (
+	"errors"
+	"fmt"
+	"os/exec"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/windows"
+)
+
+// chown does nothing: the runner has the account of the service.
+func (*account) chown(string) error { return nil }
+
+// applyTo makes the command run in its own process group.
+func (*account) applyTo(cmd *exec.Cmd) { ownGroup(cmd) }
+
+// ownGroup makes the command run in its own process group, so that a console event reaches the command and its
+// children alone.
+func ownGroup(cmd *exec.Cmd) {
+	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
+}
+
+// jobs hold the job object of each started command. All processes that a command starts belong to its job object, and
+// Windows kills them when the handle is closed, also when the service itself ends.
+var jobs sync.Map // map[*exec.Cmd]windows.Handle
+
+// startGroup starts the command in a job object of its own.
+func startGroup(cmd *exec.Cmd) error {
+	job, err := newJob()
+	if err != nil {
+		return err
+	}
+
+	if err := cmd.Start(); err != nil {
+		return errors.Join(err, windows.CloseHandle(job))
+	}
+
+	if err := assign(job, cmd.Process.Pid); err != nil {
+		return errors.Join(fmt.Errorf("assign process to job object: %w", err), cmd.Process.Kill(), windows.CloseHandle(job))
+	}
+
+	jobs.Store(cmd, job)
+
+	return nil
+}
+
+// newJob returns a job object that kills its processes when its last handle is closed.
+func newJob() (windows.Handle, error) {
+	job, err := windows.CreateJobObject(nil, nil)
+	if err != nil {
+		return 0, fmt.Errorf("create job object: %w", err)
+	}
+
+	limits := windows.JOBOBJECT_EXTENDED_LIMIT_INFORMATION{
+		BasicLimitInformation: windows.JOBOBJECT_BASIC_LIMIT_INFORMATION{LimitFlags: windows.JOB_OBJECT_LIMIT_KILL_ON_JOB_CLOSE},
+	}
+
+	_, err = windows.SetInformationJobObject(job, windows.JobObjectExtendedLimitInformation,
+		uintptr(unsafe.Pointer(&limits)), uint32(unsafe.Sizeof(limits))) //nolint:gosec // the call takes a pointer
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("limit job object: %w", err), windows.CloseHandle(job))
+	}
+
+	return job, nil
+}
+
+func assign(job windows.Handle, pid int) error {
+	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(pid)) //nolint:gosec // a PID
+	if err != nil {
+		return err
+	}
+
+	return errors.Join(windows.AssignProcessToJobObject(job, process), windows.CloseHandle(process))
+}
+
+// signalGroup kills all processes of the command for killSignal, and asks them to end for all other signals, with a
+// console event. It does nothing if the command has not started.
+func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
+	if cmd.Process == nil {
+		return nil
+	}
+
+	if sig != killSignal {
+		return sendBreak(uint32(cmd.Process.Pid)) //nolint:gosec // a PID
+	}
+
+	job, ok := jobs.LoadAndDelete(cmd)
+	if !ok {
+		return cmd.Process.Kill()
+	}
+
+	handle, _ := job.(windows.Handle)
+
+	return errors.Join(windows.TerminateJobObject(handle, 1), windows.CloseHandle(handle))
+}
+
+var (
+	kernel32      = windows.NewLazySystemDLL("kernel32.dll")
+	attachConsole = kernel32.NewProc("AttachConsole")
+	freeConsole   = kernel32.NewProc("FreeConsole")
+	consoleLock   sync.Mutex
+)
+
+// sendBreak sends a break event to a process group. A service has no console, so it attaches to the console of the
+// group for the call.
+func sendBreak(group uint32) error {
+	err := windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, group)
+	if err == nil {
+		return nil
+	}
+
+	consoleLock.Lock()
+	defer consoleLock.Unlock()
+
+	if ok, _, attachErr := attachConsole.Call(uintptr(group)); ok == 0 {
+		return errors.Join(fmt.Errorf("send break event: %w", err), fmt.Errorf("attach to the runner's console: %w", attachErr))
+	}
+
+	defer freeConsole.Call() //nolint:errcheck // the service had no console before
+
+	return windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, group)
+}
+
+// reloadDocker returns an error, because Docker on Windows cannot read its configuration again.
+func reloadDocker(int) error {
+	return errors.New("docker on Windows reads its configuration only when it starts: add the mirrors to the image")
+}

@@ -1,0 +1,153 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machine
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// Marks are annotations that survive the loss of a host's status. An empty value removes an annotation.
+type Marks map[string]string
+
+// keyOf returns a marked value, if the mark is for an object with the host's name. A person may have copied
+// the annotations to another host.
+func keyOf(host Object, annotation string) string {
+	name, value, _ := strings.Cut(host.GetAnnotations()[annotation], " ")
+	if name != host.GetName() {
+		return ""
+	}
+
+	return value
+}
+
+// newMarks returns the marks of all kinds of hosts.
+func newMarks(host Object) Marks {
+	out := Marks{
+		v1alpha1.AnnotationSSHHostKey:   "",
+		v1alpha1.AnnotationBootstrapped: host.GetName() + " " + strconv.FormatBool(host.Host().Bootstrapped),
+	}
+
+	if key := host.Host().SSHHostKey; key != "" {
+		out[v1alpha1.AnnotationSSHHostKey] = host.GetName() + " " + key
+	}
+
+	return out
+}
+
+// isStatusLost returns whether the status of a host was lost, for example because the host was restored from
+// a backup without its status. The marks and the finalizer are older than the status then.
+func isStatusLost(host Object, marks Marks) bool {
+	return len(*host.StatusConditions()) == 0 &&
+		(marks.isOn(host) || controllerutil.ContainsFinalizer(host, v1alpha1.FinalizerHost))
+}
+
+// isOn returns whether a host has one of the marks.
+func (m Marks) isOn(host Object) bool {
+	for annotation := range m {
+		if host.GetAnnotations()[annotation] != "" {
+			return true
+		}
+	}
+
+	return false
+}
+
+// marksOf returns the marks of a host.
+func (r *Reconciler) marksOf(host Object) Marks {
+	out := newMarks(host)
+	maps.Copy(out, r.Kind.Marks(host))
+
+	return out
+}
+
+// recordMarks writes the marks of a host to its annotations. If the status was lost, it returns true, and
+// does not change the marks.
+func (r *Reconciler) recordMarks(ctx context.Context, host Object) (isLost bool, err error) {
+	marks := r.marksOf(host)
+	if isStatusLost(host, marks) {
+		return true, nil
+	}
+
+	before, _ := host.DeepCopyObject().(client.Object)
+	annotations, changed := maps.Clone(host.GetAnnotations()), false
+
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+
+	for annotation, value := range marks {
+		changed = changed || annotations[annotation] != value
+
+		if value == "" {
+			delete(annotations, annotation)
+		} else {
+			annotations[annotation] = value
+		}
+	}
+
+	if !changed || !host.GetDeletionTimestamp().IsZero() {
+		return false, nil
+	}
+
+	host.SetAnnotations(annotations)
+
+	if err := r.Client.Patch(ctx, host, client.MergeFrom(before)); err != nil {
+		return false, fmt.Errorf("mark %s %s: %w", r.Kind.Name(), client.ObjectKeyFromObject(host), err)
+	}
+
+	return false, nil
+}
+
+// readBackUnmarked is for a host from a backup of a version that wrote no marks. It counts as bootstrapped, because
+// a first boot would stop its machines. Its key is unknown, unless the spec has it.
+func (s *scope) readBackUnmarked() {
+	s.status.Bootstrapped = true
+
+	if s.Kind.HostKeys(s.obj).IsEmpty() {
+		s.status.FailureReason = v1alpha1.FailureHostKeyLost
+		s.status.FailureMessage = "the status of the host was lost, and the object has no annotation with the key of the host"
+	}
+}
+
+// readBack reads the facts of a host whose status was lost back from its marks. The host then is not
+// trusted, booted or ordered a second time. What is on the host is unknown, so its configuration is pushed
+// again in the order of the fleet's rollout.
+func readBack(_ context.Context, s *scope) step.Result {
+	if !s.isStatusLost {
+		return step.Done()
+	}
+
+	s.status.SSHHostKey = keyOf(s.obj, v1alpha1.AnnotationSSHHostKey)
+	s.status.Bootstrapped = keyOf(s.obj, v1alpha1.AnnotationBootstrapped) == "true"
+
+	if !s.marksOf(s.obj).isOn(s.obj) {
+		s.readBackUnmarked()
+	}
+
+	s.Kind.ReadBack(s.obj)
+
+	if s.status.Bootstrapped && needsCredential(s) && !s.obj.GetDeletionTimestamp().IsZero() {
+		now := s.Clock.Now() // the credential on the host is valid until then at the latest
+		s.status.NodeCredential = &v1alpha1.HostNodeCredential{
+			From: metav1.NewTime(now), Until: metav1.NewTime(now.Add(s.fleet.Spec.NodeCredentials.Lifetime.Duration)),
+		}
+	}
+
+	s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "StatusReadBack", "Check",
+		"the status was empty: its facts are read back from the annotations and from the host")
+
+	return step.Done()
+}

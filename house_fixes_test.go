@@ -1,0 +1,153 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package hyperfleet_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// maxUnrunFixes is the number of commands in messages that no test runs. Never raise it.
+const maxUnrunFixes = 10
+
+// fixes names the test that runs each command that a message names, in the state in which the message appears, as
+// FOLDER TEST. A value without a test is the reason why none runs the command.
+func fixes() map[string]string {
+	const (
+		templates = "hypervisor/proxmox TestFixesOfTemplates"
+		locked    = "hypervisor/proxmox TestFixOfLockedMachine"
+		virsh     = "the message has no names, so a person completes the command"
+	)
+
+	return map[string]string{
+		"hosts/mac/readback.go: kubectl annotate scalewayapplesiliconmachine": "hosts TestMacsFromOlderBackups",
+		"hosts/nodecert/nodecert.go: kubectl describe csr":                    "it prints the reason, and fixes nothing",
+		"hypervisor/libvirt/check.go: virsh net":                              virsh,
+		"hypervisor/libvirt/get.go: virsh resume":                             virsh,
+		"hypervisor/libvirt/pool.go: virsh pool":                              virsh,
+		"hypervisor/libvirt/resolve.go: virsh pool":                           virsh,
+		"hypervisor/libvirt/template.go: virsh pool":                          virsh,
+		"hypervisor/proxmox/apierror.go: pveum acl modify":                    templates,
+		"hypervisor/proxmox/apierror.go: pveum role add":                      templates,
+		"hypervisor/proxmox/apierror.go: pveum role modify":                   templates,
+		"hypervisor/proxmox/configure.go: qm set":                             "the message has no names, so a person completes the command",
+		"hypervisor/proxmox/making.go: qm destroy":                            locked,
+		"hypervisor/proxmox/making.go: qm unlock":                             locked,
+		"hypervisor/proxmox/resolve.go: qm set":                               templates,
+		"hypervisor/proxmox/template.go: qm template":                         templates,
+		"kit/step/outdated.go: kubectl apply":                                 "cmd/hyperfleet/operator TestOperatorNewerThanItsCRDs",
+		"kit/keep/keep.go: kubectl -n %s edit secret":                         "it opens an editor",
+		"networking/machine/readback.go: kubectl annotate virtualmachine":     "networking TestUnreadAddresses",
+		"networking/machine/readback.go: kubectl get secret":                  "networking TestUnreadAddresses",
+		"networking/machine/readback.go: kubectl get virtualmachineinstance":  "networking TestUnreadAddresses",
+		"platform/adapter/resources/decide.go: kubectl delete":                "platform/adapter/resources TestForeignObjectsAreLeftAlone",
+		"runners/machineclaim/keep.go: kubectl delete machineclaim":           "test/fleet TestFailedMachineIsKept",
+		"runners/machineclaim/readback.go: kubectl annotate machineclaim":     "test/fleet TestUnknownAddressesOfMachine",
+		"runners/machineclaim/keep.go: qm start":                              "it opens a console of the node, and fixes nothing",
+		"runners/machineclaim/keep.go: qm terminal":                           "it opens a console of the node, and fixes nothing",
+	}
+}
+
+// fixCommand is a command that a message tells a person to run. A verb follows the program.
+var fixCommand = regexp.MustCompile(`\b(?:kubectl (?:-n %\w* )?|pveum |qm |virsh )[a-z]+(?: [a-z]+\b)?`)
+
+// TestFixesAreRun checks that each command in a message of a program has a row in fixes, and that its test exists.
+func TestFixesAreRun(t *testing.T) {
+	t.Parallel()
+
+	rows, unrun := fixes(), 0
+
+	for _, fix := range listFixes(t) {
+		where, ok := rows[fix]
+		if !ok {
+			t.Errorf("fixes() has no row %q: name the test that runs the command, or the reason why none does", fix)
+
+			continue
+		}
+
+		delete(rows, fix)
+
+		if folder, test, isTest := strings.Cut(where, " Test"); !isTest || strings.Contains(folder, " ") {
+			unrun++
+		} else if !hasTest(t, folder, "Test"+test) {
+			t.Errorf("%s: there is no Test%s in %s", fix, test, folder)
+		}
+	}
+
+	for fix := range rows {
+		t.Errorf("no message has the command %q", fix)
+	}
+
+	if unrun > maxUnrunFixes {
+		t.Errorf("no test runs %d commands of messages, want at most %d", unrun, maxUnrunFixes)
+	}
+}
+
+// listFixes returns the commands in the strings of all areas, each with its file.
+func listFixes(t *testing.T) []string {
+	t.Helper()
+
+	var out []string
+
+	walk(t, func(path string) {
+		path = filepath.ToSlash(path)
+
+		area, _, _ := strings.Cut(path, "/")
+		if !slices.Contains([]string{"bridge", "hosts", "hypervisor", "identity", "kit", "networking", "platform", "runners", "workload"}, area) ||
+			!strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return
+		}
+
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		ast.Inspect(file, func(node ast.Node) bool {
+			literal, ok := node.(*ast.BasicLit)
+			if !ok || literal.Kind != token.STRING {
+				return true
+			}
+
+			text, err := strconv.Unquote(literal.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+
+			for _, command := range fixCommand.FindAllString(text, -1) {
+				out = append(out, path+": "+command)
+			}
+
+			return true
+		})
+	})
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
+
+// hasTest returns whether a test of a folder exists.
+func hasTest(t *testing.T, folder, test string) bool {
+	t.Helper()
+
+	files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return slices.ContainsFunc(files, func(file string) bool {
+		code, err := os.ReadFile(file)
+
+		return err == nil && strings.Contains(string(code), "\nfunc "+test+"(")
+	})
+}

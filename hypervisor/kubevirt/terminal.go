@@ -1,0 +1,37 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"io"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+var (
+	_ hypervisor.Terminal = (*Provider)(nil)
+	_ hypervisor.Executor = (*Provider)(nil)
+)
+
+// OpenTerminal refuses with the command of KubeVirt's own client, whose users Kubernetes authorizes.
+func (p *Provider) OpenTerminal(ctx context.Context, ref hypervisor.MachineRef) (io.ReadWriteCloser, error) {
+	return nil, p.refer(ctx, ref, "open the console", "virtctl console ")
+}
+
+// Execute refuses, as OpenTerminal does. KubeVirt's API runs no commands in machines.
+func (p *Provider) Execute(ctx context.Context, ref hypervisor.MachineRef, _ []string) (hypervisor.ExecResult, error) {
+	return hypervisor.ExecResult{}, p.refer(ctx, ref, "run a command", "virtctl ssh USER@vmi/")
+}
+
+// refer returns an error that names a command for a machine that exists.
+func (p *Provider) refer(ctx context.Context, ref hypervisor.MachineRef, action, command string) error {
+	m, err := p.Get(ctx, ref)
+	if err != nil {
+		return err
+	}
+
+	return hypervisor.Errorf(hypervisor.Rejected, "UseVirtctl", "%s of machine %s: the operator does not do this on KubeVirt: "+
+		"with an account of the KubeVirt cluster, use: %s%s --namespace %s", action, m.Name, command, m.Name, p.config.Namespace)
+}

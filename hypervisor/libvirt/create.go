@@ -1,0 +1,427 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+
+	golibvirt "github.com/digitalocean/go-libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// machine is a machine to create on a host.
+type machine struct {
+	provider *Provider
+	host     *host
+	spec     hypervisor.MachineSpec
+	uuid     golibvirt.UUID
+	name     string
+}
+
+func (m *machine) volumeName(suffix string) string {
+	return m.provider.identity.volumeName(m.spec.ID, m.spec.Owner.UID, suffix)
+}
+
+func (m *machine) diskName() string { return m.volumeName(diskSuffix) }
+func (m *machine) isoName() string  { return m.volumeName(isoSuffix) }
+
+// domain returns the reference to the machine's domain. libvirt finds a domain by its UUID.
+func (m *machine) domain() golibvirt.Domain {
+	return golibvirt.Domain{Name: m.name, UUID: m.uuid, ID: -1}
+}
+
+// Ensure creates the machine; see hypervisor.Provider.
+func (p *Provider) Ensure(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, error) {
+	spec.Standby = true
+
+	return p.advance(ctx, spec, nil)
+}
+
+// Start creates and starts the machine; see hypervisor.Provider.
+func (p *Provider) Start(
+	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	spec.Standby = false
+
+	return p.advance(ctx, spec, seed)
+}
+
+// advance does as much for the machine as it can without waiting. A standby machine is done when it is
+// prepared, and another machine when it runs.
+func (p *Provider) advance(
+	ctx context.Context, spec hypervisor.MachineSpec, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	if spec.ID == 0 {
+		return hypervisor.Machine{}, errors.New("create machine: the spec has no reserved id")
+	}
+
+	if err := p.ids.LoadClaimed(ctx, p.options.ListClaimedIDs); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	h, ok := p.byName[spec.Node]
+	if !ok {
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.IDTaken, "HostRemoved",
+			"create machine %d: host %q is not in spec.libvirt.hosts", spec.ID, spec.Node)
+	}
+
+	// Only one call at a time works on a machine, so that only one credential is created for it.
+	p.locks.LockKey(spec.Owner.UID)
+	defer p.locks.UnlockKey(spec.Owner.UID) //nolint:errcheck // a hashed mutex returns no error
+
+	isNew := p.ids.Confirm(spec.ID, spec.Owner.UID)
+
+	if err := h.refresh(ctx, p.maxListAge()); err != nil {
+		return hypervisor.Machine{}, p.explainUnavailable(h, spec, isNew, err)
+	}
+
+	m := &machine{
+		provider: p, host: h, spec: spec, uuid: p.identity.machineUUID(spec.ID, spec.Owner.UID),
+		name: hypervisor.MachineName(spec.Owner, spec.ID),
+	}
+	p.progress.update(m.uuid, func(w *work) { w.host = h })
+
+	d, exists := h.find(m.uuid)
+
+	switch {
+	case exists && d.isOurs:
+		return p.advanceExisting(ctx, m, d, seed)
+	case exists:
+		return hypervisor.Machine{}, p.newIDTakenError(m)
+	default:
+		return p.create(ctx, m, seed)
+	}
+}
+
+// explainUnavailable returns the error for a machine whose host does not respond. A machine that cannot exist yet is
+// placed on another host.
+func (p *Provider) explainUnavailable(h *host, spec hypervisor.MachineSpec, isNew bool, err error) error {
+	if !isNew || !hypervisor.Is(err, hypervisor.Unavailable) {
+		return err
+	}
+
+	p.placement.done(spec.Owner.UID)
+	p.ids.Release(spec.ID, spec.Owner.UID)
+
+	return &hypervisor.Error{
+		Kind: hypervisor.IDTaken, Reason: "HostUnreachable",
+		Message: fmt.Sprintf("create machine %d: host %s does not respond, so the machine is placed on another host",
+			spec.ID, h.config.Name),
+		Err: err,
+	}
+}
+
+func (p *Provider) newIDTakenError(m *machine) error {
+	p.ids.MarkTaken(m.spec.ID, m.spec.Owner.UID)
+	p.progress.forget(m.uuid)
+
+	return hypervisor.Errorf(hypervisor.IDTaken, "IDTaken",
+		"create machine: domain %s of host %s exists already and has another owner", m.name, m.host.config.Name)
+}
+
+// create creates a machine that does not exist.
+func (p *Provider) create(
+	ctx context.Context, m *machine, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	if _, isTaken := m.host.findName(m.name); isTaken {
+		return hypervisor.Machine{}, p.newIDTakenError(m)
+	}
+
+	// A claim of a restored backup may have an address that was allocated again since.
+	if err := p.checkAddresses(m.spec); err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	created := domain{uuid: m.uuid, name: m.name, isOurs: true, record: p.identity.newRecord(m.spec, p.clock.Now())}
+
+	hasDisk, err := p.ensureDisk(ctx, m)
+	if err != nil || !hasDisk {
+		waiting := newMachine(m.host, created)
+		waiting.State, waiting.Cloned, waiting.Message = hypervisor.StateCreating, false, "the disk is being cloned"
+
+		return waiting, err
+	}
+
+	if m.spec.Standby {
+		return p.define(ctx, m, created)
+	}
+
+	return p.start(ctx, m, created, seed)
+}
+
+// newDefinition returns what the definition of the machine is made from.
+func (p *Provider) newDefinition(ctx context.Context, m *machine, record Record) (definition, error) {
+	s, err := m.host.current(ctx)
+	if err != nil {
+		return definition{}, err
+	}
+
+	out := definition{
+		uuid: m.uuid, name: m.name, record: record, mac: p.identity.machineMAC(m.spec.ID), shape: m.spec.Shape,
+		facts: s.facts, config: m.host.config,
+	}
+
+	if out.template, err = m.host.template(ctx, m.spec.Template); err != nil {
+		return out, err
+	}
+
+	pool, err := m.host.knownStorage(ctx)
+	out.diskPath, out.isoPath = path.Join(pool.dir, m.diskName()), path.Join(pool.dir, m.isoName())
+
+	return out, err
+}
+
+// define defines a standby machine, with its owner's record.
+func (p *Provider) define(ctx context.Context, m *machine, d domain) (hypervisor.Machine, error) {
+	made, err := p.newDefinition(ctx, m, d.record)
+	if err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	text, err := made.encode(false)
+	if err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	err = m.host.call(ctx, newWrite("defineDomain"), func(rpc *golibvirt.Libvirt) error {
+		// A definition replaces another one with the same UUID, and with it the mark that the machine was started.
+		if _, err := rpc.DomainLookupByUUID(m.uuid); !golibvirt.IsNotFound(err) {
+			if err == nil {
+				err = errStale
+			}
+
+			return err
+		}
+
+		_, err := rpc.DomainDefineXMLFlags(text, golibvirt.DomainDefineValidate)
+
+		return err
+	})
+	if err != nil {
+		return hypervisor.Machine{}, p.explainConflict(ctx, m, err)
+	}
+
+	m.host.put(d)
+	p.placement.done(m.spec.Owner.UID)
+
+	return newMachine(m.host, d), nil
+}
+
+// errStale means that the inventory of the host is out of date.
+var errStale = errors.New("the domain has changed")
+
+// explainConflict returns the error for a domain that cannot be created. If the name belongs to a domain of
+// another owner, the disk and the ISO are deleted, because the machine gets another ID.
+func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) error {
+	isConflict := errors.Is(err, errStale) ||
+		hasCode(err, golibvirt.ErrOperationFailed, golibvirt.ErrOperationInvalid, golibvirt.ErrDomExist)
+	if !isConflict {
+		return err
+	}
+
+	if listErr := m.host.refresh(ctx, 0); listErr != nil {
+		return listErr
+	}
+
+	if d, ok := m.host.findName(m.name); ok && d.uuid != m.uuid {
+		for _, name := range []string{m.isoName(), m.diskName()} {
+			if err := m.host.deleteVolume(ctx, name); err != nil {
+				return err
+			}
+		}
+
+		return p.newIDTakenError(m)
+	}
+
+	if _, ok := m.host.find(m.uuid); ok {
+		return &hypervisor.Error{
+			Kind: hypervisor.Busy, Reason: "Busy", Message: fmt.Sprintf("create machine %s: its domain has changed", m.name), Err: err,
+		}
+	}
+
+	return err
+}
+
+// start starts a machine that never ran: its guest waits until the mark that it was started is written.
+func (p *Provider) start(
+	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	made, err := p.newDefinition(ctx, m, d.record)
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	unmarked, err := made.encode(false)
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	marked, err := made.encode(true)
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	if err := p.ensureISO(ctx, m, seed); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	err = m.host.call(ctx, newWrite("createDomain"), func(rpc *golibvirt.Libvirt) error {
+		_, err := rpc.DomainCreateXML(unmarked, golibvirt.DomainStartPaused)
+
+		return err
+	})
+	if err != nil {
+		return newMachine(m.host, d), p.explainConflict(ctx, m, err)
+	}
+
+	// The guest waits, so the console shows all of its output.
+	if s, err := m.host.current(ctx); err == nil {
+		m.host.openConsole(ctx, s, d)
+	}
+
+	d.active, d.waiting, d.cpu, d.memory = true, true, int64(m.spec.Shape.CPU), m.spec.Shape.Memory
+	m.host.put(d)
+	p.placement.done(m.spec.Owner.UID)
+
+	return p.resume(ctx, m, d, marked)
+}
+
+// resume writes the mark that the machine was started, if marked is not empty, and then lets its guest run.
+func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked string) (hypervisor.Machine, error) {
+	if marked != "" {
+		err := m.host.call(ctx, newWrite("defineDomain"), func(rpc *golibvirt.Libvirt) error {
+			_, err := rpc.DomainDefineXMLFlags(marked, 0)
+
+			return err
+		})
+		if err != nil {
+			return newMachine(m.host, d), err
+		}
+
+		d.started = true
+		m.host.put(d)
+	}
+
+	err := m.host.call(ctx, newWrite("resumeDomain"), func(rpc *golibvirt.Libvirt) error {
+		return rpc.DomainResume(m.domain())
+	})
+	if hasCode(err, golibvirt.ErrOperationInvalid) {
+		// It runs already, or it has powered off since the last list.
+		return newMachine(m.host, d), m.host.refresh(ctx, 0)
+	}
+
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	d.waiting = false
+	m.host.put(d)
+
+	// QEMU has opened the ISO, so its credential need not stay in the pool.
+	if err := m.host.deleteVolume(ctx, m.isoName()); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	p.progress.update(m.uuid, func(w *work) { *w = work{host: m.host, hasLostISO: true} })
+
+	return newMachine(m.host, d), nil
+}
+
+// advanceExisting does as much for an existing machine as it can without waiting.
+func (p *Provider) advanceExisting(
+	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	switch {
+	case d.active && !d.started:
+		marked, err := m.readMarked(ctx, d)
+		if err != nil {
+			return newMachine(m.host, d), err
+		}
+
+		return p.resume(ctx, m, d, marked)
+	case d.active && d.waiting:
+		return p.resume(ctx, m, d, "")
+	case d.active:
+		return newMachine(m.host, d), nil
+	case d.started:
+		return newMachine(m.host, d), nil
+	case m.spec.Standby:
+		return newMachine(m.host, d), nil
+	}
+
+	// Another process may have started the machine since the last list.
+	s, err := m.host.current(ctx)
+	if err == nil {
+		err = m.host.readRecord(ctx, s, &d)
+	}
+
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	if d.started {
+		m.host.put(d)
+
+		return m.host.readMachine(ctx, d) // it may run
+	}
+
+	if err := p.admit(m, s); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	return p.start(ctx, m, d, seed)
+}
+
+// admit reserves the memory of a prepared machine that is about to start.
+func (p *Provider) admit(m *machine, s *session) error {
+	p.placement.mu.Lock()
+	defer p.placement.mu.Unlock()
+
+	delete(p.placement.pending, m.spec.Owner.UID)
+
+	free := m.host.total(s).Memory - m.host.used().Memory - p.placement.reserved(m.host, p.clock.Now()).Memory
+	if free < m.spec.Shape.Memory {
+		return hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
+			"start machine %s: %d MiB of memory of host %s are free", m.name, free>>20, m.host.config.Name)
+	}
+
+	p.placement.put(m.spec, m.host, p.clock.Now())
+
+	return nil
+}
+
+// readMarked returns the definition of a machine that an earlier process has started, with the mark.
+func (m *machine) readMarked(ctx context.Context, d domain) (string, error) {
+	var text string
+
+	err := m.host.call(ctx, newRead("readDomain"), func(rpc *golibvirt.Libvirt) error {
+		var err error
+
+		text, err = rpc.DomainGetXMLDesc(m.domain(), golibvirt.DomainXMLInactive|golibvirt.DomainXMLSecure)
+
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+
+	var parsed libvirtxml.Domain
+	if err := parsed.Unmarshal(text); err != nil {
+		return "", fmt.Errorf("decode domain %s of host %s: %w", m.name, m.host.config.Name, err)
+	}
+
+	element, err := encodeMetadata(d.record, true)
+	if err != nil {
+		return "", err
+	}
+
+	parsed.Metadata = &libvirtxml.DomainMetadata{XML: element}
+
+	return parsed.Marshal()
+}

@@ -1,0 +1,103 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package libvirt_test
+
+import (
+	"context"
+	"crypto/x509"
+	"encoding/pem"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
+)
+
+// guideBlock matches a block of commands that this test runs.
+var guideBlock = regexp.MustCompile("(?s)<!-- run: TestLibvirtGuide in hypervisor/libvirt -->\n```sh\n(.*?)```")
+
+// TestLibvirtGuide runs the commands of the guide on a host, and then creates a machine from the template.
+func TestLibvirtGuide(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+
+	page, err := os.ReadFile("../../docs/guides/libvirt.md")
+	s.must(err)
+
+	blocks := guideBlock.FindAllStringSubmatch(string(page), -1)
+	if len(blocks) != 3 {
+		t.Fatalf("the guide has %d blocks of commands, want 3", len(blocks))
+	}
+
+	// The pool and the domain have names and directories of their own, because other cases use the host as well.
+	target := filepath.Join(shared.Dir, "guide")
+	own := strings.NewReplacer("/var/lib/libvirt/runners", target, " runners", " guide-"+s.name, "metadata runner", "metadata "+s.name)
+	dir := t.TempDir()
+
+	run := func(script string) {
+		t.Helper()
+
+		command := exec.CommandContext(context.Background(), "sh", "-ec", script) // also in the cleanup
+		command.Dir, command.Env = dir, append(os.Environ(), "LIBVIRT_DEFAULT_URI="+shared.URI(), "HOME="+dir)
+
+		if out, err := command.CombinedOutput(); err != nil {
+			t.Fatalf("%v\n%s\n%s", err, script, out)
+		}
+	}
+
+	run("qemu-img create -q -f qcow2 runner.qcow2 8M")
+	s.defineTemplate(s.name)
+
+	for _, block := range blocks {
+		run(own.Replace(block[1]))
+	}
+
+	t.Cleanup(func() { run("virsh -q pool-destroy guide-" + s.name + " && virsh -q pool-undefine guide-" + s.name) })
+	s.checkCertificates(dir)
+
+	s.config.Hosts[0].StoragePool = "guide-" + s.name
+
+	p, err := libvirt.New(s.config, hypervisor.Options{OperatorUID: "operator"})
+	s.must(err)
+	t.Cleanup(p.Close)
+
+	shape := hypervisor.Shape{CPU: 1, Memory: 64 * mebibyte, Linked: true}
+	for _, ref := range []hypervisor.TemplateRef{
+		{Kind: hypervisor.TemplateStorageVolume, Name: "runner.qcow2"}, {Kind: hypervisor.TemplateDomain, Name: s.name},
+	} {
+		if _, err := p.Resolve(t.Context(), ref, shape); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// checkCertificates checks that the guide's certificates are valid for a host and for the operator.
+func (s *site) checkCertificates(dir string) {
+	s.t.Helper()
+
+	parse := func(name string) *x509.Certificate {
+		raw, err := os.ReadFile(filepath.Join(dir, name))
+		s.must(err)
+
+		block, _ := pem.Decode(raw)
+		cert, err := x509.ParseCertificate(block.Bytes)
+		s.must(err)
+
+		return cert
+	}
+
+	roots := x509.NewCertPool()
+	roots.AddCert(parse("cacert.pem"))
+
+	_, err := parse("servercert.pem").Verify(x509.VerifyOptions{Roots: roots, DNSName: "host-1.example.com"})
+	s.must(err)
+
+	_, err = parse("client.pem").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+	s.must(err)
+}

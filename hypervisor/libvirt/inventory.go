@@ -1,0 +1,351 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package libvirt
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	golibvirt "github.com/digitalocean/go-libvirt"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// inventory holds the domains of a host, as libvirt's events and the last list show them.
+type inventory struct {
+	domains map[golibvirt.UUID]domain
+	// listedAt is the time of the last list. It is zero if the domains must be listed again.
+	listedAt time.Time
+	// touched holds the domains that have changed since a list has begun, which may show their old state.
+	// isOutdated is true if an event during the list needs another list.
+	touched    map[golibvirt.UUID]bool
+	isOutdated bool
+}
+
+// domain is the last observed state of a domain.
+type domain struct {
+	uuid golibvirt.UUID
+	name string
+	// active is true if QEMU runs. Then waiting is true if the guest waits to be resumed, and full is true
+	// if it waits because its storage is full.
+	active, waiting, full bool
+	cpu                   int64
+	memory                int64
+	// isOurs is true if the domain is this operator's machine with the record. started is true if the guest
+	// may have run.
+	isOurs  bool
+	record  Record
+	started bool
+}
+
+// Names of the fields in libvirt's statistics of a domain.
+const (
+	statState     = "state.state"
+	statReason    = "state.reason"
+	statMaxMemory = "balloon.maximum"
+	statCPUs      = "vcpu.current"
+	kibibyte      = 1024
+)
+
+func newDomain(stats golibvirt.DomainStatsRecord) domain {
+	d := domain{uuid: stats.Dom.UUID, name: stats.Dom.Name}
+	values := map[string]int64{}
+
+	for _, p := range stats.Params {
+		switch v := p.Value.I.(type) {
+		case int32:
+			values[p.Field] = int64(v)
+		case uint32:
+			values[p.Field] = int64(v)
+		case int64:
+			values[p.Field] = v
+		case uint64:
+			values[p.Field] = int64(v) //nolint:gosec // kibibytes and counts
+		}
+	}
+
+	state := golibvirt.DomainState(values[statState])          //nolint:gosec // a small number
+	reason := golibvirt.DomainPausedReason(values[statReason]) //nolint:gosec // a small number
+	d.active = state != golibvirt.DomainShutoff && state != golibvirt.DomainNostate
+	d.waiting = state == golibvirt.DomainPaused &&
+		(reason == golibvirt.DomainPausedUser || reason == golibvirt.DomainPausedStartingUp)
+	d.full = state == golibvirt.DomainPaused && reason == golibvirt.DomainPausedIoerror
+	d.cpu, d.memory = values[statCPUs], values[statMaxMemory]*kibibyte
+
+	return d
+}
+
+// list lists the host's domains by one call. It makes one more call for each machine of this operator that
+// it does not know yet.
+func (h *host) list(ctx context.Context, s *session) error {
+	h.listMu.Lock()
+	defer h.listMu.Unlock()
+
+	var (
+		stats    []golibvirt.DomainStatsRecord
+		listedAt = h.provider.clock.Now()
+	)
+
+	h.beginList()
+
+	err := h.callSession(ctx, s, newRead("listDomains"), func(rpc *golibvirt.Libvirt) error {
+		var err error
+
+		wanted := golibvirt.DomainStatsState | golibvirt.DomainStatsBalloon | golibvirt.DomainStatsVCPU
+		stats, err = rpc.ConnectGetAllDomainStats(nil, uint32(wanted), uint32(golibvirt.ConnectGetAllDomainsStatsNowait))
+
+		return err
+	})
+	if err != nil {
+		return err
+	}
+
+	known := h.domains()
+	domains := make(map[golibvirt.UUID]domain, len(stats))
+	prefix := h.provider.identity.uuidPrefix()
+
+	for _, record := range stats {
+		d := newDomain(record)
+
+		if bytes.HasPrefix(d.uuid[:], prefix) {
+			old, ok := known[d.uuid]
+			if !ok || !old.isOurs || !old.started {
+				if err := h.readRecord(ctx, s, &d); err != nil {
+					return err
+				}
+			} else {
+				d.isOurs, d.record, d.started = true, old.record, true
+			}
+		}
+
+		if d.isOurs && d.active {
+			h.openConsole(ctx, s, d)
+		}
+
+		domains[d.uuid] = d
+	}
+
+	h.endList(domains, listedAt)
+	h.wakeChanged(known, domains)
+
+	return nil
+}
+
+func (h *host) beginList() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.inventory.touched, h.inventory.isOutdated = map[golibvirt.UUID]bool{}, false
+}
+
+// endList replaces the inventory by the list, except for domains that have changed in the meantime.
+func (h *host) endList(domains map[golibvirt.UUID]domain, listedAt time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for uuid := range h.inventory.touched {
+		if d, ok := h.inventory.domains[uuid]; ok {
+			domains[uuid] = d
+		} else {
+			delete(domains, uuid)
+		}
+	}
+
+	if h.inventory.isOutdated {
+		listedAt = time.Time{}
+	}
+
+	h.inventory = inventory{domains: domains, listedAt: listedAt}
+}
+
+// invalidate makes the next reader list the domains again, because a change may have had an effect.
+func (h *host) invalidate() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	h.inventory.listedAt, h.inventory.isOutdated = time.Time{}, true
+}
+
+// touch records that a domain has changed. The caller holds the lock.
+func (h *host) touch(uuid golibvirt.UUID) {
+	if h.inventory.touched != nil {
+		h.inventory.touched[uuid] = true
+	}
+}
+
+// readRecord reads the metadata of a domain. A running domain has two definitions. The mark that it was
+// started is only in the persistent one, which may not exist yet.
+func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
+	var element string
+
+	err := h.callSession(ctx, s, newRead("readMetadata"), func(rpc *golibvirt.Libvirt) error {
+		read := func(from golibvirt.DomainModificationImpact) error {
+			var err error
+
+			element, err = rpc.DomainGetMetadata(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1},
+				int32(golibvirt.DomainMetadataElement), golibvirt.OptString{MetadataURI}, from)
+
+			return err
+		}
+
+		err := read(golibvirt.DomainAffectConfig)
+		if hasCode(err, golibvirt.ErrOperationInvalid, golibvirt.ErrInvalidArg) {
+			err = read(golibvirt.DomainAffectLive)
+		}
+
+		return err
+	})
+
+	if hypervisor.Is(err, hypervisor.NotFound) || hasCode(err, golibvirt.ErrNoDomainMetadata) {
+		return nil // the domain is gone, or it is not a machine
+	}
+
+	if err != nil {
+		return err
+	}
+
+	record, started, err := ParseMetadata(element)
+	if errors.Is(err, hypervisor.ErrNoRecord) || !h.provider.identity.owns(record, d.uuid) {
+		return nil
+	}
+
+	d.isOurs, d.record, d.started = true, record, started
+
+	return nil
+}
+
+// wakeChanged wakes the owners of the machines that differ between two lists.
+func (h *host) wakeChanged(before, after map[golibvirt.UUID]domain) {
+	for uuid, old := range before {
+		if now, ok := after[uuid]; old.isOurs && (!ok || now.active != old.active || now.full != old.full) {
+			h.provider.options.Wake(old.record.Owner())
+		}
+	}
+}
+
+// refresh lists the domains if the last list is older than maxAge.
+func (h *host) refresh(ctx context.Context, maxAge time.Duration) error {
+	s, err := h.current(ctx)
+	if err != nil {
+		return err
+	}
+
+	h.mu.Lock()
+	isFresh := !h.inventory.listedAt.IsZero() && h.provider.clock.Since(h.inventory.listedAt) <= maxAge
+	h.mu.Unlock()
+
+	if isFresh {
+		return nil
+	}
+
+	return h.list(ctx, s)
+}
+
+// domains returns a copy of the inventory.
+func (h *host) domains() map[golibvirt.UUID]domain {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	return maps.Clone(h.inventory.domains)
+}
+
+// find returns a domain of the inventory.
+func (h *host) find(uuid golibvirt.UUID) (domain, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	d, ok := h.inventory.domains[uuid]
+
+	return d, ok
+}
+
+// findName returns the domain of the inventory that has the name.
+func (h *host) findName(name string) (domain, bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	for _, d := range h.inventory.domains {
+		if d.name == name {
+			return d, true
+		}
+	}
+
+	return domain{}, false
+}
+
+// put records what a call of this process has changed.
+func (h *host) put(d domain) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.inventory.domains == nil {
+		h.inventory.domains = map[golibvirt.UUID]domain{}
+	}
+
+	h.inventory.domains[d.uuid] = d
+	h.touch(d.uuid)
+}
+
+// remove records that a call of this process has deleted the domain.
+func (h *host) remove(uuid golibvirt.UUID) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	delete(h.inventory.domains, uuid)
+	h.touch(uuid)
+}
+
+// applyEvent applies an event to the inventory and wakes the owner of the machine. If the event does not say
+// enough, the next reader lists the domains again.
+func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
+	isWorkedOn := h.provider.progress.get(event.Dom.UUID).host == h
+
+	h.mu.Lock()
+	d, isKnown := h.inventory.domains[event.Dom.UUID]
+	// Another process of this operator has created the machine. The next list shows domains of others.
+	needsList := false
+	isNewMachine := !isKnown && !isWorkedOn && bytes.HasPrefix(event.Dom.UUID[:], h.provider.identity.uuidPrefix())
+
+	switch golibvirt.DomainEventType(event.Event) { //nolint:exhaustive // the others change nothing here
+	case golibvirt.DomainEventDefined:
+		needsList = isNewMachine
+	case golibvirt.DomainEventStarted:
+		d.active, needsList = true, isNewMachine
+	case golibvirt.DomainEventSuspended:
+		d.full = golibvirt.DomainEventSuspendedDetailType(event.Detail) == golibvirt.DomainEventSuspendedIoerror
+		d.waiting = !d.full
+	case golibvirt.DomainEventResumed:
+		d.waiting, d.full = false, false
+	case golibvirt.DomainEventStopped:
+		d.active, d.waiting, d.full = false, false, false
+		// A machine without the mark may have no persistent definition. Then it is gone now.
+		needsList = d.isOurs && !d.started
+	case golibvirt.DomainEventUndefined:
+		needsList = d.isOurs && d.active
+
+		if !d.active {
+			delete(h.inventory.domains, event.Dom.UUID)
+
+			isKnown = false
+		}
+	}
+
+	if isKnown {
+		h.inventory.domains[event.Dom.UUID] = d
+	}
+
+	h.touch(event.Dom.UUID)
+
+	if needsList {
+		h.inventory.listedAt, h.inventory.isOutdated = time.Time{}, true
+	}
+	h.mu.Unlock()
+
+	if d.isOurs {
+		h.provider.options.Wake(d.record.Owner())
+	}
+}

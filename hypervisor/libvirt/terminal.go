@@ -1,0 +1,322 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package libvirt
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	golibvirt "github.com/digitalocean/go-libvirt"
+	"github.com/digitalocean/go-libvirt/socket/dialers"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+var (
+	_ hypervisor.Terminal = (*Provider)(nil)
+	_ hypervisor.Executor = (*Provider)(nil)
+)
+
+// Fields of the header of libvirt's messages, and their values for the stream of a console.
+const (
+	headerBytes                = minMessage
+	procedureStart, typeStart  = 12, 16
+	serialStart, statusStart   = 20, 24
+	procedureOpenConsole       = 201
+	messageCall, messageStream = 0, 3
+	statusContinue             = 2
+	maxInput                   = 64 << 10
+	// agentTimeout is how many seconds libvirt waits for a guest agent, first until it is synchronized and then for its
+	// response. A call takes longer than both, because its timeout ends the connection to the host, which the guest must
+	// not be able to do.
+	agentTimeout             = 10
+	agentCallTimeout         = 3 * agentTimeout * time.Second
+	agentInterval            = 200 * time.Millisecond
+	kindExec, kindExecStatus = "guest-exec", "guest-exec-status"
+	signalExitCode           = 128 // as shells report it
+)
+
+// terminal is a live console over a connection of its own. The library reads the console's stream, but cannot write to
+// it, so terminal writes the messages of the stream itself. Nothing else is sent while the console is open.
+type terminal struct {
+	*io.PipeReader
+
+	wire *wire
+
+	mu sync.Mutex
+	// header is the header of the library's call that has opened the console.
+	header []byte
+}
+
+// Write sends input to the console.
+func (t *terminal) Write(p []byte) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+
+	for sent := 0; sent < len(p); sent += maxInput {
+		part := p[sent:min(sent+maxInput, len(p))]
+		message := append(make([]byte, 0, headerBytes+len(part)), t.header...)
+		binary.BigEndian.PutUint32(message, uint32(headerBytes+len(part))) //nolint:gosec // at most maxInput
+		binary.BigEndian.PutUint32(message[typeStart:], messageStream)
+		binary.BigEndian.PutUint32(message[statusStart:], statusContinue)
+
+		if _, err := t.wire.Write(append(message, part...)); err != nil {
+			return sent, err
+		}
+	}
+
+	return len(p), nil
+}
+
+// Close closes the console and its connection.
+func (t *terminal) Close() error { return errors.Join(t.wire.Close(), t.PipeReader.Close()) }
+
+// viewer passes output on. It drops the output after the viewer has gone, because the library must read on.
+type viewer struct{ *io.PipeWriter }
+
+func (v viewer) Write(p []byte) (int, error) {
+	_, _ = v.PipeWriter.Write(p)
+
+	return len(p), nil
+}
+
+// recorder passes messages on, and keeps the header of the call that opens a console.
+type recorder struct {
+	*wire
+
+	opened chan []byte
+}
+
+func (r *recorder) Write(p []byte) (int, error) {
+	n, err := r.wire.Write(p)
+
+	if err == nil && len(p) >= headerBytes && binary.BigEndian.Uint32(p[procedureStart:]) == procedureOpenConsole &&
+		binary.BigEndian.Uint32(p[typeStart:]) == messageCall {
+		r.opened <- append([]byte(nil), p[:headerBytes]...)
+	}
+
+	return n, err
+}
+
+// OpenTerminal opens the live console of a running machine; see hypervisor.Terminal.
+func (p *Provider) OpenTerminal(ctx context.Context, ref hypervisor.MachineRef) (io.ReadWriteCloser, error) {
+	h, d, err := p.findRunning(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+
+	kept := p.consoles.ensure(d.uuid)
+
+	var out *terminal
+
+	err = p.wrapCall(ctx, hypervisor.Call{Operation: "openTerminal", Write: true}, func() error {
+		out, err = h.openTerminal(ctx, d, kept)
+
+		return err
+	})
+
+	return out, h.classify("open the console of machine "+d.name, false, err)
+}
+
+func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*terminal, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+
+	conn, err := h.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
+
+	recorded := &recorder{wire: conn, opened: make(chan []byte, 1)}
+	rpc := golibvirt.NewWithDialer(dialers.NewAlreadyConnected(recorded))
+
+	if err := rpc.ConnectToURI(golibvirt.ConnectURI(h.endpoint.driver)); err != nil {
+		_ = conn.Close()
+
+		return nil, err
+	}
+
+	reader, writer := io.Pipe()
+	ended := make(chan error, 1)
+	release := context.AfterFunc(h.provider.ctx, func() { // the provider waits for the goroutine
+		_ = conn.Close()
+		_ = writer.CloseWithError(io.EOF)
+	})
+
+	h.provider.goroutines.Go(func() {
+		defer release()
+
+		err := rpc.DomainOpenConsole(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1}, nil,
+			io.MultiWriter(kept, viewer{writer}), uint32(golibvirt.DomainConsoleForce))
+		if err == nil {
+			err = io.EOF
+		}
+
+		ended <- err
+		_ = writer.CloseWithError(err)
+		_ = conn.Close()
+	})
+
+	select {
+	case header := <-recorded.opened:
+		if !stop() {
+			return nil, ctx.Err()
+		}
+
+		// A console that cannot be opened ends at once, and the reader gets the error.
+		return &terminal{PipeReader: reader, wire: conn, header: header}, nil
+	case err := <-ended:
+		return nil, err
+	}
+}
+
+// findRunning returns the host and the domain of a running machine.
+func (p *Provider) findRunning(ctx context.Context, ref hypervisor.MachineRef) (*host, domain, error) {
+	h, d, err := p.locate(ctx, ref)
+	if err != nil {
+		return nil, d, err
+	}
+
+	if h == nil || !d.isOurs || !d.active {
+		return nil, d, hypervisor.Errorf(hypervisor.NotFound, "NotRunning", "machine %s does not run",
+			hypervisor.MachineName(ref.Owner, ref.ID))
+	}
+
+	return h, d, nil
+}
+
+// agentCommand is a command of the guest agent.
+type agentCommand struct {
+	Execute   string `json:"execute"`
+	Arguments any    `json:"arguments,omitempty"`
+}
+
+type execArguments struct {
+	Path          string   `json:"path"`
+	Args          []string `json:"arg"`
+	CaptureOutput bool     `json:"capture-output"`
+}
+
+type statusArguments struct {
+	PID int `json:"pid"`
+}
+
+// agentExec is the response of the guest agent to guest-exec.
+type agentExec struct {
+	Return struct{ PID int } `json:"return"`
+}
+
+// agentStatus is the response of the guest agent to guest-exec-status.
+type agentStatus struct {
+	Return struct {
+		Exited   bool
+		ExitCode int    `json:"exitcode"`
+		Signal   int    `json:"signal"`
+		Out      string `json:"out-data"`
+		Err      string `json:"err-data"`
+	} `json:"return"`
+}
+
+// result returns the result of a command that has ended.
+func (s agentStatus) result() (hypervisor.ExecResult, error) {
+	out := hypervisor.ExecResult{ExitCode: s.Return.ExitCode}
+	if s.Return.Signal != 0 {
+		out.ExitCode = signalExitCode + s.Return.Signal
+	}
+
+	var outErr, errErr error
+
+	out.Stdout, outErr = base64.StdEncoding.DecodeString(s.Return.Out)
+	out.Stderr, errErr = base64.StdEncoding.DecodeString(s.Return.Err)
+
+	return out, errors.Join(outErr, errErr)
+}
+
+// Execute runs a command by the guest agent; see hypervisor.Executor.
+func (p *Provider) Execute(ctx context.Context, ref hypervisor.MachineRef, command []string) (hypervisor.ExecResult, error) {
+	h, d, err := p.findRunning(ctx, ref)
+	if err != nil {
+		return hypervisor.ExecResult{}, err
+	}
+
+	var started agentExec
+
+	arguments := execArguments{Path: command[0], Args: command[1:], CaptureOutput: true}
+	if err := h.askAgent(ctx, d, newWrite("agentExec"), agentCommand{kindExec, arguments}, &started); err != nil {
+		return hypervisor.ExecResult{}, err
+	}
+
+	ask := agentCommand{kindExecStatus, statusArguments{started.Return.PID}}
+
+	for {
+		var status agentStatus
+		if err := h.askAgent(ctx, d, newRead("agentExecStatus"), ask, &status); err != nil {
+			return hypervisor.ExecResult{}, err
+		}
+
+		if status.Return.Exited {
+			return status.result()
+		}
+
+		timer := p.clock.NewTimer(agentInterval)
+		select {
+		case <-timer.C():
+		case <-ctx.Done():
+			timer.Stop()
+
+			return hypervisor.ExecResult{}, fmt.Errorf("run a command in machine %s: %w", d.name, ctx.Err())
+		}
+	}
+}
+
+// askAgent sends a command to the guest agent and decodes its response.
+func (h *host) askAgent(ctx context.Context, d domain, op operation, command agentCommand, response any) error {
+	text, err := json.Marshal(command)
+	if err != nil {
+		return fmt.Errorf("encode a command for the guest agent: %w", err)
+	}
+
+	op.timeout = agentCallTimeout
+
+	var answer golibvirt.OptString
+
+	err = h.call(ctx, op, func(rpc *golibvirt.Libvirt) error {
+		var err error
+
+		answer, err = rpc.QEMUDomainAgentCommand(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1}, string(text), agentTimeout, 0)
+
+		return err
+	})
+	if hasCode(err, golibvirt.ErrAgentUnresponsive, golibvirt.ErrArgumentUnsupported, golibvirt.ErrOperationUnsupported) {
+		return &hypervisor.Error{
+			Kind: hypervisor.Rejected, Reason: "GuestAgentUnavailable",
+			Message: fmt.Sprintf("run a command in machine %s: its guest agent does not respond: install qemu-guest-agent in the image, "+
+				"and wait until the machine has booted", d.name),
+			Err: err,
+		}
+	}
+
+	if err != nil {
+		return err
+	}
+
+	if len(answer) == 0 {
+		return fmt.Errorf("run a command in machine %s: the guest agent has sent no response", d.name)
+	}
+
+	if err := json.Unmarshal([]byte(answer[0]), response); err != nil {
+		return fmt.Errorf("decode the response of the guest agent of machine %s: %w", d.name, err)
+	}
+
+	return nil
+}

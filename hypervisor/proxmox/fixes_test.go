@@ -1,0 +1,245 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package proxmox_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+)
+
+// rootClient calls the API as root, as the commands on a node do.
+type rootClient struct {
+	t      *testing.T
+	server *pve.Server
+	header http.Header
+	// hasRole is true once the role of the commands exists.
+	hasRole bool
+}
+
+func logInAsRoot(t *testing.T, s *pve.Server) *rootClient {
+	t.Helper()
+
+	out := &rootClient{t: t, server: s, header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}}
+
+	var session struct {
+		Data struct{ Ticket, CSRFPreventionToken string } `json:"data"`
+	}
+
+	login := url.Values{"username": {pve.RootUser}, "password": {pve.DefaultPassword}}
+	if err := json.Unmarshal(out.do(http.MethodPost, "/access/ticket", login), &session); err != nil {
+		t.Fatal(err)
+	}
+
+	out.header.Set("Cookie", "PVEAuthCookie="+session.Data.Ticket)
+	out.header.Set("Csrfpreventiontoken", session.Data.CSRFPreventionToken)
+
+	return out
+}
+
+func (c *rootClient) do(method, path string, form url.Values) []byte {
+	c.t.Helper()
+
+	request, err := http.NewRequestWithContext(c.t.Context(), method, c.server.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
+	if err != nil {
+		c.t.Fatal(err)
+	}
+
+	request.Header = c.header.Clone()
+
+	response, err := c.server.HTTPClient().Do(request)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	defer response.Body.Close()
+
+	body, err := io.ReadAll(response.Body)
+	if err != nil || response.StatusCode != http.StatusOK {
+		c.t.Fatalf("%s %s: %s, %v", method, path, response.Status, err)
+	}
+
+	return body
+}
+
+// commandPattern matches a command of a node in a message.
+var commandPattern = regexp.MustCompile(`qm (set|template|unlock|destroy) (\d+)((?: --\w+(?: [^-&\s]\S*)?)*)`)
+
+// grantPattern matches the commands that grant privileges.
+var grantPattern = regexp.MustCompile(
+	`pveum role add (\S+) --privs "([^"]+)" .*pveum role modify .*--append.* && pveum acl modify (\S+)((?: --\w+ '[^']+')+) --roles`)
+
+// grant runs the commands that grant privileges, and returns false if the text names none.
+func (c *rootClient) grant(text string) bool {
+	c.t.Helper()
+
+	words := grantPattern.FindStringSubmatch(text)
+	if words == nil {
+		return false
+	}
+
+	if c.hasRole {
+		c.do(http.MethodPut, "/access/roles/"+words[1], url.Values{"privs": {words[2]}, "append": {"1"}})
+	} else {
+		c.do(http.MethodPost, "/access/roles", url.Values{"roleid": {words[1]}, "privs": {words[2]}})
+	}
+
+	c.hasRole = true
+
+	form := url.Values{"path": {words[3]}, "roles": {words[1]}}
+
+	options := strings.Fields(words[4])
+	for i := 0; i+1 < len(options); i += 2 {
+		form.Set(strings.TrimPrefix(options[i], "--"), strings.Trim(options[i+1], "'"))
+	}
+
+	c.do(http.MethodPut, "/access/acl", form)
+
+	return true
+}
+
+// run runs the commands in the text of an error, and fails the test if it has none.
+func (c *rootClient) run(text string) {
+	c.t.Helper()
+
+	if c.grant(text) {
+		return
+	}
+
+	commands := commandPattern.FindAllStringSubmatch(text, -1)
+	if len(commands) == 0 {
+		c.t.Fatalf("the error names no command: %s", text)
+	}
+
+	for _, command := range commands {
+		id, _ := strconv.Atoi(command[2])
+		path := "/nodes/" + c.nodeOf(id) + "/qemu/" + command[2]
+
+		switch command[1] {
+		case "set":
+			form := url.Values{}
+			words := strings.Fields(command[3])
+
+			for i := 0; i+1 < len(words); i += 2 {
+				form.Set(strings.TrimPrefix(words[i], "--"), words[i+1])
+			}
+
+			c.do(http.MethodPut, path+"/config", form)
+		case "template":
+			c.do(http.MethodPost, path+"/template", nil)
+		case "unlock":
+			c.server.SetLock(id, "")
+		case "destroy":
+			c.do(http.MethodDelete, path+"?purge=1", nil)
+		}
+	}
+
+	eventually(c.t, "the commands' tasks have ended", func() bool {
+		return !slices.ContainsFunc(c.server.Snapshot().Tasks, func(task pve.TaskState) bool { return task.Exit == "" })
+	})
+}
+
+func (c *rootClient) nodeOf(id int) string {
+	c.t.Helper()
+
+	for _, vm := range c.server.Snapshot().VMs {
+		if vm.VMID == id {
+			return vm.Node
+		}
+	}
+
+	c.t.Fatalf("there is no VM %d", id)
+
+	return ""
+}
+
+// TestFixesOfTemplates runs the command that each error of a template names, until the template can be used.
+func TestFixesOfTemplates(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	root, p := logInAsRoot(t, s), connect(t, s)
+	want := newSpec(1)
+
+	found, err := p.Resolve(t.Context(), want.Template, want.Shape)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	id := found[0].ID
+	config := "/nodes/" + root.nodeOf(id) + "/qemu/" + strconv.Itoa(id) + "/config"
+
+	for reason, breakTemplate := range map[string]func() hypervisor.TemplateRef{
+		"TemplateWithoutAgent": func() hypervisor.TemplateRef {
+			root.do(http.MethodPut, config, url.Values{"agent": {"0"}})
+
+			return hypervisor.TemplateRef{ID: id}
+		},
+		"NotATemplate": func() hypervisor.TemplateRef { return hypervisor.TemplateRef{ID: 101} },
+	} {
+		ref := breakTemplate()
+
+		for attempt := 0; ; attempt++ {
+			_, err := connect(t, s).Resolve(t.Context(), ref, want.Shape)
+			if err == nil {
+				break
+			}
+
+			t.Log(err)
+
+			if attempt == 0 && !strings.Contains(reason, reasonOf(err)) {
+				t.Errorf("%s: the first error is %v", reason, err)
+			}
+
+			if attempt > 8 {
+				t.Fatalf("%s: after %d commands: %v", reason, attempt, err)
+			}
+
+			root.run(err.Error())
+		}
+	}
+}
+
+// TestFixOfLockedMachine runs the commands that the error of a locked machine names.
+func TestFixOfLockedMachine(t *testing.T) {
+	t.Parallel()
+
+	s := pvetest.New(t, fastModel())
+	root, p := logInAsRoot(t, s), connect(t, s)
+	made, want := create(t, p, newSpec(1))
+
+	s.PowerOff(made.ID)
+	s.SetLock(made.ID, "backup")
+
+	p = connect(t, s)
+
+	var failure error
+
+	eventually(t, "the error of a locked machine", func() bool {
+		failure = p.Delete(t.Context(), newRef(want))
+
+		return reasonOf(failure) == "VMLocked"
+	})
+	root.run(failure.Error())
+	remove(t, connect(t, s), want)
+	expectNothingLeft(t, s)
+}
+
+func reasonOf(err error) string {
+	if e, ok := errors.AsType[*hypervisor.Error](err); ok {
+		return e.Reason
+	}
+
+	return ""
+}

@@ -1,0 +1,40 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package watch
+
+import (
+	"context"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+)
+
+// NewCache returns a function that creates the cache of a manager. ctx is the context of the manager's Start. A manager
+// whose ctx ends while its caches sync waits for them, without an end if the API server does not respond. With this
+// cache, it ends.
+func NewCache(ctx context.Context) cache.NewCacheFunc {
+	return func(config *rest.Config, options cache.Options) (cache.Cache, error) {
+		created, err := cache.New(config, options)
+		if err != nil {
+			return nil, err
+		}
+
+		return &endingCache{Cache: created, manager: ctx}, nil
+	}
+}
+
+type endingCache struct {
+	cache.Cache
+
+	manager context.Context //nolint:containedctx // of the manager, which outlives all calls
+}
+
+// WaitForCacheSync waits until the cache has synced. It also returns true when the manager is stopped.
+func (c *endingCache) WaitForCacheSync(ctx context.Context) bool {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(c.manager, cancel)()
+
+	return c.Cache.WaitForCacheSync(ctx) || c.manager.Err() != nil
+}

@@ -1,0 +1,139 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package machineclaim
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// endFixture is a claim whose machine has run a job, as the API server has it.
+type endFixture struct {
+	claim *v1alpha1.MachineClaim
+	job   *v1alpha1.RunnerJob
+	// ends are the last states that the claim controller gave to the job controller.
+	ends []*v1alpha1.MachineClaim
+}
+
+func (w *endFixture) RecordEnd(claim *v1alpha1.MachineClaim) {
+	w.ends = append(w.ends, claim.DeepCopy())
+}
+
+func newEndFixture() *endFixture {
+	ready := metav1.NewMicroTime(time.Unix(1e9, 0))
+	w := &endFixture{claim: &v1alpha1.MachineClaim{}, job: &v1alpha1.RunnerJob{}}
+	w.claim.Namespace, w.claim.Name, w.claim.UID = "ci", "linux-a", "1"
+	w.claim.Finalizers = []string{v1alpha1.FinalizerVMCleanup}
+	w.claim.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: "linux"}
+	w.claim.Status.VMRef = &v1alpha1.VMReference{VMID: "100"}
+	w.claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "runner-a"}
+	w.claim.Status.Times = &v1alpha1.MachineTimes{Ready: &ready}
+	w.job.Namespace, w.job.Name = "ci", "gh-1"
+	w.job.Spec.RunnerName, w.job.Spec.State = "runner-a", v1alpha1.JobCompleted
+
+	return w
+}
+
+// newScope returns the scope of a new process.
+func (w *endFixture) newScope(t *testing.T) (*scope, *step.Reconciler) {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(w.claim, w.job).WithStatusSubresource(w.claim).
+		WithIndex(w.job, demand.IndexRunnerName, func(obj client.Object) []string {
+			job, _ := obj.(*v1alpha1.RunnerJob)
+
+			return []string{job.Spec.RunnerName}
+		}).Build()
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1e9+60, 0))
+
+	claim := &v1alpha1.MachineClaim{}
+	if err := c.Get(t.Context(), client.ObjectKeyFromObject(w.claim), claim); err != nil {
+		t.Fatal(err)
+	}
+
+	return &scope{Reconciler: &Reconciler{Client: c, Clock: clock, Ends: w}, claim: claim},
+		&step.Reconciler{Client: c, Controller: "test", Clock: clock}
+}
+
+// The end of a machine stays unwritten only if the next process finds everything that it needs.
+func TestEndIsWrittenUnlessRecorded(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		change func(*endFixture)
+		want   bool
+	}{
+		"job is completed":              {func(*endFixture) {}, true},
+		"job runs":                      {func(w *endFixture) { w.job.Spec.State = v1alpha1.JobRunning }, false},
+		"job of another runner":         {func(w *endFixture) { w.job.Spec.RunnerName = "runner-b" }, false},
+		"runner online is not recorded": {func(w *endFixture) { w.claim.Status.Times.Ready = nil }, false},
+		"bound to a job":                {func(w *endFixture) { w.claim.Status.BootstrapInfo.BoundJob = "gh-1" }, false},
+		"without a pool":                {func(w *endFixture) { w.claim.Spec.RunnerPoolRef = nil }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newEndFixture()
+			tc.change(w)
+
+			s, runner := w.newScope(t)
+
+			var got bool
+
+			_, err := step.ReconcileSteps(t.Context(), runner, s.claim, []step.Step[*scope]{
+				{Name: "End", Run: func(ctx context.Context, s *scope) step.Result {
+					// These changes are of this run, and the API server does not have them.
+					s.claim.Status.BootstrapInfo.Job = "gh-1"
+					s.times().Ready = s.now()
+					s.setEnded(guest.ReasonJobDone)
+
+					got = s.isEndRecorded(ctx)
+
+					return step.Wait(0, "Test", "").DeferWriteAtEnd()
+				}},
+			}, s)
+
+			if err != nil || got != tc.want {
+				t.Errorf("the end is recorded: %t, want %t (%v)", got, tc.want, err)
+			}
+		})
+	}
+}
+
+// A process that did not see the end of a machine finds it in the job, and gives it to the job controller. A machine
+// without a completed job has no end reason.
+func TestEndIsRestored(t *testing.T) {
+	t.Parallel()
+
+	for state, want := range map[v1alpha1.JobState]string{v1alpha1.JobCompleted: guest.ReasonJobDone, v1alpha1.JobRunning: ""} {
+		w := newEndFixture()
+		w.claim.DeletionTimestamp = &metav1.Time{Time: time.Unix(1e9+30, 0)}
+		w.job.Spec.State = state
+
+		s, runner := w.newScope(t)
+		steps := []step.Step[*scope]{{Name: "DestroyedEmitted", Run: emitDestroyed}}
+
+		_, err := step.Finalize(t.Context(), runner, s.claim, v1alpha1.FinalizerVMCleanup, steps, s)
+		if err != nil || len(w.ends) != 1 || w.ends[0].Status.EndReason != want {
+			t.Errorf("job %s: ends %v, want one with the reason %q (%v)", state, w.ends, want, err)
+		}
+	}
+}

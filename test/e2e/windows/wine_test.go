@@ -1,0 +1,168 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package windows
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hyperfleet/hyperfleet/test/exe"
+)
+
+// wineTimeout limits one program under Wine, on a slow machine.
+const wineTimeout = 5 * time.Minute
+
+// wine is a Windows installation under Wine.
+type wine struct {
+	t       *testing.T
+	program string
+	prefix  string
+}
+
+// newWine creates a Windows installation.
+func newWine(t *testing.T) *wine {
+	t.Helper()
+
+	w := &wine{t: t, program: exe.FindProgram(t, "wine", "wine"), prefix: t.TempDir()}
+
+	if out, err := w.command(t.Context(), "wineboot", "--init").CombinedOutput(); err != nil {
+		t.Fatalf("create Windows installation: %v\n%s", err, out)
+	}
+
+	t.Cleanup(func() {
+		stop := exec.CommandContext(context.Background(), "wineserver", "-k")
+		stop.Env = w.environment()
+		_ = stop.Run()
+	})
+
+	// Wine 8 has no bcryptprimitives.dll, which Go programs load. Later versions and Windows have it.
+	system := filepath.Join(w.drive(), "windows", "system32", "bcryptprimitives.dll")
+	if _, err := os.Stat(system); err != nil {
+		w.write(system, newForwarder("bcryptprimitives.dll", "ProcessPrng", "ADVAPI32.SystemFunction036"))
+	}
+
+	return w
+}
+
+// drive returns the folder of drive C.
+func (w *wine) drive() string { return filepath.Join(w.prefix, "drive_c") }
+
+func (w *wine) environment() []string {
+	return append(os.Environ(), "WINEPREFIX="+w.prefix, "WINEDEBUG=-all", "WINEARCH=win64", "DISPLAY=", "WORK_DRIVE=C:")
+}
+
+// command returns a command under Wine with its own process group, because Wine starts other processes.
+func (w *wine) command(ctx context.Context, args ...string) *exec.Cmd {
+	ctx, cancel := context.WithTimeout(ctx, wineTimeout)
+	w.t.Cleanup(cancel)
+
+	cmd := exec.CommandContext(ctx, w.program, args...)
+	cmd.Env, cmd.WaitDelay = w.environment(), 10*time.Second
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
+
+	return cmd
+}
+
+// write writes a file with its folders.
+func (w *wine) write(name string, data []byte) {
+	w.t.Helper()
+
+	if err := os.MkdirAll(filepath.Dir(name), 0o750); err != nil {
+		w.t.Fatal(err)
+	}
+
+	if err := os.WriteFile(name, data, 0o600); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// build builds a program for Windows.
+func (w *wine) build(pkg, name string) string {
+	w.t.Helper()
+
+	out := filepath.Join(w.t.TempDir(), name)
+	cmd := exec.CommandContext(w.t.Context(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", out, pkg)
+	cmd.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
+
+	if text, err := cmd.CombinedOutput(); err != nil {
+		w.t.Fatalf("build %s for Windows: %v\n%s", pkg, err, text)
+	}
+
+	return out
+}
+
+// countProcesses returns how many processes have the text in their arguments.
+func countProcesses(text string) int {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	count := 0
+
+	for _, file := range files {
+		if line, err := os.ReadFile(file); err == nil && strings.Contains(string(bytes.ReplaceAll(line, []byte{0}, []byte{' '})), text) {
+			count++
+		}
+	}
+
+	return count
+}
+
+// newForwarder returns a DLL for amd64 without code, whose only function is a function of another DLL (PE format,
+// "Export Directory Table": an address within the table is the name of a function of another DLL).
+func newForwarder(name, function, target string) []byte {
+	const (
+		section   = 0x1000
+		alignment = 0x200
+		tables    = 40 + 4 + 4 + 2
+	)
+
+	texts := []string{name + "\x00", function + "\x00", target + "\x00"}
+	addresses := make([]uint32, len(texts))
+	next := uint32(section + tables)
+
+	for i, text := range texts {
+		addresses[i] = next
+		next += uint32(len(text))
+	}
+
+	export := pack([]uint32{0, 0, 0, addresses[0], 1, 1, 1, section + 40, section + 44, section + 48, addresses[2], addresses[1]}, uint16(0))
+	export = append(export, strings.Join(texts, "")...)
+	size := uint32(len(export))
+
+	header := append([]byte("MZ"), make([]byte, 58)...)
+	header = append(header, pack(uint32(0x40))...)
+	header = append(header, "PE\x00\x00"...)
+	header = append(header, pack(uint16(0x8664), uint16(1), []uint32{0, 0, 0}, uint16(240), uint16(0x2022))...)
+	header = append(header, pack(uint16(0x20b), uint16(0), []uint32{0, alignment, 0, 0, section}, uint64(0x180000000),
+		[]uint32{section, alignment}, []uint16{6, 0, 0, 0, 6, 0}, []uint32{0, 2 * section, alignment, 0}, uint16(3), uint16(0x160),
+		[]uint64{0x100000, 0x1000, 0x100000, 0x1000}, []uint32{0, 16, section, size}, make([]byte, 15*8))...)
+	header = append(header, ".edata\x00\x00"...)
+	header = append(header, pack([]uint32{size, section, alignment, alignment, 0, 0, 0, 0x40000040})...)
+
+	out := make([]byte, 2*alignment)
+	copy(out, header)
+	copy(out[alignment:], export)
+
+	return out
+}
+
+// pack encodes values in little-endian order.
+func pack(values ...any) []byte {
+	var out bytes.Buffer
+
+	for _, value := range values {
+		if err := binary.Write(&out, binary.LittleEndian, value); err != nil {
+			panic(fmt.Sprint("pack: ", err)) // the values are constants of this file
+		}
+	}
+
+	return out.Bytes()
+}
