@@ -142,7 +142,8 @@ func (h *host) beginList() {
 	h.inventory.touched, h.inventory.isOutdated = map[golibvirt.UUID]bool{}, false
 }
 
-// endList replaces the inventory by the list, except for domains that have changed in the meantime.
+// endList replaces the inventory by a copy of the list, except for domains that have changed in the meantime. In
+// the list it puts those as they are now.
 func (h *host) endList(domains map[golibvirt.UUID]domain, listedAt time.Time) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -159,7 +160,7 @@ func (h *host) endList(domains map[golibvirt.UUID]domain, listedAt time.Time) {
 		listedAt = time.Time{}
 	}
 
-	h.inventory = inventory{domains: domains, listedAt: listedAt}
+	h.inventory = inventory{domains: maps.Clone(domains), listedAt: listedAt}
 }
 
 // invalidate makes the next reader list the domains again, because a change may have had an effect.

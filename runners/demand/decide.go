@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // ClaimState is the state of a machine for the scaling decision.
@@ -51,9 +53,9 @@ type Claim struct {
 	Bound bool
 	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
-	// Stuck is true if the machine is not started, its cluster or node has no free capacity, and another
-	// one may have free capacity.
-	Stuck bool
+	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNamesake
+	// or "".
+	Stuck string
 }
 
 // Input is the input of Decide.
@@ -112,6 +114,7 @@ const (
 	DeleteMaxLifetime = "MaxLifetime"
 	DeleteOutdated    = "TemplateChanged"
 	DeleteNoCapacity  = "NoCapacity"
+	DeleteNamesake    = hypervisor.ReasonNamesake
 )
 
 // Deletion is a machine to delete. The machine's claim removes the runner first. The platform refuses the

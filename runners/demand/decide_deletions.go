@@ -43,20 +43,24 @@ func (p *plan) expire() []Deletion {
 	return deletions
 }
 
-// deleteStuck removes the machines from the plan that wait for capacity while other clusters or nodes may
-// have some, and returns their deletions.
+// stuckMessages explain the deletion of machines that cannot be started now.
+var stuckMessages = map[string]string{
+	DeleteNoCapacity: "its cluster or node has no free capacity; the pool creates a machine elsewhere",
+	DeleteNamesake:   "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name",
+}
+
+// deleteStuck removes the machines from the plan that wait for capacity while other clusters or nodes may have some,
+// or for the end of an earlier machine of their name, and returns their deletions.
 func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
 	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
-		stuck := claim.Stuck && !claim.Bound
-		if stuck {
-			deletions = append(deletions, Deletion{
-				claim.Name, DeleteNoCapacity, "its cluster or node has no free capacity; the pool creates a machine elsewhere",
-			})
+		isStuck := claim.Stuck != "" && !claim.Bound
+		if isStuck {
+			deletions = append(deletions, Deletion{claim.Name, claim.Stuck, stuckMessages[claim.Stuck]})
 		}
 
-		return stuck
+		return isStuck
 	})
 
 	return deletions

@@ -289,10 +289,18 @@ func TestDesired(t *testing.T) {
 		},
 		"a machine that waits for capacity is created elsewhere": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: true}, newClaim("other", demand.ClaimBooting, 0),
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.DeleteNoCapacity}, newClaim("other", demand.ClaimBooting, 0),
 			}},
 			want: demand.Decision{
 				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNoCapacity, "stuck"), Reason: demand.ReasonReplacing,
+			},
+		},
+		"a machine that waits for an earlier one of its name is replaced": {
+			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.DeleteNamesake}, newClaim("other", demand.ClaimBooting, 0),
+			}},
+			want: demand.Decision{
+				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
 		"an idle machine that is bound to a job counts for it": {

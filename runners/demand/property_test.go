@@ -54,12 +54,17 @@ func newInput(seed int64) demand.Input {
 	for i := range rng.IntN(25) {
 		state := states[rng.IntN(len(states))]
 		created := getStartTime().Add(-time.Duration(rng.IntN(1800)) * time.Second)
+		stuck := ""
+		if state != demand.ClaimStandby && rng.IntN(8) == 0 {
+			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNamesake}[rng.IntN(2)]
+		}
+
 		in.Claims = append(in.Claims, demand.Claim{
 			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(getStartTime().Sub(created)) + 1))),
 			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
 			// A machine is bound to a job and needs capacity only after its start.
-			Stuck: state != demand.ClaimStandby && rng.IntN(8) == 0,
+			Stuck: stuck,
 			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})
 	}
@@ -191,7 +196,7 @@ func TestPropertyScaling(t *testing.T) {
 func finishCreation(in demand.Input) demand.Input {
 	for i := range in.Claims {
 		in.Claims[i].Prepared = true
-		in.Claims[i].Stuck = false
+		in.Claims[i].Stuck = ""
 	}
 
 	return in

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -174,13 +175,26 @@ func (r *fullClusters) listFull(now time.Time) map[string]bool {
 // isWaitingForCapacity reports whether a claim waits for capacity of its cluster. The claim's own
 // condition is the only source of this information.
 func isWaitingForCapacity(claim *v1alpha1.MachineClaim) bool {
+	return isNoCapacity(getPlacementProblem(claim))
+}
+
+// isWaitingForNamesake reports whether a claim waits for the end of the machine of an earlier claim of its name.
+func isWaitingForNamesake(claim *v1alpha1.MachineClaim) bool {
+	return v1alpha1.CurrentReason(getPlacementProblem(claim)) == hypervisor.ReasonNamesake
+}
+
+// getPlacementProblem returns the reason why a claim that is not being deleted is not placed, or "".
+func getPlacementProblem(claim *v1alpha1.MachineClaim) string {
 	if claim.Status.VMRef != nil || !claim.DeletionTimestamp.IsZero() {
-		return false
+		return ""
 	}
 
-	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
+	if placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced); placed != nil &&
+		placed.Status == metav1.ConditionFalse {
+		return placed.Reason
+	}
 
-	return placed != nil && placed.Status == metav1.ConditionFalse && isNoCapacity(placed.Reason)
+	return ""
 }
 
 // isActivatedWithoutCapacity reports whether a machine from standby cannot start because its node

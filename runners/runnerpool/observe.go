@@ -280,9 +280,15 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 
 		state.Outdated = own.isOutdated(claim)
 
-		// An activated machine can start only on its node. A new machine may fit on another one.
 		canUseOtherSource := hasSourceWithCapacity && !own.onlyIfRequested
-		state.Stuck = (canUseOtherSource && isWaitingForCapacity(claim)) || isActivatedWithoutCapacity(claim)
+
+		switch {
+		case isWaitingForNamesake(claim): // it may run a job for hours
+			state.Stuck = demand.DeleteNamesake
+		// An activated machine can start only on its node. A new machine may fit on another one.
+		case canUseOtherSource && isWaitingForCapacity(claim), isActivatedWithoutCapacity(claim):
+			state.Stuck = demand.DeleteNoCapacity
+		}
 	}
 }
 
