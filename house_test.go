@@ -153,7 +153,8 @@ func isArea(folder string) bool {
 
 // implementation tells packages that implement a boundary for one product.
 func implementation(ours string) bool {
-	return strings.HasPrefix(ours, "workload/") || strings.HasPrefix(ours, "hypervisor/") && ours != "hypervisor/tenancy"
+	return strings.HasPrefix(ours, "workload/") || strings.HasPrefix(ours, "hypervisor/") && ours != "hypervisor/tenancy" ||
+		strings.HasPrefix(ours, "identity/") && ours != "identity/devid"
 }
 
 func forbidden(folder string, test bool, imported string) string {

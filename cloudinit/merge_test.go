@@ -62,6 +62,20 @@ hostname: ci-abc
 }
 
 // TestBlockTextsStayUnchanged has texts that the YAML library can read but cannot write.
+// The operator's meta data is added to that of the user.
+func TestMetaDataIsMerged(t *testing.T) {
+	t.Parallel()
+
+	in := newSampleInput()
+	in.MetaData = "# for the inventory\nplacement: {rack: {{ .ClaimName | toJson }}}\n"
+	out, _ := mustRender(t, in)
+
+	want := "# for the inventory\nplacement: {rack: \"ci-abc\"}\ninstance-id: " + in.InstanceID + "\nlocal-hostname: ci-abc\n"
+	if diff := cmp.Diff(want, string(out.MetaData)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
 func TestBlockTextsStayUnchanged(t *testing.T) {
 	t.Parallel()
 

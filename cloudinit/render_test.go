@@ -252,7 +252,7 @@ func TestNetplan(t *testing.T) {
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{
 				IPAddress: "192.168.1.100", Netmask: "255.255.255.0", Gateway: "192.168.1.1", DNS: []string{"192.168.1.1"},
 			}}
-		}, want: []string{"Address=192.168.1.100/24", "Gateway=192.168.1.1", "DNS=192.168.1.1"}},
+		}, want: []string{"Address=192.168.1.100/24", "Gateway=192.168.1.1", "DNS=192.168.1.1"}, lacks: "DHCP="},
 		"static v6": {change: func(in *cloudinit.Input) {
 			in.Network = &v1alpha1.MachineNetwork{Mode: "static", Static: &v1alpha1.StaticNetwork{IPAddress: "2001:db8::5", Netmask: "64", Gateway: "fe80::1"}}
 		}, want: []string{"Address=2001:db8::5/64", "Gateway=fe80::1"}},
@@ -306,6 +306,17 @@ func TestModeCloudInitWritesNoNetwork(t *testing.T) {
 }
 
 // A small program is part of the user data, and is read for each rendering.
+func TestFunctionsOfTemplates(t *testing.T) {
+	t.Parallel()
+
+	in := newSampleInput()
+	in.UserData = "#cloud-config\npackages: [{{ \"a: \\\"b\\\"\" | base64 }}, {{ toJson \"a: \\\"b\\\"\" }}]\n"
+
+	if _, config := mustRender(t, in); !slices.Equal(config.Packages, []string{"YTogImIi", `a: "b"`}) {
+		t.Errorf("the user data contains %q", config.Packages)
+	}
+}
+
 func TestSmallProgram(t *testing.T) {
 	t.Parallel()
 

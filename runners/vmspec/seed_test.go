@@ -73,7 +73,15 @@ func newInput(t *v1alpha1.HypervisorMachineTemplate, settings vmspec.Settings) v
 func TestSeedOfMachine(t *testing.T) {
 	t.Parallel()
 
-	seed, err := vmspec.RenderSeed(newInput(newTemplate(nil), vmspec.Settings{
+	template := newTemplate(func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
+		spec.CloudInit = &v1alpha1.CloudInit{
+			UserData:    "#cloud-config\npackages: [tool-for-{{ .ClaimName }}]\n",
+			MetaData:    "rack: rack-of-{{ .ClaimName }}\n",
+			NetworkData: "version: 2\nethernets: {ens77: {dhcp4: true}}\n",
+		}
+	})
+
+	seed, err := vmspec.RenderSeed(newInput(template, vmspec.Settings{
 		OperatorUID: "op", GuestURL: "https://fleet.example:8443", ReportKey: []byte("a key that stays here"),
 	}))
 	if err != nil {
@@ -84,7 +92,7 @@ func TestSeedOfMachine(t *testing.T) {
 	for _, part := range []string{
 		guest.ConfigPath, "one-use", "pool-abc12-11111111", "11111111-2222-4333-8444-555555555555", "1h0m0s", "7m0s",
 		"https://fleet.example:8443/machines/ci/pool-abc12/11111111-2222-4333-8444-555555555555/report",
-		vmspec.OperatorLabel("op"), guest.ServiceUnit,
+		vmspec.OperatorLabel("op"), guest.ServiceUnit, "tool-for-pool-abc12", "rack-of-pool-abc12", "ens77",
 	} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the cloud-init ISO does not hold %q:\n%s", part, text)

@@ -31,22 +31,22 @@ type scopedSpec struct {
 	group  string
 }
 
-// The App of a template is the one in the Secrets that the template names.
-func TestAppOfTheSecrets(t *testing.T) {
-	t.Parallel()
+// secretCase holds the values of Secrets by their keys, and the reason of the error that they cause.
+type secretCase struct {
+	secret map[string]string
+	reason string
+}
 
-	private, key := newKey(t)
-	_, otherKey := newKey(t)
-	server := githubtest.New(t, newAppOptions(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"}))
+func selectSecret(key string) v1alpha1.SecretValueSource {
+	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "github", Key: key}}
+}
 
-	selector := func(key string) v1alpha1.SecretValueSource {
-		return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "app", Key: key}}
-	}
+// checkSecretCases opens the provider of a template with the values of Secrets that the template names.
+func checkSecretCases(t *testing.T, settings *v1alpha1.GitHubBootstrap, cases map[string]secretCase) {
+	t.Helper()
+
 	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
-	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
-		Organization: githubtest.Org, APIURL: server.URL,
-		App: &v1alpha1.GitHubApp{AppID: selector("id"), PrivateKey: selector("key"), InstallationID: selector("installation")},
-	}}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: settings}
 	platform := github.NewPlatform()
 
 	runner, err := platform.ResolveRunner(template, v1alpha1.Workload{Type: v1alpha1.WorkloadGitHubActions})
@@ -54,16 +54,7 @@ func TestAppOfTheSecrets(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	for name, tc := range map[string]struct {
-		secret map[string]string
-		reason string
-	}{
-		"complete":             {map[string]string{"id": "4711", "key": string(key), "installation": " 815\n"}, ""},
-		"another App":          {map[string]string{"id": "4712", "key": string(key), "installation": "815"}, github.ReasonCredentials},
-		"another App's key":    {map[string]string{"id": "4711", "key": string(otherKey), "installation": "815"}, github.ReasonCredentials},
-		"another installation": {map[string]string{"id": "4711", "key": string(key), "installation": "816"}, github.ReasonInstallation},
-		"no number":            {map[string]string{"id": "4711", "key": string(key), "installation": "x"}, "InstallationIDInvalid"},
-	} {
+	for name, tc := range cases {
 		secrets := map[string]string{}
 		for name, source := range runner.Secrets {
 			secrets[name] = tc.secret[source.SecretKeyRef.Key]
@@ -83,6 +74,42 @@ func TestAppOfTheSecrets(t *testing.T) {
 			t.Errorf("%s: %v, want reason %q", name, err, tc.reason)
 		}
 	}
+}
+
+// The App of a template is the one in the Secrets that the template names.
+func TestAppOfTheSecrets(t *testing.T) {
+	t.Parallel()
+
+	private, key := newKey(t)
+	_, otherKey := newKey(t)
+	server := githubtest.New(t, newAppOptions(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"}))
+
+	checkSecretCases(t, &v1alpha1.GitHubBootstrap{
+		Organization: githubtest.Org, APIURL: server.URL, App: &v1alpha1.GitHubApp{
+			AppID: selectSecret("id"), PrivateKey: selectSecret("key"), InstallationID: selectSecret("installation"),
+		},
+	}, map[string]secretCase{
+		"complete":             {map[string]string{"id": "4711", "key": string(key), "installation": " 815\n"}, ""},
+		"another App":          {map[string]string{"id": "4712", "key": string(key), "installation": "815"}, github.ReasonCredentials},
+		"another App's key":    {map[string]string{"id": "4711", "key": string(otherKey), "installation": "815"}, github.ReasonCredentials},
+		"another installation": {map[string]string{"id": "4711", "key": string(key), "installation": "816"}, github.ReasonInstallation},
+		"no number":            {map[string]string{"id": "4711", "key": string(key), "installation": "x"}, "InstallationIDInvalid"},
+	})
+}
+
+// The token of a template is the one in the Secret that the template names.
+func TestTokenOfTheSecret(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, sim.Options{})
+
+	checkSecretCases(t, &v1alpha1.GitHubBootstrap{
+		Organization: githubtest.Org, APIURL: server.URL, Credentials: new(selectSecret("pat")),
+	}, map[string]secretCase{
+		"the token":      {map[string]string{"pat": githubtest.PAT + "\n", "other": "x"}, ""},
+		"another token":  {map[string]string{"pat": "github_pat_other", "other": githubtest.PAT}, github.ReasonCredentials},
+		"an empty value": {map[string]string{"pat": "", "other": githubtest.PAT}, github.ReasonCredentials},
+	})
 }
 
 func TestPlatformRunner(t *testing.T) {
