@@ -96,8 +96,8 @@ func TestBadConfigEndsTheMachine(t *testing.T) {
 			m.write(t, api.ConfigPath, tc.text)
 
 			got := m.waitForEnd(t, m.startWithoutConfig(t, t.Context()))
-			if got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, tc.want) {
-				t.Errorf("ended with %s: %s; want %q in it", got.Reason, got.Message, tc.want)
+			if got.Phase != api.PhaseFailed || got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, tc.want) {
+				t.Errorf("ended with %s %s: %s; want %q in it", got.Phase, got.Reason, got.Message, tc.want)
 			}
 		})
 	}

@@ -148,11 +148,14 @@ func TestDownload(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			server := httptest.NewServer(tc.serve)
+			routes := http.NewServeMux()
+			routes.HandleFunc("GET /v2/runner.tar.gz", tc.serve)
+
+			server := httptest.NewServer(routes)
 			defer server.Close()
 
 			m := newMachine(t)
-			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/runner.tar.gz", DownloadSHA256: formatSHA256(data)}
+			m.cfg.Runner = api.Runner{DownloadURL: server.URL + "/v2/runner.tar.gz", DownloadSHA256: formatSHA256(data)}
 
 			if tc.sum != "" {
 				m.cfg.Runner.DownloadSHA256 = tc.sum
@@ -170,6 +173,10 @@ func TestDownload(t *testing.T) {
 
 			if tc.reason == api.ReasonJobDone {
 				m.checkInstalled(t)
+
+				if want := "Started Downloading Configuring Listening Running Finished"; m.listPhases() != want {
+					t.Errorf("phases %q, want %q", m.listPhases(), want)
+				}
 			}
 
 			if left, _ := filepath.Glob(m.path("/opt/.runner-download-*")); len(left) > 0 {

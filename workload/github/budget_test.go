@@ -50,6 +50,58 @@ func openTestProvider(t *testing.T, platform github.Platform, url, token, group 
 	return out
 }
 
+// The installations of one App have their own rate limits.
+func TestInstallationsHaveTheirOwnLimits(t *testing.T) {
+	t.Parallel()
+
+	private, key := newKey(t)
+	options := newAppOptions(&private.PublicKey, map[string]string{"organization_self_hosted_runners": "write"})
+	other := options.App.Installations[0]
+	other.ID++
+	options.App.Installations = append(options.App.Installations, other)
+	options.Faults = control.Faults{SecondaryRateLimit: 1}
+	server, platform := githubtest.New(t, options), github.NewPlatform()
+
+	issue := func(installation int64, name string) error {
+		template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Name: "t"}}
+		template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+			Organization: githubtest.Org, APIURL: server.URL, App: &v1alpha1.GitHubApp{},
+		}}
+
+		runner, err := platform.ResolveRunner(template, v1alpha1.Workload{})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		p, err := platform.Open(workload.Config{Runner: runner, Template: template, Secrets: map[string]string{
+			"app.id": strconv.Itoa(appID), "app.privateKey": string(key), "app.installationId": strconv.FormatInt(installation, 10),
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		_, err = p.IssueCredential(t.Context(), newRunnerRequest(name))
+
+		return err
+	}
+
+	if err := issue(authenticateAsInstallation, "a"); !workload.Is(err, workload.RateLimited) {
+		t.Fatal(err)
+	}
+
+	if err := server.SetFaults(control.Faults{}); err != nil {
+		t.Fatal(err)
+	}
+
+	if err := issue(authenticateAsInstallation, "b"); !workload.Is(err, workload.RateLimited) {
+		t.Errorf("the limited installation: %v", err)
+	}
+
+	if err := issue(other.ID, "c"); err != nil {
+		t.Errorf("another installation: %v", err)
+	}
+}
+
 // getRetryAfter returns the delay of a call, or 0 if the call is not delayed.
 func getRetryAfter(t *testing.T, what string, err error) time.Duration {
 	t.Helper()
