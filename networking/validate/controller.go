@@ -4,6 +4,7 @@
 package validate
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -44,6 +45,13 @@ type Options struct {
 	Calls *metrics.CallMetrics
 	// DNSPort and SSHPort default to 53 and 22. Tests use other ports.
 	DNSPort, SSHPort string
+}
+
+func (o Options) withDefaults() Options {
+	o.Clock = cmp.Or[clock.PassiveClock](o.Clock, clock.RealClock{})
+	o.DNSPort, o.SSHPort = cmp.Or(o.DNSPort, dnsPort), cmp.Or(o.SSHPort, sshPort)
+
+	return o
 }
 
 // Reconciler validates the machines of one kind.
@@ -91,17 +99,7 @@ type state struct {
 
 // SetupWithManager adds the controllers that validate machines to a manager.
 func SetupWithManager(mgr ctrl.Manager, opts Options) error {
-	if opts.Clock == nil {
-		opts.Clock = clock.RealClock{}
-	}
-
-	if opts.DNSPort == "" {
-		opts.DNSPort = dnsPort
-	}
-
-	if opts.SSHPort == "" {
-		opts.SSHPort = sshPort
-	}
+	opts = opts.withDefaults()
 
 	if err := addClaims(mgr, opts); err != nil {
 		return err

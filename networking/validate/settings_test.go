@@ -43,6 +43,10 @@ func TestChecksOfSettings(t *testing.T) {
 		}
 	}
 
+	if got := (Options{}).withDefaults(); got.DNSPort != "53" || got.SSHPort != "22" {
+		t.Errorf("ports %s and %s", got.DNSPort, got.SSHPort)
+	}
+
 	vm := target{"vm1." + domain, netip.MustParseAddr("127.0.0.1")}
 	if got := lookUps(v1alpha1.DNSValidation{ExpectedDomain: "other.example"})[0].start(t.Context(), vm); got.reason != ReasonWrongDomain {
 		t.Errorf("a name outside of expectedDomain: %+v", got)
