@@ -133,7 +133,9 @@ func TestVirtualMachineWithStaticAddresses(t *testing.T) {
 func TestNetworkData(t *testing.T) {
 	t.Parallel()
 
-	machine := newMachine(t, newNodePool(nil))
+	machine := newMachine(t, newNodePool(func(p *v1alpha1.KubevirtNodePool) {
+		p.Spec.BootstrapNetworkConfig.Nameservers = []v1alpha1.IPAddress{"192.168.1.2", "fd00::2"}
+	}))
 
 	mac, err := kubevirt.MACAddress(machine)
 	if err != nil {
@@ -160,7 +162,7 @@ func TestNetworkData(t *testing.T) {
 				netdata.DefaultRoute(netip.MustParseAddr("192.168.1.1")), netdata.DefaultRoute(netip.MustParseAddr("fd00::1")),
 			},
 		}},
-		DNS: netdata.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.168.1.2")}},
+		DNS: netdata.DNS{Servers: []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("fd00::2")}},
 	})
 }
 
@@ -192,6 +194,11 @@ func TestVirtualMachineWithDHCP(t *testing.T) {
 	requireEqual(t, "its volume", spec.Volumes[0].DataVolume.Name, "workers-x7k2p-root")
 	requireEqual(t, "storage class", *vm.Spec.DataVolumeTemplates[0].Spec.Storage.StorageClassName, "fast")
 	requireEqual(t, "user data", spec.Volumes[1].CloudInitConfigDrive.UserDataSecretRef.Name, "user-data")
+
+	if data := spec.Volumes[1].CloudInitConfigDrive.NetworkDataSecretRef; data != nil || spec.Domain.Devices.Interfaces[1].MacAddress != "" {
+		t.Errorf("network data %v, MAC address %q", data, spec.Domain.Devices.Interfaces[1].MacAddress)
+	}
+
 	requireEqual(t, "pages", spec.Domain.Memory.Hugepages.PageSize, "1Gi")
 	requireEqual(t, "limits", spec.Domain.Resources.Limits.Cpu().String(), "4")
 	requireEqual(t, "node", spec.NodeSelector["zone"], "a")
