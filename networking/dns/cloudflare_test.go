@@ -20,7 +20,7 @@ func connectCloudflare(t *testing.T, server *dnstest.Cloudflare, token string) *
 
 	credentials := map[string]string{"apiToken": token}
 
-	service, err := newCloudflare(Settings{Credentials: credentials, Transport: server.Transport()})
+	service, err := Factories()["cloudflare"](Settings{Credentials: credentials, Transport: server.Transport()})
 	if err != nil {
 		t.Fatal(err)
 	}

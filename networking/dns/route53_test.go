@@ -24,7 +24,7 @@ func connectRoute53(t *testing.T, server *dnstest.Route53, key string) *Client {
 
 	credentials := map[string]string{"accessKeyId": key, "secretAccessKey": "a-secret-that-must-not-be-shown"}
 
-	service, err := newRoute53(Settings{Credentials: credentials})
+	service, err := Factories()["route53"](Settings{Credentials: credentials})
 	if err != nil {
 		t.Fatal(err)
 	}
