@@ -164,7 +164,9 @@ func (l *fakeHypervisor) Check(context.Context) (hypervisor.Info, error) {
 func (l *fakeHypervisor) Capacity(context.Context) (hypervisor.Capacity, error) {
 	out := hypervisor.Capacity{Nodes: l.nodes, Machines: l.machines}
 	for _, node := range l.nodes {
+		out.Free.CPU += node.Free.CPU
 		out.Free.Memory += node.Free.Memory
+		out.Free.Disk += node.Free.Disk
 	}
 
 	return out, nil

@@ -33,8 +33,8 @@ func newClusterFixture(t *testing.T) *clusterFixture {
 	t.Helper()
 
 	w := &clusterFixture{T: t, name: env.Namespace(t), fakeHypervisor: &fakeHypervisor{nodes: []hypervisor.Node{
-		{Name: "one", Online: true, Free: hypervisor.Resources{Memory: 3*gib + 5}},
-		{Name: "two", Online: true, Free: hypervisor.Resources{Memory: 4 * gib}},
+		{Name: "one", Online: true, Free: hypervisor.Resources{CPU: 2, Memory: 3*gib + 5, Disk: 40 * gib}},
+		{Name: "two", Online: true, Free: hypervisor.Resources{CPU: 4, Memory: 4 * gib, Disk: 50*gib + 5}},
 	}}}
 	w.reconciler = &hypervisorcluster.Reconciler{
 		Client: env.Client, Live: env.Client, Interval: time.Minute,
@@ -111,11 +111,15 @@ func TestClusterBecomesReady(t *testing.T) {
 	}
 
 	status := &cluster.Status
-	got := []any{status.Version, status.ConnectedNodes, status.Machines, status.AvailableResources.Memory.Value(), len(status.Nodes)}
+	free := status.AvailableResources
+	got := []any{
+		status.Version, status.ConnectedNodes, status.Machines, len(status.Nodes),
+		free.CPU, free.Memory.Value(), free.Storage.Value(),
+	}
 
 	// Free memory is reported in whole GiB, so that small changes do not change the status.
-	if diff := cmp.Diff([]any{"9.2", int32(2), int32(1), int64(7 * gib), 2}, got); diff != "" {
-		t.Errorf("version, nodes, machines, memory, nodes' statuses: -want +got:\n%s", diff)
+	if diff := cmp.Diff([]any{"9.2", int32(2), int32(1), 2, int64(6), int64(7 * gib), int64(90 * gib)}, got); diff != "" {
+		t.Errorf("version, nodes, machines, nodes' statuses, free resources: -want +got:\n%s", diff)
 	}
 
 	if again := w.reconcileUntilStable(); again.ResourceVersion != cluster.ResourceVersion {
