@@ -44,9 +44,9 @@ func TestExhaustedMetric(t *testing.T) {
 		must(t, registry.SetPool(pools.Pool{Network: "ci/" + name, Cluster: "cluster-" + name, Addresses: pool}, nil))
 	}
 
-	for _, owner := range []string{"a", "b"} {
+	for _, owner := range []string{"a", "b", "c"} {
 		_, err := registry.Acquire(pools.Request{Network: "ci/full", Pool: "full", Owner: owner, Wake: func() {}})
-		if (err != nil) != (owner == "b") {
+		if (err != nil) != (owner != "a") {
 			t.Errorf("address of %s: %v", owner, err)
 		}
 	}

@@ -94,6 +94,7 @@ func TestSlots(t *testing.T) {
 		{"nothing", vmConfig{"scsi0": "a:b"}, "", "ide2"},
 		{"an empty drive", vmConfig{"ide2": "none,media=cdrom"}, "", "ide2"},
 		{"ide2 in use", vmConfig{"ide2": "local:iso/x.iso,media=cdrom"}, "", "ide0"},
+		{"ide2 and ide0 in use", vmConfig{"ide2": "a:b", "ide0": "a:c"}, "", "sata5"},
 		{"all in use", vmConfig{"ide2": "a:b", "ide0": "a:c", "sata5": "a:d"}, "", ""},
 	}
 	for _, c := range cases {
