@@ -243,6 +243,40 @@ func TestRestoredObjects(t *testing.T) {
 	}
 }
 
+// TestRestoredClaimDelaysNoJob restores a claim with a new UID while the job of its earlier machine runs, so that the
+// machine's name is taken until that job ends. A job that was queued meanwhile runs on a machine with another name.
+func TestRestoredClaimDelaysNoJob(t *testing.T) {
+	t.Parallel()
+
+	f := newFastFleet(t, fleet.Options{})
+	f.Populate(2)
+	f.Start()
+	f.EventuallyReady(f.NewPool(2))
+
+	release := holdJobs(t, f, 1)
+	earlier := listVMIDs(f)
+
+	f.Stop()
+	restoreWithNewUIDs(f, takeBackup(f))
+	queueJobs(f, 1) // before the start: the pool counts the restored claim for this job
+	f.Start()
+
+	f.Eventually("the queued job running elsewhere", func() (bool, string) {
+		jobs := f.GitHub.State().Jobs
+
+		return len(jobs) == 2 && jobs[0].Status == "in_progress" && jobs[1].Conclusion == "success", f.Describe()
+	})
+
+	if !slices.Contains(listVMIDs(f), earlier[0]) {
+		t.Errorf("VM %d was deleted while its job ran", earlier[0])
+	}
+
+	release()
+	f.EventuallyJobsDone(2)
+	deletePoolAndClaims(f)
+	f.EventuallyClean()
+}
+
 func toInt(text string) int {
 	n, _ := strconv.Atoi(text)
 
