@@ -53,8 +53,8 @@ type Claim struct {
 	Bound bool
 	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
-	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNamesake
-	// or "".
+	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNoAddress,
+	// DeleteNotReady, DeleteNamesake or "".
 	Stuck string
 }
 
@@ -114,6 +114,8 @@ const (
 	DeleteMaxLifetime = "MaxLifetime"
 	DeleteOutdated    = "TemplateChanged"
 	DeleteNoCapacity  = "NoCapacity"
+	DeleteNoAddress   = "NoAddress"
+	DeleteNotReady    = "TemplateNotReady"
 	DeleteNamesake    = hypervisor.ReasonNamesake
 )
 

@@ -46,22 +46,27 @@ func (p *plan) expire() []Deletion {
 // stuckMessages explain the deletion of machines that cannot be started now.
 var stuckMessages = map[string]string{
 	DeleteNoCapacity: "its cluster or node has no free capacity; the pool creates a machine elsewhere",
+	DeleteNoAddress:  "its template's address pool gives it no address; the pool creates a machine from another template",
+	DeleteNotReady:   "its template or cluster is not ready; the pool creates a machine from another template",
 	DeleteNamesake:   "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name",
 }
 
-// deleteStuck removes the machines from the plan that wait for capacity while other clusters or nodes may have some,
-// or for the end of an earlier machine of their name, and returns their deletions.
+// deleteStuck removes the machines from the plan that wait for something while other machines could be started, and
+// returns their deletions.
 func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
-	p.starting = slices.DeleteFunc(p.starting, func(claim Claim) bool {
+	isStuck := func(claim Claim) bool {
 		isStuck := claim.Stuck != "" && !claim.Bound
 		if isStuck {
 			deletions = append(deletions, Deletion{claim.Name, claim.Stuck, stuckMessages[claim.Stuck]})
 		}
 
 		return isStuck
-	})
+	}
+
+	p.starting = slices.DeleteFunc(p.starting, isStuck)
+	p.standby = slices.DeleteFunc(p.standby, isStuck)
 
 	return deletions
 }

@@ -303,6 +303,12 @@ func TestDesired(t *testing.T) {
 				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
+		"a machine for standby that waits for an earlier one of its name is replaced": {
+			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
+				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Stuck: demand.DeleteNamesake},
+			}},
+			want: demand.Decision{CreateStandby: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing},
+		},
 		"an idle machine that is bound to a job counts for it": {
 			in:   demand.Input{Max: 9, Queued: 1, Claims: markBound(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},

@@ -55,7 +55,7 @@ func newInput(seed int64) demand.Input {
 		state := states[rng.IntN(len(states))]
 		created := getStartTime().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		stuck := ""
-		if state != demand.ClaimStandby && rng.IntN(8) == 0 {
+		if rng.IntN(8) == 0 {
 			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNamesake}[rng.IntN(2)]
 		}
 
@@ -63,7 +63,7 @@ func newInput(seed int64) demand.Input {
 			Name: fmt.Sprintf("c%02d", i), State: state, CreatedAt: created,
 			IdleSince: created.Add(time.Duration(rng.Int64N(int64(getStartTime().Sub(created)) + 1))),
 			Prepared:  rng.IntN(2) == 0, Outdated: rng.IntN(4) == 0,
-			// A machine is bound to a job and needs capacity only after its start.
+			// A machine is bound to a job only after its start.
 			Stuck: stuck,
 			Bound: state != demand.ClaimStandby && rng.IntN(8) == 0,
 		})

@@ -127,6 +127,8 @@ type scope struct {
 	sources []source
 	// requeueAfter is the delay until the time alone changes the desired state; zero means never.
 	requeueAfter time.Duration
+	// recheckIn is the delay until a machine that waits for its template counts as stuck; zero means never.
+	recheckIn time.Duration
 }
 
 // conditionScaling is the condition of the step that creates and deletes machines.

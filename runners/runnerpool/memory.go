@@ -135,17 +135,22 @@ func (s *startups) median() time.Duration {
 	return sorted[len(sorted)/2] //nolint:mnd // the middle
 }
 
-// fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
-const fullPeriod = time.Minute
+const (
+	// fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
+	fullPeriod = time.Minute
+	// notReadyPeriod is how long a template or its cluster is not ready until the machines that wait for it are
+	// created from other templates.
+	notReadyPeriod = time.Minute
+)
 
-// fullClusters holds, by template, when its cluster last had no capacity. If a machine stops
-// waiting, its cluster may still be full. The zero value is ready to use.
+// fullClusters holds, by template, when its cluster last had no capacity, or its address pool no address. If a
+// machine stops waiting, its cluster may still be full. The zero value is ready to use.
 type fullClusters struct{ templates map[string]time.Time }
 
 // record records the templates whose claims wait for capacity.
 func (r *fullClusters) record(claims []v1alpha1.MachineClaim, now time.Time) {
 	for i := range claims {
-		if !isWaitingForCapacity(&claims[i]) {
+		if !isWaitingForCapacity(&claims[i]) && !isWaitingForAddress(&claims[i]) {
 			continue
 		}
 
@@ -181,6 +186,18 @@ func isWaitingForCapacity(claim *v1alpha1.MachineClaim) bool {
 // isWaitingForNamesake reports whether a claim waits for the end of the machine of an earlier claim of its name.
 func isWaitingForNamesake(claim *v1alpha1.MachineClaim) bool {
 	return v1alpha1.CurrentReason(getPlacementProblem(claim)) == hypervisor.ReasonNamesake
+}
+
+// isWaitingForAddress reports whether a claim without a machine waits for an address of its template's pool. The
+// networking area writes the condition.
+func isWaitingForAddress(claim *v1alpha1.MachineClaim) bool {
+	return claim.Status.VMRef == nil && claim.DeletionTimestamp.IsZero() &&
+		meta.IsStatusConditionFalse(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+}
+
+// isStarted reports whether the machine of a claim was started.
+func isStarted(claim *v1alpha1.MachineClaim) bool {
+	return claim.Status.Times != nil && claim.Status.Times.Started != nil
 }
 
 // getPlacementProblem returns the reason why a claim that is not being deleted is not placed, or "".

@@ -249,8 +249,8 @@ func removeTaken(sizes []demand.Size, taken map[string]int) []demand.Size {
 }
 
 // assessClaims counts the machines of each source. It also marks claims as outdated if their source has
-// changed, and as stuck if they wait for capacity that another source or node may have. notCached is the
-// number of new claims of each source that are not in the cache yet.
+// changed, and as stuck if they wait for what another source or node may have. notCached is the number of new
+// claims of each source that are not in the cache yet.
 func (s *scope) assessClaims(current *view, notCached map[string]int) {
 	full := s.fullClusters.listFull(s.Clock.Now())
 
@@ -280,16 +280,34 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 
 		state.Outdated = own.isOutdated(claim)
 
-		canUseOtherSource := hasSourceWithCapacity && !own.onlyIfRequested
-
-		switch {
-		case isWaitingForNamesake(claim): // it may run a job for hours
-			state.Stuck = demand.DeleteNamesake
-		// An activated machine can start only on its node. A new machine may fit on another one.
-		case canUseOtherSource && isWaitingForCapacity(claim), isActivatedWithoutCapacity(claim):
-			state.Stuck = demand.DeleteNoCapacity
-		}
+		state.Stuck = s.findStuckReason(claim, own, hasSourceWithCapacity && !own.onlyIfRequested)
 	}
+}
+
+// findStuckReason returns why the machine of a claim is replaced by another one that may start sooner, or "".
+func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own *source, canUseOtherSource bool) string {
+	switch {
+	case isWaitingForNamesake(claim): // it may run a job for hours
+		return demand.DeleteNamesake
+	case isActivatedWithoutCapacity(claim): // it can start only on its node, and a new machine may fit on another one
+		return demand.DeleteNoCapacity
+	case !canUseOtherSource:
+		return ""
+	case isWaitingForAddress(claim):
+		return demand.DeleteNoAddress
+	case isWaitingForCapacity(claim):
+		return demand.DeleteNoCapacity
+	case own.isUsable() || isStarted(claim):
+		return ""
+	}
+
+	if remaining := own.unusableSince.Add(notReadyPeriod).Sub(s.Clock.Now()); remaining > 0 {
+		s.recheckIn = step.ChooseSooner(s.recheckIn, remaining)
+
+		return ""
+	}
+
+	return demand.DeleteNotReady
 }
 
 // listArrivals returns when the operator received the jobs of a pool for which warm machines are

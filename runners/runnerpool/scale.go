@@ -32,6 +32,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	imageMessage := s.dropUnavailableImages(&decision)
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
 	s.requeueAfter = decision.RequeueAfter
+	s.requeueIn(s.recheckIn)
 
 	if in.Paused {
 		return step.WaitReady(0, decision.Reason, decision.Message)
