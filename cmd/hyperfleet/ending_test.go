@@ -5,6 +5,7 @@ package main
 
 import (
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
@@ -155,6 +156,9 @@ func silentServers() []silentServer {
 		{"Scaleway", useScaleway},
 		{"log store", useLogStore},
 		{"SPIRE", useSPIRE},
+		{"KubeVirt cluster", useKubeVirt},
+		{"provider program", useProviderProgram},
+		{"DNS server", useDNSServer},
 	}
 }
 
@@ -178,7 +182,7 @@ func TestOperatorEndsBesideSilentServers(t *testing.T) {
 			own := kube.Start(t, kube.WithCRDs("../../deploy/crds"), kube.WithScheme(v1alpha1.AddToScheme, infrav1.AddToScheme))
 			server := silence.Listen(t)
 
-			if tc.name == "SPIRE" {
+			if tc.name == "SPIRE" || tc.name == "provider program" {
 				server = silence.ListenUnix(t, filepath.Join(t.TempDir(), "socket"))
 			}
 
@@ -324,6 +328,57 @@ func useSPIRE(t *testing.T, own *kube.Env, address string) (namespace, lines str
 
 	return f.Namespace, fmt.Sprintf("runners: {platformURLs: [%q]}\nidentity: {spire: {address: 'unix://%s', trustDomain: example.com, machineAddress: 'spire:8081'}}\n",
 		f.GitHub.URL, address)
+}
+
+func useKubeVirt(t *testing.T, own *kube.Env, address string) (namespace, lines string) {
+	t.Helper()
+
+	kubeconfig, err := os.ReadFile(moveServer(t, own.Kubeconfig(t, own.Config), address))
+	must(t, err)
+	createSecret(t, own, map[string]string{"kubeconfig": string(kubeconfig)})
+	own.Create(t, newObject("HypervisorCluster", "", "silent", map[string]any{
+		"provider": "kubevirt", "kubevirt": map[string]any{
+			"namespace":           "machines",
+			"kubeconfigSecretRef": map[string]any{"name": "server", "key": "kubeconfig", "namespace": metav1.NamespaceDefault},
+		},
+	}))
+
+	return metav1.NamespaceDefault, ""
+}
+
+func useProviderProgram(t *testing.T, own *kube.Env, address string) (namespace, lines string) {
+	t.Helper()
+	own.Create(t, newObject("HypervisorCluster", "", "silent", map[string]any{
+		"provider": "external", "external": map[string]any{"address": "unix://" + address},
+	}))
+
+	return metav1.NamespaceDefault, ""
+}
+
+func useDNSServer(t *testing.T, own *kube.Env, address string) (namespace, lines string) {
+	t.Helper()
+	createSecret(t, own, map[string]string{
+		"tokenId": "hf@pve!hf", "tokenSecret": "0123", "keyName": "hyperfleet.", "key": base64.StdEncoding.EncodeToString(make([]byte, 32)),
+	})
+	own.Create(t, newObject("HypervisorCluster", "", "silent", map[string]any{
+		"provider": "proxmox", "endpoint": "https://127.0.0.1:1/api2/json",
+		"credentials": map[string]any{"tokenId": secretSource("tokenId"), "tokenSecret": secretSource("tokenSecret")},
+		"dns": map[string]any{"registerVMs": true, "domain": "ci.example.com", "dnsProvider": map[string]any{
+			"type": "rfc2136", "server": address, "zones": []any{"ci.example.com"},
+			"credentials": map[string]any{"keyName": secretSource("keyName"), "key": secretSource("key")},
+		}},
+	}))
+	own.Create(t, &v1alpha1.DNSRegistration{
+		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "silent"},
+		Spec: v1alpha1.DNSRegistrationSpec{
+			Claim: v1alpha1.DNSRegistrationClaim{
+				Kind: v1alpha1.KindMachineClaim, Namespace: metav1.NamespaceDefault, Name: "silent", UID: "1",
+			},
+			HypervisorCluster: "silent", FQDN: "silent.ci.example.com", Addresses: []string{"192.0.2.7"},
+		},
+	})
+
+	return metav1.NamespaceDefault, ""
 }
 
 // moveServer writes a kubeconfig again with another address of the API server, and returns its path.
