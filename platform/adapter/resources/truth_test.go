@@ -5,6 +5,7 @@ package resources_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"maps"
@@ -16,12 +17,14 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/fstest"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
 	kubeclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
@@ -32,6 +35,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
@@ -154,59 +158,13 @@ func (w *truthWorld) newProcess(client transport.Client) *pipeline.Pipeline {
 	return made
 }
 
-// dyingClient is a client whose process is killed before or after a write.
-type dyingClient struct {
-	staleReader
-
-	left        int
-	isAfterward bool
-	kill        func()
-}
-
-func (c *dyingClient) die(isAfterward bool) {
-	if isAfterward == c.isAfterward {
-		c.left--
-	}
-
-	if c.left < 0 {
-		c.kill()
-	}
-}
-
-func (c *dyingClient) Create(ctx context.Context, o *unstructured.Unstructured) (*unstructured.Unstructured, error) {
-	c.die(false)
-	defer c.die(true)
-
-	return c.Client.Create(ctx, o)
-}
-
-func (c *dyingClient) Apply(ctx context.Context, live, o *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
-	c.die(false)
-	defer c.die(true)
-
-	return c.Client.Apply(ctx, live, o)
-}
-
-func (c *dyingClient) Patch(ctx context.Context, ref transport.Ref, document map[string]any) (*unstructured.Unstructured, error) {
-	c.die(false)
-	defer c.die(true)
-
-	return c.Client.Patch(ctx, ref, document)
-}
-
-func (c *dyingClient) Delete(ctx context.Context, ref transport.Ref, propagation metav1.DeletionPropagation) error {
-	c.die(false)
-	defer c.die(true)
-
-	return c.Client.Delete(ctx, ref, propagation)
-}
-
 // history is one run of random steps on one cluster.
 type history struct {
 	*truthWorld
 
-	process *pipeline.Pipeline
-	cluster openapi.Resource
+	process   *pipeline.Pipeline
+	creations *creations
+	cluster   openapi.Resource
 	// writes counts all writes, also those that a restore has undone.
 	writes int
 	// highest is the highest generation so far, and hasDump is true if there is something to restore.
@@ -219,13 +177,21 @@ type history struct {
 var truthNames atomic.Int64
 
 func (w *truthWorld) newHistory() *history {
-	h := &history{truthWorld: w, process: w.newProcess(staleReader{Client: clients[transport.Kubernetes]})}
+	h := &history{truthWorld: w}
+	h.start()
 	h.writes++
 	fleetapi.Call(w, http.MethodPost, w.url, "/clusters",
 		fmt.Sprintf(`{"name":"c-%d","spec":{"value":"v1","serial":"1"}}`, truthNames.Add(1)), &h.cluster)
 	h.highest = h.cluster.Generation
 
 	return h
+}
+
+// start starts the adapter.
+func (h *history) start() { h.process = h.newProcess(h.newClient()) }
+
+func (h *history) newClient() datingClient {
+	return datingClient{staleReader: staleReader{Client: clients[transport.Kubernetes]}, creations: h.creations}
 }
 
 // take takes a step, unless an earlier step has found a problem.
@@ -251,7 +217,7 @@ func (h *history) take(n int) {
 		h.handle("late event", 1+int32(argument)%h.highest)
 	case 13:
 		h.steps = append(h.steps, "restart")
-		h.process = h.newProcess(staleReader{Client: clients[transport.Kubernetes]})
+		h.start()
 	default:
 		h.kill(argument)
 	}
@@ -301,8 +267,11 @@ func (h *history) restore() {
 
 // refresh reads the cluster, and returns false if it does not exist.
 func (h *history) refresh() bool {
-	if _, err := h.api.Store.Get(h.Context(), h.id); err != nil {
+	switch _, err := h.api.Store.Get(h.Context(), h.id); {
+	case errors.Is(err, store.ErrNotFound):
 		return false
+	case err != nil:
+		h.Fatal(err)
 	}
 
 	h.cluster = openapi.Resource{}
@@ -400,9 +369,7 @@ func (h *history) kill(argument int) {
 	defer cancel()
 
 	before, _ := h.reported()
-	dying := &dyingClient{
-		staleReader: staleReader{Client: clients[transport.Kubernetes]}, left: argument / 2 % 6, isAfterward: argument%2 == 0, kill: cancel,
-	}
+	dying := &dyingClient{datingClient: h.newClient(), left: argument / 2 % 6, isAfterward: argument%2 == 0, kill: cancel}
 	h.newProcess(dying).Handle(ctx, newReconcileEvent(h.id, h.cluster.Generation))
 	h.steps = append(h.steps, fmt.Sprintf("killed at write %d, afterward %v", argument/2%6, argument%2 == 0))
 	h.check(before, false)
@@ -571,8 +538,13 @@ func TestPropertyNoFalseTrue(t *testing.T) {
 
 	w := newTruthWorld(t)
 
-	property.Check(t, "no false True", property.Options{Runs: runs, Brief: 12}, prop.ForAll(func(steps []int) string {
+	property.Check(t, "no false True", property.Options{Runs: runs, Brief: 12}, prop.ForAll(func(steps []int, isSlow bool) string {
 		h := w.startHistory()
+
+		if isSlow {
+			h.creations = &creations{byUID: map[types.UID]metav1.Time{}, latest: time.Now().Add(-time.Hour)}
+			h.start()
+		}
 
 		for _, step := range steps {
 			h.take(step)
@@ -585,5 +557,5 @@ func TestPropertyNoFalseTrue(t *testing.T) {
 		}
 
 		return ""
-	}, limitSize(gen.SliceOf(gen.IntRange(0, 1<<14)))))
+	}, limitSize(gen.SliceOf(gen.IntRange(0, 1<<14))), gen.Bool()))
 }
