@@ -98,12 +98,27 @@ func listFixes(t *testing.T) []string {
 
 	var out []string
 
+	areas := []string{"bridge", "hosts", "hypervisor", "identity", "kit", "networking", "platform", "runners", "workload"}
+	walkStrings(t, areas, func(path, text string) {
+		for _, command := range fixCommand.FindAllString(text, -1) {
+			out = append(out, path+": "+command)
+		}
+	})
+
+	slices.Sort(out)
+
+	return slices.Compact(out)
+}
+
+// walkStrings calls visit for each string in the code of areas.
+func walkStrings(t *testing.T, areas []string, visit func(path, text string)) {
+	t.Helper()
+
 	walk(t, func(path string) {
 		path = filepath.ToSlash(path)
 
 		area, _, _ := strings.Cut(path, "/")
-		if !slices.Contains([]string{"bridge", "hosts", "hypervisor", "identity", "kit", "networking", "platform", "runners", "workload"}, area) ||
-			!strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+		if !slices.Contains(areas, area) || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 			return
 		}
 
@@ -123,17 +138,87 @@ func listFixes(t *testing.T) []string {
 				t.Fatal(err)
 			}
 
-			for _, command := range fixCommand.FindAllString(text, -1) {
-				out = append(out, path+": "+command)
-			}
+			visit(path, text)
 
 			return true
 		})
 	})
+}
+
+// immutableRule is a rule of a CRD by which a field cannot be changed. Its name is in the rule or in the next JSON tag.
+var (
+	immutableRule  = regexp.MustCompile(`XValidation:rule="self == oldSelf"`)
+	immutableField = regexp.MustCompile(`self\.(\w+) == oldSelf\.(\w+)`)
+	jsonTag        = regexp.MustCompile("`json:\"(\\w+)")
+)
+
+// listImmutableFields returns the fields of an API group that cannot be changed.
+func listImmutableFields(t *testing.T, group string) []string {
+	t.Helper()
+
+	files, err := filepath.Glob(filepath.Join("api", group, "v1alpha1", "*_types.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var out []string
+
+	for _, file := range files {
+		code, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		isImmutable := false
+
+		for line := range strings.Lines(string(code)) {
+			isImmutable = isImmutable || immutableRule.MatchString(line)
+
+			for _, match := range immutableField.FindAllStringSubmatch(line, -1) {
+				out = append(out, match[1])
+			}
+
+			if tag := jsonTag.FindStringSubmatch(line); tag != nil && isImmutable {
+				out, isImmutable = append(out, tag[1]), false
+			}
+		}
+	}
 
 	slices.Sort(out)
 
 	return slices.Compact(out)
+}
+
+// TestFixesChangeNoImmutableField checks that no message advises to change a field that cannot be changed. The messages
+// name some fields by what they refer to.
+func TestFixesChangeNoImmutableField(t *testing.T) {
+	t.Parallel()
+
+	meanings := map[string]string{"dpuClusterRef": "DPUCluster", "etcdStorageClass": "StorageClass"}
+
+	for area, group := range map[string]string{"bridge": "bridge", "hosts": "infrastructure", "networking": "infrastructure"} {
+		fields := listImmutableFields(t, group)
+		if len(fields) == 0 {
+			t.Fatalf("found no field of %s that cannot be changed", group)
+		}
+
+		for i, field := range fields {
+			if meaning := meanings[field]; meaning != "" {
+				fields = append(fields, meaning)
+			}
+
+			fields[i] = `(?:spec\.)?` + field
+		}
+
+		advice := regexp.MustCompile(`(?:: |, |; |or )(?:set|correct|change|choose|name|omit|use) (?:a |an |another )?(?:` +
+			strings.Join(fields, "|") + `)\b`)
+
+		walkStrings(t, []string{area}, func(path, text string) {
+			if match := advice.FindString(text); match != "" {
+				t.Errorf("%s: %q says %q, but the field cannot be changed: say what to delete and to create again", path, text, match)
+			}
+		})
+	}
 }
 
 // hasTest returns whether a test of a folder exists.

@@ -67,13 +67,14 @@ func validateDPUCluster(ctx context.Context, s *scope) step.Result {
 
 	if s.dpuCluster.Type == hypershift.TypeKamaji {
 		return step.Stall(v1alpha1.ReasonInUse,
-			fmt.Sprintf("DPUCluster %s has type kamaji and gets its control plane from Kamaji: name a DPUCluster of type static", key))
+			fmt.Sprintf("DPUCluster %s has type kamaji and gets its control plane from Kamaji: "+
+				"delete this bridge, and create one with a DPUCluster of type static", key))
 	}
 
 	if secret := s.dpuCluster.Kubeconfig; secret != "" && secret != kubeconfigSecretName(key.Name) {
 		return step.Stall(v1alpha1.ReasonInUse,
 			fmt.Sprintf("DPUCluster %s already uses the control plane of Secret %s, which cannot be changed: "+
-				"name a DPUCluster without spec.kubeconfig", key, secret))
+				"delete this bridge, and create one with a DPUCluster without spec.kubeconfig", key, secret))
 	}
 
 	first, err := s.findOwner(ctx, indexDPUCluster, key.String())
@@ -83,7 +84,8 @@ func validateDPUCluster(ctx context.Context, s *scope) step.Result {
 
 	if first != client.ObjectKeyFromObject(s.bridge) {
 		return step.Stall(v1alpha1.ReasonInUse,
-			fmt.Sprintf("DPUCluster %s is served by bridge %s: name another DPUCluster, or delete that bridge", key, first))
+			fmt.Sprintf("DPUCluster %s is served by bridge %s: delete that bridge, "+
+				"or delete this one and create it with another DPUCluster", key, first))
 	}
 
 	if s.dpuCluster.Phase != hypershift.PhaseReady {

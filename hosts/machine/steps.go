@@ -134,7 +134,7 @@ func findFleet(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get HostFleet %s: %w", name.Name, err))
 	case fleet.Spec.HostKind != s.Kind.Name():
 		return step.Stall("FleetOfOtherKind", fmt.Sprintf(
-			"HostFleet %s has hostKind %s, but this host is a %s: set spec.fleetName to another fleet",
+			"HostFleet %s has hostKind %s, but this host is a %s: delete the host, and create it again in another fleet",
 			name.Name, fleet.Spec.HostKind, s.Kind.Name()))
 	}
 

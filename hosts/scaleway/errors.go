@@ -81,7 +81,7 @@ func IsOrderRejected(err error) bool {
 func fixFor(kind Kind) string {
 	switch kind {
 	case OutOfStock:
-		return "no Mac of this type is available in this zone: wait, or choose another type or zone"
+		return "no Mac of this type is available in this zone: wait, or delete the machine and create it with another type or zone"
 	case Quota:
 		return "the organization's quota is used up: delete servers, or ask Scaleway for a higher quota"
 	case Busy:

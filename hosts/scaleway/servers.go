@@ -248,7 +248,8 @@ func (c *Client) FindOS(ctx context.Context, serverType, name string) (string, e
 
 	if id == "" {
 		return "", &Error{Kind: Rejected, Message: fmt.Sprintf(
-			"there is no operating system %q for servers of type %s: choose one from the API's list, or omit os", name, serverType)}
+			"there is no operating system %q for servers of type %s: "+
+				"delete the machine, and create it with one from the API's list, or without os", name, serverType)}
 	}
 
 	return id, nil
