@@ -44,6 +44,41 @@ func TestClaimReplacesAddressOnce(t *testing.T) {
 	}
 }
 
+// A claim whose status another program has restored gets another address too, although the program owns the field.
+func TestRestoredClaimReplacesAddress(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
+
+	claim := w.createClaim("a")
+	w.reconcileOnce(w.claims, claim)
+
+	const restored = "10.0.0.12/16"
+
+	claim.Status.NetworkInfo.Addresses = []string{restored}
+	w.reportPlaced(claim, hypervisor.ReasonAddressInUse, restored+": machine 7 has it")
+
+	for range 4 { // as above
+		w.reconcileOnce(w.claims, claim)
+	}
+
+	if info := claim.Status.NetworkInfo; info == nil || len(info.Addresses) != 1 || info.Addresses[0] == restored {
+		t.Errorf("the claim has %+v, want one other address than %s", info, restored)
+	}
+
+	// The status of a deleted claim does not keep them either.
+	claim.Status.NetworkInfo.Addresses = []string{restored}
+	meta.SetStatusCondition(&claim.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionVMCleanedUp, Status: metav1.ConditionTrue, Reason: "Deleted",
+	})
+	w.must(env.Client.Status().Update(t.Context(), claim))
+	w.must(env.Client.Delete(t.Context(), claim))
+	w.reconcileOnce(w.claims, claim)
+
+	if info := claim.Status.NetworkInfo; info != nil && len(info.Addresses) > 0 {
+		t.Errorf("the deleted claim still has %v", info.Addresses)
+	}
+}
+
 // A claim gets the addresses in its annotation only if the runners area has found its machine. Otherwise its author could
 // take any address, also those of others.
 func TestClaimDoesNotChooseItsAddress(t *testing.T) {

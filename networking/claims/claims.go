@@ -306,7 +306,7 @@ func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.Machi
 		return nil
 	}
 
-	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
+	return claimstatus.IgnoreGone(c.removeAddresses(ctx, claim))
 }
 
 // isOutdated returns whether the status of the claim on the API server has other addresses than the claim, which comes
@@ -402,8 +402,7 @@ func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineCl
 
 	// An earlier write that seemed to fail may have recorded addresses that this copy does not have. Apply
 	// removes these addresses too.
-	err := c.writer().Apply(ctx, claim, map[string]any{})
-	if err != nil {
+	if err := c.removeAddresses(ctx, claim); err != nil {
 		return claimstatus.IgnoreGone(err) // releaseDeleted handles a claim that no longer exists
 	}
 

@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -211,13 +212,34 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error
 		return false, fmt.Errorf("remove addresses from annotations of claim %s: %w", client.ObjectKeyFromObject(&holder), err)
 	}
 
-	if err := c.writer().Apply(ctx, &holder, map[string]any{}); err != nil {
-		return false, fmt.Errorf("remove addresses of claim %s: %w", client.ObjectKeyFromObject(&holder), err)
+	if err := c.removeAddresses(ctx, &holder); err != nil {
+		return false, err
 	}
 
 	c.Addresses.Release(owner)
 
 	return true, nil
+}
+
+// removeAddresses removes the addresses from the status of a claim, whoever has written them.
+func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) error {
+	applied, err := c.writer().ApplyAndRead(ctx, claim, map[string]any{})
+	if err != nil {
+		return err
+	}
+
+	if left, _, _ := unstructured.NestedSlice(applied.Object, "status", "networkInfo", "addresses"); len(left) == 0 {
+		return nil
+	}
+
+	// The object that the apply has returned may be newer than claim. A patch with its version removes no later addresses.
+	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"status":{"networkInfo":{"addresses":null,"addressNetwork":null}}}`,
+		applied.GetResourceVersion())
+	if err := c.Client.Status().Patch(ctx, claim.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return fmt.Errorf("remove addresses of claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+
+	return nil
 }
 
 // holdUnknown makes the pool allocate no addresses while the runners area does not know the addresses of the claim's

@@ -71,9 +71,19 @@ func HasCondition(obj step.Object, condition metav1.Condition) bool {
 // removes the field manager's other fields and conditions. It returns a conflict if another object with the
 // same name exists now.
 func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]any, conditions ...metav1.Condition) error {
+	_, err := w.ApplyAndRead(ctx, obj, status, conditions...)
+
+	return err
+}
+
+// ApplyAndRead is Apply, and returns the object with its new status. The status keeps fields that are not applied if
+// another program has written them, such as one that restores a backup.
+func (w *Writer) ApplyAndRead(
+	ctx context.Context, obj step.Object, status map[string]any, conditions ...metav1.Condition,
+) (*unstructured.Unstructured, error) {
 	kind, err := w.Client.GroupVersionKindFor(obj)
 	if err != nil {
-		return fmt.Errorf("get kind of %s: %w", client.ObjectKeyFromObject(obj), err)
+		return nil, fmt.Errorf("get kind of %s: %w", client.ObjectKeyFromObject(obj), err)
 	}
 
 	list := make([]any, 0, len(conditions))
@@ -91,7 +101,7 @@ func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]a
 
 		converted, err := runtime.DefaultUnstructuredConverter.ToUnstructured(condition)
 		if err != nil {
-			return fmt.Errorf("convert condition %s: %w", condition.Type, err)
+			return nil, fmt.Errorf("convert condition %s: %w", condition.Type, err)
 		}
 
 		list = append(list, converted)
@@ -109,10 +119,10 @@ func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]a
 	err = w.Client.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(object),
 		client.FieldOwner(w.Owner), client.ForceOwnership)
 	if err != nil {
-		return fmt.Errorf("apply status of %s %s as %s: %w", kind.Kind, client.ObjectKeyFromObject(obj), w.Owner, err)
+		return nil, fmt.Errorf("apply status of %s %s as %s: %w", kind.Kind, client.ObjectKeyFromObject(obj), w.Owner, err)
 	}
 
-	return nil
+	return object, nil
 }
 
 // IgnoreGone returns nil for the error that an object no longer exists or that another object has
