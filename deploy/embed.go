@@ -17,6 +17,11 @@ var CRDs embed.FS
 //go:embed rbac/*.yaml
 var RBAC embed.FS
 
+// Shards has the roles of several operators that divide the namespaces, in shards/roles.yaml.
+//
+//go:embed shards/roles.yaml
+var Shards embed.FS
+
 // Account has the operator's namespace, its ServiceAccount, and the bindings of the ServiceAccount to the generated
 // roles.
 //

@@ -70,4 +70,11 @@ func TestRunnersOfOthersStay(t *testing.T) {
 	if len(platform.deregistered) > 0 {
 		t.Errorf("a dry run removed %v", platform.deregistered)
 	}
+
+	s.DryRun, s.Namespaces = false, []string{"of-this-operator"}
+	s.Sweep(t.Context())
+
+	if len(platform.deregistered) > 0 {
+		t.Errorf("an operator of other namespaces removed %v", platform.deregistered)
+	}
 }

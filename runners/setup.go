@@ -224,7 +224,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 		},
 		sweeper: &orphans.Sweeper{
 			Live: mgr.GetAPIReader(), Recorder: recorder, Clusters: clusters, Workloads: workloads, Identity: a.Identity,
-			OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
+			Namespaces: a.Namespaces, OperatorUID: a.Settings.OperatorUID, Interval: a.Config.OrphanInterval, Clock: a.Clock,
 			MinAge: a.Config.OrphanAge, DryRun: a.Config.OrphanDryRun, Log: a.Log, Metrics: orphanMetrics,
 		},
 		jobControllers: jobs.controllers,

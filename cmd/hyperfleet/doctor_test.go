@@ -492,6 +492,27 @@ func (i installation) testShards(t *testing.T) {
 		"two with Lease hyperfleet-system/hyperfleet-runners.b: remove the namespace from the namespaces"; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
+
+	// These operators need other roles than one that serves all namespaces.
+	roles := func() string {
+		t.Helper()
+
+		return findingsOf(i.runDoctor(t, i.Config), "RBAC roles of runners")
+	}
+
+	defer i.Apply(t, "../../deploy/rbac", "../../deploy/shards/roles.yaml")
+
+	must(t, i.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners"}}))
+
+	if got, want := roles(), "problem ClusterRole hyperfleet-shard-namespace is missing: "; !strings.HasPrefix(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	i.Apply(t, "../../deploy/shards/roles.yaml")
+
+	if got := roles(); got != "ok all match this version of hyperfleet" {
+		t.Error(got)
+	}
 }
 
 func (i installation) testCRDsAndRoles(t *testing.T) {

@@ -319,6 +319,13 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 		t.Errorf("the admission policy is still there: %v", err)
 	}
 
+	for _, name := range []string{"hyperfleet-runners", "hyperfleet-shard-cluster"} {
+		role := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}}
+		if err := f.Client.Get(t.Context(), client.ObjectKey{Name: name}, role); !apierrors.IsNotFound(err) {
+			t.Errorf("the ClusterRole %s is still there: %v", name, err)
+		}
+	}
+
 	f.Stop()
 }
 

@@ -40,6 +40,9 @@ type Sweeper struct {
 	Workloads *connect.Workloads
 	// Identity lists the identities of machines. It is nil if the operator has no SPIRE server.
 	Identity identity.Registry
+	// Namespaces are the namespaces that this operator serves, or empty for all. The runners of other namespaces are
+	// those of other operators, whose Secrets this operator may not be allowed to read.
+	Namespaces []string
 	// OperatorUID selects the resources of this operator.
 	OperatorUID string
 	Interval    time.Duration
@@ -300,34 +303,36 @@ func (s *Sweeper) listClaims(ctx context.Context) (claimIndex, error) {
 	return out, nil
 }
 
-// sweepRunners deletes the runners that belong to no claim, in the scopes of all runner pools.
+// sweepRunners deletes the runners that belong to no claim, in the scopes of the runner pools of its namespaces.
 func (s *Sweeper) sweepRunners(ctx context.Context) error {
-	var (
-		pools     v1alpha1.RunnerPoolList
-		templates v1alpha1.HypervisorMachineTemplateList
-	)
+	var pools []*v1alpha1.RunnerPool
 
-	if err := s.Live.List(ctx, &pools); err != nil {
+	templates := map[types.NamespacedName]*v1alpha1.HypervisorMachineTemplate{}
+
+	err := watch.ForEachIn(ctx, s.Live, s.Namespaces, &v1alpha1.RunnerPoolList{}, func(pool *v1alpha1.RunnerPool) {
+		pools = append(pools, pool)
+	})
+	if err != nil {
 		return fmt.Errorf("list runner pools: %w", err)
 	}
 
-	if err := s.Live.List(ctx, &templates); err != nil {
+	err = watch.ForEachIn(ctx, s.Live, s.Namespaces, &v1alpha1.HypervisorMachineTemplateList{},
+		func(template *v1alpha1.HypervisorMachineTemplate) {
+			templates[client.ObjectKeyFromObject(template)] = template
+		})
+	if err != nil {
 		return fmt.Errorf("list templates: %w", err)
 	}
 
 	seen := map[workload.Provider]bool{}
 
-	for i := range pools.Items {
-		pool := &pools.Items[i]
-
-		index := slices.IndexFunc(templates.Items, func(t v1alpha1.HypervisorMachineTemplate) bool {
-			return t.Namespace == pool.Namespace && t.Name == pool.Spec.TemplateRef.Name
-		})
-		if index < 0 {
+	for _, pool := range pools {
+		template := templates[types.NamespacedName{Namespace: pool.Namespace, Name: pool.Spec.TemplateRef.Name}]
+		if template == nil {
 			continue
 		}
 
-		provider, err := s.Workloads.ProviderFor(ctx, &templates.Items[index], pool.Spec.Workload)
+		provider, err := s.Workloads.ProviderFor(ctx, template, pool.Spec.Workload)
 		if err != nil || seen[provider] {
 			continue // the template's conditions report the error
 		}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
@@ -24,7 +25,14 @@ const usesFile = "testdata/uses.yaml"
 func readGranted(t *testing.T, area string) []string {
 	t.Helper()
 
-	objects, err := kubeproc.ReadObjects("../../deploy/rbac/" + area + ".yaml")
+	return readRights(t, "../../deploy/rbac/"+area+".yaml", "Role", "ClusterRole")
+}
+
+// readRights returns the permissions in the roles of a file that have one of the kinds.
+func readRights(t *testing.T, file string, kinds ...string) []string {
+	t.Helper()
+
+	objects, err := kubeproc.ReadObjects(file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,6 +40,10 @@ func readGranted(t *testing.T, area string) []string {
 	var out []string
 
 	for _, object := range objects {
+		if !slices.Contains(kinds, object.GetKind()) {
+			continue
+		}
+
 		for _, rule := range convert[rbacv1.ClusterRole](t, object).Rules {
 			names := rule.ResourceNames
 			if len(names) == 0 {
@@ -91,5 +103,18 @@ func TestNoRuleIsUnused(t *testing.T) {
 				t.Errorf("hyperfleet-%s uses %q without permission", area, use)
 			}
 		}
+	}
+}
+
+// TestShardsShareTheRights checks that the roles of several operators that divide the namespaces have exactly the
+// permissions of the generated ClusterRole.
+func TestShardsShareTheRights(t *testing.T) {
+	t.Parallel()
+
+	sort := func(rights []string) []string { slices.Sort(rights); return slices.Compact(rights) }
+	whole := sort(readRights(t, "../../deploy/rbac/runners.yaml", "ClusterRole"))
+
+	if diff := cmp.Diff(whole, sort(readRights(t, "../../deploy/shards/roles.yaml", "ClusterRole"))); diff != "" {
+		t.Errorf("deploy/shards/roles.yaml differs from the ClusterRole in deploy/rbac/runners.yaml (-want +got):\n%s", diff)
 	}
 }

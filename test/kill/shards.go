@@ -5,15 +5,19 @@ package kill
 
 import (
 	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -25,11 +29,69 @@ type Shards struct {
 	// Fleets has the namespace of each operator. They share the hypervisor and the HypervisorCluster of the first.
 	Fleets   []*fleet.Fleet
 	Machines *machineWatcher
+	// Accounts are the client configurations of the operators.
+	Accounts []*rest.Config
 
 	operators []*operatorRunner
 }
 
-// NewShards starts the operators. The API server must have no other operators.
+// accountPrefix and the name of a shard are the name of its ServiceAccount.
+const accountPrefix = "hyperfleet-runners-"
+
+// allowShard gives the account of a shard the permissions of deploy/shards for one namespace, and those of
+// deploy/namespace-secrets for the Secrets in it. operatorNamespace is the namespace that the operators run in.
+func allowShard(t testing.TB, env *kube.Env, account, operatorNamespace, namespace string) {
+	t.Helper()
+
+	const subject = "name: %s\n    namespace: hyperfleet-system"
+
+	rename := strings.NewReplacer(
+		fmt.Sprintf(subject, "hyperfleet-runners"), fmt.Sprintf("name: %s\n    namespace: %s", account, operatorNamespace),
+		"hyperfleet-runners-shard", account, "hyperfleet-system", operatorNamespace,
+	)
+
+	// The values are the namespace of the objects of a file that have none.
+	for file, namespaced := range map[string]string{
+		"../../deploy/base/serviceaccount.yaml": "", "../../deploy/rbac/runners.yaml": "",
+		"../../deploy/shards/roles.yaml": "", "../../deploy/shards/operator.yaml": "", "../../deploy/shards/events.yaml": "",
+		"../../deploy/shards/namespace.yaml":       namespace,
+		"../../deploy/namespace-secrets/role.yaml": namespace,
+	} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		own := filepath.Join(t.TempDir(), filepath.Base(file))
+
+		if err := os.WriteFile(own, []byte(rename.Replace(string(text))), 0o600); err != nil {
+			t.Fatal(err)
+		}
+
+		objects, err := kubeproc.ReadObjects(own)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		for _, object := range objects {
+			// Nothing has this role: the shards have no cluster-wide one.
+			if object.GetKind() == "ClusterRole" && object.GetName() == "hyperfleet-runners" {
+				continue
+			}
+
+			if namespaced != "" {
+				object.SetNamespace(namespaced)
+			}
+
+			if err := env.Client.Create(t.Context(), object); client.IgnoreAlreadyExists(err) != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}
+
+// NewShards starts the operators, each with an account that may work in its namespace only. The API server must have no
+// other operators.
 func NewShards(t testing.TB, env *kube.Env, binary string, count int) *Shards {
 	t.Helper()
 
@@ -48,10 +110,15 @@ func NewShards(t testing.TB, env *kube.Env, binary string, count int) *Shards {
 		first := w.Fleets[0]
 		f.Cluster = first.Cluster
 
-		o := newOperatorRunner(t, f, binary, fastElection(), env.Config, config.AreaRunners)
+		name := fmt.Sprint("part-", i)
+		account := env.ServiceAccount(t, first.Namespace, accountPrefix+name)
+		w.Accounts = append(w.Accounts, account)
+		allowShard(t, env, accountPrefix+name, first.Namespace, f.Namespace)
+
+		o := newOperatorRunner(t, f, binary, fastElection(), account, config.AreaRunners)
 		o.configure(map[string]any{
 			"namespace": first.Namespace, "operatorUID": first.OperatorUID, "namespaces": []string{f.Namespace},
-			"shard": map[string]any{"name": fmt.Sprint("part-", i), "operators": count},
+			"shard": map[string]any{"name": name, "operators": count},
 		})
 		f.Front.Serve(o.front)
 		w.operators = append(w.operators, o)

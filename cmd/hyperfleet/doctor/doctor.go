@@ -70,7 +70,7 @@ func (d *doctor) checkAll(ctx context.Context) error {
 			continue
 		}
 
-		if err := d.checkRoles(ctx, area); err != nil {
+		if err := d.checkRoles(ctx, area, leaders[area]); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"slices"
 	"strings"
 
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -124,8 +126,8 @@ func (d *doctor) reportUnreadable(subject string, err error) {
 
 // checkRoles reports whether the operator's RBAC roles of an area have exactly the rules that this program
 // expects. It returns an error only if the manifests that are built into this program are invalid.
-func (d *doctor) checkRoles(ctx context.Context, area string) error {
-	text, err := deploy.RBAC.ReadFile("rbac/" + area + ".yaml")
+func (d *doctor) checkRoles(ctx context.Context, area string, leaders []leader) error {
+	expected, err := d.listExpectedRoles(ctx, area, leaders)
 	if err != nil {
 		return fmt.Errorf("read embedded roles of area %s: %w", area, err)
 	}
@@ -134,20 +136,8 @@ func (d *doctor) checkRoles(ctx context.Context, area string) error {
 
 	var differing []string
 
-	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), len(text)); ; {
-		// A Role has the same fields.
-		expected := &rbacv1.ClusterRole{}
-
-		err := decoder.Decode(expected)
-		if errors.Is(err, io.EOF) {
-			break
-		}
-
-		if err != nil {
-			return fmt.Errorf("decode embedded roles of area %s: %w", area, err)
-		}
-
-		name, rules, err := d.getRules(ctx, expected)
+	for _, role := range expected {
+		name, rules, err := d.getRules(ctx, role)
 
 		switch {
 		case apierrors.IsNotFound(err):
@@ -158,7 +148,7 @@ func (d *doctor) checkRoles(ctx context.Context, area string) error {
 			d.reportUnreadable(subject, err)
 
 			return nil
-		case !apiequality.Semantic.DeepEqual(rules, expected.Rules):
+		case !apiequality.Semantic.DeepEqual(rules, role.Rules):
 			differing = append(differing, name)
 		}
 	}
@@ -171,6 +161,52 @@ func (d *doctor) checkRoles(ctx context.Context, area string) error {
 	}
 
 	return nil
+}
+
+// listExpectedRoles returns the roles of an area. Operators that divide the namespaces have other ClusterRoles, unless
+// they use the one of an operator that serves all namespaces.
+func (d *doctor) listExpectedRoles(ctx context.Context, area string, leaders []leader) ([]*rbacv1.ClusterRole, error) {
+	roles, err := decodeRoles(deploy.RBAC, "rbac/"+area+".yaml")
+	if err != nil {
+		return nil, err
+	}
+
+	isWide := slices.ContainsFunc(leaders, func(l leader) bool { return l.fresh && !l.isLimited })
+	if area != config.AreaRunners || len(leaders) == 0 || isWide {
+		return roles, nil
+	}
+
+	isCluster := func(role *rbacv1.ClusterRole) bool { return role.Kind == "ClusterRole" }
+	if _, _, err := d.getRules(ctx, roles[slices.IndexFunc(roles, isCluster)]); !apierrors.IsNotFound(err) {
+		return roles, nil
+	}
+
+	limited, err := decodeRoles(deploy.Shards, "shards/roles.yaml")
+
+	return append(limited, slices.DeleteFunc(roles, isCluster)...), err
+}
+
+// decodeRoles reads Roles and ClusterRoles, which have the same fields.
+func decodeRoles(files fs.FS, path string) ([]*rbacv1.ClusterRole, error) {
+	text, err := fs.ReadFile(files, path)
+	if err != nil {
+		return nil, err
+	}
+
+	var out []*rbacv1.ClusterRole
+
+	for decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(text), len(text)); ; {
+		role := &rbacv1.ClusterRole{}
+
+		switch err := decoder.Decode(role); {
+		case errors.Is(err, io.EOF):
+			return out, nil
+		case err != nil:
+			return nil, fmt.Errorf("decode %s: %w", path, err)
+		case role.Name != "": // not a comment
+			out = append(out, role)
+		}
+	}
 }
 
 // getRules returns the display name and the rules of the installed Role or ClusterRole that has the kind and

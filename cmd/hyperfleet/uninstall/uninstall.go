@@ -428,17 +428,23 @@ func (u *uninstaller) deleteOperator(ctx context.Context) error {
 		}
 	}
 
-	return u.deleteRoles(ctx)
+	for _, roles := range []fs.FS{deploy.RBAC, deploy.Shards} {
+		if err := u.deleteRoles(ctx, roles); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
-// deleteRoles deletes the generated ClusterRoles, which have no labels.
-func (u *uninstaller) deleteRoles(ctx context.Context) error {
-	return fs.WalkDir(deploy.RBAC, ".", func(path string, entry fs.DirEntry, err error) error {
+// deleteRoles deletes the ClusterRoles, of which the generated ones have no labels.
+func (u *uninstaller) deleteRoles(ctx context.Context, roles fs.FS) error {
+	return fs.WalkDir(roles, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
 		}
 
-		text, err := fs.ReadFile(deploy.RBAC, path)
+		text, err := fs.ReadFile(roles, path)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", path, err)
 		}

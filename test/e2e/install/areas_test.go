@@ -175,7 +175,8 @@ func TestValuesAreChecked(t *testing.T) {
 
 	for value, want := range map[string]string{
 		"areas.runner.enabled=true": "runner", "areas.hosts.replica=1": "replica", "ingress.enabled=true": "host",
-		"areas.hosts.replicas=0": "replicas", "image.repository=": "repository",
+		"areas.hosts.replicas=0": "replicas", "image.repository=": "repository", "shards[0].name=a": "namespaces",
+		"shards[0].name=A,shards[0].namespaces={ci}": "name", "shards[0].name=a,shards[0].namespaces={}": "namespaces",
 	} {
 		output := u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --set " + value + " 2>&1 && exit 1 || true\n")
 		if !strings.Contains(output, "schema") || !strings.Contains(output, want) {
@@ -191,7 +192,7 @@ func TestValuesOfTheFirstRelease(t *testing.T) {
 
 	u := newUser(t, kube.Start(t), "")
 
-	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,tls", "hyperfleet-platform": "monitoring,tls"} {
+	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,shards,tls", "hyperfleet-platform": "monitoring,tls"} {
 		render := "helm template " + chart + " " + chart + "-0.1.0.tgz"
 		want := u.runCommands(render + "\n")
 

@@ -15,22 +15,23 @@ hosts: [files/base/hosts.yaml]
 bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 
-{{- /* Renders each object in a file. The argument is a dict with root, path, the arguments of "hyperfleet.object", and adapter, the name of an adapter. */}}
+{{- /* Renders each object in a file. The argument is a dict with root, path, the arguments of "hyperfleet.object", adapter, the name of an adapter, rename, a dict with words in the file and what replaces them, and kinds, the kinds to render if not all. */}}
 {{- define "hyperfleet.each" }}
 {{- $text := .root.Files.Get .path }}
 {{- if not $text }}{{ fail (printf "the chart has no file %s" .path) }}{{ end }}
 {{- with .adapter }}{{ $text = replace "hyperfleet-adapter" (printf "hyperfleet-adapter-%s" .) $text }}{{ end }}
+{{- range $from, $to := .rename }}{{ $text = replace $from $to $text }}{{ end }}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml $part }}
 {{- if $object.Error }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
-{{- if $object.kind }}
+{{- if and $object.kind (or (not $.kinds) (has $object.kind $.kinds)) }}
 ---
-{{ include "hyperfleet.object" (merge (dict "object" $object) (omit $ "path")) }}
+{{ include "hyperfleet.object" (merge (dict "object" $object) (omit $ "path" "kinds" "rename")) }}
 {{- end }}
 {{- end }}
 {{- end }}
 
-{{- /* Renders one object with the values of the release. The argument is a dict with root, object, settings of its area, and namespace if it differs from the namespace of the release. */}}
+{{- /* Renders one object with the values of the release. The argument is a dict with root, object, settings of its area, namespace if it differs from the namespace of the release, and runners, the ServiceAccounts that replace hyperfleet-runners in bindings. */}}
 {{- define "hyperfleet.object" }}
 {{- $object := .object }}
 {{- $settings := .settings | default dict }}
@@ -39,6 +40,15 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- $_ := set $object.metadata "namespace" (.namespace | default $release) }}
 {{- end }}
 {{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) ($.labels | default dict) (include "hyperfleet.labels" .root | fromYaml)) }}
+{{- if $.runners }}
+{{- $subjects := list }}
+{{- range $subject := $object.subjects }}
+{{- if eq $subject.name "hyperfleet-runners" }}
+{{- range $name := $.runners }}{{ $subjects = append $subjects (merge (dict "name" $name) $subject) }}{{ end }}
+{{- else }}{{ $subjects = append $subjects $subject }}{{ end }}
+{{- end }}
+{{- $_ := set $object "subjects" $subjects }}
+{{- end }}
 {{- range $subject := $object.subjects }}
 {{- $_ := set $subject "namespace" $release }}
 {{- with $.account }}{{ $_ := mergeOverwrite $subject . }}{{ end }}
@@ -95,6 +105,39 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- end }}
 {{- $_ := set $settings "config" (mergeOverwrite $config ($settings.config | default dict)) }}
 {{- toYaml $settings }}
+{{- end }}
+
+{{- /* Renders the area runners as several operators that divide the namespaces (values.yaml, shards), each with a ServiceAccount that may work in its namespaces only. The argument is a dict with root and settings of the area. */}}
+{{- define "hyperfleet.shards" }}
+{{- $root := .root }}
+{{- $settings := .settings }}
+{{- $shards := $root.Values.shards }}
+{{- $owners := dict }}
+{{- $names := list }}
+{{- include "hyperfleet.each" (dict "root" $root "path" "files/rbac/runners.yaml" "kinds" (list "Role")) }}
+{{- include "hyperfleet.each" (dict "root" $root "path" "files/shards/roles.yaml") }}
+{{- include "hyperfleet.each" (dict "root" $root "path" "files/base/serviceaccount.yaml" "kinds" (list "Secret" "ValidatingAdmissionPolicy" "ValidatingAdmissionPolicyBinding")) }}
+{{- include "hyperfleet.each" (dict "root" $root "path" "files/base/tenancy.yaml") }}
+{{- range $shard := $shards }}
+{{- if has $shard.name $names }}{{ fail (printf "shards: two have the name %s" $shard.name) }}{{ end }}
+{{- $names = append $names $shard.name }}
+{{- range $namespace := $shard.namespaces }}
+{{- with get $owners $namespace }}{{ fail (printf "shards: %s and %s both have the namespace %s" . $shard.name $namespace) }}{{ end }}
+{{- $_ := set $owners $namespace $shard.name }}
+{{- end }}
+{{- $name := printf "hyperfleet-runners-%s" $shard.name }}
+{{- $config := dict "namespaces" $shard.namespaces "shard" (dict "name" $shard.name "operators" (len $shards)) }}
+{{- $own := merge (dict "config" (mergeOverwrite (deepCopy ($settings.config | default dict)) (deepCopy ($shard.config | default dict)) $config)) $settings }}
+{{- range $file := list "operator" "events" }}
+{{- include "hyperfleet.each" (merge (ternary (dict "namespace" "default") dict (eq $file "events")) (dict "root" $root "path" (printf "files/shards/%s.yaml" $file) "rename" (dict "hyperfleet-runners-shard" $name))) }}
+{{- end }}
+{{- range $namespace := $shard.namespaces }}
+{{- include "hyperfleet.each" (dict "root" $root "path" "files/shards/namespace.yaml" "namespace" $namespace "rename" (dict "hyperfleet-runners-shard" $name)) }}
+{{- end }}
+{{- range $file := list "configmap" "deployment" "poddisruptionbudget" "service" "networkpolicy" }}
+{{- include "hyperfleet.each" (dict "root" $root "path" (printf "files/base/%s.yaml" $file) "settings" $own "rename" (dict "hyperfleet-runners" $name "hyperfleet-webhooks" (printf "hyperfleet-webhooks-%s" $shard.name) "hyperfleet-metrics" (printf "hyperfleet-metrics-%s" $shard.name))) }}
+{{- end }}
+{{- end }}
 {{- end }}
 
 {{- define "hyperfleet.image" -}}
