@@ -200,12 +200,9 @@ func newManager(
 	election := cfg.LeaderElection
 
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
-		Scheme:   scheme,
-		NewCache: watch.NewCache(ctx),
-		// No controller reads managedFields, which make up half of the size of a claim.
-		Cache: cache.Options{
-			DefaultTransform: cache.TransformStripManagedFields(), DefaultNamespaces: listCachedNamespaces(cfg),
-		},
+		Scheme:                 scheme,
+		NewCache:               watch.NewCache(ctx),
+		Cache:                  cache.Options{DefaultTransform: watch.NewTransform(), DefaultNamespaces: listCachedNamespaces(cfg)},
 		Metrics:                metricsOptions(cfg.Metrics, reviewConfig),
 		HealthProbeBindAddress: cfg.Health.BindAddress,
 		// A program runs one operator, but a test runs several, one after the other.
