@@ -365,6 +365,8 @@ type Shape struct {
 	// Nested gives the machine the CPU of its node with its virtualization. If Nested is false, the provider
 	// does not change the CPU that the template has.
 	Nested bool
+	// Devices of the node that the machine gets for itself while it runs.
+	Devices []Device
 	// Linked makes the clone share the template's disks.
 	Linked bool
 	// Storage of a full clone. Empty means the cluster's default.
@@ -380,6 +382,15 @@ type Shape struct {
 	// CloudInitSource is SourceNoCloud or SourceBuiltin. SnippetsStorage and
 	// Options.SnippetsPath belong to SourceBuiltin.
 	CloudInitSource, SnippetsStorage string
+}
+
+// Device is a kind of device of which a machine gets Count.
+type Device struct {
+	// Name is the hypervisor's name for the devices, of which all are alike.
+	Name  string
+	Count int
+	// GPU is true if the devices are graphics processors.
+	GPU bool
 }
 
 // Owner identifies the MachineClaim that a machine belongs to, and the pool of the claim. The

@@ -51,6 +51,7 @@ func Run[T Test[T]](t T, newHarness HarnessFunc[T]) {
 		{name: "the output of the console is kept until the deletion", run: testConsole},
 		{name: "each machine has its own TPM", run: testOwnTPM},
 		{name: "a machine has a TPM only if its shape requests one", run: testNoTPM},
+		{name: "each machine has its own devices", run: testDevices, alone: true},
 	}
 
 	for _, c := range cases {

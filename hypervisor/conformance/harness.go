@@ -25,6 +25,10 @@ type Harness struct {
 	Shape    hypervisor.Shape
 	// TPMTemplate is a template with a TPM. It is empty if the hypervisor has no TPMs for machines.
 	TPMTemplate hypervisor.TemplateRef
+	// Device is the name of devices of which the hypervisor has Devices, and which no machine has. It is empty
+	// if the hypervisor has no devices for machines.
+	Device  string
+	Devices int
 	// IDMin is the lowest id of the range.
 	IDMin int
 	// PlacesAtStart is true if the hypervisor chooses a machine's node when it starts the machine.
@@ -91,6 +95,8 @@ type ObservedMachine struct {
 	// TPM identifies the seeds of the machine's TPM. Two machines with the same seeds could
 	// impersonate each other. It is empty if the machine has no TPM.
 	TPM string
+	// Devices identify the devices that the machine has while it runs. No two devices have the same text.
+	Devices []string
 }
 
 // TB is what a case needs of the program that runs it. *testing.T has these methods.

@@ -81,6 +81,11 @@ func (p *Provider) Resolve(
 			"no node has %d bytes of memory: request less memory", shape.Memory)
 	}
 
+	if len(shape.Devices) > 0 {
+		return nil, hypervisor.Errorf(hypervisor.Rejected, "DeviceNotFound",
+			"this hypervisor has no device %s: remove resources.devices", shape.Devices[0].Name)
+	}
+
 	if shape.TPM {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "TPMUnavailable",
 			"this hypervisor has no TPM for machines: remove tpm")

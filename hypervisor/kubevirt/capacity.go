@@ -85,6 +85,26 @@ func (p *Provider) countMachines(ctx context.Context) (int, error) {
 // listNodes returns the usable nodes with their total resources. The second result is false if the
 // credentials do not permit listing nodes.
 func (p *Provider) listNodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
+	nodes, visible, err := p.listNodeObjects(ctx)
+
+	var out []hypervisor.Node
+
+	for i := range nodes {
+		node := &nodes[i]
+		total := hypervisor.Resources{
+			CPU: node.Status.Allocatable.Cpu().Value(), Memory: node.Status.Allocatable.Memory().Value(),
+		}
+
+		out = append(out, hypervisor.Node{Name: node.Name, Online: isOnline(node), Total: total, Free: total})
+	}
+
+	slices.SortFunc(out, func(a, b hypervisor.Node) int { return strings.Compare(a.Name, b.Name) })
+
+	return out, visible, err
+}
+
+// listNodeObjects returns the usable nodes. The second result is false if the credentials do not permit listing them.
+func (p *Provider) listNodeObjects(ctx context.Context) ([]corev1.Node, bool, error) {
 	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
@@ -99,21 +119,7 @@ func (p *Provider) listNodes(ctx context.Context) ([]hypervisor.Node, bool, erro
 		return nil, false, wrapAPIError("list nodes", false, err)
 	}
 
-	var out []hypervisor.Node
-
-	for i := range all.Items {
-		if node := &all.Items[i]; p.isUsable(node) {
-			total := hypervisor.Resources{
-				CPU: node.Status.Allocatable.Cpu().Value(), Memory: node.Status.Allocatable.Memory().Value(),
-			}
-
-			out = append(out, hypervisor.Node{Name: node.Name, Online: isOnline(node), Total: total, Free: total})
-		}
-	}
-
-	slices.SortFunc(out, func(a, b hypervisor.Node) int { return strings.Compare(a.Name, b.Name) })
-
-	return out, true, nil
+	return slices.DeleteFunc(all.Items, func(node corev1.Node) bool { return !p.isUsable(&node) }), true, nil
 }
 
 func (p *Provider) isUsable(node *corev1.Node) bool {
@@ -169,8 +175,7 @@ func (p *Provider) listUsage(ctx context.Context) (map[string]resourceUsage, err
 
 	for i := range pods.Items {
 		pod := &pods.Items[i]
-		if pod.Spec.NodeName == "" || pod.Labels[virtv1.AppLabel] == launcherLabel ||
-			pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed {
+		if pod.Spec.NodeName == "" || pod.Labels[virtv1.AppLabel] == launcherLabel || hasEnded(pod) {
 			continue
 		}
 
@@ -185,6 +190,10 @@ func (p *Provider) listUsage(ctx context.Context) (map[string]resourceUsage, err
 	}
 
 	return usageByNode, nil
+}
+
+func hasEnded(pod *corev1.Pod) bool {
+	return pod.Status.Phase == corev1.PodSucceeded || pod.Status.Phase == corev1.PodFailed
 }
 
 // listVisible lists a kind in all namespaces. If the credentials do not permit this, it lists the kind

@@ -7,6 +7,7 @@ import (
 	"context"
 	"encoding/json"
 	"flag"
+	"fmt"
 	"net/http"
 	"strconv"
 	"sync"
@@ -96,6 +97,9 @@ const (
 	gib   = 1 << 30
 	image = "registry.example.com/linux:1"
 	idMin = 100000
+	// deviceName is the resource name of the nodes' GPUs.
+	deviceName     = "nvidia.com/GA102GL_A10"
+	devicesPerNode = 1
 )
 
 // site is a test fixture: a namespace with a simulated KubeVirt.
@@ -123,6 +127,13 @@ func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 
 	s := &site{t: t, namespace: env.Namespace(t), occupied: map[string]bool{}}
 	s.nodes = []string{s.namespace + "-node-1", s.namespace + "-node-2"}
+	for _, node := range s.nodes {
+		options.Nodes = append(options.Nodes, simkubevirt.Node{
+			Name: node, CPU: 64, Memory: *resource.NewQuantity(256*gib, resource.BinarySI),
+			Devices: map[corev1.ResourceName]int64{deviceName: devicesPerNode},
+		})
+	}
+
 	options.Namespaces, options.Webhook = []string{s.namespace}, upstream.StartVirtAPI(t)
 	s.sim = kubevirttest.New(t, env.Config, options)
 
@@ -189,6 +200,7 @@ func (s *site) wrapTransport(next http.RoundTripper) http.RoundTripper {
 func (s *site) harness() conformance.Harness {
 	return conformance.Harness{
 		Connect: s.connect, Template: s.template(), Shape: newShape(), IDMin: idMin,
+		Device: deviceName, Devices: len(s.nodes) * devicesPerNode,
 		PlacesAtStart: true, NamesHoldOwner: true,
 		Inspect: s.inspect, OnCall: s.calls.Add, PowerOff: s.powerOff, OccupyID: s.occupyID, DeleteExternally: s.deleteExternally,
 	}
@@ -213,9 +225,15 @@ func (s *site) inspect() conformance.State {
 		foreign []virtv1.VirtualMachineSpec
 	)
 
-	instances := map[string]bool{}
+	instances, devices, used := map[string]bool{}, map[string][]string{}, map[string]int{}
 	for _, v := range listAll(s, &virtv1.VirtualMachineInstanceList{}).Items {
 		instances[v.Name] = v.IsRunning()
+
+		// A node with more machines than devices would show one of its devices twice.
+		for range v.Spec.Domain.Devices.GPUs {
+			devices[v.Name] = append(devices[v.Name], fmt.Sprintf("%s/%d", v.Status.NodeName, used[v.Status.NodeName]%devicesPerNode))
+			used[v.Status.NodeName]++
+		}
 	}
 
 	for _, vm := range listAll(s, &virtv1.VirtualMachineList{}).Items {
@@ -228,7 +246,7 @@ func (s *site) inspect() conformance.State {
 		record, _ := kubevirt.ParseRecord(&vm)
 		state.Machines = append(state.Machines, conformance.ObservedMachine{
 			ID: record.ID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
-			Running: instances[vm.Name], Starts: s.sim.StartCount(vm.UID),
+			Running: instances[vm.Name], Starts: s.sim.StartCount(vm.UID), Devices: devices[vm.Name],
 		})
 	}
 

@@ -142,6 +142,10 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return reserved, err
 	}
 
+	if err := p.checkFreeDevices(ctx, spec.Shape); err != nil {
+		return reserved, err
+	}
+
 	for {
 		id, err := p.ids.Reserve(spec.Owner.UID, struct{}{}, nil)
 		if err != nil {

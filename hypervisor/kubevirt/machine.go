@@ -72,6 +72,7 @@ func (p *Provider) buildInstanceSpec(spec hypervisor.MachineSpec, name string) v
 	// block the drain.
 	eviction := virtv1.EvictionStrategyLiveMigrateIfPossible
 	iface, net := p.buildNetwork(spec.Shape.Bridge)
+	gpus, hostDevices := buildDevices(spec.Shape)
 
 	return virtv1.VirtualMachineInstanceSpec{
 		Hostname:                      spec.Hostname,
@@ -88,7 +89,9 @@ func (p *Provider) buildInstanceSpec(spec hypervisor.MachineSpec, name string) v
 					{Name: rootDisk, DiskDevice: virtv1.DiskDevice{Disk: &virtv1.DiskTarget{Bus: virtv1.DiskBusVirtio}}},
 					{Name: seedDisk, DiskDevice: virtv1.DiskDevice{Disk: &virtv1.DiskTarget{Bus: virtv1.DiskBusVirtio}}},
 				},
-				Interfaces: []virtv1.Interface{iface},
+				Interfaces:  []virtv1.Interface{iface},
+				GPUs:        gpus,
+				HostDevices: hostDevices,
 			},
 		},
 		Networks: []virtv1.Network{net},

@@ -29,6 +29,10 @@ func (p *Provider) Resolve(
 		return nil, err
 	}
 
+	if err := p.checkDevices(ctx, shape); err != nil {
+		return nil, err
+	}
+
 	found, err := p.resolveSource(ctx, ref, shape)
 	if err != nil {
 		return nil, err

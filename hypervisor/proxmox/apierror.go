@@ -205,6 +205,8 @@ const (
 	reasonNotImplemented    = "NotImplemented"
 	reasonTemplateNotOnNode = "TemplateNotOnNode"
 	reasonParameterRefused  = "ParameterRefused"
+	reasonDeviceInUse       = "DeviceInUse"
+	reasonDeviceInvalid     = "DeviceInvalid"
 )
 
 // errorPatterns returns the texts of qemu-server, pve-storage and pve-cluster. The first pattern that an
@@ -240,6 +242,10 @@ func errorPatterns() []errorPattern {
 		// lvm2: "Cannot create new thin volume, free space in thin pool pve/data reached threshold."
 		{"reached threshold", hypervisor.NoCapacity, reasonStorageFull},
 		{"Cannot allocate memory", hypervisor.NoCapacity, reasonNoMemory},
+		{"could not find a free device for", hypervisor.NoCapacity, reasonDeviceInUse},
+		{"already in use by VMID", hypervisor.NoCapacity, reasonDeviceInUse},
+		{"is currently reserved for use by VMID", hypervisor.NoCapacity, reasonDeviceInUse},
+		{"PCI device mapping", hypervisor.Rejected, reasonDeviceInvalid},
 		{"no such task", hypervisor.NotFound, reasonNotFound},
 		{"unable to find configuration file for VM", hypervisor.NotFound, reasonNotFound},
 		// Values that pass the schema of the API. A repetition changes nothing.

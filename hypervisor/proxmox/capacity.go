@@ -134,10 +134,12 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 	return out, nil
 }
 
-// memoryReservation is the memory of a node, in bytes, that is reserved for the machine of a reserved ID.
-type memoryReservation struct {
+// reservation is the memory of a node, in bytes, that is reserved for the machine of a reserved ID.
+type reservation struct {
 	node   string
 	memory int64
+	// devices are the devices of the node that are reserved for it.
+	devices deviceCounts
 }
 
 // sumReservations returns two values per node: the memory of machines that will run and that the list does

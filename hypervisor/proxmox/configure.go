@@ -74,6 +74,8 @@ func (p *Provider) writeMachineOptions(ctx context.Context, m *machine, spec hyp
 		return err
 	}
 
+	p.recordDevices(m.id, config, options)
+
 	if net := options["net0"]; net != "" {
 		m.mac = parseMAC(net)
 	}
@@ -108,6 +110,13 @@ func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config 
 
 	maps.Copy(options, buildCPUOptions(config, spec.Shape))
 	maps.Copy(options, buildTPMOptions(spec, config))
+
+	devices, err := buildDeviceOptions(config, spec.Shape)
+	if err != nil {
+		return nil, err
+	}
+
+	maps.Copy(options, devices)
 
 	if spec.Shape.CloudInitSource == hypervisor.SourceBuiltin {
 		return options, p.addBuiltinOptions(options, m, spec, config)

@@ -105,6 +105,8 @@ func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 		}
 	}
 
+	addGPUs(&model, 0, 1, 1)
+
 	s := pvetest.New(t, model)
 	occupied := map[int]bool{}
 
@@ -123,6 +125,7 @@ func newHarness(t *testing.T, model pve.Model) conformance.Harness {
 		Shape:    newSpec(1).Shape,
 		IDMin:    newConfig(s).IDMin,
 
+		Device: deviceName, Devices: 2,
 		TPMTemplate: hypervisor.TemplateRef{Name: tpmTemplate},
 		Inspect:     func() conformance.State { return readState(s, occupied) },
 		OnCall: func(f func(conformance.Boundary)) func() {
@@ -169,9 +172,14 @@ func readState(s *pve.Server, occupied map[int]bool) conformance.State {
 			record, _ = proxmox.ParseRecord(raw)
 		}
 
+		var devices []string
+		for _, address := range vm.Devices {
+			devices = append(devices, vm.Node+"/"+address)
+		}
+
 		state.Machines = append(state.Machines, conformance.ObservedMachine{
 			ID: vm.VMID, ClaimUID: record.MachineClaim.UID, OperatorUID: record.OperatorUID,
-			Running: vm.Status == "running", Starts: vm.Starts, TPM: vm.TPM,
+			Running: vm.Status == "running", Starts: vm.Starts, TPM: vm.TPM, Devices: devices,
 		})
 	}
 

@@ -69,6 +69,7 @@ func (p *Provider) advance(ctx context.Context, spec hypervisor.MachineSpec, see
 
 	p.updatePlacement(m, func(pl *placement) {
 		pl.id, pl.node, pl.memory = m.id, m.node, spec.Shape.Memory
+		pl.devices = newDeviceCounts(spec.Shape.Devices)
 		pl.needsClone = m.phase < phaseCloned
 		pl.standby = spec.Standby || m.phase == phasePrepared
 	})
@@ -366,7 +367,11 @@ func (p *Provider) handleTaskFailure(m *machine, reason, operation, exit string)
 		return p.newBusyError(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", operation, m.node, exit)
 	}
 
-	p.recordSiteFailure(m, kind, exit)
+	if isDeviceFailure(known) {
+		p.recordDeviceFailure(m, exit)
+	} else {
+		p.recordSiteFailure(m, kind, exit)
+	}
 
 	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", operation, m.node, exit)
 }

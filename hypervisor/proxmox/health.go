@@ -43,12 +43,13 @@ type breaker struct {
 	failures map[site]*siteFailures
 }
 
-// site is a place where machines are created: a template on a node, or a storage. The name of a storage
-// that is not shared is NODE/STORAGE.
+// site is a place where machines are created: a template on a node, a storage, or the devices of one kind on a
+// node. The name of a storage that is not shared is NODE/STORAGE.
 type site struct {
 	node     string
 	template int
 	storage  string
+	device   string
 }
 
 type siteFailures struct {
@@ -67,8 +68,14 @@ func newTemplateSite(node string, template int) site { return site{node: node, t
 
 func newStorageSite(storage string) site { return site{storage: storage} }
 
+func newDeviceSite(node, device string) site { return site{node: node, device: device} }
+
 // describe returns the name of the site for messages.
 func (p site) describe() string {
+	if p.device != "" {
+		return fmt.Sprintf("device %s on node %s", p.device, p.node)
+	}
+
 	if p.storage != "" {
 		return "storage " + p.storage
 	}
@@ -212,5 +219,5 @@ func (p *Provider) recordSiteFailure(m *machine, kind hypervisor.Kind, text stri
 
 // sites returns the sites on which a machine is created.
 func (m *machine) sites() []site {
-	return []site{newTemplateSite(m.node, m.origin.template), newStorageSite(m.origin.storage)}
+	return append(m.deviceSites(), newTemplateSite(m.node, m.origin.template), newStorageSite(m.origin.storage))
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// releaseStandby lets a standby machine continue as soon as its node has free memory for the machine. A
-// standby machine occupies no memory.
+// releaseStandby lets a standby machine continue as soon as its node has free memory and devices for the machine.
+// A standby machine occupies none.
 func (p *Provider) releaseStandby(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
 	if spec.Standby {
 		m.message = "is prepared and not started"
@@ -20,7 +20,7 @@ func (p *Provider) releaseStandby(ctx context.Context, m *machine, spec hypervis
 		return hypervisor.StatePrepared, nil
 	}
 
-	if err := p.reserveMemory(ctx, m, spec.Shape.Memory); err != nil {
+	if err := p.reserveResources(ctx, m, spec.Shape); err != nil {
 		return "", err
 	}
 
@@ -29,9 +29,9 @@ func (p *Provider) releaseStandby(ctx context.Context, m *machine, spec hypervis
 	return "", nil
 }
 
-// reserveMemory reserves the machine's memory on its node. The lock lets only one machine reserve at a
-// time, so that two machines cannot reserve the same memory.
-func (p *Provider) reserveMemory(ctx context.Context, m *machine, memory int64) error {
+// reserveResources reserves the machine's memory and devices on its node. The lock lets only one machine reserve
+// at a time, so that two machines cannot reserve the same memory.
+func (p *Provider) reserveResources(ctx context.Context, m *machine, shape hypervisor.Shape) error {
 	p.placementMu.Lock()
 	defer p.placementMu.Unlock()
 
@@ -50,12 +50,18 @@ func (p *Provider) reserveMemory(ctx context.Context, m *machine, memory int64) 
 
 	index := slices.IndexFunc(nodes, func(n nodeLoad) bool { return n.Name == m.node && n.Online })
 	if index < 0 {
-		return p.newNoMemoryError(m, "is offline or not allowed by spec.nodes")
+		return p.newNotReadyError(m, "is offline or not allowed by spec.nodes")
 	}
 
-	if free := nodes[index].Free.Memory; free < memory {
-		return p.newNoMemoryError(m, fmt.Sprintf("has %s of memory free, but the machine needs %s",
-			formatBytes(free), formatBytes(memory)))
+	if free := nodes[index].Free.Memory; free < shape.Memory {
+		return p.newNotReadyError(m, fmt.Sprintf("has %s of memory free, but the machine needs %s",
+			formatBytes(free), formatBytes(shape.Memory)))
+	}
+
+	if problem, err := p.checkFreeDevices(ctx, vms, m, shape); err != nil {
+		return err
+	} else if problem != "" {
+		return p.newNotReadyError(m, problem)
 	}
 
 	p.updatePlacement(m, func(pl *placement) { pl.standby = false })
@@ -63,7 +69,7 @@ func (p *Provider) reserveMemory(ctx context.Context, m *machine, memory int64) 
 	return nil
 }
 
-func (p *Provider) newNoMemoryError(m *machine, reason string) error {
+func (p *Provider) newNotReadyError(m *machine, reason string) error {
 	m.message = fmt.Sprintf("machine %d is prepared and waits to be started, because node %s %s", m.id, m.node, reason)
 
 	return &hypervisor.Error{

@@ -23,6 +23,8 @@ type knownVM struct {
 	mac    string
 	// addresses are the static addresses with which the VM is configured, if its configuration has them.
 	addresses []string
+	// devices are the devices with which the VM is configured.
+	devices deviceCounts
 }
 
 func newKnownVM(key string, config vmConfig, record Record, isOwn bool) knownVM {
@@ -31,7 +33,9 @@ func newKnownVM(key string, config vmConfig, record Record, isOwn bool) knownVM 
 		addresses = parseIPConfig(config["ipconfig0"])
 	}
 
-	return knownVM{key: key, isOwn: isOwn, record: record, mac: parseMAC(config["net0"]), addresses: addresses}
+	return knownVM{
+		key: key, isOwn: isOwn, record: record, mac: parseMAC(config["net0"]), addresses: addresses, devices: parseDevices(config),
+	}
 }
 
 // cacheKey returns a key that changes if another VM may have taken a VM's ID, or if the VM's record may

@@ -126,6 +126,8 @@ type placement struct {
 	id     int
 	node   string
 	memory int64
+	// devices are the devices of the node that the machine gets.
+	devices deviceCounts
 	// needsClone is true until the clone has ended.
 	needsClone bool
 	// standby is true if the machine is not to be started yet and occupies no memory.

@@ -61,15 +61,26 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, err
 	}
 
+	totalDevices, err := p.readDeviceTotals(ctx, candidates, spec.Shape)
+	if err != nil {
+		return out, err
+	}
+
 	// The lock makes each parallel placement see the reservations of the others.
 	p.placementMu.Lock()
 	defer p.placementMu.Unlock()
 
 	reserved, queue := p.sumReservations(vms)
 
+	var usedDevices map[string]deviceCounts
+	if !spec.Standby {
+		usedDevices = p.sumDevices(vms, owned)
+	}
+
 	for i := range candidates {
 		c := &candidates[i]
 		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
+		p.addDeviceProblem(c, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
 	}
 
 	chosen, err := chooseNode(candidates, spec)
@@ -81,9 +92,9 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 
 	out.Node = chosen.Node
 
-	own := memoryReservation{node: chosen.Node, memory: spec.Shape.Memory}
+	own := reservation{node: chosen.Node, memory: spec.Shape.Memory, devices: newDeviceCounts(spec.Shape.Devices)}
 	if spec.Standby {
-		own.memory = 0
+		own.memory, own.devices = 0, nil
 	}
 
 	out.ID, err = p.ids.Reserve(spec.Owner.UID, own, func(id int) bool {
@@ -187,7 +198,9 @@ type candidate struct {
 	// are the sites of both.
 	StorageExclusion  string
 	TemplateExclusion string
-	Sites             []site
+	// DeviceProblem is the reason why the node lacks a device for the machine.
+	DeviceProblem string
+	Sites         []site
 }
 
 // chooseNode chooses the node for a machine. The node must be online and have enough memory and cores, and
@@ -210,7 +223,7 @@ func chooseNode(candidates []candidate, spec hypervisor.MachineSpec) (candidate,
 			memory = c.TotalMemory
 		}
 
-		if c.Online && c.StorageExclusion == "" && int64(shape.CPU) <= c.Cores && shape.Memory <= memory {
+		if c.Online && c.StorageExclusion == "" && c.DeviceProblem == "" && int64(shape.CPU) <= c.Cores && shape.Memory <= memory {
 			suitable = append(suitable, c)
 		}
 	}
@@ -259,6 +272,8 @@ func newNoCapacityError(candidates []candidate, shape hypervisor.Shape) error {
 			problems = append(problems, c.Node+" "+cmp.Or(c.Trouble, "is offline"))
 		case c.StorageExclusion != "":
 			problems, reason = append(problems, c.StorageExclusion), reasonNodeExcluded
+		case c.DeviceProblem != "":
+			problems = append(problems, c.DeviceProblem)
 		case int64(shape.CPU) > c.Cores:
 			problems = append(problems, fmt.Sprintf("%s has %d cores", c.Node, c.Cores))
 		default:
@@ -270,9 +285,13 @@ func newNoCapacityError(candidates []candidate, shape hypervisor.Shape) error {
 		problems = []string{"no usable node has the template"}
 	}
 
+	needs := fmt.Sprintf("%d cores and %s of memory", shape.CPU, formatBytes(shape.Memory))
+	if len(shape.Devices) > 0 {
+		needs += " and " + formatDevices(shape.Devices)
+	}
+
 	return hypervisor.Errorf(hypervisor.NoCapacity, reason,
-		"no node can take a machine with %d cores and %s of memory: %s",
-		shape.CPU, formatBytes(shape.Memory), strings.Join(problems, ", "))
+		"no node can take a machine with %s: %s", needs, strings.Join(problems, ", "))
 }
 
 // checkNodeSize returns an error if a shape fits on none of the nodes, even when the nodes are empty.

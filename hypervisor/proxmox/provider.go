@@ -41,19 +41,21 @@ const (
 
 // Provider is the connection to one Proxmox VE cluster. It is safe for concurrent use.
 type Provider struct {
-	config      hypervisor.Config
-	options     hypervisor.Options
-	id          identity
-	clock       clock.WithTicker
-	client      *client
-	vmCache     *cached[vmsByID]
-	nodeCache   *cached[[]nodeInfo]
-	vmTaskCache *cached[vmTasks]
-	isoCache    *cached[[]foundISO]
-	cloneQueues *cloneQueues
-	watcher     *watcher
-	ids         *ids.Allocator[memoryReservation]
-	breaker     *breaker
+	config  hypervisor.Config
+	options hypervisor.Options
+	id      identity
+	clock   clock.WithTicker
+	client  *client
+	vmCache *cached[vmsByID]
+	// mappingCache holds the resource mappings of PCI devices.
+	mappingCache *cached[mappingsByID]
+	nodeCache    *cached[[]nodeInfo]
+	vmTaskCache  *cached[vmTasks]
+	isoCache     *cached[[]foundISO]
+	cloneQueues  *cloneQueues
+	watcher      *watcher
+	ids          *ids.Allocator[reservation]
+	breaker      *breaker
 
 	mu       sync.Mutex
 	machines map[string]*machine
@@ -99,8 +101,9 @@ func newProvider(config hypervisor.Config, options hypervisor.Options) (*Provide
 		config: config, options: options, clock: options.Clock, client: client,
 		id:             identity{hypervisor.Identity{OperatorUID: options.OperatorUID, Cluster: config.Name}},
 		vmCache:        newCached(options.Clock, client.listVMs),
+		mappingCache:   newCached(options.Clock, client.listMappings),
 		nodeCache:      newCached(options.Clock, client.listNodes),
-		ids:            ids.New[memoryReservation](config.IDMin, config.IDMax, options.Clock.Now, nil),
+		ids:            ids.New[reservation](config.IDMin, config.IDMax, options.Clock.Now, nil),
 		breaker:        &breaker{clock: options.Clock},
 		machines:       map[string]*machine{},
 		deletedAt:      map[string]time.Time{},

@@ -52,6 +52,10 @@ func (p *Provider) Resolve(ctx context.Context, ref hypervisor.TemplateRef, shap
 		return nil, err
 	}
 
+	if err := p.checkDevices(ctx, granted, nodes, shape); err != nil {
+		return nil, err
+	}
+
 	if usable, err = p.filterByStorage(ctx, granted, usable, shape); err != nil {
 		return nil, p.preferNotFound(ctx, ref, err)
 	}

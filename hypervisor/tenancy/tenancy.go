@@ -30,6 +30,7 @@ const (
 	ReasonVLAN      = "VLANNotAllowed"
 	ReasonAddress   = "AddressNotAllowed"
 	ReasonDomain    = "DomainNotAllowed"
+	ReasonDevice    = "DeviceNotAllowed"
 	ReasonQuota     = "QuotaExceeded"
 )
 
@@ -91,7 +92,7 @@ func FindEntry(
 }
 
 // CheckTemplate returns an error of class Configuration if the entry does not allow something that
-// the template names: its template, storages, network, VLAN, DNS domain or addresses. A nil entry
+// the template names: its template, storages, network, VLAN, devices, DNS domain or addresses. A nil entry
 // allows everything.
 func CheckTemplate(
 	entry *v1alpha1.NamespaceAccess,
@@ -134,6 +135,12 @@ func CheckTemplate(
 
 	if n := spec.Network; entry.VLANs != nil && n != nil && n.VLAN != nil && !isVLANAllowed(entry.VLANs, *n.VLAN) {
 		return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*n.VLAN)), formatVLANRanges(entry.VLANs))
+	}
+
+	for _, device := range spec.Resources.Devices {
+		if entry.Devices != nil && !slices.Contains(entry.Devices, device.Name) {
+			return newError(ReasonDevice, "device", device.Name, entry.Devices)
+		}
 	}
 
 	if domain := dnsDomain(spec, cluster); domain != "" && !isDomainAllowed(entry, domain) {

@@ -114,6 +114,7 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 		Linked:          true,
 		TPM:             HasTPM(template),
 		Nested:          spec.Resources.NestedVirtualization,
+		Devices:         newDevices(spec.Resources.Devices),
 	}
 
 	if spec.Resources.Disk != nil {
@@ -154,6 +155,16 @@ func NewShape(template *v1alpha1.HypervisorMachineTemplate) hypervisor.Shape {
 	}
 
 	return shape
+}
+
+func newDevices(devices []v1alpha1.MachineDevice) []hypervisor.Device {
+	var out []hypervisor.Device
+
+	for _, d := range devices {
+		out = append(out, hypervisor.Device{Name: d.Name, Count: int(max(d.Count, v1alpha1.DefaultDeviceCount)), GPU: d.Type == v1alpha1.DeviceGPU})
+	}
+
+	return out
 }
 
 // Names holds the host name of a machine and its DNS settings.

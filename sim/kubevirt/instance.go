@@ -158,8 +158,13 @@ func (c *Cluster) schedule(ctx context.Context, instance *virtv1.VirtualMachineI
 	}
 
 	if node == "" {
+		lack := "memory"
+		for name := range deviceDemand(&instance.Spec) {
+			lack = string(name)
+		}
+
 		c.setCondition(instance, podScheduled, corev1.ConditionFalse, corev1.PodReasonUnschedulable,
-			fmt.Sprintf("0/%d nodes are available: %[1]d Insufficient memory.", len(c.options.Nodes)))
+			fmt.Sprintf("0/%d nodes are available: %[1]d Insufficient %s.", len(c.options.Nodes), lack))
 		c.queue.AddAfter(key, retryAfter)
 
 		return nil

@@ -40,6 +40,10 @@ func (c *Cluster) createNodes(ctx context.Context) error {
 			corev1.ResourceMemory: n.Memory,
 			corev1.ResourcePods:   *resource.NewQuantity(maxPods, resource.DecimalSI),
 		}
+		for name, count := range n.Devices {
+			amounts[name] = *resource.NewQuantity(count, resource.DecimalSI)
+		}
+
 		node.Status.Capacity, node.Status.Allocatable = amounts, amounts
 		node.Status.Conditions = []corev1.NodeCondition{{
 			Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady",
@@ -70,12 +74,13 @@ func memoryDemand(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 // chooseNode returns the allowed node with the most free memory, "" if no node has enough. It leaves out
 // the node except, which is the source of a migration.
 func (c *Cluster) chooseNode(ctx context.Context, instance *virtv1.VirtualMachineInstance, except string) (string, error) {
-	used, err := c.usedMemory(ctx)
+	used, usedDevices, err := c.sumUsage(ctx)
 	if err != nil {
 		return "", err
 	}
 
 	best, mostFree := "", int64(0)
+	needed := deviceDemand(&instance.Spec)
 
 	for _, n := range c.options.Nodes {
 		free := n.Memory.Value() - used[n.Name]
@@ -83,7 +88,12 @@ func (c *Cluster) chooseNode(ctx context.Context, instance *virtv1.VirtualMachin
 			continue
 		}
 
-		if free > mostFree {
+		lacksDevice := false
+		for name, count := range needed {
+			lacksDevice = lacksDevice || n.Devices[name]-usedDevices[n.Name][name] < count
+		}
+
+		if !lacksDevice && free > mostFree {
 			best, mostFree = n.Name, free
 		}
 	}
@@ -91,24 +101,48 @@ func (c *Cluster) chooseNode(ctx context.Context, instance *virtv1.VirtualMachin
 	return best, nil
 }
 
-// usedMemory returns the used memory in bytes of each node.
-func (c *Cluster) usedMemory(ctx context.Context) (map[string]int64, error) {
-	used := map[string]int64{}
+// deviceDemand returns the devices that an instance uses on its node.
+func deviceDemand(spec *virtv1.VirtualMachineInstanceSpec) map[corev1.ResourceName]int64 {
+	out := map[corev1.ResourceName]int64{}
+	for _, d := range spec.Domain.Devices.GPUs {
+		out[corev1.ResourceName(d.DeviceName)]++
+	}
+
+	for _, d := range spec.Domain.Devices.HostDevices {
+		out[corev1.ResourceName(d.DeviceName)]++
+	}
+
+	return out
+}
+
+// sumUsage returns the used memory in bytes and the used devices of each node.
+func (c *Cluster) sumUsage(ctx context.Context) (map[string]int64, map[string]map[corev1.ResourceName]int64, error) {
+	used, devices := map[string]int64{}, map[string]map[corev1.ResourceName]int64{}
 
 	for _, namespace := range c.options.Namespaces {
 		var all virtv1.VirtualMachineInstanceList
 		if err := c.client.List(ctx, &all, client.InNamespace(namespace)); err != nil {
-			return nil, fmt.Errorf("list instances: %w", err)
+			return nil, nil, fmt.Errorf("list instances: %w", err)
 		}
 
 		for i := range all.Items {
-			if v := &all.Items[i]; !v.IsFinal() && v.Status.NodeName != "" {
-				used[v.Status.NodeName] += memoryDemand(&v.Spec)
+			v := &all.Items[i]
+			if v.IsFinal() || v.Status.NodeName == "" {
+				continue
+			}
+
+			used[v.Status.NodeName] += memoryDemand(&v.Spec)
+			if devices[v.Status.NodeName] == nil {
+				devices[v.Status.NodeName] = map[corev1.ResourceName]int64{}
+			}
+
+			for name, count := range deviceDemand(&v.Spec) {
+				devices[v.Status.NodeName][name] += count
 			}
 		}
 	}
 
-	return used, nil
+	return used, devices, nil
 }
 
 // isNodeAllowed returns true if the instance's node selector and node affinity match the node.

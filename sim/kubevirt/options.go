@@ -7,6 +7,7 @@ import (
 	"context"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
 	virtv1 "kubevirt.io/api/core/v1"
@@ -17,6 +18,8 @@ type Node struct {
 	Name   string
 	CPU    int64
 	Memory resource.Quantity
+	// Devices are the numbers of devices that the node offers, by their resource names.
+	Devices map[corev1.ResourceName]int64
 }
 
 // Delays are the durations of the simulated operations. Zero means that an operation takes no time.

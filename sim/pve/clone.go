@@ -163,7 +163,10 @@ func (s *Server) planClone(c *call) (*clonePlan, error) {
 			return nil, dief("parameter '%s' not allowed for linked clones", name)
 		}
 	}
-	return p, s.planDisks(c, p)
+	if err := s.planDisks(c, p); err != nil {
+		return nil, err
+	}
+	return p, s.checkMappingAccess(c, p.conf)
 }
 
 func (s *Server) checkCloneTarget(c *call, p *clonePlan) error {

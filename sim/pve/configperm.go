@@ -177,12 +177,19 @@ func (s *Server) checkOptionPermission(c *call, m *machine, k, v string) error {
 	return nil
 }
 
-// checkHostDevicePermission checks the privileges for devices of the host. Only root can use devices
-// without a mapping.
+// checkHostDevicePermission checks the privileges for devices of the host.
 func (s *Server) checkHostDevicePermission(c *call, k, v, path string) error {
-	if err := s.requireLocked(c.auth, path, "VM.Config.HWType"); err != nil {
+	if err := s.checkMappedDevice(c, k, v); err != nil {
 		return err
 	}
+	if p, err := parseProperties(v, "host"); err == nil && p["romfile"] != "" && strings.HasPrefix(k, "hostpci") {
+		return newParamError(k, "only root@pam can set 'romfile' option")
+	}
+	return s.requireLocked(c.auth, path, "VM.Config.HWType")
+}
+
+// checkMappedDevice requires Mapping.Use on the mapping of a device. Only root can use devices without a mapping.
+func (s *Server) checkMappedDevice(c *call, k, v string) error {
 	p, err := parseProperties(v, "host")
 	kind, devices := "usb", "real devices"
 	if strings.HasPrefix(k, "hostpci") {

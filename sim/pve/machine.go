@@ -27,6 +27,7 @@ type machine struct {
 	guest      *guestRun
 	lastRun    *guestRun // the last boot; set after power-off too
 	memory     int64     // reserved bytes; 0 if the VM does not run
+	devices    []string  // the addresses of its PCI devices; empty if the VM does not run
 	imageDir   string
 	root       string // the guest's root directory; empty until the guest runs a program
 	foreign    bool   // exists from the start

@@ -39,6 +39,8 @@ type Model struct {
 	Roles  []Role  `json:"roles"`
 	Tokens []Token `json:"tokens"`
 	ACL    []ACL   `json:"acl"`
+	// PCIMappings are the resource mappings of PCI devices.
+	PCIMappings []PCIMapping `json:"pciMappings"`
 	// Pools are resource pools.
 	Pools []string `json:"pools"`
 	// Delays defines how long operations take.
@@ -102,6 +104,8 @@ type Node struct {
 	CPUs int `json:"cpus"`
 	// Memory is the physical memory in bytes.
 	Memory int64 `json:"memory"`
+	// PCI lists the PCI devices that VMs can get.
+	PCI []PCIDevice `json:"pci"`
 }
 
 // Storage is one entry of the cluster's storage configuration.
@@ -492,6 +496,13 @@ func (m Model) Validate() error {
 	}
 	for _, v := range m.VMs {
 		errs = append(errs, checkNodeNames("vm "+v.Name, []string{v.Node}, nodes)...)
+	}
+	for _, mapping := range m.PCIMappings {
+		for _, text := range mapping.Map {
+			if _, err := pciMapFormat().parse(text); err != nil {
+				errs = append(errs, fmt.Errorf("pci mapping %s: entry %q: %w", mapping.ID, text, err))
+			}
+		}
 	}
 	switch m.Guest.Kind {
 	case GuestNothing, GuestScript, GuestExec, GuestQEMU, "":

@@ -17,6 +17,9 @@ func (s *Server) populate() error {
 	for _, cfg := range s.model.Storages {
 		s.addStores(cfg)
 	}
+	for _, m := range s.model.PCIMappings {
+		s.pciMappings[m.ID] = m
+	}
 	for _, p := range s.model.Pools {
 		s.pools[p] = newPool()
 	}
@@ -162,6 +165,9 @@ func (s *Server) addVM(v VM) error {
 	applyOptions(m.conf, v.Config)
 	if v.Running {
 		m.running, m.pid, m.started, m.memory = true, s.newPID(), s.started, m.memBytes()
+		if err := s.reserveHostPCI(m); err != nil {
+			return fmt.Errorf("place vm %s: %w", v.Name, err)
+		}
 	}
 	if v.Pool != "" {
 		if s.pools[v.Pool] == nil {

@@ -102,7 +102,7 @@ func (s *Server) bootVM(ctx context.Context, c *call, t *task) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err != nil {
-		m.memory = 0
+		m.memory, m.devices = 0, nil
 		return err
 	}
 	m.running, m.pid, m.started = true, g.pid(), s.clk.Now()
@@ -133,6 +133,9 @@ func (s *Server) prepareBoot(c *call, t *task) (*machine, error) {
 	}
 	if err := s.checkCapacity(m); err != nil {
 		t.log = append(t.log, "kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory")
+		return nil, err
+	}
+	if err := s.reserveHostPCI(m); err != nil {
 		return nil, err
 	}
 	m.memory = m.memBytes()
@@ -345,6 +348,7 @@ func (s *Server) powerOff(m *machine) {
 		return
 	}
 	m.running, m.paused, m.pid, m.memory, m.started = false, false, 0, 0, time.Time{}
+	m.devices = nil
 	if m.guest != nil {
 		m.guest.kill()
 		m.guest = nil

@@ -45,7 +45,7 @@ func readRoutes() []route {
 		get("/cluster/firewall", nil, newIndex("name", "aliases", "rules", "options", "groups", "ipset", "macros", "refs")).
 			withFreeParams(),
 		get("/cluster/firewall/options", audit, getFirewallOptions).withFreeParams(), get("/cluster/firewall/groups", nil, listNothing),
-		get("/cluster/firewall/rules", audit, listNothing), get("/cluster/mapping/pci", nil, listNothing),
+		get("/cluster/firewall/rules", audit, listNothing),
 		get(node+"/firewall/options", auditNode, getFirewallOptions), get(node+"/firewall/rules", auditNode, listNothing),
 		get(vm+"/firewall", nil, newIndex("name", "rules", "aliases", "ipset", "refs", "options")),
 		get(vm+"/firewall/options", auditVM, getFirewallOptions), get(vm+"/firewall/rules", auditVM, listNothing),

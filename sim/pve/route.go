@@ -110,7 +110,7 @@ func allRoutes() []route {
 	return slices.Concat(accessRoutes(), clusterRoutes(), nodeRoutes(), taskRoutes(),
 		qemuRoutes(), storageRoutes(), poolRoutes(), networkRoutes(), createRoutes(), snapshotRoutes(), extraPowerRoutes(),
 		cloudInitRoutes(), userRoutes(), tokenRoutes(), groupRoutes(), readRoutes(), exploreRoutes(), storageConfigRoutes(), haRoutes(),
-		consoleRoutes(), migrateRoutes(), backupRoutes(), nodeReadRoutes())
+		consoleRoutes(), migrateRoutes(), backupRoutes(), nodeReadRoutes(), pciRoutes())
 }
 
 func isWrite(method string) bool {

@@ -48,6 +48,7 @@ type Server struct {
 	faults      []*faultRule
 	calls       callLog
 	options     map[string]string         // the datacenter options
+	pciMappings map[string]PCIMapping     // by ID
 	ha          map[string]map[string]any // the objects of high availability, by kind/ID
 	consolePort int                       // of the last console, above the first one
 	terminals   map[int]*terminal         // the terminals that wait for their clients, by port
@@ -86,7 +87,8 @@ func New(m Model, opts ...Option) (*Server, error) {
 		nodes: map[string]*node{}, stores: map[storeKey]*store{}, vms: map[int]*machine{},
 		pools: map[string]*pool{}, tasks: map[string]*task{}, nextPID: 1000,
 		hooks: map[int]func(Call){}, sightings: map[int][]sighting{},
-		consoles: map[int]*guestLog{}, terminals: map[int]*terminal{}, options: newOptions(m), ha: map[string]map[string]any{},
+		consoles: map[int]*guestLog{}, terminals: map[int]*terminal{}, options: newOptions(m),
+		pciMappings: map[string]PCIMapping{}, ha: map[string]map[string]any{},
 	}
 	for _, o := range opts {
 		o(s)

@@ -28,6 +28,8 @@ type VMState struct {
 	// TPM identifies the seeds of the VM's TPM. VMs with the same value have the same TPM. It is
 	// empty if the VM has no TPM, and until the first start of a TPM.
 	TPM string `json:"tpm,omitempty"`
+	// Devices are the addresses of the PCI devices that the VM has while it runs.
+	Devices []string `json:"devices,omitempty"`
 }
 
 // VolumeState is the state of a volume.
@@ -92,7 +94,7 @@ func (s *Server) newVMState(m *machine) VMState {
 		tpm = v.seed
 	}
 	return VMState{
-		TPM:  tpm,
+		TPM: tpm, Devices: slices.Clone(m.devices),
 		VMID: m.id, Name: m.name(), Node: m.node, Status: m.status(), Lock: conf["lock"], Pool: s.findPool(m.id),
 		Tags: conf["tags"], Template: m.isTemplate(), Config: conf, Pending: maps.Clone(m.pending),
 		Foreign: m.foreign, Starts: m.starts,

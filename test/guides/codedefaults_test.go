@@ -46,6 +46,11 @@ func listCodeDefaults() []codeDefault {
 			template + "bootstrap.config.github.runner.version", "api/hyperfleet/v1alpha1.RunnerVersionFromImage", apiPage,
 			"which delays its start. Default: %s.",
 		},
+		{
+			template + "resources.devices[].count", "api/hyperfleet/v1alpha1.DefaultDeviceCount", apiPage,
+			"number of these devices. Default: %s.",
+		},
+		{template + "resources.devices[].type", "api/hyperfleet/v1alpha1.DevicePCI", apiPage, "do not distinguish them. Default: %s."},
 		{pool + "demand.polling without webhook", "runners/demand.pollWithoutWebhook", apiPage, "Default: every minute if the pool has no webhook"},
 		{pool + "demand.polling with webhook", "runners/demand.pollWithWebhook", apiPage, "every five minutes if it has one"},
 		{pool + "labelMatch", "api/hyperfleet/v1alpha1.LabelMatchAll", apiPage, "Size labels do not count. Default: %s."},

@@ -48,6 +48,10 @@ func newGuideModel(t testing.TB, pool bool) pve.Model {
 	model.StatusLag, model.Roles, model.ACL, model.Pools = 0, nil, nil, []string{"ci"}
 	model.Storages = append(model.Storages, pve.Storage{Name: isoStorage, Type: "dir", Content: []string{"iso"}, Size: 10 * gib})
 
+	// The guide grants the operator the resource mapping gpu.
+	model.Nodes[0].PCI = []pve.PCIDevice{{Address: "0000:01:00.0", ID: "10de:2235"}}
+	model.PCIMappings = []pve.PCIMapping{{ID: "gpu", Map: []string{"node=pve1,path=0000:01:00.0,id=10de:2235,iommugroup=0"}}}
+
 	for i := range model.Storages {
 		if model.Storages[i].Name != isoStorage {
 			model.Storages[i].Content = slices.DeleteFunc(model.Storages[i].Content, func(c string) bool { return c == "iso" })
@@ -185,6 +189,14 @@ func TestPermissionsGuide(t *testing.T) {
 	}
 }
 
+// newGuideShape returns a shape that needs all grants of the guide.
+func newGuideShape() hypervisor.Shape {
+	return hypervisor.Shape{
+		CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud,
+		Devices: []hypervisor.Device{{Name: "gpu", Count: 1}},
+	}
+}
+
 // createAndDelete creates a machine and deletes it.
 func createAndDelete(t testing.TB, provider hypervisor.Provider) {
 	t.Helper()
@@ -192,7 +204,7 @@ func createAndDelete(t testing.TB, provider hypervisor.Provider) {
 	machine := hypervisor.MachineSpec{
 		Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: "00000000-0000-4000-8000-000000000001", Pool: "linux"},
 		Hostname: "claim", Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
-		Shape: hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud},
+		Shape: newGuideShape(),
 	}
 	seed := func(context.Context) (hypervisor.Seed, error) {
 		return hypervisor.Seed{UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n")}, nil
@@ -302,8 +314,7 @@ func checkMissing(t *testing.T, model pve.Model, what string) {
 
 	_, err := provider.Check(t.Context())
 	if err == nil {
-		_, err = provider.Resolve(t.Context(), hypervisor.TemplateRef{Name: pve.DefaultTemplate},
-			hypervisor.Shape{CPU: 2, Memory: 2 * gib, Linked: true, Bridge: "vmbr0", CloudInitSource: hypervisor.SourceNoCloud})
+		_, err = provider.Resolve(t.Context(), hypervisor.TemplateRef{Name: pve.DefaultTemplate}, newGuideShape())
 	}
 
 	if err == nil {

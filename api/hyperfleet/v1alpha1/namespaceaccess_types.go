@@ -73,6 +73,14 @@ type NamespaceAccess struct {
 	// +kubebuilder:validation:items:MaxLength=253
 	// +kubebuilder:validation:items:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?([.][A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*$')",message="write a DNS name without a trailing dot, such as ci.example.com"
 	Domains []string `json:"domains,omitempty"`
+	// devices are the devices that templates may name in resources.devices.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=253
+	Devices []string `json:"devices,omitempty"`
 	// quota limits the resources of each namespace.
 	// +optional
 	Quota *NamespaceQuota `json:"quota,omitempty"`

@@ -112,7 +112,8 @@ func (s *suite) newHarness(t *runner.T) conformance.Harness {
 		Template: prepared.GetTemplate().ToTemplateRef(), Shape: prepared.GetShape().ToShape(),
 		TPMTemplate: prepared.GetTpmTemplate().ToTemplateRef(), IDMin: config.IDMin, RealTime: true,
 		PlacesAtStart: prepared.GetPlacesAtStart(), NamesHoldOwner: prepared.GetNamesHoldOwner(),
-		TPMsHidden: prepared.GetTpmsHidden(), ConsoleText: prepared.GetConsoleText(), Restart: s.options.Restart,
+		TPMsHidden: prepared.GetTpmsHidden(), ConsoleText: prepared.GetConsoleText(),
+		Device: prepared.GetDevice(), Devices: int(prepared.GetDevices()), Restart: s.options.Restart,
 		Inspect: func() conformance.State { return s.inspect(t, ref) },
 		OnCall:  func(f func(conformance.Boundary)) func() { return s.watchCalls(t, ref, f) },
 		PowerOff: func(id int) {
@@ -174,7 +175,7 @@ func (s *suite) inspect(t *runner.T, ref *providerpb.CaseRef) conformance.State 
 	for _, m := range observed.GetMachines() {
 		state.Machines = append(state.Machines, conformance.ObservedMachine{
 			ID: int(m.GetId()), ClaimUID: m.GetClaimUid(), OperatorUID: m.GetOperatorUid(), Running: m.GetRunning(),
-			Starts: int(m.GetStarts()), TPM: m.GetTpm(),
+			Starts: int(m.GetStarts()), TPM: m.GetTpm(), Devices: m.GetDevices(),
 		})
 	}
 

@@ -65,7 +65,7 @@ func (s *service) NewCase(ctx context.Context, _ *providerpb.NewCaseRequest) (*p
 	return &providerpb.Case{
 		CaseId: id, Connect: providerpb.NewConnectRequest(&found.Config, ""), Template: providerpb.NewTemplateRef(h.Template),
 		Shape: providerpb.NewShape(h.Shape), TpmTemplate: providerpb.NewTemplateRef(h.TPMTemplate), PlacesAtStart: h.PlacesAtStart,
-		NamesHoldOwner: h.NamesHoldOwner, TpmsHidden: h.TPMsHidden, ConsoleText: h.ConsoleText,
+		NamesHoldOwner: h.NamesHoldOwner, TpmsHidden: h.TPMsHidden, ConsoleText: h.ConsoleText, Device: h.Device, Devices: int64(h.Devices),
 	}, nil
 }
 
@@ -101,6 +101,7 @@ func (s *service) Inspect(ctx context.Context, ref *providerpb.CaseRef) (*provid
 		for _, m := range state.Machines {
 			out.Machines = append(out.Machines, &providerpb.ObservedMachine{
 				Id: int64(m.ID), ClaimUid: m.ClaimUID, OperatorUid: m.OperatorUID, Running: m.Running, Starts: int64(m.Starts), Tpm: m.TPM,
+				Devices: m.Devices,
 			})
 		}
 	})

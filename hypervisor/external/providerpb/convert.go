@@ -102,19 +102,29 @@ func (x *TemplateRef) ToTemplateRef() hypervisor.TemplateRef {
 
 // NewShape returns the message of a Shape.
 func NewShape(shape hypervisor.Shape) *Shape {
+	var devices []*Device
+	for _, d := range shape.Devices {
+		devices = append(devices, &Device{Name: d.Name, Count: int64(d.Count), Gpu: d.GPU})
+	}
+
 	return &Shape{
 		Cpu: int64(shape.CPU), Memory: shape.Memory, Disk: shape.Disk, Linked: shape.Linked, Storage: shape.Storage,
 		Bridge: shape.Bridge, Vlan: int64(shape.VLAN), Tpm: shape.TPM, CloudInitSource: shape.CloudInitSource,
-		SnippetsStorage: shape.SnippetsStorage, Nested: shape.Nested,
+		SnippetsStorage: shape.SnippetsStorage, Nested: shape.Nested, Devices: devices,
 	}
 }
 
 // ToShape returns the Shape of a message.
 func (x *Shape) ToShape() hypervisor.Shape {
+	var devices []hypervisor.Device
+	for _, d := range x.GetDevices() {
+		devices = append(devices, hypervisor.Device{Name: d.GetName(), Count: int(d.GetCount()), GPU: d.GetGpu()})
+	}
+
 	return hypervisor.Shape{
 		CPU: int(x.GetCpu()), Memory: x.GetMemory(), Disk: x.GetDisk(), Linked: x.GetLinked(), Storage: x.GetStorage(),
 		Bridge: x.GetBridge(), VLAN: int(x.GetVlan()), TPM: x.GetTpm(), CloudInitSource: x.GetCloudInitSource(),
-		SnippetsStorage: x.GetSnippetsStorage(), Nested: x.GetNested(),
+		SnippetsStorage: x.GetSnippetsStorage(), Nested: x.GetNested(), Devices: devices,
 	}
 }
 

@@ -791,7 +791,9 @@ type Shape struct {
 	CloudInitSource string `protobuf:"bytes,9,opt,name=cloud_init_source,json=cloudInitSource,proto3" json:"cloud_init_source,omitempty"`
 	SnippetsStorage string `protobuf:"bytes,10,opt,name=snippets_storage,json=snippetsStorage,proto3" json:"snippets_storage,omitempty"`
 	// nested is whether machines can start virtual machines.
-	Nested        bool `protobuf:"varint,11,opt,name=nested,proto3" json:"nested,omitempty"`
+	Nested bool `protobuf:"varint,11,opt,name=nested,proto3" json:"nested,omitempty"`
+	// devices are devices of the node that the machine gets for itself.
+	Devices       []*Device `protobuf:"bytes,12,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -903,6 +905,74 @@ func (x *Shape) GetNested() bool {
 	return false
 }
 
+func (x *Shape) GetDevices() []*Device {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+// Device is a kind of device of which a machine gets count.
+type Device struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Count         int64                  `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	Gpu           bool                   `protobuf:"varint,3,opt,name=gpu,proto3" json:"gpu,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Device) Reset() {
+	*x = Device{}
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Device) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Device) ProtoMessage() {}
+
+func (x *Device) ProtoReflect() protoreflect.Message {
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Device.ProtoReflect.Descriptor instead.
+func (*Device) Descriptor() ([]byte, []int) {
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *Device) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Device) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *Device) GetGpu() bool {
+	if x != nil {
+		return x.Gpu
+	}
+	return false
+}
+
 type ResolveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Ref           *TemplateRef           `protobuf:"bytes,1,opt,name=ref,proto3" json:"ref,omitempty"`
@@ -913,7 +983,7 @@ type ResolveRequest struct {
 
 func (x *ResolveRequest) Reset() {
 	*x = ResolveRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[10]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -925,7 +995,7 @@ func (x *ResolveRequest) String() string {
 func (*ResolveRequest) ProtoMessage() {}
 
 func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[10]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -938,7 +1008,7 @@ func (x *ResolveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveRequest.ProtoReflect.Descriptor instead.
 func (*ResolveRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{10}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ResolveRequest) GetRef() *TemplateRef {
@@ -964,7 +1034,7 @@ type ResolveResponse struct {
 
 func (x *ResolveResponse) Reset() {
 	*x = ResolveResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[11]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1046,7 @@ func (x *ResolveResponse) String() string {
 func (*ResolveResponse) ProtoMessage() {}
 
 func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[11]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1059,7 @@ func (x *ResolveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResolveResponse.ProtoReflect.Descriptor instead.
 func (*ResolveResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{11}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ResolveResponse) GetTemplates() []*Template {
@@ -1015,7 +1085,7 @@ type Template struct {
 
 func (x *Template) Reset() {
 	*x = Template{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[12]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1027,7 +1097,7 @@ func (x *Template) String() string {
 func (*Template) ProtoMessage() {}
 
 func (x *Template) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[12]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1040,7 +1110,7 @@ func (x *Template) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Template.ProtoReflect.Descriptor instead.
 func (*Template) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{12}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Template) GetId() int64 {
@@ -1104,7 +1174,7 @@ type Owner struct {
 
 func (x *Owner) Reset() {
 	*x = Owner{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[13]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1116,7 +1186,7 @@ func (x *Owner) String() string {
 func (*Owner) ProtoMessage() {}
 
 func (x *Owner) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[13]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1129,7 +1199,7 @@ func (x *Owner) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Owner.ProtoReflect.Descriptor instead.
 func (*Owner) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{13}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Owner) GetNamespace() string {
@@ -1174,7 +1244,7 @@ type NetworkOptions struct {
 
 func (x *NetworkOptions) Reset() {
 	*x = NetworkOptions{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[14]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1186,7 +1256,7 @@ func (x *NetworkOptions) String() string {
 func (*NetworkOptions) ProtoMessage() {}
 
 func (x *NetworkOptions) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[14]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1199,7 +1269,7 @@ func (x *NetworkOptions) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NetworkOptions.ProtoReflect.Descriptor instead.
 func (*NetworkOptions) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{14}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *NetworkOptions) GetAddresses() []string {
@@ -1254,7 +1324,7 @@ type MachineSpec struct {
 
 func (x *MachineSpec) Reset() {
 	*x = MachineSpec{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[15]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1266,7 +1336,7 @@ func (x *MachineSpec) String() string {
 func (*MachineSpec) ProtoMessage() {}
 
 func (x *MachineSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[15]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1279,7 +1349,7 @@ func (x *MachineSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineSpec.ProtoReflect.Descriptor instead.
 func (*MachineSpec) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{15}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *MachineSpec) GetOwner() *Owner {
@@ -1357,7 +1427,7 @@ type ReserveRequest struct {
 
 func (x *ReserveRequest) Reset() {
 	*x = ReserveRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[16]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1369,7 +1439,7 @@ func (x *ReserveRequest) String() string {
 func (*ReserveRequest) ProtoMessage() {}
 
 func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[16]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1382,7 +1452,7 @@ func (x *ReserveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReserveRequest.ProtoReflect.Descriptor instead.
 func (*ReserveRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{16}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ReserveRequest) GetSpec() *MachineSpec {
@@ -1412,7 +1482,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[17]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1424,7 +1494,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[17]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1437,7 +1507,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{17}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reservation) GetId() int64 {
@@ -1481,7 +1551,7 @@ type StartRequest struct {
 
 func (x *StartRequest) Reset() {
 	*x = StartRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1493,7 +1563,7 @@ func (x *StartRequest) String() string {
 func (*StartRequest) ProtoMessage() {}
 
 func (x *StartRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[18]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1506,7 +1576,7 @@ func (x *StartRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartRequest.ProtoReflect.Descriptor instead.
 func (*StartRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{18}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *StartRequest) GetRequest() isStartRequest_Request {
@@ -1563,7 +1633,7 @@ type StartResponse struct {
 
 func (x *StartResponse) Reset() {
 	*x = StartResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1575,7 +1645,7 @@ func (x *StartResponse) String() string {
 func (*StartResponse) ProtoMessage() {}
 
 func (x *StartResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[19]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1588,7 +1658,7 @@ func (x *StartResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StartResponse.ProtoReflect.Descriptor instead.
 func (*StartResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{19}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *StartResponse) GetResponse() isStartResponse_Response {
@@ -1640,7 +1710,7 @@ type SeedRequest struct {
 
 func (x *SeedRequest) Reset() {
 	*x = SeedRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1722,7 @@ func (x *SeedRequest) String() string {
 func (*SeedRequest) ProtoMessage() {}
 
 func (x *SeedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[20]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1735,7 @@ func (x *SeedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeedRequest.ProtoReflect.Descriptor instead.
 func (*SeedRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{20}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{21}
 }
 
 // Seed is the content of a machine's cloud-init ISO. It contains secrets.
@@ -1681,7 +1751,7 @@ type Seed struct {
 
 func (x *Seed) Reset() {
 	*x = Seed{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1693,7 +1763,7 @@ func (x *Seed) String() string {
 func (*Seed) ProtoMessage() {}
 
 func (x *Seed) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[21]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1706,7 +1776,7 @@ func (x *Seed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Seed.ProtoReflect.Descriptor instead.
 func (*Seed) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{21}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Seed) GetUserData() []byte {
@@ -1748,7 +1818,7 @@ type MachineRef struct {
 
 func (x *MachineRef) Reset() {
 	*x = MachineRef{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1760,7 +1830,7 @@ func (x *MachineRef) String() string {
 func (*MachineRef) ProtoMessage() {}
 
 func (x *MachineRef) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[22]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1773,7 +1843,7 @@ func (x *MachineRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineRef.ProtoReflect.Descriptor instead.
 func (*MachineRef) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{22}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MachineRef) GetId() int64 {
@@ -1816,7 +1886,7 @@ type Machine struct {
 
 func (x *Machine) Reset() {
 	*x = Machine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1828,7 +1898,7 @@ func (x *Machine) String() string {
 func (*Machine) ProtoMessage() {}
 
 func (x *Machine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[23]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1841,7 +1911,7 @@ func (x *Machine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Machine.ProtoReflect.Descriptor instead.
 func (*Machine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{23}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Machine) GetId() int64 {
@@ -1922,7 +1992,7 @@ type ListRequest struct {
 
 func (x *ListRequest) Reset() {
 	*x = ListRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1934,7 +2004,7 @@ func (x *ListRequest) String() string {
 func (*ListRequest) ProtoMessage() {}
 
 func (x *ListRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[24]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1947,7 +2017,7 @@ func (x *ListRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRequest.ProtoReflect.Descriptor instead.
 func (*ListRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{24}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{25}
 }
 
 type ListResponse struct {
@@ -1959,7 +2029,7 @@ type ListResponse struct {
 
 func (x *ListResponse) Reset() {
 	*x = ListResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2041,7 @@ func (x *ListResponse) String() string {
 func (*ListResponse) ProtoMessage() {}
 
 func (x *ListResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[25]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2054,7 @@ func (x *ListResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListResponse.ProtoReflect.Descriptor instead.
 func (*ListResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{25}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ListResponse) GetMachines() []*Machine {
@@ -2002,7 +2072,7 @@ type DeleteResponse struct {
 
 func (x *DeleteResponse) Reset() {
 	*x = DeleteResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2084,7 @@ func (x *DeleteResponse) String() string {
 func (*DeleteResponse) ProtoMessage() {}
 
 func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[26]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2097,7 @@ func (x *DeleteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteResponse.ProtoReflect.Descriptor instead.
 func (*DeleteResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{26}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{27}
 }
 
 type CapacityRequest struct {
@@ -2038,7 +2108,7 @@ type CapacityRequest struct {
 
 func (x *CapacityRequest) Reset() {
 	*x = CapacityRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2120,7 @@ func (x *CapacityRequest) String() string {
 func (*CapacityRequest) ProtoMessage() {}
 
 func (x *CapacityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[27]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2133,7 @@ func (x *CapacityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapacityRequest.ProtoReflect.Descriptor instead.
 func (*CapacityRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{27}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{28}
 }
 
 type CapacityResponse struct {
@@ -2078,7 +2148,7 @@ type CapacityResponse struct {
 
 func (x *CapacityResponse) Reset() {
 	*x = CapacityResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2160,7 @@ func (x *CapacityResponse) String() string {
 func (*CapacityResponse) ProtoMessage() {}
 
 func (x *CapacityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[28]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2173,7 @@ func (x *CapacityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CapacityResponse.ProtoReflect.Descriptor instead.
 func (*CapacityResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{28}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *CapacityResponse) GetNodes() []*Node {
@@ -2143,7 +2213,7 @@ type Console struct {
 
 func (x *Console) Reset() {
 	*x = Console{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2155,7 +2225,7 @@ func (x *Console) String() string {
 func (*Console) ProtoMessage() {}
 
 func (x *Console) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[29]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2168,7 +2238,7 @@ func (x *Console) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Console.ProtoReflect.Descriptor instead.
 func (*Console) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{29}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Console) GetText() []byte {
@@ -2191,7 +2261,7 @@ type TerminalInput struct {
 
 func (x *TerminalInput) Reset() {
 	*x = TerminalInput{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2203,7 +2273,7 @@ func (x *TerminalInput) String() string {
 func (*TerminalInput) ProtoMessage() {}
 
 func (x *TerminalInput) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[30]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2216,7 +2286,7 @@ func (x *TerminalInput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalInput.ProtoReflect.Descriptor instead.
 func (*TerminalInput) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{30}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *TerminalInput) GetInput() isTerminalInput_Input {
@@ -2269,7 +2339,7 @@ type TerminalOutput struct {
 
 func (x *TerminalOutput) Reset() {
 	*x = TerminalOutput{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2281,7 +2351,7 @@ func (x *TerminalOutput) String() string {
 func (*TerminalOutput) ProtoMessage() {}
 
 func (x *TerminalOutput) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[31]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2294,7 +2364,7 @@ func (x *TerminalOutput) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TerminalOutput.ProtoReflect.Descriptor instead.
 func (*TerminalOutput) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{31}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TerminalOutput) GetData() []byte {
@@ -2314,7 +2384,7 @@ type ExecuteRequest struct {
 
 func (x *ExecuteRequest) Reset() {
 	*x = ExecuteRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2326,7 +2396,7 @@ func (x *ExecuteRequest) String() string {
 func (*ExecuteRequest) ProtoMessage() {}
 
 func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[32]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2339,7 +2409,7 @@ func (x *ExecuteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteRequest.ProtoReflect.Descriptor instead.
 func (*ExecuteRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{32}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExecuteRequest) GetMachine() *MachineRef {
@@ -2367,7 +2437,7 @@ type ExecuteResponse struct {
 
 func (x *ExecuteResponse) Reset() {
 	*x = ExecuteResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2379,7 +2449,7 @@ func (x *ExecuteResponse) String() string {
 func (*ExecuteResponse) ProtoMessage() {}
 
 func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[33]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2392,7 +2462,7 @@ func (x *ExecuteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecuteResponse.ProtoReflect.Descriptor instead.
 func (*ExecuteResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{33}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ExecuteResponse) GetStdout() []byte {
@@ -2424,7 +2494,7 @@ type NewCaseRequest struct {
 
 func (x *NewCaseRequest) Reset() {
 	*x = NewCaseRequest{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2506,7 @@ func (x *NewCaseRequest) String() string {
 func (*NewCaseRequest) ProtoMessage() {}
 
 func (x *NewCaseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[34]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2519,7 @@ func (x *NewCaseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NewCaseRequest.ProtoReflect.Descriptor instead.
 func (*NewCaseRequest) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{34}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{35}
 }
 
 type CaseRef struct {
@@ -2461,7 +2531,7 @@ type CaseRef struct {
 
 func (x *CaseRef) Reset() {
 	*x = CaseRef{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2473,7 +2543,7 @@ func (x *CaseRef) String() string {
 func (*CaseRef) ProtoMessage() {}
 
 func (x *CaseRef) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[35]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2486,7 +2556,7 @@ func (x *CaseRef) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseRef.ProtoReflect.Descriptor instead.
 func (*CaseRef) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{35}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *CaseRef) GetCaseId() string {
@@ -2506,7 +2576,7 @@ type CaseMachine struct {
 
 func (x *CaseMachine) Reset() {
 	*x = CaseMachine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2518,7 +2588,7 @@ func (x *CaseMachine) String() string {
 func (*CaseMachine) ProtoMessage() {}
 
 func (x *CaseMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[36]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2531,7 +2601,7 @@ func (x *CaseMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseMachine.ProtoReflect.Descriptor instead.
 func (*CaseMachine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{36}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CaseMachine) GetCaseId() string {
@@ -2556,7 +2626,7 @@ type CaseResponse struct {
 
 func (x *CaseResponse) Reset() {
 	*x = CaseResponse{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2568,7 +2638,7 @@ func (x *CaseResponse) String() string {
 func (*CaseResponse) ProtoMessage() {}
 
 func (x *CaseResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[37]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2581,7 +2651,7 @@ func (x *CaseResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CaseResponse.ProtoReflect.Descriptor instead.
 func (*CaseResponse) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{37}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{38}
 }
 
 type Case struct {
@@ -2596,13 +2666,15 @@ type Case struct {
 	NamesHoldOwner bool            `protobuf:"varint,7,opt,name=names_hold_owner,json=namesHoldOwner,proto3" json:"names_hold_owner,omitempty"`
 	TpmsHidden     bool            `protobuf:"varint,8,opt,name=tpms_hidden,json=tpmsHidden,proto3" json:"tpms_hidden,omitempty"`
 	ConsoleText    string          `protobuf:"bytes,9,opt,name=console_text,json=consoleText,proto3" json:"console_text,omitempty"`
+	Device         string          `protobuf:"bytes,10,opt,name=device,proto3" json:"device,omitempty"`
+	Devices        int64           `protobuf:"varint,11,opt,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
 
 func (x *Case) Reset() {
 	*x = Case{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2614,7 +2686,7 @@ func (x *Case) String() string {
 func (*Case) ProtoMessage() {}
 
 func (x *Case) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[38]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2627,7 +2699,7 @@ func (x *Case) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Case.ProtoReflect.Descriptor instead.
 func (*Case) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{38}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Case) GetCaseId() string {
@@ -2693,6 +2765,20 @@ func (x *Case) GetConsoleText() string {
 	return ""
 }
 
+func (x *Case) GetDevice() string {
+	if x != nil {
+		return x.Device
+	}
+	return ""
+}
+
+func (x *Case) GetDevices() int64 {
+	if x != nil {
+		return x.Devices
+	}
+	return 0
+}
+
 type Observed struct {
 	state        protoimpl.MessageState `protogen:"open.v1"`
 	Machines     []*ObservedMachine     `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
@@ -2706,7 +2792,7 @@ type Observed struct {
 
 func (x *Observed) Reset() {
 	*x = Observed{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2718,7 +2804,7 @@ func (x *Observed) String() string {
 func (*Observed) ProtoMessage() {}
 
 func (x *Observed) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[39]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2731,7 +2817,7 @@ func (x *Observed) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Observed.ProtoReflect.Descriptor instead.
 func (*Observed) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{39}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Observed) GetMachines() []*ObservedMachine {
@@ -2770,13 +2856,14 @@ type ObservedMachine struct {
 	Running       bool                   `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
 	Starts        int64                  `protobuf:"varint,5,opt,name=starts,proto3" json:"starts,omitempty"`
 	Tpm           string                 `protobuf:"bytes,6,opt,name=tpm,proto3" json:"tpm,omitempty"`
+	Devices       []string               `protobuf:"bytes,7,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ObservedMachine) Reset() {
 	*x = ObservedMachine{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2788,7 +2875,7 @@ func (x *ObservedMachine) String() string {
 func (*ObservedMachine) ProtoMessage() {}
 
 func (x *ObservedMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[40]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2801,7 +2888,7 @@ func (x *ObservedMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ObservedMachine.ProtoReflect.Descriptor instead.
 func (*ObservedMachine) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{40}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ObservedMachine) GetId() int64 {
@@ -2846,6 +2933,13 @@ func (x *ObservedMachine) GetTpm() string {
 	return ""
 }
 
+func (x *ObservedMachine) GetDevices() []string {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 type Boundary struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Before        bool                   `protobuf:"varint,1,opt,name=before,proto3" json:"before,omitempty"`
@@ -2857,7 +2951,7 @@ type Boundary struct {
 
 func (x *Boundary) Reset() {
 	*x = Boundary{}
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2963,7 @@ func (x *Boundary) String() string {
 func (*Boundary) ProtoMessage() {}
 
 func (x *Boundary) ProtoReflect() protoreflect.Message {
-	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[41]
+	mi := &file_hypervisor_external_providerpb_provider_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2976,7 @@ func (x *Boundary) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Boundary.ProtoReflect.Descriptor instead.
 func (*Boundary) Descriptor() ([]byte, []int) {
-	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{41}
+	return file_hypervisor_external_providerpb_provider_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Boundary) GetBefore() bool {
@@ -2978,7 +3072,7 @@ const file_hypervisor_external_providerpb_provider_proto_rawDesc = "" +
 	"\vpull_secret\x18\x05 \x01(\tR\n" +
 	"pullSecret\x12\x12\n" +
 	"\x04tags\x18\x06 \x01(\tR\x04tags\x12\x16\n" +
-	"\x06newest\x18\a \x01(\bR\x06newest\"\xa4\x02\n" +
+	"\x06newest\x18\a \x01(\bR\x06newest\"\xde\x02\n" +
 	"\x05Shape\x12\x10\n" +
 	"\x03cpu\x18\x01 \x01(\x03R\x03cpu\x12\x16\n" +
 	"\x06memory\x18\x02 \x01(\x03R\x06memory\x12\x12\n" +
@@ -2991,7 +3085,12 @@ const file_hypervisor_external_providerpb_provider_proto_rawDesc = "" +
 	"\x11cloud_init_source\x18\t \x01(\tR\x0fcloudInitSource\x12)\n" +
 	"\x10snippets_storage\x18\n" +
 	" \x01(\tR\x0fsnippetsStorage\x12\x16\n" +
-	"\x06nested\x18\v \x01(\bR\x06nested\"|\n" +
+	"\x06nested\x18\v \x01(\bR\x06nested\x128\n" +
+	"\adevices\x18\f \x03(\v2\x1e.hyperfleet.provider.v1.DeviceR\adevices\"D\n" +
+	"\x06Device\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\x12\x10\n" +
+	"\x03gpu\x18\x03 \x01(\bR\x03gpu\"|\n" +
 	"\x0eResolveRequest\x125\n" +
 	"\x03ref\x18\x01 \x01(\v2#.hyperfleet.provider.v1.TemplateRefR\x03ref\x123\n" +
 	"\x05shape\x18\x02 \x01(\v2\x1d.hyperfleet.provider.v1.ShapeR\x05shape\"Q\n" +
@@ -3106,7 +3205,7 @@ const file_hypervisor_external_providerpb_provider_proto_rawDesc = "" +
 	"\acase_id\x18\x01 \x01(\tR\x06caseId\x12\x1d\n" +
 	"\n" +
 	"machine_id\x18\x02 \x01(\x03R\tmachineId\"\x0e\n" +
-	"\fCaseResponse\"\xb5\x03\n" +
+	"\fCaseResponse\"\xe7\x03\n" +
 	"\x04Case\x12\x17\n" +
 	"\acase_id\x18\x01 \x01(\tR\x06caseId\x12@\n" +
 	"\aconnect\x18\x02 \x01(\v2&.hyperfleet.provider.v1.ConnectRequestR\aconnect\x12?\n" +
@@ -3117,19 +3216,23 @@ const file_hypervisor_external_providerpb_provider_proto_rawDesc = "" +
 	"\x10names_hold_owner\x18\a \x01(\bR\x0enamesHoldOwner\x12\x1f\n" +
 	"\vtpms_hidden\x18\b \x01(\bR\n" +
 	"tpmsHidden\x12!\n" +
-	"\fconsole_text\x18\t \x01(\tR\vconsoleText\"\xa4\x01\n" +
+	"\fconsole_text\x18\t \x01(\tR\vconsoleText\x12\x16\n" +
+	"\x06device\x18\n" +
+	" \x01(\tR\x06device\x12\x18\n" +
+	"\adevices\x18\v \x01(\x03R\adevices\"\xa4\x01\n" +
 	"\bObserved\x12C\n" +
 	"\bmachines\x18\x01 \x03(\v2'.hyperfleet.provider.v1.ObservedMachineR\bmachines\x12\x14\n" +
 	"\x05seeds\x18\x02 \x03(\tR\x05seeds\x12#\n" +
 	"\rtemplate_tpms\x18\x03 \x03(\tR\ftemplateTpms\x12\x18\n" +
-	"\aforeign\x18\x04 \x01(\tR\aforeign\"\xa5\x01\n" +
+	"\aforeign\x18\x04 \x01(\tR\aforeign\"\xbf\x01\n" +
 	"\x0fObservedMachine\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x03R\x02id\x12\x1b\n" +
 	"\tclaim_uid\x18\x02 \x01(\tR\bclaimUid\x12!\n" +
 	"\foperator_uid\x18\x03 \x01(\tR\voperatorUid\x12\x18\n" +
 	"\arunning\x18\x04 \x01(\bR\arunning\x12\x16\n" +
 	"\x06starts\x18\x05 \x01(\x03R\x06starts\x12\x10\n" +
-	"\x03tpm\x18\x06 \x01(\tR\x03tpm\"L\n" +
+	"\x03tpm\x18\x06 \x01(\tR\x03tpm\x12\x18\n" +
+	"\adevices\x18\a \x03(\tR\adevices\"L\n" +
 	"\bBoundary\x12\x16\n" +
 	"\x06before\x18\x01 \x01(\bR\x06before\x12\x14\n" +
 	"\x05write\x18\x02 \x01(\bR\x05write\x12\x12\n" +
@@ -3170,7 +3273,7 @@ func file_hypervisor_external_providerpb_provider_proto_rawDescGZIP() []byte {
 	return file_hypervisor_external_providerpb_provider_proto_rawDescData
 }
 
-var file_hypervisor_external_providerpb_provider_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_hypervisor_external_providerpb_provider_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_hypervisor_external_providerpb_provider_proto_goTypes = []any{
 	(*Error)(nil),                 // 0: hyperfleet.provider.v1.Error
 	(*ConnectRequest)(nil),        // 1: hyperfleet.provider.v1.ConnectRequest
@@ -3182,123 +3285,125 @@ var file_hypervisor_external_providerpb_provider_proto_goTypes = []any{
 	(*Resources)(nil),             // 7: hyperfleet.provider.v1.Resources
 	(*TemplateRef)(nil),           // 8: hyperfleet.provider.v1.TemplateRef
 	(*Shape)(nil),                 // 9: hyperfleet.provider.v1.Shape
-	(*ResolveRequest)(nil),        // 10: hyperfleet.provider.v1.ResolveRequest
-	(*ResolveResponse)(nil),       // 11: hyperfleet.provider.v1.ResolveResponse
-	(*Template)(nil),              // 12: hyperfleet.provider.v1.Template
-	(*Owner)(nil),                 // 13: hyperfleet.provider.v1.Owner
-	(*NetworkOptions)(nil),        // 14: hyperfleet.provider.v1.NetworkOptions
-	(*MachineSpec)(nil),           // 15: hyperfleet.provider.v1.MachineSpec
-	(*ReserveRequest)(nil),        // 16: hyperfleet.provider.v1.ReserveRequest
-	(*Reservation)(nil),           // 17: hyperfleet.provider.v1.Reservation
-	(*StartRequest)(nil),          // 18: hyperfleet.provider.v1.StartRequest
-	(*StartResponse)(nil),         // 19: hyperfleet.provider.v1.StartResponse
-	(*SeedRequest)(nil),           // 20: hyperfleet.provider.v1.SeedRequest
-	(*Seed)(nil),                  // 21: hyperfleet.provider.v1.Seed
-	(*MachineRef)(nil),            // 22: hyperfleet.provider.v1.MachineRef
-	(*Machine)(nil),               // 23: hyperfleet.provider.v1.Machine
-	(*ListRequest)(nil),           // 24: hyperfleet.provider.v1.ListRequest
-	(*ListResponse)(nil),          // 25: hyperfleet.provider.v1.ListResponse
-	(*DeleteResponse)(nil),        // 26: hyperfleet.provider.v1.DeleteResponse
-	(*CapacityRequest)(nil),       // 27: hyperfleet.provider.v1.CapacityRequest
-	(*CapacityResponse)(nil),      // 28: hyperfleet.provider.v1.CapacityResponse
-	(*Console)(nil),               // 29: hyperfleet.provider.v1.Console
-	(*TerminalInput)(nil),         // 30: hyperfleet.provider.v1.TerminalInput
-	(*TerminalOutput)(nil),        // 31: hyperfleet.provider.v1.TerminalOutput
-	(*ExecuteRequest)(nil),        // 32: hyperfleet.provider.v1.ExecuteRequest
-	(*ExecuteResponse)(nil),       // 33: hyperfleet.provider.v1.ExecuteResponse
-	(*NewCaseRequest)(nil),        // 34: hyperfleet.provider.v1.NewCaseRequest
-	(*CaseRef)(nil),               // 35: hyperfleet.provider.v1.CaseRef
-	(*CaseMachine)(nil),           // 36: hyperfleet.provider.v1.CaseMachine
-	(*CaseResponse)(nil),          // 37: hyperfleet.provider.v1.CaseResponse
-	(*Case)(nil),                  // 38: hyperfleet.provider.v1.Case
-	(*Observed)(nil),              // 39: hyperfleet.provider.v1.Observed
-	(*ObservedMachine)(nil),       // 40: hyperfleet.provider.v1.ObservedMachine
-	(*Boundary)(nil),              // 41: hyperfleet.provider.v1.Boundary
-	nil,                           // 42: hyperfleet.provider.v1.ConnectRequest.TagsEntry
-	nil,                           // 43: hyperfleet.provider.v1.ConnectRequest.SettingsEntry
-	nil,                           // 44: hyperfleet.provider.v1.Seed.FilesEntry
-	(*durationpb.Duration)(nil),   // 45: google.protobuf.Duration
-	(*timestamppb.Timestamp)(nil), // 46: google.protobuf.Timestamp
+	(*Device)(nil),                // 10: hyperfleet.provider.v1.Device
+	(*ResolveRequest)(nil),        // 11: hyperfleet.provider.v1.ResolveRequest
+	(*ResolveResponse)(nil),       // 12: hyperfleet.provider.v1.ResolveResponse
+	(*Template)(nil),              // 13: hyperfleet.provider.v1.Template
+	(*Owner)(nil),                 // 14: hyperfleet.provider.v1.Owner
+	(*NetworkOptions)(nil),        // 15: hyperfleet.provider.v1.NetworkOptions
+	(*MachineSpec)(nil),           // 16: hyperfleet.provider.v1.MachineSpec
+	(*ReserveRequest)(nil),        // 17: hyperfleet.provider.v1.ReserveRequest
+	(*Reservation)(nil),           // 18: hyperfleet.provider.v1.Reservation
+	(*StartRequest)(nil),          // 19: hyperfleet.provider.v1.StartRequest
+	(*StartResponse)(nil),         // 20: hyperfleet.provider.v1.StartResponse
+	(*SeedRequest)(nil),           // 21: hyperfleet.provider.v1.SeedRequest
+	(*Seed)(nil),                  // 22: hyperfleet.provider.v1.Seed
+	(*MachineRef)(nil),            // 23: hyperfleet.provider.v1.MachineRef
+	(*Machine)(nil),               // 24: hyperfleet.provider.v1.Machine
+	(*ListRequest)(nil),           // 25: hyperfleet.provider.v1.ListRequest
+	(*ListResponse)(nil),          // 26: hyperfleet.provider.v1.ListResponse
+	(*DeleteResponse)(nil),        // 27: hyperfleet.provider.v1.DeleteResponse
+	(*CapacityRequest)(nil),       // 28: hyperfleet.provider.v1.CapacityRequest
+	(*CapacityResponse)(nil),      // 29: hyperfleet.provider.v1.CapacityResponse
+	(*Console)(nil),               // 30: hyperfleet.provider.v1.Console
+	(*TerminalInput)(nil),         // 31: hyperfleet.provider.v1.TerminalInput
+	(*TerminalOutput)(nil),        // 32: hyperfleet.provider.v1.TerminalOutput
+	(*ExecuteRequest)(nil),        // 33: hyperfleet.provider.v1.ExecuteRequest
+	(*ExecuteResponse)(nil),       // 34: hyperfleet.provider.v1.ExecuteResponse
+	(*NewCaseRequest)(nil),        // 35: hyperfleet.provider.v1.NewCaseRequest
+	(*CaseRef)(nil),               // 36: hyperfleet.provider.v1.CaseRef
+	(*CaseMachine)(nil),           // 37: hyperfleet.provider.v1.CaseMachine
+	(*CaseResponse)(nil),          // 38: hyperfleet.provider.v1.CaseResponse
+	(*Case)(nil),                  // 39: hyperfleet.provider.v1.Case
+	(*Observed)(nil),              // 40: hyperfleet.provider.v1.Observed
+	(*ObservedMachine)(nil),       // 41: hyperfleet.provider.v1.ObservedMachine
+	(*Boundary)(nil),              // 42: hyperfleet.provider.v1.Boundary
+	nil,                           // 43: hyperfleet.provider.v1.ConnectRequest.TagsEntry
+	nil,                           // 44: hyperfleet.provider.v1.ConnectRequest.SettingsEntry
+	nil,                           // 45: hyperfleet.provider.v1.Seed.FilesEntry
+	(*durationpb.Duration)(nil),   // 46: google.protobuf.Duration
+	(*timestamppb.Timestamp)(nil), // 47: google.protobuf.Timestamp
 }
 var file_hypervisor_external_providerpb_provider_proto_depIdxs = []int32{
-	45, // 0: hyperfleet.provider.v1.Error.retry_after:type_name -> google.protobuf.Duration
-	42, // 1: hyperfleet.provider.v1.ConnectRequest.tags:type_name -> hyperfleet.provider.v1.ConnectRequest.TagsEntry
-	43, // 2: hyperfleet.provider.v1.ConnectRequest.settings:type_name -> hyperfleet.provider.v1.ConnectRequest.SettingsEntry
+	46, // 0: hyperfleet.provider.v1.Error.retry_after:type_name -> google.protobuf.Duration
+	43, // 1: hyperfleet.provider.v1.ConnectRequest.tags:type_name -> hyperfleet.provider.v1.ConnectRequest.TagsEntry
+	44, // 2: hyperfleet.provider.v1.ConnectRequest.settings:type_name -> hyperfleet.provider.v1.ConnectRequest.SettingsEntry
 	3,  // 3: hyperfleet.provider.v1.Event.connected:type_name -> hyperfleet.provider.v1.Connected
-	13, // 4: hyperfleet.provider.v1.Event.wake:type_name -> hyperfleet.provider.v1.Owner
+	14, // 4: hyperfleet.provider.v1.Event.wake:type_name -> hyperfleet.provider.v1.Owner
 	6,  // 5: hyperfleet.provider.v1.Info.nodes:type_name -> hyperfleet.provider.v1.Node
 	7,  // 6: hyperfleet.provider.v1.Node.free:type_name -> hyperfleet.provider.v1.Resources
 	7,  // 7: hyperfleet.provider.v1.Node.total:type_name -> hyperfleet.provider.v1.Resources
-	8,  // 8: hyperfleet.provider.v1.ResolveRequest.ref:type_name -> hyperfleet.provider.v1.TemplateRef
-	9,  // 9: hyperfleet.provider.v1.ResolveRequest.shape:type_name -> hyperfleet.provider.v1.Shape
-	12, // 10: hyperfleet.provider.v1.ResolveResponse.templates:type_name -> hyperfleet.provider.v1.Template
-	13, // 11: hyperfleet.provider.v1.MachineSpec.owner:type_name -> hyperfleet.provider.v1.Owner
-	8,  // 12: hyperfleet.provider.v1.MachineSpec.template:type_name -> hyperfleet.provider.v1.TemplateRef
-	9,  // 13: hyperfleet.provider.v1.MachineSpec.shape:type_name -> hyperfleet.provider.v1.Shape
-	14, // 14: hyperfleet.provider.v1.MachineSpec.network:type_name -> hyperfleet.provider.v1.NetworkOptions
-	15, // 15: hyperfleet.provider.v1.ReserveRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
-	15, // 16: hyperfleet.provider.v1.StartRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
-	21, // 17: hyperfleet.provider.v1.StartRequest.seed:type_name -> hyperfleet.provider.v1.Seed
-	20, // 18: hyperfleet.provider.v1.StartResponse.seed_request:type_name -> hyperfleet.provider.v1.SeedRequest
-	23, // 19: hyperfleet.provider.v1.StartResponse.machine:type_name -> hyperfleet.provider.v1.Machine
-	44, // 20: hyperfleet.provider.v1.Seed.files:type_name -> hyperfleet.provider.v1.Seed.FilesEntry
-	13, // 21: hyperfleet.provider.v1.MachineRef.owner:type_name -> hyperfleet.provider.v1.Owner
-	13, // 22: hyperfleet.provider.v1.Machine.owner:type_name -> hyperfleet.provider.v1.Owner
-	46, // 23: hyperfleet.provider.v1.Machine.created_at:type_name -> google.protobuf.Timestamp
-	23, // 24: hyperfleet.provider.v1.ListResponse.machines:type_name -> hyperfleet.provider.v1.Machine
-	6,  // 25: hyperfleet.provider.v1.CapacityResponse.nodes:type_name -> hyperfleet.provider.v1.Node
-	7,  // 26: hyperfleet.provider.v1.CapacityResponse.free:type_name -> hyperfleet.provider.v1.Resources
-	7,  // 27: hyperfleet.provider.v1.CapacityResponse.total:type_name -> hyperfleet.provider.v1.Resources
-	22, // 28: hyperfleet.provider.v1.TerminalInput.machine:type_name -> hyperfleet.provider.v1.MachineRef
-	22, // 29: hyperfleet.provider.v1.ExecuteRequest.machine:type_name -> hyperfleet.provider.v1.MachineRef
-	1,  // 30: hyperfleet.provider.v1.Case.connect:type_name -> hyperfleet.provider.v1.ConnectRequest
-	8,  // 31: hyperfleet.provider.v1.Case.template:type_name -> hyperfleet.provider.v1.TemplateRef
-	9,  // 32: hyperfleet.provider.v1.Case.shape:type_name -> hyperfleet.provider.v1.Shape
-	8,  // 33: hyperfleet.provider.v1.Case.tpm_template:type_name -> hyperfleet.provider.v1.TemplateRef
-	40, // 34: hyperfleet.provider.v1.Observed.machines:type_name -> hyperfleet.provider.v1.ObservedMachine
-	1,  // 35: hyperfleet.provider.v1.Hypervisor.Connect:input_type -> hyperfleet.provider.v1.ConnectRequest
-	4,  // 36: hyperfleet.provider.v1.Hypervisor.Check:input_type -> hyperfleet.provider.v1.CheckRequest
-	10, // 37: hyperfleet.provider.v1.Hypervisor.Resolve:input_type -> hyperfleet.provider.v1.ResolveRequest
-	16, // 38: hyperfleet.provider.v1.Hypervisor.Reserve:input_type -> hyperfleet.provider.v1.ReserveRequest
-	15, // 39: hyperfleet.provider.v1.Hypervisor.Ensure:input_type -> hyperfleet.provider.v1.MachineSpec
-	18, // 40: hyperfleet.provider.v1.Hypervisor.Start:input_type -> hyperfleet.provider.v1.StartRequest
-	22, // 41: hyperfleet.provider.v1.Hypervisor.Get:input_type -> hyperfleet.provider.v1.MachineRef
-	24, // 42: hyperfleet.provider.v1.Hypervisor.List:input_type -> hyperfleet.provider.v1.ListRequest
-	22, // 43: hyperfleet.provider.v1.Hypervisor.Delete:input_type -> hyperfleet.provider.v1.MachineRef
-	27, // 44: hyperfleet.provider.v1.Hypervisor.Capacity:input_type -> hyperfleet.provider.v1.CapacityRequest
-	22, // 45: hyperfleet.provider.v1.Hypervisor.ReadConsole:input_type -> hyperfleet.provider.v1.MachineRef
-	30, // 46: hyperfleet.provider.v1.Hypervisor.OpenTerminal:input_type -> hyperfleet.provider.v1.TerminalInput
-	32, // 47: hyperfleet.provider.v1.Hypervisor.Execute:input_type -> hyperfleet.provider.v1.ExecuteRequest
-	34, // 48: hyperfleet.provider.v1.Conformance.NewCase:input_type -> hyperfleet.provider.v1.NewCaseRequest
-	35, // 49: hyperfleet.provider.v1.Conformance.Inspect:input_type -> hyperfleet.provider.v1.CaseRef
-	36, // 50: hyperfleet.provider.v1.Conformance.PowerOff:input_type -> hyperfleet.provider.v1.CaseMachine
-	36, // 51: hyperfleet.provider.v1.Conformance.OccupyID:input_type -> hyperfleet.provider.v1.CaseMachine
-	36, // 52: hyperfleet.provider.v1.Conformance.DeleteExternally:input_type -> hyperfleet.provider.v1.CaseMachine
-	35, // 53: hyperfleet.provider.v1.Conformance.WatchCalls:input_type -> hyperfleet.provider.v1.CaseRef
-	2,  // 54: hyperfleet.provider.v1.Hypervisor.Connect:output_type -> hyperfleet.provider.v1.Event
-	5,  // 55: hyperfleet.provider.v1.Hypervisor.Check:output_type -> hyperfleet.provider.v1.Info
-	11, // 56: hyperfleet.provider.v1.Hypervisor.Resolve:output_type -> hyperfleet.provider.v1.ResolveResponse
-	17, // 57: hyperfleet.provider.v1.Hypervisor.Reserve:output_type -> hyperfleet.provider.v1.Reservation
-	23, // 58: hyperfleet.provider.v1.Hypervisor.Ensure:output_type -> hyperfleet.provider.v1.Machine
-	19, // 59: hyperfleet.provider.v1.Hypervisor.Start:output_type -> hyperfleet.provider.v1.StartResponse
-	23, // 60: hyperfleet.provider.v1.Hypervisor.Get:output_type -> hyperfleet.provider.v1.Machine
-	25, // 61: hyperfleet.provider.v1.Hypervisor.List:output_type -> hyperfleet.provider.v1.ListResponse
-	26, // 62: hyperfleet.provider.v1.Hypervisor.Delete:output_type -> hyperfleet.provider.v1.DeleteResponse
-	28, // 63: hyperfleet.provider.v1.Hypervisor.Capacity:output_type -> hyperfleet.provider.v1.CapacityResponse
-	29, // 64: hyperfleet.provider.v1.Hypervisor.ReadConsole:output_type -> hyperfleet.provider.v1.Console
-	31, // 65: hyperfleet.provider.v1.Hypervisor.OpenTerminal:output_type -> hyperfleet.provider.v1.TerminalOutput
-	33, // 66: hyperfleet.provider.v1.Hypervisor.Execute:output_type -> hyperfleet.provider.v1.ExecuteResponse
-	38, // 67: hyperfleet.provider.v1.Conformance.NewCase:output_type -> hyperfleet.provider.v1.Case
-	39, // 68: hyperfleet.provider.v1.Conformance.Inspect:output_type -> hyperfleet.provider.v1.Observed
-	37, // 69: hyperfleet.provider.v1.Conformance.PowerOff:output_type -> hyperfleet.provider.v1.CaseResponse
-	37, // 70: hyperfleet.provider.v1.Conformance.OccupyID:output_type -> hyperfleet.provider.v1.CaseResponse
-	37, // 71: hyperfleet.provider.v1.Conformance.DeleteExternally:output_type -> hyperfleet.provider.v1.CaseResponse
-	41, // 72: hyperfleet.provider.v1.Conformance.WatchCalls:output_type -> hyperfleet.provider.v1.Boundary
-	54, // [54:73] is the sub-list for method output_type
-	35, // [35:54] is the sub-list for method input_type
-	35, // [35:35] is the sub-list for extension type_name
-	35, // [35:35] is the sub-list for extension extendee
-	0,  // [0:35] is the sub-list for field type_name
+	10, // 8: hyperfleet.provider.v1.Shape.devices:type_name -> hyperfleet.provider.v1.Device
+	8,  // 9: hyperfleet.provider.v1.ResolveRequest.ref:type_name -> hyperfleet.provider.v1.TemplateRef
+	9,  // 10: hyperfleet.provider.v1.ResolveRequest.shape:type_name -> hyperfleet.provider.v1.Shape
+	13, // 11: hyperfleet.provider.v1.ResolveResponse.templates:type_name -> hyperfleet.provider.v1.Template
+	14, // 12: hyperfleet.provider.v1.MachineSpec.owner:type_name -> hyperfleet.provider.v1.Owner
+	8,  // 13: hyperfleet.provider.v1.MachineSpec.template:type_name -> hyperfleet.provider.v1.TemplateRef
+	9,  // 14: hyperfleet.provider.v1.MachineSpec.shape:type_name -> hyperfleet.provider.v1.Shape
+	15, // 15: hyperfleet.provider.v1.MachineSpec.network:type_name -> hyperfleet.provider.v1.NetworkOptions
+	16, // 16: hyperfleet.provider.v1.ReserveRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
+	16, // 17: hyperfleet.provider.v1.StartRequest.spec:type_name -> hyperfleet.provider.v1.MachineSpec
+	22, // 18: hyperfleet.provider.v1.StartRequest.seed:type_name -> hyperfleet.provider.v1.Seed
+	21, // 19: hyperfleet.provider.v1.StartResponse.seed_request:type_name -> hyperfleet.provider.v1.SeedRequest
+	24, // 20: hyperfleet.provider.v1.StartResponse.machine:type_name -> hyperfleet.provider.v1.Machine
+	45, // 21: hyperfleet.provider.v1.Seed.files:type_name -> hyperfleet.provider.v1.Seed.FilesEntry
+	14, // 22: hyperfleet.provider.v1.MachineRef.owner:type_name -> hyperfleet.provider.v1.Owner
+	14, // 23: hyperfleet.provider.v1.Machine.owner:type_name -> hyperfleet.provider.v1.Owner
+	47, // 24: hyperfleet.provider.v1.Machine.created_at:type_name -> google.protobuf.Timestamp
+	24, // 25: hyperfleet.provider.v1.ListResponse.machines:type_name -> hyperfleet.provider.v1.Machine
+	6,  // 26: hyperfleet.provider.v1.CapacityResponse.nodes:type_name -> hyperfleet.provider.v1.Node
+	7,  // 27: hyperfleet.provider.v1.CapacityResponse.free:type_name -> hyperfleet.provider.v1.Resources
+	7,  // 28: hyperfleet.provider.v1.CapacityResponse.total:type_name -> hyperfleet.provider.v1.Resources
+	23, // 29: hyperfleet.provider.v1.TerminalInput.machine:type_name -> hyperfleet.provider.v1.MachineRef
+	23, // 30: hyperfleet.provider.v1.ExecuteRequest.machine:type_name -> hyperfleet.provider.v1.MachineRef
+	1,  // 31: hyperfleet.provider.v1.Case.connect:type_name -> hyperfleet.provider.v1.ConnectRequest
+	8,  // 32: hyperfleet.provider.v1.Case.template:type_name -> hyperfleet.provider.v1.TemplateRef
+	9,  // 33: hyperfleet.provider.v1.Case.shape:type_name -> hyperfleet.provider.v1.Shape
+	8,  // 34: hyperfleet.provider.v1.Case.tpm_template:type_name -> hyperfleet.provider.v1.TemplateRef
+	41, // 35: hyperfleet.provider.v1.Observed.machines:type_name -> hyperfleet.provider.v1.ObservedMachine
+	1,  // 36: hyperfleet.provider.v1.Hypervisor.Connect:input_type -> hyperfleet.provider.v1.ConnectRequest
+	4,  // 37: hyperfleet.provider.v1.Hypervisor.Check:input_type -> hyperfleet.provider.v1.CheckRequest
+	11, // 38: hyperfleet.provider.v1.Hypervisor.Resolve:input_type -> hyperfleet.provider.v1.ResolveRequest
+	17, // 39: hyperfleet.provider.v1.Hypervisor.Reserve:input_type -> hyperfleet.provider.v1.ReserveRequest
+	16, // 40: hyperfleet.provider.v1.Hypervisor.Ensure:input_type -> hyperfleet.provider.v1.MachineSpec
+	19, // 41: hyperfleet.provider.v1.Hypervisor.Start:input_type -> hyperfleet.provider.v1.StartRequest
+	23, // 42: hyperfleet.provider.v1.Hypervisor.Get:input_type -> hyperfleet.provider.v1.MachineRef
+	25, // 43: hyperfleet.provider.v1.Hypervisor.List:input_type -> hyperfleet.provider.v1.ListRequest
+	23, // 44: hyperfleet.provider.v1.Hypervisor.Delete:input_type -> hyperfleet.provider.v1.MachineRef
+	28, // 45: hyperfleet.provider.v1.Hypervisor.Capacity:input_type -> hyperfleet.provider.v1.CapacityRequest
+	23, // 46: hyperfleet.provider.v1.Hypervisor.ReadConsole:input_type -> hyperfleet.provider.v1.MachineRef
+	31, // 47: hyperfleet.provider.v1.Hypervisor.OpenTerminal:input_type -> hyperfleet.provider.v1.TerminalInput
+	33, // 48: hyperfleet.provider.v1.Hypervisor.Execute:input_type -> hyperfleet.provider.v1.ExecuteRequest
+	35, // 49: hyperfleet.provider.v1.Conformance.NewCase:input_type -> hyperfleet.provider.v1.NewCaseRequest
+	36, // 50: hyperfleet.provider.v1.Conformance.Inspect:input_type -> hyperfleet.provider.v1.CaseRef
+	37, // 51: hyperfleet.provider.v1.Conformance.PowerOff:input_type -> hyperfleet.provider.v1.CaseMachine
+	37, // 52: hyperfleet.provider.v1.Conformance.OccupyID:input_type -> hyperfleet.provider.v1.CaseMachine
+	37, // 53: hyperfleet.provider.v1.Conformance.DeleteExternally:input_type -> hyperfleet.provider.v1.CaseMachine
+	36, // 54: hyperfleet.provider.v1.Conformance.WatchCalls:input_type -> hyperfleet.provider.v1.CaseRef
+	2,  // 55: hyperfleet.provider.v1.Hypervisor.Connect:output_type -> hyperfleet.provider.v1.Event
+	5,  // 56: hyperfleet.provider.v1.Hypervisor.Check:output_type -> hyperfleet.provider.v1.Info
+	12, // 57: hyperfleet.provider.v1.Hypervisor.Resolve:output_type -> hyperfleet.provider.v1.ResolveResponse
+	18, // 58: hyperfleet.provider.v1.Hypervisor.Reserve:output_type -> hyperfleet.provider.v1.Reservation
+	24, // 59: hyperfleet.provider.v1.Hypervisor.Ensure:output_type -> hyperfleet.provider.v1.Machine
+	20, // 60: hyperfleet.provider.v1.Hypervisor.Start:output_type -> hyperfleet.provider.v1.StartResponse
+	24, // 61: hyperfleet.provider.v1.Hypervisor.Get:output_type -> hyperfleet.provider.v1.Machine
+	26, // 62: hyperfleet.provider.v1.Hypervisor.List:output_type -> hyperfleet.provider.v1.ListResponse
+	27, // 63: hyperfleet.provider.v1.Hypervisor.Delete:output_type -> hyperfleet.provider.v1.DeleteResponse
+	29, // 64: hyperfleet.provider.v1.Hypervisor.Capacity:output_type -> hyperfleet.provider.v1.CapacityResponse
+	30, // 65: hyperfleet.provider.v1.Hypervisor.ReadConsole:output_type -> hyperfleet.provider.v1.Console
+	32, // 66: hyperfleet.provider.v1.Hypervisor.OpenTerminal:output_type -> hyperfleet.provider.v1.TerminalOutput
+	34, // 67: hyperfleet.provider.v1.Hypervisor.Execute:output_type -> hyperfleet.provider.v1.ExecuteResponse
+	39, // 68: hyperfleet.provider.v1.Conformance.NewCase:output_type -> hyperfleet.provider.v1.Case
+	40, // 69: hyperfleet.provider.v1.Conformance.Inspect:output_type -> hyperfleet.provider.v1.Observed
+	38, // 70: hyperfleet.provider.v1.Conformance.PowerOff:output_type -> hyperfleet.provider.v1.CaseResponse
+	38, // 71: hyperfleet.provider.v1.Conformance.OccupyID:output_type -> hyperfleet.provider.v1.CaseResponse
+	38, // 72: hyperfleet.provider.v1.Conformance.DeleteExternally:output_type -> hyperfleet.provider.v1.CaseResponse
+	42, // 73: hyperfleet.provider.v1.Conformance.WatchCalls:output_type -> hyperfleet.provider.v1.Boundary
+	55, // [55:74] is the sub-list for method output_type
+	36, // [36:55] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_hypervisor_external_providerpb_provider_proto_init() }
@@ -3310,15 +3415,15 @@ func file_hypervisor_external_providerpb_provider_proto_init() {
 		(*Event_Connected)(nil),
 		(*Event_Wake)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[18].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[19].OneofWrappers = []any{
 		(*StartRequest_Spec)(nil),
 		(*StartRequest_Seed)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[19].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[20].OneofWrappers = []any{
 		(*StartResponse_SeedRequest)(nil),
 		(*StartResponse_Machine)(nil),
 	}
-	file_hypervisor_external_providerpb_provider_proto_msgTypes[30].OneofWrappers = []any{
+	file_hypervisor_external_providerpb_provider_proto_msgTypes[31].OneofWrappers = []any{
 		(*TerminalInput_Machine)(nil),
 		(*TerminalInput_Data)(nil),
 	}
@@ -3328,7 +3433,7 @@ func file_hypervisor_external_providerpb_provider_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_hypervisor_external_providerpb_provider_proto_rawDesc), len(file_hypervisor_external_providerpb_provider_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

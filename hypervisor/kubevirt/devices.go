@@ -1,0 +1,173 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package kubevirt
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	virtv1 "kubevirt.io/api/core/v1"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// buildDevices returns the GPUs and the other devices of the machine
+// (https://kubevirt.io/user-guide/compute/host-devices/).
+func buildDevices(shape hypervisor.Shape) (gpus []virtv1.GPU, others []virtv1.HostDevice) {
+	for _, d := range shape.Devices {
+		for range d.Count {
+			if d.GPU {
+				gpus = append(gpus, virtv1.GPU{Name: fmt.Sprintf("gpu%d", len(gpus)), DeviceName: d.Name})
+			} else {
+				others = append(others, virtv1.HostDevice{Name: fmt.Sprintf("device%d", len(others)), DeviceName: d.Name})
+			}
+		}
+	}
+
+	return gpus, others
+}
+
+// countDevices returns the number of the devices with the name that an instance has.
+func countDevices(spec *virtv1.VirtualMachineInstanceSpec, name string) int64 {
+	count := int64(0)
+
+	for _, d := range spec.Domain.Devices.GPUs {
+		if d.DeviceName == name {
+			count++
+		}
+	}
+
+	for _, d := range spec.Domain.Devices.HostDevices {
+		if d.DeviceName == name {
+			count++
+		}
+	}
+
+	return count
+}
+
+// checkDevices returns an error if no usable node offers the devices of the shape. If the credentials do not permit
+// listing nodes, the check succeeds.
+func (p *Provider) checkDevices(ctx context.Context, shape hypervisor.Shape) error {
+	if len(shape.Devices) == 0 {
+		return nil
+	}
+
+	nodes, visible, err := p.listNodeObjects(ctx)
+	if err != nil || !visible {
+		return err
+	}
+
+	most := map[string]int64{}
+
+	for i := range nodes {
+		hasAll := true
+
+		for _, d := range shape.Devices {
+			offered := countOffered(&nodes[i], d.Name)
+			most[d.Name] = max(most[d.Name], offered)
+			hasAll = hasAll && offered >= int64(d.Count)
+		}
+
+		if hasAll {
+			return nil
+		}
+	}
+
+	var problems []string
+	for _, d := range shape.Devices {
+		problems = append(problems, fmt.Sprintf("%d of %s, of which a node has at most %d", d.Count, d.Name, most[d.Name]))
+	}
+
+	return hypervisor.Errorf(hypervisor.Rejected, "DeviceNotFound",
+		"none of the %d usable nodes offers the devices of the machine (%s): add them to spec.configuration.permittedHostDevices of "+
+			"the KubeVirt object and check their device plugin, or correct resources.devices", len(nodes), strings.Join(problems, ", "))
+}
+
+func countOffered(node *corev1.Node, device string) int64 {
+	amount := node.Status.Allocatable[corev1.ResourceName(device)]
+
+	return amount.Value()
+}
+
+// checkFreeDevices returns an error of kind NoCapacity if no usable node has the devices of the shape free. Instances
+// that wait for a node count too. Two calls at the same time may see the same free device. The scheduler then lets
+// one of the machines wait.
+func (p *Provider) checkFreeDevices(ctx context.Context, shape hypervisor.Shape) error {
+	if len(shape.Devices) == 0 {
+		return nil
+	}
+
+	nodes, visible, err := p.listNodeObjects(ctx)
+	if err != nil || !visible {
+		return err
+	}
+
+	call, cancel := p.withCallTimeout(ctx)
+	defer cancel()
+
+	var instances virtv1.VirtualMachineInstanceList
+	if err := p.listVisible(call, &instances); err != nil {
+		return err
+	}
+
+	var pods corev1.PodList
+	if err := p.listVisible(call, &pods); err != nil {
+		return err
+	}
+
+	var problems []string
+
+	for _, d := range shape.Devices {
+		used := sumUsedDevices(instances.Items, pods.Items, d.Name)
+		// An instance that waits for a node takes a device of any node.
+		free, most := -used[""], int64(0)
+
+		for i := range nodes {
+			if isOnline(&nodes[i]) {
+				onNode := max(0, countOffered(&nodes[i], d.Name)-used[nodes[i].Name])
+				free, most = free+onNode, max(most, onNode)
+			}
+		}
+
+		if most < int64(d.Count) || free < int64(d.Count) {
+			problems = append(problems, fmt.Sprintf("%d of device %s, of which %d are free", d.Count, d.Name, max(0, free)))
+		}
+	}
+
+	if len(problems) == 0 {
+		return nil
+	}
+
+	return hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
+		"none of the %d usable nodes can take a machine with %s", len(nodes), strings.Join(problems, " and "))
+}
+
+// sumUsedDevices returns how many of the devices with the name are used on each node. The devices of instances
+// without a node are those of node "".
+func sumUsedDevices(instances []virtv1.VirtualMachineInstance, pods []corev1.Pod, device string) map[string]int64 {
+	used := map[string]int64{}
+
+	for i := range instances {
+		if v := &instances[i]; !v.IsFinal() {
+			used[v.Status.NodeName] += countDevices(&v.Spec, device)
+		}
+	}
+
+	for i := range pods {
+		pod := &pods[i]
+		if pod.Spec.NodeName == "" || hasEnded(pod) || pod.Labels[virtv1.AppLabel] == launcherLabel {
+			continue
+		}
+
+		for _, c := range pod.Spec.Containers {
+			amount := c.Resources.Requests[corev1.ResourceName(device)]
+			used[pod.Spec.NodeName] += amount.Value()
+		}
+	}
+
+	return used
+}
