@@ -121,6 +121,14 @@ func TestTenancyCheck(t *testing.T) {
 	domain := func(name string) template {
 		return network(func(n *v1alpha1.MachineNetwork) { n.DNS = &v1alpha1.MachineDNS{Domain: name} })
 	}
+	devices := v1alpha1.NamespaceAccess{Devices: []string{"gpu"}}
+	device := func(names ...string) template {
+		return proxmox(func(s *template, _ *v1alpha1.ProxmoxTemplate) {
+			for _, name := range names {
+				s.Resources.Devices = append(s.Resources.Devices, v1alpha1.MachineDevice{Name: name})
+			}
+		})
+	}
 	vlans := v1alpha1.NamespaceAccess{VLANs: []v1alpha1.VLANRange{{Min: 7, Max: 7}, {Min: 100, Max: 199}}}
 
 	for name, tt := range map[string]struct {
@@ -130,6 +138,9 @@ func TestTenancyCheck(t *testing.T) {
 	}{
 		"no entry":        {nil, static("192.0.2.1"), ""},
 		"no limits":       {&v1alpha1.NamespaceAccess{}, static("192.0.2.1"), ""},
+		"a device":        {&devices, device("gpu"), ""},
+		"another device":  {&devices, device("gpu", "qat"), tenancy.ReasonDevice},
+		"no device":       {&devices, static("192.0.2.1"), ""},
 		"a template":      {&templates, proxmox(func(*template, *v1alpha1.ProxmoxTemplate) {}), ""},
 		"by its id":       {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName, p.TemplateID = "", new(int32(9000)) }), ""},
 		"another one":     {&templates, proxmox(func(_ *template, p *v1alpha1.ProxmoxTemplate) { p.TemplateName = "windows" }), tenancy.ReasonTemplate},

@@ -256,3 +256,18 @@ func TestExternalTemplates(t *testing.T) {
 		t.Error("want an error for a template of another provider")
 	}
 }
+
+// A template's devices have a number and a type, also if they are not set.
+func TestDevices(t *testing.T) {
+	t.Parallel()
+
+	template := &v1alpha1.HypervisorMachineTemplate{}
+	template.Spec.Resources.Devices = []v1alpha1.MachineDevice{
+		{Name: "qat"}, {Name: "nvidia.com/GA102GL_A10", Count: 2, Type: v1alpha1.DeviceGPU}, {Name: "nic", Type: v1alpha1.DevicePCI},
+	}
+	want := []hypervisor.Device{{Name: "qat", Count: 1}, {Name: "nvidia.com/GA102GL_A10", Count: 2, GPU: true}, {Name: "nic", Count: 1}}
+
+	if diff := cmp.Diff(want, vmspec.NewShape(template).Devices); diff != "" {
+		t.Error(diff)
+	}
+}

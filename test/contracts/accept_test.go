@@ -129,6 +129,10 @@ func TestUnusualValuesAreAccepted(t *testing.T) {
 		{"nested pool", baseCluster, change{"spec.resourcePool": "ci/linux/small"}},
 		{"the document's tags", baseCluster, change{"spec.tags": anyMap{"environment": "production", "managed-by": "hyperfleet"}}},
 		{"memory in bytes", baseTemplate, change{"spec.resources.memory": int64(8589934592)}},
+		{
+			"devices", baseTemplate,
+			change{"spec.resources.devices": list{anyMap{"name": "gpu"}, anyMap{"name": "nvidia.com/GA102GL_A10", "count": int64(15), "type": "gpu"}}},
+		},
 		{"memory in powers of ten", baseTemplate, change{"spec.resources.memory": "8G"}},
 		{"full clone elsewhere", baseTemplate, change{proxmox + ".linkedClone": false, proxmox + ".storage": "ceph"}},
 		{"builtin", baseTemplate, change{proxmox + ".cloudInitSource": "builtin", proxmox + ".snippetsStorage": "nfs-snippets"}},

@@ -188,6 +188,23 @@ func listTemplateRejections() []rejection {
 		{"memory with a unit of disks", change{"spec.resources.memory": "8GB"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"memory with an exponent", change{"spec.resources.memory": "1e999999999"}, "spec.resources.memory", "memory must be at least 64Mi" + unit + "8Gi"},
 		{"disk with an exponent below one", change{"spec.resources.disk": "1e-999999999"}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
+		{
+			"more devices than a machine can have",
+			change{"spec.resources.devices": list{anyMap{"name": "gpu", "count": int64(16)}, anyMap{"name": "nic"}}},
+			"spec.resources.devices", "devices must be at most 16 in total",
+		},
+		{
+			"device with a comma", change{"spec.resources.devices": list{anyMap{"name": "gpu,rombar=0"}}},
+			"spec.resources.devices", "name must have letters, digits, '.', '_' and '-'",
+		},
+		{
+			"the same device twice", change{"spec.resources.devices": list{anyMap{"name": "gpu"}, anyMap{"name": "gpu"}}},
+			"spec.resources.devices", "Duplicate value",
+		},
+		{
+			"unknown type of device", change{"spec.resources.devices": list{anyMap{"name": "gpu", "type": "usb"}}},
+			"spec.resources.devices", `"gpu", "pci"`,
+		},
 		{"disk without a unit", change{"spec.resources.disk": int64(50)}, "spec.resources.disk", "disk must be at least 1Mi" + unit + "50Gi"},
 
 		{"unknown attestation", change{"spec.attestation": anyMap{"method": "trust"}}, "spec.attestation.method", `"join-token", "tpm"`},
