@@ -207,6 +207,8 @@ type Host struct {
 	// MaxStoragePercent is the usage of the pool, in percent, from which no machine is placed on the
 	// host.
 	MaxStoragePercent int
+	// Devices are the addresses of the PCI devices that machines can get, by the name of the device.
+	Devices map[string][]string
 }
 
 // Credentials are the credentials of a cluster. Exactly one of token and password is set. If

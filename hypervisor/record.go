@@ -46,6 +46,9 @@ type Record struct {
 	// AddressNetwork is the network on which no other machine may have them.
 	Addresses      string `json:"addresses,omitempty"`
 	AddressNetwork string `json:"addressNetwork,omitempty"`
+	// Devices are the addresses of the node's devices that the machine has while it runs, separated by commas, if
+	// the provider chooses them.
+	Devices string `json:"devices,omitempty"`
 }
 
 // MachineClaim identifies the claim in a Record.
@@ -113,8 +116,13 @@ func (i Identity) NewRecord(owner Owner, network NetworkOptions, now time.Time) 
 }
 
 // ListAddresses returns the addresses in the record.
-func (r Record) ListAddresses() []string {
-	return strings.FieldsFunc(r.Addresses, func(c rune) bool { return c == ',' })
+func (r Record) ListAddresses() []string { return splitList(r.Addresses) }
+
+// ListDevices returns the addresses of the devices in the record.
+func (r Record) ListDevices() []string { return splitList(r.Devices) }
+
+func splitList(text string) []string {
+	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
 }
 
 // CheckAddresses returns an error of kind NoCapacity if the machine of the record has an address that is meant for

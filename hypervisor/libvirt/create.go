@@ -252,6 +252,11 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 func (p *Provider) start(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
+	var err error
+	if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
+		return newMachine(m.host, d), err
+	}
+
 	made, err := p.newDefinition(ctx, m, d.record)
 	if err != nil {
 		return newMachine(m.host, d), err
@@ -391,7 +396,7 @@ func (p *Provider) admit(m *machine, s *session) error {
 			"start machine %s: %d MiB of memory of host %s are free", m.name, free>>20, m.host.config.Name)
 	}
 
-	p.placement.put(m.spec, m.host, p.clock.Now())
+	p.placement.put(m.spec, m.host, p.clock.Now(), nil)
 
 	return nil
 }

@@ -76,6 +76,10 @@ func (d definition) encode(started bool) (string, error) {
 	d.setInterface(out.Devices)
 	d.setTPM(out.Devices)
 
+	if err := d.setDevices(out.Devices); err != nil {
+		return "", err
+	}
+
 	text, err := out.Marshal()
 	if err != nil {
 		return "", fmt.Errorf("encode definition of machine %d: %w", d.record.ID, err)

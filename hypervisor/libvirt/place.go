@@ -27,6 +27,9 @@ type placement struct {
 type pendingMachine struct {
 	host      *host
 	resources hypervisor.Resources
+	// devices are how many devices of each name the machine needs, and addresses those that it got.
+	devices   map[string]int
+	addresses []string
 	expiresAt time.Time
 }
 
@@ -71,7 +74,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return hypervisor.Reservation{}, err
 	}
 
-	p.placement.put(spec, chosen, p.clock.Now())
+	p.placement.put(spec, chosen, p.clock.Now(), nil)
 
 	return hypervisor.Reservation{ID: id, Node: chosen.config.Name}, nil
 }
@@ -230,7 +233,11 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 			available.CPU = c.total.CPU
 		}
 
+		shortage := p.placement.describeShortage(c.host, spec)
+
 		switch {
+		case c.trouble == "" && shortage != "":
+			troubles = append(troubles, c.host.config.Name+": "+shortage)
 		case c.trouble != "":
 			troubles = append(troubles, c.host.config.Name+": "+c.trouble)
 		case available.Memory < spec.Shape.Memory || available.CPU < int64(spec.Shape.CPU):
@@ -243,8 +250,8 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 
 	if len(suitable) == 0 {
 		return nil, hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
-			"no host has room for a machine of %d cores and %d MiB of memory: %s",
-			spec.Shape.CPU, spec.Shape.Memory>>20, strings.Join(troubles, "; "))
+			"no host has room for a machine of %d cores and %d MiB of memory%s: %s",
+			spec.Shape.CPU, spec.Shape.Memory>>20, formatDevices(spec.Shape.Devices), strings.Join(troubles, "; "))
 	}
 
 	return slices.MinFunc(suitable, func(a, b candidate) int {
@@ -257,14 +264,19 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 }
 
 // put records the resources of a machine that was placed. The caller holds the lock.
-func (p *placement) put(spec hypervisor.MachineSpec, h *host, now time.Time) {
+func (p *placement) put(spec hypervisor.MachineSpec, h *host, now time.Time, addresses []string) {
 	if p.pending == nil {
 		p.pending = map[string]pendingMachine{}
 	}
 
-	pending := pendingMachine{host: h, expiresAt: now.Add(ids.ReservationTTL)}
+	pending := pendingMachine{host: h, addresses: addresses, expiresAt: now.Add(ids.ReservationTTL)}
 	if !spec.Standby {
 		pending.resources = hypervisor.Resources{CPU: int64(spec.Shape.CPU), Memory: spec.Shape.Memory}
+		pending.devices = map[string]int{}
+
+		for _, d := range spec.Shape.Devices {
+			pending.devices[d.Name] += d.Count
+		}
 	}
 
 	p.pending[spec.Owner.UID] = pending

@@ -36,6 +36,10 @@ func (p *Provider) Resolve(
 			err = h.checkSize(ctx, t, shape)
 		}
 
+		if err == nil {
+			err = h.checkDevices(shape)
+		}
+
 		if err == nil && shape.TPM {
 			err = h.checkTPM(ctx)
 		}
@@ -161,9 +165,6 @@ func (h *host) checkSize(ctx context.Context, t diskTemplate, shape hypervisor.S
 	total := h.total(s)
 
 	switch {
-	case len(shape.Devices) > 0:
-		return hypervisor.Errorf(hypervisor.Rejected, "DeviceNotFound",
-			"host %s has no device %s: correct resources.devices", h.config.Name, shape.Devices[0].Name)
 	case shape.Nested && s.facts.domainType != typeKVM:
 		return hypervisor.Errorf(hypervisor.Rejected, "NestedUnsupported",
 			"nested virtualization is not possible on host %s, whose machines run without KVM: enable the virtualization of its CPU, "+

@@ -306,5 +306,13 @@ func newHostConfig(host *v1alpha1.LibvirtHost) hypervisor.Host {
 		config.MaxMemory = host.MaxMemory.Value()
 	}
 
+	for _, d := range host.Devices {
+		if config.Devices == nil {
+			config.Devices = map[string][]string{}
+		}
+
+		config.Devices[d.Name] = d.Addresses
+	}
+
 	return config
 }

@@ -74,6 +74,10 @@ func listLibvirtRejections() []rejection {
 		{"bridge", changeHost(anyMap{"bridge": "a b"}), host + ".bridge", "bridge must be the name of a bridge"},
 		{"network and bridge", changeHost(anyMap{"bridge": "br0", "network": "default"}), host, "choose at most one of network and bridge"},
 		{"memory without a unit", changeHost(anyMap{"maxMemory": "56GB"}), host + ".maxMemory", pattern},
+		{
+			"address of a device", changeHost(anyMap{"devices": []any{anyMap{"name": "gpu", "addresses": []any{"01:00.0"}}}}),
+			host + ".devices[0].addresses", "addresses must be PCI addresses such as 0000:01:00.0",
+		},
 		{"type of domains", change{"spec.libvirt.domainType": "xen"}, "spec.libvirt.domainType", `supported values: "kvm", "qemu"`},
 	}
 }

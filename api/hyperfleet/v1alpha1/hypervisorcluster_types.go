@@ -252,6 +252,28 @@ type LibvirtHost struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	MaxStoragePercent int32 `json:"maxStoragePercent,omitempty"`
+	// devices are PCI devices of the host that machines can get with resources.devices of their template.
+	// +optional
+	// +listType=map
+	// +listMapKey=name
+	// +kubebuilder:validation:MaxItems=16
+	Devices []LibvirtDevice `json:"devices,omitempty"`
+}
+
+// LibvirtDevice is a kind of PCI devices of a host. All devices of a name must be alike.
+type LibvirtDevice struct {
+	// name is the name of the devices in resources.devices of templates.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name"`
+	// addresses are the PCI addresses of the devices, as lspci -D shows them, such as 0000:01:00.0. The host must be
+	// able to pass them through (IOMMU, VFIO).
+	// +listType=set
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MaxLength=12
+	// +kubebuilder:validation:XValidation:rule="self.all(a, a.matches('^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]$'))",message="addresses must be PCI addresses such as 0000:01:00.0"
+	Addresses []string `json:"addresses"`
 }
 
 // HypervisorCredentials are the ways to authenticate. Set either the API token or the username with the
