@@ -233,8 +233,9 @@ func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.M
 	}
 
 	// The object that the apply has returned may be newer than claim. A patch with its version removes no later addresses.
-	patch := fmt.Appendf(nil, `{"metadata":{"resourceVersion":%q},"status":{"networkInfo":{"addresses":null,"addressNetwork":null}}}`,
-		applied.GetResourceVersion())
+	const removal = `{"metadata":{"resourceVersion":%q},"status":{"networkInfo":{"addresses":null,"addressNetwork":null}}}`
+
+	patch := fmt.Appendf(nil, removal, applied.GetResourceVersion())
 	if err := c.Client.Status().Patch(ctx, claim.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return fmt.Errorf("remove addresses of claim %s: %w", client.ObjectKeyFromObject(claim), err)
 	}
