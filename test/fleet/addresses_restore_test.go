@@ -217,6 +217,56 @@ func TestUnknownAddressesOfMachine(t *testing.T) {
 	f.EventuallyJobsDone(1)
 }
 
+// TestRestoredAddressDelaysNoJob restores a claim without a machine whose status has the address of a machine that runs, and
+// whose claim is lost. The restored claim gets another address, and runs a job meanwhile.
+func TestRestoredAddressDelaysNoJob(t *testing.T) {
+	t.Parallel()
+
+	f := newFastFleet(t, fleet.Options{})
+	f.Networking = true
+
+	createAndStart(f, newPooledTemplate(f, newAddressPool("10.9.0.10-10.9.0.12")), f.NewPool(2))
+	f.EventuallyReady(f.NewPool(2))
+
+	release := holdJobs(t, f, 1)
+	lost := listClaims(f)[0]
+
+	f.Stop()
+
+	restored := lost.DeepCopy()
+	restored.ObjectMeta = metav1.ObjectMeta{
+		Namespace: lost.Namespace, Name: "restored", Labels: lost.Labels, OwnerReferences: lost.OwnerReferences,
+	}
+
+	updateObject(f, &lost, func() { lost.Finalizers = nil })
+	deleteObject(f, &lost)
+	f.Create(restored)
+
+	restored.Status = v1alpha1.MachineClaimStatus{
+		NetworkInfo: &v1alpha1.NetworkInfo{
+			Addresses: lost.Status.NetworkInfo.Addresses, AddressNetwork: lost.Status.NetworkInfo.AddressNetwork,
+		},
+		Conditions: slices.DeleteFunc(lost.Status.Conditions, func(c metav1.Condition) bool {
+			return c.Type != v1alpha1.ConditionAddressAllocated
+		}),
+	}
+	if err := f.Client.Status().Update(t.Context(), restored); err != nil {
+		t.Fatal(err)
+	}
+
+	queueJobs(f, 1) // before the start: the pool counts the restored claim for this job
+	f.Start()
+
+	f.Eventually("the queued job running with another address", func() (bool, string) {
+		jobs := f.GitHub.State().Jobs
+
+		return len(jobs) == 2 && jobs[0].Status == "in_progress" && jobs[1].Conclusion == "success", f.Describe()
+	})
+
+	release()
+	f.EventuallyJobsDone(2)
+}
+
 // TestAddressOfMachineWithoutClaim restores a backup without the claim of a machine that runs. No other machine is
 // created with its address while it exists.
 func TestAddressOfMachineWithoutClaim(t *testing.T) {
