@@ -367,7 +367,9 @@ type Shape struct {
 	// Nested gives the machine the CPU of its node with its virtualization. If Nested is false, the provider
 	// does not change the CPU that the template has.
 	Nested bool
-	// Devices of the node that the machine gets for itself while it runs.
+	// Devices of the node that the machine gets for itself while it runs. Resolve rejects a device of which no node
+	// has so many. Reserve, and Start of a prepared machine, return NoCapacity while too few are free, and the error
+	// names the device.
 	Devices []Device
 	// Linked makes the clone share the template's disks.
 	Linked bool
