@@ -176,7 +176,9 @@ func formatDevices(devices []hypervisor.Device) string {
 }
 
 // readDeviceTotals returns the number of devices of each node, for the devices of the shape.
-func (p *Provider) readDeviceTotals(ctx context.Context, candidates []candidate, shape hypervisor.Shape) (map[string]deviceCounts, error) {
+func (p *Provider) readDeviceTotals(
+	ctx context.Context, candidates []candidate, shape hypervisor.Shape,
+) (map[string]deviceCounts, error) {
 	if len(shape.Devices) == 0 {
 		return nil, nil //nolint:nilnil // nil means that no devices are needed
 	}

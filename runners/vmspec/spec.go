@@ -161,7 +161,9 @@ func newDevices(devices []v1alpha1.MachineDevice) []hypervisor.Device {
 	var out []hypervisor.Device
 
 	for _, d := range devices {
-		out = append(out, hypervisor.Device{Name: d.Name, Count: int(max(d.Count, v1alpha1.DefaultDeviceCount)), GPU: d.Type == v1alpha1.DeviceGPU})
+		out = append(out, hypervisor.Device{
+			Name: d.Name, Count: int(max(d.Count, v1alpha1.DefaultDeviceCount)), GPU: d.Type == v1alpha1.DeviceGPU,
+		})
 	}
 
 	return out

@@ -55,13 +55,17 @@ func pciRoutes() []route {
 		newRoute(http.MethodPost, base, ClassOther, modify, create, createPCIMapping),
 		newRoute(http.MethodGet, one, ClassOther,
 			requireAny("/mapping/pci/{mapping}", "Mapping.Use", "Mapping.Modify", "Mapping.Audit"), nil, getPCIMapping),
-		newRoute(http.MethodPut, one, ClassOther, modifyOne, fields.merge(schema{"digest": {maxLen: 64}, "delete": {}}), updatePCIMapping),
+		newRoute(http.MethodPut, one, ClassOther, modifyOne,
+			fields.merge(schema{"digest": {maxLen: 64}, "delete": {}}), updatePCIMapping),
 		newRoute(http.MethodDelete, one, ClassOther, modify, nil, deletePCIMapping),
 	}
 }
 
+// pciAddress is the address of a device, or of one of its functions.
+const pciAddress = `[a-f0-9]{4,}:[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?`
+
 var (
-	rePCIPath = regexp.MustCompile(`^(?:[a-f0-9]{4,}:[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?;)*[a-f0-9]{4,}:[a-f0-9]{2}:[a-f0-9]{2}(?:\.[a-f0-9])?$`)
+	rePCIPath = regexp.MustCompile(`^(?:` + pciAddress + `;)*` + pciAddress + `$`)
 	rePCIID   = regexp.MustCompile(`^[0-9A-Fa-f]{4}:[0-9A-Fa-f]{4}$`)
 )
 

@@ -260,22 +260,6 @@ type LibvirtHost struct {
 	Devices []LibvirtDevice `json:"devices,omitempty"`
 }
 
-// LibvirtDevice is a kind of PCI devices of a host. All devices of a name must be alike.
-type LibvirtDevice struct {
-	// name is the name of the devices in resources.devices of templates.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	Name string `json:"name"`
-	// addresses are the PCI addresses of the devices, as lspci -D shows them, such as 0000:01:00.0. The host must be
-	// able to pass them through (IOMMU, VFIO).
-	// +listType=set
-	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
-	// +kubebuilder:validation:items:MaxLength=12
-	// +kubebuilder:validation:XValidation:rule="self.all(a, a.matches('^[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}[.][0-7]$'))",message="addresses must be PCI addresses such as 0000:01:00.0"
-	Addresses []string `json:"addresses"`
-}
-
 // HypervisorCredentials are the ways to authenticate. Set either the API token or the username with the
 // password. A client certificate may be added to either. It may also be set alone if a proxy in front of
 // the API authenticates by it.

@@ -261,37 +261,6 @@ type MachineResources struct {
 	Devices []MachineDevice `json:"devices,omitempty"`
 }
 
-// Types of devices.
-const (
-	// DeviceGPU is the type of graphics processors.
-	DeviceGPU = "gpu"
-	// DevicePCI is the type of all devices whose type is not set.
-	DevicePCI = "pci"
-)
-
-// DefaultDeviceCount is the number of devices whose count is not set.
-const DefaultDeviceCount = 1
-
-// MachineDevice is a kind of device of which a machine gets one or several.
-type MachineDevice struct {
-	// name is the name of the device: on Proxmox VE a resource mapping for PCI devices, on KubeVirt the resource
-	// that the nodes offer, such as nvidia.com/GA102GL_A10, and on libvirt a name in devices of the hosts.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self.matches('^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?(/[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?)?$')",message="name must have letters, digits, '.', '_' and '-', on KubeVirt with a prefix, such as gpu or nvidia.com/GA102GL_A10"
-	Name string `json:"name"`
-	// count is the number of these devices. Default: 1.
-	// +optional
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=16
-	Count int32 `json:"count,omitempty"`
-	// type is gpu or pci. KubeVirt has a list of its own for GPUs. Other hypervisors do not distinguish them.
-	// Default: pci.
-	// +optional
-	// +kubebuilder:validation:Enum=gpu;pci
-	Type string `json:"type,omitempty"`
-}
-
 // Attestation methods.
 const (
 	AttestationJoinToken = "join-token"

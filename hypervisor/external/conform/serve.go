@@ -65,7 +65,8 @@ func (s *service) NewCase(ctx context.Context, _ *providerpb.NewCaseRequest) (*p
 	return &providerpb.Case{
 		CaseId: id, Connect: providerpb.NewConnectRequest(&found.Config, ""), Template: providerpb.NewTemplateRef(h.Template),
 		Shape: providerpb.NewShape(h.Shape), TpmTemplate: providerpb.NewTemplateRef(h.TPMTemplate), PlacesAtStart: h.PlacesAtStart,
-		NamesHoldOwner: h.NamesHoldOwner, TpmsHidden: h.TPMsHidden, ConsoleText: h.ConsoleText, Device: h.Device, Devices: int64(h.Devices),
+		NamesHoldOwner: h.NamesHoldOwner, TpmsHidden: h.TPMsHidden, ConsoleText: h.ConsoleText,
+		Device: h.Device, Devices: int64(h.Devices),
 	}, nil
 }
 
