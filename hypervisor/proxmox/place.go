@@ -70,18 +70,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	p.placementMu.Lock()
 	defer p.placementMu.Unlock()
 
-	reserved, queue := p.sumReservations(vms)
-
-	var usedDevices map[string]deviceCounts
-	if !spec.Standby {
-		usedDevices = p.sumDevices(vms, owned)
-	}
-
-	for i := range candidates {
-		c := &candidates[i]
-		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
-		p.addDeviceProblem(c, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
-	}
+	p.addReservations(candidates, spec, vms, owned, totalDevices)
 
 	chosen, err := chooseNode(candidates, spec)
 	if err != nil {
@@ -104,6 +93,25 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	})
 
 	return out, err
+}
+
+// addReservations fills the fields of the candidates that depend on other placements. A standby machine needs its devices
+// later. The caller holds placementMu.
+func (p *Provider) addReservations(
+	candidates []candidate, spec hypervisor.MachineSpec, vms vmsByID, owned map[int]knownVM, totalDevices map[string]deviceCounts,
+) {
+	reserved, queue := p.sumReservations(vms)
+
+	var usedDevices map[string]deviceCounts
+	if !spec.Standby {
+		usedDevices = p.sumDevices(vms, owned)
+	}
+
+	for i := range candidates {
+		c := &candidates[i]
+		c.FreeMemory, c.QueuedClones = max(0, c.unreserved-reserved[c.Node]), queue[c.Node]
+		p.addDeviceProblem(c, spec.Owner.UID, spec.Shape, totalDevices, usedDevices)
+	}
 }
 
 // listCandidates returns the nodes on which a machine could be placed.
