@@ -101,6 +101,27 @@ func TestHostedClusterOfABridge(t *testing.T) {
 	}
 }
 
+// The NodePool belongs to the HostedCluster of its bridge, whose name is not that of the DPUCluster, and creates no machines.
+func TestNodePoolOfABridge(t *testing.T) {
+	t.Parallel()
+
+	b := bridge()
+	b.Spec.DPUClusterRef = v1alpha1.ObjectReference{Namespace: "dpf", Name: "dpus"}
+	cluster, pool := hypershift.NewHostedCluster(b, "10.20.0.1"), hypershift.NewNodePool(b, image)
+
+	want := fields{
+		"clusterName": cluster.GetName(), "replicas": int64(0), "platform": fields{"type": "None"}, "release": fields{"image": image},
+		"management": fields{"upgradeType": "Replace", "autoRepair": false},
+	}
+	if diff := cmp.Diff(want, pool.Object["spec"]); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+
+	if pool.GetNamespace() != cluster.GetNamespace() || !metav1.IsControlledBy(pool, b) || !metav1.IsControlledBy(cluster, b) {
+		t.Errorf("owners %v and %v, namespace %s", cluster.GetOwnerReferences(), pool.GetOwnerReferences(), pool.GetNamespace())
+	}
+}
+
 func TestHowServicesArePublished(t *testing.T) {
 	t.Parallel()
 
