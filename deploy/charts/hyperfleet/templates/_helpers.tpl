@@ -40,7 +40,7 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- $_ := set $object.metadata "namespace" (.namespace | default $release) }}
 {{- end }}
 {{- $_ := set $object.metadata "labels" (merge ($object.metadata.labels | default dict) ($.labels | default dict) (include "hyperfleet.labels" .root | fromYaml)) }}
-{{- if $.runners }}
+{{- if and $.runners $object.subjects }}
 {{- $subjects := list }}
 {{- range $subject := $object.subjects }}
 {{- if eq $subject.name "hyperfleet-runners" }}
