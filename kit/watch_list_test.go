@@ -129,4 +129,8 @@ func TestRequestsOfSelectedObjects(t *testing.T) {
 	if diff := cmp.Diff([]reconcile.Request{request("0"), request("1"), request("2")}, got); diff != "" {
 		t.Errorf("all (-want +got):\n%s", diff)
 	}
+
+	if copies := cache.selector.UnsafeDisableDeepCopy; copies == nil || !*copies {
+		t.Error("the cache copies all objects for a few requests")
+	}
 }

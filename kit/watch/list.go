@@ -77,12 +77,13 @@ func ForEachIn[T client.Object](
 
 // ListRequests returns a reconcile request for each listed object for which isAffected returns
 // true. If isAffected is nil, it returns a request for every object. ListRequests is meant for
-// event handlers that read a cache. It returns nil if the list fails, because a cache fails only
+// event handlers that read a cache. isAffected must not change the object. It returns nil if the list fails, because a cache fails only
 // when the process shuts down.
 func ListRequests[T client.Object](
 	ctx context.Context, cache client.Reader, list client.ObjectList, isAffected func(T) bool, options ...client.ListOption,
 ) []reconcile.Request {
-	if err := cache.List(ctx, list, options...); err != nil {
+	// isAffected changes no object, so the cache need not copy them.
+	if err := cache.List(ctx, list, append([]client.ListOption{client.UnsafeDisableDeepCopy}, options...)...); err != nil {
 		return nil
 	}
 

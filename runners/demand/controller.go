@@ -132,7 +132,7 @@ func newPoolChangedPredicate() predicate.Predicate {
 func (r *JobReconciler) findLiveJobs(ctx context.Context, obj client.Object) []reconcile.Request {
 	return watch.ListRequests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
 		return job.Spec.State != v1alpha1.JobCompleted
-	}, client.InNamespace(obj.GetNamespace()), client.UnsafeDisableDeepCopy)
+	}, client.InNamespace(obj.GetNamespace()))
 }
 
 // scope holds the data of one reconcile of one job.

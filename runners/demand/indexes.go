@@ -19,9 +19,12 @@ import (
 // the runner that has a RunnerJob.
 const IndexRunnerName = "runnerName"
 
+// IndexWaitingTemplate is the index field for the template of a MachineClaim that has no machine yet.
+const IndexWaitingTemplate = "waitingTemplate"
+
 // The other index fields of the cache.
 const (
-	// indexClaimName is the index field for the name of a claim, and for the claim of a job.
+	// indexClaimName is the index field for the claim of a job.
 	indexClaimName = "claimName"
 	// indexJob is the index field for the jobs that a claim's machine has or was created for.
 	indexJob = "job"
@@ -44,10 +47,11 @@ func jobIndexes() map[string]func(*v1alpha1.RunnerJob) []string {
 func claimIndexes() map[string]func(*v1alpha1.MachineClaim) []string {
 	return map[string]func(*v1alpha1.MachineClaim) []string{
 		IndexRunnerName:  extractRunnerNames,
-		indexClaimName:   func(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.Name) },
 		indexJob:         extractJobs,
 		indexPool:        extractPool,
 		indexFailingPool: extractFailingPool,
+
+		IndexWaitingTemplate: extractWaitingTemplate,
 	}
 }
 
@@ -116,6 +120,14 @@ func extractJobs(claim *v1alpha1.MachineClaim) []string {
 }
 
 func extractPool(claim *v1alpha1.MachineClaim) []string { return nonEmptyNames(claim.PoolName()) }
+
+func extractWaitingTemplate(claim *v1alpha1.MachineClaim) []string {
+	if claim.Status.VMRef != nil {
+		return nil
+	}
+
+	return nonEmptyNames(claim.Spec.TemplateRef.Name)
+}
 
 func extractFailingPool(claim *v1alpha1.MachineClaim) []string {
 	if (findClaimCause(claim) == Cause{}) && !hasFailed(claim) {

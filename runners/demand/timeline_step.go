@@ -5,10 +5,13 @@ package demand
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -69,7 +72,7 @@ func (s *scope) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, error)
 	}
 
 	if s.job.Status.Claim != "" {
-		return s.listClaimsBy(ctx, indexClaimName, s.job.Status.Claim)
+		return s.getClaim(ctx, s.job.Status.Claim)
 	}
 
 	out, err := s.listClaimsBy(ctx, indexJob, s.job.Name)
@@ -80,6 +83,20 @@ func (s *scope) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, error)
 	byRunner, err := s.listClaimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
 
 	return slices.Concat(out, byRunner), err
+}
+
+// getClaim returns the claim with a name in the namespace of the job, or none.
+func (s *scope) getClaim(ctx context.Context, name string) ([]v1alpha1.MachineClaim, error) {
+	claims := make([]v1alpha1.MachineClaim, 1)
+
+	switch err := s.Client.Get(ctx, client.ObjectKey{Namespace: s.job.Namespace, Name: name}, &claims[0]); {
+	case apierrors.IsNotFound(err):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("get MachineClaim %s/%s: %w", s.job.Namespace, name, err)
+	default:
+		return claims, nil
+	}
 }
 
 // findMachine returns the machine that has the job, or else the machine that was created for the

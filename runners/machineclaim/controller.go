@@ -117,9 +117,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // enqueueWaitingClaims enqueues the claims of a changed template that have no machine yet.
 func (r *Reconciler) enqueueWaitingClaims(ctx context.Context, template client.Object) []reconcile.Request {
-	return watch.ListRequests(ctx, r.Client, &v1alpha1.MachineClaimList{}, func(claim *v1alpha1.MachineClaim) bool {
-		return claim.Spec.TemplateRef.Name == template.GetName() && claim.Status.VMRef == nil
-	}, client.InNamespace(template.GetNamespace()))
+	return watch.ListRequests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
+		client.InNamespace(template.GetNamespace()), client.MatchingFields{demand.IndexWaitingTemplate: template.GetName()})
 }
 
 // enqueueClaimOfJob enqueues the claim whose runner runs the job.
