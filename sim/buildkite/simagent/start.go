@@ -17,6 +17,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/script"
 )
 
 // Maximum numbers of attempts, as in the real agent.
@@ -260,7 +262,7 @@ func (a *agent) newCommand(ctx context.Context, job *acquiredJob, output *locked
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		dir = a.opts.buildPath
 	}
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-e", "-c", job.Step.Command)
+	cmd := script.New(ctx, job.Step.Command, killGrace)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, output, output
 	if a.opts.logsToStdout {
 		output.tee = a.Stdout
@@ -276,9 +278,6 @@ func (a *agent) newCommand(ctx context.Context, job *acquiredJob, output *locked
 	}
 	cmd.Env = append(cmd.Env, "BUILDKITE_AGENT_NAME="+a.name,
 		"BUILDKITE_AGENT_ACCESS_TOKEN="+job.Token, "BUILDKITE_BUILD_CHECKOUT_PATH="+dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = killGrace
 	return cmd
 }
 

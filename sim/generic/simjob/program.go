@@ -13,9 +13,9 @@ import (
 	"net/http"
 	"os/exec"
 	"strings"
-	"syscall"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/script"
 	"github.com/hyperfleet/hyperfleet/sim/generic"
 )
 
@@ -108,12 +108,8 @@ func (p *Program) runJob(ctx context.Context, job generic.Job) int {
 		}
 		return ExitOK
 	}
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", job.Command) // #nosec G204 -- the simulated job's own
+	cmd := script.New(ctx, job.Command, killAfter)
 	cmd.Stdout, cmd.Stderr = p.Stdout, p.Stderr
-	// The signal also ends the processes that the command has started.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = killAfter
 	err := cmd.Run()
 	var exit *exec.ExitError
 	switch {

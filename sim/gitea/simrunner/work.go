@@ -9,10 +9,10 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"strings"
-	"syscall"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/script"
 )
 
 // Results of a task in the protocol.
@@ -100,14 +100,11 @@ func (p *Program) runScripts(ctx context.Context, c *client, t *task) ([]string,
 		return nil, fmt.Errorf("prepare environment: %w", err)
 	}
 	var out bytes.Buffer
-	for _, script := range scripts {
-		cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "set -e\n"+script)
+	for _, text := range scripts {
+		cmd := script.New(ctx, text, 5*time.Second)
 		cmd.Dir, cmd.Stdout, cmd.Stderr = dir, &out, &out
 		cmd.Env = append(os.Environ(), "CI=true", "GITHUB_SERVER_URL="+c.conn.Address, "GITHUB_REPOSITORY="+t.Context.Repository)
 		cmd.Env = append(cmd.Env, c.conn.env...)
-		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-		cmd.WaitDelay = 5 * time.Second
 		if err = cmd.Run(); err != nil {
 			err = fmt.Errorf("run script: %w", err)
 			break

@@ -16,10 +16,10 @@ const InstallDir = "opt/actions-runner"
 // listenerName is the path of the program in the installation of the real runner.
 const listenerName = "bin/Runner.Listener"
 
-// script starts the simulated runner with the script's own folder as root, wherever the
+// startScript starts the simulated runner with the script's own folder as root, wherever the
 // installation was copied to. It starts no other program, because a thousand machines may share a
 // processor.
-const script = `#!/bin/sh
+const startScript = `#!/bin/sh
 # Simulated GitHub Actions runner: %[1]s.
 case $0 in */*) root=${0%%/*} ;; *) root=. ;; esac
 exec "$root/` + listenerName + `" runner --root "$root" %[1]s "$@"
@@ -35,7 +35,7 @@ func Layout(root, binary string, link bool) error {
 		return fmt.Errorf("install runner: %w", err)
 	}
 	for name, verb := range map[string]string{"config.sh": "config", "run.sh": "run"} {
-		if err := replace(filepath.Join(dir, name), fmt.Appendf(nil, script, verb)); err != nil {
+		if err := replace(filepath.Join(dir, name), fmt.Appendf(nil, startScript, verb)); err != nil {
 			return err
 		}
 	}

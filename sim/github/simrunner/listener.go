@@ -13,9 +13,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
-	"syscall"
 	"time"
 
+	"github.com/hyperfleet/hyperfleet/sim/forge/script"
 	"github.com/hyperfleet/hyperfleet/sim/github/protocol"
 )
 
@@ -233,16 +233,16 @@ func (l *listener) renew(ctx context.Context, stop context.CancelFunc, path stri
 
 // runHook runs the script that ACTIONS_RUNNER_HOOK_JOB_STARTED or _COMPLETED names.
 func (l *listener) runHook(ctx context.Context, event string) error {
-	script := l.Getenv("ACTIONS_RUNNER_HOOK_JOB_" + event)
-	if script == "" {
+	hook := l.Getenv("ACTIONS_RUNNER_HOOK_JOB_" + event)
+	if hook == "" {
 		return nil
 	}
-	return l.runCommand(ctx, script)
+	return l.runCommand(script.NewFile(ctx, hook, stepGrace))
 }
 
 func (l *listener) runWork(ctx context.Context, message *protocol.Message) error {
 	if message.Command != "" {
-		return l.runCommand(ctx, "/bin/sh", "-c", message.Command)
+		return l.runCommand(script.New(ctx, message.Command, stepGrace))
 	}
 	select {
 	case <-l.Clock.After(message.Duration):
@@ -251,17 +251,16 @@ func (l *listener) runWork(ctx context.Context, message *protocol.Message) error
 	return nil
 }
 
-func (l *listener) runCommand(ctx context.Context, name string, args ...string) error {
+// stepGrace is how long a step may take to end.
+const stepGrace = 5 * time.Second
+
+func (l *listener) runCommand(cmd *exec.Cmd) error {
 	dir := filepath.Join(l.Root, l.config.Runner.WorkFolder)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create work folder: %w", err)
 	}
-	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, l.Stdout, l.Stderr
 	cmd.Env = append(os.Environ(), "GITHUB_ACTIONS=true", "CI=true", "RUNNER_NAME="+l.config.Runner.AgentName)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("run step: %w", err)
 	}

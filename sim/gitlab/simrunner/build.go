@@ -14,8 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
+
+	"github.com/hyperfleet/hyperfleet/sim/forge/script"
 )
 
 const (
@@ -185,12 +186,9 @@ func (r *runner) runSteps(ctx context.Context, w *work, trace *jobLog) error {
 }
 
 func (r *runner) runScript(ctx context.Context, w *work, dir, text string, trace *jobLog) error {
-	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", "set -e\n"+text)
+	cmd := script.New(ctx, text, 5*time.Second)
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, trace, trace
 	cmd.Env = r.newEnvironment(w, dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("run script: %w", err)
 	}
