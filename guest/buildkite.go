@@ -19,11 +19,7 @@ import (
 // `buildkite-agent start --acquire-job` (https://buildkite.com/docs/agent/v3/cli-start).
 type buildkite struct{}
 
-const (
-	defaultBuildkiteProgram = "/usr/bin/buildkite-agent"
-	// buildkiteHooks is the directory in which the agent's packages install the machine's hooks.
-	buildkiteHooks = "/etc/buildkite-agent/hooks"
-)
+const defaultBuildkiteProgram = "/usr/bin/buildkite-agent"
 
 // Exit codes of an agent that could not acquire its job.
 const (
@@ -45,7 +41,7 @@ var (
 
 func (buildkite) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = defaultBuildkiteProgram
+		c.Runner.Program = programName(defaultBuildkiteProgram)
 	}
 
 	switch {

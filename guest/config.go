@@ -97,6 +97,7 @@ func setDefaults(c *guest.Config) {
 		}
 	}
 
+	c.Runner.Program = programName(c.Runner.Program)
 	c.Runner.ConfigScript, c.Runner.RunScript = scriptName(c.Runner.ConfigScript), scriptName(c.Runner.RunScript)
 
 	setIdentityDefaults(c)

@@ -48,7 +48,7 @@ var (
 
 func validateGitea(c *guest.Config, program string) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = program
+		c.Runner.Program = programName(program)
 	}
 
 	switch {
@@ -169,7 +169,7 @@ func formatHostLabels(labels []string) []string {
 
 func (forgejo) newLaunch(s *Service, c *guest.Config) launch {
 	out := newGiteaLaunch(s, c, "one-job", "--url", c.RegistrationURL, "--uuid", c.JITConfig,
-		"--token-url", "file:"+s.path(forgejoTokenFile), "--handle", c.JobID, "--wait")
+		"--token-url", formatFileURL(s.path(forgejoTokenFile)), "--handle", c.JobID, "--wait")
 
 	for _, label := range formatHostLabels(c.Labels) {
 		out.args = append(out.args, "--label", label)

@@ -48,7 +48,7 @@ var (
 	lineListening = regexp.MustCompile(`(^|: )Listening for Jobs`)
 	lineRunning   = regexp.MustCompile(`(?:^|: )Running job: (.*)`)
 	lineCompleted = regexp.MustCompile(`(?:^|: )Job (.*) completed with result: (\w+)`)
-	lineRestart   = regexp.MustCompile(`^Restarting runner\.{3}`)
+	lineRestart   = regexp.MustCompile(`^"?Restarting runner\.{3}`) // run.cmd prints its texts in quotation marks
 	lineVersion   = regexp.MustCompile(`(?:^|: )Current runner version: '(\d{1,4}\.\d{1,4}\.\d{1,4})'`)
 	lineExit      = regexp.MustCompile(`(?i)exit with (terminated error|session conflict|deprecated version)`)
 )
@@ -107,17 +107,7 @@ func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, runAs
 	ctx, cancel := context.WithTimeoutCause(ctx, registerTimeout, errors.New("it took more than "+registerTimeout.String()))
 	defer cancel()
 
-	args := []string{"--unattended", "--ephemeral", "--disableupdate", "--replace", "--name", c.RunnerName,
-		"--work", s.path(c.Runner.WorkDir), "--url", c.RegistrationURL}
-	if len(c.Labels) > 0 { // the runner requires at least one label
-		args = append(args, "--no-default-labels", "--labels", strings.Join(c.Labels, ","))
-	}
-
-	if c.RunnerGroup != "" {
-		args = append(args, "--runnergroup", c.RunnerGroup)
-	}
-
-	cmd := s.newCommand(ctx, g.newScriptLaunch(s, c, c.Runner.ConfigScript, "TOKEN", c.RunnerToken, args...), runAs)
+	cmd := s.newCommand(ctx, g.newRegistration(s, c), runAs)
 	last := &lastLines{}
 	out := s.newOutputWriter(last.add)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -139,6 +129,27 @@ func (g gitHub) register(ctx context.Context, s *Service, c *guest.Config, runAs
 	}
 
 	return last.text(), err
+}
+
+// newRegistration returns how to run the configuration script.
+func (g gitHub) newRegistration(s *Service, c *guest.Config) launch {
+	out := g.newScriptLaunch(s, c, c.Runner.ConfigScript, "TOKEN", c.RunnerToken,
+		"--unattended", "--ephemeral", "--disableupdate", "--replace")
+
+	addInput(&out, "name", c.RunnerName)
+	addInput(&out, "work", s.path(c.Runner.WorkDir))
+	addInput(&out, "url", c.RegistrationURL)
+
+	if len(c.Labels) > 0 { // the runner requires at least one label
+		out.args = append(out.args, "--no-default-labels")
+		addInput(&out, "labels", strings.Join(c.Labels, ","))
+	}
+
+	if c.RunnerGroup != "" {
+		addInput(&out, "runnergroup", c.RunnerGroup)
+	}
+
+	return out
 }
 
 // newScriptLaunch returns how to run one of the runner's scripts. It passes the secret in an environment

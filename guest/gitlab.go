@@ -45,7 +45,7 @@ var (
 
 func (gitLab) validate(c *guest.Config) error {
 	if c.Runner.Program == "" {
-		c.Runner.Program = defaultGitLabProgram
+		c.Runner.Program = programName(defaultGitLabProgram)
 	}
 
 	switch {
@@ -77,9 +77,10 @@ func (gitLab) newLaunch(s *Service, c *guest.Config) launch {
 			formatVariable("RUNNER_ENV", "CI_SERVER_TOKEN="),
 		},
 		// SIGQUIT stops the runner after its job, or at once if it has none. SIGINT cancels the job.
-		quit: syscall.SIGQUIT, abort: syscall.SIGINT,
+		quit: quitSignal, abort: syscall.SIGINT,
 		grace: gitLabQuitTimeout,
 	}
+	out.args = append(out.args, gitLabShell()...)
 
 	if idle := c.IdleTimeout.Value(); idle > 0 {
 		seconds := int64((idle + gitLabWaitMargin + time.Second - 1) / time.Second)

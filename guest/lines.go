@@ -77,7 +77,7 @@ func (w *lineWriter) appendBytes(p []byte) {
 }
 
 func (w *lineWriter) handleLine() {
-	text := strings.TrimRight(strings.ToValidUTF8(string(w.buffer), "?"), "\r")
+	text := strings.TrimRight(decodeOutput(w.buffer), "\r")
 	w.buffer, w.isTruncated = w.buffer[:0], false
 	text = w.redactor.redact(text)
 

@@ -5,9 +5,15 @@ package guest
 
 import (
 	"cmp"
+	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"golang.org/x/sys/windows"
 )
 
 // executableSuffix ends the names of programs.
@@ -39,4 +45,67 @@ func scriptName(name string) string {
 	}
 
 	return name
+}
+
+// programName returns the path of a platform's program on Windows. The configuration of a machine has the default path on
+// Linux if the template names none. The replacements are the folders of the platforms' installation guides for Windows.
+func programName(p string) string {
+	switch p {
+	case defaultGitLabProgram:
+		return `C:\GitLab-Runner\gitlab-runner.exe`
+	case defaultBuildkiteProgram:
+		return `C:\buildkite-agent\bin\buildkite-agent.exe`
+	case defaultForgejoProgram:
+		return `C:\forgejo-runner\forgejo-runner.exe`
+	case defaultGiteaProgram:
+		return `C:\act_runner\act_runner.exe`
+	default:
+		return p
+	}
+}
+
+// formatFileURL returns the URL of a file as RFC 8089 (appendix E.2) defines it for a path with a drive.
+func formatFileURL(p string) string {
+	return (&url.URL{Scheme: "file", Path: "/" + filepath.ToSlash(p)}).String()
+}
+
+// oemCodePage is the code page in which console programs print (CP_OEMCP of winnls.h).
+const oemCodePage = 1
+
+// decodeOutput returns a line that a program has printed: in UTF-8, or otherwise in the code page of the console.
+func decodeOutput(line []byte) string {
+	if len(line) == 0 || utf8.Valid(line) {
+		return string(line)
+	}
+
+	length := int32(len(line)) //nolint:gosec // a line is at most a few kilobytes long
+	text := make([]uint16, length)
+
+	n, err := windows.MultiByteToWideChar(oemCodePage, 0, &line[0], length, &text[0], length)
+	if err != nil {
+		return strings.ToValidUTF8(string(line), "?")
+	}
+
+	return string(utf16.Decode(text[:n]))
+}
+
+// buildkiteHooks is the directory in which the agent's installer for Windows creates the machine's hooks.
+const buildkiteHooks = `C:\buildkite-agent\hooks`
+
+// addInput passes an input to a script of GitHub's runner. It uses an environment variable, because cmd.exe would interpret
+// characters such as & and % in the arguments of a .cmd file.
+func addInput(l *launch, name, value string) {
+	l.env = append(l.env, formatVariable(inputPrefix+strings.ToUpper(name), value))
+}
+
+// gitLabShell returns the arguments that choose the shell of jobs: PowerShell 7 if the machine has it, and otherwise
+// Windows PowerShell. The default of run-single is cmd, which GitLab no longer supports.
+func gitLabShell() []string {
+	for _, name := range []string{"pwsh", "powershell"} {
+		if _, err := exec.LookPath(name); err == nil {
+			return []string{"--shell", name}
+		}
+	}
+
+	return nil
 }

@@ -55,6 +55,9 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: killSignal}
 }
 
+// quitSignal asks gitlab-runner to stop after its job.
+const quitSignal = syscall.SIGQUIT
+
 // startGroup starts the command with its own process group.
 func startGroup(cmd *exec.Cmd) error { return cmd.Start() }
 

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/windows"
@@ -26,22 +27,39 @@ func ownGroup(cmd *exec.Cmd) {
 	cmd.SysProcAttr = &syscall.SysProcAttr{CreationFlags: windows.CREATE_NEW_PROCESS_GROUP}
 }
 
+// quitSignal cancels the job of gitlab-runner, because Windows has no signal that asks it to stop after its job.
+const quitSignal = syscall.SIGINT
+
+// breakInterval is the time between two break events. A Go program misses an event that arrives before it has handled
+// the one before it.
+const breakInterval = 500 * time.Millisecond
+
 // jobs hold the job object of each started command. All processes that a command starts belong to its job object, and
 // Windows kills them when the handle is closed, also when the service itself ends.
 var jobs sync.Map // map[*exec.Cmd]windows.Handle
 
-// startGroup starts the command in a job object of its own.
+// startGroup starts the command in a job object of its own. The command is suspended until it belongs to the job object,
+// because a process that it starts before that would outlive it.
 func startGroup(cmd *exec.Cmd) error {
 	job, err := newJob()
 	if err != nil {
 		return err
 	}
 
+	cmd.SysProcAttr.CreationFlags |= windows.CREATE_SUSPENDED
+
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, windows.CloseHandle(job))
 	}
 
-	if err := assign(job, cmd.Process.Pid); err != nil {
+	pid := uint32(cmd.Process.Pid) //nolint:gosec // a PID
+
+	err = assign(job, pid)
+	if err == nil {
+		err = resume(pid)
+	}
+
+	if err != nil {
 		return errors.Join(fmt.Errorf("assign process to job object: %w", err), cmd.Process.Kill(), windows.CloseHandle(job))
 	}
 
@@ -70,8 +88,8 @@ func newJob() (windows.Handle, error) {
 	return job, nil
 }
 
-func assign(job windows.Handle, pid int) error {
-	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, uint32(pid)) //nolint:gosec // a PID
+func assign(job windows.Handle, pid uint32) error {
+	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, pid)
 	if err != nil {
 		return err
 	}
@@ -79,15 +97,57 @@ func assign(job windows.Handle, pid int) error {
 	return errors.Join(windows.AssignProcessToJobObject(job, process), windows.CloseHandle(process))
 }
 
+// resume resumes the threads of a suspended process.
+func resume(pid uint32) error {
+	snapshot, err := windows.CreateToolhelp32Snapshot(windows.TH32CS_SNAPTHREAD, 0)
+	if err != nil {
+		return fmt.Errorf("list threads: %w", err)
+	}
+	defer windows.CloseHandle(snapshot) //nolint:errcheck // a handle
+
+	entry := windows.ThreadEntry32{Size: uint32(unsafe.Sizeof(windows.ThreadEntry32{}))}
+
+	for err = windows.Thread32First(snapshot, &entry); err == nil; err = windows.Thread32Next(snapshot, &entry) {
+		if entry.OwnerProcessID != pid {
+			continue
+		}
+
+		thread, err := windows.OpenThread(windows.THREAD_SUSPEND_RESUME, false, entry.ThreadID)
+		if err != nil {
+			return fmt.Errorf("open thread: %w", err)
+		}
+
+		_, err = windows.ResumeThread(thread)
+		if err = errors.Join(err, windows.CloseHandle(thread)); err != nil {
+			return fmt.Errorf("resume thread: %w", err)
+		}
+	}
+
+	if !errors.Is(err, windows.ERROR_NO_MORE_FILES) {
+		return fmt.Errorf("list threads: %w", err)
+	}
+
+	return nil
+}
+
 // signalGroup kills all processes of the command for killSignal, and asks them to end for all other signals, with a
-// console event. It does nothing if the command has not started.
+// break event. SIGQUIT, at which buildkite-agent cancels its job, is a second break event. signalGroup does nothing if
+// the command has not started.
 func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
 	if cmd.Process == nil {
 		return nil
 	}
 
 	if sig != killSignal {
-		return sendBreak(uint32(cmd.Process.Pid)) //nolint:gosec // a PID
+		group := uint32(cmd.Process.Pid) //nolint:gosec // a PID
+
+		err := sendBreak(group)
+		if err == nil && sig == syscall.SIGQUIT {
+			time.Sleep(breakInterval)
+			err = sendBreak(group)
+		}
+
+		return err
 	}
 
 	job, ok := jobs.LoadAndDelete(cmd)

@@ -211,6 +211,12 @@ func TestDelivery(t *testing.T) {
 		t.Errorf("image for Windows: %v", err)
 	}
 
+	windows.Template.Spec.Bootstrap.OS, windows.Template.Spec.Attestation = v1alpha1.OSWindows, &v1alpha1.Attestation{}
+	if err = vmspec.DryRender(windows.Template, settings); errclass.ReasonOf(err, "") != vmspec.ReasonAttestationUnavailable ||
+		!strings.Contains(err.Error(), "Windows") {
+		t.Errorf("attestation with Windows: %v", err)
+	}
+
 	err = vmspec.DryRender(by(v1alpha1.DeliveryDownload), vmspec.Settings{})
 	if errclass.ReasonOf(err, "") != "GuestURLMissing" {
 		t.Errorf("download without a URL: %v", err)

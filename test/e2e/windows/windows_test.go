@@ -6,11 +6,14 @@ package windows
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -75,35 +78,48 @@ func (r *reports) phases(t *testing.T) (phases []api.Phase, last api.Report) {
 	return phases, last
 }
 
-// TestJobsOnWindows runs jobs with the bootstrap service under Wine. Each case has its own root and its own reports, and
-// all of them share one Windows installation, because it takes half a minute to create.
-func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count processes
-	w := newWine(t)
-	service := w.build("../../../cmd/bootstrap-service", "bootstrap-service.exe")
-	runner := w.build("./runner", "runner.exe")
+// installFolder is the folder of the runners, with a space as in the names of users.
+const installFolder = `C:\Users\build user\runner`
 
-	program, err := os.ReadFile(runner)
-	if err != nil {
-		t.Fatal(err)
+// windowsCase is one run of the service.
+type windowsCase struct {
+	name string
+	// program is the stand-in for a platform's runner. It is empty for GitHub, whose runner starts with a script.
+	program string
+	// change changes the configuration, which is that of a GitHub runner. root is the root of all paths on drive C.
+	change func(c *api.Config, root string)
+	script string
+	// fromMedium is true if the configuration is only on the machine's medium.
+	fromMedium bool
+	code       int
+	want       api.Report
+	// log lists texts of the job's log. ROOT stands for the root of all paths.
+	log []string
+}
+
+// asPlatform returns a change to the configuration of another platform.
+func asPlatform(platform, program string, jobID string) func(*api.Config, string) {
+	return func(c *api.Config, _ string) {
+		c.Platform, c.JITConfig, c.RunnerToken, c.JobID = platform, "", secret, jobID
+		c.RegistrationURL, c.Runner.Program = "https://ci.example/a b?x=1&y=%PATH%", program
+		c.Labels = []string{"windows"}
 	}
+}
 
-	for _, test := range []struct {
-		name string
-		// change changes the configuration.
-		change func(*api.Config)
-		script string
-		// fromMedium is true if the configuration is only on the machine's medium.
-		fromMedium bool
-		code       int
-		want       api.Report
-	}{
+// succeeded is the last report of a job that succeeded.
+func succeeded() api.Report {
+	return api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone, Result: "success"}
+}
+
+// newCases returns jobs of GitHub, whose runner is a script.
+func newCases() []windowsCase {
+	const runs = "@echo off\r\n\"%~dp0runner.exe\""
+
+	return []windowsCase{
+		{name: "a job is done", script: runs + "\r\n", want: succeeded(), log: []string{"token *** in C:", "f\u00fcr in code page 437"}},
 		{
-			name: "a job is done", script: "@echo off\r\n\"%~dp0runner.exe\"\r\n",
-			want: api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone, Result: "success"},
-		},
-		{
-			name: "a job takes too long", script: "@echo off\r\n\"%~dp0runner.exe\" hang\r\n", code: 1,
-			change: func(c *api.Config) { c.JobTimeout = api.Duration(3 * time.Second) },
+			name: "a job takes too long", script: runs + " hang\r\n", code: 1,
+			change: func(c *api.Config, _ string) { c.JobTimeout = api.Duration(3 * time.Second) },
 			want:   api.Report{Phase: api.PhaseFailed, Reason: api.ReasonJobTimeout},
 		},
 		{
@@ -111,24 +127,103 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 			want: api.Report{Phase: api.PhaseFailed, Reason: api.ReasonRunnerFailed},
 		},
 		{
-			name: "the configuration is on the medium", script: "@echo off\r\n\"%~dp0runner.exe\"\r\n", fromMedium: true,
-			want: api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone, Result: "success"},
+			name: "the configuration is on the medium", script: runs + "\r\n", fromMedium: true, want: succeeded(),
+			log: []string{"token *** in C:"},
 		},
-	} {
+		{
+			// The script prints the text of the runner's own run.cmd.
+			name: "run.cmd restarts the runner forever", code: 1,
+			script: "@echo off\r\n:again\r\necho \"Restarting runner...\"\r\nping 127.0.0.1 -n 2 >NUL\r\ngoto again\r\n",
+			change: func(c *api.Config, _ string) { c.IdleTimeout = api.Duration(2 * time.Minute) },
+			want:   api.Report{Phase: api.PhaseFailed, Reason: api.ReasonRunnerFailed},
+		},
+		{
+			name: "the runner registers", script: runs + " run\r\n", want: succeeded(),
+			change: func(c *api.Config, _ string) {
+				c.JITConfig, c.RunnerToken, c.RegistrationURL = "", secret, "https://github.example/a?b=c&d=%PATH%"
+				c.Labels = []string{"windows", "a&b", "%PATH%", "c^d"}
+			},
+			log: []string{`registered win-1|windows,a&b,%PATH%,c^d|https://github.example/a?b=c&d=%PATH%|ROOT\work folder`},
+		},
+		{
+			name: "only the hook says that it's a job", script: runs + " hook\r\n", code: 1, // the root has an apostrophe
+			want: api.Report{Phase: api.PhaseFailed, Reason: api.ReasonRunnerFailed},
+		},
+	}
+}
+
+// newPlatformCases returns jobs of the other platforms.
+func newPlatformCases() []windowsCase {
+	const gitLab, agent = installFolder + `\gitlab-runner.exe`, installFolder + `\buildkite-agent.exe`
+
+	return []windowsCase{
+		{
+			name: "gitlab", program: "gitlab-runner.exe", want: succeeded(), change: asPlatform("gitlab-ci", gitLab, ""),
+			log: []string{
+				`args ["run-single","--url","https://ci.example/a b?x=1\u0026y=%PATH%","--executor","shell",` +
+					`"--builds-dir","ROOTJSON\\work folder","--max-builds","1","--shell","powershell"]`,
+				"token ***",
+			},
+		},
+		{
+			name: "buildkite", program: "buildkite-agent.exe", change: asPlatform("buildkite", agent, "job-1"),
+			want: api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone, Result: "failed"},
+			log:  []string{`args ["start","--acquire-job","job-1"]`, `token *** hooks ROOT\buildkite-agent\hooks`},
+		},
+		{
+			name: "forgejo", program: "forgejo-runner.exe",
+			want: api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone},
+			change: func(c *api.Config, root string) {
+				asPlatform("forgejo-actions", installFolder+`\forgejo-runner.exe`, "job-1")(c, root)
+				c.JITConfig = "1b4e28ba-2fa1-11d2-883f-0016d3cca427"
+			},
+			log: []string{
+				`"--token-url","file:///C:/ROOTURL/opt/hyperfleet/runner-token","--handle","job-1","--wait"`,
+				`"--config","ROOTJSON\\work folder\\config.yaml","--label","windows:host"]`, "settings ***",
+			},
+		},
+		{
+			name: "gitea", program: "act_runner.exe", want: api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone},
+			change: func(c *api.Config, root string) {
+				asPlatform("gitea-actions", installFolder+`\act_runner.exe`, "")(c, root)
+				c.JITConfig, c.Environment = "1b4e28ba-2fa1-11d2-883f-0016d3cca427", map[string]string{"A": "b"}
+			},
+			log: []string{`args ["daemon","--config","ROOTJSON\\work folder\\config.yaml"]`, `"token":"***"`, `"labels":["windows:host"]`},
+		},
+		{
+			// The path is the operator's default, which is one of Linux.
+			name: "gitlab in its own folder", program: "GitLab-Runner", want: succeeded(),
+			change: asPlatform("gitlab-ci", "/usr/bin/gitlab-runner", ""), log: []string{"token ***"},
+		},
+		{
+			name: "buildkite in its own folder", program: "buildkite-agent",
+			change: asPlatform("buildkite", "/usr/bin/buildkite-agent", "job-1"),
+			want:   api.Report{Phase: api.PhaseFinished, Reason: api.ReasonJobDone, Result: "failed"},
+			log:    []string{"token ***"},
+		},
+	}
+}
+
+// TestJobsOnWindows runs jobs with the bootstrap service under Wine. Each case has its own root and its own reports.
+func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count processes
+	w := newWine(t)
+	service := w.build("../../../cmd/bootstrap-service", "bootstrap-service.exe")
+
+	program, err := os.ReadFile(w.build("./runner", "runner.exe"))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for i, test := range append(newCases(), newPlatformCases()...) {
 		t.Run(test.name, func(t *testing.T) {
 			reported := newReports(t)
-			root := filepath.Join(w.drive(), filepath.Base(t.TempDir())+strings.ReplaceAll(test.name, " ", "-"))
-			install := filepath.Join(root, "actions runner") // paths on Windows have spaces
-			w.write(filepath.Join(install, "runner.exe"), program)
-			w.write(filepath.Join(install, "run.cmd"), []byte(test.script))
+			name := fmt.Sprintf("it's %d", i)
+			root := filepath.Join(w.drive(), name)
+			w.installRunner(root, test, program)
 
-			config := &api.Config{
-				Method: api.MethodRunnerToken, Platform: "github-actions", RunnerName: "win-1", JITConfig: secret,
-				Runner: api.Runner{InstallPath: `C:\actions runner`, WorkDir: `C:\work`},
-				Report: &api.ReportTo{URL: reported.URL, Token: reportToken},
-			}
+			config := newConfig(reported.URL, name)
 			if test.change != nil {
-				test.change(config)
+				test.change(config, name)
 			}
 
 			data, err := json.Marshal(config)
@@ -143,7 +238,7 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 				w.write(file, data)
 			}
 
-			cmd := w.command(t.Context(), service, "--root", `C:\`+filepath.Base(root))
+			cmd := w.command(t.Context(), service, "--root", `C:\`+name)
 			out, err := cmd.CombinedOutput()
 
 			var exit *exec.ExitError
@@ -156,22 +251,74 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 				t.Errorf("phases %v, last report %+v, want %+v", phases, last, test.want)
 			}
 
-			if strings.Contains(last.Log+string(out), secret) {
-				t.Errorf("the log contains the credential:\n%s\n%s", last.Log, out)
+			if strings.Contains(test.name, "hook") && !slices.Contains(phases, api.PhaseRunning) {
+				t.Errorf("phases %v: the hook did not report the job", phases)
 			}
 
-			if test.want.Result != "" && !strings.Contains(last.Log, "token *** in C:") {
-				t.Errorf("the log of the job is %q", last.Log)
+			checkLog(t, test, name, last.Log, string(out))
+
+			// The work folder stays under Wine 8, which does not have the call that deletes folders.
+			for _, name := range []string{file, filepath.Join(root, "opt/hyperfleet/runner-token"), filepath.Join(root, "work folder/.runner")} {
+				if _, err := os.Stat(name); !os.IsNotExist(err) {
+					t.Errorf("%s is left: %v", name, err)
+				}
 			}
 
-			if _, err := os.Stat(file); !os.IsNotExist(err) {
-				t.Errorf("the configuration is left: %v", err)
-			}
-
-			if count := countProcesses("runner.exe"); count > 0 {
+			if count := countProcesses(".exe leftover"); count > 0 {
 				t.Errorf("%d processes of the job are left", count)
 			}
 		})
+	}
+}
+
+// newConfig returns the configuration of a GitHub runner, whose root is a folder of drive C.
+func newConfig(reportURL, root string) *api.Config {
+	return &api.Config{
+		Method: api.MethodRunnerToken, Platform: "github-actions", RunnerName: "win-1", JITConfig: secret,
+		Runner:      api.Runner{InstallPath: installFolder, WorkDir: `C:\work folder`},
+		Report:      &api.ReportTo{URL: reportURL, Token: reportToken},
+		Environment: map[string]string{"WORK_FOLDER": `C:\` + root + `\work folder`},
+	}
+}
+
+// installRunner writes the stand-in for the runner of a platform and its scripts.
+func (w *wine) installRunner(root string, test windowsCase, program []byte) {
+	w.t.Helper()
+
+	install := filepath.Join(root, "Users", "build user", "runner")
+
+	switch test.program {
+	case "":
+		w.write(filepath.Join(install, "runner.exe"), program)
+		w.write(filepath.Join(install, "run.cmd"), []byte(test.script))
+		w.write(filepath.Join(install, "config.cmd"), []byte("@echo off\r\n\"%~dp0runner.exe\" config %*\r\n"))
+	case "GitLab-Runner":
+		w.write(filepath.Join(root, test.program, "gitlab-runner.exe"), program)
+	case "buildkite-agent":
+		w.write(filepath.Join(root, test.program, "bin", "buildkite-agent.exe"), program)
+	default:
+		w.write(filepath.Join(install, test.program), program)
+		w.write(filepath.Join(root, "buildkite-agent", "hooks", "environment"), nil)
+	}
+}
+
+// checkLog compares the log of the job in the last report. out is the output of the service.
+func checkLog(t *testing.T, test windowsCase, root, log, out string) {
+	t.Helper()
+
+	if strings.Contains(log+out, secret) {
+		t.Errorf("the log contains the credential:\n%s\n%s", log, out)
+	}
+
+	if strings.Contains(log, "\r") {
+		t.Errorf("the log contains carriage returns: %q", log)
+	}
+
+	for _, text := range test.log {
+		text = strings.NewReplacer("ROOTURL", url.PathEscape(root), "ROOTJSON", `C:\\`+root, "ROOT", `C:\`+root).Replace(text)
+		if !strings.Contains(log, text) {
+			t.Errorf("the log of the job does not contain %q:\n%s", text, log)
+		}
 	}
 }
 
@@ -181,7 +328,8 @@ func (w *wine) insertMedium(t *testing.T, config string) {
 
 	medium := t.TempDir()
 	w.write(filepath.Join(medium, ".windows-label"), []byte("CIDATA\n"))
-	w.write(filepath.Join(medium, "user-data"), []byte("#cloud-config\nwrite_files:\n- path: "+api.ConfigPath+"\n  content: '"+config+"'\n"))
+	w.write(filepath.Join(medium, "user-data"), []byte("#cloud-config\nwrite_files:\n- path: "+api.ConfigPath+"\n  content: '"+
+		strings.ReplaceAll(config, "'", "''")+"'\n"))
 
 	drive := filepath.Join(w.prefix, "dosdevices", "e:")
 	if err := os.Symlink(medium, drive); err != nil {

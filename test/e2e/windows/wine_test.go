@@ -22,6 +22,25 @@ import (
 // wineTimeout limits one program under Wine, on a slow machine.
 const wineTimeout = 5 * time.Minute
 
+// folder is the folder of the Windows installation and of the programs for Windows. All tests share them, because they
+// take minutes to create on a slow computer.
+var folder string
+
+func TestMain(m *testing.M) { os.Exit(run(m)) }
+
+func run(m *testing.M) int {
+	var err error
+	if folder, err = os.MkdirTemp("", "windows-"); err != nil {
+		fmt.Fprintln(os.Stderr, "create folder:", err)
+
+		return 1
+	}
+
+	defer os.RemoveAll(folder) //nolint:errcheck // a temporary folder
+
+	return m.Run()
+}
+
 // wine is a Windows installation under Wine.
 type wine struct {
 	t       *testing.T
@@ -29,21 +48,20 @@ type wine struct {
 	prefix  string
 }
 
-// newWine creates a Windows installation.
+// newWine returns the Windows installation, and creates it first if it does not exist.
 func newWine(t *testing.T) *wine {
 	t.Helper()
 
-	w := &wine{t: t, program: exe.FindProgram(t, "wine", "wine"), prefix: t.TempDir()}
+	w := &wine{t: t, program: exe.FindProgram(t, "wine", "wine"), prefix: filepath.Join(folder, "prefix")}
+	t.Cleanup(w.stop)
+
+	if _, err := os.Stat(w.drive()); err == nil {
+		return w
+	}
 
 	if out, err := w.command(t.Context(), "wineboot", "--init").CombinedOutput(); err != nil {
 		t.Fatalf("create Windows installation: %v\n%s", err, out)
 	}
-
-	t.Cleanup(func() {
-		stop := exec.CommandContext(context.Background(), "wineserver", "-k")
-		stop.Env = w.environment()
-		_ = stop.Run()
-	})
 
 	// Wine 8 has no bcryptprimitives.dll, which Go programs load. Later versions and Windows have it.
 	system := filepath.Join(w.drive(), "windows", "system32", "bcryptprimitives.dll")
@@ -52,6 +70,15 @@ func newWine(t *testing.T) *wine {
 	}
 
 	return w
+}
+
+// stop ends all processes of the installation, which writes the registry to its files.
+func (w *wine) stop() {
+	for _, option := range []string{"-k", "-w"} {
+		cmd := exec.CommandContext(context.Background(), "wineserver", option)
+		cmd.Env = w.environment()
+		_ = cmd.Run() // fails if no process runs
+	}
 }
 
 // drive returns the folder of drive C.
@@ -90,7 +117,11 @@ func (w *wine) write(name string, data []byte) {
 func (w *wine) build(pkg, name string) string {
 	w.t.Helper()
 
-	out := filepath.Join(w.t.TempDir(), name)
+	out := filepath.Join(folder, name)
+	if _, err := os.Stat(out); err == nil {
+		return out
+	}
+
 	cmd := exec.CommandContext(w.t.Context(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", out, pkg)
 	cmd.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
 
