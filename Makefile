@@ -186,8 +186,8 @@ e2e-platform: build ## test the fleet platform from the API to objects, with a r
 	@hack/setup.sh kube kubectl helm packages
 	@$(call E2E,platform)
 
-e2e-windows: ## test the bootstrap service for Windows under Wine
-	@hack/setup.sh wine
+e2e-windows: ## test the bootstrap service for Windows under Wine, and a machine with Windows from its job to its deletion
+	@hack/setup.sh kube wine
 	@$(call E2E,windows)
 
 e2e-hosts: build ## test fleets of hosts over SSH, from the first boot to their release

@@ -4,9 +4,11 @@
 package pve
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,6 +35,16 @@ func (g *execGuest) execute(run *guestRun) bool {
 func (g *execGuest) runImage(run *guestRun) {
 	s := g.s
 	root, err := s.prepareRoot(g.m)
+	if s.hasWindows(g.m) {
+		if err == nil {
+			err = g.runWindows(run, root)
+		}
+		if err != nil {
+			run.log.printf("guest: %s", err)
+		}
+		run.log.printf("guest: power off")
+		return
+	}
 	if err == nil {
 		err = s.applyCloudInit(g.m, run, root)
 	}
@@ -66,6 +78,38 @@ func (g *execGuest) runProgram(run *guestRun, config, root string) error {
 		},
 	}
 	return program.Run(run.ctx)
+}
+
+// hasWindows reports whether the VM has an ostype of Windows.
+func (s *Server) hasWindows(m *machine) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return strings.HasPrefix(m.conf["ostype"], "w")
+}
+
+// runWindows runs a machine with Windows until it is off.
+func (g *execGuest) runWindows(run *guestRun, root string) error {
+	s := g.s
+	if s.model.Guest.Wine == "" {
+		return errors.New("start Windows: the model has no guest.wine")
+	}
+	files, err := s.readCloudInitDrive(g.m)
+	if err != nil {
+		return fmt.Errorf("read medium: %w", err)
+	}
+	machine := execguest.Windows{
+		Wine: s.model.Guest.Wine, Root: root, Console: run.log,
+		ReportGroup: func(group int) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.groups = append(s.groups, group)
+		},
+	}
+	if err := machine.Prepare("cidata", files); err != nil {
+		return err
+	}
+	run.log.printf("guest: starting %s", execguest.WindowsProgram)
+	return machine.Run(run.ctx)
 }
 
 // pressPowerButton sends SIGTERM to the guest's program, as an init system does when the power

@@ -280,6 +280,10 @@ type Guest struct {
 	// Program is the program of a GuestExec. The simulator runs it as `PROGRAM --config
 	// ROOT/etc/hyperfleet/runner-config.json --root ROOT` with an empty environment.
 	Program string `json:"program"`
+	// Wine is the path of Wine. It runs a GuestExec whose VM has an ostype of Windows: the image is a
+	// Wine prefix with the program [execguest.WindowsProgram], which the simulator runs as `PROGRAM
+	// --root C:\`. The files of the cloud-init drive are on drive E, because Windows has no cloud-init.
+	Wine string `json:"wine"`
 	// ImageDir is a directory with the files of every VM's disk. The ImageDir of a template has
 	// precedence.
 	ImageDir string `json:"imageDir"`
@@ -512,8 +516,8 @@ func (m Model) Validate() error {
 	if m.Guest.Kind == GuestQEMU {
 		errs = append(errs, m.Guest.QEMU.validate())
 	}
-	if m.Guest.Kind == GuestExec && m.Guest.Program == "" {
-		errs = append(errs, errors.New("guest: kind exec requires a program"))
+	if m.Guest.Kind == GuestExec && m.Guest.Program == "" && m.Guest.Wine == "" {
+		errs = append(errs, errors.New("guest: kind exec requires a program, or Wine for VMs with Windows"))
 	}
 	for _, f := range m.Faults {
 		errs = append(errs, f.Validate())
