@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -279,6 +280,7 @@ func (h *Host) serve(parent context.Context) error {
 	}
 
 	if namespaces := namespaceArgs(); namespaces != nil {
+		args = append(asUser(), args...)
 		args = append(append(namespaces, "sh", "-c", script, "sh"), args...)
 	} else if h.options.PoolSize > 0 {
 		return errors.New("start libvirtd: the kernel permits no namespaces, so no file system can be mounted for a pool")
@@ -325,15 +327,28 @@ func (h *Host) groups() string {
 	return "--groups=" + strconv.Itoa(int(stat.Gid))
 }
 
+// asUser returns the command that runs a program as this process's user again. Only root can mount, so an ordinary user is
+// root in the namespaces, in which libvirtd would take itself for the system's.
+func asUser() []string {
+	if os.Geteuid() == 0 {
+		return nil
+	}
+
+	return []string{
+		"unshare", "--user", "--map-user=" + strconv.Itoa(os.Geteuid()), "--map-group=" + strconv.Itoa(os.Getegid()),
+	}
+}
+
 // namespaceArgs returns the command that runs a program in new namespaces, or nil if the kernel does not permit
 // it.
 func namespaceArgs() []string {
 	args := []string{"unshare", "--pid", "--fork", "--kill-child", "--mount-proc"}
 	if os.Geteuid() != 0 {
-		args = append(args, "--user", "--map-current-user")
+		args = append(args, "--user", "--map-root-user")
 	}
 
-	if err := exec.Command(args[0], append(args[1:], "true")...).Run(); err != nil { //nolint:noctx // fixed arguments
+	try := append(append(slices.Clone(args), asUser()...), "true")
+	if err := exec.Command(try[0], try[1:]...).Run(); err != nil { //nolint:noctx // fixed arguments
 		return nil
 	}
 
