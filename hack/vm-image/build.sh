@@ -47,24 +47,6 @@ for program in "${programs[@]}"; do
 	fi
 done
 
-# Only root can write the files of an image, because they belong to many users.
-if [ "$(id -u)" -ne 0 ]; then
-	if ! sudo -n true 2>/dev/null; then
-		echo "vm-image: run this script as root, or allow sudo without a password" >&2
-		exit 1
-	fi
-	sudo -n --preserve-env=DEBIAN_MIRROR "$here/build.sh"
-	sudo -n chown -R "$(id -u):$(id -g)" "$out"
-	exit
-fi
-
-# Prevent two builds at the same time, because they would write the same files.
-exec 8>"$out/.lock"
-if ! flock -n 8; then
-	echo "vm-image: waiting for another build"
-	flock 8
-fi
-
 # sum_of prints a checksum of files.
 sum_of() { cat "$@" | cksum | tr -d ' \n'; }
 
@@ -152,8 +134,33 @@ build_image() {
 
 base=$(sum_of $here/packages.txt <(declare -f debian) <(echo "$suite"))
 common=$base-$(sum_of <(declare -f unpack disk))
+untuned_key=$common-$(sum_of <(declare -f untuned))
 tuning=$(find $here -type f ! -name build.sh | LC_ALL=C sort)
-build_image debian.tar "$base" debian "Debian $suite with its packages, about a minute"
-build_image untuned.qcow2 "$common-$(sum_of <(declare -f untuned))" untuned "writing the file system"
 # shellcheck disable=SC2086 # a list of files
-build_image runner.qcow2 "$common-$(sum_of <(declare -f runner) $tuning "${programs[@]/#/$bin/}")" runner "tuning, writing the file system"
+runner_key=$common-$(sum_of <(declare -f runner) $tuning "${programs[@]/#/$bin/}")
+
+# Only root can write the files of an image, because they belong to many users. Who is not root can use images that exist.
+if [ "$(id -u)" -ne 0 ]; then
+	if is_current debian.tar "$base" && is_current untuned.qcow2 "$untuned_key" && is_current runner.qcow2 "$runner_key"; then
+		echo "vm-image: up to date"
+		exit
+	fi
+	if ! sudo -n true 2>/dev/null; then
+		echo "vm-image: run this script as root, or allow sudo without a password" >&2
+		exit 1
+	fi
+	sudo -n --preserve-env=DEBIAN_MIRROR "$here/build.sh"
+	sudo -n chown -R "$(id -u):$(id -g)" "$out"
+	exit
+fi
+
+# Prevent two builds at the same time, because they would write the same files.
+exec 8>"$out/.lock"
+if ! flock -n 8; then
+	echo "vm-image: waiting for another build"
+	flock 8
+fi
+
+build_image debian.tar "$base" debian "Debian $suite with its packages, about a minute"
+build_image untuned.qcow2 "$untuned_key" untuned "writing the file system"
+build_image runner.qcow2 "$runner_key" runner "tuning, writing the file system"
