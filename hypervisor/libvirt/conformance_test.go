@@ -9,8 +9,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -72,8 +75,10 @@ type site struct {
 	mu sync.Mutex
 	// foreign are the names of the domains that the case has created for others.
 	foreign []string
-	// starts counts the starts of each domain, by its UUID. The events of libvirt report them.
-	starts map[golibvirt.UUID]int
+	// starts counts the starts of each domain, by its UUID. The events of libvirt report them. wasSeen are the machines that
+	// existed when the state was read last.
+	starts  map[golibvirt.UUID]int
+	wasSeen map[golibvirt.UUID]bool
 }
 
 // newSite creates the pool with a template.
@@ -220,7 +225,8 @@ func (s *site) inspect() conformance.State {
 	)
 
 	s.use(func(rpc *golibvirt.Libvirt) error {
-		for _, d := range s.domains(rpc) {
+		found := s.domains(rpc)
+		for _, d := range found {
 			if d.record.Cluster != s.name {
 				foreign = append(foreign, fmt.Sprint(d.reference.Name, d.reference.UUID, d.isActive))
 
@@ -236,6 +242,8 @@ func (s *site) inspect() conformance.State {
 		}
 
 		volumes, _, err := rpc.StoragePoolListAllVolumes(s.pool(rpc), 1, 0)
+		state.Machines = append(state.Machines, s.findStopped(found, volumes)...)
+
 		for _, v := range volumes {
 			switch {
 			case strings.HasSuffix(v.Name, ".iso"):
@@ -252,6 +260,49 @@ func (s *site) inspect() conformance.State {
 	state.Foreign = strings.Join(foreign, "\n")
 
 	return state
+}
+
+// transientVolume matches the name of the disk of a transient machine: the hash of the operator, the ID and the claim's UID.
+var transientVolume = regexp.MustCompile(`^hf-([0-9a-f]+)-(\d+)-(.+)\.run$`)
+
+// findStopped returns the transient machines that are off. Of these, libvirt has only the disk.
+func (s *site) findStopped(domains []observed, volumes []golibvirt.StorageVol) []conformance.ObservedMachine {
+	var out []conformance.ObservedMachine
+
+	exists := map[golibvirt.UUID]bool{}
+	for _, d := range domains {
+		exists[d.reference.UUID] = true
+	}
+
+	for _, v := range volumes {
+		match := transientVolume.FindStringSubmatch(v.Name)
+		if match == nil {
+			continue
+		}
+
+		id, err := strconv.Atoi(match[2])
+		s.must(err)
+
+		uuid := libvirt.MachineUUID(match[1], id, match[3])
+		if exists[uuid] {
+			continue
+		}
+
+		exists[uuid] = true
+
+		s.mu.Lock()
+		out = append(out, conformance.ObservedMachine{ID: id, ClaimUID: match[3], Starts: s.starts[uuid]})
+		s.mu.Unlock()
+	}
+
+	// A later machine with the UUID is another one.
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	maps.DeleteFunc(s.starts, func(uuid golibvirt.UUID, _ int) bool { return !exists[uuid] && s.wasSeen[uuid] })
+	s.wasSeen = exists
+
+	return out
 }
 
 // countOf returns the number of starts of a domain. The event of the last start may be on its way.
@@ -333,6 +384,20 @@ func (s *site) powerOff(id int) {
 	})
 }
 
+// shutDown lets the machine power off as its guest does at the end of its job.
+func (s *site) shutDown(id int) {
+	s.use(func(rpc *golibvirt.Libvirt) error {
+		d, ok := s.find(rpc, id)
+		if !ok {
+			return fmt.Errorf("machine %d does not run", id)
+		}
+
+		_, _ = rpc.QEMUDomainMonitorCommand(d, `{"execute":"quit"}`, 0) // QEMU may end before it responds
+
+		return nil
+	})
+}
+
 func (s *site) deleteExternally(tb conformance.TB, id int) {
 	tb.Helper()
 	s.use(func(rpc *golibvirt.Libvirt) error {
@@ -346,7 +411,7 @@ func (s *site) deleteExternally(tb conformance.TB, id int) {
 		// The disk goes with the machine, and its ISO stays.
 		volumes, _, err := rpc.StoragePoolListAllVolumes(s.pool(rpc), 1, 0)
 		for _, v := range volumes {
-			if strings.Contains(v.Name, fmt.Sprintf("-%d-", id)) && strings.HasSuffix(v.Name, ".disk") {
+			if strings.Contains(v.Name, fmt.Sprintf("-%d-", id)) && !strings.HasSuffix(v.Name, ".iso") {
 				err = rpc.StorageVolDelete(v, 0)
 			}
 		}

@@ -22,14 +22,23 @@ type machine struct {
 	spec     hypervisor.MachineSpec
 	uuid     golibvirt.UUID
 	name     string
+	// isTransient is true if libvirt forgets the domain when it is off.
+	isTransient bool
 }
 
 func (m *machine) volumeName(suffix string) string {
 	return m.provider.identity.volumeName(m.spec.ID, m.spec.Owner.UID, suffix)
 }
 
-func (m *machine) diskName() string { return m.volumeName(diskSuffix) }
-func (m *machine) isoName() string  { return m.volumeName(isoSuffix) }
+func (m *machine) diskName() string {
+	if m.isTransient {
+		return m.volumeName(transientSuffix)
+	}
+
+	return m.volumeName(diskSuffix)
+}
+
+func (m *machine) isoName() string { return m.volumeName(isoSuffix) }
 
 // domain returns the reference to the machine's domain. libvirt finds a domain by its UUID.
 func (m *machine) domain() golibvirt.Domain {
@@ -85,9 +94,15 @@ func (p *Provider) advance(
 		provider: p, host: h, spec: spec, uuid: p.identity.machineUUID(spec.ID, spec.Owner.UID),
 		name: hypervisor.MachineName(spec.Owner, spec.ID),
 	}
-	p.progress.update(m.uuid, func(w *work) { w.host = h })
+	p.progress.update(m.uuid, func(w *work) { w.host, w.isKnown = h, w.isKnown || isNew && w.host == nil })
 
 	d, exists := h.find(m.uuid)
+	m.isTransient = d.isTransient
+
+	if d.isOurs && !d.isComplete() {
+		d.name, d.record = m.name, p.identity.newRecord(spec, d.record.CreatedAt)
+		h.put(d)
+	}
 
 	switch {
 	case exists && d.isOurs:
@@ -140,7 +155,21 @@ func (p *Provider) create(
 
 	created := domain{uuid: m.uuid, name: m.name, isOurs: true, record: p.identity.newRecord(m.spec, p.clock.Now())}
 
-	hasDisk, err := p.ensureDisk(ctx, m)
+	s, err := m.host.current(ctx)
+	if err != nil {
+		return hypervisor.Machine{}, err
+	}
+
+	t, err := m.host.template(ctx, m.spec.Template)
+	if err != nil {
+		return newMachine(m.host, created), fmt.Errorf("create machine %s: %w", m.name, err)
+	}
+
+	if m.isTransient = p.isTransient(m, s, t); m.isTransient {
+		return p.createTransient(ctx, m, t, created, seed)
+	}
+
+	hasDisk, err := p.ensureDisk(ctx, m, t)
 	if err != nil || !hasDisk {
 		waiting := newMachine(m.host, created)
 		waiting.State, waiting.Cloned, waiting.Message = hypervisor.StateCreating, false, "the disk is being cloned"
@@ -230,10 +259,8 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 	}
 
 	if d, ok := m.host.findName(m.name); ok && d.uuid != m.uuid {
-		for _, name := range []string{m.isoName(), m.diskName()} {
-			if err := m.host.deleteVolume(ctx, name); err != nil {
-				return err
-			}
+		if err := m.host.deleteVolumes(ctx, m.diskName(), m.isoName()); err != nil {
+			return err
 		}
 
 		return p.newIDTakenError(m)
@@ -248,7 +275,8 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 	return err
 }
 
-// start starts a machine that never ran: its guest waits until the mark that it was started is written.
+// start starts a machine that never ran: its guest waits until the mark that it was started is written. For a transient
+// machine, the mark is that it has no ISO.
 func (p *Provider) start(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
@@ -262,13 +290,16 @@ func (p *Provider) start(
 		return newMachine(m.host, d), err
 	}
 
-	unmarked, err := made.encode(false)
+	marked, err := made.encode(true)
 	if err != nil {
 		return newMachine(m.host, d), err
 	}
 
-	marked, err := made.encode(true)
-	if err != nil {
+	text := marked
+
+	if m.isTransient {
+		marked = ""
+	} else if text, err = made.encode(false); err != nil {
 		return newMachine(m.host, d), err
 	}
 
@@ -277,7 +308,7 @@ func (p *Provider) start(
 	}
 
 	err = m.host.call(ctx, newWrite("createDomain"), func(rpc *golibvirt.Libvirt) error {
-		_, err := rpc.DomainCreateXML(unmarked, golibvirt.DomainStartPaused)
+		_, err := rpc.DomainCreateXML(text, golibvirt.DomainStartPaused)
 
 		return err
 	})
@@ -297,7 +328,7 @@ func (p *Provider) start(
 	return p.resume(ctx, m, d, marked)
 }
 
-// resume writes the mark that the machine was started, if marked is not empty, and then lets its guest run.
+// resume writes the mark that the machine was started, if marked is not empty, deletes its ISO, and lets its guest run.
 func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked string) (hypervisor.Machine, error) {
 	if marked != "" {
 		err := m.host.call(ctx, newWrite("defineDomain"), func(rpc *golibvirt.Libvirt) error {
@@ -312,6 +343,13 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 		d.started = true
 		m.host.put(d)
 	}
+
+	if err := p.deleteISO(ctx, m); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	d.started = true
+	m.host.put(d)
 
 	err := m.host.call(ctx, newWrite("resumeDomain"), func(rpc *golibvirt.Libvirt) error {
 		return rpc.DomainResume(m.domain())
@@ -328,13 +366,6 @@ func (p *Provider) resume(ctx context.Context, m *machine, d domain, marked stri
 	d.waiting = false
 	m.host.put(d)
 
-	// QEMU has opened the ISO, so its credential need not stay in the pool.
-	if err := m.host.deleteVolume(ctx, m.isoName()); err != nil {
-		return newMachine(m.host, d), err
-	}
-
-	p.progress.update(m.uuid, func(w *work) { *w = work{host: m.host, hasLostISO: true} })
-
 	return newMachine(m.host, d), nil
 }
 
@@ -343,6 +374,8 @@ func (p *Provider) advanceExisting(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	switch {
+	case d.active && d.isTransient && !d.started:
+		return p.resume(ctx, m, d, "")
 	case d.active && !d.started:
 		marked, err := m.readMarked(ctx, d)
 		if err != nil {

@@ -89,6 +89,12 @@ func (p *Provider) deleteDomain(ctx context.Context, h *host, d domain, ref hype
 		return err
 	}
 
+	if d.isTransient {
+		h.remove(d.uuid)
+
+		return nil
+	}
+
 	err := h.call(ctx, newWrite("undefineDomain"), func(rpc *golibvirt.Libvirt) error {
 		return rpc.DomainUndefineFlags(reference, golibvirt.DomainUndefineManagedSave|golibvirt.DomainUndefineNvram|
 			golibvirt.DomainUndefineSnapshotsMetadata|golibvirt.DomainUndefineCheckpointsMetadata)
@@ -103,19 +109,23 @@ func (p *Provider) deleteDomain(ctx context.Context, h *host, d domain, ref hype
 	return nil
 }
 
-// deleteVolumes deletes the machine's volumes on a host.
+// deleteVolumes deletes the machine's volumes on a host. The process that has created the machine knows which exist.
 func (p *Provider) deleteVolumes(ctx context.Context, h *host, ref hypervisor.MachineRef, w work) error {
-	for _, suffix := range []string{isoSuffix, diskSuffix} {
-		if suffix == isoSuffix && w.hasLostISO {
-			continue
-		}
-
-		if err := h.deleteVolume(ctx, p.identity.volumeName(ref.ID, ref.Owner.UID, suffix)); err != nil {
-			return err
-		}
+	suffixes := []string{diskSuffix, transientSuffix}
+	if w.isKnown {
+		suffixes = w.disks
 	}
 
-	return nil
+	if !w.hasLostISO {
+		suffixes = append([]string{isoSuffix}, suffixes...)
+	}
+
+	names := make([]string, 0, len(suffixes))
+	for _, suffix := range suffixes {
+		names = append(names, p.identity.volumeName(ref.ID, ref.Owner.UID, suffix))
+	}
+
+	return h.deleteVolumes(ctx, names...)
 }
 
 // deleteRemains deletes the volumes of a machine whose domain no longer exists. It looks for them on all hosts.

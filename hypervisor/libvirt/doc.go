@@ -12,7 +12,21 @@
 // the domain also writes the ownership record into its metadata. The names of its two volumes, the
 // disk and the cloud-init ISO, hold the operator, the ID and the claim.
 //
-// A machine is started exactly once. The domain is started paused, so its guest does not run yet.
-// Then the domain is defined with the mark "started", and then it is resumed. A domain without the mark
-// has therefore never run, and a domain with the mark that is not active is not started again.
+// A machine is started exactly once. The domain is started paused, so its guest does not run yet. Then the
+// mark that it was started is written, and then the domain is resumed. So a guest without the mark has never
+// run, and a machine with the mark that is off is not started again.
+//
+// Most machines are transient: libvirt forgets their domain when it is off, and only the disk is left. The
+// mark is then the deletion of the ISO. The ISO is created before the disk, so these are the states:
+//
+//	domain  ISO  disk   the machine
+//	no      yes  maybe  was not started
+//	paused  yes  yes    is being started
+//	paused  no   yes    may be resumed
+//	runs    no   yes    runs
+//	no      no   yes    ran and is off
+//
+// The name of a transient machine's disk has an ending of its own, so that other disks without an ISO are not
+// taken for it. A machine that needs more than its volumes when it is off (isTransient) is defined. The
+// definition has the mark, and is deleted with the machine.
 package libvirt

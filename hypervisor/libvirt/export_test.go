@@ -5,6 +5,7 @@ package libvirt
 
 import (
 	"net"
+	"time"
 
 	golibvirt "github.com/digitalocean/go-libvirt"
 
@@ -27,6 +28,14 @@ func MachineIDs(operator, cluster string, id int, claimUID string) (uuid [16]byt
 
 	return i.machineUUID(id, claimUID), i.machineMAC(id)
 }
+
+// MachineUUID returns the UUID of a machine of the operator with the hash.
+func MachineUUID(hash string, id int, claimUID string) golibvirt.UUID {
+	return newMachineUUID(hash, id, claimUID)
+}
+
+// MaxListAge returns the age until which the provider uses a list of domains.
+func (p *Provider) MaxListAge() time.Duration { return p.maxListAge() }
 
 // SelectLease returns the address of the machine's interface.
 func SelectLease(found []golibvirt.DomainInterface, mac string) string {

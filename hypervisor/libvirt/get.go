@@ -64,7 +64,14 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 		return h.readMachine(ctx, d)
 	}
 
-	return newMachine(h, d), nil
+	m := newMachine(h, d)
+	m.Name, m.Owner = hypervisor.MachineName(ref.Owner, ref.ID), ref.Owner
+
+	if d.isComplete() {
+		m.Name, m.Owner = d.name, d.record.Owner()
+	}
+
+	return m, nil
 }
 
 // receivesEvents reports whether the host is connected and reports changes of domains.
@@ -158,9 +165,16 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 
 	for _, h := range p.hosts {
 		for _, d := range h.domains() {
-			if d.isOurs {
-				out = append(out, newMachine(h, d))
+			if !d.isOurs {
+				continue
 			}
+
+			m := newMachine(h, d)
+			if !d.isComplete() {
+				m.State, m.Message = hypervisor.StateRemains, ""
+			}
+
+			out = append(out, m)
 		}
 	}
 

@@ -44,6 +44,8 @@ type host struct {
 
 	// listMu is held while the domains are listed.
 	listMu sync.Mutex
+	// opening is held by readers while they take a console over, and while the connection to the host is closed.
+	opening sync.RWMutex
 
 	mu sync.Mutex
 	// session is nil while the host is not connected. Then err says why.
@@ -67,6 +69,8 @@ type session struct {
 	hasEvents bool
 	events    <-chan golibvirt.DomainEventLifecycleMsg
 	facts     facts
+	// hasListedVolumes is true once the volumes were read that show which machines were started.
+	hasListedVolumes bool
 }
 
 func newHost(p *Provider, config hypervisor.Host) (*host, error) {
@@ -205,7 +209,12 @@ func (h *host) connect(ctx context.Context) (*session, error) {
 
 // serve lists the domains, publishes the session, and follows the events until the connection ends.
 func (h *host) serve(ctx context.Context, s *session) error {
-	defer s.close()
+	defer func() {
+		h.opening.Lock()
+		defer h.opening.Unlock()
+
+		s.close()
+	}()
 
 	if err := h.list(ctx, s); err != nil {
 		return err

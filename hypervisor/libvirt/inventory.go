@@ -40,6 +40,9 @@ type domain struct {
 	isOurs  bool
 	record  Record
 	started bool
+	// isTransient is true if libvirt forgets the domain when it is off. Then isDoubtful is true if nobody knows whether the
+	// machine has powered off or was deleted by somebody else.
+	isTransient, isDoubtful bool
 }
 
 // Names of the fields in libvirt's statistics of a domain.
@@ -118,7 +121,7 @@ func (h *host) list(ctx context.Context, s *session) error {
 					return err
 				}
 			} else {
-				d.isOurs, d.record, d.started = true, old.record, true
+				d.isOurs, d.record, d.started, d.isTransient = true, old.record, true, old.isTransient
 			}
 		}
 
@@ -127,6 +130,10 @@ func (h *host) list(ctx context.Context, s *session) error {
 		}
 
 		domains[d.uuid] = d
+	}
+
+	if err := h.addStopped(ctx, s, known, domains); err != nil {
+		return err
 	}
 
 	h.endList(domains, listedAt)
@@ -181,7 +188,10 @@ func (h *host) touch(uuid golibvirt.UUID) {
 // readRecord reads the metadata of a domain. A running domain has two definitions. The mark that it was
 // started is only in the persistent one, which may not exist yet.
 func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
-	var element string
+	var (
+		element string
+		isLive  bool
+	)
 
 	err := h.callSession(ctx, s, newRead("readMetadata"), func(rpc *golibvirt.Libvirt) error {
 		read := func(from golibvirt.DomainModificationImpact) error {
@@ -194,7 +204,7 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 		}
 
 		err := read(golibvirt.DomainAffectConfig)
-		if hasCode(err, golibvirt.ErrOperationInvalid, golibvirt.ErrInvalidArg) {
+		if isLive = hasCode(err, golibvirt.ErrOperationInvalid, golibvirt.ErrInvalidArg); isLive {
 			err = read(golibvirt.DomainAffectLive)
 		}
 
@@ -215,6 +225,11 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 	}
 
 	d.isOurs, d.record, d.started = true, record, started
+
+	// Only a transient machine has the mark before its guest runs.
+	if d.isTransient = isLive && started; d.isTransient {
+		d.started = !d.waiting
+	}
 
 	return nil
 }
@@ -321,10 +336,14 @@ func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
 		d.waiting = !d.full
 	case golibvirt.DomainEventResumed:
 		d.waiting, d.full = false, false
+		d.started = d.started || d.isTransient
 	case golibvirt.DomainEventStopped:
 		d.active, d.waiting, d.full = false, false, false
+		// A transient machine that did not power off by itself may be deleted by somebody.
+		d.isDoubtful = d.isTransient &&
+			golibvirt.DomainEventStoppedDetailType(event.Detail) != golibvirt.DomainEventStoppedShutdown
 		// A machine without the mark may have no persistent definition. Then it is gone now.
-		needsList = d.isOurs && !d.started
+		needsList = d.isOurs && !d.started || d.isDoubtful
 	case golibvirt.DomainEventUndefined:
 		needsList = d.isOurs && d.active
 

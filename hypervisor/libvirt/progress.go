@@ -6,7 +6,7 @@ package libvirt
 import (
 	"context"
 	"errors"
-	"fmt"
+	"slices"
 	"sync"
 
 	golibvirt "github.com/digitalocean/go-libvirt"
@@ -31,6 +31,17 @@ type work struct {
 	hasISO bool
 	// hasLostISO is true once the ISO of the running machine is deleted.
 	hasLostISO bool
+	// isKnown is true if the machine could not exist before this process worked on it. Then disks are the kinds of disks
+	// that this process has created for it, or may have.
+	isKnown bool
+	disks   []string
+}
+
+// addDisk records a kind of disk that exists now, or may.
+func (w *work) addDisk(suffix string) {
+	if !slices.Contains(w.disks, suffix) {
+		w.disks = append(slices.Clip(w.disks), suffix)
+	}
 }
 
 // clone is a full clone. err is valid after done is closed.
@@ -78,11 +89,8 @@ func (p *progress) forget(uuid golibvirt.UUID) {
 
 // ensureDisk creates the machine's disk. It returns false while a full clone runs. The disk exists without a
 // domain only until ensureDisk has succeeded, so a full clone of an earlier process is not trusted.
-func (p *Provider) ensureDisk(ctx context.Context, m *machine) (bool, error) {
-	t, err := m.host.template(ctx, m.spec.Template)
-	if err != nil {
-		return false, fmt.Errorf("create machine %s: %w", m.name, err)
-	}
+func (p *Provider) ensureDisk(ctx context.Context, m *machine, t diskTemplate) (bool, error) {
+	p.progress.update(m.uuid, func(w *work) { w.addDisk(diskSuffix) })
 
 	if m.spec.Shape.Linked {
 		return true, m.host.createLinked(ctx, m.diskName(), t, m.spec.Shape.Disk)
@@ -150,11 +158,26 @@ func (p *Provider) ensureISO(ctx context.Context, m *machine, seed func(context.
 		p.progress.update(m.uuid, func(w *work) { w.seed = &content })
 	}
 
-	if err := m.host.createISO(ctx, m.isoName(), *w.seed); err != nil {
+	// The disk of a transient machine is not without an ISO before the machine is started.
+	replaced := []string{m.isoName()}
+	if m.isTransient {
+		replaced = []string{m.diskName(), m.isoName()}
+	}
+
+	p.progress.update(m.uuid, func(w *work) { w.hasLostISO = false })
+
+	wasReplaced, err := m.host.createISO(ctx, m.isoName(), *w.seed, replaced)
+	if err != nil {
 		return err
 	}
 
-	p.progress.update(m.uuid, func(w *work) { w.seed, w.hasISO = nil, true })
+	p.progress.update(m.uuid, func(w *work) {
+		w.seed, w.hasISO = nil, true
+
+		if wasReplaced && m.isTransient {
+			w.addDisk(transientSuffix) // the machine was not started: it had an ISO
+		}
+	})
 
 	return nil
 }

@@ -36,6 +36,8 @@ const (
 	// blindListInterval while it does not.
 	defaultListInterval = 10 * time.Second
 	blindListInterval   = 2 * time.Second
+	// eventListFactor is how many times as old as the operator's interval a list may be while libvirtd reports changes.
+	eventListFactor = 5
 	// machineLockCount is the number of locks that machines share. With so many, two machines rarely wait
 	// for each other.
 	machineLockCount = 1024
@@ -132,9 +134,10 @@ func (p *Provider) wrapCall(ctx context.Context, call hypervisor.Call, do func()
 	return p.options.WrapCall(ctx, call, do)
 }
 
-// maxListAge is the age until which a list of domains is used.
+// maxListAge is the age until which a list of domains is used. The operator's interval is meant for hypervisors that report
+// no changes.
 func (p *Provider) maxListAge() time.Duration {
-	return cmp.Or(p.options.ListInterval, defaultListInterval)
+	return cmp.Or(eventListFactor*p.options.ListInterval, defaultListInterval)
 }
 
 // listInterval returns the interval at which a host's domains are listed.
@@ -143,7 +146,7 @@ func (p *Provider) listInterval(s *session) time.Duration {
 		return p.maxListAge()
 	}
 
-	return min(p.maxListAge(), blindListInterval)
+	return min(cmp.Or(p.options.ListInterval, blindListInterval), blindListInterval)
 }
 
 // Close closes the connections to the hosts and waits until the background work has stopped. It does not

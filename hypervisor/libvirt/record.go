@@ -11,6 +11,8 @@ import (
 	"encoding/xml"
 	"fmt"
 	"net"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -90,6 +92,11 @@ func (i identity) newRecord(spec hypervisor.MachineSpec, now time.Time) Record {
 	return Record{Record: i.NewRecord(spec.Owner, spec.Network, now), ID: spec.ID}
 }
 
+// newVolumeRecord returns what the name of a volume says of its machine.
+func (i identity) newVolumeRecord(id int, claimUID string) Record {
+	return Record{Record: i.NewRecord(hypervisor.Owner{UID: claimUID}, hypervisor.NetworkOptions{}, time.Time{}), ID: id}
+}
+
 // owns reports whether a domain is this operator's. A copy of a domain has the record of the original, but
 // another UUID.
 func (i identity) owns(r Record, uuid golibvirt.UUID) bool {
@@ -105,10 +112,16 @@ func (i identity) uuidPrefix() []byte {
 
 // machineUUID returns the UUID of a machine.
 func (i identity) machineUUID(id int, claimUID string) golibvirt.UUID {
+	return newMachineUUID(i.Hash(), id, claimUID)
+}
+
+// newMachineUUID returns the UUID of a machine of the operator with the hash.
+func newMachineUUID(hash string, id int, claimUID string) golibvirt.UUID {
 	var uuid golibvirt.UUID
 
+	prefix, _ := hex.DecodeString(hash) // hexadecimal digits
 	sum := sha256.Sum256([]byte(strconv.Itoa(id) + "\x00" + claimUID))
-	n := copy(uuid[:], i.uuidPrefix())
+	n := copy(uuid[:], prefix)
 	copy(uuid[n:], sum[:])
 
 	uuid[versionByte] = uuid[versionByte]&lowNibble | uuidVersion
@@ -133,10 +146,11 @@ func (i identity) machineMAC(id int) string {
 	return mac.String()
 }
 
-// Kinds of a machine's volumes, at the end of their names.
+// Kinds of a machine's volumes, at the end of their names. transientSuffix is that of the disk of a transient machine.
 const (
-	diskSuffix = ".disk"
-	isoSuffix  = ".iso"
+	diskSuffix      = ".disk"
+	transientSuffix = ".run"
+	isoSuffix       = ".iso"
 )
 
 func (i identity) volumePrefix() string { return "hf-" + i.Hash() + "-" }
@@ -154,11 +168,12 @@ func (i identity) parseVolume(name string) (id int, claimUID string, ok bool) {
 		return 0, "", false
 	}
 
-	if trimmed, isDisk := strings.CutSuffix(rest, diskSuffix); isDisk {
-		rest = trimmed
-	} else if rest, ok = strings.CutSuffix(rest, isoSuffix); !ok {
+	extension := path.Ext(rest)
+	if !slices.Contains([]string{diskSuffix, transientSuffix, isoSuffix}, extension) {
 		return 0, "", false
 	}
+
+	rest = strings.TrimSuffix(rest, extension)
 
 	number, claimUID, ok := strings.Cut(rest, "-")
 	id, err := strconv.Atoi(number)

@@ -27,13 +27,14 @@ var (
 
 // Fields of the header of libvirt's messages, and their values for the stream of a console.
 const (
-	headerBytes                = minMessage
-	procedureStart, typeStart  = 12, 16
-	serialStart, statusStart   = 20, 24
-	procedureOpenConsole       = 201
-	messageCall, messageStream = 0, 3
-	statusContinue             = 2
-	maxInput                   = 64 << 10
+	headerBytes               = minMessage
+	procedureStart, typeStart = 12, 16
+	serialStart, statusStart  = 20, 24
+	procedureOpenConsole      = 201
+	messageCall, messageReply = 0, 1
+	messageStream             = 3
+	statusOK, statusContinue  = 0, 2
+	maxInput                  = 64 << 10
 	// agentTimeout is how many seconds libvirt waits for a guest agent, first until it is synchronized and then for its
 	// response. A call takes longer than both, because its timeout ends the connection to the host, which the guest must
 	// not be able to do.
@@ -54,6 +55,8 @@ type terminal struct {
 	mu sync.Mutex
 	// header is the header of the library's call that has opened the console.
 	header []byte
+	// release ends the wait for the end of the provider.
+	release func() bool
 }
 
 // Write sends input to the console.
@@ -77,7 +80,11 @@ func (t *terminal) Write(p []byte) (int, error) {
 }
 
 // Close closes the console and its connection.
-func (t *terminal) Close() error { return errors.Join(t.wire.Close(), t.PipeReader.Close()) }
+func (t *terminal) Close() error {
+	t.release()
+
+	return errors.Join(t.wire.Close(), t.PipeReader.Close())
+}
 
 // viewer passes output on. It drops the output after the viewer has gone, because the library must read on.
 type viewer struct{ *io.PipeWriter }
@@ -88,22 +95,75 @@ func (v viewer) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// recorder passes messages on, and keeps the header of the call that opens a console.
+// recorder passes messages on, and keeps the header of the call that opens a console until libvirtd has responded.
 type recorder struct {
 	*wire
 
+	mu   sync.Mutex
+	call []byte
+	// head is the beginning of the message that is being read, and skip the number of its remaining bytes.
+	head []byte
+	skip int
+	// opened receives the header of the call when libvirtd has opened the console.
 	opened chan []byte
 }
 
 func (r *recorder) Write(p []byte) (int, error) {
-	n, err := r.wire.Write(p)
-
-	if err == nil && len(p) >= headerBytes && binary.BigEndian.Uint32(p[procedureStart:]) == procedureOpenConsole &&
+	if len(p) >= headerBytes && binary.BigEndian.Uint32(p[procedureStart:]) == procedureOpenConsole &&
 		binary.BigEndian.Uint32(p[typeStart:]) == messageCall {
-		r.opened <- append([]byte(nil), p[:headerBytes]...)
+		r.mu.Lock()
+		r.call = append([]byte(nil), p[:headerBytes]...)
+		r.mu.Unlock()
 	}
 
+	return r.wire.Write(p)
+}
+
+func (r *recorder) Read(p []byte) (int, error) {
+	n, err := r.wire.Read(p)
+	r.follow(p[:n])
+
 	return n, err
+}
+
+// follow looks for the response to the call that opens a console.
+func (r *recorder) follow(p []byte) {
+	for len(p) > 0 {
+		if r.skip > 0 {
+			n := min(r.skip, len(p))
+			r.skip, p = r.skip-n, p[n:]
+
+			continue
+		}
+
+		n := min(headerBytes-len(r.head), len(p))
+		r.head, p = append(r.head, p[:n]...), p[n:]
+
+		if len(r.head) < headerBytes {
+			return
+		}
+
+		r.skip = int(binary.BigEndian.Uint32(r.head)) - headerBytes // at least 0, as wire has checked
+
+		if binary.BigEndian.Uint32(r.head[procedureStart:]) == procedureOpenConsole &&
+			binary.BigEndian.Uint32(r.head[typeStart:]) == messageReply &&
+			binary.BigEndian.Uint32(r.head[statusStart:]) == statusOK {
+			r.confirm()
+		}
+
+		r.head = r.head[:0]
+	}
+}
+
+// confirm passes the header of the call on, once.
+func (r *recorder) confirm() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	if r.call != nil {
+		r.opened <- r.call
+		r.call = nil
+	}
 }
 
 // OpenTerminal opens the live console of a running machine; see hypervisor.Terminal.
@@ -126,7 +186,12 @@ func (p *Provider) OpenTerminal(ctx context.Context, ref hypervisor.MachineRef) 
 	return out, h.classify("open the console of machine "+d.name, false, err)
 }
 
+// openTerminal takes the console over. libvirtd 9.0 hangs or crashes if the connection with the earlier console closes at the
+// same time. So openTerminal waits for libvirtd's response, and the host stays connected meanwhile.
 func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*terminal, error) {
+	h.opening.RLock()
+	defer h.opening.RUnlock()
+
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 
@@ -148,14 +213,8 @@ func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*ter
 
 	reader, writer := io.Pipe()
 	ended := make(chan error, 1)
-	release := context.AfterFunc(h.provider.ctx, func() { // the provider waits for the goroutine
-		_ = conn.Close()
-		_ = writer.CloseWithError(io.EOF)
-	})
 
 	h.provider.goroutines.Go(func() {
-		defer release()
-
 		err := rpc.DomainOpenConsole(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1}, nil,
 			io.MultiWriter(kept, viewer{writer}), uint32(golibvirt.DomainConsoleForce))
 		if err == nil {
@@ -170,13 +229,23 @@ func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*ter
 	select {
 	case header := <-recorded.opened:
 		if !stop() {
+			_ = reader.Close()
+
 			return nil, ctx.Err()
 		}
 
-		// A console that cannot be opened ends at once, and the reader gets the error.
-		return &terminal{PipeReader: reader, wire: conn, header: header}, nil
+		release := context.AfterFunc(h.provider.ctx, func() { // the provider waits for the goroutine
+			_ = conn.Close()
+			_ = writer.CloseWithError(io.EOF)
+		})
+
+		return &terminal{PipeReader: reader, wire: conn, header: header, release: release}, nil
 	case err := <-ended:
 		return nil, err
+	case <-ctx.Done():
+		_ = reader.Close()
+
+		return nil, ctx.Err()
 	}
 }
 

@@ -4,10 +4,15 @@
 package libvirt_test
 
 import (
+	"context"
+	"encoding/binary"
 	"fmt"
 	"io"
+	"net"
+	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 )
 
 // defineBootMenu defines a template whose firmware waits for the key ESC, and then shows a menu.
@@ -143,6 +149,157 @@ func TestTerminalEndsWithProvider(t *testing.T) {
 	}
 
 	s.must(conformance.Delete(t.Context(), other, ref))
+}
+
+// delayer passes the connections of a provider on to libvirtd. It holds the response to the call that takes a console over.
+type delayer struct {
+	listener net.Listener
+	// asked is closed when the call was made, and released lets the response pass. closed is closed when the provider has
+	// closed its first connection.
+	asked, released, closed chan struct{}
+}
+
+// newDelayer listens until the test ends.
+func newDelayer(t *testing.T, path string) *delayer {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	d := &delayer{listener: listener, asked: make(chan struct{}), released: make(chan struct{}), closed: make(chan struct{})}
+	ended := make(chan struct{})
+
+	go func() {
+		defer close(ended)
+
+		for n := 0; ; n++ {
+			conn, err := listener.Accept()
+			if err != nil {
+				return
+			}
+
+			go d.pass(conn, n == 0)
+		}
+	}()
+
+	t.Cleanup(func() {
+		_ = listener.Close()
+		<-ended
+	})
+
+	return d
+}
+
+// pass copies the messages of a connection in both directions.
+func (d *delayer) pass(client net.Conn, isFirst bool) {
+	defer client.Close()
+
+	server, err := net.Dial("unix", shared.Socket()) //nolint:noctx // the connection ends with the client's
+	if err != nil {
+		return
+	}
+
+	defer server.Close()
+
+	const procedureStart, openConsole = 12, 201
+
+	isHeld := atomic.Bool{}
+
+	go func() {
+		defer client.Close()
+
+		for buffer := make([]byte, 1<<16); ; {
+			n, err := server.Read(buffer)
+			if err != nil {
+				return
+			}
+
+			if isHeld.Load() {
+				<-d.released
+			}
+
+			if _, err := client.Write(buffer[:n]); err != nil {
+				return
+			}
+		}
+	}()
+
+	for buffer := make([]byte, 1<<16); ; {
+		n, err := client.Read(buffer)
+		if err != nil {
+			if isFirst {
+				close(d.closed)
+			}
+
+			return
+		}
+
+		if !isFirst && n >= procedureStart+4 && binary.BigEndian.Uint32(buffer[procedureStart:]) == openConsole && !isHeld.Swap(true) {
+			close(d.asked)
+		}
+
+		if _, err := server.Write(buffer[:n]); err != nil {
+			return
+		}
+	}
+}
+
+// The connection to a host stays open while a console is taken over, because libvirtd 9.0 hangs or crashes otherwise.
+func TestTerminalIsOpenBeforeItsHostIsLeft(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	socket := filepath.Join(s.dir, "delayed")
+	delayed := newDelayer(t, socket)
+	config := s.config
+	config.Hosts = []hypervisor.Host{{Name: "host-1", URI: "qemu+unix:///session?socket=" + socket, StoragePool: s.name}}
+
+	p, err := libvirt.New(config, newOperator())
+	s.must(err)
+	t.Cleanup(p.Close)
+
+	spec := newTransientSpec()
+	_, err = conformance.Create(t.Context(), p, &spec, newSeed)
+	s.must(err)
+
+	terminal, ok := p.(hypervisor.Terminal)
+	if !ok {
+		t.Fatal("the provider has no consoles")
+	}
+
+	opened := make(chan error, 1)
+
+	go func() {
+		console, err := terminal.OpenTerminal(context.WithoutCancel(t.Context()), hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner})
+		if err == nil {
+			_ = console.Close()
+		}
+
+		opened <- err
+	}()
+
+	<-delayed.asked
+
+	ended := make(chan struct{})
+
+	go func() {
+		p.Close()
+		close(ended)
+	}()
+
+	select {
+	case <-delayed.closed:
+		t.Error("the provider has left the host while it took a console over")
+	case <-opened:
+		t.Error("a console is open before libvirtd has responded")
+	case <-time.After(time.Second):
+	}
+
+	close(delayed.released)
+	<-ended
+	<-delayed.closed
 }
 
 // eventually waits until ok returns true.

@@ -29,16 +29,28 @@ var errExists = errors.New("the volume exists already")
 // createLinked creates a volume that shares the template's content. If a volume with the name exists, it is of
 // an earlier call. Then createLinked verifies the volume, and creates it again if it is incomplete.
 func (h *host) createLinked(ctx context.Context, name string, t diskTemplate, size int64) error {
-	want := newVolume(name, formatQCOW2, max(size, t.capacity))
-	want.BackingStore = &libvirtxml.StorageVolumeBackingStore{
-		Path: t.path, Format: &libvirtxml.StorageVolumeTargetFormat{Type: t.format},
-	}
+	want := newLinked(name, t, size)
 
 	if err := h.createVolume(ctx, want); !errors.Is(err, errExists) {
 		return err
 	}
 
-	found, err := h.readVolume(ctx, h.volume(name))
+	return h.repairLinked(ctx, want)
+}
+
+// newLinked returns the volume for a linked clone of the template.
+func newLinked(name string, t diskTemplate, size int64) libvirtxml.StorageVolume {
+	out := newVolume(name, formatQCOW2, max(size, t.capacity))
+	out.BackingStore = &libvirtxml.StorageVolumeBackingStore{
+		Path: t.path, Format: &libvirtxml.StorageVolumeTargetFormat{Type: t.format},
+	}
+
+	return out
+}
+
+// repairLinked creates a linked volume again if it is incomplete.
+func (h *host) repairLinked(ctx context.Context, want libvirtxml.StorageVolume) error {
+	found, err := h.readVolume(ctx, h.volume(want.Name))
 	if err == nil && isSameVolume(found, want) {
 		return nil
 	}
@@ -47,7 +59,7 @@ func (h *host) createLinked(ctx context.Context, name string, t diskTemplate, si
 		return err
 	}
 
-	if err := h.deleteVolume(ctx, name); err != nil {
+	if err := h.deleteVolume(ctx, want.Name); err != nil {
 		return err
 	}
 
@@ -118,9 +130,11 @@ func (h *host) copyVolume(ctx context.Context, name string, t diskTemplate, size
 	return asExists(err)
 }
 
-// createISO creates the cloud-init ISO of a machine. It replaces an ISO of an earlier process, which may be
-// incomplete.
-func (h *host) createISO(ctx context.Context, name string, seed hypervisor.Seed) error {
+// createISO creates the cloud-init ISO of a machine. If an earlier process has created an ISO, which may be incomplete, it
+// first deletes the volumes in replaced, and wasReplaced is true.
+func (h *host) createISO(
+	ctx context.Context, name string, seed hypervisor.Seed, replaced []string,
+) (wasReplaced bool, err error) {
 	files := map[string][]byte{cloudinit.FileUserData: seed.UserData, cloudinit.FileMetaData: seed.MetaData}
 	if len(seed.NetworkConfig) > 0 {
 		files[cloudinit.FileNetworkConfig] = seed.NetworkConfig
@@ -130,23 +144,23 @@ func (h *host) createISO(ctx context.Context, name string, seed hypervisor.Seed)
 
 	image, err := cloudinit.BuildISO(files)
 	if err != nil {
-		return fmt.Errorf("create cloud-init ISO %s: %w", name, err)
+		return false, fmt.Errorf("create cloud-init ISO %s: %w", name, err)
 	}
 
 	v := newVolume(name, formatRaw, int64(len(image)))
 
 	err = h.createVolume(ctx, v)
-	if errors.Is(err, errExists) {
-		if err = h.deleteVolume(ctx, name); err == nil {
+	if wasReplaced = errors.Is(err, errExists); wasReplaced {
+		if err = h.deleteVolumes(ctx, replaced...); err == nil {
 			err = h.createVolume(ctx, v)
 		}
 	}
 
 	if err != nil {
-		return err
+		return wasReplaced, err
 	}
 
-	return h.call(ctx, newWrite("uploadVolume"), func(rpc *golibvirt.Libvirt) error {
+	return wasReplaced, h.call(ctx, newWrite("uploadVolume"), func(rpc *golibvirt.Libvirt) error {
 		return rpc.StorageVolUpload(h.volume(name), bytes.NewReader(image), 0, uint64(len(image)), 0)
 	})
 }
@@ -186,6 +200,17 @@ func (h *host) deleteVolume(ctx context.Context, name string) error {
 	}
 
 	return err
+}
+
+// deleteVolumes deletes volumes, one after the other.
+func (h *host) deleteVolumes(ctx context.Context, names ...string) error {
+	for _, name := range names {
+		if err := h.deleteVolume(ctx, name); err != nil {
+			return err
+		}
+	}
+
+	return nil
 }
 
 // listVolumes returns the names of the volumes of the host's pool.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -104,8 +105,11 @@ func (l *libvirtHosts) state(context.Context) (hypervisorState, error) {
 	return out, nil
 }
 
+// diskName matches the name of a machine's disk.
+var diskName = regexp.MustCompile(`^hf-.*\.(disk|run)$`)
+
 // addHost adds the domains and disks of a host, and returns its ISOs. A machine's ID is the number at the end of its
-// domain's name, and in the name of its disk: hf-HASH-ID-UID.disk.
+// domain's name, and in the name of its disk: hf-HASH-ID-UID.disk, or .run for a transient domain.
 func (h hypervisorState) addHost(rpc *golibvirt.Libvirt, number int) (isos []string, err error) {
 	pool, err := rpc.StoragePoolLookupByName(testlibvirt.PoolName)
 	if err != nil {
@@ -125,7 +129,7 @@ func (h hypervisorState) addHost(rpc *golibvirt.Libvirt, number int) (isos []str
 		switch {
 		case strings.HasSuffix(v.Name, ".iso"):
 			isos = append(isos, v.Name)
-		case strings.HasSuffix(v.Name, ".disk") && len(parts) > idPart:
+		case diskName.MatchString(v.Name) && len(parts) > idPart:
 			id, _ := strconv.Atoi(parts[idPart])
 			h.vms[id] = vmState{label: "the disk " + v.Name}
 		}

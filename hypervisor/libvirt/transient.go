@@ -1,0 +1,223 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package libvirt
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	golibvirt "github.com/digitalocean/go-libvirt"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
+)
+
+// isTransient reports whether the machine's domain is transient. libvirt forgets a transient domain when it is off, so
+// two calls less are needed for it. Then only the volumes of the machine are left, so these cannot be transient: a machine
+// on standby, which is off; a full clone, during which no credential shall wait in the pool; a machine with addresses, which
+// only its record holds; and one with firmware whose variables libvirt deletes only with a definition.
+func (p *Provider) isTransient(m *machine, s *session, t diskTemplate) bool {
+	if used := p.progress.get(m.uuid).disks; len(used) > 0 {
+		return slices.Contains(used, transientSuffix) && !m.spec.Standby
+	}
+
+	return m.spec.Shape.Linked && !m.spec.Standby && !t.keepsFirmware(s.facts.arch) &&
+		m.spec.Network.AddressNetwork == "" && len(m.spec.Network.Addresses) == 0
+}
+
+// keepsFirmware reports whether the machines of the template have firmware with variables.
+func (t diskTemplate) keepsFirmware(arch string) bool {
+	if t.domain == nil {
+		return arch == archARM
+	}
+
+	os := t.domain.OS
+
+	return os != nil && (os.Firmware != "" || os.Loader != nil || os.NVRam != nil)
+}
+
+// createTransient creates a transient machine that does not exist. Before it was started, its disk is never without an ISO.
+func (p *Provider) createTransient(
+	ctx context.Context, m *machine, t diskTemplate, d domain, seed func(context.Context) (hypervisor.Seed, error),
+) (hypervisor.Machine, error) {
+	d.isTransient = true
+
+	if err := p.ensureISO(ctx, m, seed); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	wasStarted, err := p.ensureTransientDisk(ctx, m, t)
+	if err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	if !wasStarted {
+		return p.start(ctx, m, d, seed)
+	}
+
+	if err := p.deleteISO(ctx, m); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	d.started = true
+	m.host.put(d)
+
+	return newMachine(m.host, d), nil
+}
+
+// ensureTransientDisk creates the disk of a transient machine. It returns true if a disk exists that had no ISO, so the
+// machine was started.
+func (p *Provider) ensureTransientDisk(ctx context.Context, m *machine, t diskTemplate) (wasStarted bool, err error) {
+	w := p.progress.get(m.uuid)
+	want := newLinked(m.diskName(), t, m.spec.Shape.Disk)
+
+	err = m.host.createVolume(ctx, want)
+	if errors.Is(err, errExists) && !slices.Contains(w.disks, transientSuffix) {
+		return true, nil
+	}
+
+	p.progress.update(m.uuid, func(w *work) { w.addDisk(transientSuffix) })
+
+	if errors.Is(err, errExists) {
+		err = m.host.repairLinked(ctx, want)
+	}
+
+	return false, err
+}
+
+// deleteISO deletes the ISO of a machine that QEMU runs, so that its credential does not stay in the pool. For a transient
+// machine, this is also the mark that it was started.
+func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
+	if p.progress.get(m.uuid).hasLostISO {
+		return nil
+	}
+
+	if err := m.host.deleteVolume(ctx, m.isoName()); err != nil {
+		// It may be gone nevertheless. Then it is needed again if the domain is gone as well.
+		p.progress.update(m.uuid, func(w *work) { w.hasISO = false })
+
+		return err
+	}
+
+	p.progress.update(m.uuid, func(w *work) { w.seed, w.hasISO, w.hasLostISO = nil, false, true })
+
+	return nil
+}
+
+// volumeList is what the volumes of a host's pool show of transient machines.
+type volumeList struct {
+	// disks and isos are by the UUID of the machine.
+	disks map[golibvirt.UUID]Record
+	isos  map[golibvirt.UUID]bool
+}
+
+// listMachineVolumes lists the volumes of the host's pool. It returns false if the pool cannot be used now.
+func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, bool, error) {
+	var names []golibvirt.StorageVol
+
+	err := h.callSession(ctx, s, newRead("listVolumes"), func(rpc *golibvirt.Libvirt) error {
+		pool, err := rpc.StoragePoolLookupByName(h.config.StoragePool)
+		if err == nil {
+			names, _, err = rpc.StoragePoolListAllVolumes(pool, 1, 0)
+		}
+
+		return err
+	})
+	if hypervisor.Is(err, hypervisor.NotFound) || hasCode(err, golibvirt.ErrOperationInvalid) {
+		return volumeList{}, false, nil
+	}
+
+	if err != nil {
+		return volumeList{}, false, err
+	}
+
+	out := volumeList{disks: map[golibvirt.UUID]Record{}, isos: map[golibvirt.UUID]bool{}}
+
+	for _, v := range names {
+		id, claimUID, isOurs := h.provider.identity.parseVolume(v.Name)
+		if !isOurs {
+			continue
+		}
+
+		uuid := h.provider.identity.machineUUID(id, claimUID)
+
+		switch {
+		case strings.HasSuffix(v.Name, transientSuffix):
+			out.disks[uuid] = h.provider.identity.newVolumeRecord(id, claimUID)
+		case strings.HasSuffix(v.Name, isoSuffix):
+			out.isos[uuid] = true
+		}
+	}
+
+	return out, true, nil
+}
+
+// addStopped adds the transient machines that have run and are off to a list of the host's domains, and says of those that
+// wait whether they have run. The volumes say which they are. They are read once per connection, and as long as a machine is
+// gone that was not seen to power off, which somebody may have deleted.
+func (h *host) addStopped(ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain) error {
+	isNeeded := !s.hasListedVolumes
+
+	for uuid, old := range known {
+		_, exists := domains[uuid]
+		isNeeded = isNeeded || !exists && old.wasRun() && (old.active || old.isDoubtful)
+	}
+
+	var (
+		volumes volumeList
+		isRead  bool
+		err     error
+	)
+
+	if isNeeded {
+		if volumes, isRead, err = h.listMachineVolumes(ctx, s); err != nil {
+			return err
+		}
+	}
+
+	for uuid, old := range known {
+		if _, exists := domains[uuid]; exists || !old.wasRun() {
+			continue
+		}
+
+		if _, hasDisk := volumes.disks[uuid]; isRead && !hasDisk {
+			continue // somebody has deleted it
+		}
+
+		old.isDoubtful = old.active || old.isDoubtful
+		old.active, old.waiting, old.full = false, false, false
+		domains[uuid] = old
+	}
+
+	if !isRead || s.hasListedVolumes {
+		return nil
+	}
+
+	s.hasListedVolumes = true
+
+	for uuid, record := range volumes.disks {
+		d, exists := domains[uuid]
+
+		switch {
+		case exists && d.isTransient && !volumes.isos[uuid]:
+			d.started = true
+			domains[uuid] = d
+		case !exists && !volumes.isos[uuid] && h.provider.progress.get(uuid).host == nil:
+			domains[uuid] = domain{
+				uuid: uuid, name: fmt.Sprintf("%s%d", h.provider.identity.volumePrefix(), record.ID),
+				isOurs: true, isTransient: true, isDoubtful: true, started: true, record: record,
+			}
+		}
+	}
+
+	return nil
+}
+
+// wasRun reports whether the domain is a transient machine that was started.
+func (d domain) wasRun() bool { return d.isOurs && d.isTransient && d.started }
+
+// isComplete returns false for a machine of which only the names of its volumes are known.
+func (d domain) isComplete() bool { return d.record.MachineClaim.Name != "" }
