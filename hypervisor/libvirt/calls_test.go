@@ -92,7 +92,10 @@ func TestCallsPerMachine(t *testing.T) {
 func TestListsAreRare(t *testing.T) {
 	t.Parallel()
 
-	for interval, want := range map[time.Duration]time.Duration{0: 10 * time.Second, 2 * time.Second: 10 * time.Second} {
+	for interval, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, time.Second: 5 * time.Second, 2 * time.Second: 10 * time.Second, 5 * time.Second: 10 * time.Second,
+		time.Minute: time.Minute,
+	} {
 		conn, err := libvirt.New(hypervisor.Config{Name: "rare"}, hypervisor.Options{OperatorUID: "operator", ListInterval: interval})
 		if err != nil {
 			t.Fatal(err)

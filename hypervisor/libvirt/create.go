@@ -140,12 +140,22 @@ func (p *Provider) newIDTakenError(m *machine) error {
 		"create machine: domain %s of host %s exists already and has another owner", m.name, m.host.config.Name)
 }
 
+// leaveID deletes the volumes of a machine that gets another ID, and returns the error that says so.
+func (p *Provider) leaveID(ctx context.Context, m *machine) error {
+	ref := hypervisor.MachineRef{ID: m.spec.ID, Owner: m.spec.Owner}
+	if err := p.deleteVolumes(ctx, m.host, ref, p.progress.get(m.uuid)); err != nil {
+		return err
+	}
+
+	return p.newIDTakenError(m)
+}
+
 // create creates a machine that does not exist.
 func (p *Provider) create(
 	ctx context.Context, m *machine, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
 	if _, isTaken := m.host.findName(m.name); isTaken {
-		return hypervisor.Machine{}, p.newIDTakenError(m)
+		return hypervisor.Machine{}, p.leaveID(ctx, m)
 	}
 
 	// A claim of a restored backup may have an address that was allocated again since.
@@ -166,7 +176,7 @@ func (p *Provider) create(
 	}
 
 	if m.isTransient = p.isTransient(m, s, t); m.isTransient {
-		return p.createTransient(ctx, m, t, created, seed)
+		return p.createTransient(ctx, m, s, t, created, seed)
 	}
 
 	hasDisk, err := p.ensureDisk(ctx, m, t)
@@ -259,11 +269,7 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 	}
 
 	if d, ok := m.host.findName(m.name); ok && d.uuid != m.uuid {
-		if err := m.host.deleteVolumes(ctx, m.diskName(), m.isoName()); err != nil {
-			return err
-		}
-
-		return p.newIDTakenError(m)
+		return p.leaveID(ctx, m)
 	}
 
 	if _, ok := m.host.find(m.uuid); ok {
@@ -280,9 +286,11 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 func (p *Provider) start(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	var err error
-	if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
-		return newMachine(m.host, d), err
+	if !m.isTransient {
+		var err error
+		if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
+			return newMachine(m.host, d), err
+		}
 	}
 
 	made, err := p.newDefinition(ctx, m, d.record)

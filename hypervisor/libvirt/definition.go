@@ -176,9 +176,7 @@ func (d definition) setDisks(devices *libvirtxml.DomainDeviceList) {
 // the UUID of the domain, so it is never that of the template. libvirt creates it at the first start and deletes it with
 // the definition.
 func (d definition) setTPM(devices *libvirtxml.DomainDeviceList) {
-	isEmulated := slices.ContainsFunc(devices.TPMs, func(t libvirtxml.DomainTPM) bool {
-		return t.Backend != nil && t.Backend.Emulator != nil
-	})
+	isEmulated := hasEmulatedTPM(devices)
 	if !isEmulated && !d.shape.TPM {
 		return
 	}
@@ -191,6 +189,12 @@ func (d definition) setTPM(devices *libvirtxml.DomainDeviceList) {
 	}
 
 	devices.TPMs = []libvirtxml.DomainTPM{tpm}
+}
+
+func hasEmulatedTPM(devices *libvirtxml.DomainDeviceList) bool {
+	return slices.ContainsFunc(devices.TPMs, func(t libvirtxml.DomainTPM) bool {
+		return t.Backend != nil && t.Backend.Emulator != nil
+	})
 }
 
 // addSCSIController adds a controller for the cloud-init ISO, and returns its index. The kernels of cloud images have

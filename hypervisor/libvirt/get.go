@@ -95,7 +95,7 @@ func (p *Provider) locate(ctx context.Context, ref hypervisor.MachineRef) (*host
 			return h, d, nil
 		}
 
-		return nil, domain{}, nil
+		return nil, domain{}, h.poolErr()
 	}
 
 	errs := p.refresh(ctx, p.maxListAge())
@@ -109,6 +109,12 @@ func (p *Provider) locate(ctx context.Context, ref hypervisor.MachineRef) (*host
 		p.progress.update(uuid, func(w *work) { w.host = h })
 
 		return h, d, errs[h]
+	}
+
+	for _, h := range p.hosts {
+		if err := h.poolErr(); err != nil && len(errs) == 0 {
+			return nil, domain{}, err
+		}
 	}
 
 	if len(errs) > 0 {

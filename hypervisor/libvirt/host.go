@@ -69,8 +69,10 @@ type session struct {
 	hasEvents bool
 	events    <-chan golibvirt.DomainEventLifecycleMsg
 	facts     facts
-	// hasListedVolumes is true once the volumes were read that show which machines were started.
+	// hasListedVolumes is true once the volumes were read that show which machines were started. While they cannot be read,
+	// poolErr says why. The lock of the host guards both.
 	hasListedVolumes bool
+	poolErr          error
 }
 
 func newHost(p *Provider, config hypervisor.Host) (*host, error) {

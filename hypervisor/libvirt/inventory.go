@@ -132,11 +132,12 @@ func (h *host) list(ctx context.Context, s *session) error {
 		domains[d.uuid] = d
 	}
 
-	if err := h.addStopped(ctx, s, known, domains); err != nil {
+	hasListedVolumes, err := h.addStopped(ctx, s, known, domains)
+	if err != nil {
 		return err
 	}
 
-	h.endList(domains, listedAt)
+	h.endList(s, domains, listedAt, hasListedVolumes)
 	h.wakeChanged(known, domains)
 
 	return nil
@@ -151,7 +152,7 @@ func (h *host) beginList() {
 
 // endList replaces the inventory by a copy of the list, except for domains that have changed in the meantime. In
 // the list it puts those as they are now.
-func (h *host) endList(domains map[golibvirt.UUID]domain, listedAt time.Time) {
+func (h *host) endList(s *session, domains map[golibvirt.UUID]domain, listedAt time.Time, hasListedVolumes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
@@ -164,8 +165,10 @@ func (h *host) endList(domains map[golibvirt.UUID]domain, listedAt time.Time) {
 	}
 
 	if h.inventory.isOutdated {
-		listedAt = time.Time{}
+		listedAt, hasListedVolumes = time.Time{}, false
 	}
+
+	s.hasListedVolumes = s.hasListedVolumes || hasListedVolumes
 
 	h.inventory = inventory{domains: maps.Clone(domains), listedAt: listedAt}
 }
@@ -194,18 +197,11 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 	)
 
 	err := h.callSession(ctx, s, newRead("readMetadata"), func(rpc *golibvirt.Libvirt) error {
-		read := func(from golibvirt.DomainModificationImpact) error {
-			var err error
+		var err error
 
-			element, err = rpc.DomainGetMetadata(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1},
-				int32(golibvirt.DomainMetadataElement), golibvirt.OptString{MetadataURI}, from)
-
-			return err
-		}
-
-		err := read(golibvirt.DomainAffectConfig)
+		element, err = readMetadata(rpc, d, golibvirt.DomainAffectConfig)
 		if isLive = hasCode(err, golibvirt.ErrOperationInvalid, golibvirt.ErrInvalidArg); isLive {
-			err = read(golibvirt.DomainAffectLive)
+			element, err = readMetadata(rpc, d, golibvirt.DomainAffectLive)
 		}
 
 		return err
@@ -224,6 +220,12 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 		return nil
 	}
 
+	if d.active && !started && !isLive {
+		if record, err = h.readLiveRecord(ctx, s, d, record); err != nil {
+			return err
+		}
+	}
+
 	d.isOurs, d.record, d.started = true, record, started
 
 	// Only a transient machine has the mark before its guest runs.
@@ -232,6 +234,40 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 	}
 
 	return nil
+}
+
+// readLiveRecord returns the record of a machine that was on standby and is being started. The definition that it had on
+// standby has no devices. If the machine no longer runs, readLiveRecord returns the other record.
+func (h *host) readLiveRecord(ctx context.Context, s *session, d *domain, other Record) (Record, error) {
+	var element string
+
+	err := h.callSession(ctx, s, newRead("readMetadata"), func(rpc *golibvirt.Libvirt) error {
+		var err error
+
+		element, err = readMetadata(rpc, d, golibvirt.DomainAffectLive)
+
+		return err
+	})
+	if hypervisor.Is(err, hypervisor.NotFound) || hasCode(err, golibvirt.ErrOperationInvalid) {
+		return other, nil
+	}
+
+	if err != nil {
+		return other, err
+	}
+
+	live, _, err := ParseMetadata(element)
+	if err != nil || !h.provider.identity.owns(live, d.uuid) {
+		return other, nil //nolint:nilerr // somebody has changed the metadata
+	}
+
+	return live, nil
+}
+
+// readMetadata reads the metadata in one of the definitions of a domain.
+func readMetadata(rpc *golibvirt.Libvirt, d *domain, from golibvirt.DomainModificationImpact) (string, error) {
+	return rpc.DomainGetMetadata(golibvirt.Domain{Name: d.name, UUID: d.uuid, ID: -1},
+		int32(golibvirt.DomainMetadataElement), golibvirt.OptString{MetadataURI}, from)
 }
 
 // wakeChanged wakes the owners of the machines that differ between two lists.
@@ -318,7 +354,7 @@ func (h *host) remove(uuid golibvirt.UUID) {
 // applyEvent applies an event to the inventory and wakes the owner of the machine. If the event does not say
 // enough, the next reader lists the domains again.
 func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
-	isWorkedOn := h.provider.progress.get(event.Dom.UUID).host == h
+	isWorkedOn := len(h.provider.progress.get(event.Dom.UUID).disks) > 0 // so this process may have created the domain
 
 	h.mu.Lock()
 	d, isKnown := h.inventory.domains[event.Dom.UUID]
@@ -362,6 +398,11 @@ func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
 
 	if needsList {
 		h.inventory.listedAt, h.inventory.isOutdated = time.Time{}, true
+
+		// The other process' machine may be off before the next list. Then only its disk shows it.
+		if isNewMachine && h.session != nil {
+			h.session.hasListedVolumes = false
+		}
 	}
 	h.mu.Unlock()
 

@@ -36,7 +36,8 @@ const (
 	// blindListInterval while it does not.
 	defaultListInterval = 10 * time.Second
 	blindListInterval   = 2 * time.Second
-	// eventListFactor is how many times as old as the operator's interval a list may be while libvirtd reports changes.
+	// eventListFactor is how many times as old as the operator's interval a list may be while libvirtd reports changes, up to
+	// defaultListInterval.
 	eventListFactor = 5
 	// machineLockCount is the number of locks that machines share. With so many, two machines rarely wait
 	// for each other.
@@ -137,7 +138,12 @@ func (p *Provider) wrapCall(ctx context.Context, call hypervisor.Call, do func()
 // maxListAge is the age until which a list of domains is used. The operator's interval is meant for hypervisors that report
 // no changes.
 func (p *Provider) maxListAge() time.Duration {
-	return cmp.Or(eventListFactor*p.options.ListInterval, defaultListInterval)
+	interval := p.options.ListInterval
+	if interval == 0 {
+		return defaultListInterval
+	}
+
+	return min(eventListFactor*interval, max(interval, defaultListInterval))
 }
 
 // listInterval returns the interval at which a host's domains are listed.

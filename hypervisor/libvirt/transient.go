@@ -18,13 +18,14 @@ import (
 // isTransient reports whether the machine's domain is transient. libvirt forgets a transient domain when it is off, so
 // two calls less are needed for it. Then only the volumes of the machine are left, so these cannot be transient: a machine
 // on standby, which is off; a full clone, during which no credential shall wait in the pool; a machine with addresses, which
-// only its record holds; and one with firmware whose variables libvirt deletes only with a definition.
+// only its record holds; and one with firmware variables or a TPM, which libvirt deletes only with a definition if the host
+// was restarted.
 func (p *Provider) isTransient(m *machine, s *session, t diskTemplate) bool {
 	if used := p.progress.get(m.uuid).disks; len(used) > 0 {
 		return slices.Contains(used, transientSuffix) && !m.spec.Standby
 	}
 
-	return m.spec.Shape.Linked && !m.spec.Standby && !t.keepsFirmware(s.facts.arch) &&
+	return m.spec.Shape.Linked && !m.spec.Standby && !t.keepsFirmware(s.facts.arch) && !m.spec.Shape.TPM && !t.hasTPM() &&
 		m.spec.Network.AddressNetwork == "" && len(m.spec.Network.Addresses) == 0
 }
 
@@ -39,11 +40,27 @@ func (t diskTemplate) keepsFirmware(arch string) bool {
 	return os != nil && (os.Firmware != "" || os.Loader != nil || os.NVRam != nil)
 }
 
+// hasTPM reports whether the template has an emulated TPM, so that its machines get one.
+func (t diskTemplate) hasTPM() bool {
+	return t.domain != nil && t.domain.Devices != nil && hasEmulatedTPM(t.domain.Devices)
+}
+
 // createTransient creates a transient machine that does not exist. Before it was started, its disk is never without an ISO.
 func (p *Provider) createTransient(
-	ctx context.Context, m *machine, t diskTemplate, d domain, seed func(context.Context) (hypervisor.Seed, error),
+	ctx context.Context, m *machine, s *session, t diskTemplate, d domain,
+	seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
+	if err := m.checkNeverRan(ctx, s); err != nil {
+		return newMachine(m.host, d), err
+	}
+
 	d.isTransient = true
+
+	// A credential shall not wait in the pool until devices are free.
+	var err error
+	if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
+		return newMachine(m.host, d), err
+	}
 
 	if err := p.ensureISO(ctx, m, seed); err != nil {
 		return newMachine(m.host, d), err
@@ -64,6 +81,7 @@ func (p *Provider) createTransient(
 
 	d.started = true
 	m.host.put(d)
+	p.placement.done(m.spec.Owner.UID)
 
 	return newMachine(m.host, d), nil
 }
@@ -95,7 +113,16 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	if err := m.host.deleteVolume(ctx, m.isoName()); err != nil {
+	err := m.host.requestDeletion(ctx, m.isoName())
+
+	switch {
+	case hasCode(err, golibvirt.ErrNoStoragePool): // the ISO appears again with the pool
+		err = m.host.newPoolError("does not exist: create it with virsh pool-define-as")
+	case hypervisor.Is(err, hypervisor.NotFound):
+		err = nil
+	}
+
+	if err != nil {
 		// It may be gone nevertheless. Then it is needed again if the domain is gone as well.
 		p.progress.update(m.uuid, func(w *work) { w.hasISO = false })
 
@@ -126,12 +153,18 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, 
 
 		return err
 	})
-	if hypervisor.Is(err, hypervisor.NotFound) || hasCode(err, golibvirt.ErrOperationInvalid) {
-		return volumeList{}, false, nil
+
+	isUnusable := hypervisor.Is(err, hypervisor.NotFound) || hasCode(err, golibvirt.ErrOperationInvalid)
+	if err != nil && !isUnusable {
+		return volumeList{}, false, err
 	}
 
-	if err != nil {
-		return volumeList{}, false, err
+	h.mu.Lock()
+	s.poolErr = err
+	h.mu.Unlock()
+
+	if isUnusable {
+		return volumeList{}, false, nil
 	}
 
 	out := volumeList{disks: map[golibvirt.UUID]Record{}, isos: map[golibvirt.UUID]bool{}}
@@ -158,8 +191,15 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, 
 // addStopped adds the transient machines that have run and are off to a list of the host's domains, and says of those that
 // wait whether they have run. The volumes say which they are. They are read once per connection, and as long as a machine is
 // gone that was not seen to power off, which somebody may have deleted.
-func (h *host) addStopped(ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain) error {
-	isNeeded := !s.hasListedVolumes
+// addStopped returns true if it has read them.
+func (h *host) addStopped(
+	ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain,
+) (hasListedVolumes bool, err error) {
+	h.mu.Lock()
+	isFirst := !s.hasListedVolumes
+	h.mu.Unlock()
+
+	isNeeded := isFirst
 
 	for uuid, old := range known {
 		_, exists := domains[uuid]
@@ -169,12 +209,11 @@ func (h *host) addStopped(ctx context.Context, s *session, known, domains map[go
 	var (
 		volumes volumeList
 		isRead  bool
-		err     error
 	)
 
 	if isNeeded {
 		if volumes, isRead, err = h.listMachineVolumes(ctx, s); err != nil {
-			return err
+			return false, err
 		}
 	}
 
@@ -192,11 +231,9 @@ func (h *host) addStopped(ctx context.Context, s *session, known, domains map[go
 		domains[uuid] = old
 	}
 
-	if !isRead || s.hasListedVolumes {
-		return nil
+	if !isRead || !isFirst {
+		return isRead, nil
 	}
-
-	s.hasListedVolumes = true
 
 	for uuid, record := range volumes.disks {
 		d, exists := domains[uuid]
@@ -205,12 +242,56 @@ func (h *host) addStopped(ctx context.Context, s *session, known, domains map[go
 		case exists && d.isTransient && !volumes.isos[uuid]:
 			d.started = true
 			domains[uuid] = d
-		case !exists && !volumes.isos[uuid] && h.provider.progress.get(uuid).host == nil:
+		case !exists && !volumes.isos[uuid] && !slices.Contains(h.provider.progress.get(uuid).disks, transientSuffix):
 			domains[uuid] = domain{
 				uuid: uuid, name: fmt.Sprintf("%s%d", h.provider.identity.volumePrefix(), record.ID),
 				isOurs: true, isTransient: true, isDoubtful: true, started: true, record: record,
 			}
 		}
+	}
+
+	return true, nil
+}
+
+// poolErr returns why it is not known which machines of the host have run and are off, or nil.
+func (h *host) poolErr() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	if h.session == nil || h.session.hasListedVolumes || h.session.poolErr == nil {
+		return nil
+	}
+
+	return &hypervisor.Error{
+		Kind: hypervisor.Unavailable, Reason: "StoragePoolUnusable",
+		Message: fmt.Sprintf("storage pool %s of host %s, which shows the machines that are off, cannot be listed: start it with "+
+			"virsh pool-start, and with virsh pool-autostart for later", h.config.StoragePool, h.config.Name),
+		Err: h.session.poolErr,
+	}
+}
+
+// checkNeverRan returns an error if the machine has run and is off, or if that is not known yet.
+func (m *machine) checkNeverRan(ctx context.Context, s *session) error {
+	hasListedVolumes := func() bool {
+		m.host.mu.Lock()
+		defer m.host.mu.Unlock()
+
+		return s.hasListedVolumes
+	}
+	if hasListedVolumes() {
+		return nil
+	}
+
+	if _, err := m.host.readStorage(ctx); err != nil {
+		return err
+	}
+
+	if err := m.host.list(ctx, s); err != nil {
+		return err
+	}
+
+	if _, exists := m.host.find(m.uuid); exists || !hasListedVolumes() {
+		return hypervisor.Errorf(hypervisor.Busy, "Busy", "create machine %s: host %s lists its machines", m.name, m.host.config.Name)
 	}
 
 	return nil

@@ -197,6 +197,7 @@ func TestDefinedMachines(t *testing.T) {
 		"with an address": func(spec *hypervisor.MachineSpec) {
 			spec.Network = hypervisor.NetworkOptions{Addresses: []string{"192.0.2.10/24"}, AddressNetwork: "lab"}
 		},
+		"with a TPM":   func(spec *hypervisor.MachineSpec) { spec.Shape.TPM = true },
 		"from standby": func(spec *hypervisor.MachineSpec) { spec.Standby = true },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -190,11 +190,16 @@ func (h *host) readVolume(ctx context.Context, ref golibvirt.StorageVol) (libvir
 	return parsed, nil
 }
 
-// deleteVolume deletes a volume. It succeeds if the volume does not exist.
-func (h *host) deleteVolume(ctx context.Context, name string) error {
-	err := h.call(ctx, newWrite("deleteVolume"), func(rpc *golibvirt.Libvirt) error {
+// requestDeletion deletes a volume. The error is of kind NotFound if the volume or the pool does not exist.
+func (h *host) requestDeletion(ctx context.Context, name string) error {
+	return h.call(ctx, newWrite("deleteVolume"), func(rpc *golibvirt.Libvirt) error {
 		return rpc.StorageVolDelete(h.volume(name), 0)
 	})
+}
+
+// deleteVolume deletes a volume. It succeeds if the volume or the pool does not exist.
+func (h *host) deleteVolume(ctx context.Context, name string) error {
+	err := h.requestDeletion(ctx, name)
 	if hypervisor.Is(err, hypervisor.NotFound) {
 		return nil
 	}
