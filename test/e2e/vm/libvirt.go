@@ -4,12 +4,9 @@
 package vm
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -165,57 +162,4 @@ func (h *Hosts) EventuallyClean(f *fleet.Fleet) {
 
 		return len(left) == 0, strings.Join(left, ", ")
 	})
-}
-
-// Machine is what is known of one machine of a run.
-type Machine struct {
-	Name, Node string
-	Times      v1alpha1.MachineTimes
-}
-
-// Recorder records the machines of a fleet, because their claims are deleted with them.
-type Recorder struct{ machines map[string]Machine }
-
-// NewRecorder returns an empty Recorder.
-func NewRecorder() *Recorder { return &Recorder{machines: map[string]Machine{}} }
-
-// Update reads the claims.
-func (r *Recorder) Update(ctx context.Context, f *fleet.Fleet) error {
-	var claims v1alpha1.MachineClaimList
-	if err := f.Client.List(ctx, &claims); err != nil {
-		return fmt.Errorf("list claims: %w", err)
-	}
-
-	for i := range claims.Items {
-		claim := &claims.Items[i]
-		if claim.Namespace != f.Namespace || claim.Status.VMRef == nil || claim.Status.Times == nil {
-			continue
-		}
-
-		r.machines[claim.Name] = Machine{Name: claim.Name, Node: claim.Status.VMRef.Node, Times: *claim.Status.Times}
-	}
-
-	return nil
-}
-
-// Nodes returns the nodes of the machines, without duplicates.
-func (r *Recorder) Nodes() []string {
-	var out []string
-	for _, m := range r.machines {
-		out = append(out, m.Node)
-	}
-
-	slices.Sort(out)
-
-	return slices.Compact(out)
-}
-
-// Machines returns the machines.
-func (r *Recorder) Machines() []Machine {
-	out := make([]Machine, 0, len(r.machines))
-	for _, m := range r.machines {
-		out = append(out, m)
-	}
-
-	return out
 }
