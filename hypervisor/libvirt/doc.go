@@ -26,6 +26,9 @@
 //	runs    no   yes    runs
 //	no      no   yes    ran and is off
 //
+// The volumes show this only while they can be listed, so an unknown machine of a host whose pool is not active is neither
+// gone nor created. A start needs an ISO, and the ISO that an earlier process has left is replaced together with the disk.
+//
 // The name of a transient machine's disk has an ending of its own, so that other disks without an ISO are not
 // taken for it. A machine that needs more than its volumes when it is off (isTransient) is defined. The
 // definition has the mark, and is deleted with the machine.

@@ -18,6 +18,12 @@ import (
 // percent is the number of parts in a whole.
 const percent = 100
 
+// What an administrator does about a pool that cannot be used.
+const (
+	startPool  = "start it with virsh pool-start, and with virsh pool-autostart for later"
+	createPool = "create it with virsh pool-define-as"
+)
+
 // storage is a host's storage pool.
 type storage struct {
 	// ref is the reference to the pool, which libvirt finds by its UUID.
@@ -50,7 +56,7 @@ func (h *host) readStorage(ctx context.Context) (storage, error) {
 		return err
 	})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return storage{}, h.newPoolError("does not exist: create it with virsh pool-define-as, or correct spec.libvirt")
+		return storage{}, h.newPoolError("does not exist: " + createPool + ", or correct spec.libvirt")
 	}
 
 	if err != nil {
@@ -66,7 +72,7 @@ func (h *host) readStorage(ctx context.Context) (storage, error) {
 	case !slices.Contains([]string{"dir", "fs", "netfs"}, pool.Type):
 		return storage{}, h.newPoolError("has the type " + pool.Type + ": use a pool of type dir, fs or netfs, whose volumes are files")
 	case pool.Target == nil || pool.Target.Path == "" || pool.Capacity == nil || pool.Capacity.Value == 0:
-		return storage{}, h.newPoolError("is not active: start it with virsh pool-start, and with virsh pool-autostart for later")
+		return storage{}, h.newPoolError("is not active: " + startPool)
 	}
 
 	out := storage{

@@ -83,6 +83,15 @@ func (p *Provider) createTransient(
 	m.host.put(d)
 	p.placement.done(m.spec.Owner.UID)
 
+	// Another process may have started it since the last list, so that it runs.
+	if err := m.host.refresh(ctx, 0); err != nil {
+		return newMachine(m.host, d), err
+	}
+
+	if now, exists := m.host.find(m.uuid); exists {
+		d = now
+	}
+
 	return newMachine(m.host, d), nil
 }
 
@@ -117,7 +126,7 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 
 	switch {
 	case hasCode(err, golibvirt.ErrNoStoragePool): // the ISO appears again with the pool
-		err = m.host.newPoolError("does not exist: create it with virsh pool-define-as")
+		err = m.host.newPoolError("does not exist: " + createPool)
 	case hypervisor.Is(err, hypervisor.NotFound):
 		err = nil
 	}
@@ -264,8 +273,8 @@ func (h *host) poolErr() error {
 
 	return &hypervisor.Error{
 		Kind: hypervisor.Unavailable, Reason: "StoragePoolUnusable",
-		Message: fmt.Sprintf("storage pool %s of host %s, which shows the machines that are off, cannot be listed: start it with "+
-			"virsh pool-start, and with virsh pool-autostart for later", h.config.StoragePool, h.config.Name),
+		Message: fmt.Sprintf("storage pool %s of host %s, which shows the machines that are off, cannot be listed: %s",
+			h.config.StoragePool, h.config.Name, startPool),
 		Err: h.session.poolErr,
 	}
 }
