@@ -263,7 +263,7 @@ func (s *site) inspect() conformance.State {
 }
 
 // transientVolume matches the name of the disk of a transient machine: the hash of the operator, the ID and the claim's UID.
-var transientVolume = regexp.MustCompile(`^hf-([0-9a-f]+)-(\d+)-(.+)\.run$`)
+var transientVolume = regexp.MustCompile(`^hf-([0-9a-f]+)-(\d+)-(.+)\.[0-9a-f]{6}\.run$`)
 
 // findStopped returns the transient machines that are off. Of these, libvirt has only the disk.
 func (s *site) findStopped(domains []observed, volumes []golibvirt.StorageVol) []conformance.ObservedMachine {

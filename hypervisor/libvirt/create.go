@@ -32,7 +32,7 @@ func (m *machine) volumeName(suffix string) string {
 
 func (m *machine) diskName() string {
 	if m.isTransient {
-		return m.volumeName(transientSuffix)
+		return m.volumeName(transientVolumeSuffix(m.host.config.Name))
 	}
 
 	return m.volumeName(diskSuffix)

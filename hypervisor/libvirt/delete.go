@@ -122,6 +122,10 @@ func (p *Provider) deleteVolumes(ctx context.Context, h *host, ref hypervisor.Ma
 
 	names := make([]string, 0, len(suffixes))
 	for _, suffix := range suffixes {
+		if suffix == transientSuffix {
+			suffix = transientVolumeSuffix(h.config.Name)
+		}
+
 		names = append(names, p.identity.volumeName(ref.ID, ref.Owner.UID, suffix))
 	}
 

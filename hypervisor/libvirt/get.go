@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"maps"
+	"slices"
 
 	golibvirt "github.com/digitalocean/go-libvirt"
 
@@ -224,7 +225,9 @@ func (p *Provider) listRemains(volumes map[*host][]string) []hypervisor.Machine 
 			id, claimUID, isOurs := p.identity.parseVolume(name)
 			uuid := p.identity.machineUUID(id, claimUID)
 
-			if _, exists := h.find(uuid); !isOurs || exists || seen[uuid] || p.progress.get(uuid).host != nil {
+			// Hosts can share a file system.
+			exists := slices.ContainsFunc(p.hosts, func(h *host) bool { _, ok := h.find(uuid); return ok })
+			if !isOurs || exists || seen[uuid] || p.progress.get(uuid).host != nil {
 				continue
 			}
 

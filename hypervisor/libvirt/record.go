@@ -146,7 +146,8 @@ func (i identity) machineMAC(id int) string {
 	return mac.String()
 }
 
-// Kinds of a machine's volumes, at the end of their names. transientSuffix is that of the disk of a transient machine.
+// Kinds of a machine's volumes, at the end of their names. transientSuffix is that of the disk of a transient machine. Before
+// it is the tag of the host, because hosts can share a file system.
 const (
 	diskSuffix      = ".disk"
 	transientSuffix = ".run"
@@ -158,6 +159,14 @@ func (i identity) volumePrefix() string { return "hf-" + i.Hash() + "-" }
 // volumeName returns the name of a machine's volume.
 func (i identity) volumeName(id int, claimUID, suffix string) string {
 	return i.volumePrefix() + strconv.Itoa(id) + "-" + claimUID + suffix
+}
+
+// transientVolumeSuffix returns the end of the names of the disks of transient machines on a host.
+func transientVolumeSuffix(host string) string {
+	const tagBytes = 3
+	sum := sha256.Sum256([]byte(host))
+
+	return "." + hex.EncodeToString(sum[:tagBytes]) + transientSuffix
 }
 
 // parseVolume returns the ID and the claim's UID in the name of a volume, and false if the volume is not this
@@ -174,6 +183,9 @@ func (i identity) parseVolume(name string) (id int, claimUID string, ok bool) {
 	}
 
 	rest = strings.TrimSuffix(rest, extension)
+	if extension == transientSuffix {
+		rest = strings.TrimSuffix(rest, path.Ext(rest))
+	}
 
 	number, claimUID, ok := strings.Cut(rest, "-")
 	id, err := strconv.Atoi(number)

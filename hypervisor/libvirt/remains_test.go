@@ -93,6 +93,35 @@ func TestGuestWaitsForPool(t *testing.T) {
 	}
 }
 
+// Hosts can share a file system, so that each of them lists the disks of all. A machine that is off is only on the host that
+// ran it.
+func TestMachineIsOffOnOneHost(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	second := s.config.Hosts[0]
+	second.Name = "host-0" // it is asked first
+	s.config.Hosts = []hypervisor.Host{second, s.config.Hosts[0]}
+
+	spec := newTransientSpec()
+	spec.ID, spec.Node = s.config.IDMin, "host-1"
+	_, err := conformance.Create(t.Context(), s.connectUntilEnd(), &spec, newSeed)
+	s.must(err)
+	s.powerOff(spec.ID)
+
+	p := s.connectUntilEnd()
+
+	m, err := p.Get(t.Context(), hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner})
+	if err != nil || m.Node != "host-1" || m.State != hypervisor.StateStopped {
+		t.Errorf("want a machine that is off on host-1, got %+v (%v)", m, err)
+	}
+
+	all, err := p.List(t.Context())
+	if err != nil || len(all) != 1 || all[0].Node != "host-1" {
+		t.Errorf("want the machine only on host-1, got %+v (%v)", all, err)
+	}
+}
+
 // A process that stands by knows the machines that another process has run in the meantime, even if it was never able to list
 // one of them while it ran.
 func TestMachinesOfOtherProcessAreKnown(t *testing.T) {

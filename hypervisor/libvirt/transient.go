@@ -187,7 +187,7 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, 
 		uuid := h.provider.identity.machineUUID(id, claimUID)
 
 		switch {
-		case strings.HasSuffix(v.Name, transientSuffix):
+		case strings.HasSuffix(v.Name, transientVolumeSuffix(h.config.Name)):
 			out.disks[uuid] = h.provider.identity.newVolumeRecord(id, claimUID)
 		case strings.HasSuffix(v.Name, isoSuffix):
 			out.isos[uuid] = true
@@ -199,7 +199,7 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, 
 
 // addStopped adds the transient machines that have run and are off to a list of the host's domains, and says of those that
 // wait whether they have run. The volumes say which they are. They are read once per connection, and as long as a machine is
-// gone that was not seen to power off, which somebody may have deleted.
+// gone that was not seen to power off, which somebody may have deleted, or to start.
 // addStopped returns true if it has read them.
 func (h *host) addStopped(
 	ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain,
@@ -211,9 +211,16 @@ func (h *host) addStopped(
 	isNeeded := isFirst
 
 	for uuid, old := range known {
-		_, exists := domains[uuid]
-		isNeeded = isNeeded || !exists && old.wasRun() && (old.active || old.isDoubtful)
+		if _, exists := domains[uuid]; exists {
+			continue
+		}
+
+		isNeeded = isNeeded || old.wasRun() && (old.active || old.isDoubtful)
+		// Another process may have started it, and ended.
+		isFirst = isFirst || old.isOurs && old.isTransient && !old.started
 	}
+
+	isNeeded = isNeeded || isFirst
 
 	var (
 		volumes volumeList

@@ -109,7 +109,7 @@ func (l *libvirtHosts) state(context.Context) (hypervisorState, error) {
 var diskName = regexp.MustCompile(`^hf-.*\.(disk|run)$`)
 
 // addHost adds the domains and disks of a host, and returns its ISOs. A machine's ID is the number at the end of its
-// domain's name, and in the name of its disk: hf-HASH-ID-UID.disk, or .run for a transient domain.
+// domain's name, and in the name of its disk: hf-HASH-ID-UID.disk, or .HOST.run for a transient domain.
 func (h hypervisorState) addHost(rpc *golibvirt.Libvirt, number int) (isos []string, err error) {
 	pool, err := rpc.StoragePoolLookupByName(testlibvirt.PoolName)
 	if err != nil {
