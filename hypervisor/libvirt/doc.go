@@ -30,6 +30,7 @@
 // gone nor created. A start needs an ISO, and the ISO that an earlier process has left is replaced together with the disk.
 //
 // The name of a transient machine's disk has an ending of its own, so that other disks without an ISO are not
-// taken for it. Before the ending is a hash of the host's name, because hosts can share a file system. A machine that needs more than its volumes when it is off (isTransient) is defined. The
-// definition has the mark, and is deleted with the machine.
+// taken for it. Before the ending is a hash of the host's name, because hosts can share a file system. A machine
+// that needs more than its volumes when it is off (isTransient) is defined. The definition has the mark, and is
+// deleted with the machine.
 package libvirt
