@@ -286,11 +286,9 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 func (p *Provider) start(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
-	if !m.isTransient {
-		var err error
-		if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
-			return newMachine(m.host, d), err
-		}
+	var err error
+	if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
+		return newMachine(m.host, d), err
 	}
 
 	made, err := p.newDefinition(ctx, m, d.record)

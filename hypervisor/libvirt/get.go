@@ -87,13 +87,18 @@ func (h *host) receivesEvents(ctx context.Context) bool {
 func (p *Provider) locate(ctx context.Context, ref hypervisor.MachineRef) (*host, domain, error) {
 	uuid := p.identity.machineUUID(ref.ID, ref.Owner.UID)
 
-	if h := p.progress.get(uuid).host; h != nil {
+	w := p.progress.get(uuid)
+	if h := w.host; h != nil {
 		if err := h.refresh(ctx, p.maxListAge()); err != nil {
 			return nil, domain{}, err
 		}
 
 		if d, ok := h.find(uuid); ok {
 			return h, d, nil
+		}
+
+		if w.isKnown {
+			return nil, domain{}, nil // nothing of it exists that this process does not know
 		}
 
 		return nil, domain{}, h.poolErr()

@@ -6,6 +6,7 @@ package libvirt_test
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -67,6 +68,37 @@ func TestMachineIsKnownWithoutPool(t *testing.T) {
 	if state := s.inspect(); len(state.Machines)+len(state.Seeds) != 0 {
 		t.Errorf("want nothing left, got %+v", state)
 	}
+}
+
+// A claim of which nothing was created can be deleted while the pool is gone, also after the connection was lost.
+func TestNothingIsDeletedWithoutPool(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	socket := filepath.Join(s.dir, "silent")
+	proxy := newSilentHost(t, socket)
+	s.config.Hosts[0].URI = "qemu+unix:///session?socket=" + socket
+	p, spec := s.connectUntilEnd(), newTransientSpec()
+
+	_, err := conformance.Advance(t.Context(), p, &spec, newSeed) // it reserves the ID
+	s.must(err)
+	s.removePool()
+
+	m, err := p.Start(t.Context(), spec, newSeed)
+	if err == nil {
+		t.Errorf("want an error while the pool is gone, got %+v", m)
+	}
+
+	proxy.disconnect()
+
+	ref := hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}
+	s.eventually("the connection is lost", func() bool {
+		_, err := p.Get(t.Context(), ref)
+
+		return hypervisor.Is(err, hypervisor.Unavailable)
+	})
+	s.eventually("the machine is deleted", func() bool { return hypervisor.Is(p.Delete(t.Context(), ref), hypervisor.NotFound) })
+	s.must(shared.DefinePool(s.name, s.dir))
 }
 
 // A guest waits while the pool with its ISO is gone, because the ISO, with its credential, would appear again with the pool.

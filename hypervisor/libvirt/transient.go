@@ -57,8 +57,7 @@ func (p *Provider) createTransient(
 	d.isTransient = true
 
 	// A credential shall not wait in the pool until devices are free.
-	var err error
-	if d.record.Devices, err = p.assignDevices(m.host, m.spec); err != nil {
+	if _, err := p.assignDevices(m.host, m.spec); err != nil {
 		return newMachine(m.host, d), err
 	}
 
