@@ -49,12 +49,18 @@ func (c *conversion) convert(table rules) {
 }
 
 func (c *conversion) walk(table rules, path strictyaml.Path, value any) {
-	if value == nil {
+	if apply, ok := table[pattern(path)]; ok {
+		if value != nil {
+			apply(c, path, value)
+		}
+
 		return
 	}
 
-	if apply, ok := table[pattern(path)]; ok {
-		apply(c, path, value)
+	if isEmpty(value) {
+		if !table.hasBelow(pattern(path)) {
+			c.leftUnknown(path)
+		}
 
 		return
 	}
@@ -69,8 +75,37 @@ func (c *conversion) walk(table rules, path strictyaml.Path, value any) {
 			c.walk(table, path.Append(i), typed[i])
 		}
 	default:
-		c.left(path, "unknown key", "remove it, or write what it should do here by hand")
+		c.leftUnknown(path)
 	}
+}
+
+func (c *conversion) leftUnknown(path strictyaml.Path) {
+	c.left(path, "unknown key", "remove it, or write what it should do here by hand")
+}
+
+// isEmpty reports whether a value is null, an empty list or an empty mapping, which has no keys inside.
+func isEmpty(value any) bool {
+	switch typed := value.(type) {
+	case nil:
+		return true
+	case map[string]any:
+		return len(typed) == 0
+	case []any:
+		return len(typed) == 0
+	default:
+		return false
+	}
+}
+
+// hasBelow reports whether a key inside the value at the path has a rule.
+func (r rules) hasBelow(path string) bool {
+	for key := range r {
+		if path == "" || strings.HasPrefix(key, path+".") || strings.HasPrefix(key, path+"[") {
+			return true
+		}
+	}
+
+	return false
 }
 
 // pattern returns the path with [] for indexes.
