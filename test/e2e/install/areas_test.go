@@ -61,6 +61,8 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		waitUntilReady(t, pod)
 	}
 
+	checkTokenSecrets(t, env)
+
 	for area, pod := range pods {
 		u.reportMemory(area, pod.Process.PID())
 	}
@@ -80,7 +82,12 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 		t.Errorf("the release has no Job that drains:\n%s", hooks)
 	}
 
-	output := u.runCommands(template + " --set areas.runners.enabled=false 2>&1 || true\n")
+	output := u.runCommands(template + " --set areas.runners.enabled=false,ingress.enabled=false\n")
+	if !strings.Contains(output, "name: hyperfleet-no-token-secrets") {
+		t.Error("the chart without the area runners has no policy for token Secrets")
+	}
+
+	output = u.runCommands(template + " --set areas.runners.enabled=false 2>&1 || true\n")
 	if want := "ingress.enabled: the ingress needs the area runners"; !strings.Contains(output, want) {
 		t.Errorf("an ingress without the area runners: %s, want %s", output, want)
 	}
@@ -127,6 +134,21 @@ ingress: {enabled: true, className: nginx, host: hyperfleet.example.com, tlsSecr
 	var kinds apiextensionsv1.CustomResourceDefinitionList
 	if err := env.Client.List(t.Context(), &kinds); err != nil || len(kinds.Items) == 0 {
 		t.Errorf("the CRDs were deleted with the charts (%v)", err)
+	}
+}
+
+// checkTokenSecrets checks that the policy for token Secrets holds for the accounts in the namespace of the release.
+func checkTokenSecrets(t *testing.T, env *kube.Env) {
+	t.Helper()
+
+	limited, err := client.New(env.ServiceAccount(t, otherNamespace, "hyperfleet-networking"), client.Options{Scheme: env.Scheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "token"}, Type: corev1.SecretTypeBootstrapToken}
+	if err := limited.Create(t.Context(), secret, client.DryRunAll); err == nil || !strings.Contains(err.Error(), "hyperfleet-no-token-secrets") {
+		t.Errorf("the area networking creates a Secret that is a token: %v", err)
 	}
 }
 

@@ -28,6 +28,7 @@ shards:
   - {name: a, namespaces: [team-a], host: a.example.com, config: {guest: {url: "https://a.example.com"}}}
   - {name: b, namespaces: [team-b], host: b.example.com}
 secretNamespaces: [team-a, team-b, ci]
+machineNamespaces: [ci]
 ingress: {enabled: true, tlsSecret: hyperfleet-tls}
 `
 
@@ -62,6 +63,8 @@ func TestShards(t *testing.T) {
 			t.Errorf("the account of shard %s lacks a permission:\n%s", name, output)
 		}
 	}
+
+	checkMachineAccounts(t, env)
 
 	wide := &rbacv1.ClusterRoleBinding{}
 	if err := env.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wide); !apierrors.IsNotFound(err) {
@@ -134,5 +137,29 @@ func checkShardAccess(t *testing.T, env *kube.Env, name string) {
 		if mayRead := namespace == "team-"+name || namespace == "ci"; mayRead != (err == nil) || !mayRead && !apierrors.IsForbidden(err) {
 			t.Errorf("shard %s reads a Secret of namespace %s: %v", name, namespace, err)
 		}
+	}
+}
+
+// checkMachineAccounts checks that all shards may create KubeVirt machines, because HypervisorClusters have no namespace.
+func checkMachineAccounts(t *testing.T, env *kube.Env) {
+	t.Helper()
+
+	namespaced, cluster := &rbacv1.RoleBinding{}, &rbacv1.ClusterRoleBinding{}
+
+	for _, err := range []error{
+		env.Client.Get(t.Context(), client.ObjectKey{Namespace: "ci", Name: "hyperfleet-machines"}, namespaced),
+		env.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-machines-capacity"}, cluster),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	want := []rbacv1.Subject{
+		{Kind: "ServiceAccount", Name: "hyperfleet-runners-a", Namespace: otherNamespace},
+		{Kind: "ServiceAccount", Name: "hyperfleet-runners-b", Namespace: otherNamespace},
+	}
+	if !slices.Equal(namespaced.Subjects, want) || !slices.Equal(cluster.Subjects, want) {
+		t.Errorf("accounts that may create machines: %v, and read the capacity: %v, want %v", namespaced.Subjects, cluster.Subjects, want)
 	}
 }

@@ -21,6 +21,8 @@ bridge: [files/bridge/bridge.yaml, files/bridge/tenancy.yaml]
 {{- if not $text }}{{ fail (printf "the chart has no file %s" .path) }}{{ end }}
 {{- with .adapter }}{{ $text = replace "hyperfleet-adapter" (printf "hyperfleet-adapter-%s" .) $text }}{{ end }}
 {{- range $from, $to := .rename }}{{ $text = replace $from $to $text }}{{ end }}
+{{- /* The names of ServiceAccounts in expressions of admission policies. */}}
+{{- $text = replace "system:serviceaccount:hyperfleet-system:" (printf "system:serviceaccount:%s:" .root.Release.Namespace) $text }}
 {{- range $part := regexSplit "(?m)^---$" $text -1 }}
 {{- $object := fromYaml $part }}
 {{- if $object.Error }}{{ fail (printf "%s: %s" $.path $object.Error) }}{{ end }}
