@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"strings"
 	"sync"
+	"unicode/utf8"
 )
 
 // maxLineBytes is the length at which a line of the runner's output is truncated.
@@ -56,7 +57,7 @@ func (w *lineWriter) Write(p []byte) (int, error) {
 		}
 
 		w.appendBytes(p[:end])
-		w.handleLine()
+		w.handleLine(w.isTruncated)
 
 		p = p[end+1:]
 	}
@@ -76,8 +77,14 @@ func (w *lineWriter) appendBytes(p []byte) {
 	w.isTruncated = len(w.buffer) >= limit
 }
 
-func (w *lineWriter) handleLine() {
-	text := strings.TrimRight(decodeOutput(w.buffer), "\r")
+// handleLine handles the line in the buffer. isCut says that the line may end in the middle of a character.
+func (w *lineWriter) handleLine(isCut bool) {
+	line := w.buffer
+	if isCut {
+		line = trimPartialRune(line)
+	}
+
+	text := strings.TrimRight(decodeOutput(line), "\r")
 	w.buffer, w.isTruncated = w.buffer[:0], false
 	text = w.redactor.redact(text)
 
@@ -94,6 +101,23 @@ func (w *lineWriter) flush() {
 	defer w.mu.Unlock()
 
 	if len(w.buffer) > 0 {
-		w.handleLine()
+		w.handleLine(true)
 	}
+}
+
+// trimPartialRune removes the first bytes of a UTF-8 character at the end of a line that was cut.
+func trimPartialRune(line []byte) []byte {
+	for i := len(line) - 1; i >= max(0, len(line)-utf8.UTFMax+1); i-- {
+		if !utf8.RuneStart(line[i]) {
+			continue
+		}
+
+		if !utf8.FullRune(line[i:]) {
+			return line[:i]
+		}
+
+		break
+	}
+
+	return line
 }

@@ -60,7 +60,7 @@ func startGroup(cmd *exec.Cmd) error {
 	}
 
 	if err != nil {
-		return errors.Join(fmt.Errorf("assign process to job object: %w", err), cmd.Process.Kill(), windows.CloseHandle(job))
+		return errors.Join(fmt.Errorf("start process in job object: %w", err), cmd.Process.Kill(), windows.CloseHandle(job))
 	}
 
 	jobs.Store(cmd, job)
@@ -88,6 +88,7 @@ func newJob() (windows.Handle, error) {
 	return job, nil
 }
 
+// assign adds a process to a job object.
 func assign(job windows.Handle, pid uint32) error {
 	process, err := windows.OpenProcess(windows.PROCESS_SET_QUOTA|windows.PROCESS_TERMINATE, false, pid)
 	if err != nil {
@@ -106,6 +107,7 @@ func resume(pid uint32) error {
 	defer windows.CloseHandle(snapshot) //nolint:errcheck // a handle
 
 	entry := windows.ThreadEntry32{Size: uint32(unsafe.Sizeof(windows.ThreadEntry32{}))}
+	isResumed := false
 
 	for err = windows.Thread32First(snapshot, &entry); err == nil; err = windows.Thread32Next(snapshot, &entry) {
 		if entry.OwnerProcessID != pid {
@@ -121,10 +123,15 @@ func resume(pid uint32) error {
 		if err = errors.Join(err, windows.CloseHandle(thread)); err != nil {
 			return fmt.Errorf("resume thread: %w", err)
 		}
+
+		isResumed = true
 	}
 
-	if !errors.Is(err, windows.ERROR_NO_MORE_FILES) {
+	switch {
+	case !errors.Is(err, windows.ERROR_NO_MORE_FILES):
 		return fmt.Errorf("list threads: %w", err)
+	case !isResumed: // otherwise the process would be suspended until a timeout kills it
+		return errors.New("resume process: it has no threads")
 	}
 
 	return nil
@@ -170,13 +177,14 @@ var (
 // sendBreak sends a break event to a process group. A service has no console, so it attaches to the console of the
 // group for the call.
 func sendBreak(group uint32) error {
+	// While the service is attached to the console of one group, events do not reach the others.
+	consoleLock.Lock()
+	defer consoleLock.Unlock()
+
 	err := windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, group)
 	if err == nil {
 		return nil
 	}
-
-	consoleLock.Lock()
-	defer consoleLock.Unlock()
 
 	if ok, _, attachErr := attachConsole.Call(uintptr(group)); ok == 0 {
 		return errors.Join(fmt.Errorf("send break event: %w", err), fmt.Errorf("attach to the runner's console: %w", attachErr))
