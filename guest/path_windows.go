@@ -48,7 +48,8 @@ func scriptName(name string) string {
 }
 
 // programName returns the path of a platform's program on Windows. The configuration of a machine has the default path on
-// Linux if the template names none. The replacements are the folders of the platforms' installation guides for Windows.
+// Linux if the template names none. The replacements of GitLab and Buildkite are the folders of their installation guides
+// for Windows. Forgejo and Gitea name no folder.
 func programName(p string) string {
 	switch p {
 	case defaultGitLabProgram:

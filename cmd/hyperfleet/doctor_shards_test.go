@@ -71,13 +71,23 @@ func (i installation) testShards(t *testing.T) {
 
 	must(t, i.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners"}}))
 
-	if got, want := roles(), "problem ClusterRole hyperfleet-shard-namespace is missing: "; !strings.HasPrefix(got, want) {
-		t.Errorf("%s, want %s", got, want)
+	missing := "problem ClusterRole hyperfleet-shard-namespace is missing: run `kubectl apply --server-side -f deploy/shards/roles.yaml`"
+	if got := roles(); !strings.HasPrefix(got, missing) {
+		t.Errorf("%s, want %s", got, missing)
 	}
 
 	i.Apply(t, "../../deploy/shards/roles.yaml")
 
-	if got := roles(); got != "ok all match this version of hyperfleet" {
+	const match = "ok all match this version of hyperfleet"
+	if got := roles(); got != match {
 		t.Error(got)
+	}
+
+	// The operators have not started yet.
+	must(t, i.Client.Delete(t.Context(), a))
+	must(t, i.Client.Delete(t.Context(), b))
+
+	if got := roles(); got != match {
+		t.Errorf("before an operator has started: %s", got)
 	}
 }

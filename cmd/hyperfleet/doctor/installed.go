@@ -127,12 +127,12 @@ func (d *doctor) reportUnreadable(subject string, err error) {
 // checkRoles reports whether the operator's RBAC roles of an area have exactly the rules that this program
 // expects. It returns an error only if the manifests that are built into this program are invalid.
 func (d *doctor) checkRoles(ctx context.Context, area string, leaders []leader) error {
-	expected, err := d.listExpectedRoles(ctx, area, leaders)
+	expected, fix, err := d.listExpectedRoles(ctx, area, leaders)
 	if err != nil {
 		return fmt.Errorf("read embedded roles of area %s: %w", area, err)
 	}
 
-	subject, fix := "RBAC roles of "+area, areaFix(area)
+	subject := "RBAC roles of " + area
 
 	var differing []string
 
@@ -163,27 +163,43 @@ func (d *doctor) checkRoles(ctx context.Context, area string, leaders []leader) 
 	return nil
 }
 
-// listExpectedRoles returns the roles of an area. Operators that divide the namespaces have other ClusterRoles, unless
-// they use the one of an operator that serves all namespaces.
-func (d *doctor) listExpectedRoles(ctx context.Context, area string, leaders []leader) ([]*rbacv1.ClusterRole, error) {
+// shardsFix tells how to install the RBAC roles of operators that divide the namespaces. The manifests of an area would add
+// an operator that serves all namespaces.
+const shardsFix = "run `kubectl apply --server-side -f deploy/shards/roles.yaml` with the file of the release, " +
+	"or install its chart hyperfleet with shards"
+
+// listExpectedRoles returns the roles of an area, and how to install them. Operators that divide the namespaces have other
+// ClusterRoles, unless they use the one of an operator that serves all namespaces.
+func (d *doctor) listExpectedRoles(ctx context.Context, area string, leaders []leader) ([]*rbacv1.ClusterRole, string, error) {
 	roles, err := decodeRoles(deploy.RBAC, "rbac/"+area+".yaml")
 	if err != nil {
-		return nil, err
+		return nil, "", err
 	}
 
 	isWide := slices.ContainsFunc(leaders, func(l leader) bool { return l.fresh && !l.isLimited })
-	if area != config.AreaRunners || len(leaders) == 0 || isWide {
-		return roles, nil
-	}
-
-	isCluster := func(role *rbacv1.ClusterRole) bool { return role.Kind == "ClusterRole" }
-	if _, _, err := d.getRules(ctx, roles[slices.IndexFunc(roles, isCluster)]); !apierrors.IsNotFound(err) {
-		return roles, nil
+	if area != config.AreaRunners || isWide {
+		return roles, areaFix(area), nil
 	}
 
 	limited, err := decodeRoles(deploy.Shards, "shards/roles.yaml")
+	if err != nil {
+		return nil, "", err
+	}
 
-	return append(limited, slices.DeleteFunc(roles, isCluster)...), err
+	isCluster := func(role *rbacv1.ClusterRole) bool { return role.Kind == "ClusterRole" }
+	isMissing := func(role *rbacv1.ClusterRole) bool {
+		_, _, err := d.getRules(ctx, role)
+
+		return apierrors.IsNotFound(err)
+	}
+
+	// Without a Lease of an operator, the roles that exist tell which ones were installed.
+	isDivided := len(leaders) > 0 || !slices.ContainsFunc(limited, isMissing)
+	if !isDivided || !isMissing(roles[slices.IndexFunc(roles, isCluster)]) {
+		return roles, areaFix(area), nil
+	}
+
+	return append(limited, slices.DeleteFunc(roles, isCluster)...), shardsFix, nil
 }
 
 // decodeRoles reads Roles and ClusterRoles, which have the same fields.
