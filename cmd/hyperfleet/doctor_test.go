@@ -411,8 +411,19 @@ func (i installation) testOperators(t *testing.T) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
+	// Operators that divide the namespaces have Deployments with other names.
+	shard := pods.DeepCopy()
+	shard.ResourceVersion, shard.Name = "", "hyperfleet-runners-a"
+	i.create(t, shard)
+
 	pods.Status.Replicas, pods.Status.ReadyReplicas = 1, 1
 	must(t, i.Client.Status().Update(t.Context(), pods))
+
+	if got, want := finding(runners), "problem not running: Deployment hyperfleet-system/hyperfleet-runners-a has 0 of 2 pods ready: "; !strings.HasPrefix(got, want) {
+		t.Errorf("%s, want %s", got, want)
+	}
+
+	must(t, i.Client.Delete(t.Context(), shard))
 
 	if got := finding(runners); !strings.HasPrefix(got, "problem not running: no operator has ever run the area") {
 		t.Errorf("%s, though a pod is ready", got)

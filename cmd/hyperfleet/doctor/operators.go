@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -97,21 +98,29 @@ func (d *doctor) listLeaders(ctx context.Context) (map[string][]leader, bool) {
 	return out, true
 }
 
-// describeUnready describes the operator's Deployment of an area if none of its pods is ready, with the
-// command that shows the cause. It returns "" if a pod is ready, if the Deployment has 0 replicas, or if it
-// cannot be read.
+// describeUnready describes the first of the operators' Deployments of an area that has no ready pod, with the command that
+// shows the cause. It returns "" if each Deployment has one or has 0 replicas, or if they cannot be read.
 func (d *doctor) describeUnready(ctx context.Context, area string) string {
-	name := client.ObjectKey{Namespace: d.operatorNamespace, Name: config.LeasePrefix + area}
-
-	deployment := &appsv1.Deployment{}
-	if err := d.client.Get(ctx, name, deployment); err != nil || deployment.Status.ReadyReplicas > 0 ||
-		ptr.Deref(deployment.Spec.Replicas, 1) == 0 {
+	deployments := &appsv1.DeploymentList{}
+	if err := d.client.List(ctx, deployments, client.InNamespace(d.operatorNamespace)); err != nil {
 		return ""
 	}
 
-	return fmt.Sprintf("Deployment %s has %d of %d pods ready: to find out why, "+
-		"run `kubectl describe pods -n %s -l app.kubernetes.io/name=%s`",
-		name, deployment.Status.ReadyReplicas, ptr.Deref(deployment.Spec.Replicas, 1), d.operatorNamespace, name.Name)
+	for i := range deployments.Items {
+		deployment := &deployments.Items[i]
+
+		// The Deployments of operators that divide the namespaces have the name of the shard, too.
+		rest, ok := strings.CutPrefix(deployment.Name, config.LeasePrefix+area)
+		if !ok || rest != "" && rest[0] != '-' || deployment.Status.ReadyReplicas > 0 || ptr.Deref(deployment.Spec.Replicas, 1) == 0 {
+			continue
+		}
+
+		return fmt.Sprintf("Deployment %s has %d of %d pods ready: to find out why, "+
+			"run `kubectl describe pods -n %s -l app.kubernetes.io/name=%s`", client.ObjectKeyFromObject(deployment),
+			deployment.Status.ReadyReplicas, ptr.Deref(deployment.Spec.Replicas, 1), d.operatorNamespace, deployment.Name)
+	}
+
+	return ""
 }
 
 // checkShards reports whether each namespace is served by one of the operators that run an area. namespaces are those
