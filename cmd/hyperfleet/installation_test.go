@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -287,6 +288,14 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	}}}
 	f.Env.Create(t, kept)
 
+	shard := &rbacv1.RoleBinding{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: f.Namespace, Name: "hyperfleet-runners-a.namespace", Labels: map[string]string{"app.kubernetes.io/part-of": "hyperfleet"},
+		},
+		RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: "hyperfleet-shard-namespace"},
+	}
+	f.Env.Create(t, shard)
+
 	got := execute(t, f.Env.Config, "uninstall", "--yes", "--keep-crds", "--timeout", "3m")
 	got.expectSuccess(t, "HyperFleet was deleted")
 
@@ -317,6 +326,10 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	}}
 	if err := f.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-allowed-namespaces"}, policy); !apierrors.IsNotFound(err) {
 		t.Errorf("the admission policy is still there: %v", err)
+	}
+
+	if err := f.Client.Get(t.Context(), client.ObjectKeyFromObject(shard), shard); !apierrors.IsNotFound(err) {
+		t.Errorf("the RoleBinding of a shard is still there: %v", err)
 	}
 
 	for _, name := range []string{"hyperfleet-runners", "hyperfleet-shard-cluster"} {

@@ -428,9 +428,35 @@ func (u *uninstaller) deleteOperator(ctx context.Context) error {
 		}
 	}
 
+	if err := u.deleteShardBindings(ctx); err != nil {
+		return err
+	}
+
 	for _, roles := range []fs.FS{deploy.RBAC, deploy.Shards} {
 		if err := u.deleteRoles(ctx, roles); err != nil {
 			return err
+		}
+	}
+
+	return nil
+}
+
+// deleteShardBindings deletes the RoleBindings of operators that divide the namespaces, which are in the namespaces that
+// they served and in the namespace default. Otherwise, a later installation would have these permissions again.
+func (u *uninstaller) deleteShardBindings(ctx context.Context) error {
+	bindings := &rbacv1.RoleBindingList{}
+	if err := u.client.List(ctx, bindings, partOfLabel); err != nil {
+		return fmt.Errorf("list the operators' RoleBindings: %w", err)
+	}
+
+	for i := range bindings.Items {
+		binding := &bindings.Items[i]
+		if !strings.HasPrefix(binding.RoleRef.Name, "hyperfleet-shard-") {
+			continue
+		}
+
+		if err := client.IgnoreNotFound(u.client.Delete(ctx, binding)); err != nil {
+			return fmt.Errorf("delete RoleBinding %s: %w", client.ObjectKeyFromObject(binding), err)
 		}
 	}
 
