@@ -249,8 +249,9 @@ type plan struct {
 	// that is outdated.
 	busy, finishing, finishingOutdated int
 	// starting, idle and standby are the machines to keep so far. The machines in idle are ordered by the
-	// longest idle time, and the machines in standby by age. A machine whose runner was created for one
-	// job is in starting even if the runner is idle, because it is about to take the job.
+	// longest idle time, and the machines in standby by age, with those that cannot be started now at the end.
+	// A machine whose runner was created for one job is in starting even if the runner is idle, because it is
+	// about to take the job.
 	starting, idle, standby []Claim
 	nextTime                time.Time
 }
@@ -268,7 +269,7 @@ func newPlan(in Input) *plan {
 		return cmp.Or(a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(p.standby, func(a, b Claim) int {
-		return cmp.Or(a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(min(len(a.Stuck), 1)-min(len(b.Stuck), 1), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
 	})
 
 	p.target = min(max(in.Min, in.Queued+p.busy+in.WarmIdle), in.Max)
@@ -363,10 +364,11 @@ func (p *plan) isBackingOff() bool {
 }
 
 // fill provides machines: it first activates machines on standby, then creates new ones as far as Max
-// allows. It does not activate outdated machines, because they are replaced.
+// allows. It does not activate outdated machines, because they are replaced, nor those that cannot be started now. If
+// Max does not allow enough machines, it deletes the latter.
 func (p *plan) fill(out *Decision, need int) {
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
-		if need <= 0 || claim.Outdated {
+		if need <= 0 || claim.Outdated || claim.Stuck != "" {
 			return false
 		}
 
@@ -378,6 +380,18 @@ func (p *plan) fill(out *Decision, need int) {
 	})
 
 	out.Create = min(need, p.freeCapacity())
+	missing := need - out.Create - p.finishing - len(out.Delete)
+
+	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
+		if missing <= 0 || claim.Stuck == "" {
+			return false
+		}
+
+		out.Delete = append(out.Delete, newStuckDeletion(claim))
+		missing--
+
+		return true
+	})
 }
 
 // fillStandby plans the creation of missing machines on standby, as far as Max allows beside the other

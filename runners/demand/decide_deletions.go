@@ -47,19 +47,23 @@ func (p *plan) expire() []Deletion {
 var stuckMessages = map[string]string{
 	DeleteNoCapacity: "its cluster or node has no free capacity; the pool creates a machine elsewhere",
 	DeleteNoAddress:  "its template's address pool gives it no address; the pool creates a machine from another template",
-	DeleteNotReady:   "its template or cluster is not ready; the pool creates a machine from another template",
+	DeleteNotReady:   "its template or cluster is not ready; the pool uses another template",
 	DeleteNamesake:   "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name",
 }
 
+func newStuckDeletion(claim Claim) Deletion {
+	return Deletion{claim.Name, claim.Stuck, stuckMessages[claim.Stuck]}
+}
+
 // deleteStuck removes the machines from the plan that wait for something while other machines could be started, and
-// returns their deletions.
+// returns their deletions. It keeps prepared machines on standby, because they can be started later.
 func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
 	isStuck := func(claim Claim) bool {
-		isStuck := claim.Stuck != "" && !claim.Bound
+		isStuck := claim.Stuck != "" && !claim.Bound && (claim.State != ClaimStandby || !claim.Prepared)
 		if isStuck {
-			deletions = append(deletions, Deletion{claim.Name, claim.Stuck, stuckMessages[claim.Stuck]})
+			deletions = append(deletions, newStuckDeletion(claim))
 		}
 
 		return isStuck

@@ -309,6 +309,30 @@ func TestDesired(t *testing.T) {
 			}},
 			want: demand.Decision{CreateStandby: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing},
 		},
+		"a prepared machine on standby that cannot be started is kept, and a job gets a new machine": {
+			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: []demand.Claim{
+				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+			}},
+			want: demand.Decision{Desired: 1, Create: 1, Reason: demand.ReasonScalingUp},
+		},
+		"a prepared machine on standby that cannot be started is deleted for a job at the maximum": {
+			in: demand.Input{Max: 3, Queued: 1, WarmStopped: 3, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+			}},
+			want: demand.Decision{
+				Desired: 1, Delete: newDeletions(demand.DeleteNotReady, "a"), Reason: demand.ReasonWaitingForDeletion,
+			},
+		},
+		"machines that are being deleted make room for the job": {
+			in: demand.Input{Max: 3, Queued: 1, WarmStopped: 3, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimFinishing, CreatedAt: getStartTime()},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+				{Name: "c", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+			}},
+			want: demand.Decision{Desired: 1, Reason: demand.ReasonWaitingForDeletion},
+		},
 		"an idle machine that is bound to a job counts for it": {
 			in:   demand.Input{Max: 9, Queued: 1, Claims: markBound(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},

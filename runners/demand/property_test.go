@@ -56,7 +56,7 @@ func newInput(seed int64) demand.Input {
 		created := getStartTime().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		stuck := ""
 		if rng.IntN(8) == 0 {
-			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNamesake}[rng.IntN(2)]
+			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNamesake, demand.DeleteNotReady}[rng.IntN(3)]
 		}
 
 		in.Claims = append(in.Claims, demand.Claim{
@@ -205,7 +205,8 @@ func finishCreation(in demand.Input) demand.Input {
 // countStartable counts the standby machines that the decision could start and does not start.
 func countStartable(in demand.Input, out demand.Decision) int {
 	return countClaims(in, func(claim demand.Claim) bool {
-		return claim.State == demand.ClaimStandby && !claim.Outdated && !isDeletedBy(out, claim.Name) && !slices.Contains(out.Activate, claim.Name)
+		return claim.State == demand.ClaimStandby && !claim.Outdated && claim.Stuck == "" && !isDeletedBy(out, claim.Name) &&
+			!slices.Contains(out.Activate, claim.Name)
 	})
 }
 

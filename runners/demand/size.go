@@ -40,6 +40,13 @@ func SizeKey(size *v1alpha1.MachineSize) string {
 	return strings.Join(slices.Sorted(slices.Values(size.Labels)), ",")
 }
 
+// HasImage reports whether a claim's size, which may be nil, includes one of the images that a pool allows.
+func HasImage(size *v1alpha1.MachineSize, allowed *v1alpha1.SizeLabels) bool {
+	return size != nil && allowed != nil && slices.ContainsFunc(allowed.Images, func(image v1alpha1.ImageChoice) bool {
+		return slices.Contains(size.Labels, sizeImage+"="+image.Name)
+	})
+}
+
 // The keys of the labels with which jobs request a size.
 const (
 	sizeCPU    = "cpu"

@@ -31,6 +31,7 @@ type memory struct {
 	unconfirmedStarts unconfirmedStarts
 	startups          startups
 	fullClusters      fullClusters
+	outages           outages
 	quotaBackoff      quotaBackoff
 	throttle          throttle
 }
@@ -138,10 +139,33 @@ func (s *startups) median() time.Duration {
 const (
 	// fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
 	fullPeriod = time.Minute
-	// notReadyPeriod is how long a template or its cluster is not ready until the machines that wait for it are
-	// created from other templates.
+	// notReadyPeriod is how long a template is unusable until the machines that wait for it are created from other
+	// templates.
 	notReadyPeriod = time.Minute
 )
+
+// outages holds, by template, since when this process knows that no machine can be created from it. The conditions do not
+// tell: after a start of the operator, they are as old as its end. The zero value is ready to use.
+type outages struct{ since map[string]time.Time }
+
+// record records whether a template is unusable now, and returns since when. It returns zero if it is usable.
+func (r *outages) record(template string, isUnusable bool, now time.Time) time.Time {
+	if !isUnusable {
+		delete(r.since, template)
+
+		return time.Time{}
+	}
+
+	if r.since == nil {
+		r.since = map[string]time.Time{}
+	}
+
+	if _, known := r.since[template]; !known {
+		r.since[template] = now
+	}
+
+	return r.since[template]
+}
 
 // fullClusters holds, by template, when its cluster last had no capacity, or its address pool no address. If a
 // machine stops waiting, its cluster may still be full. The zero value is ready to use.
@@ -189,10 +213,24 @@ func isWaitingForNamesake(claim *v1alpha1.MachineClaim) bool {
 }
 
 // isWaitingForAddress reports whether a claim without a machine waits for an address of its template's pool. The
-// networking area writes the condition.
+// networking area writes the condition. With other reasons, such as AddressConflict, the claim has addresses of its own,
+// and a machine with them may run a job.
 func isWaitingForAddress(claim *v1alpha1.MachineClaim) bool {
-	return claim.Status.VMRef == nil && claim.DeletionTimestamp.IsZero() &&
-		meta.IsStatusConditionFalse(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	if claim.Status.VMRef != nil || !claim.DeletionTimestamp.IsZero() {
+		return false
+	}
+
+	allocated := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	if allocated == nil || allocated.Status != metav1.ConditionFalse {
+		return false
+	}
+
+	switch v1alpha1.CurrentReason(allocated.Reason) {
+	case "PoolExhausted", "PoolInvalid", "PoolsOverlap", "AddressesUnread":
+		return true
+	default:
+		return false
+	}
 }
 
 // isStarted reports whether the machine of a claim was started.

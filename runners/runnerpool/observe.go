@@ -280,7 +280,9 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 
 		state.Outdated = own.isOutdated(claim)
 
-		state.Stuck = s.findStuckReason(claim, own, hasSourceWithCapacity && !own.onlyIfRequested)
+		// No other source has an image that a job has requested.
+		canUseOtherSource := hasSourceWithCapacity && !own.onlyIfRequested && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels)
+		state.Stuck = s.findStuckReason(claim, own, canUseOtherSource)
 	}
 }
 

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -28,7 +27,7 @@ type source struct {
 	name     string
 	template *v1alpha1.HypervisorMachineTemplate
 	// unusableReason is why no machine can be created from the template now; empty if one can. unusableSince is since
-	// when the template or its cluster is not ready; zero if one of them does not exist.
+	// when.
 	unusableReason string
 	unusableSince  time.Time
 	// hash of the template and the workload; see computeHash.
@@ -74,17 +73,18 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	for i, name := range names {
 		found := source{name: name, template: templates[name], onlyIfRequested: i >= ownTemplates}
 
-		if err := s.findUnusableReason(ctx, &found); err != nil {
+		reason, err := s.findUnusableReason(ctx, found)
+		if err != nil {
 			return err
 		}
 
+		found.unusableReason = reason
+		found.unusableSince = s.outages.record(name, reason != "", s.Clock.Now())
+
 		if found.template != nil {
-			hash, err := computeHash(found.template, &s.pool.Spec.Workload)
-			if err != nil {
+			if found.hash, err = computeHash(found.template, &s.pool.Spec.Workload); err != nil {
 				return err
 			}
-
-			found.hash = hash
 		}
 
 		s.sources = append(s.sources, found)
@@ -93,52 +93,36 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	return nil
 }
 
-// findUnusableReason sets why no machine can be created from a template, and since when.
-func (s *scope) findUnusableReason(ctx context.Context, found *source) error {
-	template := found.template
+// findUnusableReason returns why no machine can be created from a template; empty if one can.
+func (s *scope) findUnusableReason(ctx context.Context, found source) (string, error) {
+	if found.template == nil {
+		return fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name), nil
+	}
 
-	switch {
-	case template == nil:
-		found.unusableReason = fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name)
+	if !found.template.DeletionTimestamp.IsZero() {
+		return fmt.Sprintf("HypervisorMachineTemplate %q is being deleted", found.name), nil
+	}
 
-		return nil
-	case !template.DeletionTimestamp.IsZero():
-		found.unusableReason = fmt.Sprintf("HypervisorMachineTemplate %q is being deleted", found.name)
-
-		return nil
-	case !step.IsReady(template):
-		found.unusableReason = fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(template))
-		found.unusableSince = notReadySince(template)
-
-		return nil
+	if !step.IsReady(found.template) {
+		return fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(found.template)), nil
 	}
 
 	var cluster v1alpha1.HypervisorCluster
 
-	name := template.Spec.HypervisorClusterRef.Name
+	name := found.template.Spec.HypervisorClusterRef.Name
 	err := s.Client.Get(ctx, types.NamespacedName{Name: name}, &cluster)
 
 	switch {
 	case apierrors.IsNotFound(err):
-		found.unusableReason = fmt.Sprintf("there is no HypervisorCluster %q, which HypervisorMachineTemplate %q names", name, found.name)
+		return fmt.Sprintf("there is no HypervisorCluster %q, which HypervisorMachineTemplate %q names", name, found.name), nil
 	case err != nil:
-		return fmt.Errorf("get cluster %s: %w", name, err)
+		return "", fmt.Errorf("get cluster %s: %w", name, err)
 	case !step.IsReady(&cluster):
-		found.unusableReason = fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
-			name, found.name, step.NotReadyMessage(&cluster))
-		found.unusableSince = notReadySince(&cluster)
+		return fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
+			name, found.name, step.NotReadyMessage(&cluster)), nil
 	}
 
-	return nil
-}
-
-// notReadySince returns since when an object is not ready.
-func notReadySince(object step.Object) time.Time {
-	if ready := meta.FindStatusCondition(*object.StatusConditions(), step.Ready); ready != nil {
-		return ready.LastTransitionTime.Time
-	}
-
-	return object.GetCreationTimestamp().Time
+	return "", nil
 }
 
 // hashLength is how many hexadecimal digits of the digest are used.

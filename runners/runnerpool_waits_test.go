@@ -1,0 +1,157 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runners_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
+)
+
+// newTwoTemplates returns the fixture of a pool with the templates one and two, which uses the first one while it can.
+func newTwoTemplates(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixture {
+	t.Helper()
+
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Placement = &v1alpha1.Placement{
+			Strategy: v1alpha1.PlacementPack, TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}},
+		}
+		if change != nil {
+			change(p)
+		}
+	})
+	w.createTemplate("two")
+
+	return w
+}
+
+// setWaiting returns a change of a claim's status that makes a condition False.
+func setWaiting(condition, reason string) func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime) {
+	return func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+		status.Conditions = []metav1.Condition{{
+			Type: condition, Status: metav1.ConditionFalse, Reason: reason, Message: "as the test says",
+			LastTransitionTime: metav1.NewTime(now.Time),
+		}}
+	}
+}
+
+// requireKept checks that the claims still exist.
+func (w *poolFixture) requireKept(claims []v1alpha1.MachineClaim) {
+	w.Helper()
+
+	left := w.listClaims()
+
+	for _, claim := range claims {
+		if !slices.ContainsFunc(left, func(c v1alpha1.MachineClaim) bool { return c.UID == claim.UID }) {
+			w.Errorf("claim %s of template %s was deleted", claim.Name, claim.Spec.TemplateRef.Name)
+		}
+	}
+}
+
+// TestMachineWithRequestedImageWaits checks that a machine whose job requests the image of a template is not replaced:
+// the other template does not have the image, so the pool would create it from the same template again and again.
+func TestMachineWithRequestedImageWaits(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.SizeLabels = &v1alpha1.SizeLabels{Images: []v1alpha1.ImageChoice{
+			{Name: "noble", TemplateRef: v1alpha1.LocalObjectReference{Name: "one"}},
+			{Name: "trixie", TemplateRef: v1alpha1.LocalObjectReference{Name: "two"}},
+		}}
+	})
+	w.queueJobs(1)
+
+	job := getObject(w, w.namespace, "job-1", &v1alpha1.RunnerJob{})
+	job.Spec.Labels = []string{"linux", "image=noble"}
+
+	if err := env.Client.Update(w.Context(), job); err != nil {
+		w.Fatal(err)
+	}
+
+	w.reconcileAfter(0)
+
+	claims := w.listClaims()
+	w.requireTemplateCounts(map[string]int{"one": 1})
+	w.setClaimStatus(&claims[0], setWaiting(v1alpha1.ConditionPlaced, "NoCapacity"))
+	w.reconcileAfter(time.Second)
+	w.requireKept(claims)
+
+	w.setReady(getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(2 * time.Minute)
+	w.requireKept(claims)
+}
+
+// TestMachineWithAddressesOfItsOwnIsKept checks that a claim is not replaced if its own addresses are in dispute: its
+// machine may exist and run a job.
+func TestMachineWithAddressesOfItsOwnIsKept(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	claims := w.listClaims()
+	w.setClaimStatus(&claims[0], setWaiting(v1alpha1.ConditionAddressAllocated, "AddressConflict"))
+	w.reconcileAfter(time.Second)
+	w.requireKept(claims)
+}
+
+// TestOldStatusReplacesNoMachine starts the operator when the status of a cluster is old, because it was not ready when the
+// operator ended.
+func TestOldStatusReplacesNoMachine(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	claims := w.listClaims()
+	cluster := getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{})
+	w.setReady(cluster, metav1.ConditionFalse)
+
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.reconciler = &runnerpool.Reconciler{
+		Client: w.reconciler.Client, Live: w.reconciler.Live, Clock: w.clock, Recorder: w.reconciler.Recorder,
+		Platforms: w.reconciler.Platforms, Runner: w.reconciler.Runner,
+	}
+	w.reconcileAfter(time.Second)
+	w.requireKept(claims)
+
+	w.setReady(cluster, metav1.ConditionTrue)
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(2 * time.Minute)
+	w.requireKept(claims)
+}
+
+// TestPreparedStandbySurvivesItsCluster checks that machines on standby whose cluster is not ready for a while are kept,
+// and that jobs meanwhile get machines from the other template.
+func TestPreparedStandbySurvivesItsCluster(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = &v1alpha1.Warm{Stopped: 2} })
+	w.reconcileAfter(0)
+
+	standby := w.requireClaims(0, 2)
+	for i := range standby {
+		w.setClaimStatus(&standby[i], setPrepared)
+	}
+
+	w.setReady(getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(2 * time.Minute)
+	w.requireKept(standby)
+
+	w.queueJobs(1)
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(time.Second)
+	w.requireClaims(1, 2)
+	w.requireKept(standby)
+	w.requireTemplateCounts(map[string]int{"one": 2, "two": 1})
+}
