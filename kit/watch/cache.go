@@ -5,10 +5,26 @@ package watch
 
 import (
 	"context"
+	"net/http"
+	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 )
+
+// mappingTimeout is the timeout of one discovery call for a cache.
+const mappingTimeout = 4 * time.Second
+
+// NewMapper is a MapperProvider of a manager. A source that starts discovers the resource of its kind if it is not known yet.
+// The call takes no context, and the cache cannot end meanwhile, so the call has a timeout.
+func NewMapper(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, error) {
+	limited := *httpClient
+	limited.Timeout = mappingTimeout
+
+	return apiutil.NewDynamicRESTMapper(config, &limited)
+}
 
 // NewCache returns a function that creates the cache of a manager. ctx is the context of the manager's Start. A manager
 // whose ctx ends while its caches sync waits for them, without an end if the API server does not respond. With this

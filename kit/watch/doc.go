@@ -7,6 +7,7 @@
 //     a hypervisor task ends, a machine reports, a CI platform responds, or work on a host is complete
 //   - [ListRequests] returns the objects that an event about another object affects, and [ListAll] all
 //     objects of a kind, page by page
+//   - [NewCache] and [NewMapper] let a manager end in time while its caches start
 //   - [NewTransform] makes the objects of a cache smaller
 //   - [Gate] waits for kinds whose CustomResourceDefinitions are installed or upgraded after the
 //     operator. It logs once that it waits, and then starts the controllers that need the kinds

@@ -77,8 +77,8 @@ func ForEachIn[T client.Object](
 
 // ListRequests returns a reconcile request for each listed object for which isAffected returns
 // true. If isAffected is nil, it returns a request for every object. ListRequests is meant for
-// event handlers that read a cache. isAffected must not change the object. It returns nil if the list fails, because a cache fails only
-// when the process shuts down.
+// event handlers that read a cache. isAffected must not change the object. It returns nil if the list fails, because a
+// cache fails only when the process shuts down.
 func ListRequests[T client.Object](
 	ctx context.Context, cache client.Reader, list client.ObjectList, isAffected func(T) bool, options ...client.ListOption,
 ) []reconcile.Request {

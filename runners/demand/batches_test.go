@@ -6,12 +6,14 @@ package demand_test
 import (
 	"context"
 	"log/slog"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -75,9 +77,15 @@ func TestBurstIsMovedIntoTheLedger(t *testing.T) {
 		group.Go(func() {
 			// On a busy computer the receiver rejects some webhooks with 503, and the test sends these again,
 			// as a platform would.
-			code, err := http.StatusServiceUnavailable, error(nil)
+			// The pause grows, because each attempt costs calls to the API server: without it, all of them may time out
+			// again and again.
+			code, err, pause := http.StatusServiceUnavailable, error(nil), 100*time.Millisecond
 			for code == http.StatusServiceUnavailable && err == nil {
 				code, err = sendWebhook(t.Context(), server.Client(), server.URL, newWebhookRequest(newWebhookBody(repository, i+1, "queued", "self-hosted"), "s"))
+				if code == http.StatusServiceUnavailable {
+					time.Sleep(time.Duration(rand.Int64N(int64(pause))))
+					pause = min(2*pause, 5*time.Second)
+				}
 			}
 
 			if code != http.StatusAccepted || err != nil {

@@ -45,10 +45,11 @@ func (f *Fleet) newScopedManager(ctx context.Context, account string, logger *sl
 		Scheme:                 f.Env.Scheme,
 		Logger:                 log.ToLogr(logger),
 		NewCache:               watch.NewCache(ctx),
+		MapperProvider:         watch.NewMapper,
 		Metrics:                metricsserver.Options{BindAddress: "0"},
 		HealthProbeBindAddress: "0",
 		Cache: cache.Options{
-			DefaultNamespaces: namespaces, DefaultTransform: cache.TransformStripManagedFields(),
+			DefaultNamespaces: namespaces, DefaultTransform: watch.NewTransform(),
 			// HypervisorClusters have no namespace. Select only those of this fleet.
 			ByObject: map[client.Object]cache.ByObject{
 				&v1alpha1.HypervisorCluster{}: {Label: labels.SelectorFromSet(labels.Set{fleetLabel: f.Cluster})},

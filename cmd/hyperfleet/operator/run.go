@@ -202,6 +202,7 @@ func newManager(
 	mgr, err := ctrl.NewManager(kube, ctrl.Options{
 		Scheme:                 scheme,
 		NewCache:               watch.NewCache(ctx),
+		MapperProvider:         watch.NewMapper,
 		Cache:                  cache.Options{DefaultTransform: watch.NewTransform(), DefaultNamespaces: listCachedNamespaces(cfg)},
 		Metrics:                metricsOptions(cfg.Metrics, reviewConfig),
 		HealthProbeBindAddress: cfg.Health.BindAddress,
