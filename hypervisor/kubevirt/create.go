@@ -142,8 +142,10 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return reserved, err
 	}
 
-	if err := p.checkFreeDevices(ctx, spec.Shape); err != nil {
-		return reserved, err
+	if !spec.Standby { // a standby machine needs its devices later
+		if err := p.checkFreeDevices(ctx, spec.Shape); err != nil {
+			return reserved, err
+		}
 	}
 
 	for {
@@ -324,6 +326,10 @@ func (p *Provider) advanceExisting(
 	case hypervisor.StatePrepared, hypervisor.StateCreating:
 		// A machine that is not halted was started already.
 		if runStrategyOf(vm) == virtv1.RunStrategyHalted && !spec.Standby {
+			if err := p.checkFreeDevices(ctx, spec.Shape); err != nil {
+				return m, err
+			}
+
 			return p.startVM(ctx, vm, m, seed)
 		}
 	case hypervisor.StateRunning, hypervisor.StateStopped:

@@ -4,6 +4,7 @@
 package kubevirt_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -44,6 +45,35 @@ func TestDevicesOfOneNode(t *testing.T) {
 	}
 
 	if _, err := p.Reserve(t.Context(), spec); !hypervisor.Is(err, hypervisor.NoCapacity) {
+		t.Errorf("want an error of kind NoCapacity, got %v", err)
+	}
+}
+
+// A standby machine is created while all devices are in use, and waits for one when it is to start.
+func TestStandbyMachineWaitsForDevice(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	p := s.newProvider(s.config(), env.Config)
+
+	newSpec := func(n int) hypervisor.MachineSpec {
+		spec := newMachineSpec()
+		spec.Owner.Name, spec.Owner.UID = fmt.Sprint("claim-", n), fmt.Sprintf("c0000000-0000-4000-8000-%012d", n)
+		spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 1, GPU: true}}
+
+		return spec
+	}
+
+	for n := range len(s.nodes) * devicesPerNode {
+		s.advanceTo(p, newSpec(n), hypervisor.StateRunning)
+	}
+
+	spec := newSpec(len(s.nodes) * devicesPerNode)
+	spec.Standby = true
+	spec = s.advanceTo(p, spec, hypervisor.StatePrepared)
+	spec.Standby = false
+
+	if _, err := p.Start(t.Context(), spec, newSeed); !hypervisor.Is(err, hypervisor.NoCapacity) {
 		t.Errorf("want an error of kind NoCapacity, got %v", err)
 	}
 }
