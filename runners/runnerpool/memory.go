@@ -266,11 +266,11 @@ func isActivatedWithoutCapacity(claim *v1alpha1.MachineClaim) bool {
 }
 
 // isNoCapacity reports whether a condition's reason means that a claim waits for capacity: its
-// nodes are full, or excluded after failures.
+// nodes are full, or excluded after failures, or another VM has the device of the machine.
 func isNoCapacity(reason string) bool {
 	reason = v1alpha1.CurrentReason(reason)
 
-	return reason == "NoCapacity" || reason == "NodeExcluded"
+	return reason == "NoCapacity" || reason == "NodeExcluded" || reason == "DeviceInUse"
 }
 
 const (

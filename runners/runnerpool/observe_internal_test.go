@@ -378,3 +378,21 @@ func TestStateOfDeletedPoolsIsFreed(t *testing.T) { //nolint:paralleltest // it 
 		}
 	})
 }
+
+// A machine from standby whose device a VM of others has cannot start on its node.
+func TestActivatedMachineWithoutDeviceIsReplaced(t *testing.T) {
+	t.Parallel()
+
+	for reason, want := range map[string]bool{"NoCapacity": true, "DeviceInUse": true, "StartFailed": false} {
+		claim := &v1alpha1.MachineClaim{Status: v1alpha1.MachineClaimStatus{
+			Times: &v1alpha1.MachineTimes{Activated: &metav1.MicroTime{Time: time.Now()}},
+			Conditions: []metav1.Condition{
+				{Type: v1alpha1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: reason},
+			},
+		}}
+
+		if got := isActivatedWithoutCapacity(claim); got != want {
+			t.Errorf("a machine that waits with the reason %s is replaced: %t, want %t", reason, got, want)
+		}
+	}
+}
