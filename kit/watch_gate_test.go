@@ -180,3 +180,38 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// A gate ends at once while the API server does not respond.
+func TestGateEndsWhileItChecks(t *testing.T) {
+	t.Parallel()
+
+	end, asked := make(chan struct{}), make(chan struct{}, 1)
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+
+		<-end
+	}))
+	t.Cleanup(server.Close)
+	t.Cleanup(func() { close(end) })
+
+	gate := &watch.Gate{
+		Area: "machines", Kinds: []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
+		Manager: &recordingManager{host: server.URL}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- gate.Start(ctx) }()
+
+	<-asked
+	cancel()
+
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(8 * time.Second): // the operator's timeout
+		t.Error("the gate does not end")
+	}
+}

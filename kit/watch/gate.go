@@ -104,9 +104,11 @@ func (g *Gate) Start(ctx context.Context) error {
 	logged := false
 
 	for {
-		missing, err := g.findMissing(ctx, api)
+		missing, err := g.check(ctx, api)
 
 		switch {
+		case ctx.Err() != nil:
+			return nil
 		case err != nil:
 			g.Log.WarnContext(ctx, "checking for the kinds that an area needs failed, retrying",
 				"area", g.Area, "error", err)
@@ -126,6 +128,29 @@ func (g *Gate) Start(ctx context.Context) error {
 			return nil
 		case <-g.Clock.After(g.interval()):
 		}
+	}
+}
+
+// check returns what findMissing returns, and ends with ctx. Discovery calls take no context, and last longer than the
+// operator may take to end if the API server does not respond.
+func (g *Gate) check(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
+	var (
+		missing []string
+		err     error
+		done    = make(chan struct{})
+	)
+
+	go func() {
+		defer close(done)
+
+		missing, err = g.findMissing(ctx, api)
+	}()
+
+	select {
+	case <-done:
+		return missing, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
 	}
 }
 
