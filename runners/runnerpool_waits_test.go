@@ -155,3 +155,37 @@ func TestPreparedStandbySurvivesItsCluster(t *testing.T) {
 	w.requireKept(standby)
 	w.requireTemplateCounts(map[string]int{"one": 2, "two": 1})
 }
+
+// TestMachineWaitsForSharedAddressPool checks that a machine that waits for an address keeps its place in the queue of the
+// pool if all templates share the pool.
+func TestMachineWaitsForSharedAddressPool(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolFixture(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.Placement = &v1alpha1.Placement{TemplateRefs: []v1alpha1.LocalObjectReference{{Name: "two"}}}
+	})
+
+	one := getObject(w, w.namespace, "one", &v1alpha1.HypervisorMachineTemplate{})
+	one.Spec.Network = &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{
+		Pool: &v1alpha1.AddressPool{Addresses: []v1alpha1.AddressRange{"10.9.0.10-10.9.0.19"}, PrefixLengthV4: 24},
+	}}
+
+	if err := env.Client.Update(w.Context(), one); err != nil {
+		w.Fatal(err)
+	}
+
+	two := &v1alpha1.HypervisorMachineTemplate{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "two"}, Spec: *one.Spec.DeepCopy(),
+	}
+	env.Create(w, two)
+	w.setReady(two, metav1.ConditionTrue)
+
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	claims := w.listClaims()
+	w.setClaimStatus(&claims[0], setWaiting(v1alpha1.ConditionAddressAllocated, "PoolExhausted"))
+	w.reconcileAfter(time.Second)
+	w.reconcileAfter(2 * time.Minute)
+	w.requireKept(claims)
+}

@@ -171,18 +171,31 @@ func (r *outages) record(template string, isUnusable bool, now time.Time) time.T
 // machine stops waiting, its cluster may still be full. The zero value is ready to use.
 type fullClusters struct{ templates map[string]time.Time }
 
-// record records the templates whose claims wait for capacity.
-func (r *fullClusters) record(claims []v1alpha1.MachineClaim, now time.Time) {
+// record records the templates whose claims wait for capacity or an address, and those of the sources that share the
+// address pool.
+func (r *fullClusters) record(claims []v1alpha1.MachineClaim, sources []source, now time.Time) {
+	if r.templates == nil {
+		r.templates = map[string]time.Time{}
+	}
+
 	for i := range claims {
-		if !isWaitingForCapacity(&claims[i]) && !isWaitingForAddress(&claims[i]) {
+		name, needsAddress := claims[i].Spec.TemplateRef.Name, isWaitingForAddress(&claims[i])
+		if !needsAddress && !isWaitingForCapacity(&claims[i]) {
 			continue
 		}
 
-		if r.templates == nil {
-			r.templates = map[string]time.Time{}
+		r.templates[name] = now
+
+		own := slices.IndexFunc(sources, func(s source) bool { return s.name == name })
+		if own < 0 || !needsAddress {
+			continue
 		}
 
-		r.templates[claims[i].Spec.TemplateRef.Name] = now
+		for j := range sources {
+			if sources[own].sharesAddressPool(&sources[j]) {
+				r.templates[sources[j].name] = now
+			}
+		}
 	}
 }
 

@@ -148,7 +148,7 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 
-	s.fullClusters.record(out.claims, now)
+	s.fullClusters.record(out.claims, s.sources, now)
 	s.startups.record(out.claims)
 	s.assessClaims(out, notCachedBySource)
 

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -42,6 +43,27 @@ type source struct {
 }
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
+
+// sharesAddressPool reports whether the machines of two sources certainly get their addresses from the same pool.
+func (s *source) sharesAddressPool(other *source) bool {
+	if s.template == nil || other.template == nil {
+		return false
+	}
+
+	a, b := &s.template.Spec, &other.template.Spec
+
+	return a.Network.AddressPool() != nil && a.HypervisorClusterRef == b.HypervisorClusterRef &&
+		reflect.DeepEqual(a.Network, b.Network) && kubevirtNetwork(a) == kubevirtNetwork(b)
+}
+
+// kubevirtNetwork returns the network that a template for KubeVirt names, or "".
+func kubevirtNetwork(spec *v1alpha1.HypervisorMachineTemplateSpec) string {
+	if spec.Template.KubeVirt == nil {
+		return ""
+	}
+
+	return spec.Template.KubeVirt.Network
+}
 
 // isOutdated reports whether a claim was created from an earlier template or workload. If the
 // template is unusable, it returns false, because no replacement could be created. If the template
