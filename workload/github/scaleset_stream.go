@@ -146,12 +146,15 @@ type listener struct {
 	renewedStatistics *statistics
 }
 
+// closeTimeout is the timeout of the call that closes a session. It is shorter than the operator may take to end.
+const closeTimeout = 3 * time.Second
+
 func (l *listener) close(ctx context.Context) {
 	l.mu.Lock()
 	l.isLive = false
 	l.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), l.timeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), min(l.timeout, closeTimeout))
 	defer cancel()
 
 	// Ignore the error, because the service closes an abandoned session itself.

@@ -532,3 +532,45 @@ func TestScaleSetKeepsSecrets(t *testing.T) {
 		}
 	}
 }
+
+// A stream ends in time, and with it the operator, while the service does not answer that the session is closed.
+func TestScaleSetEndsBesideASilentService(t *testing.T) {
+	t.Parallel()
+
+	server := githubtest.New(t, newQuickPollOptions())
+	silent := func(next http.RoundTripper) http.RoundTripper {
+		return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+			if r.Method == http.MethodDelete && strings.Contains(r.URL.Path, "/sessions") {
+				<-r.Context().Done()
+
+				return nil, r.Context().Err()
+			}
+
+			return next.RoundTrip(r)
+		})
+	}
+
+	p, err := github.New(github.Config{Settings: newSetConfig(server), Transport: silent})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	jobs := newJobLedger(1)
+	stop := startStream(t, p, jobs)
+
+	queueJobs(server, 1)
+	timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
+
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+
+		_ = stop()
+	}()
+
+	select {
+	case <-ended:
+	case <-time.After(8 * time.Second): // the operator's timeout
+		t.Error("the stream does not end")
+	}
+}
