@@ -46,6 +46,7 @@ func listOptional() map[string]string {
 		"HyperFleetVM VM.GuestAgent.Audit":           "without it the addresses of machines are unknown, which is only a warning",
 		"HyperFleetShell VM.Console":                 "only consoles need it",
 		"HyperFleetShell VM.GuestAgent.Unrestricted": "only commands in machines need it",
+		"HyperFleetDevice Mapping.Use":               "only machines with devices need it",
 		"HyperFleetPool Pool.Audit":                  "the operator only names the pool, and does not read it",
 	}
 }
