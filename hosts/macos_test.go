@@ -321,7 +321,7 @@ func TestMacOSUpdatesThatFail(t *testing.T) {
 	}{
 		{machost.UpdateFaultNone, false, time.Hour, "UpdateNotOffered: Apple does not offer macOS"},
 		{machost.UpdateDiskFull, true, time.Hour, "NotEnoughDisk: Not enough free disk space"},
-		{machost.UpdateDownloadHangs, true, 3 * time.Second, "UpdateTimedOut: the update was stopped"},
+		{machost.UpdateDownloadHangs, true, 10 * time.Second, "UpdateTimedOut: the update was stopped"},
 	} {
 		version := fmt.Sprintf("15.4.%d", i+1)
 		offers := []string{"15.9"}
