@@ -5,6 +5,8 @@ package machineclaim
 
 import (
 	"context"
+	"net"
+	"strings"
 	"testing"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +27,11 @@ func TestPhasesOfClaims(t *testing.T) {
 
 	if ref := h.scope.claim.Status.VMRef; ref.HypervisorCluster != "lab" || ref.VMID == "" || ref.Node == "" {
 		t.Errorf("the machine is %+v", ref)
+	}
+
+	mac, config := h.scope.claim.Status.NetworkInfo.MACAddress, h.pve.Snapshot().CreatedVMs()[0].Config["net0"]
+	if _, err := net.ParseMAC(mac); err != nil || !strings.Contains(strings.ToLower(config), strings.ToLower(mac)) {
+		t.Errorf("the MAC address %q is not that of %q: %v", mac, config, err)
 	}
 
 	drain := func(ctx context.Context, s *scope) step.Result {
