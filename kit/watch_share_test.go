@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 	"unsafe"
@@ -40,7 +41,7 @@ func decodeClaim(tb testing.TB, number int) *v1alpha1.MachineClaim {
 		},
 		Status: v1alpha1.MachineClaimStatus{
 			Phase: v1alpha1.MachineClaimReady,
-			VMRef: &v1alpha1.VMReference{HypervisorCluster: "datacenter-1", Node: "node-17", VMID: fmt.Sprint(100_000 + number)},
+			VMRef: &v1alpha1.VMReference{HypervisorCluster: "datacenter-1", Node: "node-17", VMID: strconv.Itoa(100_000 + number)},
 		},
 	}
 

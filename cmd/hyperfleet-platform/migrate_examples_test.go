@@ -42,7 +42,7 @@ func TestUpstreamExamples(t *testing.T) {
 		// An event has an ID also if message_data names none.
 		"sentinel/blank-id.yaml": {kind: "configuration of Sentinel"},
 		"sentinel/unknown-key.yaml": {"configuration of Sentinel", []string{
-			"unknown-key.yaml:7:15: resouce_type: unknown key (remove it, or write what it should do here by hand)",
+			"unknown-key.yaml:7:15: resource_typ: unknown key (remove it, or write what it should do here by hand)",
 		}},
 		"sentinel/values.yaml": {kind: "Helm values of Sentinel"},
 		"sentinel/broker.yaml": {kind: "configuration of the broker"},

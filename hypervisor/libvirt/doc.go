@@ -19,12 +19,12 @@
 // Most machines are transient: libvirt forgets their domain when it is off, and only the disk is left. The
 // mark is then the deletion of the ISO. The ISO is created before the disk, so these are the states:
 //
-//	domain  ISO  disk   the machine
-//	no      yes  maybe  was not started
-//	paused  yes  yes    is being started
-//	paused  no   yes    may be resumed
-//	runs    no   yes    runs
-//	no      no   yes    ran and is off
+//	domain   ISO      disk    the machine
+//	missing  present  any     was not started
+//	paused   present  exists  is being started
+//	paused   deleted  exists  may be resumed
+//	running  deleted  exists  runs
+//	missing  deleted  exists  ran and is off
 //
 // The volumes show this only while they can be listed, so an unknown machine of a host whose pool is not active is neither
 // gone nor created. A start needs an ISO, and the ISO that an earlier process has left is replaced together with the disk.

@@ -196,7 +196,7 @@ func newDelayer(t *testing.T, path string) *delayer {
 func (d *delayer) pass(client net.Conn, isFirst bool) {
 	defer client.Close()
 
-	server, err := net.Dial("unix", shared.Socket()) //nolint:noctx // the connection ends with the client's
+	server, err := net.Dial("unix", shared.Socket())
 	if err != nil {
 		return
 	}

@@ -107,8 +107,7 @@ func (g *Gate) Start(ctx context.Context) error {
 		missing, err := g.check(ctx, api)
 
 		switch {
-		case ctx.Err() != nil:
-			return nil
+		case ctx.Err() != nil: // it ends below
 		case err != nil:
 			g.Log.WarnContext(ctx, "checking for the kinds that an area needs failed, retrying",
 				"area", g.Area, "error", err)

@@ -62,8 +62,8 @@ func (s *sharedTexts) walk(v reflect.Value) {
 			s.walk(v.Elem())
 		}
 	case reflect.Struct:
-		for i := range v.NumField() {
-			if field := v.Field(i); field.CanSet() {
+		for _, field := range v.Fields() {
+			if field.CanSet() {
 				s.walk(field)
 			}
 		}

@@ -205,10 +205,10 @@ topic: events
 			left: []string{"line 2, column 15: resource_typ: unknown key", "version: v2 has no counterpart (the API has one version)"},
 		},
 		"Sentinel with typos whose values are empty": {
-			in: "resource_type: clusters\nresouce_selector: []\nmessage_dta: {}\ntopc:\nclients: {hyperfleet_api: {auth: {}}, brokr: {}}\n" +
+			in: "resource_type: clusters\nresource_selectr: []\nmessage_dta: {}\ntopc:\nclients: {hyperfleet_api: {auth: {}}, brokr: {}}\n" +
 				"log:\nresource_selector: []\n",
 			left: []string{
-				"line 2, column 19: resouce_selector: unknown key", "line 3, column 14: message_dta: unknown key",
+				"line 2, column 19: resource_selectr: unknown key", "line 3, column 14: message_dta: unknown key",
 				"topc: unknown key", "line 5, column 46: clients.brokr: unknown key",
 			},
 		},

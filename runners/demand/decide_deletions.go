@@ -43,16 +43,22 @@ func (p *plan) expire() []Deletion {
 	return deletions
 }
 
-// stuckMessages explain the deletion of machines that cannot be started now.
-var stuckMessages = map[string]string{
-	DeleteNoCapacity: "its cluster or node has no free capacity; the pool creates a machine elsewhere",
-	DeleteNoAddress:  "its template's address pool gives it no address; the pool creates a machine from another template",
-	DeleteNotReady:   "its template or cluster is not ready; the pool uses another template",
-	DeleteNamesake:   "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name",
-}
-
+// newStuckDeletion returns the deletion of a machine that cannot be started now.
 func newStuckDeletion(claim Claim) Deletion {
-	return Deletion{claim.Name, claim.Stuck, stuckMessages[claim.Stuck]}
+	message := ""
+
+	switch claim.Stuck {
+	case DeleteNoCapacity:
+		message = "its cluster or node has no free capacity; the pool creates a machine elsewhere"
+	case DeleteNoAddress:
+		message = "its template's address pool gives it no address; the pool creates a machine from another template"
+	case DeleteNotReady:
+		message = "its template or cluster is not ready; the pool uses another template"
+	case DeleteNamesake:
+		message = "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name"
+	}
+
+	return Deletion{claim.Name, claim.Stuck, message}
 }
 
 // deleteStuck removes the machines from the plan that wait for something while other machines could be started, and

@@ -5,6 +5,7 @@ package pve_test
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -43,7 +44,7 @@ func TestDevicesOfMachines(t *testing.T) {
 		1000: "mapping=gpu", 1001: "mapping=gpu", 1002: "mapping=gpu", 1003: "mapping=first", 1004: "mapping=changed",
 		1005: "mapping=pulled", 1006: "mapping=elsewhere", 1007: "mapping=gpu,pcie=1", 1008: "mapping=first,mdev=nvidia-47",
 	} {
-		root.clone(fmt.Sprint(id), nil)
+		root.clone(strconv.Itoa(id), nil)
 		root.mustDo("PUT", fmt.Sprintf("/nodes/pve1/qemu/%d/config", id), formData{"hostpci0": option})
 	}
 	for _, tc := range []struct {

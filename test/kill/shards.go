@@ -83,7 +83,7 @@ func allowShard(t testing.TB, env *kube.Env, account, operatorNamespace, namespa
 				object.SetNamespace(namespaced)
 			}
 
-			if err := env.Client.Create(t.Context(), object); client.IgnoreAlreadyExists(err) != nil {
+			if err := client.IgnoreAlreadyExists(env.Client.Create(t.Context(), object)); err != nil {
 				t.Fatal(err)
 			}
 		}

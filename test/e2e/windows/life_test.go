@@ -108,7 +108,7 @@ func (w *wine) installImage() {
 		w.write(filepath.Join(w.drive(), name), text)
 	}
 
-	w.write(filepath.Join(w.drive(), "actions runner/run.cmd"), []byte(runScript))
+	w.write(filepath.Join(w.drive(), "actions runner", "run.cmd"), []byte(runScript))
 	w.stop()
 }
 

@@ -98,7 +98,7 @@ type windowsCase struct {
 }
 
 // asPlatform returns a change to the configuration of another platform.
-func asPlatform(platform, program string, jobID string) func(*api.Config, string) {
+func asPlatform(platform, program, jobID string) func(*api.Config, string) {
 	return func(c *api.Config, _ string) {
 		c.Platform, c.JITConfig, c.RunnerToken, c.JobID = platform, "", secret, jobID
 		c.RegistrationURL, c.Runner.Program = "https://ci.example/a b?x=1&y=%PATH%", program
@@ -258,7 +258,7 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 			checkLog(t, test, name, last.Log, string(out))
 
 			// The work folder stays under Wine 8, which does not have the call that deletes folders.
-			for _, name := range []string{file, filepath.Join(root, "opt/hyperfleet/runner-token"), filepath.Join(root, "work folder/.runner")} {
+			for _, name := range []string{file, filepath.Join(root, "opt", "hyperfleet", "runner-token"), filepath.Join(root, "work folder", ".runner")} {
 				if _, err := os.Stat(name); !os.IsNotExist(err) {
 					t.Errorf("%s is left: %v", name, err)
 				}

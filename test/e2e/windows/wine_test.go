@@ -36,7 +36,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 
-	defer os.RemoveAll(folder) //nolint:errcheck // a temporary folder
+	defer os.RemoveAll(folder)
 
 	return m.Run()
 }
