@@ -15,7 +15,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
-	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 )
 
 // silentHost passes connections on to libvirtd, except for its events, which it counts.
@@ -117,8 +116,6 @@ func TestSilentHostIsListed(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(s.dir, "silent")
 	silent := newSilentHost(t, socket)
-	config := s.config
-	config.Hosts = []hypervisor.Host{{Name: "host-1", URI: "qemu+unix:///session?socket=" + socket, StoragePool: s.name}}
 
 	var wakes atomic.Int64
 
@@ -126,13 +123,7 @@ func TestSilentHostIsListed(t *testing.T) {
 	options.ListInterval = 100 * time.Millisecond
 	options.Wake = func(hypervisor.Owner) { wakes.Add(1) }
 
-	p, err := libvirt.New(config, options)
-	s.must(err)
-	t.Cleanup(p.Close)
-
-	spec := newTransientSpec()
-	_, err = conformance.Create(t.Context(), p, &spec, newSeed)
-	s.must(err)
+	p, spec := s.createThrough(socket, options)
 	s.shutDown(spec.ID)
 	s.eventually("a list wakes the owner", func() bool { return wakes.Load() > 0 })
 

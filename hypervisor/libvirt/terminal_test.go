@@ -20,7 +20,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
-	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 )
 
 // defineBootMenu defines a template whose firmware waits for the key ESC, and then shows a menu.
@@ -253,16 +252,7 @@ func TestTerminalIsOpenBeforeItsHostIsLeft(t *testing.T) {
 	s := newSite(t)
 	socket := filepath.Join(s.dir, "delayed")
 	delayed := newDelayer(t, socket)
-	config := s.config
-	config.Hosts = []hypervisor.Host{{Name: "host-1", URI: "qemu+unix:///session?socket=" + socket, StoragePool: s.name}}
-
-	p, err := libvirt.New(config, newOperator())
-	s.must(err)
-	t.Cleanup(p.Close)
-
-	spec := newTransientSpec()
-	_, err = conformance.Create(t.Context(), p, &spec, newSeed)
-	s.must(err)
+	p, spec := s.createThrough(socket, newOperator())
 
 	terminal, ok := p.(hypervisor.Terminal)
 	if !ok {

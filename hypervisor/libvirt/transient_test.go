@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
 )
 
 func newOperator() hypervisor.Options { return hypervisor.Options{OperatorUID: "operator"} }
@@ -33,6 +34,24 @@ func newTransientSpec() hypervisor.MachineSpec {
 		Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: "uid", Pool: "pool"},
 		Template: hypervisor.TemplateRef{Name: template}, Shape: hypervisor.Shape{CPU: 1, Memory: 64 * mebibyte, Linked: true},
 	}
+}
+
+// createThrough creates a machine over another socket of the host.
+func (s *site) createThrough(socket string, options hypervisor.Options) (hypervisor.Connection, hypervisor.MachineSpec) {
+	s.t.Helper()
+
+	config := s.config
+	config.Hosts = []hypervisor.Host{{Name: "host-1", URI: "qemu+unix:///session?socket=" + socket, StoragePool: s.name}}
+
+	p, err := libvirt.New(config, options)
+	s.must(err)
+	s.t.Cleanup(p.Close)
+
+	spec := newTransientSpec()
+	_, err = conformance.Create(s.t.Context(), p, &spec, newSeed)
+	s.must(err)
+
+	return p, spec
 }
 
 // createUntil creates a machine in a process that ends right before or right after its first call of the operation.
