@@ -18,9 +18,11 @@ import (
 	"testing"
 	"time"
 
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
@@ -32,6 +34,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/silence"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestCommandsEnd checks that each command that calls the API server ends in time after SIGTERM while the API
@@ -99,6 +102,11 @@ func TestOperatorEnds(t *testing.T) {
 			switch {
 			case tc.isRunning, tc.server == "collector":
 				waitUntilReady(t, process, health)
+				timing.WaitUntil(t, "the operator leads", func() bool {
+					leases := &coordinationv1.LeaseList{}
+
+					return own.Client.List(t.Context(), leases, client.InNamespace(namespace)) == nil && len(leases.Items) > 0
+				})
 				server.Silence()
 				// Nothing shows that a call does not return. The operator renews its Lease every two seconds.
 				time.Sleep(3 * time.Second)
