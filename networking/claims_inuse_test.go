@@ -79,6 +79,35 @@ func TestRestoredClaimReplacesAddress(t *testing.T) {
 	}
 }
 
+// It gets another one also if the program owns a part of the condition, without which the rest would be invalid.
+func TestRestoredConditionKeepsNoAddress(t *testing.T) {
+	w := newClaimFixture(t)
+	w.createSmallTemplate()
+
+	claim := w.createClaim("a")
+	claim.Status.NetworkInfo = &v1alpha1.NetworkInfo{}
+	meta.SetStatusCondition(&claim.Status.Conditions, metav1.Condition{
+		Type: v1alpha1.ConditionAddressAllocated, Status: metav1.ConditionTrue, Reason: "Allocated", Message: "of another time",
+	})
+	w.must(env.Client.Status().Update(t.Context(), claim))
+	w.reconcileOnce(w.claims, claim)
+
+	used := claim.Status.NetworkInfo.Addresses[0]
+	w.reportPlaced(claim, hypervisor.ReasonAddressInUse, used+": machine 7 has it")
+
+	for range 4 { // as above
+		w.reconcileOnce(w.claims, claim)
+	}
+
+	if info := claim.Status.NetworkInfo; info == nil || len(info.Addresses) != 1 || info.Addresses[0] == used {
+		t.Errorf("the claim has %+v, want one other address than %s", info, used)
+	}
+
+	if !meta.IsStatusConditionTrue(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated) {
+		t.Errorf("the conditions are %+v", claim.Status.Conditions)
+	}
+}
+
 // A claim gets the addresses in its annotation only if the runners area has found its machine. Otherwise its author could
 // take any address, also those of others.
 func TestClaimDoesNotChooseItsAddress(t *testing.T) {

@@ -296,7 +296,9 @@ func (c *ClaimReconciler) reportNoAddress(ctx context.Context, claim *v1alpha1.M
 		return nil
 	}
 
-	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}, condition))
+	_, err := c.applyLess(ctx, claim, condition)
+
+	return claimstatus.IgnoreGone(err)
 }
 
 // clearStatus removes the condition and the addresses from the status.

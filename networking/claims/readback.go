@@ -13,6 +13,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -221,9 +222,40 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error
 	return true, nil
 }
 
+// applyLess applies a status without addresses, with these conditions alone. What another program has written stays: if it
+// has restored the status, the rest of it may be invalid without our part, such as a condition without a message. Then all
+// of it is removed first.
+func (c *ClaimReconciler) applyLess(
+	ctx context.Context, claim *v1alpha1.MachineClaim, conditions ...metav1.Condition,
+) (*unstructured.Unstructured, error) {
+	applied, err := c.writer().ApplyAndRead(ctx, claim, map[string]any{}, conditions...)
+	if !apierrors.IsInvalid(err) {
+		return applied, err
+	}
+
+	var restored v1alpha1.MachineClaim
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &restored); err != nil {
+		return nil, fmt.Errorf("get claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+
+	changed := restored.DeepCopy()
+	meta.RemoveStatusCondition(&changed.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+
+	if info := changed.Status.NetworkInfo; info != nil {
+		info.Addresses, info.AddressNetwork = nil, ""
+	}
+
+	patch := client.MergeFromWithOptions(&restored, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Status().Patch(ctx, changed, patch); err != nil {
+		return nil, fmt.Errorf("remove restored addresses of claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+
+	return c.writer().ApplyAndRead(ctx, claim, map[string]any{}, conditions...)
+}
+
 // removeAddresses removes the addresses from the status of a claim, whoever has written them.
 func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) error {
-	applied, err := c.writer().ApplyAndRead(ctx, claim, map[string]any{})
+	applied, err := c.applyLess(ctx, claim)
 	if err != nil {
 		return err
 	}
