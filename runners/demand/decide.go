@@ -54,7 +54,7 @@ type Claim struct {
 	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
 	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNoAddress,
-	// DeleteNotReady, DeleteNamesake or "".
+	// DeleteNotReady, StuckNamesake or "".
 	Stuck string
 }
 
@@ -116,8 +116,10 @@ const (
 	DeleteNoCapacity  = "NoCapacity"
 	DeleteNoAddress   = "NoAddress"
 	DeleteNotReady    = "TemplateNotReady"
-	DeleteNamesake    = hypervisor.ReasonNamesake
 )
+
+// StuckNamesake is the Stuck of a machine that waits for the end of an earlier machine of its name.
+const StuckNamesake = hypervisor.ReasonNamesake
 
 // Deletion is a machine to delete. The machine's claim removes the runner first. The platform refuses the
 // removal if the runner has taken a job in the meantime.
@@ -262,6 +264,14 @@ func newPlan(in Input) *plan {
 	p := &plan{in: in}
 
 	for _, claim := range in.Claims {
+		// It waits for its name. It is kept, because its claim proves that the earlier one is gone, so that the earlier
+		// machine is deleted.
+		if claim.Stuck == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
+			p.finishing++
+
+			continue
+		}
+
 		p.addClaim(claim)
 	}
 

@@ -54,8 +54,6 @@ func newStuckDeletion(claim Claim) Deletion {
 		message = "its template's address pool gives it no address; the pool creates a machine from another template"
 	case DeleteNotReady:
 		message = "its template or cluster is not ready; the pool uses another template"
-	case DeleteNamesake:
-		message = "the machine of an earlier MachineClaim of its name still exists; the pool creates one with another name"
 	}
 
 	return Deletion{claim.Name, claim.Stuck, message}

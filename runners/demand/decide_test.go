@@ -295,19 +295,17 @@ func TestDesired(t *testing.T) {
 				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNoCapacity, "stuck"), Reason: demand.ReasonReplacing,
 			},
 		},
-		"a machine that waits for an earlier one of its name is replaced": {
+		"a machine that waits for an earlier one of its name is kept and counts for no job": {
 			in: demand.Input{Max: 9, Queued: 2, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.DeleteNamesake}, newClaim("other", demand.ClaimBooting, 0),
+				{Name: "stuck", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake}, newClaim("other", demand.ClaimBooting, 0),
 			}},
-			want: demand.Decision{
-				Desired: 2, Create: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing,
-			},
+			want: demand.Decision{Desired: 2, Create: 1, Reason: demand.ReasonScalingUp},
 		},
-		"a machine for standby that waits for an earlier one of its name is replaced": {
+		"a machine for standby that waits for an earlier one of its name is kept, and the standby gets another": {
 			in: demand.Input{Max: 9, WarmStopped: 1, Claims: []demand.Claim{
-				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Stuck: demand.DeleteNamesake},
+				{Name: "stuck", State: demand.ClaimStandby, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake},
 			}},
-			want: demand.Decision{CreateStandby: 1, Delete: newDeletions(demand.DeleteNamesake, "stuck"), Reason: demand.ReasonReplacing},
+			want: demand.Decision{CreateStandby: 1, Reason: demand.ReasonScalingUp},
 		},
 		"a prepared machine on standby that cannot be started is kept, and a job gets a new machine": {
 			in: demand.Input{Max: 9, Queued: 1, WarmStopped: 1, Claims: []demand.Claim{

@@ -56,7 +56,7 @@ func newInput(seed int64) demand.Input {
 		created := getStartTime().Add(-time.Duration(rng.IntN(1800)) * time.Second)
 		stuck := ""
 		if rng.IntN(8) == 0 {
-			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNamesake, demand.DeleteNotReady}[rng.IntN(3)]
+			stuck = []string{demand.DeleteNoCapacity, demand.DeleteNotReady}[rng.IntN(2)]
 		}
 
 		in.Claims = append(in.Claims, demand.Claim{

@@ -290,7 +290,7 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own *source, canUseOtherSource bool) string {
 	switch {
 	case isWaitingForNamesake(claim): // it may run a job for hours
-		return demand.DeleteNamesake
+		return demand.StuckNamesake
 	case isActivatedWithoutCapacity(claim): // it can start only on its node, and a new machine may fit on another one
 		return demand.DeleteNoCapacity
 	case !canUseOtherSource:
