@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -119,6 +120,8 @@ type ListenOptions struct {
 	// Address is host:port. If Address is empty, the server listens on a free port of the loopback
 	// address.
 	Address string
+	// Listener, if set, accepts the connections in place of a socket on Address.
+	Listener net.Listener
 	// ClientCAs, if set, makes the listener require a client certificate that one of these CAs has
 	// signed. A TLS-terminating proxy in front of a cluster can have the same requirement.
 	ClientCAs *x509.CertPool
@@ -134,12 +137,9 @@ func (s *Server) Start(l ListenOptions) error {
 	if err != nil {
 		return err
 	}
-	if l.Address == "" {
-		l.Address = "127.0.0.1:0"
-	}
-	ln, err := (&net.ListenConfig{}).Listen(s.ctx, "tcp", l.Address)
+	ln, err := s.listen(l)
 	if err != nil {
-		return fmt.Errorf("listen on %s: %w", l.Address, err)
+		return err
 	}
 	cfg := &tls.Config{
 		Certificates: []tls.Certificate{certs.server}, MinVersion: tls.VersionTLS12,
@@ -160,6 +160,18 @@ func (s *Server) Start(l ListenOptions) error {
 		}
 	})
 	return nil
+}
+
+func (s *Server) listen(l ListenOptions) (net.Listener, error) {
+	if l.Listener != nil {
+		return l.Listener, nil
+	}
+	address := cmp.Or(l.Address, "127.0.0.1:0")
+	ln, err := (&net.ListenConfig{}).Listen(s.ctx, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("listen on %s: %w", address, err)
+	}
+	return ln, nil
 }
 
 // Close stops listening, ends all tasks and guests, and waits for their ends.

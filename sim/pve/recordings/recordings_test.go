@@ -22,9 +22,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
-
-	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 )
@@ -63,7 +62,7 @@ func TestRecordings(t *testing.T) {
 	for name, exchanges := range recordings {
 		t.Run(strings.TrimSuffix(name, ".jsonl"), func(t *testing.T) {
 			t.Parallel()
-			replayAll(t, newReplayer(t, name), exchanges, known)
+			synctest.Test(t, func(t *testing.T) { replayAll(t, newReplayer(t, name), exchanges, known) })
 		})
 	}
 }
@@ -143,12 +142,13 @@ func readDifferences(t *testing.T) map[string]struct{} {
 	return out
 }
 
-// replayer sends the requests of one file to one simulated cluster.
+// replayer sends the requests of one file to one simulated cluster. It runs in a bubble of testing/synctest, so that time
+// passes only while the simulator waits, and a slow computer changes no uptime and no report of a node.
 type replayer struct {
 	t       *testing.T
 	server  *pve.Server
 	client  *http.Client
-	clock   *clocktesting.FakeClock
+	dial    dialer
 	callers map[string]http.Header
 	// digest is that of the configuration that was read last.
 	digest string
@@ -159,14 +159,15 @@ type replayer struct {
 func newReplayer(t *testing.T, file string) *replayer {
 	t.Helper()
 
-	clk := clocktesting.NewFakeClock(time.Now())
+	time.Sleep(time.Until(recordedAt)) // a bubble begins in the year 2000
 
-	server, err := pve.New(newModel(file), pve.WithClock(clk))
+	server, err := pve.New(newModel(file))
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	if err := server.Start(pve.ListenOptions{}); err != nil {
+	dial := make(dialer)
+	if err := server.Start(pve.ListenOptions{Listener: dial}); err != nil {
 		t.Fatal(err)
 	}
 
@@ -174,14 +175,17 @@ func newReplayer(t *testing.T, file string) *replayer {
 		if err := server.Close(); err != nil {
 			t.Error(err)
 		}
+
+		time.Sleep(time.Minute) // TLS connections wait some seconds for the other side before they close
 	})
 
 	client := server.HTTPClient()
-	client.Timeout = time.Minute
+	client.Timeout = time.Hour // of the bubble's time
+	client.Transport.(*http.Transport).DialContext = dial.dialContext
 	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(client.CloseIdleConnections)
 
-	r := &replayer{t: t, server: server, client: client, clock: clk, upids: map[string]string{}}
+	r := &replayer{t: t, server: server, client: client, dial: dial, upids: map[string]string{}}
 	r.callers = newCallers(r)
 
 	for _, e := range presets[file] {
@@ -207,8 +211,7 @@ func (r *replayer) waitForTasks() {
 			return
 		}
 
-		time.Sleep(5 * time.Millisecond)
-		r.clock.Step(time.Second)
+		time.Sleep(time.Second)
 	}
 
 	r.t.Fatal("a task does not end")
@@ -220,7 +223,7 @@ func (r *replayer) replay(e exchange) []string {
 		return r.replayRaw(e)
 	}
 
-	r.clock.Step(replayStep)
+	time.Sleep(replayStep)
 	r.waitAsRecorded(e)
 
 	for range 200 {
@@ -234,30 +237,10 @@ func (r *replayer) replay(e exchange) []string {
 			return differences
 		}
 
-		time.Sleep(5 * time.Millisecond)
-		r.clock.Step(time.Second)
+		time.Sleep(time.Second)
 	}
 
 	return []string{"the task does not end"}
-}
-
-// do sends a request. While the simulator waits, time passes quickly.
-func (r *replayer) do(request *http.Request) (*http.Response, error) {
-	done := make(chan struct{})
-	defer close(done)
-
-	go func() {
-		for wait := 100 * time.Millisecond; ; wait = 2 * time.Millisecond {
-			select {
-			case <-done:
-				return
-			case <-time.After(wait):
-				r.clock.Step(time.Second)
-			}
-		}
-	}()
-
-	return r.client.Do(request)
 }
 
 func (r *replayer) replayOnce(e exchange) []string {
@@ -446,7 +429,7 @@ func (r *replayer) send(e exchange) (status int, reason string, body []byte, err
 		request.Header.Set("Content-Type", contentType)
 	}
 
-	response, err := r.do(request)
+	response, err := r.client.Do(request)
 	if err != nil {
 		return 0, "", nil, err
 	}
@@ -518,12 +501,12 @@ func (r *replayer) newMultipart(parts []part) (io.Reader, string) {
 
 // replayRaw sends the bytes of a request and compares the status line and the body of the response.
 func (r *replayer) replayRaw(e exchange) []string {
-	address := strings.TrimPrefix(r.server.URL(), "https://")
-
-	conn, err := tls.Dial("tcp", address, &tls.Config{InsecureSkipVerify: true}) // #nosec G402 -- the test's own server
+	plain, err := r.dial.dialContext(r.t.Context(), "", "")
 	if err != nil {
 		return []string{"connect: " + err.Error()}
 	}
+
+	conn := tls.Client(plain, &tls.Config{InsecureSkipVerify: true}) // #nosec G402 -- the test's own server
 	defer func() { _ = conn.Close() }()
 
 	_ = conn.SetDeadline(time.Now().Add(time.Second))

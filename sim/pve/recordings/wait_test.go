@@ -50,17 +50,16 @@ func (r *replayer) waitAsRecorded(e exchange) {
 				break
 			}
 
-			time.Sleep(2 * time.Millisecond)
-			r.clock.Step(100 * time.Millisecond)
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
 
 	if strings.HasSuffix(e.ID, "/no quorum: /nodes as op") { // the recording waited until the quorum was lost
-		r.clock.Step(time.Minute)
+		time.Sleep(time.Minute)
 	}
 
 	if found := recordedWait.FindStringSubmatch(e.ID); found != nil {
 		seconds, _ := strconv.Atoi(found[1])
-		r.clock.Step(time.Duration(seconds) * time.Second)
+		time.Sleep(time.Duration(seconds) * time.Second)
 	}
 }
