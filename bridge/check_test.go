@@ -20,6 +20,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // testRequest is a request that passes all checks until a test changes it, and the facts that it is
@@ -84,10 +85,10 @@ func TestEachCheckRejectsRequest(t *testing.T) {
 	t.Parallel()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	must.Do(t, err)
 
 	rsaKey, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
+	must.Do(t, err)
 
 	inPEM := func(der []byte) []byte {
 		return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
@@ -162,7 +163,7 @@ func TestEachCheckRejectsRequest(t *testing.T) {
 		tc.change(a)
 
 		der, err := x509.CreateCertificateRequest(rand.Reader, &a.template, a.key)
-		must(t, err)
+		must.Do(t, err)
 
 		a.object.Spec.Request = a.encodePEM(der)
 

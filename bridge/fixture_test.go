@@ -41,6 +41,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/registry"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -102,7 +103,7 @@ func (s *sharedEnv) join(t testing.TB) {
 	defer s.mu.Unlock()
 
 	if s.tests == 0 {
-		must(t, s.start())
+		must.Do(t, s.start())
 	}
 
 	s.tests++
@@ -272,7 +273,7 @@ func newNamespace(t testing.TB) string {
 	t.Helper()
 
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "test-"}}
-	must(t, env.Client.Create(t.Context(), namespace))
+	must.Do(t, env.Client.Create(t.Context(), namespace))
 
 	return namespace.Name
 }
@@ -398,7 +399,7 @@ func (w *fixture) create(object client.Object) {
 func (w *fixture) must(err error) {
 	w.t.Helper()
 
-	must(w.t, err)
+	must.Do(w.t, err)
 }
 
 func (w *fixture) eventually(what string, check func() bool) {
@@ -500,13 +501,5 @@ func (w *fixture) checkEvent(b *v1alpha1.DPFHCPBridge, reason string, want bool)
 		w.eventually("event "+reason, told)
 	} else if told() {
 		w.t.Errorf("event %s was recorded", reason)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

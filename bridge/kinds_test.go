@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // TestKindsAreInstalledLater installs the other projects one after another while the operator runs. The bridge
@@ -41,7 +42,7 @@ func TestKindsAreInstalledLater(t *testing.T) { //nolint:paralleltest // it dele
 		w.waitForCondition(b, v1alpha1.ConditionReady, "False ValidationFailed", "")
 		w.waitForPhase(b, v1alpha1.PhasePending)
 
-		must(t, project.install(t.Context(), env.Config))
+		must.Do(t, project.install(t.Context(), env.Config))
 	}
 
 	w.waitForCondition(b, v1alpha1.ConditionPlatformReady, "True Installed", "")
@@ -63,7 +64,7 @@ func deleteCRDs(t *testing.T) {
 	groups := []string{"hypershift.openshift.io", "metallb.io", "provisioning.dpu.nvidia.com"}
 	left := func() []apiextensionsv1.CustomResourceDefinition {
 		var all apiextensionsv1.CustomResourceDefinitionList
-		must(t, env.Client.List(t.Context(), &all))
+		must.Do(t, env.Client.List(t.Context(), &all))
 
 		return slices.DeleteFunc(all.Items, func(kind apiextensionsv1.CustomResourceDefinition) bool {
 			return !slices.Contains(groups, kind.Spec.Group)
@@ -71,7 +72,7 @@ func deleteCRDs(t *testing.T) {
 	}
 
 	for _, kind := range left() {
-		must(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)))
+		must.Do(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), &kind)))
 	}
 
 	w := &fixture{t: t, timeout: waitTimeout}

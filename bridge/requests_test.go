@@ -27,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/bridge/csr"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -130,7 +131,7 @@ func (w *workers) prepareCase(t *testing.T, node string, a csrCase) {
 
 	if a.phase != "" {
 		at := types.NamespacedName{Namespace: w.dpus.Namespace, Name: a.cluster}
-		must(t, w.sim.SetDPU(t.Context(), at, node, a.phase))
+		must.Do(t, w.sim.SetDPU(t.Context(), at, node, a.phase))
 	}
 
 	if a.node {
@@ -146,7 +147,7 @@ func createNode(t *testing.T, name string, addresses []string, ready bool) *core
 	t.Helper()
 
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
-	must(t, env.Client.Create(t.Context(), node))
+	must.Do(t, env.Client.Create(t.Context(), node))
 
 	t.Cleanup(func() {
 		if err := env.Client.Delete(context.Background(), node); err != nil {
@@ -170,7 +171,7 @@ func createNode(t *testing.T, name string, addresses []string, ready bool) *core
 
 	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
 
-	must(t, env.Client.Status().Update(t.Context(), node))
+	must.Do(t, env.Client.Status().Update(t.Context(), node))
 
 	return node
 }
@@ -185,7 +186,7 @@ func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certifica
 	}
 
 	requester, err := client.New(who, client.Options{Scheme: env.Scheme})
-	must(t, err)
+	must.Do(t, err)
 
 	object := &certificatesv1.CertificateSigningRequest{
 		ObjectMeta: metav1.ObjectMeta{GenerateName: "csr-"},
@@ -193,7 +194,7 @@ func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certifica
 			Request: encode(t, &a.template), SignerName: a.signer, Usages: a.usages,
 		},
 	}
-	must(t, requester.Create(t.Context(), object))
+	must.Do(t, requester.Create(t.Context(), object))
 
 	return object
 }
@@ -202,10 +203,10 @@ func encode(t *testing.T, template *x509.CertificateRequest) []byte {
 	t.Helper()
 
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(t, err)
+	must.Do(t, err)
 
 	der, err := x509.CreateCertificateRequest(rand.Reader, template, key)
-	must(t, err)
+	must.Do(t, err)
 
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE REQUEST", Bytes: der})
 }
@@ -256,7 +257,7 @@ func (w *workers) eventNotes(t *testing.T, name string) string {
 		out []string
 	)
 
-	must(t, env.Client.List(t.Context(), &all, client.InNamespace(w.bridge.Namespace)))
+	must.Do(t, env.Client.List(t.Context(), &all, client.InNamespace(w.bridge.Namespace)))
 
 	for _, e := range all.Items {
 		if strings.Contains(e.Note, name) {
@@ -289,9 +290,9 @@ func TestRequestsThatWait(t *testing.T) {
 	denied.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
 		Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "ByHand", LastUpdateTime: metav1.Now(),
 	}}
-	must(t, env.Client.SubResource("approval").Update(t.Context(), denied))
+	must.Do(t, env.Client.SubResource("approval").Update(t.Context(), denied))
 
-	must(t, w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", dpuPhaseConfig))
+	must.Do(t, w.sim.SetDPU(t.Context(), w.dpus, "dpu-early", dpuPhaseConfig))
 
 	w.waitForDecision(t, first, approved)
 
@@ -327,7 +328,7 @@ func TestWatchesOfAHostedCluster(t *testing.T) {
 
 	for beat := range beats {
 		node.Status.Conditions[0].LastHeartbeatTime = metav1.NewTime(time.Now().Add(time.Duration(beat) * time.Second))
-		must(t, env.Client.Status().Update(t.Context(), node))
+		must.Do(t, env.Client.Status().Update(t.Context(), node))
 
 		time.Sleep(checkInterval)
 	}
@@ -342,11 +343,11 @@ func TestWatchesOfAHostedCluster(t *testing.T) {
 	w.refresh(t, secret)
 	secret.Data["kubeconfig"] = append(secret.Data["kubeconfig"], "\n# rotated\n"...)
 
-	must(t, env.Client.Update(t.Context(), secret))
+	must.Do(t, env.Client.Update(t.Context(), secret))
 
 	w.eventually(t, "it is watched by the other kubeconfig", func() bool { return approver.startedWatches.Load() == 4 })
 
-	must(t, env.Client.Delete(t.Context(), w.bridge))
+	must.Do(t, env.Client.Delete(t.Context(), w.bridge))
 
 	w.eventually(t, "nothing is watched", func() bool { return approver.openWatches.Load() == 0 })
 }
@@ -391,7 +392,7 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			good := secret.DeepCopy()
 			test.spoil(secret)
 
-			must(t, env.Client.Update(t.Context(), secret))
+			must.Do(t, env.Client.Update(t.Context(), secret))
 
 			a := newClientCase(node)
 			w.prepareCase(t, node, a)
@@ -405,7 +406,7 @@ func TestKubeconfigOfOthers(t *testing.T) {
 			}
 
 			good.ResourceVersion = secret.ResourceVersion
-			must(t, env.Client.Update(t.Context(), good))
+			must.Do(t, env.Client.Update(t.Context(), good))
 
 			w.waitForDecision(t, object, approved)
 		})

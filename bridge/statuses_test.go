@@ -21,6 +21,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // runAreaAlone runs the area with the installed CRDs for a test that simulates HyperShift, MetalLB and
@@ -29,10 +30,10 @@ func runAreaAlone(t *testing.T, clk clock.WithTicker, install ...func(context.Co
 	t.Helper()
 
 	for _, install := range install {
-		must(t, install(t.Context(), env.Config))
+		must.Do(t, install(t.Context(), env.Config))
 	}
 
-	must(t, createReadyNode(t.Context()))
+	must.Do(t, createReadyNode(t.Context()))
 
 	versions := `{"versions":["` + strings.Join(supportedVersions(), `","`) + `"]}`
 

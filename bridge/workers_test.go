@@ -32,6 +32,7 @@ import (
 	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
 	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -71,7 +72,7 @@ func (j *logBuffer) hasLine(words ...string) bool {
 func grantCSRPermissions(t *testing.T) {
 	t.Helper()
 
-	must(t, crds.Install(t.Context(), env.Config))
+	must.Do(t, crds.Install(t.Context(), env.Config))
 
 	for name, subject := range map[string]rbacv1.Subject{
 		"workers":  {Kind: rbacv1.ServiceAccountKind, Namespace: workersNamespace, Name: workersAccount},
@@ -240,7 +241,7 @@ func (w *workers) setBridgeStatus() {
 		LastTransitionTime: metav1.Now(),
 	}}
 
-	must(w.t, env.Client.Status().Update(w.t.Context(), w.bridge))
+	must.Do(w.t, env.Client.Status().Update(w.t.Context(), w.bridge))
 }
 
 func (w *workers) create(objects ...client.Object) {

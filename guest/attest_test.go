@@ -29,6 +29,7 @@ import (
 
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
@@ -96,19 +97,11 @@ func listDNSNames(name string) []string {
 	return []string{name[strings.LastIndex(name, "/")+1:]}
 }
 
-// prepareAttestation installs spire-agent in the machine's image and configures the attestation. The root path
-// is short, because socket paths are limited (unix(7)).
+// prepareAttestation installs spire-agent in the machine's image and configures the attestation.
 func (m *machine) prepareAttestation(t *testing.T, server *spire.Server, token string) {
 	t.Helper()
 
-	root, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // paths of sockets are short (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	m.root = root
-
-	t.Cleanup(func() { _ = os.RemoveAll(m.root) })
+	m.root = loopback.SocketFolder(t)
 
 	if err := os.MkdirAll(filepath.Dir(m.path(api.AgentPath)), 0o755); err != nil {
 		t.Fatal(err)

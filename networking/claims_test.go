@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var errLost = errors.New("connection reset by peer")
@@ -324,11 +325,11 @@ func TestTemplateErrors(t *testing.T) {
 			template := w.createSmallTemplate()
 
 			var cluster v1alpha1.HypervisorCluster
-			must(t, env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace + "-c"}, &cluster))
+			must.Do(t, env.Client.Get(t.Context(), client.ObjectKey{Name: w.namespace + "-c"}, &cluster))
 
 			tt.spoil(template, &cluster)
 
-			must(t, errors.Join(env.Client.Update(t.Context(), &cluster), env.Client.Update(t.Context(), template)))
+			must.Do(t, errors.Join(env.Client.Update(t.Context(), &cluster), env.Client.Update(t.Context(), template)))
 
 			w.reconcileOnce(w.templates, template)
 

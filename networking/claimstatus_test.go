@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func newMachineClaim(namespace, name, template string) *v1alpha1.MachineClaim {
@@ -36,7 +37,7 @@ func createMachineClaim(t *testing.T) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	claim := newMachineClaim(env.Namespace(t), "vm1", "linux")
-	must(t, env.Client.Create(t.Context(), claim))
+	must.Do(t, env.Client.Create(t.Context(), claim))
 
 	return claim
 }
@@ -45,7 +46,7 @@ func getClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim
 	t.Helper()
 
 	now := &v1alpha1.MachineClaim{}
-	must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), now))
+	must.Do(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), now))
 
 	return now
 }
@@ -133,12 +134,12 @@ func TestReportAndClear(t *testing.T) {
 	claim := createMachineClaim(t)
 	dns := newWriter(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 
-	must(t, newWriter("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""))
+	must.Do(t, newWriter("Other", "somebody").Report(t.Context(), claim, metav1.ConditionTrue, "There", ""))
 
-	must(t, dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"))
+	must.Do(t, dns.Report(t.Context(), claim, metav1.ConditionFalse, "Pending", "a"))
 
 	first := getClaim(t, claim)
-	must(t, dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"))
+	must.Do(t, dns.Report(t.Context(), first, metav1.ConditionFalse, "Pending", "b"))
 
 	second := getClaim(t, claim)
 	before := meta.FindStatusCondition(first.Status.Conditions, v1alpha1.ConditionDNSRegistered)
@@ -149,13 +150,13 @@ func TestReportAndClear(t *testing.T) {
 	}
 
 	// The same condition is not written again.
-	must(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
+	must.Do(t, dns.Report(t.Context(), second, metav1.ConditionFalse, "Pending", "b"))
 
 	if third := getClaim(t, claim); third.ResourceVersion != second.ResourceVersion {
 		t.Error("the same condition was written again")
 	}
 
-	must(t, dns.Clear(t.Context(), second))
+	must.Do(t, dns.Clear(t.Context(), second))
 
 	if got := getClaim(t, claim).Status.Conditions; len(got) != 1 || got[0].Type != "Other" {
 		t.Errorf("after Clear: %+v", got)
@@ -167,7 +168,7 @@ func TestConditionOfDeletedClaim(t *testing.T) {
 	t.Parallel()
 
 	claim := createMachineClaim(t)
-	must(t, env.Client.Delete(t.Context(), claim))
+	must.Do(t, env.Client.Delete(t.Context(), claim))
 
 	dns := newWriter(v1alpha1.ConditionDNSRegistered, "hyperfleet-dns")
 	if err := dns.Report(t.Context(), claim, metav1.ConditionTrue, "There", ""); err != nil {

@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/nodepool"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // Names that users see are those of document 002.
@@ -36,12 +37,12 @@ func TestExhaustedMetric(t *testing.T) {
 	t.Parallel()
 
 	registry := pools.New()
-	must(t, registry.Rebuild(t.Context()))
+	must.Do(t, registry.Rebuild(t.Context()))
 
 	for _, name := range []string{"full", "free"} {
 		pool, err := alloc.NewPool(name, alloc.Spec{Addresses: []string{"10.0.0.10/32"}, PrefixLengthV4: 24})
-		must(t, err)
-		must(t, registry.SetPool(pools.Pool{Network: "ci/" + name, Cluster: "cluster-" + name, Addresses: pool}, nil))
+		must.Do(t, err)
+		must.Do(t, registry.SetPool(pools.Pool{Network: "ci/" + name, Cluster: "cluster-" + name, Addresses: pool}, nil))
 	}
 
 	for _, owner := range []string{"a", "b", "c"} {
@@ -120,11 +121,11 @@ func TestExclusionsInOtherForms(t *testing.T) {
 		Addresses: []string{"2001:db8::10-2001:db8::12"}, Excluded: []string{"2001:DB8:0:0::10/128", "2001:0db8::0011-2001:0DB8::0011"},
 		PrefixLengthV6: 64,
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	registry := pools.New()
-	must(t, registry.Rebuild(t.Context()))
-	must(t, registry.SetPool(pools.Pool{Network: "ci/a", Addresses: pool}, nil))
+	must.Do(t, registry.Rebuild(t.Context()))
+	must.Do(t, registry.SetPool(pools.Pool{Network: "ci/a", Addresses: pool}, nil))
 
 	got, err := registry.Acquire(pools.Request{Network: "ci/a", Pool: "p", Owner: "a", Wake: func() {}})
 	if err != nil || len(got) != 1 || got[0].String() != "2001:db8::12/64" {
@@ -149,11 +150,11 @@ func TestLastAddressOfAnIPv6Subnet(t *testing.T) {
 			continue
 		}
 
-		must(t, err)
+		must.Do(t, err)
 
 		registry := pools.New()
-		must(t, registry.Rebuild(t.Context()))
-		must(t, registry.SetPool(pools.Pool{Network: "ci/a", Addresses: pool}, nil))
+		must.Do(t, registry.Rebuild(t.Context()))
+		must.Do(t, registry.SetPool(pools.Pool{Network: "ci/a", Addresses: pool}, nil))
 
 		got, err := registry.Acquire(pools.Request{Network: "ci/a", Pool: "p", Owner: "a", Wake: func() {}})
 		if err != nil || len(got) != 1 || got[0].String() != address {

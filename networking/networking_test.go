@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/sim/kubevirt/crds"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -110,10 +111,10 @@ func (w *fixture) watchAddresses() {
 	w.t.Helper()
 
 	watcher, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
-	must(w.t, err)
+	must.Do(w.t, err)
 
 	stream, err := watcher.Watch(w.t.Context(), &infrav1.KubevirtMachineList{}, client.InNamespace(w.namespace))
-	must(w.t, err)
+	must.Do(w.t, err)
 
 	done := make(chan struct{})
 	owners := map[string]string{}
@@ -201,7 +202,7 @@ func (w *fixture) createPool(pool *infrav1.KubevirtNodePool) {
 func (w *fixture) must(err error) {
 	w.t.Helper()
 
-	must(w.t, err)
+	must.Do(w.t, err)
 }
 
 // patchObject changes an object.
@@ -451,12 +452,4 @@ func TestOverlappingPools(t *testing.T) {
 	})
 	w.waitForCondition(second, infrav1.ConditionValidNetworkConfig, "True")
 	w.waitUntil("all machines have addresses", func() bool { return w.countAllocated() == 3 })
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

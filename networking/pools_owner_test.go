@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // fleet has the machines of one pool, as their controller handles them. recorded is at the API server.
@@ -53,7 +54,7 @@ func (f *fleet) restart() {
 		return nil
 	})
 
-	must(f.t, f.addresses.Rebuild(f.t.Context()))
+	must.Do(f.t, f.addresses.Rebuild(f.t.Context()))
 }
 
 // step does one action with one machine, and returns what is wrong after it.

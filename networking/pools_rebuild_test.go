@@ -17,6 +17,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var errAPI = errors.New("the API server is unavailable")
@@ -50,7 +51,7 @@ func TestGateOpensAfterRebuild(t *testing.T) {
 			t.Errorf("a process that stands by is not ready: %v", err)
 		}
 
-		must(t, one.Start(ctx, nil))
+		must.Do(t, one.Start(ctx, nil))
 
 		synctest.Wait()
 
@@ -61,10 +62,10 @@ func TestGateOpensAfterRebuild(t *testing.T) {
 		for _, gate := range []interface {
 			WaitForSync(ctx context.Context) error
 		}{one, two} {
-			must(t, gate.WaitForSync(ctx))
+			must.Do(t, gate.WaitForSync(ctx))
 		}
 
-		must(t, two.Start(ctx, nil))
+		must.Do(t, two.Start(ctx, nil))
 
 		synctest.Wait()
 
@@ -86,7 +87,7 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		gate := b.Gate(clock.RealClock{})
 
-		must(t, gate.Start(ctx, nil))
+		must.Do(t, gate.Start(ctx, nil))
 
 		cancel()
 
@@ -115,7 +116,7 @@ func TestWaitingOwnersAreServedFirstAfterRestart(t *testing.T) {
 		return nil
 	})
 
-	must(t, b.Rebuild(t.Context()))
+	must.Do(t, b.Rebuild(t.Context()))
 
 	if status, _ := b.Status("p"); status.Waiting != 1 {
 		t.Errorf("%d owners wait", status.Waiting)
@@ -187,7 +188,7 @@ func BenchmarkRebuild(b *testing.B) {
 
 		begun := clock.RealClock{}.Now()
 
-		must(b, addresses.Rebuild(b.Context()))
+		must.Do(b, addresses.Rebuild(b.Context()))
 
 		return clock.RealClock{}.Since(begun).Seconds()
 	}

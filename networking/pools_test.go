@@ -15,6 +15,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -31,7 +32,7 @@ func newPool(t testing.TB, network, name string, addresses ...string) pools.Pool
 	}
 
 	p, err := alloc.NewPool(name, spec)
-	must(t, err)
+	must.Do(t, err)
 
 	return pools.Pool{Network: network, Cluster: "one", Addresses: p}
 }
@@ -39,7 +40,7 @@ func newPool(t testing.TB, network, name string, addresses ...string) pools.Pool
 func setPool(t testing.TB, b *pools.AddressRegistry, p pools.Pool) {
 	t.Helper()
 
-	must(t, b.SetPool(p, nil))
+	must.Do(t, b.SetPool(p, nil))
 }
 
 // wakeRecorder records the owners whose Wake was called, in order.
@@ -167,7 +168,7 @@ func TestWokenOwnerKeepsItsTurn(t *testing.T) {
 	requireEqual(t, "woken again", w.takeOwners(), []string{"e"})
 
 	held := alloc.Assignment{Owner: "e", Pool: "p", Address: netip.MustParsePrefix("10.9.0.1/8")}
-	must(t, b.Restore(blue, held))
+	must.Do(t, b.Restore(blue, held))
 
 	requireEqual(t, "who got one by hand waits no more", acquireAddresses(t, b, w, "p", "f"), "[10.0.0.11/8]")
 }
@@ -254,7 +255,7 @@ func TestRestoredAddressesStayAllocated(t *testing.T) {
 	b, w := pools.New(), &wakeRecorder{}
 	held := alloc.Assignment{Owner: "ns/a/1", Pool: "p", Address: netip.MustParsePrefix("10.0.0.1/8")}
 
-	must(t, b.Restore(blue, held))
+	must.Do(t, b.Restore(blue, held))
 
 	held.Owner = "ns/b/2"
 

@@ -31,6 +31,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/devid"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 	"github.com/hyperfleet/hyperfleet/test/tpm"
 )
 
@@ -371,7 +372,7 @@ func TestSharedTPM(t *testing.T) {
 	// The cache shows the first claim with a delay.
 	probes := 0
 
-	waitUntil(t, "the copied TPM is detected", func() bool {
+	timing.WaitUntil(t, "the copied TPM is detected", func() bool {
 		probes++
 		third := w.createClaim(fmt.Sprintf("probe-%d", probes), nil)
 

@@ -5,7 +5,6 @@ package runners_test
 
 import (
 	"context"
-	"os"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -20,6 +19,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/server"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // A provider that is a program of its own may be gone, may start, and may hang. Its cluster says so, and another cluster
@@ -27,12 +28,7 @@ import (
 func TestExternalProviderComesAndGoes(t *testing.T) {
 	t.Parallel()
 
-	folder, err := os.MkdirTemp("", "hf") //nolint:usetesting // paths of sockets are short (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { os.RemoveAll(folder) })
+	folder := loopback.SocketFolder(t)
 
 	w := newClusterFixture(t)
 	createSecrets(w, w.name)
@@ -78,13 +74,13 @@ func TestExternalProviderComesAndGoes(t *testing.T) {
 		}
 	})
 
-	waitUntil(t, "the provider is connected", func() bool { return step.IsReady(reconcile()) })
+	timing.WaitUntil(t, "the provider is connected", func() bool { return step.IsReady(reconcile()) })
 	kube.CheckCondition(w, reconcile().Status.Conditions, "Connected", metav1.ConditionTrue, "Connected", "example 1, 1 node online")
 
 	stop()
 	ended.Wait()
 
-	waitUntil(t, "the end of the provider is reported", func() bool { return !step.IsReady(reconcile()) })
+	timing.WaitUntil(t, "the end of the provider is reported", func() bool { return !step.IsReady(reconcile()) })
 	// The message is about the session that has ended, or about the socket on which nothing listens.
 	kube.CheckCondition(w, reconcile().Status.Conditions, "Connected", metav1.ConditionFalse, "ProviderUnavailable", "start ")
 

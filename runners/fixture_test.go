@@ -11,7 +11,6 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -30,10 +29,8 @@ import (
 )
 
 const (
-	waitTimeout  = time.Minute
-	pollInterval = 20 * time.Millisecond
-	endpoint     = "https://pve.example:8006/api2/json"
-	gib          = 1 << 30
+	endpoint = "https://pve.example:8006/api2/json"
+	gib      = 1 << 30
 )
 
 var (
@@ -44,17 +41,6 @@ var (
 
 func TestMain(m *testing.M) {
 	kube.Main(m, &env, kube.ForArea("runners"))
-}
-
-// waitUntil polls the condition until it is true or the timeout is over.
-func waitUntil(t *testing.T, what string, is func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(waitTimeout); !is(); time.Sleep(pollInterval) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out after %s: %s", waitTimeout, what)
-		}
-	}
 }
 
 // getObject gets an object from the API server.

@@ -31,6 +31,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const (
@@ -122,7 +123,7 @@ func TestLogsGoToTheStore(t *testing.T) {
 	w := newLogFixture(t, server.URL, map[string]string{v1alpha1.AnnotationAllowedServers: strings.TrimPrefix(server.URL, "http://")})
 	w.runController(t)
 	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
-	waitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
+	timing.WaitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
 
 	got := w.getLog(t, "linux-a-log")
 	key := "hyperfleet/" + w.namespace + "/linux-a-5916df95c2e9.log"
@@ -144,8 +145,8 @@ func TestLogsGoToTheStore(t *testing.T) {
 
 	// This log has no job yet.
 	w.keepLog(t, "linux-b", v1alpha1.BootstrapInfo{})
-	waitUntil(t, "the log without a job is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
-	waitUntil(t, "its location is recorded", func() bool { return w.getLog(t, "linux-b-log").Spec.Stored != nil })
+	timing.WaitUntil(t, "the log without a job is stored", func() bool { return len(server.ReadObjects(t, bucket)) == 2 })
+	timing.WaitUntil(t, "its location is recorded", func() bool { return w.getLog(t, "linux-b-log").Spec.Stored != nil })
 
 	if name, err := (&report.Logs{Client: env.Client}).Find(t.Context(), w.namespace, "linux-b"); err != nil || name != "linux-b-log" {
 		t.Fatalf("Find = %s, %v", name, err)
@@ -167,8 +168,8 @@ func TestUnavailableStore(t *testing.T) {
 	w := newLogFixture(t, server.URL, nil)
 	stop := w.runController(t)
 	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
-	waitUntil(t, "a write fails", func() bool { return w.countWrites(t, "failed") > 0 })
-	waitUntil(t, "an event reports the failure", func() bool {
+	timing.WaitUntil(t, "a write fails", func() bool { return w.countWrites(t, "failed") > 0 })
+	timing.WaitUntil(t, "an event reports the failure", func() bool {
 		var told eventsv1.EventList
 		if err := env.Client.List(t.Context(), &told, client.InNamespace(w.namespace)); err != nil {
 			t.Fatal(err)
@@ -187,7 +188,7 @@ func TestUnavailableStore(t *testing.T) {
 
 	w.metrics = prometheus.NewRegistry()
 	w.runController(t)
-	waitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
+	timing.WaitUntil(t, "the log is stored", func() bool { return w.getLog(t, "linux-a-log").Spec.Stored != nil })
 }
 
 // If the store always refuses, the controller stops retrying, and the log stays in the cluster.

@@ -24,6 +24,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestStandbyIsStartedFirst(t *testing.T) {
@@ -242,7 +243,7 @@ func TestExceededQuotaIsReportedAndRetried(t *testing.T) {
 	used("0")
 
 	// The admission of the API server reads quotas from a cache.
-	waitUntil(t, "the API server counts MachineClaims", func() bool {
+	timing.WaitUntil(t, "the API server counts MachineClaims", func() bool {
 		probe := createClaim(t, newClaim(w.namespace, "probe"))
 		deleteObject(t, probe)
 

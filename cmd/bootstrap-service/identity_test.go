@@ -16,6 +16,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/identity"
 	identityspire "github.com/hyperfleet/hyperfleet/identity/spire"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
@@ -87,15 +88,7 @@ func runAttested(t *testing.T, config string) (most int, out string) {
 
 	const works = `echo "Listening for Jobs"; echo "Running job: a"; echo "Job a completed with result: Succeeded"`
 
-	// Use a short path, because the length of socket paths is limited (unix(7)) and t.TempDir returns long paths.
-	short, err := os.MkdirTemp("", "hf-vm-") //nolint:usetesting // see the comment above
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = os.RemoveAll(short) })
-
-	dir := filepath.Join(short, "root")
+	dir := filepath.Join(loopback.SocketFolder(t), "root")
 	if err := os.Rename(createRoot(t, works, config), dir); err != nil {
 		t.Fatal(err)
 	}

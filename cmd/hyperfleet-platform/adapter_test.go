@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/adapter"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
@@ -140,7 +141,7 @@ func TestAdapterAccessOfSamples(t *testing.T) {
 
 	for _, folder := range []string{"clusters", "nodepools", "agents"} {
 		want, err := os.ReadFile(samples + folder + "/rbac.yaml")
-		must(t, err)
+		must.Do(t, err)
 
 		out, code := runAdapter(t, "validate", samples+folder+"/task.yaml", "--config", samples+folder+"/adapter.yaml", "-o", "rbac")
 		if diff := cmp.Diff(string(want), out); diff != "" || code != 0 {

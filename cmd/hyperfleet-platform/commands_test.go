@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/root"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
@@ -19,7 +20,7 @@ func writeFile(t *testing.T, name, text string) string {
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), name)
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 
 	return path
 }
@@ -41,12 +42,4 @@ func TestOutputFormats(t *testing.T) {
 		"sweep":               {"text", "json", "yaml"},
 		"version":             {"text", "json", "yaml"},
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

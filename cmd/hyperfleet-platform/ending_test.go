@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/silence"
 )
 
@@ -70,10 +71,10 @@ func TestProgramsEnd(t *testing.T) {
 	in.start("api", "HYPERFLEET_SERVER_", "api", "--config", "api.yaml")
 
 	text, err := call(t.Context(), http.MethodPost, in.api+"/api/hyperfleet/v1/clusters", `{"name": "ending", "spec": {}}`)
-	must(t, err)
+	must.Do(t, err)
 
 	var made struct{ ID string }
-	must(t, json.Unmarshal([]byte(text), &made))
+	must.Do(t, json.Unmarshal([]byte(text), &made))
 
 	const atOnce = 3
 
@@ -143,7 +144,7 @@ func (s *endingSite) write(t *testing.T) {
 	t.Helper()
 
 	database, err := url.Parse(s.in.database)
-	must(t, err)
+	must.Do(t, err)
 
 	name := s.name()
 	database.Host = s.proxy(t, "database", database.Host)
@@ -185,7 +186,7 @@ func (s *endingSite) write(t *testing.T) {
 			strings.ReplaceAll(strings.ReplaceAll(source, "%q", "%[1]q"), "%s", "%[2]s"), api, name, name),
 		"sweep.yaml": fmt.Sprintf("identity_key_file: key\nkube_config_path: kubeconfig\nclients: {hyperfleet_api: {base_url: %q}}\n", api),
 	} {
-		must(t, os.WriteFile(filepath.Join(s.dir, file), []byte(text), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(s.dir, file), []byte(text), 0o600))
 	}
 }
 
@@ -247,12 +248,12 @@ func (s *endingSite) start(t *testing.T) *procrun.Process {
 	}[s.program]
 
 	self, err := os.Executable()
-	must(t, err)
+	must.Do(t, err)
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
 		Name: s.program, Path: self, Args: args, Dir: s.dir, LogPath: filepath.Join(s.dir, "log"), Env: s.env,
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(func() { _ = process.Kill() })
 
@@ -292,7 +293,7 @@ func (s *endingSite) work(t *testing.T, id string) {
 	}
 
 	_, err := call(t.Context(), http.MethodPatch, s.in.api+"/api/hyperfleet/v1/clusters/"+id, `{"spec": {"for": "`+filepath.Base(s.dir)+`"}}`)
-	must(t, err)
+	must.Do(t, err)
 
 	// Nothing shows that a call does not return. All programs call their servers at least once in this time.
 	time.Sleep(callDelay)
@@ -303,7 +304,7 @@ func sendEvent(t *testing.T, in *installation, topic, id string) {
 	t.Helper()
 
 	b, err := broker.Open(t.Context(), platform.Broker{RabbitMQ: platform.BrokerRabbit{URLFile: filepath.Join(in.dir, "rabbitmq-url")}}, nil, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	defer b.Close()
 
@@ -311,8 +312,8 @@ func sendEvent(t *testing.T, in *installation, topic, id string) {
 	event.SetID(id)
 	event.SetSource(events.Source)
 	event.SetType(events.TypePrefix + "cluster" + events.TypeSuffix)
-	must(t, event.SetData(events.ContentType, map[string]any{"id": id, "kind": "Cluster", "generation": 1}))
-	must(t, b.Publish(t.Context(), topic, event))
+	must.Do(t, event.SetData(events.ContentType, map[string]any{"id": id, "kind": "Cluster", "generation": 1}))
+	must.Do(t, b.Publish(t.Context(), topic, event))
 }
 
 // name returns the name of the adapter, topic and lease of the case.

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/test/alerts"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // platformOutage is something that goes wrong around the programs, and the metrics of each program that it moves.
@@ -42,14 +43,14 @@ func TestOutages(t *testing.T) { //nolint:tparallel // one outage after the othe
 	s := &outageSite{installation: in, t: t}
 
 	config, err := os.ReadFile(filepath.Join(in.dir, "api.yaml"))
-	must(t, err)
+	must.Do(t, err)
 	in.write("api.yaml", string(config)+"stuck_after: 1s\n")
 	in.write("broker.yaml", "broker: {type: rabbitmq, max_deliveries: 2, min_backoff: 2s, rabbitmq: {url_file: rabbitmq-url}}\n")
 	in.startAll()
 	s.id = in.create("healthy")
 
 	admin, err := pgx.Connect(t.Context(), in.database)
-	must(t, err)
+	must.Do(t, err)
 
 	defer admin.Close(context.Background())
 
@@ -118,7 +119,7 @@ func platformOutages() []platformOutage {
 			begin: func(s *outageSite) {
 				process := s.processes["adapter"]
 				delete(s.processes, "adapter")
-				must(s.t, process.Kill())
+				must.Do(s.t, process.Kill())
 				s.post("unreconciled")
 			},
 			metrics: map[string][]string{
@@ -160,7 +161,7 @@ func (s *outageSite) execute(statement string) {
 	s.t.Helper()
 
 	_, err := s.admin.Exec(s.t.Context(), statement)
-	must(s.t, err)
+	must.Do(s.t, err)
 }
 
 // setReadOnly makes the database read-only for new connections, and ends the others, as a failover does.
@@ -168,7 +169,7 @@ func (s *outageSite) setReadOnly(value string) {
 	s.t.Helper()
 
 	parsed, err := url.Parse(s.database)
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	name := parsed.Path[1:]
 	s.execute("set default_transaction_read_only = off")
@@ -181,5 +182,5 @@ func (s *outageSite) post(name string) {
 	s.t.Helper()
 
 	_, err := call(s.t.Context(), http.MethodPost, s.api+"/api/hyperfleet/v1/clusters", `{"name": "`+name+`", "spec": {}, "labels": {"tier": "gold"}}`)
-	must(s.t, err)
+	must.Do(s.t, err)
 }

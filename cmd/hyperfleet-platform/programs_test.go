@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/otlp"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
@@ -465,13 +466,13 @@ func runOnce(t *testing.T, dir string, env []string, args ...string) (text strin
 	t.Helper()
 
 	self, err := os.Executable()
-	must(t, err)
+	must.Do(t, err)
 
 	process, err := procrun.Start(t.Context(), procrun.Spec{
 		Name: args[0], Path: self, Args: args, Dir: dir, LogPath: filepath.Join(dir, "log"),
 		Env: append([]string{envProgram + "=1"}, env...),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), waitTimeout)
 	defer cancel()
@@ -479,7 +480,7 @@ func runOnce(t *testing.T, dir string, env []string, args ...string) (text strin
 	_ = process.Wait(ctx) // the caller checks the exit code
 
 	data, err := os.ReadFile(filepath.Join(dir, "log"))
-	must(t, err)
+	must.Do(t, err)
 
 	return string(data), process.ExitCode()
 }
@@ -512,7 +513,7 @@ func TestProgramsReadTracingSettings(t *testing.T) {
 
 			dir := t.TempDir()
 			for file, text := range files {
-				must(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
+				must.Do(t, os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600))
 			}
 
 			receiver := otlp.StartHTTP(t)

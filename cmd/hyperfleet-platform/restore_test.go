@@ -26,9 +26,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
@@ -160,10 +161,10 @@ func (s *restoreSite) readPage() {
 	s.t.Helper()
 
 	page, err := os.ReadFile(restorePage)
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	database, err := url.Parse(s.database)
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	password, _ := database.User.Password()
 	s.write("pgpass", strings.Join([]string{database.Hostname(), database.Port(), "*", database.User.Username(), password}, ":")+"\n")
@@ -185,19 +186,19 @@ func (s *restoreSite) readPage() {
 	s.variables = s.blocks[blockVariables]
 
 	self, err := os.Executable()
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	postgresDir, err := pgproc.FindBinaries()
-	must(s.t, err)
+	must.Do(s.t, err)
 
-	tools, err := procrun.FindBinaries("kubectl")
-	must(s.t, err)
+	kubectl, err := exe.FindTool("kubectl", "kubectl")
+	must.Do(s.t, err)
 
 	programs := s.t.TempDir()
-	must(s.t, os.WriteFile(filepath.Join(programs, "hyperfleet-platform"),
+	must.Do(s.t, os.WriteFile(filepath.Join(programs, "hyperfleet-platform"),
 		[]byte("#!/bin/sh\nexec env "+envProgram+"=1 "+self+" \"$@\"\n"), 0o700))
 
-	s.shellPath = strings.Join([]string{programs, postgresDir, tools, os.Getenv("PATH")}, ":")
+	s.shellPath = strings.Join([]string{programs, postgresDir, filepath.Dir(kubectl), os.Getenv("PATH")}, ":")
 }
 
 // run runs a block of commands of the page, and returns its output.
@@ -228,7 +229,7 @@ func (s *restoreSite) scaleAPI(block int, replicas int32) {
 	s.run(block)
 
 	var deployment appsv1.Deployment
-	must(s.t, s.cluster.Client.Get(s.t.Context(), client.ObjectKey{Namespace: "hyperfleet-system", Name: "hyperfleet-api"}, &deployment))
+	must.Do(s.t, s.cluster.Client.Get(s.t.Context(), client.ObjectKey{Namespace: "hyperfleet-system", Name: "hyperfleet-api"}, &deployment))
 
 	if *deployment.Spec.Replicas != replicas {
 		s.t.Fatalf("the API has %d replicas, want %d", *deployment.Spec.Replicas, replicas)
@@ -240,7 +241,7 @@ func (s *restoreSite) scaleAPI(block int, replicas int32) {
 		return
 	}
 
-	must(s.t, s.processes["api"].Stop())
+	must.Do(s.t, s.processes["api"].Stop())
 	delete(s.processes, "api")
 }
 
@@ -263,10 +264,10 @@ func (s *restoreSite) save(name, id string, replicas int) string {
 	}
 
 	text, err := call(s.t.Context(), method, address, body)
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	var saved openapi.Resource
-	must(s.t, json.Unmarshal([]byte(text), &saved))
+	must.Do(s.t, json.Unmarshal([]byte(text), &saved))
 
 	return saved.Id
 }
@@ -345,7 +346,7 @@ func (s *restoreSite) remove(name, id string) {
 	s.t.Helper()
 
 	_, err := call(s.t.Context(), http.MethodDelete, s.api+"/api/hyperfleet/v1/clusters/"+id, "")
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	s.eventually(name+" is removed", func() bool {
 		_, err := call(s.t.Context(), http.MethodGet, s.api+"/api/hyperfleet/v1/clusters/"+id, "")
@@ -365,11 +366,11 @@ func (s *restoreSite) useRestored() {
 
 	s.t.Cleanup(func() {
 		admin, err := pgx.Connect(context.Background(), s.own.URL("postgres"))
-		must(s.t, err)
+		must.Do(s.t, err)
 		defer admin.Close(context.Background())
 
 		_, err = admin.Exec(context.Background(), "drop database "+name+" with (force)")
-		must(s.t, err)
+		must.Do(s.t, err)
 	})
 }
 
@@ -426,7 +427,7 @@ func (s *restoreSite) goBack(way string, restore func()) {
 	s.scaleAPI(blockStopAPI, 0)
 
 	if way == sameDatabase {
-		must(s.t, s.processes["sentinel"].Stop())
+		must.Do(s.t, s.processes["sentinel"].Stop())
 	}
 
 	restore()
@@ -551,6 +552,6 @@ func TestPostgreSQLPage(t *testing.T) {
 	}
 
 	var stranger corev1.ConfigMap
-	must(t, s.cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "of-somebody"}, &stranger))
+	must.Do(t, s.cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "of-somebody"}, &stranger))
 	s.stop() // before the restored database is dropped
 }

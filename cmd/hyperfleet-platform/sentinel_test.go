@@ -10,6 +10,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet-platform/sentinel"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/spelling"
 )
 
@@ -62,7 +63,7 @@ func TestSentinelValidate(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			err := runSentinel(t, append([]string{"config", "validate", "--config", writeFile(t, "sentinel.yaml", tc.config)}, tc.args...)...)
 			if len(tc.want) == 0 {
-				must(t, err)
+				must.Do(t, err)
 
 				return
 			}
@@ -90,7 +91,7 @@ func TestSentinelBrokerFile(t *testing.T) {
 	t.Setenv(broker.EnvFile, writeFile(t, "sentinel.yaml", "broker: {type: rabbitmq, rabbitmq: {url: 'amqp://127.0.0.1:1'}}\n"))
 
 	config := writeFile(t, "sentinel.yaml", strings.ReplaceAll(goodSentinel, `broker: {type: rabbitmq, rabbitmq: {url: "amqp://127.0.0.1:1"}}`+"\n", ""))
-	must(t, runSentinel(t, "config", "validate", "--config", config))
+	must.Do(t, runSentinel(t, "config", "validate", "--config", config))
 
 	t.Setenv(broker.EnvFile, writeFile(t, "pubsub.yaml", pubSub))
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/shards"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // Several operators divide the namespaces. The doctor reports a namespace that two of them serve, and one that none
@@ -38,7 +39,7 @@ func (i installation) testShards(t *testing.T) {
 
 	a := i.newLease(t, "hyperfleet-runners.a", "one", time.Second)
 	a.Labels = shards.NewLabels([]string{first})
-	must(t, i.Client.Update(t.Context(), a))
+	must.Do(t, i.Client.Update(t.Context(), a))
 
 	if got, want := finding(), "problem no running operator serves namespace "+second+": add the namespace to namespaces"; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
@@ -46,14 +47,14 @@ func (i installation) testShards(t *testing.T) {
 
 	b := i.newLease(t, "hyperfleet-runners.b", "two", time.Second)
 	b.Labels = shards.NewLabels([]string{second})
-	must(t, i.Client.Update(t.Context(), b))
+	must.Do(t, i.Client.Update(t.Context(), b))
 
 	if got := finding(); got != "ok 2 operators share the namespaces" {
 		t.Error(got)
 	}
 
 	b.Labels = shards.NewLabels([]string{first, second})
-	must(t, i.Client.Update(t.Context(), b))
+	must.Do(t, i.Client.Update(t.Context(), b))
 
 	if got, want := finding(), "problem two operators run the area in namespace "+first+", one with Lease hyperfleet-system/hyperfleet-runners.a and "+
 		"two with Lease hyperfleet-system/hyperfleet-runners.b: remove the namespace from the namespaces"; !strings.HasPrefix(got, want) {
@@ -69,7 +70,7 @@ func (i installation) testShards(t *testing.T) {
 
 	defer i.Apply(t, "../../deploy/rbac", "../../deploy/shards/roles.yaml")
 
-	must(t, i.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners"}}))
+	must.Do(t, i.Client.Delete(t.Context(), &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners"}}))
 
 	missing := "problem ClusterRole hyperfleet-shard-namespace is missing: run `kubectl apply --server-side -f deploy/shards/roles.yaml`"
 	if got := roles(); !strings.HasPrefix(got, missing) {
@@ -84,8 +85,8 @@ func (i installation) testShards(t *testing.T) {
 	}
 
 	// The operators have not started yet.
-	must(t, i.Client.Delete(t.Context(), a))
-	must(t, i.Client.Delete(t.Context(), b))
+	must.Do(t, i.Client.Delete(t.Context(), a))
+	must.Do(t, i.Client.Delete(t.Context(), b))
 
 	if got := roles(); got != match {
 		t.Errorf("before an operator has started: %s", got)

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/s3"
 )
 
@@ -35,7 +36,7 @@ func (i installation) testLogStore(t *testing.T) {
 
 	// keep forwards all requests except deletions, as for keys that can only write.
 	upstream, err := url.Parse(server.URL)
-	must(t, err)
+	must.Do(t, err)
 
 	proxy := httputil.NewSingleHostReverseProxy(upstream)
 	keep := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -110,7 +111,7 @@ func (i installation) storeFindings(t *testing.T, settings, secret string) strin
 // machines run without it.
 func (i installation) testCaches(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Do(t, err)
 	t.Cleanup(func() { _ = listener.Close() })
 
 	up, namespace := "http://"+listener.Addr().String(), i.Namespace(t)
@@ -170,7 +171,7 @@ func (i installation) testReceiver(t *testing.T) {
 	expectFinding(byTLS)
 
 	settings.Data["operator.yaml"] = "webhooks: {plainHTTP: true}"
-	must(t, i.Client.Update(t.Context(), settings))
+	must.Do(t, i.Client.Update(t.Context(), settings))
 	expectFinding(open)
 
 	// The environment variable of the pods overrides the file.
@@ -186,7 +187,7 @@ func (i installation) testReceiver(t *testing.T) {
 	expectFinding(byTLS)
 
 	pods.Spec.Template.Spec.Containers[0].Env[0].Value = "true"
-	must(t, i.Client.Update(t.Context(), pods))
+	must.Do(t, i.Client.Update(t.Context(), pods))
 
 	kind := networkingv1.PathTypePrefix
 	ingress := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: meta.Namespace, Name: "hyperfleet-webhooks"}}
@@ -198,6 +199,6 @@ func (i installation) testReceiver(t *testing.T) {
 	expectFinding(open)
 
 	ingress.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"hyperfleet.example.com"}}}
-	must(t, i.Client.Update(t.Context(), ingress))
+	must.Do(t, i.Client.Update(t.Context(), ingress))
 	expectFinding(inward)
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/doctor"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // installation is a separate API server, because doctor reports on all objects of a cluster, and uninstall deletes
@@ -113,7 +114,7 @@ func (i installation) create(t *testing.T, o client.Object) {
 	t.Helper()
 	i.Create(t, o)
 	t.Cleanup(func() {
-		must(t, client.IgnoreNotFound(i.Client.Delete(context.WithoutCancel(t.Context()), o)))
+		must.Do(t, client.IgnoreNotFound(i.Client.Delete(context.WithoutCancel(t.Context()), o)))
 	})
 }
 
@@ -123,10 +124,10 @@ func (i installation) withEarlierTimes(t *testing.T, by time.Duration) *rest.Con
 	t.Helper()
 
 	upstream, err := url.Parse(i.Config.Host)
-	must(t, err)
+	must.Do(t, err)
 
 	transport, err := rest.TransportFor(i.Config)
-	must(t, err)
+	must.Do(t, err)
 
 	times := regexp.MustCompile(`("(?:creation|deletion)Timestamp": ?")([^"]+)"`)
 	proxy := &httputil.ReverseProxy{
@@ -175,8 +176,8 @@ func (i installation) setConditions(t *testing.T, o *unstructured.Unstructured, 
 		})
 	}
 
-	must(t, unstructured.SetNestedSlice(o.Object, raw, "status", "conditions"))
-	must(t, i.Client.Status().Update(t.Context(), o))
+	must.Do(t, unstructured.SetNestedSlice(o.Object, raw, "status", "conditions"))
+	must.Do(t, i.Client.Status().Update(t.Context(), o))
 }
 
 func newCondition(name string, status metav1.ConditionStatus, ago time.Duration, reason, message string) metav1.Condition {
@@ -344,11 +345,11 @@ func (i installation) testStuckObjects(t *testing.T) {
 
 	kept := i.newHypervisor(t, "kept")
 	kept.SetFinalizers([]string{"example.com/kept"})
-	must(t, i.Client.Update(t.Context(), kept))
-	must(t, i.Client.Delete(t.Context(), kept))
+	must.Do(t, i.Client.Update(t.Context(), kept))
+	must.Do(t, i.Client.Delete(t.Context(), kept))
 	t.Cleanup(func() {
 		patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
-		must(t, i.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
+		must.Do(t, i.Client.Patch(context.WithoutCancel(t.Context()), kept, patch))
 	})
 
 	// The CRD's schema has a default condition with the Unix epoch as its time. Its age counts from the creation.
@@ -417,13 +418,13 @@ func (i installation) testOperators(t *testing.T) {
 	i.create(t, shard)
 
 	pods.Status.Replicas, pods.Status.ReadyReplicas = 1, 1
-	must(t, i.Client.Status().Update(t.Context(), pods))
+	must.Do(t, i.Client.Status().Update(t.Context(), pods))
 
 	if got, want := finding(runners), "problem not running: Deployment hyperfleet-system/hyperfleet-runners-a has 0 of 2 pods ready: "; !strings.HasPrefix(got, want) {
 		t.Errorf("%s, want %s", got, want)
 	}
 
-	must(t, i.Client.Delete(t.Context(), shard))
+	must.Do(t, i.Client.Delete(t.Context(), shard))
 
 	if got := finding(runners); !strings.HasPrefix(got, "problem not running: no operator has ever run the area") {
 		t.Errorf("%s, though a pod is ready", got)
@@ -446,7 +447,7 @@ func (i installation) testOperators(t *testing.T) {
 	}
 
 	alone.Spec.RenewTime = &metav1.MicroTime{Time: time.Now()}
-	must(t, i.Client.Update(t.Context(), alone))
+	must.Do(t, i.Client.Update(t.Context(), alone))
 
 	if got, want := finding(runners), "problem two operators run the area, two with Lease hyperfleet-system/hyperfleet-bridge-hosts-networking-runners and "+
 		"one with Lease hyperfleet-system/hyperfleet-runners: remove the area from the controllers of one of them"; got != want {
@@ -462,7 +463,7 @@ func (i installation) testCRDsAndRoles(t *testing.T) {
 	i.newLease(t, "hyperfleet-runners", "one", time.Second)
 
 	crds := &apiextensionsv1.CustomResourceDefinitionList{}
-	must(t, i.Client.List(t.Context(), crds))
+	must.Do(t, i.Client.List(t.Context(), crds))
 
 	byName := map[string]*apiextensionsv1.CustomResourceDefinition{}
 	for i := range crds.Items {
@@ -470,7 +471,7 @@ func (i installation) testCRDsAndRoles(t *testing.T) {
 	}
 
 	remove := func(o client.Object) {
-		must(t, i.Client.Delete(t.Context(), o))
+		must.Do(t, i.Client.Delete(t.Context(), o))
 
 		for !apierrors.IsNotFound(i.Client.Get(t.Context(), client.ObjectKeyFromObject(o), o)) {
 			time.Sleep(20 * time.Millisecond)
@@ -484,19 +485,19 @@ func (i installation) testCRDsAndRoles(t *testing.T) {
 
 	other := byName["runnerpools.hyperfleet.io"]
 	other.Spec.Versions[0].Schema.OpenAPIV3Schema.Description = "of another version"
-	must(t, i.Client.Update(t.Context(), other))
+	must.Do(t, i.Client.Update(t.Context(), other))
 
 	older := byName["kubevirtnodepools.infrastructure.hyperfleet.io"]
 	delete(older.Spec.Versions[0].Schema.OpenAPIV3Schema.Properties["status"].Properties, "observedGeneration")
-	must(t, i.Client.Update(t.Context(), older))
+	must.Do(t, i.Client.Update(t.Context(), older))
 
 	remove(&rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: "hyperfleet-runners", Namespace: "hyperfleet-system"}})
 
 	wider := &rbacv1.ClusterRole{}
-	must(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
+	must.Do(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
 
 	wider.Rules = wider.Rules[1:]
-	must(t, i.Client.Update(t.Context(), wider))
+	must.Do(t, i.Client.Update(t.Context(), wider))
 
 	const fixCRDs = "run `kubectl apply --server-side -f hyperfleet-crds.yaml` with the file of the release, " +
 		"or install its chart hyperfleet-crds"
@@ -516,10 +517,10 @@ warning   CRDs of bridge: none is installed, so the area is disabled: to enable 
 	i.expectOutput(t, 1, want)
 
 	i.Apply(t, "../../deploy/rbac")
-	must(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
+	must.Do(t, i.Client.Get(t.Context(), client.ObjectKey{Name: "hyperfleet-runners"}, wider))
 
 	wider.Rules = wider.Rules[1:]
-	must(t, i.Client.Update(t.Context(), wider))
+	must.Do(t, i.Client.Update(t.Context(), wider))
 
 	checkContains(t, findingsOf(i.runDoctor(t, i.Config), "RBAC roles of runners"),
 		"warning ClusterRole hyperfleet-runners: the rules differ from those of this program (see hyperfleet version): ")

@@ -33,6 +33,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/silence"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
@@ -258,10 +259,10 @@ func useSSHHost(t *testing.T, own *kube.Env, address string) (namespace, lines s
 	t.Helper()
 
 	host, port, err := net.SplitHostPort(address)
-	must(t, err)
+	must.Do(t, err)
 
 	number, err := strconv.ParseInt(port, 10, 32)
-	must(t, err)
+	must.Do(t, err)
 
 	key, _ := machosttest.NewKey(t)
 	createSecret(t, own, map[string]string{"key": key.Reveal(), "kubeconfig": "users: []"})
@@ -342,7 +343,7 @@ func useKubeVirt(t *testing.T, own *kube.Env, address string) (namespace, lines 
 	t.Helper()
 
 	kubeconfig, err := os.ReadFile(moveServer(t, own.Kubeconfig(t, own.Config), address))
-	must(t, err)
+	must.Do(t, err)
 	createSecret(t, own, map[string]string{"kubeconfig": string(kubeconfig)})
 	own.Create(t, newObject("HypervisorCluster", "", "silent", map[string]any{
 		"provider": "kubevirt", "kubevirt": map[string]any{
@@ -394,14 +395,14 @@ func moveServer(t *testing.T, path, address string) string {
 	t.Helper()
 
 	config, err := clientcmd.LoadFromFile(path)
-	must(t, err)
+	must.Do(t, err)
 
 	for _, cluster := range config.Clusters {
 		cluster.Server = "https://" + address
 	}
 
 	out := filepath.Join(t.TempDir(), "kubeconfig")
-	must(t, clientcmd.WriteToFile(*config, out))
+	must.Do(t, clientcmd.WriteToFile(*config, out))
 
 	return out
 }
@@ -415,7 +416,7 @@ func startProgram(t *testing.T, environment []string, args ...string) *procrun.P
 		Name: args[0], Path: os.Args[0], Args: args, Dir: dir, LogPath: filepath.Join(dir, "log"),
 		Env: append(environment, envProgram+"=1", "PATH="+os.Getenv("PATH"), "HOME="+dir),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(func() { _ = process.Kill() })
 

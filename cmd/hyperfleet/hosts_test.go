@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	linuxplan "github.com/hyperfleet/hyperfleet/hosts/plan/linux"
 	"github.com/hyperfleet/hyperfleet/kit/log"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // writeHostsConfig writes an operator configuration and returns its path.
@@ -41,7 +42,7 @@ func writeHostsConfig(t *testing.T, agent string) string {
 			"  mac:\n    maxPods: 2\n    tartKubeletFile: " + filepath.Join(dir, "agent") + "\n    tartFile: " + filepath.Join(dir, "agent") + "\n" +
 			"    nodeExporterFile: " + filepath.Join(dir, "exporter") + "\n",
 	} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 
 	return filepath.Join(dir, "operator.yaml")
@@ -78,14 +79,14 @@ func TestHostsDiff(t *testing.T) {
 		AgentFile:        filepath.Join(filepath.Dir(file), "agent"),
 		NodeExporterFile: filepath.Join(filepath.Dir(file), "exporter"),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	parts := func(name string, without ...string) []infrav1.HostPart {
 		cfg := fleet
 		cfg.NodeName, cfg.Kubeconfig = name, log.NewSecret("x")
 
 		p, err := linuxplan.Render(cfg)
-		must(t, err)
+		must.Do(t, err)
 
 		var out []infrav1.HostPart
 
@@ -166,7 +167,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 		MaxPods: 2, TartKubeletFile: filepath.Join(dir, "agent"), TartFile: filepath.Join(dir, "agent"),
 		NodeExporterFile: filepath.Join(dir, "exporter"),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	env.Create(t, &infrav1.HostFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: "macs", Namespace: namespace},
@@ -201,7 +202,7 @@ func TestHostsDiffMacOS(t *testing.T) {
 	}
 
 	got := execute(t, env.Config, "hosts", "diff", "--config", file, "-n", namespace)
-	must(t, got.err)
+	must.Do(t, got.err)
 
 	// The applied parts of these hosts are unknown, so the line also lists parts.
 	for i, want := range []struct {
@@ -231,7 +232,7 @@ func readHost(t *testing.T, namespace, name string) *infrav1.LinuxMachine {
 	t.Helper()
 
 	out := &infrav1.LinuxMachine{}
-	must(t, env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out))
+	must.Do(t, env.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, out))
 
 	return out
 }
@@ -292,7 +293,7 @@ func TestHostsPush(t *testing.T) {
 	}
 
 	fleet.Spec.Paused = true
-	must(t, env.Client.Update(t.Context(), fleet))
+	must.Do(t, env.Client.Update(t.Context(), fleet))
 
 	execute(t, env.Config, "hosts", "push", "some", "-n", namespace, "--no-wait").expectFailure(t, cli.ExitFailed, "fleet racks is paused")
 }
@@ -333,7 +334,7 @@ func TestHostsPushFollowed(t *testing.T) {
 		asked := func(context.Context) (bool, error) {
 			return readHost(t, namespace, name).Status.FailureReason == "", nil
 		}
-		must(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked))
+		must.Do(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked))
 
 		m := readHost(t, namespace, name)
 		m.Status.HostStatus = end.status
@@ -342,7 +343,7 @@ func TestHostsPushFollowed(t *testing.T) {
 			LastTransitionTime: metav1.Now(),
 		}}
 
-		must(t, env.Client.Status().Update(t.Context(), m))
+		must.Do(t, env.Client.Status().Update(t.Context(), m))
 
 		<-done
 	}
@@ -360,7 +361,7 @@ func TestHostsPauseAndResume(t *testing.T) {
 	}{{"pause", true, false}, {"resume", false, true}} {
 		execute(t, env.Config, "hosts", step.command, "racks", "-n", namespace).expectSuccess(t, namespace+"/racks is "+step.command+"d")
 
-		must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
+		must.Do(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(fleet), fleet))
 
 		if fleet.Spec.Paused != step.paused || (fleet.Spec.ResumedAt != nil) != step.resumed {
 			t.Errorf("%s: %+v", step.command, fleet.Spec)

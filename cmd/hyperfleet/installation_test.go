@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // TestInstallation checks what doctor reports about an installation, and that uninstall deletes the installation.
@@ -132,7 +133,7 @@ func (f trials) runTrial(t *testing.T, args ...string) (executed, *doctor.Trial)
 
 	var report doctor.Report
 
-	must(t, json.Unmarshal([]byte(got.out), &report))
+	must.Do(t, json.Unmarshal([]byte(got.out), &report))
 
 	if report.Trial == nil || !report.Trial.Removed || report.Trial.Alive == (report.Problems > 0) {
 		t.Fatalf("%v: %s", got.err, got.out)
@@ -149,7 +150,7 @@ func (f trials) checkNothingLeft(t *testing.T) {
 
 	var claims v1alpha1.MachineClaimList
 
-	must(t, f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)))
+	must.Do(t, f.Client.List(t.Context(), &claims, client.InNamespace(f.Namespace)))
 
 	state := f.PVE.Snapshot()
 	if len(claims.Items) > 0 || len(state.CreatedVMs()) > 0 || len(state.ISOs()) > 0 || len(f.GitHub.State().Runners) > 0 {
@@ -279,7 +280,7 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	// The operator waits until the job has ended, and then deletes the machine.
 	f.Start()
 	f.EventuallyCondition(claim, "Deregistered", metav1.ConditionFalse, "RunnerBusy")
-	must(t, os.WriteFile(over, nil, 0o600))
+	must.Do(t, os.WriteFile(over, nil, 0o600))
 	checkDrain(t, f)
 
 	// The objects that needed this Secret were deleted without the operator.
@@ -299,7 +300,7 @@ func checkUninstall(t *testing.T, f *fleet.Fleet) {
 	got := execute(t, f.Env.Config, "uninstall", "--yes", "--keep-crds", "--timeout", "3m")
 	got.expectSuccess(t, "HyperFleet was deleted")
 
-	must(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(kept), kept))
+	must.Do(t, f.Client.Get(t.Context(), client.ObjectKeyFromObject(kept), kept))
 
 	if !slices.Equal(kept.Finalizers, []string{"example.com/other"}) {
 		t.Errorf("a Secret has the finalizers %v", kept.Finalizers)
@@ -370,7 +371,7 @@ func checkInventory(t *testing.T, f *fleet.Fleet, claim *v1alpha1.MachineClaim) 
 
 	execute(t, f.Env.Config, "uninstall", "-o", "yaml").expectSuccess(t, "machines:\n- claim: "+claim.Name+"\n")
 	execute(t, f.Env.Config, "uninstall", "--yes", "-o", "json").expectFailure(t, cli.ExitUsage, "--output json prints what exists: remove --yes")
-	must(t, f.Env.Client.Delete(t.Context(), hosts))
+	must.Do(t, f.Env.Client.Delete(t.Context(), hosts))
 }
 
 // checkWithoutOperator checks that uninstall reports the remaining machines if no operator runs, and deletes nothing else.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/jobs"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func TestJobsCommand(t *testing.T) {
@@ -41,7 +42,7 @@ func TestJobsCommand(t *testing.T) {
 
 			var read struct{ Jobs []jobs.Job }
 
-			must(t, json.Unmarshal([]byte(got.out), &read))
+			must.Do(t, json.Unmarshal([]byte(got.out), &read))
 
 			names := []string{""}
 
@@ -68,7 +69,7 @@ func TestJobsGuide(t *testing.T) {
 
 	namespace := seedFleet(t)
 	page, err := os.ReadFile("../../docs/guides/jobs.md")
-	must(t, err)
+	must.Do(t, err)
 
 	_, block, found := strings.Cut(string(page), "<!-- run: TestJobsGuide -->\n```sh\n")
 	if !found || namespace != "ci" {
@@ -77,10 +78,10 @@ func TestJobsGuide(t *testing.T) {
 
 	commands, _, _ := strings.Cut(block, "```")
 	program, err := filepath.Abs(os.Args[0])
-	must(t, err)
+	must.Do(t, err)
 
 	dir := t.TempDir()
-	must(t, os.Symlink(program, filepath.Join(dir, "hyperfleet")))
+	must.Do(t, os.Symlink(program, filepath.Join(dir, "hyperfleet")))
 
 	cmd := exec.CommandContext(t.Context(), "bash", "-c", "set -eu -o pipefail\n"+commands)
 	cmd.Env = []string{

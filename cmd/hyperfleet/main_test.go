@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/root"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // envProgram is the environment variable that makes the test binary run the program instead of the tests.
@@ -115,20 +116,12 @@ func checkContains(t *testing.T, text string, parts ...string) {
 	}
 }
 
-func must(t *testing.T, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // createWithStatus creates an object and sets its status.
 func createWithStatus[T client.Object](t *testing.T, object T, status func(T)) {
 	t.Helper()
 	env.Create(t, object)
 	status(object)
-	must(t, env.Client.Status().Update(t.Context(), object))
+	must.Do(t, env.Client.Status().Update(t.Context(), object))
 }
 
 // writeTempFile writes a text to a file and returns its path.
@@ -136,7 +129,7 @@ func writeTempFile(t *testing.T, text string) string {
 	t.Helper()
 
 	file := filepath.Join(t.TempDir(), "file")
-	must(t, os.WriteFile(file, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(file, []byte(text), 0o600))
 
 	return file
 }

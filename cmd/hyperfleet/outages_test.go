@@ -35,6 +35,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -273,8 +274,8 @@ func outages() []outage {
 		{
 			name: "the CI platform is down",
 			begin: func(s *outageSite, _ *alerts.History) {
-				must(s.T, s.main.GitHub.SetFaults(control.Faults{ServerError: 1}))
-				s.Cleanup(func() { must(s.site, s.main.GitHub.SetFaults(control.Faults{})) })
+				must.Do(s.T, s.main.GitHub.SetFaults(control.Faults{ServerError: 1}))
+				s.Cleanup(func() { must.Do(s.site, s.main.GitHub.SetFaults(control.Faults{})) })
 				s.waitFor("hyperfleet_job_sources_total", `result="failed"`, 1)
 			},
 			metrics: []string{"hyperfleet_job_sources_total", "hyperfleet_job_state_checks_total", "hyperfleet_external_call_duration_seconds"},
@@ -407,8 +408,8 @@ func outages() []outage {
 		{
 			name: "the operator ends",
 			begin: func(s *outageSite, _ *alerts.History) {
-				must(s.T, s.process.Signal(syscall.SIGTERM))
-				must(s.T, s.process.Wait(s.Context()))
+				must.Do(s.T, s.process.Signal(syscall.SIGTERM))
+				must.Do(s.T, s.process.Wait(s.Context()))
 			},
 			alerts:  []string{"HyperFleetOperatorDown"},
 			metrics: []string{"hyperfleet_build_info", "hyperfleet_external_rate_limit_calls", "hyperfleet_node_capacity"},
@@ -419,7 +420,7 @@ func outages() []outage {
 // patch reads an object, changes it and writes it.
 func (s *outageSite) patch(object client.Object, change func()) {
 	s.Helper()
-	must(s.T, s.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object))
+	must.Do(s.T, s.Client.Get(s.Context(), client.ObjectKeyFromObject(object), object))
 
 	base, ok := object.DeepCopyObject().(client.Object)
 	if !ok {
@@ -427,7 +428,7 @@ func (s *outageSite) patch(object client.Object, change func()) {
 	}
 
 	change()
-	must(s.T, s.Client.Patch(s.Context(), object, client.MergeFrom(base)))
+	must.Do(s.T, s.Client.Patch(s.Context(), object, client.MergeFrom(base)))
 }
 
 // loseClaims creates machines, and deletes their claims without their finalizers, as a restore of etcd does.
@@ -481,12 +482,12 @@ func (s *outageSite) call(caller *http.Client, method, url, authorization string
 	s.Helper()
 
 	request, err := http.NewRequestWithContext(s.Context(), method, url, http.NoBody)
-	must(s.T, err)
+	must.Do(s.T, err)
 	request.Header.Set("Authorization", authorization)
 
 	response, err := caller.Do(request)
-	must(s.T, err)
-	must(s.T, response.Body.Close())
+	must.Do(s.T, err)
+	must.Do(s.T, response.Body.Close())
 
 	return response.StatusCode
 }
@@ -524,10 +525,10 @@ func (s *outageSite) createHost(name string) *machost.Host {
 	key, authorized := machosttest.NewKey(s)
 	host := machosttest.Start(s.site, machost.Options{Name: name, System: machost.Linux, Light: true, User: "hyperfleet", AuthorizedKeys: []string{authorized}})
 	address, portText, err := net.SplitHostPort(host.Address())
-	must(s.T, err)
+	must.Do(s.T, err)
 
 	port, err := strconv.ParseInt(portText, 10, 32)
-	must(s.T, err)
+	must.Do(s.T, err)
 
 	s.Create(s, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, StringData: map[string]string{"key": key.Reveal(), "kubeconfig": "users: []"},
@@ -568,7 +569,7 @@ func (s *outageSite) createBridge() {
 	cluster.Object["spec"] = map[string]any{"type": "static", "maxNodes": int64(10)}
 	s.Create(s, cluster)
 	cluster.Object["status"] = map[string]any{"phase": "Ready", "nodesCount": int64(0)}
-	must(s.T, s.Client.Status().Update(s.Context(), cluster))
+	must.Do(s.T, s.Client.Status().Update(s.Context(), cluster))
 
 	s.Create(s, &bridgev1.DPFHCPBridge{
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "bridge"},

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/test/browser"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // update makes the test write the screenshots of the documentation.
@@ -69,7 +70,7 @@ func takePictures(t *testing.T, pages http.Handler, pictures map[string]screensh
 
 	for name, picture := range pictures {
 		file, err := filepath.Abs(filepath.Join(dir, name+".png"))
-		must(t, err)
+		must.Do(t, err)
 
 		scheme := browser.Light
 		if picture.dark {

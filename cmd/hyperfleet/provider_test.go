@@ -17,21 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance/runner"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/exe"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
-
-// newProviderFolder returns a folder whose path is short enough for a Unix socket.
-func newProviderFolder(t *testing.T) string {
-	t.Helper()
-
-	folder, err := os.MkdirTemp("", "hf") //nolint:usetesting // paths of sockets are short (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { os.RemoveAll(folder) })
-
-	return folder
-}
 
 // readGuideCommand returns the arguments of the command in the guide, with another folder and program.
 func readGuideCommand(t *testing.T, folder, program string) []string {
@@ -58,7 +45,7 @@ func readGuideCommand(t *testing.T, folder, program string) []string {
 func TestProviderConform(t *testing.T) {
 	t.Parallel()
 
-	folder, program := newProviderFolder(t), exe.Build(t, "hypervisor/example/program")
+	folder, program := loopback.SocketFolder(t), exe.Build(t, "hypervisor/example/program")
 	address := "unix://" + filepath.Join(folder, "provider.sock")
 
 	var out bytes.Buffer
@@ -95,7 +82,7 @@ func TestProviderConform(t *testing.T) {
 func TestProviderConformFails(t *testing.T) { //nolint:tparallel // one program at the address at a time
 	t.Parallel()
 
-	folder, program := newProviderFolder(t), exe.Build(t, "hypervisor/example/program")
+	folder, program := loopback.SocketFolder(t), exe.Build(t, "hypervisor/example/program")
 	address := "unix://" + filepath.Join(folder, "s")
 	serve := []string{"--", program, "-address", address, "-state", folder}
 
@@ -135,7 +122,7 @@ func TestProviderConformFails(t *testing.T) { //nolint:tparallel // one program 
 func TestProviderConformOfAnotherProgram(t *testing.T) {
 	t.Parallel()
 
-	folder, program := newProviderFolder(t), exe.Build(t, "hypervisor/example/program")
+	folder, program := loopback.SocketFolder(t), exe.Build(t, "hypervisor/example/program")
 	address := "unix://" + filepath.Join(folder, "s")
 
 	other, err := procrun.Start(t.Context(), procrun.Spec{

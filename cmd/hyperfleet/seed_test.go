@@ -22,6 +22,7 @@ import (
 	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // seeder creates the objects of a fleet in the state of a busy day.
@@ -53,10 +54,10 @@ func (s *seeder) sample(file string, into client.Object) {
 	s.t.Helper()
 
 	raw, err := os.ReadFile("../../deploy/samples/" + file)
-	must(s.t, err)
+	must.Do(s.t, err)
 
 	first, _, _ := strings.Cut(string(raw), "\n---")
-	must(s.t, yaml.UnmarshalStrict([]byte(first), into))
+	must.Do(s.t, yaml.UnmarshalStrict([]byte(first), into))
 }
 
 // write creates an object with its status.
@@ -337,5 +338,5 @@ func (s *seeder) manyJobs(n int) {
 		})
 	}
 
-	must(s.t, group.Wait())
+	must.Do(s.t, group.Wait())
 }

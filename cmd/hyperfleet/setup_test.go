@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // samplesDir is the folder of the files in docs/start/runners.md.
@@ -37,17 +38,17 @@ func TestStartSamples(t *testing.T) {
 
 	for _, name := range []string{"fleet.yaml", "secrets.yaml"} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
-		must(t, err)
+		must.Do(t, err)
 
 		got = regexp.MustCompile("[0-9a-f]{64}").ReplaceAll(got, []byte("change-me")) // the generated webhook secret
 		file := filepath.Join(samplesDir, name)
 
 		if os.Getenv("UPDATE") != "" {
-			must(t, os.WriteFile(file, got, 0o600))
+			must.Do(t, os.WriteFile(file, got, 0o600))
 		}
 
 		want, err := os.ReadFile(file)
-		must(t, err)
+		must.Do(t, err)
 
 		if !bytes.Equal(got, want) {
 			t.Errorf("%s is not the output of the command: run the test with UPDATE=yes\n%s", file, got)
@@ -126,7 +127,7 @@ template: {spec: {containers: []}}
 			got.expectSuccess(t, append(test.notes, "kubectl apply")...)
 
 			fleet, err := os.ReadFile(filepath.Join(dir, "fleet.yaml"))
-			must(t, err)
+			must.Do(t, err)
 
 			for _, want := range test.fleet {
 				if !bytes.Contains(fleet, []byte(want)) {
@@ -147,11 +148,11 @@ func TestInitForLibvirt(t *testing.T) {
 	t.Parallel()
 
 	host, release, err := testlibvirt.Acquire(t.Context())
-	must(t, err)
-	t.Cleanup(func() { must(t, release()) })
+	must.Do(t, err)
+	t.Cleanup(func() { must.Do(t, release()) })
 
 	volume := strings.ToLower(t.Name()) + ".qcow2"
-	must(t, host.CreateVolume(testlibvirt.PoolName, volume, 8<<20))
+	must.Do(t, host.CreateVolume(testlibvirt.PoolName, volume, 8<<20))
 
 	forge := githubtest.New(t, github.Options{})
 	init := func(endpoint string, more ...string) executed {
@@ -253,7 +254,7 @@ func TestInitChecksAnswers(t *testing.T) {
 			got.expectSuccess(t, "kubectl apply")
 
 			text, err := os.ReadFile(filepath.Join(dir, "secrets.yaml"))
-			must(t, err)
+			must.Do(t, err)
 			checkContains(t, string(text), pve.DefaultSecret)
 
 			execute(t, nil, args...).expectFailure(t, cli.ExitFailed, "already exists")

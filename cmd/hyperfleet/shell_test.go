@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/shell"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // shellMachine is a machine whose commands print themselves, and whose console repeats its input.
@@ -135,7 +136,7 @@ func TestShellCommands(t *testing.T) {
 
 	// Through the API server, whose part the server plays.
 	authority, err := os.ReadFile(ca)
-	must(t, err)
+	must.Do(t, err)
 
 	api := &rest.Config{Host: server.URL, BearerToken: account.BearerToken, TLSClientConfig: rest.TLSClientConfig{CAData: authority}}
 	execute(t, api, "shell", "-n", namespace, "linux-a", "--", "id").expectSuccess(t, "ran id\n")

@@ -26,6 +26,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // terminal is a terminal emulator on a pseudo-terminal, in which the program runs.
@@ -46,20 +47,20 @@ func startTop(t *testing.T, variables []string, args ...string) *terminal {
 	}
 
 	t.Cleanup(func() { _ = outside.Close() })
-	must(t, unix.IoctlSetPointerInt(int(outside.Fd()), unix.TIOCSPTLCK, 0))
+	must.Do(t, unix.IoctlSetPointerInt(int(outside.Fd()), unix.TIOCSPTLCK, 0))
 
 	number, err := unix.IoctlGetInt(int(outside.Fd()), unix.TIOCGPTN)
-	must(t, err)
+	must.Do(t, err)
 
 	inside, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	must(t, err)
+	must.Do(t, err)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	context.AfterFunc(ctx, func() { _ = inside.Close() }) // reads from outside fail
 
 	out := &terminal{t: t, outside: outside, inside: inside, emulator: vt.NewMockTerm()}
-	must(t, out.emulator.Start())
+	must.Do(t, out.emulator.Start())
 	t.Cleanup(func() { _ = out.emulator.Stop() })
 	out.resize(120, 30)
 
@@ -71,7 +72,7 @@ func startTop(t *testing.T, variables []string, args ...string) *terminal {
 	cmd.Env = append([]string{envProgram + "=1", "TERM=xterm-256color", "PATH=" + os.Getenv("PATH")}, variables...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = inside, inside, inside
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
-	must(t, cmd.Start())
+	must.Do(t, cmd.Start())
 	t.Cleanup(func() { _ = cmd.Wait() })
 
 	return out
@@ -84,14 +85,14 @@ func (s *terminal) resize(width, height int) {
 	s.emulator.SetSize(vt.Coord{X: vt.Col(width), Y: vt.Row(height)})
 
 	size := &unix.Winsize{Row: uint16(height), Col: uint16(width)}
-	must(s.t, unix.IoctlSetWinsize(int(s.outside.Fd()), unix.TIOCSWINSZ, size))
+	must.Do(s.t, unix.IoctlSetWinsize(int(s.outside.Fd()), unix.TIOCSWINSZ, size))
 }
 
 func (s *terminal) press(keys string) {
 	s.t.Helper()
 
 	_, err := s.outside.WriteString(keys)
-	must(s.t, err)
+	must.Do(s.t, err)
 }
 
 // lines returns the lines of the screen.
@@ -138,7 +139,7 @@ func (s *terminal) wait(what string, shown func(lines []string) bool) {
 		}
 
 		_, err = s.emulator.Write(buffer[:n])
-		must(s.t, err)
+		must.Do(s.t, err)
 	}
 }
 
@@ -168,7 +169,7 @@ func (s *terminal) pressApart(first, second string) {
 		var err error
 
 		unread, err = unix.IoctlGetInt(int(s.inside.Fd()), unix.TIOCINQ)
-		must(s.t, err)
+		must.Do(s.t, err)
 	}
 
 	s.press(second)
@@ -297,7 +298,7 @@ func documentedKeys(t *testing.T) []string {
 	t.Helper()
 
 	guide, err := os.ReadFile("../../docs/guides/web.md")
-	must(t, err)
+	must.Do(t, err)
 
 	_, table, _ := strings.Cut(string(guide), "| Key | What it does |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
@@ -359,10 +360,10 @@ func TestTopLoadsLogsInBackground(t *testing.T) {
 	t.Parallel()
 
 	upstream, err := url.Parse(env.Config.Host)
-	must(t, err)
+	must.Do(t, err)
 
 	transport, err := rest.TransportFor(env.Config)
-	must(t, err)
+	must.Do(t, err)
 
 	release := make(chan struct{})
 	proxy := &httputil.ReverseProxy{

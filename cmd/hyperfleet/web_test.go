@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/web"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // openPages returns the pages of a namespace with the permissions of a user.
@@ -37,12 +38,12 @@ func openPages(t *testing.T, user *rest.Config, namespace string) http.Handler {
 	t.Cleanup(cancel)
 
 	view, err := live.Connect(ctx, cli.Kube{Kubeconfig: env.Kubeconfig(t, user), Namespace: namespace})
-	must(t, err)
+	must.Do(t, err)
 
 	view.Server = shownServer
 
 	pages, err := web.NewHandler(web.Config{View: view, Clock: clock.RealClock{}, Hosts: []string{"fleet.example.com"}})
-	must(t, err)
+	must.Do(t, err)
 
 	return pages
 }
@@ -290,7 +291,7 @@ func TestViewsWithoutPermissions(t *testing.T) {
 	kubeconfig := cli.Kube{Kubeconfig: env.Kubeconfig(t, env.User(t, "web-unprivileged"))}
 
 	cluster, err := kubeconfig.Connect(live.AddToScheme)
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := live.Open(t.Context(), cluster, namespace); err == nil || !strings.Contains(err.Error(), "no permission to list RunnerPools in namespace "+namespace) {
 		t.Errorf("error %v", err)
@@ -359,15 +360,15 @@ func TestWebCommand(t *testing.T) {
 	line := make([]byte, 512)
 
 	n, err := read.Read(line)
-	must(t, err)
+	must.Do(t, err)
 
 	address, _, _ := strings.Cut(string(line[:n]), " ")
 
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, address+"/pools", http.NoBody)
-	must(t, err)
+	must.Do(t, err)
 
 	response, err := http.DefaultClient.Do(request)
-	must(t, err)
+	must.Do(t, err)
 
 	_ = response.Body.Close()
 

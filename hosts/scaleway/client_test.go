@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	sim "github.com/hyperfleet/hyperfleet/sim/scaleway"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
@@ -46,7 +47,7 @@ func newFixture(t *testing.T, opts sim.Options) fixture {
 	})
 
 	client, err := scaleway.New(newConfig(server.URL))
-	must(t, err)
+	must.Do(t, err)
 
 	w.client = client
 
@@ -67,14 +68,14 @@ func TestServerLifecycle(t *testing.T) {
 	w := newFixture(t, sim.Options{})
 	ctx := t.Context()
 
-	must(t, w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"))
+	must.Do(t, w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA comment"))
 
 	if err := w.client.EnsureKey(ctx, "fleet", "ssh-ed25519 AAAA other comment\n"); err != nil || len(w.sim.Keys()) != 1 {
 		t.Errorf("%v, %d keys, want one", err, len(w.sim.Keys()))
 	}
 
 	os, err := w.client.FindOS(ctx, "M4-S", "macos-sonoma-14.6")
-	must(t, err)
+	must.Do(t, err)
 
 	ordered, err := w.client.Order(ctx, scaleway.Order{Name: "mac-1", Type: "M4-S", OSID: os})
 	if err != nil || ordered.State != scaleway.Working || ordered.IP != "" {
@@ -89,7 +90,7 @@ func TestServerLifecycle(t *testing.T) {
 	w.clock.Step(10 * time.Minute)
 
 	got, err := w.client.Get(ctx, ordered.ID)
-	must(t, err)
+	must.Do(t, err)
 
 	if got.State != scaleway.Usable || got.IP == "" || got.SSHUser != "m1" || got.OS != "macos-sonoma-14.6" ||
 		got.Password.IsEmpty() || !got.DeletableAt.Equal(got.Created.Add(24*time.Hour)) {
@@ -100,7 +101,7 @@ func TestServerLifecycle(t *testing.T) {
 		t.Error("the printed server contains the password")
 	}
 
-	must(t, w.client.Reboot(ctx, got.ID))
+	must.Do(t, w.client.Reboot(ctx, got.ID))
 
 	if err := w.client.Wipe(ctx, got.ID); !scaleway.IsKind(err, scaleway.Busy) {
 		t.Errorf("reinstall of a restarting server: %v, want Busy", err)
@@ -108,7 +109,7 @@ func TestServerLifecycle(t *testing.T) {
 
 	w.clock.Step(2 * time.Minute)
 
-	must(t, w.client.Wipe(ctx, got.ID))
+	must.Do(t, w.client.Wipe(ctx, got.ID))
 
 	checkEnd(t, w, got)
 }
@@ -122,7 +123,7 @@ func checkEnd(t *testing.T, w fixture, got scaleway.Server) {
 		t.Errorf("delete within the lease: %v, want Rejected with the time", err)
 	}
 
-	must(t, w.client.ScheduleDeletion(ctx, got.ID))
+	must.Do(t, w.client.ScheduleDeletion(ctx, got.ID))
 
 	if _, ok, err := w.client.Find(ctx, "mac-1"); ok || err != nil {
 		t.Errorf("found a server that is being deleted: %v", err)
@@ -145,7 +146,7 @@ func TestHardware(t *testing.T) {
 	w := newFixture(t, sim.Options{})
 
 	got, err := w.client.Hardware(t.Context(), "M4-S")
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(scaleway.Hardware{Cores: 10, MemoryMB: 16384}, got); diff != "" {
 		t.Error(diff)
@@ -170,7 +171,7 @@ func TestListReadsAllPages(t *testing.T) {
 	}
 
 	list, err := w.client.List(t.Context())
-	must(t, err)
+	must.Do(t, err)
 
 	seen := map[string]bool{}
 	for _, s := range list {
@@ -308,7 +309,7 @@ func TestSecretKeyIsNotRepeated(t *testing.T) {
 	defer echo.Close()
 
 	client, err := scaleway.New(newConfig(echo.URL))
-	must(t, err)
+	must.Do(t, err)
 
 	_, err = client.List(t.Context())
 	if err == nil || strings.Contains(err.Error(), sim.DefaultSecretKey) || !strings.Contains(err.Error(), log.Redacted) {
@@ -323,13 +324,5 @@ func TestOperationHasNoIDs(t *testing.T) {
 		"/apple-silicon/v1alpha1/zones/fr-par-1/servers/105494bd-0d54-4f0c-9c0d-3a2b1c0d9e8f/reboot?x=y", http.NoBody)
 	if got, want := scaleway.Operation(req), "POST /apple-silicon/v1alpha1/zones/fr-par-1/servers/ID/reboot"; got != want {
 		t.Errorf("got %q, want %q", got, want)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -56,7 +57,7 @@ func startNonSSHServer(t *testing.T, wantText string) string {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(func() { _ = listener.Close() })
 
@@ -235,7 +236,7 @@ func TestHostKeyIsPinned(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	must(t, host.ChangeKey())
+	must.Do(t, host.ChangeKey())
 
 	logins := host.Logins()
 
@@ -290,10 +291,10 @@ func TestRun(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCallMetrics(registry, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	conn, err := dialHost(t, target, ssh.Options{Calls: calls})
-	must(t, err)
+	must.Do(t, err)
 
 	cases := map[string]struct {
 		script   string
@@ -365,7 +366,7 @@ func TestShellThatPrints(t *testing.T) {
 	host.SetGreeting("Welcome to h!\nLast login: never\n")
 
 	conn, err := dialHost(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)}, ssh.Options{})
-	must(t, err)
+	must.Do(t, err)
 
 	out, err := runScript(t, conn, "printf 'firewall intact\\n'\n", time.Minute)
 	if err != nil || out.Stdout != "firewall intact\n" {
@@ -379,10 +380,10 @@ func TestSudoWithAPassword(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{Password: password})
 	target := ssh.Target{Address: host.Address(), User: "m1", Password: log.NewSecret(password), Trust: trustHostKey(host)}
 
-	must(t, host.SetSudo(machost.SudoPassword))
+	must.Do(t, host.SetSudo(machost.SudoPassword))
 
 	conn, err := dialHost(t, target, ssh.Options{})
-	must(t, err)
+	must.Do(t, err)
 
 	out, err := runScript(t, conn, "cat\nline\n", 0)
 	if diff := cmp.Diff("line\n", out.Stdout); diff != "" || err != nil {
@@ -393,7 +394,7 @@ func TestSudoWithAPassword(t *testing.T) {
 		t.Error("the password was an argument of a process")
 	}
 
-	must(t, host.SetSudo(machost.SudoRefused))
+	must.Do(t, host.SetSudo(machost.SudoRefused))
 
 	if _, err := dialHost(t, target, ssh.Options{}); ssh.KindOf(err) != ssh.SudoRefused || !strings.Contains(err.Error(), "sudoers") {
 		t.Error(err)
@@ -409,7 +410,7 @@ func TestKeepAliveCutsADeadConnection(t *testing.T) {
 
 	conn, err := dialHost(t, ssh.Target{Name: "h", Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)},
 		ssh.Options{KeepAlive: 50 * time.Millisecond})
-	must(t, err)
+	must.Do(t, err)
 
 	host.SetFrozen(true)
 	defer host.SetFrozen(false)
@@ -427,18 +428,10 @@ func TestOutputIsBounded(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{AuthorizedKeys: []string{line}})
 
 	conn, err := dialHost(t, ssh.Target{Address: host.Address(), User: "m1", PrivateKey: private, Trust: trustHostKey(host)}, ssh.Options{})
-	must(t, err)
+	must.Do(t, err)
 
 	out, err := runScript(t, conn, "head -c 3000000 /dev/zero; head -c 3000000 /dev/zero >&2\n", 0)
 	if err != nil || !out.Truncated || len(out.Stdout) != 256<<10 {
 		t.Errorf("%d bytes, cut %v: %v", len(out.Stdout), out.Truncated, err)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

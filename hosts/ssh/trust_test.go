@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/ssh"
 	"github.com/hyperfleet/hyperfleet/sim/machost"
 	"github.com/hyperfleet/hyperfleet/sim/machost/machosttest"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // newAuthority returns a key that certifies hosts, and its line of a .pub file.
@@ -26,7 +27,7 @@ func newAuthority(t *testing.T) (cryptossh.Signer, string) {
 	private, line := machosttest.NewKey(t)
 
 	signer, err := cryptossh.ParsePrivateKey([]byte(private.Reveal()))
-	must(t, err)
+	must.Do(t, err)
 
 	return signer, line
 }
@@ -36,10 +37,10 @@ func newSHA1Signer(t *testing.T) (cryptossh.Signer, string) {
 	t.Helper()
 
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	must(t, err)
+	must.Do(t, err)
 
 	signer, err := cryptossh.NewSignerFromKey(key)
-	must(t, err)
+	must.Do(t, err)
 
 	algorithmSigner, ok := signer.(cryptossh.AlgorithmSigner)
 	if !ok {
@@ -47,7 +48,7 @@ func newSHA1Signer(t *testing.T) (cryptossh.Signer, string) {
 	}
 
 	old, err := cryptossh.NewSignerWithAlgorithms(algorithmSigner, []string{cryptossh.KeyAlgoRSA})
-	must(t, err)
+	must.Do(t, err)
 
 	return old, string(cryptossh.MarshalAuthorizedKey(signer.PublicKey()))
 }
@@ -113,7 +114,7 @@ func TestCertifiedHosts(t *testing.T) {
 			host := machosttest.Start(t, machost.Options{Light: true, AuthorizedKeys: []string{authorized}})
 
 			if tc.by != nil {
-				must(t, host.Certify(tc.by, tc.change))
+				must.Do(t, host.Certify(tc.by, tc.change))
 			}
 
 			trust := tc.trust
@@ -151,10 +152,10 @@ func TestPinnedKeyOfAnyType(t *testing.T) {
 	t.Parallel()
 
 	newSigner := func(key any, err error) cryptossh.Signer {
-		must(t, err)
+		must.Do(t, err)
 
 		signer, err := cryptossh.NewSignerFromKey(key)
-		must(t, err)
+		must.Do(t, err)
 
 		return signer
 	}
@@ -217,7 +218,7 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	host := machosttest.Start(t, machost.Options{System: machost.Linux, AuthorizedKeys: []string{authorized}})
 
 	sshd, err := host.StartOpenSSH(t.Context())
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(func() { _ = sshd.Close() })
 
@@ -234,7 +235,7 @@ func TestCertifiedByOpenSSH(t *testing.T) {
 	certify := func(by cryptossh.Signer, change func(*cryptossh.Certificate)) {
 		t.Helper()
 
-		must(t, sshd.Certify(by, change))
+		must.Do(t, sshd.Certify(by, change))
 	}
 
 	refused("presented no certificate")

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/external"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/conform"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/server"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // serve runs a program in this process until the test ends, and waits until it listens.
@@ -47,7 +48,7 @@ func serve(t *testing.T, options server.Options, program server.Program) {
 		network, address = "unix", socket
 	}
 
-	eventually(t, "the program listens", func() bool {
+	timing.WaitUntil(t, "the program listens", func() bool {
 		conn, err := net.Dial(network, address)
 		if err == nil {
 			conn.Close()
@@ -290,7 +291,7 @@ func TestOptionalInterfaces(t *testing.T) {
 	}
 
 	p.Close()
-	eventually(t, "the program closes the console", func() bool { return closed.Load() > 0 })
+	timing.WaitUntil(t, "the program closes the console", func() bool { return closed.Load() > 0 })
 
 	time.Sleep(100 * time.Millisecond) // time for a second end
 

@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"net"
-	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,6 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/external"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/providerpb"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/server"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // fake is a program that answers as a case wants.
@@ -66,18 +67,11 @@ func (f *fake) Reserve(_ context.Context, r *providerpb.ReserveRequest) (*provid
 	return f.reserve(r)
 }
 
-// newSocket returns the address of a socket in a short folder.
+// newSocket returns the address of a socket.
 func newSocket(t *testing.T) string {
 	t.Helper()
 
-	folder, err := os.MkdirTemp("", "hf") //nolint:usetesting // paths of sockets are short (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { os.RemoveAll(folder) })
-
-	return external.UnixScheme + filepath.Join(folder, "s")
+	return external.UnixScheme + filepath.Join(loopback.SocketFolder(t), "s")
 }
 
 // serveFake serves a program at the address until the function that it returns is called.
@@ -132,16 +126,6 @@ func checkError(t *testing.T, err error, kind hypervisor.Kind, reason string, pa
 	}
 }
 
-func eventually(t *testing.T, what string, holds func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(time.Minute); !holds(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: %s", what)
-		}
-	}
-}
-
 func newInfo(context.Context) (*providerpb.Info, error) {
 	return &providerpb.Info{Product: "fake", Nodes: []*providerpb.Node{{Name: "node-1", Online: true}}}, nil
 }
@@ -163,7 +147,7 @@ func TestProgramIsGoneAndReturns(t *testing.T) {
 	program := &fake{check: newInfo}
 	stop := serveFake(t, address, program)
 
-	eventually(t, "the program is found", func() bool {
+	timing.WaitUntil(t, "the program is found", func() bool {
 		info, err := p.Check(t.Context())
 
 		return err == nil && info.Product == "fake"
@@ -175,14 +159,14 @@ func TestProgramIsGoneAndReturns(t *testing.T) {
 	}
 
 	stop()
-	eventually(t, "the end of the program is noticed", func() bool {
+	timing.WaitUntil(t, "the end of the program is noticed", func() bool {
 		_, err := p.Check(t.Context())
 
 		return hypervisor.Is(err, hypervisor.Unavailable)
 	})
 
 	serveFake(t, address, program)
-	eventually(t, "the owner is woken", func() bool { return woken.Load() > 0 })
+	timing.WaitUntil(t, "the owner is woken", func() bool { return woken.Load() > 0 })
 }
 
 func TestProgramSpeaksAnotherVersion(t *testing.T) {
@@ -317,7 +301,7 @@ func TestProgramEndsItsSessions(t *testing.T) {
 
 	start := time.Now()
 	p := connect(t, address, hypervisor.Options{})
-	eventually(t, "the end of a session is reported", func() bool {
+	timing.WaitUntil(t, "the end of a session is reported", func() bool {
 		_, err := p.Check(t.Context())
 
 		return hypervisor.Is(err, hypervisor.Unavailable)
@@ -327,7 +311,7 @@ func TestProgramEndsItsSessions(t *testing.T) {
 	checkError(t, err, hypervisor.Unavailable, "ProviderUnavailable", "has ended the session")
 
 	// The delays between sessions grow, so the fourth one is not opened earlier.
-	eventually(t, "four sessions", func() bool { return sessions.Load() >= 4 })
+	timing.WaitUntil(t, "four sessions", func() bool { return sessions.Load() >= 4 })
 
 	if took := time.Since(start); took < 600*time.Millisecond {
 		t.Errorf("four sessions were opened within %s", took)

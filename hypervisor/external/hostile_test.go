@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/providerpb"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // All clusters share the queue of claims, so the events of one program are limited. Those that cannot be names of claims
@@ -68,7 +69,7 @@ func TestWakeEventsAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	eventually(t, "the first events", func() bool { return woken.Load() >= 500 })
+	timing.WaitUntil(t, "the first events", func() bool { return woken.Load() >= 500 })
 
 	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if n := woken.Load(); n > 5000 {
@@ -286,7 +287,7 @@ func TestSlowProgramGetsFewCalls(t *testing.T) {
 		})
 	}
 
-	eventually(t, "some calls wait for the program", func() bool { return running.Load() > 0 })
+	timing.WaitUntil(t, "some calls wait for the program", func() bool { return running.Load() > 0 })
 
 	// The cluster's own status is not affected.
 	if _, err := p.Check(t.Context()); err != nil {

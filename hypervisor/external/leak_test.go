@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/external"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/providerpb"
 	"github.com/hyperfleet/hyperfleet/hypervisor/external/server"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func countFiles(t *testing.T) int {
@@ -76,7 +77,7 @@ func TestCloseLeavesNothing(t *testing.T) { //nolint:paralleltest // it counts t
 		}
 	}
 
-	eventually(t, "all goroutines and connections have ended", func() bool {
+	timing.WaitUntil(t, "all goroutines and connections have ended", func() bool {
 		return runtime.NumGoroutine() <= goroutines && countFiles(t) <= files
 	})
 

@@ -13,6 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // deviceName is the resource mapping of the GPUs of addGPUs.
@@ -139,7 +140,7 @@ func TestDeviceOfAnotherVMIsAvoided(t *testing.T) {
 
 	var err error
 
-	eventually(t, "the start fails", func() bool {
+	timing.WaitUntil(t, "the start fails", func() bool {
 		_, err = p.Start(t.Context(), first, seed)
 
 		return err != nil

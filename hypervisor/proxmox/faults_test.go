@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // A single fault does not prevent the creation and the deletion of the machine. The machine is created
@@ -244,7 +245,7 @@ func TestMigration(t *testing.T) {
 	}
 
 	s.Migrate(made.ID, other)
-	eventually(t, "it runs on "+other, func() bool {
+	timing.WaitUntil(t, "it runs on "+other, func() bool {
 		got, err := p.Get(t.Context(), newRef(sp))
 
 		return err == nil && got.Node == other && got.State == hypervisor.StateRunning
@@ -252,7 +253,7 @@ func TestMigration(t *testing.T) {
 
 	// The VM migrates again, and no reconcile observes the migration.
 	s.Migrate(made.ID, made.Node)
-	eventually(t, "it is listed where it was", func() bool {
+	timing.WaitUntil(t, "it is listed where it was", func() bool {
 		all, err := p.List(t.Context())
 
 		return err == nil && len(all) == 1 && all[0].Node == made.Node
@@ -315,7 +316,7 @@ func TestLateISO(t *testing.T) {
 // contains that kind.
 func createError(t testing.TB, p hypervisor.Provider, sp *hypervisor.MachineSpec, kinds ...hypervisor.Kind) (err error) {
 	t.Helper()
-	eventually(t, "there is an error", func() bool {
+	timing.WaitUntil(t, "there is an error", func() bool {
 		var m hypervisor.Machine
 
 		m, err = conformance.Advance(t.Context(), p, sp, seed)

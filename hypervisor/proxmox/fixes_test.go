@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // rootClient calls the API as root, as the commands on a node do.
@@ -145,7 +146,7 @@ func (c *rootClient) run(text string) {
 		}
 	}
 
-	eventually(c.t, "the commands' tasks have ended", func() bool {
+	timing.WaitUntil(c.t, "the commands' tasks have ended", func() bool {
 		return !slices.ContainsFunc(c.server.Snapshot().Tasks, func(task pve.TaskState) bool { return task.Exit == "" })
 	})
 }
@@ -226,7 +227,7 @@ func TestFixOfLockedMachine(t *testing.T) {
 
 	var failure error
 
-	eventually(t, "the error of a locked machine", func() bool {
+	timing.WaitUntil(t, "the error of a locked machine", func() bool {
 		failure = p.Delete(t.Context(), newRef(want))
 
 		return reasonOf(failure) == "VMLocked"

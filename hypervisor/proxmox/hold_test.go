@@ -11,6 +11,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // A node has disk space for more machines than it has memory for. Machines that are released at the same
@@ -73,7 +74,7 @@ func TestReleasedMachinesShareTheMemoryOfTheirNode(t *testing.T) {
 // startUntilSettled calls Start until the machine runs, or until the error is NoCapacity.
 func startUntilSettled(t *testing.T, p hypervisor.Provider, s hypervisor.MachineSpec) (runs bool) {
 	t.Helper()
-	eventually(t, s.Owner.Name+" runs or waits", func() bool {
+	timing.WaitUntil(t, s.Owner.Name+" runs or waits", func() bool {
 		m, err := p.Start(t.Context(), s, seed)
 		runs = err == nil && m.State == hypervisor.StateRunning
 
@@ -107,7 +108,7 @@ func TestStandbyStartedByHandIsDetected(t *testing.T) {
 	waitForTask(t, s, upid)
 
 	for _, provider := range []hypervisor.Provider{p, connect(t, s)} {
-		eventually(t, "it is seen to run", func() bool {
+		timing.WaitUntil(t, "it is seen to run", func() bool {
 			m, err := provider.Get(t.Context(), newRef(one))
 
 			return err == nil && m.State == hypervisor.StateRunning

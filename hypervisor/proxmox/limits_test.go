@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // maxCounter counts running operations and keeps the maximum.
@@ -175,7 +176,7 @@ func TestMachinesOfHAManagerAreRejected(t *testing.T) {
 
 	var err error
 
-	eventually(t, "the deletion is refused, or the machine is deleted", func() bool {
+	timing.WaitUntil(t, "the deletion is refused, or the machine is deleted", func() bool {
 		err = p.Delete(t.Context(), newRef(sp))
 
 		return hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // A VM list that is older than a machine does not hide the machine permanently.
@@ -21,7 +22,7 @@ func TestListYoungMachine(t *testing.T) {
 	p := connect(t, pvetest.New(t, fastModel()), useRealTime)
 	m, _ := create(t, p, newSpec(1))
 
-	eventually(t, "the machine is listed", func() bool {
+	timing.WaitUntil(t, "the machine is listed", func() bool {
 		all, err := p.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -91,7 +92,7 @@ func TestListRemovedISO(t *testing.T) {
 	}
 
 	remove(t, p, sp)
-	eventually(t, "nothing is listed", func() bool {
+	timing.WaitUntil(t, "nothing is listed", func() bool {
 		all, err := p.List(t.Context())
 		if err != nil || slices.ContainsFunc(all, func(x hypervisor.Machine) bool { return x.State == hypervisor.StateRemains }) {
 			t.Fatalf("want no remains, got %+v (%v)", all, err)

@@ -15,6 +15,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // stage is the progress of a machine when its node is lost.
@@ -138,7 +139,7 @@ func loseNode(t *testing.T, at stage, restarted, shared bool) (hypervisor.Provid
 
 	want := reserveElsewhere(t, p, s, at.standby)
 
-	eventually(t, "it "+at.name, func() bool {
+	timing.WaitUntil(t, "it "+at.name, func() bool {
 		var made hypervisor.Machine
 
 		if at.name != "is placed" {
@@ -181,7 +182,7 @@ func reserveElsewhere(t *testing.T, p hypervisor.Provider, s *pve.Server, standb
 // waitUntilGone waits until Get returns NotFound.
 func waitUntilGone(t *testing.T, p hypervisor.Provider, lost hypervisor.MachineSpec) {
 	t.Helper()
-	eventually(t, "it is gone", func() bool {
+	timing.WaitUntil(t, "it is gone", func() bool {
 		_, err := p.Get(t.Context(), newRef(lost))
 
 		return hypervisor.Is(err, hypervisor.NotFound)
@@ -248,7 +249,7 @@ func TestNodeOfflineBeforeClone(t *testing.T) {
 			want := reserveElsewhere(t, p, s, false)
 
 			s.AddFault(pve.Fault{Kind: kind, Node: want.Node})
-			eventually(t, want.Node+" is a node on which no machine can be created", func() bool {
+			timing.WaitUntil(t, want.Node+" is a node on which no machine can be created", func() bool {
 				capacity, err := p.Capacity(t.Context())
 
 				return err == nil && !slices.ContainsFunc(capacity.Nodes, func(n hypervisor.Node) bool { return n.Name == want.Node && n.Online })

@@ -23,6 +23,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -137,17 +138,6 @@ func create(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) (hype
 	return m, s
 }
 
-// eventually waits until a condition holds.
-func eventually(t testing.TB, what string, holds func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(testTimeout); !holds(); time.Sleep(attemptInterval) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came true: %s", what)
-		}
-	}
-}
-
 // remove calls Delete until nothing is left.
 func remove(t testing.TB, p hypervisor.Provider, s hypervisor.MachineSpec) {
 	t.Helper()
@@ -237,7 +227,7 @@ func TestAddress(t *testing.T) { //nolint:paralleltest // it counts calls, and o
 	p := connect(t, s)
 	made, sp := create(t, p, newSpec(1))
 
-	eventually(t, "it has an address", func() bool {
+	timing.WaitUntil(t, "it has an address", func() bool {
 		got, err := p.Get(t.Context(), newRef(sp))
 		if err != nil {
 			t.Fatal(err)
@@ -292,7 +282,7 @@ func occupyID(t testing.TB, s *pve.Server, id int) {
 func waitForTask(t testing.TB, s *pve.Server, upid string) {
 	t.Helper()
 
-	eventually(t, "task "+upid+" has ended", func() bool {
+	timing.WaitUntil(t, "task "+upid+" has ended", func() bool {
 		return slices.ContainsFunc(s.Snapshot().Tasks, func(task pve.TaskState) bool { return task.UPID == upid && task.Exit != "" })
 	})
 }

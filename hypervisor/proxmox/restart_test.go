@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // grantByPool replaces the grants on /vms with grants on the pool. The operator then sees a machine only
@@ -127,7 +128,7 @@ func TestRestartDuringDestroy(t *testing.T) {
 		first := connect(t, s)
 		_, want := create(t, first, newSpec(1))
 
-		eventually(t, "it is being destroyed", func() bool {
+		timing.WaitUntil(t, "it is being destroyed", func() bool {
 			if err := first.Delete(t.Context(), newRef(want)); err != nil && !conformance.IsTransient(err) {
 				t.Fatal(err)
 			}
@@ -136,7 +137,7 @@ func TestRestartDuringDestroy(t *testing.T) {
 		})
 		first.Close()
 		clk.Step(longDelay / 2)
-		eventually(t, "nothing stands in it", func() bool {
+		timing.WaitUntil(t, "nothing stands in it", func() bool {
 			vm, _ := s.Snapshot().VM(want.ID)
 
 			return vm.Config["description"] == ""

@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/identity/spire"
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestKindsOfErrorsSPIRE(t *testing.T) {
@@ -100,7 +101,7 @@ func TestServerComesBackSPIRE(t *testing.T) {
 	}
 
 	server.Restart(t)
-	waitUntil(t, "the registry reconnects to the server", func() bool { return registry.Check(t.Context()) == nil })
+	timing.WaitUntil(t, "the registry reconnects to the server", func() bool { return registry.Check(t.Context()) == nil })
 
 	if ids, err := registry.List(t.Context()); err != nil || !cmp.Equal(ids, []identity.ID{claim.ID}) {
 		t.Errorf("list = %v, %v", ids, err)

@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/identity"
 	"github.com/hyperfleet/hyperfleet/identity/spire"
 	spiretest "github.com/hyperfleet/hyperfleet/test/spire"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // waitTimeout limits each wait for a real server or agent.
@@ -119,16 +120,6 @@ func mustAttest(t *testing.T, agent *spiretest.Agent) string {
 	return svids[0].ID.String()
 }
 
-func waitUntil(t *testing.T, description string, ok func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(waitTimeout); !ok(); time.Sleep(100 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out: condition %q did not become true", description)
-		}
-	}
-}
-
 // A machine is registered and attests, its JWT-SVID is verified, and it is unregistered while its agent
 // runs.
 func TestLifeOfAMachineSPIRE(t *testing.T) {
@@ -221,7 +212,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 	// The first token was spent, and no agent is left of it.
 	refused := server.StartAgent(t, first.JoinToken)
 
-	waitUntil(t, "the first token is refused", func() bool {
+	timing.WaitUntil(t, "the first token is refused", func() bool {
 		return strings.Contains(refused.Log(t), "join token does not exist or has already been used")
 	})
 	refused.Stop(t)
@@ -234,7 +225,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 	// The server rejects the second use of the token by another machine.
 	replay := server.StartAgent(t, second.JoinToken)
 
-	waitUntil(t, "the token's second use is refused", func() bool {
+	timing.WaitUntil(t, "the token's second use is refused", func() bool {
 		return strings.Contains(replay.Log(t), "join token does not exist or has already been used")
 	})
 
@@ -253,7 +244,7 @@ func TestRegisterAgainSPIRE(t *testing.T) {
 
 	late := server.StartAgent(t, third.JoinToken)
 
-	waitUntil(t, "the token of an unregistered machine is refused", func() bool {
+	timing.WaitUntil(t, "the token of an unregistered machine is refused", func() bool {
 		return strings.Contains(late.Log(t), "join token does not exist or has already been used")
 	})
 
@@ -276,7 +267,7 @@ func TestTokenExpiresSPIRE(t *testing.T) {
 
 	agent := server.StartAgent(t, given.JoinToken)
 
-	waitUntil(t, "the token is refused", func() bool { return strings.Contains(agent.Log(t), "join token expired") })
+	timing.WaitUntil(t, "the token is refused", func() bool { return strings.Contains(agent.Log(t), "join token expired") })
 
 	if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 		t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // compareAddresses compares addresses by value.
@@ -25,7 +26,7 @@ func newPool(t testing.TB, name string, spec alloc.Spec) *alloc.Pool {
 	t.Helper()
 
 	p, err := alloc.NewPool(name, spec)
-	must(t, err)
+	must.Do(t, err)
 
 	return p
 }
@@ -34,7 +35,7 @@ func newNetwork(t testing.TB, pools ...*alloc.Pool) *alloc.Network {
 	t.Helper()
 
 	n, err := alloc.Rebuild("net", pools, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	return n
 }
@@ -43,7 +44,7 @@ func setPool(t testing.TB, n *alloc.Network, p *alloc.Pool) []alloc.Assignment {
 	t.Helper()
 
 	outside, err := n.SetPool(p)
-	must(t, err)
+	must.Do(t, err)
 
 	return outside
 }
@@ -79,7 +80,7 @@ func listNextAddresses(t testing.TB, n *alloc.Network, pool string, limit int) [
 			break
 		}
 
-		must(t, err)
+		must.Do(t, err)
 
 		out = append(out, got)
 	}
@@ -220,13 +221,5 @@ func TestFree(t *testing.T) {
 
 	if got := n.FreeRanges("other", alloc.IPv4, 9); got != nil {
 		t.Errorf("a missing pool has %v", got)
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func TestPrefixLength(t *testing.T) {
@@ -295,7 +296,7 @@ func TestGuessedSubnets(t *testing.T) {
 		},
 	} {
 		pool, err := alloc.NewPool("p", tc.spec)
-		must(t, err)
+		must.Do(t, err)
 
 		if got := fmt.Sprint(pool.GuessedSubnets()); got != tc.want {
 			t.Errorf("%s: guessed %s, want %s", name, got, tc.want)

@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/claimstatus"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -58,10 +59,10 @@ func startSSHServer(t *testing.T) string {
 		t.Fatalf("make host key: %v: %s", err, out)
 	}
 
-	must(t, os.MkdirAll("/run/sshd", 0o755))
+	must.Do(t, os.MkdirAll("/run/sshd", 0o755))
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Do(t, err)
 
 	_, port, _ := net.SplitHostPort(listener.Addr().String())
 	_ = listener.Close()
@@ -69,12 +70,12 @@ func startSSHServer(t *testing.T) string {
 	config := filepath.Join(dir, "config")
 	text := fmt.Sprintf("ListenAddress 127.0.0.1\nPort %s\nHostKey %s\nPidFile none\nUsePAM no\n", port, key)
 
-	must(t, os.WriteFile(config, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(config, []byte(text), 0o600))
 
 	process, err := procrun.Start(context.Background(), procrun.Spec{
 		Path: "/usr/sbin/sshd", Args: []string{"-D", "-e", "-f", config}, LogPath: filepath.Join(dir, "log"),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(func() { _ = process.Stop() })
 
@@ -100,7 +101,7 @@ func TestSSHBanner(t *testing.T) {
 		"another server": "220 mail.example.com ESMTP\r\n", "a server that hangs up": "", "endless talk": strings.Repeat("a\n", maxGreeting),
 	} {
 		listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-		must(t, err)
+		must.Do(t, err)
 
 		go func() {
 			conn, err := listener.Accept()
@@ -129,7 +130,7 @@ func TestSSHSilence(t *testing.T) {
 	t.Parallel()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Do(t, err)
 	defer func() { _ = listener.Close() }()
 
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -306,7 +307,7 @@ func newFixture(t *testing.T) *fixture {
 func (s *fixture) must(err error) {
 	s.t.Helper()
 
-	must(s.t, err)
+	must.Do(s.t, err)
 }
 
 // newDNSConfig enables forward and reverse look-ups at a short interval.
@@ -508,7 +509,7 @@ func TestAKubevirtMachineIsValidated(t *testing.T) {
 // namespace, whatever address and name its status has.
 func TestForbiddenMachinesAreNotChecked(t *testing.T) {
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	must(t, err)
+	must.Do(t, err)
 
 	var calls atomic.Int64
 
@@ -550,12 +551,4 @@ func TestForbiddenMachinesAreNotChecked(t *testing.T) {
 
 	limit(v1alpha1.NamespaceAccess{Names: []string{s.namespace}, Domains: []string{domain}})
 	s.waitForCondition(claim, metav1.ConditionTrue, ReasonPassed)
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -20,7 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
 	"github.com/hyperfleet/hyperfleet/test/capture"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/silence"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const (
@@ -96,9 +98,9 @@ func writeFile(t *testing.T, file, text string) {
 	t.Helper()
 
 	// The rename is atomic, so a reader sees either the old or the new content.
-	must(t, os.WriteFile(file+".new", []byte(text), 0o600))
+	must.Do(t, os.WriteFile(file+".new", []byte(text), 0o600))
 
-	must(t, os.Rename(file+".new", file))
+	must.Do(t, os.Rename(file+".new", file))
 }
 
 // tryOpen opens a broker and checks, then and until the end of the test, that no output contains the
@@ -145,7 +147,7 @@ func mustOpen(t *testing.T, conf platform.Broker) *broker.Broker {
 	t.Helper()
 
 	b, err := tryOpen(t, conf)
-	must(t, err)
+	must.Do(t, err)
 
 	return b
 }
@@ -182,7 +184,7 @@ func requireError(t *testing.T, err error, wantText ...string) {
 func waitUntilUnhealthy(t *testing.T, b *broker.Broker, wantText ...string) {
 	t.Helper()
 
-	eventually(t, "Health returns "+strings.Join(wantText, ", "), func() bool {
+	timing.WaitUntil(t, "Health returns "+strings.Join(wantText, ", "), func() bool {
 		err := b.Health(t.Context())
 		if err == nil {
 			return false
@@ -196,7 +198,7 @@ func waitUntilUnhealthy(t *testing.T, b *broker.Broker, wantText ...string) {
 
 func waitUntilHealthy(t *testing.T, b *broker.Broker) {
 	t.Helper()
-	eventually(t, "the broker is healthy", func() bool { return b.Health(t.Context()) == nil })
+	timing.WaitUntil(t, "the broker is healthy", func() bool { return b.Health(t.Context()) == nil })
 }
 
 // waitForDelivery waits until an event is published and handled.
@@ -205,7 +207,7 @@ func waitForDelivery(t *testing.T, b *broker.Broker, topic string, r *recorder) 
 
 	number := 0
 
-	eventually(t, "an event is handled", func() bool {
+	timing.WaitUntil(t, "an event is handled", func() bool {
 		number++
 
 		if b.Publish(t.Context(), topic, newEvent(t, "reached", number)) != nil {
@@ -336,7 +338,7 @@ func replaceCertificate(t *testing.T, old, with *brokers.Cert) {
 
 	for to, from := range map[string]string{old.File: with.File, old.KeyFile: with.KeyFile} {
 		text, err := os.ReadFile(from)
-		must(t, err)
+		must.Do(t, err)
 
 		writeFile(t, to, string(text))
 	}
@@ -361,7 +363,7 @@ func testRotation(t *testing.T, where *testServer) {
 	writeFile(t, conf.RabbitMQ.URLFile, addUser(where.server.URL, "rotating:new-"+secret)+"\n")
 	waitUntilHealthy(t, b)
 	publish(t, b, topic, newEvent(t, "a", 2))
-	eventually(t, "later events are handled", func() bool { return slices.Contains(r.snapshot()["a"], 2) })
+	timing.WaitUntil(t, "later events are handled", func() bool { return slices.Contains(r.snapshot()["a"], 2) })
 }
 
 // testPermissions removes permissions of a user that is connected.
@@ -374,7 +376,7 @@ func testPermissions(t *testing.T, where *testServer) {
 
 	var err error
 
-	eventually(t, "publishing fails with a permission error", func() bool {
+	timing.WaitUntil(t, "publishing fails with a permission error", func() bool {
 		err = b.Publish(t.Context(), topic, newEvent(t, "a", 1))
 
 		return err != nil && strings.Contains(err.Error(), "the permissions")
@@ -383,8 +385,8 @@ func testPermissions(t *testing.T, where *testServer) {
 	waitUntilUnhealthy(t, b, "the permissions")
 
 	where.server.SetUsers(t, brokers.User{Name: "losing", Password: secret})
-	eventually(t, "the event is published", func() bool { return b.Publish(t.Context(), topic, newEvent(t, "a", 2)) == nil })
-	eventually(t, "the event is handled", func() bool { return countEvents(r.snapshot()) >= 1 })
+	timing.WaitUntil(t, "the event is published", func() bool { return b.Publish(t.Context(), topic, newEvent(t, "a", 2)) == nil })
+	timing.WaitUntil(t, "the event is handled", func() bool { return countEvents(r.snapshot()) >= 1 })
 	waitUntilHealthy(t, b)
 }
 

@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func TestMain(m *testing.M) {
@@ -63,7 +64,7 @@ func newEvent(t *testing.T, key string, number int) cloudevents.Event {
 	e.SetType("io.hyperfleet.cluster.reconcile")
 	e.SetExtension(events.PartitionKey, key)
 
-	must(t, e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}))
+	must.Do(t, e.SetData(events.ContentType, map[string]any{"id": key, "generation": number}))
 
 	return e
 }
@@ -82,7 +83,7 @@ func parseEvent(t *testing.T, e cloudevents.Event) (string, int) {
 func publish(t *testing.T, b bus, topic string, e cloudevents.Event) {
 	t.Helper()
 
-	must(t, b.Publish(t.Context(), topic, e))
+	must.Do(t, b.Publish(t.Context(), topic, e))
 }
 
 // subscribe starts a subscription and waits until it is active. The returned function ends it.
@@ -194,20 +195,6 @@ func (r *recorder) snapshot() map[string][]int {
 	return out
 }
 
-// eventually waits until a condition is true.
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-
-	deadline := time.Now().Add(waitTimeout)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-
-		time.Sleep(10 * time.Millisecond)
-	}
-}
-
 func countEvents(list map[string][]int) int {
 	sum := 0
 	for _, item := range list {
@@ -237,7 +224,7 @@ func newLocalBus(t *testing.T, conf platform.Broker) bus {
 	t.Helper()
 
 	metrics, err := broker.NewMetrics(nil)
-	must(t, err)
+	must.Do(t, err)
 
 	return &localBus{conf: conf, metrics: metrics, queues: map[string]*broker.Queue{}}
 }
@@ -283,11 +270,3 @@ func (l *localBus) Subscribe(ctx context.Context, topic, _ string, handle broker
 }
 
 func (l *localBus) Folded(topic, id string) int { return l.metrics.Folded(topic, id) }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
-}

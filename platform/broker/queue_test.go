@@ -23,6 +23,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestQueue checks that a queue gives the same guarantees as a broker for one subscription.
@@ -84,9 +86,9 @@ func testRetry(t *testing.T, b bus) {
 		publish(t, b, topic, newEvent(t, "good-"+strconv.Itoa(i), 0))
 	}
 
-	eventually(t, "events of other keys are handled", func() bool { return others.Load() == many })
+	timing.WaitUntil(t, "events of other keys are handled", func() bool { return others.Load() == many })
 	open.Store(true)
-	eventually(t, "both events of the key are handled", func() bool { return countEvents(order.snapshot()) == 2 })
+	timing.WaitUntil(t, "both events of the key are handled", func() bool { return countEvents(order.snapshot()) == 2 })
 
 	if diff := cmp.Diff([]int{0, 1}, order.snapshot()["bad"]); diff != "" || tries.Load() < 2 {
 		t.Errorf("%d attempts, -want +got:\n%s", tries.Load(), diff)
@@ -154,7 +156,7 @@ func testDeadLetters(t *testing.T, b bus) {
 		}
 	}
 
-	eventually(t, "later events of the keys are handled", func() bool { return countEvents(after.snapshot()) == 2 })
+	timing.WaitUntil(t, "later events of the keys are handled", func() bool { return countEvents(after.snapshot()) == 2 })
 }
 
 func testMalformed(t *testing.T, b bus) {
@@ -177,7 +179,7 @@ func testMalformed(t *testing.T, b bus) {
 		`{` + attributes + `,"data":{"id":"` + "\xff" + `"}}`: "/data/id",
 		`{` + attributes + `,"data":{"id":"a"}} {}`:           "the JSON document",
 	} {
-		must(t, b.PublishRaw(t.Context(), topic, []byte(body)))
+		must.Do(t, b.PublishRaw(t.Context(), topic, []byte(body)))
 
 		select {
 		case e := <-dead:
@@ -194,7 +196,7 @@ func testMalformed(t *testing.T, b bus) {
 	}
 
 	publish(t, b, topic, newEvent(t, "a", 1))
-	eventually(t, "events are handled after it", func() bool { return countEvents(r.snapshot()) == 1 })
+	timing.WaitUntil(t, "events are handled after it", func() bool { return countEvents(r.snapshot()) == 1 })
 }
 
 func testPanic(t *testing.T, b bus) {
@@ -213,7 +215,7 @@ func testPanic(t *testing.T, b bus) {
 		return r.handle(ctx, e)
 	})
 	publish(t, b, topic, newEvent(t, "a", 1))
-	eventually(t, "the event is handled", func() bool { return countEvents(r.snapshot()) == 1 })
+	timing.WaitUntil(t, "the event is handled", func() bool { return countEvents(r.snapshot()) == 1 })
 }
 
 func testFold(t *testing.T, b bus) {
@@ -248,9 +250,9 @@ func testFold(t *testing.T, b bus) {
 
 	// The broker delivers the events while the first one is being handled. After that, one event
 	// remains.
-	eventually(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
+	timing.WaitUntil(t, "all but one are folded", func() bool { return b.Folded(topic, "adapter") >= same-1 })
 	close(free)
-	eventually(t, "the last event is handled", func() bool { return countEvents(last.snapshot()) == 1 })
+	timing.WaitUntil(t, "the last event is handled", func() bool { return countEvents(last.snapshot()) == 1 })
 
 	if got := handled.Load(); got != 2 {
 		t.Errorf("%d of %d equal events were handled, want the one in progress and one after it", got, same+1)
@@ -359,7 +361,7 @@ func TestPropertyOrder(t *testing.T) {
 			}
 		}
 
-		eventually(t, "all events are done", func() bool {
+		timing.WaitUntil(t, "all events are done", func() bool {
 			return countEvents(got.snapshot()) >= countEvents(want) && countEvents(dead.snapshot()) >= wantDead
 		})
 
@@ -392,7 +394,7 @@ func FuzzDelivery(f *testing.F) {
 		subscribe(t, b, "fuzz"+broker.DeadLetterSuffix, "dead", sendTo(dead))
 		subscribe(t, b, "fuzz", "adapter", sendTo(came))
 
-		must(t, b.PublishRaw(t.Context(), "fuzz", body))
+		must.Do(t, b.PublishRaw(t.Context(), "fuzz", body))
 
 		select {
 		case <-t.Context().Done():

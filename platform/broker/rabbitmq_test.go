@@ -20,7 +20,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/test/brokers"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/silence"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestRabbitMQ checks the guarantees that only RabbitMQ gives. The server needs seconds of
@@ -96,7 +98,7 @@ func testUpstream(t *testing.T, where *testServer) {
 			return channel.PublishWithContext(t.Context(), topic, "", false, false,
 				amqp.Publishing{Body: []byte(upstreamEvent), Headers: amqp.Table{"_watermill_message_uuid": "u1"}})
 		})
-		eventually(t, "upstream's event is handled", func() bool { return slices.Contains(r.snapshot()["c1"], 4) })
+		timing.WaitUntil(t, "upstream's event is handled", func() bool { return slices.Contains(r.snapshot()["c1"], 4) })
 		end()
 
 		// Upstream's subscriber receives our events.
@@ -168,7 +170,7 @@ func testFanOut(t *testing.T, b *broker.Broker) {
 	want := publishAll(t, b, topic)
 
 	for name, r := range map[string]*recorder{"first": first, "second": second} {
-		eventually(t, name+" has all events", func() bool { return countEvents(removeDuplicates(r.snapshot())) >= keys*perKey })
+		timing.WaitUntil(t, name+" has all events", func() bool { return countEvents(removeDuplicates(r.snapshot())) >= keys*perKey })
 
 		if diff := cmp.Diff(want, removeDuplicates(r.snapshot())); diff != "" {
 			t.Errorf("%s: -want +got:\n%s", name, diff)
@@ -198,7 +200,7 @@ func testClose(t *testing.T, where *testServer) {
 	next := where.openBroker(t)
 	startSubscription(t, next, topic, "adapter", r.handle)
 	publish(t, next, topic, newEvent(t, "a", 2))
-	eventually(t, "the next event is handled", func() bool { return countEvents(r.snapshot()) > 0 })
+	timing.WaitUntil(t, "the next event is handled", func() bool { return countEvents(r.snapshot()) > 0 })
 
 	if diff := cmp.Diff(map[string][]int{"a": {2}}, r.snapshot()); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -229,7 +231,7 @@ func testLostHolder(t *testing.T, where *testServer) {
 
 	startSubscription(t, stays, topic, "adapter", r.handle)
 	line.Close()
-	eventually(t, "another process handles the events", func() bool {
+	timing.WaitUntil(t, "another process handles the events", func() bool {
 		got := r.snapshot()
 
 		return len(got["a"]) >= 2 && len(got["b"]) >= 1
@@ -288,7 +290,7 @@ func testHandOver(t *testing.T, where *testServer) {
 
 	close(free)
 	<-ended
-	eventually(t, "the next process continues", func() bool { return countEvents(second.snapshot()) >= len(want) })
+	timing.WaitUntil(t, "the next process continues", func() bool { return countEvents(second.snapshot()) >= len(want) })
 
 	if diff := cmp.Diff(map[string][]int{"a": {1}}, first.snapshot()); diff != "" {
 		t.Errorf("the first process: -want +got:\n%s", diff)
@@ -306,7 +308,7 @@ func testRejections(t *testing.T, where *testServer) {
 	bare := cloudevents.NewEvent()
 	big := newEvent(t, "a", 1)
 
-	must(t, big.SetData("text/plain", strings.Repeat("x", 600<<10)))
+	must.Do(t, big.SetData("text/plain", strings.Repeat("x", 600<<10)))
 
 	nothing := func(context.Context, cloudevents.Event) error { return nil }
 
@@ -378,11 +380,11 @@ func testKill(t *testing.T, where *testServer) {
 	<-begun
 	close(dying)
 	where.server.Kill(t)
-	eventually(t, "the broker is unhealthy", func() bool { return b.Health(t.Context()) != nil })
+	timing.WaitUntil(t, "the broker is unhealthy", func() bool { return b.Health(t.Context()) != nil })
 	where.server.Restart(t)
 	sent.Wait()
 
-	eventually(t, "all events are handled", func() bool {
+	timing.WaitUntil(t, "all events are handled", func() bool {
 		got := r.snapshot()
 		for k := range 5 {
 			seen := map[int]bool{}
@@ -397,7 +399,7 @@ func testKill(t *testing.T, where *testServer) {
 
 		return true
 	})
-	eventually(t, "the broker is healthy again", func() bool { return b.Health(t.Context()) == nil })
+	timing.WaitUntil(t, "the broker is healthy again", func() bool { return b.Health(t.Context()) == nil })
 }
 
 // testAlarm has a server that accepts no events because of an alarm. Publishing and closing end in time, checks
@@ -409,13 +411,13 @@ func testAlarm(t *testing.T, where *testServer) {
 
 	b, topic, r := where.openBroker(t), newTopic(t), newRecorder(t)
 	subscribe(t, b, topic, "adapter", r.handle)
-	must(t, b.CheckPublish(t.Context(), topic))
+	must.Do(t, b.CheckPublish(t.Context(), topic))
 
 	where.server.SetAlarm(t, true)
 	t.Cleanup(func() { where.server.SetAlarm(t, false) })
 
 	// The server tells its connections a moment later.
-	eventually(t, "an event is not accepted", func() bool {
+	timing.WaitUntil(t, "an event is not accepted", func() bool {
 		err := b.CheckPublish(t.Context(), topic)
 
 		return err != nil && strings.Contains(err.Error(), cause)
@@ -434,9 +436,9 @@ func testAlarm(t *testing.T, where *testServer) {
 
 	where.server.SetAlarm(t, false)
 	waitUntilHealthy(t, b)
-	eventually(t, "the broker can publish", func() bool { return b.CheckPublish(t.Context(), topic) == nil })
+	timing.WaitUntil(t, "the broker can publish", func() bool { return b.CheckPublish(t.Context(), topic) == nil })
 	publish(t, b, topic, newEvent(t, "a", 2))
-	eventually(t, "the event is handled", func() bool { return slices.Contains(r.snapshot()["a"], 2) })
+	timing.WaitUntil(t, "the event is handled", func() bool { return slices.Contains(r.snapshot()["a"], 2) })
 
 	// The checks deliver nothing.
 	for _, number := range r.snapshot()["a"] {
@@ -451,7 +453,7 @@ func onChannel(t *testing.T, where *testServer, calls func(*amqp.Channel) error)
 	t.Helper()
 
 	conn, err := amqp.Dial(where.newURL(user))
-	must(t, err)
+	must.Do(t, err)
 
 	late := time.AfterFunc(time.Minute, func() { _ = conn.CloseDeadline(time.Now().Add(time.Second)) })
 	defer late.Stop()
@@ -461,5 +463,5 @@ func onChannel(t *testing.T, where *testServer, calls func(*amqp.Channel) error)
 	if err == nil {
 		err = calls(channel)
 	}
-	must(t, err)
+	must.Do(t, err)
 }

@@ -18,6 +18,7 @@ import (
 	testclock "k8s.io/utils/clock/testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/cel"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden list of functions")
@@ -34,7 +35,7 @@ func newEnv(t testing.TB, options cel.Options) *cel.Env {
 	}
 
 	out, err := cel.New(options)
-	must(t, err)
+	must.Do(t, err)
 
 	return out
 }
@@ -129,10 +130,10 @@ func TestFunctions(t *testing.T) {
 			t.Parallel()
 
 			program, err := e.Compile(expression)
-			must(t, err)
+			must.Do(t, err)
 
 			got, err := program.Eval(t.Context(), newVars())
-			must(t, err)
+			must.Do(t, err)
 
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Error(diff)
@@ -228,7 +229,7 @@ func TestEvaluationErrorsContainNoValues(t *testing.T) {
 			t.Parallel()
 
 			program, err := e.Compile(expression)
-			must(t, err)
+			must.Do(t, err)
 
 			_, err = program.EvalBool(t.Context(), newVars())
 
@@ -260,7 +261,7 @@ func TestCostLimit(t *testing.T) {
 		`lists.range(100).all(i, toJson(lists.range(500)).size() > 0)`: false,
 	} {
 		program, err := e.Compile(expression)
-		must(t, err)
+		must.Do(t, err)
 
 		if _, err := program.Eval(t.Context(), newVars()); errors.Is(err, cel.ErrCostLimit) == within {
 			t.Errorf("%s: %v", expression, err)
@@ -272,7 +273,7 @@ func TestTimeLimit(t *testing.T) {
 	t.Parallel()
 
 	program, err := newEnv(t, cel.Options{Timeout: time.Nanosecond}).Compile(`lists.range(1000).all(i, i >= 0)`)
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := program.Eval(t.Context(), newVars()); !errors.Is(err, cel.ErrTimeout) {
 		t.Errorf("error: %v", err)
@@ -282,7 +283,7 @@ func TestTimeLimit(t *testing.T) {
 	cancel()
 
 	program, err = newEnv(t, cel.Options{}).Compile(`lists.range(1000).all(i, i >= 0)`)
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := program.Eval(ctx, newVars()); !errors.Is(err, context.Canceled) {
 		t.Errorf("error: %v", err)
@@ -295,7 +296,7 @@ func TestProgramVariables(t *testing.T) {
 	e := newEnv(t, cel.Options{})
 
 	program, err := e.Compile(`resources.?job.hasValue() && list.exists(c, c.type == x.kind) && has(resources.namespace.a)`)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff([]string{"list", "resources", "x"}, program.Variables()); diff != "" {
 		t.Error(diff)
@@ -303,7 +304,7 @@ func TestProgramVariables(t *testing.T) {
 
 	for expression, want := range map[string]any{`true`: true, `1 + 1 == 3`: false, `[1].exists(i, i == 1)`: true} {
 		program, err := e.Compile(expression)
-		must(t, err)
+		must.Do(t, err)
 
 		if got, ok := program.EvalConstant(); !ok || got != want {
 			t.Errorf("%s: %v, %v", expression, got, ok)
@@ -312,7 +313,7 @@ func TestProgramVariables(t *testing.T) {
 
 	for _, expression := range []string{`x`, `now() > "2026"`, `1 / 0 > 1`} {
 		program, err := e.Compile(expression)
-		must(t, err)
+		must.Do(t, err)
 
 		if _, ok := program.EvalConstant(); ok {
 			t.Errorf("%s counts as a constant", expression)
@@ -324,7 +325,7 @@ func TestExtend(t *testing.T) {
 	t.Parallel()
 
 	e, err := newEnv(t, cel.Options{}).Extend(cel.Variable{Name: "y"}, cel.Variable{Name: "resources"})
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := e.Compile(`y && x && resources.any`); err != nil {
 		t.Error(err)
@@ -340,13 +341,13 @@ func TestSandbox(t *testing.T) {
 	path := filepath.Join("testdata", "functions.txt")
 
 	if *update {
-		must(t, os.MkdirAll("testdata", 0o750))
+		must.Do(t, os.MkdirAll("testdata", 0o750))
 
-		must(t, os.WriteFile(path, []byte(got), 0o600))
+		must.Do(t, os.WriteFile(path, []byte(got), 0o600))
 	}
 
 	want, err := os.ReadFile(path)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("the functions that expressions can call have changed (-listed +current):\n%s", diff)
@@ -373,12 +374,4 @@ func FuzzCompileAndEval(f *testing.F) {
 			t.Errorf("the error contains a value: %v", err)
 		}
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

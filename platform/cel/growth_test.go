@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/cel"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // TestResultSizesAreCheckedBeforeAllocation checks that an expression whose result would have
@@ -53,7 +54,7 @@ func TestResultSizesAreCheckedBeforeAllocation(t *testing.T) {
 		name, _, _ := strings.Cut(expression, long)
 		t.Run(name[:min(len(name), 50)], func(t *testing.T) {
 			program, err := newEnv(t, cel.Options{Variables: cel.NewDynVariables("x", "list")}).Compile(expression)
-			must(t, err)
+			must.Do(t, err)
 
 			var before, after runtime.MemStats
 

@@ -26,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -47,10 +48,10 @@ func newPeerWithTimeout(t *testing.T, timeout time.Duration, handle http.Handler
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCallMetrics(registry, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	c, err := client.New(platform.APIClient{BaseURL: server.URL + "/", Timeout: timeout}, client.Options{Calls: calls})
-	must(t, err)
+	must.Do(t, err)
 
 	return c, registry
 }
@@ -200,7 +201,7 @@ func TestCalls(t *testing.T) {
 	}
 
 	report, err := json.Marshal(openapi.StatusReport{Adapter: "a"})
-	must(t, err)
+	must.Do(t, err)
 
 	want := []seen{
 		{"GET", "/resources/" + id + "?", ""},
@@ -304,7 +305,7 @@ func TestTokensAndTraces(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "token")
 
 	c, err := client.New(platform.APIClient{BaseURL: server.URL, TokenFile: file}, client.Options{UserAgent: "hyperfleet-test"})
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := c.Get(t.Context(), id); err == nil || !strings.Contains(err.Error(), "token_file") {
 		t.Errorf("without a token: %v", err)
@@ -314,7 +315,7 @@ func TestTokensAndTraces(t *testing.T) {
 	ctx := trace.ContextWithSpanContext(context.Background(), span)
 
 	for _, text := range []string{"first", "second"} {
-		must(t, os.WriteFile(file, []byte(text+"\n"), 0o600))
+		must.Do(t, os.WriteFile(file, []byte(text+"\n"), 0o600))
 
 		if _, err := c.Get(ctx, id); err != nil {
 			t.Fatal(err)
@@ -330,7 +331,7 @@ func TestNew(t *testing.T) {
 	t.Parallel()
 
 	noPEM := filepath.Join(t.TempDir(), "ca")
-	must(t, os.WriteFile(noPEM, []byte("no"), 0o600))
+	must.Do(t, os.WriteFile(noPEM, []byte("no"), 0o600))
 
 	for name, conf := range map[string]platform.APIClient{
 		"nothing":       {},
@@ -374,14 +375,6 @@ func isTemporary(err error) bool {
 	return !ok || answer.IsTransient()
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestIfMatch(t *testing.T) {
 	t.Parallel()
 
@@ -407,7 +400,7 @@ func TestIfMatch(t *testing.T) {
 	})
 
 	resource, err := c.Get(client.IfMatch(t.Context(), `"x"`), id)
-	must(t, err)
+	must.Do(t, err)
 
 	ctx := client.IfMatch(t.Context(), resource.Etag)
 	spec := openapi.Object{"big": int64(9007199254740993)}
@@ -416,7 +409,7 @@ func TestIfMatch(t *testing.T) {
 	_, errDelete := c.Delete(ctx, id)
 	_, errPut := c.PutStatus(ctx, id, openapi.StatusReport{})
 	_, errWithout := c.Patch(t.Context(), id, openapi.ResourcePatch{})
-	must(t, errors.Join(errPatch, errDelete, errPut, errWithout))
+	must.Do(t, errors.Join(errPatch, errDelete, errPut, errWithout))
 
 	for i, want := range []string{
 		"GET  ", `PATCH "a.b" {"spec":{"big":9007199254740993}}`, `DELETE "a.b" `, `PUT "a.b" {"adapter"`, "PATCH  {}",
@@ -446,7 +439,7 @@ func TestListReadsTheWholePage(t *testing.T) {
 	})
 
 	list, err := c.List(t.Context(), "clusters", client.ListOptions{Page: 2, Size: 5, Search: "x = 'y' or x = 'z'"})
-	must(t, err)
+	must.Do(t, err)
 
 	if len(list.Items) != 4 || list.Size != 4 || list.Total != 9 || list.Items[3].Id != "d" {
 		t.Errorf("%+v", list)

@@ -30,9 +30,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
-
-const waitTimeout = time.Minute
 
 var database *postgres.Server
 
@@ -183,7 +182,7 @@ func (a *recordingBroker) waitForEvents(id string, count int) map[string]any {
 
 	var list []cloudevents.Event
 
-	eventually(a.t, "events of "+id+" are sent", func() bool {
+	timing.WaitUntil(a.t, "events of "+id+" are sent", func() bool {
 		list = a.listEvents(id)
 
 		return len(list) >= count
@@ -195,19 +194,6 @@ func (a *recordingBroker) waitForEvents(id string, count int) map[string]any {
 	}
 
 	return data
-}
-
-func eventually(t *testing.T, what string, condition func() bool) {
-	t.Helper()
-
-	deadline := time.Now().Add(waitTimeout)
-	for !condition() {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-
-		time.Sleep(20 * time.Millisecond)
-	}
 }
 
 // replica is a running Sentinel.
@@ -295,7 +281,7 @@ func startReplicaAt(t *testing.T, c platform.Sentinel, to sentinel.Publisher, at
 // waitUntilReady waits until all resources have been listed.
 func (r *replica) waitUntilReady(t *testing.T) *replica {
 	t.Helper()
-	eventually(t, "sentinel is ready", func() bool { return r.CheckReady(t.Context()) == nil })
+	timing.WaitUntil(t, "sentinel is ready", func() bool { return r.CheckReady(t.Context()) == nil })
 
 	return r
 }

@@ -258,7 +258,7 @@ func TestIdleReadsAPageASecond(t *testing.T) {
 
 	const enough = 4
 
-	eventually(t, "pages are read", func() bool { return lists.Load() >= enough })
+	timing.WaitUntil(t, "pages are read", func() bool { return lists.Load() >= enough })
 
 	// Each page is read at least one second after the previous one.
 	took := time.Since(<-first)

@@ -20,6 +20,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // blockedBroker is a broker that accepts no event until it is released.
@@ -54,14 +56,14 @@ func TestPendingResources(t *testing.T) {
 		ids[i] = a.create("/clusters", fmt.Sprintf("pending-%02d", i), nil).Id
 	}
 
-	eventually(t, "all events are pending", func() bool { return s.sumMetric(t, "pending_resources", "") == count })
+	timing.WaitUntil(t, "all events are pending", func() bool { return s.sumMetric(t, "pending_resources", "") == count })
 
 	to.setRejected(ids[0], true)
 	close(to.released)
-	eventually(t, "only the rejected event is pending", func() bool { return s.sumMetric(t, "pending_resources", "") == 1 })
+	timing.WaitUntil(t, "only the rejected event is pending", func() bool { return s.sumMetric(t, "pending_resources", "") == 1 })
 
 	to.setRejected(ids[0], false)
-	eventually(t, "no event is pending", func() bool { return s.sumMetric(t, "pending_resources", "") == 0 })
+	timing.WaitUntil(t, "no event is pending", func() bool { return s.sumMetric(t, "pending_resources", "") == 0 })
 }
 
 // TestDroppedReports restores the database so that all cursors and generations stay, and checks that the API drops the
@@ -71,7 +73,7 @@ func TestDroppedReports(t *testing.T) {
 
 	url := database.NewDatabase(t)
 	served, err := fleetapi.Open(t.Context(), url, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"dns"}})
-	must(t, err)
+	must.Do(t, err)
 
 	server := httptest.NewServer(served)
 
@@ -93,11 +95,11 @@ func TestDroppedReports(t *testing.T) {
 	first := startReplica(t, c, running).waitUntilReady(t)
 
 	conn, err := pgx.Connect(t.Context(), url)
-	must(t, err)
+	must.Do(t, err)
 
 	// The row of a dump is written by another transaction than the one that it names.
 	_, err = conn.Exec(t.Context(), "update incarnation set written_by = written_by")
-	must(t, errors.Join(err, conn.Close(t.Context())))
+	must.Do(t, errors.Join(err, conn.Close(t.Context())))
 
 	c.Lease = "another"
 	second := startReplica(t, c, started).waitUntilReady(t)
@@ -108,7 +110,7 @@ func TestDroppedReports(t *testing.T) {
 	}
 
 	for _, replica := range []*replica{first, second} {
-		eventually(t, "the events say why they were sent", func() bool {
+		timing.WaitUntil(t, "the events say why they were sent", func() bool {
 			return replica.sumMetric(t, "events_published_total", `reason="restored"`) == float64(len(ids))
 		})
 	}
@@ -122,7 +124,7 @@ func TestRestoredResources(t *testing.T) {
 
 	url := database.NewDatabase(t)
 	served, err := fleetapi.Open(t.Context(), url, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{"dns"}})
-	must(t, err)
+	must.Do(t, err)
 
 	server := httptest.NewServer(served)
 
@@ -136,10 +138,10 @@ func TestRestoredResources(t *testing.T) {
 		t.Helper()
 
 		conn, err := pgx.Connect(t.Context(), url)
-		must(t, err)
+		must.Do(t, err)
 
 		_, err = conn.Exec(t.Context(), statement, arguments...)
-		must(t, errors.Join(err, conn.Close(t.Context())))
+		must.Do(t, errors.Join(err, conn.Close(t.Context())))
 	}
 	c := newConfig(a.url)
 	c.RelistInterval = time.Second
@@ -199,7 +201,7 @@ func TestReadinessOfTheLease(t *testing.T) {
 		return nil, nil //nolint:nilnil // the request passes
 	})
 
-	eventually(t, "the replica is not ready", func() bool {
+	timing.WaitUntil(t, "the replica is not ready", func() bool {
 		err := s.CheckReady(t.Context())
 
 		return err != nil && strings.Contains(err.Error(), "lease") && strings.Contains(err.Error(), "the database is read-only")
@@ -238,13 +240,5 @@ func TestNumbersAreExact(t *testing.T) {
 
 	if data := string(to.listEvents(cluster.Id)[0].Data()); !strings.Contains(data, `"size":`+number) {
 		t.Errorf("data %s", data)
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/events"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestChangesArePublishedAtOnce(t *testing.T) {
@@ -88,7 +89,7 @@ func TestResyncIntervals(t *testing.T) {
 	a.report(well.Id, 1, "True")
 
 	to.waitForEvents(failing.Id, 5)
-	eventually(t, "an event for drift is sent", func() bool { return s.sumMetric(t, "events_published_total", `"drift"`) > 0 })
+	timing.WaitUntil(t, "an event for drift is sent", func() bool { return s.sumMetric(t, "events_published_total", `"drift"`) > 0 })
 
 	bad, good := len(to.listEvents(failing.Id)), len(to.listEvents(well.Id))
 	if good*2 > bad {
@@ -136,7 +137,7 @@ func TestReplicas(t *testing.T) {
 
 	a, to := serve(t), newRecordingBroker(t)
 	first := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
-	eventually(t, "the first replica is the leader", func() bool { return first.sumMetric(t, "leader", "") == 1 })
+	timing.WaitUntil(t, "the first replica is the leader", func() bool { return first.sumMetric(t, "leader", "") == 1 })
 
 	second := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
 
@@ -164,7 +165,7 @@ func TestReplicas(t *testing.T) {
 	first.intercept(func(*http.Request) (*http.Response, error) { return nil, errors.New("no route to host") })
 	a.do(http.MethodPatch, "/clusters/"+ids[0], map[string]any{"spec": map[string]any{}}, nil)
 	to.waitForEvents(ids[0], 2)
-	eventually(t, "the second replica is the leader", func() bool {
+	timing.WaitUntil(t, "the second replica is the leader", func() bool {
 		return first.sumMetric(t, "leader", "") == 0 && second.sumMetric(t, "leader", "") == 1
 	})
 
@@ -229,7 +230,7 @@ func TestRejectedEventsDoNotBlockOthers(t *testing.T) {
 	a.do(http.MethodPatch, "/clusters/"+bad.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
 	a.do(http.MethodPatch, "/clusters/"+good.Id, map[string]any{"spec": map[string]any{"size": 4}}, nil)
 	to.waitForEvents(good.Id, 2)
-	eventually(t, "the rejected event is retried", func() bool { return s.sumMetric(t, "broker_errors_total", `"publish"`) >= 2 })
+	timing.WaitUntil(t, "the rejected event is retried", func() bool { return s.sumMetric(t, "broker_errors_total", `"publish"`) >= 2 })
 	to.setRejected(bad.Id, false)
 
 	if data := to.waitForEvents(bad.Id, 2); data["generation"] != 2.0 {
@@ -255,7 +256,7 @@ func TestAPIOutage(t *testing.T) {
 	down.Store(true)
 
 	created := a.create("/clusters", "meanwhile", nil)
-	eventually(t, "errors are counted", func() bool { return s.sumMetric(t, "api_errors_total", "") > 0 })
+	timing.WaitUntil(t, "errors are counted", func() bool { return s.sumMetric(t, "api_errors_total", "") > 0 })
 	down.Store(false)
 	to.waitForEvents(created.Id, 1)
 }
@@ -288,7 +289,7 @@ func TestExpiredCursor(t *testing.T) {
 
 	second := a.create("/clusters", "second", nil)
 	to.waitForEvents(second.Id, 1)
-	eventually(t, "all resources are listed again", func() bool { return s.sumMetric(t, "change_cursors_gone_total", "") == 1 })
+	timing.WaitUntil(t, "all resources are listed again", func() bool { return s.sumMetric(t, "change_cursors_gone_total", "") == 1 })
 	third := a.create("/clusters", "third", nil)
 	to.waitForEvents(third.Id, 1)
 	// The database may have been restored, so what was sent before does not count.
@@ -327,7 +328,7 @@ func TestExpressions(t *testing.T) {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 
-	eventually(t, "the error is counted", func() bool { return s.sumMetric(t, "expression_errors_total", "") > 0 })
+	timing.WaitUntil(t, "the error is counted", func() bool { return s.sumMetric(t, "expression_errors_total", "") > 0 })
 
 	if len(to.listEvents(bare.Id)) != 0 || len(to.listEvents(existing.Id)) != 0 {
 		t.Error("events of resources for which the decision is false")
@@ -377,7 +378,7 @@ func TestRepeatedReportsAreNotDue(t *testing.T) {
 
 	a.report(again.Id, 1, "True")
 	at.Step(time.Hour)
-	eventually(t, "events of the resource without a repeated report are sent", func() bool {
+	timing.WaitUntil(t, "events of the resource without a repeated report are sent", func() bool {
 		at.Step(c.PollInterval)
 
 		return len(to.listEvents(old.Id)) > 2
@@ -422,7 +423,7 @@ func TestRelist(t *testing.T) {
 
 	a.do(http.MethodDelete, "/clusters/"+ids[2], nil, nil)
 	a.do(http.MethodPost, "/clusters/"+ids[2]+"/force-delete", map[string]any{"reason": "a test"}, nil)
-	eventually(t, "the removed resource is forgotten", func() bool { return s.sumMetric(t, "known_resources", "") == 4 })
+	timing.WaitUntil(t, "the removed resource is forgotten", func() bool { return s.sumMetric(t, "known_resources", "") == 4 })
 }
 
 func TestAnUnknownCollectionIsNotReady(t *testing.T) {
@@ -433,7 +434,7 @@ func TestAnUnknownCollectionIsNotReady(t *testing.T) {
 	c.ResourceType = "castles"
 	s := startReplica(t, c, to)
 
-	eventually(t, "the log names the unknown collection", func() bool { return strings.Contains(s.log.String(), "castles") })
+	timing.WaitUntil(t, "the log names the unknown collection", func() bool { return strings.Contains(s.log.String(), "castles") })
 
 	if err := s.CheckReady(t.Context()); err == nil {
 		t.Error("ready with an unknown collection")
@@ -536,7 +537,7 @@ func TestSpanOfARejectedEvent(t *testing.T) {
 	to.setRejected(made.Id, true)
 
 	r := startReplica(t, newConfig(a.url), to).waitUntilReady(t)
-	eventually(t, "the event is rejected", func() bool { return strings.Contains(r.log.String(), errRejected.Error()) })
+	timing.WaitUntil(t, "the event is rejected", func() bool { return strings.Contains(r.log.String(), errRejected.Error()) })
 	to.setRejected(made.Id, false)
 	to.waitForEvents(made.Id, 1)
 	r.end()

@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/server"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // issuer signs tokens and serves its keys.
@@ -345,7 +346,7 @@ func TestWritesAreAudited(t *testing.T) {
 			Roles                            []string
 			Status                           int
 		}
-		must(t, json.Unmarshal([]byte(line), &one))
+		must.Do(t, json.Unmarshal([]byte(line), &one))
 
 		if one.Level == "INFO" && one.Msg == "request" {
 			got = append(got, fmt.Sprint(one.Caller, one.Roles, " ", one.Method, " ", one.Status))

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // ifMatch returns the same API for requests with the header.
@@ -148,7 +149,7 @@ func mustJSON(t *testing.T, value any) []byte {
 	t.Helper()
 
 	data, err := json.Marshal(value)
-	must(t, err)
+	must.Do(t, err)
 
 	return data
 }
@@ -204,11 +205,11 @@ func TestETagsAfterARestore(t *testing.T) {
 	lost := as[openapi.Resource](t, a.do("PATCH", path, `{"spec":{"a":1}}`), 200)
 
 	conn, err := pgx.Connect(t.Context(), a.database)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	_, err = conn.Exec(t.Context(), "update resources set generation = 1, spec = '{}', updated_time = created_time")
-	must(t, err)
+	must.Do(t, err)
 
 	// A report on a generation that the restore has taken away does not count, now and later.
 	for _, adapter := range []string{"dns", "namespace"} {
@@ -241,11 +242,11 @@ func TestReportsOnALostResource(t *testing.T) {
 	lost := a.create("/clusters", "home", nil)
 
 	conn, err := pgx.Connect(t.Context(), a.database)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	_, err = conn.Exec(t.Context(), "delete from resources")
-	must(t, err)
+	must.Do(t, err)
 
 	now := a.create("/clusters", "home", nil)
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // exactSpec has values that decoding to float64 changes.
@@ -58,7 +59,7 @@ func TestAcceptedValuesComeBack(t *testing.T) {
 	report := a.statusReport("dns", 3, "True")
 	data := openapi.Object{}
 
-	must(t, exactjson.Unmarshal([]byte(exactSpec), &data))
+	must.Do(t, exactjson.Unmarshal([]byte(exactSpec), &data))
 
 	report.Data = &data
 

@@ -31,6 +31,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -119,7 +120,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	keptAt := fleetapi.NewDatabase(t, database)
 
 	opened, err := store.Open(t.Context(), store.Options{URL: keptAt, Timeout: time.Minute})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(opened.Close)
 
@@ -137,7 +138,7 @@ func serve(t *testing.T, change func(*server.Options)) *api {
 	}
 
 	handler, err := server.New(options)
-	must(t, err)
+	must.Do(t, err)
 
 	listening := httptest.NewServer(handler)
 	t.Cleanup(listening.Close)
@@ -355,12 +356,4 @@ func requireProblem(t *testing.T, got reply, code string) openapi.Problem {
 	}
 
 	return out
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

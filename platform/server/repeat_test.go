@@ -12,6 +12,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
@@ -23,10 +24,10 @@ func TestRepeatedReportWritesOnlyTheTime(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCallMetrics(registry, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	counted, err := store.Open(t.Context(), store.Options{URL: database.NewDatabase(t), Timeout: time.Minute, Calls: calls})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(counted.Close)
 

@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/server"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
@@ -22,7 +23,7 @@ func TestNewReportsAllErrors(t *testing.T) {
 	t.Parallel()
 
 	opened, err := store.Open(t.Context(), store.Options{URL: database.NewDatabase(t)})
-	must(t, err)
+	must.Do(t, err)
 	defer opened.Close()
 
 	_, err = server.New(server.Options{Store: opened, Entities: []platform.Entity{
@@ -113,7 +114,7 @@ func TestMetrics(t *testing.T) {
 
 	page := func() string {
 		text, err := scrape.Render(a.metrics)
-		must(t, err)
+		must.Do(t, err)
 
 		return text
 	}
@@ -172,7 +173,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	own := postgres.Start(t)
 	a := serve(t, func(o *server.Options) {
 		opened, err := store.Open(t.Context(), store.Options{URL: own.NewDatabase(t), Timeout: 5 * time.Second})
-		must(t, err)
+		must.Do(t, err)
 
 		t.Cleanup(opened.Close)
 
@@ -181,7 +182,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	cluster := a.create("/clusters", "home", nil)
 
 	// PostgreSQL then stops its own child processes, as in an immediate shutdown.
-	must(t, own.Process().Signal(syscall.SIGQUIT))
+	must.Do(t, own.Process().Signal(syscall.SIGQUIT))
 
 	<-own.Process().Done()
 
@@ -236,7 +237,7 @@ func TestUnregisteredKind(t *testing.T) {
 	url := database.NewDatabase(t)
 	reopen := func(o *server.Options) {
 		opened, err := store.Open(t.Context(), store.Options{URL: url})
-		must(t, err)
+		must.Do(t, err)
 
 		t.Cleanup(opened.Close)
 

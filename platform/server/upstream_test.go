@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/server"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // These are the fields that upstream's OpenAPI document requires in a response.
@@ -211,7 +212,7 @@ func TestDocument(t *testing.T) {
 		}
 
 		response, err := http.Get(url)
-		must(t, err)
+		must.Do(t, err)
 
 		body, err := io.ReadAll(response.Body)
 		_ = response.Body.Close()

@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -33,7 +34,7 @@ func newKeys(t testing.TB, lines ...string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(strings.Join(lines, "\n")))
-	must(t, err)
+	must.Do(t, err)
 
 	return keys
 }
@@ -99,10 +100,10 @@ func TestStampFillsGapsOnly(t *testing.T) {
 			object := newConfigMap(tc.labels, tc.annotations)
 			keys := newKeys(t, oldKey)
 
-			must(t, stamp.New("dns", keys).SetOwnership(object, newOwner()))
+			must.Do(t, stamp.New("dns", keys).SetOwnership(object, newOwner()))
 
 			generation, err := strconv.ParseInt(tc.wantAnnotations[adapter.AnnotationGeneration], 10, 64)
-			must(t, err)
+			must.Do(t, err)
 
 			tc.wantAnnotations[adapter.AnnotationIdentity] = keys.Sign(newWebIdentity(), generation, "content")
 
@@ -208,8 +209,8 @@ func detach(t *testing.T, s *stamp.Stamper, id string) change {
 		patch, _ := json.Marshal(s.DetachPatch(o, o.GroupVersionKind().GroupKind(), id))
 
 		after, err := jsonpatch.MergePatch(before, patch)
-		must(t, err)
-		must(t, o.UnmarshalJSON(after))
+		must.Do(t, err)
+		must.Do(t, o.UnmarshalJSON(after))
 	}
 }
 
@@ -256,7 +257,7 @@ func TestStanding(t *testing.T) {
 			}
 
 			stamper, object := stamp.New("dns", keys), newConfigMap(nil, nil)
-			must(t, stamper.SetOwnership(object, newOwner()))
+			must.Do(t, stamper.SetOwnership(object, newOwner()))
 
 			for _, change := range tc.changes {
 				change(object)
@@ -277,7 +278,7 @@ func TestDetachment(t *testing.T) {
 	object := newConfigMap(map[string]any{"app": "web", adapter.Prefix + "cluster-id": "x"}, map[string]any{"note": "x"})
 	stamper := stamp.New("dns", newKeys(t, oldKey))
 
-	must(t, stamper.SetOwnership(object, newOwner()))
+	must.Do(t, stamper.SetOwnership(object, newOwner()))
 
 	freed := object.DeepCopy()
 	detach(t, stamper, resourceID)(freed)
@@ -336,7 +337,7 @@ func TestVerify(t *testing.T) {
 			t.Parallel()
 
 			object := newConfigMap(nil, nil)
-			must(t, stamp.New("dns", signed).SetOwnership(object, newOwner()))
+			must.Do(t, stamp.New("dns", signed).SetOwnership(object, newOwner()))
 
 			if tc.change != nil {
 				tc.change(object)
@@ -401,7 +402,7 @@ func TestCompare(t *testing.T) {
 			t.Parallel()
 
 			live, desired, used := newConfigMap(nil, nil), newConfigMap(nil, nil), stamper
-			must(t, stamper.SetOwnership(live, newOwner()))
+			must.Do(t, stamper.SetOwnership(live, newOwner()))
 
 			if tc.change != nil {
 				tc.change(live)
@@ -413,7 +414,7 @@ func TestCompare(t *testing.T) {
 
 			tc.owner.ResourceID, tc.owner.ResourceName = resourceID, "config"
 			desired.SetName("another-version")
-			must(t, used.SetOwnership(desired, tc.owner))
+			must.Do(t, used.SetOwnership(desired, tc.owner))
 
 			if got := used.Compare(live, desired, tc.owner); got != tc.want {
 				t.Errorf("Compare() = %s, want %s", got, tc.want)
@@ -457,7 +458,7 @@ func TestDigest(t *testing.T) {
 		change(o)
 
 		out, err := stamp.Digest(o)
-		must(t, err)
+		must.Do(t, err)
 
 		return out
 	}
@@ -481,7 +482,7 @@ func TestRenewed(t *testing.T) {
 	t.Parallel()
 
 	object, kind := newConfigMap(nil, nil), schema.GroupKind{Kind: "ConfigMap"}
-	must(t, stamp.New("dns", newKeys(t, oldKey)).SetOwnership(object, newOwner()))
+	must.Do(t, stamp.New("dns", newKeys(t, oldKey)).SetOwnership(object, newOwner()))
 
 	for name, tc := range map[string]struct {
 		keys *stamp.Keys
@@ -519,11 +520,11 @@ func TestReadKeys(t *testing.T) {
 			t.Parallel()
 
 			path := filepath.Join(t.TempDir(), "keys")
-			must(t, os.WriteFile(path, []byte(tc.text), 0o600))
+			must.Do(t, os.WriteFile(path, []byte(tc.text), 0o600))
 
 			keys, err := stamp.ReadKeys(path)
 			if tc.want == "" {
-				must(t, err)
+				must.Do(t, err)
 
 				for _, text := range []string{fmt.Sprint(keys), fmt.Sprintf("%#v", keys), fmt.Sprintf("%+v", keys)} {
 					if strings.Contains(text, "key-old") || strings.Contains(text, "key-new") {
@@ -562,12 +563,4 @@ func FuzzVerify(f *testing.F) {
 			t.Errorf("%q verifies", value)
 		}
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
@@ -29,7 +30,7 @@ func putLease(t testing.TB, s *store.Store, holder string, ttl time.Duration) op
 	t.Helper()
 
 	lease, err := s.PutLease(context.Background(), "sentinel", holder, ttl)
-	must(t, err)
+	must.Do(t, err)
 
 	return lease
 }
@@ -174,7 +175,7 @@ func testUnresponsive(t *testing.T, own *postgres.Server) {
 	address := own.NewDatabase(t)
 
 	s, err := store.Open(t.Context(), store.Options{URL: address, Timeout: 3 * time.Second})
-	must(t, err)
+	must.Do(t, err)
 	defer s.Close()
 
 	// PostgreSQL's child processes have their own process groups, so the test cannot stop them
@@ -206,13 +207,13 @@ func testUnresponsive(t *testing.T, own *postgres.Server) {
 
 	close(release)
 
-	must(t, own.Process().Signal(syscall.SIGSTOP))
+	must.Do(t, own.Process().Signal(syscall.SIGSTOP))
 
 	if _, err := store.Open(withTimeout(t, time.Second), store.Options{URL: address}); !errors.Is(err, store.ErrUnavailable) {
 		t.Errorf("a server without connections: error %v, want %v", err, store.ErrUnavailable)
 	}
 
-	must(t, own.Process().Signal(syscall.SIGCONT))
+	must.Do(t, own.Process().Signal(syscall.SIGCONT))
 
 	eventually(t, func() error { return s.Ping(context.Background()) })
 }
@@ -227,18 +228,18 @@ func TestFailover(t *testing.T) {
 
 			address := server.NewDatabase(t)
 			s, err := store.Open(t.Context(), store.Options{URL: address, Timeout: waitTimeout, MaxConns: 8})
-			must(t, err)
+			must.Do(t, err)
 			t.Cleanup(s.Close)
 
 			admin, err := pgx.Connect(t.Context(), server.URL("postgres"))
-			must(t, err)
+			must.Do(t, err)
 			t.Cleanup(func() { _ = admin.Close(context.Background()) })
 
 			execute := func(statement string, args ...any) {
 				t.Helper()
 
 				_, err := admin.Exec(t.Context(), statement, args...)
-				must(t, err)
+				must.Do(t, err)
 			}
 			endAll := func() {
 				execute("select pg_terminate_backend(pid) from pg_stat_activity where datname = $1", databaseOf(t, address))
@@ -257,7 +258,7 @@ func TestFailover(t *testing.T) {
 			}
 			ping := func() error { return s.Ping(t.Context()) }
 
-			must(t, write())
+			must.Do(t, write())
 			execute("alter database " + databaseOf(t, address) + " set default_transaction_read_only = on")
 			endAll()
 
@@ -316,8 +317,8 @@ func TestConnectionsThatCannotWriteAreReplaced(t *testing.T) {
 		"prune": func() error { _, err := s.PruneChanges(t.Context(), time.Hour); return err },
 	} {
 		t.Run(name, func(t *testing.T) {
-			must(t, store.MakeReadOnly(t.Context(), s))
-			must(t, do())
+			must.Do(t, store.MakeReadOnly(t.Context(), s))
+			must.Do(t, do())
 		})
 	}
 }
@@ -337,12 +338,12 @@ func TestAnOlderReplicaOpensANewerSchema(t *testing.T) {
 	insert(t, openStore(t, address), newCluster("c"))
 
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	_, err = conn.Exec(t.Context(), `alter table resources add column later text;
 		insert into goose_db_version (version_id, is_applied) values (99999, true)`)
-	must(t, err)
+	must.Do(t, err)
 
 	if found, _ := listNames(t, openStore(t, address), store.ListQuery{}); len(found) != 1 {
 		t.Errorf("found %v", found)
@@ -355,12 +356,12 @@ func TestAnOlderSchemaIsNotReady(t *testing.T) {
 	s := openStore(t, address)
 
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	var newest int64
 
-	must(t, conn.QueryRow(t.Context(), "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version) "+
+	must.Do(t, conn.QueryRow(t.Context(), "delete from goose_db_version where version_id = (select max(version_id) from goose_db_version) "+
 		"returning version_id").Scan(&newest))
 
 	if want := store.SchemaVersion; newest != want {
@@ -402,7 +403,7 @@ func TestErrorsContainNoPassword(t *testing.T) {
 
 	// The server rejects this password.
 	wrong, err := url.Parse(server.URL("postgres"))
-	must(t, err)
+	must.Do(t, err)
 
 	wrong.User = url.UserPassword(wrong.User.Username(), password)
 
@@ -416,10 +417,10 @@ func TestQueriesAreCountedByName(t *testing.T) {
 	registry := prometheus.NewRegistry()
 
 	calls, err := metrics.NewCallMetrics(registry, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	s, err := store.Open(t.Context(), store.Options{URL: server.NewDatabase(t), Timeout: waitTimeout, Calls: calls})
-	must(t, err)
+	must.Do(t, err)
 	defer s.Close()
 
 	insert(t, s, newCluster("c"))

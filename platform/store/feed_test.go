@@ -21,13 +21,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/property"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func readChanges(t testing.TB, s *store.Store, query store.ChangeQuery) store.Feed {
 	t.Helper()
 
 	feed, err := s.Changes(context.Background(), query)
-	must(t, err)
+	must.Do(t, err)
 
 	return feed
 }
@@ -307,7 +308,7 @@ func TestAnOldTransactionDoesNotReorder(t *testing.T) {
 	<-held
 
 	// The first writer begins last and commits first.
-	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return updateResource(ctx, tx, stored[0].ID) }))
+	must.Do(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return updateResource(ctx, tx, stored[0].ID) }))
 
 	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) > 0 {
 		t.Errorf("got %+v while older transactions are open", feed.Items)
@@ -490,7 +491,7 @@ func TestPruningKeepsPendingChanges(t *testing.T) {
 
 	close(finish)
 
-	must(t, <-ended)
+	must.Do(t, <-ended)
 
 	if feed := readChanges(t, s, store.ChangeQuery{After: start}); len(feed.Items) != 2 {
 		t.Errorf("got %d changes, want 2", len(feed.Items))
@@ -502,7 +503,7 @@ func TestChangeNumberWrapsAround(t *testing.T) {
 	s := openStore(t, url)
 
 	conn, err := pgx.Connect(t.Context(), url)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	// The locks contain only the lower 32 bits of the numbers.

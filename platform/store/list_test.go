@@ -24,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/search"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 func listNames(t testing.TB, s *store.Store, query store.ListQuery) ([]string, int) {
@@ -323,7 +324,7 @@ func insertMany(t testing.TB, url string, number int) {
 	t.Helper()
 
 	conn, err := pgx.Connect(context.Background(), url)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	_, err = conn.Exec(context.Background(), `
@@ -339,7 +340,7 @@ func insertMany(t testing.TB, url string, number int) {
 		                              'status', case when n % 40 = 0 then 'False' else 'True' end)),
 		       '2026-03-01'::timestamptz + n * interval '1 second', '2026-03-01', 'ann', '', ''
 		from generate_series(1, $1::int) n`, number)
-	must(t, err)
+	must.Do(t, err)
 
 	if _, err := conn.Exec(context.Background(), "analyze resources"); err != nil {
 		t.Fatal(err)
@@ -550,7 +551,7 @@ func TestPagesEndEarly(t *testing.T) {
 
 	for offset := 0; offset < 11; {
 		found, total, err := s.List(t.Context(), store.ListQuery{Order: "name", Offset: offset, Size: 100})
-		must(t, err)
+		must.Do(t, err)
 
 		if total != 11 || len(found) == 0 {
 			t.Fatalf("%d resources of %d at offset %d", len(found), total, offset)

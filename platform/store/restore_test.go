@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/conditions"
 	"github.com/hyperfleet/hyperfleet/platform/store"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/pgproc"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
@@ -104,7 +105,7 @@ func databaseOf(t *testing.T, address string) string {
 	t.Helper()
 
 	parsed, err := url.Parse(address)
-	must(t, err)
+	must.Do(t, err)
 
 	return parsed.Path[1:]
 }
@@ -113,10 +114,10 @@ func queryText(t *testing.T, address, query string) (text string) {
 	t.Helper()
 
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
-	must(t, conn.QueryRow(t.Context(), query).Scan(&text))
+	must.Do(t, conn.QueryRow(t.Context(), query).Scan(&text))
 
 	return text
 }
@@ -125,11 +126,11 @@ func execute(t *testing.T, address, statement string) {
 	t.Helper()
 
 	conn, err := pgx.Connect(t.Context(), address)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.Background())
 
 	_, err = conn.Exec(t.Context(), statement)
-	must(t, err)
+	must.Do(t, err)
 }
 
 func dump(t *testing.T, address string) string {
@@ -146,10 +147,10 @@ func runTool(t *testing.T, address, name string, args ...string) {
 	t.Helper()
 
 	parsed, err := url.Parse(address)
-	must(t, err)
+	must.Do(t, err)
 
 	dir, err := pgproc.FindBinaries()
-	must(t, err)
+	must.Do(t, err)
 
 	password, _ := parsed.User.Password()
 	command := exec.CommandContext(t.Context(), filepath.Join(dir, name), args...)
@@ -171,7 +172,7 @@ func runCommand(t *testing.T, name string, args ...string) {
 
 func replaceFolder(t *testing.T, dir, from string) {
 	t.Helper()
-	must(t, os.RemoveAll(dir))
+	must.Do(t, os.RemoveAll(dir))
 	runCommand(t, "cp", "-a", from, dir)
 }
 
@@ -180,7 +181,7 @@ func changeThreeTimes(t *testing.T, s *store.Store, id string) {
 	t.Helper()
 
 	for range 3 {
-		must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return updateResource(ctx, tx, id) }))
+		must.Do(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error { return updateResource(ctx, tx, id) }))
 	}
 }
 
@@ -266,7 +267,7 @@ func report(t *testing.T, s *store.Store, id string) {
 		list = append(list, openapi.ResourceCondition{Type: of, Status: "True"})
 	}
 
-	must(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
+	must.Do(t, s.InTx(t.Context(), func(ctx context.Context, tx *store.Tx) error {
 		if _, err := tx.GetForUpdate(ctx, id); err != nil {
 			return err
 		}
@@ -281,7 +282,7 @@ func countReports(t *testing.T, s *store.Store, id string) int {
 	t.Helper()
 
 	found, err := s.Statuses(t.Context(), id)
-	must(t, err)
+	must.Do(t, err)
 
 	return len(found)
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -35,7 +36,7 @@ func openStore(t testing.TB, url string) *store.Store {
 	t.Helper()
 
 	s, err := store.Open(context.Background(), store.Options{URL: url, Timeout: waitTimeout})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(s.Close)
 
@@ -88,7 +89,7 @@ func insert(t testing.TB, s *store.Store, resources ...store.Resource) []store.R
 
 		return nil
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	return stored
 }
@@ -97,7 +98,7 @@ func getResource(t testing.TB, s *store.Store, id string) store.Resource {
 	t.Helper()
 
 	r, err := s.Get(context.Background(), id)
-	must(t, err)
+	must.Do(t, err)
 
 	return r
 }
@@ -249,20 +250,12 @@ func TestConnectionsByDefault(t *testing.T) {
 
 	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
 		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})
-		must(t, err)
+		must.Do(t, err)
 
 		if got := store.MaxConns(s); got != want {
 			t.Errorf("configured %d connections: limit %d, want %d", asked, got, want)
 		}
 
 		s.Close()
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -21,13 +21,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // runTx runs a transaction that has to succeed.
 func runTx(t testing.TB, s *store.Store, run func(ctx context.Context, tx *store.Tx) error) {
 	t.Helper()
 
-	must(t, s.InTx(context.Background(), run))
+	must.Do(t, s.InTx(context.Background(), run))
 }
 
 func TestDeadlockedWritersAreRetried(t *testing.T) {
@@ -239,7 +240,7 @@ func TestReferences(t *testing.T) {
 	want := map[string][]store.Ref{
 		"uses": {{ID: three.ID, Kind: "Cluster"}, {ID: two.ID, Kind: "Cluster"}}, "likes": {{ID: two.ID, Kind: "Cluster"}},
 	}
-	must(t, set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}))
+	must.Do(t, set(map[string][]store.Ref{"uses": {{ID: three.ID}, {ID: two.ID}}, "likes": {{ID: two.ID, Kind: "Cluster"}}}))
 
 	if diff := cmp.Diff(want, getResource(t, s, one.ID).References); diff != "" {
 		t.Errorf("references (-want +got):\n%s", diff)
@@ -310,7 +311,7 @@ func TestStatuses(t *testing.T) {
 	})
 
 	got, err := s.Statuses(t.Context(), id)
-	must(t, err)
+	must.Do(t, err)
 
 	second.CreatedTime = at
 	if diff := cmp.Diff([]openapi.AdapterStatus{other, second}, got); diff != "" {
@@ -334,7 +335,7 @@ func TestConditionsAreReplaced(t *testing.T) {
 		})
 	}
 
-	must(t, set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}))
+	must.Do(t, set([]openapi.ResourceCondition{{Type: "Z", Status: "True"}, {Type: "A", Status: "False"}}))
 
 	got := getResource(t, s, id).Conditions
 	if len(got) != 2 || got[0].Type != "A" || got[1].Type != "Z" {
@@ -380,12 +381,12 @@ func TestRepeatedReport(t *testing.T) {
 	}
 
 	conn, err := pgx.Connect(t.Context(), url)
-	must(t, err)
+	must.Do(t, err)
 	defer conn.Close(context.WithoutCancel(t.Context()))
 
 	// The stored conditions show whether the indexed column was written.
 	indexed := func() (text string) {
-		must(t, conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text))
+		must.Do(t, conn.QueryRow(t.Context(), "select conditions::text from resources where id = $1", id).Scan(&text))
 
 		return text
 	}
@@ -435,7 +436,7 @@ func TestPending(t *testing.T) {
 	insert(t, s, plain)
 
 	got, err := s.Pending(t.Context(), at, 30*time.Minute)
-	must(t, err)
+	must.Do(t, err)
 
 	want := []store.Pending{
 		{Kind: "Cluster", Count: 3, Stuck: 2, LongestSeconds: 3 * 3600},

@@ -94,7 +94,7 @@ type TLSListener struct {
 func (s *Server) ListenTLS(t testing.TB, cert *Cert, clients *CA) *TLSListener {
 	t.Helper()
 
-	dir, port := createShortDir(t), loopback.Port(t)
+	dir, port := loopback.SocketFolder(t), loopback.Port(t)
 	d := &TLSListener{
 		URL: "amqps://" + loopbackAddress(port) + "/", server: s, port: port,
 		cert: &Cert{CA: cert.CA, File: dir + "/cert.pem", KeyFile: dir + "/key.pem"},

@@ -66,7 +66,7 @@ func StartRabbitMQ(t testing.TB, users ...User) *Server {
 
 	for attempt := 1; ; attempt++ {
 		s := &Server{
-			program: program, dir: createShortDir(t), amqpPort: loopback.Port(t), distPort: loopback.Port(t), epmdPort: loopback.Port(t),
+			program: program, dir: loopback.SocketFolder(t), amqpPort: loopback.Port(t), distPort: loopback.Port(t), epmdPort: loopback.Port(t),
 		}
 		s.Address = loopbackAddress(s.amqpPort)
 		s.URL = "amqp://guest:guest@" + s.Address + "/"
@@ -210,21 +210,3 @@ func (s *Server) checkListening(ctx context.Context) error {
 }
 
 func loopbackAddress(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
-
-// createShortDir creates a directory with a short path, because Erlang node names and sockets need one.
-func createShortDir(t testing.TB) string {
-	t.Helper()
-
-	dir, err := os.MkdirTemp("", "hf-broker-") //nolint:usetesting // as above
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-
-	return dir
-}

@@ -41,6 +41,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/secrets"
 )
 
@@ -106,12 +107,7 @@ func newCredential(t *testing.T, prefix string) string {
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
 
-	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // paths of sockets are short (unix(7))
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	dir := loopback.SocketFolder(t)
 
 	signer, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {

@@ -132,13 +132,7 @@ func Start(t testing.TB, opts ...Option) *Server {
 			t.Name())
 	}
 
-	// The path of a socket must be short (sun_path of unix(7)), but the test's own directory contains its long
-	// name.
-	dir, err := os.MkdirTemp("", "hf-spire-") //nolint:usetesting // as above
-	if err != nil {
-		t.Fatalf("start SPIRE server: %v", err)
-	}
-
+	dir := loopback.SocketFolder(t)
 	settings := applyOptions(DefaultTrustDomain, opts)
 	server := &Server{
 		Socket: filepath.Join(dir, "server.sock"), TrustDomain: settings.trustDomain, Dir: dir, options: settings,

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
 const (
@@ -42,19 +43,7 @@ type Authority struct {
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 
-	// The path of a socket must be short (sun_path of unix(7)), but the test's own directory contains its long
-	// name.
-	dir, err := os.MkdirTemp("", "hf-tpm-") //nolint:usetesting // see above
-	if err != nil {
-		t.Fatalf("create TPM authority: %v", err)
-	}
-
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-
+	dir := loopback.SocketFolder(t)
 	a := &Authority{dir: dir, Bundle: filepath.Join(dir, "ek-ca.pem")}
 
 	for name, lines := range map[string][]string{

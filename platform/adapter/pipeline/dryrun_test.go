@@ -19,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/dryrun"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -39,7 +40,7 @@ func readDryRun(t *testing.T, name string) []byte {
 	}
 
 	data, err := os.ReadFile(filepath.Join("..", "dryrun", "testdata", name))
-	must(t, err)
+	must.Do(t, err)
 
 	return data
 }
@@ -54,7 +55,7 @@ func dryRunOptions(t *testing.T, taskFile string) dryrun.Options {
 	}
 
 	loaded, err := task.LoadFile(taskFile, newDemoDeployment(), task.WithClock(clock))
-	must(t, err)
+	must.Do(t, err)
 
 	return dryrun.Options{
 		Task: loaded, Deployment: newDemoDeployment(), Version: "1.2.3", Event: readDryRun(t, "event.json"),
@@ -67,11 +68,11 @@ func compareGolden(t *testing.T, name string, got []byte) {
 
 	path := filepath.Join("..", "dryrun", "testdata", "golden", name)
 	if *update {
-		must(t, os.WriteFile(path, got, 0o600))
+		must.Do(t, os.WriteFile(path, got, 0o600))
 	}
 
 	want, err := os.ReadFile(path)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(string(want), string(got)); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", name, diff)
@@ -83,11 +84,11 @@ func runDryRun(t *testing.T, options dryrun.Options, verbose bool) (*dryrun.Repo
 	t.Helper()
 
 	report, err := dryrun.Run(t.Context(), options)
-	must(t, err)
+	must.Do(t, err)
 
 	var text bytes.Buffer
 
-	must(t, report.Text(&text, verbose))
+	must.Do(t, report.Text(&text, verbose))
 
 	return report, text.String()
 }
@@ -119,7 +120,7 @@ func TestDryRunGolden(t *testing.T) {
 			encoder := json.NewEncoder(&encoded)
 			encoder.SetEscapeHTML(false)
 			encoder.SetIndent("", "  ")
-			must(t, encoder.Encode(report))
+			must.Do(t, encoder.Encode(report))
 			compareGolden(t, name+".json", encoded.Bytes())
 		})
 	}
@@ -151,7 +152,7 @@ func TestDryRunAcceptsUpstreamFixtures(t *testing.T) {
 
 	taskFile := filepath.Join(t.TempDir(), "task.yaml")
 	text := strings.Replace(string(readDryRun(t, "task.yaml")), "method: PUT", "method: PATCH", 1)
-	must(t, os.WriteFile(taskFile, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(taskFile, []byte(text), 0o600))
 
 	options := dryRunOptions(t, taskFile)
 	options.Event = []byte(strings.Replace(string(options.Event), "cluster.reconcile", "cluster.updated", 1))
@@ -203,7 +204,7 @@ func TestDryRunReportsUnmatchedObjects(t *testing.T) {
 			text := strings.Replace(string(readDryRun(t, "task.yaml")), `by_name: "{{ .clusterId }}-job"}`, `by_selectors: {label_selector: `+
 				`{hyperfleet.io/adapter: "{{ .adapter.name }}", hyperfleet.io/resource-id: "{{ .clusterId }}"}}}`, 1)
 
-			must(t, os.WriteFile(byLabels, []byte(text), 0o600))
+			must.Do(t, os.WriteFile(byLabels, []byte(text), 0o600))
 
 			options := dryRunOptions(t, byLabels)
 			options.Deployment, options.Responses = tc.deployment, readDryRun(t, "responses.json")

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/dryrun"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // exactTask sends a value of a response, of the event and of a file in every way that a task file has.
@@ -48,7 +49,7 @@ func TestValuesStayExact(t *testing.T) {
 	file := filepath.Join(folder, "value")
 
 	run := func(answer, number, content string) (body, failure string) {
-		must(t, os.WriteFile(file, []byte(content), 0o600))
+		must.Do(t, os.WriteFile(file, []byte(content), 0o600))
 
 		literal := number
 		if strings.HasPrefix(number, "{") || number == "1E400" { // YAML has no such number, but a string
@@ -56,7 +57,7 @@ func TestValuesStayExact(t *testing.T) {
 		}
 
 		taskFile := strings.NewReplacer("FILE", file, "NUMBER", literal).Replace(exactTask)
-		must(t, os.WriteFile(filepath.Join(folder, "task.yaml"), []byte(taskFile), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(folder, "task.yaml"), []byte(taskFile), 0o600))
 
 		options := dryRunOptions(t, filepath.Join(folder, "task.yaml"))
 		options.Event = []byte(strings.Replace(string(options.Event), `"generation": 3`, `"generation": 3, "number": `+number, 1))

@@ -210,11 +210,3 @@ func newEventOfType(kind, data string) cloudevents.Event {
 
 	return out
 }
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -13,6 +13,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func TestDetach(t *testing.T) {
@@ -68,7 +70,7 @@ func TestStaleCacheIsReadAgain(t *testing.T) {
 	f.staleObject.SetAnnotations(nil)
 	f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
-	must(t, env.Client.Delete(t.Context(), live.DeepCopy()))
+	must.Do(t, env.Client.Delete(t.Context(), live.DeepCopy()))
 
 	now := metav1.Now()
 	f.staleObject = live.DeepCopy()
@@ -93,9 +95,9 @@ func TestObjectsWithoutOwnershipRecordAreForeign(t *testing.T) {
 			live.SetLabels(map[string]string{"app": "web"})
 			live.SetAnnotations(map[string]string{adapter.AnnotationGeneration: "1"})
 
-			must(t, env.Client.Update(t.Context(), live))
+			must.Do(t, env.Client.Update(t.Context(), live))
 
-			eventually(t, "the object counts as unowned", func() bool {
+			timing.WaitUntil(t, "the object counts as unowned", func() bool {
 				return strings.Contains(fmt.Sprint(f.runEvent(event{generation: 2, value: "b"}).Err()), "neither label")
 			})
 
@@ -124,7 +126,7 @@ func TestSkippedObjectsAreReported(t *testing.T) {
 	other := f.newConfigMap("other")
 	other.SetLabels(map[string]string{"app": "web", adapter.LabelAdapter: "another"})
 
-	must(t, env.Client.Create(t.Context(), other))
+	must.Do(t, env.Client.Create(t.Context(), other))
 
 	result := f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 	if got := result.Outcomes[0].Message; !strings.Contains(got, `other is ignored: it belongs to adapter "another"`) {

@@ -21,6 +21,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func configMapKind() schema.GroupVersionKind { return corev1.SchemeGroupVersion.WithKind("ConfigMap") }
@@ -33,7 +35,7 @@ func newDirectClient(t *testing.T, change func(*kubernetes.Options)) *kubernetes
 	change(&options)
 
 	c, err := kubernetes.New(options)
-	must(t, err)
+	must.Do(t, err)
 
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -67,7 +69,7 @@ func mustCreate(t *testing.T, c transport.Client, object *unstructured.Unstructu
 	t.Helper()
 
 	made, err := c.Create(t.Context(), object)
-	must(t, err)
+	must.Do(t, err)
 
 	return made
 }
@@ -87,16 +89,16 @@ func TestDirectApplyOwnsCreatedFields(t *testing.T) {
 	live := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1", "b": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"patched": "1"}})
-	must(t, err)
+	must.Do(t, err)
 
 	edited := live.DeepCopy()
-	must(t, unstructured.SetNestedField(edited.Object, "1", "data", "strange"))
+	must.Do(t, unstructured.SetNestedField(edited.Object, "1", "data", "strange"))
 
-	must(t, env.Client.Update(t.Context(), edited, client.FieldOwner("somebody")))
+	must.Do(t, env.Client.Update(t.Context(), edited, client.FieldOwner("somebody")))
 
 	for range 2 {
 		applied, takenOver, err := c.Apply(t.Context(), edited, newOwnedConfigMap(namespace, "web", map[string]any{"a": "2", "c": "2"}))
-		must(t, err)
+		must.Do(t, err)
 
 		want := map[string]string{"a": "2", "c": "2", "patched": "1", "strange": "1"}
 		if diff := cmp.Diff(want, getObjectData(applied)); diff != "" || takenOver != "" {
@@ -116,7 +118,7 @@ func TestDirectApplyRevertsPatches(t *testing.T) {
 	live := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
 
 	live, err := c.Patch(t.Context(), transport.RefTo(live), map[string]any{"data": map[string]any{"a": "patched"}})
-	must(t, err)
+	must.Do(t, err)
 
 	applied, takenOver, err := c.Apply(t.Context(), live, newOwnedConfigMap(namespace, "web", map[string]any{"a": "3"}))
 	if err != nil || takenOver != "" || getObjectData(applied)["a"] != "3" {
@@ -152,13 +154,13 @@ func TestDirectWritesDetectConflicts(t *testing.T) {
 			stale := mustCreate(t, c, newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
 
 			changed, err := c.Patch(t.Context(), transport.RefTo(stale), map[string]any{"data": map[string]any{"b": "1"}})
-			must(t, err)
+			must.Do(t, err)
 
 			if err := write(t.Context(), stale); !errors.Is(err, transport.ErrConflict) || errclass.ClassOf(err) != errclass.Transient {
 				t.Errorf("on a changed object: %v, want ErrConflict", err)
 			}
 
-			must(t, c.Delete(t.Context(), transport.RefTo(changed), metav1.DeletePropagationBackground))
+			must.Do(t, c.Delete(t.Context(), transport.RefTo(changed), metav1.DeletePropagationBackground))
 
 			err = write(t.Context(), changed)
 			if !errors.Is(err, transport.ErrConflict) && !errors.Is(err, transport.ErrNotFound) {
@@ -317,7 +319,7 @@ func TestDirectReads(t *testing.T) {
 	// Later the object is read from the cache, where it has no managed fields.
 	var cached *unstructured.Unstructured
 
-	eventually(t, "the cache has the object", func() (is bool) {
+	timing.WaitUntil(t, "the cache has the object", func() (is bool) {
 		var err error
 		cached, err = findOne(t.Context(), c, ref, transport.Cached)
 
@@ -381,7 +383,7 @@ func TestDirectListsIgnoreTheNamespaceOfClusterScopedKinds(t *testing.T) {
 	query := transport.Query{
 		GVK: schema.GroupVersionKind{Version: "v1", Kind: "Namespace"}, Namespace: "default", Labels: map[string]string{"listed": name},
 	}
-	eventually(t, "the list is read from the cache", func() bool {
+	timing.WaitUntil(t, "the list is read from the cache", func() bool {
 		got, err := c.Find(t.Context(), query, transport.Cached)
 		if err != nil || len(got) != 1 {
 			t.Fatalf("Find() = %v, %v", got, err)
@@ -408,7 +410,7 @@ func TestDirectReadsWithoutWatches(t *testing.T) {
 	t.Parallel()
 
 	namespace := env.Namespace(t)
-	must(t, grantGet(t, namespace))
+	must.Do(t, grantGet(t, namespace))
 
 	c := newDirectClient(t, func(o *kubernetes.Options) { o.Config = env.User(t, "reader-"+namespace) })
 	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))

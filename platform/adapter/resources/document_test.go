@@ -19,6 +19,8 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const documents = "../task/testdata/seed/"
@@ -40,7 +42,7 @@ func newDocumentFixture(t *testing.T, file string) *documentFixture {
 	f.id = f.ns
 
 	data, err := os.ReadFile(documents + file)
-	must(t, err)
+	must.Do(t, err)
 
 	f.load(string(data))
 	f.vars = map[string]any{
@@ -58,7 +60,7 @@ func (f *documentFixture) load(text string) {
 	var err error
 
 	f.task, err = task.Load(fstest.MapFS{"task.yaml": {Data: []byte(text)}}, "task.yaml", nil, task.WithClock(f.now))
-	must(f, err)
+	must.Do(f, err)
 }
 
 // create creates an object as an earlier version of the example, which had a manifest.
@@ -82,7 +84,7 @@ func (f *documentFixture) send(outcomes ...string) resources.Result {
 	in.Deleting = f.vars["is_deleting"] == true
 
 	result, err := resources.Run(f.Context(), in)
-	must(f, err)
+	must.Do(f, err)
 
 	if got := formatOutcomes(result); strings.Join(got, " ") != strings.Join(outcomes, " ") {
 		f.Fatalf("outcomes %v, want %v; errors: %v", got, outcomes, result.Err())
@@ -95,12 +97,12 @@ func (f *documentFixture) send(outcomes ...string) resources.Result {
 func (f *documentFixture) sendUntil(outcome string) {
 	f.Helper()
 
-	eventually(f, outcome, func() bool {
+	timing.WaitUntil(f, outcome, func() bool {
 		in := f.input()
 		in.Deleting = f.vars["is_deleting"] == true
 
 		result, err := resources.Run(f.Context(), in)
-		must(f, err)
+		must.Do(f, err)
 
 		return formatOutcomes(result)[0] == outcome
 	})
@@ -123,7 +125,7 @@ func (f *documentFixture) endJobs(conditionType batchv1.JobConditionType) {
 			job.Status.Conditions[0].Type, job.Status.CompletionTime = batchv1.JobSuccessCriteriaMet, &now
 		}
 
-		must(f, env.Client.Status().Update(f.Context(), &job))
+		must.Do(f, env.Client.Status().Update(f.Context(), &job))
 	}
 }
 
@@ -131,7 +133,7 @@ func (f *documentFixture) listJobs() []batchv1.Job {
 	f.Helper()
 
 	var list batchv1.JobList
-	must(f, env.Client.List(f.Context(), &list, client.InNamespace(f.ns)))
+	must.Do(f, env.Client.List(f.Context(), &list, client.InNamespace(f.ns)))
 
 	return list.Items
 }
@@ -148,9 +150,9 @@ func TestDocumentDebounce(t *testing.T) {
 	f.send("none/GenerationUnchanged") // a Job without conditions is not complete
 
 	f.endJobs(batchv1.JobComplete)
-	eventually(t, "the Job is replaced", func() bool {
+	timing.WaitUntil(t, "the Job is replaced", func() bool {
 		result, err := resources.Run(f.Context(), f.input())
-		must(t, err)
+		must.Do(t, err)
 
 		return result.Err() == nil && len(f.listJobs()) == 1 && f.listJobs()[0].Status.CompletionTime == nil
 	})
@@ -222,7 +224,7 @@ func TestDocumentConditions(t *testing.T) {
 	}
 
 	data, err := os.ReadFile(documents + "5-conditions.yaml")
-	must(t, err)
+	must.Do(t, err)
 	f.load(strings.NewReplacer(`c.lastTransitionTime < timestamp(now()).toUnixTime() - 86400`,
 		`timestamp(c.last_transition_time) < timestamp(now()) - duration("24h")`).Replace(string(data)))
 
@@ -261,7 +263,7 @@ func TestDocumentDrift(t *testing.T) {
 			}
 
 			data, err := os.ReadFile(documents + file)
-			must(t, err)
+			must.Do(t, err)
 
 			f.load(strings.Replace(string(data), `-at") < now()`, `-at", "") < now()`, 1))
 
@@ -281,7 +283,7 @@ func TestDocumentExamplesAreDeliveredTwice(t *testing.T) {
 	t.Parallel()
 
 	files, err := filepath.Glob(documents + "*.yaml")
-	must(t, err)
+	must.Do(t, err)
 
 	for _, file := range files {
 		name := filepath.Base(file)
@@ -301,7 +303,7 @@ func TestDocumentExamplesAreDeliveredTwice(t *testing.T) {
 				in.Deleting = pass == 2
 
 				result, err := resources.Run(t.Context(), in)
-				must(t, err)
+				must.Do(t, err)
 
 				for _, outcome := range result.Outcomes {
 					if outcome.Err != nil || pass == 1 && outcome.Operation != resources.None {

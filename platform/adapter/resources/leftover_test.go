@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // requireNames compares the names of the ConfigMaps in the namespace.
@@ -116,8 +117,8 @@ func TestMovedObjectIsRemoved(t *testing.T) {
 		in.Kinds = kinds
 
 		result, err := resources.Run(t.Context(), in)
-		must(t, err)
-		must(t, result.Err())
+		must.Do(t, err)
+		must.Do(t, result.Err())
 
 		return result
 	}
@@ -150,7 +151,7 @@ func TestRemovedEntry(t *testing.T) {
 	forged := f.newConfigMap("forged")
 	forged.SetLabels(f.getObject(f.newConfigMap("second")).GetLabels())
 	forged.SetAnnotations(f.getObject(f.newConfigMap("second")).GetAnnotations())
-	must(t, env.Client.Create(t.Context(), forged))
+	must.Do(t, env.Client.Create(t.Context(), forged))
 
 	f.task = loadTask(t, strings.Replace(first, "by_name: first", "by_name: other", 1))
 	f.requireOutcomes(event{generation: 2}, "!none/ManifestInvalid")
@@ -174,7 +175,7 @@ func TestKindOfRemovedEntry(t *testing.T) {
 	const name = "former"
 
 	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: name})
-	must(t, err)
+	must.Do(t, err)
 
 	secret := strings.NewReplacer("kind: ConfigMap", "kind: Secret", "data: {value", "stringData: {value").Replace(newEntry("second", "second"))
 
@@ -183,7 +184,7 @@ func TestKindOfRemovedEntry(t *testing.T) {
 	f.requireOutcomes(event{generation: 1}, "create/Absent", "create/Absent")
 
 	kinds, err := cluster.ListOwnKinds(t.Context())
-	must(t, err)
+	must.Do(t, err)
 
 	f.task = loadTask(t, newSimpleTask())
 
@@ -196,7 +197,7 @@ func TestKindOfRemovedEntry(t *testing.T) {
 	}
 
 	result, err := resources.Run(t.Context(), in)
-	must(t, err)
+	must.Do(t, err)
 
 	if got := formatOutcomes(result); len(kinds) != 2 || len(got) != 2 || got[1] != "delete/NotRendered" {
 		t.Errorf("kinds %v, outcomes %v", kinds, got)
@@ -250,7 +251,7 @@ func TestObjectsAreIndexedByResource(t *testing.T) {
 		}
 
 		object.SetLabels(map[string]string{adapter.LabelAdapter: adapterName, adapter.LabelResourceID: id})
-		must(t, env.Client.Create(t.Context(), object))
+		must.Do(t, env.Client.Create(t.Context(), object))
 	}
 
 	f.waitForCache(1)

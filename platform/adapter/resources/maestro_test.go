@@ -24,6 +24,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/maestro"
 	"github.com/hyperfleet/hyperfleet/sim/ocm"
 	"github.com/hyperfleet/hyperfleet/sim/ocm/ocmtest"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // nestedTask is a task with a ManifestWork whose manifest is applied on the spoke. The variable serial is
@@ -79,7 +81,7 @@ func TestManifestWork(t *testing.T) {
 	f.requireOutcomes(event{generation: 1, value: "a", serial: home}, "create/Absent", "none/ApplyWhenFalse")
 
 	// The next entry sees the status that the agent reports for a manifest.
-	eventually(t, "the feedback opens the gate", func() bool {
+	timing.WaitUntil(t, "the feedback opens the gate", func() bool {
 		f.runEvent(event{generation: 1, value: "a", serial: home})
 
 		return f.getObject(f.newConfigMap("after")) != nil
@@ -90,7 +92,7 @@ func TestManifestWork(t *testing.T) {
 	}
 
 	f.requireOutcomes(event{generation: 2, value: "b", serial: home}, "apply/GenerationChanged", "none/ApplyWhenFalse")
-	eventually(t, "the change is applied on the spoke", func() bool {
+	timing.WaitUntil(t, "the change is applied on the spoke", func() bool {
 		data, _, _ := unstructured.NestedString(f.getObject(inside).Object, "data", "value")
 
 		return data == "b"
@@ -98,7 +100,7 @@ func TestManifestWork(t *testing.T) {
 
 	// The entry that depends on the deletion of the work waits for it.
 	f.requireOutcomes(event{generation: 3, value: "none", deleting: true, serial: home}, "delete/DeleteGate...", "none/ApplyWhenFalse")
-	eventually(t, "the work is deleted, and then the object that waits for it", func() bool {
+	timing.WaitUntil(t, "the work is deleted, and then the object that waits for it", func() bool {
 		f.runEvent(event{generation: 3, value: "none", deleting: true, serial: home})
 
 		return f.newWork() == nil && f.getObject(f.newConfigMap("after")) == nil
@@ -202,7 +204,7 @@ func listNestedGenerations(t *testing.T, work *unstructured.Unstructured) []stri
 	t.Helper()
 
 	list, _, err := unstructured.NestedSlice(work.Object, "spec", "workload", "manifests")
-	must(t, err)
+	must.Do(t, err)
 
 	var found []string
 
@@ -221,10 +223,10 @@ func TestHubWorks(t *testing.T) {
 	c, cluster := clients[transport.Maestro], env.Namespace(t)
 	first := newManifestWork(cluster, "1", newNestedManifest("one", nil), newNestedManifest("two", map[string]any{adapter.AnnotationGeneration: "7"}))
 
-	must(t, maestro.Complete(first))
+	must.Do(t, maestro.Complete(first))
 
 	made, err := c.Create(t.Context(), first)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff([]string{"one=1", "two=7"}, listNestedGenerations(t, made)); diff != "" {
 		t.Errorf("generations of the created work: %s", diff)
@@ -237,10 +239,10 @@ func TestHubWorks(t *testing.T) {
 		"metadata": map[string]any{"labels": map[string]any{"theirs": "x"}},
 		"spec":     map[string]any{"deleteOption": map[string]any{"propagationPolicy": "Orphan"}},
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	applied, _, err := c.Apply(t.Context(), labelled, newManifestWork(cluster, "2", newNestedManifest("one", nil)))
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff([]string{"one="}, listNestedGenerations(t, applied)); diff != "" || applied.GetLabels()["theirs"] != "x" {
 		t.Errorf("generations of the applied work: %s, labels %v", diff, applied.GetLabels())
@@ -277,10 +279,10 @@ func TestHubKeepsNumbers(t *testing.T) {
 	}
 
 	live, err := c.Create(t.Context(), newNumber(9007199254740992))
-	must(t, err)
+	must.Do(t, err)
 
 	applied, _, err := c.Apply(t.Context(), live, newNumber(9007199254740993))
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(newNumber(9007199254740993).Object["spec"], applied.Object["spec"]); diff != "" {
 		t.Errorf("spec of the applied work: %s", diff)
@@ -291,7 +293,7 @@ func TestMergePatches(t *testing.T) {
 	t.Parallel()
 
 	parse := func(text string) (out map[string]any) {
-		must(t, exactjson.Unmarshal([]byte(text), &out))
+		must.Do(t, exactjson.Unmarshal([]byte(text), &out))
 
 		return out
 	}
@@ -342,15 +344,15 @@ func TestHubDeleteSetsDeleteOption(t *testing.T) {
 			held := newManifestWork(cluster, "1", newNestedManifest("one", nil))
 			held.SetFinalizers([]string{"example.io/hold"})
 
-			must(t, unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"))
+			must.Do(t, unstructured.SetNestedField(held.Object, "SelectivelyOrphan", "spec", "deleteOption", "propagationPolicy"))
 
 			made, err := c.Create(t.Context(), held)
-			must(t, err)
+			must.Do(t, err)
 
-			must(t, c.Delete(t.Context(), transport.RefTo(made), policy))
+			must.Do(t, c.Delete(t.Context(), transport.RefTo(made), policy))
 
 			got, err := findOne(t.Context(), c, transport.Ref{GVK: task.ManifestWorkKind(), Namespace: cluster, Name: "app"}, transport.Live)
-			must(t, err)
+			must.Do(t, err)
 
 			option, _, _ := unstructured.NestedString(got.Object, "spec", "deleteOption", "propagationPolicy")
 			if got.GetDeletionTimestamp() == nil || option != want {
@@ -384,7 +386,7 @@ func TestHubNested(t *testing.T) {
 
 	labelled := func(name, generation string) map[string]any {
 		object := newNestedManifest(name, map[string]any{adapter.AnnotationGeneration: generation})
-		must(t, unstructured.SetNestedField(object, "web", "metadata", "labels", "app"))
+		must.Do(t, unstructured.SetNestedField(object, "web", "metadata", "labels", "app"))
 
 		return object
 	}
@@ -408,7 +410,7 @@ func TestHubNested(t *testing.T) {
 		"none":                  {transport.Query{Labels: map[string]string{"app": "db"}}, ""},
 	} {
 		found, err := maestro.FindNested(full.DeepCopy(), tc.wanted)
-		must(t, err)
+		must.Do(t, err)
 
 		got := ""
 		if found != nil {
@@ -441,7 +443,7 @@ func TestHubNestedOfAnEarlierSpec(t *testing.T) {
 		}}}}
 
 		found, err := maestro.FindNested(work, transport.Query{Name: "a"})
-		must(t, err)
+		must.Do(t, err)
 
 		_, hasFeedback := found.Object["statusFeedback"]
 		_, hasConditions := found.Object["conditions"]
@@ -510,7 +512,7 @@ func TestWorkAgentStatus(t *testing.T) {
 		return map[string]any{"apiVersion": "v1", "kind": kind, "metadata": map[string]any{"name": name, "namespace": f.ns}, "data": data}
 	}
 	agent, err := ocm.Start(ocm.Options{Hub: env.Config, Spoke: newHidingAPIServer("hidden"), Cluster: f.ns, Interval: 100 * time.Millisecond})
-	must(t, err)
+	must.Do(t, err)
 
 	t.Cleanup(agent.Close)
 
@@ -538,13 +540,13 @@ func TestWorkAgentStatus(t *testing.T) {
 		work := newManifestWork(f.ns, "1", tc.manifests...)
 		work.SetName(name)
 
-		must(t, env.Client.Create(t.Context(), work))
+		must.Do(t, env.Client.Create(t.Context(), work))
 
 		var manifests []any
 
 		status := map[string]any{}
 
-		eventually(t, "the agent reports the conditions", func() bool {
+		timing.WaitUntil(t, "the agent reports the conditions", func() bool {
 			status, _, _ = unstructured.NestedMap(f.getObject(work).Object, "status")
 			manifests, _, _ = unstructured.NestedSlice(status, "resourceStatus", "manifests")
 
@@ -559,8 +561,8 @@ func TestWorkAgentStatus(t *testing.T) {
 	}
 
 	// The agent deletes the objects that it created. Kubernetes' garbage collector deletes the rest.
-	must(t, env.Client.Delete(t.Context(), f.newObject("work.open-cluster-management.io/v1", "ManifestWork", "there")))
-	eventually(t, "the agent's object is deleted", func() bool {
+	must.Do(t, env.Client.Delete(t.Context(), f.newObject("work.open-cluster-management.io/v1", "ManifestWork", "there")))
+	timing.WaitUntil(t, "the agent's object is deleted", func() bool {
 		made := f.getObject(f.newConfigMap("there"))
 
 		return made == nil || made.GetDeletionTimestamp() != nil

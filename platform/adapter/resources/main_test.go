@@ -31,6 +31,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/ocm/crds"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -169,7 +170,7 @@ func newKeys(t testing.TB, text string) *stamp.Keys {
 	t.Helper()
 
 	keys, err := stamp.ParseKeys([]byte(text))
-	must(t, err)
+	must.Do(t, err)
 
 	return keys
 }
@@ -184,7 +185,7 @@ func loadTask(t testing.TB, taskFile string) *task.Task {
 	t.Helper()
 
 	loaded, err := task.Load(fstest.MapFS{"task.yaml": {Data: []byte(params + taskFile)}}, "task.yaml", nil)
-	must(t, err)
+	must.Do(t, err)
 
 	return loaded
 }
@@ -323,22 +324,4 @@ func (f *fixture) listNames(kind string) []string {
 	}
 
 	return names
-}
-
-func eventually(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-
-	for deadline := time.Now().Add(waitTimeout); !condition(); time.Sleep(20 * time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("timed out waiting until %s", what)
-		}
-	}
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // newKeptTask returns a task with an object that is applied and may be detached, one that is recreated when
@@ -67,7 +68,7 @@ func newRandomRun(t *testing.T, shared *fixture) *randomRun {
 	k.foreign = k.newConfigMap("s-" + k.id)
 	k.foreign.SetLabels(map[string]string{adapter.LabelAdapter: "other", adapter.LabelResourceID: k.id})
 
-	must(t, env.Client.Create(t.Context(), k.foreign))
+	must.Do(t, env.Client.Create(t.Context(), k.foreign))
 
 	return k
 }

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/silence"
 )
 
@@ -56,7 +57,7 @@ func TestReadinessOfACluster(t *testing.T) {
 			}
 
 			cluster, err := kubernetes.New(kubernetes.Options{Config: &rest.Config{Host: host}, Adapter: adapterName})
-			must(t, err)
+			must.Do(t, err)
 
 			ctx, cancel := context.WithTimeout(t.Context(), timeout)
 			defer cancel()

@@ -22,6 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/test/fixes"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // newEntry returns a task entry for a ConfigMap that is discovered by its name. Gates have the form
@@ -106,9 +108,9 @@ func TestObjectLifecycle(t *testing.T) {
 	}
 
 	// An object that was deleted by hand is recreated.
-	must(t, env.Client.Delete(t.Context(), made))
+	must.Do(t, env.Client.Delete(t.Context(), made))
 
-	eventually(t, "the object is recreated", func() bool {
+	timing.WaitUntil(t, "the object is recreated", func() bool {
 		f.runEvent(event{generation: 3, value: "c"})
 
 		return f.getObject(f.newConfigMap("web")) != nil
@@ -131,7 +133,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	foreign := f.newConfigMap("web")
 	foreign.Object["data"] = map[string]any{"value": "theirs"}
 
-	must(t, env.Client.Create(t.Context(), foreign))
+	must.Do(t, env.Client.Create(t.Context(), foreign))
 
 	err := f.requireOutcomes(event{generation: 1, value: "a"}, "!none/NotManaged").Err()
 	if errclass.ClassOf(err) != errclass.Permanent || !strings.Contains(err.Error(), "ConfigMap "+f.ns+"/web") {
@@ -148,7 +150,7 @@ func TestForeignObjectsAreLeftAlone(t *testing.T) {
 	fixes.Kubectl(t, env, err.Error(), "--cascade=orphan", "--cascade=orphan --wait=false")
 
 	// This API server runs without the garbage collector, which removes the finalizer orphan.
-	must(t, env.Client.Patch(t.Context(), foreign, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
+	must.Do(t, env.Client.Patch(t.Context(), foreign, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))))
 
 	f.requireOutcomes(event{generation: 1, value: "mine"}, "create/Absent")
 }
@@ -164,7 +166,7 @@ func TestForgedVersionsAreNotDeleted(t *testing.T) {
 	forged.SetLabels(f.getObject(f.newConfigMap("job-a")).GetLabels())
 	forged.SetAnnotations(f.getObject(f.newConfigMap("job-a")).GetAnnotations())
 
-	must(t, env.Client.Create(t.Context(), forged))
+	must.Do(t, env.Client.Create(t.Context(), forged))
 
 	f.requireOutcomes(event{generation: 1, serial: "b", flag: true}, "recreate/RecreateGate")
 	f.requireOutcomes(event{generation: 1, serial: "c", flag: true}, "recreate/RecreateGate")
@@ -184,7 +186,7 @@ func TestKeyRotation(t *testing.T) {
 
 	f.requireOutcomes(event{generation: 1, value: "a"}, "create/Absent")
 	f.stamper = newStamper(t, fresh+"\n"+old)
-	eventually(t, "the object is signed with the new key", func() bool {
+	timing.WaitUntil(t, "the object is signed with the new key", func() bool {
 		f.requireOutcomes(event{generation: 1, value: "a"}, "none/GenerationUnchanged")
 
 		err := newKeys(t, fresh).Verify(f.getObject(f.newConfigMap("web")), schema.GroupKind{Kind: "ConfigMap"})
@@ -193,7 +195,7 @@ func TestKeyRotation(t *testing.T) {
 	})
 
 	f.stamper = newStamper(t, fresh)
-	eventually(t, "the cache has it", func() bool {
+	timing.WaitUntil(t, "the cache has it", func() bool {
 		result := f.runEvent(event{generation: 2, value: "b"})
 
 		return formatOutcomes(result)[0] == "apply/GenerationChanged"
@@ -301,7 +303,7 @@ func TestPatches(t *testing.T) {
 	}
 
 	// Foreign objects are not patched.
-	must(t, env.Client.Create(t.Context(), f.newConfigMap("other")))
+	must.Do(t, env.Client.Create(t.Context(), f.newConfigMap("other")))
 
 	f.requireOutcomes(event{generation: 2, value: "b", flag: true}, "none/GenerationUnchanged", "!none/NotManaged")
 	f.requireOutcomes(event{generation: 2, value: "b"}, "none/GenerationUnchanged", "none/NothingToApply")
@@ -386,7 +388,7 @@ func TestRefusedByAdmission(t *testing.T) {
 
 	f := newFixture(t, strings.Replace(newSimpleTask(), "data: {value:", "data: {refuse:", 1))
 	f.requireOutcomes(event{generation: 1, value: "no"}, "create/Absent")
-	eventually(t, "the admission policy is active", func() bool {
+	timing.WaitUntil(t, "the admission policy is active", func() bool {
 		probe := f.newConfigMap("probe")
 		probe.Object["data"] = map[string]any{"refuse": "yes"}
 
@@ -475,7 +477,7 @@ func TestSiblings(t *testing.T) {
 	}
 
 	// If its label is removed by hand, the object is found by its name, and the label is restored.
-	eventually(t, "the label is restored", func() bool {
+	timing.WaitUntil(t, "the label is restored", func() bool {
 		f.patchByHand(f.newConfigMap("two"), `{"metadata":{"labels":{"hyperfleet.io/resource-id":"by-hand"}}}`)
 
 		f.runEvent(event{generation: 3})
@@ -502,7 +504,7 @@ func TestViewHasLabels(t *testing.T) {
 
 	f := newFixture(t, newSimpleTask("apply: !('x' in resources.config.metadata.labels) && !('x' in resources.config.metadata.annotations)"))
 
-	must(t, env.Client.Create(t.Context(), f.newConfigMap("web")))
+	must.Do(t, env.Client.Create(t.Context(), f.newConfigMap("web")))
 
 	result := f.requireOutcomes(event{generation: 1, value: "a"}, "!none/NotManaged")
 

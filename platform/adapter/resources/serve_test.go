@@ -26,6 +26,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 	"github.com/hyperfleet/hyperfleet/platform/probes"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // TestResourceLifecycle runs a resource's lifecycle with the real components. An event creates an object,
@@ -39,7 +41,7 @@ func TestResourceLifecycle(t *testing.T) {
 	id := w.call(http.MethodPost, "/clusters", `{"name":"home","spec":{"tier":"gold"}}`).Id
 
 	s.sendEvent(id, 1)
-	eventually(t, "the status is reported", func() bool { return w.getAvailable(id) == "True" })
+	timing.WaitUntil(t, "the status is reported", func() bool { return w.getAvailable(id) == "True" })
 
 	made := w.getConfigMap(id)
 	if made == nil || made.Data["tier"] != "gold" || made.Labels[adapter.LabelResourceID] != id || made.Annotations[adapter.AnnotationIdentity] == "" {
@@ -47,18 +49,18 @@ func TestResourceLifecycle(t *testing.T) {
 	}
 
 	// The following changes of the object send no event.
-	must(t, env.Client.Delete(t.Context(), made))
+	must.Do(t, env.Client.Delete(t.Context(), made))
 
-	eventually(t, "the object is recreated", func() bool {
+	timing.WaitUntil(t, "the object is recreated", func() bool {
 		now := w.getConfigMap(id)
 
 		return now != nil && now.UID != made.UID
 	})
-	eventually(t, "a requeue is counted", func() bool { return !s.hasMetric(`looks_total{adapter_name="landing",status="success"} 0`) })
+	timing.WaitUntil(t, "a requeue is counted", func() bool { return !s.hasMetric(`looks_total{adapter_name="landing",status="success"} 0`) })
 
 	w.call(http.MethodPatch, "/clusters/"+id, `{"spec":{"tier":"silver"}}`)
 	s.sendEvent(id, 2)
-	eventually(t, "the change is applied", func() bool {
+	timing.WaitUntil(t, "the change is applied", func() bool {
 		now := w.getConfigMap(id)
 
 		return now != nil && now.Data["tier"] == "silver"
@@ -67,29 +69,29 @@ func TestResourceLifecycle(t *testing.T) {
 	going := w.getConfigMap(id)
 	going.Finalizers = []string{"example.com/slow"}
 
-	must(t, env.Client.Update(t.Context(), going))
+	must.Do(t, env.Client.Update(t.Context(), going))
 
 	w.call(http.MethodDelete, "/clusters/"+id, "")
 	s.sendEvent(id, 3)
-	eventually(t, "the object is being deleted", func() bool {
+	timing.WaitUntil(t, "the object is being deleted", func() bool {
 		going = w.getConfigMap(id)
 
 		return going != nil && going.DeletionTimestamp != nil
 	})
 
 	hasMetric := func(want string) {
-		eventually(t, want, func() bool { return s.hasMetric(want) })
+		timing.WaitUntil(t, want, func() bool { return s.hasMetric(want) })
 	}
 	hasMetric(`resources_deleted_total{adapter_name="landing",resource_type="ConfigMap",status="pending"} 1`)
 	hasMetric(`resource_deletions_in_progress{adapter_name="landing",resource_type="ConfigMap"} 1`)
 
 	going.Finalizers = nil
-	must(t, env.Client.Update(t.Context(), going))
+	must.Do(t, env.Client.Update(t.Context(), going))
 	hasMetric(`resources_deleted_total{adapter_name="landing",resource_type="ConfigMap",status="success"} 1`)
 	hasMetric(`resource_deletion_duration_seconds_count{adapter_name="landing",resource_type="ConfigMap"} 1`)
 	hasMetric(`resource_deletions_in_progress{adapter_name="landing",resource_type="ConfigMap"} 0`)
 
-	eventually(t, "the resource is gone", func() bool {
+	timing.WaitUntil(t, "the resource is gone", func() bool {
 		_, err := api.Store.Get(t.Context(), id)
 
 		return err != nil && w.getConfigMap(id) == nil
@@ -97,7 +99,7 @@ func TestResourceLifecycle(t *testing.T) {
 
 	// A late event does not recreate the object.
 	s.sendEvent(id, 1)
-	eventually(t, "the late event is handled", func() bool { return s.hasMetric(`events_processed_total{adapter_name="landing",status="skipped"} 1`) })
+	timing.WaitUntil(t, "the late event is handled", func() bool { return s.hasMetric(`events_processed_total{adapter_name="landing",status="skipped"} 1`) })
 
 	if w.getConfigMap(id) != nil {
 		t.Error("a late event recreated the object")
@@ -148,7 +150,7 @@ func TestShutdownDrains(t *testing.T) {
 
 	go func() { ended <- s.stop() }()
 
-	eventually(t, "the adapter is not ready", func() bool {
+	timing.WaitUntil(t, "the adapter is not ready", func() bool {
 		code, _ := s.get("/readyz")
 
 		return code == http.StatusServiceUnavailable
@@ -279,7 +281,7 @@ func TestMetrics(t *testing.T) {
 		s.sendEvent(id, int32(i+1))
 
 		for _, want := range wants {
-			eventually(t, want, func() bool { return s.hasMetric(want) })
+			timing.WaitUntil(t, want, func() bool { return s.hasMetric(want) })
 		}
 	}
 
@@ -301,7 +303,7 @@ func TestProbes(t *testing.T) {
 			fmt.Fprint(w, "config")
 		})},
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	for _, tc := range []struct {
 		url    string
@@ -315,7 +317,7 @@ func TestProbes(t *testing.T) {
 		{server.MetricsAddress + "/metrics", 200, "things_total 0"},
 	} {
 		response, err := http.Get("http://" + tc.url)
-		must(t, err)
+		must.Do(t, err)
 
 		body, _ := io.ReadAll(response.Body)
 		_ = response.Body.Close()

@@ -35,6 +35,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/broker"
 	"github.com/hyperfleet/hyperfleet/test/capture"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var serial atomic.Int64
@@ -89,7 +90,7 @@ func newSource(t testing.TB, conf platform.Broker) *source {
 	t.Helper()
 
 	metrics, err := broker.NewMetrics(nil)
-	must(t, err)
+	must.Do(t, err)
 
 	s := &source{dead: make(chan broker.Letter, 10)}
 	s.Queue = broker.NewQueue(broker.QueueOptions{
@@ -271,10 +272,10 @@ func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapte
 	deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
 	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(configTask, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
-	must(t, err)
+	must.Do(t, err)
 
 	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange})
-	must(t, err)
+	must.Do(t, err)
 
 	watching, end := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -294,7 +295,7 @@ func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapte
 		Deployment: &deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
 		Keys: newKeys(t, strings.Repeat("k", 32)), FrameworkVersion: "1.2.3", Clock: instantClock{}, Log: slog.New(slog.DiscardHandler),
 	})
-	must(t, err)
+	must.Do(t, err)
 
 	w.handle = made.Handle
 

@@ -18,6 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/sweep"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // The API writes its IDs in one form. An object whose label has an ID in another form counts as unowned
@@ -32,7 +34,7 @@ func TestNonCanonicalIDs(t *testing.T) {
 	t.Cleanup(listening.Close)
 
 	calls, err := client.New(platform.APIClient{BaseURL: listening.URL}, client.Options{})
-	must(t, err)
+	must.Do(t, err)
 
 	f, id, want := newFixture(t, newSimpleTask()), uuid.Must(uuid.NewV7()).String(), map[string]string{}
 
@@ -44,16 +46,16 @@ func TestNonCanonicalIDs(t *testing.T) {
 		object := f.newConfigMap("named-" + strings.ToLower(uuid.NewString()))
 
 		mark := stamp.Owner{ResourceID: label, ResourceName: "x", Generation: 1}
-		must(t, stamp.New(sweeping, newKeys(t, strings.Repeat("k", 32))).SetOwnership(object, mark))
+		must.Do(t, stamp.New(sweeping, newKeys(t, strings.Repeat("k", 32))).SetOwnership(object, mark))
 
-		must(t, env.Client.Create(t.Context(), object))
+		must.Do(t, env.Client.Create(t.Context(), object))
 	}
 
 	conf := sweep.Defaults()
 	conf.MinAge, conf.MaxShare, conf.Adapters, conf.Kinds = 0, 1, []string{sweeping}, []string{"ConfigMap"}
 
 	report, err := sweep.Run(t.Context(), sweep.Options{Config: conf, Kube: env.Config, API: calls, Keys: newKeys(t, strings.Repeat("k", 32))})
-	must(t, err)
+	must.Do(t, err)
 
 	got := map[string]string{}
 	for _, item := range report.Items {
@@ -94,7 +96,7 @@ func TestOneReplicaSweeps(t *testing.T) {
 
 	start := func(name string) (stop context.CancelFunc) {
 		calls, err := client.New(platform.APIClient{BaseURL: listening.URL}, client.Options{})
-		must(t, err)
+		must.Do(t, err)
 
 		ctx, stop := context.WithCancel(t.Context())
 
@@ -118,18 +120,18 @@ func TestOneReplicaSweeps(t *testing.T) {
 
 	stopFirst := start("first")
 
-	eventually(t, "the first replica sweeps at each interval", func() bool { return count("first") >= 2 })
+	timing.WaitUntil(t, "the first replica sweeps at each interval", func() bool { return count("first") >= 2 })
 
 	stopSecond := start("second")
 	before := count("first")
 
-	eventually(t, "the first replica goes on", func() bool { return count("first") >= before+2 })
+	timing.WaitUntil(t, "the first replica goes on", func() bool { return count("first") >= before+2 })
 
 	if count("second") > 0 {
 		t.Error("both replicas sweep")
 	}
 
 	stopFirst()
-	eventually(t, "the second replica takes over", func() bool { return count("second") >= 2 })
+	timing.WaitUntil(t, "the second replica takes over", func() bool { return count("second") >= 2 })
 	stopSecond()
 }

@@ -37,6 +37,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -113,7 +114,7 @@ func newTruthWorld(t *testing.T) *truthWorld {
 	var err error
 
 	w.api, err = fleetapi.Open(t.Context(), databaseURL, platform.Entity{Kind: "Cluster", Plural: "clusters", RequiredAdapters: []string{adapterName}})
-	must(t, err)
+	must.Do(t, err)
 
 	listening := httptest.NewServer(w.api)
 	t.Cleanup(func() {
@@ -125,7 +126,7 @@ func newTruthWorld(t *testing.T) *truthWorld {
 	w.deploy.Adapter.Name, w.deploy.Clients.HyperFleetAPI.BaseURL = adapterName, w.url
 
 	w.database, err = pgx.Connect(t.Context(), databaseURL)
-	must(t, err)
+	must.Do(t, err)
 	t.Cleanup(func() { _ = w.database.Close(context.Background()) })
 
 	for _, table := range []string{"resources", "statuses"} {
@@ -134,7 +135,7 @@ func newTruthWorld(t *testing.T) *truthWorld {
 
 	text := strings.ReplaceAll(truthTask, "NAMESPACE", w.ns)
 	w.task, err = task.Load(fstest.MapFS{"t.yaml": {Data: []byte(text)}}, "t.yaml", &w.deploy)
-	must(t, err)
+	must.Do(t, err)
 
 	return w
 }
@@ -153,7 +154,7 @@ func (w *truthWorld) newProcess(client transport.Client) *pipeline.Pipeline {
 		Deployment: &w.deploy, Task: w.task, Clients: map[string]transport.Client{transport.Kubernetes: client},
 		Keys: newKeys(w, strings.Repeat("k", 32)), Clock: instantClock{}, Log: slog.New(slog.DiscardHandler),
 	})
-	must(w, err)
+	must.Do(w, err)
 
 	return made
 }
@@ -286,7 +287,7 @@ func (h *history) listObjects() map[string]*unstructured.Unstructured {
 	list.SetAPIVersion("v1")
 	list.SetKind("ConfigMapList")
 
-	must(h, env.Client.List(h.Context(), list, kubeclient.InNamespace(h.ns)))
+	must.Do(h, env.Client.List(h.Context(), list, kubeclient.InNamespace(h.ns)))
 
 	out := map[string]*unstructured.Unstructured{}
 
@@ -338,7 +339,7 @@ func (h *history) edit(argument int) {
 // reported returns when the adapter last reported, and whether the API says that the cluster is reconciled.
 func (h *history) reported() (at string, isReconciled bool) {
 	statuses, err := h.api.Store.Statuses(h.Context(), h.id)
-	must(h, err)
+	must.Do(h, err)
 
 	for _, status := range statuses {
 		at = status.LastReportTime.String()
@@ -469,7 +470,7 @@ func (h *history) deleteUnproven() {
 
 	for _, object := range h.listObjects() {
 		if standing, _ := stamper.OwnershipOf(object, object.GroupVersionKind().GroupKind(), h.id); standing != stamp.Managed {
-			must(h, env.Client.Delete(h.Context(), object))
+			must.Do(h, env.Client.Delete(h.Context(), object))
 		}
 	}
 }

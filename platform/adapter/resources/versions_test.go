@@ -18,6 +18,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 func newRecreateTask() string {
@@ -91,7 +93,7 @@ func (f *fixture) createVersions(serials ...string) {
 // waitForCache waits until cached reads return all n versions. An event that writes nothing relies on them.
 func (f *fixture) waitForCache(n int) {
 	f.Helper()
-	eventually(f, "the cache has all versions", func() bool {
+	timing.WaitUntil(f, "the cache has all versions", func() bool {
 		found, err := clients[transport.Kubernetes].Find(f.Context(), transport.Query{
 			GVK: f.newConfigMap("").GroupVersionKind(), Namespace: f.ns, Labels: map[string]string{adapter.LabelResourceID: f.id},
 		}, transport.Cached)
@@ -210,7 +212,7 @@ func TestRetentionRules(t *testing.T) {
 
 			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 
-			eventually(t, "the old version is deleted", func() bool {
+			timing.WaitUntil(t, "the old version is deleted", func() bool {
 				f.requireOutcomes(event{generation: 1, serial: "prune"}, "none/GenerationUnchanged")
 
 				return slices.Equal(f.listNames("ConfigMap"), []string{"job-b"})
@@ -237,7 +239,7 @@ func TestRetentionRulesTogether(t *testing.T) {
 			f.createVersions("a", "b", "c")
 			f.clock = testingclock.NewFakePassiveClock(time.Now().Add(2 * time.Hour))
 
-			eventually(t, "the old versions are deleted", func() bool {
+			timing.WaitUntil(t, "the old versions are deleted", func() bool {
 				f.requireOutcomes(event{generation: 1, serial: "prune"}, "none/GenerationUnchanged")
 
 				return slices.Equal(f.listNames("ConfigMap"), tc.want)
@@ -254,7 +256,7 @@ func TestVersionsBeingDeletedDoNotCount(t *testing.T) {
 	f.createVersions("a", "b", "c", "d")
 	f.patchByHand(f.newConfigMap("job-c"), `{"metadata":{"finalizers":["example.com/slow"]}}`)
 
-	must(t, env.Client.Delete(t.Context(), f.newConfigMap("job-c")))
+	must.Do(t, env.Client.Delete(t.Context(), f.newConfigMap("job-c")))
 
 	f.task = loadTask(t, newRetentionTask("{historyLimit: 2}"))
 	f.readLive = true

@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const minimal = `adapter: {name: demo}
@@ -33,7 +34,7 @@ func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text stri
 	t.Helper()
 
 	path := filepath.Join(t.TempDir(), "adapter.yaml")
-	must(t, os.WriteFile(path, []byte(text), 0o600))
+	must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 
 	spec.Environ = func() []string { return append(environ, task.EnvDeployment+"="+path) }
 
@@ -44,7 +45,7 @@ func TestDeployment(t *testing.T) {
 	t.Parallel()
 
 	got, err := loadDeployment(t, minimal, "HYPERFLEET_CLIENTS_HYPERFLEET_API_TIMEOUT=3s", "LOG_LEVEL=debug")
-	must(t, err)
+	must.Do(t, err)
 
 	api := got.Clients.HyperFleetAPI
 	if got.Adapter.Name != "demo" || api.Timeout != 3*time.Second || api.RetryAttempts != 3 || api.Version != "v1" ||
@@ -109,7 +110,7 @@ func TestRedacted(t *testing.T) {
 	t.Parallel()
 
 	got, err := loadDeployment(t, strings.Replace(minimal, `"http://api:8000"`, `"http://api:8000", default_headers: {X-Key: s3cret}`, 1))
-	must(t, err)
+	must.Do(t, err)
 
 	text, err := json.Marshal(task.Redact(got))
 	if err != nil || strings.Contains(string(text), "s3cret") || !strings.Contains(string(text), `"X-Key":"REDACTED"`) {

@@ -17,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/test/kubelet/volume"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // space is a valid resource. Cases extend it.
@@ -248,7 +249,7 @@ func TestValidTaskFiles(t *testing.T) {
 			t.Parallel()
 
 			loaded, err := loadTask(text, deployment)
-			must(t, err)
+			must.Do(t, err)
 
 			if len(loaded.Warnings) > 0 {
 				t.Errorf("warnings: %v", loaded.Warnings)
@@ -279,7 +280,7 @@ func TestConditionsWithoutObservedGenerationWarn(t *testing.T) {
 		`resources.space.status.observedGeneration == 2`:                                                        false,
 	} {
 		loaded, err := loadTask(strings.Replace(work, "EXPRESSION", expression, 1), nil)
-		must(t, err)
+		must.Do(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "have no observedGeneration"); got != warned {
 			t.Errorf("%s: warnings %v", expression, loaded.Warnings)
@@ -292,7 +293,7 @@ func TestRepeatedParams(t *testing.T) {
 	t.Parallel()
 
 	loaded, err := loadTask("params: [{name: a, source: event.a}, {name: b, source: event.b}, {name: a, source: event.c}]", nil)
-	must(t, err)
+	must.Do(t, err)
 
 	if len(loaded.Params) != 2 || loaded.Params[1].Name != "a" || loaded.Params[1].Path.Rest != "c" {
 		t.Errorf("params: %+v", loaded.Params)
@@ -383,7 +384,7 @@ func TestInvalidNamesWarn(t *testing.T) {
 		"{{ .event.spec.name }}":                       false,
 	} {
 		loaded, err := loadTask(strings.Replace(space, `metadata: {name: "{{ .id }}"}`, "metadata: {name: '"+name+"'}", 1), nil)
-		must(t, err)
+		must.Do(t, err)
 
 		if got := strings.Contains(fmt.Sprint(loaded.Warnings), "which is not a valid name"); got != warned {
 			t.Errorf("%s: warnings %v", name, loaded.Warnings)
@@ -406,7 +407,7 @@ func TestAnyNamespace(t *testing.T) {
 		space + strings.Replace(versions, "namespace: x, by_sel", `namespace: "*", by_sel`, 1),
 	} {
 		loaded, err := loadTask(file, nil)
-		must(t, err)
+		must.Do(t, err)
 
 		if one := loaded.Resources[len(loaded.Resources)-1]; one.Discovery.Namespace != nil {
 			t.Errorf("%s is discovered in namespace %s, want none", one.Name, one.Discovery.Namespace)
@@ -420,7 +421,7 @@ func TestDeprecatedNames(t *testing.T) {
 
 	loaded, err := loadTask(strings.Replace(space, "name: space", "alias: space", 1)+
 		"  recreate_on_change: true\n  lifecycle: {orphan: {when: {expression: is_deleting}}, create: {when: {expression: id == 'a'}}}", nil)
-	must(t, err)
+	must.Do(t, err)
 
 	r := loaded.Resources[0]
 	if r.Name != "space" || r.Detach == nil || len(loaded.Warnings) != 4 {
@@ -461,16 +462,16 @@ func TestFilesOutsideTheFolderAreNotRead(t *testing.T) {
 	inside := filepath.Join(dir, "adapter")
 
 	write := func(path, text string) {
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 	}
 
-	must(t, os.MkdirAll(filepath.Join(inside, "parts"), 0o700))
+	must.Do(t, os.MkdirAll(filepath.Join(inside, "parts"), 0o700))
 
 	write(outside, "a: b\n")
 	write(filepath.Join(inside, "parts", "build.yaml"), "a: '{{ .event.id }}'\n")
 
 	for link, target := range map[string]string{"out.yaml": outside, "up.yaml": "../secret.yaml", "in.yaml": "parts/build.yaml"} {
-		must(t, os.Symlink(target, filepath.Join(inside, link)))
+		must.Do(t, os.Symlink(target, filepath.Join(inside, link)))
 	}
 
 	for ref, want := range map[string]string{
@@ -513,12 +514,4 @@ func FuzzLoad(f *testing.F) {
 			t.Errorf("error of another type: %v", err)
 		}
 	})
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
 }

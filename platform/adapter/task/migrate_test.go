@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // TestMigrate checks that upstream's task files and configurations load after the migration, and that each
@@ -22,7 +23,7 @@ func TestMigrate(t *testing.T) {
 		t.Helper()
 
 		path := filepath.Join(dir, name)
-		must(t, os.WriteFile(path, []byte(text), 0o600))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 
 		return path
 	}
@@ -53,7 +54,7 @@ resources:
 	}
 
 	got, err := task.Migrate(upstream)
-	must(t, err)
+	must.Do(t, err)
 
 	for _, want := range []string{"response.status.conditions.filter", "? response.status.conditions", "'response.spec.tier'", "ref: namespace.yaml"} {
 		if !strings.Contains(string(got.Text), want) {

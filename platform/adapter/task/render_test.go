@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // renderText renders a text as a value of a payload.
@@ -19,7 +20,7 @@ func renderText(t *testing.T, text string, vars map[string]any) (any, error) {
 
 	loaded, err := loadTask("params:\n- {name: x, source: event.x}\n- {name: n, source: event.n}\n- {name: absent, source: event.y}\n"+
 		"post:\n  payloads:\n  - name: p\n    build:\n      v: |-\n        "+text+"\n", nil)
-	must(t, err)
+	must.Do(t, err)
 
 	built, err := loaded.Payloads[0].Build.Render(t.Context(), vars)
 	if err != nil {
@@ -179,14 +180,14 @@ resources:
     spec: {replicas: {{ .n }}}
   discovery: {by_name: b}
 `, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	const evil = "x\"\n  kind: Secret\nb: {c: d}"
 
 	vars := map[string]any{"evil": evil, "n": int64(5)}
 
 	object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), vars)
-	must(t, err)
+	must.Do(t, err)
 
 	want := map[string]any{
 		"apiVersion": "v1", "kind": "ConfigMap",
@@ -198,7 +199,7 @@ resources:
 	}
 
 	object, err = loaded.Resources[1].Manifest.RenderObject(t.Context(), vars)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(map[string]any{"replicas": int64(5)}, object["spec"]); diff != "" {
 		t.Error(diff)
@@ -206,7 +207,7 @@ resources:
 
 	vars["n"] = evil
 	object, err = loaded.Resources[1].Manifest.RenderObject(t.Context(), vars)
-	must(t, err)
+	must.Do(t, err)
 
 	if diff := cmp.Diff(map[string]any{"replicas": evil}, object["spec"]); diff != "" {
 		t.Error(diff)
@@ -222,10 +223,10 @@ func TestManifestsInFiles(t *testing.T) {
 	} {
 		loaded, err := loadTask("params: [{name: id, source: event.id}]\nresources:\n- name: a\n  manifest: {ref: parts/pod.yaml}\n"+
 			"  discovery: {by_name: a}\n", nil, "parts/pod.yaml", text)
-		must(t, err)
+		must.Do(t, err)
 
 		object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), map[string]any{"id": "x"})
-		must(t, err)
+		must.Do(t, err)
 
 		want := map[string]any{
 			"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "x"}, "spec": map[string]any{"n": int64(2)},
@@ -261,12 +262,12 @@ post:
   - name: say
     log: {message: done}
 `, nil)
-	must(t, err)
+	must.Do(t, err)
 
 	vars := map[string]any{"cluster": map[string]any{"id": "c", "spec": map[string]any{"tier": "big"}, "list": []any{}}}
 
 	built, err := loaded.Payloads[0].Build.Render(t.Context(), vars)
-	must(t, err)
+	must.Do(t, err)
 
 	want := map[string]any{
 		"tier": "big", "phase": "unknown", "first": int64(0), "plain": map[string]any{"field": "keeps", "other": "c"},

@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 var start = time.Date(2026, 5, 6, 7, 8, 9, 0, time.UTC)
@@ -38,7 +39,7 @@ func TestExamplesOfTheDocument(t *testing.T) {
 			t.Parallel()
 
 			loaded, err := task.LoadFile(file, nil, withFixedClock())
-			must(t, err)
+			must.Do(t, err)
 
 			if len(loaded.Resources) == 0 {
 				t.Error("no resources")
@@ -52,7 +53,7 @@ func TestConfigurationReferenceIsComplete(t *testing.T) {
 	t.Parallel()
 
 	loaded, err := task.LoadFile("testdata/seed/configuration-reference.yaml", nil, withFixedClock())
-	must(t, err)
+	must.Do(t, err)
 
 	r := loaded.Resources[1]
 	if r.Name != "example" || r.When == nil || r.Manifest == nil || r.Discovery.Labels == nil || r.Owner != "anotherAlias" ||
@@ -79,7 +80,7 @@ func TestConditionsExample(t *testing.T) {
 	t.Parallel()
 
 	loaded, err := task.LoadFile("testdata/seed/5-conditions.yaml", nil, withFixedClock())
-	must(t, err)
+	must.Do(t, err)
 
 	if len(loaded.Warnings) != 1 || !strings.HasSuffix(loaded.Warnings[0].String(), "type: hyperfleet_api is a deprecated form of api_call "+
 		"(write name: clusterResource, and api_call: {method: GET, url: resources/{{ .clusterId }}})") {
@@ -118,7 +119,7 @@ func TestExamplesOfTheGuide(t *testing.T) {
 	t.Parallel()
 
 	data, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "guides", "lifecycle-gates.md"))
-	must(t, err)
+	must.Do(t, err)
 
 	const head = `params:
 - {name: clusterId, source: event.id}

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // blockTask returns a task whose only manifest is a block string with these lines after the name.
@@ -66,10 +68,10 @@ func TestValuesOfBlocksStayValues(t *testing.T) {
 			t.Parallel()
 
 			loaded, err := loadTask(blockTask(test.line), nil)
-			must(t, err)
+			must.Do(t, err)
 
 			object, err := loaded.Resources[0].Manifest.RenderObject(t.Context(), map[string]any{"v": test.value, "w": "two"})
-			must(t, err)
+			must.Do(t, err)
 
 			want := map[string]any{"apiVersion": "v1", "kind": "Pod", "metadata": map[string]any{"name": "p"}, "spec": test.want}
 			if diff := cmp.Diff(want, object); diff != "" {
@@ -120,7 +122,7 @@ func TestValuesThatChangeTheStructure(t *testing.T) {
 				return
 			}
 
-			must(t, err)
+			must.Do(t, err)
 
 			if got := loaded.Warnings.Error(); !strings.Contains(got, test.warn) || test.warn == "" && len(loaded.Warnings) > 0 {
 				t.Errorf("warnings %q, want %q", got, test.warn)
@@ -187,7 +189,7 @@ func TestBodies(t *testing.T) {
 				return
 			}
 
-			must(t, err)
+			must.Do(t, err)
 
 			vars := map[string]any{"v": test.value, "w": "two", "doc": `{"a":"doc"}`}
 
@@ -200,7 +202,7 @@ func TestBodies(t *testing.T) {
 				return
 			}
 
-			must(t, err)
+			must.Do(t, err)
 
 			if got != test.want {
 				t.Errorf("body %s, want %s", got, test.want)
@@ -241,7 +243,7 @@ func TestURLs(t *testing.T) {
 			t.Parallel()
 
 			loaded, err := loadTask(callTask(test.url, ""), nil)
-			must(t, err)
+			must.Do(t, err)
 
 			got, err := loaded.Actions[0].APICall.URL.Render(map[string]any{"v": test.value, "w": "two"})
 			if test.run != "" {
@@ -252,7 +254,7 @@ func TestURLs(t *testing.T) {
 				return
 			}
 
-			must(t, err)
+			must.Do(t, err)
 
 			if got != test.want {
 				t.Errorf("URL %s, want %s", got, test.want)
@@ -279,7 +281,7 @@ func TestValuesOfDiscovery(t *testing.T) {
 	for name, test := range cases {
 		loaded, err := loadTask("params: [{name: v, source: event.v}]\nresources:\n- name: a\n  discovery: "+test.discovery+
 			"\n  manifest: {apiVersion: v1, kind: Pod, metadata: {name: a}}\n", nil)
-		must(t, err)
+		must.Do(t, err)
 
 		_, _, _, err = loaded.Resources[0].Discovery.Render(map[string]any{"v": test.value})
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {

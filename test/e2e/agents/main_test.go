@@ -17,6 +17,7 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/test/exe"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -110,14 +111,8 @@ type machine struct {
 func startMachine(t *testing.T, program, path string, config *api.Config) *machine {
 	t.Helper()
 
-	// buildkite-agent has a socket below its home, and the path of a socket must be short.
-	dir, err := os.MkdirTemp("", "agent-") //nolint:usetesting // t.TempDir is longer than the path of a socket may be
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-
+	// buildkite-agent has a socket below its home.
+	dir := loopback.SocketFolder(t)
 	m := &machine{t: t, dir: dir, config: config}
 	text, err := json.Marshal(config)
 

@@ -22,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/exe"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/loopback"
 	"github.com/hyperfleet/hyperfleet/test/spire"
 	"github.com/hyperfleet/hyperfleet/test/vault"
 )
@@ -71,14 +72,7 @@ type settings struct {
 func newFixture(t *testing.T, method string, change settings) *fixture {
 	t.Helper()
 
-	// Paths of sockets must be short (unix(7)), and t.TempDir contains the test's name.
-	dir, err := os.MkdirTemp("", "hf-") //nolint:usetesting // see the comment above
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-
+	dir := loopback.SocketFolder(t)
 	w := &fixture{spire: spire.Start(t, change.spire...), vms: dir, image: filepath.Join(dir, "image")}
 	w.createImage(t)
 

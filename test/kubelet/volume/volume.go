@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // dataLink is the name of the symbolic link to the directory with the files.
@@ -20,30 +22,22 @@ func Mount(t testing.TB, dir string, texts map[string]string) {
 	t.Helper()
 
 	entries, err := os.ReadDir(dir)
-	must(t, err)
+	must.Do(t, err)
 
 	// Old directories are never deleted, so the number of entries gives a new name.
 	folder := filepath.Join(dir, fmt.Sprintf("..%d", len(entries)))
-	must(t, os.Mkdir(folder, 0o700))
+	must.Do(t, os.Mkdir(folder, 0o700))
 
 	for name, text := range texts {
-		must(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
+		must.Do(t, os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600))
 
 		if err := os.Symlink(filepath.Join(dataLink, name), filepath.Join(dir, name)); !errors.Is(err, fs.ErrExist) {
-			must(t, err)
+			must.Do(t, err)
 		}
 	}
 
 	// Replace the link atomically.
 	next := folder + ".link"
-	must(t, os.Symlink(filepath.Base(folder), next))
-	must(t, os.Rename(next, filepath.Join(dir, dataLink)))
-}
-
-func must(t testing.TB, err error) {
-	t.Helper()
-
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Symlink(filepath.Base(folder), next))
+	must.Do(t, os.Rename(next, filepath.Join(dir, dataLink)))
 }

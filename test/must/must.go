@@ -1,0 +1,16 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+// Package must ends a test at an unexpected error.
+package must
+
+import "testing"
+
+// Do ends the test if the call before it returned an error.
+func Do(t testing.TB, err error) {
+	t.Helper()
+
+	if err != nil {
+		t.Fatal(err)
+	}
+}
