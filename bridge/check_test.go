@@ -108,7 +108,7 @@ func TestEachCheckRejectsRequest(t *testing.T) {
 			a.key, a.object.Spec.Usages = rsaKey, append(a.object.Spec.Usages, certificatesv1.UsageKeyEncipherment)
 		}, ""},
 		"its own address":      {newServingRequest, func(a *testRequest) { a.facts.OtherNodeWithAddress = func(string) string { return worker } }, ""},
-		"a node that is ready": {newClientRequest, func(a *testRequest) { a.facts.Node = newReadyNode() }, csr.ReasonNodeReadyAlready},
+		"a node that is ready": {newClientRequest, func(a *testRequest) { a.facts.Node = newReadyNode() }, csr.ReasonNodeAlreadyReady},
 		"no PEM":               {newClientRequest, func(a *testRequest) { a.encodePEM = func([]byte) []byte { return []byte("x") } }, csr.ReasonRequest},
 		"a block of another kind": {newClientRequest, func(a *testRequest) {
 			a.encodePEM = func(der []byte) []byte { return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}) }

@@ -92,7 +92,7 @@ func TestRequests(t *testing.T) {
 		"no DPU":                 {want: csr.ReasonDPUNotFound, change: func(a *csrCase, _ string) { a.phase = "" }},
 		"DPU of another cluster": {want: csr.ReasonDPUOfAnotherCluster, change: func(a *csrCase, _ string) { a.cluster = "others" }},
 		"DPU not there yet":      {want: csr.ReasonDPUPhase, change: func(a *csrCase, _ string) { a.phase = "OS Installing" }},
-		"node ready already":     {want: csr.ReasonNodeReadyAlready, change: func(a *csrCase, _ string) { a.node, a.ready = true, true }},
+		"node ready already":     {want: csr.ReasonNodeAlreadyReady, change: func(a *csrCase, _ string) { a.node, a.ready = true, true }},
 		"serving, no node":       {serving: true, want: csr.ReasonNodeNotFound, change: func(a *csrCase, _ string) { a.node = false }},
 		"serving, unknown name": {serving: true, want: csr.ReasonAddressNotOfNode, change: func(a *csrCase, _ string) {
 			a.template.DNSNames = append(a.template.DNSNames, "api.example.com")

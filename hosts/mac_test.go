@@ -53,7 +53,7 @@ func TestOrderedMachine(t *testing.T) {
 	w := newMacFixture(t, sim.Options{})
 	w.createMachine("mac-1", func(s *macSpec) { s.OS = "macos-sonoma-14.6" })
 
-	w.requireResult(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "WaitingForServer")
 
 	server := w.requireServers(1)[0]
 	if len(server.SSHKeys) != 1 || server.OS != "macos-sonoma-14.6" || server.Type != "M4-S" {
@@ -174,13 +174,13 @@ func TestCrashAfterTheOrder(t *testing.T) {
 
 	w := newMacFixture(t, sim.Options{})
 	w.createMachine("mac-1", nil)
-	w.requireResult(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "WaitingForServer")
 
 	now := metav1.NewTime(w.clock.Now())
 	w.updateStatus("mac-1", func(s *macStatus) { s.ServerID, s.ProviderID, s.OrderedAt = "", "", &now })
 	w.restart()
 
-	w.requireResult(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "WaitingForServer")
 
 	if got := w.getMachine("mac-1").Status; got.ServerID != w.requireServers(1)[0].ID || got.OrderedAt != nil {
 		t.Errorf("status %+v: want the server that was ordered", got)
@@ -204,12 +204,12 @@ func TestLostOrderResponse(t *testing.T) {
 			}
 
 			if carriedOut {
-				w.requireResult(w.provision("mac-1"), "ServerWorking")
+				w.requireResult(w.provision("mac-1"), "WaitingForServer")
 			} else {
 				w.requireResult(w.provision("mac-1"), "OrderUnknown")
 				w.requireServers(0)
 				w.clock.Step(3 * time.Minute)
-				w.requireResult(w.provision("mac-1"), "ServerWorking")
+				w.requireResult(w.provision("mac-1"), "WaitingForServer")
 			}
 
 			w.requireServers(1)
@@ -243,7 +243,7 @@ func TestOrderErrors(t *testing.T) {
 			}
 
 			w.sim.ClearFaults()
-			w.requireResult(w.provision("mac-1"), "ServerWorking")
+			w.requireResult(w.provision("mac-1"), "WaitingForServer")
 			w.requireServers(1)
 		})
 	}
@@ -422,7 +422,7 @@ func TestServerError(t *testing.T) {
 	id := w.getMachine("mac-1").Status.ServerID
 
 	w.sim.SetError(id)
-	w.requireResult(w.provision("mac-1"), "ServerBroken")
+	w.requireResult(w.provision("mac-1"), "ServerError")
 	w.sim.RemoveServer(id)
-	w.requireResult(w.provision("mac-1"), "ServerGone")
+	w.requireResult(w.provision("mac-1"), "ServerNotFound")
 }

@@ -81,7 +81,7 @@ func TestReleaseDuringOutage(t *testing.T) {
 	w.updateStatus("mac-1", func(s *macStatus) { s.BootstrapAttempts = 3 })
 	w.requireResult(w.runFirstBoot("mac-1"), "Rebooting")
 
-	w.requireResult(w.release("mac-1"), "ServerWorking")
+	w.requireResult(w.release("mac-1"), "WaitingForServer")
 	w.clock.Step(2 * time.Minute)
 
 	w.sim.Inject(sim.Fault{Method: "PATCH", Status: 500, Times: 3})
@@ -170,7 +170,7 @@ func TestRebootOnceAfterThreeFailures(t *testing.T) {
 
 		if attempts == 3 {
 			w.requireResult(w.runFirstBoot("mac-1"), "Rebooting")
-			w.requireResult(w.runFirstBoot("mac-1"), "ServerWorking")
+			w.requireResult(w.runFirstBoot("mac-1"), "WaitingForServer")
 			w.clock.Step(2 * time.Minute)
 		}
 
@@ -214,7 +214,7 @@ func TestServerThatRefusesItsFirstBoot(t *testing.T) {
 	}
 
 	w.updateStatus("mac-1", func(s *macStatus) { s.FailureReason, s.FailureMessage = "", "" })
-	w.requireResult(w.provision("mac-1"), "ServerWorking")
+	w.requireResult(w.provision("mac-1"), "WaitingForServer")
 
 	if got := w.getMachine("mac-1").Status; got.BootstrapAttempts != 0 || got.BootstrapRebootIssued {
 		t.Errorf("the status still has failures of the old server: %+v", got)

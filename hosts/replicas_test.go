@@ -140,7 +140,7 @@ func TestFleetReplicas(t *testing.T) {
 	}
 
 	w.scale(0)
-	w.waitForReplicas("False HostsMadeByHand: 1 host, want 0")
+	w.waitForReplicas("False HostsCreatedManually: 1 host, want 0")
 
 	if diff := cmp.Diff([]string{"box"}, w.listMacNames()); diff != "" {
 		t.Error(diff)

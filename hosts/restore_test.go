@@ -255,7 +255,7 @@ func TestMacsFromOlderBackups(t *testing.T) {
 			}
 
 			restore(false)
-			w.requireResult(w.provision("mac-1"), "EarlierServer")
+			w.requireResult(w.provision("mac-1"), "PreviousServerExists")
 
 			message := meta.FindStatusCondition(w.getMachine("mac-1").Status.Conditions, infrav1.ConditionProvisioned).Message
 			fixes.Kubectl(t, env, message)

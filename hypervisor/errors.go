@@ -46,7 +46,7 @@ func KindOf(err error) Kind { return errclass.KindOf[Kind](err) }
 func Is(err error, kind Kind) bool { return err != nil && KindOf(err) == kind }
 
 // ReasonNamesake is the reason of NewNamesakeError.
-const ReasonNamesake = "EarlierMachine"
+const ReasonNamesake = "PreviousMachineExists"
 
 // ReasonAddressInUse is the reason of an error of Reserve, Ensure and Start if another machine has the address.
 const ReasonAddressInUse = "AddressInUse"

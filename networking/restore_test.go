@@ -304,7 +304,7 @@ func (w *fixture) waitForUnknown(vm string) string {
 
 			switch {
 			case c == nil:
-			case c.Reason == "AddressesUnread":
+			case c.Reason == "AddressesNotRead":
 				unread = true
 			case c.Reason == "AddressesUnknown" && strings.Contains(c.Message, vm):
 				message = c.Message

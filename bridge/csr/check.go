@@ -49,7 +49,7 @@ const (
 	ReasonDPUNotFound             = "DPUNotFound"
 	ReasonDPUOfAnotherCluster     = "DPUOfAnotherCluster"
 	ReasonDPUPhase                = "DPUPhase"
-	ReasonNodeReadyAlready        = "NodeReadyAlready"
+	ReasonNodeAlreadyReady        = "NodeAlreadyReady"
 	ReasonNodeNotFound            = "NodeNotFound"
 	ReasonAddressNotOfNode        = "AddressNotOfNode"
 	ReasonAddressOfAnotherNode    = "AddressOfAnotherNode"
@@ -152,7 +152,7 @@ func Check(object *certificatesv1.CertificateSigningRequest, facts Facts) *Refus
 	}
 
 	if facts.Node != nil && isReady(facts.Node) {
-		return newRefusal(ReasonNodeReadyAlready, "node %s is already ready in the cluster and therefore has its certificate", r.node)
+		return newRefusal(ReasonNodeAlreadyReady, "node %s is already ready in the cluster and therefore has its certificate", r.node)
 	}
 
 	return nil

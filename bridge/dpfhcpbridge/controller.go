@@ -121,7 +121,7 @@ func newPlan() step.Plan[*scope] {
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.Finalizer,
 		Steps: []step.Step[*scope]{
-			{Name: "HostedClusterSeen", Run: mirrorHostedClusterConditions},
+			{Name: "HostedClusterMirrored", Run: mirrorHostedClusterConditions},
 			{Condition: v1alpha1.ConditionPlatformReady, Run: checkPlatform},
 			{Condition: v1alpha1.ConditionDPUClusterValid, Run: validateDPUCluster},
 			{Condition: v1alpha1.ConditionSecretsValid, Run: validateSecrets},
@@ -137,7 +137,7 @@ func newPlan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionServiceExposureReady, Run: withProvisioningTimeout(checkServiceExposure)},
 			{Name: "ControlPlaneReady", Run: withProvisioningTimeout(checkControlPlane)},
 			{Name: "KubeconfigReady", Run: withProvisioningTimeout(readKubeconfig)},
-			{Name: "KubeconfigHandedOver", Run: publishKubeconfig}, // from here on, DPUs can join
+			{Name: "KubeconfigPublished", Run: publishKubeconfig}, // from here on, DPUs can join
 			{Condition: v1alpha1.ConditionIgnitionConfigured, AppliesTo: hasIgnition, Run: withProvisioningTimeout(reconcileIgnition)},
 			{Condition: v1alpha1.ConditionNodePoolReady, Run: withProvisioningTimeout(checkNodePool)},
 		},

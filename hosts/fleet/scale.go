@@ -100,11 +100,11 @@ func decideScaling(replicas []replica, desiredHosts, maxUnavailable int, now tim
 		return scaling{shouldCreate: true, reason: "ScalingUp", message: counts, requeueAfter: orderInterval}
 	case len(owned) == 0:
 		return scaling{
-			reason:  "HostsMadeByHand",
+			reason:  "HostsCreatedManually",
 			message: counts + ": the fleet deletes only hosts that it created: delete the surplus hosts yourself",
 		}
 	case deleting >= maxUnavailable:
-		return scaling{reason: "HostsLeaving", message: fmt.Sprintf("%s: %d are being deleted", counts, deleting)}
+		return scaling{reason: "DeletingHosts", message: fmt.Sprintf("%s: %d are being deleted", counts, deleting)}
 	default:
 		return scaling{deleteName: slices.MinFunc(owned, compareForDeletion).name, reason: "ScalingDown", message: counts}
 	}

@@ -41,8 +41,8 @@ func TestDecideReplicas(t *testing.T) {
 		"a host without a first boot is deleted first": {[]replica{byHand, old, young, broken, booting}, 4, false, "fresh", 0, "ScalingDown"},
 		"then a broken host":                           {[]replica{byHand, old, young, broken}, 3, false, "broken", 0, "ScalingDown"},
 		"then the newest host":                         {[]replica{byHand, old, young}, 2, false, "young", 0, "ScalingDown"},
-		"no host that a person created":                {[]replica{byHand, byHand}, 1, false, "", 0, "HostsMadeByHand"},
-		"one deletion at a time":                       {[]replica{old, young, deleting}, 1, false, "", 0, "HostsLeaving"},
+		"no host that a person created":                {[]replica{byHand, byHand}, 1, false, "", 0, "HostsCreatedManually"},
+		"one deletion at a time":                       {[]replica{old, young, deleting}, 1, false, "", 0, "DeletingHosts"},
 		"zero hosts":                                   {[]replica{old}, 0, false, "old", 0, "ScalingDown"},
 	} {
 		got := decideScaling(tt.all, tt.want, 1, now)

@@ -57,7 +57,7 @@ func (k *Kind) Provision(ctx context.Context, host machine.Object) step.Result {
 
 	server, err := api.Get(ctx, mac.Status.ServerID)
 	if scaleway.IsKind(err, scaleway.NotFound) {
-		return step.Stall("ServerGone", fmt.Sprintf(
+		return step.Stall("ServerNotFound", fmt.Sprintf(
 			"server %s no longer exists at Scaleway: delete this machine and create another one", mac.Status.ServerID))
 	}
 
@@ -111,7 +111,7 @@ func (k *Kind) orderServer(ctx context.Context, api *scaleway.Client, mac *v1alp
 		return recordServer(ctx, mac, server)
 	}
 
-	if result := k.checkEarlierServer(ctx, api, mac); !result.IsDone() {
+	if result := k.checkPreviousServer(ctx, api, mac); !result.IsDone() {
 		return result
 	}
 
@@ -172,7 +172,7 @@ func (k *Kind) adopt(ctx context.Context, api *scaleway.Client, mac *v1alpha1.Sc
 	case err != nil:
 		return resultForError(err)
 	case !found:
-		if result := k.checkEarlierServer(ctx, api, mac); !result.IsDone() {
+		if result := k.checkPreviousServer(ctx, api, mac); !result.IsDone() {
 			return result
 		}
 	}
@@ -287,11 +287,11 @@ func checkUsable(server scaleway.Server) step.Result {
 
 	switch {
 	case server.State == scaleway.Broken:
-		return step.Stall("ServerBroken", message+": ask Scaleway to fix the server, or delete this machine")
+		return step.Stall("ServerError", message+": ask Scaleway to fix the server, or delete this machine")
 	case server.State == scaleway.Locked:
 		return step.Stall("ServerLocked", message+": ask Scaleway why, or delete this machine")
 	case server.State == scaleway.Working || server.IP == "":
-		return step.Wait(pollInterval, "ServerWorking", message)
+		return step.Wait(pollInterval, "WaitingForServer", message)
 	default:
 		return step.Done()
 	}

@@ -86,10 +86,10 @@ func (k *Kind) findServer(
 // uidPattern matches the UID in the name of a server.
 var uidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// checkEarlierServer stalls if there is a server of an earlier machine with the same name, which no machine of this
+// checkPreviousServer stalls if there is a server of an earlier machine with the same name, which no machine of this
 // cluster has. The machine may have been restored without its annotations, or the server may belong to another
 // cluster. Only a person knows.
-func (k *Kind) checkEarlierServer(
+func (k *Kind) checkPreviousServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {
 	servers, err := api.List(ctx)
@@ -109,7 +109,7 @@ func (k *Kind) checkEarlierServer(
 		}
 
 		if !isUsed {
-			return step.Stall("EarlierServer", fmt.Sprintf("server %s at Scaleway is named %s, after an earlier machine with this "+
+			return step.Stall("PreviousServerExists", fmt.Sprintf("server %s at Scaleway is named %s, after an earlier machine with this "+
 				"name: to take it over, run `kubectl annotate scalewayapplesiliconmachine %s -n %s --overwrite %s=%s`; "+
 				"if it belongs to another cluster, give this machine another name; if nothing needs it, delete it at Scaleway",
 				server.ID, server.Name, mac.Name, mac.Namespace, v1alpha1.AnnotationServerName, server.Name))

@@ -203,7 +203,7 @@ func needsWipe(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
 // only pollInterval, because the server is free again within minutes.
 func resultForServer(err error, server scaleway.Server) step.Result {
 	if scaleway.IsKind(err, scaleway.Busy) {
-		return step.Wait(pollInterval, "ServerWorking", fmt.Sprintf("server %s is %s: waiting to release it",
+		return step.Wait(pollInterval, "WaitingForServer", fmt.Sprintf("server %s is %s: waiting to release it",
 			server.ID, server.Status))
 	}
 

@@ -163,7 +163,7 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 		Finalizer:  v1alpha1.FinalizerHost,
 		ReadyEvent: &step.ReadyEvent{Reason: "HostReady", Message: "the host can run machines and has its fleet's configuration"},
 		Steps: []step.Step[*scope]{
-			{Name: "FactsReadBack", Run: withPhase(readBack)},        // before anything is ordered or trusted
+			{Name: "StatusRestored", Run: withPhase(readBack)},       // before anything is ordered or trusted
 			{Name: "ResultCollected", Run: withPhase(collectResult)}, // save the result of a finished job first
 			{Condition: v1alpha1.ConditionFleetFound, Run: withPhase(findFleet)},
 			{Name: "SecretsKept", Run: withPhase(reportSecrets)}, // before anything is ordered
@@ -173,10 +173,10 @@ func (r *Reconciler) plan() step.Plan[*scope] {
 			{Name: "CredentialRenewed", Run: withPhase(renewCredential)},
 			{Condition: v1alpha1.ConditionConverged, Run: withPhase(converge)},
 			{Condition: v1alpha1.ConditionIntact, Run: withPhase(inspect)},
-			{Name: "Resting", Run: withPhase(scheduleNext)},
+			{Name: "NextProbeScheduled", Run: withPhase(scheduleNext)},
 		},
 		DeletionSteps: []step.Step[*scope]{
-			{Name: "FactsReadBack", Run: withPhase(readBack)},
+			{Name: "StatusRestored", Run: withPhase(readBack)},
 			{Name: "ResultCollected", Run: withPhase(collectResult)},
 			{Condition: v1alpha1.ConditionNodeDrained, AppliesTo: needsDrain, Run: withPhase(drainNode)},
 			{Condition: v1alpha1.ConditionNodeCredentialRemoved, AppliesTo: needsCredentialRemoval, Run: withPhase(removeCredential)},

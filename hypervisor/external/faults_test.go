@@ -249,7 +249,7 @@ func TestCallsFailAtOnceAfterATimeout(t *testing.T) {
 
 	for range 10 {
 		_, err = p.Check(t.Context())
-		checkError(t, err, hypervisor.Unavailable, "ProviderHangs", "look at its log")
+		checkError(t, err, hypervisor.Unavailable, "ProviderCircuitOpen", "look at its log")
 	}
 
 	if got := calls.Load(); got != 1 {

@@ -300,5 +300,5 @@ func TestSlowProgramGetsFewCalls(t *testing.T) {
 		t.Fatalf("%d calls at the same time, %d passed, %d failed", most.Load(), passed, len(errs))
 	}
 
-	checkError(t, errs[0], hypervisor.Unavailable, "ProviderHangs", "calls are in progress")
+	checkError(t, errs[0], hypervisor.Unavailable, "ProviderCircuitOpen", "calls are in progress")
 }

@@ -78,7 +78,7 @@ func (s *sessions) get() (id string, failure error, changed <-chan struct{}) { /
 }
 
 func newHangError() error {
-	return hypervisor.Errorf(hypervisor.Unavailable, "ProviderHangs",
+	return hypervisor.Errorf(hypervisor.Unavailable, "ProviderCircuitOpen",
 		"the provider did not answer a call within %s: look at its log, and restart it", callTimeout)
 }
 
@@ -89,7 +89,7 @@ func (s *sessions) admit() (leave func(), err error) {
 	defer s.mu.Unlock()
 
 	if s.inProgress >= maxSlowCalls && time.Now().Before(s.slowUntil) {
-		return nil, hypervisor.Errorf(hypervisor.Unavailable, "ProviderHangs",
+		return nil, hypervisor.Errorf(hypervisor.Unavailable, "ProviderCircuitOpen",
 			"the provider is slow, and %d calls are in progress: look at its log", s.inProgress)
 	}
 

@@ -271,7 +271,7 @@ func (c *ClaimReconciler) handleRefusal(ctx context.Context, claim *v1alpha1.Mac
 	switch {
 	case errors.As(err, &unread):
 		return reconcile.Result{RequeueAfter: exhaustedRetry},
-			c.reportNoAddress(ctx, claim, "AddressesUnread", unread.Error()+": see the condition Placed of their claims")
+			c.reportNoAddress(ctx, claim, "AddressesNotRead", unread.Error()+": see the condition Placed of their claims")
 	case errors.As(err, &exhausted):
 		previous := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 		if previous == nil || previous.Reason != alloc.ReasonExhausted {

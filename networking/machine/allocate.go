@@ -126,7 +126,7 @@ func (s *scope) waitForAddress(ctx context.Context, err error) step.Result {
 
 		return step.Wait(exhaustedRetry, alloc.ReasonExhausted, message+": "+exhausted.Error())
 	case errors.As(err, &unread):
-		return step.Wait(exhaustedRetry, "AddressesUnread", unread.Error()+": see their conditions")
+		return step.Wait(exhaustedRetry, "AddressesNotRead", unread.Error()+": see their conditions")
 	case errors.Is(err, alloc.ErrNoPool):
 		return step.Wait(exhaustedRetry, "PoolNotReady",
 			"the KubevirtNodePool has no valid addresses on the machine's network: see condition ValidNetworkConfig of the pool")

@@ -43,7 +43,7 @@ const (
 	// ReasonTooYoung means that the object is younger than min_age.
 	ReasonTooYoung = "TooYoung"
 	// ReasonAPI means that the API did not say clearly whether the resource exists.
-	ReasonAPI = "NoClearAnswer"
+	ReasonAPI = "AmbiguousResponse"
 	// ReasonChanged means that the object changed during the run.
 	ReasonChanged = "Changed"
 	// ReasonLimit means that a limit stopped the run.

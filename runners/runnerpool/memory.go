@@ -239,7 +239,7 @@ func isWaitingForAddress(claim *v1alpha1.MachineClaim) bool {
 	}
 
 	switch v1alpha1.CurrentReason(allocated.Reason) {
-	case "PoolExhausted", "PoolInvalid", "PoolsOverlap", "AddressesUnread":
+	case "PoolExhausted", "PoolInvalid", "PoolsOverlap", "AddressesNotRead":
 		return true
 	default:
 		return false

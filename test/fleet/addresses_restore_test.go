@@ -203,7 +203,7 @@ func TestUnknownAddressesOfMachine(t *testing.T) {
 
 	waits := f.NewClaim("waits")
 	f.Create(waits)
-	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionFalse, "AddressesUnread")
+	f.EventuallyCondition(waits, v1alpha1.ConditionAddressAllocated, metav1.ConditionFalse, "AddressesNotRead")
 
 	fixes.Kubectl(t, f.Env, message, "ADDRESS/PREFIXLENGTH", booted.byName[claim.Name])
 	f.EventuallyCondition(&claim, v1alpha1.ConditionPlaced, metav1.ConditionTrue, "")

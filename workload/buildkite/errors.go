@@ -18,7 +18,7 @@ import (
 const (
 	ReasonConfig       = "BuildkiteConfigInvalid"
 	ReasonCredentials  = "BuildkiteCredentialsInvalid" //nolint:gosec // the name of a reason
-	ReasonOrganization = "BuildkiteOrganizationWrong"
+	ReasonOrganization = "BuildkiteOrganizationMismatch"
 	ReasonStack        = "BuildkiteStackRefused"
 	ReasonQueue        = "BuildkiteQueueNotFound"
 	ReasonQueuePaused  = "BuildkiteQueuePaused"

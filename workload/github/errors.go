@@ -30,7 +30,7 @@ const (
 	ReasonInstallation = "GitHubInstallationNotFound"
 	ReasonRequest      = "GitHubRequestRefused"
 	ReasonRateLimited  = "GitHubRateLimited"
-	ReasonPaced        = "GitHubRegistrationsPaced"
+	ReasonPaced        = "GitHubRegistrationsThrottled"
 	ReasonHook         = "GitHubWebhookNotFound"
 )
 

@@ -158,8 +158,8 @@ const (
 	ReasonUnproven Reason = "Unproven"
 	// ReasonNotManaged means that this adapter does not manage the object.
 	ReasonNotManaged Reason = "NotManaged"
-	// ReasonNothingThere means that there is no object to detach or delete.
-	ReasonNothingThere Reason = "NothingThere"
+	// ReasonObjectNotFound means that there is no object to detach or delete.
+	ReasonObjectNotFound Reason = "ObjectNotFound"
 	// ReasonDeletionPending means that the object is still being deleted. A later event continues.
 	ReasonDeletionPending Reason = "DeletionPending"
 	// ReasonWhen means that the resource's when is false.

@@ -53,7 +53,7 @@ func TestNamedCases(t *testing.T) {
 		{"detach wins over delete", state{Object: managed, Detach: yes, Delete: yes}, gates.Act, gates.ReasonDetach, newActions(gates.Detach)},
 		{"redelivery after detach", state{Object: detached, ResourceDeleting: true, Detach: no, Delete: yes}, gates.Skip, gates.ReasonDetached, nil},
 		{"delete goes before a false when", state{Object: managed, When: no, Delete: yes}, gates.Act, gates.ReasonDelete, newActions(gates.Delete)},
-		{"deleted already", state{Object: absent, Delete: yes}, gates.Skip, gates.ReasonNothingThere, nil},
+		{"deleted already", state{Object: absent, Delete: yes}, gates.Skip, gates.ReasonObjectNotFound, nil},
 		{"a foreign object is not deleted", state{Object: unmanaged, Delete: yes}, gates.Skip, gates.ReasonNotManaged, nil},
 		{"a foreign object on a delete event", state{Object: unmanaged, ResourceDeleting: true, Detach: bad}, gates.Skip, gates.ReasonNotManaged, nil},
 		{"create-only leaves a foreign object", state{Object: unmanaged, Apply: no}, gates.Skip, gates.ReasonApplyWhen, nil},
@@ -172,7 +172,7 @@ func newRules() []rule {
 		{"neither fires without an object, and nothing is created", func(st gates.State) bool {
 			return st.Object == gates.Absent && st.Detach != gates.Error && (fires(st.Detach) || fires(st.Delete) && off(st.Detach))
 		}, func(_ gates.State, d gates.Decision) bool {
-			return d.Outcome == gates.Skip && d.Reason == gates.ReasonNothingThere && len(d.Actions) == 0
+			return d.Outcome == gates.Skip && d.Reason == gates.ReasonObjectNotFound && len(d.Actions) == 0
 		}},
 		{"only detach detaches, only delete deletes", func(gates.State) bool { return true }, func(st gates.State, d gates.Decision) bool {
 			return (!d.HasAction(gates.Detach) || fires(st.Detach)) && (!d.HasAction(gates.Delete) || fires(st.Delete) && !fires(st.Detach))

@@ -185,12 +185,12 @@ func removalNodes() []node {
 			branchTo("true", "detachIt"), failWith("error", ReasonGate), branchTo("false", "delete")),
 		choiceNode("detachIt", "in which state is the object to detach?", objectState,
 			actWith("managed", Detach, ReasonDetach), actWith("deleting", Detach, ReasonDetach),
-			skipAll("absent", ReasonNothingThere), skipAll("unmanaged", ReasonNotManaged)),
+			skipAll("absent", ReasonObjectNotFound), skipAll("unmanaged", ReasonNotManaged)),
 		gateNode("delete", "lifecycle.delete.when", False, func(s State) Value { return s.Delete },
 			branchTo("true", "deleteIt"), failWith("error", ReasonGate), branchTo("false", "stale")),
 		choiceNode("deleteIt", "in which state is the object to delete?", objectState,
 			actWith("managed", Delete, ReasonDelete), actWith("deleting", Delete, ReasonDelete),
-			skipAll("absent", ReasonNothingThere), skipAll("unmanaged", ReasonNotManaged)),
+			skipAll("absent", ReasonObjectNotFound), skipAll("unmanaged", ReasonNotManaged)),
 	}
 }
 

@@ -58,7 +58,7 @@ func TestRenamedObjectIsRemoved(t *testing.T) {
 
 	// The names of generations that a gate has skipped are removed as well.
 	f.requireOutcomes(event{generation: 3, serial: "c"}, "create/Absent")
-	f.requireOutcomes(event{generation: 4, serial: "d", deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 4, serial: "d", deleting: true}, "none/ObjectNotFound")
 	f.requireNames()
 }
 
@@ -82,18 +82,18 @@ func TestRenamedObjectAndDeletion(t *testing.T) {
 	f.requireOutcomes(event{generation: 1, serial: "a"}, "create/Absent")
 	f.patchByHand(f.newConfigMap("web-a"), `{"metadata":{"finalizers":["example.io/hold"]}}`)
 
-	result := f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/NothingThere...")
+	result := f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/ObjectNotFound...")
 	if result.Objects["config"] == nil {
 		t.Error("a report takes the deletion for done")
 	}
 
-	f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/NothingThere...")
+	f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/ObjectNotFound...")
 	f.patchByHand(f.newConfigMap("web-a"), `{"metadata":{"finalizers":null}}`)
-	f.requireAbsent(f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/NothingThere"))
+	f.requireAbsent(f.requireOutcomes(event{generation: 2, serial: "b", deleting: true}, "none/ObjectNotFound"))
 	f.requireNames()
 
 	f.requireOutcomes(event{generation: 3, serial: "c"}, "create/Absent")
-	f.requireAbsent(f.requireOutcomes(event{generation: 4, serial: "d", deleting: true, flag: true}, "none/NothingThere"))
+	f.requireAbsent(f.requireOutcomes(event{generation: 4, serial: "d", deleting: true, flag: true}, "none/ObjectNotFound"))
 	f.requireNames("web-c")
 
 	if labels := f.getObject(f.newConfigMap("web-c")).GetLabels(); len(labels) > 0 {
@@ -164,7 +164,7 @@ func TestRemovedEntry(t *testing.T) {
 	// While the resource is being deleted, the object that remains keeps it.
 	f.requireOutcomes(event{generation: 3, deleting: true}, "delete/DeleteGate", "!delete/NotRendered...")
 	f.patchByHand(f.newConfigMap("second"), `{"metadata":{"finalizers":null}}`)
-	f.requireOutcomes(event{generation: 3, deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 3, deleting: true}, "none/ObjectNotFound")
 	f.requireNames("forged")
 }
 

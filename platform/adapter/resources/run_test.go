@@ -122,7 +122,7 @@ func TestObjectLifecycle(t *testing.T) {
 		t.Error("expressions still see the deleted object")
 	}
 
-	f.requireOutcomes(event{generation: 4, deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 4, deleting: true}, "none/ObjectNotFound")
 }
 
 // An object of others is neither changed nor deleted, and the error names its owner.
@@ -263,7 +263,7 @@ func TestGateErrors(t *testing.T) {
 	}
 
 	f.requireOutcomes(event{generation: 3, deleting: true}, "!none/GateFailed", "delete/DeleteGate")
-	f.requireOutcomes(event{generation: 3, deleting: true, flag: true}, "delete/DeleteGate", "none/NothingThere")
+	f.requireOutcomes(event{generation: 3, deleting: true, flag: true}, "delete/DeleteGate", "none/ObjectNotFound")
 }
 
 const patched = `    lifecycle:
@@ -496,7 +496,7 @@ func TestStaleEventsDoNotRecreate(t *testing.T) {
 	f.requireOutcomes(event{generation: 5, value: "a"}, "create/Absent")
 	f.requireOutcomes(event{generation: 6, deleting: true}, "delete/DeleteGate")
 	f.requireOutcomes(event{generation: 5, value: "a"}, "none/Stale")
-	f.requireOutcomes(event{generation: 6, deleting: true}, "none/NothingThere")
+	f.requireOutcomes(event{generation: 6, deleting: true}, "none/ObjectNotFound")
 }
 
 func TestViewHasLabels(t *testing.T) {
