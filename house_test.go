@@ -325,10 +325,10 @@ func TestEveryPackageIsDocumented(t *testing.T) {
 
 		dir, name := path.Dir(file.path), path.Base(file.path)
 		home := name == "doc.go" || (name == "main.go" && file.syntax.Name.Name == "main") || dir == "deploy"
-		says := file.syntax.Doc.Text() != ""
-		documented[dir] = documented[dir] || (says && home)
+		hasComment := file.syntax.Doc.Text() != ""
+		documented[dir] = documented[dir] || (hasComment && home)
 
-		if says && !home {
+		if hasComment && !home {
 			t.Errorf("%s has the package's description: it belongs in doc.go (main.go for a program)", file.path)
 		}
 	}

@@ -484,7 +484,7 @@ func (w *fixture) patchBridge(b *v1alpha1.DPFHCPBridge, change func(*v1alpha1.DP
 func (w *fixture) checkEvent(b *v1alpha1.DPFHCPBridge, reason string, want bool) {
 	w.t.Helper()
 
-	told := func() bool {
+	hasEvent := func() bool {
 		var list eventsv1.EventList
 		w.must(env.Client.List(w.t.Context(), &list, client.InNamespace(w.namespace)))
 
@@ -498,8 +498,8 @@ func (w *fixture) checkEvent(b *v1alpha1.DPFHCPBridge, reason string, want bool)
 	}
 
 	if want {
-		w.eventually("event "+reason, told)
-	} else if told() {
+		w.eventually("event "+reason, hasEvent)
+	} else if hasEvent() {
 		w.t.Errorf("event %s was recorded", reason)
 	}
 }

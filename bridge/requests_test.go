@@ -180,12 +180,12 @@ func createNode(t *testing.T, name string, addresses []string, ready bool) *core
 func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certificatesv1.CertificateSigningRequest {
 	t.Helper()
 
-	who := env.ServiceAccount(t, workersNamespace, workersAccount)
+	requesterConfig := env.ServiceAccount(t, workersNamespace, workersAccount)
 	if a.serving {
-		who = env.User(t, "system:node:"+node, a.groups...)
+		requesterConfig = env.User(t, "system:node:"+node, a.groups...)
 	}
 
-	requester, err := client.New(who, client.Options{Scheme: env.Scheme})
+	requester, err := client.New(requesterConfig, client.Options{Scheme: env.Scheme})
 	must.Do(t, err)
 
 	object := &certificatesv1.CertificateSigningRequest{

@@ -186,11 +186,11 @@ func newBlockedControlPlane(condition, reason string) controlPlane {
 	}}
 }
 
-func newConditions(said map[string]string) list {
+func newConditions(states map[string]string) list {
 	out := list{}
 
-	for _, name := range slices.Sorted(maps.Keys(said)) {
-		status, reason, _ := strings.Cut(said[name], " ")
+	for _, name := range slices.Sorted(maps.Keys(states)) {
+		status, reason, _ := strings.Cut(states[name], " ")
 		out = append(out, anyMap{
 			"type": name, "status": status, "reason": reason, "message": "it says " + reason,
 			"lastTransitionTime": "2026-01-01T00:00:00Z", "observedGeneration": int64(1),
@@ -377,12 +377,12 @@ func readyRows() []row {
 func checkEveryReason(t *testing.T, rows []row) {
 	t.Helper()
 
-	said := map[string]bool{}
+	tested := map[string]bool{}
 
 	for _, row := range rows {
 		_, reason, _ := strings.Cut(row.want, " ")
-		said[row.condition+" "+reason] = true
-		said[v1alpha1.ConditionReady+" "+row.ready] = true
+		tested[row.condition+" "+reason] = true
+		tested[v1alpha1.ConditionReady+" "+row.ready] = true
 	}
 
 	for condition, reasons := range map[string][]string{
@@ -398,7 +398,7 @@ func checkEveryReason(t *testing.T, rows []row) {
 		v1alpha1.ConditionReleaseImageValid: {"Valid", "ImageNotFound", "ImageUnauthorized", "RegistryUnreachable", "VersionNotSupported"},
 	} {
 		for _, reason := range reasons {
-			if !said[condition+" "+reason] {
+			if !tested[condition+" "+reason] {
 				t.Errorf("no row has %s %s", condition, reason)
 			}
 		}

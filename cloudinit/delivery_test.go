@@ -26,14 +26,14 @@ func formatSHA256(text string) string {
 func serveProgram(t *testing.T, program string) string {
 	t.Helper()
 
-	asked := make(chan struct{}, 100)
+	requests := make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked <- struct{}{}
+		requests <- struct{}{}
 
 		switch {
 		case !strings.HasPrefix(r.URL.Path, "/bootstrap/"):
 			w.WriteHeader(http.StatusNotFound)
-		case len(asked) == 1:
+		case len(requests) == 1:
 			w.WriteHeader(http.StatusServiceUnavailable)
 		default:
 			_, _ = w.Write([]byte(program))

@@ -156,8 +156,8 @@ func TestLastReportIsRetriedLongest(t *testing.T) {
 	timing.WaitUntil(t, "the service waits for the last report", func() bool { return m.clock.hasTimer(15 * time.Second) })
 	close(ended)
 
-	for _, pause := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
-		m.clock.waitAndFire(t, pause)
+	for _, delay := range []time.Duration{500 * time.Millisecond, time.Second, 2 * time.Second, 2 * time.Second, 2 * time.Second} {
+		m.clock.waitAndFire(t, delay)
 	}
 
 	if got := m.waitForEnd(t, result); got.Reason != api.ReasonJobDone {

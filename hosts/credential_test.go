@@ -73,10 +73,10 @@ func TestHostsGetNodeCredentials(t *testing.T) {
 
 	_, node := w.pushedKubeconfig(name)
 
-	who := &authenticationv1.SelfSubjectReview{}
-	w.must(node.Create(t.Context(), who))
+	review := &authenticationv1.SelfSubjectReview{}
+	w.must(node.Create(t.Context(), review))
 
-	if diff := cmp.Diff([]string{"system:node:" + name, "system:nodes"}, append([]string{who.Status.UserInfo.Username}, who.Status.UserInfo.Groups[0])); diff != "" {
+	if diff := cmp.Diff([]string{"system:node:" + name, "system:nodes"}, append([]string{review.Status.UserInfo.Username}, review.Status.UserInfo.Groups[0])); diff != "" {
 		t.Errorf("user of the credential: %s", diff)
 	}
 

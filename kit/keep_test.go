@@ -330,12 +330,12 @@ func testMissingPermission(t *testing.T, env *kube.Env) {
 
 	w := newKeepFixture(t, env, 1000, false)
 
-	stranger, err := client.New(env.ServiceAccount(t, w.namespace, "stranger"), client.Options{Scheme: env.Scheme})
+	unprivileged, err := client.New(env.ServiceAccount(t, w.namespace, "stranger"), client.Options{Scheme: env.Scheme})
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	w.operator, w.client = stranger, &killedClient{Client: stranger, left: 1000}
+	w.operator, w.client = unprivileged, &killedClient{Client: unprivileged, left: 1000}
 	w.start()
 	w.run("a", func(ctx context.Context, object client.Object) error {
 		err := w.keeper.Keep(ctx, object, types.NamespacedName{Namespace: w.namespace, Name: "one"})

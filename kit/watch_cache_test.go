@@ -69,13 +69,13 @@ func TestManagerEndsWhileSourceDiscovers(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 
-	var asked atomic.Bool
+	var called atomic.Bool
 
 	mgr := newUnsyncedManager(ctx, t, func(config *rest.Config, client *http.Client) (meta.RESTMapper, error) {
 		late, err := watch.NewMapper(config, client)
 		known, _ := newConfigMapMapper(config, client)
 
-		return lateMapper{RESTMapper: known, late: late, asked: &asked}, err
+		return lateMapper{RESTMapper: known, late: late, asked: &called}, err
 	})
 
 	nothing := reconcile.Func(func(context.Context, reconcile.Request) (reconcile.Result, error) { return reconcile.Result{}, nil })
@@ -91,7 +91,7 @@ func TestManagerEndsWhileSourceDiscovers(t *testing.T) {
 	// The caches never sync, so no controller starts. This is what its source does.
 	go func() { _, _ = mgr.GetCache().GetInformer(ctx, &corev1.Secret{}) }()
 
-	for !asked.Load() {
+	for !called.Load() {
 		time.Sleep(time.Millisecond)
 	}
 

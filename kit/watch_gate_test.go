@@ -28,7 +28,7 @@ import (
 
 // startDiscovery simulates the discovery of an API server that first does not serve a group, then serves one
 // of its two kinds, and then both. One response in between is an error.
-func startDiscovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
+func startDiscovery(t *testing.T, requests *atomic.Int32) *httptest.Server {
 	t.Helper()
 
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -38,7 +38,7 @@ func startDiscovery(t *testing.T, asked *atomic.Int32) *httptest.Server {
 
 		w.Header().Set("Content-Type", "application/json")
 
-		n := asked.Add(1) - 1
+		n := requests.Add(1) - 1
 		kinds := []metav1.APIResource{{Name: "virtualmachines", Kind: "VirtualMachine"}}
 
 		switch looks := n / 2; looks { // each check sends one request per kind
@@ -130,11 +130,11 @@ func TestGateStartsNothingEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			var asked atomic.Int32
+			var requests atomic.Int32
 
-			asked.Store(4) // all kinds are served
+			requests.Store(4) // all kinds are served
 
-			mgr := &recordingManager{host: startDiscovery(t, &asked).URL}
+			mgr := &recordingManager{host: startDiscovery(t, &requests).URL}
 			gate := &watch.Gate{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
@@ -185,9 +185,9 @@ func TestGateEndsWithItsProcess(t *testing.T) {
 func TestGateEndsWhileItChecks(t *testing.T) {
 	t.Parallel()
 
-	end, asked := make(chan struct{}), make(chan struct{}, 1)
+	end, requested := make(chan struct{}), make(chan struct{}, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
-		asked <- struct{}{}
+		requested <- struct{}{}
 
 		<-end
 	}))
@@ -203,7 +203,7 @@ func TestGateEndsWhileItChecks(t *testing.T) {
 
 	go func() { ended <- gate.Start(ctx) }()
 
-	<-asked
+	<-requested
 	cancel()
 
 	select {

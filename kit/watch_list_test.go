@@ -34,19 +34,19 @@ type pagedLister struct {
 }
 
 func (s *pagedLister) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
-	asked := client.ListOptions{}
-	asked.ApplyOptions(options)
-	s.selector = asked
+	applied := client.ListOptions{}
+	applied.ApplyOptions(options)
+	s.selector = applied
 
 	if len(s.pages)+1 == s.failsAt {
 		return errList
 	}
 
-	start, _ := strconv.Atoi(asked.Continue)
+	start, _ := strconv.Atoi(applied.Continue)
 
 	end := len(s.names)
-	if asked.Limit > 0 {
-		end = min(end, start+int(asked.Limit))
+	if applied.Limit > 0 {
+		end = min(end, start+int(applied.Limit))
 	}
 
 	maps, ok := list.(*corev1.ConfigMapList)

@@ -135,13 +135,13 @@ func (w *claimFixture) requireAddresses(claim *v1alpha1.MachineClaim, reason str
 		got = claim.Status.NetworkInfo.Addresses
 	}
 
-	said := ""
+	gotReason := ""
 	if c := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated); c != nil {
-		said = c.Reason
+		gotReason = c.Reason
 	}
 
-	if !slices.Equal(got, addresses) || said != reason {
-		w.t.Errorf("%s has %v, %q; want %v, %q", claim.Name, got, said, addresses, reason)
+	if !slices.Equal(got, addresses) || gotReason != reason {
+		w.t.Errorf("%s has %v, %q; want %v, %q", claim.Name, got, gotReason, addresses, reason)
 	}
 }
 
@@ -395,7 +395,7 @@ func TestClaimsRestoredWithoutStatus(t *testing.T) {
 	w.startReconcilers()
 	w.reconcileOnce(w.claims, restored)
 
-	if said := meta.FindStatusCondition(restored.Status.Conditions, v1alpha1.ConditionAddressAllocated); said == nil || said.Reason != alloc.ReasonExhausted {
-		t.Errorf("the restored claim has %+v, want none", said)
+	if condition := meta.FindStatusCondition(restored.Status.Conditions, v1alpha1.ConditionAddressAllocated); condition == nil || condition.Reason != alloc.ReasonExhausted {
+		t.Errorf("the restored claim has %+v, want none", condition)
 	}
 }

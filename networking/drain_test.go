@@ -240,9 +240,9 @@ func TestWorkersAreDrained(t *testing.T) {
 			w.isCordoned(m.Name), w.hasPod("free-"+m.Name), w.hasPod("kept-"+m.Name), w.hasPod("daemon-"+m.Name))
 	}
 
-	if said := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(said.Message,
+	if condition := meta.FindStatusCondition(m.Status.Conditions, infrav1.ConditionNodeDrained); !strings.Contains(condition.Message,
 		"eviction refused for now: "+w.namespace+"/kept-"+m.Name+" by PodDisruptionBudget kept") {
-		t.Errorf("message %q", said.Message)
+		t.Errorf("message %q", condition.Message)
 	}
 
 	w.waitUntil("the pool counts the machine", func() bool {

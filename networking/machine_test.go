@@ -177,9 +177,9 @@ func (w *machineFixture) requireCondition(name, condition, reason string, phase 
 
 	m := w.getMachine(name)
 
-	said := meta.FindStatusCondition(m.Status.Conditions, condition)
-	if said == nil || said.Reason != reason {
-		w.t.Errorf("%s has %s %+v, want %s", name, condition, said, reason)
+	actual := meta.FindStatusCondition(m.Status.Conditions, condition)
+	if actual == nil || actual.Reason != reason {
+		w.t.Errorf("%s has %s %+v, want %s", name, condition, actual, reason)
 	}
 
 	if got := m.Status.AllocatedBootstrapAddresses["eno101"]; !slices.Equal(got, addresses) || m.Status.Phase != phase {
@@ -325,9 +325,9 @@ func TestRejectedVirtualMachine(t *testing.T) {
 	w.reconcileMachine("a")
 	w.requireCondition("a", v1alpha1.ConditionVMCreated, "VMRejected", v1alpha1.KubevirtMachineFailed, "10.0.0.10/24")
 
-	said := meta.FindStatusCondition(w.getMachine("a").Status.Conditions, v1alpha1.ConditionVMCreated)
-	if !strings.Contains(said.Message, "runStrategy") {
-		t.Errorf("message %q", said.Message)
+	condition := meta.FindStatusCondition(w.getMachine("a").Status.Conditions, v1alpha1.ConditionVMCreated)
+	if !strings.Contains(condition.Message, "runStrategy") {
+		t.Errorf("message %q", condition.Message)
 	}
 }
 

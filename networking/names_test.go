@@ -230,8 +230,8 @@ func TestKubevirtMachinesHaveNames(t *testing.T) { //nolint:paralleltest // see 
 		p.Spec.DNS = &infrav1.KubevirtNodePoolDNS{HypervisorClusterRef: infrav1.LocalObjectReference{Name: "absent"}}
 	})
 
-	if said := w.waitForMachineCondition(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(said, "absent") {
-		t.Errorf("the message does not name the cluster: %s", said)
+	if message := w.waitForMachineCondition(second.Name, hfv1.ConditionDNSRegistered, "False ClusterNotFound"); !strings.Contains(message, "absent") {
+		t.Errorf("the message does not name the cluster: %s", message)
 	}
 
 	w.must(env.Client.Delete(t.Context(), pool))

@@ -128,8 +128,8 @@ func (w *poolFixture) removeFinalizers() {
 func (w *poolFixture) requirePoolCondition(condition, reason string) {
 	w.t.Helper()
 
-	if said := meta.FindStatusCondition(w.pool.Status.Conditions, condition); said == nil || said.Reason != reason {
-		w.t.Errorf("the pool has %s %+v, want %s", condition, said, reason)
+	if got := meta.FindStatusCondition(w.pool.Status.Conditions, condition); got == nil || got.Reason != reason {
+		w.t.Errorf("the pool has %s %+v, want %s", condition, got, reason)
 	}
 }
 

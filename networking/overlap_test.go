@@ -64,7 +64,7 @@ func (w *fixture) createTemplate(
 func (w *fixture) waitForTemplateCondition(template *hfv1.HypervisorMachineTemplate, want string) string {
 	w.t.Helper()
 
-	said := ""
+	current := ""
 
 	w.waitUntil(want+" of "+template.Name, func() bool {
 		w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(template), template))
@@ -74,12 +74,12 @@ func (w *fixture) waitForTemplateCondition(template *hfv1.HypervisorMachineTempl
 			return false
 		}
 
-		said = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
+		current = fmt.Sprintf("%s %s: %s", c.Status, c.Reason, c.Message)
 
-		return strings.Contains(said, want)
+		return strings.Contains(current, want)
 	})
 
-	return said
+	return current
 }
 
 // A KubeVirt template and a KubevirtNodePool on one network cannot have the same addresses, and the
@@ -100,11 +100,11 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	time.Sleep(time.Second) // ages are in whole seconds
 
 	late := w.createTemplate("late", here, "", "10.0.0.19-10.0.0.29")
-	said := w.waitForTemplateCondition(late, "False PoolsOverlap")
+	message := w.waitForTemplateCondition(late, "False PoolsOverlap")
 
 	for _, part := range []string{"KubevirtNodePool " + w.namespace + "/nodes", "on network " + w.namespace + "/machines", "10.0.0.19"} {
-		if !strings.Contains(said, part) {
-			t.Errorf("the message lacks %q: %s", part, said)
+		if !strings.Contains(message, part) {
+			t.Errorf("the message lacks %q: %s", part, message)
 		}
 	}
 
@@ -134,9 +134,9 @@ func TestPoolsOfTemplatesAndNodePools(t *testing.T) {
 	w.createPool(more)
 	w.waitForCondition(more, valid, "False OverlappingAddresses")
 
-	if said := w.formatCondition(more, valid); !strings.Contains(said, "HypervisorMachineTemplate "+w.namespace+"/late") ||
-		!strings.Contains(said, "10.0.0.25") {
-		t.Errorf("the node pool's message is %q", said)
+	if message := w.formatCondition(more, valid); !strings.Contains(message, "HypervisorMachineTemplate "+w.namespace+"/late") ||
+		!strings.Contains(message, "10.0.0.25") {
+		t.Errorf("the node pool's message is %q", message)
 	}
 
 	w.must(env.Client.Delete(t.Context(), late))
@@ -179,8 +179,8 @@ func TestNoPoolOnThePodNetwork(t *testing.T) {
 	patchObject(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "" })
 
 	template := w.createTemplate("pods", here, "", "10.0.0.10-10.0.0.19")
-	if said := w.waitForTemplateCondition(template, "False PoolInvalid"); !strings.Contains(said, "template.kubevirt.network") {
-		t.Errorf("the template's message is %q", said)
+	if message := w.waitForTemplateCondition(template, "False PoolInvalid"); !strings.Contains(message, "template.kubevirt.network") {
+		t.Errorf("the template's message is %q", message)
 	}
 
 	patchObject(w, here, func(c *hfv1.HypervisorCluster) { c.Spec.KubeVirt.Network = "networks/vlan20" })

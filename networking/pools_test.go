@@ -49,12 +49,12 @@ type wakeRecorder struct {
 	owners []string
 }
 
-func (w *wakeRecorder) newWake(who string) func() {
+func (w *wakeRecorder) newWake(owner string) func() {
 	return func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 
-		w.owners = append(w.owners, who)
+		w.owners = append(w.owners, owner)
 	}
 }
 
@@ -62,10 +62,10 @@ func (w *wakeRecorder) takeOwners() []string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	who := w.owners
+	owners := w.owners
 	w.owners = nil
 
-	return who
+	return owners
 }
 
 // acquireAddresses calls Acquire for an owner and returns the addresses as text, or an empty text after an

@@ -82,7 +82,7 @@ func TestWaitingMachinesAreServedFirst(t *testing.T) {
 	w.must(err)
 	w.must(addresses.SetPool(pools.Pool{Network: network, Addresses: free}, nil))
 
-	ask := func(owner string) []netip.Prefix {
+	allocate := func(owner string) []netip.Prefix {
 		got, err := addresses.Acquire(pools.Request{Network: network, Pool: name, Owner: owner, Wake: func() {}})
 
 		var full *alloc.ExhaustedError
@@ -98,22 +98,22 @@ func TestWaitingMachinesAreServedFirst(t *testing.T) {
 	}
 
 	for i, m := range waits {
-		if got := ask("new"); got != nil {
+		if got := allocate("new"); got != nil {
 			t.Fatalf("the later machine has %v", got)
 		}
 
-		if next := i + 1; next < len(waits) && ask(kubevirt.OwnerKey(waits[next])) != nil {
+		if next := i + 1; next < len(waits) && allocate(kubevirt.OwnerKey(waits[next])) != nil {
 			t.Fatalf("%s has an address before its turn", waits[next].Name)
 		}
 
-		if got := ask(kubevirt.OwnerKey(m)); got == nil {
+		if got := allocate(kubevirt.OwnerKey(m)); got == nil {
 			t.Fatalf("%s has no address, although it is its turn", m.Name)
 		}
 
 		addresses.Release(kubevirt.OwnerKey(m))
 	}
 
-	if got := ask("new"); got == nil {
+	if got := allocate("new"); got == nil {
 		t.Error("the later machine has no address after all others")
 	}
 }

@@ -21,13 +21,13 @@ type claimReader struct {
 }
 
 func (r claimReader) List(_ context.Context, list client.ObjectList, options ...client.ListOption) error {
-	asked := client.ListOptions{}
-	asked.ApplyOptions(options)
+	applied := client.ListOptions{}
+	applied.ApplyOptions(options)
 
 	claims, _ := list.(*v1alpha1.MachineClaimList)
 
 	for namespace, id := range r.ids {
-		if asked.Namespace == "" || asked.Namespace == namespace {
+		if applied.Namespace == "" || applied.Namespace == namespace {
 			claim := v1alpha1.MachineClaim{}
 			claim.Status.VMRef = &v1alpha1.VMReference{VMID: id}
 			claims.Items = append(claims.Items, claim)

@@ -162,18 +162,18 @@ func TestForbiddenSecretLooksMissing(t *testing.T) {
 	}).Build()}
 
 	for _, optional := range []bool{false, true} {
-		told := map[string]bool{}
+		errorTexts := map[string]bool{}
 
 		for _, name := range []string{"secret-a", "secret-b"} {
 			for _, key := range []string{"key", "other"} {
 				value, err := secrets.Value(t.Context(),
 					v1alpha1.SecretKeySelector{Namespace: "platform", Name: name, Key: key, Optional: &optional}, "team-a")
-				told[strings.ReplaceAll(fmt.Sprint(value, errclass.ReasonOf(err, ""), err), name, "NAME")] = true
+				errorTexts[strings.ReplaceAll(fmt.Sprint(value, errclass.ReasonOf(err, ""), err), name, "NAME")] = true
 			}
 		}
 
-		if len(told) != 1 {
-			t.Errorf("optional %t: the errors differ: %v", optional, told)
+		if len(errorTexts) != 1 {
+			t.Errorf("optional %t: the errors differ: %v", optional, errorTexts)
 		}
 	}
 

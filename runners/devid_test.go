@@ -232,9 +232,9 @@ func TestOneDeviceIdentity(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 
-	said, code := formatEvents(w.recorder), newDevIDBearer(claim)[len("Bearer "):]
-	if strings.Count(said, devid.ReasonCertified) != 1 || strings.Count(said, devid.ReasonRefused) != 1 || strings.Contains(said, code) {
-		t.Errorf("events:\n%s", said)
+	events, code := formatEvents(w.recorder), newDevIDBearer(claim)[len("Bearer "):]
+	if strings.Count(events, devid.ReasonCertified) != 1 || strings.Count(events, devid.ReasonRefused) != 1 || strings.Contains(events, code) {
+		t.Errorf("events:\n%s", events)
 	}
 }
 

@@ -86,12 +86,12 @@ func TestOneCredentialPerSVIDSPIRE(t *testing.T) {
 		{"no SVID", claim, "a.b.c", http.StatusUnauthorized, guest.ReasonCredentialRefused, "not valid"},
 	}
 	for _, tc := range cases {
-		told := requestCredential(t, operator, tc.claim, "Bearer "+tc.bearer)
-		if told.status != tc.status || told.refusal.Reason != tc.reason {
-			t.Errorf("%s: %+v", tc.name, told)
+		got := requestCredential(t, operator, tc.claim, "Bearer "+tc.bearer)
+		if got.status != tc.status || got.refusal.Reason != tc.reason {
+			t.Errorf("%s: %+v", tc.name, got)
 		}
 
-		if events := formatEvents(w.recorder); !strings.Contains(events, tc.event) || strings.Contains(events+told.body, tc.bearer) {
+		if events := formatEvents(w.recorder); !strings.Contains(events, tc.event) || strings.Contains(events+got.body, tc.bearer) {
 			t.Errorf("%s: events %q", tc.name, events)
 		}
 	}
@@ -100,18 +100,18 @@ func TestOneCredentialPerSVIDSPIRE(t *testing.T) {
 		t.Errorf("%d credentials were issued", made)
 	}
 
-	if told := requestCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusOK {
-		t.Errorf("own SVID: %+v", told)
+	if got := requestCredential(t, operator, claim, "Bearer "+agent.FetchJWT(t, ours)); got.status != http.StatusOK {
+		t.Errorf("own SVID: %+v", got)
 	}
 
-	if told := requestCredential(t, w.startOperator(), claim, "Bearer "+agent.FetchJWT(t, ours)); told.status != http.StatusConflict {
-		t.Errorf("own SVID again: %+v", told)
+	if got := requestCredential(t, w.startOperator(), claim, "Bearer "+agent.FetchJWT(t, ours)); got.status != http.StatusConflict {
+		t.Errorf("own SVID again: %+v", got)
 	}
 
 	// An SVID is refused if a claim code is required.
-	told := requestCredential(t, w.startOperator(), coded, "Bearer "+attestor.attest(t, coded).FetchJWT(t, ours))
-	if told.status != http.StatusForbidden || !strings.Contains(told.refusal.Message, "authenticate with its claim code") {
-		t.Errorf("SVID for a code: %+v", told)
+	got := requestCredential(t, w.startOperator(), coded, "Bearer "+attestor.attest(t, coded).FetchJWT(t, ours))
+	if got.status != http.StatusForbidden || !strings.Contains(got.refusal.Message, "authenticate with its claim code") {
+		t.Errorf("SVID for a code: %+v", got)
 	}
 
 	if made := w.github.State().Registered; made != 1 {
@@ -129,8 +129,8 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 	w, attestor := newHandoverFixture(t), newAttestor(t)
 	claim := w.createClaim("machine", useSVID)
 
-	if told := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt); told.status != http.StatusUnauthorized {
-		t.Errorf("an operator without SPIRE: %+v", told)
+	if got := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt); got.status != http.StatusUnauthorized {
+		t.Errorf("an operator without SPIRE: %+v", got)
 	}
 
 	w.identity = attestor
@@ -150,9 +150,9 @@ func TestSVIDsWithoutAServerSPIRE(t *testing.T) {
 
 	w.identity = newRegistry(t, attestor.server)
 
-	told := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt)
-	if told.status != http.StatusServiceUnavailable || told.retryAfter == "" || told.refusal.Reason != "" {
-		t.Errorf("without a server: %+v", told)
+	got := requestCredential(t, w.startOperator(), claim, "Bearer "+jwt)
+	if got.status != http.StatusServiceUnavailable || got.retryAfter == "" || got.refusal.Reason != "" {
+		t.Errorf("without a server: %+v", got)
 	}
 }
 

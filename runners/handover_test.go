@@ -180,14 +180,14 @@ func TestCredentialIsIssuedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told := formatEvents(w.recorder)
-	if !strings.Contains(told, handover.ReasonHandedOver) || !strings.Contains(told, handover.ReasonRefused) {
-		t.Errorf("events:\n%s", told)
+	events := formatEvents(w.recorder)
+	if !strings.Contains(events, handover.ReasonHandedOver) || !strings.Contains(events, handover.ReasonRefused) {
+		t.Errorf("events:\n%s", events)
 	}
 
 	for _, secret := range []string{given.JITConfig, strings.TrimPrefix(newClaimBearer(claim), "Bearer ")} {
-		if strings.Contains(string(kept)+told, secret) {
-			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, told)
+		if strings.Contains(string(kept)+events, secret) {
+			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, events)
 		}
 	}
 }

@@ -170,13 +170,13 @@ func TestUnavailableStore(t *testing.T) {
 	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 	timing.WaitUntil(t, "a write fails", func() bool { return w.countWrites(t, "failed") > 0 })
 	timing.WaitUntil(t, "an event reports the failure", func() bool {
-		var told eventsv1.EventList
-		if err := env.Client.List(t.Context(), &told, client.InNamespace(w.namespace)); err != nil {
+		var events eventsv1.EventList
+		if err := env.Client.List(t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
 			t.Fatal(err)
 		}
 
-		return len(told.Items) > 0 && told.Items[0].Reason == logstore.ReasonNotStored && told.Items[0].Regarding.Name == "gh-7" &&
-			strings.Contains(told.Items[0].Note, "until a retry succeeds): write s3://"+bucket)
+		return len(events.Items) > 0 && events.Items[0].Reason == logstore.ReasonNotStored && events.Items[0].Regarding.Name == "gh-7" &&
+			strings.Contains(events.Items[0].Note, "until a retry succeeds): write s3://"+bucket)
 	})
 	stop()
 
@@ -263,7 +263,7 @@ func TestKeysAreSentOnlyToAllowedServers(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	if told := <-recorder.Events; !strings.Contains(told, "annotate the secret with hyperfleet.io/allowed-servers=127.0.0.1") {
-		t.Error(told)
+	if event := <-recorder.Events; !strings.Contains(event, "annotate the secret with hyperfleet.io/allowed-servers=127.0.0.1") {
+		t.Error(event)
 	}
 }

@@ -119,10 +119,10 @@ func (o *reportFixture) sendReport(phase guest.Phase) int {
 	return o.sendReportAs(o.getClaim(), guest.Report{Phase: phase, Reason: "r"})
 }
 
-func (o *reportFixture) sendReportAs(claim *v1alpha1.MachineClaim, said guest.Report) int {
+func (o *reportFixture) sendReportAs(claim *v1alpha1.MachineClaim, report guest.Report) int {
 	o.t.Helper()
 
-	return sendReportTo(o.t, o.handler, claim, said).Code
+	return sendReportTo(o.t, o.handler, claim, report).Code
 }
 
 func (o *reportFixture) getClaim() *v1alpha1.MachineClaim {
@@ -221,7 +221,7 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 		o.openInbox()
 		o.enqueuedReconciles = 0
 
-		said := time.Now()
+		reportedAt := time.Now()
 		finish := func() int {
 			return o.sendReportAs(o.getClaim(), guest.Report{Phase: guest.PhaseFinished, Reason: "r", Log: "all is well"})
 		}
@@ -243,8 +243,8 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 			t.Errorf("status %d after %d writes; %d reconciles were enqueued at once", code, o.writes, o.enqueuedReconciles)
 		}
 
-		if got := o.getClaim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(said.Truncate(time.Microsecond)) {
-			t.Errorf("recorded: %+v, want it at %s", got, said)
+		if got := o.getClaim().Status.BootstrapInfo; got.GuestReason != "r" || !got.ReportedAt.Time.Equal(reportedAt.Truncate(time.Microsecond)) {
+			t.Errorf("recorded: %+v, want it at %s", got, reportedAt)
 		}
 
 		// The response may have been lost.

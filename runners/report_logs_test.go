@@ -405,18 +405,18 @@ func TestReportsAreLimited(t *testing.T) {
 	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
 	handler := newReportHandler()
-	told := map[int]int{}
+	codes := map[int]int{}
 
 	for i := range 133 {
 		answer := sendReportTo(t, handler, claim, newFinishedReport(fmt.Sprintf("log %d", i)))
-		told[answer.Code]++
+		codes[answer.Code]++
 
 		if answer.Code == http.StatusTooManyRequests && answer.Header().Get("Retry-After") != "5" {
 			t.Errorf("Retry-After %q, want 5", answer.Header().Get("Retry-After"))
 		}
 	}
 
-	if diff := cmp.Diff(map[int]int{http.StatusNoContent: 16, http.StatusTooManyRequests: 117}, told); diff != "" {
+	if diff := cmp.Diff(map[int]int{http.StatusNoContent: 16, http.StatusTooManyRequests: 117}, codes); diff != "" {
 		t.Errorf("responses (-want +got):\n%s", diff)
 	}
 

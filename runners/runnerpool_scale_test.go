@@ -178,9 +178,9 @@ func TestInvalidScheduleStallsPool(t *testing.T) {
 	w.reconcileAfter(0)
 	w.requireClaims(3, 0)
 
-	for _, says := range []string{`"cron"`, `"zone"`, `"many": minReplicas 9 is above scaling.maxReplicas 8`} {
-		w.requireCondition("Scaling", metav1.ConditionFalse, "ScheduleInvalid", says)
-		w.requireCondition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", says)
+	for _, part := range []string{`"cron"`, `"zone"`, `"many": minReplicas 9 is above scaling.maxReplicas 8`} {
+		w.requireCondition("Scaling", metav1.ConditionFalse, "ScheduleInvalid", part)
+		w.requireCondition(step.Stalled, metav1.ConditionTrue, "ScheduleInvalid", part)
 	}
 
 	// After the error is fixed, the pool continues.

@@ -240,9 +240,9 @@ func (w *poolFixture) finishDeletions() {
 }
 
 // requireCondition checks one condition of the pool.
-func (w *poolFixture) requireCondition(kind string, status metav1.ConditionStatus, reason, says string) {
+func (w *poolFixture) requireCondition(kind string, status metav1.ConditionStatus, reason, part string) {
 	w.Helper()
-	kube.CheckCondition(w, w.getPool().Status.Conditions, kind, status, reason, says)
+	kube.CheckCondition(w, w.getPool().Status.Conditions, kind, status, reason, part)
 }
 
 // slowClient is a client that counts lists of claims and delays them, as if there were thousands of claims.
@@ -268,7 +268,7 @@ func (c *slowClient) List(ctx context.Context, list client.ObjectList, opts ...c
 func TestReconcilesOfPoolAreSpaced(t *testing.T) {
 	t.Parallel()
 
-	for takes, pause := range map[time.Duration]time.Duration{
+	for takes, delay := range map[time.Duration]time.Duration{
 		10 * time.Millisecond: 40 * time.Millisecond, time.Second: 500 * time.Millisecond, 0: 0,
 	} {
 		w := newPoolFixture(t, nil)
@@ -286,7 +286,7 @@ func TestReconcilesOfPoolAreSpaced(t *testing.T) {
 
 		pass()
 
-		if pause == 0 {
+		if delay == 0 {
 			pass()
 
 			if read.lists != 2 {
@@ -296,16 +296,16 @@ func TestReconcilesOfPoolAreSpaced(t *testing.T) {
 			continue
 		}
 
-		if after := pass(); after != pause || read.lists != 1 {
-			t.Errorf("a reconcile took %s: the next is after %s, want %s; %d lists", takes, after, pause, read.lists)
+		if after := pass(); after != delay || read.lists != 1 {
+			t.Errorf("a reconcile took %s: the next is after %s, want %s; %d lists", takes, after, delay, read.lists)
 		}
 
-		w.clock.SetTime(w.clock.Now().Add(pause))
+		w.clock.SetTime(w.clock.Now().Add(delay))
 
 		pass()
 
 		if read.lists != 2 {
-			t.Errorf("after %s there were %d lists", pause, read.lists)
+			t.Errorf("after %s there were %d lists", delay, read.lists)
 		}
 	}
 }

@@ -99,7 +99,7 @@ func newHostedCluster(chosen []int) *unstructured.Unstructured {
 // useCluster runs what the steps do with a HostedCluster. stops is the step at which they stop, and all
 // is everything that they report or write.
 func useCluster(ctx context.Context, cluster *unstructured.Unstructured) (stops, all string) {
-	var place, told strings.Builder
+	var stopsAt, reported strings.Builder
 
 	for _, exposed := range []bool{false, true} {
 		s := &scope{hostedCluster: cluster, bridge: &v1alpha1.DPFHCPBridge{
@@ -107,23 +107,23 @@ func useCluster(ctx context.Context, cluster *unstructured.Unstructured) (stops,
 			Spec:       v1alpha1.DPFHCPBridgeSpec{ExposeThroughLoadBalancer: exposed, BaseDomain: "example.com"},
 		}}
 		accepted := checkHostedClusterAccepted(ctx, s)
-		fmt.Fprintln(&place, accepted.IsStalled())
-		fmt.Fprintf(&told, "%+v %+v %s %s\n", mirrorHostedClusterConditions(ctx, s), accepted, s.apiEndpoint(), s.reconciliationError())
+		fmt.Fprintln(&stopsAt, accepted.IsStalled())
+		fmt.Fprintf(&reported, "%+v %+v %s %s\n", mirrorHostedClusterConditions(ctx, s), accepted, s.apiEndpoint(), s.reconciliationError())
 	}
 
 	for _, before := range []bool{false, true} {
 		well := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), before)
-		fmt.Fprintln(&place, well.IsDone(), well.Reason())
-		fmt.Fprintf(&told, "%+v\n", well)
+		fmt.Fprintln(&stopsAt, well.IsDone(), well.Reason())
+		fmt.Fprintf(&reported, "%+v\n", well)
 
 		if well.IsDone() {
-			fmt.Fprintln(&place, hypershift.KubeconfigSecretName(cluster))
+			fmt.Fprintln(&stopsAt, hypershift.KubeconfigSecretName(cluster))
 		}
 	}
 
-	fmt.Fprintln(&told, hypershift.KubeconfigSecretName(cluster), cluster.GetLabels(), cluster.GetGeneration())
+	fmt.Fprintln(&reported, hypershift.KubeconfigSecretName(cluster), cluster.GetLabels(), cluster.GetGeneration())
 
-	return place.String(), place.String() + told.String()
+	return stopsAt.String(), stopsAt.String() + reported.String()
 }
 
 // TestDroppedFieldsAreUnused checks that no reconcile can use an event that the predicate drops, and

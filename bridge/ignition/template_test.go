@@ -88,9 +88,9 @@ func TestInstallerIsAScript(t *testing.T) {
 func TestFetch(t *testing.T) {
 	t.Parallel()
 
-	asked := 0
+	calls := 0
 	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		asked++
+		calls++
 
 		http.Redirect(w, r, "https://127.0.0.1:1/", http.StatusFound)
 	}))
@@ -99,7 +99,7 @@ func TestFetch(t *testing.T) {
 	client := &ignition.Client{Clock: clock.RealClock{}}
 
 	_, err := client.Fetch(t.Context(), ignition.Source{URL: server.URL, Header: http.Header{"Authorization": {"Bearer secret"}}})
-	if err == nil || !strings.Contains(err.Error(), "parse CA bundle of the server in the user data") || asked != 0 {
+	if err == nil || !strings.Contains(err.Error(), "parse CA bundle of the server in the user data") || calls != 0 {
 		t.Errorf("without an authority: %v", err)
 	}
 }

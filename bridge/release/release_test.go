@@ -218,7 +218,7 @@ func TestResponsesAreCached(t *testing.T) {
 
 		return n
 	}
-	ask := func(version string) {
+	request := func(version string) {
 		if err := checker.Check(t.Context(), image, logins, version); err != nil {
 			t.Error(err)
 		}
@@ -226,20 +226,20 @@ func TestResponsesAreCached(t *testing.T) {
 
 	var all sync.WaitGroup
 	for range 20 {
-		all.Go(func() { ask("1") })
+		all.Go(func() { request("1") })
 	}
 
 	all.Wait()
 
 	first := heads()
 
-	ask("1")
+	request("1")
 
 	if got := heads(); got != first {
 		t.Errorf("%d requests, then %d", first, got)
 	}
 
-	ask("2")
+	request("2")
 
 	if got := heads(); got != first+2 {
 		t.Errorf("%d requests, then %d after the Secret has changed", first, got)

@@ -174,7 +174,7 @@ func readJobEnvironment(
 
 	for line := range strings.Lines(string(text)) {
 		name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-		if _, asked := template.Spec.Environment[name]; asked || strings.Contains(name, "ACTIONS_") && strings.HasSuffix(name, "_URL") {
+		if _, isSet := template.Spec.Environment[name]; isSet || strings.Contains(name, "ACTIONS_") && strings.HasSuffix(name, "_URL") {
 			out[name] = value
 		}
 	}

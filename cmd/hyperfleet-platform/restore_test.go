@@ -551,7 +551,7 @@ func TestPostgreSQLPage(t *testing.T) {
 		t.Error(wrong)
 	}
 
-	var stranger corev1.ConfigMap
-	must.Do(t, s.cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "of-somebody"}, &stranger))
+	var unmanaged corev1.ConfigMap
+	must.Do(t, s.cluster.Client.Get(t.Context(), client.ObjectKey{Namespace: s.namespace, Name: "of-somebody"}, &unmanaged))
 	s.stop() // before the restored database is dropped
 }

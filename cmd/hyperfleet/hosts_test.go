@@ -331,10 +331,10 @@ func TestHostsPushFollowed(t *testing.T) {
 			checkContains(t, fmt.Sprint(got.out, got.err), end.says, "Converged: WaitingForPermit: its turn")
 		}()
 
-		asked := func(context.Context) (bool, error) {
+		isFailureCleared := func(context.Context) (bool, error) {
 			return readHost(t, namespace, name).Status.FailureReason == "", nil
 		}
-		must.Do(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, asked))
+		must.Do(t, wait.PollUntilContextTimeout(t.Context(), 20*time.Millisecond, time.Minute, true, isFailureCleared))
 
 		m := readHost(t, namespace, name)
 		m.Status.HostStatus = end.status

@@ -47,7 +47,7 @@ func TestApplyResult(t *testing.T) {
 		sums[d.Label] = d.SHA256
 	}
 
-	had := []v1alpha1.HostPart{{Label: "a", SHA256: "old"}, {Label: "b", SHA256: "old"}, {Label: "c", SHA256: sums["c"]}, {Label: "gone", SHA256: "x"}}
+	recorded := []v1alpha1.HostPart{{Label: "a", SHA256: "old"}, {Label: "b", SHA256: "old"}, {Label: "c", SHA256: sums["c"]}, {Label: "gone", SHA256: "x"}}
 	fault := func(kind ssh.Kind) error { return &ssh.Error{Kind: kind, Message: "because"} }
 	result := func(err error, outcomes ...push.Outcome) push.Result {
 		out := push.Result{Err: err}
@@ -112,7 +112,7 @@ func TestApplyResult(t *testing.T) {
 			t.Parallel()
 
 			host := v1alpha1.HostStatus{
-				Bootstrapped: tc.what != drift.FirstBoot, SSHHostKey: "SHA256:x", Parts: had,
+				Bootstrapped: tc.what != drift.FirstBoot, SSHHostKey: "SHA256:x", Parts: recorded,
 				Push: &v1alpha1.HostPush{Permit: 7},
 			}
 			policy := drift.Policy{MaxAttempts: 5, MaxBootstrapAttempts: 8, BaseBackoff: time.Minute, MaxBackoff: time.Hour}

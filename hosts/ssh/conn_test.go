@@ -253,12 +253,12 @@ func TestFallbackAddresses(t *testing.T) {
 
 	private, line := machosttest.NewKey(t)
 	options := machost.Options{Light: true, AuthorizedKeys: []string{line}}
-	host, stranger := machosttest.Start(t, options), machosttest.Start(t, options)
+	host, otherHost := machosttest.Start(t, options), machosttest.Start(t, options)
 	unreachable := machosttest.Start(t, options)
 	unreachable.SetDown(true)
 
 	gone := unreachable.Address()
-	known := ssh.Target{Address: gone, Fallbacks: []string{stranger.Address(), host.Address()}, User: "m1", PrivateKey: private, Trust: ssh.Trust{HostKey: host.HostKey()}}
+	known := ssh.Target{Address: gone, Fallbacks: []string{otherHost.Address(), host.Address()}, User: "m1", PrivateKey: private, Trust: ssh.Trust{HostKey: host.HostKey()}}
 	quick := ssh.Options{DialTimeout: time.Second, HandshakeTimeout: 5 * time.Second}
 
 	conn, err := dialHost(t, known, quick)
@@ -266,16 +266,16 @@ func TestFallbackAddresses(t *testing.T) {
 		t.Fatalf("connected to %v: %v", conn, err)
 	}
 
-	if stranger.Logins() > 0 {
+	if otherHost.Logins() > 0 {
 		t.Error("the operator logged in to a host with another key")
 	}
 
 	known.Fallbacks = known.Fallbacks[:1]
-	if _, err := dialHost(t, known, quick); ssh.KindOf(err) != ssh.Unreachable || !strings.Contains(err.Error(), stranger.HostKey()) {
+	if _, err := dialHost(t, known, quick); ssh.KindOf(err) != ssh.Unreachable || !strings.Contains(err.Error(), otherHost.HostKey()) {
 		t.Errorf("only another host: %v", err)
 	}
 
-	known.Address, known.Fallbacks = stranger.Address(), []string{host.Address()}
+	known.Address, known.Fallbacks = otherHost.Address(), []string{host.Address()}
 	if _, err := dialHost(t, known, quick); ssh.KindOf(err) != ssh.HostKeyChanged {
 		t.Errorf("another host at its own address: %v", err)
 	}

@@ -65,7 +65,7 @@ func TestAddressIsAskedRarely(t *testing.T) {
 	_, err = conformance.Create(t.Context(), p, &spec, newSeed)
 	s.must(err)
 
-	var asked []int
+	var readAt []int
 
 	for step := range steps {
 		before := count("listDomains")
@@ -74,13 +74,13 @@ func TestAddressIsAskedRarely(t *testing.T) {
 		s.eventually("the domains are listed", func() bool { return count("listDomains") > before })
 		time.Sleep(5 * time.Millisecond) // the question follows the list
 
-		if count("readAddress") > len(asked) {
-			asked = append(asked, step)
+		if count("readAddress") > len(readAt) {
+			readAt = append(readAt, step)
 		}
 	}
 
-	if len(asked) < 3 || len(asked) > 7 || asked[0] < 2 {
-		t.Errorf("asked for the address in the steps %v of %s each", asked, list)
+	if len(readAt) < 3 || len(readAt) > 7 || readAt[0] < 2 {
+		t.Errorf("asked for the address in the steps %v of %s each", readAt, list)
 	}
 
 	m, err := p.Get(t.Context(), hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner})

@@ -325,11 +325,11 @@ func (p *Provider) Execute(ctx context.Context, ref hypervisor.MachineRef, comma
 		return hypervisor.ExecResult{}, err
 	}
 
-	ask := agentCommand{kindExecStatus, statusArguments{started.Return.PID}}
+	statusCommand := agentCommand{kindExecStatus, statusArguments{started.Return.PID}}
 
 	for {
 		var status agentStatus
-		if err := h.askAgent(ctx, d, newRead("agentExecStatus"), ask, &status); err != nil {
+		if err := h.askAgent(ctx, d, newRead("agentExecStatus"), statusCommand, &status); err != nil {
 			return hypervisor.ExecResult{}, err
 		}
 

@@ -42,7 +42,7 @@ func TestRateLimits(t *testing.T) {
 	}
 	one, other, gitlab := transport("github"), transport("github"), transport("gitlab")
 
-	ask := func(next http.RoundTripper, header ...string) {
+	send := func(next http.RoundTripper, header ...string) {
 		t.Helper()
 
 		answer = http.Header{}
@@ -66,11 +66,11 @@ func TestRateLimits(t *testing.T) {
 	reset := strconv.FormatInt(start.Add(10*time.Minute).Unix(), 10)
 	later := strconv.FormatInt(start.Add(time.Hour).Unix(), 10)
 
-	ask(one, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "12", "X-RateLimit-Reset", reset, "X-RateLimit-Resource", "core")
-	ask(other, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", later, "X-RateLimit-Resource", "core")
-	ask(gitlab, "RateLimit-Limit", "600", "RateLimit-Remaining", "599", "RateLimit-Reset", "30")
-	ask(gitlab, "RateLimit-Remaining", "many")
-	ask(gitlab)
+	send(one, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "12", "X-RateLimit-Reset", reset, "X-RateLimit-Resource", "core")
+	send(other, "X-RateLimit-Limit", "5000", "X-RateLimit-Remaining", "4000", "X-RateLimit-Reset", later, "X-RateLimit-Resource", "core")
+	send(gitlab, "RateLimit-Limit", "600", "RateLimit-Remaining", "599", "RateLimit-Reset", "30")
+	send(gitlab, "RateLimit-Remaining", "many")
+	send(gitlab)
 
 	expect := func(github string, gitlab string) {
 		t.Helper()
@@ -96,7 +96,7 @@ func TestRateLimits(t *testing.T) {
 	expect(`{resource="core",system="github"} 4000`, "")
 
 	for i := range 40 {
-		ask(gitlab, "X-RateLimit-Remaining", "1", "X-RateLimit-Resource", fmt.Sprint("r", i))
+		send(gitlab, "X-RateLimit-Remaining", "1", "X-RateLimit-Resource", fmt.Sprint("r", i))
 	}
 
 	if n, err := testutil.GatherAndCount(registry, "hyperfleet_external_rate_limit_calls"); err != nil || n > 1+17 {

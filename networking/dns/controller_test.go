@@ -135,13 +135,13 @@ func (s *fixture) waitUntil(what string, check func() string) {
 	deadline := time.Now().Add(waitTimeout)
 
 	for {
-		said := check()
-		if said == "" {
+		problem := check()
+		if problem == "" {
 			return
 		}
 
 		if time.Now().After(deadline) {
-			s.t.Fatalf("%s: %s", what, said)
+			s.t.Fatalf("%s: %s", what, problem)
 		}
 
 		time.Sleep(pollInterval)

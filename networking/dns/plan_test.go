@@ -90,8 +90,8 @@ func applyEvents(deeds []zoneEvent) string {
 		}
 
 		todo := planChanges(zone.newListing(), owner, want, time.Minute)
-		if said := findHarm(zone, todo, owner, foreign); said != "" {
-			return said
+		if harm := findHarm(zone, todo, owner, foreign); harm != "" {
+			return harm
 		}
 
 		zone.apply(todo)

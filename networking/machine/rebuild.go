@@ -27,18 +27,18 @@ import (
 func NewReader(live client.Reader) pools.Reader {
 	readMachines := pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
 
-	return func(ctx context.Context, b *pools.AddressRegistry) error {
-		if err := readMachines(ctx, b); err != nil {
+	return func(ctx context.Context, registry *pools.AddressRegistry) error {
+		if err := readMachines(ctx, registry); err != nil {
 			return err
 		}
 
-		return readVirtualMachines(ctx, live, b)
+		return readVirtualMachines(ctx, live, registry)
 	}
 }
 
 // readVirtualMachines restores the addresses in the annotations of all VirtualMachines into the address
 // registry. It marks the pool of each VirtualMachine whose addresses are unknown.
-func readVirtualMachines(ctx context.Context, live client.Reader, b *pools.AddressRegistry) error {
+func readVirtualMachines(ctx context.Context, live client.Reader, registry *pools.AddressRegistry) error {
 	list := &unstructured.UnstructuredList{}
 	list.SetGroupVersionKind(kubevirt.VirtualMachineKind())
 
@@ -62,7 +62,7 @@ func readVirtualMachines(ctx context.Context, live client.Reader, b *pools.Addre
 	}
 
 	for _, vm := range vms {
-		if err := restoreVM(b, vm, byName[client.ObjectKeyFromObject(vm)]); err != nil {
+		if err := restoreVM(registry, vm, byName[client.ObjectKeyFromObject(vm)]); err != nil {
 			log.FromContext(ctx).Error(err, "cannot restore the addresses of a VirtualMachine",
 				"namespace", vm.GetNamespace(), "name", vm.GetName())
 		}
@@ -73,7 +73,7 @@ func readVirtualMachines(ctx context.Context, live client.Reader, b *pools.Addre
 
 // restoreVM restores the addresses of a VirtualMachine into the address registry. machine is nil if there is
 // no machine with its name.
-func restoreVM(b *pools.AddressRegistry, vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) error {
+func restoreVM(registry *pools.AddressRegistry, vm *unstructured.Unstructured, machine *v1alpha1.KubevirtMachine) error {
 	owner := kubevirt.OwnerKeyPrefix(vm.GetNamespace(), vm.GetName()) + string(formerOwner(vm))
 
 	switch {
@@ -88,8 +88,8 @@ func restoreVM(b *pools.AddressRegistry, vm *unstructured.Unstructured, machine 
 	pool := kubevirt.PoolName(vm.GetNamespace(), vm.GetLabels()[v1alpha1.LabelNodePool])
 
 	if err != nil || len(assigned.Addresses) == 0 {
-		if kubevirt.NetworkDataSecret(vm) != "" && len(b.AddressesOf(owner)) == 0 {
-			b.MarkUnread(pool, owner)
+		if kubevirt.NetworkDataSecret(vm) != "" && len(registry.AddressesOf(owner)) == 0 {
+			registry.MarkUnread(pool, owner)
 		}
 
 		return err
@@ -97,7 +97,7 @@ func restoreVM(b *pools.AddressRegistry, vm *unstructured.Unstructured, machine 
 
 	var problems []error
 	for _, address := range assigned.Addresses {
-		problems = append(problems, b.Restore(assigned.Network, alloc.Assignment{Owner: owner, Address: address, Pool: pool}))
+		problems = append(problems, registry.Restore(assigned.Network, alloc.Assignment{Owner: owner, Address: address, Pool: pool}))
 	}
 
 	return errors.Join(problems...)
@@ -129,7 +129,7 @@ func (r *Reconciler) holdOrphan(ctx context.Context, name types.NamespacedName) 
 
 // restoreWaiting adds a machine that waits for an address to the queue of its pool again, so that it comes
 // before new machines.
-func restoreWaiting(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
+func restoreWaiting(registry *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
 	waits := pools.IsWaiting(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
 	pool := machine.Labels[v1alpha1.LabelNodePool]
 
@@ -139,12 +139,12 @@ func restoreWaiting(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine)
 
 	// If the network is no longer known, the reconciler of the machine reports this.
 	if network, err := kubevirt.NetworkKey(machine); err == nil {
-		b.RestoreWaiting(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.OwnerKey(machine))
+		registry.RestoreWaiting(network, kubevirt.PoolName(machine.Namespace, pool), kubevirt.OwnerKey(machine))
 	}
 }
 
 // restore restores the addresses in a machine's status into the address registry.
-func restore(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) error {
+func restore(registry *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) error {
 	var problems []error
 
 	for _, texts := range machine.Status.AllocatedBootstrapAddresses {
@@ -152,7 +152,7 @@ func restore(b *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) error 
 		problems = append(problems, err)
 
 		for _, address := range addresses {
-			problems = append(problems, b.Restore(machine.Status.BootstrapNetwork, alloc.Assignment{
+			problems = append(problems, registry.Restore(machine.Status.BootstrapNetwork, alloc.Assignment{
 				Owner: kubevirt.OwnerKey(machine), Address: address,
 				Pool: kubevirt.PoolName(machine.Namespace, machine.Labels[v1alpha1.LabelNodePool]),
 			}))

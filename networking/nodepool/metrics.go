@@ -17,8 +17,8 @@ type Collector struct {
 }
 
 // NewCollector returns the collector of an address registry.
-func NewCollector(b *pools.AddressRegistry) *Collector {
-	return &Collector{addresses: b, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
+func NewCollector(registry *pools.AddressRegistry) *Collector {
+	return &Collector{addresses: registry, exhausted: prometheus.NewDesc("kubevirt_ippool_exhausted",
 		"Whether machines of a cluster wait for an address.", []string{"cluster"}, nil)}
 }
 

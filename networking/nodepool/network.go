@@ -179,7 +179,7 @@ func NewPoolReader(live client.Reader) pools.PoolReader {
 
 		for _, pool := range listed {
 			if pool.Spec.BootstrapNetworkConfig != nil {
-				out = append(out, pools.PoolObject{Object: pool, Put: func(b *pools.AddressRegistry) { putPool(ctx, b, pool) }})
+				out = append(out, pools.PoolObject{Object: pool, Put: func(registry *pools.AddressRegistry) { putPool(ctx, registry, pool) }})
 			}
 		}
 
@@ -189,10 +189,10 @@ func NewPoolReader(live client.Reader) pools.PoolReader {
 
 // putPool adds a pool's addresses to the address registry. It logs an invalid pool, which the reconciler
 // also reports in a condition.
-func putPool(ctx context.Context, b *pools.AddressRegistry, pool *v1alpha1.KubevirtNodePool) {
+func putPool(ctx context.Context, registry *pools.AddressRegistry, pool *v1alpha1.KubevirtNodePool) {
 	entry, _, err := buildPool(pool)
 	if err == nil {
-		err = b.SetPool(entry, nil)
+		err = registry.SetPool(entry, nil)
 	}
 
 	if err != nil {

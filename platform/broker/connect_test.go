@@ -76,10 +76,10 @@ func (s *testServer) newFileConfig(t *testing.T, url string) platform.Broker {
 }
 
 // newURL returns the server's URL with a user and its password.
-func (s *testServer) newURL(who string) string { return addUser(s.server.URL, who+":"+secret) }
+func (s *testServer) newURL(user string) string { return addUser(s.server.URL, user+":"+secret) }
 
 // addUser returns a URL with a user.
-func addUser(url, who string) string { return strings.Replace(url, "://", "://"+who+"@", 1) }
+func addUser(url, user string) string { return strings.Replace(url, "://", "://"+user+"@", 1) }
 
 // addTLS adds the TLS files to the settings.
 func addTLS(conf platform.Broker, ca *brokers.CA, own *brokers.Cert) platform.Broker {

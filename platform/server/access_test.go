@@ -176,10 +176,10 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	from.down.Store(true)
 	requireProblem(t, a.withToken(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
-	asked := from.asked.Load()
+	before := from.asked.Load()
 	requireProblem(t, a.withToken(old).do("GET", "/clusters", nil), "HYPERFLEET-SVC-101")
 
-	if from.asked.Load() != asked {
+	if from.asked.Load() != before {
 		t.Error("the keys were read again at once")
 	}
 
@@ -188,13 +188,13 @@ func TestKeysOfTheIssuer(t *testing.T) {
 	as[openapi.ResourceList](t, a.withToken(old).do("GET", "/clusters", nil), 200)
 
 	from.rotate("second")
-	asked = from.asked.Load()
+	before = from.asked.Load()
 
 	for range 3 {
 		requireProblem(t, a.withToken(from.sign(from.claims("ada"))).do("GET", "/clusters", nil), "HYPERFLEET-AUT-002")
 	}
 
-	if from.asked.Load() != asked {
+	if from.asked.Load() != before {
 		t.Error("invalid tokens make the server read the issuer's keys")
 	}
 

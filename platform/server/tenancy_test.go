@@ -74,15 +74,15 @@ func TestTenancyByClaims(t *testing.T) {
 			{Role: "adapter", Values: []string{"dns"}, Adapters: []string{"dns"}, AllTenants: true},
 		}
 	})
-	who := func(name string, org any) *api {
+	newCaller := func(name string, org any) *api {
 		return a.withToken(from.sign(map[string]any{
 			"iss": "https://issuer.example", "aud": "hyperfleet", "sub": name, "exp": from.claims("")["exp"], "org": map[string]any{"id": org},
 		}))
 	}
-	one, two, all := who("ada", "one"), who("eve", "two"), who("sweep", nil)
+	one, two, all := newCaller("ada", "one"), newCaller("eve", "two"), newCaller("sweep", nil)
 
 	for name, org := range map[string]any{"nobody": nil, "many": []string{"one", "two"}, "empty": ""} {
-		requireProblem(t, who(name, org).do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
+		requireProblem(t, newCaller(name, org).do("GET", "/resources", nil), "HYPERFLEET-AUZ-001")
 	}
 
 	before := as[openapi.ChangeList](t, one.do("GET", "/changes", nil), 200).Next
@@ -96,16 +96,16 @@ func TestTenancyByClaims(t *testing.T) {
 	}
 
 	for _, tc := range []struct {
-		who  *api
-		want int
+		caller *api
+		want   int
 	}{{one, 1}, {two, 1}, {all, 2}} {
 		for _, path := range []string{"/clusters", "/resources?search=name='home'", "/clusters?search=tenancy.organization!='x'"} {
-			if got := as[openapi.ResourceList](t, tc.who.do("GET", path, nil), 200); got.Total != tc.want {
+			if got := as[openapi.ResourceList](t, tc.caller.do("GET", path, nil), 200); got.Total != tc.want {
 				t.Errorf("%s: %d resources, want %d", path, got.Total, tc.want)
 			}
 		}
 
-		if got := as[openapi.ChangeList](t, tc.who.do("GET", "/changes?after="+before, nil), 200); len(got.Items) != tc.want {
+		if got := as[openapi.ChangeList](t, tc.caller.do("GET", "/changes?after="+before, nil), 200); len(got.Items) != tc.want {
 			t.Errorf("%d changes, want %d", len(got.Items), tc.want)
 		}
 	}
@@ -121,7 +121,7 @@ func TestTenancyByClaims(t *testing.T) {
 		requireProblem(t, two.do(request.method, request.path, request.body), "HYPERFLEET-NTF-001")
 	}
 
-	as[openapi.AdapterStatus](t, who("dns", nil).do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), http.StatusCreated)
+	as[openapi.AdapterStatus](t, newCaller("dns", nil).do("PUT", at+"/statuses", a.statusReport("dns", 1, "True")), http.StatusCreated)
 
 	if got, alone := two.do("GET", at, nil), all.do("GET", at, nil); got.header.Get(openapi.HeaderTenant) == "" ||
 		alone.header.Get(openapi.HeaderTenant) != "" {
@@ -177,10 +177,10 @@ func TestTenancyByHeaders(t *testing.T) {
 	as[openapi.Resource](t, one.do("GET", "/nodepools/"+pool.Id, nil), 200)
 
 	for _, tc := range []struct {
-		who  *api
-		want int
+		caller *api
+		want   int
 	}{{one, 2}, {two, 1}, {a, 3}} {
-		if got := as[openapi.ResourceList](t, tc.who.do("GET", "/resources", nil), 200); got.Total != tc.want {
+		if got := as[openapi.ResourceList](t, tc.caller.do("GET", "/resources", nil), 200); got.Total != tc.want {
 			t.Errorf("%d resources, want %d", got.Total, tc.want)
 		}
 	}

@@ -248,12 +248,12 @@ var errRollBack = errors.New("roll back")
 func TestConnectionsByDefault(t *testing.T) {
 	url := server.NewDatabase(t)
 
-	for asked, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
-		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: asked})
+	for configured, want := range map[int32]int32{0: max(4, int32(2*runtime.GOMAXPROCS(0)+1)), 3: 3} {
+		s, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: configured})
 		must.Do(t, err)
 
 		if got := store.MaxConns(s); got != want {
-			t.Errorf("configured %d connections: limit %d, want %d", asked, got, want)
+			t.Errorf("configured %d connections: limit %d, want %d", configured, got, want)
 		}
 
 		s.Close()

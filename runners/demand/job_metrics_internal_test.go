@@ -42,8 +42,8 @@ func TestJobMetrics(t *testing.T) {
 			event(v1alpha1.MomentStarted, 20*time.Second), event(v1alpha1.MomentFinished, 80*time.Second),
 		}
 
-		for _, news := range job.Status.Timeline {
-			metrics.observe(job, news)
+		for _, change := range job.Status.Timeline {
+			metrics.observe(job, change)
 		}
 	}
 

@@ -91,7 +91,7 @@ func TestBurstLosesNoLog(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	told := map[string]string{}
+	stored := map[string]string{}
 
 	for i := range all.Items {
 		key := client.ObjectKeyFromObject(&all.Items[i])
@@ -107,7 +107,7 @@ func TestBurstLosesNoLog(t *testing.T) {
 			return slices.ContainsFunc(timestamp.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDestroyed })
 		})
 
-		told[timestamp.Logs] = "output of " + timestamp.Claim
+		stored[timestamp.Logs] = "output of " + timestamp.Claim
 	}
 
 	var logs v1alpha1.RunnerLogList
@@ -120,8 +120,8 @@ func TestBurstLosesNoLog(t *testing.T) {
 		kept[logs.Items[i].Name] = logs.Items[i].Spec.Text
 	}
 
-	if !maps.Equal(told, kept) || len(kept) != count {
-		t.Errorf("%d jobs with %d logs, and %d RunnerLogs that do not all belong to these jobs", count, len(told), len(kept))
+	if !maps.Equal(stored, kept) || len(kept) != count {
+		t.Errorf("%d jobs with %d logs, and %d RunnerLogs that do not all belong to these jobs", count, len(stored), len(kept))
 	}
 }
 

@@ -50,8 +50,8 @@ func withConclusion(conclusion string) func(*workload.Job) {
 func TestMerge(t *testing.T) {
 	t.Parallel()
 
-	heard := &metav1.MicroTime{Time: getStartTime()}
-	received := func(j *workload.Job) { j.ReceivedAt = heard }
+	receivedAt := &metav1.MicroTime{Time: getStartTime()}
+	received := func(j *workload.Job) { j.ReceivedAt = receivedAt }
 	other := func(j *workload.Job) { j.ID = "8" }
 	bare := func(j *workload.Job) { j.Labels, j.Name, j.QueuedAt = nil, "", nil }
 

@@ -90,7 +90,7 @@ func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 	server := httptest.NewServer(newTestReceiver(env.Client, clock.RealClock{}, func(c *demand.ReceiverConfig) { c.Parallel = 1 }))
 	t.Cleanup(server.Close)
 
-	said := make(chan string, slow)
+	statusLines := make(chan string, slow)
 
 	for range slow {
 		conn, err := net.Dial("tcp", server.Listener.Addr().String())
@@ -107,7 +107,7 @@ func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 
 		go func() {
 			line, _ := bufio.NewReader(conn).ReadString('\n')
-			said <- line
+			statusLines <- line
 		}()
 	}
 
@@ -130,7 +130,7 @@ func TestSlowBodiesOfOneAddressAreCutOff(t *testing.T) {
 		t.Errorf("a verified webhook behind slow requests of its address: status %d", response.StatusCode)
 	}
 
-	if line := <-said; !strings.HasPrefix(line, "HTTP/1.1 503 ") {
+	if line := <-statusLines; !strings.HasPrefix(line, "HTTP/1.1 503 ") {
 		t.Errorf("response to a slow request: %q", line)
 	}
 }

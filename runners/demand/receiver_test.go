@@ -231,8 +231,8 @@ func TestReceiverResponses(t *testing.T) {
 				return
 			}
 
-			var said struct{ Error, Fix string }
-			if err := json.Unmarshal(got.Body.Bytes(), &said); err != nil || said.Error == "" || said.Fix == "" {
+			var response struct{ Error, Fix string }
+			if err := json.Unmarshal(got.Body.Bytes(), &response); err != nil || response.Error == "" || response.Fix == "" {
 				t.Errorf("body = %s: %v, want error and fix", got.Body, err)
 			}
 

@@ -120,9 +120,9 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
 	pool := createPool(t, namespace, "linux", repository, "s", "linux")
 
-	var once, heard sync.Once
+	var once, closeOnce sync.Once
 
-	told := make(chan struct{})
+	enqueued := make(chan struct{})
 
 	// The first status update that names the pool waits until the change of the pool has enqueued the waiting
 	// jobs.
@@ -142,7 +142,7 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 			}
 
 			select {
-			case <-told:
+			case <-enqueued:
 			case <-ctx.Done():
 			}
 		})
@@ -156,7 +156,7 @@ func TestPoolChangesWhileAJobIsMatched(t *testing.T) {
 				options := (&client.ListOptions{}).ApplyOptions(opts)
 				if _, ok := list.(*v1alpha1.RunnerJobList); ok && options.FieldSelector != nil {
 					if _, ok := options.FieldSelector.RequiresExactMatch("waitingPool"); ok {
-						heard.Do(func() { close(told) })
+						closeOnce.Do(func() { close(enqueued) })
 					}
 				}
 
@@ -252,15 +252,15 @@ func TestTimelineOfJob(t *testing.T) {
 		t.Errorf("claim = %q", got.Status.Claim)
 	}
 
-	told := formatMoments(got)
-	slices.Sort(told)
+	moments := formatMoments(got)
+	slices.Sort(moments)
 
 	want := []string{
 		"Booted MachineClaim linux-a: VM 105 on node pve1", "Cloned MachineClaim linux-a: VM 105 on node pve1",
 		"Decided RunnerPool linux serves the job", "Destroyed MachineClaim linux-a: VM 105 is gone", "Finished success",
 		"Queued", "Received", "Registered MachineClaim linux-a: runner runner-a", "Started runner runner-a",
 	}
-	if diff := cmp.Diff(want, slices.DeleteFunc(told, func(m string) bool { return strings.HasPrefix(m, "Waiting") })); diff != "" {
+	if diff := cmp.Diff(want, slices.DeleteFunc(moments, func(m string) bool { return strings.HasPrefix(m, "Waiting") })); diff != "" {
 		t.Errorf("timeline -want +got:\n%s", diff)
 	}
 
@@ -429,8 +429,8 @@ func TestCausesOfWaiting(t *testing.T) {
 			kube.CheckCondition(t, got.Status.Conditions, v1alpha1.ConditionReady, status, tc.reason, tc.message)
 			kube.CheckCondition(t, got.Status.Conditions, demand.ConditionServed, metav1.ConditionFalse, tc.reason, tc.message)
 
-			told := strings.Contains(strings.Join(formatMoments(got), "\n"), "Waiting "+tc.reason+": ")
-			if told == coming {
+			hasCause := strings.Contains(strings.Join(formatMoments(got), "\n"), "Waiting "+tc.reason+": ")
+			if hasCause == coming {
 				t.Errorf("timeline:\n%s", strings.Join(formatMoments(got), "\n"))
 			}
 		})
@@ -481,18 +481,18 @@ func TestLateCompletionFindsMachine(t *testing.T) {
 	waitUntil(t, func() bool { return getJob(t, key).Status.Logs != "" })
 
 	got := getJob(t, key)
-	told := strings.Join(formatMoments(got), "\n")
+	timeline := strings.Join(formatMoments(got), "\n")
 
 	for _, want := range []string{
 		"Booted MachineClaim linux-a:", "Registered MachineClaim linux-a: runner runner-a", "Destroyed MachineClaim linux-a: gone: JobDone",
 	} {
-		if !strings.Contains(told, want) {
-			t.Errorf("the timeline lacks %q:\n%s", want, told)
+		if !strings.Contains(timeline, want) {
+			t.Errorf("the timeline lacks %q:\n%s", want, timeline)
 		}
 	}
 
-	if strings.Contains(told, "Cloned") || got.Status.Claim != "linux-a" {
-		t.Errorf("claim %q, and the timeline of another machine:\n%s", got.Status.Claim, told)
+	if strings.Contains(timeline, "Cloned") || got.Status.Claim != "linux-a" {
+		t.Errorf("claim %q, and the timeline of another machine:\n%s", got.Status.Claim, timeline)
 	}
 
 	var log v1alpha1.RunnerLog

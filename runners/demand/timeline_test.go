@@ -278,10 +278,10 @@ func TestPropertyTimeline(t *testing.T) {
 			)
 
 			// Each update arrives at least once, and some arrive again. Updates of a machine may be stale.
-			news := rng.Perm(len(jobs) + len(machines))
-			news = append(news, rng.Perm(len(jobs) + len(machines))[:rng.IntN(8)]...)
+			order := rng.Perm(len(jobs) + len(machines))
+			order = append(order, rng.Perm(len(jobs) + len(machines))[:rng.IntN(8)]...)
 
-			for i, n := range news {
+			for i, n := range order {
 				var machine *demand.Machine
 				if n < len(jobs) {
 					known, _ = demand.Merge(known, jobs[n])

@@ -130,8 +130,8 @@ func TestNews(t *testing.T) {
 			t.Parallel()
 
 			got := ""
-			if said, ok := newJobUpdate(tc.job, tc.claim, tc.job.Platform != v1alpha1.WorkloadBuildkite, now); ok {
-				got = fmt.Sprintf("%s %s %s", said.State, said.RunnerName, said.Conclusion)
+			if update, ok := newJobUpdate(tc.job, tc.claim, tc.job.Platform != v1alpha1.WorkloadBuildkite, now); ok {
+				got = fmt.Sprintf("%s %s %s", update.State, update.RunnerName, update.Conclusion)
 			}
 
 			if diff := cmp.Diff(tc.want, got); diff != "" {

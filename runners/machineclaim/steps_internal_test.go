@@ -22,15 +22,15 @@ func TestAddress(t *testing.T) {
 	t.Parallel()
 
 	birth := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
-	moment := metav1.NewMicroTime(birth)
+	created := metav1.NewMicroTime(birth)
 	addressed := &v1alpha1.NetworkInfo{Addresses: []string{"10.0.0.1/24"}}
-	said := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
+	newConditions := func(status metav1.ConditionStatus, reason string) []metav1.Condition {
 		return []metav1.Condition{
 			{Type: v1alpha1.ConditionTemplateResolved, Status: metav1.ConditionTrue, LastTransitionTime: metav1.NewTime(birth)},
 			{Type: v1alpha1.ConditionAddressAllocated, Status: status, Reason: reason},
 		}
 	}
-	resolved := said("", "")[:1]
+	resolved := newConditions("", "")[:1]
 
 	cases := map[string]struct {
 		mode   string
@@ -40,13 +40,13 @@ func TestAddress(t *testing.T) {
 		reason string
 	}{
 		"no pool":                              {mode: v1alpha1.NetworkModeDHCP},
-		"it runs without an address":           {status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Started: &moment}}},
+		"it runs without an address":           {status: v1alpha1.MachineClaimStatus{Times: &v1alpha1.MachineTimes{Started: &created}}},
 		"template just resolved":               {reason: "AddressPending"},
 		"no response yet":                      {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: 59 * time.Second, reason: "AddressPending"},
 		"no response":                          {status: v1alpha1.MachineClaimStatus{Conditions: resolved}, after: time.Minute, reason: ReasonNetworkingOff},
-		"the allocation failed":                {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "PoolExhausted")}, after: time.Hour, reason: "PoolExhausted"},
-		"it has an address":                    {status: v1alpha1.MachineClaimStatus{Conditions: said("True", "Allocated"), NetworkInfo: addressed}},
-		"another machine has the same address": {status: v1alpha1.MachineClaimStatus{Conditions: said("False", "AddressConflict"), NetworkInfo: addressed}, reason: "AddressConflict"},
+		"the allocation failed":                {status: v1alpha1.MachineClaimStatus{Conditions: newConditions("False", "PoolExhausted")}, after: time.Hour, reason: "PoolExhausted"},
+		"it has an address":                    {status: v1alpha1.MachineClaimStatus{Conditions: newConditions("True", "Allocated"), NetworkInfo: addressed}},
+		"another machine has the same address": {status: v1alpha1.MachineClaimStatus{Conditions: newConditions("False", "AddressConflict"), NetworkInfo: addressed}, reason: "AddressConflict"},
 		"addresses without the condition":      {status: v1alpha1.MachineClaimStatus{Conditions: resolved, NetworkInfo: addressed}, reason: "AddressPending"},
 	}
 	for name, tc := range cases {

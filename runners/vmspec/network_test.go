@@ -358,9 +358,9 @@ func convertWithCloudInit(t *testing.T, configs ...[]byte) {
 		args = append(args, file)
 	}
 
-	said, err := exec.Command(interpreter, args...).CombinedOutput()
+	output, err := exec.Command(interpreter, args...).CombinedOutput()
 	if err != nil {
-		t.Errorf("cloud-init: %v\n%s\n%s", err, said, bytes.Join(configs, []byte("---\n")))
+		t.Errorf("cloud-init: %v\n%s\n%s", err, output, bytes.Join(configs, []byte("---\n")))
 	}
 }
 
@@ -380,8 +380,8 @@ func checkUserData(t *testing.T, userData []byte) {
 		t.Fatal(err)
 	}
 
-	said, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "Valid") {
-		t.Errorf("cloud-init schema: %v\n%s\n%s", err, said, userData)
+	output, err := exec.Command(exe.FindProgram(t, "cloud-init", "cloud-init"), "schema", "--config-file", file).CombinedOutput()
+	if err != nil || !strings.Contains(string(output), "Valid") {
+		t.Errorf("cloud-init schema: %v\n%s\n%s", err, output, userData)
 	}
 }

@@ -354,14 +354,14 @@ func TestMetadata(t *testing.T) {
 	call := registerStack(t, server)
 	jobs := server.Queue(control.JobSpec{Count: 2})
 	other := server.Queue(control.JobSpec{})[0]
-	ask := func(job control.Job) func(verb, body string) response {
+	newCaller := func(job control.Job) func(verb, body string) response {
 		_, got := acquireJob(t, server, call, job)
 		token, _ := got.body["token"].(string)
 		return func(verb, body string) response {
 			return sendRequest(t, server, token, "POST", "/jobs/"+job.Key+"/data/"+verb, body)
 		}
 	}
-	first, second, third := ask(jobs[0]), ask(jobs[1]), ask(other)
+	first, second, third := newCaller(jobs[0]), newCaller(jobs[1]), newCaller(other)
 	const key = `{"key":"buildkite:git:commit"}`
 	if got := first("exists", key); got.code != http.StatusOK || got.body["exists"] != false {
 		t.Errorf("before it is set: %d %s", got.code, got.text)

@@ -25,29 +25,29 @@ func TestScaleSetIsStrict(t *testing.T) {
 	u, err := url.Parse(address)
 	requireNoError(t, err)
 	base := strings.TrimSuffix(u.EscapedPath(), "/") + "/_apis/runtime/"
-	ask := func(method, path string, body any) response {
+	request := func(method, path string, body any) response {
 		return sendRequest(t, s, method, base+path, "Bearer "+token, body)
 	}
 	const version = "?api-version=6.0-preview"
 	for name, do := range map[string]func(){
-		"unknown path":       func() { ask("GET", "runnerpools"+version, nil) },
+		"unknown path":       func() { request("GET", "runnerpools"+version, nil) },
 		"unknown queue path": func() { sendRequest(t, s, "POST", "/actions-broker/scalesets/message", "", nil) },
-		"no api-version":     func() { ask("GET", "runnerscalesets/1", nil) },
+		"no api-version":     func() { request("GET", "runnerscalesets/1", nil) },
 		"unknown field": func() {
 			body := map[string]any{
 				"name": "x", "runnerGroupId": 1, "labels": []map[string]any{{"type": "System", "name": "x"}}, "lables": nil,
 				"RunnerSetting": map[string]any{"ephemeral": true, "disableUpdate": true},
 			}
-			if got := ask("POST", "runnerscalesets"+version, body); got.code != http.StatusOK { // the service ignores the field
+			if got := request("POST", "runnerscalesets"+version, body); got.code != http.StatusOK { // the service ignores the field
 				t.Errorf("an unknown field: %d %s", got.code, got.text)
 			}
 		},
-		"no label":          func() { ask("POST", "runnerscalesets"+version, map[string]any{"name": "x", "runnerGroupId": 1}) },
-		"no group in name":  func() { ask("GET", "runnerscalesets"+version+"&name=big", nil) },
-		"session, no owner": func() { ask("POST", "runnerscalesets/1/sessions"+version, map[string]any{}) },
+		"no label":          func() { request("POST", "runnerscalesets"+version, map[string]any{"name": "x", "runnerGroupId": 1}) },
+		"no group in name":  func() { request("GET", "runnerscalesets"+version+"&name=big", nil) },
+		"session, no owner": func() { request("POST", "runnerscalesets/1/sessions"+version, map[string]any{}) },
 		"label of no type": func() {
 			body := map[string]any{"name": "big", "runnerGroupId": 1, "labels": []any{map[string]any{"name": "big"}}}
-			ask("PATCH", "runnerscalesets/1"+version, body)
+			request("PATCH", "runnerscalesets/1"+version, body)
 		},
 		"registration, no verb": func() {
 			sendRequest(t, s, "POST", "/actions/runner-registration", "RemoteAuth x", map[string]any{"url": s.URL + "/octo-org/octo-repo"})
@@ -58,7 +58,7 @@ func TestScaleSetIsStrict(t *testing.T) {
 			t.Errorf("%s: %d violations, want 1: %v", name, len(got), got)
 		}
 	}
-	session := ask("POST", "runnerscalesets/1/sessions"+version, map[string]any{"ownerName": "me"})
+	session := request("POST", "runnerscalesets/1/sessions"+version, map[string]any{"ownerName": "me"})
 	queue, _ := session.body["messageQueueUrl"].(string)
 	queueToken, _ := session.body["messageQueueAccessToken"].(string)
 	u, err = url.Parse(queue)

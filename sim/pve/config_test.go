@@ -286,13 +286,13 @@ func TestGeneratedCloudInit(t *testing.T) {
 	if err != nil || label != "cidata" {
 		t.Fatalf("label %q: %v", label, err)
 	}
-	for name, wants := range map[string][]string{
+	for name, parts := range map[string][]string{
 		"user-data": {"#cloud-config\n", "hostname: vm-1000", "fqdn: vm-1000.example.test", "user: runner",
 			"password: $5$", "  - ssh-ed25519 " + someKey, "expire: False\nusers:\n  - default\n"},
 		"network-config": {"version: 1", "address: '10.0.0.5'\n        netmask: '255.255.255.0'", "gateway: '10.0.0.1'", "- 'example.test'"},
 		"meta-data":      {"instance-id: "},
 	} {
-		for _, want := range wants {
+		for _, want := range parts {
 			if !strings.Contains(string(files[name]), want) {
 				t.Errorf("%s lacks %q:\n%s", name, want, files[name])
 			}

@@ -36,11 +36,11 @@ func TestDocumentedRoutes(t *testing.T) {
 		t.Fatal(err)
 	}
 	head, rest, ok := strings.Cut(string(text), begin)
-	had, tail, ok2 := strings.Cut(rest, end)
+	documented, tail, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
 		t.Fatalf("%s lacks the lines around the list of calls", page)
 	}
-	if had == table.String() {
+	if documented == table.String() {
 		return
 	}
 	if !*update {

@@ -204,9 +204,9 @@ func TestTerminalTickets(t *testing.T) {
 	a := startCluster(t, func(m *pve.Model) { m.Delays = pve.Delays{} }, pve.WithClock(clk)).asRoot()
 	startTerminalVM(a, true)
 	path := "/nodes/pve1/qemu/1000"
-	refused := func(who *rawClient, path, port, ticket, reason string) {
+	refused := func(client *rawClient, path, port, ticket, reason string) {
 		t.Helper()
-		_, res, err := who.dial(path, port, ticket)
+		_, res, err := client.dial(path, port, ticket)
 		switch {
 		case err == nil:
 			t.Errorf("the ticket is valid: want %q", reason)

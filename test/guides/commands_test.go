@@ -77,14 +77,14 @@ func (f testFiles) findTest(test string) []string {
 }
 
 // checkMarker returns what is wrong with the marker above a page's commands, or "".
-func (f testFiles) checkMarker(page, kind, says string) string {
+func (f testFiles) checkMarker(page, kind, value string) string {
 	if kind == "not run" {
 		return ""
 	}
 
-	named := runBy.FindStringSubmatch(says)
+	named := runBy.FindStringSubmatch(value)
 	if named == nil {
-		return fmt.Sprintf("%q is not TestName, nor TestName in FOLDER", says)
+		return fmt.Sprintf("%q is not TestName, nor TestName in FOLDER", value)
 	}
 
 	folders := f.findTest(named[1])
@@ -95,7 +95,7 @@ func (f testFiles) checkMarker(page, kind, says string) string {
 	case named[2] == "" && len(folders) > 1:
 		return fmt.Sprintf("%s is in %s: write %s in FOLDER", named[1], strings.Join(folders, " and "), named[1])
 	case !slices.Contains(folders, named[2]):
-		return "there is no test " + says
+		return "there is no test " + value
 	}
 
 	// A test that runs a page contains the name of the page.
@@ -116,19 +116,19 @@ func (f testFiles) checkPage(page, source string) []string {
 	)
 
 	for i, line := range strings.Split(source, "\n") {
-		opened, says := fence.FindStringSubmatch(line), marker.FindStringSubmatch(above)
+		opened, comment := fence.FindStringSubmatch(line), marker.FindStringSubmatch(above)
 		begins := opened != nil && !within
 		shell := begins && slices.Contains([]string{"sh", "bash", "shell", "console"}, opened[1])
 		at := fmt.Sprintf("%s:%d: ", page, i+1)
 
 		switch {
-		case shell && says == nil:
+		case shell && comment == nil:
 			out = append(out, at+"commands without <!-- run: TestName --> or <!-- not run: reason --> on the line above")
 		case shell:
-			if why := f.checkMarker(page, says[1], says[2]); why != "" {
+			if why := f.checkMarker(page, comment[1], comment[2]); why != "" {
 				out = append(out, at+why)
 			}
-		case says != nil && !within:
+		case comment != nil && !within:
 			out = append(out, at+"the marker above has no block of commands below it")
 		case begins && opened[1] == "":
 			out = append(out, at+"a block that does not say what it is: sh, yaml, text")
@@ -192,10 +192,10 @@ func TestCommandsAreRun(t *testing.T) {
 		}
 
 		for line := range strings.Lines(source) {
-			if says := marker.FindStringSubmatch(strings.TrimSuffix(line, "\n")); says != nil {
+			if comment := marker.FindStringSubmatch(strings.TrimSuffix(line, "\n")); comment != nil {
 				blocks++
 
-				if says[1] == "run" {
+				if comment[1] == "run" {
 					run++
 				}
 			}

@@ -256,14 +256,14 @@ func (g *gatheringTransport) RoundTrip(r *http.Request) (*http.Response, error) 
 
 // waitForBurst waits until all requests that are not part of the call are pending.
 func (g *gatheringTransport) waitForBurst(r *http.Request, kind int) {
-	asked := 0
+	requested := 0
 
 	if body, err := r.GetBody(); err == nil {
 		text, _ := io.ReadAll(body)
-		asked = len(regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAll(text, -1))
+		requested = len(regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`).FindAll(text, -1))
 	}
 
-	for asked+g.countPending()[kind] < g.burstSize && r.Context().Err() == nil {
+	for requested+g.countPending()[kind] < g.burstSize && r.Context().Err() == nil {
 		time.Sleep(10 * time.Millisecond)
 	}
 }

@@ -347,13 +347,13 @@ func TestRegistrationsAreSpaced(t *testing.T) {
 		t.Fatalf("%d of %d wait", len(waits), many)
 	}
 
-	told := map[time.Duration]bool{}
+	delays := map[time.Duration]bool{}
 	for _, wait := range waits {
-		told[wait] = true
+		delays[wait] = true
 	}
 
-	if len(told) != len(waits) {
-		t.Errorf("%d waiting callers got %d different retry times", len(waits), len(told))
+	if len(delays) != len(waits) {
+		t.Errorf("%d waiting callers got %d different retry times", len(waits), len(delays))
 	}
 
 	// Every caller that retries after its delay can register.

@@ -223,9 +223,9 @@ func TestPollAgreesWithWebhooks(t *testing.T) {
 	server.Queue(control.JobSpec{Labels: []string{"self-hosted", "x"}, Workflow: "Release", Name: "ship"})
 	server.WaitUntil("the webhook came", func(s control.State) bool { return s.Webhooks.Delivered == 1 })
 
-	told := hooks.Webhooks()[0]
+	webhook := hooks.Webhooks()[0]
 
-	want, ok, err := github.Webhooks{}.ParseJob(told.Header, told.Body)
+	want, ok, err := github.Webhooks{}.ParseJob(webhook.Header, webhook.Body)
 	if err != nil || !ok {
 		t.Fatal(ok, err)
 	}
@@ -248,7 +248,7 @@ func TestPollScopes(t *testing.T) {
 		server.Queue(control.JobSpec{Repo: repo, Name: repo, Labels: []string{"x"}})
 	}
 
-	ask := []string{"Octo-Org/B", "octo-org/a", "octo-org/a", "other/c", "not a repository", "../..", ""}
+	repositories := []string{"Octo-Org/B", "octo-org/a", "octo-org/a", "other/c", "not a repository", "../..", ""}
 
 	for name, test := range map[string]struct {
 		config github.Settings
@@ -270,7 +270,7 @@ func TestPollScopes(t *testing.T) {
 			test.config.Token, test.config.APIURL = githubtest.PAT, server.URL
 			p, _ := newCountedPoller(t, &test.config, clocktesting.NewFakeClock(time.Now()))
 
-			if diff := cmp.Diff(test.want, listStates(pollJobs(t, p, ask...))); diff != "" {
+			if diff := cmp.Diff(test.want, listStates(pollJobs(t, p, repositories...))); diff != "" {
 				t.Errorf("jobs (-want +got):\n%s", diff)
 			}
 		})

@@ -297,7 +297,7 @@ func TestRedeliverBacksOff(t *testing.T) {
 
 	p := asInterface[workload.Redeliverer](t, newProviderWithClock(t, newOrganizationConfig(server), clk))
 
-	var asked []int
+	var minutes []int
 
 	for minute := 0; minute <= 180; minute += 10 {
 		count, err := p.Redeliver(t.Context(), hooks.URL, clk.Now().Add(-24*time.Hour))
@@ -306,14 +306,14 @@ func TestRedeliverBacksOff(t *testing.T) {
 		}
 
 		if count > 0 {
-			asked = append(asked, minute)
+			minutes = append(minutes, minute)
 		}
 
-		server.WaitUntil("it failed again", func(s control.State) bool { return s.Webhooks.Failed == 1+len(asked) })
+		server.WaitUntil("it failed again", func(s control.State) bool { return s.Webhooks.Failed == 1+len(minutes) })
 		clk.Step(10 * time.Minute)
 	}
 
-	if diff := cmp.Diff([]int{0, 10, 20, 40, 80, 160}, asked); diff != "" {
+	if diff := cmp.Diff([]int{0, 10, 20, 40, 80, 160}, minutes); diff != "" {
 		t.Errorf("requested after minutes (-want +got):\n%s", diff)
 	}
 }

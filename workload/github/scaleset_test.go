@@ -144,15 +144,15 @@ func TestScaleSetRunsAJob(t *testing.T) {
 
 			jobs := newJobLedger(5)
 			stop := startStream(t, p, jobs)
-			asked := queueJobs(server, 1)
+			queued := queueJobs(server, 1)
 
 			timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
 			job := jobs.listJobs(v1alpha1.JobQueued)[0]
 			want := workload.Job{
 				Platform: v1alpha1.WorkloadGitHubActions, ID: job.ID, Name: "build", Repository: githubtest.Repo,
-				RunID: strconv.FormatInt(asked[0].RunID, 10), Workflow: "ci.yml", Labels: []string{setName}, Queue: setName, State: v1alpha1.JobQueued,
-				URL: fmt.Sprintf("%s/%s/actions/runs/%d", server.URL, githubtest.Repo, asked[0].RunID), QueuedAt: job.QueuedAt,
+				RunID: strconv.FormatInt(queued[0].RunID, 10), Workflow: "ci.yml", Labels: []string{setName}, Queue: setName, State: v1alpha1.JobQueued,
+				URL: fmt.Sprintf("%s/%s/actions/runs/%d", server.URL, githubtest.Repo, queued[0].RunID), QueuedAt: job.QueuedAt,
 			}
 
 			if diff := gocmp.Diff(want, job); diff != "" || !strings.HasPrefix(job.ID, "ss-1-") || job.QueuedAt == nil {

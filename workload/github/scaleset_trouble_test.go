@@ -238,17 +238,17 @@ func TestScaleSetReplacesLostMessages(t *testing.T) {
 	startStream(t, p, jobs)
 	stepUntil(t, clk, time.Second, "three jobs are counted", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 3 })
 
-	stand := jobs.listJobs(v1alpha1.JobQueued)[0]
-	if stand.Queue != setName || stand.Repository != githubtest.Repo || !strings.Contains(stand.ID, "unknown") {
-		t.Errorf("placeholder = %+v", stand)
+	placeholder := jobs.listJobs(v1alpha1.JobQueued)[0]
+	if placeholder.Queue != setName || placeholder.Repository != githubtest.Repo || !strings.Contains(placeholder.ID, "unknown") {
+		t.Errorf("placeholder = %+v", placeholder)
 	}
 
-	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: setName, Scope: workload.Scope{Repository: githubtest.Repo}}, stand); !fit.Matched {
+	if fit := (github.Platform{}).MatchJob(workload.RunnerSpec{Queue: setName, Scope: workload.Scope{Repository: githubtest.Repo}}, placeholder); !fit.Matched {
 		t.Errorf("the pool of the set does not accept it: %+v", fit)
 	}
 
-	if said, err := p.GetJob(t.Context(), stand.Repository, stand.ID); err != nil || said.State != v1alpha1.JobQueued {
-		t.Errorf("Job = %+v, %v", said, err)
+	if got, err := p.GetJob(t.Context(), placeholder.Repository, placeholder.ID); err != nil || got.State != v1alpha1.JobQueued {
+		t.Errorf("Job = %+v, %v", got, err)
 	}
 
 	// The updates of the job's start and end name it, and its placeholder is closed.
@@ -389,8 +389,8 @@ func TestScaleSetRejections(t *testing.T) {
 			}
 
 			for what, err := range errs {
-				var said *workload.Error
-				if !workload.Is(err, workload.Rejected) || !errors.As(err, &said) || said.Reason != test.reason ||
+				var typed *workload.Error
+				if !workload.Is(err, workload.Rejected) || !errors.As(err, &typed) || typed.Reason != test.reason ||
 					!strings.Contains(err.Error(), test.says) {
 					t.Errorf("%s = %v, want a rejection with the fix %q", what, err, test.says)
 				}
@@ -477,12 +477,12 @@ func TestScaleSetJobs(t *testing.T) {
 	timing.WaitUntil(t, "the job is reported", func() bool { return len(jobs.listJobs(v1alpha1.JobQueued)) == 1 })
 
 	job := jobs.listJobs(v1alpha1.JobQueued)[0]
-	if said, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || said.State != v1alpha1.JobQueued || said.ID != job.ID {
-		t.Errorf("Job = %+v, %v", said, err)
+	if got, err := p.GetJob(t.Context(), job.Repository, job.ID); err != nil || got.State != v1alpha1.JobQueued || got.ID != job.ID {
+		t.Errorf("Job = %+v, %v", got, err)
 	}
 
-	if said, err := p.GetJob(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || said.State != v1alpha1.JobCompleted {
-		t.Errorf("a job of a deleted set = %+v, %v", said, err)
+	if got, err := p.GetJob(t.Context(), githubtest.Repo, "ss-99-abcdef-1"); err != nil || got.State != v1alpha1.JobCompleted {
+		t.Errorf("a job of a deleted set = %+v, %v", got, err)
 	}
 }
 

@@ -49,15 +49,15 @@ func TestJobFromWebhookToCleanup(t *testing.T) {
 			}
 
 			server.Queue(control.JobSpec{Labels: []string{"linux", "big"}, Command: "echo well done"})
-			heard := readLastJob(t, server, hooks, secret)
+			queued := readLastJob(t, server, hooks, secret)
 
-			if heard.State != v1alpha1.JobQueued || !heard.LabelsUnknown {
-				t.Fatalf("the webhook has %+v", heard)
+			if queued.State != v1alpha1.JobQueued || !queued.LabelsUnknown {
+				t.Fatalf("the webhook has %+v", queued)
 			}
 
-			job, err := p.GetJob(t.Context(), heard.Repository, heard.ID)
-			if err != nil || job.LabelsUnknown || job.URL != heard.URL {
-				t.Fatalf("Job = %+v, %v; the webhook has %+v", job, err, heard)
+			job, err := p.GetJob(t.Context(), queued.Repository, queued.ID)
+			if err != nil || job.LabelsUnknown || job.URL != queued.URL {
+				t.Fatalf("Job = %+v, %v; the webhook has %+v", job, err, queued)
 			}
 
 			if fit := platform.MatchJob(runner, job); !fit.Matched {
@@ -76,9 +76,9 @@ func TestJobFromWebhookToCleanup(t *testing.T) {
 				t.Fatalf("exit code %d, output:\n%s", code, machine.Output())
 			}
 
-			if heard := readLastJob(t, server, hooks, secret); heard.State != v1alpha1.JobCompleted || heard.Conclusion != "success" ||
-				heard.RunnerName != "build-1-0a1b2c3d" || heard.StartedAt == nil || heard.CompletedAt == nil {
-				t.Errorf("the last webhook has %+v", heard)
+			if queued := readLastJob(t, server, hooks, secret); queued.State != v1alpha1.JobCompleted || queued.Conclusion != "success" ||
+				queued.RunnerName != "build-1-0a1b2c3d" || queued.StartedAt == nil || queued.CompletedAt == nil {
+				t.Errorf("the last webhook has %+v", queued)
 			}
 
 			if found, err := p.FindRunner(t.Context(), "build-1-0a1b2c3d", 0); err != nil || !found.Online || found.Busy || found.ID != issued.RunnerID {

@@ -208,8 +208,8 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 		return workload.NewRejected(ReasonRequest, fmt.Sprintf("runner id %q of GitLab is not a positive number", id))
 	}
 
-	pause := &gl.UpdateRunnerDetailsOptions{Paused: new(true)}
-	if _, _, err := p.client.Runners.UpdateRunnerDetails(number, pause, gl.WithContext(ctx)); err != nil {
+	options := &gl.UpdateRunnerDetailsOptions{Paused: new(true)}
+	if _, _, err := p.client.Runners.UpdateRunnerDetails(number, options, gl.WithContext(ctx)); err != nil {
 		return p.ignoreMissing(id, "pause runner "+id, err)
 	}
 

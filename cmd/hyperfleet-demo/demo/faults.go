@@ -98,11 +98,11 @@ func parseFault(part string) (fault, error) {
 }
 
 // formatFaults formats the faults of one program as the value of its --faults flag.
-func formatFaults(who injector, faults []fault) string {
+func formatFaults(program injector, faults []fault) string {
 	var parts []string
 
 	for _, f := range faults {
-		if f.injector == who {
+		if f.injector == program {
 			parts = append(parts, f.simulatorName+"="+strconv.FormatFloat(f.probability, 'g', -1, 64))
 		}
 	}

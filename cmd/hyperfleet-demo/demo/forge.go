@@ -112,13 +112,13 @@ func (s *stack) waitForExports(ctx context.Context, process *procrun.Process, na
 	return exports, err
 }
 
-func (s *stack) faultsFlag(who injector) (string, bool) { return s.options.faultsFlag(who) }
+func (s *stack) faultsFlag(program injector) (string, bool) { return s.options.faultsFlag(program) }
 
 // faultsFlag returns the value of the --faults flag of one program, and false if the program has no
 // faults to inject.
-func (o *Options) faultsFlag(who injector) (string, bool) {
+func (o *Options) faultsFlag(program injector) (string, bool) {
 	faults, err := parseFaults(o.Faults)
-	text := formatFaults(who, faults)
+	text := formatFaults(program, faults)
 
 	return text, err == nil && text != ""
 }

@@ -182,9 +182,9 @@ func TestQueuedToClone(t *testing.T) {
 
 	at := func(s int64) time.Time { return time.Unix(s, 0) }
 	claim := func(s int64) claimRecord {
-		asked := metav1.NewMicroTime(at(s))
+		cloneStarted := metav1.NewMicroTime(at(s))
 
-		return claimRecord{times: v1alpha1.MachineTimes{CloneStarted: &asked}}
+		return claimRecord{times: v1alpha1.MachineTimes{CloneStarted: &cloneStarted}}
 	}
 	jobs := []control.Job{{QueuedAt: at(20)}, {QueuedAt: at(10)}}
 

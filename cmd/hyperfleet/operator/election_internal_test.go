@@ -56,7 +56,7 @@ func runElection(t *testing.T, account, area string) {
 
 	go func() { ended <- mgr.Start(ctx) }()
 
-	told := func() bool {
+	hasEvent := func() bool {
 		var events corev1.EventList
 		if err := env.Client.List(t.Context(), &events, client.InNamespace(cfg.Namespace)); err != nil {
 			t.Fatal(err)
@@ -71,9 +71,9 @@ func runElection(t *testing.T, account, area string) {
 		return false
 	}
 
-	for deadline := time.Now().Add(time.Minute); !told(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !hasEvent(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("nothing tells of the leader")
+			t.Fatal("no event names the leader")
 		}
 	}
 

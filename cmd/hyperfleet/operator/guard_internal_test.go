@@ -115,7 +115,7 @@ func checkShellAccess(t *testing.T) {
 	}
 
 	g := newGuard(reviews, testclock.NewFakePassiveClock(time.Now()))
-	ask := func(token, namespace string) (string, int) {
+	authorize := func(token, namespace string) (string, int) {
 		account, status, err := g.authorizeShell(t.Context(), token, namespace, "linux-a")
 		if err != nil {
 			t.Fatal(err)
@@ -126,7 +126,7 @@ func checkShellAccess(t *testing.T) {
 
 	// New roles take effect after a short time.
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
-		if _, status := ask(user.BearerToken, namespace); status == http.StatusOK {
+		if _, status := authorize(user.BearerToken, namespace); status == http.StatusOK {
 			break
 		}
 	}
@@ -141,7 +141,7 @@ func checkShellAccess(t *testing.T) {
 		"no token":          {"", namespace, "", http.StatusUnauthorized},
 		"invalid token":     {"x", namespace, "", http.StatusUnauthorized},
 	} {
-		if account, got := ask(tt.token, tt.namespace); got != tt.want || account != tt.account {
+		if account, got := authorize(tt.token, tt.namespace); got != tt.want || account != tt.account {
 			t.Errorf("%s: %d for %q, want %d for %q", name, got, account, tt.want, tt.account)
 		}
 	}
@@ -149,7 +149,7 @@ func checkShellAccess(t *testing.T) {
 
 // newReviewer returns a client for an API server that accepts tokens with the prefix "good". Only the token "good" has the
 // permission to read /metrics. The server counts token reviews in asked, and fails while down is true.
-func newReviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
+func newReviewer(t *testing.T, calls *int, down *bool) kubernetes.Interface {
 	t.Helper()
 
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -159,12 +159,12 @@ func newReviewer(t *testing.T, asked *int, down *bool) kubernetes.Interface {
 		)
 
 		out, review := any(&access), func() {
-			wants := access.Spec.NonResourceAttributes
-			access.Status.Allowed = wants.Verb == "get" && wants.Path == "/metrics" && access.Spec.User == "good"
+			attributes := access.Spec.NonResourceAttributes
+			access.Status.Allowed = attributes.Verb == "get" && attributes.Path == "/metrics" && access.Spec.User == "good"
 		}
 
 		if strings.HasSuffix(r.URL.Path, "/tokenreviews") {
-			*asked++
+			*calls++
 
 			if *down {
 				http.Error(w, "down", http.StatusInternalServerError)

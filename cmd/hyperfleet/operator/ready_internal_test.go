@@ -17,21 +17,21 @@ func TestReadyOnceIsReady(t *testing.T) {
 
 	filled := false
 	check := newCacheCheck(func(context.Context) bool { return filled })
-	asked := func() error { return check(httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil)) }
+	checkReady := func() error { return check(httptest.NewRequestWithContext(t.Context(), "GET", "/readyz", nil)) }
 
-	if err := asked(); !errors.Is(err, errNotSynced) {
+	if err := checkReady(); !errors.Is(err, errNotSynced) {
 		t.Fatalf("before its caches are filled: %v", err)
 	}
 
 	filled = true
 
-	if err := asked(); err != nil {
+	if err := checkReady(); err != nil {
 		t.Fatalf("when they are: %v", err)
 	}
 
 	filled = false
 
-	if err := asked(); err != nil {
+	if err := checkReady(); err != nil {
 		t.Errorf("when controllers bring others: %v", err)
 	}
 }

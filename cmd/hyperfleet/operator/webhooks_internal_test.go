@@ -75,12 +75,12 @@ func TestMachinesTrustTheOwnAuthority(t *testing.T) {
 	cfg := config.Default()
 	cfg.Guest.URL = "https://127.0.0.1:8443"
 
-	told, err := loadIdentity(t.Context(), cluster, cluster, cfg)
+	identity, err := loadIdentity(t.Context(), cluster, cluster, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
 
-	machines, err := newMachineSettings(cfg, told)
+	machines, err := newMachineSettings(cfg, identity)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +88,7 @@ func TestMachinesTrustTheOwnAuthority(t *testing.T) {
 	replica := newTestAuthority(t, cluster, clock.RealClock{})
 	other := newTestAuthority(t, elsewhere, clock.RealClock{})
 
-	for _, one := range []*authority{told.webhooks, replica} {
+	for _, one := range []*authority{identity.webhooks, replica} {
 		address := startServer(t, &server{authority: one})
 
 		for _, host := range []string{"127.0.0.1", "hyperfleet-webhooks.hyperfleet-system.svc"} {

@@ -132,8 +132,8 @@ func boolNode(name, question string, holds func(State) bool, branches ...branch)
 }
 
 // choiceNode returns a node that branches on any other answer.
-func choiceNode(name, question string, ask func(State) string, branches ...branch) node {
-	return node{name: name, question: question, answer: ask, branches: branches}
+func choiceNode(name, question string, choose func(State) string, branches ...branch) node {
+	return node{name: name, question: question, answer: choose, branches: branches}
 }
 
 func objectState(state State) string { return state.Object.String() }

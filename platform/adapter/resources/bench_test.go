@@ -98,12 +98,12 @@ func handleAll(b *testing.B, ids []string, n int, handle broker.Handler) float64
 
 	var subscription, left sync.WaitGroup
 
-	hears := make(chan struct{})
+	received := make(chan struct{})
 
 	subscription.Go(func() {
 		through.Run(ctx, func(ctx context.Context, event cloudevents.Event) error {
 			if event.ID() == "ping" {
-				close(hears)
+				close(received)
 
 				return nil
 			}
@@ -116,7 +116,7 @@ func handleAll(b *testing.B, ids []string, n int, handle broker.Handler) float64
 	ping := newNumberedEvent("ping", 0)
 	ping.SetID("ping")
 	through.publishEvent(ping)
-	<-hears
+	<-received
 
 	left.Add(n)
 	b.ResetTimer()

@@ -131,10 +131,10 @@ func (r *run) classify(e *newEntry, objects []*unstructured.Unstructured) object
 	var managed, others []*unstructured.Unstructured
 
 	for _, object := range objects {
-		standing, _ := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
+		ownership, _ := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
-		case standing != stamp.Managed:
+		case ownership != stamp.Managed:
 			others = append(others, object)
 		case e.query.Name != "" || !r.isSibling(e, object):
 			managed = append(managed, object)
@@ -193,14 +193,14 @@ func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructure
 	slices.SortStableFunc(objects, r.compareNewest)
 
 	for _, object := range objects {
-		standing, reason := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
+		ownership, reason := r.in.Stamper.OwnershipOf(object, e.query.GVK.GroupKind(), r.in.ResourceID)
 
 		switch {
-		case standing == stamp.Detached:
+		case ownership == stamp.Detached:
 			return objectSet{state: gates.Detached, current: object, reason: reason}
-		case standing == stamp.DetachedUnproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting):
+		case ownership == stamp.DetachedUnproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting):
 			return objectSet{state: gates.DetachedUnproven, current: object, reason: reason}
-		case standing == stamp.Unproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting && !hasIdentity(object)):
+		case ownership == stamp.Unproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting && !hasIdentity(object)):
 			return objectSet{state: gates.Unproven, current: object, reason: reason}
 		case e.query.Name != "" || e.Manifest == nil:
 			return objectSet{state: gates.Unmanaged, current: object, reason: reason}

@@ -149,8 +149,8 @@ func (r *run) findLeftoversOf(
 			continue
 		}
 
-		standing, _ := r.in.Stamper.OwnershipOf(live[0], kind.GroupKind(), r.in.ResourceID)
-		if standing != stamp.Managed || r.isDiscoverable(of.transport, live[0]) {
+		ownership, _ := r.in.Stamper.OwnershipOf(live[0], kind.GroupKind(), r.in.ResourceID)
+		if ownership != stamp.Managed || r.isDiscoverable(of.transport, live[0]) {
 			continue
 		}
 

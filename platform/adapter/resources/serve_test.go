@@ -260,7 +260,7 @@ func TestMetrics(t *testing.T) {
 	}, nil)
 	id := uuid.NewString()
 
-	for i, wants := range [][]string{
+	for i, parts := range [][]string{
 		{
 			`events_processed_total{adapter_name="landing",status="failed"} 1`, `up{adapter_name="landing"} 1`,
 			`build_info{adapter_name="landing",framework_version="1.2.3",version="7"} 1`,
@@ -280,7 +280,7 @@ func TestMetrics(t *testing.T) {
 	} {
 		s.sendEvent(id, int32(i+1))
 
-		for _, want := range wants {
+		for _, want := range parts {
 			timing.WaitUntil(t, want, func() bool { return s.hasMetric(want) })
 		}
 	}

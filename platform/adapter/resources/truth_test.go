@@ -469,7 +469,7 @@ func (h *history) deleteUnproven() {
 	stamper := stamp.New(adapterName, newKeys(h, strings.Repeat("k", 32)))
 
 	for _, object := range h.listObjects() {
-		if standing, _ := stamper.OwnershipOf(object, object.GroupVersionKind().GroupKind(), h.id); standing != stamp.Managed {
+		if ownership, _ := stamper.OwnershipOf(object, object.GroupVersionKind().GroupKind(), h.id); ownership != stamp.Managed {
 			must.Do(h, env.Client.Delete(h.Context(), object))
 		}
 	}

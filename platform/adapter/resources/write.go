@@ -264,23 +264,23 @@ func (r *run) handleExisting(
 	}
 
 	live := objects[0]
-	standing, reason := r.in.Stamper.OwnershipOf(live, e.query.GVK.GroupKind(), r.in.ResourceID)
+	ownership, reason := r.in.Stamper.OwnershipOf(live, e.query.GVK.GroupKind(), r.in.ResourceID)
 	isVersion := slices.ContainsFunc(e.objects.versions, func(version *unstructured.Unstructured) bool {
 		return version.GetUID() == live.GetUID()
 	})
 
 	switch {
-	case standing == stamp.Managed && isVersion:
+	case ownership == stamp.Managed && isVersion:
 		return newPermanentError(ReasonManifest,
 			"create %s: a version with this name exists; with retention the manifest's name has to vary", ref)
-	case standing == stamp.Managed && live.GetDeletionTimestamp() != nil:
+	case ownership == stamp.Managed && live.GetDeletionTimestamp() != nil:
 		out.Pending, out.Reason = true, string(gates.ReasonDeletionPending)
 
 		return nil
-	case standing == stamp.Managed && e.query.Name == "":
+	case ownership == stamp.Managed && e.query.Name == "":
 		// Another program has changed the labels by which discovery finds the object.
 		return r.update(ctx, e, live, object, owner, out)
-	case standing == stamp.Managed:
+	case ownership == stamp.Managed:
 		return existsErr
 	default:
 		e.objects.current, e.objects.reason = live, reason

@@ -61,7 +61,7 @@ func (l *testCluster) findMismatch(objects map[string][]unstructured.Unstructure
 		"Job":           {"metadata", "annotations", adapter.AnnotationGeneration},
 		"ManifestWork":  {"metadata", "annotations", adapter.AnnotationGeneration},
 	}
-	wants := map[string]string{
+	wantByKind := map[string]string{
 		"Namespace": l.tier, "ResourceQuota": l.pods,
 		"Job": strconv.Itoa(int(generation)), "ManifestWork": strconv.Itoa(int(generation)),
 	}
@@ -70,9 +70,9 @@ func (l *testCluster) findMismatch(objects map[string][]unstructured.Unstructure
 		if !slices.ContainsFunc(objects[l.id], func(o unstructured.Unstructured) bool {
 			value, _, _ := unstructured.NestedString(o.Object, path...)
 
-			return o.GetKind() == kind && value == wants[kind] && o.GetName() != "copy-of-"+l.name
+			return o.GetKind() == kind && value == wantByKind[kind] && o.GetName() != "copy-of-"+l.name
 		}) {
-			return fmt.Sprintf("%s has no %s with %v = %s", l.name, kind, path, wants[kind])
+			return fmt.Sprintf("%s has no %s with %v = %s", l.name, kind, path, wantByKind[kind])
 		}
 	}
 

@@ -74,8 +74,8 @@ func TestWritesAreRefusedWithoutTheLease(t *testing.T) {
 
 	clock := clocktest.NewFakePassiveClock(time.Unix(1000, 0))
 	f := fence.New(clock, 15*time.Second)
-	world, lease := &answer{status: http.StatusOK}, &answer{status: http.StatusOK}
-	writes, election := f.GuardWrites(world), f.TrackRenewals(lease)
+	server, lease := &answer{status: http.StatusOK}, &answer{status: http.StatusOK}
+	writes, election := f.GuardWrites(server), f.TrackRenewals(lease)
 
 	pass := func(d time.Duration) { clock.SetTime(clock.Now().Add(d)) }
 
@@ -103,10 +103,10 @@ func TestWritesAreRefusedWithoutTheLease(t *testing.T) {
 		step.do()
 
 		for _, method := range []string{http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete} {
-			before := world.calls
+			before := server.calls
 			err := call(t, writes, method)
 
-			if refused := err != nil && world.calls == before; refused != step.refused {
+			if refused := err != nil && server.calls == before; refused != step.refused {
 				t.Errorf("%s: %s: %v", step.name, method, err)
 			}
 		}
