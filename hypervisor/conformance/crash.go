@@ -201,8 +201,8 @@ func (e *env) assertListEmpty() {
 	}
 }
 
-// ProgramCrashes does the same as CrashesAtEveryCall for a provider that is a program of its own. The program is killed
-// and started again, and the operator goes on with the same connection. The scenes run one after the other.
+// ProgramCrashes does the same as CrashesAtEveryCall for a provider that is a separate program. The program is killed
+// and started again, and the operator continues with the same connection. The scenes run one after the other.
 func ProgramCrashes[T Test[T]](t T, newHarness HarnessFunc[T]) {
 	t.Helper()
 

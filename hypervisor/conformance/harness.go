@@ -409,7 +409,6 @@ func (e *env) assertPrepared(c *claim) {
 	}
 }
 
-// assertKind checks the kind of the error.
 func (e *env) assertKind(err error, want hypervisor.Kind) {
 	e.Helper()
 

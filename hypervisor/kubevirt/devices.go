@@ -30,7 +30,6 @@ func buildDevices(shape hypervisor.Shape) (gpus []virtv1.GPU, others []virtv1.Ho
 	return gpus, others
 }
 
-// countDevices returns the number of the devices with the name that an instance has.
 func countDevices(spec *virtv1.VirtualMachineInstanceSpec, name string) int64 {
 	count := int64(0)
 

@@ -70,12 +70,12 @@ func (h *host) listUnaddressed() []domain {
 // askAddresses asks for the addresses of machines one after the other, because the guests decide how long it takes.
 func (h *host) askAddresses(ctx context.Context, s *session) {
 	due := h.listUnaddressed()
-	if len(due) == 0 || !h.asking.CompareAndSwap(false, true) {
+	if len(due) == 0 || !h.isReadingAddresses.CompareAndSwap(false, true) {
 		return
 	}
 
 	h.provider.goroutines.Go(func() {
-		defer h.asking.Store(false)
+		defer h.isReadingAddresses.Store(false)
 
 		for _, d := range due {
 			ip := h.askAddress(ctx, s, d)

@@ -107,7 +107,6 @@ func classifyLibvirtError(e golibvirt.Error) (hypervisor.Kind, string) {
 	}
 }
 
-// numberOf returns the code of an error.
 func numberOf(e golibvirt.Error) golibvirt.ErrorNumber {
 	return golibvirt.ErrorNumber(e.Code) //nolint:gosec // a small number
 }

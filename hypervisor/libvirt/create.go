@@ -140,7 +140,7 @@ func (p *Provider) newIDTakenError(m *machine) error {
 		"create machine: domain %s of host %s exists already and has another owner", m.name, m.host.config.Name)
 }
 
-// leaveID deletes the volumes of a machine that gets another ID, and returns the error that says so.
+// leaveID deletes the volumes of a machine whose ID is taken, and returns an IDTaken error.
 func (p *Provider) leaveID(ctx context.Context, m *machine) error {
 	ref := hypervisor.MachineRef{ID: m.spec.ID, Owner: m.spec.Owner}
 	if err := p.deleteVolumes(ctx, m.host, ref, p.progress.get(m.uuid)); err != nil {

@@ -193,7 +193,6 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	return append(out, p.listRemains(volumes)...), nil
 }
 
-// listVolumes lists the volumes of all hosts.
 func (p *Provider) listVolumes(ctx context.Context) (map[*host][]string, map[*host]error) {
 	type result struct {
 		host  *host

@@ -57,8 +57,8 @@ type host struct {
 	templates map[hypervisor.TemplateRef]cachedTemplate
 	addresses map[golibvirt.UUID]address
 
-	// asking is true while machines are asked for their addresses.
-	asking atomic.Bool
+	// isReadingAddresses is true while the guest agents return addresses.
+	isReadingAddresses atomic.Bool
 }
 
 // session is one connection to libvirtd.

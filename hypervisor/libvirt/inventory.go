@@ -40,8 +40,8 @@ type domain struct {
 	isOurs  bool
 	record  Record
 	started bool
-	// isTransient is true if libvirt forgets the domain when it is off. Then isDoubtful is true if nobody knows whether the
-	// machine has powered off or was deleted by somebody else.
+	// isTransient is true if libvirt removes the domain when it is off. isDoubtful is true if such a domain is gone, and it
+	// is unknown whether the machine powered off or somebody else deleted it.
 	isTransient, isDoubtful bool
 }
 
@@ -305,7 +305,6 @@ func (h *host) domains() map[golibvirt.UUID]domain {
 	return maps.Clone(h.inventory.domains)
 }
 
-// find returns a domain of the inventory.
 func (h *host) find(uuid golibvirt.UUID) (domain, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -315,7 +314,6 @@ func (h *host) find(uuid golibvirt.UUID) (domain, bool) {
 	return d, ok
 }
 
-// findName returns the domain of the inventory that has the name.
 func (h *host) findName(name string) (domain, bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -66,7 +66,6 @@ func (p *progress) get(uuid golibvirt.UUID) work {
 	return p.machines[uuid]
 }
 
-// update changes the progress of a machine.
 func (p *progress) update(uuid golibvirt.UUID, change func(*work)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

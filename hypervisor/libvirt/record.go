@@ -110,7 +110,6 @@ func (i identity) uuidPrefix() []byte {
 	return prefix
 }
 
-// machineUUID returns the UUID of a machine.
 func (i identity) machineUUID(id int, claimUID string) golibvirt.UUID {
 	return newMachineUUID(i.Hash(), id, claimUID)
 }
@@ -156,7 +155,6 @@ const (
 
 func (i identity) volumePrefix() string { return "hf-" + i.Hash() + "-" }
 
-// volumeName returns the name of a machine's volume.
 func (i identity) volumeName(id int, claimUID, suffix string) string {
 	return i.volumePrefix() + strconv.Itoa(id) + "-" + claimUID + suffix
 }

@@ -249,7 +249,6 @@ func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*ter
 	}
 }
 
-// findRunning returns the host and the domain of a running machine.
 func (p *Provider) findRunning(ctx context.Context, ref hypervisor.MachineRef) (*host, domain, error) {
 	h, d, err := p.locate(ctx, ref)
 	if err != nil {

@@ -38,7 +38,6 @@ func (h *host) createLinked(ctx context.Context, name string, t diskTemplate, si
 	return h.repairLinked(ctx, want)
 }
 
-// newLinked returns the volume for a linked clone of the template.
 func newLinked(name string, t diskTemplate, size int64) libvirtxml.StorageVolume {
 	out := newVolume(name, formatQCOW2, max(size, t.capacity))
 	out.BackingStore = &libvirtxml.StorageVolumeBackingStore{

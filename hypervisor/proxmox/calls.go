@@ -242,7 +242,6 @@ func (c *client) listTasksSince(ctx context.Context, node string, since int64) (
 		map[string]string{"source": "all", "since": strconv.FormatInt(since, 10)})
 }
 
-// listRunningTasks returns the running tasks of a node.
 func (c *client) listRunningTasks(ctx context.Context, node string) ([]listedTask, error) {
 	all, err := c.listTasks(ctx, "list the running tasks of node "+node, node, map[string]string{"source": "active"})
 

@@ -385,7 +385,7 @@ func (p *Provider) newBusyError(m *machine, reason, format string, args ...any) 
 	}
 }
 
-// start powers the machine on for the first and only time.
+// start powers the machine on for the first and only time, unless it is a standby machine.
 func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.MachineSpec) (hypervisor.State, error) {
 	if spec.Standby {
 		return hypervisor.StatePrepared, nil
@@ -393,6 +393,7 @@ func (p *Provider) start(ctx context.Context, m *machine, spec hypervisor.Machin
 
 	upid, err := p.client.changePower(ctx, m.node, m.id, "start")
 	if err != nil {
+		// After another error, the machine may have been started.
 		if !hypervisor.Is(err, hypervisor.Busy) && !hypervisor.Is(err, hypervisor.Rejected) {
 			p.invalidate(m)
 		}

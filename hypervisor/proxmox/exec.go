@@ -113,7 +113,6 @@ func (c *client) startCommand(ctx context.Context, m hypervisor.Machine, command
 	return started.PID, explainAgent(m, c.classify(operation, http.MethodPost, err))
 }
 
-// readCommand returns the status of a command.
 func (c *client) readCommand(ctx context.Context, m hypervisor.Machine, pid int) (execStatus, error) {
 	var out execStatus
 

@@ -223,7 +223,6 @@ func (p *Provider) clearDeletion(uid string, listedAt time.Time) {
 	}
 }
 
-// updatePlacement changes the placement of a machine.
 func (p *Provider) updatePlacement(m *machine, change func(*placement)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -309,7 +308,6 @@ func (p *Provider) invalidate(m *machine) {
 	m.phase, m.verifiedAt, m.invalidatedAt = phaseUnknown, time.Time{}, p.clock.Now()
 }
 
-// readConfig reads the machine's configuration.
 func (p *Provider) readConfig(ctx context.Context, m *machine) (vmConfig, error) {
 	return p.client.readConfig(ctx, m.node, m.id)
 }
@@ -483,7 +481,6 @@ func (p *Provider) setRunning(m *machine, since time.Time) {
 	p.watcher.watchMachine(m.owner, m.id, since, m.ip == "")
 }
 
-// hasReason reports whether an error has a reason.
 func hasReason(err error, reason string) bool {
 	e, ok := errors.AsType[*hypervisor.Error](err)
 

@@ -60,7 +60,6 @@ func ParseRecord(description string) (Record, error) {
 // identity.
 type identity struct{ hypervisor.Identity }
 
-// newRecord returns the ownership record of a machine.
 func (i identity) newRecord(id int, spec hypervisor.MachineSpec, now time.Time) Record {
 	return Record{Record: i.NewRecord(spec.Owner, spec.Network, now), VMID: id}
 }
@@ -71,7 +70,6 @@ func (i identity) owns(r Record, id int) bool { return i.HasWritten(r.Record) &&
 // isoPrefix returns the prefix of the names of this operator's ISOs.
 func (i identity) isoPrefix() string { return "hf-" + i.Hash() + "-" }
 
-// isoName returns the file name of a claim's ISO.
 func (i identity) isoName(claimUID string) string {
 	return i.isoPrefix() + sanitizeName(claimUID) + ".iso"
 }

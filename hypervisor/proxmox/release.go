@@ -59,9 +59,9 @@ func (p *Provider) selectRelease(ctx context.Context, templates []resource, ref 
 	return byName[newest], err
 }
 
-// findNewestName returns the name of the release that was created last, and of equals the last by name. A copy of
-// a template on another node may be younger than the next release, so the oldest copy counts. Templates whose
-// node does not respond are skipped.
+// findNewestName returns the name of the newest release. names are sorted, and the last one wins if several releases have
+// the same creation time. The creation time of a release is that of its oldest copy, because somebody may copy a
+// template to another node after the next release was created. Templates whose node does not respond are skipped.
 func (p *Provider) findNewestName(ctx context.Context, names []string, byName map[string][]resource) (string, error) {
 	var (
 		newest     string

@@ -262,8 +262,8 @@ func templateSource(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alp
 	return ""
 }
 
-// formatTags returns sorted tags in the notation of NamespaceAccess.Templates. The prefix distinguishes them from names
-// and IDs: whoever may use a template by its name may not use every template with a tag of this name.
+// formatTags returns sorted tags in the notation of NamespaceAccess.Templates. The prefix distinguishes tags from names
+// and IDs: the permission to use the template with a name is not the permission to use all templates with an equal tag.
 func formatTags(tags []string) string {
 	return "tags:" + strings.Join(slices.Sorted(slices.Values(tags)), ",")
 }

@@ -80,7 +80,6 @@ func (s *suite) probe(ctx context.Context) error {
 	}
 }
 
-// newHarness returns the harness of a new case.
 func (s *suite) newHarness(t *runner.T) conformance.Harness {
 	var prepared *providerpb.Case
 
