@@ -100,7 +100,6 @@ func markOf(claim *v1alpha1.MachineClaim, entry Entry) (mark, bool) {
 	return out, true
 }
 
-// observedNetwork returns the network of a claim's machine.
 func observedNetwork(claim *v1alpha1.MachineClaim, entry Entry) string {
 	if info := claim.Status.NetworkInfo; info != nil && info.AddressNetwork != "" {
 		return info.AddressNetwork
@@ -133,7 +132,6 @@ func restoreMark(b *pools.AddressRegistry, entry Entry, claim *v1alpha1.MachineC
 	return nil
 }
 
-// entryOfClaim returns the entry of a claim's template.
 func (r *TemplateRegistry) entryOfClaim(claim *v1alpha1.MachineClaim) Entry {
 	entry, _ := r.EntryOf(types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name})
 
@@ -285,7 +283,7 @@ func (c *ClaimReconciler) holdUnknown(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// isUnknown returns whether the claim's machine exists and has addresses that nobody knows.
+// isUnknown returns whether the claim's machine exists and has unknown addresses.
 func isUnknown(claim *v1alpha1.MachineClaim) bool {
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 

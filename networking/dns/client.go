@@ -35,7 +35,6 @@ type Client struct {
 	listingsByZone map[string]*zoneListings
 }
 
-// newClient returns a client for a service.
 func newClient(kind string, service Service, redact log.Redactor, timer clock.Clock, calls *metrics.CallMetrics) *Client {
 	return &Client{
 		service: service, kind: kind, redact: redact, clock: timer, calls: calls, listingsByZone: map[string]*zoneListings{},
@@ -189,7 +188,7 @@ func (c *Client) callService(ctx context.Context, operation, description string,
 }
 
 // apply makes the changes in a zone. It adds ownership records before their records and deletes them after
-// their records, so a crash leaves no record of ours without an ownership record. It deletes records even
+// their records, so a crash leaves none of our records without an ownership record. It deletes records even
 // if adding records failed.
 func (c *Client) apply(ctx context.Context, zone string, todo changes) error {
 	added := c.Add(ctx, zone, todo.addOwnership)

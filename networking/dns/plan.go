@@ -89,7 +89,6 @@ func (l *Listing) ownershipRecordsFor(name string) []ownershipRecord {
 	return found
 }
 
-// belongsTo returns whether an ownership record belongs to the owner.
 func (m ownershipRecord) belongsTo(owner Owner) bool {
 	return m.operator == encodeID(owner.Operator) && m.uid == encodeID(owner.UID)
 }

@@ -136,7 +136,6 @@ type Listing struct {
 	names map[string][]entry
 }
 
-// newListing returns a listing with a zone's records by name.
 func newListing(zone string, records []libdns.Record) *Listing {
 	listing := &Listing{zone: canonicalName(zone), names: map[string][]entry{}}
 

@@ -94,7 +94,6 @@ type scope struct {
 	access *access
 }
 
-// owner returns the owner of the records.
 func (s *scope) owner() Owner {
 	claim := s.reg.Spec.Claim
 

@@ -245,7 +245,6 @@ func (s *scope) updateRecords(zone string, desired []v1alpha1.DNSRecord, todo ch
 	})
 }
 
-// formatRecords returns a text with the records.
 func formatRecords(records []v1alpha1.DNSRecord) string {
 	if len(records) == 0 {
 		return "no records"

@@ -61,7 +61,6 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 	return step.Done()
 }
 
-// createVM creates the VirtualMachine.
 func (s *scope) createVM(ctx context.Context) step.Result {
 	vm, err := kubevirt.NewVirtualMachine(s.machine, s.network.name, s.network.format)
 	if err != nil {

@@ -126,7 +126,6 @@ func (c machineChange) String() string {
 	return fmt.Sprintf("creating %s, deleting %d", english.Plural(c.create, "machine", ""), len(c.delete))
 }
 
-// excludeDeleting returns the machines that are not being deleted.
 func excludeDeleting(machines []v1alpha1.KubevirtMachine) []v1alpha1.KubevirtMachine {
 	out := make([]v1alpha1.KubevirtMachine, 0, len(machines))
 

@@ -150,7 +150,7 @@ func (b *AddressRegistry) Release(owner string) []alloc.Assignment {
 		callbacks []func()
 	)
 
-	callbacks = b.markRead(owner)
+	callbacks = b.markRead(owner) // an owner without addresses no longer has unknown ones
 
 	for name, n := range b.networks {
 		n.dequeue(owner)

@@ -227,7 +227,6 @@ func summarize(findings []finding, m *subject) (status metav1.ConditionStatus, r
 	return metav1.ConditionFalse, first.reason, message
 }
 
-// formatAddresses returns a text with the addresses.
 func formatAddresses(addrs []netip.Addr) string {
 	texts := make([]string, 0, len(addrs))
 	for _, addr := range addrs {

@@ -71,7 +71,6 @@ type Reconciler struct {
 
 // subject is a machine to check.
 type subject struct {
-	// object is the object of the machine.
 	object claimstatus.Machine
 	// cluster has the settings that apply. If it is nil, the reconciler does not change the machine's
 	// condition, so the last result stays readable.
