@@ -103,7 +103,6 @@ func (l Letter) toDeadLetter(subscription string) (cloudevents.Event, amqp.Table
 	return event, header
 }
 
-// publishDeadLetter publishes an event as a dead letter.
 func (b *Broker) publishDeadLetter(ctx context.Context, topic, subscription string, l Letter) error {
 	event, header := l.toDeadLetter(subscription)
 

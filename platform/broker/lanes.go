@@ -369,7 +369,6 @@ func (q *Queue) acknowledge(item *delivery) {
 	}
 }
 
-// logFor returns the logger for an event.
 func (q *Queue) logFor(item *delivery) *slog.Logger {
 	return q.Log.With("event", item.Event.ID(), "key", orderingKey(item.Event))
 }

@@ -273,7 +273,8 @@ func (l *Lease) setHolder(holder string) {
 	}
 }
 
-// setExpiry stores when the lease ends, and says so if this process thereby becomes the leader or stops being it.
+// setExpiry stores when the lease ends. If this process becomes the leader or stops being the leader, setExpiry logs this and
+// wakes everyone who waits for such a change.
 func (l *Lease) setExpiry(expiry time.Time) {
 	l.mu.Lock()
 	l.expiry = expiry
@@ -301,7 +302,6 @@ func (l *Lease) setExpiry(expiry time.Time) {
 	l.OnChange(isHeld)
 }
 
-// release releases the lease.
 func (l *Lease) release() {
 	l.mu.Lock()
 	isHeld := l.isLeading

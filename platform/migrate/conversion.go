@@ -220,7 +220,7 @@ func only(hint string, accepted ...any) rule {
 	}
 }
 
-// ignore leaves a value out without a word, because another rule reads it.
+// ignore omits a value without reporting it, because another rule reads it.
 func ignore(*conversion, strictyaml.Path, any) {}
 
 func contains(values []any, value any) bool {

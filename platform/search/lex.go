@@ -128,5 +128,4 @@ func newLexError(text string, offset int) error {
 	}
 }
 
-// columnAt returns the column of the character at an offset.
 func columnAt(text string, offset int) int { return utf8.RuneCountInString(text[:offset]) + 1 }

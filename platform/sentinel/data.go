@@ -27,7 +27,6 @@ var errList = errors.New("write a string with a CEL expression, a map, a number 
 // events have only the fields that every event has.
 type data struct{ tree map[string]any }
 
-// compileData compiles message_data.
 func compileData(source map[string]any) (*data, error) {
 	if len(source) == 0 {
 		return &data{}, nil

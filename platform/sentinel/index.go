@@ -46,8 +46,9 @@ type entry struct {
 	// excludedGeneration is a generation whose event no adapter can handle. It is 0 if there is
 	// none.
 	excludedGeneration int32
-	// isRestored is true if the API may have gone back to an earlier state, in which the same generation has
-	// another content, and no event was sent since then. hasDroppedReports is true if the API says so.
+	// isRestored is true if the API may have returned to an earlier state, in which the same generation has
+	// another content, and no event was sent since then. hasDroppedReports is true if the resource's condition says that
+	// the API has dropped its reports.
 	isRestored, hasDroppedReports bool
 
 	// isQueued is true while the resource is in the queue, isSending while its event is being sent.

@@ -114,7 +114,6 @@ func validateQuery(r *http.Request, route *routers.Route) error {
 	return problems.err()
 }
 
-// convertContractErrors converts a validation error to errors by field.
 func convertContractErrors(err error) []entity.FieldError {
 	root := ""
 

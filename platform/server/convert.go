@@ -89,7 +89,6 @@ func (s *Server) newBody(r store.Resource) resourceBody {
 	return resourceBody{out, r.Spec}
 }
 
-// newResponse returns the response with a resource and its ETag.
 func (s *Server) newResponse(status int, r store.Resource) (response, error) {
 	body, err := s.toAPI(r)
 

@@ -66,7 +66,6 @@ func (s selection) add(parts []string) {
 	child.add(parts[1:])
 }
 
-// selectFrom returns the selected fields of a value.
 func (s selection) selectFrom(value any) any {
 	if s == nil {
 		return value

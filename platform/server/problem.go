@@ -143,7 +143,6 @@ func toProblem(err error) *Error {
 	}
 }
 
-// writeProblem responds with a problem.
 func writeProblem(w http.ResponseWriter, r *http.Request, apiErr *Error, now time.Time) {
 	body := openapi.Problem{
 		Code: apiErr.Code.ID, Detail: apiErr.Detail, Instance: r.URL.Path, Status: apiErr.Code.Status,

@@ -151,7 +151,6 @@ func (s *Server) load() error {
 	return errors.Join(problems...)
 }
 
-// registerRoutes registers the routes.
 func (s *Server) registerRoutes() error {
 	s.routes = &mux{ServeMux: http.NewServeMux(), server: s}
 	HandlerWithOptions(s, StdHTTPServerOptions{

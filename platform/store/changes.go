@@ -189,7 +189,6 @@ func (s *Store) waitForChange(ctx context.Context, deadline <-chan time.Time, wa
 	}
 }
 
-// readCurrentCursor returns the current cursor.
 func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 	var current db.FeedPositionRow
 

@@ -82,7 +82,7 @@ func (s *Store) checkServer(ctx context.Context, conn *pgx.Conn) error {
 
 	switch known, _ := s.incarnation.known(); {
 	case sqlState(err) == codeUndefinedFunction:
-		// The schema is that of an earlier version. Ping says so.
+		// The schema is that of an earlier version. Ping reports this.
 		return nil
 	case err != nil:
 		return fmt.Errorf("read identity of the database's server: %w", err)
@@ -94,7 +94,7 @@ func (s *Store) checkServer(ctx context.Context, conn *pgx.Conn) error {
 }
 
 // handleRestore drops the reports after a query has found that the database was restored from a dump. It returns
-// false if this is not done when ctx ends. Then it goes on in the background.
+// false if ctx ends before the reports are dropped, and then continues in the background.
 func (s *Store) handleRestore(ctx context.Context) bool {
 	done := s.incarnation.group.DoChan("", func() (any, error) {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), dropTimeout)

@@ -89,7 +89,6 @@ func (s *session) sendTogether(ctx context.Context, queries ...func(*db.Queries)
 	return results.Close()
 }
 
-// commit commits the transaction.
 func (s *session) commit(ctx context.Context) error {
 	s.pending.Queue("commit")
 

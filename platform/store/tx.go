@@ -343,7 +343,7 @@ func (tx *Tx) SetReferences(ctx context.Context, id string, references map[strin
 // references with the kinds of their targets.
 func (tx *Tx) addReferences(ctx context.Context, id string, references map[string][]Ref) (map[string][]Ref, error) {
 	if len(references) == 0 {
-		return nil, nil //nolint:nilnil // no references are a nil map everywhere
+		return nil, nil //nolint:nilnil // a resource without references has a nil map
 	}
 
 	targets, err := tx.lockTargets(ctx, references)

@@ -115,12 +115,10 @@ func actWith(answer string, verb Verb, reason Reason) branch {
 	return branch{answer: answer, end: &end{outcome: Act, reason: reason, verb: verb, prune: prune}}
 }
 
-// gateNode returns a node that branches on the value of a gate.
 func gateNode(name, question string, unset Value, valueOf func(State) Value, branches ...branch) node {
 	return node{name, question, func(s State) string { return valueOf(s).String() }, branches, unset.String()}
 }
 
-// boolNode returns a node that branches on yes or no.
 func boolNode(name, question string, holds func(State) bool, branches ...branch) node {
 	return choiceNode(name, question, func(s State) string {
 		if holds(s) {
@@ -170,12 +168,12 @@ func removalNodes() []node {
 		boolNode(root, "was the object detached before?",
 			func(s State) bool { return s.Object == Detached || s.Object == DetachedUnproven },
 			branchTo(yes, "released"), branchTo(no, "unproven")),
-		boolNode("released", "is this proven, and is the resource being deleted?",
+		boolNode("released", "is the detachment proven, and is the resource being deleted?",
 			func(s State) bool { return s.Object == Detached && s.ResourceDeleting },
 			skipAll(yes, ReasonDetached), branchTo(no, "stillDetached")),
 		gateNode("stillDetached", "lifecycle.detach.when", False, func(s State) Value { return s.Detach },
 			skipAll("true", ReasonDetached), failWith("error", ReasonGate), failWith("false", ReasonDetached)),
-		boolNode("unproven", "does the object have marks of this adapter that prove nothing?",
+		boolNode("unproven", "does the object have marks of this adapter, but no valid identity?",
 			func(s State) bool { return s.Object == Unproven },
 			failWith(yes, ReasonUnproven), branchTo(no, "foreign")),
 		boolNode("foreign", "is the object unmanaged, and is the resource being deleted?",

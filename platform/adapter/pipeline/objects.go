@@ -12,7 +12,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
-// runResources runs the resources phase.
 func (r *run) runResources(ctx context.Context) {
 	if len(r.p.Task.Resources) == 0 {
 		return

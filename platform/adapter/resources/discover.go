@@ -45,7 +45,6 @@ func (s objectSet) findVersion(name string) *unstructured.Unstructured {
 	return nil
 }
 
-// setQuery renders the query of an entry.
 func (r *run) setQuery(ctx context.Context, e *newEntry) error {
 	query, err := r.renderQuery(e.Discovery)
 	if err == nil {
@@ -150,7 +149,6 @@ func (r *run) classify(e *newEntry, objects []*unstructured.Unstructured) object
 	return r.classifyUnmanaged(e, others)
 }
 
-// newManaged returns the objectSet of managed objects.
 func newManaged(current *unstructured.Unstructured, versions []*unstructured.Unstructured) objectSet {
 	state := gates.Managed
 	if current.GetDeletionTimestamp() != nil {

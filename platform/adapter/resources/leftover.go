@@ -50,7 +50,6 @@ func (k *Kinds) Add(transportName string, kind schema.GroupVersionKind) {
 	k.kinds[transportName].Insert(kind)
 }
 
-// list returns the kinds of a transport.
 func (k *Kinds) list(transportName string) []schema.GroupVersionKind {
 	if k == nil {
 		return nil
@@ -170,8 +169,9 @@ func (r *run) findLeftoversOf(
 	return nil
 }
 
-// mayHaveUnlabeled reports whether an entry of the kind has no object, and may have one that its discovery does not find
-// without the label of the adapter. The first generation of a resource has none.
+// mayHaveUnlabeled reports whether there may be an object of this kind that the discovery did not find because the object
+// has lost the label of the adapter. This is possible if the discovery of an entry found no object, and the entry finds its
+// objects by labels or under changing names. The first generation of a resource has no earlier objects.
 func (r *run) mayHaveUnlabeled(transportName string, kind schema.GroupVersionKind) bool {
 	return r.in.Generation > 1 && slices.ContainsFunc(r.entries, func(e *newEntry) bool {
 		return e.Transport == transportName && e.query.GVK == kind && e.Manifest != nil && e.objects.state == gates.Absent &&

@@ -98,7 +98,6 @@ type Outcome struct {
 	Error string `json:"error,omitempty"`
 }
 
-// setFailure changes the outcome to a failure.
 func (o *Outcome) setFailure(reason string, err error) {
 	o.Outcome, o.Reason, o.Err = gates.Fail, reason, err
 	o.Error, o.Message = err.Error(), err.Error()

@@ -97,7 +97,6 @@ func newMeters(
 	return m, nil
 }
 
-// observeEvent counts and times an event.
 func (m *meters) observeEvent(result *pipeline.Result, duration time.Duration) {
 	m.events.WithLabelValues(string(result.Status)).Inc()
 	m.duration.Observe(duration.Seconds())

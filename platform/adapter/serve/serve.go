@@ -207,7 +207,6 @@ func (s *server) checkReady(ctx context.Context) error {
 	return s.CheckClusters(ctx)
 }
 
-// handle handles an event of the source.
 func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
 	start := s.Clock.Now()
 	result := s.runPipeline(ctx, event)

@@ -36,7 +36,6 @@ type blockError struct {
 // Error returns the line and the message.
 func (e *blockError) Error() string { return fmt.Sprintf("line %d%s", e.line, e.message) }
 
-// render renders the block to an object.
 func (b *block) render(vars map[string]any) (map[string]any, error) {
 	text, err := b.Render(vars)
 	if err != nil {

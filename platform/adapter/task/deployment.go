@@ -143,7 +143,6 @@ func validate(d *adapter.Deployment) error {
 	return errors.Join(c...)
 }
 
-// checkEvents checks the source of events.
 func (c *keyErrors) checkEvents(d *adapter.Deployment) {
 	e := &d.Events
 

@@ -95,7 +95,6 @@ func (l *loader) declareNames() {
 	}
 }
 
-// declareVariable declares the name of a variable.
 func (l *loader) declareVariable(keyPath strictyaml.Path, name, description string) {
 	switch {
 	case name == "":

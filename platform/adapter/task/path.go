@@ -45,7 +45,6 @@ func (p Path) Lookup(vars map[string]any) (value any, ok bool) {
 	return value, value != nil
 }
 
-// paramTypes returns the types of params.
 func paramTypes() []string { return []string{"string", "int", "int64", "float", "float64", "bool"} }
 
 // Convert converts a string to the type of a param. It returns values that are not strings

@@ -302,7 +302,6 @@ func (l *loader) compileOwner(keyPath strictyaml.Path, in *adapter.Resource, out
 	}
 }
 
-// compileRetention compiles the retention of an entry.
 func (l *loader) compileRetention(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	childPath := keyPath.Append("retention")
 	retention := &Retention{HistoryLimit: in.Retention.HistoryLimit, TTL: l.parseDuration(childPath.Append("ttl"), in.Retention.TTL)}
