@@ -275,19 +275,19 @@ func readyRows() []row {
 	balancer := func(address string) func(*controlPlane) {
 		return func(p *controlPlane) { p.service.Spec.Type, p.address = corev1.ServiceTypeLoadBalancer, address }
 	}
-	says := func(name, status string) func(*controlPlane) {
+	setCondition := func(name, status string) func(*controlPlane) {
 		return func(p *controlPlane) { p.conditions[name] = status }
 	}
 	fix := func(w *fixture, b *v1alpha1.DPFHCPBridge) { w.simulateReadyHyperShift(b) }
 	exposure, nodes, ready := v1alpha1.ConditionServiceExposureReady, v1alpha1.ConditionNodePoolReady, v1alpha1.ConditionReady
 	infrastructure, control := v1alpha1.ReasonWaitingForInfrastructure, v1alpha1.ReasonWaitingForControlPlane
 	provisioning, failed, invalid := v1alpha1.PhaseProvisioning, v1alpha1.PhaseFailed, v1alpha1.ReasonValidationFailed
-	refused := func(says, reason string) row {
+	refused := func(condition, reason string) row {
 		return row{
 			name: "HyperShift says " + reason, afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
-				w.simulateHyperShift(b, newBlockedControlPlane(says, reason))
+				w.simulateHyperShift(b, newBlockedControlPlane(condition, reason))
 			},
-			condition: ready, want: "False ValidationFailed", message: says + ": it says " + reason, ready: invalid, phase: failed, fix: fix,
+			condition: ready, want: "False ValidationFailed", message: condition + ": it says " + reason, ready: invalid, phase: failed, fix: fix,
 		}
 	}
 
@@ -312,7 +312,7 @@ func readyRows() []row {
 			message: "has not reported the state", ready: control, phase: provisioning, fix: fix,
 		},
 		{
-			name: "not available yet", afterCreate: play(says("Available", "False KubeAPIServer")), condition: ready, want: "False WaitingForControlPlane",
+			name: "not available yet", afterCreate: play(setCondition("Available", "False KubeAPIServer")), condition: ready, want: "False WaitingForControlPlane",
 			message: "it says KubeAPIServer", ready: control, phase: provisioning, fix: fix,
 		},
 		{
@@ -337,7 +337,7 @@ func readyRows() []row {
 			name: "not available any more", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				w.simulateReadyHyperShift(b)
 				w.waitForPhase(b, v1alpha1.PhaseReady)
-				play(says("Available", "False KubeAPIServer"))(w, b)
+				play(setCondition("Available", "False KubeAPIServer"))(w, b)
 			},
 			condition: ready, want: "False APIServerUnreachable", message: "no longer available", ready: "APIServerUnreachable", phase: v1alpha1.PhaseFailed, fix: fix,
 		},
@@ -345,7 +345,7 @@ func readyRows() []row {
 			name: "degraded", afterCreate: func(w *fixture, b *v1alpha1.DPFHCPBridge) {
 				w.simulateReadyHyperShift(b)
 				w.waitForPhase(b, v1alpha1.PhaseReady)
-				play(says("Degraded", "True UnavailableReplicas"))(w, b)
+				play(setCondition("Degraded", "True UnavailableReplicas"))(w, b)
 			},
 			condition: v1alpha1.ConditionHostedClusterDegraded, want: "True UnavailableReplicas", message: "it says UnavailableReplicas",
 			ready: control, phase: failed, fix: fix,

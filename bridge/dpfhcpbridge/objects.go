@@ -45,7 +45,6 @@ func (r *Reconciler) getObject(
 	return object, nil
 }
 
-// isOwn returns whether an object belongs to this bridge.
 func (s *scope) isOwn(object client.Object) bool { return belongsTo(object, s.bridge) }
 
 // belongsTo returns whether an object belongs to a bridge: by its controller reference, by the bridge's UID in

@@ -155,7 +155,6 @@ func (r *Reconciler) enqueueAll(ctx context.Context) error {
 	return nil
 }
 
-// findBridges returns requests for the bridges with the value in the index.
 func (r *Reconciler) findBridges(ctx context.Context, index, value string) []reconcile.Request {
 	return watch.ListRequests[*v1alpha1.DPFHCPBridge](ctx, r.Client, &v1alpha1.DPFHCPBridgeList{}, nil,
 		client.MatchingFields{index: value})
@@ -258,7 +257,6 @@ func findControllingBridge(_ context.Context, obj client.Object) []reconcile.Req
 	return []reconcile.Request{{NamespacedName: client.ObjectKey{Namespace: obj.GetNamespace(), Name: owner.Name}}}
 }
 
-// findLabeledBridge returns a request for the bridge that an object belongs to by its labels.
 func findLabeledBridge(_ context.Context, obj client.Object) []reconcile.Request {
 	labels := obj.GetLabels()
 	if labels[hypershift.LabelName] == "" || labels[hypershift.LabelNamespace] == "" {

@@ -136,7 +136,7 @@ func (k *Kind) releaseOrderedServer(
 	return step.Done()
 }
 
-// releaseServer wipes the server, so that no data of ours stays on its disk, and then releases it.
+// releaseServer wipes the server, so that none of our data stays on its disk, and then releases it.
 // It is called until its result is done.
 func (k *Kind) releaseServer(ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine) step.Result {
 	server, err := api.Get(ctx, mac.Status.ServerID)
@@ -194,7 +194,7 @@ func (k *Kind) finishRelease(
 	return clearServer(mac)
 }
 
-// needsWipe returns true if the server's disk may hold data of ours.
+// needsWipe returns true if the server's disk may contain our data.
 func needsWipe(mac *v1alpha1.ScalewayAppleSiliconMachine) bool {
 	return mac.Status.Bootstrapped || mac.Status.BootstrapAttempts > 0 || mac.Status.Push != nil || mac.Status.SSHHostKey != ""
 }

@@ -54,7 +54,6 @@ func isStatusLost(host Object, marks Marks) bool {
 		(marks.isOn(host) || controllerutil.ContainsFinalizer(host, v1alpha1.FinalizerHost))
 }
 
-// isOn returns whether a host has one of the marks.
 func (m Marks) isOn(host Object) bool {
 	for annotation := range m {
 		if host.GetAnnotations()[annotation] != "" {
@@ -65,7 +64,6 @@ func (m Marks) isOn(host Object) bool {
 	return false
 }
 
-// marksOf returns the marks of a host.
 func (r *Reconciler) marksOf(host Object) Marks {
 	out := newMarks(host)
 	maps.Copy(out, r.Kind.Marks(host))

@@ -201,7 +201,7 @@ func (d *Dialer) dial(ctx context.Context, target Target, auth []cryptossh.AuthM
 }
 
 // dialAddress connects to one address, with the given number of attempts, verifies the host key and logs in. A host
-// presents one of its keys in a handshake. If it is not the pinned one, the host is asked for its keys of other types.
+// presents one of its keys in a handshake. If this is not the pinned key, dialAddress tries the keys of other types.
 func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptossh.AuthMethod, attempts int) (*Conn, error) {
 	algorithms := target.algorithms()
 

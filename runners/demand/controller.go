@@ -261,8 +261,8 @@ func (r *JobReconciler) deleteJob(ctx context.Context, job *v1alpha1.RunnerJob) 
 	return r.Logs.Delete(ctx, job.Namespace, job.Status.Logs)
 }
 
-// completionTime returns when a completed job ended. If the platform reported no time, it returns
-// when the operator received or created the job.
+// completionTime returns when a completed job ended, as reported by the platform. It returns the time at which the
+// operator received or created the job if that time is later, or if the platform reported no time.
 func completionTime(job *v1alpha1.RunnerJob) time.Time {
 	timestamp := job.CreationTimestamp.Time
 	if job.Spec.ReceivedAt != nil {

@@ -451,7 +451,6 @@ func (p *plan) explainSteady(out *Decision) {
 	}
 }
 
-// maxReplicas returns the pool's scaling.maxReplicas.
 func (p *plan) maxReplicas() int { return max(p.in.poolMax, p.in.Max) }
 
 // requeueAfter returns the delay until the decision changes because of the time alone; zero means never.

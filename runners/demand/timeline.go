@@ -140,7 +140,6 @@ func (t *timelineBuilder) timeOrNow(kind v1alpha1.JobMoment) time.Time {
 	return t.Now
 }
 
-// addPlatformEvents adds the events that the platform reports.
 func (t *timelineBuilder) addPlatformEvents() {
 	if timestamp := t.Job.QueuedAt; timestamp != nil {
 		t.set(v1alpha1.MomentQueued, timestamp.Time, "")

@@ -217,7 +217,6 @@ func decodeRequest(w http.ResponseWriter, r *http.Request) (guest.DevIDRequest, 
 	return request, nil
 }
 
-// encodeChain encodes the certificate chain in PEM.
 func encodeChain(certificate devid.Certificate) string {
 	var out strings.Builder
 	for _, der := range certificate.Chain {

@@ -125,7 +125,6 @@ func (c *circuitBreakers) admit(cause string, claim types.NamespacedName, now ti
 	return remaining, breaker.lastMessage
 }
 
-// recordAttempts stores the attempts of a claim.
 func (c *circuitBreakers) recordAttempts(claim types.NamespacedName, record attemptRecord) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

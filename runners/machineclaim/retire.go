@@ -111,7 +111,6 @@ func (r *claimSet) has(claim *v1alpha1.MachineClaim) bool {
 	return r.claims[client.ObjectKeyFromObject(claim)] == claim.UID
 }
 
-// forget removes a claim from the set.
 func (r *claimSet) forget(name types.NamespacedName) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

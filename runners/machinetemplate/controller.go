@@ -75,7 +75,6 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// enqueueTemplates enqueues the templates of a cluster.
 func (r *Reconciler) enqueueTemplates(ctx context.Context, cluster client.Object) []reconcile.Request {
 	return watch.ListRequests(ctx, r.Client, &v1alpha1.HypervisorMachineTemplateList{},
 		func(template *v1alpha1.HypervisorMachineTemplate) bool {

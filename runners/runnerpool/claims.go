@@ -140,17 +140,17 @@ func (s *scope) createClaim(ctx context.Context, request machineRequest) error {
 	return fmt.Errorf("create claim %s: %w", claim.Name, err)
 }
 
-// isRejected reports whether the API server has certainly not created an object. It returns false for a timeout, an
-// internal error and a broken connection, after which nobody knows. It also returns false for an object that exists
-// already: the client repeats a request after some errors, and the first attempt may have created the object.
+// isRejected reports whether it is certain that the API server has not created an object. After a timeout, an internal error
+// or a broken connection, the API server may have created it. It may also have created it if the error is AlreadyExists: the
+// client repeats a request after some errors, and the first attempt may have succeeded.
 func isRejected(err error) bool {
 	known, ok := errors.AsType[*apierrors.StatusError](err)
 	if !ok || apierrors.IsAlreadyExists(err) {
 		return false
 	}
 
-	// Webhooks are called before an object is stored. Only the text of the error tells (k8s.io/apiserver,
-	// pkg/util/webhook).
+	// The API server calls webhooks before it stores an object. Only the text distinguishes this internal error from
+	// others (k8s.io/apiserver, pkg/util/webhook).
 	if apierrors.IsInternalError(err) && strings.Contains(err.Error(), "failed calling webhook") {
 		return true
 	}

@@ -246,7 +246,6 @@ func isWaitingForAddress(claim *v1alpha1.MachineClaim) bool {
 	}
 }
 
-// isStarted reports whether the machine of a claim was started.
 func isStarted(claim *v1alpha1.MachineClaim) bool {
 	return claim.Status.Times != nil && claim.Status.Times.Started != nil
 }

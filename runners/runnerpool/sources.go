@@ -211,8 +211,8 @@ func filterByImage(sources []source, template string) []source {
 // It returns nil if no source is usable.
 //
 // It chooses sources whose cluster recently had no capacity last. With the strategy Pack it then
-// chooses the first source in the pool's spec, otherwise the source with the fewest machines of the
-// pool and of equals the first in the spec. It is pure.
+// chooses the first source in the pool's spec. Otherwise it chooses the source with the fewest machines of the
+// pool, and the first in the spec if several have the fewest. It is pure.
 func chooseSources(strategy string, sources []source, n int) []*source {
 	candidates := make([]source, 0, len(sources))
 	order := map[string]int{}

@@ -250,7 +250,7 @@ func newProgram(label, dest string, content plan.Content, restarts string) plan.
 	return part
 }
 
-// newHelper returns a part that is a script of ours that stays on the host.
+// newHelper returns a part that installs one of our scripts on the host.
 func newHelper(label, dest string, text plan.Content, restarts string) plan.Part {
 	part := parts.NewFile(label, plan.File, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootWheel}, text)
 	part.Reapplies = []string{restarts}
