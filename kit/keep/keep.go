@@ -123,8 +123,8 @@ func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.N
 	return k.record(ctx, obj, desired)
 }
 
-// Report returns the result of the step that reports an error of Keep. An object that needs a Secret that is being
-// deleted waits for another one. If the operator has no permission to keep a Secret, the object goes on.
+// Report returns the result of the step that reports an error of Keep. If a Secret is being deleted, the object waits for
+// another Secret. If the operator has no permission to keep a Secret, the object has a warning and its steps continue.
 func Report(obj step.Object, err error) step.Result {
 	switch {
 	case err == nil:
@@ -140,8 +140,8 @@ func Report(obj step.Object, err error) step.Result {
 	}
 }
 
-// ReleaseStep is the last step of the deletion of an object, which has given everything back. It writes the status,
-// which says so, before it calls Release.
+// ReleaseStep is the last step of the deletion of an object, after the object has returned everything. It writes the
+// status, which records this, before it calls Release.
 func (k *Keeper) ReleaseStep(ctx context.Context, obj client.Object) step.Result {
 	if err := step.SaveStatus(ctx); err != nil {
 		return step.Fail(err)
@@ -173,7 +173,7 @@ func (k *Keeper) Release(ctx context.Context, obj client.Object) error {
 	return nil
 }
 
-// readRecord returns the Secrets that an object keeps. An entry without a name stands for the role of a namespace.
+// readRecord returns the Secrets that an object keeps. An entry without a name means the role of a namespace.
 func readRecord(obj metav1.Object) []types.NamespacedName {
 	var out []types.NamespacedName
 

@@ -6,6 +6,6 @@
 //
 // Names have the form hyperfleet_SUBSYSTEM_WHAT_UNIT. Units are seconds and bytes. No label
 // contains an address, a text from outside, or the name of an object of which many may exist. Names
-// of pools, clusters, nodes and the like are limited by LabelLimiter. Names of repositories and
+// of pools, clusters, nodes and similar objects are limited by LabelLimiter. Names of repositories and
 // workflows, which are labels because users ask for them, are also limited.
 package metrics

@@ -54,8 +54,9 @@ func ParseLeaseName(name string) (areas []string, shard string, ok bool) {
 	return areas, shard, true
 }
 
-// NewLabels returns the labels of the Lease of an operator that serves the namespaces. It returns nil for an operator
-// that serves all namespaces.
+// NewLabels returns the labels of the Lease of an operator that serves the namespaces. The value of each label is a digest of
+// all namespaces, by which ParseLabels recognizes labels of an earlier configuration. NewLabels returns nil for an operator that
+// serves all namespaces.
 func NewLabels(namespaces []string) map[string]string {
 	if len(namespaces) == 0 {
 		return nil

@@ -97,7 +97,7 @@ func (c *Cluster) advanceInstance(ctx context.Context, instance *virtv1.VirtualM
 	return nil
 }
 
-// endPhaseOf returns the final phase that the guest or a fault has set for the instance, "" if it goes on.
+// endPhaseOf returns the final phase that the guest or a fault has set for the instance, "" if it still runs.
 func (c *Cluster) endPhaseOf(instance *virtv1.VirtualMachineInstance) virtv1.VirtualMachineInstancePhase {
 	c.mu.Lock()
 	defer c.mu.Unlock()

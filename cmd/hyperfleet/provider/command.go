@@ -61,7 +61,7 @@ certificate. The provider must also serve the cases' own service: the guide "Wri
 it. Run the cases against a hypervisor, or a part of it, that is used for nothing else.
 
 With PROGRAM, the command starts the provider itself. It then also kills the provider in the middle of
-each call to its hypervisor, starts it again, and goes on with the same machine.
+each call to its hypervisor, starts it again, and continues with the same machine.
 
 The exit code is 0 if no case failed; 1 if a case failed or the provider does not respond; 2 if the
 command line is invalid.`,

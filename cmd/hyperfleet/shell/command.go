@@ -108,8 +108,8 @@ func NewConsole() *cobra.Command {
 		Use:   "console CLAIM",
 		Short: "Open the live serial console of a machine",
 		Long: `Open the serial console of the machine of a MachineClaim. Close it with Ctrl-]. The console shows what the
-machine writes from now on. On libvirt, whoever else has the console open loses it. On Proxmox VE, the
-console stays empty until whoever else has it open closes it.
+machine writes from now on. On libvirt, other users who have the console open lose it. On Proxmox VE, the
+console stays empty until the other user closes it.
 
 You need the permission for the verb get on machineclaims/shell. Every use is an event of the claim.`,
 		Example: "  hyperfleet console -n ci linux-x7k2p",
@@ -184,7 +184,7 @@ func relay(ctx context.Context, stream io.ReadWriteCloser, in io.Reader, out io.
 			}
 
 			if err != nil {
-				return // the output goes on without input
+				return // the output continues without input
 			}
 		}
 	}()
