@@ -23,13 +23,22 @@ func TestGlossary(t *testing.T) {
 	terms, checked, checkWords := 0, 0, spelling.NewWordCheck()
 
 	walk(t, func(name string) {
-		if !isProse(filepath.ToSlash(name)) {
+		isGo := strings.HasSuffix(name, ".go")
+		if !isGo && !isProse(filepath.ToSlash(name)) {
 			return
 		}
 
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
+		}
+
+		if isGo {
+			spelling.CheckNames(t, name, text)
+		}
+
+		if !isProse(filepath.ToSlash(name)) {
+			return
 		}
 
 		checked++

@@ -20,7 +20,6 @@ func avoided() map[string]string {
 		`growing pauses`:                         "back-off",
 		`(is|are|was|were) told\b`:               "say who reports what to whom",
 		`looks? (at|for) (it|them) again`:        "reconcile again, or poll",
-		`made anew`:                              "recreated",
 		`goes? by (itself|themselves)`:           "say who deletes it",
 		`(has|have|had|is|are|be|was) on record`: "is recorded in status",
 		`gives? leave|needs? leave`:              "permission",
@@ -30,6 +29,31 @@ func avoided() map[string]string {
 		`(is|are|was|were) away\b`:               "is unavailable",
 		`the world\b`:                            "fixture, environment",
 		`\bcadence`:                              "resync period, interval",
+		`\bgo(es)? on\b`:                         "continues",
+		`\bof ours\b`:                            "our",
+		`(is|are|was|were) asked for\b`:          "say who requests what",
+		`\bin vain\b`:                            "say what failed",
+		`\bfor (good|ever)\b`:                    "permanently, forever",
+		`\bin the midst\b`:                       "during, in the middle of",
+		`\bnobody knows\b`:                       "is unknown",
+		`\bof equals\b`:                          "if several are equal",
+		`\bwithout a word\b`:                     "without an error",
+		`\banew\b`:                               "again",
+		`\bpasse[sd] on\b`:                       "forwards, copies",
+		`\b[Ss]tand-ins?\b`:                      "simulated",
+	}
+}
+
+// unclearNames finds variables whose name is a word for what somebody says or hears, and not for the value.
+var unclearNames = regexp.MustCompile(`(?m)^\s*(?:var |for |if |switch )?(?:\w+, )*(told|said|says|news|world|stranger|heard|hears|` +
+	`asked|standing)(?:, \w+)* (?::?= )`)
+
+// CheckNames fails the test for each variable of a file of Go code, a test or not, that has an unclear name.
+func CheckNames(t *testing.T, name string, text []byte) {
+	t.Helper()
+
+	for _, at := range unclearNames.FindAllSubmatchIndex(text, -1) {
+		t.Errorf("%s:%d: %q: name the variable after what it contains", name, 1+bytes.Count(text[:at[2]], []byte("\n")), text[at[2]:at[3]])
 	}
 }
 
