@@ -340,8 +340,8 @@ func (p *Provider) decodeError(ctx context.Context, call hypervisor.Call, err er
 				call.Operation, p.config.Address, limitText(status.Convert(err).Message())),
 		}
 	default:
-		if answer, isAnswer := status.FromError(err); isAnswer {
-			return fmt.Errorf("call %s of provider: %s: %s", call.Operation, code, limitText(answer.Message()))
+		if grpcStatus, hasStatus := status.FromError(err); hasStatus {
+			return fmt.Errorf("call %s of provider: %s: %s", call.Operation, code, limitText(grpcStatus.Message()))
 		}
 
 		return fmt.Errorf("call %s of provider: %w", call.Operation, err)

@@ -105,16 +105,16 @@ func (h *host) askAddress(ctx context.Context, s *session, d domain) string {
 		}
 	}
 
-	var answer struct {
+	var response struct {
 		Return []hypervisor.GuestInterface `json:"return"`
 	}
 
-	err := h.askAgent(ctx, d, newRead("readAddress"), agentCommand{Execute: "guest-network-get-interfaces"}, &answer)
+	err := h.askAgent(ctx, d, newRead("readAddress"), agentCommand{Execute: "guest-network-get-interfaces"}, &response)
 	if err != nil {
 		return ""
 	}
 
-	return hypervisor.SelectAddress(answer.Return, mac)
+	return hypervisor.SelectAddress(response.Return, mac)
 }
 
 // readLease returns the address that the DHCP server of libvirt has given the machine.

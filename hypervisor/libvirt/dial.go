@@ -67,14 +67,14 @@ func (h *host) startTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
 		return nil, err
 	}
 
-	var answer [1]byte
+	var reply [1]byte
 
-	_, err := secure.Read(answer[:])
+	_, err := secure.Read(reply[:])
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
 	}
 
-	if err != nil || answer[0] != verified {
+	if err != nil || reply[0] != verified {
 		return nil, &hypervisor.Error{
 			Kind: hypervisor.Rejected, Reason: "CertificateRefused",
 			Message: fmt.Sprintf("connect to host %s: libvirtd refuses the client certificate of spec.credentials: "+

@@ -20,7 +20,7 @@ type inventory struct {
 	domains map[golibvirt.UUID]domain
 	// listedAt is the time of the last list. It is zero if the domains must be listed again.
 	listedAt time.Time
-	// touched holds the domains that have changed since a list has begun, which may show their old state.
+	// touched holds the domains that have changed since the current list began. The list may show their old state.
 	// isOutdated is true if an event during the list needs another list.
 	touched    map[golibvirt.UUID]bool
 	isOutdated bool
@@ -143,6 +143,7 @@ func (h *host) list(ctx context.Context, s *session) error {
 	return nil
 }
 
+// beginList starts to record the domains that change while the list is read. endList keeps their newer state.
 func (h *host) beginList() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
