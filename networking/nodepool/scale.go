@@ -367,9 +367,9 @@ func deleteMachines(ctx context.Context, s *scope) step.Result {
 			after = continueDelay
 		}
 
-		left := "being deleted: " + english.Plural(len(allMachines), "machine", "")
+		message := "being deleted: " + english.Plural(len(allMachines), "machine", "")
 
-		return s.updateCounts(allMachines, step.Wait(after, "MachinesLeft", left))
+		return s.updateCounts(allMachines, step.Wait(after, "MachinesLeft", message))
 	}
 
 	return s.updateCounts(nil, step.Done())

@@ -156,7 +156,7 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 		call.Body = string(body)
 	}
 
-	answer, ok := a.findResponse(call)
+	response, ok := a.findResponse(call)
 	if !ok {
 		a.recordUnanswered(call)
 
@@ -164,14 +164,14 @@ func (a *api) RoundTrip(r *http.Request) (*http.Response, error) {
 	}
 
 	path, _, _ := strings.Cut(call.URL, "?")
-	if answer.StatusCode == http.StatusNotFound && strings.HasSuffix(path, "/"+a.id) {
-		a.gone = a.gone || isNoResource(answer.Body)
+	if response.StatusCode == http.StatusNotFound && strings.HasSuffix(path, "/"+a.id) {
+		a.gone = a.gone || isNoResource(response.Body)
 	}
 
-	call.Status = answer.StatusCode
+	call.Status = response.StatusCode
 	a.calls = append(a.calls, call)
 
-	return answer.newHTTPResponse(r)
+	return response.newHTTPResponse(r)
 }
 
 // isNoResource returns true if a body has an error code of the fleet API for a missing resource.

@@ -107,20 +107,20 @@ func (r *run) findLeftovers(ctx context.Context) error {
 // findLeftoversOf finds the leftovers of one kind. An error that stays, such as a missing permission for the kind of a
 // removed entry, does not fail the event.
 func (r *run) findLeftoversOf(
-	ctx context.Context, of leftover, kind schema.GroupVersionKind, known sets.Set[types.UID],
+	ctx context.Context, found leftover, kind schema.GroupVersionKind, known sets.Set[types.UID],
 ) error {
 	query, read := transport.Query{GVK: kind, Labels: map[string]string{
 		adapter.LabelAdapter: r.in.Stamper.Adapter(), adapter.LabelResourceID: r.in.ResourceID,
 	}}, transport.Indexed
 
 	// Somebody may have removed the label of the adapter, which the cache needs.
-	if r.mayHaveUnlabeled(of.transport, kind) {
+	if r.mayHaveUnlabeled(found.transport, kind) {
 		delete(query.Labels, adapter.LabelAdapter)
 
 		read = transport.Live
 	}
 
-	objects, err := of.client.Find(ctx, query, read)
+	objects, err := found.client.Find(ctx, query, read)
 	if err != nil && errclass.ClassOf(err) == errclass.Permanent {
 		r.in.Log.DebugContext(ctx, "could not look for objects that are no longer rendered", "kind", kind.Kind, "error", err)
 
@@ -139,7 +139,7 @@ func (r *run) findLeftoversOf(
 		// The cache can be late.
 		ref := transport.RefTo(object)
 
-		live, err := of.client.Find(ctx, transport.Query{GVK: kind, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
+		live, err := found.client.Find(ctx, transport.Query{GVK: kind, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
 		if err != nil {
 			return fmt.Errorf("look for objects that are no longer rendered: %w", err)
 		}
@@ -149,7 +149,7 @@ func (r *run) findLeftoversOf(
 		}
 
 		ownership, _ := r.in.Stamper.OwnershipOf(live[0], kind.GroupKind(), r.in.ResourceID)
-		if ownership != stamp.Managed || r.isDiscoverable(of.transport, live[0]) {
+		if ownership != stamp.Managed || r.isDiscoverable(found.transport, live[0]) {
 			continue
 		}
 
@@ -162,8 +162,8 @@ func (r *run) findLeftoversOf(
 
 		known.Insert(ref.UID)
 
-		of.object, of.entry = live[0], live[0].GetLabels()[adapter.LabelResourceName]
-		r.assignLeftover(of)
+		found.object, found.entry = live[0], live[0].GetLabels()[adapter.LabelResourceName]
+		r.assignLeftover(found)
 	}
 
 	return nil
@@ -195,17 +195,17 @@ func (r *run) isDiscoverable(transportName string, object *unstructured.Unstruct
 	})
 }
 
-func (r *run) assignLeftover(of leftover) {
+func (r *run) assignLeftover(found leftover) {
 	for _, e := range r.entries {
-		if e.Name == of.entry && e.Transport == of.transport && e.Manifest != nil {
-			e.leftovers = append(e.leftovers, of)
+		if e.Name == found.entry && e.Transport == found.transport && e.Manifest != nil {
+			e.leftovers = append(e.leftovers, found)
 			r.showLeftover(e)
 
 			return
 		}
 	}
 
-	r.removed = append(r.removed, of)
+	r.removed = append(r.removed, found)
 }
 
 // showLeftover sets the variable of an entry without an object to a leftover while the resource is being deleted, so
@@ -230,18 +230,18 @@ func (r *run) removeLeftovers(ctx context.Context, e *newEntry, out *Outcome) {
 
 	remaining := e.leftovers[:0]
 
-	for _, of := range e.leftovers {
-		ref := transport.RefTo(of.object)
+	for _, found := range e.leftovers {
+		ref := transport.RefTo(found.object)
 
 		var err error
 
 		switch {
 		case isDetach:
-			_, err = of.client.Patch(ctx, ref, r.in.Stamper.DetachPatch(of.object, ref.GVK.GroupKind(), r.in.ResourceID))
+			_, err = found.client.Patch(ctx, ref, r.in.Stamper.DetachPatch(found.object, ref.GVK.GroupKind(), r.in.ResourceID))
 		case isDelete || isReplaced:
-			err = r.deleteLeftover(ctx, &of, metav1.DeletionPropagation(e.PropagationPolicy), out)
+			err = r.deleteLeftover(ctx, &found, metav1.DeletionPropagation(e.PropagationPolicy), out)
 		default:
-			remaining = append(remaining, of)
+			remaining = append(remaining, found)
 
 			continue
 		}
@@ -250,8 +250,8 @@ func (r *run) removeLeftovers(ctx context.Context, e *newEntry, out *Outcome) {
 			errs = append(errs, fmt.Errorf("remove %s, which is no longer rendered: %w", ref, err))
 		}
 
-		if err != nil || of.object != nil && !isDetach {
-			remaining = append(remaining, of)
+		if err != nil || found.object != nil && !isDetach {
+			remaining = append(remaining, found)
 		}
 	}
 
@@ -274,20 +274,20 @@ func (r *run) removeVariablesWithout(e *newEntry) {
 }
 
 // deleteLeftover deletes a leftover, and sets its object to nil if it is gone.
-func (r *run) deleteLeftover(ctx context.Context, of *leftover, propagation metav1.DeletionPropagation, out *Outcome) error {
-	ref := transport.RefTo(of.object)
+func (r *run) deleteLeftover(ctx context.Context, found *leftover, propagation metav1.DeletionPropagation, out *Outcome) error {
+	ref := transport.RefTo(found.object)
 
-	if of.object.GetDeletionTimestamp() == nil {
-		if err := of.client.Delete(ctx, ref, propagation); err != nil && !errors.Is(err, transport.ErrNotFound) {
+	if found.object.GetDeletionTimestamp() == nil {
+		if err := found.client.Delete(ctx, ref, propagation); err != nil && !errors.Is(err, transport.ErrNotFound) {
 			return err
 		}
 
 		out.Pruned = append(out.Pruned, ref.Name)
 	}
 
-	live, err := of.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
+	live, err := found.client.Find(ctx, transport.Query{GVK: ref.GVK, Namespace: ref.Namespace, Name: ref.Name}, transport.Live)
 	if err == nil && (len(live) == 0 || live[0].GetUID() != ref.UID) {
-		of.object = nil
+		found.object = nil
 	}
 
 	return err
@@ -301,25 +301,25 @@ func (r *run) removeRemoved(ctx context.Context) {
 		return
 	}
 
-	for _, of := range r.removed {
+	for _, found := range r.removed {
 		out := Outcome{
-			Resource: of.entry, Outcome: gates.Act, Operation: Deleted, Reason: ReasonLeftover,
-			Object: transport.RefTo(of.object).String(),
+			Resource: found.entry, Outcome: gates.Act, Operation: Deleted, Reason: ReasonLeftover,
+			Object: transport.RefTo(found.object).String(),
 		}
 
-		err := r.deleteLeftover(ctx, &of, metav1.DeletePropagationBackground, &out)
+		err := r.deleteLeftover(ctx, &found, metav1.DeletePropagationBackground, &out)
 
 		switch {
 		case err != nil:
 			out.setFailure(errclass.ReasonOf(err, ReasonLeftover), err)
-		case of.object != nil && r.in.Deleting:
+		case found.object != nil && r.in.Deleting:
 			out.Pending = true
 			out.setFailure(ReasonLeftover, errclass.New(errclass.Transient, ReasonLeftover,
-				"%s is still being deleted; the task file no longer has its entry %s", out.Object, of.entry))
+				"%s is still being deleted; the task file no longer has its entry %s", out.Object, found.entry))
 		}
 
 		if out.Err == nil {
-			r.in.Log.InfoContext(ctx, "deleted an object whose entry the task file no longer has", "name", of.entry, "object", out.Object)
+			r.in.Log.InfoContext(ctx, "deleted an object whose entry the task file no longer has", "name", found.entry, "object", out.Object)
 		}
 
 		r.result.Outcomes = append(r.result.Outcomes, out)
