@@ -46,8 +46,9 @@ func Parse(data []byte) (any, error) {
 	return p.parse()
 }
 
-// Check returns what is wrong with a document, like Parse. It also calls reject for every string and every
-// number (json.Number). If the result is not empty, it is the problem of that place. Errors: *Error.
+// Check returns the error that Parse returns for a document. It also calls reject for every string and every
+// number (json.Number). If reject returns a problem, Check returns an error with this problem and the path of the value.
+// Errors: *Error.
 func Check(data []byte, reject func(value any) string) error {
 	p := &parser{data: data, number: func(string) any { return nil }, reject: reject}
 	_, err := p.parse()

@@ -262,8 +262,8 @@ func Encode(value any) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// setStyles writes folded texts as literal texts, and puts block texts in quotes that start with a blank or
-// have line ends of other kinds.
+// setStyles sets the style of multi-line texts. Folded texts become literal texts. Texts that a block cannot represent,
+// because they start with a blank or have line ends other than \n, are written in double quotes.
 func setStyles(n *yaml.Node) {
 	const (
 		block      = yaml.FoldedStyle | yaml.LiteralStyle

@@ -44,8 +44,8 @@ type Rules interface {
 // Platforms by workload type.
 type Platforms map[string]workload.Platform
 
-// isHosted reports whether a job is for the platform's own machines, unless a pool can run it. An
-// organization's webhook sends these jobs too, and the operator has nothing to do for them.
+// isHosted reports whether the labels of a job name the platform's own machines. An organization's webhook also sends
+// these jobs, and the operator ignores them if no pool can run them.
 func (p Platforms) isHosted(job workload.Job) bool {
 	platform, ok := p[job.Platform]
 	if !ok {

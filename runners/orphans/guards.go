@@ -155,6 +155,8 @@ func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (string, b
 	}
 }
 
+// newMachineOrphan returns the orphan for a machine, or for the cloud-init ISO of a machine that no longer exists
+// (StateRemains).
 func newMachineOrphan(cluster string, m hypervisor.Machine) orphan {
 	kind := kindMachine
 	if m.State == hypervisor.StateRemains {

@@ -101,8 +101,8 @@ func (s *stack) writeTail(out *strings.Builder, name, text string) {
 	}
 }
 
-func writeList(out *strings.Builder, title string, things []string) {
-	if len(things) == 0 {
+func writeList(out *strings.Builder, title string, items []string) {
+	if len(items) == 0 {
 		return
 	}
 
@@ -114,11 +114,11 @@ func writeList(out *strings.Builder, title string, things []string) {
 		indent = "    "
 	}
 
-	for _, thing := range things[:min(len(things), maxListedItems)] {
-		out.WriteString(indent + "- " + thing + "\n")
+	for _, item := range items[:min(len(items), maxListedItems)] {
+		out.WriteString(indent + "- " + item + "\n")
 	}
 
-	if more := len(things) - maxListedItems; more > 0 {
+	if more := len(items) - maxListedItems; more > 0 {
 		fmt.Fprintf(out, "%s- and %d more\n", indent, more)
 	}
 }

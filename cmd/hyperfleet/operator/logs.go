@@ -19,9 +19,9 @@ const maxLogPrefix = 512
 
 // validateLogs checks the settings for the place where runner logs are kept.
 func validateLogs(cfg v1alpha1.RunnerLogs) error {
-	places := []string{v1alpha1.LogsInCluster, v1alpha1.LogsInStore, v1alpha1.LogsNowhere}
-	if !slices.Contains(places, cfg.KeepIn) {
-		return strictyaml.ErrorAt("runners.logs.keepIn", "unknown place %q: use one of %v", cfg.KeepIn, places)
+	locations := []string{v1alpha1.LogsInCluster, v1alpha1.LogsInStore, v1alpha1.LogsNowhere}
+	if !slices.Contains(locations, cfg.KeepIn) {
+		return strictyaml.ErrorAt("runners.logs.keepIn", "unknown place %q: use one of %v", cfg.KeepIn, locations)
 	}
 
 	if cfg.KeepIn != v1alpha1.LogsInStore {
