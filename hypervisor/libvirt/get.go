@@ -193,6 +193,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 	return append(out, p.listRemains(volumes)...), nil
 }
 
+// listVolumes returns the names of the volumes, and the errors, by host.
 func (p *Provider) listVolumes(ctx context.Context) (map[*host][]string, map[*host]error) {
 	type result struct {
 		host  *host

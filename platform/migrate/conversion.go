@@ -48,6 +48,8 @@ func (c *conversion) convert(table rules) {
 	c.walk(table, nil, c.source)
 }
 
+// walk applies the rule of a path to its value. Without a rule, it walks the items of the value, and reports every leaf
+// that has no rule.
 func (c *conversion) walk(table rules, path strictyaml.Path, value any) {
 	if apply, ok := table[pattern(path)]; ok {
 		if value != nil {

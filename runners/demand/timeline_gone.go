@@ -49,6 +49,8 @@ func (r *JobReconciler) RecordEnd(claim *v1alpha1.MachineClaim) {
 	g.ends[claim.UID] = NewMachine(claim)
 }
 
+// add remembers the machine of a deleted claim, with the state that RecordEnd has stored for it, if any. If there are more
+// than maxDeletedMachines, it forgets the oldest one.
 func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

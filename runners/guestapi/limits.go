@@ -67,6 +67,8 @@ func newLimitedRefusal(wait time.Duration) *Refusal {
 	}
 }
 
+// reserveFor counts a request against the limit of the machine and the limit of all machines together. It returns how long
+// the machine has to wait if one of them is exceeded.
 func (l *Limits) reserveFor(uid types.UID, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -81,26 +81,28 @@ func (l *Logs) KeepConsole(ctx context.Context, claim *v1alpha1.MachineClaim, te
 	return l.keep(ctx, claim, ConsoleName(workload.RunnerName(name, uid)), text)
 }
 
+// keep creates the RunnerLog of a text from a claim's machine. If the job is known, the job owns the RunnerLog. Otherwise,
+// labels name the claim and its pool or template. If the RunnerLog exists, the machine has sent the text twice.
 func (l *Logs) keep(ctx context.Context, claim *v1alpha1.MachineClaim, name, text string) error {
 	job, err := l.findJob(ctx, claim)
 	if err != nil {
 		return err
 	}
 
-	kept := l.newRunnerLog(claim, name, text)
+	runnerLog := l.newRunnerLog(claim, name, text)
 
 	if job == nil {
-		kept.Labels[v1alpha1.LabelLogsOf] = toLabelValue(claim.Name)
-		kept.Labels[v1alpha1.LabelLogShelf] = toLabelValue(shelfName(claim))
+		runnerLog.Labels[v1alpha1.LabelLogsOf] = toLabelValue(claim.Name)
+		runnerLog.Labels[v1alpha1.LabelLogShelf] = toLabelValue(shelfName(claim))
 	} else {
-		kept.Labels[v1alpha1.LabelLogsOf] = toLabelValue(job.Name)
-		kept.OwnerReferences = []metav1.OwnerReference{{
+		runnerLog.Labels[v1alpha1.LabelLogsOf] = toLabelValue(job.Name)
+		runnerLog.OwnerReferences = []metav1.OwnerReference{{
 			APIVersion: v1alpha1.GroupVersion.String(), Kind: "RunnerJob", Name: job.Name, UID: job.UID,
 		}}
 	}
 
-	if err := l.Client.Create(ctx, kept); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create RunnerLog %s: %w", client.ObjectKeyFromObject(kept), err)
+	if err := l.Client.Create(ctx, runnerLog); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("create RunnerLog %s: %w", client.ObjectKeyFromObject(runnerLog), err)
 	}
 
 	return nil
