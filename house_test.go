@@ -98,7 +98,7 @@ func walk(t *testing.T, visit func(path string)) {
 	}
 }
 
-// goFiles are all of ours, read once for all tests.
+// goFiles returns all Go files of the repository. They are read once for all tests.
 func goFiles(t *testing.T) []goFile {
 	t.Helper()
 

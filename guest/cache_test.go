@@ -100,7 +100,7 @@ func TestRunningDockerReloadsMirrors(t *testing.T) {
 
 	lines := bufio.NewScanner(out)
 	if !lines.Scan() || lines.Text() != "up" {
-		t.Fatal("the stand-in did not start")
+		t.Fatal("the simulated Docker did not start")
 	}
 
 	m := newMachine(t)

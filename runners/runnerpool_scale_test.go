@@ -348,7 +348,7 @@ func TestClaimWithLostResponseIsNotCreatedTwice(t *testing.T) {
 			lossy := &lossyClient{Client: env.Client, createErr: tc.err, isCreated: tc.isCreated}
 			w.reconciler.Client = lossy
 
-			// The API server is asked for the claim after 10 s.
+			// The controller requests the claim from the API server after 10 s.
 			for _, after := range []time.Duration{0, time.Second, 2 * time.Second, 12 * time.Second} {
 				w.clock.SetTime(w.clock.Now().Add(after))
 

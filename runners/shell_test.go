@@ -64,8 +64,8 @@ func authorize(_ context.Context, token, _, _ string) (string, int, error) {
 	}
 }
 
-// Only accounts with the permission use a machine's shell, the hypervisor is asked for the claim's machine, and every
-// use is an event.
+// TestShell checks that only accounts with the permission can use a machine's shell, that the handler requests the
+// claim's machine from the hypervisor, and that every use causes an event.
 func TestShell(t *testing.T) {
 	t.Parallel()
 
@@ -120,7 +120,7 @@ func TestShell(t *testing.T) {
 	checkConsole(t, newHandler(provider), namespace)
 
 	if len(provider.used) != 2 || provider.used[0].ID != 7 || provider.used[0].Owner.UID != string(claim.UID) {
-		t.Errorf("the hypervisor was asked for %+v, want the machine of the claim twice", provider.used)
+		t.Errorf("the handler requested %+v from the hypervisor, want the machine of the claim twice", provider.used)
 	}
 
 	for _, want := range []string{"Normal CommandRun alice ran a command in VM 7", "Normal ConsoleOpened alice opened the console of VM 7"} {

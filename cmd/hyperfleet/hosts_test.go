@@ -150,7 +150,7 @@ func TestHostsDiff(t *testing.T) {
 	got.expectSuccess(t, "agent (added), agent-service")
 
 	if strings.Contains(got.out, "a-good") {
-		t.Errorf("it tells of another host:\n%s", got.out)
+		t.Errorf("the output names another host:\n%s", got.out)
 	}
 }
 

@@ -167,8 +167,8 @@ func (f *fleet) wantKind(what string, err error, want hypervisor.Kind) {
 	}
 }
 
-// One host hangs, one is killed, and one has a full pool. The fourth goes on, and what is said of the others is
-// true. When they are back, nothing is doubled and nothing is left.
+// TestHostsInTrouble has one host that hangs, one that is killed, and one with a full pool. The fourth continues to work,
+// and the states of the others are correct. When they respond again, no machine exists twice and nothing is left.
 func TestHostsInTrouble(t *testing.T) {
 	t.Parallel()
 

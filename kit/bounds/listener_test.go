@@ -122,8 +122,8 @@ func (l *exhaustedListener) Accept() (net.Conn, error) {
 	return l.Listener.Accept()
 }
 
-// TestServerSurvivesTemporaryErrors checks that a server with the limits goes on after an error that net/http takes for
-// temporary, such as too many open files. It does not unwrap errors.
+// TestServerSurvivesTemporaryErrors checks that a server with the limits continues after an error that net/http treats
+// as temporary, such as too many open files. net/http does not unwrap errors.
 func TestServerSurvivesTemporaryErrors(t *testing.T) {
 	t.Parallel()
 

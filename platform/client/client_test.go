@@ -450,7 +450,7 @@ func TestListReadsTheWholePage(t *testing.T) {
 		t.Errorf("requests (-want +got):\n%s", diff)
 	}
 
-	// With another order, the caller goes on.
+	// With another order, the caller continues.
 	got = nil
 
 	if list, err := c.List(t.Context(), "clusters", client.ListOptions{Order: "name asc"}); err != nil || len(got) != 1 || list.NextOffset != 7 {

@@ -203,8 +203,8 @@ type replica struct {
 	metrics *prometheus.Registry
 	log     *capture.Buffer
 	end     func()
-	// interceptor, if it is set, responds to requests in place of the API. If it returns nil, the request
-	// is passed on.
+	// interceptor, if it is set, responds to requests in place of the API. If it returns nil, the API
+	// responds.
 	mu          sync.Mutex
 	interceptor func(*http.Request) (*http.Response, error)
 }

@@ -295,8 +295,8 @@ func TestFailover(t *testing.T) {
 	}
 }
 
-// TestConnectionsThatCannotWriteAreReplaced makes connections read-only that were opened before, as a server
-// does that is told to allow only reads.
+// TestConnectionsThatCannotWriteAreReplaced makes open connections read-only, as a server does when somebody
+// configures it to allow only reads.
 func TestConnectionsThatCannotWriteAreReplaced(t *testing.T) {
 	s := newStore(t)
 

@@ -76,7 +76,7 @@ type Growth bool
 const (
 	// Once is an outage that happens once: counters keep their value.
 	Once Growth = false
-	// Continues is an outage that goes on: in each minute, counters increase as in the last one.
+	// Continues is an outage that continues: in each minute, counters increase as in the last one.
 	Continues Growth = true
 )
 

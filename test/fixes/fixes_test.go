@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// TestFindCommands checks that a command ends where its sentence goes on.
+// TestFindCommands checks that a command ends before the rest of its sentence.
 func TestFindCommands(t *testing.T) {
 	t.Parallel()
 

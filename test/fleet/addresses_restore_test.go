@@ -170,8 +170,8 @@ func TestRestoredAddresses(t *testing.T) {
 	}
 }
 
-// TestUnknownAddressesOfMachine loses the addresses of a machine everywhere. The claim says so and names the command
-// that writes them down, the pool allocates nothing until then, and the job goes on.
+// TestUnknownAddressesOfMachine loses the addresses of a machine everywhere. The claim reports this and names the
+// command that records them, the pool allocates nothing until then, and the job continues.
 func TestUnknownAddressesOfMachine(t *testing.T) {
 	t.Parallel()
 

@@ -153,7 +153,7 @@ func listVMIDs(f *fleet.Fleet) []int {
 	return out
 }
 
-// TestRestoredObjects restores pools, claims and jobs from a backup of objects while jobs run. The jobs go on, no
+// TestRestoredObjects restores pools, claims and jobs from a backup of objects while jobs run. The jobs continue, no
 // machine is created twice, and nothing is left.
 func TestRestoredObjects(t *testing.T) {
 	t.Parallel()

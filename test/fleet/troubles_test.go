@@ -17,7 +17,7 @@ import (
 )
 
 // TestNodesThatCannotBeUsed checks that jobs run on the other nodes if only one node has the storage for cloud-init
-// ISOs, and if a node of spec.nodes leaves the cluster for good while its machine runs.
+// ISOs, and if a node of spec.nodes leaves the cluster permanently while its machine runs.
 func TestNodesThatCannotBeUsed(t *testing.T) {
 	t.Parallel()
 

@@ -29,7 +29,7 @@ func TestLeaderIsLost(t *testing.T) {
 	}
 	w.Run(life)
 
-	// It wanted to go on from what it knew, as its machines were being made, and was not let.
+	// The former leader tried to continue with its old state while its machines were being created, and was refused.
 	if !strings.Contains(w.Operators.Logs(), "the leader's lease was renewed") {
 		t.Error("nothing was refused to the leader that came back")
 	}

@@ -255,7 +255,7 @@ func (h *Host) giveAway(dir string) error {
 
 // script starts libvirtd ($1: its arguments) in new namespaces, where a shell waits for orphaned QEMU
 // processes. A pool with a limited size is a file system in memory. The locks of consoles name processes of this
-// namespace, so libvirtd has a folder of its own for them: a lock that a killed libvirtd has left would last for ever.
+// namespace, so libvirtd has a folder of its own for them: otherwise the lock of a killed libvirtd would stay forever.
 const script = `set -e
 mount -t tmpfs -o mode=1777 tmpfs "$(readlink -f /var/lock)"
 if [ "$SIZE" != 0 ]; then mount -t tmpfs -o size="$SIZE",mode=777 tmpfs "$POOL"; fi

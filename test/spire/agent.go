@@ -32,7 +32,7 @@ type Agent struct {
 
 // StartAgent starts an agent until the test ends. The agent attests with a join token, or if token is
 // empty, with the node attestor that WithPlugin configures. StartAgent does not wait for the attestation,
-// because an agent that the server rejects retries for ever.
+// because an agent that the server rejects retries forever.
 func (s *Server) StartAgent(t testing.TB, token string, opts ...Option) *Agent {
 	t.Helper()
 

@@ -283,7 +283,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// The signature is from the documentation's own code, which is independent of ours: printf
+// The signature is from the documentation's own code, which is independent of our code: printf
 // '1642080837.{"event":"ping"}' | openssl dgst -sha256 -hmac secret.
 func TestSignAsDocumented(t *testing.T) {
 	t.Parallel()

@@ -302,7 +302,7 @@ func TestTallyIsExactWithoutFaults(t *testing.T) {
 			}
 
 			if len(w.t.placeholders) > 0 {
-				return "there is a stand-in"
+				return "there is a placeholder"
 			}
 		}
 

@@ -141,7 +141,7 @@ func TestOwnAuthorityIsForWhoHasNone(t *testing.T) {
 
 		machines, err := newMachineSettings(cfg, out)
 		if err != nil || machines.GuestCABundle != nil {
-			t.Errorf("%s: machines are told to trust somebody (%v)", name, err)
+			t.Errorf("%s: machines get a CA bundle (%v)", name, err)
 		}
 	}
 }
@@ -234,12 +234,12 @@ func TestAuthoritiesOfMachinesAreReadAgain(t *testing.T) {
 	write(second.pem)
 
 	if machines.GuestCABundle() != second.pem {
-		t.Error("the old authority is told")
+		t.Error("machines get the old authority")
 	}
 
 	write("half of one")
 
 	if machines.GuestCABundle() != second.pem {
-		t.Error("what is no authority is told")
+		t.Error("machines get an invalid authority")
 	}
 }

@@ -99,7 +99,7 @@ func isSameSet(want, got string) bool {
 	return len(a) > 1 && !strings.ContainsAny(want, " =") && slices.Equal(a, b)
 }
 
-// machineFacts are the fields that tell of the machine that was recorded: its processor, its load, its kernel,
+// machineFacts are the fields that depend on the recorded machine: its processor, its load, its kernel,
 // its build, its resolver, its certificates.
 var machineFacts = map[string]bool{
 	"cpu": true, "mem": true, "memhost": true, "available": true, "cpuinfo": true, "current-kernel": true,

@@ -38,8 +38,8 @@ func (r *replayer) replayStale(e exchange, differences []string) []string {
 
 var recordedWait = regexp.MustCompile(`/after (\d+) s: /nodes as op$`)
 
-// waitAsRecorded lets the time pass that an ID names: "hang/after 45 s: ...". Before a VM is stopped, it waits for the
-// task that started it in vain.
+// waitAsRecorded lets the time pass that an ID names: "hang/after 45 s: ...". Before a VM is stopped, it waits until
+// the task that tried to start the VM has ended.
 func (r *replayer) waitAsRecorded(e exchange) {
 	if e.ID == "tasks/stop vm" {
 		const started = "/nodes/pve1/tasks/<UPID:pve1:qmstart:140701:hyperfleet@pve!operator>/status"

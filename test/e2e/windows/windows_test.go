@@ -84,7 +84,7 @@ const installFolder = `C:\Users\build user\runner`
 // windowsCase is one run of the service.
 type windowsCase struct {
 	name string
-	// program is the stand-in for a platform's runner. It is empty for GitHub, whose runner starts with a script.
+	// program is the simulated runner of a platform. It is empty for GitHub, whose runner starts with a script.
 	program string
 	// change changes the configuration, which is that of a GitHub runner. root is the root of all paths on drive C.
 	change func(c *api.Config, root string)
@@ -281,7 +281,7 @@ func newConfig(reportURL, root string) *api.Config {
 	}
 }
 
-// installRunner writes the stand-in for the runner of a platform and its scripts.
+// installRunner writes the simulated runner of a platform and its scripts.
 func (w *wine) installRunner(root string, test windowsCase, program []byte) {
 	w.t.Helper()
 

@@ -140,6 +140,6 @@ func TestPausedMachine(t *testing.T) {
 	clock.SetTime(now.Add(time.Minute))
 
 	if err := f.CheckLease(); err == nil {
-		t.Error("the lease holds for ever")
+		t.Error("the lease never expires")
 	}
 }

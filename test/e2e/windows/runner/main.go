@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command runner is a stand-in for the runners of CI platforms on Windows. Its own name chooses the platform. It prints its
+// Command runner simulates the runners of CI platforms on Windows. Its own name chooses the platform. It prints its
 // arguments, the settings that it was given, and the lines that the real program prints for one job, and leaves a process
 // behind, as jobs do.
 package main
