@@ -203,7 +203,8 @@ func (p *Provider) call(ctx context.Context, call hypervisor.Call, do func(conte
 	return p.wrapCall(ctx, call, func() error {
 		err := do(withSession(ctx, session))
 
-		// The program can notice the end of the time before this process does. A caller with less time says nothing about it.
+		// The program can notice the end of the timeout before this process does. If only the caller's own, shorter timeout
+		// is over, the program is not slow.
 		isTimeout := errors.Is(ctx.Err(), context.DeadlineExceeded) || status.Code(err) == codes.DeadlineExceeded
 		if time.Since(start) > p.timeout/2 {
 			p.sessions.setSlow()

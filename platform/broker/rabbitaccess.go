@@ -291,7 +291,7 @@ func (l *trackedConn) abort() {
 	}
 }
 
-// Read implements net.Conn.
+// Read implements net.Conn. Until the connection is open, it keeps what the server sends, for closeReason.
 func (l *trackedConn) Read(into []byte) (int, error) {
 	n, err := l.Conn.Read(into)
 
