@@ -51,7 +51,7 @@ func TestKindsAreInstalledLater(t *testing.T) { //nolint:paralleltest // it dele
 	w.waitForCondition(b, v1alpha1.ConditionHostedClusterCreated, "True Created", "")
 }
 
-// fastClock is a clock whose timers wait for a hundredth of the time, so that the gates for CRDs poll
+// fastClock is a clock whose timers wait for a hundredth of the time, so that the waiters for CRDs poll
 // often.
 type fastClock struct{ clock.RealClock }
 

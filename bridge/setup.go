@@ -119,7 +119,7 @@ func (a *Area) setUpCSRApproval(ctx context.Context, mgr ctrl.Manager) error {
 }
 
 // startWhenInstalled calls start at once if all required kinds are installed, so that no bridge reports
-// them as missing at startup. Otherwise it adds a gate to the manager, which calls start when the kinds
+// them as missing at startup. Otherwise it adds a waiter to the manager, which calls start when the kinds
 // are installed.
 func (a *Area) startWhenInstalled(
 	ctx context.Context, mgr ctrl.Manager, name string, required []schema.GroupVersionKind,
@@ -140,11 +140,11 @@ func (a *Area) startWhenInstalled(
 		return start(ctx, mgr)
 	}
 
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Area: "bridge: " + name, Kinds: required, Manager: mgr, Clock: a.Clock, Log: a.Log, SetupWithManager: start,
 	}
-	if err := mgr.Add(gate); err != nil {
-		return fmt.Errorf("add gate for the kinds of %s: %w", name, err)
+	if err := mgr.Add(waiter); err != nil {
+		return fmt.Errorf("add waiter for the kinds of %s: %w", name, err)
 	}
 
 	return nil

@@ -22,9 +22,9 @@ import (
 
 var errAPI = errors.New("the API server is unavailable")
 
-// The gate opens when the address registry is filled, after any number of attempts. The registry has
+// The source is synced when the address registry is filled, after any number of attempts. The registry has
 // nothing from failed attempts.
-func TestGateOpensAfterRebuild(t *testing.T) {
+func TestRebuildSourceSyncsAfterRebuild(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -45,7 +45,7 @@ func TestGateOpensAfterRebuild(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 
-		one, two := b.Gate(clock.RealClock{}), b.Gate(clock.RealClock{})
+		one, two := b.RebuildSource(clock.RealClock{}), b.RebuildSource(clock.RealClock{})
 
 		if err := b.Check(nil); err != nil {
 			t.Errorf("a process that stands by is not ready: %v", err)
@@ -59,10 +59,10 @@ func TestGateOpensAfterRebuild(t *testing.T) {
 			t.Errorf("ready before the address registry is filled: %v", err)
 		}
 
-		for _, gate := range []interface {
+		for _, rebuild := range []interface {
 			WaitForSync(ctx context.Context) error
 		}{one, two} {
-			must.Do(t, gate.WaitForSync(ctx))
+			must.Do(t, rebuild.WaitForSync(ctx))
 		}
 
 		must.Do(t, two.Start(ctx, nil))
@@ -77,7 +77,7 @@ func TestGateOpensAfterRebuild(t *testing.T) {
 	})
 }
 
-func TestGateGivesUpWithItsContext(t *testing.T) {
+func TestRebuildSourceGivesUpWithItsContext(t *testing.T) {
 	t.Parallel()
 
 	synctest.Test(t, func(t *testing.T) {
@@ -85,13 +85,13 @@ func TestGateGivesUpWithItsContext(t *testing.T) {
 		b.AddReaders(func(context.Context, *pools.AddressRegistry) error { return errAPI })
 
 		ctx, cancel := context.WithCancel(t.Context())
-		gate := b.Gate(clock.RealClock{})
+		rebuild := b.RebuildSource(clock.RealClock{})
 
-		must.Do(t, gate.Start(ctx, nil))
+		must.Do(t, rebuild.Start(ctx, nil))
 
 		cancel()
 
-		if err := gate.WaitForSync(ctx); !errors.Is(err, context.Canceled) {
+		if err := rebuild.WaitForSync(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 	})

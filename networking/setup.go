@@ -82,13 +82,13 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) error {
 		return err
 	}
 
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Area: "networking: KubeVirt machines", Kinds: []schema.GroupVersionKind{kubevirt.VirtualMachineKind(), kubevirt.InstanceKind()},
 		Manager: mgr, Clock: a.Clock, Log: a.Log,
 		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error { return a.addKubeVirt(mgr, addresses, registry, steps) },
 	}
-	if err := mgr.Add(gate); err != nil {
-		return fmt.Errorf("add gate for the KubeVirt kinds: %w", err)
+	if err := mgr.Add(waiter); err != nil {
+		return fmt.Errorf("add waiter for the KubeVirt kinds: %w", err)
 	}
 
 	return nil

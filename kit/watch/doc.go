@@ -9,7 +9,7 @@
 //     objects of a kind, page by page
 //   - [NewCache] and [NewMapper] let a manager end in time while its caches start
 //   - [NewTransform] makes the objects of a cache smaller
-//   - [Gate] waits for kinds whose CustomResourceDefinitions are installed or upgraded after the
+//   - [KindWaiter] waits for kinds whose CustomResourceDefinitions are installed or upgraded after the
 //     operator. It logs once that it waits, and then starts the controllers that need the kinds
 //     without a restart
 package watch

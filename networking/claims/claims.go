@@ -86,7 +86,7 @@ func (c *ClaimReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("claimaddress").
 		For(&v1alpha1.MachineClaim{}).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(c.enqueueWaitingClaims)).
-		WatchesRawSource(c.Addresses.Gate(c.Clock)).
+		WatchesRawSource(c.Addresses.RebuildSource(c.Clock)).
 		WatchesRawSource(&c.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: c.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(c)

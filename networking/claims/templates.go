@@ -73,7 +73,7 @@ func (t *TemplateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.HypervisorMachineTemplate{}, changed).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForCluster), changed).
 		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForRunnerPool), changed).
-		WatchesRawSource(t.Addresses.Gate(t.Clock)).
+		WatchesRawSource(t.Addresses.RebuildSource(t.Clock)).
 		WatchesRawSource(&t.changed).
 		WithOptions(controller.Options{ReconciliationTimeout: reconcileTimeout}).
 		Complete(t)

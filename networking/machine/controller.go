@@ -71,7 +71,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(kubevirt.NewObject(kubevirt.InstanceKind()), handler.EnqueueRequestsFromMapFunc(enqueueMachine)).
 		Watches(&hfv1.DNSRegistration{},
 			handler.EnqueueRequestsFromMapFunc(claimstatus.EnqueueForRegistration(hfv1.KindKubevirtMachine))).
-		WatchesRawSource(r.Addresses.Gate(r.Clock)).
+		WatchesRawSource(r.Addresses.RebuildSource(r.Clock)).
 		WatchesRawSource(&r.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: r.Concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)

@@ -71,7 +71,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.KubevirtNodePool{}).
 		Owns(&v1alpha1.KubevirtMachineTemplate{}).
 		Owns(&v1alpha1.KubevirtMachine{}, builder.WithPredicates(onCountedChange())).
-		WatchesRawSource(r.Addresses.Gate(r.Clock)).
+		WatchesRawSource(r.Addresses.RebuildSource(r.Clock)).
 		WatchesRawSource(&r.changed).
 		WithOptions(controller.Options{MaxConcurrentReconciles: concurrency, ReconciliationTimeout: reconcileTimeout}).
 		Complete(r)

@@ -11,7 +11,7 @@
 // The registry is in memory only. It is safe because its users follow these rules:
 //
 //   - Rebuild fills the registry from the statuses of the objects before any controller that uses the
-//     registry starts. For this, each such controller has the registry's Gate as a source.
+//     registry starts. For this, each such controller has the registry's RebuildSource as a source.
 //   - After Acquire, the registry keeps the address for the owner. The caller writes the address to a status
 //     before it creates the machine. If the result of this write is unknown, the caller has nothing to undo,
 //     because another Acquire returns the same address.

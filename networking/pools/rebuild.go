@@ -181,7 +181,7 @@ func (b *AddressRegistry) readAll(ctx context.Context) error {
 	return nil
 }
 
-// IsReady returns whether the address registry was filled through its gate.
+// IsReady returns whether the address registry was filled through its RebuildSource.
 func (b *AddressRegistry) IsReady() bool {
 	select {
 	case <-b.startup.done:
@@ -204,33 +204,35 @@ func (b *AddressRegistry) Check(*http.Request) error {
 	return nil
 }
 
-// Gate returns a source for every controller that uses the address registry. The source emits no events, but
+// RebuildSource returns a source for every controller that uses the address registry. The source emits no events, but
 // its controller does not start before the registry is filled. The first controller that starts also starts
 // the rebuild, which happens when the process becomes the leader. Failed attempts are repeated.
-func (b *AddressRegistry) Gate(c clock.WithTicker) source.SyncingSource { return gate{b, c} }
+func (b *AddressRegistry) RebuildSource(c clock.WithTicker) source.SyncingSource {
+	return rebuildSource{b, c}
+}
 
-type gate struct {
+type rebuildSource struct {
 	addresses *AddressRegistry
 	clock     clock.WithTicker
 }
 
-// Start starts the rebuild in the background, once for all gates.
-func (g gate) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
-	g.addresses.startup.once.Do(func() {
-		g.addresses.startup.mu.Lock()
-		g.addresses.startup.started = true
-		g.addresses.startup.mu.Unlock()
+// Start starts the rebuild in the background, once for all sources.
+func (s rebuildSource) Start(ctx context.Context, _ workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+	s.addresses.startup.once.Do(func() {
+		s.addresses.startup.mu.Lock()
+		s.addresses.startup.started = true
+		s.addresses.startup.mu.Unlock()
 
-		go g.addresses.fill(ctx, g.clock)
+		go s.addresses.fill(ctx, s.clock)
 	})
 
 	return nil
 }
 
 // WaitForSync waits until the address registry is rebuilt.
-func (g gate) WaitForSync(ctx context.Context) error {
+func (s rebuildSource) WaitForSync(ctx context.Context) error {
 	select {
-	case <-g.addresses.startup.done:
+	case <-s.addresses.startup.done:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("wait for the address registry: %w", ctx.Err())
@@ -238,7 +240,7 @@ func (g gate) WaitForSync(ctx context.Context) error {
 }
 
 // String returns the name of the source for the controller's log.
-func (gate) String() string { return "address registry" }
+func (rebuildSource) String() string { return "address registry" }
 
 // fill rebuilds the registry. It retries until it succeeds or ctx ends.
 func (b *AddressRegistry) fill(ctx context.Context, c clock.WithTicker) {

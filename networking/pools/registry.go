@@ -68,7 +68,7 @@ type network struct {
 	blocked map[string]func()
 }
 
-// New returns an empty address registry. It is ready after the rebuild that its Gate starts.
+// New returns an empty address registry. It is ready after the rebuild that its RebuildSource starts.
 func New() *AddressRegistry {
 	b := &AddressRegistry{}
 	b.startup.done = make(chan struct{})

@@ -121,7 +121,7 @@ func newAreaStarter(mgr ctrl.Manager, registry prometheus.Registerer, logger *sl
 	return &areaStarter{schemaReader: reader, mgr: mgr, log: logger, waiting: waiting}, nil
 }
 
-// start calls setup if the API server serves the area's CRDs with all fields of this version. Otherwise it adds a gate
+// start calls setup if the API server serves the area's CRDs with all fields of this version. Otherwise it adds a waiter
 // that calls setup when they are applied. Until then, the process is not ready, and other areas run.
 func (s *areaStarter) start(
 	ctx context.Context, area string, setup func(context.Context, ctrl.Manager) error,
@@ -146,7 +146,7 @@ func (s *areaStarter) start(
 
 	s.waiting.WithLabelValues(area).Set(1)
 
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Area: area, Manager: s.mgr, Interval: crdInterval, Clock: clock.RealClock{}, Log: s.log,
 		FindMissing: func(context.Context) ([]string, error) { return s.findMissing(area) },
 		SetupWithManager: func(ctx context.Context, mgr ctrl.Manager) error {
@@ -155,11 +155,11 @@ func (s *areaStarter) start(
 			return setup(ctx, mgr)
 		},
 	}
-	if err := s.mgr.Add(gate); err != nil {
-		return fmt.Errorf("add gate for the CRDs of area %s: %w", area, err)
+	if err := s.mgr.Add(waiter); err != nil {
+		return fmt.Errorf("add waiter for the CRDs of area %s: %w", area, err)
 	}
 
-	if err := s.mgr.AddReadyzCheck(area, gate.CheckReady); err != nil {
+	if err := s.mgr.AddReadyzCheck(area, waiter.CheckReady); err != nil {
 		return fmt.Errorf("add readiness check: %w", err)
 	}
 

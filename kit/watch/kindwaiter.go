@@ -24,16 +24,16 @@ import (
 )
 
 const (
-	// defaultInterval is the default of Gate.Interval.
+	// defaultInterval is the default of KindWaiter.Interval.
 	defaultInterval = 10 * time.Second
 	// callTimeout is the timeout of one discovery call.
 	callTimeout = 10 * time.Second
 )
 
-// Gate starts the controllers of an area when the API server serves all kinds that the area needs. An area
-// is a part of the operator with its own controllers, such as runners or networking. Gate is a
+// KindWaiter starts the controllers of an area when the API server serves all kinds that the area needs. An area
+// is a part of the operator with its own controllers, such as runners or networking. KindWaiter is a
 // manager.Runnable that runs on every replica.
-type Gate struct {
+type KindWaiter struct {
 	// Area is the name of the area in the log.
 	Area string
 	// Kinds are the kinds that the area needs.
@@ -53,24 +53,24 @@ type Gate struct {
 	Log      *slog.Logger
 
 	mu sync.Mutex
-	// missing is what the last check found missing. isOpen is true once the controllers have been added.
-	missing []string
-	isOpen  bool
+	// missing is what the last check found missing. isStarted is true once the controllers have been added.
+	missing   []string
+	isStarted bool
 	// readyzChecks are the readiness checks of the area.
 	readyzChecks map[string]healthz.Checker
 }
 
 // CheckReady is a readiness check of the process. It fails while the controllers are not started, and says what is
 // missing. Then it runs the readiness checks of the area, because a running manager accepts no new checks.
-func (g *Gate) CheckReady(r *http.Request) error {
-	g.mu.Lock()
-	defer g.mu.Unlock()
+func (w *KindWaiter) CheckReady(r *http.Request) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 
-	if !g.isOpen {
-		return fmt.Errorf("%s waits: %s", g.Area, strings.Join(g.missing, "; "))
+	if !w.isStarted {
+		return fmt.Errorf("%s waits: %s", w.Area, strings.Join(w.missing, "; "))
 	}
 
-	for name, check := range g.readyzChecks {
+	for name, check := range w.readyzChecks {
 		if err := check(r); err != nil {
 			return fmt.Errorf("check %s: %w", name, err)
 		}
@@ -79,45 +79,37 @@ func (g *Gate) CheckReady(r *http.Request) error {
 	return nil
 }
 
-// IsOpen returns whether the controllers have been added.
-func (g *Gate) IsOpen() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-
-	return g.isOpen
-}
-
 // NeedLeaderElection returns false: every replica waits for the kinds, so that each can become the
 // leader.
-func (g *Gate) NeedLeaderElection() bool { return false }
+func (w *KindWaiter) NeedLeaderElection() bool { return false }
 
 // Start waits for the kinds and then starts the controllers. It returns nil if ctx ends before.
-func (g *Gate) Start(ctx context.Context) error {
-	cfg := rest.CopyConfig(g.Manager.GetConfig())
+func (w *KindWaiter) Start(ctx context.Context) error {
+	cfg := rest.CopyConfig(w.Manager.GetConfig())
 	cfg.Timeout = callTimeout
 
 	api, err := discovery.NewDiscoveryClientForConfig(cfg)
 	if err != nil {
-		return fmt.Errorf("wait for kinds of %s: %w", g.Area, err)
+		return fmt.Errorf("wait for kinds of %s: %w", w.Area, err)
 	}
 
 	logged := false
 
 	for {
-		missing, err := g.check(ctx, api)
+		missing, err := w.check(ctx, api)
 
 		switch {
 		case ctx.Err() != nil: // it ends below
 		case err != nil:
-			g.Log.WarnContext(ctx, "checking for the kinds that an area needs failed, retrying",
-				"area", g.Area, "error", err)
+			w.Log.WarnContext(ctx, "checking for the kinds that an area needs failed, retrying",
+				"area", w.Area, "error", err)
 		case len(missing) == 0:
-			g.Log.InfoContext(ctx, "area starts", "area", g.Area)
+			w.Log.InfoContext(ctx, "area starts", "area", w.Area)
 
-			return g.setUp(ctx)
+			return w.setUp(ctx)
 		case !logged:
-			g.Log.Log(ctx, g.logLevel(), "area is off until the kinds that it needs are installed",
-				"area", g.Area, "missing", strings.Join(missing, ", "))
+			w.Log.Log(ctx, w.logLevel(), "area is off until the kinds that it needs are installed",
+				"area", w.Area, "missing", strings.Join(missing, ", "))
 
 			logged = true
 		}
@@ -125,14 +117,14 @@ func (g *Gate) Start(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-g.Clock.After(g.interval()):
+		case <-w.Clock.After(w.interval()):
 		}
 	}
 }
 
 // check returns what findMissing returns, and ends with ctx. Discovery calls take no context, and last longer than the
 // operator may take to end if the API server does not respond.
-func (g *Gate) check(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
+func (w *KindWaiter) check(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
 	var (
 		missing []string
 		err     error
@@ -142,7 +134,7 @@ func (g *Gate) check(ctx context.Context, api discovery.ServerResourcesInterface
 	go func() {
 		defer close(done)
 
-		missing, err = g.findMissing(ctx, api)
+		missing, err = w.findMissing(ctx, api)
 	}()
 
 	select {
@@ -154,19 +146,19 @@ func (g *Gate) check(ctx context.Context, api discovery.ServerResourcesInterface
 }
 
 // findMissing returns what the area needs and the API server does not serve.
-func (g *Gate) findMissing(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
-	missing, err := missingKinds(api, g.Kinds)
-	if err == nil && g.FindMissing != nil {
+func (w *KindWaiter) findMissing(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
+	missing, err := missingKinds(api, w.Kinds)
+	if err == nil && w.FindMissing != nil {
 		var more []string
 
-		more, err = g.FindMissing(ctx)
+		more, err = w.FindMissing(ctx)
 		missing = append(missing, more...)
 	}
 
 	if err == nil {
-		g.mu.Lock()
-		g.missing = missing
-		g.mu.Unlock()
+		w.mu.Lock()
+		w.missing = missing
+		w.mu.Unlock()
 	}
 
 	return missing, err
@@ -174,8 +166,8 @@ func (g *Gate) findMissing(ctx context.Context, api discovery.ServerResourcesInt
 
 // logLevel returns the level of the log line that the area is off. A user need not have the kinds of other
 // projects, but the operator's own CRDs must be complete.
-func (g *Gate) logLevel() slog.Level {
-	if g.FindMissing != nil {
+func (w *KindWaiter) logLevel() slog.Level {
+	if w.FindMissing != nil {
 		return slog.LevelWarn
 	}
 
@@ -183,22 +175,22 @@ func (g *Gate) logLevel() slog.Level {
 }
 
 // setUp calls SetupWithManager, and then adds the controllers to the manager, which starts them.
-func (g *Gate) setUp(ctx context.Context) error {
-	deferring := &deferringManager{Manager: g.Manager, readyzChecks: map[string]healthz.Checker{}}
-	if err := g.SetupWithManager(ctx, deferring); err != nil {
+func (w *KindWaiter) setUp(ctx context.Context) error {
+	deferring := &deferringManager{Manager: w.Manager, readyzChecks: map[string]healthz.Checker{}}
+	if err := w.SetupWithManager(ctx, deferring); err != nil {
 		return err
 	}
 
 	for _, runnable := range deferring.runnables {
-		if err := g.Manager.Add(runnable); err != nil {
-			return fmt.Errorf("start %s: %w", g.Area, err)
+		if err := w.Manager.Add(runnable); err != nil {
+			return fmt.Errorf("start %s: %w", w.Area, err)
 		}
 	}
 
-	g.mu.Lock()
-	defer g.mu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
 
-	g.isOpen, g.readyzChecks = true, deferring.readyzChecks
+	w.isStarted, w.readyzChecks = true, deferring.readyzChecks
 
 	return nil
 }
@@ -228,9 +220,9 @@ func (h *deferringManager) Add(runnable manager.Runnable) error {
 	return nil
 }
 
-func (g *Gate) interval() time.Duration {
-	if g.Interval > 0 {
-		return g.Interval
+func (w *KindWaiter) interval() time.Duration {
+	if w.Interval > 0 {
+		return w.Interval
 	}
 
 	return defaultInterval

@@ -42,7 +42,7 @@ func expectWoken(t *testing.T, woken *[]string, want ...string) {
 	}
 }
 
-func TestGateServesInOrder(t *testing.T) {
+func TestCloneQueueServesInOrder(t *testing.T) {
 	g, _, woken := newTestQueues(2)
 
 	for n := range 5 {
@@ -59,7 +59,7 @@ func TestGateServesInOrder(t *testing.T) {
 	expectAcquire(t, g, "s", 2, false, true, 0)
 }
 
-func TestGateWakesNextOwner(t *testing.T) {
+func TestCloneQueueWakesNextOwner(t *testing.T) {
 	g, clk, woken := newTestQueues(1)
 	g.acquire("s", newOwner(0), false)
 	g.acquire("s", newOwner(1), false)
@@ -76,11 +76,11 @@ func TestGateWakesNextOwner(t *testing.T) {
 	g.release("s", newOwner(2))
 
 	if g.wakeWaiters() || g.load("s") != 0 {
-		t.Error("the gate is not empty")
+		t.Error("the queues are not empty")
 	}
 }
 
-func TestGateDropsCancelledOwners(t *testing.T) {
+func TestCloneQueueDropsCancelledOwners(t *testing.T) {
 	g, _, woken := newTestQueues(1)
 	g.acquire("s", newOwner(0), false)
 	g.acquire("s", newOwner(1), false)

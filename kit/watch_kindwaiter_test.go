@@ -80,7 +80,7 @@ func (m *recordingManager) Add(runnable manager.Runnable) error {
 	return nil
 }
 
-func TestGate(t *testing.T) {
+func TestKindWaiter(t *testing.T) {
 	t.Parallel()
 
 	var (
@@ -91,7 +91,7 @@ func TestGate(t *testing.T) {
 
 	group := schema.GroupVersion{Group: "kubevirt.io", Version: "v1"}
 	errOpen := errors.New("the end")
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Area:    "machines",
 		Kinds:   []schema.GroupVersionKind{group.WithKind("VirtualMachine"), group.WithKind("VirtualMachineInstance")},
 		Manager: &recordingManager{host: startDiscovery(t, &asked).URL}, Clock: clock.RealClock{}, Interval: time.Millisecond,
@@ -103,7 +103,7 @@ func TestGate(t *testing.T) {
 		},
 	}
 
-	if err := gate.Start(t.Context()); !errors.Is(err, errOpen) {
+	if err := waiter.Start(t.Context()); !errors.Is(err, errOpen) {
 		t.Errorf("want the error of opening, got %v", err)
 	}
 
@@ -112,7 +112,7 @@ func TestGate(t *testing.T) {
 	}
 
 	if n := strings.Count(text.String(), "area is off"); n != 1 {
-		t.Errorf("the log says %d times that the gate is closed:\n%s", n, text.String())
+		t.Errorf("the log says %d times that the area is off:\n%s", n, text.String())
 	}
 
 	for _, want := range []string{"VirtualMachine.kubevirt.io/v1, VirtualMachineInstance.kubevirt.io/v1", "area starts"} {
@@ -122,8 +122,8 @@ func TestGate(t *testing.T) {
 	}
 }
 
-// A running manager starts added runnables at once, so the gate adds none before the setup is complete.
-func TestGateStartsNothingEarly(t *testing.T) {
+// A running manager starts added runnables at once, so the waiter adds none before the setup is complete.
+func TestKindWaiterStartsNothingEarly(t *testing.T) {
 	t.Parallel()
 
 	for name, open := range map[string]error{"well": nil, "badly": errors.New("the end")} {
@@ -135,7 +135,7 @@ func TestGateStartsNothingEarly(t *testing.T) {
 			requests.Store(4) // all kinds are served
 
 			mgr := &recordingManager{host: startDiscovery(t, &requests).URL}
-			gate := &watch.Gate{
+			waiter := &watch.KindWaiter{
 				Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 				Manager: mgr, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 				SetupWithManager: func(_ context.Context, given ctrl.Manager) error {
@@ -153,7 +153,7 @@ func TestGateStartsNothingEarly(t *testing.T) {
 				},
 			}
 
-			if err := gate.Start(t.Context()); !errors.Is(err, open) {
+			if err := waiter.Start(t.Context()); !errors.Is(err, open) {
 				t.Errorf("got %v", err)
 			}
 
@@ -164,25 +164,25 @@ func TestGateStartsNothingEarly(t *testing.T) {
 	}
 }
 
-func TestGateEndsWithItsProcess(t *testing.T) {
+func TestKindWaiterEndsWithItsProcess(t *testing.T) {
 	t.Parallel()
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Kinds:   []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 		Manager: &recordingManager{host: "http://127.0.0.1:1"}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 		SetupWithManager: func(context.Context, ctrl.Manager) error { return errors.New("it opened") },
 	}
 
-	if err := gate.Start(ctx); err != nil {
+	if err := waiter.Start(ctx); err != nil {
 		t.Errorf("got %v", err)
 	}
 }
 
-// A gate ends at once while the API server does not respond.
-func TestGateEndsWhileItChecks(t *testing.T) {
+// A waiter ends at once while the API server does not respond.
+func TestKindWaiterEndsWhileItChecks(t *testing.T) {
 	t.Parallel()
 
 	end, requested := make(chan struct{}), make(chan struct{}, 1)
@@ -194,14 +194,14 @@ func TestGateEndsWhileItChecks(t *testing.T) {
 	t.Cleanup(server.Close)
 	t.Cleanup(func() { close(end) })
 
-	gate := &watch.Gate{
+	waiter := &watch.KindWaiter{
 		Area: "machines", Kinds: []schema.GroupVersionKind{{Group: "kubevirt.io", Version: "v1", Kind: "VirtualMachine"}},
 		Manager: &recordingManager{host: server.URL}, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 
-	go func() { ended <- gate.Start(ctx) }()
+	go func() { ended <- waiter.Start(ctx) }()
 
 	<-requested
 	cancel()
@@ -212,6 +212,6 @@ func TestGateEndsWhileItChecks(t *testing.T) {
 			t.Error(err)
 		}
 	case <-time.After(8 * time.Second): // the operator's timeout
-		t.Error("the gate does not end")
+		t.Error("the waiter does not end")
 	}
 }
