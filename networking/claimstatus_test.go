@@ -5,6 +5,7 @@ package networking_test
 
 import (
 	"context"
+	"fmt"
 	"strconv"
 	"sync"
 	"testing"
@@ -33,7 +34,7 @@ func newMachineClaim(namespace, name, template string) *v1alpha1.MachineClaim {
 	}
 }
 
-func createMachineClaim(t *testing.T) *v1alpha1.MachineClaim {
+func createMachineClaim(t testing.TB) *v1alpha1.MachineClaim {
 	t.Helper()
 
 	claim := newMachineClaim(env.Namespace(t), "vm1", "linux")
@@ -52,7 +53,7 @@ func getClaim(t *testing.T, claim *v1alpha1.MachineClaim) *v1alpha1.MachineClaim
 }
 
 func newWriter(kind, owner string) *claimstatus.Writer {
-	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Type: kind}
+	return &claimstatus.Writer{Client: env.Client, Clock: clock.RealClock{}, Owner: owner, Types: []string{kind}}
 }
 
 // reconcileOnce reconciles the claim once like its own controller, on a copy that may be stale.
@@ -178,5 +179,54 @@ func TestConditionOfDeletedClaim(t *testing.T) {
 	err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(claim), claim)
 	if !apierrors.IsNotFound(err) {
 		t.Errorf("the claim is there: %v", err)
+	}
+}
+
+// A condition that another program has restored is removed, whether the program owns the whole of it or only a part that
+// is invalid alone.
+func TestRestoredStatusIsRemoved(t *testing.T) {
+	t.Parallel()
+
+	const kind, other = "Restored", "Other"
+
+	for name, create := range map[string]func(*fixture) step.Object{
+		"MachineClaim": func(f *fixture) step.Object { return createMachineClaim(f.t) },
+		"KubevirtMachine": func(f *fixture) step.Object {
+			machine := newMachine(f.namespace, "workers", "vm1")
+			must(f.t, env.Client.Create(f.t.Context(), machine))
+
+			return machine
+		},
+		"HypervisorMachineTemplate": func(f *fixture) step.Object {
+			return f.createTemplate("linux", f.createCluster("restored", nil), "", "10.0.0.10-10.0.0.11")
+		},
+	} {
+		for _, ownsAll := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/owns all %t", name, ownsAll), func(t *testing.T) {
+				t.Parallel()
+
+				obj, writer := create(&fixture{t: t, namespace: env.Namespace(t)}), newWriter(kind, "somebody")
+
+				for _, restored := range []string{kind, other} {
+					meta.SetStatusCondition(obj.StatusConditions(), metav1.Condition{
+						Type: restored, Status: metav1.ConditionTrue, Reason: "Restored", Message: "of another time",
+					})
+				}
+
+				must(t, env.Client.Status().Update(t.Context(), obj))
+
+				if !ownsAll {
+					must(t, writer.Report(t.Context(), obj, metav1.ConditionTrue, "Restored", "of now"))
+					must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
+				}
+
+				must(t, writer.Clear(t.Context(), obj))
+				must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
+
+				if got := *obj.StatusConditions(); len(got) != 1 || got[0].Type != other {
+					t.Errorf("after Clear: %+v", got)
+				}
+			})
+		}
 	}
 }

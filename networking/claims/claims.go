@@ -73,7 +73,10 @@ type ClaimReconciler struct {
 }
 
 func (c *ClaimReconciler) writer() *claimstatus.Writer {
-	return &claimstatus.Writer{Client: c.Client, Clock: c.Clock, Owner: fieldOwner}
+	return &claimstatus.Writer{
+		Client: c.Client, Clock: c.Clock, Owner: fieldOwner, Types: []string{v1alpha1.ConditionAddressAllocated},
+		Fields: [][]string{{"networkInfo", "addresses"}, {"networkInfo", "addressNetwork"}},
+	}
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=machineclaims,verbs=get;list;watch;patch
@@ -296,9 +299,7 @@ func (c *ClaimReconciler) reportNoAddress(ctx context.Context, claim *v1alpha1.M
 		return nil
 	}
 
-	_, err := c.applyLess(ctx, claim, condition)
-
-	return claimstatus.IgnoreGone(err)
+	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}, condition))
 }
 
 // clearStatus removes the condition and the addresses from the status.
@@ -308,7 +309,7 @@ func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.Machi
 		return nil
 	}
 
-	return claimstatus.IgnoreGone(c.removeAddresses(ctx, claim))
+	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
 // isOutdated returns whether the status of the claim on the API server has other addresses than the claim, which comes
@@ -404,7 +405,7 @@ func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineCl
 
 	// An earlier write that seemed to fail may have recorded addresses that this copy does not have. Apply
 	// removes these addresses too.
-	if err := c.removeAddresses(ctx, claim); err != nil {
+	if err := c.writer().Apply(ctx, claim, map[string]any{}); err != nil {
 		return claimstatus.IgnoreGone(err) // releaseDeleted handles a claim that no longer exists
 	}
 

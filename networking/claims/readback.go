@@ -13,8 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -211,66 +209,13 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error
 		return false, fmt.Errorf("remove addresses from annotations of claim %s: %w", client.ObjectKeyFromObject(&holder), err)
 	}
 
-	if err := c.removeAddresses(ctx, &holder); err != nil {
+	if err := c.writer().Apply(ctx, changed, map[string]any{}); err != nil {
 		return false, err
 	}
 
 	c.Addresses.Release(owner)
 
 	return true, nil
-}
-
-// applyLess applies a status without addresses, with these conditions alone. What another program has written stays: if it
-// has restored the status, the rest of it may be invalid without our part, such as a condition without a message. Then all
-// of it is removed first.
-func (c *ClaimReconciler) applyLess(
-	ctx context.Context, claim *v1alpha1.MachineClaim, conditions ...metav1.Condition,
-) (*unstructured.Unstructured, error) {
-	applied, err := c.writer().ApplyAndRead(ctx, claim, map[string]any{}, conditions...)
-	if !apierrors.IsInvalid(err) {
-		return applied, err
-	}
-
-	var restored v1alpha1.MachineClaim
-	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &restored); err != nil {
-		return nil, fmt.Errorf("get claim %s: %w", client.ObjectKeyFromObject(claim), err)
-	}
-
-	changed := restored.DeepCopy()
-	meta.RemoveStatusCondition(&changed.Status.Conditions, v1alpha1.ConditionAddressAllocated)
-
-	if info := changed.Status.NetworkInfo; info != nil {
-		info.Addresses, info.AddressNetwork = nil, ""
-	}
-
-	patch := client.MergeFromWithOptions(&restored, client.MergeFromWithOptimisticLock{})
-	if err := c.Client.Status().Patch(ctx, changed, patch); err != nil {
-		return nil, fmt.Errorf("remove restored addresses of claim %s: %w", client.ObjectKeyFromObject(claim), err)
-	}
-
-	return c.writer().ApplyAndRead(ctx, claim, map[string]any{}, conditions...)
-}
-
-// removeAddresses removes the addresses from the status of a claim, whoever has written them.
-func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) error {
-	applied, err := c.applyLess(ctx, claim)
-	if err != nil {
-		return err
-	}
-
-	if left, _, _ := unstructured.NestedSlice(applied.Object, "status", "networkInfo", "addresses"); len(left) == 0 {
-		return nil
-	}
-
-	// The object that the apply has returned may be newer than claim. A patch with its version removes no later addresses.
-	const removal = `{"metadata":{"resourceVersion":%q},"status":{"networkInfo":{"addresses":null,"addressNetwork":null}}}`
-
-	patch := fmt.Appendf(nil, removal, applied.GetResourceVersion())
-	if err := c.Client.Status().Patch(ctx, claim.DeepCopy(), client.RawPatch(types.MergePatchType, patch)); err != nil {
-		return fmt.Errorf("remove addresses of claim %s: %w", client.ObjectKeyFromObject(claim), err)
-	}
-
-	return nil
 }
 
 // holdUnknown makes the pool allocate no addresses while the runners area does not know the addresses of the claim's

@@ -56,7 +56,10 @@ type TemplateReconciler struct {
 }
 
 func (t *TemplateReconciler) writer() *claimstatus.Writer {
-	return &claimstatus.Writer{Client: t.Client, Clock: t.Clock, Owner: fieldOwner}
+	return &claimstatus.Writer{
+		Client: t.Client, Clock: t.Clock, Owner: fieldOwner,
+		Types: []string{v1alpha1.ConditionAddressPoolReady, v1alpha1.ConditionAddressesFewerThanMachines},
+	}
 }
 
 //+kubebuilder:rbac:groups=hyperfleet.io,resources=hypervisormachinetemplates;runnerpools,verbs=list;watch
@@ -132,7 +135,7 @@ func (t *TemplateReconciler) Reconcile(ctx context.Context, req reconcile.Reques
 	if template.Spec.Network.AddressPool() == nil {
 		t.Registry.Remove(req.NamespacedName)
 
-		return reconcile.Result{}, t.clearConditions(ctx, &template)
+		return reconcile.Result{}, t.writer().Clear(ctx, &template)
 	}
 
 	var cluster v1alpha1.HypervisorCluster
@@ -253,13 +256,4 @@ func (t *TemplateReconciler) report(
 	}
 
 	return claimstatus.IgnoreGone(t.writer().Apply(ctx, template, map[string]any{}, conditions...))
-}
-
-// clearConditions removes the conditions.
-func (t *TemplateReconciler) clearConditions(ctx context.Context, template *v1alpha1.HypervisorMachineTemplate) error {
-	if meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressPoolReady) == nil {
-		return nil
-	}
-
-	return claimstatus.IgnoreGone(t.writer().Apply(ctx, template, map[string]any{}))
 }

@@ -4,8 +4,10 @@
 package claimstatus
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -32,8 +34,10 @@ type Writer struct {
 	// Owner is the field manager, such as hyperfleet-dns. Each controller needs its own field manager,
 	// because an apply removes all fields of the field manager that it does not contain.
 	Owner string
-	// Type is the type of the condition that Report and Clear write.
-	Type string
+	// Types are the types of the field manager's conditions. Report writes the first one.
+	Types []string
+	// Fields are the paths of the field manager's other fields in the status.
+	Fields [][]string
 }
 
 // Report writes the condition, unless the machine already has it. It returns no error if the machine no longer
@@ -41,7 +45,7 @@ type Writer struct {
 func (w *Writer) Report(
 	ctx context.Context, machine Machine, status metav1.ConditionStatus, reason, message string,
 ) error {
-	condition := metav1.Condition{Type: w.Type, Status: status, Reason: reason, Message: message}
+	condition := metav1.Condition{Type: w.Types[0], Status: status, Reason: reason, Message: message}
 	if HasCondition(machine, condition) {
 		return nil
 	}
@@ -49,13 +53,14 @@ func (w *Writer) Report(
 	return IgnoreGone(w.Apply(ctx, machine, map[string]any{}, condition))
 }
 
-// Clear removes the condition, if the machine has it.
-func (w *Writer) Clear(ctx context.Context, machine Machine) error {
-	if meta.FindStatusCondition(*machine.StatusConditions(), w.Type) == nil {
+// Clear removes the conditions, if the object has any of them.
+func (w *Writer) Clear(ctx context.Context, obj step.Object) error {
+	isOurs := func(condition metav1.Condition) bool { return slices.Contains(w.Types, condition.Type) }
+	if !slices.ContainsFunc(*obj.StatusConditions(), isOurs) {
 		return nil
 	}
 
-	return IgnoreGone(w.Apply(ctx, machine, map[string]any{}))
+	return IgnoreGone(w.Apply(ctx, obj, map[string]any{}))
 }
 
 // HasCondition returns whether an object has a condition with the same status, reason and message for its
@@ -67,25 +72,47 @@ func HasCondition(obj step.Object, condition metav1.Condition) bool {
 		current.Message == truncateMessage(condition.Message) && current.ObservedGeneration == obj.GetGeneration()
 }
 
-// Apply replaces all fields of the field manager in a status with the given fields and conditions. It
-// removes the field manager's other fields and conditions. It returns a conflict if another object with the
-// same name exists now.
+// Apply replaces all fields of the field manager in a status with the given fields and conditions. It removes the field
+// manager's other fields and conditions, also if another program owns them too, such as one that has restored a backup. It
+// returns a conflict if another object with the same name exists now, or if a field of another program changes meanwhile.
 func (w *Writer) Apply(ctx context.Context, obj step.Object, status map[string]any, conditions ...metav1.Condition) error {
-	_, err := w.ApplyAndRead(ctx, obj, status, conditions...)
+	list, err := w.prepareConditions(obj, conditions)
+	if err != nil {
+		return err
+	}
+
+	// Set an empty list too, because a status without any fields becomes null, which is invalid.
+	status["conditions"] = list
+
+	applied, err := w.applyOnce(ctx, obj, status)
+
+	switch {
+	case err == nil:
+		_, err = w.removeRestored(ctx, obj, applied, status)
+
+		return err
+	case !apierrors.IsInvalid(err):
+		return err
+	}
+
+	// The other program's part may be invalid without ours, such as a condition without a message.
+	current, convertErr := runtime.DefaultUnstructuredConverter.ToUnstructured(obj)
+	if convertErr != nil {
+		return fmt.Errorf("convert %s: %w", client.ObjectKeyFromObject(obj), convertErr)
+	}
+
+	isRemoved, removeErr := w.removeRestored(ctx, obj, current, status)
+	if removeErr != nil || !isRemoved {
+		return cmp.Or(removeErr, err)
+	}
+
+	_, err = w.applyOnce(ctx, obj, status)
 
 	return err
 }
 
-// ApplyAndRead is Apply, and returns the object with its new status. The status keeps fields that are not applied if
-// another program has written them, such as one that restores a backup.
-func (w *Writer) ApplyAndRead(
-	ctx context.Context, obj step.Object, status map[string]any, conditions ...metav1.Condition,
-) (*unstructured.Unstructured, error) {
-	kind, err := w.Client.GroupVersionKindFor(obj)
-	if err != nil {
-		return nil, fmt.Errorf("get kind of %s: %w", client.ObjectKeyFromObject(obj), err)
-	}
-
+// prepareConditions completes the conditions and returns them as a list of JSON values.
+func (w *Writer) prepareConditions(obj step.Object, conditions []metav1.Condition) ([]any, error) {
 	list := make([]any, 0, len(conditions))
 
 	for i := range conditions {
@@ -107,12 +134,19 @@ func (w *Writer) ApplyAndRead(
 		list = append(list, converted)
 	}
 
-	// Set an empty list too, because a status without any fields becomes null, which is invalid.
-	status["conditions"] = list
+	return list, nil
+}
+
+// applyOnce applies the status, and returns the object that the API server has now.
+func (w *Writer) applyOnce(ctx context.Context, obj step.Object, status map[string]any) (map[string]any, error) {
+	kind, err := w.Client.GroupVersionKindFor(obj)
+	if err != nil {
+		return nil, fmt.Errorf("get kind of %s: %w", client.ObjectKeyFromObject(obj), err)
+	}
 
 	object := &unstructured.Unstructured{Object: map[string]any{
 		"metadata": map[string]any{"name": obj.GetName(), "namespace": obj.GetNamespace(), "uid": string(obj.GetUID())},
-		"status":   status,
+		"status":   runtime.DeepCopyJSON(status),
 	}}
 	object.SetGroupVersionKind(kind)
 
@@ -122,7 +156,7 @@ func (w *Writer) ApplyAndRead(
 		return nil, fmt.Errorf("apply status of %s %s as %s: %w", kind.Kind, client.ObjectKeyFromObject(obj), w.Owner, err)
 	}
 
-	return object, nil
+	return object.Object, nil
 }
 
 // IgnoreGone returns nil for the error that an object no longer exists or that another object has

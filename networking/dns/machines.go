@@ -177,7 +177,7 @@ func (m *MachineReconciler) ensureRegistration(
 	ctx context.Context, machine claimstatus.Machine, intent registrationIntent, found *v1alpha1.DNSRegistration,
 ) error {
 	writer := &claimstatus.Writer{
-		Client: m.Client, Clock: m.Clock, Owner: FieldOwner, Type: v1alpha1.ConditionDNSRegistered,
+		Client: m.Client, Clock: m.Clock, Owner: FieldOwner, Types: []string{v1alpha1.ConditionDNSRegistered},
 	}
 
 	switch {

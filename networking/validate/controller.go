@@ -138,7 +138,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 
 func (r *Reconciler) writer() *claimstatus.Writer {
 	return &claimstatus.Writer{
-		Client: r.client, Clock: r.clock, Owner: FieldOwner, Type: v1alpha1.ConditionNetworkValidated,
+		Client: r.client, Clock: r.clock, Owner: FieldOwner, Types: []string{v1alpha1.ConditionNetworkValidated},
 	}
 }
 

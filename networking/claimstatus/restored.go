@@ -1,0 +1,82 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package claimstatus
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// removeRestored removes what unwanted returns, and returns whether there was any. current is the object as it was read or
+// written last. The API server refuses the patch with a conflict if it has another version.
+func (w *Writer) removeRestored(ctx context.Context, obj step.Object, current, status map[string]any) (bool, error) {
+	removal := w.unwanted(current, status)
+	if len(removal) == 0 {
+		return false, nil
+	}
+
+	version, _, _ := unstructured.NestedString(current, "metadata", "resourceVersion")
+
+	patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": version}, "status": removal})
+	if err != nil {
+		return false, fmt.Errorf("encode patch of %s: %w", client.ObjectKeyFromObject(obj), err)
+	}
+
+	target, ok := obj.DeepCopyObject().(client.Object)
+	if !ok {
+		return false, fmt.Errorf("copy %T: the copy is not a client object", obj)
+	}
+
+	if err := w.Client.Status().Patch(ctx, target, client.RawPatch(types.MergePatchType, patch)); err != nil {
+		return false, fmt.Errorf("remove restored status of %s: %w", client.ObjectKeyFromObject(obj), err)
+	}
+
+	return true, nil
+}
+
+// unwanted returns a merge patch of the status that removes the fields and conditions of the field manager that an object
+// has and the applied status has not. Server-side apply leaves them if another program owns them too.
+func (w *Writer) unwanted(current, applied map[string]any) map[string]any {
+	removal := map[string]any{}
+
+	present, _, _ := unstructured.NestedSlice(current, "status", "conditions")
+	wanted, _, _ := unstructured.NestedSlice(applied, "conditions")
+
+	kept := slices.DeleteFunc(slices.Clone(present), func(condition any) bool {
+		hasSameType := func(other any) bool { return typeOf(other) == typeOf(condition) }
+
+		return slices.Contains(w.Types, typeOf(condition)) && !slices.ContainsFunc(wanted, hasSameType)
+	})
+
+	if len(kept) < len(present) {
+		removal["conditions"] = kept
+	}
+
+	for _, path := range w.Fields {
+		_, isPresent, _ := unstructured.NestedFieldNoCopy(current, slices.Concat([]string{"status"}, path)...)
+		_, isWanted, _ := unstructured.NestedFieldNoCopy(applied, path...)
+
+		if isPresent && !isWanted {
+			_ = unstructured.SetNestedField(removal, nil, path...) // it cannot fail: only this function writes into removal
+		}
+	}
+
+	return removal
+}
+
+// typeOf returns the type of a condition.
+func typeOf(condition any) string {
+	object, _ := condition.(map[string]any)
+	name, _ := object["type"].(string)
+
+	return name
+}
