@@ -4,11 +4,13 @@
 package networking_test
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strings"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -35,8 +37,11 @@ type poolFixture struct {
 	pool       *v1alpha1.KubevirtNodePool
 	addresses  *pools.AddressRegistry
 	controller *nodepool.Reconciler
+	recorder   *events.FakeRecorder
 	// If hasStaleCache is true, the cache has no machines yet.
 	hasStaleCache bool
+	// deleteErr is the error of all deletions.
+	deleteErr error
 }
 
 // newPoolFixture returns a fixture whose pool has the given numbers of machines and addresses.
@@ -44,7 +49,7 @@ func newPoolFixture(t *testing.T, replicas int32, addresses v1alpha1.AddressRang
 	t.Helper()
 	t.Parallel()
 
-	w := &poolFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, addresses: pools.New()}
+	w := &poolFixture{fixture: &fixture{t: t, namespace: env.Namespace(t)}, addresses: pools.New(), recorder: events.NewFakeRecorder(100)}
 
 	plain, err := client.NewWithWatch(env.Config, client.Options{Scheme: env.Scheme})
 	w.must(err)
@@ -58,10 +63,13 @@ func newPoolFixture(t *testing.T, replicas int32, addresses v1alpha1.AddressRang
 
 			return c.List(ctx, list, opts...)
 		},
+		Delete: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.DeleteOption) error {
+			return cmp.Or(w.deleteErr, c.Delete(ctx, obj, opts...))
+		},
 	})
 	w.controller = &nodepool.Reconciler{
 		Client: cached, Live: plain, Runner: &step.Reconciler{Client: cached, Controller: "kubevirtnodepool"},
-		Recorder: events.NewFakeRecorder(100), Addresses: w.addresses, Clock: clock.RealClock{},
+		Recorder: w.recorder, Addresses: w.addresses, Clock: clock.RealClock{},
 		Keeper: &keep.Keeper{Client: plain, APIReader: plain, Area: "networking", Lists: []client.ObjectList{&v1alpha1.KubevirtNodePoolList{}}},
 	}
 
@@ -259,5 +267,20 @@ func TestTemplatesOfAPool(t *testing.T) {
 
 	if got := w.listTemplates(); !slices.Contains(got, second) || len(got) != 2 {
 		t.Errorf("templates %v: the template of another owner must stay", got)
+	}
+}
+
+// A machine that others have deleted gets no event.
+func TestMachineThatOthersDeletedGetsNoEvent(t *testing.T) {
+	w := newPoolFixture(t, 2, "10.0.0.10-10.0.0.20")
+
+	w.deleteErr = apierrors.NewNotFound(schema.GroupResource{Resource: "kubevirtmachines"}, "m")
+	w.changePool(func(s *v1alpha1.KubevirtNodePoolSpec) { s.Replicas = 1 })
+	close(w.recorder.Events)
+
+	for event := range w.recorder.Events {
+		if strings.Contains(event, "MachineDeleted") {
+			t.Errorf("there is the event %q", event)
+		}
 	}
 }

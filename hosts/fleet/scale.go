@@ -292,7 +292,13 @@ func (s *scope) createHost(
 // released like any other deleted host.
 func (s *scope) deleteHost(ctx context.Context, host machine.Object) error {
 	uid := host.GetUID()
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, host, client.Preconditions{UID: &uid})); err != nil {
+
+	err := s.Client.Delete(ctx, host, client.Preconditions{UID: &uid})
+	if apierrors.IsNotFound(err) {
+		return nil // others have deleted it, so it gets no event
+	}
+
+	if err != nil {
 		return fmt.Errorf("delete host %s: %w", host.GetName(), err)
 	}
 

@@ -6,6 +6,12 @@ package fleet
 import (
 	"testing"
 	"time"
+
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 )
 
 // A fleet creates one host at a time and limits the hosts without a first boot. It deletes only
@@ -49,5 +55,28 @@ func TestDecideReplicas(t *testing.T) {
 		if got.shouldCreate != tt.add || got.deleteName != tt.remove || got.requeueAfter != tt.again || got.reason != tt.reason || got.isMet != (tt.reason == "Met") {
 			t.Errorf("%s: %+v, want %+v", name, got, tt)
 		}
+	}
+}
+
+// A host that others have deleted gets no event.
+func TestHostThatOthersDeletedGetsNoEvent(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	recorder := events.NewFakeRecorder(1)
+	s := &scope{
+		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithScheme(scheme).Build(), Recorder: recorder},
+		fleet:      &v1alpha1.HostFleet{},
+	}
+
+	host := &v1alpha1.LinuxMachine{}
+	host.Namespace, host.Name, host.UID = "ns", "gone", "u"
+
+	if err := s.deleteHost(t.Context(), host); err != nil || len(recorder.Events) > 0 {
+		t.Errorf("error %v, %d events", err, len(recorder.Events))
 	}
 }

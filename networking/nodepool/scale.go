@@ -330,7 +330,13 @@ func (s *scope) createMachine(ctx context.Context) error {
 // deleteMachine deletes a machine, but not a new machine with the same name.
 func (s *scope) deleteMachine(ctx context.Context, m *v1alpha1.KubevirtMachine) error {
 	uid := m.UID
-	if err := client.IgnoreNotFound(s.Client.Delete(ctx, m, client.Preconditions{UID: &uid})); err != nil {
+
+	err := s.Client.Delete(ctx, m, client.Preconditions{UID: &uid})
+	if apierrors.IsNotFound(err) {
+		return nil // others have deleted it, so it gets no event
+	}
+
+	if err != nil {
 		return fmt.Errorf("delete machine %s: %w", m.Name, err)
 	}
 
