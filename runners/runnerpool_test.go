@@ -4,6 +4,7 @@
 package runners_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,6 +24,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
@@ -35,6 +37,8 @@ type poolFixture struct {
 	clock      *clocktesting.FakePassiveClock
 	reconciler *runnerpool.Reconciler
 	jobs       int
+	// platform is that of the jobs. Empty means GitHub.
+	platform string
 }
 
 // newPoolFixture creates the pool, after change was applied, and its template and cluster, which are ready.
@@ -43,11 +47,12 @@ func newPoolFixture(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixtur
 
 	// Claims have the creation time of the API server, so the clock of the pools starts with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
-	platform := github.Platform{}
 	w := &poolFixture{T: t, namespace: env.Namespace(t), clock: clk, reconciler: &runnerpool.Reconciler{
 		Client: env.Client, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
-		Platforms: demand.Platforms{v1alpha1.WorkloadGitHubActions: platform},
-		Runner:    &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
+		Platforms: demand.Platforms{
+			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
+		},
+		Runner: &step.Reconciler{Client: env.Client, Controller: "runnerpool", Clock: clk},
 	}}
 	pool := &v1alpha1.RunnerPool{
 		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "pool"},
@@ -143,7 +148,7 @@ func (w *poolFixture) queueJobs(n int) {
 		env.Create(w, &v1alpha1.RunnerJob{
 			ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: fmt.Sprintf("job-%d", w.jobs)},
 			Spec: v1alpha1.RunnerJobSpec{
-				Platform: v1alpha1.WorkloadGitHubActions, ID: strconv.Itoa(w.jobs), Repository: "octo-org/octo-repo",
+				Platform: cmp.Or(w.platform, v1alpha1.WorkloadGitHubActions), ID: strconv.Itoa(w.jobs), Repository: "octo-org/octo-repo",
 				Labels: []string{"linux"}, State: v1alpha1.JobQueued, ReceivedAt: &received,
 			},
 		})

@@ -4,11 +4,18 @@
 package runners_test
 
 import (
+	"context"
+	"errors"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
@@ -188,4 +195,150 @@ func TestMachineWaitsForSharedAddressPool(t *testing.T) {
 	w.reconcileAfter(time.Second)
 	w.reconcileAfter(2 * time.Minute)
 	w.requireKept(claims)
+}
+
+// TestBoundMachineOfDeadCluster checks which machines that were created for one job are replaced after their cluster has
+// stopped being ready. If the hypervisor may have started the machine, its job runs elsewhere only if the CI platform gives
+// a job to one runner.
+func TestBoundMachineOfDeadCluster(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		isGeneric, isRequested, isStarted bool
+		want                              map[string]int
+	}{
+		"not requested":          {false, false, false, map[string]int{"two": 1}},
+		"requested":              {false, true, false, map[string]int{"two": 1}},
+		"started":                {false, true, true, map[string]int{"one": 1}},
+		"generic, not requested": {true, false, false, map[string]int{"two": 1}},
+		"generic, requested":     {true, true, false, map[string]int{"one": 1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) {
+				if tc.isGeneric {
+					config := &v1alpha1.GenericConfig{Source: "octo-org/octo-repo", Labels: []string{"linux"}, Command: []string{"make"}}
+					p.Spec.Workload = v1alpha1.Workload{
+						Type: v1alpha1.WorkloadGeneric, Config: &v1alpha1.WorkloadConfig{Generic: config},
+					}
+				}
+			})
+			if tc.isGeneric {
+				w.platform = v1alpha1.WorkloadGeneric
+			}
+
+			w.queueJobs(1)
+			w.reconcileAfter(0)
+
+			claims := w.requireClaims(1, 0)
+			w.setClaimStatus(&claims[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+				status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "c", VMID: "100001"}
+				status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", BoundJob: "job-1"}
+
+				if tc.isRequested {
+					status.Times.CloneStarted = now
+				}
+
+				if tc.isStarted {
+					status.Times.Started = now
+				}
+			})
+
+			w.setReady(getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}), metav1.ConditionFalse)
+			w.reconcileAfter(time.Second)
+			w.requireKept(claims)
+			w.reconcileAfter(2 * time.Minute)
+			w.finishDeletions()
+			w.reconcileAfter(time.Second)
+			w.requireTemplateCounts(tc.want)
+		})
+	}
+}
+
+// TestBoundMachineFromFullStandby checks that a machine from standby whose node is full is replaced, also if it was
+// activated for one job.
+func TestBoundMachineFromFullStandby(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	claims := w.requireClaims(1, 0)
+	w.setClaimStatus(&claims[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+		setPrepared(status, now)
+		setWaiting(v1alpha1.ConditionProvisioned, "NoCapacity")(status, now)
+		status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", BoundJob: "job-1"}
+		status.Times.Activated, status.Times.CloneStarted = now, now
+	})
+	w.reconcileAfter(time.Second)
+	w.finishDeletions()
+	w.reconcileAfter(time.Second)
+
+	if left := w.requireClaims(1, 0); len(left) == 1 && left[0].UID == claims[0].UID {
+		t.Error("the job waits for the full node")
+	}
+}
+
+// goneClient is a client with a cache that still shows claims that others have deleted.
+type goneClient struct {
+	client.Client
+
+	err error
+}
+
+func (c *goneClient) Delete(context.Context, client.Object, ...client.DeleteOption) error {
+	return c.err
+}
+
+func (c *goneClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	if _, ok := obj.(*v1alpha1.MachineClaim); ok {
+		return c.err
+	}
+
+	return c.Client.Patch(ctx, obj, patch, opts...)
+}
+
+// TestClaimsThatOthersDeletedGetNoEvents checks that a pool reports neither a deletion nor a start of a machine that was
+// deleted by others meanwhile.
+func TestClaimsThatOthersDeletedGetNoEvents(t *testing.T) {
+	t.Parallel()
+
+	claims := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "machineclaims"}
+	gone, replaced := apierrors.NewNotFound(claims, "c"), apierrors.NewConflict(claims, "c", errors.New("the UID differs"))
+
+	for name, tc := range map[string]struct {
+		err   error
+		warm  *v1alpha1.Warm
+		state func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)
+	}{
+		"deletion of a deleted claim":  {gone, nil, setWaiting(v1alpha1.ConditionPlaced, "NoCapacity")},
+		"deletion of a replaced claim": {replaced, nil, setWaiting(v1alpha1.ConditionPlaced, "NoCapacity")},
+		"start of a deleted claim":     {gone, &v1alpha1.Warm{Stopped: 1}, setPrepared},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.Warm = tc.warm })
+			if tc.warm == nil {
+				w.queueJobs(1)
+			}
+
+			w.reconcileAfter(0)
+			w.setClaimStatus(&w.listClaims()[0], tc.state)
+			w.queueJobs(1)
+
+			recorder := events.NewFakeRecorder(100)
+			w.reconciler.Client, w.reconciler.Recorder = &goneClient{Client: env.Client, err: tc.err}, recorder
+			w.reconcileAfter(time.Second)
+			close(recorder.Events)
+
+			for event := range recorder.Events {
+				if strings.Contains(event, "Activated") || strings.Contains(event, "NoCapacity") {
+					t.Errorf("there is the event %q", event)
+				}
+			}
+		})
+	}
 }

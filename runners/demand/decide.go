@@ -264,11 +264,9 @@ func newPlan(in Input) *plan {
 	p := &plan{in: in}
 
 	for _, claim := range in.Claims {
-		// It waits for its name. It is kept, because its claim proves that the earlier one is gone, so that the earlier
-		// machine is deleted.
+		// It waits for its name, which may take hours, so it counts only against Max. It is kept, because its claim proves
+		// that the earlier one is gone, so that the earlier machine is deleted.
 		if claim.Stuck == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
-			p.finishing++
-
 			continue
 		}
 

@@ -65,7 +65,7 @@ func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
 	isStuck := func(claim Claim) bool {
-		isStuck := claim.Stuck != "" && !claim.Bound && (claim.State != ClaimStandby || !claim.Prepared)
+		isStuck := claim.Stuck != "" && claim.State != ClaimIdle && (claim.State != ClaimStandby || !claim.Prepared)
 		if isStuck {
 			deletions = append(deletions, newStuckDeletion(claim))
 		}

@@ -323,6 +323,15 @@ func TestDesired(t *testing.T) {
 				Desired: 1, Delete: newDeletions(demand.DeleteNotReady, "a"), Reason: demand.ReasonWaitingForDeletion,
 			},
 		},
+		"a machine that waits for an earlier one of its name makes no room for the job": {
+			in: demand.Input{Max: 2, Queued: 1, WarmStopped: 1, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimPending, CreatedAt: getStartTime(), Stuck: demand.StuckNamesake},
+				{Name: "b", State: demand.ClaimStandby, CreatedAt: getStartTime(), Prepared: true, Stuck: demand.DeleteNotReady},
+			}},
+			want: demand.Decision{
+				Desired: 1, Delete: newDeletions(demand.DeleteNotReady, "b"), Reason: demand.ReasonWaitingForDeletion,
+			},
+		},
 		"machines that are being deleted make room for the job": {
 			in: demand.Input{Max: 3, Queued: 1, WarmStopped: 3, Claims: []demand.Claim{
 				{Name: "a", State: demand.ClaimFinishing, CreatedAt: getStartTime()},

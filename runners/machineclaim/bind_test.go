@@ -12,10 +12,16 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 func newWaitingJobs(count int) []*v1alpha1.RunnerJob {
@@ -81,6 +87,49 @@ func TestJobIsBoundOnce(t *testing.T) {
 
 	if _, err := b.bind(newClaim("late"), newWaitingJobs(1), now.Add(maxCacheLag+time.Second)); err != nil {
 		t.Errorf("a released job: %v", err)
+	}
+}
+
+// The job of a claim that is deleted before its machine was started is free for the next claim at once.
+func TestDeletedClaimReleasesItsJob(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	now := time.Now()
+
+	for name, tc := range map[string]struct {
+		times      *v1alpha1.MachineTimes
+		isReleased bool
+	}{
+		"never requested": {nil, true},
+		"started":         {&v1alpha1.MachineTimes{Started: new(metav1.NewMicroTime(now))}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			claim := newClaim("first")
+			claim.DeletionTimestamp, claim.Finalizers = new(metav1.NewTime(now)), []string{"example.com/test"}
+			claim.Status.Times = tc.times
+
+			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).Build()
+			r := &Reconciler{Client: c, Live: c, Clock: clock.RealClock{}, Runner: &step.Reconciler{Client: c, Controller: "machineclaim"}}
+
+			if _, err := r.bindings.bind(claim, newWaitingJobs(1), now); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)}); err != nil {
+				t.Fatal(err)
+			}
+
+			if _, err := r.bindings.bind(newClaim("second"), newWaitingJobs(1), now); (err == nil) != tc.isReleased {
+				t.Errorf("the next claim gets the error %v, want the job: %t", err, tc.isReleased)
+			}
+		})
 	}
 }
 

@@ -199,6 +199,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
+	if times := claim.Status.Times; !claim.DeletionTimestamp.IsZero() && (times == nil || times.Started == nil) {
+		r.bindings.release(&claim) // the machine that replaces it gets its job at once
+	}
+
 	s := &scope{Reconciler: r, claim: &claim}
 
 	result, err := step.Reconcile(ctx, r.Runner, &claim, newPlan(), s)

@@ -219,22 +219,27 @@ func (s *scope) activate(ctx context.Context, names []string) error {
 		claim.Spec.Standby = false
 
 		err := s.Client.Patch(ctx, claim, client.MergeFrom(previous))
-		if client.IgnoreNotFound(err) != nil {
+
+		switch {
+		case err == nil:
+			s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "the pool needs the machine and starts it")
+		case !apierrors.IsNotFound(err):
 			errs = append(errs, fmt.Errorf("activate claim %s: %w", name, err))
-
-			continue
 		}
-
-		s.Recorder.Eventf(claim, s.pool, corev1.EventTypeNormal, "Activated", "Scale", "the pool needs the machine and starts it")
 	}
 
 	return errors.Join(errs...)
 }
 
-// deleteClaim deletes one claim. The claim's own steps then remove the runner and the VM.
+// deleteClaim deletes one claim. The claim's own steps then remove the runner and the VM. It emits no event for a claim
+// that others have deleted.
 func (s *scope) deleteClaim(ctx context.Context, claim *v1alpha1.MachineClaim, reason, message string) error {
 	err := s.Client.Delete(ctx, claim, client.Preconditions{UID: &claim.UID})
-	if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+
+	if err != nil {
 		return fmt.Errorf("delete claim %s: %w", claim.Name, err)
 	}
 

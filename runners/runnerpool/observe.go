@@ -299,7 +299,7 @@ func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own *source, canUs
 		return demand.DeleteNoAddress
 	case isWaitingForCapacity(claim):
 		return demand.DeleteNoCapacity
-	case own.isUsable() || isStarted(claim):
+	case own.isUsable() || isStarted(claim) || s.mayRunTwice(claim):
 		return ""
 	}
 
@@ -310,6 +310,19 @@ func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own *source, canUs
 	}
 
 	return demand.DeleteNotReady
+}
+
+// mayRunTwice reports whether the job of a claim could run a second time if another machine got it. The hypervisor was
+// requested to start the claim's machine and may have done so, and the CI platform gives a job to any machine that has it.
+func (s *scope) mayRunTwice(claim *v1alpha1.MachineClaim) bool {
+	info, times := claim.Status.BootstrapInfo, claim.Status.Times
+	if info == nil || info.BoundJob == "" || times == nil || times.CloneStarted == nil {
+		return false
+	}
+
+	platform, ok := s.Platforms[claim.Spec.WorkloadConfig.Type]
+
+	return !ok || platform.Traits().NeedsMachineForJobEnd
 }
 
 // listArrivals returns when the operator received the jobs of a pool for which warm machines are
