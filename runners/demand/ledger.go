@@ -40,26 +40,26 @@ type Ledger struct {
 }
 
 // Record merges an event into the RunnerJob of the event's job, and creates the RunnerJob if it is
-// missing. It reports whether anything changed. The secret of a webhook proves only the owner of the repository, so
-// an event does not change a job of another owner, even if it has the same ID.
+// missing. It reports whether anything changed. The secret of a webhook may prove only its repository, so an event does
+// not change a job of another repository, even if it has the same ID.
 func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
-	return l.record(ctx, client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}, getOwner(event), event, now)
+	return l.record(ctx, client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}, getRepository(event), event, now)
 }
 
-// Update is Record for an event of a known RunnerJob, even if the event's fields give another name or owner.
+// Update is Record for an event of a known RunnerJob, even if the event's fields give another name or repository.
 func (l *Ledger) Update(ctx context.Context, known *v1alpha1.RunnerJob, event workload.Job, now time.Time) (bool, error) {
 	return l.record(ctx, client.ObjectKeyFromObject(known), "", event, now)
 }
 
-// record merges an event into the RunnerJob with the key. If owner is not empty and this is a job of another owner, it
-// takes the RunnerJob with a hash of the owner in its name.
+// record merges an event into the RunnerJob with the key. If repository is not empty and this is a job of another one, it
+// takes the RunnerJob with a hash of the repository in its name.
 func (l *Ledger) record(
-	ctx context.Context, key client.ObjectKey, owner string, event workload.Job, now time.Time,
+	ctx context.Context, key client.ObjectKey, repository string, event workload.Job, now time.Time,
 ) (bool, error) {
 	var reader client.Reader = l.Client
 
 	for attempt := 1; ; attempt++ {
-		changed, err := l.recordOnce(ctx, reader, key, owner, event, now)
+		changed, err := l.recordOnce(ctx, reader, key, repository, event, now)
 
 		stale := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
 		if !stale || attempt == maxWriteAttempts || ctx.Err() != nil {
@@ -76,7 +76,7 @@ func (l *Ledger) record(
 
 // recordOnce creates the job, or merges the event into it. It returns false if the event changes nothing.
 func (l *Ledger) recordOnce(
-	ctx context.Context, reader client.Reader, key client.ObjectKey, owner string, event workload.Job, now time.Time,
+	ctx context.Context, reader client.Reader, key client.ObjectKey, repository string, event workload.Job, now time.Time,
 ) (bool, error) {
 	var object v1alpha1.RunnerJob
 
@@ -87,8 +87,8 @@ func (l *Ledger) recordOnce(
 		return false, err
 	}
 
-	if known := getOwner(object.Spec); owner != "" && known != "" && owner != known {
-		key.Name = addHash(key.Name, owner)
+	if known := getRepository(object.Spec); repository != "" && known != "" && repository != known {
+		key.Name = addHash(key.Name, repository)
 
 		return l.recordOnce(ctx, reader, key, "", event, now)
 	}
@@ -108,12 +108,8 @@ func (l *Ledger) recordOnce(
 	return true, l.Client.Update(ctx, &object)
 }
 
-// getOwner returns the owner of the job's repository.
-func getOwner(job workload.Job) string {
-	owner, _, _ := strings.Cut(strings.ToLower(job.Repository), "/")
-
-	return owner
-}
+// getRepository returns the job's repository, for comparisons.
+func getRepository(job workload.Job) string { return strings.ToLower(job.Repository) }
 
 // runAgainAfter is how long after the end of a job an event with an earlier state means that the job is run
 // again. Before that, the event may be late. Polls find the jobs that are run again sooner.

@@ -315,13 +315,24 @@ func TestReceiverKeepsNamespacesApart(t *testing.T) {
 	}
 }
 
-// The IDs of jobs are no secret, and the secret of a webhook proves only the owner of the repository. Otherwise, the holder
-// of one secret could end the jobs of other owners in the same namespace, before or after they are queued.
+// The IDs of jobs are no secret, and the secret of a webhook may prove only its repository. Otherwise, the holder of one
+// secret could end the jobs of other repositories in the same namespace, before or after they are queued.
 func TestWebhooksChangeNoJobsOfOthers(t *testing.T) {
 	t.Parallel()
 
+	victim := newUniqueName(t)
+	for name, attacker := range map[string]string{"of another owner": victim + "-attacker/app", "of the same owner": victim + "/attacker"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testJobsOfVictim(t, victim+"/app", attacker)
+		})
+	}
+}
+
+func testJobsOfVictim(t *testing.T, victim, attacker string) {
+	t.Helper()
+
 	namespace := env.Namespace(t)
-	victim, attacker := newUniqueName(t)+"/app", newUniqueName(t)+"-attacker/app"
 	createPool(t, namespace, "victim", victim, "of the victim", "linux")
 	createPool(t, namespace, "attacker", attacker, "of the attacker", "linux")
 
