@@ -100,6 +100,10 @@ func Sleep(ctx context.Context, clk clock.Clock, delay time.Duration) error {
 	}
 }
 
+// EndGrace is how long work that must not be lost may go on after its context has ended. It is less than the time that
+// the operator waits for such work at its end.
+const EndGrace = 5 * time.Second
+
 // WithGrace returns a context that ends grace after ctx has ended, for work that a program finishes at its end.
 // The caller must call cancel.
 func WithGrace(ctx context.Context, grace time.Duration) (graced context.Context, cancel context.CancelFunc) {

@@ -8,11 +8,13 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -256,4 +258,24 @@ func TestEnsureFinalizer(t *testing.T) {
 	if got := fixture.getWidget(t).Finalizers; len(got) != 1 || got[0] != finalizer || fixture.patches != 1 {
 		t.Errorf("finalizers = %v after %d patches", got, fixture.patches)
 	}
+}
+
+// A run that is stopped while the API server does not respond ends before the operator gives up waiting for it.
+func TestSaveEndsSoonAfterTheRun(t *testing.T) {
+	t.Parallel()
+
+	synctest.Test(t, func(t *testing.T) {
+		fixture, obj := newFixture(t, newWidget())
+		fixture.patchHangs = true
+
+		ctx, stop := context.WithCancel(t.Context())
+		time.AfterFunc(time.Second, stop)
+
+		start := time.Now()
+		_, err := step.ReconcileSteps(ctx, fixture.runner, obj, []step.Step[*widget]{{Condition: "A", Run: newStep(step.Done())}}, obj)
+
+		if took := time.Since(start); err == nil || took > time.Second+retry.EndGrace {
+			t.Errorf("the run ended after %s with error %v, want an error at most %s after it was stopped", took, err, retry.EndGrace)
+		}
+	})
 }

@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
@@ -32,8 +33,8 @@ const (
 	// conflictRetryDelay is the time after which an object is reconciled again if its run read a
 	// stale copy. The cache usually has the current version by then.
 	conflictRetryDelay = 100 * time.Millisecond
-	// saveTimeout bounds the write of a status at the end of a run. It also applies if the context
-	// of the run has ended.
+	// saveTimeout bounds the write of a status at the end of a run. If the context of the run has ended, the
+	// bound is retry.EndGrace.
 	saveTimeout = 10 * time.Second
 
 	tracerName = "github.com/hyperfleet/hyperfleet/kit/step"
@@ -195,7 +196,10 @@ func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher,
 
 	// The steps may already have changed external systems. Their records of these changes must be
 	// saved even if the context of the run has ended.
-	saveCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), saveTimeout)
+	graced, cancelGrace := retry.WithGrace(ctx, retry.EndGrace)
+	defer cancelGrace()
+
+	saveCtx, cancel := context.WithTimeout(graced, saveTimeout)
 	defer cancel()
 
 	err := patcher.save(saveCtx)

@@ -58,6 +58,8 @@ type fixture struct {
 	lastPatch  []byte
 	patches    int
 	patchError error
+	// If patchHangs is true, patches of the status end with their context.
+	patchHangs bool
 	// unknownField is a field of the status that the CRD lacks.
 	unknownField string
 }
@@ -79,6 +81,12 @@ func newFixture(t *testing.T, w *widget) (*fixture, *widget) {
 			) error {
 				out.statusPatches++
 				out.lastPatch, _ = patch.Data(obj)
+
+				if out.patchHangs {
+					<-ctx.Done()
+
+					return ctx.Err()
+				}
 
 				if out.patchError != nil {
 					return out.patchError

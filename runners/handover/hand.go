@@ -20,6 +20,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -35,9 +36,6 @@ const (
 	// maxRunnerListAge is how old the list of runners may be from which is read whether a proof was used. A proof whose use
 	// was lost with a restored backup was used earlier than that.
 	maxRunnerListAge = 30 * time.Second
-	// cleanupTimeout limits the work that must be done even if the caller has disconnected or its deadline has
-	// passed.
-	cleanupTimeout = 10 * time.Second
 )
 
 // issueCredential issues the credential of the machine. It issues at most one credential for each claim.
@@ -274,7 +272,7 @@ func (h *Handler) recordUse(ctx context.Context, machine machineCaller, claim *v
 func (h *Handler) handleIssueError(
 	ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim, issuance credentialIssuance, cause error,
 ) *guestapi.Refusal {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retry.EndGrace)
 	defer cancel()
 
 	log.FromContext(ctx).Error(cause, "issue credential", "namespace", machine.Namespace, "claim", machine.Name)
@@ -327,7 +325,7 @@ func (h *Handler) recordHandover(
 	ctx context.Context, machine machineCaller, claim *v1alpha1.MachineClaim, issuance credentialIssuance,
 	credential workload.Credential,
 ) *guestapi.Refusal {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), retry.EndGrace)
 	defer cancel()
 
 	info := map[string]any{

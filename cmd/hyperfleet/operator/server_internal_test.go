@@ -27,6 +27,7 @@ import (
 	"k8s.io/utils/clock"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
 
@@ -202,5 +203,14 @@ func writeCertificate(t *testing.T, to config.Webhooks, serial int64) {
 		if err := os.WriteFile(file, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// What must not be lost may be written while the operator ends.
+func TestWorkFitsIntoTheEnd(t *testing.T) {
+	t.Parallel()
+
+	if most := min(stopTimeout, drainTimeout); retry.EndGrace >= most {
+		t.Errorf("writes may take %s at the end, and the operator waits for %s", retry.EndGrace, most)
 	}
 }
