@@ -7,9 +7,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	virtv1 "kubevirt.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
@@ -92,6 +94,39 @@ func countOffered(node *corev1.Node, device string) int64 {
 	return amount.Value()
 }
 
+// occupancyAge is how old the lists may be that say that devices are in use. Machines of a pool that wait for the same
+// devices share them.
+const occupancyAge = 2 * time.Second
+
+// occupancy is what tells which devices are free.
+type occupancy struct {
+	// nodes are the usable nodes. areNodesVisible is false if the credentials do not permit listing nodes.
+	nodes           []corev1.Node
+	areNodesVisible bool
+	instances       []virtv1.VirtualMachineInstance
+	pods            []corev1.Pod
+}
+
+func (p *Provider) readOccupancy(ctx context.Context) (occupancy, error) {
+	nodes, visible, err := p.listNodeObjects(ctx)
+	if err != nil || !visible {
+		return occupancy{}, err
+	}
+
+	var (
+		instances virtv1.VirtualMachineInstanceList
+		pods      corev1.PodList
+	)
+
+	for _, list := range []client.ObjectList{&instances, &pods} {
+		if err := p.listVisible(ctx, list); err != nil {
+			return occupancy{}, err
+		}
+	}
+
+	return occupancy{nodes: nodes, areNodesVisible: true, instances: instances.Items, pods: pods.Items}, nil
+}
+
 // checkFreeDevices returns an error of kind NoCapacity if no usable node has the devices of the shape free. Instances
 // that wait for a node count too. Two calls at the same time may see the same free device. The scheduler then lets
 // one of the machines wait.
@@ -100,34 +135,32 @@ func (p *Provider) checkFreeDevices(ctx context.Context, shape hypervisor.Shape)
 		return nil
 	}
 
-	nodes, visible, err := p.listNodeObjects(ctx)
-	if err != nil || !visible {
+	current, err := p.occupancy.Get(ctx, occupancyAge)
+	if err != nil || !current.areNodesVisible {
 		return err
 	}
 
-	call, cancel := p.withCallTimeout(ctx)
-	defer cancel()
-
-	var instances virtv1.VirtualMachineInstanceList
-	if err := p.listVisible(call, &instances); err != nil {
+	if err := current.checkFree(shape); err != nil {
 		return err
 	}
 
-	var pods corev1.PodList
-	if err := p.listVisible(call, &pods); err != nil {
-		return err
-	}
+	p.occupancy.Invalidate() // the machine takes the devices
 
+	return nil
+}
+
+// checkFree is checkFreeDevices.
+func (o occupancy) checkFree(shape hypervisor.Shape) error {
 	var problems []string
 
 	for _, d := range shape.Devices {
-		used := sumUsedDevices(instances.Items, pods.Items, d.Name)
+		used := sumUsedDevices(o.instances, o.pods, d.Name)
 		// An instance that waits for a node takes a device of any node.
 		free, most := -used[""], int64(0)
 
-		for i := range nodes {
-			if isOnline(&nodes[i]) {
-				onNode := max(0, countOffered(&nodes[i], d.Name)-used[nodes[i].Name])
+		for i := range o.nodes {
+			if isOnline(&o.nodes[i]) {
+				onNode := max(0, countOffered(&o.nodes[i], d.Name)-used[o.nodes[i].Name])
 				free, most = free+onNode, max(most, onNode)
 			}
 		}
@@ -142,7 +175,7 @@ func (p *Provider) checkFreeDevices(ctx context.Context, shape hypervisor.Shape)
 	}
 
 	return hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
-		"none of the %d usable nodes can take a machine with %s", len(nodes), strings.Join(problems, " and "))
+		"none of the %d usable nodes can take a machine with %s", len(o.nodes), strings.Join(problems, " and "))
 }
 
 // sumUsedDevices returns how many of the devices with the name are used on each node. The devices of instances

@@ -5,12 +5,20 @@ package kubevirt_test
 
 import (
 	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	testclock "k8s.io/utils/clock/testing"
 	virtv1 "kubevirt.io/api/core/v1"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
+	"github.com/hyperfleet/hyperfleet/hypervisor/kubevirt"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
@@ -49,6 +57,15 @@ func TestDevicesOfOneNode(t *testing.T) {
 	}
 }
 
+// newDeviceSpec returns the specification of the n-th machine, with one device.
+func newDeviceSpec(n int) hypervisor.MachineSpec {
+	spec := newMachineSpec()
+	spec.Owner.Name, spec.Owner.UID = fmt.Sprint("claim-", n), fmt.Sprintf("c0000000-0000-4000-8000-%012d", n)
+	spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 1, GPU: true}}
+
+	return spec
+}
+
 // A standby machine is created while all devices are in use, and waits for one when it is to start.
 func TestStandbyMachineWaitsForDevice(t *testing.T) {
 	t.Parallel()
@@ -56,19 +73,11 @@ func TestStandbyMachineWaitsForDevice(t *testing.T) {
 	s := newSite(t, simkubevirt.Delays{})
 	p := s.newProvider(s.config(), env.Config)
 
-	newSpec := func(n int) hypervisor.MachineSpec {
-		spec := newMachineSpec()
-		spec.Owner.Name, spec.Owner.UID = fmt.Sprint("claim-", n), fmt.Sprintf("c0000000-0000-4000-8000-%012d", n)
-		spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 1, GPU: true}}
-
-		return spec
-	}
-
 	for n := range len(s.nodes) * devicesPerNode {
-		s.advanceTo(p, newSpec(n), hypervisor.StateRunning)
+		s.advanceTo(p, newDeviceSpec(n), hypervisor.StateRunning)
 	}
 
-	spec := newSpec(len(s.nodes) * devicesPerNode)
+	spec := newDeviceSpec(len(s.nodes) * devicesPerNode)
 	spec.Standby = true
 	spec = s.advanceTo(p, spec, hypervisor.StatePrepared)
 	spec.Standby = false
@@ -76,4 +85,63 @@ func TestStandbyMachineWaitsForDevice(t *testing.T) {
 	if _, err := p.Start(t.Context(), spec, newSeed); !hypervisor.Is(err, hypervisor.NoCapacity) {
 		t.Errorf("want an error of kind NoCapacity, got %v", err)
 	}
+}
+
+// Machines that wait for the same devices share the lists of all pods, and see a device that is free a little later.
+func TestMachinesThatWaitForDevicesShareLists(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	clk := testclock.NewFakeClock(time.Now())
+
+	var lists atomic.Int32
+
+	p, err := kubevirt.New(s.config(), hypervisor.Options{
+		OperatorUID: operatorUID, Clock: clk,
+		WrapTransport: func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/pods") {
+					lists.Add(1)
+				}
+
+				return next.RoundTrip(r)
+			})
+		},
+	}, env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(p.Close)
+
+	first := s.advanceTo(p, newDeviceSpec(0), hypervisor.StateRunning)
+
+	devices := len(s.nodes) * devicesPerNode
+	for n := 1; n < devices; n++ {
+		s.advanceTo(p, newDeviceSpec(n), hypervisor.StateRunning)
+	}
+
+	lists.Store(0)
+
+	for n := range 20 {
+		if _, err := p.Reserve(t.Context(), newDeviceSpec(devices+n)); !hypervisor.Is(err, hypervisor.NoCapacity) {
+			t.Fatalf("want an error of kind NoCapacity, got %v", err)
+		}
+	}
+
+	if n := lists.Load(); n != 1 {
+		t.Errorf("20 machines cost %d lists of pods, want 1", n)
+	}
+
+	if err := conformance.Delete(t.Context(), p, hypervisor.MachineRef{ID: first.ID, Owner: first.Owner}); err != nil {
+		t.Fatal(err)
+	}
+
+	s.eventually("the device is free", func() bool {
+		clk.Step(time.Minute)
+
+		_, err := p.Reserve(t.Context(), newDeviceSpec(devices))
+
+		return err == nil
+	})
 }

@@ -25,6 +25,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/ids"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
@@ -53,6 +54,7 @@ type Provider struct {
 	cache        *machineCache
 	ids          *ids.Allocator[struct{}]
 	machineLocks keymutex.KeyMutex
+	occupancy    listcache.Cache[occupancy]
 }
 
 var _ hypervisor.Connection = (*Provider)(nil)
@@ -95,6 +97,8 @@ func New(config hypervisor.Config, options hypervisor.Options, local *rest.Confi
 		ids:          ids.New[struct{}](config.IDMin, config.IDMax, options.Clock.Now, newSearchStart(config)),
 		machineLocks: keymutex.NewHashed(machineLockCount),
 	}
+
+	p.occupancy = listcache.Cache[occupancy]{List: p.readOccupancy, Timeout: callTimeout, Clock: options.Clock}
 
 	if err := p.createClients(); err != nil {
 		return nil, fmt.Errorf("connect to cluster %q: %w", config.Name, err)

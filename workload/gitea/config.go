@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -60,7 +61,7 @@ func newProvider(serverKind kind, config Config, clk clock.Clock) (*provider, er
 		api: newClient(config, base, token, clk), kind: serverKind, scope: runnerScope, base: base, clock: clk,
 		names: map[int64]string{}, jobsByRunner: map[string]string{}, lastJobs: map[string]workload.Job{}, tasks: map[string]task{},
 	}
-	out.runnerList = workload.ListCache[[]workload.Runner]{
+	out.runnerList = listcache.Cache[[]workload.Runner]{
 		List: out.fetchRunners, Timeout: max(listTimeout, config.Timeout), Clock: clk,
 	}
 

@@ -13,6 +13,7 @@ import (
 
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -30,7 +31,7 @@ type provider struct {
 	scope      scope
 	base       string
 	clock      clock.Clock
-	runnerList workload.ListCache[[]workload.Runner]
+	runnerList listcache.Cache[[]workload.Runner]
 
 	mu sync.Mutex
 	// registration is Gitea's registration token of the scope.

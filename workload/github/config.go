@@ -18,6 +18,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -95,11 +96,11 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 		urls: urls, timeout: timeout, clock: clk, group: config.RunnerGroup,
 		redact: newRedactor(config.Settings), groups: map[string]int64{},
 	}
-	out.runnerList = workload.ListCache[map[string]workload.Runner]{
+	out.runnerList = listcache.Cache[map[string]workload.Runner]{
 		List: out.fetchRunners, CheckAllowed: out.checkListAllowed, Timeout: max(listTimeout, timeout), Clock: clk,
 	}
 
-	out.downloads = workload.ListCache[[]*gh.RunnerApplicationDownload]{List: out.fetchDownloads, Timeout: timeout, Clock: clk}
+	out.downloads = listcache.Cache[[]*gh.RunnerApplicationDownload]{List: out.fetchDownloads, Timeout: timeout, Clock: clk}
 
 	scopeBudget, appBudget := config.limits.credentialBudgets(clk, urls.api, config.Settings)
 	out.budget, out.app.budget = scopeBudget, appBudget

@@ -19,6 +19,7 @@ import (
 	gh "github.com/google/go-github/v88/github"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -47,10 +48,10 @@ type provider struct {
 	timeout    time.Duration
 	clock      clock.Clock
 	redact     log.Redactor
-	runnerList workload.ListCache[map[string]workload.Runner]
+	runnerList listcache.Cache[map[string]workload.Runner]
 	polls      pollState
 	// downloads are the downloads of the newest release of the runner.
-	downloads workload.ListCache[[]*gh.RunnerApplicationDownload]
+	downloads listcache.Cache[[]*gh.RunnerApplicationDownload]
 
 	redeliveryMu sync.Mutex
 	// redeliverSince is the time since which deliveries still have to be checked.

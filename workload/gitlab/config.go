@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -71,7 +72,7 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 	out := &provider{
 		scope: runnerScope, base: base, timeout: config.Timeout, clock: clk, redact: newRedactor(token), limit: &rateLimit{clock: clk},
 	}
-	out.runnerList = workload.ListCache[[]workload.Runner]{
+	out.runnerList = listcache.Cache[[]workload.Runner]{
 		List: out.fetchRunners, CheckAllowed: func() error { return out.limit.checkAllowed("list runners") },
 		Timeout: max(listTimeout, out.timeout), Clock: clk,
 	}

@@ -15,6 +15,7 @@ import (
 	gl "gitlab.com/gitlab-org/api/client-go"
 	"k8s.io/utils/clock"
 
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
@@ -37,7 +38,7 @@ type provider struct {
 	clock      clock.Clock
 	redact     log.Redactor
 	limit      *rateLimit
-	runnerList workload.ListCache[[]workload.Runner]
+	runnerList listcache.Cache[[]workload.Runner]
 
 	mu sync.Mutex
 	// location is the id and the path of the scope, read at locationAt.

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package workload_test
+package listcache_test
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/hyperfleet/hyperfleet/workload"
+	"github.com/hyperfleet/hyperfleet/kit/listcache"
 )
 
 var errListFailed = errors.New("no listing")
@@ -21,7 +21,7 @@ var errListFailed = errors.New("no listing")
 func TestSharedRespectsMaxAge(t *testing.T) {
 	clk := testclock.NewFakePassiveClock(time.Unix(1000, 0))
 	made := 0
-	shared := workload.ListCache[int]{Clock: clk, Timeout: time.Minute, List: func(context.Context) (int, error) {
+	shared := listcache.Cache[int]{Clock: clk, Timeout: time.Minute, List: func(context.Context) (int, error) {
 		made++
 
 		return made, nil
@@ -59,7 +59,7 @@ func TestSharedIsListedOnce(t *testing.T) {
 	var made atomic.Int32
 
 	startedAt, finish := make(chan struct{}), make(chan struct{})
-	shared := workload.ListCache[int32]{
+	shared := listcache.Cache[int32]{
 		Clock: testclock.NewFakePassiveClock(time.Unix(1000, 0)), Timeout: time.Minute,
 		List: func(context.Context) (int32, error) {
 			close(startedAt)
@@ -101,7 +101,7 @@ func TestSharedIsListedOnce(t *testing.T) {
 func TestSharedReturnsReason(t *testing.T) {
 	refused := errors.New("not now")
 	may := refused
-	shared := workload.ListCache[int]{
+	shared := listcache.Cache[int]{
 		Clock: testclock.NewFakePassiveClock(time.Unix(1000, 0)), Timeout: time.Minute,
 		CheckAllowed: func() error { return may },
 		List:         func(context.Context) (int, error) { return 0, errListFailed },

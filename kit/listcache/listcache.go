@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package workload
+package listcache
 
 import (
 	"context"
@@ -13,10 +13,10 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// ListCache caches a list that all callers share. It reads the list again only if the cached list
+// Cache caches a list that all callers share. It reads the list again only if the cached list
 // is older than a caller accepts, and then once for all waiting callers. Set the exported fields
 // before the first use.
-type ListCache[T any] struct {
+type Cache[T any] struct {
 	// List reads the list. It continues if one of the waiting callers cancels its context.
 	List func(context.Context) (T, error)
 	// CheckAllowed returns an error if List must not be called now. Nil means that List is always
@@ -36,7 +36,7 @@ type ListCache[T any] struct {
 }
 
 // Get returns a list whose call of List started at most maxAge ago.
-func (s *ListCache[T]) Get(ctx context.Context, maxAge time.Duration) (T, error) {
+func (s *Cache[T]) Get(ctx context.Context, maxAge time.Duration) (T, error) {
 	oldest := s.Clock.Now().Add(-max(maxAge, 0))
 
 	// A call of List that was in flight when Get was called may be too old. The next one is not.
@@ -61,7 +61,7 @@ func (s *ListCache[T]) Get(ctx context.Context, maxAge time.Duration) (T, error)
 
 // Update replaces the cached list with the result of change, for example to leave out an object
 // that was just deleted. Callers hold the old list, so change must not modify it.
-func (s *ListCache[T]) Update(change func(T) T) {
+func (s *Cache[T]) Update(change func(T) T) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -69,7 +69,7 @@ func (s *ListCache[T]) Update(change func(T) T) {
 }
 
 // Invalidate makes the next caller read the list again.
-func (s *ListCache[T]) Invalidate() {
+func (s *Cache[T]) Invalidate() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -77,14 +77,14 @@ func (s *ListCache[T]) Invalidate() {
 }
 
 // Age returns the age of the cached list, and false if no list is cached.
-func (s *ListCache[T]) Age() (time.Duration, bool) {
+func (s *Cache[T]) Age() (time.Duration, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
 	return s.Clock.Since(s.startedAt), s.loaded
 }
 
-func (s *ListCache[T]) valueSince(oldest time.Time) (T, bool) {
+func (s *Cache[T]) valueSince(oldest time.Time) (T, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -93,7 +93,7 @@ func (s *ListCache[T]) valueSince(oldest time.Time) (T, bool) {
 
 // refresh lists once for all concurrent callers, unless the cached list was started at oldest or later. If
 // ctx ends, refresh returns, but the shared call continues for the other callers.
-func (s *ListCache[T]) refresh(ctx context.Context, oldest time.Time) error {
+func (s *Cache[T]) refresh(ctx context.Context, oldest time.Time) error {
 	done := s.flight.DoChan("list", func() (any, error) {
 		if _, fresh := s.valueSince(oldest); fresh {
 			return nil, nil //nolint:nilnil // the list is stored in s
