@@ -222,7 +222,7 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 		return nil
 	}
 
-	return p.handleTaskFailure(m, "ResizeFailed", fmt.Sprintf("grow the disk of machine %d", m.id), exit)
+	return p.handleTaskFailure(m, m.origin.storage, "ResizeFailed", fmt.Sprintf("grow the disk of machine %d", m.id), exit)
 }
 
 // addBuiltinOptions adds the options of Proxmox's own cloud-init.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
 const (
@@ -237,7 +238,7 @@ func (p *Provider) handleCloneError(m *machine, err error) error {
 		return err
 	default:
 		p.invalidate(m)
-		p.recordSiteFailure(m, hypervisor.KindOf(err), err.Error())
+		p.recordSiteFailure(m, m.origin.storage, hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
 
 		return err
 	}
@@ -355,13 +356,13 @@ func (p *Provider) finishClone(_ context.Context, m *machine) error {
 
 	p.invalidate(m)
 
-	return p.handleTaskFailure(m, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
+	return p.handleTaskFailure(m, m.origin.storage, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
 }
 
-// handleTaskFailure returns the error of a failed task and records the failure of the machine's site.
-// operation names what was attempted. reason is the reason of the error if the text of the task has no
-// known reason.
-func (p *Provider) handleTaskFailure(m *machine, reason, operation, exit string) error {
+// handleTaskFailure returns the error of a failed task and records the failure of the machine's site, see
+// recordSiteFailure. operation names what was attempted. reason is the reason of the error if the text of the task has
+// no known reason.
+func (p *Provider) handleTaskFailure(m *machine, storage, reason, operation, exit string) error {
 	kind, known := classifyText(exit)
 	if kind == hypervisor.Busy || isTaskOutcomeUnknown(exit) {
 		return p.newBusyError(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", operation, m.node, exit)
@@ -370,7 +371,7 @@ func (p *Provider) handleTaskFailure(m *machine, reason, operation, exit string)
 	if isDeviceFailure(known) {
 		p.recordDeviceFailure(m, exit)
 	} else {
-		p.recordSiteFailure(m, kind, exit)
+		p.recordSiteFailure(m, storage, kind, known, exit)
 	}
 
 	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", operation, m.node, exit)
@@ -430,7 +431,7 @@ func (p *Provider) finishStart(ctx context.Context, m *machine) error {
 		return nil
 	}
 
-	return p.handleTaskFailure(m, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
+	return p.handleTaskFailure(m, m.origin.storage, "StartFailed", fmt.Sprintf("start machine %d", m.id), exit)
 }
 
 // isWithin reports whether t is set and less than d ago.

@@ -200,14 +200,17 @@ func (h *breaker) listExclusions(node string) []string {
 	return out
 }
 
-// recordSiteFailure records a failure on the machine's site if another site may not have the same failure.
-func (p *Provider) recordSiteFailure(m *machine, kind hypervisor.Kind, text string) {
+// recordSiteFailure records a failure on the machine's site if another site may not have the same failure. storage is the
+// storage that was written, if it is the one of the machine's disks.
+func (p *Provider) recordSiteFailure(m *machine, storage string, kind hypervisor.Kind, reason, text string) {
+	if storage != "" && reason == reasonStorageFull {
+		p.breaker.recordFailure(newStorageSite(storage), text, true)
+
+		return
+	}
+
 	switch kind {
-	case hypervisor.NoCapacity:
-		if m.origin.storage != "" {
-			p.breaker.recordFailure(newStorageSite(m.origin.storage), text, true)
-		}
-	case "", hypervisor.UnknownOutcome:
+	case "", hypervisor.UnknownOutcome, hypervisor.NoCapacity:
 		if m.origin.template == 0 {
 			return // an earlier process created the machine, so its template is unknown
 		}

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
 // A site is excluded after failures in a row and probed by one machine at a time. Each failed probe extends
@@ -68,6 +70,44 @@ func TestCircuitBreaker(t *testing.T) {
 
 	if why := h.exclusionReason("b", at); why != "" {
 		t.Errorf("excluded although a machine was created: %s", why)
+	}
+}
+
+// A failed task excludes what has failed: the storage of the disks only if it was full, and not if the node had too little
+// memory or the storage of the ISO was full.
+func TestFailureExcludesItsCause(t *testing.T) {
+	t.Parallel()
+
+	const storage = "pve1/local-lvm"
+
+	for name, tc := range map[string]struct {
+		storage, exit string
+		isStorage     bool
+	}{
+		"a full storage":     {storage, "clone failed: lvcreate error: insufficient free space", true},
+		"too little memory":  {storage, "kvm: cannot set up guest memory 'pc.ram': Cannot allocate memory", false},
+		"a full ISO storage": {"", "write failed: No space left on device", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
+			p := &Provider{clock: clk, breaker: &breaker{clock: clk}}
+			m := &machine{id: 100000, node: "pve1", origin: origin{template: 9000, storage: storage}}
+
+			for range exclusionThreshold {
+				if err := p.handleTaskFailure(m, tc.storage, "Failed", "do something", tc.exit); !hypervisor.Is(err, hypervisor.NoCapacity) {
+					t.Fatalf("the error is %v, want the kind %s", err, hypervisor.NoCapacity)
+				}
+			}
+
+			byStorage := p.breaker.exclusionReason("a", newStorageSite(storage))
+			byTemplate := p.breaker.exclusionReason("a", newTemplateSite("pve1", 9000))
+
+			if (byStorage != "") != tc.isStorage || (byTemplate == "") != tc.isStorage {
+				t.Errorf("excluded: storage %q, template %q", byStorage, byTemplate)
+			}
+		})
 	}
 }
 

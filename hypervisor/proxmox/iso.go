@@ -16,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/cloudinit"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
 // snippetMode allows only root to read a snippet, because a snippet may hold a credential.
@@ -59,7 +60,7 @@ func (p *Provider) ensureISO(ctx context.Context, m *machine, spec hypervisor.Ma
 	if err != nil {
 		// The next upload replaces a file that this upload may have left.
 		m.isoState = isoUnknown
-		p.recordSiteFailure(m, hypervisor.KindOf(err), err.Error())
+		p.recordSiteFailure(m, "", hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
 
 		return err
 	}
@@ -118,7 +119,7 @@ func (p *Provider) finishUpload(m *machine) error {
 
 	m.isoState = isoUnknown
 
-	return p.handleTaskFailure(m, "UploadFailed", fmt.Sprintf("upload the cloud-init ISO of machine %d", m.id), exit)
+	return p.handleTaskFailure(m, "", "UploadFailed", fmt.Sprintf("upload the cloud-init ISO of machine %d", m.id), exit)
 }
 
 func buildISO(ctx context.Context, seed seedFunc) ([]byte, error) {
