@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
@@ -230,6 +231,7 @@ func TestKeeper(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *kube.Env){
 		"a process that is killed": testKeptSecrets, "objects that end together": testSecretsOfObjectsThatEndTogether,
 		"a Secret that is being deleted": testSecretThatIsBeingDeleted, "no permission": testMissingPermission,
+		"a call that does not end": testSecretsOfOtherNamespaces,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -292,6 +294,68 @@ func testSecretsOfObjectsThatEndTogether(t *testing.T, env *kube.Env) {
 	w.run("a", w.release)
 	w.run("b", w.release)
 	w.requireFinalizers("none needs one", nil)
+}
+
+// blockedReader is a client of an API server that does not answer for one namespace.
+type blockedReader struct {
+	client.Reader
+
+	namespace string
+	isBlocked chan struct{}
+}
+
+func (r *blockedReader) Get(ctx context.Context, key client.ObjectKey, obj client.Object, options ...client.GetOption) error {
+	if key.Namespace == r.namespace {
+		close(r.isBlocked)
+		<-ctx.Done()
+
+		return ctx.Err()
+	}
+
+	return r.Reader.Get(ctx, key, obj, options...)
+}
+
+// An object whose call takes long does not delay those of other namespaces.
+func testSecretsOfOtherNamespaces(t *testing.T, env *kube.Env) {
+	t.Helper()
+
+	slow, other := newKeepFixture(t, env, 1000, false), newKeepFixture(t, env, 1000, false)
+	reader := &blockedReader{Reader: env.Client, namespace: slow.namespace, isBlocked: make(chan struct{})}
+	keeper := &keep.Keeper{Client: env.Client, APIReader: reader, Area: "test", Lists: []client.ObjectList{&corev1.ConfigMapList{}}}
+
+	slowCtx, end := context.WithCancel(t.Context())
+	ended := make(chan error)
+
+	keepOne := func(ctx context.Context, w *keepFixture) error {
+		object := &corev1.ConfigMap{}
+		if err := env.Client.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "a"}, object); err != nil {
+			return err
+		}
+
+		return keeper.Keep(ctx, object, types.NamespacedName{Namespace: w.namespace, Name: "one"})
+	}
+
+	go func() { ended <- keepOne(slowCtx, slow) }()
+
+	<-reader.isBlocked
+
+	done := make(chan error, 1)
+	go func() { done <- keepOne(t.Context(), other) }()
+
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("an object waits for one of another namespace")
+	}
+
+	end()
+
+	if err := <-ended; err == nil {
+		t.Error("the call that does not end has no error")
+	}
 }
 
 func (w *keepFixture) release(ctx context.Context, object client.Object) error {

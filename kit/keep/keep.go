@@ -66,12 +66,63 @@ type Keeper struct {
 	Clock clock.PassiveClock
 
 	mu sync.Mutex
+	// groups are by the namespace of the objects, or one for all namespaces if IsShared is true.
+	groups map[string]*group
+}
+
+// group is what is known about objects that may keep the same Secrets. Objects of other groups do not wait while it is
+// locked, for example because the API server does not answer.
+type group struct {
+	*Keeper
+
+	mu sync.Mutex
+	// users is how many calls use the group, or wait for it.
+	users int
 	// checked is when a Secret was last seen with the finalizer.
 	checked map[types.NamespacedName]time.Time
 	// kept is what objects have begun to keep and the cache may not show yet. released has the objects that need
-	// no Secret any more, although they still exist, with their namespaces.
+	// no Secret any more, although they still exist.
 	kept     map[types.UID]keptSecrets
-	released map[types.UID]string
+	released map[types.UID]bool
+}
+
+// lock locks the group of an object until unlock is called.
+func (k *Keeper) lock(obj client.Object) (locked *group, unlock func()) {
+	key := obj.GetNamespace()
+	if k.IsShared {
+		key = ""
+	}
+
+	k.mu.Lock()
+
+	g := k.groups[key]
+	if g == nil {
+		g = &group{
+			Keeper: k, checked: map[types.NamespacedName]time.Time{}, kept: map[types.UID]keptSecrets{}, released: map[types.UID]bool{},
+		}
+
+		if k.groups == nil {
+			k.groups = map[string]*group{}
+		}
+
+		k.groups[key] = g
+	}
+
+	g.users++
+	k.mu.Unlock()
+
+	g.mu.Lock()
+
+	return g, func() {
+		g.mu.Unlock()
+
+		k.mu.Lock()
+		defer k.mu.Unlock()
+
+		if g.users--; g.users == 0 && len(g.checked)+len(g.kept)+len(g.released) == 0 {
+			delete(k.groups, key)
+		}
+	}
 }
 
 type keptSecrets struct {
@@ -83,8 +134,8 @@ type keptSecrets struct {
 // and be no object of a cache. Secrets without a name and Secrets that do not exist are left out. An error of class
 // Configuration says what to do.
 func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.NamespacedName) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	g, unlock := k.lock(obj)
+	defer unlock()
 
 	recorded := readRecord(obj)
 
@@ -95,7 +146,7 @@ func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.N
 			continue
 		}
 
-		exists, err := k.checkSecret(ctx, name, slices.Contains(recorded, name))
+		exists, err := g.checkSecret(ctx, name, slices.Contains(recorded, name))
 		if err != nil {
 			return err
 		}
@@ -106,21 +157,21 @@ func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.N
 	}
 
 	// The record is written before the finalizers, and changed after them, so that no finalizer is forgotten.
-	if err := k.record(ctx, obj, append(slices.Clone(recorded), desired...)); err != nil {
+	if err := g.record(ctx, obj, append(slices.Clone(recorded), desired...)); err != nil {
 		return err
 	}
 
 	for _, name := range desired {
-		if err := k.addFinalizers(ctx, name); err != nil {
+		if err := g.addFinalizers(ctx, name); err != nil {
 			return err
 		}
 	}
 
-	if err := k.release(ctx, obj, desired); err != nil {
+	if err := g.release(ctx, obj, desired); err != nil {
 		return err
 	}
 
-	return k.record(ctx, obj, desired)
+	return g.record(ctx, obj, desired)
 }
 
 // Report returns the result of the step that reports an error of Keep. If a Secret is being deleted, the object waits for
@@ -156,19 +207,15 @@ func (k *Keeper) ReleaseStep(ctx context.Context, obj client.Object) step.Result
 
 // Release keeps no Secrets for an object any more, which is being deleted.
 func (k *Keeper) Release(ctx context.Context, obj client.Object) error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
+	g, unlock := k.lock(obj)
+	defer unlock()
 
-	if err := k.release(ctx, obj, nil); err != nil {
+	if err := g.release(ctx, obj, nil); err != nil {
 		return err
 	}
 
-	if k.released == nil {
-		k.released = map[types.UID]string{}
-	}
-
-	k.released[obj.GetUID()] = obj.GetNamespace()
-	delete(k.kept, obj.GetUID())
+	g.released[obj.GetUID()] = true
+	delete(g.kept, obj.GetUID())
 
 	return nil
 }
@@ -187,7 +234,7 @@ func readRecord(obj metav1.Object) []types.NamespacedName {
 }
 
 // record writes to the object which Secrets it keeps.
-func (k *Keeper) record(ctx context.Context, obj client.Object, names []types.NamespacedName) error {
+func (g *group) record(ctx context.Context, obj client.Object, names []types.NamespacedName) error {
 	var texts []string
 	for _, name := range names {
 		texts = append(texts, name.String())
@@ -216,40 +263,36 @@ func (k *Keeper) record(ctx context.Context, obj client.Object, names []types.Na
 
 	obj.SetAnnotations(annotations)
 
-	if err := k.Client.Patch(ctx, obj, client.MergeFrom(before)); err != nil {
+	if err := g.Client.Patch(ctx, obj, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("record which secrets %s keeps: %w", client.ObjectKeyFromObject(obj), err)
 	}
 
-	if k.kept == nil {
-		k.kept = map[types.UID]keptSecrets{}
-	}
-
-	now := k.clock().Now()
-	maps.DeleteFunc(k.kept, func(_ types.UID, old keptSecrets) bool { return now.Sub(old.since) > maxCacheLag })
-	k.kept[obj.GetUID()] = keptSecrets{names: names, since: now}
+	now := g.clock().Now()
+	maps.DeleteFunc(g.kept, func(_ types.UID, old keptSecrets) bool { return now.Sub(old.since) > maxCacheLag })
+	g.kept[obj.GetUID()] = keptSecrets{names: names, since: now}
 
 	return nil
 }
 
 // checkSecret returns whether a Secret exists, and an error if it can't be kept. isKept is whether the object already
 // keeps it.
-func (k *Keeper) checkSecret(ctx context.Context, name types.NamespacedName, isKept bool) (exists bool, err error) {
-	if checked, ok := k.checked[name]; ok && isKept && k.clock().Since(checked) < checkInterval {
+func (g *group) checkSecret(ctx context.Context, name types.NamespacedName, isKept bool) (exists bool, err error) {
+	if checked, ok := g.checked[name]; ok && isKept && g.clock().Since(checked) < checkInterval {
 		return true, nil
 	}
 
-	delete(k.checked, name)
+	delete(g.checked, name)
 
 	secret := newMetadata(corev1.SchemeGroupVersion.WithKind("Secret"), name)
 
-	err = k.APIReader.Get(ctx, name, secret)
+	err = g.APIReader.Get(ctx, name, secret)
 
 	switch {
 	case apierrors.IsNotFound(err):
 		return false, nil
 	case err != nil:
 		return false, wrapKeepError(err, "get", name)
-	case secret.DeletionTimestamp.IsZero(), isKept && controllerutil.ContainsFinalizer(secret, k.finalizer()):
+	case secret.DeletionTimestamp.IsZero(), isKept && controllerutil.ContainsFinalizer(secret, g.finalizer()):
 		return true, nil
 	default:
 		return false, newDeletingError(name)
@@ -262,29 +305,25 @@ func newDeletingError(name types.NamespacedName) error {
 }
 
 // addFinalizers puts the area's finalizer on a Secret, and on the role for its namespace.
-func (k *Keeper) addFinalizers(ctx context.Context, name types.NamespacedName) error {
-	if _, ok := k.checked[name]; ok {
+func (g *group) addFinalizers(ctx context.Context, name types.NamespacedName) error {
+	if _, ok := g.checked[name]; ok {
 		return nil
 	}
 
-	if err := k.changeRole(ctx, name, controllerutil.AddFinalizer); err != nil {
+	if err := g.changeRole(ctx, name, controllerutil.AddFinalizer); err != nil {
 		return err
 	}
 
 	secret := newMetadata(corev1.SchemeGroupVersion.WithKind("Secret"), name)
-	if err := k.change(ctx, secret, controllerutil.AddFinalizer); err != nil {
+	if err := g.change(ctx, secret, controllerutil.AddFinalizer); err != nil {
 		return wrapKeepError(err, "patch", name)
 	}
 
-	if !controllerutil.ContainsFinalizer(secret, k.finalizer()) {
+	if !controllerutil.ContainsFinalizer(secret, g.finalizer()) {
 		return newDeletingError(name)
 	}
 
-	if k.checked == nil {
-		k.checked = map[types.NamespacedName]time.Time{}
-	}
-
-	k.checked[name] = k.clock().Now()
+	g.checked[name] = g.clock().Now()
 
 	return nil
 }
@@ -292,7 +331,7 @@ func (k *Keeper) addFinalizers(ctx context.Context, name types.NamespacedName) e
 // release removes the area's finalizer from the Secrets that an object has kept and does not need any more, unless
 // another object keeps them. Then it removes the finalizer from the roles for namespaces of which no Secret is kept.
 // The record says in between that only the roles are left, because without them the operator can't read the Secrets.
-func (k *Keeper) release(ctx context.Context, obj client.Object, needed []types.NamespacedName) error {
+func (g *group) release(ctx context.Context, obj client.Object, needed []types.NamespacedName) error {
 	recorded := readRecord(obj)
 	released := slices.DeleteFunc(slices.Clone(recorded), func(name types.NamespacedName) bool {
 		return slices.Contains(needed, name)
@@ -302,7 +341,7 @@ func (k *Keeper) release(ctx context.Context, obj client.Object, needed []types.
 		return nil
 	}
 
-	others, err := k.listOthers(ctx, obj)
+	others, err := g.listOthers(ctx, obj)
 	if err != nil {
 		return err
 	}
@@ -318,15 +357,15 @@ func (k *Keeper) release(ctx context.Context, obj client.Object, needed []types.
 			continue
 		}
 
-		delete(k.checked, name)
+		delete(g.checked, name)
 
 		secret := newMetadata(corev1.SchemeGroupVersion.WithKind("Secret"), name)
-		if err := k.change(ctx, secret, controllerutil.RemoveFinalizer); err != nil && !apierrors.IsNotFound(err) {
-			return k.wrapReleaseError(err, name)
+		if err := g.change(ctx, secret, controllerutil.RemoveFinalizer); err != nil && !apierrors.IsNotFound(err) {
+			return g.wrapReleaseError(err, name)
 		}
 	}
 
-	if err := k.record(ctx, obj, append(slices.Clone(needed), roles...)); err != nil {
+	if err := g.record(ctx, obj, append(slices.Clone(needed), roles...)); err != nil {
 		return err
 	}
 
@@ -335,7 +374,7 @@ func (k *Keeper) release(ctx context.Context, obj client.Object, needed []types.
 			continue
 		}
 
-		if err := k.changeRole(ctx, role, controllerutil.RemoveFinalizer); err != nil {
+		if err := g.changeRole(ctx, role, controllerutil.RemoveFinalizer); err != nil {
 			return err
 		}
 	}
@@ -363,20 +402,20 @@ func (k *Keeper) changeRole(ctx context.Context, name types.NamespacedName, chan
 }
 
 // listOthers returns the Secrets that other objects of the area keep.
-func (k *Keeper) listOthers(ctx context.Context, obj client.Object) ([]types.NamespacedName, error) {
+func (g *group) listOthers(ctx context.Context, obj client.Object) ([]types.NamespacedName, error) {
 	out, existing := []types.NamespacedName{}, map[types.UID]bool{}
 
-	for _, empty := range k.Lists {
+	for _, empty := range g.Lists {
 		list, ok := empty.DeepCopyObject().(client.ObjectList)
 		if !ok {
 			return nil, fmt.Errorf("copy %T: the copy is not a list", empty)
 		}
 
 		var err error
-		if k.IsShared { // the cache may lack namespaces that other operators serve
-			err = k.APIReader.List(ctx, list)
+		if g.IsShared { // the cache may lack namespaces that other operators serve
+			err = g.APIReader.List(ctx, list)
 		} else {
-			err = k.Client.List(ctx, list, client.UnsafeDisableDeepCopy, client.InNamespace(obj.GetNamespace()))
+			err = g.Client.List(ctx, list, client.UnsafeDisableDeepCopy, client.InNamespace(obj.GetNamespace()))
 		}
 
 		if err != nil {
@@ -390,7 +429,7 @@ func (k *Keeper) listOthers(ctx context.Context, obj client.Object) ([]types.Nam
 			}
 
 			existing[other.GetUID()] = true
-			if _, isReleased := k.released[other.GetUID()]; other.GetUID() != obj.GetUID() && !isReleased {
+			if other.GetUID() != obj.GetUID() && !g.released[other.GetUID()] {
 				out = append(out, readRecord(other)...)
 			}
 
@@ -401,12 +440,10 @@ func (k *Keeper) listOthers(ctx context.Context, obj client.Object) ([]types.Nam
 		}
 	}
 
-	maps.DeleteFunc(k.released, func(uid types.UID, namespace string) bool {
-		return (k.IsShared || namespace == obj.GetNamespace()) && !existing[uid]
-	})
+	maps.DeleteFunc(g.released, func(uid types.UID, _ bool) bool { return !existing[uid] })
 
-	for uid, kept := range k.kept {
-		if uid != obj.GetUID() && k.clock().Since(kept.since) <= maxCacheLag {
+	for uid, kept := range g.kept {
+		if uid != obj.GetUID() && g.clock().Since(kept.since) <= maxCacheLag {
 			out = append(out, kept.names...)
 		}
 	}
