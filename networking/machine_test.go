@@ -12,8 +12,10 @@ import (
 	"time"
 
 	"github.com/go-logr/logr/funcr"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -30,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 	"github.com/hyperfleet/hyperfleet/networking/machine"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 // machineFixture is a fixture with a pool of two addresses, in which the test calls Reconcile of the machine
@@ -311,6 +314,44 @@ func TestVirtualMachineOfOtherOwner(t *testing.T) {
 	if w.getMachine("a").Name != "" || w.getVirtualMachine("a").GetUID() != theirs.GetUID() || w.getVirtualMachine("a").GetDeletionTimestamp() != nil {
 		t.Errorf("the machine: %v; the VirtualMachine: %v", w.getMachine("a").Status, w.getVirtualMachine("a").Object)
 	}
+}
+
+// TestMachineWaitsForQuota checks that a machine whose VirtualMachine a ResourceQuota rejects has not failed, and is
+// created when the quota allows it.
+func TestMachineWaitsForQuota(t *testing.T) {
+	w := newMachineFixture(t)
+	amounts := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: w.namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: amounts},
+	}
+	w.must(env.Client.Create(t.Context(), quota))
+
+	// The quota controller does not run in this test, so the test writes the status.
+	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts}
+	w.must(env.Client.Status().Update(t.Context(), quota))
+	timing.WaitUntil(t, "the API server enforces the quota", func() bool {
+		probe := newMachine(w.namespace, "workers", "probe")
+		probe.UID, probe.Spec.BootstrapNetworkConfig = "probe", nil
+
+		vm, err := kubevirt.NewVirtualMachine(probe, "", "")
+		w.must(err)
+
+		return apierrors.IsForbidden(env.Client.Create(t.Context(), vm, client.DryRunAll))
+	})
+
+	w.createMachine("a")
+
+	if result := w.reconcileMachine("a"); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+		t.Errorf("the machine is reconciled again after %v", result.RequeueAfter)
+	}
+
+	w.requireCondition("a", v1alpha1.ConditionVMCreated, "QuotaExceeded", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
+	w.must(env.Client.Delete(t.Context(), quota))
+	timing.WaitUntil(t, "the machine has its VirtualMachine", func() bool {
+		w.reconcileMachine("a")
+
+		return w.getVirtualMachine("a").GetName() == "a"
+	})
 }
 
 // If the API server refuses a VirtualMachine, the machine has the phase Failed and the API server's

@@ -151,11 +151,11 @@ func (s *scope) applyObject(
 }
 
 // newWriteError returns the error of a failed write. If the API server rejects the object as invalid or
-// forbidden, the class is Configuration, because only a person can fix that. Otherwise the class is
-// Transient.
+// forbidden, the class is Configuration, because only a person can fix that. If a quota is used up, the class is
+// Resource. Otherwise the class is Transient.
 func (s *scope) newWriteError(err error, verb string, object client.Object, reason string) error {
-	class := errclass.Transient
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+	class := errclass.ClassOf(err)
+	if class != errclass.Resource && (apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)) {
 		class = errclass.Configuration
 	}
 

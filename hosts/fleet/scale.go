@@ -28,6 +28,8 @@ const (
 	maxBooting = 3
 	// orderInterval is the minimum time between the creation of two hosts.
 	orderInterval = 10 * time.Second
+	// refusedRetry is the time until a host that the API server has refused is created again.
+	refusedRetry = 30 * time.Second
 )
 
 // replica is the view of a host that decideScaling needs.
@@ -274,7 +276,8 @@ func (s *scope) createHost(
 	case apierrors.IsAlreadyExists(err):
 		return next, nil // created by an earlier attempt: the next reconcile lists it
 	case apierrors.IsForbidden(err), apierrors.IsInvalid(err):
-		next.reason, next.requeueAfter = "HostRefused", 0
+		// A quota or an admission policy can change, and no event tells.
+		next.reason, next.requeueAfter = "HostRefused", refusedRetry
 		next.message = fmt.Sprintf("%s: create host %s: %v", next.message, host.GetName(), err)
 
 		return next, nil

@@ -4,15 +4,50 @@
 package fleet
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/events"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hosts/machine"
 )
+
+// orderedKind is a kind of hosts that can be ordered.
+type orderedKind struct{ machine.Kind }
+
+func (orderedKind) HostKeys(machine.Object) machine.HostKeys {
+	return machine.HostKeys{AcceptNew: true}
+}
+func (orderedKind) NewLike(machine.Object) machine.Object { return &v1alpha1.LinuxMachine{} }
+
+// TestRefusedHostIsOrderedAgain checks that a fleet creates a host again that the API server has refused. No event tells
+// when a quota or an admission policy allows the host.
+func TestRefusedHostIsOrderedAgain(t *testing.T) {
+	t.Parallel()
+
+	refuse := interceptor.Funcs{
+		Create: func(_ context.Context, _ client.WithWatch, obj client.Object, _ ...client.CreateOption) error {
+			return apierrors.NewForbidden(schema.GroupResource{Resource: "hosts"}, obj.GetName(), errors.New("exceeded quota: few"))
+		},
+	}
+	s := &scope{
+		Reconciler: &Reconciler{Client: fake.NewClientBuilder().WithScheme(runtime.NewScheme()).WithInterceptorFuncs(refuse).Build()},
+		fleet:      &v1alpha1.HostFleet{}, kind: orderedKind{},
+	}
+
+	next, err := s.createHost(t.Context(), &v1alpha1.LinuxMachine{}, map[string]bool{}, scaling{requeueAfter: orderInterval})
+	if err != nil || next.reason != "HostRefused" || next.requeueAfter != refusedRetry {
+		t.Errorf("%+v, error %v, want HostRefused and another attempt after %v", next, err, refusedRetry)
+	}
+}
 
 // A fleet creates one host at a time and limits the hosts without a first boot. It deletes only
 // hosts that it created, in the order of compareForDeletion.

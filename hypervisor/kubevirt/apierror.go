@@ -14,13 +14,12 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
-// Parts of error texts that have no status reason of their own. They come from the API server's quota
-// admission (plugin/pkg/admission/resourcequota/controller.go) and from its webhook plugins
+// Parts of error texts that have no status reason of their own. They come from the API server's webhook plugins
 // (apiserver/pkg/admission/plugin/webhook/errors/statuserror.go).
 const (
-	textQuota         = "exceeded quota"
 	textWebhook       = "denied the request"
 	textWebhookFailed = "failed calling webhook"
 	textPolicy        = "ValidatingAdmissionPolicy"
@@ -56,8 +55,8 @@ func classifyAPIError(err error, isWrite bool) (hypervisor.Kind, string) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return "", ""
-	case strings.Contains(text, textQuota):
-		return hypervisor.NoCapacity, "QuotaExceeded"
+	case errclass.IsOverQuota(err):
+		return hypervisor.NoCapacity, errclass.ReasonQuotaExceeded
 	case strings.Contains(text, textWebhookFailed):
 		return hypervisor.Unavailable, "WebhookUnavailable"
 	case strings.Contains(text, textWebhook), strings.Contains(text, textPolicy),

@@ -20,9 +20,22 @@ import (
 	simkubevirt "github.com/hyperfleet/hyperfleet/sim/kubevirt"
 )
 
-// If the quota of the namespace is exhausted, the error is of kind NoCapacity, so the operator waits.
+// If the quota of the namespace is exhausted, or its usage is not computed yet, the error is of kind NoCapacity, so the
+// operator waits.
 func TestQuotaIsNoCapacity(t *testing.T) {
 	t.Parallel()
+
+	for want, isComputed := range map[string]bool{"exceeded quota: none": true, "status unknown for quota: none": false} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			requireQuotaError(t, isComputed, want)
+		})
+	}
+}
+
+// requireQuotaError creates a machine in a namespace whose quota allows none.
+func requireQuotaError(t *testing.T, isComputed bool, want string) {
+	t.Helper()
 
 	s := newSite(t, simkubevirt.Delays{})
 	amounts := corev1.ResourceList{"count/virtualmachines.kubevirt.io": resource.MustParse("0")}
@@ -35,7 +48,11 @@ func TestQuotaIsNoCapacity(t *testing.T) {
 	}
 
 	// The quota controller does not run in this test, so the test writes the status.
-	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts}
+	quota.Status.Hard = amounts
+	if isComputed {
+		quota.Status.Used = amounts
+	}
+
 	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
 		t.Fatal(err)
 	}
@@ -43,7 +60,7 @@ func TestQuotaIsNoCapacity(t *testing.T) {
 	s.eventually("the quota is enforced", func() bool { return apierrors.IsForbidden(s.dryRunCreate()) })
 
 	_, err := s.createMachine(t)
-	if !hypervisor.Is(err, hypervisor.NoCapacity) || !strings.Contains(err.Error(), "exceeded quota: none") {
+	if !hypervisor.Is(err, hypervisor.NoCapacity) || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %s: %v", hypervisor.KindOf(err), err)
 	}
 }

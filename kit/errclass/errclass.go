@@ -7,6 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
 
 // Class says what has to happen before the same call can succeed.
@@ -59,8 +62,23 @@ func (e *Error) Class() Class { return e.class }
 // Reason returns the CamelCase word for conditions and events. It may be empty.
 func (e *Error) Reason() string { return e.reason }
 
-// ClassOf returns the class of the outermost error in err's tree that has a class. It returns Transient
-// for an error without a class, because a retry does no lasting harm. It returns "" for nil.
+// ReasonQuotaExceeded is the reason of errors for which IsOverQuota returns true.
+const ReasonQuotaExceeded = "QuotaExceeded"
+
+// IsOverQuota returns whether an API server rejected an object because of a ResourceQuota that is used up, or whose usage
+// is not calculated yet. Only the text of the error tells (k8s.io/apiserver, pkg/admission/plugin/resourcequota).
+func IsOverQuota(err error) bool {
+	if err == nil || !apierrors.IsForbidden(err) {
+		return false
+	}
+
+	text := err.Error()
+
+	return strings.Contains(text, "exceeded quota") || strings.Contains(text, "status unknown for quota")
+}
+
+// ClassOf returns the class of the outermost error in err's tree that has a class. For other errors, it returns Resource
+// if a ResourceQuota is used up, and Transient otherwise, because a retry does no lasting harm. It returns "" for nil.
 func ClassOf(err error) Class {
 	if err == nil {
 		return ""
@@ -71,11 +89,16 @@ func ClassOf(err error) Class {
 		return target.Class()
 	}
 
+	if IsOverQuota(err) {
+		return Resource
+	}
+
 	return Transient
 }
 
 // ReasonOf returns the reason of the outermost error in err's tree that has a reason. For other errors,
-// it returns "Timeout" if a deadline was exceeded, and fallback otherwise.
+// it returns "Timeout" if a deadline was exceeded, ReasonQuotaExceeded if a ResourceQuota is used up, and fallback
+// otherwise.
 func ReasonOf(err error, fallback string) string {
 	var target interface{ Reason() string }
 	if errors.As(err, &target) && target.Reason() != "" {
@@ -84,6 +107,10 @@ func ReasonOf(err error, fallback string) string {
 
 	if errors.Is(err, context.DeadlineExceeded) {
 		return "Timeout"
+	}
+
+	if IsOverQuota(err) {
+		return ReasonQuotaExceeded
 	}
 
 	return fallback

@@ -9,6 +9,9 @@ import (
 	"fmt"
 	"testing"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
@@ -16,6 +19,9 @@ func TestClassAndReasonTravelThroughWrapping(t *testing.T) {
 	t.Parallel()
 
 	root := errors.New("storage is full")
+	claims := schema.GroupResource{Group: "hyperfleet.io", Resource: "machineclaims"}
+	quota := apierrors.NewForbidden(claims, "a", errors.New("exceeded quota: few, requested: count/machineclaims.hyperfleet.io=1"))
+	unknown := apierrors.NewForbidden(claims, "a", errors.New("status unknown for quota: few"))
 	full := errclass.Wrap(errclass.Resource, "StorageFull", root)
 
 	cases := map[string]struct {
@@ -31,6 +37,10 @@ func TestClassAndReasonTravelThroughWrapping(t *testing.T) {
 		"outermost class wins":            {errclass.Wrap(errclass.Permanent, "Gone", full), errclass.Permanent, "Gone"},
 		"deadline has its own reason":     {fmt.Errorf("list: %w", context.DeadlineExceeded), errclass.Transient, "Timeout"},
 		"empty reason falls back":         {errclass.New(errclass.Permanent, "", "x"), errclass.Permanent, "Fallback"},
+		"a quota is used up":              {fmt.Errorf("create: %w", quota), errclass.Resource, "QuotaExceeded"},
+		"a quota is not computed yet":     {fmt.Errorf("create: %w", unknown), errclass.Resource, "QuotaExceeded"},
+		"forbidden by something else":     {apierrors.NewForbidden(claims, "a", root), errclass.Transient, "Fallback"},
+		"a quota of another system":       {errors.New("exceeded quota"), errclass.Transient, "Fallback"},
 		"made with New and still matches": {errclass.New(errclass.Configuration, "BadURL", "parse: %w", root), errclass.Configuration, "BadURL"},
 	}
 	for name, tc := range cases {

@@ -72,16 +72,26 @@ func Stall(reason, message string) Result {
 	return Result{outcome: outcomeStall, reason: reason, message: message}
 }
 
+// quotaRetry is how long a step waits after a ResourceQuota rejected an object, because no event tells when the quota
+// allows it.
+const quotaRetry = 30 * time.Second
+
 // Fail returns the result of a step that failed. The object is reconciled again with the
 // controller's back-off. The condition's reason and the error class are those of err (see
 // kit/errclass). The text of err becomes the condition's message, so it must not contain a secret.
-// A nil err counts as a failure, too.
+// A nil err counts as a failure, too. If a ResourceQuota is used up, the step waits instead, because
+// the back-off grows to a quarter of an hour.
 func Fail(err error) Result {
 	if err == nil {
 		err = errNoCause
 	}
 
-	return Result{outcome: outcomeFail, reason: errclass.ReasonOf(err, "Failed"), message: err.Error(), err: err}
+	out := Result{outcome: outcomeFail, reason: errclass.ReasonOf(err, "Failed"), message: err.Error(), err: err}
+	if errclass.IsOverQuota(err) {
+		out.outcome, out.requeueAfter = outcomeWait, quotaRetry
+	}
+
+	return out
 }
 
 // WithRetryAfter returns the failed result with a fixed retry delay that replaces the controller's

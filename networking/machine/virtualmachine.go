@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/networking/kubevirt"
 )
@@ -72,6 +73,8 @@ func (s *scope) createVM(ctx context.Context) step.Result {
 	switch err := s.Client.Create(ctx, vm); {
 	case apierrors.IsAlreadyExists(err):
 		return s.adoptVM(ctx)
+	case errclass.IsOverQuota(err): // no rejection of this machine
+		return step.Fail(fmt.Errorf("create virtual machine: %w", err))
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
 		return s.stall("VMRejected", fmt.Sprintf("create virtual machine: %v", err))
 	case err != nil:

@@ -306,7 +306,7 @@ func (s *scope) applyChange(ctx context.Context, c machineChange) error {
 // person has to fix such an error.
 func classifyForbidden(err error) error {
 	if apierrors.IsForbidden(err) {
-		return errclass.Wrap(errclass.Resource, "Forbidden", err)
+		return errclass.Wrap(errclass.Resource, errclass.ReasonOf(err, "Forbidden"), err)
 	}
 
 	return err

@@ -89,10 +89,14 @@ func listNamespaces(pools []loadedPool) []string {
 }
 
 // ingest records jobs in every namespace whose pools have the job's scope. It skips a job for the
-// platform's own machines that no pool can run, and a completed job that is not in the ledger.
+// platform's own machines that no pool can run, and a completed job that is not in the ledger. A job that the API
+// server refuses, for example because of a quota, keeps no other job from being recorded. ingest returns the first
+// refusal.
 func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workload.Job) error {
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	now := s.Clock.Now()
+
+	var refusal error
 
 	for _, job := range jobs {
 		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(p.inEnterprise(job)) })
@@ -109,8 +113,12 @@ func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workloa
 			job.Enterprise = enterprises[namespace]
 
 			changed, err := ledger.ingest(ctx, namespace, job, now)
-			if err != nil {
+			if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
 				return err
+			}
+
+			if refusal == nil {
+				refusal = err
 			}
 
 			if changed {
@@ -119,7 +127,7 @@ func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workloa
 		}
 	}
 
-	return nil
+	return refusal
 }
 
 // runStream records the jobs of a platform's stream until the context ends. If the stream breaks,

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
@@ -32,6 +33,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/timing"
+	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
 )
 
@@ -315,8 +318,91 @@ func TestReceiverKeepsNamespacesApart(t *testing.T) {
 	}
 }
 
-// The IDs of jobs are no secret, and the secret of a webhook may prove only its repository. Otherwise, the holder of one
-// secret could end the jobs of other repositories in the same namespace, before or after they are queued.
+// TestRefusalsOfOtherNamespaces checks that a namespace that is being deleted, or whose quota allows no jobs, keeps a
+// webhook from no other namespace. The CI platform has to deliver a webhook again only because of the quota.
+func TestRefusalsOfOtherNamespaces(t *testing.T) {
+	t.Parallel()
+
+	for name, tt := range map[string]struct {
+		refuse func(t *testing.T, namespace string)
+		want   int
+	}{
+		"it is being deleted": {deleteNamespace, 202},
+		"its quota":           {forbidJobs, 503},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			repository := newUniqueName(t) + "/app"
+			namespaces := []string{env.Namespace(t), env.Namespace(t), env.Namespace(t)}
+			slices.Sort(namespaces)
+
+			for _, namespace := range namespaces {
+				createPool(t, namespace, "a", repository, "shared")
+			}
+
+			tt.refuse(t, namespaces[0])
+
+			got := serveRequest(newTestReceiver(env.Client, nil), newWebhookRequest(newWebhookBody(repository, 5, "queued", "self-hosted"), "shared"))
+			if got.Code != tt.want {
+				t.Errorf("response = %d %s, want %d", got.Code, got.Body, tt.want)
+			}
+
+			for i, want := range []int{0, 1, 1} {
+				if jobs := listJobs(t, namespaces[i]); len(jobs) != want {
+					t.Errorf("namespace %d has %d jobs, want %d", i, len(jobs), want)
+				}
+			}
+		})
+	}
+}
+
+// deleteNamespace deletes a namespace. No controller runs that would end the deletion.
+func deleteNamespace(t *testing.T, namespace string) {
+	t.Helper()
+
+	object := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}
+	if err := env.Client.Delete(t.Context(), object); err != nil {
+		t.Fatal(err)
+	}
+
+	waitForRefusal(t, namespace)
+}
+
+// forbidJobs sets a quota that allows no RunnerJobs in the namespace. No controller computes its usage.
+func forbidJobs(t *testing.T, namespace string) {
+	t.Helper()
+
+	amounts := corev1.ResourceList{"count/runnerjobs.hyperfleet.io": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: amounts},
+	}
+	env.Create(t, quota)
+
+	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts}
+	if err := env.Client.Status().Update(t.Context(), quota); err != nil {
+		t.Fatal(err)
+	}
+
+	waitForRefusal(t, namespace)
+}
+
+// waitForRefusal waits until the admission of the API server, which reads from a cache, refuses new jobs.
+func waitForRefusal(t *testing.T, namespace string) {
+	t.Helper()
+
+	probe := &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "probe"},
+		Spec:       workload.Job{Platform: v1alpha1.WorkloadGitHubActions, ID: "1", Repository: "acme/app", State: v1alpha1.JobQueued},
+	}
+
+	timing.WaitUntil(t, "the API server refuses jobs", func() bool {
+		return apierrors.IsForbidden(env.Client.Create(t.Context(), probe.DeepCopy(), client.DryRunAll))
+	})
+}
+
+// The IDs of jobs are no secret, and the secret of a webhook proves only the owner of the repository. Otherwise, the holder
+// of one secret could end the jobs of other owners in the same namespace, before or after they are queued.
 func TestWebhooksChangeNoJobsOfOthers(t *testing.T) {
 	t.Parallel()
 

@@ -5,16 +5,21 @@ package demand
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -142,10 +147,6 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 	objects := fake.NewClientBuilder().WithScheme(scheme).WithObjects(&v1alpha1.RunnerJob{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gh-6"}, Spec: newJob("attacker/app"),
 	}).Build()
-	pool := loadedPool{object: &v1alpha1.RunnerPool{}, Pool: Pool{
-		Namespace: "ns", Name: "pool", Rules: github.Platform{},
-		Runner: workload.RunnerSpec{Platform: v1alpha1.WorkloadGitHubActions, Scope: workload.Scope{Organization: "acme"}, Labels: []string{"self-hosted"}},
-	}}
 	sources := &Sources{
 		Client: objects, Live: objects, Platforms: Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}, Clock: clock.RealClock{},
 	}
@@ -154,7 +155,7 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 		polled := newJob("acme/app")
 		polled.State = state
 
-		if err := sources.ingest(t.Context(), []loadedPool{pool}, []workload.Job{polled}); err != nil {
+		if err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, []workload.Job{polled}); err != nil {
 			t.Fatal(err)
 		}
 
@@ -172,4 +173,54 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 			t.Errorf("after a poll with %s: %v", state, got)
 		}
 	}
+}
+
+// TestRefusedJobBlocksNoOther checks that a poll records all jobs except those that the API server refuses, and reports
+// the refusal.
+func TestRefusedJobBlocksNoOther(t *testing.T) {
+	t.Parallel()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	jobs := []workload.Job{}
+	for _, id := range []string{"1", "2", "3"} {
+		jobs = append(jobs, workload.Job{
+			Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: "acme/app", State: v1alpha1.JobQueued, Labels: []string{"self-hosted"},
+		})
+	}
+
+	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "runnerjobs"}, "gh-1", errors.New("exceeded quota: few"))
+	objects := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			if obj.GetName() == "gh-1" {
+				return quota
+			}
+
+			return c.Create(ctx, obj, opts...)
+		},
+	}).Build()
+	sources := &Sources{
+		Client: objects, Live: objects, Platforms: Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}, Clock: clock.RealClock{},
+	}
+
+	err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, jobs)
+	if !errors.Is(err, quota) {
+		t.Errorf("error %v, want %v", err, quota)
+	}
+
+	var recorded v1alpha1.RunnerJobList
+	if err := objects.List(t.Context(), &recorded); err != nil || len(recorded.Items) != 2 {
+		t.Errorf("%d jobs are recorded, error %v, want 2", len(recorded.Items), err)
+	}
+}
+
+// newAcmePool returns a pool of the organization acme.
+func newAcmePool() loadedPool {
+	return loadedPool{object: &v1alpha1.RunnerPool{}, Pool: Pool{
+		Namespace: "ns", Name: "pool", Rules: github.Platform{},
+		Runner: workload.RunnerSpec{Platform: v1alpha1.WorkloadGitHubActions, Scope: workload.Scope{Organization: "acme"}, Labels: []string{"self-hosted"}},
+	}}
 }

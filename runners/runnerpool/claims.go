@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -96,7 +97,7 @@ func (s *scope) createClaims(ctx context.Context, all []machineRequest) error {
 			}
 
 			err := s.createClaim(ctx, request)
-			if isOverQuota(err) {
+			if errclass.IsOverQuota(err) {
 				quotaExceeded.Store(true)
 			}
 

@@ -12,11 +12,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
@@ -42,7 +42,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	errs := []error{s.activate(ctx, decision.Activate)}
 
 	err := s.createClaims(ctx, s.planMachines(&decision))
-	if isOverQuota(err) {
+	if errclass.IsOverQuota(err) {
 		s.quotaBackoff.record(err.Error(), len(s.view.claims), s.Clock.Now())
 		// The quota has rejected the creations. They are removed from the decision, so that
 		// reportDecision emits no event for them.
@@ -96,7 +96,7 @@ func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMess
 	case scheduleErr != nil:
 		return step.Stall("ScheduleInvalid", scheduleErr.Error())
 	case quotaMessage != "":
-		return step.Wait(s.requeueAfter, "QuotaExceeded", quotaMessage)
+		return step.Wait(s.requeueAfter, errclass.ReasonQuotaExceeded, quotaMessage)
 	case imageMessage != "":
 		return step.Wait(s.requeueAfter, "TemplateNotReady", imageMessage)
 	case s.pool.Status.FailedClaims >= failingThreshold:
@@ -146,17 +146,6 @@ func (s *scope) applyQuotaBackoff(decision *demand.Decision) string {
 // requeueIn makes the next reconcile run after the delay, unless an earlier one is scheduled.
 func (s *scope) requeueIn(remaining time.Duration) {
 	s.requeueAfter = step.ChooseSooner(s.requeueAfter, remaining)
-}
-
-// isOverQuota reports whether the API server rejected a claim because of a ResourceQuota that is
-// used up, or whose usage is not calculated yet. Only the text of the error tells
-// (k8s.io/apiserver, pkg/admission/plugin/resourcequota).
-func isOverQuota(err error) bool {
-	return err != nil && apierrors.IsForbidden(err) && isQuotaMessage(err.Error())
-}
-
-func isQuotaMessage(text string) bool {
-	return strings.Contains(text, "exceeded quota") || strings.Contains(text, "status unknown for quota")
 }
 
 // newInput returns the input of the decision. The error names the invalid schedules; the other
