@@ -66,8 +66,7 @@ func NewNetworkTransport(caFile string) (*http.Transport, error) {
 		return network, nil
 	}
 
-	var err error
-	if network.TLSClientConfig, err = bounds.LoadTLSConfig(caFile, nil); err != nil {
+	if err := bounds.TrustFile(network, caFile, nil); err != nil {
 		return nil, fmt.Errorf("hyperfleet_api.ca_file: %w", err)
 	}
 

@@ -55,8 +55,7 @@ func newKeySet(config platform.Issuer, clk clock.Clock, calls *metrics.CallMetri
 	transport := bounds.NewTransport()
 
 	if config.JWKCertCAFile != "" {
-		var err error
-		if transport.TLSClientConfig, err = bounds.LoadTLSConfig(config.JWKCertCAFile, nil); err != nil {
+		if err := bounds.TrustFile(transport, config.JWKCertCAFile, nil); err != nil {
 			return nil, fmt.Errorf("read jwk_cert_ca_file: %w", err)
 		}
 	}

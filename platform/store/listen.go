@@ -91,6 +91,10 @@ func (s *Store) startListening(parent context.Context, config *pgx.ConnConfig) (
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
+	if err := s.options.refresh(config); err != nil {
+		return nil, err
+	}
+
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err

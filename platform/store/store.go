@@ -40,6 +40,9 @@ const (
 type Options struct {
 	// URL is the URL of the database with its password. Required.
 	URL string
+	// ReadURL returns the current URL. It is called before each new connection, so that the password,
+	// the CA and the server can change without a restart. Default: URL.
+	ReadURL func() (string, error)
 	// MaxConns is the maximum number of connections of this process, without the one that listens
 	// for changes. Default: two for each processor and one more, but at least 4.
 	MaxConns int32
@@ -107,6 +110,7 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	}
 
 	config.AfterConnect = s.checkServer
+	config.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return options.refresh(conn) }
 
 	s.pool, err = pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -129,6 +133,32 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 	s.background.Go(func() { s.runPruner(backgroundCtx) })
 
 	return s, nil
+}
+
+// refresh replaces the server, the user and the credentials of a configuration with those of the current URL. It does
+// nothing if the URL cannot be read, because the earlier one may still be valid.
+func (o *Options) refresh(config *pgx.ConnConfig) error {
+	if o.ReadURL == nil {
+		return nil
+	}
+
+	url, err := o.ReadURL()
+	if err != nil {
+		o.Log.Warn("could not read the URL of the database again", "error", err)
+
+		return nil
+	}
+
+	current, err := parseURL(url)
+	if err != nil {
+		return err
+	}
+
+	config.Host, config.Port, config.Database = current.Host, current.Port, current.Database
+	config.User, config.Password = current.User, current.Password
+	config.TLSConfig, config.Fallbacks = current.TLSConfig, current.Fallbacks
+
+	return nil
 }
 
 // Close stops requests that wait for changes, waits for running transactions, and closes the
@@ -159,15 +189,26 @@ func (s *Store) Ping(parent context.Context) error {
 	return nil
 }
 
+// errURL does not contain the library's error, which hides the password only if it can find it. This is not the case if
+// the text is not a URL.
+var errURL = errors.New("open database: the URL is invalid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
+	"and percent-encode special characters in the password")
+
+func parseURL(url string) (*pgx.ConnConfig, error) {
+	config, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, errURL
+	}
+
+	return config, nil
+}
+
 // poolConfig returns the configuration of the connections. It returns an error without the URL's text,
 // because the URL may contain a password.
 func poolConfig(options Options) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
-		// The library's error hides the password only if it can find it, which is not the case if the
-		// text is not a URL.
-		return nil, errors.New("open database: the URL is invalid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
-			"and percent-encode special characters in the password")
+		return nil, errURL
 	}
 
 	config.MaxConns = options.MaxConns

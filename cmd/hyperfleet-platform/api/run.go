@@ -129,17 +129,26 @@ func run(ctx context.Context, c platform.API, files *mounted.Watcher, diagnostic
 // openStore connects to the database. It reads the URL from a file and never logs it, because the URL
 // contains a password.
 func openStore(ctx context.Context, c platform.API, calls *metrics.CallMetrics, logger *slog.Logger) (*store.Store, error) {
-	url, err := log.ReadSecretFile(c.Database.URLFile)
+	readURL := func() (string, error) {
+		url, err := log.ReadSecretFile(c.Database.URLFile)
+		if err != nil {
+			return "", fmt.Errorf("database.url_file: %w", err)
+		}
+
+		return url.Reveal(), nil
+	}
+
+	url, err := readURL()
 	if err != nil {
-		return nil, fmt.Errorf("database.url_file: %w", err)
+		return nil, err
 	}
 
 	ctx, cancel := context.WithTimeout(ctx, openTimeout)
 	defer cancel()
 
 	return store.Open(ctx, store.Options{
-		URL: url.Reveal(), MaxConns: c.Database.MaxConnections, Timeout: c.Database.QueryTimeout, ChangesRetention: c.ChangesKept,
-		Log: logger, Calls: calls,
+		URL: url, ReadURL: readURL, MaxConns: c.Database.MaxConnections, Timeout: c.Database.QueryTimeout,
+		ChangesRetention: c.ChangesKept, Log: logger, Calls: calls,
 	})
 }
 

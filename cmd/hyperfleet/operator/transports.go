@@ -87,7 +87,7 @@ func newTransport(setting, caFile string) (http.RoundTripper, error) {
 		return nil, fmt.Errorf("read the CAs of the system: %w", err)
 	}
 
-	if transport.TLSClientConfig, err = bounds.LoadTLSConfig(caFile, pool); err != nil {
+	if err := bounds.TrustFile(transport, caFile, pool); err != nil {
 		return nil, fmt.Errorf("read %s: %w", setting, err)
 	}
 
