@@ -51,7 +51,7 @@ func NewEgressPolicy(urls, networks []string) (*EgressPolicy, error) {
 		out.networks = append(out.networks, network.Masked())
 	}
 
-	out.transport = out.newTransport()
+	out.transport = LimitBodies(out.NewTransport())
 
 	return out, nil
 }
@@ -87,7 +87,7 @@ func (r *EgressPolicy) IsListed(server string) bool {
 // Transport returns a transport that has all limits of this package and enforces the policy. It
 // checks the address that is dialed, so earlier results of name resolution do not matter. With a
 // proxy from the environment (HTTPS_PROXY), the proxy resolves names and decides which servers are
-// reached. A nil policy allows only public addresses.
+// reached. A nil policy allows only public addresses. All callers share the transport's connections.
 func (r *EgressPolicy) Transport() http.RoundTripper {
 	if r == nil {
 		return defaultTransport()
@@ -97,16 +97,20 @@ func (r *EgressPolicy) Transport() http.RoundTripper {
 }
 
 //nolint:gochecknoglobals // one connection pool, as SharedTransport
-var defaultTransport = sync.OnceValue(func() http.RoundTripper { return (&EgressPolicy{}).newTransport() })
+var defaultTransport = sync.OnceValue(func() http.RoundTripper { return LimitBodies((&EgressPolicy{}).NewTransport()) })
 
 const (
 	dialTimeout = 30 * time.Second
 	keepAlive   = 30 * time.Second
 )
 
-// newTransport returns a transport that dials listed servers and proxies at any address, and checks
-// the addresses of all other servers.
-func (r *EgressPolicy) newTransport() http.RoundTripper {
+// NewTransport is like Transport, but the transport has its own connections, so that the caller may change its TLS
+// settings. Response bodies are not limited: wrap the transport with LimitBodies.
+func (r *EgressPolicy) NewTransport() *http.Transport {
+	if r == nil {
+		r = &EgressPolicy{}
+	}
+
 	var proxies sync.Map
 
 	unchecked := &net.Dialer{Timeout: dialTimeout, KeepAlive: keepAlive}
@@ -135,7 +139,7 @@ func (r *EgressPolicy) newTransport() http.RoundTripper {
 		return checked.DialContext(ctx, network, address)
 	}
 
-	return LimitBodies(base)
+	return base
 }
 
 // AddressError is the error for an address that the policy does not allow.

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
 )
 
 func newPolicy(t *testing.T, urls, networks []string) *bounds.EgressPolicy {
@@ -68,6 +70,61 @@ func TestDialedAddressIsChecked(t *testing.T) {
 			t.Errorf("%s: error %v, called %v, want refused %v", name, err, called, tt.refused)
 		}
 	}
+}
+
+// TestRebinding checks that a name cannot lead the operator to an address that the policy does not allow, although the
+// name had an allowed address when it was resolved before. 127.0.0.2 stands for a public address.
+func TestRebinding(t *testing.T) { //nolint:paralleltest // the test changes the resolver of the process
+	const name = "git.example.com"
+
+	calls := map[string]int{}
+	public := startServer(t, "127.0.0.2:0", func(r *http.Request) { calls[r.Host]++ })
+	_, port, err := net.SplitHostPort(public)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	startServer(t, "127.0.0.1:"+port, func(*http.Request) { t.Error("the private server was called") })
+
+	server := dnstest.StartChanging(t, map[string][]netip.Addr{
+		name: {netip.MustParseAddr("127.0.0.2"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("169.254.169.254")},
+	})
+	client := &http.Client{Transport: newPolicy(t, nil, []string{"127.0.0.2/32"}).Transport()}
+
+	for _, refused := range []bool{false, true, true} {
+		resp, err := client.Get("http://" + name + ":" + port + "/")
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+
+		if _, isRefused := errors.AsType[*bounds.AddressError](err); isRefused != refused || !refused && err != nil {
+			t.Errorf("error %v, want refused %v", err, refused)
+		}
+	}
+
+	if got := server.Queries(name); got != 3 || calls[name+":"+port] != 1 {
+		t.Errorf("%d queries, calls %v, want 3 queries and one call", got, calls)
+	}
+}
+
+// startServer starts an HTTP server that ends each connection after a response, and returns its address.
+func startServer(t *testing.T, address string, record func(*http.Request)) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	server := &httptest.Server{Listener: listener, Config: &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			record(r)
+			w.Header().Set("Connection", "close")
+		})}}
+	server.Start()
+	t.Cleanup(server.Close)
+
+	return listener.Addr().String()
 }
 
 func TestAddressesThatAreNotPublic(t *testing.T) {

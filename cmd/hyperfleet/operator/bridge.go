@@ -21,14 +21,14 @@ import (
 func addBridgeArea(
 	ctx context.Context, mgr ctrl.Manager, cfg v1alpha1.OperatorConfig, transports *Transports, logger *slog.Logger,
 ) error {
-	registries, err := newTransport("bridge.registryCAFile", cfg.Bridge.RegistryCAFile)
+	registries, err := transports.newRegistryTransport(cfg.Bridge.RegistryCAFile)
 	if err != nil {
 		return err
 	}
 
 	area := &bridge.Area{
 		Config: cfg.Bridge, Registry: ctrlmetrics.Registry, Clock: clock.RealClock{}, Log: logger,
-		RegistryTransport: transports.wrapRegistry(registries), WrapHostedTransport: transports.wrapHostedCluster,
+		RegistryTransport: registries, WrapHostedTransport: transports.wrapHostedCluster,
 	}
 	if err := area.Setup(ctx, mgr); err != nil {
 		return fmt.Errorf("set up bridge area: %w", err)

@@ -63,9 +63,15 @@ func (t *Transports) wrapPlatform(kind string, next http.RoundTripper) http.Roun
 	return t.calls.WrapTransport(traits.Slug, traits.OperationName, t.guardWrites(next))
 }
 
-// wrapRegistry wraps the transport of calls to image registries, which change nothing.
-func (t *Transports) wrapRegistry(next http.RoundTripper) http.RoundTripper {
-	return t.calls.WrapTransport("registry", nil, next)
+// newRegistryTransport returns the transport of calls to image registries, which change nothing. The users who create
+// bridges name the registries, and the registries name their token services.
+func (t *Transports) newRegistryTransport(caFile string) (http.RoundTripper, error) {
+	base := t.egress.NewTransport()
+	if err := trustFile("bridge.registryCAFile", base, caFile); err != nil {
+		return nil, err
+	}
+
+	return t.calls.WrapTransport("registry", nil, base), nil
 }
 
 // wrapHostedCluster wraps the transport of calls to hosted clusters.
@@ -73,31 +79,29 @@ func (t *Transports) wrapHostedCluster(next http.RoundTripper) http.RoundTripper
 	return t.calls.WrapTransport("hosted-cluster", nil, t.guardWrites(next))
 }
 
-// newTransport returns a transport that trusts the CAs of the system and the CAs in caFile, if it is not
-// empty. setting is the name of the setting for error messages.
-func newTransport(setting, caFile string) (http.RoundTripper, error) {
-	transport := bounds.NewTransport()
-
+// trustFile makes a transport trust the CAs of the system and the CAs in caFile, if it is not empty. setting is the name of
+// the setting for error messages.
+func trustFile(setting string, transport *http.Transport, caFile string) error {
 	if caFile == "" {
-		return transport, nil
+		return nil
 	}
 
 	pool, err := x509.SystemCertPool()
 	if err != nil {
-		return nil, fmt.Errorf("read the CAs of the system: %w", err)
+		return fmt.Errorf("read the CAs of the system: %w", err)
 	}
 
 	if err := bounds.TrustFile(transport, caFile, pool); err != nil {
-		return nil, fmt.Errorf("read %s: %w", setting, err)
+		return fmt.Errorf("read %s: %w", setting, err)
 	}
 
-	return transport, nil
+	return nil
 }
 
 // newLogStoreTransport returns the transport of calls to the object store for runner logs.
 func (t *Transports) newLogStoreTransport(caFile string) (http.RoundTripper, error) {
-	base, err := newTransport("runners.logs.store.caFile", caFile)
-	if err != nil {
+	base := bounds.NewTransport()
+	if err := trustFile("runners.logs.store.caFile", base, caFile); err != nil {
 		return nil, err
 	}
 

@@ -114,6 +114,7 @@ func (w *fixture) writeConfig(approves bool) {
 		"health":         map[string]any{"bindAddress": "0"},
 		"webhooks":       map[string]any{"bindAddress": "0"},
 		"leaderElection": map[string]any{"enabled": false},
+		"runners":        map[string]any{"platformURLs": []string{"https://" + w.registry.Host}},
 		"bridge":         map[string]any{"registryCAFile": w.registry.CAFile(w.t), "csrApproval": approves},
 	})
 	if err != nil {
