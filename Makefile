@@ -194,7 +194,7 @@ e2e-hosts: build ## test fleets of hosts over SSH, from the first boot to their 
 	@hack/setup.sh kube packages
 	@$(call E2E,hosts)
 
-e2e-clients: build ## test pvesim with clients of Proxmox VE: OpenTofu with bpg's provider, and Telmate's proxmox-api-go
+e2e-clients: build ## test pvesim with OpenTofu and Telmate's proxmox-api-go, and validate the templates for Packer
 	@hack/setup.sh kube clients
 	@$(call E2E,clients)
 

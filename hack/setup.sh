@@ -27,7 +27,8 @@
 #           for VirtualMachines, built from their Go modules. Tests validate our objects with them. They are not
 #           part of a release.
 # clients   tofu, terraform-provider-proxmox and proxmox-api-go, clients of Proxmox VE, built from their Go modules.
-#           Tests run them against pvesim. They are not part of a release.
+#           Tests run them against pvesim. packer-validate is Packer's own code that validates templates. They are not
+#           part of a release.
 # helm      helm, built from its Go module. A test installs a release with it.
 # olm       operator-verify, the validator of the Operator Framework, built from its Go module. A test validates
 #           the OLM bundle of a release with it.
@@ -205,7 +206,8 @@ for group in "${@:-kube managers kubectl lint generate spire vault s3 packages w
 		clients)
 			plan+=("build tofu tofu github.com/opentofu/opentofu/cmd/tofu about_2_minutes_on_two_cores"
 				"build terraform-provider-proxmox terraform-provider-proxmox github.com/bpg/terraform-provider-proxmox less_than_a_minute_on_two_cores"
-				"build proxmox-api-go proxmox-api-go github.com/Telmate/proxmox-api-go a_few_seconds")
+				"build proxmox-api-go proxmox-api-go github.com/Telmate/proxmox-api-go a_few_seconds"
+				"build packer-validate packer . about_a_minute_on_two_cores")
 			;;
 		helm) plan+=("build helm helm helm.sh/helm/v4/cmd/helm about_3_minutes_on_two_cores") ;;
 		olm) plan+=("build operator-verify operator-verify github.com/operator-framework/api/cmd/operator-verify less_than_a_minute_on_two_cores") ;;

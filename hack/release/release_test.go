@@ -244,6 +244,7 @@ func TestDeploy(t *testing.T) {
 	for name, want := range map[string]string{
 		"base/deployment.yaml": "image: registry.example.com/fleet/hyperfleet:v1.2.3\n", "samples/start/fleet.yaml": "kind: RunnerPool",
 		"monitoring/dashboards/hyperfleet-overview.json": "{", "namespace-secrets/role.yaml": "kind: Role", "proxmox/make-template.sh": "#!/usr/bin/env bash",
+		"proxmox/packer/windows/windows.pkr.hcl": `source "proxmox-iso"`, "proxmox/customize.ps1": "Install-BootstrapService",
 		"webhooks-tls/kustomization.yaml": "kind: Component", "shards/roles.yaml": "kind: ClusterRole",
 	} {
 		if !strings.Contains(string(files[folder+name]), want) {

@@ -130,7 +130,7 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 		}
 	}
 
-	if diff := cmp.Diff(readGuideCommands(t), byScript); diff != "" || len(byScript) < 4 {
+	if diff := cmp.Diff(readGuideCommands(t, "## Create the template by hand\n"), byScript); diff != "" || len(byScript) < 4 {
 		t.Errorf("commands (-guide +script):\n%s", diff)
 	}
 
@@ -140,7 +140,12 @@ func TestTemplateByScriptAndByHand(t *testing.T) {
 		t.Errorf("the image is not customized: %q", calls)
 	}
 
-	for option, value := range parseOptions(byScript) {
+	base := readGuideCommands(t, "## Create the template with Packer\n")
+	if len(base) != 3 {
+		t.Errorf("the commands for Packer are %q", base)
+	}
+
+	for option, value := range parseOptions(append(base, byScript...)) {
 		checkOption(t, option, value)
 	}
 }
@@ -157,11 +162,13 @@ func absolutePath(t testing.TB, path string) string {
 	return path
 }
 
-// readGuideCommands returns the qm commands of the guide.
-func readGuideCommands(t testing.TB) []string {
+// readGuideCommands returns the qm commands below a heading of the guide.
+func readGuideCommands(t testing.TB, heading string) []string {
 	t.Helper()
 
 	text := strings.ReplaceAll(readFile(t, templateGuide), " \\\n ", "")
+	_, text, _ = strings.Cut(text, heading)
+	text, _, _ = strings.Cut(text, "\n## ")
 
 	var out []string
 
