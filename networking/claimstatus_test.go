@@ -193,7 +193,7 @@ func TestRestoredStatusIsRemoved(t *testing.T) {
 		"MachineClaim": func(f *fixture) step.Object { return createMachineClaim(f.t) },
 		"KubevirtMachine": func(f *fixture) step.Object {
 			machine := newMachine(f.namespace, "workers", "vm1")
-			must(f.t, env.Client.Create(f.t.Context(), machine))
+			must.Do(f.t, env.Client.Create(f.t.Context(), machine))
 
 			return machine
 		},
@@ -213,15 +213,15 @@ func TestRestoredStatusIsRemoved(t *testing.T) {
 					})
 				}
 
-				must(t, env.Client.Status().Update(t.Context(), obj))
+				must.Do(t, env.Client.Status().Update(t.Context(), obj))
 
 				if !ownsAll {
-					must(t, writer.Report(t.Context(), obj, metav1.ConditionTrue, "Restored", "of now"))
-					must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
+					must.Do(t, writer.Report(t.Context(), obj, metav1.ConditionTrue, "Restored", "of now"))
+					must.Do(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
 				}
 
-				must(t, writer.Clear(t.Context(), obj))
-				must(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
+				must.Do(t, writer.Clear(t.Context(), obj))
+				must.Do(t, env.Client.Get(t.Context(), client.ObjectKeyFromObject(obj), obj))
 
 				if got := *obj.StatusConditions(); len(got) != 1 || got[0].Type != other {
 					t.Errorf("after Clear: %+v", got)

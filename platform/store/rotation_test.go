@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/platform/store"
 	"github.com/hyperfleet/hyperfleet/test/fleetapi"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // TestPasswordIsRotated checks that a store connects with the current URL of the database, so that nobody has to restart
@@ -24,26 +25,26 @@ func TestPasswordIsRotated(t *testing.T) {
 
 	ctx := context.Background()
 	admin, err := pgx.Connect(ctx, address)
-	must(t, err)
+	must.Do(t, err)
 
 	execute := func(statement string) {
 		t.Helper()
 
 		_, err := admin.Exec(ctx, statement)
-		must(t, err)
+		must.Do(t, err)
 	}
 
 	execute("create role " + role + " superuser login password 'first'")
 	t.Cleanup(func() {
 		execute("drop role " + role)
-		must(t, admin.Close(ctx))
+		must.Do(t, admin.Close(ctx))
 	})
 
 	var current atomic.Value
 
 	withPassword := func(password string) string {
 		out, err := url.Parse(address)
-		must(t, err)
+		must.Do(t, err)
 
 		out.User = url.UserPassword(role, password)
 
@@ -56,7 +57,7 @@ func TestPasswordIsRotated(t *testing.T) {
 
 		return text, nil
 	}})
-	must(t, err)
+	must.Do(t, err)
 	t.Cleanup(s.Close)
 
 	const disconnect = "select pg_terminate_backend(pid) from pg_stat_activity where usename = '"
