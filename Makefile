@@ -90,10 +90,8 @@ setup: ## install all tools for the other targets in bin/ (the targets also do t
 	@hack/setup.sh
 
 build: ## build the programs into bin/
-	@for program in $(PROGRAMS); do \
-		echo "build bin/$$program"; \
-		$(as_programs) go build -ldflags "$(LDFLAGS)" -o bin/$$program ./cmd/$$program; \
-	done
+	@echo "build $(addprefix bin/,$(PROGRAMS))"
+	@$(as_programs) go build -ldflags "$(LDFLAGS)" -o bin/ $(addprefix ./cmd/,$(PROGRAMS))
 
 release: ## build all files of a release in dist/ (VERSION=v0.1.0 REGISTRY=registry.example.com/fleet KEY=release.key)
 	@if [ -n "$(MODIFIED)" ] && [ "$(MODIFIED_OK)" != yes ]; then \
@@ -237,9 +235,12 @@ verify: ## fail if generated files, module files or formatting are out of date
 dependencies: ## list direct dependencies with newer, deprecated and retracted versions (asks the module proxy)
 	@hack/dependencies.sh
 
+# On a new machine, the programs are built while the modules of the tools are downloaded, and the other way round.
 demo: PROGRAMS := hyperfleet hyperfleet-demo pvesim forgesim bootstrap-service
-demo: build ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50") or libvirt (DEMO="--hypervisor libvirt")
-	@hack/setup.sh kube $(if $(real_machines),spire vm)
+demo: ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50") or libvirt (DEMO="--hypervisor libvirt")
+	@hack/setup.sh kube $(if $(real_machines),spire vm) & setup=$$!; \
+		$(MAKE) --no-print-directory build PROGRAMS="$(PROGRAMS)" || { kill $$setup; exit 1; }; \
+		wait $$setup
 	@$(if $(real_machines),hack/vm-image/build.sh)
 	@bin/hyperfleet-demo $(DEMO)
 
