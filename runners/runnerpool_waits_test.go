@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
@@ -340,5 +341,42 @@ func TestClaimsThatOthersDeletedGetNoEvents(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestLargeMachineWaitsWhereItFits checks that a machine that fits on the nodes of one cluster is created there and waits
+// there for capacity. It once was created from the two templates in turn, every minute.
+func TestLargeMachineWaitsWhereItFits(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) {
+		p.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxMemory: new(resource.MustParse("64Gi"))}
+	})
+
+	for name, memory := range map[string]string{"one": "16Gi", "two": "64Gi"} {
+		amounts := &v1alpha1.ResourceAmounts{CPU: 16, Memory: resource.MustParse(memory)}
+		cluster := getObject(w, "", w.namespace+"-"+name, &v1alpha1.HypervisorCluster{})
+		cluster.Status.Nodes = []v1alpha1.HypervisorNodeStatus{{Name: "node", Online: true, Capacity: amounts}}
+		w.setReady(cluster, metav1.ConditionTrue)
+	}
+
+	w.queueJobs(1)
+
+	job := getObject(w, w.namespace, "job-1", &v1alpha1.RunnerJob{})
+	job.Spec.Labels = []string{"linux", "memory=32Gi"}
+
+	if err := env.Client.Update(w.Context(), job); err != nil {
+		w.Fatal(err)
+	}
+
+	w.reconcileAfter(0)
+	w.requireTemplateCounts(map[string]int{"two": 1})
+
+	claims := w.listClaims()
+	w.setClaimStatus(&claims[0], setWaiting(v1alpha1.ConditionPlaced, "NoCapacity"))
+
+	for range 3 {
+		w.reconcileAfter(2 * time.Minute)
+		w.requireKept(claims)
 	}
 }

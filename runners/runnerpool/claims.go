@@ -53,7 +53,7 @@ func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
 	add := func(n int, standby bool, size demand.Size) {
 		n = min(n, maxCreatesPerReconcile-len(out))
 
-		for _, source := range chooseSources(strategy, filterByImage(s.sources, size.Template), n) {
+		for _, source := range chooseSources(strategy, filterBySize(filterByImage(s.sources, size.Template), &size.MachineSize), n) {
 			for i := range s.sources { // the next choice counts the machine
 				if s.sources[i].name == source.name {
 					s.sources[i].machines++

@@ -259,10 +259,6 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 		s.sources[i].machines = notCached[s.sources[i].name]
 	}
 
-	hasSourceWithCapacity := slices.ContainsFunc(s.sources, func(src source) bool {
-		return src.isUsable() && !src.full && !src.onlyIfRequested
-	})
-
 	for i := range current.claims {
 		claim, state := &current.claims[i], &current.states[i]
 
@@ -281,9 +277,17 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 		state.Outdated = own.isOutdated(claim)
 
 		// No other source has an image that a job has requested.
-		canUseOtherSource := hasSourceWithCapacity && !own.onlyIfRequested && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels)
+		canUseOtherSource := !own.onlyIfRequested && s.hasSourceWithCapacity(claim) && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels)
 		state.Stuck = s.findStuckReason(claim, own, canUseOtherSource)
 	}
+}
+
+// hasSourceWithCapacity reports whether the pool can create a machine of the claim's size from a source whose cluster may
+// have capacity for it.
+func (s *scope) hasSourceWithCapacity(claim *v1alpha1.MachineClaim) bool {
+	return slices.ContainsFunc(s.sources, func(src source) bool {
+		return src.isUsable() && !src.full && !src.onlyIfRequested && src.canHold(claim.Spec.Size)
+	})
 }
 
 // findStuckReason returns why the machine of a claim is replaced by another one that may start sooner, or "".

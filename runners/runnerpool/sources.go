@@ -15,8 +15,8 @@ import (
 	"strings"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -31,6 +31,8 @@ type source struct {
 	// when.
 	unusableReason string
 	unusableSince  time.Time
+	// nodes are the nodes of the template's cluster.
+	nodes []v1alpha1.HypervisorNodeStatus
 	// hash of the template and the workload; see computeHash.
 	hash string
 	// machines is how many machines the pool has from the template. full is true if a machine
@@ -43,6 +45,23 @@ type source struct {
 }
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
+
+// canHold reports whether a node of the source's cluster has the memory of a machine of the size, with all of its memory
+// counted. A node whose memory is unknown has it.
+func (s *source) canHold(size *v1alpha1.MachineSize) bool {
+	if s.template == nil {
+		return false
+	}
+
+	memory := &s.template.Spec.Resources.Memory
+	if size != nil && size.Memory != nil {
+		memory = size.Memory
+	}
+
+	return len(s.nodes) == 0 || slices.ContainsFunc(s.nodes, func(node v1alpha1.HypervisorNodeStatus) bool {
+		return node.Capacity == nil || node.Capacity.Memory.IsZero() || node.Capacity.Memory.Cmp(*memory) >= 0
+	})
+}
 
 // sharesAddressPool reports whether the machines of two sources certainly get their addresses from the same pool.
 func (s *source) sharesAddressPool(other *source) bool {
@@ -95,15 +114,15 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	for i, name := range names {
 		found := source{name: name, template: templates[name], onlyIfRequested: i >= ownTemplates}
 
-		reason, err := s.findUnusableReason(ctx, found)
-		if err != nil {
+		if err := s.checkSource(ctx, &found); err != nil {
 			return err
 		}
 
-		found.unusableReason = reason
+		reason := found.unusableReason
 		found.unusableSince = s.outages.record(name, reason != "", s.Clock.Now())
 
 		if found.template != nil {
+			var err error
 			if found.hash, err = computeHash(found.template, &s.pool.Spec.Workload); err != nil {
 				return err
 			}
@@ -115,36 +134,41 @@ func (s *scope) findSources(ctx context.Context, templates demand.Templates) err
 	return nil
 }
 
-// findUnusableReason returns why no machine can be created from a template; empty if one can.
-func (s *scope) findUnusableReason(ctx context.Context, found source) (string, error) {
+// checkSource sets why no machine can be created from a template, empty if one can, and the nodes of its cluster.
+func (s *scope) checkSource(ctx context.Context, found *source) error {
 	if found.template == nil {
-		return fmt.Sprintf("there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name), nil
-	}
+		found.unusableReason = fmt.Sprintf(
+			"there is no HypervisorMachineTemplate %q: create it, or correct the pool's spec", found.name)
 
-	if !found.template.DeletionTimestamp.IsZero() {
-		return fmt.Sprintf("HypervisorMachineTemplate %q is being deleted", found.name), nil
-	}
-
-	if !step.IsReady(found.template) {
-		return fmt.Sprintf("HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(found.template)), nil
+		return nil
 	}
 
 	var cluster v1alpha1.HypervisorCluster
 
 	name := found.template.Spec.HypervisorClusterRef.Name
-	err := s.Client.Get(ctx, types.NamespacedName{Name: name}, &cluster)
 
-	switch {
-	case apierrors.IsNotFound(err):
-		return fmt.Sprintf("there is no HypervisorCluster %q, which HypervisorMachineTemplate %q names", name, found.name), nil
-	case err != nil:
-		return "", fmt.Errorf("get cluster %s: %w", name, err)
-	case !step.IsReady(&cluster):
-		return fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
-			name, found.name, step.NotReadyMessage(&cluster)), nil
+	err := s.Client.Get(ctx, types.NamespacedName{Name: name}, &cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("get cluster %s: %w", name, err)
 	}
 
-	return "", nil
+	found.nodes = cluster.Status.Nodes
+
+	switch {
+	case !found.template.DeletionTimestamp.IsZero():
+		found.unusableReason = fmt.Sprintf("HypervisorMachineTemplate %q is being deleted", found.name)
+	case !step.IsReady(found.template):
+		found.unusableReason = fmt.Sprintf(
+			"HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(found.template))
+	case err != nil:
+		found.unusableReason = fmt.Sprintf(
+			"there is no HypervisorCluster %q, which HypervisorMachineTemplate %q names", name, found.name)
+	case !step.IsReady(&cluster):
+		found.unusableReason = fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
+			name, found.name, step.NotReadyMessage(&cluster))
+	}
+
+	return nil
 }
 
 // hashLength is how many hexadecimal digits of the digest are used.
@@ -197,6 +221,17 @@ func checkTemplates(_ context.Context, s *scope) step.Result {
 	default:
 		return step.Wait(0, "TemplateNotReady", strings.Join(unusable, "; "))
 	}
+}
+
+// filterBySize returns the usable sources whose cluster has a node for a machine of the size. If there is none, it returns
+// all sources.
+func filterBySize(sources []source, size *v1alpha1.MachineSize) []source {
+	fitting := slices.DeleteFunc(slices.Clone(sources), func(s source) bool { return !s.isUsable() || !s.canHold(size) })
+	if len(fitting) == 0 {
+		return sources
+	}
+
+	return fitting
 }
 
 // filterByImage returns the sources of machines with the image of a template. If template is empty,
