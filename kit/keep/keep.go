@@ -75,7 +75,9 @@ type Keeper struct {
 type group struct {
 	*Keeper
 
-	mu sync.Mutex
+	// slot is held by the call that uses the group. It is a channel and not a mutex, so that a call that waits ends with
+	// its context.
+	slot chan struct{}
 	// users is how many calls use the group, or wait for it.
 	users int
 	// checked is when a Secret was last seen with the finalizer.
@@ -86,8 +88,8 @@ type group struct {
 	released map[types.UID]bool
 }
 
-// lock locks the group of an object until unlock is called.
-func (k *Keeper) lock(obj client.Object) (locked *group, unlock func()) {
+// lock waits until no other call uses the group of an object, or until ctx ends. The group is locked until unlock is called.
+func (k *Keeper) lock(ctx context.Context, obj client.Object) (locked *group, unlock func(), err error) {
 	key := obj.GetNamespace()
 	if k.IsShared {
 		key = ""
@@ -98,7 +100,7 @@ func (k *Keeper) lock(obj client.Object) (locked *group, unlock func()) {
 	g := k.groups[key]
 	if g == nil {
 		g = &group{
-			Keeper: k, checked: map[types.NamespacedName]time.Time{}, kept: map[types.UID]keptSecrets{}, released: map[types.UID]bool{},
+			Keeper: k, slot: make(chan struct{}, 1), checked: map[types.NamespacedName]time.Time{}, kept: map[types.UID]keptSecrets{}, released: map[types.UID]bool{},
 		}
 
 		if k.groups == nil {
@@ -111,17 +113,22 @@ func (k *Keeper) lock(obj client.Object) (locked *group, unlock func()) {
 	g.users++
 	k.mu.Unlock()
 
-	g.mu.Lock()
-
-	return g, func() {
-		g.mu.Unlock()
-
+	leave := func() {
 		k.mu.Lock()
 		defer k.mu.Unlock()
 
 		if g.users--; g.users == 0 && len(g.checked)+len(g.kept)+len(g.released) == 0 {
 			delete(k.groups, key)
 		}
+	}
+
+	select {
+	case g.slot <- struct{}{}:
+		return g, func() { <-g.slot; leave() }, nil
+	case <-ctx.Done():
+		leave()
+
+		return nil, nil, fmt.Errorf("keep Secrets of %s: wait for those of another object: %w", obj.GetName(), ctx.Err())
 	}
 }
 
@@ -134,7 +141,10 @@ type keptSecrets struct {
 // and be no object of a cache. Secrets without a name and Secrets that do not exist are left out. An error of class
 // Configuration says what to do.
 func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.NamespacedName) error {
-	g, unlock := k.lock(obj)
+	g, unlock, err := k.lock(ctx, obj)
+	if err != nil {
+		return err
+	}
 	defer unlock()
 
 	recorded := readRecord(obj)
@@ -207,7 +217,10 @@ func (k *Keeper) ReleaseStep(ctx context.Context, obj client.Object) step.Result
 
 // Release keeps no Secrets for an object any more, which is being deleted.
 func (k *Keeper) Release(ctx context.Context, obj client.Object) error {
-	g, unlock := k.lock(obj)
+	g, unlock, err := k.lock(ctx, obj)
+	if err != nil {
+		return err
+	}
 	defer unlock()
 
 	if err := g.release(ctx, obj, nil); err != nil {
