@@ -345,7 +345,7 @@ func TestClaimWithLostResponseIsNotCreatedTwice(t *testing.T) {
 			w := newPoolFixture(t, nil)
 			w.queueJobs(1)
 
-			lossy := &lossyClient{Client: env.Client, createErr: tc.err, isCreated: tc.isCreated}
+			lossy := &lossyClient{Client: w.reconciler.Client, createErr: tc.err, isCreated: tc.isCreated}
 			w.reconciler.Client = lossy
 
 			// The controller requests the claim from the API server after 10 s.

@@ -47,8 +47,9 @@ func newPoolFixture(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixtur
 
 	// Claims have the creation time of the API server, so the clock of the pools starts with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
+	indexed := kube.NewIndexedClient(t, env.Client, demand.AddIndexes)
 	w := &poolFixture{T: t, namespace: env.Namespace(t), clock: clk, reconciler: &runnerpool.Reconciler{
-		Client: env.Client, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
+		Client: indexed, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
 		Platforms: demand.Platforms{
 			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
 		},
@@ -277,7 +278,7 @@ func TestReconcilesOfPoolAreSpaced(t *testing.T) {
 		10 * time.Millisecond: 40 * time.Millisecond, time.Second: 500 * time.Millisecond, 0: 0,
 	} {
 		w := newPoolFixture(t, nil)
-		read := &slowClient{Client: env.Client, clock: w.clock, delay: takes}
+		read := &slowClient{Client: w.reconciler.Client, clock: w.clock, delay: takes}
 		w.reconciler.Client = read
 		name := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: w.namespace, Name: "pool"}}
 		pass := func() time.Duration {

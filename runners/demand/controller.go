@@ -95,7 +95,7 @@ type JobReconciler struct {
 func (r *JobReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	changed := builder.WithPredicates(predicate.GenerationChangedPredicate{})
 
-	if err := addIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
+	if err := AddIndexes(context.Background(), mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
 
@@ -130,9 +130,8 @@ func newPoolChangedPredicate() predicate.Predicate {
 // findLiveJobs returns requests for the jobs in obj's namespace that are not completed, because
 // another pool may serve them now.
 func (r *JobReconciler) findLiveJobs(ctx context.Context, obj client.Object) []reconcile.Request {
-	return watch.ListRequests(ctx, r.Client, &v1alpha1.RunnerJobList{}, func(job *v1alpha1.RunnerJob) bool {
-		return job.Spec.State != v1alpha1.JobCompleted
-	}, client.InNamespace(obj.GetNamespace()))
+	return watch.ListRequests[*v1alpha1.RunnerJob](ctx, r.Client, &v1alpha1.RunnerJobList{}, nil,
+		client.InNamespace(obj.GetNamespace()), Unfinished())
 }
 
 // scope holds the data of one reconcile of one job.

@@ -5,16 +5,13 @@ package demand_test
 
 import (
 	"context"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -52,9 +49,18 @@ func newGitHubProvider(t *testing.T, githubServer *githubtest.Server, repository
 	return out
 }
 
-func newReconciler(clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
+// newIndexedClient returns the operator's client with the indexes of its cache.
+func newIndexedClient(t *testing.T) client.Client {
+	t.Helper()
+
+	return kube.NewIndexedClient(t, operator, demand.AddIndexes)
+}
+
+func newReconciler(t *testing.T, clk *clocktesting.FakePassiveClock, providers demand.Providers) *demand.JobReconciler {
+	t.Helper()
+
 	return &demand.JobReconciler{
-		Client: indexedClient{operator}, Clock: clk, Providers: providers, Platforms: newPlatforms(),
+		Client: newIndexedClient(t), Clock: clk, Providers: providers, Platforms: newPlatforms(),
 		Runner: &step.Reconciler{Client: operator, Controller: "runnerjob", Clock: clk},
 	}
 }
@@ -65,37 +71,6 @@ func reconcileTwice(t *testing.T, clk *clocktesting.FakePassiveClock, r *demand.
 	reconcileJob(t, r, key)
 	clk.SetTime(clk.Now().Add(40 * time.Second))
 	reconcileJob(t, r, key)
-}
-
-// indexedClient finds objects by the index fields of the operator's cache. The API server does not have these
-// indexes.
-type indexedClient struct{ client.Client }
-
-func (c indexedClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	var options client.ListOptions
-
-	options.ApplyOptions(opts)
-
-	if options.FieldSelector == nil {
-		return c.Client.List(ctx, list, opts...)
-	}
-
-	if err := c.Client.List(ctx, list, client.InNamespace(options.Namespace)); err != nil {
-		return err
-	}
-
-	all, err := meta.ExtractList(list)
-	if err != nil {
-		return err
-	}
-
-	lookup := options.FieldSelector.Requirements()[0]
-
-	return meta.SetList(list, slices.DeleteFunc(all, func(item runtime.Object) bool {
-		obj, ok := item.(client.Object)
-
-		return !ok || !slices.Contains(demand.GetIndexValues(obj, lookup.Field), lookup.Value)
-	}))
 }
 
 // createTemplate creates a template that the API server accepts.
@@ -157,7 +132,7 @@ func TestJobIsMatched(t *testing.T) {
 	spec.ID, spec.Labels = "8", []string{"self-hosted", "s390x"}
 	fitsNot := createJob(t, namespace, spec)
 
-	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now()), nil)
+	r := newReconciler(t, clocktesting.NewFakePassiveClock(time.Now()), nil)
 
 	if result := reconcileJob(t, r, fits); result.RequeueAfter <= 4*time.Minute || result.RequeueAfter > 5*time.Minute {
 		t.Errorf("requeued after %s, want the maximum time without an update", result.RequeueAfter)
@@ -188,7 +163,7 @@ func TestJobIsDeletedAfterRetention(t *testing.T) {
 
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	r := newReconciler(clk, nil)
+	r := newReconciler(t, clk, nil)
 	key := createJob(t, env.Namespace(t), newJob(v1alpha1.JobCompleted, func(j *workload.Job) {
 		j.CompletedAt = &metav1.Time{Time: now}
 	}))
@@ -227,7 +202,7 @@ func TestSilentJobIsConfirmed(t *testing.T) {
 
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	r := newReconciler(clk, singleProvider{provider})
+	r := newReconciler(t, clk, singleProvider{provider})
 	calls := func() int { return githubServer.State().Requests["actions/get-job-for-workflow-run"] }
 
 	reconcileJob(t, r, key)
@@ -281,7 +256,7 @@ func TestSilentJobOfUnreachablePlatform(t *testing.T) {
 		j.ID, j.Repository, j.Labels = strconv.FormatInt(queued.ID, 10), repository, []string{"linux"}
 	}))
 
-	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
+	r := newReconciler(t, clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
 	reconcileJob(t, r, key)
 
 	got := getJob(t, key)
@@ -302,7 +277,7 @@ func TestLostJobEnds(t *testing.T) {
 	})
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now.Add(47 * time.Hour))
-	r := newReconciler(clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
+	r := newReconciler(t, clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
 	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
 	reconcileJob(t, r, key)
@@ -332,7 +307,7 @@ func TestDeletedJobEnds(t *testing.T) {
 	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now.Add(6 * time.Minute))
-	r := newReconciler(clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
+	r := newReconciler(t, clk, singleProvider{newGitHubProvider(t, githubServer, repository)})
 	key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 
 	reconcileJob(t, r, key)
@@ -353,7 +328,7 @@ func TestConfirmationCallsAreLimited(t *testing.T) {
 	createTemplate(t, namespace)
 
 	githubServer := githubtest.New(t, sim.Options{Repos: []sim.Repo{{FullName: repository}}})
-	r := newReconciler(clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
+	r := newReconciler(t, clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour)), singleProvider{newGitHubProvider(t, githubServer, repository)})
 
 	for _, queued := range githubServer.Queue(control.JobSpec{Repo: repository, Labels: []string{"linux"}, Count: many}) {
 		key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) {

@@ -22,6 +22,13 @@ const IndexRunnerName = "runnerName"
 // IndexWaitingTemplate is the index field for the template of a MachineClaim that has no machine yet.
 const IndexWaitingTemplate = "waitingTemplate"
 
+// indexUnfinished is the index field for RunnerJobs that are not completed. All of them have the value isUnfinished.
+const indexUnfinished, isUnfinished = "unfinished", "true"
+
+// Unfinished selects the RunnerJobs of the cache that are not completed. Completed jobs are kept for a day, so there may be
+// many more of them.
+func Unfinished() client.MatchingFields { return client.MatchingFields{indexUnfinished: isUnfinished} }
+
 // The other index fields of the cache.
 const (
 	// indexClaimName is the index field for the claim of a job.
@@ -41,6 +48,7 @@ func jobIndexes() map[string]func(*v1alpha1.RunnerJob) []string {
 		IndexRunnerName:  func(job *v1alpha1.RunnerJob) []string { return nonEmptyNames(job.Spec.RunnerName) },
 		indexClaimName:   func(job *v1alpha1.RunnerJob) []string { return nonEmptyNames(job.Status.Claim) },
 		indexWaitingPool: extractWaitingPool,
+		indexUnfinished:  extractUnfinished,
 	}
 }
 
@@ -55,9 +63,9 @@ func claimIndexes() map[string]func(*v1alpha1.MachineClaim) []string {
 	}
 }
 
-// addIndexes adds the index fields of jobs and claims to the cache, so that the work for one job
+// AddIndexes adds the index fields of jobs and claims to the cache, so that the work for one job
 // does not grow with the number of jobs.
-func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
+func AddIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return errors.Join(
 		addFieldIndexes(ctx, indexer, &v1alpha1.RunnerJob{}, jobIndexes()),
 		addFieldIndexes(ctx, indexer, &v1alpha1.MachineClaim{}, claimIndexes()),
@@ -97,6 +105,14 @@ func extractWaitingPool(job *v1alpha1.RunnerJob) []string {
 	}
 
 	return nonEmptyNames(job.Status.Pool)
+}
+
+func extractUnfinished(job *v1alpha1.RunnerJob) []string {
+	if job.Spec.State == v1alpha1.JobCompleted {
+		return nil
+	}
+
+	return []string{isUnfinished}
 }
 
 // extractRunnerNames returns the runner name that the claim determines and, if it is set, the

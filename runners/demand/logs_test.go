@@ -56,7 +56,7 @@ func TestBurstLosesNoLog(t *testing.T) {
 	first := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
 	waitUntil(t, func() bool { return len(getJob(t, first).Status.Conditions) > 0 }) // the controller runs
 
-	keep, ctx := &report.Logs{Client: indexedClient{operator}}, t.Context()
+	keep, ctx := &report.Logs{Client: newIndexedClient(t)}, t.Context()
 
 	runParallel(t, count, func(i int) error {
 		claim := newMachineClaim(namespace, fmt.Sprintf("linux-%03d", i))
@@ -134,13 +134,13 @@ func TestLogIsFoundByItsRunner(t *testing.T) {
 	claim := newMachineClaim(namespace, "linux-a")
 	claim.UID = "0123abcd-0000-4000-8000-000000000000"
 
-	if err := (&report.Logs{Client: indexedClient{operator}}).Keep(t.Context(), claim, "what it did"); err != nil {
+	if err := (&report.Logs{Client: newIndexedClient(t)}).Keep(t.Context(), claim, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 
 	clk := clocktesting.NewFakePassiveClock(now)
-	failing := &failingLogs{Logs: report.Logs{Client: indexedClient{operator}}, failures: 1}
-	r := newReconciler(clk, nil)
+	failing := &failingLogs{Logs: report.Logs{Client: newIndexedClient(t)}, failures: 1}
+	r := newReconciler(t, clk, nil)
 	r.Logs = failing
 
 	key := createJob(t, namespace, newJob(v1alpha1.JobCompleted, func(j *workload.Job) {

@@ -288,7 +288,7 @@ func TestUnchangedJobIsNotWritten(t *testing.T) {
 	})
 
 	clk := clocktesting.NewFakePassiveClock(time.Now())
-	r := newReconciler(clk, nil)
+	r := newReconciler(t, clk, nil)
 
 	for name, spec := range map[string]workload.Job{
 		"waits for a machine": newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.ID, j.Repository = "1", repository }),
@@ -416,7 +416,7 @@ func TestCausesOfWaiting(t *testing.T) {
 			}
 
 			key := createJob(t, namespace, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.Repository = repository }))
-			reconcileJob(t, newReconciler(clocktesting.NewFakePassiveClock(time.Now()), nil), key)
+			reconcileJob(t, newReconciler(t, clocktesting.NewFakePassiveClock(time.Now()), nil), key)
 
 			got := getJob(t, key)
 			coming := tc.reason == demand.ReasonWaitingForMachine
@@ -453,7 +453,7 @@ func TestLateCompletionFindsMachine(t *testing.T) {
 		s.EndReason = "JobDone"
 	})
 
-	if err := (&report.Logs{Client: indexedClient{operator}}).Keep(t.Context(), machine, "what it did"); err != nil {
+	if err := (&report.Logs{Client: newIndexedClient(t)}).Keep(t.Context(), machine, "what it did"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -518,7 +518,7 @@ func TestUnobservedEndIsRecorded(t *testing.T) {
 	}))
 	now := time.Now()
 	clk := clocktesting.NewFakePassiveClock(now)
-	first := newReconciler(clk, nil)
+	first := newReconciler(t, clk, nil)
 
 	reconcileTwice(t, clk, first, key)
 
@@ -527,7 +527,7 @@ func TestUnobservedEndIsRecorded(t *testing.T) {
 	}
 
 	clk = clocktesting.NewFakePassiveClock(now.Add(time.Minute))
-	reconcileTwice(t, clk, newReconciler(clk, nil), key)
+	reconcileTwice(t, clk, newReconciler(t, clk, nil), key)
 
 	got := getJob(t, key).Status.Timeline
 	last := got[len(got)-1]

@@ -170,11 +170,12 @@ func (b *bindings) release(claim *v1alpha1.MachineClaim) {
 	}
 }
 
-// listDemand lists the jobs and pools of the claim's namespace. For a claim without a pool, the only pool
+// listDemand lists the unfinished jobs and the pools of the claim's namespace. For a claim without a pool, the only pool
 // is a virtual pool of one machine, with the settings of the claim.
 func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool, error) {
 	var jobs v1alpha1.RunnerJobList
-	if err := s.Client.List(ctx, &jobs, client.InNamespace(s.claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+	if err := s.Client.List(ctx, &jobs, client.InNamespace(s.claim.Namespace), demand.Unfinished(),
+		client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list jobs: %w", err)
 	}
 

@@ -90,7 +90,7 @@ func observe(ctx context.Context, s *scope) step.Result {
 	return s.addSourceCondition(step.Done().WithReason("Counted", read.runners))
 }
 
-// readView reads the claims and jobs of the pool, and evaluates the state of each machine and the queued
+// readView reads the claims of the pool and the unfinished jobs, and evaluates the state of each machine and the queued
 // jobs that have no machine yet. Claims that the cache does not show yet are included.
 func (s *scope) readView(ctx context.Context) (*view, error) {
 	var (
@@ -99,15 +99,15 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	)
 
 	// The objects belong to the cache and must not be changed. A copy of them all would be
-	// expensive for a pool with a thousand jobs.
+	// expensive for a pool with a thousand jobs. Completed jobs stay in the cache for a day.
 	namespace := client.InNamespace(s.pool.Namespace)
 	if err := s.Client.List(ctx, &claims, namespace, client.UnsafeDisableDeepCopy,
 		client.MatchingLabels{v1alpha1.LabelRunnerPool: s.pool.Name}); err != nil {
 		return nil, fmt.Errorf("list machine claims of pool %s: %w", s.pool.Name, err)
 	}
 
-	if err := s.Client.List(ctx, &jobs, namespace, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list jobs: %w", err)
+	if err := s.Client.List(ctx, &jobs, namespace, demand.Unfinished(), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list unfinished jobs: %w", err)
 	}
 
 	pools, err := s.listPools(ctx)
@@ -117,10 +117,14 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 
 	key, now := client.ObjectKeyFromObject(s.pool), s.Clock.Now()
 	out := &view{count: demand.CountJobs(jobs.Items, pools)[key]}
-	byRunner := s.findStates(jobs.Items, claims.Items)
 
-	if s.pool.Spec.Scaling.Warm != nil {
-		out.arrivals = listArrivals(jobs.Items, pools, s.pool.Name)
+	byRunner, err := s.findStates(ctx, jobs.Items, claims.Items)
+	if err != nil {
+		return nil, err
+	}
+
+	if out.arrivals, err = s.findArrivals(ctx, pools); err != nil {
+		return nil, err
 	}
 
 	for i := range pools {
@@ -159,30 +163,59 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	return out, nil
 }
 
-// findStates returns the states of the jobs of the pool's runners, by the name of the runner. Most jobs are completed
-// jobs whose machines no longer exist, and are left out.
-func (s *scope) findStates(jobs []v1alpha1.RunnerJob, claims []v1alpha1.MachineClaim) map[string]v1alpha1.JobState {
-	runners := make(map[string]bool, len(claims)+len(s.unconfirmedStarts.runners))
+// findStates returns the states of the jobs of the pool's runners, by the name of the runner. unfinished are the jobs that
+// are not completed.
+func (s *scope) findStates(
+	ctx context.Context, unfinished []v1alpha1.RunnerJob, claims []v1alpha1.MachineClaim,
+) (map[string]v1alpha1.JobState, error) {
+	out := make(map[string]v1alpha1.JobState, len(claims)+len(s.unconfirmedStarts.runners))
 
 	for i := range claims {
-		if info := claims[i].Status.BootstrapInfo; info != nil {
-			runners[info.RunnerName] = true
+		// The job of a machine that is being deleted makes no difference.
+		if info := claims[i].Status.BootstrapInfo; info != nil && claims[i].DeletionTimestamp.IsZero() {
+			out[info.RunnerName] = ""
 		}
 	}
 
 	for runner := range s.unconfirmedStarts.runners {
-		runners[runner] = true
+		out[runner] = ""
 	}
 
-	out := make(map[string]v1alpha1.JobState, len(runners))
-
-	for i := range jobs {
-		if job := &jobs[i].Spec; job.RunnerName != "" && runners[job.RunnerName] {
+	for i := range unfinished {
+		job := &unfinished[i].Spec
+		if _, isOwn := out[job.RunnerName]; isOwn {
 			out[job.RunnerName] = job.State
 		}
 	}
 
-	return out
+	delete(out, "")
+
+	for runner, state := range out {
+		if state != "" {
+			continue
+		}
+
+		var jobs v1alpha1.RunnerJobList
+
+		err := s.Client.List(ctx, &jobs, client.InNamespace(s.pool.Namespace), client.UnsafeDisableDeepCopy,
+			client.MatchingFields{demand.IndexRunnerName: runner})
+		if err != nil {
+			return nil, fmt.Errorf("list jobs of runner %s: %w", runner, err)
+		}
+
+		for i := range jobs.Items {
+			// A job that has changed since unfinished was read would count twice.
+			if job := &jobs.Items[i]; job.Spec.State == v1alpha1.JobCompleted && !contains(unfinished, job.Name) {
+				out[runner] = job.Spec.State
+			}
+		}
+	}
+
+	return out, nil
+}
+
+func contains(jobs []v1alpha1.RunnerJob, name string) bool {
+	return slices.ContainsFunc(jobs, func(job v1alpha1.RunnerJob) bool { return job.Name == name })
 }
 
 const kindRunnerPool = "RunnerPool"
@@ -327,6 +360,20 @@ func (s *scope) mayRunTwice(claim *v1alpha1.MachineClaim) bool {
 	platform, ok := s.Platforms[claim.Spec.WorkloadConfig.Type]
 
 	return !ok || platform.Traits().NeedsMachineForJobEnd
+}
+
+// findArrivals returns the arrivals of a pool whose number of warm machines follows them.
+func (s *scope) findArrivals(ctx context.Context, pools []demand.Pool) ([]time.Time, error) {
+	if warm := s.pool.Spec.Scaling.Warm; warm == nil || warm.MaxIdle == nil {
+		return nil, nil
+	}
+
+	var jobs v1alpha1.RunnerJobList
+	if err := s.Client.List(ctx, &jobs, client.InNamespace(s.pool.Namespace), client.UnsafeDisableDeepCopy); err != nil {
+		return nil, fmt.Errorf("list jobs: %w", err)
+	}
+
+	return listArrivals(jobs.Items, pools, s.pool.Name), nil
 }
 
 // listArrivals returns when the operator received the jobs of a pool for which warm machines are
