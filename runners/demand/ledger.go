@@ -5,11 +5,15 @@ package demand
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -192,6 +196,24 @@ func newInbox(ledger *Ledger, c clock.PassiveClock) *inbox {
 		ledger: ledger, clock: c, directSlots: make(chan struct{}, maxDirectWrites),
 		openBatches: map[string]*batch{}, locks: keymutex.NewHashed(namespaceLockCount),
 	}
+}
+
+// recordAll writes the job into the ledger of each namespace, with the enterprise to which the job belongs there. A
+// namespace that refuses the job, for example because of its quota, keeps it from no other namespace. A namespace that
+// is being deleted needs no jobs.
+func (b *inbox) recordAll(ctx context.Context, job workload.Job, enterprises map[string]string) error {
+	var errs []error
+
+	for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
+		job.Enterprise = enterprises[namespace]
+
+		err := b.record(ctx, namespace, job)
+		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+			errs = append(errs, err)
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // record writes the job into the namespace's ledger or into a batch. If it returns nil, the job

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"maps"
 	"mime"
 	"net/http"
 	"os"
@@ -18,8 +17,6 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize/english"
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -245,29 +242,11 @@ func (r *Receiver) handle(
 		return newUnavailableResponse(ctx.Err())
 	}
 
-	if err := r.recordInNamespaces(ctx, job, listEnterprises(pools)); err != nil {
+	if err := r.inbox.recordAll(ctx, job, listEnterprises(pools)); err != nil {
 		return newUnavailableResponse(err)
 	}
 
 	return webhookResponse{status: http.StatusAccepted, result: "accepted"}
-}
-
-// recordInNamespaces writes the job into the ledger of each namespace, with the enterprise to which the job belongs
-// there. A namespace that refuses the job, for example because of its quota, keeps it from no other namespace. A
-// namespace that is being deleted needs no jobs.
-func (r *Receiver) recordInNamespaces(ctx context.Context, job workload.Job, enterprises map[string]string) error {
-	var errs []error
-
-	for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
-		job.Enterprise = enterprises[namespace]
-
-		err := r.inbox.record(ctx, namespace, job)
-		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
-			errs = append(errs, err)
-		}
-	}
-
-	return errors.Join(errs...)
 }
 
 // readWebhook reads and verifies a webhook. It returns the webhook's job and the pools whose secret
