@@ -38,7 +38,7 @@ type Options struct {
 	// BinDir is the folder with the programs. Default: see procrun.FindBinaries.
 	BinDir string
 	// ControllerManager also runs kube-controller-manager with garbage collection, namespace deletion,
-	// default service accounts, and the signing of approved certificate signing requests.
+	// default service accounts, quotas, and the signing of approved certificate signing requests.
 	ControllerManager bool
 }
 

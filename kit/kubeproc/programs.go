@@ -70,7 +70,7 @@ func controllerArgs(dir, kubeconfig string, port int) []string {
 		"--bind-address=127.0.0.1", "--secure-port=" + strconv.Itoa(port),
 		"--tls-cert-file=" + file("server.crt"), "--tls-private-key-file=" + file("server.key"),
 		"--controllers=garbage-collector-controller,namespace-controller,serviceaccount-controller," +
-			"certificatesigningrequest-signing-controller",
+			"certificatesigningrequest-signing-controller,resourcequota-controller",
 		"--cluster-signing-cert-file=" + file(caCert), "--cluster-signing-key-file=" + file(caKey),
 		"--leader-elect=false",
 		"--profiling=false",

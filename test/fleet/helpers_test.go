@@ -20,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 )
 
 // clockSpeed is the factor by which the clock of fast fleets is faster than the real clock.
@@ -28,6 +29,13 @@ const clockSpeed = 5
 // newFastFleet returns a fleet with a fast clock, so that the operator's waits of seconds take a fraction of a
 // second. The timeouts of HTTP clients use the real clock.
 func newFastFleet(t *testing.T, opts fleet.Options) *fleet.Fleet {
+	t.Helper()
+
+	return newFastFleetIn(t, env, opts)
+}
+
+// newFastFleetIn is newFastFleet on another API server.
+func newFastFleetIn(t *testing.T, env *kube.Env, opts fleet.Options) *fleet.Fleet {
 	t.Helper()
 
 	if opts.Clock == nil {

@@ -64,8 +64,8 @@ func WithCRDs(paths ...string) Option {
 	return func(o *options) { o.paths = append(o.paths, paths...) }
 }
 
-// WithControllerManager also runs kube-controller-manager for garbage collection, namespace deletion and
-// default service accounts.
+// WithControllerManager also runs kube-controller-manager for garbage collection, namespace deletion,
+// default service accounts and quotas.
 func WithControllerManager() Option {
 	return func(o *options) { o.withControllerManager = true }
 }
