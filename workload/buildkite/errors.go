@@ -88,7 +88,8 @@ func (p *provider) explain(action string, err error) error {
 	case http.StatusUnauthorized:
 		return workload.NewRejected(ReasonCredentials,
 			fmt.Sprintf("Buildkite rejected the agent token%s: the token is wrong, expired or revoked, "+
-				"or it is no cluster's token; put a token of the cluster's Agent Tokens page into the Secret", response.quoteMessage()))
+				"or it is no cluster's token; put a token of the cluster's Agent Tokens page into the Secret of "+
+				"bootstrap.config.buildkite.credentials", response.quoteMessage()))
 	case http.StatusForbidden:
 		return workload.NewRejected(ReasonStack, fmt.Sprintf("%s for queue %s of organization %s: Buildkite denied permission%s: "+
 			"the organization has reached its limit of stacks, or the token does not allow this IP address; "+

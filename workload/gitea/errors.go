@@ -84,7 +84,8 @@ func (p *provider) explain(action string, err error) error {
 		}
 	case http.StatusUnauthorized:
 		return workload.NewRejected(p.kind.newReason(reasonCredentials), fmt.Sprintf(
-			"%s rejected the access token%s: the token is wrong or deleted; put a valid token into the Secret", p.kind, message))
+			"%s rejected the access token%s: the token is wrong or deleted; put a valid token into the Secret "+
+				"of bootstrap.config.%s.credentials", p.kind, message, string(p.kind)))
 	case http.StatusForbidden:
 		return workload.NewRejected(p.kind.newReason(reasonPermission), fmt.Sprintf(
 			"%s of %s: %s denied permission%s: use %s", action, p.scope, p.kind, message, p.scope.requiredToken()))

@@ -377,7 +377,8 @@ func resolveApp(config *Settings) (*App, error) {
 		return nil, workload.NewRejected(ReasonConfig, "a GitHub App and a personal access token are both set: remove one of them")
 	case config.App == nil && strings.TrimSpace(config.Token) == "":
 		return nil, workload.NewRejected(ReasonCredentials,
-			"the credentials are missing: put a GitHub App's key or a personal access token into the Secret")
+			"the credentials are missing: put a GitHub App's key or a personal access token into the Secret "+
+				"of bootstrap.config.github.credentials")
 	case config.App == nil:
 		return nil, nil //nolint:nilnil // nil means that no App is used
 	case config.App.AppID == "" || config.App.InstallationID <= 0:

@@ -107,7 +107,8 @@ func (p *provider) explainScope(target scope, action, requirement string, err er
 	switch response.status {
 	case http.StatusUnauthorized:
 		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
-			"GitHub rejected the credentials%s: the token is wrong, expired or revoked; put a valid token into the Secret", quoted))
+			"GitHub rejected the credentials%s: the token is wrong, expired or revoked; put a valid token into the Secret "+
+				"of bootstrap.config.github.credentials", quoted))
 	case http.StatusForbidden, http.StatusUnavailableForLegalReasons:
 		return workload.NewRejected(ReasonPermission, fmt.Sprintf("%s of %s: GitHub denied permission%s: grant %s%s",
 			action, target, quoted, requirement, quoteAcceptedPermissions(response.header)))

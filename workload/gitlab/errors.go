@@ -106,7 +106,8 @@ func (p *provider) explain(action, needs string, err error) error {
 		return p.explainRateLimit(action, err)
 	case http.StatusUnauthorized:
 		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
-			"GitLab rejected the access token%s: the token is wrong, expired or revoked; put a valid token into the Secret", message))
+			"GitLab rejected the access token%s: the token is wrong, expired or revoked; put a valid token into the Secret "+
+				"of bootstrap.config.gitlab.credentials", message))
 	case http.StatusForbidden:
 		return workload.NewRejected(ReasonPermission,
 			fmt.Sprintf("%s of %s: GitLab denied permission%s: use %s", action, p.scope, message, needs))

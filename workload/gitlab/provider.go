@@ -91,7 +91,8 @@ func (p *provider) checkToken(ctx context.Context) error {
 	}
 
 	if token.Revoked || !token.Active {
-		return workload.NewRejected(ReasonCredentials, "the access token is expired or revoked: put a valid token into the Secret")
+		return workload.NewRejected(ReasonCredentials, "the access token is expired or revoked: put a valid token into the Secret "+
+			"of bootstrap.config.gitlab.credentials")
 	}
 
 	if slices.Contains(token.Scopes, "api") {
