@@ -22,26 +22,27 @@ type JobCount struct {
 	Running int
 }
 
-// CountJobs counts the jobs by the pool that Assign chooses for them. The map also has the pools
-// without jobs, with zeros.
-func CountJobs(jobs []v1alpha1.RunnerJob, pools []Pool) map[types.NamespacedName]JobCount {
-	counts := make(map[types.NamespacedName]JobCount, len(pools))
-	for _, pool := range pools {
-		counts[pool.Key()] = JobCount{}
-	}
+// FindDemand returns how many jobs need the machines of the pool with the key, by the pool that Assign chooses for them, and
+// the sizes of the queued ones, in the order in which their machines should be created.
+func FindDemand(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) (JobCount, []Size) {
+	var (
+		count JobCount
+		sizes []Size
+	)
 
 	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
-		count := counts[pool.Key()]
-		if job.Spec.State == v1alpha1.JobQueued {
+		switch {
+		case pool.Key() != key:
+		case job.Spec.State == v1alpha1.JobQueued:
+			size, _ := pool.ParseSize(job.Spec)
+			sizes = append(sizes, size)
 			count.Queued++
-		} else {
+		default:
 			count.Running++
 		}
-
-		counts[pool.Key()] = count
 	})
 
-	return counts
+	return count, sizes
 }
 
 // Assign chooses a pool of the job's own namespace for each job that needs a machine, and calls
@@ -127,19 +128,4 @@ func choosePool(job workload.Job, pools []Pool, taken map[types.NamespacedName]i
 	}
 
 	return first, found
-}
-
-// ListQueuedSizes returns the sizes of the queued jobs that a pool serves, in the order in which
-// their machines should be created.
-func ListQueuedSizes(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) []Size {
-	var out []Size
-
-	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
-		if pool.Key() == key && job.Spec.State == v1alpha1.JobQueued {
-			size, _ := pool.ParseSize(job.Spec)
-			out = append(out, size)
-		}
-	})
-
-	return out
 }

@@ -10,7 +10,7 @@
 // reconcile. For this reason duplicate, late, lost and replayed webhooks all give the same
 // number.
 //
-//	webhook --> Merge --> RunnerJob --> Match, CountJobs --> Decide --> claims created, deleted
+//	webhook --> Merge --> RunnerJob --> Match, FindDemand --> Decide --> claims created, deleted
 //	confirm --^
 //
 // The state of a job only moves forward:
@@ -21,5 +21,5 @@
 // timeline stays after the machine is deleted. While the job waits, the timeline and the
 // condition Served give the cause.
 //
-// Merge, Match, CountJobs, Decide and BuildTimeline are pure functions.
+// Merge, Match, FindDemand, Decide and BuildTimeline are pure functions.
 package demand

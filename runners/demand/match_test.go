@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
@@ -190,7 +189,10 @@ func TestDemand(t *testing.T) {
 		{Namespace: "other", Name: "linux"}: {},
 	}
 
-	if diff := cmp.Diff(want, demand.CountJobs(jobs, pools)); diff != "" {
-		t.Errorf("Demand (-want +got):\n%s", diff)
+	for key, want := range want {
+		count, sizes := demand.FindDemand(jobs, pools, key)
+		if count != want || len(sizes) != want.Queued {
+			t.Errorf("pool %s: %+v with %d sizes, want %+v", key, count, len(sizes), want)
+		}
 	}
 }

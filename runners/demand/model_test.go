@@ -184,7 +184,7 @@ func findDifference(ctx context.Context, truth jobStates, own *v1alpha1.RunnerPo
 	}
 
 	seen := newPlatforms().NewPool(own, nil)
-	count := demand.CountJobs(jobs.Items, []demand.Pool{seen})[seen.Key()]
+	count, _ := demand.FindDemand(jobs.Items, []demand.Pool{seen}, seen.Key())
 
 	if count.Queued != truth.count("queued") || count.Running != truth.count("in_progress") {
 		var states []string

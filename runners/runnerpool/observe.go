@@ -116,7 +116,8 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	}
 
 	key, now := client.ObjectKeyFromObject(s.pool), s.Clock.Now()
-	out := &view{count: demand.CountJobs(jobs.Items, pools)[key]}
+	out := &view{}
+	out.count, out.sizes = demand.FindDemand(jobs.Items, pools, key)
 
 	byRunner, err := s.findStates(ctx, jobs.Items, claims.Items)
 	if err != nil {
@@ -157,7 +158,7 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	s.assessClaims(out, notCachedBySource)
 
 	out.states = append(out.states, notCached...)
-	out.sizes = removeTaken(demand.ListQueuedSizes(jobs.Items, pools, key), s.unconfirmedStarts.count(out.claims, byRunner, now))
+	out.sizes = removeTaken(out.sizes, s.unconfirmedStarts.count(out.claims, byRunner, now))
 	out.count.Queued = len(out.sizes)
 
 	return out, nil

@@ -3,7 +3,10 @@
 
 package v1alpha1
 
-import "cmp"
+import (
+	"cmp"
+	"sync"
+)
 
 // FormerReasons returns the reasons of conditions, events and ended machines that have been renamed, with their
 // current names. Objects keep a former reason until the operator reconciles them.
@@ -52,5 +55,10 @@ func FormerReasons() map[string]string {
 	}
 }
 
+// formerReasons is FormerReasons. Controllers ask for the reasons of thousands of claims at once.
+//
+//nolint:gochecknoglobals // created once and never changed
+var formerReasons = sync.OnceValue(FormerReasons)
+
 // CurrentReason returns the current name of a reason.
-func CurrentReason(reason string) string { return cmp.Or(FormerReasons()[reason], reason) }
+func CurrentReason(reason string) string { return cmp.Or(formerReasons()[reason], reason) }
