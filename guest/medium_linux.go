@@ -3,5 +3,7 @@
 
 package guest
 
+import "log/slog"
+
 // provideConfig does nothing: cloud-init writes the configuration before it starts the service.
-func provideConfig(string, Clock) error { return nil }
+func provideConfig(string, Clock, *slog.Logger) error { return nil }

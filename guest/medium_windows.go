@@ -6,6 +6,7 @@ package guest
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -24,8 +25,11 @@ const (
 	mediumInterval = 2 * time.Second
 )
 
-// provideConfig writes the configuration from the machine's medium to the file, if cloudbase-init has not written it.
-func provideConfig(file string, clock Clock) error {
+// provideConfig waits for the end of Windows' setup, and writes the configuration from the machine's medium to the file, if
+// cloudbase-init has not written it.
+func provideConfig(file string, clock Clock, log *slog.Logger) error {
+	waitForSetup(clock, log)
+
 	var err error
 
 	for deadline := clock.Now().Add(mediumTimeout); ; {

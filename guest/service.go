@@ -131,7 +131,7 @@ func newFinish(reason, message string) *endError {
 func (s *Service) Run(ctx context.Context) guest.Report {
 	var cfg *guest.Config
 
-	err := provideConfig(s.configFile(), s.clock)
+	err := provideConfig(s.configFile(), s.clock, s.log)
 	if err == nil {
 		cfg, err = readAndDeleteConfig(s.configFile())
 	}

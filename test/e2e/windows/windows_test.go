@@ -4,6 +4,7 @@
 package windows
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -91,8 +92,10 @@ type windowsCase struct {
 	script string
 	// fromMedium is true if the configuration is only on the machine's medium.
 	fromMedium bool
-	code       int
-	want       api.Report
+	// inSetup is true if Windows is being set up when the service starts, as after sysprep.
+	inSetup bool
+	code    int
+	want    api.Report
 	// log lists texts of the job's log. ROOT stands for the root of all paths.
 	log []string
 }
@@ -128,6 +131,10 @@ func newCases() []windowsCase {
 		},
 		{
 			name: "the configuration is on the medium", script: runs + "\r\n", fromMedium: true, want: succeeded(),
+			log: []string{"token *** in C:"},
+		},
+		{
+			name: "Windows is being set up", script: runs + "\r\n", inSetup: true, want: succeeded(),
 			log: []string{"token *** in C:"},
 		},
 		{
@@ -238,6 +245,10 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 				w.write(file, data)
 			}
 
+			if test.inSetup {
+				w.endSetupLater(t, reported)
+			}
+
 			cmd := w.command(t.Context(), service, "--root", `C:\`+name)
 			out, err := cmd.CombinedOutput()
 
@@ -337,4 +348,34 @@ func (w *wine) insertMedium(t *testing.T, config string) {
 	}
 
 	t.Cleanup(func() { _ = os.Remove(drive) })
+}
+
+// setupTime is how long the setup of Windows takes. The service would report within this time.
+const setupTime = 15 * time.Second
+
+// endSetupLater sets the value that Windows has during its setup, and clears it later. Until then, the service must not
+// report anything.
+func (w *wine) endSetupLater(t *testing.T, reported *reports) {
+	t.Helper()
+
+	set := func(value string) {
+		args := []string{"reg", "add", `HKLM\SYSTEM\Setup`, "/v", "SystemSetupInProgress", "/t", "REG_DWORD", "/d", value, "/f"}
+		if out, err := w.command(context.Background(), args...).CombinedOutput(); err != nil {
+			t.Errorf("set the registry: %v\n%s", err, out)
+		}
+	}
+
+	set("1")
+
+	done := make(chan struct{})
+	time.AfterFunc(setupTime, func() {
+		defer close(done)
+
+		if phases, _ := reported.phases(t); len(phases) > 0 {
+			t.Errorf("the service reported %v while Windows was being set up", phases)
+		}
+
+		set("0")
+	})
+	t.Cleanup(func() { <-done })
 }
