@@ -14,6 +14,9 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
 )
 
 // maxUnrunFixes is the number of commands in messages that no test runs. Never raise it.
@@ -58,7 +61,7 @@ func fixes() map[string]string {
 }
 
 // fixCommand is a command that a message tells a person to run. A verb follows the program.
-var fixCommand = regexp.MustCompile(`\b(?:kubectl (?:-n %\w* )?|pveum |qm |virsh )[a-z]+(?: [a-z]+\b)?`)
+var fixCommand = regexp.MustCompile(`\b(?:kubectl (?:-n %\w* )?|pveum |pvesm |ha-manager |qm |virsh |hyperfleet )[a-z]+(?: [a-z]+\b)?`)
 
 // TestFixesAreRun checks that each command in a message of a program has a row in fixes, and that its test exists.
 func TestFixesAreRun(t *testing.T) {
@@ -218,6 +221,116 @@ func TestFixesChangeNoImmutableField(t *testing.T) {
 				t.Errorf("%s: %q says %q, but the field cannot be changed: say what to delete and to create again", path, text, match)
 			}
 		})
+	}
+}
+
+// dottedName is a name such as that of a field, network.static.pool.
+var dottedName = regexp.MustCompile(`[a-z][A-Za-z0-9]*(?:\.[a-z][A-Za-z0-9_]*)+`)
+
+// listFields returns the paths of all fields of the CRDs and of the operator's configuration, and all parts of the paths.
+func listFields(t *testing.T) map[string]bool {
+	t.Helper()
+
+	out := map[string]bool{}
+	add := func(path []string) {
+		for from := range path {
+			for to := from + 1; to <= len(path); to++ {
+				out[strings.Join(path[from:to], ".")] = true
+			}
+		}
+	}
+
+	page, err := os.ReadFile("docs/reference/config.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, row := range regexp.MustCompile("(?m)^\\| `([a-zA-Z.]+)").FindAllSubmatch(page, -1) {
+		add(strings.Split(string(row[1]), "."))
+	}
+
+	files, err := filepath.Glob("deploy/crds/*.yaml")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("found no CRDs: %v", err)
+	}
+
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var crd apiextensionsv1.CustomResourceDefinition
+		if err := yaml.Unmarshal(text, &crd); err != nil {
+			t.Fatal(err)
+		}
+
+		for i := range crd.Spec.Versions {
+			addFields(crd.Spec.Versions[i].Schema.OpenAPIV3Schema, nil, add)
+		}
+	}
+
+	return out
+}
+
+// addFields calls add for each field below a schema.
+func addFields(schema *apiextensionsv1.JSONSchemaProps, path []string, add func([]string)) {
+	if schema == nil {
+		return
+	}
+
+	for name := range schema.Properties {
+		field, below := schema.Properties[name], append(slices.Clone(path), name)
+		add(below)
+		addFields(&field, below, add)
+	}
+
+	if schema.Items != nil {
+		addFields(schema.Items.Schema, path, add)
+	}
+
+	if schema.AdditionalProperties != nil {
+		addFields(schema.AdditionalProperties.Schema, path, add)
+	}
+}
+
+// TestFixesNameFieldsThatExist checks that each field that a message tells a person to set, or names otherwise, exists. The
+// platform's own files are other ones, whose readers reject unknown fields.
+func TestFixesNameFieldsThatExist(t *testing.T) {
+	t.Parallel()
+
+	// foreign are fields and other names of other projects.
+	foreign := []string{
+		"serviceAllocation.namespaces", "serviceAllocation.serviceSelectors", "spec.configuration.permittedHostDevices",
+		"spec.kubeconfig", "net.ipv4.ping_group_range",
+	}
+	advice := regexp.MustCompile(`(?:[:;,]|\bor|\band) (?:add|allow|change|check|choose|correct|enable|give|include|list|lower|name|omit|` +
+		`put|raise|remove|rename|replace|set|unset|use|write)\b.*`)
+	fields, found := listFields(t), 0
+
+	areas := []string{"bridge", "hosts", "hypervisor", "identity", "kit", "networking", "runners", "workload"}
+	walkStrings(t, areas, func(path, text string) {
+		text = advice.FindString(text)
+
+		for _, at := range dottedName.FindAllStringIndex(text, -1) {
+			name := text[at[0]:at[1]]
+
+			isPart := at[0] > 0 && strings.ContainsRune("./%@-_:", rune(text[at[0]-1])) ||
+				at[1] < len(text) && strings.ContainsRune("/-%", rune(text[at[1]]))
+			if isPart || slices.Contains(foreign, name) || strings.Contains(name, "example") || strings.HasPrefix(name, "hyperfleet.") {
+				continue
+			}
+
+			found++
+
+			if !fields[name] {
+				t.Errorf("%s: %q names %s, and neither a CRD nor the operator's configuration has this field", path, text, name)
+			}
+		}
+	})
+
+	if found < 100 {
+		t.Errorf("found %d fields in messages, want at least 100: check the expressions", found)
 	}
 }
 

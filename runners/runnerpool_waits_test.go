@@ -18,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/runnerpool"
 )
@@ -379,4 +380,32 @@ func TestLargeMachineWaitsWhereItFits(t *testing.T) {
 		w.reconcileAfter(2 * time.Minute)
 		w.requireKept(claims)
 	}
+}
+
+// TestStartWithoutWebhookDelaysJobForLimitedTime checks that a job that may be the one that a machine has started gets a
+// machine after the time for the webhook of that job, although nothing else happens.
+func TestStartWithoutWebhookDelaysJobForLimitedTime(t *testing.T) {
+	t.Parallel()
+
+	w := newPoolFixture(t, nil)
+	w.queueJobs(1)
+	w.reconcileAfter(0)
+
+	claims := w.requireClaims(1, 0)
+	deleteObject(w, getObject(w, w.namespace, "job-1", &v1alpha1.RunnerJob{}))
+	w.setClaimStatus(&claims[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
+		setIdle(status, now)
+		status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", GuestPhase: string(guest.PhaseRunning)}
+	})
+	w.queueJobs(1)
+
+	after := w.reconcileAfter(time.Second).RequeueAfter
+	w.requireClaims(1, 0)
+
+	if after <= 0 || after > 3*time.Minute {
+		t.Fatalf("requeued after %s, want when the webhook is too late", after)
+	}
+
+	w.reconcileAfter(after)
+	w.requireClaims(2, 0)
 }

@@ -158,7 +158,9 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	s.assessClaims(out, notCachedBySource)
 
 	out.states = append(out.states, notCached...)
-	out.sizes = removeTaken(out.sizes, s.unconfirmedStarts.count(out.claims, byRunner, now))
+	taken, decreasesIn := s.unconfirmedStarts.count(out.claims, byRunner, now)
+	s.recheckIn = step.ChooseSooner(s.recheckIn, decreasesIn)
+	out.sizes = removeTaken(out.sizes, taken)
 	out.count.Queued = len(out.sizes)
 
 	return out, nil

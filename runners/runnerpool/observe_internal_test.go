@@ -95,7 +95,8 @@ func TestJobKnownOnlyToMachine(t *testing.T) {
 	} {
 		var starts unconfirmedStarts
 
-		taken := starts.count([]v1alpha1.MachineClaim{tc.claim}, nil, now)[""]
+		counted, _ := starts.count([]v1alpha1.MachineClaim{tc.claim}, nil, now)
+		taken := counted[""]
 		if state := evaluateClaim(&tc.claim, nil).State; state != tc.state || taken != tc.taken {
 			t.Errorf("%s: it is %s, and took %d jobs; want %s, %d", name, state, taken, tc.state, tc.taken)
 		}
@@ -181,7 +182,8 @@ func TestMachineAheadOfWebhookCountsAsJob(t *testing.T) {
 		{"its webhook never arrives", nil, nil, time.Hour, 0},
 	}
 	for _, step := range steps {
-		if got := memory.count(step.claims, step.jobs, now.Add(step.after))[""]; got != step.want {
+		counted, _ := memory.count(step.claims, step.jobs, now.Add(step.after))
+		if got := counted[""]; got != step.want {
 			t.Errorf("%s: %d, want %d", step.name, got, step.want)
 		}
 	}

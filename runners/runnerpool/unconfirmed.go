@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
@@ -27,11 +28,12 @@ type unconfirmedStart struct {
 }
 
 // count returns how many jobs that are queued in the ledger have a machine already, by the size of
-// the machine. byRunner holds the state of the job of each runner, as far as the ledger knows it.
-// count also records new starts and deletes the records that are no longer needed.
+// the machine, and after which time the number decreases although nothing happens. byRunner holds the state of the job
+// of each runner, as far as the ledger knows it. count also records new starts and deletes the records that are no longer
+// needed.
 func (a *unconfirmedStarts) count(
 	claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
-) map[string]int {
+) (remaining map[string]int, decreasesIn time.Duration) {
 	if a.runners == nil {
 		a.runners = map[string]unconfirmedStart{}
 	}
@@ -47,7 +49,7 @@ func (a *unconfirmedStarts) count(
 		}
 	}
 
-	remaining := map[string]int{}
+	remaining = map[string]int{}
 
 	for runner, start := range a.runners {
 		switch {
@@ -56,10 +58,11 @@ func (a *unconfirmedStarts) count(
 			delete(a.runners, runner)
 		case byRunner[runner] == "" && now.Sub(start.since) <= webhookGracePeriod:
 			remaining[start.size]++
+			decreasesIn = step.ChooseSooner(decreasesIn, start.since.Add(webhookGracePeriod).Sub(now)+time.Second)
 		}
 	}
 
-	return remaining
+	return remaining, decreasesIn
 }
 
 // hasRunner reports whether one of the claims has the runner. If one has, a deleted record would be
