@@ -447,6 +447,32 @@ func (s storageInfo) hasContentType(content string) bool {
 	return slices.Contains(strings.Split(s.Content, ","), content)
 }
 
+// describeAllow returns the end of a message that a storage lacks a content type. It begins with a comma and names the
+// command that allows the type, or is "" if storages of this kind cannot hold it (plugindata in pve-storage).
+func (s storageInfo) describeAllow(what, content string) string {
+	isImages := content == "images"
+
+	switch s.Type {
+	case "lvm", "lvmthin", "rbd", "zfspool", "zfs", "iscsi", "iscsidirect":
+		if !isImages {
+			return ""
+		}
+	case "cephfs":
+		if isImages {
+			return ""
+		}
+	case "pbs", "esxi":
+		return ""
+	}
+
+	all := content
+	if s.Content != "" && s.Content != "none" { // none cannot be combined with other types
+		all = s.Content + "," + content
+	}
+
+	return fmt.Sprintf(", or allow %s with: pvesm set %s --content %s", what, s.Storage, all)
+}
+
 // cloneQueueKey returns the name of the clone queue of the storage. The nodes share the queue of a shared
 // storage. Every other storage has one queue per node.
 func (s storageInfo) cloneQueueKey(node string) string {

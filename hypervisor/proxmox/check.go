@@ -266,6 +266,6 @@ func (p *Provider) checkNodeStorages(ctx context.Context, granted permissions, n
 
 func newStorageWithoutImagesError(node string, s storageInfo) error {
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutImages",
-		"storage %s on node %s does not accept VM disks (it accepts %s): choose another storage, "+
-			"or allow disks with: pvesm set %s --content %s,images", s.Storage, node, s.Content, s.Storage, s.Content)
+		"storage %s on node %s does not accept VM disks (it accepts %s): choose another storage%s",
+		s.Storage, node, s.Content, s.describeAllow("disks", "images"))
 }

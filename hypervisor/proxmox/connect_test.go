@@ -204,7 +204,7 @@ func TestBadConnections(t *testing.T) {
 			hypervisor.Rejected, []string{"nas"}},
 		{"ISO storage without ISOs", func(m *pve.Model) { grant(m, "/storage/local-lvm", "HyperFleetISO") },
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.ISOStorage = "local-lvm" },
-			hypervisor.Rejected, []string{"storage local-lvm", "does not accept ISOs", "pvesm set local-lvm"}},
+			hypervisor.Rejected, []string{"storage local-lvm", "does not accept ISOs", "choose another isoStorage"}},
 		{"default storage without disks", func(m *pve.Model) { grant(m, "/storage/local", "HyperFleetISO") },
 			func(c *hypervisor.Config, _ *hypervisor.Options) { c.DefaultStorage = "local" },
 			hypervisor.Rejected, []string{"storage local", "does not accept VM disks", "pvesm set local"}},

@@ -212,6 +212,93 @@ func TestFixesOfTemplates(t *testing.T) {
 	}
 }
 
+// contentPattern matches the command that allows a content type on a storage.
+var contentPattern = regexp.MustCompile(`pvesm set (\S+) --content ([\w,.]*\w)`)
+
+// TestFixesOfStorages runs the command that the error of a storage names. There is no command if the storage cannot hold
+// what is missing.
+func TestFixesOfStorages(t *testing.T) {
+	t.Parallel()
+
+	const (
+		disks = "disks"
+		isos  = "ISOs"
+		// anyISOs means that the configuration names no storage for ISOs, so the message has words in place of the names.
+		anyISOs = "ISOs on any storage"
+	)
+
+	for name, tc := range map[string]struct {
+		kind       string
+		content    []string
+		use        string
+		hasCommand bool
+	}{
+		"disks on a directory":         {"dir", []string{"vztmpl"}, disks, true},
+		"disks on a directory of ISOs": {"dir", []string{"iso", "snippets"}, disks, true},
+		"ISOs on a directory":          {"dir", []string{"images"}, isos, true},
+		"ISOs on an LVM pool":          {"lvmthin", []string{"images", "rootdir"}, isos, false},
+		"ISOs on no storage":           {"dir", []string{"images"}, anyISOs, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			const storage = "data"
+
+			m := fastModel()
+			if tc.use == anyISOs {
+				for i := range m.Storages {
+					m.Storages[i].Content = slices.DeleteFunc(slices.Clone(m.Storages[i].Content), func(c string) bool { return c == "iso" })
+				}
+			}
+
+			m.Storages = append(slices.Clone(m.Storages), pve.Storage{Name: storage, Type: tc.kind, Content: tc.content, Size: 100 * gib})
+			grant(&m, "/storage/"+storage, "HyperFleetISO")
+
+			s := pvetest.New(t, m)
+			root := logInAsRoot(t, s)
+
+			use := func(c *hypervisor.Config, _ *hypervisor.Options) {
+				switch tc.use {
+				case disks:
+					c.DefaultStorage = storage
+				case isos:
+					c.ISOStorage = storage
+				case anyISOs:
+					c.ISOStorage = ""
+				}
+			}
+
+			err := connectError(t, s, use)
+			if err == nil {
+				t.Fatal("the storage is used")
+			}
+
+			command := contentPattern.FindStringSubmatch(err.Error())
+			if (command != nil) != tc.hasCommand {
+				t.Fatalf("the error is %v, want a command: %t", err, tc.hasCommand)
+			}
+
+			if !tc.hasCommand {
+				// Proxmox VE would accept the command and leave the type out.
+				root.do(http.MethodPut, "/storage/"+storage, url.Values{"content": {strings.Join(append(tc.content, "iso"), ",")}})
+
+				if connectError(t, s, use) == nil {
+					t.Error("the storage holds ISOs, so the error should have a command")
+				}
+
+				return
+			}
+
+			names := strings.NewReplacer("STORAGE", storage, "...", strings.Join(tc.content, ","))
+			root.do(http.MethodPut, "/storage/"+names.Replace(command[1]), url.Values{"content": {names.Replace(command[2])}})
+
+			if err := connectError(t, s, use); err != nil {
+				t.Errorf("after %s: %v", command[0], err)
+			}
+		})
+	}
+}
+
 // TestFixOfLockedMachine runs the commands that the error of a locked machine names.
 func TestFixOfLockedMachine(t *testing.T) {
 	t.Parallel()

@@ -5,10 +5,12 @@ package proxmox_test
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -147,11 +149,13 @@ func TestMachinesOfHAManagerAreRejected(t *testing.T) {
 
 	s := pvetest.New(t, fastModel())
 
+	var isRemoved atomic.Bool
+
 	p := connect(t, s, func(_ *hypervisor.Config, o *hypervisor.Options) {
 		o.WrapTransport = func(next http.RoundTripper) http.RoundTripper {
 			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
 				res, err := next.RoundTrip(r)
-				if err != nil || !strings.HasSuffix(r.URL.Path, "/cluster/resources") {
+				if err != nil || !strings.HasSuffix(r.URL.Path, "/cluster/resources") || isRemoved.Load() {
 					return res, err
 				}
 
@@ -182,9 +186,12 @@ func TestMachinesOfHAManagerAreRejected(t *testing.T) {
 		return hypervisor.Is(err, hypervisor.Rejected) || hypervisor.Is(err, hypervisor.NotFound)
 	})
 
-	requireError(t, err, hypervisor.Rejected, "ha-manager remove vm:")
+	requireError(t, err, hypervisor.Rejected, fmt.Sprintf("ha-manager remove vm:%d", sp.ID))
 
 	if n := len(s.Snapshot().CreatedVMs()); n != 1 {
 		t.Errorf("%d machines are left, want 1", n)
 	}
+
+	isRemoved.Store(true)
+	remove(t, p, sp)
 }

@@ -308,8 +308,8 @@ func (p *Provider) findISOStorage(ctx context.Context, node string) (storageInfo
 
 		if !s.hasContentType(isoContent) {
 			return s, hypervisor.Errorf(hypervisor.Rejected, reasonStorageWithoutISO,
-				"storage %s on node %s does not accept ISOs (it accepts %s): choose another isoStorage, "+
-					"or allow ISOs with: pvesm set %s --content %s,iso", name, node, s.Content, name, s.Content)
+				"storage %s on node %s does not accept ISOs (it accepts %s): choose another isoStorage%s",
+				name, node, s.Content, s.describeAllow("ISOs", isoContent))
 		}
 
 		return s, nil

@@ -253,9 +253,8 @@ func (p *Provider) checkSnippetsStorage(ctx context.Context, t hypervisor.Templa
 	}
 
 	return hypervisor.Errorf(hypervisor.Rejected, "StorageWithoutSnippets",
-		"storage %s on node %s does not accept snippets (it accepts %s): choose another snippetsStorage, "+
-			"or allow snippets with: pvesm set %s --content %s,snippets",
-		storage.Storage, t.Node, storage.Content, storage.Storage, storage.Content)
+		"storage %s on node %s does not accept snippets (it accepts %s): choose another snippetsStorage%s",
+		storage.Storage, t.Node, storage.Content, storage.describeAllow("snippets", "snippets"))
 }
 
 // checkBridges verifies that the bridge exists on the nodes and that the principal may use it. It skips the

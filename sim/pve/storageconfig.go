@@ -132,10 +132,21 @@ func createStorage(s *Server, c *call) (any, error) {
 	return cfg.newStorageResult(), nil
 }
 
+// canHold returns whether storages of the type can hold a content type.
+func (cfg Storage) canHold(content string) bool {
+	switch cfg.Type {
+	case "lvmthin", "rbd", "zfspool":
+		return content == "images" || content == "rootdir"
+	default:
+		return true
+	}
+}
+
 // applyStorage sets the fields of a storage that the call has.
 func (c *call) applyStorage(cfg Storage) Storage {
 	if c.hasParam("content") {
-		cfg.Content = splitTags(c.param("content"))
+		// Types that the storage cannot hold are left out with a warning (PVE::Storage::Plugin, decode_value).
+		cfg.Content = slices.DeleteFunc(splitTags(c.param("content")), func(content string) bool { return !cfg.canHold(content) })
 	}
 	if c.hasParam("nodes") {
 		cfg.Nodes = splitTags(c.param("nodes"))
