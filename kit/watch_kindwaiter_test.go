@@ -215,3 +215,52 @@ func TestKindWaiterEndsWhileItChecks(t *testing.T) {
 		t.Error("the waiter does not end")
 	}
 }
+
+// startingManager is a manager that accepts no controllers while it starts.
+type startingManager struct {
+	recordingManager
+
+	isAdding chan struct{}
+	started  chan struct{}
+}
+
+func (m *startingManager) Add(manager.Runnable) error {
+	close(m.isAdding)
+	<-m.started
+
+	return nil
+}
+
+// A KindWaiter ends at once while its manager is still starting, because the manager waits for it.
+func TestKindWaiterEndsWhileItsManagerStarts(t *testing.T) {
+	t.Parallel()
+
+	server := startDiscovery(t, new(atomic.Int32))
+	starting := &startingManager{
+		recordingManager: recordingManager{host: server.URL}, isAdding: make(chan struct{}), started: make(chan struct{}),
+	}
+	t.Cleanup(func() { close(starting.started) })
+
+	waiter := &watch.KindWaiter{
+		Area: "machines", Manager: starting, Clock: clock.RealClock{}, Log: slog.New(slog.DiscardHandler),
+		SetupWithManager: func(_ context.Context, mgr ctrl.Manager) error {
+			return mgr.Add(manager.RunnableFunc(func(context.Context) error { return nil }))
+		},
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- waiter.Start(ctx) }()
+
+	<-starting.isAdding
+	cancel()
+
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(8 * time.Second): // the operator's timeout
+		t.Error("the waiter does not end")
+	}
+}

@@ -106,7 +106,7 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 		case len(missing) == 0:
 			w.Log.InfoContext(ctx, "area starts", "area", w.Area)
 
-			return w.setUp(ctx)
+			return endWith(ctx, func() error { return w.setUp(ctx) })
 		case !logged:
 			w.Log.Log(ctx, w.logLevel(), "area is off until the kinds that it needs are installed",
 				"area", w.Area, "missing", strings.Join(missing, ", "))
@@ -125,23 +125,33 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 // check returns what findMissing returns, and ends with ctx. Discovery calls take no context, and last longer than the
 // operator may take to end if the API server does not respond.
 func (w *KindWaiter) check(ctx context.Context, api discovery.ServerResourcesInterface) ([]string, error) {
-	var (
-		missing []string
-		err     error
-		done    = make(chan struct{})
-	)
+	var missing []string
 
-	go func() {
-		defer close(done)
+	err := endWith(ctx, func() error {
+		var err error
 
 		missing, err = w.findMissing(ctx, api)
-	}()
+
+		return err
+	})
+	if ctx.Err() != nil {
+		return nil, ctx.Err() // findMissing may still run
+	}
+
+	return missing, err
+}
+
+// endWith runs a function that may not end with ctx, and returns its error, or nil if ctx ends before.
+func endWith(ctx context.Context, run func() error) error {
+	done := make(chan error, 1)
+
+	go func() { done <- run() }()
 
 	select {
-	case <-done:
-		return missing, err
+	case err := <-done:
+		return err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil
 	}
 }
 
@@ -174,7 +184,8 @@ func (w *KindWaiter) logLevel() slog.Level {
 	return slog.LevelInfo
 }
 
-// setUp calls SetupWithManager, and then adds the controllers to the manager, which starts them.
+// setUp calls SetupWithManager, and then adds the controllers to the manager, which starts them. It waits for a manager
+// that is starting, and such a manager waits for the KindWaiter when it is stopped, so setUp may not end with ctx.
 func (w *KindWaiter) setUp(ctx context.Context) error {
 	deferring := &deferringManager{Manager: w.Manager, readyzChecks: map[string]healthz.Checker{}}
 	if err := w.SetupWithManager(ctx, deferring); err != nil {
