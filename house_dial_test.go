@@ -26,7 +26,7 @@ const (
 
 // dialing has the files of the product that open connections. If users choose the server, an attacker may choose a name
 // with an address that only the operator can reach, or whose address changes after a check.
-var dialing = map[string]string{ //nolint:gochecknoglobals // a table
+var dialing = map[string]string{
 	"bridge/ignition/client.go":                       administrators, // HyperShift
 	"cmd/hyperfleet/doctor/caches.go":                 person,
 	"cmd/hyperfleet/doctor/logs.go":                   person,
