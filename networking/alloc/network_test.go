@@ -130,6 +130,25 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestFirstFreeAddress checks that the next machine gets the first free address, in the order of the pool, although there
+// are free addresses between used ones.
+func TestFirstFreeAddress(t *testing.T) {
+	t.Parallel()
+
+	spec := alloc.Spec{Addresses: []string{"10.0.0.20-10.0.0.24", "10.0.0.10-10.0.0.11"}, PrefixLengthV4: 24}
+	n := newNetwork(t, newPool(t, "p", spec))
+	listNextAddresses(t, n, "p", 6)
+	n.Release("seq-3")
+	n.Release("seq-1")
+
+	want := []string{"10.0.0.21/24", "10.0.0.23/24", "10.0.0.11/24"}
+	for i, address := range want {
+		if got, err := acquireText(n, "p", fmt.Sprintf("later-%d", i)); err != nil || got != address {
+			t.Errorf("machine %d gets %s, error %v, want %s", i, got, err, address)
+		}
+	}
+}
+
 func TestExhaustedPoolAllocatesNothing(t *testing.T) {
 	t.Parallel()
 
