@@ -91,7 +91,7 @@ func TestCloneQueueDropsCancelledOwners(t *testing.T) {
 	expectWoken(t, woken, "2")
 }
 
-func TestGatePriority(t *testing.T) {
+func TestCloneQueuePriority(t *testing.T) {
 	g, _, woken := newTestQueues(2)
 
 	// Standby machines leave one slot free for a machine that is needed now.
@@ -115,7 +115,7 @@ func TestGatePriority(t *testing.T) {
 	expectWoken(t, woken, "4", "2", "1")
 }
 
-func TestGateWithOneSlot(t *testing.T) {
+func TestCloneQueueWithOneSlot(t *testing.T) {
 	g, _, woken := newTestQueues(1)
 
 	expectAcquire(t, g, "s", 0, true, true, 0)

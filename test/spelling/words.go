@@ -29,7 +29,7 @@ func avoided() map[string]string {
 		`(is|are|was|were) away\b`:               "is unavailable",
 		`the world\b`:                            "fixture, environment",
 		`\bcadence`:                              "resync period, interval",
-		`\bgo(es)? on\b`:                         "continues",
+		`\bgoes on\b`:                            "continues",
 		`\bof ours\b`:                            "our",
 		`(is|are|was|were) asked for\b`:          "say who requests what",
 		`\bin vain\b`:                            "say what failed",
@@ -45,15 +45,16 @@ func avoided() map[string]string {
 }
 
 // unclearNames finds variables whose name is a word for what somebody says or hears, and not for the value.
-var unclearNames = regexp.MustCompile(`(?m)^\s*(?:var |for |if |switch )?(?:\w+, )*(told|said|says|news|world|stranger|heard|hears|` +
-	`asked|standing)(?:, \w+)* (?::?= )`)
+var unclearNames = regexp.MustCompile(`(?m)^\s*(?:var |for |if |switch )?(?:\w+, )*` +
+	`(told|said|says|news|world|stranger|heard|hears|asked|standing)(?:, \w+)* (?::?= )`)
 
 // CheckNames fails the test for each variable of a file of Go code, a test or not, that has an unclear name.
 func CheckNames(t *testing.T, name string, text []byte) {
 	t.Helper()
 
 	for _, at := range unclearNames.FindAllSubmatchIndex(text, -1) {
-		t.Errorf("%s:%d: %q: name the variable after what it contains", name, 1+bytes.Count(text[:at[2]], []byte("\n")), text[at[2]:at[3]])
+		line := 1 + bytes.Count(text[:at[2]], []byte("\n"))
+		t.Errorf("%s:%d: %q: name the variable after what it contains", name, line, text[at[2]:at[3]])
 	}
 }
 
