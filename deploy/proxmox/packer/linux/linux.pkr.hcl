@@ -112,9 +112,14 @@ source "proxmox-clone" "linux" {
 build {
   sources = ["source.proxmox-clone.linux"]
 
-  # cloud-init installs nothing while customize.sh installs packages. Its exit code 2 reports warnings.
+  # customize.sh installs packages, so nothing else may do it at the same time. The exit code 2 of cloud-init, which must be
+  # the last command, reports warnings.
   provisioner "shell" {
-    inline           = ["cloud-init status --wait", "mkdir /tmp/hyperfleet-setup"]
+    inline = [
+      "mkdir /tmp/hyperfleet-setup",
+      "sudo systemctl stop apt-daily.timer apt-daily-upgrade.timer apt-daily.service apt-daily-upgrade.service",
+      "cloud-init status --wait",
+    ]
     valid_exit_codes = [0, 2]
   }
 
