@@ -117,7 +117,8 @@ func (k *Keeper) lock(ctx context.Context, obj client.Object) (locked *group, un
 		k.mu.Lock()
 		defer k.mu.Unlock()
 
-		if g.users--; g.users == 0 && len(g.checked)+len(g.kept)+len(g.released) == 0 {
+		g.users--
+		if g.users == 0 && len(g.checked)+len(g.kept)+len(g.released) == 0 {
 			delete(k.groups, key)
 		}
 	}

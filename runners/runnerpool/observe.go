@@ -313,7 +313,8 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 		state.Outdated = own.isOutdated(claim)
 
 		// No other source has an image that a job has requested.
-		canUseOtherSource := !own.onlyIfRequested && s.hasSourceWithCapacity(claim) && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels)
+		canUseOtherSource := !own.onlyIfRequested && s.hasSourceWithCapacity(claim) &&
+			!demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels)
 		state.Stuck = s.findStuckReason(claim, own, canUseOtherSource)
 	}
 }
