@@ -79,7 +79,7 @@ func newNames(count int) []string {
 func TestAllPages(t *testing.T) {
 	t.Parallel()
 
-	from := &pagedLister{names: newNames(1201)}
+	from := &pagedLister{names: newNames(501)}
 
 	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), from, &corev1.ConfigMapList{}, client.InNamespace("a"))
 	if err != nil {
@@ -95,7 +95,7 @@ func TestAllPages(t *testing.T) {
 		t.Errorf("names (-want +got):\n%s", diff)
 	}
 
-	if diff := cmp.Diff([]int{500, 500, 201}, from.pages); diff != "" || from.selector.Namespace != "a" {
+	if diff := cmp.Diff([]int{200, 200, 101}, from.pages); diff != "" || from.selector.Namespace != "a" {
 		t.Errorf("pages (-want +got):\n%s\nnamespace %q of the last", diff, from.selector.Namespace)
 	}
 }
@@ -103,7 +103,7 @@ func TestAllPages(t *testing.T) {
 func TestIncompleteListIsAnError(t *testing.T) {
 	t.Parallel()
 
-	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), &pagedLister{names: newNames(501), failsAt: 2}, &corev1.ConfigMapList{})
+	got, err := watch.ListAll[*corev1.ConfigMap](t.Context(), &pagedLister{names: newNames(201), failsAt: 2}, &corev1.ConfigMapList{})
 	if !errors.Is(err, errList) || got != nil {
 		t.Errorf("%d objects, error %v", len(got), err)
 	}

@@ -135,7 +135,7 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		return nil, fmt.Errorf("add log cleanup: %w", err)
 	}
 
-	if err := a.Registry.Register(metrics.NewCollector(mgr.GetClient(), mgr.Elected(), a.Clock)); err != nil {
+	if err := a.Registry.Register(metrics.NewCollector(mgr.GetCache(), mgr.Elected(), a.Clock)); err != nil {
 		return nil, fmt.Errorf("register pool and cluster metrics: %w", err)
 	}
 

@@ -193,3 +193,14 @@ func RunnerName(claim string, uid types.UID) string {
 
 	return claim + "-" + suffix
 }
+
+// ClaimOfRunner returns the name of the claim whose runner has the name, or "" if it is no name of RunnerName. If
+// RunnerName has truncated the name of the claim, so is the result.
+func ClaimOfRunner(runner string) string {
+	index := len(runner) - uidLength - 1
+	if index < 1 || runner[index] != '-' {
+		return ""
+	}
+
+	return runner[:index]
+}

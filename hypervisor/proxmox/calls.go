@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -131,24 +132,44 @@ type resource struct {
 // vmsByID is a list of the cluster's VMs by their IDs.
 type vmsByID map[int]resource
 
-func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
-	var resources []resource
+// UnmarshalJSON decodes one VM after the other, because a slice of ten thousand would need as much memory as the result.
+func (l *vmsByID) UnmarshalJSON(raw []byte) error {
+	decoder := json.NewDecoder(bytes.NewReader(raw))
 
-	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &resources)
-	if err == nil && resources == nil {
+	switch start, err := decoder.Token(); {
+	case err != nil:
+		return err
+	case start == nil: // null
+		return nil
+	case start != json.Delim('['):
+		return fmt.Errorf("decode list of machines: it begins with %v and is no list", start)
+	}
+
+	const size = 400 // bytes of one VM
+
+	*l = make(vmsByID, len(raw)/size)
+
+	for decoder.More() {
+		var vm resource
+		if err := decoder.Decode(&vm); err != nil {
+			return err
+		}
+
+		(*l)[vm.VMID] = vm
+	}
+
+	return nil
+}
+
+func (c *client) listVMs(ctx context.Context) (vmsByID, error) {
+	var out vmsByID
+
+	err := c.call(ctx, "list machines", http.MethodGet, "/cluster/resources", map[string]string{"type": "vm"}, &out)
+	if err == nil && out == nil {
 		err = newNoDataError("list machines")
 	}
 
-	if err != nil {
-		return nil, err
-	}
-
-	out := make(vmsByID, len(resources))
-	for _, r := range resources {
-		out[r.VMID] = r
-	}
-
-	return out, nil
+	return out, err
 }
 
 // nodeInfo is one entry of /nodes.

@@ -66,7 +66,7 @@ const maxParallelReads = 16
 // listOwned returns the listed VMs that belong to this operator. It reads the record of each VM only once,
 // and does not read VMs that this process is creating.
 func (p *Provider) listOwned(ctx context.Context, vms vmsByID) (map[int]knownVM, error) {
-	out := map[int]knownVM{}
+	out := make(map[int]knownVM, len(vms))
 	live := p.ids.ConfirmedIDs()
 
 	var unknown []resource

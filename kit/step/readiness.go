@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 const (
@@ -46,7 +47,7 @@ type ReadinessCollector struct {
 	countDesc, objectDesc *prometheus.Desc
 }
 
-// NewReadinessCollector returns a collector that reads from a cache. It collects nothing until elected is closed.
+// NewReadinessCollector returns a collector that reads from a cache (see watch.ListCached). It collects nothing until elected is closed.
 func NewReadinessCollector(reader client.Reader, elected <-chan struct{}, kinds ...ReadinessKind) *ReadinessCollector {
 	out := &ReadinessCollector{
 		reader: reader, elected: elected, kinds: kinds, reasons: map[string]*metrics.LabelLimiter{},
@@ -92,14 +93,9 @@ func (c *ReadinessCollector) Collect(ch chan<- prometheus.Metric) {
 
 // collectKind sends the metrics of one kind.
 func (c *ReadinessCollector) collectKind(ctx context.Context, ch chan<- prometheus.Metric, kind ReadinessKind) error {
-	list := kind.NewList()
-	if err := c.reader.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
-		return fmt.Errorf("list %s: %w", kind.Name, err)
-	}
-
-	items, err := meta.ExtractList(list)
+	items, err := watch.ListCached[client.Object](ctx, c.reader, kind.NewList())
 	if err != nil {
-		return fmt.Errorf("read list of %s: %w", kind.Name, err)
+		return fmt.Errorf("list %s: %w", kind.Name, err)
 	}
 
 	type group struct{ namespace, ready, reason string }

@@ -6,7 +6,7 @@
 //   - [Source] enqueues reconcile requests for events from outside the Kubernetes API, for example when
 //     a hypervisor task ends, a machine reports, a CI platform responds, or work on a host is complete
 //   - [ListRequests] returns the objects that an event about another object affects, and [ListAll] all
-//     objects of a kind, page by page
+//     objects of a kind, page by page, and [ListCached] those of a cache without copies
 //   - [NewCache] and [NewMapper] let a manager end in time while its caches start
 //   - [NewTransform] makes the objects of a cache smaller
 //   - [KindWaiter] waits for kinds whose CustomResourceDefinitions are installed or upgraded after the

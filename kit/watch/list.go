@@ -13,10 +13,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-// pageSize is the maximum number of objects in one page of ListAll and ForEach.
-const pageSize = 500
+// pageSize is the maximum number of objects in one page of ListAll and ForEach. A page of 200 claims needs 3 MiB.
+const pageSize = 200
 
-// ListAll returns all objects of a kind. list is an empty list of the kind. ListAll lists pages of 500
+// ListAll returns all objects of a kind. list is an empty list of the kind. ListAll lists pages of 200
 // objects. It is meant for readers that bypass the cache.
 func ListAll[T client.Object](
 	ctx context.Context, from client.Reader, list client.ObjectList, options ...client.ListOption,

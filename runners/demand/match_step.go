@@ -50,7 +50,7 @@ func findClaim(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	claims, err := s.listClaimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+	claims, err := ListClaimsOfRunner(ctx, s.Client, s.job.Namespace, s.job.Spec.RunnerName)
 	if err != nil {
 		return step.Fail(err)
 	}

@@ -80,7 +80,7 @@ func (s *scope) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, error)
 		return out, err
 	}
 
-	byRunner, err := s.listClaimsBy(ctx, IndexRunnerName, s.job.Spec.RunnerName)
+	byRunner, err := ListClaimsOfRunner(ctx, s.Client, s.job.Namespace, s.job.Spec.RunnerName)
 
 	return slices.Concat(out, byRunner), err
 }

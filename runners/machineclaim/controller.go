@@ -121,15 +121,25 @@ func (r *Reconciler) enqueueWaitingClaims(ctx context.Context, template client.O
 		client.InNamespace(template.GetNamespace()), client.MatchingFields{demand.IndexWaitingTemplate: template.GetName()})
 }
 
-// enqueueClaimOfJob enqueues the claim whose runner runs the job.
+// enqueueClaimOfJob enqueues the claim whose runner runs the job. A cache fails only when the process ends.
 func (r *Reconciler) enqueueClaimOfJob(ctx context.Context, obj client.Object) []reconcile.Request {
 	job, ok := obj.(*v1alpha1.RunnerJob)
-	if !ok || job.Spec.RunnerName == "" {
+	if !ok {
 		return nil
 	}
 
-	return watch.ListRequests[*v1alpha1.MachineClaim](ctx, r.Client, &v1alpha1.MachineClaimList{}, nil,
-		client.InNamespace(job.Namespace), client.MatchingFields{demand.IndexRunnerName: job.Spec.RunnerName})
+	claims, err := demand.ListClaimsOfRunner(ctx, r.Client, job.Namespace, job.Spec.RunnerName)
+	if err != nil {
+		return nil
+	}
+
+	var out []reconcile.Request
+
+	for i := range claims {
+		out = append(out, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(&claims[i])})
+	}
+
+	return out
 }
 
 // scope holds the state of one reconcile of one claim.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	kit "github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/kit/watch"
 )
 
 const (
@@ -65,17 +66,21 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 
 	var (
 		pools    v1alpha1.RunnerPoolList
-		jobs     v1alpha1.RunnerJobList
-		claims   v1alpha1.MachineClaimList
 		clusters v1alpha1.HypervisorClusterList
 
 		templates v1alpha1.HypervisorMachineTemplateList
 	)
 
 	var failed []error
-	for _, list := range []client.ObjectList{&pools, &jobs, &claims, &clusters, &templates} {
+	for _, list := range []client.ObjectList{&pools, &clusters, &templates} {
 		failed = append(failed, c.reader.List(ctx, list, client.UnsafeDisableDeepCopy))
 	}
+
+	jobs, err := watch.ListCached[*v1alpha1.RunnerJob](ctx, c.reader, &v1alpha1.RunnerJobList{})
+	failed = append(failed, err)
+
+	claims, err := watch.ListCached[*v1alpha1.MachineClaim](ctx, c.reader, &v1alpha1.MachineClaimList{})
+	failed = append(failed, err)
 
 	if err := errors.Join(failed...); err != nil {
 		ch <- prometheus.NewInvalidMetric(c.pools.desired, err)
@@ -84,8 +89,8 @@ func (c *Collector) Collect(ch chan<- prometheus.Metric) {
 	}
 
 	c.pools.collect(ch, pools.Items)
-	c.pools.collectJobs(ch, jobs.Items, c.reasons, c.clock.Now())
-	c.pools.collectMachines(ch, claims.Items)
+	c.pools.collectJobs(ch, jobs, c.reasons, c.clock.Now())
+	c.pools.collectMachines(ch, claims)
 	c.clusters.collect(ch, clusters.Items)
 	collectRunners(ch, c.runnerAge, templates.Items, c.clock.Now())
 }

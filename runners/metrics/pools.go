@@ -81,7 +81,7 @@ type queue struct{ namespace, pool string }
 
 // collectJobs sends the numbers of waiting jobs by cause, and the longest wait, by pool.
 func (d *poolDescs) collectJobs(
-	ch chan<- prometheus.Metric, jobs []v1alpha1.RunnerJob, reasons *kit.LabelLimiter, now time.Time,
+	ch chan<- prometheus.Metric, jobs []*v1alpha1.RunnerJob, reasons *kit.LabelLimiter, now time.Time,
 ) {
 	type cause struct {
 		queue
@@ -91,8 +91,7 @@ func (d *poolDescs) collectJobs(
 
 	waiting, longest := map[cause]int{}, map[queue]time.Duration{}
 
-	for i := range jobs {
-		job := &jobs[i]
+	for _, job := range jobs {
 		labels := queue{job.Namespace, job.Status.Pool}
 		longest[labels] = max(longest[labels], 0)
 
@@ -133,13 +132,12 @@ func queueTime(job *v1alpha1.RunnerJob) time.Time {
 }
 
 // collectMachines sends the numbers of claims by phase.
-func (d *poolDescs) collectMachines(ch chan<- prometheus.Metric, claims []v1alpha1.MachineClaim) {
+func (d *poolDescs) collectMachines(ch chan<- prometheus.Metric, claims []*v1alpha1.MachineClaim) {
 	type key struct{ namespace, pool, phase string }
 
 	count := map[key]int{}
 
-	for i := range claims {
-		claim := &claims[i]
+	for _, claim := range claims {
 		phase := cmp.Or(claim.Status.Phase, v1alpha1.MachineClaimPending)
 		count[key{claim.Namespace, claim.PoolName(), string(phase)}]++
 	}

@@ -35,7 +35,7 @@ func registerMetrics(registry prometheus.Registerer, mgr ctrl.Manager, areas []s
 		kinds = append(kinds, readinessKinds(area)...)
 	}
 
-	if err := registry.Register(step.NewReadinessCollector(mgr.GetClient(), mgr.Elected(), kinds...)); err != nil {
+	if err := registry.Register(step.NewReadinessCollector(mgr.GetCache(), mgr.Elected(), kinds...)); err != nil {
 		return fmt.Errorf("register readiness metrics: %w", err)
 	}
 
