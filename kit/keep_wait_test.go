@@ -42,7 +42,8 @@ func TestKeeperWaitsNoLongerThanItsContext(t *testing.T) {
 			go func() {
 				defer cancel()
 
-				out <- keeper.Keep(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}, types.NamespacedName{Namespace: "a", Name: "s"})
+				object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: name}}
+				out <- keeper.Keep(ctx, object, types.NamespacedName{Namespace: "a", Name: "s"})
 			}()
 
 			return out
