@@ -74,7 +74,7 @@ func (c *IndexedClient) List(ctx context.Context, list client.ObjectList, opts .
 
 	for _, item := range all {
 		if c.extractors[reflect.TypeOf(item)][lookup.Field] == nil {
-			return fmt.Errorf("list %T by %s: the field has no index", item, lookup.Field) //nolint:err113 // of a test
+			return fmt.Errorf("list %T by %s: the field has no index", item, lookup.Field)
 		}
 	}
 
