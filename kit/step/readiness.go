@@ -47,7 +47,8 @@ type ReadinessCollector struct {
 	countDesc, objectDesc *prometheus.Desc
 }
 
-// NewReadinessCollector returns a collector that reads from a cache (see watch.ListCached). It collects nothing until elected is closed.
+// NewReadinessCollector returns a collector that reads from a cache (see watch.ListCached). It collects nothing until elected
+// is closed.
 func NewReadinessCollector(reader client.Reader, elected <-chan struct{}, kinds ...ReadinessKind) *ReadinessCollector {
 	out := &ReadinessCollector{
 		reader: reader, elected: elected, kinds: kinds, reasons: map[string]*metrics.LabelLimiter{},
