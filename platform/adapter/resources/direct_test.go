@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -245,6 +246,30 @@ func TestDirectErrors(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A quota refuses an object with the status of a missing permission. Unlike a permission, it ends when another object is
+// deleted, so the adapter tries again.
+func TestQuotaIsTransient(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
+	amounts := corev1.ResourceList{"count/configmaps": resource.MustParse("0")}
+	quota := &corev1.ResourceQuota{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "none"}, Spec: corev1.ResourceQuotaSpec{Hard: amounts},
+	}
+	env.Create(t, quota)
+
+	quota.Status = corev1.ResourceQuotaStatus{Hard: amounts, Used: amounts} // no controller calculates it
+	must.Do(t, env.Client.Status().Update(t.Context(), quota))
+
+	timing.WaitUntil(t, "the API server refuses the object", func() bool {
+		object := newOwnedConfigMap(namespace, "web", nil)
+		_, err := c.Create(t.Context(), object)
+		must.Do(t, client.IgnoreNotFound(env.Client.Delete(t.Context(), object)))
+
+		return err != nil && errclass.ClassOf(err) == errclass.Transient && errclass.ReasonOf(err, "") == errclass.ReasonQuotaExceeded
+	})
 }
 
 // The API server quotes invalid input in its errors.

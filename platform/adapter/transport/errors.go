@@ -83,6 +83,8 @@ func classify(ref Ref, err error) (errclass.Class, string, error) {
 		return errclass.Transient, ReasonTimeout, nil
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), isSchemaError(err):
 		return errclass.Permanent, ReasonInvalid, nil
+	case errclass.IsOverQuota(err): // another object may be deleted, or the quota raised
+		return errclass.Transient, errclass.ReasonQuotaExceeded, nil
 	case apierrors.IsForbidden(err), apierrors.IsUnauthorized(err):
 		return errclass.Permanent, ReasonForbidden, nil
 	default:
