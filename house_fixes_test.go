@@ -44,7 +44,7 @@ func fixes() map[string]string {
 		"hypervisor/proxmox/apierror.go: pveum acl modify":                    templates,
 		"hypervisor/proxmox/apierror.go: pveum role add":                      templates,
 		"hypervisor/proxmox/apierror.go: pveum role modify":                   templates,
-		"hypervisor/proxmox/calls.go: pvesm set":                              storages,
+		"hypervisor/proxmox/storage.go: pvesm set":                            storages,
 		"hypervisor/proxmox/configure.go: qm set":                             "the message has no names, so a person completes the command",
 		"hypervisor/proxmox/delete.go: ha-manager remove vm":                  "hypervisor/proxmox TestMachinesOfHAManagerAreRejected",
 		"hypervisor/proxmox/making.go: qm destroy":                            locked,
