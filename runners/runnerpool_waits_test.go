@@ -332,7 +332,7 @@ func TestClaimsThatOthersDeletedGetNoEvents(t *testing.T) {
 			w.queueJobs(1)
 
 			recorder := events.NewFakeRecorder(100)
-			w.reconciler.Client, w.reconciler.Recorder = &goneClient{Client: env.Client, err: tc.err}, recorder
+			w.reconciler.Client, w.reconciler.Recorder = &goneClient{Client: w.reconciler.Client, err: tc.err}, recorder
 			w.reconcileAfter(time.Second)
 			close(recorder.Events)
 
