@@ -105,7 +105,8 @@ func (r Result) WithRetryAfter(delay time.Duration) Result {
 }
 
 // FromError converts an error into the result for its class: Fail for Transient, Stall for Permanent
-// and Configuration, and Wait for Resource, with the given time.
+// and Configuration, and Wait for Resource, with the given time. The wait for a ResourceQuota is not longer than that of
+// Fail.
 func FromError(err error, wait time.Duration) Result {
 	class := errclass.ClassOf(err)
 	result := Fail(err)
@@ -114,7 +115,7 @@ func FromError(err error, wait time.Duration) Result {
 	case errclass.Permanent, errclass.Configuration:
 		result.outcome = outcomeStall
 	case errclass.Resource:
-		result.outcome, result.requeueAfter = outcomeWait, max(wait, 0)
+		result.outcome, result.requeueAfter = outcomeWait, ChooseSooner(result.requeueAfter, wait)
 	case errclass.Transient:
 	}
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -19,9 +20,19 @@ func TestQuotaIsNoFailure(t *testing.T) {
 
 	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "secrets"}, "a", errors.New("exceeded quota: few"))
 
-	result := Fail(fmt.Errorf("create secret: %w", quota))
-	if result.IsFailed() || result.IsStalled() || result.RequeueAfter() != quotaRetry || result.Reason() != "QuotaExceeded" {
-		t.Errorf("result %v, requeue after %v", result, result.RequeueAfter())
+	err := fmt.Errorf("create secret: %w", quota)
+
+	for name, tc := range map[string]struct {
+		result Result
+		want   time.Duration
+	}{
+		"Fail": {Fail(err), quotaRetry}, "FromError without a time": {FromError(err, 0), quotaRetry},
+		"FromError with a longer time": {FromError(err, time.Hour), quotaRetry}, "FromError": {FromError(err, time.Second), time.Second},
+	} {
+		result := tc.result
+		if result.IsFailed() || result.IsStalled() || result.RequeueAfter() != tc.want || result.Reason() != "QuotaExceeded" {
+			t.Errorf("%s: result %v, requeue after %v, want %v", name, result, result.RequeueAfter(), tc.want)
+		}
 	}
 }
 
