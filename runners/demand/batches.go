@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 // maxConcurrentBatches is how many batches are reconciled at the same time.
@@ -48,7 +49,8 @@ func (r *BatchReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 // Reconcile merges the jobs of one batch into their RunnerJobs, then deletes the batch. A repeated
 // reconcile has the same result. A job that the API server rejects as invalid is logged and
-// skipped, because it would otherwise block all other jobs of the batch.
+// skipped, because it would otherwise block all other jobs of the batch. A job that the API server refuses, for
+// example because of a quota, is retried with the batch after the others are recorded.
 func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	var batch v1alpha1.RunnerJobBatch
 	if err := r.Client.Get(ctx, req.NamespacedName, &batch); err != nil {
@@ -60,19 +62,25 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 		ledger.Live = r.Client
 	}
 
+	var refusal error
+
 	for i := range batch.Spec.Jobs {
 		job := batch.Spec.Jobs[i]
 
 		_, err := ledger.Record(ctx, batch.Namespace, job, receiveTime(job, batch.CreationTimestamp))
-		if apierrors.IsInvalid(err) {
+
+		switch {
+		case apierrors.IsInvalid(err):
 			r.Log.ErrorContext(ctx, "skipped invalid job of batch", "namespace", batch.Namespace, "job", job.ID, "cause", err.Error())
-
-			continue
-		}
-
-		if err != nil {
+		case apierrors.IsForbidden(err):
+			refusal = err
+		case err != nil:
 			return reconcile.Result{}, err
 		}
+	}
+
+	if refusal != nil {
+		return r.retryRefused(ctx, refusal)
 	}
 
 	err := r.Client.Delete(ctx, &batch, client.Preconditions{UID: &batch.UID})
@@ -81,4 +89,16 @@ func (r *BatchReconciler) Reconcile(ctx context.Context, req reconcile.Request) 
 	}
 
 	return reconcile.Result{}, nil
+}
+
+// retryRefused returns the result for a batch with a job that the API server refuses.
+func (r *BatchReconciler) retryRefused(ctx context.Context, refusal error) (reconcile.Result, error) {
+	after := step.Fail(refusal).RequeueAfter()
+	if after == 0 {
+		return reconcile.Result{}, refusal
+	}
+
+	r.Log.WarnContext(ctx, "a quota refuses jobs of a batch, retrying", "error", refusal, "retryAfter", after.String())
+
+	return reconcile.Result{RequeueAfter: after}, nil
 }

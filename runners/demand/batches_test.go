@@ -5,6 +5,7 @@ package demand_test
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"math/rand/v2"
 	"net/http"
@@ -15,12 +16,17 @@ import (
 	"testing"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // operatorDeleteClient reads with the test's client, and deletes with the operator's account.
@@ -185,5 +191,63 @@ func TestSingleExtraWebhookIsWrittenDirectly(t *testing.T) {
 
 	if jobs := listJobs(t, namespace); len(jobs) != many || batches.Load() > 0 {
 		t.Errorf("%d jobs and %d batches of %d webhooks", len(jobs), batches.Load(), many)
+	}
+}
+
+// A job that a quota refuses blocks no other job of its batch, and the batch is retried soon.
+func TestRefusedJobOfBatchBlocksNoOther(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		cause     string
+		isDelayed bool
+	}{
+		"a quota": {"exceeded quota: few", true}, "an admission policy": {"not these", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			batch := &v1alpha1.RunnerJobBatch{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "burst"}}
+			for _, id := range []string{"1", "2", "3"} {
+				batch.Spec.Jobs = append(batch.Spec.Jobs, newJob(v1alpha1.JobQueued, func(j *workload.Job) { j.ID = id }))
+			}
+
+			isRefusing := true
+			refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "runnerjobs"}, "gh-1", errors.New(tc.cause))
+			c := fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(batch).WithInterceptorFuncs(interceptor.Funcs{
+				Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+					if isRefusing && obj.GetName() == "gh-1" {
+						return refusal
+					}
+
+					return c.Create(ctx, obj, opts...)
+				},
+			}).Build()
+			mover := &demand.BatchReconciler{Client: c, Platforms: newPlatforms(), Log: slog.New(slog.DiscardHandler)}
+
+			result, err := mover.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(batch)})
+			if isDelayed := err == nil && result.RequeueAfter > 0 && result.RequeueAfter <= time.Minute; isDelayed != tc.isDelayed {
+				t.Errorf("the result is %v, error %v", result, err)
+			}
+
+			requireJobs := func(want int) {
+				t.Helper()
+
+				var jobs v1alpha1.RunnerJobList
+				if err := c.List(t.Context(), &jobs); err != nil || len(jobs.Items) != want {
+					t.Errorf("%d jobs are recorded, error %v, want %d", len(jobs.Items), err, want)
+				}
+			}
+
+			requireJobs(2)
+
+			isRefusing = false
+
+			if _, err := mover.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(batch)}); err != nil {
+				t.Error(err)
+			}
+
+			requireJobs(3)
+		})
 	}
 }
