@@ -90,13 +90,13 @@ func listNamespaces(pools []loadedPool) []string {
 
 // ingest records jobs in every namespace whose pools have the job's scope. It skips a job for the
 // platform's own machines that no pool can run, and a completed job that is not in the ledger. A job that the API
-// server refuses, for example because of a quota, keeps no other job from being recorded. ingest returns the first
-// refusal.
+// server refuses, for example because of a quota, keeps no other job from being recorded. ingest then returns a
+// refusedError.
 func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workload.Job) error {
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	now := s.Clock.Now()
 
-	var refusal error
+	var refusal refusedError
 
 	for _, job := range jobs {
 		covering := slices.DeleteFunc(slices.Clone(pools), func(p loadedPool) bool { return !p.hasScopeOf(p.inEnterprise(job)) })
@@ -108,26 +108,123 @@ func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workloa
 			continue
 		}
 
-		enterprises := listEnterprises(covering)
-		for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
-			job.Enterprise = enterprises[namespace]
+		refused, err := s.ingestOne(ctx, ledger, listEnterprises(covering), job, now)
+		if err != nil {
+			return err
+		}
 
-			changed, err := ledger.ingest(ctx, namespace, job, now)
-			if err != nil && !apierrors.IsForbidden(err) && !apierrors.IsInvalid(err) {
-				return err
-			}
+		if refused != nil {
+			refusal.jobs = append(refusal.jobs, job)
+		}
 
-			if refusal == nil {
-				refusal = err
-			}
-
-			if changed {
-				s.Metrics.countStateCheck(job.Platform, "heard")
-			}
+		if refusal.cause == nil {
+			refusal.cause = refused
 		}
 	}
 
-	return refusal
+	if refusal.cause != nil {
+		return &refusal
+	}
+
+	return nil
+}
+
+// ingestOne records a job in the namespaces, with the enterprise to which it belongs there. It returns the first refusal of
+// the API server, after which it continues.
+func (s *Sources) ingestOne(
+	ctx context.Context, ledger *Ledger, enterprises map[string]string, job workload.Job, now time.Time,
+) (refusal, err error) {
+	for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
+		job.Enterprise = enterprises[namespace]
+
+		changed, writeErr := ledger.ingest(ctx, namespace, job, now)
+		if writeErr != nil && !apierrors.IsForbidden(writeErr) && !apierrors.IsInvalid(writeErr) {
+			return nil, writeErr
+		}
+
+		if refusal == nil {
+			refusal = writeErr
+		}
+
+		if changed {
+			s.Metrics.countStateCheck(job.Platform, "heard")
+		}
+	}
+
+	return refusal, nil
+}
+
+// refusedError is the error for jobs that the API server refuses.
+type refusedError struct {
+	// cause is the error for the first of the jobs.
+	cause error
+	jobs  []workload.Job
+}
+
+func (e *refusedError) Error() string { return e.cause.Error() }
+
+func (e *refusedError) Unwrap() error { return e.cause }
+
+// refusedRetry is the time until the jobs of a stream that the API server has refused are recorded again, because no event
+// tells when a quota allows them.
+const refusedRetry = 30 * time.Second
+
+// ingestStreamed records the jobs of a stream, and those that the API server refused before. The platform sends a job again
+// if ingestStreamed returns an error, and sends no later ones until then. So refused jobs are no error, but wait in memory.
+// If the process ends, the next one learns from the platform how many jobs wait.
+func (s *Sources) ingestStreamed(ctx context.Context, src *source, jobs []workload.Job) error {
+	src.streamed.Lock()
+	defer src.streamed.Unlock()
+
+	all := slices.Clone(jobs)
+
+	for _, refused := range src.refused {
+		if !slices.ContainsFunc(jobs, func(job workload.Job) bool { return job.ID == refused.ID }) {
+			all = append(all, refused)
+		}
+	}
+
+	pools := src.currentPools()
+	err := s.ingest(ctx, pools, all)
+
+	refusal, isRefused := errors.AsType[*refusedError](err)
+	if err != nil && !isRefused {
+		return err
+	}
+
+	if !isRefused {
+		refusal = &refusedError{}
+	} else if len(src.refused) == 0 {
+		s.Log.WarnContext(ctx, "the API server refuses jobs of a stream, retrying", "pool", pools[0].Key().String(),
+			"error", err, "retryAfter", refusedRetry.String())
+	}
+
+	src.refused = refusal.jobs
+	s.recordResult(pools, err)
+
+	return nil
+}
+
+// retryRefused records the refused jobs of a stream again and again until the context ends.
+func (s *Sources) retryRefused(ctx context.Context, src *source) {
+	ticker := s.Clock.NewTicker(refusedRetry)
+	defer ticker.Stop()
+
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C():
+		}
+
+		if !src.hasRefused() {
+			continue
+		}
+
+		if err := s.ingestStreamed(ctx, src, nil); err != nil && ctx.Err() == nil {
+			s.Log.WarnContext(ctx, "could not record refused jobs", "pool", src.currentPools()[0].Key().String(), "error", err)
+		}
+	}
 }
 
 // runStream records the jobs of a platform's stream until the context ends. If the stream breaks,
@@ -139,9 +236,7 @@ func (s *Sources) runStream(ctx context.Context, src *source, streamer workload.
 		start := s.Clock.Now()
 		free := func() int { return sumCapacity(src.currentPools()) }
 		err := streamer.StreamJobs(ctx, free, func(ctx context.Context, jobs []workload.Job) error {
-			s.recordResult(src.currentPools(), nil)
-
-			return s.ingest(ctx, src.currentPools(), jobs)
+			return s.ingestStreamed(ctx, src, jobs)
 		})
 
 		if ctx.Err() != nil {

@@ -99,6 +99,17 @@ type source struct {
 	retryAfter time.Duration
 	// nextRedelivery is the time of the next redelivery request.
 	nextRedelivery time.Time
+
+	// streamed is locked while jobs of the stream are recorded. refused are those that the API server has refused.
+	streamed sync.Mutex
+	refused  []workload.Job
+}
+
+func (s *source) hasRefused() bool {
+	s.streamed.Lock()
+	defer s.streamed.Unlock()
+
+	return len(s.refused) > 0
 }
 
 func (s *source) setPools(pools []loadedPool) {
@@ -326,6 +337,7 @@ func (s *Sources) startSource(
 
 	if streamer, ok := provider.(workload.Streamer); ok && pools[0].Runner.Queue != "" {
 		group.Go(func() { s.runStream(ctx, src, streamer) })
+		group.Go(func() { s.retryRefused(ctx, src) })
 
 		return src
 	}

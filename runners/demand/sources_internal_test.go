@@ -7,8 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -19,7 +22,6 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -180,41 +182,145 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 func TestRefusedJobBlocksNoOther(t *testing.T) {
 	t.Parallel()
 
+	objects := &refusingClient{refused: map[string]bool{"gh-1": true}}
+	sources := objects.newSources(t)
+
+	err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, newAcmeJobs("1", "2", "3"))
+	if !apierrors.IsForbidden(err) {
+		t.Errorf("error %v, want the refusal", err)
+	}
+
+	objects.requireJobs(t, "gh-2", "gh-3")
+}
+
+// refusingClient is a client of an API server that refuses to create some jobs.
+type refusingClient struct {
+	client.Client
+
+	refused map[string]bool
+}
+
+// newSources returns sources that use the client.
+func (c *refusingClient) newSources(t *testing.T) *Sources {
+	t.Helper()
+
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		t.Fatal(err)
 	}
 
-	jobs := []workload.Job{}
-	for _, id := range []string{"1", "2", "3"} {
-		jobs = append(jobs, workload.Job{
+	c.Client = fake.NewClientBuilder().WithScheme(scheme).Build()
+	out := &Sources{Client: c, Live: c, Platforms: Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}}
+	out.setDefaults()
+
+	return out
+}
+
+func (c *refusingClient) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	if c.refused[obj.GetName()] {
+		return apierrors.NewForbidden(schema.GroupResource{Resource: "runnerjobs"}, obj.GetName(), errors.New("exceeded quota: few"))
+	}
+
+	return c.Client.Create(ctx, obj, opts...)
+}
+
+func (c *refusingClient) requireJobs(t *testing.T, want ...string) {
+	t.Helper()
+
+	var list v1alpha1.RunnerJobList
+	if err := c.List(t.Context(), &list); err != nil {
+		t.Fatal(err)
+	}
+
+	var got []string
+	for i := range list.Items {
+		got = append(got, list.Items[i].Name)
+	}
+
+	if !slices.Equal(got, want) {
+		t.Errorf("the jobs %q are recorded, want %q", got, want)
+	}
+}
+
+func newAcmeJobs(ids ...string) []workload.Job {
+	var out []workload.Job
+	for _, id := range ids {
+		out = append(out, workload.Job{
 			Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: "acme/app", State: v1alpha1.JobQueued, Labels: []string{"self-hosted"},
 		})
 	}
 
-	quota := apierrors.NewForbidden(schema.GroupResource{Resource: "runnerjobs"}, "gh-1", errors.New("exceeded quota: few"))
-	objects := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
-			if obj.GetName() == "gh-1" {
-				return quota
+	return out
+}
+
+// queueStream is the stream of a platform that sends one message after the other, each after the former one is acknowledged.
+type queueStream struct {
+	workload.Provider
+
+	messages chan []workload.Job
+}
+
+func (q *queueStream) StreamJobs(
+	ctx context.Context, _ func() int, handle func(context.Context, []workload.Job) error,
+) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case jobs := <-q.messages:
+			if err := handle(ctx, jobs); err != nil {
+				return err
 			}
-
-			return c.Create(ctx, obj, opts...)
-		},
-	}).Build()
-	sources := &Sources{
-		Client: objects, Live: objects, Platforms: Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}}, Clock: clock.RealClock{},
+		}
 	}
+}
 
-	err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, jobs)
-	if !errors.Is(err, quota) {
-		t.Errorf("error %v, want %v", err, quota)
-	}
+// TestRefusedJobEndsNoStream checks that a stream goes on after the API server has refused some of its jobs, and that these
+// jobs are recorded when the API server accepts them, except one that has ended meanwhile.
+func TestRefusedJobEndsNoStream(t *testing.T) {
+	t.Parallel()
 
-	var recorded v1alpha1.RunnerJobList
-	if err := objects.List(t.Context(), &recorded); err != nil || len(recorded.Items) != 2 {
-		t.Errorf("%d jobs are recorded, error %v, want 2", len(recorded.Items), err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		objects := &refusingClient{refused: map[string]bool{"gh-1": true, "gh-2": true}}
+		sources := objects.newSources(t)
+		pools := []loadedPool{newAcmePool()}
+		src := &source{pools: pools}
+		stream := &queueStream{messages: make(chan []workload.Job)}
+		ctx, stop := context.WithCancel(t.Context())
+
+		var group sync.WaitGroup
+
+		group.Go(func() { sources.runStream(ctx, src, stream) })
+		group.Go(func() { sources.retryRefused(ctx, src) })
+
+		ended := newAcmeJobs("2")
+		ended[0].State = v1alpha1.JobCompleted
+
+		for _, jobs := range [][]workload.Job{newAcmeJobs("1", "2", "3"), newAcmeJobs("4"), ended} {
+			stream.messages <- jobs
+
+			synctest.Wait()
+		}
+
+		objects.requireJobs(t, "gh-3", "gh-4")
+
+		if status, _ := sources.SourceStatus(pools[0].Key()); !apierrors.IsForbidden(status.Err) {
+			t.Errorf("the status of the pool has the error %v, want the refusal", status.Err)
+		}
+
+		objects.refused = nil
+
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		objects.requireJobs(t, "gh-1", "gh-3", "gh-4")
+
+		if status, _ := sources.SourceStatus(pools[0].Key()); status.Err != nil {
+			t.Errorf("the status of the pool has the error %v", status.Err)
+		}
+
+		stop()
+		group.Wait()
+	})
 }
 
 // newAcmePool returns a pool of the organization acme.
