@@ -401,8 +401,8 @@ func waitForRefusal(t *testing.T, namespace string) {
 	})
 }
 
-// The IDs of jobs are no secret, and the secret of a webhook proves only the owner of the repository. Otherwise, the holder
-// of one secret could end the jobs of other owners in the same namespace, before or after they are queued.
+// The IDs of jobs are no secret, and the secret of a webhook may prove only its repository. Otherwise, the holder of one
+// secret could end the jobs of other repositories in the same namespace, before or after they are queued.
 func TestWebhooksChangeNoJobsOfOthers(t *testing.T) {
 	t.Parallel()
 
