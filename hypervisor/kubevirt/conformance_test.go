@@ -97,8 +97,7 @@ const (
 	gib   = 1 << 30
 	image = "registry.example.com/linux:1"
 	idMin = 100000
-	// deviceName is the resource name of the nodes' GPUs.
-	deviceName     = "nvidia.com/GA102GL_A10"
+	// devicesPerNode is the number of the GPUs of a node.
 	devicesPerNode = 1
 )
 
@@ -130,7 +129,7 @@ func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 	for _, node := range s.nodes {
 		options.Nodes = append(options.Nodes, simkubevirt.Node{
 			Name: node, CPU: 64, Memory: *resource.NewQuantity(256*gib, resource.BinarySI),
-			Devices: map[corev1.ResourceName]int64{deviceName: devicesPerNode},
+			Devices: map[corev1.ResourceName]int64{corev1.ResourceName(s.device()): devicesPerNode},
 		})
 	}
 
@@ -139,6 +138,10 @@ func newSiteWith(t testing.TB, options simkubevirt.Options) *site {
 
 	return s
 }
+
+// device returns the resource name of the nodes' GPUs. Instances of all namespaces that wait for a node count, so each test
+// has a name of its own.
+func (s *site) device() string { return "nvidia.com/" + s.namespace }
 
 func (s *site) config() hypervisor.Config {
 	return hypervisor.Config{
@@ -200,7 +203,7 @@ func (s *site) wrapTransport(next http.RoundTripper) http.RoundTripper {
 func (s *site) harness() conformance.Harness {
 	return conformance.Harness{
 		Connect: s.connect, Template: s.template(), Shape: newShape(), IDMin: idMin,
-		Device: deviceName, Devices: len(s.nodes) * devicesPerNode,
+		Device: s.device(), Devices: len(s.nodes) * devicesPerNode,
 		PlacesAtStart: true, NamesHoldOwner: true,
 		Inspect: s.inspect, OnCall: s.calls.Add, PowerOff: s.powerOff, OccupyID: s.occupyID, DeleteExternally: s.deleteExternally,
 	}

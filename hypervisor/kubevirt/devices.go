@@ -95,7 +95,7 @@ func countOffered(node *corev1.Node, device string) int64 {
 }
 
 // occupancyAge is how old the lists may be that say that devices are in use. Machines of a pool that wait for the same
-// devices share them.
+// devices share them. A machine gets devices only after lists that were read for it.
 const occupancyAge = 2 * time.Second
 
 // occupancy is what tells which devices are free.
@@ -135,18 +135,28 @@ func (p *Provider) checkFreeDevices(ctx context.Context, shape hypervisor.Shape)
 		return nil
 	}
 
-	current, err := p.occupancy.Get(ctx, occupancyAge)
+	start := p.clock.Now()
+
+	err := p.checkOccupancy(ctx, shape, occupancyAge)
+	if err == nil { // other machines may have taken the devices since an older list was read
+		err = p.checkOccupancy(ctx, shape, p.clock.Since(start))
+	}
+
+	if err == nil {
+		p.occupancy.Invalidate() // the machine takes the devices
+	}
+
+	return err
+}
+
+// checkOccupancy is checkFreeDevices with lists of at most an age.
+func (p *Provider) checkOccupancy(ctx context.Context, shape hypervisor.Shape, maxAge time.Duration) error {
+	current, err := p.occupancy.Get(ctx, maxAge)
 	if err != nil || !current.areNodesVisible {
 		return err
 	}
 
-	if err := current.checkFree(shape); err != nil {
-		return err
-	}
-
-	p.occupancy.Invalidate() // the machine takes the devices
-
-	return nil
+	return current.checkFree(shape)
 }
 
 // checkFree is checkFreeDevices.

@@ -30,11 +30,11 @@ func TestDevicesOfMachines(t *testing.T) {
 	p := s.newProvider(s.config(), env.Config)
 	spec := newMachineSpec()
 	spec.Standby = true
-	spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 1, GPU: true}}
+	spec.Shape.Devices = []hypervisor.Device{{Name: s.device(), Count: 1, GPU: true}}
 	s.advanceTo(p, spec, hypervisor.StatePrepared)
 
 	devices := listAll(s, &virtv1.VirtualMachineList{}).Items[0].Spec.Template.Spec.Domain.Devices
-	if diff := cmp.Diff([]virtv1.GPU{{Name: "gpu0", DeviceName: deviceName}}, devices.GPUs); diff != "" || devices.HostDevices != nil {
+	if diff := cmp.Diff([]virtv1.GPU{{Name: "gpu0", DeviceName: s.device()}}, devices.GPUs); diff != "" || devices.HostDevices != nil {
 		t.Errorf("host devices %v, GPUs (-want +got):\n%s", devices.HostDevices, diff)
 	}
 }
@@ -46,7 +46,7 @@ func TestDevicesOfOneNode(t *testing.T) {
 	s := newSite(t, simkubevirt.Delays{})
 	p := s.newProvider(s.config(), env.Config)
 	spec := newMachineSpec()
-	spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 2}}
+	spec.Shape.Devices = []hypervisor.Device{{Name: s.device(), Count: 2}}
 
 	if _, err := p.Resolve(t.Context(), s.template(), spec.Shape); !hypervisor.Is(err, hypervisor.Rejected) {
 		t.Errorf("want an error of kind Rejected, because no node has two devices, got %v", err)
@@ -58,10 +58,10 @@ func TestDevicesOfOneNode(t *testing.T) {
 }
 
 // newDeviceSpec returns the specification of the n-th machine, with one device.
-func newDeviceSpec(n int) hypervisor.MachineSpec {
+func (s *site) newDeviceSpec(n int) hypervisor.MachineSpec {
 	spec := newMachineSpec()
 	spec.Owner.Name, spec.Owner.UID = fmt.Sprint("claim-", n), fmt.Sprintf("c0000000-0000-4000-8000-%012d", n)
-	spec.Shape.Devices = []hypervisor.Device{{Name: deviceName, Count: 1, GPU: true}}
+	spec.Shape.Devices = []hypervisor.Device{{Name: s.device(), Count: 1, GPU: true}}
 
 	return spec
 }
@@ -74,10 +74,10 @@ func TestStandbyMachineWaitsForDevice(t *testing.T) {
 	p := s.newProvider(s.config(), env.Config)
 
 	for n := range len(s.nodes) * devicesPerNode {
-		s.advanceTo(p, newDeviceSpec(n), hypervisor.StateRunning)
+		s.advanceTo(p, s.newDeviceSpec(n), hypervisor.StateRunning)
 	}
 
-	spec := newDeviceSpec(len(s.nodes) * devicesPerNode)
+	spec := s.newDeviceSpec(len(s.nodes) * devicesPerNode)
 	spec.Standby = true
 	spec = s.advanceTo(p, spec, hypervisor.StatePrepared)
 	spec.Standby = false
@@ -114,17 +114,17 @@ func TestMachinesThatWaitForDevicesShareLists(t *testing.T) {
 
 	t.Cleanup(p.Close)
 
-	first := s.advanceTo(p, newDeviceSpec(0), hypervisor.StateRunning)
+	first := s.advanceTo(p, s.newDeviceSpec(0), hypervisor.StateRunning)
 
 	devices := len(s.nodes) * devicesPerNode
 	for n := 1; n < devices; n++ {
-		s.advanceTo(p, newDeviceSpec(n), hypervisor.StateRunning)
+		s.advanceTo(p, s.newDeviceSpec(n), hypervisor.StateRunning)
 	}
 
 	lists.Store(0)
 
 	for n := range 20 {
-		if _, err := p.Reserve(t.Context(), newDeviceSpec(devices+n)); !hypervisor.Is(err, hypervisor.NoCapacity) {
+		if _, err := p.Reserve(t.Context(), s.newDeviceSpec(devices+n)); !hypervisor.Is(err, hypervisor.NoCapacity) {
 			t.Fatalf("want an error of kind NoCapacity, got %v", err)
 		}
 	}
@@ -140,8 +140,42 @@ func TestMachinesThatWaitForDevicesShareLists(t *testing.T) {
 	s.eventually("the device is free", func() bool {
 		clk.Step(time.Minute)
 
-		_, err := p.Reserve(t.Context(), newDeviceSpec(devices))
+		_, err := p.Reserve(t.Context(), s.newDeviceSpec(devices))
 
 		return err == nil
 	})
+}
+
+// A list that says that devices are in use is not used to give a machine a device that was free when it was read.
+func TestMachineGetsNoDeviceOfAnOldList(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t, simkubevirt.Delays{})
+	other, clk := s.newProvider(s.config(), env.Config), testclock.NewFakeClock(time.Now())
+
+	p, err := kubevirt.New(s.config(), hypervisor.Options{OperatorUID: operatorUID, Clock: clk}, env.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	t.Cleanup(p.Close)
+
+	last := len(s.nodes)*devicesPerNode - 1
+	for n := range last {
+		s.advanceTo(other, s.newDeviceSpec(n), hypervisor.StateRunning)
+	}
+
+	large := s.newDeviceSpec(last + 1)
+	large.Shape.Devices[0].Count = devicesPerNode + 1
+
+	if _, err := p.Reserve(t.Context(), large); !hypervisor.Is(err, hypervisor.NoCapacity) {
+		t.Fatalf("want an error of kind NoCapacity, got %v", err)
+	}
+
+	s.advanceTo(other, s.newDeviceSpec(last), hypervisor.StateRunning)
+	clk.Step(time.Second)
+
+	if _, err := p.Reserve(t.Context(), s.newDeviceSpec(last+2)); !hypervisor.Is(err, hypervisor.NoCapacity) {
+		t.Errorf("want an error of kind NoCapacity, got %v", err)
+	}
 }
