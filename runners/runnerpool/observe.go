@@ -174,8 +174,9 @@ func (s *scope) findStates(
 	out := make(map[string]v1alpha1.JobState, len(claims)+len(s.unconfirmedStarts.runners))
 
 	for i := range claims {
-		// The job of a machine that is being deleted makes no difference.
-		if info := claims[i].Status.BootstrapInfo; info != nil && claims[i].DeletionTimestamp.IsZero() {
+		// The job of a machine that is being deleted makes a difference only if the machine has reported the job, see
+		// unconfirmedStarts.
+		if info := claims[i].Status.BootstrapInfo; info != nil && (claims[i].DeletionTimestamp.IsZero() || hasTakenJob(&claims[i])) {
 			out[info.RunnerName] = ""
 		}
 	}
