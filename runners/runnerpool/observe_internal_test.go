@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -396,5 +397,39 @@ func TestActivatedMachineWithoutDeviceIsReplaced(t *testing.T) {
 		if got := isActivatedWithoutCapacity(claim); got != want {
 			t.Errorf("a machine that waits with the reason %s is replaced: %t, want %t", reason, got, want)
 		}
+	}
+}
+
+// The status of a cluster has the memory of nodes in whole GiB, rounded down.
+func TestNodesThatMayHoldMachine(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		nodes  []string
+		memory string
+		want   bool
+	}{
+		"no node is known":                 {nil, "64Gi", true},
+		"the memory is unknown":            {[]string{"0"}, "64Gi", true},
+		"one of the nodes is large enough": {[]string{"8Gi", "16Gi"}, "16Gi", true},
+		"no node is large enough":          {[]string{"8Gi", "15Gi"}, "16Gi", false},
+		"a node may be large enough":       {[]string{"15Gi"}, "15872Mi", true},
+		"a small machine":                  {[]string{"2Gi"}, "512Mi", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			tested := source{template: &v1alpha1.HypervisorMachineTemplate{}}
+			tested.template.Spec.Resources.Memory = resource.MustParse("1Gi")
+
+			for _, memory := range tc.nodes {
+				amounts := &v1alpha1.ResourceAmounts{Memory: resource.MustParse(memory)}
+				tested.nodes = append(tested.nodes, v1alpha1.HypervisorNodeStatus{Capacity: amounts})
+			}
+
+			if got := tested.canHold(&v1alpha1.MachineSize{Memory: new(resource.MustParse(tc.memory))}); got != tc.want {
+				t.Errorf("canHold() = %t, want %t", got, tc.want)
+			}
+		})
 	}
 }

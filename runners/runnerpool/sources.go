@@ -46,8 +46,10 @@ type source struct {
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
 
-// canHold reports whether a node of the source's cluster has the memory of a machine of the size, with all of its memory
-// counted. A node whose memory is unknown has it.
+const gib = 1 << 30
+
+// canHold reports whether a node of the source's cluster may have the memory of a machine of the size, with all of its memory
+// counted. The status of the cluster has whole GiB of it. A node whose memory is unknown may have it.
 func (s *source) canHold(size *v1alpha1.MachineSize) bool {
 	if s.template == nil {
 		return false
@@ -58,8 +60,10 @@ func (s *source) canHold(size *v1alpha1.MachineSize) bool {
 		memory = size.Memory
 	}
 
+	needed := memory.Value() / gib * gib
+
 	return len(s.nodes) == 0 || slices.ContainsFunc(s.nodes, func(node v1alpha1.HypervisorNodeStatus) bool {
-		return node.Capacity == nil || node.Capacity.Memory.IsZero() || node.Capacity.Memory.Cmp(*memory) >= 0
+		return node.Capacity == nil || node.Capacity.Memory.IsZero() || node.Capacity.Memory.Value() >= needed
 	})
 }
 
