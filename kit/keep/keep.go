@@ -100,7 +100,8 @@ func (k *Keeper) lock(ctx context.Context, obj client.Object) (locked *group, un
 	g := k.groups[key]
 	if g == nil {
 		g = &group{
-			Keeper: k, slot: make(chan struct{}, 1), checked: map[types.NamespacedName]time.Time{}, kept: map[types.UID]keptSecrets{}, released: map[types.UID]bool{},
+			Keeper: k, slot: make(chan struct{}, 1), checked: map[types.NamespacedName]time.Time{},
+			kept: map[types.UID]keptSecrets{}, released: map[types.UID]bool{},
 		}
 
 		if k.groups == nil {
