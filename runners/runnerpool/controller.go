@@ -65,7 +65,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 			builder.WithPredicates(newJobPredicate())).
 		Watches(&v1alpha1.HypervisorMachineTemplate{}, handler.EnqueueRequestsFromMapFunc(r.findPools)).
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(r.findPools),
-			builder.WithPredicates(newClusterReadyPredicate()))
+			builder.WithPredicates(newClusterPredicate()))
 	if r.Trigger != nil {
 		build = build.WatchesRawSource(r.Trigger)
 	}
@@ -104,17 +104,26 @@ func hasDemandChanged(previous, current *v1alpha1.RunnerJobSpec) bool {
 		previous.LabelsUnknown != current.LabelsUnknown || !slices.Equal(previous.Labels, current.Labels)
 }
 
-// newClusterReadyPredicate returns a predicate that accepts an update of a cluster in which the
-// readiness changes.
-func newClusterReadyPredicate() predicate.Predicate {
+// newClusterPredicate returns a predicate that accepts an update of a cluster in which the readiness changes, or the
+// memory that its nodes have in total, because the cluster may now hold machines that wait elsewhere.
+func newClusterPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
 			previous, oldOK := e.ObjectOld.(*v1alpha1.HypervisorCluster)
 			current, newOK := e.ObjectNew.(*v1alpha1.HypervisorCluster)
 
-			return !oldOK || !newOK || step.IsReady(previous) != step.IsReady(current)
+			return !oldOK || !newOK || step.IsReady(previous) != step.IsReady(current) ||
+				!slices.EqualFunc(previous.Status.Nodes, current.Status.Nodes, hasSameMemory)
 		},
 	}
+}
+
+func hasSameMemory(a, b v1alpha1.HypervisorNodeStatus) bool {
+	if a.Capacity == nil || b.Capacity == nil {
+		return a.Capacity == b.Capacity
+	}
+
+	return a.Capacity.Memory.Cmp(b.Capacity.Memory) == 0
 }
 
 // scope holds the data of one reconcile of one pool.

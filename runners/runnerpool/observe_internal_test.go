@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -431,5 +432,41 @@ func TestNodesThatMayHoldMachine(t *testing.T) {
 				t.Errorf("canHold() = %t, want %t", got, tc.want)
 			}
 		})
+	}
+}
+
+// A pool looks again at machines that wait when a cluster gets a larger node. The free memory of nodes changes all the time.
+func TestPoolSeesLargerNodes(t *testing.T) {
+	t.Parallel()
+
+	newCluster := func(capacity, available string) *v1alpha1.HypervisorCluster {
+		out := &v1alpha1.HypervisorCluster{}
+		out.Status.Nodes = []v1alpha1.HypervisorNodeStatus{{
+			Name: "a", Available: &v1alpha1.ResourceAmounts{Memory: resource.MustParse(available)},
+		}}
+
+		if capacity != "" {
+			out.Status.Nodes[0].Capacity = &v1alpha1.ResourceAmounts{Memory: resource.MustParse(capacity)}
+		}
+
+		return out
+	}
+	added := newCluster("16Gi", "8Gi")
+	added.Status.Nodes = append(added.Status.Nodes, v1alpha1.HypervisorNodeStatus{Name: "b"})
+
+	for name, tc := range map[string]struct {
+		current *v1alpha1.HypervisorCluster
+		want    bool
+	}{
+		"nothing":         {newCluster("16384Mi", "8Gi"), false},
+		"free memory":     {newCluster("16Gi", "4Gi"), false},
+		"total memory":    {newCluster("64Gi", "8Gi"), true},
+		"no total memory": {newCluster("", "8Gi"), true},
+		"another node":    {added, true},
+	} {
+		change := event.UpdateEvent{ObjectOld: newCluster("16Gi", "8Gi"), ObjectNew: tc.current}
+		if got := newClusterPredicate().Update(change); got != tc.want {
+			t.Errorf("%s: the update is accepted: %t, want %t", name, got, tc.want)
+		}
 	}
 }
