@@ -275,7 +275,7 @@ func (q *queueStream) StreamJobs(
 	}
 }
 
-// TestRefusedJobEndsNoStream checks that a stream goes on after the API server has refused some of its jobs, and that these
+// TestRefusedJobEndsNoStream checks that a stream continues after the API server has refused some of its jobs, and that these
 // jobs are recorded when the API server accepts them, except one that has ended meanwhile.
 func TestRefusedJobEndsNoStream(t *testing.T) {
 	t.Parallel()
