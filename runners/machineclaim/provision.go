@@ -88,8 +88,21 @@ func provision(ctx context.Context, s *scope) step.Result {
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return step.Wait(pollInterval, string(machine.State), machine.Message).DeferWriteFor(step.ProgressWriteDelay)
+		return s.waitForCreation(machine)
 	}
+}
+
+// waitForCreation waits while the machine is created. The write of this progress can be late, except if the machine had no
+// capacity before: its pool may replace such a machine, and must see that this one is started after all.
+func (s *scope) waitForCreation(machine hypervisor.Machine) step.Result {
+	wait := step.Wait(pollInterval, string(machine.State), machine.Message)
+
+	before := meta.FindStatusCondition(s.claim.Status.Conditions, v1alpha1.ConditionProvisioned)
+	if before != nil && v1alpha1.IsNoCapacity(before.Reason) {
+		return wait
+	}
+
+	return wait.DeferWriteFor(step.ProgressWriteDelay)
 }
 
 // machineHasRun reports whether the VM was started and no longer exists, although the response of the

@@ -4,6 +4,7 @@
 package machineclaim
 
 import (
+	"reflect"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
 func TestAddress(t *testing.T) {
@@ -302,6 +304,26 @@ func TestReportsChangeOnlyTheBoundJob(t *testing.T) {
 
 		if job.Spec.State != want {
 			t.Errorf("%s of %s is %s, want %s", name, job.Spec.Repository, job.Spec.State, want)
+		}
+	}
+}
+
+// A pool may replace a machine that had no capacity, so it must see at once that the machine is started after all.
+func TestCreationAfterNoCapacityIsWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+
+	machine := hypervisor.Machine{State: hypervisor.StateCreating, Message: "the disk is copied"}
+	atOnce := step.Wait(pollInterval, string(machine.State), machine.Message)
+
+	for reason, want := range map[string]step.Result{
+		"NoCapacity": atOnce, "NoRoom": atOnce, "NodeExcluded": atOnce, "DeviceInUse": atOnce,
+		"Creating": atOnce.DeferWriteFor(step.ProgressWriteDelay), "Standby": atOnce.DeferWriteFor(step.ProgressWriteDelay),
+	} {
+		claim := &v1alpha1.MachineClaim{}
+		claim.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionProvisioned, Status: metav1.ConditionFalse, Reason: reason}}
+
+		if got := (&scope{claim: claim}).waitForCreation(machine); !reflect.DeepEqual(got, want) {
+			t.Errorf("after %s: got %+v, want %+v", reason, got, want)
 		}
 	}
 }

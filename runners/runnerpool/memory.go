@@ -217,7 +217,7 @@ func (r *fullClusters) listFull(now time.Time) map[string]bool {
 // isWaitingForCapacity reports whether a claim waits for capacity of its cluster. The claim's own
 // condition is the only source of this information.
 func isWaitingForCapacity(claim *v1alpha1.MachineClaim) bool {
-	return isNoCapacity(getPlacementProblem(claim))
+	return v1alpha1.IsNoCapacity(getPlacementProblem(claim))
 }
 
 // isWaitingForNamesake reports whether a claim waits for the end of the machine of an earlier claim of its name.
@@ -274,15 +274,7 @@ func isActivatedWithoutCapacity(claim *v1alpha1.MachineClaim) bool {
 
 	provisioned := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionProvisioned)
 
-	return provisioned != nil && provisioned.Status == metav1.ConditionFalse && isNoCapacity(provisioned.Reason)
-}
-
-// isNoCapacity reports whether a condition's reason means that a claim waits for capacity: its
-// nodes are full, or excluded after failures, or another VM has the device of the machine.
-func isNoCapacity(reason string) bool {
-	reason = v1alpha1.CurrentReason(reason)
-
-	return reason == "NoCapacity" || reason == "NodeExcluded" || reason == "DeviceInUse"
+	return provisioned != nil && provisioned.Status == metav1.ConditionFalse && v1alpha1.IsNoCapacity(provisioned.Reason)
 }
 
 const (

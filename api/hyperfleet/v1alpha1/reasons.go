@@ -62,3 +62,14 @@ var formerReasons = sync.OnceValue(FormerReasons)
 
 // CurrentReason returns the current name of a reason.
 func CurrentReason(reason string) string { return cmp.Or(formerReasons()[reason], reason) }
+
+// IsNoCapacity reports whether a condition's reason means that a claim waits for capacity: its nodes are full, or excluded
+// after failures, or another VM has the device of the machine. A pool may replace such a claim.
+func IsNoCapacity(reason string) bool {
+	switch CurrentReason(reason) {
+	case "NoCapacity", "NodeExcluded", "DeviceInUse":
+		return true
+	default:
+		return false
+	}
+}
