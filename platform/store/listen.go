@@ -27,16 +27,11 @@ const (
 
 // listen wakes waiters at each change until ctx ends. While it has no connection, waiters only
 // poll.
-func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
+func (s *Store) listen(ctx context.Context) {
 	defer close(s.listenerDone)
 
-	// The connection waits without a timeout, and its queries are not counted.
-	delete(config.RuntimeParams, "statement_timeout")
-	delete(config.RuntimeParams, "idle_in_transaction_session_timeout")
-	config.Tracer = nil
-
 	for ctx.Err() == nil {
-		err := s.listenOnce(ctx, config)
+		err := s.listenOnce(ctx)
 		if ctx.Err() != nil {
 			return
 		}
@@ -52,8 +47,13 @@ func (s *Store) listen(ctx context.Context, config *pgx.ConnConfig) {
 // listenOnce wakes the waiters at each notification of another replica, until the connection fails or ctx
 // ends. After listenIdleTimeout without a notification, it checks
 // that the server can still write, because nobody writes to another one.
-func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
-	conn, err := s.startListening(ctx, config)
+func (s *Store) listenOnce(parent context.Context) error {
+	ctx, stop := context.WithCancel(parent)
+	defer stop()
+
+	s.stopListening.Store(&stop)
+
+	conn, err := s.startListening(ctx)
 	if err != nil {
 		return err
 	}
@@ -87,13 +87,23 @@ func (s *Store) listenOnce(ctx context.Context, config *pgx.ConnConfig) error {
 	}
 }
 
-func (s *Store) startListening(parent context.Context, config *pgx.ConnConfig) (*pgx.Conn, error) {
+// endListening ends the connection that listens, so that the next one goes to the current server.
+func (s *Store) endListening() {
+	if stop := s.stopListening.Load(); stop != nil {
+		(*stop)()
+	}
+}
+
+func (s *Store) startListening(parent context.Context) (*pgx.Conn, error) {
 	ctx, cancel := context.WithTimeout(parent, s.options.Timeout)
 	defer cancel()
 
-	if err := s.options.refresh(config); err != nil {
-		return nil, err
-	}
+	config := s.readConfig()
+
+	// The connection waits without a timeout, and its queries are not counted.
+	delete(config.RuntimeParams, "statement_timeout")
+	delete(config.RuntimeParams, "idle_in_transaction_session_timeout")
+	config.Tracer = nil
 
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {

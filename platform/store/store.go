@@ -11,8 +11,10 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -41,7 +43,8 @@ type Options struct {
 	// URL is the URL of the database with its password. Required.
 	URL string
 	// ReadURL returns the current URL. It is called before each new connection, so that the password,
-	// the CA and the server can change without a restart. Default: URL.
+	// the CA and the server can change without a restart. While it fails, or returns an invalid URL, the
+	// last valid one is used. Default: URL.
 	ReadURL func() (string, error)
 	// MaxConns is the maximum number of connections of this process, without the one that listens
 	// for changes. Default: two for each processor and one more, but at least 4.
@@ -75,9 +78,15 @@ type Store struct {
 	options Options
 	pool    *pgxpool.Pool
 	queries *db.Queries
+	// lastConfig is the configuration of the last valid URL.
+	lastConfig atomic.Pointer[pgx.ConnConfig]
+	// leaveServer closes the connections to the server of the last URL. It is nil until the pool exists.
+	leaveServer atomic.Pointer[func()]
 	// id distinguishes this store's notifications from those of other replicas.
 	id    string
 	waker *waker
+	// stopListening ends the connection that listens for changes.
+	stopListening atomic.Pointer[context.CancelFunc]
 	// listenerDone is closed when waiters are no longer woken.
 	listenerDone chan struct{}
 	// pendingAnnouncement holds one value if other replicas have to be notified.
@@ -109,8 +118,10 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		pendingAnnouncement: make(chan struct{}, 1),
 	}
 
+	s.lastConfig.Store(config.ConnConfig.Copy())
+
 	config.AfterConnect = s.checkServer
-	config.BeforeConnect = func(_ context.Context, conn *pgx.ConnConfig) error { return options.refresh(conn) }
+	config.BeforeConnect = s.refresh
 
 	s.pool, err = pgxpool.NewWithConfig(ctx, config)
 	if err != nil {
@@ -121,6 +132,12 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 
 	s.queries = db.New(s.pool)
 
+	leave := func() {
+		s.pool.Reset()
+		s.endListening()
+	}
+	s.leaveServer.Store(&leave)
+
 	if err := s.openIncarnation(ctx); err != nil {
 		stop()
 		s.pool.Close()
@@ -128,37 +145,50 @@ func Open(ctx context.Context, options Options) (*Store, error) {
 		return nil, err
 	}
 
-	s.background.Go(func() { s.listen(backgroundCtx, config.ConnConfig.Copy()) })
+	s.background.Go(func() { s.listen(backgroundCtx) })
 	s.background.Go(func() { s.runAnnouncer(backgroundCtx) })
 	s.background.Go(func() { s.runPruner(backgroundCtx) })
 
 	return s, nil
 }
 
-// refresh replaces the server, the user and the credentials of a configuration with those of the current URL. It does
-// nothing if the URL cannot be read, because the earlier one may still be valid.
-func (o *Options) refresh(config *pgx.ConnConfig) error {
-	if o.ReadURL == nil {
-		return nil
-	}
-
-	url, err := o.ReadURL()
-	if err != nil {
-		o.Log.Warn("could not read the URL of the database again", "error", err)
-
-		return nil
-	}
-
-	current, err := parseURL(url)
-	if err != nil {
-		return err
-	}
-
-	config.Host, config.Port, config.Database = current.Host, current.Port, current.Database
-	config.User, config.Password = current.User, current.Password
-	config.TLSConfig, config.Fallbacks = current.TLSConfig, current.Fallbacks
+// refresh replaces the configuration of a new connection of the pool with that of the current URL.
+func (s *Store) refresh(_ context.Context, config *pgx.ConnConfig) error {
+	timeout := config.ConnectTimeout // the pool limits the time if the URL does not
+	*config = *s.readConfig()
+	config.ConnectTimeout = cmp.Or(config.ConnectTimeout, timeout)
 
 	return nil
+}
+
+// readConfig returns a configuration with the current URL, or with the last valid one. If the URL has another server or
+// database, readConfig also ends the connections to the last one, because nothing may be written to both.
+func (s *Store) readConfig() *pgx.ConnConfig {
+	if s.options.ReadURL != nil {
+		options, err := s.options, error(nil)
+		if options.URL, err = s.options.ReadURL(); err == nil {
+			var current *pgxpool.Config
+			if current, err = poolConfig(options); err == nil {
+				last := s.lastConfig.Swap(current.ConnConfig)
+				if leave := s.leaveServer.Load(); leave != nil && !isSameDatabase(last, current.ConnConfig) {
+					(*leave)()
+				}
+			}
+		}
+
+		if err != nil {
+			s.options.Log.Warn("could not read the URL of the database again: use the last one", "error", err)
+		}
+	}
+
+	return s.lastConfig.Load().Copy()
+}
+
+func isSameDatabase(a, b *pgx.ConnConfig) bool {
+	isSameServer := func(a, b *pgconn.FallbackConfig) bool { return a.Host == b.Host && a.Port == b.Port }
+
+	return a.Host == b.Host && a.Port == b.Port && a.Database == b.Database &&
+		slices.EqualFunc(a.Fallbacks, b.Fallbacks, isSameServer)
 }
 
 // Close stops requests that wait for changes, waits for running transactions, and closes the
@@ -189,26 +219,15 @@ func (s *Store) Ping(parent context.Context) error {
 	return nil
 }
 
-// errURL does not contain the library's error, which hides the password only if it can find it. This is not the case if
-// the text is not a URL.
-var errURL = errors.New("open database: the URL is invalid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
-	"and percent-encode special characters in the password")
-
-func parseURL(url string) (*pgx.ConnConfig, error) {
-	config, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, errURL
-	}
-
-	return config, nil
-}
-
 // poolConfig returns the configuration of the connections. It returns an error without the URL's text,
 // because the URL may contain a password.
 func poolConfig(options Options) (*pgxpool.Config, error) {
 	config, err := pgxpool.ParseConfig(options.URL)
 	if err != nil {
-		return nil, errURL
+		// The library's error hides the password only if it can find it, which is not the case if the
+		// text is not a URL.
+		return nil, errors.New("open database: the URL is invalid: write postgres://USER:PASSWORD@HOST:PORT/DATABASE, " +
+			"percent-encode special characters in the password, and check that the files that it names, such as sslrootcert, are valid")
 	}
 
 	config.MaxConns = options.MaxConns
