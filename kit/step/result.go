@@ -105,7 +105,7 @@ func (r Result) WithRetryAfter(delay time.Duration) Result {
 }
 
 // FromError converts an error into the result for its class: Fail for Transient, Stall for Permanent
-// and Configuration, and Wait for Resource, with the given time. The wait for a ResourceQuota is not longer than that of
+// and Configuration, and Wait for Resource, with the given time. If a ResourceQuota is used up, the step waits as after
 // Fail.
 func FromError(err error, wait time.Duration) Result {
 	class := errclass.ClassOf(err)
@@ -115,7 +115,7 @@ func FromError(err error, wait time.Duration) Result {
 	case errclass.Permanent, errclass.Configuration:
 		result.outcome = outcomeStall
 	case errclass.Resource:
-		result.outcome, result.requeueAfter = outcomeWait, ChooseSooner(result.requeueAfter, wait)
+		result.outcome, result.requeueAfter = outcomeWait, ChooseSooner(wait, result.requeueAfter)
 	case errclass.Transient:
 	}
 

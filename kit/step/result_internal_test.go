@@ -11,6 +11,8 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 )
 
 // TestQuotaIsNoFailure checks that a step whose object a ResourceQuota rejects waits, and is retried after a time that
@@ -32,6 +34,13 @@ func TestQuotaIsNoFailure(t *testing.T) {
 		result := tc.result
 		if result.IsFailed() || result.IsStalled() || result.RequeueAfter() != tc.want || result.Reason() != "QuotaExceeded" {
 			t.Errorf("%s: result %v, requeue after %v, want %v", name, result, result.RequeueAfter(), tc.want)
+		}
+	}
+
+	for wait, want := range map[time.Duration]time.Duration{0: quotaRetry, time.Second: time.Second, time.Hour: quotaRetry} {
+		result := FromError(errclass.Wrap(errclass.Resource, "CreationFailed", quota), wait)
+		if result.IsFailed() || result.IsStalled() || result.RequeueAfter() != want {
+			t.Errorf("result %v, requeue after %v, want %v", result, result.RequeueAfter(), want)
 		}
 	}
 }
