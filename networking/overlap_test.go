@@ -67,9 +67,7 @@ func (w *fixture) waitForTemplateCondition(template *hfv1.HypervisorMachineTempl
 	current := ""
 
 	w.waitUntil(want+" of "+template.Name, func() bool {
-		w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(template), template))
-
-		c := meta.FindStatusCondition(template.Status.Conditions, hfv1.ConditionAddressPoolReady)
+		c := w.addressPoolReady(template)
 		if c == nil || c.ObservedGeneration != template.Generation {
 			return false
 		}
@@ -80,6 +78,44 @@ func (w *fixture) waitForTemplateCondition(template *hfv1.HypervisorMachineTempl
 	})
 
 	return current
+}
+
+// A status that another program restores after the template exists gets the conditions of this cluster again, and
+// loses those of a pool that the template does not have.
+func TestStatusOfTemplateIsRestored(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	cluster := w.createCluster("restored", nil)
+	pooled := w.createTemplate("pooled", cluster, "", "10.0.9.10-10.0.9.11")
+	valid := w.waitForTemplateCondition(pooled, "True Ready")
+
+	plain := w.createTemplate("plain", cluster, "", "10.0.9.20-10.0.9.21")
+	w.waitForTemplateCondition(plain, "True Ready")
+
+	plain.Spec.Network = nil
+	w.must(env.Client.Update(t.Context(), plain))
+	w.waitUntil("the pool is removed", func() bool { return w.addressPoolReady(plain) == nil })
+
+	for _, template := range []*hfv1.HypervisorMachineTemplate{pooled, plain} {
+		w.addressPoolReady(template)
+		meta.SetStatusCondition(&template.Status.Conditions, metav1.Condition{
+			Type: hfv1.ConditionAddressPoolReady, Status: metav1.ConditionFalse, Reason: "PoolsOverlap", Message: "of another time",
+			ObservedGeneration: template.Generation,
+		})
+		w.must(env.Client.Status().Update(t.Context(), template))
+	}
+
+	w.waitForTemplateCondition(pooled, valid)
+	w.waitUntil("the condition is removed", func() bool { return w.addressPoolReady(plain) == nil })
+}
+
+// addressPoolReady reads a template again, and returns its condition AddressPoolReady.
+func (w *fixture) addressPoolReady(template *hfv1.HypervisorMachineTemplate) *metav1.Condition {
+	w.t.Helper()
+	w.must(env.Client.Get(w.t.Context(), client.ObjectKeyFromObject(template), template))
+
+	return meta.FindStatusCondition(template.Status.Conditions, hfv1.ConditionAddressPoolReady)
 }
 
 // A KubeVirt template and a KubevirtNodePool on one network cannot have the same addresses, and the

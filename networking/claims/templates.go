@@ -73,7 +73,7 @@ func (t *TemplateReconciler) SetupWithManager(mgr ctrl.Manager) error {
 
 	err := ctrl.NewControllerManagedBy(mgr).
 		Named("addresspool").
-		For(&v1alpha1.HypervisorMachineTemplate{}, changed).
+		For(&v1alpha1.HypervisorMachineTemplate{}). // also after changes of the status, because a backup may be restored into it
 		Watches(&v1alpha1.HypervisorCluster{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForCluster), changed).
 		Watches(&v1alpha1.RunnerPool{}, handler.EnqueueRequestsFromMapFunc(t.enqueueForRunnerPool), changed).
 		WatchesRawSource(t.Addresses.RebuildSource(t.Clock)).
