@@ -164,24 +164,39 @@ func (s *Store) refresh(_ context.Context, config *pgx.ConnConfig) error {
 // readConfig returns a configuration with the current URL, or with the last valid one. If the URL has another server or
 // database, readConfig also ends the connections to the last one, because nothing may be written to both.
 func (s *Store) readConfig() *pgx.ConnConfig {
-	if s.options.ReadURL != nil {
-		options, err := s.options, error(nil)
-		if options.URL, err = s.options.ReadURL(); err == nil {
-			var current *pgxpool.Config
-			if current, err = poolConfig(options); err == nil {
-				last := s.lastConfig.Swap(current.ConnConfig)
-				if leave := s.leaveServer.Load(); leave != nil && !isSameDatabase(last, current.ConnConfig) {
-					(*leave)()
-				}
-			}
-		}
-
-		if err != nil {
-			s.options.Log.Warn("could not read the URL of the database again: use the last one", "error", err)
-		}
+	if s.options.ReadURL == nil {
+		return s.lastConfig.Load().Copy()
 	}
 
-	return s.lastConfig.Load().Copy()
+	current, err := s.parseCurrentURL()
+	if err != nil {
+		s.options.Log.Warn("could not read the URL of the database again: use the last one", "error", err)
+
+		return s.lastConfig.Load().Copy()
+	}
+
+	last := s.lastConfig.Swap(current)
+	if leave := s.leaveServer.Load(); leave != nil && !isSameDatabase(last, current) {
+		(*leave)()
+	}
+
+	return current.Copy()
+}
+
+func (s *Store) parseCurrentURL() (*pgx.ConnConfig, error) {
+	options := s.options
+
+	var err error
+	if options.URL, err = options.ReadURL(); err != nil {
+		return nil, err
+	}
+
+	config, err := poolConfig(options)
+	if err != nil {
+		return nil, err
+	}
+
+	return config.ConnConfig, nil
 }
 
 func isSameDatabase(a, b *pgx.ConnConfig) bool {
