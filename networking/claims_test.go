@@ -261,6 +261,20 @@ func TestDeletedClaimReleasesAddress(t *testing.T) {
 	}
 }
 
+// The area allocates addresses to claims, with the permissions of its account.
+func TestAreaAllocatesAddresses(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	w.createTemplate("small", w.createCluster("c", nil), "", "10.0.0.10-10.0.0.11")
+
+	claim := newMachineClaim(w.namespace, "a", "small")
+	env.Create(t, claim)
+	w.waitUntil("the claim has an address", func() bool {
+		return meta.IsStatusConditionTrue(getClaim(t, claim).Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	})
+}
+
 // If a template loses its pool, only machines that have not started lose their addresses. A machine that
 // runs without an address gets none.
 func TestTemplateWithoutPool(t *testing.T) {

@@ -5,6 +5,7 @@ package access_test
 
 import (
 	"os"
+	"regexp"
 	"slices"
 	"testing"
 
@@ -19,6 +20,25 @@ import (
 // usesFile has the permissions that accounts use, by the test program that uses them. Each of these programs fails
 // if it does not use one of its rows, or uses a permission in no row (kube.WithUses).
 const usesFile = "testdata/uses.yaml"
+
+// TestUsesAreComparedInMakeTest checks that the programs compare their uses in `make test`, which leaves tests out.
+func TestUsesAreComparedInMakeTest(t *testing.T) {
+	t.Parallel()
+
+	makefile, err := os.ReadFile("../../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	skip := regexp.MustCompile(`(?m)^SKIP := (.+)$`).FindSubmatch(makefile)
+	if len(skip) < 2 || !kube.SkipsOnlyE2E(string(skip[1])+"|^checkout 0123$") {
+		t.Errorf("the tests that make test skips (%q) are not those that test/kube/uses.go expects", skip)
+	}
+
+	if kube.SkipsOnlyE2E("TestClaim") {
+		t.Error("a run without TestClaim is taken for a full one")
+	}
+}
 
 // readGranted returns the permissions of an area's account, except those for Secrets in namespaces that users
 // choose.

@@ -306,8 +306,13 @@ func isFullRun() bool {
 
 	skip := flag.Lookup("test.skip")
 
-	return skip == nil || !slices.ContainsFunc(strings.Split(skip.Value.String(), "|"), func(part string) bool {
+	return skip == nil || SkipsOnlyE2E(skip.Value.String())
+}
+
+// SkipsOnlyE2E returns whether a pattern of the flag -skip excludes only the tests that `make test` leaves to `make e2e`.
+func SkipsOnlyE2E(pattern string) bool {
+	return !slices.ContainsFunc(strings.Split(pattern, "|"), func(part string) bool {
 		// hack/testrun passes the checkout as a pattern that matches no test.
-		return part != "" && part != "SPIRE" && part != "Upstream" && !strings.HasPrefix(part, "^checkout ")
+		return part != "" && part != "SPIRE" && part != `Upstream\b` && !strings.HasPrefix(part, "^checkout ")
 	})
 }
