@@ -5,6 +5,7 @@ package runners_test
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
 	"github.com/hyperfleet/hyperfleet/runners/machinetemplate"
+	"github.com/hyperfleet/hyperfleet/runners/vmspec"
 	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/workload"
 	"github.com/hyperfleet/hyperfleet/workload/github"
@@ -287,6 +289,58 @@ func TestOperatingSystemOfTemplate(t *testing.T) {
 
 			if template := w.reconcileUntilStable(); !step.IsReady(template) || template.IsWindows() != tc.isWindows {
 				t.Errorf("Windows: %t, %+v", template.IsWindows(), template.Status.Conditions)
+			}
+		})
+	}
+}
+
+// Settings that machines with Windows do not have are refused before the first machine is created, also if only the
+// hypervisor records the operating system. A record that was corrected takes effect.
+func TestSettingsWithoutWindows(t *testing.T) {
+	t.Parallel()
+
+	static := &v1alpha1.MachineNetwork{
+		Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{IPAddress: "192.0.2.9", Netmask: "24", Gateway: "192.0.2.1"},
+	}
+	pool := &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeStatic, Static: &v1alpha1.StaticNetwork{Pool: &v1alpha1.AddressPool{
+		Addresses: []v1alpha1.AddressRange{"192.0.2.8/29"}, Gateway: []v1alpha1.IPAddress{"192.0.2.1"},
+	}}}
+
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.HypervisorMachineTemplateSpec)
+		reason string
+	}{
+		"a static address":      {func(spec *v1alpha1.HypervisorMachineTemplateSpec) { spec.Network = static }, "NetworkUnsupported"},
+		"an address of a pool":  {func(spec *v1alpha1.HypervisorMachineTemplateSpec) { spec.Network = pool }, "NetworkUnsupported"},
+		"a delivery by the ISO": {func(spec *v1alpha1.HypervisorMachineTemplateSpec) { spec.Bootstrap.Delivery = v1alpha1.DeliveryISO }, "BootstrapDeliveryUnsupported"},
+		"network data of the template": {func(spec *v1alpha1.HypervisorMachineTemplateSpec) {
+			spec.Network, spec.CloudInit = static, &v1alpha1.CloudInit{NetworkData: "version: 2\nethernets:\n  eth0: {dhcp4: true}\n"}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newTemplateFixture(t, tc.change)
+			w.reconciler.Settings.BootstrapServices = map[string]vmspec.Program{"x64": {Content: strings.NewReader("p"), Size: 1, SHA256: "148de9c5a7a44d19e56cd9ae1a554bf67847afb0c58f6e12fa29ac7ddfca9940"}}
+			w.fakeHypervisor.templates[0].OS = v1alpha1.OSWindows
+
+			createSecrets(w, w.namespace)
+			w.createCluster(nil)
+
+			if tc.reason == "" {
+				if template := w.reconcileUntilStable(); !step.IsReady(template) {
+					t.Errorf("%+v", template.Status.Conditions)
+				}
+
+				return
+			}
+
+			w.requireCondition("Resolved", tc.reason, "Windows")
+
+			w.fakeHypervisor.templates[0].OS = v1alpha1.OSLinux
+
+			if template := w.reconcileUntilStable(); template.IsWindows() || !meta.IsStatusConditionTrue(template.Status.Conditions, "Resolved") {
+				t.Errorf("after the hypervisor's record was corrected: %+v", template.Status)
 			}
 		})
 	}

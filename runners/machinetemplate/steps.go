@@ -30,9 +30,13 @@ import (
 const retryAfter = 10 * time.Second
 
 // renderCloudInit checks the cloud-init texts of the template: it renders them for a sample claim and discards
-// the result. A mistake is therefore reported before the first machine is created.
+// the result. A mistake is therefore reported before the first machine is created. resolveTemplate checks what depends on
+// the operating system that the hypervisor records: the one in the status may have been corrected.
 func renderCloudInit(_ context.Context, s *scope) step.Result {
-	if err := vmspec.DryRender(s.template, s.Settings); err != nil {
+	declared := *s.template
+	declared.Status.OS = ""
+
+	if err := vmspec.DryRender(&declared, s.Settings); err != nil {
 		return step.Stall(errclass.ReasonOf(err, "CloudInitInvalid"), err.Error())
 	}
 
@@ -114,6 +118,10 @@ func resolveTemplate(ctx context.Context, s *scope) step.Result {
 
 	if result := checkOS(s.template, templates); !result.IsDone() {
 		return result
+	}
+
+	if err := vmspec.CheckOS(s.template); err != nil {
+		return connect.NewErrorResult(err, retryAfter, "TemplateInvalid")
 	}
 
 	previous := s.template.SelectedSource()

@@ -26,6 +26,10 @@ func DryRender(template *v1alpha1.HypervisorMachineTemplate, settings Settings) 
 		return err
 	}
 
+	if err := CheckOS(template); err != nil {
+		return err
+	}
+
 	if err := checkAttestation(template, settings); err != nil {
 		return err
 	}

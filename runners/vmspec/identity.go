@@ -139,15 +139,10 @@ func newSecrets(in Input) *guest.Secrets {
 }
 
 // checkAttestation returns an error if the template uses attestation and the operator's configuration does
-// not support it, or if the machines have Windows.
+// not support it.
 func checkAttestation(template *v1alpha1.HypervisorMachineTemplate, settings Settings) error {
 	if template.Spec.Attestation == nil {
 		return nil
-	}
-
-	if template.IsWindows() {
-		return errclass.New(errclass.Configuration, ReasonAttestationUnavailable,
-			"use template %s: machines with Windows cannot attest: remove spec.attestation", template.Name)
 	}
 
 	if settings.TrustDomain != "" {

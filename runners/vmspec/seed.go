@@ -132,12 +132,10 @@ type Input struct {
 // With attestation it also holds the data with which the machine attests.
 func RenderSeed(in Input) (hypervisor.Seed, error) {
 	deliveryMethod := in.Template.Spec.Bootstrap.Delivery
-	isDelivered := deliveryMethod == v1alpha1.DeliveryISO || deliveryMethod == v1alpha1.DeliveryDownload
+	isDelivered := isServiceDelivered(in.Template)
 
 	if in.Template.IsWindows() && isDelivered {
-		return hypervisor.Seed{}, errclass.New(errclass.Configuration, "BootstrapDeliveryUnsupported",
-			"render cloud-init ISO of template %s: bootstrap.delivery %s is not supported for Windows: set it to image, "+
-				"and install bootstrap-service.exe in the template", in.Template.Name, deliveryMethod)
+		return hypervisor.Seed{}, newDeliveryError(in.Template)
 	}
 
 	program, ok := in.Settings.BootstrapServices[architecture(in.Runner)]
