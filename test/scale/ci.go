@@ -17,7 +17,10 @@ import (
 	"testing"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/hyperfleet/hyperfleet/api/guest"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -53,15 +56,14 @@ type job struct {
 	id                         int
 	label, runner              string
 	queuedAt, startedAt, ended time.Time
-	runs                       int
 }
 
 var _ workload.Platform = (*platform)(nil)
 
 // Open returns the provider. Its credential is the name of the runner.
-func (p *platform) Open(workload.Config) (workload.Provider, error) { return provider{}, nil }
+func (p *platform) Open(workload.Config) (workload.Provider, error) { return provider{p}, nil }
 
-type provider struct{}
+type provider struct{ platform *platform }
 
 func (provider) Validate(context.Context) error { return nil }
 
@@ -79,9 +81,34 @@ func (provider) ListRunners(context.Context, string) ([]workload.Runner, error) 
 
 func (provider) Deregister(context.Context, string) error { return nil }
 
-func (provider) GetJob(_ context.Context, _, id string) (workload.Job, error) {
-	return workload.Job{}, &workload.Error{Kind: workload.NotFound, Reason: "NotFound", Message: "there is no job " + id}
+// GetJob returns a job that has waited or run for so long that the operator requests its state.
+func (p provider) GetJob(_ context.Context, _, id string) (workload.Job, error) {
+	p.platform.mu.Lock()
+	defer p.platform.mu.Unlock()
+
+	index := slices.IndexFunc(p.platform.jobs, func(each *job) bool { return strconv.Itoa(each.id) == id })
+	if index < 0 {
+		return workload.Job{}, &workload.Error{Kind: workload.NotFound, Reason: "NotFound", Message: "there is no job " + id}
+	}
+
+	found := p.platform.jobs[index]
+	out := workload.Job{
+		Platform: v1alpha1.WorkloadGitHubActions, ID: id, Repository: owner + "/" + found.label, RunnerName: found.runner,
+		Labels: []string{"self-hosted", found.label}, State: v1alpha1.JobQueued, QueuedAt: toTime(found.queuedAt),
+	}
+
+	if !found.startedAt.IsZero() {
+		out.State, out.StartedAt = v1alpha1.JobRunning, toTime(found.startedAt)
+	}
+
+	if !found.ended.IsZero() {
+		out.State, out.Conclusion, out.CompletedAt = v1alpha1.JobCompleted, "success", toTime(found.ended)
+	}
+
+	return out, nil
 }
+
+func toTime(at time.Time) *metav1.Time { return &metav1.Time{Time: at} }
 
 // queue queues a job for the pool with a label.
 func (p *platform) queue(label string) {
@@ -106,7 +133,6 @@ func (p *platform) take(runner, label string) *job {
 	out := p.queued[label][0]
 	p.queued[label] = p.queued[label][1:]
 	out.runner, out.startedAt = runner, time.Now()
-	out.runs++
 
 	return out
 }

@@ -200,6 +200,13 @@ func (c *cloud) Delete(_ context.Context, ref hypervisor.MachineRef) error {
 	return nil
 }
 
+func (c *cloud) countStarts() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	return c.starts
+}
+
 // Capacity returns the resources of the node.
 func (c *cloud) Capacity(context.Context) (hypervisor.Capacity, error) {
 	c.mu.Lock()

@@ -64,7 +64,8 @@ type Load struct {
 
 // Result is what the simulation has found.
 type Result struct {
-	Jobs, Completed, RunTwice, Left, Refused int
+	// Machines is the number of machines that were started.
+	Jobs, Completed, Machines, Left, Refused int
 	// Delay is the time from the queueing of a job until it runs, without the clone and the boot of its machine.
 	Delay [2]time.Duration
 	// Leader is the share of one processor that the operator has used, and API that of all processors of the API server,
@@ -373,6 +374,7 @@ func (s *simulation) run() Result {
 
 	out := s.platform.summarize()
 	out.Left, out.Leader, out.JobBytes = s.countLeft(), share, s.api.averageSize("runnerjobs")
+	out.Machines = s.cloud.countStarts()
 	out.API = float64(writes) * writeTime.Seconds() / (loaded.Seconds() * apiCores)
 	out.PerJob = time.Duration((s.leader.busy.Load() - busy) / int64(count))
 	out.Kinds = map[string]float64{}
@@ -447,10 +449,6 @@ func (p *platform) summarize() Result {
 		if !each.ended.IsZero() {
 			out.Completed++
 			delays = append(delays, each.startedAt.Sub(each.queuedAt)-cloneTime-bootTime)
-		}
-
-		if each.runs > 1 {
-			out.RunTwice++
 		}
 	}
 
