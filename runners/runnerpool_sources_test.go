@@ -91,8 +91,18 @@ func TestPackedMachinesUseNextCluster(t *testing.T) {
 	w.reconcileAfter(time.Second)
 	w.requireTemplateCounts(map[string]int{"one": 2, "two": 2})
 
-	// Later the pool uses the first template again.
+	// Later the pool uses the first template again: one claim tries it, and the other one follows.
 	w.reconcileAfter(2 * time.Minute)
+	w.finishDeletions()
+	w.requireTemplateCounts(map[string]int{"one": 3, "two": 1})
+
+	for _, claim := range w.listClaims() {
+		if claim.Status.VMRef == nil && claim.Spec.TemplateRef.Name == "one" {
+			w.setClaimStatus(&claim, setPrepared)
+		}
+	}
+
+	w.reconcileAfter(time.Second)
 	w.finishDeletions()
 	w.requireTemplateCounts(map[string]int{"one": 4})
 

@@ -409,3 +409,45 @@ func TestStartWithoutWebhookDelaysJobForLimitedTime(t *testing.T) {
 	w.reconcileAfter(after)
 	w.requireClaims(2, 0)
 }
+
+// TestOneMachineTriesFullTemplate has three jobs for which both templates are full. Once a minute one of their claims may find
+// out whether the other template has capacity again. The others follow one by one if it has, and otherwise stay.
+func TestOneMachineTriesFullTemplate(t *testing.T) {
+	t.Parallel()
+
+	w := newTwoTemplates(t, nil)
+	w.queueJobs(3)
+	w.reconcileAfter(0)
+	w.requireTemplateCounts(map[string]int{"one": 3})
+
+	setStatus := func(template string, change func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime)) {
+		for _, claim := range w.listClaims() {
+			if claim.Spec.TemplateRef.Name == template && claim.Status.VMRef == nil {
+				w.setClaimStatus(&claim, change)
+			}
+		}
+	}
+	reconcile := func(after time.Duration, want map[string]int) {
+		t.Helper()
+		w.reconcileAfter(after)
+		w.finishDeletions()
+		w.reconcileAfter(time.Second)
+		w.finishDeletions()
+		w.requireTemplateCounts(want)
+	}
+	isFull := setWaiting(v1alpha1.ConditionPlaced, "NoCapacity")
+
+	setStatus("one", isFull)
+	reconcile(time.Second, map[string]int{"two": 3}) // it was never full
+	setStatus("two", isFull)
+
+	for range 3 {
+		reconcile(2*time.Minute, map[string]int{"one": 1, "two": 2})
+		setStatus("one", isFull)
+	}
+
+	setStatus("one", setPrepared)
+	reconcile(2*time.Minute, map[string]int{"one": 2, "two": 1})
+	setStatus("one", setPrepared)
+	reconcile(time.Second, map[string]int{"one": 3})
+}

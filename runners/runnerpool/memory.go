@@ -139,6 +139,8 @@ func (s *startups) median() time.Duration {
 const (
 	// fullPeriod is how long a cluster counts as full after a machine waited for capacity on it.
 	fullPeriod = time.Minute
+	// triedPeriod is how long after that only one waiting claim at a time tries whether the cluster has capacity again.
+	triedPeriod = 15 * time.Minute
 	// notReadyPeriod is how long a template is unusable until the machines that wait for it are created from other
 	// templates.
 	notReadyPeriod = time.Minute
@@ -199,19 +201,23 @@ func (r *fullClusters) record(claims []v1alpha1.MachineClaim, sources []source, 
 	}
 }
 
-// listFull returns the templates whose clusters had no capacity within fullPeriod.
-func (r *fullClusters) listFull(now time.Time) map[string]bool {
-	out := map[string]bool{}
+// listFull returns the templates whose clusters had no capacity within fullPeriod, and those whose clusters had none within
+// triedPeriod before that.
+func (r *fullClusters) listFull(now time.Time) (full, wasFull map[string]bool) {
+	full, wasFull = map[string]bool{}, map[string]bool{}
 
 	for template, timestamp := range r.templates {
-		if now.Sub(timestamp) < fullPeriod {
-			out[template] = true
-		} else {
+		switch age := now.Sub(timestamp); {
+		case age < fullPeriod:
+			full[template] = true
+		case age < fullPeriod+triedPeriod:
+			wasFull[template] = true
+		default:
 			delete(r.templates, template)
 		}
 	}
 
-	return out
+	return full, wasFull
 }
 
 // isWaitingForCapacity reports whether a claim waits for capacity of its cluster. The claim's own

@@ -39,12 +39,19 @@ type source struct {
 	// recently waited for capacity on its cluster.
 	machines int
 	full     bool
+	// wasFull is true if the source was full some time ago, so that it is not known whether it has capacity. unplaced is how
+	// many claims of the source have no machine yet, and how many may get one from it when they have been deleted.
+	wasFull  bool
+	unplaced int
 	// onlyIfRequested is true if machines are created from the template only for jobs that request its
 	// image. All other jobs use the templates of the pool itself.
 	onlyIfRequested bool
 }
 
 func (s *source) isUsable() bool { return s.unusableReason == "" }
+
+// isBeingTried reports whether it will soon be known whether a source that was full has capacity again.
+func (s *source) isBeingTried() bool { return s.wasFull && s.unplaced > 0 }
 
 const gib = 1 << 30
 

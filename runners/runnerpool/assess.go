@@ -1,0 +1,137 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"slices"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+)
+
+// assessClaims counts the machines of each source. It also marks claims as outdated if their source has
+// changed, and as stuck if they wait for what another source or node may have. notCached is the number of new
+// claims of each source that are not in the cache yet.
+func (s *scope) assessClaims(current *view, notCached map[string]int) {
+	full, wasFull := s.fullClusters.listFull(s.Clock.Now())
+
+	for i := range s.sources {
+		src := &s.sources[i]
+		src.full, src.wasFull = full[src.name], wasFull[src.name]
+		src.machines, src.unplaced = notCached[src.name], notCached[src.name]
+	}
+
+	for i := range current.claims {
+		s.countMachine(&current.claims[i], current.states[i].State)
+	}
+
+	for i := range current.claims {
+		claim, state := &current.claims[i], &current.states[i]
+
+		own := s.findSource(claim)
+		if own == nil {
+			state.Outdated = true // the pool no longer uses the template
+
+			continue
+		}
+
+		state.Outdated = own.isOutdated(claim)
+
+		// No other source has an image that a job has requested.
+		var other *source
+		if !own.onlyIfRequested && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels) {
+			other = s.findSourceWithCapacity(claim)
+		}
+
+		if state.Stuck = s.findStuckReason(claim, own, other); state.Stuck != "" && other != nil {
+			other.unplaced++
+		}
+	}
+}
+
+// countMachine counts the machine of a claim for its source. A claim without a machine that is being deleted may be replaced
+// by one of any source.
+func (s *scope) countMachine(claim *v1alpha1.MachineClaim, state demand.ClaimState) {
+	own, isDeleted := s.findSource(claim), !claim.DeletionTimestamp.IsZero()
+	isPlaced := claim.Status.VMRef != nil || isWaitingForNamesake(claim) // that may take hours
+
+	if own != nil && state != demand.ClaimFinishing {
+		own.machines++
+	}
+
+	for i := range s.sources {
+		if src := &s.sources[i]; !isPlaced && (isDeleted || src == own) {
+			src.unplaced++
+		}
+	}
+}
+
+// findSource returns the source of a claim, or nil if the pool no longer uses it.
+func (s *scope) findSource(claim *v1alpha1.MachineClaim) *source {
+	index := slices.IndexFunc(s.sources, func(src source) bool { return src.name == claim.Spec.TemplateRef.Name })
+	if index < 0 {
+		return nil
+	}
+
+	return &s.sources[index]
+}
+
+// findSourceWithCapacity returns a source, from which the pool can create a machine of the claim's size, whose cluster may
+// have capacity for it. It returns nil if there is none, and a source that another claim tries last.
+func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
+	var out *source
+
+	for i := range s.sources {
+		src := &s.sources[i]
+		if src.isUsable() && !src.full && !src.onlyIfRequested && src.canHold(claim.Spec.Size) &&
+			(out == nil || out.isBeingTried() && !src.isBeingTried()) {
+			out = src
+		}
+	}
+
+	return out
+}
+
+// findStuckReason returns why the machine of a claim is replaced by another one that may start sooner, or "". other is the
+// source of that other one, or nil.
+func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own, other *source) string {
+	switch {
+	case isWaitingForNamesake(claim): // it may run a job for hours
+		return demand.StuckNamesake
+	case isActivatedWithoutCapacity(claim): // it can start only on its node, and a new machine may fit on another one
+		return demand.DeleteNoCapacity
+	case other == nil:
+		return ""
+	case other.isBeingTried() && (isWaitingForAddress(claim) || isWaitingForCapacity(claim)):
+		return "" // all claims would be created again whenever they try a source that is still full
+	case isWaitingForAddress(claim):
+		return demand.DeleteNoAddress
+	case isWaitingForCapacity(claim):
+		return demand.DeleteNoCapacity
+	case own.isUsable() || isStarted(claim) || s.mayRunTwice(claim):
+		return ""
+	}
+
+	if remaining := own.unusableSince.Add(notReadyPeriod).Sub(s.Clock.Now()); remaining > 0 {
+		s.recheckIn = step.ChooseSooner(s.recheckIn, remaining)
+
+		return ""
+	}
+
+	return demand.DeleteNotReady
+}
+
+// mayRunTwice reports whether the job of a claim could run a second time if another machine got it. The hypervisor was
+// requested to start the claim's machine and may have done so, and the CI platform gives a job to any machine that has it.
+func (s *scope) mayRunTwice(claim *v1alpha1.MachineClaim) bool {
+	info, times := claim.Status.BootstrapInfo, claim.Status.Times
+	if info == nil || info.BoundJob == "" || times == nil || times.CloneStarted == nil {
+		return false
+	}
+
+	platform, ok := s.Platforms[claim.Spec.WorkloadConfig.Type]
+
+	return !ok || platform.Traits().NeedsMachineForJobEnd
+}
