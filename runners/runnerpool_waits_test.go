@@ -441,6 +441,10 @@ func TestOneMachineTriesFullTemplate(t *testing.T) {
 	reconcile(time.Second, map[string]int{"two": 3}) // it was never full
 	setStatus("two", isFull)
 
+	if result := w.reconcileAfter(time.Second); result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+		t.Errorf("the next reconcile is after %s, want one when the other template may be tried", result.RequeueAfter)
+	}
+
 	for range 3 {
 		reconcile(2*time.Minute, map[string]int{"one": 1, "two": 2})
 		setStatus("one", isFull)

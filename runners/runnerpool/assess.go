@@ -5,6 +5,7 @@ package runnerpool
 
 import (
 	"slices"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -19,7 +20,7 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 
 	for i := range s.sources {
 		src := &s.sources[i]
-		src.full, src.wasFull = full[src.name], wasFull[src.name]
+		src.full, src.wasFull = full[src.name] > 0, wasFull[src.name]
 		src.machines, src.unplaced = notCached[src.name], notCached[src.name]
 	}
 
@@ -42,10 +43,12 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 		// No other source has an image that a job has requested.
 		var other *source
 		if !own.onlyIfRequested && !demand.HasImage(claim.Spec.Size, s.pool.Spec.SizeLabels) {
-			other = s.findSourceWithCapacity(claim)
+			if other = s.findSourceWithCapacity(claim); other == nil && isWaiting(claim) {
+				s.recheckFull(claim, full)
+			}
 		}
 
-		if state.Stuck = s.findStuckReason(claim, own, other); state.Stuck != "" && other != nil {
+		if state.Stuck = s.findStuckReason(claim, own, other); state.Stuck != "" && claim.Status.VMRef == nil && other != nil {
 			other.unplaced++
 		}
 	}
@@ -55,14 +58,16 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 // by one of any source.
 func (s *scope) countMachine(claim *v1alpha1.MachineClaim, state demand.ClaimState) {
 	own, isDeleted := s.findSource(claim), !claim.DeletionTimestamp.IsZero()
-	isPlaced := claim.Status.VMRef != nil || isWaitingForNamesake(claim) // that may take hours
 
 	if own != nil && state != demand.ClaimFinishing {
 		own.machines++
 	}
 
+	// Failed claims and those that wait for the machine of an earlier claim may exist for hours.
+	isDecided := claim.Status.VMRef != nil || isWaitingForNamesake(claim) || state == demand.ClaimFinishing && !isDeleted
+
 	for i := range s.sources {
-		if src := &s.sources[i]; !isPlaced && (isDeleted || src == own) {
+		if src := &s.sources[i]; !isDecided && (isDeleted || src == own) {
 			src.unplaced++
 		}
 	}
@@ -94,6 +99,22 @@ func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
 	return out
 }
 
+// isWaiting reports whether a claim has no machine because its source has no capacity or no address for it.
+func isWaiting(claim *v1alpha1.MachineClaim) bool {
+	return isWaitingForCapacity(claim) || isWaitingForAddress(claim)
+}
+
+// recheckFull requeues the pool for the time at which a claim that waits may try another source. Nothing else happens then: the
+// claim waits without a change of its status. full is how much longer the sources count as full.
+func (s *scope) recheckFull(claim *v1alpha1.MachineClaim, full map[string]time.Duration) {
+	for i := range s.sources {
+		src := &s.sources[i]
+		if src.name != claim.Spec.TemplateRef.Name && src.isUsable() && !src.onlyIfRequested && src.canHold(claim.Spec.Size) {
+			s.recheckIn = step.ChooseSooner(s.recheckIn, full[src.name])
+		}
+	}
+}
+
 // findStuckReason returns why the machine of a claim is replaced by another one that may start sooner, or "". other is the
 // source of that other one, or nil.
 func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own, other *source) string {
@@ -104,7 +125,7 @@ func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own, other *source
 		return demand.DeleteNoCapacity
 	case other == nil:
 		return ""
-	case other.isBeingTried() && (isWaitingForAddress(claim) || isWaitingForCapacity(claim)):
+	case other.isBeingTried() && isWaiting(claim):
 		return "" // all claims would be created again whenever they try a source that is still full
 	case isWaitingForAddress(claim):
 		return demand.DeleteNoAddress

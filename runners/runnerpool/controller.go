@@ -136,7 +136,7 @@ type scope struct {
 	sources []source
 	// requeueAfter is the delay until the time alone changes the desired state; zero means never.
 	requeueAfter time.Duration
-	// recheckIn is the delay until a machine that waits for its template counts as stuck; zero means never.
+	// recheckIn is the delay until a machine that waits may be created from another template; zero means never.
 	recheckIn time.Duration
 }
 

@@ -201,15 +201,15 @@ func (r *fullClusters) record(claims []v1alpha1.MachineClaim, sources []source, 
 	}
 }
 
-// listFull returns the templates whose clusters had no capacity within fullPeriod, and those whose clusters had none within
-// triedPeriod before that.
-func (r *fullClusters) listFull(now time.Time) (full, wasFull map[string]bool) {
-	full, wasFull = map[string]bool{}, map[string]bool{}
+// listFull returns how much longer the templates count as full whose clusters had no capacity within fullPeriod, and the
+// templates whose clusters had none within triedPeriod before that.
+func (r *fullClusters) listFull(now time.Time) (full map[string]time.Duration, wasFull map[string]bool) {
+	full, wasFull = map[string]time.Duration{}, map[string]bool{}
 
 	for template, timestamp := range r.templates {
 		switch age := now.Sub(timestamp); {
 		case age < fullPeriod:
-			full[template] = true
+			full[template] = fullPeriod - age
 		case age < fullPeriod+triedPeriod:
 			wasFull[template] = true
 		default:
