@@ -193,5 +193,9 @@ func TestMachinesOfHAManagerAreRejected(t *testing.T) {
 	}
 
 	isRemoved.Store(true)
-	remove(t, p, sp)
+
+	// The provider sees the removal in its next list of machines.
+	timing.WaitUntil(t, "the machine is deleted", func() bool {
+		return hypervisor.Is(p.Delete(t.Context(), newRef(sp)), hypervisor.NotFound)
+	})
 }
