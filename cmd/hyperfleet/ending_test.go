@@ -105,8 +105,10 @@ func TestOperatorEnds(t *testing.T) {
 				waitUntilReady(t, process, health)
 				timing.WaitUntil(t, "the operator leads", func() bool {
 					leases := &coordinationv1.LeaseList{}
+					err := own.Client.List(t.Context(), leases, client.InNamespace(namespace))
 
-					return own.Client.List(t.Context(), leases, client.InNamespace(namespace)) == nil && len(leases.Items) > 0
+					// A renewal shows that the operator has received the response to the creation of its Lease.
+					return err == nil && len(leases.Items) > 0 && leases.Items[0].Spec.RenewTime.After(leases.Items[0].Spec.AcquireTime.Time)
 				})
 				server.Silence()
 				// Nothing shows that a call does not return. The operator renews its Lease every two seconds.
