@@ -232,9 +232,9 @@ func TestOneDeviceIdentity(t *testing.T) {
 		t.Errorf("status %+v", status)
 	}
 
-	events, code := formatEvents(w.recorder), newDevIDBearer(claim)[len("Bearer "):]
-	if strings.Count(events, devid.ReasonCertified) != 1 || strings.Count(events, devid.ReasonRefused) != 1 || strings.Contains(events, code) {
-		t.Errorf("events:\n%s", events)
+	recorded, code := formatEvents(w.recorder), newDevIDBearer(claim)[len("Bearer "):]
+	if strings.Count(recorded, devid.ReasonCertified) != 1 || strings.Count(recorded, devid.ReasonRefused) != 1 || strings.Contains(recorded, code) {
+		t.Errorf("events:\n%s", recorded)
 	}
 }
 

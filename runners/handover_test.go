@@ -180,14 +180,14 @@ func TestCredentialIsIssuedOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	events := formatEvents(w.recorder)
-	if !strings.Contains(events, handover.ReasonHandedOver) || !strings.Contains(events, handover.ReasonRefused) {
-		t.Errorf("events:\n%s", events)
+	recorded := formatEvents(w.recorder)
+	if !strings.Contains(recorded, handover.ReasonHandedOver) || !strings.Contains(recorded, handover.ReasonRefused) {
+		t.Errorf("events:\n%s", recorded)
 	}
 
 	for _, secret := range []string{given.JITConfig, strings.TrimPrefix(newClaimBearer(claim), "Bearer ")} {
-		if strings.Contains(string(kept)+events, secret) {
-			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, events)
+		if strings.Contains(string(kept)+recorded, secret) {
+			t.Errorf("a secret is in the claim or its events:\n%s\n%s", kept, recorded)
 		}
 	}
 }

@@ -170,13 +170,13 @@ func TestUnavailableStore(t *testing.T) {
 	w.keepLog(t, "linux-a", v1alpha1.BootstrapInfo{Job: "gh-7"})
 	timing.WaitUntil(t, "a write fails", func() bool { return w.countWrites(t, "failed") > 0 })
 	timing.WaitUntil(t, "an event reports the failure", func() bool {
-		var events eventsv1.EventList
-		if err := env.Client.List(t.Context(), &events, client.InNamespace(w.namespace)); err != nil {
+		var list eventsv1.EventList
+		if err := env.Client.List(t.Context(), &list, client.InNamespace(w.namespace)); err != nil {
 			t.Fatal(err)
 		}
 
-		return len(events.Items) > 0 && events.Items[0].Reason == logstore.ReasonNotStored && events.Items[0].Regarding.Name == "gh-7" &&
-			strings.Contains(events.Items[0].Note, "until a retry succeeds): write s3://"+bucket)
+		return len(list.Items) > 0 && list.Items[0].Reason == logstore.ReasonNotStored && list.Items[0].Regarding.Name == "gh-7" &&
+			strings.Contains(list.Items[0].Note, "until a retry succeeds): write s3://"+bucket)
 	})
 	stop()
 

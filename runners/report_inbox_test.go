@@ -119,10 +119,10 @@ func (o *reportFixture) sendReport(phase guest.Phase) int {
 	return o.sendReportAs(o.getClaim(), guest.Report{Phase: phase, Reason: "r"})
 }
 
-func (o *reportFixture) sendReportAs(claim *v1alpha1.MachineClaim, report guest.Report) int {
+func (o *reportFixture) sendReportAs(claim *v1alpha1.MachineClaim, sent guest.Report) int {
 	o.t.Helper()
 
-	return sendReportTo(o.t, o.handler, claim, report).Code
+	return sendReportTo(o.t, o.handler, claim, sent).Code
 }
 
 func (o *reportFixture) getClaim() *v1alpha1.MachineClaim {

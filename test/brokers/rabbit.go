@@ -66,7 +66,8 @@ func StartRabbitMQ(t testing.TB, users ...User) *Server {
 
 	for attempt := 1; ; attempt++ {
 		s := &Server{
-			program: program, dir: loopback.SocketFolder(t), amqpPort: loopback.Port(t), distPort: loopback.Port(t), epmdPort: loopback.Port(t),
+			program: program, dir: loopback.SocketFolder(t),
+			amqpPort: loopback.Port(t), distPort: loopback.Port(t), epmdPort: loopback.Port(t),
 		}
 		s.Address = loopbackAddress(s.amqpPort)
 		s.URL = "amqp://guest:guest@" + s.Address + "/"

@@ -319,7 +319,8 @@ func (r *run) removeRemoved(ctx context.Context) {
 		}
 
 		if out.Err == nil {
-			r.in.Log.InfoContext(ctx, "deleted an object whose entry the task file no longer has", "name", found.entry, "object", out.Object)
+			r.in.Log.InfoContext(ctx, "deleted an object whose entry the task file no longer has",
+				"name", found.entry, "object", out.Object)
 		}
 
 		r.result.Outcomes = append(r.result.Outcomes, out)
