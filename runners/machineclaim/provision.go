@@ -88,21 +88,19 @@ func provision(ctx context.Context, s *scope) step.Result {
 	default:
 		status.Phase = v1alpha1.MachineClaimProvisioning
 
-		return s.waitForCreation(machine)
+		return step.Wait(pollInterval, string(machine.State), machine.Message).DeferWriteFor(s.creationWriteDelay())
 	}
 }
 
-// waitForCreation waits while the machine is created. The write of this progress can be late, except if the machine had no
-// capacity before: its pool may replace such a machine, and must see that this one is started after all.
-func (s *scope) waitForCreation(machine hypervisor.Machine) step.Result {
-	wait := step.Wait(pollInterval, string(machine.State), machine.Message)
-
+// creationWriteDelay returns how late the progress of a creation may be written. A pool may replace a machine that had no
+// capacity, and must see at once that this one is started after all.
+func (s *scope) creationWriteDelay() time.Duration {
 	before := meta.FindStatusCondition(s.claim.Status.Conditions, v1alpha1.ConditionProvisioned)
 	if before != nil && v1alpha1.IsNoCapacity(before.Reason) {
-		return wait
+		return 0
 	}
 
-	return wait.DeferWriteFor(step.ProgressWriteDelay)
+	return step.ProgressWriteDelay
 }
 
 // machineHasRun reports whether the VM was started and no longer exists, although the response of the
