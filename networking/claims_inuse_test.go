@@ -4,11 +4,13 @@
 package networking_test
 
 import (
+	"context"
 	"slices"
 	"testing"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -197,5 +199,59 @@ func TestClaimHoldsNoPool(t *testing.T) {
 
 	if info := next.Status.NetworkInfo; info == nil || len(info.Addresses) != 1 {
 		t.Errorf("the next claim has %+v, and an address is free", info)
+	}
+}
+
+// interruptedClient calls interrupt before or after the first patch of a claim.
+type interruptedClient struct {
+	client.Client
+
+	name      string
+	isAfter   bool
+	interrupt func()
+}
+
+func (c *interruptedClient) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	call := c.interrupt
+	if obj.GetName() != c.name || call == nil {
+		return c.Client.Patch(ctx, obj, patch, opts...)
+	}
+
+	c.interrupt = nil
+
+	if c.isAfter {
+		defer call()
+	} else {
+		call()
+	}
+
+	return c.Client.Patch(ctx, obj, patch, opts...)
+}
+
+// A claim that is just being given an address when the machine of another claim is found with it gets another one. Its write
+// must not come after the address was taken away, because it would be in conflict until a person acts.
+func TestAddressIsTakenAwayWhileItIsWritten(t *testing.T) {
+	for name, isAfter := range map[string]bool{"before its annotation is written": false, "between its annotation and its status": true} {
+		t.Run(name, func(t *testing.T) {
+			w := newClaimFixture(t)
+			w.createSmallTemplate()
+
+			found := w.createClaim("found")
+			found.Annotations = map[string]string{v1alpha1.AnnotationAddresses: "10.0.0.10/16"}
+			w.must(env.Client.Update(t.Context(), found))
+			w.reportPlaced(found, v1alpha1.ReasonAddressesReadBack, "")
+
+			claim := w.createClaim("a")
+			w.claims.Client = &interruptedClient{Client: w.claims.Client, name: claim.Name, isAfter: isAfter, interrupt: func() {
+				w.reconcileOnce(w.claims, found)
+			}}
+
+			for range 4 { // once for the address that is taken away, once to get another one, and for its own writes
+				w.reconcileOnce(w.claims, claim)
+			}
+
+			w.requireAddresses(found, v1alpha1.ReasonAddressesReadBack, "10.0.0.10/16")
+			w.requireAddresses(claim, "Allocated", "10.0.0.11/16")
+		})
 	}
 }

@@ -253,6 +253,10 @@ func (c *ClaimReconciler) recordAddresses(
 		return claimstatus.IgnoreGone(err)
 	}
 
+	if isRevoked, err := c.removeRevoked(ctx, claim, addresses); isRevoked || err != nil {
+		return claimstatus.IgnoreGone(err) // an event for the newer object follows
+	}
+
 	event := "AddressesAllocated"
 	if reason == v1alpha1.ReasonAddressesReadBack {
 		event = reason
@@ -261,6 +265,24 @@ func (c *ClaimReconciler) recordAddresses(
 	c.Recorder.Eventf(claim, nil, corev1.EventTypeNormal, event, "Allocate", "%s on network %s", joined, network)
 
 	return nil
+}
+
+// removeRevoked removes addresses that have just been written, if they were taken away meanwhile (see revoke). Otherwise the
+// claim would be in conflict with the machine that has them until a person acts.
+func (c *ClaimReconciler) removeRevoked(
+	ctx context.Context, claim *v1alpha1.MachineClaim, addresses []netip.Prefix,
+) (isRevoked bool, err error) {
+	held := c.Addresses.AddressesOf(OwnerKey(claim))
+	if !slices.ContainsFunc(addresses, func(address netip.Prefix) bool { return !slices.Contains(held, address) }) {
+		return false, nil
+	}
+
+	var live v1alpha1.MachineClaim
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(claim), &live); err != nil || live.UID != claim.UID {
+		return true, client.IgnoreNotFound(err)
+	}
+
+	return true, c.removeAddresses(ctx, &live)
 }
 
 // handleRefusal reports an exhausted pool in the condition and an event, and requeues the claim. It returns

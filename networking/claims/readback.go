@@ -201,21 +201,35 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error
 		return false, nil
 	}
 
-	changed := holder.DeepCopy()
-	delete(changed.Annotations, v1alpha1.AnnotationAddresses)
-
-	patch := client.MergeFromWithOptions(&holder, client.MergeFromWithOptimisticLock{})
-	if err := c.Client.Patch(ctx, changed, patch); err != nil {
-		return false, fmt.Errorf("remove addresses from annotations of claim %s: %w", client.ObjectKeyFromObject(&holder), err)
-	}
-
-	if err := c.writer().Apply(ctx, changed, map[string]any{}); err != nil {
+	if err := c.removeAddresses(ctx, &holder); err != nil {
 		return false, err
 	}
 
 	c.Addresses.Release(owner)
 
-	return true, nil
+	// A reconcile of the holder may have written them once more. What it writes after the release, it removes itself.
+	if err := c.Live.Get(ctx, client.ObjectKeyFromObject(&holder), &holder); err != nil {
+		return true, client.IgnoreNotFound(err)
+	}
+
+	if len(recordedAddresses(&holder)) == 0 {
+		return true, nil
+	}
+
+	return true, c.removeAddresses(ctx, &holder)
+}
+
+// removeAddresses removes the addresses from the annotation and the status of a claim.
+func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.MachineClaim) error {
+	changed := claim.DeepCopy()
+	delete(changed.Annotations, v1alpha1.AnnotationAddresses)
+
+	patch := client.MergeFromWithOptions(claim, client.MergeFromWithOptimisticLock{})
+	if err := c.Client.Patch(ctx, changed, patch); err != nil {
+		return fmt.Errorf("remove addresses from annotations of claim %s: %w", client.ObjectKeyFromObject(claim), err)
+	}
+
+	return c.writer().Apply(ctx, changed, map[string]any{})
 }
 
 // holdUnknown makes the pool allocate no addresses while the runners area does not know the addresses of the claim's
