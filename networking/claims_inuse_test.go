@@ -231,6 +231,8 @@ func (c *interruptedClient) Patch(ctx context.Context, obj client.Object, patch 
 // A claim that is just being given an address when the machine of another claim is found with it gets another one. Its write
 // must not come after the address was taken away, because it would be in conflict until a person acts.
 func TestAddressIsTakenAwayWhileItIsWritten(t *testing.T) {
+	t.Parallel()
+
 	for name, isAfter := range map[string]bool{"before its annotation is written": false, "between its annotation and its status": true} {
 		t.Run(name, func(t *testing.T) {
 			w := newClaimFixture(t)
