@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,6 +28,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/test/kube"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -58,32 +58,11 @@ func createJob(t *testing.T, namespace, id, runner string) *v1alpha1.RunnerJob {
 	return out
 }
 
-// runnerIndexClient is a client that finds jobs by their runner, as the operator's cache does. The API server
-// has no such index.
-type runnerIndexClient struct{ client.Client }
+func newReportHandler(t testing.TB) *report.Handler {
+	t.Helper()
 
-func (c runnerIndexClient) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
-	var options client.ListOptions
-
-	options.ApplyOptions(opts)
-
-	jobs, ok := list.(*v1alpha1.RunnerJobList)
-	if !ok || options.FieldSelector == nil {
-		return c.Client.List(ctx, list, opts...)
-	}
-
-	err := c.Client.List(ctx, jobs, client.InNamespace(options.Namespace))
-	by := options.FieldSelector.Requirements()[0]
-	jobs.Items = slices.DeleteFunc(jobs.Items, func(job v1alpha1.RunnerJob) bool {
-		return by.Field != demand.IndexRunnerName || job.Spec.RunnerName != by.Value
-	})
-
-	return err
-}
-
-func newReportHandler() *report.Handler {
 	return &report.Handler{
-		Client: env.Client, Logs: &report.Logs{Client: runnerIndexClient{env.Client}}, Key: key,
+		Client: env.Client, Logs: &report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}, Key: key,
 		Clock: clocktesting.NewFakePassiveClock(time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)),
 	}
 }
@@ -92,7 +71,7 @@ func newReportHandler() *report.Handler {
 func sendReport(t *testing.T, claim *v1alpha1.MachineClaim, body any) int {
 	t.Helper()
 
-	return sendReportTo(t, newReportHandler(), claim, body).Code
+	return sendReportTo(t, newReportHandler(t), claim, body).Code
 }
 
 // sendReportTo sends a report of the claim's machine. The body is a text, or a value that is encoded as JSON.
@@ -166,7 +145,7 @@ func TestConsoleIsKeptWithItsJob(t *testing.T) {
 	namespace := env.Namespace(t)
 	ran := createJob(t, namespace, "7", "runner-7")
 	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "runner-7"})
-	keep := &report.Logs{Client: runnerIndexClient{env.Client}, Key: key}
+	keep := &report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes), Key: key}
 
 	text := "\x1b[32mGRUB\x1b[0m\r\ncloud-init: token " + vmspec.ReportToken(key, namespace, claim.Name, claim.UID) +
 		", code " + vmspec.ClaimCode(key, namespace, claim.Name, claim.UID) + "\n"
@@ -229,7 +208,7 @@ func TestLogIsKeptWithItsJob(t *testing.T) {
 				t.Errorf("labels %v, claim %s", kept.Labels, kept.Spec.Claim)
 			}
 
-			keep := &report.Logs{Client: runnerIndexClient{env.Client}}
+			keep := &report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}
 			if name, err := keep.Find(t.Context(), namespace, workload.RunnerName(claim.Name, claim.UID)); err != nil || name != kept.Name {
 				t.Errorf("Find = %q, %v", name, err)
 			}
@@ -259,7 +238,7 @@ func TestLogWaitsForItsJob(t *testing.T) {
 		t.Fatalf("log without a job: %+v", shelved)
 	}
 
-	keep := &report.Logs{Client: runnerIndexClient{env.Client}}
+	keep := &report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}
 	for runner, want := range map[string]string{workload.RunnerName(claim.Name, claim.UID): getLogName(claim), "linux-a": "", "r": ""} {
 		if name, err := keep.Find(t.Context(), namespace, runner); err != nil || name != want {
 			t.Errorf("Find(%s) = %q, %v", runner, name, err)
@@ -276,7 +255,7 @@ func TestLogOfClosedConnection(t *testing.T) {
 	hungUp, cancel := context.WithCancel(t.Context())
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		cancel()
-		newReportHandler().ServeHTTP(w, r.WithContext(hungUp))
+		newReportHandler(t).ServeHTTP(w, r.WithContext(hungUp))
 	})
 	sendReportTo(t, handler, claim, newFinishedReport("output"))
 
@@ -290,7 +269,7 @@ func TestLogIsBounded(t *testing.T) {
 
 	namespace := env.Namespace(t)
 	ran := createJob(t, namespace, "7", "r")
-	keep := &report.Logs{Client: runnerIndexClient{env.Client}}
+	keep := &report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}
 	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{Job: ran.Name})
 
 	line := strings.Repeat("€", 40) + "\n"
@@ -373,7 +352,7 @@ func TestLogPermissionsAreMinimal(t *testing.T) {
 	}
 
 	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
-	keep := &report.Logs{Client: runnerIndexClient{limited}}
+	keep := &report.Logs{Client: kube.NewIndexedClient(t, limited, demand.AddIndexes)}
 
 	for range 2 {
 		if err := keep.Keep(t.Context(), claim, "output"); err != nil {
@@ -404,7 +383,7 @@ func TestReportsAreLimited(t *testing.T) {
 	createJob(t, namespace, "7", "r")
 	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r"})
 
-	handler := newReportHandler()
+	handler := newReportHandler(t)
 	codes := map[int]int{}
 
 	for i := range 133 {
@@ -433,7 +412,7 @@ func createLogWithoutJob(t *testing.T, namespace, pool string, number int) *v1al
 	claim.UID = types.UID(fmt.Sprintf("%08d-%s", number, pool))
 	claim.Spec.TemplateRef.Name = pool
 
-	if err := (&report.Logs{Client: runnerIndexClient{env.Client}}).Keep(t.Context(), claim, "no luck"); err != nil {
+	if err := (&report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}).Keep(t.Context(), claim, "no luck"); err != nil {
 		t.Fatal(err)
 	}
 
@@ -468,7 +447,7 @@ func TestLogsWithoutJobAreLimited(t *testing.T) {
 	createJob(t, namespace, "8", runner(claims[1]))
 
 	alive := createReportingClaim(t, namespace, "linux-z", v1alpha1.BootstrapInfo{})
-	if err := (&report.Logs{Client: runnerIndexClient{env.Client}}).Keep(t.Context(), alive, "not gone"); err != nil {
+	if err := (&report.Logs{Client: kube.NewIndexedClient(t, env.Client, demand.AddIndexes)}).Keep(t.Context(), alive, "not gone"); err != nil {
 		t.Fatal(err)
 	}
 

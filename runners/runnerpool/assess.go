@@ -90,13 +90,17 @@ func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
 
 	for i := range s.sources {
 		src := &s.sources[i]
-		if src.isUsable() && !src.full && !src.onlyIfRequested && src.canHold(claim.Spec.Size) &&
-			(out == nil || out.isBeingTried() && !src.isBeingTried()) {
+		if !src.full && src.mayReplace(claim) && (out == nil || out.isBeingTried() && !src.isBeingTried()) {
 			out = src
 		}
 	}
 
 	return out
+}
+
+// mayReplace reports whether the pool can create a machine of the claim's size from the source, if its cluster has capacity.
+func (s *source) mayReplace(claim *v1alpha1.MachineClaim) bool {
+	return s.isUsable() && !s.onlyIfRequested && s.canHold(claim.Spec.Size)
 }
 
 // isWaiting reports whether a claim has no machine because its source has no capacity or no address for it.
@@ -109,7 +113,7 @@ func isWaiting(claim *v1alpha1.MachineClaim) bool {
 func (s *scope) recheckFull(claim *v1alpha1.MachineClaim, full map[string]time.Duration) {
 	for i := range s.sources {
 		src := &s.sources[i]
-		if src.name != claim.Spec.TemplateRef.Name && src.isUsable() && !src.onlyIfRequested && src.canHold(claim.Spec.Size) {
+		if src.name != claim.Spec.TemplateRef.Name && src.mayReplace(claim) {
 			s.recheckIn = step.ChooseSooner(s.recheckIn, full[src.name])
 		}
 	}
