@@ -81,7 +81,7 @@ define JUDGED
 $(as_programs) bin/testrun $$(grep -rlE '^func Test\w*($(1))' --include='*_test.go' --exclude-dir=bin . | xargs -n 1 dirname | sort -u) -- $(TEST_FLAGS) -run '$(1)'
 endef
 
-.PHONY: help setup build release publish freeze site test test-changed compile-tests bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-windows e2e-clients e2e-proxmox e2e-agents lint generate verify dependencies demo demo-tools bench clean
+.PHONY: help setup build release publish freeze site test test-changed compile-tests bench-tests soak chaos load testrun e2e e2e-install e2e-release e2e-spire e2e-vm e2e-kubevirt e2e-bridge e2e-platform e2e-hosts e2e-windows e2e-clients e2e-proxmox e2e-agents lint generate verify dependencies demo bench clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -236,16 +236,13 @@ verify: ## fail if generated files, module files or formatting are out of date
 dependencies: ## list direct dependencies with newer, deprecated and retracted versions (asks the module proxy)
 	@hack/dependencies.sh
 
-# On a new machine, the programs are built while the modules of the tools are downloaded, and the other way round. Make runs both,
-# because a shell would not end its background command on Ctrl-C.
+# The tools and the programs are built one after the other: side by side, both compile the packages that they share.
 demo: PROGRAMS := hyperfleet hyperfleet-demo pvesim forgesim bootstrap-service
 demo: ## run CI jobs in fresh machines on this computer, with simulators (DEMO="--jobs 50") or libvirt (DEMO="--hypervisor libvirt")
-	@$(MAKE) --no-print-directory -j2 PROGRAMS="$(PROGRAMS)" build demo-tools
+	@hack/setup.sh kube $(if $(real_machines),spire vm)
+	@$(MAKE) --no-print-directory build PROGRAMS="$(PROGRAMS)"
 	@$(if $(real_machines),hack/vm-image/build.sh)
 	@bin/hyperfleet-demo $(DEMO)
-
-demo-tools:
-	@hack/setup.sh kube $(if $(real_machines),spire vm)
 
 bench: build ## run benchmarks: a demo with 50 jobs, memory with 500 concurrent claims, and Go benchmarks
 	@hack/setup.sh kube
