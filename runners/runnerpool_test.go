@@ -201,13 +201,17 @@ func (w *poolFixture) setClaimStatus(claim *v1alpha1.MachineClaim, change func(*
 
 	change(&fresh.Status, &now)
 
+	if fresh.Status.VMRef != nil {
+		fresh.Status.VMRef.HypervisorCluster = w.namespace + "-" + claim.Spec.TemplateRef.Name
+	}
+
 	if err := env.Client.Status().Update(w.Context(), fresh); err != nil {
 		w.Fatal(err)
 	}
 }
 
 func setPrepared(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
-	status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "c", VMID: "100001"}
+	status.VMRef = &v1alpha1.VMReference{VMID: "100001", Node: "node-1"}
 	status.Times.Cloned = now
 }
 

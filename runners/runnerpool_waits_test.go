@@ -235,7 +235,7 @@ func TestBoundMachineOfDeadCluster(t *testing.T) {
 
 			claims := w.requireClaims(1, 0)
 			w.setClaimStatus(&claims[0], func(status *v1alpha1.MachineClaimStatus, now *metav1.MicroTime) {
-				status.VMRef = &v1alpha1.VMReference{HypervisorCluster: "c", VMID: "100001"}
+				status.VMRef = &v1alpha1.VMReference{VMID: "100001"}
 				status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r", BoundJob: "job-1"}
 
 				if tc.isRequested {
@@ -254,6 +254,50 @@ func TestBoundMachineOfDeadCluster(t *testing.T) {
 			w.finishDeletions()
 			w.reconcileAfter(time.Second)
 			w.requireTemplateCounts(tc.want)
+		})
+	}
+}
+
+// TestPoolAtMaximumOfUnreachableNode checks that the machines of a pool at its maximum whose node does not respond delay no
+// jobs longer than a minute if they have ended or were not started, and that all others are kept.
+func TestPoolAtMaximumOfUnreachableNode(t *testing.T) {
+	t.Parallel()
+
+	for name, setUnreachable := range map[string]func(*poolFixture, *v1alpha1.HypervisorCluster){
+		"node offline": func(w *poolFixture, cluster *v1alpha1.HypervisorCluster) {
+			cluster.Status.Nodes = []v1alpha1.HypervisorNodeStatus{{Name: "node-1"}, {Name: "node-2", Online: true}}
+			w.setReady(cluster, metav1.ConditionTrue)
+		},
+		"cluster not ready": func(w *poolFixture, cluster *v1alpha1.HypervisorCluster) { w.setReady(cluster, metav1.ConditionFalse) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newTwoTemplates(t, func(p *v1alpha1.RunnerPool) { p.Spec.Scaling.MaxReplicas = 4 })
+			w.queueJobs(4)
+			w.reconcileAfter(0)
+
+			claims := w.requireClaims(4, 0)
+			for i, change := range []func(*v1alpha1.MachineClaimStatus, *metav1.MicroTime){setFailed, setPrepared, setBusy, setIdle} {
+				w.setClaimStatus(&claims[i], change)
+			}
+
+			if err := env.Client.Delete(w.Context(), &claims[0]); err != nil {
+				t.Fatal(err)
+			}
+
+			setUnreachable(w, getObject(w, "", w.namespace+"-one", &v1alpha1.HypervisorCluster{}))
+
+			result := w.reconcileAfter(time.Second)
+			if result.RequeueAfter <= 0 || result.RequeueAfter > time.Minute {
+				t.Errorf("the next reconcile is after %s, want within a minute", result.RequeueAfter)
+			}
+
+			w.requireClaims(3, 0)
+			w.reconcileAfter(time.Minute)
+			w.reconcileAfter(time.Second)
+			w.requireKept(claims[2:])
+			w.requireClaims(4, 0) // two old ones, and two new ones for those that are being deleted
 		})
 	}
 }

@@ -31,7 +31,7 @@ const (
 	// activated. The machine takes no job and counts against Max.
 	ClaimStandby ClaimState = "standby"
 	// ClaimFinishing: the job is completed or the machine is being deleted. The machine takes no job and
-	// still counts against Max.
+	// still counts against Max, unless it is unreachable.
 	ClaimFinishing ClaimState = "finishing"
 )
 
@@ -54,8 +54,11 @@ type Claim struct {
 	// Size is the Key of the Size that the machine was created for. Empty means the pool's own size.
 	Size string
 	// Stuck is why the machine cannot be started now while another one may be: DeleteNoCapacity, DeleteNoAddress,
-	// DeleteNotReady, StuckNamesake or "".
+	// DeleteNotReady, DeleteUnreachable, StuckNamesake or "".
 	Stuck string
+	// Unreachable is true if the machine's node or cluster has not responded for some time. Nobody knows when such a
+	// machine can be deleted, so it does not count against Max if its State is ClaimFinishing.
+	Unreachable bool
 }
 
 // Input is the input of Decide.
@@ -116,6 +119,7 @@ const (
 	DeleteNoCapacity  = "NoCapacity"
 	DeleteNoAddress   = "NoAddress"
 	DeleteNotReady    = "TemplateNotReady"
+	DeleteUnreachable = "NodeUnreachable"
 )
 
 // StuckNamesake is the Stuck of a machine that waits for the end of an earlier machine of its name.
@@ -181,6 +185,8 @@ func Backoff(failures int) time.Duration {
 // separately and splits Max among the sizes in the order of the jobs. Min and the warm machines are
 // of the pool's own size, and use the capacity that the jobs leave free.
 func Decide(in Input) Decision {
+	in.Claims = slices.DeleteFunc(slices.Clone(in.Claims), func(c Claim) bool { return c.Unreachable && c.State == ClaimFinishing })
+
 	sizes := listSizes(in)
 	if len(sizes) == 0 {
 		return decideSize(in)

@@ -54,6 +54,8 @@ func newStuckDeletion(claim Claim) Deletion {
 		message = "its template's address pool gives it no address; the pool creates a machine from another template"
 	case DeleteNotReady:
 		message = "its template or cluster is not ready; the pool uses another template"
+	case DeleteUnreachable:
+		message = "its node does not respond; the pool creates a machine elsewhere"
 	}
 
 	return Deletion{claim.Name, claim.Stuck, message}

@@ -340,6 +340,28 @@ func TestDesired(t *testing.T) {
 			}},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonWaitingForDeletion},
 		},
+		"machines that end on an unreachable node do not count against the maximum": {
+			in: demand.Input{Max: 2, Queued: 1, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimFinishing, CreatedAt: getStartTime(), Unreachable: true},
+				{Name: "b", State: demand.ClaimFinishing, CreatedAt: getStartTime(), Unreachable: true},
+			}},
+			want: demand.Decision{Desired: 1, Create: 1, Reason: demand.ReasonScalingUp},
+		},
+		"machines that run on an unreachable node count against the maximum": {
+			in: demand.Input{Max: 2, Queued: 1, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimBusy, CreatedAt: getStartTime(), Unreachable: true},
+				{Name: "b", State: demand.ClaimBusy, CreatedAt: getStartTime(), Unreachable: true},
+			}},
+			want: demand.Decision{Desired: 2, Reason: demand.ReasonAtMaximum},
+		},
+		"a machine that was not started on an unreachable node is deleted": {
+			in: demand.Input{Max: 2, Queued: 1, Claims: []demand.Claim{
+				{Name: "a", State: demand.ClaimBooting, CreatedAt: getStartTime(), Unreachable: true, Stuck: demand.DeleteUnreachable},
+			}},
+			want: demand.Decision{
+				Desired: 1, Create: 1, Delete: newDeletions(demand.DeleteUnreachable, "a"), Reason: demand.ReasonReplacing,
+			},
+		},
 		"an idle machine that is bound to a job counts for it": {
 			in:   demand.Input{Max: 9, Queued: 1, Claims: markBound(newClaims(1, demand.ClaimIdle))},
 			want: demand.Decision{Desired: 1, Reason: demand.ReasonSteady},

@@ -4,6 +4,7 @@
 package runnerpool
 
 import (
+	"context"
 	"slices"
 	"time"
 
@@ -13,9 +14,14 @@ import (
 )
 
 // assessClaims counts the machines of each source. It also marks claims as outdated if their source has
-// changed, and as stuck if they wait for what another source or node may have. notCached is the number of new
-// claims of each source that are not in the cache yet.
-func (s *scope) assessClaims(current *view, notCached map[string]int) {
+// changed, as unreachable if their node does not respond, and as stuck if they wait for what another source or node may
+// have. notCached is the number of new claims of each source that are not in the cache yet.
+func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[string]int) error {
+	unreachable, err := s.findUnreachable(ctx, current.claims)
+	if err != nil {
+		return err
+	}
+
 	full, wasFull := s.fullClusters.listFull(s.Clock.Now())
 
 	for i := range s.sources {
@@ -30,6 +36,7 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 
 	for i := range current.claims {
 		claim, state := &current.claims[i], &current.states[i]
+		state.Unreachable = unreachable[findNode(claim)]
 
 		own := s.findSource(claim)
 		if own == nil {
@@ -51,7 +58,13 @@ func (s *scope) assessClaims(current *view, notCached map[string]int) {
 		if state.Stuck = s.findStuckReason(claim, own, other); state.Stuck != "" && claim.Status.VMRef == nil && other != nil {
 			other.unplaced++
 		}
+
+		if state.Unreachable && own.isUsable() && !isStarted(claim) && !s.mayRunTwice(claim) {
+			state.Stuck = demand.DeleteUnreachable // another node of the cluster responds
+		}
 	}
+
+	return nil
 }
 
 // countMachine counts the machine of a claim for its source. A claim without a machine that is being deleted may be replaced

@@ -104,8 +104,8 @@ func hasDemandChanged(previous, current *v1alpha1.RunnerJobSpec) bool {
 		previous.LabelsUnknown != current.LabelsUnknown || !slices.Equal(previous.Labels, current.Labels)
 }
 
-// newClusterPredicate returns a predicate that accepts an update of a cluster in which the readiness changes, or the
-// memory that its nodes have in total, because the cluster may now hold machines that wait elsewhere.
+// newClusterPredicate returns a predicate that accepts an update of a cluster in which the readiness of the cluster or of a
+// node changes, or the memory that its nodes have in total, because other machines can be created or deleted now.
 func newClusterPredicate() predicate.Predicate {
 	return predicate.Funcs{
 		UpdateFunc: func(e event.UpdateEvent) bool {
@@ -113,12 +113,16 @@ func newClusterPredicate() predicate.Predicate {
 			current, newOK := e.ObjectNew.(*v1alpha1.HypervisorCluster)
 
 			return !oldOK || !newOK || step.IsReady(previous) != step.IsReady(current) ||
-				!slices.EqualFunc(previous.Status.Nodes, current.Status.Nodes, hasSameMemory)
+				!slices.EqualFunc(previous.Status.Nodes, current.Status.Nodes, isSameNode)
 		},
 	}
 }
 
-func hasSameMemory(a, b v1alpha1.HypervisorNodeStatus) bool {
+func isSameNode(a, b v1alpha1.HypervisorNodeStatus) bool {
+	if a.Name != b.Name || a.Online != b.Online {
+		return false
+	}
+
 	if a.Capacity == nil || b.Capacity == nil {
 		return a.Capacity == b.Capacity
 	}

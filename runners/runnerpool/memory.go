@@ -31,7 +31,8 @@ type memory struct {
 	unconfirmedStarts unconfirmedStarts
 	startups          startups
 	fullClusters      fullClusters
-	outages           outages
+	outages           outages[string]
+	nodeOutages       outages[node]
 	quotaBackoff      quotaBackoff
 	throttle          throttle
 }
@@ -141,32 +142,33 @@ const (
 	fullPeriod = time.Minute
 	// triedPeriod is how long after that only one waiting claim at a time tries whether the cluster has capacity again.
 	triedPeriod = 15 * time.Minute
-	// notReadyPeriod is how long a template is unusable until the machines that wait for it are created from other
-	// templates.
+	// notReadyPeriod is how long a template is unusable, or a node does not respond, until the machines that wait for it
+	// are created elsewhere.
 	notReadyPeriod = time.Minute
 )
 
-// outages holds, by template, since when this process knows that no machine can be created from it. The conditions do not
-// tell: after a start of the operator, they are as old as its end. The zero value is ready to use.
-type outages struct{ since map[string]time.Time }
+// outages holds since when this process knows that something cannot be used: by the name of a template from which no machine
+// can be created, or by a node that does not respond. The conditions do not tell: after a start of the operator, they are as
+// old as its end. The zero value is ready to use.
+type outages[K comparable] struct{ since map[K]time.Time }
 
-// record records whether a template is unusable now, and returns since when. It returns zero if it is usable.
-func (r *outages) record(template string, isUnusable bool, now time.Time) time.Time {
+// record records whether something is unusable now, and returns since when. It returns zero if it is usable.
+func (r *outages[K]) record(key K, isUnusable bool, now time.Time) time.Time {
 	if !isUnusable {
-		delete(r.since, template)
+		delete(r.since, key)
 
 		return time.Time{}
 	}
 
 	if r.since == nil {
-		r.since = map[string]time.Time{}
+		r.since = map[K]time.Time{}
 	}
 
-	if _, known := r.since[template]; !known {
-		r.since[template] = now
+	if _, known := r.since[key]; !known {
+		r.since[key] = now
 	}
 
-	return r.since[template]
+	return r.since[key]
 }
 
 // fullClusters holds, by template, when its cluster last had no capacity, or its address pool no address. If a

@@ -155,7 +155,10 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 
 	s.fullClusters.record(out.claims, s.sources, now)
 	s.startups.record(out.claims)
-	s.assessClaims(out, notCachedBySource)
+
+	if err := s.assessClaims(ctx, out, notCachedBySource); err != nil {
+		return nil, err
+	}
 
 	out.states = append(out.states, notCached...)
 	taken, decreasesIn := s.unconfirmedStarts.count(out.claims, byRunner, now)

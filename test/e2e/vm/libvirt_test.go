@@ -146,8 +146,7 @@ func TestJobsOnLibvirtHosts(t *testing.T) { //nolint:paralleltest // the boots m
 	r.sayf("another job on host-3, which has space again, while host-1 hangs")
 	r.must(first.Suspend())
 	r.run(hanging, "host-1")
-	// A machine that was placed on the host before it counts as offline waits for it, because the host may have created it.
-	r.awaitOffline("host-1")
+	// The operator does not know yet that host-1 hangs, and may place the machine there. It replaces the machine later.
 	r.must(third.EmptyPool())
 	r.run(r.queue(control.JobSpec{Command: jobScript}), "host-1", "host-3")
 

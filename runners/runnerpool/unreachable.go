@@ -1,0 +1,77 @@
+// Copyright The HyperFleet Authors.
+// SPDX-License-Identifier: Apache-2.0
+
+package runnerpool
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/step"
+)
+
+// node is a node of a HypervisorCluster.
+type node struct{ cluster, name string }
+
+// findNode returns the node of a claim's machine, and the zero node if the claim has no machine yet.
+func findNode(claim *v1alpha1.MachineClaim) node {
+	if claim.Status.VMRef == nil {
+		return node{}
+	}
+
+	return node{claim.Status.VMRef.HypervisorCluster, claim.Status.VMRef.Node}
+}
+
+// findUnreachable returns the nodes of the claims' machines that have not responded for notReadyPeriod, or whose cluster has
+// not been ready for that time.
+func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineClaim) (map[node]bool, error) {
+	responds := map[node]bool{}
+	clusters := map[string]*v1alpha1.HypervisorCluster{}
+
+	for i := range claims {
+		key := findNode(&claims[i])
+		if _, known := responds[key]; known || key == (node{}) {
+			continue
+		}
+
+		if clusters[key.cluster] == nil {
+			cluster := &v1alpha1.HypervisorCluster{}
+			if err := s.Client.Get(ctx, client.ObjectKey{Name: key.cluster}, cluster); client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("get cluster %s: %w", key.cluster, err)
+			}
+
+			clusters[key.cluster] = cluster
+		}
+
+		responds[key] = step.IsReady(clusters[key.cluster]) && !isOffline(clusters[key.cluster], key.name)
+	}
+
+	maps.DeleteFunc(s.nodeOutages.since, func(key node, _ time.Time) bool { _, hasMachine := responds[key]; return !hasMachine })
+
+	out := map[node]bool{}
+
+	for key, doesRespond := range responds {
+		since := s.nodeOutages.record(key, !doesRespond, s.Clock.Now())
+		if since.IsZero() {
+			continue
+		}
+
+		remaining := since.Add(notReadyPeriod).Sub(s.Clock.Now())
+		if out[key] = remaining <= 0; !out[key] {
+			s.recheckIn = step.ChooseSooner(s.recheckIn, remaining)
+		}
+	}
+
+	return out, nil
+}
+
+// isOffline reports whether the cluster's status says that the node does not respond.
+func isOffline(cluster *v1alpha1.HypervisorCluster, name string) bool {
+	return slices.ContainsFunc(cluster.Status.Nodes, func(n v1alpha1.HypervisorNodeStatus) bool { return n.Name == name && !n.Online })
+}
