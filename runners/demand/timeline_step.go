@@ -137,7 +137,7 @@ func (s *scope) findMachine(claims []v1alpha1.MachineClaim) *Machine {
 	}
 
 	// The claim was deleted while no operator was running. An earlier process recorded its name.
-	return &Machine{Name: s.job.Status.Claim, EndReason: "found gone", DeletedAt: s.Clock.Now()}
+	return &Machine{Name: s.job.Status.Claim, EndReason: "the machine was already gone", DeletedAt: s.Clock.Now()}
 }
 
 // hasJob reports whether a machine has or had the job.

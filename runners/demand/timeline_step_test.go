@@ -533,7 +533,7 @@ func TestUnobservedEndIsRecorded(t *testing.T) {
 	last := got[len(got)-1]
 
 	if last.Moment != v1alpha1.MomentDestroyed || !last.Time.Time.Equal(now.Add(time.Minute).Truncate(time.Microsecond)) ||
-		last.Message != "MachineClaim linux-a: gone: found gone" {
+		last.Message != "MachineClaim linux-a: gone: the machine was already gone" {
 		t.Errorf("last moment = %+v", last)
 	}
 
