@@ -14,9 +14,9 @@ type Deployment struct {
 	DebugConfig bool    `yaml:"debug_config"`
 	Clients     Clients `yaml:"clients"`
 	Events      Events  `yaml:"events"`
-	// IdentityKeyFile is the path of the HMAC key with which objects are signed. The key has at least 32
-	// bytes. All replicas of the adapter need the same key, and so does `hyperfleet-platform sweep`, which
-	// deletes orphaned objects.
+	// IdentityKeyFile is the path of the file with the key of the HMACs that the adapter writes to its
+	// objects. The key has at least 32 bytes. All replicas of the adapter need the same key, and so does
+	// `hyperfleet-platform sweep`, which deletes orphaned objects.
 	IdentityKeyFile string `yaml:"identity_key_file"`
 	// Environment is the list of the environment variables that task files may read. Task files cannot
 	// read other variables.
