@@ -374,6 +374,45 @@ func TestShellThatPrints(t *testing.T) {
 	}
 }
 
+// Scripts run whatever the user's login shell is, as root and with each way to use sudo.
+func TestLoginShells(t *testing.T) {
+	t.Parallel()
+
+	private, line := machosttest.NewKey(t)
+
+	for _, shell := range []string{"/bin/bash", "/bin/dash", "/usr/bin/tcsh"} {
+		for name, options := range map[string]machost.Options{
+			"root": {User: "root"}, "sudo": {User: "m1"}, "sudo with a password": {User: "m1", Password: password},
+		} {
+			t.Run(shell+" "+name, func(t *testing.T) {
+				t.Parallel()
+
+				options.System, options.Shell, options.AuthorizedKeys = machost.Linux, shell, []string{line}
+				host := machosttest.Start(t, options)
+
+				target := ssh.Target{Address: host.Address(), User: options.User, PrivateKey: private, Trust: trustHostKey(host)}
+				if options.Password != "" {
+					target.Password = log.NewSecret(options.Password)
+					must.Do(t, host.SetSudo(machost.SudoPassword))
+				}
+
+				conn, err := dialHost(t, target, ssh.Options{})
+				must.Do(t, err)
+
+				out, err := runScript(t, conn, "printf '%s! $1 \\\n' \"it's\"\nexit 0\n", time.Minute)
+				if err != nil || out.Stdout != "it's! $1 \\\n" {
+					t.Errorf("the output is %q: %v", out.Stdout, err)
+				}
+
+				if _, err := runScript(t, conn, "echo no >&2\nexit 7\n", time.Minute); ssh.KindOf(err) != ssh.Rejected ||
+					!strings.Contains(err.Error(), "code 7: no") {
+					t.Errorf("a script that fails: %v", err)
+				}
+			})
+		}
+	}
+}
+
 func TestSudoWithAPassword(t *testing.T) {
 	t.Parallel()
 

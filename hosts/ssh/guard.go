@@ -53,15 +53,33 @@ const (
 	sudoPrompt sudoMode = "sudo -k -S -p '' "
 )
 
-// command returns the command line for the user's shell.
+// commandLine returns the command line for the user's shell, which may be sh, bash, zsh, fish or tcsh. In quotes, tcsh
+// allows no line break and replaces "!", and fish removes backslashes before quotes and backslashes.
 func commandLine(mode sudoMode, script Script) string {
+	decode := `eval "$(printf %b "` + encodeForPrintf(guard) + `")"`
 	line := fmt.Sprintf("%s/bin/bash -c %s hyperfleet-script %s %d",
-		mode, plan.Quote(guard), plan.Quote(script.Label), seconds(script.Timeout))
+		mode, plan.Quote(decode), plan.Quote(script.Label), seconds(script.Timeout))
 	if script.Concurrent {
 		line += " beside"
 	}
 
 	return line
+}
+
+// encodeForPrintf returns the argument with which bash's "printf %b" prints the text. It has one line and can stand in
+// double quotes inside of single quotes, in every shell.
+func encodeForPrintf(text string) string {
+	var b strings.Builder
+
+	for _, c := range []byte(text) {
+		if strings.IndexByte("\n!\"$'\\`", c) >= 0 {
+			fmt.Fprintf(&b, `\0%03o`, c)
+		} else {
+			b.WriteByte(c)
+		}
+	}
+
+	return b.String()
 }
 
 func seconds(limit time.Duration) int { return max(1, int(limit.Round(time.Second).Seconds())) }

@@ -222,14 +222,14 @@ func (b *box) boot(ctx context.Context) error {
 	return os.WriteFile(filepath.Join(b.dir, "pid"), []byte(b.pid), 0o600)
 }
 
-// buildArgv returns the arguments that run a command line at the host. bash executes the command
+// buildArgv returns the arguments that run a command line at the host. The user's login shell executes the command
 // line, as with SSH.
 func (b *box) buildArgv(line string) []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	return append(append(buildNsenterArgs(b.pid, "--pid", "--"), b.buildEnvironment()...),
-		"/sim/bin/setsid", "--wait", "/bin/bash", "-c", line)
+		"/sim/bin/setsid", "--wait", b.options.Shell, "-c", line)
 }
 
 func (b *box) newCommand(ctx context.Context, line string) *exec.Cmd {

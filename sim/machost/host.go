@@ -54,6 +54,8 @@ type Options struct {
 	Address string
 	// User is the user that can log in. Default: m1. The user root needs no sudo.
 	User string
+	// Shell is the user's login shell, which executes command lines. Default: /bin/bash.
+	Shell string
 	// Password is the user's password. If Password is empty, no login by password is possible.
 	Password string
 	// AuthorizedKeys holds lines as in the file authorized_keys.
@@ -100,6 +102,7 @@ type Host struct {
 func Start(ctx context.Context, options Options) (*Host, error) {
 	options.System = cmp.Or(options.System, Mac)
 	options.User = cmp.Or(options.User, "m1")
+	options.Shell = cmp.Or(options.Shell, "/bin/bash")
 	options.Address = cmp.Or(options.Address, "127.0.0.1:0")
 	h := &Host{
 		options: options, conns: map[net.Conn]*freezableConn{}, running: map[string]int{},
