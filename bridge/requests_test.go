@@ -43,7 +43,8 @@ type csrCase struct {
 	template x509.CertificateRequest
 	usages   []certificatesv1.KeyUsage
 	signer   string
-	// groups are the groups of a node that requests a serving certificate.
+	// groups are the groups of a node that requests a serving certificate, or that renews its client
+	// certificate.
 	groups []string
 	// phase is the phase of the DPU. If it is empty, there is no DPU. cluster is the DPUCluster that the
 	// DPU joins.
@@ -181,7 +182,7 @@ func (w *workers) createRequest(t *testing.T, node string, a csrCase) *certifica
 	t.Helper()
 
 	requesterConfig := env.ServiceAccount(t, workersNamespace, workersAccount)
-	if a.serving {
+	if a.groups != nil {
 		requesterConfig = env.User(t, "system:node:"+node, a.groups...)
 	}
 
@@ -310,6 +311,33 @@ func TestRequestsThatWait(t *testing.T) {
 
 	if !csr.IsPending(untouched) || w.eventNotes(t, untouched.Name) != "" {
 		t.Errorf("a request of another signer was touched: %+v %s", untouched.Status.Conditions, w.eventNotes(t, untouched.Name))
+	}
+}
+
+// TestRenewalsAreLeftToKubernetes checks that the request with which a node renews its client certificate is not
+// reported as refused, because Kubernetes approves it.
+func TestRenewalsAreLeftToKubernetes(t *testing.T) {
+	const node = "dpu-renews"
+
+	w := newWorkers(t, runApprover(t))
+	renewal := newClientCase(node)
+	renewal.phase, renewal.node, renewal.ready, renewal.groups = "Ready", true, true, []string{"system:nodes"}
+	w.prepareCase(t, node, renewal)
+	renewed := w.createRequest(t, node, renewal)
+
+	// When the second of these requests is decided, the reconcile that decided the first one has ended, and it knew
+	// the renewal.
+	for _, stranger := range []string{"dpu-unknown-1", "dpu-unknown-2"} {
+		unknown := newClientCase(stranger)
+		unknown.phase = ""
+		w.waitForDecision(t, w.createRequest(t, stranger, unknown), csr.ReasonDPUNotFound)
+	}
+
+	w.refresh(t, renewed)
+
+	refused := scrape.SumOf(t, w.beside.registry, "hyperfleet_bridge_csr_decisions_total", `reason="`+csr.ReasonRequester+`"`)
+	if refused > 0 || !csr.IsPending(renewed) {
+		t.Errorf("%v refusals, conditions %+v", refused, renewed.Status.Conditions)
 	}
 }
 

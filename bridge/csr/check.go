@@ -102,6 +102,19 @@ func IsPending(object *certificatesv1.CertificateSigningRequest) bool {
 		})
 }
 
+// isRenewal returns whether a node requests its own client certificate again. Kubernetes itself approves such a
+// request (selfnodeclient), so this package neither approves nor refuses it.
+func isRenewal(object *certificatesv1.CertificateSigningRequest) bool {
+	if object.Spec.SignerName != certificatesv1.KubeAPIServerClientKubeletSignerName ||
+		!strings.HasPrefix(object.Spec.Username, nodePrefix) {
+		return false
+	}
+
+	r, refusal := parse(object)
+
+	return refusal == nil && object.Spec.Username == nodePrefix+r.node
+}
+
 // parsedRequest is a request that is being checked.
 type parsedRequest struct {
 	spec      certificatesv1.CertificateSigningRequestSpec

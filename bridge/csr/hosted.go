@@ -219,7 +219,7 @@ func (h *hostedCluster) hasSynced() bool {
 	return !slices.ContainsFunc(h.synced, func(synced toolscache.InformerSynced) bool { return !synced() })
 }
 
-// listPending returns the pending requests for certificates of kubelets.
+// listPending returns the pending requests for certificates of kubelets, without renewals.
 func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.CertificateSigningRequest, error) {
 	var all certificatesv1.CertificateSigningRequestList
 	if err := h.cache.List(ctx, &all); err != nil {
@@ -227,7 +227,7 @@ func (h *hostedCluster) listPending(ctx context.Context) ([]certificatesv1.Certi
 	}
 
 	return slices.DeleteFunc(all.Items, func(object certificatesv1.CertificateSigningRequest) bool {
-		return !IsKubeletRequest(&object) || !IsPending(&object)
+		return !IsKubeletRequest(&object) || !IsPending(&object) || isRenewal(&object)
 	}), nil
 }
 
