@@ -9,10 +9,14 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	simulator "github.com/hyperfleet/hyperfleet/sim/hypershift"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/crds"
+	"github.com/hyperfleet/hyperfleet/sim/hypershift/hypershifttest"
 )
 
 // families returns the IP families of the Services in the management cluster of a bridge, by the
@@ -121,4 +125,22 @@ func TestUnavailableAddresses(t *testing.T) {
 	w.patchBridge(holder, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "10.6.0.10,fd00:10::20" })
 	w.waitForCondition(holder, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "[fd00:10::20]:6443")
 	w.waitForPhase(w.newExposedBridge("both-rival", ""), v1alpha1.PhaseReady)
+}
+
+// TestAddressFromOldMetalLB checks that MetalLB before 0.14.9 assigns the requested address of a shared pool, although
+// it does not know today's annotation.
+func TestAddressFromOldMetalLB(t *testing.T) { //nolint:paralleltest // it simulates HyperShift itself
+	runAreaAlone(t, clock.RealClock{}, crds.Install)
+	hypershifttest.New(t, simulator.Options{Config: env.Config, Supported: supportedVersions(), OldMetalLB: true})
+
+	w := newIsolatedFixture(t)
+	w.createAddressPool("old", "192.0.2.220-192.0.2.229")
+	w.createDPUCluster("old", hypershift.PhaseReady)
+
+	b := w.newExposedBridge("old", "192.0.2.225")
+	w.create(b)
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "192.0.2.225:6443")
+
+	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.MetalLBVirtualIP = "192.0.2.227" })
+	w.waitForCondition(b, v1alpha1.ConditionServiceExposureReady, "True LoadBalancerReady", "192.0.2.227:6443")
 }

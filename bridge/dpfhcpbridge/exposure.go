@@ -88,6 +88,7 @@ func (s *scope) reconciliationError() string {
 func (s *scope) checkLoadBalancer(ctx context.Context) step.Result {
 	vip, key := s.bridge.Spec.MetalLBVirtualIP, client.ObjectKeyFromObject(s.service)
 	requested := s.service.Annotations[hypershift.AnnotationAddress]
+	isRequested := requested == vip && s.service.Annotations[hypershift.AnnotationAddressDeprecated] == vip
 
 	var current []string
 	for _, ingress := range s.service.Status.LoadBalancer.Ingress {
@@ -98,7 +99,7 @@ func (s *scope) checkLoadBalancer(ctx context.Context) step.Result {
 	hasAll := !slices.ContainsFunc(vips, func(ip string) bool { return !hasAddress(s.service, ip) })
 
 	// The bridge's own pool has no other addresses, so nothing has to be requested there.
-	if requested != vip && (s.pool != "" || requested != "" || len(current) > 0 && !hasAll) {
+	if !isRequested && (s.pool != "" || requested != "" || len(current) > 0 && !hasAll) {
 		if err := s.requestAddress(ctx, vip); err != nil {
 			return step.FromError(s.newWriteError(err, "patch", s.service, v1alpha1.ReasonServiceCreationFailed), resyncInterval)
 		}
@@ -155,11 +156,13 @@ func (s *scope) explainFamilyMismatch() string {
 		"no other addresses: choose an address of these families", current)
 }
 
-// requestAddress annotates the Service so that MetalLB assigns the addresses in vip. HyperShift does not
-// change annotations of others.
+// requestAddress annotates the Service so that MetalLB of any version assigns the addresses in vip. HyperShift does
+// not change annotations of others.
 func (s *scope) requestAddress(ctx context.Context, vip string) error {
 	patch, err := json.Marshal(map[string]any{
-		"metadata": map[string]any{"annotations": map[string]any{hypershift.AnnotationAddress: vip}},
+		"metadata": map[string]any{"annotations": map[string]any{
+			hypershift.AnnotationAddress: vip, hypershift.AnnotationAddressDeprecated: vip,
+		}},
 	})
 	if err != nil {
 		return fmt.Errorf("encode patch: %w", err)

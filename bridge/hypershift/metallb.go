@@ -15,12 +15,13 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 )
 
-// AnnotationAddress on a Service requests addresses from MetalLB
-// (https://metallb.io/usage/#requesting-specific-ips).
-const AnnotationAddress = "metallb.io/loadBalancerIPs"
-
-// AnnotationAddressDeprecated is the same annotation for MetalLB before 0.14.
-const AnnotationAddressDeprecated = "metallb.universe.tf/loadBalancerIPs"
+// Annotations with which a Service requests addresses from MetalLB
+// (https://metallb.io/usage/#requesting-specific-ips). MetalLB before 0.14.9 reads only the deprecated one. Later
+// versions prefer the other one if a Service has both.
+const (
+	AnnotationAddress           = "metallb.io/loadBalancerIPs"
+	AnnotationAddressDeprecated = "metallb.universe.tf/loadBalancerIPs"
+)
 
 // PoolName returns the name of a bridge's own IPAddressPool and L2Advertisement. It contains the
 // bridge's namespace, because the objects of all bridges are in MetalLB's namespace.

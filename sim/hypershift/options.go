@@ -35,6 +35,8 @@ type Options struct {
 	MetalLBNamespace string
 	// WithoutMetalLB disables the simulated MetalLB. Its CRDs are not needed then.
 	WithoutMetalLB bool
+	// OldMetalLB simulates MetalLB before 0.14.9, which reads only annotations with the prefix metallb.universe.tf.
+	OldMetalLB bool
 	// Ignition creates user data for NodePools, and serves the Ignition configuration that the user data
 	// refers to on a loopback address.
 	Ignition bool
