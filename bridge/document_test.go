@@ -109,6 +109,9 @@ func TestBridgeFinalizer(t *testing.T) {
 		return read(hypershift.HostedClusterKind()).GetDeletionTimestamp() != nil
 	})
 
+	w.waitForCondition(b, v1alpha1.ConditionReady, "False Deleting", "HostedCluster "+client.ObjectKeyFromObject(b).String()+" is being deleted")
+	w.waitForCondition(b, v1alpha1.ConditionReady, "False Deleting", hold)
+
 	if kubeconfig() != nil {
 		t.Error("the kubeconfig is deleted before the HostedCluster")
 	}

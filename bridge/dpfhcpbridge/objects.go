@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"maps"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -163,49 +164,56 @@ func (s *scope) newWriteError(err error, verb string, object client.Object, reas
 		verb, object.GetObjectKind().GroupVersionKind().Kind, client.ObjectKeyFromObject(object), err)
 }
 
-// deleteObject deletes an object of another project if it belongs to the bridge. It returns true if the
-// bridge no longer has such an object. It reads from the API server, because the cache may not have the
-// object yet.
-func (s *scope) deleteObject(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) (bool, error) {
+// deleteObject deletes an object of another project if it belongs to the bridge. It returns the object if something
+// still keeps it, and nil if the bridge no longer has such an object. It reads from the API server, because the cache
+// may not have the object yet.
+func (s *scope) deleteObject(
+	ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey,
+) (*unstructured.Unstructured, error) {
 	object, err := s.getObject(ctx, s.APIReader, kind, key)
-	if err != nil {
-		return false, err
-	}
-
-	if object == nil || !s.isOwn(object) {
-		return true, nil
+	if err != nil || object == nil || !s.isOwn(object) {
+		return nil, err
 	}
 
 	if !object.GetDeletionTimestamp().IsZero() {
-		return false, nil
+		return object, nil
 	}
 
 	uid := object.GetUID()
 
 	err = s.Client.Delete(ctx, object, client.Preconditions{UID: &uid})
 	if err != nil && !apierrors.IsNotFound(err) {
-		return false, fmt.Errorf("delete %s %s: %w", kind.Kind, key, err)
+		return nil, fmt.Errorf("delete %s %s: %w", kind.Kind, key, err)
 	}
 
 	// A finalizer may keep the object, so read it again.
 	after, err := s.getObject(ctx, s.APIReader, kind, key)
+	if err != nil || after == nil || after.GetUID() != uid {
+		return nil, err
+	}
 
-	return err == nil && (after == nil || after.GetUID() != uid), err
+	return after, nil
 }
 
 // reasonDeleting is the reason while the deletion waits for an object to disappear.
 const reasonDeleting = "Deleting"
 
-// deleteAndWait deletes an object and waits until it is gone.
+// deleteAndWait deletes an object and waits until it is gone. The message names the finalizers, because other programs
+// than HyperShift and MetalLB may have added one, and may no longer run.
 func (s *scope) deleteAndWait(ctx context.Context, kind schema.GroupVersionKind, key client.ObjectKey) step.Result {
-	gone, err := s.deleteObject(ctx, kind, key)
+	remaining, err := s.deleteObject(ctx, kind, key)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	if !gone {
-		return step.Wait(pollInterval, reasonDeleting, fmt.Sprintf("%s %s is being deleted", kind.Kind, key))
+	if remaining == nil {
+		return step.Done()
 	}
 
-	return step.Done()
+	message := fmt.Sprintf("%s %s is being deleted", kind.Kind, key)
+	if finalizers := remaining.GetFinalizers(); len(finalizers) > 0 {
+		message += " and has the finalizers " + strings.Join(finalizers, ", ")
+	}
+
+	return step.Wait(pollInterval, reasonDeleting, message)
 }
