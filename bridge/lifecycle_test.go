@@ -104,6 +104,32 @@ func (w *fixture) checkPublishedKubeconfig(name string) {
 	}
 }
 
+// TestKubeconfigIsReplaced checks that DPF gets the new kubeconfig when HyperShift replaces it, as it does for a new CA
+// of the hosted cluster and before its client certificate expires.
+func TestKubeconfigIsReplaced(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	w.createDPUCluster("renewed", hypershift.PhaseReady)
+
+	b := w.newBridge("renewed")
+	w.create(b)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+
+	own := &corev1.Secret{}
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "renewed-admin-kubeconfig"}, own))
+
+	renewed := append(bytes.TrimSpace(own.Data["kubeconfig"]), "\n# renewed\n"...)
+	w.setSecretData(own.Name, "kubeconfig", string(renewed))
+	w.eventually("DPF has the new kubeconfig", func() bool {
+		published := &corev1.Secret{}
+		w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.dpuNamespace, Name: "renewed-hcp-kubeconfig"}, published))
+
+		return bytes.Equal(published.Data["super-admin.conf"], renewed)
+	})
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+}
+
 func (w *fixture) readObject(object *unstructured.Unstructured, namespace, name string) *unstructured.Unstructured {
 	w.t.Helper()
 	w.must(env.Client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object))
