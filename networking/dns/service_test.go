@@ -5,17 +5,19 @@ package dns
 
 import (
 	"encoding/base64"
+	"net"
 	"strings"
 	"testing"
 	"time"
 
-	"k8s.io/utils/clock"
-
 	"github.com/google/go-cmp/cmp"
+	mdns "github.com/miekg/dns"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 const (
@@ -128,6 +130,25 @@ func TestRecordsOnRealServers(t *testing.T) {
 				t.Errorf("ownership records %q", marks)
 			}
 
+			// Somebody deletes the records and leaves the ownership records, or the other way round.
+			server.RemoveRecords(t, forward, "vm1."+forward+". 60 IN A 192.0.2.7")
+			reconcileZonesTwice(t, client, zones, owner, want)
+
+			if got := server.Lookup(t, "vm1."+forward, "A"); !cmp.Equal(got, []string{"192.0.2.7", "198.51.100.7"}) {
+				t.Errorf("after the record was deleted by hand: %v", got)
+			}
+
+			for _, mark := range server.Lookup(t, "_hyperfleet.vm1."+forward, "TXT") {
+				server.RemoveRecords(t, forward, "_hyperfleet.vm1."+forward+`. 60 IN TXT "`+mark+`"`)
+			}
+
+			if todo := reconcileZone(t, client, forward, owner, want); len(todo.conflicts) == 0 || len(todo.deleteRecords) > 0 {
+				t.Errorf("without ownership records, the records belong to somebody else: %+v", todo)
+			}
+
+			server.RemoveRecords(t, forward, server.ListRecords(t, forward)...)
+			reconcileZonesTwice(t, client, zones, owner, want)
+
 			// The machine gets another address, and then none.
 			moved, _, _ := buildRecords(newRegistrationSpec("vm1", "192.0.2.8"), zones)
 			for _, zone := range zones {
@@ -203,4 +224,74 @@ func TestRefusals(t *testing.T) {
 			server.Start(t)
 		})
 	}
+}
+
+// A zone transfer that breaks off or ends with an error lists no record at all: an incomplete list would let a machine
+// take the name of somebody else's record.
+func TestIncompleteTransfers(t *testing.T) {
+	t.Parallel()
+
+	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
+
+	for name, end := range map[string]func(mdns.ResponseWriter, *mdns.Msg){
+		"cut": func(mdns.ResponseWriter, *mdns.Msg) {},
+		"refused in the middle": func(w mdns.ResponseWriter, query *mdns.Msg) {
+			response := new(mdns.Msg)
+			response.SetRcode(query, mdns.RcodeRefused)
+			response.SetTsig(dnstest.KeyName, mdns.HmacSHA256, 300, time.Now().Unix())
+			_ = w.WriteMsg(response)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			client := newTestClient(t, startBrokenServer(t, key, end), dnstest.KeyName, key)
+
+			if listing, err := client.List(t.Context(), forward); err == nil || listing != nil {
+				t.Errorf("list = %+v, %v, want an error", listing, err)
+			}
+		})
+	}
+}
+
+// startBrokenServer starts a server that sends the beginning of a zone, calls end, and closes the connection.
+func startBrokenServer(t *testing.T, key string, end func(mdns.ResponseWriter, *mdns.Msg)) string {
+	t.Helper()
+
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	must.Do(t, err)
+
+	handler := mdns.HandlerFunc(func(w mdns.ResponseWriter, query *mdns.Msg) {
+		response := new(mdns.Msg)
+		response.SetReply(query)
+
+		for _, text := range []string{
+			forward + ". 60 IN SOA ns." + forward + ". admin." + forward + ". 1 60 60 60 60", "vm2." + forward + ". 60 IN A 192.0.2.9",
+		} {
+			rr, err := mdns.NewRR(text)
+			if err != nil {
+				panic(err)
+			}
+
+			response.Answer = append(response.Answer, rr)
+		}
+
+		response.SetTsig(dnstest.KeyName, mdns.HmacSHA256, 300, time.Now().Unix())
+		_ = w.WriteMsg(response)
+
+		end(w, query)
+		_ = w.Close()
+	})
+	server := &mdns.Server{Listener: listener, Handler: handler, TsigSecret: map[string]string{dnstest.KeyName: key}}
+	done := make(chan error, 1)
+
+	go func() { done <- server.ActivateAndServe() }()
+
+	t.Cleanup(func() {
+		_ = listener.Close()
+
+		<-done
+	})
+
+	return listener.Addr().String()
 }
