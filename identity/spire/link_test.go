@@ -4,6 +4,7 @@
 package spire_test
 
 import (
+	"encoding/hex"
 	"os"
 	"strconv"
 	"strings"
@@ -149,6 +150,72 @@ func TestOverTLSSPIRE(t *testing.T) {
 		if err := registry.Unregister(t.Context(), claim.ID); err != nil {
 			t.Errorf("remove = %v", err)
 		}
+	}
+}
+
+// The CA and the JWT key of SPIRE are replaced, and the former ones revoked, while the registry and a machine use them.
+// Both continue, also after the server is started again, and a new machine gets the new bundle alone.
+func TestAuthoritiesAreReplacedSPIRE(t *testing.T) {
+	t.Parallel()
+
+	const admin = "/hyperfleet/operator"
+
+	server := spiretest.Start(t, spiretest.WithAdmins("spiffe://hyperfleet.io"+admin))
+	clock := testclock.NewFakePassiveClock(time.Now())
+	operator := startAgent(t, server, admin)
+	registry := newRegistry(t, server, func(o *spire.Options) {
+		o.Address, o.WorkloadAPI, o.Clock = server.Address, operator.Address(), clock
+	})
+	claim := newMachine("claim-1")
+	machine := server.StartAgent(t, mustRegister(t, registry, claim).JoinToken)
+	mustAttest(t, machine)
+
+	former := machine.FetchJWT(t, "before")
+	mustVerify(t, registry, former, "before", claim.ID)
+
+	id, revoke := server.ReplaceAuthorities(t)
+
+	for name, agent := range map[string]*spiretest.Agent{"operator": operator, "machine": machine} {
+		timing.WaitUntil(t, "the "+name+" has an SVID of the new CA", func() bool {
+			svids, err := agent.WaitForSVIDs(t.Context())
+
+			return err == nil && hex.EncodeToString(svids[0].Certificates[0].AuthorityKeyId) == id
+		})
+	}
+
+	revoke()
+
+	renewed := machine.FetchJWT(t, "after")
+
+	server.Stop(t)
+	server.Restart(t)
+	timing.WaitUntil(t, "the registry connects with its new SVID", func() bool { return registry.Check(t.Context()) == nil })
+
+	clock.SetTime(clock.Now().Add(2 * time.Minute))
+
+	if _, err := registry.Verify(t.Context(), former, "before"); !identity.Is(err, identity.Rejected) {
+		t.Errorf("verify with a revoked key = %v", err)
+	}
+
+	mustVerify(t, registry, renewed, "after", claim.ID)
+
+	second := newMachine("claim-2")
+	given := mustRegister(t, registry, second)
+
+	if given.TrustBundle != server.Bundle(t) || strings.Count(given.TrustBundle, "BEGIN CERTIFICATE") != 1 {
+		t.Errorf("the bundle of a new machine: %s", given.TrustBundle)
+	}
+
+	later := server.StartAgent(t, given.JoinToken, spiretest.WithBundle(given.TrustBundle))
+	mustAttest(t, later)
+	mustVerify(t, registry, later.FetchJWT(t, "after"), "after", second.ID)
+}
+
+func mustVerify(t *testing.T, registry *spire.Registry, token, audience string, want identity.ID) {
+	t.Helper()
+
+	if id, err := registry.Verify(t.Context(), token, audience); err != nil || id != want {
+		t.Errorf("verify = %+v, %v, want %+v", id, err, want)
 	}
 }
 

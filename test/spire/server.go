@@ -24,12 +24,14 @@ import (
 	agentv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/agent/v1"
 	bundlev1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/bundle/v1"
 	entryv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/entry/v1"
+	localauthorityv1 "github.com/spiffe/spire-api-sdk/proto/spire/api/server/localauthority/v1"
 	"github.com/spiffe/spire-api-sdk/proto/spire/api/types"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/postgres"
 )
 
@@ -353,6 +355,57 @@ func (s *Server) Bundle(t testing.TB) string {
 	}
 
 	return out.String()
+}
+
+// ReplaceAuthorities makes the server sign with a new CA and a new JWT key, and returns the ID of the new CA, which is
+// its key ID in hexadecimal. The former ones stay in the bundle until revoke is called. Agents replace their SVIDs
+// when they see that the former CA is tainted.
+func (s *Server) ReplaceAuthorities(t testing.TB) (id string, revoke func()) {
+	t.Helper()
+
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+
+	client := localauthorityv1.NewLocalAuthorityClient(s.Dial(t))
+
+	ca, err := client.PrepareX509Authority(ctx, &localauthorityv1.PrepareX509AuthorityRequest{})
+	must.Do(t, err)
+
+	id = ca.GetPreparedAuthority().GetAuthorityId()
+	_, err = client.ActivateX509Authority(ctx, &localauthorityv1.ActivateX509AuthorityRequest{AuthorityId: id})
+	must.Do(t, err)
+
+	key, err := client.PrepareJWTAuthority(ctx, &localauthorityv1.PrepareJWTAuthorityRequest{})
+	must.Do(t, err)
+
+	_, err = client.ActivateJWTAuthority(ctx, &localauthorityv1.ActivateJWTAuthorityRequest{
+		AuthorityId: key.GetPreparedAuthority().GetAuthorityId(),
+	})
+	must.Do(t, err)
+
+	states, err := client.GetX509AuthorityState(ctx, &localauthorityv1.GetX509AuthorityStateRequest{})
+	must.Do(t, err)
+
+	keys, err := client.GetJWTAuthorityState(ctx, &localauthorityv1.GetJWTAuthorityStateRequest{})
+	must.Do(t, err)
+
+	formerCA, formerKey := states.GetOld().GetAuthorityId(), keys.GetOld().GetAuthorityId()
+	_, err = client.TaintX509Authority(ctx, &localauthorityv1.TaintX509AuthorityRequest{AuthorityId: formerCA})
+	must.Do(t, err)
+
+	_, err = client.TaintJWTAuthority(ctx, &localauthorityv1.TaintJWTAuthorityRequest{AuthorityId: formerKey})
+	must.Do(t, err)
+
+	return id, func() {
+		ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+		defer cancel()
+
+		_, err := client.RevokeX509Authority(ctx, &localauthorityv1.RevokeX509AuthorityRequest{AuthorityId: formerCA})
+		must.Do(t, err)
+
+		_, err = client.RevokeJWTAuthority(ctx, &localauthorityv1.RevokeJWTAuthorityRequest{AuthorityId: formerKey})
+		must.Do(t, err)
+	}
 }
 
 // JWKS returns the JWT authorities of the trust domain as a JSON Web Key Set.
