@@ -38,6 +38,31 @@ type fleet struct {
 func newFleet(t *testing.T, poolSizes map[string]int64) *fleet {
 	t.Helper()
 
+	server, operator := newCertificates(t)
+	f := &fleet{T: t, hosts: map[string]*testlibvirt.Host{}}
+	f.config = hypervisor.Config{Name: "fleet", DomainType: "qemu", TLS: operator}
+
+	for name, size := range poolSizes {
+		h := testlibvirt.Start(t, testlibvirt.Options{
+			TLS: &server, PoolSize: size,
+		})
+		if err := h.CreateVolume(testlibvirt.PoolName, template, diskSize); err != nil {
+			t.Fatal(err)
+		}
+
+		f.hosts[name] = h
+		f.config.Hosts = append(f.config.Hosts, hypervisor.Host{
+			Name: name, URI: h.TLSURI(), StoragePool: testlibvirt.PoolName, MaxStoragePercent: 90,
+		})
+	}
+
+	return f
+}
+
+// newCertificates returns the certificates of hosts and the operator's TLS settings for them, of a new CA.
+func newCertificates(t *testing.T) (testlibvirt.TLS, *tls.Config) {
+	t.Helper()
+
 	ca := brokers.NewCA(t)
 	server, client := ca.IssueServer(t), ca.IssueClient(t, "operator")
 
@@ -54,26 +79,8 @@ func newFleet(t *testing.T, poolSizes map[string]int64) *fleet {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(pem)
 
-	f := &fleet{T: t, hosts: map[string]*testlibvirt.Host{}}
-	f.config = hypervisor.Config{
-		Name: "fleet", DomainType: "qemu", TLS: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}},
-	}
-
-	for name, size := range poolSizes {
-		h := testlibvirt.Start(t, testlibvirt.Options{
-			TLS: &testlibvirt.TLS{CAFile: ca.File, CertFile: server.File, KeyFile: server.KeyFile}, PoolSize: size,
-		})
-		if err := h.CreateVolume(testlibvirt.PoolName, template, diskSize); err != nil {
-			t.Fatal(err)
-		}
-
-		f.hosts[name] = h
-		f.config.Hosts = append(f.config.Hosts, hypervisor.Host{
-			Name: name, URI: h.TLSURI(), StoragePool: testlibvirt.PoolName, MaxStoragePercent: 90,
-		})
-	}
-
-	return f
+	return testlibvirt.TLS{CAFile: ca.File, CertFile: server.File, KeyFile: server.KeyFile},
+		&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{pair}}
 }
 
 func (f *fleet) connect() hypervisor.Connection {
@@ -306,4 +313,35 @@ func TestUntrustedCertificates(t *testing.T) {
 	f.config.TLS.Certificates = []tls.Certificate{pair}
 	_, err = f.connect().Check(t.Context())
 	f.wantKind("another CA of the client", err, hypervisor.Rejected)
+}
+
+// A host comes back from a restart with certificates of another CA. The operator's new connection, with the new CA and a
+// new client certificate, knows the machine from before and deletes it. A connection with the former ones is refused.
+func TestCertificatesAreReplaced(t *testing.T) {
+	t.Parallel()
+
+	f := newFleet(t, map[string]int64{"host": 0})
+	before := f.connect()
+	known := f.create(before, "host")
+
+	files, operator := newCertificates(t)
+	f.must(f.hosts["host"].EnableTLS(t.Context(), files))
+	f.config.Hosts[0].URI = f.hosts["host"].TLSURI()
+
+	_, err := f.connect().Check(t.Context())
+	f.wantKind("check with the former CA", err, hypervisor.Rejected)
+
+	f.config.TLS = operator
+	after := f.connect()
+
+	if all, err := after.List(t.Context()); err != nil || len(all) != 1 {
+		t.Errorf("the connection with the new CA lists %+v (%v), want the machine from before", all, err)
+	}
+
+	next := f.create(after, "host")
+	for _, ref := range []hypervisor.MachineRef{known, next} {
+		f.must(conformance.Delete(t.Context(), after, ref))
+	}
+
+	f.checkNothingLeft(after)
 }
