@@ -6,12 +6,15 @@ package networking_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/claims"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
@@ -66,5 +69,44 @@ func TestStateOfDeletedTemplatesIsFreed(t *testing.T) { //nolint:paralleltest //
 		}
 		registry.Set(template, cluster, nil)
 		registry.Remove(client.ObjectKeyFromObject(template))
+	})
+}
+
+// Claims and machines that are deleted as soon as they are created keep no address of their pool.
+func TestAddressesOfBriefMachinesAreReleased(t *testing.T) {
+	t.Parallel()
+
+	const attempts = 20
+
+	w := newFixture(t)
+	template := w.createTemplate("small", w.createCluster("c", nil), "claims", "10.0.1.10-10.0.1.11")
+	w.waitForTemplateCondition(template, "True Ready")
+
+	pool := w.newNodePool("brief", 0, "10.0.0.10-10.0.0.11")
+	w.createPool(pool)
+
+	for i := range attempts {
+		patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = int32(1 - i%2) })
+
+		claim := newMachineClaim(w.namespace, fmt.Sprintf("brief-%d", i), "small")
+		env.Create(t, claim)
+		w.must(env.Client.Delete(t.Context(), claim))
+	}
+
+	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) { p.Spec.Replicas = 2 })
+
+	var kept []*v1alpha1.MachineClaim
+
+	for _, name := range []string{"kept-1", "kept-2"} {
+		claim := newMachineClaim(w.namespace, name, "small")
+		env.Create(t, claim)
+
+		kept = append(kept, claim)
+	}
+
+	w.waitUntil("two machines and two claims have all addresses", func() bool {
+		return w.countAllocated() == 2 && !slices.ContainsFunc(kept, func(claim *v1alpha1.MachineClaim) bool {
+			return !meta.IsStatusConditionTrue(getClaim(t, claim).Status.Conditions, v1alpha1.ConditionAddressAllocated)
+		})
 	})
 }
