@@ -255,6 +255,39 @@ func TestMachineLifecycle(t *testing.T) {
 	w.requireCondition("c", v1alpha1.ConditionVMReady, "Provisioning", v1alpha1.KubevirtMachineProvisioning, "10.0.0.10/24")
 }
 
+// If the Kubernetes node of a machine is drained, and KubeVirt leaves it to others to move the machine, the condition
+// names the node and what to do.
+func TestEvictionIsPending(t *testing.T) {
+	w := newMachineFixture(t)
+	w.createMachine("a")
+	w.reconcileMachine("a")
+
+	vm := w.getVirtualMachine("a")
+	w.must(unstructured.SetNestedField(vm.Object, true, "status", "ready"))
+	w.must(env.Client.Status().Update(t.Context(), vm))
+
+	instance := kubevirt.NewObject(kubevirt.InstanceKind())
+	instance.SetNamespace(w.namespace)
+	instance.SetName("a")
+	instance.SetLabels(map[string]string{v1alpha1.LabelMachine: "a"})
+	instance.Object["spec"] = map[string]any{
+		"domain": map[string]any{"devices": map[string]any{}}, "evictionStrategy": "External",
+	}
+	w.must(env.Client.Create(t.Context(), instance))
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMReady, "Running", v1alpha1.KubevirtMachineRunning, "10.0.0.10/24")
+
+	instance.Object["status"] = map[string]any{"nodeName": "node-1", "evacuationNodeName": "node-1"}
+	w.must(env.Client.Update(t.Context(), instance))
+	w.reconcileMachine("a")
+	w.requireCondition("a", v1alpha1.ConditionVMReady, "EvictionPending", v1alpha1.KubevirtMachineRunning, "10.0.0.10/24")
+
+	ready := meta.FindStatusCondition(w.getMachine("a").Status.Conditions, v1alpha1.ConditionVMReady)
+	if ready.Status != metav1.ConditionTrue || !strings.Contains(ready.Message, "node node-1 is being drained") {
+		t.Errorf("condition %+v", ready)
+	}
+}
+
 // If responses to writes are lost, the operator finds the results: it creates no second VirtualMachine and
 // allocates no second address, in this process and in the next one.
 func TestLostResponsesOfMachineWrites(t *testing.T) {

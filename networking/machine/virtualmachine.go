@@ -146,6 +146,12 @@ func reportVM(_ context.Context, s *scope) step.Result {
 	case status.Ready:
 		status.Phase = v1alpha1.KubevirtMachineRunning
 
+		if node := evacuatedNode(s.instance); node != "" {
+			return step.Done().WithReason("EvictionPending", fmt.Sprintf(
+				"node %s is being drained and waits for this machine, because its evictionStrategy is External: delete the KubevirtMachine; "+
+					"KubeVirt moves machines whose virtualMachineTemplate has LiveMigrateIfPossible", node))
+		}
+
 		return step.Done().WithReason("Running", "on node "+status.NodeName)
 	case slices.Contains([]string{"Stopped", "Stopping", "Paused"}, state):
 		status.Phase = v1alpha1.KubevirtMachineStopped
@@ -158,6 +164,22 @@ func reportVM(_ context.Context, s *scope) step.Result {
 	status.Phase = v1alpha1.KubevirtMachineProvisioning
 
 	return step.Wait(0, state, describeNotReady(s.vm))
+}
+
+// evacuatedNode returns the node that is being drained and that an instance has to leave, although KubeVirt does not move
+// it. It returns "" for any other instance.
+func evacuatedNode(instance *unstructured.Unstructured) string {
+	if instance == nil {
+		return ""
+	}
+
+	if strategy, _, _ := unstructured.NestedString(instance.Object, "spec", "evictionStrategy"); strategy != "External" {
+		return ""
+	}
+
+	node, _, _ := unstructured.NestedString(instance.Object, "status", "evacuationNodeName")
+
+	return node
 }
 
 // describeNotReady returns KubeVirt's message about why a VirtualMachine is not ready, or a default message.
