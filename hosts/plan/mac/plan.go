@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path"
 	"strconv"
+	"strings"
 
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/plan/parts"
@@ -66,7 +67,7 @@ func renderDraft(cfg Config) *plan.Draft {
 	d := &plan.Draft{}
 
 	for _, render := range []func(*plan.Draft, Config){
-		renderSettings, renderConsole, renderTart, renderInterface, renderFirewall, renderVMNAT,
+		renderSettings, renderUpdates, renderConsole, renderTart, renderInterface, renderFirewall, renderVMNAT,
 		renderTailscale, renderNodeExporter, renderKubelet,
 	} {
 		render(d, cfg)
@@ -86,6 +87,22 @@ func readScript(name string) string {
 func renderSettings(d *plan.Draft, cfg Config) {
 	settings := parts.NewScript("settings", readScript("settings"), "", plan.Var{Name: "NAME", Value: cfg.NodeName})
 	d.Add(parts.OnlyOnFirstBoot(settings), nil)
+}
+
+// renderUpdates adds the part that leaves updates of macOS to the operator. macOS still looks for updates, and installs
+// data files such as those of XProtect, without a restart.
+func renderUpdates(d *plan.Draft, _ Config) {
+	const domain = "/Library/Preferences/com.apple.SoftwareUpdate"
+
+	keys := []string{"AutomaticDownload", "AutomaticallyInstallMacOSUpdates", "CriticalUpdateInstall", "SplatEnabled"}
+	probes := make([]string, 0, len(keys))
+
+	for _, key := range keys {
+		probes = append(probes, "test \"$(defaults read "+domain+" "+key+")\" = 0")
+	}
+
+	d.Add(parts.NewScript("software-updates", readScript("updates"), strings.Join(probes, "\n"),
+		plan.Var{Name: "DOMAIN", Value: domain}, plan.Var{Name: "KEYS", Value: strings.Join(keys, " ")}), nil)
 }
 
 // renderConsole adds the part that logs the host's user in at the console. A machine with macOS

@@ -50,6 +50,7 @@ func kind() plantest.Kind[Config] {
 		One: one(), Other: other(), Draft: renderDraft, Render: Render, Hash: HostConfigHash,
 		Parts: []string{
 			"settings script first-boot",
+			"software-updates script always",
 			"console script always",
 			"tart binary first-boot",
 			"pn-interface script always",

@@ -407,3 +407,71 @@ func TestPlistIsXML(t *testing.T) {
 		t.Error("the argument is not in the plist")
 	}
 }
+
+// defaults keeps each value of a domain in a file.
+const defaults = `
+file=$HOST/${2##*/}.$3
+case "$1 $#" in
+"read 3") cat "$file" ;;
+"write 5") [ "$4" = -bool ] && case $5 in false) echo 0 ;; true) echo 1 ;; *) exit 64 ;; esac >"$file" ;;
+*) exit 64 ;;
+esac`
+
+// macOS installs no update by itself, because it would restart the host while jobs run. If somebody allows it, the part
+// counts as lost, and is pushed again.
+func TestMacOSInstallsNoUpdates(t *testing.T) {
+	t.Parallel()
+
+	host := plantest.NewHost(t, map[string]string{"defaults": defaults})
+	draft := &plan.Draft{}
+	renderUpdates(draft, one())
+
+	p, err := draft.Plan()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	lost := func() []string {
+		t.Helper()
+
+		out, err := host.Run(p.ProbeScript())
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		states, err := p.ParseProbe(strings.NewReader(out))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		return p.LostParts(states)
+	}
+
+	want := []string{"software-updates"}
+	if diff := cmp.Diff(want, lost()); diff != "" {
+		t.Errorf("a new Mac: %s", diff)
+	}
+
+	host.Must(p.Parts()[0].Input())
+
+	if got := lost(); len(got) != 0 {
+		t.Errorf("after the push: %v", got)
+	}
+
+	host.Write("com.apple.SoftwareUpdate.AutomaticallyInstallMacOSUpdates", "1\n")
+
+	if diff := cmp.Diff(want, lost()); diff != "" {
+		t.Errorf("after updates were allowed: %s", diff)
+	}
+}
+
+// launchd sets no HOME for a job of the system session, and programs such as tart end without it.
+func TestJobsHaveAHome(t *testing.T) {
+	t.Parallel()
+
+	for user, home := range map[string]string{"": "/var/root", "m1": "/Users/m1"} {
+		if plist := (job{name: "job", user: user}).renderPlist(); !strings.Contains(plist, "<key>HOME</key>\n\t\t<string>"+home+"</string>") {
+			t.Errorf("the job of user %q has no HOME %s:\n%s", user, home, plist)
+		}
+	}
+}

@@ -9,6 +9,14 @@ probe() {
 	printf '%s %s\n' "$label" "$state"
 }
 
+probe_software_updates() {
+	test "$(defaults read /Library/Preferences/com.apple.SoftwareUpdate AutomaticDownload)" = 0
+	test "$(defaults read /Library/Preferences/com.apple.SoftwareUpdate AutomaticallyInstallMacOSUpdates)" = 0
+	test "$(defaults read /Library/Preferences/com.apple.SoftwareUpdate CriticalUpdateInstall)" = 0
+	test "$(defaults read /Library/Preferences/com.apple.SoftwareUpdate SplatEnabled)" = 0
+}
+probe software-updates
+
 probe_console() {
 	test "$(stat -f %Su /dev/console)" = 'm1'
 	test -s /etc/kcpassword
