@@ -4,6 +4,8 @@
 package hosts_test
 
 import (
+	"encoding/base64"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -15,10 +17,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/test/brokers"
 )
 
 // newCredentialFixture returns a fixture for whose hosts the operator issues Node credentials.
@@ -160,6 +164,56 @@ func TestCredentialsAreRenewed(t *testing.T) {
 
 	if most := w.maxBusyHosts(); most != 1 {
 		t.Errorf("pushes to %d hosts at a time, want 1", most)
+	}
+}
+
+// If the cluster of the Nodes gets another CA, a host gets a credential with the CA that the fleet's kubeconfig has,
+// long before its certificate expires.
+func TestCredentialsHaveTheCAOfTheirCluster(t *testing.T) {
+	t.Parallel()
+
+	const name = "ca-replaced"
+
+	w := newCredentialFixture(t, name)
+	w.cfg.ProbeInterval = time.Second
+	w.startOperator()
+	w.waitUntilConverged(1)
+
+	before, _ := w.pushedKubeconfig(name)
+
+	ca, err := os.ReadFile(brokers.NewCA(t).File)
+	w.must(err)
+
+	// During the replacement of a CA, clients trust both.
+	config := rest.CopyConfig(env.Config)
+	config.CAData = slices.Concat(config.CAData, ca)
+	w.writeKubeconfig(config)
+
+	w.eventually("the host has a kubeconfig with both CAs", func() string {
+		if text := w.hosts[name].Payload("kubeconfig"); text == before {
+			return "it has the former one"
+		}
+
+		return ""
+	})
+	w.waitUntilConverged(1)
+
+	after, node := w.pushedKubeconfig(name)
+	if err := node.Create(t.Context(), &authenticationv1.SelfSubjectReview{}); err != nil || !strings.Contains(after, base64.StdEncoding.EncodeToString(config.CAData)) {
+		t.Errorf("the credential is invalid, or lacks the CA: %v", err)
+	}
+
+	pushed, runs := len(w.scriptLabels(name)), len(w.hosts[name].Runs())
+	w.eventually("the host is probed twice", func() string {
+		if len(w.hosts[name].Runs()) < runs+2 {
+			return "not yet"
+		}
+
+		return ""
+	})
+
+	if more := w.scriptLabels(name)[pushed:]; slices.Contains(more, "kubeconfig") {
+		t.Errorf("the credential is pushed again and again: %v", more)
 	}
 }
 

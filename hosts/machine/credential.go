@@ -38,6 +38,7 @@ const (
 	reasonRenewing             = "Renewing"
 	reasonExpired              = "Expired"
 	reasonNotIssued            = "NotIssued"
+	reasonClusterChanged       = "ClusterChanged"
 	reasonSigning              = "NodeCredentialPending"
 	reasonRemoving             = "Removing"
 	reasonRemoved              = "Removed"
@@ -122,15 +123,12 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 		s.pendingCredentials.set(name, pending)
 	}
 
-	spec := s.fleet.Spec.NodeCredentials
-	key := client.ObjectKey{Namespace: name.Namespace, Name: spec.KubeconfigSecretRef.Name}
-
-	data, err := credential.ReadKubeconfig(ctx, s.APIReader, key, spec.KubeconfigSecretRef.Key)
+	data, err := s.readFleetKubeconfig(ctx)
 	if err != nil {
-		return s.recordCannotStart(fmt.Errorf("read nodeCredentials.kubeconfigSecretRef: %w", err), *work)
+		return s.recordCannotStart(err, *work)
 	}
 
-	if err := pending.Advance(ctx, data, spec.Lifetime.Duration, now); err != nil {
+	if err := pending.Advance(ctx, data, s.fleet.Spec.NodeCredentials.Lifetime.Duration, now); err != nil {
 		if errclass.ClassOf(err) == errclass.Configuration {
 			s.pendingCredentials.set(name, nil) // do not repeat a refused request
 		}
@@ -145,6 +143,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	access.Kubeconfig = pending.Credential.Kubeconfig
 	work.credential = &v1alpha1.HostNodeCredential{
 		From: metav1.NewTime(pending.Credential.NotBefore), Until: metav1.NewTime(pending.Credential.NotAfter),
+		Cluster: pending.Credential.Cluster,
 	}
 
 	if work.plan, err = s.Kind.RenderPlan(ctx, s.Secrets, s.obj, access); err != nil {
@@ -152,6 +151,36 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	}
 
 	return step.Done()
+}
+
+// readFleetKubeconfig reads the kubeconfig with which the operator issues the credentials of a fleet.
+func (s *scope) readFleetKubeconfig(ctx context.Context) ([]byte, error) {
+	ref := s.fleet.Spec.NodeCredentials.KubeconfigSecretRef
+
+	data, err := credential.ReadKubeconfig(ctx, s.APIReader, client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}, ref.Key)
+	if err != nil {
+		return nil, fmt.Errorf("read nodeCredentials.kubeconfigSecretRef: %w", err)
+	}
+
+	return data, nil
+}
+
+// isClusterChanged returns true if the fleet's kubeconfig has another server or CA than the credential of the host. It
+// returns false if this is unknown: the next renewal reports a Secret that cannot be read.
+func (s *scope) isClusterChanged(ctx context.Context) bool {
+	issued := s.status.NodeCredential
+	if issued == nil || issued.Cluster == "" || !needsCredential(s) {
+		return false
+	}
+
+	data, err := s.readFleetKubeconfig(ctx)
+	if err != nil {
+		return false
+	}
+
+	current, err := nodecert.DigestOfCluster(data)
+
+	return err == nil && current != issued.Cluster
 }
 
 // placeholderKubeconfig returns the text that replaces the credential in plans that do not push it.

@@ -390,6 +390,12 @@ func inspect(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
+	if !slices.Contains(s.status.LostParts, plan.KubeconfigLabel) && s.isClusterChanged(ctx) {
+		s.status.LostParts = append(s.status.LostParts, plan.KubeconfigLabel)
+
+		return step.Wait(time.Second, reasonClusterChanged, "the server or the CA of the cluster has changed, so the host gets another credential")
+	}
+
 	return s.startJob(ctx, job{action: drift.Probe})
 }
 

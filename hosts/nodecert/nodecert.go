@@ -54,6 +54,20 @@ type Credential struct {
 	Kubeconfig log.Secret
 	// NotBefore and NotAfter limit its validity.
 	NotBefore, NotAfter time.Time
+	// Cluster is the digest of the cluster in it (DigestOfCluster).
+	Cluster string
+}
+
+// DigestOfCluster returns a digest of what a Node needs to know of the cluster of a kubeconfig: its server and CA.
+func DigestOfCluster(kubeconfig []byte) (string, error) {
+	text, err := credential.NewKubeconfig(kubeconfig, nil, nil)
+	if err != nil {
+		return "", err
+	}
+
+	sum := sha256.Sum256(text)
+
+	return hex.EncodeToString(sum[:]), nil
 }
 
 // PendingCredential is a credential that is being issued.
@@ -226,7 +240,14 @@ func (w *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) er
 		return err
 	}
 
-	w.Credential = &Credential{Kubeconfig: log.NewSecret(string(text)), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter}
+	cluster, err := DigestOfCluster(kubeconfig)
+	if err != nil {
+		return err
+	}
+
+	w.Credential = &Credential{
+		Kubeconfig: log.NewSecret(string(text)), NotBefore: leaf.NotBefore, NotAfter: leaf.NotAfter, Cluster: cluster,
+	}
 
 	return nil
 }

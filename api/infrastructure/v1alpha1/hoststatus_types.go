@@ -168,6 +168,10 @@ type HostNodeCredential struct {
 	From metav1.Time `json:"from"`
 	// until is the end of the certificate's validity.
 	Until metav1.Time `json:"until"`
+	// cluster is the digest of the server address and the CA with which the host joins its cluster. If the
+	// kubeconfig of the fleet has others, the operator issues another certificate.
+	// +optional
+	Cluster string `json:"cluster,omitempty"`
 	// removalStartedAt is the time, during deletion, at which the removal of the certificate from the
 	// host began.
 	// +optional
