@@ -214,11 +214,11 @@ func TestValuesOfTheFirstRelease(t *testing.T) {
 
 	u := newUser(t, kube.Start(t), "")
 
-	for chart, later := range map[string]string{"hyperfleet": "drain,monitoring,shards,tls", "hyperfleet-platform": "monitoring,tls"} {
+	for chart, later := range map[string][]string{"hyperfleet": laterValues, "hyperfleet-platform": {"monitoring", "tls"}} {
 		render := "helm template " + chart + " " + chart + "-0.1.0.tgz"
 		want := u.runCommands(render + "\n")
 
-		if got := u.runCommands(render + " --set " + strings.ReplaceAll(later, ",", "=null,") + "=null\n"); got != want {
+		if got := u.runCommands(render + " --set " + strings.Join(later, "=null,") + "=null\n"); got != want {
 			t.Errorf("%s without the values %s:\n%s", chart, later, got)
 		}
 	}

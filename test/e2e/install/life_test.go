@@ -18,6 +18,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/kubelet"
 	"github.com/hyperfleet/hyperfleet/test/progress"
 )
 
@@ -60,15 +61,22 @@ func newUser(t *testing.T, env *kube.Env, gitHub string) *user {
 	shim := fmt.Sprintf("#!/bin/sh\n[ \"$1\" = init ] && set -- \"$@\" --github-url '%s'\nexec '%s' \"$@\"\n", gitHub, releaseProgram(t, "hyperfleet"))
 	u.must(os.WriteFile(filepath.Join(bin, "hyperfleet"), []byte(shim), 0o755))
 
-	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
-		u.must(os.Symlink(releaseFile(t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.1.0.tgz")))
-	}
+	u.linkCharts("0.1.0")
 
 	u.env = []string{
 		"KUBECONFIG=" + env.Kubeconfig(t, env.Config), "HOME=" + u.dir, "PATH=" + bin + ":" + os.Getenv("PATH"), "no_proxy=*",
 	}
 
 	return u
+}
+
+// linkCharts gives the charts of the release the names that the pages use for a release.
+func (u *user) linkCharts(release string) {
+	u.t.Helper()
+
+	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
+		u.must(os.Symlink(releaseFile(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-"+release+".tgz")))
+	}
 }
 
 func (u *user) must(err error) {
@@ -163,23 +171,45 @@ func readBlocks(t *testing.T, file, marker string) []string {
 	return out
 }
 
-// TestTutorial runs the commands of the tutorial, with only the names of the servers replaced, from the
-// installation to the first finished job.
-func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
+// newTutorialUser returns the servers of the tutorial, a user with the tokens for them, and the commands of the
+// tutorial for these servers: install, init, apply, and list jobs.
+func newTutorialUser(t *testing.T) (*fleet.Fleet, *user, []string) {
+	t.Helper()
+
 	f := fleet.New(t, kube.Start(t), fleet.Options{})
 	u := newUser(t, f.Env, f.GitHub.URL)
 	u.writeFile("pve-token", pve.DefaultSecret)
 	u.writeFile("github-token", githubtest.PAT)
 
-	own := strings.NewReplacer(
-		"pve.example.com", f.PVE.URL(), "hyperfleet@pve!operator", pve.DefaultTokenID, "--organization my-org", "--organization "+githubtest.Org,
-		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(strings.Join(readTutorialBlocks(t), "")), f.PVE.Fingerprint(),
-	)
-
 	page := readTutorialBlocks(t)
 	if len(page) != 4 {
 		t.Fatalf("the page has %d blocks of commands, want 4: adapt this test to the page", len(page))
 	}
+
+	own := strings.NewReplacer(
+		"pve.example.com", f.PVE.URL(), "hyperfleet@pve!operator", pve.DefaultTokenID, "--organization my-org", "--organization "+githubtest.Org,
+		regexp.MustCompile(`3C(:[0-9A-F]{2}){31}`).FindString(page[1]), f.PVE.Fingerprint(),
+	)
+	page[1] = own.Replace(page[1])
+
+	return f, u, page
+}
+
+// startOperator runs a pod of the operator, and waits until it serves the webhooks and the reports of machines.
+func startOperator(t *testing.T, f *fleet.Fleet) *kubelet.Pod {
+	t.Helper()
+
+	operator := runDeployment(t, f.Env, defaultNamespace, "hyperfleet-runners", "HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
+	f.Eventually("the operator being ready", func() (bool, string) { return operator.IsReady(t.Context()), operator.Process.LogTail() })
+	f.Front.Serve(newOperatorProxy(t, f.Env, operator.Ports["8443"]))
+
+	return operator
+}
+
+// TestTutorial runs the commands of the tutorial, with only the names of the servers replaced, from the
+// installation to the first finished job.
+func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
+	f, u, page := newTutorialUser(t)
 
 	readme, err := os.ReadFile(root + "README.md")
 	u.must(err)
@@ -192,11 +222,8 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 
 	u.runCommands(page[0])
 
-	operator := runDeployment(t, f.Env, defaultNamespace, "hyperfleet-runners",
-		"HYPERFLEET_RUNNERS_PLATFORM_URLS="+f.GitHub.URL)
-	f.Eventually("the operator being ready", func() (bool, string) { return operator.IsReady(t.Context()), operator.Process.LogTail() })
-	f.Front.Serve(newOperatorProxy(t, f.Env, operator.Ports["8443"]))
-	u.runCommands(own.Replace(page[1]))
+	operator := startOperator(t, f)
+	u.runCommands(page[1])
 	u.setWebhook(f)
 	u.runCommands(page[2])
 	f.GitHub.Queue(control.JobSpec{Labels: []string{"linux", "x64"}})
@@ -230,9 +257,7 @@ func TestTutorial(t *testing.T) { //nolint:paralleltest // it counts seconds
 func (u *user) runOperationPages() {
 	u.t.Helper()
 
-	for _, chart := range []string{"hyperfleet-crds", "hyperfleet", "hyperfleet-platform"} {
-		u.must(os.Symlink(releaseFile(u.t, chart+"-"+version+".tgz"), filepath.Join(u.dir, chart+"-0.2.0.tgz")))
-	}
+	u.linkCharts("0.2.0")
 
 	for _, page := range []string{"operate/backup", "operate/upgrade", "guides/uninstall"} {
 		commands := readBlocks(u.t, root+"docs/"+page+".md", "run: TestTutorial.*")
