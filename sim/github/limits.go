@@ -4,6 +4,7 @@
 package github
 
 import (
+	"crypto/rsa"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -149,4 +150,12 @@ func (s *Server) RevokeToken(token string) {
 	s.core.Mu.Lock()
 	defer s.core.Mu.Unlock()
 	delete(s.credentials, token)
+}
+
+// ReplaceAppKey makes the server accept only JWTs that another private key of the App has signed. Installation tokens
+// stay valid until they expire.
+func (s *Server) ReplaceAppKey(public *rsa.PublicKey) {
+	s.core.Mu.Lock()
+	defer s.core.Mu.Unlock()
+	s.opts.App.PublicKey = public
 }

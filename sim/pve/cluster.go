@@ -221,8 +221,8 @@ func listNodes(s *Server, c *call) (any, error) {
 	out := []map[string]any{}
 	for _, n := range s.listMembers() {
 		row := s.newNodeRow(s.nodes[n.Name], c.auth)
-		if s.certs != nil {
-			row["ssl_fingerprint"] = s.certs.fingerprint
+		if certs := s.certs.Load(); certs != nil {
+			row["ssl_fingerprint"] = certs.fingerprint
 		}
 		out = append(out, row)
 	}

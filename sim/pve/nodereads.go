@@ -64,12 +64,12 @@ func listCertificates(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	address := s.nodeAddress(c.node)
 	s.mu.Unlock()
-	block, _ := pem.Decode(s.certs.caPEM)
+	block, _ := pem.Decode(s.certs.Load().caPEM)
 	ca, err := x509.ParseCertificate(block.Bytes)
 	if err != nil {
 		return nil, dief("parse CA: %s", err)
 	}
-	leaf, err := x509.ParseCertificate(s.certs.server.Certificate[0])
+	leaf, err := x509.ParseCertificate(s.certs.Load().server.Certificate[0])
 	if err != nil {
 		return nil, dief("parse certificate: %s", err)
 	}

@@ -6,6 +6,7 @@ package pve
 import (
 	"cmp"
 	"context"
+	cryptorand "crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -17,6 +18,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/clock"
@@ -61,7 +63,9 @@ type Server struct {
 
 	http       *http.Server
 	listener   net.Listener
-	certs      *certs
+	certs      atomic.Pointer[certs]
+	tls        *tls.Config
+	conns      sync.Map // by net.Conn
 	workDir    string
 	nextRoot   int
 	host       *vmHost // nil unless guests run under QEMU
@@ -142,22 +146,54 @@ func (s *Server) Start(l ListenOptions) error {
 		return err
 	}
 	cfg := &tls.Config{
-		Certificates: []tls.Certificate{certs.server}, MinVersion: tls.VersionTLS12,
+		MinVersion: tls.VersionTLS12,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return &s.certs.Load().server, nil
+		},
 		NextProtos: []string{"http/1.1"}, // as in pveproxy
 	}
 	if l.ClientCAs != nil {
 		cfg.ClientAuth = tls.RequireAndVerifyClientCert
 		cfg.ClientCAs = l.ClientCAs
 	}
-	s.certs, s.listener = certs, ln
+	s.listener, s.tls = ln, cfg
+	s.certs.Store(certs)
 	s.http = &http.Server{
 		Handler: s, ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnState: func(conn net.Conn, state http.ConnState) {
+			if state == http.StateNew {
+				s.conns.Store(conn, nil)
+			} else if state == http.StateClosed || state == http.StateHijacked {
+				s.conns.Delete(conn)
+			}
+		},
 	}
 	s.wg.Go(func() {
 		if err := s.http.Serve(tls.NewListener(ln, cfg)); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serve", "error", err)
 		}
+	})
+	return nil
+}
+
+// ReplaceCA replaces the cluster's CA and the certificate of the API. As the restart of pveproxy does, it closes the
+// connections and ends the TLS sessions.
+func (s *Server) ReplaceCA() error {
+	s.mu.Lock()
+	clusterID := s.newUUID()
+	s.mu.Unlock()
+	certs, err := newCerts(s.model.Nodes, clusterID)
+	if err != nil {
+		return err
+	}
+	var ticketKey [32]byte
+	_, _ = cryptorand.Read(ticketKey[:]) // never fails
+	s.certs.Store(certs)
+	s.tls.SetSessionTicketKeys([][32]byte{ticketKey})
+	s.conns.Range(func(conn, _ any) bool {
+		_ = conn.(net.Conn).Close()
+		return true
 	})
 	return nil
 }
@@ -203,15 +239,15 @@ func (s *Server) URL() string { return "https://" + s.listener.Addr().String() }
 
 // Fingerprint returns the SHA-256 fingerprint of the server's certificate in upper case with colons,
 // as Proxmox VE shows it.
-func (s *Server) Fingerprint() string { return s.certs.fingerprint }
+func (s *Server) Fingerprint() string { return s.certs.Load().fingerprint }
 
 // CAPEM returns the cluster's CA certificate in PEM format.
-func (s *Server) CAPEM() []byte { return s.certs.caPEM }
+func (s *Server) CAPEM() []byte { return s.certs.Load().caPEM }
 
 // HTTPClient returns a client that trusts the cluster's CA.
 func (s *Server) HTTPClient() *http.Client {
 	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(s.certs.caPEM)
+	pool.AppendCertsFromPEM(s.certs.Load().caPEM)
 	return &http.Client{
 		Timeout:   time.Minute,
 		Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12}},

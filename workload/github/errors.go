@@ -106,6 +106,10 @@ func (p *provider) explainScope(target scope, action, requirement string, err er
 
 	switch response.status {
 	case http.StatusUnauthorized:
+		if p.installationID != 0 {
+			return p.explainApp(response, quoted)
+		}
+
 		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
 			"GitHub rejected the credentials%s: the token is wrong, expired or revoked; put a valid token into the Secret "+
 				"of bootstrap.config.github.credentials", quoted))
@@ -128,7 +132,8 @@ func (p *provider) explainApp(response errorResponse, message string) error {
 	switch response.status {
 	case http.StatusUnauthorized:
 		return workload.NewRejected(ReasonCredentials, fmt.Sprintf(
-			"GitHub rejected the GitHub App's key%s: check appId and privateKey, and this machine's clock", message))
+			"GitHub rejected the GitHub App's key%s: check appId and privateKey in the Secrets of bootstrap.config.github.app, "+
+				"and this machine's clock", message))
 	case http.StatusForbidden:
 		return workload.NewRejected(ReasonInstallation, fmt.Sprintf(
 			"GitHub denied access to the GitHub App's installation%s: check in its settings whether it is suspended", message))
