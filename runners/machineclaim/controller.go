@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -78,8 +77,8 @@ type Reconciler struct {
 	retired, deregistered claimSet
 	// consolesKept holds the claims whose console output is stored.
 	consolesKept claimSet
-	// placementLock is held while a machine is placed on a cluster with a quota.
-	placementLock sync.Mutex
+	// placements are the machines that are being placed on clusters with a quota.
+	placements placements
 }
 
 // Reports copies the latest report of a machine to the status of its claim. It is called within a step; see

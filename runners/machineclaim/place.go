@@ -157,14 +157,12 @@ func place(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	hasQuota, err := s.checkQuota(ctx)
+	share, err := s.takeQuota(ctx)
 	if err != nil {
 		return connect.NewErrorResult(err, pollInterval, tenancy.ReasonNamespace)
 	}
 
-	if hasQuota {
-		defer s.placementLock.Unlock()
-	}
+	defer share.release()
 
 	spec := s.newMachineSpec()
 
@@ -210,7 +208,9 @@ func place(ctx context.Context, s *scope) step.Result {
 		}
 	}
 
-	if hasQuota {
+	if share != nil {
+		share.isWriteSent = true
+
 		if err := step.SaveStatus(ctx); err != nil {
 			return step.Fail(err)
 		}
