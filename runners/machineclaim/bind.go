@@ -4,11 +4,9 @@
 package machineclaim
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -23,10 +21,12 @@ import (
 )
 
 // bindings holds the jobs that were recently bound to claims, because the cache may not show the bindings
-// yet. The zero value is ready to use.
+// yet. A claim has at most one of them. The zero value is ready to use.
 type bindings struct {
-	mu    sync.Mutex
-	byJob map[types.NamespacedName]binding
+	mu      sync.Mutex
+	byJob   map[types.NamespacedName]binding
+	byClaim map[types.UID]types.NamespacedName
+	sweptAt time.Time
 }
 
 type binding struct {
@@ -56,6 +56,9 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 	}
 
 	_, err = s.ensureBoundJob(ctx)
+	if result := waitForJobs(err); !result.IsDone() {
+		return result
+	}
 
 	switch {
 	case errors.Is(err, errNoJob) && s.elapsedSince(s.requestedAt()) > noJobTimeout:
@@ -67,6 +70,15 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 	default:
 		return step.Done()
 	}
+}
+
+// waitForJobs returns a wait if the error says that the next assignment may have a job, and Done otherwise.
+func waitForJobs(err error) step.Result {
+	if outdated, ok := errors.AsType[outdatedError](err); ok {
+		return step.Wait(outdated.retryAfter, v1alpha1.EndReasonNoJob, errNoJob.Error()).DeferWrite()
+	}
+
+	return step.Done()
 }
 
 // errNoJob means that the job for which the machine was created is already bound to another machine, or no
@@ -128,26 +140,65 @@ func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 // chooseJob returns the first job, in the order of demand.Assign, that is assigned to the claim's pool and
 // that no other claim has.
 func (s *scope) chooseJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
-	jobs, pools, err := s.listDemand(ctx)
+	now := s.Clock.Now()
+
+	if name := s.bindings.jobOf(s.claim, now); name != "" {
+		job, err := s.getQueuedJob(ctx, name) // its binding was not written
+		if err != nil || job != nil {
+			return job, err
+		}
+	}
+
+	if s.claim.PoolName() != "" {
+		return s.assignments.choose(ctx, s, now)
+	}
+
+	free, err := s.listFreeJobs(ctx)
 	if err != nil {
 		return nil, err
 	}
 
-	var claims v1alpha1.MachineClaimList
-	if err := s.Client.List(ctx, &claims, client.InNamespace(s.claim.Namespace), client.UnsafeDisableDeepCopy); err != nil {
-		return nil, fmt.Errorf("list machine claims: %w", err)
-	}
+	return s.bindFirst(ctx, &free, keyOf(s.claim), now)
+}
 
-	boundJobs := map[string]bool{}
+// bindFirst binds the claim to the first of the free jobs with the key that is still queued, and removes the jobs that it
+// has looked at. It returns errNoJob if there is none.
+func (s *scope) bindFirst(ctx context.Context, free *freeJobs, key jobKey, now time.Time) (*v1alpha1.RunnerJob, error) {
+	for len((*free)[key]) > 0 {
+		name := (*free)[key][0]
+		(*free)[key] = (*free)[key][1:]
 
-	for i := range claims.Items {
-		other := &claims.Items[i]
-		if info := other.Status.BootstrapInfo; info != nil && info.BoundJob != "" && other.UID != s.claim.UID && !isOver(other) {
-			boundJobs[info.BoundJob] = true
+		job, err := s.getQueuedJob(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+
+		if job != nil && s.bindings.bind(s.claim, job, now) {
+			return job, nil
 		}
 	}
 
-	return s.bindings.bind(s.claim, candidateJobs(s.claim, jobs, pools, boundJobs), s.Clock.Now())
+	return nil, errNoJob
+}
+
+// getQueuedJob returns a job of the claim's namespace, or nil if it is not queued.
+func (s *scope) getQueuedJob(ctx context.Context, name string) (*v1alpha1.RunnerJob, error) {
+	var job v1alpha1.RunnerJob
+
+	err := s.Client.Get(ctx, types.NamespacedName{Namespace: s.claim.Namespace, Name: name}, &job)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // a missing job is not an error
+	}
+
+	if err != nil {
+		return nil, fmt.Errorf("get job %s: %w", name, err)
+	}
+
+	if job.Spec.State != v1alpha1.JobQueued || !job.DeletionTimestamp.IsZero() {
+		return nil, nil //nolint:nilnil // as above
+	}
+
+	return &job, nil
 }
 
 // isOver reports whether the claim is deleted, or its machine has stopped or ended. Another claim may get
@@ -163,10 +214,9 @@ func (b *bindings) release(claim *v1alpha1.MachineClaim) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
-	for job, last := range b.byJob {
-		if last.claim == claim.UID {
-			delete(b.byJob, job)
-		}
+	if job, ok := b.byClaim[claim.UID]; ok {
+		delete(b.byJob, job)
+		delete(b.byClaim, claim.UID)
 	}
 }
 
@@ -195,58 +245,56 @@ func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.
 	return jobs.Items, pools, nil
 }
 
-// candidateJobs returns the queued jobs that are assigned to the claim's pool, need a machine of the
-// claim's size, and are not bound, in the order of demand.Assign. It is pure.
-func candidateJobs(
-	claim *v1alpha1.MachineClaim, jobs []v1alpha1.RunnerJob, pools []demand.Pool, boundJobs map[string]bool,
-) []*v1alpha1.RunnerJob {
-	pool := cmp.Or(claim.PoolName(), claim.Name)
-
-	var out []*v1alpha1.RunnerJob
-
-	demand.Assign(jobs, pools, func(job *v1alpha1.RunnerJob, assigned demand.Pool) {
-		if assigned.Name != pool || job.Spec.State != v1alpha1.JobQueued || boundJobs[job.Name] {
-			return
-		}
-
-		if size, _ := assigned.ParseSize(job.Spec); size.Key() == demand.SizeKey(claim.Spec.Size) {
-			out = append(out, job)
-		}
-	})
-
-	return out
-}
-
-// bind binds the claim to the first of the jobs that was not recently bound to another claim. It returns
-// errNoJob if there is none.
-func (b *bindings) bind(
-	claim *v1alpha1.MachineClaim, jobs []*v1alpha1.RunnerJob, now time.Time,
-) (*v1alpha1.RunnerJob, error) {
+// bind binds the claim to the job, unless the job was recently bound to another claim.
+func (b *bindings) bind(claim *v1alpha1.MachineClaim, job *v1alpha1.RunnerJob, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
+	b.sweep(now)
+
+	key := client.ObjectKeyFromObject(job)
+	if last, ok := b.byJob[key]; ok && last.claim != claim.UID && now.Sub(last.boundAt) <= maxCacheLag {
+		return false
+	}
+
+	if b.byJob == nil {
+		b.byJob, b.byClaim = map[types.NamespacedName]binding{}, map[types.UID]types.NamespacedName{}
+	}
+
+	delete(b.byClaim, b.byJob[key].claim)
+	delete(b.byJob, b.byClaim[claim.UID])
+	b.byJob[key], b.byClaim[claim.UID] = binding{claim: claim.UID, boundAt: now}, key
+
+	return true
+}
+
+// jobOf returns the name of the job that was recently bound to the claim, or "".
+func (b *bindings) jobOf(claim *v1alpha1.MachineClaim, now time.Time) string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	job, ok := b.byClaim[claim.UID]
+	if !ok || now.Sub(b.byJob[job].boundAt) > maxCacheLag {
+		return ""
+	}
+
+	return job.Name
+}
+
+// sweep deletes the bindings that the cache shows by now, at most once in maxCacheLag.
+func (b *bindings) sweep(now time.Time) {
+	if now.Sub(b.sweptAt) <= maxCacheLag {
+		return
+	}
+
+	b.sweptAt = now
 
 	for job, last := range b.byJob {
 		if now.Sub(last.boundAt) > maxCacheLag {
 			delete(b.byJob, job)
+			delete(b.byClaim, last.claim)
 		}
 	}
-
-	index := slices.IndexFunc(jobs, func(job *v1alpha1.RunnerJob) bool {
-		last, ok := b.byJob[client.ObjectKeyFromObject(job)]
-
-		return !ok || last.claim == claim.UID
-	})
-	if index < 0 {
-		return nil, errNoJob
-	}
-
-	if b.byJob == nil {
-		b.byJob = map[types.NamespacedName]binding{}
-	}
-
-	b.byJob[client.ObjectKeyFromObject(jobs[index])] = binding{claim: claim.UID, boundAt: now}
-
-	return jobs[index].DeepCopy(), nil
 }
 
 // errJobGone means that the CI platform no longer lets the machine run its job.

@@ -4,9 +4,11 @@
 package machineclaim
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,23 +17,18 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
+	"github.com/hyperfleet/hyperfleet/workload/generic"
 )
-
-func newWaitingJobs(count int) []*v1alpha1.RunnerJob {
-	out := make([]*v1alpha1.RunnerJob, count)
-	for i := range out {
-		out[i] = &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: fmt.Sprintf("job-%d", i)}}
-	}
-
-	return out
-}
 
 func newClaim(uid string) *v1alpha1.MachineClaim {
 	return &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: uid, UID: types.UID(uid)}}
@@ -44,21 +41,22 @@ func TestJobIsBoundOnce(t *testing.T) {
 
 	const many = 50
 
+	w := newBindFixture(t, many)
+	now := time.Unix(1e9, 0)
+
 	var (
-		b     bindings
 		mu    sync.Mutex
 		group sync.WaitGroup
-		got   = map[string]string{}
-		now   = time.Now()
+		got   = map[string]*scope{}
 	)
 
 	for i := range many {
 		group.Go(func() {
-			uid := fmt.Sprintf("claim-%d", i)
+			s := w.newScope(fmt.Sprintf("claim-%d", i))
 
-			first, err := b.bind(newClaim(uid), newWaitingJobs(many), now)
+			job, err := s.chooseJob(t.Context())
 			if err != nil {
-				t.Errorf("claim %s: %v", uid, err)
+				t.Errorf("claim %s: %v", s.claim.Name, err)
 
 				return
 			}
@@ -66,28 +64,156 @@ func TestJobIsBoundOnce(t *testing.T) {
 			mu.Lock()
 			defer mu.Unlock()
 
-			if other, ok := got[first.Name]; ok {
-				t.Errorf("job %s was bound to %s and %s", first.Name, other, uid)
+			if other, ok := got[job.Name]; ok {
+				t.Errorf("job %s was bound to %s and %s", job.Name, other.claim.Name, s.claim.Name)
 			}
 
-			got[first.Name] = uid
+			got[job.Name] = s
 		})
 	}
 
 	group.Wait()
 
-	again, err := b.bind(newClaim(got["job-7"]), newWaitingJobs(many)[7:8], now)
-	if err != nil || again.Name != "job-7" {
+	if again, err := got["job-7"].chooseJob(t.Context()); err != nil || again.Name != "job-7" {
 		t.Errorf("second request: %v, %v", again, err)
 	}
 
-	if _, err := b.bind(newClaim("late"), newWaitingJobs(many), now); !errors.Is(err, errNoJob) {
+	if _, err := w.newScope("late").chooseJob(t.Context()); !errors.Is(err, errNoJob) {
 		t.Errorf("one claim too many: %v", err)
 	}
 
-	if _, err := b.bind(newClaim("late"), newWaitingJobs(1), now.Add(maxCacheLag+time.Second)); err != nil {
-		t.Errorf("a released job: %v", err)
+	w.clock.SetTime(now.Add(maxCacheLag + time.Second))
+
+	if _, err := w.newScope("late").chooseJob(t.Context()); err != nil {
+		t.Errorf("a job whose binding the cache never showed: %v", err)
 	}
+}
+
+// Claims that request their jobs at the same time share the lists of jobs and claims, so the work does not grow with
+// claims x claims.
+func TestClaimsShareTheListOfJobs(t *testing.T) {
+	t.Parallel()
+
+	const many = 50
+
+	w := newBindFixture(t, many)
+
+	for i := range many {
+		if job, err := w.newScope(fmt.Sprintf("claim-%d", i)).chooseJob(t.Context()); err != nil || job.Name != fmt.Sprintf("job-%d", i) {
+			t.Fatalf("claim %d got %v, %v; want the oldest job that is left", i, job, err)
+		}
+	}
+
+	if got := w.lists.Load(); got != 1 {
+		t.Errorf("%d claims caused %d lists of claims, want 1", many, got)
+	}
+}
+
+// A claim gets a job that is queued after the jobs were listed for other claims, as soon as they are listed again.
+func TestNewJobIsFoundSoon(t *testing.T) {
+	t.Parallel()
+
+	w := newBindFixture(t, 1)
+
+	if _, err := w.newScope("first").chooseJob(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	w.createJob("job-new")
+
+	_, err := w.newScope("second").chooseJob(t.Context())
+
+	result := waitForJobs(err)
+	if result.IsDone() || result.RequeueAfter() > maxAssignmentAge {
+		t.Fatalf("the claim waits %s (%v), want at most %s", result.RequeueAfter(), err, maxAssignmentAge)
+	}
+
+	w.clock.SetTime(w.clock.Now().Add(result.RequeueAfter()))
+
+	if job, err := w.newScope("second").chooseJob(t.Context()); err != nil || job.Name != "job-new" {
+		t.Errorf("got %v, %v; want job-new", job, err)
+	}
+
+	w.clock.SetTime(w.clock.Now().Add(maxAssignmentAge))
+
+	if _, err := w.newScope("third").chooseJob(t.Context()); !errors.Is(err, errNoJob) || !waitForJobs(err).IsDone() {
+		t.Errorf("a claim without a job gets %v, want errNoJob", err)
+	}
+}
+
+// bindFixture is a pool of runners that need jobs, and its queued jobs.
+type bindFixture struct {
+	t     *testing.T
+	r     *Reconciler
+	clock *clocktesting.FakePassiveClock
+	// lists counts the lists of claims.
+	lists atomic.Int32
+}
+
+func newBindFixture(t *testing.T, jobs int) *bindFixture {
+	t.Helper()
+
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+
+	pool := &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "linux"}}
+	pool.Spec.Workload.Type, pool.Spec.Scaling.MaxReplicas = v1alpha1.WorkloadGeneric, 100
+	pool.Spec.Workload.Config = &v1alpha1.WorkloadConfig{
+		Generic: &v1alpha1.GenericConfig{Source: "acme", Command: []string{"true"}},
+	}
+
+	w := &bindFixture{t: t, clock: clocktesting.NewFakePassiveClock(time.Unix(1e9, 0))}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(pool).
+		WithIndex(&v1alpha1.RunnerJob{}, "unfinished", func(client.Object) []string { return []string{"true"} }).
+		WithInterceptorFuncs(interceptor.Funcs{
+			List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+				if _, ok := list.(*v1alpha1.MachineClaimList); ok {
+					w.lists.Add(1)
+				}
+
+				return c.List(ctx, list, opts...)
+			},
+		}).Build()
+	w.r = &Reconciler{
+		Client: c, Live: c, Clock: w.clock,
+		Platforms: demand.Platforms{v1alpha1.WorkloadGeneric: generic.Platform{}},
+	}
+
+	for i := range jobs {
+		w.createJob(fmt.Sprintf("job-%d", i))
+	}
+
+	return w
+}
+
+// createJob creates a job that is queued after all earlier ones.
+func (w *bindFixture) createJob(name string) {
+	w.t.Helper()
+
+	var jobs v1alpha1.RunnerJobList
+	if err := w.r.Client.List(w.t.Context(), &jobs); err != nil {
+		w.t.Fatal(err)
+	}
+
+	queued := metav1.NewTime(time.Unix(1e9+int64(len(jobs.Items)), 0))
+	job := &v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name},
+		Spec:       v1alpha1.RunnerJobSpec{Platform: v1alpha1.WorkloadGeneric, ID: name, Repository: "acme", State: v1alpha1.JobQueued, QueuedAt: &queued},
+	}
+
+	if err := w.r.Client.Create(w.t.Context(), job); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// newScope returns the scope of a reconcile of the claim with the name.
+func (w *bindFixture) newScope(name string) *scope {
+	claim := newClaim(name)
+	claim.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: "linux"}
+
+	return &scope{Reconciler: w.r, claim: claim}
 }
 
 // The job of a claim that is deleted before its machine was started is free for the next claim at once.
@@ -118,16 +244,17 @@ func TestDeletedClaimReleasesItsJob(t *testing.T) {
 			c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(claim).WithStatusSubresource(claim).Build()
 			r := &Reconciler{Client: c, Live: c, Clock: clock.RealClock{}, Runner: &step.Reconciler{Client: c, Controller: "machineclaim"}}
 
-			if _, err := r.bindings.bind(claim, newWaitingJobs(1), now); err != nil {
-				t.Fatal(err)
+			job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "job"}}
+			if !r.bindings.bind(claim, job, now) {
+				t.Fatal("the first claim does not get the job")
 			}
 
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)}); err != nil {
 				t.Fatal(err)
 			}
 
-			if _, err := r.bindings.bind(newClaim("second"), newWaitingJobs(1), now); (err == nil) != tc.isReleased {
-				t.Errorf("the next claim gets the error %v, want the job: %t", err, tc.isReleased)
+			if got := r.bindings.bind(newClaim("second"), job, now); got != tc.isReleased {
+				t.Errorf("the next claim gets the job: %t, want %t", got, tc.isReleased)
 			}
 		})
 	}

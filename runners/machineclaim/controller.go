@@ -70,6 +70,7 @@ type Reconciler struct {
 	MaxAttempts int
 
 	bindings    bindings
+	assignments assignments
 	breakers    circuitBreakers
 	runnerLists runnerLists
 	// retired holds the claims that the controller has deleted, and deregistered the claims whose runner no

@@ -53,6 +53,10 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return s.releaseID(ctx, err)
 	}
 
+	if result := waitForJobs(err); !result.IsDone() {
+		return result
+	}
+
 	if errors.Is(err, errNoJob) {
 		return s.endMachine(ctx, v1alpha1.EndReasonNoJob, errNoJob.Error())
 	}
