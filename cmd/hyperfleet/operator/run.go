@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bridgev1 "github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
@@ -28,6 +29,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
+	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 	"github.com/hyperfleet/hyperfleet/identity/spire"
 	"github.com/hyperfleet/hyperfleet/kit/log"
 	"github.com/hyperfleet/hyperfleet/kit/shards"
@@ -109,6 +111,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
+	if err := mgr.Add(saveMemoryAtStart()); err != nil {
+		return fmt.Errorf("add garbage collection: %w", err)
+	}
+
 	logger.InfoContext(ctx, "operator starts", "operatorUid", identity.uid, "namespace", cfg.Namespace,
 		"controllers", cfg.Controllers)
 
@@ -119,6 +125,34 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	logger.InfoContext(ctx, "operator has stopped")
 
 	return nil
+}
+
+const (
+	// startGCPercent is the garbage collection target percentage until startPeriod after the process has become the
+	// leader. In this time the operator reads all objects and machines, and reconciles all objects, so it needs more memory
+	// than ever after.
+	startGCPercent = 50
+	startPeriod    = 30 * time.Second
+)
+
+// saveMemoryAtStart lets the process use less memory and more CPU time until startPeriod after the start of the returned
+// Runnable, which only a leader starts.
+func saveMemoryAtStart() manager.RunnableFunc {
+	restore := cli.SetGCPercentUntil(startGCPercent)
+
+	return func(ctx context.Context) error {
+		timer := time.NewTimer(startPeriod)
+		defer timer.Stop()
+
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+
+		restore()
+
+		return nil
+	}
 }
 
 // addRunners adds the controllers of the runners area and the server for webhooks and machine reports to the
