@@ -158,6 +158,32 @@ func TestCountFailuresCountsEachEndOnce(t *testing.T) {
 	}
 }
 
+// A reason for which jobs wait is written at once, and so is its end.
+func TestReasonsOfWaitsAreWrittenAtOnce(t *testing.T) {
+	t.Parallel()
+
+	for _, tc := range []struct {
+		before, after string
+		want          bool
+	}{
+		{demand.ReasonSteady, demand.ReasonScalingUp, true},
+		{demand.ReasonScalingUp, demand.ReasonSteady, true},
+		{demand.ReasonIdleSurplus, demand.ReasonScalingDown, true},
+		{demand.ReasonAtMaximum, demand.ReasonAtMaximum, true},
+		{demand.ReasonScalingUp, demand.ReasonAtMaximum, false},
+		{demand.ReasonAtMaximum, demand.ReasonSteady, false},
+		{demand.ReasonScalingUp, demand.ReasonBackingOff, false},
+		{demand.ReasonBackingOff, demand.ReasonScalingUp, false},
+		{demand.ReasonSteady, demand.ReasonWaitingForDeletion, false},
+		{demand.ReasonPaused, demand.ReasonSteady, false},
+		{"QuotaExceeded", demand.ReasonScalingUp, false},
+	} {
+		if got := canWriteLater(tc.before, tc.after); got != tc.want {
+			t.Errorf("%s after %s may be written later: %t, want %t", tc.after, tc.before, got, tc.want)
+		}
+	}
+}
+
 func TestMachineAheadOfWebhookCountsAsJob(t *testing.T) {
 	t.Parallel()
 

@@ -89,7 +89,7 @@ func (s *scope) dropUnavailableImages(decision *demand.Decision) string {
 // step. Causes that a person must fix take precedence.
 func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error) step.Result {
 	if decision.ShouldCreate() || len(decision.Activate) > 0 {
-		s.Recorder.Eventf(s.pool, nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
+		s.Recorder.Eventf(newEventSubject(s.pool), nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
 	}
 
 	switch {
@@ -105,12 +105,28 @@ func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMess
 		result := step.Done().WithReason(decision.Reason, decision.Message)
 
 		last := meta.FindStatusCondition(s.pool.Status.Conditions, conditionScaling)
-		if last != nil && last.Status == metav1.ConditionTrue && last.Reason == result.Reason() {
-			return result.DeferWrite() // only the counts in the message may have changed
+		if last != nil && last.Status == metav1.ConditionTrue && canWriteLater(last.Reason, result.Reason()) {
+			return result.DeferWrite()
 		}
 
 		return result
 	}
+}
+
+// newEventSubject returns the pool without its resource version. So the decisions of a pool with the same reason are one
+// event, which counts them. Otherwise each status of the pool would have events of its own, and each job an event.
+func newEventSubject(pool *v1alpha1.RunnerPool) *v1alpha1.RunnerPool {
+	return &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: pool.Name, UID: pool.UID}}
+}
+
+// canWriteLater reports whether a change of the reason of the condition Scaling may be written later. No job waits because
+// of these reasons. If the reason stays the same, only the counts in the message may have changed.
+func canWriteLater(before, after string) bool {
+	normal := []string{
+		demand.ReasonSteady, demand.ReasonScalingUp, demand.ReasonScalingDown, demand.ReasonReplacing, demand.ReasonIdleSurplus,
+	}
+
+	return before == after || slices.Contains(normal, before) && slices.Contains(normal, after)
 }
 
 // failingThreshold is the number of failures in a row after which a pool is not ready. Its jobs
