@@ -32,6 +32,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/report"
 	"github.com/hyperfleet/hyperfleet/test/heap"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // reportFixture is a fixture with a report handler, its inbox, and the claim that receives the reports.
@@ -54,7 +55,11 @@ func newReportFixture(t *testing.T, info v1alpha1.BootstrapInfo) *reportFixture 
 	claim.Status.BootstrapInfo = &info
 	o := &reportFixture{t: t, enqueued: make(chan types.NamespacedName, 100)}
 	o.client = fake.NewClientBuilder().WithScheme(env.Scheme).WithObjects(claim).WithStatusSubresource(claim).
-		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(client.Object) []string { return nil }).
+		WithIndex(&v1alpha1.RunnerJob{}, demand.IndexRunnerName, func(obj client.Object) []string {
+			job, _ := obj.(*v1alpha1.RunnerJob)
+
+			return []string{job.Spec.RunnerName}
+		}).
 		WithInterceptorFuncs(interceptor.Funcs{Create: func(
 			ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption,
 		) error {
@@ -252,6 +257,51 @@ func TestAReportWaitsForItsController(t *testing.T) { //nolint:paralleltest // i
 			t.Errorf("repeated: status %d after %d writes; its log was created %d times", code, o.writes, o.creates.Load())
 		}
 	})
+}
+
+// A machine often reports its job just before the platform's webhook arrives. Its report then needs no write of its own. If no
+// webhook arrives, it is written soon, because nobody else knows that a runner has the job.
+func TestReportOfJobWaitsForItsWebhook(t *testing.T) { //nolint:paralleltest // it has its own clock
+	for name, tc := range map[string]struct {
+		webhookAfter time.Duration
+		isUrgent     bool
+	}{
+		"the webhook follows": {300 * time.Millisecond, false},
+		"no webhook arrives":  {time.Hour, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newReportFixture(t, v1alpha1.BootstrapInfo{RunnerName: "runner-a"})
+				o.handler.Clock, o.handler.Logs = clock.RealClock{}, &report.Logs{Client: o.client}
+				o.openInbox()
+				o.enqueuedReconciles = 0
+
+				begun, answered := time.Now(), make(chan int, 1)
+
+				go func() { answered <- o.sendReport(guest.PhaseRunning) }()
+
+				time.Sleep(min(tc.webhookAfter, 2*time.Second))
+
+				if !tc.isUrgent {
+					job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "gh-1"}}
+					job.Spec.RunnerName = "runner-a"
+					must.Do(t, o.client.Create(t.Context(), job))
+				} else {
+					synctest.Wait()
+					o.reconcileOnce(step.Wait(time.Minute, "Idle", "x").DeferWrite())
+				}
+
+				if code := <-answered; code != http.StatusNoContent {
+					t.Errorf("status %d", code)
+				}
+
+				isUrgent := o.enqueuedReconciles > 0
+				if took := time.Since(begun); isUrgent != tc.isUrgent || (o.writes > 0) != tc.isUrgent || took > 3*time.Second {
+					t.Errorf("urgent: %t, %d writes, response after %s; want urgent: %t", isUrgent, o.writes, took, tc.isUrgent)
+				}
+			})
+		})
+	}
 }
 
 // The handler writes the report itself if the controller does not finish its reconcile of the claim, or

@@ -11,6 +11,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
@@ -251,11 +252,35 @@ func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim,
 	switch phase {
 	case guest.PhaseFailed:
 		return true
-	case guest.PhaseRunning, guest.PhaseFinished:
-		return bound || !h.hasJob(ctx, claim) // otherwise the pool would create another machine for the job
+	case guest.PhaseRunning:
+		return bound || !h.awaitJob(ctx, claim) // otherwise the pool would create another machine for the job
+	case guest.PhaseFinished:
+		return bound || !h.hasJob(ctx, claim) // as above
 	default:
 		return false
 	}
+}
+
+const (
+	// jobTimeout is how long a report waits for the platform's report of the same job, of the 5 s that a machine waits for a
+	// response. recordTimeout follows it.
+	jobTimeout = time.Second
+	// jobPollInterval is how often the cache is read in this time.
+	jobPollInterval = 50 * time.Millisecond
+)
+
+// awaitJob waits until hasJob, and reports whether it became true within jobTimeout. Usually the platform's webhook arrives
+// with the report of the machine, and then the report needs no write of its own.
+func (h *Handler) awaitJob(ctx context.Context, claim *v1alpha1.MachineClaim) bool {
+	if h.Logs == nil {
+		return false
+	}
+
+	err := wait.PollUntilContextTimeout(ctx, jobPollInterval, jobTimeout, true, func(ctx context.Context) (bool, error) {
+		return h.hasJob(ctx, claim), nil
+	})
+
+	return err == nil
 }
 
 // hasJob reports whether the platform has reported which job the machine has. If it has, it also reports
