@@ -84,7 +84,8 @@ func TestEndIsWrittenUnlessRecorded(t *testing.T) {
 		"job is completed":              {func(*endFixture) {}, true},
 		"job runs":                      {func(w *endFixture) { w.job.Spec.State = v1alpha1.JobRunning }, false},
 		"job of another runner":         {func(w *endFixture) { w.job.Spec.RunnerName = "runner-b" }, false},
-		"runner online is not recorded": {func(w *endFixture) { w.claim.Status.Times.Ready = nil }, false},
+		"runner online is not recorded": {func(w *endFixture) { w.claim.Status.Times.Ready = nil }, true},
+		"no runner is recorded":         {func(w *endFixture) { w.claim.Status.BootstrapInfo = nil }, false},
 		"bound to a job":                {func(w *endFixture) { w.claim.Status.BootstrapInfo.BoundJob = "gh-1" }, false},
 		"without a pool":                {func(w *endFixture) { w.claim.Spec.RunnerPoolRef = nil }, false},
 	} {
@@ -101,7 +102,7 @@ func TestEndIsWrittenUnlessRecorded(t *testing.T) {
 			_, err := step.ReconcileSteps(t.Context(), runner, s.claim, []step.Step[*scope]{
 				{Name: "End", Run: func(ctx context.Context, s *scope) step.Result {
 					// These changes are of this run, and the API server does not have them.
-					s.claim.Status.BootstrapInfo.Job = "gh-1"
+					s.claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "runner-a", Job: "gh-1"}
 					s.times().Ready = s.now()
 					s.setEnded(guest.ReasonJobDone)
 

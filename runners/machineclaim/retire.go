@@ -56,21 +56,29 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 }
 
 // isEndRecorded reports whether the end of the machine need not be in the claim's status: the job has ended according
-// to its RunnerJob, where the next process finds it, and the claim's status has the start of the runner, which the pool
-// reads there. The rest of the deletion then needs no write of the status, unless it takes long.
+// to its RunnerJob, where the next process finds it, and where the pool sees that the runner was online. The rest of the
+// deletion then needs no write of the status, unless it takes long.
 func (s *scope) isEndRecorded(ctx context.Context) bool {
-	return s.claim.Status.EndReason == guest.ReasonJobDone && s.isReadyRecorded(ctx) && s.hasCompletedJob(ctx)
+	return s.claim.Status.EndReason == guest.ReasonJobDone && s.findUnboundStatus(ctx) != nil && s.hasCompletedJob(ctx)
 }
 
 // isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online. It
-// returns false for a machine that is bound to a job, whose state only its reports tell.
+// returns false for a machine that is bound to a job.
 func (s *scope) isReadyRecorded(ctx context.Context) bool {
+	saved := s.findUnboundStatus(ctx)
+
+	return saved != nil && saved.Times != nil && saved.Times.Ready != nil
+}
+
+// findUnboundStatus returns the status of a pool's machine as the API server has it. It returns nil for a machine that is
+// bound to a job, whose state only its reports tell.
+func (s *scope) findUnboundStatus(ctx context.Context) *v1alpha1.MachineClaimStatus {
 	saved, ok := step.SavedObject(ctx).(*v1alpha1.MachineClaim)
 	if !ok || s.claim.PoolName() == "" || saved.Status.BootstrapInfo == nil || saved.Status.BootstrapInfo.BoundJob != "" {
-		return false
+		return nil
 	}
 
-	return saved.Status.Times != nil && saved.Status.Times.Ready != nil
+	return &saved.Status
 }
 
 // hasCompletedJob reports whether the job that the claim's runner took is completed.

@@ -30,6 +30,7 @@ type memory struct {
 	expectations      expectations
 	unconfirmedStarts unconfirmedStarts
 	startups          startups
+	onlineTimes       onlineTimes
 	fullClusters      fullClusters
 	outages           outages[string]
 	nodeOutages       outages[node]

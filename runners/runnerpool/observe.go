@@ -153,6 +153,7 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 		return nil, err
 	}
 
+	s.onlineTimes.addTo(out.claims, byRunner, now)
 	s.fullClusters.record(out.claims, s.sources, now)
 	s.startups.record(out.claims)
 
@@ -321,7 +322,7 @@ func listArrivals(jobs []v1alpha1.RunnerJob, pools []demand.Pool, name string) [
 			}
 		}
 
-		pool := job.Status.Pool
+		pool := job.PoolName()
 		if pool == "" {
 			if match, ok := demand.Match(job.Spec, pools); ok {
 				pool = match.Name

@@ -184,6 +184,68 @@ func TestReasonsOfWaitsAreWrittenAtOnce(t *testing.T) {
 	}
 }
 
+// A machine whose status does not have yet that its runner was online counts as online from the time at which its job is
+// known. Otherwise a pool of short jobs would stay in the back-off after failures.
+func TestRunnerWithJobWasOnline(t *testing.T) {
+	t.Parallel()
+
+	now := time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
+	newClaims := func() []v1alpha1.MachineClaim {
+		out := make([]v1alpha1.MachineClaim, 4)
+		for i, runner := range []string{"busy", "done", "booting", "recorded"} {
+			out[i].UID, out[i].CreationTimestamp = types.UID(runner), metav1.NewTime(now.Add(-time.Minute))
+			out[i].Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: runner}
+		}
+
+		out[3].Status.Times = &v1alpha1.MachineTimes{Ready: newMicroTime(now.Add(-time.Second))}
+
+		return out
+	}
+	jobs := map[string]v1alpha1.JobState{
+		"busy": v1alpha1.JobRunning, "done": v1alpha1.JobCompleted, "recorded": v1alpha1.JobRunning,
+	}
+
+	var online onlineTimes
+
+	cached := newClaims()
+	online.addTo(append([]v1alpha1.MachineClaim{}, cached...), jobs, now)
+
+	if cached[0].Status.Times != nil {
+		t.Error("a claim of the cache was changed")
+	}
+
+	claims := newClaims()
+	online.addTo(claims, jobs, now.Add(time.Minute))
+
+	for i, want := range []*metav1.MicroTime{newMicroTime(now), newMicroTime(now), nil, newMicroTime(now.Add(-time.Second))} {
+		var got *metav1.MicroTime
+		if times := claims[i].Status.Times; times != nil {
+			got = times.Ready
+		}
+
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("runner %s: %s", claims[i].UID, diff)
+		}
+	}
+
+	status := v1alpha1.RunnerPoolStatus{FailedClaims: 5, LastFailureTime: &metav1.Time{Time: now.Add(-time.Minute)}}
+	countFailures(&status, claims[:1])
+
+	var known startups
+
+	known.record(claims[:1])
+
+	if status.FailedClaims != 0 || known.median() != time.Minute {
+		t.Errorf("%d failures, start-up %s; want 0, 1m", status.FailedClaims, known.median())
+	}
+
+	online.addTo(nil, nil, now)
+
+	if len(online.times) > 0 {
+		t.Errorf("the times of deleted claims are kept: %v", online.times)
+	}
+}
+
 func TestMachineAheadOfWebhookCountsAsJob(t *testing.T) {
 	t.Parallel()
 

@@ -27,14 +27,11 @@ type Latencies struct {
 	// Clone is the time from the clone request to the start of the VM, including the upload of the
 	// cloud-init ISO.
 	Clone Latency `json:"clone"`
-	// Boot is the time from the start of the VM to the first report of the bootstrap service.
+	// Boot is the time from the start of the VM until its runner is online.
 	Boot Latency `json:"boot"`
-	// Registered is the time from the first report until the runner is online.
-	Registered Latency `json:"registered"`
 	// JobStart is the time from the runner being online until it has a job.
 	JobStart Latency `json:"jobStart"`
-	// Destroyed is the time from the operator's observation that the VM has stopped to the deletion of the
-	// claim.
+	// Destroyed is the time from the end of the job to the deletion of the claim.
 	Destroyed Latency `json:"destroyed"`
 	// Life is the time from the creation to the deletion of the claim.
 	Life Latency `json:"life"`
@@ -53,16 +50,15 @@ func (l Latencies) phases() []phase {
 		{"claim -> clone call", l.ClaimToClone},
 		{"clone", l.Clone},
 		{"boot", l.Boot},
-		{"runner registered", l.Registered},
 		{"job started", l.JobStart},
 		{"deleted", l.Destroyed},
 		{"claim lifetime", l.Life},
 	}
 }
 
-// computeLatencies computes the latencies from the times at which jobs were received and from the claims.
-// Both must be sorted, earliest first. It does not set QueuedToClone.
-func computeLatencies(received []time.Time, claims []claimRecord) Latencies {
+// computeLatencies computes the latencies from the times at which jobs were received, from the claims, and from the jobs of
+// the CI platform. The former two must be sorted, earliest first. It does not set QueuedToClone.
+func computeLatencies(received []time.Time, claims []claimRecord, jobs []control.Job) Latencies {
 	var toClaim []time.Duration
 
 	for i, receiveTime := range received {
@@ -83,23 +79,28 @@ func computeLatencies(received []time.Time, claims []claimRecord) Latencies {
 		return summarizeLatency(samples)
 	}
 
+	byRunner := map[string]control.Job{}
+	for i := range jobs {
+		byRunner[jobs[i].RunnerName] = jobs[i]
+	}
+
+	delete(byRunner, "") // jobs without a runner
+
 	created := func(c claimRecord) time.Time { return c.creationTime }
 	cloned := func(c claimRecord) time.Time { return timeOf(c.times.CloneStarted) }
 	started := func(c claimRecord) time.Time { return timeOf(c.times.Started) }
-	guest := func(c claimRecord) time.Time { return timeOf(c.times.GuestStarted) }
 	ready := func(c claimRecord) time.Time { return timeOf(c.times.Ready) }
-	job := func(c claimRecord) time.Time { return timeOf(c.times.JobStarted) }
-	stopped := func(c claimRecord) time.Time { return timeOf(c.times.Stopped) }
+	jobStarted := func(c claimRecord) time.Time { return byRunner[c.runner].StartedAt }
+	jobEnded := func(c claimRecord) time.Time { return byRunner[c.runner].CompletedAt }
 	deleted := func(c claimRecord) time.Time { return c.deletionTime }
 
 	return Latencies{
 		ReceivedToClaim: summarizeLatency(toClaim),
 		ClaimToClone:    between(created, cloned),
 		Clone:           between(cloned, started),
-		Boot:            between(started, guest),
-		Registered:      between(guest, ready),
-		JobStart:        between(ready, job),
-		Destroyed:       between(stopped, deleted),
+		Boot:            between(started, ready),
+		JobStart:        between(ready, jobStarted),
+		Destroyed:       between(jobEnded, deleted),
 		Life:            between(created, deleted),
 	}
 }

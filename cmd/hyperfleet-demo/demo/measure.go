@@ -32,7 +32,6 @@ func (s *stack) measure(ctx context.Context, r *Report) error {
 		r.CleanupSeconds = seconds(max(s.cleanTime.Sub(last), 0))
 	}
 
-	r.Latencies = computeLatencies(s.tracker.receiveTimes(), s.tracker.allClaims())
 	r.RSSMiB = round3(readPeakMemory(s.operator.PID()) / mebibyte)
 
 	return errors.Join(s.measureForge(ctx, r), s.hypervisor.measure(ctx, s, r), s.measureKubernetes(ctx, r))
@@ -50,7 +49,10 @@ func (s *stack) measureForge(ctx context.Context, r *Report) error {
 	}
 
 	r.countPlatformCalls(s.forgeBaseline, state.ClientRequests())
-	r.Latencies.QueuedToClone = queuedToCloneLatency(state.Jobs, s.tracker.allClaims())
+
+	claims := s.tracker.allClaims()
+	r.Latencies = computeLatencies(s.tracker.receiveTimes(), claims, state.Jobs)
+	r.Latencies.QueuedToClone = queuedToCloneLatency(state.Jobs, claims)
 
 	if s.options.CompareWarm {
 		r.Warm = compareWarm(state.Jobs)

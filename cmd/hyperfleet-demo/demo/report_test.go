@@ -145,21 +145,21 @@ func TestLatencies(t *testing.T) {
 	}
 	claims := []claimRecord{
 		{
-			name: "complete lifecycle", creationTime: at(1000), deletionTime: at(12000),
-			times: v1alpha1.MachineTimes{
-				CloneStarted: micro(1500), Started: micro(3500), GuestStarted: micro(6500), Ready: micro(7000), JobStarted: micro(7250), Stopped: micro(10000),
-			},
+			name: "complete lifecycle", runner: "r", creationTime: at(1000), deletionTime: at(12000),
+			times: v1alpha1.MachineTimes{CloneStarted: micro(1500), Started: micro(3500), Ready: micro(7000)},
 		},
 		{name: "not beyond the clone, clocks disagree", creationTime: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
 		{name: "made for no job", creationTime: at(9000)},
 	}
 	one := func(v float64) Latency { return Latency{Count: 1, P50: v, P95: v, Max: v} }
 
-	got := computeLatencies([]time.Time{at(900), at(950)}, claims)
+	got := computeLatencies([]time.Time{at(900), at(950)}, claims, []control.Job{
+		{RunnerName: "r", StartedAt: at(7250), CompletedAt: at(10000)}, {StartedAt: at(1), CompletedAt: at(2)},
+	})
 	want := Latencies{
 		ReceivedToClaim: Latency{Count: 2, P50: 0.1, P95: 1.05, Max: 1.05},
 		ClaimToClone:    Latency{Count: 2, P50: 0, P95: 0.5, Max: 0.5},
-		Clone:           one(2), Boot: one(3), Registered: one(0.5), JobStart: one(0.25), Destroyed: one(2), Life: one(11),
+		Clone:           one(2), Boot: one(3.5), JobStart: one(0.25), Destroyed: one(2), Life: one(11),
 	}
 
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -4,6 +4,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
@@ -34,8 +36,30 @@ type claimRecord struct {
 
 // jobRecord is one RunnerJob as the watch reported it.
 type jobRecord struct {
-	name, id, title string
-	receiveTime     time.Time
+	name, id, title, runner string
+	receiveTime             time.Time
+	// booted and registered are the times of the job's machine. The claim of a short job never has them.
+	booted, registered *metav1.MicroTime
+}
+
+func newJobRecord(job *v1alpha1.RunnerJob) jobRecord {
+	out := jobRecord{
+		name: job.Name, id: job.Spec.ID, title: job.Spec.Name, runner: job.Spec.RunnerName,
+	}
+	if job.Spec.ReceivedAt != nil {
+		out.receiveTime = job.Spec.ReceivedAt.Time
+	}
+
+	for _, event := range job.Status.Timeline {
+		switch event.Moment { //nolint:exhaustive // the others are not needed
+		case v1alpha1.MomentBooted:
+			out.booted = event.Time.DeepCopy()
+		case v1alpha1.MomentRegistered:
+			out.registered = event.Time.DeepCopy()
+		}
+	}
+
+	return out
 }
 
 // tracker watches claims and jobs through the Kubernetes API and records their history.
@@ -94,12 +118,7 @@ func (t *tracker) handleUpsert(obj any) {
 	case *v1alpha1.MachineClaim:
 		t.recordClaim(o)
 	case *v1alpha1.RunnerJob:
-		record := jobRecord{name: o.Name, id: o.Spec.ID, title: o.Spec.Name}
-		if o.Spec.ReceivedAt != nil {
-			record.receiveTime = o.Spec.ReceivedAt.Time
-		}
-
-		t.jobs[o.Name] = record
+		t.jobs[o.Name] = newJobRecord(o)
 	}
 }
 
@@ -164,14 +183,28 @@ func (t *tracker) currentClaims() []claimRecord {
 	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.deletionTime.IsZero() })
 }
 
-// allClaims returns copies of all claims, including deleted ones, oldest first.
+// allClaims returns copies of all claims, including deleted ones, oldest first. They have what only their jobs tell: the
+// operator does not write the status of a claim whose job is completed within seconds.
 func (t *tracker) allClaims() []claimRecord {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
+	byRunner := map[string]jobRecord{}
+	for _, job := range t.jobs {
+		byRunner[job.runner] = job
+	}
+
+	delete(byRunner, "") // jobs without a runner
+
 	out := make([]claimRecord, 0, len(t.claims))
+
 	for _, c := range t.claims {
-		out = append(out, *c)
+		record := *c
+		if job, ok := byRunner[c.runner]; ok {
+			record.addJob(job)
+		}
+
+		out = append(out, record)
 	}
 
 	slices.SortFunc(out, func(a, b claimRecord) int {
@@ -183,6 +216,17 @@ func (t *tracker) allClaims() []claimRecord {
 	})
 
 	return out
+}
+
+// addJob adds what the job of the claim's runner tells.
+func (c *claimRecord) addJob(job jobRecord) {
+	c.times.Started = cmp.Or(c.times.Started, job.booted)
+	c.times.Ready = cmp.Or(c.times.Ready, job.registered)
+	c.job = cmp.Or(c.job, job.name)
+
+	if c.phase == string(v1alpha1.MachineClaimProvisioning) || c.phase == string(v1alpha1.MachineClaimBootstrapping) {
+		c.phase = string(v1alpha1.MachineClaimReady)
+	}
 }
 
 // receiveTimes returns the times at which the operator first learned of each job, earliest first.

@@ -88,6 +88,41 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 	}
 }
 
+// The claim of a short job is deleted without the times of its machine, which the timeline of its job has.
+func TestTrackerFindsTimesInJobs(t *testing.T) {
+	t.Parallel()
+
+	at := func(seconds int64) *metav1.MicroTime { return &metav1.MicroTime{Time: time.Unix(seconds, 0)} }
+	claim := newClaim("u1", "demo-a", func(s *v1alpha1.MachineClaimStatus) {
+		s.Phase = v1alpha1.MachineClaimProvisioning
+		s.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: "r"}
+		s.Times = &v1alpha1.MachineTimes{CloneStarted: at(1)}
+	})
+
+	tr := newTracker(clocktesting.NewFakePassiveClock(time.Unix(0, 0)))
+	tr.handleUpsert(claim)
+	tr.handleUpsert(newClaim("u2", "demo-b", nil))
+	tr.handleUpsert(&v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Name: "queued"}})
+	tr.handleUpsert(&v1alpha1.RunnerJob{
+		ObjectMeta: metav1.ObjectMeta{Name: "job-1"},
+		Spec:       v1alpha1.RunnerJobSpec{RunnerName: "r"},
+		Status: v1alpha1.RunnerJobStatus{Timeline: []v1alpha1.JobEvent{
+			{Moment: v1alpha1.MomentBooted, Time: *at(2)}, {Moment: v1alpha1.MomentRegistered, Time: *at(3)},
+		}},
+	})
+
+	all := tr.allClaims()
+	want := v1alpha1.MachineTimes{CloneStarted: at(1), Started: at(2), Ready: at(3)}
+
+	if diff := cmp.Diff(want, all[0].times); diff != "" || all[0].job != "job-1" || all[0].phase != string(v1alpha1.MachineClaimReady) {
+		t.Errorf("job %q, phase %s, times %s", all[0].job, all[0].phase, diff)
+	}
+
+	if all[1].job != "" || all[1].phase != string(v1alpha1.MachineClaimPending) {
+		t.Errorf("a claim without a runner has job %q and phase %s", all[1].job, all[1].phase)
+	}
+}
+
 func TestTrackerKeepsNamesakesApart(t *testing.T) {
 	t.Parallel()
 
