@@ -123,7 +123,7 @@ func newPoolChangedPredicate() predicate.Predicate {
 		previous, oldOK := e.ObjectOld.(*v1alpha1.RunnerJob)
 		current, newOK := e.ObjectNew.(*v1alpha1.RunnerJob)
 
-		return oldOK && newOK && current.Status.Pool != "" && previous.Status.Pool != current.Status.Pool
+		return oldOK && newOK && current.PoolName() != "" && previous.PoolName() != current.PoolName()
 	}}
 }
 

@@ -109,7 +109,7 @@ func extractWaitingPool(job *v1alpha1.RunnerJob) []string {
 		return nil
 	}
 
-	return nonEmptyNames(job.Status.Pool)
+	return nonEmptyNames(job.PoolName())
 }
 
 func extractUnfinished(job *v1alpha1.RunnerJob) []string {

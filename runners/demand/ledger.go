@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/keymutex"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -145,7 +146,24 @@ func (l *Ledger) create(ctx context.Context, key client.ObjectKey, event workloa
 	object := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
 	updateMetadata(object, now)
 
+	if pool := l.selectPool(ctx, key.Namespace, event); pool != "" && len(pool) <= validation.LabelValueMaxLength {
+		object.Labels[v1alpha1.LabelRunnerPool] = pool
+	}
+
 	return l.Client.Create(ctx, object)
+}
+
+// selectPool returns the name of the pool that serves a job that is received now. If there is none, or if the pools cannot
+// be read, it returns "". The job controller then writes the pool, or the reason why there is none, into the job's status.
+func (l *Ledger) selectPool(ctx context.Context, namespace string, event workload.Job) string {
+	pools, err := l.Platforms.ListPools(ctx, l.Client, namespace)
+	if err != nil {
+		return ""
+	}
+
+	pool, _ := Match(event, pools)
+
+	return pool.Name
 }
 
 // updateMetadata sets AnnotationLastSeen, and copies the platform and the state into labels for

@@ -153,7 +153,7 @@ func hasJob(machine Machine, job *v1alpha1.RunnerJob) bool {
 }
 
 // reportServed sets the condition Served from the job's state and the cause of its wait.
-func reportServed(_ context.Context, s *scope) step.Result {
+func reportServed(ctx context.Context, s *scope) step.Result {
 	switch {
 	case s.job.Spec.State == v1alpha1.JobCompleted && s.jobMachine != nil && !isDestroyed(s.job.Status.Timeline):
 		return step.Done().WithReason(ReasonCompleted, "the job is completed").
@@ -163,7 +163,10 @@ func reportServed(_ context.Context, s *scope) step.Result {
 	case s.job.Spec.State == v1alpha1.JobRunning:
 		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" runs the job").DeferWrite()
 	case s.cause.Reason == "":
-		result := step.WaitReady(0, ReasonWaitingForMachine, "RunnerPool "+s.job.Status.Pool+" provides a machine for the job")
+		result := step.WaitReady(0, ReasonWaitingForMachine, WaitingMessage(s.job.Status.Pool))
+		if s.isPoolRecorded(ctx) {
+			return result.DeferWriteFor(step.ProgressWriteDelay)
+		}
 
 		last := meta.FindStatusCondition(s.job.Status.Conditions, ConditionServed)
 		if last != nil && last.Reason == ReasonWaitingForMachine && s.confirmation == nil {
@@ -174,6 +177,17 @@ func reportServed(_ context.Context, s *scope) step.Result {
 	default:
 		return step.Wait(0, s.cause.Reason, s.cause.Message)
 	}
+}
+
+// WaitingMessage returns the message of ReasonWaitingForMachine.
+func WaitingMessage(pool string) string { return "RunnerPool " + pool + " provides a machine for the job" }
+
+// isPoolRecorded reports whether the job has no status yet, and its label names its pool. Then the status says nothing that
+// RunnerJob.PoolName does not say.
+func (s *scope) isPoolRecorded(ctx context.Context) bool {
+	saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerJob)
+
+	return ok && len(saved.Status.Conditions) == 0 && s.confirmation == nil && saved.PoolName() == s.job.Status.Pool
 }
 
 // publishNewEvents counts each new event and emits a Kubernetes warning for each new cause of the wait,

@@ -13,6 +13,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	kit "github.com/hyperfleet/hyperfleet/kit/metrics"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // poolDescs holds the descriptions of the metrics of pools, and of jobs and machines by pool.
@@ -92,7 +93,7 @@ func (d *poolDescs) collectJobs(
 	waiting, longest := map[cause]int{}, map[queue]time.Duration{}
 
 	for _, job := range jobs {
-		labels := queue{job.Namespace, job.Status.Pool}
+		labels := queue{job.Namespace, job.PoolName()}
 		longest[labels] = max(longest[labels], 0)
 
 		if job.Spec.State != v1alpha1.JobQueued && job.Spec.State != v1alpha1.JobWaiting {
@@ -102,6 +103,8 @@ func (d *poolDescs) collectJobs(
 		reason := "NotReconciled"
 		if ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			reason = ready.Reason
+		} else if labels.pool != "" {
+			reason = demand.ReasonWaitingForMachine // the status is written later
 		}
 
 		waiting[cause{labels, reasons.Limit(reason)}]++

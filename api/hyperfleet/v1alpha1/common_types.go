@@ -72,7 +72,8 @@ const (
 	// FinalizerKeptSecret and the name of an area prevent the deletion of a Secret while an object of the area needs
 	// it to give something back.
 	FinalizerKeptSecret = "hyperfleet.io/needed-by-" //nolint:gosec // a name
-	// LabelRunnerPool on a MachineClaim is the name of the RunnerPool that created it.
+	// LabelRunnerPool on a MachineClaim is the name of the RunnerPool that created it. On a RunnerJob it is the pool
+	// that was selected when the operator received the job; see RunnerJob.PoolName.
 	LabelRunnerPool = "hyperfleet.io/runner-pool"
 	// LabelTemplate on a MachineClaim is the name of its HypervisorMachineTemplate.
 	LabelTemplate = "hyperfleet.io/template"

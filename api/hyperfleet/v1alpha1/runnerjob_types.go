@@ -219,5 +219,15 @@ type RunnerJobList struct {
 	Items []RunnerJob `json:"items"`
 }
 
+// PoolName returns the name of the RunnerPool that provides the machine for the job, and "" if none does. Until the operator
+// has written the status of the job, it is the pool that was selected when the operator received the job.
+func (j *RunnerJob) PoolName() string {
+	if len(j.Status.Conditions) > 0 || j.Status.Pool != "" {
+		return j.Status.Pool
+	}
+
+	return j.Labels[LabelRunnerPool]
+}
+
 // StatusConditions returns a pointer to the conditions, for kit/step.
 func (j *RunnerJob) StatusConditions() *[]metav1.Condition { return &j.Status.Conditions }

@@ -185,7 +185,7 @@ func (f filter) apply(jobs []v1alpha1.RunnerJob) []v1alpha1.RunnerJob {
 			return strings.EqualFold(strings.TrimSpace(s), string(job.Spec.State))
 		})
 
-		return !hasState || f.pool != "" && job.Status.Pool != f.pool
+		return !hasState || f.pool != "" && job.PoolName() != f.pool
 	})
 }
 

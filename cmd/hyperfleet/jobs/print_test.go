@@ -85,6 +85,14 @@ func waiting(pool, reason, message string) func(*v1alpha1.RunnerJob) {
 	}
 }
 
+// received is a job with a pool whose status is not written yet.
+func received(created time.Time) func(*v1alpha1.RunnerJob) {
+	return func(j *v1alpha1.RunnerJob) {
+		j.CreationTimestamp, j.Status = metav1.NewTime(created), v1alpha1.RunnerJobStatus{}
+		j.Labels = map[string]string{v1alpha1.LabelRunnerPool: "linux"}
+	}
+}
+
 func ran(j *v1alpha1.RunnerJob) {
 	j.Spec.RunnerName, j.Spec.StartedAt = "linux-x7k2p-8f3b6c1d", whole(42)
 	j.Status.Pool, j.Status.Claim = "linux", "linux-x7k2p"
@@ -220,6 +228,8 @@ func TestExplain(t *testing.T) {
 			job: sample("29679449530", v1alpha1.JobQueued, waiting("linux", "MachinesFailing", "the last 3 machines failed")), kept: []v1alpha1.MachineClaim{keptOne},
 		}},
 		"job-unseen.txt":    {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, func(j *v1alpha1.RunnerJob) { j.Status.Timeline = nil })}},
+		"job-received.txt": {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, received(at(380)))}},
+		"job-stuck.txt":    {of: &jobObjects{job: sample("29679449530", v1alpha1.JobQueued, received(at(300)))}},
 		"job-runs.txt":      {of: &jobObjects{job: sample("29679449526", v1alpha1.JobRunning, ran), claim: &machine}},
 		"job-done.txt":      {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(50, true)}},
 		"job-done-log.txt":  {of: &jobObjects{job: sample("29679449520", v1alpha1.JobCompleted, finished), log: log(25, true)}, all: true},

@@ -169,9 +169,9 @@ func (s *source) loadObjects(ctx context.Context, job *v1alpha1.RunnerJob, logs 
 		switch {
 		case job.Status.Claim != "" && claim.Name == job.Status.Claim, info != nil && info.BoundJob == job.Name && out.claim == nil:
 			out.claim = claim
-		case isWaiting(job) && canRunJob(claim, job.Status.Pool):
+		case isWaiting(job) && canRunJob(claim, job.PoolName()):
 			out.candidates = append(out.candidates, *claim)
-		case isWaiting(job) && isKept(claim, job.Status.Pool):
+		case isWaiting(job) && isKept(claim, job.PoolName()):
 			out.kept = append(out.kept, *claim)
 		}
 	}

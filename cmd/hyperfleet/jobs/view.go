@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
 // Job is one job in the JSON output: fields may be added, but not removed or changed. Templates of
@@ -109,8 +110,8 @@ func NewJob(job *v1alpha1.RunnerJob, now time.Time) Job {
 	out := Job{
 		Namespace: job.Namespace, Job: job.Name, Platform: spec.Platform, PlatformID: spec.ID, URL: spec.URL,
 		Repository: spec.Repository, Workflow: spec.Workflow, Name: spec.Name, Labels: spec.Labels, State: spec.State,
-		Conclusion: spec.Conclusion, Pool: job.Status.Pool, Machine: job.Status.Claim, Runner: spec.RunnerName,
-		Cause: newCause(job), TraceID: job.Status.TraceID, Logs: job.Status.Logs,
+		Conclusion: spec.Conclusion, Pool: job.PoolName(), Machine: job.Status.Claim, Runner: spec.RunnerName,
+		Cause: newCause(job, now), TraceID: job.Status.TraceID, Logs: job.Status.Logs,
 	}
 
 	waited, ran := measureTimes(job, now)
@@ -124,13 +125,20 @@ func NewJob(job *v1alpha1.RunnerJob, now time.Time) Job {
 	return out
 }
 
+// maxStatusDelay is how long a job with a pool may have no status.
+const maxStatusDelay = time.Minute
+
 // newCause returns what a job waits for, from its Ready condition. It returns nil if the job does not wait.
-func newCause(job *v1alpha1.RunnerJob) *Cause {
+func newCause(job *v1alpha1.RunnerJob, now time.Time) *Cause {
 	if !isWaiting(job) {
 		return nil
 	}
 
 	ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady)
+	if pool := job.PoolName(); ready == nil && pool != "" && now.Sub(job.CreationTimestamp.Time) < maxStatusDelay {
+		return &Cause{demand.ReasonWaitingForMachine, demand.WaitingMessage(pool)}
+	}
+
 	if ready == nil {
 		return &Cause{"NotReconciled", "the operator has not reconciled the job yet: check that it is running"}
 	}
@@ -177,7 +185,7 @@ func newDetails(objects *jobObjects, now time.Time) Details {
 
 	var previous time.Time
 
-	for _, event := range objects.job.Status.Timeline {
+	for _, event := range listEvents(objects.job) {
 		entry := TimelineEntry{Moment: event.Moment, Time: event.Time.UTC(), Message: event.Message}
 		if !previous.IsZero() {
 			entry.AfterSeconds = max(entry.Time.Sub(previous), 0).Seconds()
@@ -207,6 +215,16 @@ func newDetails(objects *jobObjects, now time.Time) Details {
 	}
 
 	return out
+}
+
+// listEvents returns the timeline of a job. Until the operator has written it, these are the events that the job itself has.
+func listEvents(job *v1alpha1.RunnerJob) []v1alpha1.JobEvent {
+	pool := job.PoolName()
+	if len(job.Status.Timeline) > 0 || pool == "" || job.Spec.ReceivedAt == nil {
+		return job.Status.Timeline
+	}
+
+	return demand.BuildTimeline(demand.TimelineInput{Job: job.Spec, Pool: pool, Now: job.Spec.ReceivedAt.Time})
 }
 
 // LoadDetails returns the details of a job. reader may be a cache. The RunnerLog is read with apiReader,

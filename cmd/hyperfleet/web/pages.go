@@ -200,7 +200,7 @@ func (h *handler) renderPool(r *http.Request) (*page, error) {
 	}
 
 	matching := slices.DeleteFunc(slices.Clone(all.Items), func(job v1alpha1.RunnerJob) bool {
-		return job.Namespace != pool.Namespace || job.Status.Pool != pool.Name
+		return job.Namespace != pool.Namespace || job.PoolName() != pool.Name
 	})
 	jobs.Sort(matching)
 
