@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net/http"
 	"strings"
+	"sync"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,9 +68,11 @@ type Client struct {
 	manager string
 	system  string
 	// ready calls the API server's readiness endpoint.
-	ready     rest.Interface
-	timeout   time.Duration
-	mapper    meta.RESTMapper
+	ready   rest.Interface
+	timeout time.Duration
+	mapper  meta.RESTMapper
+	// mappings are the resources that mapper has found, by their kind.
+	mappings  sync.Map
 	discovery *discovery.DiscoveryClient
 	dynamic   dynamic.Interface
 	// quiet does not log the server's warnings, for example about deprecated kinds.
@@ -213,6 +216,12 @@ func (c *Client) resourceFor(
 // mappingOf returns the resource of a kind. If ctx ends, it does not wait for the discovery, which takes no
 // context.
 func (c *Client) mappingOf(ctx context.Context, gvk schema.GroupVersionKind) (*meta.RESTMapping, error) {
+	if known, ok := c.mappings.Load(gvk); ok {
+		mapping, _ := known.(*meta.RESTMapping)
+
+		return mapping, nil
+	}
+
 	type result struct {
 		mapping *meta.RESTMapping
 		err     error
@@ -227,6 +236,10 @@ func (c *Client) mappingOf(ctx context.Context, gvk schema.GroupVersionKind) (*m
 
 	select {
 	case r := <-found:
+		if r.err == nil {
+			c.mappings.Store(gvk, r.mapping)
+		}
+
 		return r.mapping, r.err
 	case <-ctx.Done():
 		return nil, fmt.Errorf("discover kind %s: %w", gvk.Kind, context.Cause(ctx))

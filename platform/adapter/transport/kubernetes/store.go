@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 
 	"k8s.io/apimachinery/pkg/api/equality"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/labels"
@@ -20,7 +19,6 @@ import (
 	"k8s.io/client-go/rest"
 	toolscache "k8s.io/client-go/tools/cache"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -31,9 +29,11 @@ type store struct {
 	cache   cache.Cache
 	running atomic.Bool
 	// onChange, if set, is called for changes of the watched kinds.
-	onChange     func(resourceID string, deleted bool)
-	mu           sync.Mutex
-	watchedKinds map[schema.GroupVersionKind]bool
+	onChange func(resourceID string, deleted bool)
+
+	mu sync.Mutex
+	// informers are the watches of the kinds that were read.
+	informers map[schema.GroupVersionKind]toolscache.SharedIndexInformer
 }
 
 func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapper, options Options) (*store, error) {
@@ -54,7 +54,7 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
-	return &store{cache: cached, onChange: options.OnChange, watchedKinds: map[schema.GroupVersionKind]bool{}}, nil
+	return &store{cache: cached, onChange: options.OnChange, informers: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}}, nil
 }
 
 func (s *store) run(ctx context.Context) error {
@@ -68,43 +68,63 @@ func (s *store) run(ctx context.Context) error {
 	return nil
 }
 
-// isSynced reports whether the watch of the kind has synced. The first call for a kind starts the watch.
-func (s *store) isSynced(ctx context.Context, gvk schema.GroupVersionKind) bool {
+// informerOf returns the informer of a kind, or nil if its watch has not synced. The first call for a kind starts the
+// watch.
+func (s *store) informerOf(ctx context.Context, gvk schema.GroupVersionKind) toolscache.SharedIndexInformer {
 	if !s.running.Load() {
-		return false
+		return nil
 	}
 
-	object := &unstructured.Unstructured{}
-	object.SetGroupVersionKind(gvk)
+	s.mu.Lock()
+	informer := s.informers[gvk]
+	s.mu.Unlock()
 
-	informer, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
-	if err != nil || s.prepare(ctx, object, informer) != nil {
-		return false
+	if informer == nil {
+		object := &unstructured.Unstructured{}
+		object.SetGroupVersionKind(gvk)
+
+		started, err := s.cache.GetInformer(ctx, object, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil
+		}
+
+		// The cache has indexes, which its interface does not show.
+		informer, _ = started.(toolscache.SharedIndexInformer)
+		if informer == nil || s.prepare(gvk, informer) != nil {
+			return nil
+		}
 	}
 
-	return informer.HasSynced()
+	if !informer.HasSynced() {
+		return nil
+	}
+
+	return informer
 }
 
 // prepare indexes the objects of a kind by the label with the ID of their resource, and makes the informer call onChange.
 // It does so only once for each kind.
-func (s *store) prepare(ctx context.Context, object *unstructured.Unstructured, informer cache.Informer) error {
-	gvk := object.GroupVersionKind()
-
+func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedIndexInformer) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if s.watchedKinds[gvk] {
+	if s.informers[gvk] != nil {
 		return nil
 	}
 
-	err := s.cache.IndexField(ctx, object, adapter.LabelResourceID, func(o client.Object) []string {
-		return []string{o.GetLabels()[adapter.LabelResourceID]}
-	})
+	err := informer.AddIndexers(toolscache.Indexers{adapter.LabelResourceID: func(object any) ([]string, error) {
+		found, ok := object.(*unstructured.Unstructured)
+		if !ok {
+			return nil, nil
+		}
+
+		return []string{found.GetLabels()[adapter.LabelResourceID]}, nil
+	}})
 	if err != nil {
 		return fmt.Errorf("index %s by resource: %w", gvk.Kind, err)
 	}
 
-	s.watchedKinds[gvk] = true
+	s.informers[gvk] = informer
 
 	if s.onChange == nil {
 		return nil
@@ -143,34 +163,43 @@ func (s *store) notify(object *unstructured.Unstructured, deleted bool) {
 }
 
 // find returns the matching objects in the cache, and whether the cache is complete. It returns none if the watch has
-// not synced.
+// not synced. It reads the index itself, because the cache's List takes ten times as long for the few objects of a
+// resource.
 func (s *store) find(ctx context.Context, query transport.Query) (objects []*unstructured.Unstructured, isComplete bool) {
-	if !s.isSynced(ctx, query.GVK) {
+	informer := s.informerOf(ctx, query.GVK)
+	if informer == nil {
 		return nil, false
 	}
 
-	if query.Name != "" {
-		object := &unstructured.Unstructured{}
-		object.SetGroupVersionKind(query.GVK)
+	var (
+		found []any
+		err   error
+	)
 
-		if err := s.cache.Get(ctx, client.ObjectKey{Namespace: query.Namespace, Name: query.Name}, object); err != nil {
-			return nil, apierrors.IsNotFound(err)
+	index, id := informer.GetIndexer(), query.Labels[adapter.LabelResourceID]
+
+	switch {
+	case query.Name != "":
+		key := toolscache.ObjectName{Namespace: query.Namespace, Name: query.Name}.String()
+		if object, exists, _ := index.GetByKey(key); exists {
+			found = []any{object}
 		}
-
-		return []*unstructured.Unstructured{object}, true
+	case id != "":
+		if found, err = index.ByIndex(adapter.LabelResourceID, id); err != nil {
+			return nil, false
+		}
+	default:
+		found = index.List()
 	}
 
-	list := &unstructured.UnstructuredList{}
-	list.SetGroupVersionKind(query.GVK.GroupVersion().WithKind(query.GVK.Kind + "List"))
+	selector := labels.SelectorFromSet(query.Labels)
 
-	options := []client.ListOption{client.InNamespace(query.Namespace), client.MatchingLabels(query.Labels)}
-	if id := query.Labels[adapter.LabelResourceID]; id != "" {
-		options = append(options, client.MatchingFields{adapter.LabelResourceID: id})
+	for _, one := range found {
+		object, ok := one.(*unstructured.Unstructured)
+		if ok && selector.Matches(labels.Set(object.GetLabels())) && (query.Namespace == "" || object.GetNamespace() == query.Namespace) {
+			objects = append(objects, object)
+		}
 	}
 
-	if err := s.cache.List(ctx, list, options...); err != nil {
-		return nil, false
-	}
-
-	return toPointers(list), true
+	return objects, true
 }
