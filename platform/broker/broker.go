@@ -269,10 +269,12 @@ func (b *Broker) Close() {
 	}
 }
 
+var namePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
 func validateName(field, name string) error {
 	const maxLength = 100
 
-	if len(name) > maxLength || !regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`).MatchString(name) {
+	if len(name) > maxLength || !namePattern.MatchString(name) {
 		return fmt.Errorf("%s %q: %w", field, name, errName)
 	}
 

@@ -354,7 +354,12 @@ func (q *Queue) finish(key string, item *delivery, err error) {
 	q.acknowledge(item)
 	q.addHeld(-1)
 	q.queue.Forget(key)
-	q.queue.Add(key)
+
+	if len(keyLane.items) > 0 {
+		q.queue.Add(key)
+	} else {
+		delete(q.lanes, key)
+	}
 }
 
 // acknowledge acknowledges an event. If that fails, the broker delivers the event again.
