@@ -84,11 +84,26 @@ func New(adapterName string, keys *Keys) *Stamper { return &Stamper{adapter: ada
 // Adapter returns the name of the adapter.
 func (s *Stamper) Adapter() string { return s.adapter }
 
-// SetOwnership adds the labels and annotations that the object lacks: hyperfleet.io/adapter,
-// /resource-id, /resource-name and /generation. It always overwrites the HMAC. It returns an error
-// if the generation is not an integer greater than 0, or if there is no key and the labels in the
-// manifest name another adapter or resource.
+// SetOwnership adds the labels and annotations that the object lacks (SetMarks). It always overwrites the HMAC.
 func (s *Stamper) SetOwnership(object *unstructured.Unstructured, owner Owner) error {
+	if err := s.SetMarks(object, owner); err != nil || s.keys == nil {
+		return err
+	}
+
+	generation, _ := Generation(object) // SetMarks has checked it
+	id := newIdentity(object, object.GroupVersionKind().GroupKind(), s.adapter, owner.ResourceID)
+
+	annotations := object.GetAnnotations()
+	annotations[adapter.AnnotationIdentity] = s.keys.Sign(id, generation, owner.Digest)
+	object.SetAnnotations(annotations)
+
+	return nil
+}
+
+// SetMarks adds the labels and annotations that the object lacks, except for the HMAC: hyperfleet.io/adapter,
+// /resource-id, /resource-name and /generation. It returns an error if the generation is not an integer greater than 0,
+// or if there is no key and the labels in the manifest name another adapter or resource.
+func (s *Stamper) SetMarks(object *unstructured.Unstructured, owner Owner) error {
 	ownLabels, _, errLabels := unstructured.NestedStringMap(object.Object, "metadata", "labels")
 	ownAnnotations, _, errAnnotations := unstructured.NestedStringMap(object.Object, "metadata", "annotations")
 
@@ -106,12 +121,6 @@ func (s *Stamper) SetOwnership(object *unstructured.Unstructured, owner Owner) e
 
 	if err := s.validate(labels, annotations, owner); err != nil {
 		return err
-	}
-
-	if s.keys != nil {
-		generation, _ := parseGeneration(annotations[adapter.AnnotationGeneration]) // validate has checked it
-		id := newIdentity(object, object.GroupVersionKind().GroupKind(), s.adapter, owner.ResourceID)
-		annotations[adapter.AnnotationIdentity] = s.keys.Sign(id, generation, owner.Digest)
 	}
 
 	object.SetLabels(labels)
@@ -196,8 +205,8 @@ func (s *Stamper) verifyOwner(object metav1.Object, kind schema.GroupKind, resou
 	return err
 }
 
-// Compare returns what the marks of a managed object prove about desired, an object that SetOwnership was called on
-// for the owner. The two may have different names. Without keys, only the generation counts.
+// Compare returns what the marks of a managed object prove about desired, an object that SetMarks was called on for the
+// owner. The two may have different names. Without keys, only the generation counts.
 func (s *Stamper) Compare(live, desired *unstructured.Unstructured, owner Owner) Proof {
 	generation, err := Generation(live)
 	want, _ := Generation(desired)
@@ -247,16 +256,20 @@ func (s *Stamper) RenewedIdentity(object metav1.Object, kind schema.GroupKind, r
 	}
 
 	id := newIdentity(object, kind, s.adapter, resourceID)
-	value, errOwner := s.keys.verifyOwner(object, id)
+
+	value, err := s.keys.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
+	if err != nil || value.version == version && value.key.id == s.keys.keys[0].id {
+		return "", false
+	}
+
+	_, errOwner := s.keys.verifyOwner(object, id)
 	generation, errGeneration := Generation(object)
 
 	if errOwner != nil || errGeneration != nil || !value.isMACValid(id, generation) {
 		return "", false
 	}
 
-	renewed := s.keys.Sign(id, generation, value.digest)
-
-	return renewed, renewed != object.GetAnnotations()[adapter.AnnotationIdentity]
+	return s.keys.Sign(id, generation, value.digest), true
 }
 
 // Digest returns the digest of an object as it was rendered, before SetOwnership. It does not cover the name, which

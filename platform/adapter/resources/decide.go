@@ -123,8 +123,8 @@ func (r *run) checkNewer(ctx context.Context, e *newEntry) error {
 // compareContent compares the content that the current object was applied with, as its marks prove it, with the
 // manifest. If the manifest can't be rendered, it returns Changed, so that the apply returns the error.
 func (r *run) compareContent(ctx context.Context, e *newEntry) gates.Content {
-	object, owner, err := r.renderMarked(ctx, e)
-	if err != nil {
+	object, owner, err := r.renderContent(ctx, e)
+	if err != nil || r.in.Stamper.SetMarks(object, owner) != nil {
 		return gates.Changed
 	}
 

@@ -85,25 +85,38 @@ func (r *run) renderObject(ctx context.Context, e *newEntry) (*unstructured.Unst
 
 // renderMarked renders the object of an entry, and sets its owner reference, ownership labels and annotations.
 func (r *run) renderMarked(ctx context.Context, e *newEntry) (*unstructured.Unstructured, stamp.Owner, error) {
-	owner := stamp.Owner{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation}
+	object, owner, err := r.renderContent(ctx, e)
+	if err == nil && e.Manifest.ReadsClock() {
+		object, err = r.renderManifest(ctx, e, r.vars)
+	}
 
-	object, err := r.renderManifest(ctx, e, r.vars)
 	if err != nil {
 		return nil, owner, err
 	}
 
-	content := object
+	if err := r.in.Stamper.SetOwnership(object, owner); err != nil {
+		return nil, owner, newPermanentError(ReasonManifest, "stamp %s: %w", transport.RefTo(object), err)
+	}
+
+	return object, owner, nil
+}
+
+// renderContent renders the object of an entry at a time that stands still, without ownership labels and annotations. The
+// owner has the digest of the object.
+func (r *run) renderContent(ctx context.Context, e *newEntry) (*unstructured.Unstructured, stamp.Owner, error) {
+	owner := stamp.Owner{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation}
+	vars := r.vars
+
 	if e.Manifest.ReadsClock() {
-		if content, err = r.renderManifest(ctx, e, task.StopClock(r.vars)); err != nil {
-			return nil, owner, err
-		}
+		vars = task.StopClock(vars)
 	}
 
-	if owner.Digest, err = stamp.Digest(content); err == nil {
-		err = r.in.Stamper.SetOwnership(object, owner)
-	}
-
+	object, err := r.renderManifest(ctx, e, vars)
 	if err != nil {
+		return nil, owner, err
+	}
+
+	if owner.Digest, err = stamp.Digest(object); err != nil {
 		return nil, owner, newPermanentError(ReasonManifest, "stamp %s: %w", transport.RefTo(object), err)
 	}
 
