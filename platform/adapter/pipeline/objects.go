@@ -30,8 +30,6 @@ func (r *run) runResources(ctx context.Context) {
 		return
 	}
 
-	r.vars["adapter"] = r.adapterVariable()
-
 	result, err := r.p.resources(ctx, resources.Input{
 		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
 		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.deleting,

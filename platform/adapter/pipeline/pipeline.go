@@ -208,8 +208,8 @@ type run struct {
 	// failedStep is the step that failed. transient is true if the failure can go away by itself.
 	failedStep string
 	transient  bool
-	// reportedUnavailable is true if the task file reported Available=False for the event's generation.
-	reportedUnavailable bool
+	// accepted are the calls of post actions that have succeeded.
+	accepted []httpcall.Request
 
 	result Result
 }

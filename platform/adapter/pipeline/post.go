@@ -128,7 +128,10 @@ func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step
 		return false, err
 	}
 
-	r.reportedUnavailable = r.reportedUnavailable || r.isReport(&request, response)
+	// A report that the API has discarded does not count.
+	if response.Status != http.StatusNoContent {
+		r.accepted = append(r.accepted, request)
+	}
 
 	return true, nil
 }
@@ -140,14 +143,10 @@ func (r *run) isStatusURL(text string) bool {
 	return err == nil && strings.HasSuffix(target.Path, "/"+r.event.ResourceID+"/statuses")
 }
 
-// isReport reports whether a successful call was a status report of this adapter with Available=False
-// for the event's generation. A report that the API has discarded (204) does not count.
-func (r *run) isReport(request *httpcall.Request, response *httpcall.Response) bool {
-	if request.Method != http.MethodPut || response.Status == http.StatusNoContent {
-		return false
-	}
-
-	if !r.isStatusURL(request.URL) {
+// reportsUnavailable reports whether a request is a status report of this adapter with Available=False for the event's
+// generation.
+func (r *run) reportsUnavailable(request httpcall.Request) bool {
+	if request.Method != http.MethodPut || !r.isStatusURL(request.URL) {
 		return false
 	}
 

@@ -109,6 +109,9 @@ func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Preco
 
 // captureValues sets the variables of the precondition's captures from the response.
 func (r *run) captureValues(ctx context.Context, precondition *task.Precondition, response any, step *Step) error {
+	vars := maps.Clone(r.vars)
+	vars["response"] = response
+
 	for _, capture := range precondition.Capture {
 		captured := Step{Name: capture.Name, Source: capture.Field, Outcome: StepDone}
 
@@ -119,8 +122,6 @@ func (r *run) captureValues(ctx context.Context, precondition *task.Precondition
 
 		if capture.Expression != nil {
 			captured.Source = "expression: " + capture.Expression.String()
-			vars := maps.Clone(r.vars)
-			vars["response"] = response
 			value, err = capture.Expression.Eval(ctx, vars)
 		} else {
 			value = cel.Dig(response, capture.Field)
@@ -138,7 +139,7 @@ func (r *run) captureValues(ctx context.Context, precondition *task.Precondition
 			captured.Outcome = StepAbsent
 		}
 
-		r.vars[capture.Name] = value
+		r.vars[capture.Name], vars[capture.Name] = value, value
 
 		if r.p.IncludeValues {
 			captured.Value = value

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -52,7 +53,7 @@ func shortenError(err error) string {
 // reportFailure reports the failure to the API, unless the task file has reported it. It does not
 // report a transient failure of the post phase, because the next attempt runs the post phase again.
 func (r *run) reportFailure(ctx context.Context) {
-	if r.reportedUnavailable || r.result.Phase == PhasePost && r.transient {
+	if r.result.Phase == PhasePost && r.transient || slices.ContainsFunc(r.accepted, r.reportsUnavailable) {
 		return
 	}
 

@@ -243,6 +243,10 @@ func (s *server) runPipeline(ctx context.Context, event cloudevents.Event) pipel
 
 // logResult logs the result of an event in one line, and the whole trace at level debug.
 func (s *server) logResult(ctx context.Context, result *pipeline.Result) {
+	if result.Status != pipeline.Failed && !hasChanges(result) && !s.Log.Enabled(ctx, slog.LevelDebug) {
+		return
+	}
+
 	event := result.Trace.Event
 	log := s.Log.With("event", event.ID, "resourceId", event.ResourceID, "kind", event.Kind, "generation", event.Generation)
 

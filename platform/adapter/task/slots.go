@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"text/template/parse"
@@ -26,10 +25,7 @@ const (
 	sampleValue = "x"
 )
 
-var (
-	slotPattern          = regexp.MustCompile(slotStart + `(\d+)\.([A-Za-z0-9_-]*)` + slotEnd)
-	errReservedCharacter = errors.New("the characters U+E000 and U+E001 are reserved")
-)
+var errReservedCharacter = errors.New("the characters U+E000 and U+E001 are reserved")
 
 // slots are the slots of a template.
 type slots struct {
@@ -113,20 +109,23 @@ func (s *slots) split(text string) []piece {
 	var out []piece
 
 	for text != "" {
-		found := slotPattern.FindStringSubmatchIndex(text)
-		if found == nil {
+		before, rest, _ := strings.Cut(text, slotStart)
+
+		slot, after, found := strings.Cut(rest, slotEnd)
+		if !found {
 			return append(out, piece{text: text})
 		}
 
-		if found[0] > 0 {
-			out = append(out, piece{text: text[:found[0]]})
+		if before != "" {
+			out = append(out, piece{text: before})
 		}
 
-		// The pattern accepts only what encodeSlot writes, because the author's text can't contain its characters.
-		number, _ := strconv.Atoi(text[found[2]:found[3]])
-		value, _ := base64.RawURLEncoding.DecodeString(text[found[4]:found[5]])
+		// Only encodeSlot writes these characters, because the author's text can't contain them.
+		number, value, _ := strings.Cut(slot, ".")
+		source, _ := strconv.Atoi(number)
+		decoded, _ := base64.RawURLEncoding.DecodeString(value)
 
-		out, text = append(out, piece{text: string(value), source: s.sources[number]}), text[found[1]:]
+		out, text = append(out, piece{text: string(decoded), source: s.sources[source]}), after
 	}
 
 	return out
