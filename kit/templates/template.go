@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -73,6 +74,11 @@ func Parse(name, text string, limits Limits, functions Functions, inspect func(*
 
 		if inspect != nil {
 			inspect(t.Tree)
+		}
+
+		// Without loops and calls, one execution executes each node at most once, and Parse limits the nodes.
+		if len(parsed.Templates()) == 1 && !repeatsNodes(t.Root) && out.limits.Steps >= DefaultSteps {
+			continue
 		}
 
 		if err := insertCounters(t.Root); err != nil {
@@ -188,6 +194,26 @@ func insertCounters(root *parse.ListNode) error {
 	root.Nodes = append(append([]parse.Node{enter}, root.Nodes...), leave)
 
 	return nil
+}
+
+// repeatsNodes reports whether a list has a loop or a call of a template.
+func repeatsNodes(list *parse.ListNode) bool {
+	if list == nil {
+		return false
+	}
+
+	return slices.ContainsFunc(list.Nodes, func(n parse.Node) bool {
+		switch n := n.(type) {
+		case *parse.RangeNode, *parse.TemplateNode:
+			return true
+		case *parse.IfNode:
+			return repeatsNodes(n.List) || repeatsNodes(n.ElseList)
+		case *parse.WithNode:
+			return repeatsNodes(n.List) || repeatsNodes(n.ElseList)
+		default:
+			return false
+		}
+	})
 }
 
 // newCallNode returns a node that calls a counting function.
