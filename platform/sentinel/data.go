@@ -82,7 +82,7 @@ func (d *data) needsResource() bool { return d.tree != nil }
 // override but not remove. A value of message_data that is null or an optional without a value is
 // left out.
 func (d *data) build(ctx context.Context, e *entry, reason string) (map[string]any, error) {
-	out := map[string]any{"id": e.id, "kind": e.kind, "href": e.href, "generation": e.generation}
+	out := map[string]any{"id": e.id, "kind": e.kind.Value(), "href": e.href(), "generation": e.generation}
 	if e.owner != nil {
 		out["owner_references"] = *e.owner
 	}

@@ -254,8 +254,10 @@ func (s *Sentinel) listPage(
 
 	s.metrics.pages.Inc()
 
+	responseTime := s.clock.Now()
+
 	for i := range page.Items {
-		if err := s.index.put(&page.Items[i], requestTime, s.clock.Now()); err != nil {
+		if err := s.index.put(&page.Items[i], requestTime, responseTime); err != nil {
 			return nil, requestTime, err
 		}
 

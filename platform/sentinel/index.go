@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unique"
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
@@ -18,11 +19,15 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/entity"
 )
 
-// entry is what Sentinel knows about a resource.
+// entry is what Sentinel knows about a resource. A fleet has many of them, so what several have in common exists once.
 type entry struct {
-	id, kind, href string
-	generation     int32
-	owner          *openapi.ResourceReference
+	id   string
+	kind unique.Handle[string]
+	// hrefStart is the resource's href, without the ID if endsInID is true.
+	hrefStart  unique.Handle[string]
+	endsInID   bool
+	generation int32
+	owner      *openapi.ResourceReference
 
 	// hasReconciled is true if the resource has the condition Reconciled. isReconciled and
 	// observedGeneration are the status and observed generation of that condition.
@@ -36,9 +41,7 @@ type entry struct {
 
 	// json is the resource as JSON. It is set only if expressions need it.
 	json []byte
-	// requestTime is when the request that returned this state began, responseTime when its
-	// response arrived.
-	requestTime, responseTime time.Time
+	*readTimes
 
 	// sentGeneration and sentTime are the generation and the time of the last event that this process sent.
 	sentGeneration int32
@@ -58,6 +61,19 @@ type entry struct {
 	// next attempt.
 	failures  int
 	retryTime time.Time
+}
+
+// readTimes are the times of the request that returned a state: requestTime is when it began, responseTime when its response
+// arrived.
+type readTimes struct{ requestTime, responseTime time.Time }
+
+// href returns the resource's href.
+func (e *entry) href() string {
+	if e.endsInID {
+		return e.hrefStart.Value() + e.id
+	}
+
+	return e.hrefStart.Value()
 }
 
 // resource decodes the resource for expressions. Numbers keep their value.
@@ -82,6 +98,8 @@ type index struct {
 	isRestored bool
 	// stale are the resources that have to be read again before an event is sent for them.
 	stale map[string]bool
+	// lastRead are the times of the last request that returned resources.
+	lastRead *readTimes
 }
 
 func newIndex(whole bool) *index {
@@ -117,8 +135,13 @@ func (b *index) put(r *openapi.Resource, requestTime, now time.Time) error {
 
 	b.entries[e.id] = e
 
-	e.kind, e.href, e.generation, e.owner = r.Kind, r.Href, r.Generation, r.OwnerReferences
-	e.json, e.requestTime, e.responseTime = raw, requestTime, now
+	if b.lastRead == nil || !b.lastRead.requestTime.Equal(requestTime) || !b.lastRead.responseTime.Equal(now) {
+		b.lastRead = &readTimes{requestTime, now}
+	}
+
+	hrefStart, endsInID := strings.CutSuffix(r.Href, e.id)
+	e.hrefStart, e.endsInID = unique.Make(hrefStart), endsInID
+	e.kind, e.generation, e.owner, e.json, e.readTimes = unique.Make(r.Kind), r.Generation, r.OwnerReferences, raw, b.lastRead
 	e.observe(r.Status.Conditions, now)
 
 	return nil
