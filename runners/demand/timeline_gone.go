@@ -29,9 +29,9 @@ type deletedMachines struct {
 	mu       sync.Mutex
 	machines map[types.NamespacedName]Machine
 	order    []types.NamespacedName
-	// ends holds, by the UID of their claims, the last state of machines whose claims are about to be deleted. It may
-	// be newer than the last state that the API server had.
-	ends map[types.UID]Machine
+	// ends holds the last state of machines whose claims are about to be deleted. It may be newer than the last state that
+	// the API server had. A machine stays until add has its claim, which may be later than the cache has lost it.
+	ends map[types.NamespacedName]Machine
 }
 
 // RecordEnd records the last state of a claim before it is deleted. The deletion itself is recorded when the cache
@@ -43,10 +43,10 @@ func (r *JobReconciler) RecordEnd(claim *v1alpha1.MachineClaim) {
 	defer g.mu.Unlock()
 
 	if g.ends == nil || len(g.ends) >= maxDeletedMachines {
-		g.ends = map[types.UID]Machine{} // these have only what the API server had
+		g.ends = map[types.NamespacedName]Machine{} // these have only what the API server had
 	}
 
-	g.ends[claim.UID] = NewMachine(claim)
+	g.ends[client.ObjectKeyFromObject(claim)] = NewMachine(claim)
 }
 
 // add remembers the machine of a deleted claim, with the state that RecordEnd has stored for it, if any. If there are more
@@ -59,13 +59,12 @@ func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 		g.machines = map[types.NamespacedName]Machine{}
 	}
 
-	key := client.ObjectKeyFromObject(claim)
-	machine, ok := g.ends[claim.UID]
-	if !ok {
-		machine = NewMachine(claim)
-	}
+	key, machine := client.ObjectKeyFromObject(claim), NewMachine(claim)
+	if end, ok := g.ends[key]; ok && end.UID == machine.UID {
+		machine = end
 
-	delete(g.ends, claim.UID)
+		delete(g.ends, key)
+	}
 
 	machine.DeletedAt = now
 
@@ -82,13 +81,20 @@ func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 }
 
 // find returns the machine that has the job, or else the last machine that was created for the job.
-// It returns false if there is neither.
-func (g *deletedMachines) find(job *v1alpha1.RunnerJob) (Machine, bool) {
+// It returns false if there is neither. The cache must not have the claim of the job.
+func (g *deletedMachines) find(job *v1alpha1.RunnerJob, now time.Time) (Machine, bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 
 	if job.Status.Claim != "" {
-		machine, ok := g.machines[types.NamespacedName{Namespace: job.Namespace, Name: job.Status.Claim}]
+		key := types.NamespacedName{Namespace: job.Namespace, Name: job.Status.Claim}
+		if end, ok := g.ends[key]; ok { // the cache has lost the claim, and add follows
+			end.DeletedAt = now
+
+			return end, true
+		}
+
+		machine, ok := g.machines[key]
 
 		return machine, ok
 	}

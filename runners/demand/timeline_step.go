@@ -128,7 +128,7 @@ func (s *scope) findMachine(claims []v1alpha1.MachineClaim) *Machine {
 		return &machine
 	}
 
-	if machine, ok := s.deletedMachines.find(s.job); ok {
+	if machine, ok := s.deletedMachines.find(s.job, s.Clock.Now()); ok {
 		return &machine
 	}
 
