@@ -38,7 +38,7 @@ func (s *Sources) pollJobs(ctx context.Context, poller workload.Poller, pools []
 		pollErr = fmt.Errorf("poll jobs: %w", pollErr)
 	}
 
-	return errors.Join(pollErr, s.ingest(ctx, pools, jobs))
+	return errors.Join(pollErr, s.ingest(ctx, pools, jobs, true))
 }
 
 // listRepositories returns the repositories that the pools name, and then the repositories of the jobs in
@@ -91,9 +91,9 @@ func listNamespaces(pools []loadedPool) []string {
 // ingest records jobs in every namespace whose pools have the job's scope. It skips a job for the
 // platform's own machines that no pool can run, and a completed job that is not in the ledger. A job that the API
 // server refuses, for example because of a quota, keeps no other job from being recorded. ingest then returns a
-// refusedError.
-func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workload.Job) error {
-	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
+// refusedError. arePolled is whether the jobs are as the platform has them now.
+func (s *Sources) ingest(ctx context.Context, pools []loadedPool, jobs []workload.Job, arePolled bool) error {
+	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms, arePolled: arePolled}
 	now := s.Clock.Now()
 
 	var refusal refusedError
@@ -185,7 +185,7 @@ func (s *Sources) ingestStreamed(ctx context.Context, src *source, jobs []worklo
 	}
 
 	pools := src.currentPools()
-	err := s.ingest(ctx, pools, all)
+	err := s.ingest(ctx, pools, all, false)
 
 	refusal, isRefused := errors.AsType[*refusedError](err)
 	if err != nil && !isRefused {

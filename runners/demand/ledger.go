@@ -4,6 +4,7 @@
 package demand
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ type Ledger struct {
 	Live client.Reader
 	// Platforms gives the names of the RunnerJobs.
 	Platforms Platforms
+
+	// arePolled is true if the events are answers of the platform about its jobs, which are not late.
+	arePolled bool
 }
 
 // Record merges an event into the RunnerJob of the event's job, and creates the RunnerJob if it is
@@ -120,13 +124,41 @@ func getRepository(job workload.Job) string { return strings.ToLower(job.Reposit
 // again. Before that, the event may be late. Polls find the jobs that are run again sooner.
 const runAgainAfter = 15 * time.Second
 
-// isRunAgain reports whether the event is the start of another run of a completed job that keeps its id.
+// isRunAgain reports whether the event is the start of another run of a completed job that keeps its ID, of a completed job
+// that the platform no longer knows to be completed, or of another job with the same ID.
 func (l *Ledger) isRunAgain(job *v1alpha1.RunnerJob, event workload.Job, now time.Time) bool {
 	platform, isKnown := l.Platforms[event.Platform]
 	isWaiting := event.State == v1alpha1.JobQueued || event.State == v1alpha1.JobWaiting
 
-	return isKnown && platform.Traits().ReusesJobIDs && isWaiting && event.ID == job.Spec.ID &&
-		job.Spec.State == v1alpha1.JobCompleted && now.Sub(lastEventTime(job)) > runAgainAfter
+	if !isKnown || !isWaiting || event.ID != job.Spec.ID {
+		return false
+	}
+
+	if job.Spec.State == v1alpha1.JobCompleted {
+		since := now.Sub(lastEventTime(job))
+		if platform.Traits().ReusesJobIDs && since > runAgainAfter || l.arePolled && since > setBackAfter {
+			return true
+		}
+	}
+
+	return isQueuedAfterward(job.Spec, event)
+}
+
+// setBackAfter is how long after the end of a job a poll that finds it queued means that the platform has lost its end,
+// because the platform was restored from a backup. Before that, the platform's list may be out of date.
+const setBackAfter = 10 * time.Minute
+
+// maxClockSkew is how much the clock of the operator, from which some times of jobs are, may differ from a platform's.
+const maxClockSkew = time.Minute
+
+// isQueuedAfterward reports whether the job of an event was queued after the known job had started or ended. A late event of
+// the same job was queued before. Another job has the same ID if the platform was restored from a backup: it gives the IDs
+// again that it has given since the backup.
+func isQueuedAfterward(known, event workload.Job) bool {
+	since := cmp.Or(known.CompletedAt, known.StartedAt)
+
+	return rank(known.State) > rank(event.State) && since != nil && event.QueuedAt != nil &&
+		event.QueuedAt.Sub(since.Time) > maxClockSkew
 }
 
 // startOver replaces the RunnerJob of a job that is run again, because its status is that of the first run.

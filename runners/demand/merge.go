@@ -27,8 +27,8 @@ func rank(state v1alpha1.JobState) int {
 //
 // If old is zero, the result is the event. An event with an earlier state is late and changes
 // nothing. An event with the same state fills in missing fields. An event with a later state
-// overwrites the fields that it has and keeps the others. An event of another job changes nothing:
-// GitHub gives the jobs of a re-run new IDs. Merge is idempotent: Merge(Merge(a, b), b) equals
+// overwrites the fields that it has and keeps the others. An event of another job changes nothing. For
+// another job with the same ID, see Ledger.isRunAgain. Merge is idempotent: Merge(Merge(a, b), b) equals
 // Merge(a, b).
 func Merge(old, event workload.Job) (workload.Job, bool) {
 	if old.ID == "" {

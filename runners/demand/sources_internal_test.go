@@ -157,7 +157,7 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 		polled := newJob("acme/app")
 		polled.State = state
 
-		if err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, []workload.Job{polled}); err != nil {
+		if err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, []workload.Job{polled}, true); err != nil {
 			t.Fatal(err)
 		}
 
@@ -177,6 +177,51 @@ func TestPollsFindJobsWhoseIDIsTaken(t *testing.T) {
 	}
 }
 
+// TestPollFindsJobsThatWereSetBack checks that a completed job starts over if a poll finds it queued long after its end,
+// because the platform was restored from a backup. A message of a stream or a list that is out of date does not.
+func TestPollFindsJobsThatWereSetBack(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		after    time.Duration
+		isPolled bool
+		want     v1alpha1.JobState
+	}{
+		"list out of date": {after: setBackAfter, isPolled: true, want: v1alpha1.JobCompleted},
+		"late message":     {after: time.Hour, want: v1alpha1.JobCompleted},
+		"set back":         {after: time.Hour, isPolled: true, want: v1alpha1.JobQueued},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			now := time.Now().Truncate(time.Second)
+			job := newAcmeJobs("6")[0]
+			known := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "gh-6"}, Spec: job}
+			known.Spec.State, known.Spec.RunnerName = v1alpha1.JobCompleted, "linux-a"
+			updateMetadata(known, now)
+
+			objects := fake.NewClientBuilder().WithScheme(newScheme(t)).WithObjects(known).Build()
+			sources := &Sources{
+				Client: objects, Live: objects, Platforms: Platforms{v1alpha1.WorkloadGitHubActions: github.Platform{}},
+				Clock: clocktesting.NewFakeClock(now.Add(tc.after)),
+			}
+
+			if err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, []workload.Job{job}, tc.isPolled); err != nil {
+				t.Fatal(err)
+			}
+
+			var got v1alpha1.RunnerJob
+			if err := objects.Get(t.Context(), client.ObjectKeyFromObject(known), &got); err != nil {
+				t.Fatal(err)
+			}
+
+			if got.Spec.State != tc.want || (got.Spec.RunnerName == "") != (tc.want == v1alpha1.JobQueued) {
+				t.Errorf("the job is %+v, want it %s", got.Spec, tc.want)
+			}
+		})
+	}
+}
+
 // TestRefusedJobBlocksNoOther checks that a poll records all jobs except those that the API server refuses, and reports
 // the refusal.
 func TestRefusedJobBlocksNoOther(t *testing.T) {
@@ -185,7 +230,7 @@ func TestRefusedJobBlocksNoOther(t *testing.T) {
 	objects := &refusingClient{refused: map[string]bool{"gh-1": true}}
 	sources := objects.newSources(t)
 
-	err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, newAcmeJobs("1", "2", "3"))
+	err := sources.ingest(t.Context(), []loadedPool{newAcmePool()}, newAcmeJobs("1", "2", "3"), true)
 	if !apierrors.IsForbidden(err) {
 		t.Errorf("error %v, want the refusal", err)
 	}
