@@ -34,6 +34,7 @@ func fixes() map[string]string {
 
 	return map[string]string{
 		"hosts/mac/readback.go: kubectl annotate scalewayapplesiliconmachine": "hosts TestMacsFromOlderBackups",
+		"hosts/mac/release.go: kubectl patch scalewayapplesiliconmachine":     "hosts TestMacsWithoutKeyInDeletedNamespace",
 		"hosts/nodecert/nodecert.go: kubectl describe csr":                    "it prints the reason, and fixes nothing",
 		"hypervisor/external/answers.go: run `hyperfleet provider conform":    "cmd/hyperfleet TestProviderConformFails",
 		"hypervisor/libvirt/check.go: virsh net":                              virsh,

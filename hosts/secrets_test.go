@@ -12,11 +12,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/hyperfleet/hyperfleet/api/infrastructure/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/keep"
+	"github.com/hyperfleet/hyperfleet/test/fixes"
 )
 
 // deleteNamespace deletes the namespace of the fixture with everything in it, and waits until it is gone.
@@ -111,6 +114,50 @@ func TestNamespaceWithMacsIsDeleted(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The Secret with the API key is gone before its namespace is deleted, because somebody has removed its finalizer. What the
+// Macs advise can be done there, and they and the namespace are gone then. Without it, nobody could create the Secret again.
+func TestMacsWithoutKeyInDeletedNamespace(t *testing.T) {
+	t.Parallel()
+
+	name := strings.ToLower(strings.ReplaceAll(env.Namespace(t), ".", "-")) + "-a"
+	m := newMacsFixture(t, time.Second, name)
+	m.stop()
+
+	secret := m.getSecret("scaleway")
+	secret.Finalizers = nil
+	m.must(env.Client.Update(t.Context(), secret))
+	m.must(env.Client.Delete(t.Context(), secret))
+	m.deleteNamespace()
+	m.startOperator()
+
+	var message string
+
+	m.eventually("the Mac says what to do", func() string {
+		released := meta.FindStatusCondition(m.getMac(name).Status.Conditions, infrav1.ConditionReleased)
+		if released == nil || released.Reason != credential.ReasonSecretNotFound {
+			return fmt.Sprintf("%+v", m.getMac(name).Status.Conditions)
+		}
+
+		message = released.Message
+
+		return ""
+	})
+
+	again := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: m.namespace, Name: "scaleway"}}
+	if err := env.Client.Create(t.Context(), again); !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		t.Errorf("create the Secret in a namespace that is being deleted: %v", err)
+	}
+
+	serverID := m.getMac(name).Status.ServerID
+	if advice := "delete server " + serverID + " at Scaleway"; !strings.Contains(message, advice) {
+		t.Errorf("the message %q does not say: %s", message, advice)
+	}
+
+	m.cloud.RemoveServer(serverID)
+	fixes.Kubectl(t, env, message)
+	m.waitForNamespaceDeletion()
 }
 
 func (w *fixture) getSecret(name string) *corev1.Secret {

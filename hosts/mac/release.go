@@ -4,6 +4,7 @@
 package mac
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hosts/machine"
 	"github.com/hyperfleet/hyperfleet/hosts/plan"
 	"github.com/hyperfleet/hyperfleet/hosts/scaleway"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
@@ -96,7 +99,7 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 
 	api, err := k.newClient(ctx, mac)
 	if err != nil {
-		return resultForError(err)
+		return resultForError(explainLostKey(mac, err))
 	}
 
 	if mac.Status.ServerID == "" {
@@ -104,6 +107,31 @@ func (k *Kind) Release(ctx context.Context, host machine.Object) step.Result {
 	}
 
 	return k.releaseServer(ctx, api, mac)
+}
+
+// explainLostKey returns the error of newClient with what a person can do if nobody can create the Secret again, because
+// the namespace is being deleted.
+func explainLostKey(mac *v1alpha1.ScalewayAppleSiliconMachine, err error) error {
+	reason := errclass.ReasonOf(err, "")
+	if reason != credential.ReasonSecretNotFound && reason != credential.ReasonSecretForbidden {
+		return err
+	}
+
+	advice := "delete server " + mac.Status.ServerID
+	if mac.Status.ServerID == "" {
+		advice = "delete the server named " + serverName(mac) + ", if there is one,"
+	}
+
+	if mac.Status.PoolName != "" {
+		advice = "reinstall server " + cmp.Or(mac.Status.ServerID, serverName(mac)) + ", give it its name " +
+			mac.Status.PoolName + " back"
+	}
+
+	return errclass.New(errclass.Configuration, reason,
+		"%w; if that is refused, because the namespace is being deleted, %s at Scaleway, and then run "+
+			"`kubectl patch scalewayapplesiliconmachine %s -n %s --subresource status --type merge "+
+			"-p '{\"status\":{\"serverID\":null,\"orderedAt\":null}}'`",
+		err, advice, mac.Name, mac.Namespace)
 }
 
 // releaseOrderedServer releases the server that an order without a response may have created.
