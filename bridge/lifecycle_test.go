@@ -13,6 +13,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -256,6 +258,55 @@ func TestHostedClusterIsDeletedExternally(t *testing.T) {
 	})
 
 	b = w.newBridge("robbed")
+	w.create(b)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+}
+
+// TestLostEncryptionKey checks that the bridge reads a lost encryption key back from HyperShift's copy. Without a copy, it
+// says so, and a person can do what it says.
+func TestLostEncryptionKey(t *testing.T) {
+	t.Parallel()
+
+	w := newFixture(t)
+	w.createDPUCluster("keyless", hypershift.PhaseReady)
+
+	b := w.newBridge("keyless")
+	w.create(b)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+
+	name := hypershift.EncryptionKeySecretName("keyless")
+	key := &corev1.Secret{}
+	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: name}, key))
+
+	w.releaseSecret(name)
+	w.delete(&corev1.Secret{}, w.namespace, name)
+	w.eventually("the key is back", func() bool {
+		back := &corev1.Secret{}
+		err := env.Client.Get(t.Context(), client.ObjectKeyFromObject(key), back)
+
+		return err == nil && back.UID != key.UID && cmp.Equal(back.Data, key.Data)
+	})
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+
+	w.eventually("the bridge has noticed that neither the key nor its copy exists", func() bool {
+		for _, namespace := range []string{hypershift.ControlPlaneNamespace(w.namespace, "keyless"), w.namespace} {
+			secret := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+			patch := mergePatch(map[string]any{"metadata": map[string]any{"finalizers": nil}})
+			w.must(client.IgnoreNotFound(env.Client.Patch(t.Context(), secret, patch)))
+			w.must(client.IgnoreNotFound(env.Client.Delete(t.Context(), secret)))
+		}
+
+		ready := meta.FindStatusCondition(w.getBridge(b).Status.Conditions, v1alpha1.ConditionReady)
+
+		return strings.Contains(ready.Message, "or delete the bridge and create a new one")
+	})
+
+	w.must(env.Client.Delete(t.Context(), b))
+	w.eventually("the bridge is gone", func() bool {
+		return apierrors.IsNotFound(env.Client.Get(t.Context(), client.ObjectKeyFromObject(b), &v1alpha1.DPFHCPBridge{}))
+	})
+
+	b = w.newBridge("keyless")
 	w.create(b)
 	w.waitForPhase(b, v1alpha1.PhaseReady)
 }

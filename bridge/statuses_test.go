@@ -357,7 +357,7 @@ func readyRows() []row {
 				w.releaseSecret(hypershift.EncryptionKeySecretName("b"))
 				w.delete(&corev1.Secret{}, w.namespace, hypershift.EncryptionKeySecretName("b")) // it is never created again
 			},
-			condition: ready, want: "False ValidationFailed", message: "does not exist: restore it from a backup",
+			condition: ready, want: "False ValidationFailed", message: "HyperShift has no copy in namespace ",
 			ready: "ValidationFailed", phase: v1alpha1.PhaseFailed,
 		},
 		{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/keep"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -30,7 +31,8 @@ const annotationCreated = "dpf.hcp.bridge.com/hosted-cluster-created"
 
 // reconcileKeys creates the Secrets that HyperShift reads: the SSH keys under the key that HyperShift
 // expects, and the key that encrypts Secrets in etcd. The encryption key is created only once. A cluster
-// without its key cannot read its Secrets, and a new key would hide the loss.
+// without its key cannot read its Secrets, and a new key would hide the loss. A key that is lost is read back from
+// HyperShift's copy.
 func reconcileKeys(ctx context.Context, s *scope) step.Result {
 	name := hypershift.SSHKeySecretName(s.bridge.Name)
 	if err := s.applySecret(ctx, s.newOwnedSecret(name), map[string][]byte{hypershift.SSHKeyKey: s.secrets.sshKeys}); err != nil {
@@ -55,14 +57,20 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get Secret %s/%s: %w", key.Namespace, key.Name, err))
 	}
 
-	if s.hasCreatedHostedCluster() {
-		return step.Stall(v1alpha1.ReasonNotFound, fmt.Sprintf(
-			"Secret %s/%s with the key that encrypts the cluster's Secrets does not exist: restore it from a backup",
-			key.Namespace, key.Name))
-	}
-
 	raw := make([]byte, encryptionKeyBytes)
 	_, _ = rand.Read(raw) // rand.Read never returns an error
+
+	switch {
+	case s.hostedCluster != nil:
+		copied, result := s.readKeyCopy(ctx, key)
+		if !result.IsDone() {
+			return result
+		}
+
+		raw = copied
+	case s.hasCreatedHostedCluster():
+		return step.Done() // reconcileHostedCluster reports that the HostedCluster is lost
+	}
 
 	key.Data = map[string][]byte{hypershift.EncryptionKeyKey: raw}
 	if err := s.Client.Create(ctx, key, client.FieldOwner(fieldOwner)); err != nil && !apierrors.IsAlreadyExists(err) {
@@ -72,6 +80,28 @@ func reconcileKeys(ctx context.Context, s *scope) step.Result {
 	s.encryptionKey = key
 
 	return step.Done()
+}
+
+// readKeyCopy returns the encryption key from the Secret into which HyperShift has copied it, in the namespace of the
+// control plane (hypershift-operator, hostedcluster_controller.go). The step stalls if there is no copy.
+func (s *scope) readKeyCopy(ctx context.Context, lost *corev1.Secret) ([]byte, step.Result) {
+	name := client.ObjectKey{
+		Namespace: hypershift.ControlPlaneNamespace(s.bridge.Namespace, s.bridge.Name), Name: lost.Name,
+	}
+
+	secret, err := credential.ReadSecret(ctx, s.APIReader, name, hypershift.EncryptionKeyKey)
+	if err != nil && !credential.IsMissing(err) {
+		return nil, step.FromError(err, resyncInterval)
+	}
+
+	if err != nil || len(secret.Data[hypershift.EncryptionKeyKey]) != encryptionKeyBytes {
+		return nil, step.Stall(v1alpha1.ReasonNotFound, fmt.Sprintf(
+			"Secret %s/%s with the key that encrypts the cluster's Secrets does not exist, and HyperShift has no copy in "+
+				"namespace %s: restore it from a backup, or delete the bridge and create a new one, which loses the cluster's data",
+			lost.Namespace, lost.Name, name.Namespace))
+	}
+
+	return secret.Data[hypershift.EncryptionKeyKey], step.Done()
 }
 
 // markCreated writes into the Secret with the encryption key that the HostedCluster was created. If the

@@ -73,6 +73,10 @@ func (h *hostedClusterReconciler) ensureControlPlane(ctx context.Context) (bool,
 		return false, err
 	}
 
+	if err := h.copyEncryptionKey(ctx); err != nil {
+		return false, err
+	}
+
 	serviceStrategy, _ := h.findStrategy("APIServer")
 
 	api, err := h.ensureService(ctx, serviceAPI, apiPort, serviceStrategy)
@@ -92,6 +96,24 @@ func (h *hostedClusterReconciler) ensureControlPlane(ctx context.Context) (bool,
 	h.status["controlPlaneEndpoint"] = map[string]any{"host": host, "port": port}
 
 	return true, nil
+}
+
+// copyEncryptionKey copies the Secret with the encryption key to the control plane's namespace, where the API server reads
+// it (hypershift-operator, hostedcluster_controller.go). validateConfig has read the Secret.
+func (h *hostedClusterReconciler) copyEncryptionKey(ctx context.Context) error {
+	name := h.readString("spec", "secretEncryption", "aescbc", "activeKey", "name")
+	if name == "" {
+		return nil
+	}
+
+	source := &corev1.Secret{}
+	if err := h.client.Get(ctx, types.NamespacedName{Namespace: h.key.Namespace, Name: name}, source); err != nil {
+		return fmt.Errorf("get encryption key: %w", err)
+	}
+
+	return h.createIfMissing(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: h.namespace, Name: name}, Data: source.Data,
+	})
 }
 
 // apiServerEndpoint returns the host and port of a hosted API server (control-plane-operator,
