@@ -27,6 +27,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
@@ -38,7 +39,7 @@ import (
 // reportFixture is a fixture with a report handler, its inbox, and the claim that receives the reports.
 type reportFixture struct {
 	t          *testing.T
-	client     client.Client
+	client     client.WithWatch
 	handler    *report.Handler
 	inbox      *report.Inbox
 	reconciler *step.Reconciler
@@ -328,6 +329,45 @@ func TestReportWaitIsLimited(t *testing.T) { //nolint:paralleltest // it has its
 
 				if got := o.getClaim().Status.BootstrapInfo; got.GuestPhase != string(guest.PhaseFinished) || got.GuestReason != "r" {
 					t.Errorf("recorded: %+v", got)
+				}
+			})
+		})
+	}
+}
+
+// A report goes on after the request has ended, because the machine has disconnected or the operator ends, and no longer
+// than the operator waits for it.
+func TestReportOutlivesItsRequest(t *testing.T) { //nolint:paralleltest // it has its own clock
+	for name, delay := range map[string]time.Duration{"the API server is slow": 4 * time.Second, "it does not answer": time.Hour} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				o := newReportFixture(t, v1alpha1.BootstrapInfo{})
+				o.handler.Inbox, o.handler.Clock = nil, clock.RealClock{}
+				o.handler.Client = interceptor.NewClient(o.client, interceptor.Funcs{SubResourcePatch: func(
+					ctx context.Context, c client.Client, sub string, obj client.Object, patch client.Patch, opts ...client.SubResourcePatchOption,
+				) error {
+					if err := retry.Sleep(ctx, clock.RealClock{}, delay); err != nil {
+						return err
+					}
+
+					return c.SubResource(sub).Patch(ctx, obj, patch, opts...)
+				}})
+
+				body := fmt.Sprintf(`{"phase": %q}`, guest.PhaseFinished)
+				request := newReportRequest(t, o.getClaim(), strings.NewReader(body))
+
+				ctx, end := context.WithCancel(t.Context())
+				time.AfterFunc(time.Millisecond, end)
+
+				start := time.Now()
+				newReportServer(o.handler).ServeHTTP(httptest.NewRecorder(), request.WithContext(ctx))
+
+				if took := time.Since(start); took > time.Millisecond+retry.EndGrace {
+					t.Errorf("the report took %s, want at most %s after the end of its request", took, retry.EndGrace)
+				}
+
+				if isWritten := o.getClaim().Status.BootstrapInfo.GuestPhase != ""; isWritten != (delay < retry.EndGrace) {
+					t.Errorf("the report was written: %t", isWritten)
 				}
 			})
 		})

@@ -100,8 +100,10 @@ func Sleep(ctx context.Context, clk clock.Clock, delay time.Duration) error {
 	}
 }
 
-// EndGrace is how long work that must not be lost may go on after its context has ended. It is less than the time that
-// the operator waits for such work at its end.
+// EndGrace is how long work that must not be lost may go on after its context has ended. At the end of a program, the
+// contexts of its work end early enough that the program waits for longer than that: the operator ends those of its
+// controllers at once and those of requests after 2 s, and waits 8 s, and the platform's programs end those of events and
+// sends and wait until the work has ended. Each program ends within 20 s.
 const EndGrace = 5 * time.Second
 
 // WithGrace returns a context that ends grace after ctx has ended, for work that a program finishes at its end.

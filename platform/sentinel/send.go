@@ -25,10 +25,8 @@ const (
 	tracerName = "github.com/hyperfleet/hyperfleet/platform/sentinel"
 
 	sendTimeout = 30 * time.Second
-	// sendGrace is how long events may still be sent at the end of the process.
-	sendGrace  = 5 * time.Second
-	minBackoff = time.Second
-	maxBackoff = 30 * time.Second
+	minBackoff  = time.Second
+	maxBackoff  = 30 * time.Second
 )
 
 // runPublisher sends the events of the queue in order, with sendCtx. After ctx has ended, it drops the rest of

@@ -161,7 +161,7 @@ func (s *Sentinel) setLeader(isLeader bool) {
 }
 
 // Run watches resources and sends events until ctx ends. It then finishes sending the current events, for up to
-// sendGrace. It always returns nil, because it retries, logs and counts all errors.
+// retry.EndGrace. It always returns nil, because it retries, logs and counts all errors.
 func (s *Sentinel) Run(ctx context.Context) error {
 	s.recordEvaluation()
 
@@ -177,7 +177,7 @@ func (s *Sentinel) Run(ctx context.Context) error {
 	watching.Go(func() { s.evaluatePeriodically(ctx) })
 	leading.Go(func() { s.lease.Run(leaseCtx) })
 
-	sendCtx, cancelSend := retry.WithGrace(ctx, sendGrace)
+	sendCtx, cancelSend := retry.WithGrace(ctx, retry.EndGrace)
 	defer cancelSend()
 
 	for range publisherCount {

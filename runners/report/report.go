@@ -30,6 +30,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/kit/tracing"
 	"github.com/hyperfleet/hyperfleet/runners/guestapi"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
@@ -125,9 +126,12 @@ func (h *Handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 
-	// A complete report is written even if the machine disconnects before the response, because the
-	// machine powers off and no other source has its log.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(r.Context()), timeout)
+	// A complete report is written even if the machine disconnects before the response or the operator ends, because
+	// the machine powers off and no other source has its log.
+	graced, cancelGrace := retry.WithGrace(r.Context(), retry.EndGrace)
+	defer cancelGrace()
+
+	ctx, cancel := context.WithTimeout(graced, timeout)
 	defer cancel()
 
 	h.writeResponse(w, r, h.writeReport(ctx, types.NamespacedName{Namespace: namespace, Name: name}, uid, report, release))

@@ -93,9 +93,10 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 		return err
 	}
 
+	server := &server{cfg: cfg.Webhooks, log: logger, authority: identity.webhooks}
 	setups := map[string]func(context.Context, ctrl.Manager) error{
 		config.AreaRunners: func(ctx context.Context, mgr ctrl.Manager) error {
-			return addRunners(ctx, mgr, cfg, kube, settings, transports, registry, identity.webhooks, logger)
+			return addRunners(ctx, mgr, cfg, kube, settings, transports, registry, server, logger)
 		},
 		config.AreaNetworking: func(ctx context.Context, mgr ctrl.Manager) error {
 			return addNetworkingArea(ctx, mgr, cfg, identity.uid, transports, logger)
@@ -118,7 +119,12 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	logger.InfoContext(ctx, "operator starts", "operatorUid", identity.uid, "namespace", cfg.Namespace,
 		"controllers", cfg.Controllers)
 
-	if err := mgr.Start(ctx); err != nil {
+	err = mgr.Start(ctx)
+	if ctx.Err() != nil { // a process that has lost its Lease ends at once
+		server.wait()
+	}
+
+	if err != nil {
 		return fmt.Errorf("run operator: %w", err)
 	}
 
@@ -159,7 +165,7 @@ func saveMemoryAtStart() manager.RunnableFunc {
 // manager.
 func addRunners(
 	ctx context.Context, mgr ctrl.Manager, cfg config.OperatorConfig, kube *rest.Config, settings vmspec.Settings,
-	transports *Transports, registry *spire.Registry, webhooks *authority, logger *slog.Logger,
+	transports *Transports, registry *spire.Registry, server *server, logger *slog.Logger,
 ) error {
 	logStore, err := transports.newLogStoreTransport(cfg.Runners.Logs.Store.CAFile)
 	if err != nil {
@@ -198,7 +204,7 @@ func addRunners(
 		return fmt.Errorf("set up runners area: %w", err)
 	}
 
-	server := &server{cfg: cfg.Webhooks, handler: routes, log: logger, authority: webhooks}
+	server.handler = routes
 	if err := mgr.Add(server); err != nil {
 		return fmt.Errorf("add webhook server: %w", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 )
 
 const (
@@ -26,7 +28,10 @@ const (
 	readTimeout       = 30 * time.Second
 	writeTimeout      = 2 * time.Minute // a machine on a slow line downloads the bootstrap service
 	idleTimeout       = 2 * time.Minute
-	drainTimeout      = 8 * time.Second
+	// requestGrace is how long open requests may go on at the end of the process before their contexts end. After that,
+	// they may still write what must not be lost, for retry.EndGrace. drainTimeout is longer than both together.
+	requestGrace = 2 * time.Second
+	drainTimeout = 8 * time.Second
 )
 
 // server serves the webhooks of CI platforms and the reports of machines. It is a manager.Runnable that every
@@ -40,6 +45,8 @@ type server struct {
 	authority *authority
 
 	listening atomic.Bool
+	// draining is the wait for open requests at the end.
+	draining sync.WaitGroup
 }
 
 var errNotListening = errors.New("the webhook server is not listening yet")
@@ -56,8 +63,9 @@ func (s *server) checkReady(*http.Request) error {
 // NeedLeaderElection returns false because every replica serves.
 func (s *server) NeedLeaderElection() bool { return false }
 
-// Start serves until ctx ends, and then waits up to drainTimeout for open requests. If the bind address is
-// "0", it does not listen.
+// Start serves until ctx ends. It does not wait for open requests, because the manager stops its controllers only when
+// Start has returned, and they need the same time to write their statuses. wait waits for the requests. If the bind
+// address is "0", Start does not listen.
 func (s *server) Start(ctx context.Context) error {
 	if s.cfg.BindAddress == "0" {
 		<-ctx.Done()
@@ -70,8 +78,11 @@ func (s *server) Start(ctx context.Context) error {
 		return fmt.Errorf("listen for webhooks: %w", err)
 	}
 
+	requestCtx, cancelRequests := retry.WithGrace(ctx, requestGrace)
+
 	srv := &http.Server{
 		Handler:           s.handler,
+		BaseContext:       func(net.Listener) context.Context { return requestCtx },
 		ReadHeaderTimeout: readHeaderTimeout, ReadTimeout: readTimeout,
 		WriteTimeout: writeTimeout, IdleTimeout: idleTimeout,
 		MaxHeaderBytes: bounds.MaxRequestHeader, Protocols: new(http.Protocols),
@@ -84,6 +95,8 @@ func (s *server) Start(ctx context.Context) error {
 	serveErr := make(chan error, 1)
 
 	if srv.TLSConfig, err = s.tlsConfig(ctx); err != nil {
+		cancelRequests()
+
 		return errors.Join(err, listener.Close())
 	}
 
@@ -102,23 +115,28 @@ func (s *server) Start(ctx context.Context) error {
 
 	select {
 	case err := <-serveErr:
+		cancelRequests()
+
 		return fmt.Errorf("serve webhooks: %w", err)
 	case <-ctx.Done():
 	}
 
-	drainCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
-	defer cancel()
+	s.draining.Go(func() {
+		defer cancelRequests()
 
-	if err := srv.Shutdown(drainCtx); err != nil {
-		return fmt.Errorf("stop webhook server: %w", err)
-	}
+		drainCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+		defer cancel()
 
-	if err := <-serveErr; !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("serve webhooks: %w", err)
-	}
+		if err := srv.Shutdown(drainCtx); err != nil {
+			s.log.WarnContext(ctx, "requests were still open at the end", "after", drainTimeout, "error", err)
+		}
+	})
 
 	return nil
 }
+
+// wait waits up to drainTimeout for the open requests of a server whose Start has returned.
+func (s *server) wait() { s.draining.Wait() }
 
 // limitConnections limits the connections of the listener, so that callers without credentials cannot use up the
 // operator's memory. It logs refused connections, at most once a minute.

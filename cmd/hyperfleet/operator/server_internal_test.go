@@ -24,9 +24,12 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/cmd/hyperfleet/operator/fence"
 	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/test/loopback"
 )
@@ -49,6 +52,8 @@ func startServer(t *testing.T, s *server) string {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+
+		s.wait()
 	})
 
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
@@ -210,7 +215,131 @@ func writeCertificate(t *testing.T, to config.Webhooks, serial int64) {
 func TestWorkFitsIntoTheEnd(t *testing.T) {
 	t.Parallel()
 
-	if most := min(stopTimeout, drainTimeout); retry.EndGrace >= most {
-		t.Errorf("writes may take %s at the end, and the operator waits for %s", retry.EndGrace, most)
+	if retry.EndGrace >= stopTimeout {
+		t.Errorf("controllers may write for %s at the end, and the operator waits for %s", retry.EndGrace, stopTimeout)
+	}
+
+	if longest := requestGrace + retry.EndGrace; longest >= drainTimeout {
+		t.Errorf("requests may take %s at the end, and the operator waits for %s", longest, drainTimeout)
+	}
+}
+
+// newHeldServer returns a server whose requests last until their context or released ends.
+func newHeldServer(t *testing.T, released <-chan struct{}) (held *server, contextEnded chan struct{}) {
+	t.Helper()
+
+	contextEnded = make(chan struct{})
+	held = &server{cfg: config.Webhooks{BindAddress: loopback.Address(t)}, log: slog.New(slog.DiscardHandler)}
+	held.handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		w.WriteHeader(http.StatusOK)
+		_ = http.NewResponseController(w).Flush() // the client sees that the request is open
+
+		select {
+		case <-released:
+		case <-r.Context().Done():
+			close(contextEnded)
+		}
+	})
+
+	return held, contextEnded
+}
+
+// openRequest opens a request to a server that starts, and leaves it open.
+func openRequest(t *testing.T, s *server) {
+	t.Helper()
+
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.cfg.BindAddress, http.NoBody)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		response, err := http.DefaultTransport.RoundTrip(request)
+		if err == nil {
+			t.Cleanup(func() { _ = response.Body.Close() })
+
+			return
+		}
+
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The controllers write their statuses at the end while a request is open, for example that of a machine that downloads
+// the bootstrap service on a slow line.
+func TestControllersEndBesideAnOpenRequest(t *testing.T) {
+	t.Parallel()
+
+	cfg := config.Default()
+	cfg.Namespace, cfg.LeaderElection.Enabled = metav1.NamespaceDefault, false
+	cfg.Metrics.BindAddress, cfg.Health.BindAddress = "0", "0"
+
+	mgr, err := newManager(t.Context(), cfg, rest.CopyConfig(env.Config), fence.New(clock.RealClock{}, cfg.LeaderElection.LeaseDuration))
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	controllersEnded, released := make(chan struct{}), make(chan struct{})
+	held, _ := newHeldServer(t, released)
+
+	for _, runnable := range []manager.Runnable{held, manager.RunnableFunc(func(ctx context.Context) error {
+		<-ctx.Done()
+		close(controllersEnded)
+
+		return nil
+	})} {
+		if err := mgr.Add(runnable); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+
+	go func() { ended <- mgr.Start(ctx) }()
+
+	openRequest(t, held)
+	stop()
+
+	if err := <-ended; err != nil {
+		t.Errorf("the manager ended while a request was open: %v", err)
+	}
+
+	select {
+	case <-controllersEnded:
+	default:
+		t.Error("the manager ended before the controllers")
+	}
+
+	close(released)
+	held.wait()
+}
+
+// The context of an open request ends before the operator gives up waiting for the request, so that the handler can still
+// write what must not be lost.
+func TestOpenRequestEndsWithTheOperator(t *testing.T) {
+	t.Parallel()
+
+	held, contextEnded := newHeldServer(t, nil)
+	ended := make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+
+	go func() { ended <- held.Start(ctx) }()
+
+	openRequest(t, held)
+	stop()
+
+	if err := <-ended; err != nil {
+		t.Fatal(err)
+	}
+
+	held.wait()
+
+	select {
+	case <-contextEnded:
+	default:
+		t.Error("the operator stopped waiting for the request, whose context had not ended")
 	}
 }

@@ -24,10 +24,9 @@ const (
 	statusFalse        = "False"
 	statusUnknown      = "Unknown"
 
-	// reportTimeout is the timeout of the framework's report. reportGrace is how long the report may take after
-	// the end of the event's context, which ends with event_timeout or with the process.
+	// reportTimeout is the timeout of the framework's report. After the end of the event's context, which ends with
+	// event_timeout or with the process, the report may take retry.EndGrace.
 	reportTimeout = 20 * time.Second
-	reportGrace   = 5 * time.Second
 	// maxMessageLength is the maximum length of a message in a report, in bytes.
 	maxMessageLength = 1024
 )
@@ -57,7 +56,7 @@ func (r *run) reportFailure(ctx context.Context) {
 		return
 	}
 
-	graced, cancelGrace := retry.WithGrace(ctx, reportGrace)
+	graced, cancelGrace := retry.WithGrace(ctx, retry.EndGrace)
 	defer cancelGrace()
 
 	bounded, cancel := context.WithTimeout(graced, reportTimeout)
