@@ -242,6 +242,31 @@ func TestAnswersAreBounded(t *testing.T) {
 	}
 }
 
+// TestUnreadyAdmissionIsRetried: clients of API servers repeat writes that are refused because the server's admission is
+// not ready. The client for consoles of shell/connect.go writes nothing.
+func TestUnreadyAdmissionIsRetried(t *testing.T) {
+	t.Parallel()
+
+	made, found := regexp.MustCompile(`\.ClientConfig\(\)|\b(ctrl\.GetConfig|rest\.InClusterConfig)\(\)|rest\.Config\{[^}]`), 0
+
+	for _, file := range goFiles(t) {
+		if file.test() || slices.Contains([]string{"test", "sim"}, file.folder()) || strings.HasPrefix(file.path, "cmd/hyperfleet-demo/") {
+			continue
+		}
+
+		for _, config := range made.FindAll(file.source, -1) {
+			if found++; !bytes.Contains(file.source, []byte("RetryUnreadyAdmission(")) {
+				t.Errorf("%s: %s makes a client that takes an unready API server for a refusal: call credential.RetryUnreadyAdmission",
+					file.path, config)
+			}
+		}
+	}
+
+	if found < 5 {
+		t.Errorf("found %d configurations of clients, want at least 5", found)
+	}
+}
+
 // TestOneEventSource: what comes from outside the API server asks for passes through kit/watch.
 func TestOneEventSource(t *testing.T) {
 	t.Parallel()

@@ -38,6 +38,8 @@ func LoadKubeconfig(path string) (*rest.Config, error) {
 		return nil, fmt.Errorf("read kubeconfig %s: %w", path, err)
 	}
 
+	RetryUnreadyAdmission(config)
+
 	return config, nil
 }
 
@@ -59,6 +61,8 @@ func RESTConfig(data []byte) (*rest.Config, error) {
 	if err != nil {
 		return nil, errNoContext
 	}
+
+	RetryUnreadyAdmission(config)
 
 	return config, setTransport(config)
 }

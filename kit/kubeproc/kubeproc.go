@@ -16,6 +16,7 @@ import (
 
 	"k8s.io/client-go/rest"
 
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/procrun"
 )
 
@@ -270,13 +271,16 @@ func (c *Cluster) UserConfig(user string, groups ...string) (*rest.Config, error
 }
 
 func (c *Cluster) config() *rest.Config {
-	return &rest.Config{
+	config := &rest.Config{
 		Host: c.host,
 		// The client is the only user of the server, so client-side rate limiting would only slow the
 		// tests down.
 		QPS:             -1,
 		TLSClientConfig: rest.TLSClientConfig{CAData: c.ca.pem},
 	}
+	credential.RetryUnreadyAdmission(config)
+
+	return config
 }
 
 func (c *Cluster) path(name string) string { return filepath.Join(c.options.Dir, name) }

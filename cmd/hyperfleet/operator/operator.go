@@ -251,5 +251,7 @@ func loadKubeConfig(file string) (*rest.Config, error) {
 		return nil, fmt.Errorf("find the API server: use --kubeconfig, or run the operator in a pod: %w", err)
 	}
 
+	credential.RetryUnreadyAdmission(cfg)
+
 	return cfg, nil
 }

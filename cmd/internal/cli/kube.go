@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/hyperfleet/hyperfleet/cmd/internal/signals"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 )
 
 // callTimeout is the timeout of one call to the API server.
@@ -82,6 +83,7 @@ func (k *Kube) Connect(kinds ...func(*runtime.Scheme) error) (*Cluster, error) {
 	}
 
 	config.Timeout = callTimeout
+	credential.RetryUnreadyAdmission(config)
 
 	discardLogs()
 
