@@ -170,6 +170,28 @@ func TestConsoleIsKeptWithItsJob(t *testing.T) {
 	}
 }
 
+// Without a place for logs, the end of a machine is recorded without its log.
+func TestLogIsDropped(t *testing.T) {
+	t.Parallel()
+
+	namespace := env.Namespace(t)
+	claim := createReportingClaim(t, namespace, "linux-a", v1alpha1.BootstrapInfo{RunnerName: "r", Job: "gh-7"})
+	handler := newReportHandler(t)
+	handler.Logs = nil
+
+	if got := sendReportTo(t, handler, claim, newFinishedReport("output")); got.Code != http.StatusNoContent {
+		t.Fatalf("status %d: %s", got.Code, got.Body)
+	}
+
+	if logs := listLogs(t, namespace); len(logs) > 0 {
+		t.Errorf("kept %+v", logs)
+	}
+
+	if got := getObject(t, namespace, claim.Name, &v1alpha1.MachineClaim{}); got.Status.BootstrapInfo.GuestReason != guest.ReasonJobDone {
+		t.Errorf("recorded %+v", got.Status.BootstrapInfo)
+	}
+}
+
 func TestLogIsKeptWithItsJob(t *testing.T) {
 	t.Parallel()
 

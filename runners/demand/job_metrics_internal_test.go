@@ -17,14 +17,14 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
-// TestJobMetrics checks that a job is counted for its pool and, if this is configured, for its repository,
-// and that the number of repositories is limited.
+// TestJobMetrics checks that a job is counted for its pool and, if this is configured, for its repository and its
+// workflow, and that the number of their combinations is limited.
 func TestJobMetrics(t *testing.T) {
 	t.Parallel()
 
 	registry := prometheus.NewRegistry()
 
-	metrics, err := NewJobMetrics(registry, []string{JobLabelRepository}, 2)
+	metrics, err := NewJobMetrics(registry, []string{JobLabelRepository, JobLabelWorkflow}, 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,8 @@ func TestJobMetrics(t *testing.T) {
 
 	for i := range 4 {
 		job := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: "ci"}}
-		job.Spec.Repository, job.Spec.Conclusion, job.Status.Pool = fmt.Sprint("acme/", i), "success", "linux"
+		job.Spec.Repository, job.Spec.Workflow = fmt.Sprint("acme/", i), fmt.Sprint("build ", i)
+		job.Spec.Conclusion, job.Status.Pool = "success", "linux"
 		job.Status.Timeline = []v1alpha1.JobEvent{
 			event(v1alpha1.MomentQueued, 0), event(v1alpha1.MomentReceived, time.Second),
 			event(v1alpha1.MomentStarted, 20*time.Second), event(v1alpha1.MomentFinished, 80*time.Second),
@@ -54,10 +55,10 @@ func TestJobMetrics(t *testing.T) {
 
 	const want = `# HELP hyperfleet_job_finished_total Completed jobs, by the platform's conclusion, including jobs that no runner took.
 # TYPE hyperfleet_job_finished_total counter
-hyperfleet_job_finished_total{conclusion="cancelled",namespace="ci",pool="",repository="other"} 1
-hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/0"} 1
-hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/1"} 1
-hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="other"} 2
+hyperfleet_job_finished_total{conclusion="cancelled",namespace="ci",pool="",repository="other",workflow="other"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/0",workflow="build 0"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="acme/1",workflow="build 1"} 1
+hyperfleet_job_finished_total{conclusion="success",namespace="ci",pool="linux",repository="other",workflow="other"} 2
 `
 	if err := testutil.GatherAndCompare(registry, strings.NewReader(want), "hyperfleet_job_finished_total"); err != nil {
 		t.Error(err)
