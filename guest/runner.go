@@ -49,7 +49,7 @@ func (s *Service) runRunner(ctx context.Context, cfg *guest.Config) error {
 
 	defer close(w.closed)
 
-	if w.launch.hasHooks {
+	if w.launch.hasHooks && !s.hasUserHook() {
 		h, err := s.newHooks(runAs, w.handleHook)
 		if err != nil {
 			s.log.Warn("the runner's hooks are not used: the start of a job is only read from its output", "error", err.Error())
