@@ -159,6 +159,9 @@ type Config struct {
 	// ClonesPerStorage limits the concurrent clones on a storage, and CallsPerNode limits the
 	// concurrent calls to a node.
 	ClonesPerStorage, CallsPerNode int
+	// MemoryPercent is the share of a node's memory that running machines and other VMs may have together
+	// (Proxmox VE). Zero means all of it.
+	MemoryPercent int
 	// Tags of each machine, in addition to the tags of the ownership.
 	Tags map[string]string
 	// Kubeconfig of the API server of a hypervisor that runs on Kubernetes. Empty means the

@@ -12,6 +12,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
+// wholePercent is the share of a node's memory that VMs may have if there is no limit.
+const wholePercent = 100
+
 // nodeLoad is a node with its free and reserved resources.
 type nodeLoad struct {
 	hypervisor.Node
@@ -114,7 +117,7 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 	out := make([]nodeLoad, 0, len(infos))
 
 	for _, n := range infos {
-		total := hypervisor.Resources{CPU: int64(n.MaxCPU), Memory: n.MaxMem}
+		total := hypervisor.Resources{CPU: int64(n.MaxCPU), Memory: n.MaxMem * int64(p.config.MemoryPercent) / wholePercent}
 		unpromised := total.Memory - running[n.Node].Memory
 		free := hypervisor.Resources{
 			CPU:    max(0, total.CPU-running[n.Node].CPU),

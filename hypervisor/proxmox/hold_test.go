@@ -90,6 +90,48 @@ func startUntilSettled(t *testing.T, p hypervisor.Provider, s hypervisor.Machine
 	return runs
 }
 
+// With a limit in percent, machines get this share of a node's memory, and errors name the share.
+func TestMemoryPercent(t *testing.T) {
+	t.Parallel()
+
+	m := fastModel()
+	memory := m.Nodes[0].Memory
+	s := pvetest.New(t, m)
+	onFirstNode := func(percent int) hypervisor.Connection {
+		return connect(t, s, func(c *hypervisor.Config, _ *hypervisor.Options) {
+			c.Nodes, c.MemoryPercent = []string{"pve1"}, percent
+		})
+	}
+	whole, half := onFirstNode(0), onFirstNode(50)
+
+	for p, want := range map[hypervisor.Connection]int64{whole: memory, half: memory / 2} {
+		if got, err := p.Capacity(t.Context()); err != nil || got.Total.Memory != want || got.Nodes[0].Total.Memory != want {
+			t.Errorf("the capacity is %+v (%v), want %d bytes of memory", got, err, want)
+		}
+	}
+
+	large := newSpec(1)
+	large.Shape.Memory = memory/2 + 1<<20
+
+	if _, err := whole.Resolve(t.Context(), large.Template, large.Shape); err != nil {
+		t.Error(err)
+	}
+
+	_, err := half.Resolve(t.Context(), large.Template, large.Shape)
+	requireError(t, err, hypervisor.Rejected, "the biggest node pve1 has 32 cores and 64 GiB")
+
+	capacity, err := half.Capacity(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	large.Shape.Memory = capacity.Free.Memory
+	create(t, half, large)
+
+	_, err = half.Reserve(t.Context(), newSpec(2))
+	requireError(t, err, hypervisor.NoCapacity, "pve1 has 0 B free")
+}
+
 // Every process observes a standby machine that another user has started.
 func TestStandbyStartedByHandIsDetected(t *testing.T) {
 	t.Parallel()

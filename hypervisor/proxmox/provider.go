@@ -140,6 +140,10 @@ func setDefaults(config *hypervisor.Config, options *hypervisor.Options) {
 		config.ClonesPerStorage = defaultClonesPerStorage
 	}
 
+	if config.MemoryPercent <= 0 {
+		config.MemoryPercent = wholePercent
+	}
+
 	if config.CallsPerNode <= 0 {
 		config.CallsPerNode = defaultCallsPerNode
 	}

@@ -275,6 +275,7 @@ func newClusterConfig(cluster *v1alpha1.HypervisorCluster, secrets clusterSecret
 	if spec.Limits != nil {
 		config.ClonesPerStorage = int(spec.Limits.ClonesPerStorage)
 		config.CallsPerNode = int(spec.Limits.CallsPerNode)
+		config.MemoryPercent = int(spec.Limits.MemoryPercent)
 	}
 
 	return config, nil

@@ -44,6 +44,7 @@ func listKubeVirtRejections() []rejection {
 			"KubeVirt with a token", change{credentials: anyMap{"tokenId": newSecretRef("a", "b"), "tokenSecret": newSecretRef("a", "c")}},
 			"spec", foreign,
 		},
+		{"KubeVirt with a share of memory", change{"spec.limits": anyMap{"memoryPercent": int64(90)}}, "spec", "limits.memoryPercent is only allowed with provider proxmox"},
 		{"KubeVirt with a bridge", change{"spec.defaultNetwork": "vmbr0"}, "spec", foreign},
 		{"namespace with a slash", change{"spec.kubevirt.namespace": "a/b"}, "spec.kubevirt.namespace", "must be the name of a namespace"},
 		{"no namespace", change{"spec.kubevirt.namespace": removed{}}, "spec.kubevirt.namespace", "Required value"},

@@ -241,7 +241,7 @@ func testProvider(t *testing.T, w *fixture, m *providerRecorder) {
 			cluster.Name = w.Namespace + "-" + w.newName("provider")
 			cluster.Spec.Provider = provider
 			cluster.Spec.Nodes = []string{"pve1", "pve2", "pve3"}[:nodes]
-			cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: clones, CallsPerNode: clones + 1}
+			cluster.Spec.Limits = &v1alpha1.HypervisorLimits{ClonesPerStorage: clones, CallsPerNode: clones + 1, MemoryPercent: 90 + clones}
 			cluster.Spec.DefaultStorage, cluster.Spec.ResourcePool = storage, pool
 			cluster.Spec.VMIDRange = &v1alpha1.VMIDRange{Min: 200000, Max: 200000 + clones}
 			cluster.Spec.Tags = map[string]string{"team": tag}
@@ -292,7 +292,8 @@ func (m *providerRecorder) compareConfig(w *fixture, cluster *v1alpha1.Hyperviso
 		DefaultNetwork: spec.DefaultNetwork, ResourcePool: spec.ResourcePool,
 		IDMin: int(spec.VMIDRange.Min), IDMax: int(spec.VMIDRange.Max),
 		ClonesPerStorage: int(spec.Limits.ClonesPerStorage), CallsPerNode: int(spec.Limits.CallsPerNode),
-		Tags: spec.Tags,
+		MemoryPercent: int(spec.Limits.MemoryPercent),
+		Tags:          spec.Tags,
 	}, got, cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "TLS" }, cmp.Ignore()))
 }
 

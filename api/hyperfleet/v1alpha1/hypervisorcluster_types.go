@@ -31,6 +31,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.provider != 'external' || !has(self.credentials) || !(has(self.credentials.tokenId) || has(self.credentials.username))",message="with provider external, only credentials.clientCert and clientKey are used: the provider has the credentials of its hypervisor itself"
 // +kubebuilder:validation:XValidation:rule="self.provider != 'external' || !has(self.tls) || !has(self.tls.insecureSkipVerify) || !self.tls.insecureSkipVerify",message="tls.insecureSkipVerify is not allowed with provider external: use tls.caBundle or tls.fingerprint"
 // +kubebuilder:validation:XValidation:rule="!has(self.external) || self.external.address.startsWith('unix:') || (has(self.credentials) && has(self.credentials.clientCert))",message="a provider with an address HOST:PORT needs credentials.clientCert and credentials.clientKey"
+// +kubebuilder:validation:XValidation:rule="self.provider == 'proxmox' || !has(self.limits) || !has(self.limits.memoryPercent)",message="limits.memoryPercent is only allowed with provider proxmox: use maxMemory of the hosts with libvirt"
 type HypervisorClusterSpec struct {
 	// provider is the type of the hypervisor: proxmox (Proxmox VE), kubevirt, libvirt, or external for a
 	// provider that is a program of its own.
@@ -338,6 +339,13 @@ type HypervisorLimits struct {
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=64
 	CallsPerNode int32 `json:"callsPerNode,omitempty"`
+	// memoryPercent is the share of a node's memory, in percent, that its running VMs may have together. The
+	// rest is left for the node itself, for example for the cache of ZFS. It is only allowed with provider
+	// proxmox. Default: all of the memory.
+	// +optional
+	// +kubebuilder:validation:Minimum=10
+	// +kubebuilder:validation:Maximum=100
+	MemoryPercent int32 `json:"memoryPercent,omitempty"`
 }
 
 // HypervisorDNS holds the DNS settings of a cluster's machines.
