@@ -90,6 +90,8 @@ type Transports struct {
 	Hypervisor func(http.RoundTripper) http.RoundTripper
 	// Platform also receives the workload type.
 	Platform func(platform string, next http.RoundTripper) http.RoundTripper
+	// PlatformNetwork is the innermost transport of the platforms' providers. If it is nil, they have that of Egress.
+	PlatformNetwork http.RoundTripper
 	// LogStore is the transport to the object store of runner logs.
 	LogStore http.RoundTripper
 }
@@ -189,7 +191,9 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	clusters := &connect.Clusters{
 		Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger), Operators: a.Operators,
 	}
-	workloads := &connect.Workloads{Secrets: secrets, Platforms: a.Platforms, Transport: a.Transports.Platform, Clock: a.Clock}
+	workloads := &connect.Workloads{
+		Secrets: secrets, Platforms: a.Platforms, Network: a.Transports.PlatformNetwork, Transport: a.Transports.Platform, Clock: a.Clock,
+	}
 
 	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
 	if err != nil {

@@ -42,6 +42,8 @@ type Workloads struct {
 	Platforms map[string]workload.Platform
 	// Transport wraps the HTTP transport of a platform's providers. May be nil.
 	Transport func(platform string, next http.RoundTripper) http.RoundTripper
+	// Network is the innermost HTTP transport. Default: that of Secrets.Egress.
+	Network http.RoundTripper
 	// Clock is the source of the current time. Default: the real clock.
 	Clock clock.Clock
 
@@ -217,8 +219,12 @@ func (w *Workloads) newConfig(
 ) (workload.Config, error) {
 	out := workload.Config{
 		Runner: runner, Template: template, Secrets: make(map[string]string, len(runner.Secrets)),
-		Network: w.Secrets.Egress.Transport(), Clock: w.clock(),
+		Network: w.Network, Clock: w.clock(),
 	}
+	if out.Network == nil {
+		out.Network = w.Secrets.Egress.Transport()
+	}
+
 	if w.Transport != nil {
 		out.Transport = func(next http.RoundTripper) http.RoundTripper { return w.Transport(runner.Platform, next) }
 	}

@@ -91,6 +91,8 @@ type Fleet struct {
 	ExtraNamespaces []string
 	// WrapTransport, if set before Start, wraps the transport of the operator's client of the API server.
 	WrapTransport func(http.RoundTripper) http.RoundTripper
+	// PlatformNetwork, if set before Start, is the innermost transport of the operator's calls to CI platforms.
+	PlatformNetwork http.RoundTripper
 	// Log, if set before Start, receives the operator's log at level debug.
 	Log io.Writer
 	// Registry has the metrics of the operator that was started last.
@@ -427,6 +429,7 @@ func (f *Fleet) newManager(ctx context.Context) (ctrl.Manager, http.Handler, err
 		DevID:        f.DevID,
 		Hypervisors:  f.Hypervisors,
 		Platforms:    operator.Platforms(),
+		Transports:   runners.Transports{PlatformNetwork: f.PlatformNetwork},
 		Registry:     f.Registry,
 		Clock:        f.Clock,
 		Log:          logger,

@@ -210,6 +210,9 @@ type Runners struct {
 	// PlatformNetworks are private networks, such as 10.20.0.0/16, in which the operator may connect to
 	// servers that users specify. Outside of them, it connects to such servers only at public addresses.
 	PlatformNetworks []string `yaml:"platformNetworks"`
+	// PlatformCAFile is the path of a CA bundle that verifies CI platforms in addition to the system's
+	// certificate authorities, in PEM.
+	PlatformCAFile string `yaml:"platformCAFile"`
 	// SnippetsPath is the path at which the snippets storage for cloud-init source builtin is mounted.
 	SnippetsPath string `yaml:"snippetsPath"`
 }

@@ -90,6 +90,7 @@ func Help() map[string]string {
 		"runners.orphanAge":                  "orphanAge is how long an object must have had no claim before it is deleted",
 		"runners.orphanDryRun":               "orphanDryRun only logs the orphans that would be deleted and deletes nothing",
 		"runners.orphanInterval":             "orphanInterval is the interval at which the operator looks for orphans: objects on hypervisors and CI platforms that have its ownership record but no claim",
+		"runners.platformCAFile":             "platformCAFile is the path of a CA bundle that verifies CI platforms in addition to the system's certificate authorities, in PEM",
 		"runners.platformNetworks":           "platformNetworks are private networks, such as 10.20.0.0/16, in which the operator may connect to servers that users specify",
 		"runners.platformURLs":               "platformURLs are the URLs of additional CI platform servers that the operator trusts, such as https://github.example.com",
 		"runners.snippetsPath":               "snippetsPath is the path at which the snippets storage for cloud-init source builtin is mounted",

@@ -172,6 +172,11 @@ func addRunners(
 		return err
 	}
 
+	platforms, err := transports.newPlatformTransport(cfg.Runners.PlatformCAFile)
+	if err != nil {
+		return err
+	}
+
 	reviews, err := kubernetes.NewForConfig(kube)
 	if err != nil {
 		return fmt.Errorf("create client for access reviews: %w", err)
@@ -184,7 +189,7 @@ func addRunners(
 		Hypervisors: hypervisors(kube, transports),
 		Platforms:   Platforms(),
 		Transports: runners.Transports{
-			Hypervisor: transports.wrapHypervisor, Platform: transports.wrapPlatform, LogStore: logStore,
+			Hypervisor: transports.wrapHypervisor, Platform: transports.wrapPlatform, PlatformNetwork: platforms, LogStore: logStore,
 		},
 		DevID:        cfg.Identity.DevID,
 		Registry:     ctrlmetrics.Registry,

@@ -63,6 +63,16 @@ func (t *Transports) wrapPlatform(kind string, next http.RoundTripper) http.Roun
 	return t.calls.WrapTransport(traits.Slug, traits.OperationName, t.guardWrites(next))
 }
 
+// newPlatformTransport returns the innermost transport of calls to CI platforms.
+func (t *Transports) newPlatformTransport(caFile string) (http.RoundTripper, error) {
+	base := t.egress.NewTransport()
+	if err := trustFile("runners.platformCAFile", base, caFile); err != nil {
+		return nil, err
+	}
+
+	return bounds.LimitBodies(base), nil
+}
+
 // newRegistryTransport returns the transport of calls to image registries, which change nothing. The users who create
 // bridges name the registries, and the registries name their token services.
 func (t *Transports) newRegistryTransport(caFile string) (http.RoundTripper, error) {

@@ -9,18 +9,28 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httputil"
 	"net/netip"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/credentials"
 	"github.com/hyperfleet/hyperfleet/bridge/release"
+	"github.com/hyperfleet/hyperfleet/runners/connect"
+	"github.com/hyperfleet/hyperfleet/sim/github"
+	"github.com/hyperfleet/hyperfleet/sim/github/githubtest"
 	dnstest "github.com/hyperfleet/hyperfleet/test/dns"
+	"github.com/hyperfleet/hyperfleet/test/must"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
@@ -87,11 +97,6 @@ func TestRegistriesReachNoPrivateServer(t *testing.T) { //nolint:paralleltest //
 func newRegistryChecker(t *testing.T, server *httptest.Server) *release.Checker {
 	t.Helper()
 
-	file := filepath.Join(t.TempDir(), "ca.crt")
-	if err := os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
 	transports, err := NewTransports(prometheus.NewRegistry(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -102,10 +107,84 @@ func newRegistryChecker(t *testing.T, server *httptest.Server) *release.Checker 
 		t.Fatal(err)
 	}
 
-	transport, err := transports.newRegistryTransport(file)
+	transport, err := transports.newRegistryTransport(writeServerCertificate(t, server))
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	return release.New(transport, timing.InstantClock{})
+}
+
+// writeServerCertificate writes the certificate of a server to a file, and returns the path.
+func writeServerCertificate(t *testing.T, server *httptest.Server) string {
+	t.Helper()
+
+	file := filepath.Join(t.TempDir(), "ca.crt")
+	must.Do(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}), 0o600))
+
+	return file
+}
+
+// TestPlatformWithPrivateCA checks that the operator calls a CI platform whose certificate the CA in
+// runners.platformCAFile verifies, and does not call it without this CA.
+func TestPlatformWithPrivateCA(t *testing.T) {
+	t.Parallel()
+
+	target, err := url.Parse(githubtest.New(t, github.Options{}).URL)
+	must.Do(t, err)
+
+	server := httptest.NewTLSServer(httputil.NewSingleHostReverseProxy(target))
+	t.Cleanup(server.Close)
+
+	if err := checkPlatform(t, server.URL, writeServerCertificate(t, server)); err != nil {
+		t.Error(err)
+	}
+
+	if err := checkPlatform(t, server.URL, ""); err == nil || !strings.Contains(err.Error(), "certificate signed by unknown authority") {
+		t.Errorf("without the CA, the error is %v", err)
+	}
+
+	if err := checkPlatform(t, server.URL, "/nowhere.pem"); err == nil || !strings.Contains(err.Error(), "read runners.platformCAFile: ") {
+		t.Errorf("without the file, the error is %v", err)
+	}
+}
+
+// checkPlatform checks the credentials of a template at a simulated GitHub Enterprise Server, as the operator does.
+func checkPlatform(t *testing.T, server, caFile string) error {
+	t.Helper()
+
+	transports, err := NewTransports(prometheus.NewRegistry(), func(next http.RoundTripper) http.RoundTripper { return next })
+	must.Do(t, err)
+
+	transports.egress, err = NewEgressPolicy(config.Runners{PlatformURLs: []string{server}})
+	must.Do(t, err)
+
+	network, err := transports.newPlatformTransport(caFile)
+	if err != nil {
+		return err
+	}
+
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "github"}, Data: map[string][]byte{"token": []byte(githubtest.PAT)},
+	}
+	workloads := &connect.Workloads{
+		Platforms: Platforms(), Network: network, Transport: transports.wrapPlatform,
+		Secrets: &connect.Secrets{Egress: transports.egress, Reader: fake.NewClientBuilder().WithObjects(secret).Build()},
+	}
+
+	template := &v1alpha1.HypervisorMachineTemplate{ObjectMeta: metav1.ObjectMeta{Namespace: "ci", Name: "linux"}}
+	template.Spec.Bootstrap.Config = &v1alpha1.BootstrapConfig{GitHub: &v1alpha1.GitHubBootstrap{
+		APIURL:      server,
+		Credentials: &v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "github", Key: "token"}},
+	}}
+
+	provider, err := workloads.ProviderFor(t.Context(), template, v1alpha1.Workload{
+		Type:   v1alpha1.WorkloadGitHubActions,
+		Config: &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Repository: githubtest.Repo}},
+	})
+	if err != nil {
+		return err
+	}
+
+	return provider.Validate(t.Context())
 }
