@@ -349,6 +349,51 @@ func TestChanges(t *testing.T) {
 	}
 }
 
+// TestTreeOfThree checks that a deletion cascades to the children of children, and that each resource waits for those
+// below it.
+func TestTreeOfThree(t *testing.T) {
+	t.Parallel()
+
+	a := serve(t, func(o *server.Options) {
+		o.Entities = append(o.Entities, platform.Entity{
+			Kind: "Machine", Plural: "machines", ParentKind: "NodePool", OnParentDelete: "cascade", RequiredAdapters: []string{"machines"},
+		})
+	})
+	cluster := a.create("/clusters", "home", nil)
+	pool := a.create("/clusters/"+cluster.Id+"/nodepools", "workers", nil)
+	machine := a.create("/nodepools/"+pool.Id+"/machines", "first", nil)
+	cursor := as[openapi.ChangeList](t, a.do("GET", "/changes", nil), 200)
+
+	as[openapi.Resource](t, a.do("DELETE", "/clusters/"+cluster.Id, nil), 202)
+
+	for _, one := range []openapi.Resource{cluster, pool, machine} {
+		if got := a.get(one); got.DeletedTime == nil || got.Generation != 2 {
+			t.Errorf("%s %s: %+v", one.Kind, one.Name, got)
+		}
+	}
+
+	var changes []string
+	for _, one := range as[openapi.ChangeList](t, a.do("GET", "/changes?after="+cursor.Next, nil), 200).Items {
+		changes = append(changes, one.Kind+" "+one.Operation)
+	}
+
+	if diff := cmp.Diff([]string{"Machine deleting", "NodePool deleting", "Cluster deleting"}, changes); diff != "" {
+		t.Error(diff)
+	}
+
+	a.report(pool.Id, "machines", 2, "True", "Finalized")
+
+	if a.isGone(pool.Id) {
+		t.Error("the node pool has not waited for its machine")
+	}
+
+	a.report(machine.Id, "machines", 2, "True", "Finalized")
+
+	if !a.isGone(machine.Id) || !a.isGone(pool.Id) || a.isGone(cluster.Id) {
+		t.Error("want that the machine and its node pool are gone, and that the cluster waits for its adapters")
+	}
+}
+
 // TestLargeTree deletes a cluster with 200 node pools in one transaction.
 func TestLargeTree(t *testing.T) {
 	t.Parallel()
