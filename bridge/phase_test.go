@@ -175,6 +175,10 @@ func (w *phaseFixture) checkReady(status metav1.ConditionStatus, reason string) 
 	if w.bridge.Status.Message != ready.Message || w.bridge.Status.Message == "" {
 		w.t.Errorf("the status is %q, Ready %q", w.bridge.Status.Message, ready.Message)
 	}
+
+	if status == metav1.ConditionFalse && ready.Message != "words" {
+		w.t.Errorf("Ready is %q, and not what its step says", ready.Message)
+	}
 }
 
 // allowedTransitions returns the transitions of the requirements document and those that the document
