@@ -6,7 +6,10 @@ package resources_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,10 +19,12 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport/kubernetes"
 	"github.com/hyperfleet/hyperfleet/test/must"
@@ -178,6 +183,91 @@ func TestDirectWritesDetectConflicts(t *testing.T) {
 				t.Errorf("the new object was changed: %v", err)
 			}
 		})
+	}
+}
+
+// A write is sent once, even if the API server does not respond to it, because the adapter handles the event again. A
+// read is repeated.
+func TestDirectWritesAreSentOnce(t *testing.T) {
+	t.Parallel()
+
+	var sent atomic.Int64
+
+	namespace := env.Namespace(t)
+	live := mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", map[string]any{"a": "1"}))
+	ref := transport.RefTo(live)
+	c := newDirectClient(t, func(o *kubernetes.Options) {
+		o.Config = rest.CopyConfig(env.Config)
+		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				if !strings.Contains(r.URL.Path, "/"+namespace+"/") {
+					return next.RoundTrip(r)
+				}
+
+				sent.Add(1)
+
+				return &http.Response{StatusCode: http.StatusServiceUnavailable, Body: http.NoBody, Request: r}, nil
+			})
+		})
+	})
+
+	for _, tc := range []struct {
+		name string
+		call func() error
+		want int64
+	}{
+		{"create", func() error {
+			_, err := c.Create(t.Context(), newOwnedConfigMap(namespace, "other", nil))
+
+			return err
+		}, 1},
+		{"apply", func() error {
+			_, _, err := c.Apply(t.Context(), live, newOwnedConfigMap(namespace, "web", map[string]any{"a": "2"}))
+
+			return err
+		}, 1},
+		{"patch", func() error {
+			_, err := c.Patch(t.Context(), ref, map[string]any{"data": map[string]any{"a": "2"}})
+
+			return err
+		}, 1},
+		{"delete", func() error { return c.Delete(t.Context(), ref, metav1.DeletePropagationBackground) }, 1},
+		{"read", func() error {
+			_, err := findOne(t.Context(), c, ref, transport.Live)
+
+			return err
+		}, 3},
+	} {
+		sent.Store(0)
+
+		if err := tc.call(); errclass.ClassOf(err) != errclass.Transient || sent.Load() != tc.want {
+			t.Errorf("%s: %d requests, want %d; error %v", tc.name, sent.Load(), tc.want, err)
+		}
+	}
+}
+
+// An object is deleted with the policy. The garbage collector, which does not run here, removes the finalizers.
+func TestDirectDeleteSetsPolicy(t *testing.T) {
+	t.Parallel()
+
+	c, namespace := clients[transport.Kubernetes], env.Namespace(t)
+
+	for policy, want := range map[metav1.DeletionPropagation][]string{
+		metav1.DeletePropagationBackground: nil,
+		metav1.DeletePropagationForeground: {metav1.FinalizerDeleteDependents},
+		metav1.DeletePropagationOrphan:     {metav1.FinalizerOrphanDependents},
+	} {
+		made := mustCreate(t, c, newOwnedConfigMap(namespace, strings.ToLower(string(policy)), nil))
+		must.Do(t, c.Delete(t.Context(), transport.RefTo(made), policy))
+
+		got, err := findOne(t.Context(), c, transport.RefTo(made), transport.Live)
+
+		switch {
+		case errors.Is(err, transport.ErrNotFound) != (len(want) == 0):
+			t.Errorf("%s: want finalizers %v of the object, got error %v", policy, want, err)
+		case err == nil && !slices.Equal(got.GetFinalizers(), want):
+			t.Errorf("%s: finalizers %v, want %v", policy, got.GetFinalizers(), want)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@
 package task_test
 
 import (
+	"maps"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 	"github.com/hyperfleet/hyperfleet/test/must"
@@ -60,6 +62,11 @@ func TestConfigurationReferenceIsComplete(t *testing.T) {
 		*r.Retention.HistoryLimit != 3 || r.Retention.TTL != 24*time.Hour || r.Apply == nil || len(r.Patches) != 1 || r.Detach == nil ||
 		r.Recreate == nil || r.Delete == nil || r.PropagationPolicy != "Background" || r.Transport != transport.Kubernetes {
 		t.Errorf("resource: %+v", r)
+	}
+
+	namespace, name, labels, err := r.Discovery.Render(map[string]any{"namespace": "n", "resourceId": "r"})
+	if err != nil || namespace != "n" || name != "" || !maps.Equal(labels, map[string]string{adapter.LabelResourceID: "r"}) {
+		t.Errorf("discovery in namespace %q by name %q and labels %v: %v", namespace, name, labels, err)
 	}
 
 	var warnings []string
