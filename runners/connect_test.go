@@ -67,6 +67,34 @@ func TestConnectionClosesWithoutPermission(t *testing.T) {
 	}
 }
 
+// The provider of a cluster is the one that its spec names.
+func TestProviderIsTheNamedOne(t *testing.T) {
+	t.Parallel()
+
+	hv, other := &fakeHypervisor{}, &fakeHypervisor{}
+	clusters := hv.newClusters(fake.NewClientBuilder().WithObjects(&corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "system", Name: "secrets"},
+		Data:       map[string][]byte{"id": []byte("id"), "secret": []byte("s3cret")},
+	}).Build(), "system")
+	clusters.Factories["other"] = func(hypervisor.Config, hypervisor.Options) (hypervisor.Connection, error) { return other, nil }
+
+	for provider, want := range map[string]hypervisor.Provider{v1alpha1.ProviderProxmox: hv, "other": other} {
+		cluster := newCluster(provider)
+		cluster.Spec.Provider = provider
+
+		if got, err := clusters.Ensure(t.Context(), cluster); err != nil || got != want {
+			t.Errorf("provider %s: %v, %v", provider, got, err)
+		}
+	}
+
+	unknown := newCluster("c")
+	unknown.Spec.Provider = "none"
+
+	if _, err := clusters.Ensure(t.Context(), unknown); errclass.ReasonOf(err, "") != "ProviderUnknown" {
+		t.Errorf("an unknown provider: %v", err)
+	}
+}
+
 // Ten thousand clusters that were created and deleted leave no memory allocated.
 func TestConnectionsOfDeletedClustersAreFreed(t *testing.T) { //nolint:paralleltest // it measures the heap
 	hv := &fakeHypervisor{}

@@ -14,6 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/runners/vmspec"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 func TestMaskBits(t *testing.T) {
@@ -26,6 +27,29 @@ func TestMaskBits(t *testing.T) {
 	for mask, want := range cases {
 		if got := vmspec.ParseNetmask(mask); got != want {
 			t.Errorf("ParseNetmask(%q) = %d, want %d", mask, got, want)
+		}
+	}
+}
+
+// The spec of a claim can name its runner.
+func TestRunnerNameOfTheSpec(t *testing.T) {
+	t.Parallel()
+
+	claim := &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Name: "pool-abc12", UID: "11111111-2222-4333-8444-555555555555"}}
+
+	for _, row := range []struct {
+		config *v1alpha1.WorkloadConfig
+		want   string
+	}{
+		{nil, "pool-abc12-11111111"},
+		{&v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{}}, "pool-abc12-11111111"},
+		{&v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{RunnerName: "runner-abc123"}}, "runner-abc123"},
+	} {
+		claim.Spec.WorkloadConfig.Config = row.config
+
+		request := vmspec.NewRunnerRequest(claim, workload.RunnerSpec{}, vmspec.Settings{})
+		if got := vmspec.RunnerName(claim); got != row.want || request.Name != row.want {
+			t.Errorf("runner %s, in the request %s, want %s", got, request.Name, row.want)
 		}
 	}
 }
