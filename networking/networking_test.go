@@ -20,6 +20,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
@@ -57,6 +58,8 @@ type fixture struct {
 	stopArea  func()
 	// secretReader reads credentials of DNS services. If it is nil, there are no credentials.
 	secretReader dns.SecretReader
+	// wrapManager returns the manager with which the area is set up. It may be nil.
+	wrapManager func(ctrl.Manager) ctrl.Manager
 	// registry has the metrics of the area that was started last.
 	registry *prometheus.Registry
 }
@@ -98,7 +101,13 @@ func (w *fixture) startArea() {
 		Secret: secret,
 	}
 
-	w.stopArea = env.StartManager(w.t, w.namespace, area.Setup)
+	w.stopArea = env.StartManager(w.t, w.namespace, func(ctx context.Context, mgr ctrl.Manager) error {
+		if w.wrapManager != nil {
+			mgr = w.wrapManager(mgr)
+		}
+
+		return area.Setup(ctx, mgr)
+	})
 }
 
 func (w *fixture) restart() {

@@ -11,13 +11,18 @@ import (
 	"strings"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/hyperfleet/hyperfleet/networking/alloc"
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 	"github.com/hyperfleet/hyperfleet/test/must"
+	"github.com/hyperfleet/hyperfleet/test/scrape"
 )
 
 var errAPI = errors.New("the API server is unavailable")
@@ -95,6 +100,84 @@ func TestRebuildSourceGivesUpWithItsContext(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// gatedManager is a manager whose reader lists nothing before the gate is open.
+type gatedManager struct {
+	ctrl.Manager
+
+	gate <-chan struct{}
+}
+
+// GetAPIReader returns the reader.
+func (m gatedManager) GetAPIReader() client.Reader {
+	return gatedReader{m.Manager.GetAPIReader(), m.gate}
+}
+
+type gatedReader struct {
+	client.Reader
+
+	gate <-chan struct{}
+}
+
+// List waits until the gate is open.
+func (r gatedReader) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	select {
+	case <-r.gate:
+		return r.Reader.List(ctx, list, opts...)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// No controller that uses the address registry reconciles anything before the registry is filled.
+func TestControllersWaitForTheAddresses(t *testing.T) { //nolint:paralleltest // it counts the reconciles of the process
+	w := &fixture{t: t, namespace: env.Namespace(t)}
+	w.createPool(w.newNodePool("workers", 1, "10.0.1.10-10.0.1.19"))
+	w.createTemplate("small", w.createCluster("c", nil), "other", "10.0.0.10-10.0.0.11")
+	w.must(env.Client.Create(t.Context(), newMachine(w.namespace, "workers", "a")))
+	w.must(env.Client.Create(t.Context(), newMachineClaim(w.namespace, "b", "small")))
+
+	controllers := []string{"kubevirtmachine", "kubevirtnodepool", "claimaddress", "addresspool"}
+	reconciles := func(name string) float64 { // those that have ended, and those that have not
+		label := fmt.Sprintf("controller=%q", name)
+
+		return scrape.SumOf(t, metrics.Registry, "controller_runtime_reconcile_total", label) +
+			scrape.SumOf(t, metrics.Registry, "controller_runtime_active_workers", label)
+	}
+	requests := func(name string) float64 {
+		return scrape.SumOf(t, metrics.Registry, "workqueue_adds_total", fmt.Sprintf("controller=%q", name))
+	}
+	reconciled, requested := map[string]float64{}, map[string]float64{}
+
+	for _, name := range controllers {
+		reconciled[name], requested[name] = reconciles(name), requests(name)
+	}
+
+	gate := make(chan struct{})
+	w.wrapManager = func(mgr ctrl.Manager) ctrl.Manager { return gatedManager{mgr, gate} }
+	w.startWithCleanup()
+
+	for _, name := range controllers {
+		w.waitUntil(name+" has a request", func() bool { return requests(name) > requested[name] })
+	}
+
+	// A controller that does not wait reconciles its request within milliseconds.
+	for range 20 {
+		for _, name := range controllers {
+			if n := reconciles(name) - reconciled[name]; n > 0 {
+				t.Fatalf("%s has reconciled %.0f times before the addresses are known", name, n)
+			}
+		}
+
+		time.Sleep(pollInterval)
+	}
+
+	close(gate)
+
+	for _, name := range controllers {
+		w.waitUntil(name+" reconciles", func() bool { return reconciles(name) > reconciled[name] })
+	}
 }
 
 // Owners that waited before a restart are served before new owners, even if they call Acquire later.
