@@ -180,6 +180,9 @@ func (w *fixture) mustRun() sweep.Report {
 	return report
 }
 
+// inAnotherNamespace is a ConfigMap in a namespace of its own.
+const inAnotherNamespace = "ConfigMap in another namespace"
+
 // create signs an object with the adapter's key, and creates it.
 func (w *fixture) create(kind, name, id string, change ...func(*unstructured.Unstructured)) *unstructured.Unstructured {
 	w.t.Helper()
@@ -189,6 +192,9 @@ func (w *fixture) create(kind, name, id string, change ...func(*unstructured.Uns
 
 	switch kind {
 	case "Namespace":
+	case inAnotherNamespace:
+		o.SetKind("ConfigMap")
+		o.SetNamespace(env.Namespace(w.t))
 	case "ManifestWork":
 		o.SetAPIVersion("work.open-cluster-management.io/v1")
 		o.SetNamespace(w.namespace)

@@ -77,6 +77,7 @@ func TestOnlyVerifiedOrphansAreDeleted(t *testing.T) {
 		{name: "gone-secret", kind: "Secret", id: gone, want: "Deleted"},
 		{name: "gone-namespace-" + w.namespace, kind: "Namespace", id: gone, want: "Deleted"},
 		{name: "gone-manifest-work", kind: "ManifestWork", id: gone, want: "Deleted"},
+		{name: "gone-elsewhere", kind: inAnotherNamespace, id: gone, want: "Deleted"},
 		{name: "no-adapter", id: gone, change: removeLabel(adapter.LabelAdapter), want: "Deleted"},
 		{name: "no-adapter-forged", id: gone, change: func(o *unstructured.Unstructured) {
 			copied(o)

@@ -149,6 +149,7 @@ func listMachineRejections(path string) []rejection {
 		{"no network", change{config + ".networkName": removed{}}, config + ".networkName", "Required value"},
 		{"interface by path", change{config + ".interface": "eth0/1"}, config + ".interface", "interface must be the name of a network interface"},
 		{"no subnets", change{config + ".subnets": list{}}, config + ".subnets", "should have at least 1 items"},
+		{"subnets left out", change{config + ".subnets": removed{}}, config + ".subnets", "Required value"},
 	}, listAddressRejections(config+".subnets"), listAddressRejections(config+".excludedAddresses"))
 }
 

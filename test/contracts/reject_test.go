@@ -211,6 +211,7 @@ func listTemplateRejections() []rejection {
 		{"token lifetime as text", change{"spec.attestation": anyMap{"config": anyMap{"joinTokenTTL": "soon"}}}, "joinTokenTTL", "joinTokenTTL must be a time above zero"},
 		{"TPM elsewhere", change{"spec.attestation": anyMap{"config": anyMap{"tpmDevice": "tpm0"}}}, "tpmDevice", "tpmDevice must be a device file"},
 		{"unknown bootstrap", change{"spec.bootstrap": anyMap{"method": "magic"}}, "spec.bootstrap.method", `"runner-token", "callback", "external-secrets"`},
+		{"document's name of runner-token", change{"spec.bootstrap": anyMap{"method": "insecure"}}, "spec.bootstrap.method", "Unsupported value"},
 		{"secrets manager that is not named", change{"spec.bootstrap": anyMap{"method": "external-secrets"}, "spec.attestation": anyMap{}}, "spec.bootstrap", "external-secrets needs bootstrap.config.externalSecrets"},
 		{"secrets manager without an identity", changeSecretsManager(nil), "spec", "external-secrets needs attestation"},
 		{
