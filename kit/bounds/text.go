@@ -17,15 +17,15 @@ var ErrTooLarge = errors.New("too large")
 // CheckJSON returns an error if a JSON text has more values than the limit. It does not check
 // whether the text is valid JSON.
 func CheckJSON(text []byte, limit int) error {
-	values, quoted := 1, false
+	values, isQuoted := 1, false
 
 	for i := 0; i < len(text); i++ {
 		switch c := text[i]; {
-		case quoted && c == '\\':
+		case isQuoted && c == '\\':
 			i++ // an escaped character does not end the string
 		case c == '"':
-			quoted = !quoted
-		case !quoted && (c == ',' || c == '[' || c == '{'):
+			isQuoted = !isQuoted
+		case !isQuoted && (c == ',' || c == '[' || c == '{'):
 			values++
 		}
 	}

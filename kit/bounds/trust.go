@@ -13,10 +13,11 @@ import (
 	"sync/atomic"
 )
 
-// TrustFile makes a transport trust the CAs in a PEM file and those of base, such as the system's pool, which may be nil.
-// The transport reads the file again for each new connection, so that the CA can be renewed without a restart. While the
-// file is unreadable, the CAs that were read last are trusted. Connections through a proxy trust the CAs of the start.
-// Change the other settings of the transport first.
+// TrustFile makes a transport trust the CAs in a PEM file and those of base, such as the system's pool, which
+// may be nil. The transport reads the file again for each new connection, so that the CA can be renewed without
+// a restart. While the file is unreadable, the transport trusts the CAs that it read last. A connection through
+// a proxy trusts the CAs that the file had when TrustFile was called. Change the other settings of the
+// transport first.
 func TrustFile(transport *http.Transport, file string, base *x509.CertPool) error {
 	initial, err := LoadTLSConfig(file, base)
 	if err != nil {

@@ -79,15 +79,17 @@ func CheckDestination(secret metav1.Object, destination Destination, policy *bou
 	list, hasList := secret.GetAnnotations()[v1alpha1.AnnotationAllowedServers]
 
 	for _, server := range destination.Servers {
-		allowed := slices.Contains(destination.DefaultServers, server) || policy.IsListed(server)
+		isAllowed := slices.Contains(destination.DefaultServers, server) || policy.IsListed(server)
 		fix := ", or list the server in runners.platformURLs of the operator's configuration"
 
 		if hasList {
-			allowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool { return bounds.NormalizeServer(a) == server })
+			isAllowed = slices.ContainsFunc(strings.Split(list, ","), func(a string) bool {
+				return bounds.NormalizeServer(a) == server
+			})
 			fix = ""
 		}
 
-		if !allowed {
+		if !isAllowed {
 			return errclass.New(errclass.Configuration, ReasonServerNotAllowed,
 				"send secret %s/%s to %s: the secret does not allow this server: annotate the secret with %s=%s%s",
 				secret.GetNamespace(), secret.GetName(), server, v1alpha1.AnnotationAllowedServers, server, fix)

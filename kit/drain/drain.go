@@ -85,7 +85,7 @@ type Progress struct {
 // Drain cordons a Node, and evicts the pods that can be evicted now. If the drain is temporary,
 // Drain also sets an annotation, by which Uncordon recognizes that HyperFleet has cordoned the
 // Node.
-func (c *Cluster) Drain(ctx context.Context, name string, temporary bool) (Progress, error) {
+func (c *Cluster) Drain(ctx context.Context, name string, isTemporary bool) (Progress, error) {
 	node := &corev1.Node{}
 
 	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
@@ -97,7 +97,7 @@ func (c *Cluster) Drain(ctx context.Context, name string, temporary bool) (Progr
 		return Progress{}, fmt.Errorf("get node %s: %w", name, credential.RedactError(err))
 	}
 
-	if err := c.cordon(ctx, node, temporary); err != nil {
+	if err := c.cordon(ctx, node, isTemporary); err != nil {
 		return Progress{NodeUID: node.UID}, err
 	}
 
@@ -106,7 +106,7 @@ func (c *Cluster) Drain(ctx context.Context, name string, temporary bool) (Progr
 		return Progress{NodeUID: node.UID}, err
 	}
 
-	progress, err := c.evict(ctx, pods, isReady(node))
+	progress, err := c.evict(ctx, pods, isNodeReady(node))
 	progress.NodeUID = node.UID
 
 	return progress, err
@@ -136,10 +136,10 @@ func (c *Cluster) DeleteNode(ctx context.Context, name string, uid types.UID) er
 // Uncordon makes a Node schedulable again if Drain cordoned it temporarily, and returns whether the
 // Node is ready. It returns true if the Node does not exist, because then nobody has to wait for
 // it.
-func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
+func (c *Cluster) Uncordon(ctx context.Context, name string) (isReady bool, err error) {
 	node := &corev1.Node{}
 
-	err := c.client.Get(ctx, client.ObjectKey{Name: name}, node)
+	err = c.client.Get(ctx, client.ObjectKey{Name: name}, node)
 	if apierrors.IsNotFound(err) {
 		return true, nil
 	}
@@ -149,7 +149,7 @@ func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
 	}
 
 	if _, hasAnnotation := node.Annotations[v1alpha1.AnnotationCordonedForUpdate]; !hasAnnotation {
-		return isReady(node), nil
+		return isNodeReady(node), nil
 	}
 
 	before := node.DeepCopy()
@@ -160,12 +160,12 @@ func (c *Cluster) Uncordon(ctx context.Context, name string) (bool, error) {
 		return false, fmt.Errorf("uncordon node %s: %w", name, credential.RedactError(err))
 	}
 
-	return isReady(node), nil
+	return isNodeReady(node), nil
 }
 
 // cordon makes the Node unschedulable and, for a temporary drain, sets the annotation in the same
 // patch. If the Node is already cordoned, cordon changes nothing.
-func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, temporary bool) error {
+func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, isTemporary bool) error {
 	if node.Spec.Unschedulable {
 		return nil
 	}
@@ -173,7 +173,7 @@ func (c *Cluster) cordon(ctx context.Context, node *corev1.Node, temporary bool)
 	before := node.DeepCopy()
 	node.Spec.Unschedulable = true
 
-	if temporary {
+	if isTemporary {
 		metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.AnnotationCordonedForUpdate, "true")
 	}
 
@@ -241,7 +241,7 @@ func describeBudget(err error) string {
 
 // mustEvict returns whether a pod must leave its Node before the Node is drained.
 func mustEvict(pod *corev1.Pod) bool {
-	if _, mirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; mirror {
+	if _, isMirror := pod.Annotations[corev1.MirrorPodAnnotationKey]; isMirror {
 		return false
 	}
 
@@ -264,9 +264,9 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 	for i := range pods {
 		pod := &pods[i]
 		name := client.ObjectKeyFromObject(pod).String()
-		terminating := pod.DeletionTimestamp != nil
+		isTerminating := pod.DeletionTimestamp != nil
 
-		if !terminating && requests < maxEvictions {
+		if !isTerminating && requests < maxEvictions {
 			requests++
 
 			err := c.client.SubResource("eviction").Create(ctx, pod, &policyv1.Eviction{
@@ -276,7 +276,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 
 			switch {
 			case err == nil:
-				terminating = true
+				isTerminating = true
 			case apierrors.IsNotFound(err), apierrors.IsConflict(err):
 				continue // the pod is deleted, or another pod has its name
 			case apierrors.IsTooManyRequests(err):
@@ -286,7 +286,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 			}
 		}
 
-		if !terminating || nodeReady {
+		if !isTerminating || nodeReady {
 			out.RemainingPods = append(out.RemainingPods, name)
 		}
 	}
@@ -294,7 +294,7 @@ func (c *Cluster) evict(ctx context.Context, pods []corev1.Pod, nodeReady bool) 
 	return out, errors.Join(problems...)
 }
 
-func isReady(node *corev1.Node) bool {
+func isNodeReady(node *corev1.Node) bool {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {
 			return condition.Status == corev1.ConditionTrue

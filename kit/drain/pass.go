@@ -137,7 +137,7 @@ func (d Drainer) wait(remaining time.Duration, err error) step.Result {
 }
 
 // Uncordon connects to the Node's cluster and calls [Cluster.Uncordon]. It returns whether the Node is ready.
-func (d Drainer) Uncordon(ctx context.Context) (bool, error) {
+func (d Drainer) Uncordon(ctx context.Context) (isReady bool, err error) {
 	cluster, err := d.Connect(ctx)
 	if err != nil {
 		return false, err
@@ -152,10 +152,10 @@ func (d Drainer) Uncordon(ctx context.Context) (bool, error) {
 // deletes only this Node and not another Node with the same name.
 func (d Drainer) ShouldDeleteNode() bool { return *d.Status != nil && (*d.Status).NodeUID != "" }
 
-// DeleteNode deletes the Node of an object whose machine is deleted. deleted is the type of the
-// condition that became True when the machine was deleted. If the Node cannot be deleted, the
-// deletion of the object waits at most one minute from that time. An error that a person has to fix
-// does not delay the deletion. If the Node remains, DeleteNode emits a warning event.
+// DeleteNode deletes the Node of an object whose machine is deleted. deleted is the type of the condition that
+// became True when the machine was deleted. If the Node cannot be deleted, DeleteNode delays the deletion of
+// the object by at most one minute from that time, and not at all after an error that a person has to fix. If
+// the Node remains, DeleteNode emits a warning event.
 func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, deleted string) step.Result {
 	cluster, err := d.Connect(ctx)
 	if err == nil {

@@ -43,10 +43,11 @@ const (
 	maxCacheLag = 10 * time.Second
 )
 
-// Keeper prevents the deletion of Secrets while objects of an area need them to give something back, for example a
-// rented server. It puts the area's finalizer on each of the Secrets, and on the role that allows the operator to use
-// the Secrets of the namespace. The object's own annotation says which Secrets it keeps, so that the finalizers are
-// removed whatever becomes of its spec. Objects share Secrets: a finalizer is removed with the last object.
+// Keeper prevents the deletion of Secrets that an area needs to clean up after its objects, for example to
+// return a rented server. It adds the area's finalizer to each of the Secrets, and to the role that allows the
+// operator to use the Secrets of the namespace. An annotation of the object lists the Secrets that it keeps, so
+// that the finalizers can be removed even if its spec has changed. If several objects keep a Secret, the
+// finalizer is removed with the last of them.
 type Keeper struct {
 	// Client patches the objects and their Secrets, and lists the objects from a cache unless IsShared is true.
 	Client client.Client
@@ -70,8 +71,8 @@ type Keeper struct {
 	groups map[string]*group
 }
 
-// group is what is known about objects that may keep the same Secrets. Objects of other groups do not wait while it is
-// locked, for example because the API server does not answer.
+// group is the state of the objects that may keep the same Secrets. A call that waits for the API server locks
+// only the group of its object.
 type group struct {
 	*Keeper
 
@@ -82,8 +83,8 @@ type group struct {
 	users int
 	// checked is when a Secret was last seen with the finalizer.
 	checked map[types.NamespacedName]time.Time
-	// kept is what objects have begun to keep and the cache may not show yet. released has the objects that need
-	// no Secret any more, although they still exist.
+	// kept has the Secrets that objects keep, including those that the cache does not show yet. released has
+	// the objects that still exist, but keep no Secret any longer.
 	kept     map[types.UID]keptSecrets
 	released map[types.UID]bool
 }
@@ -139,9 +140,10 @@ type keptSecrets struct {
 	since time.Time
 }
 
-// Keep keeps the Secrets that an object needs, and no others any more. The object must already have its own finalizer,
-// and be no object of a cache. Secrets without a name and Secrets that do not exist are left out. An error of class
-// Configuration says what to do.
+// Keep adds the finalizers to the Secrets that an object needs, and removes those from the Secrets that it no
+// longer needs. The object must already have its own finalizer, and must not be an object of a cache. Keep
+// ignores Secrets without a name and Secrets that do not exist. An error of class Configuration says what to
+// do.
 func (k *Keeper) Keep(ctx context.Context, obj client.Object, secrets ...types.NamespacedName) error {
 	g, unlock, err := k.lock(ctx, obj)
 	if err != nil {
@@ -343,9 +345,10 @@ func (g *group) addFinalizers(ctx context.Context, name types.NamespacedName) er
 	return nil
 }
 
-// release removes the area's finalizer from the Secrets that an object has kept and does not need any more, unless
-// another object keeps them. Then it removes the finalizer from the roles for namespaces of which no Secret is kept.
-// The record says in between that only the roles are left, because without them the operator can't read the Secrets.
+// release removes the area's finalizer from the Secrets that an object has kept and no longer needs, unless
+// another object keeps them. Then it removes the finalizer from the role of each namespace in which no Secret
+// is kept. It keeps the roles until then, because without them the operator cannot read the Secrets. In
+// between, the object's annotation says that only the roles are left.
 func (g *group) release(ctx context.Context, obj client.Object, needed []types.NamespacedName) error {
 	recorded := readRecord(obj)
 	released := slices.DeleteFunc(slices.Clone(recorded), func(name types.NamespacedName) bool {
@@ -397,8 +400,9 @@ func (g *group) release(ctx context.Context, obj client.Object, needed []types.N
 	return nil
 }
 
-// changeRole changes the finalizers of the role for the namespace of a Secret. The operator may do so by its
-// cluster-wide role. If it may not, or if the namespace has no such role, the operator has its access in another way.
+// changeRole changes the finalizers of the role for the namespace of a Secret. The operator needs the
+// permission of its cluster-wide role for this. If it has no such permission, or if the namespace has no such
+// role, the operator has access to the Secrets in another way, and changeRole does nothing.
 func (k *Keeper) changeRole(ctx context.Context, name types.NamespacedName, change func(client.Object, string) bool) error {
 	if k.Role == "" {
 		return nil
@@ -544,8 +548,8 @@ func wrapKeepError(err error, verb string, name types.NamespacedName) error {
 	return errclass.New(errclass.Transient, credential.ReasonSecretUnavailable, "keep secret %s: %w", name, err)
 }
 
-// wrapReleaseError is wrapKeepError for a Secret that nothing needs any more. In a namespace that is being deleted,
-// nobody can create a role.
+// wrapReleaseError is like wrapKeepError, for a Secret that is no longer needed. In a namespace that is being
+// deleted, nobody can create a role, so the message does not ask for one.
 func (k *Keeper) wrapReleaseError(err error, name types.NamespacedName) error {
 	if !apierrors.IsForbidden(err) {
 		return wrapKeepError(err, "patch", name)

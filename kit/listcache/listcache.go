@@ -41,7 +41,7 @@ func (s *Cache[T]) Get(ctx context.Context, maxAge time.Duration) (T, error) {
 
 	// A call of List that was in flight when Get was called may be too old. The next one is not.
 	for {
-		if last, fresh := s.valueSince(oldest); fresh {
+		if last, isFresh := s.valueSince(oldest); isFresh {
 			return last, nil
 		}
 

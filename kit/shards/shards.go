@@ -15,9 +15,9 @@ import (
 const (
 	// labelDigest on a Lease is a digest of the names of the served namespaces.
 	labelDigest = "hyperfleet.io/namespaces"
-	// prefixNamespace and the name of a namespace are a label on the Lease of an operator that serves it. The value
-	// is that of labelDigest. A label with another value is of an earlier configuration: the client that renews the
-	// Lease removes no labels.
+	// prefixNamespace is the prefix of a label on the Lease of an operator. Each label names one namespace that
+	// the operator serves. The label's value is labelDigest. A label with another value belongs to an earlier
+	// configuration, because the client that renews the Lease removes no labels.
 	prefixNamespace = "namespaces.hyperfleet.io/"
 	digestLength    = 16
 	// separator is between the areas of the operator and the name of its shard in the name of its Lease.

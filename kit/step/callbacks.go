@@ -16,47 +16,47 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// OnSaved registers do to run after the status with this step's changes has been written. If nothing
-// has to be written, do does not run, because the status already records the fact. If the write
-// fails, do does not run either, because the next run observes the fact again. Therefore do can count
-// or report each fact exactly once, despite conflicts and repeated runs. do must not change the
-// object. If ctx is not the context of a step, OnSaved calls do immediately.
-func OnSaved(ctx context.Context, do func()) {
+// OnSaved registers a callback that runs after the status with this step's changes has been written. If nothing
+// has to be written, the callback does not run, because the status already records the fact. If the write
+// fails, the callback does not run either, because the next run observes the fact again. Therefore a callback
+// can count or report each fact exactly once, despite conflicts and repeated runs. It must not change the
+// object. If ctx is not the context of a step, OnSaved calls it immediately.
+func OnSaved(ctx context.Context, callback func()) {
 	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		patcher.onSaved = append(patcher.onSaved, do)
+		patcher.onSaved = append(patcher.onSaved, callback)
 
 		return
 	}
 
-	do()
+	callback()
 }
 
-// OnTransition registers do to run after the status has been written, but only if that write changes
-// the status or the reason of the step's condition. A step can therefore call OnTransition in every
-// run. If ctx is not the context of a step, OnTransition does nothing.
-func OnTransition(ctx context.Context, do func()) {
+// OnTransition registers a callback that runs after the status has been written, but only if that write changes
+// the status or the reason of the step's condition. A step can therefore call OnTransition in every run. If ctx
+// is not the context of a step, OnTransition does nothing.
+func OnTransition(ctx context.Context, callback func()) {
 	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		patcher.onTransition = append(patcher.onTransition, transition{patcher.condition, do})
+		patcher.onTransition = append(patcher.onTransition, transition{patcher.condition, callback})
 	}
 }
 
-// OnNextSave registers do to run after the status with this step's changes has been written. Unlike OnSaved, it
-// does not cause a write that the step's result defers (Result.DeferWrite): do then runs after the write that
-// contains the changes. If that write never happens, for example because another client has changed the object,
-// do does not run, and the next run observes the facts again. If ctx is not the context of a step, OnNextSave does
-// nothing.
-func OnNextSave(ctx context.Context, do func()) {
+// OnNextSave registers a callback that runs after the status with this step's changes has been written. Unlike
+// OnSaved, it does not force a write that the step's result defers (Result.DeferWrite): the callback then runs
+// after the write that contains the changes. If that write never happens, for example because another client
+// has changed the object, the callback does not run, and the next run observes the facts again. If ctx is not
+// the context of a step, OnNextSave does nothing.
+func OnNextSave(ctx context.Context, callback func()) {
 	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		patcher.onNextSave = append(patcher.onNextSave, do)
+		patcher.onNextSave = append(patcher.onNextSave, callback)
 	}
 }
 
-// OnFinalized registers do to run after Finalize has removed the finalizer. Use it in the steps of a
-// deletion list for facts that depend on the deletion of the object. If ctx is not the context of a
-// step, OnFinalized does nothing.
-func OnFinalized(ctx context.Context, do func()) {
+// OnFinalized registers a callback that runs after Finalize has removed the finalizer. Use it in the steps of a
+// deletion list for facts that depend on the deletion of the object. If ctx is not the context of a step,
+// OnFinalized does nothing.
+func OnFinalized(ctx context.Context, callback func()) {
 	if patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher); ok {
-		patcher.onFinalized = append(patcher.onFinalized, do)
+		patcher.onFinalized = append(patcher.onFinalized, callback)
 	}
 }
 
@@ -116,10 +116,13 @@ func toRuntimeObject(obj client.Object) runtime.Object {
 	return obj
 }
 
+// asWarning and asInfo are the values of the parameter isWarning.
+const asWarning, asInfo = true, false
+
 // logAt writes a line at INFO or WARN. It uses slog for WARN, because logr has no such level.
-func logAt(ctx context.Context, warn bool, message string, values []any) {
+func logAt(ctx context.Context, isWarning bool, message string, values []any) {
 	logger := log.FromContext(ctx)
-	if warn {
+	if isWarning {
 		//nolint:sloglint // the message is that of the event
 		slog.New(logr.ToSlogHandler(logger)).WarnContext(ctx, message, values...)
 
@@ -134,8 +137,8 @@ func runCallbacks(list *[]func()) {
 	callbacks := *list
 	*list = nil
 
-	for _, do := range callbacks {
-		do()
+	for _, callback := range callbacks {
+		callback()
 	}
 }
 
@@ -151,23 +154,23 @@ type changes struct {
 func diffConditions(before, after []metav1.Condition, last Result) changes {
 	var out changes
 
-	failed := last.outcome == outcomeFail || last.outcome == outcomeStall
+	hasFailed := last.outcome == outcomeFail || last.outcome == outcomeStall
 
 	for i := range after {
 		current := &after[i]
 
 		previous := meta.FindStatusCondition(before, current.Type)
 		if previous != nil && previous.Status == current.Status &&
-			(previous.Reason == current.Reason || current.Type == Ready && !failed) {
+			(previous.Reason == current.Reason || current.Type == Ready && !hasFailed) {
 			continue
 		}
 
 		switch {
-		case current.Type == Ready && failed:
+		case current.Type == Ready && hasFailed:
 			out.failure = current
 		case current.Type == Reconciling, current.Type == Stalled:
 		case current.Status == metav1.ConditionUnknown && current.Reason == reasonPending:
-		case failed && current.Reason == sanitizeReason(last.reason) && current.Type != Ready:
+		case hasFailed && current.Reason == sanitizeReason(last.reason) && current.Type != Ready:
 		default:
 			out.changed = append(out.changed, *current)
 		}
@@ -177,10 +180,10 @@ func diffConditions(before, after []metav1.Condition, last Result) changes {
 }
 
 // log writes one line for each condition that changed, and one line for a new failure.
-func (c changes) log(ctx context.Context, stalled bool, values []any) {
+func (c changes) log(ctx context.Context, isStalled bool, values []any) {
 	for i := range c.changed {
 		condition := &c.changed[i]
-		logAt(ctx, false, "condition changed", append([]any{
+		logAt(ctx, asInfo, "condition changed", append([]any{
 			"condition", condition.Type, "status", string(condition.Status), "reason", condition.Reason,
 			"message", condition.Message,
 		}, values...))
@@ -191,11 +194,11 @@ func (c changes) log(ctx context.Context, stalled bool, values []any) {
 	}
 
 	text := "object is not ready, retrying"
-	if stalled {
+	if isStalled {
 		text = "object is not ready, a person has to act"
 	}
 
-	logAt(ctx, true, text, append([]any{"reason", c.failure.Reason, "message", c.failure.Message}, values...))
+	logAt(ctx, asWarning, text, append([]any{"reason", c.failure.Reason, "message", c.failure.Message}, values...))
 }
 
 // loggedError is an error that the package logged at the first attempt that failed for this cause.

@@ -20,8 +20,8 @@ const (
 	// defaultWriteDelay is how long a deferred write is kept in memory by default, so that later changes are
 	// written together with it.
 	defaultWriteDelay = 5 * time.Second
-	// ProgressWriteDelay is how long the progress of something that goes well may stay unwritten. Nothing and nobody
-	// acts on it, and it is written with the next change that matters.
+	// ProgressWriteDelay is how long the status of a healthy object may stay unwritten if only its progress has
+	// changed. Nobody acts on the progress, and the next important change writes it too.
 	ProgressWriteDelay = 30 * time.Second
 	// cacheRetryDelay is the time after which an object is reconciled again if its copy in the cache
 	// is older than the last write of this process.
@@ -30,13 +30,13 @@ const (
 	// example because it was deleted without a last run. It is longer than a write delay and
 	// maxCacheLag.
 	stateTTL = time.Minute
-	// maxCacheLag is how long a cache may take to receive a write. A cache that has not received the
-	// write by then never will, because the API server was restored from a backup.
+	// maxCacheLag is how long a cache may take to show a write of this process. After this time, the cache will
+	// never show it, because the API server was restored from a backup.
 	maxCacheLag = 10 * time.Second
 )
 
-// objectStates holds what the runs of one controller know of objects in addition to the cache. The
-// states are lost when the process ends. This costs additional runs and writes, but no facts: see
+// objectStates holds, for one controller, what the last runs know about objects and the cache does not show
+// yet. The states are lost when the process ends. This costs additional runs and writes, but no facts: see
 // Result.DeferWrite. The zero value is ready to use.
 type objectStates struct {
 	mu        sync.Mutex
@@ -89,10 +89,10 @@ func (m *objectStates) recordWrite(obj client.Object, now time.Time) {
 	*m.getOrCreate(obj.GetUID(), now) = objectState{writtenVersion: obj.GetResourceVersion(), writtenAt: now}
 }
 
-// deferWrite keeps a copy of the object as it is at the end of a run, and the callbacks that wait for its write.
-// server is the object as the API server has it. The result of the run says how long its changes may be deferred; a
-// shorter limit of an earlier run holds, too, unless the result extends it. deferWrite returns how much longer the
-// write may be deferred, or 0 if it is due. Then the caller must write.
+// deferWrite keeps a copy of the object as it is at the end of a run, and the callbacks that wait for its
+// write. server is the object as the API server has it. The result of the run says how long its changes may be
+// deferred. If an earlier run has a shorter limit, that limit applies, unless the result extends it. deferWrite
+// returns how much longer the write may be deferred, or 0 if the caller must write now.
 func (m *objectStates) deferWrite(
 	obj, server client.Object, result Result, onNextSave []func(), now time.Time,
 ) time.Duration {

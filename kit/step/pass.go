@@ -54,8 +54,8 @@ func Reconcile[S any](ctx context.Context, r *Reconciler, obj Object, plan Plan[
 // IsReady returns whether the Ready condition of the object is True.
 func IsReady(obj Object) bool { return meta.IsStatusConditionTrue(*obj.StatusConditions(), Ready) }
 
-// NotReadyMessage returns the message of the Ready condition of an object that is not ready. If the
-// message is missing, it returns that the object has not been reconciled.
+// NotReadyMessage returns the message of the Ready condition of an object that is not ready, or a text that
+// says that the object has not been reconciled if there is no message.
 func NotReadyMessage(obj Object) string {
 	ready := meta.FindStatusCondition(*obj.StatusConditions(), Ready)
 	if ready == nil || ready.Message == "" {

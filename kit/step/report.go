@@ -57,10 +57,10 @@ func (p *report) setPending(condition string) {
 
 // setSummary sets Ready, Reconciling and Stalled, and the observed generation.
 func (p *report) setSummary(last Result) {
-	deleting := !p.obj.GetDeletionTimestamp().IsZero()
+	isDeleting := !p.obj.GetDeletionTimestamp().IsZero()
 
 	switch {
-	case last.IsDone() && deleting:
+	case last.IsDone() && isDeleting:
 		p.set(Ready, metav1.ConditionFalse, "Deleted", "cleanup is complete")
 		p.remove(Reconciling)
 		p.remove(Stalled)
@@ -68,7 +68,7 @@ func (p *report) setSummary(last Result) {
 		p.set(Ready, metav1.ConditionTrue, "Ready", "")
 		p.remove(Reconciling)
 		p.remove(Stalled)
-	case last.outcome == outcomeWaitReady && !deleting:
+	case last.outcome == outcomeWaitReady && !isDeleting:
 		p.set(Ready, metav1.ConditionTrue, last.reason, last.message)
 		p.remove(Reconciling)
 		p.remove(Stalled)

@@ -72,8 +72,8 @@ func Stall(reason, message string) Result {
 	return Result{outcome: outcomeStall, reason: reason, message: message}
 }
 
-// quotaRetry is how long a step waits after a ResourceQuota rejected an object, because no event tells when the quota
-// allows it.
+// quotaRetry is how long a step waits after a ResourceQuota rejected an object, because there is no event when
+// the quota has room again.
 const quotaRetry = 30 * time.Second
 
 // Fail returns the result of a step that failed. The object is reconciled again with the
@@ -145,8 +145,9 @@ func (r Result) DeferWriteFor(limit time.Duration) Result {
 	return r
 }
 
-// DeferWriteAtEnd is like DeferWriteFor with ProgressWriteDelay, but shorter limits of earlier runs no longer hold. Use
-// it when what the object describes has ended, so that nobody waits for what the earlier runs have observed.
+// DeferWriteAtEnd is like DeferWriteFor with ProgressWriteDelay, but it also replaces a shorter limit of an earlier run.
+// Use it when the machine or the job of the object has ended, because then nobody waits for the progress that earlier
+// runs have observed.
 func (r Result) DeferWriteAtEnd() Result {
 	r.extendsDelay = true
 

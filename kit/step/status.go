@@ -174,7 +174,7 @@ func (p *statusPatcher) afterWrite(ctx context.Context, before []metav1.Conditio
 // deferWrite keeps the changes of a run in memory instead of writing them, if the result allows that
 // and the run registered no callback with OnSaved or OnTransition. It returns the time after which
 // the changes must be written, and whether the write was deferred.
-func (p *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
+func (p *statusPatcher) deferWrite(last Result) (delay time.Duration, isDeferred bool) {
 	if last.writeDelay == 0 || len(p.onSaved)+len(p.onTransition) > 0 {
 		return 0, false
 	}
@@ -184,7 +184,7 @@ func (p *statusPatcher) deferWrite(last Result) (time.Duration, bool) {
 		return 0, false
 	}
 
-	delay := p.reconciler.states.deferWrite(p.obj, p.base, last, p.onNextSave, p.reconciler.clock().Now())
+	delay = p.reconciler.states.deferWrite(p.obj, p.base, last, p.onNextSave, p.reconciler.clock().Now())
 
 	return delay, delay > 0
 }

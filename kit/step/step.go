@@ -186,7 +186,7 @@ func applyResult[S any](rep *report, steps []Step[S], scope S, result Result) {
 // finishReconcile writes the status, or defers the write, and converts the last result into a
 // ctrl.Result and an error for the queue.
 func finishReconcile(ctx context.Context, r *Reconciler, patcher *statusPatcher, last Result) (ctrl.Result, error) {
-	if delay, deferred := patcher.deferWrite(last); deferred {
+	if delay, isDeferred := patcher.deferWrite(last); isDeferred {
 		if last.requeueAfter > 0 {
 			delay = min(delay, last.requeueAfter)
 		}

@@ -90,6 +90,7 @@ func (b *Budget) CountWork(text string) (string, error) {
 	return text, nil
 }
 
+// countSteps adds to the steps of the template. Templates call it as a function, so it returns a text, which is empty.
 func (b *Budget) countSteps(nodes int) (string, error) {
 	if b.steps += nodes; b.steps > b.limits.Steps {
 		return "", &LimitError{Kind: StepsLimit, Limit: b.limits.Steps}

@@ -62,12 +62,12 @@ func isEnabled(env func(string) string) (bool, error) {
 		return false, nil
 	}
 
-	on, err := strconv.ParseBool(text)
+	isOn, err := strconv.ParseBool(text)
 	if err != nil {
 		return false, fmt.Errorf("%s: %q: want true or false", EnvEnabled, text)
 	}
 
-	return on, nil
+	return isOn, nil
 }
 
 // parseSettings parses and validates the variables. The exporters ignore variables that they cannot

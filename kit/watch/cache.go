@@ -17,8 +17,9 @@ import (
 // mappingTimeout is the timeout of one discovery call for a cache.
 const mappingTimeout = 4 * time.Second
 
-// NewMapper is a MapperProvider of a manager. A source that starts discovers the resource of its kind if it is not known yet.
-// The call takes no context, and the cache cannot end meanwhile, so the call has a timeout.
+// NewMapper is the MapperProvider of a manager. If the mapper does not know the resource of a kind, a source that starts
+// asks the API server for it. This call takes no context, and the cache cannot stop while the call runs, so the call has
+// a timeout.
 func NewMapper(config *rest.Config, httpClient *http.Client) (meta.RESTMapper, error) {
 	limited := *httpClient
 	limited.Timeout = mappingTimeout

@@ -93,7 +93,7 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 		return fmt.Errorf("wait for kinds of %s: %w", w.Area, err)
 	}
 
-	logged := false
+	hasLogged := false
 
 	for {
 		missing, err := w.check(ctx, api)
@@ -107,11 +107,11 @@ func (w *KindWaiter) Start(ctx context.Context) error {
 			w.Log.InfoContext(ctx, "area starts", "area", w.Area)
 
 			return endWith(ctx, func() error { return w.setUp(ctx) })
-		case !logged:
+		case !hasLogged:
 			w.Log.Log(ctx, w.logLevel(), "area is off until the kinds that it needs are installed",
 				"area", w.Area, "missing", strings.Join(missing, ", "))
 
-			logged = true
+			hasLogged = true
 		}
 
 		select {

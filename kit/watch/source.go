@@ -32,8 +32,8 @@ func (s *Source) Start(_ context.Context, queue workqueue.TypedRateLimitingInter
 	defer s.mu.Unlock()
 
 	s.queue = queue
-	for name, urgent := range s.pending {
-		s.add(name, urgent)
+	for name, isUrgent := range s.pending {
+		s.add(name, isUrgent)
 	}
 
 	s.pending = nil
@@ -56,7 +56,7 @@ func (s *Source) Enqueue(name types.NamespacedName) { s.EnqueueWithUrgency(name,
 // EnqueueWithUrgency enqueues a reconcile request for the named object. It does not block. Urgent
 // requests are reconciled before all others that are due. The priority applies to this request
 // only: if the controller requeues the object with its result, the result sets the priority.
-func (s *Source) EnqueueWithUrgency(name types.NamespacedName, urgent bool) {
+func (s *Source) EnqueueWithUrgency(name types.NamespacedName, isUrgent bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -65,18 +65,18 @@ func (s *Source) EnqueueWithUrgency(name types.NamespacedName, urgent bool) {
 			s.pending = map[types.NamespacedName]bool{}
 		}
 
-		s.pending[name] = s.pending[name] || urgent
+		s.pending[name] = s.pending[name] || isUrgent
 
 		return
 	}
 
-	s.add(name, urgent)
+	s.add(name, isUrgent)
 }
 
-func (s *Source) add(name types.NamespacedName, urgent bool) {
+func (s *Source) add(name types.NamespacedName, isUrgent bool) {
 	request := reconcile.Request{NamespacedName: name}
 
-	if queue, ok := s.queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok && urgent {
+	if queue, ok := s.queue.(priorityqueue.PriorityQueue[reconcile.Request]); ok && isUrgent {
 		queue.AddWithOpts(priorityqueue.AddOpts{Priority: new(urgentPriority)}, request)
 
 		return

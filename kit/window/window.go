@@ -21,7 +21,7 @@ type Window struct {
 // StateAt returns whether the window is open at the given time. The boundary is the time at which
 // an open window closes or a closed window opens next. If a field is invalid, the error names the
 // field and the fix.
-func (w Window) StateAt(now time.Time) (open bool, boundary time.Time, err error) {
+func (w Window) StateAt(now time.Time) (isOpen bool, boundary time.Time, err error) {
 	zone, err := loadZone(w.TimeZone)
 	if err != nil {
 		return false, time.Time{}, err
