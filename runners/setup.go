@@ -129,11 +129,11 @@ func (a *Area) Setup(ctx context.Context, mgr ctrl.Manager) (http.Handler, error
 		return nil, fmt.Errorf("add orphan sweeper: %w", err)
 	}
 
-	shelf := &report.LogGarbageCollector{
+	logCollector := &report.LogGarbageCollector{
 		Client: mgr.GetClient(), Live: mgr.GetAPIReader(), Namespaces: a.Namespaces, Retention: a.Config.JobRetention,
 		Clock: a.Clock, Log: a.Log,
 	}
-	if err := mgr.Add(shelf); err != nil {
+	if err := mgr.Add(logCollector); err != nil {
 		return nil, fmt.Errorf("add log cleanup: %w", err)
 	}
 
@@ -293,8 +293,9 @@ func (a *Area) hypervisorOptions(mgr ctrl.Manager, claimTrigger *watch.Source) h
 	}
 }
 
-// listClaimedIDs lists the VM IDs in the status of the MachineClaims in the operator's namespaces. It skips IDs that are
-// not numbers. IDs of other operators are not in it, because this operator would never learn that they are free again.
+// listClaimedIDs lists the VM IDs in the status of the MachineClaims in the operator's namespaces. It skips IDs
+// that are not numbers. It does not list IDs of other operators, because this operator would never know when
+// they are free again.
 func listClaimedIDs(ctx context.Context, reader client.Reader, namespaces []string) ([]int, error) {
 	var ids []int
 

@@ -57,7 +57,7 @@ func (c *Clusters) Ensure(ctx context.Context, cluster *v1alpha1.HypervisorClust
 	}
 
 	secrets, err := c.readSecrets(ctx, &cluster.Spec)
-	if isRefused(err) {
+	if isForbiddenSecret(err) {
 		c.Forget(cluster.Name) // the connection uses a credential that is no longer allowed
 	}
 

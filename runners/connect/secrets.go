@@ -111,8 +111,8 @@ func (s *Secrets) readValue(
 			})
 	}
 
-	missing := credential.IsMissing(err) || errclass.ReasonOf(err, "") == reasonSecretNotAllowed
-	if sel.Optional != nil && *sel.Optional && missing {
+	isMissing := credential.IsMissing(err) || errclass.ReasonOf(err, "") == reasonSecretNotAllowed
+	if sel.Optional != nil && *sel.Optional && isMissing {
 		return "", nil
 	}
 
@@ -135,8 +135,8 @@ func (s *Secrets) readSource(
 	return s.ValueFor(ctx, src.SecretKeyRef, namespace, destination)
 }
 
-// isRefused reports whether an error means that the Secret's annotations do not allow the use.
-func isRefused(err error) bool {
+// isForbiddenSecret reports whether an error means that the Secret's annotations do not allow its use.
+func isForbiddenSecret(err error) bool {
 	reason := errclass.ReasonOf(err, "")
 
 	return reason == reasonSecretNotAllowed || reason == credential.ReasonServerNotAllowed

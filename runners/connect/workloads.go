@@ -89,7 +89,7 @@ func (w *Workloads) ProviderFor(
 	}
 
 	config, err := w.newConfig(ctx, template, runner)
-	if isRefused(err) {
+	if isForbiddenSecret(err) {
 		w.drop(key) // the provider uses a credential that is no longer allowed
 	}
 
@@ -100,10 +100,10 @@ func (w *Workloads) ProviderFor(
 	return w.store(key, config)
 }
 
-// ProviderToRelease is ProviderFor for a caller that removes a runner. If the Secrets do not exist, it returns the provider
-// with the credentials that this process has read last: a namespace that is being deleted loses its Secrets before its
-// claims, and nobody can create them again. If this process has not read the credentials, it returns the error of
-// ProviderFor.
+// ProviderToRelease is ProviderFor for a caller that removes a runner. If the Secrets no longer exist, it
+// returns the provider with the credentials that this process read last. In a namespace that is being deleted,
+// the Secrets are deleted before the claims, and nobody can create them again. If this process has not read the
+// credentials, it returns the error of ProviderFor.
 func (w *Workloads) ProviderToRelease(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, workloadSpec v1alpha1.Workload,
 ) (workload.Provider, error) {

@@ -22,14 +22,9 @@ type JobCount struct {
 	Running int
 }
 
-// FindDemand returns how many jobs need the machines of the pool with the key, by the pool that Assign chooses for them, and
-// the sizes of the queued ones, in the order in which their machines should be created.
-func FindDemand(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) (JobCount, []Size) {
-	var (
-		count JobCount
-		sizes []Size
-	)
-
+// FindDemand counts the jobs that Assign gives to the pool with the key. It also returns the sizes of the
+// queued ones, in the order in which their machines should be created.
+func FindDemand(jobs []v1alpha1.RunnerJob, pools []Pool, key types.NamespacedName) (count JobCount, sizes []Size) {
 	Assign(jobs, pools, func(job *v1alpha1.RunnerJob, pool Pool) {
 		switch {
 		case pool.Key() != key:

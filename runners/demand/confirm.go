@@ -133,8 +133,8 @@ func lastEventTime(job *v1alpha1.RunnerJob) time.Time {
 		timestamp = job.Spec.ReceivedAt.Time
 	}
 
-	if moved, err := time.Parse(time.RFC3339, job.Annotations[AnnotationLastSeen]); err == nil {
-		timestamp = latestTime(timestamp, &metav1.Time{Time: moved})
+	if lastSeen, err := time.Parse(time.RFC3339, job.Annotations[AnnotationLastSeen]); err == nil {
+		timestamp = latestTime(timestamp, &metav1.Time{Time: lastSeen})
 	}
 
 	return latestTime(timestamp, job.Spec.StartedAt)
@@ -190,12 +190,12 @@ func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
 	previous, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
 
-	changed, err := ledger.Update(ctx, s.job, found, s.Clock.Now())
+	hasChanged, err := ledger.Update(ctx, s.job, found, s.Clock.Now())
 	if err != nil {
 		return err
 	}
 
-	if changed {
+	if hasChanged {
 		s.job = &v1alpha1.RunnerJob{}
 		if err := s.Live.Get(ctx, key, s.job); err != nil {
 			return fmt.Errorf("read job %s again: %w", key, err)

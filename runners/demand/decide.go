@@ -192,10 +192,10 @@ func Decide(in Input) Decision {
 		return decideSize(in)
 	}
 
-	out, needsCapacity := decideSizes(in, sizes, false)
+	out, needsCapacity := decideSizes(in, sizes, afterDelay)
 	if needsCapacity {
 		// Delete idle machines of other sizes without a delay, to free capacity for the jobs.
-		out, _ = decideSizes(in, sizes, true)
+		out, _ = decideSizes(in, sizes, freeCapacityNow)
 	}
 
 	return out
@@ -270,8 +270,9 @@ func newPlan(in Input) *plan {
 	p := &plan{in: in}
 
 	for _, claim := range in.Claims {
-		// It waits for its name, which may take hours, so it counts only against Max. It is kept, because its claim proves
-		// that the earlier one is gone, so that the earlier machine is deleted.
+		// Another machine still has the machine's name, which may take hours. The machine therefore counts only
+		// against Max. Its claim is kept, because the claim proves that the earlier claim is gone, so that the
+		// other machine is deleted.
 		if claim.Stuck == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
 			continue
 		}
@@ -326,8 +327,8 @@ func (p *plan) countUsable() int { return p.busy + len(p.starting) + len(p.idle)
 // freeCapacity returns how many machines may be created, with every existing machine counted.
 func (p *plan) freeCapacity() int { return max(p.in.Max-len(p.in.Claims), 0) }
 
-// scaleUp plans the creation and activation of the missing machines. After failures in a row, it plans none
-// until the back-off ends, and from probeAfter failures on only one at a time.
+// scaleUp plans the creation and activation of the missing machines. After consecutive failures, it waits for a
+// back-off. After probeAfter failures, it then plans only one machine at a time.
 func (p *plan) scaleUp(out *Decision) {
 	out.Reason = ReasonScalingUp
 	need := p.target - p.countUsable()
@@ -379,7 +380,7 @@ func (p *plan) isBackingOff() bool {
 
 // fill provides machines: it first activates machines on standby, then creates new ones as far as Max
 // allows. It does not activate outdated machines, because they are replaced, nor those that cannot be started now. If
-// Max does not allow enough machines, it deletes the latter.
+// Max does not allow enough machines, it deletes those that cannot be started.
 func (p *plan) fill(out *Decision, need int) {
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
 		if need <= 0 || claim.Outdated || claim.Stuck != "" {
@@ -408,8 +409,8 @@ func (p *plan) fill(out *Decision, need int) {
 	})
 }
 
-// fillStandby plans the creation of missing machines on standby, as far as Max allows beside the other
-// machines. If there are too many, it deletes the youngest ones without a delay, because a machine on
+// fillStandby plans the creation of missing machines on standby, if Max has room for them in addition to the
+// other machines. If there are too many, it deletes the youngest ones without a delay, because a machine on
 // standby costs only disk space to create again.
 func (p *plan) fillStandby(out *Decision) {
 	standbyTarget := min(p.in.WarmStopped, max(p.in.Max-p.countUsable()-out.Create, 0))

@@ -13,7 +13,7 @@ import (
 func (p *plan) expire() []Deletion {
 	var deletions []Deletion
 
-	old := func(claim Claim) bool {
+	deleteIfOld := func(claim Claim) bool {
 		if !p.isDue(claim.CreatedAt, p.in.MaxLifetime) {
 			return false
 		}
@@ -25,20 +25,20 @@ func (p *plan) expire() []Deletion {
 	}
 
 	p.idle = slices.DeleteFunc(p.idle, func(claim Claim) bool {
-		if old(claim) {
+		if deleteIfOld(claim) {
 			return true
 		}
 
-		stale := p.isDue(claim.IdleSince, p.in.IdleTimeout)
-		if stale {
+		isIdleTooLong := p.isDue(claim.IdleSince, p.in.IdleTimeout)
+		if isIdleTooLong {
 			deletions = append(deletions, Deletion{claim.Name, DeleteIdleTimeout, fmt.Sprintf(
 				"the runner had no job for the pool's lifecycle.idleTimeout of %s", p.in.IdleTimeout)})
 		}
 
-		return stale
+		return isIdleTooLong
 	})
-	p.starting = slices.DeleteFunc(p.starting, old)
-	p.standby = slices.DeleteFunc(p.standby, old)
+	p.starting = slices.DeleteFunc(p.starting, deleteIfOld)
+	p.standby = slices.DeleteFunc(p.standby, deleteIfOld)
 
 	return deletions
 }
@@ -61,22 +61,24 @@ func newStuckDeletion(claim Claim) Deletion {
 	return Deletion{claim.Name, claim.Stuck, message}
 }
 
-// deleteStuck removes the machines from the plan that wait for something while other machines could be started, and
-// returns their deletions. It keeps prepared machines on standby, because they can be started later.
+// deleteStuck removes the machines from the plan that cannot start now (Claim.Stuck), so that the pool creates machines
+// elsewhere, and returns their deletions. It keeps prepared machines on standby, because they can be started later.
 func (p *plan) deleteStuck() []Deletion {
 	var deletions []Deletion
 
-	isStuck := func(claim Claim) bool {
-		isStuck := claim.Stuck != "" && claim.State != ClaimIdle && (claim.State != ClaimStandby || !claim.Prepared)
-		if isStuck {
-			deletions = append(deletions, newStuckDeletion(claim))
+	deleteIfStuck := func(claim Claim) bool {
+		isPreparedStandby := claim.State == ClaimStandby && claim.Prepared
+		if claim.Stuck == "" || claim.State == ClaimIdle || isPreparedStandby {
+			return false
 		}
 
-		return isStuck
+		deletions = append(deletions, newStuckDeletion(claim))
+
+		return true
 	}
 
-	p.starting = slices.DeleteFunc(p.starting, isStuck)
-	p.standby = slices.DeleteFunc(p.standby, isStuck)
+	p.starting = slices.DeleteFunc(p.starting, deleteIfStuck)
+	p.standby = slices.DeleteFunc(p.standby, deleteIfStuck)
 
 	return deletions
 }
@@ -84,13 +86,13 @@ func (p *plan) deleteStuck() []Deletion {
 // replaceShare limits how many machines are replaced at the same time: one of replaceShare, a quarter.
 const replaceShare = 4
 
-// replace removes the outdated machines from the plan that are deleted now, and returns their deletions.
+// replace selects the outdated machines to delete now, removes them from the plan and returns their deletions.
 //
 // Outdated machines that are being deleted and new machines that are not ready yet count against the
 // limit, so that the replacement stops if new machines do not become ready. An idle machine that a queued
 // job may be about to take is kept. All idle machines are kept while new machines fail.
 func (p *plan) replace() []Deletion {
-	pending := func(claims []Claim) int {
+	countUnprepared := func(claims []Claim) int {
 		n := 0
 
 		for _, claim := range claims {
@@ -103,11 +105,11 @@ func (p *plan) replace() []Deletion {
 	}
 
 	remaining := max(1, (p.countUsable()+len(p.standby))/replaceShare) -
-		p.finishingOutdated - pending(p.standby) - max(pending(p.starting)-p.in.Queued, 0)
+		p.finishingOutdated - countUnprepared(p.standby) - max(countUnprepared(p.starting)-p.in.Queued, 0)
 
 	var deletions []Deletion
 
-	take := func(claims []Claim, limit int) []Claim {
+	deleteOutdated := func(claims []Claim, limit int) []Claim {
 		return slices.DeleteFunc(claims, func(claim Claim) bool {
 			if !claim.Outdated || claim.Bound || remaining <= 0 || limit <= 0 {
 				return false
@@ -123,14 +125,14 @@ func (p *plan) replace() []Deletion {
 		})
 	}
 
-	idle := len(p.idle) - p.in.Queued
+	idleLimit := len(p.idle) - p.in.Queued
 	if p.in.Failures >= probeAfter {
-		idle = 0
+		idleLimit = 0
 	}
 
-	p.standby = take(p.standby, len(p.standby))
-	p.starting = take(p.starting, len(p.starting))
-	p.idle = take(p.idle, idle)
+	p.standby = deleteOutdated(p.standby, len(p.standby))
+	p.starting = deleteOutdated(p.starting, len(p.starting))
+	p.idle = deleteOutdated(p.idle, idleLimit)
 
 	return deletions
 }

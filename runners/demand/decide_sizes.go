@@ -34,10 +34,13 @@ func listSizes(in Input) []string {
 	return append(out, slices.Sorted(maps.Keys(remaining))...)
 }
 
-// decideSizes decides for each size with its share of Max, and joins the decisions. If urgent is
-// true, it deletes idle machines that no job needs without ScaleDownDelay. It also reports whether
-// a machine is needed for which there is no capacity.
-func decideSizes(in Input, sizes []string, urgent bool) (Decision, bool) {
+// freeCapacityNow and afterDelay are the values of the parameter isUrgent.
+const freeCapacityNow, afterDelay = true, false
+
+// decideSizes decides for each size with its share of Max, and joins the decisions. If isUrgent is
+// true, it deletes idle machines that no job needs without ScaleDownDelay. needsCapacity is true if a
+// machine is needed for which there is no capacity.
+func decideSizes(in Input, sizes []string, isUrgent bool) (decision Decision, needsCapacity bool) {
 	shares, queued := splitMax(in)
 	parts := map[string]Decision{}
 	in.poolMax = in.Max
@@ -51,7 +54,7 @@ func decideSizes(in Input, sizes []string, urgent bool) (Decision, bool) {
 			part.Min, part.WarmIdle, part.WarmStopped, part.Boundary = 0, 0, 0, time.Time{}
 		}
 
-		if urgent {
+		if isUrgent {
 			part.ScaleDownDelay = 0
 		}
 
@@ -94,7 +97,7 @@ func splitMax(in Input) (shares, queued map[string]int) {
 // joinDecisions joins the decisions of all sizes so that the pool never has more than Max machines.
 // Machines for jobs come first, in the order of the jobs, then the machines that are kept ready. It
 // also reports whether a machine is needed for which there is no capacity.
-func joinDecisions(in Input, sizes []string, parts map[string]Decision) (Decision, bool) {
+func joinDecisions(in Input, sizes []string, parts map[string]Decision) (joined Decision, needsCapacity bool) {
 	own := parts[""]
 	out := own
 	out.Create, out.CreateStandby, out.CreateBySize = 0, 0, map[string]int{}
@@ -126,7 +129,7 @@ func joinDecisions(in Input, sizes []string, parts map[string]Decision) (Decisio
 	}
 
 	out.CreateStandby = min(own.CreateStandby, free)
-	needsCapacity := parts[""].Create > 0
+	needsCapacity = parts[""].Create > 0
 
 	for _, size := range sizes {
 		part := parts[size]

@@ -32,15 +32,16 @@ func Unfinished() client.MatchingFields { return client.MatchingFields{indexUnfi
 
 // The other index fields of the cache.
 const (
-	// indexForeignRunner is the index field for the names of a claim's runner that do not contain the name of the claim. The
-	// other claims are found by their names: an index of ten thousand claims would be 9 MiB.
+	// indexForeignRunner is the index field for the runner names of claims whose runner's name does not contain
+	// the claim's name. All other claims are found by their names: an index of ten thousand claims would need 9
+	// MiB.
 	indexForeignRunner = "foreignRunner"
 	// indexClaimName is the index field for the claim of a job.
 	indexClaimName = "claimName"
 	// indexJob is the index field for the jobs that a claim's machine has or was created for.
 	indexJob = "job"
-	// indexPool is the index field for the pool of a claim. indexFailingPool is the same, but has only
-	// the failing claims.
+	// indexPool is the index field for the pool of a claim. indexFailingPool is the
+	// index field for the pool of a failing claim.
 	indexPool, indexFailingPool = "pool", "failingPool"
 	// indexWaitingPool is the index field for the pool that serves a queued job.
 	indexWaitingPool = "waitingPool"

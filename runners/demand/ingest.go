@@ -137,7 +137,7 @@ func (s *Sources) ingestOne(
 	for _, namespace := range slices.Sorted(maps.Keys(enterprises)) {
 		job.Enterprise = enterprises[namespace]
 
-		changed, writeErr := ledger.ingest(ctx, namespace, job, now)
+		hasChanged, writeErr := ledger.ingest(ctx, namespace, job, now)
 		if writeErr != nil && !apierrors.IsForbidden(writeErr) && !apierrors.IsInvalid(writeErr) {
 			return nil, writeErr
 		}
@@ -146,7 +146,7 @@ func (s *Sources) ingestOne(
 			refusal = writeErr
 		}
 
-		if changed {
+		if hasChanged {
 			s.Metrics.countStateCheck(job.Platform, "heard")
 		}
 	}

@@ -36,8 +36,8 @@ const maxWriteAttempts = 8
 // Ledger writes jobs into RunnerJobs. All writers merge, so neither the order nor the number of
 // events changes the result.
 type Ledger struct {
-	// Client may read from a cache. A stale job is only behind: an event that changes nothing about
-	// the stale job changes nothing about a later version.
+	// Client may read from a cache. The cache may return an older version of a job. If an event changes nothing
+	// in the older version, it changes nothing in the current version either.
 	Client client.Client
 	// Live reads from the API server, after a write has shown that the cache is stale.
 	Live client.Reader
@@ -51,12 +51,14 @@ type Ledger struct {
 // Record merges an event into the RunnerJob of the event's job, and creates the RunnerJob if it is
 // missing. It reports whether anything changed. The secret of a webhook may prove only its repository, so an event does
 // not change a job of another repository, even if it has the same ID.
-func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (bool, error) {
+func (l *Ledger) Record(ctx context.Context, namespace string, event workload.Job, now time.Time) (hasChanged bool, err error) {
 	return l.record(ctx, client.ObjectKey{Namespace: namespace, Name: l.Platforms.JobName(event)}, getRepository(event), event, now)
 }
 
 // Update is Record for an event of a known RunnerJob, even if the event's fields give another name or repository.
-func (l *Ledger) Update(ctx context.Context, known *v1alpha1.RunnerJob, event workload.Job, now time.Time) (bool, error) {
+func (l *Ledger) Update(
+	ctx context.Context, known *v1alpha1.RunnerJob, event workload.Job, now time.Time,
+) (hasChanged bool, err error) {
 	return l.record(ctx, client.ObjectKeyFromObject(known), "", event, now)
 }
 
@@ -68,15 +70,15 @@ func (l *Ledger) record(
 	var reader client.Reader = l.Client
 
 	for attempt := 1; ; attempt++ {
-		changed, err := l.recordOnce(ctx, reader, key, repository, event, now)
+		hasChanged, err := l.recordOnce(ctx, reader, key, repository, event, now)
 
-		stale := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
-		if !stale || attempt == maxWriteAttempts || ctx.Err() != nil {
+		isStale := apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) || apierrors.IsNotFound(err)
+		if !isStale || attempt == maxWriteAttempts || ctx.Err() != nil {
 			if err != nil {
 				return false, fmt.Errorf("record job %s of %s in namespace %s: %w", event.ID, event.Repository, key.Namespace, err)
 			}
 
-			return changed, nil
+			return hasChanged, nil
 		}
 
 		reader = l.Live
@@ -106,8 +108,8 @@ func (l *Ledger) recordOnce(
 		return true, l.startOver(ctx, &object, event, now)
 	}
 
-	merged, changed := Merge(object.Spec, event)
-	if !changed {
+	merged, hasChanged := Merge(object.Spec, event)
+	if !hasChanged {
 		return false, nil
 	}
 
@@ -211,8 +213,8 @@ func updateMetadata(object *v1alpha1.RunnerJob, now time.Time) {
 	object.Labels[v1alpha1.LabelJobState] = string(object.Spec.State)
 }
 
-// maxDirectWrites is how many webhooks are written one by one at the same time. Further webhooks
-// are a burst and are written in batches. Each batch costs two writes more than its jobs.
+// maxDirectWrites is how many webhooks are written one by one at the same time. Further webhooks are written in
+// batches. A batch needs two additional writes.
 const maxDirectWrites = 16
 
 // namespaceLockCount is the number of locks that namespaces share. With so many, two namespaces rarely wait

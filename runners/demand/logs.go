@@ -71,7 +71,7 @@ func (s *scope) shouldFindLog() bool {
 		return s.job.Spec.State == v1alpha1.JobCompleted && s.Clock.Since(completionTime(s.job)) < logSearchPeriod
 	}
 
-	ended := !s.jobMachine.DeletedAt.IsZero() || s.jobMachine.Times.Stopped != nil || s.jobMachine.Times.Ended != nil
+	hasEnded := !s.jobMachine.DeletedAt.IsZero() || s.jobMachine.Times.Stopped != nil || s.jobMachine.Times.Ended != nil
 
-	return s.job.Status.Claim != s.claimBefore && ended || isDestroyed(s.job.Status.Timeline) && !isDestroyed(s.timelineBefore)
+	return s.job.Status.Claim != s.claimBefore && hasEnded || isDestroyed(s.job.Status.Timeline) && !isDestroyed(s.timelineBefore)
 }

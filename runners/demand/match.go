@@ -102,7 +102,7 @@ const (
 
 // Explain returns why none of the pools can run the job, as a reason and a message with the fix. If
 // pools have the job's scope but lack labels, the message names the pool that lacks the fewest.
-func Explain(job workload.Job, pools []Pool) (string, string) {
+func Explain(job workload.Job, pools []Pool) (reason, message string) {
 	if job.LabelsUnknown {
 		return ReasonLabelsUnknown, "the platform's webhook does not contain the job's labels: the operator asks the platform"
 	}

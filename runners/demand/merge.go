@@ -30,7 +30,7 @@ func rank(state v1alpha1.JobState) int {
 // overwrites the fields that it has and keeps the others. An event of another job changes nothing. For
 // another job with the same ID, see Ledger.isRunAgain. Merge is idempotent: Merge(Merge(a, b), b) equals
 // Merge(a, b).
-func Merge(old, event workload.Job) (workload.Job, bool) {
+func Merge(old, event workload.Job) (merged workload.Job, hasChanged bool) {
 	if old.ID == "" {
 		return *event.DeepCopy(), event.ID != ""
 	}
@@ -44,7 +44,7 @@ func Merge(old, event workload.Job) (workload.Job, bool) {
 		base, update = event, old
 	}
 
-	merged := overlay(base, update)
+	merged = overlay(base, update)
 	// ReceivedAt is the operator's time of the first event; the platform does not change it.
 	merged.ReceivedAt = old.DeepCopy().ReceivedAt
 

@@ -122,7 +122,8 @@ func (l *readLimiter) acquireFrom(ctx context.Context, slots chan struct{}, sour
 	}
 }
 
-// abortSlowest aborts the read that started first, if it has taken longer than slowReadAfter.
+// abortSlowest aborts the read of the source that started first, if it has taken longer than slowReadAfter. If source
+// is empty, it considers the reads of all sources.
 func (l *readLimiter) abortSlowest(source string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

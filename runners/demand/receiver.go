@@ -280,22 +280,22 @@ func (r *Receiver) readWebhook(
 }
 
 // verifyAndParse verifies a webhook. It returns the webhook's job and the pools whose secret
-// verifies the signature.
+// verifies the signature, or the response to a webhook that is not accepted.
 func (r *Receiver) verifyAndParse(
 	ctx context.Context, header http.Header, body []byte, platform string, parser workload.WebhookParser,
-) (workload.Job, []webhookPool, *webhookResponse) {
-	refuse := func(out webhookResponse) (workload.Job, []webhookPool, *webhookResponse) {
+) (signedJob workload.Job, trusting []webhookPool, refusal *webhookResponse) {
+	refuseWith := func(out webhookResponse) (workload.Job, []webhookPool, *webhookResponse) {
 		return workload.Job{}, nil, &out
 	}
 
 	scope, err := parser.ParseScope(header, body)
 	if err != nil {
-		return refuse(newMalformedResponse(err))
+		return refuseWith(newMalformedResponse(err))
 	}
 
 	pools, err := r.listWebhookPools(ctx, platform)
 	if err != nil {
-		return refuse(newUnavailableResponse(err))
+		return refuseWith(newUnavailableResponse(err))
 	}
 
 	covering := slices.DeleteFunc(slices.Clone(pools), func(pool webhookPool) bool {
@@ -305,11 +305,11 @@ func (r *Receiver) verifyAndParse(
 
 	trusted, err := r.findTrusted(ctx, covering, verify)
 	if err != nil {
-		return refuse(newUnavailableResponse(err))
+		return refuseWith(newUnavailableResponse(err))
 	}
 
 	if len(trusted) == 0 {
-		return refuse(r.rejectUnverified(ctx, header, body, pools, verify, parser))
+		return refuseWith(r.rejectUnverified(ctx, header, body, pools, verify, parser))
 	}
 
 	job, namesJob, err := parser.ParseJob(header, body)
@@ -319,9 +319,9 @@ func (r *Receiver) verifyAndParse(
 
 	switch {
 	case err != nil:
-		return refuse(newMalformedResponse(err))
+		return refuseWith(newMalformedResponse(err))
 	case !namesJob || r.config.Platforms.isHosted(job) && !canAnyRun():
-		return refuse(newIgnoredResponse())
+		return refuseWith(newIgnoredResponse())
 	}
 
 	return job, trusted, nil
@@ -348,7 +348,7 @@ func (r *Receiver) readBody(
 	body, err := io.ReadAll(http.MaxBytesReader(w, req.Body, r.config.MaxBody))
 	slot.markRead()
 
-	if _, large := errors.AsType[*http.MaxBytesError](err); large {
+	if _, isTooLarge := errors.AsType[*http.MaxBytesError](err); isTooLarge {
 		out := r.newTooLargeResponse()
 
 		return nil, &out

@@ -23,7 +23,7 @@ func ScheduledMin(
 	for _, schedule := range schedules {
 		period := window.Window{Start: schedule.Start, TimeZone: schedule.TimeZone, Duration: schedule.Duration.Duration}
 
-		open, boundary, err := period.StateAt(now)
+		isOpen, boundary, err := period.StateAt(now)
 		if err == nil && schedule.MinReplicas > maxReplicas {
 			err = fmt.Errorf("minReplicas %d is above scaling.maxReplicas %d", schedule.MinReplicas, maxReplicas)
 		}
@@ -34,7 +34,7 @@ func ScheduledMin(
 			continue
 		}
 
-		if open {
+		if isOpen {
 			highestMin = max(highestMin, int(schedule.MinReplicas))
 		}
 

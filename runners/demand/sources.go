@@ -195,8 +195,8 @@ func (s *Sources) setConfigErrors(errs map[types.NamespacedName]error) {
 
 	s.mu.Lock()
 	for key, err := range errs {
-		last, known := s.configErrors[key]
-		if !known || last.Err.Error() != err.Error() {
+		last, hadError := s.configErrors[key]
+		if !hadError || last.Err.Error() != err.Error() {
 			last = SourceStatus{Err: err, Since: s.Clock.Now()}
 			changed = append(changed, key)
 		}
@@ -239,8 +239,8 @@ func (s *Sources) recordStatus(pools []loadedPool, now SourceStatus) {
 
 	s.mu.Lock()
 	for _, pool := range pools {
-		last, known := s.statuses[pool.Key()]
-		if known && last.text() == now.text() {
+		last, hasStatus := s.statuses[pool.Key()]
+		if hasStatus && last.text() == now.text() {
 			continue
 		}
 

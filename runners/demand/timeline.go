@@ -163,7 +163,7 @@ func (t *timelineBuilder) addPlatformEvents() {
 // addStarted adds the event Started: a runner took the job. A canceled or skipped job may complete
 // without this event.
 func (t *timelineBuilder) addStarted() {
-	ran := t.Job.RunnerName != "" || t.Job.State == v1alpha1.JobRunning
+	hasRun := t.Job.RunnerName != "" || t.Job.State == v1alpha1.JobRunning
 	message := ""
 
 	if t.Job.RunnerName != "" {
@@ -171,11 +171,11 @@ func (t *timelineBuilder) addStarted() {
 	}
 
 	switch {
-	case ran && t.Job.StartedAt != nil:
+	case hasRun && t.Job.StartedAt != nil:
 		t.set(v1alpha1.MomentStarted, t.Job.StartedAt.Time, message)
 	case t.Machine != nil && t.Machine.Times.JobStarted != nil:
 		t.set(v1alpha1.MomentStarted, t.Machine.Times.JobStarted.Time, cmp.Or(message, "runner "+t.Machine.Runner))
-	case ran:
+	case hasRun:
 		t.set(v1alpha1.MomentStarted, t.timeOrNow(v1alpha1.MomentStarted), message)
 	}
 }
@@ -236,7 +236,7 @@ func claimPrefix(claim string) string { return "MachineClaim " + claim + ": " }
 // setOnce writes an event unless there is one of the same kind. A machine may move to another node later,
 // but the event keeps the node on which it happened.
 func (t *timelineBuilder) setOnce(kind v1alpha1.JobMoment, timestamp time.Time, message string) {
-	if _, known := t.events[kind]; !known {
+	if _, exists := t.events[kind]; !exists {
 		t.set(kind, timestamp, message)
 	}
 }
@@ -256,11 +256,11 @@ func (t *timelineBuilder) deleteReplaced() {
 // addDestroyed adds the end of the machine if the machine took the job or the job is completed.
 // Otherwise the loss of the machine becomes the cause of the wait, unless there is another cause.
 func (t *timelineBuilder) addDestroyed() {
-	_, started := t.events[v1alpha1.MomentStarted]
+	_, hasStarted := t.events[v1alpha1.MomentStarted]
 
 	switch {
 	case t.Machine.DeletedAt.IsZero():
-	case started || t.Job.State == v1alpha1.JobCompleted:
+	case hasStarted || t.Job.State == v1alpha1.JobCompleted:
 		message := claimPrefix(t.Machine.Name) + "gone"
 		if t.Machine.VM != "" {
 			message = claimPrefix(t.Machine.Name) + "VM " + t.Machine.VM + " is gone"
@@ -285,10 +285,10 @@ func (t *timelineBuilder) addDestroyed() {
 // addWaiting adds a Waiting event if the reason of the wait is new. If the reason is the same, it
 // updates the message of the last Waiting event.
 func (t *timelineBuilder) addWaiting() {
-	_, started := t.events[v1alpha1.MomentStarted]
+	_, hasStarted := t.events[v1alpha1.MomentStarted]
 	isPastQueue := t.Job.State == v1alpha1.JobRunning || t.Job.State == v1alpha1.JobCompleted
 
-	if t.Cause.Reason == "" || started || isPastQueue {
+	if t.Cause.Reason == "" || hasStarted || isPastQueue {
 		return
 	}
 

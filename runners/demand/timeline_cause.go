@@ -30,7 +30,7 @@ const conditionScaling = "Scaling"
 const reasonScheduleInvalid = "ScheduleInvalid"
 
 // findCause returns the name of the pool that serves the job, and what the job waits for.
-func (s *scope) findCause(ctx context.Context) (string, Cause, error) {
+func (s *scope) findCause(ctx context.Context) (poolName string, cause Cause, err error) {
 	var pools []Pool
 
 	for _, pool := range s.pools {
@@ -62,7 +62,7 @@ func (s *scope) findCause(ctx context.Context) (string, Cause, error) {
 		return pool.Name, cause, nil
 	}
 
-	cause, err := s.loadMachinesCause(ctx, object)
+	cause, err = s.loadMachinesCause(ctx, object)
 
 	return pool.Name, cause, err
 }

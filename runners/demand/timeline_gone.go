@@ -68,7 +68,7 @@ func (g *deletedMachines) add(claim *v1alpha1.MachineClaim, now time.Time) {
 
 	machine.DeletedAt = now
 
-	if _, known := g.machines[key]; !known {
+	if _, isStored := g.machines[key]; !isStored {
 		g.order = append(g.order, key)
 	}
 
@@ -147,9 +147,10 @@ func (r *JobReconciler) newClaimHandler() handler.Funcs {
 
 			// The message of a problem may change with each reconcile of the claim. A change of the
 			// message alone enqueues no job.
-			waiting := findClaimCause(previous).Reason != findClaimCause(current).Reason || hasFailed(previous) != hasFailed(current)
-			if waiting || hasProgressed(previous, current) {
-				enqueue(q, r.findJobsOf(ctx, current, waiting))
+			changesCause := findClaimCause(previous).Reason != findClaimCause(current).Reason ||
+				hasFailed(previous) != hasFailed(current)
+			if changesCause || hasProgressed(previous, current) {
+				enqueue(q, r.findJobsOf(ctx, current, changesCause))
 			}
 		},
 		// If the watch missed the deletion, the object is the last state in the cache, which is
@@ -174,9 +175,9 @@ func hasProgressed(previous, current *v1alpha1.MachineClaim) bool {
 	return a.Runner != b.Runner || a.Job != b.Job || a.BoundJob != b.BoundJob || set(a.Times) != set(b.Times)
 }
 
-// findJobsOf returns requests for the jobs of a claim. If waiting is true, it adds the jobs that
+// findJobsOf returns requests for the jobs of a claim. If includesWaiting is true, it adds the jobs that
 // wait for machines of the claim's pool.
-func (r *JobReconciler) findJobsOf(ctx context.Context, claim *v1alpha1.MachineClaim, waiting bool) []reconcile.Request {
+func (r *JobReconciler) findJobsOf(ctx context.Context, claim *v1alpha1.MachineClaim, includesWaiting bool) []reconcile.Request {
 	machine := NewMachine(claim)
 	named := func(name string) reconcile.Request {
 		return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: claim.Namespace, Name: name}}
@@ -198,7 +199,7 @@ func (r *JobReconciler) findJobsOf(ctx context.Context, claim *v1alpha1.MachineC
 		}
 	}
 
-	if pool := claim.PoolName(); pool != "" && waiting {
+	if pool := claim.PoolName(); pool != "" && includesWaiting {
 		requests = append(requests, r.findJobsWaitingFor(ctx, claim.Namespace, pool)...)
 	}
 

@@ -33,8 +33,8 @@ const (
 	issueTimeout = 2 * guestapi.Timeout
 	// maxWriteAttempts limits how often a status write is retried after a conflict.
 	maxWriteAttempts = 8
-	// maxRunnerListAge is how old the list of runners may be from which is read whether a proof was used. A proof whose use
-	// was lost with a restored backup was used earlier than that.
+	// maxRunnerListAge is the maximum age of the list of runners in which checkUnused looks for the machine's
+	// runner. If a restored backup has lost the use of a proof, the proof was used longer ago than that.
 	maxRunnerListAge = 30 * time.Second
 )
 

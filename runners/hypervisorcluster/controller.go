@@ -71,9 +71,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// enqueueDeletingCluster enqueues the cluster of a deleted claim if the cluster is being deleted and waits
-// until its last machine is deleted. It enqueues no other cluster, because claims are deleted all the time
-// and clusters are reconciled every Interval.
+// enqueueDeletingCluster enqueues the cluster of a deleted claim if the cluster is being deleted, because its
+// deletion waits for the last machine. It enqueues no other cluster: claims are deleted all the time, and
+// clusters are reconciled every Interval anyway.
 func (r *Reconciler) enqueueDeletingCluster(ctx context.Context, obj client.Object) []reconcile.Request {
 	claim, ok := obj.(*v1alpha1.MachineClaim)
 	if !ok || claim.Status.VMRef == nil {

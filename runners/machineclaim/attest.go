@@ -121,12 +121,12 @@ func attest(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	gone, err := s.observeMachine(ctx)
+	isGone, err := s.observeMachine(ctx)
 	if err != nil {
 		return waitForHypervisor(err)
 	}
 
-	if gone {
+	if isGone {
 		s.recordStopped(ctx, reasonNotAttested)
 
 		return step.Wait(requeueNow, reasonNotAttested, "the VM stopped before the machine had attested")
@@ -186,9 +186,9 @@ func (s *scope) hasAttested(ctx context.Context) bool {
 		return false
 	}
 
-	attested, err := s.Identity.HasAttested(ctx, vmspec.IdentityOf(s.claim))
+	hasAttested, err := s.Identity.HasAttested(ctx, vmspec.IdentityOf(s.claim))
 
-	return err == nil && attested
+	return err == nil && hasAttested
 }
 
 // endIfRefused ends a machine that has reported a failure with a matching reason. It returns Done if the

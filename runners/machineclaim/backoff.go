@@ -201,7 +201,7 @@ func (s *scope) handleCreateError(condition string, err error, fallback string) 
 
 	if result.IsStalled() {
 		s.breakers.recordAttempts(client.ObjectKeyFromObject(s.claim), attemptRecord{
-			backoff: *status.Backoff, attempts: status.Attempts, failed: true, reason: result.Reason(), message: result.Message(),
+			backoff: *status.Backoff, attempts: status.Attempts, hasFailed: true, reason: result.Reason(), message: result.Message(),
 		})
 
 		return s.failClaim(result)
@@ -224,12 +224,12 @@ func (s *scope) restoreFailure() step.Result {
 	name := client.ObjectKeyFromObject(s.claim)
 
 	record, ok := s.breakers.attemptsOf(name)
-	if !ok || !record.failed {
+	if !ok || !record.hasFailed {
 		return step.Done()
 	}
 
 	if s.claim.Status.Phase == v1alpha1.MachineClaimFailed {
-		record.failed = false // the failure is recorded, and later attempts are counted from zero
+		record.hasFailed = false // the failure is recorded, and later attempts are counted from zero
 		s.breakers.recordAttempts(name, record)
 
 		return step.Done()

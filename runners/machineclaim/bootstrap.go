@@ -20,8 +20,8 @@ import (
 // defaultBootstrapTimeout applies if the claim sets no bootstrap timeout.
 const defaultBootstrapTimeout = 15 * time.Minute
 
-// maxRunnerListAge is how old the list of runners from the CI platform may be in which the runner of a
-// machine without reports is searched.
+// maxRunnerListAge is the maximum age of the CI platform's list of runners, in which bootstrap looks for the
+// runner of a machine that sends no reports.
 const maxRunnerListAge = 10 * time.Second
 
 // bootstrap waits until the runner is online, according to the first of: the report of the machine, a job
@@ -53,12 +53,12 @@ func bootstrap(ctx context.Context, s *scope) step.Result {
 		return result
 	}
 
-	gone, err := s.observeMachine(ctx)
+	isGone, err := s.observeMachine(ctx)
 	if err != nil {
 		return waitForHypervisor(err)
 	}
 
-	if gone {
+	if isGone {
 		s.recordStopped(ctx, "BootstrapFailed")
 
 		return step.Done().WithReason("BootstrapFailed", "the VM stopped before its runner was online")
@@ -157,9 +157,9 @@ func (s *scope) timeSinceShutdownNotice() time.Duration {
 }
 
 // observeMachine reads the machine from the hypervisor, and records its node and addresses in the claim's
-// status. gone is true if the VM has stopped or does not exist. If the hypervisor does not tell, the step
+// status. isGone is true if the VM has stopped or does not exist. If the hypervisor does not tell, the step
 // waits (waitForHypervisor).
-func (s *scope) observeMachine(ctx context.Context) (gone bool, err error) {
+func (s *scope) observeMachine(ctx context.Context) (isGone bool, err error) {
 	ref := s.machineRef()
 	ref.PowerOffReported = s.timeSinceShutdownNotice() > powerOffTime
 

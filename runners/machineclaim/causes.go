@@ -39,8 +39,8 @@ type circuitBreakers struct {
 type attemptRecord struct {
 	backoff  v1alpha1.Backoff
 	attempts int32
-	// failed is true if the claim has failed, with the reason and the message.
-	failed          bool
+	// hasFailed is true if the claim has failed, with the reason and the message.
+	hasFailed       bool
 	reason, message string
 }
 

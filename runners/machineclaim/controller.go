@@ -158,7 +158,7 @@ type scope struct {
 
 // newPlan returns the steps of a claim. The comment of a step says what normally holds once the step is done.
 func newPlan() step.Plan[*scope] {
-	attests, registered := (*scope).hasIdentity, (*scope).isRegistered
+	hasIdentity, isRegistered := (*scope).hasIdentity, (*scope).isRegistered
 
 	return step.Plan[*scope]{Finalizer: v1alpha1.FinalizerVMCleanup, Steps: []step.Step[*scope]{
 		{Name: "Reported", Run: applyReport},                          // the status has the machine's latest report
@@ -166,24 +166,24 @@ func newPlan() step.Plan[*scope] {
 		{Name: "AddressAllocated", Run: waitForAddress},               // machine has its addresses if its template has a pool
 		{Condition: v1alpha1.ConditionPlaced, Run: place},             // ID and node are recorded
 		// The identity provider accepts our credentials.
-		{Condition: v1alpha1.ConditionIdentityReady, AppliesTo: attests, Run: checkIdentityProvider},
+		{Condition: v1alpha1.ConditionIdentityReady, AppliesTo: hasIdentity, Run: checkIdentityProvider},
 		{Name: "JobBound", Run: bindJob},                           // machine has its job if the platform binds runners to jobs
 		{Condition: v1alpha1.ConditionProvisioned, Run: provision}, // VM is created and powered on
 		// The machine has attested.
-		{Condition: v1alpha1.ConditionAttested, AppliesTo: attests, Run: attest},
+		{Condition: v1alpha1.ConditionAttested, AppliesTo: hasIdentity, Run: attest},
 		{Condition: v1alpha1.ConditionBootstrapped, Run: bootstrap}, // runner is online
 		{Name: "JobSynced", Run: syncJob},                           // RunnerJob has the state that the machine reports
 		{Condition: "Finished", Run: follow},                        // job is done, VM is off
 		{Condition: "Retired", Run: retire},                         // claim is deleted
 	}, DeletionSteps: []step.Step[*scope]{
-		{Name: "Reported", Run: applyReport},                                       // the status has the machine's last report
-		{Name: "JobSynced", Run: syncJob},                                          // RunnerJob has the final state of the job
-		{Condition: conditionDeregistered, Run: deregister},                        // runner is removed from the CI platform
-		{Name: "Evicted", AppliesTo: registered, Run: evictIdentity},               // machine gets no new SVID
-		{Name: "ConsoleKept", Run: keepConsole},                                    // output of the console is stored
-		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                   // VM and cloud-init ISO are deleted
-		{Condition: "IdentityRemoved", AppliesTo: registered, Run: removeIdentity}, // registration is deleted
-		{Name: "DestroyedEmitted", Run: emitDestroyed},                             // event and metrics are emitted, once
+		{Name: "Reported", Run: applyReport},                                         // the status has the machine's last report
+		{Name: "JobSynced", Run: syncJob},                                            // RunnerJob has the final state of the job
+		{Condition: conditionDeregistered, Run: deregister},                          // runner is removed from the CI platform
+		{Name: "Evicted", AppliesTo: isRegistered, Run: evictIdentity},               // machine gets no new SVID
+		{Name: "ConsoleKept", Run: keepConsole},                                      // output of the console is stored
+		{Condition: v1alpha1.ConditionVMCleanedUp, Run: destroy},                     // VM and cloud-init ISO are deleted
+		{Condition: "IdentityRemoved", AppliesTo: isRegistered, Run: removeIdentity}, // registration is deleted
+		{Name: "DestroyedEmitted", Run: emitDestroyed},                               // event and metrics are emitted, once
 	}}
 }
 

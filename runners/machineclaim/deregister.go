@@ -194,7 +194,7 @@ func (s *scope) canInterrupt(ctx context.Context) bool {
 		return false
 	}
 
-	gone, err := s.observeMachine(ctx)
+	isGone, err := s.observeMachine(ctx)
 
-	return gone && err == nil
+	return isGone && err == nil
 }

@@ -27,12 +27,12 @@ func follow(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	gone, err := s.observeMachine(ctx)
+	isGone, err := s.observeMachine(ctx)
 	if err != nil {
 		return waitForHypervisor(err)
 	}
 
-	if gone {
+	if isGone {
 		s.recordStopped(ctx, endReasonOf(s.claim.Status.BootstrapInfo))
 
 		return step.Done()
@@ -68,16 +68,16 @@ func follow(ctx context.Context, s *scope) step.Result {
 // endReasonOf derives the end reason of a machine from its report and its job. It accepts only known
 // reasons, because the report is untrusted. It is pure.
 func endReasonOf(info *v1alpha1.BootstrapInfo) string {
-	finished := guest.Phase(info.GuestPhase) == guest.PhaseFinished
+	hasFinished := guest.Phase(info.GuestPhase) == guest.PhaseFinished
 
 	switch {
 	case guest.Phase(info.GuestPhase) == guest.PhaseFailed:
 		return "GuestFailed"
-	case finished && slices.Contains([]string{
+	case hasFinished && slices.Contains([]string{
 		guest.ReasonJobGone, guest.ReasonIdleTimeout, guest.ReasonTerminated,
 	}, info.GuestReason):
 		return info.GuestReason
-	case info.Job != "", finished && slices.Contains([]string{guest.ReasonJobDone, ""}, info.GuestReason):
+	case info.Job != "", hasFinished && slices.Contains([]string{guest.ReasonJobDone, ""}, info.GuestReason):
 		return guest.ReasonJobDone
 	default:
 		return "VMStopped"

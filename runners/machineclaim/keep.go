@@ -47,12 +47,12 @@ func (s *scope) keepFailed(ctx context.Context) step.Result {
 		return step.Done()
 	}
 
-	full, err := s.hasKeptEnough(ctx)
+	hasKeptEnough, err := s.hasKeptEnough(ctx)
 	if err != nil {
 		return step.Fail(err)
 	}
 
-	if full {
+	if hasKeptEnough {
 		return step.Done()
 	}
 

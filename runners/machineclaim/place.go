@@ -221,7 +221,9 @@ func place(ctx context.Context, s *scope) step.Result {
 
 // findStarted returns the claim's VM if it exists, and whether it was started although the claim's status does not say
 // so, because the claim was restored without its status.
-func (s *scope) findStarted(ctx context.Context, reserved hypervisor.Reservation) (hypervisor.Machine, bool, error) {
+func (s *scope) findStarted(
+	ctx context.Context, reserved hypervisor.Reservation,
+) (machine hypervisor.Machine, isStarted bool, err error) {
 	if !reserved.Exists {
 		return hypervisor.Machine{}, false, nil
 	}
@@ -229,7 +231,7 @@ func (s *scope) findStarted(ctx context.Context, reserved hypervisor.Reservation
 	ref := s.machineRef()
 	ref.ID = reserved.ID
 
-	machine, err := s.provider.Get(ctx, ref)
+	machine, err = s.provider.Get(ctx, ref)
 	if hypervisor.Is(err, hypervisor.NotFound) {
 		return machine, false, nil
 	}

@@ -20,9 +20,10 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// readBackAddresses compares the addresses of a claim whose VM exists already with those of the VM. They differ if the
-// claim was restored without its status and its annotation. The networking area then has allocated others, and the step
-// writes those of the VM into the annotation, from which the networking area takes them over.
+// readBackAddresses handles a claim whose VM already exists, but has other addresses than the claim's status.
+// This happens if the claim was restored without its status and its annotation: the networking area has then
+// allocated other addresses. The step writes the addresses of the VM into the annotation, and the networking
+// area then uses them for the claim.
 func (s *scope) readBackAddresses(ctx context.Context, reserved hypervisor.Reservation, machine hypervisor.Machine) step.Result {
 	if !reserved.Exists || s.template.Spec.Network.AddressPool() == nil {
 		return step.Done()
@@ -71,8 +72,8 @@ func (s *scope) readBackAddresses(ctx context.Context, reserved hypervisor.Reser
 			reserved.ID, strings.Join(actual, " "), strings.Join(recorded, " ")))
 }
 
-// nameAddresses puts the addresses of spec before the error that another machine has one of them. The networking area
-// replaces these addresses, and not those that the claim may have meanwhile.
+// nameAddresses prefixes the error that another machine has one of the addresses with the addresses of spec.
+// The networking area replaces exactly these addresses. The claim may have other addresses by then.
 func nameAddresses(err error, spec hypervisor.MachineSpec) error {
 	if e, ok := errors.AsType[*hypervisor.Error](err); !ok || e.Reason != hypervisor.ReasonAddressInUse {
 		return err

@@ -22,8 +22,8 @@ func retire(ctx context.Context, s *scope) step.Result {
 	return s.deleteClaim(ctx, "Retiring", "the machine has ended: "+s.claim.Status.EndReason)
 }
 
-// deleteClaim deletes the claim, unless its failed machine must be kept. It first writes the status with
-// the reason, because the next process reads nothing else, unless others have recorded the end already.
+// deleteClaim deletes the claim, unless its failed machine must be kept. Before that, it writes the status with
+// the reason, which another process would otherwise not know. The write is not needed if isEndRecorded.
 func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Result {
 	if result := s.keepFailed(ctx); !result.IsDone() {
 		return result

@@ -116,7 +116,7 @@ func (s *Sweeper) shouldHold(ctx context.Context, name string, orphaned []hyperv
 // isBusy reports whether the runner of a machine without a claim is busy, and why. It also returns true if
 // the pool, the template or the CI platform cannot be read at this time. It returns false if the pool or the
 // template no longer exists: the CI platform is then unknown, and only the age of the orphan counts.
-func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (string, bool) {
+func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (why string, busy bool) {
 	if owner.Pool == "" {
 		return "", false
 	}

@@ -242,9 +242,9 @@ func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hy
 	return nil
 }
 
-// findOrphans returns the machines that belong to no claim, and records when each of them was first found. The claims of
-// lost may have been lost by mistake. The others are cloud-init ISOs without a VM, and machines whose claim is certain to
-// be gone.
+// findOrphans returns the machines without a claim, and records when each of them was first found. The claims
+// of lost may have been lost by mistake, so these machines may be held. others can be deleted: they are
+// cloud-init ISOs without a VM, and machines whose claim was replaced by a newer one.
 func (s *Sweeper) findOrphans(
 	cluster string, found []hypervisor.Machine, claims claimIndex,
 ) (lost, others []hypervisor.Machine) {

@@ -93,7 +93,7 @@ func (b *Inbox) setOpen(open bool) {
 // put adds a report to the inbox and enqueues its claim. It returns the report with a channel that
 // is closed when the report is written to the status. It adds a repeated report only once. It
 // returns false if the Inbox is nil or not started, because no controller would apply the report.
-func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (reportRecord, bool) {
+func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (pending reportRecord, isAccepted bool) {
 	if b == nil {
 		return reportRecord{}, false
 	}
@@ -243,8 +243,8 @@ func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, cli
 	return changed, client.MergeFrom(claim)
 }
 
-// needsRecord reports whether the machine gets its response only after the report is written. This is the case
-// if no other source has the information. If any other report is lost with the process, nothing is missing.
+// needsRecord returns true if the machine must get its response only after the report is written, because no
+// other source has the information. Other reports may be lost with the process.
 func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
 	info := claim.Status.BootstrapInfo
 	bound := info != nil && info.BoundJob != ""

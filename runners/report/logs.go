@@ -33,7 +33,7 @@ const maxLabel = 63
 // machine's runner and never changes.
 //
 // If the machine's job is known, the job owns the RunnerLog, and the RunnerLog is deleted with the
-// job. Otherwise the RunnerLog has no owner and has the label LabelLogShelf. The job finds it by
+// job. Otherwise the RunnerLog has no owner and has the label LabelUnassignedLog. The job finds it by
 // the runner's name, and LogGarbageCollector deletes the RunnerLogs that no job references.
 type Logs struct {
 	// Client writes logs and reads jobs. Its cache must have the index demand.IndexRunnerName.
@@ -93,7 +93,7 @@ func (l *Logs) keep(ctx context.Context, claim *v1alpha1.MachineClaim, name, tex
 
 	if job == nil {
 		runnerLog.Labels[v1alpha1.LabelLogsOf] = toLabelValue(claim.Name)
-		runnerLog.Labels[v1alpha1.LabelLogShelf] = toLabelValue(shelfName(claim))
+		runnerLog.Labels[v1alpha1.LabelUnassignedLog] = toLabelValue(poolOrTemplateName(claim))
 	} else {
 		runnerLog.Labels[v1alpha1.LabelLogsOf] = toLabelValue(job.Name)
 		runnerLog.OwnerReferences = []metav1.OwnerReference{{
@@ -108,20 +108,20 @@ func (l *Logs) keep(ctx context.Context, claim *v1alpha1.MachineClaim, name, tex
 	return nil
 }
 
-// shelfName returns the value of LabelLogShelf for a claim's log: the name of the pool, or of the
+// poolOrTemplateName returns the value of LabelUnassignedLog for a claim's log: the name of the pool, or of the
 // template if no pool created the claim.
-func shelfName(claim *v1alpha1.MachineClaim) string {
+func poolOrTemplateName(claim *v1alpha1.MachineClaim) string {
 	return cmp.Or(claim.PoolName(), claim.Spec.TemplateRef.Name)
 }
 
 // newRunnerLog returns the RunnerLog with the last part of a text from a claim's machine.
 func (l *Logs) newRunnerLog(claim *v1alpha1.MachineClaim, name, text string) *v1alpha1.RunnerLog {
-	end, cut := truncateToTail(text, guest.MaxLog)
+	end, isTruncated := truncateToTail(text, guest.MaxLog)
 	out := &v1alpha1.RunnerLog{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: claim.Namespace, Name: name, Labels: map[string]string{},
 		},
-		Spec: v1alpha1.RunnerLogSpec{Claim: claim.Name, Text: end, Cut: cut},
+		Spec: v1alpha1.RunnerLogSpec{Claim: claim.Name, Text: end, Cut: isTruncated},
 	}
 
 	if l.UploadEnabled {
@@ -220,7 +220,7 @@ func (l *Logs) liveReader() client.Reader {
 
 // truncateToTail returns the end of a text with at most limit bytes, and whether it cut anything
 // off. The result starts at the beginning of a line, unless that would drop half of it.
-func truncateToTail(text string, limit int) (string, bool) {
+func truncateToTail(text string, limit int) (tail string, isTruncated bool) {
 	text = strings.ToValidUTF8(text, "?")
 	if len(text) <= limit {
 		return text, false

@@ -166,7 +166,7 @@ func (h *Handler) acquireLogSpace(w http.ResponseWriter, r *http.Request) (relea
 
 // readReport reads and validates a report. If the report is invalid, it returns the HTTP status and
 // the message of the response.
-func readReport(w http.ResponseWriter, r *http.Request) (guest.Report, int, string) {
+func readReport(w http.ResponseWriter, r *http.Request) (decoded guest.Report, httpStatus int, message string) {
 	tooLarge := fmt.Sprintf("a report has at most %d bytes, plus at most %d bytes of log", maxBody, maxLogBody)
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxBody+maxLogBody))
@@ -228,7 +228,7 @@ func (h *Handler) writeReport(
 		return fmt.Errorf("get claim %s: %w", name, errClaimReplaced)
 	}
 
-	kept := h.keepLog(ctx, &claim, report)
+	isLogKept := h.keepLog(ctx, &claim, report)
 	report.Log = ""
 
 	release()
@@ -241,7 +241,7 @@ func (h *Handler) writeReport(
 	received := reportRecord{
 		phase: report.Phase, message: truncate(message, maxMessage), reason: truncate(report.Reason, maxResult),
 		result: truncate(report.Result, maxResult), runnerVersion: truncate(report.RunnerVersion, maxVersion),
-		reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: kept,
+		reportedAt: metav1.NewMicroTime(h.Clock.Now()), logKept: isLogKept,
 	}
 	tracing.EmitInstant(tracing.RootForUID(string(uid)), "guest "+strings.ToLower(string(report.Phase)), received.reportedAt.Time,
 		attribute.String("k8s.namespace.name", name.Namespace), attribute.String("hyperfleet.object.name", name.Name),
@@ -258,7 +258,7 @@ func (h *Handler) writeReport(
 			return nil
 		}
 
-		if done, err := h.awaitRecord(ctx, pending); done || err != nil {
+		if isRecorded, err := h.awaitRecord(ctx, pending); isRecorded || err != nil {
 			return err
 		}
 
@@ -274,9 +274,9 @@ func (h *Handler) writeReport(
 }
 
 const (
-	// recordTimeout is how long a request waits until the claim's controller has written the
-	// report, of the 5 s that a machine waits for a response. After it the machine must retry; the
-	// report stays in the inbox.
+	// recordTimeout is how long a request waits until the claim's controller has written the report. It is less
+	// than the 5 s for which a machine waits for a response. After it the machine must retry; the report stays
+	// in the inbox.
 	recordTimeout = 3 * time.Second
 	// maxRecordDelay is the age at which the Handler writes a report itself, because the controller
 	// cannot finish a reconcile of the claim. A machine that ends repeats its report for 15 s.
@@ -287,7 +287,7 @@ const (
 // false if the Handler must write the report itself, because the controller no longer runs or the
 // report is older than maxRecordDelay. A direct write makes the controller's next write fail with a
 // conflict. It returns errNotRecorded if the machine must retry.
-func (h *Handler) awaitRecord(ctx context.Context, pending reportRecord) (bool, error) {
+func (h *Handler) awaitRecord(ctx context.Context, pending reportRecord) (isRecorded bool, err error) {
 	waiting, cancel := context.WithTimeout(ctx, recordTimeout)
 	defer cancel()
 

@@ -13,9 +13,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 )
 
-// assessClaims counts the machines of each source. It also marks claims as outdated if their source has
-// changed, as unreachable if their node does not respond, and as stuck if they wait for what another source or node may
-// have. notCached is the number of new claims of each source that are not in the cache yet.
+// assessClaims counts the machines of each source. It also marks a claim as outdated if its source has changed, as
+// unreachable if its node does not respond, and as stuck if its machine waits for something that another source or
+// node may have. notCached is the number of new claims of each source that are not in the cache yet.
 func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[string]int) error {
 	unreachable, err := s.findUnreachable(ctx, current.claims)
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *scope) assessClaims(ctx context.Context, current *view, notCached map[s
 	return nil
 }
 
-// countMachine counts the machine of a claim for its source. A claim without a machine that is being deleted may be replaced
-// by one of any source.
+// countMachine counts the machine of a claim for its source. If the claim is being deleted and has no machine
+// yet, it counts as unplaced for all sources, because any of them may get the claim that replaces it.
 func (s *scope) countMachine(claim *v1alpha1.MachineClaim, state demand.ClaimState) {
 	own, isDeleted := s.findSource(claim), !claim.DeletionTimestamp.IsZero()
 
@@ -96,8 +96,8 @@ func (s *scope) findSource(claim *v1alpha1.MachineClaim) *source {
 	return &s.sources[index]
 }
 
-// findSourceWithCapacity returns a source, from which the pool can create a machine of the claim's size, whose cluster may
-// have capacity for it. It returns nil if there is none, and a source that another claim tries last.
+// findSourceWithCapacity returns a source whose cluster may have capacity for a machine of the claim's size, or
+// nil if there is none. It prefers sources on which no other claim is waiting to try its machine.
 func (s *scope) findSourceWithCapacity(claim *v1alpha1.MachineClaim) *source {
 	var out *source
 
@@ -121,8 +121,8 @@ func isWaiting(claim *v1alpha1.MachineClaim) bool {
 	return isWaitingForCapacity(claim) || isWaitingForAddress(claim)
 }
 
-// recheckFull requeues the pool for the time at which a claim that waits may try another source. Nothing else happens then: the
-// claim waits without a change of its status. full is how much longer the sources count as full.
+// recheckFull requeues the pool at the time when a waiting claim may try another source, because no event
+// triggers a reconcile then. full is how much longer each source counts as full.
 func (s *scope) recheckFull(claim *v1alpha1.MachineClaim, full map[string]time.Duration) {
 	for i := range s.sources {
 		src := &s.sources[i]
@@ -132,8 +132,8 @@ func (s *scope) recheckFull(claim *v1alpha1.MachineClaim, full map[string]time.D
 	}
 }
 
-// findStuckReason returns why the machine of a claim is replaced by another one that may start sooner, or "". other is the
-// source of that other one, or nil.
+// findStuckReason returns the reason why a claim is replaced by another claim whose machine may start sooner,
+// or "" if the claim is kept. other is the source for the other claim, or nil.
 func (s *scope) findStuckReason(claim *v1alpha1.MachineClaim, own, other *source) string {
 	switch {
 	case isWaitingForNamesake(claim): // it may run a job for hours

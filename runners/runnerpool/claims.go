@@ -64,18 +64,20 @@ func (s *scope) planMachines(decision *demand.Decision) []machineRequest {
 		}
 	}
 
-	add(decision.Create, false, demand.Size{})
+	const started, onStandby = false, true
+
+	add(decision.Create, started, demand.Size{})
 
 	remaining := maps.Clone(decision.CreateBySize)
 
 	for _, size := range s.view.sizes {
 		if remaining[size.Key()] > 0 {
 			remaining[size.Key()]--
-			add(1, false, size)
+			add(1, started, size)
 		}
 	}
 
-	add(decision.CreateStandby, true, demand.Size{})
+	add(decision.CreateStandby, onStandby, demand.Size{})
 
 	return out
 }
@@ -256,8 +258,8 @@ func (s *scope) deleteFailedClaims(ctx context.Context) error {
 
 	for i := range s.view.claims {
 		claim := &s.view.claims[i]
-		kept := claim.Status.KeptUntil != nil // the claim's own reconciler deletes such a claim
-		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() || kept {
+		isKept := claim.Status.KeptUntil != nil // the claim's own reconciler deletes such a claim
+		if claim.Status.Phase != v1alpha1.MachineClaimFailed || !claim.DeletionTimestamp.IsZero() || isKept {
 			continue
 		}
 

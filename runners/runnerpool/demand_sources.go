@@ -40,11 +40,13 @@ func (s *scope) addSourceCondition(result step.Result) step.Result {
 	return result.WithCondition(v1alpha1.ConditionDemandSourcesReady, status, reason, message)
 }
 
-func describeSources(status demand.SourceStatus, webhooks bool) (metav1.ConditionStatus, string, string) {
+func describeSources(
+	status demand.SourceStatus, hasWebhooks bool,
+) (conditionStatus metav1.ConditionStatus, reason, message string) {
 	since := " since " + status.Since.UTC().Format(time.RFC3339)
 
 	deliveries := "the operator receives no jobs"
-	if webhooks {
+	if hasWebhooks {
 		deliveries = "the operator receives jobs by webhooks only"
 	}
 
@@ -55,7 +57,7 @@ func describeSources(status demand.SourceStatus, webhooks bool) (metav1.Conditio
 		return metav1.ConditionTrue, "SourcesReady", "the CI platform is reachable" + since
 	}
 
-	reason := errclass.ReasonOf(status.Err, "SourceFailed")
+	reason = errclass.ReasonOf(status.Err, "SourceFailed")
 	if known, ok := errors.AsType[*workload.Error](status.Err); ok && known.Reason != "" {
 		reason = known.Reason
 	}

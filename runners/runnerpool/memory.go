@@ -148,12 +148,14 @@ const (
 	notReadyPeriod = time.Minute
 )
 
-// outages holds since when this process knows that something cannot be used: by the name of a template from which no machine
-// can be created, or by a node that does not respond. The conditions do not tell: after a start of the operator, they are as
-// old as its end. The zero value is ready to use.
+// outages holds the time since which this process knows that something cannot be used. The key is the name of a
+// template from which no machine can be created, or a node that does not respond. The conditions cannot be used,
+// because after a start of the operator they may be as old as the end of the previous process. The zero value is
+// ready to use.
 type outages[K comparable] struct{ since map[K]time.Time }
 
-// record records whether something is unusable now, and returns since when. It returns zero if it is usable.
+// record records whether something is unusable now. It returns the time since which it is unusable, or zero if it
+// is usable.
 func (r *outages[K]) record(key K, isUnusable bool, now time.Time) time.Time {
 	if !isUnusable {
 		delete(r.since, key)
@@ -165,19 +167,19 @@ func (r *outages[K]) record(key K, isUnusable bool, now time.Time) time.Time {
 		r.since = map[K]time.Time{}
 	}
 
-	if _, known := r.since[key]; !known {
+	if _, isRecorded := r.since[key]; !isRecorded {
 		r.since[key] = now
 	}
 
 	return r.since[key]
 }
 
-// fullClusters holds, by template, when its cluster last had no capacity, or its address pool no address. If a
-// machine stops waiting, its cluster may still be full. The zero value is ready to use.
+// fullClusters holds, by template, when the template's cluster last had no capacity, or its address pool had no
+// address. Even if no machine waits any longer, the cluster may still be full. The zero value is ready to use.
 type fullClusters struct{ templates map[string]time.Time }
 
-// record records the templates whose claims wait for capacity or an address, and those of the sources that share the
-// address pool.
+// record records the templates whose claims wait for capacity or an address. If a claim waits for an address,
+// it also records the templates with the same address pool.
 func (r *fullClusters) record(claims []v1alpha1.MachineClaim, sources []source, now time.Time) {
 	if r.templates == nil {
 		r.templates = map[string]time.Time{}
@@ -204,8 +206,8 @@ func (r *fullClusters) record(claims []v1alpha1.MachineClaim, sources []source, 
 	}
 }
 
-// listFull returns how much longer the templates count as full whose clusters had no capacity within fullPeriod, and the
-// templates whose clusters had none within triedPeriod before that.
+// listFull returns two groups of templates: full has those whose cluster had no capacity within fullPeriod, and
+// how much longer they count as full; wasFull has those whose cluster had none in the triedPeriod before that.
 func (r *fullClusters) listFull(now time.Time) (full map[string]time.Duration, wasFull map[string]bool) {
 	full, wasFull = map[string]time.Duration{}, map[string]bool{}
 

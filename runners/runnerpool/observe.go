@@ -170,8 +170,8 @@ func (s *scope) readView(ctx context.Context) (*view, error) {
 	return out, nil
 }
 
-// findStates returns the states of the jobs of the pool's runners, by the name of the runner. unfinished are the jobs that
-// are not completed.
+// findStates returns the state of the job of each of the pool's runners, by the name of the runner. The state
+// is empty if the ledger has no job of the runner. unfinished are the jobs that are not completed.
 func (s *scope) findStates(
 	ctx context.Context, unfinished []v1alpha1.RunnerJob, claims []v1alpha1.MachineClaim,
 ) (map[string]v1alpha1.JobState, error) {
@@ -228,8 +228,8 @@ func contains(jobs []v1alpha1.RunnerJob, name string) bool {
 
 const kindRunnerPool = "RunnerPool"
 
-// isRestored reports whether a claim was created for the pool, and has lost its owner reference or has that of an earlier
-// pool of the same name. This happens if the objects are restored from a backup, because they get new UIDs. It is pure.
+// isRestored returns true if a claim was created for the pool, but has no owner, or an earlier pool of the same
+// name as its owner. This happens if objects are restored from a backup, because they get new UIDs. It is pure.
 func isRestored(claim *v1alpha1.MachineClaim, pool *v1alpha1.RunnerPool) bool {
 	if claim.Spec.RunnerPoolRef == nil || claim.Spec.RunnerPoolRef.Name != pool.Name ||
 		!pool.DeletionTimestamp.IsZero() || !claim.DeletionTimestamp.IsZero() {

@@ -39,8 +39,9 @@ type source struct {
 	// recently waited for capacity on its cluster.
 	machines int
 	full     bool
-	// wasFull is true if the source was full some time ago, so that it is not known whether it has capacity. unplaced is how
-	// many claims of the source have no machine yet, and how many may get one from it when they have been deleted.
+	// wasFull is true if the source was full some time ago, so that it is unknown whether it has capacity.
+	// unplaced is how many claims have no machine yet and may get one from the source: its own claims, and the
+	// claims that will replace deleted ones.
 	wasFull  bool
 	unplaced int
 	// onlyIfRequested is true if machines are created from the template only for jobs that request its

@@ -27,9 +27,9 @@ type unconfirmedStart struct {
 	size  string
 }
 
-// count returns how many jobs that are queued in the ledger have a machine already, by the size of
-// the machine, and after which time the number decreases although nothing happens. byRunner holds the state of the job
-// of each runner, as far as the ledger knows it. count also records new starts and deletes the records that are no longer
+// count returns how many of the jobs that are queued in the ledger already have a machine, by the size of the
+// machine. decreasesIn is the time after which this number decreases without an event. byRunner is the state of
+// each runner's job in the ledger. count also records new starts and deletes the records that are no longer
 // needed.
 func (a *unconfirmedStarts) count(
 	claims []v1alpha1.MachineClaim, byRunner map[string]v1alpha1.JobState, now time.Time,
@@ -44,7 +44,7 @@ func (a *unconfirmedStarts) count(
 		}
 
 		runner := claims[i].Status.BootstrapInfo.RunnerName
-		if _, known := a.runners[runner]; !known {
+		if _, isRecorded := a.runners[runner]; !isRecorded {
 			a.runners[runner] = unconfirmedStart{now, demand.SizeKey(claims[i].Spec.Size)}
 		}
 	}

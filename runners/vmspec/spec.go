@@ -178,13 +178,13 @@ type Names struct {
 }
 
 // NewNames returns the names of a claim's machine. The host name is the claim's name, prefixed with the
-// namespace if withNamespace is set. Each DNS setting of the template overrides that of the cluster.
+// namespace if hasNamespace is true. Each DNS setting of the template overrides that of the cluster.
 func NewNames(
 	claim *v1alpha1.MachineClaim, template *v1alpha1.HypervisorMachineTemplate,
-	cluster *v1alpha1.HypervisorCluster, withNamespace bool,
+	cluster *v1alpha1.HypervisorCluster, hasNamespace bool,
 ) Names {
 	names := Names{Hostname: claim.Name}
-	if withNamespace {
+	if hasNamespace {
 		names.Hostname = claim.Namespace + "-" + claim.Name
 	}
 
@@ -343,17 +343,17 @@ func ParseNetmask(mask string) int {
 		return -1
 	}
 
-	bits, ended := 0, false
+	bits, hasEnded := 0, false
 
 	for _, b := range addr.AsSlice() {
 		for shift := 7; shift >= 0; shift-- {
-			switch set := b>>shift&1 == 1; {
-			case set && ended:
+			switch isSet := b>>shift&1 == 1; {
+			case isSet && hasEnded:
 				return -1
-			case set:
+			case isSet:
 				bits++
 			default:
-				ended = true
+				hasEnded = true
 			}
 		}
 	}

@@ -258,7 +258,7 @@ func (h *tenantFixture) newRunnerLog() *v1alpha1.RunnerLog {
 		Stored: pick(h, nil, &v1alpha1.StoredLog{Endpoint: h.unlisted[0].url, Region: "a", Bucket: "logs", Key: h.neighbour + "/neighbour"}),
 	}}
 	out.Labels = pick(h, nil, map[string]string{v1alpha1.LabelLogStore: v1alpha1.LogStorePending},
-		map[string]string{v1alpha1.LabelLogShelf: "neighbour"})
+		map[string]string{v1alpha1.LabelUnassignedLog: "neighbour"})
 
 	return out
 }

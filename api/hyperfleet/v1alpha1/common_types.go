@@ -84,9 +84,9 @@ const (
 	// LabelLogsOf on a RunnerLog is the name of the RunnerJob, or of the MachineClaim if there is no job,
 	// to which the log belongs.
 	LabelLogsOf = "hyperfleet.io/logs-of"
-	// LabelLogShelf on a RunnerLog without a known job is the pool of the machine, or its template if no
-	// pool created the machine.
-	LabelLogShelf = "hyperfleet.io/log-shelf"
+	// LabelUnassignedLog on a RunnerLog whose job is not known yet is the pool of the machine, or its template if
+	// no pool created the machine.
+	LabelUnassignedLog = "hyperfleet.io/log-shelf"
 	// LabelLogStore on a RunnerLog is the state of its transfer to an object store.
 	LabelLogStore = "hyperfleet.io/log-store"
 	// LogStorePending is the value of LabelLogStore for a log that is to be written to the object store.

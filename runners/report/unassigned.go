@@ -78,8 +78,8 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, gcTimeout)
 	defer cancel()
 
-	shelved, err := s.listUnowned(ctx)
-	if err != nil || len(shelved) == 0 {
+	withoutJob, err := s.listUnowned(ctx)
+	if err != nil || len(withoutJob) == 0 {
 		return err
 	}
 
@@ -90,7 +90,7 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 		return err
 	}
 
-	for _, log := range s.selectExpired(shelved, referenced) {
+	for _, log := range s.selectExpired(withoutJob, referenced) {
 		expired := &v1alpha1.RunnerLog{ObjectMeta: metav1.ObjectMeta{Namespace: log.Namespace, Name: log.Name}}
 
 		err := s.Client.Delete(ctx, expired, client.Preconditions{UID: &log.UID})
@@ -102,7 +102,7 @@ func (s *LogGarbageCollector) Sweep(ctx context.Context) error {
 	return nil
 }
 
-// listUnowned returns the metadata of the logs with the label LabelLogShelf.
+// listUnowned returns the metadata of the logs with the label LabelUnassignedLog.
 func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.PartialObjectMetadata, error) {
 	logs := &metav1.PartialObjectMetadataList{}
 	logs.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("RunnerLogList"))
@@ -110,7 +110,7 @@ func (s *LogGarbageCollector) listUnowned(ctx context.Context) ([]metav1.Partial
 	var all []metav1.PartialObjectMetadata
 
 	add := func(log *metav1.PartialObjectMetadata) { all = append(all, *log) }
-	if err := watch.ForEachIn(ctx, s.Live, s.Namespaces, logs, add, client.HasLabels{v1alpha1.LabelLogShelf}); err != nil {
+	if err := watch.ForEachIn(ctx, s.Live, s.Namespaces, logs, add, client.HasLabels{v1alpha1.LabelUnassignedLog}); err != nil {
 		return nil, fmt.Errorf("list logs: %w", err)
 	}
 
@@ -153,23 +153,23 @@ func (s *LogGarbageCollector) listReferenced(ctx context.Context) (map[types.Nam
 // than MinOrphanAge. Of the others, it keeps the newest maxOrphansPerPool of each pool up to the
 // age of Retention; younger logs without a job count toward this number.
 func (s *LogGarbageCollector) selectExpired(
-	shelved []metav1.PartialObjectMetadata, referenced map[types.NamespacedName]bool,
+	withoutJob []metav1.PartialObjectMetadata, referenced map[types.NamespacedName]bool,
 ) []metav1.PartialObjectMetadata {
 	var out []metav1.PartialObjectMetadata
 
-	slices.SortFunc(shelved, func(a, b metav1.PartialObjectMetadata) int {
+	slices.SortFunc(withoutJob, func(a, b metav1.PartialObjectMetadata) int {
 		return cmp.Or(b.CreationTimestamp.Compare(a.CreationTimestamp.Time), cmp.Compare(a.Name, b.Name)) // the newest first
 	})
 
 	kept := map[types.NamespacedName]int{}
 
-	for i := range shelved {
-		log := &shelved[i]
+	for i := range withoutJob {
+		log := &withoutJob[i]
 		if referenced[client.ObjectKeyFromObject(log)] {
 			continue
 		}
 
-		pool := types.NamespacedName{Namespace: log.Namespace, Name: log.Labels[v1alpha1.LabelLogShelf]}
+		pool := types.NamespacedName{Namespace: log.Namespace, Name: log.Labels[v1alpha1.LabelUnassignedLog]}
 		age := s.Clock.Since(log.CreationTimestamp.Time)
 
 		if age <= MinOrphanAge || kept[pool] < maxOrphansPerPool && age <= s.Retention {
