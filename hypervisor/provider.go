@@ -90,9 +90,9 @@ type ConsoleReader interface {
 
 // Terminal is implemented by providers that can open the live console of a machine.
 type Terminal interface {
-	// OpenTerminal opens the serial console of a running machine. What is written to it is the input of
-	// the console. The console is open until it is closed or the machine is off, and ctx only limits how
-	// long opening it takes. An error of kind NotFound means that the machine does not run.
+	// OpenTerminal opens the serial console of a running machine. Text that is written to the result is the
+	// input of the console. The console stays open until the result is closed or the machine is off. ctx
+	// only limits how long opening it takes. An error of kind NotFound means that the machine does not run.
 	OpenTerminal(ctx context.Context, ref MachineRef) (io.ReadWriteCloser, error)
 }
 
@@ -104,8 +104,8 @@ type Executor interface {
 	Execute(ctx context.Context, ref MachineRef, command []string) (ExecResult, error)
 }
 
-// Narrowed is implemented by providers that have the methods of all optional interfaces, ConsoleReader,
-// Terminal and Executor, but do not support each of them.
+// Narrowed is implemented by providers that have the methods of all optional interfaces (ConsoleReader,
+// Terminal and Executor), although they support only some of them.
 type Narrowed interface {
 	// Supports reports whether the provider supports the interface that target points to, which is
 	// (*ConsoleReader)(nil), (*Terminal)(nil) or (*Executor)(nil).

@@ -125,9 +125,9 @@ func splitList(text string) []string {
 	return strings.FieldsFunc(text, func(c rune) bool { return c == ',' })
 }
 
-// CheckAddresses returns an error of kind NoCapacity if the machine of the record has an address that is meant for
-// the machine of spec. machine describes the machine of the record to people. The record may be older than the
-// allocation of the address, if objects were restored from a backup.
+// CheckAddresses returns an error of kind NoCapacity if the machine of the record has an address that is
+// allocated to the machine of spec. This happens if objects were restored from a backup: the record may be
+// older than the allocation. machine describes the machine of the record to people.
 func (r Record) CheckAddresses(spec MachineSpec, machine string) error {
 	if r.MachineClaim.UID == spec.Owner.UID || r.AddressNetwork == "" || r.AddressNetwork != spec.Network.AddressNetwork {
 		return nil

@@ -254,7 +254,12 @@ func (e *env) runUntilCrash(n int, isCrashPoint boundaryFilter, action func(cont
 
 		count++
 		if count == n {
-			e.Logf("the process ends at %s (before: %t)", b.Call, b.Before)
+			position := "after"
+			if b.Before {
+				position = "before"
+			}
+
+			e.Logf("the process ends %s call %s", position, b.Call)
 			e.endProcess(cancel)
 		}
 	})

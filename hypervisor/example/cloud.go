@@ -33,7 +33,7 @@ type Cloud struct {
 	// are only in memory.
 	File string
 	// OnCall is called before and after each change. It may be nil.
-	OnCall func(operation string, before bool)
+	OnCall func(operation string, isBefore bool)
 
 	mu        sync.Mutex
 	vms       map[int]vm
@@ -59,7 +59,7 @@ type vm struct {
 // change, update does not apply it. If ctx is canceled later, update applies the change but returns
 // an error, as for a response that the caller does not receive.
 func (c *Cloud) update(ctx context.Context, operation string, id int, mutate func(current vm, exists bool) (vm, error)) error {
-	c.notifyCall(operation, true)
+	c.notifyCall(operation, beforeChange)
 
 	if err := ctx.Err(); err != nil {
 		return err
@@ -67,7 +67,7 @@ func (c *Cloud) update(ctx context.Context, operation string, id int, mutate fun
 
 	updated, err := c.apply(id, mutate)
 
-	c.notifyCall(operation, false)
+	c.notifyCall(operation, afterChange)
 
 	if err != nil {
 		return err
@@ -162,9 +162,12 @@ func (c *Cloud) save(vms map[int]vm) error {
 	return nil
 }
 
-func (c *Cloud) notifyCall(operation string, before bool) {
+// beforeChange and afterChange are the values of the parameter isBefore.
+const beforeChange, afterChange = true, false
+
+func (c *Cloud) notifyCall(operation string, isBefore bool) {
 	if c.OnCall != nil {
-		c.OnCall(operation, before)
+		c.OnCall(operation, isBefore)
 	}
 }
 

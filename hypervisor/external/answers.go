@@ -75,8 +75,8 @@ func newAnswerError(operation, problem string) error {
 		"read the answer of provider to %s: %s: run `hyperfleet provider conform` against the provider", operation, limitText(problem))
 }
 
-// checkMachine returns an error if the machine is not one that the call can return. The ID and the owner are those of the
-// call; List has none.
+// checkMachine returns an error if the call cannot return this machine. id and owner are those of the machine
+// in the request. They are 0 and nil for List, which requests no particular machine.
 func checkMachine(operation string, m *hypervisor.Machine, id int, owner *hypervisor.Owner) error {
 	states := []hypervisor.State{
 		hypervisor.StateCreating, hypervisor.StatePrepared, hypervisor.StateRunning, hypervisor.StateStopped,

@@ -144,7 +144,11 @@ func (p *Provider) callForMachine(
 	var out hypervisor.Machine
 
 	// The event can arrive before the response.
-	p.sessions.expectWake(owner, call.Write)
+	if call.Write {
+		p.sessions.expectWake(owner)
+	} else {
+		p.sessions.stopExpectingWake(owner)
+	}
 
 	err := p.callForClaim(ctx, call, func(ctx context.Context) error {
 		response, err := do(ctx)
@@ -161,7 +165,7 @@ func (p *Provider) callForMachine(
 	}
 
 	if call.Write && out.State != hypervisor.StateCreating {
-		p.sessions.expectWake(owner, false)
+		p.sessions.stopExpectingWake(owner)
 	}
 
 	return out, nil
@@ -196,7 +200,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 
 // Delete calls the program; see hypervisor.Provider.
 func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error {
-	p.sessions.expectWake(ref.Owner, true)
+	p.sessions.expectWake(ref.Owner)
 
 	err := p.callForClaim(ctx, hypervisor.Call{Operation: "Delete", Write: true}, func(ctx context.Context) error {
 		_, err := p.client.Delete(ctx, providerpb.NewMachineRef(ref))
@@ -204,7 +208,7 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 		return err
 	})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		p.sessions.expectWake(ref.Owner, false)
+		p.sessions.stopExpectingWake(ref.Owner)
 	}
 
 	return err

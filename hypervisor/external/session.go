@@ -25,18 +25,19 @@ const (
 	maxWaiting = 10000
 	// maxEvent limits an event in bytes.
 	maxEvent = 64 << 10
-	// wakesPerSecond and wakeBurst limit the events of one program, because all clusters share the queue of claims. Further
-	// events wait in the program.
+	// wakesPerSecond and wakeBurst limit the events that one program may send, because the queue of claims is
+	// shared by all clusters. Further events wait in the program.
 	wakesPerSecond = 100
 	wakeBurst      = 1000
-	// maxSlowCalls limits the calls for claims to a program that was slow within slowPeriod, because the claims of all
-	// clusters share some workers.
+	// maxSlowCalls limits the calls for claims to a program that was slow within slowPeriod, because the
+	// workers are shared by the claims of all clusters.
 	maxSlowCalls = 4
 	slowPeriod   = time.Minute
 )
 
-// sessions is the state of the connection. A session exists, or the last attempt to open one has failed, or the first
-// attempt after the end of a session is in progress. Only then do calls wait.
+// sessions is the state of the connection to the program: there is a session, or the last attempt to open one
+// has failed, or the first attempt after the end of a session is in progress. Calls wait only in the third
+// state.
 type sessions struct {
 	mu           sync.Mutex
 	id           string
@@ -82,8 +83,8 @@ func newHangError() error {
 		"the provider did not answer a call within %s: look at its log, and restart it", callTimeout)
 }
 
-// admit returns an error if the program is slow and has enough calls for claims. Otherwise, the caller calls leave at the
-// end of its call.
+// admit returns an error if the program is slow and already has maxSlowCalls calls for claims. Otherwise the
+// caller must call leave at the end of its call.
 func (s *sessions) admit() (leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -124,16 +125,22 @@ func (s *sessions) hasCapability(capability string) bool {
 	return slices.Contains(s.capabilities, capability)
 }
 
-// expectWake notes whether the owner expects a wake event.
-func (s *sessions) expectWake(owner hypervisor.Owner, expects bool) {
+// expectWake records that the owner waits for a wake event.
+func (s *sessions) expectWake(owner hypervisor.Owner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
-	if expects && len(s.waiting) < maxWaiting {
+	if len(s.waiting) < maxWaiting {
 		s.waiting[owner] = true
-	} else if !expects {
-		delete(s.waiting, owner)
 	}
+}
+
+// stopExpectingWake records that the owner waits for no wake event.
+func (s *sessions) stopExpectingWake(owner hypervisor.Owner) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	delete(s.waiting, owner)
 }
 
 // needsClaimedIDs reports whether no call of Reserve has succeeded in the session.
@@ -183,11 +190,11 @@ func (p *Provider) keepSession() {
 
 	for p.ctx.Err() == nil {
 		start := time.Now()
-		opened, err := p.runSession()
+		hasOpened, err := p.runSession()
 
 		// After a long session, the next attempt decides whether calls fail. A program that ends each session at once has
 		// failed.
-		if opened && time.Since(start) > maxRetryDelay {
+		if hasOpened && time.Since(start) > maxRetryDelay {
 			err, delay = nil, minRetryDelay
 		}
 
@@ -202,8 +209,8 @@ func (p *Provider) keepSession() {
 	}
 }
 
-// runSession opens a session and reads its events until it ends. opened is false if the program has opened none.
-func (p *Provider) runSession() (opened bool, err error) {
+// runSession opens a session and reads its events until it ends. hasOpened is false if the program has opened none.
+func (p *Provider) runSession() (hasOpened bool, err error) {
 	ctx, cancel := context.WithCancelCause(p.ctx)
 	defer cancel(nil)
 
@@ -262,7 +269,7 @@ func (p *Provider) readEvents(ctx context.Context, stream providerpb.Hypervisor_
 
 		if p.wakes.Wait(ctx) == nil {
 			owner := wake.ToOwner()
-			p.sessions.expectWake(owner, false)
+			p.sessions.stopExpectingWake(owner)
 			p.options.Wake(owner)
 		}
 	}

@@ -35,7 +35,7 @@ func (p *Provider) Start(
 				return nil, err
 			}
 
-			seeded := false
+			isSeeded := false
 
 			for {
 				response, err := stream.Recv()
@@ -47,11 +47,11 @@ func (p *Provider) Start(
 					return response.GetMachine(), nil
 				}
 
-				if seeded {
+				if isSeeded {
 					return nil, newAnswerError("Start", "it requests the seed twice")
 				}
 
-				seeded = true
+				isSeeded = true
 
 				var content hypervisor.Seed
 				if content, seedErr = seed(ctx); seedErr != nil {

@@ -23,9 +23,9 @@ type Allocator[T any] struct {
 	now         func() time.Time
 	searchStart func(owner string) int
 
-	// loadMu is held while LoadClaimed reads the claimed ids. loaded is true once it has read them.
-	loadMu sync.Mutex
-	loaded bool
+	// loadMu is held while LoadClaimed reads the claimed ids. hasLoadedClaimed is true once it has read them.
+	loadMu           sync.Mutex
+	hasLoadedClaimed bool
 
 	mu   sync.Mutex
 	next int
@@ -56,14 +56,13 @@ func New[T any](lowest, highest int, now func() time.Time, searchStart func(owne
 	}
 }
 
-// LoadClaimed reads the ids that claims already hold. The function that it calls is
-// hypervisor.Options.ListClaimedIDs, which may be nil. After the first success, further calls do
-// nothing.
+// LoadClaimed reads the ids that claims already hold with listClaimed, which is
+// hypervisor.Options.ListClaimedIDs and may be nil. After the first success, further calls do nothing.
 func (a *Allocator[T]) LoadClaimed(ctx context.Context, listClaimed func(context.Context) ([]int, error)) error {
 	a.loadMu.Lock()
 	defer a.loadMu.Unlock()
 
-	if a.loaded || listClaimed == nil {
+	if a.hasLoadedClaimed || listClaimed == nil {
 		return nil
 	}
 
@@ -81,7 +80,7 @@ func (a *Allocator[T]) LoadClaimed(ctx context.Context, listClaimed func(context
 		}
 	}
 
-	a.loaded = true
+	a.hasLoadedClaimed = true
 
 	return nil
 }
@@ -124,10 +123,10 @@ func (a *Allocator[T]) Reserve(owner string, value T, isUsed func(int) bool) (in
 }
 
 func (a *Allocator[T]) isInUse(id int, owner string) bool {
-	_, reserved := a.byID[id]
-	holder, claimed := a.claimed[id]
+	_, isReserved := a.byID[id]
+	holder, isClaimed := a.claimed[id]
 
-	return reserved || claimed && holder != owner || a.taken[id]
+	return isReserved || isClaimed && holder != owner || a.taken[id]
 }
 
 // ReservationFor returns the id that is reserved for the owner and the value of the reservation.

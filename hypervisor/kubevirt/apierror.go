@@ -26,6 +26,9 @@ const (
 	textNoSuchPath    = "the server could not find the requested resource"
 )
 
+// writeCall and readCall are the values of the parameter isWrite.
+const writeCall, readCall = true, false
+
 // wrapAPIError gives an error of the API server its kind. action describes the call, and isWrite is true
 // if the call changes something. It returns nil for a nil error.
 func wrapAPIError(action string, isWrite bool, err error) error {

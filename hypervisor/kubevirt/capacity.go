@@ -31,8 +31,8 @@ func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 		return hypervisor.Capacity{}, err
 	}
 
-	nodes, visible, err := p.listNodes(ctx)
-	if err != nil || !visible {
+	nodes, mayList, err := p.listNodes(ctx)
+	if err != nil || !mayList {
 		return hypervisor.Capacity{Machines: machines}, err
 	}
 
@@ -68,7 +68,7 @@ func (p *Provider) countMachines(ctx context.Context) (int, error) {
 
 	var all virtv1.VirtualMachineList
 	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
-		return 0, wrapAPIError("count machines", false, err)
+		return 0, wrapAPIError("count machines", readCall, err)
 	}
 
 	owned := 0
@@ -82,10 +82,10 @@ func (p *Provider) countMachines(ctx context.Context) (int, error) {
 	return owned, nil
 }
 
-// listNodes returns the usable nodes with their total resources. The second result is false if the
+// listNodes returns the usable nodes with their total resources. mayList is false if the
 // credentials do not permit listing nodes.
-func (p *Provider) listNodes(ctx context.Context) ([]hypervisor.Node, bool, error) {
-	nodes, visible, err := p.listNodeObjects(ctx)
+func (p *Provider) listNodes(ctx context.Context) (usable []hypervisor.Node, mayList bool, err error) {
+	nodes, mayList, err := p.listNodeObjects(ctx)
 
 	var out []hypervisor.Node
 
@@ -100,23 +100,23 @@ func (p *Provider) listNodes(ctx context.Context) ([]hypervisor.Node, bool, erro
 
 	slices.SortFunc(out, func(a, b hypervisor.Node) int { return strings.Compare(a.Name, b.Name) })
 
-	return out, visible, err
+	return out, mayList, err
 }
 
-// listNodeObjects returns the usable nodes. The second result is false if the credentials do not permit listing them.
-func (p *Provider) listNodeObjects(ctx context.Context) ([]corev1.Node, bool, error) {
+// listNodeObjects returns the usable nodes. mayList is false if the credentials do not permit listing them.
+func (p *Provider) listNodeObjects(ctx context.Context) (nodes []corev1.Node, mayList bool, err error) {
 	ctx, cancel := p.withCallTimeout(ctx)
 	defer cancel()
 
 	var all corev1.NodeList
 
-	err := p.api.List(ctx, &all, client.MatchingLabels{virtv1.NodeSchedulable: "true"})
+	err = p.api.List(ctx, &all, client.MatchingLabels{virtv1.NodeSchedulable: "true"})
 	if apierrors.IsForbidden(err) {
 		return nil, false, nil
 	}
 
 	if err != nil {
-		return nil, false, wrapAPIError("list nodes", false, err)
+		return nil, false, wrapAPIError("list nodes", readCall, err)
 	}
 
 	return slices.DeleteFunc(all.Items, func(node corev1.Node) bool { return !p.isUsable(&node) }), true, nil
@@ -205,7 +205,7 @@ func (p *Provider) listVisible(ctx context.Context, list client.ObjectList) erro
 	}
 
 	if err != nil && !apierrors.IsForbidden(err) {
-		return wrapAPIError("list instances and pods", false, err)
+		return wrapAPIError("list instances and pods", readCall, err)
 	}
 
 	return nil
@@ -235,8 +235,8 @@ func requestedMilliCPU(spec *virtv1.VirtualMachineInstanceSpec) int64 {
 // with the total resources of a node, not with the free ones. The scheduler waits for free resources,
 // and an autoscaler can add nodes. If the credentials do not permit listing nodes, the check succeeds.
 func (p *Provider) checkNodeSize(ctx context.Context, shape hypervisor.Shape, kind hypervisor.Kind) error {
-	nodes, visible, err := p.listNodes(ctx)
-	if err != nil || !visible {
+	nodes, mayList, err := p.listNodes(ctx)
+	if err != nil || !mayList {
 		return err
 	}
 

@@ -51,14 +51,14 @@ func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 		return info, err
 	}
 
-	nodes, visible, err := p.listNodes(ctx)
+	nodes, mayList, err := p.listNodes(ctx)
 	if err != nil {
 		return info, err
 	}
 
-	info.Nodes, info.NodesHidden = nodes, !visible
+	info.Nodes, info.NodesHidden = nodes, !mayList
 
-	if !visible {
+	if !mayList {
 		info.Warnings = append(info.Warnings,
 			"the capacity is unknown because the credentials do not permit listing nodes: allow `list` on nodes")
 	}
@@ -85,7 +85,7 @@ func (p *Provider) checkReady(ctx context.Context) error {
 	}
 
 	if err != nil && !apierrors.IsForbidden(err) {
-		return wrapAPIError("read namespace "+p.config.Namespace, false, err)
+		return wrapAPIError("read namespace "+p.config.Namespace, readCall, err)
 	}
 
 	if namespace.DeletionTimestamp != nil {
@@ -154,7 +154,7 @@ func (p *Provider) isAllowed(ctx context.Context, required permission, verb stri
 	}}
 
 	if err := p.api.Create(ctx, review); err != nil {
-		return false, wrapAPIError("review permissions", false, err)
+		return false, wrapAPIError("review permissions", readCall, err)
 	}
 
 	return review.Status.Allowed, nil
@@ -172,7 +172,7 @@ func (p *Provider) readVersion(ctx context.Context, info *hypervisor.Info) (stri
 	case apierrors.IsForbidden(err), apierrors.IsNotFound(err):
 		return "", nil
 	case err != nil:
-		return "", wrapAPIError("read the version of KubeVirt", false, err)
+		return "", wrapAPIError("read the version of KubeVirt", readCall, err)
 	case len(all.Items) == 0:
 		info.Warnings = append(info.Warnings,
 			"no KubeVirt object exists: KubeVirt's kinds are installed, but KubeVirt may not be")

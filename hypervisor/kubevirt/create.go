@@ -56,7 +56,7 @@ func (p *Provider) advance(
 
 	p.ids.Confirm(spec.ID, spec.Owner.UID)
 
-	if m, waits := p.findWaiting(ctx, spec); waits {
+	if m, isWaiting := p.findWaiting(ctx, spec); isWaiting {
 		return m, nil
 	}
 
@@ -82,8 +82,8 @@ func (p *Provider) advance(
 	return p.advanceExisting(ctx, spec, vm, instance, record, seed)
 }
 
-// findWaiting returns the machine from the cache, and whether the operator only has to wait for it.
-// The cache can be out of date. Then only the next reconcile is later than necessary.
+// findWaiting returns the machine from the cache, and whether the operator only has to wait for it. If the
+// cache is out of date, the operator waits one reconcile too long, which does no harm.
 func (p *Provider) findWaiting(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Machine, bool) {
 	vm, instance, err := p.readCached(ctx, hypervisor.MachineName(spec.Owner, spec.ID))
 	if err != nil || vm == nil {
@@ -205,7 +205,7 @@ func (p *Provider) checkMachines(ctx context.Context, check func(record Record, 
 
 	var all virtv1.VirtualMachineList
 	if err := reader.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
-		return wrapAPIError("list machines", false, err)
+		return wrapAPIError("list machines", readCall, err)
 	}
 
 	for i := range all.Items {
@@ -226,7 +226,7 @@ func (p *Provider) findMachine(ctx context.Context, owner hypervisor.Owner) (*vi
 
 	var all virtv1.VirtualMachineList
 	if err := p.api.List(ctx, &all, client.InNamespace(p.config.Namespace), p.identity.ownerSelector(owner)); err != nil {
-		return nil, wrapAPIError("find machine of MachineClaim "+owner.Name, false, err)
+		return nil, wrapAPIError("find machine of MachineClaim "+owner.Name, readCall, err)
 	}
 
 	for i := range all.Items {
@@ -271,7 +271,7 @@ func getOrNil[T client.Object](ctx context.Context, p *Provider, name string, in
 	case apierrors.IsNotFound(err):
 		return zero, nil
 	case err != nil:
-		return zero, wrapAPIError(fmt.Sprintf("read machine %s", p.objectKey(name)), false, err)
+		return zero, wrapAPIError(fmt.Sprintf("read machine %s", p.objectKey(name)), readCall, err)
 	default:
 		return into, nil
 	}
@@ -297,7 +297,7 @@ func (p *Provider) createVM(ctx context.Context, spec hypervisor.MachineSpec) (*
 	cancel()
 
 	if !apierrors.IsAlreadyExists(err) {
-		return vm, wrapAPIError(fmt.Sprintf("create machine %s", p.objectKey(name)), true, err)
+		return vm, wrapAPIError(fmt.Sprintf("create machine %s", p.objectKey(name)), writeCall, err)
 	}
 
 	existing, err := getOrNil(ctx, p, name, &virtv1.VirtualMachine{})
@@ -390,5 +390,5 @@ func (p *Provider) setRunStrategy(
 		}
 	}
 
-	return wrapAPIError(fmt.Sprintf("set runStrategy of machine %s to %s", p.objectKey(vm.Name), strategy), true, err)
+	return wrapAPIError(fmt.Sprintf("set runStrategy of machine %s to %s", p.objectKey(vm.Name), strategy), writeCall, err)
 }

@@ -69,7 +69,9 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 
 // deleteOwned deletes the object if it belongs to the owner. It returns false if the object does not
 // exist, and true while it is being deleted.
-func (p *Provider) deleteOwned(ctx context.Context, name string, obj client.Object, owner hypervisor.Owner) (bool, error) {
+func (p *Provider) deleteOwned(
+	ctx context.Context, name string, obj client.Object, owner hypervisor.Owner,
+) (exists bool, err error) {
 	found, err := getOrNil(ctx, p, name, obj)
 	if err != nil || found == nil {
 		return false, err
@@ -94,5 +96,5 @@ func (p *Provider) deleteOwned(ctx context.Context, name string, obj client.Obje
 		return false, nil
 	}
 
-	return true, wrapAPIError(fmt.Sprintf("delete machine %s", p.objectKey(name)), true, err)
+	return true, wrapAPIError(fmt.Sprintf("delete machine %s", p.objectKey(name)), writeCall, err)
 }

@@ -57,8 +57,8 @@ func (p *Provider) checkDevices(ctx context.Context, shape hypervisor.Shape) err
 		return nil
 	}
 
-	nodes, visible, err := p.listNodeObjects(ctx)
-	if err != nil || !visible {
+	nodes, mayList, err := p.listNodeObjects(ctx)
+	if err != nil || !mayList {
 		return err
 	}
 
@@ -94,11 +94,11 @@ func countOffered(node *corev1.Node, device string) int64 {
 	return amount.Value()
 }
 
-// occupancyAge is how old the lists may be that say that devices are in use. Machines of a pool that wait for the same
-// devices share them. A machine gets devices only after lists that were read for it.
+// occupancyAge is the maximum age of the cached lists that say that no devices are free. Machines of a pool
+// that wait for the same devices share these lists. Before a machine gets devices, the lists are read again.
 const occupancyAge = 2 * time.Second
 
-// occupancy is what tells which devices are free.
+// occupancy has the lists that show which devices are free.
 type occupancy struct {
 	// nodes are the usable nodes. areNodesVisible is false if the credentials do not permit listing nodes.
 	nodes           []corev1.Node
@@ -108,8 +108,8 @@ type occupancy struct {
 }
 
 func (p *Provider) readOccupancy(ctx context.Context) (occupancy, error) {
-	nodes, visible, err := p.listNodeObjects(ctx)
-	if err != nil || !visible {
+	nodes, mayList, err := p.listNodeObjects(ctx)
+	if err != nil || !mayList {
 		return occupancy{}, err
 	}
 

@@ -47,7 +47,9 @@ func (p *Provider) Get(ctx context.Context, ref hypervisor.MachineRef) (hypervis
 // getCached returns the machine from the cache, and whether the result is certain. The result is not
 // certain if the cache has no machine or shows it as stopped. The caller must then read the machine
 // from the API server.
-func (p *Provider) getCached(ctx context.Context, ref hypervisor.MachineRef) (hypervisor.Machine, bool, error) {
+func (p *Provider) getCached(
+	ctx context.Context, ref hypervisor.MachineRef,
+) (machine hypervisor.Machine, isCertain bool, err error) {
 	vm, instance, err := p.readCached(ctx, hypervisor.MachineName(ref.Owner, ref.ID))
 	if err != nil || vm == nil {
 		return hypervisor.Machine{}, false, err
@@ -78,14 +80,14 @@ func (p *Provider) readCached(
 	case apierrors.IsNotFound(err):
 		return nil, nil, nil
 	case err != nil:
-		return nil, nil, wrapAPIError("read machine "+name, false, err)
+		return nil, nil, wrapAPIError("read machine "+name, readCall, err)
 	}
 
 	switch err := reader.Get(ctx, p.objectKey(name), instance); {
 	case apierrors.IsNotFound(err):
 		return vm, nil, nil
 	case err != nil:
-		return nil, nil, wrapAPIError("read machine "+name, false, err)
+		return nil, nil, wrapAPIError("read machine "+name, readCall, err)
 	}
 
 	return vm, instance, nil
@@ -110,7 +112,7 @@ func (p *Provider) List(ctx context.Context) ([]hypervisor.Machine, error) {
 
 	for _, list := range []client.ObjectList{&seeds, &vms, &instances} {
 		if err := p.api.List(ctx, list, client.InNamespace(p.config.Namespace), p.identity.selector()); err != nil {
-			return nil, wrapAPIError("list machines", false, err)
+			return nil, wrapAPIError("list machines", readCall, err)
 		}
 	}
 

@@ -182,7 +182,7 @@ func (p *Provider) checkExists(ctx context.Context, namespace, name string, obj 
 			Err: err,
 		}
 	default:
-		return wrapAPIError(fmt.Sprintf("read %s %s", kind.Kind, key), false, err)
+		return wrapAPIError(fmt.Sprintf("read %s %s", kind.Kind, key), readCall, err)
 	}
 }
 

@@ -69,7 +69,7 @@ func (p *Provider) ensureSeedSecret(
 
 	// If another process has created the Secret at the same time, that Secret is the machine's.
 	if err := p.api.Create(call, secret); !apierrors.IsAlreadyExists(err) {
-		return wrapAPIError(fmt.Sprintf("create cloud-init Secret %s", p.objectKey(vm.Name)), true, err)
+		return wrapAPIError(fmt.Sprintf("create cloud-init Secret %s", p.objectKey(vm.Name)), writeCall, err)
 	}
 
 	return nil
@@ -135,7 +135,7 @@ func (p *Provider) emptySeedSecret(ctx context.Context, vm *virtv1.VirtualMachin
 		return nil
 	}
 
-	return wrapAPIError(fmt.Sprintf("empty cloud-init Secret %s", p.objectKey(vm.Name)), true, err)
+	return wrapAPIError(fmt.Sprintf("empty cloud-init Secret %s", p.objectKey(vm.Name)), writeCall, err)
 }
 
 // deleteSeedSecret deletes the Secret if its UID has not changed since it was read.
@@ -148,5 +148,5 @@ func (p *Provider) deleteSeedSecret(ctx context.Context, secret *corev1.Secret) 
 		return nil
 	}
 
-	return wrapAPIError(fmt.Sprintf("delete cloud-init Secret %s", p.objectKey(secret.Name)), true, err)
+	return wrapAPIError(fmt.Sprintf("delete cloud-init Secret %s", p.objectKey(secret.Name)), writeCall, err)
 }

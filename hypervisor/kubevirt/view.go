@@ -76,7 +76,7 @@ func (v *machineCache) start() (cache.Cache, error) {
 	}
 
 	if v.ctx.Err() != nil {
-		return nil, wrapAPIError("watch machines", false, v.ctx.Err())
+		return nil, wrapAPIError("watch machines", readCall, v.ctx.Err())
 	}
 
 	created, err := cache.New(v.provider.rest, cache.Options{
@@ -88,17 +88,17 @@ func (v *machineCache) start() (cache.Cache, error) {
 		DefaultWatchErrorHandler: func(context.Context, *toolscache.Reflector, error) {},
 	})
 	if err != nil {
-		return nil, wrapAPIError("watch machines", false, err)
+		return nil, wrapAPIError("watch machines", readCall, err)
 	}
 
 	for _, kind := range []client.Object{&virtv1.VirtualMachine{}, &virtv1.VirtualMachineInstance{}} {
 		informer, err := created.GetInformer(v.ctx, kind, cache.BlockUntilSynced(false))
 		if err != nil {
-			return nil, wrapAPIError("watch machines", false, err)
+			return nil, wrapAPIError("watch machines", readCall, err)
 		}
 
 		if _, err := informer.AddEventHandler(v.newEventHandler()); err != nil {
-			return nil, wrapAPIError("watch machines", false, err)
+			return nil, wrapAPIError("watch machines", readCall, err)
 		}
 	}
 

@@ -30,6 +30,9 @@ const (
 	textSSHAuth     = "unable to authenticate"
 )
 
+// writeCall and readCall are the values of the parameter isWrite.
+const writeCall, readCall = true, false
+
 // classify gives an error of a call its kind. action describes the call, and isWrite is true if the call
 // changes something. It returns nil for a nil error, and an error that has a kind as it is.
 func (h *host) classify(action string, isWrite bool, err error) error {

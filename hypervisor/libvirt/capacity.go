@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// Capacity returns what the hosts may be filled with, and what running domains leave of it; see
-// hypervisor.Provider. It reads one pool per host. The domains are known by events.
+// Capacity returns the resources of the hosts that machines may use, and how much of them the running domains leave
+// free; see hypervisor.Provider. It reads one storage pool of each host. Events report the domains.
 func (p *Provider) Capacity(ctx context.Context) (hypervisor.Capacity, error) {
 	var (
 		mu    sync.Mutex
@@ -92,7 +92,7 @@ func (h *host) readNode(ctx context.Context) (hypervisor.Node, error) {
 	return node, nil
 }
 
-// total returns what the host may be filled with.
+// total returns the host's resources that machines may use.
 func (h *host) total(s *session) hypervisor.Resources {
 	out := s.facts.total
 	out.CPU = cmp.Or(int64(h.config.MaxCPU), out.CPU)

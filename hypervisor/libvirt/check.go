@@ -15,7 +15,7 @@ import (
 )
 
 // Check connects to all hosts, and verifies their pools and networks; see hypervisor.Provider. It returns an
-// error only if no host can be used. A host that cannot be used is a warning otherwise.
+// error if no host can be used. Otherwise it returns a warning for each host that cannot be used.
 func (p *Provider) Check(ctx context.Context) (hypervisor.Info, error) {
 	info := hypervisor.Info{Product: product}
 

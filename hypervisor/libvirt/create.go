@@ -223,7 +223,7 @@ func (p *Provider) define(ctx context.Context, m *machine, d domain) (hypervisor
 		return hypervisor.Machine{}, err
 	}
 
-	text, err := made.encode(false)
+	text, err := made.encode(neverStarted)
 	if err != nil {
 		return hypervisor.Machine{}, err
 	}
@@ -281,8 +281,8 @@ func (p *Provider) explainConflict(ctx context.Context, m *machine, err error) e
 	return err
 }
 
-// start starts a machine that never ran: its guest waits until the mark that it was started is written. For a transient
-// machine, the mark is that it has no ISO.
+// start starts a machine that never ran. The guest stays paused until the mark that the machine was started is
+// written. For a transient machine, the mark is that it has no ISO.
 func (p *Provider) start(
 	ctx context.Context, m *machine, d domain, seed func(context.Context) (hypervisor.Seed, error),
 ) (hypervisor.Machine, error) {
@@ -296,7 +296,7 @@ func (p *Provider) start(
 		return newMachine(m.host, d), err
 	}
 
-	marked, err := made.encode(true)
+	marked, err := made.encode(mayHaveRun)
 	if err != nil {
 		return newMachine(m.host, d), err
 	}
@@ -305,7 +305,7 @@ func (p *Provider) start(
 
 	if m.isTransient {
 		marked = ""
-	} else if text, err = made.encode(false); err != nil {
+	} else if text, err = made.encode(neverStarted); err != nil {
 		return newMachine(m.host, d), err
 	}
 
@@ -460,7 +460,7 @@ func (m *machine) readMarked(ctx context.Context, d domain) (string, error) {
 		return "", fmt.Errorf("decode domain %s of host %s: %w", m.name, m.host.config.Name, err)
 	}
 
-	element, err := encodeMetadata(d.record, true)
+	element, err := encodeMetadata(d.record, mayHaveRun)
 	if err != nil {
 		return "", err
 	}

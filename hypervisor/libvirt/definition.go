@@ -46,9 +46,12 @@ type definition struct {
 	config   hypervisor.Host
 }
 
-// encode returns the definition as XML. started is the mark that the guest may have run.
-func (d definition) encode(started bool) (string, error) {
-	element, err := encodeMetadata(d.record, started)
+// mayHaveRun and neverStarted are the values of the parameter isStarted.
+const mayHaveRun, neverStarted = true, false
+
+// encode returns the definition as XML. isStarted is the mark in the record that the guest may have run.
+func (d definition) encode(isStarted bool) (string, error) {
+	element, err := encodeMetadata(d.record, isStarted)
 	if err != nil {
 		return "", err
 	}

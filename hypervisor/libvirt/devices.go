@@ -26,8 +26,8 @@ func (h *host) checkDevices(shape hypervisor.Shape) error {
 	return nil
 }
 
-// usedAddresses returns the addresses of the PCI devices that other running machines of this operator have. It cannot
-// include those that domains of others have.
+// usedAddresses returns the addresses of the PCI devices that other running machines of this operator use. It
+// does not know the devices of other domains.
 func (h *host) usedAddresses(claimUID string) map[string]bool {
 	used := map[string]bool{}
 
@@ -42,8 +42,9 @@ func (h *host) usedAddresses(claimUID string) map[string]bool {
 	return used
 }
 
-// describeShortage returns which device of the host is not free for the machine, or "" if all are. Devices that machines
-// were placed for count. A standby machine needs them later. The caller holds the lock.
+// describeShortage returns a message with the first device that is not free on the host, or "" if all of the
+// machine's devices are free. The devices of machines that are placed but do not run yet are not free. A
+// standby machine needs its devices later, so all devices count as free for it. The caller holds the lock.
 func (p *placement) describeShortage(h *host, spec hypervisor.MachineSpec) string {
 	used := h.usedAddresses(spec.Owner.UID)
 
@@ -91,8 +92,8 @@ func formatDevices(devices []hypervisor.Device) string {
 	return out.String()
 }
 
-// assign chooses the addresses of the machine's devices, and keeps them for it until done is called. The error is of kind
-// NoCapacity and names the device if too few are free. The caller holds the lock.
+// assign chooses the addresses of the machine's devices. If too few are free, the error is of kind NoCapacity
+// and names the device. The caller holds the lock.
 func (p *placement) assign(h *host, spec hypervisor.MachineSpec) ([]string, error) {
 	used := h.usedAddresses(spec.Owner.UID)
 

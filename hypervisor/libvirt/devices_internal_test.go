@@ -99,7 +99,7 @@ func TestDevicesInDefinition(t *testing.T) {
 		record: Record{Record: hypervisor.Record{Devices: firstGPU + ",000a:af:1f.7"}},
 	}
 
-	text, err := d.encode(false)
+	text, err := d.encode(neverStarted)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,7 +117,7 @@ func TestDevicesInDefinition(t *testing.T) {
 	}
 
 	d.record.Devices = "gpu"
-	if _, err := d.encode(false); err == nil {
+	if _, err := d.encode(neverStarted); err == nil {
 		t.Error("an address that is none is accepted")
 	}
 }

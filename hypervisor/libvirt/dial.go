@@ -58,6 +58,8 @@ func (h *host) dial(ctx context.Context) (*wire, error) {
 	return newWire(secure, conn), nil
 }
 
+// startTLS starts TLS on a connection, and reads the byte with which libvirtd tells whether it accepts the client
+// certificate.
 func (h *host) startTLS(ctx context.Context, conn net.Conn) (net.Conn, error) {
 	config := h.provider.config.TLS.Clone()
 	config.ServerName, _, _ = net.SplitHostPort(h.endpoint.address)

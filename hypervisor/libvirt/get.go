@@ -27,7 +27,7 @@ func newMachine(h *host, d domain) hypervisor.Machine {
 	case d.active:
 		m.State = hypervisor.StateRunning
 
-		if d.full {
+		if d.isStorageFull {
 			m.Message = "the machine waits, because storage pool " + h.config.StoragePool + " of host " + h.config.Name +
 				" is full: free space, and resume it with virsh resume"
 		}

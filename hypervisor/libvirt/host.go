@@ -146,7 +146,7 @@ func (h *host) setDown(err error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	h.session, h.err = nil, h.classify("connect to host "+h.config.Name, false, err)
+	h.session, h.err = nil, h.classify("connect to host "+h.config.Name, readCall, err)
 	if !hypervisor.Is(h.err, hypervisor.Rejected) {
 		h.err = &hypervisor.Error{
 			Kind: hypervisor.Unavailable, Reason: "HostUnreachable", Message: "connect to host " + h.config.Name, Err: err,

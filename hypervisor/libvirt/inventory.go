@@ -20,8 +20,8 @@ type inventory struct {
 	domains map[golibvirt.UUID]domain
 	// listedAt is the time of the last list. It is zero if the domains must be listed again.
 	listedAt time.Time
-	// touched holds the domains that have changed since the current list began. The list may show their old state.
-	// isOutdated is true if an event during the list needs another list.
+	// touched holds the domains that have changed since the current list began, so that the list may show their
+	// old state. isOutdated is true if an event during the list makes another list necessary.
 	touched    map[golibvirt.UUID]bool
 	isOutdated bool
 }
@@ -30,11 +30,11 @@ type inventory struct {
 type domain struct {
 	uuid golibvirt.UUID
 	name string
-	// active is true if QEMU runs. Then waiting is true if the guest waits to be resumed, and full is true
-	// if it waits because its storage is full.
-	active, waiting, full bool
-	cpu                   int64
-	memory                int64
+	// active is true if QEMU runs. While QEMU runs, waiting is true if the guest waits to be resumed, and isStorageFull
+	// is true if it waits because its storage is full.
+	active, waiting, isStorageFull bool
+	cpu                            int64
+	memory                         int64
 	// isOurs is true if the domain is this operator's machine with the record. started is true if the guest
 	// may have run.
 	isOurs  bool
@@ -76,7 +76,7 @@ func newDomain(stats golibvirt.DomainStatsRecord) domain {
 	d.active = state != golibvirt.DomainShutoff && state != golibvirt.DomainNostate
 	d.waiting = state == golibvirt.DomainPaused &&
 		(reason == golibvirt.DomainPausedUser || reason == golibvirt.DomainPausedStartingUp)
-	d.full = state == golibvirt.DomainPaused && reason == golibvirt.DomainPausedIoerror
+	d.isStorageFull = state == golibvirt.DomainPaused && reason == golibvirt.DomainPausedIoerror
 	d.cpu, d.memory = values[statCPUs], values[statMaxMemory]*kibibyte
 
 	return d
@@ -151,8 +151,8 @@ func (h *host) beginList() {
 	h.inventory.touched, h.inventory.isOutdated = map[golibvirt.UUID]bool{}, false
 }
 
-// endList replaces the inventory by a copy of the list, except for domains that have changed in the meantime. In
-// the list it puts those as they are now.
+// endList replaces the inventory by a copy of the list. Domains that have changed since the list began keep
+// their newer state, which endList also writes into domains.
 func (h *host) endList(s *session, domains map[golibvirt.UUID]domain, listedAt time.Time, hasListedVolumes bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -216,29 +216,30 @@ func (h *host) readRecord(ctx context.Context, s *session, d *domain) error {
 		return err
 	}
 
-	record, started, err := ParseMetadata(element)
+	record, isStarted, err := ParseMetadata(element)
 	if errors.Is(err, hypervisor.ErrNoRecord) || !h.provider.identity.owns(record, d.uuid) {
 		return nil
 	}
 
-	if d.active && !started && !isLive {
+	if d.active && !isStarted && !isLive {
 		if record, err = h.readLiveRecord(ctx, s, d, record); err != nil {
 			return err
 		}
 	}
 
-	d.isOurs, d.record, d.started = true, record, started
+	d.isOurs, d.record, d.started = true, record, isStarted
 
 	// Only a transient machine has the mark before its guest runs.
-	if d.isTransient = isLive && started; d.isTransient {
+	if d.isTransient = isLive && isStarted; d.isTransient {
 		d.started = !d.waiting
 	}
 
 	return nil
 }
 
-// readLiveRecord returns the record of a machine that was on standby and is being started. The definition that it had on
-// standby has no devices. If the machine no longer runs, readLiveRecord returns the other record.
+// readLiveRecord returns the record in the definition of the running domain. It is needed for a machine that
+// was on standby and is being started, because its persistent definition lists no devices yet. If the machine
+// no longer runs, readLiveRecord returns other.
 func (h *host) readLiveRecord(ctx context.Context, s *session, d *domain, other Record) (Record, error) {
 	var element string
 
@@ -274,7 +275,7 @@ func readMetadata(rpc *golibvirt.Libvirt, d *domain, from golibvirt.DomainModifi
 // wakeChanged wakes the owners of the machines that differ between two lists.
 func (h *host) wakeChanged(before, after map[golibvirt.UUID]domain) {
 	for uuid, old := range before {
-		if now, ok := after[uuid]; old.isOurs && (!ok || now.active != old.active || now.full != old.full) {
+		if now, ok := after[uuid]; old.isOurs && (!ok || now.active != old.active || now.isStorageFull != old.isStorageFull) {
 			h.provider.options.Wake(old.record.Owner())
 		}
 	}
@@ -367,13 +368,13 @@ func (h *host) applyEvent(event golibvirt.DomainEventLifecycleMsg) {
 	case golibvirt.DomainEventStarted:
 		d.active, needsList = true, isNewMachine
 	case golibvirt.DomainEventSuspended:
-		d.full = golibvirt.DomainEventSuspendedDetailType(event.Detail) == golibvirt.DomainEventSuspendedIoerror
-		d.waiting = !d.full
+		d.isStorageFull = golibvirt.DomainEventSuspendedDetailType(event.Detail) == golibvirt.DomainEventSuspendedIoerror
+		d.waiting = !d.isStorageFull
 	case golibvirt.DomainEventResumed:
-		d.waiting, d.full = false, false
+		d.waiting, d.isStorageFull = false, false
 		d.started = d.started || d.isTransient
 	case golibvirt.DomainEventStopped:
-		d.active, d.waiting, d.full = false, false, false
+		d.active, d.waiting, d.isStorageFull = false, false, false
 		// A transient machine that did not power off by itself may be deleted by somebody.
 		d.isDoubtful = d.isTransient &&
 			golibvirt.DomainEventStoppedDetailType(event.Detail) != golibvirt.DomainEventStoppedShutdown

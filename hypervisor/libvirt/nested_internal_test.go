@@ -26,7 +26,7 @@ func TestNestedVirtualization(t *testing.T) {
 			shape: hypervisor.Shape{CPU: 2, Memory: 1 << 30, Nested: nested},
 		}
 
-		text, err := d.encode(false)
+		text, err := d.encode(neverStarted)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -147,7 +147,7 @@ type candidate struct {
 	trouble string
 }
 
-// listCandidates returns all hosts. The errors are of hosts that do not respond.
+// listCandidates returns all hosts. errs has the errors of the hosts that do not respond.
 func (p *Provider) listCandidates(ctx context.Context, spec hypervisor.MachineSpec, errs map[*host]error) []candidate {
 	var (
 		mu  sync.Mutex

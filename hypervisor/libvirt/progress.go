@@ -88,7 +88,7 @@ func (p *progress) forget(uuid golibvirt.UUID) {
 
 // ensureDisk creates the machine's disk. It returns false while a full clone runs. The disk exists without a
 // domain only until ensureDisk has succeeded, so a full clone of an earlier process is not trusted.
-func (p *Provider) ensureDisk(ctx context.Context, m *machine, t diskTemplate) (bool, error) {
+func (p *Provider) ensureDisk(ctx context.Context, m *machine, t diskTemplate) (isComplete bool, err error) {
 	p.progress.update(m.uuid, func(w *work) { w.addDisk(diskSuffix) })
 
 	if m.spec.Shape.Linked {

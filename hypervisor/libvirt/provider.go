@@ -32,12 +32,12 @@ const (
 	defaultClonesPerStorage = 2
 	defaultPool             = "default"
 
-	// defaultListInterval is the maximum age of a list of domains while libvirtd reports changes, and
+	// defaultListInterval is how old a cached list of domains may be while libvirtd reports changes as events, and
 	// blindListInterval while it does not.
 	defaultListInterval = 10 * time.Second
 	blindListInterval   = 2 * time.Second
-	// eventListFactor is how many times as old as the operator's interval a list may be while libvirtd reports changes, up to
-	// defaultListInterval.
+	// eventListFactor is how many of the operator's list intervals a cached list may be old while libvirtd reports
+	// changes as events.
 	eventListFactor = 5
 	// machineLockCount is the number of locks that machines share. With so many, two machines rarely wait
 	// for each other.
@@ -135,8 +135,9 @@ func (p *Provider) wrapCall(ctx context.Context, call hypervisor.Call, do func()
 	return p.options.WrapCall(ctx, call, do)
 }
 
-// maxListAge is the age until which a list of domains is used. The operator's interval is meant for hypervisors that report
-// no changes.
+// maxListAge returns how old a cached list of domains may be. libvirtd reports changes as events, so a list may be older
+// than the operator's interval: up to eventListFactor intervals, but no more than defaultListInterval, unless one interval
+// is longer than that.
 func (p *Provider) maxListAge() time.Duration {
 	interval := p.options.ListInterval
 	if interval == 0 {

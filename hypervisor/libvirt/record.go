@@ -55,7 +55,7 @@ type metadata struct {
 }
 
 // encodeMetadata returns the element with the record.
-func encodeMetadata(r Record, started bool) (string, error) {
+func encodeMetadata(r Record, isStarted bool) (string, error) {
 	raw, err := json.Marshal(r)
 	if err != nil {
 		return "", fmt.Errorf("encode ownership record of machine %d: %w", r.ID, err)
@@ -67,12 +67,12 @@ func encodeMetadata(r Record, started bool) (string, error) {
 	}
 
 	return fmt.Sprintf(`<%[1]s:machine xmlns:%[1]s=%[2]q started="%[3]t">%[4]s</%[1]s:machine>`,
-		metadataKey, MetadataURI, started, text.String()), nil
+		metadataKey, MetadataURI, isStarted, text.String()), nil
 }
 
 // ParseMetadata returns the record in an element of metadata, and whether the machine was started. If the
 // element holds no record, the error is hypervisor.ErrNoRecord.
-func ParseMetadata(element string) (record Record, started bool, err error) {
+func ParseMetadata(element string) (record Record, isStarted bool, err error) {
 	var parsed metadata
 	if err := xml.Unmarshal([]byte(element), &parsed); err != nil {
 		return Record{}, false, fmt.Errorf("%w: %w", hypervisor.ErrNoRecord, err)

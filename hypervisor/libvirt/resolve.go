@@ -73,8 +73,8 @@ func (p *Provider) Resolve(
 	return nil, p.newUnresolvedError(ref, errs)
 }
 
-// newUnresolvedError returns the error for a template that no host can use. A host that does not respond could
-// have the template, so it is not missing then.
+// newUnresolvedError returns the error for a template that no host can use. If a host does not respond, the
+// error does not say that the template is missing, because that host may have it.
 func (p *Provider) newUnresolvedError(ref hypervisor.TemplateRef, errs map[*host]error) error {
 	down := map[*host]error{}
 

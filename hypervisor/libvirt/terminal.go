@@ -35,9 +35,9 @@ const (
 	messageStream             = 3
 	statusOK, statusContinue  = 0, 2
 	maxInput                  = 64 << 10
-	// agentTimeout is how many seconds libvirt waits for a guest agent, first until it is synchronized and then for its
-	// response. A call takes longer than both, because its timeout ends the connection to the host, which the guest must
-	// not be able to do.
+	// agentTimeout is how many seconds libvirt waits for a guest agent, first until the agent is synchronized
+	// and then for its response. The timeout of a call must be longer than both together, because it ends the
+	// connection to the host, and a guest must not be able to cause that.
 	agentTimeout             = 10
 	agentCallTimeout         = 3 * agentTimeout * time.Second
 	agentInterval            = 200 * time.Millisecond
@@ -183,11 +183,12 @@ func (p *Provider) OpenTerminal(ctx context.Context, ref hypervisor.MachineRef) 
 		return err
 	})
 
-	return out, h.classify("open the console of machine "+d.name, false, err)
+	return out, h.classify("open the console of machine "+d.name, readCall, err)
 }
 
-// openTerminal takes the console over. libvirtd 9.0 hangs or crashes if the connection with the earlier console closes at the
-// same time. So openTerminal waits for libvirtd's response, and the host stays connected meanwhile.
+// openTerminal opens the console, which ends an earlier connection to it. libvirtd 9.0 hangs or crashes if the
+// earlier connection is closed at the same time, so openTerminal keeps the host connected and waits for
+// libvirtd's response.
 func (h *host) openTerminal(ctx context.Context, d domain, kept io.Writer) (*terminal, error) {
 	h.opening.RLock()
 	defer h.opening.RUnlock()

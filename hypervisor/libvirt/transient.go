@@ -15,11 +15,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// isTransient reports whether the machine's domain is transient. libvirt forgets a transient domain when it is off, so
-// two calls less are needed for it. Then only the volumes of the machine are left, so these cannot be transient: a machine
-// on standby, which is off; a full clone, during which no credential shall wait in the pool; a machine with addresses, which
-// only its record holds; and one with firmware variables or a TPM, which libvirt deletes only with a definition if the host
-// was restarted.
+// isTransient returns true if the machine gets a transient domain, which saves two calls. libvirt forgets a
+// transient domain when the machine is off, and only the machine's volumes remain. Therefore these machines
+// cannot be transient: a machine on standby, because it is off; a full clone, because its ISO with the
+// credential would be in the pool during the clone; a machine with addresses, because only the record in its
+// domain has them; and a machine with firmware variables or a TPM, because after a restart of the host libvirt
+// deletes these only together with a definition.
 func (p *Provider) isTransient(m *machine, s *session, t diskTemplate) bool {
 	if used := p.progress.get(m.uuid).disks; len(used) > 0 {
 		return slices.Contains(used, transientSuffix) && !m.spec.Standby
@@ -150,10 +151,10 @@ type volumeList struct {
 }
 
 // listMachineVolumes lists the volumes of the host's pool. It returns false if the pool cannot be used now.
-func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, bool, error) {
+func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumes volumeList, isPoolUsable bool, err error) {
 	var names []golibvirt.StorageVol
 
-	err := h.callSession(ctx, s, newRead("listVolumes"), func(rpc *golibvirt.Libvirt) error {
+	err = h.callSession(ctx, s, newRead("listVolumes"), func(rpc *golibvirt.Libvirt) error {
 		pool, err := rpc.StoragePoolLookupByName(h.config.StoragePool)
 		if err == nil {
 			names, _, err = rpc.StoragePoolListAllVolumes(pool, 1, 0)
@@ -196,10 +197,11 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumeList, 
 	return out, true, nil
 }
 
-// addStopped adds the transient machines that have run and are off to a list of the host's domains, and says of those that
-// wait whether they have run. The volumes say which they are. They are read once per connection, and as long as a machine is
-// gone that was not seen to power off, which somebody may have deleted, or to start.
-// addStopped returns true if it has read them.
+// addStopped completes a list of the host's domains by the transient machines that have run and are off,
+// because libvirt no longer lists them. It finds them by their volumes. It also sets started for the machines
+// in the list that have run. It reads the volumes once per connection, and again while it is unknown whether a
+// machine that is no longer listed has powered off, was started, or was deleted by somebody. It returns true if
+// it has read the volumes.
 func (h *host) addStopped(
 	ctx context.Context, s *session, known, domains map[golibvirt.UUID]domain,
 ) (hasListedVolumes bool, err error) {
@@ -242,7 +244,7 @@ func (h *host) addStopped(
 		}
 
 		old.isDoubtful = old.active || old.isDoubtful
-		old.active, old.waiting, old.full = false, false, false
+		old.active, old.waiting, old.isStorageFull = false, false, false
 		domains[uuid] = old
 	}
 

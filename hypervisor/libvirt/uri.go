@@ -40,23 +40,23 @@ type endpoint struct {
 
 // parseURI parses a URI such as qemu+tls://host/system.
 func parseURI(text string) (endpoint, error) {
-	invalid := func(problem string) (endpoint, error) {
+	newURIError := func(problem string) (endpoint, error) {
 		return endpoint{}, hypervisor.Errorf(hypervisor.Rejected, "URIInvalid",
 			"parse the URI %q of a host: %s: write a URI such as qemu+tls://host.example.com/system", text, problem)
 	}
 
 	u, err := url.Parse(text)
 	if err != nil {
-		return invalid("it is not a URI")
+		return newURIError("it is not a URI")
 	}
 
 	driver, transport, _ := strings.Cut(u.Scheme, "+")
 	if driver != "qemu" {
-		return invalid("the driver must be qemu")
+		return newURIError("the driver must be qemu")
 	}
 
 	if u.Path != "/system" && u.Path != "/session" {
-		return invalid("the path must be /system or /session")
+		return newURIError("the path must be /system or /session")
 	}
 
 	out := endpoint{transport: transport, driver: driver + "://" + u.Path, socket: u.Query().Get("socket")}
@@ -64,7 +64,7 @@ func parseURI(text string) (endpoint, error) {
 	switch transport {
 	case transportUnix:
 		if out.socket = cmp.Or(out.socket, systemSocket); u.Host != "" {
-			return invalid("a Unix socket has no host")
+			return newURIError("a Unix socket has no host")
 		}
 	case transportTLS:
 		out.address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), hypervisor.PortLibvirtTLS))
@@ -72,15 +72,15 @@ func parseURI(text string) (endpoint, error) {
 		out.address = net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), hypervisor.PortSSH))
 		out.socket, out.user = cmp.Or(out.socket, systemSocket), cmp.Or(u.User.Username(), defaultUser)
 	default:
-		return invalid("the transport must be tls, ssh or unix")
+		return newURIError("the transport must be tls, ssh or unix")
 	}
 
 	if transport != transportUnix && u.Hostname() == "" {
-		return invalid("the host is missing")
+		return newURIError("the host is missing")
 	}
 
 	if _, hasPassword := u.User.Password(); hasPassword {
-		return invalid("it must not contain a password")
+		return newURIError("it must not contain a password")
 	}
 
 	return out, nil

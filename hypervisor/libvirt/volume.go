@@ -26,8 +26,8 @@ const (
 // errExists means that a volume with the name exists already.
 var errExists = errors.New("the volume exists already")
 
-// createLinked creates a volume that shares the template's content. If a volume with the name exists, it is of
-// an earlier call. Then createLinked verifies the volume, and creates it again if it is incomplete.
+// createLinked creates a volume that shares the template's content. If a volume with the name exists, an
+// earlier call has created it. createLinked then verifies it, and creates it again if it is incomplete.
 func (h *host) createLinked(ctx context.Context, name string, t diskTemplate, size int64) error {
 	want := newLinked(name, t, size)
 
@@ -129,8 +129,8 @@ func (h *host) copyVolume(ctx context.Context, name string, t diskTemplate, size
 	return asExists(err)
 }
 
-// createISO creates the cloud-init ISO of a machine. If an earlier process has created an ISO, which may be incomplete, it
-// first deletes the volumes in replaced, and wasReplaced is true.
+// createISO creates the cloud-init ISO of a machine. An earlier process may have left an incomplete ISO with
+// the name. In this case createISO first deletes the volumes in replaced, and wasReplaced is true.
 func (h *host) createISO(
 	ctx context.Context, name string, seed hypervisor.Seed, replaced []string,
 ) (wasReplaced bool, err error) {

@@ -118,17 +118,17 @@ func (p *Provider) listNodeLoads(ctx context.Context, vms vmsByID) ([]nodeLoad, 
 
 	for _, n := range infos {
 		total := hypervisor.Resources{CPU: int64(n.MaxCPU), Memory: n.MaxMem * int64(p.config.MemoryPercent) / wholePercent}
-		unpromised := total.Memory - running[n.Node].Memory
+		unreserved := total.Memory - running[n.Node].Memory
 		free := hypervisor.Resources{
 			CPU:    max(0, total.CPU-running[n.Node].CPU),
-			Memory: max(0, unpromised-reserved[n.Node]),
+			Memory: max(0, unreserved-reserved[n.Node]),
 		}
 		out = append(out, nodeLoad{
 			Node: hypervisor.Node{
 				Name: n.Node, Online: n.isOnline(), Free: free, Total: total,
 				OfflineReason: n.unusableReason(), Exclusions: p.breaker.listExclusions(n.Node),
 			},
-			unreserved: unpromised,
+			unreserved: unreserved,
 		})
 	}
 

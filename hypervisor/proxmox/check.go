@@ -187,9 +187,9 @@ func (p *Provider) listPrivilegeWarnings(granted permissions, major int) []strin
 	return []string{"the addresses of machines stay unknown: " + p.client.describeMissingPrivileges("/vms", []string{agent})}
 }
 
-// checkStorages verifies that each online node has a storage for cloud-init ISOs, and that the default
-// storage accepts disks. If a node does not respond or has no such storage, checkStorages adds a warning and
-// sets the node offline. If that is so for all nodes, checkStorages returns the error of the first one.
+// checkStorages verifies that each online node has a storage for cloud-init ISOs, and that the default storage
+// accepts disks. If a node does not respond or has no such storage, checkStorages adds a warning and sets the
+// node offline. If no node is left, it returns the error of the first node.
 func (p *Provider) checkStorages(ctx context.Context, granted permissions, info *hypervisor.Info) error {
 	var firstErr error
 

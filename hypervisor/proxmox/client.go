@@ -166,9 +166,9 @@ func isUnauthorized(err error) bool {
 	return ok && apiErr.Status == http.StatusUnauthorized
 }
 
-// newAPIClient returns a library client and its session. The session is nil for an API token and for a
-// client certificate. Each call gets its own library client that never changes, because the library's
-// ticket renewal is not safe for concurrent calls. stale is a session that the server rejected.
+// newAPIClient returns a library client and its session. The session is nil for an API token and for a client
+// certificate. Each call gets its own library client that never changes, because the library's ticket renewal
+// is not safe for concurrent calls. stale is the session that the server has just rejected, or nil.
 func (c *client) newAPIClient(ctx context.Context, stale *proxmox.Session, extra []proxmox.Option,
 ) (*proxmox.Client, *proxmox.Session, error) {
 	options := append([]proxmox.Option{proxmox.WithHTTPClient(c.http), proxmox.WithUserAgent(userAgent)}, extra...)

@@ -155,7 +155,9 @@ func (p *Provider) runStep(ctx context.Context, m *machine, spec hypervisor.Mach
 		return "", p.finishStart(ctx, m)
 	case phaseRunning, phaseStopped:
 		// The machine was started, and is never started again.
-		out, err := p.observe(ctx, m, false)
+		const powerOffReported = false
+
+		out, err := p.observe(ctx, m, powerOffReported)
 
 		return out.State, err
 	case phaseDestroying, phaseDeleted:
@@ -192,12 +194,12 @@ func (p *Provider) startClone(ctx context.Context, m *machine, spec hypervisor.M
 	m.queueKey = queueKey
 	m.origin = origin{template: template.ID, storage: queueKey}
 
-	if reason := p.breaker.exclusionReason(m.owner.UID, m.sites()...); reason != "" {
+	if reason := p.breaker.exclusionReason(m.owner.UID, m.breakerTargets()...); reason != "" {
 		return hypervisor.StateCreating, p.abandonNode(ctx, m, reason)
 	}
 
-	acquired, ahead := p.cloneQueues.acquire(queueKey, m.owner, spec.Standby)
-	if !acquired {
+	hasSlot, ahead := p.cloneQueues.acquire(queueKey, m.owner, spec.Standby)
+	if !hasSlot {
 		m.message = fmt.Sprintf("waits for a clone slot on storage %s, machines ahead of it: %d", queueKey, ahead)
 		p.watcher.ensureRunning()
 
@@ -238,7 +240,7 @@ func (p *Provider) handleCloneError(m *machine, err error) error {
 		return err
 	default:
 		p.invalidate(m)
-		p.recordSiteFailure(m, m.origin.storage, hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
+		p.recordTargetFailure(m, m.origin.storage, hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
 
 		return err
 	}
@@ -337,12 +339,12 @@ func (p *Provider) buildCloneParams(ctx context.Context, m *machine, spec hyperv
 // free again. If the task has failed or was adopted, the next step inspects the machine.
 func (p *Provider) finishClone(_ context.Context, m *machine) error {
 	exit, _ := m.task.result()
-	adopted := m.adopted
+	wasAdopted := m.adopted
 	m.task, m.queueKey, m.adopted = nil, "", false
 
 	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 
-	if adopted {
+	if wasAdopted {
 		p.invalidate(m)
 
 		return nil
@@ -359,22 +361,22 @@ func (p *Provider) finishClone(_ context.Context, m *machine) error {
 	return p.handleTaskFailure(m, m.origin.storage, "CloneFailed", fmt.Sprintf("clone machine %d", m.id), exit)
 }
 
-// handleTaskFailure returns the error of a failed task and records the failure of the machine's site, see
-// recordSiteFailure. operation names what was attempted. reason is the reason of the error if the text of the task has
+// handleTaskFailure returns the error of a failed task and records the failure with the breaker, see
+// recordTargetFailure. operation names what was attempted. reason is the reason of the error if the text of the task has
 // no known reason.
 func (p *Provider) handleTaskFailure(m *machine, storage, reason, operation, exit string) error {
-	kind, known := classifyText(exit)
+	kind, knownReason := classifyText(exit)
 	if kind == hypervisor.Busy || isTaskOutcomeUnknown(exit) {
-		return p.newBusyError(m, cmp.Or(known, "TaskLost"), "%s on node %s: %s", operation, m.node, exit)
+		return p.newBusyError(m, cmp.Or(knownReason, "TaskLost"), "%s on node %s: %s", operation, m.node, exit)
 	}
 
-	if isDeviceFailure(known) {
+	if isDeviceFailure(knownReason) {
 		p.recordDeviceFailure(m, exit)
 	} else {
-		p.recordSiteFailure(m, storage, kind, known, exit)
+		p.recordTargetFailure(m, storage, kind, knownReason, exit)
 	}
 
-	return hypervisor.Errorf(kind, cmp.Or(known, reason), "%s on node %s: %s", operation, m.node, exit)
+	return hypervisor.Errorf(kind, cmp.Or(knownReason, reason), "%s on node %s: %s", operation, m.node, exit)
 }
 
 // newBusyError returns an error that is worth a retry soon, and sets the machine's message.
@@ -416,7 +418,7 @@ func (p *Provider) finishStart(ctx context.Context, m *machine) error {
 
 	if isTaskSuccess(exit) {
 		p.setRunning(m, p.clock.Now())
-		p.breaker.recordSuccess(m.sites()...)
+		p.breaker.recordSuccess(m.breakerTargets()...)
 
 		return nil
 	}

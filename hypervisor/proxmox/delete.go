@@ -41,8 +41,8 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	}
 
 	for range maxSteps {
-		done, err := p.runDeletionStep(ctx, m)
-		if err != nil || done {
+		isDone, err := p.runDeletionStep(ctx, m)
+		if err != nil || isDone {
 			return err
 		}
 	}
@@ -50,8 +50,8 @@ func (p *Provider) Delete(ctx context.Context, ref hypervisor.MachineRef) error 
 	return nil
 }
 
-// runDeletionStep runs one step of the deletion. done is true if the current call of Delete must end.
-func (p *Provider) runDeletionStep(ctx context.Context, m *machine) (done bool, err error) {
+// runDeletionStep runs one step of the deletion. isDone is true if the current call of Delete must end.
+func (p *Provider) runDeletionStep(ctx context.Context, m *machine) (isDone bool, err error) {
 	if m.task.isPending() {
 		return true, nil
 	}
@@ -110,13 +110,13 @@ func (p *Provider) leaveTaskPhase(m *machine) {
 		exit, _ = m.task.result()
 	}
 
-	previous, adopted := m.phase, m.adopted
+	previous, wasAdopted := m.phase, m.adopted
 	m.task, m.queueKey, m.adopted = nil, "", false
 
 	p.updatePlacement(m, func(pl *placement) { pl.needsClone = false })
 
 	switch {
-	case !isTaskSuccess(exit), adopted:
+	case !isTaskSuccess(exit), wasAdopted:
 		p.invalidate(m)
 	case previous == phaseStarting:
 		p.setRunning(m, p.clock.Now())
@@ -126,8 +126,8 @@ func (p *Provider) leaveTaskPhase(m *machine) {
 }
 
 // verifyOwnership reads the ownership record right before a change, unless the record was verified within
-// verificationLifetime. gone is true if the machine has changed and the caller must look at the new phase.
-func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (gone bool, err error) {
+// verificationLifetime. isGone is true if the machine has changed and the caller must look at the new phase.
+func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (isGone bool, err error) {
 	if p.isWithin(m.verifiedAt, verificationLifetime) {
 		return false, nil
 	}
@@ -166,7 +166,7 @@ func (p *Provider) verifyOwnership(ctx context.Context, m *machine) (gone bool, 
 }
 
 // handleMoved handles a machine that is not on its node: the machine was migrated or deleted.
-func (p *Provider) handleMoved(ctx context.Context, m *machine) (gone bool, err error) {
+func (p *Provider) handleMoved(ctx context.Context, m *machine) (isGone bool, err error) {
 	vms, _, err := p.vmCache.get(ctx, 0)
 	if err != nil {
 		return false, err
@@ -189,7 +189,7 @@ func (p *Provider) handleMoved(ctx context.Context, m *machine) (gone bool, err 
 }
 
 // stop powers the machine off immediately, because the machine is no longer needed.
-func (p *Provider) stop(ctx context.Context, m *machine) (done bool, err error) {
+func (p *Provider) stop(ctx context.Context, m *machine) (isStopped bool, err error) {
 	if p.isWithin(m.stoppedAt, confirmationLifetime) {
 		m.phase = phaseStopped
 
@@ -200,7 +200,7 @@ func (p *Provider) stop(ctx context.Context, m *machine) (done bool, err error) 
 		return true, err
 	}
 
-	if gone, err := p.verifyOwnership(ctx, m); err != nil || gone {
+	if isGone, err := p.verifyOwnership(ctx, m); err != nil || isGone {
 		return false, err
 	}
 
@@ -244,13 +244,13 @@ func (p *Provider) handleChangeError(m *machine, err error) error {
 }
 
 // destroy deletes the machine with its disks and starts the deletion of its cloud-init ISO.
-func (p *Provider) destroy(ctx context.Context, m *machine) (done bool, err error) {
+func (p *Provider) destroy(ctx context.Context, m *machine) (isDestroyed bool, err error) {
 	if m.task != nil {
 		// The stop task has ended. If the stop failed, Proxmox rejects the destroy call with the reason.
 		m.task = nil
 	}
 
-	if gone, err := p.verifyOwnership(ctx, m); err != nil || gone {
+	if isGone, err := p.verifyOwnership(ctx, m); err != nil || isGone {
 		return false, err
 	}
 

@@ -87,10 +87,10 @@ func parseDevices(config vmConfig) deviceCounts {
 // buildDeviceOptions returns the options for the devices of the shape that the configuration lacks. The devices
 // of the template count. Machines of type q35 have PCI Express.
 func buildDeviceOptions(config vmConfig, shape hypervisor.Shape) (map[string]string, error) {
-	options, has := map[string]string{}, parseDevices(config)
+	options, counts := map[string]string{}, parseDevices(config)
 
 	for _, d := range shape.Devices {
-		for range d.Count - has[d.Name] {
+		for range d.Count - counts[d.Name] {
 			slot := findHostPCISlot(config, options)
 			if slot == "" {
 				return nil, hypervisor.Errorf(hypervisor.Rejected, "TooManyDevices",
@@ -203,8 +203,8 @@ func (p *Provider) readDeviceTotals(
 // addDeviceProblem sets DeviceProblem if the candidate's node does not have enough free devices.
 func (p *Provider) addDeviceProblem(c *candidate, owner string, shape hypervisor.Shape, total, used map[string]deviceCounts) {
 	for _, d := range shape.Devices {
-		target := newDeviceSite(c.Node, d.Name)
-		c.Sites = append(c.Sites, target)
+		target := newDeviceTarget(c.Node, d.Name)
+		c.BreakerTargets = append(c.BreakerTargets, target)
 
 		if free := max(0, total[c.Node][d.Name]-used[c.Node][d.Name]); free < d.Count {
 			c.DeviceProblem = fmt.Sprintf("%s has %d of %d devices %s free", c.Node, free, total[c.Node][d.Name], d.Name)
@@ -298,8 +298,8 @@ func (p *Provider) recordDevices(id int, config vmConfig, options map[string]str
 
 // recordDeviceFailure excludes the devices of a machine that could not start with them. VMs of others may have them.
 func (p *Provider) recordDeviceFailure(m *machine, text string) {
-	for _, target := range m.deviceSites() {
-		p.breaker.recordFailure(target, text, true)
+	for _, target := range m.deviceTargets() {
+		p.breaker.recordFailure(target, text, excludeAtOnce)
 	}
 }
 
@@ -308,10 +308,10 @@ func isDeviceFailure(reason string) bool {
 	return reason == reasonDeviceInUse || reason == reasonDeviceInvalid
 }
 
-func (m *machine) deviceSites() []site {
-	var out []site
+func (m *machine) deviceTargets() []breakerTarget {
+	var out []breakerTarget
 	for name := range m.placement.devices {
-		out = append(out, newDeviceSite(m.node, name))
+		out = append(out, newDeviceTarget(m.node, name))
 	}
 
 	return out

@@ -70,13 +70,14 @@ func (p *Provider) newNotFoundError(m *machine) error {
 }
 
 // observe returns the state of a machine that was started. The state comes from the shared list. Before
-// observe reports a machine as stopped or deleted, observe reads the status of the machine itself.
-func (p *Provider) observe(ctx context.Context, m *machine, suspect bool) (hypervisor.Machine, error) {
+// observe reports a machine as stopped or deleted, or if the guest has reported its power-off, it reads the
+// status of the machine itself.
+func (p *Provider) observe(ctx context.Context, m *machine, powerOffReported bool) (hypervisor.Machine, error) {
 	if m.phase == phaseStopped {
 		return m.toMachine(hypervisor.StateStopped, "powered off"), nil
 	}
 
-	if suspect && !p.isWithin(m.runningAt, confirmationLifetime) {
+	if powerOffReported && !p.isWithin(m.runningAt, confirmationLifetime) {
 		return p.confirmState(ctx, m)
 	}
 

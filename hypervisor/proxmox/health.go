@@ -16,9 +16,10 @@ import (
 )
 
 const (
-	// After exclusionThreshold failures in a row, no machine of the template is placed on the node. A full
-	// storage is excluded after one failure, because the next clone would fill the storage again.
+	// After exclusionThreshold failures in a row, no machine of the template is placed on the node.
 	exclusionThreshold = 3
+	// excludeAtOnce is the threshold of storages and devices. The next clone would fill a full storage again.
+	excludeAtOnce = 1
 	// initialExclusion is the duration of the first exclusion. The duration doubles with each failed probe,
 	// up to maxExclusion.
 	initialExclusion = time.Minute
@@ -28,10 +29,9 @@ const (
 // reasonNodeExcluded is the reason of a machine whose node was excluded before the machine was created.
 const reasonNodeExcluded = "NodeExcluded"
 
-// breaker is a circuit breaker for the sites on which machines fail. A site is a template on a node, or a
-// storage. The breaker excludes a template on one node only, because another template may work on the same
-// node and a broken template must not block the others. When an exclusion is over, one machine is placed on
-// the site as a probe.
+// breaker is a circuit breaker: it excludes a target (see breakerTarget) after machines have failed there. It
+// excludes a template on one node only, because another template may work on the same node and a broken
+// template must not block the others. When an exclusion is over, one machine is placed there as a probe.
 //
 // If a template is excluded on all of its nodes, machines are placed there nevertheless. The nodes are not
 // the cause in that case, and claims and pools have their own back-off. The state is kept in memory only,
@@ -40,38 +40,42 @@ type breaker struct {
 	clock clock.PassiveClock
 
 	mu       sync.Mutex
-	failures map[site]*siteFailures
+	failures map[breakerTarget]*targetFailures
 }
 
-// site is a place where machines are created: a template on a node, a storage, or the devices of one kind on a
-// node. The name of a storage that is not shared is NODE/STORAGE.
-type site struct {
+// breakerTarget is what the breaker excludes together: a template on a node, a storage, or the devices of one
+// kind on a node. The name of a storage that is not shared is NODE/STORAGE.
+type breakerTarget struct {
 	node     string
 	template int
 	storage  string
 	device   string
 }
 
-type siteFailures struct {
+type targetFailures struct {
 	count    int
 	duration time.Duration
-	// until is the time from which a probe is allowed. It is zero while the site is not excluded.
+	// until is the time from which a probe is allowed. It is zero while the target is not excluded.
 	until time.Time
-	// admittedOwners are the owners of machines that are placed on the site despite the exclusion: the
-	// owner of the probe, or all owners if no other site is available.
+	// admittedOwners are the owners of machines that may use the target despite the exclusion: the owner of
+	// the probe, or all owners if no other target is available.
 	admittedOwners map[string]bool
 	// cause is the error text of the latest failure.
 	cause string
 }
 
-func newTemplateSite(node string, template int) site { return site{node: node, template: template} }
+func newTemplateTarget(node string, template int) breakerTarget {
+	return breakerTarget{node: node, template: template}
+}
 
-func newStorageSite(storage string) site { return site{storage: storage} }
+func newStorageTarget(storage string) breakerTarget { return breakerTarget{storage: storage} }
 
-func newDeviceSite(node, device string) site { return site{node: node, device: device} }
+func newDeviceTarget(node, device string) breakerTarget {
+	return breakerTarget{node: node, device: device}
+}
 
-// describe returns the name of the site for messages.
-func (p site) describe() string {
+// describe returns the name of the target for messages.
+func (p breakerTarget) describe() string {
 	if p.device != "" {
 		return fmt.Sprintf("device %s on node %s", p.device, p.node)
 	}
@@ -83,19 +87,18 @@ func (p site) describe() string {
 	return fmt.Sprintf("template %d on node %s", p.template, p.node)
 }
 
-// recordFailure counts a failure of a machine on a site. If atOnce is true, one failure is enough for an
-// exclusion.
-func (h *breaker) recordFailure(target site, cause string, atOnce bool) {
+// recordFailure counts a failure of a machine, and excludes the target if there were at least threshold failures.
+func (h *breaker) recordFailure(target breakerTarget, cause string, threshold int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	if h.failures == nil {
-		h.failures = map[site]*siteFailures{}
+		h.failures = map[breakerTarget]*targetFailures{}
 	}
 
 	s := h.failures[target]
 	if s == nil {
-		s = &siteFailures{}
+		s = &targetFailures{}
 		h.failures[target] = s
 	}
 
@@ -104,7 +107,7 @@ func (h *breaker) recordFailure(target site, cause string, atOnce bool) {
 
 	// A machine that started before the exclusion does not extend the exclusion.
 	isExcluded := len(s.admittedOwners) == 0 && h.clock.Now().Before(s.until)
-	if isExcluded || s.count < exclusionThreshold && !atOnce {
+	if isExcluded || s.count < threshold {
 		return
 	}
 
@@ -112,25 +115,25 @@ func (h *breaker) recordFailure(target site, cause string, atOnce bool) {
 	s.until, s.admittedOwners = h.clock.Now().Add(s.duration), nil
 }
 
-// recordSuccess removes the failures of the sites after a machine was created there.
-func (h *breaker) recordSuccess(sites ...site) {
+// recordSuccess removes the failures of the targets after a machine was created there.
+func (h *breaker) recordSuccess(targets ...breakerTarget) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
-	for _, target := range sites {
+	for _, target := range targets {
 		delete(h.failures, target)
 	}
 }
 
-// exclusionReason returns the reason why no machine of the owner may be created on one of the sites, or ""
-// if all sites can be used.
-func (h *breaker) exclusionReason(owner string, sites ...site) string {
+// exclusionReason returns the reason why no machine of the owner may use one of the targets, or "" if it may
+// use all of them.
+func (h *breaker) exclusionReason(owner string, targets ...breakerTarget) string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	now := h.clock.Now()
 
-	for _, target := range sites {
+	for _, target := range targets {
 		s := h.failures[target]
 		if s == nil || s.until.IsZero() || s.admittedOwners[owner] || !now.Before(s.until) {
 			continue
@@ -142,7 +145,7 @@ func (h *breaker) exclusionReason(owner string, sites ...site) string {
 	return ""
 }
 
-func (s *siteFailures) describe(target site) string {
+func (s *targetFailures) describe(target breakerTarget) string {
 	times := "once"
 	if s.count > 1 {
 		times = fmt.Sprintf("%d times in a row", s.count)
@@ -153,16 +156,16 @@ func (s *siteFailures) describe(target site) string {
 	return fmt.Sprintf("%s failed %s and is excluded until %s: %s", target.describe(), times, until, s.cause)
 }
 
-// recordPlacement records that the owner's machine is placed on the sites. If the machine is a probe,
+// recordPlacement records that the owner's machine uses the targets. If the machine is a probe,
 // because the exclusion is over, the exclusion is extended for all other owners until the probe has a
 // result.
-func (h *breaker) recordPlacement(owner string, sites ...site) {
+func (h *breaker) recordPlacement(owner string, targets ...breakerTarget) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 
 	now := h.clock.Now()
 
-	for _, target := range sites {
+	for _, target := range targets {
 		s := h.failures[target]
 		if s == nil || s.until.IsZero() {
 			continue
@@ -200,11 +203,11 @@ func (h *breaker) listExclusions(node string) []string {
 	return out
 }
 
-// recordSiteFailure records a failure on the machine's site if another site may not have the same failure. storage is the
-// storage that was written, if it is the one of the machine's disks.
-func (p *Provider) recordSiteFailure(m *machine, storage string, kind hypervisor.Kind, reason, text string) {
+// recordTargetFailure counts a failure for the machine's template or storage, unless another one would have failed in
+// the same way. storage is the storage that was written, if it is the one of the machine's disks.
+func (p *Provider) recordTargetFailure(m *machine, storage string, kind hypervisor.Kind, reason, text string) {
 	if storage != "" && reason == reasonStorageFull {
-		p.breaker.recordFailure(newStorageSite(storage), text, true)
+		p.breaker.recordFailure(newStorageTarget(storage), text, excludeAtOnce)
 
 		return
 	}
@@ -215,12 +218,12 @@ func (p *Provider) recordSiteFailure(m *machine, storage string, kind hypervisor
 			return // an earlier process created the machine, so its template is unknown
 		}
 
-		p.breaker.recordFailure(newTemplateSite(m.node, m.origin.template), text, false)
+		p.breaker.recordFailure(newTemplateTarget(m.node, m.origin.template), text, exclusionThreshold)
 	case hypervisor.NotFound, hypervisor.Busy, hypervisor.Rejected, hypervisor.IDTaken, hypervisor.NotOwned, hypervisor.Unavailable:
 	}
 }
 
-// sites returns the sites on which a machine is created.
-func (m *machine) sites() []site {
-	return append(m.deviceSites(), newTemplateSite(m.node, m.origin.template), newStorageSite(m.origin.storage))
+// breakerTargets returns what a machine uses, for the breaker.
+func (m *machine) breakerTargets() []breakerTarget {
+	return append(m.deviceTargets(), newTemplateTarget(m.node, m.origin.template), newStorageTarget(m.origin.storage))
 }

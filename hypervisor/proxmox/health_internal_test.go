@@ -13,24 +13,24 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// A site is excluded after failures in a row and probed by one machine at a time. Each failed probe extends
+// A template is excluded after failures in a row and probed by one machine at a time. Each failed probe extends
 // the exclusion.
 func TestCircuitBreaker(t *testing.T) {
 	t.Parallel()
 
 	clk := testclock.NewFakeClock(time.Unix(1_800_000_000, 0))
 	h := &breaker{clock: clk}
-	at, other := newTemplateSite("pve1", 9000), newTemplateSite("pve1", 9001)
+	at, other := newTemplateTarget("pve1", 9000), newTemplateTarget("pve1", 9001)
 
 	for range exclusionThreshold - 1 {
-		h.recordFailure(at, "boom", false)
+		h.recordFailure(at, "boom", exclusionThreshold)
 	}
 
 	if why := h.exclusionReason("a", at); why != "" {
 		t.Fatalf("set aside after %d failures: %s", exclusionThreshold-1, why)
 	}
 
-	h.recordFailure(at, "boom", false)
+	h.recordFailure(at, "boom", exclusionThreshold)
 
 	if why := h.exclusionReason("a", at); !strings.Contains(why, "template 9000 on node pve1 failed 3 times in a row") || !strings.Contains(why, "boom") {
 		t.Fatalf("not set aside, or without words: %q", why)
@@ -63,7 +63,7 @@ func TestCircuitBreaker(t *testing.T) {
 			t.Fatal("one machine is the probe, and no other")
 		}
 
-		h.recordFailure(at, "boom", false)
+		h.recordFailure(at, "boom", exclusionThreshold)
 	}
 
 	h.recordSuccess(at)
@@ -101,8 +101,8 @@ func TestFailureExcludesItsCause(t *testing.T) {
 				}
 			}
 
-			byStorage := p.breaker.exclusionReason("a", newStorageSite(storage))
-			byTemplate := p.breaker.exclusionReason("a", newTemplateSite("pve1", 9000))
+			byStorage := p.breaker.exclusionReason("a", newStorageTarget(storage))
+			byTemplate := p.breaker.exclusionReason("a", newTemplateTarget("pve1", 9000))
 
 			if (byStorage != "") != tc.isStorage || (byTemplate == "") != tc.isStorage {
 				t.Errorf("excluded: storage %q, template %q", byStorage, byTemplate)
@@ -116,13 +116,13 @@ func TestFullStorageIsExcludedAtOnce(t *testing.T) {
 	t.Parallel()
 
 	h := &breaker{clock: testclock.NewFakeClock(time.Unix(1_800_000_000, 0))}
-	h.recordFailure(newStorageSite("pve1/local-lvm"), "full", true)
+	h.recordFailure(newStorageTarget("pve1/local-lvm"), "full", excludeAtOnce)
 
-	if h.exclusionReason("a", newTemplateSite("pve1", 9000), newStorageSite("pve1/local-lvm")) == "" {
+	if h.exclusionReason("a", newTemplateTarget("pve1", 9000), newStorageTarget("pve1/local-lvm")) == "" {
 		t.Error("the full storage is used")
 	}
 
-	if why := h.exclusionReason("a", newTemplateSite("pve2", 9000), newStorageSite("pve2/local-lvm")); why != "" {
+	if why := h.exclusionReason("a", newTemplateTarget("pve2", 9000), newStorageTarget("pve2/local-lvm")); why != "" {
 		t.Errorf("another node's storage is not: %s", why)
 	}
 }

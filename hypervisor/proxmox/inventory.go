@@ -161,13 +161,13 @@ func (p *Provider) findByClaim(ctx context.Context, vms vmsByID, uid string) (in
 		return 0, false, err
 	}
 
-	id, ok := findByClaim(owned, uid)
+	id, ok := findOwnedByClaim(owned, uid)
 
 	return id, ok, nil
 }
 
-// findByClaim returns the ID of a claim's machine among the machines of this operator.
-func findByClaim(owned map[int]knownVM, uid string) (int, bool) {
+// findOwnedByClaim returns the ID of a claim's machine among the machines of this operator.
+func findOwnedByClaim(owned map[int]knownVM, uid string) (int, bool) {
 	for id, known := range owned {
 		if known.record.MachineClaim.UID == uid {
 			return id, true

@@ -60,7 +60,7 @@ func (p *Provider) ensureISO(ctx context.Context, m *machine, spec hypervisor.Ma
 	if err != nil {
 		// The next upload replaces a file that this upload may have left.
 		m.isoState = isoUnknown
-		p.recordSiteFailure(m, "", hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
+		p.recordTargetFailure(m, "", hypervisor.KindOf(err), errclass.ReasonOf(err, ""), err.Error())
 
 		return err
 	}
@@ -104,8 +104,8 @@ func (p *Provider) sendISO(ctx context.Context, m *machine, storage storageInfo,
 
 // finishUpload processes the result of the upload if the upload has ended.
 func (p *Provider) finishUpload(m *machine) error {
-	exit, done := m.isoTask.result()
-	if !done {
+	exit, hasEnded := m.isoTask.result()
+	if !hasEnded {
 		return nil
 	}
 

@@ -288,9 +288,10 @@ func (p *Provider) inspect(ctx context.Context, m *machine) error {
 	return p.evaluateConfig(ctx, m, config)
 }
 
-// inspectionMaxAge returns the maximum age of the list for an inspection. The list must be younger than a
-// call with an unknown outcome, and younger than what this process did for another claim with the same ID.
-// Another process had finished its work before this process started.
+// inspectionMaxAge returns the maximum age of the cached list for an inspection. If a call of this process had
+// an unknown outcome, the list must be newer than that call. If another claim uses the same ID, the list must
+// be new. Calls of an earlier process need no such limit, because they had ended before this process read its
+// first list.
 func (p *Provider) inspectionMaxAge(m *machine) time.Duration {
 	if p.ids.IsHeldByOther(m.id, m.owner.UID) {
 		return 0
@@ -363,7 +364,9 @@ func (p *Provider) isOwn(m *machine, config vmConfig) bool {
 	m.verifiedAt = p.clock.Now()
 	m.createdAt = record.CreatedAt
 	m.owner = record.Owner()
-	p.cacheVM(m.id, config, record, true)
+	const isOwn = true
+
+	p.cacheVM(m.id, config, record, isOwn)
 
 	return true
 }

@@ -30,23 +30,23 @@ type vmTask struct {
 	isDestroy bool
 }
 
-// forVM returns the task that clones or destroys a VM. unsure is true if no task has the VM as its target,
+// forVM returns the task that clones or destroys a VM. isUnsure is true if no task has the VM as its target,
 // but a running clone task of this principal has an unknown target.
-func (c vmTasks) forVM(id int) (match vmTask, ok, unsure bool) {
+func (c vmTasks) forVM(id int) (match vmTask, ok, isUnsure bool) {
 	for _, t := range c {
 		if t.target == id {
 			return t, true, false
 		}
 
-		unsure = unsure || t.isOwn && t.target == 0
+		isUnsure = isUnsure || t.isOwn && t.target == 0
 	}
 
-	return match, false, unsure
+	return match, false, isUnsure
 }
 
-// listVMTasks returns the running clone and destroy tasks of all nodes that are not offline. A clone task
-// runs on the node of the template, and that node may be one without machines. Only a process that did not
-// start the task itself has to look for it.
+// listVMTasks returns the running clone and destroy tasks of all nodes that are not offline. A clone task runs
+// on the node of the template, which may have no machines. Only a process that did not start the task itself
+// needs this list.
 func (p *Provider) listVMTasks(ctx context.Context) (vmTasks, error) {
 	nodes, _, err := p.nodeCache.get(ctx, nodesMaxAge)
 	if err != nil {
@@ -123,10 +123,10 @@ func (p *Provider) adoptVMTask(ctx context.Context, m *machine) (found bool, err
 		return false, err
 	}
 
-	t, ok, unsure := running.forVM(m.id)
+	t, ok, isUnsure := running.forVM(m.id)
 
 	switch {
-	case unsure:
+	case isUnsure:
 		return false, p.newBusyError(m, reasonLocked,
 			"a clone task has just started, and its log does not show yet whether the task creates machine %d", m.id)
 	case !ok:

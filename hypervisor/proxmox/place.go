@@ -42,7 +42,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, err
 	}
 
-	if id, ok := findByClaim(owned, spec.Owner.UID); ok {
+	if id, ok := findOwnedByClaim(owned, spec.Owner.UID); ok {
 		return hypervisor.Reservation{ID: id, Node: vms[id].Node, Exists: true, Addresses: owned[id].addresses}, nil
 	}
 
@@ -77,7 +77,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 		return out, err
 	}
 
-	p.breaker.recordPlacement(spec.Owner.UID, chosen.Sites...)
+	p.breaker.recordPlacement(spec.Owner.UID, chosen.BreakerTargets...)
 
 	out.Node = chosen.Node
 
@@ -87,9 +87,9 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	}
 
 	out.ID, err = p.ids.Reserve(spec.Owner.UID, own, func(id int) bool {
-		_, used := vms[id]
+		_, isUsed := vms[id]
 
-		return used
+		return isUsed
 	})
 
 	return out, err
@@ -168,8 +168,8 @@ func (p *Provider) checkCandidateStorage(ctx context.Context, c *candidate, spec
 
 	c.Online = c.Trouble == ""
 	c.HasDiskSpace = storage.Avail >= max(spec.Shape.Disk, c.Template.DiskBytes)
-	templateTarget, storageTarget := newTemplateSite(c.Node, c.Template.ID), newStorageSite(storage.cloneQueueKey(c.Node))
-	c.Sites = []site{templateTarget, storageTarget}
+	templateTarget, storageTarget := newTemplateTarget(c.Node, c.Template.ID), newStorageTarget(storage.cloneQueueKey(c.Node))
+	c.BreakerTargets = []breakerTarget{templateTarget, storageTarget}
 	c.StorageExclusion = p.breaker.exclusionReason(spec.Owner.UID, storageTarget)
 	c.TemplateExclusion = p.breaker.exclusionReason(spec.Owner.UID, templateTarget)
 }
@@ -202,13 +202,13 @@ type candidate struct {
 	// HasDiskSpace reports whether the storage has space for the complete disk. Thin storages accept more.
 	HasDiskSpace bool
 	// StorageExclusion is the reason why no machine is placed here, because its storage was full.
-	// TemplateExclusion is the reason why a machine is placed here only if there is no other node. Sites
-	// are the sites of both.
+	// TemplateExclusion is the reason why a machine is placed here only if there is no other node.
+	// BreakerTargets are what the breaker counts failures of.
 	StorageExclusion  string
 	TemplateExclusion string
+	BreakerTargets    []breakerTarget
 	// DeviceProblem is the reason why the node lacks a device for the machine.
 	DeviceProblem string
-	Sites         []site
 }
 
 // chooseNode chooses the node for a machine. The node must be online and have enough memory and cores, and

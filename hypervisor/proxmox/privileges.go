@@ -21,9 +21,9 @@ type permissions map[string]map[string]flag
 // nearest listed path above. A role on a path replaces the roles from above (PVE::AccessControl).
 func (p permissions) has(path, privilege string) bool {
 	if granted, ok := p[path]; ok {
-		_, has := granted[privilege]
+		_, isGranted := granted[privilege]
 
-		return has
+		return isGranted
 	}
 
 	for parent := parentPath(path); ; parent = parentPath(parent) {

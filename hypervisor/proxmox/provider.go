@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -297,8 +298,8 @@ func (p *Provider) findStorage(ctx context.Context, node, name string) (storageI
 	slices.Sort(names)
 
 	return storageInfo{}, hypervisor.Errorf(hypervisor.Rejected, reasonStorageNotFound,
-		"node %s has no storage %q (it has %v): use one of these storages, or grant %s Datastore.Audit on /storage/%s",
-		node, name, names, p.client.principal(), name)
+		"node %s has no storage %q (it has %s): use one of these storages, or grant %s Datastore.Audit on /storage/%s",
+		node, name, strings.Join(names, ", "), p.client.principal(), name)
 }
 
 // findISOStorage returns the storage of a node that receives the cloud-init ISOs: the configured ISO

@@ -58,7 +58,7 @@ type taskWaiter struct {
 }
 
 // result returns the exit status of the task, and whether the task has ended.
-func (t *task) result() (exit string, done bool) {
+func (t *task) result() (exit string, hasEnded bool) {
 	t.watcher.mu.Lock()
 	defer t.watcher.mu.Unlock()
 
@@ -71,9 +71,9 @@ func (t *task) isPending() bool {
 		return false
 	}
 
-	_, done := t.result()
+	_, hasEnded := t.result()
 
-	return !done
+	return !hasEnded
 }
 
 // watchedMachine is a machine whose end the watcher waits for.
@@ -150,13 +150,13 @@ func (w *watcher) watchTask(upid string, owner hypervisor.Owner, onDone func()) 
 	return t
 }
 
-// watchMachine watches for the end of a machine. If agent is true, the watcher also wakes the owner when
+// watchMachine watches for the end of a machine. If hasAgent is true, the watcher also wakes the owner when
 // the next request to the guest agent is due.
-func (w *watcher) watchMachine(owner hypervisor.Owner, id int, startedAt time.Time, agent bool) {
+func (w *watcher) watchMachine(owner hypervisor.Owner, id int, startedAt time.Time, hasAgent bool) {
 	w.mu.Lock()
 	if _, ok := w.machines[owner.UID]; !ok {
 		m := &watchedMachine{owner: owner, id: id, startedAt: startedAt}
-		if agent {
+		if hasAgent {
 			m.agentDueAt = startedAt.Add(firstAgentDelay)
 		}
 
@@ -235,33 +235,33 @@ func (w *watcher) loop() {
 		case <-timer.C():
 		}
 
-		waiting, idle := w.pollOnce()
-		if idle {
+		hasWaiting, isIdle := w.pollOnce()
+		if isIdle {
 			return
 		}
 
-		// While machines wait for a clone slot, poll twice as often, because the end of a clone that is noticed
-		// late delays all of these machines.
+		// While machines wait for a clone slot, poll twice as often: if the end of a clone is noticed late, all of
+		// these machines start later.
 		interval = w.taskInterval
-		if waiting {
+		if hasWaiting {
 			interval /= 2
 		}
 	}
 }
 
-// pollOnce polls the tasks, the machines and the clone queues once. waiting is true if an owner waits for a
-// clone slot. idle is true if nothing is left to watch, and then the poller stops.
-func (w *watcher) pollOnce() (waiting, idle bool) {
+// pollOnce polls the tasks, the machines and the clone queues once. hasWaiting is true if an owner waits for a
+// clone slot. isIdle is true if nothing is left to watch, and then the poller stops.
+func (w *watcher) pollOnce() (hasWaiting, isIdle bool) {
 	w.pollTasks()
 	w.pollMachines()
 
-	waiting = w.cloneQueues.wakeWaiters()
+	hasWaiting = w.cloneQueues.wakeWaiters()
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	if waiting || len(w.tasks) > 0 || len(w.machines) > 0 {
-		return waiting, false
+	if hasWaiting || len(w.tasks) > 0 || len(w.machines) > 0 {
+		return hasWaiting, false
 	}
 
 	w.isRunning = false

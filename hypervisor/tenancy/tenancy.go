@@ -104,47 +104,47 @@ func CheckTemplate(
 	}
 
 	spec := &template.Spec
-	newError := func(reason, resource, name string, allowed any) error {
+	newError := func(reason, resource, name string, allowed ...string) error {
 		return errclass.New(
 			errclass.Configuration,
 			reason,
 			"create machines on HypervisorCluster %s: namespace %s is not allowed to use %s %s: "+
-				"its entry of spec.allowedNamespaces allows only %v",
+				"its entry of spec.allowedNamespaces allows only %s",
 			cluster.Name,
 			template.Namespace,
 			resource,
 			name,
-			allowed,
+			strings.Join(allowed, ", "),
 		)
 	}
 
 	if source := templateSource(spec, cluster); entry.Templates != nil && !slices.Contains(entry.Templates, source) {
-		return newError(ReasonTemplate, "template", source, entry.Templates)
+		return newError(ReasonTemplate, "template", source, entry.Templates...)
 	}
 
 	for _, storage := range templateStorages(spec) {
 		if entry.Storages != nil && !slices.Contains(entry.Storages, storage) && !slices.Contains(defaultStorages(cluster), storage) {
-			return newError(ReasonStorage, "storage", storage, entry.Storages)
+			return newError(ReasonStorage, "storage", storage, entry.Storages...)
 		}
 	}
 
 	network, defaultNetwork := templateNetwork(spec, cluster)
 	if entry.Networks != nil && network != "" && network != defaultNetwork && !slices.Contains(entry.Networks, network) {
-		return newError(ReasonNetwork, "network", network, entry.Networks)
+		return newError(ReasonNetwork, "network", network, entry.Networks...)
 	}
 
 	if n := spec.Network; entry.VLANs != nil && n != nil && n.VLAN != nil && !isVLANAllowed(entry.VLANs, *n.VLAN) {
-		return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*n.VLAN)), formatVLANRanges(entry.VLANs))
+		return newError(ReasonVLAN, "VLAN", strconv.Itoa(int(*n.VLAN)), formatVLANRanges(entry.VLANs)...)
 	}
 
 	for _, device := range spec.Resources.Devices {
 		if entry.Devices != nil && !slices.Contains(entry.Devices, device.Name) {
-			return newError(ReasonDevice, "device", device.Name, entry.Devices)
+			return newError(ReasonDevice, "device", device.Name, entry.Devices...)
 		}
 	}
 
 	if domain := dnsDomain(spec, cluster); domain != "" && !isDomainAllowed(entry, domain) {
-		return newError(ReasonDomain, "domain", domain, entry.Domains)
+		return newError(ReasonDomain, "domain", domain, entry.Domains...)
 	}
 
 	return checkAddresses(entry, spec.Network, newError)
@@ -159,9 +159,9 @@ func CheckDNSName(entry *v1alpha1.NamespaceAccess, cluster, namespace, fqdn stri
 	}
 
 	return errclass.New(errclass.Configuration, ReasonDomain,
-		"register DNS name %s with HypervisorCluster %s: its spec.allowedNamespaces allows namespace %s only names in %v: "+
+		"register DNS name %s with HypervisorCluster %s: its spec.allowedNamespaces allows namespace %s only names in %s: "+
 			"set dns.domain to one of these domains",
-		fqdn, cluster, namespace, entry.Domains)
+		fqdn, cluster, namespace, strings.Join(entry.Domains, ", "))
 }
 
 // dnsDomain returns the DNS domain of a template's machines. This is the template's domain, or the
@@ -344,7 +344,7 @@ func formatVLANRanges(ranges []v1alpha1.VLANRange) []string {
 // outside of all address ranges of the entry. An entry without address ranges allows all addresses.
 func checkAddresses(
 	entry *v1alpha1.NamespaceAccess, network *v1alpha1.MachineNetwork,
-	newError func(reason, resource, name string, allowed any) error,
+	newError func(reason, resource, name string, allowed ...string) error,
 ) error {
 	if entry.Addresses == nil || network == nil || network.Static == nil {
 		return nil
@@ -366,7 +366,7 @@ func checkAddresses(
 			return containsRange(allowed, text)
 		})
 		if !isAllowed {
-			return newError(ReasonAddress, "addresses", text, entry.Addresses)
+			return newError(ReasonAddress, "addresses", text, entry.Addresses...)
 		}
 	}
 

@@ -11,8 +11,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// NewConnectRequest returns the request for a connection with the settings of a cluster. Credentials and the settings of
-// other providers are not part of it.
+// NewConnectRequest returns the request for a connection with the settings of a cluster. The request contains no
+// credentials, and no settings of the built-in providers.
 func NewConnectRequest(config *hypervisor.Config, operatorUID string) *ConnectRequest {
 	return &ConnectRequest{
 		Protocol: ProtocolVersion, OperatorUid: operatorUID, Cluster: config.Name, Nodes: config.Nodes,

@@ -149,6 +149,7 @@ func listCapabilities(provider hypervisor.Provider) []string {
 	return out
 }
 
+// add adds a session, and returns false if there are too many.
 func (s *service) add(id string, current *session) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
