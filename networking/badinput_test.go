@@ -89,7 +89,7 @@ func TestGuessedPrefixLength(t *testing.T) {
 	pool := w.newNodePool("guessed", 1, "10.0.0.10-10.0.0.14", "fd00::10-fd00::20")
 	pool.Spec.BootstrapNetworkConfig.PrefixLengthV4 = 0
 	w.createPool(pool)
-	w.waitForCondition(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: machines are configured with the network [10.0.0.0/28 fd00::/64]")
+	w.waitForCondition(pool, infrav1.ConditionPrefixLengthGuessed, "True Guessed: the prefix lengths of the machines' networks 10.0.0.0/28, fd00::/64 are guesses")
 
 	patchObject(w, pool, func(p *infrav1.KubevirtNodePool) {
 		p.Spec.BootstrapNetworkConfig.PrefixLengthV4, p.Spec.BootstrapNetworkConfig.PrefixLengthV6 = 24, 64

@@ -255,16 +255,16 @@ func (n *Network) choose(
 func (n *Network) chooseRequested(s *poolState, owner string, addr netip.Addr, hasFamily bool) (netip.Prefix, error) {
 	unavailable := &UnavailableError{Network: n.name, Pool: s.pool.name, Address: addr}
 
-	prefix, inPool := s.pool.PrefixFor(addr)
-	holder, inUse := n.assignments.holder(addr)
+	prefix, isInPool := s.pool.PrefixFor(addr)
+	holder, isInUse := n.assignments.holder(addr)
 
 	switch {
-	case !inPool:
+	case !isInPool:
 		unavailable.Refusal = RefusedNotInPool
 		if addr.IsValid() && addr.Zone() == "" {
 			unavailable.Refusal = s.pool.refusalFor(addr)
 		}
-	case inUse:
+	case isInUse:
 		unavailable.Refusal, unavailable.Holder = RefusedInUse, holder
 	case hasFamily:
 		unavailable.Refusal, unavailable.Holder = RefusedSecondAddress, owner
@@ -294,10 +294,10 @@ func (n *Network) Restore(h Assignment) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 
-	switch holder, inUse := n.assignments.holder(addr); {
-	case inUse && holder != h.Owner:
+	switch holder, isInUse := n.assignments.holder(addr); {
+	case isInUse && holder != h.Owner:
 		return &ConflictError{Network: n.name, Address: addr, Owner: h.Owner, Holder: holder}
-	case inUse:
+	case isInUse:
 		n.assignments.update(h)
 	default:
 		n.markUsed(addr)
@@ -396,9 +396,9 @@ func (n *Network) assignmentsOutside(pool string) []Assignment {
 			return h.Pool == pool
 		}
 
-		_, inPool := s.pool.PrefixFor(h.Address.Addr())
+		_, isInPool := s.pool.PrefixFor(h.Address.Addr())
 
-		return !inPool
+		return !isInPool
 	})
 }
 

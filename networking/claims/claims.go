@@ -169,12 +169,12 @@ func hasStarted(claim *v1alpha1.MachineClaim) bool {
 func (c *ClaimReconciler) allocate(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	name := types.NamespacedName{Namespace: claim.Namespace, Name: claim.Spec.TemplateRef.Name}
 
-	pooled, err := c.hasPool(ctx, name)
+	hasPool, err := c.hasPool(ctx, name)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 
-	if !pooled {
+	if !hasPool {
 		c.Addresses.Release(OwnerKey(claim)) // the claim may have waited for an address
 
 		return reconcile.Result{}, c.clearStatus(ctx, claim)
@@ -267,8 +267,9 @@ func (c *ClaimReconciler) recordAddresses(
 	return nil
 }
 
-// removeRevoked removes addresses that have just been written, if they were taken away meanwhile (see revoke). Otherwise the
-// claim would be in conflict with the machine that has them until a person acts.
+// removeRevoked removes addresses that this reconcile has just written, if revoke has taken them away in the
+// meantime. Otherwise the claim would be in conflict with the claim whose machine has them, until a person
+// acts.
 func (c *ClaimReconciler) removeRevoked(
 	ctx context.Context, claim *v1alpha1.MachineClaim, addresses []netip.Prefix,
 ) (isRevoked bool, err error) {
@@ -334,8 +335,9 @@ func (c *ClaimReconciler) clearStatus(ctx context.Context, claim *v1alpha1.Machi
 	return claimstatus.IgnoreGone(c.writer().Apply(ctx, claim, map[string]any{}))
 }
 
-// isOutdated returns whether the status of the claim on the API server has other addresses than the claim, which comes
-// from the cache. They may have been taken away or replaced since, and must be neither restored nor written again.
+// isOutdated returns true if the claim's status on the API server has other addresses than this copy from the
+// cache. The addresses of the copy may have been taken away or replaced, so they must be neither restored nor
+// written again.
 func (c *ClaimReconciler) isOutdated(ctx context.Context, claim *v1alpha1.MachineClaim) (bool, error) {
 	held := make([]string, 0, len(recordedAddresses(claim)))
 	for _, address := range c.Addresses.AddressesOf(OwnerKey(claim)) {
@@ -409,9 +411,9 @@ func toAnySlice(values []string) []any {
 	return out
 }
 
-// release releases the addresses of a claim that is being deleted. It does so only after the machine is
-// deleted and after the status without the addresses is written, so a rebuild never finds an address at two
-// machines.
+// release releases the addresses of a claim that is being deleted. It does so only after the machine is deleted
+// and after the status without the addresses is written, so that a rebuild never finds two machines with the
+// same address.
 func (c *ClaimReconciler) release(ctx context.Context, claim *v1alpha1.MachineClaim) error {
 	owner := OwnerKey(claim)
 

@@ -24,16 +24,18 @@ const inUseTime = time.Minute
 // inUsePrefix begins the owner of an address that a machine without a claim has.
 const inUsePrefix = "a machine without a claim that has "
 
-// inUse holds the addresses that machines without claims have, because their claims were lost in a restore. The runners
-// area finds them when it places another machine, and deletes such machines when their jobs have ended.
+// inUse holds addresses that another machine uses although no claim has them, because the claim of that machine
+// was lost in a restore. The runners area finds such a machine when it places a machine with one of its
+// addresses, and deletes it when its job has ended.
 type inUse struct {
 	mu sync.Mutex
 	// since is by the owner in the address registry.
 	since map[string]time.Time
 }
 
-// isInUse returns whether the runners area has found that another machine has an address of a claim without a machine.
-// The message begins with the addresses that it has tried, which may be others than those that the claim has now.
+// isInUse returns true if the claim has no machine, and the runners area has found that another machine has one
+// of the claim's addresses. The message of the condition begins with the addresses that the runners area tried.
+// If the claim has other addresses by now, isInUse returns false.
 func isInUse(claim *v1alpha1.MachineClaim) bool {
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
 	addresses := recordedAddresses(claim)

@@ -56,9 +56,9 @@ func newMark(claim *v1alpha1.MachineClaim) (mark, error) {
 	return out, nil
 }
 
-// isObserved returns whether the annotation has addresses alone. The runners area or a person has written the
-// addresses with which the claim's machine was created. Anyone who can create a claim could also write them, so they count
-// only if the runners area has found a machine.
+// isObserved returns true if the annotation contains only addresses. In this case the runners area or a person
+// has written the addresses with which the claim's machine was created. Anyone who can create a claim can also
+// write the annotation, so it counts only if the runners area has found a machine.
 func isObserved(claim *v1alpha1.MachineClaim) bool {
 	value := claim.Annotations[v1alpha1.AnnotationAddresses]
 	placed := meta.FindStatusCondition(claim.Status.Conditions, v1alpha1.ConditionPlaced)
@@ -136,8 +136,8 @@ func (r *TemplateRegistry) entryOfClaim(claim *v1alpha1.MachineClaim) Entry {
 	return entry
 }
 
-// takeOver replaces the addresses in a claim's status with those that its machine was created with. A claim without
-// a machine that has been allocated one of them since gets another one.
+// takeOver replaces the addresses in a claim's status with the addresses that its machine was created with. If
+// one of these has been allocated to a claim without a machine since then, that claim gets another address.
 func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineClaim) (reconcile.Result, error) {
 	entry := c.Registry.entryOfClaim(claim)
 
@@ -152,7 +152,7 @@ func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineC
 			claim.Annotations[v1alpha1.AnnotationAddresses]))
 	}
 
-	// Others may take what is released, so this must not be an address of the machine.
+	// Other claims may take released addresses, so addresses of the machine must not be released.
 	if held := c.Addresses.AddressesOf(OwnerKey(claim)); !slices.Equal(held, marked.addresses) {
 		c.Addresses.Release(OwnerKey(claim))
 	}
@@ -176,9 +176,10 @@ func (c *ClaimReconciler) takeOver(ctx context.Context, claim *v1alpha1.MachineC
 	return reconcile.Result{}, c.recordAddresses(ctx, claim, marked.network, marked.addresses, v1alpha1.ReasonAddressesReadBack)
 }
 
-// revoke releases the addresses of a claim that has no machine, and removes them from its status. It returns false if
-// the owner is no claim, or if it has a machine.
-func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error) {
+// revoke releases the addresses of a claim that has no machine, and removes them from the claim's status. It
+// changes nothing and returns false if the owner is not a claim, or if the claim has a machine or no longer
+// exists.
+func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (isRevoked bool, err error) {
 	text, isClaim := strings.CutPrefix(owner, kindClaim+" ")
 	parts := strings.Split(text, "/")
 
@@ -188,7 +189,7 @@ func (c *ClaimReconciler) revoke(ctx context.Context, owner string) (bool, error
 
 	var holder v1alpha1.MachineClaim
 
-	err := c.Live.Get(ctx, types.NamespacedName{Namespace: parts[0], Name: parts[1]}, &holder)
+	err = c.Live.Get(ctx, types.NamespacedName{Namespace: parts[0], Name: parts[1]}, &holder)
 
 	switch {
 	case apierrors.IsNotFound(err): // its machine may still run
@@ -232,8 +233,8 @@ func (c *ClaimReconciler) removeAddresses(ctx context.Context, claim *v1alpha1.M
 	return c.writer().Apply(ctx, changed, map[string]any{})
 }
 
-// holdUnknown makes the pool allocate no addresses while the runners area does not know the addresses of the claim's
-// machine, and reverts this when it does.
+// holdUnknown makes the pool allocate no addresses while the claim's machine exists and its addresses are
+// unknown. When they are known, the pool allocates addresses again.
 func (c *ClaimReconciler) holdUnknown(claim *v1alpha1.MachineClaim) {
 	if isUnknown(claim) {
 		markUnknown(c.Addresses, c.Registry, claim)
@@ -281,7 +282,9 @@ func (c *ClaimReconciler) writeMark(
 
 // readBack records the marked addresses of a claim in its status, if the status was lost. It returns false if
 // there are none.
-func (c *ClaimReconciler) readBack(ctx context.Context, claim *v1alpha1.MachineClaim) (bool, reconcile.Result, error) {
+func (c *ClaimReconciler) readBack(
+	ctx context.Context, claim *v1alpha1.MachineClaim,
+) (isRestored bool, result reconcile.Result, err error) {
 	entry := c.Registry.entryOfClaim(claim)
 
 	marked, found := markOf(claim, entry)
@@ -289,7 +292,7 @@ func (c *ClaimReconciler) readBack(ctx context.Context, claim *v1alpha1.MachineC
 		return false, reconcile.Result{}, nil
 	}
 
-	err := restoreMark(c.Addresses, entry, claim)
+	err = restoreMark(c.Addresses, entry, claim)
 
 	switch {
 	case marked.uid != claim.UID:

@@ -80,9 +80,9 @@ func NewReader(live client.Reader, registry *TemplateRegistry) pools.Reader {
 // restoreWaiting adds a claim that found its pool exhausted to the queue of the pool again, before new claims
 // come.
 func restoreWaiting(b *pools.AddressRegistry, registry *TemplateRegistry, claim *v1alpha1.MachineClaim) {
-	waits := pools.IsWaiting(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
+	isWaiting := pools.IsWaiting(claim.Status.Conditions, v1alpha1.ConditionAddressAllocated)
 
-	if !waits || len(recordedAddresses(claim)) > 0 || hasStarted(claim) || !claim.DeletionTimestamp.IsZero() {
+	if !isWaiting || len(recordedAddresses(claim)) > 0 || hasStarted(claim) || !claim.DeletionTimestamp.IsZero() {
 		return
 	}
 

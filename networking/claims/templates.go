@@ -245,13 +245,13 @@ func (t *TemplateReconciler) report(
 	ctx context.Context, template *v1alpha1.HypervisorMachineTemplate, conditions ...metav1.Condition,
 ) error {
 	warning := meta.FindStatusCondition(template.Status.Conditions, v1alpha1.ConditionAddressesFewerThanMachines)
-	unchanged := len(conditions) > 1 || warning == nil
+	isUnchanged := len(conditions) > 1 || warning == nil
 
 	for _, condition := range conditions {
-		unchanged = unchanged && claimstatus.HasCondition(template, condition)
+		isUnchanged = isUnchanged && claimstatus.HasCondition(template, condition)
 	}
 
-	if unchanged {
+	if isUnchanged {
 		return nil
 	}
 

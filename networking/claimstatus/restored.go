@@ -16,9 +16,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// removeRestored removes what unwanted returns, and returns whether there was any. current is the object as it was read or
-// written last. The API server refuses the patch with a conflict if it has another version.
-func (w *Writer) removeRestored(ctx context.Context, obj step.Object, current, status map[string]any) (bool, error) {
+// removeRestored removes the fields and conditions that unwanted returns. hasRemoved is true if there were any.
+// current is the object as it was last read or written. If the object has changed since, the API server rejects
+// the patch with a conflict.
+func (w *Writer) removeRestored(
+	ctx context.Context, obj step.Object, current, status map[string]any,
+) (hasRemoved bool, err error) {
 	removal := w.unwanted(current, status)
 	if len(removal) == 0 {
 		return false, nil
@@ -43,8 +46,9 @@ func (w *Writer) removeRestored(ctx context.Context, obj step.Object, current, s
 	return true, nil
 }
 
-// unwanted returns a merge patch of the status that removes the fields and conditions of the field manager that an object
-// has and the applied status has not. Server-side apply leaves them if another program owns them too.
+// unwanted returns a merge patch of the status. It removes those fields and conditions of the field manager
+// that the object has and applied does not have. Server-side apply does not remove them if another program owns
+// them too.
 func (w *Writer) unwanted(current, applied map[string]any) map[string]any {
 	removal := map[string]any{}
 

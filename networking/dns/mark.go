@@ -90,7 +90,7 @@ func parseOwnership(text string) (ownershipRecord, bool) {
 
 	for part := range strings.SplitSeq(strings.Trim(text, `"`), ",") {
 		key, value, ok := strings.Cut(part, "=")
-		if _, twice := fields[key]; !ok || twice {
+		if _, isDuplicate := fields[key]; !ok || isDuplicate {
 			return ownershipRecord{}, false
 		}
 

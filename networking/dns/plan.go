@@ -133,14 +133,14 @@ func findConflict(listing *Listing, owner Owner, record v1alpha1.DNSRecord) (con
 			continue
 		}
 
-		mine := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
+		belongsToMachine := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
 			return m.belongsTo(owner) && m.record == recordID(e.kind, e.value)
 		})
-		ours := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
+		belongsToOperator := slices.ContainsFunc(marks, func(m ownershipRecord) bool {
 			return m.operator == encodeID(owner.Operator) && m.record == recordID(e.kind, e.value)
 		})
 
-		if !mine && !ours {
+		if !belongsToMachine && !belongsToOperator {
 			return conflict{record: record, existing: e.kind + " " + e.value}, true
 		}
 	}

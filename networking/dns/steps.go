@@ -136,15 +136,15 @@ func registerRecords(ctx context.Context, s *scope) step.Result {
 // the operator did not create, because a person has to resolve this.
 func reportConflicts(conflicts []conflict) step.Result {
 	texts := make([]string, 0, len(conflicts))
-	allHeld := true
+	holdsAll := true
 
 	for _, c := range conflicts {
 		texts = append(texts, c.String())
-		allHeld = allHeld && c.heldByMachine
+		holdsAll = holdsAll && c.heldByMachine
 	}
 
 	message := strings.Join(texts, "; ")
-	if allHeld {
+	if holdsAll {
 		return step.Wait(nameTakenDelay, ReasonNameTaken, message)
 	}
 

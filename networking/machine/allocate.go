@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -151,4 +152,6 @@ func toStrings(addresses []netip.Prefix) []string {
 	return out
 }
 
-func formatAddresses(addresses []netip.Prefix) string { return fmt.Sprintf("%v", addresses) }
+func formatAddresses(addresses []netip.Prefix) string {
+	return strings.Join(toStrings(addresses), ", ")
+}

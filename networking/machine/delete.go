@@ -79,7 +79,7 @@ func waitForDNS(ctx context.Context, s *scope) step.Result {
 }
 
 // releaseAddresses removes the addresses from the status, and releases them after this write. A rebuild
-// therefore never finds an address at two machines.
+// therefore never finds two machines with the same address.
 func releaseAddresses(ctx context.Context, s *scope) step.Result {
 	s.machine.Status.AllocatedBootstrapAddresses = nil
 

@@ -167,8 +167,9 @@ func parseNetworkData(data []byte, name string) ([]netip.Prefix, error) {
 	return nil, fmt.Errorf("parse network data: interface %s has no static address", name)
 }
 
-// stallUnknown stops the machine, and its pool allocates no new addresses, until a person has written down
-// the addresses. Without the Secret, only the guest knows them.
+// stallUnknown stalls the machine until a person has written down its addresses. Until then, its pool allocates
+// no new addresses. If the Secret with the network data does not exist either, the addresses can only be read
+// in the guest.
 func (s *scope) stallUnknown(err error) step.Result {
 	namespace, name := s.vm.GetNamespace(), s.vm.GetName()
 	read := fmt.Sprintf("kubectl get secret %s -n %s -o go-template='{{.data.%s | base64decode}}'",

@@ -22,8 +22,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/networking/pools"
 )
 
-// NewReader returns a reader that restores the recorded addresses of all KubevirtMachines into an address
-// registry, and then the addresses of all VirtualMachines, which may be in no status.
+// NewReader returns a reader that first restores the addresses in the statuses of all KubevirtMachines into an
+// address registry, and then the addresses of all VirtualMachines, because the status of a machine may be lost.
 func NewReader(live client.Reader) pools.Reader {
 	readMachines := pools.NewMachineReader(live, &v1alpha1.KubevirtMachineList{}, restore, restoreWaiting)
 
@@ -130,10 +130,10 @@ func (r *Reconciler) holdOrphan(ctx context.Context, name types.NamespacedName) 
 // restoreWaiting adds a machine that waits for an address to the queue of its pool again, so that it comes
 // before new machines.
 func restoreWaiting(registry *pools.AddressRegistry, machine *v1alpha1.KubevirtMachine) {
-	waits := pools.IsWaiting(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
+	isWaiting := pools.IsWaiting(machine.Status.Conditions, v1alpha1.ConditionAddressesAllocated)
 	pool := machine.Labels[v1alpha1.LabelNodePool]
 
-	if !waits || pool == "" || machine.Spec.BootstrapNetworkConfig == nil || !machine.DeletionTimestamp.IsZero() {
+	if !isWaiting || pool == "" || machine.Spec.BootstrapNetworkConfig == nil || !machine.DeletionTimestamp.IsZero() {
 		return
 	}
 

@@ -36,16 +36,16 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 			"somebody else deletes the VirtualMachine, so it is recreated with the same addresses")
 	}
 
+	// If a person has corrected the status because two machines have the same address, the VirtualMachine has other
+	// addresses than the status.
 	before := s.vm.DeepCopy()
-	isChanged := s.network.name != "" && kubevirt.NetworkDataSecret(s.vm) != s.network.name
+	hasNewNetworkData := s.network.name != "" && kubevirt.NetworkDataSecret(s.vm) != s.network.name
 
-	if !kubevirt.RecordAddresses(s.vm, s.machine) && !isChanged {
+	if !kubevirt.RecordAddresses(s.vm, s.machine) && !hasNewNetworkData {
 		return step.Done()
 	}
 
-	// The recorded addresses differ from those of the VirtualMachine. This happens if a person corrects the
-	// status because two machines have the same address.
-	if isChanged {
+	if hasNewNetworkData {
 		kubevirt.SetNetworkDataSecret(s.vm, s.network.name)
 	}
 
@@ -54,7 +54,7 @@ func ensureVM(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("update network data of virtual machine: %w", err))
 	}
 
-	if isChanged {
+	if hasNewNetworkData {
 		s.Recorder.Eventf(s.machine, nil, corev1.EventTypeWarning, "NetworkDataChanged", "Configure",
 			"the VirtualMachine gets its new addresses when it is restarted")
 	}
@@ -73,7 +73,7 @@ func (s *scope) createVM(ctx context.Context) step.Result {
 	switch err := s.Client.Create(ctx, vm); {
 	case apierrors.IsAlreadyExists(err):
 		return s.adoptVM(ctx)
-	case errclass.IsOverQuota(err): // no rejection of this machine
+	case errclass.IsOverQuota(err): // the machine itself is valid, so retry
 		return step.Fail(fmt.Errorf("create virtual machine: %w", err))
 	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err), apierrors.IsForbidden(err):
 		return s.stall("VMRejected", fmt.Sprintf("create virtual machine: %v", err))
@@ -188,10 +188,10 @@ func describeNotReady(vm *unstructured.Unstructured) string {
 
 	for _, entry := range conditions {
 		condition, _ := entry.(map[string]any)
-		applies := condition["type"] == "Failure" && condition["status"] == "True" ||
+		isFailure := condition["type"] == "Failure" && condition["status"] == "True" ||
 			condition["type"] == "Ready" && condition["status"] == "False"
 
-		if message, _ := condition["message"].(string); applies && message != "" {
+		if message, _ := condition["message"].(string); isFailure && message != "" {
 			return message
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 
 	"github.com/dustin/go-humanize/english"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -75,7 +76,7 @@ func (s *scope) describeOverlap(overlap *alloc.OverlapError) string {
 
 // buildPool returns the pool for the address registry. With an error, it also returns the reason for the
 // condition.
-func buildPool(pool *v1alpha1.KubevirtNodePool) (pools.Pool, string, error) {
+func buildPool(pool *v1alpha1.KubevirtNodePool) (built pools.Pool, reason string, err error) {
 	network, err := kubevirt.BootstrapNetwork(pool)
 	if err != nil {
 		return pools.Pool{}, reasonNetworkNotFound, err
@@ -99,8 +100,14 @@ func warnGuessedPrefixes(result step.Result, addresses *alloc.Pool) step.Result 
 		return result.WithCondition(condition, metav1.ConditionFalse, "Known", "")
 	}
 
-	return result.WithCondition(condition, metav1.ConditionTrue, "Guessed", fmt.Sprintf(
-		"machines are configured with the network %v, whose prefix length is a guess: set prefixLengthV4 and prefixLengthV6", guessed))
+	networks := make([]string, 0, len(guessed))
+	for _, subnet := range guessed {
+		networks = append(networks, subnet.String())
+	}
+
+	return result.WithCondition(condition, metav1.ConditionTrue, "Guessed",
+		"the prefix lengths of the machines' networks "+strings.Join(networks, ", ")+
+			" are guesses: set prefixLengthV4 and prefixLengthV6")
 }
 
 // warnTooFewAddresses adds the condition AddressesFewerThanReplicas. It is True if the pool has fewer

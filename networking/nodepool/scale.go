@@ -89,9 +89,9 @@ func scaleMachines(ctx context.Context, s *scope) step.Result {
 	return s.updateCounts(allMachines, step.Done())
 }
 
-// findUnknown returns the name of a machine that was restored without its status and has a VirtualMachine. It
-// looks like a machine that was never used, so nothing may be deleted before its status is read back. The
-// name is empty if there is none.
+// findUnknown returns the name of a machine that was restored without its status and that has a VirtualMachine,
+// or an empty name if there is none. Such a machine looks like one that was never used, so no machine may be
+// deleted before its status is read back.
 func (s *scope) findUnknown(ctx context.Context, machines []v1alpha1.KubevirtMachine) (string, error) {
 	for i := range machines {
 		m := &machines[i]

@@ -39,7 +39,7 @@ func (b *AddressRegistry) Detail(pool string, limit int) (Detail, bool) {
 	}
 
 	for _, assignment := range n.addresses.Assignments() {
-		if _, inPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); inPool || out.IsOutside[assignment] {
+		if _, isInPool := n.pools[pool].Addresses.PrefixFor(assignment.Address.Addr()); isInPool || out.IsOutside[assignment] {
 			out.Assignments = append(out.Assignments, assignment)
 		}
 	}

@@ -23,8 +23,8 @@ type Request struct {
 	// Requested are the addresses to allocate. For a family without a requested address, the registry
 	// allocates the lowest free address.
 	Requested []netip.Addr
-	// Unread is an owner whose unread addresses do not prevent the allocation, because they are those of Owner's own
-	// machine, which is not created again.
+	// Unread is the owner of the addresses of an existing machine that could not be read back (see MarkUnread).
+	// They do not prevent this allocation, because the machine belongs to Owner and is not created again.
 	Unread string
 	// Wake is called once after a failed request, when a new request can succeed. It can run on any
 	// goroutine. It must not block or call the address registry.

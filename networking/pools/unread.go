@@ -63,10 +63,10 @@ func (b *AddressRegistry) MarkRead(owner string) {
 
 // markRead removes an owner from unread, and returns the callbacks to call.
 func (b *AddressRegistry) markRead(owner string) []func() {
-	changed := false
+	hasChanged := false
 
 	for pool, owners := range b.unread {
-		changed = changed || owners[owner]
+		hasChanged = hasChanged || owners[owner]
 		delete(owners, owner)
 
 		if len(owners) == 0 {
@@ -76,7 +76,7 @@ func (b *AddressRegistry) markRead(owner string) []func() {
 
 	var callbacks []func()
 
-	if changed {
+	if hasChanged {
 		for _, n := range b.networks {
 			callbacks = append(callbacks, n.collectCallbacks()...)
 		}

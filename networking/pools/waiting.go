@@ -124,10 +124,9 @@ func (n *network) setQueue(pool string, list []waiter) {
 	}
 }
 
-// collectCallbacks returns the callbacks to call after a change of the network. For each pool, these are
-// the callbacks of as many owners as the pool has free addresses for, in the order of the queue, except for
-// owners that were woken before and made no new request. It also returns and removes all callbacks in
-// blocked.
+// collectCallbacks returns the callbacks to call after a change of the network. If a pool has n free addresses,
+// these are the callbacks of the first n owners in its queue, without the owners that were woken before and
+// made no new request since. It also returns the callbacks in blocked, and removes them.
 func (n *network) collectCallbacks() []func() {
 	var callbacks []func()
 

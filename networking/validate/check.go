@@ -49,8 +49,8 @@ type finding struct {
 	check string
 	// reason is empty if the check passed.
 	reason, message string
-	// unknown is true if the check could not run. The result then says nothing about the machine.
-	unknown bool
+	// didNotRun is true if the check could not run. The result then says nothing about the machine.
+	didNotRun bool
 }
 
 // ports are the ports of the servers. Tests use other ports.
@@ -71,8 +71,8 @@ func (c check) start(ctx context.Context, t target) finding {
 	return c.run(ctx, t)
 }
 
-// newDNSChecks returns the look-ups that the settings enable. The machine's name must be in the domain, or in
-// expectedDomain of the settings if it is set.
+// newDNSChecks returns the look-ups that the settings enable. The machine's name must be in expectedDomain of
+// the settings if it is set, and in domain otherwise.
 func newDNSChecks(settings *v1alpha1.HypervisorDNS, domain string, ports ports) []check {
 	validation := settings.Validation
 	timeout := secondsToDuration(validation.TimeoutSeconds, defaultLookupTimeout)
@@ -103,7 +103,7 @@ func newNetworkChecks(validation *v1alpha1.NetworkValidation, ports ports) []che
 
 			switch {
 			case errors.Is(err, errPingNotPermitted):
-				return finding{check: "ping", reason: ReasonPingNotPermitted, message: err.Error(), unknown: true}
+				return finding{check: "ping", reason: ReasonPingNotPermitted, message: err.Error(), didNotRun: true}
 			case err != nil:
 				return finding{check: "ping", reason: ReasonPingFailed, message: err.Error()}
 			default:
@@ -135,28 +135,29 @@ func secondsToDuration(n int32, fallback time.Duration) time.Duration {
 
 // checkForward checks that the name is in its domain and resolves to the machine's address.
 func checkForward(ctx context.Context, servers []string, port, domain string, t target) finding {
-	fail := func(reason, format string, args ...any) finding {
+	newFinding := func(reason, format string, args ...any) finding {
 		return finding{check: "forward", reason: reason, message: fmt.Sprintf(format, args...)}
 	}
 
 	if domain != "" && !strings.HasSuffix(t.fqdn, "."+strings.ToLower(domain)) {
-		return fail(ReasonWrongDomain, "the machine's name %s is not in the domain %s", t.fqdn, domain)
+		return newFinding(ReasonWrongDomain, "the machine's name %s is not in the domain %s", t.fqdn, domain)
 	}
 
 	resolver, err := newResolver(servers, port)
 	if err != nil {
-		return fail(ReasonForwardFailed, "%v", err)
+		return newFinding(ReasonForwardFailed, "%v", err)
 	}
 
 	addresses, err := resolver.lookupAddresses(ctx, t.fqdn, t.addr)
 
 	switch {
 	case err != nil:
-		return fail(ReasonForwardFailed, "look up %s: %v", t.fqdn, err)
+		return newFinding(ReasonForwardFailed, "look up %s: %v", t.fqdn, err)
 	case len(addresses) == 0:
-		return fail(ReasonForwardFailed, "look up %s: there is no such record", t.fqdn)
+		return newFinding(ReasonForwardFailed, "look up %s: there is no such record", t.fqdn)
 	case !slices.Contains(addresses, t.addr.Unmap()):
-		return fail(ReasonForwardMismatch, "%s resolves to %v, but the machine has the address %s", t.fqdn, addresses, t.addr)
+		return newFinding(ReasonForwardMismatch, "%s resolves to %s, but the machine has the address %s",
+			t.fqdn, formatAddresses(addresses), t.addr)
 	default:
 		return finding{check: "forward"}
 	}
@@ -164,24 +165,25 @@ func checkForward(ctx context.Context, servers []string, port, domain string, t 
 
 // checkReverse checks that the machine's address resolves to its name.
 func checkReverse(ctx context.Context, servers []string, port string, t target) finding {
-	fail := func(reason, format string, args ...any) finding {
+	newFinding := func(reason, format string, args ...any) finding {
 		return finding{check: "reverse", reason: reason, message: fmt.Sprintf(format, args...)}
 	}
 
 	resolver, err := newResolver(servers, port)
 	if err != nil {
-		return fail(ReasonReverseFailed, "%v", err)
+		return newFinding(ReasonReverseFailed, "%v", err)
 	}
 
 	names, err := resolver.lookupNames(ctx, t.addr)
 
 	switch {
 	case err != nil:
-		return fail(ReasonReverseFailed, "look up the name of %s: %v", t.addr, err)
+		return newFinding(ReasonReverseFailed, "look up the name of %s: %v", t.addr, err)
 	case len(names) == 0:
-		return fail(ReasonReverseFailed, "look up the name of %s: there is no such record", t.addr)
+		return newFinding(ReasonReverseFailed, "look up the name of %s: there is no such record", t.addr)
 	case !slices.Contains(names, t.fqdn):
-		return fail(ReasonReverseMismatch, "%s resolves to %v, but the machine has the name %s", t.addr, names, t.fqdn)
+		return newFinding(ReasonReverseMismatch, "%s resolves to %s, but the machine has the name %s",
+			t.addr, strings.Join(names, ", "), t.fqdn)
 	default:
 		return finding{check: "reverse"}
 	}
@@ -204,7 +206,7 @@ func summarize(findings []finding, m *subject) (status metav1.ConditionStatus, r
 
 		texts = append(texts, f.message)
 
-		if first == nil || (first.unknown && !f.unknown) {
+		if first == nil || (first.didNotRun && !f.didNotRun) {
 			first = &findings[i]
 		}
 	}
@@ -220,7 +222,7 @@ func summarize(findings []finding, m *subject) (status metav1.ConditionStatus, r
 		message += "; passed: " + strings.Join(passed, ", ")
 	}
 
-	if first.unknown {
+	if first.didNotRun {
 		return metav1.ConditionUnknown, first.reason, message
 	}
 

@@ -35,6 +35,11 @@ const (
 
 	dnsPort = "53"
 	sshPort = "22"
+
+	// systemLookUp and systemConnection are the values of the metric label system for DNS look-ups and for
+	// connections to the machine.
+	systemLookUp     = "dns-lookup"
+	systemConnection = "machine"
 )
 
 // Options holds what the validation needs from its process.
@@ -75,9 +80,9 @@ type subject struct {
 	// cluster has the settings that apply. If it is nil, the reconciler does not change the machine's
 	// condition, so the last result stays readable.
 	cluster *v1alpha1.HypervisorCluster
-	// disabled is true if no settings apply to the machine any longer. The reconciler then removes the
+	// hasNoSettings is true if no settings apply to the machine any longer. The reconciler then removes the
 	// condition.
-	disabled bool
+	hasNoSettings bool
 	// fqdn is the machine's name, and domain is the domain in which the name must be.
 	fqdn, domain string
 	// addrs are the machine's addresses. The reconciler checks all of them.
@@ -125,7 +130,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		r.forget(req.NamespacedName)
 
 		return reconcile.Result{}, nil
-	case machine.disabled:
+	case machine.hasNoSettings:
 		r.forget(req.NamespacedName)
 
 		return reconcile.Result{}, r.writer().Clear(ctx, machine.object)
@@ -142,7 +147,7 @@ func (r *Reconciler) writer() *claimstatus.Writer {
 	}
 }
 
-// validate reconciles a machine that is Ready.
+// validate runs the DNS and network checks of a Ready machine that are due, and reports their results.
 func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result, error) {
 	key := client.ObjectKeyFromObject(m.object)
 	lookupSchedule, shouldLookUp := newDNSSchedule(m.cluster.Spec.DNS)
@@ -154,7 +159,7 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 		return reconcile.Result{}, r.writer().Clear(ctx, m.object)
 	}
 
-	if refused, err := r.reportRefusal(ctx, m); refused || err != nil {
+	if isForbidden, err := r.reportForbiddenTarget(ctx, m); isForbidden || err != nil {
 		r.forget(key)
 
 		return reconcile.Result{}, err
@@ -180,12 +185,12 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 	current := r.stateFor(m, lookupSchedule, testSchedule)
 
 	if shouldLookUp && current.dns.isDue(now) {
-		findings := r.runChecks(ctx, "dns-lookup", newDNSChecks(m.cluster.Spec.DNS, m.domain, r.ports), m)
+		findings := r.runChecks(ctx, systemLookUp, newDNSChecks(m.cluster.Spec.DNS, m.domain, r.ports), m)
 		current.dns = current.dns.withFindings(lookupSchedule, r.clock.Now(), findings)
 	}
 
 	if shouldTest && current.network.isDue(now) {
-		findings := r.runChecks(ctx, "machine", newNetworkChecks(m.cluster.Spec.Network.Validation, r.ports), m)
+		findings := r.runChecks(ctx, systemConnection, newNetworkChecks(m.cluster.Spec.Network.Validation, r.ports), m)
 		current.network = current.network.withFindings(testSchedule, r.clock.Now(), findings)
 	}
 
@@ -194,10 +199,10 @@ func (r *Reconciler) validate(ctx context.Context, m *subject) (reconcile.Result
 	return r.report(ctx, m, current, shouldLookUp, shouldTest)
 }
 
-// reportRefusal reports a machine whose namespace or name the cluster does not allow, and returns true for
-// it. The operator does not check such a machine, because a tenant could otherwise use statuses or node
-// pools to make the operator call any address.
-func (r *Reconciler) reportRefusal(ctx context.Context, m *subject) (bool, error) {
+// reportForbiddenTarget reports a machine whose namespace or DNS name the cluster does not allow. isForbidden is
+// true for such a machine. The operator does not check it, because a tenant could otherwise use statuses or
+// node pools to make the operator call any address.
+func (r *Reconciler) reportForbiddenTarget(ctx context.Context, m *subject) (isForbidden bool, err error) {
 	namespace := m.object.GetNamespace()
 
 	entry, err := tenancy.FindEntry(m.cluster, namespace, tenancy.NewLabelsFunc(ctx, r.live, namespace))

@@ -63,7 +63,7 @@ func findKubevirtMachine(ctx context.Context, reader client.Reader, key client.O
 	case err != nil:
 		return nil, err
 	case name == nil:
-		out.disabled = true
+		out.hasNoSettings = true
 
 		return out, nil
 	case !machine.Status.Ready:

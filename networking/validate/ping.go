@@ -71,14 +71,14 @@ func ping(ctx context.Context, addr netip.Addr) error {
 	}
 
 	for seq := 1; ; seq++ {
-		replied, err := sendEcho(conn, to, kind, nonce, seq)
+		isReplied, err := sendEcho(conn, to, kind, nonce, seq)
 
 		switch {
 		case ctx.Err() != nil:
 			return fmt.Errorf("ping %s: no reply", addr)
 		case err != nil:
 			return fmt.Errorf("ping %s: %w", addr, err)
-		case replied:
+		case isReplied:
 			return nil
 		}
 	}
@@ -105,7 +105,7 @@ func listen(kind family, addr netip.Addr) (*icmp.PacketConn, net.Addr, error) {
 
 // sendEcho sends one request, and waits up to echoInterval for the reply to this or an earlier request. It
 // returns whether a reply arrived.
-func sendEcho(conn *icmp.PacketConn, to net.Addr, kind family, nonce []byte, seq int) (bool, error) {
+func sendEcho(conn *icmp.PacketConn, to net.Addr, kind family, nonce []byte, seq int) (isReplied bool, err error) {
 	message := icmp.Message{Type: kind.request, Body: &icmp.Echo{ID: os.Getpid() & 0xffff, Seq: seq & 0xffff, Data: nonce}}
 
 	raw, err := message.Marshal(nil)

@@ -49,13 +49,13 @@ func newProgress(r schedule, readySince time.Time) progress {
 func (t progress) withFindings(r schedule, now time.Time, findings []finding) progress {
 	out := progress{findings: findings}
 
-	failed := false
+	hasFailed := false
 	for _, f := range findings {
-		failed = failed || f.reason != ""
+		hasFailed = hasFailed || f.reason != ""
 	}
 
 	switch {
-	case failed:
+	case hasFailed:
 		out.failures = t.failures + 1
 		delay := min(minRetryDelay<<min(t.failures, 10), maxRetryDelay)
 
@@ -79,7 +79,7 @@ func (t progress) isDue(now time.Time) bool { return !t.next.IsZero() && !now.Be
 func jitter(d time.Duration) time.Duration { return wait.Jitter(d*9/10, 2.0/9) }
 
 // newDNSSchedule returns the schedule of the DNS look-ups, and false if they are disabled.
-func newDNSSchedule(settings *v1alpha1.HypervisorDNS) (schedule, bool) {
+func newDNSSchedule(settings *v1alpha1.HypervisorDNS) (lookUps schedule, isEnabled bool) {
 	if settings == nil || settings.Validation == nil || !settings.Validation.Enabled {
 		return schedule{}, false
 	}
@@ -91,7 +91,7 @@ func newDNSSchedule(settings *v1alpha1.HypervisorDNS) (schedule, bool) {
 
 // newNetworkSchedule returns the schedule of the network tests, and false if they are disabled. The
 // interval defaults to that of the DNS look-ups.
-func newNetworkSchedule(spec v1alpha1.HypervisorClusterSpec) (schedule, bool) {
+func newNetworkSchedule(spec v1alpha1.HypervisorClusterSpec) (tests schedule, isEnabled bool) {
 	if spec.Network == nil || spec.Network.Validation == nil || !spec.Network.Validation.Enabled {
 		return schedule{}, false
 	}

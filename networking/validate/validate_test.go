@@ -211,7 +211,7 @@ func TestVerdict(t *testing.T) {
 
 	ok := finding{check: "forward"}
 	failed := finding{check: "ssh", reason: ReasonSSHFailed, message: "refused"}
-	unknown := finding{check: "ping", reason: ReasonPingNotPermitted, message: "may not", unknown: true}
+	unknown := finding{check: "ping", reason: ReasonPingNotPermitted, message: "may not", didNotRun: true}
 
 	for _, row := range []struct {
 		why      string
