@@ -156,12 +156,12 @@ func scale(ctx context.Context, s *scope) step.Result {
 	if next.shouldCreate || next.deleteName != "" {
 		// Check the fleet after the hosts are read. If somebody first changed spec.replicas and
 		// then deleted a host, the old number must not be restored.
-		changed, err := s.hasChanged(ctx)
+		hasChanged, err := s.hasChanged(ctx)
 		if err != nil {
 			return step.Fail(err)
 		}
 
-		if changed {
+		if hasChanged {
 			return step.Done() // the event of the change triggers the next reconcile
 		}
 	}

@@ -31,8 +31,9 @@ func (k *Kind) Marks(host machine.Object) machine.Marks {
 	return out
 }
 
-// ReadBack makes sure that the machine looks for its server, and for one that it may just have ordered,
-// before it orders or releases a server. Neither the age of the machine nor the clock tells that it has none.
+// ReadBack prepares a machine whose status was lost. It sets OrderedAt, so that the machine looks for its
+// server, and for a server that it may have just ordered, before it orders or releases one. Neither the age of
+// the machine nor the clock shows that it has no server.
 func (k *Kind) ReadBack(host machine.Object) {
 	mac := macOf(host)
 
@@ -51,8 +52,8 @@ func formerServerName(mac *v1alpha1.ScalewayAppleSiliconMachine) string {
 	return marked
 }
 
-// findServer returns the server with the machine's name, or the server of the earlier object that the machine
-// was restored from. It renames the latter.
+// findServer returns the server with the machine's name. If there is none, it returns the server of the earlier
+// object that the machine was restored from, and renames that server.
 func (k *Kind) findServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) (scaleway.Server, bool, error) {
@@ -86,9 +87,9 @@ func (k *Kind) findServer(
 // uidPattern matches the UID in the name of a server.
 var uidPattern = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
 
-// checkPreviousServer stalls if there is a server of an earlier machine with the same name, which no machine of this
-// cluster has. The machine may have been restored without its annotations, or the server may belong to another
-// cluster. Only a person knows.
+// checkPreviousServer stalls if there is a server of an earlier machine with the same name, and no machine of
+// this cluster has that server. Either this machine was restored without its annotations, or the server belongs
+// to another cluster. Only a person can decide.
 func (k *Kind) checkPreviousServer(
 	ctx context.Context, api *scaleway.Client, mac *v1alpha1.ScalewayAppleSiliconMachine,
 ) step.Result {

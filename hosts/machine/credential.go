@@ -58,10 +58,9 @@ func renewalTime(from, until time.Time) time.Time {
 	return from.Add(until.Sub(from) / of * parts)
 }
 
-// renewCredential marks the kubeconfig part as lost if the host has no issued credential or if its
-// credential is due for renewal. Like every repair, the renewal needs a permit of the fleet but no
-// maintenance window. If the host's spec has named its own kubeconfig meanwhile, that kubeconfig
-// replaces the issued credential.
+// renewCredential marks the kubeconfig part as lost if the host has no issued credential, or if its credential
+// must be renewed now. Like every repair, the renewal needs a permit of the fleet but no maintenance window. If
+// the spec names a kubeconfig by then, that kubeconfig replaces the issued credential.
 func renewCredential(_ context.Context, s *scope) step.Result {
 	issued, isIssued := s.status.NodeCredential, needsCredential(s)
 

@@ -17,8 +17,8 @@
 // in service again.
 //
 // If the fleet has spec.nodeCredentials, the operator issues the credential with which the host
-// joins its cluster (hosts/nodecert), in the same reconcile that pushes it. A credential is renewed
-// in the same way as a lost part is repaired.
+// joins its cluster (hosts/nodecert), in the same reconcile that pushes it. To renew a
+// credential, the operator pushes its part again, as it does with a part that is lost.
 //
 // [Kind] hides what differs between kinds. Pushes and probes run outside the reconcile, in a
 // [WorkerPool]. A reconcile records in the status which job starts, hands the job to the pool, and

@@ -22,8 +22,8 @@ import (
 // Marks are annotations that survive the loss of a host's status. An empty value removes an annotation.
 type Marks map[string]string
 
-// keyOf returns a marked value, if the mark is for an object with the host's name. A person may have copied
-// the annotations to another host.
+// keyOf returns the value of a mark, or an empty string if the mark was written for a host with another name,
+// because a person may have copied the annotations.
 func keyOf(host Object, annotation string) string {
 	name, value, _ := strings.Cut(host.GetAnnotations()[annotation], " ")
 	if name != host.GetName() {
@@ -47,8 +47,8 @@ func newMarks(host Object) Marks {
 	return out
 }
 
-// isStatusLost returns whether the status of a host was lost, for example because the host was restored from
-// a backup without its status. The marks and the finalizer are older than the status then.
+// isStatusLost returns true if the status of a host was lost, for example because the host was restored from a
+// backup without its status. It recognizes this by marks or a finalizer without any condition.
 func isStatusLost(host Object, marks Marks) bool {
 	return len(*host.StatusConditions()) == 0 &&
 		(marks.isOn(host) || controllerutil.ContainsFinalizer(host, v1alpha1.FinalizerHost))
@@ -80,14 +80,14 @@ func (r *Reconciler) recordMarks(ctx context.Context, host Object) (isLost bool,
 	}
 
 	before, _ := host.DeepCopyObject().(client.Object)
-	annotations, changed := maps.Clone(host.GetAnnotations()), false
+	annotations, hasChanged := maps.Clone(host.GetAnnotations()), false
 
 	if annotations == nil {
 		annotations = map[string]string{}
 	}
 
 	for annotation, value := range marks {
-		changed = changed || annotations[annotation] != value
+		hasChanged = hasChanged || annotations[annotation] != value
 
 		if value == "" {
 			delete(annotations, annotation)
@@ -96,7 +96,7 @@ func (r *Reconciler) recordMarks(ctx context.Context, host Object) (isLost bool,
 		}
 	}
 
-	if !changed || !host.GetDeletionTimestamp().IsZero() {
+	if !hasChanged || !host.GetDeletionTimestamp().IsZero() {
 		return false, nil
 	}
 
@@ -109,8 +109,9 @@ func (r *Reconciler) recordMarks(ctx context.Context, host Object) (isLost bool,
 	return false, nil
 }
 
-// readBackUnmarked is for a host from a backup of a version that wrote no marks. It counts as bootstrapped, because
-// a first boot would stop its machines. Its key is unknown, unless the spec has it.
+// readBackUnmarked sets the status of a host without marks, which comes from a backup of a version that wrote
+// none. The host counts as bootstrapped, because a first boot would stop its machines. Its key is unknown
+// unless the spec has it.
 func (s *scope) readBackUnmarked() {
 	s.status.Bootstrapped = true
 
@@ -120,9 +121,9 @@ func (s *scope) readBackUnmarked() {
 	}
 }
 
-// readBack reads the facts of a host whose status was lost back from its marks. The host then is not
-// trusted, booted or ordered a second time. What is on the host is unknown, so its configuration is pushed
-// again in the order of the fleet's rollout.
+// readBack restores the status of a host whose status was lost from its marks, so that the host is not trusted,
+// booted or ordered a second time. The configuration on the host is unknown, so it is pushed again in the order
+// of the fleet's rollout.
 func readBack(_ context.Context, s *scope) step.Result {
 	if !s.isStatusLost {
 		return step.Done()

@@ -254,16 +254,16 @@ func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 	update := s.status.OSUpdate
 
 	if update.Drain != nil && s.fleet.Spec.Drain != nil {
-		ready, err := s.newOSDrainer().Uncordon(ctx)
+		isReady, err := s.newOSDrainer().Uncordon(ctx)
 
 		switch {
 		case err != nil:
 			return step.Wait(retryInterval, errclass.ReasonOf(err, reasonWaitingForNode),
 				fmt.Sprintf("return Node %s to service: %v", s.obj.GetName(), err))
-		case !ready && update.Reason == "" && s.osTimeLeft() > 0:
+		case !isReady && update.Reason == "" && s.osTimeLeft() > 0:
 			return step.Wait(min(retryInterval, s.osTimeLeft()), reasonWaitingForNode,
 				fmt.Sprintf("the host has macOS %s, but its Node is not ready yet", s.status.OSVersion))
-		case !ready && update.Reason == "":
+		case !isReady && update.Reason == "":
 			drift.FailOSUpdate(s.status, s.Clock.Now(), drift.ReasonNodeNotReady,
 				fmt.Sprintf("the host has macOS %s, but its Node was not ready within %s", s.status.OSVersion, s.osTimeout()))
 		}
@@ -355,12 +355,7 @@ func runOSScript(ctx context.Context, conn *ssh.Conn, part plan.Part, timeout ti
 
 // parseOSOutput parses the output of a step: lines that begin with version, offered, running or
 // failed. Truncated output never ends an update.
-func parseOSOutput(output string) (string, drift.OSUpdateStatus, error) {
-	var (
-		version string
-		update  drift.OSUpdateStatus
-	)
-
+func parseOSOutput(output string) (version string, status drift.OSUpdateStatus, err error) {
 	lines := bufio.NewScanner(strings.NewReader(output))
 	for lines.Scan() {
 		keyword, rest, _ := strings.Cut(lines.Text(), " ")
@@ -370,21 +365,21 @@ func parseOSOutput(output string) (string, drift.OSUpdateStatus, error) {
 		case "version":
 			version = rest
 		case "offered":
-			update.Label = rest
+			status.Label = rest
 		case "running":
-			update.Running, update.Progress = true, rest
+			status.Running, status.Progress = true, rest
 		case "failed":
-			update.Reason, update.Message, _ = strings.Cut(rest, " ")
+			status.Reason, status.Message, _ = strings.Cut(rest, " ")
 		default:
-			return "", update, fmt.Errorf("parse output of operating system query: unknown line %q", sanitizeOutput(lines.Text()))
+			return "", status, fmt.Errorf("parse output of operating system query: unknown line %q", sanitizeOutput(lines.Text()))
 		}
 	}
 
 	if err := lines.Err(); err != nil {
-		return "", update, fmt.Errorf("parse output of operating system query: %w", err)
+		return "", status, fmt.Errorf("parse output of operating system query: %w", err)
 	}
 
-	return version, update, nil
+	return version, status, nil
 }
 
 // sanitizeOutput removes control characters and limits the length of a line of a host's output.

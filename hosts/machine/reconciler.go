@@ -246,15 +246,15 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 	return step.Reconcile(ctx, r.Runner, obj, r.plan(), s)
 }
 
-// updatePhase sets the phase and the ready field of the host. A host that has failed stays Failed,
-// whatever else happens.
+// updatePhase sets the phase and the ready field of the host. A host with a failure is Failed, unless it is being
+// deleted.
 func (s *scope) updatePhase() {
 	h := s.status
-	deleting := !s.obj.GetDeletionTimestamp().IsZero()
-	h.Ready = !deleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil && h.OSUpdate == nil
+	isDeleting := !s.obj.GetDeletionTimestamp().IsZero()
+	h.Ready = !isDeleting && h.Bootstrapped && h.FailureReason == "" && h.UnreachableSince == nil && h.OSUpdate == nil
 
 	switch {
-	case deleting:
+	case isDeleting:
 		h.Phase = v1alpha1.HostDeleting
 	case h.FailureReason != "":
 		h.Phase = v1alpha1.HostFailed

@@ -17,7 +17,7 @@ import (
 
 //+kubebuilder:rbac:groups=rbac.authorization.k8s.io,resources=roles;rolebindings,resourceNames=hyperfleet-secrets,verbs=get;patch
 
-// keepSecrets keeps the Secrets that the host needs to be released and to be drained.
+// keepSecrets adds a finalizer to the Secrets without which the operator could not drain or release the host.
 func (s *scope) keepSecrets(ctx context.Context) error {
 	fleet := &v1alpha1.HostFleet{}
 
@@ -26,8 +26,9 @@ func (s *scope) keepSecrets(ctx context.Context) error {
 		return fmt.Errorf("get HostFleet: %w", err)
 	}
 
-	isIssued := s.status.NodeCredential != nil || fleet.Spec.NodeCredentials != nil && !s.Kind.HasKubeconfig(s.obj)
-	names := s.Kind.ReleaseSecrets(s.obj, isIssued)
+	// With NodeCredentials, the operator may have issued a credential that the status does not contain yet.
+	mayHaveCredential := s.status.NodeCredential != nil || fleet.Spec.NodeCredentials != nil && !s.Kind.HasKubeconfig(s.obj)
+	names := s.Kind.ReleaseSecrets(s.obj, mayHaveCredential)
 
 	if fleet.Spec.Drain != nil {
 		names = append(names, fleet.Spec.Drain.KubeconfigSecretRef.Name)

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -111,7 +112,7 @@ func (s *scope) reportOutcome(done outcome, verdict drift.Verdict) {
 
 	if verdict == drift.Succeeded {
 		s.Recorder.Eventf(s.obj, nil, corev1.EventTypeNormal, "AgentRolled", string(done.Action),
-			"%s: %d parts applied %v, configuration %.12s", done.Action, len(applied), applied, done.Hash)
+			"%s: applied %d parts of configuration %.12s: %s", done.Action, len(applied), done.Hash, strings.Join(applied, ", "))
 
 		return
 	}

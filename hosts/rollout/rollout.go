@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize/english"
@@ -235,8 +236,8 @@ func (d *decision) updateStop() {
 
 	s.StoppedHash, s.StoppedAt = s.Hash, d.now
 	s.StoppedReason = fmt.Sprintf(
-		"%d of %d hosts refused the configuration, including %v: fix the configuration, or resume the fleet to continue the rollout",
-		len(names), len(d.hosts), names[:min(len(names), maxNames)])
+		"%d of %d hosts refused the configuration, including %s: fix the configuration, or resume the fleet to continue the rollout",
+		len(names), len(d.hosts), strings.Join(names[:min(len(names), maxNames)], ", "))
 	d.report.Stopped = true
 }
 
@@ -245,14 +246,14 @@ func (d *decision) checkWindows() {
 	d.isWindowOpen = len(d.policy.Windows) == 0
 
 	for _, w := range d.policy.Windows {
-		open, boundary, err := w.StateAt(d.now)
+		isOpen, boundary, err := w.StateAt(d.now)
 		if err != nil {
 			d.report.Problems = append(d.report.Problems, fmt.Errorf("rollout.maintenanceWindows %q: %w", w.Name, err))
 
 			continue
 		}
 
-		d.isWindowOpen = d.isWindowOpen || open
+		d.isWindowOpen = d.isWindowOpen || isOpen
 		d.scheduleNext(boundary)
 	}
 }

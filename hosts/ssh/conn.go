@@ -130,9 +130,9 @@ func (c *Conn) Run(ctx context.Context, script Script) (out Output, err error) {
 
 	a, err := c.exec(runCtx, commandLine(c.sudoMode, script), io.MultiReader(c.passwordInput(c.sudoMode), script.Input))
 	secrets := append([]log.Secret{c.target.Password, c.target.PrivateKey}, script.Secrets...)
-	text, truncated := a.stdout.text()
+	text, isTruncated := a.stdout.text()
 	text = redact(withoutGreeting(script, text), secrets...)
-	out = Output{Stdout: text[:min(len(text), maxStdout)], Truncated: truncated || len(text) > maxStdout}
+	out = Output{Stdout: text[:min(len(text), maxStdout)], Truncated: isTruncated || len(text) > maxStdout}
 	stderr := a.stderr.text()
 	operation := fmt.Sprintf("run %s on %s", script.Label, c.target.name())
 	message := lastLines(redact(stderr, secrets...))

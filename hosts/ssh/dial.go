@@ -206,22 +206,22 @@ func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptoss
 	algorithms := target.algorithms()
 
 	conn, presented, err := d.login(ctx, target, auth, attempts, algorithms)
-	if !target.mayHavePinnedKey(err) {
+	if !target.shouldTryOtherKeyTypes(err) {
 		return conn, err
 	}
 
-	changed := err
+	firstErr := err
 
-	for target.mayHavePinnedKey(err) {
+	for target.shouldTryOtherKeyTypes(err) {
 		if algorithms = withoutKeyType(algorithms, presented); len(algorithms) == 0 {
-			return nil, changed
+			return nil, firstErr
 		}
 
 		conn, presented, err = d.login(ctx, target, auth, attempts, algorithms)
 	}
 
-	if _, hasNoOther := errors.AsType[*cryptossh.AlgorithmNegotiationError](err); hasNoOther {
-		return nil, changed
+	if _, hasNoOtherKey := errors.AsType[*cryptossh.AlgorithmNegotiationError](err); hasNoOtherKey {
+		return nil, firstErr
 	}
 
 	return conn, err

@@ -75,9 +75,9 @@ func (t Trust) algorithms() []string {
 	}, keys...)
 }
 
-// mayHavePinnedKey returns whether a login failed only because the host presented a key that is not trusted, so that
-// the host may have the pinned key beside it.
-func (t Trust) mayHavePinnedKey(err error) bool {
+// shouldTryOtherKeyTypes returns true if a login failed only because the host presented a key that is not trusted. The
+// host may also have the pinned key, and present it if no other type of key is accepted.
+func (t Trust) shouldTryOtherKeyTypes(err error) bool {
 	kind := KindOf(err)
 
 	return kind == HostKeyChanged || kind == HostCertificateRefused && t.HostKey != ""

@@ -260,8 +260,8 @@ func (r *Registry) revokeTokens(ctx context.Context, c clients, id identity.ID, 
 
 // evictAgent deletes an agent. The server then rejects all its requests. evictAgent reports whether the
 // agent existed.
-func (r *Registry) evictAgent(ctx context.Context, c clients, agent *types.SPIFFEID) (bool, error) {
-	_, err := c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{Id: agent})
+func (r *Registry) evictAgent(ctx context.Context, c clients, agent *types.SPIFFEID) (existed bool, err error) {
+	_, err = c.agents.DeleteAgent(ctx, &agentv1.DeleteAgentRequest{Id: agent})
 
 	switch {
 	case status.Code(err) == codes.NotFound:
