@@ -110,7 +110,7 @@ func TestUnavailableAddresses(t *testing.T) {
 		"both-half": {"10.6.0.12,2001:db8:2::2", "False VIPNotInPool", "no IPAddressPool has all of"},
 		"four-alone": {
 			"fd00:10::11", "False LoadBalancerPending",
-			"the Service has the IP families [IPv4], as all Services of the management cluster, and MetalLB assigns no other addresses",
+			"the Service has the IP families IPv4, as all Services of the management cluster, and MetalLB assigns no other addresses",
 		},
 	}
 	for name, row := range rows {

@@ -125,7 +125,7 @@ func (a *Area) startWhenInstalled(
 	ctx context.Context, mgr ctrl.Manager, name string, required []schema.GroupVersionKind,
 	start func(context.Context, ctrl.Manager) error,
 ) error {
-	installed := true
+	isInstalled := true
 
 	for _, kind := range required {
 		_, err := mgr.GetRESTMapper().RESTMapping(kind.GroupKind(), kind.Version)
@@ -133,10 +133,10 @@ func (a *Area) startWhenInstalled(
 			return fmt.Errorf("look up kind %s: %w", kind.Kind, err)
 		}
 
-		installed = installed && err == nil
+		isInstalled = isInstalled && err == nil
 	}
 
-	if installed {
+	if isInstalled {
 		return start(ctx, mgr)
 	}
 

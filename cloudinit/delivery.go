@@ -51,7 +51,7 @@ var sha256Pattern = regexp.MustCompile(`^[0-9a-fA-F]{64}$`)
 
 // buildDelivery returns the files and commands that install the bootstrap service in the machine. It returns
 // nothing if the service is in the image.
-func buildDelivery(in *Input, overrides userOverrides) ([]writeFile, [][]string, error) {
+func buildDelivery(in *Input, overrides userOverrides) (files []writeFile, commands [][]string, err error) {
 	if in.Config == nil {
 		return nil, nil, nil
 	}
@@ -77,11 +77,6 @@ func buildDelivery(in *Input, overrides userOverrides) ([]writeFile, [][]string,
 	if err != nil {
 		return nil, nil, err
 	}
-
-	var (
-		files    []writeFile
-		commands [][]string
-	)
 
 	if !overrides.hasService {
 		files = append(files, writeFile{deliverScript, buildInstallScript(sums, fetch), rootOwner, programMode})

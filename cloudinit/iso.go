@@ -65,8 +65,8 @@ func BuildISO(files map[string][]byte) ([]byte, error) {
 	img := make([]byte, int64(l.sectors)*sectorSize)
 	put := func(sector uint32, b []byte) { copy(img[int64(sector)*sectorSize:], b) }
 
-	put(sectorPrimary, newVolumeDescriptor(l, false))
-	put(sectorJoliet, newVolumeDescriptor(l, true))
+	put(sectorPrimary, newVolumeDescriptor(l, primaryVolume))
+	put(sectorJoliet, newVolumeDescriptor(l, jolietVolume))
 	put(sectorTerminator, append([]byte{255}, "CD001\x01"...))
 
 	for _, t := range []struct {
@@ -222,13 +222,13 @@ func (l *isoLayout) buildPrimaryRecords(size uint32) [][]byte {
 	})
 	self := joinEntries(rrSP(), rrPX(modeDir), rrER())
 	records := [][]byte{
-		newDirectoryRecord("\x00", l.rootPrimary, size, true, self),
-		newDirectoryRecord("\x01", l.rootPrimary, size, true, joinEntries(rrPX(modeDir))),
+		newDirectoryRecord("\x00", l.rootPrimary, size, directoryEntry, self),
+		newDirectoryRecord("\x01", l.rootPrimary, size, directoryEntry, joinEntries(rrPX(modeDir))),
 	}
 
 	for _, f := range files {
 		rr := joinEntries(rrPX(modeFile), rrNM(f.name))
-		records = append(records, newDirectoryRecord(f.primaryName+";1", f.sector, f.size(), false, rr))
+		records = append(records, newDirectoryRecord(f.primaryName+";1", f.sector, f.size(), fileEntry, rr))
 	}
 
 	return records
@@ -236,19 +236,22 @@ func (l *isoLayout) buildPrimaryRecords(size uint32) [][]byte {
 
 func (l *isoLayout) buildJolietRecords(size uint32) [][]byte {
 	records := [][]byte{
-		newDirectoryRecord("\x00", l.rootJoliet, size, true, nil),
-		newDirectoryRecord("\x01", l.rootJoliet, size, true, nil),
+		newDirectoryRecord("\x00", l.rootJoliet, size, directoryEntry, nil),
+		newDirectoryRecord("\x01", l.rootJoliet, size, directoryEntry, nil),
 	}
 	// l.files is sorted by name. For ASCII names, UCS-2 has the same order.
 	for _, f := range l.files {
-		records = append(records, newDirectoryRecord(string(encodeUCS2(f.name)), f.sector, f.size(), false, nil))
+		records = append(records, newDirectoryRecord(string(encodeUCS2(f.name)), f.sector, f.size(), fileEntry, nil))
 	}
 
 	return records
 }
 
-// newDirectoryRecord returns a directory record (ECMA-119 9.1).
-func newDirectoryRecord(id string, sector, size uint32, dir bool, systemUse []byte) []byte {
+// directoryEntry and fileEntry are the values of the parameter isDirectory.
+const directoryEntry, fileEntry = true, false
+
+// newDirectoryRecord returns a directory record (ECMA-119 9.1), which describes a directory or a file.
+func newDirectoryRecord(id string, sector, size uint32, isDirectory bool, systemUse []byte) []byte {
 	var b bytes.Buffer
 
 	b.Write([]byte{0, 0}) // the length is set below; there are no extended attributes
@@ -257,7 +260,7 @@ func newDirectoryRecord(id string, sector, size uint32, dir bool, systemUse []by
 	b.Write(isoDate())
 
 	flags := byte(0)
-	if dir {
+	if isDirectory {
 		flags = 2
 	}
 
@@ -321,15 +324,18 @@ func rrNM(name string) []byte {
 	return append([]byte{'N', 'M', byte(5 + len(name)), 1, 0}, name...) //nolint:gosec // names are bounded
 }
 
+// jolietVolume and primaryVolume are the values of the parameter isJoliet.
+const jolietVolume, primaryVolume = true, false
+
 // newVolumeDescriptor returns the primary volume descriptor (ECMA-119 8.4), or the supplementary one with
 // Joliet's escape sequence (ECMA-119 8.5).
-func newVolumeDescriptor(l *isoLayout, joliet bool) []byte {
+func newVolumeDescriptor(l *isoLayout, isJoliet bool) []byte {
 	kind, root, size, pathL, pathM := byte(1), l.rootPrimary, l.sizePrimary, sectorPathL, sectorPathM
-	if joliet {
+	if isJoliet {
 		kind, root, size, pathL, pathM = 2, l.rootJoliet, l.sizeJoliet, sectorJolietPathL, sectorJolietPathM
 	}
 
-	text := func(s string, n int) []byte { return padText(s, n, joliet) }
+	text := func(s string, n int) []byte { return padText(s, n, isJoliet) }
 
 	var b bytes.Buffer
 
@@ -341,7 +347,7 @@ func newVolumeDescriptor(l *isoLayout, joliet bool) []byte {
 	b.Write(encodeBoth32(l.sectors))
 
 	escape := make([]byte, 32)
-	if joliet {
+	if isJoliet {
 		copy(escape, "%/E") // UCS-2 level 3
 	}
 
@@ -354,7 +360,7 @@ func newVolumeDescriptor(l *isoLayout, joliet bool) []byte {
 	b.Write(make([]byte, 4))
 	b.Write(binary.BigEndian.AppendUint32(nil, pathM))
 	b.Write(make([]byte, 4))
-	b.Write(newDirectoryRecord("\x00", root, size, true, nil))
+	b.Write(newDirectoryRecord("\x00", root, size, directoryEntry, nil))
 
 	for _, n := range []int{128, 128, 128, 128, 37, 37, 37} {
 		b.Write(text("", n))
@@ -382,8 +388,8 @@ func newPathTable(order binary.ByteOrder, root uint32) []byte {
 // isoDate returns the date of all records: 2000-01-01T00:00:00Z.
 func isoDate() []byte { return []byte{100, 1, 1, 0, 0, 0, 0} }
 
-func padText(s string, n int, wide bool) []byte {
-	if !wide {
+func padText(s string, n int, isUCS2 bool) []byte {
+	if !isUCS2 {
 		return append([]byte(s), bytes.Repeat([]byte{' '}, n-len(s))...)
 	}
 

@@ -51,7 +51,7 @@ func detectContentType(text string) (string, bool) {
 // buildMultipart returns a MIME message with the user's unchanged data and the operator's cloud-config. The
 // operator's part is the last one and only adds to the user's, because of mergeType.
 func buildMultipart(in *Input, text, contentType string) ([]byte, error) {
-	operator, err := buildOperatorConfig(in, userOverrides{}, false)
+	operator, err := buildOperatorConfig(in, userOverrides{}, startLast)
 	if err != nil {
 		return nil, err
 	}

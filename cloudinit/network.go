@@ -98,10 +98,10 @@ func setDHCP(in *Input, spec *v1alpha1.DHCP, link *netdata.Link) {
 		return
 	}
 
-	send := isOn(spec.SendHostname)
-	link.DHCP4, link.Options = true, &netdata.DHCPOptions{SendHostname: &send, Identifier: netdata.IdentifierMAC}
+	sendsHostname := isOn(spec.SendHostname)
+	link.DHCP4, link.Options = true, &netdata.DHCPOptions{SendHostname: &sendsHostname, Identifier: netdata.IdentifierMAC}
 
-	if send {
+	if sendsHostname {
 		link.Options.Hostname = in.Hostname
 	}
 

@@ -63,6 +63,9 @@ func canStartEarly(in *Input, root *yaml.Node) bool {
 	return true
 }
 
+// startLast is the value of startEarly with which the service starts at the end of cloud-init.
+const startLast = false
+
 // buildOperatorConfig returns the operator's part of the cloud-config, without the parts that the template
 // overrides. If startEarly is true, the part has a file that starts the service before the end of cloud-init.
 func buildOperatorConfig(in *Input, overrides userOverrides, startEarly bool) (*yaml.Node, error) {

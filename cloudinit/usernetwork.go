@@ -102,9 +102,9 @@ func networkVersion(root *yaml.Node) string {
 }
 
 func isOpenStack(root *yaml.Node) bool {
-	has := func(key string) bool { return strictyaml.Lookup(root, key) != nil }
+	hasKey := func(key string) bool { return strictyaml.Lookup(root, key) != nil }
 
-	return !has("version") && (has("links") || has("networks"))
+	return !hasKey("version") && (hasKey("links") || hasKey("networks"))
 }
 
 // requireAddress returns an error if version 1 contains none of the addresses, because addresses cannot be

@@ -189,7 +189,9 @@ func (q operatorRequest) send(
 }
 
 // requestCredential requests the runner's credential once. It returns the results of operatorRequest.send.
-func requestCredential(ctx context.Context, client *http.Client, url, bearer string) (guest.Credential, time.Duration, error) {
+func requestCredential(
+	ctx context.Context, client *http.Client, url, bearer string,
+) (credential guest.Credential, retryAfter time.Duration, err error) {
 	request := operatorRequest{object: "the credential", url: url, bearer: bearer, maxBytes: MaxConfigBytes}
 
 	body, delay, err := request.send(ctx, client, func(refusal guest.Refusal) error {
@@ -206,7 +208,7 @@ func requestCredential(ctx context.Context, client *http.Client, url, bearer str
 		return guest.Credential{}, delay, err
 	}
 
-	credential, err := parseCredential(body)
+	credential, err = parseCredential(body)
 
 	return credential, 0, err
 }

@@ -28,9 +28,9 @@ func TestDeviceKey(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	public, err := tpm2.Unmarshal[tpm2.TPM2BPublic](key.Request)
+	public, err := tpm2.Unmarshal[tpm2.TPM2BPublic](key.PublicForRequest)
 	if err != nil || !bytes.Equal(public.Bytes(), key.Public) {
-		t.Fatalf("public area %x, %v; blob %x", key.Request, err, key.Public)
+		t.Fatalf("public area %x, %v; blob %x", key.PublicForRequest, err, key.Public)
 	}
 
 	if certificate, err := x509.ParseCertificate(key.EKCertificate); err != nil || !strings.Contains(certificate.Issuer.CommonName, "swtpm") {

@@ -29,7 +29,7 @@ type hooks struct {
 	stop, done chan struct{}
 }
 
-// newHooks writes the script, and calls handle when the script has run.
+// newHooks writes the script that the runner starts before a job, and calls handle when the script has run.
 func (s *Service) newHooks(_ *account, handle func(line string)) (*hooks, error) {
 	mark, dir := s.path(jobPipe), s.path(hooksDir)
 

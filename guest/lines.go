@@ -77,6 +77,9 @@ func (w *lineWriter) appendBytes(p []byte) {
 	w.isTruncated = len(w.buffer) >= limit
 }
 
+// mayBeCut is the value of isCut for a line without a newline.
+const mayBeCut = true
+
 // handleLine handles the line in the buffer. isCut says that the line may end in the middle of a character.
 func (w *lineWriter) handleLine(isCut bool) {
 	line := w.buffer
@@ -101,7 +104,7 @@ func (w *lineWriter) flush() {
 	defer w.mu.Unlock()
 
 	if len(w.buffer) > 0 {
-		w.handleLine(true)
+		w.handleLine(mayBeCut)
 	}
 }
 

@@ -174,7 +174,7 @@ func exitCode(exit *exec.ExitError) int {
 	return exit.ExitCode()
 }
 
-// handleUntilExit handles events and timeouts until the runner has exited. It returns the error of exited.
+// handleUntilExit handles events and timeouts until the runner has exited. It returns the error that it receives from exited.
 func (w *runnerWatch) handleUntilExit(ctx context.Context, cmd *exec.Cmd, exited <-chan error) error {
 	done := ctx.Done()
 	w.killTimer = nil

@@ -204,7 +204,7 @@ func (s *Service) explainExpiry(cfg *guest.Config, e *endError) *endError {
 const cleanUpTimeout = 20 * time.Second
 
 // cleanUp deletes the credentials, and then the hooks and the work directory. It waits at most cleanUpTimeout
-// for the latter.
+// for the deletion of the hooks and the work directory.
 func (s *Service) cleanUp(cfg *guest.Config) {
 	if cfg == nil {
 		return

@@ -86,13 +86,13 @@ func (s *Service) requestCertificate(ctx context.Context, callback guest.Callbac
 
 	defer client.CloseIdleConnections()
 
-	body, err := json.Marshal(guest.DevIDRequest{Public: key.Request, EKCertificate: key.EKCertificate})
+	body, err := json.Marshal(guest.DevIDRequest{Public: key.PublicForRequest, EKCertificate: key.EKCertificate})
 	if err != nil {
 		return "", newFailure(guest.ReasonAttestationUnavailable, "encode request for the device identity's certificate: %w", err)
 	}
 
 	s.log.Info("requesting the certificate of the device identity",
-		"key", fmt.Sprintf("%x", sha256.Sum256(key.Request)))
+		"key", fmt.Sprintf("%x", sha256.Sum256(key.PublicForRequest)))
 
 	return fetchWithRetry(ctx, s, fetchTarget{
 		object: "the certificate of the device identity", reason: guest.ReasonAttestationTimeout,

@@ -66,7 +66,7 @@ func openVault(secrets *guest.Secrets, id *identity, redactor *redactor) (*vault
 func (v *vault) close() { v.httpClient.CloseIdleConnections() }
 
 // readSecret logs in, reads the secret and revokes the token of the login again.
-func (v *vault) readSecret(ctx context.Context) (map[string]any, time.Duration, error) {
+func (v *vault) readSecret(ctx context.Context) (data map[string]any, retryAfter time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
 	defer cancel()
 
@@ -86,7 +86,7 @@ func (v *vault) readSecret(ctx context.Context) (map[string]any, time.Duration, 
 		return nil, v.retryAfter, v.classifyError("read "+v.secrets.Path, err)
 	}
 
-	data, err := v.data(secret)
+	data, err = v.data(secret)
 
 	return data, 0, err
 }
@@ -146,8 +146,8 @@ func (v *vault) data(secret *vaultapi.Secret) (map[string]any, error) {
 		return nil, newFailure(guest.ReasonSecretMissing, "there is no secret at %s", v.secrets.Path)
 	}
 
-	metadata, versioned := secret.Data["metadata"].(map[string]any)
-	if _, hasVersion := metadata["version"]; versioned && hasVersion {
+	metadata, isVersioned := secret.Data["metadata"].(map[string]any)
+	if _, hasVersion := metadata["version"]; isVersioned && hasVersion {
 		data, ok := secret.Data["data"].(map[string]any)
 		if !ok {
 			return nil, newFailure(guest.ReasonSecretMissing, "the last version of secret %s was deleted", v.secrets.Path)

@@ -116,7 +116,7 @@ type scope struct {
 }
 
 func newPlan() step.Plan[*scope] {
-	exposed := func(s *scope) bool { return s.bridge.Spec.ExposeThroughLoadBalancer }
+	isExposed := func(s *scope) bool { return s.bridge.Spec.ExposeThroughLoadBalancer }
 
 	return step.Plan[*scope]{
 		Finalizer: v1alpha1.Finalizer,
@@ -127,10 +127,10 @@ func newPlan() step.Plan[*scope] {
 			{Condition: v1alpha1.ConditionSecretsValid, Run: validateSecrets},
 			{Condition: v1alpha1.ConditionStorageClassValid, Run: validateStorageClass},
 			{Condition: v1alpha1.ConditionReleaseImageValid, Run: validateReleaseImage},
-			{Name: "SecretsKept", Run: reportSecrets},                      // before the HostedCluster exists
-			{Name: "AddressFree", AppliesTo: exposed, Run: checkAddresses}, // nothing is created before the steps above are done
+			{Name: "SecretsKept", Run: reportSecrets},                        // before the HostedCluster exists
+			{Name: "AddressFree", AppliesTo: isExposed, Run: checkAddresses}, // the steps above come before any creation
 			{Name: "KeysCreated", Run: reconcileKeys},
-			{Name: "AddressPoolCreated", AppliesTo: exposed, Run: reconcileAddressPool},
+			{Name: "AddressPoolCreated", AppliesTo: isExposed, Run: reconcileAddressPool},
 			{Condition: v1alpha1.ConditionHostedClusterCreated, Run: reconcileHostedCluster},
 			{Name: "HostedClusterAccepted", Run: checkHostedClusterAccepted},
 			{Name: "NodePoolCreated", Run: reconcileNodePool},

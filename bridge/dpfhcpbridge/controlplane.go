@@ -90,9 +90,9 @@ func checkControlPlane(_ context.Context, s *scope) step.Result {
 	return evaluateControlPlane(hypershift.Conditions(s.hostedCluster), hypershift.IsRolledOut(s.hostedCluster), wasAvailable)
 }
 
-// evaluateControlPlane returns the result for a control plane with the given conditions. rolledOut is
+// evaluateControlPlane returns the result for a control plane with the given conditions. isRolledOut is
 // whether its release is rolled out, and wasAvailable is whether it has been available before.
-func evaluateControlPlane(conditions []metav1.Condition, rolledOut, wasAvailable bool) step.Result {
+func evaluateControlPlane(conditions []metav1.Condition, isRolledOut, wasAvailable bool) step.Result {
 	available := meta.FindStatusCondition(conditions, hypershift.Available)
 	degraded := meta.FindStatusCondition(conditions, hypershift.Degraded)
 
@@ -100,7 +100,7 @@ func evaluateControlPlane(conditions []metav1.Condition, rolledOut, wasAvailable
 	case available == nil:
 		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
 			"HyperShift has not reported the state of the control plane yet")
-	case !rolledOut:
+	case !isRolledOut:
 		return step.Wait(resyncInterval, v1alpha1.ReasonWaitingForControlPlane,
 			"the release is being rolled out"+formatCause(available))
 	case available.Status != metav1.ConditionTrue && wasAvailable:

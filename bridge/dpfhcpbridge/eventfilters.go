@@ -120,8 +120,8 @@ func readUnstructured(read func(*unstructured.Unstructured) any) func(client.Obj
 	}
 }
 
-// newHostedClusterPredicate returns a predicate for changes of the fields that the steps read of a
-// HostedCluster.
+// newHostedClusterPredicate returns a predicate that accepts changes of the HostedCluster's fields that the
+// steps read.
 func newHostedClusterPredicate() predicate.Predicate {
 	return newChangePredicate(readUnstructured(func(cluster *unstructured.Unstructured) any {
 		host, port := hypershift.Endpoint(cluster)
@@ -144,7 +144,9 @@ func readHostedClusterProgress(obj client.Object) any {
 	return readUnstructured(func(cluster *unstructured.Unstructured) any {
 		kubeconfig := ""
 
-		result := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), true)
+		const wasAvailable = true // a control plane that is not available yet continues later in any case
+
+		result := evaluateControlPlane(hypershift.Conditions(cluster), hypershift.IsRolledOut(cluster), wasAvailable)
 		if result.IsDone() {
 			kubeconfig = hypershift.KubeconfigSecretName(cluster)
 		}

@@ -129,10 +129,10 @@ func (s *scope) checkLoadBalancer(ctx context.Context) step.Result {
 		fmt.Sprintf("MetalLB has not assigned the address %s to Service %s yet", vip, key)+s.explainFamilyMismatch())
 }
 
-// explainFamilyMismatch returns, as the end of a sentence, that MetalLB cannot assign the addresses
-// because the Service has other IP families. It returns the empty string if the families match.
-// HyperShift requests both families if the management cluster has both (kas/service.go), and MetalLB
-// assigns only the families that the Service has.
+// explainFamilyMismatch returns the end of a sentence which says that MetalLB cannot assign the addresses
+// because the Service has other IP families. It returns the empty string if the families match. HyperShift
+// requests both families if the management cluster has both (kas/service.go), and MetalLB assigns only the
+// families that the Service has.
 func (s *scope) explainFamilyMismatch() string {
 	var desired []corev1.IPFamily
 
@@ -146,14 +146,19 @@ func (s *scope) explainFamilyMismatch() string {
 	}
 
 	current := s.service.Spec.IPFamilies
-	missing := slices.ContainsFunc(desired, func(f corev1.IPFamily) bool { return !slices.Contains(current, f) })
+	lacksFamily := slices.ContainsFunc(desired, func(f corev1.IPFamily) bool { return !slices.Contains(current, f) })
 
-	if len(current) == 0 || !missing {
+	if len(current) == 0 || !lacksFamily {
 		return ""
 	}
 
-	return fmt.Sprintf(": the Service has the IP families %v, as all Services of the management cluster, and MetalLB assigns "+
-		"no other addresses: choose an address of these families", current)
+	families := make([]string, 0, len(current))
+	for _, family := range current {
+		families = append(families, string(family))
+	}
+
+	return fmt.Sprintf(": the Service has the IP families %s, as all Services of the management cluster, and MetalLB assigns "+
+		"no other addresses: choose an address of these families", strings.Join(families, ", "))
 }
 
 // requestAddress annotates the Service so that MetalLB of any version assigns the addresses in vip. HyperShift does

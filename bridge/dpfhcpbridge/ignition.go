@@ -134,7 +134,7 @@ func (s *scope) buildTemplate(ctx context.Context, inputs ignition.Inputs, userD
 
 // readIgnitionInputs reads the inputs of the template and the user data, which names the server of the
 // worker's ignition.
-func (s *scope) readIgnitionInputs(ctx context.Context) (ignition.Inputs, []byte, step.Result) {
+func (s *scope) readIgnitionInputs(ctx context.Context) (inputs ignition.Inputs, userData []byte, result step.Result) {
 	spec, key := s.bridge.Spec.DPUIgnition, dpuClusterKey(s.bridge)
 	out := ignition.Inputs{MachineOS: spec.MachineOSURL}
 
@@ -170,7 +170,7 @@ func (s *scope) readIgnitionInputs(ctx context.Context) (ignition.Inputs, []byte
 		out.Target, out.Live = []byte(configMap.Data[targetKey]), []byte(configMap.Data[liveKey])
 	}
 
-	userData, result := s.readUserData(ctx)
+	userData, result = s.readUserData(ctx)
 
 	return out, userData, result
 }

@@ -167,12 +167,12 @@ func (s *scope) applySecret(ctx context.Context, desired *corev1.Secret, data ma
 		}
 	}
 
-	same := len(existing.Data) == len(data)
+	isSame := len(existing.Data) == len(data)
 	for name, value := range data {
-		same = same && bytes.Equal(existing.Data[name], value)
+		isSame = isSame && bytes.Equal(existing.Data[name], value)
 	}
 
-	if same {
+	if isSame {
 		return nil
 	}
 

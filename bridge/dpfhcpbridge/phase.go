@@ -29,11 +29,11 @@ func Summarize(obj step.Object) {
 		created.Reason = v1alpha1.ReasonNotCreated
 	}
 
-	deleting := !bridge.DeletionTimestamp.IsZero()
-	bridge.Status.Phase = computePhase(conditions, deleting)
+	isDeleting := !bridge.DeletionTimestamp.IsZero()
+	bridge.Status.Phase = computePhase(conditions, isDeleting)
 
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
-	if ready == nil || deleting {
+	if ready == nil || isDeleting {
 		if ready != nil {
 			bridge.Status.Message = ready.Message
 		}
@@ -53,7 +53,7 @@ func Summarize(obj step.Object) {
 
 // stopReason returns the reason for which the steps stopped, and whether a person has to act. It reads
 // the conditions of kit/step.
-func stopReason(conditions []metav1.Condition) (reason string, stalled bool) {
+func stopReason(conditions []metav1.Condition) (reason string, isStalled bool) {
 	if c := meta.FindStatusCondition(conditions, step.Stalled); c != nil {
 		return c.Reason, true
 	}
@@ -75,15 +75,15 @@ func hasCreationStarted(conditions []metav1.Condition) bool {
 // computePhase derives the phase from the conditions. Before the HostedCluster is created, the phase is
 // Pending while a dependency is missing and Failed if a dependency is invalid. After that, the phase is
 // Failed in both cases, because an existing cluster needs the dependency.
-func computePhase(conditions []metav1.Condition, deleting bool) v1alpha1.DPFHCPBridgePhase {
-	reason, stalled := stopReason(conditions)
+func computePhase(conditions []metav1.Condition, isDeleting bool) v1alpha1.DPFHCPBridgePhase {
+	reason, isStalled := stopReason(conditions)
 
 	switch {
-	case deleting:
+	case isDeleting:
 		return v1alpha1.PhaseDeleting
 	case meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionReady):
 		return v1alpha1.PhaseReady
-	case stalled:
+	case isStalled:
 		return v1alpha1.PhaseFailed
 	case !hasCreationStarted(conditions):
 		return v1alpha1.PhasePending
@@ -109,7 +109,7 @@ func isMissingDependency(reason string) bool {
 // computeReadyReason returns the reason of Ready for a bridge that is not ready. Ready has fewer reasons than
 // the conditions of the steps, so several of them have the same reason.
 func computeReadyReason(conditions []metav1.Condition) string {
-	reason, stalled := stopReason(conditions)
+	reason, isStalled := stopReason(conditions)
 
 	switch reason {
 	case v1alpha1.ReasonInUse, v1alpha1.ReasonKeyMissing, v1alpha1.ReasonInvalidData, v1alpha1.ReasonNotDynamic,
@@ -124,7 +124,7 @@ func computeReadyReason(conditions []metav1.Condition) string {
 		return v1alpha1.ReasonWaitingForInfrastructure
 	}
 
-	if isMissingDependency(reason) || !hasCreationStarted(conditions) || stalled {
+	if isMissingDependency(reason) || !hasCreationStarted(conditions) || isStalled {
 		return v1alpha1.ReasonValidationFailed
 	}
 

@@ -292,7 +292,8 @@ func validateReleaseImage(ctx context.Context, s *scope) step.Result {
 			return result
 		}
 
-		// The pull secret names its registries, and no other registry gets one of its logins.
+		// Each registry gets only its own login of the pull secret. So the secret has to allow this registry only if it
+		// has a login for it.
 		if _, hasLogin := s.secrets.logins.LoginFor(ref.Registry + "/" + ref.Repository); hasLogin {
 			if err := credential.CheckDestination(&s.secrets.pullSecret, credential.NewDestination(ref.Registry), nil); err != nil {
 				return step.FromError(err, resyncInterval)

@@ -47,10 +47,10 @@ func (c *Client) Fetch(ctx context.Context, source Source) ([]byte, error) {
 		transport = c.WrapTransport(transport)
 	}
 
-	idempotent := func(*http.Request) bool { return true }
+	isIdempotent := func(*http.Request) bool { return true }
 	// The client does not follow redirects, so that the token is sent to no other server.
 	client := &http.Client{
-		Transport: retry.NewTransport(bounds.LimitBodies(transport), c.Clock, idempotent), Timeout: callTimeout,
+		Transport: retry.NewTransport(bounds.LimitBodies(transport), c.Clock, isIdempotent), Timeout: callTimeout,
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 

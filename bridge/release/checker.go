@@ -38,11 +38,13 @@ type Checker struct {
 // New returns a checker that sends its requests through the transport. The transport must trust the
 // certificate authorities of private registries.
 func New(transport http.RoundTripper, clk clock.Clock) *Checker {
-	idempotent := func(r *http.Request) bool { return r.Method == http.MethodHead || r.Method == http.MethodGet }
+	isIdempotent := func(r *http.Request) bool { return r.Method == http.MethodHead || r.Method == http.MethodGet }
 
 	return &Checker{
-		client: &http.Client{Transport: retry.NewTransport(bounds.LimitBodies(transport), clk, idempotent), Timeout: callTimeout},
-		cache:  lru.New(maxCachedResults),
+		client: &http.Client{
+			Transport: retry.NewTransport(bounds.LimitBodies(transport), clk, isIdempotent), Timeout: callTimeout,
+		},
+		cache: lru.New(maxCachedResults),
 	}
 }
 
@@ -125,7 +127,7 @@ func (c *Checker) checkManifest(ctx context.Context, image string, ref Reference
 
 // headManifest sends a HEAD request for a manifest. It accepts an index of several architectures or one
 // manifest, each in the OCI or the Docker format.
-func (c *Checker) headManifest(ctx context.Context, url, authorization string) (int, http.Header, error) {
+func (c *Checker) headManifest(ctx context.Context, url, authorization string) (httpStatus int, header http.Header, err error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, url, http.NoBody)
 	if err != nil {
 		return 0, nil, fmt.Errorf("create request: %w", err)
@@ -156,6 +158,9 @@ func newUnreachableError(ref Reference, err error) error {
 	return errclass.New(errclass.Transient, v1alpha1.ReasonRegistryUnreachable,
 		"check image at registry %s: %w", ref.Registry, err)
 }
+
+// withoutLogin is the value of hasLogin for a request without credentials.
+const withoutLogin = false
 
 func newUnauthorizedError(ref Reference, hasLogin bool) error {
 	if !hasLogin {

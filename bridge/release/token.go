@@ -40,7 +40,7 @@ func (c *Checker) authorize(
 			return c.fetchBearerToken(ctx, parameters, ref, login, hasLogin)
 		case "basic":
 			if !hasLogin {
-				return "", newUnauthorizedError(ref, false)
+				return "", newUnauthorizedError(ref, withoutLogin)
 			}
 
 			return basicAuthorization(login), nil

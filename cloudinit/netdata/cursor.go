@@ -67,7 +67,7 @@ func (c cursor) items() ([]cursor, error) {
 }
 
 // entries returns the keys and values of a mapping in their order.
-func (c cursor) entries() ([]string, []cursor, error) {
+func (c cursor) entries() (names []string, values []cursor, err error) {
 	if c.node == nil {
 		return nil, nil, nil
 	}
@@ -76,14 +76,13 @@ func (c cursor) entries() ([]string, []cursor, error) {
 		return nil, nil, c.errorf("must be a mapping (key: value)")
 	}
 
-	names := keys(c.node)
+	names = keys(c.node)
 
-	var out []cursor
 	for _, k := range names {
-		out = append(out, c.get(k))
+		values = append(values, c.get(k))
 	}
 
-	return names, out, nil
+	return names, values, nil
 }
 
 // text returns a single value as it is written in the data.

@@ -295,8 +295,8 @@ func (l *Link) validateRoutes() error {
 
 // validateName returns an error if the kernel does not accept the name of an interface.
 func validateName(name string) error {
-	bad := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f }
-	if name == "" || len(name) > maxInterface || name == "." || name == ".." || strings.ContainsFunc(name, bad) {
+	isForbidden := func(r rune) bool { return r <= ' ' || r == '/' || r == ':' || r == 0x7f }
+	if name == "" || len(name) > maxInterface || name == "." || name == ".." || strings.ContainsFunc(name, isForbidden) {
 		return fmt.Errorf("interface name %q: must have 1 to %d characters, without blanks, slashes and colons", name, maxInterface)
 	}
 

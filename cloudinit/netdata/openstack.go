@@ -160,15 +160,15 @@ func newOSLink(l *Link) *yaml.Node {
 // configuration. The routes of an address family belong to the first network of the family. If the family has
 // no network, its routes get their own network.
 func addOSNetworks(l *Link, networks *yaml.Node) {
-	for _, v6 := range []bool{false, true} {
+	for _, isV6 := range []bool{false, true} {
 		static, dhcp := typeIPv4, typeIPv4DHCP
-		if v6 {
+		if isV6 {
 			static, dhcp = typeIPv6, typeIPv6DHCP
 		}
 
 		var added []*yaml.Node
 
-		network := func(kind string) *yaml.Node {
+		addNetwork := func(kind string) *yaml.Node {
 			m := newNetwork(fmt.Sprintf("network%d", len(networks.Content)), kind, l.ID)
 			networks.Content = append(networks.Content, m)
 			added = append(added, m)
@@ -177,28 +177,28 @@ func addOSNetworks(l *Link, networks *yaml.Node) {
 		}
 
 		for _, a := range l.Addresses {
-			if a.Addr().Is6() == v6 {
-				m := network(static)
+			if a.Addr().Is6() == isV6 {
+				m := addNetwork(static)
 				addKey(m, "ip_address", newText(a.Addr().String()))
 				addKey(m, "netmask", newText(formatMask(a)))
 			}
 		}
 
-		if !v6 && l.DHCP4 || v6 && l.DHCP6 {
-			network(dhcp)
+		if !isV6 && l.DHCP4 || isV6 && l.DHCP6 {
+			addNetwork(dhcp)
 		}
 
-		if v6 && l.SLAAC {
-			network(typeSLAAC)
+		if isV6 && l.SLAAC {
+			addNetwork(typeSLAAC)
 		}
 
-		routes := newOSRoutes(l.Routes, v6)
+		routes := newOSRoutes(l.Routes, isV6)
 		if len(routes.Content) == 0 {
 			continue
 		}
 
 		if len(added) == 0 {
-			network(static)
+			addNetwork(static)
 		}
 
 		addKey(added[0], "routes", routes)
@@ -307,7 +307,7 @@ func parseOpenStack(root cursor) (*Network, error) {
 			return nil, err
 		}
 
-		if _, duplicate := byID[l.ID]; duplicate {
+		if _, isDuplicate := byID[l.ID]; isDuplicate {
 			return nil, c.errorf("the id %q occurs twice", l.ID)
 		}
 

@@ -26,8 +26,8 @@ const (
 
 // Key is the key of a device identity. It contains no secrets, because only its TPM can decrypt Private.
 type Key struct {
-	// Request is the key's TPM2B_PUBLIC, which the request for a certificate contains.
-	Request []byte
+	// PublicForRequest is the key's TPM2B_PUBLIC, which the request for a certificate contains.
+	PublicForRequest []byte
 	// Public is the key's TPMT_PUBLIC. Private is the content of its TPM2B_PRIVATE, which the TPM has
 	// encrypted for itself. SPIRE loads both.
 	Public, Private []byte
@@ -110,7 +110,8 @@ func createInTPM(device transport.TPM) (Key, error) {
 	}
 
 	return Key{
-		Request: tpm2.Marshal(created.OutPublic), Public: created.OutPublic.Bytes(), Private: created.OutPrivate.Buffer,
+		PublicForRequest: tpm2.Marshal(created.OutPublic), Public: created.OutPublic.Bytes(),
+		Private: created.OutPrivate.Buffer,
 	}, nil
 }
 

@@ -33,7 +33,7 @@ func NewRequest(t testing.TB, device *Device) guest.DevIDRequest {
 		t.Fatal(err)
 	}
 
-	return guest.DevIDRequest{Public: key.Request, EKCertificate: key.EKCertificate}
+	return guest.DevIDRequest{Public: key.PublicForRequest, EKCertificate: key.EKCertificate}
 }
 
 // StartCertifier starts a server that issues device identities to machines with the claim code, all for the
