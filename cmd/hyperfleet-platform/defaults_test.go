@@ -29,7 +29,7 @@ func TestDefaults(t *testing.T) {
 		config any
 		page   string
 	}{
-		"config adapter":  {taskfile.NewDeploymentSpec(true).Default, "task-file.md"},
+		"config adapter":  {taskfile.NewDeploymentSpec(taskfile.FileRequired).Default, "task-file.md"},
 		"config api":      {api.Defaults(), "fleet-api.md"},
 		"config broker":   {platform.DefaultBroker(), "sentinel.md"},
 		"config sentinel": {sentinel.Defaults(), "sentinel.md"},
@@ -60,7 +60,7 @@ func TestDefaultsOfTheDesign(t *testing.T) {
 
 	const convergence, drift, stuck = 10 * time.Second, 30 * time.Minute, 30 * time.Minute
 
-	events := taskfile.NewDeploymentSpec(true).Default.Events
+	events := taskfile.NewDeploymentSpec(taskfile.FileRequired).Default.Events
 	for name, row := range map[string]struct{ got, want time.Duration }{
 		"max_age_not_reconciled of Sentinel": {sentinel.Defaults().MaxAgeNotReconciled, convergence},
 		"max_age_reconciled of Sentinel":     {sentinel.Defaults().MaxAgeReconciled, drift},

@@ -8,11 +8,11 @@
 //	Publish ──► RabbitMQ
 //	                │ many deliveries, each acknowledged separately
 //	                ▼
-//	            Queue: lanes, one for each key ──► handler
-//	                ▲         │ after an error the lane waits, others continue
+//	            Queue: the waiting events of each key ──► handler
+//	                ▲         │ after an error the key waits, others continue
 //	                └─────────┘ after the last attempt, or Poison: TOPIC.dead-letter
 //
-// RabbitMQ lets one process at a time consume a subscription, and a lane keeps the order within that
+// RabbitMQ lets one process at a time consume a subscription, and a Queue keeps the order within that
 // process. A Queue also works without RabbitMQ, for events that the process itself creates. The
 // guarantees and their limits are in docs/reference/sentinel.md.
 package broker

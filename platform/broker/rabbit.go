@@ -31,6 +31,9 @@ const (
 	problemConnect = "connect"
 )
 
+// Options of a message. If no queue takes the message, the server drops it and does not return it.
+const mandatory, immediate = false, false
+
 var (
 	errNotConfirmed = errors.New("RabbitMQ did not confirm the message")
 	errNoAnswer     = errors.New("RabbitMQ did not respond in time")
@@ -251,7 +254,7 @@ func (p *rabbitPublisher) publish(ctx context.Context, exchange, key string, m a
 
 	// Even the write blocks if the server does not accept more data.
 	err := p.conn.call(ctx, func() (err error) {
-		confirmation, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, false, false, m)
+		confirmation, err = p.PublishWithDeferredConfirmWithContext(ctx, exchange, key, mandatory, immediate, m)
 
 		return err
 	})
@@ -310,17 +313,17 @@ func openChannel(conn *connection) (*amqp.Channel, error) {
 // declareIfMissing declares an object that is missing. An object that exists is used as it is,
 // because it may belong to the upstream programs or may have been created by hand. Each attempt
 // needs its own channel, because the server closes a channel after an error.
-func declareIfMissing(conn *connection, declare func(channel *amqp.Channel, passive bool) error) error {
-	for _, passive := range []bool{true, false} {
+func declareIfMissing(conn *connection, declare func(channel *amqp.Channel, isPassive bool) error) error {
+	for _, isPassive := range []bool{true, false} {
 		channel, err := openChannel(conn)
 		if err != nil {
 			return err
 		}
 
-		err = declare(channel, passive)
+		err = declare(channel, isPassive)
 		_ = channel.Close()
 
-		if amqpErr, ok := errors.AsType[*amqp.Error](err); !passive || !ok || amqpErr.Code != amqp.NotFound {
+		if amqpErr, ok := errors.AsType[*amqp.Error](err); !isPassive || !ok || amqpErr.Code != amqp.NotFound {
 			return err
 		}
 	}
@@ -329,13 +332,15 @@ func declareIfMissing(conn *connection, declare func(channel *amqp.Channel, pass
 }
 
 func ensureExchange(conn *connection, exchange, kind string) error {
-	err := declareIfMissing(conn, func(channel *amqp.Channel, passive bool) error {
+	const durable, autoDelete, internal, noWait = true, false, false, false
+
+	err := declareIfMissing(conn, func(channel *amqp.Channel, isPassive bool) error {
 		declare := channel.ExchangeDeclare
-		if passive {
+		if isPassive {
 			declare = channel.ExchangeDeclarePassive
 		}
 
-		return declare(exchange, kind, true, false, false, false, nil)
+		return declare(exchange, kind, durable, autoDelete, internal, noWait, nil)
 	})
 	if err != nil {
 		return fmt.Errorf("declare exchange %s of RabbitMQ: %w", exchange, err)

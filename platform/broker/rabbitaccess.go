@@ -211,8 +211,8 @@ func dialOnce(ctx context.Context, serverURL *url.URL, tlsConfig *tls.Config) (c
 		return newConnection(amqpConn, tracked), false, nil
 	}
 
-	// The library reports every error after the login as a problem of the vhost, and every error before it as
-	// one of the user (amqp091-go, openTune and openVhost).
+	// The library reports every error after the login as an error of the vhost, and every error before it as an
+	// error of the user name or the password (amqp091-go, openTune and openVhost).
 	reason := tracked.closeReason()
 
 	switch {

@@ -116,7 +116,7 @@ func (c *connection) rollBackMessage(ctx context.Context, exchange, key string) 
 		return fmt.Errorf("begin a transaction: %w", err)
 	}
 
-	if err := channel.PublishWithContext(ctx, exchange, key, false, false, amqp.Publishing{}); err != nil {
+	if err := channel.PublishWithContext(ctx, exchange, key, mandatory, immediate, amqp.Publishing{}); err != nil {
 		return fmt.Errorf("publish in a transaction: %w", err)
 	}
 

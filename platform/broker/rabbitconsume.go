@@ -170,13 +170,15 @@ func (c *rabbitConsumer) declareBoundQueue(conn *connection, exchange, queue str
 		return err
 	}
 
-	err := declareIfMissing(conn, func(channel *amqp.Channel, passive bool) error {
+	const durable, autoDelete, exclusive, noWait = true, false, false, false
+
+	err := declareIfMissing(conn, func(channel *amqp.Channel, isPassive bool) error {
 		declare := channel.QueueDeclare
-		if passive {
+		if isPassive {
 			declare = channel.QueueDeclarePassive
 		}
 
-		_, err := declare(queue, true, false, false, false, arguments)
+		_, err := declare(queue, durable, autoDelete, exclusive, noWait, arguments)
 
 		return err
 	})
@@ -200,11 +202,16 @@ func (c *rabbitConsumer) declareBoundQueue(conn *connection, exchange, queue str
 // startConsuming consumes the queue exclusively, because only one process can keep events in order.
 // It returns errStandby if another replica consumes the queue.
 func (c *rabbitConsumer) startConsuming(channel *amqp.Channel) (<-chan amqp.Delivery, error) {
-	if err := channel.Qos(c.access.PrefetchCount, 0, false); err != nil {
+	const (
+		global                              = false // the limit holds for each consumer
+		autoAck, exclusive, noLocal, noWait = false, true, false, false
+	)
+
+	if err := channel.Qos(c.access.PrefetchCount, 0, global); err != nil {
 		return nil, fmt.Errorf("limit deliveries of RabbitMQ: %w", err)
 	}
 
-	deliveries, err := channel.Consume(c.queueName, "hyperfleet", false, true, false, false, nil)
+	deliveries, err := channel.Consume(c.queueName, "hyperfleet", autoAck, exclusive, noLocal, noWait, nil)
 
 	amqpErr, ok := errors.AsType[*amqp.Error](err)
 

@@ -27,8 +27,8 @@ type problem struct {
 	expiry time.Time
 }
 
-// set records a problem. A nil error means that the problem is over.
-func (t *problemSet) set(of string, err error) {
+// set records the problem with a name. A nil error means that the problem is over.
+func (t *problemSet) set(name string, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -36,7 +36,7 @@ func (t *problemSet) set(of string, err error) {
 		t.byName = map[string]problem{}
 	}
 
-	t.byName[of] = problem{err: err, expiry: time.Now().Add(problemTTL)}
+	t.byName[name] = problem{err: err, expiry: time.Now().Add(problemTTL)}
 }
 
 // err returns all current problems. It returns nil if there are none.
@@ -48,8 +48,8 @@ func (t *problemSet) err() error {
 
 	var all []error
 
-	for _, of := range slices.Sorted(maps.Keys(t.byName)) {
-		all = append(all, t.byName[of].err)
+	for _, name := range slices.Sorted(maps.Keys(t.byName)) {
+		all = append(all, t.byName[name].err)
 	}
 
 	return errors.Join(all...)

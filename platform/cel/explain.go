@@ -110,8 +110,8 @@ func (p *Program) findExpr(matches func(ast.Expr) bool) (ast.Expr, bool) {
 	return out, out != nil
 }
 
-// evaluateWithState evaluates the expression, and returns the value of each of its parts. It returns nil if the
-// expression can't be planned.
+// evaluateWithState evaluates the expression. It returns a function that returns the value of a part of the
+// expression, and false if the part has none. It returns nil if the expression can't be planned.
 func (p *Program) evaluateWithState(ctx context.Context, vars map[string]any) func(ast.Expr) (ref.Val, bool) {
 	tracked, err := p.env.plan(p.ast, cel.OptTrackState)
 	if err != nil {

@@ -208,7 +208,7 @@ func (c *Client) Delete(ctx context.Context, id string) (*openapi.Resource, erro
 
 // PutStatus reports a status as an adapter. It returns false if the API discarded the report
 // because the report had nothing new, and ErrNotFound if the resource does not exist.
-func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (bool, error) {
+func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (isStored bool, err error) {
 	put := request{
 		description: "put status of " + id, method: http.MethodPut, path: []string{"resources", id, "statuses"}, body: report,
 	}

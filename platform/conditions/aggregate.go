@@ -20,16 +20,16 @@ func Aggregate(in Input) []openapi.ResourceCondition {
 	out := []openapi.ResourceCondition{}
 
 	if condition, ok := in.computeReconciled(); ok {
-		out = append(out, in.keepTimes(condition))
+		out = append(out, in.withPreviousTimes(condition))
 	}
 
 	if condition, ok := in.computeLastKnown(); ok {
-		out = append(out, in.keepTimes(condition))
+		out = append(out, in.withPreviousTimes(condition))
 	}
 
-	for _, status := range in.countedReports() {
+	for _, status := range in.requiredReports() {
 		available := FindReported(status, Available)
-		out = append(out, in.keepTimes(openapi.ResourceCondition{
+		out = append(out, in.withPreviousTimes(openapi.ResourceCondition{
 			Type: entity.AdapterConditionType(status.Adapter), Status: available.Status, Reason: available.Reason,
 			Message:            available.Message,
 			ObservedGeneration: status.ObservedGeneration,
@@ -49,9 +49,9 @@ func IsFinished(in Input) bool {
 	return in.Deleting && obstacle == ""
 }
 
-// countedReports returns the statuses that the required adapters have reported, in the order of
+// requiredReports returns the statuses that the required adapters have reported, in the order of
 // Required. It leaves out statuses that do not count ([IsCounted]).
-func (in Input) countedReports() []openapi.AdapterStatus {
+func (in Input) requiredReports() []openapi.AdapterStatus {
 	var out []openapi.AdapterStatus
 
 	for _, adapter := range in.Required {
@@ -95,7 +95,7 @@ func (in Input) computeReconciled() (openapi.ResourceCondition, bool) {
 
 	var current []openapi.AdapterStatus
 
-	for _, status := range in.countedReports() {
+	for _, status := range in.requiredReports() {
 		out.ObservedGeneration = max(out.ObservedGeneration, status.ObservedGeneration)
 		out.LastTransitionTime = maxTime(out.LastTransitionTime, status.LastReportTime)
 
@@ -186,7 +186,7 @@ func (in Input) computeLastKnown() (openapi.ResourceCondition, bool) {
 		}
 	}
 
-	reports := in.countedReports()
+	reports := in.requiredReports()
 	isAtOneGeneration := len(reports) == len(in.Required)
 	hasFailedAtObserved := false
 
@@ -225,9 +225,9 @@ func compareReportTimes(a, b openapi.AdapterStatus) int {
 	return a.LastReportTime.Compare(b.LastReportTime)
 }
 
-// keepTimes sets the times that a condition keeps from Previous: its creation time, and its
+// withPreviousTimes sets the times that a condition keeps from Previous: its creation time, and its
 // transition time if the status has not changed.
-func (in Input) keepTimes(condition openapi.ResourceCondition) openapi.ResourceCondition {
+func (in Input) withPreviousTimes(condition openapi.ResourceCondition) openapi.ResourceCondition {
 	previous, found := Condition(in.Previous, condition.Type)
 
 	switch {

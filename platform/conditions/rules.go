@@ -101,18 +101,18 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 	var out []openapi.ResourceCondition
 
 	for _, rule := range r.rules {
-		condition, holds, err := rule.apply(ctx, vars)
+		condition, applies, err := rule.apply(ctx, vars)
 		if err != nil {
 			return nil, fmt.Errorf("%w: condition %s: %w", ErrRule, rule.conditionType, err)
 		}
 
-		if !holds {
+		if !applies {
 			continue
 		}
 
 		condition.ObservedGeneration = in.Generation
 		condition.LastUpdatedTime, condition.LastTransitionTime = newest, newest
-		out = append(out, in.keepTimes(condition))
+		out = append(out, in.withPreviousTimes(condition))
 	}
 
 	return out, nil
@@ -120,7 +120,7 @@ func (r *Rules) Apply(ctx context.Context, in Input, resource map[string]any) ([
 
 // apply returns the condition of a rule, and false if the rule's when is false. It returns an error if the
 // output is not valid, and cuts a message that is too long.
-func (r rule) apply(ctx context.Context, vars map[string]any) (openapi.ResourceCondition, bool, error) {
+func (r rule) apply(ctx context.Context, vars map[string]any) (condition openapi.ResourceCondition, applies bool, err error) {
 	out := openapi.ResourceCondition{Type: r.conditionType}
 
 	holds, err := r.when.EvalBool(ctx, vars)

@@ -100,7 +100,7 @@ func (c *checker) checkAdapters(path string, kind *Kind) {
 		}
 
 		condition := AdapterConditionType(adapter)
-		if other, taken := types[condition]; taken {
+		if other, isTaken := types[condition]; isTaken {
 			c.addProblemf("%s: required_adapters: %q and %q both set condition %s", path, other, adapter, condition)
 		}
 
@@ -113,7 +113,7 @@ func (c *checker) checkAdapters(path string, kind *Kind) {
 				path, i, mapped.Type, maxConditionTypeLength)
 		}
 
-		if other, taken := types[mapped.Type]; taken {
+		if other, isTaken := types[mapped.Type]; isTaken {
 			c.addProblemf("%s: conditions[%d]: %[4]s already sets type %[3]s", path, i, mapped.Type, other)
 		}
 

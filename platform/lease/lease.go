@@ -174,8 +174,8 @@ func (l *Lease) Conflict() string {
 		"is being replaced, give the two different names", l.otherHolder, l.Name)
 }
 
-// Check returns why it is unknown who has the lease. The fleet API writes at each request for it, so it also fails if
-// the API cannot write.
+// Check returns an error if it is unknown who has the lease, with the reason. For each request for the lease,
+// the fleet API writes to its database, so Check also fails if the API cannot write.
 func (l *Lease) Check() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -190,8 +190,8 @@ func (l *Lease) Check() error {
 	}
 }
 
-// renew requests the lease and returns the delay until the next request. If this process has the lease, the request and
-// the delay after an error end before another process can have it.
+// renew requests the lease and returns the delay until the next request. If this process has the lease, neither
+// the request nor the delay lasts longer than the lease, so that no other process can get it in the meantime.
 func (l *Lease) renew(parent context.Context) time.Duration {
 	limit := func(wait time.Duration) time.Duration {
 		l.mu.Lock()

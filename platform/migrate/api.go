@@ -85,9 +85,6 @@ func (c *conversion) convertAPI() {
 
 	if !c.isInChart() {
 		c.convertAddresses()
-	}
-
-	if !c.isInChart() {
 		c.convertDatabase()
 	}
 

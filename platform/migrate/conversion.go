@@ -196,18 +196,18 @@ func (c *conversion) get(path string, fallback any) any {
 func keep(c *conversion, path strictyaml.Path, value any) { c.set(pattern(path), value) }
 
 // rename copies the value to another path of the output. An empty text means the default.
-func rename(to string) rule {
+func rename(target string) rule {
 	return func(c *conversion, _ strictyaml.Path, value any) {
 		if value != "" {
-			c.set(to, value)
+			c.set(target, value)
 		}
 	}
 }
 
-// omit leaves the value out, and says why, unless the value is one of those that need no word.
-func omit(reason string, silent ...any) rule {
+// omit leaves the value out. It reports the reason, unless the value is one of unreported.
+func omit(reason string, unreported ...any) rule {
 	return func(c *conversion, path strictyaml.Path, value any) {
-		if !contains(silent, value) {
+		if !contains(unreported, value) {
 			c.note(path, "left out: "+reason, "")
 		}
 	}

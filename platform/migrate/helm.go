@@ -21,8 +21,8 @@ const (
 	hintTracing    = "set OTEL_EXPORTER_OTLP_ENDPOINT in env, and enabled: false"
 )
 
-// isHelm reports whether a file has values of one of upstream's charts: they alone have an image, or the
-// configuration of an adapter below a key.
+// isHelm reports whether a file has values of one of upstream's Helm charts. Only such a file has a program's
+// configuration below one of these keys. In all other files, the configuration is at the top level.
 func isHelm(keys map[string]any) bool {
 	_, hasConfig := keys["config"].(map[string]any)
 
@@ -46,19 +46,19 @@ func (c *conversion) convertHelm() {
 	}
 }
 
-// newPodRules returns the rules of values that all charts have. The settings of the pod go to the path to.
-func newPodRules(to string) rules {
+// newPodRules returns the rules of values that all charts have. The settings of the pod go below the key pod.
+func newPodRules(pod string) rules {
 	out := rules{
-		"replicaCount":      rename(to + ".replicas"),
+		"replicaCount":      rename(pod + ".replicas"),
 		"image.registry":    omit(reasonImage),
 		"image.repository":  omit(reasonImage),
 		"image.tag":         omit(reasonImage, ""),
 		"image.pullPolicy":  rename("image.pullPolicy"),
 		"imagePullSecrets":  convertPullSecrets,
-		"extraEnv":          nonEmpty(to + ".env"),
-		"env":               nonEmpty(to + ".env"),
-		"extraVolumes":      nonEmpty(to + ".volumes"),
-		"extraVolumeMounts": nonEmpty(to + ".volumeMounts"),
+		"extraEnv":          nonEmpty(pod + ".env"),
+		"env":               nonEmpty(pod + ".env"),
+		"extraVolumes":      nonEmpty(pod + ".volumes"),
+		"extraVolumeMounts": nonEmpty(pod + ".volumeMounts"),
 		"autoscaling":       switched("autoscaling", hintScale),
 
 		"monitoring.podMonitoring":  convertMonitor("additionalLabels"),
@@ -74,7 +74,7 @@ func newPodRules(to string) rules {
 	}
 
 	for _, key := range []string{"resources", "nodeSelector", "tolerations", "affinity", "podAnnotations", "priorityClassName"} {
-		out[key] = nonEmpty(to + "." + key)
+		out[key] = nonEmpty(pod + "." + key)
 	}
 
 	for _, key := range []string{
@@ -90,10 +90,10 @@ func newPodRules(to string) rules {
 }
 
 // nonEmpty copies a value that is not empty to another path.
-func nonEmpty(to string) rule {
+func nonEmpty(target string) rule {
 	return func(c *conversion, _ strictyaml.Path, value any) {
 		if !contains([]any{"", []any{}, map[string]any{}}, value) {
-			c.set(to, value)
+			c.set(target, value)
 		}
 	}
 }
@@ -311,7 +311,7 @@ func convertFiles(target string) rule {
 	}
 }
 
-func convertTask(to string) rule {
+func convertTask(target string) rule {
 	return func(c *conversion, path strictyaml.Path, value any) {
 		text, err := strictyaml.Encode(value)
 		if err != nil {
@@ -320,7 +320,7 @@ func convertTask(to string) rule {
 			return
 		}
 
-		c.set(to+".task", string(text))
+		c.set(target+".task", string(text))
 		c.note(path, "the task file is copied as it is", "convert it as a file of its own with this command")
 	}
 }

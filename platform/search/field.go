@@ -180,8 +180,8 @@ type columnField struct {
 	kind valueKind
 	// expression returns the SQL for the value of the field.
 	expression func(args *Args) string
-	// column is a JSON column. If it is set, equality is tested by containment of what document
-	// returns for the value, for which the column has an index.
+	// column is a JSON column, or empty. If it is set, a search for an equal value tests whether the column
+	// contains the JSON that document returns for the value, because the column has an index for this test.
 	column   string
 	document func(value any) any
 }
@@ -332,10 +332,9 @@ func (f specField) compareTyped(operator string, value token) (node, error) {
 	}, nil
 }
 
-// document returns the JSON that a spec contains if it has the value at the path. Indexes support
-// this test. The result is not ok for another operator than =, for a number that is not valid JSON,
-// and for a path that can point into a list, because a list contains a value if any of its items
-// does.
+// document returns the JSON that a spec contains if it has the value at the path. Indexes support this test. ok
+// is false for any other operator than =, for a number that is not valid JSON, and for a path that may point
+// into a list, because a list contains a value if any of its items does.
 func (f specField) document(operator, jsonType string, operand typedValue) (part any, ok bool) {
 	isListIndex := func(name string) bool {
 		_, err := strconv.Atoi(strings.TrimSpace(name))
@@ -365,7 +364,7 @@ func (f specField) document(operator, jsonType string, operand typedValue) (part
 }
 
 // parseSpecValue returns the JSON type of a value, and the value.
-func parseSpecValue(value token) (string, typedValue, error) {
+func parseSpecValue(value token) (jsonType string, parsed typedValue, err error) {
 	switch {
 	case value.kind == tokenString:
 		operand, err := convertValue(kindText, value)

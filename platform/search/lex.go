@@ -90,9 +90,9 @@ func lex(text string) ([]token, error) {
 
 		next := token{column: columnAt(text, offset+len(found[1])), joined: found[1] == ""}
 
-		for kind, matched := range found[2:] {
-			if matched != "" {
-				next.kind, next.text = tokenWord+tokenKind(kind), matched
+		for kind, matchedText := range found[2:] {
+			if matchedText != "" {
+				next.kind, next.text = tokenWord+tokenKind(kind), matchedText
 			}
 		}
 

@@ -111,6 +111,7 @@ func (p *parser) parseOr() (node, error) { return p.parseChain("or", p.parseAnd)
 
 func (p *parser) parseAnd() (node, error) { return p.parseChain("and", p.parseNot) }
 
+// parseChain parses one or more parts that are joined by a word, which is "and" or "or".
 func (p *parser) parseChain(word string, part func() (node, error)) (node, error) {
 	var parts []node
 

@@ -67,7 +67,8 @@ func Validate(c *platform.Sentinel) error {
 		errs = append(errs, strictyaml.ErrorAt("log.format", "%w", err))
 	}
 
-	if _, err := compileDecision(c, false, nil); err != nil {
+	const shouldResendAll = false // only Sentinel itself may resend all events
+	if _, err := compileDecision(c, shouldResendAll, nil); err != nil {
 		errs = append(errs, err)
 	}
 

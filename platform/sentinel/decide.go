@@ -104,7 +104,7 @@ func (s *Sentinel) isFresh(e *entry, now time.Time) bool {
 
 // evaluate returns the reason of a due event, and false if no event is due. It also returns false
 // if an expression fails. The caller holds the index's mu.
-func (s *Sentinel) evaluate(e *entry, now time.Time) (string, bool) {
+func (s *Sentinel) evaluate(e *entry, now time.Time) (reason string, isDue bool) {
 	reason, err := s.decider.decide(context.Background(), e, now)
 
 	switch {
@@ -152,7 +152,7 @@ func (defaultDecision) conditionTypes() []string { return nil }
 // returns a reason when the resync interval has passed since the newest report that Reconciled
 // depends on, and since the last event.
 func (c defaultDecision) decide(_ context.Context, e *entry, now time.Time) (string, error) {
-	sent := e.sentGeneration == e.generation
+	wasSent := e.sentGeneration == e.generation
 
 	if c.shouldResendAll && e.sentTime.IsZero() {
 		return ReasonStarted, nil
@@ -163,7 +163,7 @@ func (c defaultDecision) decide(_ context.Context, e *entry, now time.Time) (str
 	}
 
 	// An adapter that starts later still has to handle a generation that another one reacted to.
-	if !sent && (c.shouldResendAll || !e.hasReconciled || e.generation > e.observedGeneration) {
+	if !wasSent && (c.shouldResendAll || !e.hasReconciled || e.generation > e.observedGeneration) {
 		if e.generation == 1 {
 			return ReasonCreated, nil
 		}

@@ -35,8 +35,9 @@ const (
 	minimalFields = "id,kind,href,generation,owner_references,status.conditions"
 )
 
-// follow keeps the index up to date: it lists all resources, then follows the change feed. It lists
-// all resources again if the feed no longer has the changes after its cursor, and sends an event for each of them.
+// follow keeps the index up to date: it lists all resources, then follows the change feed. If the feed
+// no longer has the changes after the cursor, it lists all resources again and sends an event for each
+// resource.
 func (s *Sentinel) follow(ctx context.Context) {
 	cursor, delay := "", minRetryDelay
 
@@ -53,7 +54,7 @@ func (s *Sentinel) follow(ctx context.Context) {
 		case errors.Is(err, client.ErrCursorGone):
 			cursor = ""
 
-			// The database may have been restored, so that generations mean something else than before.
+			// The database may have been restored from a backup: the same generation may then have another content.
 			s.index.beginRestore()
 			s.metrics.cursorsGone.Inc()
 			s.log.Warn("the change feed no longer has the changes after the cursor: list all resources", "error", err)
@@ -102,7 +103,7 @@ func (s *Sentinel) followFrom(ctx context.Context, cursor string) (string, error
 	s.recordResponse()
 
 	if len(changes.Items) > 0 {
-		// Pause returns early if ctx ends. The caller checks ctx.
+		// Sleep returns early if ctx ends. The caller checks ctx.
 		_ = retry.Sleep(ctx, s.clock, changesInterval-s.clock.Since(start))
 	}
 

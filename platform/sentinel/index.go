@@ -33,8 +33,8 @@ type entry struct {
 	// observedGeneration are the status and observed generation of that condition.
 	hasReconciled, isReconciled bool
 	observedGeneration          int32
-	// updatedTime is the condition's last_updated_time. If that time is after the time at which
-	// this process saw it, updatedTime is the latter, because clocks may differ.
+	// updatedTime is the condition's last_updated_time, or the time at which this process first saw it,
+	// whichever is earlier, because clocks may differ.
 	updatedTime time.Time
 	// apiUpdatedTime is last_updated_time as the API returned it.
 	apiUpdatedTime time.Time

@@ -33,8 +33,8 @@ const (
 // the queue.
 func (s *Sentinel) runPublisher(ctx, sendCtx context.Context) {
 	for {
-		id, ended := s.queue.Get()
-		if ended {
+		id, isShutDown := s.queue.Get()
+		if isShutDown {
 			return
 		}
 

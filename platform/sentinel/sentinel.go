@@ -205,8 +205,8 @@ func (s *Sentinel) countPending() float64 {
 	return float64(s.index.countPending())
 }
 
-// Standby returns why this process sends no events although no replica of it sends them: another process with another
-// Options.Fingerprint has the lease. It returns an empty string otherwise.
+// Standby returns the reason if another process with another Options.Fingerprint has the lease. This process
+// then sends no events, although no replica of it sends them. Otherwise Standby returns an empty string.
 func (s *Sentinel) Standby() string { return s.lease.Conflict() }
 
 // IsLeader returns true if this process is the one that sends events.

@@ -217,15 +217,15 @@ func (u *requestTx) deleteNode(ctx context.Context, n *node) (isRemoved bool, er
 	remaining := 0
 
 	for _, child := range n.children {
-		childGone := false
+		isChildGone := false
 
 		if !child.IsDeleting() {
-			if childGone, err = u.deleteNode(ctx, child); err != nil {
+			if isChildGone, err = u.deleteNode(ctx, child); err != nil {
 				return false, err
 			}
 		}
 
-		if !childGone {
+		if !isChildGone {
 			remaining++
 		}
 	}

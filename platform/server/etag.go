@@ -79,8 +79,9 @@ func (s *Server) checkIfMatch(ctx context.Context, r store.Resource) error {
 	return s.compareETags(ctx, r, func(tag string) string { return tag })
 }
 
-// checkReportIfMatch is checkIfMatch for a report. It compares what clients have written and no status, because
-// an adapter that names the state which it has observed must not fail because of the reports of others.
+// checkReportIfMatch is checkIfMatch for a report. It compares only the part of the ETag for what clients have
+// written, and not the part for the status. Otherwise the report of one adapter would fail because of the
+// reports of others.
 func (s *Server) checkReportIfMatch(ctx context.Context, r store.Resource) error {
 	return s.compareETags(ctx, r, func(tag string) string {
 		desired, _, _ := strings.Cut(tag, ".")

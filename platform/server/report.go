@@ -134,14 +134,14 @@ func (s *Server) isKnownAdapter(kind *entity.Kind, name string) bool {
 // being deleted can remove the resource and then its owners, so in this case the owners are locked
 // first.
 func (u *requestTx) lockForReport(ctx context.Context, target scope) (r store.Resource, all []openapi.AdapterStatus, err error) {
-	locked := false
+	isLocked := false
 
 	r, err = u.findResource(ctx, func(ctx context.Context, id string) (r store.Resource, err error) {
-		r, all, locked, err = u.tx.TryGetForUpdate(ctx, id)
+		r, all, isLocked, err = u.tx.TryGetForUpdate(ctx, id)
 
 		return r, err
 	}, target)
-	if err != nil || locked {
+	if err != nil || isLocked {
 		return r, all, err
 	}
 

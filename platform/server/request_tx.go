@@ -264,8 +264,8 @@ func (u *requestTx) updateConditions(
 	return in, true, u.tx.SetConditions(ctx, r.ID, list)
 }
 
-// isRepeatedReport returns true if two different conditions differ only in that the time of the
-// report is later.
+// isRepeatedReport returns true if the time of the report has not become earlier, and is the only difference
+// between two conditions.
 func isRepeatedReport(now, previous openapi.ResourceCondition) bool {
 	if now.LastUpdatedTime.Before(previous.LastUpdatedTime) {
 		return false

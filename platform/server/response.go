@@ -115,8 +115,9 @@ func (a response) write(w http.ResponseWriter, r *http.Request) error {
 		size += len(part)
 	}
 
-	// A strong ETag must not name two representations (RFC 9110, 8.8.3.3), and clients send it back with If-Match, so
-	// one resource is not compressed. An error of Write means that the client has gone.
+	// A response with one resource has a strong ETag, which clients send back with If-Match. A strong ETag must
+	// not name two representations (RFC 9110, 8.8.3.3), so such a response is not compressed. An error of Write
+	// means that the client has gone.
 	if size < minGzipSize || a.etag != "" || !acceptsGzip(r.Header) {
 		w.WriteHeader(a.status)
 

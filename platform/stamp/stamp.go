@@ -250,7 +250,9 @@ func isEdited(live, desired *unstructured.Unstructured) bool {
 // RenewedIdentity returns the HMAC that a managed object should have, and true if the object has
 // another one because it is not signed with the first key, or because an earlier release has signed it. It does not
 // sign marks that were edited.
-func (s *Stamper) RenewedIdentity(object metav1.Object, kind schema.GroupKind, resourceID string) (string, bool) {
+func (s *Stamper) RenewedIdentity(
+	object metav1.Object, kind schema.GroupKind, resourceID string,
+) (identity string, needsRenewal bool) {
 	if s.keys == nil {
 		return "", false
 	}

@@ -207,7 +207,7 @@ func (s *Store) readCurrentCursor(ctx context.Context) (Feed, error) {
 	}
 
 	latest := cursor{token: current.Token, seq: current.Seq}
-	s.incarnation.remember(latest, true)
+	s.incarnation.remember(latest, asLatest)
 
 	return Feed{Next: latest.encode()}, nil
 }
@@ -236,7 +236,7 @@ func (s *Store) readChanges(ctx context.Context, position cursor, query ChangeQu
 		return changesPage{}, fmt.Errorf("read changes: %w", err)
 	}
 
-	s.incarnation.remember(page.next, false)
+	s.incarnation.remember(page.next, asRead)
 
 	return page, nil
 }

@@ -23,8 +23,9 @@ const (
 	dropTimeout = 10 * time.Minute
 )
 
-// incarnation is what this process knows about the incarnation of the database. In another incarnation, changes may
-// be lost, so that the reports describe other objects than those on the clusters.
+// incarnation is what this process knows about the incarnation of the database, which changes with a restore or
+// a loss of data. In another incarnation, changes may be missing, so the reports may describe other objects
+// than those on the clusters.
 type incarnation struct {
 	mu sync.Mutex
 	// server is the server that this process has checked.
@@ -34,8 +35,11 @@ type incarnation struct {
 	group  singleflight.Group
 }
 
-// remember records a position that a reader of the feed has reached. If isLatest is true, it is the current one,
-// even if an earlier one had a higher number.
+// asLatest and asRead are the values of the parameter isLatest.
+const asLatest, asRead = true, false
+
+// remember records a position that a reader of the feed has reached. If isLatest is true, the position is the
+// newest one of the feed, even if an earlier position has a higher number.
 func (i *incarnation) remember(position cursor, isLatest bool) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

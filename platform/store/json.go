@@ -20,7 +20,7 @@ const (
 	maxExpansion = 64 << 10
 )
 
-// CheckJSON returns an error if a JSON document would not come back as it is. Errors: *exactjson.Error.
+// CheckJSON returns an *exactjson.Error if the database would not return a JSON document as it was stored.
 func CheckJSON(data []byte) error {
 	expansion := int64(0)
 

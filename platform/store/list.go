@@ -71,16 +71,13 @@ func (s *Store) Get(ctx context.Context, id string) (Resource, error) {
 
 // List returns a page of resources and the number of resources on all pages, both from the same
 // snapshot of the database. The page ends early if it has several megabytes. Errors: *search.Error.
-func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, error) {
+func (s *Store) List(ctx context.Context, query ListQuery) (page []Resource, total int, err error) {
 	statement, err := query.buildStatement()
 	if err != nil {
 		return nil, 0, err
 	}
 
-	var (
-		rows  []db.ResourceRow
-		total int
-	)
+	var rows []db.ResourceRow
 
 	err = s.runSnapshot(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		// The statement is planned for its values each time, because they decide which index helps.
@@ -105,8 +102,8 @@ func (s *Store) List(ctx context.Context, query ListQuery) ([]Resource, int, err
 	return fromRows(rows), total, nil
 }
 
-// fetchPage returns the first rows of the cursor page, up to MaxListBytes. It fetches as many rows at once as will
-// probably fit, because a row costs the database and the network as much if it is not used.
+// fetchPage returns the first rows of the cursor page, up to MaxListBytes. It fetches only as many rows at once
+// as will probably fit, because rows that are not used cost the database and the network as much as others.
 func fetchPage(ctx context.Context, tx pgx.Tx) (rows []db.ResourceRow, err error) {
 	size, count := 0, firstFetch
 

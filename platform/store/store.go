@@ -277,7 +277,7 @@ func (s *Store) runRepeatable(parent context.Context, run func(ctx context.Conte
 	defer cancel()
 
 	err := run(ctx, s.queries)
-	if err != nil && ctx.Err() == nil && s.shouldRetry(ctx, err, false) {
+	if err != nil && ctx.Err() == nil && s.shouldRetry(ctx, err, notCommitting) {
 		err = run(ctx, s.queries)
 	}
 
@@ -292,6 +292,9 @@ func (s *Store) runSnapshot(parent context.Context, run func(ctx context.Context
 		return pgx.BeginTxFunc(ctx, s.pool, options, func(tx pgx.Tx) error { return run(ctx, tx) })
 	})
 }
+
+// notCommitting is the value of isCommitting for functions that commit nothing.
+const notCommitting = false
 
 // shouldRetry returns true if a failed function may be run again. If a connection was lost or can only read,
 // it discards all connections of the pool, because none of them works after a restart or a failover. If the

@@ -51,8 +51,8 @@ func (s *Store) InTx(parent context.Context, run func(ctx context.Context, tx *T
 	}
 }
 
-// runInSession runs one transaction. It returns whether the transaction recorded a change, and
-// whether the error is that of the commit. In that case the transaction may have been committed.
+// runInSession runs one transaction. It returns whether the transaction recorded a change, and whether the
+// error comes from the commit. If it does, the transaction may have been committed.
 func (s *Store) runInSession(
 	ctx context.Context, run func(ctx context.Context, tx *Tx) error,
 ) (hasChanges, isCommitting bool, err error) {

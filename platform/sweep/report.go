@@ -38,7 +38,7 @@ const (
 	ReasonUnknownKey = "UnknownKey"
 	// ReasonForged means that the HMAC was made for another object or another resource.
 	ReasonForged = "Forged"
-	// ReasonDeleting means that the object is already being deleted.
+	// ReasonDeleting means that the object is already being deleted, or was deleted during the run.
 	ReasonDeleting = "Deleting"
 	// ReasonTooYoung means that the object is younger than min_age.
 	ReasonTooYoung = "TooYoung"

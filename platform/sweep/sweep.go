@@ -302,9 +302,9 @@ func (s *sweeper) deleteOrphans(ctx context.Context, orphans []*object) {
 	}
 }
 
-// deleteObject deletes exactly the object that was listed. If somebody has changed it since then
-// (for example detached it, or signed it again) or has created a new object with the same name, it
-// stays.
+// deleteObject deletes exactly the object that was listed. It deletes nothing if somebody has changed
+// the object since then (for example by removing or renewing its ownership record), or has created a
+// new object with the same name.
 func (s *sweeper) deleteObject(ctx context.Context, o *object) {
 	background := metav1.DeletePropagationBackground
 
@@ -321,6 +321,7 @@ func (s *sweeper) deleteObject(ctx context.Context, o *object) {
 		log.InfoContext(ctx, "deleted an orphan: its resource does not exist")
 		s.record(o, Deleted, "", "")
 	case apierrors.IsNotFound(err):
+		// The reason is the same as for an object whose deletion has not ended yet.
 		s.record(o, Skipped, ReasonDeleting, "it was deleted during the run")
 	case apierrors.IsConflict(err):
 		s.record(o, Skipped, ReasonChanged, "it changed during the run")

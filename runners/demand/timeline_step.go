@@ -180,7 +180,9 @@ func reportServed(ctx context.Context, s *scope) step.Result {
 }
 
 // WaitingMessage returns the message of ReasonWaitingForMachine.
-func WaitingMessage(pool string) string { return "RunnerPool " + pool + " provides a machine for the job" }
+func WaitingMessage(pool string) string {
+	return "RunnerPool " + pool + " provides a machine for the job"
+}
 
 // isPoolRecorded reports whether the job has no status yet, and its label names its pool. Then the status says nothing that
 // RunnerJob.PoolName does not say.

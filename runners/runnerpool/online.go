@@ -15,7 +15,9 @@ import (
 // onlineTimes holds, by the UIDs of their claims, when this process first saw that the runners of machines had jobs. Until
 // the claim's status has the time at which the runner was online, this time replaces it. If the job is completed within
 // seconds, the status never has it (docs/adr/0067). The zero value is ready to use.
-type onlineTimes struct{ times map[types.UID]metav1.MicroTime }
+type onlineTimes struct {
+	times map[types.UID]metav1.MicroTime
+}
 
 // addTo adds the times to the claims whose status lacks them. It changes the claims, and nothing that they point to. byRunner
 // holds the state of the job of each runner.

@@ -13,7 +13,7 @@ import (
 func newConfigDump() *cobra.Command {
 	var output cli.Output
 
-	spec := task.NewDeploymentSpec(false)
+	spec := task.NewDeploymentSpec(task.FileOptional)
 
 	cmd := &cobra.Command{
 		Use:   "config-dump",

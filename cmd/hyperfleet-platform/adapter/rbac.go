@@ -67,7 +67,7 @@ subjects:
 // printRBAC prints the RBAC manifests that the task files need on the cluster and on the hub. If a file is
 // invalid, it prints the problems to standard error.
 func printRBAC(cmd *cobra.Command, files []string, namespace string) error {
-	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(true))
+	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(task.FileRequired))
 
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 	out.add("configuration", err)

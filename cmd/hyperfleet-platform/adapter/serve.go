@@ -46,7 +46,7 @@ import (
 func newServe() *cobra.Command {
 	var taskFile, brokerPath string
 
-	spec := task.NewDeploymentSpec(true)
+	spec := task.NewDeploymentSpec(task.FileRequired)
 
 	cmd := &cobra.Command{
 		Use:   "serve --config FILE --task-config FILE",

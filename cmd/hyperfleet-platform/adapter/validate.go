@@ -82,7 +82,7 @@ is invalid. A warning is about a deprecated or discouraged form that still works
 func validate(cmd *cobra.Command, files []string, brokerPath string) *report {
 	out := &report{Files: files, Problems: strictyaml.Problems{}, Warnings: strictyaml.Problems{}}
 
-	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(true))
+	deployment, err := loadDeployment(cmd, task.NewDeploymentSpec(task.FileRequired))
 	out.add("configuration", err)
 
 	if deployment != nil && deployment.FromBroker() && broker.FindFile(brokerPath) != "" {

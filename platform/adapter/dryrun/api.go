@@ -22,8 +22,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
-// Responses is the content of the --api-responses file. The first rule in the order of the file whose pattern matches
-// the whole path applies, or else the first whose pattern matches a part of it, as in upstream's files.
+// Responses is the content of the --api-responses file. Rules are tried in the order of the file. The first
+// rule whose pattern matches the whole path applies. If there is none, the first rule whose pattern matches a
+// part of the path applies, as in upstream's files.
 type Responses struct {
 	Responses []Rule `yaml:"responses"`
 }

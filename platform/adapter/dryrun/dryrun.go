@@ -73,9 +73,9 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 		return nil, fmt.Errorf("read event: %w", err)
 	}
 
-	assumed := options.Deployment == nil
-	if assumed {
-		options.Deployment = &task.NewDeploymentSpec(false).Default
+	isAssumed := options.Deployment == nil
+	if isAssumed {
+		options.Deployment = &task.NewDeploymentSpec(task.FileOptional).Default
 		options.Deployment.Adapter.Name = "dry-run"
 		options.Deployment.Clients.HyperFleetAPI.BaseURL = "http://hyperfleet-api:8000"
 	}
@@ -104,7 +104,7 @@ func Run(ctx context.Context, options Options) (*Report, error) {
 	result := p.Handle(ctx, event)
 
 	return &Report{
-		Adapter: deployment.Adapter.Name, Assumed: assumed, Trace: result.Trace,
+		Adapter: deployment.Adapter.Name, Assumed: isAssumed, Trace: result.Trace,
 		Unmatched: objects.listUnmatched(), Calls: api.calls, Objects: objects.listObjects(),
 	}, nil
 }

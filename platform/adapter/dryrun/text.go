@@ -16,9 +16,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 )
 
-// Text writes the report as text for people. With verbose, the text also contains the payloads, the calls and
+// Text writes the report as text for people. If isVerbose is true, the text also contains the payloads, the calls and
 // the final objects on the cluster.
-func (r *Report) Text(w io.Writer, verbose bool) error {
+func (r *Report) Text(w io.Writer, isVerbose bool) error {
 	t := &writer{}
 
 	t.linef("Event %s (%s): %s %s, generation %d",
@@ -34,9 +34,9 @@ func (r *Report) Text(w io.Writer, verbose bool) error {
 	})
 	writeSection(t, "Resources", r.Resources, t.writeResource)
 	writeSection(t, "Objects not found by any discovery", r.Unmatched, func(object *string) { t.linef("  %s", *object) })
-	t.writePost(&r.Trace, verbose)
+	t.writePost(&r.Trace, isVerbose)
 
-	if verbose {
+	if isVerbose {
 		t.writeCalls(r.Calls)
 		t.writeObjects(r.Objects)
 	}
@@ -192,7 +192,7 @@ func describeOperation(entry *resources.Outcome) string {
 	return string(entry.Operation)
 }
 
-func (t *writer) writePost(trace *pipeline.Trace, verbose bool) {
+func (t *writer) writePost(trace *pipeline.Trace, isVerbose bool) {
 	if len(trace.Payloads)+len(trace.Actions) == 0 {
 		return
 	}
@@ -203,7 +203,7 @@ func (t *writer) writePost(trace *pipeline.Trace, verbose bool) {
 		payload := &trace.Payloads[i]
 		t.writeStep("payload "+payload.Name, payload, nil)
 
-		if verbose && payload.Value != nil {
+		if isVerbose && payload.Value != nil {
 			t.writeJSON("    ", payload.Value)
 		}
 	}

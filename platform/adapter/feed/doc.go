@@ -5,7 +5,7 @@
 // Sentinel's decisions on due resources (platform/sentinel) in the adapter's process, and puts the
 // events into the queue that a broker's subscriptions use (platform/broker).
 //
-//	/changes, lists, resyncs ──► due events ──► queue: a lane for each resource ──► handler
+//	/changes, lists, resyncs ──► due events ──► queue: in order for each resource ──► handler
 //
 // A restart of the process loses all state. A process that becomes the leader handles every resource
 // once. A lease of the API elects the one replica that handles events.

@@ -59,8 +59,8 @@ func (f ObjectState) String() string {
 	return [...]string{"absent", "managed", "deleting", "detached", "detached, unproven", "unproven", "unmanaged"}[f]
 }
 
-// Content compares the content that a managed object was applied with, as its marks prove it, with the content that
-// the manifest has now.
+// Content compares two contents of a managed object: the content that it was applied with, which its marks
+// prove, and the content that the manifest has now.
 type Content int
 
 // Values of Content.

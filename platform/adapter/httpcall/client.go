@@ -267,12 +267,12 @@ func (c *Client) doOnce(ctx context.Context, target *url.URL, request Request) (
 }
 
 // retryDelay returns the delay before the next attempt, and false if the call must not be retried.
-func (c *Client) retryDelay(err error, attempt int, request Request) (time.Duration, bool) {
+func (c *Client) retryDelay(err error, attempt int, request Request) (delay time.Duration, shouldRetry bool) {
 	if attempt >= request.Attempts || !IsTransient(err) {
 		return 0, false
 	}
 
-	delay := c.api.BaseDelay
+	delay = c.api.BaseDelay
 
 	switch request.Backoff {
 	case Linear:

@@ -92,7 +92,7 @@ func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *http
 
 // addDefaults returns the configuration with defaults, as the adapter loads it.
 func addDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
-	out := task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI
+	out := task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI
 	out.BaseURL, out.CAFile, out.Auth, out.DefaultHeaders = api.BaseURL, api.CAFile, api.Auth, api.DefaultHeaders
 	out.MaxDelay = gocmp.Or(api.MaxDelay, out.MaxDelay)
 	out.RetryAttempts = gocmp.Or(api.RetryAttempts, out.RetryAttempts)

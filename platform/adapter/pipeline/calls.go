@@ -55,8 +55,8 @@ func (r *run) recordResponse(value any) {
 	r.recordResource(generation, resource["deleted_time"] != nil)
 }
 
-func (r *run) recordResource(generation int64, deleting bool) {
-	r.resourceKnown, r.deleting, r.currentGeneration = true, deleting, generation
+func (r *run) recordResource(generation int64, isDeleting bool) {
+	r.hasResource, r.isResourceDeleting, r.currentGeneration = true, isDeleting, generation
 }
 
 // callAPI renders and sends one call, and returns the request and the response.
@@ -102,7 +102,7 @@ func (r *run) readResource(ctx context.Context) error {
 
 	switch {
 	case errors.Is(err, client.ErrNotFound):
-		r.gone = true
+		r.isResourceMissing = true
 	case err != nil:
 		return fmt.Errorf("read resource from the API: %w", err)
 	default:
@@ -115,7 +115,7 @@ func (r *run) readResource(ctx context.Context) error {
 // readGeneration reads the generation of the event's resource from the API again. It returns 0 if the resource does not
 // exist.
 func (r *run) readGeneration(ctx context.Context) (int64, error) {
-	if err := r.readResource(ctx); err != nil || r.gone {
+	if err := r.readResource(ctx); err != nil || r.isResourceMissing {
 		return 0, err
 	}
 

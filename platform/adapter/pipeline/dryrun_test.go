@@ -25,7 +25,7 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden files")
 
 func newDemoDeployment() *adapter.Deployment {
-	out := task.NewDeploymentSpec(false).Default
+	out := task.NewDeploymentSpec(task.FileOptional).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "demo", Version: "1"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = "http://fleet.example"
 

@@ -157,7 +157,7 @@ func (w *fixture) getCondition(id, kind string) string {
 }
 
 func newDeployment(url string) *adapter.Deployment {
-	out := task.NewDeploymentSpec(false).Default
+	out := task.NewDeploymentSpec(task.FileOptional).Default
 	out.Adapter, out.Environment = adapter.Identity{Name: "landing", Version: "7"}, []string{"REGION"}
 	out.Clients.HyperFleetAPI.BaseURL = url
 	out.Clients.Broker = adapter.Broker{SubscriptionID: "landing", Topic: "clusters"}

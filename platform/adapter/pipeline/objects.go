@@ -18,7 +18,7 @@ func (r *run) runResources(ctx context.Context) {
 	}
 
 	// The calls of the task file may not have returned the event's resource.
-	if !r.resourceKnown {
+	if !r.hasResource {
 		if err := r.readResource(ctx); err != nil {
 			r.recordFailure(PhaseResources, "", err)
 
@@ -26,13 +26,13 @@ func (r *run) runResources(ctx context.Context) {
 		}
 	}
 
-	if r.gone || r.isOutdated() {
+	if r.isResourceMissing || r.isOutdated() {
 		return
 	}
 
 	result, err := r.p.resources(ctx, resources.Input{
 		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
-		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.deleting,
+		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.isResourceDeleting,
 		ReadGeneration: r.readGeneration, Generations: r.p.generations, Kinds: r.p.Kinds, Clock: r.p.Clock, Log: r.p.Log,
 	})
 	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes
@@ -51,7 +51,7 @@ func (r *run) runResources(ctx context.Context) {
 	}
 
 	r.recordFailure(PhaseResources, step, err)
-	r.transient = shouldRedeliver(result, err)
+	r.isFailureTransient = shouldRedeliver(result, err)
 }
 
 // shouldRedeliver reports whether at least one failed entry may succeed when the event is handled again.
@@ -68,7 +68,7 @@ func shouldRedeliver(result resources.Result, err error) bool {
 // the object that it needs does not exist then. A later event creates it.
 func (r *run) findPending(result resources.Result) (string, error) {
 	for _, outcome := range result.Outcomes {
-		if outcome.Pending && !r.deleting {
+		if outcome.Pending && !r.isResourceDeleting {
 			return outcome.Resource, errclass.New(errclass.Permanent, outcome.Reason,
 				"resource %s: %s is being deleted; the adapter creates it again when it is gone", outcome.Resource, outcome.Object)
 		}
@@ -77,9 +77,9 @@ func (r *run) findPending(result resources.Result) (string, error) {
 	return "", nil
 }
 
-// adapterVariable returns the value of the variable adapter: the identity of the adapter and the
-// current result of the event. Only an unmet precondition sets resourcesSkipped, not a false when of
-// an entry.
+// adapterVariable returns the value of the variable adapter: the identity of the adapter and the current result
+// of the event. resourcesSkipped is true if a precondition is not met. The gate when of an entry does not set
+// it.
 func (r *run) adapterVariable() map[string]any {
 	failures, outcomes := map[string]any{}, map[string]any{}
 	out := map[string]any{

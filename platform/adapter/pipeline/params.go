@@ -66,7 +66,7 @@ func (r *run) handleMissingParam(param *task.Param, err error, step *Step) {
 		step.Error = err.Error()
 	}
 
-	if r.gone {
+	if r.isResourceMissing {
 		step.Outcome = StepFailed
 
 		return

@@ -195,19 +195,19 @@ type run struct {
 	vars  map[string]any
 	log   *slog.Logger
 
-	// resourceKnown is true if the API has returned the event's resource. deleting is then true if
+	// hasResource is true if the API has returned the event's resource. isResourceDeleting is then true if
 	// the resource is being deleted, and currentGeneration is its generation.
-	resourceKnown, deleting bool
-	currentGeneration       int64
-	// gone is true if the resource does not exist in the API.
-	gone bool
+	hasResource, isResourceDeleting bool
+	currentGeneration               int64
+	// isResourceMissing is true if the resource does not exist in the API.
+	isResourceMissing bool
 	// skipReason names the precondition that is not met. It is empty if all preconditions are met.
 	skipReason string
 	// isRequeue is true if the event is handled again because an object has changed.
 	isRequeue bool
-	// failedStep is the step that failed. transient is true if the failure can go away by itself.
-	failedStep string
-	transient  bool
+	// failedStep is the step that failed. isFailureTransient is true if the failure can go away by itself.
+	failedStep         string
+	isFailureTransient bool
 	// accepted are the calls of post actions that have succeeded.
 	accepted []httpcall.Request
 
@@ -226,7 +226,7 @@ func (r *run) runPhases(ctx context.Context) {
 		r.runResources(ctx)
 	}
 
-	if !r.gone && !r.isOutdated() && (!r.isRequeue || r.skipReason == "") {
+	if !r.isResourceMissing && !r.isOutdated() && (!r.isRequeue || r.skipReason == "") {
 		r.runPost(ctx)
 	}
 
@@ -234,7 +234,9 @@ func (r *run) runPhases(ctx context.Context) {
 }
 
 // canContinue reports whether the next phase can run.
-func (r *run) canContinue() bool { return r.result.Failure == nil && !r.gone && !r.isOutdated() }
+func (r *run) canContinue() bool {
+	return r.result.Failure == nil && !r.isResourceMissing && !r.isOutdated()
+}
 
 // isOutdated reports whether the API has another generation of the resource than the event. If it is later, there is
 // a separate event for it. If it is earlier, the database was restored from a backup, and there is no such generation
@@ -246,22 +248,22 @@ func (r *run) isOutdated() bool {
 
 // recordFailure records the first failure. Later failures appear only in the trace.
 func (r *run) recordFailure(phase Phase, step string, err error) {
-	transient := isRetryable(err)
+	isTransient := isRetryable(err)
 	if r.result.Failure != nil {
 		// If a report fails with a transient error, the event is delivered again, whatever failed first.
-		r.transient = r.transient || transient
+		r.isFailureTransient = r.isFailureTransient || isTransient
 
 		return
 	}
 
 	r.result.Status, r.result.Phase, r.result.Failure = Failed, phase, err
-	r.failedStep, r.transient = step, transient
+	r.failedStep, r.isFailureTransient = step, isTransient
 }
 
 // decideResult reports a failure that the task file did not report, and decides about the status and
 // the error for the broker.
 func (r *run) decideResult(ctx context.Context) {
-	if r.gone || r.isOutdated() {
+	if r.isResourceMissing || r.isOutdated() {
 		// A resource that does not exist has no status, and an outdated event reports nothing.
 		r.result.Status, r.result.Failure, r.result.Phase = Skipped, nil, ""
 
@@ -278,26 +280,26 @@ func (r *run) decideResult(ctx context.Context) {
 
 	r.reportFailure(ctx)
 
-	if r.gone {
+	if r.isResourceMissing {
 		r.decideResult(ctx)
 
 		return
 	}
 
-	if r.transient {
+	if r.isFailureTransient {
 		r.result.Err = fmt.Errorf("event of resource %s, generation %d: %w", r.event.ResourceID, r.event.Generation, r.result.Failure)
 	}
 }
 
 // completeTrace adds the result to the trace.
 func (r *run) completeTrace() {
-	r.result.Deleting = r.deleting
+	r.result.Deleting = r.isResourceDeleting
 
 	trace := &r.result.Trace.Result
 	trace.Status, trace.Phase = r.result.Status, r.result.Phase
 
 	switch {
-	case r.gone:
+	case r.isResourceMissing:
 		trace.Reason = ReasonGone
 	case r.isOutdated():
 		trace.Reason = ReasonStale

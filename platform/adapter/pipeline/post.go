@@ -32,9 +32,9 @@ func (r *run) runPost(ctx context.Context) {
 	for i := range r.p.Task.Payloads {
 		payload := &r.p.Task.Payloads[i]
 		step := Step{Name: payload.Name}
-		done, err := r.buildPayload(ctx, payload, &step)
+		isBuilt, err := r.buildPayload(ctx, payload, &step)
 
-		r.result.Trace.Payloads = append(r.result.Trace.Payloads, r.recordPostStep("payload", step, done, err))
+		r.result.Trace.Payloads = append(r.result.Trace.Payloads, r.recordPostStep("payload", step, isBuilt, err))
 
 		if err != nil {
 			return
@@ -44,9 +44,9 @@ func (r *run) runPost(ctx context.Context) {
 	for i := range r.p.Task.Actions {
 		action := &r.p.Task.Actions[i]
 		step := Step{Name: action.Name}
-		done, err := r.runAction(ctx, action, &step)
+		hasRun, err := r.runAction(ctx, action, &step)
 
-		r.result.Trace.Actions = append(r.result.Trace.Actions, r.recordPostStep("post action", step, done, err))
+		r.result.Trace.Actions = append(r.result.Trace.Actions, r.recordPostStep("post action", step, hasRun, err))
 
 		if err != nil {
 			return
@@ -55,10 +55,10 @@ func (r *run) runPost(ctx context.Context) {
 }
 
 // recordPostStep records the result of a step of the post phase and returns the step with its outcome.
-func (r *run) recordPostStep(stepType string, step Step, done bool, err error) Step {
+func (r *run) recordPostStep(stepType string, step Step, isExecuted bool, err error) Step {
 	r.recordStep(PhasePost, stepType, &step, err)
 
-	if err == nil && !done {
+	if err == nil && !isExecuted {
 		step.Outcome = StepSkipped
 	}
 
@@ -66,20 +66,20 @@ func (r *run) recordPostStep(stepType string, step Step, done bool, err error) S
 }
 
 // evaluateWhen evaluates the gate of a step. It returns true if the step has no gate.
-func (r *run) evaluateWhen(ctx context.Context, expression *cel.Program, step *Step) (bool, error) {
+func (r *run) evaluateWhen(ctx context.Context, expression *cel.Program, step *Step) (isOpen bool, err error) {
 	if expression == nil {
 		return true, nil
 	}
 
-	holds, gate, err := resources.EvaluateGate(ctx, "when", expression, r.vars)
+	isOpen, gate, err := resources.EvaluateGate(ctx, "when", expression, r.vars)
 	step.When = &gate
 
-	return holds, err
+	return isOpen, err
 }
 
 // buildPayload builds a payload and sets its variable. It returns false if the gate is false.
-func (r *run) buildPayload(ctx context.Context, payload *task.Payload, step *Step) (bool, error) {
-	if holds, err := r.evaluateWhen(ctx, payload.When, step); !holds {
+func (r *run) buildPayload(ctx context.Context, payload *task.Payload, step *Step) (isBuilt bool, err error) {
+	if isOpen, err := r.evaluateWhen(ctx, payload.When, step); !isOpen {
 		return false, err
 	}
 
@@ -104,7 +104,7 @@ func (r *run) buildPayload(ctx context.Context, payload *task.Payload, step *Ste
 
 // runAction runs a post action. It returns false if the action is skipped, because its gate is false or
 // because a payload that it uses was skipped.
-func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step) (bool, error) {
+func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step) (hasRun bool, err error) {
 	for _, payload := range r.result.Trace.Payloads {
 		if payload.Outcome == StepSkipped && slices.Contains(action.Payloads, payload.Name) {
 			step.Reason = "payload " + payload.Name + " was skipped"
@@ -113,7 +113,7 @@ func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step
 		}
 	}
 
-	if holds, err := r.evaluateWhen(ctx, action.When, step); !holds {
+	if isOpen, err := r.evaluateWhen(ctx, action.When, step); !isOpen {
 		return false, err
 	}
 

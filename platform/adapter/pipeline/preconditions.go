@@ -36,7 +36,7 @@ func (r *run) evaluatePreconditions(ctx context.Context) {
 }
 
 // recordStep records the result of a step. An error fails the phase, unless the step has found that the
-// resource does not exist (r.gone).
+// resource does not exist (r.isResourceMissing).
 func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 	if err == nil {
 		step.Outcome = StepDone
@@ -46,7 +46,7 @@ func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 
 	step.Outcome, step.Error = StepFailed, err.Error()
 
-	if !r.gone {
+	if !r.isResourceMissing {
 		r.recordFailure(phase, step.Name, fmt.Errorf("%s %s: %w", stepType, step.Name, err))
 	}
 }
@@ -54,7 +54,7 @@ func (r *run) recordStep(phase Phase, stepType string, step *Step, err error) {
 // evaluatePrecondition calls the API if the precondition has a call, and returns whether all conditions and
 // the expression are met. It evaluates all conditions even if one is not met, so that the step has the
 // result of each.
-func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Precondition, step *Step) (bool, error) {
+func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Precondition, step *Step) (isMet bool, err error) {
 	if precondition.APICall != nil {
 		response, err := r.fetch(ctx, precondition.APICall, step)
 		if err != nil {
@@ -68,7 +68,7 @@ func (r *run) evaluatePrecondition(ctx context.Context, precondition *task.Preco
 		}
 	}
 
-	isMet := true
+	isMet = true
 
 	for _, condition := range precondition.Conditions {
 		holds, err := condition.IsMet(r.vars)

@@ -52,7 +52,7 @@ func shortenError(err error) string {
 // reportFailure reports the failure to the API, unless the task file has reported it. It does not
 // report a transient failure of the post phase, because the next attempt runs the post phase again.
 func (r *run) reportFailure(ctx context.Context) {
-	if r.result.Phase == PhasePost && r.transient || slices.ContainsFunc(r.accepted, r.reportsUnavailable) {
+	if r.result.Phase == PhasePost && r.isFailureTransient || slices.ContainsFunc(r.accepted, r.reportsUnavailable) {
 		return
 	}
 
@@ -65,14 +65,14 @@ func (r *run) reportFailure(ctx context.Context) {
 	trace := &ReportTrace{Reason: phaseReason(r.result.Phase), Message: shortenError(r.result.Failure), Outcome: StepDone}
 	r.result.Trace.Report = trace
 
-	accepted, err := r.p.api.PutStatus(bounded, r.event.ResourceID, r.newReport(trace))
+	isStored, err := r.p.api.PutStatus(bounded, r.event.ResourceID, r.newReport(trace))
 
 	switch {
-	case err == nil && !accepted:
+	case err == nil && !isStored:
 		trace.Outcome = StepDiscarded
 	case err == nil:
 	case errors.Is(err, client.ErrNotFound):
-		r.gone = true
+		r.isResourceMissing = true
 	default:
 		trace.Outcome, trace.Error = StepFailed, err.Error()
 		r.recordFailure(PhaseReport, "", fmt.Errorf("report the failure: %w", err))

@@ -111,9 +111,9 @@ func (r *run) discover(ctx context.Context, e *newEntry, read transport.Read) er
 	return r.setObjects(e, r.classify(e, objects))
 }
 
-// isNamespaceAbsent reports whether the namespace of an entry's objects is known to be absent, because
-// another entry of this event has discovered this. It returns false for an entry that was read before. If
-// an object exists nevertheless, a create request fails and the object is read then.
+// isNamespaceAbsent returns true if another entry of this event has found that the namespace of this entry's
+// objects does not exist, so that the objects need not be read. It returns false if the entry was already read
+// once. If an object exists nevertheless, its create request fails, and the object is read then.
 func (r *run) isNamespaceAbsent(e *newEntry) bool {
 	if e.isLive || e.query.Namespace == "" {
 		return false
@@ -205,9 +205,9 @@ func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructure
 		}
 	}
 
-	// The remaining objects only match the labels and do not belong to the entry. A detached object no
-	// longer has the labels. So if a discovery by labels finds no managed object, the resource is being
-	// deleted and the entry has a detach gate, the object counts as detached.
+	// The remaining objects match the labels, but do not belong to the entry. A detached object no longer has
+	// the labels, so a discovery by labels cannot find it. If the resource is being deleted and the entry has
+	// a detach gate, the entry's object therefore counts as detached.
 	if e.query.Name == "" && e.Detach != nil && r.in.Deleting {
 		return objectSet{state: gates.Detached, reason: "there is no object to detach"}
 	}

@@ -208,8 +208,8 @@ func (r *run) assignLeftover(found leftover) {
 	r.removed = append(r.removed, found)
 }
 
-// showLeftover sets the variable of an entry without an object to a leftover while the resource is being deleted, so
-// that neither a gate nor a report takes the deletion for done.
+// showLeftover sets the variable of an entry without an object to a leftover while the resource is being
+// deleted. Otherwise a gate or a report would find no object and treat the deletion as finished.
 func (r *run) showLeftover(e *newEntry) {
 	if r.in.Deleting && e.objects.current == nil && len(e.leftovers) > 0 {
 		r.result.Objects[e.Name] = toVariable(e.leftovers[0].object)

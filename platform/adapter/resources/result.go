@@ -52,10 +52,13 @@ type Gate struct {
 	Error  string   `json:"error,omitempty"`
 }
 
-// EvaluateGate evaluates a gate and returns its value and its record. The error contains the gate's name.
-func EvaluateGate(ctx context.Context, name string, expression *cel.Program, vars map[string]any) (bool, Gate, error) {
+// EvaluateGate evaluates a gate. It returns the value and a record of the evaluation for the trace. The error
+// contains the gate's name.
+func EvaluateGate(
+	ctx context.Context, name string, expression *cel.Program, vars map[string]any,
+) (isOpen bool, gate Gate, err error) {
 	holds, err := expression.EvalBool(ctx, vars)
-	gate := Gate{
+	gate = Gate{
 		Gate: name, Expression: expression.String(), Value: gates.ValueOf(holds, err).String(), Inputs: expression.Variables(),
 	}
 

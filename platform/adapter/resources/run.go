@@ -282,8 +282,8 @@ func (r *run) finishEntry(ctx context.Context, e *newEntry, decision gates.Decis
 	}
 }
 
-// isOutdated reports whether the object exists and does not have the content of the manifest, although the entry has not
-// failed: a gate has prevented the apply, or a patch came first.
+// isOutdated returns true if the object exists, but its content is not that of the manifest, and the entry has
+// not failed. This happens if a gate has prevented the apply, or if a patch was done first.
 func (r *run) isOutdated(ctx context.Context, e *newEntry, out *Outcome) bool {
 	isWritten := out.Operation != None && out.Operation != Patched || out.Reason == string(gates.ReasonUnchanged)
 

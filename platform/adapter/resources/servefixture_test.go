@@ -135,7 +135,7 @@ func newDeployment() adapter.Deployment {
 	return adapter.Deployment{
 		Adapter: adapter.Identity{Name: "landing", Version: "7"},
 		Clients: adapter.Clients{
-			HyperFleetAPI: task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI,
+			HyperFleetAPI: task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: "landing", Topic: "clusters"},
 		},
 		DebugConfig: true, EventTimeout: waitTimeout, HealthAddress: "127.0.0.1:0", MetricsAddress: "127.0.0.1:0",

@@ -448,8 +448,8 @@ func (r *run) detach(ctx context.Context, e *newEntry, out *Outcome) error {
 // does not fail the entry, because the next event tries again.
 func (r *run) renewIdentity(ctx context.Context, e *newEntry) {
 	for _, version := range e.objects.versions {
-		value, needed := r.in.Stamper.RenewedIdentity(version, e.query.GVK.GroupKind(), r.in.ResourceID)
-		if !needed || version.GetDeletionTimestamp() != nil {
+		value, needsRenewal := r.in.Stamper.RenewedIdentity(version, e.query.GVK.GroupKind(), r.in.ResourceID)
+		if !needsRenewal || version.GetDeletionTimestamp() != nil {
 			continue
 		}
 

@@ -74,7 +74,7 @@ func NewRequeuer() *Requeuer {
 
 // EnqueueChange requeues the resource because one of its objects has changed or was deleted. It does
 // nothing for a resource without a stored event. It does not block.
-func (l *Requeuer) EnqueueChange(resourceID string, deleted bool) {
+func (l *Requeuer) EnqueueChange(resourceID string, isDeleted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
@@ -89,7 +89,7 @@ func (l *Requeuer) EnqueueChange(resourceID string, deleted bool) {
 	remaining := resource.delay - since
 
 	switch {
-	case deleted && resource.deleting && (remaining <= 0 || remaining > deletionDelay):
+	case isDeleted && resource.deleting && (remaining <= 0 || remaining > deletionDelay):
 		resource.delay = deletionDelay
 	case remaining > 0:
 		return
@@ -112,7 +112,7 @@ func (l *Requeuer) get(resourceID string) *record {
 
 // beginEvent records the start of an event. The returned function records its end, with whether the
 // resource is gone and whether it is being deleted.
-func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(gone, deleting bool)) {
+func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(isGone, isDeleting bool)) {
 	id, _ := event.Extensions()[events.PartitionKey].(string)
 	if id == "" {
 		return func(bool, bool) {}
@@ -129,7 +129,7 @@ func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(gone, deleting
 		l.records.Add(id, &record{event: event.Clone()})
 	}
 
-	return func(gone, deleting bool) {
+	return func(isGone, isDeleting bool) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 
@@ -139,10 +139,10 @@ func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(gone, deleting
 		}
 
 		if resource := l.get(id); resource != nil {
-			resource.deleting = deleting
+			resource.deleting = isDeleting
 		}
 
-		if gone {
+		if isGone {
 			l.records.Remove(id)
 		}
 	}
@@ -176,8 +176,8 @@ func (l *Requeuer) run(ctx context.Context, handle func(context.Context, cloudev
 	for range workers {
 		group.Go(func() {
 			for {
-				id, shutdown := l.queue.Get()
-				if shutdown {
+				id, isShutDown := l.queue.Get()
+				if isShutDown {
 					return
 				}
 

@@ -27,13 +27,16 @@ const (
 	EnvTask       = "HYPERFLEET_TASK_CONFIG"
 )
 
+// FileRequired and FileOptional are the values of the parameter fileRequired.
+const FileRequired, FileOptional = true, false
+
 // NewDeploymentSpec returns the specification of the deployment configuration: its defaults,
-// flags, environment variables and validation. With required, loading fails without a file.
-func NewDeploymentSpec(required bool) *strictyaml.Spec[adapter.Deployment] {
+// flags, environment variables and validation. If fileRequired is true, loading fails without a file.
+func NewDeploymentSpec(fileRequired bool) *strictyaml.Spec[adapter.Deployment] {
 	return &strictyaml.Spec[adapter.Deployment]{
 		Default:      defaultDeployment(),
 		EnvFile:      EnvDeployment,
-		FileRequired: required,
+		FileRequired: fileRequired,
 		Aliases:      map[string]string{"log.level": "LOG_LEVEL", "log.format": "LOG_FORMAT", "log.output": "LOG_OUTPUT"},
 		Help: map[string]string{
 			"adapter.name":                    "name of the adapter, in labels and reports",
@@ -49,7 +52,7 @@ func NewDeploymentSpec(required bool) *strictyaml.Spec[adapter.Deployment] {
 // NewOfflineDeploymentSpec returns the specification of the deployment configuration for dry runs.
 // It does not require identity_key_file, because a dry run sends no objects.
 func NewOfflineDeploymentSpec() *strictyaml.Spec[adapter.Deployment] {
-	spec := NewDeploymentSpec(true)
+	spec := NewDeploymentSpec(FileRequired)
 	check := spec.Validate
 	spec.Validate = func(d *adapter.Deployment) error {
 		checked := *d

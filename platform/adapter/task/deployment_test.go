@@ -27,7 +27,7 @@ clients:
 func loadDeployment(t *testing.T, text string, environ ...string) (*adapter.Deployment, error) {
 	t.Helper()
 
-	return loadSpec(t, task.NewDeploymentSpec(true), text, environ...)
+	return loadSpec(t, task.NewDeploymentSpec(task.FileRequired), text, environ...)
 }
 
 func loadSpec(t *testing.T, spec *strictyaml.Spec[adapter.Deployment], text string, environ ...string) (*adapter.Deployment, error) {

@@ -270,6 +270,9 @@ func (l *loader) createEnvironments() error {
 	return err
 }
 
+// asCondition and asValue are the values of the parameter isCondition.
+const asCondition, asValue = true, false
+
 // compileExpression compiles an expression. If isCondition is true, the expression must yield a bool. If the
 // expression does not compile, compileExpression adds problems and returns nil. It also adds a problem for each
 // name that has no value at this position in the file.

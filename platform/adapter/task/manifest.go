@@ -46,7 +46,7 @@ func (l *loader) compileManifestTree(keyPath strictyaml.Path, in map[string]any)
 			Hint = "the adapter can't find an object whose name the API server generates"
 	}
 
-	return &Manifest{tree: l.compileTree(keyPath, in, false)}
+	return &Manifest{tree: l.compileTree(keyPath, in, templatesOnly)}
 }
 
 // compileReference compiles a manifest in a separate file. It compiles a tree if the file is valid
@@ -131,15 +131,18 @@ func findChild(in any, key string) any {
 	return nil
 }
 
-// compileTree compiles a value whose strings are templates. With leaves, a mapping with only field
-// or expression and an optional default becomes the value of a path or an expression.
-func (l *loader) compileTree(keyPath strictyaml.Path, in any, leaves bool) *Tree {
-	return &Tree{root: l.compileNode(keyPath, in, leaves)}
+// withLeaves and templatesOnly are the values of the parameter hasLeaves.
+const withLeaves, templatesOnly = true, false
+
+// compileTree compiles a value whose strings are templates. If hasLeaves is true, a mapping with only
+// field or expression and an optional default becomes the value of a path or an expression.
+func (l *loader) compileTree(keyPath strictyaml.Path, in any, hasLeaves bool) *Tree {
+	return &Tree{root: l.compileNode(keyPath, in, hasLeaves)}
 }
 
 // compileNode compiles a value of a tree: strings and keys become templates, and numbers, booleans and
 // nulls stay as they are.
-func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
+func (l *loader) compileNode(keyPath strictyaml.Path, in any, hasLeaves bool) any {
 	switch typed := in.(type) {
 	case string:
 		out := l.compileTemplate(keyPath, typed)
@@ -151,12 +154,12 @@ func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
 	case []any:
 		out := make([]any, len(typed))
 		for i, item := range typed {
-			out[i] = l.compileNode(keyPath.Append(i), item, leaves)
+			out[i] = l.compileNode(keyPath.Append(i), item, hasLeaves)
 		}
 
 		return out
 	case map[string]any:
-		if leaves && isLeaf(typed) {
+		if hasLeaves && isLeaf(typed) {
 			return l.compileLeaf(keyPath, typed)
 		}
 
@@ -168,7 +171,7 @@ func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
 				continue
 			}
 
-			out = append(out, mapEntry{key: name, value: l.compileNode(keyPath.Append(key), typed[key], leaves)})
+			out = append(out, mapEntry{key: name, value: l.compileNode(keyPath.Append(key), typed[key], hasLeaves)})
 		}
 
 		return out
@@ -179,8 +182,8 @@ func (l *loader) compileNode(keyPath strictyaml.Path, in any, leaves bool) any {
 
 // isLeaf reports whether a mapping has field or expression, and no other key except default.
 func isLeaf(in map[string]any) bool {
-	_, field := in["field"].(string)
-	_, expression := in["expression"].(string)
+	_, hasField := in["field"].(string)
+	_, hasExpression := in["expression"].(string)
 
 	for key := range in {
 		if !slices.Contains([]string{"field", "expression", "default"}, key) {
@@ -188,7 +191,7 @@ func isLeaf(in map[string]any) bool {
 		}
 	}
 
-	return field || expression
+	return hasField || hasExpression
 }
 
 func (l *loader) compileLeaf(keyPath strictyaml.Path, in map[string]any) *leaf {
@@ -201,9 +204,9 @@ func (l *loader) compileLeaf(keyPath strictyaml.Path, in map[string]any) *leaf {
 	case hasField && hasExpression:
 		l.addProblem(keyPath, "want exactly one of field and expression")
 	case hasField:
-		out.path = l.compilePath(keyPath.Append("field"), field, false)
+		out.path = l.compilePath(keyPath.Append("field"), field, fromVariable)
 	default:
-		out.expression = l.compileExpression(l.env, keyPath.Append("expression"), expression, false)
+		out.expression = l.compileExpression(l.env, keyPath.Append("expression"), expression, asValue)
 	}
 
 	return out

@@ -43,7 +43,7 @@ func Migrate(name string) (*Migration, error) {
 	}
 
 	out := &Migration{Text: text}
-	if _, deployment := keys["clients"]; deployment || keys["adapter"] != nil {
+	if _, hasClients := keys["clients"]; hasClients || keys["adapter"] != nil {
 		out.migrateDeployment(name, keys)
 
 		return out, nil
@@ -146,5 +146,5 @@ func (m *Migration) migrateDeployment(name string, keys map[string]any) {
 		})
 	}
 
-	m.Remaining = NewDeploymentSpec(true).CheckText(name, m.Text)
+	m.Remaining = NewDeploymentSpec(FileRequired).CheckText(name, m.Text)
 }

@@ -143,9 +143,12 @@ func (l *loader) declareResource(keyPath strictyaml.Path, name string) {
 	}
 }
 
-// compilePath parses and checks a path to a value. With bare, a path that does not start with the
-// name of a variable is a path in the event.
-func (l *loader) compilePath(keyPath strictyaml.Path, text string, bare bool) *Path {
+// orInEvent and fromVariable are the values of the parameter mayBeInEvent.
+const orInEvent, fromVariable = true, false
+
+// compilePath parses and checks a path to a value. If mayBeInEvent is true, a path that does not start
+// with the name of a variable is a path in the event.
+func (l *loader) compilePath(keyPath strictyaml.Path, text string, mayBeInEvent bool) *Path {
 	out := parsePath(text)
 
 	switch {
@@ -158,7 +161,7 @@ func (l *loader) compilePath(keyPath strictyaml.Path, text string, bare bool) *P
 		l.reportUnavailable(keyPath, out.Variable)
 
 		return nil
-	case bare:
+	case mayBeInEvent:
 		if hint := l.suggestBare(out.Variable); hint != "" {
 			l.addProblem(keyPath, "unknown variable %s", out.Variable).Hint = hint + " For a field of the event, write event." + text
 
@@ -190,8 +193,8 @@ func eventFields() []string {
 	return out
 }
 
-// suggestBare returns a hint if the first part of a path that begins with no known name is similar to one, and an
-// empty string otherwise.
+// suggestBare returns a hint if the first part of a path is not a known name, but is similar to one. Otherwise
+// it returns an empty string.
 func (l *loader) suggestBare(name string) string {
 	if slices.Contains(eventFields(), name) {
 		return ""

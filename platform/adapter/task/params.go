@@ -24,7 +24,7 @@ func (l *loader) compileParam(i int) {
 
 	out := Param{Name: in.Name, Type: in.Type, Required: in.Required, Default: in.Default}
 
-	l.checkOneOf(keyPath.Append("type"), in.Type, paramTypes(), true)
+	l.checkOneOf(keyPath.Append("type"), in.Type, paramTypes(), mayBeEmpty)
 
 	if in.Required && in.Default != nil {
 		l.warnf(keyPath.Append("default"), "remove one of the two",
@@ -35,7 +35,7 @@ func (l *loader) compileParam(i int) {
 	case nil:
 		l.addProblem(keyPath.Append("source"), "a param needs a source")
 	case string:
-		out.Path = l.compilePath(keyPath.Append("source"), source, true)
+		out.Path = l.compilePath(keyPath.Append("source"), source, orInEvent)
 		l.constantParams[in.Name] = out.Path != nil && l.isConstantPath(*out.Path)
 	case map[string]any:
 		l.compileSource(keyPath.Append("source"), &out)
@@ -77,7 +77,7 @@ func (l *loader) compileSource(keyPath strictyaml.Path, out *Param) {
 	if l.doc.HasValue(keyPath.Append("expression")) {
 		count++
 
-		if out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, false); out.Expression != nil {
+		if out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, asValue); out.Expression != nil {
 			l.constantParams[out.Name] = !slices.ContainsFunc(out.Expression.Variables(), func(name string) bool {
 				return !l.constantParams[name]
 			})
@@ -98,9 +98,12 @@ func (l *loader) compileSource(keyPath strictyaml.Path, out *Param) {
 	}
 }
 
-// checkOneOf adds a problem if a value is not in the list. With empty, it accepts the empty string.
-func (l *loader) checkOneOf(keyPath strictyaml.Path, word string, words []string, empty bool) {
-	if slices.Contains(words, word) || (word == "" && empty) {
+// mayBeEmpty and notEmpty are the values of the parameter acceptEmpty.
+const mayBeEmpty, notEmpty = true, false
+
+// checkOneOf adds a problem if a value is not in the list. If acceptEmpty is true, it accepts the empty string.
+func (l *loader) checkOneOf(keyPath strictyaml.Path, word string, words []string, acceptEmpty bool) {
+	if slices.Contains(words, word) || (word == "" && acceptEmpty) {
 		return
 	}
 
@@ -130,8 +133,8 @@ func (l *loader) compileAPICall(keyPath strictyaml.Path, in *adapter.APICall) *A
 	out := &APICall{Method: in.Method, Timeout: l.parseDuration(keyPath.Append("timeout"), in.Timeout), Backoff: in.RetryBackoff}
 
 	methods := []string{http.MethodGet, http.MethodPost, http.MethodPut, http.MethodPatch, http.MethodDelete}
-	l.checkOneOf(keyPath.Append("method"), in.Method, methods, false)
-	l.checkOneOf(keyPath.Append("retry_backoff"), in.RetryBackoff, []string{"exponential", "linear", "constant"}, true)
+	l.checkOneOf(keyPath.Append("method"), in.Method, methods, notEmpty)
+	l.checkOneOf(keyPath.Append("retry_backoff"), in.RetryBackoff, []string{"exponential", "linear", "constant"}, mayBeEmpty)
 
 	if in.RetryAttempts != nil {
 		if out.Attempts = *in.RetryAttempts; out.Attempts < 1 || out.Attempts > adapter.MaxAttempts {
@@ -226,7 +229,7 @@ func (l *loader) compilePrecondition(i int) {
 	}
 
 	if l.doc.HasValue(keyPath.Append("expression")) {
-		out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, true)
+		out.Expression = l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, asCondition)
 	}
 
 	out.Log = l.compileLog(keyPath.Append("log"), in.Log)
@@ -242,7 +245,7 @@ func (l *loader) compileCapture(keyPath strictyaml.Path, in *adapter.Capture) Ca
 	}
 
 	if hasExpression {
-		out.Expression = l.compileExpression(l.captureEnv, keyPath.Append("expression"), in.Expression, false)
+		out.Expression = l.compileExpression(l.captureEnv, keyPath.Append("expression"), in.Expression, asValue)
 	}
 
 	l.available[in.Name] = true
@@ -255,9 +258,9 @@ func (l *loader) compileCapture(keyPath strictyaml.Path, in *adapter.Capture) Ca
 func (l *loader) compileCondition(keyPath strictyaml.Path, in *adapter.Condition) Condition {
 	out := Condition{Operator: in.Operator, Value: in.Value, Values: in.Values}
 
-	l.checkOneOf(keyPath.Append("operator"), in.Operator, operators(), false)
+	l.checkOneOf(keyPath.Append("operator"), in.Operator, operators(), notEmpty)
 
-	if field := l.compilePath(keyPath.Append("field"), in.Field, false); field != nil {
+	if field := l.compilePath(keyPath.Append("field"), in.Field, fromVariable); field != nil {
 		out.Field = *field
 	}
 

@@ -29,7 +29,7 @@ func (l *loader) compilePayload(i int) {
 	case (in.Build != nil) == (in.BuildRef != ""):
 		l.addProblem(keyPath, "want exactly one of build and build_ref")
 	case in.Build != nil:
-		out.Build = l.compileTree(keyPath.Append("build"), in.Build, true)
+		out.Build = l.compileTree(keyPath.Append("build"), in.Build, withLeaves)
 	default:
 		out.Build = l.compileBuildRef(keyPath.Append("build_ref"), in.BuildRef)
 	}
@@ -53,7 +53,7 @@ func (l *loader) compileBuildRef(keyPath strictyaml.Path, name string) (out *Tre
 	}
 
 	l.task.ReportsFinalized = l.task.ReportsFinalized || mentionsFinalized(build)
-	l.withDocument(doc, func() { out = l.compileTree(nil, build, true) })
+	l.withDocument(doc, func() { out = l.compileTree(nil, build, withLeaves) })
 
 	return out
 }

@@ -59,8 +59,8 @@ func isJSON(contentType string) bool {
 // fillJSON returns a JSON document with the values of its slots.
 func fillJSON(pieces []piece) (string, error) {
 	var (
-		out                 strings.Builder
-		inString, isEscaped bool
+		out                   strings.Builder
+		isInString, isEscaped bool
 		// rejected is the first value that is not JSON.
 		rejected *piece
 	)
@@ -69,14 +69,14 @@ func fillJSON(pieces []piece) (string, error) {
 		switch {
 		case part.source == "":
 			for _, c := range []byte(part.text) {
-				inString = inString != (c == '"' && !isEscaped)
-				isEscaped = inString && c == '\\' && !isEscaped
+				isInString = isInString != (c == '"' && !isEscaped)
+				isEscaped = isInString && c == '\\' && !isEscaped
 			}
 
 			out.WriteString(part.text)
 		case isEscaped:
 			return "", newNotJSONError(pieces[:i])
-		case inString:
+		case isInString:
 			out.WriteString(escapeJSON(part.text))
 		case json.Valid([]byte(part.text)):
 			out.WriteString(part.text)

@@ -77,7 +77,7 @@ func (l *loader) compileGate(keyPath strictyaml.Path, in *adapter.When) *cel.Pro
 		return nil
 	}
 
-	return l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, true)
+	return l.compileExpression(l.env, keyPath.Append("expression"), in.Expression, asCondition)
 }
 
 func (l *loader) compileTransport(keyPath strictyaml.Path, in *adapter.Transport, out *Resource) {
@@ -86,7 +86,7 @@ func (l *loader) compileTransport(keyPath strictyaml.Path, in *adapter.Transport
 		out.Transport = transport.Kubernetes
 	}
 
-	l.checkOneOf(keyPath.Append("client"), in.Client, []string{transport.Kubernetes, transport.Maestro}, true)
+	l.checkOneOf(keyPath.Append("client"), in.Client, []string{transport.Kubernetes, transport.Maestro}, mayBeEmpty)
 
 	if in.Maestro != nil {
 		out.TargetCluster = l.compileOptionalTemplate(keyPath.Append("maestro", "target_cluster"), in.Maestro.TargetCluster)
@@ -172,7 +172,7 @@ func (l *loader) compileLifecycle(keyPath strictyaml.Path, in *adapter.Resource,
 		out.Delete = l.compileGate(lifecyclePath.Append("delete", "when"), &lifecycle.Delete.When)
 
 		policies := []string{"Background", "Foreground", "Orphan"}
-		l.checkOneOf(lifecyclePath.Append("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, true)
+		l.checkOneOf(lifecyclePath.Append("delete", "propagationPolicy"), lifecycle.Delete.PropagationPolicy, policies, mayBeEmpty)
 
 		if lifecycle.Delete.PropagationPolicy != "" {
 			out.PropagationPolicy = lifecycle.Delete.PropagationPolicy
@@ -193,7 +193,8 @@ func (l *loader) compilePatch(keyPath strictyaml.Path, in *adapter.Patch) Patch 
 	}
 
 	return Patch{
-		When: l.compileGate(keyPath.Append("when"), &in.When), Document: l.compileTree(keyPath.Append("document"), in.Document, false),
+		When:     l.compileGate(keyPath.Append("when"), &in.When),
+		Document: l.compileTree(keyPath.Append("document"), in.Document, templatesOnly),
 	}
 }
 
@@ -214,7 +215,7 @@ func (l *loader) convertDeprecatedFields(
 		l.compileGate(lifecyclePath.Append("create", "when"), &lifecycle.Create.When) != nil {
 		// The deprecated gate was evaluated only if the object was absent.
 		expression := fmt.Sprintf("resources.?%s.hasValue() || (%s)", in.Name, lifecycle.Create.When.Expression)
-		out.Apply = l.compileExpression(l.env, lifecyclePath.Append("create", "when", "expression"), expression, true)
+		out.Apply = l.compileExpression(l.env, lifecyclePath.Append("create", "when", "expression"), expression, asCondition)
 	}
 
 	fieldPath := keyPath.Append("recreate_on_change")
@@ -222,7 +223,7 @@ func (l *loader) convertDeprecatedFields(
 		// A stale event does not reach this gate, so an object that is newer than the event is not recreated.
 		expression := fmt.Sprintf(`dig(resources.?%s, "metadata.annotations.%s", "") != string(event.generation)`,
 			in.Name, adapter.AnnotationGeneration)
-		out.Recreate = l.compileExpression(l.env, fieldPath, expression, true)
+		out.Recreate = l.compileExpression(l.env, fieldPath, expression, asCondition)
 	}
 }
 
@@ -311,7 +312,7 @@ func (l *loader) compileRetention(keyPath strictyaml.Path, in *adapter.Resource,
 	}
 
 	if l.doc.HasValue(childPath.Append("expression")) {
-		retention.Expression = l.compileExpression(l.retentionEnv, childPath.Append("expression"), in.Retention.Expression, true)
+		retention.Expression = l.compileExpression(l.retentionEnv, childPath.Append("expression"), in.Retention.Expression, asCondition)
 	}
 
 	out.Retention = retention

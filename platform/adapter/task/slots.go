@@ -37,8 +37,8 @@ type slots struct {
 	hasControl bool
 }
 
-// renew returns empty slots for another template of the same source, whose slots get the same numbers. It returns nil if
-// s is nil.
+// renew returns empty slots for another template of the same source. They get the same numbers. It returns nil
+// if s is nil.
 func (s *slots) renew() *slots {
 	if s == nil {
 		return nil

@@ -254,10 +254,10 @@ func (w *walker) walkNode(in parse.Node) {
 	case *parse.IfNode:
 		w.walkBranch(&typed.BranchNode, w.dotIsRoot)
 	case *parse.RangeNode:
-		w.walkBranch(&typed.BranchNode, false)
+		w.walkBranch(&typed.BranchNode, dotIsElement)
 		appendToPipe(typed.Pipe, "ranged")
 	case *parse.WithNode:
-		w.walkBranch(&typed.BranchNode, false)
+		w.walkBranch(&typed.BranchNode, dotIsElement)
 	case *parse.TemplateNode:
 		w.walkPipe(typed.Pipe)
 	}
@@ -268,6 +268,9 @@ func appendToPipe(pipe *parse.PipeNode, name string, args ...parse.Node) {
 	call := []parse.Node{parse.NewIdentifier(pipedPrefix + name).SetPos(pipe.Pos).SetTree(nil)}
 	pipe.Cmds = append(pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: pipe.Pos, Args: append(call, args...)})
 }
+
+// dotIsElement is the value of dotIsRoot in range and with, which set the dot to another value.
+const dotIsElement = false
 
 // walkBranch walks a branch. dotIsRoot applies to its list. Its pipe and its else list keep w.dotIsRoot.
 func (w *walker) walkBranch(in *parse.BranchNode, dotIsRoot bool) {

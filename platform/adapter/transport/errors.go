@@ -67,7 +67,7 @@ func Error(verb string, ref Ref, err error) error {
 	return errclass.New(class, reason, "%s %s: %w: %w", verb, ref, kind, err)
 }
 
-func classify(ref Ref, err error) (errclass.Class, string, error) {
+func classify(ref Ref, err error) (class errclass.Class, reason string, classified error) {
 	switch {
 	case meta.IsNoMatchError(err):
 		return errclass.Permanent, ReasonNoKind, ErrNoKind

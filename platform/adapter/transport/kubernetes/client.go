@@ -190,9 +190,9 @@ func failedChecks(body []byte) string {
 
 // IsNamespaced reports whether objects of the kind are in namespaces.
 func (c *Client) IsNamespaced(gvk schema.GroupVersionKind) bool {
-	_, namespaced, _ := c.resourceFor(context.Background(), gvk, "")
+	_, isNamespaced, _ := c.resourceFor(context.Background(), gvk, "")
 
-	return namespaced
+	return isNamespaced
 }
 
 // resourceFor returns the client for a kind and reports whether the kind is namespaced. The client of a

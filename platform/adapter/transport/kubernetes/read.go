@@ -22,17 +22,17 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 	ref := transport.Ref{
 		GVK: query.GVK, Namespace: query.Namespace, Name: cmp.Or(query.Name, "with "+labels.Set(query.Labels).String()),
 	}
-	calls, namespaced, err := c.resourceFor(ctx, query.GVK, query.Namespace)
+	calls, isNamespaced, err := c.resourceFor(ctx, query.GVK, query.Namespace)
 
 	switch {
 	case meta.IsNoMatchError(err):
 		return nil, nil
 	case err != nil:
 		return nil, transport.Error("find", ref, err)
-	case namespaced && query.Namespace == "" && query.Name != "":
+	case isNamespaced && query.Namespace == "" && query.Name != "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
 			"find %s: the kind is namespaced, but no namespace is given; set discovery.namespace", ref)
-	case !namespaced:
+	case !isNamespaced:
 		query.Namespace = ""
 	}
 

@@ -136,7 +136,7 @@ func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedI
 			newObject, okNew := after.(*unstructured.Unstructured)
 
 			if okOld && okNew && !equality.Semantic.DeepEqual(oldObject.Object["status"], newObject.Object["status"]) {
-				s.notify(newObject, false)
+				s.notify(newObject, objectChanged)
 			}
 		},
 		DeleteFunc: func(deleted any) {
@@ -145,7 +145,7 @@ func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedI
 			}
 
 			if object, ok := deleted.(*unstructured.Unstructured); ok {
-				s.notify(object, true)
+				s.notify(object, objectDeleted)
 			}
 		},
 	})
@@ -156,9 +156,12 @@ func (s *store) prepare(gvk schema.GroupVersionKind, informer toolscache.SharedI
 	return nil
 }
 
-func (s *store) notify(object *unstructured.Unstructured, deleted bool) {
+// objectChanged and objectDeleted are the values of the parameter isDeleted.
+const objectChanged, objectDeleted = false, true
+
+func (s *store) notify(object *unstructured.Unstructured, isDeleted bool) {
 	if id := object.GetLabels()[adapter.LabelResourceID]; id != "" {
-		s.onChange(id, deleted)
+		s.onChange(id, isDeleted)
 	}
 }
 

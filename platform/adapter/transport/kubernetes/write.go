@@ -30,16 +30,16 @@ func (c *Client) Create(ctx context.Context, object *unstructured.Unstructured) 
 }
 
 // Apply updates the object by server-side apply. It overwrites fields that other field managers have set
-// to other values and returns these fields. It does not return a conflict over fields, because the
+// to other values and returns these fields in takenOver. It does not return a conflict over fields, because the
 // adapter owns the object and can't wait until a person resolves the conflict.
-func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+func (c *Client) Apply(
+	ctx context.Context, live, object *unstructured.Unstructured,
+) (applied *unstructured.Unstructured, takenOver string, err error) {
 	ref := transport.RefTo(live)
 	// The request uses the API version of the manifest.
 	ref.GVK = object.GroupVersionKind()
 
-	var fields string
-
-	applied, err := c.write(ctx, "apply", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
+	applied, err = c.write(ctx, "apply", ref, func(ctx context.Context, calls api) (*unstructured.Unstructured, error) {
 		live, err := c.moveFields(ctx, calls, live)
 		if err != nil {
 			return nil, err
@@ -58,12 +58,12 @@ func (c *Client) Apply(ctx context.Context, live, object *unstructured.Unstructu
 			return applied, err
 		}
 
-		fields, options.Force = conflictFields, true
+		takenOver, options.Force = conflictFields, true
 
 		return calls.Apply(ctx, ref.Name, object, options)
 	})
 
-	return applied, fields, err
+	return applied, takenOver, err
 }
 
 // moveFields moves the fields that Create has set to the field manager of Apply. This is
@@ -145,15 +145,15 @@ type api = dynamic.ResourceInterface
 func (c *Client) write(
 	ctx context.Context, verb string, ref transport.Ref, do func(context.Context, api) (*unstructured.Unstructured, error),
 ) (*unstructured.Unstructured, error) {
-	calls, namespaced, err := c.resourceFor(ctx, ref.GVK, ref.Namespace)
+	calls, isNamespaced, err := c.resourceFor(ctx, ref.GVK, ref.Namespace)
 
 	switch {
 	case err != nil:
 		return nil, transport.Error(verb, ref, err)
-	case namespaced && ref.Namespace == "":
+	case isNamespaced && ref.Namespace == "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
 			"%s %s: the kind is namespaced, but no namespace is given; set metadata.namespace", verb, ref)
-	case !namespaced && ref.Namespace != "":
+	case !isNamespaced && ref.Namespace != "":
 		return nil, errclass.New(errclass.Permanent, transport.ReasonInvalid,
 			"%s %s: the kind is cluster-scoped; remove metadata.namespace", verb, ref)
 	}

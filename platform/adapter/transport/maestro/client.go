@@ -43,8 +43,11 @@ func New(options kubernetes.Options) (Client, error) {
 }
 
 // Apply merges the work's labels and annotations into the live work, and replaces the spec of the live
-// work. Labels and annotations of other programs stay.
-func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured) (*unstructured.Unstructured, string, error) {
+// work. Labels and annotations of other programs stay. takenOver is always
+// empty, because a merge patch does not return other field managers.
+func (c Client) Apply(
+	ctx context.Context, live, work *unstructured.Unstructured,
+) (applied *unstructured.Unstructured, takenOver string, err error) {
 	ref := transport.RefTo(live)
 
 	document, err := createPatch(live, work)
@@ -52,9 +55,9 @@ func (c Client) Apply(ctx context.Context, live, work *unstructured.Unstructured
 		return nil, "", errclass.New(errclass.Permanent, transport.ReasonInvalid, "apply %s: %w", ref, err)
 	}
 
-	patched, err := c.Patch(ctx, ref, document)
+	applied, err = c.Patch(ctx, ref, document)
 
-	return patched, "", err
+	return applied, "", err
 }
 
 // createPatch returns the merge patch from the live work to the desired work.

@@ -40,23 +40,24 @@ type QueueOptions struct {
 	Metrics *Metrics
 }
 
-// Queue keeps the events of one subscription in this process in order. It has a lane for each key.
-// Only the first event of a lane is handled, or waits for its next attempt. Lanes are handled in
-// turn, so a key with many events does not delay others, and a waiting lane does not occupy a
-// worker.
+// Queue keeps the events of one subscription in this process in order. It has a list of waiting events
+// for each key, which identifies a resource. Only the first event of a key is handled, or waits for its
+// next attempt. Keys take turns, so a key with many events does not delay others, and a key that waits
+// after an error does not occupy a worker.
 type Queue struct {
 	QueueOptions
 
-	// queue has the keys of lanes whose first event is to be handled, and of those whose first
-	// event waits for its next attempt. Only one worker handles a key at a time.
+	// queue has the keys whose first event is to be handled now, and those whose first event waits for
+	// its next attempt. Only one worker handles a key at a time.
 	queue workqueue.TypedRateLimitingInterface[string]
 
 	mu         sync.Mutex
-	lanes      map[string]*lane
+	byKey      map[string]*keyEvents
 	isStopping bool
 }
 
-type lane struct {
+// keyEvents are the events of one key.
+type keyEvents struct {
 	// items are the waiting events. The first of them may wait for its next attempt.
 	items []*delivery
 	// isRunning is true while another event, which is not in items, is being handled.
@@ -86,7 +87,7 @@ func NewQueue(options QueueOptions) *Queue {
 	options.Log = options.Log.With("topic", options.Topic, "subscription", options.Subscription)
 	backoff := workqueue.NewTypedItemExponentialFailureRateLimiter[string](conf.MinBackoff, conf.MaxBackoff)
 
-	return &Queue{QueueOptions: options, queue: workqueue.NewTypedRateLimitingQueue(backoff), lanes: map[string]*lane{}}
+	return &Queue{QueueOptions: options, queue: workqueue.NewTypedRateLimitingQueue(backoff), byKey: map[string]*keyEvents{}}
 }
 
 // Run passes events to the handler, including those that were added before, until ctx ends. It then
@@ -109,8 +110,8 @@ func (q *Queue) Run(ctx context.Context, handle Handler) {
 	q.queue.ShutDown()
 	workers.Wait()
 
-	for _, keyLane := range q.lanes {
-		q.addHeld(-float64(len(keyLane.items)))
+	for _, waiting := range q.byKey {
+		q.addHeld(-float64(len(waiting.items)))
 	}
 }
 
@@ -151,8 +152,8 @@ func (q *Queue) addDelivery(body []byte, attempts int, ack func() error, alive f
 	q.add(item)
 }
 
-// add adds a delivery to the lane of its resource, or folds it into a waiting delivery of the lane. If the
-// queue stops, it drops the delivery.
+// add adds a delivery to the events of its key, or folds it into the last waiting one. If the queue stops, it
+// drops the delivery.
 func (q *Queue) add(item *delivery) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -164,45 +165,45 @@ func (q *Queue) add(item *delivery) {
 
 	key := orderingKey(item.Event)
 
-	keyLane := q.lanes[key]
-	if keyLane == nil {
-		keyLane = &lane{}
-		q.lanes[key] = keyLane
+	waiting := q.byKey[key]
+	if waiting == nil {
+		waiting = &keyEvents{}
+		q.byKey[key] = waiting
 	}
 
-	q.removeLost(keyLane)
+	q.removeLost(waiting)
 
-	if q.fold(keyLane, item) {
+	if q.fold(waiting, item) {
 		return
 	}
 
-	keyLane.items = append(keyLane.items, item)
+	waiting.items = append(waiting.items, item)
 	q.addHeld(1)
 
-	// If the lane has earlier deliveries, this one follows them, and the lane is or will be in the queue.
-	if len(keyLane.items) == 1 && !keyLane.isRunning {
+	// If the key has earlier deliveries, this one follows them, and the key is or will be in the queue.
+	if len(waiting.items) == 1 && !waiting.isRunning {
 		q.queue.Add(key)
 	}
 }
 
 // removeLost removes events that the broker will deliver again because their connection was lost.
 // The event that is being handled stays.
-func (q *Queue) removeLost(keyLane *lane) {
-	countBefore := len(keyLane.items)
-	keyLane.items = slices.DeleteFunc(keyLane.items, func(item *delivery) bool { return !item.isAlive() })
+func (q *Queue) removeLost(waiting *keyEvents) {
+	countBefore := len(waiting.items)
+	waiting.items = slices.DeleteFunc(waiting.items, func(item *delivery) bool { return !item.isAlive() })
 
-	q.addHeld(float64(len(keyLane.items) - countBefore))
+	q.addHeld(float64(len(waiting.items) - countBefore))
 }
 
-// fold drops an event that equals the last waiting event of its lane, and returns true if it did.
+// fold drops an event that equals the last waiting event of its key, and returns true if it did.
 // Otherwise a resource that fails for a long time would collect an event for each time that
 // Sentinel evaluated it.
-func (q *Queue) fold(keyLane *lane, item *delivery) bool {
-	if len(keyLane.items) == 0 || item.Reason != "" {
+func (q *Queue) fold(waiting *keyEvents, item *delivery) bool {
+	if len(waiting.items) == 0 || item.Reason != "" {
 		return false
 	}
 
-	last := keyLane.items[len(keyLane.items)-1]
+	last := waiting.items[len(waiting.items)-1]
 	if last.Reason != "" || last.Event.Type() != item.Event.Type() || last.Event.Source() != item.Event.Source() ||
 		last.Event.Subject() != item.Event.Subject() || !bytes.Equal(last.Event.Data(), item.Event.Data()) {
 		return false
@@ -214,7 +215,7 @@ func (q *Queue) fold(keyLane *lane, item *delivery) bool {
 	return true
 }
 
-// runWorker handles the first events of lanes until the queue shuts down.
+// runWorker handles the first event of each key that is due, until the queue shuts down.
 func (q *Queue) runWorker(ctx context.Context, handle Handler) {
 	for {
 		key, isShutDown := q.queue.Get()
@@ -230,26 +231,26 @@ func (q *Queue) runWorker(ctx context.Context, handle Handler) {
 	}
 }
 
-// nextDelivery removes the first event from a lane. It returns nil if there is none.
+// nextDelivery removes the first event of a key. It returns nil if there is none.
 func (q *Queue) nextDelivery(key string) *delivery {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	keyLane := q.lanes[key]
-	if keyLane == nil || q.isStopping {
+	waiting := q.byKey[key]
+	if waiting == nil || q.isStopping {
 		return nil
 	}
 
-	q.removeLost(keyLane)
+	q.removeLost(waiting)
 
-	if len(keyLane.items) == 0 {
-		delete(q.lanes, key)
+	if len(waiting.items) == 0 {
+		delete(q.byKey, key)
 
 		return nil
 	}
 
-	item := keyLane.items[0]
-	keyLane.items, keyLane.isRunning = keyLane.items[1:], true
+	item := waiting.items[0]
+	waiting.items, waiting.isRunning = waiting.items[1:], true
 
 	return item
 }
@@ -335,17 +336,17 @@ func withTrace(ctx context.Context, event cloudevents.Event) context.Context {
 	return propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": parent})
 }
 
-// finish releases the lane for its next event. After an error, it puts the event back and delays
-// the lane.
+// finish lets the next event of the key be handled. After an error, it puts the event back and delays
+// the key.
 func (q *Queue) finish(key string, item *delivery, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	keyLane := q.lanes[key]
-	keyLane.isRunning = false
+	waiting := q.byKey[key]
+	waiting.isRunning = false
 
 	if err != nil {
-		keyLane.items = slices.Insert(keyLane.items, 0, item)
+		waiting.items = slices.Insert(waiting.items, 0, item)
 		q.queue.AddRateLimited(key)
 
 		return
