@@ -194,8 +194,8 @@ func RunnerName(claim string, uid types.UID) string {
 	return claim + "-" + suffix
 }
 
-// ClaimOfRunner returns the name of the claim whose runner has the name, or "" if it is no name of RunnerName. If
-// RunnerName has truncated the name of the claim, so is the result.
+// ClaimOfRunner returns the name of the claim that a runner belongs to, or "" if RunnerName did not create the
+// runner's name. If RunnerName has truncated the name of the claim, ClaimOfRunner returns the truncated name.
 func ClaimOfRunner(runner string) string {
 	index := len(runner) - uidLength - 1
 	if index < 1 || runner[index] != '-' {

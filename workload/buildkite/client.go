@@ -81,9 +81,9 @@ func (c *client) call(ctx context.Context, method, path string, body, out any) e
 		response, isResponse := errors.AsType[*responseError](err)
 		_, isTooLarge := errors.AsType[*bounds.ResponseTooLargeError](err)
 
-		rejected := isResponse && response.status < http.StatusInternalServerError
+		isRejected := isResponse && response.status < http.StatusInternalServerError
 
-		if err == nil || isTooLarge || attempt == maxAttempts || ctx.Err() != nil || rejected {
+		if err == nil || isTooLarge || attempt == maxAttempts || ctx.Err() != nil || isRejected {
 			return err
 		}
 

@@ -85,8 +85,8 @@ func newProvider(config Config, clk clock.Clock) (*provider, error) {
 }
 
 // parseEndpoint returns the agent API's endpoint without a trailing slash.
-func parseEndpoint(text string) (string, *url.URL, error) {
-	endpoint := strings.TrimRight(cmp.Or(text, publicEndpoint), "/")
+func parseEndpoint(text string) (endpoint string, parsed *url.URL, err error) {
+	endpoint = strings.TrimRight(cmp.Or(text, publicEndpoint), "/")
 
 	base, err := url.Parse(endpoint)
 

@@ -72,19 +72,19 @@ func clampExpiry(timeout time.Duration) int64 {
 // state was read within maxPausedAge.
 func (p *provider) checkNotPaused(ctx context.Context) error {
 	p.mu.Lock()
-	paused, fresh := p.paused, p.clock.Since(p.pausedAt) < maxPausedAge
+	isPaused, isFresh := p.paused, p.clock.Since(p.pausedAt) < maxPausedAge
 	p.mu.Unlock()
 
-	if !fresh {
+	if !isFresh {
 		page, err := p.fetchPage(ctx, "", 1)
 		if err != nil {
 			return err
 		}
 
-		paused = page.ClusterQueue.DispatchPaused
+		isPaused = page.ClusterQueue.DispatchPaused
 	}
 
-	if paused {
+	if isPaused {
 		return p.newPausedError()
 	}
 
@@ -171,8 +171,8 @@ func newJobGoneError(id, state string) error {
 	}
 }
 
-// assignJob records the runner of a job. A runner that had the job before did not start it, because
-// the job could be reserved again.
+// assignJob records the runner of a job. If another runner had the job before, it has not started the job,
+// because Buildkite allows a new reservation only then.
 func (p *provider) assignJob(name, id string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

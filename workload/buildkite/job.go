@@ -133,9 +133,7 @@ func firstSetTime(stamps ...jsonTime) *metav1.Time {
 
 // parseScope returns the slugs of the organization and of the pipeline. The pipeline is empty if
 // the event is not about one.
-func (p *payload) parseScope() (string, string) {
-	var organization, pipeline string
-
+func (p *payload) parseScope() (organization, pipeline string) {
 	addLink := func(link string) {
 		org, pipe := parseSlugs(link)
 		organization, pipeline = cmp.Or(organization, org), cmp.Or(pipeline, pipe)
@@ -166,7 +164,7 @@ func (p *payload) parseScope() (string, string) {
 
 // parseSlugs returns the organization and the pipeline of a URL of the REST API
 // (/v2/organizations/ORG/pipelines/PIPELINE/...) or of the web pages (/ORG/PIPELINE/...).
-func parseSlugs(link string) (string, string) {
+func parseSlugs(link string) (organization, pipeline string) {
 	parsed, err := url.Parse(link)
 	if err != nil || parsed.Host == "" {
 		return "", ""
@@ -332,7 +330,7 @@ func setQueryRules(job *workload.Job, list []string) error {
 // "finished" has no conclusion. States are those of the REST and GraphQL APIs
 // (https://buildkite.com/docs/apis/graphql/schemas/enum/jobstates) in lower case, and "reserved" of
 // the Stacks API. A job that is being canceled still has its agent, so it counts as running.
-func convertState(state string) (v1alpha1.JobState, string, bool) {
+func convertState(state string) (jobState v1alpha1.JobState, conclusion string, isKnown bool) {
 	switch state {
 	case "pending", "waiting", "blocked", "unblocked", "limiting", "limited", "platform_limiting", "platform_limited":
 		return v1alpha1.JobWaiting, "", true

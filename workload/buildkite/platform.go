@@ -193,7 +193,7 @@ func hasTag(rule string, tags []string) bool {
 	})
 }
 
-func splitTag(tag string) (string, string) {
+func splitTag(tag string) (key, value string) {
 	key, value, ok := strings.Cut(strings.TrimSpace(tag), "=")
 	if !ok {
 		value = "true"

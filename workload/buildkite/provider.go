@@ -122,7 +122,7 @@ func (p *provider) Validate(ctx context.Context) error {
 func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, error) {
 	var out []workload.Job
 
-	paused, cursor := false, ""
+	isPaused, cursor := false, ""
 
 	for pages := 0; ; pages++ {
 		if pages == maxPages {
@@ -134,7 +134,7 @@ func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, er
 			return nil, err
 		}
 
-		paused = paused || page.ClusterQueue.DispatchPaused
+		isPaused = isPaused || page.ClusterQueue.DispatchPaused
 
 		for _, job := range page.Jobs {
 			if converted, ok := p.convertScheduledJob(job); ok {
@@ -148,7 +148,7 @@ func (p *provider) ListJobs(ctx context.Context, _ []string) ([]workload.Job, er
 		}
 	}
 
-	if !paused {
+	if !isPaused {
 		return out, nil
 	}
 

@@ -121,10 +121,10 @@ func (p *provider) registerStack(ctx context.Context) error {
 // explained.
 func (p *provider) callStackAPI(ctx context.Context, method, path string, body, out any) error {
 	p.mu.Lock()
-	registered := p.registered
+	isRegistered := p.registered
 	p.mu.Unlock()
 
-	if !registered {
+	if !isRegistered {
 		if err := p.registerStack(ctx); err != nil {
 			return err
 		}
@@ -133,7 +133,7 @@ func (p *provider) callStackAPI(ctx context.Context, method, path string, body, 
 	path = "/stacks/" + url.PathEscape(p.stack) + path
 
 	err := p.client.call(ctx, method, path, body, out)
-	if !registered || !isNotFound(err) {
+	if !isRegistered || !isNotFound(err) {
 		return err
 	}
 

@@ -80,7 +80,7 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 		return ErrNoSecret
 	}
 
-	if _, signed := header[http.CanonicalHeaderKey(HeaderSignature)]; signed {
+	if _, isSigned := header[http.CanonicalHeaderKey(HeaderSignature)]; isSigned {
 		return w.verifySignature(header.Get(HeaderSignature), body, secret)
 	}
 

@@ -87,7 +87,7 @@ func (w Webhooks) verifyStandard(header http.Header, signatures string, body, se
 		return ErrIncorrect
 	}
 
-	expected, matched := computeStandardMAC(key, id, timestamp, body), false
+	expected, isMatched := computeStandardMAC(key, id, timestamp, body), false
 
 	for i, signature := range strings.Fields(signatures) {
 		text, ok := strings.CutPrefix(signature, versionPrefix)
@@ -97,11 +97,11 @@ func (w Webhooks) verifyStandard(header http.Header, signatures string, body, se
 
 		mac, err := base64.StdEncoding.DecodeString(text)
 		if err == nil && hmac.Equal(mac, expected) {
-			matched = true
+			isMatched = true
 		}
 	}
 
-	if !matched {
+	if !isMatched {
 		return workload.ErrSignature
 	}
 

@@ -129,7 +129,7 @@ func (p *provider) createRunner(ctx context.Context, req workload.RunnerRequest)
 	// A stored registration token may have been replaced at the server. Retry once with a new
 	// token.
 	for _, canRetry := range []bool{true, false} {
-		token, stored, err := p.registrationToken(ctx)
+		token, isStored, err := p.registrationToken(ctx)
 		if err != nil {
 			return registeredRunner{}, err
 		}
@@ -140,7 +140,7 @@ func (p *provider) createRunner(ctx context.Context, req workload.RunnerRequest)
 		}
 
 		response, ok := errors.AsType[*responseError](err)
-		if !canRetry || !stored || !ok || !strings.Contains(response.message, "registration token") {
+		if !canRetry || !isStored || !ok || !strings.Contains(response.message, "registration token") {
 			return registeredRunner{}, p.explain(action, err)
 		}
 
@@ -161,9 +161,9 @@ func findOwnerLabel(labels []string) string {
 
 // registrationToken returns Gitea's registration token of the scope, and whether it was stored by
 // an earlier call. The token is valid until somebody replaces it.
-func (p *provider) registrationToken(ctx context.Context) (string, bool, error) {
+func (p *provider) registrationToken(ctx context.Context) (token string, isStored bool, err error) {
 	p.mu.Lock()
-	token := p.registration
+	token = p.registration
 	p.mu.Unlock()
 
 	if token != "" {

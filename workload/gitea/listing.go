@@ -119,7 +119,7 @@ func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) 
 }
 
 // fetchRunnersPage returns one page and the total number of runners.
-func (p *provider) fetchRunnersPage(ctx context.Context, page int) ([]listedRunner, int, error) {
+func (p *provider) fetchRunnersPage(ctx context.Context, page int) (runners []listedRunner, total int, err error) {
 	path := fmt.Sprintf("%s/actions/runners?page=%d&limit=%d", p.scope.path(), page, perPage)
 
 	if p.kind == kindGitea {
@@ -136,14 +136,12 @@ func (p *provider) fetchRunnersPage(ctx context.Context, page int) ([]listedRunn
 		return response.Runners, response.Total, err
 	}
 
-	var runners []listedRunner
-
 	header, err := p.api.callAPI(ctx, http.MethodGet, path, nil, &runners)
 	if err != nil {
 		return nil, 0, err
 	}
 
-	total, err := strconv.Atoi(header.Get("X-Total-Count"))
+	total, err = strconv.Atoi(header.Get("X-Total-Count"))
 	if err != nil {
 		return runners, (page + 1) * perPage, nil //nolint:nilerr // continue until a page is empty
 	}

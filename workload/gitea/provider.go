@@ -135,16 +135,16 @@ func (p *provider) Deregister(ctx context.Context, id string) error {
 		return p.ignoreMissing(id, "get runner "+id, err)
 	}
 
-	busy := listed.toRunner().Busy
+	isBusy := listed.toRunner().Busy
 
-	if !busy {
+	if !isBusy {
 		var err error
-		if busy, err = p.isRunnerBusy(ctx, id); err != nil {
+		if isBusy, err = p.isRunnerBusy(ctx, id); err != nil {
 			return err
 		}
 	}
 
-	if busy {
+	if isBusy {
 		return &workload.Error{
 			Kind: workload.RunnerBusy, Reason: workload.ReasonRunnerBusy,
 			Message: fmt.Sprintf("runner %s of %s runs a job: the server removes it when the job is over", id, p.scope),

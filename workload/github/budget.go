@@ -168,14 +168,14 @@ func (b *budget) pause(delay time.Duration) {
 }
 
 // checkLow reports whether only the reserve is left, and for how long.
-func (b *budget) checkLow() (time.Duration, bool) {
+func (b *budget) checkLow() (duration time.Duration, isLow bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 
 	return b.checkLowAt(b.clock.Now())
 }
 
-func (b *budget) checkLowAt(now time.Time) (time.Duration, bool) {
+func (b *budget) checkLowAt(now time.Time) (duration time.Duration, isLow bool) {
 	wait := b.resetAt.Sub(now)
 	if !b.hasLimit || wait <= 0 || b.remaining > b.reservedCalls() {
 		return 0, false
@@ -220,7 +220,7 @@ func (b *budget) allow(class callClass, method, action string) error {
 
 // checkMinute reports whether the calls of the last minute leave too few points for a call, and
 // returns the delay after which there are enough. The caller holds the lock.
-func (b *budget) checkMinute(class callClass, cost int) (time.Duration, bool) {
+func (b *budget) checkMinute(class callClass, cost int) (delay time.Duration, isExceeded bool) {
 	maxPoints, isBounded := class.pointsLimit()
 	if b.unlimited || !isBounded {
 		return 0, false
@@ -247,8 +247,8 @@ func (b *budget) checkMinute(class callClass, cost int) (time.Duration, bool) {
 // checkHour returns an error if the hour's calls leave none for the class. The caller holds the
 // lock.
 func (b *budget) checkHour(now time.Time, class callClass, action string) error {
-	wait, low := b.checkLowAt(now)
-	if !low {
+	wait, isLow := b.checkLowAt(now)
+	if !isLow {
 		return nil
 	}
 

@@ -59,7 +59,7 @@ func (c caller) send(ctx context.Context, r request, out any) (*gh.Response, err
 	}
 
 	resp, err := c.client.Do(req, out)
-	if _, accepted := errors.AsType[*gh.AcceptedError](err); accepted {
+	if _, isAccepted := errors.AsType[*gh.AcceptedError](err); isAccepted {
 		err = nil
 	}
 

@@ -31,7 +31,7 @@ var errNoCredential = errors.New("GitHub's response contains no credential")
 
 // IssueCredential creates a JIT configuration or a registration token.
 func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	jit, err := isJITRegistration(req.Registration)
+	isJIT, err := isJITRegistration(req.Registration)
 	if err != nil {
 		return workload.Credential{}, err
 	}
@@ -44,7 +44,7 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 		return workload.Credential{}, err
 	}
 
-	if !jit {
+	if !isJIT {
 		return p.issueToken(ctx, req)
 	}
 
@@ -209,10 +209,10 @@ func (p *provider) resolveGroupID(ctx context.Context, name string) (int64, erro
 
 	p.mu.Lock()
 	id, ok := p.groups[key]
-	fresh := p.clock.Since(p.groupsAt) < maxGroupsAge
+	isFresh := p.clock.Since(p.groupsAt) < maxGroupsAge
 	p.mu.Unlock()
 
-	if ok && fresh {
+	if ok && isFresh {
 		return id, nil
 	}
 

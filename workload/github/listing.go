@@ -40,7 +40,7 @@ func (p *provider) cachedRunners(ctx context.Context, maxAge time.Duration) (map
 // checkListAllowed returns an error if only the reserve of the rate limit is left and the last list
 // is less than slowInterval old.
 func (p *provider) checkListAllowed() error {
-	if _, low := p.budget.checkLow(); !low {
+	if _, isLow := p.budget.checkLow(); !isLow {
 		return nil
 	}
 
@@ -77,7 +77,7 @@ func (p *provider) fetchRunners(ctx context.Context) (map[string]workload.Runner
 
 // fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
 // pages, because a runner can then be missing.
-func (p *provider) fetchRunnersOnce(ctx context.Context) (map[string]workload.Runner, bool, error) {
+func (p *provider) fetchRunnersOnce(ctx context.Context) (runners map[string]workload.Runner, isComplete bool, err error) {
 	runners, total := map[string]workload.Runner{}, -1
 	isStable := true
 
@@ -104,7 +104,7 @@ func (p *provider) fetchRunnersOnce(ctx context.Context) (map[string]workload.Ru
 	return runners, isStable, nil
 }
 
-func (p *provider) fetchPage(ctx context.Context, query url.Values) (*gh.Runners, int, error) {
+func (p *provider) fetchPage(ctx context.Context, query url.Values) (runners *gh.Runners, nextPage int, err error) {
 	found := &gh.Runners{}
 	call := request{class: classRunner, action: "list runners", path: p.urls.scope.path() + "/actions/runners", query: query}
 

@@ -80,12 +80,12 @@ func (s *scaleSetProvider) Validate(ctx context.Context) error {
 // IssueCredential creates a JIT configuration of the set. The runner has the set's labels and
 // group.
 func (s *scaleSetProvider) IssueCredential(ctx context.Context, req workload.RunnerRequest) (workload.Credential, error) {
-	jit, err := isJITRegistration(req.Registration)
+	isJIT, err := isJITRegistration(req.Registration)
 	if err != nil {
 		return workload.Credential{}, err
 	}
 
-	if !jit {
+	if !isJIT {
 		return workload.Credential{}, workload.NewRejected(ReasonScaleSet, fmt.Sprintf(
 			"runners of scale set %s cannot register with a token: set registration to jit in bootstrap.config.github of the template",
 			s.name))
@@ -114,7 +114,9 @@ func (s *scaleSetProvider) IssueCredential(ctx context.Context, req workload.Run
 
 // createSetConfig creates the configuration of one runner, and reports whether another runner has
 // the same name. If the set was deleted, it creates the set again, once.
-func (s *scaleSetProvider) createSetConfig(ctx context.Context, req workload.RunnerRequest) (workload.Credential, bool, error) {
+func (s *scaleSetProvider) createSetConfig(
+	ctx context.Context, req workload.RunnerRequest,
+) (credential workload.Credential, isNameTaken bool, err error) {
 	for attempt := 1; ; attempt++ {
 		set, err := s.ensureSet(ctx)
 		if err != nil {

@@ -143,7 +143,7 @@ func (s *serviceClient) explain(action string, err error) error {
 
 // authenticate returns the service's address and a token for it. It requests both from GitHub if
 // the token expires within tokenMargin.
-func (s *serviceClient) authenticate(ctx context.Context) (*url.URL, string, error) {
+func (s *serviceClient) authenticate(ctx context.Context) (address *url.URL, token string, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 
@@ -395,10 +395,10 @@ func (s *serviceClient) resolveGroup(ctx context.Context, name string) (int64, e
 	}
 
 	s.mu.Lock()
-	id, fresh := s.groupID, s.clock.Since(s.groupAt) < maxGroupAge
+	id, isFresh := s.groupID, s.clock.Since(s.groupAt) < maxGroupAge
 	s.mu.Unlock()
 
-	if id > 0 && fresh {
+	if id > 0 && isFresh {
 		return id, nil
 	}
 

@@ -23,6 +23,12 @@ import (
 // received.
 const quietPeriod = 10 * time.Second
 
+// Values of parameters of listener.update and tally.reconcile.
+const (
+	evenIfUnchanged, onlyIfChanged = true, false
+	quiet, notQuiet                = true, false
+)
+
 // jobsMessageType is the only message type that contains jobs. Other messages contain at most
 // statistics.
 const jobsMessageType = "RunnerScaleSetJobMessages"
@@ -52,7 +58,9 @@ func (s *scaleSetProvider) StreamJobs(
 
 // runSession opens a session and listens until the session breaks. It reports whether the session
 // received a response.
-func (s *scaleSetProvider) runSession(ctx context.Context, capacity func() int, handle jobHandler) (bool, error) {
+func (s *scaleSetProvider) runSession(
+	ctx context.Context, capacity func() int, handle jobHandler,
+) (hasReceived bool, err error) {
 	opened, err := s.openSession(ctx)
 	if err != nil {
 		return false, err
@@ -164,24 +172,24 @@ func (l *listener) close(ctx context.Context) {
 // begin applies the session's statistics and calls the handler, even if no job has changed, so that
 // the caller learns that a session is open.
 func (l *listener) begin(ctx context.Context) error {
-	return l.update(ctx, true, func(t *tally, now time.Time) []workload.Job {
+	return l.update(ctx, evenIfUnchanged, func(t *tally, now time.Time) []workload.Job {
 		t.begin(l.session.ID, l.session.Statistics, now)
 
-		return t.reconcile(false, now)
+		return t.reconcile(notQuiet, now)
 	})
 }
 
 // update changes a copy of the tally, passes the changed jobs to the handler and then stores the
-// copy. If the handler returns an error, the tally stays unchanged, and the service sends
-// unacknowledged messages again.
-func (l *listener) update(ctx context.Context, always bool, change func(*tally, time.Time) []workload.Job) error {
+// copy. If no job has changed, it calls the handler only with evenIfUnchanged. If the handler returns
+// an error, the tally stays unchanged, and the service sends unacknowledged messages again.
+func (l *listener) update(ctx context.Context, callHandler bool, change func(*tally, time.Time) []workload.Job) error {
 	l.mu.Lock()
 	next := l.jobs.clone()
 	l.mu.Unlock()
 
 	jobs := change(&next, l.clock.Now())
 
-	if len(jobs) > 0 || always {
+	if len(jobs) > 0 || callHandler {
 		if err := l.onJobs(ctx, jobs); err != nil {
 			return fmt.Errorf("handle %d jobs of scale set %s: %w", len(jobs), l.name, err)
 		}
@@ -196,7 +204,7 @@ func (l *listener) update(ctx context.Context, always bool, change func(*tally, 
 }
 
 // listen polls until the session breaks, and reports whether it received a response.
-func (l *listener) listen(ctx context.Context) (bool, error) {
+func (l *listener) listen(ctx context.Context) (hasReceived bool, err error) {
 	for received := false; ; received = true {
 		message, err := l.nextMessage(ctx)
 		if err != nil {
@@ -284,7 +292,10 @@ func (l *listener) nextMessage(ctx context.Context) (*queueMessage, error) {
 
 			return polled.message, polled.err
 		case <-timer.C():
-			if err := l.update(ctx, false, func(t *tally, now time.Time) []workload.Job { return t.reconcile(true, now) }); err != nil {
+			err := l.update(ctx, onlyIfChanged, func(t *tally, now time.Time) []workload.Job {
+				return t.reconcile(quiet, now)
+			})
+			if err != nil {
 				return nil, err
 			}
 
@@ -386,13 +397,13 @@ func (l *listener) handleMessage(ctx context.Context, message *queueMessage) err
 		return err
 	}
 
-	err = l.update(ctx, false, func(t *tally, now time.Time) []workload.Job {
+	err = l.update(ctx, onlyIfChanged, func(t *tally, now time.Time) []workload.Job {
 		out := t.ingest(updates, now)
 		if message.Statistics != nil {
 			t.observe(*message.Statistics, now)
 		}
 
-		return append(out, t.reconcile(false, now)...)
+		return append(out, t.reconcile(notQuiet, now)...)
 	})
 	if err != nil || message.ID == 0 {
 		return err
@@ -500,7 +511,7 @@ func (l *listener) acquireOffered(ctx context.Context) error {
 		return err
 	}
 
-	return l.update(ctx, false, func(t *tally, now time.Time) []workload.Job {
+	return l.update(ctx, onlyIfChanged, func(t *tally, now time.Time) []workload.Job {
 		t.statistics.Available = max(0, t.statistics.Available-len(updates))
 
 		return t.ingest(updates, now)

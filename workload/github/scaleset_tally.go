@@ -214,7 +214,7 @@ func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
 			continue
 		}
 
-		if job, changed := t.applyUpdate(update, now); changed {
+		if job, hasChanged := t.applyUpdate(update, now); hasChanged {
 			out = slices.DeleteFunc(out, func(previous workload.Job) bool { return previous.ID == job.ID })
 			out = append(out, job)
 		}
@@ -224,7 +224,7 @@ func (t *tally) ingest(updates []jobUpdate, now time.Time) []workload.Job {
 }
 
 // applyUpdate applies one update. Late and repeated updates change nothing.
-func (t *tally) applyUpdate(update jobUpdate, now time.Time) (workload.Job, bool) {
+func (t *tally) applyUpdate(update jobUpdate, now time.Time) (job workload.Job, hasChanged bool) {
 	entry, isKnown := t.open[update.key()]
 	if !isKnown {
 		entry.job.ID = t.assignmentID(update, now)

@@ -102,13 +102,13 @@ func (w *tallyFixture) countWritten(state v1alpha1.JobState) int {
 func (w *tallyFixture) reconnect() {
 	w.session++
 	w.t.begin(fmt.Sprintf("%08d-session", w.session), w.newStatistics(), w.now)
-	w.writeJobs(w.t.reconcile(false, w.now))
+	w.writeJobs(w.t.reconcile(notQuiet, w.now))
 }
 
 func (w *tallyFixture) deliver(updates ...jobUpdate) {
 	out := w.t.ingest(updates, w.now)
 	w.t.observe(w.newStatistics(), w.now)
-	w.writeJobs(append(out, w.t.reconcile(false, w.now)...))
+	w.writeJobs(append(out, w.t.reconcile(notQuiet, w.now)...))
 }
 
 // sendUpdates sends updates unless the faults lose or delay them.
@@ -177,7 +177,7 @@ func (w *tallyFixture) changeJobs(what int) {
 			w.deliver(n)
 		}
 	case 8:
-		w.writeJobs(w.t.reconcile(true, w.now))
+		w.writeJobs(w.t.reconcile(quiet, w.now))
 	case 9:
 		if w.forgets {
 			// Pending messages of the old session do not reach the new one: a queue keeps messages
@@ -201,7 +201,7 @@ func (w *tallyFixture) deliverAll() {
 	for range 3 {
 		w.now = w.now.Add(surplusGracePeriod + time.Minute)
 		w.t.observe(w.newStatistics(), w.now)
-		w.writeJobs(w.t.reconcile(true, w.now))
+		w.writeJobs(w.t.reconcile(quiet, w.now))
 	}
 }
 
@@ -373,14 +373,14 @@ func TestTallyPrefersUpdatesToStatistics(t *testing.T) {
 	for _, delay := range []time.Duration{0, time.Minute, surplusGracePeriod - time.Second} {
 		tally.observe(statistics{}, newEpoch().Add(delay))
 
-		if out := tally.reconcile(true, newEpoch().Add(delay)); len(out) > 0 {
+		if out := tally.reconcile(quiet, newEpoch().Add(delay)); len(out) > 0 {
 			t.Fatalf("after %s: %v", delay, out)
 		}
 	}
 
 	tally.observe(statistics{}, newEpoch().Add(surplusGracePeriod))
 
-	if out := tally.reconcile(true, newEpoch().Add(surplusGracePeriod)); len(out) != 1 || out[0].Conclusion != conclusionLost {
+	if out := tally.reconcile(quiet, newEpoch().Add(surplusGracePeriod)); len(out) != 1 || out[0].Conclusion != conclusionLost {
 		t.Errorf("after %s: %v", surplusGracePeriod, out)
 	}
 }
@@ -432,7 +432,7 @@ func TestTallyClosesUnknownJobs(t *testing.T) {
 	}, now)
 	tally.begin("second", statistics{Assigned: 3, Running: 2}, now)
 
-	if out := tally.reconcile(false, now); len(out) > 0 {
+	if out := tally.reconcile(notQuiet, now); len(out) > 0 {
 		t.Fatalf("before all messages have arrived: %v", out)
 	}
 
@@ -440,7 +440,7 @@ func TestTallyClosesUnknownJobs(t *testing.T) {
 	tally.ingest([]jobUpdate{{Kind: jobCompleted, Request: 2}}, now)
 
 	got := map[string]v1alpha1.JobState{}
-	for _, job := range tally.reconcile(true, now) {
+	for _, job := range tally.reconcile(quiet, now) {
 		got[job.ID[len(tally.prefix):]] = job.State
 	}
 
@@ -474,6 +474,6 @@ func FuzzScaleSetMessage(f *testing.F) {
 		}
 
 		tally.observe(statistics{Assigned: min(assigned, 1000), Running: min(running, 1000)}, newEpoch())
-		tally.reconcile(true, newEpoch().Add(unknownJobsGracePeriod))
+		tally.reconcile(quiet, newEpoch().Add(unknownJobsGracePeriod))
 	})
 }

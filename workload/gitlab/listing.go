@@ -58,7 +58,7 @@ func (p *provider) fetchRunners(ctx context.Context) ([]workload.Runner, error) 
 
 // fetchRunnersOnce reads all pages of the runner list. It returns false if the total number changed between
 // pages, because a runner can then be missing.
-func (p *provider) fetchRunnersOnce(ctx context.Context) ([]workload.Runner, bool, error) {
+func (p *provider) fetchRunnersOnce(ctx context.Context) (runners []workload.Runner, isComplete bool, err error) {
 	var (
 		out      []workload.Runner
 		total    int64 = -1

@@ -60,7 +60,7 @@ func (w Webhooks) Verify(header http.Header, body, secret []byte) error {
 		return ErrNoSecret
 	}
 
-	if encoded, signed := strings.CutPrefix(string(secret), SigningPrefix); signed {
+	if encoded, isSigningKey := strings.CutPrefix(string(secret), SigningPrefix); isSigningKey {
 		return w.verifySignature(header, body, encoded)
 	}
 
