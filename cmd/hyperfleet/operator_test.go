@@ -100,7 +100,7 @@ func TestAllAreasRunByDefault(t *testing.T) {
 	}
 
 	cfg.Controllers = []string{"runners", "dns"}
-	if err := operator.NewConfigSpec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `unknown area "dns": use any of [runners networking hosts bridge]`) {
+	if err := operator.NewConfigSpec().Validate(&cfg); err == nil || !strings.Contains(err.Error(), `unknown area "dns": use any of runners, networking, hosts, bridge`) {
 		t.Errorf("an area that there is not: %v", err)
 	}
 }
@@ -148,7 +148,7 @@ func logSettings() []invalidConfig {
 		row("in order", "", func(*v1alpha1.RunnerLogs) {}),
 		row("without prefix", "", func(l *v1alpha1.RunnerLogs) { l.Store.Prefix = "" }),
 		row("nowhere", "", func(l *v1alpha1.RunnerLogs) { *l = v1alpha1.RunnerLogs{KeepIn: "nowhere"} }),
-		row("elsewhere", `unknown place "s3": use one of [cluster store nowhere]`, func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }),
+		row("elsewhere", `unknown place "s3": use one of cluster, store, nowhere`, func(l *v1alpha1.RunnerLogs) { l.KeepIn = "s3" }),
 		row("in the clear", "runners.logs.store.endpoint: it must be https", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "http://s3.example.com" }),
 		row("no endpoint", "runners.logs.store.endpoint: it must be a URL", func(l *v1alpha1.RunnerLogs) { l.Store.Endpoint = "" }),
 		row("no region", "runners.logs.store.region", func(l *v1alpha1.RunnerLogs) { l.Store.Region = "" }),

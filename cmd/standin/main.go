@@ -17,9 +17,9 @@ import (
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	code, known := standin.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	code, isKnown := standin.Run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 	stop()
-	if !known {
+	if !isKnown {
 		fmt.Fprintln(os.Stderr, "usage: standin PROGRAM ARGUMENTS; forgesim lists the programs")
 	}
 	os.Exit(code)

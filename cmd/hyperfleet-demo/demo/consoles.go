@@ -22,7 +22,7 @@ func (s *stack) saveConsoles(ctx context.Context) error {
 	errs := []error{err}
 
 	for _, id := range slices.Sorted(maps.Keys(texts)) {
-		if _, foreign := s.baseline.vms[id]; foreign || texts[id] == "" {
+		if _, isForeign := s.baseline.vms[id]; isForeign || texts[id] == "" {
 			continue
 		}
 

@@ -74,7 +74,7 @@ func parseFaults(spec string) ([]fault, error) {
 }
 
 func parseFault(part string) (fault, error) {
-	name, value, given := strings.Cut(part, "=")
+	name, value, hasValue := strings.Cut(part, "=")
 	known := knownFaults()
 
 	i := slices.IndexFunc(known, func(f fault) bool { return f.name == name })
@@ -83,7 +83,7 @@ func parseFault(part string) (fault, error) {
 	}
 
 	f := known[i]
-	if !given {
+	if !hasValue {
 		return f, nil
 	}
 

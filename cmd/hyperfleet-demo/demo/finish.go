@@ -23,7 +23,7 @@ const (
 // finish prints the report and stops all processes. With --hold, it stops them only after an interrupt.
 // It returns errFailed if the run did not pass. The log of suspect is printed after a failure.
 func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Process, stdout io.Writer) error {
-	keep := s.options.Keep || !report.Passed
+	keepsFiles := s.options.Keep || !report.Passed
 
 	if !report.Passed {
 		s.console.printText(s.explain(report, blame))
@@ -43,13 +43,13 @@ func (s *stack) finish(ctx context.Context, report *Report, blame *procrun.Proce
 		s.stopTracker()
 	}
 
-	if err := s.stop(keep); err != nil {
+	if err := s.stop(keepsFiles); err != nil {
 		report.Problems = append(report.Problems, "stop: "+err.Error())
 		report.Passed = false
 		s.console.printf("stop: %v", err)
 	}
 
-	if keep {
+	if keepsFiles {
 		s.console.printf("logs and files are kept in %s", s.dir)
 	}
 

@@ -198,7 +198,7 @@ func (h *hypervisorSim) stateWithCalls(ctx context.Context) (hypervisorState, er
 // changed or deleted.
 func (h hypervisorState) diff(baseline hypervisorState) (vms, isos []string, touched int) {
 	for id, vm := range h.vms {
-		if _, existed := baseline.vms[id]; !existed {
+		if _, existedBefore := baseline.vms[id]; !existedBefore {
 			vms = append(vms, vm.label)
 		}
 	}
@@ -317,7 +317,7 @@ func (r *Report) countCalls(current pve.CallCounts, baseline hypervisorState) {
 	r.FailedCalls = current.Errors - baseline.calls.Errors
 
 	for vmid, n := range current.ByVM {
-		if _, foreign := baseline.vms[vmid]; !foreign {
+		if _, isForeign := baseline.vms[vmid]; !isForeign {
 			r.MaxCallsPerVM = max(r.MaxCallsPerVM, n)
 		}
 	}

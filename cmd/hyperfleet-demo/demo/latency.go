@@ -63,7 +63,7 @@ func computeLatencies(received []time.Time, claims []claimRecord, jobs []control
 
 	for i, receiveTime := range received {
 		if i < len(claims) {
-			toClaim = append(toClaim, max(claims[i].creationTime.Sub(receiveTime), 0))
+			toClaim = append(toClaim, max(claims[i].firstSeen.Sub(receiveTime), 0))
 		}
 	}
 
@@ -86,13 +86,13 @@ func computeLatencies(received []time.Time, claims []claimRecord, jobs []control
 
 	delete(byRunner, "") // jobs without a runner
 
-	created := func(c claimRecord) time.Time { return c.creationTime }
+	created := func(c claimRecord) time.Time { return c.firstSeen }
 	cloned := func(c claimRecord) time.Time { return timeOf(c.times.CloneStarted) }
 	started := func(c claimRecord) time.Time { return timeOf(c.times.Started) }
 	ready := func(c claimRecord) time.Time { return timeOf(c.times.Ready) }
 	jobStarted := func(c claimRecord) time.Time { return byRunner[c.runner].StartedAt }
 	jobEnded := func(c claimRecord) time.Time { return byRunner[c.runner].CompletedAt }
-	deleted := func(c claimRecord) time.Time { return c.deletionTime }
+	deleted := func(c claimRecord) time.Time { return c.deletionSeen }
 
 	return Latencies{
 		ReceivedToClaim: summarizeLatency(toClaim),

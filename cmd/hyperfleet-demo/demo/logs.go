@@ -34,8 +34,8 @@ func formatLogLine(line string) string {
 	parts = append(parts, fmt.Sprint(entry["level"]), fmt.Sprint(entry["msg"]))
 
 	for _, key := range slices.Sorted(maps.Keys(entry)) {
-		_, nested := entry[key].(map[string]any)
-		if nested || slices.Contains(ignoredLogKeys(), key) {
+		_, isNested := entry[key].(map[string]any)
+		if isNested || slices.Contains(ignoredLogKeys(), key) {
 			continue
 		}
 

@@ -145,11 +145,11 @@ func TestLatencies(t *testing.T) {
 	}
 	claims := []claimRecord{
 		{
-			name: "complete lifecycle", runner: "r", creationTime: at(1000), deletionTime: at(12000),
+			name: "complete lifecycle", runner: "r", firstSeen: at(1000), deletionSeen: at(12000),
 			times: v1alpha1.MachineTimes{CloneStarted: micro(1500), Started: micro(3500), Ready: micro(7000)},
 		},
-		{name: "not beyond the clone, clocks disagree", creationTime: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
-		{name: "made for no job", creationTime: at(9000)},
+		{name: "not beyond the clone, clocks disagree", firstSeen: at(2000), times: v1alpha1.MachineTimes{CloneStarted: micro(1990)}},
+		{name: "made for no job", firstSeen: at(9000)},
 	}
 	one := func(v float64) Latency { return Latency{Count: 1, P50: v, P95: v, Max: v} }
 

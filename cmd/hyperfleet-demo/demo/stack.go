@@ -145,8 +145,8 @@ func (s *stack) hypervisorStep() startStep {
 }
 
 // stop stops all processes in the reverse order of their start, and removes the working directory unless
-// keep is true.
-func (s *stack) stop(keep bool) error {
+// keepsFiles is true.
+func (s *stack) stop(keepsFiles bool) error {
 	var errs []error
 
 	for _, process := range slices.Backward(s.processes) {
@@ -164,7 +164,7 @@ func (s *stack) stop(keep bool) error {
 		s.stopKube()
 	}
 
-	if !keep {
+	if !keepsFiles {
 		errs = append(errs, os.RemoveAll(s.dir))
 	}
 

@@ -28,10 +28,10 @@ type claimRecord struct {
 	name, phase, vm, runner, job string
 	message, endReason           string
 	guestPhase                   string
-	// creationTime and deletionTime are the times at which the watch reported the creation and the
-	// deletion. The times of the API server are not used, because they have whole seconds only.
-	creationTime, phaseSince, deletionTime time.Time
-	times                                  v1alpha1.MachineTimes
+	// firstSeen and deletionSeen are the times at which the tracker received the creation and the
+	// deletion from the watch. The times of the API server are not used, because they have whole seconds only.
+	firstSeen, phaseSince, deletionSeen time.Time
+	times                               v1alpha1.MachineTimes
 }
 
 // jobRecord is one RunnerJob as the watch reported it.
@@ -127,7 +127,7 @@ func (t *tracker) recordClaim(c *v1alpha1.MachineClaim) {
 
 	record, ok := t.claims[string(c.UID)]
 	if !ok {
-		record = &claimRecord{name: c.Name, creationTime: now, phaseSince: now}
+		record = &claimRecord{name: c.Name, firstSeen: now, phaseSince: now}
 		t.claims[string(c.UID)] = record
 	}
 
@@ -175,12 +175,12 @@ func (t *tracker) handleDelete(obj any) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.recordClaim(c)
-	t.claims[string(c.UID)].deletionTime = t.clock.Now()
+	t.claims[string(c.UID)].deletionSeen = t.clock.Now()
 }
 
 // currentClaims returns copies of the claims that still exist, oldest first.
 func (t *tracker) currentClaims() []claimRecord {
-	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.deletionTime.IsZero() })
+	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.deletionSeen.IsZero() })
 }
 
 // allClaims returns copies of all claims, including deleted ones, oldest first. They have what only their jobs tell: the
@@ -208,7 +208,7 @@ func (t *tracker) allClaims() []claimRecord {
 	}
 
 	slices.SortFunc(out, func(a, b claimRecord) int {
-		if c := a.creationTime.Compare(b.creationTime); c != 0 {
+		if c := a.firstSeen.Compare(b.firstSeen); c != 0 {
 			return c
 		}
 
@@ -261,7 +261,7 @@ func (t *tracker) rows() []row {
 
 		out = append(out, row{
 			claim: c.name, phase: phase, vm: c.vm, runner: c.runner, job: t.jobTitle(c.job),
-			age: now.Sub(c.creationTime), inPhase: now.Sub(c.phaseSince),
+			age: now.Sub(c.firstSeen), inPhase: now.Sub(c.phaseSince),
 		})
 	}
 

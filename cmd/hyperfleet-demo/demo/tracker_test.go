@@ -79,7 +79,7 @@ func TestTrackerFollowsAClaim(t *testing.T) {
 	}
 
 	all := tr.allClaims()
-	if len(all) != 1 || !all[0].deletionTime.Equal(begin.Add(9*time.Second)) {
+	if len(all) != 1 || !all[0].deletionSeen.Equal(begin.Add(9*time.Second)) {
 		t.Errorf("the history of the deleted claim: %+v", all)
 	}
 

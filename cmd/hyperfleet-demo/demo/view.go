@@ -105,10 +105,10 @@ func (v view) changes(last view) []string {
 	var lines []string
 
 	for _, r := range v.rows {
-		previous, existed := old[r.claim]
+		previous, existedBefore := old[r.claim]
 		delete(old, r.claim)
 
-		if existed && previous.phase == r.phase && previous.job == r.job {
+		if existedBefore && previous.phase == r.phase && previous.job == r.job {
 			continue
 		}
 

@@ -143,13 +143,15 @@ func (p printer) printMachines(pool Pool) error {
 		rows = append(rows, machineRow{machine: w.Machine, since: w.Since, note: "waits for an address"})
 	}
 
+	const isWide = false
+
 	return cli.PrintTable(p.out, rows, []screen.Column[machineRow]{
 		{Title: "ADDRESS", Cell: func(r machineRow) string { return r.address }},
 		{Title: "MACHINE", Cell: func(r machineRow) string { return r.machine.Kind + " " + r.machine.String() }},
 		{Title: "PHASE", Cell: func(r machineRow) string { return r.phase }},
 		{Title: "SINCE", Cell: func(r machineRow) string { return p.formatAge(r.since) }},
 		{Title: "NOTE", Cell: func(r machineRow) string { return r.note }},
-	}, false)
+	}, isWide)
 }
 
 // machineRow is one row of the table of the machines that have an address of a pool or wait for one.

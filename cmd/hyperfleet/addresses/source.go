@@ -180,8 +180,8 @@ func formatScope(namespace string) string {
 // matches reports whether the query selects the pool of the given owner. The kind in the query is
 // case-insensitive and may be plural.
 func (q query) matches(o Object) bool {
-	kind, name, qualified := strings.Cut(q.pool, "/")
-	if !qualified {
+	kind, name, hasKind := strings.Cut(q.pool, "/")
+	if !hasKind {
 		kind, name = "", q.pool
 	}
 

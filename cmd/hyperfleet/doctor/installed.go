@@ -170,8 +170,10 @@ const shardsFix = "run `kubectl apply --server-side -f deploy/shards/roles.yaml`
 
 // listExpectedRoles returns the roles of an area, and how to install them. Operators that divide the namespaces have other
 // ClusterRoles, unless they use the one of an operator that serves all namespaces.
-func (d *doctor) listExpectedRoles(ctx context.Context, area string, leaders []leader) ([]*rbacv1.ClusterRole, string, error) {
-	roles, err := decodeRoles(deploy.RBAC, "rbac/"+area+".yaml")
+func (d *doctor) listExpectedRoles(
+	ctx context.Context, area string, leaders []leader,
+) (roles []*rbacv1.ClusterRole, howToInstall string, err error) {
+	roles, err = decodeRoles(deploy.RBAC, "rbac/"+area+".yaml")
 	if err != nil {
 		return nil, "", err
 	}
@@ -227,7 +229,9 @@ func decodeRoles(files fs.FS, path string) ([]*rbacv1.ClusterRole, error) {
 
 // getRules returns the display name and the rules of the installed Role or ClusterRole that has the kind and
 // the name of the given role.
-func (d *doctor) getRules(ctx context.Context, role *rbacv1.ClusterRole) (string, []rbacv1.PolicyRule, error) {
+func (d *doctor) getRules(
+	ctx context.Context, role *rbacv1.ClusterRole,
+) (displayName string, rules []rbacv1.PolicyRule, err error) {
 	if role.Kind == "Role" {
 		installed := &rbacv1.Role{ObjectMeta: metav1.ObjectMeta{Name: role.Name, Namespace: d.operatorNamespace}}
 		err := d.client.Get(ctx, client.ObjectKeyFromObject(installed), installed)
@@ -236,7 +240,7 @@ func (d *doctor) getRules(ctx context.Context, role *rbacv1.ClusterRole) (string
 	}
 
 	installed := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: role.Name}}
-	err := d.client.Get(ctx, client.ObjectKeyFromObject(installed), installed)
+	err = d.client.Get(ctx, client.ObjectKeyFromObject(installed), installed)
 
 	return "ClusterRole " + role.Name, installed.Rules, err
 }

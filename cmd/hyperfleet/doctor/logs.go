@@ -66,12 +66,10 @@ func (d *doctor) checkLogStore(ctx context.Context) {
 	}
 }
 
-// testLogStore writes a small object to the store, reads the object and deletes it, and reports the result.
-// It skips the test if the store needs a CA file, because the file is on the operator's file system.
-
-// testLogStore writes, reads and deletes a test object. Only a failed write is a problem, because the
-// operator neither reads nor deletes logs in the store. An unreachable store is only a warning, because the
-// operator may reach it from its network.
+// testLogStore writes, reads and deletes a small object in the store, and reports the result. Only a failed
+// write is a problem, because the operator neither reads nor deletes logs in the store. An unreachable store
+// is only a warning, because the operator may reach it from its network. If the store needs a CA file,
+// nothing is tested, because the file is on the operator's file system.
 func (d *doctor) testLogStore(ctx context.Context, store config.LogStore) {
 	if store.CAFile != "" {
 		d.report.addf(Warning, storeSubject, "not tested: the CA file %s of the store at %s is on the operator's file system",

@@ -52,19 +52,17 @@ func warningConditions() []metav1.Condition {
 
 // checkObjects checks all objects of an area. It returns the findings, the number of objects, and the namespaces with
 // objects that an operator has to reconcile. It reports missing permissions itself.
-func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourceDefinition) ([]Finding, int, []string) {
-	var (
-		out       []Finding
-		forbidden []string
-		n         int
-	)
+func (d *doctor) checkObjects(
+	ctx context.Context, area string, kinds []*resourceDefinition,
+) (findings []Finding, objectCount int, namespacesWithObjects []string) {
+	var forbidden []string
 
 	namespaces := map[string]bool{}
 
 	for _, crd := range kinds {
-		findings, count, err := d.checkObjectsOf(ctx, crd, namespaces)
-		out = append(out, findings...)
-		n += count
+		found, count, err := d.checkObjectsOf(ctx, crd, namespaces)
+		findings = append(findings, found...)
+		objectCount += count
 
 		switch {
 		case apierrors.IsForbidden(err):
@@ -78,7 +76,7 @@ func (d *doctor) checkObjects(ctx context.Context, area string, kinds []*resourc
 		d.report.addf(Warning, "objects of "+area, "no permission to list %s", strings.Join(forbidden, ", "))
 	}
 
-	return out, n, slices.Sorted(maps.Keys(namespaces))
+	return findings, objectCount, slices.Sorted(maps.Keys(namespaces))
 }
 
 // checkObjectsOf checks all objects of one resource type. It returns the findings and the number of objects, and adds the

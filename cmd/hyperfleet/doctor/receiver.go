@@ -28,7 +28,7 @@ const (
 func (d *doctor) checkReceiver(ctx context.Context) {
 	const subject = "webhooks and machines"
 
-	plain, err := d.servesPlainHTTP(ctx)
+	servesPlainHTTP, err := d.servesPlainHTTP(ctx)
 
 	switch {
 	case apierrors.IsNotFound(err):
@@ -37,7 +37,7 @@ func (d *doctor) checkReceiver(ctx context.Context) {
 		d.reportUnreadable(subject, err)
 
 		return
-	case !plain:
+	case !servesPlainHTTP:
 		d.report.addf(OK, subject, "the operator serves TLS")
 
 		return

@@ -109,12 +109,12 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 			return nil, fmt.Errorf("list %s in namespace %s: %w", kind.Name(), s.namespace, err)
 		}
 
-		diffs, err := machine.Items(list)
+		hosts, err := machine.Items(list)
 		if err != nil {
 			return nil, err
 		}
 
-		for _, host := range diffs {
+		for _, host := range hosts {
 			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (name == "" || host.GetName() == name) {
 				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
 			}
@@ -158,7 +158,7 @@ func (s *source) listFleets(ctx context.Context) (map[string]*infrav1.HostFleet,
 
 // diffHost returns the differences of one host. fleet is nil if the fleet of the host does not exist.
 func (s *source) diffHost(
-	ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, fleet *infrav1.HostFleet, probe bool,
+	ctx context.Context, area *hosts.Area, kind machine.Kind, host machine.Object, fleet *infrav1.HostFleet, shouldProbe bool,
 ) hostDiff {
 	status, desired := host.Host(), machine.Desired(kind.Hash(), fleet)
 	out := hostDiff{
@@ -178,7 +178,7 @@ func (s *source) diffHost(
 	access := machine.Access{Password: log.NewSecret(placeholder), Kubeconfig: log.NewSecret(placeholder)}
 
 	p, err := kind.RenderPlan(ctx, placeholderSecrets{}, host, access)
-	if err == nil && probe {
+	if err == nil && shouldProbe {
 		out.LostParts, err = s.probe(ctx, area, kind, host, p)
 		status.LostParts = out.LostParts
 	}

@@ -93,15 +93,15 @@ func (s *source) findHost(ctx context.Context, argument string) (host machine.Ob
 			continue
 		}
 
-		diffs := kind.New()
-		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, diffs)
+		named := kind.New()
+		err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, named)
 
 		switch {
 		case err == nil && host != nil:
 			return nil, "", fmt.Errorf("namespace %s has two hosts named %s: put the kind before the name, such as %s",
 				s.namespace, name, objectName(kind.Name(), name))
 		case err == nil:
-			host, fleet = diffs, kind.FleetName(diffs)
+			host, fleet = named, kind.FleetName(named)
 		case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
 		default:
 			return nil, "", fmt.Errorf("get host %s in namespace %s: %w", name, s.namespace, err)
@@ -118,7 +118,7 @@ func (s *source) findHost(ctx context.Context, argument string) (host machine.Ob
 
 // requestPush changes the status of the host so that the operator pushes at its next reconcile. It retries if
 // the operator updates the host at the same time. It returns an error if the fleet is paused.
-func (s *source) requestPush(ctx context.Context, host machine.Object, name string, all bool) error {
+func (s *source) requestPush(ctx context.Context, host machine.Object, name string, allParts bool) error {
 	fleet := &infrav1.HostFleet{}
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.namespace, Name: name}, fleet); err != nil {
 		return fmt.Errorf("get fleet %s in namespace %s: %w", name, s.namespace, err)
@@ -138,7 +138,7 @@ func (s *source) requestPush(ctx context.Context, host machine.Object, name stri
 			return fmt.Errorf("copy host: %T is not a host", host)
 		}
 
-		if err := resetStatus(host.Host(), all); err != nil {
+		if err := resetStatus(host.Host(), allParts); err != nil {
 			return err
 		}
 
@@ -152,15 +152,15 @@ func (s *source) requestPush(ctx context.Context, host machine.Object, name stri
 }
 
 // resetStatus changes the status so that the operator pushes to the host: it clears the failures and the hash
-// of the applied configuration. With all it also clears the parts. If a push is in progress, it changes
-// nothing, and with all it returns an error. It returns an error if the host key has changed, because a
+// of the applied configuration. With allParts it also clears the parts. If a push is in progress, it changes
+// nothing, and with allParts it returns an error. It returns an error if the host key has changed, because a
 // person has to confirm the new key.
-func resetStatus(status *infrav1.HostStatus, all bool) error {
+func resetStatus(status *infrav1.HostStatus, allParts bool) error {
 	switch {
 	case status.FailureReason == infrav1.FailureHostKeyChanged:
 		return fmt.Errorf("%s: if the host was reinstalled, correct spec.sshHostKey or clear status.sshHostKey, "+
 			"and clear status.failureReason", strings.TrimSuffix(status.FailureMessage, "."))
-	case status.Push != nil && all:
+	case status.Push != nil && allParts:
 		return fmt.Errorf("%s has been running on the host since %s: run the command again when it has ended",
 			status.Push.What, status.Push.Started.UTC().Format(time.RFC3339))
 	case status.Push != nil:
@@ -171,7 +171,7 @@ func resetStatus(status *infrav1.HostStatus, all bool) error {
 	status.UpdateAttempts, status.BootstrapAttempts, status.ContactAttempts = 0, 0, 0
 	status.HostConfigHash = ""
 
-	if all {
+	if allParts {
 		status.Parts = nil
 	}
 

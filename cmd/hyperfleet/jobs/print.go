@@ -120,22 +120,25 @@ func formatCause(cause *Cause, isWhole bool) string {
 	return string(text)
 }
 
+// endOfLog and wholeLog are the values of the parameters isWholeLog.
+const endOfLog, wholeLog = false, true
+
 // WriteDetails prints the details of a job as text, with the last lines of its log.
 func WriteDetails(out io.Writer, details Details, location *time.Location) {
-	printer{out, location}.printDetails(details, false)
+	printer{out, location}.printDetails(details, endOfLog)
 }
 
 // WriteLog prints the whole log of a job, or the reason why there is none.
-func WriteLog(out io.Writer, details Details) { printer{out: out}.printLog(details, true) }
+func WriteLog(out io.Writer, details Details) { printer{out: out}.printLog(details, wholeLog) }
 
-// printDetails prints the details of a job, with the last lines of its log, or with the whole log if wholeLog
+// printDetails prints the details of a job, with the last lines of its log, or with the whole log if isWholeLog
 // is true.
-func (p printer) printDetails(details Details, wholeLog bool) {
+func (p printer) printDetails(details Details, isWholeLog bool) {
 	p.printFacts(details)
 	p.printMachines("Machines that may run the job:", details.Coming)
 	p.printMachines("Failed machines of the pool that are kept for inspection:", details.Kept)
 	p.printTimeline(details.Timeline)
-	p.printLog(details, wholeLog)
+	p.printLog(details, isWholeLog)
 }
 
 func (p printer) printFacts(job Details) {
@@ -291,9 +294,9 @@ func FormatInterval(seconds float64) string {
 	}
 }
 
-func (p printer) printLog(details Details, wholeLog bool) {
+func (p printer) printLog(details Details, isWholeLog bool) {
 	if details.Log == nil {
-		p.printNoLog(details, wholeLog)
+		p.printNoLog(details, isWholeLog)
 
 		return
 	}
@@ -308,11 +311,11 @@ func (p printer) printLog(details Details, wholeLog bool) {
 		title += " (the log store rejected the log: " + cli.SanitizeLine(details.NotStored) + ")"
 	}
 
-	if details.LogCut && (wholeLog || len(lines) <= lastLines) {
+	if details.LogCut && (isWholeLog || len(lines) <= lastLines) {
 		title += " (the beginning is missing)"
 	}
 
-	if !wholeLog && len(lines) > lastLines {
+	if !isWholeLog && len(lines) > lastLines {
 		title = fmt.Sprintf("Log, the last %d of %d lines (--log prints all)", lastLines, len(lines))
 		lines = lines[len(lines)-lastLines:]
 	}
@@ -326,15 +329,15 @@ func (p printer) printLog(details Details, wholeLog bool) {
 
 // printNoLog prints why there is no log. Without --log, it prints nothing for a job that has not completed,
 // unless the log exists and could not be read.
-func (p printer) printNoLog(details Details, wholeLog bool) {
+func (p printer) printNoLog(details Details, isWholeLog bool) {
 	switch {
 	case details.NoLog != "":
 		fmt.Fprintf(p.out, "\nNo log: %s.\n", cli.SanitizeLine(details.NoLog))
 	case details.VM == nil && details.Machine == "":
-		if wholeLog {
+		if isWholeLog {
 			fmt.Fprintln(p.out, "\nNo log: the job never had a machine.")
 		}
-	case wholeLog || details.State == v1alpha1.JobCompleted:
+	case isWholeLog || details.State == v1alpha1.JobCompleted:
 		fmt.Fprintln(p.out, "\nNo log: the machine sends the log with its last report, and no log has arrived.")
 	}
 }

@@ -134,7 +134,9 @@ func (g *guard) authorize(r *http.Request) (int, error) {
 
 // authorizeShell authorizes the use of a machine's shell or console, with the permission for the verb `get` on the
 // subresource shell of its claim. It caches nothing. It returns the name of the account, and is a shell.Authorizer.
-func (g *guard) authorizeShell(ctx context.Context, token, namespace, claim string) (string, int, error) {
+func (g *guard) authorizeShell(
+	ctx context.Context, token, namespace, claim string,
+) (account string, httpStatus int, err error) {
 	if token == "" || len(token) > maxToken {
 		return "", http.StatusUnauthorized, nil
 	}

@@ -50,9 +50,9 @@ type identity struct {
 	webhooks *authority
 }
 
-// loadIdentity returns the identity of the operator. If the runners area is enabled, it creates the report key
-// and the CA of the webhooks if they do not exist. It then also returns an error if machines of another operator
-// UID exist.
+// loadIdentity returns the identity of the operator. If the runners area is enabled, it creates the report key,
+// with which machines' tokens are signed, and the CA of the webhooks, if they do not exist. It then also
+// returns an error if machines of another operator UID exist.
 func loadIdentity(ctx context.Context, reader client.Reader, writer client.Writer, cfg config.OperatorConfig) (identity, error) {
 	uid := cfg.OperatorUID
 	if uid == "" {
@@ -160,13 +160,13 @@ func ensureSecret(
 
 	err := reader.Get(ctx, name, &secret)
 	if client.IgnoreNotFound(err) == nil && len(secret.Data[field]) == 0 {
-		missing := err != nil
+		isMissing := err != nil
 
 		if secret.Data, err = fill(); err != nil {
 			return nil, err
 		}
 
-		if missing {
+		if isMissing {
 			err = writer.Create(ctx, &secret)
 		} else {
 			err = writer.Update(ctx, &secret)
@@ -176,7 +176,7 @@ func ensureSecret(
 			err = reader.Get(ctx, name, &secret) // another replica wrote the data first
 		}
 
-		if missing && apierrors.IsForbidden(err) {
+		if isMissing && apierrors.IsForbidden(err) {
 			return nil, fmt.Errorf("it does not exist, and the operator has no permission to create it: apply deploy/base, "+
 				"or run `kubectl -n %s create secret generic %s`: %w", name.Namespace, name.Name, err)
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	v1alpha1 "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
@@ -21,7 +22,7 @@ const maxLogPrefix = 512
 func validateLogs(cfg v1alpha1.RunnerLogs) error {
 	locations := []string{v1alpha1.LogsInCluster, v1alpha1.LogsInStore, v1alpha1.LogsNowhere}
 	if !slices.Contains(locations, cfg.KeepIn) {
-		return strictyaml.ErrorAt("runners.logs.keepIn", "unknown place %q: use one of %v", cfg.KeepIn, locations)
+		return strictyaml.ErrorAt("runners.logs.keepIn", "unknown place %q: use one of %s", cfg.KeepIn, strings.Join(locations, ", "))
 	}
 
 	if cfg.KeepIn != v1alpha1.LogsInStore {
@@ -35,7 +36,7 @@ func validateLogs(cfg v1alpha1.RunnerLogs) error {
 			errs = append(errs, strictyaml.ErrorAt("runners.logs.store."+key, "%w", err))
 		}
 	}
-	missing := func(value, meaning string) error {
+	newMissingError := func(value, meaning string) error {
 		if value == "" {
 			return fmt.Errorf("it must name %s, because logs are kept in the store", meaning)
 		}
@@ -45,8 +46,8 @@ func validateLogs(cfg v1alpha1.RunnerLogs) error {
 
 	store := cfg.Store
 	addError("endpoint", objectstore.ValidateEndpoint(store.Endpoint))
-	addError("region", missing(store.Region, "the bucket's region"))
-	addError("secret", missing(store.Secret, "a Secret in the operator's namespace"))
+	addError("region", newMissingError(store.Region, "the bucket's region"))
+	addError("secret", newMissingError(store.Secret, "a Secret in the operator's namespace"))
 	addError("bucket", objectstore.ValidateBucket(store.Bucket))
 	addError("prefix", objectstore.ValidatePrefix(store.Prefix, maxLogPrefix))
 

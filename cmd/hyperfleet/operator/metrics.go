@@ -6,6 +6,7 @@ package operator
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -79,7 +80,8 @@ func validateMetrics(cfg config.Metrics) error {
 
 	for i, label := range cfg.JobLabels {
 		if !slices.Contains(labels, label) || slices.Contains(cfg.JobLabels[:i], label) {
-			return strictyaml.ErrorAt("metrics.jobLabels", "%q is unknown or repeated: use each of %v at most once", label, labels)
+			return strictyaml.ErrorAt("metrics.jobLabels", "%q is unknown or repeated: use each of %s at most once",
+				label, strings.Join(labels, ", "))
 		}
 	}
 

@@ -139,7 +139,7 @@ func validate(cfg *v1alpha1.OperatorConfig) error {
 
 	for _, area := range cfg.Controllers {
 		rejectIf(!slices.Contains(v1alpha1.Areas(), area), "controllers",
-			fmt.Sprintf("unknown area %q: use any of %v", area, v1alpha1.Areas()))
+			fmt.Sprintf("unknown area %q: use any of %s", area, strings.Join(v1alpha1.Areas(), ", ")))
 	}
 
 	rejectIf(cfg.Runners.Concurrency < 1, "runners.concurrency", "it must be at least 1")

@@ -31,13 +31,13 @@ type Transports struct {
 }
 
 // NewTransports returns transports whose metrics are registered with the given registry.
-func NewTransports(registerer prometheus.Registerer, leading func(http.RoundTripper) http.RoundTripper) (*Transports, error) {
+func NewTransports(registerer prometheus.Registerer, guardWrites func(http.RoundTripper) http.RoundTripper) (*Transports, error) {
 	calls, err := metrics.NewCallMetrics(registerer, nil)
 	if err != nil {
 		return nil, fmt.Errorf("set up metrics of external calls: %w", err)
 	}
 
-	return &Transports{calls: calls, guardWrites: leading}, nil
+	return &Transports{calls: calls, guardWrites: guardWrites}, nil
 }
 
 // NewEgressPolicy returns the policy for the servers that users configure. It allows the servers and networks

@@ -102,16 +102,16 @@ type secretReader map[client.ObjectKey]*corev1.Secret
 
 // Get returns a Secret or its metadata. It returns a NotFound error if there is no such Secret.
 func (u secretReader) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
-	templateNodes := u[key]
-	if templateNodes == nil {
+	secret := u[key]
+	if secret == nil {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, key.String())
 	}
 
 	switch into := into.(type) {
 	case *corev1.Secret:
-		templateNodes.DeepCopyInto(into)
+		secret.DeepCopyInto(into)
 	case *metav1.PartialObjectMetadata:
-		templateNodes.ObjectMeta.DeepCopyInto(&into.ObjectMeta)
+		secret.ObjectMeta.DeepCopyInto(&into.ObjectMeta)
 	default:
 		return fmt.Errorf("get Secret %s: unexpected type %T", key, into)
 	}
@@ -192,7 +192,7 @@ func (a *answers) checkPlatform(ctx context.Context) error {
 
 // probeCertificate connects to a server and reports whether this machine trusts its certificate. If not, it
 // returns the SHA-256 fingerprint of the certificate. It sends no data over the connection.
-func probeCertificate(ctx context.Context, endpoint string) (fingerprint string, trusted bool, err error) {
+func probeCertificate(ctx context.Context, endpoint string) (fingerprint string, isTrusted bool, err error) {
 	server, err := url.Parse(endpoint)
 	if err != nil {
 		return "", false, fmt.Errorf("parse endpoint: %w", err)
@@ -203,21 +203,23 @@ func probeCertificate(ctx context.Context, endpoint string) (fingerprint string,
 		address = net.JoinHostPort(server.Hostname(), "443")
 	}
 
-	dial := func(unverified bool) (net.Conn, error) {
+	const verify, doNotVerify = false, true
+
+	dial := func(isUnverified bool) (net.Conn, error) {
 		dialer := &tls.Dialer{Config: &tls.Config{
 			// The connection serves only to read the certificate, and no data is sent over it.
-			InsecureSkipVerify: unverified, //nolint:gosec // as above
+			InsecureSkipVerify: isUnverified, //nolint:gosec // as above
 			MinVersion:         tls.VersionTLS12, ServerName: server.Hostname(),
 		}}
 
 		return dialer.DialContext(ctx, "tcp", address)
 	}
 
-	if conn, err := dial(false); err == nil {
+	if conn, err := dial(verify); err == nil {
 		return "", true, conn.Close()
 	}
 
-	conn, err := dial(true)
+	conn, err := dial(doNotVerify)
 	if err != nil {
 		return "", false, fmt.Errorf("connect to %s: %w", address, err)
 	}

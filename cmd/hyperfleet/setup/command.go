@@ -309,7 +309,7 @@ func runCheck(cmd *cobra.Command, check func(context.Context) (string, error)) (
 }
 
 // clearAnswers clears the answers about GitHub or the hypervisor, so that the command asks for them again. An empty
-// answer then repeats the former one.
+// answer then repeats the cleared one.
 func (o *options) clearAnswers(name string) {
 	cleared := []*string{&o.Endpoint, &o.TokenID, &o.TokenSecret, &o.Template}
 

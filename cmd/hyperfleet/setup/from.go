@@ -71,8 +71,8 @@ type garmPool struct {
 	} `json:"endpoint"`
 }
 
-// takeOver reads the file of --from, and answers the questions that it answers. Flags win. It prints what it does not
-// take over.
+// takeOver reads the file of --from and uses its values as the answers to questions. Flags have precedence over
+// the file. takeOver prints the settings of the file that it does not use.
 func (o *options) takeOver(cmd *cobra.Command) error {
 	if o.fromFile == "" {
 		return nil

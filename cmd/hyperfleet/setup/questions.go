@@ -127,12 +127,12 @@ func (o *options) verifyHypervisor(ctx context.Context) (string, error) {
 	endpoint := o.Endpoint
 
 	if o.Fingerprint == "" && len(o.CABundle) == 0 {
-		fingerprint, trusted, err := probeCertificate(ctx, endpoint)
+		fingerprint, isTrusted, err := probeCertificate(ctx, endpoint)
 		if err != nil {
 			return "", err
 		}
 
-		if !trusted {
+		if !isTrusted {
 			return "", &unknownCertificateError{endpoint: endpoint, fingerprint: fingerprint}
 		}
 	}
@@ -232,7 +232,7 @@ func (a *prompter) confirm(text string) error {
 	a.print(text)
 	fmt.Fprint(a.out, "[y/N] ")
 
-	answer, err := a.readAnswer(false)
+	answer, err := a.readAnswer(visible)
 	if err != nil {
 		return err
 	}
@@ -246,8 +246,11 @@ func (a *prompter) confirm(text string) error {
 
 var errInputEnded = errors.New("the input ended before all questions were answered: nothing was written")
 
-func (a *prompter) readAnswer(secret bool) (string, error) {
-	if file, ok := a.in.(*os.File); ok && secret {
+// visible is the value of isSecret for an answer that the terminal shows.
+const visible = false
+
+func (a *prompter) readAnswer(isSecret bool) (string, error) {
+	if file, ok := a.in.(*os.File); ok && isSecret {
 		text, err := term.ReadPassword(int(file.Fd()))
 		fmt.Fprintln(a.out)
 

@@ -119,8 +119,9 @@ func formatPool(p live.Pool) []string {
 	out := []string{
 		"Pool        " + p.Namespace + "/" + p.Name,
 		fmt.Sprintf("Jobs        %d queued, %d running", p.Status.QueuedJobs, p.Status.RunningJobs),
-		fmt.Sprintf("Machines    %d busy, %d idle, %d starting, %d on standby; %d desired, %d to %d", p.Status.BusyReplicas, p.Idle(),
-			p.Starting(), p.Status.StandbyReplicas, p.Status.DesiredReplicas, p.Spec.Scaling.MinReplicas, p.Spec.Scaling.MaxReplicas),
+		fmt.Sprintf("Machines    %d busy, %d idle, %d starting, %d on standby; %d desired (min %d, max %d)",
+			p.Status.BusyReplicas, p.Idle(), p.Starting(), p.Status.StandbyReplicas,
+			p.Status.DesiredReplicas, p.Spec.Scaling.MinReplicas, p.Spec.Scaling.MaxReplicas),
 	}
 
 	if p.Spec.Paused {
@@ -128,7 +129,12 @@ func formatPool(p live.Pool) []string {
 	}
 
 	if f := p.Status.LastFailure; f != nil {
-		out = append(out, "Last failure of "+f.Claim+" "+f.Node, "  "+cli.SanitizeLine(f.Reason+": "+f.Message))
+		name := "Last failure of " + f.Claim
+		if f.Node != "" {
+			name += " on node " + f.Node
+		}
+
+		out = append(out, name, "  "+cli.SanitizeLine(f.Reason+": "+f.Message))
 	}
 
 	return append(append(out, "", "Conditions:"), formatConditions(p.Status.Conditions)...)
