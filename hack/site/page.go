@@ -193,7 +193,7 @@ func newIDs() *ids { return &ids{used: map[string]int{}} }
 func (i *ids) Generate(value []byte, _ ast.NodeKind) []byte {
 	id := slug(string(value))
 
-	for n, taken := i.used[id]; taken; n, taken = i.used[id] {
+	for n, isTaken := i.used[id]; isTaken; n, isTaken = i.used[id] {
 		i.used[id] = n + 1
 		id = fmt.Sprintf("%s-%d", id, n+1)
 	}

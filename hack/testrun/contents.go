@@ -60,7 +60,7 @@ func waitSettled(ctx context.Context, cluster *kubeproc.Cluster) (*contents, err
 	var last []string
 
 	for {
-		keys, err := listKeys(ctx, cluster, false)
+		keys, err := listKeys(ctx, cluster, withValues)
 		if err != nil {
 			return nil, err
 		}
@@ -95,7 +95,7 @@ func (c *contents) restore(ctx context.Context, cluster *kubeproc.Cluster) error
 	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 
-	keys, err := listKeys(ctx, cluster, true)
+	keys, err := listKeys(ctx, cluster, keysOnly)
 	if err != nil {
 		return err
 	}
@@ -103,11 +103,11 @@ func (c *contents) restore(ctx context.Context, cluster *kubeproc.Cluster) error
 	var operations []any
 
 	for key, current := range keys {
-		original, known := c.keys[key]
+		original, isOriginal := c.keys[key]
 
 		switch {
 		case isServerKey(key):
-		case !known:
+		case !isOriginal:
 			operations = append(operations, map[string]any{"request_delete_range": map[string]string{"key": current.Key}})
 		case original.ModRevision != current.ModRevision:
 			operations = append(operations, putOperation(original))
@@ -172,9 +172,9 @@ func (c *contents) waitRestored(ctx context.Context, cluster *kubeproc.Cluster) 
 		}
 
 		extra := slices.DeleteFunc(namespaces.Items, func(n corev1.Namespace) bool {
-			_, known := c.keys["/registry/namespaces/"+n.Name]
+			_, isOriginal := c.keys["/registry/namespaces/"+n.Name]
 
-			return known
+			return isOriginal
 		})
 		if slices.Equal(served, c.groups) && len(extra) == 0 {
 			return nil
@@ -216,15 +216,18 @@ func servedGroups(ctx context.Context, cluster *kubeproc.Cluster) ([]string, err
 	return names, nil
 }
 
-// listKeys returns all keys of etcd. It returns their values too, unless keysOnly is true.
-func listKeys(ctx context.Context, cluster *kubeproc.Cluster, keysOnly bool) (map[string]entry, error) {
+// keysOnly and withValues are the values of the parameter isKeysOnly.
+const keysOnly, withValues = true, false
+
+// listKeys returns all keys of etcd. It returns their values too, unless isKeysOnly is true.
+func listKeys(ctx context.Context, cluster *kubeproc.Cluster, isKeysOnly bool) (map[string]entry, error) {
 	var response struct {
 		KVs []entry `json:"kvs"`
 	}
 
 	// A range with the zero byte at both ends contains all keys (etcd, RangeRequest).
 	all := base64.StdEncoding.EncodeToString([]byte{0})
-	request := map[string]any{"key": all, "range_end": all, "keys_only": keysOnly}
+	request := map[string]any{"key": all, "range_end": all, "keys_only": isKeysOnly}
 	if err := callEtcd(ctx, cluster, "kv/range", request, &response); err != nil {
 		return nil, err
 	}

@@ -44,7 +44,7 @@ type fuzzer struct {
 var fuzzFunction = regexp.MustCompile(`(?m)^func (Fuzz\w+)\(\w+ \*testing\.F\)`)
 
 // runAll runs all fuzz targets of the packages. It returns true if there are targets and none of them failed.
-func (f *fuzzer) runAll(ctx context.Context, packages []string) (bool, error) {
+func (f *fuzzer) runAll(ctx context.Context, packages []string) (hasPassed bool, err error) {
 	targets, err := f.findTargets(ctx, packages)
 	if err != nil {
 		return false, err

@@ -70,7 +70,7 @@ type options struct {
 }
 
 // run runs the tests or the fuzz targets, and returns true if they passed.
-func (o options) run(ctx context.Context, args []string) (bool, error) {
+func (o options) run(ctx context.Context, args []string) (hasPassed bool, err error) {
 	packages, flags := args, []string(nil)
 	if i := slices.Index(args, "--"); i >= 0 {
 		packages, flags = args[:i], args[i+1:]

@@ -51,7 +51,7 @@ type run struct {
 var errNoPackages = errors.New("no packages: pass some as arguments, such as ./... for all")
 
 // runAll runs the tests of the packages and returns true if they passed.
-func (r *run) runAll(ctx context.Context, packages []string) (bool, error) {
+func (r *run) runAll(ctx context.Context, packages []string) (hasPassed bool, err error) {
 	if len(packages) == 0 {
 		return false, errNoPackages
 	}

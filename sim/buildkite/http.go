@@ -222,14 +222,14 @@ func (s *Server) handleCall(c *call, route route, header http.Header) response {
 // admit checks the token in the header "Authorization: Token VALUE". It returns the error response,
 // or nil.
 func (s *Server) admit(c *call, required access) *response {
-	refuse := func(message string) *response {
+	newRefusal := func(message string) *response {
 		out := newError(http.StatusUnauthorized, message)
 		return &out
 	}
 	token, is := strings.CutPrefix(c.r.Header.Get("Authorization"), "Token ")
 	entry, found := s.tokens[token]
 	if !is || !found || !entry.expiresAt.IsZero() && !c.now.Before(entry.expiresAt) {
-		return refuse("Invalid access token")
+		return newRefusal("Invalid access token")
 	}
 	c.grant = entry
 	id := c.r.PathValue("id")
@@ -249,7 +249,7 @@ func (s *Server) admit(c *call, required access) *response {
 		c.job = entry.job
 	}
 	if !found {
-		return refuse("Invalid access token")
+		return newRefusal("Invalid access token")
 	}
 	if entry.agent != nil {
 		entry.agent.lastSeen = c.now

@@ -156,15 +156,15 @@ func mergeConfig(target, part map[string]any) {
 	policy := fmt.Sprint(part["merge_how"], part["merge_type"])
 	appendLists := strings.Contains(policy, "append")
 	for k, v := range part {
-		old, oldOK := target[k].([]any)
-		add, newOK := v.([]any)
-		if appendLists && oldOK && newOK {
+		old, hasList := target[k].([]any)
+		add, isList := v.([]any)
+		if appendLists && hasList && isList {
 			target[k] = append(append([]any{}, old...), add...)
 			continue
 		}
-		oldMap, oldOK2 := target[k].(map[string]any)
-		newMap, newOK2 := v.(map[string]any)
-		if strings.Contains(policy, "recurse_dict") && oldOK2 && newOK2 {
+		oldMap, hasMap := target[k].(map[string]any)
+		newMap, isMap := v.(map[string]any)
+		if strings.Contains(policy, "recurse_dict") && hasMap && isMap {
 			next := maps.Clone(oldMap)
 			mergeConfig(next, newMap)
 			target[k] = next

@@ -117,8 +117,8 @@ func (s *Server) Cancel(id int64) error {
 	return nil
 }
 
-// startJob records that a command runs the job. The lock is held.
-func (s *Server) startJob(j *job, by string) error {
+// startJob records that the command of a runner runs the job. The lock is held.
+func (s *Server) startJob(j *job, runner string) error {
 	switch j.Status {
 	case statusRunning:
 		j.Requeues++ // its machine failed, and another machine runs the job
@@ -126,7 +126,7 @@ func (s *Server) startJob(j *job, by string) error {
 	default:
 		return fmt.Errorf("start job %s: it is %s", j.Key, j.Status)
 	}
-	j.Status, j.RunnerName, j.StartedAt = statusRunning, by, s.now()
+	j.Status, j.RunnerName, j.StartedAt = statusRunning, runner, s.now()
 	if s.opts.Updates {
 		s.queueWebhook(j)
 	}

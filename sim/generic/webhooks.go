@@ -60,10 +60,10 @@ func (s *Server) queueWebhook(j *job) {
 func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	d := &w.Payload
 	s.core.Mu.Lock()
-	target, lost := s.target, s.core.ShouldDrop()
+	target, isLost := s.target, s.core.ShouldDrop()
 	s.core.Mu.Unlock()
 	resp := engine.Response{}
-	if !lost && target.URL != "" {
+	if !isLost && target.URL != "" {
 		resp = s.core.Send(target.URL, d.body, func(h http.Header) { s.setHeaders(h, *d, target.Secret) })
 	}
 	s.core.Mu.Lock()
@@ -75,7 +75,7 @@ func (s *Server) deliver(w *engine.Webhook[delivery]) {
 	case resp.Code/100 == 2:
 		s.core.Counts.Delivered++
 		return
-	case !lost:
+	case !isLost:
 		s.core.Counts.Failed++
 		s.opts.Log.Warn("webhook delivery failed", "id", d.id, "attempt", d.attempts, "status", resp.Code)
 	}

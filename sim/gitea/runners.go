@@ -51,11 +51,11 @@ func (r *runner) canRun(j *job) bool {
 
 // encodeRunner returns a runner as the server represents it.
 func (s *Server) encodeRunner(r *runner) map[string]any {
-	busy := s.isBusy(r)
+	isBusy := s.isBusy(r)
 	if s.opts.Forgejo {
 		status := "offline"
 		switch {
-		case busy:
+		case isBusy:
 			status = "active"
 		case s.isOnline(r):
 			status = "idle"
@@ -81,7 +81,8 @@ func (s *Server) encodeRunner(r *runner) map[string]any {
 		labels = append(labels, map[string]any{"id": i, "name": label, "type": "custom"})
 	}
 	return map[string]any{
-		"id": r.id, "name": r.name, "status": status, "busy": busy, "disabled": r.disabled, "ephemeral": r.ephemeral, "labels": labels,
+		"id": r.id, "name": r.name, "status": status, "busy": isBusy, "disabled": r.disabled,
+		"ephemeral": r.ephemeral, "labels": labels,
 	}
 }
 

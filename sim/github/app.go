@@ -53,6 +53,7 @@ func (s *Server) getApp(*call) response {
 	})
 }
 
+// encodeOwner returns the account of the App's first installation, or any organization if the App has no installation.
 func (s *Server) encodeOwner() map[string]any {
 	for _, a := range s.orgs {
 		if s.opts.App == nil || len(s.opts.App.Installations) == 0 ||
@@ -127,8 +128,8 @@ func (s *Server) getScopeInstallation(c *call) response {
 		return newNotFound()
 	}
 	for _, repo := range s.repos {
-		owner := c.scope.kind == scopeOrg && strings.EqualFold(repo.owner.login, c.scope.name)
-		if owner || repo == s.repos[c.scope.name] {
+		isOwner := c.scope.kind == scopeOrg && strings.EqualFold(repo.owner.login, c.scope.name)
+		if isOwner || repo == s.repos[c.scope.name] {
 			if inst := s.findInstallation(repo); inst != nil {
 				return newOK(s.encodeInstallation(c, inst))
 			}
@@ -179,6 +180,8 @@ func (s *Server) createInstallationToken(c *call) response {
 	return newCreated(out)
 }
 
+// narrowPermissions returns the requested permissions, or all granted ones if none are requested. It returns false if a
+// requested permission is not granted.
 func narrowPermissions(granted, requested map[string]string) (map[string]string, bool) {
 	if len(requested) == 0 {
 		return maps.Clone(granted), true
@@ -192,6 +195,8 @@ func narrowPermissions(granted, requested map[string]string) (map[string]string,
 	return requested, true
 }
 
+// narrowRepos returns the full names of the requested repositories, or all repositories of the installation if none are
+// requested. It returns false if the installation does not have a requested repository.
 func (s *Server) narrowRepos(inst *Installation, requested []string) ([]string, bool) {
 	if len(requested) == 0 {
 		return inst.Repos, true

@@ -11,12 +11,12 @@ import (
 // The permissions are those of docs.github.com/rest "Permissions required for GitHub Apps". The OAuth
 // scopes are those of each operation's description.
 
-func repoRunnerAccess(write bool) access {
-	return access{permission: "administration", write: write, scopes: []string{"repo"}}
+func repoRunnerAccess(isWrite bool) access {
+	return access{permission: "administration", write: isWrite, scopes: []string{"repo"}}
 }
 
-func orgRunnerAccess(write bool) access {
-	return access{permission: "organization_self_hosted_runners", write: write, scopes: []string{"admin:org"}}
+func orgRunnerAccess(isWrite bool) access {
+	return access{permission: "organization_self_hosted_runners", write: isWrite, scopes: []string{"admin:org"}}
 }
 
 func enterpriseRunnerAccess() access {
@@ -51,31 +51,34 @@ func newEndpoints() map[string]endpoint {
 	return result
 }
 
+// readAccess and writeAccess are the values of the parameters isWrite.
+const readAccess, writeAccess = false, true
+
 func newHookEndpoints() map[string]endpoint {
 	app := access{needsApp: true}
-	org := func(write bool) access {
-		return access{permission: "organization_hooks", write: write, scopes: []string{"admin:org_hook"}}
+	org := func(isWrite bool) access {
+		return access{permission: "organization_hooks", write: isWrite, scopes: []string{"admin:org_hook"}}
 	}
-	repo := func(write bool) access {
+	repo := func(isWrite bool) access {
 		scopes := []string{"repo", "admin:repo_hook", "write:repo_hook"}
-		if !write {
+		if !isWrite {
 			scopes = append(scopes, "read:repo_hook")
 		}
-		return access{permission: "repository_hooks", write: write, scopes: scopes}
+		return access{permission: "repository_hooks", write: isWrite, scopes: scopes}
 	}
 	return map[string]endpoint{
 		"apps/get-webhook-config-for-app":  {app, (*Server).getAppHook},
 		"apps/list-webhook-deliveries":     {app, (*Server).listDeliveries},
 		"apps/get-webhook-delivery":        {app, (*Server).getDelivery},
 		"apps/redeliver-webhook-delivery":  {app, (*Server).redeliver},
-		"orgs/list-webhooks":               {org(false), (*Server).listHooks},
-		"orgs/list-webhook-deliveries":     {org(false), (*Server).listDeliveries},
-		"orgs/get-webhook-delivery":        {org(false), (*Server).getDelivery},
-		"orgs/redeliver-webhook-delivery":  {org(true), (*Server).redeliver},
-		"repos/list-webhooks":              {repo(false), (*Server).listHooks},
-		"repos/list-webhook-deliveries":    {repo(false), (*Server).listDeliveries},
-		"repos/get-webhook-delivery":       {repo(false), (*Server).getDelivery},
-		"repos/redeliver-webhook-delivery": {repo(true), (*Server).redeliver},
+		"orgs/list-webhooks":               {org(readAccess), (*Server).listHooks},
+		"orgs/list-webhook-deliveries":     {org(readAccess), (*Server).listDeliveries},
+		"orgs/get-webhook-delivery":        {org(readAccess), (*Server).getDelivery},
+		"orgs/redeliver-webhook-delivery":  {org(writeAccess), (*Server).redeliver},
+		"repos/list-webhooks":              {repo(readAccess), (*Server).listHooks},
+		"repos/list-webhook-deliveries":    {repo(readAccess), (*Server).listDeliveries},
+		"repos/get-webhook-delivery":       {repo(readAccess), (*Server).getDelivery},
+		"repos/redeliver-webhook-delivery": {repo(writeAccess), (*Server).redeliver},
 	}
 }
 
@@ -98,8 +101,8 @@ func newRunnerEndpoints() map[string]endpoint {
 		result[area+"/get-self-hosted-runner-group-for-"+level] = endpoint{read, (*Server).getGroup}
 		result[area+"/list-self-hosted-runners-in-group-for-"+level] = endpoint{read, (*Server).listRunners}
 	}
-	add("actions", "repo", repoRunnerAccess(false), repoRunnerAccess(true))
-	add("actions", "org", orgRunnerAccess(false), orgRunnerAccess(true))
+	add("actions", "repo", repoRunnerAccess(readAccess), repoRunnerAccess(writeAccess))
+	add("actions", "org", orgRunnerAccess(readAccess), orgRunnerAccess(writeAccess))
 	add("enterprise-admin", "enterprise", enterpriseRunnerAccess(), enterpriseRunnerAccess())
 	return result
 }

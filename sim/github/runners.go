@@ -222,9 +222,10 @@ func (s *Server) createJITConfig(c *call) response {
 	r := s.newRunner(c.scope, req.Name, group)
 	r.ephemeral, r.jit = true, true
 	for _, name := range req.Labels {
-		s.addLabel(r, name, false)
+		s.addLabel(r, name, custom)
 	}
-	blob, err := s.encodeConfig(r, c.baseURL, req.WorkFolder, true)
+	const noUpdate = true
+	blob, err := s.encodeConfig(r, c.baseURL, req.WorkFolder, noUpdate)
 	if err != nil {
 		return newError(http.StatusInternalServerError, err.Error())
 	}
@@ -252,14 +253,17 @@ func (s *Server) newRunner(sc scope, name string, g *group) *runner {
 	return r
 }
 
-func (s *Server) addLabel(r *runner, name string, readOnly bool) {
+// readOnly and custom are the values of the parameter isReadOnly. They are GitHub's two types of labels.
+const readOnly, custom = true, false
+
+func (s *Server) addLabel(r *runner, name string, isReadOnly bool) {
 	for _, l := range r.labels {
 		if strings.EqualFold(l.name, name) {
 			return
 		}
 	}
 	s.ids.label++
-	r.labels = append(r.labels, label{s.ids.label, name, readOnly})
+	r.labels = append(r.labels, label{s.ids.label, name, isReadOnly})
 }
 
 // encodeConfig encodes the configuration of a runner as a just-in-time config.
@@ -291,8 +295,8 @@ func (s *Server) encodeConfig(r *runner, host, work string, noUpdate bool) (stri
 	return blob, nil
 }
 
-func formatFlag(on bool) string {
-	if on {
+func formatFlag(isOn bool) string {
+	if isOn {
 		return "True"
 	}
 	return "False"
@@ -325,14 +329,17 @@ const grantLifetime = time.Hour
 // tokenTimeLayout is the layout of expires_at in GitHub's responses with these tokens.
 const tokenTimeLayout = "2006-01-02T15:04:05.000-07:00"
 
-func (s *Server) createRegistrationToken(c *call) response { return s.createToken(c, false) }
+func (s *Server) createRegistrationToken(c *call) response { return s.createToken(c, forRegistration) }
 
-func (s *Server) createRemoveToken(c *call) response { return s.createToken(c, true) }
+func (s *Server) createRemoveToken(c *call) response { return s.createToken(c, forRemoval) }
 
-func (s *Server) createToken(c *call, remove bool) response {
+// forRemoval and forRegistration are the values of the parameter isRemoval.
+const forRemoval, forRegistration = true, false
+
+func (s *Server) createToken(c *call, isRemoval bool) response {
 	token := "A" + strings.ToUpper(engine.RandomHex(14))
 	expires := c.now.Add(grantLifetime)
-	s.tokens[token] = &grant{scope: c.scope, isRemoval: remove, expiresAt: expires}
+	s.tokens[token] = &grant{scope: c.scope, isRemoval: isRemoval, expiresAt: expires}
 	zone := time.FixedZone("PST", -8*60*60)
 	return newCreated(map[string]any{"token": token, "expires_at": expires.In(zone).Format(tokenTimeLayout)})
 }

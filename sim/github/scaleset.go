@@ -184,7 +184,7 @@ func (s *Server) registerAdmin(w http.ResponseWriter, r *http.Request) {
 	if req.Event != "register" {
 		s.addViolationLocked("request", r.Method, r.URL.Path, fmt.Errorf("runner_event is %q, want register", req.Event))
 	}
-	sc, err := s.findGrant(r, req.URL, false)
+	sc, err := s.findGrant(r, req.URL, forRegistration)
 	if err != nil {
 		writeError(w, http.StatusNotFound, err.Error())
 		return
@@ -269,9 +269,9 @@ func (s *Server) withAdmin(handle func(*setCall)) http.HandlerFunc {
 			writeException(w, http.StatusInternalServerError, "VssServiceException", "an injected fault")
 			return
 		}
-		token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+		token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		admin := s.scaling.adminTokens[token]
-		if !bearer || admin == nil || !s.now().Before(admin.expiresAt) || admin.scope.String() != r.PathValue("tenant") {
+		if !isBearer || admin == nil || !s.now().Before(admin.expiresAt) || admin.scope.String() != r.PathValue("tenant") {
 			writeException(w, http.StatusUnauthorized, "VssUnauthorizedException", "the token is unknown, expired or of another tenant")
 			return
 		}

@@ -45,7 +45,7 @@ func (c *setCall) generateJIT() {
 	r := c.s.newRunner(c.scope, req.Name, c.set.group)
 	r.ephemeral, r.jit, r.set = true, true, c.set
 	for _, l := range c.set.labels {
-		c.s.addLabel(r, l.Name, true)
+		c.s.addLabel(r, l.Name, readOnly)
 	}
 	blob, err := c.s.encodeConfig(r, requestBaseURL(c.r), req.WorkFolder, c.set.setting.DisableUpdate)
 	if err != nil {

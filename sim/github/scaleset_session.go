@@ -98,9 +98,9 @@ func (c *setCall) closeSession() {
 
 // findSetByToken returns the set whose session has the token of the request. The lock is held.
 func (s *Server) findSetByToken(r *http.Request) *scaleSet {
-	token, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	token, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	for _, set := range s.scaling.sets {
-		if bearer && set.session != nil && set.session.token == token && s.now().Before(set.session.tokenExpires) {
+		if isBearer && set.session != nil && set.session.token == token && s.now().Before(set.session.tokenExpires) {
 			set.session.lastSeen = s.now()
 			return set
 		}
@@ -121,7 +121,7 @@ func (s *Server) authenticateQueue(w http.ResponseWriter, r *http.Request, name 
 	}
 	set := s.findSetByToken(r)
 	if set != nil && s.core.Occurs(s.core.Faults().SessionLost) {
-		set.endSession(true)
+		set.endSession(loseMessages)
 		set = nil
 	}
 	if set == nil {
@@ -131,14 +131,14 @@ func (s *Server) authenticateQueue(w http.ResponseWriter, r *http.Request, name 
 	return set
 }
 
-// LoseSession ends the session of a scale set, as an outage does. If messages is set, the set also
+// LoseSession ends the session of a scale set, as an outage does. If isLosingMessages is true, the set also
 // loses the messages that were not acknowledged. LoseSession returns false if there is no such set.
-func (s *Server) LoseSession(name string, messages bool) bool {
+func (s *Server) LoseSession(name string, isLosingMessages bool) bool {
 	s.lock()
 	defer s.core.Mu.Unlock()
 	set := s.findSetByName(name)
 	if set != nil {
-		set.endSession(messages)
+		set.endSession(isLosingMessages)
 	}
 	return set != nil
 }
@@ -162,9 +162,12 @@ func (s *Server) findSetByName(name string) *scaleSet {
 	return nil
 }
 
-func (set *scaleSet) endSession(messages bool) {
+// loseMessages is the value of endSession with which the set also loses the messages that were not acknowledged.
+const loseMessages = true
+
+func (set *scaleSet) endSession(isLosingMessages bool) {
 	set.session = nil
-	if messages {
+	if isLosingMessages {
 		set.events, set.messages = nil, nil
 	}
 	set.wakePolls()
@@ -214,11 +217,11 @@ func (s *Server) holdPoll(
 	}()
 	for {
 		s.lock()
-		alive, message, wake := set.session == session, set.nextMessage(last), set.wake
+		isAlive, message, wake := set.session == session, set.nextMessage(last), set.wake
 		counts := s.countSet(set)
 		s.core.Mu.Unlock()
 		switch {
-		case !alive:
+		case !isAlive:
 			writeException(w, http.StatusUnauthorized, "VssUnauthorizedException", "the session has ended")
 			return
 		case message != nil:

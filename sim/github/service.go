@@ -52,10 +52,10 @@ func readJSON(w http.ResponseWriter, r *http.Request, result any) bool {
 
 // findGrant returns the scope of the registration or removal token of a request. The scope must be
 // that of address.
-func (s *Server) findGrant(r *http.Request, address string, remove bool) (scope, error) {
+func (s *Server) findGrant(r *http.Request, address string, isRemoval bool) (scope, error) {
 	kind, token, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	g := s.tokens[token]
-	if !strings.EqualFold(kind, "RemoteAuth") || g == nil || g.isRemoval != remove || !s.now().Before(g.expiresAt) {
+	if !strings.EqualFold(kind, "RemoteAuth") || g == nil || g.isRemoval != isRemoval || !s.now().Before(g.expiresAt) {
 		return scope{}, errors.New("http response code: NotFound from registration: the token is unknown or expired")
 	}
 	u, err := url.Parse(address)
@@ -80,7 +80,7 @@ func (s *Server) registerRunner(w http.ResponseWriter, r *http.Request) {
 		writeError(w, http.StatusServiceUnavailable, "an injected fault rejects the registration")
 		return
 	}
-	sc, err := s.findGrant(r, req.URL, false)
+	sc, err := s.findGrant(r, req.URL, forRegistration)
 	if err != nil {
 		writeError(w, http.StatusNotFound, err.Error())
 		return
@@ -119,12 +119,12 @@ func (s *Server) registerRunner(w http.ResponseWriter, r *http.Request) {
 func (s *Server) addRegistrationLabels(rn *runner, req protocol.RegisterRequest) {
 	if !req.NoDefaultLabels {
 		for _, name := range []string{"self-hosted", "Linux", "X64"} {
-			s.addLabel(rn, name, true)
+			s.addLabel(rn, name, readOnly)
 		}
 	}
 	for _, name := range req.Labels {
 		if name = strings.TrimSpace(name); name != "" {
-			s.addLabel(rn, name, false)
+			s.addLabel(rn, name, custom)
 		}
 	}
 }
@@ -148,7 +148,7 @@ func (s *Server) removeRegistration(w http.ResponseWriter, r *http.Request) {
 	}
 	s.lock()
 	defer s.core.Mu.Unlock()
-	sc, err := s.findGrant(r, req.URL, true)
+	sc, err := s.findGrant(r, req.URL, forRemoval)
 	if err != nil {
 		writeError(w, http.StatusNotFound, err.Error())
 		return
@@ -267,14 +267,14 @@ func (s *Server) pollMessages(w http.ResponseWriter, r *http.Request) {
 	rn.openPolls++
 	s.advance(s.now())
 	s.core.Mu.Unlock()
-	message, alive := s.awaitJob(r.Context(), rn, session, timeout)
+	message, isAlive := s.awaitJob(r.Context(), rn, session, timeout)
 	s.core.Mu.Lock()
 	rn.openPolls--
 	rn.lastSeen = s.now()
 	s.core.Mu.Unlock()
 	s.core.Wake()
 	switch {
-	case !alive:
+	case !isAlive:
 		writeError(w, http.StatusUnauthorized, "the session has ended")
 	case message == nil:
 		w.WriteHeader(http.StatusNoContent)
@@ -283,20 +283,20 @@ func (s *Server) pollMessages(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// awaitJob returns the message for a job, or nil if the poll ends without a job. alive is false if
+// awaitJob returns the message for a job, or nil if the poll ends without a job. isAlive is false if
 // the session has ended.
 func (s *Server) awaitJob(
 	ctx context.Context, rn *runner, session string, timeout <-chan time.Time,
-) (message *protocol.Message, alive bool) {
+) (message *protocol.Message, isAlive bool) {
 	for {
 		s.lock()
-		alive = rn.session == session
-		if j := rn.job; alive && j != nil && j.status == statusQueued {
+		isAlive = rn.session == session
+		if j := rn.job; isAlive && j != nil && j.status == statusQueued {
 			message = &protocol.Message{JobID: j.id, Name: j.name, Duration: j.duration, Command: j.command}
 		}
 		s.core.Mu.Unlock()
-		if message != nil || !alive {
-			return message, alive
+		if message != nil || !isAlive {
+			return message, isAlive
 		}
 		select {
 		case <-rn.wake:
@@ -312,7 +312,9 @@ func (s *Server) awaitJob(
 
 // readJobRequest decodes a request about a job, and returns the job if it is assigned to the
 // runner.
-func (s *Server) readJobRequest(w http.ResponseWriter, r *http.Request, rn *runner) (*job, protocol.JobRequest, bool) {
+func (s *Server) readJobRequest(
+	w http.ResponseWriter, r *http.Request, rn *runner,
+) (assigned *job, request protocol.JobRequest, ok bool) {
 	var req protocol.JobRequest
 	if !readJSON(w, r, &req) {
 		return nil, req, false

@@ -206,8 +206,8 @@ func (s *Server) listDeliveries(c *call) response {
 	}
 	list, link := []map[string]any{}, ""
 	for _, d := range slices.Backward(h.deliveries) {
-		failed := d.response.Code >= 400
-		if (cursorID != 0 && d.id > cursorID) || (query.Get("status") == "failure") != failed && query.Get("status") != "" {
+		hasFailed := d.response.Code >= 400
+		if (cursorID != 0 && d.id > cursorID) || (query.Get("status") == "failure") != hasFailed && query.Get("status") != "" {
 			continue
 		}
 		if len(list) == size {

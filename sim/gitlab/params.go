@@ -89,17 +89,17 @@ func (s *Server) readForm(c *call, specs params) *response {
 // readValues reads the parameters of a query or a form.
 func (s *Server) readValues(c *call, query url.Values, specs params) *response {
 	for name, values := range query {
-		name, list := strings.CutSuffix(name, "[]")
+		name, isList := strings.CutSuffix(name, "[]")
 		p, found := specs[name]
 		switch {
 		case !found:
 			s.addViolation("request", c.r.Method, c.r.URL.Path, fmt.Errorf("unknown parameter %s", name))
 			continue
-		case p.kind == kindTexts && !list:
+		case p.kind == kindTexts && !isList:
 			values = strings.Split(values[0], ",")
 		}
-		value, good := p.parseQuery(values)
-		if !good {
+		value, isValid := p.parseQuery(values)
+		if !isValid {
 			return s.newInvalidParam(c, name, p)
 		}
 		c.values[name] = value
@@ -168,8 +168,8 @@ func (s *Server) readBody(c *call, specs params) *response {
 		if value == nil {
 			continue
 		}
-		read, good := p.parseJSON(value)
-		if !good {
+		read, isValid := p.parseJSON(value)
+		if !isValid {
 			return s.newInvalidParam(c, name, p)
 		}
 		c.values[name] = read
@@ -186,7 +186,7 @@ func (p param) parseJSON(value any) (any, bool) {
 			value = fmt.Sprint(plain)
 		}
 	}
-	if str, is := value.(string); is && p.kind != kindHash {
+	if str, isText := value.(string); isText && p.kind != kindHash {
 		if p.kind == kindTexts {
 			return p.parseQuery(strings.Split(str, ","))
 		}
@@ -194,26 +194,26 @@ func (p param) parseJSON(value any) (any, bool) {
 	}
 	switch p.kind {
 	case kindNumber:
-		n, good := value.(float64)
-		return int64(n), good && n == float64(int64(n))
+		n, isValid := value.(float64)
+		return int64(n), isValid && n == float64(int64(n))
 	case kindBoolean:
-		b, good := value.(bool)
-		return b, good
+		b, isValid := value.(bool)
+		return b, isValid
 	case kindTexts:
-		list, good := value.([]any)
+		list, isValid := value.([]any)
 		out := make([]string, 0, len(list))
 		for _, item := range list {
 			element, isText := item.(string)
-			good = good && isText
+			isValid = isValid && isText
 			out = append(out, element)
 		}
-		return out, good && p.allows(out...)
+		return out, isValid && p.allows(out...)
 	case kindHash:
-		h, good := value.(map[string]any)
-		return h, good
+		h, isValid := value.(map[string]any)
+		return h, isValid
 	default:
-		t, good := value.(string)
-		return t, good && p.allows(t)
+		t, isValid := value.(string)
+		return t, isValid && p.allows(t)
 	}
 }
 

@@ -48,9 +48,9 @@ func (s *Server) holdPoll(c *call) {
 	timeout := s.opts.Clock.After(s.opts.PollTimeout)
 	for {
 		s.core.Mu.Lock()
-		same, changed := req.LastUpdate == s.lastUpdate(), s.changed
+		isSame, changed := req.LastUpdate == s.lastUpdate(), s.changed
 		s.core.Mu.Unlock()
-		if !same {
+		if !isSame {
 			return
 		}
 		select {
@@ -99,8 +99,9 @@ func (s *Server) encodeJobPayload(j *job) map[string]any {
 	if script == "" {
 		script = "sleep " + strconv.FormatFloat(j.duration.Seconds(), 'f', -1, 64)
 	}
-	variable := func(key, value string, public bool) map[string]any {
-		return map[string]any{"key": key, "value": value, "public": public, "masked": !public, "raw": false, "file": false}
+	const public, masked = false, true
+	newVariable := func(key, value string, isMasked bool) map[string]any {
+		return map[string]any{"key": key, "value": value, "public": !isMasked, "masked": isMasked, "raw": false, "file": false}
 	}
 	return map[string]any{
 		"id": j.id, "token": j.token, "allow_git_fetch": true,
@@ -113,9 +114,9 @@ func (s *Server) encodeJobPayload(j *job) map[string]any {
 		},
 		"runner_info": map[string]any{"timeout": timeout, "runner_session_url": nil},
 		"variables": []any{
-			variable("CI", "true", true), variable("GITLAB_CI", "true", true), variable("GIT_STRATEGY", "none", true),
-			variable("CI_JOB_ID", strconv.FormatInt(j.id, 10), true), variable("CI_JOB_NAME", j.name, true),
-			variable("CI_PROJECT_PATH", p.path, true), variable("CI_JOB_TOKEN", j.token, false),
+			newVariable("CI", "true", public), newVariable("GITLAB_CI", "true", public), newVariable("GIT_STRATEGY", "none", public),
+			newVariable("CI_JOB_ID", strconv.FormatInt(j.id, 10), public), newVariable("CI_JOB_NAME", j.name, public),
+			newVariable("CI_PROJECT_PATH", p.path, public), newVariable("CI_JOB_TOKEN", j.token, masked),
 		},
 		"steps": []any{map[string]any{
 			"name": "script", "script": []string{script}, "timeout": timeout, "when": "on_success", "allow_failure": false,

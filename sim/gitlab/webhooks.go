@@ -91,9 +91,9 @@ func (s *Server) setHeaders(h http.Header, d delivery, secret, origin string) {
 	h.Set("X-Gitlab-Instance", origin)
 	h.Set("Webhook-Id", d.key)
 	h.Set("Webhook-Timestamp", timestamp)
-	encoded, signing := strings.CutPrefix(secret, "whsec_")
+	encoded, hasSigningKey := strings.CutPrefix(secret, "whsec_")
 	switch {
-	case signing:
+	case hasSigningKey:
 		key, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
 			return // unsigned: GitLab would have rejected the token

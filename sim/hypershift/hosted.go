@@ -221,7 +221,7 @@ func (h *hostedClusterReconciler) advance(ctx context.Context) error {
 
 // advanceControlPlane simulates the start of the control plane, from the address of its API server until
 // it is available. It returns whether the control plane is available.
-func (h *hostedClusterReconciler) advanceControlPlane(ctx context.Context, hasAddress bool) (bool, error) {
+func (h *hostedClusterReconciler) advanceControlPlane(ctx context.Context, hasAddress bool) (isAvailable bool, err error) {
 	delays, uid := h.options.Delays, h.object.GetUID()
 
 	h.setConditionIf(hasAddress, "InfrastructureReady", messageAllIsWell, "WaitingOnInfrastructureReady",

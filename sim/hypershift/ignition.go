@@ -42,7 +42,7 @@ func (s *Sim) startIgnitionServer() {
 type servedIgnition struct{ pool, token, image string }
 
 func (s *Sim) handleIgnition(w http.ResponseWriter, r *http.Request) {
-	encoded, bearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	encoded, isBearer := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	token, err := base64.StdEncoding.DecodeString(encoded)
 
 	switch {
@@ -50,18 +50,18 @@ func (s *Sim) handleIgnition(w http.ResponseWriter, r *http.Request) {
 		http.NotFound(w, r)
 
 		return
-	case !bearer || err != nil:
+	case !isBearer || err != nil:
 		http.Error(w, "Unauthorized", http.StatusUnauthorized)
 
 		return
 	}
 
 	s.mu.Lock()
-	served, known := s.ignitionByPool[r.Header.Get("Nodepool")]
+	served, isKnown := s.ignitionByPool[r.Header.Get("Nodepool")]
 	s.ignitionRequests++
 	s.mu.Unlock()
 
-	if !known || served.token != string(token) {
+	if !isKnown || served.token != string(token) {
 		http.Error(w, "Token not found", http.StatusNetworkAuthenticationRequired)
 
 		return

@@ -528,21 +528,21 @@ func poolForAddress(
 
 // writeAddresses writes a Service's addresses and the name of their pool. It releases the current
 // addresses if the pool name is empty.
-func (s *Sim) writeAddresses(ctx context.Context, service *corev1.Service, addresses []netip.Addr, from string) error {
+func (s *Sim) writeAddresses(ctx context.Context, service *corev1.Service, addresses []netip.Addr, pool string) error {
 	var ingress []corev1.LoadBalancerIngress
 
 	for _, address := range addresses {
-		if from != "" {
+		if pool != "" {
 			ingress = append(ingress, corev1.LoadBalancerIngress{IP: address.String()})
 		}
 	}
 
-	if service.Annotations[annotationAllocatedFrom] != from {
+	if service.Annotations[annotationAllocatedFrom] != pool {
 		before := service.DeepCopy()
 
-		metav1.SetMetaDataAnnotation(&service.ObjectMeta, annotationAllocatedFrom, from)
+		metav1.SetMetaDataAnnotation(&service.ObjectMeta, annotationAllocatedFrom, pool)
 
-		if from == "" {
+		if pool == "" {
 			delete(service.Annotations, annotationAllocatedFrom)
 		}
 
@@ -551,8 +551,8 @@ func (s *Sim) writeAddresses(ctx context.Context, service *corev1.Service, addre
 		}
 	}
 
-	same := func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP }
-	if slices.EqualFunc(service.Status.LoadBalancer.Ingress, ingress, same) {
+	hasSameIP := func(a, b corev1.LoadBalancerIngress) bool { return a.IP == b.IP }
+	if slices.EqualFunc(service.Status.LoadBalancer.Ingress, ingress, hasSameIP) {
 		return nil
 	}
 
@@ -562,7 +562,7 @@ func (s *Sim) writeAddresses(ctx context.Context, service *corev1.Service, addre
 		return fmt.Errorf("update addresses: %w", err)
 	}
 
-	if from != "" {
+	if pool != "" {
 		return s.emitOnce(ctx, service, "IPAllocated", fmt.Sprintf("Assigned IP %q", addresses))
 	}
 

@@ -125,8 +125,8 @@ func (p *nodePoolReconciler) setConditions(cluster *unstructured.Unstructured) {
 
 	p.setCondition("ValidReleaseImage", true, reasonAsExpected, "Using release image: "+image)
 
-	done := c.rolledOutVersion() == version || replicas == 0 && c.rolledOutVersion() != ""
-	if done {
+	isDone := c.rolledOutVersion() == version || replicas == 0 && c.rolledOutVersion() != ""
+	if isDone {
 		p.status["version"] = version
 		p.setCondition("UpdatingVersion", false, reasonAsExpected, "")
 	} else {

@@ -62,10 +62,10 @@ func (h *hostedClusterReconciler) findStrategy(service string) (publishingStrate
 
 // ensureControlPlane creates the control plane's namespace and Services. It returns whether the API
 // server has an address.
-func (h *hostedClusterReconciler) ensureControlPlane(ctx context.Context) (bool, error) {
+func (h *hostedClusterReconciler) ensureControlPlane(ctx context.Context) (hasAddress bool, err error) {
 	annotations := map[string]string{clusterAnnotation: h.key.NamespacedName.String()}
 
-	err := h.createIfMissing(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
+	err = h.createIfMissing(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{
 		Name: h.namespace, Annotations: annotations,
 		Labels: map[string]string{"hypershift.openshift.io/hosted-control-plane": "true"},
 	}})
@@ -118,7 +118,7 @@ func (h *hostedClusterReconciler) copyEncryptionKey(ctx context.Context) error {
 
 // apiServerEndpoint returns the host and port of a hosted API server (control-plane-operator,
 // kas/service.go). Host and port are empty as long as the load balancer has no address.
-func apiServerEndpoint(service *corev1.Service, serviceStrategy publishingStrategy) (string, int64) {
+func apiServerEndpoint(service *corev1.Service, serviceStrategy publishingStrategy) (host string, port int64) {
 	switch {
 	case serviceStrategy.kind == typeNodePort:
 		return serviceStrategy.address, int64(service.Spec.Ports[0].NodePort)

@@ -80,7 +80,7 @@ func (h *hostedClusterReconciler) validate(ctx context.Context) (version, blocke
 }
 
 // validateConfig validates the platform, the Secrets, the publishing strategies and the networks of a
-// HostedCluster. Its first result says what is invalid, its second that the validation failed.
+// HostedCluster. invalid says what is not valid. err means that something could not be validated.
 func (h *hostedClusterReconciler) validateConfig(ctx context.Context) (invalid, err error) {
 	if h.readString("spec", "platform", "type") != "None" {
 		return errUnsupportedPlatform, nil
@@ -165,7 +165,7 @@ func validateEncryptionKey(data []byte) error {
 	return nil
 }
 
-// validateNetworks returns an error if two networks overlap (validateSliceNetworkCIDRs).
+// validateNetworks returns an error if two networks overlap, as HyperShift's validateSliceNetworkCIDRs does.
 func (h *hostedClusterReconciler) validateNetworks() error {
 	var all []netip.Prefix
 

@@ -125,17 +125,17 @@ func (h *hostedClusterReconciler) rolledOutVersion() string {
 func (h *hostedClusterReconciler) advanceRollout(available bool, version string) error {
 	image := h.readString("spec", "release", "image")
 	isRolledOut := available && h.hasElapsed(h.key, h.object.GetUID(), "rollout "+image, h.options.Delays.Rollout)
-	done := isRolledOut && !h.hasFault(NoWorkers, h.key.Name)
+	isDone := isRolledOut && !h.hasFault(NoWorkers, h.key.Name)
 
 	if err := h.updateHistory("controlPlaneVersion", release{image, version}, isRolledOut); err != nil {
 		return err
 	}
 
-	if err := h.updateHistory("version", release{image, version}, done); err != nil {
+	if err := h.updateHistory("version", release{image, version}, isDone); err != nil {
 		return err
 	}
 
-	if done {
+	if isDone {
 		h.setCondition("ClusterVersionProgressing", metav1.ConditionFalse, "FromClusterVersion", "Cluster version is "+version)
 		h.setCondition("ClusterVersionAvailable", metav1.ConditionTrue, "FromClusterVersion", "Done applying "+version)
 	} else {
@@ -159,7 +159,7 @@ func (h *hostedClusterReconciler) advanceRollout(available bool, version string)
 
 // updateHistory puts a release first in the history of a status field, and sets the completion time if
 // its rollout is done.
-func (h *hostedClusterReconciler) updateHistory(field string, target release, done bool) error {
+func (h *hostedClusterReconciler) updateHistory(field string, target release, isDone bool) error {
 	entries, _, _ := unstructured.NestedSlice(h.status, field, "history")
 	now := metav1.NewTime(h.options.Clock.Now())
 
@@ -177,7 +177,7 @@ func (h *hostedClusterReconciler) updateHistory(field string, target release, do
 		first, entries = entry, slices.Insert(entries, 0, any(entry))
 	}
 
-	if done && first["state"] != stateCompleted {
+	if isDone && first["state"] != stateCompleted {
 		first["state"], first["completionTime"] = stateCompleted, now.UTC().Format("2006-01-02T15:04:05Z")
 	}
 

@@ -137,16 +137,19 @@ func (s *Sim) enqueueService(o client.Object) {
 	}
 
 	s.queue.Add(key{kindService, client.ObjectKeyFromObject(o)})
-	s.enqueueServices(true)
+	s.enqueueServices(onlyWithoutAddress)
 }
 
 func (s *Sim) enqueueAddressPool(o client.Object) {
 	s.queue.Add(key{kindAddressPool, client.ObjectKeyFromObject(o)})
-	s.enqueueServices(false)
+	s.enqueueServices(allServices)
 }
 
+// onlyWithoutAddress and allServices are the values of the parameter isWaitingOnly.
+const onlyWithoutAddress, allServices = true, false
+
 // enqueueServices enqueues all Services of type LoadBalancer, or only those without an address.
-func (s *Sim) enqueueServices(waiting bool) {
+func (s *Sim) enqueueServices(isWaitingOnly bool) {
 	var all corev1.ServiceList
 	if err := s.cache.List(s.ctx, &all); err != nil {
 		return // the watches enqueue the objects
@@ -154,7 +157,7 @@ func (s *Sim) enqueueServices(waiting bool) {
 
 	for i := range all.Items {
 		service := &all.Items[i]
-		if service.Spec.Type != corev1.ServiceTypeLoadBalancer || waiting && len(service.Status.LoadBalancer.Ingress) > 0 {
+		if service.Spec.Type != corev1.ServiceTypeLoadBalancer || isWaitingOnly && len(service.Status.LoadBalancer.Ingress) > 0 {
 			continue
 		}
 
@@ -176,7 +179,7 @@ func (s *Sim) enqueueAll() {
 	}
 
 	if !s.options.WithoutMetalLB {
-		s.enqueueServices(false)
+		s.enqueueServices(allServices)
 	}
 }
 
@@ -196,8 +199,8 @@ func (s *Sim) list(ctx context.Context, gvk schema.GroupVersionKind, namespace s
 
 func (s *Sim) runWorker() {
 	for {
-		k, shutdown := s.queue.Get()
-		if shutdown {
+		k, isShutDown := s.queue.Get()
+		if isShutDown {
 			return
 		}
 

@@ -229,8 +229,8 @@ func (c *Cluster) newEventHandler(name func(client.Object) string) toolscache.Re
 
 func (c *Cluster) runWorker() {
 	for {
-		key, shutdown := c.queue.Get()
-		if shutdown {
+		key, isShutDown := c.queue.Get()
+		if isShutDown {
 			return
 		}
 

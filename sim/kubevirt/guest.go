@@ -83,7 +83,7 @@ func (c *Cluster) startGuest(instance *virtv1.VirtualMachineInstance, drive map[
 	run := &guestRun{cancel: cancel, done: make(chan struct{})}
 	c.guests[uid] = run
 
-	informers := Guest{
+	guest := Guest{
 		Context: ctx, Namespace: key.Namespace, Name: key.Name, Node: instance.Status.NodeName,
 		Drive: drive, Log: c.consoles[key].printf,
 	}
@@ -92,7 +92,7 @@ func (c *Cluster) startGuest(instance *virtv1.VirtualMachineInstance, drive map[
 		defer close(run.done)
 		defer cancel()
 
-		c.options.Guest(informers)
+		c.options.Guest(guest)
 
 		if ctx.Err() == nil {
 			c.setEndPhase(key, uid, virtv1.Succeeded)

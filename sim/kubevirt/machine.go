@@ -80,7 +80,8 @@ func (c *Cluster) finalizeVM(
 			return err
 		}
 
-		if err := c.writeVMStatus(ctx, vm, instance, true); err != nil {
+		const isProvisioned = true
+		if err := c.writeVMStatus(ctx, vm, instance, isProvisioned); err != nil {
 			return err
 		}
 
@@ -109,8 +110,8 @@ func (c *Cluster) applyRunStrategy(
 	strategy virtv1.VirtualMachineRunStrategy,
 ) (*virtv1.VirtualMachineInstance, error) {
 	request := firstRequest(vm)
-	stopRequested := request == virtv1.StopRequest && instance != nil
-	startRequested := request == virtv1.StartRequest
+	isStopRequested := request == virtv1.StopRequest && instance != nil
+	isStartRequested := request == virtv1.StartRequest
 
 	switch strategy {
 	case virtv1.RunStrategyHalted:
@@ -123,7 +124,7 @@ func (c *Cluster) applyRunStrategy(
 		switch {
 		case instance == nil:
 			return c.createInstance(ctx, vm)
-		case instance.IsFinal() || stopRequested:
+		case instance.IsFinal() || isStopRequested:
 			return instance, c.deleteInstance(ctx, instance)
 		}
 	case virtv1.RunStrategyOnce:
@@ -131,12 +132,12 @@ func (c *Cluster) applyRunStrategy(
 			return c.createInstance(ctx, vm)
 		}
 	case virtv1.RunStrategyRerunOnFailure:
-		return c.applyRerunOnFailure(ctx, vm, instance, startRequested, stopRequested)
+		return c.applyRerunOnFailure(ctx, vm, instance, isStartRequested, isStopRequested)
 	case virtv1.RunStrategyManual:
 		switch {
-		case instance == nil && startRequested:
+		case instance == nil && isStartRequested:
 			return c.createInstance(ctx, vm)
-		case stopRequested:
+		case isStopRequested:
 			return instance, c.deleteInstance(ctx, instance)
 		}
 	case virtv1.RunStrategyUnknown, virtv1.RunStrategyWaitAsReceiver:
@@ -147,21 +148,22 @@ func (c *Cluster) applyRunStrategy(
 }
 
 func (c *Cluster) applyRerunOnFailure(
-	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance, startRequested, stopRequested bool,
+	ctx context.Context, vm *virtv1.VirtualMachine, instance *virtv1.VirtualMachineInstance,
+	isStartRequested, isStopRequested bool,
 ) (*virtv1.VirtualMachineInstance, error) {
 	if instance == nil {
-		if !startRequested && vm.Status.RunStrategy == virtv1.RunStrategyRerunOnFailure {
+		if !isStartRequested && vm.Status.RunStrategy == virtv1.RunStrategyRerunOnFailure {
 			return nil, nil //nolint:nilnil // nil means that there is no instance
 		}
 
 		return c.createInstance(ctx, vm)
 	}
 
-	if instance.DeletionTimestamp != nil || (!stopRequested && !instance.IsFinal()) {
+	if instance.DeletionTimestamp != nil || (!isStopRequested && !instance.IsFinal()) {
 		return instance, nil
 	}
 
-	if instance.Status.Phase == virtv1.Failed && !startRequested {
+	if instance.Status.Phase == virtv1.Failed && !isStartRequested {
 		vm.Status.StateChangeRequests = append(vm.Status.StateChangeRequests,
 			virtv1.VirtualMachineStateChangeRequest{Action: virtv1.StartRequest})
 
@@ -370,20 +372,23 @@ func printableStatus(
 // Start does what the subresource start of a VirtualMachine does: subresources.kubevirt.io/v1,
 // virtualmachines/{name}/start (pkg/virt-api/rest/lifecycle.go).
 func (c *Cluster) Start(ctx context.Context, key types.NamespacedName) error {
-	return c.requestStateChange(ctx, key, true, false)
+	return c.requestStateChange(ctx, key, stateChange{start: true})
 }
 
 // Stop does what the subresource stop does. See Start.
 func (c *Cluster) Stop(ctx context.Context, key types.NamespacedName) error {
-	return c.requestStateChange(ctx, key, false, true)
+	return c.requestStateChange(ctx, key, stateChange{stop: true})
 }
 
 // Restart does what the subresource restart does. See Start.
 func (c *Cluster) Restart(ctx context.Context, key types.NamespacedName) error {
-	return c.requestStateChange(ctx, key, true, true)
+	return c.requestStateChange(ctx, key, stateChange{stop: true, start: true})
 }
 
-func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedName, start, stop bool) error {
+// stateChange says what to do with a machine. With both, it is stopped and then started.
+type stateChange struct{ stop, start bool }
+
+func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedName, change stateChange) error {
 	vm, err := get[virtv1.VirtualMachine](ctx, c, key)
 	if err != nil {
 		return err
@@ -394,7 +399,7 @@ func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedNa
 		return err
 	}
 
-	if vm == nil || (stop && (instance == nil || instance.IsFinal())) {
+	if vm == nil || (change.stop && (instance == nil || instance.IsFinal())) {
 		return fmt.Errorf("change %s: %w", key, apierrors.NewConflict(virtv1.Resource("virtualmachines"), key.Name, errNotRunning))
 	}
 
@@ -403,8 +408,8 @@ func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedNa
 		return fmt.Errorf("change %s: %w", key, err)
 	}
 
-	if start != stop {
-		if changed := nextRunStrategy(strategy, start); changed != strategy {
+	if change.start != change.stop {
+		if changed := nextRunStrategy(strategy, change.start); changed != strategy {
 			vm.Spec.Running, vm.Spec.RunStrategy = nil, &changed
 			if err := c.client.Update(ctx, vm); err != nil {
 				return fmt.Errorf("change %s: %w", key, err)
@@ -415,11 +420,11 @@ func (c *Cluster) requestStateChange(ctx context.Context, key types.NamespacedNa
 	}
 
 	var requests []virtv1.VirtualMachineStateChangeRequest
-	if stop {
+	if change.stop {
 		requests = append(requests, virtv1.VirtualMachineStateChangeRequest{Action: virtv1.StopRequest, UID: &instance.UID})
 	}
 
-	if start {
+	if change.start {
 		requests = append(requests, virtv1.VirtualMachineStateChangeRequest{Action: virtv1.StartRequest})
 	}
 

@@ -116,7 +116,9 @@ func deviceDemand(spec *virtv1.VirtualMachineInstanceSpec) map[corev1.ResourceNa
 }
 
 // sumUsage returns the used memory in bytes and the used devices of each node.
-func (c *Cluster) sumUsage(ctx context.Context) (map[string]int64, map[string]map[corev1.ResourceName]int64, error) {
+func (c *Cluster) sumUsage(
+	ctx context.Context,
+) (memory map[string]int64, devices map[string]map[corev1.ResourceName]int64, err error) {
 	used, devices := map[string]int64{}, map[string]map[corev1.ResourceName]int64{}
 
 	for _, namespace := range c.options.Namespaces {

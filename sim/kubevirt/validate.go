@@ -66,12 +66,12 @@ func validateStrategy(vm *virtv1.VirtualMachine) []string {
 }
 
 func validateMemory(spec *virtv1.VirtualMachineInstanceSpec) []string {
-	request, requested := spec.Domain.Resources.Requests[corev1.ResourceMemory]
+	request, isRequested := spec.Domain.Resources.Requests[corev1.ResourceMemory]
 
 	switch {
-	case requested && request.Sign() <= 0:
+	case isRequested && request.Sign() <= 0:
 		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 0.", memoryRequest, request.String())}
-	case requested && request.Value() < minMemory:
+	case isRequested && request.Value() < minMemory:
 		return []string{fmt.Sprintf("%s '%s': must be greater than or equal to 1M.", memoryRequest, request.String())}
 	default:
 		return nil

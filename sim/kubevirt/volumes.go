@@ -17,8 +17,8 @@ import (
 
 // ensureVolumes creates the disks of the machine's dataVolumeTemplates. It returns true if all disks
 // exist.
-func (c *Cluster) ensureVolumes(ctx context.Context, vm *virtv1.VirtualMachine) (bool, error) {
-	ready := true
+func (c *Cluster) ensureVolumes(ctx context.Context, vm *virtv1.VirtualMachine) (allExist bool, err error) {
+	allReady := true
 
 	for i := range vm.Spec.DataVolumeTemplates {
 		exists, err := c.ensureVolume(ctx, vm, &vm.Spec.DataVolumeTemplates[i])
@@ -26,10 +26,10 @@ func (c *Cluster) ensureVolumes(ctx context.Context, vm *virtv1.VirtualMachine) 
 			return false, err
 		}
 
-		ready = ready && exists
+		allReady = allReady && exists
 	}
 
-	return ready, nil
+	return allReady, nil
 }
 
 func (c *Cluster) ensureVolume(

@@ -140,14 +140,14 @@ func (h *Host) SetFrozen(frozen bool) {
 	}
 }
 
-// SetDown closes all connections and refuses new ones if down is true. Otherwise the host accepts
+// SetDown closes all connections and refuses new ones if isDown is true. Otherwise the host accepts
 // connections again. Scripts continue to run.
-func (h *Host) SetDown(down bool) {
+func (h *Host) SetDown(isDown bool) {
 	h.mu.Lock()
-	h.down = down
+	h.down = isDown
 	h.mu.Unlock()
 
-	if down {
+	if isDown {
 		h.closeConnections()
 	}
 }
@@ -163,10 +163,10 @@ func (h *Host) closeConnections() {
 	}
 }
 
-// SetDiskFull fills all disks of the host if full is true. Otherwise SetDiskFull frees that space.
-func (h *Host) SetDiskFull(ctx context.Context, full bool) error {
+// SetDiskFull fills all disks of the host if isFull is true. Otherwise SetDiskFull frees that space.
+func (h *Host) SetDiskFull(ctx context.Context, isFull bool) error {
 	command := "rm -f /ballast /usr/local/ballast"
-	if full {
+	if isFull {
 		command = "for disk in / /usr/local/; do cat /dev/zero >$disk/ballast 2>/dev/null; done; true"
 	}
 

@@ -32,15 +32,15 @@ func (h *Host) accept() {
 
 		h.mu.Lock()
 
-		down := h.down
-		if !down {
+		isDown := h.down
+		if !isDown {
 			h.conns[conn] = carrier
 			carrier.setFrozen(h.faults.frozen)
 		}
 
 		h.mu.Unlock()
 
-		if down {
+		if isDown {
 			_ = conn.Close()
 
 			continue
@@ -71,8 +71,8 @@ func (h *Host) config() *ssh.ServerConfig {
 			return &ssh.Permissions{}, nil
 		},
 		PasswordCallback: func(meta ssh.ConnMetadata, password []byte) (*ssh.Permissions, error) {
-			same := subtle.ConstantTimeCompare(password, []byte(h.options.Password)) == 1
-			if meta.User() != h.options.User || h.options.Password == "" || !same {
+			isCorrect := subtle.ConstantTimeCompare(password, []byte(h.options.Password)) == 1
+			if meta.User() != h.options.User || h.options.Password == "" || !isCorrect {
 				return nil, errors.New("permission denied")
 			}
 

@@ -133,7 +133,7 @@ func (a *Agent) applyManifest(ctx context.Context, work, appliedWork, manifest *
 }
 
 func (a *Agent) applyObject(ctx context.Context, work, appliedWork, manifest *unstructured.Unstructured, target resource) error {
-	strategy, force := updateStrategyOf(work, target)
+	strategy, isForced := updateStrategyOf(work, target)
 	objectClient := a.resourceClient(target)
 	manifest.SetUID("")
 	manifest.SetNamespace(target.namespace)
@@ -153,7 +153,7 @@ func (a *Agent) applyObject(ctx context.Context, work, appliedWork, manifest *un
 			err = nil
 		}
 	default:
-		_, err = objectClient.Apply(ctx, target.name, manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: force})
+		_, err = objectClient.Apply(ctx, target.name, manifest, metav1.ApplyOptions{FieldManager: fieldManager, Force: isForced})
 	}
 
 	return err
@@ -161,7 +161,7 @@ func (a *Agent) applyObject(ctx context.Context, work, appliedWork, manifest *un
 
 // updateStrategyOf returns the update strategy of a manifest, and whether its server-side apply is
 // forced.
-func updateStrategyOf(work *unstructured.Unstructured, target resource) (string, bool) {
+func updateStrategyOf(work *unstructured.Unstructured, target resource) (strategyType string, isForced bool) {
 	strategy, _, _ := unstructured.NestedMap(findManifestConfig(work, target), "updateStrategy")
 	name, _, _ := unstructured.NestedString(strategy, "type")
 	force, _, _ := unstructured.NestedBool(strategy, "serverSideApply", "force")

@@ -101,7 +101,9 @@ func (a *Agent) writeAppliedResources(ctx context.Context, appliedWork *unstruct
 // It returns true if the object no longer exists. If the object has other owners, deleteObject only
 // removes the owner reference to the AppliedManifestWork and returns true. It does not touch an object
 // without that reference.
-func (a *Agent) deleteObject(ctx context.Context, appliedWork *unstructured.Unstructured, target resource) (bool, error) {
+func (a *Agent) deleteObject(
+	ctx context.Context, appliedWork *unstructured.Unstructured, target resource,
+) (isGone bool, err error) {
 	object, err := a.resourceClient(target).Get(ctx, target.name, metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil
@@ -164,14 +166,14 @@ func (a *Agent) finalizeWork(ctx context.Context, work *unstructured.Unstructure
 	return nil
 }
 
-// requeueIf triggers another reconcile before the interval is over.
+// requeueIf triggers another reconcile before the interval is over, if shouldRequeue is true.
 func (a *Agent) requeueIf(shouldRequeue bool) {
 	if shouldRequeue {
 		a.wakeUp()
 	}
 }
 
-func (a *Agent) deleteAppliedWork(ctx context.Context, work *unstructured.Unstructured) (bool, error) {
+func (a *Agent) deleteAppliedWork(ctx context.Context, work *unstructured.Unstructured) (isGone bool, err error) {
 	appliedWork, err := a.applied.Get(ctx, a.appliedWorkName(work), metav1.GetOptions{})
 	if apierrors.IsNotFound(err) {
 		return true, nil

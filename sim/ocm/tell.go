@@ -172,6 +172,9 @@ func summarize(manifests []manifestStatus) []metav1.Condition {
 	return []metav1.Condition{applied, available}
 }
 
+// served and notServed are the values of the parameter isServed.
+const served, notServed = true, false
+
 // availableCondition returns condition Available of one manifest. As in OCM, it has no
 // observedGeneration. If isServed is false, the API server does not serve the manifest's kind. Otherwise
 // err is the error of reading the object.
@@ -219,13 +222,13 @@ func (a *Agent) reportManifest(
 	meta.SetStatusCondition(&report.Conditions, applied)
 
 	if result.gvr.Resource == "" {
-		meta.SetStatusCondition(&report.Conditions, availableCondition(false, nil))
+		meta.SetStatusCondition(&report.Conditions, availableCondition(notServed, nil))
 
 		return report
 	}
 
 	object, err := a.resourceClient(result.resource).Get(ctx, result.name, metav1.GetOptions{})
-	meta.SetStatusCondition(&report.Conditions, availableCondition(true, err))
+	meta.SetStatusCondition(&report.Conditions, availableCondition(served, err))
 
 	if err == nil {
 		setFeedback(work, &report, object, result.resource)

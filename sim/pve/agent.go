@@ -121,12 +121,12 @@ func (s *Server) findAgent(c *call) (*guestRun, error) {
 		s.mu.Unlock()
 		return nil, err
 	}
-	enabled, running, run := isAgentEnabled(m.conf["agent"]), m.running, m.guest
+	isEnabled, isRunning, run := isAgentEnabled(m.conf["agent"]), m.running, m.guest
 	s.mu.Unlock()
 	switch {
-	case !running:
+	case !isRunning:
 		return nil, dief("VM %d is not running", c.vmid)
-	case !enabled:
+	case !isEnabled:
 		return nil, newNoAgentError()
 	case run == nil: // a VM of the model has no agent
 		s.sleep(c.ctx, min(agentPingTimeout, s.model.Delays.Agent))

@@ -114,17 +114,17 @@ var reTicketHeader = regexp.MustCompile(`(?:^|\s)PVEAuthCookie[= ]([^;]*)`)
 func newLoginError() error { return newUnauthorizedError("Authentication failed!") }
 
 func (s *Server) authenticateToken(c *call, value string) error {
-	id, secret, ok := strings.Cut(value, "=")
-	user, name, ok2 := strings.Cut(id, "!")
-	if !ok || !ok2 {
+	id, secret, hasSecret := strings.Cut(value, "=")
+	user, name, hasName := strings.Cut(id, "!")
+	if !hasSecret || !hasName {
 		return newLoginError()
 	}
 	s.mu.Lock()
-	u, known := s.access.users[user]
+	u, isKnown := s.access.users[user]
 	t, hasToken := s.access.tokens[id]
 	s.mu.Unlock()
-	good := subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
-	if !known || !u.canLogIn(s.clk.Now()) || !hasToken || !good || t.Expire != 0 && s.clk.Now().Unix() >= t.Expire {
+	isCorrect := subtle.ConstantTimeCompare([]byte(t.Secret), []byte(secret)) == 1
+	if !isKnown || !u.canLogIn(s.clk.Now()) || !hasToken || !isCorrect || t.Expire != 0 && s.clk.Now().Unix() >= t.Expire {
 		return newLoginError() // the response does not reveal which condition failed
 	}
 	c.auth = identity{user: user, token: name}

@@ -228,7 +228,7 @@ func (s *Server) planDisks(c *call, p *clonePlan) error {
 }
 
 // planDisk plans the clone of a drive and returns true if the new drive is on shared storage.
-func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (bool, error) {
+func (s *Server) planDisk(c *call, p *clonePlan, opt, value string) (isShared bool, err error) {
 	d, err := parseDrive(value)
 	if err != nil {
 		return false, dief("unable to parse drive options for '%s'", opt)

@@ -195,7 +195,7 @@ func (s *Server) checkUpdate(c *call) (*update, error) {
 			u.delete[i] = "ide2"
 			k = "ide2"
 		}
-		if _, both := u.set[k]; both {
+		if _, isSetToo := u.set[k]; isSetToo {
 			return nil, newParamError("delete", "you can't use '-%s' and -delete %s' at the same time", k, k)
 		}
 		if _, ok := findOption(k); !ok {
@@ -346,7 +346,7 @@ func (s *Server) applyUpdate(c *call, u *update) error {
 	return nil
 }
 
-func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
+func (s *Server) deleteOption(c *call, m *machine, k string, isForced bool) error {
 	if _, ok := m.conf[k]; !ok {
 		delete(m.pending, k)
 		return nil // Proxmox VE only logs a warning
@@ -364,7 +364,7 @@ func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
 			return err
 		}
 	}
-	if force || reUnused.MatchString(k) {
+	if isForced || reUnused.MatchString(k) {
 		if err := s.checkFreePermission(c, m.conf[k]); err != nil {
 			return err
 		}
@@ -376,7 +376,7 @@ func (s *Server) deleteOption(c *call, m *machine, k string, force bool) error {
 	}
 	v := m.conf[k]
 	s.removeOption(m, k)
-	if force {
+	if isForced {
 		s.purgeUnused(m, v)
 	}
 	return nil
@@ -502,9 +502,9 @@ func (s *Server) canHotPlug(m *machine, k, v string) bool {
 func (s *Server) storeOption(m *machine, k, v string) {
 	old, exists := m.conf[k]
 	if exists && isDriveName(k) {
-		od, _ := parseDrive(old)
-		nd, _ := parseDrive(v)
-		if od.file != nd.file {
+		oldDrive, _ := parseDrive(old)
+		newDrive, _ := parseDrive(v)
+		if oldDrive.file != newDrive.file {
 			s.releaseDrive(m, k, old)
 		}
 	}

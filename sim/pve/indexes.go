@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// exploreRoutes returns the calls of parts of a cluster that the simulator does not have: their indexes, and
-// the responses of a cluster that does not use them.
+// exploreRoutes returns the calls for parts of a cluster that the simulator does not have. They respond with
+// the indexes and the empty lists of a cluster that does not use these parts.
 func exploreRoutes() []route {
 	node, vm := "/nodes/{node}", "/nodes/{node}/qemu/{vmid}"
 	audit, auditNode := requireAll("/", "Sys.Audit"), requireAll("/nodes/{node}", "Sys.Audit")

@@ -57,7 +57,7 @@ func (t *lockTable) acquire(ctx context.Context, name string, limit int, timeout
 	}
 }
 
-func (t *lockTable) tryAcquire(name string, limit int) (<-chan struct{}, bool) {
+func (t *lockTable) tryAcquire(name string, limit int) (released <-chan struct{}, isAcquired bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := t.locks[name]

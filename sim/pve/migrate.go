@@ -215,7 +215,7 @@ func (s *Server) planMove(c *call) (*diskMove, error) {
 func (m *machine) keepUnused(volid string) {
 	for n := 0; ; n++ {
 		key := "unused" + strconv.Itoa(n)
-		if _, taken := m.conf[key]; !taken {
+		if _, isTaken := m.conf[key]; !isTaken {
 			m.conf[key] = volid
 			return
 		}

@@ -72,9 +72,9 @@ func (s *Server) deleteNode(name string) {
 }
 
 // SetNodeDown disconnects a node from the network or connects it again; see [FaultNodeCut].
-func (s *Server) SetNodeDown(name string, down bool) {
+func (s *Server) SetNodeDown(name string, isDown bool) {
 	kind := FaultKind("")
-	if down {
+	if isDown {
 		kind = FaultNodeCut
 	}
 	s.mu.Lock()
@@ -274,10 +274,10 @@ func getClusterStatus(s *Server, _ *call) (any, error) {
 	entry := s.findEntryNode()
 	rows := []map[string]any{}
 	members := s.listMembers()
-	single := len(members) == 1
+	isSingle := len(members) == 1
 	for i, n := range members {
 		id := i + 1
-		if single {
+		if isSingle {
 			id = 0
 		}
 		rows = append(rows, map[string]any{
@@ -285,7 +285,7 @@ func getClusterStatus(s *Server, _ *call) (any, error) {
 			"ip": s.nodeAddress(n.Name), "local": boolToInt(n.Name == entry), "level": "",
 		})
 	}
-	if single { // a single node is not a cluster
+	if isSingle { // a single node is not a cluster
 		return rows, nil
 	}
 	head := map[string]any{

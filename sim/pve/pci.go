@@ -361,8 +361,8 @@ func (s *Server) reserveHostPCI(m *machine) error {
 	return nil
 }
 
-// choosePCIAlternative returns the devices of the first alternative that is free. The only alternative is chosen
-// before it is reserved, and its reservation fails.
+// choosePCIAlternative returns the devices of the first alternative that is free. If there is only one
+// alternative, the error names the device that is not free, and the VM that has it, as Proxmox VE does.
 func choosePCIAlternative(d hostPCI, chosen []string, owners map[string]int) ([]string, error) {
 	isChosen := func(address string) bool { return slices.Contains(chosen, address) }
 	isTaken := func(address string) bool { return owners[address] != 0 }

@@ -78,7 +78,7 @@ func (sc schema) validate(params map[string]string) map[string]string {
 }
 
 func (p param) validate(v string) string {
-	if perlType, ok := strings.CutPrefix(v, notText); ok {
+	if perlType, ok := strings.CutPrefix(v, notTextPrefix); ok {
 		return p.newTypeError(perlType)
 	}
 	switch p.kind {
@@ -119,7 +119,7 @@ func (p param) validate(v string) string {
 	if p.check != nil {
 		if err := p.check(v); err != nil {
 			msg := err.Error()
-			if strings.HasPrefix(msg, "invalid format - ") { // the error of a parser
+			if strings.HasPrefix(msg, "invalid format - ") { // Proxmox VE returns a parser's error with its final newline
 				msg += "\n"
 			}
 			return msg
@@ -200,8 +200,8 @@ func decodeStringList(v any) ([]string, bool) {
 	return out, ok && len(out) > 0
 }
 
-// notText begins the text of a JSON value that no form can have. The name of the value's type in Perl follows.
-const notText = "\x00"
+// notTextPrefix begins the text of a JSON value that no form can have. The name of the value's type in Perl follows.
+const notTextPrefix = "\x00"
 
 // stringify converts a decoded JSON value to the text that a form would have.
 func (p param) stringify(v any) string {
@@ -211,7 +211,7 @@ func (p param) stringify(v any) string {
 	case bool:
 		switch {
 		case p.kind != kBool:
-			return notText + "JSON::PP::Boolean"
+			return notTextPrefix + "JSON::PP::Boolean"
 		case x:
 			return "1"
 		default:
@@ -220,9 +220,9 @@ func (p param) stringify(v any) string {
 	case json.Number:
 		return x.String()
 	case []any:
-		return notText + "ARRAY"
+		return notTextPrefix + "ARRAY"
 	default:
-		return notText + "HASH"
+		return notTextPrefix + "HASH"
 	}
 }
 

@@ -73,11 +73,11 @@ func (s *Server) findEnabledStore(node, name string) (*store, error) {
 
 // SetStorageDown makes a storage unavailable on a node, or available again. An unavailable storage
 // is listed as inactive and without space, and it refuses all reads and writes.
-func (s *Server) SetStorageDown(node, name string, down bool) {
+func (s *Server) SetStorageDown(node, name string, isDown bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if st, err := s.findStore(node, name); err == nil {
-		st.down = down
+		st.down = isDown
 	}
 }
 
@@ -154,11 +154,11 @@ func (st *store) nextDiskID(vmid int, base *volume) string {
 	for n := 0; ; n++ {
 		id := st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), base)
 		plain := trimFormat(st.formatImageID(vmid, fmt.Sprintf("vm-%d-disk-%d", vmid, n), nil))
-		taken := slices.ContainsFunc(slices.Collect(maps.Values(st.vols)), func(v *volume) bool {
+		isTaken := slices.ContainsFunc(slices.Collect(maps.Values(st.vols)), func(v *volume) bool {
 			name := strings.Replace(trimFormat(v.id), fmt.Sprintf("base-%d-", vmid), fmt.Sprintf("vm-%d-", vmid), 1)
 			return name == plain || strings.HasSuffix(name, "/"+strings.TrimPrefix(plain, st.Name+":"))
 		})
-		if !taken {
+		if !isTaken {
 			return id
 		}
 	}

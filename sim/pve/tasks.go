@@ -33,11 +33,14 @@ func taskRoutes() []route {
 var reUPID = regexp.MustCompile(
 	`^UPID:([a-zA-Z0-9-]+):([0-9A-Fa-f]{8}):([0-9A-Fa-f]{8,9}):([0-9A-Fa-f]{8}):([^:\s]+):([^:\s]*):([^:\s]+):$`)
 
+// taskMustExist and taskMayBeGone are the values of the parameter isRequired.
+const taskMustExist, taskMayBeGone = true, false
+
 // findTask returns the task of a call and checks that the caller can see it. A caller can see its
-// own tasks, and with the privilege on the node all tasks. If the task does not exist and mustExist
+// own tasks, and with the privilege on the node all tasks. If the task does not exist and isRequired
 // is false, findTask returns nil after the same check of the owner in the UPID. The caller holds
 // s.mu.
-func (s *Server) findTask(c *call, priv string, mustExist bool) (*task, error) {
+func (s *Server) findTask(c *call, priv string, isRequired bool) (*task, error) {
 	parts := reUPID.FindStringSubmatch(c.vars["upid"])
 	if parts == nil {
 		return nil, newParamError("upid", "unable to parse worker upid")
@@ -46,7 +49,7 @@ func (s *Server) findTask(c *call, priv string, mustExist bool) (*task, error) {
 	if t != nil && t.node != c.node {
 		t = nil
 	}
-	if t == nil && mustExist {
+	if t == nil && isRequired {
 		return nil, newParamError("upid", "no such task")
 	}
 	if isOwnTask(c.auth, parts[len(parts)-1]) {
@@ -72,7 +75,7 @@ func (s *Server) canStopTask(c *call, t *task) bool {
 func getTaskStatus(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, err := s.findTask(c, "Sys.Audit", true)
+	t, err := s.findTask(c, "Sys.Audit", taskMustExist)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +101,7 @@ func (t *task) encodeStatus() map[string]any {
 func getTaskLog(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t, err := s.findTask(c, "Sys.Audit", false)
+	t, err := s.findTask(c, "Sys.Audit", taskMayBeGone)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +129,7 @@ func getTaskLog(s *Server, c *call) (any, error) {
 
 func stopTask(s *Server, c *call) (any, error) {
 	s.mu.Lock()
-	t, err := s.findTask(c, "Sys.Modify", true)
+	t, err := s.findTask(c, "Sys.Modify", taskMustExist)
 	s.mu.Unlock()
 	if err != nil {
 		return nil, err
@@ -153,11 +156,11 @@ func listClusterTasks(s *Server, c *call) (any, error) {
 	const maxTasks = 25 // a node broadcasts its running tasks, and ended tasks up to this number
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	all := s.requireLocked(c.auth, "/", "Sys.Audit") == nil
+	maySeeAll := s.requireLocked(c.auth, "/", "Sys.Audit") == nil
 	out := []map[string]any{}
 	for _, n := range s.listMembers() {
 		for i, t := range s.listRecentTasks(n.Name) {
-			if (t.isRunning() || i < maxTasks) && (all || c.auth.principal() == t.user) {
+			if (t.isRunning() || i < maxTasks) && (maySeeAll || c.auth.principal() == t.user) {
 				row := t.newListRow()
 				delete(row, "pstart")
 				if !t.isRunning() {

@@ -88,7 +88,7 @@ func newAdapterRun(t *testing.T, folder string, served *fleetapi.API, url string
 	deployment := &adapter.Deployment{
 		Adapter: sample.Adapter,
 		Clients: adapter.Clients{
-			HyperFleetAPI: task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI,
+			HyperFleetAPI: task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI,
 			Broker:        adapter.Broker{SubscriptionID: l.adapter, Topic: "clusters"},
 			Maestro:       &adapter.Maestro{KubeConfigPath: "hub"},
 		},

@@ -80,9 +80,9 @@ const (
 	Continues Growth = true
 )
 
-// WaitUntilFiring waits until the outage makes all alerts fire, if it lasts for hours, and the metrics differ from
-// those before the outage. It fails the test if one of the alerts has fired before. A program that does not answer
-// serves nothing.
+// WaitUntilFiring waits until the metrics differ from those before the outage, and until all alerts would fire if
+// the outage lasted for hours. It fails the test if one of the alerts has fired before the outage. A program that
+// does not answer has no metrics.
 func (h *History) WaitUntilFiring(growth Growth, alerts, metrics []string) {
 	h.t.Helper()
 
@@ -122,7 +122,7 @@ func (h *History) describe(last Scrape) string {
 	return strings.Join(out, "\n")
 }
 
-// compareMetrics returns which metrics have the same series and values in both scrapes.
+// compareMetrics returns the first metric that has the same series and values in both scrapes, as text.
 func compareMetrics(before, after Scrape, metrics []string) string {
 	for _, metric := range metrics {
 		if maps.Equal(seriesOf(before, metric), seriesOf(after, metric)) {

@@ -141,11 +141,11 @@ func (d *TLSListener) copyCertificate(t testing.TB, cert *Cert) {
 
 // SetAlarm raises or clears an alarm, as if the server had no memory left. While it lasts, the server does not
 // read from connections that publish.
-func (s *Server) SetAlarm(t testing.TB, on bool) {
+func (s *Server) SetAlarm(t testing.TB, isOn bool) {
 	t.Helper()
 
 	action := "clear_alarm({resource_limit, memory, node()})"
-	if on {
+	if isOn {
 		action = "set_alarm({{resource_limit, memory, node()}, []})"
 	}
 
@@ -154,8 +154,9 @@ func (s *Server) SetAlarm(t testing.TB, on bool) {
 	s.callErlang(t, "rabbit_alarm:"+action+".")
 }
 
-// newCloseExpression returns an Erlang expression that closes all connections whose item has one of the
-// values. The expression ignores errors, because a connection may close before it is processed.
+// newCloseExpression returns an Erlang expression that closes all connections for which the item of
+// rabbit_networking:connection_info has one of the values. The expression ignores errors, because a
+// connection may close before it is processed.
 func newCloseExpression(item string, values ...string) string {
 	return fmt.Sprintf(`lists:foreach(fun(C) -> (catch case lists:member(`+
 		`proplists:get_value(%s, rabbit_networking:connection_info(C, [%s])), [%s]) `+

@@ -168,7 +168,7 @@ func fetchCredential(ctx context.Context, cfg *guest.Config) error {
 
 var errRefused = errors.New("the operator rejected the request")
 
-func requestCredential(ctx context.Context, callback guest.Callback) (int, []byte, error) {
+func requestCredential(ctx context.Context, callback guest.Callback) (httpStatus int, body []byte, err error) {
 	ctx, cancel := context.WithTimeout(ctx, defaultTimeout)
 	defer cancel()
 
@@ -186,7 +186,7 @@ func requestCredential(ctx context.Context, callback guest.Callback) (int, []byt
 
 	defer func() { _ = response.Body.Close() }()
 
-	body, err := io.ReadAll(response.Body)
+	body, err = io.ReadAll(response.Body)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read response: %w", err)
 	}

@@ -166,30 +166,30 @@ func (n placeholders) generalize(path string) string {
 	return path
 }
 
-// convertPVE converts a call to the hypervisor to a call of a machine's lifecycle. It returns true for writes
-// and for reads of the machine. It returns false for lists and polls of tasks, which all machines share.
-func (n placeholders) convertPVE(c pve.Call) (Call, bool) {
+// convertPVE converts a call to the hypervisor to a call of a machine's lifecycle. isOfMachine is true for writes
+// and for reads of the machine. It is false for lists and polls of tasks, which all machines share.
+func (n placeholders) convertPVE(c pve.Call) (call Call, isOfMachine bool) {
 	if c.Class == pve.ClassListing || c.Class == pve.ClassTask {
 		return Call{}, false
 	}
 
-	call := Call{Server: serverPVE, Method: c.Method, Pattern: n.generalize(c.Path)}
+	call = Call{Server: serverPVE, Method: c.Method, Pattern: n.generalize(c.Path)}
 
 	return call, call.isWrite() || strings.Contains(call.Pattern, "/qemu/VM")
 }
 
-// convertForge converts a request to the CI platform in the same way. It returns true for requests that
-// create or delete a runner. Requests of the runners themselves have other paths.
-func (n placeholders) convertForge(r *http.Request) (Call, bool) {
-	call := Call{Server: serverForge, Method: r.Method, Pattern: n.generalize(r.URL.Path)}
+// convertForge converts a request to the CI platform to a call of a machine's lifecycle. isOfMachine is true for
+// requests that create or delete a runner. Requests of the runners themselves have other paths.
+func (n placeholders) convertForge(r *http.Request) (call Call, isOfMachine bool) {
+	call = Call{Server: serverForge, Method: r.Method, Pattern: n.generalize(r.URL.Path)}
 
 	return call, call.isWrite() && (call.Pattern == "/actions/runners/generate-jitconfig" || call.Pattern == "/actions/runners/ID")
 }
 
-// convertKube converts a request to the API server in the same way. It returns true for writes that
-// allocate or release an address.
-func convertKube(r *http.Request) (Call, bool) {
-	call := Call{Server: serverKube, Method: r.Method}
+// convertKube converts a request to the API server to a call of a machine's lifecycle. isOfMachine is true for
+// writes that allocate or release an address.
+func convertKube(r *http.Request) (call Call, isOfMachine bool) {
+	call = Call{Server: serverKube, Method: r.Method}
 
 	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/machineclaims/") {
 		return call, false

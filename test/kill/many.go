@@ -32,13 +32,13 @@ type Restart struct {
 	Duration time.Duration
 	// RSS is the operator's peak resident memory in bytes.
 	RSS int64
-	// ChangedObjects are the names of the claims that the operator has written until writeDelay after that. It also
-	// contains the template if its condition Ready has changed.
+	// ChangedObjects are the names of the claims that the operator has written between its start and writeDelay
+	// after Duration. They also contain the template if its condition Ready has changed.
 	ChangedObjects []string
 }
 
-// writeDelay is the time after which the operator has written all status changes that it collects in memory
-// first.
+// writeDelay is the time after which the operator has written all status changes. It collects them in memory before
+// it writes them.
 const writeDelay = 7 * time.Second
 
 // claimSet is a set of claims whose machines wait for a job.
@@ -46,13 +46,13 @@ type claimSet struct {
 	*fleet.Fleet
 
 	operators *operatorRunner
-	// first is the claim that the operator has created a machine for. All other claims are copies of it. vm is
-	// its machine.
+	// first is the claim that the operator has created a machine for. All other claims are copies of it. firstVM
+	// is its machine.
 	first   v1alpha1.MachineClaim
 	firstVM pve.VMState
 }
 
-// MeasureRestart starts an operator with default settings while so many machines wait for a job, and
+// MeasureRestart starts an operator with default settings while a number of machines wait for a job, and
 // returns its measurements. The operator has created only one of the machines. The others are copies of it
 // with other names, at the API server and at the hypervisor.
 func MeasureRestart(tb testing.TB, env *kube.Env, binary string, machines int) Restart {

@@ -88,6 +88,7 @@ func (e *Env) ClientAs(account string) (client.Client, error) {
 	return client.New(e.RecordUses(account, e.Config), client.Options{Scheme: e.Scheme})
 }
 
+// add records the uses of a request, with and without the name of the object.
 func (u *useRecorder) add(account string, r *http.Request) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

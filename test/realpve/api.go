@@ -153,7 +153,7 @@ type Task struct {
 }
 
 // TaskResult returns whether a task has ended, and its exit status.
-func (s *Site) TaskResult(ctx context.Context, upid string) (bool, string) {
+func (s *Site) TaskResult(ctx context.Context, upid string) (hasEnded bool, exitStatus string) {
 	parts := strings.Split(upid, ":")
 	if len(parts) < 2 {
 		return true, "the text is not a UPID"

@@ -27,7 +27,7 @@ type Machine struct {
 }
 
 // ListMachines returns all machines and templates of the site by VMID, and the cloud-init ISOs of operators.
-func (s *Site) ListMachines(ctx context.Context) (map[int]Machine, []string, error) {
+func (s *Site) ListMachines(ctx context.Context) (machines map[int]Machine, isoNames []string, err error) {
 	rows, err := s.listVMs(ctx)
 	if err != nil {
 		return nil, nil, err

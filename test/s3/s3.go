@@ -60,7 +60,7 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Run starts a server after Stop, with its data, and returns when the server responds.
+// Run starts the server and returns when it responds. After Stop, it starts the server again with the same data.
 func (s *Server) Run(t testing.TB) {
 	t.Helper()
 

@@ -129,8 +129,8 @@ func initialize(ctx context.Context, core *vault.Core) (string, error) {
 
 // openListener listens on the address and returns the listener and its URL scheme. With TLS, the server requests a
 // client certificate for the auth method cert. Vault itself verifies this certificate.
-func openListener(ctx context.Context, address, certFile, keyFile string) (net.Listener, string, error) {
-	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
+func openListener(ctx context.Context, address, certFile, keyFile string) (listener net.Listener, scheme string, err error) {
+	listener, err = new(net.ListenConfig).Listen(ctx, "tcp", address)
 	if err != nil {
 		return nil, "", fmt.Errorf("listen: %w", err)
 	}

@@ -34,8 +34,8 @@ type Server struct {
 }
 
 // New starts a simulator that stops with the test. By default, the simulator has the token Token.
-// Violations that remain at the end fail the test. Call ExpectViolations for the violations that a
-// test causes.
+// The test fails if a request violated Buildkite's API. A test that causes violations on purpose
+// calls ExpectViolations.
 func New(t testing.TB, opts buildkite.Options) *Server {
 	t.Helper()
 	if len(opts.Tokens) == 0 {

@@ -283,18 +283,18 @@ func (a *agent) newCommand(ctx context.Context, job *acquiredJob, output *locked
 
 // exitStatus returns the exit status of a command, or its signal.
 func exitStatus(err error) (int, string) {
-	var code *exec.ExitError
+	var exitErr *exec.ExitError
 	switch {
 	case err == nil:
 		return 0, ""
-	case !errors.As(err, &code):
+	case !errors.As(err, &exitErr):
 		return statusNotRun, ""
 	}
-	if wait, ok := code.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
+	if wait, ok := exitErr.Sys().(syscall.WaitStatus); ok && wait.Signaled() {
 		names := map[syscall.Signal]string{syscall.SIGTERM: "SIGTERM", syscall.SIGKILL: "SIGKILL"}
 		return 128 + int(wait.Signal()), names[wait.Signal()]
 	}
-	return code.ExitCode(), ""
+	return exitErr.ExitCode(), ""
 }
 
 // lockedBuffer holds output until take returns it.

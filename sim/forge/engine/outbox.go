@@ -59,11 +59,11 @@ func NewOutbox[T any](core *Core, deliver func(*Webhook[T])) *Outbox[T] {
 
 // ShouldDrop reports whether a fault drops the next webhook, and counts a dropped webhook.
 func (c *Core) ShouldDrop() bool {
-	lost := c.Occurs(c.faults.WebhookLost)
-	if lost {
+	isLost := c.Occurs(c.faults.WebhookLost)
+	if isLost {
 		c.Counts.Lost++
 	}
-	return lost
+	return isLost
 }
 
 // Post queues a webhook and applies faults: a fault may delay the webhook or send it twice.

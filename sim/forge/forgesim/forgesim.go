@@ -59,9 +59,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	case "buildkite":
 		return runSite(ctx, startBuildkite, args[1:], stdout, stderr)
 	case "forgejo":
-		return runSite(ctx, startGitea(true), args[1:], stdout, stderr)
+		return runSite(ctx, startGitea(asForgejo), args[1:], stdout, stderr)
 	case "gitea":
-		return runSite(ctx, startGitea(false), args[1:], stdout, stderr)
+		return runSite(ctx, startGitea(asGitea), args[1:], stdout, stderr)
 	case "generic":
 		return runSite(ctx, startGeneric, args[1:], stdout, stderr)
 	case "image":

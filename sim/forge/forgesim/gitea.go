@@ -54,6 +54,9 @@ func (f *giteaFlags) newOptions(forgejo bool) (gitea.Options, error) {
 	return opts, err
 }
 
+// asForgejo and asGitea are the values of the parameter isForgejo.
+const asForgejo, asGitea = true, false
+
 // startGitea returns the function that starts a simulated Gitea or Forgejo.
 func startGitea(forgejo bool) func(args []string, stderr io.Writer) (*instance, error) {
 	title := "Gitea"

@@ -30,9 +30,9 @@ type Served struct {
 	sim Simulator
 }
 
-// Serve serves a simulator until the test ends, and returns the URL of its API without a trailing
-// slash. Violations that remain at the end fail the test. name is the name of the platform in the
-// error messages.
+// Serve serves a simulator until the test ends, and returns the URL of its API without a trailing slash. The
+// test fails if a request violated the contract of the platform's API, unless the test has called
+// ExpectViolations. name is the name of the platform in the error messages.
 func Serve(t testing.TB, name string, sim Simulator) (Served, string) {
 	t.Helper()
 	api, ctl := httptest.NewServer(sim.Handler()), httptest.NewServer(sim.Control())

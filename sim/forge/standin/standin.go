@@ -23,7 +23,7 @@ const exitUsage = 2
 
 // Run runs the simulated program that the first argument names, until the program or ctx ends. It
 // returns the exit code, and false if no program has this name.
-func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (int, bool) {
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) (exitCode int, isKnown bool) {
 	if len(args) == 0 {
 		return exitUsage, false
 	}

@@ -26,8 +26,8 @@ type Server struct {
 	URL string // for the commands of jobs, without a trailing slash
 }
 
-// New starts a sender that stops with the test. Violations that remain at the end fail the test.
-// Call ExpectViolations for the violations that a test causes.
+// New starts a sender that stops with the test. The test fails if a request violated the sender's
+// API. A test that causes violations on purpose calls ExpectViolations.
 func New(t testing.TB, opts generic.Options) *Server {
 	t.Helper()
 	if opts.Webhook.Secret == "" {

@@ -33,8 +33,8 @@ type Server struct {
 }
 
 // New starts a simulator that stops with the test. By default, the simulator has the repository
-// Repository, and the token Token with the scopes that runners need. Violations that remain at the
-// end fail the test. Call ExpectViolations for the violations that a test causes.
+// Repository, and the token Token with the scopes that runners need. The test fails if a request
+// violated Gitea's API. A test that causes violations on purpose calls ExpectViolations.
 func New(t testing.TB, opts gitea.Options) *Server {
 	t.Helper()
 	if len(opts.Repositories) == 0 {

@@ -132,13 +132,13 @@ func (c *client) update(ctx context.Context, t *task, result string) (string, er
 	return response.State.Result, err
 }
 
-// sendLog sends lines of a job's log. from is the index of the first line.
-func (c *client) sendLog(ctx context.Context, t *task, offset int, lines []string, last bool) error {
+// sendLog sends lines of a job's log. offset is the index of the first line. isLast says that no more lines follow.
+func (c *client) sendLog(ctx context.Context, t *task, offset int, lines []string, isLast bool) error {
 	rows := make([]map[string]any, 0, len(lines))
 	for _, line := range lines {
 		rows = append(rows, map[string]any{"time": time.Now().UTC().Format(time.RFC3339Nano), "content": line})
 	}
 	var response map[string]any
 	return c.call(ctx, "UpdateLog",
-		map[string]any{"taskId": t.ID, "index": strconv.Itoa(offset), "rows": rows, "noMore": last}, &response)
+		map[string]any{"taskId": t.ID, "index": strconv.Itoa(offset), "rows": rows, "noMore": isLast}, &response)
 }

@@ -126,21 +126,21 @@ func (p *Program) resolvePath(name string) string {
 
 func (p *Program) parseOptions(args []string) (connection, error) {
 	var (
-		conn   connection
-		labels list
-		offset string
+		conn     connection
+		labels   list
+		tokenURL string
 	)
 	flags, config := p.newFlags("one-job")
 	flags.StringVar(&conn.Address, "url", "", "URL of the server")
 	flags.StringVar(&conn.UUID, "uuid", "", "UUID of the runner")
-	flags.StringVar(&offset, "token-url", "", "URL of the token, such as file:/etc/token")
+	flags.StringVar(&tokenURL, "token-url", "", "URL of the token, such as file:/etc/token")
 	flags.Var(&labels, "label", "label of the runner (repeatable)")
 	flags.StringVar(&conn.handle, "handle", "", "handle of the job to run")
 	flags.BoolVar(&conn.shouldWait, "wait", false, "wait for a job")
 	if err := flags.Parse(args); err != nil {
 		return conn, fmt.Errorf("parse options: %w", err)
 	}
-	file, ok := strings.CutPrefix(offset, "file:")
+	file, ok := strings.CutPrefix(tokenURL, "file:")
 	if flags.NArg() > 0 || conn.Address == "" || conn.UUID == "" || !ok {
 		return conn, errors.New("invalid configuration: `url`, `uuid` or `token-url` is empty, or an argument is unexpected")
 	}

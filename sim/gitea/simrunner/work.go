@@ -57,7 +57,8 @@ func (p *Program) runTask(ctx context.Context, c *client, t *task) {
 	if errors.Is(cause, errCancelled) {
 		return // the server has ended the job
 	}
-	if err := c.sendLog(reportCtx, t, 0, lines, true); err != nil {
+	const isLast = true
+	if err := c.sendLog(reportCtx, t, 0, lines, isLast); err != nil {
 		p.log("warning", "ReportLog error: "+err.Error())
 	}
 	for attempt := 1; ; attempt++ {

@@ -54,8 +54,8 @@ type Server struct {
 }
 
 // New starts a simulator that stops with the test. By default, the simulator has the repository
-// Repo and the classic token PAT with all scopes that runners need. Violations that remain at the
-// end fail the test. Call ExpectViolations for the violations that a test causes.
+// Repo and the classic token PAT with all scopes that runners need. The test fails if a request
+// violated GitHub's API. A test that causes violations on purpose calls ExpectViolations.
 func New(t testing.TB, opts github.Options) *Server {
 	t.Helper()
 	if len(opts.Repos) == 0 {

@@ -127,8 +127,8 @@ func (l *listener) listen(ctx context.Context, once bool) int {
 		case message == nil:
 			continue
 		}
-		ran := l.runJob(ctx, message)
-		if ran && once {
+		hasRun := l.runJob(ctx, message)
+		if hasRun && once {
 			l.close()
 			l.removeSettings()
 			return ExitSuccess

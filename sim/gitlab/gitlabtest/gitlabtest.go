@@ -31,9 +31,9 @@ type Server struct {
 }
 
 // New starts a simulator that stops with the test. By default, the simulator has the project
-// Project, and the token Token of an administrator with the scopes that runners need. Violations
-// that remain at the end fail the test. Call ExpectViolations for the violations that a test
-// causes.
+// Project, and the token Token of an administrator with the scopes that runners need. The test
+// fails if a request violated GitLab's API. A test that causes violations on purpose calls
+// ExpectViolations.
 func New(t testing.TB, opts gitlab.Options) *Server {
 	t.Helper()
 	if len(opts.Projects) == 0 {

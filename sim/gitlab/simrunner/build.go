@@ -51,7 +51,7 @@ var errAborted = errors.New("aborted: terminated")
 func (r *runner) build(ctx context.Context, w *work) error {
 	reportCtx := context.WithoutCancel(ctx) // a signal must not end the calls of an accepted job
 	start := time.Now()
-	if active, _ := r.update(reportCtx, w, "running", "", 0); !active { // the job was cancelled after its assignment
+	if isActive, _ := r.update(reportCtx, w, "running", "", 0); !isActive { // the job was cancelled after its assignment
 		return r.conclude(reportCtx, w, &jobLog{}, time.Since(start), nil, errCanceled)
 	}
 	trace := &jobLog{}
@@ -97,8 +97,8 @@ func (r *runner) sendProgress(ctx context.Context, w *work, trace *jobLog) bool 
 	if text, _ := trace.unsent(); len(text) > 0 {
 		return r.flush(ctx, w, trace)
 	}
-	active, _ := r.update(ctx, w, "running", "", 0)
-	return active
+	isActive, _ := r.update(ctx, w, "running", "", 0)
+	return isActive
 }
 
 // flush sends the new part of the log. It returns false if the server has ended the job.
@@ -120,8 +120,8 @@ func (r *runner) flush(ctx context.Context, w *work, trace *jobLog) bool {
 // sendRest sends the rest of the log, so that the server has the whole log before the job ends.
 func (r *runner) sendRest(ctx context.Context, w *work, trace *jobLog) {
 	for range reportAttempts {
-		active := r.flush(ctx, w, trace)
-		if rest, _ := trace.unsent(); len(rest) == 0 || !active {
+		isActive := r.flush(ctx, w, trace)
+		if rest, _ := trace.unsent(); len(rest) == 0 || !isActive {
 			return
 		}
 	}
@@ -154,8 +154,8 @@ func (r *runner) conclude(ctx context.Context, w *work, trace *jobLog, duration 
 	}
 	r.sendRest(ctx, w, trace)
 	for attempt := 1; ; attempt++ {
-		active, updateErr := r.update(ctx, w, state, failure, code)
-		if updateErr == nil || !active || attempt == reportAttempts {
+		isActive, updateErr := r.update(ctx, w, state, failure, code)
+		if updateErr == nil || !isActive || attempt == reportAttempts {
 			return err
 		}
 		r.log("WARNING: ", "Submitting job to coordinator... failed", "job", w.ID, "status", updateErr)

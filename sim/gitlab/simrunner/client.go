@@ -111,7 +111,7 @@ func (r *runner) versionInfo() map[string]any {
 
 // requestJob requests a job. It returns nil if there is no job, and false if the server rejects the
 // runner.
-func (r *runner) requestJob(ctx context.Context) (*work, bool) {
+func (r *runner) requestJob(ctx context.Context) (assigned *work, isAccepted bool) {
 	body := map[string]any{"info": r.versionInfo(), "token": r.token, "system_id": r.systemID}
 	if r.lastUpdate != "" {
 		body["last_update"] = r.lastUpdate
@@ -157,7 +157,7 @@ func stripCredentials(address string) string {
 }
 
 // update reports the state of a job. It returns false if the server has ended the job.
-func (r *runner) update(ctx context.Context, w *work, state, failure string, code int) (bool, error) {
+func (r *runner) update(ctx context.Context, w *work, state, failure string, code int) (isActive bool, err error) {
 	body := map[string]any{"info": r.versionInfo(), "token": w.Token, "state": state}
 	if failure != "" {
 		body["failure_reason"] = failure
@@ -176,9 +176,9 @@ func (r response) isAbandoned() bool {
 }
 
 // appendLog appends text to the job's log at the server, and returns the size of the log at the
-// server. If the server has another size than from, for example after a call whose response was
+// server. If the server has another size than offset, for example after a call whose response was
 // lost, its header Range names the size.
-func (r *runner) appendLog(ctx context.Context, w *work, text []byte, offset int) (int, bool, error) {
+func (r *runner) appendLog(ctx context.Context, w *work, text []byte, offset int) (size int, isActive bool, err error) {
 	header := http.Header{
 		"Content-Type": {"text/plain"}, "Job-Token": {w.Token},
 		"Content-Range": {fmt.Sprintf("%d-%d", offset, offset+len(text)-1)},

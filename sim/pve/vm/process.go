@@ -277,7 +277,7 @@ func socketPairs(n int) (local []net.Conn, remote []*os.File, err error) {
 	return local, remote, nil
 }
 
-func socketPair() (net.Conn, *os.File, error) {
+func socketPair() (ours net.Conn, theirs *os.File, err error) {
 	syscall.ForkLock.RLock()
 	fds, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
 	if err == nil {

@@ -127,10 +127,10 @@ type args struct{ list []string }
 func (a *args) add(words ...string) { a.list = append(a.list, words...) }
 
 // addChannels adds the control socket, the console and the agent's port.
-func (a *args) addChannels(agent bool) {
+func (a *args) addChannels(hasAgent bool) {
 	a.add("-chardev", fmt.Sprintf("socket,id=qmp,fd=%d", fdQMP), "-mon", "chardev=qmp,mode=control")
 	a.add("-chardev", fmt.Sprintf("socket,id=serial0,fd=%d", fdSerial), "-serial", "chardev:serial0")
-	if agent {
+	if hasAgent {
 		a.add("-device", "virtio-serial-pci,id=qga0-bus", "-chardev", fmt.Sprintf("socket,id=qga0,fd=%d", fdAgent),
 			"-device", "virtserialport,id="+agentPort+",chardev=qga0,name=org.qemu.guest_agent.0")
 	}

@@ -219,7 +219,7 @@ type apiRates struct{ readAndReport, reads float64 }
 func (w *fixture) measureAPIRates(ids map[string]string) (out apiRates) {
 	w.t.Helper()
 
-	api := task.NewDeploymentSpec(false).Default.Clients.HyperFleetAPI
+	api := task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI
 	api.BaseURL = w.apiURL
 
 	calls, err := httpcall.New(httpcall.Options{API: api})

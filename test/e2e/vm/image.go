@@ -67,7 +67,7 @@ func (i Images) CreateLogDir(t testing.TB) string {
 	return logs
 }
 
-// append returns the kernel command line of the tuned image.
+// append returns the kernel command line of the runner image, which is Debian with changes for a short boot.
 func (i Images) append(t testing.TB) string {
 	t.Helper()
 
@@ -79,7 +79,7 @@ func (i Images) append(t testing.TB) string {
 	return strings.TrimSpace(string(arguments))
 }
 
-// NewLibvirt returns the tuned image for libvirt hosts.
+// NewLibvirt returns the runner image for libvirt hosts.
 func (i Images) NewLibvirt(t testing.TB) libvirt.Image {
 	t.Helper()
 
@@ -88,7 +88,7 @@ func (i Images) NewLibvirt(t testing.TB) libvirt.Image {
 	}
 }
 
-// NewQEMU returns the QEMU configuration with which the simulated hypervisor boots the tuned image.
+// NewQEMU returns the QEMU configuration with which the simulated hypervisor boots the runner image.
 func (i Images) NewQEMU(t testing.TB) pve.QEMU {
 	t.Helper()
 
@@ -99,10 +99,10 @@ func (i Images) NewQEMU(t testing.TB) pve.QEMU {
 
 var reRunCmd = regexp.MustCompile(`RUNCMD-REACHED`)
 
-// untunedTimeout limits the boot of the untuned image. It allows for a busy host.
+// untunedTimeout limits the boot of Debian without our changes. It allows for a busy host.
 const untunedTimeout = 10 * time.Minute
 
-// BootUntuned boots the untuned image, and returns the time from power-on until the first runcmd of the user
+// BootUntuned boots Debian without our changes, and returns the time from power-on until the first runcmd of the user
 // data ran. That is the point at which a machine's service starts by default. name is part of the log's file
 // name.
 func (i Images) BootUntuned(t testing.TB, logs, name string) time.Duration {

@@ -140,7 +140,7 @@ func collectRef(doc map[string]any, ref string, components map[string]any) {
 		bucket = map[string]any{}
 		components[kind] = bucket
 	}
-	if _, seen := bucket[name]; seen {
+	if _, isSeen := bucket[name]; isSeen {
 		return
 	}
 	item := prune(asObject(asObject(doc["components"])[kind])[name])
