@@ -356,10 +356,10 @@ func (q *Queue) finish(key string, item *delivery, err error) {
 	q.addHeld(-1)
 	q.queue.Forget(key)
 
-	if len(keyLane.items) > 0 {
+	if len(waiting.items) > 0 {
 		q.queue.Add(key)
 	} else {
-		delete(q.lanes, key)
+		delete(q.byKey, key)
 	}
 }
 
