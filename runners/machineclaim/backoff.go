@@ -94,6 +94,8 @@ func (s *scope) handleError(condition string, err error, fallback string) step.R
 	}
 
 	result := connect.NewErrorResult(err, pollInterval, fallback)
+	shared := result.Message() // other claims show it, too
+	result = nameOwnFields(s.claim, result)
 	status := &s.claim.Status
 	now := s.Clock.Now()
 
@@ -108,7 +110,7 @@ func (s *scope) handleError(condition string, err error, fallback string) step.R
 		backoff: *status.Backoff, attempts: status.Attempts,
 	})
 
-	delay = max(delay, s.breakers.recordFailure(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, result.Message()))
+	delay = max(delay, s.breakers.recordFailure(s.causeOf(err), client.ObjectKeyFromObject(s.claim), now, shared))
 
 	if result.IsStalled() {
 		return result
@@ -275,7 +277,7 @@ func (s *scope) admit(condition string, causes ...string) step.Result {
 			return s.waitWithLastFailure(condition, remaining)
 		}
 
-		return step.Wait(remaining, "BackingOff", "other machines fail with: "+last)
+		return nameOwnFields(s.claim, step.Wait(remaining, "BackingOff", "other machines fail with: "+last))
 	}
 
 	return step.Done()

@@ -4,6 +4,7 @@
 package fleet_test
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -18,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
+	"github.com/hyperfleet/hyperfleet/workload"
 )
 
 // invalidInput is one mistake of a user, and what the operator reports about it.
@@ -210,6 +212,43 @@ func (tc invalidInput) newCluster(f *fleet.Fleet, name string) *v1alpha1.Hypervi
 	}
 
 	return cluster
+}
+
+// TestFixOfClaimWithoutPool checks that a claim without a pool names its own fields in the message about a setting, and that
+// the machine is created if a person does what the message says.
+func TestFixOfClaimWithoutPool(t *testing.T) {
+	t.Parallel()
+
+	f := newFastFleet(t, fleet.Options{})
+	createAndStart(f, f.NewTemplate())
+
+	claim := f.NewClaim("own")
+	claim.Spec.WorkloadConfig.Config.GitHub.Labels = nil
+
+	for i := range workload.MaxLabels { // the labels that every runner has are too many then
+		labels := &claim.Spec.WorkloadConfig.Config.GitHub.Labels
+		*labels = append(*labels, fmt.Sprintf("label-%d", i))
+	}
+
+	fixed := claim.DeepCopy()
+
+	f.Create(claim)
+	checkContains(t, f.EventuallyCondition(claim, step.Ready, metav1.ConditionFalse, "GitHubRequestRefused"),
+		"change spec.workloadConfig.config.github.labels", "a MachineClaim cannot be changed: delete it and create a new one")
+
+	changed := claim.DeepCopy()
+	changed.Spec.WorkloadConfig.Config.GitHub.Labels = []string{"linux"}
+
+	if err := f.Client.Update(t.Context(), changed); err == nil {
+		t.Error("the claim was changed")
+	}
+
+	deleteObject(f, claim)
+	eventuallyDeleted(f, claim)
+
+	fixed.Spec.WorkloadConfig.Config.GitHub.Labels = []string{"linux"}
+	f.Create(fixed)
+	f.EventuallyReady(fixed)
 }
 
 // TestRotatedCredentialsArePickedUp checks that credentials that are rotated are used without a restart, also in a

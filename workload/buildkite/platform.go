@@ -89,7 +89,7 @@ func (Platform) ResolveRunner(
 
 	if out.Scope.Organization == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"configure Buildkite for template %s: set organization in the pool's workload.config.buildkite", template.Name)
+			"configure Buildkite for template %s: set organization in workload.config.buildkite", template.Name)
 	}
 
 	return out, tagsErr

@@ -104,8 +104,8 @@ func (p *provider) Validate(ctx context.Context) error {
 		return p.explain("read the organization of the agent token", err)
 	case !strings.EqualFold(slug, p.organization):
 		return workload.NewRejected(ReasonOrganization, fmt.Sprintf(
-			"the agent token belongs to organization %s, but the pool is for organization %s: "+
-				"change workload.config.buildkite.organization, or the token in the Secret", slug, p.organization))
+			"the agent token belongs to organization %s, but workload.config.buildkite.organization is %s: "+
+				"change it, or the token in the Secret", slug, p.organization))
 	}
 
 	p.mu.Lock()

@@ -86,7 +86,7 @@ func (p Platform) ResolveRunner(
 
 	if config == nil || out.Scope.Server == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"configure %s for template %s: set url, and repository or organization, in the pool's workload.config.%s",
+			"configure %s for template %s: set url, and repository or organization, in workload.config.%s",
 			p.kind, template.Name, string(p.kind))
 	}
 

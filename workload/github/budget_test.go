@@ -467,7 +467,7 @@ func TestErrorMessages(t *testing.T) {
 		},
 		"missing runner group": {
 			group: "gpus", kind: workload.Rejected, reason: github.ReasonGroup,
-			words: `organization octo-org has no runner group "gpus": create the group at GitHub or change runnerGroup`,
+			words: `organization octo-org has no runner group "gpus": create the group at GitHub or change workload.config.github.runnerGroup`,
 		},
 		"5xx": {faults: control.Faults{ServerError: 1}, words: "at GitHub: status 502 (GitHub's message: Server Error)"},
 	} {

@@ -300,7 +300,7 @@ func parseScope(config *Settings) (scope, error) {
 	case parsed.owner == "":
 		return scope{}, workload.NewRejected(ReasonConfig,
 			"the scope is missing: set owner and repository, organization or enterprise "+
-				"in bootstrap.config.github of the template or in the pool")
+				"in bootstrap.config.github of the template or in workload.config.github")
 	case !isValidName(parsed.owner):
 		return scope{}, workload.NewRejected(ReasonConfig,
 			fmt.Sprintf("%q is not a valid name of an owner or organization at GitHub", parsed.owner))

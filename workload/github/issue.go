@@ -230,7 +230,7 @@ func (p *provider) resolveGroupID(ctx context.Context, name string) (int64, erro
 	}
 
 	return 0, workload.NewRejected(ReasonGroup, fmt.Sprintf(
-		"%s has no runner group %q: create the group at GitHub or change runnerGroup", p.urls.scope, name))
+		"%s has no runner group %q: create the group at GitHub or change workload.config.github.runnerGroup", p.urls.scope, name))
 }
 
 func (p *provider) listGroups(ctx context.Context) (map[string]int64, error) {

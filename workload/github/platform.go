@@ -83,7 +83,7 @@ func (Platform) ResolveRunner(
 	if out.Scope == (workload.Scope{}) {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
 			"configure GitHub for template %s: set a repository (owner and repository), an organization or an enterprise, "+
-				"in the template's bootstrap.config.github or the pool's workload.config.github", template.Name)
+				"in the template's bootstrap.config.github or in workload.config.github", template.Name)
 	}
 
 	return out, nil

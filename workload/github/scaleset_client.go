@@ -425,7 +425,8 @@ func (s *serviceClient) resolveGroup(ctx context.Context, name string) (int64, e
 	}
 
 	return 0, workload.NewRejected(ReasonGroup, fmt.Sprintf(
-		"%s has no runner group %q for scale sets: create the group at GitHub or change runnerGroup", s.urls.scope, name))
+		"%s has no runner group %q for scale sets: create the group at GitHub or change workload.config.github.runnerGroup",
+		s.urls.scope, name))
 }
 
 // ensureSet returns the set of that name in a group, and creates it if it does not exist. It also

@@ -362,7 +362,7 @@ func TestScaleSetRejections(t *testing.T) {
 			func(s *github.Settings) {
 				s.Owner, s.Repository, s.Organization, s.RunnerGroup = "", "", githubtest.Org, "nobody"
 			},
-			newSetRequest("vm"), github.ReasonGroup, "create the group at GitHub or change runnerGroup",
+			newSetRequest("vm"), github.ReasonGroup, "create the group at GitHub or change workload.config.github.runnerGroup",
 		},
 		"missing permissions": {
 			func(s *github.Settings) { s.Token = "ghp_readonly" }, newSetRequest("vm"), github.ReasonPermission, "Administration: write",

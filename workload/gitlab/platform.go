@@ -65,7 +65,7 @@ func (Platform) ResolveRunner(
 
 	if config == nil || out.Scope.Server == "" {
 		return out, errclass.New(errclass.Configuration, workload.ReasonScopeMissing,
-			"configure GitLab for template %s: set url, and projectId or groupId, in the pool's workload.config.gitlab",
+			"configure GitLab for template %s: set url, and projectId or groupId, in workload.config.gitlab",
 			template.Name)
 	}
 

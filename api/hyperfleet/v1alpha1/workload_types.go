@@ -14,12 +14,12 @@ const (
 )
 
 // Workload defines the CI platform and its settings.
-// +kubebuilder:validation:XValidation:rule="self.type != 'github-actions' || (has(self.config) && has(self.config.github))",message="workload.type github-actions needs workload.config.github"
-// +kubebuilder:validation:XValidation:rule="self.type != 'gitlab-ci' || (has(self.config) && has(self.config.gitlab))",message="workload.type gitlab-ci needs workload.config.gitlab"
-// +kubebuilder:validation:XValidation:rule="self.type != 'buildkite' || (has(self.config) && has(self.config.buildkite))",message="workload.type buildkite needs workload.config.buildkite"
-// +kubebuilder:validation:XValidation:rule="self.type != 'forgejo-actions' || (has(self.config) && has(self.config.forgejo))",message="workload.type forgejo-actions needs workload.config.forgejo"
-// +kubebuilder:validation:XValidation:rule="self.type != 'gitea-actions' || (has(self.config) && has(self.config.gitea))",message="workload.type gitea-actions needs workload.config.gitea"
-// +kubebuilder:validation:XValidation:rule="self.type != 'generic' || (has(self.config) && has(self.config.generic))",message="workload.type generic needs workload.config.generic"
+// +kubebuilder:validation:XValidation:rule="self.type != 'github-actions' || (has(self.config) && has(self.config.github))",message="type github-actions needs config.github"
+// +kubebuilder:validation:XValidation:rule="self.type != 'gitlab-ci' || (has(self.config) && has(self.config.gitlab))",message="type gitlab-ci needs config.gitlab"
+// +kubebuilder:validation:XValidation:rule="self.type != 'buildkite' || (has(self.config) && has(self.config.buildkite))",message="type buildkite needs config.buildkite"
+// +kubebuilder:validation:XValidation:rule="self.type != 'forgejo-actions' || (has(self.config) && has(self.config.forgejo))",message="type forgejo-actions needs config.forgejo"
+// +kubebuilder:validation:XValidation:rule="self.type != 'gitea-actions' || (has(self.config) && has(self.config.gitea))",message="type gitea-actions needs config.gitea"
+// +kubebuilder:validation:XValidation:rule="self.type != 'generic' || (has(self.config) && has(self.config.generic))",message="type generic needs config.generic"
 type Workload struct {
 	// type is the CI platform.
 	// +kubebuilder:validation:Enum=github-actions;gitlab-ci;buildkite;forgejo-actions;gitea-actions;generic
