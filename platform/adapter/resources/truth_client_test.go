@@ -5,6 +5,7 @@ package resources_test
 
 import (
 	"context"
+	"math/bits"
 	"sync"
 	"time"
 
@@ -15,20 +16,19 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
 )
 
-// creations are creation times of objects, a second apart, as if time passed between the writes of a history. The API
-// server's have a resolution of one second, so versions from a fast history would all have the same. A nil creations
-// keeps them.
+// creations are creation times of objects, as if time passed between some of the writes of a history. The API server's have
+// a resolution of one second, so versions from a fast history would all have the same, and which ones have the same would
+// depend on the load of the computer.
 type creations struct {
 	mu     sync.Mutex
 	byUID  map[types.UID]metav1.Time
 	latest time.Time
+	// pace has a bit for each of the next eight objects, and so on: if it is set, the object is created a second after the
+	// one before it, and otherwise in the same second.
+	pace uint8
 }
 
 func (c *creations) set(objects ...*unstructured.Unstructured) {
-	if c == nil {
-		return
-	}
-
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -38,7 +38,8 @@ func (c *creations) set(objects ...*unstructured.Unstructured) {
 		}
 
 		if _, isKnown := c.byUID[object.GetUID()]; !isKnown {
-			c.latest = c.latest.Add(time.Second)
+			c.latest = c.latest.Add(time.Duration(c.pace&1) * time.Second)
+			c.pace = bits.RotateLeft8(c.pace, -1)
 			c.byUID[object.GetUID()] = metav1.NewTime(c.latest)
 		}
 
