@@ -395,6 +395,7 @@ func (p *plan) fill(out *Decision, need int) {
 	})
 
 	out.Create = min(need, p.freeCapacity())
+	// Machines that finish or are deleted leave their places in any case.
 	missing := need - out.Create - p.finishing - len(out.Delete)
 
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {

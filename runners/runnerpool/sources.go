@@ -56,8 +56,9 @@ func (s *source) isBeingTried() bool { return s.wasFull && s.unplaced > 0 }
 
 const gib = 1 << 30
 
-// canHold reports whether a node of the source's cluster may have the memory of a machine of the size, with all of its memory
-// counted. The status of the cluster has whole GiB of it. A node whose memory is unknown may have it.
+// canHold reports whether a node of the source's cluster has enough memory for a machine of this size if nothing else ran on
+// it. It compares whole GiB, because the status of the cluster has whole GiB. A node of unknown size, and a cluster without
+// known nodes, count as large enough.
 func (s *source) canHold(size *v1alpha1.MachineSize) bool {
 	if s.template == nil {
 		return false

@@ -138,7 +138,7 @@ func (a *Agent) applyObject(ctx context.Context, work, appliedWork, manifest *un
 	manifest.SetUID("")
 	manifest.SetNamespace(target.namespace)
 
-	if isOwned(work, target) {
+	if shouldDelete(work, target) {
 		manifest.SetOwnerReferences([]metav1.OwnerReference{newOwnerReference(appliedWork)})
 	}
 
@@ -196,9 +196,9 @@ func matchesIdentifier(identifier map[string]any, target resource) bool {
 		get("name") == target.name && get("namespace") == target.namespace
 }
 
-// isOwned returns true if the agent deletes the object together with the ManifestWork
+// shouldDelete returns true if the agent deletes the object together with the ManifestWork
 // (spec.deleteOption).
-func isOwned(work *unstructured.Unstructured, target resource) bool {
+func shouldDelete(work *unstructured.Unstructured, target resource) bool {
 	if strategy, _ := updateStrategyOf(work, target); strategy == strategyReadOnly {
 		return false
 	}

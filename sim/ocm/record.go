@@ -186,7 +186,7 @@ func (a *Agent) deleteAppliedWork(ctx context.Context, work *unstructured.Unstru
 	pending := []resource{}
 
 	for _, target := range resourcesOf(appliedWork) {
-		if !isOwned(work, target) {
+		if !shouldDelete(work, target) {
 			if err := a.removeOwner(ctx, appliedWork, target); err != nil {
 				return false, err
 			}
