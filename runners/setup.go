@@ -192,7 +192,8 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 		Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger), Operators: a.Operators,
 	}
 	workloads := &connect.Workloads{
-		Secrets: secrets, Platforms: a.Platforms, Network: a.Transports.PlatformNetwork, Transport: a.Transports.Platform, Clock: a.Clock,
+		Secrets: secrets, Platforms: a.Platforms, Clock: a.Clock,
+		Network: a.Transports.PlatformNetwork, Transport: a.Transports.Platform,
 	}
 
 	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
