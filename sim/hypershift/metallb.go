@@ -22,8 +22,6 @@ import (
 
 // Annotations of MetalLB (controller/service.go), and the priority of a pool that sets none.
 const (
-	annotationPrefix        = "metallb.io/"
-	deprecatedPrefix        = "metallb.universe.tf/"
 	annotationPool          = "metallb.io/address-pool"
 	annotationIPs           = "metallb.io/loadBalancerIPs"
 	annotationAllocatedFrom = "metallb.io/ip-allocated-from-pool"
@@ -311,27 +309,6 @@ func (s *Sim) reconcileService(ctx context.Context, k key) error {
 	}
 
 	return s.writeAddresses(ctx, service, addresses, from)
-}
-
-// readAnnotations returns the annotations of a Service as MetalLB reads them, with the current prefix. If an
-// annotation has both prefixes, the current one wins (valueForAnnotation). An old MetalLB knows only the deprecated
-// prefix.
-func (s *Sim) readAnnotations(annotations map[string]string) map[string]string {
-	out := map[string]string{}
-
-	for name, value := range annotations {
-		if !s.options.OldMetalLB || !strings.HasPrefix(name, annotationPrefix) {
-			out[name] = value
-		}
-	}
-
-	for name, value := range annotations {
-		if suffix, ok := strings.CutPrefix(name, deprecatedPrefix); ok && out[annotationPrefix+suffix] == "" {
-			out[annotationPrefix+suffix] = value
-		}
-	}
-
-	return out
 }
 
 // listUsedAddresses returns the addresses of all Services of type LoadBalancer except one, with the

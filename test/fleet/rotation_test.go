@@ -138,7 +138,7 @@ func encodeAppKey(key *rsa.PrivateKey) string {
 }
 
 // TestHypervisorCAIsReplaced checks that jobs run on while Proxmox VE has a certificate of another CA, that the cluster
-// reports it, and that the same operator goes on with the same machines once spec.tls.caBundle has both CAs.
+// reports it, and that the same operator continues with the same machines once spec.tls.caBundle has both CAs.
 func TestHypervisorCAIsReplaced(t *testing.T) {
 	t.Parallel()
 
