@@ -54,7 +54,9 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
-	return &store{cache: cached, onChange: options.OnChange, informers: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}}, nil
+	informers := map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}
+
+	return &store{cache: cached, onChange: options.OnChange, informers: informers}, nil
 }
 
 func (s *store) run(ctx context.Context) error {
@@ -166,8 +168,7 @@ func (s *store) notify(object *unstructured.Unstructured, isDeleted bool) {
 }
 
 // find returns the matching objects in the cache, and whether the cache is complete. It returns none if the watch has
-// not synced. It reads the index itself, because the cache's List takes ten times as long for the few objects of a
-// resource.
+// not synced. It reads the index itself, because a List of the cache costs more than the few objects of a resource need.
 func (s *store) find(ctx context.Context, query transport.Query) (objects []*unstructured.Unstructured, isComplete bool) {
 	informer := s.informerOf(ctx, query.GVK)
 	if informer == nil {
@@ -199,7 +200,8 @@ func (s *store) find(ctx context.Context, query transport.Query) (objects []*uns
 
 	for _, one := range found {
 		object, ok := one.(*unstructured.Unstructured)
-		if ok && selector.Matches(labels.Set(object.GetLabels())) && (query.Namespace == "" || object.GetNamespace() == query.Namespace) {
+		if ok && selector.Matches(labels.Set(object.GetLabels())) &&
+			(query.Namespace == "" || object.GetNamespace() == query.Namespace) {
 			objects = append(objects, object)
 		}
 	}
