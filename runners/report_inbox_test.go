@@ -335,7 +335,7 @@ func TestReportWaitIsLimited(t *testing.T) { //nolint:paralleltest // it has its
 	}
 }
 
-// A report goes on after the request has ended, because the machine has disconnected or the operator ends, and no longer
+// A report continues after the request has ended, because the machine has disconnected or the operator ends, and no longer
 // than the operator waits for it.
 func TestReportOutlivesItsRequest(t *testing.T) { //nolint:paralleltest // it has its own clock
 	for name, delay := range map[string]time.Duration{"the API server is slow": 4 * time.Second, "it does not answer": time.Hour} {

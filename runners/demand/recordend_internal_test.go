@@ -48,7 +48,7 @@ func TestLastStateOfClaimIsKept(t *testing.T) {
 }
 
 // A job may be reconciled after the cache has lost its claim and before the deletion of the claim has been handled. The
-// timeline must not say then that nobody knows how the machine ended, because it never changes afterwards.
+// timeline must not say then that the end of the machine is unknown, because it never changes afterwards.
 func TestEndOfMachineBeforeItsDeletionIsHandled(t *testing.T) {
 	t.Parallel()
 
