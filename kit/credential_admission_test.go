@@ -4,6 +4,7 @@
 package kit_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"io"
 	"net/http"
@@ -76,7 +77,7 @@ func TestUnreadyAdmission(t *testing.T) {
 			response, err := client.Do(request)
 			must.Do(t, err)
 
-			defer response.Body.Close() //nolint:errcheck // it was read
+			defer response.Body.Close()
 
 			got, err := io.ReadAll(response.Body)
 			must.Do(t, err)
@@ -86,7 +87,7 @@ func TestUnreadyAdmission(t *testing.T) {
 			}
 
 			if tt.want != http.StatusServiceUnavailable {
-				if string(got) != string(body) {
+				if !bytes.Equal(got, body) {
 					t.Errorf("the body has %d bytes, want the %d of the server", len(got), len(body))
 				}
 

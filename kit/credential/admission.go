@@ -20,13 +20,15 @@ import (
 // maxStatusBytes limits how much of a refusal is read.
 const maxStatusBytes = 64 << 10
 
-// unreadyTexts are in the messages with which an API server refuses a write because it has not read yet what it needs to
+// unreadyTexts returns parts of the messages with which an API server refuses a write because it has not read yet what it needs to
 // admit the object: after its start, or after an admission policy or the CRD of its parameters was applied
 // (k8s.io/apiserver, pkg/admission/plugin: namespace/lifecycle, webhook/generic, policy/generic).
-var unreadyTexts = []string{
-	"not yet ready to handle request",
-	"not yet synced to use for admission",
-	"failed to find resource referenced by paramKind",
+func unreadyTexts() []string {
+	return []string{
+		"not yet ready to handle request",
+		"not yet synced to use for admission",
+		"failed to find resource referenced by paramKind",
+	}
 }
 
 // RetryUnreadyAdmission makes the clients of a configuration repeat a write that an API server refuses because it has not
@@ -56,7 +58,7 @@ func convertUnready(response *http.Response) (*http.Response, error) {
 
 	found := ""
 
-	for _, unready := range unreadyTexts {
+	for _, unready := range unreadyTexts() {
 		if bytes.Contains(text, []byte(unready)) {
 			found = unready
 		}
