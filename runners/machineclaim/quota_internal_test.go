@@ -242,7 +242,7 @@ func TestQuotaIsNeverExceeded(t *testing.T) {
 
 		for worker := range uint64(workers) {
 			group.Go(func() {
-				random := rand.New(rand.NewPCG(seed, worker)) //nolint:gosec // a history that can be repeated
+				random := rand.New(rand.NewPCG(seed, worker))
 
 				for i := range attempts {
 					claim := types.UID(fmt.Sprintf("%d-%d", worker, i/2)) // each claim tries twice

@@ -201,7 +201,7 @@ func (t *tracker) allClaims() []claimRecord {
 	for _, c := range t.claims {
 		record := *c
 		if job, ok := byRunner[c.runner]; ok {
-			record.addJob(job)
+			record = record.withJob(job)
 		}
 
 		out = append(out, record)
@@ -218,8 +218,8 @@ func (t *tracker) allClaims() []claimRecord {
 	return out
 }
 
-// addJob adds what the job of the claim's runner tells.
-func (c *claimRecord) addJob(job jobRecord) {
+// withJob returns the claim with what the job of its runner tells.
+func (c claimRecord) withJob(job jobRecord) claimRecord {
 	c.times.Started = cmp.Or(c.times.Started, job.booted)
 	c.times.Ready = cmp.Or(c.times.Ready, job.registered)
 	c.job = cmp.Or(c.job, job.name)
@@ -227,6 +227,8 @@ func (c *claimRecord) addJob(job jobRecord) {
 	if c.phase == string(v1alpha1.MachineClaimProvisioning) || c.phase == string(v1alpha1.MachineClaimBootstrapping) {
 		c.phase = string(v1alpha1.MachineClaimReady)
 	}
+
+	return c
 }
 
 // receiveTimes returns the times at which the operator first learned of each job, earliest first.
