@@ -254,6 +254,13 @@ func outages() []outage {
 
 					return err == nil && pool.Status.Replicas+pool.Status.QueuedJobs+pool.Status.RunningJobs == 0, fmt.Sprintf("%+v %v", pool.Status, err)
 				})
+				s.main.Eventually("the cluster having no machines, so that the next outage changes their number", func() (bool, string) {
+					var cluster v1alpha1.HypervisorCluster
+
+					err := s.Client.Get(s.Context(), client.ObjectKey{Name: s.main.Cluster}, &cluster)
+
+					return err == nil && cluster.Status.Machines == 0, fmt.Sprintf("%d machines, %v", cluster.Status.Machines, err)
+				})
 			},
 			metrics: []string{
 				"hyperfleet_job_finished_total", "hyperfleet_job_run_duration_seconds",
