@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/kit/credential"
@@ -30,6 +31,10 @@ func TestUnreadyAdmission(t *testing.T) {
 		unknown = "ValidatingAdmissionPolicy 'p' denied request: failed to configure policy: " +
 			"failed to find resource referenced by paramKind: 'hyperfleet.io/v1alpha1, Kind=HypervisorCluster'"
 		starting = `namespaces "a" is forbidden: not yet ready to handle request`
+		invalid  = `RunnerJob.hyperfleet.io "gh-1" is invalid: spec.name: Invalid value: ` +
+			`"a is forbidden: not yet ready to handle request": must have at most 10 characters`
+		duplicate = `RunnerPool.hyperfleet.io "a" is invalid: spec.labels[1]: Duplicate value: ` +
+			`"failed to configure policy: paramKind kind x not yet synced to use for admission"`
 	)
 
 	for name, tt := range map[string]struct {
@@ -43,6 +48,9 @@ func TestUnreadyAdmission(t *testing.T) {
 		"policy with a reason":    {status: 403, message: unsynced, want: 503},
 		"server starts":           {status: 403, message: starting, want: 503},
 		"response in protobuf":    {status: 403, message: starting, isProtobuf: true, want: 503},
+		"value of a user":         {status: 422, message: invalid, want: 422},
+		"value of a user at end":  {status: 422, message: duplicate, want: 422},
+		"value in protobuf":       {status: 422, message: invalid, isProtobuf: true, want: 422},
 		"policy denies":           {status: 422, message: "denied request: too large", want: 422},
 		"no permission":           {status: 403, message: "cannot create", want: 403},
 		"long response":           {status: 422, message: strings.Repeat("x", 1<<20), want: 422},
@@ -52,11 +60,12 @@ func TestUnreadyAdmission(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			body, err := json.Marshal(metav1.Status{Message: tt.message})
+			refusal := metav1.Status{Message: tt.message}
+			body, err := json.Marshal(refusal)
 			must.Do(t, err)
 
 			if tt.isProtobuf {
-				body = append([]byte("k8s\x00"), tt.message...)
+				body = encodeProtobuf(t, &refusal)
 			}
 
 			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -106,9 +115,23 @@ func TestUnreadyAdmission(t *testing.T) {
 				t.Errorf("the message is %q", status.Message)
 			}
 
-			if !tt.isProtobuf && !strings.HasSuffix(status.Message, tt.message) {
+			if !strings.HasSuffix(status.Message, tt.message) {
 				t.Errorf("the message %q lacks that of the server", status.Message)
 			}
 		})
 	}
+}
+
+// encodeProtobuf returns a status in the API server's protobuf format.
+func encodeProtobuf(t *testing.T, status *metav1.Status) []byte {
+	t.Helper()
+
+	raw, err := status.Marshal()
+	must.Do(t, err)
+
+	envelope := runtime.Unknown{TypeMeta: runtime.TypeMeta{APIVersion: "v1", Kind: "Status"}, Raw: raw}
+	content, err := envelope.Marshal()
+	must.Do(t, err)
+
+	return append([]byte("k8s\x00"), content...)
 }

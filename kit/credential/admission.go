@@ -5,13 +5,14 @@ package credential
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
+	"regexp"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/kit/retry"
@@ -20,16 +21,13 @@ import (
 // maxStatusBytes limits how much of a refusal is read.
 const maxStatusBytes = 64 << 10
 
-// unreadyTexts returns parts of the messages with which an API server refuses a write because it has not read yet what it needs to
+// unreadyPattern matches the messages with which an API server refuses a write because it has not read yet what it needs to
 // admit the object: after its start, or after an admission policy or the CRD of its parameters was applied
-// (k8s.io/apiserver, pkg/admission/plugin: namespace/lifecycle, webhook/generic, policy/generic).
-func unreadyTexts() []string {
-	return []string{
-		"not yet ready to handle request",
-		"not yet synced to use for admission",
-		"failed to find resource referenced by paramKind",
-	}
-}
+// (k8s.io/apiserver, pkg/admission/plugin: namespace/lifecycle, webhook/generic, policy/generic, policy/validating). It matches
+// only whole messages, because others quote the invalid value, such as the name that a user gave to a job.
+var unreadyPattern = regexp.MustCompile(` is forbidden: not yet ready to handle request$` +
+	`|failed to configure (policy|binding): paramKind kind .* not yet synced to use for admission$` +
+	`|failed to configure (policy|binding): failed to find resource referenced by paramKind: '[^']*'$`)
 
 // RetryUnreadyAdmission makes the clients of a configuration repeat a write that an API server refuses because it has not
 // read yet what it needs to admit the object. The server says that the object is forbidden or invalid, although it is
@@ -48,23 +46,16 @@ func RetryUnreadyAdmission(config *rest.Config) {
 	})
 }
 
-// convertUnready returns a response with the status 503 for a refusal with one of the unreadyTexts, and the response as it
-// is otherwise.
+// convertUnready returns a response with the status 503 for a refusal whose message matches unreadyPattern, and the response
+// as it is otherwise.
 func convertUnready(response *http.Response) (*http.Response, error) {
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBytes))
 	if err != nil {
 		return nil, fmt.Errorf("read response: %w", err)
 	}
 
-	found := ""
-
-	for _, unready := range unreadyTexts() {
-		if bytes.Contains(text, []byte(unready)) {
-			found = unready
-		}
-	}
-
-	if found == "" {
+	refusal := decodeStatus(text)
+	if !unreadyPattern.MatchString(refusal.Message) {
 		response.Body = readCloser{io.MultiReader(bytes.NewReader(text), response.Body), response.Body}
 
 		return response, nil
@@ -72,14 +63,10 @@ func convertUnready(response *http.Response) (*http.Response, error) {
 
 	_ = response.Body.Close()
 
-	var refusal metav1.Status
-
-	_ = json.Unmarshal(text, &refusal) // it may be in protobuf
-
 	status, err := json.Marshal(metav1.Status{
 		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusFailure,
 		Reason: metav1.StatusReasonServiceUnavailable, Code: http.StatusServiceUnavailable,
-		Message: "the API server cannot admit the object yet: " + cmp.Or(refusal.Message, found),
+		Message: "the API server cannot admit the object yet: " + refusal.Message,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("encode status: %w", err)
@@ -94,6 +81,32 @@ func convertUnready(response *http.Response) (*http.Response, error) {
 	out.ContentLength, out.Body = int64(len(status)), io.NopCloser(bytes.NewReader(status))
 
 	return &out, nil
+}
+
+// protobufPrefix begins each body in the API server's protobuf format, which clients of Kubernetes' own kinds use.
+const protobufPrefix = "k8s\x00"
+
+// decodeStatus returns the status in the body of a refusal, and an empty one if the body has none.
+func decodeStatus(body []byte) metav1.Status {
+	var (
+		out      metav1.Status
+		envelope runtime.Unknown
+		err      error
+	)
+
+	if content, isProtobuf := bytes.CutPrefix(body, []byte(protobufPrefix)); isProtobuf {
+		if err = envelope.Unmarshal(content); err == nil {
+			err = out.Unmarshal(envelope.Raw)
+		}
+	} else {
+		err = json.Unmarshal(body, &out)
+	}
+
+	if err != nil {
+		return metav1.Status{} // another server, such as a proxy, has responded
+	}
+
+	return out
 }
 
 // readCloser reads from one reader and closes another one.
