@@ -8,9 +8,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
@@ -29,13 +31,16 @@ const (
 type assignments struct {
 	mu          sync.Mutex
 	byNamespace map[string]*assignment
+	// askedAt is when claims found no job in a shared assignment, by their UIDs. An assignment that was computed after that
+	// is not outdated for them.
+	askedAt map[types.UID]time.Time
 }
 
 // assignment is the result of one computation.
 type assignment struct {
 	free freeJobs
-	// expiresAt is when it is computed again.
-	expiresAt time.Time
+	// computedAt is when the computation began. expiresAt is when it is repeated.
+	computedAt, expiresAt time.Time
 }
 
 // freeJobs are the names of queued jobs that no claim has, in the order of demand.Assign.
@@ -76,21 +81,35 @@ func (a *assignments) choose(ctx context.Context, s *scope, now time.Time) (*v1a
 
 		end := s.Clock.Now()
 		age := min(max(assignmentAgeFactor*end.Sub(now), minAssignmentAge), maxAssignmentAge)
-		known = &assignment{free: free, expiresAt: end.Add(age)}
-
-		if a.byNamespace == nil {
-			a.byNamespace = map[string]*assignment{}
-		}
-
-		a.byNamespace[s.claim.Namespace] = known
+		known = &assignment{free: free, computedAt: now, expiresAt: end.Add(age)}
+		a.store(s.claim.Namespace, known)
 	}
 
 	job, err := s.bindFirst(ctx, &known.free, keyOf(s.claim), now)
-	if errors.Is(err, errNoJob) && isShared {
-		return nil, outdatedError{retryAfter: known.expiresAt.Sub(now)}
+
+	askedAt, hasAsked := a.askedAt[s.claim.UID]
+	if !errors.Is(err, errNoJob) || !isShared || hasAsked && known.computedAt.After(askedAt) {
+		delete(a.askedAt, s.claim.UID)
+
+		return job, err
 	}
 
-	return job, err
+	if !hasAsked {
+		a.askedAt[s.claim.UID] = now
+	}
+
+	return nil, outdatedError{retryAfter: known.expiresAt.Sub(now)}
+}
+
+// store stores a new assignment, and forgets the claims that have asked long ago, because they were deleted.
+func (a *assignments) store(namespace string, computed *assignment) {
+	if a.byNamespace == nil {
+		a.byNamespace, a.askedAt = map[string]*assignment{}, map[types.UID]time.Time{}
+	}
+
+	a.byNamespace[namespace] = computed
+
+	maps.DeleteFunc(a.askedAt, func(_ types.UID, askedAt time.Time) bool { return computed.computedAt.Sub(askedAt) > maxCacheLag })
 }
 
 // listFreeJobs returns the free jobs of the claim's namespace. It reads only the cache.

@@ -144,8 +144,13 @@ func (s *scope) chooseJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 
 	if name := s.bindings.jobOf(s.claim, now); name != "" {
 		job, err := s.getQueuedJob(ctx, name) // its binding was not written
-		if err != nil || job != nil {
-			return job, err
+		if err != nil {
+			return nil, err
+		}
+
+		// The cache may show the repeated write as late as the first one, so the binding begins again.
+		if job != nil && s.bindings.bind(s.claim, job, now) {
+			return job, nil
 		}
 	}
 

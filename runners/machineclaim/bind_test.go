@@ -89,6 +89,60 @@ func TestJobIsBoundOnce(t *testing.T) {
 	}
 }
 
+// A binding whose write is repeated holds from then on, because the cache may show it as late as that of a first write.
+func TestRepeatedBindingIsKept(t *testing.T) {
+	t.Parallel()
+
+	w := newBindFixture(t, 1)
+
+	for range 3 {
+		if job, err := w.newScope("first").chooseJob(t.Context()); err != nil || job.Name != "job-0" {
+			t.Fatalf("got %v, %v; want job-0", job, err)
+		}
+
+		w.clock.SetTime(w.clock.Now().Add(maxCacheLag - time.Second))
+
+		if job, err := w.newScope("second").chooseJob(t.Context()); !errors.Is(err, errNoJob) {
+			t.Fatalf("another claim got %v, %v; want errNoJob", job, err)
+		}
+	}
+}
+
+// If there are fewer jobs than claims, each of the other claims knows that after the next computation, and does not wait
+// until it computes the assignment itself.
+func TestClaimsWithoutJobsKnowIt(t *testing.T) {
+	t.Parallel()
+
+	const many = 50
+
+	w := newBindFixture(t, 0)
+	outdated := 0
+
+	for range 2 {
+		for i := range many {
+			if _, err := w.newScope(fmt.Sprintf("claim-%d", i)).chooseJob(t.Context()); !errors.Is(err, errNoJob) {
+				t.Fatalf("claim %d: %v, want errNoJob", i, err)
+			} else if !waitForJobs(err).IsDone() {
+				outdated++
+			}
+		}
+
+		w.clock.SetTime(w.clock.Now().Add(minAssignmentAge))
+	}
+
+	if outdated != many-1 || w.lists.Load() != 2 {
+		t.Errorf("%d claims waited for the next assignment, and there were %d; want %d, 2", outdated, w.lists.Load(), many-1)
+	}
+
+	w.clock.SetTime(w.clock.Now().Add(2 * maxCacheLag))
+
+	_, _ = w.newScope("later").chooseJob(t.Context())
+
+	if len(w.r.assignments.askedAt) > 0 {
+		t.Errorf("%d claims are not forgotten", len(w.r.assignments.askedAt))
+	}
+}
+
 // Claims that request their jobs at the same time share the lists of jobs and claims, so the work does not grow with
 // claims x claims.
 func TestClaimsShareTheListOfJobs(t *testing.T) {
