@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/bounds"
+	"github.com/hyperfleet/hyperfleet/kit/retry"
 	"github.com/hyperfleet/hyperfleet/workload"
 )
 
@@ -234,6 +235,20 @@ func (r *Receiver) handle(
 	if rejection != nil {
 		return *rejection
 	}
+
+	return r.recordJob(ctx, req, job, pools)
+}
+
+// recordJob waits for a free slot, and writes a verified job into the ledgers. It goes on within the deadline of ctx after
+// the end of the request, which is also that of the operator, because most platforms deliver a webhook only once.
+func (r *Receiver) recordJob(ctx context.Context, req *http.Request, job workload.Job, pools []webhookPool) webhookResponse {
+	deadline, _ := ctx.Deadline() // ServeHTTP has set it
+
+	graced, cancelGrace := retry.WithGrace(req.Context(), retry.EndGrace)
+	defer cancelGrace()
+
+	ctx, cancel := context.WithDeadline(graced, deadline)
+	defer cancel()
 
 	select {
 	case r.slots <- struct{}{}:

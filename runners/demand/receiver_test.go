@@ -28,6 +28,7 @@ import (
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/runners/connect"
@@ -293,6 +294,29 @@ func TestReceiverIsIdempotent(t *testing.T) {
 	jobs := listJobs(t, namespace)
 	if got := jobs["gh-9"].Spec; len(jobs) != 1 || got.State != v1alpha1.JobCompleted || got.RunnerName != "r1" || got.Conclusion != "success" {
 		t.Errorf("ledger = %+v", jobs)
+	}
+}
+
+// A webhook that is being written when its request ends, as all requests do when the operator ends, is written. GitHub does
+// not deliver it again.
+func TestWebhookIsWrittenAtTheEnd(t *testing.T) {
+	t.Parallel()
+
+	namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+	createPool(t, namespace, "linux", repository, "s", "linux")
+
+	ctx, end := context.WithCancel(t.Context())
+	slow := interceptor.NewClient(noWatchClient{env.Client}, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.CreateOption) error {
+			end()
+
+			return c.Create(ctx, obj, opts...)
+		},
+	})
+
+	request := newWebhookRequest(newWebhookBody(repository, 9, "queued", "linux"), "s").WithContext(ctx)
+	if got := serveRequest(newTestReceiver(slow, nil), request); got.Code != http.StatusAccepted || len(listJobs(t, namespace)) != 1 {
+		t.Errorf("response %d %s, jobs %v; want 202 and one job", got.Code, got.Body, listJobs(t, namespace))
 	}
 }
 
