@@ -43,7 +43,12 @@ func newMeasuredObjects(now time.Time) []client.Object {
 	}
 	waits := newReadyConditions(metav1.ConditionFalse, "AtMaximum")
 	received := job("f", "", v1alpha1.JobQueued, 10*time.Second, nil) // its status is not written yet
-	received.SetLabels(map[string]string{v1alpha1.LabelRunnerPool: "linux"})
+	stuck := job("g", "", v1alpha1.JobQueued, 10*time.Minute, nil)    // no operator writes its status
+
+	for job, age := range map[client.Object]time.Duration{received: 10 * time.Second, stuck: 10 * time.Minute} {
+		job.SetLabels(map[string]string{v1alpha1.LabelRunnerPool: "linux"})
+		job.SetCreationTimestamp(metav1.NewTime(now.Add(-age)))
+	}
 
 	return []client.Object{
 		&v1alpha1.RunnerPool{
@@ -56,7 +61,7 @@ func newMeasuredObjects(now time.Time) []client.Object {
 		},
 		job("a", "linux", v1alpha1.JobQueued, time.Minute, waits), job("b", "linux", v1alpha1.JobQueued, time.Hour, waits),
 		job("c", "linux", v1alpha1.JobRunning, 2*time.Hour, nil), job("d", "", v1alpha1.JobQueued, 30*time.Second, nil),
-		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, newReadyConditions(metav1.ConditionFalse, "Gated")), received,
+		job("e", "linux", v1alpha1.JobWaiting, 5*time.Hour, newReadyConditions(metav1.ConditionFalse, "Gated")), received, stuck,
 		&v1alpha1.MachineClaim{ObjectMeta: meta("m"), Status: v1alpha1.MachineClaimStatus{Phase: v1alpha1.MachineClaimReady}},
 		&v1alpha1.MachineClaim{ObjectMeta: meta("n"), Spec: v1alpha1.MachineClaimSpec{RunnerPoolRef: &v1alpha1.LocalObjectReference{Name: "linux"}}},
 		&v1alpha1.HypervisorCluster{
@@ -114,6 +119,7 @@ hyperfleet_jobs_oldest_queued_age_seconds{namespace="ci",pool="linux"} 3600
 hyperfleet_jobs_waiting{namespace="ci",pool="",reason="NotReconciled"} 1
 hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="AtMaximum"} 2
 hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="Gated"} 1
+hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="NotReconciled"} 1
 hyperfleet_jobs_waiting{namespace="ci",pool="linux",reason="WaitingForMachine"} 1
 hyperfleet_machines{namespace="ci",phase="Pending",pool="linux"} 1
 hyperfleet_machines{namespace="ci",phase="Ready",pool=""} 1
@@ -129,7 +135,7 @@ hyperfleet_object_ready{kind="HypervisorCluster",name="rack",namespace=""} 1
 hyperfleet_objects{kind="HypervisorCluster",namespace="",ready="True",reason="Connected"} 1
 hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="AtMaximum"} 2
 hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="False",reason="Gated"} 1
-hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="Unknown",reason="NotReconciled"} 3
+hyperfleet_objects{kind="RunnerJob",namespace="ci",ready="Unknown",reason="NotReconciled"} 4
 hyperfleet_pool_consecutive_failures{namespace="ci",pool="linux"} 1
 hyperfleet_pool_jobs_queued{namespace="ci",pool="linux"} 2
 hyperfleet_pool_jobs_running{namespace="ci",pool="linux"} 2

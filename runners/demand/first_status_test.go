@@ -4,6 +4,7 @@
 package demand_test
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -90,6 +91,37 @@ func TestFirstStatusIsWrittenLater(t *testing.T) {
 				t.Errorf("pool %q, condition %v; want linux, %s", job.Status.Pool, served, tc.want)
 			}
 		})
+	}
+}
+
+// A job that starts or ends before its first status was written, while the operator restarts, keeps its pool.
+func TestJobWithoutStatusKeepsItsPool(t *testing.T) {
+	t.Parallel()
+
+	for _, state := range []v1alpha1.JobState{v1alpha1.JobRunning, v1alpha1.JobCompleted} {
+		namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+		createPool(t, namespace, "linux", repository, "s", "linux")
+
+		clk := clocktesting.NewFakePassiveClock(time.Now())
+		key := receiveJob(t, namespace, repository, clk.Now())
+		reconcileJob(t, newReconciler(t, clk, nil), key)
+
+		job := getJob(t, key)
+		job.Spec.State, job.Spec.RunnerName = state, "runner-a"
+		must.Do(t, env.Client.Update(t.Context(), job))
+		clk.SetTime(clk.Now().Add(20 * time.Second))
+
+		next := newReconciler(t, clk, nil)
+		reconcileJob(t, next, key)
+		clk.SetTime(clk.Now().Add(20 * time.Second))
+		reconcileJob(t, next, key)
+
+		job = getJob(t, key)
+		decided := slices.IndexFunc(job.Status.Timeline, func(e v1alpha1.JobEvent) bool { return e.Moment == v1alpha1.MomentDecided })
+
+		if job.Status.Pool != "linux" || decided < 0 || !job.Status.Timeline[decided].Time.Equal(job.Spec.ReceivedAt) {
+			t.Errorf("%s: pool %q, timeline %v; want linux, decided at %s", state, job.Status.Pool, job.Status.Timeline, job.Spec.ReceivedAt)
+		}
 	}
 }
 

@@ -12,9 +12,12 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
 
-// matchPool records the pool that serves the job. A completed job keeps its pool.
+// matchPool records the pool that serves the job. A completed job keeps its pool. If it has no status yet, for example
+// because the operator was not running, this is the pool in its label.
 func matchPool(_ context.Context, s *scope) step.Result {
 	if s.job.Spec.State == v1alpha1.JobCompleted {
+		s.job.Status.Pool = s.job.PoolName()
+
 		return step.Done().WithReason("Completed", "the job is completed")
 	}
 

@@ -150,7 +150,7 @@ func (t *timelineBuilder) addPlatformEvents() {
 	}
 
 	if t.Pool != "" {
-		t.set(v1alpha1.MomentDecided, t.timeOrNow(v1alpha1.MomentDecided), "RunnerPool "+t.Pool+" serves the job")
+		t.set(v1alpha1.MomentDecided, t.timeOrNow(v1alpha1.MomentDecided), poolMessage(t.Pool))
 	}
 
 	t.addStarted()
@@ -159,6 +159,9 @@ func (t *timelineBuilder) addPlatformEvents() {
 		t.set(v1alpha1.MomentFinished, t.finishTime(), t.Job.Conclusion)
 	}
 }
+
+// poolMessage returns the message of the event Decided.
+func poolMessage(pool string) string { return "RunnerPool " + pool + " serves the job" }
 
 // addStarted adds the event Started: a runner took the job. A canceled or skipped job may complete
 // without this event.

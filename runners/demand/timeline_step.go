@@ -7,6 +7,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -47,19 +48,32 @@ func recordTimeline(ctx context.Context, s *scope) step.Result {
 	s.jobMachine = machine
 	s.setTraceID()
 
-	input := TimelineInput{Job: s.job.Spec, Before: s.job.Status.Timeline, Machine: machine, Now: s.Clock.Now()}
+	input := TimelineInput{Job: s.job.Spec, Machine: machine, Now: s.Clock.Now()}
+	pool := s.job.PoolName()
 
 	if s.job.Spec.State != v1alpha1.JobCompleted {
 		if input.Pool, s.cause, err = s.findCause(ctx); err != nil {
 			return step.Fail(err)
 		}
 
-		input.Cause = s.cause
+		input.Cause, pool = s.cause, input.Pool
 	}
 
+	input.Before = listPreviousEvents(s.job, pool)
 	s.job.Status.Timeline = BuildTimeline(input)
 
 	return step.Done()
+}
+
+// listPreviousEvents returns the timeline of the previous reconcile. If the job has none, its pool was selected when the
+// operator received the job, perhaps by a process that has ended since.
+func listPreviousEvents(job *v1alpha1.RunnerJob, pool string) []v1alpha1.JobEvent {
+	isFirst := len(job.Status.Timeline) == 0 && len(job.Status.Conditions) == 0
+	if !isFirst || pool == "" || pool != job.Labels[v1alpha1.LabelRunnerPool] || job.Spec.ReceivedAt == nil {
+		return job.Status.Timeline
+	}
+
+	return []v1alpha1.JobEvent{newJobEvent(v1alpha1.MomentDecided, job.Spec.ReceivedAt.Time, poolMessage(pool))}
 }
 
 // listClaims returns the claims that may be the job's: the claim in the job's status, or else the
@@ -182,6 +196,15 @@ func reportServed(ctx context.Context, s *scope) step.Result {
 // WaitingMessage returns the message of ReasonWaitingForMachine.
 func WaitingMessage(pool string) string {
 	return "RunnerPool " + pool + " provides a machine for the job"
+}
+
+// maxStatusDelay is how long a job with a pool may have no status.
+const maxStatusDelay = time.Minute
+
+// IsStatusDelayed reports whether the status of a job is not written yet because it would only say that its pool provides a
+// machine. After maxStatusDelay, no operator reconciles the job.
+func IsStatusDelayed(job *v1alpha1.RunnerJob, now time.Time) bool {
+	return len(job.Status.Conditions) == 0 && job.PoolName() != "" && now.Sub(job.CreationTimestamp.Time) < maxStatusDelay
 }
 
 // isPoolRecorded reports whether the job has no status yet, and its label names its pool. Then the status says nothing that

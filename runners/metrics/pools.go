@@ -103,8 +103,8 @@ func (d *poolDescs) collectJobs(
 		reason := "NotReconciled"
 		if ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			reason = ready.Reason
-		} else if labels.pool != "" {
-			reason = demand.ReasonWaitingForMachine // the status is written later
+		} else if demand.IsStatusDelayed(job, now) {
+			reason = demand.ReasonWaitingForMachine
 		}
 
 		waiting[cause{labels, reasons.Limit(reason)}]++

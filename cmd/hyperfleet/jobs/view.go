@@ -125,20 +125,17 @@ func NewJob(job *v1alpha1.RunnerJob, now time.Time) Job {
 	return out
 }
 
-// maxStatusDelay is how long a job with a pool may have no status.
-const maxStatusDelay = time.Minute
-
 // newCause returns what a job waits for, from its Ready condition. It returns nil if the job does not wait.
 func newCause(job *v1alpha1.RunnerJob, now time.Time) *Cause {
 	if !isWaiting(job) {
 		return nil
 	}
 
-	ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady)
-	if pool := job.PoolName(); ready == nil && pool != "" && now.Sub(job.CreationTimestamp.Time) < maxStatusDelay {
-		return &Cause{demand.ReasonWaitingForMachine, demand.WaitingMessage(pool)}
+	if demand.IsStatusDelayed(job, now) {
+		return &Cause{demand.ReasonWaitingForMachine, demand.WaitingMessage(job.PoolName())}
 	}
 
+	ready := meta.FindStatusCondition(job.Status.Conditions, v1alpha1.ConditionReady)
 	if ready == nil {
 		return &Cause{"NotReconciled", "the operator has not reconciled the job yet: check that it is running"}
 	}
