@@ -5,6 +5,7 @@ package hosts_test
 
 import (
 	"encoding/base64"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -16,6 +17,7 @@ import (
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
@@ -180,14 +182,8 @@ func TestCredentialsHaveTheCAOfTheirCluster(t *testing.T) {
 	w.waitUntilConverged(1)
 
 	before, _ := w.pushedKubeconfig(name)
-
-	ca, err := os.ReadFile(brokers.NewCA(t).File)
-	w.must(err)
-
-	// During the replacement of a CA, clients trust both.
-	config := rest.CopyConfig(env.Config)
-	config.CAData = slices.Concat(config.CAData, ca)
-	w.writeKubeconfig(config)
+	readySince := w.readySince(name)
+	caData := w.replaceCA()
 
 	w.eventually("the host has a kubeconfig with both CAs", func() string {
 		if text := w.hosts[name].Payload("kubeconfig"); text == before {
@@ -199,8 +195,12 @@ func TestCredentialsHaveTheCAOfTheirCluster(t *testing.T) {
 	w.waitUntilConverged(1)
 
 	after, node := w.pushedKubeconfig(name)
-	if err := node.Create(t.Context(), &authenticationv1.SelfSubjectReview{}); err != nil || !strings.Contains(after, base64.StdEncoding.EncodeToString(config.CAData)) {
+	if err := node.Create(t.Context(), &authenticationv1.SelfSubjectReview{}); err != nil || !strings.Contains(after, base64.StdEncoding.EncodeToString(caData)) {
 		t.Errorf("the credential is invalid, or lacks the CA: %v", err)
+	}
+
+	if now := w.readySince(name); !now.Equal(&readySince) {
+		t.Errorf("the host was not Ready until %s, although its former credential is valid", now)
 	}
 
 	pushed, runs := len(w.scriptLabels(name)), len(w.hosts[name].Runs())
@@ -215,6 +215,74 @@ func TestCredentialsHaveTheCAOfTheirCluster(t *testing.T) {
 	if more := w.scriptLabels(name)[pushed:]; slices.Contains(more, "kubeconfig") {
 		t.Errorf("the credential is pushed again and again: %v", more)
 	}
+}
+
+// A credential that did not reach its host before its cluster got another CA is not pushed later.
+func TestUnusedCredentialsAreIssuedAgain(t *testing.T) {
+	t.Parallel()
+
+	const name = "ca-replaced-while-down"
+
+	w := newCredentialFixture(t, name)
+	w.startOperator()
+	w.waitUntilConverged(1)
+
+	failedContacts := func(n int32) {
+		t.Helper()
+
+		before := w.getHost(name).Status.ContactAttempts
+		w.eventually("the push of the new credential fails", func() string {
+			if now := w.getHost(name).Status.ContactAttempts; now < before+n {
+				return fmt.Sprintf("%d times", now-before)
+			}
+
+			return ""
+		})
+	}
+
+	w.hosts[name].SetDown(true)
+	w.patchStatus(name, func(s *infrav1.LinuxMachineStatus) {
+		s.NodeCredential.From, s.NodeCredential.Until = ago(2*time.Hour+time.Minute), ago(-59*time.Minute)
+	})
+	failedContacts(1)
+
+	caData := w.replaceCA()
+
+	failedContacts(2) // the first of them may have begun before
+	w.hosts[name].SetDown(false)
+
+	w.eventually("the credential is renewed", func() string {
+		if c := w.getHost(name).Status.NodeCredential; time.Until(c.Until.Time) < time.Hour {
+			return c.Until.String()
+		}
+
+		return ""
+	})
+
+	if text, _ := w.pushedKubeconfig(name); !strings.Contains(text, base64.StdEncoding.EncodeToString(caData)) {
+		t.Error("the host has a credential with the former CA")
+	}
+}
+
+// replaceCA adds a CA to the fleet's kubeconfig, and returns both CAs. During the replacement of a CA, clients trust both.
+func (w *fixture) replaceCA() []byte {
+	w.t.Helper()
+
+	ca, err := os.ReadFile(brokers.NewCA(w.t).File)
+	w.must(err)
+
+	config := rest.CopyConfig(env.Config)
+	config.CAData = slices.Concat(config.CAData, ca)
+	w.writeKubeconfig(config)
+
+	return config.CAData
+}
+
+// readySince returns when the condition Ready of a host has changed last.
+func (w *fixture) readySince(name string) metav1.Time {
+	w.t.Helper()
+
+	return meta.FindStatusCondition(w.getHost(name).Status.Conditions, "Ready").LastTransitionTime
 }
 
 func ago(d time.Duration) metav1.Time {

@@ -112,19 +112,17 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	now, name := s.Clock.Now(), client.ObjectKeyFromObject(s.obj)
 	pending := s.pendingCredentials.get(name)
 
-	if pending == nil || pending.Credential != nil &&
-		!now.Before(renewalTime(pending.Credential.NotBefore, pending.Credential.NotAfter)) {
-		var err error
+	data, err := s.readFleetKubeconfig(ctx)
+	if err != nil {
+		return s.recordCannotStart(err, *work)
+	}
+
+	if pending == nil || pending.Credential != nil && isOutdated(pending.Credential, data, now) {
 		if pending, err = nodecert.New(s.obj.GetName(), now); err != nil {
 			return step.Fail(err)
 		}
 
 		s.pendingCredentials.set(name, pending)
-	}
-
-	data, err := s.readFleetKubeconfig(ctx)
-	if err != nil {
-		return s.recordCannotStart(err, *work)
 	}
 
 	if err := pending.Advance(ctx, data, s.fleet.Spec.NodeCredentials.Lifetime.Duration, now); err != nil {
@@ -136,7 +134,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	}
 
 	if pending.Credential == nil {
-		return step.Wait(retryInterval, reasonSigning, "waiting for the cluster to sign the host's Node credential")
+		return s.waitForHost(retryInterval, reasonSigning, "waiting for the cluster to sign the host's Node credential")
 	}
 
 	access.Kubeconfig = pending.Credential.Kubeconfig
@@ -150,6 +148,14 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 	}
 
 	return step.Done()
+}
+
+// isOutdated returns true if a credential that is not on its host yet must be issued again: it is due for renewal, or
+// the fleet's kubeconfig has another server or CA by now.
+func isOutdated(issued *nodecert.Credential, kubeconfig []byte, now time.Time) bool {
+	current, err := nodecert.DigestOfCluster(kubeconfig)
+
+	return !now.Before(renewalTime(issued.NotBefore, issued.NotAfter)) || err == nil && current != issued.Cluster
 }
 
 // readFleetKubeconfig reads the kubeconfig with which the operator issues the credentials of a fleet.

@@ -369,15 +369,18 @@ func (s *scope) contactDelay() time.Duration {
 // runningAction returns the action that the pool runs on the host, or an empty string if none.
 func (s *scope) runningAction() drift.Action { return s.WorkerPool.runningAction(s.obj.GetUID()) }
 
-// waitForJob waits for the job on the host, which enqueues the host when it ends. A bootstrapped
-// host that is reachable stays ready meanwhile.
+// waitForJob waits for the job on the host, which enqueues the host when it ends.
 func (s *scope) waitForJob() step.Result {
-	message := fmt.Sprintf("%s is running on the host", s.runningAction())
+	return s.waitForHost(resyncInterval, reasonPushing, fmt.Sprintf("%s is running on the host", s.runningAction()))
+}
+
+// waitForHost waits for a change of the host. A bootstrapped host that is reachable stays ready meanwhile.
+func (s *scope) waitForHost(after time.Duration, reason, message string) step.Result {
 	if s.status.Bootstrapped && s.status.UnreachableSince == nil {
-		return step.WaitReady(resyncInterval, reasonPushing, message)
+		return step.WaitReady(after, reason, message)
 	}
 
-	return step.Wait(resyncInterval, reasonPushing, message)
+	return step.Wait(after, reason, message)
 }
 
 // inspect probes the host when its probe is due.
@@ -394,7 +397,8 @@ func inspect(ctx context.Context, s *scope) step.Result {
 	if !slices.Contains(s.status.LostParts, plan.KubeconfigLabel) && s.isClusterChanged(ctx) {
 		s.status.LostParts = append(s.status.LostParts, plan.KubeconfigLabel)
 
-		return step.Wait(time.Second, reasonClusterChanged, "the server or the CA of the cluster has changed, so the host gets another credential")
+		return s.waitForHost(time.Second, reasonClusterChanged,
+			"the server or the CA of the cluster has changed, so the host gets another credential")
 	}
 
 	return s.startJob(ctx, job{action: drift.Probe})
