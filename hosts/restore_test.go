@@ -13,6 +13,7 @@ import (
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -317,6 +318,45 @@ func TestPoolServerRestoredWithoutStatus(t *testing.T) {
 
 	if servers := formatServers(w.sim.Servers()); !strings.Contains(fmt.Sprint(servers), "pool-first") {
 		t.Errorf("the server has another name: %v", servers)
+	}
+}
+
+// A Mac that was restored without its status, and whose API key is gone, names its server as it is named at Scaleway. It
+// does not advise to delete a server of a pool.
+func TestRestoredMacsWithoutKey(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		prefix, pool, want string
+	}{
+		"ordered":                  {"", "", "delete the server named "},
+		"of a pool":                {"pool-", "pool-first", " and give it its name pool-first back"},
+		"of a pool without a mark": {"pool-", "", " and give it a name that begins with pool-"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newMacFixture(t, sim.Options{})
+			w.sim.AddServer("pool-first", "M4-S")
+			w.createMachine("mac-1", func(s *macSpec) { s.AdoptPoolPrefix = tc.prefix })
+			w.provisionFully("mac-1")
+
+			object := w.getMachine("mac-1")
+			former := w.kind.Marks(object)[infrav1.AnnotationServerName]
+			object.Annotations = map[string]string{infrav1.AnnotationServerName: former, infrav1.AnnotationPoolName: tc.pool}
+			w.must(env.Client.Update(t.Context(), object))
+
+			fixture := &fixture{t: t, namespace: w.namespace}
+			fixture.restoreObject(object, false, func() { object.Status = infrav1.ScalewayAppleSiliconMachineStatus{} })
+			w.readBack("mac-1")
+			fixture.delete(&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Name: "scaleway"}})
+
+			result := w.kind.Release(t.Context(), w.getMachine("mac-1"))
+			if message := result.Message(); !result.IsStalled() || !strings.Contains(message, " or "+former+", if there is one,") ||
+				!strings.Contains(message, tc.want) || strings.Contains(message, "delete ") != (tc.prefix == "") {
+				t.Errorf("the release ends with %v", result)
+			}
+		})
 	}
 }
 

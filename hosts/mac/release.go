@@ -4,7 +4,6 @@
 package mac
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 
@@ -117,14 +116,25 @@ func explainLostKey(mac *v1alpha1.ScalewayAppleSiliconMachine, err error) error 
 		return err
 	}
 
-	advice := "delete server " + mac.Status.ServerID
+	server := "server " + mac.Status.ServerID
 	if mac.Status.ServerID == "" {
-		advice = "delete the server named " + serverName(mac) + ", if there is one,"
+		server = "the server named " + serverName(mac)
+
+		// After a restore, the server still has the name of the earlier machine.
+		if former := formerServerName(mac); former != "" {
+			server += " or " + former
+		}
+
+		server += ", if there is one,"
 	}
 
-	if mac.Status.PoolName != "" {
-		advice = "reinstall server " + cmp.Or(mac.Status.ServerID, serverName(mac)) + ", give it its name " +
-			mac.Status.PoolName + " back"
+	advice := "delete " + server
+
+	switch {
+	case mac.Status.PoolName != "":
+		advice = "reinstall " + server + " and give it its name " + mac.Status.PoolName + " back"
+	case mac.Spec.AdoptPoolPrefix != "":
+		advice = "reinstall " + server + " and give it a name that begins with " + mac.Spec.AdoptPoolPrefix
 	}
 
 	return errclass.New(errclass.Configuration, reason,
