@@ -233,29 +233,40 @@ func TestIncompleteTransfers(t *testing.T) {
 
 	key := base64.StdEncoding.EncodeToString([]byte(strings.Repeat("k", 32)))
 
-	for name, end := range map[string]func(mdns.ResponseWriter, *mdns.Msg){
-		"cut": func(mdns.ResponseWriter, *mdns.Msg) {},
-		"refused in the middle": func(w mdns.ResponseWriter, query *mdns.Msg) {
-			response := new(mdns.Msg)
-			response.SetRcode(query, mdns.RcodeRefused)
-			response.SetTsig(dnstest.KeyName, mdns.HmacSHA256, 300, time.Now().Unix())
-			_ = w.WriteMsg(response)
-		},
+	answer := func(w mdns.ResponseWriter, query *mdns.Msg, rcode int, records ...mdns.RR) {
+		response := new(mdns.Msg)
+		response.SetRcode(query, rcode)
+		response.Answer = records
+		response.SetTsig(dnstest.KeyName, mdns.HmacSHA256, 300, time.Now().Unix())
+		w.TsigTimersOnly(true) // as RFC 8945, 5.3.1 wants it after the first message
+		_ = w.WriteMsg(response)
+	}
+
+	for name, tc := range map[string]struct {
+		end        func(mdns.ResponseWriter, *mdns.Msg, mdns.RR)
+		isComplete bool
+	}{
+		"complete": {func(w mdns.ResponseWriter, query *mdns.Msg, soa mdns.RR) { answer(w, query, mdns.RcodeSuccess, soa) }, true},
+		"cut":      {func(mdns.ResponseWriter, *mdns.Msg, mdns.RR) {}, false},
+		"refused in the middle": {func(w mdns.ResponseWriter, query *mdns.Msg, _ mdns.RR) {
+			answer(w, query, mdns.RcodeRefused)
+		}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			client := newTestClient(t, startBrokenServer(t, key, end), dnstest.KeyName, key)
+			client := newTestClient(t, startBrokenServer(t, key, tc.end), dnstest.KeyName, key)
 
-			if listing, err := client.List(t.Context(), forward); err == nil || listing != nil {
-				t.Errorf("list = %+v, %v, want an error", listing, err)
+			if listing, err := client.List(t.Context(), forward); (err == nil) != tc.isComplete || (listing != nil) != tc.isComplete {
+				t.Errorf("list = %+v, %v, want a list: %t", listing, err, tc.isComplete)
 			}
 		})
 	}
 }
 
-// startBrokenServer starts a server that sends the beginning of a zone, calls end, and closes the connection.
-func startBrokenServer(t *testing.T, key string, end func(mdns.ResponseWriter, *mdns.Msg)) string {
+// startBrokenServer starts a server that sends the beginning of a zone, calls end with the SOA record of the zone, and
+// closes the connection.
+func startBrokenServer(t *testing.T, key string, end func(mdns.ResponseWriter, *mdns.Msg, mdns.RR)) string {
 	t.Helper()
 
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -279,7 +290,7 @@ func startBrokenServer(t *testing.T, key string, end func(mdns.ResponseWriter, *
 		response.SetTsig(dnstest.KeyName, mdns.HmacSHA256, 300, time.Now().Unix())
 		_ = w.WriteMsg(response)
 
-		end(w, query)
+		end(w, query, response.Answer[0])
 		_ = w.Close()
 	})
 	server := &mdns.Server{Listener: listener, Handler: handler, TsigSecret: map[string]string{dnstest.KeyName: key}}
