@@ -36,6 +36,7 @@ type poolFixture struct {
 	namespace  string
 	clock      *clocktesting.FakePassiveClock
 	reconciler *runnerpool.Reconciler
+	recorder   *events.FakeRecorder
 	jobs       int
 	// platform is that of the jobs. Empty means GitHub.
 	platform string
@@ -48,8 +49,9 @@ func newPoolFixture(t *testing.T, change func(*v1alpha1.RunnerPool)) *poolFixtur
 	// Claims have the creation time of the API server, so the clock of the pools starts with it.
 	clk := clocktesting.NewFakePassiveClock(time.Now())
 	indexed := kube.NewIndexedClient(t, env.Client, demand.AddIndexes)
-	w := &poolFixture{T: t, namespace: env.Namespace(t), clock: clk, reconciler: &runnerpool.Reconciler{
-		Client: indexed, Live: env.Client, Clock: clk, Recorder: events.NewFakeRecorder(10000),
+	recorder := events.NewFakeRecorder(10000)
+	w := &poolFixture{T: t, namespace: env.Namespace(t), clock: clk, recorder: recorder, reconciler: &runnerpool.Reconciler{
+		Client: indexed, Live: env.Client, Clock: clk, Recorder: recorder,
 		Platforms: demand.Platforms{
 			v1alpha1.WorkloadGitHubActions: github.Platform{}, v1alpha1.WorkloadGeneric: generic.Platform{},
 		},
