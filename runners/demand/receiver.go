@@ -236,18 +236,7 @@ func (r *Receiver) handle(
 		return *rejection
 	}
 
-	return r.recordJob(ctx, req, job, pools)
-}
-
-// recordJob waits for a free slot, and writes a verified job into the ledgers. It goes on within the deadline of ctx after
-// the end of the request, which is also that of the operator, because most platforms deliver a webhook only once.
-func (r *Receiver) recordJob(ctx context.Context, req *http.Request, job workload.Job, pools []webhookPool) webhookResponse {
-	deadline, _ := ctx.Deadline() // ServeHTTP has set it
-
-	graced, cancelGrace := retry.WithGrace(req.Context(), retry.EndGrace)
-	defer cancelGrace()
-
-	ctx, cancel := context.WithDeadline(graced, deadline)
+	ctx, cancel := withEndGrace(ctx, req)
 	defer cancel()
 
 	select {
@@ -262,6 +251,19 @@ func (r *Receiver) recordJob(ctx context.Context, req *http.Request, job workloa
 	}
 
 	return webhookResponse{status: http.StatusAccepted, result: "accepted"}
+}
+
+// withEndGrace returns a context with the deadline of ctx, in which a verified job can be recorded after the end of the request.
+// When the operator ends, all requests end, and most platforms deliver a webhook only once.
+func withEndGrace(ctx context.Context, req *http.Request) (context.Context, context.CancelFunc) {
+	deadline, _ := ctx.Deadline() // ServeHTTP has set it
+	graced, cancelGrace := retry.WithGrace(req.Context(), retry.EndGrace)
+	bounded, cancel := context.WithDeadline(graced, deadline)
+
+	return bounded, func() {
+		cancel()
+		cancelGrace()
+	}
 }
 
 // readWebhook reads and verifies a webhook. It returns the webhook's job and the pools whose secret
