@@ -27,6 +27,41 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
+// The digest of a cluster changes with its server, its CA and how the server is verified, and with nothing else. A later
+// release computes the same digest, because all hosts would get another credential otherwise.
+func TestDigestOfCluster(t *testing.T) {
+	t.Parallel()
+
+	const kubeconfig = `apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: k, user: u}}]
+clusters: [{name: k, cluster: {server: "https://10.0.0.1:6443", certificate-authority-data: Q0E=, tls-server-name: api}}]
+users: [{name: u, user: {token: t}}]
+`
+
+	for name, tt := range map[string]struct {
+		from, to string
+		isSame   bool
+	}{
+		"the same":          {"", "", true},
+		"another token":     {"token: t", "token: t2", true},
+		"another namespace": {"user: u}", "user: u, namespace: some}", true},
+		"another order":     {"kind: Config\n", "preferences: {}\nkind: Config\n", true},
+		"another server":    {"10.0.0.1", "10.0.0.2", false},
+		"another CA":        {"Q0E=", "Q0Ey", false},
+		"another name":      {"tls-server-name: api", "tls-server-name: other", false},
+		"no verification":   {"certificate-authority-data: Q0E=", "insecure-skip-tls-verify: true", false},
+	} {
+		const want = "f156b7248d885543a352f9003fb22bea6985dda8c56899fb80e9941d64f12e79"
+
+		got, err := nodecert.DigestOfCluster([]byte(strings.Replace(kubeconfig, tt.from, tt.to, 1)))
+		if err != nil || (got == want) != tt.isSame {
+			t.Errorf("%s: digest %s: %v", name, got, err)
+		}
+	}
+}
+
 // A certificate is pushed to a host only if it is for the generated key and for the host's Node.
 // The kubeconfig with it contains no other credential of the operator. The simulated cluster
 // returns wrong certificates, which a real API server does not.

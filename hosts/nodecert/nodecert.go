@@ -24,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/kit/credential"
@@ -65,7 +66,16 @@ func DigestOfCluster(kubeconfig []byte) (string, error) {
 		return "", err
 	}
 
-	sum := sha256.Sum256(text)
+	parsed, err := clientcmd.Load(text)
+	if err != nil {
+		return "", fmt.Errorf("read kubeconfig: %w", err)
+	}
+
+	// Only the values count: another release may write the same kubeconfig as another text, and all hosts would get another
+	// credential.
+	cluster := parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster]
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t",
+		cluster.Server, cluster.CertificateAuthorityData, cluster.TLSServerName, cluster.InsecureSkipTLSVerify))
 
 	return hex.EncodeToString(sum[:]), nil
 }
