@@ -163,12 +163,12 @@ func planChange(machines []v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachi
 	return out
 }
 
-// isOutdated returns whether a machine without addresses and VirtualMachine does not match the network
-// configuration of spec any more. Different subnets do not make a machine outdated, because its addresses
-// will come from the current pool.
+// isOutdated returns whether the network configuration of a machine differs from the one in spec. It returns false
+// for a machine that has addresses or a VirtualMachine. Different subnets do not make a machine outdated, because
+// its addresses will come from the current pool.
 func isOutdated(m *v1alpha1.KubevirtMachine, spec v1alpha1.KubevirtMachineSpec) bool {
 	current, desired := m.Spec.BootstrapNetworkConfig, spec.BootstrapNetworkConfig
-	if current == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || m.Status.Ready || progressOf(m) > 0 {
+	if current == nil || len(m.Status.AllocatedBootstrapAddresses) > 0 || hasVirtualMachine(m) {
 		return false
 	}
 
@@ -188,6 +188,9 @@ func compareDeletionOrder(x, y v1alpha1.KubevirtMachine) int {
 		strings.Compare(x.Name, y.Name),
 	)
 }
+
+// hasVirtualMachine returns whether the operator has created the VirtualMachine of a machine.
+func hasVirtualMachine(m *v1alpha1.KubevirtMachine) bool { return progressOf(m) > 0 }
 
 // progressOf returns the progress of a machine: 0 without a VirtualMachine, 1 with one, and 2 if it is ready.
 func progressOf(m *v1alpha1.KubevirtMachine) int {

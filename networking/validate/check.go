@@ -63,8 +63,8 @@ type check struct {
 	run     func(context.Context, target) finding
 }
 
-// start runs the check with its timeout.
-func (c check) start(ctx context.Context, t target) finding {
+// runWithTimeout runs the check with its timeout.
+func (c check) runWithTimeout(ctx context.Context, t target) finding {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 

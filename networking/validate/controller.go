@@ -282,16 +282,16 @@ func (r *Reconciler) runChecks(ctx context.Context, system string, checks []chec
 		for j, c := range checks {
 			group.Go(func() {
 				start := r.clock.Now()
-				found := c.start(ctx, target{fqdn: m.fqdn, addr: addr})
+				result := c.runWithTimeout(ctx, target{fqdn: m.fqdn, addr: addr})
 
 				if len(m.addrs) > 1 {
-					found.check += " " + addr.String()
+					result.check += " " + addr.String()
 				}
 
-				findings[i*len(checks)+j] = found
+				findings[i*len(checks)+j] = result
 
 				if r.calls != nil {
-					r.calls.Observe(system, c.name, r.clock.Since(start), found.asError())
+					r.calls.Observe(system, c.name, r.clock.Since(start), result.asError())
 				}
 			})
 		}

@@ -48,7 +48,9 @@ func TestChecksOfSettings(t *testing.T) {
 	}
 
 	vm := target{"vm1." + domain, netip.MustParseAddr("127.0.0.1")}
-	if got := lookUps(v1alpha1.DNSValidation{ExpectedDomain: "other.example"})[0].start(t.Context(), vm); got.reason != ReasonWrongDomain {
+
+	wrongDomain := lookUps(v1alpha1.DNSValidation{ExpectedDomain: "other.example"})[0]
+	if got := wrongDomain.runWithTimeout(t.Context(), vm); got.reason != ReasonWrongDomain {
 		t.Errorf("a name outside of expectedDomain: %+v", got)
 	}
 
@@ -58,7 +60,7 @@ func TestChecksOfSettings(t *testing.T) {
 
 		return finding{check: "x"}
 	}}
-	if got := ended.start(t.Context(), vm); got.check != "x" {
+	if got := ended.runWithTimeout(t.Context(), vm); got.check != "x" {
 		t.Errorf("%+v", got)
 	}
 }
