@@ -380,7 +380,7 @@ func (p *plan) isBackingOff() bool {
 
 // fill provides machines: it first activates machines on standby, then creates new ones as far as Max
 // allows. It does not activate outdated machines, because they are replaced, nor those that cannot be started now. If
-// Max does not allow enough machines, it deletes those that cannot be started.
+// Max does not allow enough machines, it deletes machines on standby that cannot be started, to make room.
 func (p *plan) fill(out *Decision, need int) {
 	p.standby = slices.DeleteFunc(p.standby, func(claim Claim) bool {
 		if need <= 0 || claim.Outdated || claim.Stuck != "" {

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
@@ -113,10 +113,10 @@ func (s *Sweeper) shouldHold(ctx context.Context, name string, orphaned []hyperv
 	return true
 }
 
-// isBusy reports whether the runner of a machine without a claim is busy, and why. It also returns true if
-// the pool, the template or the CI platform cannot be read at this time. It returns false if the pool or the
-// template no longer exists: the CI platform is then unknown, and only the age of the orphan counts.
-func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (why string, busy bool) {
+// mayBeBusy returns whether the runner of a machine without a claim is busy or may be busy, and why. The runner may be
+// busy if the pool, the template or the CI platform cannot be read at this time. If the pool or the template no longer
+// exists, mayBeBusy returns false: the CI platform is then unknown, and only the age of the orphan counts.
+func (s *Sweeper) mayBeBusy(ctx context.Context, owner hypervisor.Owner) (why string, mayBe bool) {
 	if owner.Pool == "" {
 		return "", false
 	}
@@ -127,13 +127,21 @@ func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (why strin
 	)
 
 	err := s.Live.Get(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: owner.Pool}, &pool)
-	if err != nil {
-		return "its RunnerPool cannot be read", client.IgnoreNotFound(err) != nil
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", false
+	case err != nil:
+		return "its RunnerPool cannot be read", true
 	}
 
 	err = s.Live.Get(ctx, types.NamespacedName{Namespace: owner.Namespace, Name: pool.Spec.TemplateRef.Name}, &template)
-	if err != nil {
-		return "its template cannot be read", client.IgnoreNotFound(err) != nil
+
+	switch {
+	case apierrors.IsNotFound(err):
+		return "", false
+	case err != nil:
+		return "its template cannot be read", true
 	}
 
 	provider, err := s.Workloads.ProviderFor(ctx, &template, pool.Spec.Workload)
@@ -150,8 +158,10 @@ func (s *Sweeper) isBusy(ctx context.Context, owner hypervisor.Owner) (why strin
 		return "", false
 	case err != nil:
 		return "its CI platform does not return the runner: " + err.Error(), true
+	case runner.Busy:
+		return "runner " + name + " is busy", true
 	default:
-		return "runner " + name + " is busy", runner.Busy
+		return "", false
 	}
 }
 

@@ -221,7 +221,7 @@ func (s *Sweeper) sweepMachines(ctx context.Context, cluster string, provider hy
 			continue
 		}
 
-		if reason, isBusy := s.isBusy(ctx, m.Owner); kind == kindMachine && isBusy {
+		if reason, mayBeBusy := s.mayBeBusy(ctx, m.Owner); kind == kindMachine && mayBeBusy {
 			s.Log.WarnContext(ctx, "orphan is kept for now", "type", kind, "cluster", cluster, "id", m.ID, "reason", reason)
 
 			continue

@@ -61,9 +61,9 @@ func (e *expectations) forget(claim string) {
 	delete(e.claims, claim)
 }
 
-// confirmIn returns the time until the API server must be asked for a claim that it may have created, or 0 if there is
+// nextCheckIn returns the time until the API server must be asked for a claim that it may have created, or 0 if there is
 // none. No event announces that a claim was not created.
-func (e *expectations) confirmIn(now time.Time) time.Duration {
+func (e *expectations) nextCheckIn(now time.Time) time.Duration {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 

@@ -31,8 +31,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 	decision := demand.Decide(in)
 	imageMessage := s.dropUnavailableImages(&decision)
 	s.pool.Status.DesiredReplicas = int32(decision.Desired) //nolint:gosec // at most 10000
-	s.requeueAfter = decision.RequeueAfter
-	s.requeueIn(s.recheckIn)
+	s.requeueAfter = step.ChooseSooner(decision.RequeueAfter, s.recheckIn)
 
 	if in.Paused {
 		return step.WaitReady(0, decision.Reason, decision.Message)
@@ -50,7 +49,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 		err = nil
 	}
 
-	s.requeueIn(s.expectations.confirmIn(s.Clock.Now()))
+	s.requeueIn(s.expectations.nextCheckIn(s.Clock.Now()))
 
 	errs = append(errs, err)
 

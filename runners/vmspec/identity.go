@@ -116,10 +116,10 @@ func tpmDevice(template *v1alpha1.HypervisorMachineTemplate) string {
 	return ""
 }
 
-// newSecrets returns the secrets manager from which the machine reads its credential with bootstrap method
-// external-secrets. It replaces the placeholders in the path. It returns nil if the template has no
-// externalSecrets.
-func newSecrets(in Input) *guest.Secrets {
+// newSecretsConfig returns the guest's configuration of the secrets manager from which the machine reads its credential
+// with bootstrap method external-secrets. It replaces the placeholders in the path. It returns nil if the template has
+// no externalSecrets.
+func newSecretsConfig(in Input) *guest.Secrets {
 	config := in.Template.Spec.Bootstrap.Config
 	if config == nil || config.ExternalSecrets == nil {
 		return nil

@@ -204,7 +204,7 @@ func newGuestConfig(in Input) *guest.Config {
 	case v1alpha1.BootstrapCallback:
 		config.Callback = newCallback(in)
 	case v1alpha1.BootstrapExternalSecrets:
-		config.Secrets = newSecrets(in)
+		config.Secrets = newSecretsConfig(in)
 	default:
 		in.Credential.Apply(config)
 	}
