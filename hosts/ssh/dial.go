@@ -206,13 +206,13 @@ func (d *Dialer) dialAddress(ctx context.Context, target Target, auth []cryptoss
 	algorithms := target.algorithms()
 
 	conn, presented, err := d.login(ctx, target, auth, attempts, algorithms)
-	if !target.shouldTryOtherKeyTypes(err) {
+	if !target.shouldExcludeKeyType(err) {
 		return conn, err
 	}
 
 	firstErr := err
 
-	for target.shouldTryOtherKeyTypes(err) {
+	for target.shouldExcludeKeyType(err) {
 		if algorithms = withoutKeyType(algorithms, presented); len(algorithms) == 0 {
 			return nil, firstErr
 		}

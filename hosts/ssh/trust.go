@@ -75,9 +75,9 @@ func (t Trust) algorithms() []string {
 	}, keys...)
 }
 
-// shouldTryOtherKeyTypes returns true if a login failed only because the host presented a key that is not trusted. The
-// host may also have the pinned key, and present it if no other type of key is accepted.
-func (t Trust) shouldTryOtherKeyTypes(err error) bool {
+// shouldExcludeKeyType returns true if a login failed only because the host presented a key that is not trusted. The
+// host may also have the pinned key. It presents that key if the client does not accept the type of the presented one.
+func (t Trust) shouldExcludeKeyType(err error) bool {
 	kind := KindOf(err)
 
 	return kind == HostKeyChanged || kind == HostCertificateRefused && t.HostKey != ""

@@ -37,7 +37,7 @@ type Config struct {
 // newProvider creates the provider of one scope. It makes no calls. For an invalid configuration it
 // returns an error of kind Rejected.
 func newProvider(serverKind kind, config Config, clk clock.Clock) (*provider, error) {
-	base, err := serverKind.parseURL(config.URL)
+	base, err := serverKind.normalizeURL(config.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,8 @@ func newProvider(serverKind kind, config Config, clk clock.Clock) (*provider, er
 	return out, nil
 }
 
-// parseURL returns the URL of an instance without a trailing slash.
-func (k kind) parseURL(address string) (string, error) {
+// normalizeURL validates the URL of an instance, and returns it without a trailing slash.
+func (k kind) normalizeURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 	reject := func(problem string) (string, error) {
 		// The URL is not quoted, because an invalid URL can contain a token.
@@ -92,9 +92,9 @@ func (k kind) parseURL(address string) (string, error) {
 	return strings.TrimSuffix(address, apiPath), nil
 }
 
-// listServers returns the server that receives the access token, or nil if the URL is invalid.
+// listServers returns the one server that receives the access token, or nil if the URL is invalid.
 func (k kind) listServers(address string) []string {
-	base, err := k.parseURL(address)
+	base, err := k.normalizeURL(address)
 	if err != nil {
 		return nil
 	}

@@ -49,7 +49,7 @@ func New(config Config) (workload.Provider, error) {
 
 // newProvider validates the configuration and creates a provider. It makes no calls.
 func newProvider(config Config, clk clock.Clock) (*provider, error) {
-	base, err := parseURL(config.URL)
+	base, err := normalizeURL(config.URL)
 	if err != nil {
 		return nil, err
 	}
@@ -95,8 +95,8 @@ type unlimited struct{}
 // Wait returns nil at once.
 func (unlimited) Wait(context.Context) error { return nil }
 
-// parseURL returns the URL of an instance without a trailing slash.
-func parseURL(address string) (string, error) {
+// normalizeURL validates the URL of an instance, and returns it without a trailing slash.
+func normalizeURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 
 	parsed, err := url.Parse(address)
@@ -120,9 +120,9 @@ func parseURL(address string) (string, error) {
 	return strings.TrimSuffix(address, "/api/v4"), nil
 }
 
-// listServers returns the server that receives the access token, or nil if the URL is invalid.
+// listServers returns the one server that receives the access token, or nil if the URL is invalid.
 func listServers(address string) []string {
-	base, err := parseURL(address)
+	base, err := normalizeURL(address)
 	if err != nil {
 		return nil
 	}

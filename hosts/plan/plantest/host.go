@@ -50,7 +50,8 @@ func (h Host) AddProgram(name, script string) {
 	}
 }
 
-// Run runs a script with its input. It returns the output and an error if the script failed.
+// Run passes input, a script and its data, to the interpreter, as SSH would. It returns the output, and an error if
+// the script failed.
 func (h Host) Run(input string) (string, error) {
 	h.t.Helper()
 
@@ -67,7 +68,7 @@ func (h Host) Run(input string) (string, error) {
 	return out.String(), err
 }
 
-// Must runs a script that must succeed.
+// Must runs input, a script and its data, which must succeed.
 func (h Host) Must(input string) {
 	h.t.Helper()
 
@@ -76,7 +77,7 @@ func (h Host) Must(input string) {
 	}
 }
 
-// Refuses runs a script that must fail and print the reason.
+// Refuses runs input, a script and its data, which must fail and print the reason.
 func (h Host) Refuses(input, reason string) {
 	h.t.Helper()
 
