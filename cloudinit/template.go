@@ -171,12 +171,12 @@ func newTemplateError(field string, err error) error {
 
 func (b *Binary) toBase64() (string, error) {
 	if b == nil {
-		return "", errors.New("the program is not available here: leave it out of the template and " +
+		return "", errors.New("the operator does not provide the bootstrap service for user data: leave it out of the template and " +
 			"set bootstrap.delivery to image, download or iso")
 	}
 
 	if b.size > maxInlineBinary {
-		return "", fmt.Errorf("the program has %d bytes, but user data can contain at most %s of it: leave it "+
+		return "", fmt.Errorf("the program has %d bytes, but a program in user data can have at most %s: leave it "+
 			"out of the template and set bootstrap.delivery to image, download or iso", b.size, formatBytes(maxInlineBinary))
 	}
 

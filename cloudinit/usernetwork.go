@@ -23,7 +23,8 @@ type networkDataError struct{ error }
 // Is returns whether target is ErrNetworkData.
 func (networkDataError) Is(target error) bool { return target == ErrNetworkData }
 
-// renderUserNetwork returns the user's network configuration with the machine's addresses of a pool.
+// renderUserNetwork returns the user's network configuration. If the template has an address pool, it adds the
+// addresses that the machine got from the pool.
 //
 // It keeps all other values of a network-config. It converts OpenStack's network_data.json to a
 // network-config, because NoCloud supports no other format.

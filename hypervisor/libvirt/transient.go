@@ -152,12 +152,12 @@ type volumeList struct {
 
 // listMachineVolumes lists the volumes of the host's pool. It returns false if the pool cannot be used now.
 func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumes volumeList, isPoolUsable bool, err error) {
-	var names []golibvirt.StorageVol
+	var found []golibvirt.StorageVol
 
 	err = h.callSession(ctx, s, newRead("listVolumes"), func(rpc *golibvirt.Libvirt) error {
 		pool, err := rpc.StoragePoolLookupByName(h.config.StoragePool)
 		if err == nil {
-			names, _, err = rpc.StoragePoolListAllVolumes(pool, 1, 0)
+			found, _, err = rpc.StoragePoolListAllVolumes(pool, 1, 0)
 		}
 
 		return err
@@ -178,7 +178,7 @@ func (h *host) listMachineVolumes(ctx context.Context, s *session) (volumes volu
 
 	out := volumeList{disks: map[golibvirt.UUID]Record{}, isos: map[golibvirt.UUID]bool{}}
 
-	for _, v := range names {
+	for _, v := range found {
 		id, claimUID, isOurs := h.provider.identity.parseVolume(v.Name)
 		if !isOurs {
 			continue

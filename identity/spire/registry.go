@@ -73,8 +73,7 @@ type Registry struct {
 
 var _ identity.Registry = (*Registry)(nil)
 
-// New returns a registry. It validates the options and connects to the server only when it is first
-// used.
+// New validates the options and returns a registry. The registry connects to the server when it is first used.
 func New(options Options) (*Registry, error) {
 	trustDomain, err := spiffeid.TrustDomainFromString(options.TrustDomain)
 	if err != nil {

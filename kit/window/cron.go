@@ -224,12 +224,15 @@ func (c cron) forEachTime(date time.Time, zone *time.Location, yield func(time.T
 	}
 }
 
-// timeOn returns a time of a date. If a clock change skips the time, time.Date returns a time that is too early
-// or too late by the amount of the change, depending on the zone. timeOn always returns the later one.
+// timeOn returns the instant at which a clock in the zone shows this date and time. If a clock change skips the time,
+// time.Date returns an instant that is too early or too late by the amount of the change, depending on the zone.
+// timeOn always returns the later one.
 func timeOn(year int, month time.Month, day, hour, minute int, zone *time.Location) time.Time {
 	out := time.Date(year, month, day, hour, minute, 0, 0, zone)
 	_, offset := out.Zone()
+	// wanted and shown are times on the clock. Both are in UTC, so that their difference does not depend on the zone.
+	wanted := time.Date(year, month, day, hour, minute, 0, 0, time.UTC)
 	shown := out.UTC().Add(time.Duration(offset) * time.Second)
 
-	return out.Add(max(0, time.Date(year, month, day, hour, minute, 0, 0, time.UTC).Sub(shown)))
+	return out.Add(max(0, wanted.Sub(shown))) // wanted is after shown if time.Date was too early
 }

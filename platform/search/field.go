@@ -140,8 +140,8 @@ func convertValue(kind valueKind, value token) (typedValue, error) {
 	}
 }
 
-// parseNumber returns the number as it is written, if a double can hold a number of that size.
-// Otherwise a client could use PostgreSQL's numeric type to exhaust the memory of the database.
+// parseNumber returns the number as it is written, if a double can hold a number of that size. It rejects all other
+// numbers, because with them a client could exhaust the memory of the database through PostgreSQL's numeric type.
 func parseNumber(value token) (string, error) {
 	if value.kind != tokenNumber {
 		return "", newTokenError(value, "expected a number")

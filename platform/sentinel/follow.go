@@ -294,8 +294,8 @@ func (s *Sentinel) knownKind() string {
 	return s.kind
 }
 
-// relistPeriodically lists all resources slowly at each relist interval, in case that the change
-// feed missed something.
+// relistPeriodically lists all resources slowly at each relist interval, in case the change feed
+// missed something.
 func (s *Sentinel) relistPeriodically(ctx context.Context) {
 	for retry.Sleep(ctx, s.clock, s.conf.RelistInterval) == nil {
 		if err := s.listAll(ctx, pageInterval); err != nil && ctx.Err() == nil {

@@ -110,7 +110,7 @@ func (s *sweeper) listObjects(ctx context.Context, kinds []resourceKind) ([]*obj
 }
 
 // findAdapters sets the adapter of objects without the label of the adapter, if their HMAC proves that one of the known
-// adapters has created them. With a configured list of adapters, it removes the other objects.
+// adapters has created them. With a configured list of adapters, it leaves the other objects out of the result.
 func (s *sweeper) findAdapters(labeled, others []*object) []*object {
 	names := slices.Clone(s.Config.Adapters)
 	for _, o := range labeled {

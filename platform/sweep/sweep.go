@@ -117,7 +117,7 @@ func (s *sweeper) run(ctx context.Context) error {
 
 	s.report.Kinds, s.report.Objects = len(kinds), len(found)
 
-	candidates := s.filterProven(found)
+	candidates := s.filterDeletable(found)
 
 	orphans, err := s.findOrphans(ctx, candidates)
 	if err != nil {
@@ -158,9 +158,9 @@ func (s *sweeper) probeAPI(ctx context.Context) error {
 	return nil
 }
 
-// filterProven returns the objects that may be deleted if their resource does not exist. It records
+// filterDeletable returns the objects that may be deleted if their resource does not exist. It records
 // the other objects as skipped.
-func (s *sweeper) filterProven(found []*object) []*object {
+func (s *sweeper) filterDeletable(found []*object) []*object {
 	var out []*object
 
 	for _, o := range found {

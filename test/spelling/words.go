@@ -58,7 +58,7 @@ func CheckNames(t *testing.T, name string, text []byte) {
 	}
 }
 
-// NewWordCheck returns a check of a page, or of a file of Go code, for expressions to avoid.
+// NewWordCheck returns a check that finds expressions to avoid in a page or a file of Go code.
 func NewWordCheck() func(t *testing.T, name string, text []byte) {
 	rules := map[*regexp.Regexp]string{}
 	for expression, better := range avoided() {

@@ -13,7 +13,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/strictyaml"
 )
 
-// compileManifest compiles a manifest, which is a mapping, a block string, or {ref: PATH}.
+// compileManifest compiles a manifest, which is an object, a block string, or {ref: PATH}.
 func (l *loader) compileManifest(keyPath strictyaml.Path, in *adapter.Resource, out *Resource) {
 	switch typed := in.Manifest.(type) {
 	case nil:
