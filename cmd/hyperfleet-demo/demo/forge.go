@@ -94,8 +94,8 @@ func (s *stack) startForge(ctx context.Context) (string, error) {
 	return exports[chosen.urlVariable], err
 }
 
-// waitForExports waits until a simulator has printed the exports with these names, and returns all its
-// exports. It gives up after startTimeout.
+// waitForExports waits until a simulator has printed lines `export NAME=VALUE` with these names. It returns the
+// values of all such lines by name. It gives up after startTimeout.
 func (s *stack) waitForExports(ctx context.Context, process *procrun.Process, names ...string) (map[string]string, error) {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()

@@ -39,16 +39,16 @@ type warmKind struct {
 func warmKinds() []warmKind {
 	return []warmKind{
 		{
-			"cold", func(int32) *v1alpha1.Warm { return nil },
-			func(v1alpha1.RunnerPoolStatus, int32) bool { return true },
+			label: "cold", warm: func(int32) *v1alpha1.Warm { return nil },
+			isReady: func(v1alpha1.RunnerPoolStatus, int32) bool { return true },
 		},
 		{
-			"stopped", func(jobs int32) *v1alpha1.Warm { return &v1alpha1.Warm{Stopped: jobs} },
-			func(status v1alpha1.RunnerPoolStatus, jobs int32) bool { return status.StandbyReplicas >= jobs },
+			label: "stopped", warm: func(jobs int32) *v1alpha1.Warm { return &v1alpha1.Warm{Stopped: jobs} },
+			isReady: func(status v1alpha1.RunnerPoolStatus, jobs int32) bool { return status.StandbyReplicas >= jobs },
 		},
 		{
-			"idle", func(jobs int32) *v1alpha1.Warm { return &v1alpha1.Warm{Idle: jobs} },
-			func(status v1alpha1.RunnerPoolStatus, jobs int32) bool { return status.ReadyReplicas >= jobs },
+			label: "idle", warm: func(jobs int32) *v1alpha1.Warm { return &v1alpha1.Warm{Idle: jobs} },
+			isReady: func(status v1alpha1.RunnerPoolStatus, jobs int32) bool { return status.ReadyReplicas >= jobs },
 		},
 	}
 }

@@ -146,7 +146,7 @@ func (u *uninstaller) listClaims(ctx context.Context) ([]v1alpha1.MachineClaim, 
 // formatInventory returns one line for each machine and for each kind of other objects.
 func (u *uninstaller) formatInventory(i *inventory) string {
 	if !u.drainOnly && len(i.claims)+len(i.Objects)+len(i.Blocking) == 0 {
-		return "There are no objects of HyperFleet in this cluster. The operator, its roles and the CRDs may be installed.\n"
+		return "There are no objects of HyperFleet in this cluster. The operator, its roles and the CRDs may still be installed.\n"
 	}
 
 	var out strings.Builder
