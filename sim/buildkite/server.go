@@ -139,7 +139,7 @@ func (s *Server) DeregisterStacks() {
 
 func (s *Server) now() time.Time { return s.core.Now() }
 
-// lock takes the lock and applies the deadlines that have passed.
+// lock locks core.Mu, which the caller unlocks, and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())

@@ -135,7 +135,7 @@ func (s *Server) addViolation(kind string, r *http.Request, message string) {
 	s.core.AddViolation(kind, r.Method, r.URL.Path, message)
 }
 
-// lock takes the lock and applies the deadlines that have passed.
+// lock locks core.Mu, which the caller unlocks, and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())

@@ -72,7 +72,9 @@ func (s *Server) newAPIHandler() http.Handler {
 	for _, op := range s.spec.operations {
 		ep, ok := handlers[op.id]
 		if !ok {
-			continue // in the description because it shares a path, but not simulated: 501
+			// The OpenAPI description has all methods of each path, also those that are not simulated.
+			// handleUnknown responds to them with 501.
+			continue
 		}
 		mux.HandleFunc(op.method+" "+op.path, func(w http.ResponseWriter, r *http.Request) {
 			s.serve(w, r, op, ep)

@@ -260,7 +260,7 @@ func (s *Server) findNextDeadline() (time.Time, bool) {
 			consider(j.createdAt.Add(s.opts.QueueTimeout))
 		}
 	}
-	s.considerSetDeadlines(consider)
+	s.considerScaleSetDeadlines(consider)
 	for _, r := range s.runners {
 		switch {
 		case r.openPolls > 0:

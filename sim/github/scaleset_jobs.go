@@ -241,8 +241,8 @@ func (c *setCall) listAcquirableJobs() {
 	writeJSON(c.w, http.StatusOK, map[string]any{"count": len(list), "value": list})
 }
 
-// considerSetDeadlines calls consider with each time at which advanceScaleSets has something to do.
-func (s *Server) considerSetDeadlines(consider func(time.Time)) {
+// considerScaleSetDeadlines calls consider with each time at which advanceScaleSets has something to do.
+func (s *Server) considerScaleSetDeadlines(consider func(time.Time)) {
 	for _, set := range s.scaling.sets {
 		if set.session != nil && set.session.openPolls == 0 {
 			consider(set.session.lastSeen.Add(s.opts.ScaleSets.SessionTimeout))

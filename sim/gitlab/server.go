@@ -160,7 +160,7 @@ func (s *Server) wakePolls() {
 	s.changed = make(chan struct{})
 }
 
-// lock takes the lock and applies the deadlines that have passed.
+// lock locks core.Mu, which the caller unlocks, and applies the deadlines that have passed.
 func (s *Server) lock() {
 	s.core.Mu.Lock()
 	s.advance(s.now())

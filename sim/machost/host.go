@@ -78,7 +78,7 @@ type Run struct {
 type Host struct {
 	options Options
 	keys    []ssh.PublicKey
-	box     *box
+	box     *box // nil for a light host
 	light   *lightState
 	// restartRequests is the FIFO through which a Mac requests a restart.
 	restartRequests *os.File
@@ -249,8 +249,8 @@ func (h *Host) Logins() int {
 	return h.logins
 }
 
-// UnknownCalls returns the calls that the simulator does not support. A test has to fail if there
-// are any.
+// UnknownCalls returns the calls that the simulator does not support: those that it has received itself, and those to
+// the programs in the box of the host. A test has to fail if there are any.
 func (h *Host) UnknownCalls() []string {
 	h.mu.Lock()
 	out := slices.Clone(h.unknownCalls)

@@ -194,12 +194,12 @@ func (a *Agent) deleteAppliedWork(ctx context.Context, work *unstructured.Unstru
 			continue
 		}
 
-		isGone, err := a.deleteObject(ctx, appliedWork, target)
+		isObjectGone, err := a.deleteObject(ctx, appliedWork, target)
 		if err != nil {
 			return false, err
 		}
 
-		if !isGone {
+		if !isObjectGone {
 			pending = append(pending, target)
 		}
 	}

@@ -153,7 +153,7 @@ func (g *simGuest) runAgentCommand(ctx context.Context, command string) (any, er
 			"version-id": "13", "kernel-release": "6.12.0", "kernel-version": "#1 SMP", "machine": "x86_64",
 		}, nil
 	case "guest-get-host-name":
-		return map[string]any{"host-name": g.m.nameWithLock(s)}, nil
+		return map[string]any{"host-name": g.m.readName(s)}, nil
 	case "guest-get-time":
 		return s.clk.Now().UnixNano(), nil
 	case "guest-get-timezone":

@@ -209,14 +209,14 @@ func (s *Server) checkMappedDevice(c *call, k, v string) error {
 	}
 }
 
-// addToBootOrder adds a new CD drive to the boot order, if the VM has one.
-func (s *Server) addToBootOrder(m *machine, k, v string) {
-	d, err := parseDrive(v)
+// addToBootOrder adds a new CD drive to the VM's boot order, if the VM has a boot order.
+func (s *Server) addToBootOrder(m *machine, key, value string) {
+	d, err := parseDrive(value)
 	order, hasOrder := strings.CutPrefix(firstNonEmpty(m.pending["boot"], m.conf["boot"]), "order=")
-	if err != nil || !hasOrder || !d.isCDROM() || d.isCloudInit() || slices.Contains(strings.Split(order, ";"), k) {
+	if err != nil || !hasOrder || !d.isCDROM() || d.isCloudInit() || slices.Contains(strings.Split(order, ";"), key) {
 		return
 	}
-	boot := "order=" + strings.TrimPrefix(order+";"+k, ";")
+	boot := "order=" + strings.TrimPrefix(order+";"+key, ";")
 	if m.running {
 		m.pending["boot"] = boot
 		return

@@ -232,7 +232,7 @@ func (g *simGuest) waitForBoot(run *guestRun) bool {
 	if !g.s.sleep(run.ctx, g.s.model.Delays.Boot) {
 		return false
 	}
-	run.log.printf("guest: booted %s", g.m.nameWithLock(g.s))
+	run.log.printf("guest: booted %s", g.m.readName(g.s))
 	return true
 }
 
@@ -246,7 +246,8 @@ func (g *simGuest) typeKeys(run *guestRun, keys []byte) error {
 	return err
 }
 
-func (m *machine) nameWithLock(s *Server) string {
+// readName takes the lock and returns the name of the VM.
+func (m *machine) readName(s *Server) string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return m.name()

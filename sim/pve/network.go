@@ -32,8 +32,8 @@ func (s *Server) nodeAddress(name string) string {
 	return fmt.Sprintf("192.0.2.%d", first+i)
 }
 
-// listNetwork returns a node's bridges and the one device below them. A bridge is visible to callers
-// with SDN.Audit or SDN.Use.
+// listNetwork returns a node's bridges and its only physical network device, which is the port of all bridges. A bridge
+// is visible to callers with SDN.Audit or SDN.Use.
 func listNetwork(s *Server, c *call) (any, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -41,7 +41,7 @@ func listNetwork(s *Server, c *call) (any, error) {
 	return slices.DeleteFunc(s.listInterfaces(c.node), func(row map[string]any) bool {
 		bridge := row["type"] == "bridge"
 		switch kind := c.param("type"); kind {
-		case "", "include_sdn": // VNets are added, of which the simulator has none
+		case "", "include_sdn": // Proxmox VE would also list VNets. The simulator has none
 		case "any_bridge", "any_local_bridge":
 			if !bridge {
 				return true
