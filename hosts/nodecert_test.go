@@ -24,6 +24,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/hosts/nodecert"
+	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
@@ -55,7 +56,7 @@ users: [{name: u, user: {token: t}}]
 	} {
 		const want = "f156b7248d885543a352f9003fb22bea6985dda8c56899fb80e9941d64f12e79"
 
-		got, err := nodecert.DigestOfCluster([]byte(strings.Replace(kubeconfig, tt.from, tt.to, 1)))
+		got, err := credential.DigestOfCluster([]byte(strings.Replace(kubeconfig, tt.from, tt.to, 1)))
 		if err != nil || (got == want) != tt.isSame {
 			t.Errorf("%s: digest %s: %v", name, got, err)
 		}

@@ -153,7 +153,7 @@ func (s *scope) issueCredential(ctx context.Context, work *job, access Access) s
 // isOutdated returns true if a credential that is not on its host yet must be issued again: it is due for renewal, or
 // the fleet's kubeconfig has another server or CA by now.
 func isOutdated(issued *nodecert.Credential, kubeconfig []byte, now time.Time) bool {
-	current, err := nodecert.DigestOfCluster(kubeconfig)
+	current, err := credential.DigestOfCluster(kubeconfig)
 
 	return !now.Before(renewalTime(issued.NotBefore, issued.NotAfter)) || err == nil && current != issued.Cluster
 }
@@ -162,7 +162,9 @@ func isOutdated(issued *nodecert.Credential, kubeconfig []byte, now time.Time) b
 func (s *scope) readFleetKubeconfig(ctx context.Context) ([]byte, error) {
 	ref := s.fleet.Spec.NodeCredentials.KubeconfigSecretRef
 
-	data, err := credential.ReadKubeconfig(ctx, s.APIReader, client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}, ref.Key)
+	name := client.ObjectKey{Namespace: s.obj.GetNamespace(), Name: ref.Name}
+
+	data, err := credential.ReadKubeconfig(ctx, s.APIReader, name, ref.Key)
 	if err != nil {
 		return nil, fmt.Errorf("read nodeCredentials.kubeconfigSecretRef: %w", err)
 	}
@@ -183,7 +185,7 @@ func (s *scope) isClusterChanged(ctx context.Context) bool {
 		return false
 	}
 
-	current, err := nodecert.DigestOfCluster(data)
+	current, err := credential.DigestOfCluster(data)
 
 	return err == nil && current != issued.Cluster
 }

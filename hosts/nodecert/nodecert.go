@@ -55,29 +55,8 @@ type Credential struct {
 	Kubeconfig log.Secret
 	// NotBefore and NotAfter limit its validity.
 	NotBefore, NotAfter time.Time
-	// Cluster is the digest of the cluster in it (DigestOfCluster).
+	// Cluster is the digest of the cluster in it (credential.DigestOfCluster).
 	Cluster string
-}
-
-// DigestOfCluster returns a digest of what a Node needs to know of the cluster of a kubeconfig: its server and CA.
-func DigestOfCluster(kubeconfig []byte) (string, error) {
-	text, err := credential.NewKubeconfig(kubeconfig, nil, nil)
-	if err != nil {
-		return "", err
-	}
-
-	parsed, err := clientcmd.Load(text)
-	if err != nil {
-		return "", fmt.Errorf("read kubeconfig: %w", err)
-	}
-
-	// Only the values count: another release may write the same kubeconfig as another text, and all hosts would get another
-	// credential.
-	cluster := parsed.Clusters[parsed.Contexts[parsed.CurrentContext].Cluster]
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t",
-		cluster.Server, cluster.CertificateAuthorityData, cluster.TLSServerName, cluster.InsecureSkipTLSVerify))
-
-	return hex.EncodeToString(sum[:]), nil
 }
 
 // PendingCredential is a credential that is being issued.
@@ -250,7 +229,7 @@ func (w *PendingCredential) acceptCertificate(kubeconfig, certificate []byte) er
 		return err
 	}
 
-	cluster, err := DigestOfCluster(kubeconfig)
+	cluster, err := credential.DigestOfCluster(kubeconfig)
 	if err != nil {
 		return err
 	}

@@ -4,6 +4,8 @@
 package credential
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 
@@ -97,16 +99,7 @@ func currentCluster(config *clientcmdapi.Config) (*clientcmdapi.Cluster, error) 
 // kubeconfig authenticates with the given client certificate and key in PEM. It contains the server
 // and its CA, and nothing else of data.
 func NewKubeconfig(data, certificate, key []byte) ([]byte, error) {
-	parsed, err := load(data)
-	if err != nil {
-		return nil, err
-	}
-
-	if err := checkSelfContained(parsed); err != nil {
-		return nil, err
-	}
-
-	from, err := currentCluster(parsed)
+	from, err := loadCluster(data)
 	if err != nil {
 		return nil, err
 	}
@@ -128,6 +121,34 @@ func NewKubeconfig(data, certificate, key []byte) ([]byte, error) {
 	}
 
 	return text, nil
+}
+
+// DigestOfCluster returns a digest of what NewKubeconfig takes from data: the server, its CA, and how it is verified. Only
+// the values count, because another release may write the same kubeconfig as another text.
+func DigestOfCluster(data []byte) (string, error) {
+	cluster, err := loadCluster(data)
+	if err != nil {
+		return "", err
+	}
+
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %q %q %t",
+		cluster.Server, cluster.CertificateAuthorityData, cluster.TLSServerName, cluster.InsecureSkipTLSVerify))
+
+	return hex.EncodeToString(sum[:]), nil
+}
+
+// loadCluster returns the cluster of the current context of a kubeconfig that refers to no programs and files.
+func loadCluster(data []byte) (*clientcmdapi.Cluster, error) {
+	parsed, err := load(data)
+	if err != nil {
+		return nil, err
+	}
+
+	if err := checkSelfContained(parsed); err != nil {
+		return nil, err
+	}
+
+	return currentCluster(parsed)
 }
 
 func load(data []byte) (*clientcmdapi.Config, error) {
