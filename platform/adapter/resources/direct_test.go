@@ -537,6 +537,65 @@ func TestDirectReadsWithoutWatches(t *testing.T) {
 	}
 }
 
+// If a watch that has synced fails, for example because a permission was taken away, reads are live until it works again.
+// Otherwise an object that was deleted meanwhile would count as applied.
+func TestDirectReadsAfterFailedWatch(t *testing.T) {
+	t.Parallel()
+
+	const path = "/api/v1/configmaps"
+
+	var (
+		isRefused atomic.Bool
+		breakOff  atomic.Pointer[context.CancelFunc]
+	)
+
+	namespace := env.Namespace(t)
+	ref := transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "web"}
+	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
+
+	c := newDirectClient(t, func(o *kubernetes.Options) {
+		o.Config = rest.CopyConfig(env.Config)
+		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+				switch {
+				case r.URL.Path != path:
+					return next.RoundTrip(r)
+				case isRefused.Load():
+					return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
+				}
+
+				ctx, cancel := context.WithCancel(r.Context()) //nolint:govet // a watch ends with the test
+				if r.URL.Query().Has("watch") {
+					breakOff.Store(&cancel)
+				}
+
+				return next.RoundTrip(r.WithContext(ctx)) //nolint:govet // as above
+			})
+		})
+	})
+	isCached := func() bool {
+		found, err := findOne(t.Context(), c, ref, transport.Cached)
+
+		return err == nil && found.GetManagedFields() == nil // live reads have managed fields
+	}
+
+	timing.WaitUntil(t, "the object is cached", isCached)
+
+	isRefused.Store(true)
+	(*breakOff.Load())()
+	must.Do(t, env.Client.Delete(t.Context(), newOwnedConfigMap(namespace, "web", nil)))
+
+	timing.WaitUntil(t, "a cached read does not find the deleted object", func() bool {
+		_, err := findOne(t.Context(), c, ref, transport.Cached)
+
+		return errors.Is(err, transport.ErrNotFound)
+	})
+
+	isRefused.Store(false)
+	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
+	timing.WaitUntil(t, "the object is cached again", isCached)
+}
+
 func grantGet(t *testing.T, namespace string) error {
 	t.Helper()
 

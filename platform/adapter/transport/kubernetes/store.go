@@ -34,9 +34,17 @@ type store struct {
 	mu sync.Mutex
 	// informers are the watches of the kinds that were read.
 	informers map[schema.GroupVersionKind]toolscache.SharedIndexInformer
+	// failedAt has the resource versions at which watches have failed, by their kind. The index of such a watch may have
+	// objects that no longer exist, until the watch has read another version.
+	failedAt map[string]string
 }
 
 func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapper, options Options) (*store, error) {
+	s := &store{
+		onChange:  options.OnChange,
+		informers: map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}, failedAt: map[string]string{},
+	}
+
 	cached, err := cache.New(config, cache.Options{
 		HTTPClient:                   httpClient,
 		Scheme:                       runtime.NewScheme(),
@@ -44,7 +52,9 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		DefaultLabelSelector:         labels.SelectorFromSet(labels.Set{adapter.LabelAdapter: options.Adapter}),
 		DefaultTransform:             cache.TransformStripManagedFields(),
 		DefaultUnsafeDisableDeepCopy: new(true),
-		DefaultWatchErrorHandler: func(ctx context.Context, _ *toolscache.Reflector, err error) {
+		DefaultWatchErrorHandler: func(ctx context.Context, watch *toolscache.Reflector, err error) {
+			s.recordFailure(watch)
+
 			if ctx.Err() == nil {
 				options.Log.WarnContext(ctx, "watch of objects failed; reads are live until it recovers", "error", err)
 			}
@@ -54,9 +64,31 @@ func newStore(config *rest.Config, httpClient *http.Client, mapper meta.RESTMapp
 		return nil, fmt.Errorf("create kubernetes transport: %w", err)
 	}
 
-	informers := map[schema.GroupVersionKind]toolscache.SharedIndexInformer{}
+	s.cache = cached
 
-	return &store{cache: cached, onChange: options.OnChange, informers: informers}, nil
+	return s, nil
+}
+
+func (s *store) recordFailure(watch *toolscache.Reflector) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.failedAt[watch.TypeDescription()] = watch.LastSyncResourceVersion()
+}
+
+// hasFailed returns true if the watch of a kind has failed and has read nothing since.
+func (s *store) hasFailed(gvk schema.GroupVersionKind, informer toolscache.SharedIndexInformer) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	version, hasFailed := s.failedAt[gvk.String()]
+	if hasFailed && version != informer.LastSyncResourceVersion() {
+		delete(s.failedAt, gvk.String())
+
+		return false
+	}
+
+	return hasFailed
 }
 
 func (s *store) run(ctx context.Context) error {
@@ -70,8 +102,8 @@ func (s *store) run(ctx context.Context) error {
 	return nil
 }
 
-// informerOf returns the informer of a kind, or nil if its watch has not synced. The first call for a kind starts the
-// watch.
+// informerOf returns the informer of a kind, or nil if its watch has not synced or has failed. The first call for a kind
+// starts the watch.
 func (s *store) informerOf(ctx context.Context, gvk schema.GroupVersionKind) toolscache.SharedIndexInformer {
 	if !s.running.Load() {
 		return nil
@@ -97,7 +129,7 @@ func (s *store) informerOf(ctx context.Context, gvk schema.GroupVersionKind) too
 		}
 	}
 
-	if !informer.HasSynced() {
+	if !informer.HasSynced() || s.hasFailed(gvk, informer) {
 		return nil
 	}
 
@@ -168,7 +200,8 @@ func (s *store) notify(object *unstructured.Unstructured, isDeleted bool) {
 }
 
 // find returns the matching objects in the cache, and whether the cache is complete. It returns none if the watch has
-// not synced. It reads the index itself, because a List of the cache costs more than the few objects of a resource need.
+// not synced or has failed. It reads the index itself, because the cache's List takes ten times as long for the few objects of a
+// resource.
 func (s *store) find(ctx context.Context, query transport.Query) (objects []*unstructured.Unstructured, isComplete bool) {
 	informer := s.informerOf(ctx, query.GVK)
 	if informer == nil {
