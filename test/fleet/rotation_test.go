@@ -14,6 +14,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
@@ -79,7 +80,8 @@ func TestAppKeyIsReplacedDuringAJob(t *testing.T) {
 	const installation = 7
 
 	old, next := newAppKey(t), newAppKey(t)
-	f := newFastFleet(t, fleet.Options{GitHub: simgithub.Options{App: &simgithub.App{
+	// The library that signs for the App has the computer's clock.
+	f := newFastFleet(t, fleet.Options{Clock: clock.RealClock{}, GitHub: simgithub.Options{App: &simgithub.App{
 		ID: 1, PublicKey: &old.PublicKey, Installations: []simgithub.Installation{{
 			ID: installation, Account: githubtest.Org,
 			Permissions: map[string]string{"administration": "write", "organization_self_hosted_runners": "write", "actions": "read"},
