@@ -405,7 +405,7 @@ func TestNamesOfNamespaces(t *testing.T) {
 	www := s.createClaim(s.namespace, "www", "192.0.2.8")
 	refused := s.waitForCondition(www, metav1.ConditionFalse, tenancy.ReasonDomain)
 
-	if want := "[team-a." + forward + "]"; !strings.Contains(refused.Message, want) {
+	if want := "only names in team-a." + forward + ":"; !strings.Contains(refused.Message, want) {
 		t.Errorf("message %q: want it to name %s", refused.Message, want)
 	}
 
