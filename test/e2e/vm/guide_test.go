@@ -184,7 +184,7 @@ func (g *guideRun) runJob() {
 
 	// New roles take effect after a short time.
 	shell := "hyperfleet shell -n ci --service-account debugger " + g.operator.ServerFlags() + " " + claims.Items[0].Name + " -- "
-	g.run("for attempt in 1 2 3 4 5 6 7 8 9; do if " + shell + "true; then break; fi; sleep 1; done\n" + shell + "id -un")
+	g.run("for attempt in $(seq 60); do if " + shell + "true; then break; fi; sleep 1; done\n" + shell + "id -un")
 
 	if g.output != "root" {
 		g.Errorf("the shell runs as %q, want root", g.output)
