@@ -22,9 +22,9 @@ import (
 // Marks are annotations that survive the loss of a host's status. An empty value removes an annotation.
 type Marks map[string]string
 
-// keyOf returns the value of a mark, or an empty string if the mark was written for a host with another name,
+// valueOf returns the value of a mark, or an empty string if the mark was written for a host with another name,
 // because a person may have copied the annotations.
-func keyOf(host Object, annotation string) string {
+func valueOf(host Object, annotation string) string {
 	name, value, _ := strings.Cut(host.GetAnnotations()[annotation], " ")
 	if name != host.GetName() {
 		return ""
@@ -33,8 +33,9 @@ func keyOf(host Object, annotation string) string {
 	return value
 }
 
-// newMarks returns the marks of all kinds of hosts.
-func newMarks(host Object) Marks {
+// newCommonMarks returns the marks that hosts of every kind have. The function Marks of a Kind returns the others.
+// Each value begins with the host's name, which valueOf checks.
+func newCommonMarks(host Object) Marks {
 	out := Marks{
 		v1alpha1.AnnotationSSHHostKey:   "",
 		v1alpha1.AnnotationBootstrapped: host.GetName() + " " + strconv.FormatBool(host.Host().Bootstrapped),
@@ -64,8 +65,9 @@ func (m Marks) isOn(host Object) bool {
 	return false
 }
 
+// marksOf returns all marks that a host should have.
 func (r *Reconciler) marksOf(host Object) Marks {
-	out := newMarks(host)
+	out := newCommonMarks(host)
 	maps.Copy(out, r.Kind.Marks(host))
 
 	return out
@@ -129,8 +131,8 @@ func readBack(_ context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	s.status.SSHHostKey = keyOf(s.obj, v1alpha1.AnnotationSSHHostKey)
-	s.status.Bootstrapped = keyOf(s.obj, v1alpha1.AnnotationBootstrapped) == "true"
+	s.status.SSHHostKey = valueOf(s.obj, v1alpha1.AnnotationSSHHostKey)
+	s.status.Bootstrapped = valueOf(s.obj, v1alpha1.AnnotationBootstrapped) == "true"
 
 	if !s.marksOf(s.obj).isOn(s.obj) {
 		s.readBackUnmarked()

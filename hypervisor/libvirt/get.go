@@ -14,7 +14,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 )
 
-// newMachine converts a machine of this operator for callers.
+// newMachine describes the domain of a machine of this operator.
 func newMachine(h *host, d domain) hypervisor.Machine {
 	m := hypervisor.Machine{
 		ID: d.record.ID, Name: d.name, Node: h.config.Name, Owner: d.record.Owner(), CreatedAt: d.record.CreatedAt, Cloned: true,
@@ -22,7 +22,7 @@ func newMachine(h *host, d domain) hypervisor.Machine {
 	}
 
 	switch {
-	case d.active && !d.started:
+	case d.active && !d.started: // QEMU runs, and the guest has never run
 		m.State, m.Message = hypervisor.StateCreating, "the machine is being started"
 	case d.active:
 		m.State = hypervisor.StateRunning

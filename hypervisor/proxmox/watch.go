@@ -365,15 +365,15 @@ func (w *watcher) nextTaskInterval(node string, err error) time.Duration {
 
 // minTaskInterval returns the shortest interval between two polls of a task. A longer interval serves more
 // tasks with one request. The end of a clone is polled most often, because other machines wait for its
-// slot. Only the machine itself waits for most other tasks, and nothing waits for the end of a deletion.
+// slot. For most other tasks, only the task's own machine waits. Nothing waits for the end of a deletion.
 func (w *watcher) minTaskInterval(t *task) time.Duration {
 	switch t.taskType {
 	case taskClone:
 		return w.taskInterval
 	case taskDestroy, taskDeleteISO:
-		return 4 * w.taskInterval //nolint:mnd // one second by default, which is maxTaskInterval
+		return 4 * w.taskInterval //nolint:mnd // 1 s by default, which is also the longest interval (maxTaskInterval)
 	default:
-		return 2 * w.taskInterval //nolint:mnd // half of the interval above
+		return 2 * w.taskInterval //nolint:mnd // 500 ms by default
 	}
 }
 

@@ -46,8 +46,8 @@ func RetryUnreadyAdmission(config *rest.Config) {
 	})
 }
 
-// convertUnready returns a response with the status 503 for a refusal whose message matches unreadyPattern, and the response
-// as it is otherwise.
+// convertUnready replaces a refusal because the API server's admission is not ready yet (unreadyPattern) by a response with
+// the status 503, so that the client retries. It returns other responses unchanged.
 func convertUnready(response *http.Response) (*http.Response, error) {
 	text, err := io.ReadAll(io.LimitReader(response.Body, maxStatusBytes))
 	if err != nil {

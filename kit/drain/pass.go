@@ -152,11 +152,11 @@ func (d Drainer) Uncordon(ctx context.Context) (isReady bool, err error) {
 // deletes only this Node and not another Node with the same name.
 func (d Drainer) ShouldDeleteNode() bool { return *d.Status != nil && (*d.Status).NodeUID != "" }
 
-// DeleteNode deletes the Node of an object whose machine is deleted. deleted is the type of the condition that
-// became True when the machine was deleted. If the Node cannot be deleted, DeleteNode delays the deletion of
-// the object by at most one minute from that time, and not at all after an error that a person has to fix. If
-// the Node remains, DeleteNode emits a warning event.
-func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, deleted string) step.Result {
+// DeleteNode deletes the Node of an object whose machine is gone. goneCondition is the type of the condition that
+// became True when the machine was deleted. If the Node cannot be deleted, DeleteNode retries until one minute after
+// that time, and the object stays until then. It does not retry if a person has to fix the error. If the Node
+// remains, DeleteNode emits a warning event.
+func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, goneCondition string) step.Result {
 	cluster, err := d.Connect(ctx)
 	if err == nil {
 		defer cluster.Close()
@@ -169,7 +169,7 @@ func (d Drainer) DeleteNode(ctx context.Context, conditions []metav1.Condition, 
 	}
 
 	since := d.Clock.Now()
-	if c := meta.FindStatusCondition(conditions, deleted); c != nil && c.Status == metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(conditions, goneCondition); c != nil && c.Status == metav1.ConditionTrue {
 		since = c.LastTransitionTime.Time
 	}
 

@@ -74,13 +74,13 @@ func PickPorts(n int) ([]int, error) {
 	return ports, nil
 }
 
-// nextFreePorts returns the n free ports that follow the last port. After end, it continues with
-// firstPort.
-func nextFreePorts(last string, n, end int) ([]int, error) {
+// nextFreePorts returns the n free ports below end that follow the last port. After the port before end, it continues
+// with firstPort. fileText is the content of the file with the last port.
+func nextFreePorts(fileText string, n, end int) ([]int, error) {
 	var ports []int
 
-	// If the text is not a valid port, start with firstPort.
-	last, _, _ = strings.Cut(last, "\n")
+	// If the file does not contain a valid port, start with firstPort.
+	last, _, _ := strings.Cut(fileText, "\n")
 
 	port, err := strconv.Atoi(last)
 	if err != nil || port < firstPort || port >= end {
@@ -126,7 +126,9 @@ func isFree(port int) bool {
 	return errors.Join(err, stream.Close()) == nil
 }
 
-// firstEphemeralPort returns the first port for outgoing connections.
+// firstEphemeralPort returns the end of the ports to pick: the first port for outgoing connections, or defaultEphemeralPort
+// if that is lower. If fewer than minPortCount ports would be left, it returns defaultEphemeralPort too, although
+// outgoing connections may then occupy picked ports.
 func firstEphemeralPort() int {
 	text, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
 	if err != nil {

@@ -61,6 +61,15 @@ type Claim struct {
 	Unreachable bool
 }
 
+// rankStuck returns a number by which machines that cannot be started now are sorted behind all others.
+func (c *Claim) rankStuck() int {
+	if c.Stuck != "" {
+		return 1
+	}
+
+	return 0
+}
+
 // Input is the input of Decide.
 type Input struct {
 	// Min and Max limit the number of machines. If Min is above Max, Max applies.
@@ -270,9 +279,9 @@ func newPlan(in Input) *plan {
 	p := &plan{in: in}
 
 	for _, claim := range in.Claims {
-		// Another machine still has the machine's name, which may take hours. The machine therefore counts only
-		// against Max. Its claim is kept, because the claim proves that the earlier claim is gone, so that the
-		// other machine is deleted.
+		// The machine of an earlier claim of the same name still exists, and may run a job for hours. Until it is
+		// deleted, this claim gets no machine, so the plan leaves it out, and only freeCapacity counts it. The claim
+		// is not deleted, because it shows that the earlier claim is gone, so that the earlier machine is deleted.
 		if claim.Stuck == StuckNamesake && (claim.State == ClaimPending || claim.State == ClaimStandby) {
 			continue
 		}
@@ -284,7 +293,7 @@ func newPlan(in Input) *plan {
 		return cmp.Or(a.IdleSince.Compare(b.IdleSince), cmp.Compare(a.Name, b.Name))
 	})
 	slices.SortFunc(p.standby, func(a, b Claim) int {
-		return cmp.Or(min(len(a.Stuck), 1)-min(len(b.Stuck), 1), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(a.rankStuck()-b.rankStuck(), a.CreatedAt.Compare(b.CreatedAt), cmp.Compare(a.Name, b.Name))
 	})
 
 	p.target = min(max(in.Min, in.Queued+p.busy+in.WarmIdle), in.Max)

@@ -264,7 +264,7 @@ func (s *Server) withAdmin(handle func(*setCall)) http.HandlerFunc {
 		}
 		s.lock()
 		defer s.core.Mu.Unlock()
-		s.core.Requests["scaleset "+r.Method+" "+lastPathSegment(r.Pattern)]++
+		s.core.Requests["scaleset "+r.Method+" "+shortenRoute(r.Pattern)]++
 		if s.core.Occurs(s.core.Faults().ServerError) {
 			writeException(w, http.StatusInternalServerError, "VssServiceException", "an injected fault")
 			return
@@ -288,7 +288,8 @@ func (s *Server) withAdmin(handle func(*setCall)) http.HandlerFunc {
 	}
 }
 
-func lastPathSegment(pattern string) string {
+// shortenRoute returns the last segment of a route, and the segment before it too if the last one is a wildcard such as {id}.
+func shortenRoute(pattern string) string {
 	parts := strings.Split(strings.TrimSuffix(pattern, "/"), "/")
 	word := parts[len(parts)-1]
 	if strings.HasPrefix(word, "{") {

@@ -319,8 +319,8 @@ func (s *Server) listAllRunners(c *call) response {
 	return s.encodeRunners(c, func(*runner) bool { return true })
 }
 
-// encodeRunners lists the matching runners, oldest first. GitLab uses this order for lists without
-// an order.
+// encodeRunners lists the matching runners, oldest first. This is GitLab's order if the request
+// does not choose one.
 func (s *Server) encodeRunners(c *call, matches func(*runner) bool) response {
 	var found []*runner
 	for _, r := range s.runners {

@@ -160,7 +160,8 @@ func (t *trap) waitForRepeat(call Call) {
 	}
 }
 
-// startForgeProxy starts a proxy that records the operator's calls to the CI platform, and returns its URL.
+// startForgeProxy starts a proxy to the CI platform (the forge), which records the operator's requests as calls; see
+// convertForge. It returns the proxy's URL.
 func (t *trap) startForgeProxy(tb testing.TB, f *fleet.Fleet) string {
 	tb.Helper()
 

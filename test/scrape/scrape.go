@@ -94,13 +94,13 @@ func sumSeries(families iter.Seq[*dto.MetricFamily], name, labels string) (float
 	total, found := 0.0, false
 
 	for family := range families {
-		part, hasName := strings.CutPrefix(name, family.GetName())
+		suffix, hasName := strings.CutPrefix(name, family.GetName())
 		if !hasName {
 			continue
 		}
 
 		for _, metric := range family.GetMetric() {
-			if value, ok := partOf(metric, part); ok && strings.Contains(formatLabels(metric), labels) {
+			if value, ok := valueOf(metric, suffix); ok && strings.Contains(formatLabels(metric), labels) {
 				total, found = total+value, true
 			}
 		}
@@ -113,12 +113,12 @@ func sumSeries(families iter.Seq[*dto.MetricFamily], name, labels string) (float
 	return total, nil
 }
 
-// partOf returns the value of a metric, or the part _sum or _count of a histogram or summary.
-func partOf(metric *dto.Metric, part string) (value float64, ok bool) {
+// valueOf returns the value of a metric, or with the suffix _sum or _count, that value of a histogram or summary.
+func valueOf(metric *dto.Metric, suffix string) (value float64, ok bool) {
 	histogram, summary := metric.GetHistogram(), metric.GetSummary()
 	isSingle := histogram == nil && summary == nil
 
-	switch part {
+	switch suffix {
 	case "":
 		return metric.GetCounter().GetValue() + metric.GetGauge().GetValue() + metric.GetUntyped().GetValue(), isSingle
 	case "_sum":

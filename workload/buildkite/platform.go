@@ -60,7 +60,7 @@ func (Platform) ResolveRunner(
 		PollInterval: pollInterval,
 	}
 	bootstrap := findBootstrap(template)
-	out.Program = buildProgram(bootstrap)
+	out.Program = newRunner(bootstrap)
 
 	var tagsErr error
 
@@ -111,8 +111,8 @@ func findBootstrap(template *v1alpha1.HypervisorMachineTemplate) *v1alpha1.Build
 	return template.Spec.Bootstrap.Config.Buildkite
 }
 
-// buildProgram returns the agent's settings, with the same defaults that the API server sets.
-func buildProgram(bootstrap *v1alpha1.BuildkiteBootstrap) guest.Runner {
+// newRunner returns the settings of the agent on its machine, with the same defaults that the API server sets.
+func newRunner(bootstrap *v1alpha1.BuildkiteBootstrap) guest.Runner {
 	out := guest.Runner{Program: defaultProgram, WorkDir: defaultWorkDir, OS: "linux", Arch: "x64"}
 	if bootstrap != nil {
 		out.Program, out.WorkDir = cmp.Or(bootstrap.Program, out.Program), cmp.Or(bootstrap.WorkDir, out.WorkDir)

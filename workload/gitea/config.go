@@ -68,7 +68,8 @@ func newProvider(serverKind kind, config Config, clk clock.Clock) (*provider, er
 	return out, nil
 }
 
-// normalizeURL validates the URL of an instance, and returns it without a trailing slash.
+// normalizeURL validates the URL of an instance, and returns it without a trailing slash and without the path of
+// the API.
 func (k kind) normalizeURL(address string) (string, error) {
 	address = strings.TrimRight(strings.TrimSpace(address), "/")
 	reject := func(problem string) (string, error) {

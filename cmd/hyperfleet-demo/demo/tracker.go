@@ -183,8 +183,8 @@ func (t *tracker) currentClaims() []claimRecord {
 	return slices.DeleteFunc(t.allClaims(), func(c claimRecord) bool { return !c.deletionSeen.IsZero() })
 }
 
-// allClaims returns copies of all claims, including deleted ones, oldest first. They have what only their jobs tell: the
-// operator does not write the status of a claim whose job is completed within seconds.
+// allClaims returns copies of all claims, including deleted ones, oldest first. If a job was completed
+// within seconds, the operator has not written the status of its claim, so allClaims takes the missing values from the job.
 func (t *tracker) allClaims() []claimRecord {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -282,12 +282,12 @@ func (p printer) printTimeline(timeline []TimelineEntry) {
 // FormatInterval returns the time between two events: in milliseconds below 1 s, with one decimal below 10 s,
 // and in the format of kubectl otherwise.
 func FormatInterval(seconds float64) string {
-	const exact = 10
+	const decimalBelow = 10 // seconds
 
 	switch {
 	case seconds < 1:
 		return fmt.Sprintf("%dms", int(seconds*1000))
-	case seconds < exact:
+	case seconds < decimalBelow:
 		return fmt.Sprintf("%.1fs", seconds)
 	default:
 		return FormatDuration(seconds)

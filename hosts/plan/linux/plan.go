@@ -213,10 +213,11 @@ func NewCredentialRemoval() plan.Part {
 		agent.unitVar(), plan.Var{Name: "FILE", Value: agent.path()}, plan.Var{Name: "KUBECONFIG_FILE", Value: kubeconfigPath})
 }
 
-// newProgram returns a part that is a program and that reapplies the part that restarts it.
-func newProgram(label, dest string, content plan.Content, restarts string) plan.Part {
+// newProgram returns the part that installs a program. Whenever this part is applied, the part with the label follower, which
+// runs the program, is applied again.
+func newProgram(label, dest string, content plan.Content, follower string) plan.Part {
 	part := parts.NewFile(label, plan.Executable, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootOwner}, content)
-	part.Reapplies = []string{restarts}
+	part.Reapplies = []string{follower}
 
 	return part
 }

@@ -259,18 +259,20 @@ func newKubeletJob(cfg Config) (job, error) {
 	return job{name: "io.hyperfleet.tart-kubelet", arguments: arguments, keepAlive: true, user: cfg.consoleUser()}, err
 }
 
-// newProgram returns a part that is a program and that reapplies the part that restarts it.
-func newProgram(label, dest string, content plan.Content, restarts string) plan.Part {
+// newProgram returns the part that installs a program. Whenever this part is applied, the part with the label follower, which
+// runs the program, is applied again.
+func newProgram(label, dest string, content plan.Content, follower string) plan.Part {
 	part := parts.NewFile(label, plan.Executable, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootWheel}, content)
-	part.Reapplies = []string{restarts}
+	part.Reapplies = []string{follower}
 
 	return part
 }
 
-// newHelper returns a part that installs one of our scripts on the host.
-func newHelper(label, dest string, text plan.Content, restarts string) plan.Part {
+// newHelper returns the part that installs one of our scripts on the host. Whenever this part is applied, the part with the
+// label follower, which runs the script, is applied again.
+func newHelper(label, dest string, text plan.Content, follower string) plan.Part {
 	part := parts.NewFile(label, plan.File, parts.FileSpec{Path: dest, Mode: 0o755, Owner: rootWheel}, text)
-	part.Reapplies = []string{restarts}
+	part.Reapplies = []string{follower}
 
 	return part
 }

@@ -36,7 +36,8 @@ func (s *service) Resolve(ctx context.Context, request *providerpb.ResolveReques
 	})
 }
 
-// Reserve calls the provider.
+// Reserve calls the provider. The operator sends the IDs that claims hold until a call of Reserve has succeeded in the
+// session. A request without IDs therefore leaves the earlier IDs as they are.
 func (s *service) Reserve(ctx context.Context, request *providerpb.ReserveRequest) (*providerpb.Reservation, error) {
 	return serve(ctx, s, func(current *session) (*providerpb.Reservation, error) {
 		if len(request.GetClaimedIds()) > 0 {

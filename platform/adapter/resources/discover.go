@@ -188,6 +188,10 @@ func appliedGeneration(object *unstructured.Unstructured) int64 {
 
 // classifyUnmanaged returns the objectSet for objects that are all not managed.
 func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructured) objectSet {
+	// An entry with a name, or with patches and no manifest, means exactly this object, whoever owns it. Otherwise the
+	// object was found by its labels, so it may belong to somebody else.
+	isMeant := e.query.Name != "" || e.Manifest == nil
+
 	slices.SortStableFunc(objects, r.compareNewest)
 
 	for _, object := range objects {
@@ -196,11 +200,13 @@ func (r *run) classifyUnmanaged(e *newEntry, objects []*unstructured.Unstructure
 		switch {
 		case ownership == stamp.Detached:
 			return objectSet{state: gates.Detached, current: object, reason: reason}
-		case ownership == stamp.DetachedUnproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting):
+		// During a deletion, an object that may be the entry's own counts, so that the deletion is not reported as done.
+		case ownership == stamp.DetachedUnproven && (isMeant || r.in.Deleting):
 			return objectSet{state: gates.DetachedUnproven, current: object, reason: reason}
-		case ownership == stamp.Unproven && (e.query.Name != "" || e.Manifest == nil || r.in.Deleting && !hasIdentity(object)):
+		// The same, but an object with an HMAC that is not valid on it is a copy of an object, and not the entry's own.
+		case ownership == stamp.Unproven && (isMeant || r.in.Deleting && !hasIdentity(object)):
 			return objectSet{state: gates.Unproven, current: object, reason: reason}
-		case e.query.Name != "" || e.Manifest == nil:
+		case isMeant:
 			return objectSet{state: gates.Unmanaged, current: object, reason: reason}
 		}
 	}

@@ -17,8 +17,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/platform/stamp"
 )
 
-// Complete sets the generation annotation of each manifest without one to the generation of the work. It
-// returns an error if a manifest has an invalid generation.
+// Complete adds the annotation that each manifest of a work needs: a manifest without a generation gets the
+// generation of the work. It returns an error if a manifest has an invalid generation.
 func Complete(work *unstructured.Unstructured) error {
 	manifests, err := listManifests(work)
 	if err != nil {
