@@ -59,15 +59,15 @@ func waitForCluster(ctx context.Context, s *scope) step.Result {
 		return step.Fail(fmt.Errorf("get hypervisor cluster %s: %w", name, err))
 	}
 
-	message := fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.NotReadyMessage(&cluster))
-
 	if !step.IsReady(&cluster) {
-		return step.Wait(retryAfter, "ClusterNotReady", message)
+		return step.Wait(retryAfter, "ClusterNotReady",
+			fmt.Sprintf("HypervisorCluster %q is not ready: %s", name, step.NotReadyMessage(&cluster)))
 	}
 
 	provider, isConnected := s.Clusters.Get(name)
 	if !isConnected { // the operator has just started
-		return step.Wait(connect.StartupRequeueDelay, "ClusterNotReady", message).DeferWrite()
+		return step.Wait(connect.StartupRequeueDelay, "ClusterNotReady",
+			fmt.Sprintf("the operator has not connected to HypervisorCluster %q yet", name)).DeferWrite()
 	}
 
 	s.cluster, s.provider = &cluster, provider
