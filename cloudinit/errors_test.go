@@ -81,7 +81,7 @@ func TestBadTemplates(t *testing.T) {
 		"program not at hand": {func(in *cloudinit.Input) {
 			in.UserData = "#cloud-config\na: {{ .BootstrapServiceBinary | base64 }}"
 			in.Vars.BootstrapServiceBinary = nil
-		}, []string{"not available", "bootstrap.delivery"}},
+		}, []string{"does not provide", "bootstrap.delivery"}},
 		"base64 of a list":      {user("a: {{ base64 .SPIFFEEnabled }}"), []string{"toJson first"}},
 		"the service's folder":  {user("write_files: [{path: /run/../run/hyperfleet/x}]"), []string{"write_files[0].path line 2", "/run/hyperfleet/x", "another path"}},
 		"config, no JSON":       {configFile("x"), []string{guest.ConfigPath, "not a runner configuration", "leave the file out"}},

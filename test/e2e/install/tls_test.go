@@ -158,8 +158,8 @@ func TestGivenCertificate(t *testing.T) {
 	u.must(err)
 
 	shown := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1)
-	if len(shown) != 3 {
-		t.Fatalf("the page shows %d files, want 3: adapt this test to the page", len(shown))
+	if len(shown) != 5 {
+		t.Fatalf("the page shows %d files, want 5: adapt this test to the page", len(shown))
 	}
 
 	checkout, err := filepath.Abs(root)
@@ -191,6 +191,15 @@ func TestGivenCertificate(t *testing.T) {
 	} {
 		if !strings.Contains(output, want) {
 			t.Errorf("the values on the page do not result in %s", want)
+		}
+	}
+
+	u.writeFile("platform-ca.yaml", shown[3][1])
+
+	output = u.runCommands("helm template hyperfleet hyperfleet-0.1.0.tgz --values platform-ca.yaml\n")
+	for _, want := range []string{"platformCAFile: /etc/platform-ca/ca.crt", "mountPath: /etc/platform-ca", "name: platform-ca"} {
+		if !strings.Contains(output, want) {
+			t.Errorf("the values for a private CA on the page do not result in %s", want)
 		}
 	}
 
