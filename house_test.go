@@ -255,7 +255,9 @@ func TestUnreadyAdmissionIsRetried(t *testing.T) {
 		}
 
 		for _, config := range made.FindAll(file.source, -1) {
-			if found++; !bytes.Contains(file.source, []byte("RetryUnreadyAdmission(")) {
+			found++
+
+			if !bytes.Contains(file.source, []byte("RetryUnreadyAdmission(")) {
 				t.Errorf("%s: %s makes a client that takes an unready API server for a refusal: call credential.RetryUnreadyAdmission",
 					file.path, config)
 			}

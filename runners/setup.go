@@ -191,10 +191,7 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 	clusters := &connect.Clusters{
 		Secrets: secrets, Factories: a.Hypervisors, Options: a.hypervisorOptions(mgr, claimTrigger), Operators: a.Operators,
 	}
-	workloads := &connect.Workloads{
-		Secrets: secrets, Platforms: a.Platforms, Clock: a.Clock,
-		Network: a.Transports.PlatformNetwork, Transport: a.Transports.Platform,
-	}
+	workloads := a.newWorkloads(secrets)
 
 	jobs, err := a.newJobParts(mgr, runner("runnerjob"), secrets, workloads)
 	if err != nil {
@@ -243,6 +240,14 @@ func (a *Area) newParts(mgr ctrl.Manager) (*parts, error) {
 			Authority: a.DevID, Metrics: devIDMetrics, Clock: a.Clock,
 		}, &shell.Handler{Client: mgr.GetClient(), Clusters: clusters, Recorder: recorder, Authorize: a.AuthorizeShell}),
 	}, nil
+}
+
+// newWorkloads returns the connections to CI platforms.
+func (a *Area) newWorkloads(secrets *connect.Secrets) *connect.Workloads {
+	return &connect.Workloads{
+		Secrets: secrets, Platforms: a.Platforms, Clock: a.Clock,
+		Network: a.Transports.PlatformNetwork, Transport: a.Transports.Platform,
+	}
 }
 
 // newKeeper returns the keeper of the Secrets of clusters and templates.

@@ -42,7 +42,9 @@ func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineCl
 
 		if clusters[key.cluster] == nil {
 			cluster := &v1alpha1.HypervisorCluster{}
-			if err := s.Client.Get(ctx, client.ObjectKey{Name: key.cluster}, cluster); client.IgnoreNotFound(err) != nil {
+
+			err := s.Client.Get(ctx, client.ObjectKey{Name: key.cluster}, cluster)
+			if client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("get cluster %s: %w", key.cluster, err)
 			}
 
@@ -73,5 +75,7 @@ func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineCl
 
 // isOffline reports whether the cluster's status says that the node does not respond.
 func isOffline(cluster *v1alpha1.HypervisorCluster, name string) bool {
-	return slices.ContainsFunc(cluster.Status.Nodes, func(n v1alpha1.HypervisorNodeStatus) bool { return n.Name == name && !n.Online })
+	return slices.ContainsFunc(cluster.Status.Nodes, func(n v1alpha1.HypervisorNodeStatus) bool {
+		return n.Name == name && !n.Online
+	})
 }

@@ -162,10 +162,12 @@ func (s *Server) Start(l ListenOptions) error {
 		Handler: s, ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 		ConnState: func(conn net.Conn, state http.ConnState) {
-			if state == http.StateNew {
+			switch state {
+			case http.StateNew:
 				s.conns.Store(conn, nil)
-			} else if state == http.StateClosed || state == http.StateHijacked {
+			case http.StateClosed, http.StateHijacked:
 				s.conns.Delete(conn)
+			default:
 			}
 		},
 	}
@@ -192,7 +194,9 @@ func (s *Server) ReplaceCA() error {
 	s.certs.Store(certs)
 	s.tls.SetSessionTicketKeys([][32]byte{ticketKey})
 	s.conns.Range(func(conn, _ any) bool {
-		_ = conn.(net.Conn).Close()
+		if open, ok := conn.(net.Conn); ok {
+			_ = open.Close()
+		}
 		return true
 	})
 	return nil

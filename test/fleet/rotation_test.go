@@ -34,8 +34,8 @@ func TestTokenExpires(t *testing.T) {
 	const next = "ghp_simulatedpersonalaccesstoken0000001"
 
 	scopes := []string{"repo", "admin:org", "admin:org_hook", "manage_runners:enterprise"}
-	clock := conformance.FastClock(t, clockSpeed)
-	f := newFastFleet(t, fleet.Options{Clock: clock, GitHub: simgithub.Options{
+	fast := conformance.FastClock(t, clockSpeed)
+	f := newFastFleet(t, fleet.Options{Clock: fast, GitHub: simgithub.Options{
 		PATs: []simgithub.PAT{{Token: githubtest.PAT, Scopes: scopes}, {Token: next, Scopes: scopes}},
 	}})
 	f.Populate(4)
@@ -47,15 +47,15 @@ func TestTokenExpires(t *testing.T) {
 	checkContains(t, f.EventuallyCondition(f.NewTemplate(), "WorkloadReady", metav1.ConditionFalse, "GitHubCredentialsInvalid"),
 		"Secret of bootstrap.config.github.credentials")
 
-	expired := clock.Now()
+	expired := fast.Now()
 
 	queueJobs(f, 2)
 	release()
 	f.EventuallyJobsDone(2)
 
-	for clock.Since(expired) < time.Hour {
-		clock.Step(5 * time.Minute)
-		<-clock.After(3 * time.Second)
+	for fast.Since(expired) < time.Hour {
+		fast.Step(5 * time.Minute)
+		<-fast.After(3 * time.Second)
 	}
 
 	if made := f.CountClones(); made != 2 {

@@ -109,12 +109,12 @@ func (s *source) diff(ctx context.Context, area *hosts.Area, q query) ([]hostDif
 			return nil, fmt.Errorf("list %s in namespace %s: %w", kind.Name(), s.namespace, err)
 		}
 
-		hosts, err := machine.Items(list)
+		items, err := machine.Items(list)
 		if err != nil {
 			return nil, err
 		}
 
-		for _, host := range hosts {
+		for _, host := range items {
 			if (q.fleet == "" || kind.FleetName(host) == q.fleet) && (name == "" || host.GetName() == name) {
 				out = append(out, s.diffHost(ctx, area, kind, host, fleets[kind.FleetName(host)], q.probe))
 			}

@@ -119,16 +119,26 @@ func run(ctx context.Context, cfg config.OperatorConfig, kube *rest.Config, logg
 	logger.InfoContext(ctx, "operator starts", "operatorUid", identity.uid, "namespace", cfg.Namespace,
 		"controllers", cfg.Controllers)
 
-	err = mgr.Start(ctx)
-	if ctx.Err() != nil { // a process that has lost its Lease ends at once
+	if err := runUntilStopped(ctx, mgr, server); err != nil {
+		return err
+	}
+
+	logger.InfoContext(ctx, "operator has stopped")
+
+	return nil
+}
+
+// runUntilStopped runs the controllers until ctx ends, and then waits for the requests of the webhook server. A process that
+// has lost its Lease does not wait for them.
+func runUntilStopped(ctx context.Context, mgr ctrl.Manager, server *server) error {
+	err := mgr.Start(ctx)
+	if ctx.Err() != nil {
 		server.wait()
 	}
 
 	if err != nil {
 		return fmt.Errorf("run operator: %w", err)
 	}
-
-	logger.InfoContext(ctx, "operator has stopped")
 
 	return nil
 }

@@ -27,8 +27,11 @@ const (
 	EnvTask       = "HYPERFLEET_TASK_CONFIG"
 )
 
-// FileRequired and FileOptional are the values of the parameter fileRequired.
-const FileRequired, FileOptional = true, false
+// Values of the parameter fileRequired.
+const (
+	FileRequired = true
+	FileOptional = false
+)
 
 // NewDeploymentSpec returns the specification of the deployment configuration: its defaults,
 // flags, environment variables and validation. If fileRequired is true, loading fails without a file.
