@@ -368,6 +368,18 @@ func (w *fixture) patchStatus(object *unstructured.Unstructured, status map[stri
 	w.must(env.Client.Status().Patch(w.t.Context(), object.DeepCopy(), mergePatch(map[string]any{"status": status})))
 }
 
+// createReadyBridge creates a bridge, with its DPUCluster, and waits until it is ready.
+func (w *fixture) createReadyBridge(name string) *v1alpha1.DPFHCPBridge {
+	w.t.Helper()
+	w.createDPUCluster(name, hypershift.PhaseReady)
+
+	b := w.newBridge(name)
+	w.create(b)
+	w.waitForPhase(b, v1alpha1.PhaseReady)
+
+	return b
+}
+
 // newBridge returns a bridge that is exposed on node ports. All objects that it needs exist, except its
 // DPUCluster.
 func (w *fixture) newBridge(name string) *v1alpha1.DPFHCPBridge {

@@ -112,11 +112,7 @@ func TestKubeconfigIsReplaced(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	w.createDPUCluster("renewed", hypershift.PhaseReady)
-
-	b := w.newBridge("renewed")
-	w.create(b)
-	w.waitForPhase(b, v1alpha1.PhaseReady)
+	b := w.createReadyBridge("renewed")
 
 	own := &corev1.Secret{}
 	w.must(env.Client.Get(t.Context(), client.ObjectKey{Namespace: w.namespace, Name: "renewed-admin-kubeconfig"}, own))
@@ -227,11 +223,7 @@ func TestHostedClusterIsDeletedExternally(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	w.createDPUCluster("robbed", hypershift.PhaseReady)
-
-	b := w.newBridge("robbed")
-	w.create(b)
-	w.waitForPhase(b, v1alpha1.PhaseReady)
+	b := w.createReadyBridge("robbed")
 
 	cluster := w.readObject(hypershift.NewObject(hypershift.HostedClusterKind()), w.namespace, "robbed")
 	w.must(env.Client.Delete(t.Context(), cluster))
@@ -268,11 +260,7 @@ func TestLostEncryptionKey(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	w.createDPUCluster("keyless", hypershift.PhaseReady)
-
-	b := w.newBridge("keyless")
-	w.create(b)
-	w.waitForPhase(b, v1alpha1.PhaseReady)
+	b := w.createReadyBridge("keyless")
 
 	name := hypershift.EncryptionKeySecretName("keyless")
 	key := &corev1.Secret{}
@@ -430,11 +418,7 @@ func TestRunningImageIsNotChecked(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	w.createDPUCluster("running", hypershift.PhaseReady)
-
-	b := w.newBridge("running")
-	w.create(b)
-	w.waitForPhase(b, v1alpha1.PhaseReady)
+	b := w.createReadyBridge("running")
 
 	w.setSecretData("pull-secret", v1alpha1.PullSecretKey, pullSecret("user", "another"))
 	w.patchBridge(b, func(b *v1alpha1.DPFHCPBridge) { b.Spec.ProvisioningTimeout.Duration = 2 * time.Hour }) // triggers a reconcile

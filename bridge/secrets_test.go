@@ -12,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/hyperfleet/hyperfleet/api/bridge/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/bridge/hypershift"
 )
 
@@ -22,11 +21,7 @@ func TestNamespaceWithBridgeIsDeleted(t *testing.T) {
 	t.Parallel()
 
 	w := newFixture(t)
-	w.createDPUCluster("b", hypershift.PhaseReady)
-
-	b := w.newBridge("b")
-	w.create(b)
-	w.waitForPhase(b, v1alpha1.PhaseReady)
+	b := w.createReadyBridge("b")
 
 	cluster := &unstructured.Unstructured{}
 	cluster.SetGroupVersionKind(hypershift.HostedClusterKind())
