@@ -31,7 +31,7 @@ import (
 // endingCase is a program and a server that does not answer it.
 type endingCase struct {
 	program, server string
-	// isRunning is true if the server stops to answer after the program has become ready. Otherwise the
+	// isRunning is true if the server stops answering after the program has become ready. Otherwise the
 	// server never answers.
 	isRunning bool
 }

@@ -68,7 +68,7 @@ func TestOperatorEnds(t *testing.T) {
 
 	for _, tc := range []struct {
 		server string
-		// isRunning is true if the API server stops to answer after the operator has become ready.
+		// isRunning is true if the API server stops answering after the operator has become ready.
 		isRunning bool
 		// isRepeated is true if a second signal follows, which kills the operator.
 		isRepeated bool

@@ -42,7 +42,7 @@ func forEachGrant(t *testing.T, try func(t *testing.T, grant func(*pve.Model))) 
 	}
 }
 
-// newManualClock returns the clock of a simulator. The clock stands still until pass is called, so that
+// newManualClock returns the clock of a simulator. The clock does not advance until pass is called, so that
 // tasks do not end.
 func newManualClock(t *testing.T) (clk *clocktesting.FakeClock, pass func()) {
 	t.Helper()

@@ -10,8 +10,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/kill"
 )
 
-// A leader is lost while it makes machines, for its machine stands still: the other replica brings
-// the jobs to their end with the same machines, and the leader that comes back does no harm.
+// The leader freezes while it creates machines. The other replica finishes the jobs with the same machines, and the former
+// leader does no harm when it continues.
 func TestLeaderIsLost(t *testing.T) {
 	life := kill.Lifecycle{Name: "two jobs run", Jobs: 2}
 	w := kill.NewPair(t, env, binary, life)

@@ -5,8 +5,8 @@
 //
 // The operator's area runners is the real code, with its manager, caches and queues. It runs on the simulated clock of
 // testing/synctest, on which an hour without work takes no time. The API server, the hypervisor, the CI platform and the
-// machines are models in the same process. The clock stands still while code runs. So each call to the API server also
-// waits for the processor time that the operator has used since the call before it, as if the operator had one processor.
+// machines are models in the same process. The clock stops while code runs. So each call to the API server also
+// waits for the processor time that the operator has used since the previous call, as if the operator had one processor.
 // If the operator needs more than that, its work comes later and later.
 //
 //	GOMAXPROCS=1 SCALE_JOBS=50000 SCALE_POOLS=10 go test -v -run TestSimulatedJobs ./test/scale

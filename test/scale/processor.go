@@ -35,8 +35,8 @@ func readProcessor(clock int32) time.Duration {
 	return time.Duration(out.Nano())
 }
 
-// leader is the processor of the operator. The simulated clock stands still while code runs, so each call to the API server
-// waits until the processor would have done the work since the call before it.
+// leader is the processor of the operator. The simulated clock stops while code runs, so each call to the API server waits
+// for the processor time that the operator has used since the previous call.
 type leader struct {
 	// models is the processor time of the models of other programs.
 	models *processorTime
