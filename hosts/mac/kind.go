@@ -194,8 +194,8 @@ func (k *Kind) RenderPlan(
 	cfg.SSHUser, cfg.UserPassword = cmp.Or(access.User, mac.Status.SSHUser), access.Password
 	cfg.ProviderID = mac.Status.ProviderID
 	cfg.DisableVMGC = mac.Spec.DisableVMGC
-	cfg.HostCPU = int(firstSet(mac.Spec.HostCPU, mac.Status.HostCPU))
-	cfg.HostMemoryMB = int(firstSet(mac.Spec.HostMemoryMB, mac.Status.HostMemoryMB))
+	cfg.HostCPU = int(cmp.Or(mac.Spec.HostCPU, mac.Status.HostCPU))
+	cfg.HostMemoryMB = int(cmp.Or(mac.Spec.HostMemoryMB, mac.Status.HostMemoryMB))
 
 	if cfg.VMCachePNCIDR != "" {
 		cfg.VMCachePNVLAN = int(mac.Spec.PrivateNetworkVLAN)
@@ -238,14 +238,6 @@ func (k *Kind) RenderOSStep(_ machine.Object, access machine.Access, params mach
 // RecordPush records the digest of the kubelet that was pushed.
 func (k *Kind) RecordPush(host machine.Object) {
 	macOf(host).Status.TartKubeletBinarySHA = k.Fleet.TartKubeletBinary.SHA256()
-}
-
-func firstSet(a, b int32) int32 {
-	if a != 0 {
-		return a
-	}
-
-	return b
 }
 
 // newClient returns a Scaleway client with the machine's API key.

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -31,7 +32,7 @@ func backupRoutes() []route {
 }
 
 // backupStorage returns the storage of a backup: local, unless the call names another.
-func (c *call) backupStorage() string { return firstNonEmpty(c.param("storage"), "local") }
+func (c *call) backupStorage() string { return cmp.Or(c.param("storage"), "local") }
 
 func checkBackupPermission(s *Server, c *call) error {
 	for _, vmid := range splitTags(c.param("vmid")) {

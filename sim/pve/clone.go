@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -330,7 +331,7 @@ func (s *Server) prepareConf(c *call, p *clonePlan) {
 	}
 	p.conf["name"] = c.param("name")
 	if p.conf["name"] == "" {
-		p.conf["name"] = "Copy-of-VM-" + firstNonEmpty(p.src.conf["name"], strconv.Itoa(p.src.id))
+		p.conf["name"] = "Copy-of-VM-" + cmp.Or(p.src.conf["name"], strconv.Itoa(p.src.id))
 	}
 	if d := c.param("description"); d != "" {
 		p.conf["description"] = formatDescription(d)
@@ -344,13 +345,6 @@ func (s *Server) writeCloneConfig(p *clonePlan, m *machine) {
 	maps.Copy(conf, selectDrives(m.conf))
 	m.conf = conf
 	s.recordSighting(m)
-}
-
-func firstNonEmpty(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 func selectDrives(conf map[string]string) map[string]string {

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"crypto/sha1" // #nosec G505 -- the algorithm of Proxmox VE's instance id
 	"encoding/hex"
 	"fmt"
@@ -141,7 +142,7 @@ func generateNetworkConfig(m *machine) []byte {
 		}
 		fmt.Fprintf(&b, "    - type: physical\n      name: eth%d\n      mac_address: '%s'\n      subnets:\n",
 			n, strings.ToLower(reNetMAC.FindString(card)))
-		ip, _ := parseProperties(firstNonEmpty(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
+		ip, _ := parseProperties(cmp.Or(m.conf["ipconfig"+strconv.Itoa(n)], "ip=dhcp"), "")
 		writeSubnet(&b, "dhcp4", ip["ip"], ip["gw"])
 		writeSubnet(&b, "dhcp6", ip["ip6"], ip["gw6"])
 	}

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"maps"
 	"net/url"
 	"slices"
@@ -125,7 +126,7 @@ func (s *Server) loadForUpdate(c *call, u *update) (*machine, error) {
 		}
 	}
 	if b, ok := u.set["balloon"]; ok {
-		next := &machine{conf: map[string]string{"memory": firstNonEmpty(u.set["memory"], m.conf["memory"])}}
+		next := &machine{conf: map[string]string{"memory": cmp.Or(u.set["memory"], m.conf["memory"])}}
 		if int64(atoi(b))<<20 > next.memBytes() {
 			return nil, dief("balloon value too large (must be smaller than assigned memory)")
 		}
@@ -212,7 +213,7 @@ func (s *Server) checkMappedDevice(c *call, k, v string) error {
 // addToBootOrder adds a new CD drive to the VM's boot order, if the VM has a boot order.
 func (s *Server) addToBootOrder(m *machine, key, value string) {
 	d, err := parseDrive(value)
-	order, hasOrder := strings.CutPrefix(firstNonEmpty(m.pending["boot"], m.conf["boot"]), "order=")
+	order, hasOrder := strings.CutPrefix(cmp.Or(m.pending["boot"], m.conf["boot"]), "order=")
 	if err != nil || !hasOrder || !d.isCDROM() || d.isCloudInit() || slices.Contains(strings.Split(order, ";"), key) {
 		return
 	}

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"net/http"
@@ -141,11 +142,11 @@ func findDefaultBoot(conf map[string]string) string {
 		switch {
 		case !ok || k == tpmSlot || k == "efidisk0":
 		case reNet.MatchString(k):
-			net = firstNonEmpty(net, k)
+			net = cmp.Or(net, k)
 		case err == nil && d.isCDROM():
-			cd = firstNonEmpty(cd, k)
+			cd = cmp.Or(cd, k)
 		default:
-			disk = firstNonEmpty(disk, k)
+			disk = cmp.Or(disk, k)
 		}
 	}
 	order := slices.DeleteFunc([]string{disk, cd, net}, func(k string) bool { return k == "" })

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"maps"
 	"regexp"
 	"slices"
@@ -35,7 +36,7 @@ func parseDrive(v string) (drive, error) {
 	if err != nil {
 		return d, err
 	}
-	d.file = firstNonEmpty(p["file"], p["volume"])
+	d.file = cmp.Or(p["file"], p["volume"])
 	for _, k := range slices.Sorted(maps.Keys(p)) {
 		if k != "file" && k != "volume" {
 			d.keys = append(d.keys, k)

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -136,7 +137,7 @@ func (s *Server) prepareRoot(m *machine) (string, error) {
 		s.nextRoot++
 		m.root = filepath.Join(s.workDir, fmt.Sprintf("vm-%d-%d", m.id, s.nextRoot))
 	}
-	root, image := m.root, firstNonEmpty(m.imageDir, s.model.Guest.ImageDir)
+	root, image := m.root, cmp.Or(m.imageDir, s.model.Guest.ImageDir)
 	s.mu.Unlock()
 	if !isNew {
 		return root, nil

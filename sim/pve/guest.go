@@ -227,7 +227,7 @@ func (g *simGuest) execute(run *guestRun) bool {
 	}
 }
 
-// waitForBoot waits for the time of booting.
+// waitForBoot waits for the time of booting. It returns false if run's context ends first.
 func (g *simGuest) waitForBoot(run *guestRun) bool {
 	if !g.s.sleep(run.ctx, g.s.model.Delays.Boot) {
 		return false

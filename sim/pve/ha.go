@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -70,7 +71,7 @@ type haObjects struct{ kind, id string }
 
 // find returns the key of the call's object and the object, or nil. The caller holds s.mu.
 func (h haObjects) find(s *Server, c *call) (string, map[string]any) {
-	id := firstNonEmpty(c.vars[h.id], c.param(h.id))
+	id := cmp.Or(c.vars[h.id], c.param(h.id))
 	if h.kind == "resources" && !strings.Contains(id, ":") {
 		id = "vm:" + id
 	}

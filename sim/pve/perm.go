@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"regexp"
@@ -216,7 +217,7 @@ func (s *Server) hasAnyPrivilege(caller identity, path string, privs ...string) 
 func expandPath(c *call, path string) string {
 	return rePathVar.ReplaceAllStringFunc(path, func(name string) string {
 		name = strings.Trim(name, "{}")
-		v := firstNonEmpty(c.vars[name], c.params[name])
+		v := cmp.Or(c.vars[name], c.params[name])
 		if v == "" || v == "0" {
 			return "-"
 		}

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -99,7 +100,7 @@ func (s *Server) describePool(c *call, id string) (map[string]any, error) {
 }
 
 // poolID returns the pool of a call, from its path or its parameters.
-func (c *call) poolID() string { return firstNonEmpty(c.vars["poolid"], c.param("poolid")) }
+func (c *call) poolID() string { return cmp.Or(c.vars["poolid"], c.param("poolid")) }
 
 func createPool(s *Server, c *call) (any, error) {
 	s.mu.Lock()
@@ -193,12 +194,12 @@ func deletePool(s *Server, c *call) (any, error) {
 	}
 	for _, vmid := range slices.Sorted(maps.Keys(p.vms)) {
 		if s.vms[vmid] != nil {
-			content = firstNonEmpty(content, fmt.Sprintf("VM %d", vmid))
+			content = cmp.Or(content, fmt.Sprintf("VM %d", vmid))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(p.storages)) {
 		if s.findStorageConfig(name) >= 0 {
-			content = firstNonEmpty(content, "storage '"+name+"'")
+			content = cmp.Or(content, "storage '"+name+"'")
 		}
 	}
 	if content != "" {

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -95,7 +96,7 @@ func (s *Server) newTemplateConfig(t Template, id int, st *store) (map[string]st
 	if err := s.createTemplateImage(t, base); err != nil {
 		return nil, err
 	}
-	disk := firstNonEmpty(t.DiskSlot, "scsi0")
+	disk := cmp.Or(t.DiskSlot, "scsi0")
 	conf := map[string]string{
 		"name": t.Name, "template": "1", "cores": "2", "memory": "2048", "ostype": "l26",
 		"scsihw": "virtio-scsi-single", "boot": "order=" + disk, "agent": "1",
@@ -108,7 +109,7 @@ func (s *Server) newTemplateConfig(t Template, id int, st *store) (map[string]st
 	}
 	if !t.NoCloudInit {
 		ci := s.newCloudInitVolume(st, id)
-		conf[firstNonEmpty(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
+		conf[cmp.Or(t.CloudInitSlot, "ide2")] = ci.id + ",media=cdrom,size=4M"
 	}
 	if t.TPM {
 		state := s.newTPMState(st, id)

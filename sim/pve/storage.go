@@ -5,6 +5,7 @@ package pve
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/md5"  // #nosec G501 -- an algorithm of the API
 	"crypto/sha1" // #nosec G505 -- an algorithm of the API
@@ -475,7 +476,7 @@ func (s *Server) importUpload(ctx context.Context, c *call, t *task, st *store, 
 		s.printf(t, "calculating checksum...OK, checksum verified")
 	}
 	target := st.path(st.Name + ":" + c.param("content") + "/" + name)
-	s.printf(t, "target node: %s", firstNonEmpty(st.key.node, t.node))
+	s.printf(t, "target node: %s", cmp.Or(st.key.node, t.node))
 	s.printf(t, "target file: %s", target)
 	s.printf(t, "file size is: %d", len(data))
 	s.printf(t, "command: cp -- %s %s", file, target)

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -232,7 +233,7 @@ func isListedAsOwn(caller identity, t *task) bool {
 // matchesTask returns true if the task passes the filters of a listing. user is the task's user as
 // listed.
 func (c *call) matchesTask(t *task, user string) bool {
-	source := firstNonEmpty(c.param("source"), "archive")
+	source := cmp.Or(c.param("source"), "archive")
 	started := int(t.start.Unix())
 	switch {
 	case source == "active" && !t.isRunning(), source == "archive" && t.isRunning(),

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"crypto/sha1" // #nosec G505 -- the digest algorithm of Proxmox VE
 	"encoding/hex"
 	"errors"
@@ -169,7 +170,7 @@ func grantPrivileges(path string) []string {
 }
 
 func checkACLPermission(s *Server, c *call) error {
-	path := firstNonEmpty(c.param("path"), "/-")
+	path := cmp.Or(c.param("path"), "/-")
 	return s.requireAny(c.auth, path, grantPrivileges(path)...)
 }
 

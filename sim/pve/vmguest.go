@@ -187,7 +187,7 @@ func (g *qemuGuest) changeMedium(ctx context.Context, slot string, target medium
 	return g.vm.ChangeMedium(ctx, slot, file)
 }
 
-// execute waits for the end of the process and stops the process when run's context ends.
+// execute waits for the end of the process. If run's context ends first, execute stops the process and returns false.
 func (g *qemuGuest) execute(run *guestRun) bool {
 	select {
 	case <-g.vm.Done():

@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -132,7 +133,7 @@ func (s *Server) createTemplateImage(t Template, v *volume) error {
 		return nil
 	}
 	v.image = s.host.newImage(v)
-	file := firstNonEmpty(t.Image, s.host.cfg.Image)
+	file := cmp.Or(t.Image, s.host.cfg.Image)
 	if file == "" {
 		return s.host.tools.Create(s.ctx, v.image.path, v.size)
 	}

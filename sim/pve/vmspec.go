@@ -4,6 +4,7 @@
 package pve
 
 import (
+	"cmp"
 	"maps"
 	"slices"
 	"strconv"
@@ -25,7 +26,7 @@ func newVMSpec(m *machine, cfg QEMU) (*vm.Spec, error) {
 		Name: m.name(), UUID: parseSMBIOSUUID(m.conf["smbios1"]), Accel: vm.Accel(cfg.Accel),
 		Q35:       strings.Contains(m.conf["machine"], "q35"),
 		MemoryMiB: m.memBytes() >> 20, Sockets: max(1, atoi(m.conf["sockets"])), Cores: max(1, atoi(m.conf["cores"])),
-		SCSI: firstNonEmpty(m.conf["scsihw"], "lsi"), Kernel: cfg.Kernel, Initrd: cfg.Initrd, Append: cfg.Append,
+		SCSI: cmp.Or(m.conf["scsihw"], "lsi"), Kernel: cfg.Kernel, Initrd: cfg.Initrd, Append: cfg.Append,
 		Agent: isAgentEnabled(m.conf["agent"]), NoReboot: m.conf["reboot"] == "0",
 	}
 	order := findBootOrder(m.conf)

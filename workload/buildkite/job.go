@@ -121,7 +121,8 @@ func (s jsonTime) toMetaTime() *metav1.Time {
 	return &metav1.Time{Time: s.Time}
 }
 
-func firstSetTime(stamps ...jsonTime) *metav1.Time {
+// findFirstTime returns the first time that is not zero, or nil.
+func findFirstTime(stamps ...jsonTime) *metav1.Time {
 	for _, s := range stamps {
 		if !s.IsZero() {
 			return s.toMetaTime()
@@ -220,7 +221,7 @@ func (p *payload) toJob() (workload.Job, error) {
 	out.ID, out.State = strings.ToLower(p.Job.ID), state
 	out.Name = workload.Truncate(cmp.Or(p.Job.Name, p.Job.Label, p.Job.StepKey), workload.MaxTextLength)
 	out.Priority = int32(p.Job.Priority)
-	out.QueuedAt = firstSetTime(p.Job.RunnableAt, p.Job.ScheduledAt, p.Job.CreatedAt)
+	out.QueuedAt = findFirstTime(p.Job.RunnableAt, p.Job.ScheduledAt, p.Job.CreatedAt)
 
 	if err := setQueryRules(&out, p.Job.AgentQueryRules); err != nil {
 		return workload.Job{}, err
@@ -273,7 +274,7 @@ func (p *provider) convertScheduledJob(job scheduledJob) (workload.Job, bool) {
 	out.ID, out.State, out.Queue = strings.ToLower(job.ID), v1alpha1.JobQueued, p.queue
 	out.Name, out.Workflow = workload.Truncate(job.Step.Key, workload.MaxTextLength), pipeline
 	out.Priority = clampInt32(job.Priority)
-	out.QueuedAt = firstSetTime(job.RunnableAt, job.ScheduledAt)
+	out.QueuedAt = findFirstTime(job.RunnableAt, job.ScheduledAt)
 
 	if err := setQueryRules(&out, job.AgentQueryRules); err != nil || !isJobID(job.ID) || pipeline == "" {
 		return workload.Job{}, false
