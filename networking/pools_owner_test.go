@@ -158,8 +158,8 @@ func TestPropertyOneOwner(t *testing.T) {
 			f.addresses.Release(owner)
 		}
 
-		if status, _ := f.addresses.Status("p"); status.FreeMachines() != 8 {
-			return fmt.Sprintf("%d of 8 addresses are free at the end", status.FreeMachines())
+		if status, _ := f.addresses.Status("p"); status.CountAllocatable() != 8 {
+			return fmt.Sprintf("%d of 8 addresses are free at the end", status.CountAllocatable())
 		}
 
 		return ""

@@ -93,8 +93,8 @@ func (q *queue) acquireAddress(owner string) string {
 	q.has[owner] = true
 	q.removeOwner(owner)
 
-	if status, _ := q.addresses.Status("p"); status.FreeMachines() < uint64(ahead) {
-		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.FreeMachines(), ahead)
+	if status, _ := q.addresses.Status("p"); status.CountAllocatable() < uint64(ahead) {
+		return fmt.Sprintf("%s got an address, and %d are left for the %d who came before it", owner, status.CountAllocatable(), ahead)
 	}
 
 	return ""
@@ -125,8 +125,8 @@ func TestPropertyInTurn(t *testing.T) {
 		}
 
 		status, _ := q.addresses.Status("p")
-		if len(q.waiting) > 0 && status.FreeMachines() > 0 {
-			return fmt.Sprintf("%v wait, and %d addresses are free", q.waiting, status.FreeMachines())
+		if len(q.waiting) > 0 && status.CountAllocatable() > 0 {
+			return fmt.Sprintf("%v wait, and %d addresses are free", q.waiting, status.CountAllocatable())
 		}
 
 		if status.Waiting != len(q.waiting) {

@@ -109,7 +109,7 @@ func TestWaitingOwnersAreWokenInTurn(t *testing.T) {
 
 	requireEqual(t, "no owner is woken without a change", w.takeOwners(), []string(nil))
 
-	if status, _ := b.Status("p"); status.Waiting != 3 || status.FreeMachines() != 0 {
+	if status, _ := b.Status("p"); status.Waiting != 3 || status.CountAllocatable() != 0 {
 		t.Errorf("status is %+v", status)
 	}
 
@@ -123,7 +123,7 @@ func TestWaitingOwnersAreWokenInTurn(t *testing.T) {
 	setPool(t, b, newPool(t, blue, "p", "10.0.0.10-10.0.0.19"))
 	requireEqual(t, "a larger pool wakes the remaining owners", w.takeOwners(), []string{"m4"})
 
-	if status, _ := b.Status("p"); status.Waiting != 0 || status.FreeMachines() != 8 {
+	if status, _ := b.Status("p"); status.Waiting != 0 || status.CountAllocatable() != 8 {
 		t.Errorf("status is %+v", status)
 	}
 }
@@ -306,7 +306,7 @@ func TestConcurrentOwners(t *testing.T) {
 	wg.Wait()
 
 	status, _ := b.Status("p")
-	if status.Waiting == 0 || status.FreeMachines() != 0 {
+	if status.Waiting == 0 || status.CountAllocatable() != 0 {
 		t.Errorf("100 owners remain on 50 addresses, status %+v", status)
 	}
 

@@ -146,14 +146,14 @@ func (s *scope) reportExhaustion(result step.Result) step.Result {
 	}
 
 	s.pool.Status.Addresses = &v1alpha1.PoolAddresses{
-		Network: status.Network, Free: clampInt64(status.FreeMachines()),
+		Network: status.Network, Free: clampInt64(status.CountAllocatable()),
 		Machines: clampInt64(machineCapacity(status)),
 		Waiting:  int32(min(status.Waiting, math.MaxInt32)), //nolint:gosec // G115: bounded
 	}
 
 	if status.Waiting == 0 {
 		return result.WithCondition(condition, metav1.ConditionFalse, "AddressesLeft",
-			fmt.Sprintf("the pool has free addresses for %d more machines", status.FreeMachines()))
+			fmt.Sprintf("the pool has free addresses for %d more machines", status.CountAllocatable()))
 	}
 
 	return result.WithCondition(condition, metav1.ConditionTrue, alloc.ReasonExhausted, fmt.Sprintf(
@@ -166,7 +166,7 @@ func machineCapacity(s pools.Status) uint64 {
 	full := s
 	full.IPv4.Free, full.IPv6.Free = s.IPv4.Size, s.IPv6.Size
 
-	return full.FreeMachines()
+	return full.CountAllocatable()
 }
 
 // clampInt64 converts a number to int64. It returns the largest int64 for a larger number.

@@ -32,8 +32,9 @@ type Status struct {
 	Waiting int
 }
 
-// FreeMachines returns how many more machines can get addresses from the pool.
-func (s *Status) FreeMachines() uint64 {
+// CountAllocatable returns for how many more machines the pool has free addresses. In a pool with IPv4 and IPv6, each machine
+// needs one address of each.
+func (s *Status) CountAllocatable() uint64 {
 	switch {
 	case s.IPv4.Size == 0:
 		return s.IPv6.Free

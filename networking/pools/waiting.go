@@ -33,7 +33,7 @@ func (n *network) checkTurn(r Request) error {
 	}
 
 	status := n.status("", r.Pool)
-	if uint64(ahead) < status.FreeMachines() {
+	if uint64(ahead) < status.CountAllocatable() {
 		return nil
 	}
 
@@ -138,7 +138,7 @@ func (n *network) collectCallbacks() []func() {
 		status := n.status("", pool)
 		count := len(list)
 
-		if free := status.FreeMachines(); free < uint64(count) {
+		if free := status.CountAllocatable(); free < uint64(count) {
 			count = int(free) //nolint:gosec // G115: less than the length of a list
 		}
 

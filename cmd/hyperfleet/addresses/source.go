@@ -245,7 +245,7 @@ func describePool(addresses *pools.AddressRegistry, name string, owners map[stri
 		return out
 	}
 
-	out.Network, out.Machines = detail.Network, detail.FreeMachines()
+	out.Network, out.Machines = detail.Network, detail.CountAllocatable()
 	out.IPv4, out.IPv6 = Usage(detail.IPv4), Usage(detail.IPv6)
 
 	for _, assignment := range detail.Assignments {
