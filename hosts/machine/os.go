@@ -290,7 +290,7 @@ func (s *scope) finishOSUpdate(ctx context.Context) step.Result {
 }
 
 // runOSStep runs a step of an update on a host. Once the host has the desired version, runOSStep
-// repairs the parts that the update has lost. It does not repair the kubeconfig or parts of another
+// repairs the parts that the update has removed. It does not repair the kubeconfig or parts that differ from the applied
 // configuration, because those need a permit of their own.
 func (p *WorkerPool) runOSStep(ctx context.Context, conn *ssh.Conn, work job, options push.Options, out *outcome) {
 	output, err := runOSScript(ctx, conn, work.osScript, p.timeout)
@@ -312,18 +312,19 @@ func (p *WorkerPool) runOSStep(ctx context.Context, conn *ssh.Conn, work job, op
 		return
 	}
 
-	// A part of another configuration needs a permit of its own.
 	excluded := map[string]bool{plan.KubeconfigLabel: true}
 	for _, change := range plan.Diff(work.plan.Digests(), work.appliedDigests) {
 		excluded[change.Label] = true
 	}
 
-	drifted := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return excluded[label] })
+	toRepair := slices.DeleteFunc(slices.Clone(lost), func(label string) bool { return excluded[label] })
+	if len(toRepair) == 0 {
+		out.Result.LostParts = lost
 
-	out.Result.LostParts = lost
-	if len(drifted) > 0 {
-		out.Result = push.Apply(ctx, conn, work.plan, work.plan.DriftSteps(drifted...), options)
+		return
 	}
+
+	out.Result = push.Apply(ctx, conn, work.plan, work.plan.DriftSteps(toRepair...), options) // which probes the parts again
 }
 
 // queryOSVersion returns the version of a host's operating system, or drift.UnknownOS if the query

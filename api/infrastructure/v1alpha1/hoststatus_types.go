@@ -33,7 +33,7 @@ const (
 	ConditionBootstrapped = "Bootstrapped"
 	// ConditionConverged is True if the host has the configuration of its fleet.
 	ConditionConverged = "Converged"
-	// ConditionIntact is True if no part of the configuration on the host was changed or removed.
+	// ConditionIntact is True if the last probe of the host's parts succeeded. The step before it repairs lost parts.
 	ConditionIntact = "Intact"
 	// ConditionNodeCredentialCurrent is True if the credential that the operator created for the host's
 	// Node needs no renewal yet.
