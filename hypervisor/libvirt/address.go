@@ -33,8 +33,8 @@ func (h *host) findAddress(uuid golibvirt.UUID) string {
 	return h.addresses[uuid].ip
 }
 
-// listUnaddressed returns the running machines whose address is to be asked for now. It forgets deleted machines.
-func (h *host) listUnaddressed() []domain {
+// listDueForAddress returns the running machines that have no address, and must be asked for it now. It forgets deleted machines.
+func (h *host) listDueForAddress() []domain {
 	now := h.provider.clock.Now()
 
 	h.mu.Lock()
@@ -67,9 +67,10 @@ func (h *host) listUnaddressed() []domain {
 	return due
 }
 
-// askAddresses asks for the addresses of machines one after the other, because the guests decide how long it takes.
+// askAddresses asks for the addresses of machines in the background, one after the other. It does not wait, because a guest can
+// take any time to respond. If the previous call has not finished, askAddresses does nothing.
 func (h *host) askAddresses(ctx context.Context, s *session) {
-	due := h.listUnaddressed()
+	due := h.listDueForAddress()
 	if len(due) == 0 || !h.isReadingAddresses.CompareAndSwap(false, true) {
 		return
 	}

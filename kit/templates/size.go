@@ -18,8 +18,8 @@ const (
 	perScalar = 400
 	// perEscaped is the bound for an escaped byte, such as \u0000 or &#34;.
 	perEscaped = 6
-	// maxNested is the maximum depth to which values are measured. Deeper values count as unbounded.
-	maxNested = 50
+	// maxDepth is the maximum depth to which values are measured. Deeper values count as unbounded.
+	maxDepth = 50
 	// maxWidth is the largest width and precision that fmt accepts. fmt ignores larger ones.
 	maxWidth = 1_000_000
 	// unbounded is larger than any budget, and can be multiplied by the bounds above without overflow.
@@ -32,8 +32,8 @@ type extent struct {
 }
 
 // measure counts the scalars of a value, and the bytes of its texts and field names.
-func measure(v reflect.Value, nested int) extent {
-	if nested > maxNested {
+func measure(v reflect.Value, depth int) extent {
+	if depth > maxDepth {
 		return extent{bytes: unbounded}
 	}
 
@@ -47,21 +47,21 @@ func measure(v reflect.Value, nested int) extent {
 			return extent{scalars: 1}
 		}
 
-		return measure(v.Elem(), nested+1)
+		return measure(v.Elem(), depth+1)
 	case reflect.Slice, reflect.Array:
-		return measureList(v, nested)
+		return measureList(v, depth)
 	case reflect.Map:
 		out := extent{scalars: 1}
 
 		for it := v.MapRange(); it.Next() && out.bytes < unbounded; {
-			out = out.add(measure(it.Key(), nested+1)).add(measure(it.Value(), nested+1))
+			out = out.add(measure(it.Key(), depth+1)).add(measure(it.Value(), depth+1))
 		}
 
 		return out
 	case reflect.Struct:
 		out := extent{scalars: 1}
 		for i := range v.NumField() {
-			out = out.add(measure(v.Field(i), nested+1)).add(extent{bytes: len(v.Type().Field(i).Name)})
+			out = out.add(measure(v.Field(i), depth+1)).add(extent{bytes: len(v.Type().Field(i).Name)})
 		}
 
 		return out
@@ -70,7 +70,8 @@ func measure(v reflect.Value, nested int) extent {
 	}
 }
 
-func measureList(v reflect.Value, nested int) extent {
+func measureList(v reflect.Value, depth int) extent {
+	// fmt prints a list of bytes as one text or as one number for each byte.
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		return extent{bytes: v.Len(), scalars: v.Len() + 1}
 	}
@@ -78,7 +79,7 @@ func measureList(v reflect.Value, nested int) extent {
 	out := extent{scalars: 1}
 
 	for i := 0; i < v.Len() && out.bytes < unbounded; i++ {
-		out = out.add(measure(v.Index(i), nested+1))
+		out = out.add(measure(v.Index(i), depth+1))
 	}
 
 	return out

@@ -28,9 +28,9 @@ func provision(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if hasRun, err := s.machineHasRun(ctx); err != nil {
+	if isGone, err := s.isMachineGoneAfterRun(ctx); err != nil {
 		return step.Fail(err)
-	} else if hasRun {
+	} else if isGone {
 		s.completeProvision(ctx)
 
 		return step.Done()
@@ -107,10 +107,10 @@ func (s *scope) creationWriteDelay() time.Duration {
 	return step.ProgressWriteDelay
 }
 
-// machineHasRun reports whether the VM was started and no longer exists, although the response of the
-// hypervisor to the start was lost. The machine was started if it has sent a report or its runner has had a
-// job. Such a machine is not created again.
-func (s *scope) machineHasRun(ctx context.Context) (bool, error) {
+// isMachineGoneAfterRun reports whether the VM has run and no longer exists. The operator does not know of the start if the
+// hypervisor's response was lost, so the proof is a report of the machine, or a job of its runner. Such a machine is not
+// created again.
+func (s *scope) isMachineGoneAfterRun(ctx context.Context) (bool, error) {
 	info := s.claim.Status.BootstrapInfo
 	if s.claim.Spec.Standby || s.times().CloneStarted == nil || info.RunnerName == "" {
 		return false, nil

@@ -125,7 +125,7 @@ func newRun(in Input) *run {
 	in.Clock = cmp.Or[clock.PassiveClock](in.Clock, clock.RealClock{})
 	in.Log = cmp.Or(in.Log, slog.New(slog.DiscardHandler))
 
-	r := &run{in: in, vars: map[string]any{}, hasLater: in.Generations.observe(in.ResourceID, in.Generation)}
+	r := &run{in: in, vars: map[string]any{}, hasLater: in.Generations.hasLater(in.ResourceID, in.Generation)}
 	r.result.Objects = map[string]any{}
 	r.result.Outcomes = make([]Outcome, len(in.Task.Resources))
 
@@ -335,8 +335,8 @@ func (g *Generations) reset(resourceID string, generation int64) {
 	g.cache.Add(resourceID, generation)
 }
 
-// observe stores the generation, and returns true if a later generation was stored before.
-func (g *Generations) observe(resourceID string, generation int64) bool {
+// hasLater reports whether a later generation of the resource is stored. If not, it stores this one.
+func (g *Generations) hasLater(resourceID string, generation int64) bool {
 	if g == nil {
 		return false
 	}

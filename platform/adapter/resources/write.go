@@ -101,8 +101,8 @@ func (r *run) renderMarked(ctx context.Context, e *newEntry) (*unstructured.Unst
 	return object, owner, nil
 }
 
-// renderContent renders the object of an entry at a time that stands still, without ownership labels and annotations. The
-// owner has the digest of the object.
+// renderContent renders the object of an entry, without ownership labels and annotations. In its templates, now always
+// returns the same time, so that the digest in the owner changes only with the content.
 func (r *run) renderContent(ctx context.Context, e *newEntry) (*unstructured.Unstructured, stamp.Owner, error) {
 	owner := stamp.Owner{ResourceID: r.in.ResourceID, ResourceName: e.Name, Generation: r.in.Generation}
 	vars := r.vars

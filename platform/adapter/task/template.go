@@ -42,7 +42,7 @@ type Template struct {
 	compiled *templates.Template
 	// references are the variables that the template uses.
 	references []variableRef
-	// readsClock is true if the template calls now. stopped is then the template with a clock that stands still.
+	// readsClock is true if the template calls now. stopped is then the same template with a stoppedClock.
 	readsClock bool
 	stopped    *Template
 	clock      clock.PassiveClock
