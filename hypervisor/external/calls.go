@@ -71,7 +71,8 @@ func (p *Provider) Resolve(
 	return out, nil
 }
 
-// Reserve calls the program; see hypervisor.Provider.
+// Reserve calls the program; see hypervisor.Provider. Until the first success in a session, it also sends the IDs that claims
+// hold.
 func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hypervisor.Reservation, error) {
 	request := &providerpb.ReserveRequest{Spec: providerpb.NewMachineSpec(spec)}
 
@@ -83,7 +84,7 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	if p.options.ListClaimedIDs != nil && p.sessions.needsClaimedIDs(session) {
 		ids, err := p.options.ListClaimedIDs(ctx)
 		if err != nil {
-			return hypervisor.Reservation{}, fmt.Errorf("list the ids that claims hold: %w", err)
+			return hypervisor.Reservation{}, fmt.Errorf("list the IDs that claims hold: %w", err)
 		}
 
 		for _, id := range ids {
@@ -103,12 +104,12 @@ func (p *Provider) Reserve(ctx context.Context, spec hypervisor.MachineSpec) (hy
 	switch {
 	case err != nil:
 		return hypervisor.Reservation{}, err
-	case !out.Exists && (out.ID < max(1, p.config.IDMin) || p.config.IDMax > 0 && out.ID > p.config.IDMax):
-		return hypervisor.Reservation{}, newAnswerError("Reserve",
-			fmt.Sprintf("the ID %d is not within %d and %d", out.ID, p.config.IDMin, p.config.IDMax))
 	case out.ID < 1 || !isName(out.Node, maxNodeName):
 		return hypervisor.Reservation{}, newAnswerError("Reserve",
 			"the ID is not positive, or the node's name is too long or has control characters")
+	case !out.Exists && (out.ID < p.config.IDMin || p.config.IDMax > 0 && out.ID > p.config.IDMax):
+		return hypervisor.Reservation{}, newAnswerError("Reserve",
+			fmt.Sprintf("the ID %d is outside of vmIdRange (%d to %d)", out.ID, p.config.IDMin, p.config.IDMax))
 	}
 
 	if err := checkAddresses("Reserve", out.Addresses); err != nil {

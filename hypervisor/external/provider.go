@@ -167,7 +167,8 @@ func (p *Provider) Supports(target any) bool {
 	}
 }
 
-// hasCapability opens a session if there was none yet.
+// hasCapability reports whether the program has the capability. If there was no session yet, hasCapability waits for the
+// first one. If the program does not respond, it has no capabilities.
 func (p *Provider) hasCapability(capability string) bool {
 	ctx, cancel := context.WithTimeout(p.ctx, connectTimeout)
 	defer cancel()

@@ -95,8 +95,8 @@ func (p *Provider) createTransient(
 	return newMachine(m.host, d), nil
 }
 
-// ensureTransientDisk creates the disk of a transient machine. It returns true if a disk exists that had no ISO, so the
-// machine was started.
+// ensureTransientDisk creates the disk of a transient machine. It returns true if the disk existed without an
+// ISO before, because then the machine was started.
 func (p *Provider) ensureTransientDisk(ctx context.Context, m *machine, t diskTemplate) (wasStarted bool, err error) {
 	w := p.progress.get(m.uuid)
 	want := newLinked(m.diskName(), t, m.spec.Shape.Disk)

@@ -88,8 +88,8 @@ func (n Event) EmitFunc(ctx context.Context) func() {
 	}
 }
 
-// LogFunc returns a callback like that of EmitFunc, which only writes the log line. It is for what nobody has to act
-// on, and what another object records.
+// LogFunc returns a callback like that of EmitFunc, which only writes the log line. Use it if nobody has to act on the event,
+// and the event is recorded in another object.
 func (n Event) LogFunc(ctx context.Context) func() {
 	return func() {
 		patcher, ok := ctx.Value(statusPatcherKey{}).(*statusPatcher)

@@ -84,7 +84,7 @@ func (p *parser) next() token {
 	return t
 }
 
-// accept consumes the next token if it is the sign or word.
+// accept reports whether the next token is the sign or word, and consumes the token if it is.
 func (p *parser) accept(text string) bool {
 	if p.peek().is(text) {
 		p.position++

@@ -34,7 +34,7 @@ const (
 	maxSelector = 10
 )
 
-// Validate returns everything that is wrong with a configuration, including its expressions.
+// Validate returns all problems of a configuration and its expressions.
 func Validate(c *platform.Sentinel) error {
 	var errs []error
 

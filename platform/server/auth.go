@@ -38,7 +38,7 @@ type issuer struct {
 	keys *keySet
 }
 
-// ValidateIssuers returns everything that is wrong with the issuers of a configuration.
+// ValidateIssuers returns all problems of the issuers in a configuration.
 func ValidateIssuers(configs []platform.Issuer) error {
 	var problems configErrors
 

@@ -46,6 +46,7 @@ func parseFields(text *openapi.Fields) (selection, error) {
 	return out, nil
 }
 
+// add selects the field with the path parts. If a field above it is already selected, add changes nothing.
 func (s selection) add(parts []string) {
 	child, isSelected := s[parts[0]]
 	if isSelected && child == nil {

@@ -276,7 +276,7 @@ func isRepeatedReport(now, previous openapi.ResourceCondition) bool {
 	return isSameCondition(now, previous)
 }
 
-// isSameCondition compares conditions with the precision of the database.
+// isSameCondition reports whether two conditions are equal, with times in the precision of the database.
 func isSameCondition(a, b openapi.ResourceCondition) bool {
 	isSameTime := func(a, b time.Time) bool {
 		return a.Truncate(time.Microsecond).Equal(b.Truncate(time.Microsecond))

@@ -31,7 +31,7 @@ type caller struct {
 	name string
 	// isUnrestricted is true if the API has no issuers. The caller then has all permissions.
 	isUnrestricted bool
-	// roles are the caller's roles, sorted. adapters are the names as which the caller may report.
+	// roles are the caller's roles, sorted. adapters are the names under which the caller may report.
 	roles, adapters []string
 	// claims are the token's claims. hasAllTenants is true if each of the caller's roles is for all
 	// tenants.
@@ -39,8 +39,7 @@ type caller struct {
 	hasAllTenants bool
 }
 
-// ValidateRoles returns everything that is wrong with the roles of a configuration with these
-// issuers.
+// ValidateRoles returns all problems of the roles in a configuration. issuers are the issuers in the same configuration.
 func ValidateRoles(bindings []platform.RoleBinding, issuers []platform.Issuer) error {
 	var problems configErrors
 
@@ -108,8 +107,8 @@ func (s *Server) newCaller(issuer, name string, claims map[string]any) caller {
 	return out
 }
 
-// claimValues returns the string of a claim, or the strings of its list. A name with dots is the
-// name of a claim, or a path into objects.
+// claimValues returns the string of a claim, or the strings of its list. A name with dots, such as a.b.c, is the claim of
+// this name, or else the field b.c of the claim a, or else the field c of the field b of the claim a.
 func claimValues(claims map[string]any, name string) []string {
 	value, found := claims[name]
 	for key, rest, hasRest := strings.Cut(name, "."); !found && hasRest; key, rest, hasRest = strings.Cut(rest, ".") {
@@ -145,19 +144,19 @@ func (c caller) hasRole(roles ...string) bool {
 }
 
 // authorize returns an error if the caller's roles do not allow the request. Whether an adapter
-// reports as itself is checked later by authorizeReport, because it depends on the body.
+// reports under its own name is checked later by authorizeReport, because it depends on the body.
 func (s *Server) authorize(r *http.Request, route *routers.Route) error {
-	principal := requestFromContext(r.Context()).caller
+	caller := requestFromContext(r.Context()).caller
 	roles := requiredRoles(route.Operation.OperationID)
 
 	switch {
-	case principal.isUnrestricted:
+	case caller.isUnrestricted:
 		return nil
-	case route.Method == http.MethodGet && len(principal.roles) == 0:
+	case route.Method == http.MethodGet && len(caller.roles) == 0:
 		return newProblem(CodeForbidden, "no entry in roles matches the token")
-	case route.Method == http.MethodGet, principal.hasRole(roles...):
+	case route.Method == http.MethodGet, caller.hasRole(roles...):
 		return nil
-	case route.Operation.OperationID == operationPutLease && principal.ownsLease(r.PathValue("name")):
+	case route.Operation.OperationID == operationPutLease && caller.ownsLease(r.PathValue("name")):
 		return nil
 	default:
 		return newProblem(CodeForbidden, "this requires the role %s", strings.Join(roles, " or "))

@@ -88,7 +88,7 @@ type Server struct {
 // The parameters that the generated code reads from the path are ignored.
 var _ ServerInterface = (*Server)(nil)
 
-// New returns the handler of the API. The error names everything that is wrong with the registered
+// New returns the handler of the API. The error names all problems of the registered
 // kinds.
 func New(options Options) (http.Handler, error) {
 	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
@@ -125,7 +125,7 @@ func New(options Options) (http.Handler, error) {
 	return s, nil
 }
 
-// ValidateEntities returns everything that is wrong with registered kinds and their rules.
+// ValidateEntities returns all problems of registered kinds and their rules.
 func ValidateEntities(entities []platform.Entity, schemas *openapi3.T) error {
 	s := &Server{options: Options{Entities: entities, Schemas: schemas}, clock: clock.RealClock{}}
 

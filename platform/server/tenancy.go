@@ -18,8 +18,8 @@ import (
 // maxTenantLength is the maximum length of the value of one dimension.
 const maxTenantLength = 256
 
-// ValidateTenant returns everything that is wrong with the dimensions of a configuration, with or
-// without tokens.
+// ValidateTenant returns all problems of the dimensions in a configuration. hasTokens is true if requests must have tokens,
+// which dimensions with a claim need.
 func ValidateTenant(tenant platform.Tenant, hasTokens bool) error {
 	if len(tenant.Dimensions) == 0 {
 		if tenant.SystemHeader != "" {
@@ -56,18 +56,18 @@ func ValidateTenant(tenant platform.Tenant, hasTokens bool) error {
 
 // resolveTenancy returns the tenant of a request. An empty result means that the request sees all
 // resources.
-func (s *Server) resolveTenancy(r *http.Request, principal caller) (map[string]string, error) {
+func (s *Server) resolveTenancy(r *http.Request, caller caller) (map[string]string, error) {
 	out := map[string]string{}
 
 	system := s.options.Tenant.SystemHeader
-	if principal.hasAllTenants || system != "" && r.Header.Get(system) != "" {
+	if caller.hasAllTenants || system != "" && r.Header.Get(system) != "" {
 		return out, nil
 	}
 
 	for _, dimension := range s.options.Tenant.Dimensions {
 		values, source := r.Header.Values(dimension.Header), "header "+dimension.Header
 		if dimension.Claim != "" {
-			values, source = claimValues(principal.claims, dimension.Claim), "claim "+dimension.Claim
+			values, source = claimValues(caller.claims, dimension.Claim), "claim "+dimension.Claim
 		}
 
 		switch {

@@ -22,8 +22,8 @@ import (
 var (
 	// ErrNoIdentity is the error for an object without adapter, resource ID or HMAC.
 	ErrNoIdentity = errors.New("the object has no ownership labels or no identity")
-	// ErrUnknownKey is the error for an HMAC that was made with a key that Keys does not have, or
-	// whose version is unknown.
+	// ErrUnknownKey is the error for an HMAC that was made with a key that Keys does not have, and for a value of an
+	// unknown version or form.
 	ErrUnknownKey = errors.New("the identity is signed with an unknown key")
 	// ErrForged is the error for an HMAC that does not match the labels and the object.
 	ErrForged = errors.New("the labels and the identity do not match")
@@ -70,7 +70,8 @@ func (v identityValue) isMACValid(id Identity, generation int64) bool {
 	return v.version == versionOwner || hmac.Equal([]byte(v.mac), []byte(computeContent(v.key, id, generation, v.digest)))
 }
 
-// parse parses the value of the annotation. It returns ErrNoIdentity or ErrUnknownKey if it can't be verified.
+// parse parses the value of the annotation and finds its key. It returns ErrNoIdentity for an empty value, and ErrUnknownKey
+// for an unknown form or key. It does not verify HMACs.
 func (k *Keys) parse(value string) (identityValue, error) {
 	if value == "" {
 		return identityValue{}, ErrNoIdentity
@@ -80,7 +81,7 @@ func (k *Keys) parse(value string) (identityValue, error) {
 	out := identityValue{version: parts[0]}
 
 	switch {
-	case len(parts) == 3 && parts[0] == versionOwner:
+	case len(parts) == 3 && parts[0] == versionOwner: // of an earlier release
 		out.owner = parts[2]
 	case len(parts) == 4 && parts[0] == version && parts[2] == detachedPart:
 		out.isDetached, out.mac = true, parts[3]

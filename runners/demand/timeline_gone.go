@@ -165,7 +165,7 @@ func (r *JobReconciler) newClaimHandler() handler.Funcs {
 	}
 }
 
-// hasProgressed reports whether any field of a claim changed that a timeline shows.
+// hasProgressed reports whether a field of the claim that timelines show has changed.
 func hasProgressed(previous, current *v1alpha1.MachineClaim) bool {
 	a, b := NewMachine(previous), NewMachine(current)
 	set := func(t v1alpha1.MachineTimes) [6]bool {

@@ -250,7 +250,7 @@ func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.
 	return jobs.Items, pools, nil
 }
 
-// bind binds the claim to the job, unless the job was recently bound to another claim.
+// bind binds the claim to the job. It returns false, and does nothing, if the job was recently bound to another claim.
 func (b *bindings) bind(claim *v1alpha1.MachineClaim, job *v1alpha1.RunnerJob, now time.Time) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()

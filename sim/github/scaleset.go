@@ -239,7 +239,8 @@ func decodeBody(w http.ResponseWriter, r *http.Request, result any) (unknown, er
 	return nil, nil
 }
 
-// readStrict decodes a body and records unknown fields as violations.
+// readStrict decodes a body and records unknown fields as violations. If the body is invalid, it responds with an error and
+// returns false.
 func (s *Server) readStrict(w http.ResponseWriter, r *http.Request, result any) bool {
 	return readBody(w, r, result, func(err error) { s.addViolation("request", r.Method, r.URL.Path, err) })
 }
@@ -298,7 +299,7 @@ func shortenRoute(pattern string) string {
 	return word
 }
 
-// readBody decodes the body. The lock stays held, because the body is small and was received with the
+// readBody is readStrict with the server locked. The lock stays held, because the body is small and was received with the
 // request.
 func (c *setCall) readBody(result any) bool { return readBody(c.w, c.r, result, c.addViolation) }
 

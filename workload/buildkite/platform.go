@@ -208,7 +208,7 @@ func canBeDefaultQueue(queue string) bool {
 	return queue == defaultQueue || queue == "default-queue"
 }
 
-// isInScope compares the organization, which is the first part of a pipeline's full name.
+// isInScope reports whether a job belongs to the organization. A pipeline's full name begins with its organization.
 func isInScope(scope workload.Scope, job workload.Job) bool {
 	owner, _, _ := strings.Cut(job.Repository, "/")
 

@@ -69,6 +69,7 @@ func (p *provider) IssueCredential(ctx context.Context, req workload.RunnerReque
 		return workload.Credential{}, fmt.Errorf("create runner %s of %s: %w", req.Name, p.scope, errNoCredential)
 	}
 
+	// The guest reads the runner's UUID from JITConfig.
 	out := workload.Credential{
 		JITConfig: created.UUID, RunnerToken: created.Token, RegistrationURL: p.base,
 		RunnerID: strconv.FormatInt(int64(created.ID), 10),

@@ -227,9 +227,9 @@ func (p *provider) pollRepository(ctx context.Context, name string) ([]workload.
 	return out, nil
 }
 
-// movedTo returns the repository's new name if the repository is no longer in the scope under its new name,
-// and "" otherwise. GitHub redirects calls for the former name. Whether a repository belongs to an enterprise
-// is unknown.
+// movedTo returns the new name of a repository that was renamed or moved, if the scope does not contain the new name, and ""
+// otherwise. Calls with the former name still succeed, because GitHub redirects them. For an enterprise, movedTo returns "",
+// because a run does not say to which enterprise its repository belongs.
 func (r *listedRun) movedTo(target scope, polled string) string {
 	name := r.Repository.FullName
 	owner, _, _ := strings.Cut(name, "/")

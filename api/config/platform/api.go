@@ -129,7 +129,7 @@ type RoleBinding struct {
 	Claim string `yaml:"claim"`
 	// Values are the accepted values. The claim must have one of them. "*" accepts any value.
 	Values []string `yaml:"values"`
-	// Adapters are the names as which callers with the role adapter may report, and AdapterClaim is the
+	// Adapters are the names under which callers with the role adapter may report, and AdapterClaim is the
 	// claim with such a name. Set one of them.
 	Adapters     []string `yaml:"adapters"`
 	AdapterClaim string   `yaml:"adapter_claim"`

@@ -123,6 +123,7 @@ func (o *Options) faultsFlag(program injector) (string, bool) {
 	return text, err == nil && text != ""
 }
 
+// hasForgeFault reports whether the demo injects faults into forgesim, the simulator of the CI platform.
 func (o *Options) hasForgeFault() bool {
 	_, ok := o.faultsFlag(injectorForge)
 

@@ -198,7 +198,8 @@ func (o *options) run(cmd *cobra.Command) error {
 	return nil
 }
 
-// completeAnswers normalizes the endpoint, and sets the defaults that depend on it.
+// completeAnswers sets the defaults that depend on the hypervisor, validates the answers about it, and normalizes the scope
+// and the endpoint.
 func (o *options) completeAnswers() error {
 	o.normalizeScope()
 
