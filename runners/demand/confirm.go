@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -140,10 +141,15 @@ func lastEventTime(job *v1alpha1.RunnerJob) time.Time {
 	return latestTime(timestamp, job.Spec.StartedAt)
 }
 
-// reserveCall reserves a call from the rate limiter. If no call is free, it reserves nothing and
+// reserveCall reserves a call from the rate limiter of the job's calls. If no call is free, it reserves nothing and
 // returns the delay until one is.
-func (r *JobReconciler) reserveCall(now time.Time) time.Duration {
-	reservation := r.limiter.ReserveN(now, 1)
+func (s *scope) reserveCall(now time.Time) time.Duration {
+	limiter := s.limiter
+	if s.job.Spec.LabelsUnknown {
+		limiter = s.labelLimiter // the job waits for its labels
+	}
+
+	reservation := limiter.ReserveN(now, 1)
 
 	wait := reservation.DelayFrom(now)
 	if wait > 0 {
@@ -188,7 +194,7 @@ func (s *scope) getJob(ctx context.Context, pools []loadedPool) (workload.Job, e
 func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
 	found.Platform, found.ID, found.URL = s.job.Spec.Platform, s.job.Spec.ID, s.job.Spec.URL
 	ledger := &Ledger{Client: s.Client, Live: s.Live, Platforms: s.Platforms}
-	previous, key := s.job.Spec.State, client.ObjectKeyFromObject(s.job)
+	previous, wereLabelsUnknown, key := s.job.Spec.State, s.job.Spec.LabelsUnknown, client.ObjectKeyFromObject(s.job)
 
 	hasChanged, err := ledger.Update(ctx, s.job, found, s.Clock.Now())
 	if err != nil {
@@ -208,6 +214,11 @@ func (s *scope) recordJob(ctx context.Context, found workload.Job) error {
 	}
 
 	s.Metrics.countStateCheck(found.Platform, result)
+
+	if wereLabelsUnknown && meta.FindStatusCondition(s.job.Status.Conditions, ConditionConfirmed) == nil {
+		return nil // the job's webhook has arrived
+	}
+
 	s.confirmation = &metav1.Condition{
 		Status: metav1.ConditionTrue, Reason: "PlatformQueried",
 		Message: "the operator received no webhook and asked the CI platform: the job is " + string(found.State),

@@ -46,6 +46,10 @@ const (
 	// hour of the 5,000 calls that GitHub allows.
 	platformCallRate  = 0.5
 	platformCallBurst = 10
+	// labelCallRate and labelCallBurst limit the calls for the labels of jobs. Only GitLab's webhooks lack them. A job
+	// causes several other calls to GitLab without this limit.
+	labelCallRate  = 5
+	labelCallBurst = 50
 	// maxConfirmInterval limits the interval between two calls about one job. The interval starts
 	// at JobReconciler.ConfirmAfter and doubles with each call.
 	maxConfirmInterval = time.Hour
@@ -83,6 +87,7 @@ type JobReconciler struct {
 
 	once            sync.Once
 	limiter         *rate.Limiter
+	labelLimiter    *rate.Limiter
 	confirmCalls    confirmCalls
 	deletedMachines deletedMachines
 }
@@ -243,6 +248,7 @@ func (r *JobReconciler) setDefaults() {
 	}
 
 	r.limiter = rate.NewLimiter(platformCallRate, platformCallBurst)
+	r.labelLimiter = rate.NewLimiter(labelCallRate, labelCallBurst)
 }
 
 // deleteJob deletes exactly the object that the reconcile read (by UID and resource version), and

@@ -113,8 +113,13 @@ func (l *Ledger) recordOnce(
 		return false, nil
 	}
 
+	areLabelsNew := object.Spec.LabelsUnknown && !merged.LabelsUnknown
 	object.Spec = merged
 	updateMetadata(&object, now)
+
+	if areLabelsNew {
+		l.setPool(ctx, &object) // as create does for a job whose labels are known
+	}
 
 	return true, l.Client.Update(ctx, &object)
 }
@@ -179,25 +184,23 @@ func (l *Ledger) create(ctx context.Context, key client.ObjectKey, event workloa
 	event.ReceivedAt = &received
 	object := &v1alpha1.RunnerJob{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}, Spec: event}
 	updateMetadata(object, now)
-
-	if pool := l.selectPool(ctx, key.Namespace, event); pool != "" && len(pool) <= validation.LabelValueMaxLength {
-		object.Labels[v1alpha1.LabelRunnerPool] = pool
-	}
+	l.setPool(ctx, object)
 
 	return l.Client.Create(ctx, object)
 }
 
-// selectPool returns the name of the pool that serves a job that is received now. If there is none, or if the pools cannot
-// be read, it returns "". The job controller then writes the pool, or the reason why there is none, into the job's status.
-func (l *Ledger) selectPool(ctx context.Context, namespace string, event workload.Job) string {
-	pools, err := l.Platforms.ListPools(ctx, l.Client, namespace)
+// setPool sets the label that names the pool that serves a job that is received now. If there is none, or if the pools
+// cannot be read, it sets no label. The job controller then writes the pool, or the reason why there is none, into the
+// job's status.
+func (l *Ledger) setPool(ctx context.Context, object *v1alpha1.RunnerJob) {
+	pools, err := l.Platforms.ListPools(ctx, l.Client, object.Namespace)
 	if err != nil {
-		return ""
+		return
 	}
 
-	pool, _ := Match(event, pools)
-
-	return pool.Name
+	if pool, ok := Match(object.Spec, pools); ok && len(pool.Name) <= validation.LabelValueMaxLength {
+		object.Labels[v1alpha1.LabelRunnerPool] = pool.Name
+	}
 }
 
 // updateMetadata sets AnnotationLastSeen, and copies the platform and the state into labels for

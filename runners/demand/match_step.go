@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/api/meta"
+
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 )
@@ -33,6 +35,10 @@ func matchPool(_ context.Context, s *scope) step.Result {
 		s.job.Status.Pool = ""
 		reason, message := Explain(s.job.Spec, pools)
 
+		if s.isAwaitingLabels() {
+			return step.Wait(0, reason, message).DeferWriteFor(step.ProgressWriteDelay)
+		}
+
 		return step.Stall(reason, message)
 	}
 
@@ -44,6 +50,14 @@ func matchPool(_ context.Context, s *scope) step.Result {
 	}
 
 	return step.Done().WithReason(ReasonMatched, message)
+}
+
+// isAwaitingLabels reports whether the operator is about to ask the platform for the labels of a job. It returns false if
+// the platform did not tell them, or if that takes long.
+func (s *scope) isAwaitingLabels() bool {
+	hasAsked := s.confirmation != nil || meta.FindStatusCondition(s.job.Status.Conditions, ConditionConfirmed) != nil
+
+	return s.job.Spec.LabelsUnknown && !hasAsked && s.Clock.Since(lastEventTime(s.job)) < step.ProgressWriteDelay
 }
 
 // findClaim records the claim whose runner took the job. The record stays after the claim is

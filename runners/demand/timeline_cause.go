@@ -49,6 +49,8 @@ func (s *scope) findCause(ctx context.Context) (poolName string, cause Cause, er
 		}, nil
 	case s.job.Spec.State != v1alpha1.JobQueued:
 		return pool.Name, Cause{}, nil
+	case !ok && s.isAwaitingLabels():
+		return "", Cause{}, nil
 	case !ok:
 		reason, message := Explain(s.job.Spec, pools)
 
