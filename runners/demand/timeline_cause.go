@@ -113,6 +113,11 @@ func findPoolCause(pool *v1alpha1.RunnerPool) Cause {
 	}
 }
 
+// HasSameCause reports whether a change of a pool changes nothing that its queued jobs report as the cause of their wait.
+func HasSameCause(previous, current *v1alpha1.RunnerPool) bool {
+	return findPoolCause(previous) == findPoolCause(current)
+}
+
 // isOverfull reports whether a pool has more jobs than it may have machines. Most of its queued
 // jobs then wait until other jobs end, whatever the pool does at this time (for example, it may
 // replace one machine). Without this check each change of the pool's condition Scaling would be

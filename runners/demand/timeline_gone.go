@@ -240,7 +240,7 @@ func (r *JobReconciler) newPoolHandler() handler.Funcs {
 			case !oldOK || !newOK:
 			case previous.Generation != current.Generation || previous.DeletionTimestamp.IsZero() != current.DeletionTimestamp.IsZero():
 				enqueue(q, r.findLiveJobs(ctx, current))
-			case findPoolCause(previous) != findPoolCause(current):
+			case !HasSameCause(previous, current):
 				enqueue(q, r.findJobsWaitingFor(ctx, current.Namespace, current.Name))
 			}
 		},

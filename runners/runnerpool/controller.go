@@ -138,6 +138,8 @@ type scope struct {
 	// view and sources are set by the step observe.
 	view    *view
 	sources []source
+	// clusters are the HypervisorClusters that the reconcile has read, by name.
+	clusters map[string]*v1alpha1.HypervisorCluster
 	// requeueAfter is the delay until the time alone changes the desired state; zero means never.
 	requeueAfter time.Duration
 	// recheckIn is the delay until a machine that waits may be created from another template; zero means never.

@@ -65,7 +65,7 @@ func scale(ctx context.Context, s *scope) step.Result {
 		return step.Fail(err)
 	}
 
-	return s.reportDecision(decision, quotaMessage, imageMessage, scheduleErr)
+	return s.reportDecision(ctx, decision, quotaMessage, imageMessage, scheduleErr)
 }
 
 // dropUnavailableImages removes the creation of machines whose image has no usable template from
@@ -86,7 +86,9 @@ func (s *scope) dropUnavailableImages(decision *demand.Decision) string {
 
 // reportDecision emits an event if machines are created or activated, and returns the result of the
 // step. Causes that a person must fix take precedence.
-func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error) step.Result {
+func (s *scope) reportDecision(
+	ctx context.Context, decision demand.Decision, quotaMessage, imageMessage string, scheduleErr error,
+) step.Result {
 	if decision.ShouldCreate() || len(decision.Activate) > 0 {
 		s.Recorder.Eventf(newEventSubject(s.pool), nil, corev1.EventTypeNormal, decision.Reason, "Scale", "%s", decision.Message)
 	}
@@ -103,8 +105,7 @@ func (s *scope) reportDecision(decision demand.Decision, quotaMessage, imageMess
 	default:
 		result := step.Done().WithReason(decision.Reason, decision.Message)
 
-		last := meta.FindStatusCondition(s.pool.Status.Conditions, conditionScaling)
-		if last != nil && last.Status == metav1.ConditionTrue && canWriteLater(last.Reason, result.Reason()) {
+		if saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerPool); ok && canWriteLater(saved, s.pool, result.Reason()) {
 			return result.DeferWrite()
 		}
 
@@ -118,14 +119,21 @@ func newEventSubject(pool *v1alpha1.RunnerPool) *v1alpha1.RunnerPool {
 	return &v1alpha1.RunnerPool{ObjectMeta: metav1.ObjectMeta{Namespace: pool.Namespace, Name: pool.Name, UID: pool.UID}}
 }
 
-// canWriteLater reports whether a change of the reason of the condition Scaling may be written later. No job waits because
-// of these reasons. If the reason stays the same, only the counts in the message may have changed.
-func canWriteLater(before, after string) bool {
-	normal := []string{
-		demand.ReasonSteady, demand.ReasonScalingUp, demand.ReasonScalingDown, demand.ReasonReplacing, demand.ReasonIdleSurplus,
+// canWriteLater reports whether the status of a pool with a new reason of the condition Scaling may be written later,
+// because no job waits for another cause than before. saved is the pool as the API server has it.
+func canWriteLater(saved, current *v1alpha1.RunnerPool, reason string) bool {
+	last := meta.FindStatusCondition(saved.Status.Conditions, conditionScaling)
+	if last == nil || last.Status != metav1.ConditionTrue {
+		return false
 	}
 
-	return before == after || slices.Contains(normal, before) && slices.Contains(normal, after)
+	next := &v1alpha1.RunnerPool{ObjectMeta: current.ObjectMeta, Spec: current.Spec, Status: current.Status}
+	next.Status.Conditions = []metav1.Condition{
+		{Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue},
+		{Type: conditionScaling, Status: metav1.ConditionTrue, Reason: reason},
+	}
+
+	return last.Reason == reason || demand.HasSameCause(saved, next)
 }
 
 // failingThreshold is the number of failures in a row after which a pool is not ready. Its jobs

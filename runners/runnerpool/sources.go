@@ -156,13 +156,11 @@ func (s *scope) checkSource(ctx context.Context, found *source) error {
 		return nil
 	}
 
-	var cluster v1alpha1.HypervisorCluster
-
 	name := found.template.Spec.HypervisorClusterRef.Name
 
-	err := s.Client.Get(ctx, types.NamespacedName{Name: name}, &cluster)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("get cluster %s: %w", name, err)
+	cluster, err := s.getCluster(ctx, name)
+	if err != nil {
+		return err
 	}
 
 	found.nodes = cluster.Status.Nodes
@@ -173,15 +171,38 @@ func (s *scope) checkSource(ctx context.Context, found *source) error {
 	case !step.IsReady(found.template):
 		found.unusableReason = fmt.Sprintf(
 			"HypervisorMachineTemplate %q is not ready: %s", found.name, step.NotReadyMessage(found.template))
-	case err != nil:
+	case cluster.Name == "":
 		found.unusableReason = fmt.Sprintf(
 			"there is no HypervisorCluster %q, which HypervisorMachineTemplate %q names", name, found.name)
-	case !step.IsReady(&cluster):
+	case !step.IsReady(cluster):
 		found.unusableReason = fmt.Sprintf("HypervisorCluster %q of HypervisorMachineTemplate %q is not ready: %s",
-			name, found.name, step.NotReadyMessage(&cluster))
+			name, found.name, step.NotReadyMessage(cluster))
 	}
 
 	return nil
+}
+
+// getCluster returns the cluster with the name, which it reads once in a reconcile. If the cluster does not exist, the
+// result has no name.
+func (s *scope) getCluster(ctx context.Context, name string) (*v1alpha1.HypervisorCluster, error) {
+	if known := s.clusters[name]; known != nil {
+		return known, nil
+	}
+
+	cluster := &v1alpha1.HypervisorCluster{}
+
+	err := s.Client.Get(ctx, types.NamespacedName{Name: name}, cluster)
+	if client.IgnoreNotFound(err) != nil {
+		return nil, fmt.Errorf("get cluster %s: %w", name, err)
+	}
+
+	if s.clusters == nil {
+		s.clusters = map[string]*v1alpha1.HypervisorCluster{}
+	}
+
+	s.clusters[name] = cluster
+
+	return cluster, nil
 }
 
 // hashLength is how many hexadecimal digits of the digest are used.

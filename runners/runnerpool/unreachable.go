@@ -5,12 +5,9 @@ package runnerpool
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"time"
-
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
@@ -32,7 +29,6 @@ func findNode(claim *v1alpha1.MachineClaim) node {
 // not been ready for that time.
 func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineClaim) (map[node]bool, error) {
 	responds := map[node]bool{}
-	clusters := map[string]*v1alpha1.HypervisorCluster{}
 
 	for i := range claims {
 		key := findNode(&claims[i])
@@ -40,18 +36,12 @@ func (s *scope) findUnreachable(ctx context.Context, claims []v1alpha1.MachineCl
 			continue
 		}
 
-		if clusters[key.cluster] == nil {
-			cluster := &v1alpha1.HypervisorCluster{}
-
-			err := s.Client.Get(ctx, client.ObjectKey{Name: key.cluster}, cluster)
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("get cluster %s: %w", key.cluster, err)
-			}
-
-			clusters[key.cluster] = cluster
+		cluster, err := s.getCluster(ctx, key.cluster)
+		if err != nil {
+			return nil, err
 		}
 
-		responds[key] = step.IsReady(clusters[key.cluster]) && !isOffline(clusters[key.cluster], key.name)
+		responds[key] = step.IsReady(cluster) && !isOffline(cluster, key.name)
 	}
 
 	maps.DeleteFunc(s.nodeOutages.since, func(key node, _ time.Time) bool { _, hasMachine := responds[key]; return !hasMachine })
