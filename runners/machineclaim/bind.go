@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload"
@@ -32,6 +33,8 @@ type bindings struct {
 type binding struct {
 	claim   types.UID
 	boundAt time.Time
+	// isIssued is true if the credential with which the claim's machine takes the job was issued.
+	isIssued bool
 }
 
 // maxCacheLag is how long a binding may be missing from the cache.
@@ -53,6 +56,12 @@ func bindJob(ctx context.Context, s *scope) step.Result {
 	runner, err := s.Workloads.Runner(s.template, s.claim.Spec.WorkloadConfig)
 	if err != nil || !runner.NeedsJob {
 		return step.Done() // the step that uses the settings reports the error
+	}
+
+	if isStarted, err := s.isStartedForJob(ctx); err != nil {
+		return waitForHypervisor(err)
+	} else if isStarted {
+		return step.Done() // provision records it
 	}
 
 	_, err = s.ensureBoundJob(ctx)
@@ -85,8 +94,8 @@ func waitForJobs(err error) step.Result {
 // longer queued.
 var errNoJob = errors.New("no queued job is left for the machine")
 
-// ensureBoundJob returns the job of the claim. If the claim has none, it chooses a job and records it in
-// the claim's status before the job is used. So a job has only one machine at a time, even after a crash.
+// ensureBoundJob returns the job of the claim. If the claim has none, it chooses a job. recordBinding must follow before
+// the job is used.
 func (s *scope) ensureBoundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	info := s.claim.Status.BootstrapInfo
 
@@ -106,15 +115,62 @@ func (s *scope) ensureBoundJob(ctx context.Context) (*v1alpha1.RunnerJob, error)
 
 	info.BoundJob = job.Name
 
-	if err := step.SaveStatus(ctx); err != nil {
-		return nil, fmt.Errorf("record job of claim %s: %w", s.claim.Name, err)
-	}
-
 	return job, nil
 }
 
-// boundJob returns the recorded job of the claim if it is still queued, or runs on the claim's runner.
-// Otherwise it returns nil.
+// recordBinding writes the job of the claim to the claim's status, unless the API server has it. So a job has only one
+// machine at a time, even after a crash. Usually recordCreateRequest has written it, together with the ID of the machine.
+func (s *scope) recordBinding(ctx context.Context) error {
+	if s.isBindingRecorded(ctx) {
+		return nil
+	}
+
+	if err := step.SaveStatus(ctx); err != nil {
+		return fmt.Errorf("record job of claim %s: %w", s.claim.Name, err)
+	}
+
+	return nil
+}
+
+// isBindingRecorded reports whether the API server has the job of the claim.
+func (s *scope) isBindingRecorded(ctx context.Context) bool {
+	saved, ok := step.SavedObject(ctx).(*v1alpha1.MachineClaim)
+
+	return ok && boundJobOf(saved) == boundJobOf(s.claim)
+}
+
+// boundJobOf returns the name of the job that a claim's machine is bound to, or "".
+func boundJobOf(claim *v1alpha1.MachineClaim) string {
+	if claim.Status.BootstrapInfo == nil {
+		return ""
+	}
+
+	return claim.Status.BootstrapInfo.BoundJob
+}
+
+// isStartedForJob reports whether the machine was started for a job that is no longer queued, and the process that
+// started it ended before it recorded that. Such a machine must not be bound to another job, because it has the
+// credential of the first one.
+func (s *scope) isStartedForJob(ctx context.Context) (bool, error) {
+	if boundJobOf(s.claim) == "" || s.times().CloneStarted == nil {
+		return false, nil
+	}
+
+	job, err := s.boundJob(ctx)
+	if err != nil || job != nil {
+		return false, err
+	}
+
+	machine, err := s.provider.Get(ctx, s.machineRef())
+	if hypervisor.Is(err, hypervisor.NotFound) {
+		return false, nil
+	}
+
+	return machine.State == hypervisor.StateRunning || machine.State == hypervisor.StateStopped, err
+}
+
+// boundJob returns the recorded job of the claim if it is still queued, or if the claim's runner took it. Otherwise it
+// returns nil.
 func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 	info := s.claim.Status.BootstrapInfo
 
@@ -129,12 +185,18 @@ func (s *scope) boundJob(ctx context.Context) (*v1alpha1.RunnerJob, error) {
 		return nil, fmt.Errorf("get job %s: %w", info.BoundJob, err)
 	}
 
-	isOwn := job.Spec.State == v1alpha1.JobRunning && job.Spec.RunnerName == info.RunnerName
+	isOwn := isJobTaken(&job, info.RunnerName)
 	if job.Spec.State != v1alpha1.JobQueued && !isOwn {
 		return nil, nil //nolint:nilnil // a missing job is not an error
 	}
 
 	return &job, nil
+}
+
+// isJobTaken reports whether the RunnerJob says that the runner took the job. The job may have ended since.
+func isJobTaken(job *v1alpha1.RunnerJob, runner string) bool {
+	return runner != "" && job.Spec.RunnerName == runner &&
+		(job.Spec.State == v1alpha1.JobRunning || job.Spec.State == v1alpha1.JobCompleted)
 }
 
 // chooseJob returns the first job, in the order of demand.Assign, that is assigned to the claim's pool and
@@ -225,6 +287,28 @@ func (b *bindings) release(claim *v1alpha1.MachineClaim) {
 	}
 }
 
+// recordIssue records that the credential for the claim's job was issued. The status has the start of the machine later.
+func (b *bindings) recordIssue(claim *v1alpha1.MachineClaim) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	if job, ok := b.byClaim[claim.UID]; ok {
+		issued := b.byJob[job]
+		issued.isIssued = true
+		b.byJob[job] = issued
+	}
+}
+
+// isIssued reports whether this process has recently issued the credential for the claim's job.
+func (b *bindings) isIssued(claim *v1alpha1.MachineClaim) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+
+	job, ok := b.byClaim[claim.UID]
+
+	return ok && b.byJob[job].isIssued
+}
+
 // listDemand lists the unfinished jobs and the pools of the claim's namespace. For a claim without a pool, the only pool
 // is a virtual pool of one machine, with the settings of the claim.
 func (s *scope) listDemand(ctx context.Context) ([]v1alpha1.RunnerJob, []demand.Pool, error) {
@@ -266,9 +350,12 @@ func (b *bindings) bind(claim *v1alpha1.MachineClaim, job *v1alpha1.RunnerJob, n
 		b.byJob, b.byClaim = map[types.NamespacedName]binding{}, map[types.UID]types.NamespacedName{}
 	}
 
-	delete(b.byClaim, b.byJob[key].claim)
+	previous := b.byJob[key]
+	delete(b.byClaim, previous.claim)
 	delete(b.byJob, b.byClaim[claim.UID])
-	b.byJob[key], b.byClaim[claim.UID] = binding{claim: claim.UID, boundAt: now}, key
+
+	isIssued := previous.isIssued && previous.claim == claim.UID
+	b.byJob[key], b.byClaim[claim.UID] = binding{claim: claim.UID, boundAt: now, isIssued: isIssued}, key
 
 	return true
 }

@@ -25,6 +25,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
+	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/runners/demand"
 	"github.com/hyperfleet/hyperfleet/workload/generic"
@@ -283,10 +284,12 @@ func TestDeletedClaimReleasesItsJob(t *testing.T) {
 
 	for name, tc := range map[string]struct {
 		times      *v1alpha1.MachineTimes
+		isIssued   bool
 		isReleased bool
 	}{
-		"never requested": {nil, true},
-		"started":         {&v1alpha1.MachineTimes{Started: new(metav1.NewMicroTime(now))}, false},
+		"never requested":       {nil, false, true},
+		"started":               {&v1alpha1.MachineTimes{Started: new(metav1.NewMicroTime(now))}, false, false},
+		"its start is deferred": {nil, true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -303,12 +306,90 @@ func TestDeletedClaimReleasesItsJob(t *testing.T) {
 				t.Fatal("the first claim does not get the job")
 			}
 
+			if tc.isIssued {
+				r.bindings.recordIssue(claim)
+			}
+
 			if _, err := r.Reconcile(t.Context(), reconcile.Request{NamespacedName: client.ObjectKeyFromObject(claim)}); err != nil {
 				t.Fatal(err)
 			}
 
 			if got := r.bindings.bind(newClaim("second"), job, now); got != tc.isReleased {
 				t.Errorf("the next claim gets the job: %t, want %t", got, tc.isReleased)
+			}
+		})
+	}
+}
+
+// stateProvider is a hypervisor on which every machine has the same state, or none exists.
+type stateProvider struct {
+	hypervisor.Provider
+
+	state hypervisor.State
+}
+
+func (p stateProvider) Get(context.Context, hypervisor.MachineRef) (hypervisor.Machine, error) {
+	if p.state == "" {
+		return hypervisor.Machine{}, hypervisor.Errorf(hypervisor.NotFound, "NotFound", "there is no machine")
+	}
+
+	return hypervisor.Machine{State: p.state}, nil
+}
+
+// A process may end after it has started a machine for a job, and before it has recorded that. If the job has ended in the
+// meantime, the next process does not bind the machine to another job, because the machine has the credential of the first.
+func TestStartedMachineKeepsItsJob(t *testing.T) {
+	t.Parallel()
+
+	const own, other = "c-0", "another-runner"
+
+	for name, tc := range map[string]struct {
+		state       v1alpha1.JobState
+		runner      string
+		machine     hypervisor.State
+		isRequested bool
+		want        string
+	}{
+		"the job is queued":                          {v1alpha1.JobQueued, "", hypervisor.StatePrepared, true, "job-0"},
+		"its runner runs the job":                    {v1alpha1.JobRunning, own, hypervisor.StateRunning, true, "job-0"},
+		"its runner has run the job":                 {v1alpha1.JobCompleted, own, hypervisor.StateStopped, true, "job-0"},
+		"its runner has run the job, and it is gone": {v1alpha1.JobCompleted, own, "", true, "job-0"},
+		"canceled before it was requested":           {v1alpha1.JobCompleted, "", "", false, "job-1"},
+		"canceled before the clone":                  {v1alpha1.JobCompleted, "", "", true, "job-1"},
+		"canceled before the start":                  {v1alpha1.JobCompleted, "", hypervisor.StatePrepared, true, "job-1"},
+		"canceled after the start":                   {v1alpha1.JobCompleted, "", hypervisor.StateRunning, true, "job-0"},
+		"taken by another after the start":           {v1alpha1.JobRunning, other, hypervisor.StateStopped, true, "job-0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			w := newBindFixture(t, 2)
+
+			var job v1alpha1.RunnerJob
+			if err := w.r.Client.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: "job-0"}, &job); err != nil {
+				t.Fatal(err)
+			}
+
+			job.Spec.State, job.Spec.RunnerName = tc.state, tc.runner
+			if err := w.r.Client.Update(t.Context(), &job); err != nil {
+				t.Fatal(err)
+			}
+
+			s := w.newScope("c")
+			s.provider = stateProvider{state: tc.machine}
+			s.claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerName: own, BoundJob: "job-0"}
+
+			if tc.isRequested {
+				s.times().CloneStarted = s.now()
+			}
+
+			isStarted, err := s.isStartedForJob(t.Context())
+			if err == nil && !isStarted {
+				_, err = s.ensureBoundJob(t.Context())
+			}
+
+			if got := s.claim.Status.BootstrapInfo.BoundJob; err != nil || got != tc.want {
+				t.Errorf("the machine is bound to %s (%v), want %s", got, err, tc.want)
 			}
 		})
 	}

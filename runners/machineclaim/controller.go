@@ -209,7 +209,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req reconcile.Request) (reco
 		return reconcile.Result{}, client.IgnoreNotFound(err)
 	}
 
-	if times := claim.Status.Times; !claim.DeletionTimestamp.IsZero() && (times == nil || times.Started == nil) {
+	isStarted := claim.Status.Times != nil && claim.Status.Times.Started != nil || r.bindings.isIssued(&claim)
+	if !claim.DeletionTimestamp.IsZero() && !isStarted {
 		r.bindings.release(&claim) // the machine that replaces it gets its job at once
 	}
 

@@ -126,7 +126,7 @@ func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (wor
 	named, err := provider.FindRunner(ctx, vmspec.RunnerName(s.claim), s.maxListAge())
 	info := s.claim.Status.BootstrapInfo
 
-	if !workload.Is(err, workload.NotFound) || info.BoundJob == "" || info.RunnerID == "" {
+	if !workload.Is(err, workload.NotFound) || info.BoundJob == "" || !s.mayHaveCredential() {
 		return named, err
 	}
 
@@ -141,12 +141,22 @@ func (s *scope) findRunner(ctx context.Context, provider workload.Provider) (wor
 		return workload.Runner{}, fmt.Errorf("get job %s: %w", info.BoundJob, getErr)
 	}
 
+	if taken := job.Spec.RunnerName; taken != "" && taken != vmspec.RunnerName(s.claim) {
+		return named, err // the job was bound to another machine later
+	}
+
 	bound, findErr := provider.FindRunner(ctx, job.Spec.ID, s.maxListAge())
 	if findErr == nil && !strings.EqualFold(bound.ID, job.Spec.ID) {
 		return named, err
 	}
 
 	return bound, findErr
+}
+
+// mayHaveCredential reports whether a credential of the claim's runner may have been issued. The ID of the runner is
+// written with the progress of the machine. If the process ended before that, the machine may run nevertheless.
+func (s *scope) mayHaveCredential() bool {
+	return s.claim.Status.BootstrapInfo.RunnerID != "" || s.times().CloneStarted != nil
 }
 
 // maxListAge returns the maximum age of a list of runners. The list must be newer than the stop of the

@@ -86,7 +86,7 @@ func TestEndIsWrittenUnlessRecorded(t *testing.T) {
 		"job of another runner":         {func(w *endFixture) { w.job.Spec.RunnerName = "runner-b" }, false},
 		"runner online is not recorded": {func(w *endFixture) { w.claim.Status.Times.Ready = nil }, true},
 		"no runner is recorded":         {func(w *endFixture) { w.claim.Status.BootstrapInfo = nil }, false},
-		"bound to a job":                {func(w *endFixture) { w.claim.Status.BootstrapInfo.BoundJob = "gh-1" }, false},
+		"bound to a job":                {func(w *endFixture) { w.claim.Status.BootstrapInfo.BoundJob = "gh-1" }, true},
 		"without a pool":                {func(w *endFixture) { w.claim.Spec.RunnerPoolRef = nil }, false},
 	} {
 		t.Run(name, func(t *testing.T) {

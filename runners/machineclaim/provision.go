@@ -141,9 +141,9 @@ func (s *scope) completeProvision(ctx context.Context) {
 }
 
 // recordCreateRequest records in the claim's status, before the call, that the hypervisor is requested to
-// create or start the machine. The write also holds the ID and the node of the machine.
+// create or start the machine. The write also holds the ID and the node of the machine, and its job.
 func (s *scope) recordCreateRequest(ctx context.Context) error {
-	hasChanged := s.recordActivation()
+	hasChanged := s.recordActivation() || !s.isBindingRecorded(ctx)
 
 	if s.times().CloneStarted == nil {
 		s.times().CloneStarted = s.now()
@@ -246,6 +246,10 @@ func (s *scope) renderSeed(ctx context.Context) (hypervisor.Seed, error) {
 
 	if runner.NeedsJob {
 		if job, err = s.ensureBoundJob(ctx); err != nil {
+			return hypervisor.Seed{}, err
+		}
+
+		if err := s.recordBinding(ctx); err != nil {
 			return hypervisor.Seed{}, err
 		}
 
@@ -354,21 +358,15 @@ func (s *scope) issueCredential(
 		return workload.Credential{}, fmt.Errorf("issue credential of runner %s: %w", request.Name, err)
 	}
 
-	afterSave := step.OnNextSave
-	if job != nil {
-		// The status must be written at once: the platform does not list such runners by name, so the ID must not
-		// be lost.
-		afterSave = step.OnSaved
-	}
-
 	duration := s.Clock.Since(start)
-	afterSave(ctx, func() { s.Metrics.ObserveCredential(s.claim, duration) })
+	step.OnNextSave(ctx, func() { s.Metrics.ObserveCredential(s.claim, duration) })
 
 	for _, name := range s.breakers.closeBreaker(s.platformCause()) {
 		s.Trigger.Enqueue(name)
 	}
 
 	info.RunnerID = credential.RunnerID
+	s.bindings.recordIssue(s.claim)
 
 	if !credential.ExpiresAt.IsZero() {
 		info.ExpiresAt = &metav1.Time{Time: credential.ExpiresAt}

@@ -59,22 +59,21 @@ func (s *scope) deleteClaim(ctx context.Context, reason, message string) step.Re
 // to its RunnerJob, where the next process finds it, and where the pool sees that the runner was online. The rest of the
 // deletion then needs no write of the status, unless it takes long.
 func (s *scope) isEndRecorded(ctx context.Context) bool {
-	return s.claim.Status.EndReason == guest.ReasonJobDone && s.findUnboundStatus(ctx) != nil && s.hasCompletedJob(ctx)
+	return s.claim.Status.EndReason == guest.ReasonJobDone && s.findPoolStatus(ctx) != nil && s.hasCompletedJob(ctx)
 }
 
-// isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online. It
-// returns false for a machine that is bound to a job.
+// isReadyRecorded reports whether the API server has the time at which the runner of a pool's machine was online.
 func (s *scope) isReadyRecorded(ctx context.Context) bool {
-	saved := s.findUnboundStatus(ctx)
+	saved := s.findPoolStatus(ctx)
 
 	return saved != nil && saved.Times != nil && saved.Times.Ready != nil
 }
 
-// findUnboundStatus returns the status of a pool's machine as the API server has it. It returns nil for a machine that is
-// bound to a job, whose state only its reports tell.
-func (s *scope) findUnboundStatus(ctx context.Context) *v1alpha1.MachineClaimStatus {
+// findPoolStatus returns the status of a pool's machine as the API server has it. It returns nil for a machine without a
+// pool, and for one that no runner is recorded for.
+func (s *scope) findPoolStatus(ctx context.Context) *v1alpha1.MachineClaimStatus {
 	saved, ok := step.SavedObject(ctx).(*v1alpha1.MachineClaim)
-	if !ok || s.claim.PoolName() == "" || saved.Status.BootstrapInfo == nil || saved.Status.BootstrapInfo.BoundJob != "" {
+	if !ok || s.claim.PoolName() == "" || saved.Status.BootstrapInfo == nil {
 		return nil
 	}
 

@@ -50,9 +50,9 @@ type reportRecord struct {
 	runnerVersion           string
 	reportedAt              metav1.MicroTime
 	// saved is closed when the report is written to the status. urgent is true if a machine waits
-	// for that.
-	saved  chan struct{}
-	urgent bool
+	// for that. tellsJobState is true if a machine waits until the RunnerJob has the report.
+	saved                 chan struct{}
+	urgent, tellsJobState bool
 	// logKept is true if the log of the report is stored.
 	logKept bool
 }
@@ -61,6 +61,16 @@ type reportRecord struct {
 // no response.
 func (n reportRecord) isSameReport(other reportRecord) bool {
 	return n.phase == other.phase && n.message == other.message && n.reason == other.reason && n.result == other.result
+}
+
+// isSaved reports whether the report was written to the claim's status since put.
+func (n reportRecord) isSaved() bool {
+	select {
+	case <-n.saved:
+		return true
+	default:
+		return false
+	}
 }
 
 // isRecorded reports whether the report is in a claim's status.
@@ -131,7 +141,7 @@ func (b *Inbox) put(name types.NamespacedName, uid types.UID, n reportRecord) (p
 
 	entry.reports[index].urgent = entry.reports[index].urgent || n.urgent
 	entry.reports[index].logKept = entry.reports[index].logKept || n.logKept
-	b.Enqueue(name, n.urgent)
+	b.Enqueue(name, n.urgent || n.tellsJobState)
 
 	return entry.reports[index], true
 }
@@ -244,25 +254,46 @@ func (n reportRecord) newPatch(claim *v1alpha1.MachineClaim) (client.Object, cli
 }
 
 // needsRecord returns true if the machine must get its response only after the report is written, because no
-// other source has the information. Other reports may be lost with the process.
+// other source has the information. Other reports may be lost with the process. For the reports of tellsJobState, see
+// awaitJobState.
 func (h *Handler) needsRecord(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
-	info := claim.Status.BootstrapInfo
-	bound := info != nil && info.BoundJob != ""
-
 	switch phase {
 	case guest.PhaseFailed:
 		return true
 	case guest.PhaseRunning:
-		return bound || !h.awaitJob(ctx, claim) // otherwise the pool would create another machine for the job
+		return !h.awaitJob(ctx, claim) // otherwise the pool would create another machine for the job
 	case guest.PhaseFinished:
-		return bound || !h.hasJob(ctx, claim) // as above
+		return !h.hasJob(ctx, claim) // as above
 	default:
 		return false
 	}
 }
 
+// tellsJobState reports whether a report tells that the job that the machine is bound to runs or has ended. The claim's
+// controller then writes that to the RunnerJob.
+func tellsJobState(claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
+	info := claim.Status.BootstrapInfo
+
+	return info != nil && info.BoundJob != "" && (phase == guest.PhaseRunning || phase == guest.PhaseFinished)
+}
+
+// hasJobState reports whether the RunnerJob that the machine is bound to has the state that the machine reports. The next
+// process then finds it there, and the claim's status need not have the report.
+func (h *Handler) hasJobState(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
+	info := claim.Status.BootstrapInfo
+
+	var job v1alpha1.RunnerJob
+
+	err := h.Client.Get(ctx, client.ObjectKey{Namespace: claim.Namespace, Name: info.BoundJob}, &job)
+	if err != nil || info.RunnerName == "" || job.Spec.RunnerName != info.RunnerName {
+		return false
+	}
+
+	return job.Spec.State == v1alpha1.JobCompleted || job.Spec.State == v1alpha1.JobRunning && phase == guest.PhaseRunning
+}
+
 const (
-	// jobTimeout is how long a report waits for the platform's report of the same job, of the 5 s that a machine waits for a
+	// jobTimeout is how long a report waits until the RunnerJob has what it tells, of the 5 s that a machine waits for a
 	// response. recordTimeout follows it.
 	jobTimeout = time.Second
 	// jobPollInterval is how often the cache is read in this time.
@@ -272,12 +303,19 @@ const (
 // awaitJob waits until hasJob, and reports whether it became true within jobTimeout. Usually the platform's webhook arrives
 // with the report of the machine, and then the report needs no write of its own.
 func (h *Handler) awaitJob(ctx context.Context, claim *v1alpha1.MachineClaim) bool {
-	if h.Logs == nil {
-		return false
-	}
+	return h.Logs != nil && awaitTrue(ctx, func(ctx context.Context) bool { return h.hasJob(ctx, claim) })
+}
 
+// awaitJobState waits until hasJobState, and reports whether it became true within jobTimeout. Usually it does, because the
+// claim's controller writes the RunnerJob at once.
+func (h *Handler) awaitJobState(ctx context.Context, claim *v1alpha1.MachineClaim, phase guest.Phase) bool {
+	return awaitTrue(ctx, func(ctx context.Context) bool { return h.hasJobState(ctx, claim, phase) })
+}
+
+// awaitTrue waits until the condition is true, and reports whether it became true within jobTimeout.
+func awaitTrue(ctx context.Context, condition func(context.Context) bool) bool {
 	err := wait.PollUntilContextTimeout(ctx, jobPollInterval, jobTimeout, true, func(ctx context.Context) (bool, error) {
-		return h.hasJob(ctx, claim), nil
+		return condition(ctx), nil
 	})
 
 	return err == nil

@@ -251,7 +251,18 @@ func (h *Handler) writeReport(
 		return nil // the machine repeats the report
 	}
 
-	received.urgent = h.needsRecord(ctx, &claim, report.Phase)
+	if tellsJobState(&claim, report.Phase) {
+		received.tellsJobState = true
+
+		pending, ok := h.Inbox.put(name, uid, received)
+		if ok && !pending.urgent && (h.awaitJobState(ctx, &claim, report.Phase) || pending.isSaved()) {
+			return nil
+		}
+
+		received.urgent = true
+	} else {
+		received.urgent = h.needsRecord(ctx, &claim, report.Phase)
+	}
 
 	if pending, ok := h.Inbox.put(name, uid, received); ok {
 		if !received.urgent {
