@@ -94,6 +94,62 @@ func TestFirstStatusIsWrittenLater(t *testing.T) {
 	}
 }
 
+// A job that no longer waits because its pool is full starts soon. Its status is written with the start, or after half a minute. If
+// the pool is full again before that, nothing is written.
+func TestEndOfWaitIsWrittenLater(t *testing.T) {
+	t.Parallel()
+
+	for name, tc := range map[string]struct {
+		after time.Duration
+		again bool
+		want  string
+	}{
+		"the pool has room":              {29 * time.Second, false, demand.ReasonAtMaximum},
+		"the pool has room for longer":   {31 * time.Second, false, demand.ReasonWaitingForMachine},
+		"the pool is full again by then": {31 * time.Second, true, demand.ReasonAtMaximum},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			namespace, repository := env.Namespace(t), newUniqueName(t)+"/app"
+			pool := createPool(t, namespace, "linux", repository, "s", "linux")
+			setReason := func(reason string) {
+				pool.Status.Conditions = []metav1.Condition{newReadyCondition(metav1.ConditionTrue, "Ready", ""), {
+					Type: "Scaling", Status: metav1.ConditionTrue, Reason: reason, LastTransitionTime: metav1.Now(),
+				}}
+				must.Do(t, env.Client.Status().Update(t.Context(), pool))
+			}
+			clk := clocktesting.NewFakePassiveClock(time.Now())
+			r := newReconciler(t, clk, nil)
+
+			setReason(demand.ReasonAtMaximum)
+			key := receiveJob(t, namespace, repository, clk.Now())
+			reconcileJob(t, r, key)
+
+			version := getJob(t, key).ResourceVersion
+
+			setReason(demand.ReasonScalingUp)
+			reconcileJob(t, r, key)
+
+			if tc.again {
+				clk.SetTime(clk.Now().Add(10 * time.Second))
+				setReason(demand.ReasonAtMaximum)
+				reconcileJob(t, r, key)
+			}
+
+			clk.SetTime(clk.Now().Add(tc.after))
+			reconcileJob(t, r, key)
+
+			job := getJob(t, key)
+			served := meta.FindStatusCondition(job.Status.Conditions, demand.ConditionServed)
+
+			if served == nil || served.Reason != tc.want || (job.ResourceVersion == version) != (tc.want == demand.ReasonAtMaximum) {
+				t.Errorf("condition %v, written: %t; want %s", served, job.ResourceVersion != version, tc.want)
+			}
+		})
+	}
+}
+
 // A job that starts or ends before its first status was written, while the operator restarts, keeps its pool.
 func TestJobWithoutStatusKeepsItsPool(t *testing.T) {
 	t.Parallel()

@@ -177,19 +177,33 @@ func reportServed(ctx context.Context, s *scope) step.Result {
 	case s.job.Spec.State == v1alpha1.JobRunning:
 		return step.Done().WithReason(ReasonRunning, "runner "+s.job.Spec.RunnerName+" runs the job").DeferWrite()
 	case s.cause.Reason == "":
-		result := step.WaitReady(0, ReasonWaitingForMachine, WaitingMessage(s.job.Status.Pool))
-		if s.isPoolRecorded(ctx) {
-			return result.DeferWriteFor(step.ProgressWriteDelay)
-		}
-
-		last := meta.FindStatusCondition(s.job.Status.Conditions, ConditionServed)
-		if last != nil && last.Reason == ReasonWaitingForMachine && s.confirmation == nil {
-			return result.DeferWrite() // only the machine has progressed
-		}
-
-		return result
+		return s.deferWait(ctx, step.WaitReady(0, ReasonWaitingForMachine, WaitingMessage(s.job.Status.Pool)))
 	default:
 		return step.Wait(0, s.cause.Reason, s.cause.Message)
+	}
+}
+
+// deferWait returns the result for a job whose pool provides a machine, with the permission to write it later if nobody has to
+// know it now.
+func (s *scope) deferWait(ctx context.Context, result step.Result) step.Result {
+	saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerJob)
+	if !ok || s.confirmation != nil {
+		return result
+	}
+
+	if len(saved.Status.Conditions) == 0 && saved.PoolName() == s.job.Status.Pool {
+		return result.DeferWriteFor(step.ProgressWriteDelay) // the status says nothing that RunnerJob.PoolName does not say
+	}
+
+	switch last := meta.FindStatusCondition(saved.Status.Conditions, ConditionServed); {
+	case last == nil:
+		return result
+	case last.Reason == ReasonWaitingForMachine: // only the machine has progressed
+		return result.DeferWrite()
+	case last.Reason == ReasonAtMaximum: // the job starts soon, or its pool is full again
+		return result.DeferWriteFor(step.ProgressWriteDelay)
+	default:
+		return result
 	}
 }
 
@@ -205,14 +219,6 @@ const maxStatusDelay = time.Minute
 // machine. After maxStatusDelay, no operator reconciles the job.
 func IsStatusDelayed(job *v1alpha1.RunnerJob, now time.Time) bool {
 	return len(job.Status.Conditions) == 0 && job.PoolName() != "" && now.Sub(job.CreationTimestamp.Time) < maxStatusDelay
-}
-
-// isPoolRecorded reports whether the job has no status yet, and its label names its pool. Then the status says nothing that
-// RunnerJob.PoolName does not say.
-func (s *scope) isPoolRecorded(ctx context.Context) bool {
-	saved, ok := step.SavedObject(ctx).(*v1alpha1.RunnerJob)
-
-	return ok && len(saved.Status.Conditions) == 0 && s.confirmation == nil && saved.PoolName() == s.job.Status.Pool
 }
 
 // publishNewEvents counts each new event and emits a Kubernetes warning for each new cause of the wait,

@@ -145,7 +145,12 @@ func (s *apiServer) RoundTrip(request *http.Request) (*http.Response, error) {
 	defer s.mu.Unlock()
 
 	if isWrite {
-		s.writes[strings.ToLower(request.Method)+" "+parsed.table]++
+		kind := strings.ToLower(request.Method) + " " + parsed.table
+		if parsed.isStatus {
+			kind += " status"
+		}
+
+		s.writes[kind]++
 	}
 
 	return s.answer(request, parsed, body), nil

@@ -60,6 +60,8 @@ type Load struct {
 	// Kept is the number of completed jobs in each namespace at the start.
 	Kept    int
 	JobTime time.Duration
+	// MaxReplicas limits the machines of each pool. 0 means no limit.
+	MaxReplicas int32
 }
 
 // Result is what the simulation has found.
@@ -215,6 +217,11 @@ func (s *simulation) createObjects() {
 		},
 	})
 
+	maxReplicas := s.load.MaxReplicas
+	if maxReplicas == 0 {
+		maxReplicas = 1 << 20
+	}
+
 	for number := range s.load.Pools {
 		namespace := poolName(number)
 		s.create(&corev1.Secret{
@@ -244,7 +251,7 @@ func (s *simulation) createObjects() {
 					Config:  &v1alpha1.WorkloadConfig{GitHub: &v1alpha1.GitHubActionsConfig{Labels: []string{namespace}}},
 					Webhook: &v1alpha1.Webhook{Secret: *secret("hook")},
 				},
-				Scaling: v1alpha1.Scaling{MaxReplicas: 1 << 20},
+				Scaling: v1alpha1.Scaling{MaxReplicas: maxReplicas},
 			},
 		})
 		s.createKeptJobs(namespace)
