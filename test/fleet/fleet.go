@@ -51,7 +51,8 @@ const (
 	proxmoxSecret = "proxmox"
 	githubSecret  = "github"
 	hookSecret    = "webhook"
-	hookValue     = "a webhook secret"
+	// HookValue is the secret of the webhooks of the pools of NewPool.
+	HookValue = "a webhook secret"
 	// fleetLabel is the label of a HypervisorCluster that names its fleet, because the fleets of one API server
 	// share cluster-scoped objects.
 	fleetLabel = "fleet"
@@ -167,7 +168,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 	}
 
 	opts.GitHub.Clock = f.Clock
-	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: hookValue}
+	opts.GitHub.Webhook = control.WebhookTarget{URL: f.Front.URL + "/webhooks/github", Secret: HookValue}
 	f.GitHub = githubtest.New(t, opts.GitHub)
 
 	f.guest = newGuest(t, f.Clock)
@@ -188,7 +189,7 @@ func New(t testing.TB, env *kube.Env, opts Options) *Fleet {
 
 	f.createSecret(proxmoxSecret, map[string]string{"tokenId": pve.DefaultTokenID, "tokenSecret": pve.DefaultSecret})
 	f.createSecret(githubSecret, map[string]string{"pat": githubtest.PAT})
-	f.createSecret(hookSecret, map[string]string{"secret": hookValue})
+	f.createSecret(hookSecret, map[string]string{"secret": HookValue})
 
 	return f
 }

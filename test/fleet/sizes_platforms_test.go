@@ -35,15 +35,17 @@ type sizedPlatform struct {
 	state      func() control.State
 }
 
+// platformStart starts the simulator of a platform, which sends its webhooks to the target.
+type platformStart func(f *fleet.Fleet, token v1alpha1.SecretValueSource, target control.WebhookTarget) sizedPlatform
+
 // listSizedPlatforms returns functions that start the simulator of each platform. The pool's own label is
 // os=linux.
-func listSizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform {
+func listSizedPlatforms() map[string]platformStart {
 	label := []string{"os=linux"}
 
-	return map[string]func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform{
-		v1alpha1.WorkloadGitLabCI: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
-			t.Helper()
-			s := gitlabtest.New(t, gitlabsim.Options{})
+	return map[string]platformStart{
+		v1alpha1.WorkloadGitLabCI: func(f *fleet.Fleet, token v1alpha1.SecretValueSource, target control.WebhookTarget) sizedPlatform {
+			s := gitlabtest.New(f.T, gitlabsim.Options{Webhook: target})
 
 			return sizedPlatform{
 				s.URL, gitlabtest.Token, v1alpha1.BootstrapConfig{GitLab: &v1alpha1.GitLabBootstrap{Credentials: token}},
@@ -52,9 +54,8 @@ func listSizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource
 				}}, s.Queue, s.State,
 			}
 		},
-		v1alpha1.WorkloadBuildkite: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
-			t.Helper()
-			s := buildkitetest.New(t, buildkitesim.Options{})
+		v1alpha1.WorkloadBuildkite: func(f *fleet.Fleet, token v1alpha1.SecretValueSource, target control.WebhookTarget) sizedPlatform {
+			s := buildkitetest.New(f.T, buildkitesim.Options{Webhook: target})
 
 			return sizedPlatform{
 				s.Endpoint, buildkitetest.Token,
@@ -64,9 +65,8 @@ func listSizedPlatforms() map[string]func(*testing.T, v1alpha1.SecretValueSource
 				}}, s.Queue, s.State,
 			}
 		},
-		v1alpha1.WorkloadGiteaActions: func(t *testing.T, token v1alpha1.SecretValueSource) sizedPlatform {
-			t.Helper()
-			s := giteatest.New(t, giteasim.Options{})
+		v1alpha1.WorkloadGiteaActions: func(f *fleet.Fleet, token v1alpha1.SecretValueSource, target control.WebhookTarget) sizedPlatform {
+			s := giteatest.New(f.T, giteasim.Options{Webhook: target})
 
 			return sizedPlatform{
 				s.URL, giteatest.Token, v1alpha1.BootstrapConfig{Gitea: &v1alpha1.GiteaBootstrap{Credentials: token}},
@@ -93,10 +93,25 @@ func TestJobsOfEveryPlatformGetTheirSize(t *testing.T) {
 	}
 }
 
-// startPlatformFleet starts a fleet with the real bootstrap service, and a pool of up to four machines for a platform.
-func startPlatformFleet(
-	t *testing.T, platform string, start func(*testing.T, v1alpha1.SecretValueSource) sizedPlatform,
-) (*fleet.Fleet, sizedPlatform) {
+// startPlatformFleet starts a fleet with the real bootstrap service, and a pool of up to four machines for a platform that
+// the operator polls.
+func startPlatformFleet(t *testing.T, platform string, start platformStart) (*fleet.Fleet, sizedPlatform) {
+	t.Helper()
+
+	f := newProgramFleet(t)
+	site := start(f, newPlatformToken(), control.WebhookTarget{})
+	template, pool := newPlatformPool(f, platform, site)
+	pool.Spec.Workload.Webhook, pool.Spec.Demand = nil, newPolling(time.Second)
+	pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
+
+	createAndStart(f, template, pool)
+	f.EventuallyReady(pool)
+
+	return f, site
+}
+
+// newProgramFleet returns a fleet whose machines run the real bootstrap service and the simulated runners.
+func newProgramFleet(t *testing.T) *fleet.Fleet {
 	t.Helper()
 
 	image, model := t.TempDir(), fleet.Model()
@@ -107,9 +122,22 @@ func startPlatformFleet(
 	model.Guest = pve.Guest{
 		Kind: pve.GuestExec, Program: filepath.Join(programs, "bootstrap-service"), ImageDir: image, WorkDir: t.TempDir(),
 	}
-	f := fleet.New(t, env, fleet.Options{Model: model})
 
-	site := start(t, v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "platform", Key: "token"}})
+	return fleet.New(t, env, fleet.Options{Model: model})
+}
+
+// newPlatformToken returns the place of a platform's token, which newPlatformPool creates.
+func newPlatformToken() v1alpha1.SecretValueSource {
+	return v1alpha1.SecretValueSource{SecretKeyRef: v1alpha1.SecretKeySelector{Name: "platform", Key: "token"}}
+}
+
+// newPlatformPool returns a template and a pool of up to four machines for a platform. It creates the Secret with the
+// platform's token.
+func newPlatformPool(
+	f *fleet.Fleet, platform string, site sizedPlatform,
+) (*v1alpha1.HypervisorMachineTemplate, *v1alpha1.RunnerPool) {
+	f.T.Helper()
+
 	f.Runners.PlatformURLs = append(f.Runners.PlatformURLs, site.url)
 	f.Create(&corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Namespace: f.Namespace, Name: "platform"}, StringData: map[string]string{"token": site.token},
@@ -117,15 +145,11 @@ func startPlatformFleet(
 
 	template, pool := f.NewTemplate(), f.NewPool(4)
 	template.Spec.Bootstrap.Config = &site.bootstrap
+	webhook := pool.Spec.Workload.Webhook
 	pool.Spec.Workload = site.load
-	pool.Spec.Workload.Type = platform
-	pool.Spec.Demand = newPolling(time.Second)
-	pool.Spec.SizeLabels = &v1alpha1.SizeLabels{MaxCPU: new(int32(8)), MaxMemory: new(resource.MustParse("8Gi"))}
+	pool.Spec.Workload.Type, pool.Spec.Workload.Webhook = platform, webhook
 
-	createAndStart(f, template, pool)
-	f.EventuallyReady(pool)
-
-	return f, site
+	return template, pool
 }
 
 // checkSizes queues a job with a size and a job without, and checks their VMs while they run.
