@@ -118,20 +118,26 @@ func KeyBoundaries() map[string][]Boundary {
 			{Call{serverKube, http.MethodPatch, patternAddress, 1}, After},
 			{Call{serverKube, http.MethodPatch, patternFinalizer, 1}, Before},
 		},
+		Bound: {
+			{clone, After},
+			{call(http.MethodPost, vm+"/status/start"), After},
+			{Call{serverKube, http.MethodPut, patternRunning, 1}, Before},
+			{Call{serverKube, http.MethodPut, patternCompleted, 1}, After},
+		},
 	}
 }
 
 const (
 	serverPVE   = "pve"
 	serverForge = "forge"
-	// serverKube is the API server. Only writes about addresses count.
+	// serverKube is the API server. Only writes about addresses and of the states of jobs count.
 	serverKube = "kube"
 	// serverWebhook is the first webhook, which contains the job.
 	serverWebhook = "webhook"
 )
 
-// Patterns of writes to the API server. Each has the path of a claim or of its status, and after the colon
-// the field that is written.
+// Patterns of writes to the API server. Each has the path of a claim, of its status or of a job, and after the colon
+// the field or the state that is written.
 const (
 	// patternAddress records the addresses in the status.
 	patternAddress = "/machineclaims/CLAIM/status:addresses"
@@ -139,6 +145,8 @@ const (
 	patternCleaned = "/machineclaims/CLAIM/status:VMCleanedUp"
 	// patternFinalizer removes the finalizers of the claim.
 	patternFinalizer = "/machineclaims/CLAIM:finalizers"
+	// patternRunning and patternCompleted write the state of a job.
+	patternRunning, patternCompleted = "/runnerjobs/JOB:Running", "/runnerjobs/JOB:Completed"
 )
 
 // placeholders replace the parts of a path that differ between machines.
@@ -187,11 +195,12 @@ func (n placeholders) convertForge(r *http.Request) (call Call, isOfMachine bool
 }
 
 // convertKube converts a request to the API server to a call of a machine's lifecycle. isOfMachine is true for
-// writes that allocate or release an address.
+// writes that allocate or release an address, and for those of the state of a job.
 func convertKube(r *http.Request) (call Call, isOfMachine bool) {
 	call = Call{Server: serverKube, Method: r.Method}
+	isJob := r.Method == http.MethodPut && strings.Contains(r.URL.Path, "/runnerjobs/")
 
-	if r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/machineclaims/") {
+	if !isJob && (r.Method != http.MethodPatch || !strings.Contains(r.URL.Path, "/machineclaims/")) {
 		return call, false
 	}
 
@@ -201,6 +210,15 @@ func convertKube(r *http.Request) (call Call, isOfMachine bool) {
 	}
 
 	r.Body = io.NopCloser(bytes.NewReader(body))
+
+	if isJob {
+		var job v1alpha1.RunnerJob
+
+		err := json.Unmarshal(body, &job)
+		call.Pattern = "/runnerjobs/JOB:" + string(job.Spec.State)
+
+		return call, err == nil
+	}
 
 	var object v1alpha1.MachineClaim
 	if err := json.Unmarshal(body, &object); err != nil {

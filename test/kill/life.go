@@ -18,6 +18,7 @@ import (
 	config "github.com/hyperfleet/hyperfleet/api/config/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/sim/forge/control"
+	"github.com/hyperfleet/hyperfleet/sim/generic/generictest"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 	"github.com/hyperfleet/hyperfleet/test/kube"
@@ -47,6 +48,9 @@ type Lifecycle struct {
 	// is killed at its writes of addresses to the API server. It is killed at the first call of each of
 	// KillSuffixes, also if an earlier lifecycle has the same call.
 	Addresses []v1alpha1.AddressRange
+	// IsBound is true if each machine is bound to one job, whose state only the machine reports. The operator is also killed
+	// at its writes of the jobs' states to the API server.
+	IsBound bool
 	// Drive queues the jobs, acts as a user of the CI platform, and returns when the jobs have ended.
 	Drive func(w *Fixture)
 }
@@ -56,6 +60,7 @@ const (
 	JobRuns   = "the job runs"
 	Cancelled = "the job is cancelled"
 	Addressed = "three jobs run on two addresses"
+	Bound     = "a job runs on the machine that is bound to it"
 )
 
 // Lifecycles returns lifecycles that differ in their calls.
@@ -89,6 +94,11 @@ func Lifecycles() []Lifecycle {
 			Name: Addressed, Jobs: 3, Drive: newJobsDriver(3),
 			Addresses:    []v1alpha1.AddressRange{"10.9.0.10-10.9.0.11"},
 			KillSuffixes: []string{patternAddress, patternCleaned, patternFinalizer, "/clone", "/qemu/VM"},
+		},
+		{
+			// Only the RunnerJob has what the machine has reported. The next operator must not start the job again.
+			Name: Bound, Jobs: 1, IsBound: true, Guest: newBoundGuest, Drive: newBoundDriver(1),
+			KillSuffixes: []string{patternRunning, patternCompleted, "/clone", "/status/start", "/qemu/VM"},
 		},
 	}
 }
@@ -148,6 +158,8 @@ type Fixture struct {
 	Machines *machineWatcher
 	// Addresses watches the addresses. It is nil if the lifecycle has no pool of addresses.
 	Addresses *fleet.AddressWatcher
+	// sender sends the jobs if machines are bound to them. Otherwise it is nil.
+	sender    *generictest.Server
 	trap      *trap
 	cancelled chan struct{}
 }
@@ -191,7 +203,11 @@ func newFixture(
 
 	if life.Addresses != nil {
 		w.Addresses = f.WatchAddresses()
-		restConfig, areas = w.trap.startKubeProxy(t, f), append(areas, config.AreaNetworking)
+		areas = append(areas, config.AreaNetworking)
+	}
+
+	if life.Addresses != nil || life.IsBound {
+		restConfig = w.trap.startKubeProxy(t, f)
 	}
 
 	w.Operators = newOperatorRunner(t, f, binary, election, restConfig, areas...)
@@ -211,6 +227,11 @@ func newFixture(
 
 	pool := f.NewPool(4)
 	pool.Spec.Scaling.ScaleDownDelay = &metav1.Duration{Duration: 50 * time.Millisecond}
+
+	if life.IsBound {
+		w.sender = startSender(f)
+		pool.Spec.Workload = newBoundWorkload(pool.Spec.Workload.Webhook)
+	}
 
 	f.CreateCluster(f.NewCluster())
 	f.Create(template)
