@@ -158,29 +158,31 @@ type Kubernetes struct {
 	Burst int `yaml:"burst"`
 }
 
-// Maestro configures the server to which objects with transport maestro are sent.
+// Maestro configures where objects with transport maestro are sent: to an Open Cluster Management hub. A Maestro server
+// is not supported: its addresses are rejected, and its other settings are ignored.
 type Maestro struct {
-	// GRPCServerAddress is the address of the server's gRPC API, as host:port.
+	// GRPCServerAddress is rejected. It is the address of a Maestro server's gRPC API.
 	GRPCServerAddress string `yaml:"grpc_server_address"`
-	// HTTPServerAddress is the URL of the server's REST API.
+	// HTTPServerAddress is rejected. It is the URL of a Maestro server's REST API.
 	HTTPServerAddress string `yaml:"http_server_address"`
-	// SourceID is the source of the ManifestWorks on the server.
+	// SourceID is ignored. It is a setting of a Maestro server.
 	SourceID string `yaml:"source_id"`
-	// ClientID is the name that distinguishes the connections of one source.
+	// ClientID is ignored. It is a setting of a Maestro server.
 	ClientID string `yaml:"client_id"`
 	// Timeout is the timeout of one attempt.
 	Timeout time.Duration `yaml:"timeout"`
-	// ServerHealthinessTimeout is the maximum time without a message from the server.
+	// ServerHealthinessTimeout is ignored. It is a setting of a Maestro server.
 	ServerHealthinessTimeout time.Duration `yaml:"server_healthiness_timeout"`
-	// RetryAttempts is the maximum number of attempts.
-	RetryAttempts int       `yaml:"retry_attempts"`
-	Keepalive     Keepalive `yaml:"keepalive"`
-	// Insecure is true to connect without TLS.
-	Insecure bool        `yaml:"insecure"`
-	Auth     MaestroAuth `yaml:"auth"`
-	// KubeConfigPath is the path of a kubeconfig of an Open Cluster Management hub. If it is set,
-	// ManifestWorks are created in the namespace of the target cluster on the hub, without a Maestro
-	// server.
+	// RetryAttempts is ignored. It is a setting of a Maestro server.
+	RetryAttempts int `yaml:"retry_attempts"`
+	// Keepalive is ignored. It is a setting of a Maestro server.
+	Keepalive Keepalive `yaml:"keepalive"`
+	// Insecure is ignored. It is a setting of a Maestro server.
+	Insecure bool `yaml:"insecure"`
+	// Auth is ignored. It is a setting of a Maestro server.
+	Auth MaestroAuth `yaml:"auth"`
+	// KubeConfigPath is the path of a kubeconfig of the hub. ManifestWorks are created in the namespace of the target
+	// cluster.
 	KubeConfigPath string `yaml:"kube_config_path"`
 }
 
@@ -207,6 +209,6 @@ type TLSConfig struct {
 	CertFile string `yaml:"cert_file"`
 	// KeyFile is the path of the private key of cert_file.
 	KeyFile string `yaml:"key_file"`
-	// HTTPCAFile is the path of the CA bundle for http_server_address.
+	// HTTPCAFile is ignored. The address of a Maestro server is rejected.
 	HTTPCAFile string `yaml:"http_ca_file"`
 }

@@ -17,8 +17,7 @@ func (tx *Tx) Statuses(ctx context.Context, id string) ([]openapi.AdapterStatus,
 	return listStatuses(ctx, tx.queries, id)
 }
 
-// Statuses returns the newest report of each adapter, sorted by the adapter's name. It returns none
-// if the resource does not exist.
+// Statuses is like Tx.Statuses, in a transaction of its own.
 func (s *Store) Statuses(ctx context.Context, id string) ([]openapi.AdapterStatus, error) {
 	var found []openapi.AdapterStatus
 
