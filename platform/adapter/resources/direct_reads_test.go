@@ -9,11 +9,14 @@ import (
 	"net/http"
 	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
+	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
 
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
@@ -62,6 +65,12 @@ func TestDirectReads(t *testing.T) {
 
 	if cached.GetResourceVersion() != made.GetResourceVersion() || cached.GetKind() != "ConfigMap" {
 		t.Errorf("cached: %v", cached)
+	}
+
+	// A query by name ignores labels, also in the cache.
+	named := transport.Query{GVK: configMapKind(), Namespace: namespace, Name: "web", Labels: map[string]string{"app": "none"}}
+	if got, err := c.Find(t.Context(), named, transport.Cached); err != nil || len(got) != 1 || got[0].GetManagedFields() != nil {
+		t.Errorf("Find() by name = %v, %v, want the cached object", got, err)
 	}
 
 	query := transport.Query{GVK: configMapKind(), Namespace: namespace, Labels: map[string]string{"app": "web"}}
@@ -156,63 +165,86 @@ func TestDirectReadsWithoutWatches(t *testing.T) {
 	}
 }
 
-// If a watch that has synced fails, for example because a permission was taken away, reads are live until it works again.
-// Otherwise an object that was deleted meanwhile would count as applied.
+// laterClock is a clock that can be set forward. Its timers fire in real time.
+type laterClock struct {
+	clock.RealClock
+
+	ahead atomic.Int64
+}
+
+func (c *laterClock) Now() time.Time { return c.RealClock.Now().Add(time.Duration(c.ahead.Load())) }
+
+// If a watch that has synced fails, because a permission was taken away or the API server is unreachable for a minute, reads
+// are live until it works again. Otherwise an object that was deleted meanwhile would count as applied.
 func TestDirectReadsAfterFailedWatch(t *testing.T) {
 	t.Parallel()
 
 	const path = "/api/v1/configmaps"
 
-	var (
-		isRefused atomic.Bool
-		breakOff  atomic.Pointer[context.CancelFunc]
-	)
+	for name, answer := range map[string]func(r *http.Request) (*http.Response, error){
+		"no permission": func(r *http.Request) (*http.Response, error) {
+			return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
+		},
+		"unreachable": func(*http.Request) (*http.Response, error) { return nil, syscall.ECONNREFUSED },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 
-	namespace := env.Namespace(t)
-	ref := transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "web"}
-	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
+			var (
+				isRefused atomic.Bool
+				breakOff  atomic.Pointer[context.CancelFunc]
+				now       laterClock
+			)
 
-	c := newDirectClient(t, func(o *kubernetes.Options) {
-		o.Config = rest.CopyConfig(env.Config)
-		o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
-			return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
-				switch {
-				case r.URL.Path != path:
-					return next.RoundTrip(r)
-				case isRefused.Load():
-					return &http.Response{StatusCode: http.StatusForbidden, Body: http.NoBody, Request: r}, nil
-				}
+			namespace := env.Namespace(t)
+			ref := transport.Ref{GVK: configMapKind(), Namespace: namespace, Name: "web"}
+			mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
 
-				ctx, cancel := context.WithCancel(r.Context()) //nolint:govet // a watch ends with the test
-				if r.URL.Query().Has("watch") {
-					breakOff.Store(&cancel)
-				}
+			c := newDirectClient(t, func(o *kubernetes.Options) {
+				o.Clock, o.Config = &now, rest.CopyConfig(env.Config)
+				o.Config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+					return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+						switch {
+						case r.URL.Path != path:
+							return next.RoundTrip(r)
+						case isRefused.Load():
+							now.ahead.Add(int64(time.Minute))
 
-				return next.RoundTrip(r.WithContext(ctx)) //nolint:govet // as above
+							return answer(r)
+						}
+
+						ctx, cancel := context.WithCancel(r.Context()) //nolint:govet // a watch ends with the test
+						if r.URL.Query().Has("watch") {
+							breakOff.Store(&cancel)
+						}
+
+						return next.RoundTrip(r.WithContext(ctx)) //nolint:govet // as above
+					})
+				})
 			})
+			isCached := func() bool {
+				found, err := findOne(t.Context(), c, ref, transport.Cached)
+
+				return err == nil && found.GetManagedFields() == nil // live reads have managed fields
+			}
+
+			timing.WaitUntil(t, "the object is cached", isCached)
+
+			isRefused.Store(true)
+			(*breakOff.Load())()
+			must.Do(t, env.Client.Delete(t.Context(), newOwnedConfigMap(namespace, "web", nil)))
+
+			timing.WaitUntil(t, "a cached read does not find the deleted object", func() bool {
+				_, err := findOne(t.Context(), c, ref, transport.Cached)
+
+				return errors.Is(err, transport.ErrNotFound)
+			})
+
+			isRefused.Store(false)
+			mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
+			timing.WaitUntil(t, "the object is cached again", isCached)
 		})
-	})
-	isCached := func() bool {
-		found, err := findOne(t.Context(), c, ref, transport.Cached)
-
-		return err == nil && found.GetManagedFields() == nil // live reads have managed fields
 	}
-
-	timing.WaitUntil(t, "the object is cached", isCached)
-
-	isRefused.Store(true)
-	(*breakOff.Load())()
-	must.Do(t, env.Client.Delete(t.Context(), newOwnedConfigMap(namespace, "web", nil)))
-
-	timing.WaitUntil(t, "a cached read does not find the deleted object", func() bool {
-		_, err := findOne(t.Context(), c, ref, transport.Cached)
-
-		return errors.Is(err, transport.ErrNotFound)
-	})
-
-	isRefused.Store(false)
-	mustCreate(t, clients[transport.Kubernetes], newOwnedConfigMap(namespace, "web", nil))
-	timing.WaitUntil(t, "the object is cached again", isCached)
 }
 
 func grantGet(t *testing.T, namespace string) error {

@@ -6,11 +6,14 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"syscall"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -34,8 +37,10 @@ const (
 	defaultTimeout = 30 * time.Second
 	// discoveryTimeout limits the discovery of a kind, whose calls take no context.
 	discoveryTimeout = 10 * time.Second
-	managerPrefix    = "hyperfleet-"
-	patchSuffix      = "-patch"
+	// maxRefused is how long reads use the index of a watch while the API server refuses its connections.
+	maxRefused    = time.Minute
+	managerPrefix = "hyperfleet-"
+	patchSuffix   = "-patch"
 )
 
 // Options configure a Client.
@@ -109,7 +114,7 @@ func New(options Options) (*Client, error) {
 			next = options.Calls.WrapTransport(options.System, operationName, next)
 		}
 
-		return retry.NewTransport(next, options.Clock, isRetryable)
+		return retry.NewTransport(endRefusedWatches(next, options.Clock), options.Clock, isRetryable)
 	})
 
 	httpClient, err := rest.HTTPClientFor(config)
@@ -152,6 +157,31 @@ func New(options Options) (*Client, error) {
 		adapter: options.Adapter, system: options.System, ready: discovered.RESTClient(), manager: managerPrefix + options.Adapter,
 		timeout: options.Timeout, mapper: mapper, discovery: discovered, dynamic: dynamicClient, quiet: quiet, cache: cached,
 	}, nil
+}
+
+// endRefusedWatches returns a transport that makes watches fail if the API server has refused their connections for
+// maxRefused. A watch would otherwise repeat such a connection forever, and its index would count as current.
+func endRefusedWatches(next http.RoundTripper, clk clock.PassiveClock) http.RoundTripper {
+	var refusedSince atomic.Pointer[time.Time]
+
+	return retry.RoundTripperFunc(func(r *http.Request) (*http.Response, error) {
+		response, err := next.RoundTrip(r)
+
+		switch {
+		case !credential.IsWatch(r):
+		case !errors.Is(err, syscall.ECONNREFUSED):
+			refusedSince.Store(nil)
+		default:
+			now := clk.Now()
+			refusedSince.CompareAndSwap(nil, &now)
+
+			if since := refusedSince.Load(); since != nil && now.Sub(*since) >= maxRefused {
+				err = fmt.Errorf("no connection for %s: %v", now.Sub(*since), err) //nolint:errorlint // the watch would repeat it
+			}
+		}
+
+		return response, err
+	})
 }
 
 // Run runs the watches of cached reads until ctx ends. All reads are live while Run is not running.

@@ -208,25 +208,28 @@ func (s *store) find(ctx context.Context, query transport.Query) (objects []*uns
 		return nil, false
 	}
 
+	index, id := informer.GetIndexer(), query.Labels[adapter.LabelResourceID]
+
+	if query.Name != "" {
+		key := toolscache.ObjectName{Namespace: query.Namespace, Name: query.Name}.String()
+		found, _, _ := index.GetByKey(key)
+
+		if object, ok := found.(*unstructured.Unstructured); ok {
+			objects = append(objects, object)
+		}
+
+		return objects, true
+	}
+
 	var (
 		found []any
 		err   error
 	)
 
-	index, id := informer.GetIndexer(), query.Labels[adapter.LabelResourceID]
-
-	switch {
-	case query.Name != "":
-		key := toolscache.ObjectName{Namespace: query.Namespace, Name: query.Name}.String()
-		if object, exists, _ := index.GetByKey(key); exists {
-			found = []any{object}
-		}
-	case id != "":
-		if found, err = index.ByIndex(adapter.LabelResourceID, id); err != nil {
-			return nil, false
-		}
-	default:
+	if id == "" {
 		found = index.List()
+	} else if found, err = index.ByIndex(adapter.LabelResourceID, id); err != nil {
+		return nil, false
 	}
 
 	selector := labels.SelectorFromSet(query.Labels)
