@@ -51,10 +51,9 @@ var dialing = map[string]string{
 	"kit/metrics/calls.go":                            caller,
 	"networking/dns/connect.go":                       administrators,
 	"networking/validate/ssh.go":                      shown,
-	"platform/adapter/httpcall/client.go":             administrators, // the author of the task file
 	"platform/adapter/transport/kubernetes/client.go": administrators,
 	"platform/broker/rabbitaccess.go":                 administrators,
-	"platform/client/transport.go":                    administrators,
+	"platform/client/transport.go":                    administrators, // and the author of the task file
 	"platform/server/jwks.go":                         administrators,
 	"runners/logs.go":                                 caller,
 	"workload/buildkite/client.go":                    caller,

@@ -4,13 +4,12 @@
 package client
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"net/url"
@@ -46,21 +45,31 @@ const (
 
 // Client calls the fleet API. It is safe for concurrent use.
 type Client struct {
-	// base is the URL of the API without the slash before a route.
-	base string
-	http *http.Client
+	options   Options
+	timeout   time.Duration
+	tokenFile string
+	base      *url.URL
+	// api sends the requests to the fleet API, and others those to other servers.
+	api, others *http.Client
+	// random returns numbers in [0,1) for the jitter.
+	random func() float64
 }
 
 // Options configure New. The zero value is valid.
 type Options struct {
-	// Calls, if it is not nil, counts and times each attempt under the system "hyperfleet-api".
+	// Calls, if it is not nil, counts and times each attempt under the system "hyperfleet-api", and attempts of a Call to
+	// another server under "api_call".
 	Calls *metrics.CallMetrics
 	// Transport sends the requests. Default: a transport that trusts the API's CA.
 	Transport http.RoundTripper
-	// Headers are sent with each request, for example those that name a tenant.
+	// Headers are sent with each request to the API, for example those that name a tenant.
 	Headers map[string]string
 	// UserAgent names the program. Default: hyperfleet.
 	UserAgent string
+	// Policy is the policy of Call. Default: one attempt.
+	Policy Policy
+	// Version is the version of the API for relative URLs of a Call. Default: v1.
+	Version string
 	// Clock times the delays between attempts. Default: the real clock.
 	Clock clock.Clock
 }
@@ -69,19 +78,20 @@ type Options struct {
 func New(conf platform.APIClient, options Options) (*Client, error) {
 	base, ok := ParseBaseURL(conf.BaseURL)
 	if !ok {
-		return nil, errors.New("hyperfleet_api.base_url: write http(s)://HOST:PORT, and put the token into token_file")
+		return nil, errors.New("clients.hyperfleet_api.base_url: write http(s)://HOST:PORT, and put the token into a file")
 	}
 
-	transport, err := newTransport(conf, options)
-	if err != nil {
-		return nil, err
+	base.Path = cmp.Or(base.Path, "/") // JoinPath would omit the slash
+	options.Clock = cmp.Or[clock.Clock](options.Clock, clock.RealClock{})
+	options.UserAgent = cmp.Or(options.UserAgent, "hyperfleet")
+	options.Version = cmp.Or(options.Version, "v1")
+
+	c := &Client{
+		options: options, base: base, tokenFile: conf.TokenFile, random: rand.Float64,
+		timeout: cmp.Or(max(conf.Timeout, 0), DefaultTimeout),
 	}
 
-	httpClient := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	}}
-
-	return &Client{base: strings.TrimSuffix(base.String(), "/") + BasePath, http: httpClient}, nil
+	return c, c.newHTTPClients(conf.CAFile)
 }
 
 // ParseBaseURL parses the base URL of a fleet API: an http or https URL without user, query or
@@ -172,7 +182,6 @@ func (c *Client) listOnce(ctx context.Context, plural string, options ListOption
 // to list the resources and start from a new cursor.
 func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Duration) (*openapi.ChangeList, error) {
 	seconds := int(min(max(wait, 0), MaxWait) / time.Second)
-	ctx = withWait(ctx, time.Duration(seconds)*time.Second)
 
 	query := url.Values{"wait": {strconv.Itoa(seconds)}}
 	setNonEmpty(query, "after", after)
@@ -180,6 +189,7 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 
 	return callJSON[openapi.ChangeList](ctx, c, request{
 		description: "read changes", method: http.MethodGet, path: []string{"changes"}, query: query,
+		wait: time.Duration(seconds) * time.Second,
 	})
 }
 
@@ -213,19 +223,17 @@ func (c *Client) PutStatus(ctx context.Context, id string, report openapi.Status
 		description: "put status of " + id, method: http.MethodPut, path: []string{"resources", id, "statuses"}, body: report,
 	}
 
-	resp, err := c.send(ctx, put)
-	if err != nil {
-		return false, err
-	}
-	defer drainBody(resp)
+	response, err := c.sendRequest(ctx, put)
 
-	switch resp.StatusCode {
-	case http.StatusCreated:
+	switch {
+	case err != nil:
+		return false, err
+	case response.Status == http.StatusCreated:
 		return true, nil
-	case http.StatusNoContent:
+	case response.Status == http.StatusNoContent:
 		return false, nil
 	default:
-		return false, NewError(put.description, resp)
+		return false, newError(put.description, response)
 	}
 }
 
@@ -255,57 +263,52 @@ type request struct {
 	body any
 	// status is that of a success. Default: 200.
 	status int
+	// wait is the time for which the API lets the request wait.
+	wait time.Duration
 }
 
 // callJSON sends a request and decodes the response, which has to be a success with a T as JSON.
 func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
-	resp, err := c.send(ctx, req)
+	response, err := c.sendRequest(ctx, req)
 	if err != nil {
 		return nil, err
 	}
-	defer drainBody(resp)
 
-	if resp.StatusCode != cmp.Or(req.status, http.StatusOK) {
-		return nil, NewError(req.description, resp)
+	if response.Status != cmp.Or(req.status, http.StatusOK) {
+		return nil, newError(req.description, response)
 	}
 
-	if contentType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type")); err != nil || contentType != "application/json" {
+	contentType := response.header.Get("Content-Type")
+	if media, _, err := mime.ParseMediaType(contentType); err != nil || media != "application/json" {
 		return nil, fmt.Errorf("%s: %w: status %d with content type %q: check that base_url is the fleet API",
-			req.description, errNotFleetAPI, resp.StatusCode, sanitizeText(resp.Header.Get("Content-Type")))
-	}
-
-	data, err := io.ReadAll(io.LimitReader(resp.Body, maxBodySize+1))
-	if err == nil && len(data) > maxBodySize {
-		err = fmt.Errorf("it has more than %d bytes", maxBodySize)
+			req.description, errNotFleetAPI, response.Status, sanitizeText(contentType))
 	}
 
 	var result T
-	if err == nil {
-		err = exactjson.Unmarshal(data, &result)
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("%s: decode the response: %w", req.description, err)
+	if err := exactjson.Unmarshal(response.Body, &result); err != nil {
+		return nil, fmt.Errorf("%s: decode the response: %w: %w", req.description, errNotFleetAPI, err)
 	}
 
 	return &result, nil
 }
 
-// send sends the request. It unwraps the error of net/http, because its URL adds nothing to the
-// description.
-func (c *Client) send(ctx context.Context, req request) (*http.Response, error) {
-	segments := []string{c.base}
+// sendRequest sends a request to a route of the API, with retries.
+func (c *Client) sendRequest(ctx context.Context, req request) (*Response, error) {
+	path := strings.TrimSuffix(c.base.String(), "/") + BasePath
 	for _, segment := range req.path {
-		segments = append(segments, url.PathEscape(segment))
+		path += "/" + url.PathEscape(segment)
 	}
 
-	target := strings.Join(segments, "/")
-
-	if len(req.query) > 0 {
-		target += "?" + req.query.Encode()
+	target, err := url.Parse(path)
+	if err != nil {
+		return nil, fmt.Errorf("%s: create the request: %w", req.description, err)
 	}
 
-	var body io.Reader
+	target.RawQuery = req.query.Encode()
+	out := &exchange{
+		description: req.description, method: req.method, target: target, header: http.Header{},
+		timeout: c.timeout + req.wait, policy: ownPolicy(), maxBody: maxBodySize,
+	}
 
 	if req.body != nil {
 		data, err := json.Marshal(req.body)
@@ -313,38 +316,12 @@ func (c *Client) send(ctx context.Context, req request) (*http.Response, error) 
 			return nil, fmt.Errorf("%s: encode the body: %w", req.description, err)
 		}
 
-		body = bytes.NewReader(data)
-	}
-
-	r, err := http.NewRequestWithContext(ctx, req.method, target, body)
-	if err != nil {
-		return nil, fmt.Errorf("%s: create the request: %w", req.description, err)
-	}
-
-	if body != nil {
-		r.Header.Set("Content-Type", "application/json")
+		out.body = string(data)
 	}
 
 	if etag, _ := ctx.Value(ifMatchKey{}).(string); etag != "" && req.method != http.MethodGet {
-		r.Header.Set("If-Match", etag)
+		out.header.Set("If-Match", etag)
 	}
 
-	resp, err := c.http.Do(r)
-	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		err = wrapped.Err
-	}
-
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", req.description, err)
-	}
-
-	return resp, nil
-}
-
-// drainBody reads the rest of the body, so that the connection can be reused, and closes it.
-func drainBody(resp *http.Response) {
-	const maxDrainBytes = 64 << 10
-
-	_, _ = io.CopyN(io.Discard, resp.Body, maxDrainBytes)
-	_ = resp.Body.Close()
+	return c.send(ctx, out)
 }

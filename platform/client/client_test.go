@@ -128,7 +128,7 @@ func TestErrorKinds(t *testing.T) {
 				}
 			}
 
-			if got := isTemporary(err); got != tc.temporary {
+			if got := client.IsTransient(err); got != tc.temporary {
 				t.Errorf("Temporary(%v) = %t", err, got)
 			}
 
@@ -307,7 +307,7 @@ func TestTokensAndTraces(t *testing.T) {
 	c, err := client.New(platform.APIClient{BaseURL: server.URL, TokenFile: file}, client.Options{UserAgent: "hyperfleet-test"})
 	must.Do(t, err)
 
-	if _, err := c.Get(t.Context(), id); err == nil || !strings.Contains(err.Error(), "token_file") {
+	if _, err := c.Get(t.Context(), id); err == nil || !strings.Contains(err.Error(), "token of clients") {
 		t.Errorf("without a token: %v", err)
 	}
 
@@ -325,6 +325,12 @@ func TestTokensAndTraces(t *testing.T) {
 			t.Errorf("token %q, trace %q, agent %q", token, parent, agent)
 		}
 	}
+
+	must.Do(t, os.WriteFile(file, []byte("a\nb"), 0o600))
+
+	if _, err := c.Get(ctx, id); err == nil || !strings.Contains(err.Error(), "more than one line") || strings.Contains(err.Error(), "a\nb") {
+		t.Errorf("a file of two lines: %v", err)
+	}
 }
 
 func TestNew(t *testing.T) {
@@ -334,14 +340,16 @@ func TestNew(t *testing.T) {
 	must.Do(t, os.WriteFile(noPEM, []byte("no"), 0o600))
 
 	for name, conf := range map[string]platform.APIClient{
-		"nothing":       {},
-		"no scheme":     {BaseURL: "api:8000"},
-		"a password":    {BaseURL: "http://me:hunter2@api"},
-		"a query":       {BaseURL: "http://api?x=y"},
-		"no CA":         {BaseURL: "https://api", CAFile: "/nowhere"},
-		"an invalid CA": {BaseURL: "https://api", CAFile: noPEM},
+		"nothing":        {},
+		"no scheme":      {BaseURL: "api:8000"},
+		"a password":     {BaseURL: "http://me:hunter2@api"},
+		"a query":        {BaseURL: "http://api?x=y"},
+		"an invalid URL": {BaseURL: "http://hunter2@["},
+		"no CA":          {BaseURL: "https://api", CAFile: "/nowhere"},
+		"an invalid CA":  {BaseURL: "https://api", CAFile: noPEM},
 	} {
-		if _, err := client.New(conf, client.Options{}); err == nil || strings.Contains(err.Error(), "hunter2") {
+		if _, err := client.New(conf, client.Options{}); err == nil || strings.Contains(err.Error(), "hunter2") ||
+			!strings.HasPrefix(err.Error(), "clients.hyperfleet_api.") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -361,18 +369,10 @@ func TestInvalidResponses(t *testing.T) {
 			_, _ = io.WriteString(w, tc.body)
 		})
 
-		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !isTemporary(err) {
+		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !client.IsTransient(err) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-}
-
-// isTemporary returns true if the failed call may succeed later, which is the case unless the fleet API
-// itself rejected it.
-func isTemporary(err error) bool {
-	answer, ok := errors.AsType[*client.Error](err)
-
-	return !ok || answer.IsTransient()
 }
 
 func TestIfMatch(t *testing.T) {

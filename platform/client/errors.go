@@ -7,10 +7,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"mime"
 	"net/http"
+	"net/url"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
 )
@@ -19,6 +21,18 @@ const (
 	maxProblemSize  = 64 << 10
 	maxDetailLength = 512
 )
+
+// networkError is the error of an attempt without a complete response.
+type networkError struct {
+	description string
+	err         error
+}
+
+// Error returns the description of the request and the cause.
+func (e *networkError) Error() string { return e.description + ": " + e.err.Error() }
+
+// Unwrap returns the cause.
+func (e *networkError) Unwrap() error { return e.err }
 
 // IsNoResource returns true if an error code says that a resource does not exist. Codes in the API's problems (RFC 9457)
 // have the form HYPERFLEET-CATEGORY-NUMBER. Our API sends NTF-001. Upstream's API also has NTF-002 for clusters and
@@ -41,7 +55,8 @@ var (
 	errNotFleetAPI = errors.New("the response is not from the fleet API")
 )
 
-// Error is a response that is not a success.
+// Error is a response that is not a success. Of the response to a Call, its text contains only the status, and the code
+// and the title of the fleet API's problem, because the rest can repeat parts of the request.
 type Error struct {
 	// Status is the HTTP status.
 	Status int
@@ -54,12 +69,19 @@ type Error struct {
 	// resource that it does not find can then belong to another tenant.
 	IsTenantScoped bool
 
-	description string
+	description        string
+	isCall, isRedirect bool
+	retryAfter         time.Duration
 }
 
 // Error returns the description of the request, followed by the problem.
 func (e *Error) Error() string {
-	if e.Code == "" {
+	switch {
+	case e.isRedirect:
+		return fmt.Sprintf("%s: status %d redirects to another host, which is not followed", e.description, e.Status)
+	case e.Code == "" && e.isCall:
+		return fmt.Sprintf("%s: status %d %s", e.description, e.Status, http.StatusText(e.Status))
+	case e.Code == "":
 		return fmt.Sprintf("%s: %v: status %d", e.description, errNotFleetAPI, e.Status)
 	}
 
@@ -85,42 +107,103 @@ func (e *Error) Is(target error) bool {
 	}
 }
 
-// IsTransient returns true if the same request may succeed later: the server is unavailable or
-// overloaded, something other than the fleet API responded, the request conflicts with another one,
-// or the credential is not accepted yet. All other errors of the fleet API are terminal.
-func (e *Error) IsTransient() bool {
-	if e.Code == "" || e.Status >= http.StatusInternalServerError {
+// IsTransient reports whether the same request may succeed later: the network has failed, the server is unavailable or
+// overloaded, something other than the fleet API responded, the request conflicts with another one, or the credential is
+// not accepted yet. All other errors of the fleet API are terminal, and those of the other servers of a Call.
+func IsTransient(err error) bool {
+	if errors.Is(err, errNotFleetAPI) || isOutage(err) {
 		return true
 	}
 
-	switch e.Status {
-	case http.StatusRequestTimeout, http.StatusTooManyRequests, http.StatusConflict,
-		http.StatusUnauthorized, http.StatusForbidden:
+	response, ok := errors.AsType[*Error](err)
+	if !ok {
+		return false
+	}
+
+	switch response.Status {
+	case http.StatusConflict, http.StatusUnauthorized, http.StatusForbidden:
 		return true
 	default:
-		return false
+		return response.Code == "" && (!response.isCall || response.Status == http.StatusNotFound)
 	}
 }
 
-// NewError converts a response that is not a success to an error. The description of the request is
-// the prefix of the error's text.
-func NewError(description string, resp *http.Response) *Error {
-	apiErr := &Error{Status: resp.StatusCode, IsTenantScoped: resp.Header.Get(openapi.HeaderTenant) != "", description: description}
+// isOutage reports whether the next attempt may succeed: an error of the network, or a response with status 408, 429 or
+// 5xx.
+func isOutage(err error) bool {
+	if _, ok := errors.AsType[*networkError](err); ok {
+		return true
+	}
 
-	contentType, _, err := mime.ParseMediaType(resp.Header.Get("Content-Type"))
-	if err != nil || contentType != "application/problem+json" {
+	response, ok := errors.AsType[*Error](err)
+
+	return ok && (response.Status == http.StatusRequestTimeout || response.Status == http.StatusTooManyRequests ||
+		response.Status >= http.StatusInternalServerError)
+}
+
+// newErrorOf converts a response that is not a success to an error. Only the problem of the fleet API has a meaning.
+func (c *Client) newErrorOf(x *exchange, response *Response) *Error {
+	out := &Error{Status: response.Status, description: x.description}
+	if c.isAPI(x.target) {
+		out = newError(x.description, response)
+	}
+
+	out.isCall, out.retryAfter = x.isCall, c.parseRetryAfter(response.header)
+	out.isRedirect = out.Status >= 300 && out.Status < 400 && response.header.Get("Location") != ""
+
+	if x.isCall {
+		out.Detail = ""
+	}
+
+	return out
+}
+
+// newError converts a response of the fleet API that is not a success to an error. The description of the request is the
+// prefix of the error's text.
+func newError(description string, response *Response) *Error {
+	apiErr := &Error{
+		Status: response.Status, IsTenantScoped: response.header.Get(openapi.HeaderTenant) != "", description: description,
+	}
+
+	contentType, _, err := mime.ParseMediaType(response.header.Get("Content-Type"))
+	if err != nil || contentType != "application/problem+json" || len(response.Body) > maxProblemSize {
 		return apiErr
 	}
 
 	var problem openapi.Problem
-	if err := json.NewDecoder(io.LimitReader(resp.Body, maxProblemSize)).Decode(&problem); err != nil ||
-		problem.Status != resp.StatusCode || !strings.HasPrefix(problem.Code, "HYPERFLEET-") {
+	if err := json.Unmarshal(response.Body, &problem); err != nil ||
+		problem.Status != response.Status || !strings.HasPrefix(problem.Code, "HYPERFLEET-") {
 		return apiErr
 	}
 
 	apiErr.Code, apiErr.Title, apiErr.Detail = sanitizeText(problem.Code), sanitizeText(problem.Title), sanitizeText(problem.Detail)
 
 	return apiErr
+}
+
+// parseRetryAfter returns the delay of the Retry-After header, which is a number of seconds or a date (RFC
+// 9110, 10.2.3). It limits seconds to one hour, and returns 0 if the header is missing or invalid.
+func (c *Client) parseRetryAfter(header http.Header) time.Duration {
+	text := header.Get("Retry-After")
+	if seconds, err := strconv.Atoi(text); err == nil && seconds > 0 {
+		return time.Duration(min(seconds, int(time.Hour/time.Second))) * time.Second
+	}
+
+	if date, err := http.ParseTime(text); err == nil {
+		return max(0, date.Sub(c.options.Clock.Now()))
+	}
+
+	return 0
+}
+
+// stripURL removes the *url.Error that net/http wraps around an error, because it contains the URL with its
+// query.
+func stripURL(err error) error {
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
+	}
+
+	return err
 }
 
 // sanitizeText replaces control characters of a server's text with spaces and cuts it to

@@ -6,11 +6,12 @@ package client
 import (
 	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
 )
 
 // FuzzProblem checks that only a problem with the code HYPERFLEET-NTF-001 means that a resource
@@ -28,9 +29,8 @@ func FuzzProblem(f *testing.F) {
 	}
 
 	f.Fuzz(func(t *testing.T, contentType, body string) {
-		err := NewError("get x", &http.Response{
-			StatusCode: http.StatusNotFound, Header: http.Header{"Content-Type": {contentType}},
-			Body: io.NopCloser(strings.NewReader(body)),
+		err := newError("get x", &Response{
+			Status: http.StatusNotFound, Body: []byte(body), header: http.Header{"Content-Type": {contentType}},
 		})
 
 		var decoded struct {
@@ -49,6 +49,34 @@ func FuzzProblem(f *testing.F) {
 			return r >= 0x80 && unicode.IsControl(r)
 		}) {
 			t.Errorf("error %q", err)
+		}
+	})
+}
+
+// FuzzResolve inserts arbitrary values of an event into a path. The request must stay at the fleet API,
+// below the path of the task file.
+func FuzzResolve(f *testing.F) {
+	for _, value := range []string{
+		"a", "..", "../leases/x", "%2e%2e/x", "%252e", "a?b=c", "a#b", "//host/x", "@host", "\\\\host", "a/../../..", "\x00", "%", "a b", "ä",
+		"x/%2E%2E/%2e%2e/%2e%2e/etc",
+	} {
+		f.Add(value)
+	}
+
+	client, err := New(platform.APIClient{BaseURL: "http://fleet.example:8000"}, Options{})
+	if err != nil {
+		f.Fatal(err)
+	}
+
+	f.Fuzz(func(t *testing.T, value string) {
+		target, err := client.resolve("clusters/" + value)
+		if err != nil {
+			return
+		}
+
+		if target.Scheme != "http" || target.Host != "fleet.example:8000" || target.User != nil ||
+			!strings.HasPrefix(target.Path, "/api/hyperfleet/v1/clusters") {
+			t.Errorf("%q resolves to %s", value, target)
 		}
 	})
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/client"
 )
@@ -23,7 +22,7 @@ import (
 func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, error) {
 	_, response, err := r.callAPI(ctx, call, step)
 	if err != nil {
-		if status, ok := errors.AsType[*httpcall.StatusError](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
+		if status, ok := errors.AsType[*client.Error](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
 			err = fmt.Errorf("%w: %w", errAbsent, err)
 		}
 
@@ -60,7 +59,7 @@ func (r *run) recordResource(generation int64, isDeleting bool) {
 }
 
 // callAPI renders and sends one call, and returns the request and the response.
-func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (httpcall.Request, *httpcall.Response, error) {
+func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (client.Call, *client.Response, error) {
 	step.Call = &Call{Method: call.Method}
 
 	request, err := renderRequest(call, r.vars)
@@ -77,19 +76,20 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (http
 		step.Call.URL = request.URL
 	}
 
-	response, err := r.p.http.Do(ctx, request)
+	response, err := r.p.api.Call(ctx, request)
 	if err == nil {
 		step.Call.Status = response.Status
 
 		return request, response, nil
 	}
 
-	if status, ok := errors.AsType[*httpcall.StatusError](err); ok {
+	if status, ok := errors.AsType[*client.Error](err); ok {
 		step.Call.Status = status.Status
 
-		if status.Gone {
-			// The call may have been for another resource, so read the event's resource.
-			err = errors.Join(err, r.readResource(ctx))
+		if errors.Is(status, client.ErrNotFound) {
+			// The call may have been for another resource, so read the event's resource. If this fails, its error decides
+			// whether the event is handled again.
+			err = errors.Join(r.readResource(ctx), err)
 		}
 	}
 
@@ -123,8 +123,8 @@ func (r *run) readGeneration(ctx context.Context) (int64, error) {
 }
 
 // renderRequest renders the templates of a call. It rejects a header value with more than one line.
-func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, error) {
-	request := httpcall.Request{
+func renderRequest(call *task.APICall, vars map[string]any) (client.Call, error) {
+	request := client.Call{
 		Method: call.Method, Timeout: call.Timeout, Attempts: call.Attempts, Backoff: call.Backoff, Header: http.Header{},
 	}
 
@@ -159,37 +159,16 @@ func renderRequest(call *task.APICall, vars map[string]any) (httpcall.Request, e
 // outages, rate limits, conflicts and timeouts. Errors of the task file and requests that the cluster
 // rejects are not retryable, because a person has to fix them.
 func isRetryable(err error) bool {
-	var (
-		statusErr *httpcall.StatusError
-		classErr  *errclass.Error
-		apiErr    *client.Error
-	)
+	var classErr *errclass.Error
 
 	switch {
 	case err == nil:
 		return false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return true
-	case errors.As(err, &statusErr):
-		return httpcall.IsTransient(err) || isUnrelated(statusErr)
 	case errors.As(err, &classErr):
 		return classErr.Class() == errclass.Transient || classErr.Class() == errclass.Resource
-	case errors.As(err, &apiErr):
-		return apiErr.IsTransient()
 	default:
-		return httpcall.IsTransient(err)
-	}
-}
-
-// isUnrelated reports whether a status is not caused by the request itself: a missing permission, a
-// conflict with another writer, or a 404 that is not a problem of the fleet API.
-func isUnrelated(status *httpcall.StatusError) bool {
-	switch status.Status {
-	case http.StatusUnauthorized, http.StatusForbidden, http.StatusConflict:
-		return true
-	case http.StatusNotFound:
-		return status.Code == ""
-	default:
-		return false
+		return client.IsTransient(err)
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/exactjson"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/gates"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 
 // addFinalized adds the condition Finalized to the adapter's own report about a resource that is being deleted, unless
 // the task file has the condition. Without it, the API would keep the resource forever.
-func (r *run) addFinalized(request *httpcall.Request) error {
+func (r *run) addFinalized(request *client.Call) error {
 	if !r.isResourceDeleting || r.p.Task.ReportsFinalized || len(r.p.Task.Resources) == 0 ||
 		request.Method != http.MethodPut || !r.isStatusURL(request.URL) {
 		return nil

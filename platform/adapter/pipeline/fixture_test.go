@@ -98,6 +98,20 @@ func (w *fixture) injectResponse(match func(*http.Request) bool, status int, med
 	}
 }
 
+// breakConnections makes the connection of matching requests end without a response.
+func (w *fixture) breakConnections(match func(*http.Request) bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.fault = func(_ http.ResponseWriter, r *http.Request) bool {
+		if match(r) {
+			panic(http.ErrAbortHandler)
+		}
+
+		return false
+	}
+}
+
 func matchAll(*http.Request) bool { return true }
 
 func matchReads(r *http.Request) bool { return r.Method == http.MethodGet }

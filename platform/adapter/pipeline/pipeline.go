@@ -6,7 +6,6 @@ package pipeline
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -21,7 +20,6 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/kit/metrics"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/transport"
@@ -64,9 +62,7 @@ type Options struct {
 type Pipeline struct {
 	Options
 
-	// http sends the calls of the task file.
-	http *httpcall.Client
-	// api sends the framework's own reports, and reads resources.
+	// api sends the calls of the task file and the framework's own reports, and reads resources.
 	api         *client.Client
 	stamper     *stamp.Stamper
 	generations *resources.Generations
@@ -96,23 +92,23 @@ func New(options Options) (*Pipeline, error) {
 		p.env[name] = value
 	}
 
-	var errHTTP, errAPI error
+	var err error
 
-	p.http, errHTTP = httpcall.New(httpcall.Options{
-		API: options.Deployment.Clients.HyperFleetAPI, Transport: options.Transport, Calls: options.Calls, Clock: options.Clock,
-	})
-	p.api, errAPI = NewAPIClient(options.Deployment, client.Options{
+	p.api, err = NewAPIClient(options.Deployment, client.Options{
 		Calls: options.Calls, Transport: options.Transport, Clock: options.Clock,
 	})
 
-	return p, errors.Join(errHTTP, errAPI)
+	return p, err
 }
 
-// NewAPIClient creates the framework's own client of the fleet API. Its calls have the default
-// headers of the deployment, for example a tenant's header.
+// NewAPIClient creates a client of the fleet API. Its calls have the default headers of the deployment, for example a
+// tenant's header.
 func NewAPIClient(deployment *adapter.Deployment, options client.Options) (*client.Client, error) {
 	api := deployment.Clients.HyperFleetAPI
-	options.Headers, options.UserAgent = api.DefaultHeaders, "hyperfleet-adapter"
+	options.Headers, options.UserAgent, options.Version = api.DefaultHeaders, "hyperfleet-adapter", api.Version
+	options.Policy = client.Policy{
+		Attempts: api.RetryAttempts, Backoff: api.RetryBackoff, BaseDelay: api.BaseDelay, MaxDelay: api.MaxDelay,
+	}
 
 	return client.New(platform.APIClient{
 		BaseURL: api.BaseURL, CAFile: api.CAFile, Timeout: api.Timeout, TokenFile: api.Auth.TokenPath,
@@ -128,8 +124,6 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	parsed, data, err := parseEvent(event)
 	r := &run{
 		p: p, event: parsed, isRequeue: ctx.Value(requeueKey{}) != nil,
-		log: p.Log.With(
-			"event", parsed.ID, "resourceId", parsed.ResourceID, "kind", parsed.Kind, "generation", parsed.Generation),
 		result: Result{Status: Success, Trace: Trace{Event: parsed}},
 	}
 
@@ -193,7 +187,6 @@ type run struct {
 	p     *Pipeline
 	event EventTrace
 	vars  map[string]any
-	log   *slog.Logger
 
 	// hasResource is true if the API has returned the event's resource. isResourceDeleting is then true if
 	// the resource is being deleted, and currentGeneration is its generation.
@@ -209,7 +202,7 @@ type run struct {
 	failedStep         string
 	isFailureTransient bool
 	// accepted are the calls of post actions that have succeeded.
-	accepted []httpcall.Request
+	accepted []client.Call
 
 	result Result
 }

@@ -181,6 +181,27 @@ func TestOutcomes(t *testing.T) {
 			task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), fault: func(w *fixture) { w.injectResponse(matchReports, 503, "", "") },
 			want: "failed resources again", available: "none", framework: true,
 		},
+		"rejected, and the connection breaks for reports": {
+			task: newSilentTask(), objects: newFailingPhase(errclass.Permanent), fault: func(w *fixture) { w.breakConnections(matchReports) },
+			want: "failed resources again", available: "none", framework: true,
+		},
+		"the connection breaks when the framework reads": {
+			task:  strings.ReplaceAll(newTaskWithoutPreconditions(), ".clusterId", ".event.id"),
+			fault: func(w *fixture) { w.breakConnections(matchReads) },
+			want:  "failed resources again", available: "False ResourcesFailed", framework: true,
+		},
+		"another server responds when the framework reads": {
+			task:  strings.ReplaceAll(newTaskWithoutPreconditions(), ".clusterId", ".event.id"),
+			fault: func(w *fixture) { w.injectResponse(matchReads, 200, "text/html", "<html>") },
+			want:  "failed resources again", available: "False ResourcesFailed", framework: true,
+		},
+		"another resource is gone, and the API is down for the event's own": {
+			task: strings.Replace(usualTask, `clusters/{{ .clusterId }}"}`, `clusters/`+uuid.NewString()+`"}`, 1),
+			fault: func(w *fixture) {
+				w.injectResponse(func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/resources/") }, 503, "", "")
+			},
+			want: "failed preconditions again", available: "False AuthorPreconditionsFailed",
+		},
 		// The object that the resource needs does not exist until a later event.
 		"waiting for a deletion is no success": {task: usualTask, objects: func(context.Context, resources.Input) (resources.Result, error) {
 			return resources.Result{Outcomes: []resources.Outcome{{Resource: "space", Operation: resources.None, Reason: string(gates.ReasonDeletionPending), Pending: true}}}, nil

@@ -13,10 +13,10 @@ import (
 	"strings"
 
 	"github.com/hyperfleet/hyperfleet/api/openapi"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/resources"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/cel"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 )
 
 // runPost builds the payloads and runs the actions, and stops at the first failure. It also runs after
@@ -145,7 +145,7 @@ func (r *run) isStatusURL(text string) bool {
 
 // reportsUnavailable reports whether a request is a status report of this adapter with Available=False for the event's
 // generation.
-func (r *run) reportsUnavailable(request httpcall.Request) bool {
+func (r *run) reportsUnavailable(request client.Call) bool {
 	if request.Method != http.MethodPut || !r.isStatusURL(request.URL) {
 		return false
 	}

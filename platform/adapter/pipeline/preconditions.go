@@ -160,16 +160,19 @@ func isHardError(err error) bool {
 // logLine writes a log line of the task file. If the line can't be rendered, logLine writes a warning
 // instead and does not fail the step.
 func (r *run) logLine(ctx context.Context, step string, line *task.Log) {
-	if line == nil || !r.log.Enabled(ctx, line.Level) {
+	if line == nil || !r.p.Log.Enabled(ctx, line.Level) {
 		return
 	}
+
+	log := r.p.Log.With(
+		"event", r.event.ID, "resourceId", r.event.ResourceID, "kind", r.event.Kind, "generation", r.event.Generation)
 
 	text, err := line.Message.Render(r.vars)
 	if err != nil {
-		r.log.WarnContext(ctx, "failed to render log line of task file", "step", step, "error", err)
+		log.WarnContext(ctx, "failed to render log line of task file", "step", step, "error", err)
 
 		return
 	}
 
-	r.log.Log(ctx, line.Level, "log line of task file", "step", step, "text", text)
+	log.Log(ctx, line.Level, "log line of task file", "step", step, "text", text)
 }

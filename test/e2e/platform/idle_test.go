@@ -21,9 +21,10 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/events"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
 	"github.com/hyperfleet/hyperfleet/platform/broker"
+	"github.com/hyperfleet/hyperfleet/platform/client"
 	"github.com/hyperfleet/hyperfleet/platform/sentinel"
 )
 
@@ -219,14 +220,14 @@ type apiRates struct{ readAndReport, reads float64 }
 func (w *fixture) measureAPIRates(ids map[string]string) (out apiRates) {
 	w.t.Helper()
 
-	api := task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI
-	api.BaseURL = w.apiURL
+	deployment := task.NewDeploymentSpec(task.FileOptional).Default
+	deployment.Clients.HyperFleetAPI.BaseURL = w.apiURL
 
-	calls, err := httpcall.New(httpcall.Options{API: api})
+	calls, err := pipeline.NewAPIClient(&deployment, client.Options{})
 	w.must(err)
 
 	out.readAndReport = w.measureRate(ids, func(id string) error {
-		if _, err := calls.Do(w.t.Context(), httpcall.Request{URL: "clusters/" + id}); err != nil {
+		if _, err := calls.Call(w.t.Context(), client.Call{URL: "clusters/" + id}); err != nil {
 			return err
 		}
 
@@ -235,7 +236,7 @@ func (w *fixture) measureAPIRates(ids map[string]string) (out apiRates) {
 			return err
 		}
 
-		_, err = calls.Do(w.t.Context(), httpcall.Request{
+		_, err = calls.Call(w.t.Context(), client.Call{
 			Method: http.MethodPut, URL: "clusters/" + id + "/statuses", Body: string(body),
 		})
 

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-package httpcall_test
+package client_test
 
 import (
 	gocmp "cmp"
@@ -20,12 +20,11 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.opentelemetry.io/otel/trace"
 	"k8s.io/utils/clock"
 
-	"github.com/hyperfleet/hyperfleet/api/adapter"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/httpcall"
-	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
+	"github.com/hyperfleet/hyperfleet/api/config/platform"
+	"github.com/hyperfleet/hyperfleet/platform/client"
+	"github.com/hyperfleet/hyperfleet/test/must"
 )
 
 // instantClock records the durations of timers, which fire at once.
@@ -77,25 +76,22 @@ func startServer(t *testing.T, handler http.Handler) string {
 	return server.URL
 }
 
-func newClient(t *testing.T, api adapter.HyperFleetAPI, timer clock.Clock) *httpcall.Client {
+// newCaller returns a client for calls of task files, with the defaults of the adapter.
+func newCaller(t *testing.T, conf platform.APIClient, options client.Options) *client.Client {
 	t.Helper()
 
-	client, err := httpcall.New(httpcall.Options{API: addDefaults(api), Clock: timer})
-	if err != nil {
-		t.Fatal(err)
+	if options.Clock == nil {
+		options.Clock = &instantClock{}
 	}
 
-	client.SetRandom(returnHalf)
+	options.Policy = client.Policy{
+		Attempts: gocmp.Or(options.Policy.Attempts, 3), Backoff: client.Exponential, BaseDelay: time.Second,
+		MaxDelay: gocmp.Or(options.Policy.MaxDelay, 30*time.Second),
+	}
 
-	return client
-}
-
-// addDefaults returns the configuration with defaults, as the adapter loads it.
-func addDefaults(api adapter.HyperFleetAPI) adapter.HyperFleetAPI {
-	out := task.NewDeploymentSpec(task.FileOptional).Default.Clients.HyperFleetAPI
-	out.BaseURL, out.CAFile, out.Auth, out.DefaultHeaders = api.BaseURL, api.CAFile, api.Auth, api.DefaultHeaders
-	out.MaxDelay = gocmp.Or(api.MaxDelay, out.MaxDelay)
-	out.RetryAttempts = gocmp.Or(api.RetryAttempts, out.RetryAttempts)
+	out, err := client.New(conf, options)
+	must.Do(t, err)
+	out.SetRandom(returnHalf)
 
 	return out
 }
@@ -108,7 +104,7 @@ func TestRequestURLs(t *testing.T) {
 	base := startServer(t, got.handler(func(_ int, w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.URL.String())
 	}))
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base + "/fleet/"}, &instantClock{})
+	caller := newCaller(t, platform.APIClient{BaseURL: base + "/fleet/"}, client.Options{})
 
 	for name, tc := range map[string]struct{ url, want, fails string }{
 		"below the root":             {url: "clusters/1", want: "/fleet/api/hyperfleet/v1/clusters/1"},
@@ -128,11 +124,11 @@ func TestRequestURLs(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 
-			response, err := client.Do(t.Context(), httpcall.Request{URL: tc.url})
+			response, err := caller.Call(t.Context(), client.Call{URL: tc.url})
 
 			switch {
 			case tc.fails != "":
-				if err == nil || !strings.Contains(err.Error(), tc.fails) || httpcall.IsTransient(err) {
+				if err == nil || !strings.Contains(err.Error(), tc.fails) || client.IsTransient(err) {
 					t.Errorf("got %v, want a permanent error with %q", err, tc.fails)
 				}
 			case err != nil:
@@ -185,13 +181,13 @@ func TestRetries(t *testing.T) {
 				w.WriteHeader(tc.answers[n-1])
 			}))
 			timer := &instantClock{}
-			client := newClient(t, adapter.HyperFleetAPI{BaseURL: base, MaxDelay: 5 * second}, timer)
+			caller := newCaller(t, platform.APIClient{BaseURL: base}, client.Options{Policy: client.Policy{MaxDelay: 5 * second}, Clock: timer})
 
-			_, err := client.Do(t.Context(), httpcall.Request{
+			_, err := caller.Call(t.Context(), client.Call{
 				Method: http.MethodPut, URL: "clusters/1/statuses", Body: `{"a":1}`, Attempts: tc.attempts, Backoff: tc.backoff,
 			})
 
-			var status *httpcall.StatusError
+			var status *client.Error
 			if errors.As(err, &status) != (tc.status != 0) || status != nil && status.Status != tc.status {
 				t.Errorf("got %v, want %d", err, tc.status)
 			}
@@ -220,10 +216,10 @@ func TestJitterIsTenPercentAtMost(t *testing.T) {
 		timer := &instantClock{}
 		base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadGateway) }))
 
-		client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, timer)
-		client.SetRandom(func() float64 { return random })
+		caller := newCaller(t, platform.APIClient{BaseURL: base}, client.Options{Clock: timer})
+		caller.SetRandom(func() float64 { return random })
 
-		_, _ = client.Do(t.Context(), httpcall.Request{URL: "x", Attempts: 2})
+		_, _ = caller.Call(t.Context(), client.Call{URL: "x", Attempts: 2})
 
 		want := time.Second + time.Duration((2*random-1)*float64(100*time.Millisecond))
 		if len(timer.pauses) != 1 || (timer.pauses[0]-want).Abs() > time.Microsecond {
@@ -257,19 +253,17 @@ func TestTokenIsSentOnlyToTheFleetAPI(t *testing.T) {
 			http.Redirect(w, r, "/api/hyperfleet/v1/here", http.StatusFound)
 		}
 	}))
-	client := newClient(t, adapter.HyperFleetAPI{
-		BaseURL: base, Auth: adapter.Auth{TokenPath: tokenFile(t, "t0ken")},
-		DefaultHeaders: map[string]string{"X-Tenant": "blue"},
-	}, &instantClock{})
+	caller := newCaller(t, platform.APIClient{BaseURL: base, TokenFile: tokenFile(t, "t0ken")},
+		client.Options{Headers: map[string]string{"X-Tenant": "blue"}})
 
 	for _, url := range []string{"clusters/1", "near", otherURL + "/hook"} {
-		if _, err := client.Do(t.Context(), httpcall.Request{URL: url}); err != nil {
+		if _, err := caller.Call(t.Context(), client.Call{URL: url}); err != nil {
 			t.Fatal(err)
 		}
 	}
 
-	_, err := client.Do(t.Context(), httpcall.Request{URL: "away"})
-	if err == nil || !strings.Contains(err.Error(), "another host") || httpcall.IsTransient(err) {
+	_, err := caller.Call(t.Context(), client.Call{URL: "away"})
+	if err == nil || !strings.Contains(err.Error(), "another host") || client.IsTransient(err) {
 		t.Errorf("redirect to another host: %v", err)
 	}
 
@@ -288,79 +282,6 @@ func TestTokenIsSentOnlyToTheFleetAPI(t *testing.T) {
 	}
 }
 
-func TestTokenIsReadForEachCall(t *testing.T) {
-	t.Parallel()
-
-	path := tokenFile(t, "old")
-	base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.Header.Get("Authorization") != "Bearer new" {
-			w.WriteHeader(http.StatusUnauthorized)
-		}
-	}))
-	client := newClient(t, adapter.HyperFleetAPI{
-		BaseURL: base, Auth: adapter.Auth{TokenPath: path},
-	}, &instantClock{})
-
-	if _, err := client.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil {
-		t.Error("the old token was accepted")
-	}
-
-	if err := os.WriteFile(path, []byte("new"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	if _, err := client.Do(t.Context(), httpcall.Request{URL: "x"}); err != nil {
-		t.Error(err)
-	}
-
-	if err := os.WriteFile(path, []byte("a\nb"), 0o600); err != nil {
-		t.Fatal(err)
-	}
-
-	broken := newClient(t, adapter.HyperFleetAPI{BaseURL: base, Auth: adapter.Auth{TokenPath: path}}, &instantClock{})
-	if _, err := broken.Do(t.Context(), httpcall.Request{URL: "x"}); err == nil || strings.Contains(err.Error(), "a\nb") {
-		t.Errorf("a file of two lines: %v", err)
-	}
-}
-
-func TestOnlyOneProblemMeansNotFound(t *testing.T) {
-	t.Parallel()
-
-	problem := func(code string) string {
-		return `{"type":"about:blank","title":"Resource not found","status":404,"code":"` + code + `"}`
-	}
-
-	for name, tc := range map[string]struct {
-		media, body string
-		status      int
-		gone        bool
-	}{
-		"no such resource":   {"application/problem+json", problem("HYPERFLEET-NTF-001"), 404, true},
-		"with a charset":     {"application/problem+json; charset=utf-8", problem("HYPERFLEET-NTF-001"), 404, true},
-		"no such route":      {"application/problem+json", problem("HYPERFLEET-NTF-000"), 404, false},
-		"no body":            {"", "", 404, false},
-		"another media type": {"application/json", problem("HYPERFLEET-NTF-001"), 404, false},
-		"cut off":            {"application/problem+json", problem("HYPERFLEET-NTF-001")[:40], 404, false},
-		"another status":     {"application/problem+json", problem("HYPERFLEET-NTF-001"), 410, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-
-			base := startServer(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", tc.media)
-				w.WriteHeader(tc.status)
-				fmt.Fprint(w, tc.body)
-			}))
-
-			_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{}).
-				Do(t.Context(), httpcall.Request{URL: "clusters/1"})
-			if status, ok := errors.AsType[*httpcall.StatusError](err); !ok || status.Gone != tc.gone {
-				t.Errorf("not found: %v, want %v: %v", !tc.gone, tc.gone, err)
-			}
-		})
-	}
-}
-
 func TestErrorsContainNoSecrets(t *testing.T) {
 	t.Parallel()
 
@@ -370,12 +291,12 @@ func TestErrorsContainNoSecrets(t *testing.T) {
 		w.WriteHeader(http.StatusBadRequest)
 		fmt.Fprintf(w, `{"status":400,"code":"X","title":"%s"}`, body)
 	}))
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: "http://127.0.0.1:1"}, &instantClock{})
+	caller := newCaller(t, platform.APIClient{BaseURL: "http://127.0.0.1:1"}, client.Options{})
 
 	for _, url := range []string{
 		base + "/x?key=s3cret", strings.Replace(base, "//", "//user:s3cret@", 1), "http://127.0.0.1:1/x?key=s3cret", "x?key=s3cret",
 	} {
-		_, err := client.Do(t.Context(), httpcall.Request{
+		_, err := caller.Call(t.Context(), client.Call{
 			Method: http.MethodPost, URL: url, Body: "s3cret", Attempts: 1, Header: http.Header{"X-Key": {"s3cret"}},
 		})
 		if err == nil || strings.Contains(err.Error(), "s3cret") {
@@ -396,7 +317,7 @@ func TestAnswersAreBounded(t *testing.T) {
 		}
 	}))
 
-	_, err := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{}).Do(t.Context(), httpcall.Request{URL: "x"})
+	_, err := newCaller(t, platform.APIClient{BaseURL: base}, client.Options{}).Call(t.Context(), client.Call{URL: "x"})
 	if err == nil || !strings.Contains(err.Error(), "larger than") || len(got.requests) != 1 {
 		t.Errorf("%v after %d attempts", err, len(got.requests))
 	}
@@ -415,47 +336,11 @@ func TestHangingAttemptTimesOut(t *testing.T) {
 
 	defer close(release)
 
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{})
+	caller := newCaller(t, platform.APIClient{BaseURL: base}, client.Options{})
 
-	_, err := client.Do(t.Context(), httpcall.Request{URL: "x", Timeout: time.Millisecond, Attempts: 2})
-	if !httpcall.IsTransient(err) || !errors.Is(err, context.DeadlineExceeded) {
+	_, err := caller.Call(t.Context(), client.Call{URL: "x", Timeout: time.Millisecond, Attempts: 2})
+	if !client.IsTransient(err) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want a transient timeout", err)
-	}
-}
-
-func TestTraceContextIsPropagated(t *testing.T) {
-	t.Parallel()
-
-	var got recorder
-
-	base := startServer(t, got.handler(func(int, http.ResponseWriter, *http.Request) {}))
-	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: 1})
-	client := newClient(t, adapter.HyperFleetAPI{BaseURL: base}, &instantClock{})
-
-	if _, err := client.Do(trace.ContextWithSpanContext(t.Context(), span), httpcall.Request{URL: "x"}); err != nil {
-		t.Fatal(err)
-	}
-
-	want := "00-01000000000000000000000000000000-0200000000000000-01"
-	if header := got.requests[0].Header.Get("Traceparent"); header != want {
-		t.Errorf("traceparent %q, want %q", header, want)
-	}
-}
-
-func TestInvalidOptions(t *testing.T) {
-	t.Parallel()
-
-	for name, api := range map[string]adapter.HyperFleetAPI{
-		"no URL":           {},
-		"no scheme":        {BaseURL: "api:8000"},
-		"a password in it": {BaseURL: "http://u:s3cret@api:8000"},
-		"a query":          {BaseURL: "http://api:8000?x=1"},
-		"an invalid URL":   {BaseURL: "http://s3cret@["},
-	} {
-		_, err := httpcall.New(httpcall.Options{API: api})
-		if err == nil || strings.Contains(err.Error(), "s3cret") || !strings.HasPrefix(err.Error(), "clients.hyperfleet_api.") {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 
@@ -479,13 +364,13 @@ func TestCAOfTheAPI(t *testing.T) {
 	}{
 		"the API": {file, "clusters", true}, "without it": {"", "clusters", false}, "another": {file, other.URL, false},
 	} {
-		client := newClient(t, adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: tc.file, RetryAttempts: 1}, &instantClock{})
-		if _, err := client.Do(t.Context(), httpcall.Request{URL: tc.url}); (err == nil) != tc.trusted {
+		caller := newCaller(t, platform.APIClient{BaseURL: api.URL, CAFile: tc.file}, client.Options{Policy: client.Policy{Attempts: 1}})
+		if _, err := caller.Call(t.Context(), client.Call{URL: tc.url}); (err == nil) != tc.trusted {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 
-	if _, err := httpcall.New(httpcall.Options{API: adapter.HyperFleetAPI{BaseURL: api.URL, CAFile: file + ".none"}}); err == nil ||
+	if _, err := client.New(platform.APIClient{BaseURL: api.URL, CAFile: file + ".none"}, client.Options{}); err == nil ||
 		!strings.Contains(err.Error(), "clients.hyperfleet_api.ca_file") {
 		t.Errorf("missing CA file: %v", err)
 	}
