@@ -163,7 +163,10 @@ func (e *Env) Compile(expression string) (*Program, error) {
 		return nil, e.convertIssues(expression, issues)
 	}
 
-	program := &Program{source: expression, variables: e.listVariables(checked), ast: checked, env: e, timeout: e.options.Timeout}
+	program := &Program{
+		source: expression, variables: e.listVariables(checked), ast: checked, env: e, timeout: e.options.Timeout,
+		hasLoop: contains(checked, func(e ast.Expr) bool { return e.Kind() == ast.ComprehensionKind }),
+	}
 	if found := e.findUnknownFields(checked); len(found) > 0 {
 		return nil, &CompileError{Issues: found}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/cel-go/cel"
 	"github.com/google/cel-go/common/ast"
 	"github.com/google/cel-go/common/types"
+	"github.com/google/cel-go/common/types/ref"
 )
 
 // Causes of an evaluation error, for errors.Is.
@@ -35,6 +36,8 @@ type Program struct {
 	env       *Env
 	program   cel.Program
 	timeout   time.Duration
+	// hasLoop is true if the expression has a loop. CEL checks the timeout only in loops.
+	hasLoop bool
 }
 
 // String returns the text of the expression.
@@ -65,10 +68,22 @@ func (e *EvalError) Unwrap() error { return e.cause }
 // as 1m30s, a quantity to the string that an API server stores, such as 1k, and an optional to its
 // value, or nil if the optional is empty. The error is an *EvalError.
 func (p *Program) Eval(ctx context.Context, vars map[string]any) (any, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.timeout, ErrTimeout)
-	defer cancel()
+	var (
+		value ref.Val
+		err   error
+	)
 
-	value, _, err := p.program.ContextEval(ctx, vars)
+	if p.hasLoop {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, p.timeout, ErrTimeout)
+
+		defer cancel()
+
+		value, _, err = p.program.ContextEval(ctx, vars)
+	} else {
+		value, _, err = p.program.Eval(vars)
+	}
+
 	if err != nil {
 		return nil, p.redactError(ctx, err, vars)
 	}
@@ -217,14 +232,9 @@ func (p *Program) EvalConstant() (value any, ok bool) {
 		return nil, false
 	}
 
-	readsClock := false
-
-	ast.PostOrderVisit(p.ast.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
-		if e.Kind() == ast.CallKind && slices.Contains([]string{"now", "conditionAge", "stableFor"}, e.AsCall().FunctionName()) {
-			readsClock = true
-		}
-	}))
-
+	readsClock := contains(p.ast, func(e ast.Expr) bool {
+		return e.Kind() == ast.CallKind && slices.Contains([]string{"now", "conditionAge", "stableFor"}, e.AsCall().FunctionName())
+	})
 	if readsClock {
 		return nil, false
 	}
@@ -232,4 +242,11 @@ func (p *Program) EvalConstant() (value any, ok bool) {
 	value, err := p.Eval(context.Background(), map[string]any{})
 
 	return value, err == nil
+}
+
+// contains reports whether a part of an expression matches.
+func contains(checked *cel.Ast, matches func(ast.Expr) bool) (found bool) {
+	ast.PostOrderVisit(checked.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) { found = found || matches(e) }))
+
+	return found
 }

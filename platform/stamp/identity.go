@@ -122,8 +122,9 @@ func (k *Keys) signDetached(id Identity) string {
 // Verify returns nil if the HMAC of an object proves what its labels say. The object may have only
 // its metadata. Errors: ErrNoIdentity, ErrUnknownKey, ErrForged.
 func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
-	labels := object.GetLabels()
-	id := newIdentity(object, kind, labels[adapter.LabelAdapter], labels[adapter.LabelResourceID])
+	adapterName, _ := lookUpLabel(object, adapter.LabelAdapter)
+	resourceID, _ := lookUpLabel(object, adapter.LabelResourceID)
+	id := newIdentity(object, kind, adapterName, resourceID)
 
 	if id.Adapter == "" || id.ResourceID == "" {
 		return ErrNoIdentity
@@ -134,9 +135,16 @@ func (k *Keys) Verify(object metav1.Object, kind schema.GroupKind) error {
 	return err
 }
 
+// parseIdentity parses the annotation with the HMAC of an object.
+func (k *Keys) parseIdentity(object metav1.Object) (identityValue, error) {
+	value, _ := lookUpAnnotation(object, adapter.AnnotationIdentity)
+
+	return k.parse(value)
+}
+
 // verifyOwner returns the parsed annotation of an object if its HMAC OWNER is valid for the identity.
 func (k *Keys) verifyOwner(object metav1.Object, id Identity) (identityValue, error) {
-	value, err := k.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
+	value, err := k.parseIdentity(object)
 
 	switch {
 	case err != nil:
@@ -150,7 +158,7 @@ func (k *Keys) verifyOwner(object metav1.Object, id Identity) (identityValue, er
 
 // isSignedDetached reports whether the annotation proves that the owner has detached the object.
 func (k *Keys) isSignedDetached(object metav1.Object, id Identity) bool {
-	value, err := k.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
+	value, err := k.parseIdentity(object)
 
 	return err == nil && value.isDetached && hmac.Equal([]byte(value.mac), []byte(computeDetached(value.key, id)))
 }

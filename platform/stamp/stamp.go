@@ -159,10 +159,10 @@ func (s *Stamper) validate(labels, annotations map[string]string, owner Owner) e
 // write labels could make the adapter change or delete an object that belongs to somebody else, or forget
 // an object of its own. The object may have only its metadata.
 func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resourceID string) (Ownership, string) {
-	labels, annotations := object.GetLabels(), object.GetAnnotations()
-	owner, hasOwnerLabel := labels[adapter.LabelAdapter]
-	_, hasGeneration := annotations[adapter.AnnotationGeneration]
-	detachedBy := annotations[adapter.AnnotationDetached]
+	owner, hasOwnerLabel := lookUpLabel(object, adapter.LabelAdapter)
+	labeledID, _ := lookUpLabel(object, adapter.LabelResourceID)
+	_, hasGeneration := lookUpAnnotation(object, adapter.AnnotationGeneration)
+	detachedBy, _ := lookUpAnnotation(object, adapter.AnnotationDetached)
 	identityErr := s.verifyOwner(object, kind, resourceID)
 
 	switch {
@@ -183,9 +183,9 @@ func (s *Stamper) OwnershipOf(object metav1.Object, kind schema.GroupKind, resou
 		return Foreign, "it has no label " + adapter.LabelAdapter
 	case owner != s.adapter:
 		return Foreign, fmt.Sprintf("it belongs to adapter %q", owner)
-	case labels[adapter.LabelResourceID] != resourceID:
+	case labeledID != resourceID:
 		return Foreign, fmt.Sprintf("it belongs to resource %q; if that resource no longer exists, "+
-			"for example because the database was restored, hyperfleet-platform sweep deletes the object", labels[adapter.LabelResourceID])
+			"for example because the database was restored, hyperfleet-platform sweep deletes the object", labeledID)
 	case s.keys != nil:
 		return Unproven, fmt.Sprintf("its labels name this adapter and resource, but annotation %s does not prove this: %v",
 			adapter.AnnotationIdentity, identityErr)
@@ -226,7 +226,7 @@ func (s *Stamper) Compare(live, desired *unstructured.Unstructured, owner Owner)
 	switch {
 	case errOwner != nil || isEdited(live, desired) || !value.isMACValid(id, generation):
 		return Edited
-	case !isSame || live.GetLabels()[adapter.LabelResourceName] != desired.GetLabels()[adapter.LabelResourceName]:
+	case !isSame || !haveSameLabel(live, desired, adapter.LabelResourceName):
 		return Different
 	case value.digest == "":
 		return Unsigned
@@ -240,11 +240,10 @@ func (s *Stamper) Compare(live, desired *unstructured.Unstructured, owner Owner)
 // isEdited reports whether the labels by which objects are found differ from the desired ones, or somebody has
 // added the annotation of a detached object.
 func isEdited(live, desired *unstructured.Unstructured) bool {
-	has, want := live.GetLabels(), desired.GetLabels()
+	detachedBy, _ := lookUpAnnotation(live, adapter.AnnotationDetached)
 
-	return has[adapter.LabelAdapter] != want[adapter.LabelAdapter] ||
-		has[adapter.LabelResourceID] != want[adapter.LabelResourceID] ||
-		live.GetAnnotations()[adapter.AnnotationDetached] != ""
+	return !haveSameLabel(live, desired, adapter.LabelAdapter) || !haveSameLabel(live, desired, adapter.LabelResourceID) ||
+		detachedBy != ""
 }
 
 // RenewedIdentity returns the HMAC that a managed object should have, and true if the object has
@@ -259,7 +258,7 @@ func (s *Stamper) RenewedIdentity(
 
 	id := newIdentity(object, kind, s.adapter, resourceID)
 
-	value, err := s.keys.parse(object.GetAnnotations()[adapter.AnnotationIdentity])
+	value, err := s.keys.parseIdentity(object)
 	if err != nil || value.version == version && value.key.id == s.keys.keys[0].id {
 		return "", false
 	}
@@ -297,7 +296,7 @@ func Digest(object *unstructured.Unstructured) (string, error) {
 // Generation returns the generation that a live object was last applied for. It returns 0 if the
 // object has no such annotation.
 func Generation(object metav1.Object) (int64, error) {
-	value, found := object.GetAnnotations()[adapter.AnnotationGeneration]
+	value, found := lookUpAnnotation(object, adapter.AnnotationGeneration)
 	if !found {
 		return 0, nil
 	}
@@ -329,4 +328,37 @@ func (s *Stamper) DetachPatch(object metav1.Object, kind schema.GroupKind, resou
 		"labels":      map[string]any{adapter.LabelAdapter: nil, adapter.LabelResourceID: nil, adapter.LabelResourceName: nil},
 		"annotations": annotations,
 	}}
+}
+
+// lookUpLabel returns a label of an object, without a copy of all labels.
+func lookUpLabel(object metav1.Object, name string) (value string, found bool) {
+	if direct, ok := object.(*unstructured.Unstructured); ok {
+		value, found, _ = unstructured.NestedString(direct.Object, "metadata", "labels", name)
+
+		return value, found
+	}
+
+	value, found = object.GetLabels()[name]
+
+	return value, found
+}
+
+// lookUpAnnotation returns an annotation of an object, without a copy of all annotations.
+func lookUpAnnotation(object metav1.Object, name string) (value string, found bool) {
+	if direct, ok := object.(*unstructured.Unstructured); ok {
+		value, found, _ = unstructured.NestedString(direct.Object, "metadata", "annotations", name)
+
+		return value, found
+	}
+
+	value, found = object.GetAnnotations()[name]
+
+	return value, found
+}
+
+func haveSameLabel(a, b metav1.Object, name string) bool {
+	has, _ := lookUpLabel(a, name)
+	want, _ := lookUpLabel(b, name)
+
+	return has == want
 }

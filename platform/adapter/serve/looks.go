@@ -56,6 +56,7 @@ type Requeuer struct {
 
 // record is the state of a resource.
 type record struct {
+	// event is the last event. Handlers do not change events.
 	event cloudevents.Event
 	// deleting is true if the resource was being deleted when its event was last handled.
 	deleting bool
@@ -124,9 +125,9 @@ func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(isGone, isDele
 	l.inProgress[id]++
 
 	if resource := l.get(id); resource != nil {
-		resource.event = event.Clone()
+		resource.event = *event
 	} else {
-		l.records.Add(id, &record{event: event.Clone()})
+		l.records.Add(id, &record{event: *event})
 	}
 
 	return func(isGone, isDeleting bool) {
@@ -165,7 +166,7 @@ func (l *Requeuer) takeEvent(id string) (event cloudevents.Event, ok bool) {
 		return event, false
 	}
 
-	return resource.event.Clone(), true
+	return resource.event, true
 }
 
 // run calls handle for requeued events until ctx ends, and then waits for the calls in progress.

@@ -5,6 +5,7 @@ package task_test
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
 
@@ -34,6 +35,33 @@ func newVars() map[string]any {
 	return map[string]any{
 		"x": "a-b:c", "n": int64(1234567), "absent": nil, "resources": map[string]any{},
 		"event": map[string]any{"x": "a", "f": float64(1234567), "list": []any{"p", "q"}, "s": "s3cret"},
+	}
+}
+
+// TestPlainTemplates checks that a template that only prints variables has the same result as one with parentheses, which the
+// template engine renders.
+func TestPlainTemplates(t *testing.T) {
+	t.Parallel()
+
+	vars := newVars()
+	event, _ := vars["event"].(map[string]any)
+
+	maps.Copy(event, map[string]any{
+		"text": "{{ .x }}", "empty": "", "n": int64(-7), "big": float64(1 << 60), "half": 0.5, "yes": true, "null": nil,
+		"number": json.Number("1e400"), "broken": "a\xff", "map": map[string]any{"a": "b", "Unix": "c"}, "long": strings.Repeat("x", 3<<20),
+	})
+
+	for _, path := range []string{
+		".x", ".n", ".absent", ".now", ".event.text", ".event.empty", ".event.n", ".event.big", ".event.half", ".event.yes", ".event.null",
+		".event.number", ".event.broken", ".event.map", ".event.map.a", ".event.map.Unix", ".event.map.none", ".event.text.a", ".event.list",
+		".event.none", ".event.long",
+	} {
+		got, err := renderText(t, "<{{ "+path+" }}{{ "+path+" }}>", vars)
+		want, wantErr := renderText(t, "<{{ ("+path+") }}{{ ("+path+") }}>", vars)
+
+		if diff := cmp.Diff(want, got); diff != "" || (err == nil) != (wantErr == nil) {
+			t.Errorf("%s: %v, want %v (-want +got):\n%.200s", path, err, wantErr, diff)
+		}
 	}
 }
 

@@ -160,6 +160,10 @@ func (s *slots) listSources(text string) string {
 
 // renderPieces renders a template whose slots are set, and splits the text.
 func (t *Template) renderPieces(vars map[string]any) ([]piece, error) {
+	if pieces, isPlain := t.renderPlain(vars); isPlain {
+		return pieces, nil
+	}
+
 	text, err := t.Render(vars)
 	if err != nil {
 		return nil, err

@@ -46,6 +46,8 @@ type Template struct {
 	readsClock bool
 	stopped    *Template
 	clock      clock.PassiveClock
+	// plain are the parts of a template that only prints variables.
+	plain []plainPart
 	// slots is set if the rendered text has slots in place of values.
 	slots *slots
 }
@@ -85,6 +87,10 @@ func newTemplate(source string, clk clock.PassiveClock, slots *slots) (*Template
 	newFuncMap := func(budget *templates.Budget) template.FuncMap { return newFunctions(clk, budget) }
 
 	compiled, err := templates.Parse("", source, limits, newFuncMap, func(tree *parse.Tree) {
+		if tree.Name == "" {
+			out.plain = newPlainParts(tree.Root)
+		}
+
 		// A template that the source defines has a name, and its dot is the value that its caller passes.
 		w := walker{dotIsRoot: tree.Name == "", slots: slots}
 		if tree.Name == "" {
@@ -141,9 +147,21 @@ func (t *Template) Render(vars map[string]any) (string, error) {
 		return t.source, nil
 	}
 
+	// The text of a template with slots must have them.
+	if t.slots == nil {
+		if pieces, isPlain := t.renderPlain(vars); isPlain {
+			return joinPieces(pieces), nil
+		}
+	}
+
+	return t.execute(vars)
+}
+
+// execute renders the template with the template engine.
+func (t *Template) execute(vars map[string]any) (string, error) {
 	_, isStopped := vars[nowVariable]
 	if isStopped && t.stopped != nil {
-		return t.stopped.Render(vars)
+		return t.stopped.execute(vars)
 	}
 
 	if !isStopped && t.readsNow() {
