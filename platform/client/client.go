@@ -193,29 +193,6 @@ func (c *Client) Changes(ctx context.Context, after, kind string, wait time.Dura
 	})
 }
 
-type ifMatchKey struct{}
-
-// IfMatch returns a context whose Patch, Delete and PutStatus change nothing and return ErrChanged if the
-// resource does not have the ETag (openapi.Resource.Etag). If the response to a request is lost, the request is
-// repeated, and can return ErrChanged because of its own change.
-func IfMatch(ctx context.Context, etag string) context.Context {
-	return context.WithValue(ctx, ifMatchKey{}, etag)
-}
-
-// Patch changes a resource, and returns it. It replaces the fields of the patch that are set.
-func (c *Client) Patch(ctx context.Context, id string, patch openapi.ResourcePatch) (*openapi.Resource, error) {
-	return callJSON[openapi.Resource](ctx, c, request{
-		description: "patch resource " + id, method: http.MethodPatch, path: []string{"resources", id}, body: patch,
-	})
-}
-
-// Delete requests the deletion of a resource, and returns it.
-func (c *Client) Delete(ctx context.Context, id string) (*openapi.Resource, error) {
-	return callJSON[openapi.Resource](ctx, c, request{
-		description: "delete resource " + id, method: http.MethodDelete, path: []string{"resources", id}, status: http.StatusAccepted,
-	})
-}
-
 // PutStatus reports a status as an adapter. It returns false if the API discarded the report
 // because the report had nothing new, and ErrNotFound if the resource does not exist.
 func (c *Client) PutStatus(ctx context.Context, id string, report openapi.StatusReport) (isStored bool, err error) {
@@ -261,8 +238,6 @@ type request struct {
 	query url.Values
 	// body is sent as JSON. Nil means no body.
 	body any
-	// status is that of a success. Default: 200.
-	status int
 	// wait is the time for which the API lets the request wait.
 	wait time.Duration
 }
@@ -274,7 +249,7 @@ func callJSON[T any](ctx context.Context, c *Client, req request) (*T, error) {
 		return nil, err
 	}
 
-	if response.Status != cmp.Or(req.status, http.StatusOK) {
+	if response.Status != http.StatusOK {
 		return nil, newError(req.description, response)
 	}
 
@@ -306,7 +281,7 @@ func (c *Client) sendRequest(ctx context.Context, req request) (*Response, error
 
 	target.RawQuery = req.query.Encode()
 	out := &exchange{
-		description: req.description, method: req.method, target: target, header: http.Header{},
+		description: req.description, method: req.method, target: target,
 		timeout: c.timeout + req.wait, policy: ownPolicy(), maxBody: maxBodySize,
 	}
 
@@ -317,10 +292,6 @@ func (c *Client) sendRequest(ctx context.Context, req request) (*Response, error
 		}
 
 		out.body = string(data)
-	}
-
-	if etag, _ := ctx.Value(ifMatchKey{}).(string); etag != "" && req.method != http.MethodGet {
-		out.header.Set("If-Match", etag)
 	}
 
 	return c.send(ctx, out)

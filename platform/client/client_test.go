@@ -97,8 +97,6 @@ func TestErrorKinds(t *testing.T) {
 		"a code of another API":      {404, "NTF-001", newProblem, nil, true},
 		"that code, another status":  {400, "HYPERFLEET-NTF-001", newProblem, nil, false},
 		"a cursor that is gone":      {410, "HYPERFLEET-VAL-010", newProblem, client.ErrCursorGone, false},
-		"another ETag":               {412, "HYPERFLEET-VAL-106", newProblem, client.ErrChanged, false},
-		"a 412 of another server":    {412, "", html, nil, true},
 		"a 410 of another server":    {410, "", html, nil, true},
 		"a conflict":                 {409, "HYPERFLEET-CNF-003", newProblem, nil, true},
 		"a rejection":                {422, "HYPERFLEET-VAL-001", newProblem, nil, false},
@@ -122,7 +120,7 @@ func TestErrorKinds(t *testing.T) {
 				t.Fatal("no error")
 			}
 
-			for _, kind := range []error{client.ErrNotFound, client.ErrCursorGone, client.ErrChanged} {
+			for _, kind := range []error{client.ErrNotFound, client.ErrCursorGone} {
 				if errors.Is(err, kind) != errors.Is(tc.is, kind) {
 					t.Errorf("errors.Is(%v, %v) = %t", err, kind, !errors.Is(err, kind))
 				}
@@ -371,51 +369,6 @@ func TestInvalidResponses(t *testing.T) {
 
 		if _, err := c.Get(t.Context(), id); err == nil || errors.Is(err, client.ErrNotFound) || !client.IsTransient(err) {
 			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestIfMatch(t *testing.T) {
-	t.Parallel()
-
-	var got []string
-
-	c, _ := newPeer(t, func(w http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		got = append(got, r.Method+" "+r.Header.Get("If-Match")+" "+string(body))
-
-		w.Header().Set("Content-Type", "application/json")
-
-		if r.Method == http.MethodDelete {
-			w.WriteHeader(http.StatusAccepted)
-		}
-
-		if r.Method == http.MethodPut {
-			w.WriteHeader(http.StatusNoContent)
-
-			return
-		}
-
-		_, _ = io.WriteString(w, `{"id":"`+id+`","etag":"\"a.b\""}`)
-	})
-
-	resource, err := c.Get(client.IfMatch(t.Context(), `"x"`), id)
-	must.Do(t, err)
-
-	ctx := client.IfMatch(t.Context(), resource.Etag)
-	spec := openapi.Object{"big": int64(9007199254740993)}
-
-	_, errPatch := c.Patch(ctx, id, openapi.ResourcePatch{Spec: &spec})
-	_, errDelete := c.Delete(ctx, id)
-	_, errPut := c.PutStatus(ctx, id, openapi.StatusReport{})
-	_, errWithout := c.Patch(t.Context(), id, openapi.ResourcePatch{})
-	must.Do(t, errors.Join(errPatch, errDelete, errPut, errWithout))
-
-	for i, want := range []string{
-		"GET  ", `PATCH "a.b" {"spec":{"big":9007199254740993}}`, `DELETE "a.b" `, `PUT "a.b" {"adapter"`, "PATCH  {}",
-	} {
-		if !strings.HasPrefix(got[i], want) {
-			t.Errorf("request %d: %s, want %s", i, got[i], want)
 		}
 	}
 }

@@ -49,8 +49,6 @@ var (
 	// ErrCursorGone means that the change feed no longer has the changes after the cursor, or that the
 	// database was restored since.
 	ErrCursorGone = errors.New("the cursor is older than the oldest change in the feed, or from before a restore")
-	// ErrChanged means that the resource does not have the ETag of IfMatch.
-	ErrChanged = errors.New("the resource has changed")
 
 	errNotFleetAPI = errors.New("the response is not from the fleet API")
 )
@@ -93,15 +91,13 @@ func (e *Error) Error() string {
 	return text
 }
 
-// Is returns true for ErrNotFound, ErrCursorGone and ErrChanged if the response has that meaning.
+// Is returns true for ErrNotFound and ErrCursorGone if the response has that meaning.
 func (e *Error) Is(target error) bool {
 	switch target {
 	case ErrNotFound:
 		return e.Status == http.StatusNotFound && IsNoResource(e.Code)
 	case ErrCursorGone:
 		return e.Status == http.StatusGone && e.Code != ""
-	case ErrChanged:
-		return e.Status == http.StatusPreconditionFailed && e.Code != ""
 	default:
 		return false
 	}
