@@ -192,6 +192,58 @@ func TestTenancyCheck(t *testing.T) {
 	}
 }
 
+// Templates of libvirt and of external providers are limited like those of Proxmox VE and KubeVirt.
+func TestTenancyOfOtherProviders(t *testing.T) {
+	t.Parallel()
+
+	type template = v1alpha1.HypervisorMachineTemplateSpec
+
+	libvirt := func(source v1alpha1.LibvirtTemplate) template {
+		return template{Template: v1alpha1.TemplateSource{Libvirt: &source}}
+	}
+	external := func(source v1alpha1.ExternalTemplate) template {
+		return template{Template: v1alpha1.TemplateSource{External: &source}}
+	}
+	volume := func(name, bridge string) template {
+		spec := libvirt(v1alpha1.LibvirtTemplate{Volume: name})
+		spec.Network = &v1alpha1.MachineNetwork{Mode: v1alpha1.NetworkModeDHCP, Bridge: bridge}
+
+		return spec
+	}
+	tags := func(tags ...string) template { return libvirt(v1alpha1.LibvirtTemplate{Tags: tags}) }
+	entry := &v1alpha1.NamespaceAccess{
+		Templates: []string{"runner.qcow2", "runner", "tags:linux,released"}, Storages: []string{"fast"}, Networks: []string{"br7"},
+	}
+
+	for name, tt := range map[string]struct {
+		spec   template
+		reason string
+	}{
+		"a volume":                   {volume("runner.qcow2", ""), ""},
+		"another volume":             {volume("windows.qcow2", ""), tenancy.ReasonTemplate},
+		"a domain":                   {libvirt(v1alpha1.LibvirtTemplate{Domain: "runner"}), ""},
+		"another domain":             {libvirt(v1alpha1.LibvirtTemplate{Domain: "windows"}), tenancy.ReasonTemplate},
+		"tags":                       {tags("linux", "released"), ""},
+		"tags in another order":      {tags("released", "linux"), ""},
+		"fewer tags":                 {tags("linux"), tenancy.ReasonTemplate},
+		"a name as a tag":            {tags("runner"), tenancy.ReasonTemplate},
+		"a bridge":                   {volume("runner.qcow2", "br7"), ""},
+		"another bridge":             {volume("runner.qcow2", "br70"), tenancy.ReasonNetwork},
+		"external":                   {external(v1alpha1.ExternalTemplate{Name: "runner"}), ""},
+		"external, another template": {external(v1alpha1.ExternalTemplate{Name: "windows"}), tenancy.ReasonTemplate},
+		"external, a storage":        {external(v1alpha1.ExternalTemplate{Name: "runner", Storage: "fast"}), ""},
+		"external, default storage":  {external(v1alpha1.ExternalTemplate{Name: "runner", Storage: "local"}), ""},
+		"external, another storage":  {external(v1alpha1.ExternalTemplate{Name: "runner", Storage: "slow"}), tenancy.ReasonStorage},
+	} {
+		cluster := &v1alpha1.HypervisorCluster{Spec: v1alpha1.HypervisorClusterSpec{DefaultStorage: "local"}}
+
+		err := tenancy.CheckTemplate(entry, cluster, &v1alpha1.HypervisorMachineTemplate{Spec: tt.spec})
+		if reason := errclass.ReasonOf(err, ""); reason != tt.reason {
+			t.Errorf("%s: error %v, want reason %q", name, err, tt.reason)
+		}
+	}
+}
+
 // A template without a domain has the cluster's domain. The entry has to list that domain, too.
 func TestTenancyDefaultDomain(t *testing.T) {
 	t.Parallel()

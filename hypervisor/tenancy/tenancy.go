@@ -244,6 +244,10 @@ func templateSource(spec *v1alpha1.HypervisorMachineTemplateSpec, cluster *v1alp
 		return cmp.Or(source.Volume, source.Domain, formatTags(source.Tags))
 	}
 
+	if source := spec.Template.External; source != nil {
+		return source.Name
+	}
+
 	source := spec.Template.KubeVirt
 	if source == nil {
 		return ""
@@ -286,6 +290,10 @@ func templateStorages(spec *v1alpha1.HypervisorMachineTemplateSpec) []string {
 
 	if source := spec.Template.KubeVirt; source != nil {
 		storages = []string{source.StorageClassName}
+	}
+
+	if source := spec.Template.External; source != nil {
+		storages = []string{source.Storage}
 	}
 
 	return slices.DeleteFunc(storages, func(name string) bool { return name == "" })

@@ -22,8 +22,9 @@ type NamespaceAccess struct {
 	// +optional
 	Selector *NamespaceSelector `json:"selector,omitempty"`
 	// templates are the templates that machines may be created from: names and IDs on Proxmox VE, names of
-	// volumes and domains on libvirt, on both tags in alphabetical order such as tags:ci-runner,released, and on
-	// KubeVirt images, and namespace/name of DataSources and PersistentVolumeClaims.
+	// volumes and domains on libvirt, on both tags in alphabetical order such as tags:ci-runner,released, on
+	// KubeVirt images, and namespace/name of DataSources and PersistentVolumeClaims, and names of external
+	// providers' templates.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
