@@ -61,6 +61,10 @@ func sum(a, b hypervisor.Resources) hypervisor.Resources {
 	return hypervisor.Resources{CPU: a.CPU + b.CPU, Memory: a.Memory + b.Memory, Disk: a.Disk + b.Disk}
 }
 
+func subtract(a, b hypervisor.Resources) hypervisor.Resources {
+	return hypervisor.Resources{CPU: a.CPU - b.CPU, Memory: a.Memory - b.Memory, Disk: a.Disk - b.Disk}
+}
+
 // readNode returns the host's resources.
 func (h *host) readNode(ctx context.Context) (hypervisor.Node, error) {
 	var node hypervisor.Node
@@ -102,6 +106,21 @@ func (h *host) total(s *session) hypervisor.Resources {
 	}
 
 	return out
+}
+
+// available returns what one machine can have of the resources that are free. The machines of a host share its cores, unless
+// the host has a limit for them.
+func (h *host) available(free, total hypervisor.Resources) hypervisor.Resources {
+	if h.config.MaxCPU == 0 {
+		free.CPU = total.CPU
+	}
+
+	return free
+}
+
+// fits reports whether the resources are enough for a machine of the shape.
+func fits(shape hypervisor.Shape, available hypervisor.Resources) bool {
+	return int64(shape.CPU) <= available.CPU && shape.Memory <= available.Memory
 }
 
 // used returns what the running domains of the host use.

@@ -422,17 +422,19 @@ func (p *Provider) advanceExisting(
 	return p.start(ctx, m, d, seed)
 }
 
-// admit reserves the memory of a prepared machine that is about to start.
+// admit reserves the resources of a prepared machine that is about to start.
 func (p *Provider) admit(m *machine, s *session) error {
 	p.placement.mu.Lock()
 	defer p.placement.mu.Unlock()
 
 	delete(p.placement.pending, m.spec.Owner.UID)
 
-	free := m.host.total(s).Memory - m.host.used().Memory - p.placement.reserved(m.host, p.clock.Now()).Memory
-	if free < m.spec.Shape.Memory {
+	total := m.host.total(s)
+
+	free := m.host.available(subtract(subtract(total, m.host.used()), p.placement.reserved(m.host, p.clock.Now())), total)
+	if !fits(m.spec.Shape, free) {
 		return hypervisor.Errorf(hypervisor.NoCapacity, "NoCapacity",
-			"start machine %s: %d MiB of memory of host %s are free", m.name, free>>20, m.host.config.Name)
+			"start machine %s: %d cores and %d MiB of memory of host %s are free", m.name, free.CPU, free.Memory>>20, m.host.config.Name)
 	}
 
 	p.placement.put(m.spec, m.host, p.clock.Now(), nil)

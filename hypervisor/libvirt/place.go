@@ -199,15 +199,14 @@ func (h *host) fill(ctx context.Context, c *candidate, spec hypervisor.MachineSp
 			(pool.capacity-pool.available)*percent/pool.capacity, h.config.StoragePool, h.config.MaxStoragePercent)
 	}
 
-	used := h.used()
 	c.total = h.total(s)
-	c.free = hypervisor.Resources{CPU: c.total.CPU - used.CPU, Memory: c.total.Memory - used.Memory}
+	c.free = subtract(c.total, h.used())
 
 	return nil
 }
 
-// choose chooses the host for a machine. The caller holds the lock of the placement. The machines of a host
-// share its cores, unless the host has a limit for them. A standby machine needs its resources later.
+// choose chooses the host for a machine. The caller holds the lock of the placement. A standby machine needs its
+// resources later.
 func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (*host, error) {
 	earlier, isPlaced := p.placement.pending[spec.Owner.UID]
 
@@ -221,16 +220,11 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 			return c.host, nil
 		}
 
-		reserved := p.placement.reserved(c.host, p.clock.Now())
-		c.free.CPU, c.free.Memory = c.free.CPU-reserved.CPU, c.free.Memory-reserved.Memory
+		c.free = subtract(c.free, p.placement.reserved(c.host, p.clock.Now()))
 
-		available := c.free
+		available := c.host.available(c.free, c.total)
 		if spec.Standby {
 			available = c.total
-		}
-
-		if c.host.config.MaxCPU == 0 {
-			available.CPU = c.total.CPU
 		}
 
 		shortage := p.placement.describeShortage(c.host, spec)
@@ -240,7 +234,7 @@ func (p *Provider) choose(candidates []candidate, spec hypervisor.MachineSpec) (
 			troubles = append(troubles, c.host.config.Name+": "+shortage)
 		case c.trouble != "":
 			troubles = append(troubles, c.host.config.Name+": "+c.trouble)
-		case available.Memory < spec.Shape.Memory || available.CPU < int64(spec.Shape.CPU):
+		case !fits(spec.Shape, available):
 			troubles = append(troubles, fmt.Sprintf("%s: %d cores and %d MiB of memory are free",
 				c.host.config.Name, available.CPU, available.Memory>>20))
 		default:
