@@ -117,7 +117,11 @@ func (f *fleet) newSpec() hypervisor.MachineSpec {
 func (f *fleet) create(p hypervisor.Provider, node string) hypervisor.MachineRef {
 	f.Helper()
 
-	spec := f.newSpec()
+	return f.createFrom(p, f.newSpec(), node)
+}
+
+func (f *fleet) createFrom(p hypervisor.Provider, spec hypervisor.MachineSpec, node string) hypervisor.MachineRef {
+	f.Helper()
 
 	reserved, err := p.Reserve(f.Context(), spec)
 	f.must(err)

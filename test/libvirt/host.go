@@ -522,6 +522,11 @@ func (h *Host) Restart(ctx context.Context) error {
 	return h.DefinePool(PoolName, h.path("pool"))
 }
 
+// Reinstall replaces the host by an empty one with the same address: without machines, volumes and definitions.
+func (h *Host) Reinstall(ctx context.Context) error {
+	return errors.Join(h.Kill(), os.RemoveAll(h.path("libvirt/qemu")), os.RemoveAll(h.path("pool")), h.Restart(ctx))
+}
+
 // EnableTLS restarts the host, which then serves TLS as well.
 func (h *Host) EnableTLS(ctx context.Context, files TLS) error {
 	h.options.TLS = &files
