@@ -26,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance/random"
 	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
+	"github.com/hyperfleet/hyperfleet/kit/property"
 	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
@@ -57,6 +58,13 @@ func TestConformance(t *testing.T) { //nolint:paralleltest // see above
 func TestCrashes(t *testing.T) {
 	t.Parallel()
 	conformance.Crashes(t, newHarness)
+}
+
+// The process ends at each call, also at calls that only read.
+func TestSoakCrashes(t *testing.T) {
+	property.Soak(t)
+	t.Parallel()
+	conformance.CrashesAtEveryCall(t, newHarness)
 }
 
 func TestProperty(t *testing.T) {
