@@ -72,11 +72,12 @@ func (i identity) ownerSelector(owner hypervisor.Owner) client.MatchingLabels {
 	return labels
 }
 
-// ownedRecord returns the record of an object, and whether this operator owns the object.
+// ownedRecord returns the record of an object, and whether this operator owns the object. A copy of an object has
+// the record of the original, but another name.
 func (i identity) ownedRecord(obj client.Object) (Record, bool) {
 	r, err := ParseRecord(obj)
 
-	return r, err == nil && i.HasWritten(r.Record)
+	return r, err == nil && i.HasWritten(r.Record) && obj.GetName() == hypervisor.MachineName(r.Owner(), r.ID)
 }
 
 // recordOf returns the record of an object, and whether the object belongs to the owner's claim and
