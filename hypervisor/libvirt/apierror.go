@@ -27,6 +27,7 @@ const (
 	textRunning     = "already running"
 	textNoKVM       = "KVM"
 	textBuilding    = "still being allocated"
+	textNameInUse   = "already in use"
 	textSSHAuth     = "unable to authenticate"
 )
 

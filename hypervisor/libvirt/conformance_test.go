@@ -64,7 +64,20 @@ func TestCrashes(t *testing.T) {
 func TestSoakCrashes(t *testing.T) {
 	property.Soak(t)
 	t.Parallel()
-	conformance.CrashesAtEveryCall(t, newHarness)
+
+	for name, isLinked := range map[string]bool{"linked clones": true, "full clones": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			conformance.CrashesAtEveryCall(t, func(t *testing.T) conformance.Harness {
+				t.Helper()
+
+				h := newHarness(t)
+				h.TPMTemplate, h.Shape.Linked = h.Template, isLinked
+
+				return h
+			})
+		})
+	}
 }
 
 func TestProperty(t *testing.T) {
@@ -245,7 +258,7 @@ func (s *site) inspect() conformance.State {
 
 			state.Machines = append(state.Machines, conformance.ObservedMachine{
 				ID: d.record.ID, ClaimUID: d.record.MachineClaim.UID, OperatorUID: d.record.OperatorUID,
-				Running: d.isActive, Starts: starts,
+				Running: d.isActive, Starts: starts, TPM: s.readTPM(d.reference),
 			})
 		}
 

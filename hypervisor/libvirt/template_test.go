@@ -141,6 +141,27 @@ func hasModel(d *libvirtxml.Domain, index uint, model string) bool {
 	})
 }
 
+// The operator ends after a full clone, which may be incomplete. The next process replaces it.
+func TestFullCloneOfEarlierProcessIsReplaced(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	spec := newTransientSpec()
+	spec.Shape.Linked = false
+	s.createUntil(&spec, "copyVolume", false)
+
+	p := s.connectUntilEnd()
+	if m, err := conformance.Create(t.Context(), p, &spec, newSeed); err != nil || m.State != hypervisor.StateRunning {
+		t.Fatalf("want a machine that runs, got %+v (%v)", m, err)
+	}
+
+	s.must(conformance.Delete(t.Context(), p, hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}))
+
+	if state := s.inspect(); len(state.Machines)+len(state.Seeds) != 0 {
+		t.Errorf("want nothing left, got %+v", state)
+	}
+}
+
 // A machine waits until the machine of an earlier claim of the same name is deleted, because both would have the same
 // hostname and address.
 func TestNamesake(t *testing.T) {

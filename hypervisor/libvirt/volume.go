@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strings"
 
 	golibvirt "github.com/digitalocean/go-libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -96,9 +97,11 @@ func (h *host) createVolume(ctx context.Context, v libvirtxml.StorageVolume) err
 	return asExists(err)
 }
 
-// asExists returns errExists if the error says that the volume exists, and otherwise the error.
+// asExists returns errExists if the error says that the volume exists, and otherwise the error. For the copy of a volume,
+// libvirt reports an internal error.
 func asExists(err error) error {
-	if hasCode(err, golibvirt.ErrStorageVolExist) {
+	if hasCode(err, golibvirt.ErrStorageVolExist) ||
+		hasCode(err, golibvirt.ErrInternalError) && strings.Contains(err.Error(), textNameInUse) {
 		return errExists
 	}
 
