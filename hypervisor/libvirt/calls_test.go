@@ -109,3 +109,20 @@ func TestListsAreRare(t *testing.T) {
 		conn.Close()
 	}
 }
+
+// A host offers only what its limits allow.
+func TestCapacityIsLimited(t *testing.T) {
+	t.Parallel()
+
+	s := newSite(t)
+	limits := &s.config.Hosts[0]
+	limits.MaxCPU, limits.MaxMemory, limits.MaxStoragePercent = 3, 512*mebibyte, 1
+
+	capacity, err := s.connectUntilEnd().Capacity(t.Context())
+	s.must(err)
+
+	total, free := capacity.Total, capacity.Free
+	if total.CPU != 3 || total.Memory != 512*mebibyte || free.CPU > total.CPU || free.Memory > total.Memory || free.Disk > total.Disk/100 {
+		t.Errorf("want at most the limits %+v, got %+v, of which %+v are free", *limits, total, free)
+	}
+}
