@@ -4,7 +4,6 @@
 package libvirt_test
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -20,47 +19,44 @@ import (
 	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 )
 
-// backup is a backup of a host: the disks of machines by their names, and the definitions of domains.
+// backup is a backup of a machine: its disk, and its definition if it has one.
 type backup struct {
-	disks       map[string][]byte
-	definitions []string
+	diskName   string
+	disk       []byte
+	definition string
 }
 
-// takeBackup reads the disks and the definitions of the machines with the IDs.
-func (s *site) takeBackup(ids ...int) backup {
+// takeBackup reads the disk and the definition of a machine.
+func (s *site) takeBackup(id int) backup {
 	s.t.Helper()
 
-	out := backup{disks: map[string][]byte{}}
+	files, err := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("hf-*-%d-*", id)))
+	s.must(err)
 
-	for _, id := range ids {
-		files, err := filepath.Glob(filepath.Join(s.dir, fmt.Sprintf("hf-*-%d-*", id)))
-		s.must(err)
+	if len(files) != 1 {
+		s.t.Fatalf("want one volume of machine %d, got %q", id, files)
+	}
 
-		for _, file := range files {
-			content, err := os.ReadFile(file)
-			s.must(err)
+	out := backup{diskName: filepath.Base(files[0])}
+	out.disk, err = os.ReadFile(files[0])
+	s.must(err)
 
-			out.disks[filepath.Base(file)] = content
+	s.use(func(rpc *golibvirt.Libvirt) error {
+		d, _ := s.find(rpc, id)
+
+		isPersistent, err := rpc.DomainIsPersistent(d)
+		if isPersistent == 1 {
+			out.definition, err = rpc.DomainGetXMLDesc(d, golibvirt.DomainXMLInactive|golibvirt.DomainXMLSecure)
 		}
 
-		s.use(func(rpc *golibvirt.Libvirt) error {
-			d, _ := s.find(rpc, id)
-
-			text, err := rpc.DomainGetXMLDesc(d, golibvirt.DomainXMLInactive|golibvirt.DomainXMLSecure)
-			if isPersistent, persistentErr := rpc.DomainIsPersistent(d); isPersistent == 1 {
-				out.definitions = append(out.definitions, text)
-				err = errors.Join(err, persistentErr)
-			}
-
-			return err
-		})
-	}
+		return err
+	})
 
 	return out
 }
 
-// restore writes the disks, with rename applied to their names, and defines the domains, with change applied to them.
-func (s *site) restore(b backup, rename func(string) string, change func(*libvirtxml.Domain)) {
+// restore writes the disk, with rename applied to its name, and defines the domain after the changes.
+func (s *site) restore(b backup, rename func(string) string, changes ...func(*libvirtxml.Domain)) {
 	s.t.Helper()
 
 	info, err := os.Stat(s.dir)
@@ -71,25 +67,28 @@ func (s *site) restore(b backup, rename func(string) string, change func(*libvir
 		s.t.Fatal("the pool has no owner")
 	}
 
-	for name, content := range b.disks {
-		path := filepath.Join(s.dir, rename(name))
-		s.must(os.WriteFile(path, content, 0o600))
-		s.must(os.Chown(path, int(owner.Uid), int(owner.Gid)))
-	}
+	path := filepath.Join(s.dir, rename(b.diskName))
+	s.must(os.WriteFile(path, b.disk, 0o600))
+	s.must(os.Chown(path, int(owner.Uid), int(owner.Gid)))
 
 	s.use(func(rpc *golibvirt.Libvirt) error {
 		err := rpc.StoragePoolRefresh(s.pool(rpc), 0)
-
-		for _, text := range b.definitions {
-			var parsed libvirtxml.Domain
-
-			s.must(parsed.Unmarshal(text))
-			change(&parsed)
-
-			text, marshalErr := parsed.Marshal()
-			_, defineErr := rpc.DomainDefineXMLFlags(text, 0)
-			err = errors.Join(err, marshalErr, defineErr)
+		if err != nil || b.definition == "" {
+			return err
 		}
+
+		var parsed libvirtxml.Domain
+
+		s.must(parsed.Unmarshal(b.definition))
+
+		for _, change := range changes {
+			change(&parsed)
+		}
+
+		text, err := parsed.Marshal()
+		s.must(err)
+
+		_, err = rpc.DomainDefineXMLFlags(text, 0)
 
 		return err
 	})
@@ -128,23 +127,19 @@ func TestRestoredHost(t *testing.T) {
 	running := s.connectUntilEnd()
 	transient, defined := newTransientSpec(), newTransientSpec()
 	defined.Owner.Name, defined.Owner.UID, defined.Shape.Linked = "defined", "uid-defined", false
+	backups := map[int]backup{}
 
 	for _, spec := range []*hypervisor.MachineSpec{&transient, &defined} {
 		_, err := conformance.Create(t.Context(), running, spec, newSeed)
 		s.must(err)
-	}
 
-	b := s.takeBackup(transient.ID, defined.ID)
-	if len(b.disks) != 2 || len(b.definitions) != 1 {
-		t.Fatalf("the backup has %d disks and %d definitions, want two and one", len(b.disks), len(b.definitions))
-	}
-
-	for _, spec := range []hypervisor.MachineSpec{transient, defined} {
+		backups[spec.ID] = s.takeBackup(spec.ID)
 		s.must(conformance.Delete(t.Context(), running, hypervisor.MachineRef{ID: spec.ID, Owner: spec.Owner}))
 	}
 
 	copyOf := func(name string) string { return "copy-of-" + name }
-	s.restore(b, copyOf, func(d *libvirtxml.Domain) {
+	s.restore(backups[transient.ID], copyOf)
+	s.restore(backups[defined.ID], copyOf, func(d *libvirtxml.Domain) {
 		d.Name, d.UUID = fmt.Sprint("copy-", s.config.IDMin), ""
 		source := d.Devices.Disks[0].Source.File
 		source.File = filepath.Join(s.dir, copyOf(filepath.Base(source.File)))
@@ -152,30 +147,33 @@ func TestRestoredHost(t *testing.T) {
 
 	before := s.listObjects()
 
-	for name, p := range map[string]hypervisor.Provider{"the running process": running, "the next process": s.connectUntilEnd()} {
-		s.restore(b, strings.Clone, func(*libvirtxml.Domain) {})
+	for _, p := range []hypervisor.Provider{running, s.connectUntilEnd()} {
+		for id, b := range backups {
+			s.restore(b, strings.Clone)
+			s.deleteRestored(p, id)
 
-		found, err := p.List(t.Context())
-		s.must(err)
-
-		var ids []int
-
-		for _, m := range found {
-			ids = append(ids, m.ID)
-			s.must(conformance.Delete(t.Context(), p, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner}))
-		}
-
-		if slices.Sort(ids); !slices.Equal(ids, []int{transient.ID, defined.ID}) {
-			t.Errorf("%s: want machines %d and %d listed, got %+v", name, transient.ID, defined.ID, found)
-		}
-
-		if after := s.listObjects(); !slices.Equal(after, before) {
-			t.Errorf("%s: want only the copies left:\n%q\ngot:\n%q", name, before, after)
+			if after := s.listObjects(); !slices.Equal(after, before) {
+				t.Errorf("want only the copies left:\n%q\ngot:\n%q", before, after)
+			}
 		}
 
 		reserved, err := p.Reserve(t.Context(), newTransientSpec())
 		if err != nil || reserved.Exists || reserved.ID == s.config.IDMin {
-			t.Errorf("%s: want another ID than that of the copy, got %+v (%v)", name, reserved, err)
+			t.Errorf("want another ID than that of the copy, got %+v (%v)", reserved, err)
 		}
+	}
+}
+
+// deleteRestored checks that only the machine with the ID is listed, and deletes it.
+func (s *site) deleteRestored(p hypervisor.Provider, id int) {
+	s.t.Helper()
+
+	found, err := p.List(s.t.Context())
+	if err != nil || len(found) != 1 || found[0].ID != id {
+		s.t.Errorf("want only machine %d listed, got %+v (%v)", id, found, err)
+	}
+
+	for _, m := range found {
+		s.must(conformance.Delete(s.t.Context(), p, hypervisor.MachineRef{ID: m.ID, Owner: m.Owner}))
 	}
 }
