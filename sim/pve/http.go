@@ -51,6 +51,9 @@ type upload struct {
 
 // ServeHTTP serves one API call.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if redirectPlain(w, r) {
+		return
+	}
 	// A real cluster completes a call even if the client has disconnected.
 	c := &call{ctx: s.ctx, method: r.Method, path: r.URL.Path, node: s.getEntryNode()}
 	if isHeaderTooLarge(r.Header) {
@@ -58,7 +61,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	data, err := s.serve(c, r)
-	drainBody(r.Body)
+	drainBody(r)
 	s.recordCallEnd(c, err)
 	if findFault(c.faults, FaultCutConnection) != nil {
 		cutConnection(w)
@@ -283,6 +286,9 @@ func readParams(c *call, r *http.Request) error {
 			}
 		}
 		return nil
+	}
+	if len(r.TransferEncoding) > 0 {
+		return &apiError{status: http.StatusNotImplemented, form: bodyText, reason: "chunked transfer encoding not supported"}
 	}
 	isUpload := strings.HasSuffix(c.path, "/upload")
 	ctype, args, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))

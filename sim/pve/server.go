@@ -161,6 +161,9 @@ func (s *Server) Start(l ListenOptions) error {
 	s.http = &http.Server{
 		Handler: s, ReadHeaderTimeout: 30 * time.Second,
 		ErrorLog: slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		ConnContext: func(ctx context.Context, conn net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, conn)
+		},
 		ConnState: func(conn net.Conn, state http.ConnState) {
 			switch state {
 			case http.StateNew:
@@ -172,7 +175,7 @@ func (s *Server) Start(l ListenOptions) error {
 		},
 	}
 	s.wg.Go(func() {
-		if err := s.http.Serve(tls.NewListener(ln, cfg)); !errors.Is(err, http.ErrServerClosed) {
+		if err := s.http.Serve(&apiListener{ln, cfg}); !errors.Is(err, http.ErrServerClosed) {
 			s.log.Error("serve", "error", err)
 		}
 	})
@@ -266,7 +269,9 @@ func (s *Server) Model() Model { return s.model }
 
 // drainBody reads the rest of a request's body. Otherwise a connection reset could discard the
 // response.
-func drainBody(r io.Reader) {
+func drainBody(r *http.Request) {
 	const maxRest = 64 << 20
-	_, _ = io.CopyN(io.Discard, r, maxRest)
+	if r.ContentLength <= maxRest {
+		_, _ = io.CopyN(io.Discard, r.Body, maxRest)
+	}
 }

@@ -43,10 +43,13 @@ type exchange struct {
 	// Answer is all of the response's bytes, if Method is empty.
 	Answer string `json:"answer"`
 	Error  string `json:"error"`
+	// TLS is the version of TLS, if Method is empty. It is empty without TLS.
+	TLS string `json:"tls"`
 
 	// Event is what was done to a node between two requests: hang, wake, cut or join.
-	Event string `json:"event"`
-	Node  string `json:"node"`
+	Event    string `json:"event"`
+	Node     string `json:"node"`
+	Scenario string `json:"scenario"`
 }
 
 // part is one part of a multipart request: a value (Data) or a file of Bytes zero bytes.

@@ -47,19 +47,11 @@ func newModel(file string) pve.Model {
 		m.Storages = append(m.Storages, pve.Storage{
 			Name: "shared", Type: "dir", Content: []string{"images", "iso"}, Size: 100 * gib, Shared: true,
 		})
-		local := m.Templates[0]
-		local.Name, local.VMID, local.Config = "local-template", 9001, maps.Clone(local.Config)
-		local.Config["memory"] = "128"
-		local.Config["serial0"] = ""
-		m.Templates[0].Storage = "shared"
-		m.Templates = append(m.Templates, local)
-
-		for i := range m.Templates {
-			m.Templates[i].Nodes = []string{"pve1"}
-		}
+		// At once after a node was disconnected, the others had no route to it.
+		m.Outage.Unroutable = 0
 	}
 
-	if file == "reads.jsonl" {
+	if file == "reads.jsonl" || file == threeNodes {
 		m.Templates = nil // see newTemplate
 	}
 
@@ -126,16 +118,24 @@ func newModel(file string) pve.Model {
 // presets are the requests that bring a cluster into the state in which a recording began, which others
 // had left.
 var presets = map[string][]exchange{
-	"pools.jsonl": leftVM, "listing.jsonl": leftVM, "create_delete.jsonl": leftVM, "reads.jsonl": newTemplate,
+	"pools.jsonl": leftVM, "listing.jsonl": leftVM, "create_delete.jsonl": leftVM,
+	"reads.jsonl": newTemplate("9000", "hyperfleet-runner", "disks", map[string]any{"memory": "512", "serial0": "socket"}),
+	threeNodes: append(newTemplate("9000", "hyperfleet-runner", "shared", map[string]any{"memory": "512", "serial0": "socket"}),
+		newTemplate("9001", "local-template", "disks", map[string]any{"memory": "128"})...),
 }
 
-// newTemplate creates the template 9000, whose tasks are listed in reads.jsonl.
-var newTemplate = []exchange{
-	{As: "rootcookie", Method: "POST", Path: "/nodes/pve1/qemu", Form: map[string]any{
-		"vmid": "9000", "name": "hyperfleet-runner", "agent": "enabled=1", "boot": "order=scsi0", "cores": "1", "kvm": "0", "memory": "512",
-		"ostype": "l26", "scsihw": "virtio-scsi-pci", "serial0": "socket", "scsi0": "disks:1,format=qcow2", "net0": "virtio,bridge=vmbr0",
-	}},
-	{As: "rootcookie", Method: "POST", Path: "/nodes/pve1/qemu/9000/template"},
+// newTemplate creates a template shortly before a recording, which lists its tasks.
+func newTemplate(id, name, storage string, options map[string]any) []exchange {
+	form := map[string]any{
+		"vmid": id, "name": name, "agent": "enabled=1", "boot": "order=scsi0", "cores": "1", "kvm": "0",
+		"ostype": "l26", "scsihw": "virtio-scsi-pci", "scsi0": storage + ":1,format=qcow2", "net0": "virtio,bridge=vmbr0",
+	}
+	maps.Copy(form, options)
+
+	return []exchange{
+		{As: "rootcookie", Method: "POST", Path: "/nodes/pve1/qemu", Form: form},
+		{As: "rootcookie", Method: "POST", Path: "/nodes/pve1/qemu/" + id + "/template"},
+	}
 }
 
 // leftVM is the VM that snapshots.jsonl left running, with the lock of a snapshot that failed.

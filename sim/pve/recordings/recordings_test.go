@@ -150,6 +150,8 @@ type replayer struct {
 	client  *http.Client
 	dial    dialer
 	callers map[string]http.Header
+	// scenario is that of the last event.
+	scenario string
 	// digest is that of the configuration that was read last.
 	digest string
 	// upids maps the placeholder of a task to the ID that the simulator gave last.
@@ -194,6 +196,7 @@ func newReplayer(t *testing.T, file string) *replayer {
 		}
 
 		r.waitForTasks()
+		time.Sleep(replayStep)
 	}
 
 	return r
@@ -506,12 +509,22 @@ func (r *replayer) replayRaw(e exchange) []string {
 		return []string{"connect: " + err.Error()}
 	}
 
-	conn := tls.Client(plain, &tls.Config{InsecureSkipVerify: true}) // #nosec G402 -- the test's own server
+	conn := plain
+
+	if e.Error != "" || e.TLS != "" {
+		config := &tls.Config{InsecureSkipVerify: true} // #nosec G402 -- the test's own server
+		if e.ID == "protocol/raw tls 1.1" {
+			config.MinVersion, config.MaxVersion = tls.VersionTLS10, tls.VersionTLS11
+		}
+
+		conn = tls.Client(plain, config)
+	}
+
 	defer func() { _ = conn.Close() }()
 
 	_ = conn.SetDeadline(time.Now().Add(time.Second))
 
-	if _, err := io.WriteString(conn, r.fill(e.Raw)); err != nil {
+	if _, err := io.WriteString(conn, r.fill(e.Raw)); err != nil && e.Error == "" {
 		return []string{"write: " + err.Error()}
 	}
 
@@ -536,6 +549,13 @@ func statusLine(response string) string {
 // applyEvent does to a node of the simulator what was done to the node of the recording.
 func (r *replayer) applyEvent(e exchange) {
 	kind := map[string]pve.FaultKind{"hang": pve.FaultNodeHung, "cut": pve.FaultNodeCut}[e.Event]
+	if e.Scenario != r.scenario { // each begins with all nodes
+		r.server.ClearFaults()
+		time.Sleep(replayStep)
+	}
+
+	r.scenario = e.Scenario
+
 	if kind == "" { // wake, join
 		r.server.ClearFaults()
 
