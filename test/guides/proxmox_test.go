@@ -102,7 +102,7 @@ func expandPath(path string) []string {
 }
 
 // connect connects to the server as the operator.
-func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection {
+func connect(t testing.TB, server *pve.Server, pool bool, secret string) hypervisor.Connection {
 	t.Helper()
 
 	tls, err := hypervisor.NewTLSConfig(&v1alpha1.HypervisorTLS{Fingerprint: server.Fingerprint()}, nil, nil)
@@ -112,7 +112,7 @@ func connect(t testing.TB, server *pve.Server, pool bool) hypervisor.Connection 
 
 	config := hypervisor.Config{
 		Name: "guide", Endpoint: server.URL() + "/api2/json", TLS: tls, ISOStorage: isoStorage, DefaultNetwork: "vmbr0",
-		Credentials: hypervisor.Credentials{TokenID: pve.DefaultTokenID, TokenSecret: pve.DefaultSecret},
+		Credentials: hypervisor.Credentials{TokenID: pve.DefaultTokenID, TokenSecret: secret},
 		IDMin:       100000, IDMax: 100999, ClonesPerStorage: 2, CallsPerNode: 4,
 	}
 	if pool {
@@ -162,7 +162,7 @@ func TestPermissionsGuide(t *testing.T) {
 			t.Parallel()
 
 			server := pvetest.New(t, newGuideModel(t, pool))
-			provider := connect(t, server, pool)
+			provider := connect(t, server, pool, pve.DefaultSecret)
 
 			info, err := provider.Check(t.Context())
 			if err != nil {
@@ -173,7 +173,7 @@ func TestPermissionsGuide(t *testing.T) {
 				t.Errorf("warnings: %q", info.Warnings)
 			}
 
-			createAndDelete(t, provider)
+			createAndDelete(t, provider, hypervisor.TemplateRef{Name: pve.DefaultTemplate}, newGuideShape())
 
 			left := server.Snapshot()
 			if isos := left.ISOs(); len(isos) > 0 {
@@ -198,13 +198,12 @@ func newGuideShape() hypervisor.Shape {
 }
 
 // createAndDelete creates a machine and deletes it.
-func createAndDelete(t testing.TB, provider hypervisor.Provider) {
+func createAndDelete(t testing.TB, provider hypervisor.Provider, template hypervisor.TemplateRef, shape hypervisor.Shape) {
 	t.Helper()
 
 	machine := hypervisor.MachineSpec{
 		Owner:    hypervisor.Owner{Namespace: "ci", Name: "claim", UID: "00000000-0000-4000-8000-000000000001", Pool: "linux"},
-		Hostname: "claim", Template: hypervisor.TemplateRef{Name: pve.DefaultTemplate},
-		Shape: newGuideShape(),
+		Hostname: "claim", Template: template, Shape: shape,
 	}
 	seed := func(context.Context) (hypervisor.Seed, error) {
 		return hypervisor.Seed{UserData: []byte("#cloud-config\n{}\n"), MetaData: []byte("instance-id: x\n")}, nil
@@ -310,7 +309,7 @@ func TestPermissionsGuideIsMinimal(t *testing.T) {
 func checkMissing(t *testing.T, model pve.Model, what string) {
 	t.Helper()
 
-	provider := connect(t, pvetest.New(t, model), false)
+	provider := connect(t, pvetest.New(t, model), false, pve.DefaultSecret)
 
 	_, err := provider.Check(t.Context())
 	if err == nil {
