@@ -20,7 +20,7 @@ import (
 )
 
 // maxUnrunFixes is the number of commands in messages that no test runs. Never raise it.
-const maxUnrunFixes = 10
+const maxUnrunFixes = 0
 
 // fixes names the test that runs each command that a message names, in the state in which the message appears, as
 // FOLDER TEST. A value without a test is the reason why none runs the command.
@@ -28,25 +28,34 @@ func fixes() map[string]string {
 	const (
 		templates = "hypervisor/proxmox TestFixesOfTemplates"
 		locked    = "hypervisor/proxmox TestFixOfLockedMachine"
+		changed   = "hypervisor/proxmox TestFixesOfChangedTemplates"
 		storages  = "hypervisor/proxmox TestFixesOfStorages"
-		virsh     = "the message has no names, so a person completes the command"
+		hosts     = "hypervisor/libvirt TestFixesOfHosts"
+		volumes   = "hypervisor/libvirt TestFixesOfTemplates"
 	)
 
 	return map[string]string{
 		"hosts/mac/readback.go: kubectl annotate scalewayapplesiliconmachine": "hosts TestMacsFromOlderBackups",
 		"hosts/mac/release.go: kubectl patch scalewayapplesiliconmachine":     "hosts TestMacsWithoutKeyInDeletedNamespace",
-		"hosts/nodecert/nodecert.go: kubectl describe csr":                    "it prints the reason, and fixes nothing",
 		"hypervisor/external/answers.go: run `hyperfleet provider conform":    "cmd/hyperfleet TestProviderConformFails",
-		"hypervisor/libvirt/check.go: virsh net":                              virsh,
-		"hypervisor/libvirt/get.go: virsh resume":                             virsh,
-		"hypervisor/libvirt/pool.go: virsh pool":                              virsh,
-		"hypervisor/libvirt/resolve.go: virsh pool":                           virsh,
-		"hypervisor/libvirt/template.go: virsh pool":                          virsh,
+		"hypervisor/libvirt/check.go: virsh net-autostart":                    hosts,
+		"hypervisor/libvirt/check.go: virsh net-define":                       hosts,
+		"hypervisor/libvirt/check.go: virsh net-start":                        hosts,
+		"hypervisor/libvirt/get.go: virsh resume":                             "hypervisor/libvirt TestFixOfFullPool",
+		"hypervisor/libvirt/pool.go: virsh pool-autostart":                    hosts,
+		"hypervisor/libvirt/pool.go: virsh pool-build":                        hosts,
+		"hypervisor/libvirt/pool.go: virsh pool-define-as":                    hosts,
+		"hypervisor/libvirt/pool.go: virsh pool-start":                        hosts,
+		"hypervisor/libvirt/resolve.go: virsh pool-refresh":                   volumes,
+		"hypervisor/libvirt/template.go: virsh pool-autostart":                volumes,
+		"hypervisor/libvirt/template.go: virsh pool-define-as":                volumes,
+		"hypervisor/libvirt/template.go: virsh pool-refresh":                  volumes,
+		"hypervisor/libvirt/template.go: virsh pool-start":                    volumes,
 		"hypervisor/proxmox/apierror.go: pveum acl modify":                    templates,
 		"hypervisor/proxmox/apierror.go: pveum role add":                      templates,
 		"hypervisor/proxmox/apierror.go: pveum role modify":                   templates,
 		"hypervisor/proxmox/storage.go: pvesm set":                            storages,
-		"hypervisor/proxmox/configure.go: qm set":                             "the message has no names, so a person completes the command",
+		"hypervisor/proxmox/configure.go: qm set":                             changed,
 		"hypervisor/proxmox/delete.go: ha-manager remove vm":                  "hypervisor/proxmox TestMachinesOfHAManagerAreRejected",
 		"hypervisor/proxmox/making.go: qm destroy":                            locked,
 		"hypervisor/proxmox/making.go: qm unlock":                             locked,
@@ -54,20 +63,20 @@ func fixes() map[string]string {
 		"hypervisor/proxmox/resolve.go: qm set":                               templates,
 		"hypervisor/proxmox/template.go: qm template":                         templates,
 		"kit/step/outdated.go: kubectl apply":                                 "cmd/hyperfleet/operator TestOperatorNewerThanItsCRDs",
-		"kit/keep/keep.go: kubectl -n %s edit secret":                         "it opens an editor",
+		"kit/keep/keep.go: kubectl -n %s edit secret":                         "kit TestKeeper",
 		"networking/machine/readback.go: kubectl annotate virtualmachine":     "networking TestUnreadAddresses",
 		"networking/machine/readback.go: kubectl get secret":                  "networking TestUnreadAddresses",
 		"networking/machine/readback.go: kubectl get virtualmachineinstance":  "networking TestUnreadAddresses",
 		"platform/adapter/resources/decide.go: kubectl delete":                "platform/adapter/resources TestForeignObjectsAreLeftAlone",
 		"runners/machineclaim/keep.go: kubectl delete machineclaim":           "test/fleet TestFailedMachineIsKept",
 		"runners/machineclaim/readback.go: kubectl annotate machineclaim":     "test/fleet TestUnknownAddressesOfMachine",
-		"runners/machineclaim/keep.go: qm start":                              "it opens a console of the node, and fixes nothing",
-		"runners/machineclaim/keep.go: qm terminal":                           "it opens a console of the node, and fixes nothing",
+		"runners/machineclaim/keep.go: qm start":                              "test/fleet TestFailedMachineIsKept",
+		"runners/machineclaim/keep.go: qm terminal":                           "test/fleet TestFailedMachineIsKept",
 	}
 }
 
 // fixCommand is a command that a message tells a person to run. A verb follows the program.
-var fixCommand = regexp.MustCompile(`\b(?:kubectl (?:-n %\w* )?|pveum |pvesm |ha-manager |qm |virsh )[a-z]+(?: [a-z]+\b)?` +
+var fixCommand = regexp.MustCompile(`\b(?:kubectl (?:-n %\w* )?|pveum |pvesm |ha-manager |qm )[a-z]+(?: [a-z]+\b)?|\bvirsh [a-z-]+` +
 	"|run `hyperfleet [a-z]+(?: [a-z]+)?")
 
 // TestFixesAreRun checks that each command in a message of a program has a row in fixes, and that its test exists.

@@ -20,11 +20,13 @@ import (
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
 
 	"github.com/hyperfleet/hyperfleet/hosts/nodecert"
 	"github.com/hyperfleet/hyperfleet/kit/credential"
+	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/kubeproc"
 )
 
@@ -84,44 +86,68 @@ func TestForeignCertificatesAreRejected(t *testing.T) {
 		"another key":    {"CERTIFICATE", "system:node:rack-1", &other.PublicKey, "another key"},
 		"no certificate": {"PRIVATE KEY", "system:node:rack-1", nil, "not a PEM certificate"},
 	} {
-		cluster := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			object := &certificatesv1.CertificateSigningRequest{}
-			body, _ := io.ReadAll(r.Body)
-
-			if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, object); err != nil {
-				t.Errorf("%s %s: %v", r.Method, r.URL, err)
-
-				return
-			}
-
-			object.APIVersion, object.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
+		w, url, err := advance(t, func(object *certificatesv1.CertificateSigningRequest) {
 			object.Status.Certificate = signCertificate(t, object.Spec.Request, other, tt.kind, tt.common, tt.key)
-
-			w.Header().Set("Content-Type", "application/json")
-			_ = json.NewEncoder(w).Encode(object)
-		}))
-		t.Cleanup(cluster.Close)
-
-		kubeconfig, err := kubeproc.Kubeconfig(&rest.Config{Host: cluster.URL, BearerToken: "s3cr3t"})
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		w, err := nodecert.New("rack-1", time.Now())
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		err = w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
+		})
 
 		switch {
 		case tt.wantText != "" && (err == nil || !strings.Contains(err.Error(), tt.wantText) || w.Credential != nil):
 			t.Errorf("%s: %v, issued %v; want an error with %q", name, err, w.Credential, tt.wantText)
 		case tt.wantText == "" && (err != nil || strings.Contains(w.Credential.Kubeconfig.Reveal(), "s3cr3t") ||
-			!strings.Contains(w.Credential.Kubeconfig.Reveal(), cluster.URL)):
+			!strings.Contains(w.Credential.Kubeconfig.Reveal(), url)):
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+}
+
+// TestRefusedRequest checks that the error has the reason for which the cluster has refused a request.
+func TestRefusedRequest(t *testing.T) {
+	t.Parallel()
+
+	_, _, err := advance(t, func(object *certificatesv1.CertificateSigningRequest) {
+		object.Status.Conditions = []certificatesv1.CertificateSigningRequestCondition{{
+			Type: certificatesv1.CertificateDenied, Status: corev1.ConditionTrue, Reason: "ByHand", Message: "the rack is closed",
+		}}
+	})
+	if errclass.ReasonOf(err, "") != nodecert.ReasonRefused || !strings.Contains(err.Error(), "(ByHand): the rack is closed") {
+		t.Errorf("want the reason %s with the cluster's reason, got %v", nodecert.ReasonRefused, err)
+	}
+}
+
+// advance requests a credential from a simulated cluster that answers each call with the object as answer changes it. It
+// returns the URL of the cluster as well.
+func advance(t *testing.T, answer func(*certificatesv1.CertificateSigningRequest)) (*nodecert.PendingCredential, string, error) {
+	t.Helper()
+
+	cluster := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		object := &certificatesv1.CertificateSigningRequest{}
+		body, _ := io.ReadAll(r.Body)
+
+		if _, _, err := scheme.Codecs.UniversalDeserializer().Decode(body, nil, object); err != nil {
+			t.Errorf("%s %s: %v", r.Method, r.URL, err)
+
+			return
+		}
+
+		object.APIVersion, object.Kind = "certificates.k8s.io/v1", "CertificateSigningRequest"
+		answer(object)
+
+		w.Header().Set("Content-Type", "application/json")
+		_ = json.NewEncoder(w).Encode(object)
+	}))
+	t.Cleanup(cluster.Close)
+
+	kubeconfig, err := kubeproc.Kubeconfig(&rest.Config{Host: cluster.URL, BearerToken: "s3cr3t"})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	w, err := nodecert.New("rack-1", time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return w, cluster.URL, w.Advance(t.Context(), kubeconfig, time.Hour, time.Now())
 }
 
 // signCertificate signs a certificate for a request, with the given key and common name. If key is

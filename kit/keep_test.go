@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"testing"
 	"time"
@@ -22,7 +23,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/kit/credential"
 	"github.com/hyperfleet/hyperfleet/kit/errclass"
 	"github.com/hyperfleet/hyperfleet/kit/keep"
+	"github.com/hyperfleet/hyperfleet/test/fixes"
 	"github.com/hyperfleet/hyperfleet/test/kube"
+	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
 const (
@@ -231,6 +234,7 @@ func TestKeeper(t *testing.T) {
 	for name, test := range map[string]func(*testing.T, *kube.Env){
 		"a process that is killed": testKeptSecrets, "objects that end together": testSecretsOfObjectsThatEndTogether,
 		"a Secret that is being deleted": testSecretThatIsBeingDeleted, "no permission": testMissingPermission,
+		"the permission is gone":   testLostPermission,
 		"a call that does not end": testSecretsOfOtherNamespaces,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -414,4 +418,35 @@ func testMissingPermission(t *testing.T, env *kube.Env) {
 		return nil
 	})
 	w.requireFinalizers("the Secret is not kept", nil)
+}
+
+// An operator that has lost its permission for a Secret names the command that removes its finalizer.
+func testLostPermission(t *testing.T, env *kube.Env) {
+	t.Helper()
+
+	w := newKeepFixture(t, env, 1000, false)
+	w.keep("a", "one")
+	w.run("a", func(ctx context.Context, object client.Object) error {
+		// In a namespace that is being deleted, nobody can create the role binding again.
+		binding := &rbacv1.RoleBinding{ObjectMeta: w.meta(keep.RoleName)}
+		removal := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+
+		if err := errors.Join(env.Client.Patch(ctx, binding, removal), env.Client.Delete(ctx, binding)); err != nil {
+			return err
+		}
+
+		timing.WaitUntil(t, "the permission is gone", func() bool {
+			return apierrors.IsForbidden(w.operator.Get(ctx, client.ObjectKey{Namespace: w.namespace, Name: "one"}, &corev1.Secret{}))
+		})
+
+		err := w.keeper.Release(ctx, object)
+		if reason := errclass.ReasonOf(err, ""); reason != credential.ReasonSecretForbidden {
+			return fmt.Errorf("the operator must not change the Secret: %w", err)
+		}
+
+		fixes.Kubectl(t, env, err.Error(), "kubectl", "env 'KUBE_EDITOR=sed -i /"+path.Base(keepFinalizer)+"/d' kubectl")
+
+		return nil
+	})
+	w.requireFinalizers("the Secret is released", map[string]bool{"role": true})
 }

@@ -180,7 +180,7 @@ func checkRefused(csr *certificatesv1.CertificateSigningRequest) error {
 	for _, c := range csr.Status.Conditions {
 		if c.Type == certificatesv1.CertificateDenied || c.Type == certificatesv1.CertificateFailed {
 			return errclass.New(errclass.Configuration, ReasonRefused,
-				"certificate signing request %s was denied or failed: run kubectl describe csr %s for the reason", csr.Name, csr.Name)
+				"certificate signing request %s was denied or failed (%s): %s", csr.Name, c.Reason, c.Message)
 		}
 	}
 

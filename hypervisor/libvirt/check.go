@@ -97,11 +97,12 @@ func (h *host) checkNetwork(ctx context.Context) error {
 	switch {
 	case hypervisor.Is(err, hypervisor.NotFound):
 		return hypervisor.Errorf(hypervisor.Rejected, "NetworkMissing",
-			"network %s of host %s does not exist: define it with virsh net-define, or correct spec.libvirt", name, h.config.Name)
+			"network %s of host %s does not exist: define it with `virsh net-define FILE`, whose FILE has its definition in "+
+				"XML, or correct spec.libvirt", name, h.config.Name)
 	case err == nil && active == 0:
 		return hypervisor.Errorf(hypervisor.Rejected, "NetworkInactive",
-			"network %s of host %s is not active: start it with virsh net-start, and with virsh net-autostart for later",
-			name, h.config.Name)
+			"network %[1]s of host %[2]s is not active: start it with `virsh net-start %[1]s`, and with "+
+				"`virsh net-autostart %[1]s` for later", name, h.config.Name)
 	default:
 		return err
 	}

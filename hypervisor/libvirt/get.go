@@ -29,7 +29,7 @@ func newMachine(h *host, d domain) hypervisor.Machine {
 
 		if d.isStorageFull {
 			m.Message = "the machine waits, because storage pool " + h.config.StoragePool + " of host " + h.config.Name +
-				" is full: free space, and resume it with virsh resume"
+				" is full: free space, and resume it with `virsh resume " + d.name + "`"
 		}
 	case d.started:
 		m.State, m.Message = hypervisor.StateStopped, "the machine ran and is powered off"

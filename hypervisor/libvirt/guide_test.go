@@ -16,6 +16,7 @@ import (
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/hypervisor/libvirt"
+	testlibvirt "github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
 // guideBlock matches a block of commands that this test runs.
@@ -42,13 +43,7 @@ func TestLibvirtGuide(t *testing.T) {
 
 	run := func(script string) {
 		t.Helper()
-
-		command := exec.CommandContext(context.Background(), "sh", "-ec", script) // also in the cleanup
-		command.Dir, command.Env = dir, append(os.Environ(), "LIBVIRT_DEFAULT_URI="+shared.URI(), "HOME="+dir)
-
-		if out, err := command.CombinedOutput(); err != nil {
-			t.Fatalf("%v\n%s\n%s", err, script, out)
-		}
+		runScript(t, shared, dir, script)
 	}
 
 	run("qemu-img create -q -f qcow2 runner.qcow2 8M")
@@ -74,6 +69,18 @@ func TestLibvirtGuide(t *testing.T) {
 		if _, err := p.Resolve(t.Context(), ref, shape); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// runScript runs commands in a folder, as the administrator of a host.
+func runScript(t *testing.T, h *testlibvirt.Host, dir, script string) {
+	t.Helper()
+
+	command := exec.CommandContext(context.Background(), "sh", "-ec", script) // also in the cleanup
+	command.Dir, command.Env = dir, append(os.Environ(), "LIBVIRT_DEFAULT_URI="+h.URI(), "HOME="+dir)
+
+	if out, err := command.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s\n%s", err, script, out)
 	}
 }
 

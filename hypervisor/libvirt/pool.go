@@ -20,8 +20,9 @@ const percent = 100
 
 // What an administrator does about a pool that cannot be used.
 const (
-	startPool  = "start it with virsh pool-start, and with virsh pool-autostart for later"
-	createPool = "create it with virsh pool-define-as"
+	startPool  = "start it with `virsh pool-start %[1]s`, and with `virsh pool-autostart %[1]s` for later"
+	createPool = "create it with `virsh pool-define-as %[1]s dir --target DIRECTORY && virsh pool-build %[1]s && " +
+		"virsh pool-start %[1]s && virsh pool-autostart %[1]s`"
 )
 
 // storage is a host's storage pool.
@@ -43,8 +44,9 @@ func (s storage) isFull(config hypervisor.Host) bool {
 // readStorage reads the host's pool. An error of kind Rejected says why volumes cannot be created there.
 func (h *host) readStorage(ctx context.Context) (storage, error) {
 	var (
-		text string
-		ref  golibvirt.StoragePool
+		text   string
+		ref    golibvirt.StoragePool
+		active int32
 	)
 
 	err := h.call(ctx, newRead("readPool"), func(rpc *golibvirt.Libvirt) error {
@@ -53,10 +55,14 @@ func (h *host) readStorage(ctx context.Context) (storage, error) {
 			text, err = rpc.StoragePoolGetXMLDesc(ref, 0)
 		}
 
+		if err == nil {
+			active, err = rpc.StoragePoolIsActive(ref) // a pool that was stopped keeps its capacity
+		}
+
 		return err
 	})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return storage{}, h.newPoolError("does not exist: " + createPool + ", or correct spec.libvirt")
+		return storage{}, h.newPoolMissingError()
 	}
 
 	if err != nil {
@@ -71,8 +77,8 @@ func (h *host) readStorage(ctx context.Context) (storage, error) {
 	switch {
 	case !slices.Contains([]string{"dir", "fs", "netfs"}, pool.Type):
 		return storage{}, h.newPoolError("has the type " + pool.Type + ": use a pool of type dir, fs or netfs, whose volumes are files")
-	case pool.Target == nil || pool.Target.Path == "" || pool.Capacity == nil || pool.Capacity.Value == 0:
-		return storage{}, h.newPoolError("is not active: " + startPool)
+	case active == 0 || pool.Target == nil || pool.Target.Path == "" || pool.Capacity == nil || pool.Capacity.Value == 0:
+		return storage{}, h.newPoolError(fmt.Sprintf("is not active: "+startPool, h.config.StoragePool))
 	}
 
 	out := storage{
@@ -93,6 +99,10 @@ func (h *host) readStorage(ctx context.Context) (storage, error) {
 func (h *host) newPoolError(problem string) error {
 	return hypervisor.Errorf(hypervisor.Rejected, "StoragePoolUnusable",
 		"storage pool %s of host %s %s", h.config.StoragePool, h.config.Name, problem)
+}
+
+func (h *host) newPoolMissingError() error {
+	return h.newPoolError(fmt.Sprintf("does not exist: "+createPool+", or correct spec.libvirt", h.config.StoragePool))
 }
 
 // knownStorage returns the pool as it was read last. It reads the pool if it was not read yet.

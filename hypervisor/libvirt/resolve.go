@@ -93,8 +93,35 @@ func (p *Provider) newUnresolvedError(ref hypervisor.TemplateRef, errs map[*host
 	}
 
 	return hypervisor.Errorf(hypervisor.NotFound, "TemplateNotFound",
-		"no host has the template %s: create it in the storage pool of each host that shall run machines, and refresh "+
-			"the pool with virsh pool-refresh, or correct the name", ref.Name)
+		"no host has the template %s: %s", ref.Name, p.explainTemplate(ref))
+}
+
+// explainTemplate returns how the hosts get a template that none of them has.
+func (p *Provider) explainTemplate(ref hypervisor.TemplateRef) string {
+	switch ref.Kind {
+	case hypervisor.TemplateDomain:
+		return "define this domain on each host that shall run machines, or correct the name"
+	case hypervisor.TemplateTaggedDomain:
+		return "give these tags to one domain of each host that shall run machines, or correct the tags"
+	default:
+		return "copy it to the storage pool of each host that shall run machines, and refresh the pool with " +
+			"`virsh pool-refresh " + p.poolName() + "`, or correct the name"
+	}
+}
+
+// poolName returns the name of the hosts' storage pool, and POOL if their pools have different names.
+func (p *Provider) poolName() string {
+	name := ""
+
+	for _, h := range p.hosts {
+		if name != "" && name != h.config.StoragePool {
+			return "POOL"
+		}
+
+		name = h.config.StoragePool
+	}
+
+	return name
 }
 
 // checkShape returns an error for what no host supports.

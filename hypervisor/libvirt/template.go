@@ -8,6 +8,7 @@ import (
 	"encoding/xml"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -160,8 +161,8 @@ func (h *host) readTemplateDomain(ctx context.Context, name string) (diskTemplat
 		return err
 	})
 	if hypervisor.Is(err, hypervisor.NotFound) {
-		return diskTemplate{}, h.newTemplateError(name, "has its disk "+disk.Source.File.File+
-			" in no storage pool: define a pool for the directory, or refresh it with virsh pool-refresh")
+		return diskTemplate{}, h.newTemplateError(name, "has its disk "+disk.Source.File.File+" in no storage pool: "+
+			h.explainVolume(ctx, disk.Source.File.File))
 	}
 
 	if err != nil {
@@ -172,6 +173,18 @@ func (h *host) readTemplateDomain(ctx context.Context, name string) (diskTemplat
 	t.domain = &parsed
 
 	return t, err
+}
+
+// explainVolume returns how libvirt gets to know a file as a volume.
+func (h *host) explainVolume(ctx context.Context, path string) string {
+	dir := filepath.Dir(path)
+
+	if s, err := h.knownStorage(ctx); err == nil && filepath.Clean(s.dir) == dir {
+		return "refresh the pool with `virsh pool-refresh " + h.config.StoragePool + "`"
+	}
+
+	return "define a pool for its directory with `virsh pool-define-as templates dir --target '" + dir +
+		"' && virsh pool-start templates && virsh pool-autostart templates`, or refresh the pool that it has"
 }
 
 // templateDisk returns the only disk of a domain, and nil if there is no only disk that is a file.

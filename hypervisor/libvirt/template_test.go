@@ -6,6 +6,7 @@ package libvirt_test
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -20,6 +21,12 @@ import (
 // defineTemplate defines a domain with the disk of the site's template, and with tags.
 func (s *site) defineTemplate(name string, tags ...string) {
 	s.t.Helper()
+	s.defineDomain(name, filepath.Join(s.dir, template), tags...)
+}
+
+// defineDomain defines a domain with a disk and with tags.
+func (s *site) defineDomain(name, disk string, tags ...string) {
+	s.t.Helper()
 
 	s.mu.Lock()
 	s.foreign = append(s.foreign, name)
@@ -29,8 +36,8 @@ func (s *site) defineTemplate(name string, tags ...string) {
 		_, err := rpc.DomainDefineXMLFlags(fmt.Sprintf(`<domain type='qemu'><name>%s</name>
 <metadata><h:template xmlns:h='https://hyperfleet.io/libvirt/1'><h:tag>%s</h:tag></h:template></metadata>
 <memory unit='MiB'>32</memory><os><type>hvm</type></os><devices>
-<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='%s/%s'/><target dev='sda' bus='sata'/></disk>
-<sound model='ich9'/></devices></domain>`, name, strings.Join(tags, "</h:tag><h:tag>"), s.dir, template), 0)
+<disk type='file' device='disk'><driver name='qemu' type='qcow2'/><source file='%s'/><target dev='sda' bus='sata'/></disk>
+<sound model='ich9'/></devices></domain>`, name, strings.Join(tags, "</h:tag><h:tag>"), disk), 0)
 
 		return err
 	})

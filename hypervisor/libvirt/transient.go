@@ -126,7 +126,7 @@ func (p *Provider) deleteISO(ctx context.Context, m *machine) error {
 
 	switch {
 	case hasCode(err, golibvirt.ErrNoStoragePool): // the ISO appears again with the pool
-		err = m.host.newPoolError("does not exist: " + createPool)
+		err = m.host.newPoolMissingError()
 	case hypervisor.Is(err, hypervisor.NotFound):
 		err = nil
 	}

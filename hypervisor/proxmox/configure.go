@@ -4,6 +4,7 @@
 package proxmox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -126,7 +127,7 @@ func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config 
 	if slot == "" {
 		return nil, hypervisor.Errorf(hypervisor.Rejected, "NoDriveForISO",
 			"%s has no cloud-init drive and none of ide2, ide0 and sata5 is free for the cloud-init ISO: "+
-				"free one with: qm set TEMPLATE --delete ide2", formatRef(spec.Template))
+				"free one with: qm set %s --delete ide2", formatRef(spec.Template), m.templateID(spec))
 	}
 
 	if !spec.Standby {
@@ -134,6 +135,16 @@ func (p *Provider) buildOptions(m *machine, spec hypervisor.MachineSpec, config 
 	}
 
 	return options, nil
+}
+
+// templateID returns the ID of the machine's template for a command, and TEMPLATE if an earlier process has cloned the machine
+// from a template that the spec does not name by its ID.
+func (m *machine) templateID(spec hypervisor.MachineSpec) string {
+	if id := cmp.Or(spec.Template.ID, m.origin.template); id != 0 {
+		return strconv.Itoa(id)
+	}
+
+	return "TEMPLATE"
 }
 
 // cpuHost is the type of CPU with all features of the node's CPU.
@@ -228,9 +239,12 @@ func (p *Provider) finishGrow(ctx context.Context, m *machine, spec hypervisor.M
 // addBuiltinOptions adds the options of Proxmox's own cloud-init.
 func (p *Provider) addBuiltinOptions(options map[string]string, m *machine, spec hypervisor.MachineSpec, config vmConfig) error {
 	if findCloudInitSlot(config) == "" {
+		bootDisk, _ := findBootDisk(config)
+
 		return hypervisor.Errorf(hypervisor.Rejected, "NoCloudInitDrive",
 			"%s has no cloud-init drive, which cloudInitSource builtin needs: "+
-				"add one with: qm set TEMPLATE --ide2 STORAGE:cloudinit", formatRef(spec.Template))
+				"add one with: qm set %s --ide2 %s:cloudinit",
+			formatRef(spec.Template), m.templateID(spec), cmp.Or(bootDisk.Storage, "STORAGE"))
 	}
 
 	// The files that cicustom names are written when the standby machine is released.

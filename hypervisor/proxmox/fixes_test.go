@@ -4,9 +4,7 @@
 package proxmox_test
 
 import (
-	"encoding/json"
 	"errors"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -16,16 +14,18 @@ import (
 	"testing"
 
 	"github.com/hyperfleet/hyperfleet/hypervisor"
+	"github.com/hyperfleet/hyperfleet/hypervisor/conformance"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
 	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/timing"
 )
 
-// rootClient calls the API as root, as the commands on a node do.
+// rootClient runs the commands of messages as root.
 type rootClient struct {
+	*pvetest.Root
+
 	t      *testing.T
 	server *pve.Server
-	header http.Header
 	// hasRole is true once the role of the commands exists.
 	hasRole bool
 }
@@ -33,45 +33,7 @@ type rootClient struct {
 func logInAsRoot(t *testing.T, s *pve.Server) *rootClient {
 	t.Helper()
 
-	out := &rootClient{t: t, server: s, header: http.Header{"Content-Type": {"application/x-www-form-urlencoded"}}}
-
-	var session struct {
-		Data struct{ Ticket, CSRFPreventionToken string } `json:"data"`
-	}
-
-	login := url.Values{"username": {pve.RootUser}, "password": {pve.DefaultPassword}}
-	if err := json.Unmarshal(out.do(http.MethodPost, "/access/ticket", login), &session); err != nil {
-		t.Fatal(err)
-	}
-
-	out.header.Set("Cookie", "PVEAuthCookie="+session.Data.Ticket)
-	out.header.Set("Csrfpreventiontoken", session.Data.CSRFPreventionToken)
-
-	return out
-}
-
-func (c *rootClient) do(method, path string, form url.Values) []byte {
-	c.t.Helper()
-
-	request, err := http.NewRequestWithContext(c.t.Context(), method, c.server.URL()+"/api2/json"+path, strings.NewReader(form.Encode()))
-	if err != nil {
-		c.t.Fatal(err)
-	}
-
-	request.Header = c.header.Clone()
-
-	response, err := c.server.HTTPClient().Do(request)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	defer response.Body.Close()
-
-	body, err := io.ReadAll(response.Body)
-	if err != nil || response.StatusCode != http.StatusOK {
-		c.t.Fatalf("%s %s: %s, %v", method, path, response.Status, err)
-	}
-
-	return body
+	return &rootClient{Root: pvetest.LogIn(t, s), t: t, server: s}
 }
 
 // commandPattern matches a command of a node in a message.
@@ -91,9 +53,9 @@ func (c *rootClient) grant(text string) bool {
 	}
 
 	if c.hasRole {
-		c.do(http.MethodPut, "/access/roles/"+words[1], url.Values{"privs": {words[2]}, "append": {"1"}})
+		c.Do(http.MethodPut, "/access/roles/"+words[1], url.Values{"privs": {words[2]}, "append": {"1"}})
 	} else {
-		c.do(http.MethodPost, "/access/roles", url.Values{"roleid": {words[1]}, "privs": {words[2]}})
+		c.Do(http.MethodPost, "/access/roles", url.Values{"roleid": {words[1]}, "privs": {words[2]}})
 	}
 
 	c.hasRole = true
@@ -105,7 +67,7 @@ func (c *rootClient) grant(text string) bool {
 		form.Set(strings.TrimPrefix(options[i], "--"), strings.Trim(options[i+1], "'"))
 	}
 
-	c.do(http.MethodPut, "/access/acl", form)
+	c.Do(http.MethodPut, "/access/acl", form)
 
 	return true
 }
@@ -136,13 +98,13 @@ func (c *rootClient) run(text string) {
 				form.Set(strings.TrimPrefix(words[i], "--"), words[i+1])
 			}
 
-			c.do(http.MethodPut, path+"/config", form)
+			c.Do(http.MethodPut, path+"/config", form)
 		case "template":
-			c.do(http.MethodPost, path+"/template", nil)
+			c.Do(http.MethodPost, path+"/template", nil)
 		case "unlock":
 			c.server.SetLock(id, "")
 		case "destroy":
-			c.do(http.MethodDelete, path+"?purge=1", nil)
+			c.Do(http.MethodDelete, path, url.Values{"purge": {"1"}})
 		}
 	}
 
@@ -183,7 +145,7 @@ func TestFixesOfTemplates(t *testing.T) {
 
 	for reason, breakTemplate := range map[string]func() hypervisor.TemplateRef{
 		"TemplateWithoutAgent": func() hypervisor.TemplateRef {
-			root.do(http.MethodPut, config, url.Values{"agent": {"0"}})
+			root.Do(http.MethodPut, config, url.Values{"agent": {"0"}})
 
 			return hypervisor.TemplateRef{ID: id}
 		},
@@ -209,6 +171,48 @@ func TestFixesOfTemplates(t *testing.T) {
 
 			root.run(err.Error())
 		}
+	}
+}
+
+// TestFixesOfChangedTemplates runs the command that the error of a machine names whose template was changed after it was
+// checked. The next machine can be created.
+func TestFixesOfChangedTemplates(t *testing.T) {
+	t.Parallel()
+
+	const drive = "cdrom,media=cdrom"
+
+	for reason, tc := range map[string]struct {
+		config map[string]string
+		source string
+	}{
+		"NoDriveForISO":    {map[string]string{"ide2": drive, "ide0": drive, "sata5": drive}, hypervisor.SourceNoCloud},
+		"NoCloudInitDrive": {nil, hypervisor.SourceBuiltin},
+	} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+
+			m := fastModel()
+			m.Nodes, m.VMs = m.Nodes[:1], m.VMs[:1]
+			m.Templates = slices.Clone(m.Templates)
+			m.Templates[0].NoCloudInit, m.Templates[0].Config = true, tc.config
+
+			s := pvetest.New(t, m)
+			p := connect(t, s)
+			want := newSpec(1)
+			want.Shape.CloudInitSource, want.Standby = tc.source, true
+
+			_, err := conformance.Create(t.Context(), p, &want, seed)
+			if reasonOf(err) != reason {
+				t.Fatalf("want the reason %s, got %v", reason, err)
+			}
+
+			remove(t, p, want)
+			logInAsRoot(t, s).run(err.Error())
+
+			_, want = create(t, p, want)
+			remove(t, p, want)
+			expectNothingLeft(t, s)
+		})
 	}
 }
 
@@ -280,7 +284,7 @@ func TestFixesOfStorages(t *testing.T) {
 
 			if !tc.hasCommand {
 				// Proxmox VE would accept the command and leave the type out.
-				root.do(http.MethodPut, "/storage/"+storage, url.Values{"content": {strings.Join(append(tc.content, "iso"), ",")}})
+				root.Do(http.MethodPut, "/storage/"+storage, url.Values{"content": {strings.Join(append(tc.content, "iso"), ",")}})
 
 				if connectError(t, s, use) == nil {
 					t.Error("the storage holds ISOs, so the error should have a command")
@@ -290,7 +294,7 @@ func TestFixesOfStorages(t *testing.T) {
 			}
 
 			names := strings.NewReplacer("STORAGE", storage, "...", strings.Join(tc.content, ","))
-			root.do(http.MethodPut, "/storage/"+names.Replace(command[1]), url.Values{"content": {names.Replace(command[2])}})
+			root.Do(http.MethodPut, "/storage/"+names.Replace(command[1]), url.Values{"content": {names.Replace(command[2])}})
 
 			if err := connectError(t, s, use); err != nil {
 				t.Errorf("after %s: %v", command[0], err)

@@ -5,6 +5,7 @@ package fleet_test
 
 import (
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"regexp"
@@ -18,6 +19,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor/proxmox"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fixes"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -52,7 +54,8 @@ func loseRecords(f *fleet.Fleet) {
 			f.T.Fatal(err)
 		}
 
-		postPVE(f, fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Node, vm.VMID), loginPVE(f), url.Values{"description": {description}})
+		pvetest.LogIn(f.T, f.PVE).Do(http.MethodPost, fmt.Sprintf("/nodes/%s/qemu/%d/config", vm.Node, vm.VMID),
+			url.Values{"description": {description}})
 	}
 }
 

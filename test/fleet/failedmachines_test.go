@@ -6,6 +6,7 @@ package fleet_test
 import (
 	"net/http"
 	"path"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/sim/pve"
+	"github.com/hyperfleet/hyperfleet/sim/pve/pvetest"
 	"github.com/hyperfleet/hyperfleet/test/fixes"
 	"github.com/hyperfleet/hyperfleet/test/fleet"
 )
@@ -175,6 +177,7 @@ func TestFailedMachineIsKept(t *testing.T) {
 		t.Errorf("VM %s does not run", kept.Status.VMRef.VMID)
 	}
 
+	openKeptConsole(f, ready.Message)
 	fixes.Kubectl(t, f.Env, ready.Message) // the command that deletes the machine sooner
 	eventuallyDeleted(f, &kept)
 	deleteObject(f, pool)
@@ -185,4 +188,31 @@ func TestFailedMachineIsKept(t *testing.T) {
 	}
 
 	f.EventuallyClean()
+}
+
+// consolePattern matches the commands in the message of a kept machine: its node, and twice the ID of its VM.
+var consolePattern = regexp.MustCompile(`log in to node (\S+) and run: qm terminal (\d+) \(if it is off: qm start (\d+) first\)`)
+
+// openKeptConsole does what the message of a kept machine says, after the machine was powered off.
+func openKeptConsole(f *fleet.Fleet, message string) {
+	f.T.Helper()
+
+	match := consolePattern.FindStringSubmatch(message)
+	if match == nil {
+		f.T.Fatalf("the message has no commands: %s", message)
+	}
+
+	id, err := strconv.Atoi(match[3])
+	if err != nil {
+		f.T.Fatal(err)
+	}
+
+	f.PVE.PowerOff(id)
+
+	root, path := pvetest.LogIn(f.T, f.PVE), "/nodes/"+match[1]+"/qemu/"
+	root.Do(http.MethodPost, path+match[3]+"/status/start", nil)
+	f.Eventually("the kept machine runs again", func() (bool, string) {
+		return slices.ContainsFunc(listRunning(f), func(vm pve.VMState) bool { return vm.VMID == id }), f.Describe()
+	})
+	root.Do(http.MethodPost, path+match[2]+"/termproxy", nil)
 }
