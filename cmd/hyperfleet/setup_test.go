@@ -102,6 +102,7 @@ template: {spec: {containers: []}}
 			notes: []string{"disable the pool", "flavor m1", "architecture arm64"},
 		},
 		"a flag wins":        {text: arc, args: []string{"--organization", "other"}, fleet: []string{"organization: other"}},
+		"no template":        {text: arc, fleet: []string{"name: proxmox\n", "templateName: hyperfleet-runner"}},
 		"an enterprise":      {text: strings.ReplaceAll(arc, "my-org/my-repo", "enterprises/e"), err: "see docs/guides/github.md for enterprises"},
 		"no name":            {text: "githubConfigUrl: https://github.com/my-org\n", err: "runnerScaleSetName is missing"},
 		"another file":       {text: "a: b\n", err: "neither githubConfigUrl"},
@@ -126,18 +127,7 @@ template: {spec: {containers: []}}
 
 			got.expectSuccess(t, append(test.notes, "kubectl apply")...)
 
-			fleet, err := os.ReadFile(filepath.Join(dir, "fleet.yaml"))
-			must.Do(t, err)
-
-			for _, want := range test.fleet {
-				if !bytes.Contains(fleet, []byte(want)) {
-					t.Errorf("no %q in\n%s", want, fleet)
-				}
-			}
-
-			if bytes.Contains(fleet, []byte("swordfish")) {
-				t.Error("the file contains a token")
-			}
+			checkFleet(t, dir, test.fleet...)
 		})
 	}
 }
@@ -169,6 +159,28 @@ func TestInitForLibvirt(t *testing.T) {
 	init("qemu+ssh://root@host.example.com/system").expectFailure(t, anyCode, "--ssh-key-file and --ssh-host-key")
 	init("qemu+ssh://root@host.example.com/system", "--skip-checks", "--ssh-key-file", writeTempFile(t, "key"),
 		"--ssh-host-key", "SHA256:"+strings.Repeat("A", 43)).expectSuccess(t, "kubectl apply")
+
+	dir := filepath.Join(t.TempDir(), "fleet")
+	init(host.URI(), "--skip-checks", "--template", "", "--dir", dir).expectSuccess(t, "kubectl apply")
+	checkFleet(t, dir, "name: libvirt\n", "{volume: runner.qcow2,")
+}
+
+// checkFleet checks that the file that the command has written has the texts, and no token.
+func checkFleet(t *testing.T, dir string, texts ...string) {
+	t.Helper()
+
+	fleet, err := os.ReadFile(filepath.Join(dir, "fleet.yaml"))
+	must.Do(t, err)
+
+	for _, want := range texts {
+		if !bytes.Contains(fleet, []byte(want)) {
+			t.Errorf("no %q in\n%s", want, fleet)
+		}
+	}
+
+	if bytes.Contains(fleet, []byte("swordfish")) {
+		t.Error("the file contains a token")
+	}
 }
 
 // TestInitWithoutTerminal checks that the command lists all missing flags if it has no terminal.

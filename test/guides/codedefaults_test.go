@@ -31,6 +31,8 @@ type codeDefault struct {
 const (
 	apiPage      = "../../docs/reference/api.md"
 	fleetAPIPage = "../../docs/reference/fleet-api.md"
+	libvirtPage  = "../../docs/guides/libvirt.md"
+	startPage    = "../../docs/start/runners.md"
 )
 
 func listCodeDefaults() []codeDefault {
@@ -59,6 +61,10 @@ func listCodeDefaults() []codeDefault {
 			"KubevirtNodePool spec.bootstrapNetworkConfig.prefixLengthV6", "networking/alloc.defaultPrefixLengthV6", apiPage,
 			"but the guess is %s.",
 		},
+		{"hyperfleet init cluster on libvirt", "api/hyperfleet/v1alpha1.ProviderLibvirt", libvirtPage, "the HypervisorCluster is named `%s`"},
+		{"hyperfleet init cluster on Proxmox VE", "api/hyperfleet/v1alpha1.ProviderProxmox", startPage, "hypervisorClusterRef: {name: %s}"},
+		{"hyperfleet init template on libvirt", "cmd/hyperfleet/setup.defaultVolume", libvirtPage, "the template is the volume `%s`"},
+		{"hyperfleet init template on Proxmox VE", "cmd/hyperfleet/setup.defaultTemplate", startPage, "proxmox: {templateName: %s"},
 		{"api entities[].name_min_len", "platform/entity.DefaultNameMin", fleetAPIPage, "length of names | %s, "},
 		{"api entities[].name_max_len", "platform/entity.DefaultNameMax", fleetAPIPage, "length of names | 1, %s |"},
 		{"api entities[].on_parent_delete", "platform/entity.Restrict", fleetAPIPage, "([deletion](#deletion)) | `%s` |"},
@@ -130,7 +136,7 @@ func listFixedDefaults() []string {
 		bridge/dpfhcpbridge.defaultAPIPort bridge/hypershift.defaultMaxNodes
 		cmd/hyperfleet/doctor.defaultMaxWait cmd/hyperfleet/doctor.defaultTrialTimeout cmd/hyperfleet/provider.defaultTimeout
 		cmd/hyperfleet/uninstall.defaultTimeout cmd/hyperfleet/web.defaultAddress guest.defaultPath
-		hosts/push.DefaultProbeTimeout hosts/scaleway.defaultTimeout hosts/ssh.DefaultTimeout hosts/ssh.defaultDialTimeout
+		hosts/plan/mac.defaultUser hosts/push.DefaultProbeTimeout hosts/scaleway.defaultTimeout hosts/ssh.DefaultTimeout hosts/ssh.defaultDialTimeout
 		hosts/ssh.defaultHandshakeTimeout hosts/ssh.defaultKeepAlive
 		hypervisor/conformance/runner.defaultParallel hypervisor/example.defaultMinID hypervisor/kubevirt.defaultNamespace hypervisor/kubevirt.defaultNet hypervisor/libvirt.defaultListInterval
 		hypervisor/libvirt.defaultUser hypervisor/proxmox.defaultBusyListAge hypervisor/proxmox.defaultIdleListAge

@@ -87,6 +87,12 @@ It reads secrets from files, so that they do not appear in the list of processes
 	return cmd
 }
 
+// The templates if the user names none: on Proxmox VE, and on libvirt.
+const (
+	defaultTemplate = "hyperfleet-runner"
+	defaultVolume   = "runner.qcow2"
+)
+
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&o.Endpoint, "endpoint", "", "endpoint of Proxmox VE (a host, or a URL such as https://pve.example.com:8006), "+
@@ -105,7 +111,7 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.Pool, "storage-pool", "default", "libvirt: storage pool of the template and the machines")
 	flags.StringVar(&o.Bridge, "bridge", "", "libvirt: bridge of the machines; default: each machine has a network of its own")
 	flags.StringVar(&o.Template, "template", "",
-		"name of the Proxmox VE template (default: hyperfleet-runner), or of the libvirt volume (default: runner.qcow2)")
+		"name of the Proxmox VE template (default: "+defaultTemplate+"), or of the libvirt volume (default: "+defaultVolume+")")
 	flags.IntVar(&o.CPU, "cpu", 4, "number of cores of each machine")
 	flags.StringVar(&o.Memory, "memory", "8Gi", "memory of each machine")
 	flags.StringVar(&o.Organization, "organization", "", "GitHub organization whose jobs the fleet runs")
@@ -204,12 +210,12 @@ func (o *options) completeAnswers() error {
 	o.normalizeScope()
 
 	if o.isLibvirt() {
-		o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderLibvirt), cmp.Or(o.Template, "runner.qcow2")
+		o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderLibvirt), cmp.Or(o.Template, defaultVolume)
 
 		return o.validateLibvirt()
 	}
 
-	o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderProxmox), cmp.Or(o.Template, "hyperfleet-runner")
+	o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderProxmox), cmp.Or(o.Template, defaultTemplate)
 
 	if err := checkTokenID(o.TokenID); err != nil {
 		return cli.Usagef("--token-id: %w", err)

@@ -71,9 +71,12 @@ type Config struct {
 	NodeExporterBinary plan.Content `host:"fleet"`
 }
 
+// defaultUser stands for the user in a configuration for all hosts. It is in the digests of parts.
+const defaultUser = "user"
+
 // consoleUser returns the user of the console session. A configuration for all hosts has no user,
 // so it gets a placeholder.
-func (c Config) consoleUser() string { return cmp.Or(c.SSHUser, "user") }
+func (c Config) consoleUser() string { return cmp.Or(c.SSHUser, defaultUser) }
 
 // userPattern matches the short user names that macOS accepts.
 var userPattern = regexp.MustCompile(`^[a-z_][a-z0-9_-]{0,30}$`)

@@ -25,6 +25,8 @@ const (
 	parallelMachines = 2
 	// manyMachines is the number of machines whose makespan is measured.
 	manyMachines = 20
+	// makespanGoal is the goal for their makespan, compared with the floor. The test does not check it, because it measures a time.
+	makespanGoal = 1.15
 	jobDuration  = 2 * time.Second
 	// manyTimeout limits the wait for their jobs.
 	manyTimeout = 25 * time.Minute
@@ -184,6 +186,6 @@ func (r *libvirtRun) measureMany() {
 	r.must(err)
 
 	floor := busy.Seconds() / parallelMachines
-	r.sayf("%d machines from the first clone to the last deletion: %.2f of the floor of their times (%d at a time)",
-		manyMachines, makespan.Seconds()/floor, parallelMachines)
+	r.sayf("%d machines from the first clone to the last deletion: %.2f of the floor of their times (%d at a time), goal %.2f",
+		manyMachines, makespan.Seconds()/floor, parallelMachines, makespanGoal)
 }
