@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -107,4 +108,61 @@ func (s *site) checkCertificates(dir string) {
 
 	_, err = parse("client.pem").Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
 	s.must(err)
+}
+
+// installCommand matches the guide's command that installs packages.
+var installCommand = regexp.MustCompile("\n```sh\napt-get (install .*)\n```")
+
+// TestLibvirtGuidePackages lets apt-get plan the guide's installation on a Debian without any package. The plan must have the
+// libvirt and QEMU of the tests, and the programs that the other commands of the guide need on a host.
+func TestLibvirtGuidePackages(t *testing.T) {
+	t.Parallel()
+
+	page, err := os.ReadFile("../../docs/guides/libvirt.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	command := installCommand.FindSubmatch(page)
+	if command == nil {
+		t.Fatal("the guide has no command that installs packages")
+	}
+
+	empty := filepath.Join(t.TempDir(), "status")
+	if err := os.WriteFile(empty, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	// Every Debian has the packages of priority required.
+	args := append(strings.Fields(string(command[1])), "base-files", "base-passwd", "coreutils", "passwd", "util-linux")
+	args = append([]string{"--simulate", "-o", "Dir::State::status=" + empty}, args...)
+
+	plan, err := exec.CommandContext(t.Context(), "apt-get", args...).CombinedOutput()
+	switch {
+	case errors.Is(err, exec.ErrNotFound), strings.Contains(string(plan), "Unable to locate package base-files"):
+		t.Skip("apt-get knows no packages: run apt-get update on a Debian")
+	case err != nil:
+		t.Fatalf("%v\n%s", err, plan)
+	}
+
+	isInstalled := map[string]bool{}
+	for _, match := range regexp.MustCompile(`(?m)^Inst (\S+) `).FindAllStringSubmatch(string(plan), -1) {
+		isInstalled[match[1]] = true
+	}
+
+	packages, err := os.ReadFile("../../hack/packages.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	ofTests := regexp.MustCompile(`(?m)^(?:libvirt|qemu)\S+`).FindAllString(string(packages), -1)
+	if len(ofTests) < 5 {
+		t.Errorf("found only the packages %q in hack/packages.txt", ofTests)
+	}
+
+	for _, name := range append(ofTests, "openssl", "ovmf", "systemd", "coreutils", "passwd") {
+		if !isInstalled[name] {
+			t.Errorf("the guide's command does not install %s", name)
+		}
+	}
 }

@@ -23,8 +23,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/test/libvirt"
 )
 
-// guideStep matches a block of commands that a test runs, and a file in YAML whose name the text before it says.
-var guideStep = regexp.MustCompile("(?s)<!-- run: [^\n]+ -->\n```sh\n(.*?)```|the file `([a-z]+.yaml)`[^\n]*\n\n```yaml\n(.*?)```")
+// guideStep matches a block of commands that this test or TestLibvirtGuide runs, and a file in YAML whose name the text before
+// it says.
+var guideStep = regexp.MustCompile("(?s)<!-- run: (?:TestFirstJobByTheLibvirtGuide|TestLibvirtGuide in [a-z/]+) -->\n```sh\n(.*?)```|the file `([a-z]+.yaml)`[^\n]*\n\n```yaml\n(.*?)```")
 
 // guideRun follows the libvirt guide.
 type guideRun struct {
