@@ -101,6 +101,15 @@ template: {spec: {containers: []}}
 			},
 			notes: []string{"disable the pool", "flavor m1", "architecture arm64"},
 		},
+		"a pool of GARM with Windows": {
+			text:  strings.ReplaceAll(garm, `"os_type": "linux"`, `"os_type": "windows"`),
+			fleet: []string{"os: windows\n    delivery: image", "templateName: windows-runner", "labels: [gpu, x64]"},
+			notes: []string{"the machines have Windows"},
+		},
+		"a flag wins over the system": {
+			text: strings.ReplaceAll(garm, `"os_type": "linux"`, `"os_type": "windows"`), args: []string{"--os", "linux"},
+			fleet: []string{"method: runner-token\n    config", "templateName: hyperfleet-runner"},
+		},
 		"a flag wins":        {text: arc, args: []string{"--organization", "other"}, fleet: []string{"organization: other"}},
 		"no template":        {text: arc, fleet: []string{"name: proxmox\n", "templateName: hyperfleet-runner"}},
 		"an enterprise":      {text: strings.ReplaceAll(arc, "my-org/my-repo", "enterprises/e"), err: "see docs/guides/github.md for enterprises"},
@@ -180,6 +189,65 @@ func checkFleet(t *testing.T, dir string, texts ...string) {
 
 	if bytes.Contains(fleet, []byte("swordfish")) {
 		t.Error("the file contains a token")
+	}
+}
+
+// TestInitForWindows checks that the command writes a template and a pool for Windows if a flag or Proxmox VE says so.
+func TestInitForWindows(t *testing.T) {
+	t.Parallel()
+
+	model := pve.DefaultModel()
+	model.Templates[0].Config = map[string]string{"ostype": "win11"}
+	windows, linux := pvetest.New(t, model), pvetest.New(t, pve.DefaultModel())
+	forge := githubtest.New(t, github.Options{})
+
+	fields := []string{
+		"method: runner-token\n    os: windows\n    delivery: image\n", `runner: {installPath: 'C:\actions-runner', workDir: 'C:\runner-work'}`,
+		"bootstrapTimeout: 30m}",
+	}
+
+	for name, tc := range map[string]struct {
+		server     *pve.Server
+		args       []string
+		want, miss []string
+		err        string
+	}{
+		"found":             {server: windows, want: append(fields, "labels: [windows, x64]")},
+		"given":             {server: windows, args: []string{"--os", "windows"}, want: fields},
+		"with labels":       {server: windows, args: []string{"--labels", "big"}, want: append(fields, "labels: [big]")},
+		"without checks":    {server: linux, args: []string{"--skip-checks", "--os", "windows", "--template", ""}, want: append(fields, "templateName: windows-runner")},
+		"Linux":             {server: linux, want: []string{"labels: [linux, x64]", "maxLifetime: 6h}"}, miss: []string{"windows", `C:\`}},
+		"another system":    {server: windows, args: []string{"--os", "linux"}, err: "records the operating system windows for template " + pve.DefaultTemplate + ": use --os windows"},
+		"an unknown system": {server: windows, args: []string{"--os", "macos"}, err: "--os macos: use linux or windows"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
+			dir := filepath.Join(t.TempDir(), "fleet")
+			got := execute(t, nil, append([]string{
+				"init", "--dir", dir, "--endpoint", tc.server.URL(), "--fingerprint", tc.server.Fingerprint(), "--token-id", pve.DefaultTokenID,
+				"--token-secret-file", writeTempFile(t, pve.DefaultSecret), "--template", pve.DefaultTemplate, "--memory", "1Gi",
+				"--repository", githubtest.Repo, "--github-token-file", writeTempFile(t, githubtest.PAT), "--github-url", forge.URL,
+			}, tc.args...)...)
+
+			if tc.err != "" {
+				got.expectFailure(t, anyCode, tc.err)
+
+				return
+			}
+
+			got.expectSuccess(t, "kubectl apply")
+
+			fleet, err := os.ReadFile(filepath.Join(dir, "fleet.yaml"))
+			must.Do(t, err)
+			checkContains(t, string(fleet), tc.want...)
+
+			for _, text := range tc.miss {
+				if bytes.Contains(fleet, []byte(text)) {
+					t.Errorf("%q is in\n%s", text, fleet)
+				}
+			}
+		})
 	}
 }
 

@@ -4,6 +4,7 @@
 package setup
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
@@ -152,6 +153,15 @@ func (a *answers) checkHypervisor(ctx context.Context) (string, error) {
 	templateNodes, err := provider.Resolve(ctx, vmspec.NewTemplateRef(&objects.template), vmspec.NewShape(&objects.template))
 	if err != nil {
 		return "", err
+	}
+
+	for _, node := range templateNodes {
+		if node.OS != "" && a.OS != "" && node.OS != a.OS {
+			return "", fmt.Errorf("the hypervisor records the operating system %s for template %s: use --os %s, or correct what the "+
+				"hypervisor records", node.OS, a.Template, node.OS)
+		}
+
+		a.OS = cmp.Or(a.OS, node.OS)
 	}
 
 	result := fmt.Sprintf("connected to %s %s with %s; template %s is available on %d of them",

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,11 +88,16 @@ It reads secrets from files, so that they do not appear in the list of processes
 	return cmd
 }
 
-// The templates if the user names none: on Proxmox VE, and on libvirt.
+// The templates if the user names none: on Proxmox VE, with Windows on Proxmox VE (as in deploy/proxmox/packer/windows),
+// and on libvirt.
 const (
-	defaultTemplate = "hyperfleet-runner"
-	defaultVolume   = "runner.qcow2"
+	defaultTemplate        = "hyperfleet-runner"
+	defaultWindowsTemplate = "windows-runner"
+	defaultVolume          = "runner.qcow2"
 )
+
+// defaultLabels returns the labels of jobs for Linux.
+func defaultLabels() []string { return []string{v1alpha1.OSLinux, "x64"} }
 
 func (o *options) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
@@ -111,7 +117,10 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.Pool, "storage-pool", "default", "libvirt: storage pool of the template and the machines")
 	flags.StringVar(&o.Bridge, "bridge", "", "libvirt: bridge of the machines; default: each machine has a network of its own")
 	flags.StringVar(&o.Template, "template", "",
-		"name of the Proxmox VE template (default: "+defaultTemplate+"), or of the libvirt volume (default: "+defaultVolume+")")
+		"name of the Proxmox VE template (default: "+defaultTemplate+", with --os windows "+defaultWindowsTemplate+
+			"), or of the libvirt volume (default: "+defaultVolume+")")
+	flags.StringVar(&o.OS, "os", "", "operating system of the template, linux or windows; default: what Proxmox VE records for it, "+
+		"otherwise linux")
 	flags.IntVar(&o.CPU, "cpu", 4, "number of cores of each machine")
 	flags.StringVar(&o.Memory, "memory", "8Gi", "memory of each machine")
 	flags.StringVar(&o.Organization, "organization", "", "GitHub organization whose jobs the fleet runs")
@@ -121,7 +130,8 @@ func (o *options) addFlags(cmd *cobra.Command) {
 	flags.StringVar(&o.AppID, "app-id", "", "ID of a GitHub App, instead of a token")
 	flags.StringVar(&o.InstallationID, "installation-id", "", "installation ID of the GitHub App")
 	flags.StringVar(&o.appKeyFile, "app-key-file", "", "file with the private key of the GitHub App")
-	flags.StringSliceVar(&o.Labels, "labels", []string{"linux", "x64"}, "labels of the jobs that the fleet runs")
+	flags.StringSliceVar(&o.Labels, "labels", defaultLabels(), "labels of the jobs that the fleet runs; "+
+		"default with Windows: windows,x64")
 	flags.IntVar(&o.MaxMachines, "max-machines", 10, "maximum number of machines")
 	flags.StringVar(&o.Cluster, "cluster", "", "name of the HypervisorCluster; default: proxmox or libvirt")
 	flags.StringVarP(&o.Namespace, "namespace", "n", "ci", "namespace of the template and the pool")
@@ -179,6 +189,10 @@ func (o *options) run(cmd *cobra.Command) error {
 		return err
 	}
 
+	if o.isWindows() && !cmd.Flags().Changed("labels") && slices.Equal(o.Labels, defaultLabels()) {
+		o.Labels[0] = v1alpha1.OSWindows
+	}
+
 	if o.WebhookSecret == "" {
 		raw := make([]byte, 32)
 		_, _ = rand.Read(raw) // crypto/rand never returns an error
@@ -215,7 +229,13 @@ func (o *options) completeAnswers() error {
 		return o.validateLibvirt()
 	}
 
-	o.Cluster, o.Template = cmp.Or(o.Cluster, v1alpha1.ProviderProxmox), cmp.Or(o.Template, defaultTemplate)
+	o.Cluster = cmp.Or(o.Cluster, v1alpha1.ProviderProxmox)
+
+	if o.isWindows() {
+		o.Template = cmp.Or(o.Template, defaultWindowsTemplate)
+	}
+
+	o.Template = cmp.Or(o.Template, defaultTemplate)
 
 	if err := checkTokenID(o.TokenID); err != nil {
 		return cli.Usagef("--token-id: %w", err)
@@ -407,6 +427,8 @@ func (o *options) validate() error {
 		return cli.Usagef("--fingerprint and --ca-file are mutually exclusive: use one of them")
 	case (o.AppID != "" || o.InstallationID != "" || o.AppKey != "") && (o.AppID == "" || o.InstallationID == "" || o.AppKey == ""):
 		return cli.Usagef("a GitHub App needs all of --app-id, --installation-id and --app-key-file")
+	case o.OS != "" && o.OS != v1alpha1.OSLinux && !o.isWindows():
+		return cli.Usagef("--os %s: use %s or %s", o.OS, v1alpha1.OSLinux, v1alpha1.OSWindows)
 	case !isMemory(o.Memory):
 		return cli.Usagef("--memory %s: give a size of at least 64Mi, such as 8Gi", o.Memory)
 	case o.MaxMachines < 1:

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/cmd/internal/cli"
 )
 
@@ -203,8 +204,9 @@ func (o *options) takeOverGARM(cmd *cobra.Command, from *garmPool) ([]string, er
 		"disable the pool of GARM before you apply the files, because both would take its jobs",
 		fmt.Sprintf("image %s and flavor %s are not taken over: set --template, --cpu and --memory", from.Image, from.Flavor),
 	}
-	if from.OSType != "" && from.OSType != "linux" {
-		notes = append(notes, "the machines have "+from.OSType+": see docs/guides/windows.md for the fields of the template")
+	if from.OSType == v1alpha1.OSWindows && !cmd.Flags().Changed("os") {
+		o.OS = v1alpha1.OSWindows
+		notes = append(notes, "the machines have Windows: docs/guides/windows.md says what the template needs")
 	}
 
 	if from.OSArch != "" && from.OSArch != "amd64" {

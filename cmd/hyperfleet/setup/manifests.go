@@ -16,6 +16,8 @@ import (
 
 	template "github.com/DataDog/datadog-agent/pkg/template/text"
 	"sigs.k8s.io/yaml"
+
+	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 )
 
 // Names of the files that the command writes.
@@ -37,7 +39,7 @@ type answers struct {
 	// The following are for libvirt.
 	ClientCert, ClientKey, SSHKey string
 	SSHHostKey, Pool, Bridge      string
-	Template, Memory              string
+	Template, Memory, OS          string
 	CPU                           int
 	GitHubURL                     string
 	Organization, Repository      string
@@ -49,11 +51,14 @@ type answers struct {
 	RunnerGroup, ScaleSet         string
 }
 
+// isWindows reports whether the template has Windows.
+func (a *answers) isWindows() bool { return a.OS == v1alpha1.OSWindows }
+
 // render returns the text of one of the files.
 func (a *answers) render(name string) (string, error) {
 	parsed, err := template.New(name+".tmpl").Funcs(template.FuncMap{
 		"yaml": inlineYAML, "text": quoteYAML, "flow": inlineList,
-		"isLibvirt": a.isLibvirt, "isTLS": a.isTLS, "isSSH": a.isSSH,
+		"isLibvirt": a.isLibvirt, "isTLS": a.isTLS, "isSSH": a.isSSH, "isWindows": a.isWindows,
 		// owner and name return the two parts of a repository.
 		"owner":  func(repository string) string { owner, _, _ := strings.Cut(repository, "/"); return owner },
 		"name":   func(repository string) string { _, name, _ := strings.Cut(repository, "/"); return name },
