@@ -13,6 +13,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -235,11 +236,14 @@ func cleanEntryName(name string) (string, error) {
 
 // validateLinkTarget returns an error if a symbolic link in dir leads out of the root directory.
 func validateLinkTarget(dir, target string) error {
-	if target == "" || path.IsAbs(target) || strings.ContainsRune(target, 0) || len(target) > maxPathBytes {
+	slashed := filepath.ToSlash(target) // Windows resolves backslashes too
+	isAbs := path.IsAbs(slashed) || filepath.VolumeName(target) != ""
+
+	if target == "" || isAbs || strings.ContainsRune(target, 0) || len(target) > maxPathBytes {
 		return errors.New("the link's target is empty, too long, absolute, or contains a zero byte")
 	}
 
-	if resolved := path.Join(dir, target); resolved == ".." || strings.HasPrefix(resolved, "../") {
+	if resolved := path.Join(dir, slashed); resolved == ".." || strings.HasPrefix(resolved, "../") {
 		return errors.New("the link leads out of the directory")
 	}
 

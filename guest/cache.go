@@ -18,7 +18,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -26,11 +25,9 @@ import (
 )
 
 const (
-	// dockerConfig is the file that dockerd reads when it starts. At a SIGHUP, dockerd reads the
-	// registry-mirrors in it again
+	// dockerMirrors is the setting in dockerConfig, the file that dockerd reads when it starts. When it is
+	// asked to reload, dockerd reads this setting again
 	// (https://docs.docker.com/reference/cli/dockerd/#configuration-reload-behavior).
-	dockerConfig  = "/etc/docker/daemon.json"
-	dockerPID     = "/run/docker.pid"
 	dockerMirrors = "registry-mirrors"
 	// cacheTimeout limits the attempt to connect to a cache, because the job waits for it.
 	cacheTimeout = 3 * time.Second
@@ -46,7 +43,7 @@ func (s *Service) configureCaches(ctx context.Context, c *guest.Config) error {
 		return nil
 	}
 
-	if err := s.configureRegistryMirrors(c.Cache.RegistryMirrors); err != nil {
+	if err := s.configureRegistryMirrors(ctx, c.Cache.RegistryMirrors); err != nil {
 		s.log.Warn("the registry mirrors are not used", "error", err.Error())
 	}
 
@@ -141,8 +138,8 @@ func checkReachable(ctx context.Context, baseURL string) error {
 }
 
 // configureRegistryMirrors adds the mirrors to Docker's configuration, before the mirrors that the image has
-// configured. If Docker runs, it signals Docker to reload its configuration.
-func (s *Service) configureRegistryMirrors(mirrors []string) error {
+// configured. If Docker runs, it asks Docker to reload its configuration.
+func (s *Service) configureRegistryMirrors(ctx context.Context, mirrors []string) error {
 	if len(mirrors) == 0 {
 		return nil
 	}
@@ -155,7 +152,7 @@ func (s *Service) configureRegistryMirrors(mirrors []string) error {
 	}
 
 	if text, err = addMirrors(text, mirrors); err != nil {
-		return fmt.Errorf("read Docker's configuration %s: %w", dockerConfig, err)
+		return fmt.Errorf("read Docker's configuration %s: %w", path, err)
 	}
 
 	//nolint:gosec // the modes that Docker's packages use; the file holds no secrets
@@ -163,18 +160,8 @@ func (s *Service) configureRegistryMirrors(mirrors []string) error {
 		return fmt.Errorf("write Docker's configuration: %w", err)
 	}
 
-	pid, err := os.ReadFile(s.path(dockerPID))
-	if err != nil {
-		return nil //nolint:nilerr // Docker does not run yet and reads the file when it starts
-	}
-
-	number, err := strconv.Atoi(strings.TrimSpace(string(pid)))
-	if err != nil || number <= 1 {
-		return fmt.Errorf("read %s: %q is not a process ID", dockerPID, bytes.TrimSpace(pid))
-	}
-
-	if err := reloadDocker(number); err != nil {
-		return fmt.Errorf("signal Docker to reload its configuration: %w", err)
+	if err := s.reloadDocker(ctx); err != nil {
+		return fmt.Errorf("ask Docker to reload its configuration: %w", err)
 	}
 
 	return nil
@@ -184,6 +171,7 @@ func (s *Service) configureRegistryMirrors(mirrors []string) error {
 // keeps all other settings.
 func addMirrors(text []byte, mirrors []string) ([]byte, error) {
 	settings := map[string]json.RawMessage{}
+	text = bytes.TrimPrefix(text, []byte("\ufeff")) // Windows PowerShell writes it, and Docker ignores it
 
 	if len(bytes.TrimSpace(text)) > 0 {
 		if err := json.Unmarshal(text, &settings); err != nil {

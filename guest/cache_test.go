@@ -4,16 +4,8 @@
 package guest_test
 
 import (
-	"bufio"
-	"context"
-	"os"
-	"os/exec"
-	"os/signal"
-	"strconv"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"sigs.k8s.io/yaml"
@@ -21,8 +13,6 @@ import (
 	api "github.com/hyperfleet/hyperfleet/api/guest"
 	"github.com/hyperfleet/hyperfleet/guest"
 )
-
-const dockerConfig = "/etc/docker/daemon.json"
 
 // Configured mirrors come before the image's own. The rest of Docker's configuration stays unchanged. If the
 // configuration is invalid, it is not changed and the job still runs.
@@ -37,8 +27,9 @@ func TestDockerUsesMirrors(t *testing.T) {
 			`{"mtu": 1450, "registry-mirrors": ["https://old.example.com", "https://mirror.example.com"]}`,
 			`{"mtu":1450,"registry-mirrors":["http://10.20.0.5:5000","https://mirror.example.com","https://old.example.com"]}`, "",
 		},
-		"broken":       {`{"mtu": `, `{"mtu": `, "not valid JSON"},
-		"of a mistake": {`{"registry-mirrors": "a"}`, `{"registry-mirrors": "a"}`, "registry-mirrors is not a list of strings"},
+		"with a byte order mark": {"\ufeff{\"mtu\": 1}", `{"mtu":1,"registry-mirrors":["http://10.20.0.5:5000","https://mirror.example.com"]}`, ""},
+		"broken":                 {`{"mtu": `, `{"mtu": `, "not valid JSON"},
+		"of a mistake":           {`{"registry-mirrors": "a"}`, `{"registry-mirrors": "a"}`, "registry-mirrors is not a list of strings"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -47,16 +38,16 @@ func TestDockerUsesMirrors(t *testing.T) {
 			m.cfg.Cache = &api.Cache{RegistryMirrors: mirrors}
 
 			if tc.before != "" {
-				m.write(t, dockerConfig, tc.before)
+				m.write(t, guest.DockerConfig, tc.before)
 			}
 
-			m.write(t, "/opt/actions-runner/run.sh", "echo 'Running job: a'; echo 'Job a completed with result: Succeeded'")
+			m.write(t, runScript, printListening+printRunning+printCompleted)
 
 			if got := m.waitForEnd(t, m.start(t, t.Context())); got.Reason != api.ReasonJobDone {
 				t.Errorf("ended with %+v", got)
 			}
 
-			after := m.read(t, dockerConfig)
+			after := m.read(t, guest.DockerConfig)
 			if text, err := yaml.YAMLToJSON([]byte(after)); tc.wantLog == "" && err == nil {
 				after = string(text)
 			}
@@ -69,48 +60,6 @@ func TestDockerUsesMirrors(t *testing.T) {
 				t.Errorf("the log does not contain %q:\n%s", tc.wantLog, m.log.String())
 			}
 		})
-	}
-}
-
-// A running Docker daemon gets a signal to reload its mirrors.
-func TestRunningDockerReloadsMirrors(t *testing.T) {
-	t.Parallel()
-
-	// A shell cannot trap a signal that is ignored when it starts, for example under nohup. Notify makes sure
-	// that SIGHUP is not ignored.
-	hangUp := make(chan os.Signal, 1)
-	signal.Notify(hangUp, syscall.SIGHUP)
-	t.Cleanup(func() { signal.Stop(hangUp) })
-
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(stop)
-
-	docker := exec.CommandContext(ctx, "sh", "-c", "trap 'echo reloaded; exit' HUP; echo up; while :; do sleep 0.05; done")
-
-	out, err := docker.StdoutPipe()
-	if err == nil {
-		err = docker.Start()
-	}
-
-	if err != nil {
-		t.Fatal(err)
-	}
-
-	t.Cleanup(func() { _ = docker.Process.Kill(); _ = docker.Wait() })
-
-	lines := bufio.NewScanner(out)
-	if !lines.Scan() || lines.Text() != "up" {
-		t.Fatal("the simulated Docker did not start")
-	}
-
-	m := newMachine(t)
-	m.cfg.Cache = &api.Cache{RegistryMirrors: []string{"http://10.20.0.5:5000"}}
-	m.write(t, "/run/docker.pid", strconv.Itoa(docker.Process.Pid))
-	m.write(t, "/opt/actions-runner/run.sh", "echo 'Running job: a'; echo 'Job a completed with result: Succeeded'")
-	m.waitForEnd(t, m.start(t, t.Context()))
-
-	if !lines.Scan() || lines.Text() != "reloaded" {
-		t.Errorf("Docker was not reloaded:\n%s", m.log.String())
 	}
 }
 

@@ -87,7 +87,7 @@ func TestCredentialByCallback(t *testing.T) {
 			m := newMachine(t)
 			m.cfg.Method, m.cfg.JITConfig = api.MethodCallback, ""
 			m.cfg.Callback = &api.Callback{URL: server.URL + "/credential", Code: claimCode, CABundle: encodeBundle(server)}
-			m.write(t, runScript, `[ "$ACTIONS_RUNNER_INPUT_JITCONFIG" = `+jitBlob+` ] || exit 1; `+printListening+printRunning+printCompleted)
+			m.write(t, runScript, requireVariable("ACTIONS_RUNNER_INPUT_JITCONFIG", jitBlob)+printListening+printRunning+printCompleted)
 
 			if tc.change != nil {
 				tc.change(&m.cfg)

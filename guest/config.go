@@ -12,7 +12,7 @@ import (
 	"net"
 	"net/url"
 	"os"
-	"path"
+	"path/filepath"
 	"reflect"
 	"regexp"
 	"slices"
@@ -243,7 +243,7 @@ func validatePaths(r *guest.Runner) error {
 	}
 
 	for name, p := range map[string]string{"runner.config_script": r.ConfigScript, "runner.run_script": r.RunScript} {
-		if path.IsAbs(p) || path.Clean(p) == ".." || strings.HasPrefix(path.Clean(p), "../") || strings.ContainsRune(p, 0) {
+		if !filepath.IsLocal(p) || strings.ContainsRune(p, 0) {
 			return fmt.Errorf("%s %q must be a path in runner.install_path", name, p)
 		}
 	}

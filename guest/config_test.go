@@ -106,7 +106,10 @@ func TestBadConfigEndsTheMachine(t *testing.T) {
 		t.Parallel()
 
 		m := newMachine(t)
-		if got := m.waitForEnd(t, m.startWithoutConfig(t, t.Context())); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, "no such file") {
+		result := m.startWithoutConfig(t, t.Context())
+		m.waitForMedium(t)
+
+		if got := m.waitForEnd(t, result); got.Reason != api.ReasonConfigInvalid || !strings.Contains(got.Message, noConfig) {
 			t.Errorf("%+v", got)
 		}
 	})
@@ -131,15 +134,15 @@ func TestParseConfigFillsInDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	want := api.Runner{InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", ConfigScript: "config.sh", RunScript: "run.sh"}
+	want := api.Runner{InstallPath: "/opt/actions-runner", WorkDir: "/tmp/runner-work", ConfigScript: configScript, RunScript: runnerScript}
 	if got.Runner != want {
 		t.Errorf("runner %+v", got.Runner)
 	}
 
 	for text, want := range map[string]string{
-		gitlabMinimal:  "/usr/bin/gitlab-runner",
+		gitlabMinimal:  gitlabProgram,
 		genericMinimal: "",
-		`"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b","job_id":"c"`: "/usr/bin/buildkite-agent",
+		`"method":"runner-token","platform":"buildkite","runner_name":"a","runner_token":"b","job_id":"c"`: buildkiteProgram,
 	} {
 		got, err := guest.ParseConfig([]byte(`{` + text + `}`))
 		if err != nil {
@@ -197,6 +200,7 @@ func TestConfigThatIsADirectory(t *testing.T) {
 	m.write(t, api.ConfigPath+"/a-directory", "x")
 
 	result := m.startWithoutConfig(t, t.Context())
+	m.waitForMedium(t)
 
 	select {
 	case got := <-result:

@@ -73,9 +73,6 @@ func (s *Service) setTrace(traceparent string) {
 	}
 }
 
-// defaultPath is the PATH that systemd sets for services.
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // waitDelay is how long to wait for the end of the output if a process that is still running keeps it open.
 const waitDelay = 5 * time.Second
 

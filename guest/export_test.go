@@ -10,6 +10,9 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/guest"
 )
 
+// DockerConfig is the path of Docker's configuration.
+const DockerConfig = dockerConfig
+
 // KeepTail returns the tail that a limited log keeps of lines.
 func KeepTail(limit int, lines ...string) string {
 	t := tail{limit: limit}

@@ -4,7 +4,6 @@
 package guest
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,27 +61,13 @@ func (generic) newLaunch(s *Service, c *guest.Config) launch {
 	}
 
 	switch inRoot := s.path(out.path); {
-	case !strings.Contains(out.path, "/"):
+	case filepath.Base(out.path) == out.path:
 		out.path = lookUpCommand(out.path)
-	case filepath.IsAbs(out.path) && isFile(inRoot): // a file below Options.Root takes precedence
+	case isAbsolute(out.path) && isFile(inRoot): // a file below Options.Root takes precedence
 		out.path = inRoot
 	}
 
 	return out
-}
-
-// lookUpCommand returns the path of an executable file in PATH, or in defaultPath if the service has no PATH.
-// It returns the name unchanged if it finds no file.
-func lookUpCommand(name string) string {
-	for _, dir := range filepath.SplitList(cmp.Or(os.Getenv("PATH"), defaultPath)) {
-		file := filepath.Join(dir, name)
-		//nolint:gosec // PATH is the machine's own
-		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
-			return file
-		}
-	}
-
-	return name
 }
 
 func isFile(path string) bool {

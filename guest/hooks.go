@@ -21,6 +21,6 @@ func (s *Service) hasUserHook() bool {
 	return slices.ContainsFunc(s.environment, func(variable string) bool {
 		name, value, _ := strings.Cut(variable, "=")
 
-		return name == hookVariable && value != ""
+		return foldVariable(name) == hookVariable && value != ""
 	})
 }

@@ -76,13 +76,19 @@ func newRunnerArchive(t *testing.T) []byte {
 	random := rand.NewChaCha8([32]byte{1})
 	_, _ = random.Read(noise)
 
-	return newArchive(t,
-		entry{name: "./", kind: tar.TypeDir},
-		entry{name: "./run.sh", body: "#!/bin/sh\n" + printListening + printRunning + printCompleted},
-		entry{name: "./externals/node/bin/npm", kind: tar.TypeSymlink, link: "../lib/npm.js"},
-		entry{name: "./externals/node/lib/npm.js", body: "js", mode: 0o644},
-		entry{name: "bin/Runner.Worker", body: string(noise), mode: 0o4777},
-	)
+	script, text := newScript("./run.sh", printListening+printRunning+printCompleted)
+	entries := []entry{
+		{name: "./", kind: tar.TypeDir},
+		{name: script, body: text},
+		{name: "./externals/node/lib/npm.js", body: "js", mode: 0o644},
+		{name: "bin/Runner.Worker", body: string(noise), mode: 0o4777},
+	}
+
+	if !isWindows { // the runner for Windows has no links
+		entries = append(entries, entry{name: "./externals/node/bin/npm", kind: tar.TypeSymlink, link: "../lib/npm.js"})
+	}
+
+	return newArchive(t, entries...)
 }
 
 func formatSHA256(data []byte) string {
@@ -193,13 +199,21 @@ func (m *machine) checkInstalled(t *testing.T) {
 		t.Errorf("phases %q, log\n%s", m.listPhases(), m.log)
 	}
 
-	if got := m.read(t, "/opt/actions-runner/externals/node/bin/npm"); got != "js" {
-		t.Errorf("through the link: %q", got)
+	info, err := os.Stat(m.path("/opt/actions-runner/bin/Runner.Worker"))
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	info, err := os.Stat(m.path("/opt/actions-runner/bin/Runner.Worker"))
-	if err != nil || info.Mode() != 0o755 {
-		t.Errorf("mode %v, %v", info.Mode(), err)
+	if isWindows { // it has neither links nor modes
+		return
+	}
+
+	if info.Mode() != 0o755 {
+		t.Errorf("mode %v", info.Mode())
+	}
+
+	if got := m.read(t, "/opt/actions-runner/externals/node/bin/npm"); got != "js" {
+		t.Errorf("through the link: %q", got)
 	}
 }
 
@@ -248,6 +262,10 @@ func TestExtractRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
+
+			if isWindows && name == "through chained links" {
+				t.Skip("Wine creates no links")
+			}
 
 			outer := t.TempDir()
 			err := extractInto(t, outer, tc.data)

@@ -114,12 +114,15 @@ func newMachine(t *testing.T) *machine {
 
 func (m *machine) path(p string) string { return filepath.Join(m.root, p) }
 
-// write creates a file below the root. Scripts (.sh) get a shebang line.
+// runScript is the runner's script.
+const runScript = "/opt/actions-runner/run.sh"
+
+// write creates a file below the root. A file whose name ends with .sh is a script.
 func (m *machine) write(t *testing.T, file, text string) {
 	t.Helper()
 
 	if strings.HasSuffix(file, ".sh") {
-		text = "#!/bin/sh\n" + text + "\n"
+		file, text = newScript(file, text)
 	}
 
 	if err := os.MkdirAll(filepath.Dir(m.path(file)), 0o755); err != nil {

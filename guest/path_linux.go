@@ -4,7 +4,10 @@
 package guest
 
 import (
+	"cmp"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 )
 
@@ -39,3 +42,23 @@ func addInput(l *launch, name, value string) { l.args = append(l.args, "--"+name
 
 // gitLabShell returns no arguments: the default shell of jobs is bash.
 func gitLabShell() []string { return nil }
+
+// foldVariable returns the name of an environment variable as it is, because Linux distinguishes upper and lower case.
+func foldVariable(name string) string { return name }
+
+// defaultPath is the PATH that systemd sets for services.
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// lookUpCommand returns the path of an executable file in PATH, or in defaultPath if the service has no PATH.
+// It returns the name unchanged if it finds no file.
+func lookUpCommand(name string) string {
+	for _, dir := range filepath.SplitList(cmp.Or(os.Getenv("PATH"), defaultPath)) {
+		file := filepath.Join(dir, name)
+		//nolint:gosec // PATH is the machine's own
+		if info, err := os.Stat(file); err == nil && info.Mode().IsRegular() && info.Mode().Perm()&0o111 != 0 {
+			return file
+		}
+	}
+
+	return name
+}

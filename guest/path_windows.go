@@ -110,3 +110,13 @@ func gitLabShell() []string {
 
 	return nil
 }
+
+// foldVariable returns the name of an environment variable in upper case, because Windows does not distinguish upper and
+// lower case.
+func foldVariable(name string) string { return strings.ToUpper(name) }
+
+// defaultPath is the beginning of the PATH of every installation.
+const defaultPath = `C:\Windows\system32;C:\Windows`
+
+// lookUpCommand returns the name as it is: os/exec looks it up in PATH, with the endings of PATHEXT.
+func lookUpCommand(name string) string { return name }

@@ -138,9 +138,9 @@ func stripANSI(line string) string {
 
 func formatVariable(name, value string) string { return name + "=" + value }
 
-// withoutPrefixes returns the elements that start with none of the prefixes.
+// withoutPrefixes returns the variables whose names start with none of the prefixes.
 func withoutPrefixes(env []string, prefixes ...string) []string {
 	return slices.DeleteFunc(slices.Clone(env), func(e string) bool {
-		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(e, p) })
+		return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(foldVariable(e), p) })
 	})
 }

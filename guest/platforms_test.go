@@ -1,10 +1,13 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package guest_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"slices"
 	"strings"
@@ -454,4 +457,56 @@ func TestInputOfRunners(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestLastReportHasTheEndOfTheLog: reports of the phases Finished and Failed have the end of the log, without
+// credentials and limited in size.
+func TestLastReportHasTheEndOfTheLog(t *testing.T) {
+	t.Parallel()
+
+	t.Run("job done", func(t *testing.T) {
+		t.Parallel()
+
+		m := newGenericMachine(t, `i=0; while [ $i -lt 3000 ]; do echo "line $i: 0123456789 0123456789 0123456789"; i=$((i+1)); done; printf 'the end'`)
+		m.cfg.SPIFFE = &api.SPIFFE{JoinToken: reportToken}
+		m.cfg.Command[2] += "; echo ' " + reportToken + "' >&2"
+
+		got := m.waitForEnd(t, m.start(t, t.Context()))
+		if len(got.Log) > api.MaxLog || len(got.Log) < api.MaxLog-100 {
+			t.Errorf("the log has %d bytes", len(got.Log))
+		}
+
+		if !strings.HasPrefix(got.Log, "line ") || !strings.HasSuffix(got.Log, "the end ***\n") {
+			t.Errorf("the log is %q ... %q", got.Log[:20], got.Log[len(got.Log)-40:])
+		}
+	})
+
+	t.Run("failed registration", func(t *testing.T) {
+		t.Parallel()
+
+		m := newMachine(t)
+		m.cfg.JITConfig, m.cfg.RunnerToken, m.cfg.RegistrationURL = "", runnerToken, "https://github.com/o"
+		m.write(t, runScript, printListening)
+		m.write(t, "/opt/actions-runner/config.sh", `echo "Http response code: NotFound `+runnerToken+`" >&2; exit 1`)
+
+		got := m.waitForEnd(t, m.start(t, t.Context()))
+		if got.Reason != api.ReasonRegistrationError || got.Log != "Http response code: NotFound ***\n" {
+			t.Errorf("%+v", got)
+		}
+	})
+
+	t.Run("a credential across the cut of a long line", func(t *testing.T) {
+		t.Parallel()
+
+		const cut = 8 << 10
+
+		m := newGitLabMachine(t, fmt.Sprintf(`head -c %d /dev/zero | tr '\0' x; echo %s and more; `, cut-5, runnerToken)+glStarts+glReceives+glSucceeds)
+
+		got := m.waitForEnd(t, m.start(t, t.Context()))
+		first, _, _ := strings.Cut(got.Log, "\n")
+
+		if !strings.HasPrefix(first, "xxx") || strings.Contains(first, "runner") || len(first) != cut {
+			t.Errorf("the line ends with %q, %d bytes", first[max(0, len(first)-20):], len(first))
+		}
+	})
 }

@@ -69,12 +69,3 @@ func signalGroup(cmd *exec.Cmd, sig syscall.Signal) error {
 
 	return syscall.Kill(-cmd.Process.Pid, sig)
 }
-
-// reloadDocker makes Docker read its configuration again. A process that has ended is no error.
-func reloadDocker(pid int) error {
-	if err := syscall.Kill(pid, syscall.SIGHUP); err != nil && err != syscall.ESRCH {
-		return err
-	}
-
-	return nil
-}

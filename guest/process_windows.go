@@ -194,8 +194,3 @@ func sendBreak(group uint32) error {
 
 	return windows.GenerateConsoleCtrlEvent(windows.CTRL_BREAK_EVENT, group)
 }
-
-// reloadDocker returns an error, because Docker on Windows cannot read its configuration again.
-func reloadDocker(int) error {
-	return errors.New("docker on Windows reads its configuration only when it starts: add the mirrors to the image")
-}

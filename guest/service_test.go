@@ -1,6 +1,8 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
+//go:build linux
+
 package guest_test
 
 import (
@@ -18,13 +20,8 @@ import (
 	"github.com/hyperfleet/hyperfleet/guest"
 )
 
-const runScript = "/opt/actions-runner/run.sh"
-
-// Parts of scripts that print what the real runner prints.
+// Parts of scripts.
 const (
-	printListening = `echo "2026-01-01 00:00:00Z: Listening for Jobs"; `
-	printRunning   = `sh "$ACTIONS_RUNNER_HOOK_JOB_STARTED"; echo "2026-01-01 00:00:00Z: Running job: build"; `
-	printCompleted = `echo "2026-01-01 00:00:00Z: Job build completed with result: Succeeded"; `
 	// waitForSignal waits until the script is stopped, as the real listener does.
 	waitForSignal = `trap 'echo Exiting...; exit 0' INT; while :; do sleep 0.02; done; `
 	// ignoreSignal does not stop after a signal.

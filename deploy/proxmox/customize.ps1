@@ -63,6 +63,10 @@ function Set-Windows {
     $shell = 'HKLM:\SOFTWARE\Microsoft\PowerShell\1\ShellIds\Microsoft.PowerShell'
     Set-ItemProperty -Path $shell -Name ExecutionPolicy -Value RemoteSigned
 
+    # When Windows shuts down, the service needs up to 20 seconds to stop the job and to send the last report. Windows waits
+    # for a shorter time by default.
+    Set-ItemProperty -Path 'HKLM:\SYSTEM\CurrentControlSet\Control' -Name WaitToKillServiceTimeout -Value 20000
+
     & powercfg.exe /change standby-timeout-ac 0
     & powercfg.exe /hibernate off
 

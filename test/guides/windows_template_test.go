@@ -52,7 +52,7 @@ func TestWindowsTemplateFiles(t *testing.T) {
 	for file, lines := range map[string][]string{
 		"customize.ps1": {
 			"$service = 'HyperFleetBootstrap'", `"$folder\bootstrap-service.exe`,
-			`$folder = "$env:ProgramFiles\HyperFleet"`, `/unattend:$folder\sysprep.xml`,
+			`$folder = "$env:ProgramFiles\HyperFleet"`, `/unattend:$folder\sysprep.xml`, "-Name WaitToKillServiceTimeout -Value 20000\n",
 		},
 		"sysprep.xml": {`--config-file "C:\Program Files\HyperFleet\cloudbase-init-unattend.conf"`},
 		"cloudbase-init.conf": {

@@ -198,6 +198,12 @@ func newPlatformCases() []windowsCase {
 			log: []string{`args ["daemon","--config","ROOTJSON\\work folder\\config.yaml"]`, `"token":"***"`, `"labels":["windows:host"]`},
 		},
 		{
+			name: "generic", program: "job.exe", want: succeeded(), log: []string{"in C:"},
+			change: func(c *api.Config, _ string) {
+				c.Platform, c.JITConfig, c.JobID, c.Command = "generic", "", "job-1", []string{installFolder + `\job.exe`}
+			},
+		},
+		{
 			// The path is the operator's default, which is one of Linux.
 			name: "gitlab in its own folder", program: "GitLab-Runner", want: succeeded(),
 			change: asPlatform("gitlab-ci", "/usr/bin/gitlab-runner", ""), log: []string{"token ***"},
@@ -268,8 +274,8 @@ func TestJobsOnWindows(t *testing.T) { //nolint:paralleltest // the cases count 
 
 			checkLog(t, test, name, last.Log, string(out))
 
-			// The work folder stays under Wine 8, which does not have the call that deletes folders.
-			for _, name := range []string{file, filepath.Join(root, "opt", "hyperfleet", "runner-token"), filepath.Join(root, "work folder", ".runner")} {
+			hooks := filepath.Join(root, "ProgramData", "HyperFleet", "hooks")
+			for _, name := range []string{file, filepath.Join(root, "opt", "hyperfleet", "runner-token"), filepath.Join(root, "work folder"), hooks} {
 				if _, err := os.Stat(name); !os.IsNotExist(err) {
 					t.Errorf("%s is left: %v", name, err)
 				}

@@ -7,6 +7,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -122,14 +123,55 @@ func (w *wine) build(pkg, name string) string {
 		return out
 	}
 
-	cmd := exec.CommandContext(w.t.Context(), "go", "build", "-trimpath", "-tags=grpcnotrace", "-ldflags=-s -w", "-o", out, pkg)
+	w.goCommand("build", "-ldflags=-s -w", "-o", out, pkg)
+
+	return out
+}
+
+// goCommand runs a command of Go for Windows.
+func (w *wine) goCommand(command string, args ...string) {
+	w.t.Helper()
+
+	args = append([]string{command, "-trimpath", "-tags=grpcnotrace", "-overlay", w.overlay()}, args...)
+	cmd := exec.CommandContext(w.t.Context(), "go", args...)
 	cmd.Env = append(os.Environ(), "GOOS=windows", "CGO_ENABLED=0")
 
 	if text, err := cmd.CombinedOutput(); err != nil {
-		w.t.Fatalf("build %s for Windows: %v\n%s", pkg, err, text)
+		w.t.Fatalf("go %s for Windows: %v\n%s", strings.Join(args, " "), err, text)
+	}
+}
+
+// overlay returns a file for Go's flag -overlay. Wine 8 does not have the call with which os.RemoveAll deletes folders
+// (FileDispositionInformationEx), and says so with another status than an old Windows. With the overlay, os.RemoveAll
+// deletes folders as on an old Windows.
+func (w *wine) overlay() string {
+	w.t.Helper()
+
+	const status, statusOfWine = "case STATUS_INVALID_INFO_CLASS,", "case NTStatus(0xC0000002), STATUS_INVALID_INFO_CLASS,"
+
+	root, err := exec.CommandContext(w.t.Context(), "go", "env", "GOROOT").Output()
+	if err != nil {
+		w.t.Fatalf("find Go: %v", err)
 	}
 
-	return out
+	source := filepath.Join(strings.TrimSpace(string(root)), "src/internal/syscall/windows/at_windows.go")
+
+	text, err := os.ReadFile(source)
+	if err != nil || strings.Count(string(text), status) != 1 {
+		w.t.Fatalf("%s does not contain %q once (%v)", source, status, err)
+	}
+
+	changed, file := filepath.Join(folder, "at_windows.go"), filepath.Join(folder, "overlay.json")
+	w.write(changed, []byte(strings.Replace(string(text), status, statusOfWine, 1)))
+
+	list, err := json.Marshal(map[string]map[string]string{"Replace": {source: changed}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+
+	w.write(file, list)
+
+	return file
 }
 
 // countProcesses returns how many processes have the text in their arguments.

@@ -1,7 +1,7 @@
 // Copyright The HyperFleet Authors.
 // SPDX-License-Identifier: Apache-2.0
 
-// Command runner simulates the runners of CI platforms on Windows. Its own name chooses the platform. It prints its
+// Command runner simulates the runners of CI platforms on Windows, and Docker. Its own name chooses what it simulates. It prints its
 // arguments, the settings that it was given, and the lines that the real program prints for one job, and leaves a process
 // behind, as jobs do.
 package main
@@ -24,8 +24,15 @@ func main() {
 		mode = os.Args[1]
 	}
 
-	if mode == "leftover" {
+	name := strings.TrimSuffix(strings.ToLower(filepath.Base(os.Args[0])), ".exe")
+
+	switch {
+	case mode == "leftover":
 		time.Sleep(time.Hour)
+
+		return
+	case name == "dockerd":
+		runDocker()
 
 		return
 	}
@@ -41,7 +48,7 @@ func main() {
 
 	fmt.Printf("args %s\r\n", args)
 
-	switch strings.TrimSuffix(strings.ToLower(filepath.Base(os.Args[0])), ".exe") {
+	switch name {
 	case "gitlab-runner":
 		fmt.Print("token "+os.Getenv("CI_SERVER_TOKEN")+"\r\n",
 			"Starting runner for https://gitlab.example with token glrt-x ...\r\n",
@@ -55,6 +62,8 @@ func main() {
 		printGitea(readURL(os.Args[slices.Index(os.Args, "--token-url")+1]))
 	case "act_runner":
 		printGitea(readFile(".runner"))
+	case "job": // of a pool's own command
+		fmt.Print("in ", os.Getenv("WORK_DRIVE"), "\r\n")
 	default:
 		runGitHub(mode)
 	}
