@@ -4,8 +4,12 @@
 package guest
 
 import (
+	"bytes"
+	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -102,5 +106,32 @@ func TestProgramOfGenericJob(t *testing.T) {
 		if got.path != want {
 			t.Errorf("%s is %s, want %s", command, got.path, want)
 		}
+	}
+}
+
+// The path of a script may contain characters at which cmd.exe ends an unquoted path.
+func TestPathsOfScripts(t *testing.T) {
+	t.Parallel()
+
+	file := filepath.Join(t.TempDir(), "a,b;c=d&e(f)", "run.cmd")
+	script := []byte("@echo off\r\necho %~1-%~2\r\n")
+
+	if err := errors.Join(os.Mkdir(filepath.Dir(file), 0o700), os.WriteFile(file, script, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+
+	var out bytes.Buffer
+
+	cmd := exec.Command(file, "--name", "two words")
+	cmd.Stdout = &out
+	ownGroup(cmd)
+
+	err := startGroup(cmd)
+	if err == nil {
+		err = cmd.Wait()
+	}
+
+	if got := strings.TrimSpace(out.String()); err != nil || got != "--name-two words" {
+		t.Errorf("the script printed %q, %v", got, err)
 	}
 }

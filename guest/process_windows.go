@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -47,6 +49,7 @@ func startGroup(cmd *exec.Cmd) error {
 	}
 
 	cmd.SysProcAttr.CreationFlags |= windows.CREATE_SUSPENDED
+	cmd.SysProcAttr.CmdLine = scriptCommandLine(cmd)
 
 	if err := cmd.Start(); err != nil {
 		return errors.Join(err, windows.CloseHandle(job))
@@ -66,6 +69,21 @@ func startGroup(cmd *exec.Cmd) error {
 	jobs.Store(cmd, job)
 
 	return nil
+}
+
+// scriptCommandLine returns the command line of a script, and "" for another program, whose command line os/exec writes.
+// It always quotes the path, because cmd.exe would end an unquoted one at characters such as ',', ';', '=' and '&'.
+func scriptCommandLine(cmd *exec.Cmd) string {
+	if extension := strings.ToLower(filepath.Ext(cmd.Path)); extension != ".cmd" && extension != ".bat" {
+		return ""
+	}
+
+	line := `"` + cmd.Path + `"`
+	for _, arg := range cmd.Args[1:] {
+		line += " " + syscall.EscapeArg(arg)
+	}
+
+	return line
 }
 
 // newJob returns a job object that kills its processes when its last handle is closed.
