@@ -31,6 +31,8 @@ const (
 	initialBackoff = time.Second
 	maxBackoff     = time.Minute
 	backoffJitter  = 0.2
+	// failedBackoff is the back-off of a claim without a pool that has failed. A person has to act first.
+	failedBackoff = 10 * time.Minute
 )
 
 // backoffAfter returns the back-off, without jitter, after the given number of consecutive failures. It is
@@ -61,6 +63,23 @@ func (s *scope) checkBackoff(condition string) step.Result {
 	}
 
 	return s.waitWithLastFailure(condition, remaining)
+}
+
+// checkCreateBackoff is checkBackoff for the steps that create a machine. A claim that has failed stays stalled during its
+// back-off, whatever has enqueued it. A claim of a pool stays so until its pool deletes it and creates another claim.
+func (s *scope) checkCreateBackoff(condition string) step.Result {
+	if result := s.restoreFailure(condition); !result.IsDone() {
+		return result
+	}
+
+	result, last := s.checkBackoff(condition), meta.FindStatusCondition(s.claim.Status.Conditions, condition)
+	isFailed := s.claim.Status.Phase == v1alpha1.MachineClaimFailed && last != nil && last.Status == metav1.ConditionFalse
+
+	if isFailed && (s.claim.PoolName() != "" || !result.IsDone()) {
+		return step.Stall(last.Reason, last.Message)
+	}
+
+	return result
 }
 
 // lastAttempts returns the back-off and the number of failed attempts of the claim. They come from the
@@ -202,6 +221,10 @@ func (s *scope) handleCreateError(condition string, err error, fallback string) 
 	}
 
 	if result.IsStalled() {
+		if condition == v1alpha1.ConditionProvisioned {
+			status.Backoff.Until = metav1.NewMicroTime(s.Clock.Now().Add(failedBackoff))
+		} // else, a change of the template enqueues the claim, and may be the fix
+
 		s.breakers.recordAttempts(client.ObjectKeyFromObject(s.claim), attemptRecord{
 			backoff: *status.Backoff, attempts: status.Attempts, hasFailed: true, reason: result.Reason(), message: result.Message(),
 		})
@@ -220,18 +243,18 @@ func (s *scope) failClaim(result step.Result) step.Result {
 	return result
 }
 
-// restoreFailure fails the claim again if it has failed before but the API server refused the status
-// update. Otherwise it returns Done.
-func (s *scope) restoreFailure() step.Result {
+// restoreFailure fails the claim again if the step of the condition has failed it before but the API server refused the
+// status update. Otherwise it returns Done.
+func (s *scope) restoreFailure(condition string) step.Result {
 	name := client.ObjectKeyFromObject(s.claim)
 
 	record, ok := s.breakers.attemptsOf(name)
-	if !ok || !record.hasFailed {
+	if !ok || !record.hasFailed || record.backoff.Step != condition {
 		return step.Done()
 	}
 
 	if s.claim.Status.Phase == v1alpha1.MachineClaimFailed {
-		record.hasFailed = false // the failure is recorded, and later attempts are counted from zero
+		record.hasFailed = false // the failure is recorded
 		s.breakers.recordAttempts(name, record)
 
 		return step.Done()

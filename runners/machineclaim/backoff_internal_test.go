@@ -13,6 +13,7 @@ import (
 
 	"github.com/leanovate/gopter/gen"
 	"github.com/leanovate/gopter/prop"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -25,6 +26,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/hyperfleet/v1alpha1"
 	"github.com/hyperfleet/hyperfleet/hypervisor"
 	"github.com/hyperfleet/hyperfleet/kit/property"
+	"github.com/hyperfleet/hyperfleet/kit/step"
 	"github.com/hyperfleet/hyperfleet/kit/watch"
 	"github.com/hyperfleet/hyperfleet/test/heap"
 )
@@ -108,6 +110,100 @@ func TestPropertyBackoffHolds(t *testing.T) {
 
 		return ""
 	}, gen.IntRange(1, 40), gen.IntRange(0, 3), gen.UInt64()))
+}
+
+// A claim that has failed calls nothing until its back-off is over, whatever enqueues it. A claim without a pool is then
+// tried once more. The last write of its status may be refused.
+func TestFailedClaimStaysFailed(t *testing.T) {
+	t.Parallel()
+
+	const tries = 2
+
+	checks := map[string]func(*scope) step.Result{
+		v1alpha1.ConditionPlaced: func(s *scope) step.Result {
+			return s.checkCreateBackoff(v1alpha1.ConditionPlaced)
+		},
+		v1alpha1.ConditionProvisioned: (*scope).checkProvisionBackoff,
+	}
+
+	for _, tc := range []struct {
+		condition, pool string
+		isRefused       bool
+	}{
+		{condition: v1alpha1.ConditionPlaced},
+		{condition: v1alpha1.ConditionPlaced, isRefused: true},
+		{condition: v1alpha1.ConditionPlaced, pool: "linux"},
+		{condition: v1alpha1.ConditionPlaced, pool: "linux", isRefused: true},
+		{condition: v1alpha1.ConditionProvisioned},
+		{condition: v1alpha1.ConditionProvisioned, isRefused: true},
+		{condition: v1alpha1.ConditionProvisioned, pool: "linux"},
+		{condition: v1alpha1.ConditionProvisioned, pool: "linux", isRefused: true},
+	} {
+		t.Run(fmt.Sprintf("%s pool %q refused %t", tc.condition, tc.pool, tc.isRefused), func(t *testing.T) {
+			t.Parallel()
+
+			clk := clocktesting.NewFakeClock(time.Unix(1_800_000_000, 0))
+			s := &scope{
+				Reconciler: &Reconciler{Clock: clk, Trigger: &watch.Source{}, MaxAttempts: tries},
+				claim:      &v1alpha1.MachineClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "a", Name: "c"}},
+			}
+
+			s.claim.Status.BootstrapInfo = &v1alpha1.BootstrapInfo{RunnerID: "7"}
+
+			if tc.pool != "" {
+				s.claim.Spec.RunnerPoolRef = &v1alpha1.LocalObjectReference{Name: tc.pool}
+			}
+
+			attempts := 0
+			reconcile := func() step.Result {
+				result := checks[tc.condition](s)
+				if result.IsDone() {
+					attempts++
+
+					result = s.handleCreateError(tc.condition, &hypervisor.Error{Reason: "StartFailed", Message: "boom"}, "")
+				}
+
+				meta.SetStatusCondition(&s.claim.Status.Conditions, metav1.Condition{
+					Type: tc.condition, Status: metav1.ConditionFalse, Reason: result.Reason(), Message: result.Message(),
+				})
+
+				return result
+			}
+
+			reconcile()
+			clk.Step(maxBackoff)
+
+			before := s.claim.DeepCopy()
+			failure := reconcile()
+
+			if tc.isRefused {
+				s.claim = before
+			}
+
+			for range 4 {
+				if got := reconcile(); got.String() != failure.String() || s.claim.Status.Phase != v1alpha1.MachineClaimFailed {
+					t.Errorf("a failed claim that is enqueued: %s, phase %s; want %s", got, s.claim.Status.Phase, failure)
+				}
+			}
+
+			// Nothing that could be the fix enqueues a claim that has a machine.
+			if tc.condition == v1alpha1.ConditionProvisioned {
+				clk.Step(failedBackoff - time.Second)
+				reconcile()
+			}
+
+			if attempts != tries || s.claim.Status.Attempts != tries {
+				t.Errorf("%d attempts, %d in the status; want %d", attempts, s.claim.Status.Attempts, tries)
+			}
+
+			clk.Step(time.Hour)
+			reconcile()
+
+			if isRetried := attempts > tries; isRetried != (tc.pool == "") {
+				t.Errorf("%d attempts after an hour", attempts)
+			}
+		})
+	}
 }
 
 // A success of one claim closes the circuit breaker: the other claims no longer wait for their turns.

@@ -149,7 +149,7 @@ func place(ctx context.Context, s *scope) step.Result {
 		return step.Done()
 	}
 
-	if result := s.checkBackoff(v1alpha1.ConditionPlaced); !result.IsDone() {
+	if result := s.checkCreateBackoff(v1alpha1.ConditionPlaced); !result.IsDone() {
 		return result
 	}
 

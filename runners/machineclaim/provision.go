@@ -169,18 +169,7 @@ func (s *scope) recordCreateRequest(ctx context.Context) error {
 func (s *scope) checkProvisionBackoff() step.Result {
 	status := &s.claim.Status
 
-	if result := s.restoreFailure(); !result.IsDone() {
-		return result
-	}
-
-	if status.Phase == v1alpha1.MachineClaimFailed && s.claim.PoolName() != "" {
-		last := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionProvisioned)
-		if last != nil && last.Status == metav1.ConditionFalse {
-			return step.Stall(last.Reason, last.Message) // its pool creates another claim
-		}
-	}
-
-	if result := s.checkBackoff(v1alpha1.ConditionProvisioned); !result.IsDone() {
+	if result := s.checkCreateBackoff(v1alpha1.ConditionProvisioned); !result.IsDone() {
 		return result
 	}
 
