@@ -20,7 +20,7 @@ import (
 // nil for a response without a body. If the fleet API responds with a problem of status 404, the error
 // wraps errAbsent.
 func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, error) {
-	_, response, err := r.callAPI(ctx, call, step)
+	request, response, err := r.callAPI(ctx, call, step)
 	if err != nil {
 		if status, ok := errors.AsType[*client.Error](err); ok && status.Status == http.StatusNotFound && status.Code != "" {
 			err = fmt.Errorf("%w: %w", errAbsent, err)
@@ -30,6 +30,8 @@ func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, e
 	}
 
 	if len(response.Body) == 0 {
+		r.responses = nil
+
 		return nil, nil //nolint:nilnil // null is a value
 	}
 
@@ -38,20 +40,26 @@ func (r *run) fetch(ctx context.Context, call *task.APICall, step *Step) (any, e
 		return nil, fmt.Errorf("%s %s: decode response: %w", call.Method, call.URL, err)
 	}
 
-	r.recordResponse(value)
+	if r.recordResponse(value) && request.Method == http.MethodGet {
+		r.keepResponse(&request, response)
+	} else {
+		r.responses = nil
+	}
 
 	return value, nil
 }
 
-// recordResponse records the state of the event's resource, if a response contains the resource.
-func (r *run) recordResponse(value any) {
+// recordResponse records the state of the event's resource, and returns true, if a response contains the resource.
+func (r *run) recordResponse(value any) bool {
 	resource, ok := value.(map[string]any)
 	if !ok || resource["id"] != r.event.ResourceID {
-		return
+		return false
 	}
 
 	generation, _ := resource["generation"].(int64)
 	r.recordResource(generation, resource["deleted_time"] != nil)
+
+	return true
 }
 
 func (r *run) recordResource(generation int64, isDeleting bool) {
@@ -76,7 +84,7 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (clie
 		step.Call.URL = request.URL
 	}
 
-	response, err := r.p.api.Call(ctx, request)
+	response, err := r.send(ctx, &request)
 	if err == nil {
 		step.Call.Status = response.Status
 
@@ -98,6 +106,10 @@ func (r *run) callAPI(ctx context.Context, call *task.APICall, step *Step) (clie
 
 // readResource reads the event's resource from the API and records its state.
 func (r *run) readResource(ctx context.Context) error {
+	if r.earlier != nil {
+		return r.requireCall()
+	}
+
 	resource, err := r.p.api.Get(ctx, r.event.ResourceID)
 
 	switch {

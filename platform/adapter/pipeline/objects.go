@@ -18,7 +18,9 @@ func (r *run) runResources(ctx context.Context) {
 	}
 
 	// The calls of the task file may not have returned the event's resource.
-	if !r.hasResource {
+	if r.earlier != nil {
+		r.recordResource(r.event.Generation, false)
+	} else if !r.hasResource {
 		if err := r.readResource(ctx); err != nil {
 			r.recordFailure(PhaseResources, "", err)
 
@@ -31,9 +33,9 @@ func (r *run) runResources(ctx context.Context) {
 	}
 
 	result, err := r.p.resources(ctx, resources.Input{
-		Task: r.p.Task, Vars: r.vars, Clients: r.p.Clients, Stamper: r.p.stamper,
+		Task: r.p.Task, Vars: r.vars, Clients: r.clients(), Stamper: r.p.stamper,
 		ResourceID: r.event.ResourceID, Generation: r.event.Generation, Deleting: r.isResourceDeleting,
-		ReadGeneration: r.readGeneration, Generations: r.p.generations, Kinds: r.p.Kinds, Clock: r.p.Clock, Log: r.p.Log,
+		ReadGeneration: r.readGeneration, Generations: r.p.generations, Kinds: r.p.Kinds, Clock: r.p.Clock, Log: r.log(),
 	})
 	r.result.Resources, r.result.Trace.Resources = result, result.Outcomes
 

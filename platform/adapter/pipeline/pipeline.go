@@ -115,17 +115,18 @@ func NewAPIClient(deployment *adapter.Deployment, options client.Options) (*clie
 	}, options)
 }
 
-// Handle handles one event. If the context is of WithRequeue and a precondition is not met, Handle
-// skips the post phase, because an earlier report about the event is still true.
+// Handle handles one event. If the context is of WithRequeue, Handle sends no calls if they would repeat the earlier
+// ones. If a precondition is then not met, Handle skips the post phase, because an earlier report about the event is
+// still true.
 func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	ctx, span := otel.Tracer(tracerName).Start(ctx, "adapter event")
 	defer span.End()
 
 	parsed, data, err := parseEvent(event)
-	r := &run{
-		p: p, event: parsed, isRequeue: ctx.Value(requeueKey{}) != nil,
-		result: Result{Status: Success, Trace: Trace{Event: parsed}},
-	}
+	r := p.newRun(parsed, data)
+
+	earlier, isRequeue := EarlierOf(ctx)
+	r.isRequeue = isRequeue
 
 	if err != nil {
 		r.recordFailure(PhaseEvent, "", err)
@@ -138,8 +139,11 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	span.SetAttributes(attribute.String("hyperfleet.resource.id", parsed.ResourceID),
 		attribute.String("hyperfleet.resource.kind", parsed.Kind), attribute.Int64("hyperfleet.generation", parsed.Generation))
 
-	r.vars = p.initialVariables(data)
-	r.vars["adapter"] = r.adapterVariable()
+	if earlier != nil {
+		if repeated := p.newRun(parsed, data); repeated.repeat(ctx, earlier) {
+			return repeated.result
+		}
+	}
 
 	r.runPhases(ctx)
 	r.completeTrace()
@@ -151,12 +155,15 @@ func (p *Pipeline) Handle(ctx context.Context, event cloudevents.Event) Result {
 	return r.result
 }
 
-type requeueKey struct{}
+// newRun returns the state of an event before its first phase.
+func (p *Pipeline) newRun(event EventTrace, data map[string]any) *run {
+	r := &run{
+		p: p, event: event, vars: p.initialVariables(data), responses: map[callKey]*client.Response{},
+		result: Result{Status: Success, Trace: Trace{Event: event}},
+	}
+	r.vars["adapter"] = r.adapterVariable()
 
-// WithRequeue returns a context for Handle that marks an event as handled again because an object has
-// changed.
-func WithRequeue(ctx context.Context) context.Context {
-	return context.WithValue(ctx, requeueKey{}, true)
+	return r
 }
 
 // initialVariables returns the variables of an event before its params are evaluated. Names that get
@@ -203,6 +210,12 @@ type run struct {
 	isFailureTransient bool
 	// accepted are the calls of post actions that have succeeded.
 	accepted []client.Call
+	// responses are the responses for Result.Handled. They are nil if the event cannot be repeated without calls.
+	responses map[callKey]*client.Response
+	// earlier is not nil while the run repeats an event without calls. needsCall is true if it has found that the event
+	// needs one.
+	earlier   *Handled
+	needsCall bool
 
 	result Result
 }
@@ -287,6 +300,7 @@ func (r *run) decideResult(ctx context.Context) {
 // completeTrace adds the result to the trace.
 func (r *run) completeTrace() {
 	r.result.Deleting = r.isResourceDeleting
+	r.result.Handled = r.handled()
 
 	trace := &r.result.Trace.Result
 	trace.Status, trace.Phase = r.result.Status, r.result.Phase

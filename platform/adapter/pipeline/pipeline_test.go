@@ -295,7 +295,7 @@ func TestRequeueWithUnmetPreconditionsReportsNothing(t *testing.T) {
 	for name, want := range map[string]string{"other": "none", "test-one": "True Fine"} {
 		cluster := w.createCluster(name)
 
-		result := p.Handle(pipeline.WithRequeue(t.Context()), newEvent(cluster.Id, 1))
+		result := p.Handle(pipeline.WithRequeue(t.Context(), nil), newEvent(cluster.Id, 1))
 		if got := w.getAvailable(cluster.Id); got != want || result.Failure != nil {
 			t.Errorf("a requeued event of %s reported %q, want %q: %v", name, got, want, result.Failure)
 		}

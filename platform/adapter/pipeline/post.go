@@ -128,9 +128,13 @@ func (r *run) runAction(ctx context.Context, action *task.PostAction, step *Step
 		return false, err
 	}
 
+	r.keepResponse(&request, &client.Response{Status: response.Status})
+
 	// A report that the API has discarded does not count.
 	if response.Status != http.StatusNoContent {
 		r.accepted = append(r.accepted, request)
+	} else if r.isStatusURL(request.URL) {
+		r.responses = nil
 	}
 
 	return true, nil

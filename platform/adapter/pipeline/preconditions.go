@@ -160,11 +160,11 @@ func isHardError(err error) bool {
 // logLine writes a log line of the task file. If the line can't be rendered, logLine writes a warning
 // instead and does not fail the step.
 func (r *run) logLine(ctx context.Context, step string, line *task.Log) {
-	if line == nil || !r.p.Log.Enabled(ctx, line.Level) {
+	if line == nil || !r.log().Enabled(ctx, line.Level) {
 		return
 	}
 
-	log := r.p.Log.With(
+	log := r.log().With(
 		"event", r.event.ID, "resourceId", r.event.ResourceID, "kind", r.event.Kind, "generation", r.event.Generation)
 
 	text, err := line.Message.Render(r.vars)

@@ -45,6 +45,8 @@ type Result struct {
 	Failure error
 	// Deleting is true if the API's resource is being deleted.
 	Deleting bool
+	// Handled is for WithRequeue. It is nil if a requeue of the event has to send all calls again.
+	Handled *Handled
 	// Resources is the result of the resources phase.
 	Resources resources.Result
 	Trace     Trace

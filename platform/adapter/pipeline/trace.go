@@ -113,13 +113,16 @@ const (
 	ReasonStale = "the resource has a later generation than the event"
 )
 
+// ReasonUnchanged is the reason why a requeued event has sent no calls.
+const ReasonUnchanged = "its calls would repeat those of the event before"
+
 // ResultTrace records the result of the event.
 type ResultTrace struct {
 	Status Status `json:"status"`
 	// Phase is the phase that failed. It is empty if no phase has failed.
 	Phase Phase  `json:"phase,omitempty"`
 	Error string `json:"error,omitempty"`
-	// Reason is the reason why the whole event was skipped.
+	// Reason is the reason why the whole event was skipped, or why its calls were not sent.
 	Reason string `json:"reason,omitempty"`
 	// Event is done, again or poison.
 	Event string `json:"event"`

@@ -5,6 +5,7 @@ package resources_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +29,8 @@ type requeueFixture struct {
 
 	events  *source
 	handled chan string
+	// earlier has the calls that the last event got from its requeuer.
+	earlier atomic.Pointer[pipeline.Handled]
 	// result is the result of each event.
 	result pipeline.Result
 	// hold keeps an event in progress until the channel is closed.
@@ -45,8 +48,11 @@ func runInBubble(t *testing.T, test func(*testing.T, *requeueFixture)) {
 		}
 		close(l.hold)
 
-		options := newServeOptions(l.events, func(_ context.Context, event cloudevents.Event) pipeline.Result {
+		options := newServeOptions(l.events, func(ctx context.Context, event cloudevents.Event) pipeline.Result {
 			hold := l.hold
+			earlier, _ := pipeline.EarlierOf(ctx)
+			l.earlier.Store(earlier)
+
 			l.handled <- event.ID()
 			<-hold
 
@@ -229,5 +235,43 @@ func TestRequeueWaitsForTheEventInProgress(t *testing.T) {
 		if id, _ := l.waitForRequeue(quietPeriod); id != "a1" {
 			t.Errorf("handled %q, want a1", id)
 		}
+	})
+}
+
+// A requeued event gets the calls of its last handling, unless another event was in progress at the same time, because it
+// is then unknown which of them has reported last.
+func TestRequeueHasTheCallsOfItsEvent(t *testing.T) {
+	runInBubble(t, func(t *testing.T, l *requeueFixture) {
+		t.Helper()
+
+		l.result.Handled = &pipeline.Handled{}
+
+		requeue := func(want *pipeline.Handled) {
+			l.requeuer.EnqueueChange("a", false)
+
+			if id, _ := l.waitForRequeue(quietPeriod); id == "" || l.earlier.Load() != want {
+				t.Errorf("the requeue of %q has the calls %p, want %p", id, l.earlier.Load(), want)
+			}
+		}
+
+		l.handleEvent(t, "a", "a1")
+
+		if l.earlier.Load() != nil {
+			t.Error("an event of the source has earlier calls")
+		}
+
+		requeue(l.result.Handled)
+		requeue(l.result.Handled)
+
+		hold := make(chan struct{})
+		l.hold = hold
+
+		requeue(l.result.Handled)
+		l.handleEvent(t, "a", "a2") // while the requeued event is in progress
+		close(hold)
+		synctest.Wait()
+
+		requeue(nil)
+		requeue(l.result.Handled)
 	})
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/hyperfleet/hyperfleet/api/adapter"
 	"github.com/hyperfleet/hyperfleet/api/config/platform"
 	"github.com/hyperfleet/hyperfleet/api/openapi"
+	"github.com/hyperfleet/hyperfleet/kit/metrics"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/serve"
 	"github.com/hyperfleet/hyperfleet/platform/adapter/task"
@@ -254,6 +255,9 @@ type adapterFixture struct {
 	namespace string
 	looks     *serve.Requeuer
 	handle    handler
+	cluster   *kubernetes.Client
+	// calls has the metrics of the calls.
+	calls *prometheus.Registry
 }
 
 // instantClock is a clock whose timers fire at once, so that retries follow each other without a delay.
@@ -264,17 +268,31 @@ func (c instantClock) NewTimer(time.Duration) clock.Timer { return c.RealClock.N
 func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapterFixture {
 	t.Helper()
 
+	return newAdapterFixtureOf(t, configTask, namespace, api)
+}
+
+// newAdapterFixtureOf is newAdapterFixture with a task file, in which NAMESPACE stands for the namespace.
+func newAdapterFixtureOf(t testing.TB, text, namespace string, api http.Handler) *adapterFixture {
+	t.Helper()
+
 	listening := httptest.NewServer(api)
 	t.Cleanup(listening.Close)
 
-	w := &adapterFixture{t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer()}
+	w := &adapterFixture{
+		t: t, url: listening.URL, namespace: namespace, looks: serve.NewRequeuer(), calls: prometheus.NewRegistry(),
+	}
+	calls, err := metrics.NewCallMetrics(w.calls, nil)
+	must.Do(t, err)
+
 	deployment := newDeployment()
 	deployment.Clients.HyperFleetAPI.BaseURL = w.url
 
-	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(configTask, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
+	loaded, err := task.Load(fstest.MapFS{"t.yaml": {Data: []byte(strings.ReplaceAll(text, "NAMESPACE", namespace))}}, "t.yaml", &deployment)
 	must.Do(t, err)
 
-	cluster, err := kubernetes.New(kubernetes.Options{Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange})
+	w.cluster, err = kubernetes.New(kubernetes.Options{
+		Config: env.Config, Adapter: "landing", OnChange: w.looks.EnqueueChange, Calls: calls,
+	})
 	must.Do(t, err)
 
 	watching, end := context.WithCancel(context.Background())
@@ -283,7 +301,7 @@ func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapte
 	go func() {
 		defer close(ended)
 
-		_ = cluster.Run(watching)
+		_ = w.cluster.Run(watching)
 	}()
 
 	t.Cleanup(func() {
@@ -292,7 +310,7 @@ func newAdapterFixture(t testing.TB, namespace string, api http.Handler) *adapte
 	})
 
 	made, err := pipeline.New(pipeline.Options{
-		Deployment: &deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: cluster},
+		Deployment: &deployment, Task: loaded, Clients: map[string]transport.Client{transport.Kubernetes: w.cluster}, Calls: calls,
 		Keys: newKeys(t, strings.Repeat("k", 32)), FrameworkVersion: "1.2.3", Clock: instantClock{}, Log: slog.New(slog.DiscardHandler),
 	})
 	must.Do(t, err)

@@ -14,6 +14,7 @@ import (
 	"k8s.io/utils/lru"
 
 	"github.com/hyperfleet/hyperfleet/api/events"
+	"github.com/hyperfleet/hyperfleet/platform/adapter/pipeline"
 )
 
 const (
@@ -42,7 +43,8 @@ const (
 // the resource, after 10 seconds or 30 minutes.
 //
 // The Requeuer gives no guarantee. Resources without a stored event and failed events wait for
-// Sentinel. Handling an event twice is safe, because the pipeline reads the current state from the API.
+// Sentinel. Handling an event twice is safe, because the pipeline reads the current state from the API before it changes
+// or reports anything.
 type Requeuer struct {
 	clock clock.PassiveClock
 	queue workqueue.TypedDelayingInterface[string]
@@ -60,6 +62,11 @@ type record struct {
 	event cloudevents.Event
 	// deleting is true if the resource was being deleted when its event was last handled.
 	deleting bool
+	// handled has the calls of the event. It is nil while an event of the resource is in progress.
+	handled *pipeline.Handled
+	// isOverlapped is true if two events of the resource are or were in progress at the same time, until both are done. It is
+	// then unknown which of them has reported last.
+	isOverlapped bool
 	// requeuedAt is the time of the last requeue, and delay its delay.
 	requeuedAt time.Time
 	delay      time.Duration
@@ -111,66 +118,94 @@ func (l *Requeuer) get(resourceID string) *record {
 	return resource
 }
 
-// beginEvent records the start of an event. The returned function records its end, with whether the
-// resource is gone and whether it is being deleted.
-func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(isGone, isDeleting bool)) {
-	id, _ := event.Extensions()[events.PartitionKey].(string)
-	if id == "" {
-		return func(bool, bool) {}
-	}
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	l.inProgress[id]++
-
-	if resource := l.get(id); resource != nil {
-		resource.event = *event
-	} else {
-		l.records.Add(id, &record{event: *event})
-	}
-
-	return func(isGone, isDeleting bool) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-
-		l.inProgress[id]--
-		if l.inProgress[id] == 0 {
-			delete(l.inProgress, id)
-		}
-
-		if resource := l.get(id); resource != nil {
-			resource.deleting = isDeleting
-		}
-
-		if isGone {
-			l.records.Remove(id)
-		}
-	}
+// requeue is an event to handle again.
+type requeue struct {
+	event cloudevents.Event
+	// earlier has the calls of the event, for pipeline.WithRequeue.
+	earlier *pipeline.Handled
+	// end records the result.
+	end func(*pipeline.Result)
 }
 
-// takeEvent returns the event to handle again. While another event of the resource is in progress, it
-// requeues the resource and returns false. It also returns false if the resource has no stored event.
-func (l *Requeuer) takeEvent(id string) (event cloudevents.Event, ok bool) {
+// beginEvent records the start of an event. The returned function records its result.
+func (l *Requeuer) beginEvent(event *cloudevents.Event) (end func(*pipeline.Result)) {
+	id, _ := event.Extensions()[events.PartitionKey].(string)
+	if id == "" {
+		return func(*pipeline.Result) {}
+	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 
 	resource := l.get(id)
 	if resource == nil {
-		return event, false
+		resource = &record{}
+		l.records.Add(id, resource)
+	}
+
+	resource.event = *event
+
+	return l.begin(id, resource)
+}
+
+// begin records the start of the event of a resource. The caller holds mu.
+func (l *Requeuer) begin(id string, resource *record) (end func(*pipeline.Result)) {
+	l.inProgress[id]++
+	resource.handled = nil
+	resource.isOverlapped = resource.isOverlapped || l.inProgress[id] > 1
+
+	return func(result *pipeline.Result) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+
+		l.inProgress[id]--
+
+		isLast := l.inProgress[id] == 0
+		if isLast {
+			delete(l.inProgress, id)
+		}
+
+		if resource := l.get(id); resource != nil {
+			resource.deleting = result.Deleting
+
+			if !resource.isOverlapped {
+				resource.handled = result.Handled
+			}
+
+			resource.isOverlapped = resource.isOverlapped && !isLast
+		}
+
+		if result.Trace.Result.Reason == pipeline.ReasonGone {
+			l.records.Remove(id)
+		}
+	}
+}
+
+// takeEvent returns the event to handle again, and records its start. While another event of the resource is in
+// progress, it requeues the resource and returns false. It also returns false if the resource has no stored event.
+func (l *Requeuer) takeEvent(id string) (again requeue, ok bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	resource := l.get(id)
+	if resource == nil {
+		return again, false
 	}
 
 	if l.inProgress[id] > 0 {
 		l.queue.AddAfter(id, resource.delay)
 
-		return event, false
+		return again, false
 	}
 
-	return resource.event, true
+	again = requeue{event: resource.event, earlier: resource.handled}
+	again.end = l.begin(id, resource)
+
+	return again, true
 }
 
 // run calls handle for requeued events until ctx ends, and then waits for the calls in progress.
-func (l *Requeuer) run(ctx context.Context, handle func(context.Context, cloudevents.Event)) {
+func (l *Requeuer) run(ctx context.Context, handle func(context.Context, requeue)) {
 	var group sync.WaitGroup
 	defer group.Wait()
 
@@ -182,8 +217,10 @@ func (l *Requeuer) run(ctx context.Context, handle func(context.Context, cloudev
 					return
 				}
 
-				if event, ok := l.takeEvent(id); ok && ctx.Err() == nil {
-					handle(ctx, event)
+				if ctx.Err() == nil {
+					if again, ok := l.takeEvent(id); ok {
+						handle(ctx, again)
+					}
 				}
 
 				l.queue.Done(id)

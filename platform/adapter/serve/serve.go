@@ -209,7 +209,7 @@ func (s *server) checkReady(ctx context.Context) error {
 
 func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
 	start := s.Clock.Now()
-	result := s.runPipeline(ctx, event)
+	result := s.runPipeline(ctx, event, s.Requeuer.beginEvent(&event))
 	s.metrics.observeEvent(&result, s.Clock.Since(start))
 	s.logResult(ctx, &result)
 
@@ -217,8 +217,8 @@ func (s *server) handle(ctx context.Context, event cloudevents.Event) error {
 }
 
 // handleAgain handles an event again because an object has changed. The source does not get its error.
-func (s *server) handleAgain(ctx context.Context, event cloudevents.Event) {
-	result := s.runPipeline(pipeline.WithRequeue(ctx), event)
+func (s *server) handleAgain(ctx context.Context, again requeue) {
+	result := s.runPipeline(pipeline.WithRequeue(ctx, again.earlier), again.event, again.end)
 	if ctx.Err() != nil {
 		return
 	}
@@ -227,16 +227,16 @@ func (s *server) handleAgain(ctx context.Context, event cloudevents.Event) {
 	s.logResult(ctx, &result)
 }
 
-func (s *server) runPipeline(ctx context.Context, event cloudevents.Event) pipeline.Result {
+// runPipeline handles an event, whose start the Requeuer has recorded.
+func (s *server) runPipeline(ctx context.Context, event cloudevents.Event, end func(*pipeline.Result)) pipeline.Result {
 	// The timeout of an event uses the real clock, because it limits calls to other servers.
 	ctx, cancel := context.WithTimeoutCause(ctx, s.Deployment.EventTimeout,
 		fmt.Errorf("the event takes longer than event_timeout, %s: %w", s.Deployment.EventTimeout, context.DeadlineExceeded))
 	defer cancel()
 	defer context.AfterFunc(s.drainCtx, cancel)()
 
-	end := s.Requeuer.beginEvent(&event)
 	result := s.Handle(ctx, event)
-	end(result.Trace.Result.Reason == pipeline.ReasonGone, result.Deleting)
+	end(&result)
 
 	return result
 }

@@ -30,6 +30,8 @@ var (
 	ErrNoNamespace = errors.New("namespace does not exist")
 	// ErrNoKind means that the cluster does not serve the kind.
 	ErrNoKind = errors.New("the cluster does not serve the kind")
+	// ErrNotCached means that the result cannot be read without a call.
+	ErrNotCached = errors.New("the cache is not complete")
 )
 
 // Reasons of errors in reports.

@@ -57,6 +57,8 @@ const (
 	// Indexed is like Cached, but if the cache is complete and has no matching object, the result is empty. Use it for
 	// objects with the adapter's label, if a late cache does no harm.
 	Indexed
+	// CacheOnly is like Indexed, but if the cache is not complete and has no matching object, the error is ErrNotCached.
+	CacheOnly
 	// Live reads from the server.
 	Live
 )

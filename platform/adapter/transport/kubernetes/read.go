@@ -6,6 +6,7 @@ package kubernetes
 import (
 	"cmp"
 	"context"
+	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -37,8 +38,13 @@ func (c *Client) Find(ctx context.Context, query transport.Query, read transport
 	}
 
 	if read != transport.Live {
-		if objects, isComplete := c.cache.find(ctx, query); len(objects) > 0 || isComplete && read == transport.Indexed {
+		objects, isComplete := c.cache.find(ctx, query)
+
+		switch {
+		case len(objects) > 0, isComplete && read != transport.Cached:
 			return objects, nil
+		case read == transport.CacheOnly:
+			return nil, fmt.Errorf("find %s: %w", ref, transport.ErrNotCached)
 		}
 	}
 
